@@ -1,1 +1,25 @@
-//! stub
+//! The nouns of rolltape. Pure data: no I/O, no async, no clock.
+//!
+//! In reading order:
+//! - [`EpisodeId`], [`GroupId`], [`TaskId`], [`CallId`]: who and which.
+//! - [`Tag`]: which episode a call belongs to, and how that was learned.
+//! - [`Call`]: one request ([`Begun`]) and its reply ([`Ended`]), as witnessed by the proxy.
+//! - [`Choice`]: the tokens one call sampled, with their logprobs and policy versions.
+//! - [`Reward`]: one statement about an episode or a part of it.
+//! - [`Turn`]: what one call added to a conversation: new prompt tokens, then sampled tokens.
+//! - [`Trajectory`]: one root-to-leaf path of turns; the loss mask is derived here.
+#![forbid(unsafe_code)]
+
+mod call;
+mod id;
+mod reward;
+mod tag;
+mod trajectory;
+mod turn;
+
+pub use call::{Begun, Call, Choice, Ended, Outcome, Route, TokenCounts, VersionSpan};
+pub use id::{CallId, EpisodeId, GroupId, InvalidId, Micros, TaskId};
+pub use reward::{Reward, RewardScope};
+pub use tag::{Tag, TagSource};
+pub use trajectory::{Branch, Kind, Trajectory};
+pub use turn::{Sampled, Turn, UnevenSpan};

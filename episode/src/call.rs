@@ -1,0 +1,183 @@
+//! One call: a request and its reply, as the proxy witnessed them.
+
+use bytes::Bytes;
+
+use crate::{CallId, Micros, Tag};
+
+/// One request and, once it has one, its reply.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Call {
+    /// The request, on disk before the first byte of the reply leaves.
+    pub begun: Begun,
+    /// The reply; absent while the call runs, and for ever if the recorder died with it.
+    pub ended: Option<Ended>,
+}
+
+/// The request of a call.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Begun {
+    /// The call.
+    pub call_id: CallId,
+    /// Its episode.
+    pub tag: Tag,
+    /// When the request's head was read.
+    pub started_at: Micros,
+    /// HTTP method.
+    pub method: String,
+    /// Path and query as forwarded, without the episode prefix.
+    pub path: String,
+    /// What kind of endpoint this is.
+    pub route: Route,
+    /// The model that the agent named.
+    pub model: Option<String>,
+    /// The agent's request body, byte for byte.
+    pub request: Bytes,
+    /// Sampling parameters the agent sent, as a JSON object; absent ones were left to the server.
+    pub sampling: Option<String>,
+}
+
+/// The reply of a call.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Ended {
+    /// The call.
+    pub call_id: CallId,
+    /// When the last byte of the reply was read, or the call was given up.
+    pub ended_at: Micros,
+    /// When the first byte of the reply's body was read.
+    pub first_byte_at: Option<Micros>,
+    /// HTTP status that the agent was given; none when it left before there was one.
+    pub status: Option<u16>,
+    /// How the call ended.
+    pub outcome: Outcome,
+    /// Why, when the outcome is not `complete`.
+    pub error: Option<String>,
+    /// The reply body as the agent saw it.
+    pub reply: Bytes,
+    /// The model that the server named.
+    pub model: Option<String>,
+    /// Token ids of each prompt of the call, as the server reported them; empty when it did not.
+    pub prompts: Vec<Vec<u32>>,
+    /// What was sampled, by choice index.
+    pub choices: Vec<Choice>,
+    /// The server's own counts.
+    pub usage: TokenCounts,
+    /// What the logprobs are: `processed`, `temperature`, `raw` or `unknown`.
+    pub logprob_kind: String,
+}
+
+/// Tokens that one call sampled under one index.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Choice {
+    /// The server's index of this choice.
+    pub index: u32,
+    /// Which of the call's prompts it continues.
+    pub prompt_index: u32,
+    /// Sampled ids as the server reported them, end of turn included; none when it reported none.
+    pub token_ids: Option<Vec<u32>>,
+    /// One logprob for each sampled token; NaN where the server gave none.
+    pub logprobs: Vec<f32>,
+    /// The model's own word for why it stopped.
+    pub finish_reason: Option<String>,
+    /// The stop string or stop token that matched, as text.
+    pub stop_reason: Option<String>,
+    /// Which weights sampled which tokens, where the server says so.
+    pub versions: Vec<VersionSpan>,
+}
+
+/// The half-open span `[start, end)` of a choice's tokens that one policy version sampled.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct VersionSpan {
+    /// The server's label of its weights.
+    pub version: String,
+    /// First token.
+    pub start: u32,
+    /// One past the last token.
+    pub end: u32,
+}
+
+impl VersionSpan {
+    /// The label as a number, where it is one.
+    pub fn number(&self) -> Option<i64> {
+        self.version.parse().ok()
+    }
+}
+
+/// Token counts as the server reported them, or as counted from its ids.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct TokenCounts {
+    /// Tokens of the prompt.
+    pub prompt: Option<u64>,
+    /// Tokens sampled, over all choices.
+    pub completion: Option<u64>,
+}
+
+/// How a call ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Outcome {
+    /// The whole reply was read.
+    Complete,
+    /// The agent left before the terminal event.
+    ClientGone,
+    /// No reply, an error of the server, or a reply cut short.
+    UpstreamFailed,
+    /// The reply outgrew the recorder's bound and was not kept whole.
+    Capped,
+    /// The server or the proxy declined the request (status 4xx).
+    Refused,
+}
+
+impl Outcome {
+    const ALL: [Self; 5] =
+        [Self::Complete, Self::ClientGone, Self::UpstreamFailed, Self::Capped, Self::Refused];
+
+    /// The word stored and shown.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Complete => "complete",
+            Self::ClientGone => "client_gone",
+            Self::UpstreamFailed => "upstream_failed",
+            Self::Capped => "capped",
+            Self::Refused => "refused",
+        }
+    }
+
+    /// The outcome that [`Self::as_str`] names.
+    pub fn from_word(word: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|o| o.as_str() == word)
+    }
+}
+
+/// The kind of endpoint a request was sent to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Route {
+    /// `/v1/chat/completions`
+    Chat,
+    /// `/v1/completions`
+    Completions,
+    /// Everything else: relayed, and recorded as a plain exchange.
+    Other,
+}
+
+impl Route {
+    /// The word stored and shown.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Chat => "chat",
+            Self::Completions => "completions",
+            Self::Other => "other",
+        }
+    }
+
+    /// The route that [`Self::as_str`] names; an unknown word is `Other`.
+    pub fn from_word(word: &str) -> Self {
+        [Self::Chat, Self::Completions]
+            .into_iter()
+            .find(|r| r.as_str() == word)
+            .unwrap_or(Self::Other)
+    }
+
+    /// Whether calls to this route sample tokens.
+    pub fn generates(self) -> bool {
+        self != Self::Other
+    }
+}

@@ -1,0 +1,104 @@
+//! Identifiers. Names given by users are checked once, here, and are plain text ever after.
+
+use std::fmt;
+use std::str::FromStr;
+
+use thiserror::Error;
+use uuid::Uuid;
+
+/// Longest name that a user may give to an episode, a group or a task, in bytes.
+const NAME_BYTES_MAX: usize = 200;
+
+/// Microseconds since the Unix epoch, UTC.
+pub type Micros = i64;
+
+/// A name that breaks the rule for ids.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[error("`{name}` is not an id: 1 to {NAME_BYTES_MAX} characters of A-Z a-z 0-9 . _ : - are")]
+pub struct InvalidId {
+    /// The refused text, cut to 60 characters.
+    pub name: String,
+}
+
+fn checked(name: &str) -> Result<String, InvalidId> {
+    let allowed = |b: u8| b.is_ascii_alphanumeric() || b"._:-".contains(&b);
+    if name.is_empty() || name.len() > NAME_BYTES_MAX || !name.bytes().all(allowed) {
+        return Err(InvalidId { name: name.chars().take(60).collect() });
+    }
+    Ok(name.to_owned())
+}
+
+macro_rules! name {
+    ($(#[$doc:meta])* $type:ident) => {
+        $(#[$doc])*
+        #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        pub struct $type(String);
+
+        impl $type {
+            /// The name as text.
+            pub fn as_str(&self) -> &str {
+                &self.0
+            }
+        }
+
+        impl FromStr for $type {
+            type Err = InvalidId;
+
+            fn from_str(name: &str) -> Result<Self, InvalidId> {
+                checked(name).map(Self)
+            }
+        }
+
+        impl fmt::Display for $type {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(&self.0)
+            }
+        }
+    };
+}
+
+name! {
+    /// One run of an agent, named by its user or made up by the proxy.
+    EpisodeId
+}
+name! {
+    /// Episodes of one task whose rewards are compared.
+    GroupId
+}
+name! {
+    /// What the episode was asked to do.
+    TaskId
+}
+
+/// One call. Sorts by the time at which the call began (UUID version 7).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct CallId(pub Uuid);
+
+impl fmt::Display for CallId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.as_hyphenated().fmt(f)
+    }
+}
+
+impl FromStr for CallId {
+    type Err = uuid::Error;
+
+    fn from_str(text: &str) -> Result<Self, uuid::Error> {
+        Uuid::parse_str(text).map(Self)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_is_short_and_of_the_allowed_letters() {
+        for good in ["a", "run-1", "A.b_c:d-9", &"x".repeat(200)] {
+            assert_eq!(good.parse::<EpisodeId>().unwrap().as_str(), good);
+        }
+        for bad in ["", "a b", "a/b", "é", &"x".repeat(201)] {
+            assert!(bad.parse::<EpisodeId>().is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,119 @@
+//! One root-to-leaf path of an episode.
+
+use crate::Turn;
+
+/// A path of turns. Its token columns are views of the turns and have one length.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Trajectory {
+    /// The turns, first to last.
+    pub turns: Vec<Turn>,
+    /// Where it left another trajectory of the episode.
+    pub branch: Option<Branch>,
+    /// What kind of path it is.
+    pub kind: Kind,
+}
+
+/// Where a trajectory left another one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Branch {
+    /// Index of the other trajectory in its episode.
+    pub parent: usize,
+    /// Number of tokens that both share.
+    pub position: usize,
+}
+
+/// What kind of path a trajectory is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// The episode's first conversation.
+    Main,
+    /// History that no longer starts with what was there before, or a second conversation.
+    Fork,
+    /// Another choice of a call (`n` > 1), not continued.
+    Sibling,
+}
+
+impl Kind {
+    /// The word exported.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Main => "main",
+            Self::Fork => "fork",
+            Self::Sibling => "sibling",
+        }
+    }
+}
+
+impl Trajectory {
+    /// All ids of the path, prompt tokens included.
+    pub fn input_ids(&self) -> Vec<u32> {
+        let both = |t: &Turn| [t.new_prompt.as_slice(), t.sampled.ids()].concat();
+        self.turns.iter().flat_map(both).collect()
+    }
+
+    /// 1 on sampled tokens that may be trained here, 0 on all others; as long as the ids.
+    pub fn loss_mask(&self) -> Vec<i8> {
+        self.column(0, |t| vec![i8::from(t.trained); t.sampled.ids().len()])
+    }
+
+    /// Logprobs of sampled tokens, 0.0 on all others; as long as the ids.
+    pub fn logprobs(&self) -> Vec<f32> {
+        self.column(0.0, |t| t.sampled.logprobs().to_vec())
+    }
+
+    /// Policy versions of sampled tokens, -1 on all others; as long as the ids.
+    pub fn versions(&self) -> Vec<i32> {
+        self.column(-1, |t| t.sampled.versions().to_vec())
+    }
+
+    /// Number of tokens that may be trained here.
+    pub fn trained_tokens(&self) -> usize {
+        self.turns.iter().filter(|t| t.trained).map(|t| t.sampled.ids().len()).sum()
+    }
+
+    fn column<T: Clone>(&self, prompt: T, sampled: impl Fn(&Turn) -> Vec<T>) -> Vec<T> {
+        let mut column = Vec::new();
+        for turn in &self.turns {
+            column.resize(column.len() + turn.new_prompt.len(), prompt.clone());
+            column.extend(sampled(turn));
+        }
+        column
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use uuid::Uuid;
+
+    use super::*;
+    use crate::{CallId, Sampled};
+
+    fn turn(new_prompt: &[u32], sampled: &[u32], trained: bool) -> Turn {
+        let n = sampled.len();
+        Turn {
+            call_id: CallId(Uuid::nil()),
+            choice: 0,
+            new_prompt: new_prompt.to_vec(),
+            sampled: Sampled::new(sampled.to_vec(), vec![-0.5; n], vec![3; n]).unwrap(),
+            trained,
+            finish_reason: None,
+            temperature: None,
+        }
+    }
+
+    #[test]
+    fn columns_have_one_length_and_mask_only_what_is_trained() {
+        let turns = vec![turn(&[1, 2], &[3], false), turn(&[4], &[5, 6], true)];
+        let path = Trajectory { turns, branch: None, kind: Kind::Main };
+        assert_eq!(path.input_ids(), [1, 2, 3, 4, 5, 6]);
+        assert_eq!(path.loss_mask(), [0, 0, 0, 0, 1, 1]);
+        assert_eq!(path.logprobs(), [0.0, 0.0, -0.5, 0.0, -0.5, -0.5]);
+        assert_eq!(path.versions(), [-1, -1, 3, -1, 3, 3]);
+        assert_eq!(path.trained_tokens(), 2);
+    }
+
+    #[test]
+    fn a_span_of_uneven_columns_is_refused() {
+        assert!(Sampled::new(vec![1, 2], vec![0.0], vec![1, 1]).is_err());
+    }
+}
