@@ -1,6 +1,22 @@
 //! The only crate that knows SQL.
+//!
+//! In reading order:
+//! - [`Store`]: the handle that queues records; [`Writer`] commits them in groups; [`Ack`] tells
+//!   when one is on disk.
+//! - `commit`: the one write transaction.
+//! - [`Snapshot`]: a read-only view of one moment.
+//!
+//! The tables are in `migrations/`; what they mean to a reader is in `docs/schema.md`.
 #![forbid(unsafe_code)]
 
+mod body;
+mod commit;
+mod open;
 mod snapshot;
+mod writer;
 
+pub use body::DecodeError;
+pub use commit::CommitError;
+pub use open::{Durability, OpenError};
 pub use snapshot::{EpisodeRecord, Selection, Snapshot, SnapshotError};
+pub use writer::{Ack, Store, Writer};

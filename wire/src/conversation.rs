@@ -1,7 +1,11 @@
 //! The messages of a call, read out of its recorded bytes.
 
+use std::collections::BTreeMap;
+
 use episode::Route;
-use serde_json::Value;
+use serde_json::{Map, Value, json};
+
+use crate::sse::{Event, Splitter};
 
 /// What an agent sent: its history and its tools, in OpenAI's chat form.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -22,11 +26,148 @@ pub struct Answer {
 }
 
 /// The messages and tools of a request body; `None` when it is not one that has any.
-pub fn conversation(_route: Route, _request: &[u8]) -> Option<Conversation> {
-    None
+pub fn conversation(route: Route, request: &[u8]) -> Option<Conversation> {
+    let body: Value = serde_json::from_slice(request).ok()?;
+    let list = |key: &str| body.get(key).and_then(Value::as_array).cloned().unwrap_or_default();
+    match route {
+        Route::Chat => Some(Conversation { messages: list("messages"), tools: list("tools") }),
+        Route::Completions => {
+            let prompt = body.get("prompt")?.as_str()?;
+            let message = json!({ "role": "user", "content": prompt });
+            Some(Conversation { messages: vec![message], tools: Vec::new() })
+        }
+        Route::Other => None,
+    }
 }
 
 /// The answers of a reply body, whether one JSON document or a stream of events.
-pub fn answers(_route: Route, _reply: &[u8]) -> Vec<Answer> {
-    Vec::new()
+pub fn answers(route: Route, reply: &[u8]) -> Vec<Answer> {
+    if !route.generates() {
+        return Vec::new();
+    }
+    let mut drafts = BTreeMap::new();
+    match serde_json::from_slice::<Value>(reply) {
+        Ok(document) => add(&mut drafts, &document),
+        Err(_) => events(reply).iter().filter_map(Event::data).for_each(|data| {
+            if let Ok(chunk) = serde_json::from_slice::<Value>(&data) {
+                add(&mut drafts, &chunk);
+            }
+        }),
+    }
+    drafts.into_iter().map(|(index, draft)| Answer { index, message: draft.message() }).collect()
+}
+
+fn events(stream: &[u8]) -> Vec<Event> {
+    let mut splitter = Splitter::default();
+    splitter.push(stream);
+    let mut events = Vec::new();
+    while let Ok(Some(event)) = splitter.next_event() {
+        events.push(event);
+    }
+    events.extend(splitter.rest());
+    events
+}
+
+/// A message as it grows out of deltas. Texts are joined, tool calls by their index.
+#[derive(Debug, Default)]
+struct Draft {
+    texts: BTreeMap<&'static str, String>,
+    calls: BTreeMap<u64, Map<String, Value>>,
+}
+
+const TEXTS: [&str; 4] = ["content", "refusal", "reasoning", "reasoning_content"];
+
+fn add(drafts: &mut BTreeMap<u32, Draft>, part: &Value) {
+    for choice in part.get("choices").and_then(Value::as_array).into_iter().flatten() {
+        let index = choice.get("index").and_then(Value::as_u64).unwrap_or(0);
+        let draft = drafts.entry(u32::try_from(index).unwrap_or(u32::MAX)).or_default();
+        if let Some(message) = choice.get("message").or_else(|| choice.get("delta")) {
+            draft.add(message);
+        }
+        if let Some(text) = choice.get("text").and_then(Value::as_str) {
+            draft.texts.entry("content").or_default().push_str(text);
+        }
+    }
+}
+
+impl Draft {
+    fn add(&mut self, message: &Value) {
+        for key in TEXTS {
+            if let Some(text) = message.get(key).and_then(Value::as_str) {
+                self.texts.entry(key).or_default().push_str(text);
+            }
+        }
+        let calls = message.get("tool_calls").and_then(Value::as_array);
+        for (position, call) in calls.into_iter().flatten().enumerate() {
+            let index = call.get("index").and_then(Value::as_u64).unwrap_or(position as u64);
+            merge_call(self.calls.entry(index).or_default(), call);
+        }
+    }
+
+    fn message(self) -> Value {
+        let mut message = Map::new();
+        message.insert("role".to_owned(), json!("assistant"));
+        message.insert("content".to_owned(), Value::Null);
+        for (key, text) in self.texts {
+            message.insert(key.to_owned(), Value::String(text));
+        }
+        if !self.calls.is_empty() {
+            let calls = self.calls.into_values().map(Value::Object).collect();
+            message.insert("tool_calls".to_owned(), Value::Array(calls));
+        }
+        Value::Object(message)
+    }
+}
+
+/// Adds a delta to a tool call: its id, type and name come once, its arguments in pieces.
+fn merge_call(call: &mut Map<String, Value>, delta: &Value) {
+    for key in ["id", "type"] {
+        if let Some(value) = delta.get(key).filter(|v| v.is_string()) {
+            call.insert(key.to_owned(), value.clone());
+        }
+    }
+    let Some(function) = delta.get("function").and_then(Value::as_object) else { return };
+    let held = call.entry("function").or_insert_with(|| json!({ "name": "", "arguments": "" }));
+    for key in ["name", "arguments"] {
+        let (Some(piece), Some(Value::String(text))) =
+            (function.get(key).and_then(Value::as_str), held.get_mut(key))
+        else {
+            continue;
+        };
+        text.push_str(piece);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stream_and_a_document_give_the_same_message() {
+        let document = br#"{"choices":[{"index":0,"message":{"role":"assistant","content":"hi",
+            "tool_calls":[{"id":"c1","type":"function","function":{"name":"f","arguments":"{\"n\":1}"}}]}}]}"#;
+        let stream = concat!(
+            "data: {\"choices\":[{\"index\":0,\"delta\":{\"role\":\"assistant\",\"content\":\"\"}}]}\n\n",
+            ": alive\n\n",
+            "data: {\"choices\":[{\"index\":0,\"delta\":{\"content\":\"h\"}}]}\n\n",
+            "data: {\"choices\":[{\"index\":0,\"delta\":{\"content\":\"i\",\"tool_calls\":[{\"index\":0,\"id\":\"c1\",\"type\":\"function\",\"function\":{\"name\":\"f\",\"arguments\":\"{\\\"n\\\"\"}}]}}]}\n\n",
+            "data: {\"choices\":[{\"index\":0,\"delta\":{\"tool_calls\":[{\"index\":0,\"function\":{\"arguments\":\":1}\"}}]}}]}\n\n",
+            "data: [DONE]\n\n",
+        );
+        let whole = answers(Route::Chat, document);
+        assert_eq!(whole, answers(Route::Chat, stream.as_bytes()));
+        assert_eq!(whole[0].message["tool_calls"][0]["function"]["arguments"], "{\"n\":1}");
+        assert_eq!(whole[0].message["content"], "hi");
+    }
+
+    #[test]
+    fn text_completions_read_as_messages() {
+        let said = conversation(Route::Completions, br#"{"prompt":"once"}"#).unwrap();
+        assert_eq!(said.messages, [json!({ "role": "user", "content": "once" })]);
+        assert!(conversation(Route::Completions, br#"{"prompt":[1,2]}"#).is_none());
+        let reply = answers(Route::Completions, br#"{"choices":[{"index":1,"text":" upon"}]}"#);
+        assert_eq!(reply[0].index, 1);
+        assert_eq!(reply[0].message["content"], " upon");
+        assert!(answers(Route::Chat, b"<html>").is_empty());
+    }
 }

@@ -1,0 +1,182 @@
+//! Opening a store: pragmas, migrations, and the refusal of what is not ours or too new.
+
+use std::path::Path;
+use std::time::Duration;
+
+use sqlx::migrate::{MigrateError, Migrator};
+use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqliteSynchronous};
+use sqlx::{ConnectOptions, Connection, SqliteConnection};
+use thiserror::Error;
+
+static MIGRATIONS: Migrator = sqlx::migrate!("../migrations");
+
+/// `application_id` of the file header: "Roll".
+const APPLICATION_ID: i64 = 0x526f_6c6c;
+/// How long a statement waits for another process that writes to the same file.
+const BUSY_WAIT: Duration = Duration::from_secs(5);
+/// Larger than the default of 4 KiB, because most rows are bodies of tens of kilobytes.
+const PAGE_BYTES: u32 = 16 * 1024;
+
+/// What a commit survives.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Durability {
+    /// Loss of power: every commit is synced to the disk.
+    #[default]
+    Power,
+    /// The death of the process, but not of the machine.
+    Process,
+}
+
+/// Why a store could not be opened.
+#[derive(Debug, Error)]
+pub enum OpenError {
+    /// There is no such file.
+    #[error("there is no store at `{0}`")]
+    Missing(String),
+    /// The file is something else.
+    #[error("`{0}` is not a rolltape store")]
+    NotAStore(String),
+    /// The file was written by a newer rolltape.
+    #[error("`{0}` was written by a newer rolltape (format {1}); upgrade this one to read it")]
+    Newer(String, i64),
+    /// The database refused.
+    #[error("cannot open the store at `{0}`")]
+    Database(String, #[source] sqlx::Error),
+}
+
+/// Opens the store at `path` for the one writer, making it if it is not there.
+pub(crate) async fn for_writing(
+    path: &Path,
+    durability: Durability,
+) -> Result<SqliteConnection, OpenError> {
+    let name = path.display().to_string();
+    let database = |e| OpenError::Database(name.clone(), e);
+    let synchronous = match durability {
+        Durability::Power => SqliteSynchronous::Full,
+        Durability::Process => SqliteSynchronous::Normal,
+    };
+    let fresh = std::fs::metadata(path).map_or(true, |file| file.len() == 0);
+    if !fresh {
+        for_reading(path).await?.close().await.map_err(database)?;
+    }
+    let mut connection = base(path)
+        .create_if_missing(true)
+        .page_size(PAGE_BYTES)
+        .journal_mode(SqliteJournalMode::Wal)
+        .synchronous(synchronous)
+        .pragma("application_id", APPLICATION_ID.to_string())
+        .connect()
+        .await
+        .map_err(database)?;
+    MIGRATIONS.run(&mut connection).await.map_err(|e| migration_failed(&name, e))?;
+    Ok(connection)
+}
+
+/// Opens the store at `path` for reading only.
+pub(crate) async fn for_reading(path: &Path) -> Result<SqliteConnection, OpenError> {
+    let name = path.display().to_string();
+    if !path.exists() {
+        return Err(OpenError::Missing(name));
+    }
+    let not_ours = |e: sqlx::Error| match e {
+        sqlx::Error::Database(ref inner) if inner.message().contains("not a database") => {
+            OpenError::NotAStore(name.clone())
+        }
+        other => OpenError::Database(name.clone(), other),
+    };
+    let mut connection = base(path).read_only(true).connect().await.map_err(not_ours)?;
+    let id: i64 = sqlx::query_scalar("PRAGMA application_id")
+        .fetch_one(&mut connection)
+        .await
+        .map_err(not_ours)?;
+    if id != APPLICATION_ID {
+        return Err(OpenError::NotAStore(name));
+    }
+    let format = format(&mut connection).await.map_err(|e| OpenError::Database(name.clone(), e))?;
+    let known = MIGRATIONS.iter().map(|m| m.version).max().unwrap_or(0);
+    if format > known {
+        return Err(OpenError::Newer(name, format));
+    }
+    Ok(connection)
+}
+
+/// The newest migration in the file; 0 when its maker died before the first one was done.
+async fn format(connection: &mut SqliteConnection) -> Result<i64, sqlx::Error> {
+    let tables: i64 =
+        sqlx::query_scalar("SELECT count(*) FROM sqlite_schema WHERE name = '_sqlx_migrations'")
+            .fetch_one(&mut *connection)
+            .await?;
+    if tables == 0 {
+        return Ok(0);
+    }
+    sqlx::query_scalar("SELECT coalesce(max(version), 0) FROM _sqlx_migrations")
+        .fetch_one(connection)
+        .await
+}
+
+fn base(path: &Path) -> SqliteConnectOptions {
+    SqliteConnectOptions::new()
+        .filename(path)
+        .busy_timeout(BUSY_WAIT)
+        .foreign_keys(true)
+        .disable_statement_logging()
+}
+
+fn migration_failed(name: &str, error: MigrateError) -> OpenError {
+    match error {
+        MigrateError::VersionMissing(version) => OpenError::Newer(name.to_owned(), version),
+        other => OpenError::Database(name.to_owned(), sqlx::Error::Migrate(Box::new(other))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    async fn open(path: &Path) -> Result<(), OpenError> {
+        for_writing(path, Durability::Power).await.map(drop)
+    }
+
+    #[tokio::test]
+    async fn a_store_is_made_once_and_opened_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a.db");
+        open(&path).await.unwrap();
+        open(&path).await.unwrap();
+        for_reading(&path).await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn what_is_not_a_store_is_refused_and_left_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        let text = dir.path().join("notes.txt");
+        std::fs::write(&text, "some notes that are long enough to look like a header").unwrap();
+        assert!(matches!(open(&text).await, Err(OpenError::NotAStore(_))));
+        assert!(std::fs::read_to_string(&text).unwrap().starts_with("some notes"));
+
+        let other = dir.path().join("other.db");
+        let mut connection = base(&other).create_if_missing(true).connect().await.unwrap();
+        sqlx::query("CREATE TABLE t (x)").execute(&mut connection).await.unwrap();
+        drop(connection);
+        assert!(matches!(open(&other).await, Err(OpenError::NotAStore(_))));
+        assert!(matches!(
+            for_reading(&dir.path().join("none.db")).await,
+            Err(OpenError::Missing(_))
+        ));
+    }
+
+    #[tokio::test]
+    async fn a_store_from_a_newer_version_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a.db");
+        let mut connection = for_writing(&path, Durability::Power).await.unwrap();
+        sqlx::query("UPDATE _sqlx_migrations SET version = 9000")
+            .execute(&mut connection)
+            .await
+            .unwrap();
+        drop(connection);
+        let error = open(&path).await.unwrap_err();
+        assert!(matches!(error, OpenError::Newer(_, 9000)), "{error}");
+        assert!(matches!(for_reading(&path).await, Err(OpenError::Newer(_, 9000))));
+    }
+}

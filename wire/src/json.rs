@@ -1,0 +1,257 @@
+//! Places in a JSON document, found without building it.
+//!
+//! Edits are byte splices: what is not replaced stays as it was, down to key order, spacing and
+//! the spelling of numbers. The scan checks structure (brackets, strings, separators), not the
+//! spelling of scalars; a document that is wrong only there is passed on for its reader to refuse.
+
+use std::borrow::Cow;
+use std::ops::Range;
+
+/// Brackets inside brackets beyond this are refused rather than followed.
+const DEPTH_MAX: usize = 512;
+
+/// A document that is not structurally JSON.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Malformed;
+
+/// One member of an object.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Member {
+    /// The key between its quotes, as spelled.
+    key: Range<usize>,
+    /// The value, without surrounding space.
+    pub(crate) value: Range<usize>,
+}
+
+impl Member {
+    /// The key, with its escapes resolved.
+    pub(crate) fn key<'a>(&self, doc: &'a [u8]) -> Cow<'a, str> {
+        let spelled = &doc[self.key.clone()];
+        match std::str::from_utf8(spelled) {
+            Ok(plain) if !plain.contains('\\') => Cow::Borrowed(plain),
+            _ => {
+                let quoted = &doc[self.key.start - 1..self.key.end + 1];
+                Cow::Owned(serde_json::from_slice(quoted).unwrap_or_default())
+            }
+        }
+    }
+}
+
+/// The one value of a document, without surrounding space.
+pub(crate) fn root(doc: &[u8]) -> Result<Range<usize>, Malformed> {
+    let start = space(doc, 0);
+    let end = value(doc, start)?;
+    if space(doc, end) != doc.len() {
+        return Err(Malformed);
+    }
+    Ok(start..end)
+}
+
+/// The members of the object at `object`, in order; duplicates stay.
+pub(crate) fn members(doc: &[u8], object: &Range<usize>) -> Result<Vec<Member>, Malformed> {
+    let mut found = Vec::new();
+    list(doc, object, b'{', |doc, at| {
+        let key = at + 1..string(doc, at)? - 1;
+        let colon = space(doc, key.end + 1);
+        if doc.get(colon) != Some(&b':') {
+            return Err(Malformed);
+        }
+        let start = space(doc, colon + 1);
+        let end = value(doc, start)?;
+        found.push(Member { key, value: start..end });
+        Ok(end)
+    })?;
+    Ok(found)
+}
+
+/// The elements of the array at `array`, in order.
+pub(crate) fn elements(doc: &[u8], array: &Range<usize>) -> Result<Vec<Range<usize>>, Malformed> {
+    let mut found = Vec::new();
+    list(doc, array, b'[', |doc, at| {
+        let end = value(doc, at)?;
+        found.push(at..end);
+        Ok(end)
+    })?;
+    Ok(found)
+}
+
+/// Walks the items between two brackets; `item` takes an item's start and gives its end.
+fn list(
+    doc: &[u8],
+    place: &Range<usize>,
+    open: u8,
+    mut item: impl FnMut(&[u8], usize) -> Result<usize, Malformed>,
+) -> Result<(), Malformed> {
+    if doc.get(place.start) != Some(&open) {
+        return Err(Malformed);
+    }
+    let mut at = space(doc, place.start + 1);
+    if at + 1 == place.end {
+        return Ok(());
+    }
+    loop {
+        at = space(doc, item(doc, at)?);
+        match doc.get(at) {
+            Some(b',') => at = space(doc, at + 1),
+            Some(b'}' | b']') if at + 1 == place.end => return Ok(()),
+            _ => return Err(Malformed),
+        }
+    }
+}
+
+fn space(doc: &[u8], mut at: usize) -> usize {
+    while matches!(doc.get(at), Some(b' ' | b'\t' | b'\n' | b'\r')) {
+        at += 1;
+    }
+    at
+}
+
+/// The end of the value that starts at `start`.
+fn value(doc: &[u8], start: usize) -> Result<usize, Malformed> {
+    match doc.get(start).ok_or(Malformed)? {
+        b'"' => string(doc, start),
+        b'{' | b'[' => bracketed(doc, start),
+        b'}' | b']' | b',' | b':' => Err(Malformed),
+        _ => Ok(scalar(doc, start)),
+    }
+}
+
+fn scalar(doc: &[u8], start: usize) -> usize {
+    let ends =
+        |b: &u8| matches!(b, b',' | b'}' | b']' | b':' | b'"' | b' ' | b'\t' | b'\n' | b'\r');
+    doc[start..].iter().position(ends).map_or(doc.len(), |length| start + length)
+}
+
+/// The end of the string whose opening quote is at `start`.
+fn string(doc: &[u8], start: usize) -> Result<usize, Malformed> {
+    if doc.get(start) != Some(&b'"') {
+        return Err(Malformed);
+    }
+    let mut at = start + 1;
+    loop {
+        match doc.get(at).ok_or(Malformed)? {
+            b'"' => return Ok(at + 1),
+            b'\\' => at += 2,
+            _ => at += 1,
+        }
+    }
+}
+
+/// The end of the object or array that starts at `start`. Iterative: depth costs no stack.
+fn bracketed(doc: &[u8], start: usize) -> Result<usize, Malformed> {
+    let mut open = Vec::new();
+    let mut at = start;
+    loop {
+        match doc.get(at).ok_or(Malformed)? {
+            b'"' => {
+                at = string(doc, at)?;
+                continue;
+            }
+            b'{' => open.push(b'}'),
+            b'[' => open.push(b']'),
+            close @ (b'}' | b']') => {
+                if open.pop() != Some(*close) {
+                    return Err(Malformed);
+                }
+                if open.is_empty() {
+                    return Ok(at + 1);
+                }
+            }
+            _ => {}
+        }
+        if open.len() > DEPTH_MAX {
+            return Err(Malformed);
+        }
+        at += 1;
+    }
+}
+
+/// Replacements of places by bytes, made in one pass.
+#[derive(Debug, Default)]
+pub(crate) struct Edits(Vec<(Range<usize>, &'static str)>);
+
+impl Edits {
+    /// Puts `with` where `place` is; an empty place inserts.
+    pub(crate) fn put(&mut self, place: Range<usize>, with: &'static str) {
+        self.0.push((place, with));
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// The document with every replacement made. Places must not overlap.
+    pub(crate) fn apply(mut self, doc: &[u8]) -> Vec<u8> {
+        self.0.sort_by_key(|(place, _)| (place.start, place.end));
+        let added: usize = self.0.iter().map(|(_, with)| with.len()).sum();
+        let mut edited = Vec::with_capacity(doc.len() + added);
+        let mut kept = 0;
+        for (place, with) in self.0 {
+            edited.extend_from_slice(&doc[kept..place.start]);
+            edited.extend_from_slice(with.as_bytes());
+            kept = place.end;
+        }
+        edited.extend_from_slice(&doc[kept..]);
+        edited
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn keys(doc: &str) -> Vec<(String, String)> {
+        let doc = doc.as_bytes();
+        let text = |r: &Range<usize>| String::from_utf8(doc[r.clone()].to_vec()).unwrap();
+        members(doc, &root(doc).unwrap())
+            .unwrap()
+            .iter()
+            .map(|m| (m.key(doc).into_owned(), text(&m.value)))
+            .collect()
+    }
+
+    #[test]
+    fn members_are_found_whatever_the_spelling() {
+        let doc = r#" { "a" : 1.50e+2 ,"b":"x\"}\\", "c\u0061":[1,{"d":[]}] , "a":null} "#;
+        let pair = |k: &str, v: &str| (k.to_owned(), v.to_owned());
+        assert_eq!(
+            keys(doc),
+            [
+                pair("a", "1.50e+2"),
+                pair("b", r#""x\"}\\""#),
+                pair("ca", r#"[1,{"d":[]}]"#),
+                pair("a", "null")
+            ]
+        );
+        assert_eq!(keys("{}"), []);
+        assert_eq!(keys("{ \n }"), []);
+    }
+
+    #[test]
+    fn elements_are_found() {
+        let doc = br#"[ 1, "two,]" , [3] ,{}]"#;
+        let found = elements(doc, &root(doc).unwrap()).unwrap();
+        let texts: Vec<_> =
+            found.into_iter().map(|r| std::str::from_utf8(&doc[r]).unwrap()).collect();
+        assert_eq!(texts, ["1", "\"two,]\"", "[3]", "{}"]);
+    }
+
+    #[test]
+    fn what_is_not_json_is_malformed() {
+        for bad in ["", "{", "[}", "{]", "\"", "\"\\", "{} x", "{\"a\" 1}", "}", "{\"a\":}"] {
+            let doc = bad.as_bytes();
+            let found = root(doc).and_then(|r| members(doc, &r));
+            assert_eq!(found, Err(Malformed), "{bad}");
+        }
+        let deep = "[".repeat(100_000);
+        assert_eq!(root(deep.as_bytes()), Err(Malformed));
+    }
+
+    #[test]
+    fn edits_leave_every_other_byte() {
+        let mut edits = Edits::default();
+        edits.put(3..3, "+");
+        edits.put(0..1, "A");
+        assert_eq!(edits.apply(b"abcde"), b"Abc+de");
+    }
+}

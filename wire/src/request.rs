@@ -1,0 +1,183 @@
+//! What the proxy needs to know of a request body, read without changing it.
+
+use std::ops::Range;
+
+use bytes::Bytes;
+use episode::Route;
+use serde_json::{Map, Value};
+
+use crate::json::{Edits, elements, members, root};
+
+/// The fields that decide how tokens are drawn, as the agent sent them.
+const SAMPLING: [&str; 16] = [
+    "temperature",
+    "top_p",
+    "top_k",
+    "min_p",
+    "seed",
+    "n",
+    "max_tokens",
+    "max_completion_tokens",
+    "min_tokens",
+    "stop",
+    "stop_token_ids",
+    "ignore_eos",
+    "presence_penalty",
+    "frequency_penalty",
+    "repetition_penalty",
+    "logit_bias",
+];
+/// Longer values are cut out of the summary; the request itself keeps them.
+const SAMPLING_VALUE_BYTES_MAX: usize = 4096;
+
+/// The kind of endpoint that `path` (without a query) names under `method`.
+pub fn route(method: &str, path: &str) -> Route {
+    match path.trim_end_matches('/').trim_start_matches('/') {
+        "v1/chat/completions" if method == "POST" => Route::Chat,
+        "v1/completions" if method == "POST" => Route::Completions,
+        _ => Route::Other,
+    }
+}
+
+/// A request body and the places of its top-level fields.
+#[derive(Debug, Clone)]
+pub struct Request {
+    body: Bytes,
+    object: Range<usize>,
+    fields: Vec<(String, Range<usize>)>,
+}
+
+impl Request {
+    /// Reads `body`; `None` when it is not a JSON object, and so nothing to add to.
+    pub fn read(body: &Bytes) -> Option<Self> {
+        let object = root(body).ok()?;
+        let fields = members(body, &object)
+            .ok()?
+            .into_iter()
+            .map(|m| (m.key(body).into_owned(), m.value))
+            .collect();
+        Some(Self { body: body.clone(), object, fields })
+    }
+
+    /// The raw value of a top-level field; of duplicates the last, as most servers read them.
+    pub(crate) fn raw(&self, key: &str) -> Option<&[u8]> {
+        let (_, place) = self.fields.iter().rev().find(|(name, _)| name == key)?;
+        Some(&self.body[place.clone()])
+    }
+
+    fn value(&self, key: &str) -> Option<Value> {
+        serde_json::from_slice(self.raw(key)?).ok()
+    }
+
+    /// The model that the agent named.
+    pub fn model(&self) -> Option<String> {
+        self.value("model")?.as_str().map(str::to_owned)
+    }
+
+    /// Whether the agent asked for a stream.
+    pub fn streams(&self) -> bool {
+        self.raw("stream") == Some(b"true")
+    }
+
+    /// How many choices were asked for each prompt.
+    pub fn choices(&self) -> u32 {
+        self.value("n").and_then(|n| n.as_u64()).map_or(1, |n| u32::try_from(n).unwrap_or(1).max(1))
+    }
+
+    /// The sampling parameters that were sent, as a JSON object; `None` when there are none.
+    pub fn sampling(&self) -> Option<String> {
+        let sent: Map<String, Value> = SAMPLING
+            .iter()
+            .filter(|key| self.raw(key).is_some_and(|raw| raw.len() <= SAMPLING_VALUE_BYTES_MAX))
+            .filter_map(|key| Some(((*key).to_owned(), self.value(key)?)))
+            .filter(|(_, value)| !value.is_null())
+            .collect();
+        (!sent.is_empty()).then(|| Value::Object(sent).to_string())
+    }
+
+    /// The body with `key` set to `value` for every pair: replaced where it stands, else added
+    /// at the end. Every other byte stays.
+    pub(crate) fn with(&self, fields: &[(&'static str, &'static str)]) -> Bytes {
+        let mut edits = Edits::default();
+        let close = self.object.end - 1;
+        let mut first = self.fields.is_empty();
+        for (key, value) in fields {
+            let mut there = self.fields.iter().filter(|(name, _)| name == key).peekable();
+            if there.peek().is_none() {
+                if !std::mem::take(&mut first) {
+                    edits.put(close..close, ",");
+                }
+                for piece in ["\"", key, "\":", value] {
+                    edits.put(close..close, piece);
+                }
+            }
+            there.for_each(|(_, place)| edits.put(place.clone(), value));
+        }
+        Bytes::from(edits.apply(&self.body))
+    }
+
+    /// The number of prompts in a text completion: a batch has several.
+    pub fn prompts(&self) -> usize {
+        let batch = || {
+            let place = self.fields.iter().rev().find(|(name, _)| name == "prompt")?.1.clone();
+            let items = elements(&self.body, &place).ok()?;
+            let first = self.body[items.first()?.clone()].first()?;
+            matches!(first, b'"' | b'[').then_some(items.len())
+        };
+        batch().unwrap_or(1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(body: &'static str) -> Request {
+        Request::read(&Bytes::from_static(body.as_bytes())).unwrap()
+    }
+
+    #[test]
+    fn fields_are_added_and_replaced_in_place() {
+        let edited = |body, fields| String::from_utf8(read(body).with(fields).to_vec()).unwrap();
+        let ask = &[("logprobs", "true"), ("ids", "1")];
+        assert_eq!(edited("{}", ask), r#"{"logprobs":true,"ids":1}"#);
+        assert_eq!(
+            edited("{ \"b\": 1e5,\n \"logprobs\" : false , \"é\":\"\\u00e9\" } \n", ask),
+            "{ \"b\": 1e5,\n \"logprobs\" : true , \"é\":\"\\u00e9\" ,\"ids\":1} \n"
+        );
+        assert_eq!(
+            edited(r#"{"logprobs":null,"logprobs":false,"ids":2}"#, ask),
+            r#"{"logprobs":true,"logprobs":true,"ids":1}"#
+        );
+    }
+
+    #[test]
+    fn what_is_not_an_object_is_left_alone() {
+        for body in ["", "[]", "not json", "{\"a\":", "{} {}"] {
+            assert!(Request::read(&Bytes::from_static(body.as_bytes())).is_none(), "{body}");
+        }
+    }
+
+    #[test]
+    fn the_view_reads_what_was_sent() {
+        let request = read(
+            r#"{"model":"m","stream":true,"n":3,"temperature":0.7,"top_p":null,"messages":[]}"#,
+        );
+        assert_eq!(request.model().as_deref(), Some("m"));
+        assert!(request.streams());
+        assert_eq!(request.choices(), 3);
+        assert_eq!(request.sampling().as_deref(), Some(r#"{"temperature":0.7,"n":3}"#));
+        assert_eq!(request.prompts(), 1);
+        assert_eq!(read(r#"{"prompt":["a","b"]}"#).prompts(), 2);
+        assert_eq!(read(r#"{"prompt":[[1,2],[3]]}"#).prompts(), 2);
+        assert_eq!(read(r#"{"prompt":[1,2,3]}"#).prompts(), 1);
+    }
+
+    #[test]
+    fn routes_are_told_by_method_and_path() {
+        assert_eq!(route("POST", "/v1/chat/completions"), Route::Chat);
+        assert_eq!(route("POST", "//v1/completions/"), Route::Completions);
+        assert_eq!(route("GET", "/v1/chat/completions"), Route::Other);
+        assert_eq!(route("POST", "/v1/models"), Route::Other);
+    }
+}
