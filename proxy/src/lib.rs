@@ -1,1 +1,31 @@
-//! stub
+//! The transparent recording proxy.
+//!
+//! The walk of a call is one function, `call` in `serve.rs`. Its stages are files, in the order in
+//! which a call meets them:
+//! - `accept`: a connection, then a whole request, each within its bounds.
+//! - `tag`: which episode the call belongs to.
+//! - `rewrite`: what is added so that the upstream reports its tokens, and what is hidden again.
+//! - `forward`: the upstream, its dialect, and the agent's own body once more if ours was refused.
+//! - `tee`: the reply, to the agent as it arrives and to the recording; its end waits for the disk.
+//! - `record`: what was seen, as a value; `open_call` brings it to the store, whatever happens.
+//! - `fault`: the one place where an error becomes an HTTP response.
+//!
+//! `control` is the other listener: rewards, closing, looking.
+#![forbid(unsafe_code)]
+
+mod accept;
+mod config;
+mod control;
+mod fault;
+mod forward;
+mod open_call;
+mod record;
+mod rewrite;
+mod serve;
+mod tag;
+mod tee;
+
+pub use accept::serve_data;
+pub use config::{BadUpstream, Config, Upstream};
+pub use control::serve_control;
+pub use serve::Proxy;

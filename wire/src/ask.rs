@@ -45,6 +45,14 @@ impl Dialect {
     }
 }
 
+/// The dialect of the server whose list of models this is; `openai` when it does not say.
+pub fn dialect_of_models(models: &[u8]) -> Dialect {
+    let owner = serde_json::from_slice::<serde_json::Value>(models).ok().and_then(|list| {
+        list.get("data")?.get(0)?.get("owned_by")?.as_str().and_then(Dialect::from_word)
+    });
+    owner.unwrap_or(Dialect::OpenAi)
+}
+
 /// A request as it goes to the upstream, and what to hide of the reply.
 #[derive(Debug, Clone)]
 pub struct Asked {

@@ -17,7 +17,7 @@ mod reply;
 mod request;
 mod sse;
 
-pub use ask::{Asked, Dialect, Hide, ask};
+pub use ask::{Asked, Dialect, Hide, ask, dialect_of_models};
 pub use conversation::{Answer, Conversation, answers, conversation};
 pub use fault::{error_body, error_event};
 pub use reply::{Collector, Facts};

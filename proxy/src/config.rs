@@ -1,0 +1,102 @@
+//! What the proxy needs to know, already checked.
+
+use hyper::Uri;
+use hyper::http::uri::{Authority, Scheme};
+use thiserror::Error;
+use wire::Dialect;
+
+/// Bounds and choices of a proxy.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// The inference server.
+    pub upstream: Upstream,
+    /// How it speaks; probed when not named.
+    pub dialect: Option<Dialect>,
+    /// What its logprobs are (`processed`, `temperature`, `raw`), when the user knows.
+    pub logprob_kind: Option<String>,
+    /// Calls in flight at once; more wait.
+    pub calls_max: usize,
+    /// Longest request body, in bytes.
+    pub request_bytes_max: usize,
+    /// Longest reply that is kept, in bytes.
+    pub reply_bytes_max: usize,
+}
+
+impl Config {
+    /// The defaults for `upstream`.
+    pub fn new(upstream: Upstream) -> Self {
+        Self {
+            upstream,
+            dialect: None,
+            logprob_kind: None,
+            calls_max: 10_000,
+            request_bytes_max: 1 << 30,
+            reply_bytes_max: 256 << 20,
+        }
+    }
+}
+
+/// Where an inference server is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Upstream {
+    scheme: Scheme,
+    pub(crate) authority: Authority,
+    /// Path in front of `/v1`, without a slash at its end.
+    prefix: String,
+}
+
+/// An upstream address that cannot be used.
+#[derive(Debug, Clone, Error)]
+#[error("`{0}` is not an upstream; give http://HOST:PORT or https://HOST, with or without /v1")]
+pub struct BadUpstream(String);
+
+impl std::str::FromStr for Upstream {
+    type Err = BadUpstream;
+
+    fn from_str(text: &str) -> Result<Self, BadUpstream> {
+        let bad = || BadUpstream(text.to_owned());
+        let uri: Uri = text.parse().map_err(|_| bad())?;
+        let scheme = uri.scheme().cloned().ok_or_else(bad)?;
+        if (scheme != Scheme::HTTP && scheme != Scheme::HTTPS) || uri.query().is_some() {
+            return Err(bad());
+        }
+        let path = uri.path().trim_end_matches('/');
+        let prefix = path.strip_suffix("/v1").unwrap_or(path).to_owned();
+        Ok(Self { scheme, authority: uri.authority().cloned().ok_or_else(bad)?, prefix })
+    }
+}
+
+impl std::fmt::Display for Upstream {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}://{}{}", self.scheme, self.authority, self.prefix)
+    }
+}
+
+impl Upstream {
+    /// The address of `path_and_query` on this server.
+    pub(crate) fn uri(&self, path_and_query: &str) -> Result<Uri, hyper::http::Error> {
+        Uri::builder()
+            .scheme(self.scheme.clone())
+            .authority(self.authority.clone())
+            .path_and_query(format!("{}{path_and_query}", self.prefix))
+            .build()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_upstream_may_carry_v1_or_not() {
+        for text in ["http://h:1", "http://h:1/", "http://h:1/v1", "http://h:1/v1/"] {
+            let upstream: Upstream = text.parse().unwrap();
+            assert_eq!(upstream.uri("/v1/models?a=b").unwrap(), "http://h:1/v1/models?a=b");
+        }
+        let deep: Upstream = "https://h/llm/v1".parse().unwrap();
+        assert_eq!(deep.uri("/v1/models").unwrap(), "https://h/llm/v1/models");
+        for bad in ["", "h:1", "localhost", "ftp://h", "http://", "http://h/?q"] {
+            assert!(bad.parse::<Upstream>().is_err(), "{bad}");
+        }
+    }
+}

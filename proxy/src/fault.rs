@@ -1,0 +1,101 @@
+//! The one place where an error becomes an HTTP response.
+
+use bytes::Bytes;
+use episode::{Ended, InvalidId, Outcome};
+use http_body_util::{BodyExt, Full};
+use hyper::header::CONTENT_TYPE;
+use hyper::{HeaderMap, Response, StatusCode};
+use store::CommitError;
+use thiserror::Error;
+
+use crate::tee::ReplyBody;
+
+/// Why rolltape itself answers a call.
+#[derive(Debug, Error)]
+pub(crate) enum Fault {
+    #[error("the request body could not be read: {0}")]
+    Unreadable(String),
+    #[error("the request body is longer than {0} bytes")]
+    TooLong(usize),
+    #[error(transparent)]
+    BadId(#[from] InvalidId),
+    #[error("the episode is named twice and differently: `{0}` in the path, `{1}` in a header")]
+    TwoEpisodes(String, String),
+    #[error("`{1}` is not a value for {0}; give {2}")]
+    BadTag(&'static str, String, &'static str),
+    #[error("WebSocket is not recorded here; use POST")]
+    Upgrade,
+    #[error("the upstream at {0} could not be reached: {1}")]
+    Unreachable(String, String),
+    #[error("the upstream's reply broke off: {0}")]
+    Broken(String),
+    #[error("the upstream's reply is longer than {0} bytes")]
+    ReplyTooLong(usize),
+    #[error("the call could not be recorded: {0}")]
+    Unrecorded(#[from] CommitError),
+}
+
+impl Fault {
+    /// The status that makes an SDK retry or stop as it should.
+    pub(crate) fn status(&self) -> StatusCode {
+        match self {
+            Self::Unreadable(_) | Self::BadId(_) | Self::TwoEpisodes(..) | Self::BadTag(..) => {
+                StatusCode::BAD_REQUEST
+            }
+            Self::TooLong(_) => StatusCode::PAYLOAD_TOO_LARGE,
+            Self::Upgrade => StatusCode::UPGRADE_REQUIRED,
+            Self::Unreachable(..) | Self::Broken(_) | Self::ReplyTooLong(_) => {
+                StatusCode::BAD_GATEWAY
+            }
+            Self::Unrecorded(CommitError::Closed(..)) => StatusCode::CONFLICT,
+            Self::Unrecorded(_) => StatusCode::SERVICE_UNAVAILABLE,
+        }
+    }
+
+    fn kind(&self) -> &'static str {
+        match self {
+            Self::Unreachable(..) | Self::Broken(_) | Self::ReplyTooLong(_) => "upstream_error",
+            Self::Unrecorded(CommitError::Closed(..)) => "episode_closed",
+            Self::Unrecorded(_) => "recorder_error",
+            _ => "invalid_request_error",
+        }
+    }
+
+    /// The error as a whole response in OpenAI's form.
+    pub(crate) fn response(&self) -> Response<ReplyBody> {
+        let status = self.status();
+        let body = wire::error_body(status.as_u16(), self.kind(), &self.to_string());
+        let mut response = Response::new(whole(Bytes::from(body)));
+        *response.status_mut() = status;
+        json_headers(response.headers_mut());
+        response
+    }
+
+    /// The error as the last event of a stream that was already under way.
+    pub(crate) fn event(&self) -> Bytes {
+        let status = self.status().as_u16();
+        Bytes::from(wire::error_event(status, self.kind(), &self.to_string()))
+    }
+
+    /// The end of a call that this error ended, as the agent saw it.
+    pub(crate) fn mark(&self, ended: &mut Ended) {
+        ended.status = Some(self.status().as_u16());
+        ended.outcome = match self {
+            Self::ReplyTooLong(_) => Outcome::Capped,
+            _ => Outcome::UpstreamFailed,
+        };
+        ended.error = Some(self.to_string());
+    }
+}
+
+fn json_headers(headers: &mut HeaderMap) {
+    let json = hyper::header::HeaderValue::from_static("application/json");
+    headers.insert(CONTENT_TYPE, json);
+    // Tells rolltape's own errors from those of the upstream.
+    headers.insert("x-rolltape-error", hyper::header::HeaderValue::from_static("1"));
+}
+
+/// A body that is there already.
+pub(crate) fn whole(bytes: Bytes) -> ReplyBody {
+    Full::new(bytes).map_err(|never| match never {}).boxed_unsync()
+}

@@ -1,0 +1,83 @@
+//! A call between its begun record and its end. However it is let go of, the store hears of it.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use episode::{Begun, Micros, Outcome};
+use store::{Ack, CommitError, Store};
+use tokio::task::JoinHandle;
+
+use crate::fault::Fault;
+use crate::record::Recording;
+
+/// The end of a call on its way to the disk. It gets there whether or not this is waited for.
+pub(crate) type Commit = JoinHandle<Result<(), CommitError>>;
+
+/// A call that was begun and has not ended. Dropped, it ends as `client_gone`: the one reason
+/// for which hyper drops a call is that its agent has left.
+#[derive(Debug)]
+pub(crate) struct OpenCall {
+    store: Store,
+    begun: Option<Ack>,
+    recording: Option<Recording>,
+}
+
+impl OpenCall {
+    /// Queues the begun record; it rides with the commit under way.
+    pub(crate) async fn begin(store: &Store, begun: Begun, recording: Recording) -> Self {
+        let ack = store.begin(begun).await;
+        Self { store: store.clone(), begun: Some(ack), recording: Some(recording) }
+    }
+
+    /// Waits until the begun record is on disk: no byte of the reply leaves before.
+    pub(crate) async fn begun(&mut self) -> Result<(), CommitError> {
+        let Some(ack) = self.begun.take() else { return Ok(()) };
+        let done = ack.done().await;
+        if done.is_err() {
+            // There is no open row that could be ended.
+            self.recording = None;
+        }
+        done
+    }
+
+    /// The recording, to add to.
+    pub(crate) fn recording(&mut self) -> &mut Recording {
+        self.recording.as_mut().expect("a call that ended is not kept")
+    }
+
+    /// Ends the call.
+    pub(crate) fn end(mut self, outcome: Outcome) -> Commit {
+        self.write(outcome).expect("only `end` and `begun` take the recording")
+    }
+
+    /// Ends a call that `fault` ended, and gives back what the agent is to be told.
+    pub(crate) async fn fail(mut self, fault: Fault) -> Fault {
+        if let Err(unrecorded) = self.begun().await {
+            return unrecorded.into();
+        }
+        let Some(recording) = self.recording.take() else { return fault };
+        let mut ended = recording.finish(Outcome::UpstreamFailed, now());
+        fault.mark(&mut ended);
+        match self.store.end(ended).await.done().await {
+            Ok(()) => fault,
+            Err(unrecorded) => unrecorded.into(),
+        }
+    }
+
+    fn write(&mut self, outcome: Outcome) -> Option<Commit> {
+        let ended = self.recording.take()?.finish(outcome, now());
+        let store = self.store.clone();
+        Some(tokio::spawn(async move { store.end(ended).await.done().await }))
+    }
+}
+
+impl Drop for OpenCall {
+    fn drop(&mut self) {
+        self.write(Outcome::ClientGone);
+    }
+}
+
+/// The time, for records.
+pub(crate) fn now() -> Micros {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    Micros::try_from(since.as_micros()).unwrap_or(Micros::MAX)
+}

@@ -1,0 +1,157 @@
+//! What was seen of a call, as a value: events in, one [`Ended`] out. No I/O.
+
+use bytes::Bytes;
+use episode::{CallId, Ended, Micros, Outcome, Route};
+use wire::{Collector, Request};
+
+/// A call that is under way.
+#[derive(Debug)]
+pub(crate) struct Recording {
+    call_id: CallId,
+    collector: Collector,
+    status: Option<u16>,
+    first_byte_at: Option<Micros>,
+    reply: Vec<u8>,
+    reply_bytes_max: usize,
+    capped: bool,
+    error: Option<String>,
+    logprob_kind: String,
+}
+
+impl Recording {
+    pub(crate) fn new(
+        call_id: CallId,
+        (route, request): (Route, Option<&Request>),
+        reply_bytes_max: usize,
+    ) -> Self {
+        Self {
+            call_id,
+            collector: Collector::new(route, request),
+            status: None,
+            first_byte_at: None,
+            reply: Vec::new(),
+            reply_bytes_max,
+            capped: false,
+            error: None,
+            logprob_kind: "unknown".to_owned(),
+        }
+    }
+
+    /// The status that the agent is given.
+    pub(crate) fn status(&mut self, status: u16) {
+        self.status = Some(status);
+    }
+
+    /// What the upstream's logprobs are.
+    pub(crate) fn logprob_kind(&mut self, kind: &str) {
+        kind.clone_into(&mut self.logprob_kind);
+    }
+
+    /// Bytes of the body came in.
+    pub(crate) fn arrived(&mut self, at: Micros) {
+        self.first_byte_at.get_or_insert(at);
+    }
+
+    /// A document, or the data of an event, as the upstream sent it.
+    pub(crate) fn said(&mut self, json: &[u8]) {
+        self.collector.take(json);
+    }
+
+    /// Bytes that the agent is given.
+    pub(crate) fn shown(&mut self, bytes: &[u8]) {
+        if self.capped || self.reply.len() + bytes.len() > self.reply_bytes_max {
+            self.capped = true;
+        } else {
+            self.reply.extend_from_slice(bytes);
+        }
+    }
+
+    /// Something went wrong on the way.
+    pub(crate) fn failed(&mut self, why: String) {
+        self.error.get_or_insert(why);
+    }
+
+    /// Whether every choice has said why it stopped.
+    pub(crate) fn finished(&self) -> bool {
+        self.collector.finished() && !self.collector.failed()
+    }
+
+    /// The end of the call. `outcome` is what the transport saw; what the reply itself says can
+    /// only make it worse.
+    pub(crate) fn finish(self, outcome: Outcome, at: Micros) -> Ended {
+        let facts = self.collector.facts();
+        let error = self.error.or(facts.error);
+        let outcome = match (outcome, self.status) {
+            (Outcome::Complete, Some(400..=499)) => Outcome::Refused,
+            (Outcome::Complete, Some(500..)) => Outcome::UpstreamFailed,
+            (Outcome::Complete, _) if error.is_some() => Outcome::UpstreamFailed,
+            (Outcome::Complete, _) if self.capped => Outcome::Capped,
+            (seen, _) => seen,
+        };
+        Ended {
+            call_id: self.call_id,
+            ended_at: at,
+            first_byte_at: self.first_byte_at,
+            status: self.status,
+            outcome,
+            error,
+            reply: Bytes::from(self.reply),
+            model: facts.model,
+            prompts: facts.prompts,
+            choices: facts.choices,
+            usage: facts.usage,
+            logprob_kind: self.logprob_kind,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use uuid::Uuid;
+
+    use super::*;
+
+    fn recording() -> Recording {
+        let mut recording = Recording::new(CallId(Uuid::nil()), (Route::Chat, None), 10);
+        recording.status(200);
+        recording
+    }
+
+    #[test]
+    fn a_whole_reply_is_complete() {
+        let mut recording = recording();
+        recording.arrived(5);
+        recording.arrived(6);
+        recording.said(br#"{"choices":[{"index":0,"token_ids":[1],"finish_reason":"stop"}]}"#);
+        recording.shown(b"12345");
+        assert!(recording.finished());
+        let ended = recording.finish(Outcome::Complete, 9);
+        assert_eq!(
+            (ended.outcome, ended.first_byte_at, ended.ended_at),
+            (Outcome::Complete, Some(5), 9)
+        );
+        assert_eq!(ended.reply, &b"12345"[..]);
+        assert_eq!(ended.usage.completion, Some(1));
+    }
+
+    #[test]
+    fn what_the_reply_says_can_only_make_it_worse() {
+        let mut refused = recording();
+        refused.status(404);
+        assert_eq!(refused.finish(Outcome::Complete, 0).outcome, Outcome::Refused);
+        let mut broken = recording();
+        broken.said(br#"{"error":{"message":"boom"}}"#);
+        let ended = broken.finish(Outcome::Complete, 0);
+        assert_eq!(
+            (ended.outcome, ended.error.as_deref()),
+            (Outcome::UpstreamFailed, Some("boom"))
+        );
+        let mut long = recording();
+        long.shown(b"0123456789");
+        long.shown(b"0");
+        let ended = long.finish(Outcome::Complete, 0);
+        assert_eq!((ended.outcome, ended.reply.len()), (Outcome::Capped, 10));
+        let left = recording().finish(Outcome::ClientGone, 0);
+        assert_eq!(left.outcome, Outcome::ClientGone);
+    }
+}
