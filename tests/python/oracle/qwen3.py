@@ -1,0 +1,133 @@
+"""Forward pass of Qwen3 and Llama in float64 numpy, to compare an engine with.
+
+`Model(folder).logits(ids)` gives the logits at every position. Nothing is cached or batched:
+one sequence, one full causal attention. The Llama form differs by its config alone (no norm on
+q and k, perhaps a head of its own, perhaps scaled frequencies).
+"""
+
+import json
+from pathlib import Path
+
+import numpy as np
+
+
+def read_safetensors(path):
+    """Tensors of one file as {name: float64 array}; F32, F16 and BF16 are widened exactly."""
+    raw = Path(path).read_bytes()
+    start = 8 + int.from_bytes(raw[:8], "little")
+    header = json.loads(raw[8:start])
+    header.pop("__metadata__", None)
+    tensors = {}
+    for name, info in header.items():
+        begin, end = (start + offset for offset in info["data_offsets"])
+        tensors[name] = widen(raw[begin:end], info["dtype"]).reshape(info["shape"])
+    return tensors
+
+
+def widen(raw, dtype):
+    """Little-endian bytes of one tensor as a flat float64 array."""
+    if dtype == "BF16":
+        high = np.frombuffer(raw, "<u2").astype("<u4") << 16
+        return high.view("<f4").astype(np.float64)
+    return np.frombuffer(raw, {"F32": "<f4", "F16": "<f2"}[dtype]).astype(np.float64)
+
+
+def read_weights(folder):
+    """All tensors of a model folder, from one file or from the shards of its index."""
+    index = Path(folder, "model.safetensors.index.json")
+    files = ["model.safetensors"]
+    if index.exists():
+        files = sorted(set(json.loads(index.read_text())["weight_map"].values()))
+    return {k: v for file in files for k, v in read_safetensors(Path(folder, file)).items()}
+
+
+def frequencies(config):
+    """Rotary frequencies in radians per position, [head_dim / 2]; both config forms are read."""
+    dim = head_dim(config)
+    rope = config.get("rope_parameters") or {
+        "rope_theta": config.get("rope_theta", 10000.0),
+        **(config.get("rope_scaling") or {}),
+    }
+    plain = rope["rope_theta"] ** -(np.arange(0, dim, 2) / dim)
+    kind = rope.get("rope_type", "default")
+    if kind == "default":
+        return plain
+    if kind != "llama3":
+        raise ValueError(f"rope type {kind} is not known here")
+    low, high = rope["low_freq_factor"], rope["high_freq_factor"]
+    turns = rope["original_max_position_embeddings"] * plain / (2 * np.pi)
+    keep = np.clip((turns - low) / (high - low), 0, 1)  # 1: fast, kept; 0: slow, divided
+    return plain * (keep + (1 - keep) / rope["factor"])
+
+
+def head_dim(config):
+    """Width of one head."""
+    return config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
+
+
+def rotate(x, angles):
+    """Rotary embedding in half-split form; x [heads, n, head_dim], angles [n, head_dim / 2]."""
+    a, b = np.split(x, 2, axis=-1)
+    cos, sin = np.cos(angles), np.sin(angles)
+    return np.concatenate([a * cos - b * sin, b * cos + a * sin], axis=-1)
+
+
+def softmax(x):
+    """Softmax over the last axis."""
+    e = np.exp(x - x.max(axis=-1, keepdims=True))
+    return e / e.sum(axis=-1, keepdims=True)
+
+
+class Model:
+    """A model folder in memory, its weights widened to float64."""
+
+    def __init__(self, folder):
+        self.config = json.loads(Path(folder, "config.json").read_text())
+        self.weights = read_weights(folder)
+
+    def norm(self, x, name):
+        """RMS norm over the last axis with the weight `name`."""
+        mean_square = np.mean(x * x, axis=-1, keepdims=True)
+        return x / np.sqrt(mean_square + self.config["rms_norm_eps"]) * self.weights[name]
+
+    def heads(self, x, prefix, kind):
+        """Project x [n, hidden] to q, k or v: [heads, n, head_dim]; q and k normed in Qwen3."""
+        y = x @ self.weights[f"{prefix}.{kind}_proj.weight"].T
+        y = y.reshape(len(x), -1, head_dim(self.config)).transpose(1, 0, 2)
+        if kind != "v" and self.config["model_type"] == "qwen3":
+            y = self.norm(y, f"{prefix}.{kind}_norm.weight")
+        return y
+
+    def attention(self, x, prefix):
+        """Causal grouped-query attention, [n, hidden] to [n, hidden]."""
+        n = len(x)
+        angles = np.outer(np.arange(n), frequencies(self.config))
+        q = rotate(self.heads(x, prefix, "q"), angles)
+        k = rotate(self.heads(x, prefix, "k"), angles)
+        v = self.heads(x, prefix, "v")
+        group = len(q) // len(k)
+        k, v = np.repeat(k, group, axis=0), np.repeat(v, group, axis=0)
+        scores = q @ k.transpose(0, 2, 1) / np.sqrt(q.shape[-1])
+        scores = np.where(np.tril(np.ones((n, n), bool)), scores, -np.inf)
+        mixed = (softmax(scores) @ v).transpose(1, 0, 2).reshape(n, -1)
+        return mixed @ self.weights[f"{prefix}.o_proj.weight"].T
+
+    def mlp(self, x, prefix):
+        """SwiGLU, [n, hidden] to [n, hidden]."""
+        gate = x @ self.weights[f"{prefix}.gate_proj.weight"].T
+        up = x @ self.weights[f"{prefix}.up_proj.weight"].T
+        return (gate / (1 + np.exp(-gate)) * up) @ self.weights[f"{prefix}.down_proj.weight"].T
+
+    def logits(self, ids):
+        """Logits after each token of `ids`, [len(ids), vocab]."""
+        embedding = self.weights["model.embed_tokens.weight"]
+        x = embedding[np.asarray(ids)]
+        for layer in range(self.config["num_hidden_layers"]):
+            name = f"model.layers.{layer}"
+            y = self.norm(x, f"{name}.input_layernorm.weight")
+            x = x + self.attention(y, f"{name}.self_attn")
+            y = self.norm(x, f"{name}.post_attention_layernorm.weight")
+            x = x + self.mlp(y, f"{name}.mlp")
+        tied = self.config.get("tie_word_embeddings", False)
+        head = embedding if tied else self.weights["lm_head.weight"]
+        return self.norm(x, "model.norm.weight") @ head.T
