@@ -1,0 +1,264 @@
+//! The walk of an export.
+
+use std::path::PathBuf;
+
+use serde::Serialize;
+use store::{Selection, Snapshot, SnapshotError};
+use thiserror::Error;
+
+use crate::merge::merge;
+use crate::notes::Notes;
+use crate::parquet::{RowFile, Target, WriteError};
+use crate::rows::{Row, rows};
+use crate::scan::{Scanned, episodes, nodes, scan};
+use crate::thread::thread;
+
+/// What to export, and where to.
+#[derive(Debug, Clone, Default)]
+pub struct Options {
+    /// A file that ends in `.parquet`, or a folder for `trajectories.parquet`.
+    pub out: PathBuf,
+    /// Which episodes.
+    pub selection: Selection,
+    /// Whether to replace files that no export wrote. An export is always replaced by the next.
+    pub overwrite: bool,
+}
+
+/// What an export wrote.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Report {
+    /// Rows.
+    pub rows: u64,
+    /// Attempts at episodes with at least one row.
+    pub episodes: u64,
+    /// Tokens over all rows, prompts included.
+    pub tokens: u64,
+    /// Tokens to be trained.
+    pub trained_tokens: u64,
+    /// One for each group, in the order of the rows; episodes without a group are last.
+    pub groups: Vec<GroupSummary>,
+    /// The files, manifest last.
+    pub files: Vec<PathBuf>,
+    /// What was kept, what was not, and why.
+    pub notes: Notes,
+}
+
+/// The rewards of one group.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct GroupSummary {
+    /// The group; none for episodes without one.
+    pub group: Option<String>,
+    /// Attempts at episodes with at least one row.
+    pub episodes: u64,
+    /// Those of them that have a reward.
+    pub scored: u64,
+    /// Mean over those; none when there is none.
+    pub reward_mean: Option<f64>,
+    /// Smallest reward.
+    pub reward_min: Option<f64>,
+    /// Largest reward. A group whose rewards are all alike carries no gradient.
+    pub reward_max: Option<f64>,
+}
+
+/// Why nothing was exported. No file is left behind.
+#[derive(Debug, Error)]
+pub enum ExportError {
+    /// The selection holds no call that sampled anything.
+    #[error("nothing to export: {episodes} episodes and {} calls make no row", .notes.calls)]
+    Empty {
+        /// Attempts at episodes that were read.
+        episodes: u64,
+        /// Why their calls make no row.
+        notes: Notes,
+    },
+    /// The store could not be read.
+    #[error("cannot read the store")]
+    Read(#[from] SnapshotError),
+    /// The files could not be written.
+    #[error("cannot write the export")]
+    Write(#[from] WriteError),
+}
+
+/// Exports the selected episodes of a snapshot: scan, thread, merge, rows, parquet.
+///
+/// Episodes are read one at a time, so memory is bounded by the largest one, not by their number.
+/// The same snapshot and options make the same bytes.
+///
+/// # Errors
+/// [`ExportError`] when there is no row, the store cannot be read, or the files cannot be written.
+pub async fn export(snapshot: &mut Snapshot, options: &Options) -> Result<Report, ExportError> {
+    let mut file = RowFile::create(Target::new(&options.out), options.overwrite)?;
+    let mut report = Report::default();
+    let records = episodes(snapshot, &options.selection).await?;
+    let read = records.len() as u64;
+    for record in records {
+        let episode = scan(snapshot, record).await?;
+        let (nodes, scanned) = nodes(&episode.calls);
+        let (forest, threaded) = thread(nodes);
+        let (merged, walked) = merge(&forest);
+        for notes in [&scanned, &threaded, &walked] {
+            report.notes.add(notes);
+        }
+        report.add_episode(&episode, merged.paths.len());
+        for row in rows(&episode, &forest, &merged) {
+            report.add_row(&row);
+            file.write(row)?;
+        }
+    }
+    if report.rows == 0 {
+        return Err(ExportError::Empty { episodes: read, notes: report.notes });
+    }
+    report.files = file.finish(&Asked::new(options), &report.notes)?;
+    Ok(report)
+}
+
+/// The options as a manifest shows them. Where the files lie is not part of what they hold.
+#[derive(Serialize)]
+struct Asked {
+    episode: Option<String>,
+    group: Option<String>,
+    task: Option<String>,
+}
+
+impl Asked {
+    fn new(options: &Options) -> Self {
+        let Selection { episode, group, task } = &options.selection;
+        Self {
+            episode: episode.as_ref().map(ToString::to_string),
+            group: group.as_ref().map(ToString::to_string),
+            task: task.as_ref().map(ToString::to_string),
+        }
+    }
+}
+
+impl Report {
+    fn add_row(&mut self, row: &Row) {
+        self.rows += 1;
+        self.tokens += row.tokens.input_ids.len() as u64;
+        self.trained_tokens += row.tokens.trained() as u64;
+        for reason in &row.reasons {
+            *self.notes.reasons.entry(*reason).or_default() += 1;
+        }
+    }
+
+    fn add_episode(&mut self, episode: &Scanned, paths: usize) {
+        let not_finite = |r: &&episode::Reward| r.value.is_some_and(|v| !v.is_finite());
+        self.notes.rewards_not_finite += episode.rewards.iter().filter(not_finite).count() as u64;
+        if paths == 0 {
+            return;
+        }
+        self.episodes += 1;
+        let group = episode.record.group.as_ref().map(ToString::to_string);
+        if self.groups.last().is_none_or(|last| last.group != group) {
+            self.groups.push(GroupSummary { group, ..GroupSummary::default() });
+        }
+        if let Some(last) = self.groups.last_mut() {
+            last.add(episode.reward());
+        }
+    }
+}
+
+impl GroupSummary {
+    fn add(&mut self, reward: Option<f64>) {
+        self.episodes += 1;
+        let Some(reward) = reward else { return };
+        self.scored += 1;
+        let mean = self.reward_mean.unwrap_or(0.0);
+        self.reward_mean = Some(mean + (reward - mean) / self.scored as f64);
+        self.reward_min = Some(self.reward_min.map_or(reward, |least| least.min(reward)));
+        self.reward_max = Some(self.reward_max.map_or(reward, |most| most.max(reward)));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::path::Path;
+
+    use episode::{Call, Reward, RewardScope};
+    use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
+    use store::{Durability, Store};
+
+    use super::*;
+    use crate::fixture::call;
+
+    /// Name, group, reward, calls.
+    type Told<'a> = (&'a str, Option<&'a str>, Option<f64>, Vec<Call>);
+
+    async fn stored(folder: &Path, episodes: &[Told<'_>]) -> Snapshot {
+        let path = folder.join("rolltape.db");
+        let (store, writer) = Store::open(&path, Durability::Process).await.unwrap();
+        let mut number = 0;
+        for (name, group, reward, calls) in episodes {
+            let episode: episode::EpisodeId = name.parse().unwrap();
+            for call in calls {
+                number += 1;
+                let mut call = call.clone();
+                let id = episode::CallId(uuid::Uuid::from_u128(number));
+                call.begun.call_id = id;
+                call.begun.tag.episode = episode.clone();
+                call.begun.tag.group = group.map(|g| g.parse().unwrap());
+                store.begin(call.begun).await.done().await.unwrap();
+                if let Some(ended) = call.ended {
+                    let ended = episode::Ended { call_id: id, ..ended };
+                    store.end(ended).await.done().await.unwrap();
+                }
+            }
+            let reward = Reward {
+                scope: RewardScope::Episode,
+                name: "reward".to_owned(),
+                value: *reward,
+                source: "judge".to_owned(),
+                at: 1,
+            };
+            store.reward((episode, 0), reward).await.unwrap();
+        }
+        drop(store);
+        writer.finish().await;
+        Snapshot::open(&path).await.unwrap()
+    }
+
+    fn two_turns() -> Vec<Call> {
+        vec![call(1, &[1, 2], &[&[3]]), call(2, &[1, 2, 3, 4], &[&[5, 6]])]
+    }
+
+    #[tokio::test]
+    async fn a_store_is_exported_by_group_and_twice_the_same() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut snapshot = stored(
+            folder.path(),
+            &[
+                ("a", None, None, two_turns()),
+                ("c", Some("g"), Some(1.0), two_turns()),
+                ("b", Some("g"), Some(0.0), two_turns()),
+            ],
+        )
+        .await;
+        let options = Options { out: folder.path().join("out"), ..Options::default() };
+        let report = export(&mut snapshot, &options).await.unwrap();
+        assert_eq!((report.rows, report.episodes), (3, 3));
+        assert_eq!((report.tokens, report.trained_tokens), (18, 9));
+        assert_eq!(report.groups[0].group.as_deref(), Some("g"));
+        assert_eq!((report.groups[0].reward_mean, report.groups[0].scored), (Some(0.5), 2));
+        assert_eq!((report.groups[1].reward_mean, report.groups[1].scored), (None, 0));
+        let bytes = fs::read(&report.files[0]).unwrap();
+        let batches = ParquetRecordBatchReaderBuilder::try_new(bytes::Bytes::from(bytes.clone()));
+        let batch = batches.unwrap().build().unwrap().next().unwrap().unwrap();
+        let names = arrow::array::AsArray::as_string::<i32>(&batch["episode_id"]).iter();
+        assert_eq!(names.flatten().collect::<Vec<_>>(), ["b", "c", "a"]);
+        export(&mut snapshot, &options).await.unwrap();
+        assert_eq!(fs::read(&report.files[0]).unwrap(), bytes);
+    }
+
+    #[tokio::test]
+    async fn an_export_without_rows_is_an_error_and_leaves_no_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut lost = call(1, &[1], &[&[2]]);
+        lost.ended = None;
+        let mut snapshot = stored(folder.path(), &[("a", None, None, vec![lost])]).await;
+        let options = Options { out: folder.path().join("out"), ..Options::default() };
+        let error = export(&mut snapshot, &options).await.unwrap_err();
+        assert_eq!(error.to_string(), "nothing to export: 1 episodes and 1 calls make no row");
+        assert_eq!(fs::read_dir(&options.out).unwrap().count(), 0);
+    }
+}

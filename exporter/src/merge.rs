@@ -1,0 +1,288 @@
+//! Merge: the root-to-leaf paths of an episode's forest.
+//!
+//! Paths are ordered depth first, roots and children by when their calls began, so the first path
+//! is the episode's first conversation. A node belongs to the first path that holds it; its tokens
+//! are trained there and nowhere else.
+
+use episode::{Branch, Kind, Sampled, Trajectory, Turn};
+
+use crate::notes::Notes;
+use crate::scan::Node;
+use crate::thread::Forest;
+use crate::verdict::{Judged, is_missing, judge, temperature};
+
+/// All paths of an episode.
+#[derive(Debug)]
+pub(crate) struct Merged {
+    pub(crate) paths: Vec<Path>,
+    /// For each node the index of the path that it belongs to.
+    pub(crate) owners: Vec<usize>,
+    /// For each node what is known of its tokens.
+    pub(crate) judged: Vec<Judged>,
+}
+
+/// One root-to-leaf path.
+#[derive(Debug, PartialEq)]
+pub(crate) struct Path {
+    /// First to last; never empty.
+    pub(crate) nodes: Vec<usize>,
+    pub(crate) branch: Option<Branch>,
+    pub(crate) kind: Kind,
+}
+
+impl Path {
+    /// The choice that nothing continues.
+    pub(crate) fn leaf(&self) -> usize {
+        *self.nodes.last().expect("a path is made by walking down from a node")
+    }
+}
+
+/// Turns a forest into paths.
+pub(crate) fn merge(forest: &Forest<'_>) -> (Merged, Notes) {
+    let family = Family::new(forest);
+    let mut owners = vec![0; forest.nodes.len()];
+    let mut paths: Vec<Path> = Vec::new();
+    let mut starts: Vec<usize> = family.roots.iter().rev().copied().collect();
+    while let Some(start) = starts.pop() {
+        let (branch, kind) = family.origin(forest, &owners, start);
+        let kind = if paths.is_empty() { Kind::Main } else { kind };
+        let mut nodes = ancestors(forest, start);
+        let mut next = Some(start);
+        while let Some(node) = next {
+            nodes.push(node);
+            owners[node] = paths.len();
+            next = family.children[node].first().copied();
+            // Deeper branches are pushed later and so come out first: depth first.
+            starts.extend(family.children[node].iter().skip(1).rev());
+        }
+        paths.push(Path { nodes, branch, kind });
+    }
+    let branches = paths.iter().filter(|p| p.branch.is_some()).count() as u64;
+    let notes = Notes { roots: paths.len() as u64 - branches, branches, ..Notes::default() };
+    let judged = forest.nodes.iter().map(judge).collect();
+    (Merged { paths, owners, judged }, notes)
+}
+
+/// The nodes above `node`, root first.
+fn ancestors(forest: &Forest<'_>, node: usize) -> Vec<usize> {
+    let mut above: Vec<usize> =
+        std::iter::successors(forest.parents[node], |n| forest.parents[*n]).collect();
+    above.reverse();
+    above
+}
+
+/// The forest seen from above.
+struct Family {
+    roots: Vec<usize>,
+    children: Vec<Vec<usize>>,
+    /// For each choice of a call the choice of that call that stands first, unless it is itself.
+    elders: Vec<Option<usize>>,
+}
+
+impl Family {
+    fn new(forest: &Forest<'_>) -> Self {
+        let mut roots = Vec::new();
+        let mut children = vec![Vec::new(); forest.nodes.len()];
+        for (node, parent) in forest.parents.iter().enumerate() {
+            parent.map_or(&mut roots, |p| &mut children[p]).push(node);
+        }
+        let continued: Vec<bool> = children.iter().map(|c| !c.is_empty()).collect();
+        let mut elders = vec![None; forest.nodes.len()];
+        for siblings in children.iter_mut().chain([&mut roots]) {
+            let runs =
+                siblings.chunk_by_mut(|a, b| forest.nodes[*a].group() == forest.nodes[*b].group());
+            for run in runs {
+                // The choice that the agent went on with leads; the order is stable otherwise.
+                run.sort_by_key(|n| !continued[*n]);
+                run[1..].iter().for_each(|n| elders[*n] = Some(run[0]));
+            }
+        }
+        Self { roots, children, elders }
+    }
+
+    /// Where the path that begins to differ at `start` left another one, and what it is.
+    fn origin(
+        &self,
+        forest: &Forest<'_>,
+        owners: &[usize],
+        start: usize,
+    ) -> (Option<Branch>, Kind) {
+        let node = &forest.nodes[start];
+        if let Some(elder) = self.elders[start] {
+            let uncontinued = self.children[start].is_empty();
+            let kind = if uncontinued { Kind::Sibling } else { Kind::Fork };
+            return (Some(branch(owners[elder], node, node.prompt.len())), kind);
+        }
+        let Some(parent) = forest.parents[start] else { return (None, Kind::Fork) };
+        // The first child follows the parent's path, so the other path holds it.
+        let other = &forest.nodes[self.children[parent][0]];
+        let held = forest.nodes[parent].path_len();
+        let also = node.prompt[held..].iter().zip(&other.prompt[held..]);
+        let position = held + also.take_while(|(a, b)| a == b).count();
+        (Some(branch(owners[parent], node, position)), Kind::Fork)
+    }
+}
+
+/// Without ids no token is shared.
+fn branch(parent: usize, node: &Node<'_>, position: usize) -> Branch {
+    Branch { parent, position: if node.has_ids { position } else { 0 } }
+}
+
+impl Merged {
+    /// Builds path `index` with its tokens. Logprobs are NaN where the server gave none.
+    pub(crate) fn trajectory(&self, forest: &Forest<'_>, index: usize) -> Trajectory {
+        let path = &self.paths[index];
+        let mut held = 0;
+        let turn = |&n: &usize| {
+            let node = &forest.nodes[n];
+            let trained = self.judged[n].trainable && self.owners[n] == index;
+            let from = std::mem::replace(&mut held, node.path_len());
+            turn(node, from, trained)
+        };
+        Trajectory {
+            turns: path.nodes.iter().map(turn).collect(),
+            branch: path.branch,
+            kind: path.kind,
+        }
+    }
+}
+
+fn turn(node: &Node<'_>, held: usize, trained: bool) -> Turn {
+    let new_prompt = if node.has_ids { node.prompt[held..].to_vec() } else { Vec::new() };
+    Turn {
+        call_id: node.call.begun.call_id,
+        choice: node.index,
+        new_prompt,
+        sampled: sampled(node),
+        trained,
+        finish_reason: node.choice.and_then(|c| c.finish_reason.clone()),
+        temperature: temperature(node),
+    }
+}
+
+fn sampled(node: &Node<'_>) -> Sampled {
+    let Some(choice) = node.choice.filter(|_| node.has_ids) else { return Sampled::default() };
+    let known = |l: &f32| if is_missing(*l) { f32::NAN } else { *l };
+    let count = node.sampled.len();
+    let logprobs = if choice.logprobs.len() == count {
+        choice.logprobs.iter().map(known).collect()
+    } else {
+        // Which logprob belongs to which token is not known, so none is.
+        vec![f32::NAN; count]
+    };
+    let mut versions = vec![-1; count];
+    for span in &choice.versions {
+        let version = span.number().and_then(|v| i32::try_from(v).ok()).unwrap_or(-1);
+        let end = (span.end as usize).min(count);
+        versions[(span.start as usize).min(end)..end].fill(version);
+    }
+    Sampled::new(node.sampled.to_vec(), logprobs, versions)
+        .expect("all three arrays are made as long as the ids")
+}
+
+#[cfg(test)]
+mod tests {
+    use episode::Choice;
+
+    use super::*;
+    use crate::fixture::{brief, call, choice, reply};
+    use crate::trajectories;
+
+    #[test]
+    fn a_linear_episode_is_one_path() {
+        let calls = vec![call(1, &[1, 2], &[&[3]]), call(2, &[1, 2, 3, 4], &[&[5, 6]])];
+        let expected = (vec![1, 2, 3, 4, 5, 6], vec![0, 0, 1, 0, 1, 1], "main");
+        assert_eq!(brief(calls), [expected]);
+    }
+
+    #[test]
+    fn a_fork_keeps_both_paths_and_trains_what_they_share_once() {
+        let calls = vec![
+            call(1, &[1], &[&[2]]),
+            call(2, &[1, 2, 7, 3], &[&[4]]),
+            call(3, &[1, 2, 7, 5], &[&[6]]),
+        ];
+        let (found, notes) = trajectories(&calls);
+        assert_eq!(found[1].branch, Some(Branch { parent: 0, position: 3 }));
+        assert_eq!((notes.roots, notes.branches), (1, 1));
+        let expected = [
+            (vec![1, 2, 7, 3, 4], vec![0, 1, 0, 0, 1], "main"),
+            (vec![1, 2, 7, 5, 6], vec![0, 0, 0, 0, 1], "fork"),
+        ];
+        assert_eq!(brief(calls), expected);
+    }
+
+    #[test]
+    fn a_retry_with_the_same_prompt_is_kept_beside_the_first_try() {
+        let calls = vec![
+            call(1, &[1], &[&[2]]),
+            call(2, &[1, 2, 3], &[&[4]]),
+            call(3, &[1, 2, 3], &[&[4]]),
+        ];
+        let expected = [
+            (vec![1, 2, 3, 4], vec![0, 1, 0, 1], "main"),
+            (vec![1, 2, 3, 4], vec![0, 0, 0, 1], "fork"),
+        ];
+        assert_eq!(brief(calls), expected);
+    }
+
+    #[test]
+    fn a_second_conversation_has_no_branch() {
+        let (found, _) = trajectories(&[call(1, &[1], &[&[2]]), call(2, &[1, 5], &[&[6]])]);
+        assert_eq!(
+            found.iter().map(|t| (t.kind, t.branch)).collect::<Vec<_>>(),
+            [(Kind::Main, None), (Kind::Fork, None)]
+        );
+    }
+
+    #[test]
+    fn choices_that_nobody_continues_are_siblings() {
+        let calls = vec![call(1, &[1], &[&[2], &[3], &[4]]), call(2, &[1, 3, 9], &[&[5]])];
+        let (found, _) = trajectories(&calls);
+        assert_eq!(found[1].branch, Some(Branch { parent: 0, position: 1 }));
+        let expected = [
+            (vec![1, 3, 9, 5], vec![0, 1, 0, 1], "main"),
+            (vec![1, 2], vec![0, 1], "sibling"),
+            (vec![1, 4], vec![0, 1], "sibling"),
+        ];
+        assert_eq!(brief(calls), expected);
+    }
+
+    #[test]
+    fn two_continued_choices_are_a_fork() {
+        let calls = vec![
+            call(1, &[1], &[&[2], &[3]]),
+            call(2, &[1, 3, 9], &[&[5]]),
+            call(3, &[1, 2, 9], &[&[5]]),
+        ];
+        let expected = [
+            (vec![1, 2, 9, 5], vec![0, 1, 0, 1], "main"),
+            (vec![1, 3, 9, 5], vec![0, 1, 0, 1], "fork"),
+        ];
+        assert_eq!(brief(calls), expected);
+    }
+
+    #[test]
+    fn each_prompt_of_a_batch_is_a_conversation() {
+        let mut batch = call(1, &[1], &[]);
+        reply(&mut batch).prompts = vec![vec![1], vec![2]];
+        reply(&mut batch).choices =
+            vec![choice(0, &[5]), Choice { prompt_index: 1, ..choice(1, &[6]) }];
+        let expected = [(vec![1, 5], vec![0, 1], "main"), (vec![2, 6], vec![0, 1], "fork")];
+        assert_eq!(brief(vec![batch]), expected);
+    }
+
+    #[test]
+    fn deeper_branches_come_before_shallower_ones() {
+        let calls = vec![
+            call(1, &[1], &[&[2]]),
+            call(2, &[1, 2, 3], &[&[4]]),
+            call(3, &[1, 2, 8], &[&[4]]),
+            call(4, &[1, 2, 3, 4, 5], &[&[6]]),
+            call(5, &[1, 2, 3, 4, 7], &[&[6]]),
+        ];
+        let (found, _) = trajectories(&calls);
+        let ends: Vec<u32> = found.iter().map(|t| t.turns[1].new_prompt[0]).collect();
+        assert_eq!(ends, [3, 3, 8]);
+    }
+}

@@ -1,0 +1,163 @@
+//! The messages of a trajectory, in one fixed shape.
+
+use serde_json::{Map, Value};
+use wire::Conversation;
+
+use crate::scan::Node;
+
+/// One message of a conversation, as exported.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Message {
+    pub(crate) role: String,
+    /// Plain text; the JSON text of the parts where they are not all plain text.
+    pub(crate) content: Option<String>,
+    pub(crate) name: Option<String>,
+    pub(crate) tool_call_id: Option<String>,
+    pub(crate) reasoning: Option<String>,
+    /// One JSON document each; none, not an empty list, where the message makes no call: chat
+    /// templates ask whether a message has tool calls, and loaders leave out what is null.
+    pub(crate) tool_calls: Option<Vec<String>>,
+}
+
+/// What the first call was asked, what came after that, and the tools offered.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(crate) struct Dialogue {
+    pub(crate) prompt: Vec<Message>,
+    pub(crate) completion: Vec<Message>,
+    /// One JSON document each.
+    pub(crate) tools: Vec<String>,
+}
+
+/// Reads the messages of the path from `root` to `leaf` out of the recorded bodies.
+pub(crate) fn dialogue(root: &Node<'_>, leaf: &Node<'_>) -> Dialogue {
+    let Conversation { messages: prompt, tools } = asked(root);
+    let history = asked(leaf).messages;
+    let answers = wire::answers(leaf.call.begun.route, &leaf.ended.reply);
+    let answer = answers.into_iter().find(|a| a.index == leaf.index).map(|a| a.message);
+    let added = history.iter().skip(prompt.len());
+    Dialogue {
+        completion: added.chain(&answer).map(message).collect(),
+        prompt: prompt.iter().map(message).collect(),
+        tools: tools.iter().map(Value::to_string).collect(),
+    }
+}
+
+/// A batch of prompts is one message each; a choice continues one of them.
+fn asked(node: &Node<'_>) -> Conversation {
+    let begun = &node.call.begun;
+    let mut asked = wire::conversation(begun.route, &begun.request).unwrap_or_default();
+    if begun.route == episode::Route::Completions && asked.messages.len() > 1 {
+        let one = node.prompt_index as usize;
+        asked.messages = asked.messages.into_iter().skip(one).take(1).collect();
+    }
+    asked
+}
+
+fn message(value: &Value) -> Message {
+    let text = |key: &str| value.get(key).and_then(Value::as_str).map(str::to_owned);
+    let calls = value.get("tool_calls").and_then(Value::as_array).filter(|c| !c.is_empty());
+    Message {
+        role: text("role").unwrap_or_default(),
+        content: content(value.get("content")),
+        name: text("name"),
+        tool_call_id: text("tool_call_id"),
+        reasoning: text("reasoning").or_else(|| text("reasoning_content")),
+        tool_calls: calls.map(|calls| calls.iter().map(tool_call).collect()),
+    }
+}
+
+/// A string as it is, plain text parts joined, anything else as JSON text.
+fn content(value: Option<&Value>) -> Option<String> {
+    match value? {
+        Value::Null => None,
+        Value::String(text) => Some(text.clone()),
+        other => Some(joined(other).unwrap_or_else(|| other.to_string())),
+    }
+}
+
+fn joined(parts: &Value) -> Option<String> {
+    let text = |part: &Value| match part.get("type").and_then(Value::as_str) {
+        Some("text") => part.get("text").and_then(Value::as_str).map(str::to_owned),
+        _ => None,
+    };
+    parts.as_array()?.iter().map(text).collect()
+}
+
+/// A tool call with its arguments as an object: chat templates print an object once, but would
+/// quote a string of JSON a second time.
+fn tool_call(call: &Value) -> String {
+    let mut call = call.clone();
+    if let Some(arguments) = call.pointer_mut("/function/arguments") {
+        *arguments = parsed(arguments.take());
+    }
+    call.to_string()
+}
+
+fn parsed(arguments: Value) -> Value {
+    let object = arguments.as_str().and_then(|text| serde_json::from_str::<Value>(text).ok());
+    object.filter(Value::is_object).unwrap_or(arguments)
+}
+
+/// One text for all spellings of one message. Agents rename tool calls, write `null` for an empty
+/// text, reorder keys and drop reasoning when they send a history back.
+pub(crate) fn canonical(value: &Value) -> String {
+    let Message { role, content, name, tool_call_id: _, reasoning: _, tool_calls: _ } =
+        message(value);
+    let calls = value.get("tool_calls").and_then(Value::as_array);
+    let calls: Vec<Value> = calls.into_iter().flatten().map(canonical_call).collect();
+    let content = content.unwrap_or_default();
+    sorted(serde_json::json!([role, content, name, calls])).to_string()
+}
+
+fn canonical_call(call: &Value) -> Value {
+    let part = |key: &str| call.pointer(&format!("/function/{key}")).cloned().unwrap_or_default();
+    serde_json::json!([part("name"), parsed(part("arguments"))])
+}
+
+/// The same value with the keys of every object in order.
+fn sorted(value: Value) -> Value {
+    match value {
+        Value::Array(items) => items.into_iter().map(sorted).collect(),
+        Value::Object(map) => {
+            let mut entries: Vec<_> = map.into_iter().map(|(k, v)| (k, sorted(v))).collect();
+            entries.sort_by(|a, b| a.0.cmp(&b.0));
+            Value::Object(entries.into_iter().collect::<Map<_, _>>())
+        }
+        other => other,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn spellings_of_one_message_are_one_text() {
+        let sent = json!({ "role": "assistant", "content": null, "tool_calls": [{ "id": "a",
+            "type": "function",
+            "function": { "name": "f", "arguments": "{\"x\": 1, \"y\":2}" } }] });
+        let quoted = json!({ "role": "assistant", "content": "", "reasoning": "hm", "tool_calls": [{
+            "id": "b", "function": { "arguments": "{\"y\":2,\"x\":1}", "name": "f" } }] });
+        assert_eq!(canonical(&sent), canonical(&quoted));
+        let other = json!({ "role": "assistant", "content": "no" });
+        assert_ne!(canonical(&sent), canonical(&other));
+    }
+
+    #[test]
+    fn a_message_keeps_its_parts() {
+        let image = json!([{ "type": "image_url", "image_url": { "url": "x" } }]);
+        let found = message(&json!({ "role": "user", "content": image, "name": "n" }));
+        assert_eq!(found.content, Some(image.to_string()));
+        let parts = json!([{ "type": "text", "text": "a" }, { "type": "text", "text": "b" }]);
+        let found = message(&json!({ "role": "user", "content": parts }));
+        assert_eq!(found.content.as_deref(), Some("ab"));
+        let call = json!({ "id": "c", "function": { "name": "f", "arguments": "{\"n\":1}" } });
+        let found = message(&json!({
+            "role": "assistant", "reasoning_content": "hm", "tool_calls": [call] }));
+        assert_eq!(found.reasoning.as_deref(), Some("hm"));
+        let call = r#"{"id":"c","function":{"name":"f","arguments":{"n":1}}}"#;
+        assert_eq!(found.tool_calls, Some(vec![call.to_owned()]));
+    }
+}

@@ -1,0 +1,143 @@
+//! What an export kept, what it left out, and why.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+
+/// Why a row's verdict is not `exact`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Reason {
+    /// Two recorded paths are the same and time does not tell which one a call continues.
+    AmbiguousParent,
+    /// The episode has a call without token ids; what it sampled may stand in later prompts.
+    CallWithoutTokenIds,
+    /// A reply outgrew the recorder's bound; its tokens are not trained.
+    Capped,
+    /// The agent left before the end of a reply; its tokens are not trained.
+    ClientGone,
+    /// A reply has more or fewer logprobs than ids; its tokens are not trained.
+    LogprobCountDiffers,
+    /// The server gave no logprob for a sampled token; that token is not trained.
+    LogprobMissing,
+    /// The logprobs are not those of the distribution that was sampled from.
+    LogprobsNotOfSamplingDistribution,
+    /// A call began and its end was never recorded.
+    LostCall,
+    /// The calls of the path were answered by models of different names.
+    ModelsDiffer,
+    /// The server reported no token ids.
+    NoTokenIds,
+    /// A reply holds no sampled token.
+    NothingSampled,
+    /// The server declined the call but sampled; its tokens are not trained.
+    Refused,
+    /// The server's own token count differs from its ids.
+    TokenCountDiffers,
+    /// The upstream failed or cut a reply short; its tokens are not trained.
+    UpstreamFailed,
+}
+
+impl Reason {
+    /// All of them, in the order of their words.
+    pub const ALL: [Self; 14] = [
+        Self::AmbiguousParent,
+        Self::CallWithoutTokenIds,
+        Self::Capped,
+        Self::ClientGone,
+        Self::LogprobCountDiffers,
+        Self::LogprobMissing,
+        Self::LogprobsNotOfSamplingDistribution,
+        Self::LostCall,
+        Self::ModelsDiffer,
+        Self::NoTokenIds,
+        Self::NothingSampled,
+        Self::Refused,
+        Self::TokenCountDiffers,
+        Self::UpstreamFailed,
+    ];
+
+    /// The word exported.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::AmbiguousParent => "ambiguous_parent",
+            Self::CallWithoutTokenIds => "call_without_token_ids",
+            Self::Capped => "capped",
+            Self::ClientGone => "client_gone",
+            Self::LogprobCountDiffers => "logprob_count_differs",
+            Self::LogprobMissing => "logprob_missing",
+            Self::LogprobsNotOfSamplingDistribution => "logprobs_not_of_sampling_distribution",
+            Self::LostCall => "lost_call",
+            Self::ModelsDiffer => "models_differ",
+            Self::NoTokenIds => "no_token_ids",
+            Self::NothingSampled => "nothing_sampled",
+            Self::Refused => "refused",
+            Self::TokenCountDiffers => "token_count_differs",
+            Self::UpstreamFailed => "upstream_failed",
+        }
+    }
+}
+
+/// Why a call is in no row.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Dropped {
+    /// It was sent to a route that does not sample.
+    OtherRoute,
+    /// It began and its end was never recorded, or it still runs.
+    Lost,
+    /// It ended without any choice to read.
+    NoReply,
+}
+
+/// Counts over an export; [`Notes::add`] sums those of its parts.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub struct Notes {
+    /// Calls read.
+    pub calls: u64,
+    /// Calls of which a choice is in a row.
+    pub kept: u64,
+    /// Calls in no row, by reason.
+    pub dropped: BTreeMap<Dropped, u64>,
+    /// Calls with more than one possible parent.
+    pub ambiguous: u64,
+    /// Conversations: paths that continue no other.
+    pub roots: u64,
+    /// Paths that left another one.
+    pub branches: u64,
+    /// Rows by the reasons they carry.
+    pub reasons: BTreeMap<Reason, u64>,
+    /// Rewards that are not a number, read as null.
+    pub rewards_not_finite: u64,
+}
+
+impl Notes {
+    /// Adds the counts of `other`.
+    pub fn add(&mut self, other: &Self) {
+        self.calls += other.calls;
+        self.kept += other.kept;
+        self.ambiguous += other.ambiguous;
+        self.roots += other.roots;
+        self.branches += other.branches;
+        self.rewards_not_finite += other.rewards_not_finite;
+        other.dropped.iter().for_each(|(why, n)| *self.dropped.entry(*why).or_default() += n);
+        other.reasons.iter().for_each(|(why, n)| *self.reasons.entry(*why).or_default() += n);
+    }
+
+    pub(crate) fn drop_call(&mut self, why: Dropped) {
+        *self.dropped.entry(why).or_default() += 1;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reason_has_one_word_everywhere_and_they_are_in_order() {
+        for reason in Reason::ALL {
+            assert_eq!(serde_json::to_value(reason).unwrap(), reason.as_str());
+        }
+        assert!(Reason::ALL.map(Reason::as_str).is_sorted());
+    }
+}

@@ -1,0 +1,67 @@
+//! The pure part of the walk, for those who draw or count the same tree.
+
+use episode::{Call, CallId, Trajectory};
+
+use crate::merge::merge;
+use crate::notes::{Notes, Reason};
+use crate::scan::nodes;
+use crate::thread::thread;
+use crate::verdict::judge;
+
+/// One choice of one call, and the choice that its call continues.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Link {
+    /// The call.
+    pub call_id: CallId,
+    /// The choice of that call.
+    pub choice: u32,
+    /// The call and choice that it continues; none for the first call of a conversation.
+    pub parent: Option<(CallId, u32)>,
+    /// Number of prompt tokens that the parent's path did not hold; 0 without ids.
+    pub new_prompt: usize,
+    /// Number of sampled tokens; 0 without ids.
+    pub sampled: usize,
+    /// Number of sampled tokens that may be trained.
+    pub trained: usize,
+    /// Why it is less than exact, sorted.
+    pub reasons: Vec<Reason>,
+}
+
+/// The trajectories of one episode, in the order in which they are exported.
+///
+/// Logprobs are NaN where the server gave none; those tokens are not trained, even in a turn that
+/// is. Without token ids the turns of a trajectory are empty. The order of `calls` is of no matter.
+pub fn trajectories(calls: &[Call]) -> (Vec<Trajectory>, Notes) {
+    let (nodes, mut notes) = nodes(calls);
+    let (forest, threaded) = thread(nodes);
+    let (merged, walked) = merge(&forest);
+    notes.add(&threaded);
+    notes.add(&walked);
+    ((0..merged.paths.len()).map(|i| merged.trajectory(&forest, i)).collect(), notes)
+}
+
+/// Every choice of one episode and what it continues, in the order in which the calls began.
+pub fn links(calls: &[Call]) -> (Vec<Link>, Notes) {
+    let (nodes, mut notes) = nodes(calls);
+    let (forest, threaded) = thread(nodes);
+    notes.add(&threaded);
+    let link = |i: usize| {
+        let node = &forest.nodes[i];
+        let parent = forest.parents[i].map(|p| &forest.nodes[p]);
+        let count = |symbols: usize| if node.has_ids { symbols } else { 0 };
+        let judged = judge(node);
+        let unclear = forest.ambiguous[i].then_some(Reason::AmbiguousParent);
+        let mut reasons: Vec<Reason> = judged.reasons.into_iter().chain(unclear).collect();
+        reasons.sort();
+        Link {
+            call_id: node.call.begun.call_id,
+            choice: node.index,
+            parent: parent.map(|p| (p.call.begun.call_id, p.index)),
+            new_prompt: count(node.prompt.len() - parent.map_or(0, |p| p.path_len())),
+            sampled: count(node.sampled.len()),
+            trained: judged.tokens,
+            reasons,
+        }
+    };
+    ((0..forest.nodes.len()).map(link).collect(), notes)
+}

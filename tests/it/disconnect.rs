@@ -1,0 +1,81 @@
+//! Agents that leave, before and after the terminal event.
+
+use std::time::Duration;
+
+use episode::Outcome;
+use kit::{Step, Upstream, World, connect, read_some, request, tape};
+use tokio::io::AsyncWriteExt;
+
+const PATH: &str = "/e/a/v1/chat/completions";
+
+fn events() -> Vec<String> {
+    let stream = String::from_utf8(tape("vllm/chat_stream.asked.sse")).unwrap();
+    stream.split_inclusive("\n\n").map(str::to_owned).collect()
+}
+
+async fn upstream_left(upstream: &Upstream) {
+    tokio::time::timeout(Duration::from_secs(2), upstream.left())
+        .await
+        .expect("the upstream is left within two seconds");
+}
+
+#[tokio::test]
+async fn leaving_in_mid_stream_aborts_the_upstream_and_keeps_what_was_sampled() {
+    let upstream = Upstream::start("vllm", |_| {
+        let mut steps = vec![Step::stream_head()];
+        steps.extend(events().iter().take(4).map(|event| Step::chunk(event.as_bytes())));
+        steps.push(Step::AwaitLeave);
+        steps
+    })
+    .await;
+    let world = World::start(upstream.address).await;
+    let mut socket = connect(world.data).await;
+    socket.write_all(&request("POST", PATH, &[], b"{\"stream\":true}")).await.unwrap();
+    read_some(&mut socket, |read| read.windows(4).any(|w| w == b"\"Hi\"")).await;
+    drop(socket);
+    upstream_left(&upstream).await;
+    let ended = world.ended_call().await.ended.unwrap();
+    assert_eq!(ended.outcome, Outcome::ClientGone);
+    assert_eq!(ended.choices[0].token_ids.as_deref(), Some(&[13, 391][..]));
+    world.stop().await;
+}
+
+#[tokio::test]
+async fn leaving_before_the_first_byte_aborts_the_upstream() {
+    for body in [&b"{\"stream\":true}"[..], b"{}"] {
+        let upstream = Upstream::start("vllm", |_| vec![Step::AwaitLeave]).await;
+        let world = World::start(upstream.address).await;
+        let mut socket = connect(world.data).await;
+        socket.write_all(&request("POST", PATH, &[], body)).await.unwrap();
+        while upstream.seen().is_empty() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        drop(socket);
+        upstream_left(&upstream).await;
+        let ended = world.ended_call().await.ended.unwrap();
+        assert_eq!((ended.outcome, ended.status), (Outcome::ClientGone, None));
+        world.stop().await;
+    }
+}
+
+#[tokio::test]
+async fn leaving_right_after_the_terminal_event_is_complete() {
+    let upstream = Upstream::start("vllm", |_| {
+        let mut steps = vec![Step::stream_head()];
+        steps.extend(events().iter().map(|event| Step::chunk(event.as_bytes())));
+        // The zero chunk never comes: the client has gone by then anyway.
+        steps.push(Step::AwaitLeave);
+        steps
+    })
+    .await;
+    let world = World::start(upstream.address).await;
+    let mut socket = connect(world.data).await;
+    socket.write_all(&request("POST", PATH, &[], b"{\"stream\":true}")).await.unwrap();
+    read_some(&mut socket, |read| read.windows(6).any(|w| w == b"[DONE]")).await;
+    // Committed before done: whoever has read the terminal event finds the call on disk.
+    let ended = world.calls().await.pop().unwrap().ended.expect("on disk before [DONE]");
+    assert_eq!(ended.outcome, Outcome::Complete);
+    assert_eq!(ended.usage.completion, Some(5));
+    drop(socket);
+    world.stop().await;
+}

@@ -1,0 +1,159 @@
+//! Things that go wrong: what the agent is told, and what is kept.
+
+use episode::Outcome;
+use kit::{Step, Upstream, World, post, tape};
+
+const PATH: &str = "/e/a/v1/chat/completions";
+
+#[tokio::test]
+async fn an_unreachable_upstream_is_a_502_and_a_recorded_call() {
+    let world = World::start("127.0.0.1:9".parse().unwrap()).await;
+    let reply = post(world.data, PATH, "{\"model\":\"m\"}").await;
+    assert_eq!(reply.status, 502);
+    assert_eq!(reply.header("x-rolltape-error"), Some("1"));
+    let error = &reply.json()["error"];
+    assert!(error["message"].as_str().unwrap().contains("127.0.0.1:9"), "{error}");
+    assert_eq!(error["code"], 502);
+    let call = world.ended_call().await;
+    let ended = call.ended.unwrap();
+    assert_eq!((ended.outcome, ended.status), (Outcome::UpstreamFailed, Some(502)));
+    assert_eq!(call.begun.model.as_deref(), Some("m"));
+    world.stop().await;
+}
+
+#[tokio::test]
+async fn a_malformed_body_goes_on_unchanged_and_its_answer_comes_back() {
+    let answer = br#"{"error": {"message": "bad json", "code": 400}}"#;
+    let upstream = Upstream::start("vllm", |_| {
+        vec![Step::reply("400 Bad Request", "application/json", answer)]
+    })
+    .await;
+    let world = World::start(upstream.address).await;
+    for body in ["{\"messages\": [", "", "[1]", "\u{feff}{}"] {
+        let reply = post(world.data, PATH, body).await;
+        assert_eq!((reply.status, reply.body.as_slice()), (400, &answer[..]));
+        assert_eq!(upstream.seen().last().unwrap().body, body.as_bytes());
+        assert_eq!(reply.header("x-rolltape-error"), None);
+    }
+    let outcomes: Vec<_> =
+        world.calls().await.into_iter().map(|c| c.ended.unwrap().outcome).collect();
+    assert_eq!(outcomes, [Outcome::Refused; 4]);
+    world.stop().await;
+}
+
+#[tokio::test]
+async fn an_upstream_that_dies_in_mid_stream_breaks_the_stream_and_keeps_the_tokens() {
+    let stream = tape("vllm/chat_stream.asked.sse");
+    let cut = stream.len() / 2;
+    let upstream = Upstream::start("vllm", move |_| {
+        vec![Step::stream_head(), Step::chunk(&stream[..cut]), Step::Cut]
+    })
+    .await;
+    let world = World::start(upstream.address).await;
+    let reply = post(world.data, PATH, "{\"stream\":true}").await;
+    assert!(!reply.whole, "a cut stream must not end cleanly");
+    assert!(reply.text().contains("\"content\":\"Hi\"") && !reply.text().contains("[DONE]"));
+    let ended = world.ended_call().await.ended.unwrap();
+    assert_eq!(ended.outcome, Outcome::UpstreamFailed);
+    assert_eq!(ended.choices[0].token_ids.as_ref().unwrap()[0], 13);
+    assert_eq!(ended.reply, reply.body);
+    world.stop().await;
+}
+
+#[tokio::test]
+async fn an_upstream_that_dies_in_a_document_is_a_502() {
+    let upstream = Upstream::start("vllm", |_| {
+        let head =
+            b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 99\r\n\r\n{";
+        vec![Step::Send(head.to_vec()), Step::Cut]
+    })
+    .await;
+    let world = World::start(upstream.address).await;
+    let reply = post(world.data, PATH, "{}").await;
+    assert_eq!(reply.status, 502);
+    assert_eq!(world.ended_call().await.ended.unwrap().outcome, Outcome::UpstreamFailed);
+    world.stop().await;
+}
+
+#[tokio::test]
+async fn an_error_inside_a_stream_passes_and_the_call_is_not_complete() {
+    let stream =
+        b"data: {\"choices\":[{\"index\":0,\"delta\":{\"content\":\"x\"},\"token_ids\":[5]}]}\n\n\
+        data: {\"error\": {\"message\": \"engine died\", \"code\": 500}}\n\ndata: [DONE]\n\n";
+    let upstream = Upstream::start("vllm", |_| {
+        vec![Step::stream_head(), Step::chunk(stream), Step::chunk(b"")]
+    })
+    .await;
+    let world = World::start(upstream.address).await;
+    let reply = post(world.data, PATH, "{\"stream\":true}").await;
+    assert!(
+        reply.text().contains("data: {\"error\": {\"message\": \"engine died\", \"code\": 500}}")
+    );
+    let ended = world.ended_call().await.ended.unwrap();
+    assert_eq!(ended.outcome, Outcome::UpstreamFailed);
+    assert_eq!(ended.error.as_deref(), Some("engine died"));
+    assert_eq!(ended.choices[0].token_ids.as_deref(), Some(&[5][..]));
+    world.stop().await;
+}
+
+#[tokio::test]
+async fn a_400_that_our_fields_caused_is_sent_once_more_without_them() {
+    let upstream = Upstream::start("vllm", |request| {
+        let asked = String::from_utf8_lossy(&request.body).contains("return_token_ids");
+        let (status, body) = if asked {
+            ("400 Bad Request", &b"{\"error\":{}}"[..])
+        } else {
+            ("200 OK", &br#"{"choices":[{"index":0,"message":{"content":"a"},"finish_reason":"stop"}]}"#[..])
+        };
+        vec![Step::reply(status, "application/json", body)]
+    })
+    .await;
+    let world = World::start(upstream.address).await;
+    for _ in 0..2 {
+        assert_eq!(post(world.data, PATH, "{\"model\":\"m\"}").await.status, 200);
+    }
+    let bodies: Vec<_> = upstream.seen().iter().map(|seen| seen.body.len()).collect();
+    assert_eq!(bodies.len(), 3, "asked, then plain; then plain at once");
+    assert_eq!(world.calls().await.len(), 2);
+    world.stop().await;
+}
+
+#[tokio::test]
+async fn a_request_beyond_the_bound_is_refused_and_bodies_within_it_pass() {
+    let upstream =
+        Upstream::start("vllm", |_| vec![Step::reply("200 OK", "application/json", b"{}")]).await;
+    let mut config = proxy::Config::new(format!("http://{}", upstream.address).parse().unwrap());
+    config.request_bytes_max = 3 << 20;
+    let world = World::start_with(config).await;
+    let body = |bytes: usize| format!("{{\"x\":\"{}\"}}", "y".repeat(bytes));
+    assert_eq!(post(world.data, PATH, &body(2 << 20)).await.status, 200);
+    assert_eq!(post(world.data, PATH, &body(4 << 20)).await.status, 413);
+    assert_eq!(upstream.seen().len(), 1);
+    world.stop().await;
+}
+
+#[tokio::test]
+async fn a_store_that_takes_nothing_more_is_an_error_not_an_unrecorded_success() {
+    let upstream = Upstream::start("vllm", |_| {
+        vec![Step::reply("200 OK", "application/json", &tape("vllm/chat.asked.json"))]
+    })
+    .await;
+    let world = World::start(upstream.address).await;
+    assert_eq!(post(world.data, PATH, "{}").await.status, 200);
+    let lock = rename_call_table(&world.store());
+    let reply = post(world.data, PATH, "{}").await;
+    assert_eq!(reply.status, 503, "{}", reply.text());
+    assert_eq!(reply.json()["error"]["type"], "recorder_error");
+    drop(lock);
+    world.stop().await;
+}
+
+/// Breaks the store under the writer: every later insert fails, as on a damaged disk.
+fn rename_call_table(store: &std::path::Path) {
+    let broken = std::process::Command::new("sqlite3")
+        .arg(store)
+        .arg("ALTER TABLE call RENAME TO moved")
+        .status()
+        .expect("sqlite3 is installed");
+    assert!(broken.success());
+}

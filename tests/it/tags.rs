@@ -1,0 +1,110 @@
+//! Episodes: how they are named, closed and rewarded.
+
+use episode::{Outcome, RewardScope, TagSource};
+use kit::{Step, Upstream, World, exchange, post, tape};
+
+async fn start() -> (Upstream, World) {
+    let upstream = Upstream::start("vllm", |_| {
+        vec![Step::reply("200 OK", "application/json", &tape("vllm/chat.asked.json"))]
+    })
+    .await;
+    let world = World::start(upstream.address).await;
+    (upstream, world)
+}
+
+#[tokio::test]
+async fn path_and_headers_tag_and_do_not_reach_the_upstream() {
+    let (upstream, world) = start().await;
+    let headers = [
+        ("X-Group-Id", "g1"),
+        ("x-task-id", "t1"),
+        ("x-episode-tag", "split=train"),
+        ("authorization", "Bearer secret-key"),
+    ];
+    let path = "/e/run-1/a/2/v1/chat/completions";
+    exchange(world.data, ("POST", path), &headers, b"{}").await;
+    exchange(world.data, ("POST", "/v1/chat/completions"), &[("x-episode-id", "run-2")], b"{}")
+        .await;
+    exchange(world.data, ("POST", "/v1/chat/completions"), &[], b"{}").await;
+    let head = &upstream.seen()[0].head;
+    assert!(head.starts_with("POST /v1/chat/completions HTTP/1.1"));
+    assert!(head.contains("Bearer secret-key") && !head.contains("x-group-id"), "{head}");
+
+    let recorded = world.recorded().await;
+    assert_eq!(recorded.len(), 3);
+    let tagged = &recorded.iter().find(|(e, ..)| e.id.as_str() == "run-1").unwrap().0;
+    assert_eq!((tagged.attempt, tagged.source), (2, TagSource::Path));
+    assert_eq!(tagged.group.as_ref().unwrap().as_str(), "g1");
+    assert_eq!(tagged.labels, [("split".to_owned(), "train".to_owned())]);
+    assert!(recorded.iter().any(|(e, ..)| e.source == TagSource::Auto));
+    let file = std::fs::read(world.store()).unwrap();
+    assert!(!file.windows(10).any(|w| w == b"secret-key"), "keys are never stored");
+    world.stop().await;
+}
+
+#[tokio::test]
+async fn tags_that_disagree_are_a_400() {
+    let (upstream, world) = start().await;
+    let headers = [("x-episode-id", "b")];
+    let reply = exchange(world.data, ("POST", "/e/a/v1/chat/completions"), &headers, b"{}").await;
+    assert_eq!(reply.status, 400);
+    assert!(reply.json()["error"]["message"].as_str().unwrap().contains("named twice"));
+    assert!(upstream.seen().is_empty());
+    world.stop().await;
+}
+
+#[tokio::test]
+async fn a_closed_episode_takes_no_more_calls() {
+    let (_upstream, world) = start().await;
+    let path = "/e/a/v1/chat/completions";
+    assert_eq!(post(world.data, path, "{}").await.status, 200);
+    assert_eq!(
+        post(world.control, "/episodes/a/close", r#"{"status":"completed"}"#).await.status,
+        200
+    );
+    let late = post(world.data, path, "{}").await;
+    assert_eq!((late.status, late.json()["error"]["type"].as_str()), (409, Some("episode_closed")));
+    let next = post(world.data, "/e/a/a/1/v1/chat/completions", "{}").await;
+    assert_eq!(next.status, 200, "a re-run uses a new attempt");
+    let recorded = world.recorded().await;
+    let (first, calls, _) = &recorded[0];
+    assert_eq!(first.status.as_deref(), Some("completed"));
+    let outcomes: Vec<_> = calls.iter().map(|c| c.ended.as_ref().unwrap().outcome).collect();
+    assert_eq!(outcomes, [Outcome::Complete, Outcome::Refused]);
+    world.stop().await;
+}
+
+#[tokio::test]
+async fn rewards_are_appended_and_null_is_not_zero() {
+    let (_upstream, world) = start().await;
+    post(world.data, "/e/a/v1/chat/completions", "{}").await;
+    let call = world.calls().await[0].begun.call_id;
+    for body in [
+        r#"{"value":0.25}"#.to_owned(),
+        r#"{"value":null,"source":"judge"}"#.to_owned(),
+        format!(r#"{{"value":1,"name":"step","call_id":"{call}"}}"#),
+    ] {
+        assert_eq!(post(world.control, "/episodes/a/rewards", &body).await.status, 200);
+    }
+    let recorded = world.recorded().await;
+    let rewards = &recorded[0].2;
+    let values: Vec<_> = rewards.iter().map(|r| r.value).collect();
+    assert_eq!(values, [Some(0.25), None, Some(1.0)]);
+    assert_eq!(rewards[2].scope, RewardScope::Call(call));
+
+    for (path, body, status) in [
+        ("/episodes/none/rewards", r#"{"value":1}"#, 404),
+        ("/episodes/a/rewards", "{}", 400),
+        ("/episodes/a/rewards", "[", 400),
+        ("/episodes/a%20b/rewards", r#"{"value":1}"#, 400),
+        ("/episodes/a/rewards?attempt=x", r#"{"value":1}"#, 400),
+        ("/nothing", "", 404),
+    ] {
+        let reply = post(world.control, path, body).await;
+        assert_eq!(reply.status, status, "{path} {body}: {}", reply.text());
+    }
+    let reply = post(world.data, "/episodes/a/rewards", r#"{"value":9}"#).await;
+    assert_ne!(reply.status, 404, "the data listener relays; it does not reward");
+    assert_eq!(world.recorded().await[0].2.len(), 3);
+    world.stop().await;
+}

@@ -1,0 +1,118 @@
+//! A proxy with its store, in a folder of its own.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use episode::{Call, Reward};
+use proxy::{Config, Proxy};
+use store::{Durability, EpisodeRecord, Selection, Snapshot, Store, Writer};
+use tempfile::TempDir;
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+
+/// A running proxy.
+#[derive(Debug)]
+pub struct World {
+    /// Where agents call.
+    pub data: SocketAddr,
+    /// Where harnesses call.
+    pub control: SocketAddr,
+    folder: TempDir,
+    stop: watch::Sender<bool>,
+    listeners: Vec<JoinHandle<()>>,
+    writer: Writer,
+}
+
+impl World {
+    /// Starts a proxy in front of `upstream`.
+    pub async fn start(upstream: SocketAddr) -> Self {
+        Self::start_with(Config::new(
+            format!("http://{upstream}").parse().expect("a socket address is a good upstream"),
+        ))
+        .await
+    }
+
+    /// Starts a proxy with bounds of the test's own.
+    pub async fn start_with(config: Config) -> Self {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let (store, writer) = Store::open(&folder.path().join("test.db"), Durability::Power)
+            .await
+            .expect("a new store opens");
+        let proxy = Arc::new(Proxy::new(config, store));
+        let (stop, stopped) = watch::channel(false);
+        let (data, data_at) = listen().await;
+        let (control, control_at) = listen().await;
+        let listeners = vec![
+            tokio::spawn(proxy::serve_data(Arc::clone(&proxy), data, when(stopped.clone()))),
+            tokio::spawn(proxy::serve_control(proxy, control, when(stopped))),
+        ];
+        Self { data: data_at, control: control_at, folder, stop, listeners, writer }
+    }
+
+    /// Where the store is.
+    pub fn store(&self) -> PathBuf {
+        self.folder.path().join("test.db")
+    }
+
+    /// What is on disk now.
+    pub async fn snapshot(&self) -> Snapshot {
+        Snapshot::open(&self.store()).await.expect("the store reads")
+    }
+
+    /// All episodes with their calls and rewards, as on disk now.
+    pub async fn recorded(&self) -> Vec<(EpisodeRecord, Vec<Call>, Vec<Reward>)> {
+        let mut snapshot = self.snapshot().await;
+        let mut all = Vec::new();
+        for episode in snapshot.episodes(&Selection::default()).await.expect("episodes read") {
+            let calls = snapshot.calls(&episode).await.expect("calls read");
+            let rewards = snapshot.rewards(&episode).await.expect("rewards read");
+            all.push((episode, calls, rewards));
+        }
+        all
+    }
+
+    /// All calls, in the order in which they began.
+    pub async fn calls(&self) -> Vec<Call> {
+        self.recorded().await.into_iter().flat_map(|(_, calls, _)| calls).collect()
+    }
+
+    /// Waits until the one recorded call has ended, and gives it.
+    pub async fn ended_call(&self) -> Call {
+        for _ in 0..500 {
+            if let Some(call) = self.calls().await.pop().filter(|call| call.ended.is_some()) {
+                return call;
+            }
+            tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+        }
+        panic!("no call ended within five seconds");
+    }
+
+    /// Stops the proxy as a signal does and waits until everything is on disk.
+    pub async fn stop(self) -> TempDir {
+        self.stop.send_replace(true);
+        for listener in self.listeners {
+            listener.await.expect("a listener does not panic");
+        }
+        self.writer.finish().await;
+        self.folder
+    }
+}
+
+async fn listen() -> (TcpListener, SocketAddr) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    let address = listener.local_addr().expect("a bound socket has an address");
+    (listener, address)
+}
+
+async fn when(mut stopped: watch::Receiver<bool>) {
+    // An error means that the world was dropped: that is a stop, too.
+    let _ = stopped.wait_for(|stop| *stop).await;
+}
+
+/// A recorded file.
+pub fn tape(name: &str) -> Vec<u8> {
+    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tapes").join(name);
+    std::fs::read(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
+}
