@@ -1,1 +1,89 @@
-fn main(){}
+//! The `rolltape` command: the only crate that reads argv and the environment, prints, and exits.
+//! One subcommand a file.
+#![forbid(unsafe_code)]
+#![expect(clippy::print_stderr, reason = "this is the one crate that speaks to the terminal")]
+
+mod close;
+mod demo;
+mod engine_command;
+mod episodes;
+mod exit;
+mod export;
+mod http;
+mod print;
+mod reward;
+mod run;
+mod serve;
+mod server;
+mod show;
+
+use std::io::IsTerminal;
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+use tracing_subscriber::EnvFilter;
+
+/// Records what an agent says to a language model and turns it into training data.
+#[derive(Debug, Parser)]
+#[command(name = "rolltape", version, after_help = AFTER_HELP)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+const AFTER_HELP: &str = "\
+Exit codes: 0 done, 1 failed, 2 wrong usage; `run` gives the code of the command it ran.
+Options can stand in the environment as ROLLTAPE_NAME.";
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Serve(serve::Args),
+    Run(run::Args),
+    Export(export::Args),
+    Episodes(episodes::Args),
+    Show(show::Args),
+    Reward(reward::Args),
+    Close(close::Args),
+    Engine(engine_command::Args),
+    Demo(demo::Args),
+}
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let filter = EnvFilter::try_from_env("ROLLTAPE_LOG")
+        .unwrap_or_else(|_| EnvFilter::new("warn,proxy=info,engine=info"));
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_ansi(std::io::stderr().is_terminal())
+        .with_target(false)
+        .init();
+    let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => return exit::Failure::from(error).report(),
+    };
+    let done = runtime.block_on(async {
+        match cli.command {
+            Command::Serve(args) => serve::run(args).await,
+            Command::Run(args) => run::run(args).await,
+            Command::Export(args) => export::run(args).await,
+            Command::Episodes(args) => episodes::run(args).await,
+            Command::Show(args) => show::run(args).await,
+            Command::Reward(args) => reward::run(args).await,
+            Command::Close(args) => close::run(args).await,
+            Command::Engine(args) => engine_command::run(args).await,
+            Command::Demo(args) => demo::run(args).await,
+        }
+    });
+    done.unwrap_or_else(|failure| failure.report())
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_sound() {
+        super::Cli::command().debug_assert();
+    }
+}

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http_body_util::{BodyExt, LengthLimitError, Limited};
-use hyper::body::Incoming;
+use hyper::body::{Body, Incoming};
 use hyper::http::request::Parts;
 use hyper::server::conn::http1;
 use hyper::{Request, Response};
@@ -95,6 +95,10 @@ pub(crate) async fn read(
     let (head, body) = request.into_parts();
     if head.headers.contains_key(hyper::header::UPGRADE) {
         return Err(Fault::Upgrade);
+    }
+    // Told beforehand, it need not be read to be refused.
+    if body.size_hint().lower() > bytes_max as u64 {
+        return Err(Fault::TooLong(bytes_max));
     }
     match Limited::new(body, bytes_max).collect().await {
         Ok(body) => Ok((head, body.to_bytes())),

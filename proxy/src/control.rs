@@ -1,22 +1,25 @@
 //! The control listener: what an agent must not be able to say.
 //!
 //! - `GET /health`: 200 while the process lives.
+//! - `POST /episodes`: make one known before its first call:
+//!   `{"episode_id", "attempt"?, "group_id"?, "task_id"?, "labels"?: {}}`.
+//! - `GET /episodes/{id}`: what was recorded of it, counted.
 //! - `POST /episodes/{id}/rewards`: append `{"value": 1.0 | null, "name"?, "source"?, "call_id"?}`.
 //! - `POST /episodes/{id}/close`: refuse later calls; `{"status"?}`.
 //!
-//! Both take `?attempt=N`.
+//! The last three take `?attempt=N`.
 
 use std::convert::Infallible;
 use std::future::Future;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use episode::{EpisodeId, Reward, RewardScope};
+use episode::{EpisodeId, GroupId, Reward, RewardScope, Tag, TagSource, TaskId};
 use hyper::body::Incoming;
 use hyper::header::{CONTENT_TYPE, HeaderValue};
 use hyper::{Method, Request, Response, StatusCode};
 use serde_json::{Value, json};
-use store::CommitError;
+use store::{CommitError, Selection, SnapshotError};
 use tokio::net::TcpListener;
 use tower::ServiceBuilder;
 
@@ -62,22 +65,80 @@ async fn answer(proxy: &Proxy, request: Request<Incoming>) -> Result<Answer, Ans
         .map_err(|fault| error(fault.status(), &fault.to_string()))?;
     let segments: Vec<&str> = head.uri.path().trim_matches('/').split('/').collect();
     match (&head.method, segments.as_slice()) {
-        (&Method::GET, ["health" | "ready"]) => Ok((StatusCode::OK, json!({ "status": "ok" }))),
-        (&Method::POST, ["episodes", id, action @ ("rewards" | "close")]) => {
-            let episode: EpisodeId = id.parse().map_err(|e| bad(&e))?;
-            let which = (episode, attempt(head.uri.query())?);
-            let fields = fields(&body)?;
-            let done = match *action {
-                "close" => {
-                    let status = text(&fields, "status")?;
-                    proxy.store().close(which, now(), status).await
-                }
-                _ => proxy.store().reward(which, reward(&fields)?).await,
-            };
-            done.map(|()| (StatusCode::OK, json!({ "status": "ok" }))).map_err(refused)
+        (&Method::GET, ["health" | "ready"]) => Ok(done()),
+        (&Method::POST, ["episodes"]) => {
+            let tag = announced(&fields(&body)?)?;
+            proxy.store().announce(tag, now()).await.map_err(refused)?;
+            Ok(done())
+        }
+        (&Method::GET, ["episodes", id]) => summary(proxy, which(id, head.uri.query())?).await,
+        (&Method::POST, ["episodes", id, "close"]) => {
+            let status = text(&fields(&body)?, "status")?;
+            let which = which(id, head.uri.query())?;
+            proxy.store().close(which, now(), status).await.map_err(refused)?;
+            Ok(done())
+        }
+        (&Method::POST, ["episodes", id, "rewards"]) => {
+            let reward = reward(&fields(&body)?)?;
+            let which = which(id, head.uri.query())?;
+            proxy.store().reward(which, reward).await.map_err(refused)?;
+            Ok(done())
         }
         _ => Err(error(StatusCode::NOT_FOUND, "no such page; see docs/operations.md")),
     }
+}
+
+fn done() -> Answer {
+    (StatusCode::OK, json!({ "status": "ok" }))
+}
+
+fn which(id: &str, query: Option<&str>) -> Result<(EpisodeId, u32), Answer> {
+    Ok((id.parse().map_err(|e| bad(&e))?, attempt(query)?))
+}
+
+fn announced(fields: &Value) -> Result<Tag, Answer> {
+    let missing = || error(StatusCode::BAD_REQUEST, "`episode_id` is missing");
+    let attempt = match fields.get("attempt") {
+        None | Some(Value::Null) => Some(0),
+        Some(number) => number.as_u64().and_then(|n| u32::try_from(n).ok()),
+    };
+    let no_attempt = || error(StatusCode::BAD_REQUEST, "`attempt` is not a number from 0");
+    let labels = fields.get("labels").and_then(Value::as_object).into_iter().flatten();
+    let word = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+    Ok(Tag {
+        episode: text(fields, "episode_id")?.ok_or_else(missing)?.parse().map_err(|e| bad(&e))?,
+        attempt: attempt.ok_or_else(no_attempt)?,
+        group: text(fields, "group_id")?.map(|g| g.parse()).transpose().map_err(|e| bad(&e))?,
+        task: text(fields, "task_id")?.map(|t| t.parse()).transpose().map_err(|e| bad(&e))?,
+        labels: labels.map(|(name, value)| (name.clone(), word(value))).collect(),
+        source: TagSource::Path,
+    })
+}
+
+async fn summary(proxy: &Proxy, (id, attempt): (EpisodeId, u32)) -> Result<Answer, Answer> {
+    let unread = |e: SnapshotError| error(StatusCode::SERVICE_UNAVAILABLE, &e.to_string());
+    let mut snapshot = proxy.store().snapshot().await.map_err(unread)?;
+    let only = Selection { episode: Some(id.clone()), ..Selection::default() };
+    let found = snapshot.summaries(&only).await.map_err(unread)?;
+    let Some(found) = found.into_iter().find(|s| s.episode.attempt == attempt) else {
+        return Err(refused(CommitError::Unknown(id, attempt)));
+    };
+    let body = json!({
+        "episode_id": found.episode.id.as_str(),
+        "attempt": attempt,
+        "group_id": found.episode.group.as_ref().map(GroupId::as_str),
+        "task_id": found.episode.task.as_ref().map(TaskId::as_str),
+        "closed": found.episode.closed_at.is_some(),
+        "status": found.episode.status,
+        "calls": found.calls,
+        "generations": found.generations,
+        "with_ids": found.with_ids,
+        "incomplete": found.incomplete,
+        "prompt_tokens": found.prompt_tokens,
+        "completion_tokens": found.completion_tokens,
+        "reward": found.reward,
+    });
+    Ok((StatusCode::OK, body))
 }
 
 fn fields(body: &[u8]) -> Result<Value, Answer> {

@@ -28,6 +28,7 @@ pub enum CommitError {
 pub(crate) enum Record {
     Begun(Begun),
     Ended(Ended),
+    Open { tag: Tag, at: Micros },
     Close { episode: EpisodeId, attempt: u32, at: Micros, status: Option<String> },
     Reward { episode: EpisodeId, attempt: u32, reward: Reward },
 }
@@ -41,7 +42,7 @@ impl Record {
                 let ids: usize = ended.prompts.iter().map(Vec::len).sum();
                 ended.reply.len() + 4 * ids + ended.choices.iter().map(choice_bytes).sum::<usize>()
             }
-            Self::Close { .. } | Self::Reward { .. } => 0,
+            Self::Open { .. } | Self::Close { .. } | Self::Reward { .. } => 0,
         }
     }
 }
@@ -65,6 +66,7 @@ pub(crate) async fn commit(
         let verdict = match record {
             Record::Begun(begun) => write_begun(&mut transaction, begun).await,
             Record::Ended(ended) => write_ended(&mut transaction, ended).await,
+            Record::Open { tag, at } => announce(&mut transaction, tag, *at).await,
             Record::Close { episode, attempt, at, status } => {
                 close(&mut transaction, (episode, *attempt), *at, status.as_deref()).await
             }
@@ -122,6 +124,13 @@ async fn refuse_late_call(
     Ok(())
 }
 
+async fn announce(connection: &mut SqliteConnection, tag: &Tag, at: Micros) -> Verdict {
+    match open_episode(connection, tag, at).await? {
+        (_, true) => Err(CommitError::Closed(tag.episode.clone(), tag.attempt)),
+        (_, false) => Ok(()),
+    }
+}
+
 /// The key of the tag's episode, made if need be, and whether it is closed.
 async fn open_episode(
     connection: &mut SqliteConnection,
@@ -173,7 +182,7 @@ async fn write_ended(connection: &mut SqliteConnection, ended: &Ended) -> Verdic
     let call_key: i64 = sqlx::query_scalar(
         "UPDATE call SET ended_at = ?, first_byte_at = ?, status = ?, outcome = ?, error = ?, \
          reply_body = ?, reply_model = ?, prompt_tokens = ?, completion_tokens = ?, \
-         logprob_kind = ? WHERE call_id = ? RETURNING call_key",
+         logprob_kind = ? WHERE call_id = ? AND ended_at IS NULL RETURNING call_key",
     )
     .bind(ended.ended_at)
     .bind(ended.first_byte_at)

@@ -4,7 +4,7 @@
 //! - [`Store`]: the handle that queues records; [`Writer`] commits them in groups; [`Ack`] tells
 //!   when one is on disk.
 //! - `commit`: the one write transaction.
-//! - [`Snapshot`]: a read-only view of one moment.
+//! - [`Snapshot`]: a read-only view of one moment; [`Summary`]: an episode at a glance.
 //!
 //! The tables are in `migrations/`; what they mean to a reader is in `docs/schema.md`.
 #![forbid(unsafe_code)]
@@ -13,10 +13,12 @@ mod body;
 mod commit;
 mod open;
 mod snapshot;
+mod summary;
 mod writer;
 
 pub use body::DecodeError;
 pub use commit::CommitError;
 pub use open::{Durability, OpenError};
 pub use snapshot::{EpisodeRecord, Selection, Snapshot, SnapshotError};
+pub use summary::Summary;
 pub use writer::{Ack, Store, Writer};

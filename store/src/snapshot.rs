@@ -124,6 +124,10 @@ impl Snapshot {
         Ok(episodes)
     }
 
+    pub(crate) fn connection(&mut self) -> &mut SqliteConnection {
+        &mut self.connection
+    }
+
     async fn labels(&mut self, key: i64) -> Result<Vec<(String, String)>, sqlx::Error> {
         sqlx::query_as("SELECT name, value FROM label WHERE episode_key = ? ORDER BY label_key")
             .bind(key)

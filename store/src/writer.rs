@@ -1,15 +1,16 @@
 //! The one writer: a bounded queue, commits in groups, an answer for every record.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use episode::{Begun, Ended, EpisodeId, Micros, Reward};
+use episode::{Begun, Ended, EpisodeId, Micros, Reward, Tag};
 use sqlx::{Connection, SqliteConnection};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 use tokio::task::JoinHandle;
 
 use crate::commit::{CommitError, Record, Verdict, commit};
 use crate::open::{self, Durability, OpenError};
+use crate::snapshot::{Snapshot, SnapshotError};
 
 /// Records that may wait for the writer.
 const QUEUE_RECORDS_MAX: usize = 1024;
@@ -21,6 +22,7 @@ const GROUP_RECORDS_MAX: usize = 32;
 /// A handle on the store's writer. Cheap to clone; the writer stops when the last one is dropped.
 #[derive(Debug, Clone)]
 pub struct Store {
+    path: Arc<PathBuf>,
     queue: mpsc::Sender<Entry>,
     budget: Arc<Semaphore>,
 }
@@ -51,7 +53,7 @@ impl Store {
         let (queue, records) = mpsc::channel(QUEUE_RECORDS_MAX);
         let budget = Arc::new(Semaphore::new(QUEUE_KIB_MAX as usize));
         let writer = Writer(tokio::spawn(write_all(connection, records)));
-        Ok((Self { queue, budget }, writer))
+        Ok((Self { path: Arc::new(path.to_owned()), queue, budget }, writer))
     }
 
     /// Queues the begun record of a call. Waits only for room in the queue.
@@ -62,6 +64,22 @@ impl Store {
     /// Queues the end of a call. Waits only for room in the queue.
     pub async fn end(&self, ended: Ended) -> Ack {
         self.queue(Record::Ended(ended)).await
+    }
+
+    /// What is on disk now.
+    ///
+    /// # Errors
+    /// [`SnapshotError`] when the store cannot be read.
+    pub async fn snapshot(&self) -> Result<Snapshot, SnapshotError> {
+        Snapshot::open(&self.path).await
+    }
+
+    /// Makes an episode known before its first call, with its group, task and labels.
+    ///
+    /// # Errors
+    /// [`CommitError::Closed`] when it was closed before.
+    pub async fn announce(&self, tag: Tag, at: Micros) -> Result<(), CommitError> {
+        self.queue(Record::Open { tag, at }).await.done().await
     }
 
     /// Closes an attempt at an episode: later calls are refused.

@@ -1,0 +1,52 @@
+//! `rolltape close`: an episode takes no more calls.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::ValueEnum;
+use episode::EpisodeId;
+
+use crate::exit::Done;
+use crate::reward::{existing, now, unknown};
+
+/// Close an episode: later calls are answered 409
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// The episode
+    episode: EpisodeId,
+    /// Which run of the episode
+    #[arg(long, default_value_t = 0)]
+    attempt: u32,
+    /// How the run ended; read off its calls when not given
+    #[arg(long, value_enum)]
+    status: Option<Status>,
+    /// The store
+    #[arg(long, value_name = "FILE", default_value = "rolltape.db", env = "ROLLTAPE_STORE")]
+    store: PathBuf,
+}
+
+/// How a run ended.
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum Status {
+    Completed,
+    Truncated,
+    Aborted,
+    Failed,
+}
+
+impl Status {
+    fn word(self) -> String {
+        self.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
+    }
+}
+
+/// Closes.
+pub async fn run(args: Args) -> Done {
+    let (store, writer) = existing(&args.store).await?;
+    let status = args.status.map(Status::word);
+    let done = store.close((args.episode, args.attempt), now(), status).await;
+    drop(store);
+    writer.finish().await;
+    done.map_err(|e| unknown(&e))?;
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,85 @@
+//! The guessing game: find a secret number with a few guesses.
+
+/// The largest secret.
+pub const HIGH: i64 = 7;
+/// Guesses of one game.
+pub const GUESSES: u32 = 3;
+/// Credit for a guess that agrees with what was said before, when the secret was not found.
+const CREDIT: f64 = 0.1;
+
+/// A game under way.
+#[derive(Debug)]
+pub struct Game {
+    secret: i64,
+    guesses_left: u32,
+    /// What the answers so far leave open, both ends included.
+    open: (i64, i64),
+    sensible: u32,
+    found: bool,
+}
+
+impl Game {
+    /// A new game.
+    pub fn new(secret: i64) -> Self {
+        Self { secret, guesses_left: GUESSES, open: (1, HIGH), sensible: 0, found: false }
+    }
+
+    /// The words that start it.
+    pub fn prompt() -> String {
+        format!("Find the secret number from 1 to {HIGH}. You have {GUESSES} guesses.")
+    }
+
+    /// Takes a guess and answers it.
+    pub fn guess(&mut self, number: i64) -> &'static str {
+        self.guesses_left = self.guesses_left.saturating_sub(1);
+        self.sensible += u32::from((self.open.0..=self.open.1).contains(&number));
+        if number == self.secret {
+            self.found = true;
+            return "correct";
+        }
+        if self.guesses_left == 0 {
+            return "no guesses left";
+        }
+        if number < self.secret {
+            self.open.0 = self.open.0.max(number + 1);
+            "higher"
+        } else {
+            self.open.1 = self.open.1.min(number - 1);
+            "lower"
+        }
+    }
+
+    /// Whether nothing more can happen.
+    pub fn over(&self) -> bool {
+        self.found || self.guesses_left == 0
+    }
+
+    /// Whether the secret was found.
+    pub fn found(&self) -> bool {
+        self.found
+    }
+
+    /// One if found, else a little for sensible guesses.
+    pub fn reward(&self) -> f64 {
+        if self.found { 1.0 } else { CREDIT * f64::from(self.sensible) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bisection_wins_and_nonsense_earns_little() {
+        let mut game = Game::new(5);
+        assert_eq!((game.guess(4), game.guess(6), game.guess(5)), ("higher", "lower", "correct"));
+        assert!(game.over() && game.reward() == 1.0);
+        let mut game = Game::new(5);
+        assert_eq!(
+            (game.guess(4), game.guess(1), game.guess(2)),
+            ("higher", "higher", "no guesses left")
+        );
+        assert!(game.over() && !game.found());
+        assert!((game.reward() - CREDIT).abs() < 1e-9);
+    }
+}

@@ -1,0 +1,108 @@
+//! `rolltape episodes`: what a store holds.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use episode::{EpisodeId, GroupId, TaskId};
+use serde_json::{Value, json};
+use store::{Selection, Snapshot, Summary};
+
+use crate::exit::Done;
+use crate::print;
+
+/// Which store, and which of its episodes.
+#[derive(Debug, clap::Args)]
+pub struct Which {
+    /// The store to read
+    #[arg(long, value_name = "FILE", default_value = "rolltape.db", env = "ROLLTAPE_STORE")]
+    pub store: PathBuf,
+    /// Only this episode
+    #[arg(long, value_name = "ID")]
+    pub episode: Option<EpisodeId>,
+    /// Only episodes of this group
+    #[arg(long, value_name = "ID")]
+    pub group: Option<GroupId>,
+    /// Only episodes of this task
+    #[arg(long, value_name = "ID")]
+    pub task: Option<TaskId>,
+}
+
+impl Which {
+    /// The selection for the store.
+    pub fn selection(&self) -> Selection {
+        Selection {
+            episode: self.episode.clone(),
+            group: self.group.clone(),
+            task: self.task.clone(),
+        }
+    }
+}
+
+/// List recorded episodes
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    #[command(flatten)]
+    which: Which,
+    /// One JSON object a line
+    #[arg(long)]
+    json: bool,
+}
+
+/// Lists.
+pub async fn run(args: Args) -> Done {
+    let mut snapshot = Snapshot::open(&args.which.store).await?;
+    let summaries = snapshot.summaries(&args.which.selection()).await?;
+    if args.json {
+        for summary in &summaries {
+            print::line(&as_json(summary).to_string())?;
+        }
+    } else {
+        let head =
+            ["episode", "attempt", "group", "calls", "prompt", "sampled", "ids", "state", "reward"];
+        print::table(&head, &summaries.iter().map(row).collect::<Vec<_>>())?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn state(summary: &Summary) -> &str {
+    match (&summary.episode.status, summary.episode.closed_at) {
+        (Some(status), _) => status,
+        (None, Some(_)) => "closed",
+        (None, None) => "open",
+    }
+}
+
+fn row(summary: &Summary) -> Vec<String> {
+    let episode = &summary.episode;
+    let ids = format!("{}/{}", summary.with_ids, summary.generations);
+    vec![
+        episode.id.to_string(),
+        episode.attempt.to_string(),
+        episode.group.as_ref().map_or_else(|| "-".to_owned(), GroupId::to_string),
+        summary.calls.to_string(),
+        summary.prompt_tokens.to_string(),
+        summary.completion_tokens.to_string(),
+        ids,
+        state(summary).to_owned(),
+        print::reward(summary.reward),
+    ]
+}
+
+fn as_json(summary: &Summary) -> Value {
+    let episode = &summary.episode;
+    json!({
+        "episode_id": episode.id.as_str(),
+        "attempt": episode.attempt,
+        "group_id": episode.group.as_ref().map(GroupId::as_str),
+        "task_id": episode.task.as_ref().map(TaskId::as_str),
+        "source": episode.source.as_str(),
+        "state": state(summary),
+        "calls": summary.calls,
+        "generations": summary.generations,
+        "with_ids": summary.with_ids,
+        "incomplete": summary.incomplete,
+        "prompt_tokens": summary.prompt_tokens,
+        "completion_tokens": summary.completion_tokens,
+        "reward": summary.reward,
+    })
+}

@@ -1,0 +1,83 @@
+//! How the command ends. The one place that names exit codes.
+//!
+//! | code | meaning |
+//! | --- | --- |
+//! | 0 | done |
+//! | 1 | failed; one sentence on stderr says why and what to do |
+//! | 2 | wrong usage |
+//! | other | `run`: the code of the command it ran; 128 + N when signal N ended it |
+
+use std::error::Error;
+use std::fmt::Write;
+use std::process::ExitCode;
+
+/// A command that failed: one sentence, and a way out where there is one.
+#[derive(Debug)]
+pub struct Failure {
+    sentence: String,
+    hint: Option<String>,
+}
+
+/// The result of a subcommand.
+pub type Done = Result<ExitCode, Failure>;
+
+impl Failure {
+    /// A failure with a sentence of its own.
+    pub fn new(sentence: impl Into<String>) -> Self {
+        Self { sentence: sentence.into(), hint: None }
+    }
+
+    /// A failure told by its chain of causes.
+    pub fn of(error: &dyn Error) -> Self {
+        let mut sentence = error.to_string();
+        let mut cause = error.source();
+        while let Some(source) = cause {
+            // Some libraries repeat their cause in their own text.
+            if !sentence.contains(&source.to_string()) {
+                let _ = write!(sentence, ": {source}");
+            }
+            cause = source.source();
+        }
+        Self::new(sentence)
+    }
+
+    /// Says first what was being done.
+    pub fn context(mut self, doing: &str) -> Self {
+        self.sentence = format!("{doing}: {}", self.sentence);
+        self
+    }
+
+    /// Adds what the user can do about it.
+    pub fn hint(mut self, hint: impl Into<String>) -> Self {
+        self.hint = Some(hint.into());
+        self
+    }
+
+    /// Says it on stderr.
+    pub fn report(&self) -> ExitCode {
+        eprintln!("rolltape: {}", self.sentence);
+        if let Some(hint) = &self.hint {
+            eprintln!("  {hint}");
+        }
+        ExitCode::FAILURE
+    }
+}
+
+/// Turns library errors into failures with `?`.
+macro_rules! told {
+    ($($error:ty),*) => {
+        $(impl From<$error> for Failure {
+            fn from(error: $error) -> Self {
+                Self::of(&error)
+            }
+        })*
+    };
+}
+
+told!(
+    engine::LoadError,
+    std::io::Error,
+    store::CommitError,
+    store::OpenError,
+    store::SnapshotError
+);

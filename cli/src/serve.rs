@@ -1,0 +1,55 @@
+//! `rolltape serve`: the recording proxy.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use crate::exit::Done;
+use crate::server::{DurabilityName, Manner, Plan, Running, Source, asked_to_stop};
+
+/// Serve agents and record every call
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    #[command(flatten)]
+    source: Source,
+    #[command(flatten)]
+    manner: Manner,
+    /// Where calls are recorded; made if it is not there
+    #[arg(long, value_name = "FILE", default_value = "rolltape.db", env = "ROLLTAPE_STORE")]
+    store: PathBuf,
+    /// What a recorded call survives
+    #[arg(long, value_enum, default_value_t, env = "ROLLTAPE_DURABILITY")]
+    durability: DurabilityName,
+    /// Where agents call
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:8080", env = "ROLLTAPE_LISTEN")]
+    listen: SocketAddr,
+    /// Where rewards are given and episodes closed; keep it from agents
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:8081", env = "ROLLTAPE_CONTROL")]
+    control: SocketAddr,
+}
+
+/// Serves until it is asked to stop.
+pub async fn run(args: Args) -> Done {
+    if !args.control.ip().is_loopback() {
+        return Err(crate::exit::Failure::new("the control listener has no password yet")
+            .hint("give a loopback address with --control, such as 127.0.0.1:8081"));
+    }
+    let store = args.store.display().to_string();
+    let running = Running::start(Plan {
+        source: args.source,
+        manner: args.manner,
+        store: args.store,
+        durability: args.durability,
+        listen: args.listen,
+        control: args.control,
+    })
+    .await?;
+    eprintln!(
+        "listening on http://{}, control on http://{}, in front of {}, recording to {store}",
+        running.data, running.control, running.backend
+    );
+    eprintln!("point an agent at it: OPENAI_BASE_URL=http://{}/e/EPISODE/v1", running.data);
+    asked_to_stop().await?;
+    running.stop().await?;
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,211 @@
+//! The whole server in one process: the engine if there is a model, the proxy, its listeners.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use clap::ValueEnum;
+use engine::{Engine, EngineOptions, LogprobsMode};
+use proxy::{Config, Proxy, Upstream};
+use store::{Durability, Store, Writer};
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use wire::Dialect;
+
+use crate::exit::Failure;
+
+/// Where tokens come from: give one of the two.
+#[derive(Debug, Clone, clap::Args)]
+#[group(required = true, multiple = false)]
+pub struct Source {
+    /// An OpenAI-compatible server, such as http://127.0.0.1:8000
+    #[arg(long, value_name = "URL", env = "ROLLTAPE_UPSTREAM")]
+    pub upstream: Option<Upstream>,
+    /// A Hugging Face model folder, served by the engine inside this process
+    #[arg(long, value_name = "DIR", env = "ROLLTAPE_MODEL")]
+    pub model: Option<PathBuf>,
+}
+
+/// How the upstream speaks and what its numbers are.
+#[derive(Debug, Clone, Default, clap::Args)]
+pub struct Manner {
+    /// How the upstream speaks; it is asked when this is not given
+    #[arg(long, value_enum, env = "ROLLTAPE_DIALECT")]
+    pub dialect: Option<DialectName>,
+    /// What the upstream's logprobs are, where rolltape cannot know: vLLM's are raw unless it was
+    /// started with --logprobs-mode processed_logprobs
+    #[arg(long, value_enum, env = "ROLLTAPE_LOGPROBS_MODE")]
+    pub logprobs_mode: Option<LogprobsName>,
+}
+
+/// A dialect as a word.
+#[derive(Debug, Clone, Copy, ValueEnum)]
+pub enum DialectName {
+    /// vLLM
+    Vllm,
+    /// rolltape's own engine
+    Rolltape,
+    /// Any other OpenAI-compatible server: nothing is asked for
+    Openai,
+}
+
+/// What logprobs are of, in vLLM's words.
+#[derive(Debug, Clone, Copy, ValueEnum)]
+pub enum LogprobsName {
+    /// The distribution that was sampled, after temperature and filters
+    #[value(name = "processed_logprobs")]
+    Processed,
+    /// The model's own, before temperature
+    #[value(name = "raw_logprobs")]
+    Raw,
+}
+
+impl From<LogprobsName> for LogprobsMode {
+    fn from(name: LogprobsName) -> Self {
+        match name {
+            LogprobsName::Processed => Self::ProcessedLogprobs,
+            LogprobsName::Raw => Self::RawLogprobs,
+        }
+    }
+}
+
+/// What a commit survives.
+#[derive(Debug, Clone, Copy, Default, ValueEnum)]
+pub enum DurabilityName {
+    /// Loss of power
+    #[default]
+    Power,
+    /// The death of the process
+    Process,
+}
+
+/// Everything that is needed to start.
+#[derive(Debug)]
+pub struct Plan {
+    pub source: Source,
+    pub manner: Manner,
+    pub store: PathBuf,
+    pub durability: DurabilityName,
+    pub listen: SocketAddr,
+    pub control: SocketAddr,
+}
+
+/// A server that runs.
+#[derive(Debug)]
+pub struct Running {
+    pub data: SocketAddr,
+    pub control: SocketAddr,
+    /// What is in front of: a URL, or the model's name.
+    pub backend: String,
+    stop: watch::Sender<bool>,
+    proxy: JoinSet<()>,
+    engine: JoinSet<std::io::Result<()>>,
+    writer: Writer,
+}
+
+impl Running {
+    /// Checks everything, then starts.
+    pub async fn start(plan: Plan) -> Result<Self, Failure> {
+        let data = bind(plan.listen, "--listen").await?;
+        let control = bind(plan.control, "--control").await?;
+        let (stop, stopped) = watch::channel(false);
+        let mut engine = JoinSet::new();
+        let (upstream, backend) = match (&plan.source.upstream, &plan.source.model) {
+            (Some(upstream), _) => (upstream.clone(), upstream.to_string()),
+            (None, Some(model)) => start_engine(model, &plan, stopped.clone(), &mut engine).await?,
+            (None, None) => return Err(Failure::new("neither --upstream nor --model was given")),
+        };
+        let durability = match plan.durability {
+            DurabilityName::Power => Durability::Power,
+            DurabilityName::Process => Durability::Process,
+        };
+        let (store, writer) = Store::open(&plan.store, durability).await?;
+        let proxy = Arc::new(Proxy::new(config(upstream, &plan), store));
+        let (data_at, control_at) = (data.local_addr()?, control.local_addr()?);
+        let mut listeners = JoinSet::new();
+        listeners.spawn(proxy::serve_data(Arc::clone(&proxy), data, when(stopped.clone())));
+        listeners.spawn(proxy::serve_control(proxy, control, when(stopped)));
+        let (data, control) = (data_at, control_at);
+        Ok(Self { data, control, backend, stop, proxy: listeners, engine, writer })
+    }
+
+    /// Lets calls in flight end, then stops everything; all records are on disk afterwards.
+    pub async fn stop(mut self) -> Result<(), Failure> {
+        self.stop.send_replace(true);
+        while self.proxy.join_next().await.is_some() {}
+        self.writer.finish().await;
+        while let Some(ended) = self.engine.join_next().await {
+            ended.map_err(|e| Failure::of(&e))??;
+        }
+        Ok(())
+    }
+}
+
+/// Binds a listener, or says which option to change.
+pub async fn bind(address: SocketAddr, option: &str) -> Result<TcpListener, Failure> {
+    TcpListener::bind(address).await.map_err(|error| {
+        let hint = format!("give another address with {option}, or stop what listens there");
+        Failure::new(format!("cannot listen on {address}: {error}")).hint(hint)
+    })
+}
+
+/// Loads a model folder without holding up the runtime.
+pub async fn load(model: &Path, options: EngineOptions) -> Result<Engine, Failure> {
+    let folder = model.to_owned();
+    if !folder.is_dir() {
+        return Err(Failure::new(format!("there is no model folder at `{}`", folder.display()))
+            .hint(
+                "give a Hugging Face folder with config.json, *.safetensors and tokenizer.json",
+            ));
+    }
+    let loaded = tokio::task::spawn_blocking(move || Engine::load(&folder, options)).await;
+    Ok(loaded.map_err(|e| Failure::of(&e))??)
+}
+
+async fn start_engine(
+    model: &Path,
+    plan: &Plan,
+    stopped: watch::Receiver<bool>,
+    engine: &mut JoinSet<std::io::Result<()>>,
+) -> Result<(Upstream, String), Failure> {
+    let logprobs_mode = plan.manner.logprobs_mode.map_or_else(Default::default, Into::into);
+    let loaded = load(model, EngineOptions { logprobs_mode, ..EngineOptions::default() }).await?;
+    let name = loaded.model_name().to_owned();
+    let listener = TcpListener::bind("127.0.0.1:0").await?;
+    let address = format!("http://{}", listener.local_addr()?);
+    engine.spawn(engine::serve(listener, loaded, when(stopped)));
+    Ok((address.parse().map_err(|e: proxy::BadUpstream| Failure::of(&e))?, name))
+}
+
+fn config(upstream: Upstream, plan: &Plan) -> Config {
+    let mut config = Config::new(upstream);
+    config.dialect = match plan.manner.dialect {
+        None if plan.source.model.is_some() => Some(Dialect::Rolltape),
+        None => None,
+        Some(DialectName::Vllm) => Some(Dialect::Vllm),
+        Some(DialectName::Rolltape) => Some(Dialect::Rolltape),
+        Some(DialectName::Openai) => Some(Dialect::OpenAi),
+    };
+    config.logprob_kind = plan.manner.logprobs_mode.map(|kind| match kind {
+        LogprobsName::Processed => "processed".to_owned(),
+        LogprobsName::Raw => "raw".to_owned(),
+    });
+    config
+}
+
+async fn when(mut stopped: watch::Receiver<bool>) {
+    // An error means that the starter is gone: that is a stop, too.
+    let _ = stopped.wait_for(|stop| *stop).await;
+}
+
+/// Resolves when the user or the system asks the process to end.
+pub async fn asked_to_stop() -> Result<(), Failure> {
+    use tokio::signal::unix::{SignalKind, signal};
+    let mut terminate = signal(SignalKind::terminate())?;
+    tokio::select! {
+        done = tokio::signal::ctrl_c() => done?,
+        _ = terminate.recv() => {}
+    }
+    Ok(())
+}
