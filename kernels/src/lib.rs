@@ -1,1 +1,19 @@
-//! stub
+//! Tensor operations for a decoder-only transformer.
+//!
+//! Read [`op`] first: one trait, [`Ops`], names every operation that a model needs and gives its
+//! shapes.
+//! [`cpu`] implements it for any machine; an accelerator implements the same trait.
+//!
+//! Two promises hold for every implementation that calls itself exact:
+//!
+//! - a row of a result depends on that row's inputs only, never on how many rows stand beside it,
+//!   so a request gets the same bits alone and in a batch;
+//! - the order of every sum is fixed, so all instruction sets give the same bits.
+//!
+//! This is the only crate of the workspace that may hold unsafe code.
+
+pub mod cpu;
+pub mod op;
+
+pub use cpu::Cpu;
+pub use op::{Heads, OpError, Ops, Span};

@@ -134,6 +134,9 @@ async fn serve(mut socket: TcpStream, script: impl Fn(&Seen) -> Vec<Step>, left:
                 }
             }
         }
+        if request.head.to_ascii_lowercase().contains("connection: close") {
+            return;
+        }
     }
 }
 

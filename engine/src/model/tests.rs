@@ -1,0 +1,129 @@
+//! Logits against goldens, and against themselves in other batches.
+
+use std::path::PathBuf;
+
+use kernels::Cpu;
+use serde_json::Value;
+
+use super::*;
+use crate::load::Folder;
+
+fn root() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("..")
+}
+
+fn load(folder: &str) -> Model<Cpu> {
+    let folder = root().join(folder);
+    let config = Folder::open(&folder).unwrap().model;
+    let positions = config.positions;
+    Model::load(Cpu::new(), &folder, config, positions).unwrap()
+}
+
+const TINY: &str = "engine/models/tiny";
+const LLAMA: &str = "tests/tapes/engine/llama";
+
+fn chunk<'a>(tokens: &'a [u32], cache: &'a mut SequenceCache<Cpu>) -> Chunk<'a, Cpu> {
+    Chunk { tokens, cache, want: Want::All }
+}
+
+/// Logits of all positions, given in chunks of `size`.
+fn logits(model: &mut Model<Cpu>, ids: &[u32], size: usize) -> Vec<f32> {
+    let mut cache = model.cache();
+    let mut all = Vec::new();
+    for tokens in ids.chunks(size) {
+        all.extend(model.forward(&mut [chunk(tokens, &mut cache)]).unwrap());
+    }
+    all
+}
+
+fn check_goldens(folder: &str, goldens: &str) {
+    let mut model = load(folder);
+    let text = std::fs::read_to_string(root().join("tests/tapes/engine").join(goldens)).unwrap();
+    let goldens: Value = serde_json::from_str(&text).unwrap();
+    for case in goldens["cases"].as_array().unwrap() {
+        let ids: Vec<u32> = serde_json::from_value(case["ids"].clone()).unwrap();
+        let positions: Vec<usize> = serde_json::from_value(case["positions"].clone()).unwrap();
+        let rows: Vec<Vec<f64>> = serde_json::from_value(case["logits"].clone()).unwrap();
+        let found = logits(&mut model, &ids, ids.len());
+        for (position, expected) in positions.into_iter().zip(rows) {
+            let found = &found[position * model.vocab()..][..model.vocab()];
+            assert_eq!(found.len(), expected.len());
+            let error = |(found, expected): (&f32, &f64)| (f64::from(*found) - expected).abs();
+            let worst = found.iter().zip(&expected).map(error).fold(0.0, f64::max);
+            assert!(worst <= 1e-4, "{} at {position}: off by {worst}", case["name"]);
+        }
+    }
+}
+
+#[test]
+fn qwen3_logits_are_those_of_the_oracle() {
+    check_goldens(TINY, "tiny_logits.json");
+}
+
+#[test]
+fn llama_logits_are_those_of_the_oracle() {
+    check_goldens(LLAMA, "llama_logits.json");
+}
+
+fn bits(values: &[f32]) -> Vec<u32> {
+    values.iter().map(|value| value.to_bits()).collect()
+}
+
+#[test]
+fn logits_have_the_same_bits_in_any_chunks() {
+    for folder in [TINY, LLAMA] {
+        let mut model = load(folder);
+        let ids: Vec<u32> = (0..53).map(|i| i * 7 % 61).collect();
+        let whole = bits(&logits(&mut model, &ids, ids.len()));
+        for size in [1, 2, 5, 16, 31] {
+            assert_eq!(bits(&logits(&mut model, &ids, size)), whole, "chunks of {size}");
+        }
+    }
+}
+
+#[test]
+fn logits_have_the_same_bits_in_any_batch() {
+    let mut model = load(TINY);
+    let prompts: Vec<Vec<u32>> =
+        (1..8_u32).map(|n| (0..n * 5).map(|i| (i * n * 13 + 3) % 393).collect()).collect();
+    let alone: Vec<Vec<f32>> =
+        prompts.iter().map(|ids| logits(&mut model, ids, ids.len())).collect();
+    let mut caches: Vec<_> = prompts.iter().map(|_| model.cache()).collect();
+    // All but the last token of odd prompts first, so that decodes and prompts meet in a step.
+    let split: Vec<usize> = prompts
+        .iter()
+        .enumerate()
+        .map(|(i, ids)| if i % 2 == 1 { ids.len() - 1 } else { 0 })
+        .collect();
+    let mut first: Vec<_> = caches
+        .iter_mut()
+        .zip(&prompts)
+        .zip(&split)
+        .filter(|(_, split)| **split > 0)
+        .map(|((cache, ids), split)| Chunk { tokens: &ids[..*split], cache, want: Want::None })
+        .collect();
+    assert!(model.forward(&mut first).unwrap().is_empty());
+    let mut second: Vec<_> = caches
+        .iter_mut()
+        .zip(&prompts)
+        .zip(&split)
+        .map(|((cache, ids), split)| chunk(&ids[*split..], cache))
+        .collect();
+    let together = model.forward(&mut second).unwrap();
+    let expected: Vec<f32> = alone
+        .iter()
+        .zip(&split)
+        .flat_map(|(logits, split)| logits[split * model.vocab()..].to_vec())
+        .collect();
+    assert_eq!(bits(&together), bits(&expected));
+}
+
+#[test]
+fn only_wanted_rows_have_logits() {
+    let mut model = load(TINY);
+    let all = logits(&mut model, &[5, 6, 7], 3);
+    let mut cache = model.cache();
+    let last = Chunk { tokens: &[5, 6, 7], cache: &mut cache, want: Want::Last };
+    let last = model.forward(&mut [last]).unwrap();
+    assert_eq!(bits(&last), bits(&all[2 * model.vocab()..]));
+}

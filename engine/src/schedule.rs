@@ -1,0 +1,93 @@
+//! Which tokens run in the next step.
+//!
+//! Requests wait in order of arrival until a place is free. In a step, sequences that decode come
+//! first and prompts share what is left of the budget, in chunks where they must.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use kernels::Ops;
+use tokio::sync::OwnedSemaphorePermit;
+
+use crate::cache::SequenceCache;
+use crate::sequence::{Outlet, Request, Sequence};
+
+/// All choices of one call.
+pub(crate) struct Submission {
+    pub(crate) choices: Vec<(Request, Outlet)>,
+    /// The call's place in the queue, given back when its last choice runs.
+    pub(crate) place: Arc<OwnedSemaphorePermit>,
+}
+
+/// Bounds of a step.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Limits {
+    /// Sequences that run at once.
+    pub(crate) sequences: usize,
+    /// Tokens of one step, over all sequences.
+    pub(crate) tokens: usize,
+}
+
+struct Waiting {
+    request: Request,
+    outlet: Outlet,
+    _place: Arc<OwnedSemaphorePermit>,
+}
+
+/// The sequences that run and the requests that wait.
+pub(crate) struct Scheduler<O: Ops> {
+    limits: Limits,
+    waiting: VecDeque<Waiting>,
+    pub(crate) running: Vec<Sequence<O>>,
+}
+
+impl<O: Ops> Scheduler<O> {
+    pub(crate) fn new(limits: Limits) -> Scheduler<O> {
+        Scheduler { limits, waiting: VecDeque::new(), running: Vec::new() }
+    }
+
+    pub(crate) fn is_idle(&self) -> bool {
+        self.waiting.is_empty() && self.running.is_empty()
+    }
+
+    pub(crate) fn enqueue(&mut self, submission: Submission) {
+        let Submission { choices, place } = submission;
+        self.waiting.extend(choices.into_iter().map(|(request, outlet)| Waiting {
+            request,
+            outlet,
+            _place: Arc::clone(&place),
+        }));
+    }
+
+    /// Drops what nobody waits for any more.
+    pub(crate) fn drop_abandoned(&mut self) {
+        self.waiting.retain(|waiting| !waiting.outlet.sender.is_closed());
+        self.running.retain(|sequence| !sequence.is_abandoned());
+    }
+
+    /// Gives free places to those who wait.
+    pub(crate) fn admit(&mut self, cache: impl Fn() -> SequenceCache<O>) {
+        while self.running.len() < self.limits.sequences {
+            let Some(waiting) = self.waiting.pop_front() else { return };
+            self.running.push(Sequence::new(waiting.request, waiting.outlet, cache()));
+        }
+    }
+
+    /// Tokens of each running sequence in the next step; zero for those that have to sit it out.
+    pub(crate) fn plan(&self) -> Vec<usize> {
+        let mut left = self.limits.tokens;
+        let mut counts = vec![0; self.running.len()];
+        let mut take = |count: &mut usize, wanted: usize| {
+            *count = wanted.min(left);
+            left -= *count;
+        };
+        let uncomputed = || self.running.iter().map(Sequence::uncomputed);
+        let each = |decoding: bool| {
+            uncomputed().enumerate().filter(move |(_, wanted)| (*wanted == 1) == decoding)
+        };
+        for (index, wanted) in each(true).chain(each(false)) {
+            take(&mut counts[index], wanted);
+        }
+        counts
+    }
+}

@@ -1,0 +1,224 @@
+//! One reply in the making.
+//!
+//! - [`Request`]: what to continue and when to stop.
+//! - [`Sequence`]: a request that has a cache and a place in the batch.
+//! - [`Output`]: what it tells the caller, a few tokens at a time.
+
+use std::sync::Arc;
+
+use kernels::Ops;
+use template::{Detokenizer, Tokenizer};
+use tokio::sync::mpsc::{OwnedPermit, Sender};
+
+use crate::cache::SequenceCache;
+use crate::sample::{Params, Sampled};
+
+/// When a reply ends.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct StopRules {
+    /// Ids that end a reply without being named by the request.
+    pub(crate) eos: Vec<u32>,
+    /// Ids that the request named.
+    pub(crate) ids: Vec<u32>,
+    /// Texts that the request named; none is empty.
+    pub(crate) texts: Vec<String>,
+    /// Whether a text that ended the reply is part of it.
+    pub(crate) include_text: bool,
+    /// Whether special tokens have no text.
+    pub(crate) skip_special_tokens: bool,
+    pub(crate) max_tokens: usize,
+    /// Tokens before which nothing but `max_tokens` ends the reply.
+    pub(crate) min_tokens: usize,
+}
+
+/// One choice of a call.
+#[derive(Clone, Debug)]
+pub(crate) struct Request {
+    /// The choice's index in the reply.
+    pub(crate) index: usize,
+    pub(crate) prompt: Arc<[u32]>,
+    pub(crate) params: Params,
+    pub(crate) stops: Arc<StopRules>,
+}
+
+/// Why a reply ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Finish {
+    Eos,
+    StopId(u32),
+    /// The reply's text ends at byte `at`.
+    StopText {
+        text: String,
+        at: usize,
+    },
+    Length,
+    /// The engine could not go on.
+    Failed,
+}
+
+/// Which weights sampled the tokens `start..end` of a reply.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct VersionSpan {
+    pub(crate) version: Arc<str>,
+    pub(crate) start: usize,
+    pub(crate) end: usize,
+}
+
+/// The end of a reply.
+#[derive(Clone, Debug)]
+pub(crate) struct End {
+    pub(crate) finish: Finish,
+    pub(crate) versions: Vec<VersionSpan>,
+}
+
+/// New tokens of one choice.
+#[derive(Clone, Debug)]
+pub(crate) struct Output {
+    pub(crate) index: usize,
+    pub(crate) tokens: Vec<Sampled>,
+    pub(crate) end: Option<End>,
+}
+
+/// The way back to the caller. Room for the last output is reserved, so an end is always delivered
+/// however slowly the caller reads.
+pub(crate) struct Outlet {
+    pub(crate) sender: Sender<Output>,
+    pub(crate) last: OwnedPermit<Output>,
+}
+
+/// A request that is being run.
+pub(crate) struct Sequence<O: Ops> {
+    pub(crate) request: Request,
+    pub(crate) cache: SequenceCache<O>,
+    /// The prompt and what was sampled; the cache holds a beginning of it.
+    pub(crate) tokens: Vec<u32>,
+    outlet: Outlet,
+    /// Tokens that the caller had no room for yet.
+    pending: Vec<Sampled>,
+    versions: Vec<VersionSpan>,
+    watch: Option<StopWatch>,
+}
+
+impl<O: Ops> Sequence<O> {
+    pub(crate) fn new(request: Request, outlet: Outlet, cache: SequenceCache<O>) -> Sequence<O> {
+        let watch = (!request.stops.texts.is_empty())
+            .then(|| StopWatch::new(request.stops.skip_special_tokens));
+        Sequence {
+            cache,
+            tokens: request.prompt.to_vec(),
+            outlet,
+            pending: Vec::new(),
+            versions: Vec::new(),
+            watch,
+            request,
+        }
+    }
+
+    /// Tokens that were sampled.
+    pub(crate) fn sampled(&self) -> usize {
+        self.tokens.len() - self.request.prompt.len()
+    }
+
+    /// Tokens that the cache does not hold yet; at least one.
+    pub(crate) fn uncomputed(&self) -> usize {
+        self.tokens.len() - self.cache.len()
+    }
+
+    /// Whether the caller is gone.
+    pub(crate) fn is_abandoned(&self) -> bool {
+        self.outlet.sender.is_closed()
+    }
+
+    /// Ids that may not be sampled next.
+    pub(crate) fn forbidden(&self) -> impl Iterator<Item = u32> + '_ {
+        let stops = &self.request.stops;
+        let early = self.sampled() < stops.min_tokens;
+        stops.eos.iter().chain(&stops.ids).copied().filter(move |_| early)
+    }
+
+    /// Takes a token in and says whether the reply ends with it.
+    pub(crate) fn push(
+        &mut self,
+        token: Sampled,
+        version: &Arc<str>,
+        tokenizer: &Tokenizer,
+    ) -> Option<Finish> {
+        let id = token.id;
+        self.tokens.push(id);
+        self.pending.push(token);
+        let count = self.sampled();
+        match self.versions.last_mut() {
+            Some(span) if span.version == *version => span.end = count,
+            _ => self.versions.push(VersionSpan {
+                version: Arc::clone(version),
+                start: count - 1,
+                end: count,
+            }),
+        }
+        self.finish(id, tokenizer)
+    }
+
+    fn finish(&mut self, id: u32, tokenizer: &Tokenizer) -> Option<Finish> {
+        let stops = Arc::clone(&self.request.stops);
+        if stops.eos.contains(&id) {
+            return Some(Finish::Eos);
+        }
+        if stops.ids.contains(&id) {
+            return Some(Finish::StopId(id));
+        }
+        let count = self.sampled();
+        if let Some(watch) = &mut self.watch {
+            let found = watch.push(tokenizer, id, &stops);
+            if found.is_some() && count >= stops.min_tokens {
+                return found;
+            }
+        }
+        (count >= stops.max_tokens).then_some(Finish::Length)
+    }
+
+    /// Gives the caller what is new. A caller that lags gets more at once later.
+    pub(crate) fn deliver(&mut self) {
+        if self.pending.is_empty() {
+            return;
+        }
+        if let Ok(permit) = self.outlet.sender.try_reserve() {
+            let tokens = std::mem::take(&mut self.pending);
+            permit.send(Output { index: self.request.index, tokens, end: None });
+        }
+    }
+
+    /// Gives the caller the rest and the end.
+    pub(crate) fn end(self, finish: Finish) {
+        let end = Some(End { finish, versions: self.versions });
+        self.outlet.last.send(Output { index: self.request.index, tokens: self.pending, end });
+    }
+}
+
+/// Looks for stop texts in what a sequence says.
+struct StopWatch {
+    detokenizer: Detokenizer,
+    text: String,
+}
+
+impl StopWatch {
+    fn new(skip_special_tokens: bool) -> StopWatch {
+        StopWatch { detokenizer: Detokenizer::new(skip_special_tokens), text: String::new() }
+    }
+
+    /// The first of the texts, in the order of the request, that ends in what `id` adds.
+    fn push(&mut self, tokenizer: &Tokenizer, id: u32, stops: &StopRules) -> Option<Finish> {
+        let old = self.text.len();
+        self.text.push_str(&self.detokenizer.push(tokenizer, id));
+        for text in &stops.texts {
+            let mut from = (old + 1).saturating_sub(text.len());
+            while !self.text.is_char_boundary(from) {
+                from -= 1;
+            }
+            if let Some(start) = self.text[from..].find(text.as_str()) {
+                let at = from + start + if stops.include_text { text.len() } else { 0 };
+                return Some(Finish::StopText { text: text.clone(), at });
+            }
+        }
+        None
+    }
+}

@@ -1,0 +1,115 @@
+//! HTTP in front of the engine thread.
+//!
+//! The walk of a call: `routes` reads the body, `chat` or `completions` parse it, `submit` queues
+//! its choices, and the outputs come back as one reply or, through `sse`, as frames.
+
+mod chat;
+mod chat_stream;
+mod choice;
+mod completions;
+mod completions_stream;
+mod error;
+mod fields;
+mod logprobs;
+mod request;
+mod routes;
+mod sse;
+mod submit;
+#[cfg(test)]
+mod tests;
+mod usage;
+
+use std::future::Future;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+
+use crate::Engine;
+use submit::{Gate, State};
+
+/// How long replies under way may take to finish once the server was told to stop.
+const GRACE: Duration = Duration::from_secs(5);
+
+/// How long to wait after a failed accept, which is mostly a lack of file descriptors.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+/// Serves the engine on `listener` until `shutdown` completes; replies under way then have five
+/// seconds to finish.
+///
+/// # Errors
+/// The engine thread could not be started.
+pub async fn serve(
+    listener: TcpListener,
+    engine: Engine,
+    shutdown: impl Future<Output = ()>,
+) -> io::Result<()> {
+    let Engine { core, card } = engine;
+    let (gate, inbox) = Gate::new(card.max_queue);
+    let thread = std::thread::Builder::new().name("engine".into());
+    let thread = thread.spawn(move || core.run(inbox))?;
+    accept(&listener, Arc::new(State { card, gate }), shutdown).await;
+    // The last sender is gone, so the thread ends with the step that it is in.
+    let joined = tokio::task::spawn_blocking(move || thread.join()).await;
+    if !matches!(joined, Ok(Ok(()))) {
+        tracing::error!("the engine thread panicked");
+    }
+    Ok(())
+}
+
+async fn accept(listener: &TcpListener, state: Arc<State>, shutdown: impl Future<Output = ()>) {
+    let mut shutdown = std::pin::pin!(shutdown);
+    let (stop, stopping) = watch::channel(false);
+    let mut connections = JoinSet::new();
+    loop {
+        let accepted = tokio::select! {
+            accepted = listener.accept() => accepted,
+            // Ended connections are collected, so that the set holds live ones only.
+            Some(_) = connections.join_next() => continue,
+            () = &mut shutdown => break,
+        };
+        match accepted {
+            Ok((stream, _)) => {
+                connections.spawn(connection(stream, Arc::clone(&state), stopping.clone()));
+            }
+            Err(error) => {
+                tracing::warn!(%error, "cannot accept a connection");
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+            }
+        }
+    }
+    drop(state);
+    stop.send_replace(true);
+    let drained = async { while connections.join_next().await.is_some() {} };
+    if tokio::time::timeout(GRACE, drained).await.is_err() {
+        connections.shutdown().await;
+    }
+}
+
+async fn connection(stream: TcpStream, state: Arc<State>, mut stopping: watch::Receiver<bool>) {
+    if let Err(error) = stream.set_nodelay(true) {
+        tracing::debug!(%error, "cannot set TCP_NODELAY");
+    }
+    let service = service_fn(move |request| routes::answer(Arc::clone(&state), request));
+    let connection = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .serve_connection(TokioIo::new(stream), service);
+    let mut connection = std::pin::pin!(connection);
+    let result = tokio::select! {
+        result = connection.as_mut() => result,
+        // The guard of the watched value must not be held while the connection ends.
+        () = async { drop(stopping.wait_for(|stop| *stop).await) } => {
+            connection.as_mut().graceful_shutdown();
+            connection.await
+        }
+    };
+    if let Err(error) = result {
+        tracing::debug!(%error, "a connection ended early");
+    }
+}

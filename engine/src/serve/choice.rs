@@ -1,0 +1,165 @@
+//! One choice of a reply: tokens in, text out.
+
+use serde::Serialize;
+use template::{Detokenizer, TokenNames, Tokenizer};
+
+use super::request::Show;
+use crate::sample::Sampled;
+use crate::sequence::{End, Finish, Output, StopRules};
+
+/// A token as a logprob entry shows it.
+#[derive(Clone, Debug)]
+pub(super) struct Named {
+    pub(super) id: u32,
+    pub(super) name: String,
+    pub(super) logprob: f64,
+    /// The sampled token, then the likeliest others.
+    pub(super) top: Vec<Alternative>,
+}
+
+/// A token that could have been sampled.
+#[derive(Clone, Debug)]
+pub(super) struct Alternative {
+    pub(super) id: u32,
+    pub(super) name: String,
+    pub(super) logprob: f64,
+}
+
+/// What an output added to a choice.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Piece {
+    pub(super) text: String,
+    pub(super) ids: Vec<u32>,
+    /// Empty unless logprobs are shown.
+    pub(super) tokens: Vec<Named>,
+    pub(super) end: Option<End>,
+}
+
+/// What ended a reply, where it was not the end-of-sequence token.
+#[derive(Clone, Debug, Serialize)]
+#[serde(untagged)]
+pub(super) enum StopReason {
+    Id(u32),
+    Text(String),
+}
+
+/// Which weights sampled a run of tokens.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct WeightVersion {
+    version: String,
+    start: usize,
+    end: usize,
+}
+
+impl End {
+    pub(super) fn finish_reason(&self) -> &'static str {
+        match self.finish {
+            Finish::Eos | Finish::StopId(_) | Finish::StopText { .. } => "stop",
+            Finish::Length => "length",
+            Finish::Failed => "error",
+        }
+    }
+
+    pub(super) fn stop_reason(&self) -> Option<StopReason> {
+        match &self.finish {
+            Finish::StopId(id) => Some(StopReason::Id(*id)),
+            Finish::StopText { text, .. } => Some(StopReason::Text(text.clone())),
+            Finish::Eos | Finish::Length | Finish::Failed => None,
+        }
+    }
+
+    pub(super) fn weight_versions(&self, show: &Show) -> Option<Vec<WeightVersion>> {
+        let spans = self.versions.iter().map(|span| WeightVersion {
+            version: span.version.to_string(),
+            start: span.start,
+            end: span.end,
+        });
+        show.weight_versions.then(|| spans.collect())
+    }
+}
+
+/// The state of one choice.
+pub(super) struct Choice {
+    detokenizer: Detokenizer,
+    names: Option<TokenNames>,
+    text: String,
+    /// Bytes of the text that were given out.
+    given: usize,
+    /// Bytes held back because they could be the start of a stop text.
+    hold: usize,
+    /// Tokens so far.
+    pub(super) count: usize,
+    pub(super) ended: bool,
+}
+
+impl Choice {
+    pub(super) fn new(stops: &StopRules, show: &Show) -> Choice {
+        let longest = stops.texts.iter().map(String::len).max().unwrap_or(0);
+        Choice {
+            detokenizer: Detokenizer::new(stops.skip_special_tokens),
+            names: show.logprobs.map(|_| TokenNames::default()),
+            text: String::new(),
+            given: 0,
+            hold: if stops.include_text { 0 } else { longest.saturating_sub(1) },
+            count: 0,
+            ended: false,
+        }
+    }
+
+    /// Takes an output in. What it adds to the text may be less than its tokens say, and more comes
+    /// later.
+    pub(super) fn take(&mut self, tokenizer: &Tokenizer, output: Output) -> Piece {
+        let mut piece = Piece { end: output.end, ..Piece::default() };
+        let finish = piece.end.as_ref().map(|end| &end.finish);
+        let silent = matches!(finish, Some(Finish::Eos | Finish::StopId(_)));
+        let spoken = output.tokens.len() - usize::from(silent && !output.tokens.is_empty());
+        for (index, token) in output.tokens.into_iter().enumerate() {
+            if index < spoken {
+                self.text.push_str(&self.detokenizer.push(tokenizer, token.id));
+            }
+            piece.ids.push(token.id);
+            if let Some(names) = &mut self.names {
+                piece.tokens.push(named(names, tokenizer, token));
+            }
+        }
+        if let Some(Finish::StopText { at, .. }) = finish {
+            self.text.truncate(*at);
+        }
+        self.count += piece.ids.len();
+        self.ended = piece.end.is_some();
+        piece.text = self.release();
+        piece
+    }
+
+    fn release(&mut self) -> String {
+        let mut until = self.text.len();
+        if !self.ended {
+            until = until.saturating_sub(self.hold);
+            while !self.text.is_char_boundary(until) {
+                until -= 1;
+            }
+        }
+        let new = self.text.get(self.given..until).unwrap_or_default().to_owned();
+        self.given = self.given.max(until);
+        new
+    }
+}
+
+fn named(names: &mut TokenNames, tokenizer: &Tokenizer, token: Sampled) -> Named {
+    let others = token.top.iter().filter(|(id, _)| *id != token.id);
+    let others = others.map(|(id, logprob)| Alternative {
+        id: *id,
+        name: names.peek(tokenizer, *id),
+        logprob: shown(*logprob),
+    });
+    let mut top: Vec<Alternative> = others.collect();
+    let name = names.push(tokenizer, token.id);
+    let logprob = shown(token.logprob);
+    top.insert(0, Alternative { id: token.id, name: name.clone(), logprob });
+    Named { id: token.id, name, logprob, top }
+}
+
+/// JSON has no infinity, so what was filtered out has this number, as in vLLM.
+fn shown(logprob: f32) -> f64 {
+    f64::from(logprob.max(-9999.0))
+}

@@ -1,0 +1,112 @@
+//! Refusals in OpenAI's error form, as vLLM writes it.
+
+use std::fmt;
+
+use hyper::StatusCode;
+use serde::Serialize;
+
+/// Why a call was refused or failed.
+#[derive(Debug)]
+pub(super) struct ApiError {
+    status: StatusCode,
+    kind: &'static str,
+    message: String,
+    param: Option<String>,
+}
+
+/// Seconds after which a call that met a full queue may try again.
+pub(super) const RETRY_AFTER_S: u32 = 1;
+
+impl ApiError {
+    /// The call cannot be answered as it stands; `param` is the field to blame.
+    pub(super) fn bad(param: &str, message: impl fmt::Display) -> ApiError {
+        ApiError {
+            status: StatusCode::BAD_REQUEST,
+            kind: "BadRequestError",
+            message: format!("`{param}` {message}"),
+            param: Some(param.to_owned()),
+        }
+    }
+
+    /// The body as a whole cannot be read.
+    pub(super) fn malformed(message: impl fmt::Display) -> ApiError {
+        ApiError {
+            status: StatusCode::BAD_REQUEST,
+            kind: "BadRequestError",
+            message: message.to_string(),
+            param: None,
+        }
+    }
+
+    pub(super) fn no_model(name: &str) -> ApiError {
+        ApiError {
+            status: StatusCode::NOT_FOUND,
+            kind: "NotFoundError",
+            message: format!("The model `{name}` does not exist."),
+            param: Some("model".to_owned()),
+        }
+    }
+
+    pub(super) fn no_route(status: StatusCode) -> ApiError {
+        ApiError {
+            status,
+            kind: "NotFoundError",
+            message: status.canonical_reason().unwrap_or("Not Found").to_owned(),
+            param: None,
+        }
+    }
+
+    pub(super) fn too_large(limit: usize) -> ApiError {
+        ApiError {
+            status: StatusCode::PAYLOAD_TOO_LARGE,
+            kind: "BadRequestError",
+            message: format!("the body is larger than {limit} bytes"),
+            param: None,
+        }
+    }
+
+    pub(super) fn busy(waiting: usize) -> ApiError {
+        ApiError {
+            status: StatusCode::TOO_MANY_REQUESTS,
+            kind: "RateLimitError",
+            message: format!("{waiting} calls are waiting already; try again later"),
+            param: None,
+        }
+    }
+
+    /// The engine failed; the text is vLLM's.
+    pub(super) fn internal() -> ApiError {
+        ApiError {
+            status: StatusCode::INTERNAL_SERVER_ERROR,
+            kind: "InternalServerError",
+            message: "Internal server error".to_owned(),
+            param: None,
+        }
+    }
+
+    pub(super) fn status(&self) -> StatusCode {
+        self.status
+    }
+
+    /// The error as JSON on one line.
+    pub(super) fn body(&self) -> String {
+        #[derive(Serialize)]
+        struct Outer<'a> {
+            error: Inner<'a>,
+        }
+        #[derive(Serialize)]
+        struct Inner<'a> {
+            message: &'a str,
+            r#type: &'a str,
+            param: Option<&'a str>,
+            code: u16,
+        }
+        let error = Inner {
+            message: &self.message,
+            r#type: self.kind,
+            param: self.param.as_deref(),
+            code: self.status.as_u16(),
+        };
+        super::sse::json(&Outer { error })
+    }
+}

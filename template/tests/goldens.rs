@@ -1,0 +1,35 @@
+//! Conversations as `transformers` renders and tokenizes them.
+
+use std::path::PathBuf;
+
+use serde_json::Value;
+use template::{ChatInput, ChatTemplate, Tokenizer, prepare};
+
+fn root() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("..")
+}
+
+#[test]
+fn chats_are_those_of_transformers() {
+    let model = root().join("engine/models/tiny");
+    let template = ChatTemplate::load(&model).unwrap().unwrap();
+    let tokenizer = Tokenizer::load(&model).unwrap();
+    let text = std::fs::read_to_string(root().join("tests/tapes/engine/tiny_chat.json")).unwrap();
+    let cases: Vec<Value> = serde_json::from_str(&text).unwrap();
+    assert!(!cases.is_empty());
+    for case in cases {
+        let messages = prepare(case["messages"].as_array().unwrap()).unwrap();
+        let input = ChatInput {
+            messages: &messages,
+            tools: case["tools"].as_array().map(Vec::as_slice),
+            add_generation_prompt: case["add_generation_prompt"].as_bool().unwrap(),
+            variables: None,
+        };
+        let text = template.render(&input).unwrap();
+        assert_eq!(text, case["text"].as_str().unwrap(), "{}", case["name"]);
+        let ids = tokenizer.encode(&text, false).unwrap();
+        let expected: Vec<u32> = serde_json::from_value(case["ids"].clone()).unwrap();
+        assert_eq!(ids, expected, "{}", case["name"]);
+        assert_eq!(tokenizer.decode(&ids, false), text, "{}", case["name"]);
+    }
+}
