@@ -11,7 +11,7 @@ use crate::reward::{existing, now, unknown};
 
 /// Close an episode: later calls are answered 409
 #[derive(Debug, clap::Args)]
-pub struct Args {
+pub(crate) struct Args {
     /// The episode
     episode: EpisodeId,
     /// Which run of the episode
@@ -41,7 +41,7 @@ impl Status {
 }
 
 /// Closes.
-pub async fn run(args: Args) -> Done {
+pub(crate) async fn run(args: Args) -> Done {
     let (store, writer) = existing(&args.store).await?;
     let status = args.status.map(Status::word);
     let done = store.close((args.episode, args.attempt), now(), status).await;

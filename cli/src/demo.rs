@@ -40,7 +40,7 @@ const MODEL: [(&str, &[u8]); 6] = [
 
 /// Play, record and export a small game, from nothing
 #[derive(Debug, clap::Args)]
-pub struct Args {
+pub(crate) struct Args {
     /// Where the store and the export go
     #[arg(long, value_name = "DIR", default_value = "rolltape-demo")]
     out: PathBuf,
@@ -56,7 +56,7 @@ pub struct Args {
 }
 
 /// Plays the demo.
-pub async fn run(args: Args) -> Done {
+pub(crate) async fn run(args: Args) -> Done {
     let model = unpack(&args.out)?;
     let store = args.out.join("rolltape.db");
     let running = Running::start(plan(model.path(), &store)).await?;

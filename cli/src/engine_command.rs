@@ -11,7 +11,7 @@ use crate::server::{LogprobsName, asked_to_stop, bind, load};
 
 /// Serve a model folder, without recording
 #[derive(Debug, clap::Args)]
-pub struct Args {
+pub(crate) struct Args {
     /// A Hugging Face model folder
     #[arg(long, value_name = "DIR", env = "ROLLTAPE_MODEL")]
     model: PathBuf,
@@ -33,7 +33,7 @@ pub struct Args {
 }
 
 /// Serves until it is asked to stop.
-pub async fn run(args: Args) -> Done {
+pub(crate) async fn run(args: Args) -> Done {
     let listener = bind(args.listen, "--listen").await?;
     let options = EngineOptions {
         served_model_name: args.served_model_name,

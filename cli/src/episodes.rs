@@ -12,24 +12,24 @@ use crate::print;
 
 /// Which store, and which of its episodes.
 #[derive(Debug, clap::Args)]
-pub struct Which {
+pub(crate) struct Which {
     /// The store to read
     #[arg(long, value_name = "FILE", default_value = "rolltape.db", env = "ROLLTAPE_STORE")]
-    pub store: PathBuf,
+    pub(crate) store: PathBuf,
     /// Only this episode
     #[arg(long, value_name = "ID")]
-    pub episode: Option<EpisodeId>,
+    pub(crate) episode: Option<EpisodeId>,
     /// Only episodes of this group
     #[arg(long, value_name = "ID")]
-    pub group: Option<GroupId>,
+    pub(crate) group: Option<GroupId>,
     /// Only episodes of this task
     #[arg(long, value_name = "ID")]
-    pub task: Option<TaskId>,
+    pub(crate) task: Option<TaskId>,
 }
 
 impl Which {
     /// The selection for the store.
-    pub fn selection(&self) -> Selection {
+    pub(crate) fn selection(&self) -> Selection {
         Selection {
             episode: self.episode.clone(),
             group: self.group.clone(),
@@ -40,7 +40,7 @@ impl Which {
 
 /// List recorded episodes
 #[derive(Debug, clap::Args)]
-pub struct Args {
+pub(crate) struct Args {
     #[command(flatten)]
     which: Which,
     /// One JSON object a line
@@ -49,7 +49,7 @@ pub struct Args {
 }
 
 /// Lists.
-pub async fn run(args: Args) -> Done {
+pub(crate) async fn run(args: Args) -> Done {
     let mut snapshot = Snapshot::open(&args.which.store).await?;
     let summaries = snapshot.summaries(&args.which.selection()).await?;
     if args.json {

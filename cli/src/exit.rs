@@ -13,22 +13,22 @@ use std::process::ExitCode;
 
 /// A command that failed: one sentence, and a way out where there is one.
 #[derive(Debug)]
-pub struct Failure {
+pub(crate) struct Failure {
     sentence: String,
     hint: Option<String>,
 }
 
 /// The result of a subcommand.
-pub type Done = Result<ExitCode, Failure>;
+pub(crate) type Done = Result<ExitCode, Failure>;
 
 impl Failure {
     /// A failure with a sentence of its own.
-    pub fn new(sentence: impl Into<String>) -> Self {
+    pub(crate) fn new(sentence: impl Into<String>) -> Self {
         Self { sentence: sentence.into(), hint: None }
     }
 
     /// A failure told by its chain of causes.
-    pub fn of(error: &dyn Error) -> Self {
+    pub(crate) fn of(error: &dyn Error) -> Self {
         let mut sentence = error.to_string();
         let mut cause = error.source();
         while let Some(source) = cause {
@@ -42,19 +42,19 @@ impl Failure {
     }
 
     /// Says first what was being done.
-    pub fn context(mut self, doing: &str) -> Self {
+    pub(crate) fn context(mut self, doing: &str) -> Self {
         self.sentence = format!("{doing}: {}", self.sentence);
         self
     }
 
     /// Adds what the user can do about it.
-    pub fn hint(mut self, hint: impl Into<String>) -> Self {
+    pub(crate) fn hint(mut self, hint: impl Into<String>) -> Self {
         self.hint = Some(hint.into());
         self
     }
 
     /// Says it on stderr.
-    pub fn report(&self) -> ExitCode {
+    pub(crate) fn report(&self) -> ExitCode {
         eprintln!("rolltape: {}", self.sentence);
         if let Some(hint) = &self.hint {
             eprintln!("  {hint}");

@@ -13,7 +13,7 @@ use crate::print;
 
 /// Export episodes as Parquet that trainers read
 #[derive(Debug, clap::Args)]
-pub struct Args {
+pub(crate) struct Args {
     #[command(flatten)]
     which: Which,
     /// A folder, or a file whose name ends in .parquet
@@ -28,7 +28,7 @@ pub struct Args {
 }
 
 /// Exports.
-pub async fn run(args: Args) -> Done {
+pub(crate) async fn run(args: Args) -> Done {
     let mut snapshot = Snapshot::open(&args.which.store).await?;
     let options =
         Options { out: args.out, selection: args.which.selection(), overwrite: args.overwrite };
@@ -42,7 +42,7 @@ pub async fn run(args: Args) -> Done {
 }
 
 /// What went wrong, with the way out.
-pub fn failure(error: &ExportError) -> Failure {
+pub(crate) fn failure(error: &ExportError) -> Failure {
     let failure = Failure::of(error);
     match error {
         ExportError::Empty { .. } => failure.hint(

@@ -15,18 +15,18 @@ const REPLY_BYTES_MAX: usize = 64 << 20;
 
 /// A pool of connections.
 #[derive(Debug, Clone)]
-pub struct Http(Client<HttpConnector, Full<Bytes>>);
+pub(crate) struct Http(Client<HttpConnector, Full<Bytes>>);
 
 impl Http {
     /// A client without connections yet.
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let mut tcp = HttpConnector::new();
         tcp.set_nodelay(true);
         Self(Client::builder(TokioExecutor::new()).build(tcp))
     }
 
     /// Sends `body` (nothing, if null) and reads JSON.
-    pub async fn json(
+    pub(crate) async fn json(
         &self,
         method: Method,
         url: &str,

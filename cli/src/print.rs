@@ -5,7 +5,7 @@ use std::io::{ErrorKind, Write};
 use crate::exit::Failure;
 
 /// Prints a line of results.
-pub fn line(text: &str) -> Result<(), Failure> {
+pub(crate) fn line(text: &str) -> Result<(), Failure> {
     let mut out = std::io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.write_all(b"\n")) {
         Err(error) if error.kind() != ErrorKind::BrokenPipe => Err(error.into()),
@@ -14,7 +14,7 @@ pub fn line(text: &str) -> Result<(), Failure> {
 }
 
 /// Prints rows under a head, in columns as wide as their widest cell; numbers to the right.
-pub fn table(head: &[&str], rows: &[Vec<String>]) -> Result<(), Failure> {
+pub(crate) fn table(head: &[&str], rows: &[Vec<String>]) -> Result<(), Failure> {
     let width = |column: usize| {
         let cells = rows.iter().filter_map(|row| row.get(column));
         cells.map(|cell| cell.chars().count()).chain([head[column].len()]).max().unwrap_or(0)
@@ -36,11 +36,11 @@ pub fn table(head: &[&str], rows: &[Vec<String>]) -> Result<(), Failure> {
 }
 
 /// A reward for people: null is not zero.
-pub fn reward(value: Option<f64>) -> String {
+pub(crate) fn reward(value: Option<f64>) -> String {
     value.map_or_else(|| "-".to_owned(), |value| format!("{value:.3}"))
 }
 
 /// `one call`, `2 calls`.
-pub fn count(number: u64, noun: &str) -> String {
+pub(crate) fn count(number: u64, noun: &str) -> String {
     if number == 1 { format!("1 {noun}") } else { format!("{number} {noun}s") }
 }

@@ -11,7 +11,7 @@ use crate::exit::{Done, Failure};
 
 /// Append a reward to an episode
 #[derive(Debug, clap::Args)]
-pub struct Args {
+pub(crate) struct Args {
     /// The episode
     episode: EpisodeId,
     /// A number, or null for "could not be scored", which is not zero
@@ -49,7 +49,7 @@ fn value(text: &str) -> Result<Value, String> {
 }
 
 /// Appends.
-pub async fn run(args: Args) -> Done {
+pub(crate) async fn run(args: Args) -> Done {
     let (store, writer) = existing(&args.store).await?;
     let reward = Reward {
         scope: args.call.map_or(RewardScope::Episode, RewardScope::Call),
@@ -66,7 +66,7 @@ pub async fn run(args: Args) -> Done {
 }
 
 /// A store to write to that must be there already.
-pub async fn existing(path: &Path) -> Result<(Store, Writer), Failure> {
+pub(crate) async fn existing(path: &Path) -> Result<(Store, Writer), Failure> {
     if !path.exists() {
         return Err(Failure::of(&store::OpenError::Missing(path.display().to_string()))
             .hint("give the file that `rolltape serve` records to with --store"));
@@ -75,7 +75,7 @@ pub async fn existing(path: &Path) -> Result<(Store, Writer), Failure> {
 }
 
 /// The failure of a statement about an episode.
-pub fn unknown(error: &store::CommitError) -> Failure {
+pub(crate) fn unknown(error: &store::CommitError) -> Failure {
     let failure = Failure::of(error);
     match error {
         store::CommitError::Unknown(..) => {
@@ -86,7 +86,7 @@ pub fn unknown(error: &store::CommitError) -> Failure {
 }
 
 /// The time, for records.
-pub fn now() -> Micros {
+pub(crate) fn now() -> Micros {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     Micros::try_from(since.as_micros()).unwrap_or(Micros::MAX)
 }

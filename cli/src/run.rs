@@ -27,7 +27,7 @@ use crate::server::{DurabilityName, Manner, Plan, Running, Source};
 /// path. It runs against a rolltape that serves already, or, with --upstream or --model, against
 /// one that lives as long as the command.
 #[derive(Debug, clap::Args)]
-pub struct Args {
+pub(crate) struct Args {
     /// The episode; made up if not given
     #[arg(long, value_name = "ID")]
     episode: Option<EpisodeId>,
@@ -82,7 +82,7 @@ struct Place {
 }
 
 /// Runs, closes the episode, says what was recorded, and ends as the command ended.
-pub async fn run(args: Args) -> Done {
+pub(crate) async fn run(args: Args) -> Done {
     let serving = serve_here(&args).await?;
     let place = Place::new(&args, serving.as_ref())?;
     place.announce(&args).await?;

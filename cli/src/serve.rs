@@ -9,7 +9,7 @@ use crate::server::{DurabilityName, Manner, Plan, Running, Source, asked_to_stop
 
 /// Serve agents and record every call
 #[derive(Debug, clap::Args)]
-pub struct Args {
+pub(crate) struct Args {
     #[command(flatten)]
     source: Source,
     #[command(flatten)]
@@ -29,7 +29,7 @@ pub struct Args {
 }
 
 /// Serves until it is asked to stop.
-pub async fn run(args: Args) -> Done {
+pub(crate) async fn run(args: Args) -> Done {
     if !args.control.ip().is_loopback() {
         return Err(crate::exit::Failure::new("the control listener has no password yet")
             .hint("give a loopback address with --control, such as 127.0.0.1:8081"));

@@ -18,30 +18,30 @@ use crate::exit::Failure;
 /// Where tokens come from: give one of the two.
 #[derive(Debug, Clone, clap::Args)]
 #[group(required = true, multiple = false)]
-pub struct Source {
+pub(crate) struct Source {
     /// An OpenAI-compatible server, such as http://127.0.0.1:8000
     #[arg(long, value_name = "URL", env = "ROLLTAPE_UPSTREAM")]
-    pub upstream: Option<Upstream>,
+    pub(crate) upstream: Option<Upstream>,
     /// A Hugging Face model folder, served by the engine inside this process
     #[arg(long, value_name = "DIR", env = "ROLLTAPE_MODEL")]
-    pub model: Option<PathBuf>,
+    pub(crate) model: Option<PathBuf>,
 }
 
 /// How the upstream speaks and what its numbers are.
 #[derive(Debug, Clone, Default, clap::Args)]
-pub struct Manner {
+pub(crate) struct Manner {
     /// How the upstream speaks; it is asked when this is not given
     #[arg(long, value_enum, env = "ROLLTAPE_DIALECT")]
-    pub dialect: Option<DialectName>,
+    pub(crate) dialect: Option<DialectName>,
     /// What the upstream's logprobs are, where rolltape cannot know: vLLM's are raw unless it was
     /// started with --logprobs-mode processed_logprobs
     #[arg(long, value_enum, env = "ROLLTAPE_LOGPROBS_MODE")]
-    pub logprobs_mode: Option<LogprobsName>,
+    pub(crate) logprobs_mode: Option<LogprobsName>,
 }
 
 /// A dialect as a word.
 #[derive(Debug, Clone, Copy, ValueEnum)]
-pub enum DialectName {
+pub(crate) enum DialectName {
     /// vLLM
     Vllm,
     /// rolltape's own engine
@@ -52,7 +52,7 @@ pub enum DialectName {
 
 /// What logprobs are of, in vLLM's words.
 #[derive(Debug, Clone, Copy, ValueEnum)]
-pub enum LogprobsName {
+pub(crate) enum LogprobsName {
     /// The distribution that was sampled, after temperature and filters
     #[value(name = "processed_logprobs")]
     Processed,
@@ -72,7 +72,7 @@ impl From<LogprobsName> for LogprobsMode {
 
 /// What a commit survives.
 #[derive(Debug, Clone, Copy, Default, ValueEnum)]
-pub enum DurabilityName {
+pub(crate) enum DurabilityName {
     /// Loss of power
     #[default]
     Power,
@@ -82,22 +82,22 @@ pub enum DurabilityName {
 
 /// Everything that is needed to start.
 #[derive(Debug)]
-pub struct Plan {
-    pub source: Source,
-    pub manner: Manner,
-    pub store: PathBuf,
-    pub durability: DurabilityName,
-    pub listen: SocketAddr,
-    pub control: SocketAddr,
+pub(crate) struct Plan {
+    pub(crate) source: Source,
+    pub(crate) manner: Manner,
+    pub(crate) store: PathBuf,
+    pub(crate) durability: DurabilityName,
+    pub(crate) listen: SocketAddr,
+    pub(crate) control: SocketAddr,
 }
 
 /// A server that runs.
 #[derive(Debug)]
-pub struct Running {
-    pub data: SocketAddr,
-    pub control: SocketAddr,
+pub(crate) struct Running {
+    pub(crate) data: SocketAddr,
+    pub(crate) control: SocketAddr,
     /// What is in front of: a URL, or the model's name.
-    pub backend: String,
+    pub(crate) backend: String,
     stop: watch::Sender<bool>,
     proxy: JoinSet<()>,
     engine: JoinSet<std::io::Result<()>>,
@@ -106,7 +106,7 @@ pub struct Running {
 
 impl Running {
     /// Checks everything, then starts.
-    pub async fn start(plan: Plan) -> Result<Self, Failure> {
+    pub(crate) async fn start(plan: Plan) -> Result<Self, Failure> {
         let data = bind(plan.listen, "--listen").await?;
         let control = bind(plan.control, "--control").await?;
         let (stop, stopped) = watch::channel(false);
@@ -131,7 +131,7 @@ impl Running {
     }
 
     /// Lets calls in flight end, then stops everything; all records are on disk afterwards.
-    pub async fn stop(mut self) -> Result<(), Failure> {
+    pub(crate) async fn stop(mut self) -> Result<(), Failure> {
         self.stop.send_replace(true);
         while self.proxy.join_next().await.is_some() {}
         self.writer.finish().await;
@@ -143,7 +143,7 @@ impl Running {
 }
 
 /// Binds a listener, or says which option to change.
-pub async fn bind(address: SocketAddr, option: &str) -> Result<TcpListener, Failure> {
+pub(crate) async fn bind(address: SocketAddr, option: &str) -> Result<TcpListener, Failure> {
     TcpListener::bind(address).await.map_err(|error| {
         let hint = format!("give another address with {option}, or stop what listens there");
         Failure::new(format!("cannot listen on {address}: {error}")).hint(hint)
@@ -151,7 +151,7 @@ pub async fn bind(address: SocketAddr, option: &str) -> Result<TcpListener, Fail
 }
 
 /// Loads a model folder without holding up the runtime.
-pub async fn load(model: &Path, options: EngineOptions) -> Result<Engine, Failure> {
+pub(crate) async fn load(model: &Path, options: EngineOptions) -> Result<Engine, Failure> {
     let folder = model.to_owned();
     if !folder.is_dir() {
         return Err(Failure::new(format!("there is no model folder at `{}`", folder.display()))
@@ -200,7 +200,7 @@ async fn when(mut stopped: watch::Receiver<bool>) {
 }
 
 /// Resolves when the user or the system asks the process to end.
-pub async fn asked_to_stop() -> Result<(), Failure> {
+pub(crate) async fn asked_to_stop() -> Result<(), Failure> {
     use tokio::signal::unix::{SignalKind, signal};
     let mut terminate = signal(SignalKind::terminate())?;
     tokio::select! {

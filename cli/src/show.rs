@@ -17,7 +17,7 @@ const TEXT_CHARS_MAX: usize = 60;
 
 /// Draw an episode as a tree of turns
 #[derive(Debug, clap::Args)]
-pub struct Args {
+pub(crate) struct Args {
     /// The episode
     episode: EpisodeId,
     /// Which run of the episode; the newest if not given
@@ -32,12 +32,12 @@ pub struct Args {
 }
 
 /// Draws.
-pub async fn run(args: Args) -> Done {
+pub(crate) async fn run(args: Args) -> Done {
     let mut snapshot = Snapshot::open(&args.store).await?;
     let only = Selection { episode: Some(args.episode.clone()), ..Selection::default() };
     let attempts = snapshot.summaries(&only).await?;
     let wanted = |s: &&Summary| args.attempt.is_none_or(|attempt| s.episode.attempt == attempt);
-    let Some(summary) = attempts.iter().filter(wanted).next_back() else {
+    let Some(summary) = attempts.iter().rfind(wanted) else {
         return Err(Failure::new(format!("no episode `{}` in the store", args.episode))
             .hint("`rolltape episodes` lists what it holds"));
     };

@@ -6,6 +6,8 @@
 //! A request is parsed by `serve`, waits in `schedule`, becomes a `sequence`, runs in `model` and
 //! comes back through `sample`. Field names, places and defaults are those of vLLM.
 
+#![forbid(unsafe_code)]
+
 mod cache;
 mod config;
 mod core;

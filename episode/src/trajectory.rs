@@ -51,9 +51,12 @@ impl Trajectory {
         self.turns.iter().flat_map(both).collect()
     }
 
-    /// 1 on sampled tokens that may be trained here, 0 on all others; as long as the ids.
+    /// 1 on sampled tokens that may be trained here, 0 on all others; as long as the ids. A token
+    /// whose logprob the server did not give cannot be trained.
     pub fn loss_mask(&self) -> Vec<i8> {
-        self.column(0, |t| vec![i8::from(t.trained); t.sampled.ids().len()])
+        self.column(0, |t| {
+            t.sampled.logprobs().iter().map(|lp| i8::from(t.trained && !lp.is_nan())).collect()
+        })
     }
 
     /// Logprobs of sampled tokens, 0.0 on all others; as long as the ids.
@@ -68,7 +71,7 @@ impl Trajectory {
 
     /// Number of tokens that may be trained here.
     pub fn trained_tokens(&self) -> usize {
-        self.turns.iter().filter(|t| t.trained).map(|t| t.sampled.ids().len()).sum()
+        self.loss_mask().iter().filter(|mask| **mask == 1).count()
     }
 
     fn column<T: Clone>(&self, prompt: T, sampled: impl Fn(&Turn) -> Vec<T>) -> Vec<T> {

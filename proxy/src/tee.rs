@@ -132,7 +132,7 @@ enum Lens {
 }
 
 enum State {
-    Relaying(OpenCall),
+    Relaying(Box<OpenCall>),
     /// Waiting for the disk with the end of the reply in hand.
     Committing {
         commit: Commit,
@@ -154,7 +154,7 @@ enum Step {
 
 impl Tee {
     fn new(upstream: Incoming, call: OpenCall, lens: Lens) -> Self {
-        Self { upstream: Some(upstream), state: State::Relaying(call), lens }
+        Self { upstream: Some(upstream), state: State::Relaying(Box::new(call)), lens }
     }
 
     fn poll_upstream(&mut self, cx: &mut Context<'_>) -> Poll<Step> {

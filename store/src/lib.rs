@@ -14,6 +14,8 @@ mod commit;
 mod open;
 mod snapshot;
 mod summary;
+#[cfg(test)]
+mod tests;
 mod writer;
 
 pub use body::DecodeError;

@@ -9,6 +9,8 @@
 //!
 //! Files are read at load and never again; there is no clock and nothing is async.
 
+#![forbid(unsafe_code)]
+
 pub mod chat;
 pub mod fingerprint;
 pub mod json;

@@ -100,10 +100,10 @@ async fn an_error_inside_a_stream_passes_and_the_call_is_not_complete() {
 async fn a_400_that_our_fields_caused_is_sent_once_more_without_them() {
     let upstream = Upstream::start("vllm", |request| {
         let asked = String::from_utf8_lossy(&request.body).contains("return_token_ids");
-        let (status, body) = if asked {
-            ("400 Bad Request", &b"{\"error\":{}}"[..])
-        } else {
-            ("200 OK", &br#"{"choices":[{"index":0,"message":{"content":"a"},"finish_reason":"stop"}]}"#[..])
+        let whole = br#"{"choices":[{"index":0,"message":{},"finish_reason":"stop"}]}"#;
+        let (status, body) = match asked {
+            true => ("400 Bad Request", &b"{\"error\":{}}"[..]),
+            false => ("200 OK", &whole[..]),
         };
         vec![Step::reply(status, "application/json", body)]
     })
@@ -144,16 +144,15 @@ async fn a_store_that_takes_nothing_more_is_an_error_not_an_unrecorded_success()
     .await;
     let world = World::start(upstream.address).await;
     assert_eq!(post(world.data, PATH, "{}").await.status, 200);
-    let lock = rename_call_table(&world.store());
+    break_store(&world.store());
     let reply = post(world.data, PATH, "{}").await;
     assert_eq!(reply.status, 503, "{}", reply.text());
     assert_eq!(reply.json()["error"]["type"], "recorder_error");
-    drop(lock);
     world.stop().await;
 }
 
 /// Breaks the store under the writer: every later insert fails, as on a damaged disk.
-fn rename_call_table(store: &std::path::Path) {
+fn break_store(store: &std::path::Path) {
     let broken = std::process::Command::new("sqlite3")
         .arg(store)
         .arg("ALTER TABLE call RENAME TO moved")

@@ -1,7 +1,11 @@
 //! The one integration binary. A file a subject; `tidy` checks that none is forgotten.
+#![forbid(unsafe_code)]
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod disconnect;
+mod docs;
 mod faults;
 mod tags;
 mod tidy;
 mod transparency;
+mod walk;

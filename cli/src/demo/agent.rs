@@ -13,24 +13,24 @@ const TURN_TOKENS_MAX: u32 = 24;
 
 /// What an agent is told.
 #[derive(Debug)]
-pub struct Episode {
-    pub id: String,
-    pub group: String,
-    pub secret: i64,
-    pub proxy: String,
+pub(crate) struct Episode {
+    pub(crate) id: String,
+    pub(crate) group: String,
+    pub(crate) secret: i64,
+    pub(crate) proxy: String,
 }
 
 /// A game that was played.
 #[derive(Debug)]
-pub struct Played {
-    pub episode: Episode,
-    pub calls: u64,
-    pub reward: f64,
-    pub found: bool,
+pub(crate) struct Played {
+    pub(crate) episode: Episode,
+    pub(crate) calls: u64,
+    pub(crate) reward: f64,
+    pub(crate) found: bool,
 }
 
 /// Plays one episode.
-pub async fn play(http: &Http, episode: Episode) -> Result<Played, Failure> {
+pub(crate) async fn play(http: &Http, episode: Episode) -> Result<Played, Failure> {
     let mut game = Game::new(episode.secret);
     let mut messages = vec![json!({ "role": "user", "content": Game::prompt() })];
     let mut calls = 0;

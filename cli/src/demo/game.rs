@@ -1,15 +1,15 @@
 //! The guessing game: find a secret number with a few guesses.
 
 /// The largest secret.
-pub const HIGH: i64 = 7;
+pub(crate) const HIGH: i64 = 7;
 /// Guesses of one game.
-pub const GUESSES: u32 = 3;
+pub(crate) const GUESSES: u32 = 3;
 /// Credit for a guess that agrees with what was said before, when the secret was not found.
 const CREDIT: f64 = 0.1;
 
 /// A game under way.
 #[derive(Debug)]
-pub struct Game {
+pub(crate) struct Game {
     secret: i64,
     guesses_left: u32,
     /// What the answers so far leave open, both ends included.
@@ -20,17 +20,17 @@ pub struct Game {
 
 impl Game {
     /// A new game.
-    pub fn new(secret: i64) -> Self {
+    pub(crate) fn new(secret: i64) -> Self {
         Self { secret, guesses_left: GUESSES, open: (1, HIGH), sensible: 0, found: false }
     }
 
     /// The words that start it.
-    pub fn prompt() -> String {
+    pub(crate) fn prompt() -> String {
         format!("Find the secret number from 1 to {HIGH}. You have {GUESSES} guesses.")
     }
 
     /// Takes a guess and answers it.
-    pub fn guess(&mut self, number: i64) -> &'static str {
+    pub(crate) fn guess(&mut self, number: i64) -> &'static str {
         self.guesses_left = self.guesses_left.saturating_sub(1);
         self.sensible += u32::from((self.open.0..=self.open.1).contains(&number));
         if number == self.secret {
@@ -50,17 +50,17 @@ impl Game {
     }
 
     /// Whether nothing more can happen.
-    pub fn over(&self) -> bool {
+    pub(crate) fn over(&self) -> bool {
         self.found || self.guesses_left == 0
     }
 
     /// Whether the secret was found.
-    pub fn found(&self) -> bool {
+    pub(crate) fn found(&self) -> bool {
         self.found
     }
 
     /// One if found, else a little for sensible guesses.
-    pub fn reward(&self) -> f64 {
+    pub(crate) fn reward(&self) -> f64 {
         if self.found { 1.0 } else { CREDIT * f64::from(self.sensible) }
     }
 }

@@ -1,0 +1,184 @@
+//! What is written comes back.
+
+use bytes::Bytes;
+use episode::{
+    Begun, CallId, Choice, Ended, EpisodeId, Outcome, Reward, RewardScope, Route, Tag, TagSource,
+    TokenCounts, VersionSpan,
+};
+use tempfile::TempDir;
+use uuid::Uuid;
+
+use crate::{CommitError, Durability, Selection, Snapshot, Store, Writer};
+
+fn tag(episode: &str, attempt: u32) -> Tag {
+    Tag {
+        episode: episode.parse().unwrap(),
+        attempt,
+        group: Some("g".parse().unwrap()),
+        task: None,
+        labels: vec![("split".into(), "train".into())],
+        source: TagSource::Path,
+    }
+}
+
+fn begun(episode: &str, at: i64) -> Begun {
+    Begun {
+        call_id: CallId(Uuid::now_v7()),
+        tag: tag(episode, 0),
+        started_at: at,
+        method: "POST".into(),
+        path: "/v1/chat/completions?x=1".into(),
+        route: Route::Chat,
+        model: Some("m".into()),
+        request: Bytes::from(vec![0, 255, 10, 13]),
+        sampling: Some(r#"{"temperature":0.5}"#.into()),
+    }
+}
+
+fn ended(call_id: CallId) -> Ended {
+    let choice = |index, ids: Option<Vec<u32>>, logprobs| Choice {
+        index,
+        prompt_index: index,
+        token_ids: ids,
+        logprobs,
+        finish_reason: Some("stop".into()),
+        stop_reason: None,
+        versions: vec![VersionSpan { version: "a\"b".into(), start: 0, end: 2 }],
+    };
+    Ended {
+        call_id,
+        ended_at: 20,
+        first_byte_at: Some(15),
+        status: Some(200),
+        outcome: Outcome::Complete,
+        error: None,
+        reply: Bytes::from("data: [DONE]\n\n".repeat(50)),
+        model: Some("m".into()),
+        prompts: vec![vec![1, 2, u32::MAX], vec![]],
+        choices: vec![
+            choice(0, Some(vec![7, 8]), vec![-0.5, -1.19e-7]),
+            choice(1, None, Vec::new()),
+        ],
+        usage: TokenCounts { prompt: Some(3), completion: None },
+        logprob_kind: "processed".into(),
+    }
+}
+
+async fn open() -> (TempDir, Store, Writer) {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a.db");
+    let (store, writer) = Store::open(&path, Durability::Power).await.unwrap();
+    (folder, store, writer)
+}
+
+fn id(name: &str) -> EpisodeId {
+    name.parse().unwrap()
+}
+
+#[tokio::test]
+async fn calls_come_back_as_they_were_seen() {
+    let (_folder, store, writer) = open().await;
+    let (first, second) = (begun("a", 10), begun("a", 11));
+    let end = ended(first.call_id);
+    store.begin(first.clone()).await.done().await.unwrap();
+    store.begin(second.clone()).await.done().await.unwrap();
+    store.end(end.clone()).await.done().await.unwrap();
+    let mut snapshot = store.snapshot().await.unwrap();
+    let episodes = snapshot.episodes(&Selection::default()).await.unwrap();
+    let calls = snapshot.calls(&episodes[0]).await.unwrap();
+    assert_eq!(calls[0].begun, first);
+    assert_eq!(calls[0].ended.as_ref(), Some(&end));
+    assert_eq!(calls[1].begun, second);
+    assert_eq!(calls[1].ended, None, "a call without an end is a visible hole");
+    drop((store, snapshot));
+    writer.finish().await;
+}
+
+#[tokio::test]
+async fn a_snapshot_does_not_see_what_comes_later() {
+    let (_folder, store, _writer) = open().await;
+    store.begin(begun("a", 1)).await.done().await.unwrap();
+    let mut before = store.snapshot().await.unwrap();
+    store.begin(begun("b", 2)).await.done().await.unwrap();
+    assert_eq!(before.episodes(&Selection::default()).await.unwrap().len(), 1);
+    let mut after = store.snapshot().await.unwrap();
+    let only = Selection { episode: Some(id("b")), ..Selection::default() };
+    assert_eq!(after.episodes(&only).await.unwrap().len(), 1);
+    assert_eq!(after.summaries(&Selection::default()).await.unwrap().len(), 2);
+}
+
+#[tokio::test]
+async fn many_at_once_are_grouped_and_none_is_lost() {
+    let (_folder, store, writer) = open().await;
+    let mut waiting = Vec::new();
+    for n in 0..500 {
+        let store = store.clone();
+        waiting.push(tokio::spawn(async move {
+            let begun = begun(&format!("e{}", n % 7), n);
+            let end = ended(begun.call_id);
+            let (begin, end) = (store.begin(begun).await, store.end(end).await);
+            begin.done().await.unwrap();
+            end.done().await.unwrap();
+        }));
+    }
+    for task in waiting {
+        task.await.unwrap();
+    }
+    let mut snapshot = store.snapshot().await.unwrap();
+    let summaries = snapshot.summaries(&Selection::default()).await.unwrap();
+    assert_eq!(summaries.iter().map(|s| s.calls).sum::<u64>(), 500);
+    assert_eq!(summaries.iter().map(|s| s.with_ids).sum::<u64>(), 500);
+    assert_eq!(summaries.iter().map(|s| s.incomplete).sum::<u64>(), 0);
+    drop((store, snapshot));
+    writer.finish().await;
+}
+
+#[tokio::test]
+async fn one_bad_record_costs_only_itself() {
+    let (_folder, store, _writer) = open().await;
+    let good = begun("a", 1);
+    let twice = store.begin(good.clone()).await;
+    let again = store.begin(good).await;
+    let other = store.begin(begun("a", 2)).await;
+    assert!(twice.done().await.is_ok());
+    assert!(matches!(again.done().await, Err(CommitError::Database(_))));
+    assert!(other.done().await.is_ok());
+    let lost = store.end(ended(CallId(Uuid::now_v7()))).await.done().await;
+    assert!(lost.is_err(), "an end without a beginning is not a success");
+}
+
+#[tokio::test]
+async fn closed_episodes_refuse_and_rewards_keep_their_history() {
+    let (_folder, store, _writer) = open().await;
+    store.announce(tag("a", 1), 5).await.unwrap();
+    let reward = |value| Reward {
+        scope: RewardScope::Episode,
+        name: "reward".into(),
+        value,
+        source: "test".into(),
+        at: 6,
+    };
+    for value in [Some(1.0), None] {
+        store.reward((id("a"), 1), reward(value)).await.unwrap();
+    }
+    let unknown = store.reward((id("a"), 0), reward(None)).await;
+    assert!(matches!(unknown, Err(CommitError::Unknown(..))));
+    store.close((id("a"), 1), 7, Some("failed".into())).await.unwrap();
+    store.close((id("a"), 1), 9, Some("completed".into())).await.unwrap();
+    let late = Begun { tag: tag("a", 1), ..begun("a", 8) };
+    assert!(matches!(store.begin(late).await.done().await, Err(CommitError::Closed(_, 1))));
+    let mut snapshot = store.snapshot().await.unwrap();
+    let summary = snapshot.summaries(&Selection::default()).await.unwrap().remove(0);
+    assert_eq!(summary.episode.closed_at, Some(7));
+    assert_eq!(summary.episode.status.as_deref(), Some("failed"));
+    assert_eq!((summary.calls, summary.incomplete, summary.reward), (1, 1, None));
+    let rewards = snapshot.rewards(&summary.episode).await.unwrap();
+    assert_eq!(rewards, [reward(Some(1.0)), reward(None)]);
+}
+
+#[tokio::test]
+async fn reading_what_is_not_there_says_so() {
+    let folder = tempfile::tempdir().unwrap();
+    let error = Snapshot::open(&folder.path().join("none.db")).await.unwrap_err();
+    assert!(error.to_string().contains("there is no store at"), "{error}");
+}

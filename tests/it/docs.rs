@@ -1,0 +1,53 @@
+//! What the documents say is what there is.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+fn read(name: &str) -> String {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+    std::fs::read_to_string(root.join(name)).unwrap_or_else(|e| panic!("{name}: {e}"))
+}
+
+/// The views of the migrations with their columns, read out of an empty store.
+fn views() -> Vec<(String, Vec<String>)> {
+    let sql = read("migrations/0001_calls.sql");
+    let query = "SELECT m.name, group_concat(i.name) FROM sqlite_schema m \
+                 JOIN pragma_table_info(m.name) i WHERE m.type = 'view' GROUP BY m.name";
+    let out = std::process::Command::new("sqlite3")
+        .args([":memory:", &sql, query])
+        .output()
+        .expect("sqlite3 is installed");
+    let text = String::from_utf8(out.stdout).unwrap();
+    let view = |line: &str| {
+        let (name, columns) = line.split_once('|').unwrap();
+        (name.to_owned(), columns.split(',').map(str::to_owned).collect())
+    };
+    text.lines().map(view).collect()
+}
+
+#[test]
+fn every_column_of_every_view_is_documented() {
+    let schema = read("docs/schema.md");
+    let words: BTreeSet<_> =
+        schema.split(|c: char| !c.is_ascii_alphanumeric() && c != '_').collect();
+    let views = views();
+    assert_eq!(views.len(), 4);
+    for (view, columns) in views {
+        assert!(schema.contains(&format!("`{view}`")), "{view} is not documented");
+        let missing: Vec<_> = columns.iter().filter(|c| !words.contains(c.as_str())).collect();
+        assert!(missing.is_empty(), "{view}: {missing:?} are not documented");
+    }
+}
+
+#[test]
+fn the_walk_of_a_call_and_of_an_export_fit_one_screen() {
+    for (file, start) in [
+        ("proxy/src/serve.rs", "async fn call("),
+        ("exporter/src/export.rs", "pub async fn export("),
+    ] {
+        let text = read(file);
+        let walk = &text[text.find(start).unwrap()..];
+        let lines = walk.lines().position(|line| line == "}").unwrap() + 1;
+        assert!(lines <= 40, "{file}: the walk takes {lines} lines");
+    }
+}

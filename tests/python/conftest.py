@@ -1,0 +1,39 @@
+"""Fixtures, and what a failing test shows of its processes."""
+
+import os
+
+# Before anything imports `datasets` or opens a connection.
+os.environ |= {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"}
+os.environ |= {"NO_PROXY": "127.0.0.1", "no_proxy": "127.0.0.1"}
+
+import pytest  # noqa: E402
+
+import harness  # noqa: E402
+import played as session  # noqa: E402
+
+STDERR_CHARS_MAX = 20_000
+
+
+@pytest.fixture(scope="session")
+def world(tmp_path_factory):
+    """One engine, tap and proxy for all tests that only talk."""
+    with harness.world(tmp_path_factory.mktemp("world")) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def played(tmp_path_factory):
+    """A world of its own in which everything was played, rewarded, closed and exported."""
+    with harness.world(tmp_path_factory.mktemp("played")) as running:
+        yield session.play(running)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item, call):
+    """Shows the stderr of every process that a failed test could have met."""
+    report = yield
+    if report.failed:
+        for process in harness.started:
+            said = process.stderr[-STDERR_CHARS_MAX:] or "(nothing)"
+            report.sections.append((f"stderr of rolltape {' '.join(process.arguments)}", said))
+    return report

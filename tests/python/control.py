@@ -1,0 +1,33 @@
+"""The control listener, as a harness in Python would call it."""
+
+import json
+import urllib.error
+import urllib.request
+
+from harness import text
+
+
+def post(proxy, path, body):
+    """Posts JSON to the control listener; gives status and reply."""
+    request = urllib.request.Request(
+        f"http://{text(proxy.control)}{path}",
+        data=json.dumps(body).encode(),
+        headers={"content-type": "application/json"},
+    )
+    try:
+        with urllib.request.urlopen(request, timeout=10) as reply:
+            return reply.status, json.load(reply)
+    except urllib.error.HTTPError as error:
+        return error.code, json.load(error)
+
+
+def reward(proxy, episode, value, **more):
+    """Gives an episode a reward."""
+    status, reply = post(proxy, f"/episodes/{episode}/rewards", {"value": value, **more})
+    assert status == 200, reply
+
+
+def close(proxy, episode):
+    """Closes an episode."""
+    status, reply = post(proxy, f"/episodes/{episode}/close", {})
+    assert status == 200, reply

@@ -1,0 +1,192 @@
+"""Processes under test: found, started, waited for, stopped."""
+
+import os
+import signal
+import socket
+import subprocess
+import time
+import urllib.error
+import urllib.request
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from tap import Tap
+
+ROOT = Path(__file__).resolve().parents[2]
+MODEL = ROOT / "engine" / "models" / "tiny"
+OURS = ("ROLLTAPE_", "OPENAI_", "ANTHROPIC_")
+READY_WAIT_S = 20
+STOP_WAIT_S = 25
+COMMAND_WAIT_S = 30
+
+started = []
+"""Every process of the current test, for the report of a failure."""
+
+
+def binary():
+    """The rolltape to test: ROLLTAPE_BIN, else the newest build of this checkout's own."""
+    named = os.environ.get("ROLLTAPE_BIN")
+    built = [ROOT / "target" / kind / "rolltape" for kind in ("release", "debug")]
+    for path in [Path(named)] if named else built:
+        if path.is_file():
+            return str(path.resolve())
+    raise FileNotFoundError("no rolltape binary: run `cargo build --release` or set ROLLTAPE_BIN")
+
+
+def environment(**changes):
+    """This process's environment without what would steer rolltape or a client."""
+    kept = {key: value for key, value in os.environ.items() if not key.startswith(OURS)}
+    return kept | changes
+
+
+def free_addresses(count):
+    """Free addresses of this machine, all different."""
+    with ExitStack() as held:
+        sockets = [held.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
+        return [s.getsockname() for s in sockets]
+
+
+def text(address):
+    """HOST:PORT."""
+    return f"{address[0]}:{address[1]}"
+
+
+class Process:
+    """A running rolltape; what it says on stderr is kept in `folder`."""
+
+    def __init__(self, *arguments, folder, env=None, stdout=None):
+        self.arguments = [str(a) for a in arguments]
+        self._log = folder / f"{self.arguments[0]}-{len(started)}.stderr"
+        with self._log.open("wb") as log:
+            self.child = subprocess.Popen(
+                [binary(), *self.arguments],
+                cwd=folder,
+                env=env or environment(),
+                stdin=subprocess.DEVNULL,
+                stdout=stdout or subprocess.DEVNULL,
+                stderr=log,
+            )
+        started.append(self)
+
+    @property
+    def stderr(self):
+        """What it said on stderr so far."""
+        return self._log.read_text(errors="replace")
+
+    def await_answer(self, url):
+        """Waits until `url` answers."""
+        until = time.monotonic() + READY_WAIT_S
+        while time.monotonic() < until:
+            assert self.child.poll() is None, f"ended early:\n{self.stderr}"
+            try:
+                with urllib.request.urlopen(url, timeout=5):
+                    return
+            except (urllib.error.URLError, ConnectionError, TimeoutError):
+                time.sleep(0.02)
+        raise TimeoutError(f"no answer from {url}:\n{self.stderr}")
+
+    def stop(self, number=signal.SIGTERM):
+        """Asks it to stop and gives its exit code."""
+        if self.child.poll() is None:
+            self.child.send_signal(number)
+        try:
+            return self.child.wait(STOP_WAIT_S)
+        finally:
+            self.kill()
+
+    def kill(self):
+        """Makes sure that it is gone."""
+        if self.child.poll() is None:
+            self.child.kill()
+            self.child.wait()
+
+
+def command(*arguments, folder, **options):
+    """Runs a rolltape command to its end."""
+    options.setdefault("env", environment())
+    return subprocess.run(
+        [binary(), *map(str, arguments)],
+        cwd=folder,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=COMMAND_WAIT_S,
+        **options,
+    )
+
+
+def done(*arguments, folder):
+    """Runs a command that must succeed and gives its stdout."""
+    ended = command(*arguments, folder=folder)
+    assert ended.returncode == 0, f"{arguments}: {ended.returncode}\n{ended.stderr}"
+    return ended.stdout
+
+
+@contextmanager
+def engine(folder):
+    """The inference backend alone, with the tiny model; gives its address."""
+    (address,) = free_addresses(1)
+    process = Process("engine", "--model", MODEL, "--listen", text(address), folder=folder)
+    try:
+        process.await_answer(f"http://{text(address)}/health")
+        yield address
+        assert process.stop() == 0, process.stderr
+    finally:
+        process.kill()
+
+
+@dataclass
+class Proxy:
+    """A serving rolltape."""
+
+    data: tuple[str, int]
+    control: tuple[str, int]
+    store: Path
+    folder: Path
+    process: Process
+
+    def base_url(self, episode=None):
+        """The base URL for an agent, tagged by path if an episode is given."""
+        tag = f"/e/{episode}" if episode else ""
+        return f"http://{text(self.data)}{tag}/v1"
+
+    def command(self, *arguments):
+        """Runs a command on the store that this one writes to; it must succeed."""
+        return done(*arguments, "--store", self.store, folder=self.folder)
+
+
+@contextmanager
+def serve(folder, *arguments):
+    """`rolltape serve` on free ports with a store in `folder`."""
+    data, control = free_addresses(2)
+    store = folder / "recorded.db"
+    where = ("--listen", text(data), "--control", text(control), "--store", store)
+    process = Process("serve", *arguments, *where, folder=folder)
+    try:
+        process.await_answer(f"http://{text(control)}/health")
+        yield Proxy(data, control, store, folder, process)
+        assert process.stop() == 0, process.stderr
+    finally:
+        process.kill()
+
+
+@dataclass
+class World:
+    """An engine, a tap on its line, and a proxy in front."""
+
+    engine: tuple[str, int]
+    tap: Tap
+    proxy: Proxy
+
+
+@contextmanager
+def world(folder):
+    """The whole chain: agent -> proxy -> tap -> engine."""
+    with engine(folder) as backend:
+        tap = Tap(backend)
+        try:
+            with serve(folder, "--upstream", tap.url, "--dialect", "rolltape") as proxy:
+                yield World(backend, tap, proxy)
+        finally:
+            tap.stop()

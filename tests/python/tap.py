@@ -1,0 +1,117 @@
+"""A tap on the line between rolltape and its upstream.
+
+It copies bytes both ways as they arrive and keeps them. HTTP is read out of what it kept only
+when a test asks, so nothing that it does can change what either side sees.
+"""
+
+import socket
+import threading
+from dataclasses import dataclass
+
+import http1
+
+GENERATION_PATHS = ("/v1/chat/completions", "/v1/completions")
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """One request and its reply as they went over the tap."""
+
+    request: http1.Message
+    reply: http1.Message
+
+    @property
+    def generates(self):
+        """Whether tokens were asked for."""
+        return self.request.method == "POST" and self.request.path in GENERATION_PATHS
+
+
+class _Line:
+    """One relayed connection and every byte that passed."""
+
+    def __init__(self, agent, upstream):
+        self.sides = (agent, upstream)
+        self.sent, self.received = bytearray(), bytearray()
+        for side in self.sides:
+            side.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        for source, target, kept in ((agent, upstream, self.sent), (upstream, agent, self.received)):
+            threading.Thread(target=_copy, args=(source, target, kept), daemon=True).start()
+
+    def exchanges(self):
+        """The exchanges so far; a reply that has not begun yet is left out."""
+        sent, received = bytes(self.sent), bytes(self.received)
+        asked = answered = 0
+        while found := http1.read(sent, asked):
+            request, asked = found
+            reply = http1.read(received, answered, bodiless=request.method == "HEAD")
+            if reply is None:
+                return
+            answered = reply[1]
+            yield Exchange(request, reply[0])
+
+    def close(self):
+        for side in self.sides:
+            _quietly(side.shutdown, socket.SHUT_RDWR)
+            side.close()
+
+
+def _copy(source, target, kept):
+    """Copies until one side ends; each piece is kept before it is passed on."""
+    try:
+        while piece := source.recv(1 << 16):
+            kept += piece
+            target.sendall(piece)
+    except OSError:
+        _quietly(source.shutdown, socket.SHUT_RDWR)
+    _quietly(target.shutdown, socket.SHUT_WR)
+
+
+def _quietly(act, *arguments):
+    try:
+        act(*arguments)
+    except OSError:
+        pass  # the other side was faster
+
+
+class Tap:
+    """Listens on a free port in front of `upstream`, a (host, port)."""
+
+    def __init__(self, upstream):
+        self._upstream = upstream
+        self._lines = []
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.address = self._listener.getsockname()
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    @property
+    def url(self):
+        """Where rolltape is to find its upstream."""
+        return f"http://{self.address[0]}:{self.address[1]}"
+
+    def _accept(self):
+        while True:
+            try:
+                agent, _ = self._listener.accept()
+            except OSError:
+                return  # stopped
+            try:
+                upstream = socket.create_connection(self._upstream)
+            except OSError:
+                agent.close()
+                continue
+            self._lines.append(_Line(agent, upstream))
+
+    def exchanges(self):
+        """Every exchange so far, connection by connection."""
+        return [exchange for line in self._lines for exchange in line.exchanges()]
+
+    def generations(self):
+        """The exchanges that asked for tokens."""
+        return [exchange for exchange in self.exchanges() if exchange.generates]
+
+    def stop(self):
+        """Ends the listener and every connection."""
+        _quietly(self._listener.shutdown, socket.SHUT_RDWR)
+        self._listener.close()
+        for line in self._lines:
+            line.close()
