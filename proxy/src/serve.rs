@@ -4,7 +4,7 @@ use std::convert::Infallible;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use episode::{Begun, CallId, Route};
+use episode::{Begun, CallId};
 use hyper::body::Incoming;
 use hyper::http::request::Parts;
 use hyper::{Request, Response};
@@ -66,11 +66,11 @@ pub(crate) async fn answer(
 async fn call(proxy: &Proxy, request: Request<Incoming>) -> Result<Response<ReplyBody>, Fault> {
     let started_at = now();
     let (mut head, body) = accept::read(request, proxy.config.request_bytes_max).await?;
-    let tagged = tag::tag(&path_of(&head), &mut head.headers)?;
-    let route = route_of(&head, &tagged.path);
+    let tagged = tag::tag(&head.method, &path_of(&head), &mut head.headers)?;
+    let route = tagged.route;
     let sent = wire::Request::read(&body).filter(|_| route.generates());
 
-    let begun = begun(&head, tagged, (route, sent.as_ref()), (&body, started_at));
+    let begun = begun(&head, tagged, sent.as_ref(), (&body, started_at));
     let (path, model) = (begun.path.clone(), begun.model.clone());
     let recording =
         Recording::new(begun.call_id, (route, sent.as_ref()), proxy.config.reply_bytes_max);
@@ -100,15 +100,11 @@ fn path_of(head: &Parts) -> String {
     head.uri.path_and_query().map_or("/", |path| path.as_str()).to_owned()
 }
 
-fn route_of(head: &Parts, path: &str) -> Route {
-    wire::route(head.method.as_str(), path.split('?').next().unwrap_or(path))
-}
-
 /// The record of a request.
 fn begun(
     head: &Parts,
     tagged: Tagged,
-    (route, sent): (Route, Option<&wire::Request>),
+    sent: Option<&wire::Request>,
     (body, started_at): (&Bytes, episode::Micros),
 ) -> Begun {
     Begun {
@@ -117,7 +113,7 @@ fn begun(
         started_at,
         method: head.method.as_str().to_owned(),
         path: tagged.path,
-        route,
+        route: tagged.route,
         model: sent.and_then(wire::Request::model),
         request: body.clone(),
         sampling: sent.and_then(wire::Request::sampling),

@@ -3,9 +3,9 @@
 //! `x-session-id` counts as a tag only where nothing else names the episode: some agents send
 //! one of their own, and a user who tagged the path must not be refused because of it.
 
-use episode::{EpisodeId, Tag, TagSource};
-use hyper::HeaderMap;
+use episode::{EpisodeId, Route, Tag, TagSource};
 use hyper::header::HeaderValue;
+use hyper::{HeaderMap, Method};
 use uuid::Uuid;
 
 use crate::fault::Fault;
@@ -17,16 +17,23 @@ const GROUP: &str = "x-group-id";
 const TASK: &str = "x-task-id";
 const LABEL: &str = "x-episode-tag";
 
+/// The episode of calls that nobody tagged and that sample nothing: probes and lists of models
+/// must not make an episode each.
+const UNTAGGED: &str = "untagged";
+
 /// A tag, and the path that is left for the upstream.
 #[derive(Debug)]
 pub(crate) struct Tagged {
     pub(crate) tag: Tag,
     pub(crate) path: String,
+    pub(crate) route: Route,
 }
 
 /// Reads the tag off `path` (with its query) and `headers`, and takes its headers out.
-pub(crate) fn tag(path: &str, headers: &mut HeaderMap) -> Result<Tagged, Fault> {
+pub(crate) fn tag(method: &Method, path: &str, headers: &mut HeaderMap) -> Result<Tagged, Fault> {
     let prefix = Prefix::of(path)?;
+    let bare = prefix.rest.split('?').next().unwrap_or(prefix.rest);
+    let route = wire::route(method.as_str(), bare);
     let named = text(headers, EPISODE)?;
     let (episode, source) = match (prefix.episode, named) {
         (Some(path), Some(header)) if path != header => {
@@ -34,7 +41,7 @@ pub(crate) fn tag(path: &str, headers: &mut HeaderMap) -> Result<Tagged, Fault> 
         }
         (Some(path), _) => (path.parse()?, TagSource::Path),
         (None, Some(header)) => (header.parse()?, TagSource::Header),
-        (None, None) => session_or_new(headers)?,
+        (None, None) => session_or_new(headers, route)?,
     };
     let tag = Tag {
         episode,
@@ -47,15 +54,18 @@ pub(crate) fn tag(path: &str, headers: &mut HeaderMap) -> Result<Tagged, Fault> 
     for name in [EPISODE, ATTEMPT, GROUP, TASK, LABEL] {
         headers.remove(name);
     }
-    Ok(Tagged { tag, path: prefix.rest.to_owned() })
+    Ok(Tagged { tag, path: prefix.rest.to_owned(), route })
 }
 
-fn session_or_new(headers: &mut HeaderMap) -> Result<(EpisodeId, TagSource), Fault> {
+fn session_or_new(headers: &mut HeaderMap, route: Route) -> Result<(EpisodeId, TagSource), Fault> {
     if let Some(session) = text(headers, SESSION)?.and_then(|s| s.parse().ok()) {
         headers.remove(SESSION);
         return Ok((session, TagSource::Header));
     }
-    let made_up = format!("auto-{}", Uuid::now_v7().as_simple());
+    let made_up = match route.generates() {
+        true => format!("auto-{}", Uuid::now_v7().as_simple()),
+        false => UNTAGGED.to_owned(),
+    };
     Ok((made_up.parse()?, TagSource::Auto))
 }
 
@@ -135,7 +145,7 @@ mod tests {
         for (name, value) in pairs {
             headers.append(*name, HeaderValue::from_static(value));
         }
-        let tagged = tag(path, &mut headers);
+        let tagged = tag(&Method::POST, path, &mut headers);
         if tagged.is_ok() {
             assert!(headers.keys().all(|name| !name.as_str().starts_with("x-e")));
         }
@@ -180,8 +190,14 @@ mod tests {
         assert_eq!(tagged.tag.episode.as_str(), "r");
         let tagged = read("/v1/x", &[("x-session-id", "ses_1")]).unwrap();
         assert_eq!(tagged.tag.episode.as_str(), "ses_1");
-        let tagged = read("/v1/x", &[]).unwrap();
-        assert_eq!(tagged.tag.source, TagSource::Auto);
+    }
+
+    #[test]
+    fn only_calls_that_sample_get_an_episode_of_their_own() {
+        let one = || read("/v1/chat/completions", &[]).unwrap().tag;
+        assert_eq!(one().source, TagSource::Auto);
+        assert_ne!(one().episode, one().episode);
+        assert_eq!(read("/v1/x", &[]).unwrap().tag.episode.as_str(), UNTAGGED);
     }
 
     #[test]

@@ -25,7 +25,7 @@ started = []
 
 
 def binary():
-    """The rolltape to test: ROLLTAPE_BIN, else the newest build of this checkout's own."""
+    """The rolltape to test: ROLLTAPE_BIN, else this checkout's release build, else its debug build."""
     named = os.environ.get("ROLLTAPE_BIN")
     built = [ROOT / "target" / kind / "rolltape" for kind in ("release", "debug")]
     for path in [Path(named)] if named else built:

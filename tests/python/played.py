@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 
 import control
 import reported
-from game import TOKENS_MAX, TOOL, Agent, Game
+from game import TOKENS_MAX, Agent, Game
 from harness import World
 
 GAMES = 8
@@ -27,8 +27,6 @@ class Played:
     rewards: dict[str, float | None] = field(default_factory=dict)
     """The reward that each episode must come out with."""
     parquet: str = ""
-    late: Exception | None = None
-    """What an agent met that called into a closed episode."""
 
     def client(self, episode=None, **headers):
         """An unmodified client, tagged by path or by headers."""
@@ -163,13 +161,9 @@ def reward(played):
 
 
 def close(played):
-    """Closes every episode; a later call into one is refused."""
+    """Closes every episode."""
     for number, episode in enumerate(played.agents):
         if number % 2:
             control.close(played.world.proxy, episode)
         else:
             played.world.proxy.command("close", episode)
-    try:
-        played.client("branch").chat.completions.create(model="tiny", messages=[], tools=[TOOL])
-    except openai.APIStatusError as error:
-        played.late = error

@@ -15,7 +15,7 @@ class Choice:
     logprobs: list[float] = field(default_factory=list)
     """As JSON carried them, before any rounding."""
     versions: list[int] = field(default_factory=list)
-    """Policy version of each id."""
+    """Policy version of each id; -1 where it is not a number."""
     finish_reason: str | None = None
 
     def add(self, part, prompt):
@@ -25,7 +25,7 @@ class Choice:
         self.logprobs += _logprobs(part.get("logprobs"))
         self.finish_reason = part.get("finish_reason") or self.finish_reason
         for span in part.get("weight_versions") or []:
-            self.versions += [int(span["version"])] * (span["end"] - span["start"])
+            self.versions += [_version(span["version"])] * (span["end"] - span["start"])
 
     @property
     def key(self):
@@ -68,6 +68,10 @@ def read(message):
         assert choice.prompt and choice.ids, "the upstream reported no token ids"
         assert len(choice.ids) == len(choice.logprobs) == len(choice.versions)
     return Reply(parts[0]["id"], found)
+
+
+def _version(word):
+    return int(word) if word.isdecimal() else -1
 
 
 def _logprobs(given):

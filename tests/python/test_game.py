@@ -5,7 +5,8 @@ from collections import Counter, defaultdict
 import openai
 import pytest
 
-from game import Game
+import control
+from game import Agent, Game
 from reported import bits
 
 HIDDEN = {"logprobs", "token_ids", "prompt_token_ids", "weight_versions"}
@@ -207,9 +208,16 @@ def test_verdicts_are_exact(played):
         assert (row["fidelity"], row["logprob_kind"]) == ("exact", "processed")
 
 
-def test_a_closed_episode_takes_no_more_calls(played):
-    assert isinstance(played.late, openai.ConflictError), played.late
-    assert played.late.response.headers["x-rolltape-error"] == "1"
+def test_a_closed_episode_takes_no_more_calls(world):
+    """The agent is told, and the upstream is not bothered with what nobody will record."""
+    client = openai.OpenAI(base_url=world.proxy.base_url("over"), api_key="k", max_retries=0)
+    Agent(client).ask()
+    control.close(world.proxy, "over")
+    seen = len(world.tap.generations())
+    with pytest.raises(openai.ConflictError, match="closed") as met:
+        Agent(client).ask()
+    assert met.value.response.headers["x-rolltape-error"] == "1"
+    assert len(world.tap.generations()) == seen
 
 
 def test_exports_of_one_store_are_the_same_bytes(played, tmp_path):

@@ -9,7 +9,7 @@ use template::{ChatInput, ToolCall, ToolDelta, ToolParser, prepare};
 use tokio::sync::mpsc::Receiver;
 
 use super::chat_stream::ChatEvents;
-use super::choice::{Choice, Named, StopReason, WeightVersion};
+use super::choice::{Choice, Piece, StopReason, WeightVersion, gather};
 use super::error::ApiError;
 use super::fields::Fields;
 use super::logprobs::ChatLogprobs;
@@ -274,36 +274,10 @@ struct Message {
     reasoning: (),
 }
 
-/// A choice while its outputs are gathered.
-struct Gathered {
-    choice: Choice,
-    text: String,
-    ids: Vec<u32>,
-    tokens: Vec<Named>,
-    end: Option<End>,
-}
-
-async fn whole(
-    call: &Call,
-    mut outputs: Receiver<Output>,
-) -> Result<Response<ReplyBody>, ApiError> {
+async fn whole(call: &Call, outputs: Receiver<Output>) -> Result<Response<ReplyBody>, ApiError> {
     let card = &call.state.card;
-    let new = |_| Gathered {
-        choice: Choice::new(&call.stops, &call.show),
-        text: String::new(),
-        ids: Vec::new(),
-        tokens: Vec::new(),
-        end: None,
-    };
-    let mut gathered: Vec<Gathered> = (0..call.n).map(new).collect();
-    while let Some(output) = outputs.recv().await {
-        let Some(one) = gathered.get_mut(output.index) else { continue };
-        let piece = one.choice.take(&card.tokenizer, output);
-        one.text.push_str(&piece.text);
-        one.ids.extend(piece.ids);
-        one.tokens.extend(piece.tokens);
-        one.end = piece.end.or(one.end.take());
-    }
+    let choices = (0..call.n).map(|_| Choice::new(&call.stops, &call.show)).collect();
+    let gathered = gather(choices, &card.tokenizer, outputs).await;
     let sampled = gathered.iter().map(|one| one.ids.len()).sum();
     let choices = gathered.into_iter().enumerate().map(|(index, one)| finished(call, index, one));
     let usage = Usage::new(call.prompt.len(), sampled);
@@ -325,7 +299,7 @@ async fn whole(
     }))
 }
 
-fn finished(call: &Call, index: usize, one: Gathered) -> Result<ReplyChoice, ApiError> {
+fn finished(call: &Call, index: usize, one: Piece) -> Result<ReplyChoice, ApiError> {
     let end = one.end.filter(|end| end.finish != Finish::Failed).ok_or_else(ApiError::internal)?;
     let mut speech = Speech::new(call.tools);
     let delta = speech.take(one.text, true);

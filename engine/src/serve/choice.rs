@@ -2,6 +2,7 @@
 
 use serde::Serialize;
 use template::{Detokenizer, TokenNames, Tokenizer};
+use tokio::sync::mpsc::Receiver;
 
 use super::request::Show;
 use crate::sample::Sampled;
@@ -33,6 +34,26 @@ pub(super) struct Piece {
     /// Empty unless logprobs are shown.
     pub(super) tokens: Vec<Named>,
     pub(super) end: Option<End>,
+}
+
+/// What each choice of a reply adds up to.
+pub(super) async fn gather(
+    mut choices: Vec<Choice>,
+    tokenizer: &Tokenizer,
+    mut outputs: Receiver<Output>,
+) -> Vec<Piece> {
+    let mut whole = vec![Piece::default(); choices.len()];
+    while let Some(output) = outputs.recv().await {
+        let index = output.index;
+        let Some(choice) = choices.get_mut(index) else { continue };
+        let piece = choice.take(tokenizer, output);
+        let sum = &mut whole[index];
+        sum.text.push_str(&piece.text);
+        sum.ids.extend(piece.ids);
+        sum.tokens.extend(piece.tokens);
+        sum.end = piece.end.or(sum.end.take());
+    }
+    whole
 }
 
 /// What ended a reply, where it was not the end-of-sequence token.

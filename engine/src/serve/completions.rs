@@ -8,7 +8,7 @@ use serde_json::Value;
 use tokio::sync::mpsc::Receiver;
 
 use super::chat::check_length;
-use super::choice::{Choice, Named, StopReason, WeightVersion};
+use super::choice::{Choice, Piece, StopReason, WeightVersion, gather};
 use super::completions_stream::TextEvents;
 use super::error::ApiError;
 use super::fields::{Fields, token_ids};
@@ -19,7 +19,7 @@ use super::sse::EventStream;
 use super::submit::{Prompt, State};
 use super::usage::Usage;
 use crate::Card;
-use crate::sequence::{End, Finish, Output};
+use crate::sequence::{Finish, Output};
 
 /// Tokens of a reply when the request does not say (vLLM's default).
 const DEFAULT_MAX_TOKENS: usize = 16;
@@ -143,36 +143,10 @@ struct ReplyChoice<'a> {
     weight_versions: Option<Vec<WeightVersion>>,
 }
 
-/// A choice while its outputs are gathered.
-struct Gathered {
-    choice: Choice,
-    text: String,
-    ids: Vec<u32>,
-    tokens: Vec<Named>,
-    end: Option<End>,
-}
-
-async fn whole(
-    call: &Call,
-    mut outputs: Receiver<Output>,
-) -> Result<Response<ReplyBody>, ApiError> {
+async fn whole(call: &Call, outputs: Receiver<Output>) -> Result<Response<ReplyBody>, ApiError> {
     let card = &call.state.card;
-    let new = |choice| Gathered {
-        choice,
-        text: String::new(),
-        ids: Vec::new(),
-        tokens: Vec::new(),
-        end: None,
-    };
-    let mut gathered: Vec<Gathered> = call.choices().into_iter().map(new).collect();
-    while let Some(output) = outputs.recv().await {
-        let Some(one) = gathered.get_mut(output.index) else { continue };
-        let piece = one.choice.take(&card.tokenizer, output);
-        one.text.push_str(&piece.text);
-        one.ids.extend(piece.ids);
-        one.tokens.extend(piece.tokens);
-        one.end = piece.end.or(one.end.take());
-    }
+    let choices = call.choices();
+    let gathered = gather(choices, &card.tokenizer, outputs).await;
     let sampled = gathered.iter().map(|one| one.ids.len()).sum();
     let choices = gathered.into_iter().enumerate().map(|(index, one)| finished(call, index, one));
     Ok(json_reply(&Reply {
@@ -190,7 +164,7 @@ async fn whole(
     }))
 }
 
-fn finished(call: &Call, index: usize, one: Gathered) -> Result<ReplyChoice<'_>, ApiError> {
+fn finished(call: &Call, index: usize, one: Piece) -> Result<ReplyChoice<'_>, ApiError> {
     let end = one.end.filter(|end| end.finish != Finish::Failed).ok_or_else(ApiError::internal)?;
     let show = &call.show;
     Ok(ReplyChoice {

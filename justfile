@@ -1,0 +1,41 @@
+# The steps are in .ci/run, so that no check exists only in CI. `just check` runs all of them.
+
+# all checks, as CI runs them
+check:
+    .ci/run
+
+# what the checks need: sqlite3, cargo-deny
+install:
+    .ci/run install
+
+# formatting
+fmt:
+    .ci/run fmt
+
+# clippy, warnings are errors
+lint:
+    .ci/run lint
+
+# rustdoc, warnings are errors
+doc:
+    .ci/run doc
+
+# licences, duplicates and sources of dependencies
+deny:
+    .ci/run deny
+
+# all Rust tests
+test:
+    .ci/run test
+
+# the release binary
+build:
+    .ci/run build
+
+# the README's first command, into a temporary folder
+demo:
+    .ci/run demo
+
+# the Python tests against the release binary
+python:
+    .ci/run python

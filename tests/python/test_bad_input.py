@@ -1,0 +1,252 @@
+"""What a user gets wrong is answered by one sentence and an exit code, never by a trace."""
+
+import json
+import re
+import shutil
+import socket
+import sqlite3
+import sys
+
+import openai
+import pytest
+
+import control
+import harness
+from harness import MODEL, command
+
+FAILED, USAGE = 1, 2
+# What a user should never meet.
+INNARDS = re.compile(r"panicked|RUST_BACKTRACE|Traceback|stack backtrace|Error \{|Some\(|Os \{")
+
+
+def told(ended, code):
+    """The sentence of a failure: one line, and perhaps one more that says what to do."""
+    assert ended.returncode == code, ended.stderr
+    assert ended.stdout == ""
+    assert not INNARDS.search(ended.stderr), ended.stderr
+    if code == USAGE:
+        assert ended.stderr.startswith("error: ") and "Usage: rolltape" in ended.stderr
+        return ended.stderr
+    sentence, *hint = ended.stderr.splitlines()
+    assert sentence.startswith("rolltape: "), ended.stderr
+    assert len(hint) <= 1 and all(line.startswith("  ") for line in hint), ended.stderr
+    return sentence
+
+
+@pytest.fixture
+def store(tmp_path):
+    """A store without an episode, as a serving rolltape leaves it."""
+    with harness.serve(tmp_path, "--upstream", "http://127.0.0.1:9") as proxy:
+        path = proxy.store
+    return path
+
+
+@pytest.mark.parametrize("option", ["--listen", "--control"])
+def test_a_port_in_use(tmp_path, option):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        taken_at = harness.text(taken.getsockname())
+        free = {"--listen": "127.0.0.1:0", "--control": "127.0.0.1:0"} | {option: taken_at}
+        where = [word for pair in free.items() for word in pair]
+        ended = command("serve", "--model", MODEL, *where, folder=tmp_path)
+    sentence = told(ended, FAILED)
+    assert taken_at in sentence and option in ended.stderr
+    assert list(tmp_path.glob("*.db")) == [], "nothing is touched before everything is checked"
+
+
+def test_a_port_in_use_by_the_engine(tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        taken_at = harness.text(taken.getsockname())
+        ended = command("engine", "--model", MODEL, "--listen", taken_at, folder=tmp_path)
+    assert taken_at in told(ended, FAILED)
+
+
+@pytest.mark.parametrize(
+    "before", [["engine"], ["serve", "--control", "127.0.0.1:0"], ["run"]], ids=lambda b: b[0]
+)
+def test_a_missing_model_folder(tmp_path, before):
+    listen = [] if before == ["run"] else ["--listen", "127.0.0.1:0"]
+    after = ["--", "true"] if before == ["run"] else []
+    ended = command(*before, *listen, "--model", "nowhere", *after, folder=tmp_path)
+    assert "nowhere" in told(ended, FAILED)
+    assert list(tmp_path.glob("*.db")) == []
+
+
+@pytest.mark.parametrize("name", ["config.json", "tokenizer.json", "model.safetensors"])
+@pytest.mark.parametrize("harm", ["gone", "cut"])
+def test_a_broken_model_folder(tmp_path, name, harm):
+    folder = tmp_path / "model"
+    shutil.copytree(MODEL, folder, ignore=shutil.ignore_patterns("*.py", "*.md"))
+    whole = (folder / name).read_bytes()
+    (folder / name).unlink()
+    if harm == "cut":
+        (folder / name).write_bytes(whole[: len(whole) // 2])
+    ended = command("engine", "--model", folder, "--listen", "127.0.0.1:0", folder=tmp_path)
+    sentence = told(ended, FAILED)
+    assert name in sentence or (name, harm) == ("model.safetensors", "gone")
+
+
+@pytest.mark.parametrize("reader", ["export", "episodes", "show", "reward", "close", "serve"])
+def test_a_store_of_a_newer_version(tmp_path, store, reader):
+    with sqlite3.connect(store) as connection:
+        connection.execute(
+            "INSERT INTO _sqlx_migrations SELECT version + 1000, description, installed_on,"
+            " success, checksum, execution_time FROM _sqlx_migrations"
+        )
+    connection.close()
+    arguments = {
+        "export": ["--out", tmp_path / "out"],
+        "show": ["e"],
+        "reward": ["e", "1"],
+        "close": ["e"],
+        "serve": ["--upstream", "http://127.0.0.1:9", "--listen", "127.0.0.1:0"]
+        + ["--control", "127.0.0.1:0"],
+    }
+    ended = command(reader, *arguments.get(reader, []), "--store", store, folder=tmp_path)
+    told(ended, FAILED)
+    assert "newer" in ended.stderr and "rolltape" in ended.stderr
+
+
+def test_an_empty_export(tmp_path, store):
+    ended = command("export", "--store", store, "--out", tmp_path / "out", folder=tmp_path)
+    assert "nothing to export" in told(ended, FAILED)
+    assert not (tmp_path / "out" / "trajectories.parquet").exists()
+
+
+@pytest.mark.parametrize("reader", ["export", "episodes", "show", "reward", "close"])
+def test_a_store_that_is_not_there(tmp_path, reader):
+    more = {"export": ["--out", "out"], "show": ["e"], "reward": ["e", "1"], "close": ["e"]}
+    ended = command(reader, *more.get(reader, []), "--store", "gone.db", folder=tmp_path)
+    assert "gone.db" in told(ended, FAILED)
+    assert list(tmp_path.iterdir()) == [], "a reader makes no store"
+
+
+@pytest.mark.parametrize("reader", ["export", "serve"])
+def test_a_store_that_is_something_else(tmp_path, reader):
+    other = tmp_path / "notes.db"
+    other.write_text("not a database, however long this sentence is" * 100)
+    free = ["--listen", "127.0.0.1:0", "--control", "127.0.0.1:0"]
+    more = {"export": ["--out", "out"], "serve": ["--upstream", "http://127.0.0.1:9", *free]}
+    ended = command(reader, *more[reader], "--store", other, folder=tmp_path)
+    assert "notes.db" in told(ended, FAILED)
+
+
+def test_a_database_of_others_is_left_alone(tmp_path):
+    other = tmp_path / "theirs.db"
+    with sqlite3.connect(other) as connection:
+        connection.execute("CREATE TABLE theirs (x)")
+    connection.close()
+    before = other.read_bytes()
+    ended = command("export", "--store", other, "--out", "out", folder=tmp_path)
+    assert "theirs.db" in told(ended, FAILED)
+    assert other.read_bytes() == before
+
+
+def test_an_unknown_episode(tmp_path, store):
+    for arguments in (["show", "nobody"], ["reward", "nobody", "1"], ["close", "nobody"]):
+        ended = command(*arguments, "--store", store, folder=tmp_path)
+        assert "nobody" in told(ended, FAILED)
+
+
+def test_files_of_others_are_not_replaced(played, tmp_path):
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "trajectories.parquet").write_text("mine")
+    proxy = played.world.proxy
+    ended = command("export", "--store", proxy.store, "--out", out, folder=tmp_path)
+    told(ended, FAILED)
+    assert (out / "trajectories.parquet").read_text() == "mine"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        [],
+        ["sing"],
+        ["serve"],
+        ["serve", "--model", "a", "--upstream", "http://127.0.0.1:9"],
+        ["serve", "--upstream", "not a url"],
+        ["serve", "--upstream", "http://127.0.0.1:9", "--dialect", "french"],
+        ["serve", "--upstream", "http://127.0.0.1:9", "--listen", "here"],
+        ["engine"],
+        ["export"],
+        ["run"],
+        ["run", "--episode", "a b", "--", "true"],
+        ["reward", "e"],
+        ["reward", "e", "well"],
+        ["show", ""],
+    ],
+    ids=lambda arguments: " ".join(arguments) or "nothing",
+)
+def test_wrong_usage(tmp_path, arguments):
+    ended = command(*arguments, folder=tmp_path)
+    if arguments:
+        told(ended, USAGE)
+    assert ended.returncode == USAGE and "Usage: rolltape" in ended.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_unreachable_upstream(tmp_path):
+    """The proxy starts all the same; the agent is told, and the call is recorded as failed."""
+    (nowhere,) = harness.free_addresses(1)
+    upstream = f"http://{harness.text(nowhere)}"
+    with harness.serve(tmp_path, "--upstream", upstream) as proxy:
+        client = openai.OpenAI(base_url=proxy.base_url("e"), api_key="k", max_retries=0)
+        with pytest.raises(openai.InternalServerError) as met:
+            client.chat.completions.create(model="tiny", messages=[{"role": "user", "content": ""}])
+        assert met.value.status_code == 502
+        assert met.value.response.headers["x-rolltape-error"] == "1"
+        assert harness.text(nowhere) in met.value.response.json()["error"]["message"]
+        (line,) = proxy.command("show", "e").splitlines()[1:]
+        assert "upstream_failed" in line
+        assert not INNARDS.search(proxy.process.stderr)
+
+
+def test_run_with_an_unreachable_upstream_ends_as_the_child_ends(tmp_path):
+    agent = [sys.executable, "-c", "import sys; sys.exit(4)"]
+    options = ["--upstream", "http://127.0.0.1:9", "--store", "run.db"]
+    ended = command("run", *options, "--", *agent, folder=tmp_path)
+    assert ended.returncode == 4 and not INNARDS.search(ended.stderr)
+
+
+def test_run_without_a_serving_rolltape(tmp_path):
+    nowhere = [f"http://{harness.text(address)}" for address in harness.free_addresses(2)]
+    options = ["--proxy", nowhere[0], "--control", nowhere[1]]
+    ended = command("run", *options, "--", "true", folder=tmp_path)
+    assert nowhere[1] in told(ended, FAILED)
+    assert "rolltape serve" in ended.stderr
+
+
+def test_run_of_a_command_that_is_not_there(tmp_path):
+    options = ["--upstream", "http://127.0.0.1:9", "--store", "run.db"]
+    ended = command("run", *options, "--", "no-such-command", folder=tmp_path)
+    assert "no-such-command" in told(ended, FAILED)
+
+
+@pytest.mark.parametrize(
+    "path, body, status",
+    [
+        ("/episodes/nobody/rewards", {"value": 1}, 404),
+        ("/episodes/nobody/close", {}, 404),
+        ("/episodes/a%20b/close", {}, 400),
+        ("/episodes/e/rewards", {}, 400),
+        ("/episodes/e/rewards", {"value": "good"}, 400),
+        ("/episodes/e/rewards", [1], 400),
+        ("/episodes/e/rewards?attempt=x", {"value": 1}, 400),
+        ("/nothing", {}, 404),
+    ],
+)
+def test_the_control_listener_says_what_is_wrong(world, path, body, status):
+    found, reply = control.post(world.proxy, path, body)
+    assert found == status, json.dumps(reply)
+    assert reply["error"]["code"] == status and len(reply["error"]["message"]) > 8
+
+
+def test_two_episodes_in_one_request(world):
+    client = openai.OpenAI(
+        base_url=world.proxy.base_url("a"),
+        api_key="k",
+        max_retries=0,
+        default_headers={"x-episode-id": "b"},
+    )
+    with pytest.raises(openai.BadRequestError, match="named twice"):
+        client.chat.completions.create(model="tiny", messages=[{"role": "user", "content": "x"}])

@@ -1,0 +1,144 @@
+"""`rolltape run`: one episode around one process."""
+
+import json
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import harness
+from harness import MODEL, Process, binary, command, environment
+
+AGENT = [sys.executable, str(Path(__file__).with_name("agent.py"))]
+OUTPUT_WAIT_S = 20
+
+
+def run(folder, options, child, **changes):
+    """Runs a command as an episode, with a store in `folder`."""
+    env = environment(**changes)
+    return command("run", *options, "--", *child, folder=folder, env=env)
+
+
+def own(folder):
+    """The options that serve from the command itself."""
+    return ["--model", MODEL, "--store", folder / "run.db"]
+
+
+def episodes(store):
+    """The view `episodes`."""
+    with sqlite3.connect(store) as connection:
+        connection.row_factory = sqlite3.Row
+        return [dict(row) for row in connection.execute("SELECT * FROM episodes")]
+
+
+def test_the_child_is_pointed_at_its_episode(tmp_path):
+    tags = ["--episode", "e1", "--group", "g1", "--task", "t1"]
+    ended = run(tmp_path, [*own(tmp_path), *tags], AGENT)
+    assert ended.returncode == 0, ended.stderr
+    told = json.loads(ended.stdout)
+    env = told["env"]
+    root = env["ANTHROPIC_BASE_URL"]
+    assert root.startswith("http://127.0.0.1:") and root.endswith("/e/e1")
+    for name in ("OPENAI_BASE_URL", "OPENAI_API_BASE", "HOSTED_VLLM_API_BASE"):
+        assert env[name] == f"{root}/v1"
+    assert env["OPENAI_API_KEY"] and env["ANTHROPIC_API_KEY"]
+    assert (env["ROLLTAPE_EPISODE"], env["ROLLTAPE_ATTEMPT"]) == ("e1", "0")
+    (episode,) = episodes(tmp_path / "run.db")
+    assert (episode["episode_id"], episode["group_id"], episode["task_id"]) == ("e1", "g1", "t1")
+    assert episode["calls"] == told["calls"] > 0
+
+
+def test_one_line_says_what_was_recorded(tmp_path):
+    ended = run(tmp_path, [*own(tmp_path), "--episode", "e1"], AGENT)
+    calls = json.loads(ended.stdout)["calls"]  # and nothing of rolltape's own is in it
+    (line,) = ended.stderr.splitlines()
+    assert line.startswith("recorded e1: ")
+    assert f"{calls} call" in line and f"{calls} with token ids" in line
+
+
+def test_a_key_of_the_users_own_is_kept(tmp_path):
+    ended = run(tmp_path, own(tmp_path), AGENT, OPENAI_API_KEY="mine")
+    assert json.loads(ended.stdout)["env"]["OPENAI_API_KEY"] == "mine"
+
+
+@pytest.mark.parametrize("code, status", [(0, "completed"), (7, "failed")])
+def test_the_exit_code_is_passed_on_and_the_episode_closed(tmp_path, code, status):
+    ended = run(tmp_path, own(tmp_path), [*AGENT, "--exit", str(code)])
+    assert ended.returncode == code, ended.stderr
+    (episode,) = episodes(tmp_path / "run.db")
+    assert episode["closed_at"] and episode["status"] == status
+    out = tmp_path / "out"
+    harness.done("export", "--store", tmp_path / "run.db", "--out", out, folder=tmp_path)
+    assert (out / "trajectories.parquet").is_file()
+
+
+def test_an_attempt_has_its_own_path(tmp_path):
+    options = [*own(tmp_path), "--episode", "e1", "--attempt"]
+    for attempt in ("0", "1"):
+        ended = run(tmp_path, [*options, attempt], AGENT)
+        assert ended.returncode == 0, ended.stderr
+    found = [(e["episode_id"], e["attempt"]) for e in episodes(tmp_path / "run.db")]
+    assert sorted(found) == [("e1", 0), ("e1", 1)]
+    again = run(tmp_path, [*options, "1"], AGENT)
+    assert again.returncode == 1 and again.stdout == "", "a closed attempt is not run again"
+
+
+def test_a_serving_rolltape_is_used(world, tmp_path):
+    proxy = world.proxy
+    urls = [f"http://{harness.text(address)}" for address in (proxy.data, proxy.control)]
+    options = ["--proxy", urls[0], "--control", urls[1], "--episode", "from-outside"]
+    ended = run(tmp_path, options, AGENT)
+    assert ended.returncode == 0, ended.stderr
+    env = json.loads(ended.stdout)["env"]
+    assert env["OPENAI_BASE_URL"] == f"{urls[0]}/e/from-outside/v1"
+    (episode,) = [e for e in episodes(proxy.store) if e["episode_id"] == "from-outside"]
+    assert episode["closed_at"] and episode["status"] == "completed"
+    assert list(tmp_path.glob("*.db")) == []
+
+
+def signalled(tmp_path, number, *options):
+    """Starts a waiting agent, sends a signal to rolltape alone, and gives rolltape's exit code."""
+    child = [*AGENT, "--wait", *options]
+    process = Process(
+        "run", *own(tmp_path), "--", *child, folder=tmp_path, stdout=subprocess.PIPE
+    )
+    try:
+        until = time.monotonic() + OUTPUT_WAIT_S
+        line = process.child.stdout.readline()  # the agent has played and waits now
+        assert line and time.monotonic() < until, process.stderr
+        code = process.stop(number)
+        assert process.child.stdout.read() == b"", "the agent is gone and its end of the pipe too"
+        return code, process.stderr
+    finally:
+        process.kill()
+
+
+def test_sigterm_is_passed_on(tmp_path):
+    code, said = signalled(tmp_path, signal.SIGTERM, "--quit-on-term", "5")
+    assert code == 5, said
+    (episode,) = episodes(tmp_path / "run.db")
+    assert episode["closed_at"] and episode["status"] == "failed"
+
+
+def test_a_child_that_a_signal_ends_gives_128_and_the_signal(tmp_path):
+    code, said = signalled(tmp_path, signal.SIGTERM)
+    assert code == 128 + signal.SIGTERM, said
+    assert [line for line in said.splitlines() if line.startswith("recorded ")]
+
+
+def test_the_child_keeps_stdin_and_stdout(tmp_path):
+    """What stands on stdin goes to the child, and its output is the output."""
+    ended = subprocess.run(
+        [binary(), "run", *map(str, own(tmp_path)), "--", "cat"],
+        cwd=tmp_path,
+        env=environment(),
+        input="through\n",
+        capture_output=True,
+        text=True,
+        timeout=harness.COMMAND_WAIT_S,
+    )
+    assert (ended.returncode, ended.stdout) == (0, "through\n"), ended.stderr
