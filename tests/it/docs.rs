@@ -1,6 +1,7 @@
 //! What the documents say is what there is.
 
 use std::collections::BTreeSet;
+use std::io::Write;
 use std::path::Path;
 
 fn read(name: &str) -> String {
@@ -13,11 +14,16 @@ fn views() -> Vec<(String, Vec<String>)> {
     let sql = read("migrations/0001_calls.sql");
     let query = "SELECT m.name, group_concat(i.name) FROM sqlite_schema m \
                  JOIN pragma_table_info(m.name) i WHERE m.type = 'view' GROUP BY m.name";
-    let out = std::process::Command::new("sqlite3")
-        .args([":memory:", &sql, query])
-        .output()
+    let mut sqlite3 = std::process::Command::new("sqlite3")
+        .arg(":memory:")
+        .stdin(std::process::Stdio::piped())
+        .stdout(std::process::Stdio::piped())
+        .spawn()
         .expect("sqlite3 is installed");
-    let text = String::from_utf8(out.stdout).unwrap();
+    let mut input = sqlite3.stdin.take().unwrap();
+    input.write_all(format!("{sql}\n{query};").as_bytes()).unwrap();
+    drop(input);
+    let text = String::from_utf8(sqlite3.wait_with_output().unwrap().stdout).unwrap();
     let view = |line: &str| {
         let (name, columns) = line.split_once('|').unwrap();
         (name.to_owned(), columns.split(',').map(str::to_owned).collect())

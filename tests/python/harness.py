@@ -67,6 +67,7 @@ class Process:
                 stdout=stdout or subprocess.DEVNULL,
                 stderr=log,
             )
+        self.killed = False
         started.append(self)
 
     @property
@@ -98,8 +99,13 @@ class Process:
     def kill(self):
         """Makes sure that it is gone."""
         if self.child.poll() is None:
+            self.killed = True
             self.child.kill()
             self.child.wait()
+
+    def end_well(self):
+        """Stops it, unless a test has killed it: then there is no good end to ask for."""
+        assert self.killed or self.stop() == 0, f"{self.child.returncode}\n{self.stderr}"
 
 
 def command(*arguments, folder, **options):
@@ -131,7 +137,7 @@ def engine(folder):
     try:
         process.await_answer(f"http://{text(address)}/health")
         yield address
-        assert process.stop() == 0, process.stderr
+        process.end_well()
     finally:
         process.kill()
 
@@ -166,7 +172,7 @@ def serve(folder, *arguments):
     try:
         process.await_answer(f"http://{text(control)}/health")
         yield Proxy(data, control, store, folder, process)
-        assert process.stop() == 0, process.stderr
+        process.end_well()
     finally:
         process.kill()
 

@@ -147,9 +147,9 @@ def ask_openly(played):
 def reward(played):
     """Rewards from both sides: over HTTP and by the command; the last one of an episode counts."""
     proxy = played.world.proxy
-    for number, (episode, game) in enumerate(played.games.items()):
+    for episode, game in played.games.items():
         played.rewards[episode] = game.reward
-        if number % 2:
+        if played.agents[episode].stream:
             control.reward(proxy, episode, 0.5, source="too-early")
             control.reward(proxy, episode, game.reward, source="game")
         else:

@@ -25,7 +25,7 @@ def told(ended, code):
     assert ended.stdout == ""
     assert not INNARDS.search(ended.stderr), ended.stderr
     if code == USAGE:
-        assert ended.stderr.startswith("error: ") and "Usage: rolltape" in ended.stderr
+        assert ended.stderr.startswith("error: ") and "--help" in ended.stderr
         return ended.stderr
     sentence, *hint = ended.stderr.splitlines()
     assert sentence.startswith("rolltape: "), ended.stderr
@@ -181,7 +181,8 @@ def test_wrong_usage(tmp_path, arguments):
     ended = command(*arguments, folder=tmp_path)
     if arguments:
         told(ended, USAGE)
-    assert ended.returncode == USAGE and "Usage: rolltape" in ended.stderr
+    else:
+        assert ended.returncode == USAGE and "Usage: rolltape" in ended.stderr
     assert list(tmp_path.iterdir()) == []
 
 

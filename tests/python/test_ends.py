@@ -1,0 +1,128 @@
+"""Calls that end otherwise than well: an agent that leaves, a recorder that stops or dies."""
+
+import json
+import signal
+import sqlite3
+import time
+
+import openai
+import pytest
+
+import harness
+from game import QUESTION, Agent
+
+LONG = {
+    "model": "tiny",
+    "messages": [{"role": "user", "content": QUESTION}],
+    "max_tokens": 900,
+    "stream": True,
+    "extra_body": {"ignore_eos": True},
+}
+END_WAIT_S = 15
+STARTS = 10
+
+
+@pytest.fixture
+def own_world(tmp_path):
+    """A chain that a test may break."""
+    with harness.world(tmp_path) as running:
+        yield running
+
+
+def begin(proxy, episode, chunks=3):
+    """Begins a long stream; gives the stream once a few chunks have come."""
+    client = openai.OpenAI(base_url=proxy.base_url(episode), api_key="k", max_retries=0)
+    stream = client.chat.completions.create(**LONG)
+    events = iter(stream)
+    for _ in range(chunks):
+        next(events)
+    return stream, events
+
+
+def ended_call(store, episode):
+    """The one call of an episode, once it has ended."""
+    until = time.monotonic() + END_WAIT_S
+    while time.monotonic() < until:
+        with sqlite3.connect(store) as connection:
+            connection.row_factory = sqlite3.Row
+            query = "SELECT * FROM calls WHERE episode_id = ? AND outcome IS NOT NULL"
+            found = connection.execute(query, (episode,)).fetchall()
+        if found:
+            (call,) = found
+            return dict(call)
+        time.sleep(0.05)
+    raise TimeoutError(f"no call of {episode} ended")
+
+
+def summary(proxy, episode):
+    """What `rolltape episodes` says of one episode."""
+    said = proxy.command("episodes", "--episode", episode, "--json")
+    return json.loads(said)
+
+
+def test_an_agent_that_leaves_ends_the_call_and_keeps_what_was_sampled(own_world):
+    stream, _ = begin(own_world.proxy, "left")
+    stream.close()
+    call = ended_call(own_world.proxy.store, "left")
+    assert call["outcome"] == "client_gone"
+    (exchange,) = own_world.tap.generations()
+    assert not exchange.reply.whole, "the upstream was told to stop"
+    # Another agent's call trains; the one that was left does not.
+    agent = Agent(openai.OpenAI(base_url=own_world.proxy.base_url("stayed"), api_key="k"))
+    agent.ask()
+    out = own_world.proxy.folder / "out"
+    report = json.loads(own_world.proxy.command("export", "--out", out, "--json"))
+    assert report["reasons"].get("client_gone") == 1
+    assert 0 < report["trained_tokens"] <= 24
+
+
+def test_a_stop_lets_a_stream_end(own_world):
+    """SIGTERM comes while the agent listens: it hears the rest, and the call is whole."""
+    _, events = begin(own_world.proxy, "drained")
+    own_world.proxy.process.child.send_signal(signal.SIGTERM)
+    last = [chunk for chunk in events if chunk.choices][-1]
+    assert last.choices[0].finish_reason == "length"
+    assert own_world.proxy.process.stop() == 0, own_world.proxy.process.stderr
+    call = ended_call(own_world.proxy.store, "drained")
+    assert (call["outcome"], call["completion_tokens"]) == ("complete", 900)
+
+
+def test_a_killed_recorder_leaves_a_visible_hole(tmp_path):
+    """What was recorded before is whole, the call under way is known to be lost, and the store
+    serves on."""
+    with harness.engine(tmp_path) as backend:
+        upstream = ("--upstream", f"http://{harness.text(backend)}")
+        with harness.serve(tmp_path, *upstream) as first:
+            agent = Agent(openai.OpenAI(base_url=first.base_url("killed"), api_key="k"))
+            agent.ask()
+            _, events = begin(first, "killed")
+            first.process.kill()
+            with pytest.raises(Exception) as met:
+                list(events)
+            print("MET", type(met.value).__mro__)
+        with harness.serve(tmp_path, *upstream) as second:
+            assert second.store == first.store
+            found = summary(second, "killed")
+            assert (found["calls"], found["incomplete"]) == (2, 1)
+            out = tmp_path / "out"
+            report = json.loads(second.command("export", "--out", out, "--json"))
+            assert report["reasons"] == {"lost_call": 1}
+            Agent(openai.OpenAI(base_url=second.base_url("after"), api_key="k")).ask()
+            assert summary(second, "after")["incomplete"] == 0
+
+
+def test_chunks_are_relayed_as_they_arrive(own_world):
+    """The agent holds the first chunks while the upstream still speaks."""
+    _, events = begin(own_world.proxy, "relayed", chunks=1)
+    (exchange,) = own_world.tap.generations()
+    early = not exchange.reply.whole
+    rest = len(list(events))
+    assert early and rest > 800
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=lambda n: n.name)
+def test_a_stop_right_after_the_start_is_a_clean_one(tmp_path, number):
+    """Whoever can be reached can be stopped: signals are awaited before anything listens."""
+    for _ in range(STARTS):
+        with harness.serve(tmp_path, "--upstream", "http://127.0.0.1:9") as proxy:
+            assert proxy.process.stop(number) == 0
