@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use engine::EngineOptions;
 
 use crate::exit::Done;
-use crate::server::{LogprobsName, asked_to_stop, bind, load};
+use crate::server::{LogprobsName, StopSignals, bind, load};
 
 /// Serve a model folder, without recording
 #[derive(Debug, clap::Args)]
@@ -34,6 +34,7 @@ pub(crate) struct Args {
 
 /// Serves until it is asked to stop.
 pub(crate) async fn run(args: Args) -> Done {
+    let signals = StopSignals::new()?;
     let listener = bind(args.listen, "--listen").await?;
     let options = EngineOptions {
         served_model_name: args.served_model_name,
@@ -44,11 +45,6 @@ pub(crate) async fn run(args: Args) -> Done {
     };
     let engine = load(&args.model, options).await?;
     eprintln!("listening on http://{}, serving {}", listener.local_addr()?, engine.model_name());
-    let stop = async {
-        if let Err(failure) = asked_to_stop().await {
-            failure.report();
-        }
-    };
-    engine::serve(listener, engine, stop).await?;
+    engine::serve(listener, engine, signals.received()).await?;
     Ok(ExitCode::SUCCESS)
 }

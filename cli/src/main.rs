@@ -48,10 +48,21 @@ enum Command {
     Demo(demo::Args),
 }
 
+impl Command {
+    /// What is logged unless ROLLTAPE_LOG says otherwise: servers tell what they find, commands
+    /// only what goes wrong.
+    fn log(&self) -> &'static str {
+        match self {
+            Self::Serve(_) | Self::Engine(_) => "warn,proxy=info,engine=info",
+            _ => "warn",
+        }
+    }
+}
+
 fn main() -> ExitCode {
     let cli = Cli::parse();
     let filter = EnvFilter::try_from_env("ROLLTAPE_LOG")
-        .unwrap_or_else(|_| EnvFilter::new("warn,proxy=info,engine=info"));
+        .unwrap_or_else(|_| EnvFilter::new(cli.command.log()));
     tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr)

@@ -86,7 +86,8 @@ pub(crate) async fn run(args: Args) -> Done {
     let serving = serve_here(&args).await?;
     let place = Place::new(&args, serving.as_ref())?;
     place.announce(&args).await?;
-    let ended = attend(place.spawn(&args.command)?).await?;
+    let signals = Signals::new()?;
+    let ended = signals.attend(place.spawn(&args.command)?).await?;
     let status = if ended.success() { "completed" } else { "failed" };
     let summary = place.close(status).await;
     if let Some(serving) = serving {
@@ -191,25 +192,40 @@ impl Place {
     }
 }
 
-/// Waits for the command and passes on the signals that are meant for it.
-async fn attend(mut child: Child) -> Result<ExitStatus, Failure> {
-    let mut terminate = signal(SignalKind::terminate())?;
-    let mut hang_up = signal(SignalKind::hangup())?;
-    let mut interrupt = signal(SignalKind::interrupt())?;
-    // A terminal sends its interrupt to the command as well; it must not get two.
-    let shared = std::io::stdin().is_terminal();
-    loop {
-        let received = tokio::select! {
-            ended = child.wait() => return Ok(ended?),
-            _ = terminate.recv() => Some(Signal::SIGTERM),
-            _ = hang_up.recv() => Some(Signal::SIGHUP),
-            _ = interrupt.recv() => (!shared).then_some(Signal::SIGINT),
-        };
-        let pid = child.id().and_then(|id| i32::try_from(id).ok());
-        if let (Some(signal), Some(pid)) = (received, pid)
-            && let Err(error) = kill(Pid::from_raw(pid), signal)
-        {
-            tracing::warn!(%error, %signal, "a signal was not passed on");
+/// The signals that are meant for the command. Taken over before it starts, so that none is lost
+/// in between and leaves it an orphan.
+struct Signals {
+    terminate: tokio::signal::unix::Signal,
+    hang_up: tokio::signal::unix::Signal,
+    interrupt: tokio::signal::unix::Signal,
+}
+
+impl Signals {
+    fn new() -> Result<Self, Failure> {
+        Ok(Self {
+            terminate: signal(SignalKind::terminate())?,
+            hang_up: signal(SignalKind::hangup())?,
+            interrupt: signal(SignalKind::interrupt())?,
+        })
+    }
+
+    /// Waits for the command and passes the signals on.
+    async fn attend(mut self, mut child: Child) -> Result<ExitStatus, Failure> {
+        // A terminal sends its interrupt to the command as well; it must not get two.
+        let shared = std::io::stdin().is_terminal();
+        loop {
+            let received = tokio::select! {
+                ended = child.wait() => return Ok(ended?),
+                _ = self.terminate.recv() => Some(Signal::SIGTERM),
+                _ = self.hang_up.recv() => Some(Signal::SIGHUP),
+                _ = self.interrupt.recv() => (!shared).then_some(Signal::SIGINT),
+            };
+            let pid = child.id().and_then(|id| i32::try_from(id).ok());
+            if let (Some(signal), Some(pid)) = (received, pid)
+                && let Err(error) = kill(Pid::from_raw(pid), signal)
+            {
+                tracing::warn!(%error, %signal, "a signal was not passed on");
+            }
         }
     }
 }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use crate::exit::Done;
-use crate::server::{DurabilityName, Manner, Plan, Running, Source, asked_to_stop};
+use crate::server::{DurabilityName, Manner, Plan, Running, Source, StopSignals};
 
 /// Serve agents and record every call
 #[derive(Debug, clap::Args)]
@@ -34,6 +34,7 @@ pub(crate) async fn run(args: Args) -> Done {
         return Err(crate::exit::Failure::new("the control listener has no password yet")
             .hint("give a loopback address with --control, such as 127.0.0.1:8081"));
     }
+    let signals = StopSignals::new()?;
     let store = args.store.display().to_string();
     let running = Running::start(Plan {
         source: args.source,
@@ -49,7 +50,7 @@ pub(crate) async fn run(args: Args) -> Done {
         running.data, running.control, running.backend
     );
     eprintln!("point an agent at it: OPENAI_BASE_URL=http://{}/e/EPISODE/v1", running.data);
-    asked_to_stop().await?;
+    signals.received().await;
     running.stop().await?;
     Ok(ExitCode::SUCCESS)
 }

@@ -9,6 +9,7 @@ use engine::{Engine, EngineOptions, LogprobsMode};
 use proxy::{Config, Proxy, Upstream};
 use store::{Durability, Store, Writer};
 use tokio::net::TcpListener;
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use wire::Dialect;
@@ -199,13 +200,26 @@ async fn when(mut stopped: watch::Receiver<bool>) {
     let _ = stopped.wait_for(|stop| *stop).await;
 }
 
-/// Resolves when the user or the system asks the process to end.
-pub(crate) async fn asked_to_stop() -> Result<(), Failure> {
-    use tokio::signal::unix::{SignalKind, signal};
-    let mut terminate = signal(SignalKind::terminate())?;
-    tokio::select! {
-        done = tokio::signal::ctrl_c() => done?,
-        _ = terminate.recv() => {}
+/// The signals that ask a server to end. Made before anything listens: whoever gets an answer can
+/// count on a clean end.
+#[derive(Debug)]
+pub(crate) struct StopSignals {
+    interrupt: Signal,
+    terminate: Signal,
+}
+
+impl StopSignals {
+    /// Takes the signals over from the system's own, abrupt way.
+    pub(crate) fn new() -> Result<Self, Failure> {
+        let interrupt = signal(SignalKind::interrupt())?;
+        Ok(Self { interrupt, terminate: signal(SignalKind::terminate())? })
     }
-    Ok(())
+
+    /// Resolves when the user or the system asks the process to end.
+    pub(crate) async fn received(mut self) {
+        tokio::select! {
+            _ = self.interrupt.recv() => {}
+            _ = self.terminate.recv() => {}
+        }
+    }
 }

@@ -75,7 +75,10 @@ async fn answer(proxy: &Proxy, request: Request<Incoming>) -> Result<Answer, Ans
         (&Method::POST, ["episodes", id, "close"]) => {
             let status = text(&fields(&body)?, "status")?;
             let which = which(id, head.uri.query())?;
-            proxy.store().close(which, now(), status).await.map_err(refused)?;
+            proxy.admitted.remove(&which);
+            proxy.store().close(which.clone(), now(), status).await.map_err(refused)?;
+            // A call that began meanwhile may have put it back.
+            proxy.admitted.remove(&which);
             Ok(done())
         }
         (&Method::POST, ["episodes", id, "rewards"]) => {

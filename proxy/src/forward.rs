@@ -45,6 +45,12 @@ pub(crate) struct Kind {
     pub(crate) streams: bool,
 }
 
+/// Why the dialect is not known yet.
+enum Untold {
+    Fault(Fault),
+    Silent,
+}
+
 /// What goes out.
 #[derive(Debug)]
 pub(crate) struct Outgoing<'a> {
@@ -73,15 +79,16 @@ impl Forward {
     /// How the upstream speaks; asked of it with the first agent's own credentials. An upstream
     /// that will not say is spoken to plainly, and asked again by the next call.
     pub(crate) async fn dialect(&self, agent: &HeaderMap) -> Result<Dialect, Fault> {
-        if let Some(known) = self.dialect.get() {
-            return Ok(*known);
+        let probe = || async {
+            let late = |_| Fault::Unreachable(self.upstream.to_string(), "no answer".to_owned());
+            let told = tokio::time::timeout(PROBE_WAIT, self.probe(agent)).await.map_err(late);
+            told.and_then(|told| told).map_err(Untold::Fault)?.ok_or(Untold::Silent)
+        };
+        match self.dialect.get_or_try_init(probe).await {
+            Ok(dialect) => Ok(*dialect),
+            Err(Untold::Silent) => Ok(Dialect::OpenAi),
+            Err(Untold::Fault(fault)) => Err(fault),
         }
-        let late = |_| Fault::Unreachable(self.upstream.to_string(), "no answer".to_owned());
-        let probe = tokio::time::timeout(PROBE_WAIT, self.probe(agent));
-        Ok(match probe.await.map_err(late)?? {
-            Some(dialect) => *self.dialect.get_or_init(|| async { dialect }).await,
-            None => Dialect::OpenAi,
-        })
     }
 
     /// The owner of the listed models tells the server.

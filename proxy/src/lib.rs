@@ -10,10 +10,12 @@
 //! - `record`: what was seen, as a value; `open_call` brings it to the store, whatever happens.
 //! - `fault`: the one place where an error becomes an HTTP response.
 //!
+//! `admitted` remembers which episodes take calls.
 //! `control` is the other listener: rewards, closing, looking.
 #![forbid(unsafe_code)]
 
 mod accept;
+mod admitted;
 mod config;
 mod control;
 mod fault;

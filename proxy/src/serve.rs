@@ -13,6 +13,7 @@ use uuid::Uuid;
 use wire::Dialect;
 
 use crate::accept;
+use crate::admitted::Admitted;
 use crate::config::Config;
 use crate::fault::Fault;
 use crate::forward::{Forward, Kind, Outgoing};
@@ -28,12 +29,13 @@ pub struct Proxy {
     config: Config,
     forward: Forward,
     store: Store,
+    pub(crate) admitted: Admitted,
 }
 
 impl Proxy {
     /// A proxy that records into `store`.
     pub fn new(config: Config, store: Store) -> Self {
-        Self { forward: Forward::new(&config), config, store }
+        Self { forward: Forward::new(&config), config, store, admitted: Admitted::default() }
     }
 
     pub(crate) fn config(&self) -> &Config {
@@ -72,10 +74,15 @@ async fn call(proxy: &Proxy, request: Request<Incoming>) -> Result<Response<Repl
 
     let begun = begun(&head, tagged, sent.as_ref(), (&body, started_at));
     let (path, model) = (begun.path.clone(), begun.model.clone());
+    let key = (begun.tag.episode.clone(), begun.tag.attempt);
     let recording =
         Recording::new(begun.call_id, (route, sent.as_ref()), proxy.config.reply_bytes_max);
     let mut open = OpenCall::begin(&proxy.store, begun, recording).await;
 
+    if !proxy.admitted.contains(&key) {
+        open.begun().await?;
+        proxy.admitted.insert(key);
+    }
     let dialect = match proxy.forward.dialect(&head.headers).await {
         Ok(dialect) => dialect,
         Err(fault) => return Err(open.fail(fault).await),

@@ -55,7 +55,7 @@ async fn tags_that_disagree_are_a_400() {
 
 #[tokio::test]
 async fn a_closed_episode_takes_no_more_calls() {
-    let (_upstream, world) = start().await;
+    let (upstream, world) = start().await;
     let path = "/e/a/v1/chat/completions";
     assert_eq!(post(world.data, path, "{}").await.status, 200);
     assert_eq!(
@@ -64,6 +64,7 @@ async fn a_closed_episode_takes_no_more_calls() {
     );
     let late = post(world.data, path, "{}").await;
     assert_eq!((late.status, late.json()["error"]["type"].as_str()), (409, Some("episode_closed")));
+    assert_eq!(upstream.seen().len(), 1, "a late call costs the upstream nothing");
     let next = post(world.data, "/e/a/a/1/v1/chat/completions", "{}").await;
     assert_eq!(next.status, 200, "a re-run uses a new attempt");
     let recorded = world.recorded().await;

@@ -28,12 +28,18 @@ def played(tmp_path_factory):
         yield session.play(running)
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup():
+    """Each test answers for its own processes and those that all tests share."""
+    harness.forget_ended()
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item, call):
     """Shows the stderr of every process that a failed test could have met."""
     report = yield
     if report.failed:
         for process in harness.started:
-            said = process.stderr[-STDERR_CHARS_MAX:] or "(nothing)"
+            said = process.stderr[-STDERR_CHARS_MAX:].rstrip() or "(nothing)"
             report.sections.append((f"stderr of rolltape {' '.join(process.arguments)}", said))
     return report

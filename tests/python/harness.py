@@ -1,5 +1,6 @@
 """Processes under test: found, started, waited for, stopped."""
 
+import itertools
 import os
 import signal
 import socket
@@ -15,17 +16,18 @@ from tap import Tap
 
 ROOT = Path(__file__).resolve().parents[2]
 MODEL = ROOT / "engine" / "models" / "tiny"
-OURS = ("ROLLTAPE_", "OPENAI_", "ANTHROPIC_")
+STEERING = ("ROLLTAPE_", "OPENAI_", "ANTHROPIC_", "HOSTED_VLLM_")
 READY_WAIT_S = 20
 STOP_WAIT_S = 25
 COMMAND_WAIT_S = 30
 
 started = []
-"""Every process of the current test, for the report of a failure."""
+"""Every process that the current test could have met, for the report of a failure."""
+_numbers = itertools.count()
 
 
 def binary():
-    """The rolltape to test: ROLLTAPE_BIN, else this checkout's release build, else its debug build."""
+    """The rolltape to test: ROLLTAPE_BIN, else the release build here, else the debug build."""
     named = os.environ.get("ROLLTAPE_BIN")
     built = [ROOT / "target" / kind / "rolltape" for kind in ("release", "debug")]
     for path in [Path(named)] if named else built:
@@ -34,17 +36,22 @@ def binary():
     raise FileNotFoundError("no rolltape binary: run `cargo build --release` or set ROLLTAPE_BIN")
 
 
+def forget_ended():
+    """Leaves only the processes that still run in `started`."""
+    started[:] = [process for process in started if process.child.poll() is None]
+
+
 def environment(**changes):
     """This process's environment without what would steer rolltape or a client."""
-    kept = {key: value for key, value in os.environ.items() if not key.startswith(OURS)}
+    kept = {key: value for key, value in os.environ.items() if not key.startswith(STEERING)}
     return kept | changes
 
 
 def free_addresses(count):
     """Free addresses of this machine, all different."""
     with ExitStack() as held:
-        sockets = [held.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
-        return [s.getsockname() for s in sockets]
+        bound = (socket.create_server(("127.0.0.1", 0)) for _ in range(count))
+        return [held.enter_context(one).getsockname() for one in bound]
 
 
 def text(address):
@@ -57,7 +64,7 @@ class Process:
 
     def __init__(self, *arguments, folder, env=None, stdout=None):
         self.arguments = [str(a) for a in arguments]
-        self._log = folder / f"{self.arguments[0]}-{len(started)}.stderr"
+        self._log = folder / f"{self.arguments[0]}-{next(_numbers)}.stderr"
         with self._log.open("wb") as log:
             self.child = subprocess.Popen(
                 [binary(), *self.arguments],
@@ -84,7 +91,7 @@ class Process:
                 with urllib.request.urlopen(url, timeout=5):
                     return
             except (urllib.error.URLError, ConnectionError, TimeoutError):
-                time.sleep(0.02)
+                time.sleep(0.002)
         raise TimeoutError(f"no answer from {url}:\n{self.stderr}")
 
     def stop(self, number=signal.SIGTERM):

@@ -110,7 +110,7 @@ def play_games(played):
 def play_choices(played):
     """Two choices a call: one agent goes on with the second, one with none."""
     agent = played.agent("two-choices", played.client("two-choices"), seed=1)
-    first, second = agent.ask(n=2)
+    _, second = agent.ask(n=2)
     agent.answer(second, Game(4))
     agent.ask(turn=1)
     streamed = played.agent("two-streamed", played.client("two-streamed"), stream=True, seed=2)

@@ -34,8 +34,8 @@ class _Line:
         self.sent, self.received = bytearray(), bytearray()
         for side in self.sides:
             side.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        for source, target, kept in ((agent, upstream, self.sent), (upstream, agent, self.received)):
-            threading.Thread(target=_copy, args=(source, target, kept), daemon=True).start()
+        for copied in ((agent, upstream, self.sent), (upstream, agent, self.received)):
+            threading.Thread(target=_copy, args=copied, daemon=True).start()
 
     def exchanges(self):
         """The exchanges so far; a reply that has not begun yet is left out."""

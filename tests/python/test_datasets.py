@@ -71,9 +71,7 @@ def loaded(request, played, tmp_path_factory):
     """The export as `datasets` reads it, in both of its manners."""
     options = {"split": "train", "streaming": request.param}
     cache = str(tmp_path_factory.mktemp("cache"))
-    return datasets.load_dataset(
-        "parquet", data_files=played.parquet, cache_dir=cache, **options
-    )
+    return datasets.load_dataset("parquet", data_files=played.parquet, cache_dir=cache, **options)
 
 
 def test_every_column_has_its_type(loaded):

@@ -199,9 +199,7 @@ def shown(message):
 
 def send(address, sent):
     """Sends a request and reads its reply to the end."""
-    return http1.exchange(
-        address, http1.request(sent.method, sent.path, sent.body, sent.headers)
-    )
+    return http1.exchange(address, http1.request(sent.method, sent.path, sent.body, sent.headers))
 
 
 def compare(world, sent):

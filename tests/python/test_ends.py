@@ -19,7 +19,7 @@ LONG = {
     "extra_body": {"ignore_eos": True},
 }
 END_WAIT_S = 15
-STARTS = 10
+STARTS = 20
 
 
 @pytest.fixture
@@ -97,9 +97,8 @@ def test_a_killed_recorder_leaves_a_visible_hole(tmp_path):
             agent.ask()
             _, events = begin(first, "killed")
             first.process.kill()
-            with pytest.raises(Exception) as met:
+            with pytest.raises(openai.APIConnectionError):
                 list(events)
-            print("MET", type(met.value).__mro__)
         with harness.serve(tmp_path, *upstream) as second:
             assert second.store == first.store
             found = summary(second, "killed")
@@ -122,7 +121,7 @@ def test_chunks_are_relayed_as_they_arrive(own_world):
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=lambda n: n.name)
 def test_a_stop_right_after_the_start_is_a_clean_one(tmp_path, number):
-    """Whoever can be reached can be stopped: signals are awaited before anything listens."""
+    """Whoever answers can be stopped: signals are listened for before anything else is."""
     for _ in range(STARTS):
         with harness.serve(tmp_path, "--upstream", "http://127.0.0.1:9") as proxy:
             assert proxy.process.stop(number) == 0

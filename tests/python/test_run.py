@@ -1,11 +1,13 @@
 """`rolltape run`: one episode around one process."""
 
 import json
+import os
 import signal
 import sqlite3
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -15,6 +17,7 @@ from harness import MODEL, Process, binary, command, environment
 
 AGENT = [sys.executable, str(Path(__file__).with_name("agent.py"))]
 OUTPUT_WAIT_S = 20
+STARTS = 10
 
 
 def run(folder, options, child, **changes):
@@ -103,9 +106,7 @@ def test_a_serving_rolltape_is_used(world, tmp_path):
 def signalled(tmp_path, number, *options):
     """Starts a waiting agent, sends a signal to rolltape alone, and gives rolltape's exit code."""
     child = [*AGENT, "--wait", *options]
-    process = Process(
-        "run", *own(tmp_path), "--", *child, folder=tmp_path, stdout=subprocess.PIPE
-    )
+    process = Process("run", *own(tmp_path), "--", *child, folder=tmp_path, stdout=subprocess.PIPE)
     try:
         until = time.monotonic() + OUTPUT_WAIT_S
         line = process.child.stdout.readline()  # the agent has played and waits now
@@ -128,6 +129,22 @@ def test_a_child_that_a_signal_ends_gives_128_and_the_signal(tmp_path):
     code, said = signalled(tmp_path, signal.SIGTERM)
     assert code == 128 + signal.SIGTERM, said
     assert [line for line in said.splitlines() if line.startswith("recorded ")]
+
+
+def test_sigterm_is_passed_on_as_soon_as_the_child_runs(tmp_path):
+    """A signal that comes early must not leave the child alone and the episode open."""
+    for _ in range(STARTS):
+        child = ["sh", "-c", "echo $$; exec sleep 30"]
+        options = ["--upstream", "http://127.0.0.1:9", "--store", tmp_path / "run.db"]
+        process = Process("run", *options, "--", *child, folder=tmp_path, stdout=subprocess.PIPE)
+        try:
+            pid = int(process.child.stdout.readline())
+            assert process.stop() == 128 + signal.SIGTERM, process.stderr
+        finally:
+            process.kill()
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+    assert all(episode["closed_at"] for episode in episodes(tmp_path / "run.db"))
 
 
 def test_the_child_keeps_stdin_and_stdout(tmp_path):
