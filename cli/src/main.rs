@@ -33,7 +33,7 @@ struct Cli {
 
 const AFTER_HELP: &str = "\
 Exit codes: 0 done, 1 failed, 2 wrong usage; `run` gives the code of the command it ran.
-Options can stand in the environment as ROLLTAPE_NAME.";
+Options that show [env: NAME] can stand in the environment.";
 
 #[derive(Debug, Subcommand)]
 enum Command {

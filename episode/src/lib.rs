@@ -11,6 +11,7 @@
 #![forbid(unsafe_code)]
 
 mod call;
+mod closing;
 mod id;
 mod reward;
 mod tag;
@@ -18,6 +19,7 @@ mod trajectory;
 mod turn;
 
 pub use call::{Begun, Call, Choice, Ended, Outcome, Route, TokenCounts, VersionSpan};
+pub use closing::CLOSING_WORDS;
 pub use id::{CallId, EpisodeId, GroupId, InvalidId, Micros, TaskId};
 pub use reward::{Reward, RewardScope};
 pub use tag::{Tag, TagSource};

@@ -26,6 +26,8 @@ pub enum TagSource {
     Path,
     /// A request header.
     Header,
+    /// The control listener, before the first call.
+    Control,
     /// Nothing tagged the call; the proxy made a name up.
     Auto,
 }
@@ -36,12 +38,15 @@ impl TagSource {
         match self {
             Self::Path => "path",
             Self::Header => "header",
+            Self::Control => "control",
             Self::Auto => "auto",
         }
     }
 
     /// The source that [`Self::as_str`] names.
     pub fn from_word(word: &str) -> Option<Self> {
-        [Self::Path, Self::Header, Self::Auto].into_iter().find(|s| s.as_str() == word)
+        [Self::Path, Self::Header, Self::Control, Self::Auto]
+            .into_iter()
+            .find(|s| s.as_str() == word)
     }
 }

@@ -15,14 +15,13 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::GracefulShutdown;
 use hyper_util::service::TowerToHyperService;
 use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinSet;
 use tower::ServiceBuilder;
 
 use crate::fault::Fault;
 use crate::serve::{Proxy, answer};
 use crate::tee::ReplyBody;
 
-/// How long calls in flight may take to end once a shutdown was asked for.
-const DRAIN_WAIT: Duration = Duration::from_secs(20);
 /// Pause after the system refused a connection, most likely for want of file descriptors.
 const REFUSED_PAUSE: Duration = Duration::from_millis(50);
 
@@ -32,41 +31,58 @@ pub async fn serve_data(
     listener: TcpListener,
     shutdown: impl Future<Output = ()>,
 ) {
-    let calls_max = proxy.config().calls_max;
+    let (calls_max, drain_wait) = (proxy.config().calls_max, proxy.config().drain_wait);
     let service = ServiceBuilder::new()
         .concurrency_limit(calls_max)
         .service_fn(move |request| answer(Arc::clone(&proxy), request));
-    serve(listener, service, shutdown).await;
+    serve(listener, service, shutdown, drain_wait).await;
 }
 
-/// Accepts connections and serves each with a clone of `service`.
-pub(crate) async fn serve<S>(listener: TcpListener, service: S, shutdown: impl Future<Output = ()>)
-where
+/// Accepts connections and serves each with a clone of `service`. After `shutdown`, what is under
+/// way has `drain_wait` to end.
+pub(crate) async fn serve<S>(
+    listener: TcpListener,
+    service: S,
+    shutdown: impl Future<Output = ()>,
+    drain_wait: Duration,
+) where
     S: tower::Service<Request<Incoming>, Response = Response<ReplyBody>> + Clone + Send + 'static,
     S::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
     S::Future: Send,
 {
     let graceful = GracefulShutdown::new();
+    let mut connections = JoinSet::new();
     let mut shutdown = pin!(shutdown);
     loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
+            // Ended connections are collected, so that the set holds live ones only.
+            Some(_) = connections.join_next() => continue,
             () = &mut shutdown => break,
         };
         match accepted {
-            Ok((socket, _)) => connection(socket, service.clone(), &graceful),
+            Ok((socket, _)) => {
+                connections.spawn(connection(socket, service.clone(), &graceful));
+            }
             Err(error) => {
                 tracing::warn!(%error, "a connection was refused by the system");
                 tokio::time::sleep(REFUSED_PAUSE).await;
             }
         }
     }
-    if tokio::time::timeout(DRAIN_WAIT, graceful.shutdown()).await.is_err() {
+    if tokio::time::timeout(drain_wait, graceful.shutdown()).await.is_err() {
         tracing::warn!("calls were still in flight at the end of the shutdown");
     }
+    // What is left ends as if its agent had left, and is recorded so.
+    connections.shutdown().await;
 }
 
-fn connection<S>(socket: TcpStream, service: S, graceful: &GracefulShutdown)
+/// The task that serves one connection.
+fn connection<S>(
+    socket: TcpStream,
+    service: S,
+    graceful: &GracefulShutdown,
+) -> impl Future<Output = ()> + Send + use<S>
 where
     S: tower::Service<Request<Incoming>, Response = Response<ReplyBody>> + Clone + Send + 'static,
     S::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
@@ -80,11 +96,11 @@ where
         .timer(TokioTimer::new())
         .serve_connection(TokioIo::new(socket), TowerToHyperService::new(service));
     let connection = graceful.watch(connection);
-    tokio::spawn(async move {
+    async move {
         if let Err(error) = connection.await {
             tracing::debug!(%error, "a connection ended early");
         }
-    });
+    }
 }
 
 /// Reads a whole request.

@@ -1,5 +1,7 @@
 //! What the proxy needs to know, already checked.
 
+use std::time::Duration;
+
 use hyper::Uri;
 use hyper::http::uri::{Authority, Scheme};
 use thiserror::Error;
@@ -20,6 +22,8 @@ pub struct Config {
     pub request_bytes_max: usize,
     /// Longest reply that is kept, in bytes.
     pub reply_bytes_max: usize,
+    /// How long calls in flight may take to end once a shutdown was asked for.
+    pub drain_wait: Duration,
 }
 
 impl Config {
@@ -32,6 +36,7 @@ impl Config {
             calls_max: 10_000,
             request_bytes_max: 1 << 30,
             reply_bytes_max: 256 << 20,
+            drain_wait: Duration::from_secs(20),
         }
     }
 }

@@ -14,7 +14,7 @@ use std::future::Future;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use episode::{EpisodeId, GroupId, Reward, RewardScope, Tag, TagSource, TaskId};
+use episode::{CLOSING_WORDS, EpisodeId, GroupId, Reward, RewardScope, Tag, TagSource, TaskId};
 use hyper::body::Incoming;
 use hyper::header::{CONTENT_TYPE, HeaderValue};
 use hyper::{Method, Request, Response, StatusCode};
@@ -40,6 +40,7 @@ pub async fn serve_control(
     listener: TcpListener,
     shutdown: impl Future<Output = ()>,
 ) {
+    let drain_wait = proxy.config().drain_wait;
     let service = ServiceBuilder::new().concurrency_limit(REQUESTS_MAX).service_fn(
         move |request: Request<Incoming>| {
             let proxy = Arc::clone(&proxy);
@@ -49,7 +50,7 @@ pub async fn serve_control(
             }
         },
     );
-    serve(listener, service, shutdown).await;
+    serve(listener, service, shutdown, drain_wait).await;
 }
 
 fn response(status: StatusCode, body: &Value) -> Response<ReplyBody> {
@@ -73,7 +74,7 @@ async fn answer(proxy: &Proxy, request: Request<Incoming>) -> Result<Answer, Ans
         }
         (&Method::GET, ["episodes", id]) => summary(proxy, which(id, head.uri.query())?).await,
         (&Method::POST, ["episodes", id, "close"]) => {
-            let status = text(&fields(&body)?, "status")?;
+            let status = closing_word(&fields(&body)?)?;
             let which = which(id, head.uri.query())?;
             proxy.admitted.remove(&which);
             proxy.store().close(which.clone(), now(), status).await.map_err(refused)?;
@@ -88,6 +89,17 @@ async fn answer(proxy: &Proxy, request: Request<Incoming>) -> Result<Answer, Ans
             Ok(done())
         }
         _ => Err(error(StatusCode::NOT_FOUND, "no such page; see docs/operations.md")),
+    }
+}
+
+fn closing_word(fields: &Value) -> Result<Option<String>, Answer> {
+    let word = text(fields, "status")?;
+    match word {
+        Some(other) if !CLOSING_WORDS.contains(&other.as_str()) => {
+            let words = CLOSING_WORDS.join(", ");
+            Err(error(StatusCode::BAD_REQUEST, &format!("`status` is none of {words}")))
+        }
+        known => Ok(known),
     }
 }
 
@@ -114,7 +126,7 @@ fn announced(fields: &Value) -> Result<Tag, Answer> {
         group: text(fields, "group_id")?.map(|g| g.parse()).transpose().map_err(|e| bad(&e))?,
         task: text(fields, "task_id")?.map(|t| t.parse()).transpose().map_err(|e| bad(&e))?,
         labels: labels.map(|(name, value)| (name.clone(), word(value))).collect(),
-        source: TagSource::Path,
+        source: TagSource::Control,
     })
 }
 
@@ -195,7 +207,7 @@ fn bad(reason: &dyn std::fmt::Display) -> Answer {
 
 fn refused(reason: CommitError) -> Answer {
     let status = match reason {
-        CommitError::Unknown(..) => StatusCode::NOT_FOUND,
+        CommitError::Unknown(..) | CommitError::UnknownCall(..) => StatusCode::NOT_FOUND,
         CommitError::Closed(..) => StatusCode::CONFLICT,
         CommitError::Database(_) | CommitError::Stopped => StatusCode::SERVICE_UNAVAILABLE,
     };

@@ -1,6 +1,6 @@
 //! The one write transaction: a group of records, all or nothing.
 
-use episode::{Begun, Choice, Ended, EpisodeId, Micros, Outcome, Reward, RewardScope, Tag};
+use episode::{Begun, CallId, Choice, Ended, EpisodeId, Micros, Outcome, Reward, RewardScope, Tag};
 use sqlx::{Connection, SqliteConnection};
 use thiserror::Error;
 
@@ -15,6 +15,9 @@ pub enum CommitError {
     /// No call of this episode was recorded.
     #[error("no episode `{0}` attempt {1}")]
     Unknown(EpisodeId, u32),
+    /// The episode has no such call.
+    #[error("the episode has no call `{0}`")]
+    UnknownCall(CallId),
     /// The database refused; nothing of the record was kept.
     #[error("cannot write to the store")]
     Database(#[from] sqlx::Error),
@@ -282,6 +285,20 @@ async fn close(
     Ok(())
 }
 
+async fn check_call(
+    connection: &mut SqliteConnection,
+    episode_key: i64,
+    call: CallId,
+) -> Result<(), CommitError> {
+    let found: Option<i64> =
+        sqlx::query_scalar("SELECT call_key FROM call WHERE call_id = ? AND episode_key = ?")
+            .bind(call.to_string())
+            .bind(episode_key)
+            .fetch_optional(connection)
+            .await?;
+    found.map(drop).ok_or(CommitError::UnknownCall(call))
+}
+
 async fn write_reward(
     connection: &mut SqliteConnection,
     which: (&EpisodeId, u32),
@@ -290,7 +307,10 @@ async fn write_reward(
     let key = episode_key(connection, which).await?;
     let call_id = match reward.scope {
         RewardScope::Episode => None,
-        RewardScope::Call(call) => Some(call.to_string()),
+        RewardScope::Call(call) => {
+            check_call(connection, key, call).await?;
+            Some(call.to_string())
+        }
     };
     sqlx::query(
         "INSERT INTO reward (episode_key, call_id, name, value, source, given_at) \

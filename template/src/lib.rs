@@ -4,7 +4,7 @@
 //! - [`messages`]: what clients send, in the form that templates expect.
 //! - [`tokenizer`]: text to ids, ids to text, one token at a time where wanted.
 //! - [`tools`]: tool calls in what a model wrote.
-//! - [`fingerprint`]: a name for a tokenizer that changes when its files do.
+//! - [`mod@fingerprint`]: a name for a tokenizer that changes when its files do.
 //! - [`json`]: JSON as Python writes it, which is what models were trained on.
 //!
 //! Files are read at load and never again; there is no clock and nothing is async.

@@ -13,6 +13,12 @@ fn events() -> Vec<String> {
     stream.split_inclusive("\n\n").map(str::to_owned).collect()
 }
 
+async fn asked(upstream: &Upstream) {
+    while upstream.seen().is_empty() {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
 async fn upstream_left(upstream: &Upstream) {
     tokio::time::timeout(Duration::from_secs(2), upstream.left())
         .await
@@ -47,15 +53,30 @@ async fn leaving_before_the_first_byte_aborts_the_upstream() {
         let world = World::start(upstream.address).await;
         let mut socket = connect(world.data).await;
         socket.write_all(&request("POST", PATH, &[], body)).await.unwrap();
-        while upstream.seen().is_empty() {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
+        asked(&upstream).await;
         drop(socket);
         upstream_left(&upstream).await;
         let ended = world.ended_call().await.ended.unwrap();
         assert_eq!((ended.outcome, ended.status), (Outcome::ClientGone, None));
         world.stop().await;
     }
+}
+
+#[tokio::test]
+async fn a_call_that_does_not_end_does_not_hold_up_the_exit() {
+    let upstream = Upstream::start("vllm", |_| vec![Step::AwaitLeave]).await;
+    let mut config = proxy::Config::new(format!("http://{}", upstream.address).parse().unwrap());
+    config.drain_wait = Duration::from_millis(100);
+    let world = World::start_with(config).await;
+    let mut socket = connect(world.data).await;
+    socket.write_all(&request("POST", PATH, &[], b"{}")).await.unwrap();
+    asked(&upstream).await;
+    let store = world.store();
+    let _folder = tokio::time::timeout(Duration::from_secs(5), world.stop()).await.unwrap();
+    let mut snapshot = store::Snapshot::open(&store).await.unwrap();
+    let episode = snapshot.episodes(&store::Selection::default()).await.unwrap().remove(0);
+    let call = snapshot.calls(&episode).await.unwrap().remove(0);
+    assert_eq!(call.ended.unwrap().outcome, Outcome::ClientGone);
 }
 
 #[tokio::test]

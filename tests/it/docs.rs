@@ -9,9 +9,18 @@ fn read(name: &str) -> String {
     std::fs::read_to_string(root.join(name)).unwrap_or_else(|e| panic!("{name}: {e}"))
 }
 
+/// All migrations, in order.
+fn migrations() -> String {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../migrations");
+    let entries = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    let mut files: Vec<_> = entries.filter(|p| p.extension().is_some_and(|e| e == "sql")).collect();
+    files.sort();
+    files.iter().map(|path| std::fs::read_to_string(path).unwrap()).collect()
+}
+
 /// The views of the migrations with their columns, read out of an empty store.
 fn views() -> Vec<(String, Vec<String>)> {
-    let sql = read("migrations/0001_calls.sql");
+    let sql = migrations();
     let query = "SELECT m.name, group_concat(i.name) FROM sqlite_schema m \
                  JOIN pragma_table_info(m.name) i WHERE m.type = 'view' GROUP BY m.name";
     let mut sqlite3 = std::process::Command::new("sqlite3")

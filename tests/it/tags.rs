@@ -93,10 +93,13 @@ async fn rewards_are_appended_and_null_is_not_zero() {
     assert_eq!(values, [Some(0.25), None, Some(1.0)]);
     assert_eq!(rewards[2].scope, RewardScope::Call(call));
 
+    let elsewhere = r#"{"value":1,"call_id":"01a1fc0e-0000-7000-8000-000000000000"}"#;
     for (path, body, status) in [
         ("/episodes/none/rewards", r#"{"value":1}"#, 404),
         ("/episodes/a/rewards", "{}", 400),
         ("/episodes/a/rewards", "[", 400),
+        ("/episodes/a/rewards", elsewhere, 404),
+        ("/episodes/a/close", r#"{"status":"weird"}"#, 400),
         ("/episodes/a%20b/rewards", r#"{"value":1}"#, 400),
         ("/episodes/a/rewards?attempt=x", r#"{"value":1}"#, 400),
         ("/nothing", "", 404),

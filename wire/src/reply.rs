@@ -78,7 +78,9 @@ impl Collector {
         let counted = TokenCounts {
             prompt: (!self.prompts.is_empty())
                 .then(|| self.prompts.values().map(|ids| ids.len() as u64).sum()),
-            completion: self.choices.values().map(sampled).sum(),
+            completion: (!self.choices.is_empty())
+                .then(|| self.choices.values().map(sampled).sum::<Option<u64>>())
+                .flatten(),
         };
         Facts {
             model: self.model,
