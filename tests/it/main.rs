@@ -4,6 +4,7 @@
 
 mod disconnect;
 mod docs;
+mod durable;
 mod faults;
 mod tags;
 mod tidy;
