@@ -74,10 +74,25 @@ macro_rules! told {
     };
 }
 
-told!(
-    engine::LoadError,
-    std::io::Error,
-    store::CommitError,
-    store::OpenError,
-    store::SnapshotError
-);
+told!(engine::LoadError, std::io::Error, store::CommitError);
+
+impl From<store::OpenError> for Failure {
+    fn from(error: store::OpenError) -> Self {
+        let failure = Self::of(&error);
+        match error {
+            store::OpenError::Missing(_) => {
+                failure.hint("give the file that `rolltape serve` records to with --store")
+            }
+            _ => failure,
+        }
+    }
+}
+
+impl From<store::SnapshotError> for Failure {
+    fn from(error: store::SnapshotError) -> Self {
+        match error {
+            store::SnapshotError::Open(error) => error.into(),
+            other => Self::of(&other),
+        }
+    }
+}

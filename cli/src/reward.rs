@@ -68,8 +68,7 @@ pub(crate) async fn run(args: Args) -> Done {
 /// A store to write to that must be there already.
 pub(crate) async fn existing(path: &Path) -> Result<(Store, Writer), Failure> {
     if !path.exists() {
-        return Err(Failure::of(&store::OpenError::Missing(path.display().to_string()))
-            .hint("give the file that `rolltape serve` records to with --store"));
+        return Err(store::OpenError::Missing(path.display().to_string()).into());
     }
     Ok(Store::open(path, Durability::Power).await?)
 }

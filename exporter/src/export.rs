@@ -87,10 +87,13 @@ pub enum ExportError {
 /// # Errors
 /// [`ExportError`] when there is no row, the store cannot be read, or the files cannot be written.
 pub async fn export(snapshot: &mut Snapshot, options: &Options) -> Result<Report, ExportError> {
-    let mut file = RowFile::create(Target::new(&options.out), options.overwrite)?;
     let mut report = Report::default();
     let records = episodes(snapshot, &options.selection).await?;
     let read = records.len() as u64;
+    if records.is_empty() {
+        return Err(ExportError::Empty { episodes: 0, notes: report.notes });
+    }
+    let mut file = RowFile::create(Target::new(&options.out), options.overwrite)?;
     for record in records {
         let episode = scan(snapshot, record).await?;
         let (nodes, scanned) = nodes(&episode.calls);
