@@ -4,7 +4,7 @@
 check:
     .ci/run
 
-# what the checks need: sqlite3, cargo-deny
+# what the checks need: a C compiler, python3-venv, cargo-deny
 install:
     .ci/run install
 

@@ -1,44 +1,28 @@
 //! Nothing leaves before it is on disk. The disk is held up by another process that has the
 //! store's write lock.
 
-use std::io::Write;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use kit::{Step, Upstream, World, connect, post, request, tape};
+use sqlx::SqliteConnection;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 const PATH: &str = "/e/a/v1/chat/completions";
 
-/// Holds the write lock of a store until it is dropped.
-struct Lock(Child);
+/// Holds the write lock of a store until it is released.
+struct Lock(SqliteConnection);
 
 impl Lock {
     async fn take(store: &Path) -> Self {
-        let mut sqlite3 = Command::new("sqlite3")
-            .arg(store)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .expect("sqlite3 is installed");
-        let mut input = sqlite3.stdin.take().unwrap();
-        input.write_all(b".timeout 2000\nBEGIN IMMEDIATE;\nSELECT 'locked';\n").unwrap();
-        input.flush().unwrap();
-        sqlite3.stdin = Some(input);
-        let mut said = [0; 6];
-        std::io::Read::read_exact(sqlite3.stdout.as_mut().unwrap(), &mut said).unwrap();
-        assert_eq!(&said, b"locked");
-        Self(sqlite3)
+        let mut connection = kit::sql(store).await;
+        sqlx::query("BEGIN IMMEDIATE").execute(&mut connection).await.unwrap();
+        Self(connection)
     }
-}
 
-impl Drop for Lock {
-    fn drop(&mut self) {
-        // The end of its input ends the process, and that ends the transaction.
-        drop(self.0.stdin.take());
-        let _ = self.0.wait();
+    async fn release(mut self) {
+        sqlx::query("ROLLBACK").execute(&mut self.0).await.unwrap();
     }
 }
 
@@ -72,7 +56,7 @@ async fn the_terminal_event_waits_for_the_disk_and_nothing_else_does() {
     let held_up = read_for(&mut socket, Duration::from_millis(900)).await;
     assert!(held_up.contains("\"finish_reason\":\"tool_calls\""), "{held_up}");
     assert!(!held_up.contains("[DONE]"), "{held_up}");
-    drop(lock);
+    lock.release().await;
     assert!(read_for(&mut socket, Duration::from_secs(5)).await.contains("[DONE]"));
     world.stop().await;
 }
@@ -88,7 +72,7 @@ async fn no_byte_of_a_reply_leaves_before_the_begun_record_is_on_disk() {
     socket.write_all(&request("POST", PATH, &[], b"{\"stream\":true}")).await.unwrap();
     assert_eq!(read_for(&mut socket, Duration::from_millis(500)).await, "");
     assert_eq!(upstream.seen().len(), 2, "the upstream works meanwhile");
-    drop(lock);
+    lock.release().await;
     assert!(read_for(&mut socket, Duration::from_secs(5)).await.contains("[DONE]"));
     world.stop().await;
 }

@@ -1,16 +1,22 @@
 //! A proxy with its store, in a folder of its own.
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use episode::{Call, Reward};
 use proxy::{Config, Proxy};
+use sqlx::sqlite::SqliteConnectOptions;
+use sqlx::{ConnectOptions, SqliteConnection};
 use store::{Durability, EpisodeRecord, Selection, Snapshot, Store, Writer};
 use tempfile::TempDir;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
+
+/// How long a second connection waits for the writer.
+const BUSY_WAIT: Duration = Duration::from_secs(2);
 
 /// A running proxy.
 #[derive(Debug)]
@@ -109,6 +115,12 @@ async fn listen() -> (TcpListener, SocketAddr) {
 async fn when(mut stopped: watch::Receiver<bool>) {
     // An error means that the world was dropped: that is a stop, too.
     let _ = stopped.wait_for(|stop| *stop).await;
+}
+
+/// A connection to the store at `path`, as any other process may have one.
+pub async fn sql(path: &Path) -> SqliteConnection {
+    let options = SqliteConnectOptions::new().filename(path).busy_timeout(BUSY_WAIT);
+    options.connect().await.expect("the store opens")
 }
 
 /// A recorded file.
