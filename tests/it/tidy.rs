@@ -38,7 +38,8 @@ fn files(folder: &Path, extension: &str, found: &mut Vec<PathBuf>) {
 
 /// Files that hold nothing but tests.
 fn is_test(path: &Path) -> bool {
-    path.starts_with(root().join("tests")) || path.ends_with("tests.rs")
+    let tests = ["tests.rs", "properties.rs"];
+    path.starts_with(root().join("tests")) || tests.iter().any(|name| path.ends_with(name))
 }
 
 fn sources() -> Vec<(PathBuf, String)> {

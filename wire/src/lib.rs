@@ -13,6 +13,8 @@ mod ask;
 mod conversation;
 mod fault;
 mod json;
+#[cfg(test)]
+mod properties;
 mod reply;
 mod request;
 mod sse;
