@@ -5,12 +5,21 @@ use std::time::Duration;
 use episode::Outcome;
 use kit::{Step, Upstream, World, connect, read_some, request, tape};
 use tokio::io::AsyncWriteExt;
+use tokio::net::TcpStream;
 
 const PATH: &str = "/e/a/v1/chat/completions";
 
 fn events() -> Vec<String> {
     let stream = String::from_utf8(tape("vllm/chat_stream.asked.sse")).unwrap();
     stream.split_inclusive("\n\n").map(str::to_owned).collect()
+}
+
+/// An agent that has read a stream as far as `mark`.
+async fn agent_at(world: &World, mark: &'static [u8]) -> TcpStream {
+    let mut socket = connect(world.data).await;
+    socket.write_all(&request("POST", PATH, &[], b"{\"stream\":true}")).await.unwrap();
+    read_some(&mut socket, |read| read.windows(mark.len()).any(|w| w == mark)).await;
+    socket
 }
 
 async fn asked(upstream: &Upstream) {
@@ -35,9 +44,7 @@ async fn leaving_in_mid_stream_aborts_the_upstream_and_keeps_what_was_sampled() 
     })
     .await;
     let world = World::start(upstream.address).await;
-    let mut socket = connect(world.data).await;
-    socket.write_all(&request("POST", PATH, &[], b"{\"stream\":true}")).await.unwrap();
-    read_some(&mut socket, |read| read.windows(4).any(|w| w == b"\"Hi\"")).await;
+    let socket = agent_at(&world, b"\"Hi\"").await;
     drop(socket);
     upstream_left(&upstream).await;
     let ended = world.ended_call().await.ended.unwrap();
@@ -90,9 +97,7 @@ async fn leaving_right_after_the_terminal_event_is_complete() {
     })
     .await;
     let world = World::start(upstream.address).await;
-    let mut socket = connect(world.data).await;
-    socket.write_all(&request("POST", PATH, &[], b"{\"stream\":true}")).await.unwrap();
-    read_some(&mut socket, |read| read.windows(6).any(|w| w == b"[DONE]")).await;
+    let socket = agent_at(&world, b"[DONE]").await;
     // Committed before done: whoever has read the terminal event finds the call on disk.
     let ended = world.calls().await.pop().unwrap().ended.expect("on disk before [DONE]");
     assert_eq!(ended.outcome, Outcome::Complete);

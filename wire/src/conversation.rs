@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use episode::Route;
 use serde_json::{Map, Value, json};
 
-use crate::sse::{Event, Splitter};
+use crate::sse::{Event, events};
 
 /// What an agent sent: its history and its tools, in OpenAI's chat form.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -48,24 +48,13 @@ pub fn answers(route: Route, reply: &[u8]) -> Vec<Answer> {
     let mut drafts = BTreeMap::new();
     match serde_json::from_slice::<Value>(reply) {
         Ok(document) => add(&mut drafts, &document),
-        Err(_) => events(reply).iter().filter_map(Event::data).for_each(|data| {
+        Err(_) => events(&[reply]).iter().filter_map(Event::data).for_each(|data| {
             if let Ok(chunk) = serde_json::from_slice::<Value>(&data) {
                 add(&mut drafts, &chunk);
             }
         }),
     }
     drafts.into_iter().map(|(index, draft)| Answer { index, message: draft.message() }).collect()
-}
-
-fn events(stream: &[u8]) -> Vec<Event> {
-    let mut splitter = Splitter::default();
-    splitter.push(stream);
-    let mut events = Vec::new();
-    while let Ok(Some(event)) = splitter.next_event() {
-        events.push(event);
-    }
-    events.extend(splitter.rest());
-    events
 }
 
 /// A message as it grows out of deltas. Texts are joined, tool calls by their index.

@@ -6,7 +6,8 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use serde_json::{Map, Value};
 
-use crate::{Collector, Dialect, Event, Request, Splitter, ask};
+use crate::sse::events;
+use crate::{Collector, Dialect, Event, Request, ask};
 
 /// Any JSON, with the keys we look for among its keys and texts.
 fn json() -> impl Strategy<Value = Value> {
@@ -81,19 +82,6 @@ fn replies() -> impl Strategy<Value = (Value, Value)> {
 
 fn request(body: &str) -> Request {
     Request::read(&Bytes::from(body.to_owned())).unwrap()
-}
-
-fn events(chunks: &[&[u8]]) -> Vec<Event> {
-    let mut splitter = Splitter::default();
-    let mut found = Vec::new();
-    for chunk in chunks {
-        splitter.push(chunk);
-        while let Some(event) = splitter.next_event().unwrap() {
-            found.push(event);
-        }
-    }
-    found.extend(splitter.rest());
-    found
 }
 
 proptest! {

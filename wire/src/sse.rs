@@ -112,6 +112,20 @@ impl Event {
     }
 }
 
+/// All events of a stream that is there as a whole, in one chunk or many.
+pub(crate) fn events(chunks: &[&[u8]]) -> Vec<Event> {
+    let mut splitter = Splitter::default();
+    let mut found = Vec::new();
+    for chunk in chunks {
+        splitter.push(chunk);
+        while let Ok(Some(event)) = splitter.next_event() {
+            found.push(event);
+        }
+    }
+    found.extend(splitter.rest());
+    found
+}
+
 /// Where the value of a `data:` line starts.
 fn data_of(line: &[u8]) -> Option<usize> {
     let rest = line.strip_prefix(b"data:")?;
@@ -124,19 +138,6 @@ mod tests {
 
     const STREAM: &[u8] = b"\xef\xbb\xbfdata: {\"a\":1}\n\n: alive\n\nevent: x\r\ndata:two\r\n\
         data: \xc3\xa9\r\n\r\n\ndata: [DONE]\n\nlast";
-
-    fn events(chunks: &[&[u8]]) -> Vec<Event> {
-        let mut splitter = Splitter::default();
-        let mut found = Vec::new();
-        for chunk in chunks {
-            splitter.push(chunk);
-            while let Some(event) = splitter.next_event().unwrap() {
-                found.push(event);
-            }
-        }
-        found.extend(splitter.rest());
-        found
-    }
 
     #[test]
     fn events_are_the_same_at_every_cut_and_lose_no_byte() {
