@@ -15,6 +15,8 @@ use tokio::task::JoinSet;
 
 const CALLS: usize = 2000;
 const PATH: &str = "/v1/chat/completions";
+/// Agents make many calls in one episode.
+const EPISODE: &str = "/e/bench";
 
 fn vllm(request: &Seen) -> Vec<Step> {
     if request.body.windows(13).any(|w| w == b"\"stream\":true") {
@@ -25,7 +27,11 @@ fn vllm(request: &Seen) -> Vec<Step> {
 }
 
 /// The times of all calls, sorted, and the time that they took together.
-async fn load(address: SocketAddr, stream: bool, at_once: usize) -> (Vec<Duration>, Duration) {
+async fn load(
+    (address, prefix): (SocketAddr, &'static str),
+    stream: bool,
+    at_once: usize,
+) -> (Vec<Duration>, Duration) {
     let body =
         format!(r#"{{"messages":[{{"content":"{}"}}],"stream":{stream}}}"#, "x".repeat(1000));
     let mut clients = JoinSet::new();
@@ -36,7 +42,7 @@ async fn load(address: SocketAddr, stream: bool, at_once: usize) -> (Vec<Duratio
             let mut times = Vec::new();
             for _ in 0..CALLS / at_once {
                 let started = Instant::now();
-                assert_eq!(post(address, PATH, &body).await.status, 200);
+                assert_eq!(post(address, &format!("{prefix}{PATH}"), &body).await.status, 200);
                 times.push(started.elapsed());
             }
             times
@@ -59,9 +65,9 @@ async fn main() {
     println!("{CALLS} calls of 1 kB, recorded with --durability power");
     for stream in [false, true] {
         for at_once in [1, 32] {
-            load(world.data, stream, at_once).await;
-            let (direct, alone) = load(upstream.address, stream, at_once).await;
-            let (through, took) = load(world.data, stream, at_once).await;
+            load((world.data, EPISODE), stream, at_once).await;
+            let (direct, alone) = load((upstream.address, ""), stream, at_once).await;
+            let (through, took) = load((world.data, EPISODE), stream, at_once).await;
             let at = |times: &[Duration], share: usize| ms(times[times.len() * share / 100]);
             println!(
                 "stream {stream:5} at once {at_once:2}: direct p50 {:.2} ms, through p50 {:.2} \
