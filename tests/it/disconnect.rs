@@ -23,9 +23,9 @@ async fn agent_at(world: &World, mark: &'static [u8]) -> TcpStream {
 }
 
 async fn asked(upstream: &Upstream) {
-    while upstream.seen().is_empty() {
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
+    tokio::time::timeout(Duration::from_secs(2), upstream.asked())
+        .await
+        .expect("the upstream is asked within two seconds");
 }
 
 async fn upstream_left(upstream: &Upstream) {

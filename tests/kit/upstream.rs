@@ -65,6 +65,7 @@ pub struct Upstream {
     /// Where it listens.
     pub address: SocketAddr,
     seen: Arc<Mutex<Vec<Seen>>>,
+    asked: Arc<Notify>,
     left: Arc<Notify>,
 }
 
@@ -76,19 +77,22 @@ impl Upstream {
     ) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let address = listener.local_addr().expect("a bound socket has an address");
-        let upstream = Self { address, seen: Arc::default(), left: Arc::default() };
+        let upstream =
+            Self { address, seen: Arc::default(), asked: Arc::default(), left: Arc::default() };
         let (seen, left) = (Arc::clone(&upstream.seen), Arc::clone(&upstream.left));
+        let asked = Arc::clone(&upstream.asked);
         let script = Arc::new(script);
         tokio::spawn(async move {
             while let Ok((socket, _)) = listener.accept().await {
                 let (seen, left) = (Arc::clone(&seen), Arc::clone(&left));
-                let script = Arc::clone(&script);
+                let (script, asked) = (Arc::clone(&script), Arc::clone(&asked));
                 tokio::spawn(async move {
                     let play = |request: &Seen| {
                         if request.path == "/v1/models" {
                             return vec![models(dialect)];
                         }
                         seen.lock().expect("no test panics here").push(request.clone());
+                        asked.notify_one();
                         script(request)
                     };
                     serve(socket, play, &left).await;
@@ -101,6 +105,11 @@ impl Upstream {
     /// What was asked so far, models aside.
     pub fn seen(&self) -> Vec<Seen> {
         self.seen.lock().expect("no test panics here").clone()
+    }
+
+    /// Resolves when a request has come.
+    pub async fn asked(&self) {
+        self.asked.notified().await;
     }
 
     /// Resolves when a connection in [`Step::AwaitLeave`] was left.
