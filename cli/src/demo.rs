@@ -23,8 +23,9 @@ use uuid::Uuid;
 
 use crate::exit::{Done, Failure};
 use crate::http::Http;
+use crate::manner::Manner;
 use crate::print;
-use crate::server::{DurabilityName, Manner, Plan, Running, Source};
+use crate::server::{DurabilityName, Plan, Running, Source};
 
 use self::agent::{Episode, Played};
 

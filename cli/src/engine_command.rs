@@ -7,7 +7,8 @@ use std::process::ExitCode;
 use engine::EngineOptions;
 
 use crate::exit::Done;
-use crate::server::{LogprobsName, StopSignals, bind, load};
+use crate::manner::LogprobsName;
+use crate::server::{StopSignals, bind, load};
 
 /// Serve a model folder, without recording
 #[derive(Debug, clap::Args)]

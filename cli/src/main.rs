@@ -10,6 +10,7 @@ mod episodes;
 mod exit;
 mod export;
 mod http;
+mod manner;
 mod print;
 mod reward;
 mod run;

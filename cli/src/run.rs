@@ -18,8 +18,9 @@ use uuid::Uuid;
 
 use crate::exit::{Done, Failure};
 use crate::http::Http;
+use crate::manner::Manner;
 use crate::print::count;
-use crate::server::{DurabilityName, Manner, Plan, Running, Source};
+use crate::server::{DurabilityName, Plan, Running, Source};
 
 /// Run a command as one episode
 ///

@@ -5,7 +5,8 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use crate::exit::Done;
-use crate::server::{DurabilityName, Manner, Plan, Running, Source, StopSignals};
+use crate::manner::Manner;
+use crate::server::{DurabilityName, Plan, Running, Source, StopSignals};
 
 /// Serve agents and record every call
 #[derive(Debug, clap::Args)]

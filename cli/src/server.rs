@@ -5,16 +5,16 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use clap::ValueEnum;
-use engine::{Engine, EngineOptions, LogprobsMode};
-use proxy::{Config, Proxy, Upstream};
+use engine::{Engine, EngineOptions};
+use proxy::{Proxy, Upstream};
 use store::{Durability, Store, Writer};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
-use wire::Dialect;
 
 use crate::exit::Failure;
+use crate::manner::Manner;
 
 /// Where tokens come from: give one of the two.
 #[derive(Debug, Clone, clap::Args)]
@@ -26,49 +26,6 @@ pub(crate) struct Source {
     /// A Hugging Face model folder, served by the engine inside this process
     #[arg(long, value_name = "DIR", env = "ROLLTAPE_MODEL")]
     pub(crate) model: Option<PathBuf>,
-}
-
-/// How the upstream speaks and what its numbers are.
-#[derive(Debug, Clone, Default, clap::Args)]
-pub(crate) struct Manner {
-    /// How the upstream speaks; it is asked when this is not given
-    #[arg(long, value_enum, env = "ROLLTAPE_DIALECT")]
-    pub(crate) dialect: Option<DialectName>,
-    /// What the upstream's logprobs are, where rolltape cannot know: vLLM's are raw unless it was
-    /// started with --logprobs-mode processed_logprobs
-    #[arg(long, value_enum, env = "ROLLTAPE_LOGPROBS_MODE")]
-    pub(crate) logprobs_mode: Option<LogprobsName>,
-}
-
-/// A dialect as a word.
-#[derive(Debug, Clone, Copy, ValueEnum)]
-pub(crate) enum DialectName {
-    /// vLLM
-    Vllm,
-    /// rolltape's own engine
-    Rolltape,
-    /// Any other OpenAI-compatible server: nothing is asked for
-    Openai,
-}
-
-/// What logprobs are of, in vLLM's words.
-#[derive(Debug, Clone, Copy, ValueEnum)]
-pub(crate) enum LogprobsName {
-    /// The distribution that was sampled, after temperature and filters
-    #[value(name = "processed_logprobs")]
-    Processed,
-    /// The model's own, before temperature
-    #[value(name = "raw_logprobs")]
-    Raw,
-}
-
-impl From<LogprobsName> for LogprobsMode {
-    fn from(name: LogprobsName) -> Self {
-        match name {
-            LogprobsName::Processed => Self::ProcessedLogprobs,
-            LogprobsName::Raw => Self::RawLogprobs,
-        }
-    }
 }
 
 /// What a commit survives.
@@ -122,7 +79,9 @@ impl Running {
             DurabilityName::Process => Durability::Process,
         };
         let (store, writer) = Store::open(&plan.store, durability).await?;
-        let proxy = Arc::new(Proxy::new(config(upstream, &plan), store));
+        let own_engine = plan.source.model.is_some();
+        let config = plan.manner.config(upstream, own_engine)?;
+        let proxy = Arc::new(Proxy::start(config, store).await.map_err(|e| Failure::of(&e))?);
         let (data_at, control_at) = (data.local_addr()?, control.local_addr()?);
         let mut listeners = JoinSet::new();
         listeners.spawn(proxy::serve_data(Arc::clone(&proxy), data, when(stopped.clone())));
@@ -177,22 +136,6 @@ async fn start_engine(
     let address = format!("http://{}", listener.local_addr()?);
     engine.spawn(engine::serve(listener, loaded, when(stopped)));
     Ok((address.parse().map_err(|e: proxy::BadUpstream| Failure::of(&e))?, name))
-}
-
-fn config(upstream: Upstream, plan: &Plan) -> Config {
-    let mut config = Config::new(upstream);
-    config.dialect = match plan.manner.dialect {
-        None if plan.source.model.is_some() => Some(Dialect::Rolltape),
-        None => None,
-        Some(DialectName::Vllm) => Some(Dialect::Vllm),
-        Some(DialectName::Rolltape) => Some(Dialect::Rolltape),
-        Some(DialectName::Openai) => Some(Dialect::OpenAi),
-    };
-    config.logprob_kind = plan.manner.logprobs_mode.map(|kind| match kind {
-        LogprobsName::Processed => "processed".to_owned(),
-        LogprobsName::Raw => "raw".to_owned(),
-    });
-    config
 }
 
 async fn when(mut stopped: watch::Receiver<bool>) {

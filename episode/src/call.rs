@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 
-use crate::{CallId, Micros, Tag};
+use crate::{CallId, Lineage, Micros, Route, Tag};
 
 /// One request and, once it has one, its reply.
 #[derive(Debug, Clone, PartialEq)]
@@ -32,8 +32,11 @@ pub struct Begun {
     pub model: Option<String>,
     /// The agent's request body, byte for byte.
     pub request: Bytes,
-    /// Sampling parameters the agent sent, as a JSON object; absent ones were left to the server.
+    /// Sampling parameters as they went to the upstream, as a JSON object; absent ones were left
+    /// to the server.
     pub sampling: Option<String>,
+    /// Which of its agents made the call, as the agent itself says.
+    pub lineage: Lineage,
 }
 
 /// The reply of a call.
@@ -63,6 +66,11 @@ pub struct Ended {
     pub usage: TokenCounts,
     /// What the logprobs are: `processed`, `temperature`, `raw` or `unknown`.
     pub logprob_kind: String,
+    /// The route that was called upstream, where it is not the agent's own: the call was
+    /// translated there and back.
+    pub translated: Option<Route>,
+    /// Why the upstream was not asked for all that would make the tokens known.
+    pub unasked: Option<String>,
 }
 
 /// Tokens that one call sampled under one index.
@@ -82,6 +90,45 @@ pub struct Choice {
     pub stop_reason: Option<String>,
     /// Which weights sampled which tokens, where the server says so.
     pub versions: Vec<VersionSpan>,
+    /// How the ids are known.
+    pub fidelity: Fidelity,
+    /// What else the server said of each token.
+    pub sides: Vec<Side>,
+}
+
+/// How token ids are known.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Fidelity {
+    /// The server reported ids.
+    #[default]
+    Exact,
+    /// Found in the vocabulary by the bytes that the server reported, each without a second
+    /// reading.
+    Mapped,
+}
+
+impl Fidelity {
+    /// The word stored and shown.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Exact => "exact",
+            Self::Mapped => "mapped",
+        }
+    }
+
+    /// The fidelity that [`Self::as_str`] names.
+    pub fn from_word(word: &str) -> Option<Self> {
+        [Self::Exact, Self::Mapped].into_iter().find(|f| f.as_str() == word)
+    }
+}
+
+/// An array beside the ids of a choice, in the server's own spelling.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Side {
+    /// What it holds: `top_logprobs`, `routed_experts`, `sampling_mask`.
+    pub name: String,
+    /// One JSON value: an array with an element a token, or what the server sent in its place.
+    pub json: String,
 }
 
 /// The half-open span `[start, end)` of a choice's tokens that one policy version sampled.
@@ -144,40 +191,5 @@ impl Outcome {
     /// The outcome that [`Self::as_str`] names.
     pub fn from_word(word: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|o| o.as_str() == word)
-    }
-}
-
-/// The kind of endpoint a request was sent to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Route {
-    /// `/v1/chat/completions`
-    Chat,
-    /// `/v1/completions`
-    Completions,
-    /// Everything else: relayed, and recorded as a plain exchange.
-    Other,
-}
-
-impl Route {
-    /// The word stored and shown.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Chat => "chat",
-            Self::Completions => "completions",
-            Self::Other => "other",
-        }
-    }
-
-    /// The route that [`Self::as_str`] names; an unknown word is `Other`.
-    pub fn from_word(word: &str) -> Self {
-        [Self::Chat, Self::Completions]
-            .into_iter()
-            .find(|r| r.as_str() == word)
-            .unwrap_or(Self::Other)
-    }
-
-    /// Whether calls to this route sample tokens.
-    pub fn generates(self) -> bool {
-        self != Self::Other
     }
 }

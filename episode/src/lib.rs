@@ -3,6 +3,8 @@
 //! In reading order:
 //! - [`EpisodeId`], [`GroupId`], [`TaskId`], [`CallId`]: who and which.
 //! - [`Tag`]: which episode a call belongs to, and how that was learned.
+//! - [`Route`]: the kind of endpoint that was called.
+//! - [`Lineage`]: which of its agents made a call.
 //! - [`Call`]: one request ([`Begun`]) and its reply ([`Ended`]), as witnessed by the proxy.
 //! - [`Choice`]: the tokens one call sampled, with their logprobs and policy versions.
 //! - [`Reward`]: one statement about an episode or a part of it.
@@ -13,15 +15,19 @@
 mod call;
 mod closing;
 mod id;
+mod lineage;
 mod reward;
+mod route;
 mod tag;
 mod trajectory;
 mod turn;
 
-pub use call::{Begun, Call, Choice, Ended, Outcome, Route, TokenCounts, VersionSpan};
+pub use call::{Begun, Call, Choice, Ended, Fidelity, Outcome, Side, TokenCounts, VersionSpan};
 pub use closing::CLOSING_WORDS;
 pub use id::{CallId, EpisodeId, GroupId, InvalidId, Micros, TaskId};
+pub use lineage::{CallKind, Lineage};
 pub use reward::{Reward, RewardScope};
+pub use route::Route;
 pub use tag::{Tag, TagSource};
 pub use trajectory::{Branch, Kind, Trajectory};
 pub use turn::{Sampled, Turn, UnevenSpan};

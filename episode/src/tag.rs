@@ -26,8 +26,12 @@ pub enum TagSource {
     Path,
     /// A request header.
     Header,
+    /// A signed API key.
+    Key,
     /// The control listener, before the first call.
     Control,
+    /// The agent's own name for its session.
+    Session,
     /// Nothing tagged the call; the proxy made a name up.
     Auto,
 }
@@ -38,14 +42,16 @@ impl TagSource {
         match self {
             Self::Path => "path",
             Self::Header => "header",
+            Self::Key => "key",
             Self::Control => "control",
+            Self::Session => "session",
             Self::Auto => "auto",
         }
     }
 
     /// The source that [`Self::as_str`] names.
     pub fn from_word(word: &str) -> Option<Self> {
-        [Self::Path, Self::Header, Self::Control, Self::Auto]
+        [Self::Path, Self::Header, Self::Key, Self::Control, Self::Session, Self::Auto]
             .into_iter()
             .find(|s| s.as_str() == word)
     }

@@ -33,6 +33,7 @@ pub(crate) fn call(n: u32, prompt: &[u32], choices: &[&[u32]]) -> Call {
         model: Some("m".to_owned()),
         request: Bytes::new(),
         sampling: None,
+        lineage: episode::Lineage::default(),
     };
     let ended = Ended {
         call_id,
@@ -47,6 +48,8 @@ pub(crate) fn call(n: u32, prompt: &[u32], choices: &[&[u32]]) -> Call {
         choices: choices.iter().zip(0..).map(|(ids, index)| choice(index, ids)).collect(),
         usage: TokenCounts::default(),
         logprob_kind: "processed".to_owned(),
+        translated: None,
+        unasked: None,
     };
     Call { begun, ended: Some(ended) }
 }
@@ -61,6 +64,8 @@ pub(crate) fn choice(index: u32, ids: &[u32]) -> Choice {
         finish_reason: Some("stop".to_owned()),
         stop_reason: None,
         versions: vec![VersionSpan { version: "7".to_owned(), start: 0, end: ids.len() as u32 }],
+        fidelity: episode::Fidelity::Exact,
+        sides: Vec::new(),
     }
 }
 
@@ -100,6 +105,7 @@ pub(crate) fn episode(calls: Vec<Call>) -> Scanned {
         opened_at: 0,
         closed_at: None,
         status: None,
+        force_sampling: None,
     };
     Scanned { record, calls, rewards: Vec::new() }
 }

@@ -1,6 +1,6 @@
 //! The messages of a trajectory, in one fixed shape.
 
-use serde_json::{Map, Value};
+use serde_json::Value;
 use wire::Conversation;
 
 use crate::scan::Node;
@@ -58,7 +58,7 @@ fn message(value: &Value) -> Message {
     let calls = value.get("tool_calls").and_then(Value::as_array).filter(|c| !c.is_empty());
     Message {
         role: text("role").unwrap_or_default(),
-        content: content(value.get("content")),
+        content: wire::content_text(value.get("content")),
         name: text("name"),
         tool_call_id: text("tool_call_id"),
         reasoning: text("reasoning").or_else(|| text("reasoning_content")),
@@ -66,65 +66,14 @@ fn message(value: &Value) -> Message {
     }
 }
 
-/// A string as it is, plain text parts joined, anything else as JSON text.
-fn content(value: Option<&Value>) -> Option<String> {
-    match value? {
-        Value::Null => None,
-        Value::String(text) => Some(text.clone()),
-        other => Some(joined(other).unwrap_or_else(|| other.to_string())),
-    }
-}
-
-fn joined(parts: &Value) -> Option<String> {
-    let text = |part: &Value| match part.get("type").and_then(Value::as_str) {
-        Some("text") => part.get("text").and_then(Value::as_str).map(str::to_owned),
-        _ => None,
-    };
-    parts.as_array()?.iter().map(text).collect()
-}
-
 /// A tool call with its arguments as an object: chat templates print an object once, but would
 /// quote a string of JSON a second time.
 fn tool_call(call: &Value) -> String {
     let mut call = call.clone();
     if let Some(arguments) = call.pointer_mut("/function/arguments") {
-        *arguments = parsed(arguments.take());
+        *arguments = wire::parsed_arguments(arguments.take());
     }
     call.to_string()
-}
-
-fn parsed(arguments: Value) -> Value {
-    let object = arguments.as_str().and_then(|text| serde_json::from_str::<Value>(text).ok());
-    object.filter(Value::is_object).unwrap_or(arguments)
-}
-
-/// One text for all spellings of one message. Agents rename tool calls, write `null` for an empty
-/// text, reorder keys and drop reasoning when they send a history back.
-pub(crate) fn canonical(value: &Value) -> String {
-    let Message { role, content, name, tool_call_id: _, reasoning: _, tool_calls: _ } =
-        message(value);
-    let calls = value.get("tool_calls").and_then(Value::as_array);
-    let calls: Vec<Value> = calls.into_iter().flatten().map(canonical_call).collect();
-    let content = content.unwrap_or_default();
-    sorted(serde_json::json!([role, content, name, calls])).to_string()
-}
-
-fn canonical_call(call: &Value) -> Value {
-    let part = |key: &str| call.pointer(&format!("/function/{key}")).cloned().unwrap_or_default();
-    serde_json::json!([part("name"), parsed(part("arguments"))])
-}
-
-/// The same value with the keys of every object in order.
-fn sorted(value: Value) -> Value {
-    match value {
-        Value::Array(items) => items.into_iter().map(sorted).collect(),
-        Value::Object(map) => {
-            let mut entries: Vec<_> = map.into_iter().map(|(k, v)| (k, sorted(v))).collect();
-            entries.sort_by(|a, b| a.0.cmp(&b.0));
-            Value::Object(entries.into_iter().collect::<Map<_, _>>())
-        }
-        other => other,
-    }
 }
 
 #[cfg(test)]
@@ -132,18 +81,6 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-
-    #[test]
-    fn spellings_of_one_message_are_one_text() {
-        let sent = json!({ "role": "assistant", "content": null, "tool_calls": [{ "id": "a",
-            "type": "function",
-            "function": { "name": "f", "arguments": "{\"x\": 1, \"y\":2}" } }] });
-        let quoted = json!({ "role": "assistant", "content": "", "reasoning": "hm", "tool_calls": [{
-            "id": "b", "function": { "arguments": "{\"y\":2,\"x\":1}", "name": "f" } }] });
-        assert_eq!(canonical(&sent), canonical(&quoted));
-        let other = json!({ "role": "assistant", "content": "no" });
-        assert_ne!(canonical(&sent), canonical(&other));
-    }
 
     #[test]
     fn a_message_keeps_its_parts() {

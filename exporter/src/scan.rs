@@ -7,7 +7,6 @@ use episode::{Call, Choice, Ended, Reward};
 use serde_json::Value;
 use store::{EpisodeRecord, Selection, Snapshot, SnapshotError};
 
-use crate::messages;
 use crate::notes::{Dropped, Notes};
 
 /// One attempt at an episode with all that is recorded of it.
@@ -163,6 +162,6 @@ impl Words {
     fn symbol(&mut self, message: &Value) -> u32 {
         // An episode's messages are in memory, so there are fewer of them than u32 can count.
         let next = self.0.len() as u32;
-        *self.0.entry(messages::canonical(message)).or_insert(next)
+        *self.0.entry(wire::canonical(message)).or_insert(next)
     }
 }

@@ -5,25 +5,31 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
-use http_body_util::{BodyExt, LengthLimitError, Limited};
+use bytes::{Bytes, BytesMut};
+use http_body_util::BodyExt;
 use hyper::body::{Body, Incoming};
 use hyper::http::request::Parts;
-use hyper::server::conn::http1;
-use hyper::{Request, Response};
-use hyper_util::rt::{TokioIo, TokioTimer};
-use hyper_util::server::graceful::GracefulShutdown;
+use hyper::{HeaderMap, Request, Response};
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::server::conn::auto;
+use hyper_util::server::graceful::{GracefulShutdown, Watcher};
 use hyper_util::service::TowerToHyperService;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
+use tokio_rustls::TlsAcceptor;
 use tower::ServiceBuilder;
 
+use crate::coding::Coding;
 use crate::fault::Fault;
-use crate::serve::{Proxy, answer};
+use crate::proxy::Proxy;
+use crate::serve::answer;
 use crate::tee::ReplyBody;
 
 /// Pause after the system refused a connection, most likely for want of file descriptors.
 const REFUSED_PAUSE: Duration = Duration::from_millis(50);
+/// How long a TLS handshake may take.
+const HANDSHAKE_WAIT: Duration = Duration::from_secs(10);
 
 /// Serves agents on `listener` until `shutdown`, then lets calls in flight end.
 pub async fn serve_data(
@@ -32,16 +38,17 @@ pub async fn serve_data(
     shutdown: impl Future<Output = ()>,
 ) {
     let (calls_max, drain_wait) = (proxy.config().calls_max, proxy.config().drain_wait);
+    let tls = proxy.config().tls.clone().map(TlsAcceptor::from);
     let service = ServiceBuilder::new()
         .concurrency_limit(calls_max)
         .service_fn(move |request| answer(Arc::clone(&proxy), request));
-    serve(listener, service, shutdown, drain_wait).await;
+    serve((listener, tls), service, shutdown, drain_wait).await;
 }
 
 /// Accepts connections and serves each with a clone of `service`. After `shutdown`, what is under
 /// way has `drain_wait` to end.
 pub(crate) async fn serve<S>(
-    listener: TcpListener,
+    (listener, tls): (TcpListener, Option<TlsAcceptor>),
     service: S,
     shutdown: impl Future<Output = ()>,
     drain_wait: Duration,
@@ -62,7 +69,8 @@ pub(crate) async fn serve<S>(
         };
         match accepted {
             Ok((socket, _)) => {
-                connections.spawn(connection(socket, service.clone(), &graceful));
+                let served = socket_of(socket, tls.clone(), service.clone(), graceful.watcher());
+                connections.spawn(served);
             }
             Err(error) => {
                 tracing::warn!(%error, "a connection was refused by the system");
@@ -77,12 +85,8 @@ pub(crate) async fn serve<S>(
     connections.shutdown().await;
 }
 
-/// The task that serves one connection.
-fn connection<S>(
-    socket: TcpStream,
-    service: S,
-    graceful: &GracefulShutdown,
-) -> impl Future<Output = ()> + Send + use<S>
+/// The task that serves one socket.
+async fn socket_of<S>(socket: TcpStream, tls: Option<TlsAcceptor>, service: S, graceful: Watcher)
 where
     S: tower::Service<Request<Incoming>, Response = Response<ReplyBody>> + Clone + Send + 'static,
     S::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
@@ -92,33 +96,97 @@ where
     if let Err(error) = socket.set_nodelay(true) {
         tracing::debug!(%error, "a socket kept its delay");
     }
-    let connection = http1::Builder::new()
-        .timer(TokioTimer::new())
-        .serve_connection(TokioIo::new(socket), TowerToHyperService::new(service));
-    let connection = graceful.watch(connection);
-    async move {
-        if let Err(error) = connection.await {
-            tracing::debug!(%error, "a connection ended early");
-        }
+    let Some(tls) = tls else { return connection(socket, service, graceful).await };
+    match tokio::time::timeout(HANDSHAKE_WAIT, tls.accept(socket)).await {
+        Ok(Ok(socket)) => connection(socket, service, graceful).await,
+        Ok(Err(error)) => tracing::debug!(%error, "a TLS handshake failed"),
+        Err(_) => tracing::debug!("a TLS handshake took too long"),
     }
 }
 
-/// Reads a whole request.
+/// Serves one connection: HTTP/1.1, or HTTP/2 if the client begins with its preface.
+async fn connection<S>(
+    io: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    service: S,
+    graceful: Watcher,
+) where
+    S: tower::Service<Request<Incoming>, Response = Response<ReplyBody>> + Clone + Send + 'static,
+    S::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+    S::Future: Send,
+{
+    let mut http = auto::Builder::new(TokioExecutor::new());
+    http.http1().timer(TokioTimer::new()).preserve_header_case(true);
+    http.http2().timer(TokioTimer::new());
+    let service = TowerToHyperService::new(service);
+    let connection = http.serve_connection_with_upgrades(TokioIo::new(io), service).into_owned();
+    if let Err(error) = graceful.watch(connection).await {
+        tracing::debug!(%error, "a connection ended early");
+    }
+}
+
+/// The body of a request, as far as it was read.
+#[derive(Debug, Default)]
+pub(crate) struct Taken {
+    /// As sent; only the beginning where there is a rest.
+    pub(crate) raw: Bytes,
+    /// Without its content coding; as sent where that could not be undone.
+    pub(crate) text: Bytes,
+    /// What follows the part that is kept.
+    pub(crate) rest: Option<Incoming>,
+    pub(crate) trailers: Option<HeaderMap>,
+}
+
+/// Reads a request whole, or as far as it is kept.
+///
+/// # Errors
+/// [`Fault`] when it is longer than `bytes_max` by its own word, or breaks off.
 pub(crate) async fn read(
+    request: Request<Incoming>,
+    (bytes_kept, bytes_max): (usize, u64),
+) -> Result<(Parts, Taken), Fault> {
+    let (head, mut body) = request.into_parts();
+    // Told beforehand, it need not be read to be refused.
+    if body.size_hint().lower() > bytes_max {
+        return Err(Fault::TooLong(bytes_max));
+    }
+    let mut taken = Taken::default();
+    let mut read = BytesMut::new();
+    while let Some(frame) = body.frame().await {
+        match frame.map_err(|error| Fault::Unreadable(error.to_string()))?.into_data() {
+            Ok(data) if read.is_empty() && body.is_end_stream() => {
+                taken.raw = data;
+                break;
+            }
+            Ok(data) => read.extend_from_slice(&data),
+            Err(frame) => taken.trailers = frame.into_trailers().ok(),
+        }
+        if read.len() > bytes_kept {
+            taken.rest = Some(body);
+            break;
+        }
+    }
+    if taken.raw.is_empty() {
+        taken.raw = read.freeze();
+    }
+    let plain = || Coding::of(&head.headers).decode(&taken.raw, bytes_kept);
+    taken.text = match taken.rest {
+        Some(_) => taken.raw.clone(),
+        None => plain().unwrap_or_else(|| taken.raw.clone()),
+    };
+    Ok((head, taken))
+}
+
+/// Reads a whole request of at most `bytes_max`.
+///
+/// # Errors
+/// [`Fault`] when it is longer, or breaks off.
+pub(crate) async fn read_whole(
     request: Request<Incoming>,
     bytes_max: usize,
 ) -> Result<(Parts, Bytes), Fault> {
-    let (head, body) = request.into_parts();
-    if head.headers.contains_key(hyper::header::UPGRADE) {
-        return Err(Fault::Upgrade);
-    }
-    // Told beforehand, it need not be read to be refused.
-    if body.size_hint().lower() > bytes_max as u64 {
-        return Err(Fault::TooLong(bytes_max));
-    }
-    match Limited::new(body, bytes_max).collect().await {
-        Ok(body) => Ok((head, body.to_bytes())),
-        Err(error) if error.is::<LengthLimitError>() => Err(Fault::TooLong(bytes_max)),
-        Err(error) => Err(Fault::Unreadable(error.to_string())),
+    let (head, taken) = read(request, (bytes_max, bytes_max as u64)).await?;
+    match taken.rest {
+        None => Ok((head, taken.text)),
+        Some(_) => Err(Fault::TooLong(bytes_max as u64)),
     }
 }

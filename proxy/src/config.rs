@@ -1,11 +1,12 @@
 //! What the proxy needs to know, already checked.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use hyper::Uri;
 use hyper::http::uri::{Authority, Scheme};
 use thiserror::Error;
-use wire::Dialect;
+use wire::{Dialect, Force, Vocabulary};
 
 /// Bounds and choices of a proxy.
 #[derive(Debug, Clone)]
@@ -16,14 +17,56 @@ pub struct Config {
     pub dialect: Option<Dialect>,
     /// What its logprobs are (`processed`, `temperature`, `raw`), when the user knows.
     pub logprob_kind: Option<String>,
+    /// When calls on the Responses and Messages routes go to the upstream's chat route.
+    pub translate: Translate,
+    /// What to record beside ids and logprobs.
+    pub beside: Beside,
+    /// The upstream's tokens by their bytes, for servers that report no ids.
+    pub vocabulary: Option<Arc<Vocabulary>>,
+    /// Sampling parameters that every request gets, unless its episode has its own.
+    pub force: Force,
+    /// The API key for the upstream, in place of the agent's.
+    pub upstream_key: Option<String>,
+    /// PEM certificates to trust beside the system's.
+    pub upstream_ca: Vec<u8>,
+    /// Whether a plain upstream is spoken to in HTTP/2 from the first byte.
+    pub upstream_http2: bool,
+    /// Certificate and key of the data listener, where it speaks TLS.
+    pub tls: Option<Arc<rustls::ServerConfig>>,
     /// Calls in flight at once; more wait.
     pub calls_max: usize,
+    /// Longest request body that is held and recorded whole, in bytes. Of a longer one the
+    /// beginning is recorded, and the upstream is asked for nothing.
+    pub request_bytes_kept: usize,
     /// Longest request body, in bytes.
-    pub request_bytes_max: usize,
+    pub request_bytes_max: u64,
     /// Longest reply that is kept, in bytes.
     pub reply_bytes_max: usize,
     /// How long calls in flight may take to end once a shutdown was asked for.
     pub drain_wait: Duration,
+}
+
+/// When calls are translated to chat.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Translate {
+    /// Where the upstream would not say which tokens it sampled.
+    #[default]
+    Auto,
+    /// Never: such calls are recorded as text.
+    Never,
+    /// On every Responses and Messages call.
+    Always,
+}
+
+/// Arrays to record beside ids and logprobs, where the upstream gives them.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Beside {
+    /// Alternatives to each token; 0 for none.
+    pub top_logprobs: u32,
+    /// Which experts each token was routed to.
+    pub routed_experts: bool,
+    /// Which tokens truncated sampling left to choose from.
+    pub sampling_mask: bool,
 }
 
 impl Config {
@@ -33,11 +76,25 @@ impl Config {
             upstream,
             dialect: None,
             logprob_kind: None,
+            translate: Translate::default(),
+            beside: Beside::default(),
+            vocabulary: None,
+            force: Force::default(),
+            upstream_key: None,
+            upstream_ca: Vec::new(),
+            upstream_http2: false,
+            tls: None,
             calls_max: 10_000,
+            request_bytes_kept: 64 << 20,
             request_bytes_max: 1 << 30,
             reply_bytes_max: 256 << 20,
             drain_wait: Duration::from_secs(20),
         }
+    }
+
+    /// How much of a request is held, and how long it may be, in bytes.
+    pub(crate) fn request_bytes(&self) -> (usize, u64) {
+        (self.request_bytes_kept, self.request_bytes_max)
     }
 }
 

@@ -2,12 +2,13 @@
 //!
 //! - `GET /health`: 200 while the process lives.
 //! - `POST /episodes`: make one known before its first call:
-//!   `{"episode_id", "attempt"?, "group_id"?, "task_id"?, "labels"?: {}}`.
+//!   `{"episode_id", "attempt"?, "group_id"?, "task_id"?, "labels"?: {}, "force_sampling"?}`.
+//! - `POST /episodes/{id}/key`: an API key that names it: `{"ttl_s"?}`.
 //! - `GET /episodes/{id}`: what was recorded of it, counted.
 //! - `POST /episodes/{id}/rewards`: append `{"value": 1.0 | null, "name"?, "source"?, "call_id"?}`.
 //! - `POST /episodes/{id}/close`: refuse later calls; `{"status"?}`.
 //!
-//! The last three take `?attempt=N`.
+//! All but the second take `?attempt=N`.
 
 use std::convert::Infallible;
 use std::future::Future;
@@ -22,15 +23,19 @@ use serde_json::{Value, json};
 use store::{CommitError, Selection, SnapshotError};
 use tokio::net::TcpListener;
 use tower::ServiceBuilder;
+use wire::Force;
 
 use crate::accept::{self, serve};
 use crate::fault::whole;
 use crate::open_call::now;
-use crate::serve::Proxy;
+use crate::proxy::Proxy;
 use crate::tee::ReplyBody;
 
 const REQUEST_BYTES_MAX: usize = 1 << 20;
 const REQUESTS_MAX: usize = 256;
+/// How long an API key is good for unless told, in seconds: a day.
+const KEY_LIFE_S: i64 = 86_400;
+const KEY_LIFE_S_MAX: i64 = 31_536_000;
 
 type Answer = (StatusCode, Value);
 
@@ -41,16 +46,18 @@ pub async fn serve_control(
     shutdown: impl Future<Output = ()>,
 ) {
     let drain_wait = proxy.config().drain_wait;
-    let service = ServiceBuilder::new().concurrency_limit(REQUESTS_MAX).service_fn(
-        move |request: Request<Incoming>| {
-            let proxy = Arc::clone(&proxy);
-            async move {
-                let (status, body) = answer(&proxy, request).await.unwrap_or_else(|error| error);
-                Ok::<_, Infallible>(response(status, &body))
-            }
-        },
-    );
-    serve(listener, service, shutdown, drain_wait).await;
+    let service = ServiceBuilder::new()
+        .concurrency_limit(REQUESTS_MAX)
+        .service_fn(move |request| answered(Arc::clone(&proxy), request));
+    serve((listener, None), service, shutdown, drain_wait).await;
+}
+
+async fn answered(
+    proxy: Arc<Proxy>,
+    request: Request<Incoming>,
+) -> Result<Response<ReplyBody>, Infallible> {
+    let (status, body) = answer(&proxy, request).await.unwrap_or_else(|error| error);
+    Ok(response(status, &body))
 }
 
 fn response(status: StatusCode, body: &Value) -> Response<ReplyBody> {
@@ -61,25 +68,24 @@ fn response(status: StatusCode, body: &Value) -> Response<ReplyBody> {
 }
 
 async fn answer(proxy: &Proxy, request: Request<Incoming>) -> Result<Answer, Answer> {
-    let (head, body) = accept::read(request, REQUEST_BYTES_MAX)
+    let (head, body) = accept::read_whole(request, REQUEST_BYTES_MAX)
         .await
         .map_err(|fault| error(fault.status(), &fault.to_string()))?;
     let segments: Vec<&str> = head.uri.path().trim_matches('/').split('/').collect();
     match (&head.method, segments.as_slice()) {
         (&Method::GET, ["health" | "ready"]) => Ok(done()),
-        (&Method::POST, ["episodes"]) => {
-            let tag = announced(&fields(&body)?)?;
-            proxy.store().announce(tag, now()).await.map_err(refused)?;
-            Ok(done())
+        (&Method::POST, ["episodes"]) => announce(proxy, &fields(&body)?).await,
+        (&Method::POST, ["episodes", id, "key"]) => {
+            mint(proxy, &which(id, head.uri.query())?, &fields(&body)?)
         }
         (&Method::GET, ["episodes", id]) => summary(proxy, which(id, head.uri.query())?).await,
         (&Method::POST, ["episodes", id, "close"]) => {
             let status = closing_word(&fields(&body)?)?;
             let which = which(id, head.uri.query())?;
-            proxy.admitted.remove(&which);
+            proxy.forget(&which);
             proxy.store().close(which.clone(), now(), status).await.map_err(refused)?;
             // A call that began meanwhile may have put it back.
-            proxy.admitted.remove(&which);
+            proxy.forget(&which);
             Ok(done())
         }
         (&Method::POST, ["episodes", id, "rewards"]) => {
@@ -90,6 +96,38 @@ async fn answer(proxy: &Proxy, request: Request<Incoming>) -> Result<Answer, Ans
         }
         _ => Err(error(StatusCode::NOT_FOUND, "no such page; see docs/operations.md")),
     }
+}
+
+/// Makes an episode known, with the sampling that its calls are to get.
+async fn announce(proxy: &Proxy, fields: &Value) -> Result<Answer, Answer> {
+    let tag = announced(fields)?;
+    let key = (tag.episode.clone(), tag.attempt);
+    let force = text(fields, "force_sampling")?.map(|force| force.parse::<Force>());
+    let force = force.transpose().map_err(|e| bad(&e))?;
+    let written = force.as_ref().map(Force::to_string);
+    proxy.store().announce(tag, now(), written).await.map_err(refused)?;
+    if let Some(force) = force {
+        proxy.force_on(key, force);
+    }
+    Ok(done())
+}
+
+/// An API key for an attempt, with its end.
+fn mint(
+    proxy: &Proxy,
+    (episode, attempt): &(EpisodeId, u32),
+    fields: &Value,
+) -> Result<Answer, Answer> {
+    let seconds = match fields.get("ttl_s") {
+        None | Some(Value::Null) => KEY_LIFE_S,
+        Some(number) => number
+            .as_i64()
+            .filter(|seconds| (1..=KEY_LIFE_S_MAX).contains(seconds))
+            .ok_or_else(|| error(StatusCode::BAD_REQUEST, "`ttl_s` is not 1 to 31536000"))?,
+    };
+    let until = now() + seconds * 1_000_000;
+    let key = proxy.known.signer.mint(episode, *attempt, until);
+    Ok((StatusCode::OK, json!({ "api_key": key, "expires_at": until / 1_000_000 })))
 }
 
 fn closing_word(fields: &Value) -> Result<Option<String>, Answer> {

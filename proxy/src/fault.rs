@@ -1,9 +1,9 @@
 //! The one place where an error becomes an HTTP response.
 
 use bytes::Bytes;
-use episode::{Ended, InvalidId, Outcome};
+use episode::{Ended, InvalidId, Outcome, Route};
 use http_body_util::{BodyExt, Full};
-use hyper::header::CONTENT_TYPE;
+use hyper::header::{CONTENT_TYPE, HeaderValue};
 use hyper::{HeaderMap, Response, StatusCode};
 use store::CommitError;
 use thiserror::Error;
@@ -16,13 +16,15 @@ pub(crate) enum Fault {
     #[error("the request body could not be read: {0}")]
     Unreadable(String),
     #[error("the request body is longer than {0} bytes")]
-    TooLong(usize),
+    TooLong(u64),
     #[error(transparent)]
     BadId(#[from] InvalidId),
-    #[error("the episode is named twice and differently: `{0}` in the path, `{1}` in a header")]
+    #[error("the episode is named twice and differently: `{0}` and `{1}`")]
     TwoEpisodes(String, String),
     #[error("`{1}` is not a value for {0}; give {2}")]
     BadTag(&'static str, String, &'static str),
+    #[error("the API key is not one of this store's, or it has ended")]
+    BadKey,
     #[error("WebSocket is not recorded here; use POST")]
     Upgrade,
     #[error("the upstream at {0} could not be reached: {1}")]
@@ -43,6 +45,7 @@ impl Fault {
                 StatusCode::BAD_REQUEST
             }
             Self::TooLong(_) => StatusCode::PAYLOAD_TOO_LARGE,
+            Self::BadKey => StatusCode::UNAUTHORIZED,
             Self::Upgrade => StatusCode::UPGRADE_REQUIRED,
             Self::Unreachable(..) | Self::Broken(_) | Self::ReplyTooLong(_) => {
                 StatusCode::BAD_GATEWAY
@@ -61,20 +64,24 @@ impl Fault {
         }
     }
 
-    /// The error as a whole response in OpenAI's form.
-    pub(crate) fn response(&self) -> Response<ReplyBody> {
+    /// The error as a whole response in the form of the agent's wire.
+    pub(crate) fn response(&self, route: Route) -> Response<ReplyBody> {
         let status = self.status();
-        let body = wire::error_body(status.as_u16(), self.kind(), &self.to_string());
+        let body = wire::error_body(route, status.as_u16(), self.kind(), &self.to_string());
         let mut response = Response::new(whole(Bytes::from(body)));
         *response.status_mut() = status;
         json_headers(response.headers_mut());
+        if matches!(self, Self::Unrecorded(CommitError::Closed(..))) {
+            // SDKs try a 409 again; this one will not change its mind.
+            response.headers_mut().insert("x-should-retry", HeaderValue::from_static("false"));
+        }
         response
     }
 
     /// The error as the last event of a stream that was already under way.
-    pub(crate) fn event(&self) -> Bytes {
+    pub(crate) fn event(&self, route: Route) -> Bytes {
         let status = self.status().as_u16();
-        Bytes::from(wire::error_event(status, self.kind(), &self.to_string()))
+        Bytes::from(wire::error_event(route, status, self.kind(), &self.to_string()))
     }
 
     /// The end of a call that this error ended, as the agent saw it.
@@ -89,10 +96,10 @@ impl Fault {
 }
 
 fn json_headers(headers: &mut HeaderMap) {
-    let json = hyper::header::HeaderValue::from_static("application/json");
+    let json = HeaderValue::from_static("application/json");
     headers.insert(CONTENT_TYPE, json);
     // Tells rolltape's own errors from those of the upstream.
-    headers.insert("x-rolltape-error", hyper::header::HeaderValue::from_static("1"));
+    headers.insert("x-rolltape-error", HeaderValue::from_static("1"));
 }
 
 /// A body that is there already.

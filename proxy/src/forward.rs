@@ -5,24 +5,25 @@ use std::error::Error;
 use std::sync::Mutex;
 use std::time::Duration;
 
-use bytes::Bytes;
 use episode::Route;
-use http_body_util::{BodyExt, Full, Limited};
+use http_body_util::{BodyExt, Limited};
 use hyper::body::Incoming;
-use hyper::header::AUTHORIZATION;
+use hyper::header::{AUTHORIZATION, HeaderValue};
+use hyper::http::request::Parts;
 use hyper::{HeaderMap, Method, Request, Response, StatusCode};
-use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
+use hyper_rustls::HttpsConnector;
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
-use hyper_util::rt::TokioExecutor;
 use tokio::sync::OnceCell;
-use wire::{Dialect, Hide};
+use wire::Dialect;
 
+use crate::accept::Taken;
 use crate::config::{Config, Upstream};
+use crate::connect::{self, BadSetting};
 use crate::fault::Fault;
-use crate::rewrite::Rewrite;
+use crate::outgoing::Outgoing;
+use crate::rewrite::{self, Plan, Rewrite};
 
-const CONNECT_WAIT: Duration = Duration::from_secs(10);
 const PROBE_WAIT: Duration = Duration::from_secs(10);
 const PROBE_BYTES_MAX: usize = 16 << 20;
 /// Kinds of call that the upstream refused with our fields and took without.
@@ -32,7 +33,9 @@ const UNASKED_KINDS_MAX: usize = 1024;
 #[derive(Debug)]
 pub(crate) struct Forward {
     upstream: Upstream,
-    client: Client<HttpsConnector<HttpConnector>, Full<Bytes>>,
+    key: Option<HeaderValue>,
+    client: Client<HttpsConnector<HttpConnector>, Outgoing>,
+    request_bytes_max: u64,
     dialect: OnceCell<Dialect>,
     unasked: Mutex<HashSet<Kind>>,
 }
@@ -45,35 +48,41 @@ pub(crate) struct Kind {
     pub(crate) streams: bool,
 }
 
+impl Kind {
+    /// The kind of a request to `route`.
+    pub(crate) fn of(route: Route, model: Option<String>, sent: Option<&wire::Request>) -> Self {
+        Self { route, model, streams: sent.is_some_and(wire::Request::streams) }
+    }
+}
+
 /// Why the dialect is not known yet.
 enum Untold {
     Fault(Fault),
     Silent,
 }
 
-/// What goes out.
+/// A request of an agent.
 #[derive(Debug)]
-pub(crate) struct Outgoing<'a> {
-    pub(crate) method: Method,
+pub(crate) struct Sent<'a> {
+    pub(crate) head: Parts,
     pub(crate) path: &'a str,
-    pub(crate) headers: HeaderMap,
+    pub(crate) body: Taken,
     pub(crate) kind: Kind,
 }
 
 impl Forward {
-    pub(crate) fn new(config: &Config) -> Self {
-        let mut tcp = HttpConnector::new();
-        // Without it the second small write of a request waits for the peer's delayed ACK: 40 ms.
-        tcp.set_nodelay(true);
-        tcp.set_connect_timeout(Some(CONNECT_WAIT));
-        tcp.enforce_http(false);
-        let https = HttpsConnectorBuilder::new().with_webpki_roots().https_or_http().enable_http1();
-        Self {
+    /// # Errors
+    /// [`BadSetting`] when a certificate or the key cannot be used.
+    pub(crate) fn new(config: &Config) -> Result<Self, BadSetting> {
+        let key = config.upstream_key.as_deref().map(HeaderValue::from_str).transpose();
+        Ok(Self {
             upstream: config.upstream.clone(),
-            client: Client::builder(TokioExecutor::new()).build(https.wrap_connector(tcp)),
+            key: key.map_err(|_| BadSetting("the key for the upstream is no header value"))?,
+            client: connect::client(config)?,
+            request_bytes_max: config.request_bytes_max,
             dialect: config.dialect.map_or_else(OnceCell::new, OnceCell::from),
             unasked: Mutex::new(HashSet::new()),
-        }
+        })
     }
 
     /// How the upstream speaks; asked of it with the first agent's own credentials. An upstream
@@ -93,9 +102,11 @@ impl Forward {
 
     /// The owner of the listed models tells the server.
     async fn probe(&self, agent: &HeaderMap) -> Result<Option<Dialect>, Fault> {
-        let mut request = self.request(Method::GET, "/v1/models", Bytes::new())?;
-        if let Some(key) = agent.get(AUTHORIZATION) {
-            request.headers_mut().insert(AUTHORIZATION, key.clone());
+        let mut request = self.request(Method::GET, "/v1/models", Outgoing::default())?;
+        let agents = agent.get(AUTHORIZATION).cloned();
+        let own = self.key.as_ref().and_then(|key| rewrite::bearer(key).ok());
+        if let Some(key) = own.or(agents) {
+            request.headers_mut().insert(AUTHORIZATION, key);
         }
         let reply = self.client.request(request).await.map_err(|e| self.unreachable(&e))?;
         if !reply.status().is_success() {
@@ -108,31 +119,58 @@ impl Forward {
         Ok(Some(dialect))
     }
 
-    /// Sends a call. A 400 that our own fields may have caused is answered by sending the agent's
-    /// own body once, and remembered when that was it. The `Hide` is what holds for the reply.
+    /// Sends a call. A 400 that our own fields may have caused is answered by sending it once
+    /// without them, and remembered when that was it. The [`Rewrite`] is what holds for the reply.
     pub(crate) async fn exchange(
         &self,
-        out: &Outgoing<'_>,
-        rewrite: Rewrite,
-        own: &Bytes,
-    ) -> Result<(Response<Incoming>, Hide), Fault> {
-        if rewrite.hide.nothing() || self.is_unasked(&out.kind) {
-            return Ok((self.send(out, own.clone()).await?, Hide::default()));
+        mut sent: Sent<'_>,
+        plan: &Plan<'_>,
+    ) -> Result<(Response<Incoming>, Rewrite), Fault> {
+        if let Some(rest) = sent.body.rest.take() {
+            let rewrite = plan.too_long();
+            let body = Outgoing::long(sent.body.raw.clone(), rest, self.request_bytes_max);
+            return Ok((self.send(&sent, &rewrite, body).await?, rewrite));
         }
-        let reply = self.send(out, rewrite.body).await?;
+        let body = |rewrite: &Rewrite| {
+            let own = || sent.body.raw.clone();
+            Outgoing::whole(rewrite.body.clone().unwrap_or_else(own), sent.body.trailers.clone())
+        };
+        let rewrite = plan.rewrite(!self.is_unasked(&sent.kind), &sent.head.headers);
+        let reply = self.send(&sent, &rewrite, body(&rewrite)).await?;
+        if reply.status() != StatusCode::BAD_REQUEST || !rewrite.asks {
+            return Ok((reply, rewrite));
+        }
+        let plain = plan.rewrite(false, &sent.head.headers);
+        let reply = self.send(&sent, &plain, body(&plain)).await?;
         if reply.status() != StatusCode::BAD_REQUEST {
-            return Ok((reply, rewrite.hide));
+            self.remember_unasked(&sent.kind);
         }
-        let plain = self.send(out, own.clone()).await?;
-        if plain.status() != StatusCode::BAD_REQUEST {
-            self.remember_unasked(&out.kind);
-        }
-        Ok((plain, Hide::default()))
+        Ok((reply, plain))
     }
 
-    async fn send(&self, out: &Outgoing<'_>, body: Bytes) -> Result<Response<Incoming>, Fault> {
-        let mut request = self.request(out.method.clone(), out.path, body)?;
-        *request.headers_mut() = out.headers.clone();
+    /// Sends a request that is relayed as it is, an upgrade for one.
+    pub(crate) async fn relay(
+        &self,
+        head: &Parts,
+        path: &str,
+    ) -> Result<Response<Incoming>, Fault> {
+        let mut request = self.request(head.method.clone(), path, Outgoing::default())?;
+        *request.headers_mut() = head.headers.clone();
+        self.client.request(request).await.map_err(|e| self.unreachable(&e))
+    }
+
+    async fn send(
+        &self,
+        sent: &Sent<'_>,
+        rewrite: &Rewrite,
+        body: Outgoing,
+    ) -> Result<Response<Incoming>, Fault> {
+        let path = rewrite.path.unwrap_or(sent.path);
+        let mut request = self.request(sent.head.method.clone(), path, body)?;
+        // The spelling of the agent's header names travels with its extensions.
+        *request.extensions_mut() = sent.head.extensions.clone();
+        *request.headers_mut() = sent.head.headers.clone();
+        rewrite::headers_for(rewrite, self.key.as_ref(), request.headers_mut());
         self.client.request(request).await.map_err(|e| self.unreachable(&e))
     }
 
@@ -140,11 +178,11 @@ impl Forward {
         &self,
         method: Method,
         path: &str,
-        body: Bytes,
-    ) -> Result<Request<Full<Bytes>>, Fault> {
+        body: Outgoing,
+    ) -> Result<Request<Outgoing>, Fault> {
         let bad = |_| Fault::BadTag("the path", path.to_owned(), "a path and query");
         let uri = self.upstream.uri(path).map_err(bad)?;
-        Request::builder().method(method).uri(uri).body(Full::new(body)).map_err(bad)
+        Request::builder().method(method).uri(uri).body(body).map_err(bad)
     }
 
     fn unreachable(&self, error: &dyn Error) -> Fault {

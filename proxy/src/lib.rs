@@ -6,28 +6,41 @@
 //! - `tag`: which episode the call belongs to.
 //! - `rewrite`: what is added so that the upstream reports its tokens, and what is hidden again.
 //! - `forward`: the upstream, its dialect, and the agent's own body once more if ours was refused.
-//! - `tee`: the reply, to the agent as it arrives and to the recording; its end waits for the disk.
+//! - `tee` and `lens`: the reply, to the agent as it arrives and to the recording; its end waits
+//!   for the disk.
 //! - `record`: what was seen, as a value; `open_call` brings it to the store, whatever happens.
 //! - `fault`: the one place where an error becomes an HTTP response.
 //!
-//! `admitted` remembers which episodes take calls.
+//! `admitted` remembers which episodes take calls, `conversations` which conversations are under
+//! way, `key` makes and reads API keys that name an episode.
+//! `coding` undoes compression, `outgoing` is a request's body on its way, `connect` the pool of
+//! connections to the upstream, `upgrade` relays what becomes something else than HTTP.
 //! `control` is the other listener: rewards, closing, looking.
 #![forbid(unsafe_code)]
 
 mod accept;
 mod admitted;
+mod coding;
 mod config;
+mod connect;
 mod control;
+mod conversations;
 mod fault;
 mod forward;
+mod key;
+mod lens;
 mod open_call;
+mod outgoing;
+mod proxy;
 mod record;
 mod rewrite;
 mod serve;
 mod tag;
 mod tee;
+mod upgrade;
 
 pub use accept::serve_data;
-pub use config::{BadUpstream, Config, Upstream};
+pub use config::{BadUpstream, Beside, Config, Translate, Upstream};
+pub use connect::{BadSetting, server_tls};
 pub use control::serve_control;
-pub use serve::Proxy;
+pub use proxy::{Proxy, StartError};

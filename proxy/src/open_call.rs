@@ -1,13 +1,16 @@
 //! A call between its begun record and its end. However it is let go of, the store hears of it.
 
+use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use episode::{Begun, Micros, Outcome};
 use store::{Ack, CommitError, Store};
 use tokio::task::JoinHandle;
 
+use crate::conversations::Thread;
 use crate::fault::Fault;
 use crate::record::Recording;
+use crate::tag::Known;
 
 /// The end of a call on its way to the disk. It gets there whether or not this is waited for.
 pub(crate) type Commit = JoinHandle<Result<(), CommitError>>;
@@ -19,13 +22,20 @@ pub(crate) struct OpenCall {
     store: Store,
     begun: Option<Ack>,
     recording: Option<Recording>,
+    /// The conversation that its answer carries on.
+    thread: Option<(Arc<Known>, Thread)>,
 }
 
 impl OpenCall {
     /// Queues the begun record; it rides with the commit under way.
     pub(crate) async fn begin(store: &Store, begun: Begun, recording: Recording) -> Self {
         let ack = store.begin(begun).await;
-        Self { store: store.clone(), begun: Some(ack), recording: Some(recording) }
+        Self { store: store.clone(), begun: Some(ack), recording: Some(recording), thread: None }
+    }
+
+    /// Lets the call's answer carry on the conversation that gave it its episode.
+    pub(crate) fn in_thread(&mut self, known: &Arc<Known>, thread: Option<Thread>) {
+        self.thread = thread.map(|thread| (Arc::clone(known), thread));
     }
 
     /// Waits until the begun record is on disk: no byte of the reply leaves before.
@@ -64,7 +74,13 @@ impl OpenCall {
     }
 
     fn write(&mut self, outcome: Outcome) -> Option<Commit> {
-        let ended = self.recording.take()?.finish(outcome, now());
+        let recording = self.recording.take()?;
+        if let Some((known, thread)) = self.thread.take()
+            && let Some(answer) = recording.answer()
+        {
+            known.conversations.answered(&thread, &answer);
+        }
+        let ended = recording.finish(outcome, now());
         let store = self.store.clone();
         Some(tokio::spawn(async move { store.end(ended).await.done().await }))
     }

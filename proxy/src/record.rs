@@ -2,7 +2,10 @@
 
 use bytes::Bytes;
 use episode::{CallId, Ended, Micros, Outcome, Route};
-use wire::{Collector, Request};
+use serde_json::Value;
+use wire::Collector;
+
+use crate::rewrite::Rewrite;
 
 /// A call that is under way.
 #[derive(Debug)]
@@ -16,17 +19,19 @@ pub(crate) struct Recording {
     capped: bool,
     error: Option<String>,
     logprob_kind: String,
+    route: Route,
+    translated: Option<Route>,
+    unasked: Option<String>,
 }
 
 impl Recording {
-    pub(crate) fn new(
-        call_id: CallId,
-        (route, request): (Route, Option<&Request>),
-        reply_bytes_max: usize,
-    ) -> Self {
+    pub(crate) fn new(call_id: CallId, route: Route, reply_bytes_max: usize) -> Self {
         Self {
             call_id,
-            collector: Collector::new(route, request),
+            collector: Collector::new(route, None, None),
+            route,
+            translated: None,
+            unasked: None,
             status: None,
             first_byte_at: None,
             reply: Vec::new(),
@@ -35,6 +40,13 @@ impl Recording {
             error: None,
             logprob_kind: "unknown".to_owned(),
         }
+    }
+
+    /// What reads the reply, and how the call went upstream.
+    pub(crate) fn expects(&mut self, collector: Collector, rewrite: &Rewrite) {
+        self.collector = collector;
+        self.translated = Some(rewrite.route).filter(|route| *route != self.route);
+        self.unasked.clone_from(&rewrite.unasked);
     }
 
     /// The status that the agent is given.
@@ -76,9 +88,19 @@ impl Recording {
         self.collector.finished() && !self.collector.failed()
     }
 
+    /// The answer that the agent was given, if it was given one.
+    pub(crate) fn answer(&self) -> Option<Value> {
+        let answers = wire::answers(self.route, &self.reply);
+        answers.into_iter().next().map(|answer| answer.message)
+    }
+
     /// The end of the call. `outcome` is what the transport saw; what the reply itself says can
     /// only make it worse.
-    pub(crate) fn finish(self, outcome: Outcome, at: Micros) -> Ended {
+    pub(crate) fn finish(mut self, outcome: Outcome, at: Micros) -> Ended {
+        if matches!(self.route, Route::Embeddings | Route::CountTokens) {
+            // Relayed as they are; only their counts are of interest.
+            self.collector.take(&self.reply);
+        }
         let facts = self.collector.facts();
         let error = self.error.or(facts.error);
         let outcome = match (outcome, self.status) {
@@ -101,6 +123,8 @@ impl Recording {
             choices: facts.choices,
             usage: facts.usage,
             logprob_kind: self.logprob_kind,
+            translated: self.translated,
+            unasked: self.unasked,
         }
     }
 }
@@ -112,7 +136,7 @@ mod tests {
     use super::*;
 
     fn recording() -> Recording {
-        let mut recording = Recording::new(CallId(Uuid::nil()), (Route::Chat, None), 10);
+        let mut recording = Recording::new(CallId(Uuid::nil()), Route::Chat, 10);
         recording.status(200);
         recording
     }

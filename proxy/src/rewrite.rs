@@ -4,42 +4,208 @@ use bytes::Bytes;
 use episode::Route;
 use hyper::HeaderMap;
 use hyper::header::{self, HeaderName, HeaderValue};
-use wire::{Dialect, Hide, Request};
+use wire::{Back, Dialect, Force, Hide, Request, Wants};
 
-/// Headers that belong to one connection and are not passed on.
-const HOP_BY_HOP: [&str; 9] = [
+use crate::config::{Config, Translate};
+
+/// The chat route of any upstream.
+const CHAT_PATH: &str = "/v1/chat/completions";
+
+/// Headers that belong to one connection and are not passed on. `te` is, where it asks for
+/// trailers, and `trailer`, which announces them.
+const HOP_BY_HOP: [&str; 7] = [
     "connection",
     "keep-alive",
     "proxy-authenticate",
     "proxy-authorization",
     "proxy-connection",
-    "te",
-    "trailer",
     "transfer-encoding",
     "upgrade",
 ];
+/// Headers that mean something on Anthropic's wire only.
+const OF_MESSAGES: [&str; 3] = ["anthropic-version", "anthropic-beta", "x-api-key"];
 
-/// The body to send, and what to take out of the reply. A value: nothing happens here.
+/// All that decides how a request goes on. A value: nothing happens here.
 #[derive(Debug)]
-pub(crate) struct Rewrite {
-    pub(crate) body: Bytes,
-    pub(crate) hide: Hide,
+pub(crate) struct Plan<'a> {
+    wants: Wants,
+    translates: bool,
+    force: &'a Force,
+    route: Route,
+    sent: Option<&'a Request>,
 }
 
-/// Adds to a body what `dialect` must be asked for; what cannot be added to stays as it is.
-pub(crate) fn rewrite(dialect: Dialect, route: Route, sent: (&Bytes, Option<&Request>)) -> Rewrite {
-    match sent {
-        (_, Some(request)) => {
-            let asked = wire::ask(dialect, route, request);
-            Rewrite { body: asked.body, hide: asked.hide }
-        }
-        (body, None) => Rewrite { body: body.clone(), hide: Hide::default() },
+/// What to send, and what the reply goes through.
+#[derive(Debug)]
+pub(crate) struct Rewrite {
+    /// Where to, if not where the agent called.
+    pub(crate) path: Option<&'static str>,
+    /// The body; none for the agent's own bytes.
+    pub(crate) body: Option<Bytes>,
+    pub(crate) headers: Vec<(&'static str, &'static str)>,
+    pub(crate) manner: Manner,
+    /// The route that is called upstream.
+    pub(crate) route: Route,
+    /// Whether the upstream is asked for anything on the agent's behalf.
+    pub(crate) asks: bool,
+    pub(crate) unasked: Option<String>,
+}
+
+/// What the reply goes through on its way to the agent.
+#[derive(Debug)]
+pub(crate) enum Manner {
+    Native(Hide),
+    Translated(Box<Back>),
+}
+
+impl<'a> Plan<'a> {
+    /// The plan for a request to `route` of an upstream that speaks `dialect`.
+    pub(crate) fn new(
+        config: &Config,
+        dialect: Dialect,
+        force: &'a Force,
+        (route, sent): (Route, Option<&'a Request>),
+    ) -> Self {
+        let wants = Wants {
+            dialect,
+            hosted_logprobs: config.vocabulary.is_some(),
+            top_logprobs: config.beside.top_logprobs,
+            routed_experts: config.beside.routed_experts,
+            sampling_mask: config.beside.sampling_mask,
+        };
+        let translates = match config.translate {
+            Translate::Auto => wire::translates(dialect, route),
+            Translate::Never => false,
+            Translate::Always => matches!(route, Route::Messages | Route::Responses),
+        };
+        Self { wants, translates, force, route, sent: sent.filter(|_| route.generates()) }
     }
+
+    /// What to send; with `asking`, the upstream is asked for tokens as far as that can be hidden.
+    pub(crate) fn rewrite(&self, asking: bool, headers: &HeaderMap) -> Rewrite {
+        let Some(sent) = self.sent else { return self.as_sent(None) };
+        if !self.translates {
+            return self.native(asking, sent, headers);
+        }
+        match wire::translate(self.wants.dialect, self.route, sent) {
+            Ok((chat, back)) => self.translated(asking, chat, back),
+            Err(why) => Rewrite {
+                unasked: Some(format!("not translated to chat: {why}")),
+                ..self.native(asking, sent, headers)
+            },
+        }
+    }
+
+    /// A request of which only the beginning is here.
+    pub(crate) fn too_long(&self) -> Rewrite {
+        self.as_sent(Some("the request is too long to be held".to_owned()))
+    }
+
+    fn as_sent(&self, unasked: Option<String>) -> Rewrite {
+        Rewrite {
+            path: None,
+            body: None,
+            headers: Vec::new(),
+            manner: Manner::Native(Hide::default()),
+            route: self.route,
+            asks: false,
+            unasked,
+        }
+    }
+
+    fn native(&self, asking: bool, sent: &Request, headers: &HeaderMap) -> Rewrite {
+        let forced = self.forced(sent.body().clone());
+        let Some(request) = forced.as_ref().map_or(Some(sent.clone()), Request::read) else {
+            return self.as_sent(None);
+        };
+        if !asking {
+            return Rewrite { body: forced, ..self.as_sent(None) };
+        }
+        let has_header = |name: &str| headers.contains_key(name);
+        let asked = wire::ask(&self.wants, self.route, &request, has_header);
+        let asks = asked.unasked.is_none();
+        Rewrite {
+            body: if asks { Some(asked.body) } else { forced },
+            headers: asked.headers,
+            manner: Manner::Native(asked.hide),
+            asks,
+            ..self.as_sent(asked.unasked.map(str::to_owned))
+        }
+    }
+
+    /// Nothing of what is asked for needs to be hidden: the reply is written anew.
+    fn translated(&self, asking: bool, chat: Bytes, back: Back) -> Rewrite {
+        let chat = self.forced(chat.clone()).unwrap_or(chat);
+        let asked = Request::read(&chat)
+            .filter(|_| asking)
+            .map(|request| wire::ask(&self.wants, Route::Chat, &request, |_| false));
+        let unasked = asked.as_ref().and_then(|asked| asked.unasked.map(str::to_owned));
+        Rewrite {
+            path: Some(CHAT_PATH),
+            asks: asked.is_some() && unasked.is_none(),
+            headers: asked.as_ref().map_or_else(Vec::new, |asked| asked.headers.clone()),
+            body: Some(asked.map_or(chat, |asked| asked.body)),
+            manner: Manner::Translated(Box::new(back)),
+            route: Route::Chat,
+            unasked,
+        }
+    }
+
+    fn forced(&self, body: Bytes) -> Option<Bytes> {
+        if self.force.is_empty() {
+            return None;
+        }
+        Some(self.force.apply(self.wants.dialect, &Request::read(&body)?))
+    }
+}
+
+/// The headers of a request on its way, after [`request_headers`].
+pub(crate) fn headers_for(
+    rewrite: &Rewrite,
+    upstream_key: Option<&HeaderValue>,
+    headers: &mut HeaderMap,
+) {
+    if rewrite.body.is_some() {
+        headers.remove(header::CONTENT_ENCODING);
+    }
+    if rewrite.path.is_some() {
+        if let Some(Ok(bearer)) = headers.get("x-api-key").map(bearer)
+            && !headers.contains_key(header::AUTHORIZATION)
+        {
+            headers.insert(header::AUTHORIZATION, bearer);
+        }
+        OF_MESSAGES.iter().for_each(|name| drop(headers.remove(*name)));
+    }
+    if let Some(key) = upstream_key {
+        let own = headers.contains_key("x-api-key") && !headers.contains_key(header::AUTHORIZATION);
+        let (name, value) = match own {
+            true => (HeaderName::from_static("x-api-key"), Ok(key.clone())),
+            false => (header::AUTHORIZATION, bearer(key)),
+        };
+        if let Ok(value) = value {
+            headers.insert(name, value);
+        }
+    }
+    for (name, value) in &rewrite.headers {
+        headers.insert(*name, HeaderValue::from_static(value));
+    }
+}
+
+/// The credentials that `key` makes.
+pub(crate) fn bearer(key: &HeaderValue) -> Result<HeaderValue, header::InvalidHeaderValue> {
+    let mut bearer = HeaderValue::from_bytes(&[b"Bearer ", key.as_bytes()].concat())?;
+    bearer.set_sensitive(true);
+    Ok(bearer)
 }
 
 /// The agent's headers as they go on.
 pub(crate) fn request_headers(headers: &mut HeaderMap, route: Route) {
+    let trailers = headers.get("te").is_some_and(|te| te.as_bytes() == b"trailers");
     end_to_end(headers);
+    headers.remove("te");
+    if trailers {
+        headers.insert("te", HeaderValue::from_static("trailers"));
+    }
     for name in [header::HOST, header::CONTENT_LENGTH, header::EXPECT] {
         headers.remove(name);
     }
@@ -71,12 +237,55 @@ mod tests {
     use super::*;
 
     #[test]
+    fn the_upstreams_own_key_takes_the_place_of_the_agents() {
+        let plain = Plan::new(
+            &Config::new("http://h".parse().unwrap()),
+            Dialect::OpenAi,
+            &Force::default(),
+            (Route::Other, None),
+        )
+        .rewrite(true, &HeaderMap::new());
+        let chat = || Rewrite { path: Some(CHAT_PATH), ..plain_copy(&plain) };
+        let with = |rewrite: &Rewrite, pair: (&'static str, &'static str), key: Option<&str>| {
+            let mut headers = HeaderMap::new();
+            headers.insert(pair.0, HeaderValue::from_static(pair.1));
+            let key = key.map(|key| HeaderValue::from_str(key).unwrap());
+            headers_for(rewrite, key.as_ref(), &mut headers);
+            let mut all: Vec<_> = headers
+                .iter()
+                .map(|(name, value)| format!("{name}: {}", value.to_str().unwrap()))
+                .collect();
+            all.sort();
+            all.join(", ")
+        };
+        let agents = ("authorization", "Bearer a");
+        assert_eq!(with(&plain, agents, None), "authorization: Bearer a");
+        assert_eq!(with(&plain, agents, Some("u")), "authorization: Bearer u");
+        assert_eq!(with(&plain, ("x-api-key", "a"), Some("u")), "x-api-key: u");
+        assert_eq!(with(&chat(), ("x-api-key", "a"), None), "authorization: Bearer a");
+        assert_eq!(with(&chat(), ("x-api-key", "a"), Some("u")), "authorization: Bearer u");
+    }
+
+    fn plain_copy(rewrite: &Rewrite) -> Rewrite {
+        Rewrite {
+            path: None,
+            body: None,
+            headers: Vec::new(),
+            manner: Manner::Native(Hide::default()),
+            route: rewrite.route,
+            asks: false,
+            unasked: None,
+        }
+    }
+
+    #[test]
     fn what_belongs_to_the_connection_stays_behind() {
         let mut headers = HeaderMap::new();
         for (name, value) in [
             ("connection", "keep-alive, x-mine"),
             ("x-mine", "1"),
             ("te", "trailers"),
+            ("keep-alive", "timeout=5"),
             ("host", "proxy"),
             ("content-length", "5"),
             ("accept-encoding", "gzip"),
@@ -85,7 +294,8 @@ mod tests {
             headers.insert(name, HeaderValue::from_static(value));
         }
         request_headers(&mut headers, Route::Chat);
-        assert_eq!(headers.len(), 2);
+        assert_eq!(headers.len(), 3);
+        assert_eq!(headers["te"], "trailers");
         assert_eq!(headers["accept-encoding"], "identity");
         assert_eq!(headers["authorization"], "Bearer k");
     }

@@ -3,81 +3,52 @@
 use std::convert::Infallible;
 use std::sync::Arc;
 
-use bytes::Bytes;
-use episode::{Begun, CallId};
+use episode::{Begun, CallId, Micros};
 use hyper::body::Incoming;
 use hyper::http::request::Parts;
 use hyper::{Request, Response};
-use store::Store;
 use uuid::Uuid;
-use wire::Dialect;
+use wire::{Collector, Force};
 
-use crate::accept;
-use crate::admitted::Admitted;
-use crate::config::Config;
+use crate::accept::{self, Taken};
 use crate::fault::Fault;
-use crate::forward::{Forward, Kind, Outgoing};
+use crate::forward::{Kind, Sent};
 use crate::open_call::{OpenCall, now};
+use crate::proxy::Proxy;
 use crate::record::Recording;
-use crate::rewrite::{self, rewrite};
+use crate::rewrite::{self, Plan};
 use crate::tag::{self, Tagged};
 use crate::tee::{self, ReplyBody};
+use crate::upgrade;
 
-/// A proxy: one upstream, one store.
-#[derive(Debug)]
-pub struct Proxy {
-    config: Config,
-    forward: Forward,
-    store: Store,
-    pub(crate) admitted: Admitted,
-}
-
-impl Proxy {
-    /// A proxy that records into `store`.
-    pub fn new(config: Config, store: Store) -> Self {
-        Self { forward: Forward::new(&config), config, store, admitted: Admitted::default() }
-    }
-
-    pub(crate) fn config(&self) -> &Config {
-        &self.config
-    }
-
-    pub(crate) fn store(&self) -> &Store {
-        &self.store
-    }
-
-    /// What the logprobs of the upstream are, as far as it is known.
-    fn logprob_kind(&self, dialect: Dialect) -> &str {
-        self.config.logprob_kind.as_deref().unwrap_or(match dialect {
-            Dialect::Vllm => "raw",
-            Dialect::Rolltape => "processed",
-            Dialect::OpenAi => "unknown",
-        })
-    }
-}
-
-/// Answers one request, with the upstream's reply or with an error in OpenAI's form.
+/// Answers one request, with the upstream's reply or with an error in the form of its wire.
 pub(crate) async fn answer(
     proxy: Arc<Proxy>,
     request: Request<Incoming>,
 ) -> Result<Response<ReplyBody>, Infallible> {
-    Ok(call(&proxy, request).await.unwrap_or_else(|fault| fault.response()))
+    let route = tag::route_of(request.method(), request.uri().path());
+    let answered = match upgrade::is_wanted(request.headers()) {
+        true => upgrade::relay(&proxy, request).await,
+        false => call(&proxy, request).await,
+    };
+    Ok(answered.unwrap_or_else(|fault| fault.response(route)))
 }
 
 /// THE walk: accept, tag, rewrite, forward, tee; recorded from before the upstream hears of it.
 async fn call(proxy: &Proxy, request: Request<Incoming>) -> Result<Response<ReplyBody>, Fault> {
     let started_at = now();
-    let (mut head, body) = accept::read(request, proxy.config.request_bytes_max).await?;
-    let tagged = tag::tag(&head.method, &path_of(&head), &mut head.headers)?;
-    let route = tagged.route;
-    let sent = wire::Request::read(&body).filter(|_| route.generates());
+    let (mut head, body) = accept::read(request, proxy.config().request_bytes()).await?;
+    let sent = wire::Request::read(&body.text);
+    let mut tagged = tag::tag(&proxy.known, &mut head, sent.as_ref(), started_at)?;
+    let (route, key) = (tagged.route, (tagged.tag.episode.clone(), tagged.tag.attempt));
 
-    let begun = begun(&head, tagged, sent.as_ref(), (&body, started_at));
+    let force = proxy.force_of(&key);
+    let thread = tagged.thread.take();
+    let begun = begun(&head, tagged, (sent.as_ref(), &force), (&body, started_at));
     let (path, model) = (begun.path.clone(), begun.model.clone());
-    let key = (begun.tag.episode.clone(), begun.tag.attempt);
-    let recording =
-        Recording::new(begun.call_id, (route, sent.as_ref()), proxy.config.reply_bytes_max);
-    let mut open = OpenCall::begin(&proxy.store, begun, recording).await;
+    let recording = Recording::new(begun.call_id, route, proxy.config().reply_bytes_max);
+    let mut open = OpenCall::begin(proxy.store(), begun, recording).await;
+    open.in_thread(&proxy.known, thread);
 
     if !proxy.admitted.contains(&key) {
         open.begun().await?;
@@ -88,32 +59,30 @@ async fn call(proxy: &Proxy, request: Request<Incoming>) -> Result<Response<Repl
         Err(fault) => return Err(open.fail(fault).await),
     };
     open.recording().logprob_kind(proxy.logprob_kind(dialect));
-    let rewrite = rewrite(dialect, route, (&body, sent.as_ref()));
 
     rewrite::request_headers(&mut head.headers, route);
-    let streams = sent.as_ref().is_some_and(wire::Request::streams);
-    let kind = Kind { route, model, streams };
-    let out = Outgoing { method: head.method, path: &path, headers: head.headers, kind };
-    let reply = match proxy.forward.exchange(&out, rewrite, &body).await {
-        Ok(reply) => reply,
+    let plan = Plan::new(proxy.config(), dialect, &force, (route, sent.as_ref()));
+    let kind = Kind::of(route, model, sent.as_ref());
+    let outgoing = Sent { head, path: &path, body, kind };
+    let (reply, rewrite) = match proxy.forward.exchange(outgoing, &plan).await {
+        Ok(exchanged) => exchanged,
         Err(fault) => return Err(open.fail(fault).await),
     };
+    let vocabulary = proxy.config().vocabulary.clone();
+    open.recording().expects(Collector::new(rewrite.route, sent.as_ref(), vocabulary), &rewrite);
 
     open.begun().await?;
-    tee::relay(reply, route.generates(), open, proxy.config.reply_bytes_max).await
-}
-
-fn path_of(head: &Parts) -> String {
-    head.uri.path_and_query().map_or("/", |path| path.as_str()).to_owned()
+    tee::relay(reply, rewrite, open, (route, proxy.config().reply_bytes_max)).await
 }
 
 /// The record of a request.
-fn begun(
+pub(crate) fn begun(
     head: &Parts,
     tagged: Tagged,
-    sent: Option<&wire::Request>,
-    (body, started_at): (&Bytes, episode::Micros),
+    (sent, force): (Option<&wire::Request>, &Force),
+    (body, started_at): (&Taken, Micros),
 ) -> Begun {
+    let sent = sent.filter(|_| tagged.route.generates());
     Begun {
         call_id: CallId(Uuid::now_v7()),
         tag: tagged.tag,
@@ -122,7 +91,8 @@ fn begun(
         path: tagged.path,
         route: tagged.route,
         model: sent.and_then(wire::Request::model),
-        request: body.clone(),
-        sampling: sent.and_then(wire::Request::sampling),
+        request: body.text.clone(),
+        sampling: sent.and_then(|request| force.sampling(request)),
+        lineage: tagged.lineage,
     }
 }

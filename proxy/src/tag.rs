@@ -1,14 +1,18 @@
-//! Which episode a call belongs to: its path, its headers, or a name made up.
+//! Which episode a call belongs to: its path, its headers, its API key, its agent's own session,
+//! or the conversation that it goes on with.
 //!
-//! `x-session-id` counts as a tag only where nothing else names the episode: some agents send
-//! one of their own, and a user who tagged the path must not be refused because of it.
+//! A session id counts as a tag only where nothing else names the episode: some agents send one
+//! of their own, and a user who tagged the path must not be refused because of it.
 
-use episode::{EpisodeId, Route, Tag, TagSource};
-use hyper::header::HeaderValue;
+use episode::{EpisodeId, Lineage, Micros, Route, Tag, TagSource};
+use hyper::header::{AUTHORIZATION, HeaderValue};
+use hyper::http::request::Parts;
 use hyper::{HeaderMap, Method};
-use uuid::Uuid;
+use wire::Request;
 
+use crate::conversations::{Conversations, Thread};
 use crate::fault::Fault;
+use crate::key::Signer;
 
 const EPISODE: &str = "x-episode-id";
 const SESSION: &str = "x-session-id";
@@ -16,10 +20,18 @@ const ATTEMPT: &str = "x-attempt";
 const GROUP: &str = "x-group-id";
 const TASK: &str = "x-task-id";
 const LABEL: &str = "x-episode-tag";
+const API_KEY: &str = "x-api-key";
 
 /// The episode of calls that nobody tagged and that sample nothing: probes and lists of models
 /// must not make an episode each.
 const UNTAGGED: &str = "untagged";
+
+/// What helps to tell calls apart.
+#[derive(Debug)]
+pub(crate) struct Known {
+    pub(crate) signer: Signer,
+    pub(crate) conversations: Conversations,
+}
 
 /// A tag, and the path that is left for the upstream.
 #[derive(Debug)]
@@ -27,25 +39,49 @@ pub(crate) struct Tagged {
     pub(crate) tag: Tag,
     pub(crate) path: String,
     pub(crate) route: Route,
+    pub(crate) lineage: Lineage,
+    /// The conversation that gave the call its episode, if one did.
+    pub(crate) thread: Option<Thread>,
 }
 
-/// Reads the tag off `path` (with its query) and `headers`, and takes its headers out.
-pub(crate) fn tag(method: &Method, path: &str, headers: &mut HeaderMap) -> Result<Tagged, Fault> {
+/// Reads the tag off the head of a request, and takes what names it out.
+///
+/// # Errors
+/// [`Fault`] when a tag is malformed, or two of them disagree.
+pub(crate) fn tag(
+    known: &Known,
+    head: &mut Parts,
+    request: Option<&Request>,
+    now: Micros,
+) -> Result<Tagged, Fault> {
+    let path = head.uri.path_and_query().map_or("/", |path| path.as_str());
     let prefix = Prefix::of(path)?;
-    let bare = prefix.rest.split('?').next().unwrap_or(prefix.rest);
-    let route = wire::route(method.as_str(), bare);
-    let named = text(headers, EPISODE)?;
-    let (episode, source) = match (prefix.episode, named) {
-        (Some(path), Some(header)) if path != header => {
-            return Err(Fault::TwoEpisodes(path.to_owned(), header));
-        }
-        (Some(path), _) => (path.parse()?, TagSource::Path),
-        (None, Some(header)) => (header.parse()?, TagSource::Header),
-        (None, None) => session_or_new(headers, route)?,
+    let route = prefix.route(&head.method);
+    let text_of = |name: &str| head.headers.get(name).and_then(|value| value.to_str().ok());
+    let lineage = wire::lineage(text_of, route, request);
+    let key = key(&known.signer, &mut head.headers, now)?;
+    let headers = &mut head.headers;
+    let named = Named {
+        path: prefix.episode.map(str::parse).transpose()?,
+        header: text(headers, EPISODE)?.map(|e| e.parse()).transpose()?,
+        key: key.as_ref().map(|(episode, _)| episode.clone()),
     };
+    let mut thread = None;
+    let (episode, source) = match named.one()? {
+        Some(found) => found,
+        None => match session(headers, &lineage) {
+            Some(found) => found,
+            None if route.generates() => {
+                let placed = converse(known, headers, (route, &lineage), request);
+                (thread.insert(placed).episode().clone(), TagSource::Auto)
+            }
+            None => (UNTAGGED.parse()?, TagSource::Auto),
+        },
+    };
+    let attempt_of_key = key.map(|(_, attempt)| attempt);
     let tag = Tag {
         episode,
-        attempt: attempt(prefix.attempt, text(headers, ATTEMPT)?)?,
+        attempt: attempt(prefix.attempt, text(headers, ATTEMPT)?, attempt_of_key)?,
         group: text(headers, GROUP)?.map(|g| g.parse()).transpose()?,
         task: text(headers, TASK)?.map(|t| t.parse()).transpose()?,
         labels: labels(headers)?,
@@ -54,19 +90,78 @@ pub(crate) fn tag(method: &Method, path: &str, headers: &mut HeaderMap) -> Resul
     for name in [EPISODE, ATTEMPT, GROUP, TASK, LABEL] {
         headers.remove(name);
     }
-    Ok(Tagged { tag, path: prefix.rest.to_owned(), route })
+    Ok(Tagged { tag, path: prefix.rest.to_owned(), route, lineage, thread })
 }
 
-fn session_or_new(headers: &mut HeaderMap, route: Route) -> Result<(EpisodeId, TagSource), Fault> {
-    if let Some(session) = text(headers, SESSION)?.and_then(|s| s.parse().ok()) {
-        headers.remove(SESSION);
-        return Ok((session, TagSource::Header));
+/// The route of a request, whether or not its tag can be read.
+pub(crate) fn route_of(method: &Method, path: &str) -> Route {
+    Prefix::of(path).map_or(Route::Other, |prefix| prefix.route(method))
+}
+
+/// The sources that name an episode outright, highest first.
+struct Named {
+    path: Option<EpisodeId>,
+    header: Option<EpisodeId>,
+    key: Option<EpisodeId>,
+}
+
+impl Named {
+    /// The episode that they agree on.
+    fn one(self) -> Result<Option<(EpisodeId, TagSource)>, Fault> {
+        let sources = [
+            (self.path, TagSource::Path),
+            (self.header, TagSource::Header),
+            (self.key, TagSource::Key),
+        ];
+        let mut found = sources.into_iter().filter_map(|(id, source)| Some((id?, source)));
+        let Some(first) = found.next() else { return Ok(None) };
+        match found.find(|(id, _)| *id != first.0) {
+            None => Ok(Some(first)),
+            Some((other, _)) => Err(Fault::TwoEpisodes(first.0.to_string(), other.to_string())),
+        }
     }
-    let made_up = match route.generates() {
-        true => format!("auto-{}", Uuid::now_v7().as_simple()),
-        false => UNTAGGED.to_owned(),
-    };
-    Ok((made_up.parse()?, TagSource::Auto))
+}
+
+/// The attempt that a signed API key names; the key is for us and goes no further.
+fn key(
+    signer: &Signer,
+    headers: &mut HeaderMap,
+    now: Micros,
+) -> Result<Option<(EpisodeId, u32)>, Fault> {
+    for name in [AUTHORIZATION.as_str(), API_KEY] {
+        let Some(value) = headers.get(name).and_then(|value| value.to_str().ok()) else { continue };
+        let key = value.strip_prefix("Bearer ").unwrap_or(value);
+        if let Some(read) = signer.read(key, now) {
+            headers.remove(name);
+            return read.map(Some).map_err(|_| Fault::BadKey);
+        }
+    }
+    Ok(None)
+}
+
+/// The agent's own name for its session.
+fn session(headers: &mut HeaderMap, lineage: &Lineage) -> Option<(EpisodeId, TagSource)> {
+    let session = lineage.session.as_deref()?.parse().ok()?;
+    match headers.remove(SESSION) {
+        Some(_) => Some((session, TagSource::Header)),
+        None => Some((session, TagSource::Session)),
+    }
+}
+
+/// The conversation that a call goes on with.
+fn converse(
+    known: &Known,
+    headers: &HeaderMap,
+    (route, lineage): (Route, &Lineage),
+    request: Option<&Request>,
+) -> Thread {
+    let messages = request
+        .and_then(|request| wire::conversation(route, request.body()))
+        .map(|conversation| conversation.messages)
+        .unwrap_or_default();
+    let credentials = headers.get(AUTHORIZATION).or_else(|| headers.get(API_KEY));
+    let holder = credentials.and_then(|value| value.to_str().ok()).unwrap_or("");
+    known.conversations.place(holder, &messages, lineage.retry > 0)
 }
 
 /// `/e/{episode}[/a/{attempt}]` in front of a path.
@@ -95,6 +190,11 @@ impl<'a> Prefix<'a> {
         let rest = if rest.starts_with('/') { rest } else { "/" };
         Ok(Self { episode: Some(episode), attempt, rest })
     }
+
+    fn route(&self, method: &Method) -> Route {
+        let bare = self.rest.split('?').next().unwrap_or(self.rest);
+        wire::route(method.as_str(), bare)
+    }
 }
 
 /// The first segment of a path, and what follows it.
@@ -102,16 +202,20 @@ fn segment(path: &str) -> (&str, &str) {
     path.split_at(path.find(['/', '?']).unwrap_or(path.len()))
 }
 
-fn attempt(path: Option<&str>, header: Option<String>) -> Result<u32, Fault> {
+fn attempt(path: Option<&str>, header: Option<String>, key: Option<u32>) -> Result<u32, Fault> {
     let number = |text: &str| {
         let bad = || Fault::BadTag("the attempt", text.to_owned(), "a number from 0");
         text.parse::<u32>().map_err(|_| bad())
     };
-    match (path.map(number).transpose()?, header.as_deref().map(number).transpose()?) {
-        (Some(path), Some(header)) if path != header => {
-            Err(Fault::TwoEpisodes(format!("attempt {path}"), format!("attempt {header}")))
+    let (path, header) =
+        (path.map(number).transpose()?, header.as_deref().map(number).transpose()?);
+    let mut named = [path, header, key].into_iter().flatten();
+    let Some(first) = named.next() else { return Ok(0) };
+    match named.find(|other| *other != first) {
+        None => Ok(first),
+        Some(other) => {
+            Err(Fault::TwoEpisodes(format!("attempt {first}"), format!("attempt {other}")))
         }
-        (path, header) => Ok(path.or(header).unwrap_or(0)),
     }
 }
 
@@ -140,14 +244,21 @@ fn readable<'a>(name: &'static str, value: &'a HeaderValue) -> Result<&'a str, F
 mod tests {
     use super::*;
 
-    fn read(path: &str, pairs: &[(&'static str, &'static str)]) -> Result<Tagged, Fault> {
-        let mut headers = HeaderMap::new();
+    fn known() -> Known {
+        let conversations = Conversations::default();
+        Known { signer: Signer::new(vec![7; 32]), conversations }
+    }
+
+    fn read(path: &str, pairs: &[(&'static str, &str)]) -> Result<Tagged, Fault> {
+        let mut request = hyper::Request::builder().method(Method::POST).uri(path);
         for (name, value) in pairs {
-            headers.append(*name, HeaderValue::from_static(value));
+            request = request.header(*name, *value);
         }
-        let tagged = tag(&Method::POST, path, &mut headers);
+        let request = request.body(()).map_err(|_| Fault::BadTag("the path", path.into(), ""))?;
+        let mut head = request.into_parts().0;
+        let tagged = tag(&known(), &mut head, None, 0);
         if tagged.is_ok() {
-            assert!(headers.keys().all(|name| !name.as_str().starts_with("x-e")));
+            assert!(head.headers.keys().all(|name| !name.as_str().starts_with("x-e")));
         }
         tagged
     }
@@ -201,11 +312,35 @@ mod tests {
     }
 
     #[test]
+    fn a_signed_key_tags_and_goes_no_further() {
+        let episode: EpisodeId = "r".parse().unwrap();
+        let key = known().signer.mint(&episode, 4, 100);
+        let bearer = format!("Bearer {key}");
+        for (name, value) in [("authorization", &bearer), ("x-api-key", &key)] {
+            let tagged = read("/v1/messages", &[(name, value)]).unwrap().tag;
+            assert_eq!((tagged.episode.as_str(), tagged.attempt), ("r", 4));
+            assert_eq!(tagged.source, TagSource::Key);
+        }
+        let other = read("/e/other/v1/x", &[("x-api-key", &key)]).unwrap_err();
+        assert_eq!(other.status(), 400);
+        let forged = read("/v1/x", &[("x-api-key", "rt-a.b")]).unwrap_err();
+        assert_eq!(forged.status(), 401);
+    }
+
+    #[test]
+    fn the_agents_own_session_is_an_episode() {
+        let tagged = read("/v1/messages", &[("x-claude-code-session-id", "s-1")]).unwrap();
+        assert_eq!(tagged.tag.episode.as_str(), "s-1");
+        assert_eq!(tagged.tag.source, TagSource::Session);
+        assert_eq!(tagged.lineage.client.as_deref(), Some("claude-code"));
+    }
+
+    #[test]
     fn what_disagrees_or_is_malformed_is_refused() {
         for (path, headers) in [
             ("/e/a/v1/x", &[("x-episode-id", "b")][..]),
             ("/e/a/a/1/v1/x", &[("x-attempt", "2")]),
-            ("/e/a b/v1/x", &[]),
+            ("/e/a%20b/v1/x", &[]),
             ("/e//v1/x", &[]),
             ("/e/a/a/one/v1/x", &[]),
             ("/v1/x", &[("x-attempt", "-1")]),

@@ -5,109 +5,142 @@ use std::pin::{Pin, pin};
 use std::task::{Context, Poll, ready};
 
 use bytes::{Bytes, BytesMut};
-use episode::Outcome;
+use episode::{Outcome, Route};
 use http_body_util::BodyExt;
 use http_body_util::combinators::UnsyncBoxBody;
-use hyper::Response;
 use hyper::body::{Body, Frame, Incoming};
-use hyper::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE};
+use hyper::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, HeaderValue};
 use hyper::http::response::Parts;
+use hyper::{HeaderMap, Response, StatusCode};
 use store::CommitError;
-use wire::{Event, Hide, Splitter};
+use wire::Splitter;
 
+use crate::coding::{Coding, Decoder};
 use crate::fault::{Fault, whole};
+use crate::lens::{Events, Lens, Step};
 use crate::open_call::{Commit, OpenCall, now};
-use crate::rewrite::end_to_end;
+use crate::rewrite::{Manner, Rewrite, end_to_end};
 
 /// Why a reply that was under way stopped.
 pub(crate) type BoxError = Box<dyn std::error::Error + Send + Sync>;
 /// The body of any reply.
 pub(crate) type ReplyBody = UnsyncBoxBody<Bytes, BoxError>;
 
-/// How a reply is passed on.
-enum Form {
-    /// A stream of events, each shown as soon as it is whole.
-    Events,
-    /// One document of a generating route: read whole, because what to hide can be anywhere.
-    Document,
-    /// Bytes that are not looked into.
-    Plain,
-}
-
 /// Gives the upstream's reply to the agent and to the recording.
 pub(crate) async fn relay(
-    (reply, hide): (Response<Incoming>, Hide),
-    generates: bool,
+    reply: Response<Incoming>,
+    rewrite: Rewrite,
     mut call: OpenCall,
-    reply_bytes_max: usize,
+    (agent, bytes_max): (Route, usize),
 ) -> Result<Response<ReplyBody>, Fault> {
     let (mut head, body) = reply.into_parts();
-    call.recording().status(head.status.as_u16());
-    let form = form(&head, generates);
-    end_to_end(&mut head.headers);
-    let body = match form {
-        Form::Plain if body.is_end_stream() => {
-            committed(call.end(Outcome::Complete)).await?;
-            whole(Bytes::new())
-        }
-        Form::Plain => {
-            let left = body.size_hint().exact();
-            Tee::new(body, call, Lens::Plain { left }).boxed_unsync()
-        }
-        Form::Events => {
-            head.headers.remove(CONTENT_LENGTH);
-            let splitter = Splitter::default();
-            Tee::new(body, call, Lens::Events { splitter, hide }).boxed_unsync()
-        }
-        Form::Document => {
-            head.headers.remove(CONTENT_LENGTH);
-            whole(document(body, &hide, call, reply_bytes_max).await?)
-        }
+    let decoder = Coding::of(&head.headers).decoder().filter(|_| agent.generates());
+    let Some(decoder) = decoder else {
+        return match rewrite.manner {
+            Manner::Native(_) => plain(head, body, call).await,
+            Manner::Translated(_) => Err(call.fail(unreadable(&head)).await),
+        };
     };
+    // What is read is shown as it was read: any client takes a body that is not compressed.
+    end_to_end(&mut head.headers);
+    for name in [CONTENT_LENGTH, CONTENT_ENCODING] {
+        head.headers.remove(name);
+    }
+    if !is_stream(&head) {
+        return document((head, body), (decoder, rewrite.manner), call, bytes_max).await;
+    }
+    call.recording().status(head.status.as_u16());
+    let (manner, upstream) = (rewrite.manner, rewrite.route);
+    let events = Events { splitter: Splitter::default(), decoder, manner, upstream, agent };
+    let body = Tee::new(body, call, Lens::Events(Box::new(events))).boxed_unsync();
     Ok(Response::from_parts(head, body))
 }
 
-fn form(head: &Parts, generates: bool) -> Form {
-    let kind = head.headers.get(CONTENT_TYPE).and_then(|v| v.to_str().ok()).unwrap_or("");
-    match generates && !head.headers.contains_key(CONTENT_ENCODING) {
-        false => Form::Plain,
-        true if kind.starts_with("text/event-stream") => Form::Events,
-        true => Form::Document,
-    }
+fn unreadable(head: &Parts) -> Fault {
+    Fault::Broken(format!("its coding is not known: {:?}", head.headers.get(CONTENT_ENCODING)))
 }
 
-/// Reads a whole reply, records it, and gives what the agent is shown of it.
-async fn document(
+fn is_stream(head: &Parts) -> bool {
+    let kind = head.headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
+    kind.is_some_and(|kind| kind.starts_with("text/event-stream"))
+}
+
+/// Gives a reply on as it is.
+pub(crate) async fn plain(
+    mut head: Parts,
     body: Incoming,
-    hide: &Hide,
+    mut call: OpenCall,
+) -> Result<Response<ReplyBody>, Fault> {
+    call.recording().status(head.status.as_u16());
+    end_to_end(&mut head.headers);
+    if body.is_end_stream() {
+        committed(call.end(Outcome::Complete)).await?;
+        return Ok(Response::from_parts(head, whole(Bytes::new())));
+    }
+    let left = body.size_hint().exact();
+    Ok(Response::from_parts(head, Tee::new(body, call, Lens::Plain { left }).boxed_unsync()))
+}
+
+/// One document of a generating route: read whole, because what to hide can be anywhere.
+async fn document(
+    (mut head, body): (Parts, Incoming),
+    (decoder, manner): (Decoder, Manner),
     mut call: OpenCall,
     bytes_max: usize,
-) -> Result<Bytes, Fault> {
+) -> Result<Response<ReplyBody>, Fault> {
+    call.recording().status(head.status.as_u16());
+    let read = match read(body, decoder, &mut call, bytes_max).await {
+        Ok(read) => read,
+        Err((read, fault)) => {
+            if let Manner::Native(hide) = &manner {
+                call.recording().shown(&hide.document(&read));
+            }
+            return Err(call.fail(fault).await);
+        }
+    };
+    call.recording().said(&read);
+    let shown = match manner {
+        Manner::Native(hide) => hide.document(&read),
+        Manner::Translated(back) => {
+            let document = back.document(head.status.as_u16(), &read);
+            head.status = StatusCode::from_u16(document.status).unwrap_or(StatusCode::BAD_GATEWAY);
+            let kind = HeaderValue::from_static(document.content_type);
+            head.headers.insert(CONTENT_TYPE, kind);
+            call.recording().status(document.status);
+            document.body
+        }
+    };
+    call.recording().shown(&shown);
+    committed(call.end(Outcome::Complete)).await?;
+    Ok(Response::from_parts(head, whole(shown)))
+}
+
+/// Reads a whole reply. With an error comes what was read before it.
+async fn read(
+    body: Incoming,
+    mut decoder: Decoder,
+    call: &mut OpenCall,
+    bytes_max: usize,
+) -> Result<Bytes, (Bytes, Fault)> {
     let mut body = pin!(body);
     let mut read = BytesMut::new();
     while let Some(frame) = body.frame().await {
-        let frame = match frame {
-            Ok(frame) => frame,
-            Err(error) => {
-                call.recording().shown(&hide.document(&read.freeze()));
-                return Err(call.fail(Fault::Broken(error.to_string())).await);
-            }
-        };
         call.recording().arrived(now());
-        read.extend_from_slice(frame.data_ref().unwrap_or(&Bytes::new()));
+        let data = frame.map(|frame| frame.into_data().unwrap_or_default());
+        let plain = data.map_err(BoxError::from).and_then(|data| Ok(decoder.push(data)?));
+        match plain {
+            Ok(plain) => read.extend_from_slice(&plain),
+            Err(error) => return Err((read.freeze(), Fault::Broken(error.to_string()))),
+        }
         if read.len() > bytes_max {
-            return Err(call.fail(Fault::ReplyTooLong(bytes_max)).await);
+            return Err((Bytes::new(), Fault::ReplyTooLong(bytes_max)));
         }
     }
-    let read = read.freeze();
-    let shown = hide.document(&read);
-    call.recording().said(&read);
-    call.recording().shown(&shown);
-    committed(call.end(Outcome::Complete)).await?;
-    Ok(shown)
+    Ok(read.freeze())
 }
 
-async fn committed(commit: Commit) -> Result<(), Fault> {
+/// Waits until the end of a call is on disk.
+pub(crate) async fn committed(commit: Commit) -> Result<(), Fault> {
     commit.await.unwrap_or(Err(CommitError::Stopped)).map_err(Fault::from)
 }
 
@@ -117,18 +150,7 @@ struct Tee {
     upstream: Option<Incoming>,
     state: State,
     lens: Lens,
-}
-
-/// What becomes of bytes on their way.
-enum Lens {
-    Events {
-        splitter: Splitter,
-        hide: Hide,
-    },
-    /// With the number of bytes that are still to come, where the upstream said so.
-    Plain {
-        left: Option<u64>,
-    },
+    trailers: Option<HeaderMap>,
 }
 
 enum State {
@@ -144,17 +166,10 @@ enum State {
     Ended,
 }
 
-/// What one frame of the upstream comes to.
-enum Step {
-    /// Bytes for the agent now; the reply goes on.
-    Show(Bytes),
-    /// Bytes for the agent now, and the end of the reply for when it is on disk.
-    End { now: Bytes, held: Bytes, outcome: Outcome, broken: Option<BoxError> },
-}
-
 impl Tee {
     fn new(upstream: Incoming, call: OpenCall, lens: Lens) -> Self {
-        Self { upstream: Some(upstream), state: State::Relaying(Box::new(call)), lens }
+        let state = State::Relaying(Box::new(call));
+        Self { upstream: Some(upstream), state, lens, trailers: None }
     }
 
     fn poll_upstream(&mut self, cx: &mut Context<'_>) -> Poll<Step> {
@@ -165,15 +180,20 @@ impl Tee {
         let State::Relaying(call) = &mut self.state else {
             return Poll::Ready(Step::Show(Bytes::new()));
         };
-        Poll::Ready(match frame {
-            Some(Ok(frame)) => {
-                // Trailers say nothing about tokens and no client of these routes reads them.
-                let bytes = frame.into_data().unwrap_or_default();
+        let frame = match frame {
+            None => return Poll::Ready(self.lens.end(call)),
+            Some(Err(error)) => return Poll::Ready(self.lens.cut(error.to_string(), call)),
+            Some(Ok(frame)) => frame,
+        };
+        Poll::Ready(match frame.into_data() {
+            Ok(bytes) => {
                 call.recording().arrived(now());
                 self.lens.bytes(bytes, call)
             }
-            Some(Err(error)) => self.lens.cut(error.to_string(), call),
-            None => self.lens.end(call),
+            Err(frame) => {
+                self.trailers = frame.into_trailers().ok();
+                Step::Show(Bytes::new())
+            }
         })
     }
 
@@ -182,99 +202,6 @@ impl Tee {
         if let State::Relaying(call) = std::mem::replace(&mut self.state, State::Ended) {
             self.state = State::Committing { commit: call.end(outcome), held, broken };
         }
-    }
-}
-
-impl Lens {
-    fn bytes(&mut self, bytes: Bytes, call: &mut OpenCall) -> Step {
-        match self {
-            Self::Plain { left } => {
-                call.recording().shown(&bytes);
-                *left = left.map(|left| left.saturating_sub(bytes.len() as u64));
-                match left {
-                    Some(0) => Step::ended(Bytes::new(), bytes, Outcome::Complete),
-                    _ => Step::Show(bytes),
-                }
-            }
-            Self::Events { splitter, hide } => {
-                splitter.push(&bytes);
-                events(splitter, hide, call)
-            }
-        }
-    }
-
-    /// The upstream closed its side cleanly.
-    fn end(&mut self, call: &mut OpenCall) -> Step {
-        let Self::Events { splitter, hide } = self else {
-            return Step::ended(Bytes::new(), Bytes::new(), Outcome::Complete);
-        };
-        let mut last = BytesMut::new();
-        if let Some(event) = splitter.rest() {
-            show(&event, hide, call, &mut last);
-        }
-        // Some servers end without the terminal event. If every choice said why it stopped,
-        // nothing is missing.
-        let whole = call.recording().finished();
-        let outcome = if whole { Outcome::Complete } else { Outcome::UpstreamFailed };
-        if !whole {
-            call.recording().failed("the stream ended without its terminal event".to_owned());
-        }
-        Step::ended(Bytes::new(), last.freeze(), outcome)
-    }
-
-    /// The connection broke. A half event stays behind: it could hold what must be hidden.
-    fn cut(&mut self, why: String, call: &mut OpenCall) -> Step {
-        call.recording().failed(why.clone());
-        Step::End {
-            now: Bytes::new(),
-            held: Bytes::new(),
-            outcome: Outcome::UpstreamFailed,
-            broken: Some(Fault::Broken(why).into()),
-        }
-    }
-}
-
-impl Step {
-    fn ended(now: Bytes, held: Bytes, outcome: Outcome) -> Self {
-        Self::End { now, held, outcome, broken: None }
-    }
-}
-
-/// Takes every whole event out of `splitter`. From the terminal event on everything is held.
-fn events(splitter: &mut Splitter, hide: &Hide, call: &mut OpenCall) -> Step {
-    let mut shown = BytesMut::new();
-    loop {
-        match splitter.next_event() {
-            Ok(Some(event)) if event.is_done() => {
-                let mut held = BytesMut::from(&event.0[..]);
-                if let Some(rest) = splitter.rest() {
-                    held.extend_from_slice(&rest.0);
-                }
-                call.recording().shown(&held);
-                return Step::ended(shown.freeze(), held.freeze(), Outcome::Complete);
-            }
-            Ok(Some(event)) => show(&event, hide, call, &mut shown),
-            Ok(None) => return Step::Show(shown.freeze()),
-            Err(too_long) => {
-                call.recording().failed(too_long.to_string());
-                return Step::End {
-                    now: shown.freeze(),
-                    held: Bytes::new(),
-                    outcome: Outcome::UpstreamFailed,
-                    broken: Some(too_long.into()),
-                };
-            }
-        }
-    }
-}
-
-fn show(event: &Event, hide: &Hide, call: &mut OpenCall, shown: &mut BytesMut) {
-    if let Some(data) = event.data() {
-        call.recording().said(&data);
-    }
-    if let Some(bytes) = hide.event(event) {
-        call.recording().shown(&bytes);
-        shown.extend_from_slice(&bytes);
     }
 }
 
@@ -316,7 +243,10 @@ impl Body for Tee {
                     Some(error) => return Poll::Ready(Some(Err(error))),
                     None => return Poll::Ready(None),
                 },
-                State::Ended => return Poll::Ready(None),
+                State::Ended => {
+                    let trailers = self.trailers.take();
+                    return Poll::Ready(trailers.map(|trailers| Ok(Frame::trailers(trailers))));
+                }
             }
         }
     }
@@ -326,7 +256,7 @@ impl Body for Tee {
 fn unrecorded(error: CommitError, lens: &Lens) -> (Bytes, Option<BoxError>) {
     let fault = Fault::from(error);
     let event = match lens {
-        Lens::Events { .. } => fault.event(),
+        Lens::Events(events) => fault.event(events.agent),
         Lens::Plain { .. } => Bytes::new(),
     };
     (event, Some(fault.into()))

@@ -4,7 +4,7 @@ use episode::{Begun, CallId, Choice, Ended, EpisodeId, Micros, Outcome, Reward, 
 use sqlx::{Connection, SqliteConnection};
 use thiserror::Error;
 
-use crate::body::{pack, pack_floats, pack_ids};
+use crate::write_ended::{write_body, write_ended};
 
 /// Why a record is not on disk.
 #[derive(Debug, Error)]
@@ -31,7 +31,7 @@ pub enum CommitError {
 pub(crate) enum Record {
     Begun(Begun),
     Ended(Ended),
-    Open { tag: Tag, at: Micros },
+    Open { tag: Tag, at: Micros, force: Option<String> },
     Close { episode: EpisodeId, attempt: u32, at: Micros, status: Option<String> },
     Reward { episode: EpisodeId, attempt: u32, reward: Reward },
 }
@@ -69,7 +69,9 @@ pub(crate) async fn commit(
         let verdict = match record {
             Record::Begun(begun) => write_begun(&mut transaction, begun).await,
             Record::Ended(ended) => write_ended(&mut transaction, ended).await,
-            Record::Open { tag, at } => announce(&mut transaction, tag, *at).await,
+            Record::Open { tag, at, force } => {
+                announce(&mut transaction, tag, *at, force.as_deref()).await
+            }
             Record::Close { episode, attempt, at, status } => {
                 close(&mut transaction, (episode, *attempt), *at, status.as_deref()).await
             }
@@ -91,7 +93,8 @@ async fn write_begun(connection: &mut SqliteConnection, begun: &Begun) -> Verdic
     let request_body = write_body(connection, &begun.request).await?;
     sqlx::query(
         "INSERT INTO call (call_id, episode_key, started_at, method, path, route, \
-         requested_model, request_body, sampling) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+         requested_model, request_body, sampling, client, session, agent, parent_agent, kind, \
+         retry) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
     )
     .bind(begun.call_id.to_string())
     .bind(episode_key)
@@ -102,6 +105,12 @@ async fn write_begun(connection: &mut SqliteConnection, begun: &Begun) -> Verdic
     .bind(&begun.model)
     .bind(request_body)
     .bind(&begun.sampling)
+    .bind(&begun.lineage.client)
+    .bind(&begun.lineage.session)
+    .bind(&begun.lineage.agent)
+    .bind(&begun.lineage.parent)
+    .bind(begun.lineage.kind.as_str())
+    .bind(begun.lineage.retry)
     .execute(&mut *connection)
     .await?;
     if closed {
@@ -127,11 +136,24 @@ async fn refuse_late_call(
     Ok(())
 }
 
-async fn announce(connection: &mut SqliteConnection, tag: &Tag, at: Micros) -> Verdict {
-    match open_episode(connection, tag, at).await? {
-        (_, true) => Err(CommitError::Closed(tag.episode.clone(), tag.attempt)),
-        (_, false) => Ok(()),
+async fn announce(
+    connection: &mut SqliteConnection,
+    tag: &Tag,
+    at: Micros,
+    force: Option<&str>,
+) -> Verdict {
+    let (key, closed) = open_episode(connection, tag, at).await?;
+    if closed {
+        return Err(CommitError::Closed(tag.episode.clone(), tag.attempt));
     }
+    if force.is_some() {
+        sqlx::query("UPDATE episode SET force_sampling = ? WHERE episode_key = ?")
+            .bind(force)
+            .bind(key)
+            .execute(connection)
+            .await?;
+    }
+    Ok(())
 }
 
 /// The key of the tag's episode, made if need be, and whether it is closed.
@@ -167,90 +189,6 @@ async fn open_episode(
         .await?;
     }
     Ok((key, closed))
-}
-
-async fn write_body(connection: &mut SqliteConnection, body: &[u8]) -> Result<i64, sqlx::Error> {
-    let packed = pack(body);
-    let done = sqlx::query("INSERT INTO body (encoding, length, data) VALUES (?, ?, ?)")
-        .bind(packed.encoding)
-        .bind(body.len() as i64)
-        .bind(packed.data)
-        .execute(connection)
-        .await?;
-    Ok(done.last_insert_rowid())
-}
-
-async fn write_ended(connection: &mut SqliteConnection, ended: &Ended) -> Verdict {
-    let reply_body = write_body(connection, &ended.reply).await?;
-    let call_key: i64 = sqlx::query_scalar(
-        "UPDATE call SET ended_at = ?, first_byte_at = ?, status = ?, outcome = ?, error = ?, \
-         reply_body = ?, reply_model = ?, prompt_tokens = ?, completion_tokens = ?, \
-         logprob_kind = ? WHERE call_id = ? AND ended_at IS NULL RETURNING call_key",
-    )
-    .bind(ended.ended_at)
-    .bind(ended.first_byte_at)
-    .bind(ended.status)
-    .bind(ended.outcome.as_str())
-    .bind(&ended.error)
-    .bind(reply_body)
-    .bind(&ended.model)
-    .bind(ended.usage.prompt.map(|n| n as i64))
-    .bind(ended.usage.completion.map(|n| n as i64))
-    .bind(&ended.logprob_kind)
-    .bind(ended.call_id.to_string())
-    .fetch_one(&mut *connection)
-    .await?;
-    for (index, ids) in ended.prompts.iter().enumerate() {
-        write_prompt(connection, (call_key, index as i64), ids).await?;
-    }
-    for choice in &ended.choices {
-        write_choice(connection, call_key, choice).await?;
-    }
-    Ok(())
-}
-
-async fn write_prompt(
-    connection: &mut SqliteConnection,
-    (call_key, index): (i64, i64),
-    ids: &[u32],
-) -> Result<(), sqlx::Error> {
-    sqlx::query(
-        "INSERT INTO prompt (call_key, prompt_index, shared, tokens, encoding, token_ids) \
-         VALUES (?, ?, 0, ?, 0, ?)",
-    )
-    .bind(call_key)
-    .bind(index)
-    .bind(ids.len() as i64)
-    .bind(pack_ids(ids))
-    .execute(connection)
-    .await?;
-    Ok(())
-}
-
-async fn write_choice(
-    connection: &mut SqliteConnection,
-    call_key: i64,
-    choice: &Choice,
-) -> Result<(), sqlx::Error> {
-    let spans: Vec<_> = choice.versions.iter().map(|s| (&s.version, s.start, s.end)).collect();
-    let versions = (!spans.is_empty())
-        .then(|| serde_json::to_string(&spans).expect("strings and numbers are always JSON"));
-    sqlx::query(
-        "INSERT INTO choice (call_key, choice_index, prompt_index, tokens, encoding, token_ids, \
-         logprobs, finish_reason, stop_reason, versions) VALUES (?, ?, ?, ?, 0, ?, ?, ?, ?, ?)",
-    )
-    .bind(call_key)
-    .bind(choice.index)
-    .bind(choice.prompt_index)
-    .bind(choice.token_ids.as_ref().map(|ids| ids.len() as i64))
-    .bind(choice.token_ids.as_ref().map(|ids| pack_ids(ids)))
-    .bind(pack_floats(&choice.logprobs))
-    .bind(&choice.finish_reason)
-    .bind(&choice.stop_reason)
-    .bind(versions)
-    .execute(connection)
-    .await?;
-    Ok(())
 }
 
 async fn episode_key(

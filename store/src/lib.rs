@@ -3,8 +3,9 @@
 //! In reading order:
 //! - [`Store`]: the handle that queues records; [`Writer`] commits them in groups; [`Ack`] tells
 //!   when one is on disk.
-//! - `commit`: the one write transaction.
-//! - [`Snapshot`]: a read-only view of one moment; [`Summary`]: an episode at a glance.
+//! - `commit`: the one write transaction; `write_ended` is its larger half.
+//! - [`Snapshot`]: a read-only view of one moment (`rows` decodes it); [`Summary`]: an episode at
+//!   a glance.
 //!
 //! The tables are in `migrations/`; what they mean to a reader is in `docs/schema.md`.
 #![forbid(unsafe_code)]
@@ -12,10 +13,12 @@
 mod body;
 mod commit;
 mod open;
+mod rows;
 mod snapshot;
 mod summary;
 #[cfg(test)]
 mod tests;
+mod write_ended;
 mod writer;
 
 pub use body::DecodeError;

@@ -1,6 +1,7 @@
 //! Opening a store: pragmas, migrations, and the refusal of what is not ours or too new.
 
 use std::path::Path;
+use std::pin::Pin;
 use std::time::Duration;
 
 use sqlx::migrate::{MigrateError, Migrator};
@@ -57,7 +58,7 @@ pub(crate) async fn for_writing(
     };
     let fresh = std::fs::metadata(path).map_or(true, |file| file.len() == 0);
     if !fresh {
-        for_reading(path).await?.close().await.map_err(database)?;
+        examine(path).await?.0.close().await.map_err(database)?;
     }
     let mut connection = base(path)
         .create_if_missing(true)
@@ -68,12 +69,35 @@ pub(crate) async fn for_writing(
         .connect()
         .await
         .map_err(database)?;
-    MIGRATIONS.run(&mut connection).await.map_err(|e| migration_failed(&name, e))?;
+    migrate(&mut connection).await.map_err(|e| migration_failed(&name, e))?;
     Ok(connection)
 }
 
-/// Opens the store at `path` for reading only.
+/// Boxed, so that the future may move between threads: the compiler cannot see that it may when
+/// it has to look through the traits below.
+fn migrate(
+    connection: &mut SqliteConnection,
+) -> Pin<Box<dyn Future<Output = Result<(), MigrateError>> + Send + '_>> {
+    Box::pin(MIGRATIONS.run_direct(None, connection, false))
+}
+
+/// Opens the store at `path` for reading only. One of an older format is brought up to date first.
 pub(crate) async fn for_reading(path: &Path) -> Result<SqliteConnection, OpenError> {
+    let (connection, format) = examine(path).await?;
+    if format == newest() {
+        return Ok(connection);
+    }
+    drop(connection);
+    for_writing(path, Durability::Power).await?;
+    Ok(examine(path).await?.0)
+}
+
+fn newest() -> i64 {
+    MIGRATIONS.iter().map(|m| m.version).max().unwrap_or(0)
+}
+
+/// Looks at what is at `path`: a reading connection and the number of its format.
+async fn examine(path: &Path) -> Result<(SqliteConnection, i64), OpenError> {
     let name = path.display().to_string();
     if !path.exists() {
         return Err(OpenError::Missing(name));
@@ -93,11 +117,10 @@ pub(crate) async fn for_reading(path: &Path) -> Result<SqliteConnection, OpenErr
         return Err(OpenError::NotAStore(name));
     }
     let format = format(&mut connection).await.map_err(|e| OpenError::Database(name.clone(), e))?;
-    let known = MIGRATIONS.iter().map(|m| m.version).max().unwrap_or(0);
-    if format > known {
+    if format > newest() {
         return Err(OpenError::Newer(name, format));
     }
-    Ok(connection)
+    Ok((connection, format))
 }
 
 /// The newest migration in the file; 0 when its maker died before the first one was done.
@@ -166,17 +189,38 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn a_store_of_the_first_format_is_brought_up_to_date_by_a_reader() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a.db");
+        let mut old = base(&path)
+            .create_if_missing(true)
+            .pragma("application_id", APPLICATION_ID.to_string())
+            .connect()
+            .await
+            .unwrap();
+        let first = sqlx::migrate::Migrator {
+            migrations: MIGRATIONS.iter().take(1).cloned().collect::<Vec<_>>().into(),
+            ..sqlx::migrate::Migrator::DEFAULT
+        };
+        first.run(&mut old).await.unwrap();
+        drop(old);
+        assert_eq!(examine(&path).await.unwrap().1, 1);
+        for_reading(&path).await.unwrap();
+        assert_eq!(examine(&path).await.unwrap().1, newest());
+    }
+
+    #[tokio::test]
     async fn a_store_from_a_newer_version_is_refused() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("a.db");
         let mut connection = for_writing(&path, Durability::Power).await.unwrap();
-        sqlx::query("UPDATE _sqlx_migrations SET version = 9000")
+        sqlx::query("UPDATE _sqlx_migrations SET version = 9000 + version")
             .execute(&mut connection)
             .await
             .unwrap();
         drop(connection);
         let error = open(&path).await.unwrap_err();
-        assert!(matches!(error, OpenError::Newer(_, 9000)), "{error}");
-        assert!(matches!(for_reading(&path).await, Err(OpenError::Newer(_, 9000))));
+        assert!(matches!(error, OpenError::Newer(_, 9001..)), "{error}");
+        assert!(matches!(for_reading(&path).await, Err(OpenError::Newer(_, 9001..))));
     }
 }

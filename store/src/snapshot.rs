@@ -1,19 +1,18 @@
 //! A read-only view of the store at one moment.
 
 use std::path::Path;
-use std::str::FromStr;
 
-use bytes::Bytes;
 use episode::{
-    Begun, Call, CallId, Choice, Ended, EpisodeId, GroupId, Micros, Outcome, Reward, RewardScope,
-    Route, Tag, TagSource, TaskId, TokenCounts, VersionSpan,
+    Call, CallId, Choice, Ended, EpisodeId, GroupId, Micros, Outcome, Reward, Route, TagSource,
+    TaskId, TokenCounts,
 };
 use sqlx::sqlite::SqliteRow;
 use sqlx::{Row, SqliteConnection};
 use thiserror::Error;
 
-use crate::body::{DecodeError, unpack, unpack_floats, unpack_ids};
+use crate::body::{DecodeError, unpack_ids};
 use crate::open::{self, OpenError};
+use crate::rows::{begun_of, body_of, choice_of, damaged, episode_of, reward_of, side_of};
 
 /// One attempt at an episode.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -39,6 +38,8 @@ pub struct EpisodeRecord {
     /// How its run ended, in the words of who closed it: `completed`, `truncated`, `aborted`,
     /// `failed`.
     pub status: Option<String>,
+    /// Sampling parameters that every request of it gets, as `NAME=VALUE,...`.
+    pub force_sampling: Option<String>,
 }
 
 /// Which episodes to read; an empty selection takes all.
@@ -105,7 +106,7 @@ impl Snapshot {
     ) -> Result<Vec<EpisodeRecord>, SnapshotError> {
         let rows = sqlx::query(
             "SELECT episode_key, episode_id, attempt, group_id, task_id, source, opened_at, \
-             closed_at, status FROM episode \
+             closed_at, status, force_sampling FROM episode \
              WHERE (?1 IS NULL OR episode_id = ?1) AND (?2 IS NULL OR group_id = ?2) \
              AND (?3 IS NULL OR task_id = ?3) \
              ORDER BY group_id IS NULL, group_id, episode_id, attempt",
@@ -192,6 +193,10 @@ impl Snapshot {
             logprob_kind: row
                 .try_get::<Option<String>, _>("logprob_kind")?
                 .unwrap_or_else(|| "unknown".to_owned()),
+            translated: row
+                .try_get::<Option<String>, _>("translated")?
+                .map(|word| Route::from_word(&word)),
+            unasked: row.try_get("unasked")?,
         })
     }
 
@@ -216,7 +221,29 @@ impl Snapshot {
             .bind(call_key)
             .fetch_all(&mut self.connection)
             .await?;
-        rows.iter().map(|row| choice_of(row, call)).collect()
+        let mut choices: Vec<Choice> =
+            rows.iter().map(|row| choice_of(row, call)).collect::<Result<_, _>>()?;
+        let sides =
+            sqlx::query("SELECT * FROM side WHERE call_key = ? ORDER BY choice_index, name")
+                .bind(call_key)
+                .fetch_all(&mut self.connection)
+                .await?;
+        for row in &sides {
+            let (index, side) = side_of(row, call)?;
+            choices
+                .iter_mut()
+                .filter(|c| c.index == index)
+                .for_each(|c| c.sides.push(side.clone()));
+        }
+        Ok(choices)
+    }
+
+    /// The value under `name` in the store's settings.
+    pub(crate) async fn setting(&mut self, name: &str) -> Result<Option<Vec<u8>>, SnapshotError> {
+        Ok(sqlx::query_scalar("SELECT value FROM setting WHERE name = ?")
+            .bind(name)
+            .fetch_optional(&mut self.connection)
+            .await?)
     }
 
     /// All rewards of one attempt, in the order in which they were given.
@@ -233,105 +260,4 @@ impl Snapshot {
         .await?;
         rows.iter().map(reward_of).collect()
     }
-}
-
-fn episode_of(row: &SqliteRow) -> Result<EpisodeRecord, SnapshotError> {
-    let source: String = row.try_get("source")?;
-    let group: Option<String> = row.try_get("group_id")?;
-    let task: Option<String> = row.try_get("task_id")?;
-    Ok(EpisodeRecord {
-        key: row.try_get("episode_key")?,
-        id: name_of(row.try_get("episode_id")?, "episode id")?,
-        attempt: row.try_get("attempt")?,
-        group: group.map(|g| name_of(g, "group id")).transpose()?,
-        task: task.map(|t| name_of(t, "task id")).transpose()?,
-        labels: Vec::new(),
-        source: TagSource::from_word(&source)
-            .ok_or_else(|| SnapshotError::Word(source.clone(), "source of a tag"))?,
-        opened_at: row.try_get("opened_at")?,
-        closed_at: row.try_get("closed_at")?,
-        status: row.try_get("status")?,
-    })
-}
-
-fn name_of<T: FromStr>(word: String, kind: &'static str) -> Result<T, SnapshotError> {
-    word.parse().map_err(|_| SnapshotError::Word(word, kind))
-}
-
-fn begun_of(row: &SqliteRow, episode: &EpisodeRecord) -> Result<Begun, SnapshotError> {
-    let call_id: CallId = name_of(row.try_get("call_id")?, "call id")?;
-    Ok(Begun {
-        call_id,
-        tag: Tag {
-            episode: episode.id.clone(),
-            attempt: episode.attempt,
-            group: episode.group.clone(),
-            task: episode.task.clone(),
-            labels: episode.labels.clone(),
-            source: episode.source,
-        },
-        started_at: row.try_get("started_at")?,
-        method: row.try_get("method")?,
-        path: row.try_get("path")?,
-        route: Route::from_word(&row.try_get::<String, _>("route")?),
-        model: row.try_get("requested_model")?,
-        request: body_of(row, "q", call_id)?,
-        sampling: row.try_get("sampling")?,
-    })
-}
-
-/// The body whose columns carry `prefix`; empty where there is none.
-fn body_of(row: &SqliteRow, prefix: &str, call: CallId) -> Result<Bytes, SnapshotError> {
-    let column = |name: &str| format!("{prefix}_{name}");
-    let Some(encoding) = row.try_get::<Option<i64>, _>(column("encoding").as_str())? else {
-        return Ok(Bytes::new());
-    };
-    let length: i64 = row.try_get(column("length").as_str())?;
-    let data: Vec<u8> = row.try_get(column("data").as_str())?;
-    unpack(encoding, data, length.unsigned_abs() as usize)
-        .map(Bytes::from)
-        .map_err(|e| damaged(call, e))
-}
-
-fn choice_of(row: &SqliteRow, call: CallId) -> Result<Choice, SnapshotError> {
-    let encoding: i64 = row.try_get("encoding")?;
-    let ids: Option<Vec<u8>> = row.try_get("token_ids")?;
-    let logprobs: Vec<u8> = row.try_get("logprobs")?;
-    let versions: Option<String> = row.try_get("versions")?;
-    Ok(Choice {
-        index: row.try_get("choice_index")?,
-        prompt_index: row.try_get("prompt_index")?,
-        token_ids: ids
-            .map(|ids| unpack_ids(encoding, &ids))
-            .transpose()
-            .map_err(|e| damaged(call, e))?,
-        logprobs: unpack_floats(encoding, &logprobs).map_err(|e| damaged(call, e))?,
-        finish_reason: row.try_get("finish_reason")?,
-        stop_reason: row.try_get("stop_reason")?,
-        versions: versions.map_or(Ok(Vec::new()), |text| spans_of(&text))?,
-    })
-}
-
-fn spans_of(text: &str) -> Result<Vec<VersionSpan>, SnapshotError> {
-    let spans: Vec<(String, u32, u32)> = serde_json::from_str(text)
-        .map_err(|_| SnapshotError::Word(text.to_owned(), "list of version spans"))?;
-    Ok(spans.into_iter().map(|(version, start, end)| VersionSpan { version, start, end }).collect())
-}
-
-fn reward_of(row: &SqliteRow) -> Result<Reward, SnapshotError> {
-    let call: Option<String> = row.try_get("call_id")?;
-    Ok(Reward {
-        scope: match call {
-            None => RewardScope::Episode,
-            Some(call) => RewardScope::Call(name_of(call, "call id")?),
-        },
-        name: row.try_get("name")?,
-        value: row.try_get("value")?,
-        source: row.try_get("source")?,
-        at: row.try_get("given_at")?,
-    })
-}
-
-fn damaged(call: CallId, source: DecodeError) -> SnapshotError {
-    SnapshotError::Decode { call: call.to_string(), source }
 }

@@ -27,7 +27,7 @@ pub struct Summary {
 }
 
 const COUNTS: &str = "SELECT count(*) AS calls, \
-    sum(route <> 'other') AS generations, \
+    sum(route IN ('chat', 'completions', 'responses', 'messages')) AS generations, \
     sum(EXISTS (SELECT 1 FROM choice k WHERE k.call_key = c.call_key \
         AND k.token_ids IS NOT NULL)) AS with_ids, \
     sum(outcome IS NOT 'complete') AS incomplete, \

@@ -2,8 +2,8 @@
 
 use bytes::Bytes;
 use episode::{
-    Begun, CallId, Choice, Ended, EpisodeId, Outcome, Reward, RewardScope, Route, Tag, TagSource,
-    TokenCounts, VersionSpan,
+    Begun, CallId, CallKind, Choice, Ended, EpisodeId, Fidelity, Lineage, Outcome, Reward,
+    RewardScope, Route, Side, Tag, TagSource, TokenCounts, VersionSpan,
 };
 use tempfile::TempDir;
 use uuid::Uuid;
@@ -32,6 +32,14 @@ fn begun(episode: &str, at: i64) -> Begun {
         model: Some("m".into()),
         request: Bytes::from(vec![0, 255, 10, 13]),
         sampling: Some(r#"{"temperature":0.5}"#.into()),
+        lineage: Lineage {
+            client: Some("codex".into()),
+            session: Some("s".into()),
+            agent: Some("t2".into()),
+            parent: Some("t1".into()),
+            kind: CallKind::Subagent,
+            retry: 1,
+        },
     }
 }
 
@@ -44,6 +52,8 @@ fn ended(call_id: CallId) -> Ended {
         finish_reason: Some("stop".into()),
         stop_reason: None,
         versions: vec![VersionSpan { version: "a\"b".into(), start: 0, end: 2 }],
+        fidelity: Fidelity::Mapped,
+        sides: vec![Side { name: "top_logprobs".into(), json: "[[],[1.50]]".repeat(40) }],
     };
     Ended {
         call_id,
@@ -61,6 +71,8 @@ fn ended(call_id: CallId) -> Ended {
         ],
         usage: TokenCounts { prompt: Some(3), completion: None },
         logprob_kind: "processed".into(),
+        translated: Some(Route::Chat),
+        unasked: Some("because".into()),
     }
 }
 
@@ -150,7 +162,7 @@ async fn one_bad_record_costs_only_itself() {
 #[tokio::test]
 async fn closed_episodes_refuse_and_rewards_keep_their_history() {
     let (_folder, store, _writer) = open().await;
-    store.announce(tag("a", 1), 5).await.unwrap();
+    store.announce(tag("a", 1), 5, Some("top_p=1".into())).await.unwrap();
     let reward = |value| Reward {
         scope: RewardScope::Episode,
         name: "reward".into(),
@@ -168,6 +180,9 @@ async fn closed_episodes_refuse_and_rewards_keep_their_history() {
     let late = Begun { tag: tag("a", 1), ..begun("a", 8) };
     assert!(matches!(store.begin(late).await.done().await, Err(CommitError::Closed(_, 1))));
     let mut snapshot = store.snapshot().await.unwrap();
+    let forced = &snapshot.episodes(&Selection::default()).await.unwrap()[0].force_sampling;
+    assert_eq!(forced.as_deref(), Some("top_p=1"));
+    assert_eq!(store.signing_key().await.unwrap().len(), 32);
     let summary = snapshot.summaries(&Selection::default()).await.unwrap().remove(0);
     assert_eq!(summary.episode.closed_at, Some(7));
     assert_eq!(summary.episode.status.as_deref(), Some("failed"));

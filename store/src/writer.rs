@@ -74,12 +74,26 @@ impl Store {
         Snapshot::open(&self.path).await
     }
 
-    /// Makes an episode known before its first call, with its group, task and labels.
+    /// The secret that this store's API keys are signed with.
+    ///
+    /// # Errors
+    /// [`SnapshotError`] when the store cannot be read.
+    pub async fn signing_key(&self) -> Result<Vec<u8>, SnapshotError> {
+        Ok(self.snapshot().await?.setting("key").await?.unwrap_or_default())
+    }
+
+    /// Makes an episode known before its first call, with its group, task and labels, and with
+    /// the sampling parameters that its requests are to get.
     ///
     /// # Errors
     /// [`CommitError::Closed`] when it was closed before.
-    pub async fn announce(&self, tag: Tag, at: Micros) -> Result<(), CommitError> {
-        self.queue(Record::Open { tag, at }).await.done().await
+    pub async fn announce(
+        &self,
+        tag: Tag,
+        at: Micros,
+        force: Option<String>,
+    ) -> Result<(), CommitError> {
+        self.queue(Record::Open { tag, at, force }).await.done().await
     }
 
     /// Closes an attempt at an episode: later calls are refused.

@@ -46,7 +46,8 @@ impl World {
         let (store, writer) = Store::open(&folder.path().join("test.db"), Durability::Power)
             .await
             .expect("a new store opens");
-        let proxy = Arc::new(Proxy::new(config, store));
+        let proxy = Proxy::start(config, store).await.expect("a good configuration");
+        let proxy = Arc::new(proxy);
         let (stop, stopped) = watch::channel(false);
         let (data, data_at) = listen().await;
         let (control, control_at) = listen().await;

@@ -1,56 +1,48 @@
-//! Asking the upstream for ids and logprobs, and hiding exactly what was asked for.
+//! Asking an upstream for ids and logprobs on the agent's behalf.
 //!
-//! vLLM's rules are in its own sources: the keys are there, as null, when nobody asks, so hiding
-//! is putting null back. The one structural effect of asking is in streamed chat: a chunk whose
-//! delta is empty is sent only because its ids or logprobs were wanted, and is taken out whole.
+//! Each server has its own words for it, its own places for the answers, and its own traps. Only
+//! what can be hidden again exactly is asked for: see [`Hide`].
 
-use std::ops::Range;
+mod llamacpp;
+mod openai;
+mod sglang;
+mod vllm;
+
+use std::borrow::Cow;
 
 use bytes::Bytes;
 use episode::Route;
 
-use crate::json::{Edits, Malformed, elements, members, root};
+use crate::dialect::Dialect;
+use crate::hide::{Drop, Hide, Rule};
 use crate::request::Request;
-use crate::sse::Event;
 
-/// The manner of speech of an upstream: what may be asked and where the answers come back.
+/// What is wanted of an upstream for every call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Dialect {
-    /// vLLM's OpenAI server.
-    Vllm,
-    /// rolltape's own engine, which speaks as vLLM does.
-    Rolltape,
-    /// Any OpenAI-compatible server: nothing is asked for, what comes by itself is kept.
-    OpenAi,
+pub struct Wants {
+    /// How the upstream speaks.
+    pub dialect: Dialect,
+    /// Whether a hosted server is to be asked for logprobs: it can change billing and routing.
+    pub hosted_logprobs: bool,
+    /// How many alternatives to record beside each token.
+    pub top_logprobs: u32,
+    /// Whether to record which experts each token was routed to.
+    pub routed_experts: bool,
+    /// Whether to record which tokens truncated sampling left to choose from.
+    pub sampling_mask: bool,
 }
 
-impl Dialect {
-    /// The dialect that a user names.
-    pub fn from_word(word: &str) -> Option<Self> {
-        match word {
-            "vllm" => Some(Self::Vllm),
-            "rolltape" => Some(Self::Rolltape),
-            "openai" => Some(Self::OpenAi),
-            _ => None,
+impl Wants {
+    /// Ids, logprobs and versions from `dialect`, and nothing beside them.
+    pub fn of(dialect: Dialect) -> Self {
+        Self {
+            dialect,
+            hosted_logprobs: false,
+            top_logprobs: 0,
+            routed_experts: false,
+            sampling_mask: false,
         }
     }
-
-    /// The word a user names it by.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Vllm => "vllm",
-            Self::Rolltape => "rolltape",
-            Self::OpenAi => "openai",
-        }
-    }
-}
-
-/// The dialect of the server whose list of models this is; `openai` when it does not say.
-pub fn dialect_of_models(models: &[u8]) -> Dialect {
-    let owner = serde_json::from_slice::<serde_json::Value>(models).ok().and_then(|list| {
-        list.get("data")?.get(0)?.get("owned_by")?.as_str().and_then(Dialect::from_word)
-    });
-    owner.unwrap_or(Dialect::OpenAi)
 }
 
 /// A request as it goes to the upstream, and what to hide of the reply.
@@ -58,232 +50,111 @@ pub fn dialect_of_models(models: &[u8]) -> Dialect {
 pub struct Asked {
     /// The body to send.
     pub body: Bytes,
+    /// Headers to send.
+    pub headers: Vec<(&'static str, &'static str)>,
     /// What to take out of the reply.
     pub hide: Hide,
+    /// Why less was asked for than is needed to know the tokens.
+    pub unasked: Option<&'static str>,
 }
 
-/// What rolltape asked for and the agent did not.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Hide {
-    logprobs: bool,
-    token_ids: bool,
-    versions: bool,
-    /// Streamed chunks with an empty delta are there only because of the ask.
-    empty_deltas: bool,
-}
-
-/// Adds to `request` what the upstream must be asked for to report what it sampled.
-pub fn ask(dialect: Dialect, route: Route, request: &Request) -> Asked {
-    let unchanged = || Asked { body: request.with(&[]), hide: Hide::default() };
-    if dialect == Dialect::OpenAi || !route.generates() || must_not_ask(route, request) {
-        return unchanged();
-    }
-    let (Some(logprobs), Some(token_ids), Some(versions)) = (
-        wanted(request, route, "logprobs"),
-        wanted(request, route, "return_token_ids"),
-        wanted(request, route, "return_weight_versions"),
-    ) else {
-        return unchanged();
+/// Adds to `request` what the upstream must be asked for to report what it sampled. `has_header`
+/// tells which headers the agent itself sent.
+pub fn ask(
+    wants: &Wants,
+    route: Route,
+    request: &Request,
+    has_header: impl Fn(&str) -> bool,
+) -> Asked {
+    let mut draft = Draft::new(request);
+    let asked = match wants.dialect {
+        _ if !route.generates() => Err(Unasked("the route samples nothing")),
+        Dialect::Vllm | Dialect::Rolltape => vllm::ask(&mut draft, wants, route),
+        Dialect::Sglang => sglang::ask(&mut draft, wants, route, &has_header),
+        Dialect::Llamacpp => llamacpp::ask(&mut draft, route),
+        Dialect::OpenAi => openai::ask(&mut draft, wants, route),
     };
-    let want = if route == Route::Chat { "true" } else { "0" };
-    let add: Vec<_> = [
-        (!logprobs, ("logprobs", want)),
-        (!token_ids, ("return_token_ids", "true")),
-        (!versions, ("return_weight_versions", "true")),
-    ]
-    .into_iter()
-    .filter_map(|(missing, field)| missing.then_some(field))
-    .collect();
-    let hide = Hide {
-        logprobs: !logprobs,
-        token_ids: !token_ids,
-        versions: !versions,
-        empty_deltas: route == Route::Chat && !logprobs && !token_ids,
-    };
-    Asked { body: request.with(&add), hide }
-}
-
-/// Whether the agent itself asked; `None` when what it sent is for the upstream to refuse.
-fn wanted(request: &Request, route: Route, key: &str) -> Option<bool> {
-    match request.raw(key) {
-        None | Some(b"null") => Some(false),
-        Some(number) if route == Route::Completions && key == "logprobs" => {
-            number.first().is_some_and(|b| b.is_ascii_digit() || *b == b'-').then_some(true)
-        }
-        Some(b"true") => Some(true),
-        Some(b"false") => Some(false),
-        Some(_) => None,
+    match asked {
+        Ok(()) => draft.done(),
+        Err(Unasked(why)) => Asked { unasked: Some(why), ..Draft::new(request).done() },
     }
 }
 
-/// Requests whose reply would change in ways that cannot be hidden, or that are refused today
-/// and would not be with our fields.
-fn must_not_ask(route: Route, request: &Request) -> bool {
-    let is_true = |key| request.raw(key) == Some(b"true");
-    let set = |key| !matches!(request.raw(key), None | Some(b"null" | b"0" | b"false"));
-    is_true("use_beam_search")
-        || (route == Route::Completions && is_true("echo"))
-        || (route == Route::Chat && set("top_logprobs") && !is_true("logprobs"))
+/// Why a request goes on as the agent sent it.
+struct Unasked(&'static str);
+
+/// The agent sent what the upstream will refuse; with our fields it might not.
+const FOR_THE_UPSTREAM: Unasked = Unasked("the request is for the upstream to refuse");
+
+/// A request that grows.
+struct Draft<'a> {
+    request: &'a Request,
+    fields: Vec<(&'static str, Cow<'static, str>)>,
+    appended: Vec<(&'static str, &'static str)>,
+    headers: Vec<(&'static str, &'static str)>,
+    hide: Hide,
 }
 
-impl Hide {
-    /// Whether the reply goes to the agent as it came.
-    pub fn nothing(&self) -> bool {
-        *self == Self::default()
-    }
-
-    /// A whole reply without what was asked for; one that is not JSON stays as it is.
-    pub fn document(&self, body: &Bytes) -> Bytes {
-        match self.edits(body) {
-            Ok(Some(edits)) if !edits.is_empty() => Bytes::from(edits.apply(body)),
-            _ => body.clone(),
+impl<'a> Draft<'a> {
+    fn new(request: &'a Request) -> Self {
+        Self {
+            request,
+            fields: Vec::new(),
+            appended: Vec::new(),
+            headers: Vec::new(),
+            hide: Hide::default(),
         }
     }
 
-    /// An event of a stream without what was asked for; `None` when all of it was.
-    pub fn event(&self, event: &Event) -> Option<Bytes> {
-        let Some(place) = event.payload().filter(|_| !self.nothing()) else {
-            return Some(event.0.clone());
-        };
-        let payload = &event.0[place.clone()];
-        match self.edits(payload) {
-            Ok(None) => None,
-            Ok(Some(edits)) if !edits.is_empty() => {
-                let mut raw = event.0[..place.start].to_vec();
-                raw.extend_from_slice(&edits.apply(payload));
-                raw.extend_from_slice(&event.0[place.end..]);
-                Some(Bytes::from(raw))
-            }
-            _ => Some(event.0.clone()),
+    fn done(self) -> Asked {
+        Asked {
+            body: self.request.edited(&self.fields, &self.appended),
+            headers: self.headers,
+            hide: self.hide,
+            unasked: None,
         }
     }
 
-    /// The replacements to make in one reply or chunk; `None` drops the chunk.
-    fn edits(&self, doc: &[u8]) -> Result<Option<Edits>, Malformed> {
-        let mut edits = Edits::default();
-        for member in members(doc, &root(doc)?)? {
-            match member.key(doc).as_ref() {
-                "choices" => {
-                    let choices = elements(doc, &member.value)?;
-                    if self.empty_deltas
-                        && let [only] = choices.as_slice()
-                        && adds_nothing(doc, only)?
-                    {
-                        return Ok(None);
-                    }
-                    for choice in choices {
-                        for field in members(doc, &choice)? {
-                            self.null(&mut edits, doc, (&field.key(doc), field.value.clone()));
-                        }
-                    }
-                }
-                key => self.null(&mut edits, doc, (key, member.value.clone())),
-            }
-        }
-        Ok(Some(edits))
-    }
-
-    fn null(&self, edits: &mut Edits, doc: &[u8], (key, value): (&str, Range<usize>)) {
-        let ours = match key {
-            "logprobs" => self.logprobs,
-            "token_ids" | "prompt_token_ids" => self.token_ids,
-            "weight_versions" => self.versions,
-            _ => false,
-        };
-        if ours && &doc[value.clone()] != b"null" {
-            edits.put(value, "null");
-        }
-    }
-}
-
-/// Whether a streamed choice has an empty delta and does not finish.
-fn adds_nothing(doc: &[u8], choice: &Range<usize>) -> Result<bool, Malformed> {
-    let mut empty = false;
-    for field in members(doc, choice)? {
-        let value = &doc[field.value.clone()];
-        match field.key(doc).as_ref() {
-            "delta" => empty = members(doc, &field.value)?.is_empty(),
-            "finish_reason" if value != b"null" => return Ok(false),
-            _ => {}
-        }
-    }
-    Ok(empty)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn asked(route: Route, body: &'static str) -> (String, Hide) {
-        let request = Request::read(&Bytes::from_static(body.as_bytes())).unwrap();
-        let asked = ask(Dialect::Vllm, route, &request);
-        (String::from_utf8(asked.body.to_vec()).unwrap(), asked.hide)
-    }
-
-    #[test]
-    fn a_plain_request_is_asked_for_ids_logprobs_and_versions() {
-        let (body, hide) = asked(Route::Chat, r#"{"messages":[]}"#);
-        assert_eq!(
-            body,
-            r#"{"messages":[],"logprobs":true,"return_token_ids":true,"return_weight_versions":true}"#
-        );
-        assert!(hide.logprobs && hide.token_ids && hide.versions && hide.empty_deltas);
-        let (body, hide) = asked(Route::Completions, r#"{"prompt":"a","logprobs":null}"#);
-        assert_eq!(
-            body,
-            r#"{"prompt":"a","logprobs":0,"return_token_ids":true,"return_weight_versions":true}"#
-        );
-        assert!(hide.logprobs && !hide.empty_deltas);
-    }
-
-    #[test]
-    fn what_the_agent_asked_for_is_not_hidden() {
-        let (body, hide) =
-            asked(Route::Chat, r#"{"logprobs":true,"top_logprobs":2,"return_token_ids":false}"#);
-        assert!(body.contains(r#""return_token_ids":true"#) && !body.contains("false"));
-        assert!(!hide.logprobs && hide.token_ids && !hide.empty_deltas);
-        let (_, hide) = asked(Route::Completions, r#"{"logprobs":0}"#);
-        assert!(!hide.logprobs);
-    }
-
-    #[test]
-    fn requests_that_asking_would_change_are_left_alone() {
-        for (route, body) in [
-            (Route::Chat, r#"{"top_logprobs":3}"#),
-            (Route::Chat, r#"{"logprobs":"yes"}"#),
-            (Route::Completions, r#"{"echo":true}"#),
-            (Route::Chat, r#"{"use_beam_search":true}"#),
-            (Route::Other, r#"{}"#),
-        ] {
-            let (sent, hide) = asked(route, body);
-            assert_eq!(sent, body);
-            assert!(hide.nothing());
+    /// Whether the agent itself asked for `key`, a boolean.
+    fn asked(&self, key: &str) -> Result<bool, Unasked> {
+        match self.request.raw(key) {
+            None | Some(b"null" | b"false") => Ok(false),
+            Some(b"true") => Ok(true),
+            Some(_) => Err(FOR_THE_UPSTREAM),
         }
     }
 
-    #[test]
-    fn hiding_puts_null_back_and_keeps_every_other_byte() {
-        let (_, hide) = asked(Route::Chat, "{}");
-        let reply = r#"{"id":"c","choices":[{"index":0,"message":{"content":"logprobs"},"logprobs":{"content":[{"logprob":-1e-05}]},"token_ids":[13,2],"weight_versions":[{"version":"1"}]}],"usage":{"x":1.50},"prompt_token_ids":[1,5],"prompt_text":null}"#;
-        let hidden = r#"{"id":"c","choices":[{"index":0,"message":{"content":"logprobs"},"logprobs":null,"token_ids":null,"weight_versions":null}],"usage":{"x":1.50},"prompt_token_ids":null,"prompt_text":null}"#;
-        assert_eq!(hide.document(&Bytes::from_static(reply.as_bytes())), hidden);
-        assert_eq!(hide.document(&Bytes::from_static(b"<html>")), &b"<html>"[..]);
+    /// Whether the agent itself asked for `key`, a number that means something even when 0.
+    fn asked_number(&self, key: &str) -> Result<bool, Unasked> {
+        match self.request.raw(key) {
+            None | Some(b"null") => Ok(false),
+            Some([b'0'..=b'9' | b'-', ..]) => Ok(true),
+            Some(_) => Err(FOR_THE_UPSTREAM),
+        }
     }
 
-    #[test]
-    fn a_chunk_that_only_carries_ids_is_dropped_unless_the_agent_wanted_it() {
-        let chunk = |text: &str| Event(Bytes::from(format!("data: {text}\n\n")));
-        let empty = chunk(
-            r#"{"choices":[{"index":0,"delta":{},"logprobs":null,"finish_reason":null,"token_ids":[7]}]}"#,
-        );
-        let last =
-            chunk(r#"{"choices":[{"index":0,"delta":{},"finish_reason":"stop","token_ids":[7]}]}"#);
-        let (_, hide) = asked(Route::Chat, "{}");
-        assert_eq!(hide.event(&empty), None);
-        assert!(hide.event(&last).unwrap().windows(16).any(|w| w == b"\"token_ids\":null"));
-        let (_, hide) = asked(Route::Chat, r#"{"logprobs":true}"#);
-        assert!(hide.event(&empty).is_some());
-        let done = Event(Bytes::from_static(b"data: [DONE]\n\n"));
-        assert_eq!(hide.event(&done).unwrap(), done.0);
+    /// Whether `key` is set to something other than nothing.
+    fn is_set(&self, key: &str) -> bool {
+        !matches!(self.request.raw(key), None | Some(b"null" | b"0" | b"false"))
+    }
+
+    /// Asks for `key` and hides the answer by `rules`, unless the agent asked itself. Gives
+    /// whether the agent did.
+    fn flag(&mut self, key: &'static str, rules: &[Rule]) -> Result<bool, Unasked> {
+        let asked = self.asked(key)?;
+        if !asked {
+            self.set(key, "true", rules);
+        }
+        Ok(asked)
+    }
+
+    /// Sets `key` and hides the answer by `rules`.
+    fn set(&mut self, key: &'static str, value: impl Into<Cow<'static, str>>, rules: &[Rule]) {
+        self.fields.push((key, value.into()));
+        self.hide.rules(rules);
+    }
+
+    fn drop(&mut self, frames: Drop) {
+        self.hide.drop(frames);
     }
 }

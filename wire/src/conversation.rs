@@ -6,6 +6,7 @@ use episode::Route;
 use serde_json::{Map, Value, json};
 
 use crate::sse::{Event, events};
+use crate::translate::{messages, responses};
 
 /// What an agent sent: its history and its tools, in OpenAI's chat form.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -28,22 +29,31 @@ pub struct Answer {
 /// The messages and tools of a request body; `None` when it is not one that has any.
 pub fn conversation(route: Route, request: &[u8]) -> Option<Conversation> {
     let body: Value = serde_json::from_slice(request).ok()?;
-    let list = |key: &str| body.get(key).and_then(Value::as_array).cloned().unwrap_or_default();
     match route {
-        Route::Chat => Some(Conversation { messages: list("messages"), tools: list("tools") }),
+        Route::Chat => Some(in_chat(&body)),
         Route::Completions => {
             let prompt = body.get("prompt")?.as_str()?;
             let message = json!({ "role": "user", "content": prompt });
             Some(Conversation { messages: vec![message], tools: Vec::new() })
         }
-        Route::Other => None,
+        Route::Messages => Some(in_chat(&messages::request(&body).ok()?)),
+        Route::Responses => Some(in_chat(&responses::request(&body).ok()?)),
+        _ => None,
     }
+}
+
+fn in_chat(body: &Value) -> Conversation {
+    let list = |key: &str| body.get(key).and_then(Value::as_array).cloned().unwrap_or_default();
+    Conversation { messages: list("messages"), tools: list("tools") }
 }
 
 /// The answers of a reply body, whether one JSON document or a stream of events.
 pub fn answers(route: Route, reply: &[u8]) -> Vec<Answer> {
-    if !route.generates() {
-        return Vec::new();
+    match route {
+        Route::Chat | Route::Completions => {}
+        Route::Messages => return only(messages::answer(reply)),
+        Route::Responses => return only(responses::answer(reply)),
+        _ => return Vec::new(),
     }
     let mut drafts = BTreeMap::new();
     match serde_json::from_slice::<Value>(reply) {
@@ -55,6 +65,11 @@ pub fn answers(route: Route, reply: &[u8]) -> Vec<Answer> {
         }),
     }
     drafts.into_iter().map(|(index, draft)| Answer { index, message: draft.message() }).collect()
+}
+
+/// The one answer of a wire that has no choices.
+fn only(message: Option<Value>) -> Vec<Answer> {
+    message.into_iter().map(|message| Answer { index: 0, message }).collect()
 }
 
 /// A message as it grows out of deltas. Texts are joined, tool calls by their index.

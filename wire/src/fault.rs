@@ -1,16 +1,60 @@
-//! rolltape's own errors in OpenAI's form.
+//! rolltape's own errors in the form that the agent's wire has for them.
 
-use serde_json::json;
+use episode::Route;
+use serde_json::{Value, json};
 
-/// The body of an error that rolltape itself answers with.
-pub fn error_body(status: u16, kind: &str, message: &str) -> String {
-    json!({
-        "error": { "message": message, "type": kind, "param": null, "code": status }
-    })
-    .to_string()
+/// The body of an error that rolltape itself answers with. `kind` is OpenAI's word for it.
+pub fn error_body(route: Route, status: u16, kind: &str, message: &str) -> String {
+    error(route, status, kind, message).to_string()
 }
 
 /// The event that ends a stream which cannot end well.
-pub fn error_event(status: u16, kind: &str, message: &str) -> String {
-    format!("data: {}\n\n", error_body(status, kind, message))
+pub fn error_event(route: Route, status: u16, kind: &str, message: &str) -> String {
+    let error = error(route, status, kind, message);
+    match route {
+        Route::Messages => format!("event: error\ndata: {error}\n\n"),
+        Route::Responses => {
+            let event = json!({
+                "type": "error", "code": kind, "message": message, "param": null,
+            });
+            format!("event: error\ndata: {event}\n\n")
+        }
+        _ => format!("data: {error}\n\n"),
+    }
+}
+
+fn error(route: Route, status: u16, kind: &str, message: &str) -> Value {
+    if !matches!(route, Route::Messages | Route::CountTokens) {
+        return json!({
+            "error": { "message": message, "type": kind, "param": null, "code": status }
+        });
+    }
+    let kind = match status {
+        400 | 409 | 426 => "invalid_request_error",
+        401 => "authentication_error",
+        413 => "request_too_large",
+        503 => "overloaded_error",
+        _ => "api_error",
+    };
+    json!({ "type": "error", "error": { "type": kind, "message": message } })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_wire_gets_its_own_form() {
+        let body = |route| error_body(route, 503, "recorder_error", "no");
+        assert_eq!(
+            body(Route::Chat),
+            r#"{"error":{"message":"no","type":"recorder_error","param":null,"code":503}}"#
+        );
+        assert_eq!(
+            body(Route::Messages),
+            r#"{"type":"error","error":{"type":"overloaded_error","message":"no"}}"#
+        );
+        let event = error_event(Route::Responses, 503, "recorder_error", "no");
+        assert!(event.starts_with("event: error\ndata: {\"type\":\"error\","), "{event}");
+    }
 }

@@ -24,6 +24,11 @@ pub(crate) struct Member {
 }
 
 impl Member {
+    /// Where the member starts: the opening quote of its key.
+    fn start(&self) -> usize {
+        self.key.start - 1
+    }
+
     /// The key, with its escapes resolved.
     pub(crate) fn key<'a>(&self, doc: &'a [u8]) -> Cow<'a, str> {
         let spelled = &doc[self.key.clone()];
@@ -166,18 +171,50 @@ fn bracketed(doc: &[u8], start: usize) -> Result<usize, Malformed> {
     }
 }
 
+/// The places to cut so that the members of one object for which `gone` holds leave it, each with
+/// the comma that it brought.
+pub(crate) fn cuts(members: &[Member], gone: &[bool]) -> Vec<Range<usize>> {
+    let mut cuts = Vec::new();
+    let mut at = 0;
+    while let Some(first) = (at..members.len()).find(|i| gone[*i]) {
+        let next = (first..members.len()).find(|i| !gone[*i]);
+        let end = |last: usize| members[last].value.end;
+        cuts.push(match (next, first.checked_sub(1)) {
+            (Some(next), _) => members[first].start()..members[next].start(),
+            (None, Some(before)) => end(before)..end(members.len() - 1),
+            (None, None) => members[0].start()..end(members.len() - 1),
+        });
+        at = next.unwrap_or(members.len());
+    }
+    cuts
+}
+
 /// Replacements of places by bytes, made in one pass.
 #[derive(Debug, Default)]
-pub(crate) struct Edits(Vec<(Range<usize>, &'static str)>);
+pub(crate) struct Edits(Vec<(Range<usize>, Cow<'static, str>)>);
 
 impl Edits {
     /// Puts `with` where `place` is; an empty place inserts.
-    pub(crate) fn put(&mut self, place: Range<usize>, with: &'static str) {
-        self.0.push((place, with));
+    pub(crate) fn put(&mut self, place: Range<usize>, with: impl Into<Cow<'static, str>>) {
+        self.0.push((place, with.into()));
     }
 
     pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()
+    }
+
+    /// The same replacements where every place is given by `place`.
+    pub(crate) fn moved(mut self, place: impl Fn(usize) -> usize) -> Self {
+        for (range, _) in &mut self.0 {
+            // The last byte decides, not the one after it, which may be on another line.
+            let end = if range.start == range.end {
+                place(range.start)
+            } else {
+                place(range.end - 1) + 1
+            };
+            *range = place(range.start)..end;
+        }
+        self
     }
 
     /// The document with every replacement made. Places must not overlap.
@@ -245,6 +282,24 @@ mod tests {
         }
         let deep = "[".repeat(100_000);
         assert_eq!(root(deep.as_bytes()), Err(Malformed));
+    }
+
+    #[test]
+    fn members_leave_with_their_commas() {
+        let doc = br#"{ "a":1, "b" : [2,3] ,"c":4 }"#;
+        let all = members(doc, &root(doc).unwrap()).unwrap();
+        let without = |gone: [bool; 3]| {
+            let mut edits = Edits::default();
+            cuts(&all, &gone).into_iter().for_each(|cut| edits.put(cut, ""));
+            String::from_utf8(edits.apply(doc)).unwrap()
+        };
+        assert_eq!(without([true, false, false]), r#"{ "b" : [2,3] ,"c":4 }"#);
+        assert_eq!(without([false, true, false]), r#"{ "a":1, "c":4 }"#);
+        assert_eq!(without([false, false, true]), r#"{ "a":1, "b" : [2,3] }"#);
+        assert_eq!(without([false, true, true]), r#"{ "a":1 }"#);
+        assert_eq!(without([true, false, true]), r#"{ "b" : [2,3] }"#);
+        assert_eq!(without([true, true, true]), "{  }");
+        assert_eq!(without([false; 3]).as_bytes(), doc);
     }
 
     #[test]

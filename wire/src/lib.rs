@@ -4,24 +4,40 @@
 //! - [`route`] and [`Request`]: what kind of call it is and what its body says.
 //! - [`ask`]: what to add so that the upstream reports ids and logprobs, and [`Hide`], which takes
 //!   exactly that out of the reply again, by splicing bytes.
+//! - [`translate`] and [`Back`]: calls on other wires over a server's chat route.
+//! - [`lineage`]: which of its agents made the call.
 //! - [`Splitter`] and [`Event`]: server-sent events out of any chunking.
 //! - [`Collector`] and [`Facts`]: what the reply says about the tokens that were sampled.
 //! - [`conversation`] and [`answers`]: the messages of a recorded call, for the exporter.
 #![forbid(unsafe_code)]
 
 mod ask;
+mod canonical;
 mod conversation;
+mod dialect;
 mod fault;
+mod force;
+mod hide;
 mod json;
+mod lineage;
 #[cfg(test)]
 mod properties;
 mod reply;
 mod request;
 mod sse;
+mod translate;
+mod vocabulary;
 
-pub use ask::{Asked, Dialect, Hide, ask, dialect_of_models};
+pub use ask::{Asked, Wants, ask};
+pub use canonical::{canonical, content_text, parsed_arguments};
 pub use conversation::{Answer, Conversation, answers, conversation};
+pub use dialect::{Dialect, dialect_of_models};
 pub use fault::{error_body, error_event};
+pub use force::{BadForce, Force};
+pub use hide::Hide;
+pub use lineage::lineage;
 pub use reply::{Collector, Facts};
 pub use request::{Request, route};
 pub use sse::{Event, EventTooLong, Splitter};
+pub use translate::{Back, Document, Untranslatable, translate, translates};
+pub use vocabulary::{NoVocabulary, Vocabulary};

@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use serde_json::{Map, Value};
 
 use crate::sse::events;
-use crate::{Collector, Dialect, Event, Request, ask};
+use crate::{Asked, Collector, Dialect, Event, Request, Wants};
 
 /// Any JSON, with the keys we look for among its keys and texts.
 fn json() -> impl Strategy<Value = Value> {
@@ -80,6 +80,10 @@ fn replies() -> impl Strategy<Value = (Value, Value)> {
     )
 }
 
+fn ask(dialect: Dialect, route: Route, request: &Request) -> Asked {
+    crate::ask(&Wants::of(dialect), route, request, |_| false)
+}
+
 fn request(body: &str) -> Request {
     Request::read(&Bytes::from(body.to_owned())).unwrap()
 }
@@ -91,13 +95,14 @@ proptest! {
         pretty: bool,
     ) {
         let body = text(&object, pretty);
-        let added = request(&body).with(&[("logprobs", "true"), ("stream", "1")]);
+        let fields = [("logprobs", "true".into()), ("stream", "1".into())];
+        let added = request(&body).edited(&fields, &[]);
         let mut expected = object.as_object().unwrap().clone();
         expected.insert("logprobs".to_owned(), Value::from(true));
         expected.insert("stream".to_owned(), Value::from(1));
         let parsed: Value = serde_json::from_slice(&added).unwrap();
         prop_assert_eq!(parsed, Value::Object(expected));
-        let untouched = request(&body).with(&[]);
+        let untouched = request(&body).edited(&[], &[]);
         prop_assert_eq!(untouched, body);
     }
 
@@ -126,7 +131,7 @@ proptest! {
             let _ = hide.event(&Event(noise.clone()));
             let _ = Request::read(&noise);
         }
-        let mut collector = Collector::new(Route::Chat, None);
+        let mut collector = Collector::new(Route::Chat, None, None);
         collector.take(&noise);
         collector.take(text(&value, false).as_bytes());
         let _ = hide.document(&Bytes::from(text(&value, true)));

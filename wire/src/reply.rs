@@ -1,12 +1,19 @@
 //! The facts of a reply: ids, logprobs, versions, counts, collected as it passes.
 
-use std::collections::BTreeMap;
+mod chat;
+mod draft;
+mod messages;
+mod responses;
 
-use episode::{Choice, Route, TokenCounts, VersionSpan};
-use serde::Deserialize;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use episode::{Choice, Route, TokenCounts};
 use serde_json::Value;
 
 use crate::request::Request;
+use crate::vocabulary::Vocabulary;
+use draft::Draft;
 
 /// Collects what a reply says, from one document or from many chunks. Never fails: what cannot
 /// be read is counted, and the bytes are kept beside it anyway.
@@ -14,9 +21,14 @@ use crate::request::Request;
 pub struct Collector {
     route: Route,
     choices_per_prompt: u32,
+    /// Whether a list of alternatives holds more than the sampled token itself.
+    alternatives: bool,
+    vocabulary: Option<Arc<Vocabulary>>,
     model: Option<String>,
     prompts: BTreeMap<u32, Vec<u32>>,
-    choices: BTreeMap<u32, Choice>,
+    choices: BTreeMap<u32, Draft>,
+    /// One version for all tokens, where the server says no more.
+    version: Option<String>,
     usage: TokenCounts,
     error: Option<String>,
     unread: u32,
@@ -40,14 +52,22 @@ pub struct Facts {
 }
 
 impl Collector {
-    /// A collector for the reply to `request`.
-    pub fn new(route: Route, request: Option<&Request>) -> Self {
+    /// A collector for the upstream's reply on `route` to `request`. With a `vocabulary`, tokens
+    /// that come with their bytes and without an id are looked up.
+    pub fn new(
+        route: Route,
+        request: Option<&Request>,
+        vocabulary: Option<Arc<Vocabulary>>,
+    ) -> Self {
         Self {
             route,
             choices_per_prompt: request.map_or(1, Request::choices),
+            alternatives: request.is_some_and(|r| r.alternatives(route)),
+            vocabulary,
             model: None,
             prompts: BTreeMap::new(),
             choices: BTreeMap::new(),
+            version: None,
             usage: TokenCounts::default(),
             error: None,
             unread: 0,
@@ -56,15 +76,19 @@ impl Collector {
 
     /// Takes one document, or the data of one event.
     pub fn take(&mut self, json: &[u8]) {
-        match serde_json::from_slice::<Reply>(json) {
-            Ok(reply) => self.reply(reply),
-            Err(_) => self.unread += 1,
+        let read = match self.route {
+            Route::Messages => self.take_messages(json),
+            Route::Responses => self.take_responses(json),
+            _ => self.take_chat(json),
+        };
+        if read.is_none() {
+            self.unread += 1;
         }
     }
 
     /// Whether every choice seen so far has said why it stopped.
     pub fn finished(&self) -> bool {
-        !self.choices.is_empty() && self.choices.values().all(|c| c.finish_reason.is_some())
+        !self.choices.is_empty() && self.choices.values().all(Draft::finished)
     }
 
     /// Whether the reply carried an error.
@@ -74,12 +98,21 @@ impl Collector {
 
     /// What was collected.
     pub fn facts(self) -> Facts {
+        let vocabulary = self.vocabulary.as_deref();
+        // With one choice, the count of all sampled tokens is the count of its own.
+        let count = if self.choices.len() == 1 { self.usage.completion } else { None };
+        let version = self.version;
+        let choices: Vec<Choice> = self
+            .choices
+            .into_values()
+            .map(|draft| draft.choice(count, version.as_deref(), vocabulary))
+            .collect();
         let sampled = |c: &Choice| c.token_ids.as_ref().map(|ids| ids.len() as u64);
         let counted = TokenCounts {
             prompt: (!self.prompts.is_empty())
                 .then(|| self.prompts.values().map(|ids| ids.len() as u64).sum()),
-            completion: (!self.choices.is_empty())
-                .then(|| self.choices.values().map(sampled).sum::<Option<u64>>())
+            completion: (!choices.is_empty())
+                .then(|| choices.iter().map(sampled).sum::<Option<u64>>())
                 .flatten(),
         };
         Facts {
@@ -89,135 +122,41 @@ impl Collector {
                 prompt: self.usage.prompt.or(counted.prompt),
                 completion: self.usage.completion.or(counted.completion),
             },
-            choices: self.choices.into_values().collect(),
+            choices,
             error: self.error,
             unread: self.unread,
         }
     }
 
-    fn reply(&mut self, reply: Reply) {
-        self.model = reply.model.or(self.model.take());
-        if let Some(usage) = reply.usage {
-            self.usage = TokenCounts {
-                prompt: usage.prompt_tokens.or(self.usage.prompt),
-                completion: usage.completion_tokens.or(self.usage.completion),
-            };
-        }
-        if let Some(error) = reply.error {
-            let text = error.get("message").and_then(Value::as_str).map(str::to_owned);
-            self.error = Some(text.unwrap_or_else(|| error.to_string()));
-        }
-        if let Some(ids) = reply.prompt_token_ids {
-            self.prompts.entry(0).or_insert(ids);
-        }
-        for choice in reply.choices.unwrap_or_default() {
-            self.choice(choice);
-        }
-    }
-
-    fn choice(&mut self, part: ReplyChoice) {
-        let prompt_index = match self.route {
-            Route::Completions => part.index / self.choices_per_prompt,
-            _ => 0,
-        };
-        if let Some(ids) = part.prompt_token_ids {
-            self.prompts.entry(prompt_index).or_insert(ids);
-        }
-        let choice = self.choices.entry(part.index).or_insert_with(|| Choice {
-            index: part.index,
-            prompt_index,
-            ..Choice::default()
-        });
-        if let Some(ids) = part.token_ids {
-            choice.token_ids.get_or_insert_default().extend(ids);
-        }
-        if let Some(logprobs) = part.logprobs {
-            choice.logprobs.extend(logprobs.values());
-        }
-        if let Some(spans) = part.weight_versions {
-            choice.versions = spans.into_iter().map(VersionSpan::from).collect();
-        }
-        choice.finish_reason = part.finish_reason.or(choice.finish_reason.take());
-        choice.stop_reason = match part.stop_reason {
-            None | Some(Value::Null) => choice.stop_reason.take(),
-            Some(Value::String(text)) => Some(text),
-            Some(other) => Some(other.to_string()),
+    fn counts(&mut self, prompt: Option<u64>, completion: Option<u64>) {
+        self.usage = TokenCounts {
+            prompt: prompt.or(self.usage.prompt),
+            completion: completion.or(self.usage.completion),
         };
     }
-}
 
-/// A reply or a chunk of one, chat or text; what we do not read is not named.
-#[derive(Deserialize)]
-struct Reply {
-    model: Option<String>,
-    choices: Option<Vec<ReplyChoice>>,
-    usage: Option<Usage>,
-    prompt_token_ids: Option<Vec<u32>>,
-    error: Option<Value>,
-}
-
-#[derive(Deserialize)]
-struct ReplyChoice {
-    #[serde(default)]
-    index: u32,
-    logprobs: Option<Logprobs>,
-    finish_reason: Option<String>,
-    stop_reason: Option<Value>,
-    token_ids: Option<Vec<u32>>,
-    prompt_token_ids: Option<Vec<u32>>,
-    weight_versions: Option<Vec<Span>>,
-}
-
-#[derive(Deserialize)]
-struct Usage {
-    prompt_tokens: Option<u64>,
-    completion_tokens: Option<u64>,
-}
-
-/// Chat has a list of entries, text completions a list of numbers.
-#[derive(Deserialize)]
-struct Logprobs {
-    content: Option<Vec<Entry>>,
-    token_logprobs: Option<Vec<Option<f64>>>,
-}
-
-#[derive(Deserialize)]
-struct Entry {
-    logprob: Option<f64>,
-}
-
-#[derive(Deserialize)]
-struct Span {
-    version: Value,
-    start: u32,
-    end: u32,
-}
-
-impl Logprobs {
-    /// One number a token. Servers widen float32 to double, so narrowing again loses nothing.
-    fn values(self) -> Vec<f32> {
-        let narrow = |value: Option<f64>| value.map_or(f32::NAN, |v| v as f32);
-        let chat = self.content.unwrap_or_default().into_iter().map(|e| e.logprob);
-        chat.chain(self.token_logprobs.unwrap_or_default()).map(narrow).collect()
-    }
-}
-
-impl From<Span> for VersionSpan {
-    fn from(span: Span) -> Self {
-        let version = match span.version {
-            Value::String(label) => label,
+    fn failed_with(&mut self, error: &Value) {
+        let text = error.get("message").and_then(Value::as_str).map(str::to_owned);
+        self.error = Some(text.unwrap_or_else(|| match error {
+            Value::String(text) => text.clone(),
             other => other.to_string(),
-        };
-        Self { version, start: span.start, end: span.end }
+        }));
+    }
+
+    /// The choice of this index, made if need be.
+    fn draft(&mut self, index: u32, prompt_index: u32) -> &mut Draft {
+        self.choices.entry(index).or_insert_with(|| Draft::new(index, prompt_index))
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use episode::Fidelity;
+
     use super::*;
 
     fn collect(route: Route, n: u32, parts: &[&str]) -> Facts {
-        let mut collector = Collector::new(route, None);
+        let mut collector = Collector::new(route, None, None);
         collector.choices_per_prompt = n;
         parts.iter().for_each(|part| collector.take(part.as_bytes()));
         collector.facts()
@@ -239,6 +178,7 @@ mod tests {
         assert_eq!(facts.prompts, [[1, 2, 3]]);
         assert_eq!(choice.token_ids.as_deref(), Some(&[4, 5][..]));
         assert!(choice.logprobs[0] == -0.5 && choice.logprobs[1].is_nan());
+        assert_eq!(choice.fidelity, Fidelity::Exact);
         assert_eq!(choice.finish_reason.as_deref(), Some("stop"));
         assert_eq!(choice.stop_reason.as_deref(), Some("7"));
         assert_eq!(choice.versions[0].number(), Some(3));

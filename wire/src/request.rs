@@ -1,15 +1,16 @@
 //! What the proxy needs to know of a request body, read without changing it.
 
+use std::borrow::Cow;
 use std::ops::Range;
 
 use bytes::Bytes;
 use episode::Route;
 use serde_json::{Map, Value};
 
-use crate::json::{Edits, elements, members, root};
+use crate::json::{Edits, cuts, elements, members, root};
 
 /// The fields that decide how tokens are drawn, as the agent sent them.
-const SAMPLING: [&str; 16] = [
+pub(crate) const SAMPLING: [&str; 22] = [
     "temperature",
     "top_p",
     "top_k",
@@ -18,23 +19,37 @@ const SAMPLING: [&str; 16] = [
     "n",
     "max_tokens",
     "max_completion_tokens",
+    "max_output_tokens",
     "min_tokens",
     "stop",
+    "stop_sequences",
     "stop_token_ids",
     "ignore_eos",
     "presence_penalty",
     "frequency_penalty",
     "repetition_penalty",
     "logit_bias",
+    "reasoning_effort",
+    "reasoning",
+    "thinking",
+    "response_format",
 ];
 /// Longer values are cut out of the summary; the request itself keeps them.
 const SAMPLING_VALUE_BYTES_MAX: usize = 4096;
 
 /// The kind of endpoint that `path` (without a query) names under `method`.
 pub fn route(method: &str, path: &str) -> Route {
-    match path.trim_end_matches('/').trim_start_matches('/') {
-        "v1/chat/completions" if method == "POST" => Route::Chat,
-        "v1/completions" if method == "POST" => Route::Completions,
+    let path = path.trim_end_matches('/').trim_start_matches('/');
+    // Some clients leave the version out, some join it with a second slash.
+    let path = path.strip_prefix("v1").map_or(path, |rest| rest.trim_start_matches('/'));
+    match (method, path) {
+        ("POST", "chat/completions") => Route::Chat,
+        ("POST", "completions") => Route::Completions,
+        ("POST", "responses") => Route::Responses,
+        ("POST", "messages") => Route::Messages,
+        ("POST", "messages/count_tokens") => Route::CountTokens,
+        ("POST", "embeddings") => Route::Embeddings,
+        ("GET", "models") => Route::Models,
         _ => Route::Other,
     }
 }
@@ -84,6 +99,12 @@ impl Request {
         self.value("n").and_then(|n| n.as_u64()).map_or(1, |n| u32::try_from(n).unwrap_or(1).max(1))
     }
 
+    /// Whether alternatives to the sampled tokens were asked for.
+    pub(crate) fn alternatives(&self, route: Route) -> bool {
+        let key = if route == Route::Completions { "logprobs" } else { "top_logprobs" };
+        self.value(key).and_then(|n| n.as_i64()).is_some_and(|n| n != 0)
+    }
+
     /// The sampling parameters that were sent, as a JSON object; `None` when there are none.
     pub fn sampling(&self) -> Option<String> {
         let sent: Map<String, Value> = SAMPLING
@@ -95,25 +116,64 @@ impl Request {
         (!sent.is_empty()).then(|| Value::Object(sent).to_string())
     }
 
-    /// The body with `key` set to `value` for every pair: replaced where it stands, else added
-    /// at the end. Every other byte stays.
-    pub(crate) fn with(&self, fields: &[(&'static str, &'static str)]) -> Bytes {
+    /// The body with every field of `fields` set (replaced where it stands, else added at the
+    /// end), and with every value of `appended` added to the end of the list under its key. Every
+    /// other byte stays.
+    pub(crate) fn edited(
+        &self,
+        fields: &[(&str, Cow<'static, str>)],
+        appended: &[(&str, &'static str)],
+    ) -> Bytes {
+        if fields.is_empty() && appended.is_empty() {
+            return self.body.clone();
+        }
         let mut edits = Edits::default();
         let close = self.object.end - 1;
         let mut first = self.fields.is_empty();
         for (key, value) in fields {
             let mut there = self.fields.iter().filter(|(name, _)| name == key).peekable();
             if there.peek().is_none() {
-                if !std::mem::take(&mut first) {
-                    edits.put(close..close, ",");
-                }
-                for piece in ["\"", key, "\":", value] {
-                    edits.put(close..close, piece);
-                }
+                let comma = if std::mem::take(&mut first) { "" } else { "," };
+                edits.put(close..close, format!("{comma}\"{key}\":{value}"));
             }
-            there.for_each(|(_, place)| edits.put(place.clone(), value));
+            there.for_each(|(_, place)| edits.put(place.clone(), value.clone()));
+        }
+        for (key, value) in appended {
+            let Some((_, list)) = self.fields.iter().rev().find(|(name, _)| name == key) else {
+                continue;
+            };
+            let empty = elements(&self.body, list).is_ok_and(|items| items.is_empty());
+            let comma = if empty { "" } else { "," };
+            edits.put(list.end - 1..list.end - 1, format!("{comma}{value}"));
         }
         Bytes::from(edits.apply(&self.body))
+    }
+
+    /// The body without its fields of these names.
+    pub(crate) fn without(&self, names: &[&str]) -> Bytes {
+        let all = members(&self.body, &self.object).unwrap_or_default();
+        let gone: Vec<bool> =
+            all.iter().map(|m| names.contains(&m.key(&self.body).as_ref())).collect();
+        let mut edits = Edits::default();
+        cuts(&all, &gone).into_iter().for_each(|cut| edits.put(cut, ""));
+        Bytes::from(edits.apply(&self.body))
+    }
+
+    /// The last element of the list under `key`.
+    pub(crate) fn last_of(&self, key: &str) -> Option<&[u8]> {
+        let (_, place) = self.fields.iter().rev().find(|(name, _)| name == key)?;
+        let last = elements(&self.body, place).ok()?.pop()?;
+        Some(&self.body[last])
+    }
+
+    /// The whole body, parsed.
+    pub(crate) fn parsed(&self) -> Option<Value> {
+        serde_json::from_slice(&self.body).ok()
+    }
+
+    /// The body as it was read.
+    pub fn body(&self) -> &Bytes {
+        &self.body
     }
 
     /// The number of prompts in a text completion: a batch has several.
@@ -138,8 +198,9 @@ mod tests {
 
     #[test]
     fn fields_are_added_and_replaced_in_place() {
-        let edited = |body, fields| String::from_utf8(read(body).with(fields).to_vec()).unwrap();
-        let ask = &[("logprobs", "true"), ("ids", "1")];
+        let edited =
+            |body, fields| String::from_utf8(read(body).edited(fields, &[]).to_vec()).unwrap();
+        let ask: &[(&str, Cow<'static, str>)] = &[("logprobs", "true".into()), ("ids", "1".into())];
         assert_eq!(edited("{}", ask), r#"{"logprobs":true,"ids":1}"#);
         assert_eq!(
             edited("{ \"b\": 1e5,\n \"logprobs\" : false , \"é\":\"\\u00e9\" } \n", ask),
@@ -149,6 +210,15 @@ mod tests {
             edited(r#"{"logprobs":null,"logprobs":false,"ids":2}"#, ask),
             r#"{"logprobs":true,"logprobs":true,"ids":1}"#
         );
+    }
+
+    #[test]
+    fn lists_grow_and_fields_leave() {
+        let grown = |body| read(body).edited(&[], &[("include", "\"x\"")]);
+        assert_eq!(grown(r#"{"include":[ ]}"#), r#"{"include":[ "x"]}"#);
+        assert_eq!(grown(r#"{"include":["a"],"b":1}"#), r#"{"include":["a","x"],"b":1}"#);
+        assert_eq!(grown("{}"), "{}");
+        assert_eq!(read(r#"{"a":1, "b":2}"#).without(&["b", "c"]), r#"{"a":1}"#);
     }
 
     #[test]
@@ -179,5 +249,10 @@ mod tests {
         assert_eq!(route("POST", "//v1/completions/"), Route::Completions);
         assert_eq!(route("GET", "/v1/chat/completions"), Route::Other);
         assert_eq!(route("POST", "/v1/models"), Route::Other);
+        assert_eq!(route("GET", "/v1/models"), Route::Models);
+        assert_eq!(route("POST", "/responses"), Route::Responses);
+        assert_eq!(route("POST", "/v1//v1/responses"), Route::Other);
+        assert_eq!(route("POST", "/v1/messages"), Route::Messages);
+        assert_eq!(route("POST", "/v1/messages/count_tokens"), Route::CountTokens);
     }
 }

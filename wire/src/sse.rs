@@ -1,14 +1,21 @@
 //! Server-sent events: bytes in, whole events out, whatever the chunking.
 
 use std::borrow::Cow;
+use std::ops::Range;
 
 use bytes::{Bytes, BytesMut};
+use episode::Route;
+
+use crate::json::{members, root};
 
 /// An event longer than this is a broken stream: nobody's first chunk of prompt ids is as long.
 const EVENT_BYTES_MAX: usize = 64 << 20;
 
 /// The data of the event that ends a stream of chat or text completions.
 const DONE: &[u8] = b"[DONE]";
+
+/// The events that end a stream of the Responses route.
+const RESPONSE_ENDS: [&str; 3] = ["response.completed", "response.incomplete", "response.failed"];
 
 /// An event that outgrew its bound.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -40,7 +47,7 @@ impl Splitter {
     /// # Errors
     /// [`EventTooLong`] when the stream goes on and on without ending an event.
     pub fn next_event(&mut self) -> Result<Option<Event>, EventTooLong> {
-        while let Some(length) = self.held[self.seen..].iter().position(|b| *b == b'\n') {
+        while let Some(length) = memchr::memchr(b'\n', &self.held[self.seen..]) {
             let end = self.seen + length + 1;
             let blank = matches!(&self.held[self.line..end], b"\n" | b"\r\n");
             self.line = end;
@@ -63,36 +70,77 @@ impl Splitter {
 }
 
 impl Event {
-    /// Where the event's one `data:` line holds its payload, in bytes of the event; `None` when
-    /// it has no such line or several.
-    pub(crate) fn payload(&self) -> Option<std::ops::Range<usize>> {
-        let mut found = None;
-        for (start, line) in self.lines() {
-            let Some(value) = data_of(line) else { continue };
-            if found.is_some() {
-                return None;
+    /// Where the event's `data:` lines hold its payload, in bytes of the event.
+    pub(crate) fn payload(&self) -> Vec<Range<usize>> {
+        let place = |(start, line): (usize, &[u8])| {
+            let value = data_of(line)?;
+            Some(start + value..start + line.len())
+        };
+        self.lines().filter_map(place).collect()
+    }
+
+    /// The payload at `places` as one document.
+    pub(crate) fn joined(&self, places: &[Range<usize>]) -> Cow<'_, [u8]> {
+        match places {
+            [] => Cow::Borrowed(b""),
+            [only] => Cow::Borrowed(&self.0[only.clone()]),
+            several => {
+                let lines: Vec<&[u8]> =
+                    several.iter().map(|place| &self.0[place.clone()]).collect();
+                Cow::Owned(lines.join(&b'\n'))
             }
-            found = Some(start + value..start + line.len());
         }
-        found
+    }
+
+    /// Where byte `at` of the payload joined from `places` is in the event.
+    pub(crate) fn place_of(&self, places: &[Range<usize>], at: usize) -> usize {
+        let mut left = at;
+        for place in places {
+            if left <= place.len() {
+                return place.start + left;
+            }
+            left -= place.len() + 1;
+        }
+        self.0.len()
+    }
+
+    /// Whether the event's name is `name`.
+    pub fn is_named(&self, name: &str) -> bool {
+        self.name() == Some(name.as_bytes())
+    }
+
+    /// The value of the event's last `event:` line.
+    fn name(&self) -> Option<&[u8]> {
+        self.lines()
+            .filter_map(|(_, line)| line.strip_prefix(b"event:"))
+            .last()
+            .map(|value| value.strip_prefix(b" ").unwrap_or(value))
     }
 
     /// The event's data: its `data:` lines joined; `None` for comments and other fields.
     pub fn data(&self) -> Option<Cow<'_, [u8]>> {
-        let mut lines = self.lines().filter_map(|(_, line)| data_of(line).map(|at| &line[at..]));
-        let first = lines.next()?;
-        let mut joined = Cow::Borrowed(first);
-        for line in lines {
-            let owned = joined.to_mut();
-            owned.push(b'\n');
-            owned.extend_from_slice(line);
-        }
-        Some(joined)
+        let places = self.payload();
+        (!places.is_empty()).then(|| self.joined(&places))
     }
 
-    /// Whether this event ends a stream of chat or text completions.
-    pub fn is_done(&self) -> bool {
-        self.data().is_some_and(|data| data.trim_ascii() == DONE)
+    /// Whether this event ends the stream of a reply to `route`.
+    pub fn ends(&self, route: Route) -> bool {
+        match route {
+            Route::Messages => self.is_of(&["message_stop"]),
+            Route::Responses => self.is_of(&RESPONSE_ENDS),
+            _ => self.data().is_some_and(|data| data.trim_ascii() == DONE),
+        }
+    }
+
+    /// Whether the event, by its name or else by its data's `type`, is one of `types`.
+    fn is_of(&self, types: &[&str]) -> bool {
+        match self.name() {
+            Some(name) => types.iter().any(|kind| kind.as_bytes() == name),
+            None => self.data().is_some_and(|data| {
+                let kind = text_member(&data, "type");
+                kind.is_some_and(|kind| types.contains(&kind.as_str()))
+            }),
+        }
     }
 
     /// Lines with their starts, without their ends.
@@ -124,6 +172,13 @@ pub(crate) fn events(chunks: &[&[u8]]) -> Vec<Event> {
     }
     found.extend(splitter.rest());
     found
+}
+
+/// The string under `key` of the object `doc`.
+fn text_member(doc: &[u8], key: &str) -> Option<String> {
+    let all = members(doc, &root(doc).ok()?).ok()?;
+    let found = all.iter().find(|member| member.key(doc) == key)?;
+    serde_json::from_slice(&doc[found.value.clone()]).ok()
 }
 
 /// Where the value of a `data:` line starts.
@@ -164,11 +219,26 @@ mod tests {
     }
 
     #[test]
-    fn the_payload_of_a_single_data_line_is_found_in_place() {
+    fn each_route_has_its_own_end() {
+        let event = |text: &'static str| Event(Bytes::from_static(text.as_bytes()));
+        let stop = event("event: message_stop\ndata: {\"type\":\"message_stop\"}\n\n");
+        let done = event("data: [DONE]\n\n");
+        let unnamed = event("data: {\"type\":\"response.failed\"}\n\n");
+        let delta = event("event: content_block_delta\ndata: {\"t\":\"message_stop\"}\n\n");
+        let ends = |route| [&stop, &done, &unnamed, &delta].map(|event| event.ends(route));
+        assert_eq!(ends(Route::Messages), [true, false, false, false]);
+        assert_eq!(ends(Route::Chat), [false, true, false, false]);
+        assert_eq!(ends(Route::Responses), [false, false, true, false]);
+    }
+
+    #[test]
+    fn the_payload_is_found_in_place() {
         let event = Event(Bytes::from_static(b"id: 7\ndata: {}\n\n"));
-        let place = event.payload().unwrap();
-        assert_eq!(&event.0[place], b"{}");
-        assert!(Event(Bytes::from_static(b"data: 1\ndata: 2\n\n")).payload().is_none());
-        assert!(Event(Bytes::from_static(b": data: 1\n\n")).payload().is_none());
+        assert_eq!(&event.0[event.payload()[0].clone()], b"{}");
+        assert!(Event(Bytes::from_static(b": data: 1\n\n")).payload().is_empty());
+        let two = Event(Bytes::from_static(b"data: 1\r\ndata:23\n\n"));
+        let places = two.payload();
+        assert_eq!(two.joined(&places).as_ref(), b"1\n23");
+        assert_eq!(two.0[two.place_of(&places, 3)], b'3');
     }
 }

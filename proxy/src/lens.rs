@@ -1,0 +1,163 @@
+//! What becomes of a reply's bytes on their way to the agent.
+
+use bytes::{Bytes, BytesMut};
+use episode::{Outcome, Route};
+use wire::{Event, Splitter};
+
+use crate::coding::Decoder;
+use crate::fault::Fault;
+use crate::open_call::OpenCall;
+use crate::rewrite::Manner;
+use crate::tee::BoxError;
+
+/// What becomes of bytes on their way.
+#[derive(Debug)]
+pub(crate) enum Lens {
+    Events(Box<Events>),
+    /// Bytes that are not looked into, with the number that is still to come, where the upstream
+    /// said so.
+    Plain {
+        left: Option<u64>,
+    },
+}
+
+/// A stream of events, each shown as soon as it is whole.
+#[derive(Debug)]
+pub(crate) struct Events {
+    pub(crate) splitter: Splitter,
+    pub(crate) decoder: Decoder,
+    pub(crate) manner: Manner,
+    /// The route that was called upstream.
+    pub(crate) upstream: Route,
+    /// The route that the agent called.
+    pub(crate) agent: Route,
+}
+
+/// What one frame of the upstream comes to.
+#[derive(Debug)]
+pub(crate) enum Step {
+    /// Bytes for the agent now; the reply goes on.
+    Show(Bytes),
+    /// Bytes for the agent now, and the end of the reply for when it is on disk.
+    End { now: Bytes, held: Bytes, outcome: Outcome, broken: Option<BoxError> },
+}
+
+impl Step {
+    fn ended(now: Bytes, held: Bytes, outcome: Outcome) -> Self {
+        Self::End { now, held, outcome, broken: None }
+    }
+
+    fn broken(now: Bytes, why: String, call: &mut OpenCall) -> Self {
+        call.recording().failed(why.clone());
+        let broken = Some(Fault::Broken(why).into());
+        Self::End { now, held: Bytes::new(), outcome: Outcome::UpstreamFailed, broken }
+    }
+}
+
+impl Lens {
+    /// The next bytes of the upstream.
+    pub(crate) fn bytes(&mut self, bytes: Bytes, call: &mut OpenCall) -> Step {
+        match self {
+            Self::Plain { left } => {
+                call.recording().shown(&bytes);
+                *left = left.map(|left| left.saturating_sub(bytes.len() as u64));
+                match left {
+                    Some(0) => Step::ended(Bytes::new(), bytes, Outcome::Complete),
+                    _ => Step::Show(bytes),
+                }
+            }
+            Self::Events(events) => match events.decoder.push(bytes) {
+                Ok(plain) => {
+                    events.splitter.push(&plain);
+                    events.take(call)
+                }
+                Err(error) => Step::broken(Bytes::new(), error.to_string(), call),
+            },
+        }
+    }
+
+    /// The upstream closed its side cleanly.
+    pub(crate) fn end(&mut self, call: &mut OpenCall) -> Step {
+        match self {
+            Self::Plain { .. } => Step::ended(Bytes::new(), Bytes::new(), Outcome::Complete),
+            Self::Events(events) => events.end(call),
+        }
+    }
+
+    /// The connection broke. A half event stays behind: it could hold what must be hidden.
+    pub(crate) fn cut(&mut self, why: String, call: &mut OpenCall) -> Step {
+        Step::broken(Bytes::new(), why, call)
+    }
+}
+
+impl Events {
+    /// Takes every whole event. From the terminal event on everything is held.
+    fn take(&mut self, call: &mut OpenCall) -> Step {
+        let mut shown = BytesMut::new();
+        loop {
+            match self.splitter.next_event() {
+                Ok(Some(event)) if event.ends(self.upstream) => {
+                    let held = self.last(&event, call);
+                    return Step::ended(shown.freeze(), held, Outcome::Complete);
+                }
+                Ok(Some(event)) => self.show(&event, call, &mut shown),
+                Ok(None) => return Step::Show(shown.freeze()),
+                Err(too_long) => return Step::broken(shown.freeze(), too_long.to_string(), call),
+            }
+        }
+    }
+
+    /// What the agent is shown of the terminal event and whatever came with it.
+    fn last(&mut self, event: &Event, call: &mut OpenCall) -> Bytes {
+        let mut held = BytesMut::new();
+        match &mut self.manner {
+            Manner::Translated(back) => held.extend_from_slice(&back.end()),
+            Manner::Native(hide) => {
+                if let Some(data) = event.data().filter(|data| data.trim_ascii() != b"[DONE]") {
+                    call.recording().said(&data);
+                }
+                held.extend_from_slice(&hide.event(event).unwrap_or_default());
+                if let Some(rest) = self.splitter.rest() {
+                    held.extend_from_slice(&rest.0);
+                }
+            }
+        }
+        call.recording().shown(&held);
+        held.freeze()
+    }
+
+    fn show(&mut self, event: &Event, call: &mut OpenCall, shown: &mut BytesMut) {
+        if let Some(data) = event.data() {
+            call.recording().said(&data);
+        }
+        let bytes = match &mut self.manner {
+            Manner::Native(hide) => hide.event(event),
+            Manner::Translated(back) => Some(back.event(event)),
+        };
+        if let Some(bytes) = bytes {
+            call.recording().shown(&bytes);
+            shown.extend_from_slice(&bytes);
+        }
+    }
+
+    fn end(&mut self, call: &mut OpenCall) -> Step {
+        let mut last = BytesMut::new();
+        if let Some(event) = self.splitter.rest() {
+            self.show(&event, call, &mut last);
+        }
+        // Some servers end without the terminal event. If every choice said why it stopped,
+        // nothing is missing.
+        let whole = call.recording().finished();
+        let why = "the stream ended without its terminal event";
+        if let Manner::Translated(back) = &mut self.manner {
+            let end = if whole { back.end() } else { back.error(why, 502) };
+            call.recording().shown(&end);
+            last.extend_from_slice(&end);
+        }
+        if !whole {
+            call.recording().failed(why.to_owned());
+        }
+        let outcome = if whole { Outcome::Complete } else { Outcome::UpstreamFailed };
+        Step::ended(Bytes::new(), last.freeze(), outcome)
+    }
+}

@@ -1,0 +1,79 @@
+//! The body of a request on its way to the upstream.
+
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use hyper::HeaderMap;
+use hyper::body::{Body, Frame, Incoming, SizeHint};
+
+use crate::fault::Fault;
+use crate::tee::BoxError;
+
+/// Bytes that are here, what is still coming, and trailers.
+#[derive(Debug, Default)]
+pub(crate) struct Outgoing {
+    first: Option<Bytes>,
+    rest: Option<Incoming>,
+    /// Bytes that may still come.
+    left: u64,
+    trailers: Option<HeaderMap>,
+}
+
+impl Outgoing {
+    /// A body that is here as a whole.
+    pub(crate) fn whole(body: Bytes, trailers: Option<HeaderMap>) -> Self {
+        let first = Some(body).filter(|body| !body.is_empty());
+        Self { first, trailers, ..Self::default() }
+    }
+
+    /// A body of at most `bytes_max` of which the beginning is here.
+    pub(crate) fn long(first: Bytes, rest: Incoming, bytes_max: u64) -> Self {
+        let left = bytes_max.saturating_sub(first.len() as u64);
+        Self { first: Some(first), rest: Some(rest), left, trailers: None }
+    }
+}
+
+impl Body for Outgoing {
+    type Data = Bytes;
+    type Error = BoxError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        if let Some(first) = self.first.take() {
+            return Poll::Ready(Some(Ok(Frame::data(first))));
+        }
+        let Some(rest) = self.rest.as_mut() else {
+            return Poll::Ready(self.trailers.take().map(|trailers| Ok(Frame::trailers(trailers))));
+        };
+        let polled = Pin::new(rest).poll_frame(cx).map_err(BoxError::from);
+        if let Poll::Ready(Some(Ok(frame))) = &polled {
+            let size = frame.data_ref().map_or(0, |data| data.len() as u64);
+            match self.left.checked_sub(size) {
+                Some(left) => self.left = left,
+                None => return Poll::Ready(Some(Err(Fault::TooLong(self.left).into()))),
+            }
+        }
+        polled
+    }
+
+    fn is_end_stream(&self) -> bool {
+        let ended = self.rest.as_ref().is_none_or(Body::is_end_stream);
+        self.first.is_none() && self.trailers.is_none() && ended
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        let first = self.first.as_ref().map_or(0, |first| first.len() as u64);
+        match (&self.rest, &self.trailers) {
+            (None, None) => SizeHint::with_exact(first),
+            // A body with trailers is sent in chunks.
+            (None, Some(_)) => SizeHint::default(),
+            (Some(rest), _) => match rest.size_hint().exact() {
+                Some(rest) => SizeHint::with_exact(first + rest),
+                None => SizeHint::default(),
+            },
+        }
+    }
+}

@@ -1,0 +1,102 @@
+//! A proxy: one upstream, one store, and what it knows of the agents.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+
+use store::{Selection, SnapshotError, Store};
+use thiserror::Error;
+use wire::{BadForce, Dialect, Force};
+
+use crate::admitted::{Admitted, Key};
+use crate::config::Config;
+use crate::connect::BadSetting;
+use crate::conversations::Conversations;
+use crate::forward::Forward;
+use crate::key::Signer;
+use crate::tag::Known;
+
+/// A proxy: one upstream, one store.
+#[derive(Debug)]
+pub struct Proxy {
+    config: Config,
+    store: Store,
+    pub(crate) forward: Forward,
+    pub(crate) admitted: Admitted,
+    pub(crate) known: Arc<Known>,
+    force: Arc<Force>,
+    /// Sampling parameters of the episodes that have their own.
+    forced: Mutex<HashMap<Key, Arc<Force>>>,
+}
+
+/// Why a proxy does not start.
+#[derive(Debug, Error)]
+pub enum StartError {
+    /// A setting cannot be used.
+    #[error(transparent)]
+    Setting(#[from] BadSetting),
+    /// The store cannot be read.
+    #[error(transparent)]
+    Store(#[from] SnapshotError),
+    /// An episode's sampling parameters are not any.
+    #[error(transparent)]
+    Force(#[from] BadForce),
+}
+
+impl Proxy {
+    /// A proxy that records into `store`.
+    ///
+    /// # Errors
+    /// [`StartError`] when a setting cannot be used or the store cannot be read.
+    pub async fn start(config: Config, store: Store) -> Result<Self, StartError> {
+        let signer = Signer::new(store.signing_key().await?);
+        let mut forced = HashMap::new();
+        for episode in store.snapshot().await?.episodes(&Selection::default()).await? {
+            if let Some(force) = episode.force_sampling.filter(|_| episode.closed_at.is_none()) {
+                forced.insert((episode.id, episode.attempt), Arc::new(force.parse()?));
+            }
+        }
+        Ok(Self {
+            forward: Forward::new(&config)?,
+            force: Arc::new(config.force.clone()),
+            config,
+            store,
+            admitted: Admitted::default(),
+            known: Arc::new(Known { signer, conversations: Conversations::default() }),
+            forced: Mutex::new(forced),
+        })
+    }
+
+    pub(crate) fn config(&self) -> &Config {
+        &self.config
+    }
+
+    pub(crate) fn store(&self) -> &Store {
+        &self.store
+    }
+
+    /// What the logprobs of the upstream are, as far as it is known.
+    pub(crate) fn logprob_kind(&self, dialect: Dialect) -> &str {
+        self.config.logprob_kind.as_deref().unwrap_or_else(|| dialect.logprob_kind())
+    }
+
+    /// The sampling parameters that the calls of an attempt get.
+    pub(crate) fn force_of(&self, key: &Key) -> Arc<Force> {
+        let own = self.forced.lock().ok().and_then(|forced| forced.get(key).cloned());
+        own.unwrap_or_else(|| Arc::clone(&self.force))
+    }
+
+    /// Gives an attempt sampling parameters of its own.
+    pub(crate) fn force_on(&self, key: Key, force: Force) {
+        if let Ok(mut forced) = self.forced.lock() {
+            forced.insert(key, Arc::new(force));
+        }
+    }
+
+    /// Forgets what was known of an attempt that takes no more calls.
+    pub(crate) fn forget(&self, key: &Key) {
+        self.admitted.remove(key);
+        if let Ok(mut forced) = self.forced.lock() {
+            forced.remove(key);
+        }
+    }
+}

@@ -1,0 +1,139 @@
+//! Rows as the nouns they hold.
+
+use std::str::FromStr;
+
+use bytes::Bytes;
+use episode::{
+    Begun, CallId, CallKind, Choice, Fidelity, Lineage, Reward, RewardScope, Route, Side, Tag,
+    TagSource, VersionSpan,
+};
+use sqlx::Row;
+use sqlx::sqlite::SqliteRow;
+
+use crate::body::{DecodeError, unpack, unpack_floats, unpack_ids};
+use crate::snapshot::{EpisodeRecord, SnapshotError};
+
+pub(crate) fn episode_of(row: &SqliteRow) -> Result<EpisodeRecord, SnapshotError> {
+    let source: String = row.try_get("source")?;
+    let group: Option<String> = row.try_get("group_id")?;
+    let task: Option<String> = row.try_get("task_id")?;
+    Ok(EpisodeRecord {
+        key: row.try_get("episode_key")?,
+        id: name_of(row.try_get("episode_id")?, "episode id")?,
+        attempt: row.try_get("attempt")?,
+        group: group.map(|g| name_of(g, "group id")).transpose()?,
+        task: task.map(|t| name_of(t, "task id")).transpose()?,
+        labels: Vec::new(),
+        source: TagSource::from_word(&source)
+            .ok_or_else(|| SnapshotError::Word(source.clone(), "source of a tag"))?,
+        opened_at: row.try_get("opened_at")?,
+        closed_at: row.try_get("closed_at")?,
+        status: row.try_get("status")?,
+        force_sampling: row.try_get("force_sampling")?,
+    })
+}
+
+fn name_of<T: FromStr>(word: String, kind: &'static str) -> Result<T, SnapshotError> {
+    word.parse().map_err(|_| SnapshotError::Word(word, kind))
+}
+
+pub(crate) fn begun_of(row: &SqliteRow, episode: &EpisodeRecord) -> Result<Begun, SnapshotError> {
+    let call_id: CallId = name_of(row.try_get("call_id")?, "call id")?;
+    Ok(Begun {
+        call_id,
+        tag: Tag {
+            episode: episode.id.clone(),
+            attempt: episode.attempt,
+            group: episode.group.clone(),
+            task: episode.task.clone(),
+            labels: episode.labels.clone(),
+            source: episode.source,
+        },
+        started_at: row.try_get("started_at")?,
+        method: row.try_get("method")?,
+        path: row.try_get("path")?,
+        route: Route::from_word(&row.try_get::<String, _>("route")?),
+        model: row.try_get("requested_model")?,
+        request: body_of(row, "q", call_id)?,
+        sampling: row.try_get("sampling")?,
+        lineage: Lineage {
+            client: row.try_get("client")?,
+            session: row.try_get("session")?,
+            agent: row.try_get("agent")?,
+            parent: row.try_get("parent_agent")?,
+            kind: CallKind::from_word(&row.try_get::<String, _>("kind")?),
+            retry: row.try_get("retry")?,
+        },
+    })
+}
+
+/// The body whose columns carry `prefix`; empty where there is none.
+pub(crate) fn body_of(row: &SqliteRow, prefix: &str, call: CallId) -> Result<Bytes, SnapshotError> {
+    let column = |name: &str| format!("{prefix}_{name}");
+    let Some(encoding) = row.try_get::<Option<i64>, _>(column("encoding").as_str())? else {
+        return Ok(Bytes::new());
+    };
+    let length: i64 = row.try_get(column("length").as_str())?;
+    let data: Vec<u8> = row.try_get(column("data").as_str())?;
+    unpack(encoding, data, length.unsigned_abs() as usize)
+        .map(Bytes::from)
+        .map_err(|e| damaged(call, e))
+}
+
+pub(crate) fn choice_of(row: &SqliteRow, call: CallId) -> Result<Choice, SnapshotError> {
+    let encoding: i64 = row.try_get("encoding")?;
+    let ids: Option<Vec<u8>> = row.try_get("token_ids")?;
+    let logprobs: Vec<u8> = row.try_get("logprobs")?;
+    let versions: Option<String> = row.try_get("versions")?;
+    let fidelity: String = row.try_get("fidelity")?;
+    Ok(Choice {
+        index: row.try_get("choice_index")?,
+        prompt_index: row.try_get("prompt_index")?,
+        token_ids: ids
+            .map(|ids| unpack_ids(encoding, &ids))
+            .transpose()
+            .map_err(|e| damaged(call, e))?,
+        logprobs: unpack_floats(encoding, &logprobs).map_err(|e| damaged(call, e))?,
+        finish_reason: row.try_get("finish_reason")?,
+        stop_reason: row.try_get("stop_reason")?,
+        versions: versions.map_or(Ok(Vec::new()), |text| spans_of(&text))?,
+        fidelity: Fidelity::from_word(&fidelity)
+            .ok_or_else(|| SnapshotError::Word(fidelity.clone(), "fidelity"))?,
+        sides: Vec::new(),
+    })
+}
+
+fn spans_of(text: &str) -> Result<Vec<VersionSpan>, SnapshotError> {
+    let spans: Vec<(String, u32, u32)> = serde_json::from_str(text)
+        .map_err(|_| SnapshotError::Word(text.to_owned(), "list of version spans"))?;
+    Ok(spans.into_iter().map(|(version, start, end)| VersionSpan { version, start, end }).collect())
+}
+
+pub(crate) fn reward_of(row: &SqliteRow) -> Result<Reward, SnapshotError> {
+    let call: Option<String> = row.try_get("call_id")?;
+    Ok(Reward {
+        scope: match call {
+            None => RewardScope::Episode,
+            Some(call) => RewardScope::Call(name_of(call, "call id")?),
+        },
+        name: row.try_get("name")?,
+        value: row.try_get("value")?,
+        source: row.try_get("source")?,
+        at: row.try_get("given_at")?,
+    })
+}
+
+pub(crate) fn damaged(call: CallId, source: DecodeError) -> SnapshotError {
+    SnapshotError::Decode { call: call.to_string(), source }
+}
+
+/// The side array of a row, with the index of its choice.
+pub(crate) fn side_of(row: &SqliteRow, call: CallId) -> Result<(u32, Side), SnapshotError> {
+    let length: i64 = row.try_get("length")?;
+    let json =
+        unpack(row.try_get("encoding")?, row.try_get("data")?, length.unsigned_abs() as usize)
+            .map_err(|e| damaged(call, e))?;
+    let name: String = row.try_get("name")?;
+    let json = String::from_utf8(json).map_err(|_| SnapshotError::Word(name.clone(), "text"))?;
+    Ok((row.try_get("choice_index")?, Side { name, json }))
+}

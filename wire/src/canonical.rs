@@ -1,0 +1,72 @@
+//! One text for all spellings of one message.
+
+use serde_json::{Map, Value, json};
+
+/// One text for all spellings of one message in chat's form. Agents rename tool calls, write
+/// `null` for an empty text, reorder keys and drop reasoning when they send a history back.
+pub fn canonical(message: &Value) -> String {
+    let text = |key: &str| message.get(key).and_then(Value::as_str);
+    let content = content_text(message.get("content")).unwrap_or_default();
+    let calls = message.get("tool_calls").and_then(Value::as_array);
+    let calls: Vec<Value> = calls.into_iter().flatten().map(call).collect();
+    let role = text("role").unwrap_or_default();
+    sorted(json!([role, content, text("name"), calls])).to_string()
+}
+
+/// A string as it is, plain text parts joined, anything else as JSON text.
+pub fn content_text(content: Option<&Value>) -> Option<String> {
+    match content? {
+        Value::Null => None,
+        Value::String(text) => Some(text.clone()),
+        other => Some(joined(other).unwrap_or_else(|| other.to_string())),
+    }
+}
+
+fn joined(parts: &Value) -> Option<String> {
+    let text = |part: &Value| match part.get("type").and_then(Value::as_str) {
+        Some("text") => part.get("text").and_then(Value::as_str).map(str::to_owned),
+        _ => None,
+    };
+    parts.as_array()?.iter().map(text).collect()
+}
+
+/// A tool call's arguments as an object, where their text is one.
+pub fn parsed_arguments(arguments: Value) -> Value {
+    let object = arguments.as_str().and_then(|text| serde_json::from_str::<Value>(text).ok());
+    object.filter(Value::is_object).unwrap_or(arguments)
+}
+
+fn call(call: &Value) -> Value {
+    let part = |key: &str| call.pointer(&format!("/function/{key}")).cloned().unwrap_or_default();
+    json!([part("name"), parsed_arguments(part("arguments"))])
+}
+
+/// The same value with the keys of every object in order.
+fn sorted(value: Value) -> Value {
+    match value {
+        Value::Array(items) => items.into_iter().map(sorted).collect(),
+        Value::Object(map) => {
+            let mut entries: Vec<_> = map.into_iter().map(|(k, v)| (k, sorted(v))).collect();
+            entries.sort_by(|a, b| a.0.cmp(&b.0));
+            Value::Object(entries.into_iter().collect::<Map<_, _>>())
+        }
+        other => other,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn spellings_of_one_message_are_one_text() {
+        let sent = json!({ "role": "assistant", "content": null, "tool_calls": [{ "id": "a",
+            "type": "function",
+            "function": { "name": "f", "arguments": "{\"x\": 1, \"y\":2}" } }] });
+        let quoted = json!({ "role": "assistant", "content": "", "reasoning": "hm", "tool_calls": [{
+            "id": "b", "function": { "arguments": "{\"y\":2,\"x\":1}", "name": "f" } }] });
+        assert_eq!(canonical(&sent), canonical(&quoted));
+        let other = json!({ "role": "assistant", "content": "no" });
+        assert_ne!(canonical(&sent), canonical(&other));
+    }
+}

@@ -1,0 +1,268 @@
+//! Which of its agents made a call, read off what agents send of their own accord.
+
+use episode::{CallKind, Lineage, Route};
+use serde::Deserialize;
+use serde_json::Value;
+
+use crate::request::Request;
+
+/// How often an SDK has sent this request before.
+const RETRY_COUNT: &str = "x-stainless-retry-count";
+
+/// Requests beside the conversation, told by what they say. Only requests without tools are
+/// looked at: an agent at work has tools.
+const AUXILIARY: [&str; 7] = [
+    // OpenCode and Claude Code name a session by its first message.
+    "You are a title generator",
+    "Generate a concise, sentence-case title",
+    "Please write a 5-10 word title",
+    "isNewTopic",
+    // Claude Code looks at the prefix of a shell command.
+    "Claude Code Code Bash command prefix detection",
+    // Claude Code asks whether it may call at all.
+    "\"content\":\"quota\"",
+    // Inspect finds out whether reasoning summaries are allowed.
+    "Please say 'hello, world'",
+];
+
+/// Requests that fold the history into a summary.
+const COMPACTION: [&str; 2] = [
+    "Your task is to create a detailed summary of the conversation so far",
+    "You are performing a CONTEXT CHECKPOINT COMPACTION",
+];
+
+/// What Codex says of a turn, as JSON in a header.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct CodexTurn {
+    session_id: Option<String>,
+    thread_id: Option<String>,
+    parent_thread_id: Option<String>,
+    subagent_kind: Option<String>,
+    request_kind: Option<String>,
+}
+
+/// Reads the lineage of a call off its headers and its body's metadata.
+pub fn lineage<'h>(
+    header: impl Fn(&str) -> Option<&'h str>,
+    route: Route,
+    request: Option<&Request>,
+) -> Lineage {
+    let retry = header(RETRY_COUNT).and_then(|count| count.parse().ok()).unwrap_or(0);
+    let mut found = claude_code(&header, request)
+        .or_else(|| codex(&header))
+        .or_else(|| open_code(&header))
+        .or_else(|| litellm(&header, request))
+        .unwrap_or_default();
+    found.retry = retry;
+    if found.kind == CallKind::Main
+        && let Some(request) = request.filter(|_| route.generates())
+    {
+        found.kind = kind_of(request);
+    }
+    found
+}
+
+fn claude_code<'h>(
+    header: &impl Fn(&str) -> Option<&'h str>,
+    request: Option<&Request>,
+) -> Option<Lineage> {
+    let is_it = header("user-agent").is_some_and(|agent| agent.starts_with("claude-cli/"));
+    let session = header("x-claude-code-session-id").map(str::to_owned);
+    if !is_it && session.is_none() {
+        return None;
+    }
+    let parent = header("x-claude-code-parent-agent-id").map(str::to_owned);
+    let agent = header("x-claude-code-agent-id").map(str::to_owned);
+    Some(Lineage {
+        client: Some("claude-code".to_owned()),
+        session: session.or_else(|| session_of_user(request?)),
+        kind: if agent.is_some() || parent.is_some() { CallKind::Subagent } else { CallKind::Main },
+        agent,
+        parent,
+        retry: 0,
+    })
+}
+
+/// `metadata.user_id` is a JSON text in newer versions, `user_..._session_ID` in older ones.
+fn session_of_user(request: &Request) -> Option<String> {
+    let metadata: Value = serde_json::from_slice(request.raw("metadata")?).ok()?;
+    let user = metadata.get("user_id")?.as_str()?;
+    let json = serde_json::from_str::<Value>(user).ok();
+    let named = json.as_ref().and_then(|user| user.get("session_id")?.as_str());
+    named.or_else(|| Some(user.split_once("_session_")?.1)).map(str::to_owned)
+}
+
+fn codex<'h>(header: &impl Fn(&str) -> Option<&'h str>) -> Option<Lineage> {
+    let turn = header("x-codex-turn-metadata");
+    let is_it = header("originator").is_some_and(|name| name.starts_with("codex"));
+    if turn.is_none() && !is_it {
+        return None;
+    }
+    let turn: CodexTurn = turn.and_then(|json| serde_json::from_str(json).ok()).unwrap_or_default();
+    let own = |name| header(name).map(str::to_owned);
+    let parent = turn.parent_thread_id.or_else(|| own("x-codex-parent-thread-id"));
+    let subagent = turn.subagent_kind.or_else(|| own("x-openai-subagent"));
+    let says = |word: &str| {
+        [&subagent, &turn.request_kind].into_iter().flatten().any(|said| said.contains(word))
+    };
+    let kind = match () {
+        () if says("compact") => CallKind::Compaction,
+        () if says("title") || says("memory") => CallKind::Auxiliary,
+        () if parent.is_some() || subagent.is_some() => CallKind::Subagent,
+        () => CallKind::Main,
+    };
+    Some(Lineage {
+        client: Some("codex".to_owned()),
+        session: turn.session_id.or_else(|| own("session-id")).or_else(|| own("session_id")),
+        agent: turn.thread_id.or_else(|| own("thread-id")),
+        parent,
+        kind,
+        retry: 0,
+    })
+}
+
+fn open_code<'h>(header: &impl Fn(&str) -> Option<&'h str>) -> Option<Lineage> {
+    let is_it = header("user-agent").is_some_and(|agent| agent.contains("opencode/"));
+    let affinity = header("x-session-affinity");
+    if !is_it && affinity.is_none() {
+        return None;
+    }
+    let session = header("x-session-id").or(affinity).map(str::to_owned);
+    let parent = header("x-parent-session-id").map(str::to_owned);
+    Some(Lineage {
+        client: Some("opencode".to_owned()),
+        agent: session.clone(),
+        // A child has a session of its own; the run is that of its parent.
+        session: parent.clone().or(session),
+        kind: if parent.is_some() { CallKind::Subagent } else { CallKind::Main },
+        parent,
+        retry: 0,
+    })
+}
+
+/// LiteLLM, and OpenHands, harbor and mini-swe-agent, which call through it.
+fn litellm<'h>(
+    header: &impl Fn(&str) -> Option<&'h str>,
+    request: Option<&Request>,
+) -> Option<Lineage> {
+    let is_openhands = header("x-title").is_some_and(|title| title.contains("OpenHands"));
+    let own = || header("x-litellm-session-id").or_else(|| header("x-litellm-trace-id"));
+    let generic = || header("x-session-id");
+    let session = own().or_else(generic).map(str::to_owned).or_else(|| body_session(request?))?;
+    let client = match (is_openhands, own().is_some()) {
+        (true, _) => Some("openhands"),
+        (false, true) => Some("litellm"),
+        (false, false) => None,
+    };
+    Some(Lineage {
+        client: client.map(str::to_owned),
+        session: Some(session),
+        ..Lineage::default()
+    })
+}
+
+/// The fields in which harnesses name a session.
+fn body_session(request: &Request) -> Option<String> {
+    let text = |raw: &[u8]| serde_json::from_slice::<String>(raw).ok();
+    let metadata = || -> Option<Value> { serde_json::from_slice(request.raw("metadata")?).ok() };
+    request
+        .raw("session_id")
+        .and_then(text)
+        .or_else(|| request.raw("litellm_session_id").and_then(text))
+        .or_else(|| Some(metadata()?.get("session_id")?.as_str()?.to_owned()))
+}
+
+fn kind_of(request: &Request) -> CallKind {
+    let has_tools = !matches!(request.raw("tools"), None | Some(b"null" | b"[]"));
+    let says = |marks: &[&str]| marks.iter().any(|mark| contains(request.body(), mark.as_bytes()));
+    match has_tools {
+        false if says(&AUXILIARY) => CallKind::Auxiliary,
+        _ if last_says(request, &COMPACTION) => CallKind::Compaction,
+        _ => CallKind::Main,
+    }
+}
+
+/// Whether the end of the history holds one of `marks`; a summary is asked for in the last
+/// message, and quoted in the first ones of what follows.
+fn last_says(request: &Request, marks: &[&str]) -> bool {
+    let history = ["messages", "input"].iter().find_map(|key| request.last_of(key));
+    history.is_some_and(|last| marks.iter().any(|mark| contains(last, mark.as_bytes())))
+}
+
+fn contains(text: &[u8], mark: &[u8]) -> bool {
+    memchr::memmem::find(text, mark).is_some()
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+
+    use super::*;
+
+    fn read(headers: &[(&str, &'static str)], body: &'static str) -> Lineage {
+        let request = Request::read(&Bytes::from_static(body.as_bytes()));
+        let header = |name: &str| headers.iter().find(|(key, _)| *key == name).map(|(_, v)| *v);
+        lineage(header, Route::Chat, request.as_ref())
+    }
+
+    fn parts(found: &Lineage) -> [Option<&str>; 4] {
+        [&found.client, &found.session, &found.agent, &found.parent].map(|part| part.as_deref())
+    }
+
+    #[test]
+    fn claude_code_names_its_session_and_its_agents() {
+        let agent = ("user-agent", "claude-cli/2.1.197 (external, sdk-cli)");
+        let main = read(&[agent, ("x-claude-code-session-id", "s")], r#"{"tools":[{}]}"#);
+        assert_eq!(parts(&main), [Some("claude-code"), Some("s"), None, None]);
+        assert_eq!(main.kind, CallKind::Main);
+        let sub = read(
+            &[agent, ("x-claude-code-session-id", "s"), ("x-claude-code-agent-id", "a")],
+            "{}",
+        );
+        assert_eq!((parts(&sub)[2], sub.kind), (Some("a"), CallKind::Subagent));
+        let older = read(&[agent], r#"{"metadata":{"user_id":"user_1_account__session_abc"}}"#);
+        assert_eq!(older.session.as_deref(), Some("abc"));
+        let newer = read(&[agent], r#"{"metadata":{"user_id":"{\"session_id\":\"abc\"}"}}"#);
+        assert_eq!(newer.session.as_deref(), Some("abc"));
+    }
+
+    #[test]
+    fn codex_names_its_threads() {
+        let metadata = r#"{"session_id":"s","thread_id":"t2","parent_thread_id":"t1","subagent_kind":"review"}"#;
+        let sub = read(&[("x-codex-turn-metadata", metadata)], "{}");
+        assert_eq!(parts(&sub), [Some("codex"), Some("s"), Some("t2"), Some("t1")]);
+        assert_eq!(sub.kind, CallKind::Subagent);
+        let main = [("originator", "codex_exec"), ("session-id", "s"), ("thread-id", "t")];
+        assert_eq!(parts(&read(&main, "{}")), [Some("codex"), Some("s"), Some("t"), None]);
+        let compact = [("originator", "codex_exec"), ("x-openai-subagent", "compact")];
+        assert_eq!(read(&compact, "{}").kind, CallKind::Compaction);
+    }
+
+    #[test]
+    fn sessions_of_others_and_retries_are_read() {
+        let open_code = read(
+            &[("user-agent", "opencode/1.18"), ("x-session-id", "b"), ("x-parent-session-id", "a")],
+            "{}",
+        );
+        assert_eq!(parts(&open_code), [Some("opencode"), Some("a"), Some("b"), Some("a")]);
+        let hands = read(&[("x-title", "OpenHands"), ("x-litellm-session-id", "s")], "{}");
+        assert_eq!(parts(&hands)[..2], [Some("openhands"), Some("s")]);
+        let body = read(&[], r#"{"session_id":"s"}"#);
+        assert_eq!(parts(&body)[..2], [None, Some("s")]);
+        assert_eq!(read(&[(RETRY_COUNT, "2")], "{}").retry, 2);
+        assert_eq!(read(&[], "{}"), Lineage::default());
+    }
+
+    #[test]
+    fn calls_beside_the_conversation_are_told() {
+        let title = r#"{"messages":[{"role":"system","content":"You are a title generator."}]}"#;
+        assert_eq!(read(&[], title).kind, CallKind::Auxiliary);
+        let at_work = r#"{"tools":[{"name":"You are a title generator"}]}"#;
+        assert_eq!(read(&[], at_work).kind, CallKind::Main);
+        let summary = r#"{"messages":[{"content":"Your task is to create a detailed summary of the conversation so far"}]}"#;
+        assert_eq!(read(&[], summary).kind, CallKind::Compaction);
+        let after = r#"{"messages":[{"content":"Your task is to create a detailed summary of the conversation so far"},{"content":"go on"}]}"#;
+        assert_eq!(read(&[], after).kind, CallKind::Main);
+    }
+}

@@ -1,0 +1,296 @@
+//! Chat and text completions, in the spellings of every server we know.
+
+use std::borrow::Cow;
+
+use episode::{Route, VersionSpan};
+use serde::Deserialize;
+use serde_json::Value;
+use serde_json::value::RawValue;
+
+use super::Collector;
+use super::draft::{Draft, Token};
+
+/// A reply or a chunk of one; what we do not read is not named.
+#[derive(Deserialize)]
+struct Reply<'a> {
+    model: Option<String>,
+    #[serde(borrow)]
+    choices: Option<Vec<Part<'a>>>,
+    usage: Option<Usage>,
+    prompt_token_ids: Option<Vec<u32>>,
+    error: Option<Value>,
+    /// SGLang's flat errors say `error` here.
+    object: Option<Value>,
+    message: Option<Value>,
+    /// `count_tokens`.
+    input_tokens: Option<u64>,
+    metadata: Option<Metadata>,
+    weight_versions: Option<Vec<Span>>,
+    #[serde(borrow)]
+    sglext: Option<Sglext<'a>>,
+    timings: Option<Timings>,
+    __verbose: Option<Verbose>,
+}
+
+#[derive(Deserialize)]
+struct Part<'a> {
+    #[serde(default)]
+    index: u32,
+    #[serde(borrow)]
+    logprobs: Option<Logprobs<'a>>,
+    finish_reason: Option<String>,
+    stop_reason: Option<Value>,
+    matched_stop: Option<Value>,
+    token_ids: Option<Vec<u32>>,
+    response_token_ids: Option<Vec<u32>>,
+    prompt_token_ids: Option<Vec<u32>>,
+    weight_versions: Option<Vec<Span>>,
+    #[serde(borrow)]
+    meta_info: Option<MetaInfo<'a>>,
+    #[serde(borrow)]
+    routed_experts: Option<&'a RawValue>,
+    #[serde(borrow)]
+    sampling_mask: Option<&'a RawValue>,
+}
+
+#[derive(Deserialize)]
+struct Usage {
+    prompt_tokens: Option<u64>,
+    completion_tokens: Option<u64>,
+}
+
+/// Chat has a list of entries, text completions lists side by side.
+#[derive(Deserialize)]
+struct Logprobs<'a> {
+    #[serde(borrow)]
+    content: Option<Vec<Entry<'a>>>,
+    #[serde(borrow)]
+    refusal: Option<Vec<Entry<'a>>>,
+    token_logprobs: Option<Vec<Option<f64>>>,
+    #[serde(borrow)]
+    tokens: Option<Vec<Cow<'a, str>>>,
+    token_ids: Option<Vec<u32>>,
+    #[serde(borrow)]
+    top_logprobs: Option<Vec<&'a RawValue>>,
+}
+
+/// One token in a list of logprobs.
+#[derive(Deserialize)]
+pub(super) struct Entry<'a> {
+    logprob: Option<f64>,
+    id: Option<u32>,
+    #[serde(borrow)]
+    token: Option<Cow<'a, str>>,
+    #[serde(borrow)]
+    bytes: Option<&'a RawValue>,
+    #[serde(borrow)]
+    top_logprobs: Option<&'a RawValue>,
+}
+
+/// SGLang: triples of logprob, id and text, from one list.
+#[derive(Deserialize)]
+struct MetaInfo<'a> {
+    output_token_logprobs: Option<Vec<(Option<f64>, u32, Value)>>,
+    completion_tokens: Option<u64>,
+    #[serde(borrow)]
+    output_token_sampling_mask: Option<&'a RawValue>,
+    #[serde(borrow)]
+    output_token_sampling_logprobs: Option<&'a RawValue>,
+    #[serde(borrow)]
+    routed_experts: Option<&'a RawValue>,
+}
+
+#[derive(Deserialize)]
+struct Metadata {
+    weight_version: Option<Value>,
+}
+
+#[derive(Deserialize)]
+struct Sglext<'a> {
+    input_ids: Option<Vec<u32>>,
+    output_ids: Option<Vec<Vec<u32>>>,
+    #[serde(borrow)]
+    routed_experts: Option<&'a RawValue>,
+}
+
+/// llama.cpp: how many tokens were sampled, on the last chunk.
+#[derive(Deserialize)]
+struct Timings {
+    predicted_n: Option<u64>,
+}
+
+/// llama.cpp: the whole list of sampled ids.
+#[derive(Deserialize)]
+struct Verbose {
+    tokens: Option<Vec<u32>>,
+}
+
+#[derive(Deserialize)]
+struct Span {
+    version: Value,
+    start: u32,
+    end: u32,
+}
+
+impl Collector {
+    pub(super) fn take_chat(&mut self, json: &[u8]) -> Option<()> {
+        let reply: Reply<'_> = serde_json::from_slice(json).ok()?;
+        self.model = reply.model.or(self.model.take());
+        if let Some(usage) = reply.usage {
+            self.counts(usage.prompt_tokens, usage.completion_tokens);
+        }
+        self.counts(reply.input_tokens, None);
+        if let Some(error) = reply.error.filter(|e| !e.is_null()) {
+            self.failed_with(&error);
+        } else if reply.object.is_some_and(|o| o == "error") {
+            self.failed_with(&reply.message.unwrap_or_default());
+        }
+        if let Some(ids) = reply.prompt_token_ids {
+            self.prompts.entry(0).or_insert(ids);
+        }
+        for part in reply.choices.unwrap_or_default() {
+            self.part(part);
+        }
+        self.sglang(reply.metadata, reply.weight_versions, reply.sglext);
+        if let Some(ids) = reply.__verbose.and_then(|v| v.tokens).filter(|ids| !ids.is_empty()) {
+            self.draft(0, 0).add_ids(ids);
+        }
+        if let Some(timings) = reply.timings {
+            self.draft(0, 0).set_count(timings.predicted_n);
+        }
+        Some(())
+    }
+
+    fn part(&mut self, part: Part<'_>) {
+        let prompt_index = match self.route {
+            Route::Completions => part.index / self.choices_per_prompt,
+            _ => 0,
+        };
+        if let Some(ids) = part.prompt_token_ids {
+            self.prompts.entry(prompt_index).or_insert(ids);
+        }
+        let (bytes, alternatives) = (self.vocabulary.is_some(), self.alternatives);
+        let draft = self.draft(part.index, prompt_index);
+        if let Some(ids) = part.token_ids.or(part.response_token_ids) {
+            draft.add_ids(ids);
+        }
+        if let Some(logprobs) = part.logprobs {
+            logprobs.read(draft, bytes, alternatives);
+        }
+        if let Some(spans) = part.weight_versions {
+            draft.set_versions(spans.into_iter().map(VersionSpan::from).collect());
+        }
+        if let Some(meta) = part.meta_info {
+            meta.read(draft);
+        }
+        draft.finish(part.finish_reason, part.stop_reason.or(part.matched_stop));
+        for (name, raw) in
+            [("routed_experts", part.routed_experts), ("sampling_mask", part.sampling_mask)]
+        {
+            side(draft, name, raw);
+        }
+    }
+
+    fn sglang(
+        &mut self,
+        metadata: Option<Metadata>,
+        spans: Option<Vec<Span>>,
+        sglext: Option<Sglext<'_>>,
+    ) {
+        let version = metadata.and_then(|m| m.weight_version).filter(|v| !v.is_null());
+        self.version = version.map(label).or(self.version.take());
+        if let Some(spans) = spans {
+            let spans: Vec<_> = spans.into_iter().map(VersionSpan::from).collect();
+            self.choices.values_mut().for_each(|draft| draft.set_versions(spans.clone()));
+        }
+        let Some(sglext) = sglext else { return };
+        if let Some(ids) = sglext.input_ids {
+            self.prompts.entry(0).or_insert(ids);
+        }
+        for (index, ids) in sglext.output_ids.into_iter().flatten().enumerate() {
+            self.draft(index as u32, 0).add_ids(ids);
+        }
+        if let Some(raw) = sglext.routed_experts {
+            side(self.draft(0, 0), "routed_experts", Some(raw));
+        }
+    }
+}
+
+impl Logprobs<'_> {
+    fn read(self, draft: &mut Draft, bytes: bool, alternatives: bool) {
+        let entries = self.content.into_iter().chain(self.refusal).flatten();
+        let entries: Vec<Entry<'_>> = entries.collect();
+        let tops = entries.iter().map(|e| e.top_logprobs.map_or("[]", RawValue::get));
+        if alternatives && !entries.is_empty() {
+            draft.side("top_logprobs", tops.map(str::to_owned).collect::<Vec<_>>());
+        }
+        draft.add_tokens(entries.into_iter().map(|entry| entry.token(bytes)));
+        let names = self.tokens.unwrap_or_default();
+        let numbers = self.token_logprobs.unwrap_or_default().into_iter().enumerate();
+        draft.add_tokens(numbers.map(|(at, logprob)| {
+            let name = names.get(at);
+            let id = self.token_ids.as_ref().and_then(|ids| ids.get(at).copied());
+            Token {
+                logprob,
+                id: id.or_else(|| name.and_then(|name| id_in(name))),
+                bytes: name.filter(|_| bytes).map(|name| name.as_bytes().to_vec()),
+            }
+        }));
+        if let Some(tops) = self.top_logprobs.filter(|_| alternatives) {
+            draft.side("top_logprobs", tops.into_iter().map(|top| top.get().to_owned()));
+        }
+    }
+}
+
+impl Entry<'_> {
+    pub(super) fn token(self, with_bytes: bool) -> Token {
+        let given = || serde_json::from_str::<Option<Vec<u8>>>(self.bytes?.get()).ok().flatten();
+        let name = self.token.as_deref();
+        Token {
+            logprob: self.logprob,
+            id: self.id.or_else(|| name.and_then(id_in)),
+            bytes: with_bytes
+                .then(|| given().or_else(|| Some(name?.as_bytes().to_vec())))
+                .flatten(),
+        }
+    }
+}
+
+impl MetaInfo<'_> {
+    fn read(self, draft: &mut Draft) {
+        if let Some(triples) = self.output_token_logprobs {
+            draft.add_pairs(triples.into_iter().map(|(logprob, id, _)| (id, logprob)));
+        }
+        draft.set_count(self.completion_tokens);
+        side(draft, "sampling_mask", self.output_token_sampling_mask);
+        side(draft, "sampling_logprobs", self.output_token_sampling_logprobs);
+        side(draft, "routed_experts", self.routed_experts);
+    }
+}
+
+/// Adds a value that covers the whole choice, or its next tokens; a list by its elements.
+fn side(draft: &mut Draft, name: &'static str, raw: Option<&RawValue>) {
+    let Some(text) = raw.map(RawValue::get).filter(|text| *text != "null") else { return };
+    match serde_json::from_str::<Vec<&RawValue>>(text) {
+        Ok(list) => draft.side(name, list.into_iter().map(|element| element.get().to_owned())),
+        Err(_) => draft.side(name, [text.to_owned()]),
+    }
+}
+
+/// The id in a token that is spelled `token_id:N`.
+fn id_in(name: &str) -> Option<u32> {
+    name.strip_prefix("token_id:")?.parse().ok()
+}
+
+fn label(version: Value) -> String {
+    match version {
+        Value::String(label) => label,
+        other => other.to_string(),
+    }
+}
+
+impl From<Span> for VersionSpan {
+    fn from(span: Span) -> Self {
+        Self { version: label(span.version), start: span.start, end: span.end }
+    }
+}

@@ -1,0 +1,207 @@
+//! Other wires over a server's chat route, the one that reports the tokens it sampled: requests
+//! to chat, replies back.
+
+pub(crate) mod messages;
+pub(crate) mod responses;
+
+use bytes::Bytes;
+use episode::Route;
+use serde_json::Value;
+
+use crate::dialect::Dialect;
+use crate::request::Request;
+use crate::sse::Event;
+
+/// A request that chat cannot express; the reason in words.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct Untranslatable(pub(crate) String);
+
+/// What turns the chat reply back into the agent's wire.
+#[derive(Debug)]
+pub struct Back {
+    wire: Wire,
+    streams: bool,
+}
+
+#[derive(Debug)]
+enum Wire {
+    Messages(messages::Reply),
+    Responses(responses::Reply),
+}
+
+/// A whole reply, turned back.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Document {
+    /// The status that the agent is given.
+    pub status: u16,
+    /// `application/json`, or the type of a stream.
+    pub content_type: &'static str,
+    /// The body.
+    pub body: Bytes,
+}
+
+/// Whether a call to `route` goes to `dialect`'s chat route: the server has none of its own, or
+/// one that does not say which tokens it sampled.
+pub fn translates(dialect: Dialect, route: Route) -> bool {
+    match (dialect, route) {
+        (Dialect::OpenAi, _) => false,
+        (_, Route::Messages) => true,
+        (Dialect::Vllm, _) => false,
+        (_, route) => route == Route::Responses,
+    }
+}
+
+/// The chat request in place of the agent's, and the way back.
+///
+/// # Errors
+/// [`Untranslatable`] when chat has no words for it.
+pub fn translate(
+    dialect: Dialect,
+    route: Route,
+    request: &Request,
+) -> Result<(Bytes, Back), Untranslatable> {
+    let no_json = || Untranslatable("the body is not JSON".to_owned());
+    let body = request.parsed().ok_or_else(no_json)?;
+    let (mut chat, wire) = match route {
+        Route::Messages => (messages::request(&body)?, Wire::Messages(messages::Reply::new(&body))),
+        Route::Responses => {
+            (responses::request(&body)?, Wire::Responses(responses::Reply::new(&body)))
+        }
+        other => return Err(Untranslatable(format!("`{}` is not translated", other.as_str()))),
+    };
+    if matches!(dialect, Dialect::Sglang | Dialect::Llamacpp) {
+        rename_reasoning(&mut chat);
+    }
+    Ok((Bytes::from(chat.to_string()), Back { wire, streams: request.streams() }))
+}
+
+/// vLLM reads `reasoning` in the history, others `reasoning_content`.
+fn rename_reasoning(chat: &mut Value) {
+    let messages = chat.get_mut("messages").and_then(Value::as_array_mut);
+    for message in messages.into_iter().flatten().filter_map(Value::as_object_mut) {
+        if let Some(reasoning) = message.shift_remove("reasoning") {
+            message.insert("reasoning_content".to_owned(), reasoning);
+        }
+    }
+}
+
+impl Back {
+    /// What the agent is shown for one event of the chat stream: comments as they are, chunks as
+    /// the events of its own wire.
+    pub fn event(&mut self, event: &Event) -> Bytes {
+        let Some(data) = event.data() else { return event.0.clone() };
+        match (serde_json::from_slice(&data), &mut self.wire) {
+            (Err(_), _) => Bytes::new(),
+            (Ok(chunk), Wire::Messages(reply)) => Bytes::from(reply.chunk(&chunk)),
+            (Ok(chunk), Wire::Responses(reply)) => Bytes::from(reply.chunk(&chunk)),
+        }
+    }
+
+    /// The end of the agent's stream, once the chat stream has ended well.
+    pub fn end(&mut self) -> Bytes {
+        Bytes::from(match &mut self.wire {
+            Wire::Messages(reply) => reply.end(),
+            Wire::Responses(reply) => reply.end(),
+        })
+    }
+
+    /// The end of the agent's stream when the chat stream has not ended well.
+    pub fn error(&mut self, message: &str, status: u16) -> Bytes {
+        Bytes::from(match &mut self.wire {
+            Wire::Messages(reply) => reply.error(message, status),
+            Wire::Responses(reply) => reply.error(message, status),
+        })
+    }
+
+    /// A whole chat reply of this status, turned back.
+    pub fn document(self, status: u16, body: &[u8]) -> Document {
+        let json = |status, document: Value| Document {
+            status,
+            content_type: "application/json",
+            body: Bytes::from(document.to_string()),
+        };
+        let failed = !(200..300).contains(&status);
+        match (self.wire, serde_json::from_slice::<Value>(body)) {
+            (Wire::Messages(reply), Ok(chat)) if !failed => json(status, reply.document(&chat)),
+            (Wire::Responses(reply), Ok(chat)) if !failed => json(status, reply.document(&chat)),
+            (Wire::Messages(_), _) => json(shown(status), messages::error_document(status, body)),
+            (Wire::Responses(reply), _) => {
+                let error = responses::error_document(status, body);
+                match self.streams && overflows(&error) {
+                    true => overflow(reply, &error),
+                    false => json(shown(status), error),
+                }
+            }
+        }
+    }
+}
+
+/// A success whose body is not one is the upstream's failure.
+fn shown(status: u16) -> u16 {
+    if (200..300).contains(&status) { 502 } else { status }
+}
+
+fn overflows(error: &Value) -> bool {
+    error.pointer("/error/code").is_some_and(|code| code == "context_length_exceeded")
+}
+
+/// Codex takes a 400 as the end of its run and looks for a full context inside the stream only,
+/// where OpenAI's own server tells it.
+fn overflow(mut reply: responses::Reply, error: &Value) -> Document {
+    let message = error.pointer("/error/message").and_then(Value::as_str).unwrap_or_default();
+    Document {
+        status: 200,
+        content_type: "text/event-stream",
+        body: Bytes::from(reply.error(message, 400)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn translated(dialect: Dialect, route: Route, body: &'static str) -> (String, Back) {
+        let request = Request::read(&Bytes::from_static(body.as_bytes())).unwrap();
+        let (chat, back) = translate(dialect, route, &request).unwrap();
+        (String::from_utf8(chat.to_vec()).unwrap(), back)
+    }
+
+    const THOUGHT: &str = r#"{"model":"m","max_tokens":5,"messages":[{"role":"user","content":"a"},
+        {"role":"assistant","content":[{"type":"thinking","thinking":"hm","signature":"s"}]}]}"#;
+
+    #[test]
+    fn each_server_gets_reasoning_under_its_own_name() {
+        let name = |dialect| translated(dialect, Route::Messages, THOUGHT).0;
+        assert!(name(Dialect::Vllm).contains(r#""reasoning":"hm""#));
+        assert!(name(Dialect::Sglang).contains(r#""reasoning_content":"hm""#));
+    }
+
+    #[test]
+    fn only_what_cannot_name_tokens_is_translated() {
+        use Dialect::{Llamacpp, OpenAi, Rolltape, Sglang, Vllm};
+        let on = |route| [Vllm, Sglang, Llamacpp, Rolltape, OpenAi].map(|d| translates(d, route));
+        assert_eq!(on(Route::Messages), [true, true, true, true, false]);
+        assert_eq!(on(Route::Responses), [false, true, true, true, false]);
+        assert_eq!(on(Route::Chat), [false; 5]);
+    }
+
+    #[test]
+    fn an_overflow_is_told_where_codex_looks_for_it() {
+        let error = br#"{"error":{"message":"maximum context length is 5 tokens","code":400}}"#;
+        let body = r#"{"model":"m","input":"a","stream":true}"#;
+        let told = translated(Dialect::Rolltape, Route::Responses, body).1.document(400, error);
+        assert_eq!((told.status, told.content_type), (200, "text/event-stream"));
+        assert!(String::from_utf8_lossy(&told.body).contains("context_length_exceeded"));
+        let body = r#"{"model":"m","input":"a"}"#;
+        let told = translated(Dialect::Rolltape, Route::Responses, body).1.document(400, error);
+        assert_eq!((told.status, told.content_type), (400, "application/json"));
+    }
+
+    #[test]
+    fn a_page_in_place_of_a_reply_is_an_error() {
+        let told = translated(Dialect::Vllm, Route::Messages, THOUGHT).1.document(200, b"<html>");
+        assert_eq!(told.status, 502);
+        assert!(told.body.starts_with(br#"{"type":"error""#));
+    }
+}

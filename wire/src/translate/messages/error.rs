@@ -1,0 +1,125 @@
+//! Errors in Anthropic's form.
+
+use serde_json::{Value, json};
+
+use super::text;
+
+/// Longer words of an upstream, such as a page of HTML, are cut: agents print them.
+const MESSAGE_CHARS_MAX: usize = 4000;
+/// How servers say that a prompt does not fit the model.
+const OVERFLOWS: [&str; 7] = [
+    "context length",
+    "context size",
+    "context window",
+    "maximum model length",
+    "max_model_len",
+    "context_length_exceeded",
+    "exceed_context_size",
+];
+/// What Claude Code looks for before it compacts a conversation.
+const TOO_LONG: &str = "prompt is too long";
+
+/// An upstream's refusal of a chat request, given its body, in Anthropic's form.
+pub(crate) fn error_document(status: u16, body: &[u8]) -> Value {
+    let parsed: Value = serde_json::from_slice(body).unwrap_or(Value::Null);
+    let places = ["/error/message", "/error", "/message", "/detail"];
+    let said = places.iter().find_map(|place| parsed.pointer(place)?.as_str());
+    let message = match (said, parsed.pointer("/error").or_else(|| parsed.pointer("/detail"))) {
+        (Some(said), _) => said.to_owned(),
+        (None, Some(details)) => details.to_string(),
+        (None, None) => String::from_utf8_lossy(body).trim().to_owned(),
+    };
+    let message = match message.is_empty() {
+        true => format!("the upstream answered {status}"),
+        false => message.chars().take(MESSAGE_CHARS_MAX).collect(),
+    };
+    let error = parsed.get("error").unwrap_or(&Value::Null);
+    let codes = [text(error, "code"), text(error, "type")];
+    if status == 400 && codes.into_iter().any(overflows) {
+        return error_value(status, &too_long(&message));
+    }
+    error_value(status, &message)
+}
+
+/// An error that `message` tells, of the kind that `status` has at Anthropic's.
+pub(super) fn error_value(status: u16, message: &str) -> Value {
+    let message = match status {
+        400 if overflows(message) => too_long(message),
+        _ => message.to_owned(),
+    };
+    json!({ "type": "error", "error": { "type": kind(status), "message": message } })
+}
+
+fn kind(status: u16) -> &'static str {
+    match status {
+        401 => "authentication_error",
+        402 => "billing_error",
+        403 => "permission_error",
+        404 => "not_found_error",
+        413 => "request_too_large",
+        429 => "rate_limit_error",
+        504 => "timeout_error",
+        503 | 529 => "overloaded_error",
+        400..500 => "invalid_request_error",
+        _ => "api_error",
+    }
+}
+
+fn overflows(words: &str) -> bool {
+    let words = words.to_lowercase();
+    OVERFLOWS.iter().any(|sign| words.contains(sign))
+}
+
+fn too_long(message: &str) -> String {
+    match message.to_lowercase().contains(TOO_LONG) {
+        true => message.to_owned(),
+        false => format!("{TOO_LONG}: {message}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(status: u16, body: &str) -> (String, String) {
+        let error = error_document(status, body.as_bytes());
+        assert_eq!(error["type"], "error");
+        let part = |key: &str| error["error"][key].as_str().unwrap().to_owned();
+        (part("type"), part("message"))
+    }
+
+    #[test]
+    fn an_error_keeps_its_words_and_gets_its_kind() {
+        for (status, body, kind, message) in [
+            (400, r#"{"error":{"message":"bad","code":400}}"#, "invalid_request_error", "bad"),
+            (401, r#"{"error":"Unauthorized"}"#, "authentication_error", "Unauthorized"),
+            (403, r#"{"detail":"no"}"#, "permission_error", "no"),
+            (404, r#"{"object":"error","message":"what"}"#, "not_found_error", "what"),
+            (413, "", "request_too_large", "the upstream answered 413"),
+            (422, r#"{"detail":[{"loc":1}]}"#, "invalid_request_error", r#"[{"loc":1}]"#),
+            (429, "slow\n", "rate_limit_error", "slow"),
+            (500, "[]", "api_error", "[]"),
+            (502, "<html>", "api_error", "<html>"),
+            (503, r#"{"error":{"message":null}}"#, "overloaded_error", r#"{"message":null}"#),
+        ] {
+            assert_eq!(of(status, body), (kind.to_owned(), message.to_owned()), "{body}");
+        }
+    }
+
+    #[test]
+    fn an_overflow_says_so_in_the_words_that_make_agents_compact() {
+        for message in [
+            "This model's maximum context length is 4096 tokens. However, you requested 9000.",
+            "The input (9 tokens) is longer than the model's context length (8 tokens).",
+            "the request exceeds the available context size, try increasing it",
+        ] {
+            let body = json!({ "error": { "message": message } }).to_string();
+            assert_eq!(of(400, &body).1, format!("prompt is too long: {message}"));
+            assert_eq!(of(500, &body).1, message);
+        }
+        let coded = r#"{"error":{"message":"no","code":"context_length_exceeded"}}"#;
+        assert_eq!(of(400, coded).1, "prompt is too long: no");
+        let said = r#"{"error":{"message":"Prompt is too long: 9 > 8 of context length"}}"#;
+        assert_eq!(of(400, said).1, "Prompt is too long: 9 > 8 of context length");
+    }
+}

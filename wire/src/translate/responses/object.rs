@@ -1,0 +1,111 @@
+//! The response object: what it repeats of the request, and what it says of the reply.
+
+use serde_json::{Map, Value, json};
+
+/// Whether the agent asked for the logprobs of the text.
+pub(super) fn wants_logprobs(request: &Map<String, Value>) -> bool {
+    let include = request.get("include").and_then(Value::as_array);
+    include.into_iter().flatten().any(|what| what == "message.output_text.logprobs")
+}
+
+/// The object before the model has said anything. Every key that OpenAI's clients read is
+/// there; what the request left open is null where only the server knows it.
+pub(super) fn template(request: &Map<String, Value>) -> Map<String, Value> {
+    let echo = |key: &str, otherwise: Value| match request.get(key) {
+        None | Some(Value::Null) => otherwise,
+        Some(value) => value.clone(),
+    };
+    let object = json!({
+        "id": null,
+        "object": "response",
+        "created_at": 0,
+        "status": "in_progress",
+        "background": false,
+        "completed_at": null,
+        "error": null,
+        "incomplete_details": null,
+        "instructions": echo("instructions", Value::Null),
+        "max_output_tokens": echo("max_output_tokens", Value::Null),
+        "max_tool_calls": echo("max_tool_calls", Value::Null),
+        "model": echo("model", json!("")),
+        "output": [],
+        "parallel_tool_calls": echo("parallel_tool_calls", json!(true)),
+        "previous_response_id": null,
+        "prompt_cache_key": echo("prompt_cache_key", Value::Null),
+        "reasoning": reasoning(request.get("reasoning")),
+        "safety_identifier": echo("safety_identifier", Value::Null),
+        "service_tier": null,
+        "store": false,
+        "temperature": echo("temperature", Value::Null),
+        "text": text(request.get("text")),
+        "tool_choice": echo("tool_choice", json!("auto")),
+        "tools": echo("tools", json!([])),
+        "top_logprobs": echo("top_logprobs", json!(0)),
+        "top_p": echo("top_p", Value::Null),
+        "truncation": echo("truncation", json!("disabled")),
+        "usage": null,
+        "user": echo("user", Value::Null),
+        "metadata": echo("metadata", json!({})),
+    });
+    match object {
+        Value::Object(object) => object,
+        _ => Map::new(),
+    }
+}
+
+fn reasoning(asked: Option<&Value>) -> Value {
+    match asked {
+        Some(Value::Object(asked)) => json!(asked),
+        _ => json!({ "effort": null, "summary": null }),
+    }
+}
+
+fn text(asked: Option<&Value>) -> Value {
+    let mut text = asked.and_then(Value::as_object).cloned().unwrap_or_default();
+    if text.get("format").is_none_or(Value::is_null) {
+        text.insert("format".to_owned(), json!({ "type": "text" }));
+    }
+    Value::Object(text)
+}
+
+/// Chat's usage in the words of Responses.
+pub(super) fn usage(chat: &Value) -> Value {
+    let count = |place: &str| chat.pointer(place).and_then(Value::as_u64);
+    let input = count("/prompt_tokens").unwrap_or(0);
+    let output = count("/completion_tokens").unwrap_or(0);
+    // SGLang counts the thoughts beside the details.
+    let thought =
+        count("/completion_tokens_details/reasoning_tokens").or_else(|| count("/reasoning_tokens"));
+    json!({
+        "input_tokens": input,
+        "input_tokens_details": {
+            "cached_tokens": count("/prompt_tokens_details/cached_tokens").unwrap_or(0),
+            "cache_write_tokens": count("/prompt_tokens_details/cache_write_tokens").unwrap_or(0),
+        },
+        "output_tokens": output,
+        "output_tokens_details": { "reasoning_tokens": thought.unwrap_or(0) },
+        "total_tokens": count("/total_tokens").unwrap_or_else(|| input.saturating_add(output)),
+    })
+}
+
+/// Chat's entries for the tokens of a chunk, with the keys that Responses has.
+pub(super) fn logprobs(choice: &Value) -> Vec<Value> {
+    let entry = |entry: &Value| {
+        json!({
+            "token": entry.get("token").and_then(Value::as_str).unwrap_or_default(),
+            "bytes": entry.get("bytes").filter(|b| b.is_array()).cloned().unwrap_or(json!([])),
+            // vLLM leaves the number out of a stream where it has none, and says this elsewhere.
+            "logprob": entry.get("logprob").and_then(Value::as_f64).unwrap_or(-9999.0),
+        })
+    };
+    let list = |of: &Value, key: &str| of.get(key).and_then(Value::as_array).cloned();
+    let tokens = choice.get("logprobs").and_then(|logprobs| list(logprobs, "content"));
+    let with_top = |token: &Value| {
+        let top: Vec<Value> =
+            list(token, "top_logprobs").into_iter().flatten().map(|other| entry(&other)).collect();
+        let mut token = entry(token);
+        token["top_logprobs"] = Value::Array(top);
+        token
+    };
+    tokens.into_iter().flatten().map(|token| with_top(&token)).collect()
+}

@@ -1,0 +1,156 @@
+//! A tokenizer's tokens by their bytes, for servers that report bytes instead of ids.
+
+use std::collections::{HashMap, HashSet};
+
+use serde_json::Value;
+use thiserror::Error;
+
+/// The ids of a tokenizer by the bytes of their tokens.
+#[derive(Debug, Default)]
+pub struct Vocabulary {
+    /// None where two tokens have the same bytes: an id that could be another is not known.
+    ids: HashMap<Vec<u8>, Option<u32>>,
+}
+
+/// A file that is not a tokenizer we can read.
+#[derive(Debug, Error)]
+#[error("not a tokenizer.json with a vocabulary")]
+pub struct NoVocabulary;
+
+/// The way in which a vocabulary spells bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Spelling {
+    /// Each byte is a printable character (GPT-2).
+    ByteLevel,
+    /// A space is `▁`, a lone byte is `<0xNN>` (SentencePiece).
+    Pieces,
+}
+
+impl Vocabulary {
+    /// Reads a `tokenizer.json`.
+    ///
+    /// # Errors
+    /// [`NoVocabulary`] when there is none in it.
+    pub fn read(tokenizer: &[u8]) -> Result<Self, NoVocabulary> {
+        let file: Value = serde_json::from_slice(tokenizer).map_err(|_| NoVocabulary)?;
+        let model = file.get("model").ok_or(NoVocabulary)?;
+        let text = |key: &str| file.get(key).map(Value::to_string).unwrap_or_default();
+        let byte_level =
+            text("decoder").contains("ByteLevel") || text("pre_tokenizer").contains("ByteLevel");
+        let spelling = if byte_level { Spelling::ByteLevel } else { Spelling::Pieces };
+        let mut vocabulary = Self::default();
+        let added = file.get("added_tokens").and_then(Value::as_array).into_iter().flatten();
+        let mut known = HashSet::new();
+        for token in added {
+            let (Some(id), Some(content)) = (id_of(token.get("id")), token.get("content")) else {
+                continue;
+            };
+            let bytes = content.as_str().unwrap_or_default().as_bytes().to_vec();
+            known.insert(id);
+            vocabulary.add(bytes, id);
+        }
+        for (token, id) in tokens(model) {
+            if !known.contains(&id)
+                && let Some(bytes) = spelling.bytes(&token)
+            {
+                vocabulary.add(bytes, id);
+            }
+        }
+        if vocabulary.ids.is_empty() { Err(NoVocabulary) } else { Ok(vocabulary) }
+    }
+
+    /// The one token with these bytes.
+    pub(crate) fn id_of(&self, bytes: &[u8]) -> Option<u32> {
+        self.ids.get(bytes).copied().flatten()
+    }
+
+    fn add(&mut self, bytes: Vec<u8>, id: u32) {
+        self.ids
+            .entry(bytes)
+            .and_modify(|known| {
+                if *known != Some(id) {
+                    *known = None;
+                }
+            })
+            .or_insert(Some(id));
+    }
+}
+
+fn id_of(value: Option<&Value>) -> Option<u32> {
+    u32::try_from(value?.as_u64()?).ok()
+}
+
+/// BPE and WordLevel have an object of ids, Unigram a list of pieces with their scores.
+fn tokens(model: &Value) -> Vec<(String, u32)> {
+    match model.get("vocab") {
+        Some(Value::Object(map)) => {
+            map.iter().filter_map(|(token, id)| Some((token.clone(), id_of(Some(id))?))).collect()
+        }
+        Some(Value::Array(pieces)) => pieces
+            .iter()
+            .enumerate()
+            .filter_map(|(id, piece)| {
+                Some((piece.get(0)?.as_str()?.to_owned(), u32::try_from(id).ok()?))
+            })
+            .collect(),
+        _ => Vec::new(),
+    }
+}
+
+impl Spelling {
+    fn bytes(self, token: &str) -> Option<Vec<u8>> {
+        match self {
+            Self::ByteLevel => token.chars().map(byte_of).collect(),
+            Self::Pieces => {
+                let lone = token.strip_prefix("<0x").and_then(|rest| rest.strip_suffix('>'));
+                match lone.and_then(|hex| u8::from_str_radix(hex, 16).ok()) {
+                    Some(byte) => Some(vec![byte]),
+                    None => Some(token.replace('\u{2581}', " ").into_bytes()),
+                }
+            }
+        }
+    }
+}
+
+/// The byte that GPT-2 spells as `character`: printable Latin-1 stands for itself, every other
+/// byte, in order, for a character from 256 on.
+fn byte_of(character: char) -> Option<u8> {
+    let printable = |b: u32| matches!(b, 0x21..=0x7e | 0xa1..=0xac | 0xae..=0xff);
+    let code = u32::from(character);
+    match code.checked_sub(256) {
+        None => printable(code).then_some(code as u8),
+        Some(nth) => {
+            let other = (0..256).filter(|b| !printable(*b)).nth(nth as usize)?;
+            Some(other as u8)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn byte_level_tokens_are_found_by_their_bytes() {
+        let file = r#"{"model":{"vocab":{"a":0,"Ġthe":1,"Ã©":2,"Ċ":3,"<s>":5}},
+            "added_tokens":[{"id":5,"content":"<s>"},{"id":6,"content":"a"}],
+            "decoder":{"type":"ByteLevel"}}"#;
+        let vocabulary = Vocabulary::read(file.as_bytes()).unwrap();
+        assert_eq!(vocabulary.id_of(b" the"), Some(1));
+        assert_eq!(vocabulary.id_of("é".as_bytes()), Some(2));
+        assert_eq!(vocabulary.id_of(b"\n"), Some(3));
+        assert_eq!(vocabulary.id_of(b"<s>"), Some(5));
+        assert_eq!(vocabulary.id_of(b"a"), None, "two tokens spell it");
+        assert_eq!(vocabulary.id_of(b"zz"), None);
+    }
+
+    #[test]
+    fn pieces_are_found_by_their_bytes() {
+        let file = r#"{"model":{"vocab":[["<unk>",0.0],["▁the",-1.0],["<0x0A>",-2.0]]}}"#;
+        let vocabulary = Vocabulary::read(file.as_bytes()).unwrap();
+        assert_eq!(vocabulary.id_of(b" the"), Some(1));
+        assert_eq!(vocabulary.id_of(b"\n"), Some(2));
+        assert!(Vocabulary::read(b"{}").is_err());
+        assert!(Vocabulary::read(br#"{"model":{}}"#).is_err());
+    }
+}
