@@ -7,6 +7,7 @@ mod docs;
 mod durable;
 mod faults;
 mod tags;
+mod tapes;
 mod tidy;
 mod transparency;
 mod walk;

@@ -7,7 +7,7 @@ use std::ops::Range;
 
 use bytes::Bytes;
 
-use crate::json::{Edits, Malformed, cuts, elements, members, root};
+use crate::json::{Edits, Malformed, Member, cuts, elements, members, root};
 use crate::sse::Event;
 
 /// What rolltape asked for and the agent did not.
@@ -28,6 +28,8 @@ pub(crate) enum With {
     /// Null, but an empty list stays: it is there without the ask, too.
     NullIfFilled,
     EmptyList,
+    /// An empty list, where the object's `type` is this.
+    EmptyListOf(&'static str),
     /// The key leaves with its value.
     Nothing,
 }
@@ -203,6 +205,7 @@ fn object(
         let inner = below(rules, &key);
         match inner.iter().find(|(rest, _)| rest.is_empty()) {
             Some((_, With::Nothing)) => *gone = true,
+            Some((_, With::EmptyListOf(kind))) if !is_of(doc, &all, kind) => {}
             Some((_, with)) => put(doc, &member.value, *with, edits),
             None if inner.is_empty() => {}
             None => edit(doc, &member.value, &inner, edits)?,
@@ -212,10 +215,18 @@ fn object(
     Ok(())
 }
 
+/// Whether the object of these members has the `type` of this name.
+fn is_of(doc: &[u8], members: &[Member], kind: &str) -> bool {
+    let named = members.iter().find(|member| member.key(doc) == "type");
+    named.is_some_and(|member| {
+        serde_json::from_slice::<&str>(&doc[member.value.clone()]).is_ok_and(|name| name == kind)
+    })
+}
+
 fn put(doc: &[u8], place: &Range<usize>, with: With, edits: &mut Edits) {
     let there = &doc[place.clone()];
     let stand_in = match with {
-        With::EmptyList => "[]",
+        With::EmptyList | With::EmptyListOf(_) => "[]",
         With::NullIfFilled if there == b"[]" => "[]",
         With::Null | With::NullIfFilled | With::Nothing => "null",
     };

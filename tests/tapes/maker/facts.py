@@ -1,5 +1,6 @@
 """What must be recorded of the asked reply."""
 
+import copy
 import json
 
 
@@ -52,6 +53,7 @@ WORDS = {
 
 def own_word(case, facts):
     """The facts with the reply's own word for why a choice ended."""
+    facts = copy.deepcopy(facts)
     for one in facts["choices"]:
         words = WORDS.get(case.wire, {})
         word = words.get(one["finish_reason"], one["finish_reason"])

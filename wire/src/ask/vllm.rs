@@ -28,7 +28,7 @@ const RESPONSE_IDS: [Rule; 4] = [
 const RESPONSE_LOGPROBS: [Rule; 7] = [
     (&["top_logprobs"], With::Null),
     (&["response", "top_logprobs"], With::Null),
-    (&["logprobs"], With::EmptyList),
+    (&["logprobs"], With::EmptyListOf("response.output_text.delta")),
     (&["part", "logprobs"], With::NullIfFilled),
     (&["item", "content", "*", "logprobs"], With::NullIfFilled),
     (&["output", "*", "content", "*", "logprobs"], With::NullIfFilled),

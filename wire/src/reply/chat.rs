@@ -25,7 +25,6 @@ struct Reply<'a> {
     /// `count_tokens`.
     input_tokens: Option<u64>,
     metadata: Option<Metadata>,
-    weight_versions: Option<Vec<Span>>,
     #[serde(borrow)]
     sglext: Option<Sglext<'a>>,
     timings: Option<Timings>,
@@ -103,6 +102,7 @@ struct MetaInfo<'a> {
 #[derive(Deserialize)]
 struct Metadata {
     weight_version: Option<Value>,
+    weight_versions: Option<Vec<Span>>,
 }
 
 #[derive(Deserialize)]
@@ -113,9 +113,11 @@ struct Sglext<'a> {
     routed_experts: Option<&'a RawValue>,
 }
 
-/// llama.cpp: how many tokens were sampled, on the last chunk.
+/// llama.cpp: how many tokens were read and sampled, on the last chunk.
 #[derive(Deserialize)]
 struct Timings {
+    cache_n: Option<u64>,
+    prompt_n: Option<u64>,
     predicted_n: Option<u64>,
 }
 
@@ -151,11 +153,14 @@ impl Collector {
         for part in reply.choices.unwrap_or_default() {
             self.part(part);
         }
-        self.sglang(reply.metadata, reply.weight_versions, reply.sglext);
+        self.sglang(reply.metadata, reply.sglext);
         if let Some(ids) = reply.__verbose.and_then(|v| v.tokens).filter(|ids| !ids.is_empty()) {
             self.draft(0, 0).add_ids(ids);
         }
         if let Some(timings) = reply.timings {
+            let prompt = timings.prompt_n.map(|n| n + timings.cache_n.unwrap_or(0));
+            let said = self.usage;
+            self.counts(said.prompt.or(prompt), said.completion.or(timings.predicted_n));
             self.draft(0, 0).set_count(timings.predicted_n);
         }
         Some(())
@@ -191,17 +196,14 @@ impl Collector {
         }
     }
 
-    fn sglang(
-        &mut self,
-        metadata: Option<Metadata>,
-        spans: Option<Vec<Span>>,
-        sglext: Option<Sglext<'_>>,
-    ) {
-        let version = metadata.and_then(|m| m.weight_version).filter(|v| !v.is_null());
-        self.version = version.map(label).or(self.version.take());
-        if let Some(spans) = spans {
-            let spans: Vec<_> = spans.into_iter().map(VersionSpan::from).collect();
-            self.choices.values_mut().for_each(|draft| draft.set_versions(spans.clone()));
+    fn sglang(&mut self, metadata: Option<Metadata>, sglext: Option<Sglext<'_>>) {
+        if let Some(metadata) = metadata {
+            let version = metadata.weight_version.filter(|version| !version.is_null());
+            self.version = version.map(label).or(self.version.take());
+            if let Some(spans) = metadata.weight_versions {
+                let spans: Vec<_> = spans.into_iter().map(VersionSpan::from).collect();
+                self.choices.values_mut().for_each(|draft| draft.set_versions(spans.clone()));
+            }
         }
         let Some(sglext) = sglext else { return };
         if let Some(ids) = sglext.input_ids {
