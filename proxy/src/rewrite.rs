@@ -4,7 +4,7 @@ use bytes::Bytes;
 use episode::Route;
 use hyper::HeaderMap;
 use hyper::header::{self, HeaderName, HeaderValue};
-use wire::{Back, Dialect, Force, Hide, Request, Wants};
+use wire::{Back, Collector, Dialect, Force, Hide, Request, Wants};
 
 use crate::config::{Config, Translate};
 
@@ -79,6 +79,15 @@ impl<'a> Plan<'a> {
             Translate::Always => matches!(route, Route::Messages | Route::Responses),
         };
         Self { wants, translates, force, route, sent: sent.filter(|_| route.generates()) }
+    }
+
+    /// What reads the reply to what was sent.
+    pub(crate) fn collector(&self, route: Route, config: &Config) -> Collector {
+        let collector = Collector::new(route, self.sent, config.vocabulary.clone());
+        match self.wants.top_logprobs {
+            0 => collector,
+            _ => collector.keep_alternatives(),
+        }
     }
 
     /// What to send; with `asking`, the upstream is asked for tokens as far as that can be hidden.

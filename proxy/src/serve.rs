@@ -8,7 +8,7 @@ use hyper::body::Incoming;
 use hyper::http::request::Parts;
 use hyper::{Request, Response};
 use uuid::Uuid;
-use wire::{Collector, Force};
+use wire::Force;
 
 use crate::accept::{self, Taken};
 use crate::fault::Fault;
@@ -68,8 +68,7 @@ async fn call(proxy: &Proxy, request: Request<Incoming>) -> Result<Response<Repl
         Ok(exchanged) => exchanged,
         Err(fault) => return Err(open.fail(fault).await),
     };
-    let vocabulary = proxy.config().vocabulary.clone();
-    open.recording().expects(Collector::new(rewrite.route, sent.as_ref(), vocabulary), &rewrite);
+    open.recording().expects(plan.collector(rewrite.route, proxy.config()), &rewrite);
 
     open.begun().await?;
     tee::relay(reply, rewrite, open, (route, proxy.config().reply_bytes_max)).await

@@ -4,6 +4,7 @@
 //! `strftime_now` is left undefined: with a clock in the prompt, the same messages would give other
 //! tokens tomorrow, and templates that use it have a fixed date to fall back on.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -15,6 +16,8 @@ use serde_json::{Map, Value};
 
 use crate::json;
 
+/// The role of those who build on a model, between system and user.
+const DEVELOPER: &str = "developer";
 const NAME: &str = "chat";
 
 /// Why a chat template could not be loaded.
@@ -78,6 +81,8 @@ pub struct ChatInput<'a> {
 pub struct ChatTemplate {
     environment: Environment<'static>,
     special_tokens: Map<String, Value>,
+    /// Whether it has a word for what developers say; if not, that counts as the system's.
+    knows_developer: bool,
 }
 
 impl ChatTemplate {
@@ -118,7 +123,8 @@ impl ChatTemplate {
         environment
             .add_template_owned(NAME, without_generation_tags(source))
             .map_err(|source| TemplateError::Syntax { source })?;
-        Ok(ChatTemplate { environment, special_tokens })
+        let knows_developer = source.contains(DEVELOPER);
+        Ok(ChatTemplate { environment, special_tokens, knows_developer })
     }
 
     /// The prompt for the messages, as text in which special tokens are spelled out.
@@ -136,11 +142,23 @@ impl ChatTemplate {
         for (key, value) in self.special_tokens.iter().chain(given) {
             variables.insert(key, Jinja::from_serialize(value));
         }
-        variables.insert("messages", Jinja::from_serialize(input.messages));
+        variables.insert("messages", Jinja::from_serialize(self.roles_of(input.messages)));
         variables.insert("tools", Jinja::from_serialize(input.tools));
         variables.insert("documents", Jinja::from(()));
         variables.insert("add_generation_prompt", Jinja::from(input.add_generation_prompt));
         template.render(variables).map_err(refused)
+    }
+
+    fn roles_of<'a>(&self, messages: &'a [Value]) -> Cow<'a, [Value]> {
+        let is_developer = |message: &Value| message.get("role").is_some_and(|r| r == DEVELOPER);
+        if self.knows_developer || !messages.iter().any(is_developer) {
+            return Cow::Borrowed(messages);
+        }
+        let mut renamed = messages.to_vec();
+        for message in renamed.iter_mut().filter(|message| is_developer(message)) {
+            message["role"] = Value::from("system");
+        }
+        Cow::Owned(renamed)
     }
 }
 
@@ -251,6 +269,15 @@ mod tests {
                       {{ m.content.strip() }}|{{ m['role'].upper() }}\n  {% endif %}\n{% endfor %}";
         let input = ChatInput { messages: &messages, ..ChatInput::default() };
         assert_eq!(render(source, &input).unwrap(), "<s>\nhi<b>|USER\n");
+    }
+
+    #[test]
+    fn what_developers_say_is_the_systems_where_the_template_has_no_word_for_it() {
+        let messages = [json!({"role": "developer", "content": "a"})];
+        let input = ChatInput { messages: &messages, ..ChatInput::default() };
+        assert_eq!(render("{{ messages[0].role }}", &input).unwrap(), "system");
+        let knows = "{% if messages[0].role == 'developer' %}yes{% endif %}";
+        assert_eq!(render(knows, &input).unwrap(), "yes");
     }
 
     #[test]

@@ -11,3 +11,4 @@ mod tapes;
 mod tidy;
 mod transparency;
 mod walk;
+mod wires;

@@ -1,28 +1,15 @@
 //! The whole path on real parts: engine, proxy, store, exporter.
 
-use std::net::SocketAddr;
 use std::path::Path;
 
 use arrow::array::{Array, AsArray, RecordBatch};
 use arrow::datatypes::{Float32Type, Float64Type, Int8Type, Int32Type};
-use engine::{Engine, EngineOptions};
 use episode::{Call, Outcome};
 use exporter::Options;
-use kit::{World, post};
+use kit::{World, post, start_engine};
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 use serde_json::{Value, json};
 use store::Selection;
-use tokio::net::TcpListener;
-
-/// The engine with the tiny model, alone.
-async fn start_engine() -> SocketAddr {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../engine/models/tiny");
-    let engine = Engine::load(&folder, EngineOptions::default()).unwrap();
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let address = listener.local_addr().unwrap();
-    tokio::spawn(engine::serve(listener, engine, std::future::pending()));
-    address
-}
 
 fn request(messages: &[Value], seed: u64, extra: Value) -> Value {
     let tool = json!({ "type": "function", "function": { "name": "guess", "parameters": {

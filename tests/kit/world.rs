@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use engine::{Engine, EngineOptions};
 use episode::{Call, Reward};
 use proxy::{Config, Proxy};
 use sqlx::sqlite::SqliteConnectOptions;
@@ -116,6 +117,16 @@ async fn listen() -> (TcpListener, SocketAddr) {
 async fn when(mut stopped: watch::Receiver<bool>) {
     // An error means that the world was dropped: that is a stop, too.
     let _ = stopped.wait_for(|stop| *stop).await;
+}
+
+/// The engine with the tiny model, alone.
+pub async fn start_engine() -> SocketAddr {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../engine/models/tiny");
+    let engine = Engine::load(&folder, EngineOptions::default()).expect("the tiny model is served");
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("the tiny model is served");
+    let address = listener.local_addr().expect("the tiny model is served");
+    tokio::spawn(engine::serve(listener, engine, std::future::pending()));
+    address
 }
 
 /// A connection to the store at `path`, as any other process may have one.

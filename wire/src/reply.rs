@@ -74,6 +74,12 @@ impl Collector {
         }
     }
 
+    /// Keeps alternatives whether or not the agent asked for them.
+    pub fn keep_alternatives(mut self) -> Self {
+        self.alternatives = true;
+        self
+    }
+
     /// Takes one document, or the data of one event.
     pub fn take(&mut self, json: &[u8]) {
         let read = match self.route {
