@@ -39,18 +39,29 @@ pub(crate) enum Step {
     /// Bytes for the agent now; the reply goes on.
     Show(Bytes),
     /// Bytes for the agent now, and the end of the reply for when it is on disk.
-    End { now: Bytes, held: Bytes, outcome: Outcome, broken: Option<BoxError> },
+    End { now: Bytes, held: Bytes, outcome: Outcome, tail: Tail },
+}
+
+/// What follows the end of a reply.
+#[derive(Debug)]
+pub(crate) enum Tail {
+    /// Nothing.
+    Nothing,
+    /// Whatever the upstream still sends after its terminal event.
+    More,
+    /// The transfer breaks off.
+    Broken(BoxError),
 }
 
 impl Step {
     fn ended(now: Bytes, held: Bytes, outcome: Outcome) -> Self {
-        Self::End { now, held, outcome, broken: None }
+        Self::End { now, held, outcome, tail: Tail::Nothing }
     }
 
     fn broken(now: Bytes, why: String, call: &mut OpenCall) -> Self {
         call.recording().failed(why.clone());
-        let broken = Some(Fault::Broken(why).into());
-        Self::End { now, held: Bytes::new(), outcome: Outcome::UpstreamFailed, broken }
+        let tail = Tail::Broken(Fault::Broken(why).into());
+        Self::End { now, held: Bytes::new(), outcome: Outcome::UpstreamFailed, tail }
     }
 }
 
@@ -76,6 +87,14 @@ impl Lens {
         }
     }
 
+    /// Bytes that came after the terminal event.
+    pub(crate) fn after(&mut self, bytes: Bytes) -> std::io::Result<Bytes> {
+        match self {
+            Self::Plain { .. } => Ok(bytes),
+            Self::Events(events) => events.decoder.push(bytes),
+        }
+    }
+
     /// The upstream closed its side cleanly.
     pub(crate) fn end(&mut self, call: &mut OpenCall) -> Step {
         match self {
@@ -98,7 +117,12 @@ impl Events {
             match self.splitter.next_event() {
                 Ok(Some(event)) if event.ends(self.upstream) => {
                     let held = self.last(&event, call);
-                    return Step::ended(shown.freeze(), held, Outcome::Complete);
+                    let tail = match &self.manner {
+                        Manner::Native(_) => Tail::More,
+                        Manner::Translated(_) => Tail::Nothing,
+                    };
+                    let (now, outcome) = (shown.freeze(), Outcome::Complete);
+                    return Step::End { now, held, outcome, tail };
                 }
                 Ok(Some(event)) => self.show(&event, call, &mut shown),
                 Ok(None) => return Step::Show(shown.freeze()),

@@ -74,7 +74,7 @@ impl<'a> Plan<'a> {
             sampling_mask: config.beside.sampling_mask,
         };
         let translates = match config.translate {
-            Translate::Auto => wire::translates(dialect, route),
+            Translate::Auto => wire::translates(dialect, route, sent.is_some_and(Request::streams)),
             Translate::Never => false,
             Translate::Always => matches!(route, Route::Messages | Route::Responses),
         };

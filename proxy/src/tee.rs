@@ -17,7 +17,7 @@ use wire::Splitter;
 
 use crate::coding::{Coding, Decoder};
 use crate::fault::{Fault, whole};
-use crate::lens::{Events, Lens, Step};
+use crate::lens::{Events, Lens, Step, Tail};
 use crate::open_call::{Commit, OpenCall, now};
 use crate::rewrite::{Manner, Rewrite, end_to_end};
 
@@ -159,8 +159,10 @@ enum State {
     Committing {
         commit: Commit,
         held: Bytes,
-        broken: Option<BoxError>,
+        tail: Tail,
     },
+    /// The call is on disk; what the upstream says after its terminal event goes on as it comes.
+    After,
     /// The reply was cut: the agent gets a broken transfer, not a clean end.
     Breaking(Option<BoxError>),
     Ended,
@@ -198,10 +200,43 @@ impl Tee {
     }
 
     /// Puts the call's end on its way to the disk.
-    fn commit(&mut self, held: Bytes, outcome: Outcome, broken: Option<BoxError>) {
+    fn commit(&mut self, held: Bytes, outcome: Outcome, tail: Tail) {
         if let State::Relaying(call) = std::mem::replace(&mut self.state, State::Ended) {
-            self.state = State::Committing { commit: call.end(outcome), held, broken };
+            self.state = State::Committing { commit: call.end(outcome), held, tail };
         }
+    }
+
+    /// What is left to do once the writer has answered, and the bytes that it held back.
+    fn committed(&mut self, done: Result<(), CommitError>, held: Bytes, tail: Tail) -> Bytes {
+        let (held, tail) = match done {
+            Ok(()) => (held, tail),
+            Err(error) => unrecorded(error, &self.lens),
+        };
+        self.state = match tail {
+            Tail::More => State::After,
+            Tail::Nothing => State::Ended,
+            Tail::Broken(error) => State::Breaking(Some(error)),
+        };
+        if !matches!(self.state, State::After) {
+            self.upstream = None;
+        }
+        held
+    }
+
+    /// The next bytes after the terminal event; none when there are no more.
+    fn poll_after(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, BoxError>>> {
+        let Some(upstream) = self.upstream.as_mut() else { return Poll::Ready(None) };
+        let Some(frame) = ready!(Pin::new(upstream).poll_frame(cx)) else {
+            return Poll::Ready(None);
+        };
+        Poll::Ready(Some(match frame.map(Frame::into_data) {
+            Ok(Ok(bytes)) => self.lens.after(bytes).map_err(BoxError::from),
+            Ok(Err(frame)) => {
+                self.trailers = frame.into_trailers().ok();
+                Ok(Bytes::new())
+            }
+            Err(error) => Err(error.into()),
+        }))
     }
 }
 
@@ -218,27 +253,29 @@ impl Body for Tee {
                 State::Relaying(_) => match ready!(self.poll_upstream(cx)) {
                     Step::Show(bytes) if bytes.is_empty() => {}
                     Step::Show(bytes) => return frame(bytes),
-                    Step::End { now, held, outcome, broken } => {
-                        self.commit(held, outcome, broken);
+                    Step::End { now, held, outcome, tail } => {
+                        self.commit(held, outcome, tail);
                         if !now.is_empty() {
                             return frame(now);
                         }
                     }
                 },
-                State::Committing { commit, held, broken } => {
+                State::Committing { commit, held, tail } => {
                     let done = ready!(Pin::new(commit).poll(cx));
+                    let done = done.unwrap_or(Err(CommitError::Stopped));
                     let held = std::mem::take(held);
-                    let broken = broken.take();
-                    self.upstream = None;
-                    let (bytes, broken) = match done.unwrap_or(Err(CommitError::Stopped)) {
-                        Ok(()) => (held, broken),
-                        Err(error) => unrecorded(error, &self.lens),
-                    };
-                    self.state = broken.map_or(State::Ended, |e| State::Breaking(Some(e)));
+                    let tail = std::mem::replace(tail, Tail::Nothing);
+                    let bytes = self.committed(done, held, tail);
                     if !bytes.is_empty() {
                         return frame(bytes);
                     }
                 }
+                State::After => match ready!(self.poll_after(cx)) {
+                    None => self.state = State::Ended,
+                    Some(Ok(bytes)) if bytes.is_empty() => {}
+                    Some(Ok(bytes)) => return frame(bytes),
+                    Some(Err(error)) => self.state = State::Breaking(Some(error)),
+                },
                 State::Breaking(error) => match error.take() {
                     Some(error) => return Poll::Ready(Some(Err(error))),
                     None => return Poll::Ready(None),
@@ -253,13 +290,13 @@ impl Body for Tee {
 }
 
 /// An unrecorded reply does not end well: streams say why, and no transfer ends cleanly.
-fn unrecorded(error: CommitError, lens: &Lens) -> (Bytes, Option<BoxError>) {
+fn unrecorded(error: CommitError, lens: &Lens) -> (Bytes, Tail) {
     let fault = Fault::from(error);
     let event = match lens {
         Lens::Events(events) => fault.event(events.agent),
         Lens::Plain { .. } => Bytes::new(),
     };
-    (event, Some(fault.into()))
+    (event, Tail::Broken(fault.into()))
 }
 
 fn frame(bytes: Bytes) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {

@@ -26,10 +26,17 @@ const AUXILIARY: [&str; 7] = [
 ];
 
 /// Requests that fold the history into a summary.
-const COMPACTION: [&str; 2] = [
+const COMPACTION: [&str; 4] = [
     "Your task is to create a detailed summary of the conversation so far",
+    // Claude Code 2.1
+    "CRITICAL: Respond with TEXT ONLY. Do NOT call any tools.",
+    // Codex
     "You are performing a CONTEXT CHECKPOINT COMPACTION",
+    "\"type\":\"compaction_trigger\"",
 ];
+
+/// OpenCode summarizes by an agent of its own, which has no tools.
+const SUMMARIZER: &str = "You are a context summarization agent";
 
 /// What Codex says of a turn, as JSON in a header.
 #[derive(Default, Deserialize)]
@@ -178,6 +185,7 @@ fn kind_of(request: &Request) -> CallKind {
     let says = |marks: &[&str]| marks.iter().any(|mark| contains(request.body(), mark.as_bytes()));
     match has_tools {
         false if says(&AUXILIARY) => CallKind::Auxiliary,
+        false if says(&[SUMMARIZER]) => CallKind::Compaction,
         _ if last_says(request, &COMPACTION) => CallKind::Compaction,
         _ => CallKind::Main,
     }

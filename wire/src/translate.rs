@@ -42,12 +42,13 @@ pub struct Document {
 }
 
 /// Whether a call to `route` goes to `dialect`'s chat route: the server has none of its own, or
-/// one that does not say which tokens it sampled.
-pub fn translates(dialect: Dialect, route: Route) -> bool {
+/// one that does not say which tokens it sampled and how likely they were. vLLM's Responses route
+/// says so of whole replies; of a stream it loses every logprob that came without text.
+pub fn translates(dialect: Dialect, route: Route, streams: bool) -> bool {
     match (dialect, route) {
         (Dialect::OpenAi, _) => false,
         (_, Route::Messages) => true,
-        (Dialect::Vllm, _) => false,
+        (Dialect::Vllm, Route::Responses) => streams,
         (_, route) => route == Route::Responses,
     }
 }
@@ -180,10 +181,13 @@ mod tests {
     #[test]
     fn only_what_cannot_name_tokens_is_translated() {
         use Dialect::{Llamacpp, OpenAi, Rolltape, Sglang, Vllm};
-        let on = |route| [Vllm, Sglang, Llamacpp, Rolltape, OpenAi].map(|d| translates(d, route));
-        assert_eq!(on(Route::Messages), [true, true, true, true, false]);
-        assert_eq!(on(Route::Responses), [false, true, true, true, false]);
-        assert_eq!(on(Route::Chat), [false; 5]);
+        let on = |route, streams| {
+            [Vllm, Sglang, Llamacpp, Rolltape, OpenAi].map(|d| translates(d, route, streams))
+        };
+        assert_eq!(on(Route::Messages, false), [true, true, true, true, false]);
+        assert_eq!(on(Route::Responses, false), [false, true, true, true, false]);
+        assert_eq!(on(Route::Responses, true), [true, true, true, true, false]);
+        assert_eq!(on(Route::Chat, true), [false; 5]);
     }
 
     #[test]

@@ -1,0 +1,71 @@
+// `codex exec` of `@openai/codex`: responses.
+
+import { DONE, NOTES, TASK, lines, work } from "./agent.mjs";
+
+export const program = "codex";
+
+const shell = (cmd) => ({ name: "exec_command", arguments: { cmd } });
+const turns = [
+  {
+    reasoning: "The user wants a file.",
+    text: "I write the file.",
+    tool_calls: [shell(`printf '${NOTES.replaceAll("\n", "\\n")}' > notes.txt`)],
+  },
+  { text: "I look at it.", tool_calls: [shell("cat notes.txt")] },
+  { text: DONE },
+];
+
+// OPENAI_BASE_URL is not read; the base is named as an option. What is switched off would call
+// its maker, or would differ between two runs.
+const OPTIONS = [
+  "check_for_update_on_startup=false",
+  "analytics.enabled=false",
+  'history.persistence="none"',
+  "features.shell_snapshot=false",
+];
+
+/** The provider that is built in. It tries a WebSocket first. */
+const builtIn = (root) => [`openai_base_url="${root}/v1"`];
+
+/** A provider of the user's own, as in most instructions for other backends. */
+const own = (root) => [
+  'model_provider="up"',
+  'model_providers.up.name="Up"',
+  `model_providers.up.base_url="${root}/v1"`,
+  'model_providers.up.wire_api="responses"',
+  'model_providers.up.env_key="UP_KEY"',
+];
+
+/** The longest context before a summary takes its place, in tokens: shorter than its prompt. */
+const COMPACT = ["model_auto_compact_token_limit=12000"];
+const aside = [
+  { match: "CONTEXT CHECKPOINT COMPACTION", text: "One file was written." },
+  { match: "Another language model started to solve this problem", text: DONE },
+];
+
+async function run(provider) {
+  const options = [...OPTIONS, ...provider].flatMap((option) => ["-c", option]);
+  const free = "--dangerously-bypass-approvals-and-sandbox";
+  const args = ["exec", "--json", "-m", "tiny", free, ...options, TASK];
+  const env = { OPENAI_API_KEY: "k", UP_KEY: "k" };
+  const { stdout, files } = await work(program, args, env);
+  const events = lines(stdout).filter((event) => !incidental(event));
+  // The ids of items count the notes as well.
+  for (const { item } of events) delete item?.id;
+  return { files, events };
+}
+
+/** Its notes on how it gets to the server: a WebSocket ends differently on either road. */
+const incidental = ({ type, message, item }) =>
+  (type === "error" && message.startsWith("Reconnecting...")) ||
+  (type === "item.completed" && item.message?.startsWith("Falling back from WebSockets"));
+
+export const cases = {
+  "built-in": { script: { turns }, run: (root) => run(builtIn(root)) },
+  "own-provider": { script: { turns }, run: (root) => run(own(root)) },
+  compaction: {
+    script: { turns, aside },
+    run: (root) => run([...own(root), ...COMPACT]),
+    kinds: { compaction: 1, main: 2 },
+  },
+};

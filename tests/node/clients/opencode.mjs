@@ -1,0 +1,69 @@
+// `opencode run`: chat completions. The package `opencode-ai` only picks the program of the
+// machine at hand; it is named here, because npm cannot lock the others where it lacks them.
+
+import { DONE, NOTES, TASK, lines, work } from "./agent.mjs";
+
+export const program = "opencode-linux-x64/bin/opencode";
+
+const write = {
+  reasoning: "The user wants a file.",
+  text: "I write the file.",
+  tool_calls: [{ name: "write", arguments: { filePath: "notes.txt", content: NOTES } }],
+};
+const cat = { command: "cat notes.txt", description: "Show the file" };
+const look = { text: "I look at it.", tool_calls: [{ name: "bash", arguments: cat }] };
+const turns = [write, look, { text: DONE }];
+
+const prompt = "How many lines has notes.txt?";
+const aside = [{ match: prompt, text: "None yet." }];
+const general = { description: "Count", prompt, subagent_type: "general" };
+const delegating = [
+  { text: "I ask a helper.", tool_calls: [{ name: "task", arguments: general }] },
+  write,
+  { text: DONE },
+];
+
+const config = (root) => ({
+  autoupdate: false,
+  share: "disabled",
+  model: "up/tiny",
+  provider: {
+    up: {
+      npm: "@ai-sdk/openai-compatible",
+      name: "Up",
+      options: { baseURL: `${root}/v1`, apiKey: "k" },
+      models: { tiny: { name: "Tiny", limit: { context: 100_000, output: 8192 } } },
+    },
+  },
+});
+const ENV = {
+  OPENCODE_DISABLE_AUTOUPDATE: "1",
+  OPENCODE_DISABLE_MODELS_FETCH: "1",
+  OPENCODE_DISABLE_LSP_DOWNLOAD: "1",
+  OPENCODE_DISABLE_DEFAULT_PLUGINS: "1",
+};
+// It would install this package from the registry, unless its folder looks as if it had.
+const PLUGIN = { packages: { "": { dependencies: { "@opencode-ai/plugin": "1.18.33" } } } };
+const DOTFILES = {
+  ".config/opencode/package-lock.json": JSON.stringify(PLUGIN),
+  ".config/opencode/node_modules/.keep": "",
+};
+const VOLATILE = new Set(["time", "snapshot"]);
+
+async function run(root) {
+  const env = { ...ENV, OPENCODE_CONFIG_CONTENT: JSON.stringify(config(root)) };
+  const args = ["run", "--format", "json", TASK];
+  const { stdout, files } = await work(program, args, env, DOTFILES);
+  const text = JSON.stringify(lines(stdout), (key, value) => (VOLATILE.has(key) ? 0 : value));
+  return { files, events: JSON.parse(text) };
+}
+
+// It has each conversation titled.
+export const cases = {
+  run: { script: { turns }, run, kinds: { auxiliary: 1, main: 3 } },
+  subagent: {
+    script: { turns: delegating, aside },
+    run,
+    kinds: { auxiliary: 1, main: 3, subagent: 1 },
+  },
+};

@@ -1,0 +1,163 @@
+// Processes under test: found, started, waited for, stopped. What they left is read.
+
+import { execFile, spawn } from "node:child_process";
+import { once } from "node:events";
+import { createWriteStream, existsSync } from "node:fs";
+import { mkdir, readFile, rm, writeFile } from "node:fs/promises";
+import { createServer } from "node:net";
+import path from "node:path";
+import { createInterface } from "node:readline";
+import { setTimeout as sleep } from "node:timers/promises";
+import { fileURLToPath } from "node:url";
+import { promisify } from "node:util";
+
+const run = promisify(execFile);
+const HERE = fileURLToPath(new URL(".", import.meta.url));
+const ROOT = path.resolve(HERE, "../..");
+const SCRIPTED = path.resolve(HERE, process.env.SCRIPTED ?? "../python/scripted.py");
+const PYTHON = process.env.PYTHON ?? "python3";
+const STEERING = /^(ROLLTAPE_|OPENAI_|ANTHROPIC_|CLAUDE|CODEX_|OPENCODE_|NODE_)/;
+const READY_MS_MAX = 20_000;
+const STOP_MS_MAX = 25_000;
+const DRIVE_MS_MAX = 75_000;
+const BYTES_MAX = 64 << 20;
+
+/** The rolltape to test: ROLLTAPE_BIN, else the release build here, else the debug build. */
+function binary() {
+  const built = ["release", "debug"].map((kind) => path.join(ROOT, "target", kind, "rolltape"));
+  const named = process.env.ROLLTAPE_BIN;
+  const found = (named ? [named] : built).find((file) => existsSync(file));
+  if (!found) throw new Error("no rolltape binary: run `cargo build` or set ROLLTAPE_BIN");
+  return path.resolve(found);
+}
+
+/** This process's environment without what would steer rolltape or a client. */
+function environment() {
+  const kept = Object.entries(process.env).filter(([name]) => !STEERING.test(name));
+  return { ...Object.fromEntries(kept), NO_PROXY: "127.0.0.1", no_proxy: "127.0.0.1" };
+}
+
+/** A running process; what it says on stderr is kept in `folder`. */
+class Running {
+  constructor(name, program, args, folder) {
+    this.log = path.join(folder, `${name}.stderr`);
+    const stdio = ["ignore", "pipe", "pipe"];
+    this.child = spawn(program, args, { cwd: folder, env: environment(), stdio });
+    this.child.stderr.pipe(createWriteStream(this.log));
+    this.ended = once(this.child, "exit");
+    this.ended.catch(() => {});
+  }
+
+  get alive() {
+    return this.child.exitCode === null && this.child.signalCode === null;
+  }
+
+  /** Asks it to stop and gives its exit code. */
+  async stop() {
+    if (this.alive) this.child.kill("SIGTERM");
+    const late = setTimeout(() => this.child.kill("SIGKILL"), STOP_MS_MAX);
+    const [code] = await this.ended;
+    clearTimeout(late);
+    return code;
+  }
+
+  kill() {
+    if (this.alive) this.child.kill("SIGKILL");
+  }
+
+  async said() {
+    return readFile(this.log, "utf8").catch(() => "");
+  }
+}
+
+/** A scripted upstream that plays `play`. */
+export async function scripted(play, folder) {
+  const script = path.join(folder, "script.json");
+  const log = path.join(folder, "upstream.jsonl");
+  await writeFile(script, JSON.stringify(play));
+  await writeFile(log, "");
+  const args = [SCRIPTED, "--port", "0", "--script", script, "--log", log];
+  const process = new Running("scripted", PYTHON, args, folder);
+  const [line] = await Promise.race([
+    once(createInterface(process.child.stdout), "line"),
+    process.ended.then(() => [""]),
+    sleep(READY_MS_MAX, [""], { ref: false }),
+  ]);
+  const port = line.match(/(\d+)\s*$/)?.[1];
+  if (!port) {
+    process.kill();
+    throw new Error(`no port from ${SCRIPTED}:\n${await process.said()}`);
+  }
+  return { url: `http://127.0.0.1:${port}`, process, seen: () => jsonLines(log) };
+}
+
+async function jsonLines(file) {
+  const text = await readFile(file, "utf8");
+  return text.split("\n").filter(Boolean).map(JSON.parse);
+}
+
+async function freePorts(count) {
+  const servers = Array.from({ length: count }, () => createServer().listen(0, "127.0.0.1"));
+  await Promise.all(servers.map((server) => once(server, "listening")));
+  const ports = servers.map((server) => server.address().port);
+  await Promise.all(servers.map((server) => (server.close(), once(server, "close"))));
+  return ports;
+}
+
+/** `rolltape serve` on free ports with a store in `folder`. */
+export async function serve(upstream, folder) {
+  const [data, control] = await freePorts(2);
+  const store = path.join(folder, "recorded.db");
+  const where = ["--listen", `127.0.0.1:${data}`, "--control", `127.0.0.1:${control}`];
+  const args = ["serve", "--upstream", upstream, ...where, "--store", store];
+  const process = new Running("rolltape", binary(), args, folder);
+  const until = Date.now() + READY_MS_MAX;
+  while (!(await healthy(control))) {
+    if (!process.alive || Date.now() > until) {
+      process.kill();
+      throw new Error(`rolltape does not answer:\n${await process.said()}`);
+    }
+    await sleep(5);
+  }
+  return { url: `http://127.0.0.1:${data}`, store, process };
+}
+
+async function healthy(port) {
+  try {
+    return (await fetch(`http://127.0.0.1:${port}/health`)).ok;
+  } catch {
+    return false;
+  }
+}
+
+const QUERY = `
+import json, sqlite3, sys
+connection = sqlite3.connect(sys.argv[1])
+connection.row_factory = sqlite3.Row
+tables = ("episodes", "calls", "choices")
+rows = lambda table: [dict(row) for row in connection.execute(f"SELECT * FROM {table}")]
+print(json.dumps({table: rows(table) for table in tables}))
+`;
+
+/** What the store holds: `episodes`, `calls` and `choices`. */
+export async function recorded(store) {
+  const { stdout } = await run(PYTHON, ["-c", QUERY, store], { maxBuffer: BYTES_MAX });
+  return JSON.parse(stdout);
+}
+
+/** What a command of rolltape says about a store, a JSON object a line. */
+export async function told(store, ...args) {
+  const all = [...args, "--json", "--store", store];
+  const { stdout } = await run(binary(), all, { env: environment(), maxBuffer: BYTES_MAX });
+  return stdout.split("\n").filter(Boolean).map(JSON.parse);
+}
+
+/** What a client shows its user of the server at `root`; `folder` is its own and new. */
+export async function drive(client, name, root, folder) {
+  await rm(folder, { recursive: true, force: true });
+  await mkdir(folder, { recursive: true });
+  const args = [path.join(HERE, "clients", "drive.mjs"), client, name, root];
+  const options = { cwd: folder, env: environment(), timeout: DRIVE_MS_MAX, maxBuffer: BYTES_MAX };
+  const { stdout } = await run(process.execPath, args, options);
+  return JSON.parse(stdout);
+}
