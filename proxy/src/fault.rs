@@ -25,6 +25,8 @@ pub(crate) enum Fault {
     BadTag(&'static str, String, &'static str),
     #[error("the API key is not one of this store's, or it has ended")]
     BadKey,
+    #[error("the request leans on state that the upstream does not hold")]
+    LeansOnState(String),
     #[error("WebSocket is not recorded here; use POST")]
     Upgrade,
     #[error("the upstream at {0} could not be reached: {1}")]
@@ -41,9 +43,11 @@ impl Fault {
     /// The status that makes an SDK retry or stop as it should.
     pub(crate) fn status(&self) -> StatusCode {
         match self {
-            Self::Unreadable(_) | Self::BadId(_) | Self::TwoEpisodes(..) | Self::BadTag(..) => {
-                StatusCode::BAD_REQUEST
-            }
+            Self::Unreadable(_)
+            | Self::BadId(_)
+            | Self::TwoEpisodes(..)
+            | Self::BadTag(..)
+            | Self::LeansOnState(_) => StatusCode::BAD_REQUEST,
             Self::TooLong(_) => StatusCode::PAYLOAD_TOO_LARGE,
             Self::BadKey => StatusCode::UNAUTHORIZED,
             Self::Upgrade => StatusCode::UPGRADE_REQUIRED,
@@ -67,7 +71,10 @@ impl Fault {
     /// The error as a whole response in the form of the agent's wire.
     pub(crate) fn response(&self, route: Route) -> Response<ReplyBody> {
         let status = self.status();
-        let body = wire::error_body(route, status.as_u16(), self.kind(), &self.to_string());
+        let body = match self {
+            Self::LeansOnState(body) => body.clone(),
+            _ => wire::error_body(route, status.as_u16(), self.kind(), &self.to_string()),
+        };
         let mut response = Response::new(whole(Bytes::from(body)));
         *response.status_mut() = status;
         json_headers(response.headers_mut());
@@ -89,6 +96,7 @@ impl Fault {
         ended.status = Some(self.status().as_u16());
         ended.outcome = match self {
             Self::ReplyTooLong(_) => Outcome::Capped,
+            Self::LeansOnState(_) => Outcome::Refused,
             _ => Outcome::UpstreamFailed,
         };
         ended.error = Some(self.to_string());

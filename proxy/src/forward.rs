@@ -126,6 +126,9 @@ impl Forward {
         mut sent: Sent<'_>,
         plan: &Plan<'_>,
     ) -> Result<(Response<Incoming>, Rewrite), Fault> {
+        if let Some(body) = plan.refusal() {
+            return Err(Fault::LeansOnState(body));
+        }
         if let Some(rest) = sent.body.rest.take() {
             let rewrite = plan.too_long();
             let body = Outgoing::long(sent.body.raw.clone(), rest, self.request_bytes_max);

@@ -90,6 +90,11 @@ impl<'a> Plan<'a> {
         }
     }
 
+    /// The body of the 400 for a request that cannot be translated and must not go on as it is.
+    pub(crate) fn refusal(&self) -> Option<String> {
+        self.sent.filter(|_| self.translates).and_then(|s| wire::leans_on_state(self.route, s))
+    }
+
     /// What to send; with `asking`, the upstream is asked for tokens as far as that can be hidden.
     pub(crate) fn rewrite(&self, asking: bool, headers: &HeaderMap) -> Rewrite {
         let Some(sent) = self.sent else { return self.as_sent(None) };

@@ -87,6 +87,11 @@ async fn refusals_of_a_translated_call_come_in_the_agents_own_form() {
     let body = question(Route::Responses, false).replace("tiny", "other");
     let refused = post(world.data, "/e/a/v1/responses", &body).await;
     assert!(refused.json()["error"]["message"].is_string());
+    let thread = r#"{"model":"tiny","max_tokens":1,"thread":{"type":"create"},"messages":[]}"#;
+    let refused = post(world.data, "/e/a/v1/messages", thread).await;
+    assert_eq!(refused.status, 400);
+    assert_eq!(refused.json()["error"]["details"]["unsupported"], json!(["thread"]));
+    assert_eq!(world.calls().await[2].ended.as_ref().unwrap().outcome, Outcome::Refused);
     // What chat has no words for goes on as it is; this engine has no such route.
     let body = r#"{"model":"tiny","input":"a","previous_response_id":"resp_1"}"#;
     let native = post(world.data, "/e/b/v1/responses", body).await;

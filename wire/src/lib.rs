@@ -39,5 +39,5 @@ pub use lineage::lineage;
 pub use reply::{Collector, Facts};
 pub use request::{Request, route};
 pub use sse::{Event, EventTooLong, Splitter};
-pub use translate::{Back, Document, Untranslatable, translate, translates};
+pub use translate::{Back, Document, Untranslatable, leans_on_state, translate, translates};
 pub use vocabulary::{NoVocabulary, Vocabulary};

@@ -6,7 +6,7 @@ pub(crate) mod responses;
 
 use bytes::Bytes;
 use episode::Route;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::dialect::Dialect;
 use crate::request::Request;
@@ -39,6 +39,22 @@ pub struct Document {
     pub content_type: &'static str,
     /// The body.
     pub body: Bytes,
+}
+
+/// The body of the 400 with which a request is answered that leans on state which no chat server
+/// holds. Anthropic's SDK sends only what is new of a conversation once a server has taken the
+/// first part; on this answer it sends the whole again.
+pub fn leans_on_state(route: Route, request: &Request) -> Option<String> {
+    let thread = request.raw("thread").filter(|thread| *thread != b"null");
+    if route != Route::Messages || thread.is_none() {
+        return None;
+    }
+    let error = json!({
+        "type": "invalid_request_error",
+        "message": "threads are not kept here; send the whole conversation",
+        "details": { "error_code": "thread_unsupported_request", "unsupported": ["thread"] },
+    });
+    Some(json!({ "type": "error", "error": error }).to_string())
 }
 
 /// Whether a call to `route` goes to `dialect`'s chat route: the server has none of its own, or
@@ -188,6 +204,16 @@ mod tests {
         assert_eq!(on(Route::Responses, false), [false, true, true, true, false]);
         assert_eq!(on(Route::Responses, true), [true, true, true, true, false]);
         assert_eq!(on(Route::Chat, true), [false; 5]);
+    }
+
+    #[test]
+    fn a_conversation_that_the_server_should_hold_is_asked_for_whole() {
+        let read =
+            |body: &'static str| Request::read(&Bytes::from_static(body.as_bytes())).unwrap();
+        let refused = leans_on_state(Route::Messages, &read(r#"{"thread":{"type":"create"}}"#));
+        assert!(refused.unwrap().contains("thread_unsupported_request"));
+        assert_eq!(leans_on_state(Route::Messages, &read(r#"{"thread":null}"#)), None);
+        assert_eq!(leans_on_state(Route::Chat, &read(r#"{"thread":{}}"#)), None);
     }
 
     #[test]
