@@ -24,6 +24,8 @@ pub enum Reason {
     LogprobsNotOfSamplingDistribution,
     /// A call began and its end was never recorded.
     LostCall,
+    /// Token ids were found in the vocabulary by their bytes.
+    Mapped,
     /// The calls of the path were answered by models of different names.
     ModelsDiffer,
     /// The server reported no token ids.
@@ -40,7 +42,7 @@ pub enum Reason {
 
 impl Reason {
     /// All of them, in the order of their words.
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 15] = [
         Self::AmbiguousParent,
         Self::CallWithoutTokenIds,
         Self::Capped,
@@ -49,6 +51,7 @@ impl Reason {
         Self::LogprobMissing,
         Self::LogprobsNotOfSamplingDistribution,
         Self::LostCall,
+        Self::Mapped,
         Self::ModelsDiffer,
         Self::NoTokenIds,
         Self::NothingSampled,
@@ -68,6 +71,7 @@ impl Reason {
             Self::LogprobMissing => "logprob_missing",
             Self::LogprobsNotOfSamplingDistribution => "logprobs_not_of_sampling_distribution",
             Self::LostCall => "lost_call",
+            Self::Mapped => "mapped",
             Self::ModelsDiffer => "models_differ",
             Self::NoTokenIds => "no_token_ids",
             Self::NothingSampled => "nothing_sampled",

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use episode::{CallId, Micros, Outcome, Reward, RewardScope, Trajectory};
+use episode::{CallId, Fidelity, Micros, Outcome, Reward, RewardScope, Trajectory};
 use serde::Serialize;
 use serde_json::json;
 use store::EpisodeRecord;
@@ -153,7 +153,7 @@ impl Shared {
             advantage: None,
             rewards: self.rewards.clone(),
             row_weight: if trained == 0 { 0.0 } else { trained as f64 / self.trained as f64 },
-            fidelity: leaf.has_ids.then_some("exact"),
+            fidelity: leaf.has_ids.then(|| fidelity(forest, path)),
             verdict: verdict(trained, &reasons),
             reasons,
             status: record.status.clone().unwrap_or_else(|| status(leaf).to_owned()),
@@ -292,6 +292,13 @@ fn model<'a>(node: &Node<'a>) -> &'a str {
     node.ended.model.as_deref().or(node.call.begun.model.as_deref()).unwrap_or_default()
 }
 
+/// How the ids of a path are known: as the least well known of them.
+fn fidelity(forest: &Forest<'_>, path: &Path) -> &'static str {
+    let choices = path.nodes.iter().filter_map(|n| forest.nodes[*n].choice);
+    let mapped = choices.into_iter().any(|choice| choice.fidelity == Fidelity::Mapped);
+    if mapped { Fidelity::Mapped.as_str() } else { Fidelity::Exact.as_str() }
+}
+
 fn logprob_kind(forest: &Forest<'_>, path: &Path) -> String {
     let kinds: BTreeSet<&str> = path
         .nodes
@@ -394,6 +401,18 @@ mod tests {
         assert_eq!(row.tokens.loss_mask, [0, 0, 1, 0]);
         assert_eq!(row.tokens.logprobs, [0.0, 0.0, -0.1, 0.0]);
         assert_eq!((row.verdict, reasons(&row)), ("usable", vec!["logprob_missing"]));
+    }
+
+    #[test]
+    fn ids_out_of_the_vocabulary_are_trained_and_said_to_be_mapped() {
+        let mut second = call(2, &[1, 2, 3], &[&[4]]);
+        reply(&mut second).choices[0].fidelity = Fidelity::Mapped;
+        let row = one(vec![call(1, &[1], &[&[2]]), second]);
+        assert_eq!((row.verdict, row.fidelity), ("usable", Some("mapped")));
+        assert_eq!(
+            (row.tokens.loss_mask.as_slice(), reasons(&row)),
+            (&[0, 1, 0, 1][..], vec!["mapped"])
+        );
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use episode::Outcome;
+use episode::{Fidelity, Outcome};
 use serde_json::Value;
 
 use crate::notes::Reason;
@@ -44,6 +44,9 @@ pub(crate) fn judge(node: &Node<'_>) -> Judged {
         reasons.insert(Reason::LogprobCountDiffers);
     } else if known < node.sampled.len() {
         reasons.insert(Reason::LogprobMissing);
+    }
+    if choice.fidelity == Fidelity::Mapped {
+        reasons.insert(Reason::Mapped);
     }
     if usage_differs(node) {
         reasons.insert(Reason::TokenCountDiffers);

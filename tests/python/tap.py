@@ -34,6 +34,10 @@ class _Line:
         self.sent, self.received = bytearray(), bytearray()
         for side in self.sides:
             side.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+    def copy(self):
+        """Begins to pass bytes on; whoever asks must know the line by then."""
+        agent, upstream = self.sides
         for copied in ((agent, upstream, self.sent), (upstream, agent, self.received)):
             threading.Thread(target=_copy, args=copied, daemon=True).start()
 
@@ -100,6 +104,7 @@ class Tap:
                 agent.close()
                 continue
             self._lines.append(_Line(agent, upstream))
+            self._lines[-1].copy()
 
     def exchanges(self):
         """Every exchange so far, connection by connection."""

@@ -5,9 +5,6 @@ use serde_json::Value;
 
 use crate::vocabulary::Vocabulary;
 
-/// Logprobs at or below this stand for "none": vLLM clamps to it, llama.cpp goes lower.
-const NO_LOGPROB: f64 = -9999.0;
-
 /// One entry of a list of logprobs.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct Token {
@@ -183,5 +180,5 @@ fn known_ids(
 
 /// Servers widen float32 to double, so narrowing again loses nothing.
 fn narrow(logprob: Option<f64>) -> f32 {
-    logprob.filter(|value| *value > NO_LOGPROB).map_or(f32::NAN, |value| value as f32)
+    logprob.map_or(f32::NAN, |value| value as f32)
 }
