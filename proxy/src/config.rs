@@ -92,6 +92,11 @@ impl Config {
         }
     }
 
+    /// What the logprobs of an upstream that speaks `dialect` are, as far as it is known.
+    pub fn logprob_kind_of(&self, dialect: Dialect) -> &str {
+        self.logprob_kind.as_deref().unwrap_or_else(|| dialect.logprob_kind())
+    }
+
     /// How much of a request is held, and how long it may be, in bytes.
     pub(crate) fn request_bytes(&self) -> (usize, u64) {
         (self.request_bytes_kept, self.request_bytes_max)

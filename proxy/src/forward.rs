@@ -5,6 +5,7 @@ use std::error::Error;
 use std::sync::Mutex;
 use std::time::Duration;
 
+use bytes::Bytes;
 use episode::Route;
 use http_body_util::{BodyExt, Limited};
 use hyper::body::Incoming;
@@ -102,18 +103,10 @@ impl Forward {
 
     /// The owner of the listed models tells the server.
     async fn probe(&self, agent: &HeaderMap) -> Result<Option<Dialect>, Fault> {
-        let mut request = self.request(Method::GET, "/v1/models", Outgoing::default())?;
-        let agents = agent.get(AUTHORIZATION).cloned();
-        let own = self.key.as_ref().and_then(|key| rewrite::bearer(key).ok());
-        if let Some(key) = own.or(agents) {
-            request.headers_mut().insert(AUTHORIZATION, key);
-        }
-        let reply = self.client.request(request).await.map_err(|e| self.unreachable(&e))?;
-        if !reply.status().is_success() {
+        let (status, models) = self.fetch("/v1/models", agent).await?;
+        if !status.is_success() {
             return Ok(None);
         }
-        let body = Limited::new(reply.into_body(), PROBE_BYTES_MAX).collect().await;
-        let models = body.map_err(|e| Fault::Broken(e.to_string()))?.to_bytes();
         let dialect = wire::dialect_of_models(&models);
         tracing::info!(upstream = %self.upstream, dialect = dialect.as_str(), "upstream found");
         Ok(Some(dialect))
@@ -194,6 +187,31 @@ impl Forward {
             cause = source;
         }
         Fault::Unreachable(self.upstream.to_string(), cause.to_string())
+    }
+
+    /// Fetches a document of at most a few MiB, with our own key.
+    pub(crate) async fn get(&self, path: &str) -> Result<(StatusCode, Bytes), Fault> {
+        self.fetch(path, &HeaderMap::new()).await
+    }
+
+    async fn fetch(&self, path: &str, agent: &HeaderMap) -> Result<(StatusCode, Bytes), Fault> {
+        let mut request = self.request(Method::GET, path, Outgoing::default())?;
+        let agents = agent.get(AUTHORIZATION).cloned();
+        let own = self.key.as_ref().and_then(|key| rewrite::bearer(key).ok());
+        if let Some(key) = own.or(agents) {
+            request.headers_mut().insert(AUTHORIZATION, key);
+        }
+        let reply = self.client.request(request).await.map_err(|e| self.unreachable(&e))?;
+        let status = reply.status();
+        let body = Limited::new(reply.into_body(), PROBE_BYTES_MAX).collect().await;
+        Ok((status, body.map_err(|e| Fault::Broken(e.to_string()))?.to_bytes()))
+    }
+
+    /// Forgets what the upstream would not be asked.
+    pub(crate) fn forget_unasked(&self) {
+        if let Ok(mut kinds) = self.unasked.lock() {
+            kinds.clear();
+        }
     }
 
     fn is_unasked(&self, kind: &Kind) -> bool {

@@ -6,7 +6,7 @@ use wire::{Event, Splitter};
 
 use crate::coding::Decoder;
 use crate::fault::Fault;
-use crate::open_call::OpenCall;
+use crate::record::Recording;
 use crate::rewrite::Manner;
 use crate::tee::BoxError;
 
@@ -58,8 +58,8 @@ impl Step {
         Self::End { now, held, outcome, tail: Tail::Nothing }
     }
 
-    fn broken(now: Bytes, why: String, call: &mut OpenCall) -> Self {
-        call.recording().failed(why.clone());
+    fn broken(now: Bytes, why: String, recording: &mut Recording) -> Self {
+        recording.failed(why.clone());
         let tail = Tail::Broken(Fault::Broken(why).into());
         Self::End { now, held: Bytes::new(), outcome: Outcome::UpstreamFailed, tail }
     }
@@ -67,10 +67,10 @@ impl Step {
 
 impl Lens {
     /// The next bytes of the upstream.
-    pub(crate) fn bytes(&mut self, bytes: Bytes, call: &mut OpenCall) -> Step {
+    pub(crate) fn bytes(&mut self, bytes: Bytes, recording: &mut Recording) -> Step {
         match self {
             Self::Plain { left } => {
-                call.recording().shown(&bytes);
+                recording.shown(&bytes);
                 *left = left.map(|left| left.saturating_sub(bytes.len() as u64));
                 match left {
                     Some(0) => Step::ended(Bytes::new(), bytes, Outcome::Complete),
@@ -80,9 +80,9 @@ impl Lens {
             Self::Events(events) => match events.decoder.push(bytes) {
                 Ok(plain) => {
                     events.splitter.push(&plain);
-                    events.take(call)
+                    events.take(recording)
                 }
-                Err(error) => Step::broken(Bytes::new(), error.to_string(), call),
+                Err(error) => Step::broken(Bytes::new(), error.to_string(), recording),
             },
         }
     }
@@ -96,27 +96,27 @@ impl Lens {
     }
 
     /// The upstream closed its side cleanly.
-    pub(crate) fn end(&mut self, call: &mut OpenCall) -> Step {
+    pub(crate) fn end(&mut self, recording: &mut Recording) -> Step {
         match self {
             Self::Plain { .. } => Step::ended(Bytes::new(), Bytes::new(), Outcome::Complete),
-            Self::Events(events) => events.end(call),
+            Self::Events(events) => events.end(recording),
         }
     }
 
     /// The connection broke. A half event stays behind: it could hold what must be hidden.
-    pub(crate) fn cut(&mut self, why: String, call: &mut OpenCall) -> Step {
-        Step::broken(Bytes::new(), why, call)
+    pub(crate) fn cut(&mut self, why: String, recording: &mut Recording) -> Step {
+        Step::broken(Bytes::new(), why, recording)
     }
 }
 
 impl Events {
     /// Takes every whole event. From the terminal event on everything is held.
-    fn take(&mut self, call: &mut OpenCall) -> Step {
+    fn take(&mut self, recording: &mut Recording) -> Step {
         let mut shown = BytesMut::new();
         loop {
             match self.splitter.next_event() {
                 Ok(Some(event)) if event.ends(self.upstream) => {
-                    let held = self.last(&event, call);
+                    let held = self.last(&event, recording);
                     let tail = match &self.manner {
                         Manner::Native(_) => Tail::More,
                         Manner::Translated(_) => Tail::Nothing,
@@ -124,21 +124,23 @@ impl Events {
                     let (now, outcome) = (shown.freeze(), Outcome::Complete);
                     return Step::End { now, held, outcome, tail };
                 }
-                Ok(Some(event)) => self.show(&event, call, &mut shown),
+                Ok(Some(event)) => self.show(&event, recording, &mut shown),
                 Ok(None) => return Step::Show(shown.freeze()),
-                Err(too_long) => return Step::broken(shown.freeze(), too_long.to_string(), call),
+                Err(too_long) => {
+                    return Step::broken(shown.freeze(), too_long.to_string(), recording);
+                }
             }
         }
     }
 
     /// What the agent is shown of the terminal event and whatever came with it.
-    fn last(&mut self, event: &Event, call: &mut OpenCall) -> Bytes {
+    fn last(&mut self, event: &Event, recording: &mut Recording) -> Bytes {
         let mut held = BytesMut::new();
         match &mut self.manner {
             Manner::Translated(back) => held.extend_from_slice(&back.end()),
             Manner::Native(hide) => {
                 if let Some(data) = event.data().filter(|data| data.trim_ascii() != b"[DONE]") {
-                    call.recording().said(&data);
+                    recording.said(&data);
                 }
                 held.extend_from_slice(&hide.event(event).unwrap_or_default());
                 if let Some(rest) = self.splitter.rest() {
@@ -146,40 +148,40 @@ impl Events {
                 }
             }
         }
-        call.recording().shown(&held);
+        recording.shown(&held);
         held.freeze()
     }
 
-    fn show(&mut self, event: &Event, call: &mut OpenCall, shown: &mut BytesMut) {
+    fn show(&mut self, event: &Event, recording: &mut Recording, shown: &mut BytesMut) {
         if let Some(data) = event.data() {
-            call.recording().said(&data);
+            recording.said(&data);
         }
         let bytes = match &mut self.manner {
             Manner::Native(hide) => hide.event(event),
             Manner::Translated(back) => Some(back.event(event)),
         };
         if let Some(bytes) = bytes {
-            call.recording().shown(&bytes);
+            recording.shown(&bytes);
             shown.extend_from_slice(&bytes);
         }
     }
 
-    fn end(&mut self, call: &mut OpenCall) -> Step {
+    fn end(&mut self, recording: &mut Recording) -> Step {
         let mut last = BytesMut::new();
         if let Some(event) = self.splitter.rest() {
-            self.show(&event, call, &mut last);
+            self.show(&event, recording, &mut last);
         }
         // Some servers end without the terminal event. If every choice said why it stopped,
         // nothing is missing.
-        let whole = call.recording().finished();
+        let whole = recording.finished();
         let why = "the stream ended without its terminal event";
         if let Manner::Translated(back) = &mut self.manner {
             let end = if whole { back.end() } else { back.error(why, 502) };
-            call.recording().shown(&end);
+            recording.shown(&end);
             last.extend_from_slice(&end);
         }
         if !whole {
-            call.recording().failed(why.to_owned());
+            recording.failed(why.to_owned());
         }
         let outcome = if whole { Outcome::Complete } else { Outcome::UpstreamFailed };
         Step::ended(Bytes::new(), last.freeze(), outcome)

@@ -15,11 +15,13 @@
 //! way, `key` makes and reads API keys that name an episode.
 //! `coding` undoes compression, `outgoing` is a request's body on its way, `connect` the pool of
 //! connections to the upstream, `upgrade` relays what becomes something else than HTTP.
+//! `client` takes the same walk for calls of rolltape's own, without a store.
 //! `control` is the other listener: rewards, closing, looking.
 #![forbid(unsafe_code)]
 
 mod accept;
 mod admitted;
+mod client;
 mod coding;
 mod config;
 mod connect;
@@ -40,6 +42,7 @@ mod tee;
 mod upgrade;
 
 pub use accept::serve_data;
+pub use client::{Client, NoReply, Question, Reply};
 pub use config::{BadUpstream, Beside, Config, Translate, Upstream};
 pub use connect::{BadSetting, server_tls};
 pub use control::serve_control;

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 
 use store::{Selection, SnapshotError, Store};
 use thiserror::Error;
-use wire::{BadForce, Dialect, Force};
+use wire::{BadForce, Force};
 
 use crate::admitted::{Admitted, Key};
 use crate::config::Config;
@@ -72,11 +72,6 @@ impl Proxy {
 
     pub(crate) fn store(&self) -> &Store {
         &self.store
-    }
-
-    /// What the logprobs of the upstream are, as far as it is known.
-    pub(crate) fn logprob_kind(&self, dialect: Dialect) -> &str {
-        self.config.logprob_kind.as_deref().unwrap_or_else(|| dialect.logprob_kind())
     }
 
     /// The sampling parameters that the calls of an attempt get.

@@ -33,6 +33,7 @@ pub(crate) struct Plan<'a> {
     force: &'a Force,
     route: Route,
     sent: Option<&'a Request>,
+    asks: bool,
 }
 
 /// What to send, and what the reply goes through.
@@ -78,7 +79,13 @@ impl<'a> Plan<'a> {
             Translate::Never => false,
             Translate::Always => matches!(route, Route::Messages | Route::Responses),
         };
-        Self { wants, translates, force, route, sent: sent.filter(|_| route.generates()) }
+        let sent = sent.filter(|_| route.generates());
+        Self { wants, translates, force, route, sent, asks: true }
+    }
+
+    /// The same, but for asking the upstream for anything.
+    pub(crate) fn unasking(self) -> Self {
+        Self { asks: false, ..self }
     }
 
     /// What reads the reply to what was sent.
@@ -98,6 +105,7 @@ impl<'a> Plan<'a> {
     /// What to send; with `asking`, the upstream is asked for tokens as far as that can be hidden.
     pub(crate) fn rewrite(&self, asking: bool, headers: &HeaderMap) -> Rewrite {
         let Some(sent) = self.sent else { return self.as_sent(None) };
+        let asking = asking && self.asks;
         if !self.translates {
             return self.native(asking, sent, headers);
         }

@@ -58,7 +58,7 @@ async fn call(proxy: &Proxy, request: Request<Incoming>) -> Result<Response<Repl
         Ok(dialect) => dialect,
         Err(fault) => return Err(open.fail(fault).await),
     };
-    open.recording().logprob_kind(proxy.logprob_kind(dialect));
+    open.recording().logprob_kind(proxy.config().logprob_kind_of(dialect));
 
     rewrite::request_headers(&mut head.headers, route);
     let plan = Plan::new(proxy.config(), dialect, &force, (route, sent.as_ref()));

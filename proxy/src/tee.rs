@@ -19,6 +19,7 @@ use crate::coding::{Coding, Decoder};
 use crate::fault::{Fault, whole};
 use crate::lens::{Events, Lens, Step, Tail};
 use crate::open_call::{Commit, OpenCall, now};
+use crate::record::Recording;
 use crate::rewrite::{Manner, Rewrite, end_to_end};
 
 /// Why a reply that was under way stopped.
@@ -56,11 +57,11 @@ pub(crate) async fn relay(
     Ok(Response::from_parts(head, body))
 }
 
-fn unreadable(head: &Parts) -> Fault {
+pub(crate) fn unreadable(head: &Parts) -> Fault {
     Fault::Broken(format!("its coding is not known: {:?}", head.headers.get(CONTENT_ENCODING)))
 }
 
-fn is_stream(head: &Parts) -> bool {
+pub(crate) fn is_stream(head: &Parts) -> bool {
     let kind = head.headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
     kind.is_some_and(|kind| kind.starts_with("text/event-stream"))
 }
@@ -88,17 +89,30 @@ async fn document(
     mut call: OpenCall,
     bytes_max: usize,
 ) -> Result<Response<ReplyBody>, Fault> {
-    call.recording().status(head.status.as_u16());
-    let read = match read(body, decoder, &mut call, bytes_max).await {
+    let recording = call.recording();
+    recording.status(head.status.as_u16());
+    let read = match read(body, decoder, recording, bytes_max).await {
         Ok(read) => read,
         Err((read, fault)) => {
             if let Manner::Native(hide) = &manner {
-                call.recording().shown(&hide.document(&read));
+                recording.shown(&hide.document(&read));
             }
             return Err(call.fail(fault).await);
         }
     };
-    call.recording().said(&read);
+    let shown = turned(&mut head, read, manner, recording);
+    committed(call.end(Outcome::Complete)).await?;
+    Ok(Response::from_parts(head, whole(shown)))
+}
+
+/// What the agent is shown of a whole reply.
+pub(crate) fn turned(
+    head: &mut Parts,
+    read: Bytes,
+    manner: Manner,
+    recording: &mut Recording,
+) -> Bytes {
+    recording.said(&read);
     let shown = match manner {
         Manner::Native(hide) => hide.document(&read),
         Manner::Translated(back) => {
@@ -106,26 +120,25 @@ async fn document(
             head.status = StatusCode::from_u16(document.status).unwrap_or(StatusCode::BAD_GATEWAY);
             let kind = HeaderValue::from_static(document.content_type);
             head.headers.insert(CONTENT_TYPE, kind);
-            call.recording().status(document.status);
+            recording.status(document.status);
             document.body
         }
     };
-    call.recording().shown(&shown);
-    committed(call.end(Outcome::Complete)).await?;
-    Ok(Response::from_parts(head, whole(shown)))
+    recording.shown(&shown);
+    shown
 }
 
 /// Reads a whole reply. With an error comes what was read before it.
-async fn read(
+pub(crate) async fn read(
     body: Incoming,
     mut decoder: Decoder,
-    call: &mut OpenCall,
+    recording: &mut Recording,
     bytes_max: usize,
 ) -> Result<Bytes, (Bytes, Fault)> {
     let mut body = pin!(body);
     let mut read = BytesMut::new();
     while let Some(frame) = body.frame().await {
-        call.recording().arrived(now());
+        recording.arrived(now());
         let data = frame.map(|frame| frame.into_data().unwrap_or_default());
         let plain = data.map_err(BoxError::from).and_then(|data| Ok(decoder.push(data)?));
         match plain {
@@ -183,14 +196,16 @@ impl Tee {
             return Poll::Ready(Step::Show(Bytes::new()));
         };
         let frame = match frame {
-            None => return Poll::Ready(self.lens.end(call)),
-            Some(Err(error)) => return Poll::Ready(self.lens.cut(error.to_string(), call)),
+            None => return Poll::Ready(self.lens.end(call.recording())),
+            Some(Err(error)) => {
+                return Poll::Ready(self.lens.cut(error.to_string(), call.recording()));
+            }
             Some(Ok(frame)) => frame,
         };
         Poll::Ready(match frame.into_data() {
             Ok(bytes) => {
                 call.recording().arrived(now());
-                self.lens.bytes(bytes, call)
+                self.lens.bytes(bytes, call.recording())
             }
             Err(frame) => {
                 self.trailers = frame.into_trailers().ok();
