@@ -1,4 +1,4 @@
-//! rolltape's own errors in the form that the agent's wire has for them.
+//! rolltape's own errors in the form that the agent's wire has for them, and the words of others'.
 
 use episode::Route;
 use serde_json::{Value, json};
@@ -6,6 +6,18 @@ use serde_json::{Value, json};
 /// The body of an error that rolltape itself answers with. `kind` is OpenAI's word for it.
 pub fn error_body(route: Route, status: u16, kind: &str, message: &str) -> String {
     error(route, status, kind, message).to_string()
+}
+
+/// The words of an upstream's error, given its body; empty when it has none.
+pub fn error_text(body: &[u8]) -> String {
+    let parsed: Value = serde_json::from_slice(body).unwrap_or(Value::Null);
+    let places = ["/error/message", "/error", "/message", "/detail"];
+    let said = places.iter().find_map(|place| parsed.pointer(place)?.as_str());
+    match (said, parsed.pointer("/error").or_else(|| parsed.pointer("/detail"))) {
+        (Some(said), _) => said.to_owned(),
+        (None, Some(details)) => details.to_string(),
+        (None, None) => String::from_utf8_lossy(body).trim().to_owned(),
+    }
 }
 
 /// The event that ends a stream which cannot end well.

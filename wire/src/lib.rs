@@ -9,6 +9,7 @@
 //! - [`Splitter`] and [`Event`]: server-sent events out of any chunking.
 //! - [`Collector`] and [`Facts`]: what the reply says about the tokens that were sampled.
 //! - [`conversation`] and [`answers`]: the messages of a recorded call, for the exporter.
+//! - [`Probe`], [`Server`] and [`likeness`]: what an upstream is and gives, for the doctor.
 #![forbid(unsafe_code)]
 
 mod ask;
@@ -19,11 +20,14 @@ mod fault;
 mod force;
 mod hide;
 mod json;
+mod likeness;
 mod lineage;
+mod probe;
 #[cfg(test)]
 mod properties;
 mod reply;
 mod request;
+mod server;
 mod sse;
 mod translate;
 mod vocabulary;
@@ -32,12 +36,15 @@ pub use ask::{Asked, Wants, ask};
 pub use canonical::{canonical, content_text, parsed_arguments};
 pub use conversation::{Answer, Conversation, answers, conversation};
 pub use dialect::{Dialect, dialect_of_models};
-pub use fault::{error_body, error_event};
+pub use fault::{error_body, error_event, error_text};
 pub use force::{BadForce, Force};
 pub use hide::Hide;
+pub use likeness::{Difference, Likeness, likeness};
 pub use lineage::lineage;
-pub use reply::{Collector, Facts};
+pub use probe::Probe;
+pub use reply::{Collector, Facts, counts};
 pub use request::{Request, route};
+pub use server::Server;
 pub use sse::{Event, EventTooLong, Splitter};
 pub use translate::{Back, Document, Untranslatable, leans_on_state, translate, translates};
 pub use vocabulary::{NoVocabulary, Vocabulary};

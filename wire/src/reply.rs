@@ -12,6 +12,7 @@ use episode::{Choice, Route, TokenCounts};
 use serde_json::Value;
 
 use crate::request::Request;
+use crate::sse::documents;
 use crate::vocabulary::Vocabulary;
 use draft::Draft;
 
@@ -49,6 +50,13 @@ pub struct Facts {
     pub error: Option<String>,
     /// Chunks that could not be read.
     pub unread: u32,
+}
+
+/// The counts that a reply tells, whether or not it tells ids.
+pub fn counts(route: Route, reply: &[u8]) -> TokenCounts {
+    let mut collector = Collector::new(route, None, None);
+    documents(reply).iter().for_each(|document| collector.take(document));
+    collector.usage
 }
 
 impl Collector {
@@ -208,6 +216,18 @@ mod tests {
         assert_eq!(of, [0, 0, 1, 1]);
         assert_eq!(facts.choices[0].logprobs, [-1.0]);
         assert_eq!(facts.usage.completion, Some(4));
+    }
+
+    #[test]
+    fn counts_are_read_from_replies_of_every_form() {
+        let told = |prompt, completion| TokenCounts { prompt, completion };
+        let whole = br#"{"choices":[],"usage":{"prompt_tokens":3,"completion_tokens":2}}"#;
+        assert_eq!(counts(Route::Chat, whole), told(Some(3), Some(2)));
+        let stream = [b"data: ".as_slice(), whole, b"\n\ndata: [DONE]\n\n"].concat();
+        assert_eq!(counts(Route::Chat, &stream), told(Some(3), Some(2)));
+        assert_eq!(counts(Route::Chat, br#"{"choices":[]}"#), told(None, None));
+        let messages = br#"{"type":"message","usage":{"input_tokens":3,"output_tokens":2}}"#;
+        assert_eq!(counts(Route::Messages, messages), told(Some(3), Some(2)));
     }
 
     #[test]

@@ -174,6 +174,15 @@ pub(crate) fn events(chunks: &[&[u8]]) -> Vec<Event> {
     found
 }
 
+/// The documents of a reply that is there as a whole: itself, or the data of its events.
+pub(crate) fn documents(reply: &[u8]) -> Vec<Vec<u8>> {
+    if reply.trim_ascii_start().first() == Some(&b'{') {
+        return vec![reply.to_vec()];
+    }
+    let found = events(&[reply]);
+    found.iter().filter_map(Event::data).map(Cow::into_owned).collect()
+}
+
 /// The string under `key` of the object `doc`.
 fn text_member(doc: &[u8], key: &str) -> Option<String> {
     let all = members(doc, &root(doc).ok()?).ok()?;

@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 
 use super::text;
+use crate::fault::error_text;
 
 /// Longer words of an upstream, such as a page of HTML, are cut: agents print them.
 const MESSAGE_CHARS_MAX: usize = 4000;
@@ -22,13 +23,7 @@ const TOO_LONG: &str = "prompt is too long";
 /// An upstream's refusal of a chat request, given its body, in Anthropic's form.
 pub(crate) fn error_document(status: u16, body: &[u8]) -> Value {
     let parsed: Value = serde_json::from_slice(body).unwrap_or(Value::Null);
-    let places = ["/error/message", "/error", "/message", "/detail"];
-    let said = places.iter().find_map(|place| parsed.pointer(place)?.as_str());
-    let message = match (said, parsed.pointer("/error").or_else(|| parsed.pointer("/detail"))) {
-        (Some(said), _) => said.to_owned(),
-        (None, Some(details)) => details.to_string(),
-        (None, None) => String::from_utf8_lossy(body).trim().to_owned(),
-    };
+    let message = error_text(body);
     let message = match message.is_empty() {
         true => format!("the upstream answered {status}"),
         false => message.chars().take(MESSAGE_CHARS_MAX).collect(),

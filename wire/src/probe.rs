@@ -1,0 +1,128 @@
+//! Small requests that show what an upstream reports: one for each wire, streamed or not, with
+//! tools or without.
+
+use bytes::Bytes;
+use episode::Route;
+use serde_json::{Value, json};
+
+/// Tokens that a plain probe may sample.
+const TOKENS: u32 = 16;
+/// Tokens that a probe with a tool may sample: a short call.
+const TOOL_TOKENS: u32 = 48;
+const QUESTION: &str = "What is the weather in Paris? Use the tool if there is one.";
+const TOOL: &str = "get_weather";
+const TOOL_USE: &str = "The weather of a city";
+
+/// One small request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Probe {
+    /// The wire.
+    pub route: Route,
+    /// Whether the reply is streamed.
+    pub streams: bool,
+    /// Whether a tool is offered.
+    pub tools: bool,
+}
+
+impl Probe {
+    /// Every probe, wire by wire; text completions have no tools.
+    pub fn all() -> Vec<Self> {
+        let routes = [Route::Chat, Route::Completions, Route::Responses, Route::Messages];
+        let modes = [(false, false), (true, false), (false, true), (true, true)];
+        let every = routes.into_iter().flat_map(|route| modes.map(|mode| (route, mode)));
+        every
+            .filter(|(route, (_, tools))| !tools || *route != Route::Completions)
+            .map(|(route, (streams, tools))| Self { route, streams, tools })
+            .collect()
+    }
+
+    /// Where it is sent.
+    pub fn path(self) -> &'static str {
+        match self.route {
+            Route::Completions => "/v1/completions",
+            Route::Responses => "/v1/responses",
+            Route::Messages => "/v1/messages",
+            _ => "/v1/chat/completions",
+        }
+    }
+
+    /// The body, with all that makes a reply repeatable on its wire.
+    pub fn body(self, model: &str) -> Bytes {
+        let tokens = if self.tools { TOOL_TOKENS } else { TOKENS };
+        let mut body = json!({ "model": model, "temperature": 0 });
+        let mut set = |key: &str, value: Value| {
+            body.as_object_mut().map(|fields| fields.insert(key.to_owned(), value));
+        };
+        match self.route {
+            Route::Completions => set("prompt", json!("Once upon a time")),
+            Route::Responses => set("input", json!(QUESTION)),
+            _ => set("messages", json!([{ "role": "user", "content": QUESTION }])),
+        }
+        let limit = if self.route == Route::Responses { "max_output_tokens" } else { "max_tokens" };
+        set(limit, json!(tokens));
+        if matches!(self.route, Route::Chat | Route::Completions) {
+            set("seed", json!(7));
+        }
+        if self.tools {
+            set("tools", json!([self.tool()]));
+        }
+        if self.streams {
+            set("stream", json!(true));
+            if matches!(self.route, Route::Chat | Route::Completions) {
+                set("stream_options", json!({ "include_usage": true }));
+            }
+        }
+        Bytes::from(body.to_string())
+    }
+
+    fn tool(self) -> Value {
+        let given = json!({
+            "type": "object",
+            "properties": { "city": { "type": "string" } },
+            "required": ["city"],
+        });
+        match self.route {
+            Route::Messages => {
+                json!({ "name": TOOL, "description": TOOL_USE, "input_schema": given })
+            }
+            Route::Responses => json!({
+                "type": "function", "name": TOOL, "description": TOOL_USE, "parameters": given,
+            }),
+            _ => json!({
+                "type": "function",
+                "function": { "name": TOOL, "description": TOOL_USE, "parameters": given },
+            }),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Dialect, Request, Wants, ask, route, translate, translates};
+
+    #[test]
+    fn every_probe_is_a_request_of_its_wire() {
+        let all = Probe::all();
+        assert_eq!(all.len(), 14);
+        for probe in all {
+            assert_eq!(route("POST", probe.path()), probe.route);
+            let request = Request::read(&probe.body("m")).unwrap();
+            assert_eq!(request.streams(), probe.streams, "{probe:?}");
+            assert_eq!(request.model().as_deref(), Some("m"));
+        }
+    }
+
+    #[test]
+    fn every_probe_can_be_asked_or_translated() {
+        for probe in Probe::all() {
+            let request = Request::read(&probe.body("m")).unwrap();
+            if translates(Dialect::Vllm, probe.route, probe.streams) {
+                assert!(translate(Dialect::Vllm, probe.route, &request).is_ok(), "{probe:?}");
+            } else {
+                let asked = ask(&Wants::of(Dialect::Vllm), probe.route, &request, |_| false);
+                assert_eq!(asked.unasked, None, "{probe:?}");
+            }
+        }
+    }
+}
