@@ -5,6 +5,7 @@
 
 mod close;
 mod demo;
+mod doctor;
 mod engine_command;
 mod episodes;
 mod exit;
@@ -45,6 +46,7 @@ enum Command {
     Show(show::Args),
     Reward(reward::Args),
     Close(close::Args),
+    Doctor(doctor::Args),
     Engine(engine_command::Args),
     Demo(demo::Args),
 }
@@ -83,6 +85,7 @@ fn main() -> ExitCode {
             Command::Show(args) => show::run(args).await,
             Command::Reward(args) => reward::run(args).await,
             Command::Close(args) => close::run(args).await,
+            Command::Doctor(args) => doctor::run(args).await,
             Command::Engine(args) => engine_command::run(args).await,
             Command::Demo(args) => demo::run(args).await,
         }

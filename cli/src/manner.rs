@@ -10,9 +10,26 @@ use wire::{Dialect, Force, Vocabulary};
 
 use crate::exit::Failure;
 
-/// How the upstream speaks and what its numbers are.
+/// How the upstream speaks, and the bounds and the door of a proxy before it.
 #[derive(Debug, Clone, Default, clap::Args)]
 pub(crate) struct Manner {
+    #[command(flatten)]
+    pub(crate) speech: Speech,
+    /// Longest request that is held and recorded whole, in MiB; longer ones are passed through,
+    /// up to 1 GiB [default: 64]
+    #[arg(long, value_name = "MIB", env = "ROLLTAPE_REQUEST_MIB")]
+    request_mib: Option<usize>,
+    /// The certificate with which --listen speaks TLS, in PEM
+    #[arg(long, value_name = "FILE", requires = "tls_key", env = "ROLLTAPE_TLS_CERT")]
+    tls_cert: Option<PathBuf>,
+    /// The key of --tls-cert, in PEM
+    #[arg(long, value_name = "FILE", requires = "tls_cert", env = "ROLLTAPE_TLS_KEY")]
+    tls_key: Option<PathBuf>,
+}
+
+/// How the upstream speaks and what its numbers are.
+#[derive(Debug, Clone, Default, clap::Args)]
+pub(crate) struct Speech {
     /// How the upstream speaks; it is asked when this is not given
     #[arg(long, value_enum, env = "ROLLTAPE_DIALECT")]
     pub(crate) dialect: Option<DialectName>,
@@ -48,20 +65,33 @@ pub(crate) struct Manner {
     /// Speak HTTP/2 to a plain http:// upstream; over https:// it is agreed on
     #[arg(long, env = "ROLLTAPE_UPSTREAM_HTTP2")]
     upstream_http2: bool,
-    /// Longest request that is held and recorded whole, in MiB; longer ones are passed through,
-    /// up to 1 GiB [default: 64]
-    #[arg(long, value_name = "MIB", env = "ROLLTAPE_REQUEST_MIB")]
-    request_mib: Option<usize>,
-    /// The certificate with which --listen speaks TLS, in PEM
-    #[arg(long, value_name = "FILE", requires = "tls_key", env = "ROLLTAPE_TLS_CERT")]
-    tls_cert: Option<PathBuf>,
-    /// The key of --tls-cert, in PEM
-    #[arg(long, value_name = "FILE", requires = "tls_cert", env = "ROLLTAPE_TLS_KEY")]
-    tls_key: Option<PathBuf>,
 }
 
 impl Manner {
     /// The settings of a proxy in front of `upstream`.
+    ///
+    /// # Errors
+    /// [`Failure`] when a file cannot be used or a variable is not set.
+    pub(crate) fn config(&self, upstream: Upstream, own_engine: bool) -> Result<Config, Failure> {
+        let mut config = self.speech.config(upstream, own_engine)?;
+        if let Some(mib) = self.request_mib {
+            config.request_bytes_kept = mib.saturating_mul(1 << 20);
+        }
+        if let (Some(certificate), Some(key)) = (&self.tls_cert, &self.tls_key) {
+            let tls = proxy::server_tls(&read(certificate)?, &read(key)?);
+            config.tls = Some(tls.map_err(|e| Failure::of(&e))?);
+        }
+        Ok(config)
+    }
+}
+
+impl Speech {
+    /// Whether tokens can be looked up by their bytes.
+    pub(crate) fn has_tokenizer(&self) -> bool {
+        self.tokenizer.is_some()
+    }
+
+    /// The settings of what speaks to `upstream`.
     ///
     /// # Errors
     /// [`Failure`] when a file cannot be used or a variable is not set.
@@ -86,13 +116,6 @@ impl Manner {
         config.upstream_key = self.upstream_key_env.as_deref().map(key).transpose()?;
         config.upstream_ca = self.upstream_ca.as_deref().map(read).transpose()?.unwrap_or_default();
         config.upstream_http2 = self.upstream_http2;
-        if let Some(mib) = self.request_mib {
-            config.request_bytes_kept = mib.saturating_mul(1 << 20);
-        }
-        if let (Some(certificate), Some(key)) = (&self.tls_cert, &self.tls_key) {
-            let tls = proxy::server_tls(&read(certificate)?, &read(key)?);
-            config.tls = Some(tls.map_err(|e| Failure::of(&e))?);
-        }
         Ok(config)
     }
 }

@@ -129,7 +129,7 @@ async fn start_engine(
     stopped: watch::Receiver<bool>,
     engine: &mut JoinSet<std::io::Result<()>>,
 ) -> Result<(Upstream, String), Failure> {
-    let logprobs_mode = plan.manner.logprobs_mode.map_or_else(Default::default, Into::into);
+    let logprobs_mode = plan.manner.speech.logprobs_mode.map_or_else(Default::default, Into::into);
     let loaded = load(model, EngineOptions { logprobs_mode, ..EngineOptions::default() }).await?;
     let name = loaded.model_name().to_owned();
     let listener = TcpListener::bind("127.0.0.1:0").await?;

@@ -1,0 +1,232 @@
+//! `rolltape doctor`: what an upstream gives, and what it would take to have it give more.
+//!
+//! The walk: `run` finds out who the upstream is, `examine` sends every probe and makes a [`Row`]
+//! of it, `advice` says what is missing, `notes` what else to know, and `report`
+//! prints it.
+
+mod advice;
+mod notes;
+mod report;
+mod row;
+
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use episode::{Outcome, Route};
+use proxy::{Client, NoReply, Question, Reply, Upstream};
+use tokio::time::timeout;
+use wire::{Dialect, Likeness, Probe, Server, likeness};
+
+use crate::exit::{Done, Failure};
+use crate::manner::{LogprobsName, Speech};
+use advice::Advice;
+use report::Report;
+use row::{Hidden, Row};
+
+/// How long one probe may take, all its calls together.
+const PROBE_WAIT: Duration = Duration::from_secs(60);
+/// Work that is done sooner is not told of.
+const QUIET_WAIT: Duration = Duration::from_secs(2);
+/// How long the upstream may take to say who it is.
+const WHO_WAIT: Duration = Duration::from_secs(10);
+
+/// Find out what an upstream reports, and what is missing
+///
+/// Sends a few small requests on each wire, as the proxy would, and prints what came back. Nothing
+/// is recorded. Ends with 0 when every route that samples tells its tokens exactly, with 1 when
+/// something is missing or the upstream cannot be asked, with 2 on wrong usage.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// An OpenAI-compatible server, such as http://127.0.0.1:8000
+    #[arg(long, value_name = "URL", env = "ROLLTAPE_UPSTREAM")]
+    upstream: Upstream,
+    /// The model to ask; the first that the upstream lists if absent
+    #[arg(long, value_name = "NAME")]
+    model: Option<String>,
+    #[command(flatten)]
+    speech: Speech,
+    /// One JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+/// What is asked, and of whom.
+struct Patient {
+    client: Client,
+    dialect: Dialect,
+    server: Server,
+    model: String,
+    logprob_kind: String,
+}
+
+/// Asks and tells.
+pub(crate) async fn run(args: Args) -> Done {
+    let mut patient = Patient::meet(&args).await?;
+    let probes = Probe::all();
+    let mut rows = Vec::with_capacity(probes.len());
+    let begun = Instant::now();
+    for (number, probe) in probes.iter().enumerate() {
+        if begun.elapsed() > QUIET_WAIT {
+            eprintln!("probe {} of {}: {}", number + 1, probes.len(), row::name(*probe));
+        }
+        rows.push(patient.examine(*probe).await);
+    }
+    let advice = Advice::new(&advice::Case {
+        dialect: patient.dialect,
+        server: &patient.server,
+        rows: &rows,
+        mode_named: args.speech.logprobs_mode.is_some(),
+        vocabulary: args.speech.has_tokenizer(),
+        processed: matches!(args.speech.logprobs_mode, Some(LogprobsName::Processed)),
+    });
+    let report = Report {
+        upstream: args.upstream.to_string(),
+        dialect: patient.dialect,
+        server: &patient.server,
+        model: &patient.model,
+        logprob_kind: &patient.logprob_kind,
+        rows: &rows,
+        advice: &advice,
+    };
+    if args.json {
+        report.as_json()?
+    } else {
+        report.draw()?
+    }
+    Ok(if advice.missing.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+impl Patient {
+    /// Finds out who the upstream is.
+    async fn meet(args: &Args) -> Result<Self, Failure> {
+        let config = args.speech.config(args.upstream.clone(), false)?;
+        let client = Client::new(config.clone()).map_err(|e| Failure::of(&e))?;
+        let unreached = |told: String| {
+            Failure::new(told).hint("start the server, or give its address with --upstream")
+        };
+        let (status, models) = match timeout(WHO_WAIT, client.get("/v1/models")).await {
+            Ok(Ok(answer)) => answer,
+            Ok(Err(error)) => return Err(unreached(error.to_string())),
+            Err(_) => return Err(unreached(format!("{} does not answer", args.upstream))),
+        };
+        let mut server = Server::default();
+        server.take_models(&models);
+        let Some(model) = args.model.clone().or_else(|| server.models.first().cloned()) else {
+            let told = format!("{} lists no model (status {status})", args.upstream);
+            return Err(Failure::new(told).hint(match status {
+                401 | 403 => "give its key with --upstream-key-env NAME",
+                _ => "name one with --model, and the server with --dialect",
+            }));
+        };
+        let dialect = client.dialect().await.map_err(|e| Failure::of(&e))?;
+        for path in Server::paths(dialect) {
+            if let Ok(Ok((200, document))) = timeout(WHO_WAIT, client.get(path)).await {
+                server.take(&document);
+            }
+        }
+        let logprob_kind = config.logprob_kind_of(dialect).to_owned();
+        Ok(Self { client, dialect, server, model, logprob_kind })
+    }
+
+    /// Sends one probe, as often as it takes.
+    async fn examine(&mut self, probe: Probe) -> Row {
+        let mut row = Row::new(probe);
+        if timeout(PROBE_WAIT, self.calls(probe, &mut row)).await.is_err() {
+            row.failed(format!("no answer in {} s", PROBE_WAIT.as_secs()));
+        }
+        row
+    }
+
+    /// A server that seldom answers as before must not be laid at the door of hiding: a difference
+    /// is one when it comes back.
+    async fn calls(&mut self, probe: Probe, row: &mut Row) {
+        row.hidden = self.round(probe, row).await;
+        if matches!(row.hidden, Hidden::Differs(_)) && !self.round(probe, row).await.differs() {
+            row.hidden = Hidden::NotRepeatable;
+        }
+    }
+
+    /// Calls as an agent is served, between two calls that ask for nothing: what only a first call
+    /// meets, such as an empty cache, is then no difference between asking and not.
+    async fn round(&mut self, probe: Probe, row: &mut Row) -> Hidden {
+        let first = self.call(probe, false).await;
+        let asked = match self.call(probe, true).await {
+            Ok(asked) => asked,
+            Err(error) => {
+                row.failed(error.to_string());
+                return Hidden::Unknown;
+            }
+        };
+        row.saw(&asked, &self.model);
+        let plain = first.as_ref().is_ok_and(|reply| reply.ended.outcome == Outcome::Complete);
+        row.refused_asked = !row.answered() && plain;
+        if !row.answered() {
+            return Hidden::Unknown;
+        }
+        self.server.heard(&asked.ended.reply);
+        if !asked.asked {
+            return Hidden::NothingAsked;
+        }
+        match (first, self.call(probe, false).await) {
+            (Ok(first), Ok(second)) => hidden(probe.route, [&asked, &first, &second]),
+            _ => Hidden::Unknown,
+        }
+    }
+
+    async fn call(&self, probe: Probe, asks: bool) -> Result<Reply, NoReply> {
+        let body = probe.body(&self.model);
+        let question = Question { route: probe.route, path: probe.path(), body: &body, asks };
+        self.client.call(question).await
+    }
+}
+
+/// Whether a reply with what was asked for taken out is the agent's own.
+fn hidden(route: Route, replies: [&Reply; 3]) -> Hidden {
+    let [asked, first, second] = replies.map(|reply| &reply.ended.reply);
+    let unasked = likeness(route, first, second);
+    match (unasked, likeness(route, first, asked)) {
+        (Likeness::Differs(_), _) => Hidden::NotRepeatable,
+        (_, Likeness::Differs(difference)) => Hidden::Differs(difference),
+        (_, Likeness::Equal) => Hidden::Equal,
+        (_, Likeness::Chunked) => Hidden::Chunked,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+    use episode::{CallId, Ended, TokenCounts};
+
+    use super::*;
+
+    pub(super) fn reply(text: &str) -> Reply {
+        let ended = Ended {
+            call_id: CallId(uuid::Uuid::nil()),
+            ended_at: 0,
+            first_byte_at: None,
+            status: Some(200),
+            outcome: Outcome::Complete,
+            error: None,
+            reply: Bytes::from(text.to_owned()),
+            model: None,
+            prompts: Vec::new(),
+            choices: Vec::new(),
+            usage: TokenCounts::default(),
+            logprob_kind: "unknown".to_owned(),
+            translated: None,
+            unasked: None,
+        };
+        Reply { ended, asked: true, declined: false }
+    }
+
+    #[test]
+    fn hiding_is_judged_only_where_replies_repeat() {
+        let of = |texts: [&str; 3]| {
+            let replies = texts.map(reply);
+            hidden(Route::Chat, [&replies[0], &replies[1], &replies[2]])
+        };
+        assert_eq!(of([r#"{"a":1}"#, r#"{"a":1}"#, r#"{"a":1}"#]), Hidden::Equal);
+        assert_eq!(of([r#"{"a":1}"#, r#"{"a":1}"#, r#"{"a":2}"#]), Hidden::NotRepeatable);
+        assert!(matches!(of([r#"{"a":2}"#, r#"{"a":1}"#, r#"{"a":1}"#]), Hidden::Differs(_)));
+    }
+}
