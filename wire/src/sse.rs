@@ -123,6 +123,12 @@ impl Event {
         (!places.is_empty()).then(|| self.joined(&places))
     }
 
+    /// Whether the blank line that ends an event is there.
+    pub(crate) fn is_whole(&self) -> bool {
+        let last = self.0.split_inclusive(|b| *b == b'\n').next_back();
+        matches!(last, Some(b"\n" | b"\r\n"))
+    }
+
     /// Whether this event ends the stream of a reply to `route`.
     pub fn ends(&self, route: Route) -> bool {
         match route {

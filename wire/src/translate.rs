@@ -105,9 +105,11 @@ fn rename_reasoning(chat: &mut Value) {
 
 impl Back {
     /// What the agent is shown for one event of the chat stream: comments as they are, chunks as
-    /// the events of its own wire.
+    /// the events of its own wire. Half a comment is not shown: it would run into what follows.
     pub fn event(&mut self, event: &Event) -> Bytes {
-        let Some(data) = event.data() else { return event.0.clone() };
+        let Some(data) = event.data() else {
+            return if event.is_whole() { event.0.clone() } else { Bytes::new() };
+        };
         match (serde_json::from_slice(&data), &mut self.wire) {
             (Err(_), _) => Bytes::new(),
             (Ok(chunk), Wire::Messages(reply)) => Bytes::from(reply.chunk(&chunk)),
@@ -226,6 +228,20 @@ mod tests {
         let body = r#"{"model":"m","input":"a"}"#;
         let told = translated(Dialect::Rolltape, Route::Responses, body).1.document(400, error);
         assert_eq!((told.status, told.content_type), (400, "application/json"));
+    }
+
+    #[test]
+    fn half_an_event_does_not_run_into_the_end() {
+        for rest in ["dat", ": pin", "event: x", ": ping\n"] {
+            let mut back = translated(Dialect::Vllm, Route::Messages, THOUGHT).1;
+            let mut told = back.event(&Event(Bytes::from_static(rest.as_bytes()))).to_vec();
+            told.extend_from_slice(&back.error("cut", 502));
+            assert!(told.starts_with(b"event: error\n"), "{rest}");
+        }
+        let mut back = translated(Dialect::Vllm, Route::Messages, THOUGHT).1;
+        for whole in [": ping\n\n", ": ping\r\n\r\n", "\n"] {
+            assert_eq!(back.event(&Event(Bytes::from_static(whole.as_bytes()))), whole);
+        }
     }
 
     #[test]
