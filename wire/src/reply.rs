@@ -236,4 +236,37 @@ mod tests {
         assert_eq!(facts.error.as_deref(), Some("out of memory"));
         assert_eq!(facts.unread, 1);
     }
+
+    #[test]
+    fn counts_without_measure_stay_at_the_largest() {
+        let most = u64::MAX;
+        let timings = format!(r#"{{"timings":{{"prompt_n":{most},"cache_n":{most}}}}}"#);
+        let usage =
+            format!(r#"{{"usage":{{"input_tokens":{most},"cache_read_input_tokens":{most}}}}}"#);
+        for (route, reply) in [(Route::Chat, timings), (Route::Messages, usage)] {
+            assert_eq!(collect(route, 1, &[&reply]).usage.prompt, Some(most), "{reply}");
+        }
+    }
+
+    #[test]
+    fn a_reply_is_not_multiplied_by_its_choices() {
+        let choices: Vec<String> = (0..1000).map(|n| format!(r#"{{"index":{n}}}"#)).collect();
+        let reply = |metadata: String| {
+            format!(r#"{{"choices":[{}],"metadata":{{{metadata}}}}}"#, choices.join(","))
+        };
+        let span = r#"{"version":"1","start":0,"end":1}"#;
+        let shared = |spans: usize| {
+            let spans = vec![span; spans].join(",");
+            collect(Route::Chat, 1, &[&reply(format!(r#""weight_versions":[{spans}]"#))])
+        };
+        let spans = |facts: &Facts| facts.choices.iter().map(|c| c.versions.len()).sum::<usize>();
+        assert_eq!((spans(&shared(4)), shared(4).unread), (4000, 0));
+        assert_eq!((spans(&shared(5)), shared(5).unread), (0, 1));
+        let long = "\u{e9}".repeat(200);
+        let one = format!(
+            r#"{{"choices":[{{"token_ids":[1]}}],"metadata":{{"weight_version":"{long}"}}}}"#
+        );
+        let facts = collect(Route::Chat, 1, &[&one]);
+        assert_eq!(facts.choices[0].versions[0].version.len(), 256);
+    }
 }

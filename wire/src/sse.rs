@@ -234,6 +234,17 @@ mod tests {
     }
 
     #[test]
+    fn an_event_without_an_end_is_not_held_for_ever() {
+        let mut splitter = Splitter::default();
+        let piece = b"data: x\n".repeat(1 << 17);
+        let pushes = (0..=EVENT_BYTES_MAX / piece.len()).take_while(|_| {
+            splitter.push(&piece);
+            splitter.next_event() == Ok(None)
+        });
+        assert_eq!(pushes.count(), EVENT_BYTES_MAX / piece.len());
+    }
+
+    #[test]
     fn each_route_has_its_own_end() {
         let event = |text: &'static str| Event(Bytes::from_static(text.as_bytes()));
         let stop = event("event: message_stop\ndata: {\"type\":\"message_stop\"}\n\n");

@@ -12,6 +12,9 @@ use crate::dialect::Dialect;
 use crate::request::Request;
 use crate::sse::Event;
 
+/// A longer id is cut: every event of a translated stream repeats it.
+const ID_BYTES_MAX: usize = 256;
+
 /// A request that chat cannot express; the reason in words.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
@@ -101,6 +104,14 @@ fn rename_reasoning(chat: &mut Value) {
             message.insert("reasoning_content".to_owned(), reasoning);
         }
     }
+}
+
+/// What is left of the id of a chat reply without its prefix; all ids of its translation are
+/// made of it.
+fn id_core(chat: &Value) -> &str {
+    let id = chat.get("id").and_then(Value::as_str).unwrap_or_default();
+    let core = id.strip_prefix("chatcmpl-").unwrap_or(id);
+    &core[..core.floor_char_boundary(ID_BYTES_MAX)]
 }
 
 impl Back {
@@ -241,6 +252,24 @@ mod tests {
         let mut back = translated(Dialect::Vllm, Route::Messages, THOUGHT).1;
         for whole in [": ping\n\n", ": ping\r\n\r\n", "\n"] {
             assert_eq!(back.event(&Event(Bytes::from_static(whole.as_bytes()))), whole);
+        }
+    }
+
+    #[test]
+    fn a_long_id_is_not_repeated_by_every_event() {
+        let delta = r#"{"choices":[{"delta":{"reasoning":"a"}},{"delta":{"content":"b"}}]}"#;
+        for body in [THOUGHT, r#"{"model":"m","input":"a"}"#] {
+            let route = if body == THOUGHT { Route::Messages } else { Route::Responses };
+            let mut back = translated(Dialect::Vllm, route, body).1;
+            let first = format!("data: {{\"id\":\"{}\",\"choices\":[]}}\n\n", "\u{e9}".repeat(500));
+            let more = format!("data: {delta}\n\n").repeat(100);
+            let mut told = back.event(&Event(Bytes::from(first))).to_vec();
+            for event in crate::sse::events(&[more.as_bytes()]) {
+                told.extend_from_slice(&back.event(&event));
+            }
+            told.extend_from_slice(&back.end());
+            let told = String::from_utf8(told).unwrap();
+            assert!(told.contains(&"\u{e9}".repeat(128)) && !told.contains(&"\u{e9}".repeat(129)));
         }
     }
 

@@ -10,6 +10,11 @@ use serde_json::value::RawValue;
 use super::Collector;
 use super::draft::{Draft, Token};
 
+/// A longer name of a version is cut: every choice gets a copy.
+const VERSION_BYTES_MAX: usize = 256;
+/// Spans that all choices share are copied to each. More than this, in all, are not read.
+const SHARED_SPANS_MAX: usize = 4096;
+
 /// A reply or a chunk of one; what we do not read is not named.
 #[derive(Deserialize)]
 struct Reply<'a> {
@@ -158,7 +163,7 @@ impl Collector {
             self.draft(0, 0).add_ids(ids);
         }
         if let Some(timings) = reply.timings {
-            let prompt = timings.prompt_n.map(|n| n + timings.cache_n.unwrap_or(0));
+            let prompt = timings.prompt_n.map(|n| n.saturating_add(timings.cache_n.unwrap_or(0)));
             let said = self.usage;
             self.counts(said.prompt.or(prompt), said.completion.or(timings.predicted_n));
             self.draft(0, 0).set_count(timings.predicted_n);
@@ -201,8 +206,7 @@ impl Collector {
             let version = metadata.weight_version.filter(|version| !version.is_null());
             self.version = version.map(label).or(self.version.take());
             if let Some(spans) = metadata.weight_versions {
-                let spans: Vec<_> = spans.into_iter().map(VersionSpan::from).collect();
-                self.choices.values_mut().for_each(|draft| draft.set_versions(spans.clone()));
+                self.share(spans.into_iter().map(VersionSpan::from).collect());
             }
         }
         let Some(sglext) = sglext else { return };
@@ -215,6 +219,18 @@ impl Collector {
         if let Some(raw) = sglext.routed_experts {
             side(self.draft(0, 0), "routed_experts", Some(raw));
         }
+    }
+}
+
+impl Collector {
+    /// Gives every choice the same versions.
+    fn share(&mut self, spans: Vec<VersionSpan>) {
+        if spans.len().saturating_mul(self.choices.len()) > SHARED_SPANS_MAX {
+            self.version = None;
+            self.unread += 1;
+            return;
+        }
+        self.choices.values_mut().for_each(|draft| draft.set_versions(spans.clone()));
     }
 }
 
@@ -285,10 +301,12 @@ fn id_in(name: &str) -> Option<u32> {
 }
 
 fn label(version: Value) -> String {
-    match version {
+    let mut label = match version {
         Value::String(label) => label,
         other => other.to_string(),
-    }
+    };
+    label.truncate(label.floor_char_boundary(VERSION_BYTES_MAX));
+    label
 }
 
 impl From<Span> for VersionSpan {

@@ -53,7 +53,9 @@ impl Collector {
                 usage.cache_read_input_tokens,
             ];
             // What came out of a cache is counted apart.
-            let prompt = usage.input_tokens.map(|_| parts.iter().flatten().sum());
+            let prompt = usage
+                .input_tokens
+                .map(|_| parts.iter().flatten().fold(0, |sum: u64, n| sum.saturating_add(*n)));
             self.counts(prompt, usage.output_tokens);
         }
         if let Some(error) = reply.error.filter(|e| !e.is_null()) {

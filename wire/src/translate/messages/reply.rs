@@ -7,6 +7,7 @@ use super::blocks::{Blocks, Kind, arguments, call_id, event, signature};
 use super::error::error_value;
 use super::usage::Usage;
 use super::{list, text};
+use crate::translate::id_core;
 
 /// The fields that hold reasoning: vLLM's name, then everyone else's.
 const REASONING: [&str; 2] = ["reasoning", "reasoning_content"];
@@ -119,9 +120,8 @@ impl Reply {
 
     /// Takes what a chat document or chunk says about the reply as a whole.
     fn note(&mut self, chat: &Value) {
-        let id = text(chat, "id");
         if self.stem.is_empty() {
-            id.strip_prefix("chatcmpl-").unwrap_or(id).clone_into(&mut self.stem);
+            id_core(chat).clone_into(&mut self.stem);
         }
         // Once the message has begun, its model has been told.
         if !self.started && !text(chat, "model").is_empty() {

@@ -9,6 +9,7 @@ use super::error::failure;
 use super::object;
 use super::output::{Events, Item, Kind, Piece};
 use super::tools::Tools;
+use crate::translate::id_core;
 
 /// Builds the Responses reply out of a chat reply.
 #[derive(Debug)]
@@ -124,8 +125,7 @@ impl Reply {
             return;
         }
         self.stage = Stage::Begun;
-        let id = chat.get("id").and_then(Value::as_str).unwrap_or_default();
-        let core = id.strip_prefix("chatcmpl-").unwrap_or(id);
+        let core = id_core(chat);
         self.core = if core.is_empty() { "0" } else { core }.to_owned();
         self.set("id", json!(format!("resp_{}", self.core)));
         let text = |value: &&Value| value.as_str().is_some_and(|text| !text.is_empty());
