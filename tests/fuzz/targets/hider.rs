@@ -1,0 +1,117 @@
+//! What is hidden of a reply is what was asked for, and no other byte.
+#![no_main]
+
+use std::sync::LazyLock;
+
+use bytes::Bytes;
+use fuzz::{DIALECTS, ROUTES, Spelled, events, events_of, is_whole, parts, request, text_or_grown};
+use libfuzzer_sys::fuzz_target;
+use wire::{Event, Hide, Wants, ask};
+
+/// The keys of all that is ever hidden.
+const HIDDEN: [&str; 10] = [
+    "logprobs",
+    "top_logprobs",
+    "token_ids",
+    "prompt_token_ids",
+    "response_token_ids",
+    "meta_info",
+    "weight_versions",
+    "input_messages",
+    "output_messages",
+    "__verbose",
+];
+
+const REQUESTS: [&str; 5] = [
+    "{}",
+    r#"{"stream":true}"#,
+    r#"{"stream":true,"logprobs":true}"#,
+    r#"{"return_token_ids":true,"include":["x"]}"#,
+    r#"{"return_prompt_token_ids":true,"n_probs":1,"stream":false}"#,
+];
+
+/// What is hidden for each of the requests in each dialect and on each route.
+static HIDES: LazyLock<Vec<Hide>> = LazyLock::new(|| {
+    let mut hides = Vec::new();
+    for dialect in DIALECTS {
+        for route in ROUTES {
+            for body in REQUESTS {
+                let wants = Wants {
+                    hosted_logprobs: true,
+                    top_logprobs: 3,
+                    routed_experts: true,
+                    sampling_mask: true,
+                    ..Wants::of(dialect)
+                };
+                let hide = ask(&wants, route, &request(body), |_| false).hide;
+                if !hide.nothing() && !hides.contains(&hide) {
+                    hides.push(hide);
+                }
+            }
+        }
+    }
+    hides
+});
+
+fuzz_target!(|input: &[u8]| {
+    let Some((text, knobs)) = parts(input) else { return };
+    let hides: Vec<&Hide> = HIDES.iter().collect();
+    let body = text_or_grown(text, knobs.flag(1, 0));
+    let stream = match knobs.flag(1, 0) {
+        true => Bytes::from([b"data: ", &body[..], b"\n\n"].concat()),
+        false => body.clone(),
+    };
+    let hide = knobs.pick(0, &hides);
+    document(hide, &body);
+    let whole = events(&stream);
+    whole.iter().for_each(|shown| event(hide, shown));
+    assert_eq!(shown(hide, &whole), shown(hide, &events_of(knobs.pieces(&stream))));
+});
+
+/// What the agent gets of these events.
+fn shown(hide: &Hide, events: &[Event]) -> Bytes {
+    events.iter().filter_map(|event| hide.event(event)).flatten().collect()
+}
+
+fn document(hide: &Hide, body: &Bytes) {
+    let shown = hide.document(body);
+    assert_eq!(hide.document(&shown), shown, "hidden twice");
+    same_but_hidden(body, &shown);
+}
+
+fn event(hide: &Hide, event: &Event) {
+    let Some(shown) = hide.event(event) else { return };
+    let shown = Event(shown);
+    assert_eq!(hide.event(&shown).as_ref(), Some(&shown.0), "hidden twice");
+    assert_eq!(is_whole(&event.0), is_whole(&shown.0));
+    assert_eq!(beside_data(event), beside_data(&shown), "{event:?}");
+    let (before, after) = (event.data(), shown.data());
+    assert_eq!(before.is_some(), after.is_some());
+    same_but_hidden(&before.unwrap_or_default(), &after.unwrap_or_default());
+}
+
+/// The lines of an event that are not data.
+fn beside_data(event: &Event) -> Vec<Vec<u8>> {
+    let lines = event.0.split(|byte| *byte == b'\n');
+    let beside = lines.filter(|line| {
+        let line = line.strip_prefix(b"\xef\xbb\xbf").unwrap_or(line);
+        !line.starts_with(b"data:")
+    });
+    beside.map(<[u8]>::to_vec).collect()
+}
+
+fn same_but_hidden(before: &[u8], after: &[u8]) {
+    if before == after {
+        return;
+    }
+    let Some(spelled) = Spelled::read(before) else {
+        // What is torn may still be hidden in, but not where no key is.
+        let text = String::from_utf8_lossy(before);
+        let hidden = text.contains('\\') || HIDDEN.iter().any(|key| text.contains(key));
+        assert!(hidden, "nothing was to hide");
+        return;
+    };
+    assert!(spelled.has(&HIDDEN), "nothing was to hide");
+    let shown = Spelled::read(after).expect("JSON stays JSON");
+    assert_eq!(spelled.without(&HIDDEN), shown.without(&HIDDEN));
+}

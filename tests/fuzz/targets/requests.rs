@@ -1,0 +1,45 @@
+//! Any request is translated to a chat request or refused, and read as a conversation alike.
+#![no_main]
+
+use episode::Route;
+use fuzz::{DIALECTS, ROUTES, TRANSLATED, parts, text_or_grown};
+use libfuzzer_sys::fuzz_target;
+use serde_json::Value;
+use wire::{Dialect, Request, canonical, content_text, conversation, translate};
+
+fuzz_target!(|input: &[u8]| {
+    let Some((text, knobs)) = parts(input) else { return };
+    let body = text_or_grown(text, knobs.flag(0, 0));
+    for route in ROUTES {
+        if let Some(said) = conversation(route, &body) {
+            said.messages.iter().for_each(|message| {
+                let _ = (canonical(message), content_text(message.get("content")));
+            });
+        }
+    }
+    let Some(request) = Request::read(&body) else { return };
+    for route in TRANSLATED {
+        for dialect in [Dialect::Vllm, knobs.pick(1, &DIALECTS)] {
+            translated(dialect, route, &request);
+        }
+    }
+    assert!(translate(Dialect::Vllm, Route::Chat, &request).is_err());
+});
+
+fn translated(dialect: Dialect, route: Route, request: &Request) {
+    let said = conversation(route, request.body());
+    let Ok((chat, _)) = translate(dialect, route, request) else {
+        assert_eq!(said, None, "what is not translated is not read");
+        return;
+    };
+    let said = said.expect("what is translated is read");
+    let chat: Value = serde_json::from_slice(&chat).expect("a request is JSON");
+    let list = |key: &str| chat.get(key).and_then(Value::as_array).cloned().unwrap_or_default();
+    assert!(chat["messages"].is_array());
+    assert_eq!(list("tools"), said.tools);
+    if dialect == Dialect::Vllm {
+        assert_eq!(list("messages"), said.messages);
+    }
+    let streams = request.streams();
+    assert_eq!(chat.get("stream").is_some(), streams, "a stream for a stream");
+}
