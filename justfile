@@ -4,7 +4,7 @@
 check:
     .ci/run
 
-# what the checks need: a C compiler, python3-venv, cargo-deny
+# what the checks need: C and C++ compilers, python3-venv, cargo-deny
 install:
     .ci/run install
 
@@ -27,6 +27,10 @@ deny:
 # all Rust tests
 test:
     .ci/run test
+
+# each fuzz target of `wire` for 15 s
+fuzz:
+    .ci/run fuzz
 
 # the release binary
 build:
