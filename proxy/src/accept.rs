@@ -20,10 +20,11 @@ use tokio::task::JoinSet;
 use tokio_rustls::TlsAcceptor;
 use tower::ServiceBuilder;
 
-use crate::coding::Coding;
+use crate::coding::{Coding, Undecoded};
 use crate::fault::Fault;
 use crate::proxy::Proxy;
 use crate::serve::answer;
+use crate::tag;
 use crate::tee::ReplyBody;
 
 /// Pause after the system refused a connection, most likely for want of file descriptors.
@@ -139,7 +140,8 @@ pub(crate) struct Taken {
 /// Reads a request whole, or as far as it is kept.
 ///
 /// # Errors
-/// [`Fault`] when it is longer than `bytes_max` by its own word, or breaks off.
+/// [`Fault`] when it is longer than `bytes_max` by its own word, breaks off, or is a generating
+/// route's and cannot be decoded.
 pub(crate) async fn read(
     request: Request<Incoming>,
     (bytes_kept, bytes_max): (usize, u64),
@@ -168,12 +170,32 @@ pub(crate) async fn read(
     if taken.raw.is_empty() {
         taken.raw = read.freeze();
     }
-    let plain = || Coding::of(&head.headers).decode(&taken.raw, bytes_kept);
     taken.text = match taken.rest {
         Some(_) => taken.raw.clone(),
-        None => plain().unwrap_or_else(|| taken.raw.clone()),
+        None => decoded(&head, &taken.raw, (bytes_kept, bytes_max)).await?,
     };
     Ok((head, taken))
+}
+
+/// A body without its coding. One that must be read and cannot be is refused; any other is the
+/// upstream's to judge, and stays as it was sent.
+async fn decoded(head: &Parts, raw: &Bytes, bounds: (usize, u64)) -> Result<Bytes, Fault> {
+    let coding = Coding::of(&head.headers);
+    if coding == Coding::Identity {
+        return Ok(raw.clone());
+    }
+    let coded = raw.clone();
+    // A small body can take seconds to decode.
+    let decoded = tokio::task::spawn_blocking(move || coding.decode(&coded, bounds)).await;
+    let must_be_read = tag::route_of(&head.method, head.uri.path()).generates();
+    match decoded.unwrap_or(Err(Undecoded::Unknown)) {
+        Ok(plain) => Ok(plain),
+        Err(Undecoded::Damaged(error)) if must_be_read => {
+            Err(Fault::Unreadable(format!("its {coding:?} coding is damaged: {error}")))
+        }
+        Err(Undecoded::TooLong) if must_be_read => Err(Fault::TooLong(bounds.1)),
+        Err(_) => Ok(raw.clone()),
+    }
 }
 
 /// Reads a whole request of at most `bytes_max`.

@@ -18,10 +18,11 @@ use crate::config::Config;
 use crate::connect::BadSetting;
 use crate::fault::Fault;
 use crate::forward::{Forward, Kind, Sent};
+use crate::headers::request_headers;
 use crate::lens::{Events, Lens, Step};
 use crate::open_call::now;
 use crate::record::Recording;
-use crate::rewrite::{Plan, Rewrite, request_headers};
+use crate::rewrite::{Plan, Rewrite};
 use crate::tee;
 
 /// Speaks to an upstream as the proxy would.
@@ -152,11 +153,12 @@ async fn read(
     (agent, bytes_max): (Route, usize),
 ) -> Result<Ended, Fault> {
     let (mut head, mut body) = reply.into_parts();
-    let decoder = Coding::of(&head.headers).decoder().ok_or_else(|| tee::unreadable(&head))?;
+    let decoder =
+        Coding::of(&head.headers).decoder(bytes_max).ok_or_else(|| tee::unreadable(&head))?;
     recording.status(head.status.as_u16());
     if !tee::is_stream(&head) {
         let read = tee::read(body, decoder, &mut recording, bytes_max).await;
-        let read = read.map_err(|(_, fault)| fault)?;
+        let (read, _) = read.map_err(|(_, fault)| fault)?;
         tee::turned(&mut head, read, rewrite.manner, &mut recording);
         return Ok(recording.finish(Outcome::Complete, now()));
     }

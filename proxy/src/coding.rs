@@ -1,14 +1,15 @@
 //! Content codings: gzip, deflate, br and zstd, undone so that bodies can be read.
 
-use std::io::{self, Read, Write};
+use std::io::{self, Write};
 
-use brotli_decompressor::{Decompressor, DecompressorWriter};
+use brotli_decompressor::DecompressorWriter;
 use bytes::Bytes;
-use flate2::{read, write};
+use flate2::write::MultiGzDecoder;
+use flate2::{Decompress, FlushDecompress, Status};
 use hyper::HeaderMap;
 use hyper::header::{CONTENT_ENCODING, HeaderValue};
 
-/// Working memory of the brotli decoder, in bytes.
+/// Working memory of a decoder, in bytes.
 const BUFFER_BYTES: usize = 4096;
 
 /// How a body is coded.
@@ -42,77 +43,215 @@ impl Coding {
         }
     }
 
-    /// The whole of `body` decoded; `None` when it is damaged, longer than `bytes_max`, or coded
-    /// in a way that we do not know.
-    pub(crate) fn decode(self, body: &Bytes, bytes_max: usize) -> Option<Bytes> {
-        let coded = body.as_ref();
-        let reader: Box<dyn Read + '_> = match self {
-            Self::Identity => return Some(body.clone()),
-            Self::Gzip => Box::new(read::MultiGzDecoder::new(coded)),
-            Self::Deflate => Box::new(read::ZlibDecoder::new(coded)),
-            Self::Brotli => Box::new(Decompressor::new(coded, BUFFER_BYTES)),
-            Self::Zstd => Box::new(zstd::Decoder::new(coded).ok()?),
-            Self::Other => return None,
-        };
-        let mut plain = Vec::new();
-        reader.take(bytes_max as u64 + 1).read_to_end(&mut plain).ok()?;
-        (plain.len() <= bytes_max).then(|| Bytes::from(plain))
+    /// The whole of `body` decoded.
+    ///
+    /// # Errors
+    /// [`Undecoded`] when it is coded in a way that we do not know, is damaged, or too long.
+    pub(crate) fn decode(
+        self,
+        body: &Bytes,
+        (bytes_kept, bytes_max): (usize, u64),
+    ) -> Result<Bytes, Undecoded> {
+        if self == Self::Identity || body.is_empty() {
+            return Ok(body.clone());
+        }
+        let plain = Plain { bytes: Vec::new(), length: 0, bytes_kept, bytes_max };
+        let mut undo = self.undo(plain).ok_or(Undecoded::Unknown)?;
+        let done = undo.write_all(body).and_then(|()| undo.finish());
+        let length = undo.plain().length;
+        match done {
+            _ if length > bytes_max => Err(Undecoded::TooLong),
+            Err(error) => Err(Undecoded::Damaged(error)),
+            Ok(()) if length > bytes_kept as u64 => Err(Undecoded::NotKept),
+            Ok(()) => Ok(undo.plain().take()),
+        }
     }
 
-    /// What undoes the coding piece by piece; `None` for a coding that we do not know.
-    pub(crate) fn decoder(self) -> Option<Decoder> {
+    /// What undoes the coding piece by piece, where none becomes longer than `bytes_max`; `None`
+    /// for a coding that we do not know.
+    pub(crate) fn decoder(self, bytes_max: usize) -> Option<Decoder> {
+        let (bytes_kept, bytes_max) = (bytes_max, bytes_max as u64);
+        let plain = Plain { bytes: Vec::new(), length: 0, bytes_kept, bytes_max };
+        match self {
+            Self::Identity => Some(Decoder { undo: None, is_fed: false }),
+            _ => Some(Decoder { undo: Some(self.undo(plain)?), is_fed: false }),
+        }
+    }
+
+    fn undo(self, plain: Plain) -> Option<Box<dyn Undo + Send>> {
         Some(match self {
-            Self::Identity => Decoder::Identity,
-            Self::Gzip => Decoder::Gzip(write::MultiGzDecoder::new(Vec::new())),
-            Self::Deflate => Decoder::Deflate(write::ZlibDecoder::new(Vec::new())),
-            Self::Brotli => {
-                Decoder::Brotli(Box::new(DecompressorWriter::new(Vec::new(), BUFFER_BYTES)))
+            Self::Gzip => Box::new(MultiGzDecoder::new(plain)),
+            Self::Deflate => {
+                Box::new(Inflate { state: Decompress::new(true), plain, ended: false })
             }
-            Self::Zstd => Decoder::Zstd(zstd::stream::write::Decoder::new(Vec::new()).ok()?),
-            Self::Other => return None,
+            Self::Brotli => Box::new(DecompressorWriter::new(plain, BUFFER_BYTES)),
+            Self::Zstd => Box::new(zstd::stream::write::Decoder::new(plain).ok()?),
+            Self::Identity | Self::Other => return None,
         })
     }
 }
 
+/// Why a body stays coded.
+#[derive(Debug)]
+pub(crate) enum Undecoded {
+    /// By a coding that we do not know.
+    Unknown,
+    /// It is not what it says, or not whole.
+    Damaged(io::Error),
+    /// Decoded it is longer than what is kept.
+    NotKept,
+    /// Decoded it is longer than what is allowed.
+    TooLong,
+}
+
 /// Undoes a coding piece by piece.
-pub(crate) enum Decoder {
-    Identity,
-    Gzip(write::MultiGzDecoder<Vec<u8>>),
-    Deflate(write::ZlibDecoder<Vec<u8>>),
-    Brotli(Box<DecompressorWriter<Vec<u8>>>),
-    Zstd(zstd::stream::write::Decoder<'static, Vec<u8>>),
+pub(crate) struct Decoder {
+    undo: Option<Box<dyn Undo + Send>>,
+    is_fed: bool,
 }
 
 impl Decoder {
     /// The plain bytes that `piece` makes known.
     ///
     /// # Errors
-    /// When the body is damaged.
+    /// When the body is damaged, or the piece becomes too long.
     pub(crate) fn push(&mut self, piece: Bytes) -> io::Result<Bytes> {
-        let plain = match self {
-            Self::Identity => return Ok(piece),
-            Self::Gzip(decoder) => {
-                decoder.write_all(&piece)?;
-                decoder.flush()?;
-                std::mem::take(decoder.get_mut())
+        let Some(undo) = &mut self.undo else { return Ok(piece) };
+        self.is_fed |= !piece.is_empty();
+        undo.write_all(&piece)?;
+        undo.flush()?;
+        Ok(undo.plain().take())
+    }
+
+    /// The body is over.
+    ///
+    /// # Errors
+    /// When that is too early.
+    pub(crate) fn finish(&mut self) -> io::Result<()> {
+        match &mut self.undo {
+            // No body at all is none in any coding.
+            Some(undo) if self.is_fed => undo.finish(),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Coded bytes in, [`Plain`] out.
+trait Undo: Write {
+    /// An error unless the coded bytes are whole.
+    fn finish(&mut self) -> io::Result<()>;
+    fn plain(&mut self) -> &mut Plain;
+}
+
+impl Undo for MultiGzDecoder<Plain> {
+    fn finish(&mut self) -> io::Result<()> {
+        self.try_finish()
+    }
+
+    fn plain(&mut self) -> &mut Plain {
+        self.get_mut()
+    }
+}
+
+impl Undo for DecompressorWriter<Plain> {
+    fn finish(&mut self) -> io::Result<()> {
+        self.close()
+    }
+
+    fn plain(&mut self) -> &mut Plain {
+        self.get_mut()
+    }
+}
+
+impl Undo for zstd::stream::write::Decoder<'static, Plain> {
+    fn finish(&mut self) -> io::Result<()> {
+        self.do_finish()
+    }
+
+    fn plain(&mut self) -> &mut Plain {
+        self.get_mut()
+    }
+}
+
+/// zlib's form of deflate. The decoder of `flate2` takes half a body for a whole one.
+struct Inflate {
+    state: Decompress,
+    plain: Plain,
+    ended: bool,
+}
+
+impl Write for Inflate {
+    fn write(&mut self, coded: &[u8]) -> io::Result<usize> {
+        if self.ended {
+            return Err(io::Error::other("bytes after the end"));
+        }
+        let (read, mut buffer) = (self.state.total_in(), [0; BUFFER_BYTES]);
+        let mut left = coded;
+        loop {
+            let (before, made) = (self.state.total_in(), self.state.total_out());
+            let status = self.state.decompress(left, &mut buffer, FlushDecompress::None)?;
+            left = &left[(self.state.total_in() - before) as usize..];
+            let made = (self.state.total_out() - made) as usize;
+            self.plain.write_all(&buffer[..made])?;
+            self.ended = status == Status::StreamEnd;
+            // A full buffer may not have been all.
+            if self.ended || (left.is_empty() && made < buffer.len()) {
+                return Ok((self.state.total_in() - read) as usize);
             }
-            Self::Deflate(decoder) => {
-                decoder.write_all(&piece)?;
-                decoder.flush()?;
-                std::mem::take(decoder.get_mut())
-            }
-            Self::Brotli(decoder) => {
-                decoder.write_all(&piece)?;
-                decoder.flush()?;
-                std::mem::take(decoder.get_mut())
-            }
-            Self::Zstd(decoder) => {
-                decoder.write_all(&piece)?;
-                decoder.flush()?;
-                std::mem::take(decoder.get_mut())
-            }
-        };
-        Ok(Bytes::from(plain))
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Undo for Inflate {
+    fn finish(&mut self) -> io::Result<()> {
+        match self.ended {
+            true => Ok(()),
+            false => Err(io::ErrorKind::UnexpectedEof.into()),
+        }
+    }
+
+    fn plain(&mut self) -> &mut Plain {
+        &mut self.plain
+    }
+}
+
+/// Plain bytes, as they come out of a decoder.
+struct Plain {
+    bytes: Vec<u8>,
+    /// How many came since they were last taken.
+    length: u64,
+    /// Of more than that none is kept.
+    bytes_kept: usize,
+    /// More than that are an error: the body was made to burst.
+    bytes_max: u64,
+}
+
+impl Plain {
+    fn take(&mut self) -> Bytes {
+        self.length = 0;
+        std::mem::take(&mut self.bytes).into()
+    }
+}
+
+impl Write for Plain {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.length += bytes.len() as u64;
+        if self.length > self.bytes_max {
+            return Err(io::ErrorKind::FileTooLarge.into());
+        }
+        match self.length <= self.bytes_kept as u64 {
+            true => self.bytes.extend_from_slice(bytes),
+            false => self.bytes = Vec::new(),
+        }
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
     }
 }
 
@@ -124,6 +263,8 @@ impl std::fmt::Debug for Decoder {
 
 #[cfg(test)]
 mod tests {
+    use flate2::write::{GzEncoder, ZlibEncoder};
+
     use super::*;
 
     const TEXT: &[u8] = b"data: {\"choices\":[]}\n\ndata: [DONE]\n\n";
@@ -131,9 +272,9 @@ mod tests {
     const BROTLI: &[u8] = &[0x8b, 0x03, 0x80, b'r', b'o', b'l', b'l', b't', b'a', b'p', b'e', 0x03];
 
     fn coded() -> Vec<(Coding, Vec<u8>)> {
-        let mut gzip = write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+        let mut gzip = GzEncoder::new(Vec::new(), flate2::Compression::fast());
         gzip.write_all(TEXT).unwrap();
-        let mut zlib = write::ZlibEncoder::new(Vec::new(), flate2::Compression::fast());
+        let mut zlib = ZlibEncoder::new(Vec::new(), flate2::Compression::fast());
         zlib.write_all(TEXT).unwrap();
         vec![
             (Coding::Identity, TEXT.to_vec()),
@@ -145,31 +286,62 @@ mod tests {
 
     #[test]
     fn codings_are_undone_whole_and_in_pieces() {
+        let bounds = |kept: usize| (kept, TEXT.len() as u64);
         for (coding, body) in coded() {
             let body = Bytes::from(body);
-            assert_eq!(coding.decode(&body, TEXT.len()).unwrap(), TEXT, "{coding:?}");
-            assert!(coding == Coding::Identity || coding.decode(&body, TEXT.len() - 1).is_none());
-            let mut decoder = coding.decoder().unwrap();
+            assert_eq!(coding.decode(&body, bounds(TEXT.len())).unwrap(), TEXT, "{coding:?}");
+            let mut decoder = coding.decoder(TEXT.len()).unwrap();
             let pieces = body.chunks(3).map(|piece| decoder.push(Bytes::copy_from_slice(piece)));
             let plain: Vec<u8> = pieces.flat_map(|piece| piece.unwrap()).collect();
+            decoder.finish().unwrap();
             assert_eq!(plain, TEXT, "{coding:?}");
         }
         let brotli = Bytes::from_static(BROTLI);
-        assert_eq!(Coding::Brotli.decode(&brotli, 100).unwrap(), "rolltape");
-        assert_eq!(Coding::Brotli.decoder().unwrap().push(brotli).unwrap(), "rolltape");
+        assert_eq!(Coding::Brotli.decode(&brotli, (100, 100)).unwrap(), "rolltape");
+        assert_eq!(Coding::Brotli.decoder(100).unwrap().push(brotli).unwrap(), "rolltape");
+    }
+
+    #[test]
+    fn what_is_too_long_is_not_kept() {
+        let long = TEXT.len() as u64;
+        for (coding, body) in coded().into_iter().skip(1) {
+            let body = Bytes::from(body);
+            let decode = |bounds| coding.decode(&body, bounds).unwrap_err();
+            assert!(matches!(decode((TEXT.len() - 1, long)), Undecoded::NotKept), "{coding:?}");
+            assert!(matches!(decode((5, long - 1)), Undecoded::TooLong), "{coding:?}");
+            let pushed = coding.decoder(5).unwrap().push(body.clone());
+            assert_eq!(pushed.unwrap_err().kind(), io::ErrorKind::FileTooLarge, "{coding:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_cut_short_says_so() {
+        for (coding, body) in coded().into_iter().chain([(Coding::Brotli, BROTLI.to_vec())]).skip(1)
+        {
+            let mut decoder = coding.decoder(1000).unwrap();
+            decoder.finish().unwrap();
+            for length in 1..body.len() {
+                let cut = Bytes::copy_from_slice(&body[..length]);
+                let decoded = coding.decode(&cut, (1000, 1000));
+                assert!(matches!(decoded, Err(Undecoded::Damaged(_))), "{coding:?} {length}");
+                let mut decoder = coding.decoder(1000).unwrap();
+                let end = decoder.push(cut).and_then(|_| decoder.finish());
+                assert!(end.is_err(), "{coding:?} {length}");
+            }
+        }
     }
 
     #[test]
     fn what_is_damaged_or_unknown_is_not_decoded() {
         let noise = Bytes::from_static(b"\x1f\x8bnothing that anyone coded");
         for coding in [Coding::Gzip, Coding::Deflate, Coding::Zstd, Coding::Other] {
-            assert_eq!(coding.decode(&noise, 1000), None, "{coding:?}");
+            assert!(coding.decode(&noise, (1000, 1000)).is_err(), "{coding:?}");
         }
         let of = |value| {
             Coding::of(&[(CONTENT_ENCODING, HeaderValue::from_static(value))].into_iter().collect())
         };
         assert_eq!(of("GZIP"), Coding::Gzip);
         assert_eq!(of("gzip, br"), Coding::Other);
-        assert!(Coding::Other.decoder().is_none());
+        assert!(Coding::Other.decoder(1000).is_none());
     }
 }

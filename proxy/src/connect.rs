@@ -16,35 +16,55 @@ use crate::config::Config;
 use crate::outgoing::Outgoing;
 
 const CONNECT_WAIT: Duration = Duration::from_secs(10);
-/// Servers close idle connections after five seconds or more; sooner than that nothing is lost.
-const IDLE_WAIT: Duration = Duration::from_secs(30);
+/// Servers close idle connections after five seconds (uvicorn) or more. Ours are let go of sooner,
+/// so that no call meets one that is being closed.
+const IDLE_WAIT: Duration = Duration::from_secs(4);
 
 /// A setting that cannot be used.
 #[derive(Debug, Clone, Error)]
 #[error("{0}")]
 pub struct BadSetting(pub(crate) &'static str);
 
-/// The pool of connections that `config` asks for.
-pub(crate) fn client(
-    config: &Config,
-) -> Result<Client<HttpsConnector<HttpConnector>, Outgoing>, BadSetting> {
+/// A pool of connections.
+pub(crate) type Connections = Client<HttpsConnector<HttpConnector>, Outgoing>;
+
+/// The pool that `config` asks for.
+pub(crate) fn client(config: &Config) -> Result<Connections, BadSetting> {
+    let https = HttpsConnectorBuilder::new()
+        .with_tls_config(tls(&config.upstream_ca)?)
+        .https_or_http()
+        .enable_all_versions()
+        .wrap_connector(tcp());
+    Ok(pool(https, config.upstream_http2))
+}
+
+/// A pool for HTTP/1.1 alone.
+pub(crate) fn http1_client(config: &Config) -> Result<Connections, BadSetting> {
+    let https = HttpsConnectorBuilder::new()
+        .with_tls_config(tls(&config.upstream_ca)?)
+        .https_or_http()
+        .enable_http1()
+        .wrap_connector(tcp());
+    Ok(pool(https, false))
+}
+
+fn tcp() -> HttpConnector {
     let mut tcp = HttpConnector::new();
     // Without it the second small write of a request waits for the peer's delayed ACK: 40 ms.
     tcp.set_nodelay(true);
     tcp.set_connect_timeout(Some(CONNECT_WAIT));
     tcp.enforce_http(false);
-    let https = HttpsConnectorBuilder::new()
-        .with_tls_config(tls(&config.upstream_ca)?)
-        .https_or_http()
-        .enable_all_versions()
-        .wrap_connector(tcp);
-    Ok(Client::builder(TokioExecutor::new())
+    tcp
+}
+
+fn pool(https: HttpsConnector<HttpConnector>, http2: bool) -> Connections {
+    Client::builder(TokioExecutor::new())
         .http1_preserve_header_case(true)
-        .http2_only(config.upstream_http2)
+        .http2_only(http2)
         .pool_idle_timeout(IDLE_WAIT)
         .pool_timer(TokioTimer::new())
         .timer(TokioTimer::new())
-        .build(https))
+        .build(https)
 }
 
 /// Trust in the system's roots, in those of `more`, and where the system has none, in Mozilla's.

@@ -96,7 +96,7 @@ impl Fault {
         ended.status = Some(self.status().as_u16());
         ended.outcome = match self {
             Self::ReplyTooLong(_) => Outcome::Capped,
-            Self::LeansOnState(_) => Outcome::Refused,
+            Self::LeansOnState(_) | Self::TooLong(_) => Outcome::Refused,
             _ => Outcome::UpstreamFailed,
         };
         ended.error = Some(self.to_string());

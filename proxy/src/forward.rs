@@ -12,15 +12,12 @@ use hyper::body::Incoming;
 use hyper::header::{AUTHORIZATION, HeaderValue};
 use hyper::http::request::Parts;
 use hyper::{HeaderMap, Method, Request, Response, StatusCode};
-use hyper_rustls::HttpsConnector;
-use hyper_util::client::legacy::Client;
-use hyper_util::client::legacy::connect::HttpConnector;
 use tokio::sync::OnceCell;
 use wire::Dialect;
 
 use crate::accept::Taken;
 use crate::config::{Config, Upstream};
-use crate::connect::{self, BadSetting};
+use crate::connect::{self, BadSetting, Connections};
 use crate::fault::Fault;
 use crate::outgoing::Outgoing;
 use crate::rewrite::{self, Plan, Rewrite};
@@ -35,7 +32,9 @@ const UNASKED_KINDS_MAX: usize = 1024;
 pub(crate) struct Forward {
     upstream: Upstream,
     key: Option<HeaderValue>,
-    client: Client<HttpsConnector<HttpConnector>, Outgoing>,
+    client: Connections,
+    /// HTTP/2 has no upgrades of the kind that agents ask for.
+    upgrades: Connections,
     request_bytes_max: u64,
     dialect: OnceCell<Dialect>,
     unasked: Mutex<HashSet<Kind>>,
@@ -80,6 +79,7 @@ impl Forward {
             upstream: config.upstream.clone(),
             key: key.map_err(|_| BadSetting("the key for the upstream is no header value"))?,
             client: connect::client(config)?,
+            upgrades: connect::http1_client(config)?,
             request_bytes_max: config.request_bytes_max,
             dialect: config.dialect.map_or_else(OnceCell::new, OnceCell::from),
             unasked: Mutex::new(HashSet::new()),
@@ -144,15 +144,17 @@ impl Forward {
         Ok((reply, plain))
     }
 
-    /// Sends a request that is relayed as it is, an upgrade for one.
-    pub(crate) async fn relay(
+    /// Sends a request for another protocol.
+    pub(crate) async fn upgrade(
         &self,
         head: &Parts,
         path: &str,
     ) -> Result<Response<Incoming>, Fault> {
         let mut request = self.request(head.method.clone(), path, Outgoing::default())?;
+        *request.extensions_mut() = head.extensions.clone();
         *request.headers_mut() = head.headers.clone();
-        self.client.request(request).await.map_err(|e| self.unreachable(&e))
+        rewrite::credentials(self.key.as_ref(), request.headers_mut());
+        self.upgrades.request(request).await.map_err(|e| self.unreachable(&e))
     }
 
     async fn send(
@@ -181,10 +183,13 @@ impl Forward {
         Request::builder().method(method).uri(uri).body(body).map_err(bad)
     }
 
-    fn unreachable(&self, error: &dyn Error) -> Fault {
+    fn unreachable(&self, error: &(dyn Error + 'static)) -> Fault {
         let mut cause = error;
         while let Some(source) = cause.source() {
             cause = source;
+            if let Some(Fault::TooLong(bytes_max)) = cause.downcast_ref() {
+                return Fault::TooLong(*bytes_max);
+            }
         }
         Fault::Unreachable(self.upstream.to_string(), cause.to_string())
     }

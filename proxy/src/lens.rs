@@ -14,11 +14,18 @@ use crate::tee::BoxError;
 #[derive(Debug)]
 pub(crate) enum Lens {
     Events(Box<Events>),
-    /// Bytes that are not looked into, with the number that is still to come, where the upstream
-    /// said so.
-    Plain {
-        left: Option<u64>,
-    },
+    Plain(Plain),
+}
+
+/// Bytes that are not looked into.
+#[derive(Debug)]
+pub(crate) struct Plain {
+    /// How many are still to come, where the upstream said so.
+    pub(crate) left: Option<u64>,
+    /// Makes them readable for the recording; none once that has failed.
+    pub(crate) decoder: Option<Decoder>,
+    /// Whether the agent gets them as they are recorded.
+    pub(crate) is_opened: bool,
 }
 
 /// A stream of events, each shown as soon as it is whole.
@@ -69,14 +76,7 @@ impl Lens {
     /// The next bytes of the upstream.
     pub(crate) fn bytes(&mut self, bytes: Bytes, recording: &mut Recording) -> Step {
         match self {
-            Self::Plain { left } => {
-                recording.shown(&bytes);
-                *left = left.map(|left| left.saturating_sub(bytes.len() as u64));
-                match left {
-                    Some(0) => Step::ended(Bytes::new(), bytes, Outcome::Complete),
-                    _ => Step::Show(bytes),
-                }
-            }
+            Self::Plain(plain) => plain.take(bytes, recording),
             Self::Events(events) => match events.decoder.push(bytes) {
                 Ok(plain) => {
                     events.splitter.push(&plain);
@@ -90,7 +90,7 @@ impl Lens {
     /// Bytes that came after the terminal event.
     pub(crate) fn after(&mut self, bytes: Bytes) -> std::io::Result<Bytes> {
         match self {
-            Self::Plain { .. } => Ok(bytes),
+            Self::Plain(_) => Ok(bytes),
             Self::Events(events) => events.decoder.push(bytes),
         }
     }
@@ -98,14 +98,58 @@ impl Lens {
     /// The upstream closed its side cleanly.
     pub(crate) fn end(&mut self, recording: &mut Recording) -> Step {
         match self {
-            Self::Plain { .. } => Step::ended(Bytes::new(), Bytes::new(), Outcome::Complete),
-            Self::Events(events) => events.end(recording),
+            Self::Plain(plain) => plain.end(Bytes::new(), recording),
+            Self::Events(events) => match events.decoder.finish() {
+                Ok(()) => events.end(recording),
+                Err(error) => Step::broken(Bytes::new(), error.to_string(), recording),
+            },
         }
     }
 
     /// The connection broke. A half event stays behind: it could hold what must be hidden.
     pub(crate) fn cut(&mut self, why: String, recording: &mut Recording) -> Step {
         Step::broken(Bytes::new(), why, recording)
+    }
+}
+
+impl Plain {
+    fn take(&mut self, bytes: Bytes, recording: &mut Recording) -> Step {
+        let left = self.left.map(|left| left.saturating_sub(bytes.len() as u64));
+        self.left = left;
+        let plain = self.decoder.as_mut().map(|decoder| decoder.push(bytes.clone())).transpose();
+        let shown = match plain {
+            Ok(plain) => {
+                let plain = plain.unwrap_or_default();
+                recording.shown(&plain);
+                if self.is_opened { plain } else { bytes }
+            }
+            Err(error) if self.is_opened => {
+                return Step::broken(Bytes::new(), error.to_string(), recording);
+            }
+            Err(error) => {
+                self.damaged(&error, recording);
+                bytes
+            }
+        };
+        if left == Some(0) { self.end(shown, recording) } else { Step::Show(shown) }
+    }
+
+    /// The end, with what is shown of it. Trailers may still follow.
+    fn end(&mut self, held: Bytes, recording: &mut Recording) -> Step {
+        match self.decoder.as_mut().map_or(Ok(()), Decoder::finish) {
+            Err(error) if self.is_opened => {
+                return Step::broken(held, error.to_string(), recording);
+            }
+            Err(error) => self.damaged(&error, recording),
+            Ok(()) => {}
+        }
+        Step::End { now: Bytes::new(), held, outcome: Outcome::Complete, tail: Tail::More }
+    }
+
+    /// What cannot be decoded is not recorded any further; the agent gets it all the same.
+    fn damaged(&mut self, error: &std::io::Error, recording: &mut Recording) {
+        self.decoder = None;
+        recording.failed(format!("the reply's coding is damaged: {error}"));
     }
 }
 

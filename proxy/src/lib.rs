@@ -13,9 +13,9 @@
 //!
 //! `admitted` remembers which episodes take calls, `conversations` which conversations are under
 //! way, `key` makes and reads API keys that name an episode.
-//! `coding` undoes compression, `outgoing` is a request's body on its way, `connect` the pool of
-//! connections to the upstream, `upgrade` relays what becomes something else than HTTP.
-//! `client` takes the same walk for calls of rolltape's own, without a store.
+//! `coding` undoes compression, `headers` says which go on, `outgoing` is a body on its way,
+//! `connect` the pool of connections to the upstream, `upgrade` relays what becomes something else
+//! than HTTP. `client` takes the same walk for calls of rolltape's own, without a store.
 //! `control` is the other listener: rewards, closing, looking.
 #![forbid(unsafe_code)]
 
@@ -29,6 +29,7 @@ mod control;
 mod conversations;
 mod fault;
 mod forward;
+mod headers;
 mod key;
 mod lens;
 mod open_call;

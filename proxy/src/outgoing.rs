@@ -1,4 +1,4 @@
-//! The body of a request on its way to the upstream.
+//! A body on its way: a request's to the upstream, a document's to the agent.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -15,8 +15,9 @@ use crate::tee::BoxError;
 pub(crate) struct Outgoing {
     first: Option<Bytes>,
     rest: Option<Incoming>,
-    /// Bytes that may still come.
+    /// Bytes that may still come, of how many in all.
     left: u64,
+    bytes_max: u64,
     trailers: Option<HeaderMap>,
 }
 
@@ -30,7 +31,7 @@ impl Outgoing {
     /// A body of at most `bytes_max` of which the beginning is here.
     pub(crate) fn long(first: Bytes, rest: Incoming, bytes_max: u64) -> Self {
         let left = bytes_max.saturating_sub(first.len() as u64);
-        Self { first: Some(first), rest: Some(rest), left, trailers: None }
+        Self { first: Some(first), rest: Some(rest), left, bytes_max, trailers: None }
     }
 }
 
@@ -53,7 +54,7 @@ impl Body for Outgoing {
             let size = frame.data_ref().map_or(0, |data| data.len() as u64);
             match self.left.checked_sub(size) {
                 Some(left) => self.left = left,
-                None => return Poll::Ready(Some(Err(Fault::TooLong(self.left).into()))),
+                None => return Poll::Ready(Some(Err(Fault::TooLong(self.bytes_max).into()))),
             }
         }
         polled

@@ -7,21 +7,11 @@ use hyper::header::{self, HeaderName, HeaderValue};
 use wire::{Back, Collector, Dialect, Force, Hide, Request, Wants};
 
 use crate::config::{Config, Translate};
+use crate::headers;
 
 /// The chat route of any upstream.
 const CHAT_PATH: &str = "/v1/chat/completions";
 
-/// Headers that belong to one connection and are not passed on. `te` is, where it asks for
-/// trailers, and `trailer`, which announces them.
-const HOP_BY_HOP: [&str; 7] = [
-    "connection",
-    "keep-alive",
-    "proxy-authenticate",
-    "proxy-authorization",
-    "proxy-connection",
-    "transfer-encoding",
-    "upgrade",
-];
 /// Headers that mean something on Anthropic's wire only.
 const OF_MESSAGES: [&str; 3] = ["anthropic-version", "anthropic-beta", "x-api-key"];
 
@@ -181,14 +171,14 @@ impl<'a> Plan<'a> {
     }
 }
 
-/// The headers of a request on its way, after [`request_headers`].
+/// The headers of a request on its way, after [`headers::request_headers`].
 pub(crate) fn headers_for(
     rewrite: &Rewrite,
     upstream_key: Option<&HeaderValue>,
     headers: &mut HeaderMap,
 ) {
     if rewrite.body.is_some() {
-        headers.remove(header::CONTENT_ENCODING);
+        headers::without(headers, &[header::CONTENT_ENCODING]);
     }
     if rewrite.path.is_some() {
         if let Some(Ok(bearer)) = headers.get("x-api-key").map(bearer)
@@ -196,20 +186,27 @@ pub(crate) fn headers_for(
         {
             headers.insert(header::AUTHORIZATION, bearer);
         }
-        OF_MESSAGES.iter().for_each(|name| drop(headers.remove(*name)));
+        headers::without(headers, &OF_MESSAGES);
     }
-    if let Some(key) = upstream_key {
-        let own = headers.contains_key("x-api-key") && !headers.contains_key(header::AUTHORIZATION);
-        let (name, value) = match own {
-            true => (HeaderName::from_static("x-api-key"), Ok(key.clone())),
-            false => (header::AUTHORIZATION, bearer(key)),
-        };
-        if let Ok(value) = value {
-            headers.insert(name, value);
-        }
-    }
+    credentials(upstream_key, headers);
     for (name, value) in &rewrite.headers {
         headers.insert(*name, HeaderValue::from_static(value));
+    }
+}
+
+/// Puts the upstream's own key, if there is one, in the place of the agent's.
+pub(crate) fn credentials(upstream_key: Option<&HeaderValue>, headers: &mut HeaderMap) {
+    let Some(key) = upstream_key else { return };
+    let own = headers.contains_key("x-api-key") && !headers.contains_key(header::AUTHORIZATION);
+    let (name, value) = match own {
+        true => (HeaderName::from_static("x-api-key"), Ok(key.clone())),
+        false => (header::AUTHORIZATION, bearer(key)),
+    };
+    if let Ok(value) = value {
+        if !own {
+            headers::without(headers, &["x-api-key"]);
+        }
+        headers.insert(name, value);
     }
 }
 
@@ -218,40 +215,6 @@ pub(crate) fn bearer(key: &HeaderValue) -> Result<HeaderValue, header::InvalidHe
     let mut bearer = HeaderValue::from_bytes(&[b"Bearer ", key.as_bytes()].concat())?;
     bearer.set_sensitive(true);
     Ok(bearer)
-}
-
-/// The agent's headers as they go on.
-pub(crate) fn request_headers(headers: &mut HeaderMap, route: Route) {
-    let trailers = headers.get("te").is_some_and(|te| te.as_bytes() == b"trailers");
-    end_to_end(headers);
-    headers.remove("te");
-    if trailers {
-        headers.insert("te", HeaderValue::from_static("trailers"));
-    }
-    for name in [header::HOST, header::CONTENT_LENGTH, header::EXPECT] {
-        headers.remove(name);
-    }
-    // A reply that must be read while it passes must not be compressed.
-    if route.generates() && headers.contains_key(header::ACCEPT_ENCODING) {
-        headers.insert(header::ACCEPT_ENCODING, HeaderValue::from_static("identity"));
-    }
-}
-
-/// Takes out what belongs to one connection only.
-pub(crate) fn end_to_end(headers: &mut HeaderMap) {
-    let named: Vec<HeaderName> = headers
-        .get_all(header::CONNECTION)
-        .iter()
-        .filter_map(|value| value.to_str().ok())
-        .flat_map(|list| list.split(','))
-        .filter_map(|name| name.trim().parse().ok())
-        .collect();
-    for name in named {
-        headers.remove(name);
-    }
-    for name in HOP_BY_HOP {
-        headers.remove(name);
-    }
 }
 
 #[cfg(test)]
@@ -298,27 +261,5 @@ mod tests {
             asks: false,
             unasked: None,
         }
-    }
-
-    #[test]
-    fn what_belongs_to_the_connection_stays_behind() {
-        let mut headers = HeaderMap::new();
-        for (name, value) in [
-            ("connection", "keep-alive, x-mine"),
-            ("x-mine", "1"),
-            ("te", "trailers"),
-            ("keep-alive", "timeout=5"),
-            ("host", "proxy"),
-            ("content-length", "5"),
-            ("accept-encoding", "gzip"),
-            ("authorization", "Bearer k"),
-        ] {
-            headers.insert(name, HeaderValue::from_static(value));
-        }
-        request_headers(&mut headers, Route::Chat);
-        assert_eq!(headers.len(), 3);
-        assert_eq!(headers["te"], "trailers");
-        assert_eq!(headers["accept-encoding"], "identity");
-        assert_eq!(headers["authorization"], "Bearer k");
     }
 }

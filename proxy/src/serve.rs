@@ -13,12 +13,13 @@ use wire::Force;
 use crate::accept::{self, Taken};
 use crate::fault::Fault;
 use crate::forward::{Kind, Sent};
+use crate::headers;
 use crate::open_call::{OpenCall, now};
 use crate::proxy::Proxy;
 use crate::record::Recording;
-use crate::rewrite::{self, Plan};
+use crate::rewrite::Plan;
 use crate::tag::{self, Tagged};
-use crate::tee::{self, ReplyBody};
+use crate::tee::{self, Reader, ReplyBody};
 use crate::upgrade;
 
 /// Answers one request, with the upstream's reply or with an error in the form of its wire.
@@ -27,7 +28,7 @@ pub(crate) async fn answer(
     request: Request<Incoming>,
 ) -> Result<Response<ReplyBody>, Infallible> {
     let route = tag::route_of(request.method(), request.uri().path());
-    let answered = match upgrade::is_wanted(request.headers()) {
+    let answered = match upgrade::is_wanted(&request) {
         true => upgrade::relay(&proxy, request).await,
         false => call(&proxy, request).await,
     };
@@ -60,7 +61,8 @@ async fn call(proxy: &Proxy, request: Request<Incoming>) -> Result<Response<Repl
     };
     open.recording().logprob_kind(proxy.config().logprob_kind_of(dialect));
 
-    rewrite::request_headers(&mut head.headers, route);
+    let accepts = headers::Accepts::of(&head.headers);
+    headers::request_headers(&mut head.headers, route);
     let plan = Plan::new(proxy.config(), dialect, &force, (route, sent.as_ref()));
     let kind = Kind::of(route, model, sent.as_ref());
     let outgoing = Sent { head, path: &path, body, kind };
@@ -71,7 +73,8 @@ async fn call(proxy: &Proxy, request: Request<Incoming>) -> Result<Response<Repl
     open.recording().expects(plan.collector(rewrite.route, proxy.config()), &rewrite);
 
     open.begun().await?;
-    tee::relay(reply, rewrite, open, (route, proxy.config().reply_bytes_max)).await
+    let bytes_max = proxy.config().reply_bytes_max;
+    tee::relay(reply, rewrite, open, Reader { route, accepts, bytes_max }).await
 }
 
 /// The record of a request.

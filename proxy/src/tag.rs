@@ -12,6 +12,7 @@ use wire::Request;
 
 use crate::conversations::{Conversations, Thread};
 use crate::fault::Fault;
+use crate::headers;
 use crate::key::Signer;
 
 const EPISODE: &str = "x-episode-id";
@@ -87,9 +88,7 @@ pub(crate) fn tag(
         labels: labels(headers)?,
         source,
     };
-    for name in [EPISODE, ATTEMPT, GROUP, TASK, LABEL] {
-        headers.remove(name);
-    }
+    headers::without(headers, &[EPISODE, ATTEMPT, GROUP, TASK, LABEL]);
     Ok(Tagged { tag, path: prefix.rest.to_owned(), route, lineage, thread })
 }
 
@@ -132,7 +131,7 @@ fn key(
         let Some(value) = headers.get(name).and_then(|value| value.to_str().ok()) else { continue };
         let key = value.strip_prefix("Bearer ").unwrap_or(value);
         if let Some(read) = signer.read(key, now) {
-            headers.remove(name);
+            headers::without(headers, &[name]);
             return read.map(Some).map_err(|_| Fault::BadKey);
         }
     }
@@ -142,10 +141,11 @@ fn key(
 /// The agent's own name for its session.
 fn session(headers: &mut HeaderMap, lineage: &Lineage) -> Option<(EpisodeId, TagSource)> {
     let session = lineage.session.as_deref()?.parse().ok()?;
-    match headers.remove(SESSION) {
-        Some(_) => Some((session, TagSource::Header)),
-        None => Some((session, TagSource::Session)),
+    if !headers.contains_key(SESSION) {
+        return Some((session, TagSource::Session));
     }
+    headers::without(headers, &[SESSION]);
+    Some((session, TagSource::Header))
 }
 
 /// The conversation that a call goes on with.

@@ -17,36 +17,46 @@ use wire::Splitter;
 
 use crate::coding::{Coding, Decoder};
 use crate::fault::{Fault, whole};
-use crate::lens::{Events, Lens, Step, Tail};
+use crate::headers::{Accepts, end_to_end, without};
+use crate::lens::{Events, Lens, Plain, Step, Tail};
 use crate::open_call::{Commit, OpenCall, now};
+use crate::outgoing::Outgoing;
 use crate::record::Recording;
-use crate::rewrite::{Manner, Rewrite, end_to_end};
+use crate::rewrite::{Manner, Rewrite};
 
 /// Why a reply that was under way stopped.
 pub(crate) type BoxError = Box<dyn std::error::Error + Send + Sync>;
 /// The body of any reply.
 pub(crate) type ReplyBody = UnsyncBoxBody<Bytes, BoxError>;
 
+/// Who a reply is for.
+#[derive(Debug)]
+pub(crate) struct Reader {
+    pub(crate) route: Route,
+    pub(crate) accepts: Accepts,
+    /// Longest reply that is kept, and longest piece of one, in bytes.
+    pub(crate) bytes_max: usize,
+}
+
 /// Gives the upstream's reply to the agent and to the recording.
 pub(crate) async fn relay(
     reply: Response<Incoming>,
     rewrite: Rewrite,
     mut call: OpenCall,
-    (agent, bytes_max): (Route, usize),
+    reader: Reader,
 ) -> Result<Response<ReplyBody>, Fault> {
     let (mut head, body) = reply.into_parts();
-    let decoder = Coding::of(&head.headers).decoder().filter(|_| agent.generates());
+    let (agent, bytes_max) = (reader.route, reader.bytes_max);
+    let decoder = Coding::of(&head.headers).decoder(bytes_max).filter(|_| agent.generates());
     let Some(decoder) = decoder else {
         return match rewrite.manner {
-            Manner::Native(_) => plain(head, body, call).await,
+            Manner::Native(_) => plain((head, body), call, &reader).await,
             Manner::Translated(_) => Err(call.fail(unreadable(&head)).await),
         };
     };
     // What is read is shown as it was read: any client takes a body that is not compressed.
     end_to_end(&mut head.headers);
-    for name in [CONTENT_LENGTH, CONTENT_ENCODING] {
-        head.headers.remove(name);
-    }
+    without(&mut head.headers, &[CONTENT_LENGTH, CONTENT_ENCODING]);
     if !is_stream(&head) {
         return document((head, body), (decoder, rewrite.manner), call, bytes_max).await;
     }
@@ -66,11 +76,11 @@ pub(crate) fn is_stream(head: &Parts) -> bool {
     kind.is_some_and(|kind| kind.starts_with("text/event-stream"))
 }
 
-/// Gives a reply on as it is.
+/// Gives a reply on as it is, or without its coding if the agent does not take that.
 pub(crate) async fn plain(
-    mut head: Parts,
-    body: Incoming,
+    (mut head, body): (Parts, Incoming),
     mut call: OpenCall,
+    reader: &Reader,
 ) -> Result<Response<ReplyBody>, Fault> {
     call.recording().status(head.status.as_u16());
     end_to_end(&mut head.headers);
@@ -79,7 +89,18 @@ pub(crate) async fn plain(
         return Ok(Response::from_parts(head, whole(Bytes::new())));
     }
     let left = body.size_hint().exact();
-    Ok(Response::from_parts(head, Tee::new(body, call, Lens::Plain { left }).boxed_unsync()))
+    let decoder = Coding::of(&head.headers).decoder(reader.bytes_max);
+    let is_opened = !reader.accepts.takes(&head.headers);
+    if is_opened {
+        if decoder.is_none() {
+            return Err(call.fail(unreadable(&head)).await);
+        }
+        without(&mut head.headers, &[CONTENT_LENGTH, CONTENT_ENCODING]);
+    }
+    // What cannot be decoded is recorded as it is.
+    let decoder = decoder.or_else(|| Coding::Identity.decoder(reader.bytes_max));
+    let lens = Lens::Plain(Plain { left, decoder, is_opened });
+    Ok(Response::from_parts(head, Tee::new(body, call, lens).boxed_unsync()))
 }
 
 /// One document of a generating route: read whole, because what to hide can be anywhere.
@@ -91,8 +112,8 @@ async fn document(
 ) -> Result<Response<ReplyBody>, Fault> {
     let recording = call.recording();
     recording.status(head.status.as_u16());
-    let read = match read(body, decoder, recording, bytes_max).await {
-        Ok(read) => read,
+    let (read, trailers) = match read(body, decoder, recording, bytes_max).await {
+        Ok(whole) => whole,
         Err((read, fault)) => {
             if let Manner::Native(hide) = &manner {
                 recording.shown(&hide.document(&read));
@@ -102,7 +123,7 @@ async fn document(
     };
     let shown = turned(&mut head, read, manner, recording);
     committed(call.end(Outcome::Complete)).await?;
-    Ok(Response::from_parts(head, whole(shown)))
+    Ok(Response::from_parts(head, Outgoing::whole(shown, trailers).boxed_unsync()))
 }
 
 /// What the agent is shown of a whole reply.
@@ -128,28 +149,40 @@ pub(crate) fn turned(
     shown
 }
 
-/// Reads a whole reply. With an error comes what was read before it.
+/// Reads a whole reply, and its trailers. With an error comes what was read before it.
 pub(crate) async fn read(
     body: Incoming,
     mut decoder: Decoder,
     recording: &mut Recording,
     bytes_max: usize,
-) -> Result<Bytes, (Bytes, Fault)> {
+) -> Result<(Bytes, Option<HeaderMap>), (Bytes, Fault)> {
     let mut body = pin!(body);
     let mut read = BytesMut::new();
+    let mut trailers = None;
+    let broken =
+        |read: BytesMut, error: BoxError| (read.freeze(), Fault::Broken(error.to_string()));
     while let Some(frame) = body.frame().await {
         recording.arrived(now());
-        let data = frame.map(|frame| frame.into_data().unwrap_or_default());
-        let plain = data.map_err(BoxError::from).and_then(|data| Ok(decoder.push(data)?));
+        let plain = match frame.map(Frame::into_data) {
+            Ok(Ok(data)) => decoder.push(data).map_err(BoxError::from),
+            Ok(Err(frame)) => {
+                trailers = frame.into_trailers().ok();
+                continue;
+            }
+            Err(error) => Err(error.into()),
+        };
         match plain {
             Ok(plain) => read.extend_from_slice(&plain),
-            Err(error) => return Err((read.freeze(), Fault::Broken(error.to_string()))),
+            Err(error) => return Err(broken(read, error)),
         }
         if read.len() > bytes_max {
             return Err((Bytes::new(), Fault::ReplyTooLong(bytes_max)));
         }
     }
-    Ok(read.freeze())
+    match decoder.finish() {
+        Ok(()) => Ok((read.freeze(), trailers)),
+        Err(error) => Err(broken(read, error.into())),
+    }
 }
 
 /// Waits until the end of a call is on disk.
@@ -309,7 +342,7 @@ fn unrecorded(error: CommitError, lens: &Lens) -> (Bytes, Tail) {
     let fault = Fault::from(error);
     let event = match lens {
         Lens::Events(events) => fault.event(events.agent),
-        Lens::Plain { .. } => Bytes::new(),
+        Lens::Plain(_) => Bytes::new(),
     };
     (event, Tail::Broken(fault.into()))
 }

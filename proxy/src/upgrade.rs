@@ -6,8 +6,8 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use episode::Outcome;
-use hyper::body::Incoming;
+use episode::{Outcome, Route};
+use hyper::body::{Body, Incoming};
 use hyper::header::{CONNECTION, HeaderValue, UPGRADE};
 use hyper::{HeaderMap, Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
@@ -15,18 +15,21 @@ use wire::Force;
 
 use crate::accept::Taken;
 use crate::fault::{Fault, whole};
+use crate::headers::{self, Accepts};
 use crate::open_call::{OpenCall, now};
 use crate::proxy::Proxy;
 use crate::record::Recording;
-use crate::rewrite;
 use crate::serve::begun;
 use crate::tag;
-use crate::tee::ReplyBody;
+use crate::tee::{self, Reader, ReplyBody};
 
-/// Whether a request asks for another protocol than some HTTP.
-pub(crate) fn is_wanted(headers: &HeaderMap) -> bool {
-    let protocol = headers.get(UPGRADE).map(HeaderValue::as_bytes);
-    protocol.is_some_and(|name| !name.eq_ignore_ascii_case(b"h2c"))
+/// Whether a request asks for another protocol than some HTTP, and for nothing beside it. What has
+/// a body is a call: its upgrade may be declined, and is.
+pub(crate) fn is_wanted(request: &Request<Incoming>) -> bool {
+    let asks = headers::tokens(request.headers(), CONNECTION).any(|token| token == "upgrade");
+    let protocol = request.headers().get(UPGRADE).map(HeaderValue::as_bytes);
+    let other = protocol.is_some_and(|name| !name.eq_ignore_ascii_case(b"h2c"));
+    asks && other && request.body().is_end_stream()
 }
 
 /// Relays an upgrade and, if the upstream agrees, every byte after it.
@@ -47,9 +50,9 @@ pub(crate) async fn relay(
     let mut open = OpenCall::begin(proxy.store(), begun, recording).await;
     open.begun().await?;
     let protocol = head.headers.get(UPGRADE).cloned();
-    rewrite::request_headers(&mut head.headers, episode::Route::Other);
+    headers::request_headers(&mut head.headers, Route::Other);
     ask_for(&mut head.headers, protocol);
-    let mut reply = match proxy.forward.relay(&head, &path).await {
+    let mut reply = match proxy.forward.upgrade(&head, &path).await {
         Ok(reply) => reply,
         Err(fault) => return Err(open.fail(fault).await),
     };
@@ -63,7 +66,12 @@ pub(crate) async fn relay(
             }
         });
     }
-    answered(reply, open).await
+    let reader = Reader {
+        route: Route::Other,
+        accepts: Accepts::of(&head.headers),
+        bytes_max: proxy.config().reply_bytes_max,
+    };
+    answered(reply, open, &reader).await
 }
 
 fn ask_for(headers: &mut HeaderMap, protocol: Option<HeaderValue>) {
@@ -77,15 +85,16 @@ fn ask_for(headers: &mut HeaderMap, protocol: Option<HeaderValue>) {
 async fn answered(
     reply: Response<Incoming>,
     mut open: OpenCall,
+    reader: &Reader,
 ) -> Result<Response<ReplyBody>, Fault> {
     let (mut head, body) = reply.into_parts();
     open.recording().status(head.status.as_u16());
     if head.status != StatusCode::SWITCHING_PROTOCOLS {
-        return crate::tee::plain(head, body, open).await;
+        return tee::plain((head, body), open, reader).await;
     }
     let protocol = head.headers.get(UPGRADE).cloned();
-    rewrite::end_to_end(&mut head.headers);
+    headers::end_to_end(&mut head.headers);
     ask_for(&mut head.headers, protocol);
-    crate::tee::committed(open.end(Outcome::Complete)).await?;
+    tee::committed(open.end(Outcome::Complete)).await?;
     Ok(Response::from_parts(head, whole(Bytes::new())))
 }
