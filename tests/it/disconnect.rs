@@ -2,10 +2,17 @@
 
 use std::time::Duration;
 
-use episode::Outcome;
-use kit::{Step, Upstream, World, connect, read_some, request, tape};
+use bytes::Bytes;
+use episode::{Call, Outcome};
+use http_body_util::BodyExt;
+use hyper::Response;
+use kit::{
+    Agent, Answer, Heard, Manner, Server, Step, Upstream, World, ask, connect, read_some, request,
+    sending, tape,
+};
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
+use wire::Dialect;
 
 const PATH: &str = "/e/a/v1/chat/completions";
 
@@ -104,4 +111,86 @@ async fn leaving_right_after_the_terminal_event_is_complete() {
     assert_eq!(ended.usage.completion, Some(5));
     drop(socket);
     world.stop().await;
+}
+
+const ROUTES: [&str; 4] =
+    ["/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages"];
+const EVENT: &[u8] =
+    b"data: {\"choices\":[{\"index\":0,\"text\":\"x\",\"delta\":{\"content\":\"x\"}}]}\n\n";
+
+/// A server that answers as the agent's wish in the header `x-answer` says, and never ends.
+fn endless(heard: &Heard) -> Answer {
+    match heard.headers["x-answer"] == "open" {
+        true => {
+            let reply = Response::builder().header("content-type", "text/event-stream");
+            Answer::Open(reply.body(Bytes::from_static(EVENT)).unwrap())
+        }
+        false => Answer::Silence,
+    }
+}
+
+/// Asks, leaves, and waits until the server has noticed.
+async fn leave(mut agent: Agent, server: &Server, (route, answer, streams): (&str, &str, bool)) {
+    let body = format!(
+        r#"{{"model":"m","max_tokens":9,"prompt":"x","input":"x","stream":{streams},
+            "messages":[{{"role":"user","content":"x"}}]}}"#
+    );
+    let path = format!("/e/a{route}");
+    let request = ask("POST", &path).header("x-answer", answer).body(sending(body)).unwrap();
+    if answer == "open" {
+        let mut reply = agent.send(request).await.unwrap();
+        server.asked().await;
+        let frame = reply.body_mut().frame().await.unwrap().unwrap();
+        assert!(!frame.into_data().unwrap().is_empty());
+    } else {
+        tokio::select! {
+            reply = agent.send(request) => panic!("{path}: {reply:?}"),
+            () = server.asked() => {}
+        }
+    }
+    // An HTTP/2 connection stays, so that what is seen upstream is the end of the stream alone.
+    let kept = Some(agent).filter(Agent::is_http2);
+    let left = tokio::time::timeout(Duration::from_secs(1), server.left()).await;
+    left.unwrap_or_else(|_| panic!("{path} {answer} {streams}: still asked after a second"));
+    drop(kept);
+}
+
+#[tokio::test]
+async fn leaving_reaches_the_upstream_on_every_route_and_over_every_http() {
+    for dialect in [Dialect::OpenAi, Dialect::Vllm] {
+        for http2 in [false, true] {
+            let server = Server::start(Manner { http2, tls: None }, endless).await;
+            let mut config =
+                proxy::Config::new(format!("http://{}", server.address).parse().unwrap());
+            (config.dialect, config.upstream_http2) = (Some(dialect), http2);
+            let world = World::start_with(config).await;
+            for route in ROUTES {
+                for (answer, streams) in [("open", true), ("silence", true), ("silence", false)] {
+                    let case = (route, answer, streams);
+                    leave(Agent::http1(world.data).await, &server, case).await;
+                    leave(Agent::http2(world.data).await, &server, case).await;
+                }
+            }
+            for call in ended_calls(&world, 24).await {
+                let ended = call.ended.unwrap();
+                assert_eq!(ended.outcome, Outcome::ClientGone, "{}", call.begun.path);
+            }
+            if http2 {
+                assert_eq!(server.connections(), 1, "one stream is given up, not all of them");
+            }
+            world.stop().await;
+        }
+    }
+}
+
+/// `count` calls, once they have ended.
+async fn ended_calls(world: &World, count: usize) -> Vec<Call> {
+    for _ in 0..500 {
+        let calls = world.calls().await;
+        if calls.iter().filter(|call| call.ended.is_some()).count() == count {
+            return calls;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    panic!("not every call ended within five seconds");
 }

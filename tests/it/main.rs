@@ -2,14 +2,20 @@
 #![forbid(unsafe_code)]
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
+mod codings;
 mod differential;
 mod disconnect;
 mod docs;
 mod durable;
+mod every_http;
 mod faults;
+mod headers;
+mod http;
+mod large;
 mod tags;
 mod tapes;
 mod tidy;
 mod transparency;
+mod upgrade;
 mod walk;
 mod wires;

@@ -2,16 +2,24 @@
 //!
 //! - [`Upstream`]: a scripted server that sends exact bytes and keeps what it was sent. A double,
 //!   for faults and forms that a real server cannot be made to show on demand.
+//! - [`Server`], [`Agent`]: a server and a client that speak HTTP/1.1 and HTTP/2 by the book, with
+//!   or without TLS, for which an [`Authority`] makes certificates.
 //! - [`World`]: a proxy with its store in a folder of its own, in front of any upstream.
 //! - [`start_engine`]: the real engine with the tiny model.
 //! - [`sql`]: a connection to a store behind its writer's back.
 //! - [`exchange`], [`Reply`]: one raw HTTP/1.1 exchange, byte for byte.
 #![forbid(unsafe_code)]
 
+mod agent;
 mod client;
+mod server;
+mod tls;
 mod upstream;
 mod world;
 
+pub use agent::{Agent, Got, Sending, ask, sending, spaces, trailed};
 pub use client::{Reply, connect, exchange, post, read_some, request};
+pub use server::{Answer, Heard, Manner, Server};
+pub use tls::Authority;
 pub use upstream::{Seen, Step, Upstream};
 pub use world::{World, sql, start_engine, tape};

@@ -1,12 +1,13 @@
 //! A scripted server.
 
 use std::net::SocketAddr;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 
 /// A request as it came over the wire.
 #[derive(Debug, Clone, Default)]
@@ -26,6 +27,8 @@ pub enum Step {
     Send(Vec<u8>),
     /// Does nothing for a while.
     Pause(Duration),
+    /// Does nothing until the channel says something new.
+    Await(watch::Receiver<()>),
     /// Closes the connection at once, as a dying server does.
     Cut,
     /// Waits until the other side leaves, and says so to [`Upstream::left`].
@@ -67,6 +70,7 @@ pub struct Upstream {
     seen: Arc<Mutex<Vec<Seen>>>,
     asked: Arc<Notify>,
     left: Arc<Notify>,
+    connections: Arc<AtomicUsize>,
 }
 
 impl Upstream {
@@ -77,13 +81,20 @@ impl Upstream {
     ) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let address = listener.local_addr().expect("a bound socket has an address");
-        let upstream =
-            Self { address, seen: Arc::default(), asked: Arc::default(), left: Arc::default() };
+        let upstream = Self {
+            address,
+            seen: Arc::default(),
+            asked: Arc::default(),
+            left: Arc::default(),
+            connections: Arc::default(),
+        };
+        let connections = Arc::clone(&upstream.connections);
         let (seen, left) = (Arc::clone(&upstream.seen), Arc::clone(&upstream.left));
         let asked = Arc::clone(&upstream.asked);
         let script = Arc::new(script);
         tokio::spawn(async move {
             while let Ok((socket, _)) = listener.accept().await {
+                connections.fetch_add(1, Ordering::Relaxed);
                 let (seen, left) = (Arc::clone(&seen), Arc::clone(&left));
                 let (script, asked) = (Arc::clone(&script), Arc::clone(&asked));
                 tokio::spawn(async move {
@@ -105,6 +116,11 @@ impl Upstream {
     /// What was asked so far, models aside.
     pub fn seen(&self) -> Vec<Seen> {
         self.seen.lock().expect("no test panics here").clone()
+    }
+
+    /// How many connections were opened so far.
+    pub fn connections(&self) -> usize {
+        self.connections.load(Ordering::Relaxed)
     }
 
     /// Resolves when a request has come.
@@ -135,6 +151,7 @@ async fn serve(mut socket: TcpStream, script: impl Fn(&Seen) -> Vec<Step>, left:
                     }
                 }
                 Step::Pause(time) => tokio::time::sleep(time).await,
+                Step::Await(mut channel) => drop(channel.changed().await),
                 Step::Cut => return,
                 Step::AwaitLeave => {
                     while !matches!(socket.read(&mut [0; 64]).await, Ok(0) | Err(_)) {}
