@@ -67,11 +67,11 @@ fn two_hundred_megabytes_pass_in_bounded_memory() {
 }
 
 #[test]
-#[ignore = "takes a minute: cargo test -p tests -- --ignored a_gigabyte"]
+#[cfg_attr(not(target_os = "linux"), ignore = "memory is read from /proc")]
 fn a_gigabyte_passes_in_bounded_memory() {
     // Of a long body 64 MiB are held: read, compressed, and on their way to the disk.
     let peak = peak("sized 1024 kept 64");
-    assert!(peak < 512, "{peak} MiB");
+    assert!(peak < 256, "{peak} MiB");
 }
 
 #[tokio::test]
