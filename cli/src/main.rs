@@ -18,6 +18,7 @@ mod run;
 mod serve;
 mod server;
 mod show;
+mod show_call;
 
 use std::io::IsTerminal;
 use std::process::ExitCode;

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use store::{Selection, Snapshot, Summary};
 
 use crate::exit::{Done, Failure};
-use crate::print;
+use crate::{print, show_call};
 
 /// Longest piece of a message that is shown, in characters.
 const TEXT_CHARS_MAX: usize = 60;
@@ -29,6 +29,9 @@ pub(crate) struct Args {
     /// One JSON object a turn
     #[arg(long)]
     json: bool,
+    /// One call of the episode whole, as one JSON object
+    #[arg(long, value_name = "CALL")]
+    call: Option<CallId>,
 }
 
 /// Draws.
@@ -41,6 +44,9 @@ pub(crate) async fn run(args: Args) -> Done {
         return Err(Failure::new(format!("no episode `{}` in the store", args.episode))
             .hint("`rolltape episodes` lists what it holds"));
     };
+    if let Some(call_id) = args.call {
+        return show_call::run(&mut snapshot, &args.episode, call_id).await;
+    }
     let calls = snapshot.calls(&summary.episode).await?;
     let (links, _) = exporter::links(&calls);
     let tree = Tree::new(&calls, &links);

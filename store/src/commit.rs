@@ -4,7 +4,9 @@ use episode::{Begun, CallId, Choice, Ended, EpisodeId, Micros, Outcome, Reward, 
 use sqlx::{Connection, SqliteConnection};
 use thiserror::Error;
 
-use crate::write_ended::{write_body, write_ended};
+use crate::reels::Reels;
+use crate::write::write_request;
+use crate::write_ended::write_ended;
 
 /// Why a record is not on disk.
 #[derive(Debug, Error)]
@@ -61,25 +63,26 @@ pub(crate) type Verdict = Result<(), CommitError>;
 /// one is a refusal by the contract, which is itself on record where that makes sense.
 pub(crate) async fn commit(
     connection: &mut SqliteConnection,
+    reels: &mut Reels,
+    group: &[&Record],
+) -> Result<Vec<Verdict>, sqlx::Error> {
+    let written = write_group(connection, reels, group).await;
+    match &written {
+        Ok(_) => reels.committed(),
+        Err(_) => reels.rolled_back(),
+    }
+    written
+}
+
+async fn write_group(
+    connection: &mut SqliteConnection,
+    reels: &mut Reels,
     group: &[&Record],
 ) -> Result<Vec<Verdict>, sqlx::Error> {
     let mut transaction = connection.begin_with("BEGIN IMMEDIATE").await?;
     let mut verdicts = Vec::with_capacity(group.len());
     for record in group {
-        let verdict = match record {
-            Record::Begun(begun) => write_begun(&mut transaction, begun).await,
-            Record::Ended(ended) => write_ended(&mut transaction, ended).await,
-            Record::Open { tag, at, force } => {
-                announce(&mut transaction, tag, *at, force.as_deref()).await
-            }
-            Record::Close { episode, attempt, at, status } => {
-                close(&mut transaction, (episode, *attempt), *at, status.as_deref()).await
-            }
-            Record::Reward { episode, attempt, reward } => {
-                write_reward(&mut transaction, (episode, *attempt), reward).await
-            }
-        };
-        match verdict {
+        match write(&mut transaction, reels, record).await {
             Err(CommitError::Database(error)) => return Err(error),
             other => verdicts.push(other),
         }
@@ -88,9 +91,29 @@ pub(crate) async fn commit(
     Ok(verdicts)
 }
 
-async fn write_begun(connection: &mut SqliteConnection, begun: &Begun) -> Verdict {
+async fn write(connection: &mut SqliteConnection, reels: &mut Reels, record: &Record) -> Verdict {
+    match record {
+        Record::Begun(begun) => write_begun(connection, reels, begun).await,
+        Record::Ended(ended) => write_ended(connection, reels, ended).await,
+        Record::Open { tag, at, force } => announce(connection, tag, *at, force.as_deref()).await,
+        Record::Close { episode, attempt, at, status } => {
+            close(connection, (episode, *attempt), *at, status.as_deref()).await
+        }
+        Record::Reward { episode, attempt, reward } => {
+            write_reward(connection, (episode, *attempt), reward).await
+        }
+    }
+}
+
+async fn write_begun(
+    connection: &mut SqliteConnection,
+    reels: &mut Reels,
+    begun: &Begun,
+) -> Verdict {
     let (episode_key, closed) = open_episode(connection, &begun.tag, begun.started_at).await?;
-    let request_body = write_body(connection, &begun.request).await?;
+    let mut reel = reels.take(connection, episode_key).await?;
+    let request_body = write_request(connection, &mut reel, &begun.request).await?;
+    reels.put(episode_key, reel);
     sqlx::query(
         "INSERT INTO call (call_id, episode_key, started_at, method, path, route, \
          requested_model, request_body, sampling, client, session, agent, parent_agent, kind, \

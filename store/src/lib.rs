@@ -10,20 +10,33 @@
 //! The tables are in `migrations/`; what they mean to a reader is in `docs/schema.md`.
 #![forbid(unsafe_code)]
 
-mod body;
+mod calls;
 mod commit;
+mod cut;
+mod events;
 mod open;
+mod pack;
+mod paths;
+mod pieces;
+#[cfg(test)]
+mod properties;
+mod read;
+mod reel;
+mod reels;
 mod rows;
 mod snapshot;
 mod summary;
 #[cfg(test)]
 mod tests;
+mod trace;
+mod varint;
+mod write;
 mod write_ended;
 mod writer;
 
-pub use body::DecodeError;
 pub use commit::CommitError;
 pub use open::{Durability, OpenError};
+pub use pack::DecodeError;
 pub use snapshot::{EpisodeRecord, Selection, Snapshot, SnapshotError};
 pub use summary::Summary;
 pub use writer::{Ack, Store, Writer};

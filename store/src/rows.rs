@@ -10,7 +10,8 @@ use episode::{
 use sqlx::Row;
 use sqlx::sqlite::SqliteRow;
 
-use crate::body::{DecodeError, unpack, unpack_floats, unpack_ids};
+use crate::pack::{REELED, unpack, unpack_floats, unpack_planes};
+use crate::read::{ReadError, size};
 use crate::snapshot::{EpisodeRecord, SnapshotError};
 
 pub(crate) fn episode_of(row: &SqliteRow) -> Result<EpisodeRecord, SnapshotError> {
@@ -37,6 +38,7 @@ fn name_of<T: FromStr>(word: String, kind: &'static str) -> Result<T, SnapshotEr
     word.parse().map_err(|_| SnapshotError::Word(word, kind))
 }
 
+/// The beginning of a call, without its body.
 pub(crate) fn begun_of(row: &SqliteRow, episode: &EpisodeRecord) -> Result<Begun, SnapshotError> {
     let call_id: CallId = name_of(row.try_get("call_id")?, "call id")?;
     Ok(Begun {
@@ -54,7 +56,7 @@ pub(crate) fn begun_of(row: &SqliteRow, episode: &EpisodeRecord) -> Result<Begun
         path: row.try_get("path")?,
         route: Route::from_word(&row.try_get::<String, _>("route")?),
         model: row.try_get("requested_model")?,
-        request: body_of(row, "q", call_id)?,
+        request: Bytes::new(),
         sampling: row.try_get("sampling")?,
         lineage: Lineage {
             client: row.try_get("client")?,
@@ -67,33 +69,15 @@ pub(crate) fn begun_of(row: &SqliteRow, episode: &EpisodeRecord) -> Result<Begun
     })
 }
 
-/// The body whose columns carry `prefix`; empty where there is none.
-pub(crate) fn body_of(row: &SqliteRow, prefix: &str, call: CallId) -> Result<Bytes, SnapshotError> {
-    let column = |name: &str| format!("{prefix}_{name}");
-    let Some(encoding) = row.try_get::<Option<i64>, _>(column("encoding").as_str())? else {
-        return Ok(Bytes::new());
-    };
-    let length: i64 = row.try_get(column("length").as_str())?;
-    let data: Vec<u8> = row.try_get(column("data").as_str())?;
-    unpack(encoding, data, length.unsigned_abs() as usize)
-        .map(Bytes::from)
-        .map_err(|e| damaged(call, e))
-}
-
+/// A choice without its token ids and side arrays.
 pub(crate) fn choice_of(row: &SqliteRow, call: CallId) -> Result<Choice, SnapshotError> {
-    let encoding: i64 = row.try_get("encoding")?;
-    let ids: Option<Vec<u8>> = row.try_get("token_ids")?;
-    let logprobs: Vec<u8> = row.try_get("logprobs")?;
     let versions: Option<String> = row.try_get("versions")?;
     let fidelity: String = row.try_get("fidelity")?;
     Ok(Choice {
         index: row.try_get("choice_index")?,
         prompt_index: row.try_get("prompt_index")?,
-        token_ids: ids
-            .map(|ids| unpack_ids(encoding, &ids))
-            .transpose()
-            .map_err(|e| damaged(call, e))?,
-        logprobs: unpack_floats(encoding, &logprobs).map_err(|e| damaged(call, e))?,
+        token_ids: None,
+        logprobs: logprobs_of(row).map_err(|error| unread(call, error))?,
         finish_reason: row.try_get("finish_reason")?,
         stop_reason: row.try_get("stop_reason")?,
         versions: versions.map_or(Ok(Vec::new()), |text| spans_of(&text))?,
@@ -101,6 +85,14 @@ pub(crate) fn choice_of(row: &SqliteRow, call: CallId) -> Result<Choice, Snapsho
             .ok_or_else(|| SnapshotError::Word(fidelity.clone(), "fidelity"))?,
         sides: Vec::new(),
     })
+}
+
+fn logprobs_of(row: &SqliteRow) -> Result<Vec<f32>, ReadError> {
+    let data: &[u8] = row.try_get("logprobs")?;
+    match row.try_get("encoding")? {
+        REELED => Ok(unpack_planes(data, size(row, "logprob_count")?)?),
+        other => Ok(unpack_floats(other, data)?),
+    }
 }
 
 fn spans_of(text: &str) -> Result<Vec<VersionSpan>, SnapshotError> {
@@ -123,16 +115,15 @@ pub(crate) fn reward_of(row: &SqliteRow) -> Result<Reward, SnapshotError> {
     })
 }
 
-pub(crate) fn damaged(call: CallId, source: DecodeError) -> SnapshotError {
-    SnapshotError::Decode { call: call.to_string(), source }
+/// What could not be read of a call.
+pub(crate) fn unread(call: CallId, error: ReadError) -> SnapshotError {
+    error.of(format!("call `{call}`"))
 }
 
 /// The side array of a row, with the index of its choice.
 pub(crate) fn side_of(row: &SqliteRow, call: CallId) -> Result<(u32, Side), SnapshotError> {
-    let length: i64 = row.try_get("length")?;
-    let json =
-        unpack(row.try_get("encoding")?, row.try_get("data")?, length.unsigned_abs() as usize)
-            .map_err(|e| damaged(call, e))?;
+    let stored = (row.try_get("encoding")?, row.try_get("data")?);
+    let json = unpack(stored, size(row, "length")?, &[]).map_err(|e| unread(call, e.into()))?;
     let name: String = row.try_get("name")?;
     let json = String::from_utf8(json).map_err(|_| SnapshotError::Word(name.clone(), "text"))?;
     Ok((row.try_get("choice_index")?, Side { name, json }))

@@ -2,17 +2,13 @@
 
 use std::path::Path;
 
-use episode::{
-    Call, CallId, Choice, Ended, EpisodeId, GroupId, Micros, Outcome, Reward, Route, TagSource,
-    TaskId, TokenCounts,
-};
-use sqlx::sqlite::SqliteRow;
-use sqlx::{Row, SqliteConnection};
+use episode::{CallId, EpisodeId, GroupId, Micros, Reward, TagSource, TaskId};
+use sqlx::SqliteConnection;
 use thiserror::Error;
 
-use crate::body::{DecodeError, unpack_ids};
 use crate::open::{self, OpenError};
-use crate::rows::{begun_of, body_of, choice_of, damaged, episode_of, reward_of, side_of};
+use crate::pack::DecodeError;
+use crate::rows::{episode_of, reward_of};
 
 /// One attempt at an episode.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -63,10 +59,10 @@ pub enum SnapshotError {
     #[error("cannot read the store")]
     Database(#[from] sqlx::Error),
     /// A stored value does not decode.
-    #[error("call `{call}` does not decode")]
+    #[error("{what} does not decode")]
     Decode {
-        /// The call.
-        call: String,
+        /// A call or an episode.
+        what: String,
         /// What is wrong with it.
         #[source]
         source: DecodeError,
@@ -118,11 +114,31 @@ impl Snapshot {
         .await?;
         let mut episodes = Vec::with_capacity(rows.len());
         for row in rows {
-            let mut episode = episode_of(&row)?;
-            episode.labels = self.labels(episode.key).await?;
-            episodes.push(episode);
+            episodes.push(self.labeled(episode_of(&row)?).await?);
         }
         Ok(episodes)
+    }
+
+    /// The episode that holds a call.
+    pub(crate) async fn episode_with(
+        &mut self,
+        call: CallId,
+    ) -> Result<Option<EpisodeRecord>, SnapshotError> {
+        let row = sqlx::query(
+            "SELECT e.* FROM episode e JOIN call c USING (episode_key) WHERE c.call_id = $1",
+        )
+        .bind(call.to_string())
+        .fetch_optional(&mut self.connection)
+        .await?;
+        match row {
+            None => Ok(None),
+            Some(row) => Ok(Some(self.labeled(episode_of(&row)?).await?)),
+        }
+    }
+
+    async fn labeled(&mut self, mut episode: EpisodeRecord) -> Result<EpisodeRecord, sqlx::Error> {
+        episode.labels = self.labels(episode.key).await?;
+        Ok(episode)
     }
 
     pub(crate) fn connection(&mut self) -> &mut SqliteConnection {
@@ -134,108 +150,6 @@ impl Snapshot {
             .bind(key)
             .fetch_all(&mut self.connection)
             .await
-    }
-
-    /// All calls of one attempt, in the order in which they began.
-    ///
-    /// # Errors
-    /// [`SnapshotError`] when the store cannot be read or a body does not decode.
-    pub async fn calls(&mut self, episode: &EpisodeRecord) -> Result<Vec<Call>, SnapshotError> {
-        let rows = sqlx::query(
-            "SELECT c.*, q.encoding AS q_encoding, q.length AS q_length, q.data AS q_data, \
-             p.encoding AS p_encoding, p.length AS p_length, p.data AS p_data \
-             FROM call c JOIN body q ON q.body_key = c.request_body \
-             LEFT JOIN body p ON p.body_key = c.reply_body \
-             WHERE c.episode_key = ? ORDER BY c.started_at, c.call_id",
-        )
-        .bind(episode.key)
-        .fetch_all(&mut self.connection)
-        .await?;
-        let mut calls = Vec::with_capacity(rows.len());
-        for row in rows {
-            let begun = begun_of(&row, episode)?;
-            let ended = match row.try_get::<Option<String>, _>("outcome")? {
-                None => None,
-                Some(outcome) => Some(self.ended_of(&row, begun.call_id, &outcome).await?),
-            };
-            calls.push(Call { begun, ended });
-        }
-        Ok(calls)
-    }
-
-    async fn ended_of(
-        &mut self,
-        row: &SqliteRow,
-        call_id: CallId,
-        outcome: &str,
-    ) -> Result<Ended, SnapshotError> {
-        let outcome = Outcome::from_word(outcome)
-            .ok_or_else(|| SnapshotError::Word(outcome.to_owned(), "outcome"))?;
-        let count = |name| -> Result<Option<u64>, sqlx::Error> {
-            Ok(row.try_get::<Option<i64>, _>(name)?.map(i64::unsigned_abs))
-        };
-        let call_key: i64 = row.try_get("call_key")?;
-        Ok(Ended {
-            call_id,
-            ended_at: row.try_get("ended_at")?,
-            first_byte_at: row.try_get("first_byte_at")?,
-            status: row.try_get("status")?,
-            outcome,
-            error: row.try_get("error")?,
-            reply: body_of(row, "p", call_id)?,
-            model: row.try_get("reply_model")?,
-            prompts: self.prompts(call_key, call_id).await?,
-            choices: self.choices(call_key, call_id).await?,
-            usage: TokenCounts {
-                prompt: count("prompt_tokens")?,
-                completion: count("completion_tokens")?,
-            },
-            logprob_kind: row
-                .try_get::<Option<String>, _>("logprob_kind")?
-                .unwrap_or_else(|| "unknown".to_owned()),
-            translated: row
-                .try_get::<Option<String>, _>("translated")?
-                .map(|word| Route::from_word(&word)),
-            unasked: row.try_get("unasked")?,
-        })
-    }
-
-    async fn prompts(
-        &mut self,
-        call_key: i64,
-        call: CallId,
-    ) -> Result<Vec<Vec<u32>>, SnapshotError> {
-        let rows: Vec<(i64, Vec<u8>)> = sqlx::query_as(
-            "SELECT encoding, token_ids FROM prompt WHERE call_key = ? ORDER BY prompt_index",
-        )
-        .bind(call_key)
-        .fetch_all(&mut self.connection)
-        .await?;
-        rows.iter()
-            .map(|(encoding, ids)| unpack_ids(*encoding, ids).map_err(|e| damaged(call, e)))
-            .collect()
-    }
-
-    async fn choices(&mut self, call_key: i64, call: CallId) -> Result<Vec<Choice>, SnapshotError> {
-        let rows = sqlx::query("SELECT * FROM choice WHERE call_key = ? ORDER BY choice_index")
-            .bind(call_key)
-            .fetch_all(&mut self.connection)
-            .await?;
-        let mut choices: Vec<Choice> =
-            rows.iter().map(|row| choice_of(row, call)).collect::<Result<_, _>>()?;
-        let sides =
-            sqlx::query("SELECT * FROM side WHERE call_key = ? ORDER BY choice_index, name")
-                .bind(call_key)
-                .fetch_all(&mut self.connection)
-                .await?;
-        for row in &sides {
-            let (index, side) = side_of(row, call)?;
-            choices
-                .iter_mut()
-                .filter(|c| c.index == index)
-                .for_each(|c| c.sides.push(side.clone()));
-        }
-        Ok(choices)
     }
 
     /// The value under `name` in the store's settings.

@@ -29,7 +29,7 @@ pub struct Summary {
 const COUNTS: &str = "SELECT count(*) AS calls, \
     sum(route IN ('chat', 'completions', 'responses', 'messages')) AS generations, \
     sum(EXISTS (SELECT 1 FROM choice k WHERE k.call_key = c.call_key \
-        AND k.token_ids IS NOT NULL)) AS with_ids, \
+        AND k.tokens IS NOT NULL)) AS with_ids, \
     sum(outcome IS NOT 'complete') AS incomplete, \
     sum(prompt_tokens) AS prompt_tokens, sum(completion_tokens) AS completion_tokens, \
     (SELECT value FROM reward r WHERE r.episode_key = ?1 AND r.call_id IS NULL \

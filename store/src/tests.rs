@@ -1,5 +1,7 @@
 //! What is written comes back.
 
+use std::path::Path;
+
 use bytes::Bytes;
 use episode::{
     Begun, CallId, CallKind, Choice, Ended, EpisodeId, Fidelity, Lineage, Outcome, Reward,
@@ -21,7 +23,7 @@ fn tag(episode: &str, attempt: u32) -> Tag {
     }
 }
 
-fn begun(episode: &str, at: i64) -> Begun {
+pub(crate) fn begun(episode: &str, at: i64) -> Begun {
     Begun {
         call_id: CallId(Uuid::now_v7()),
         tag: tag(episode, 0),
@@ -43,7 +45,7 @@ fn begun(episode: &str, at: i64) -> Begun {
     }
 }
 
-fn ended(call_id: CallId) -> Ended {
+pub(crate) fn ended(call_id: CallId) -> Ended {
     let choice = |index, ids: Option<Vec<u32>>, logprobs| Choice {
         index,
         prompt_index: index,
@@ -78,9 +80,12 @@ fn ended(call_id: CallId) -> Ended {
 
 async fn open() -> (TempDir, Store, Writer) {
     let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("a.db");
-    let (store, writer) = Store::open(&path, Durability::Power).await.unwrap();
+    let (store, writer) = open_at(&folder.path().join("a.db")).await;
     (folder, store, writer)
+}
+
+pub(crate) async fn open_at(path: &Path) -> (Store, Writer) {
+    Store::open(path, Durability::Power).await.unwrap()
 }
 
 fn id(name: &str) -> EpisodeId {
@@ -196,4 +201,34 @@ async fn reading_what_is_not_there_says_so() {
     let folder = tempfile::tempdir().unwrap();
     let error = Snapshot::open(&folder.path().join("none.db")).await.unwrap_err();
     assert!(error.to_string().contains("there is no store at"), "{error}");
+}
+
+#[tokio::test]
+async fn a_history_that_is_sent_again_is_not_stored_again() {
+    let (_folder, store, _writer) = open().await;
+    let noise = |n: u32| n.wrapping_mul(2_654_435_761).rotate_left(n % 31).to_string();
+    let (mut history, mut tokens) = (String::new(), Vec::new());
+    for turn in 0..40u32 {
+        history.extend((0..300).map(|n| noise(turn * 300 + n)));
+        tokens.extend((0..300).map(|n| turn * 300 + n));
+        let begun = Begun { request: history.clone().into(), ..begun("a", turn.into()) };
+        let mut end = ended(begun.call_id);
+        end.prompts = vec![tokens.clone()];
+        end.choices.truncate(1);
+        end.choices[0].token_ids = Some(vec![turn, turn]);
+        tokens.extend([turn, turn]);
+        store.begin(begun).await.done().await.unwrap();
+        store.end(end).await.done().await.unwrap();
+    }
+    let mut snapshot = store.snapshot().await.unwrap();
+    let stored = "SELECT sum(length) FROM segment WHERE track = $1";
+    let texts: i64 = sqlx::query_scalar(stored)
+        .bind(crate::reel::TEXTS)
+        .fetch_one(snapshot.connection())
+        .await
+        .unwrap();
+    assert!((texts as usize) < history.len() * 2, "{texts} for {}", history.len());
+    let fresh = "SELECT sum(tokens - shared) FROM prompt";
+    let fresh: i64 = sqlx::query_scalar(fresh).fetch_one(snapshot.connection()).await.unwrap();
+    assert_eq!(fresh as usize, tokens.len() - 2 * 40);
 }

@@ -1,34 +1,42 @@
 //! The end of a call, with all that was sampled, inside the write transaction.
 
 use episode::{Choice, Ended, Route, Side};
-use sqlx::SqliteConnection;
+use sqlx::{Row, SqliteConnection};
 
-use crate::body::{pack, pack_floats, pack_ids};
 use crate::commit::Verdict;
-
-/// Writes a body and gives its key.
-pub(crate) async fn write_body(
-    connection: &mut SqliteConnection,
-    body: &[u8],
-) -> Result<i64, sqlx::Error> {
-    let packed = pack(body);
-    let done = sqlx::query("INSERT INTO body (encoding, length, data) VALUES (?, ?, ?)")
-        .bind(packed.encoding)
-        .bind(body.len() as i64)
-        .bind(packed.data)
-        .execute(connection)
-        .await?;
-    Ok(done.last_insert_rowid())
-}
+use crate::pack::{REELED, pack, pack_planes};
+use crate::reel::{Ids, Prompt, Reel};
+use crate::reels::Reels;
+use crate::write::{write_reply, write_segment};
 
 /// Writes the end of a call with all that was sampled.
-pub(crate) async fn write_ended(connection: &mut SqliteConnection, ended: &Ended) -> Verdict {
-    let reply_body = write_body(connection, &ended.reply).await?;
-    let call_key: i64 = sqlx::query_scalar(
-        "UPDATE call SET ended_at = ?, first_byte_at = ?, status = ?, outcome = ?, error = ?, \
-         reply_body = ?, reply_model = ?, prompt_tokens = ?, completion_tokens = ?, \
-         logprob_kind = ?, translated = ?, unasked = ? \
-         WHERE call_id = ? AND ended_at IS NULL RETURNING call_key",
+pub(crate) async fn write_ended(
+    connection: &mut SqliteConnection,
+    reels: &mut Reels,
+    ended: &Ended,
+) -> Verdict {
+    let open = "SELECT call_key, episode_key FROM call WHERE call_id = $1 AND ended_at IS NULL";
+    let open =
+        sqlx::query(open).bind(ended.call_id.to_string()).fetch_one(&mut *connection).await?;
+    let (call_key, episode_key) = (open.try_get("call_key")?, open.try_get("episode_key")?);
+    let mut reel = reels.take(connection, episode_key).await?;
+    let reply_body = write_reply(connection, &mut reel, &ended.reply).await?;
+    update_call(connection, (call_key, reply_body, reel.key), ended).await?;
+    write_ids(connection, (call_key, &mut reel), ended).await?;
+    reels.put(episode_key, reel);
+    Ok(())
+}
+
+async fn update_call(
+    connection: &mut SqliteConnection,
+    (call_key, reply_body, reel_key): (i64, i64, i64),
+    ended: &Ended,
+) -> Result<(), sqlx::Error> {
+    sqlx::query(
+        "UPDATE call SET ended_at = $1, first_byte_at = $2, status = $3, outcome = $4, \
+         error = $5, reply_body = $6, reply_model = $7, prompt_tokens = $8, \
+         completion_tokens = $9, logprob_kind = $10, translated = $11, unasked = $12, \
+         reel_key = $13 WHERE call_key = $14",
     )
     .bind(ended.ended_at)
     .bind(ended.first_byte_at)
@@ -42,31 +50,53 @@ pub(crate) async fn write_ended(connection: &mut SqliteConnection, ended: &Ended
     .bind(&ended.logprob_kind)
     .bind(ended.translated.map(Route::as_str))
     .bind(&ended.unasked)
-    .bind(ended.call_id.to_string())
-    .fetch_one(&mut *connection)
+    .bind(reel_key)
+    .bind(call_key)
+    .execute(connection)
     .await?;
-    for (index, ids) in ended.prompts.iter().enumerate() {
-        write_prompt(connection, (call_key, index as i64), ids).await?;
+    Ok(())
+}
+
+async fn write_ids(
+    connection: &mut SqliteConnection,
+    (call_key, reel): (i64, &mut Reel),
+    ended: &Ended,
+) -> Result<(), sqlx::Error> {
+    let ids: Ids = reel.ids(ended);
+    if let Some(segment) = &ids.segment {
+        write_segment(connection, reel.key, segment).await?;
     }
-    for choice in &ended.choices {
-        write_choice(connection, call_key, choice).await?;
+    for ((index, prompt), whole) in (0..).zip(&ids.prompts).zip(&ended.prompts) {
+        write_prompt(connection, (call_key, index), (prompt, whole.len())).await?;
     }
+    for (choice, start) in ended.choices.iter().zip(&ids.choices) {
+        write_choice(connection, (call_key, *start), choice).await?;
+    }
+    reel.follow(call_key, ended, &ids);
     Ok(())
 }
 
 async fn write_prompt(
     connection: &mut SqliteConnection,
     (call_key, index): (i64, i64),
-    ids: &[u32],
+    (prompt, tokens): (&Prompt, usize),
 ) -> Result<(), sqlx::Error> {
+    let parent = prompt.walked.parent;
     sqlx::query(
-        "INSERT INTO prompt (call_key, prompt_index, shared, tokens, encoding, token_ids) \
-         VALUES (?, ?, 0, ?, 0, ?)",
+        "INSERT INTO prompt (call_key, prompt_index, parent_key, parent_choice, shared, tokens, \
+         encoding, token_ids, start, depth, hash) \
+         VALUES ($1, $2, $3, $4, $5, $6, $7, x'', $8, $9, $10)",
     )
     .bind(call_key)
     .bind(index)
-    .bind(ids.len() as i64)
-    .bind(pack_ids(ids))
+    .bind(parent.map(|parent| parent.call_key))
+    .bind(parent.map(|parent| parent.choice))
+    .bind(parent.map_or(0, |parent| parent.shared as i64))
+    .bind(tokens as i64)
+    .bind(REELED)
+    .bind(prompt.start as i64)
+    .bind(prompt.walked.depth())
+    .bind(prompt.hash.as_slice())
     .execute(connection)
     .await?;
     Ok(())
@@ -74,23 +104,25 @@ async fn write_prompt(
 
 async fn write_choice(
     connection: &mut SqliteConnection,
-    call_key: i64,
+    (call_key, start): (i64, u64),
     choice: &Choice,
 ) -> Result<(), sqlx::Error> {
     let spans: Vec<_> = choice.versions.iter().map(|s| (&s.version, s.start, s.end)).collect();
     let versions = (!spans.is_empty())
         .then(|| serde_json::to_string(&spans).expect("strings and numbers are always JSON"));
     sqlx::query(
-        "INSERT INTO choice (call_key, choice_index, prompt_index, tokens, encoding, token_ids, \
-         logprobs, finish_reason, stop_reason, versions, fidelity) \
-         VALUES (?, ?, ?, ?, 0, ?, ?, ?, ?, ?, ?)",
+        "INSERT INTO choice (call_key, choice_index, prompt_index, tokens, logprob_count, \
+         encoding, start, logprobs, finish_reason, stop_reason, versions, fidelity) \
+         VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)",
     )
     .bind(call_key)
     .bind(choice.index)
     .bind(choice.prompt_index)
     .bind(choice.token_ids.as_ref().map(|ids| ids.len() as i64))
-    .bind(choice.token_ids.as_ref().map(|ids| pack_ids(ids)))
-    .bind(pack_floats(&choice.logprobs))
+    .bind(choice.logprobs.len() as i64)
+    .bind(REELED)
+    .bind(start as i64)
+    .bind(pack_planes(&choice.logprobs))
     .bind(&choice.finish_reason)
     .bind(&choice.stop_reason)
     .bind(versions)
@@ -108,7 +140,7 @@ async fn write_side(
     (call_key, choice_index): (i64, u32),
     side: &Side,
 ) -> Result<(), sqlx::Error> {
-    let packed = pack(side.json.as_bytes());
+    let packed = pack(side.json.as_bytes(), &[]);
     sqlx::query(
         "INSERT INTO side (call_key, choice_index, name, encoding, length, data) \
          VALUES (?, ?, ?, ?, ?, ?)",

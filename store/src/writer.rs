@@ -10,6 +10,7 @@ use tokio::task::JoinHandle;
 
 use crate::commit::{CommitError, Record, Verdict, commit};
 use crate::open::{self, Durability, OpenError};
+use crate::reels::Reels;
 use crate::snapshot::{Snapshot, SnapshotError};
 
 /// Records that may wait for the writer.
@@ -154,8 +155,9 @@ impl Writer {
 
 async fn write_all(mut connection: SqliteConnection, mut records: mpsc::Receiver<Entry>) {
     let mut group = Vec::with_capacity(GROUP_RECORDS_MAX);
+    let mut reels = Reels::default();
     while records.recv_many(&mut group, GROUP_RECORDS_MAX).await > 0 {
-        write_group(&mut connection, &mut group).await;
+        write_group(&mut connection, &mut reels, &mut group).await;
     }
     if let Err(error) = connection.close().await {
         tracing::warn!(%error, "the store did not close cleanly");
@@ -163,14 +165,14 @@ async fn write_all(mut connection: SqliteConnection, mut records: mpsc::Receiver
 }
 
 /// A group that fails is tried again record by record, so that one bad record costs only itself.
-async fn write_group(connection: &mut SqliteConnection, group: &mut Vec<Entry>) {
+async fn write_group(connection: &mut SqliteConnection, reels: &mut Reels, group: &mut Vec<Entry>) {
     let records: Vec<&Record> = group.iter().map(|entry| &entry.record).collect();
-    if let Ok(verdicts) = commit(connection, &records).await {
+    if let Ok(verdicts) = commit(connection, reels, &records).await {
         group.drain(..).zip(verdicts).for_each(|(entry, verdict)| answer(entry, verdict));
         return;
     }
     for entry in group.drain(..) {
-        let verdict = match commit(connection, &[&entry.record]).await {
+        let verdict = match commit(connection, reels, &[&entry.record]).await {
             Ok(mut verdicts) => verdicts.pop().unwrap_or(Err(CommitError::Stopped)),
             Err(error) => {
                 tracing::error!(%error, "a record could not be written");

@@ -1,0 +1,59 @@
+//! `rolltape show --call`: one call with everything that the store keeps encoded.
+
+use std::process::ExitCode;
+
+use episode::{Call, CallId, Choice, EpisodeId};
+use serde_json::{Value, json};
+use store::Snapshot;
+
+use crate::exit::{Done, Failure};
+use crate::print;
+
+/// Shows a call of `episode`.
+pub(crate) async fn run(snapshot: &mut Snapshot, episode: &EpisodeId, call_id: CallId) -> Done {
+    let found = snapshot.call(call_id).await?.filter(|call| call.begun.tag.episode == *episode);
+    let Some(call) = found else {
+        return Err(Failure::new(format!("no call `{call_id}` in the episode `{episode}`"))
+            .hint("`rolltape show EPISODE --json` names its calls"));
+    };
+    print::line(&as_json(&call).to_string())?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn as_json(call: &Call) -> Value {
+    let begun = &call.begun;
+    let ended = call.ended.as_ref();
+    json!({
+        "call_id": begun.call_id.to_string(),
+        "method": begun.method,
+        "path": begun.path,
+        "request": text(&begun.request),
+        "status": ended.and_then(|ended| ended.status),
+        "outcome": ended.map(|ended| ended.outcome.as_str()),
+        "reply": ended.map(|ended| text(&ended.reply)),
+        "prompts": ended.map(|ended| &ended.prompts),
+        "choices": ended.map(|ended| ended.choices.iter().map(choice_json).collect::<Vec<_>>()),
+    })
+}
+
+fn choice_json(choice: &Choice) -> Value {
+    let sides = choice.sides.iter().map(|side| {
+        let value = serde_json::from_str(&side.json).unwrap_or_else(|_| json!(side.json));
+        (side.name.clone(), value)
+    });
+    json!({
+        "index": choice.index,
+        "prompt_index": choice.prompt_index,
+        "token_ids": choice.token_ids,
+        // A logprob that the server did not give is null.
+        "logprobs": choice.logprobs,
+        "finish_reason": choice.finish_reason,
+        "fidelity": choice.fidelity.as_str(),
+        "sides": sides.collect::<serde_json::Map<_, _>>(),
+    })
+}
+
+/// Bodies are text in practice; what is none is shown as far as it can be.
+fn text(body: &[u8]) -> String {
+    String::from_utf8_lossy(body).into_owned()
+}

@@ -1,0 +1,144 @@
+//! Reading calls back, whole.
+
+use episode::{Call, CallId, Choice, Ended, Outcome, Route, TokenCounts};
+use sqlx::Row;
+use sqlx::sqlite::SqliteRow;
+
+use crate::read::Reader;
+use crate::rows::{begun_of, choice_of, side_of, unread};
+use crate::snapshot::{EpisodeRecord, Snapshot, SnapshotError};
+use crate::trace::Trace;
+
+/// A call with the rows of its bodies.
+const CALL: &str = "SELECT c.*, \
+    q.body_key AS q_body_key, q.encoding AS q_encoding, q.length AS q_length, q.data AS q_data, \
+    q.base_key AS q_base_key, q.reel_key AS q_reel_key, q.hash AS q_hash, \
+    p.body_key AS p_body_key, p.encoding AS p_encoding, p.length AS p_length, p.data AS p_data, \
+    p.base_key AS p_base_key, p.reel_key AS p_reel_key, p.hash AS p_hash \
+    FROM call c JOIN body q ON q.body_key = c.request_body \
+    LEFT JOIN body p ON p.body_key = c.reply_body";
+
+impl Snapshot {
+    /// All calls of one attempt, in the order in which they began.
+    ///
+    /// # Errors
+    /// [`SnapshotError`] when the store cannot be read or a body does not decode.
+    pub async fn calls(&mut self, episode: &EpisodeRecord) -> Result<Vec<Call>, SnapshotError> {
+        let all = format!("{CALL} WHERE c.episode_key = $1 ORDER BY c.started_at, c.call_id");
+        let rows = sqlx::query(sqlx::AssertSqlSafe(all)).bind(episode.key);
+        let rows = rows.fetch_all(self.connection()).await?;
+        let (mut reader, mut trace) = (Reader::default(), Trace::default());
+        let loaded = trace.of_episode(self.connection(), episode.key).await;
+        loaded.map_err(|error| error.of(format!("episode `{}`", episode.id)))?;
+        let mut calls = Vec::with_capacity(rows.len());
+        for row in rows {
+            calls.push(self.call_of(&row, episode, (&mut reader, &mut trace)).await?);
+        }
+        Ok(calls)
+    }
+
+    /// One call; `None` when there is none of that id.
+    ///
+    /// # Errors
+    /// [`SnapshotError`] when the store cannot be read or a body does not decode.
+    pub async fn call(&mut self, call_id: CallId) -> Result<Option<Call>, SnapshotError> {
+        let one = format!("{CALL} WHERE c.call_id = $1");
+        let row = sqlx::query(sqlx::AssertSqlSafe(one)).bind(call_id.to_string());
+        let Some(row) = row.fetch_optional(self.connection()).await? else { return Ok(None) };
+        let Some(episode) = self.episode_with(call_id).await? else { return Ok(None) };
+        let (mut reader, mut trace) = (Reader::default(), Trace::default());
+        let loaded = trace.of_call(self.connection(), row.try_get("call_key")?).await;
+        loaded.map_err(|error| unread(call_id, error))?;
+        self.call_of(&row, &episode, (&mut reader, &mut trace)).await.map(Some)
+    }
+
+    async fn call_of(
+        &mut self,
+        row: &SqliteRow,
+        episode: &EpisodeRecord,
+        (reader, trace): (&mut Reader, &mut Trace),
+    ) -> Result<Call, SnapshotError> {
+        let mut begun = begun_of(row, episode)?;
+        let call_id = begun.call_id;
+        let (request, reply) = (reader.keep(row, "q_")?, reader.keep(row, "p_")?);
+        if let Some(key) = request {
+            let body = reader.body(self.connection(), key).await;
+            begun.request = body.map_err(|error| unread(call_id, error))?;
+        }
+        let Some(outcome) = row.try_get::<Option<String>, _>("outcome")? else {
+            return Ok(Call { begun, ended: None });
+        };
+        let mut ended = ended_of(row, call_id, &outcome)?;
+        if let Some(key) = reply {
+            let body = reader.body(self.connection(), key).await;
+            ended.reply = body.map_err(|error| unread(call_id, error))?;
+        }
+        let call_key: i64 = row.try_get("call_key")?;
+        let prompts = trace.prompts((self.connection(), reader), call_key).await;
+        let prompts = prompts.map_err(|error| unread(call_id, error))?;
+        ended.prompts = prompts.iter().map(|prompt| prompt.to_vec()).collect();
+        ended.choices = self.choices((call_key, call_id), (reader, trace)).await?;
+        Ok(Call { begun, ended: Some(ended) })
+    }
+
+    async fn choices(
+        &mut self,
+        (call_key, call_id): (i64, CallId),
+        (reader, trace): (&mut Reader, &mut Trace),
+    ) -> Result<Vec<Choice>, SnapshotError> {
+        let rows = sqlx::query("SELECT * FROM choice WHERE call_key = $1 ORDER BY choice_index")
+            .bind(call_key)
+            .fetch_all(self.connection())
+            .await?;
+        let mut choices = Vec::with_capacity(rows.len());
+        for row in &rows {
+            let mut choice = choice_of(row, call_id)?;
+            let at = (call_key, i64::from(choice.index));
+            let sampled = trace.sampled((self.connection(), reader), at).await;
+            choice.token_ids = sampled.map_err(|error| unread(call_id, error))?;
+            choices.push(choice);
+        }
+        let sides =
+            sqlx::query("SELECT * FROM side WHERE call_key = $1 ORDER BY choice_index, name")
+                .bind(call_key)
+                .fetch_all(self.connection())
+                .await?;
+        for row in &sides {
+            let (index, side) = side_of(row, call_id)?;
+            if let Some(choice) = choices.iter_mut().find(|choice| choice.index == index) {
+                choice.sides.push(side);
+            }
+        }
+        Ok(choices)
+    }
+}
+
+/// The end of a call, without its body and its tokens.
+fn ended_of(row: &SqliteRow, call_id: CallId, outcome: &str) -> Result<Ended, SnapshotError> {
+    let outcome = Outcome::from_word(outcome)
+        .ok_or_else(|| SnapshotError::Word(outcome.to_owned(), "outcome"))?;
+    let count = |name| -> Result<Option<u64>, sqlx::Error> {
+        Ok(row.try_get::<Option<i64>, _>(name)?.map(i64::unsigned_abs))
+    };
+    let kind: Option<String> = row.try_get("logprob_kind")?;
+    let translated: Option<String> = row.try_get("translated")?;
+    Ok(Ended {
+        call_id,
+        ended_at: row.try_get("ended_at")?,
+        first_byte_at: row.try_get("first_byte_at")?,
+        status: row.try_get("status")?,
+        outcome,
+        error: row.try_get("error")?,
+        reply: bytes::Bytes::new(),
+        model: row.try_get("reply_model")?,
+        prompts: Vec::new(),
+        choices: Vec::new(),
+        usage: TokenCounts {
+            prompt: count("prompt_tokens")?,
+            completion: count("completion_tokens")?,
+        },
+        logprob_kind: kind.unwrap_or_else(|| "unknown".to_owned()),
+        translated: translated.map(|word| Route::from_word(&word)),
+        unasked: row.try_get("unasked")?,
+    })
+}

@@ -1,0 +1,133 @@
+//! Whatever conversations send, in whatever order, comes back byte for byte and id for id.
+
+use bytes::Bytes;
+use episode::{Begun, CallId, Ended};
+use proptest::prelude::*;
+use uuid::Uuid;
+
+use crate::tests::{begun, ended, open_at};
+use crate::{Selection, Snapshot};
+
+/// What an agent does to its conversation before it calls.
+#[derive(Debug, Clone)]
+enum Step {
+    /// Says something more.
+    Grow(u8),
+    /// Changes what was said, somewhere in the middle.
+    Edit(u16, u8),
+    /// Begins anew with little of what was there.
+    Compact(u8),
+    /// Sends the same again.
+    Repeat,
+    /// Sends bytes that are no text.
+    Noise(Vec<u8>),
+    /// The recorder is stopped and started.
+    Restart,
+}
+
+fn steps() -> impl Strategy<Value = Vec<(usize, Step)>> {
+    let step = prop_oneof![
+        8 => any::<u8>().prop_map(Step::Grow),
+        2 => any::<(u16, u8)>().prop_map(|(at, seed)| Step::Edit(at, seed)),
+        1 => any::<u8>().prop_map(Step::Compact),
+        1 => Just(Step::Repeat),
+        1 => proptest::collection::vec(any::<u8>(), 0..3000).prop_map(Step::Noise),
+        1 => Just(Step::Restart),
+    ];
+    proptest::collection::vec((0usize..3, step), 1..40)
+}
+
+/// A conversation: its text, and its tokens.
+#[derive(Debug, Clone, Default)]
+struct Talk {
+    text: Vec<u8>,
+    tokens: Vec<u32>,
+}
+
+/// Something to say that differs by `seed`.
+fn words(seed: u8) -> Vec<u8> {
+    let word = |n: u32| format!("word{} ", n.wrapping_mul(u32::from(seed) + 7) % 977);
+    (0..u32::from(seed) * 4).map(word).collect::<String>().into_bytes()
+}
+
+impl Talk {
+    fn take(&mut self, step: &Step) {
+        match step {
+            Step::Grow(seed) => {
+                self.text.extend(words(*seed));
+                self.tokens.extend((0..u32::from(*seed) * 3).map(|n| n * u32::from(*seed)));
+            }
+            Step::Edit(at, seed) if !self.text.is_empty() => {
+                let at = usize::from(*at) % self.text.len();
+                self.text.splice(at..at, words(*seed));
+                let at = at.min(self.tokens.len());
+                self.tokens.insert(at, u32::MAX - u32::from(*seed));
+            }
+            Step::Compact(seed) => {
+                self.text.truncate(100);
+                self.text.extend(words(*seed));
+                self.tokens.truncate(30);
+            }
+            Step::Noise(bytes) => self.text.clone_from(bytes),
+            Step::Edit(..) | Step::Repeat | Step::Restart => {}
+        }
+    }
+
+    /// The call that it makes, and what is sampled in it.
+    fn call(&self, at: i64) -> (Begun, Ended) {
+        let begun = Begun {
+            call_id: CallId(Uuid::now_v7()),
+            request: Bytes::from(self.text.clone()),
+            ..begun("e", at)
+        };
+        let mut ended = ended(begun.call_id);
+        let event = |word: &[u8]| [b"data: {\"delta\":\"", word, b"\"}\n\n"].concat();
+        let reply: Vec<u8> = self.text.split(|b| *b == b' ').take(50).flat_map(event).collect();
+        ended.reply = Bytes::from(reply);
+        ended.prompts = vec![self.tokens.clone(), self.tokens.iter().rev().copied().collect()];
+        ended.choices[0].token_ids = Some(self.tokens.iter().take(7).copied().collect());
+        (begun, ended)
+    }
+}
+
+async fn comes_back(steps: Vec<(usize, Step)>) {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a.db");
+    let (mut store, mut writer) = open_at(&path).await;
+    let mut talks = vec![Talk::default(); 3];
+    let mut calls = Vec::new();
+    for (at, (talk, step)) in (0..).zip(steps) {
+        if matches!(step, Step::Restart) {
+            drop(store);
+            writer.finish().await;
+            (store, writer) = open_at(&path).await;
+        }
+        talks[talk].take(&step);
+        let (begun, ended) = talks[talk].call(at);
+        store.begin(begun.clone()).await.done().await.unwrap();
+        store.end(ended.clone()).await.done().await.unwrap();
+        let sampled = ended.choices[0].token_ids.clone().unwrap();
+        talks[talk].tokens.extend(sampled);
+        calls.push((begun, ended));
+    }
+    drop(store);
+    writer.finish().await;
+    let mut snapshot = Snapshot::open(&path).await.unwrap();
+    let episode = snapshot.episodes(&Selection::default()).await.unwrap().remove(0);
+    let found = snapshot.calls(&episode).await.unwrap();
+    assert_eq!(found.len(), calls.len());
+    for (found, (begun, ended)) in found.iter().zip(&calls) {
+        assert_eq!((&found.begun, found.ended.as_ref()), (begun, Some(ended)));
+        assert_eq!(snapshot.call(begun.call_id).await.unwrap().as_ref(), Some(found));
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+
+    #[test]
+    fn every_call_comes_back(steps in steps()) {
+        let runtime = tokio::runtime::Runtime::new().unwrap();
+        runtime.block_on(comes_back(steps));
+    }
+}
