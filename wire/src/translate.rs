@@ -2,6 +2,7 @@
 //! to chat, replies back.
 
 pub(crate) mod messages;
+mod nesting;
 pub(crate) mod responses;
 
 use bytes::Bytes;

@@ -100,37 +100,6 @@ fn float(value: f64) -> String {
     if plain.contains('.') { plain } else { plain + ".0" }
 }
 
-/// Tells when JSON text that arrives in pieces has closed its outermost bracket.
-#[derive(Debug, Default)]
-pub(super) struct Nesting {
-    depth: u32,
-    begun: bool,
-    in_text: bool,
-    escaped: bool,
-}
-
-impl Nesting {
-    pub(super) fn push(&mut self, piece: &str) {
-        for byte in piece.bytes() {
-            match byte {
-                _ if self.escaped => self.escaped = false,
-                b'\\' if self.in_text => self.escaped = true,
-                b'"' => self.in_text = !self.in_text,
-                b'{' | b'[' if !self.in_text => {
-                    self.begun = true;
-                    self.depth = self.depth.saturating_add(1);
-                }
-                b'}' | b']' if !self.in_text => self.depth = self.depth.saturating_sub(1),
-                _ => {}
-            }
-        }
-    }
-
-    pub(super) fn closed(&self) -> bool {
-        self.begun && self.depth == 0
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -166,16 +135,5 @@ mod tests {
         for text in ["{\"n\": ", "[1]", "\"{}\"", "ls -l"] {
             assert_eq!(input(text), json!({ "INVALID_JSON": text }));
         }
-    }
-
-    #[test]
-    fn nesting_closes_with_the_outermost_bracket() {
-        let mut nesting = Nesting::default();
-        for piece in [" ", "{\"a\\", "\"}\": [", "{\"b\": \"]\\\\\"}", "]"] {
-            nesting.push(piece);
-            assert!(!nesting.closed(), "{piece}");
-        }
-        nesting.push("} ");
-        assert!(nesting.closed());
     }
 }

@@ -9,7 +9,8 @@ use std::collections::VecDeque;
 
 use serde_json::{Value, json};
 
-use super::arguments::{Nesting, dumps};
+use super::super::nesting::Nesting;
+use super::arguments::dumps;
 use super::text;
 
 /// What a block is. Calls are numbered as they appear.

@@ -2,6 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
+use super::super::nesting::Nesting;
 use super::tools::{Tool, custom_input};
 
 /// Events of one stream, numbered from 0 without gaps.
@@ -84,6 +85,7 @@ pub(super) struct Call {
     pub(super) tool: Tool,
     pub(super) call_id: String,
     pub(super) arguments: String,
+    nesting: Nesting,
 }
 
 #[derive(Debug)]
@@ -152,6 +154,12 @@ impl Item {
         }
     }
 
+    /// Whether this is an open call whose arguments, one JSON object, have come to their end.
+    pub(super) fn is_whole_call(&self) -> bool {
+        let whole = |call: &Call| self.announced && call.nesting.closed();
+        self.is_open() && self.as_call().is_some_and(whole)
+    }
+
     /// Tells of the item; a call by what it is now known to be.
     pub(super) fn announce(&mut self, to: &mut Events) {
         self.announced = true;
@@ -169,15 +177,21 @@ impl Item {
         call.tool = tool;
         call.call_id = call_id;
         let early = std::mem::take(&mut call.arguments);
+        call.nesting = Nesting::default();
         self.announce(to);
         self.argue(&early, to);
     }
 
     /// Adds to a call's arguments. The input of a custom tool is shown when it is whole: until
-    /// then it is a torn piece of the JSON around it.
+    /// then it is a torn piece of the JSON around it. A call that has ended takes nothing more.
     pub(super) fn argue(&mut self, piece: &str, to: &mut Events) {
+        let open = self.is_open();
         let Body::Call(call) = &mut self.body else { return };
+        if !open {
+            return;
+        }
         call.arguments.push_str(piece);
+        call.nesting.push(piece);
         if self.announced && !call.tool.custom && !piece.is_empty() {
             self.send(to, "response.function_call_arguments.delta", json!({ "delta": piece }));
         }

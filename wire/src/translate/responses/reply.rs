@@ -1,7 +1,8 @@
 //! A chat reply as a response object, or chunk by chunk as the events of one.
 //!
-//! A thought or a message ends when something else begins, so that a client sees it whole early.
-//! Tool calls stay open until the end: the deltas of parallel ones may come interleaved.
+//! An item ends when something else begins, so that a client sees it whole early and can act on
+//! it. A tool call whose arguments have not closed stays open: the deltas of parallel ones may
+//! come interleaved.
 
 use serde_json::{Map, Value, json};
 
@@ -188,7 +189,7 @@ impl Reply {
             item.is_open() && item.as_call().is_none() && item.is_reasoning() == reasoning
         };
         if !self.output.last().is_some_and(fits) {
-            self.close_texts();
+            self.close_whole();
             let mut item = Item::text(piece.kind, &self.core, self.output.len());
             item.announce(&mut self.to);
             self.output.push(item);
@@ -198,11 +199,13 @@ impl Reply {
         }
     }
 
-    /// Ends the thought or message that is open; only the last item can be one.
-    fn close_texts(&mut self) {
-        let open = |item: &&mut Item| item.is_open() && item.as_call().is_none();
-        if let Some(item) = self.output.last_mut().filter(open) {
-            item.close("completed", &mut self.to);
+    /// Ends what is open before something else begins: a thought, a message, and each call whose
+    /// arguments are whole.
+    fn close_whole(&mut self) {
+        for item in &mut self.output {
+            if item.is_open() && (item.as_call().is_none() || item.is_whole_call()) {
+                item.close("completed", &mut self.to);
+            }
         }
     }
 
@@ -232,7 +235,7 @@ impl Reply {
                 return *at;
             }
         }
-        self.close_texts();
+        self.close_whole();
         self.calls.push((index, self.output.len()));
         self.output.push(Item::call(self.output.len()));
         self.output.len() - 1

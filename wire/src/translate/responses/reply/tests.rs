@@ -100,6 +100,41 @@ fn a_thought_a_text_and_two_calls_stream_in_order() {
 }
 
 #[test]
+fn a_whole_call_ends_when_something_else_begins_and_takes_nothing_more() {
+    let two = [
+        call(0, "c0", "f", "{\"a\":"),
+        call(0, "", "", "\"}\"}"),
+        call(1, "c1", "f", "{}"),
+        call(0, "", "", " "),
+        json!({ "content": "both" }),
+    ];
+    let events = run(&json!({}), &two.map(chunk));
+    let expected = [
+        "created",
+        "in_progress",
+        "output_item.added 0",
+        "function_call_arguments.delta 0",
+        "function_call_arguments.delta 0",
+        "function_call_arguments.done 0",
+        "output_item.done 0",
+        "output_item.added 1",
+        "function_call_arguments.delta 1",
+        "function_call_arguments.done 1",
+        "output_item.done 1",
+        "output_item.added 2",
+        "content_part.added 2",
+        "output_text.delta 2",
+        "output_text.done 2",
+        "content_part.done 2",
+        "output_item.done 2",
+        "completed",
+    ];
+    assert_eq!(types(&events), expected);
+    let output = &events[events.len() - 1]["response"]["output"];
+    assert_eq!(output[0]["arguments"], "{\"a\":\"}\"}");
+}
+
+#[test]
 fn the_last_event_holds_the_whole_response() {
     let events = everything();
     let response = &events[events.len() - 1]["response"];
