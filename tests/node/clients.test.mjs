@@ -37,8 +37,7 @@ for (const [at, { cases, program }] of files.entries()) {
 
 // The runner's default. A server that keeps no threads has to say so: the runner then sends the
 // whole history. Dropping `thread` without a word leaves the model with the last message alone.
-const todo = "rolltape drops `thread` where it translates";
-test("anthropic threads, translated", { timeout: LIMIT_MS, todo }, (t) =>
+test("anthropic threads, translated", { timeout: LIMIT_MS }, (t) =>
   world(t, TOOL, async ({ folder, upstream, start }) => {
     const proxy = await start();
     const root = `${proxy.url}/e/threads`;

@@ -166,7 +166,11 @@ class Handler(BaseHTTPRequestHandler):
         """Lists and versions."""
         self._heard(b"")
         path = self.path.partition("?")[0]
-        if path == "/v1/models":
+        if self.headers.get("upgrade"):
+            # What uvicorn answers where an application has no such WebSocket.
+            self.close_connection = True
+            self._send(403, b"", "text/plain")
+        elif path == "/v1/models":
             self._document(models())
         elif path == "/version":
             self._document({"version": "0.33.0"})

@@ -1,7 +1,7 @@
 """Replies of the Responses route in the byte forms of vLLM 0.33."""
 
 from scripted_forms import CREATED, data
-from scripted_template import text_of
+from scripted_template import functions_of, text_of
 
 WANTED = "message.output_text.logprobs"
 
@@ -45,15 +45,17 @@ def _message(call, text=None, logprobs=None):
 
 
 def _function_call(call, index, said=None):
+    name = call.reply.calls[index][0]
+    space, tool = functions_of(call.body).get(name, (None, {"name": name}))
     return {
         "arguments": said or "",
         "call_id": call.name("call_", index),
-        "name": call.reply.calls[index][0],
+        "name": tool["name"],
         "type": "function_call",
         "id": call.name("fc_", index),
         "async": None,
         "caller": None,
-        "namespace": None,
+        "namespace": space,
         "status": "in_progress" if said is None else "completed",
     }
 

@@ -137,8 +137,22 @@ def chat_of_responses(body):
     items = [{"role": "user", "content": given}] if isinstance(given, str) else given
     for item in items:
         _add_item(messages, item)
-    tools = [t for t in body.get("tools") or [] if t["type"] == "function"]
-    return messages, [_tool({key: tool.get(key) for key in SHOWN}) for tool in tools]
+    return messages, [
+        _tool({key: tool.get(key) for key in SHOWN} | {"name": name})
+        for name, (_, tool) in functions_of(body).items()
+    ]
+
+
+def functions_of(body):
+    """The functions of a Responses request, with their namespaces, by the model's names for them;
+    the model sees no other tools."""
+    found = {}
+    for tool in body.get("tools") or []:
+        inner = tool["tools"] if tool["type"] == "namespace" else [tool]
+        space = tool["name"] if tool["type"] == "namespace" else None
+        named = [t for t in inner if t["type"] == "function"]
+        found |= {f"{space}__{t['name']}" if space else t["name"]: (space, t) for t in named}
+    return found
 
 
 def _tool(function):
@@ -160,7 +174,9 @@ def _add_item(messages, item):
     if kind == "reasoning":
         last["reasoning"] = plain(item.get("content") or item.get("summary"))
     elif kind == "function_call":
-        function = {"name": item["name"], "arguments": item["arguments"]}
+        space = item.get("namespace")
+        name = f"{space}__{item['name']}" if space else item["name"]
+        function = {"name": name, "arguments": item["arguments"]}
         call = {"id": item["call_id"], "type": "function", "function": function}
         last.setdefault("tool_calls", []).append(call)
     else:

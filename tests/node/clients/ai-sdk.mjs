@@ -4,6 +4,7 @@ import { createOpenAI } from "@ai-sdk/openai";
 import { createOpenAICompatible } from "@ai-sdk/openai-compatible";
 import { generateText, jsonSchema, stepCountIs, streamText, tool } from "ai";
 
+import { read } from "./responses.mjs";
 import { CITY, QUESTION, SYSTEM, TOOL, TWO_TOOLS, weather } from "./weather.mjs";
 
 // Its warnings go to stdout, where the result goes.
@@ -59,5 +60,7 @@ function seen({ request: _, response, ...part }) {
 export const cases = {};
 for (const [name, model] of Object.entries(models)) {
   cases[name] = { script: TOOL, run: (root) => generate(model(root)) };
-  cases[`${name}-stream`] = { script: TWO_TOOLS, run: (root) => stream(model(root)) };
+  const shown = name === "responses" ? read : (reply) => reply;
+  const run = async (root) => shown(await stream(model(root)));
+  cases[`${name}-stream`] = { script: TWO_TOOLS, run };
 }

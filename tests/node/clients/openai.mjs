@@ -2,6 +2,7 @@
 
 import OpenAI from "openai";
 
+import { read } from "./responses.mjs";
 import { CITY, PLAIN, QUESTION, SYSTEM, THINKING, TOOL, TWO_TOOLS, weather } from "./weather.mjs";
 
 const open = (root) => new OpenAI({ baseURL: `${root}/v1`, apiKey: "k", maxRetries: 0 });
@@ -63,7 +64,7 @@ async function chatTools(root, stream) {
 
 const responses = async (root) => open(root).responses.create(asked);
 const responsesStream = async (root) =>
-  all(await open(root).responses.create({ ...asked, stream: true }));
+  (await all(await open(root).responses.create({ ...asked, stream: true }))).map(read);
 
 /**
  * The loop that the documentation of the package shows: output items go back as input. Not with
@@ -77,7 +78,7 @@ async function responsesTools(root, stream) {
     const answer = stream
       ? (await all(await client.responses.create({ ...request, stream }))).at(-1).response
       : await client.responses.create(request);
-    answers.push(answer.output);
+    answers.push(stream ? read(answer.output) : answer.output);
     const calls = answer.output.filter((item) => item.type === "function_call");
     if (calls.length === 0) return answers;
     request.input.push(...answer.output);

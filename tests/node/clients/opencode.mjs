@@ -54,8 +54,21 @@ async function run(root) {
   const env = { ...ENV, OPENCODE_CONFIG_CONTENT: JSON.stringify(config(root)) };
   const args = ["run", "--format", "json", TASK];
   const { stdout, files } = await work(program, args, env, DOTFILES);
-  const text = JSON.stringify(lines(stdout), (key, value) => (VOLATILE.has(key) ? 0 : value));
+  const text = JSON.stringify(told(lines(stdout)), (key, value) => (VOLATILE.has(key) ? 0 : value));
   return { files, events: JSON.parse(text) };
+}
+
+/**
+ * The events of each step in the order in which the model said them. It runs a tool while the
+ * stream still goes on, and tells of the tool when that is done but of text at the end of the
+ * stream: which is first is a matter of milliseconds.
+ */
+function told(events) {
+  const order = ["step_start", "reasoning", "text", "tool_use", "step_finish"];
+  const steps = events.map(({ part }) => part?.messageID);
+  const rank = ({ type, part }) => [steps.indexOf(part?.messageID), order.indexOf(type)];
+  const after = (one, other) => rank(one)[0] - rank(other)[0] || rank(one)[1] - rank(other)[1];
+  return events.sort(after);
 }
 
 // It has each conversation titled.

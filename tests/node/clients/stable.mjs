@@ -8,7 +8,10 @@ const ID = new RegExp(
 );
 const MADE_UP = /^(created|created_at|createdAt|completed_at|timestamp|signature)$/;
 
-/** `value` as plain JSON in which each id is a number in the order of appearance. */
+/**
+ * `value` as plain JSON in which each id is a number in the order of appearance; the order of keys,
+ * which says nothing, does not count.
+ */
 export function stable(value, folder) {
   const numbers = new Map();
   const number = (id) => {
@@ -26,9 +29,10 @@ function walk(value, text) {
   if (typeof value === "string") return text(value);
   if (Array.isArray(value)) return value.map((one) => walk(one, text));
   if (value === null || typeof value !== "object") return value;
-  const fields = Object.entries(value).map(([name, field]) => [
+  const names = Object.keys(value).sort();
+  const fields = names.map((name) => [
     name,
-    MADE_UP.test(name) && field ? "SOME" : walk(field, text),
+    MADE_UP.test(name) && value[name] ? "SOME" : walk(value[name], text),
   ]);
   return Object.fromEntries(fields);
 }
