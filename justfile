@@ -4,7 +4,7 @@
 check:
     .ci/run
 
-# what the checks need: C and C++ compilers, python3-venv, cargo-deny
+# what the checks need: C and C++ compilers, git, python3-venv, cargo-deny
 install:
     .ci/run install
 
@@ -43,3 +43,11 @@ demo:
 # the Python tests against the release binary
 python:
     .ci/run python
+
+# Python clients and agents, each through the release binary and directly
+clients:
+    .ci/run clients
+
+# Node clients and agents, each through the release binary and directly
+node:
+    .ci/run node

@@ -21,13 +21,15 @@ const AGENTS = ["codex", "claude", "opencode"];
 const GENERATING = new Set(
   ["chat/completions", "responses", "messages"].map((route) => `POST /v1/${route}`),
 );
+/** Where the lock file has all programs, none may be missing. */
+const LOCKED = process.platform === "linux" && process.arch === "x64";
 const LIMIT_MS = 120_000;
 
 // Imported before any test begins, because a test may begin while this file is still read.
 const clients = [...SDKS, ...AGENTS];
 const files = await Promise.all(clients.map((client) => import(`./clients/${client}.mjs`)));
 for (const [at, { cases, program }] of files.entries()) {
-  const skip = program && !existsSync(installed(program)) && "npm has not installed it";
+  const skip = program && !existsSync(installed(program)) && !LOCKED && "npm has not installed it";
   for (const [name, one] of Object.entries(cases)) {
     if (one.alone) continue;
     const options = { timeout: LIMIT_MS, skip };

@@ -1,8 +1,8 @@
 // What is read of a streamed response.
 //
-// rolltape asks vLLM's chat route for these, because vLLM's own Responses route loses logprobs of a
-// stream. It answers in OpenAI's spelling, where vLLM has one of its own. What says the same is made
-// the same here; all else is compared as it comes.
+// rolltape asks vLLM's chat route for these, because vLLM's own Responses route loses logprobs of
+// a stream. It answers in OpenAI's spelling, where vLLM has one of its own. What says the same is
+// made the same here; all else is compared as it comes.
 
 /** Fields of the response object that do not tell of the reply: vLLM says how it would sample and
  * what it was not asked for, OpenAI repeats its service's defaults, and chat knows neither. */

@@ -5,7 +5,8 @@
 #
 # A group is a file of `requirements/`; its environment is `.venvs/GROUP`, left alone while the file
 # and this script are as they were. Packages newer than NEWEST are not looked at, so what the
-# pinned ones need stays as it was too.
+# pinned ones need stays as it was too. OpenHands, which needs a newer Python than the others, is left
+# out where there is none; the reason is in `.venvs/openhands.skipped`.
 set -euo pipefail
 cd "$(dirname "$0")"
 
@@ -14,6 +15,7 @@ readonly NEWEST=2026-11-21T00:00:00Z
 readonly BOOT=.venvs/.uv
 export PIP_DISABLE_PIP_VERSION_CHECK=1 UV_PYTHON_DOWNLOADS=never UV_NO_PROGRESS=1
 [ -z "${PIP_CERT:-}" ] || export SSL_CERT_FILE="${SSL_CERT_FILE:-$PIP_CERT}"
+[ -z "${PIP_INDEX_URL:-}" ] || export UV_DEFAULT_INDEX="${UV_DEFAULT_INDEX:-$PIP_INDEX_URL}"
 
 # The first Python that is at least 3.$1; pyenv's are found even where its shims do not name them.
 python_from() {
@@ -24,7 +26,6 @@ python_from() {
       return
     fi
   done
-  echo "no Python 3.$1 or newer was found" >&2
   return 1
 }
 
@@ -37,14 +38,21 @@ uv() {
 }
 
 install() {
-  local group="$1" venv=".venvs/$1" minor=11 mark python
+  local group="$1" venv=".venvs/$1" minor=11 mark python why
   [ -f "requirements/$group.txt" ] || { echo "no group '$group'" >&2; return 2; }
   mark="$(cat "requirements/$group.txt" install.sh | sha256sum)"
   if [ "$(cat "$venv/.installed" 2>/dev/null)" = "$mark" ]; then
     return
   fi
   [ "$group" != openhands ] || minor=12
-  python="$(python_from "$minor")" || return 1
+  rm -f "$venv.skipped" "$venv/.installed"
+  if ! python="$(python_from "$minor")"; then
+    why="$group needs Python 3.$minor or newer, and none was found"
+    echo "SKIPPED: $why" >&2
+    [ "$minor" != 11 ] || return 1
+    echo "$why" >"$venv.skipped"
+    return
+  fi
   local started=$SECONDS
   uv venv --quiet --clear --python "$python" "$venv" &&
     uv pip install --quiet --python "$venv/bin/python" --exclude-newer "$NEWEST" \
