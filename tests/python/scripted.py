@@ -8,6 +8,7 @@ prints its port. The script is JSON: a list of turns, or an object with
   chosen by the number of assistant messages in the history, the last turn being said again;
 - `by`: `requests` to choose it by the number of generating requests so far instead;
 - `skip`: how many assistant messages every history starts with that no model said;
+  A string `$FIELD` among the arguments stands for that field of the last tool result, a JSON object;
 - `aside`: `[{"match", "text"}]`, replies to side calls, known by words in their first or last
   message.
 
@@ -54,10 +55,23 @@ class Script:
                 return template.Reply(aside["text"])
         said = sum(message["role"] == "assistant" for message in messages) - self._skip
         at = next(self._asked) if self._by_requests else said
-        reply = template.Reply.of(self._turns[min(max(at, 0), len(self._turns) - 1)])
+        turn = self._turns[min(max(at, 0), len(self._turns) - 1)]
+        reply = template.Reply.of(filled(turn, messages))
         if reply.calls and not tools:
             return template.Reply(NO_TOOLS)
         return reply
+
+
+def filled(value, messages):
+    """A turn in which each `$FIELD` is what the last tool said of it."""
+    if isinstance(value, str) and value.startswith("$"):
+        results = [template.plain(m["content"]) for m in messages if m["role"] == "tool"]
+        return json.loads(results[-1])[value[1:]]
+    if isinstance(value, list):
+        return [filled(one, messages) for one in value]
+    if isinstance(value, dict):
+        return {key: filled(one, messages) for key, one in value.items()}
+    return value
 
 
 def understood(path, body, script):

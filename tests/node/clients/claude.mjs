@@ -22,6 +22,20 @@ const delegating = [
   { text: DONE },
 ];
 
+// Its prompt has some 75,000 of the scripted tokens, and the listing 29,000. Between the two is what
+// it is told to hold; it then sums up what was said, and goes on from there.
+const command = `${write.tool_calls[0].arguments.command}; seq 6000`;
+const long = { ...write, tool_calls: [shell(command)] };
+const COMPACT = {
+  CLAUDE_CODE_AUTO_COMPACT_WINDOW: "120000",
+  CLAUDE_AUTOCOMPACT_PCT_OVERRIDE: "90",
+};
+const summary = "<summary>One file was written.</summary>";
+const compacting = {
+  turns: [long, ...turns.slice(1)],
+  aside: [{ match: "detailed summary of the conversation", text: summary }],
+};
+
 const ENV = {
   ANTHROPIC_API_KEY: "k",
   CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC: "1",
@@ -36,14 +50,20 @@ const ENV = {
 const ARGS = ["--model", "tiny", "--permission-mode", "bypassPermissions", "--verbose"];
 const VOLATILE = /_ms$|Ms$|^ttft|^total_cost_usd$|^costUSD$|^end_time$|^(task_|agent)[iI]d$/;
 
-async function run(root) {
+async function run(root, more) {
   const args = ["-p", ...ARGS, "--output-format", "stream-json", TASK];
-  const { stdout, files } = await work(program, args, { ...ENV, ANTHROPIC_BASE_URL: root });
+  const env = { ...ENV, ...more, ANTHROPIC_BASE_URL: root };
+  const { stdout, files } = await work(program, args, env);
   const text = JSON.stringify(lines(stdout), (key, value) => (VOLATILE.test(key) ? 0 : value));
   return { files, events: JSON.parse(text) };
 }
 
 export const cases = {
   print: { script: { turns }, run },
+  compaction: {
+    script: compacting,
+    run: (root) => run(root, COMPACT),
+    kinds: { compaction: 1, main: 4 },
+  },
   subagent: { script: { turns: delegating }, run, kinds: { main: 3, subagent: 3 } },
 };

@@ -15,6 +15,19 @@ const turns = [
   { text: DONE },
 ];
 
+// The helper is played the same script, but that it is known by its task and only answers.
+const prompt = "How many lines has notes.txt?";
+const agents = (name, args) => ({ name: `multi_agent_v1__${name}`, arguments: args });
+const delegating = {
+  turns: [
+    { text: "I ask a helper.", tool_calls: [agents("spawn_agent", { message: prompt })] },
+    { text: "I wait.", tool_calls: [agents("wait_agent", { targets: ["$agent_id"] })] },
+    turns[0],
+    { text: DONE },
+  ],
+  aside: [{ match: prompt, text: "None yet." }],
+};
+
 // OPENAI_BASE_URL is not read; the base is named as an option. What is switched off would call
 // its maker, or would differ between two runs.
 const OPTIONS = [
@@ -60,9 +73,20 @@ const incidental = ({ type, message, item }) =>
   (type === "error" && message.startsWith("Reconnecting...")) ||
   (type === "item.completed" && item.message?.startsWith("Falling back from WebSockets"));
 
+/** The prompt tells of the helper by a name that is drawn at random, so its length differs. */
+function uncounted(result) {
+  for (const { usage } of result.events) delete usage?.input_tokens;
+  return result;
+}
+
 export const cases = {
   "built-in": { script: { turns }, run: (root) => run(builtIn(root)) },
   "own-provider": { script: { turns }, run: (root) => run(own(root)) },
+  subagent: {
+    script: delegating,
+    run: async (root) => uncounted(await run(own(root))),
+    kinds: { main: 4, subagent: 1 },
+  },
   compaction: {
     script: { turns, aside },
     run: (root) => run([...own(root), ...COMPACT]),

@@ -31,7 +31,7 @@ function walk(value, text) {
   if (value === null || typeof value !== "object") return value;
   const names = Object.keys(value).sort();
   const fields = names.map((name) => [
-    name,
+    text(name),
     MADE_UP.test(name) && value[name] ? "SOME" : walk(value[name], text),
   ]);
   return Object.fromEntries(fields);
