@@ -131,15 +131,17 @@ async function healthy(port) {
 }
 
 const QUERY = `
-import json, sqlite3, sys
+import array, json, sqlite3, sys
 connection = sqlite3.connect(sys.argv[1])
 connection.row_factory = sqlite3.Row
 tables = ("episodes", "calls", "choices")
 rows = lambda table: [dict(row) for row in connection.execute(f"SELECT * FROM {table}")]
-print(json.dumps({table: rows(table) for table in tables}))
+known = connection.execute("SELECT token_ids FROM choice WHERE token_ids IS NOT NULL")
+ids = [array.array("I", packed).tolist() for (packed,) in known]
+print(json.dumps({table: rows(table) for table in tables} | {"ids": ids}))
 `;
 
-/** What the store holds: `episodes`, `calls` and `choices`. */
+/** What the store holds: `episodes`, `calls`, `choices`, and the sampled `ids` of each choice. */
 export async function recorded(store) {
   const { stdout } = await run(PYTHON, ["-c", QUERY, store], { maxBuffer: BYTES_MAX });
   return JSON.parse(stdout);

@@ -5,10 +5,10 @@
 prints its port. The script is JSON: a list of turns, or an object with
 
 - `turns`: each `{"text", "reasoning", "tool_calls": [{"name", "arguments": {...}}]}`. The turn is
-  chosen by the number of assistant messages in the history, the last turn being said again;
+  chosen by the number of assistant messages in the history, the last turn being said again. A
+  string `$FIELD` of its arguments stands for that field of the last tool result, a JSON object;
 - `by`: `requests` to choose it by the number of generating requests so far instead;
 - `skip`: how many assistant messages every history starts with that no model said;
-  A string `$FIELD` among the arguments stands for that field of the last tool result, a JSON object;
 - `aside`: `[{"match", "text"}]`, replies to side calls, known by words in their first or last
   message.
 

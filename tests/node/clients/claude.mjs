@@ -22,7 +22,7 @@ const delegating = [
   { text: DONE },
 ];
 
-// Its prompt has some 75,000 of the scripted tokens, and the listing 29,000. Between the two is what
+// Its prompt has some 75,000 of the scripted tokens, the listing 29,000. Between the two is what
 // it is told to hold; it then sums up what was said, and goes on from there.
 const command = `${write.tool_calls[0].arguments.command}; seq 6000`;
 const long = { ...write, tool_calls: [shell(command)] };
