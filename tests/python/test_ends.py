@@ -111,12 +111,13 @@ def test_a_killed_recorder_leaves_a_visible_hole(tmp_path):
 
 
 def test_chunks_are_relayed_as_they_arrive(own_world):
-    """The agent holds the first chunks while the upstream still speaks."""
+    """The agent holds the first chunks while the upstream still speaks. Tokens that end no
+    character have no chunk; how many those are is left to chance."""
     _, events = begin(own_world.proxy, "relayed", chunks=1)
     (exchange,) = own_world.tap.generations()
     early = not exchange.reply.whole
     rest = len(list(events))
-    assert early and rest > 800
+    assert early and rest > LONG["max_tokens"] // 2
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=lambda n: n.name)
