@@ -1,11 +1,11 @@
 //! The one write transaction: a group of records, all or nothing.
 
-use episode::{Begun, CallId, Choice, Ended, EpisodeId, Micros, Outcome, Reward, RewardScope, Tag};
+use episode::{Begun, CallId, Choice, Ended, EpisodeId, Micros, Reward, RewardScope, Tag};
 use sqlx::{Connection, SqliteConnection};
 use thiserror::Error;
 
 use crate::reels::Reels;
-use crate::write::write_request;
+use crate::write_begun::write_begun;
 use crate::write_ended::write_ended;
 
 /// Why a record is not on disk.
@@ -105,60 +105,6 @@ async fn write(connection: &mut SqliteConnection, reels: &mut Reels, record: &Re
     }
 }
 
-async fn write_begun(
-    connection: &mut SqliteConnection,
-    reels: &mut Reels,
-    begun: &Begun,
-) -> Verdict {
-    let (episode_key, closed) = open_episode(connection, &begun.tag, begun.started_at).await?;
-    let mut reel = reels.take(connection, episode_key).await?;
-    let request_body = write_request(connection, &mut reel, &begun.request).await?;
-    reels.put(episode_key, reel);
-    sqlx::query(
-        "INSERT INTO call (call_id, episode_key, started_at, method, path, route, \
-         requested_model, request_body, sampling, client, session, agent, parent_agent, kind, \
-         retry) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-    )
-    .bind(begun.call_id.to_string())
-    .bind(episode_key)
-    .bind(begun.started_at)
-    .bind(&begun.method)
-    .bind(&begun.path)
-    .bind(begun.route.as_str())
-    .bind(&begun.model)
-    .bind(request_body)
-    .bind(&begun.sampling)
-    .bind(&begun.lineage.client)
-    .bind(&begun.lineage.session)
-    .bind(&begun.lineage.agent)
-    .bind(&begun.lineage.parent)
-    .bind(begun.lineage.kind.as_str())
-    .bind(begun.lineage.retry)
-    .execute(&mut *connection)
-    .await?;
-    if closed {
-        refuse_late_call(connection, begun).await?;
-        return Err(CommitError::Closed(begun.tag.episode.clone(), begun.tag.attempt));
-    }
-    Ok(())
-}
-
-/// The late call stays visible, but as refused.
-async fn refuse_late_call(
-    connection: &mut SqliteConnection,
-    begun: &Begun,
-) -> Result<(), sqlx::Error> {
-    sqlx::query(
-        "UPDATE call SET ended_at = started_at, status = 409, outcome = ?, \
-         error = 'the episode is closed' WHERE call_id = ?",
-    )
-    .bind(Outcome::Refused.as_str())
-    .bind(begun.call_id.to_string())
-    .execute(connection)
-    .await?;
-    Ok(())
-}
-
 async fn announce(
     connection: &mut SqliteConnection,
     tag: &Tag,
@@ -180,7 +126,7 @@ async fn announce(
 }
 
 /// The key of the tag's episode, made if need be, and whether it is closed.
-async fn open_episode(
+pub(crate) async fn open_episode(
     connection: &mut SqliteConnection,
     tag: &Tag,
     at: Micros,

@@ -3,13 +3,16 @@
 //! In reading order:
 //! - [`Store`]: the handle that queues records; [`Writer`] commits them in groups; [`Ack`] tells
 //!   when one is on disk.
-//! - `commit`: the one write transaction; `write_ended` is its larger half.
+//! - `commit`: the one write transaction; `write_begun` and `write_ended` are most of it.
+//! - `reel`: what is new in an episode, and where the rest is; `reels` holds those in use, `read`
+//!   and `trace` read them back.
 //! - [`Snapshot`]: a read-only view of one moment (`rows` decodes it); [`Summary`]: an episode at
 //!   a glance.
 //!
 //! The tables are in `migrations/`; what they mean to a reader is in `docs/schema.md`.
 #![forbid(unsafe_code)]
 
+mod batch;
 mod calls;
 mod commit;
 mod cut;
@@ -31,6 +34,7 @@ mod tests;
 mod trace;
 mod varint;
 mod write;
+mod write_begun;
 mod write_ended;
 mod writer;
 

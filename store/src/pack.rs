@@ -1,6 +1,8 @@
 //! Bytes on disk: zstd frames, with what came before as their context, token ids as numbers of
 //! varying length, logprobs as planes.
 
+use std::cell::RefCell;
+
 use thiserror::Error;
 use zstd::zstd_safe::{CCtx, CParameter, DCtx, compress_bound};
 
@@ -61,12 +63,23 @@ pub(crate) fn pack(bytes: &[u8], context: &[u8]) -> Packed {
 
 fn compress(bytes: &[u8], context: &[u8]) -> Option<Vec<u8>> {
     let mut frame = Vec::with_capacity(compress_bound(bytes.len()));
+    if context.is_empty() {
+        // Making one costs as much as a small frame does.
+        thread_local!(static KEPT: RefCell<Option<CCtx<'static>>> = RefCell::new(compressor()));
+        KEPT.with_borrow_mut(|zstd| zstd.as_mut()?.compress2(&mut frame, bytes).ok())?;
+    } else {
+        let mut zstd = compressor()?;
+        zstd.ref_prefix(context).ok()?;
+        zstd.compress2(&mut frame, bytes).ok()?;
+    }
+    Some(frame)
+}
+
+fn compressor<'a>() -> Option<CCtx<'a>> {
     let mut zstd = CCtx::try_create()?;
     zstd.set_parameter(CParameter::CompressionLevel(LEVEL)).ok()?;
     zstd.set_parameter(CParameter::ChecksumFlag(true)).ok()?;
-    zstd.ref_prefix(context).ok()?;
-    zstd.compress2(&mut frame, bytes).ok()?;
-    Some(frame)
+    Some(zstd)
 }
 
 /// The way back from [`pack`].
@@ -104,8 +117,10 @@ pub(crate) fn hash(bytes: &[u8]) -> [u8; 16] {
 /// Token ids as they are hashed: little-endian words.
 pub(crate) fn hash_ids(ids: &[u32]) -> [u8; 16] {
     let mut hasher = blake3::Hasher::new();
-    for block in ids.chunks(1024) {
-        hasher.update(&block.iter().flat_map(|id| id.to_le_bytes()).collect::<Vec<u8>>());
+    let mut words = [[0; 4]; 4096];
+    for block in ids.chunks(words.len()) {
+        words.iter_mut().zip(block).for_each(|(word, id)| *word = id.to_le_bytes());
+        hasher.update(words[..block.len()].as_flattened());
     }
     let mut first = [0; 16];
     first.copy_from_slice(&hasher.finalize().as_bytes()[..16]);
@@ -120,12 +135,18 @@ pub(crate) fn ids_at(reel: &[u8], start: u64, count: u64) -> Result<Vec<u32>, De
     (0..count).map(next).collect()
 }
 
-/// Floats byte by byte, the highest bytes first: those repeat, the lowest are noise.
+/// Floats byte by byte, the highest bytes first: those repeat. Where the second ones do not, the
+/// rest is noise, and is not tried.
 pub(crate) fn pack_planes(values: &[f32]) -> Vec<u8> {
     let mut out = Vec::new();
+    let mut is_noise = false;
     for plane in (0..4).rev() {
         let bytes: Vec<u8> = values.iter().map(|value| value.to_le_bytes()[plane]).collect();
-        let packed = pack(&bytes, &[]);
+        let packed = match is_noise {
+            true => Packed { encoding: PLAIN, data: bytes },
+            false => pack(&bytes, &[]),
+        };
+        is_noise |= plane < 3 && packed.data.len() > values.len() / 4 * 3;
         push(&mut out, (packed.data.len() as u64) << 1 | u64::from(packed.encoding == ZSTD));
         out.extend(packed.data);
     }

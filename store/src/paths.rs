@@ -122,7 +122,7 @@ impl Paths {
     }
 
     fn step(&self, hash: [u64; 2], id: u32) -> [u64; 2] {
-        let one = |hash: u64, base: u64| times(hash, base).wrapping_add(u64::from(id) + 1) % PRIME;
+        let one = |hash: u64, base: u64| below(times(hash, base) + u64::from(id) + 1);
         [one(hash[0], self.bases[0]), one(hash[1], self.bases[1])]
     }
 }
@@ -130,8 +130,12 @@ impl Paths {
 /// The product modulo [`PRIME`].
 fn times(a: u64, b: u64) -> u64 {
     let product = u128::from(a) * u128::from(b);
-    let folded = (product as u64 & PRIME) + (product >> 61) as u64;
-    if folded >= PRIME { folded - PRIME } else { folded }
+    below((product as u64 & PRIME) + (product >> 61) as u64)
+}
+
+/// What is less than twice [`PRIME`], modulo it.
+fn below(value: u64) -> u64 {
+    if value >= PRIME { value - PRIME } else { value }
 }
 
 #[cfg(test)]

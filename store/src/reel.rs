@@ -84,6 +84,7 @@ pub(crate) struct Body {
     pub(crate) base_key: Option<i64>,
     pub(crate) depth: i64,
     pub(crate) data: Vec<u8>,
+    pub(crate) length: usize,
     pub(crate) hash: [u8; 16],
     pieces: Vec<Piece>,
 }
@@ -134,6 +135,7 @@ impl Reel {
             base_key: base.map(|base| base.body_key),
             depth: base.map_or(0, |base| base.depth + 1),
             data: encode(&pieces, base.map_or(&[], |base| &base.pieces)),
+            length: body.len(),
             hash: hash(body),
             pieces,
         }
