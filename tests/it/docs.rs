@@ -8,16 +8,50 @@ fn read(name: &str) -> String {
     std::fs::read_to_string(root.join(name)).unwrap_or_else(|e| panic!("{name}: {e}"))
 }
 
-/// The views of a store with their columns, as the migrations leave them.
-async fn views() -> Vec<(String, String)> {
+/// What the migrations leave: (kind, table or view, column, type), tables in the order in which
+/// they are made.
+async fn columns() -> Vec<(String, String, String, String)> {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("new.db");
     let (store, writer) = store::Store::open(&path, store::Durability::Power).await.unwrap();
     drop(store);
     writer.finish().await;
-    let query = "SELECT m.name, i.name FROM sqlite_schema m \
-                 JOIN pragma_table_info(m.name) i WHERE m.type = 'view'";
+    let query = "SELECT m.type, m.name, i.name, i.type FROM sqlite_schema m \
+                 JOIN pragma_table_info(m.name) i WHERE m.type IN ('view', 'table') \
+                 AND m.name NOT LIKE 'sqlite_%' AND m.name NOT LIKE '\\_sqlx%' ESCAPE '\\' \
+                 ORDER BY m.rowid, i.cid";
     sqlx::query_as(query).fetch_all(&mut kit::sql(&path).await).await.unwrap()
+}
+
+/// The tables with their columns, as a block of the document.
+async fn tables() -> String {
+    let mut block = String::from("```\n");
+    let mut last = String::new();
+    for (_, table, column, kind) in columns().await.iter().filter(|row| row.0 == "table") {
+        if *table != last {
+            block += &format!("{}{table}\n", if last.is_empty() { "" } else { "\n" });
+            last.clone_from(table);
+        }
+        block += &format!("  {column:<18} {kind}\n");
+    }
+    block + "```"
+}
+
+/// `UPDATE_DOCS=1 cargo test -p tests docs` writes what it would have wanted to find.
+#[tokio::test]
+async fn the_tables_are_listed_as_the_migrations_make_them() {
+    const START: &str = "<!-- Made from the migrations by a test. -->\n";
+    let schema = read("docs/schema.md");
+    let (before, after) = schema.split_once(START).expect("the list of tables has a mark");
+    let end = after.match_indices("```").nth(1).expect("the list has an end").0 + 3;
+    let (listed, rest) = after.split_at(end);
+    let made = tables().await;
+    if std::env::var_os("UPDATE_DOCS").is_some() {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/schema.md");
+        std::fs::write(path, format!("{before}{START}{made}{rest}")).unwrap();
+    } else {
+        assert_eq!(listed, made, "run with UPDATE_DOCS=1");
+    }
 }
 
 #[tokio::test]
@@ -25,9 +59,10 @@ async fn every_column_of_every_view_is_documented() {
     let schema = read("docs/schema.md");
     let word = |c: char| c.is_ascii_alphanumeric() || c == '_';
     let words: BTreeSet<_> = schema.split(|c| !word(c)).collect();
-    let columns = views().await;
-    assert!(columns.len() > 30, "the views were not read");
-    for (view, column) in &columns {
+    let columns = columns().await;
+    let views = columns.iter().filter(|row| row.0 == "view");
+    assert!(views.clone().count() > 30, "the views were not read");
+    for (_, view, column, _) in views {
         assert!(schema.contains(&format!("`{view}`")), "{view} is not documented");
         assert!(words.contains(column.as_str()), "{view}.{column} is not documented");
     }
