@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::hash::{BuildHasher, RandomState};
 
 /// Every so many tokens the hash of a path is kept.
-const MARK_EVERY: usize = 512;
+const MARK_EVERY: usize = 1024;
 /// Parents in a row, above which a prompt is stored whole.
 const DEPTH_MAX: u32 = 128;
 /// Marks that are kept for an episode.
@@ -169,7 +169,7 @@ mod tests {
         let long: Vec<u32> = (0..5000).collect();
         added(&mut paths, 1, &long, &[7]);
         let left = [&long[..4000], &[1, 2, 3]].concat();
-        assert_eq!(added(&mut paths, 2, &left, &[]), Some((1, 3584)));
+        assert_eq!(added(&mut paths, 2, &left, &[]), Some((1, 3072)));
     }
 
     #[test]

@@ -20,8 +20,6 @@ use crate::varint::push;
 
 /// Bytes of a track that the next ones are compressed with.
 const CONTEXT_BYTES: usize = 32 * 1024;
-/// What is left of it for episodes that had no call lately, when there are many.
-const CONTEXT_BYTES_MIN: usize = 2 * 1024;
 /// Bytes after which a segment stands alone, so that damage ends somewhere.
 const RESET_BYTES: u64 = 1 << 20;
 /// Requests whose pieces are remembered: one for each agent that is likely to go on.
@@ -207,15 +205,12 @@ impl Reel {
             + self.paths.weight()
     }
 
-    /// Gives up most of what makes it compress well, for the sake of memory.
+    /// Gives up what makes it compress well, for the sake of memory. Whole allocations are given
+    /// up: what is left of one that shrank would leave holes that nothing fits.
     pub(crate) fn shrink(&mut self) {
-        for track in [&mut self.texts, &mut self.tokens] {
-            track.keep(CONTEXT_BYTES_MIN);
-            track.newest.shrink_to_fit();
-        }
+        self.texts.newest = Vec::new();
+        self.tokens.newest = Vec::new();
         self.requests.truncate(1);
-        self.requests.iter_mut().for_each(|request| request.pieces.shrink_to_fit());
-        self.stretches.shrink_to_fit();
     }
 }
 
@@ -238,8 +233,13 @@ impl Track {
     fn grow(&mut self, fresh: &[u8]) {
         self.length += fresh.len() as u64;
         self.since_reset += fresh.len() as u64;
-        self.newest.extend_from_slice(&fresh[fresh.len().saturating_sub(CONTEXT_BYTES)..]);
-        self.keep(CONTEXT_BYTES);
+        let newest = &fresh[fresh.len().saturating_sub(CONTEXT_BYTES)..];
+        let old = (self.newest.len() + newest.len()).saturating_sub(CONTEXT_BYTES);
+        self.newest.drain(..old);
+        if self.newest.len() + newest.len() > CONTEXT_BYTES / 2 {
+            self.newest.reserve_exact(CONTEXT_BYTES - self.newest.len());
+        }
+        self.newest.extend_from_slice(newest);
     }
 
     fn restore(&mut self, fresh: &[u8], context: usize) {
@@ -247,11 +247,6 @@ impl Track {
             (self.since_reset, self.newest) = (0, Vec::new());
         }
         self.grow(fresh);
-    }
-
-    fn keep(&mut self, bytes: usize) {
-        let old = self.newest.len().saturating_sub(bytes);
-        self.newest.drain(..old);
     }
 }
 
