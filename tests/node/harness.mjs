@@ -131,20 +131,25 @@ async function healthy(port) {
 }
 
 const QUERY = `
-import array, json, sqlite3, sys
+import json, sqlite3, sys
 connection = sqlite3.connect(sys.argv[1])
 connection.row_factory = sqlite3.Row
 tables = ("episodes", "calls", "choices")
 rows = lambda table: [dict(row) for row in connection.execute(f"SELECT * FROM {table}")]
-known = connection.execute("SELECT token_ids FROM choice WHERE token_ids IS NOT NULL")
-ids = [array.array("I", packed).tolist() for (packed,) in known]
-print(json.dumps({table: rows(table) for table in tables} | {"ids": ids}))
+print(json.dumps({table: rows(table) for table in tables}))
 `;
 
 /** What the store holds: `episodes`, `calls`, `choices`, and the sampled `ids` of each choice. */
 export async function recorded(store) {
   const { stdout } = await run(PYTHON, ["-c", QUERY, store], { maxBuffer: BYTES_MAX });
-  return JSON.parse(stdout);
+  const views = JSON.parse(stdout);
+  const known = new Set(views.choices.filter((c) => c.has_token_ids).map((c) => c.call_id));
+  const ids = [];
+  for (const { call_id, episode_id } of views.calls.filter((call) => known.has(call.call_id))) {
+    const [call] = await told(store, "show", episode_id, "--call", call_id);
+    ids.push(...call.choices.map((choice) => choice.token_ids).filter(Boolean));
+  }
+  return { ...views, ids };
 }
 
 /** What a command of rolltape says about a store, a JSON object a line. */
