@@ -5,9 +5,10 @@ use std::process::ExitCode;
 
 use clap::ValueEnum;
 use episode::EpisodeId;
+use store::Amend;
 
 use crate::exit::Done;
-use crate::reward::{existing, now, unknown};
+use crate::reward::{now, unknown};
 
 /// Close an episode: later calls are answered 409
 #[derive(Debug, clap::Args)]
@@ -42,11 +43,9 @@ impl Status {
 
 /// Closes.
 pub(crate) async fn run(args: Args) -> Done {
-    let (store, writer) = existing(&args.store).await?;
+    let store = Amend::open(&args.store).await?;
     let status = args.status.map(Status::word);
     let done = store.close((args.episode, args.attempt), now(), status).await;
-    drop(store);
-    writer.finish().await;
     done.map_err(|e| unknown(&e))?;
     Ok(ExitCode::SUCCESS)
 }

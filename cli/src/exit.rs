@@ -83,6 +83,9 @@ impl From<store::OpenError> for Failure {
             store::OpenError::Missing(_) => {
                 failure.hint("give the file that `rolltape serve` records to with --store")
             }
+            store::OpenError::InUse(..) => {
+                failure.hint("stop that one, or record into another file with --store")
+            }
             _ => failure,
         }
     }

@@ -1,11 +1,11 @@
 //! `rolltape reward`: say how well an episode went.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use episode::{CallId, EpisodeId, Micros, Reward, RewardScope};
-use store::{Durability, Store, Writer};
+use store::Amend;
 
 use crate::exit::{Done, Failure};
 
@@ -50,7 +50,7 @@ fn value(text: &str) -> Result<Value, String> {
 
 /// Appends.
 pub(crate) async fn run(args: Args) -> Done {
-    let (store, writer) = existing(&args.store).await?;
+    let store = Amend::open(&args.store).await?;
     let reward = Reward {
         scope: args.call.map_or(RewardScope::Episode, RewardScope::Call),
         name: args.name,
@@ -59,18 +59,8 @@ pub(crate) async fn run(args: Args) -> Done {
         at: now(),
     };
     let done = store.reward((args.episode, args.attempt), reward).await;
-    drop(store);
-    writer.finish().await;
     done.map_err(|e| unknown(&e))?;
     Ok(ExitCode::SUCCESS)
-}
-
-/// A store to write to that must be there already.
-pub(crate) async fn existing(path: &Path) -> Result<(Store, Writer), Failure> {
-    if !path.exists() {
-        return Err(store::OpenError::Missing(path.display().to_string()).into());
-    }
-    Ok(Store::open(path, Durability::Power).await?)
 }
 
 /// The failure of a statement about an episode.

@@ -36,6 +36,8 @@ pub(crate) enum DurabilityName {
     Power,
     /// The death of the process
     Process,
+    /// A clean stop only: nothing is waited for, and episodes that may lack a call are marked
+    Relaxed,
 }
 
 /// Everything that is needed to start.
@@ -77,6 +79,7 @@ impl Running {
         let durability = match plan.durability {
             DurabilityName::Power => Durability::Power,
             DurabilityName::Process => Durability::Process,
+            DurabilityName::Relaxed => Durability::Relaxed,
         };
         let (store, writer) = Store::open(&plan.store, durability).await?;
         let own_engine = plan.source.model.is_some();

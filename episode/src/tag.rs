@@ -19,6 +19,13 @@ pub struct Tag {
     pub source: TagSource,
 }
 
+impl Tag {
+    /// The attempt at an episode that it names.
+    pub fn key(&self) -> (EpisodeId, u32) {
+        (self.episode.clone(), self.attempt)
+    }
+}
+
 /// Where an episode's name came from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TagSource {

@@ -106,6 +106,7 @@ pub(crate) fn episode(calls: Vec<Call>) -> Scanned {
         closed_at: None,
         status: None,
         force_sampling: None,
+        may_lack_calls: false,
     };
     Scanned { record, calls, rewards: Vec::new() }
 }

@@ -22,7 +22,7 @@ pub enum Reason {
     LogprobMissing,
     /// The logprobs are not those of the distribution that was sampled from.
     LogprobsNotOfSamplingDistribution,
-    /// A call began and its end was never recorded.
+    /// A call began and its end was never recorded, or calls may be missing altogether.
     LostCall,
     /// Token ids were found in the vocabulary by their bytes.
     Mapped,

@@ -119,7 +119,7 @@ impl Shared {
             rewards: rewards(&episode.rewards),
             metadata: metadata(&episode.record),
             trained: merged.judged.iter().map(|j| j.tokens).sum(),
-            lost_call: episode.calls.iter().any(lost),
+            lost_call: episode.record.may_lack_calls || episode.calls.iter().any(lost),
             call_without_ids: forest.nodes.iter().any(|n| !n.has_ids),
         }
     }

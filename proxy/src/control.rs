@@ -247,7 +247,10 @@ fn refused(reason: CommitError) -> Answer {
     let status = match reason {
         CommitError::Unknown(..) | CommitError::UnknownCall(..) => StatusCode::NOT_FOUND,
         CommitError::Closed(..) => StatusCode::CONFLICT,
-        CommitError::Database(_) | CommitError::Stopped => StatusCode::SERVICE_UNAVAILABLE,
+        CommitError::NotBegun(_)
+        | CommitError::Trouble(_)
+        | CommitError::Database(_)
+        | CommitError::Stopped => StatusCode::SERVICE_UNAVAILABLE,
     };
     error(status, &reason.to_string())
 }

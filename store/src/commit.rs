@@ -5,6 +5,8 @@ use sqlx::{Connection, SqliteConnection};
 use thiserror::Error;
 
 use crate::reels::Reels;
+use crate::relaxed::{Key, mark, unmark};
+use crate::trouble::Trouble;
 use crate::write_begun::write_begun;
 use crate::write_ended::write_ended;
 
@@ -20,7 +22,13 @@ pub enum CommitError {
     /// The episode has no such call.
     #[error("the episode has no call `{0}`")]
     UnknownCall(CallId),
-    /// The database refused; nothing of the record was kept.
+    /// The store cannot be written at the moment; nothing of the record was kept.
+    #[error("cannot write to the store: {0}")]
+    Trouble(#[from] Trouble),
+    /// The call that ends was never begun.
+    #[error("call `{0}` was not begun")]
+    NotBegun(CallId),
+    /// The database refused the record; nothing of it was kept.
     #[error("cannot write to the store")]
     Database(#[from] sqlx::Error),
     /// The writer has stopped.
@@ -32,22 +40,39 @@ pub enum CommitError {
 #[derive(Debug, Clone)]
 pub(crate) enum Record {
     Begun(Begun),
+    /// The first call of an episode that may lose later ones.
+    First(Begun),
     Ended(Ended),
-    Open { tag: Tag, at: Micros, force: Option<String> },
-    Close { episode: EpisodeId, attempt: u32, at: Micros, status: Option<String> },
-    Reward { episode: EpisodeId, attempt: u32, reward: Reward },
+    Open {
+        tag: Tag,
+        at: Micros,
+        force: Option<String>,
+    },
+    Close {
+        episode: EpisodeId,
+        attempt: u32,
+        at: Micros,
+        status: Option<String>,
+    },
+    /// The episode is closed, and all of its calls are written.
+    Settle(Key),
+    Reward {
+        episode: EpisodeId,
+        attempt: u32,
+        reward: Reward,
+    },
 }
 
 impl Record {
     /// Roughly what the record occupies while it waits, in bytes.
     pub(crate) fn bytes(&self) -> usize {
         match self {
-            Self::Begun(begun) => begun.request.len(),
+            Self::Begun(begun) | Self::First(begun) => begun.request.len(),
             Self::Ended(ended) => {
                 let ids: usize = ended.prompts.iter().map(Vec::len).sum();
                 ended.reply.len() + 4 * ids + ended.choices.iter().map(choice_bytes).sum::<usize>()
             }
-            Self::Open { .. } | Self::Close { .. } | Self::Reward { .. } => 0,
+            Self::Open { .. } | Self::Close { .. } | Self::Settle(_) | Self::Reward { .. } => 0,
         }
     }
 }
@@ -94,6 +119,11 @@ async fn write_group(
 async fn write(connection: &mut SqliteConnection, reels: &mut Reels, record: &Record) -> Verdict {
     match record {
         Record::Begun(begun) => write_begun(connection, reels, begun).await,
+        Record::First(begun) => {
+            write_begun(connection, reels, begun).await?;
+            Ok(mark(connection, &begun.tag.key()).await?)
+        }
+        Record::Settle(key) => Ok(unmark(connection, key).await?),
         Record::Ended(ended) => write_ended(connection, reels, ended).await,
         Record::Open { tag, at, force } => announce(connection, tag, *at, force.as_deref()).await,
         Record::Close { episode, attempt, at, status } => {

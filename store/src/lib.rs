@@ -2,7 +2,9 @@
 //!
 //! In reading order:
 //! - [`Store`]: the handle that queues records; [`Writer`] commits them in groups; [`Ack`] tells
-//!   when one is on disk.
+//!   when one is on disk. [`Amend`] writes a single record beside a writer.
+//! - `desk`: the writer's loop; `lock` keeps a second one out, `place` and `trouble` tell what
+//!   stands in its way, `checkpoint` keeps the WAL short, `relaxed` marks what may be lost.
 //! - `commit`: the one write transaction; `write_begun` and `write_ended` are most of it.
 //! - `reel`: what is new in an episode, and where the rest is; `reels` holds those in use, `read`
 //!   and `trace` read them back.
@@ -12,35 +14,44 @@
 //! The tables are in `migrations/`; what they mean to a reader is in `docs/schema.md`.
 #![forbid(unsafe_code)]
 
+mod amend;
 mod batch;
 mod calls;
+mod checkpoint;
 mod commit;
 mod cut;
+mod desk;
 mod events;
+mod lock;
 mod open;
 mod pack;
 mod paths;
 mod pieces;
+mod place;
 #[cfg(test)]
 mod properties;
 mod read;
 mod reel;
 mod reels;
+mod relaxed;
 mod rows;
 mod snapshot;
 mod summary;
 #[cfg(test)]
 mod tests;
 mod trace;
+mod trouble;
 mod varint;
 mod write;
 mod write_begun;
 mod write_ended;
 mod writer;
 
+pub use amend::Amend;
 pub use commit::CommitError;
 pub use open::{Durability, OpenError};
 pub use pack::DecodeError;
 pub use snapshot::{EpisodeRecord, Selection, Snapshot, SnapshotError};
 pub use summary::Summary;
+pub use trouble::Trouble;
 pub use writer::{Ack, Store, Writer};

@@ -9,6 +9,9 @@ use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqliteSynchronous};
 use sqlx::{ConnectOptions, Connection, SqliteConnection};
 use thiserror::Error;
 
+use crate::lock::Lock;
+use crate::relaxed;
+
 static MIGRATIONS: Migrator = sqlx::migrate!("../migrations");
 
 /// `application_id` of the file header: "Roll".
@@ -26,6 +29,9 @@ pub enum Durability {
     Power,
     /// The death of the process, but not of the machine.
     Process,
+    /// Nothing is waited for: what is queued when the process dies is lost, and each episode that
+    /// may lack a call is marked.
+    Relaxed,
 }
 
 /// Why a store could not be opened.
@@ -40,36 +46,92 @@ pub enum OpenError {
     /// The file was written by a newer rolltape.
     #[error("`{0}` was written by a newer rolltape (format {1}); upgrade this one to read it")]
     Newer(String, i64),
+    /// Somebody records into the file.
+    #[error("`{0}` is being recorded to by another rolltape (process {1})")]
+    InUse(String, String),
+    /// Whether somebody records into the file cannot be known.
+    #[error("cannot make or lock the file beside `{0}` that keeps a second recorder out")]
+    Lock(String, #[source] std::io::Error),
     /// The database refused.
     #[error("cannot open the store at `{0}`")]
     Database(String, #[source] sqlx::Error),
 }
 
 /// Opens the store at `path` for the one writer, making it if it is not there.
-pub(crate) async fn for_writing(
+pub(crate) async fn for_recording(
     path: &Path,
     durability: Durability,
-) -> Result<SqliteConnection, OpenError> {
-    let name = path.display().to_string();
-    let database = |e| OpenError::Database(name.clone(), e);
+) -> Result<(SqliteConnection, Lock), OpenError> {
+    if is_there(path) {
+        // What is not a store gets no lock beside it.
+        let (connection, _) = match examine(path).await {
+            Ok(looked) => looked,
+            // SQLite does not say why it cannot open a file; the system does.
+            Err(error @ OpenError::Database(..)) => {
+                return Err(Lock::take(path).err().unwrap_or(error));
+            }
+            Err(error) => return Err(error),
+        };
+        // A connection that is let go of without this may delete the WAL at any later time.
+        let _ = connection.close().await;
+    }
+    let lock = Lock::take(path)?;
+    let mut connection = for_writing(path, durability).await?;
+    let adopted = relaxed::adopt(&mut connection).await;
+    adopted.map_err(|error| OpenError::Database(path.display().to_string(), error))?;
+    Ok((connection, lock))
+}
+
+/// Opens the store at `path` beside its recorder, if it has one, for statements of few words.
+pub(crate) async fn for_amending(path: &Path) -> Result<SqliteConnection, OpenError> {
+    // Brings an older one up to date.
+    for_reading(path).await?;
+    let again = again(path, Durability::Power).await;
+    again.map_err(|error| OpenError::Database(path.display().to_string(), error))
+}
+
+/// Opens the store at `path`, made before, for another writing connection.
+pub(crate) async fn again(
+    path: &Path,
+    durability: Durability,
+) -> Result<SqliteConnection, sqlx::Error> {
+    writing(path, durability).connect().await
+}
+
+fn writing(path: &Path, durability: Durability) -> SqliteConnectOptions {
     let synchronous = match durability {
-        Durability::Power => SqliteSynchronous::Full,
+        // With `relaxed`, marks must be on disk before calls may be lost; nobody waits for more.
+        Durability::Power | Durability::Relaxed => SqliteSynchronous::Full,
         Durability::Process => SqliteSynchronous::Normal,
     };
-    let fresh = std::fs::metadata(path).map_or(true, |file| file.len() == 0);
-    if !fresh {
+    // Checkpoints have a connection of their own.
+    base(path).synchronous(synchronous).pragma("wal_autocheckpoint", "0")
+}
+
+fn is_there(path: &Path) -> bool {
+    std::fs::metadata(path).is_ok_and(|file| file.len() > 0)
+}
+
+async fn for_writing(path: &Path, durability: Durability) -> Result<SqliteConnection, OpenError> {
+    let name = path.display().to_string();
+    let database = |e| OpenError::Database(name.clone(), e);
+    if is_there(path) {
         examine(path).await?.0.close().await.map_err(database)?;
     }
-    let mut connection = base(path)
+    // Making and migrating are synced in every mode: what is lost may be calls, not the store.
+    let mut connection = writing(path, Durability::Power)
         .create_if_missing(true)
         .page_size(PAGE_BYTES)
         .journal_mode(SqliteJournalMode::Wal)
-        .synchronous(synchronous)
         .pragma("application_id", APPLICATION_ID.to_string())
         .connect()
         .await
         .map_err(database)?;
     migrate(&mut connection).await.map_err(|e| migration_failed(&name, e))?;
+    if durability == Durability::Process {
+        let normal = sqlx::query("PRAGMA synchronous = NORMAL").execute(&mut connection).await;
+        normal.map_err(database)?;
+    }
     Ok(connection)
 }
 
@@ -88,6 +150,8 @@ pub(crate) async fn for_reading(path: &Path) -> Result<SqliteConnection, OpenErr
         return Ok(connection);
     }
     drop(connection);
+    // Not under the hands of a recorder of the older version.
+    let _lock = Lock::take(path)?;
     for_writing(path, Durability::Power).await?;
     Ok(examine(path).await?.0)
 }

@@ -7,7 +7,7 @@ use episode::{CallId, EpisodeId, InvalidId, Micros, Tag};
 use sqlx::{Row, SqliteConnection};
 
 use crate::batch::Batch;
-use crate::commit::open_episode;
+use crate::commit::{CommitError, open_episode};
 use crate::read::{Fresh, ReadError, Reader};
 use crate::reel::Reel;
 use crate::trace::Trace;
@@ -83,7 +83,7 @@ impl Reels {
         &mut self,
         connection: &mut SqliteConnection,
         call_id: CallId,
-    ) -> Result<(i64, Open), sqlx::Error> {
+    ) -> Result<(i64, Open), CommitError> {
         if let Some((call_key, attempt)) = self.calls.get(&call_id).cloned()
             && let Some(open) = self.take(&attempt)
         {
@@ -95,8 +95,9 @@ impl Reels {
              WHERE c.call_id = $1 AND c.ended_at IS NULL",
         )
         .bind(call_id.to_string())
-        .fetch_one(&mut *connection)
+        .fetch_optional(&mut *connection)
         .await?;
+        let row = row.ok_or(CommitError::NotBegun(call_id))?;
         let name: String = row.try_get("episode_id")?;
         let bad = |error: InvalidId| sqlx::Error::Decode(Box::new(error));
         let attempt = (name.parse().map_err(bad)?, row.try_get("attempt")?);

@@ -31,6 +31,7 @@ pub(crate) fn episode_of(row: &SqliteRow) -> Result<EpisodeRecord, SnapshotError
         closed_at: row.try_get("closed_at")?,
         status: row.try_get("status")?,
         force_sampling: row.try_get("force_sampling")?,
+        may_lack_calls: row.try_get::<i64, _>("may_lack_calls")? > 0,
     })
 }
 

@@ -36,6 +36,8 @@ pub struct EpisodeRecord {
     pub status: Option<String>,
     /// Sampling parameters that every request of it gets, as `NAME=VALUE,...`.
     pub force_sampling: Option<String>,
+    /// Whether calls of it may be missing: see [`crate::Durability::Relaxed`].
+    pub may_lack_calls: bool,
 }
 
 /// Which episodes to read; an empty selection takes all.
@@ -102,7 +104,7 @@ impl Snapshot {
     ) -> Result<Vec<EpisodeRecord>, SnapshotError> {
         let rows = sqlx::query(
             "SELECT episode_key, episode_id, attempt, group_id, task_id, source, opened_at, \
-             closed_at, status, force_sampling FROM episode \
+             closed_at, status, force_sampling, may_lack_calls FROM episode \
              WHERE (?1 IS NULL OR episode_id = ?1) AND (?2 IS NULL OR group_id = ?2) \
              AND (?3 IS NULL OR task_id = ?3) \
              ORDER BY group_id IS NULL, group_id, episode_id, attempt",

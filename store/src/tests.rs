@@ -10,7 +10,7 @@ use episode::{
 use tempfile::TempDir;
 use uuid::Uuid;
 
-use crate::{CommitError, Durability, Selection, Snapshot, Store, Writer};
+use crate::{Amend, CommitError, Durability, OpenError, Selection, Snapshot, Store, Writer};
 
 fn tag(episode: &str, attempt: u32) -> Tag {
     Tag {
@@ -231,4 +231,104 @@ async fn a_history_that_is_sent_again_is_not_stored_again() {
     let fresh = "SELECT sum(tokens - shared) FROM prompt";
     let fresh: i64 = sqlx::query_scalar(fresh).fetch_one(snapshot.connection()).await.unwrap();
     assert_eq!(fresh as usize, tokens.len() - 2 * 40);
+}
+
+#[tokio::test]
+async fn two_recorders_are_refused_and_statements_beside_one_are_not() {
+    let (folder, store, writer) = open().await;
+    let path = folder.path().join("a.db");
+    store.begin(begun("a", 1)).await.done().await.unwrap();
+    let second = Store::open(&path, Durability::Power).await.unwrap_err();
+    assert!(matches!(second, OpenError::InUse(..)), "{second}");
+    let reward = Reward {
+        scope: RewardScope::Episode,
+        name: "reward".into(),
+        value: Some(1.0),
+        source: "test".into(),
+        at: 6,
+    };
+    Amend::open(&path).await.unwrap().reward((id("a"), 0), reward).await.unwrap();
+    Amend::open(&path).await.unwrap().close((id("a"), 0), 9, None).await.unwrap();
+    let unknown = Amend::open(&path).await.unwrap().close((id("b"), 0), 9, None).await;
+    assert!(matches!(unknown, Err(CommitError::Unknown(..))));
+    let none = Amend::open(&folder.path().join("none.db")).await;
+    assert!(matches!(none, Err(OpenError::Missing(_))));
+    // The recorder goes on, and sees what was said beside it.
+    let late = store.begin(begun("a", 2)).await.done().await;
+    assert!(matches!(late, Err(CommitError::Closed(..))));
+    drop(store);
+    writer.finish().await;
+    Store::open(&path, Durability::Power).await.unwrap();
+}
+
+/// Which episodes say that they may lack calls.
+async fn marked(path: &Path) -> Vec<String> {
+    let mut snapshot = Snapshot::open(path).await.unwrap();
+    let all = snapshot.episodes(&Selection::default()).await.unwrap();
+    all.into_iter().filter(|e| e.may_lack_calls).map(|e| e.id.to_string()).collect()
+}
+
+#[tokio::test]
+async fn relaxed_marks_what_it_may_lose_until_it_is_safe() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("test.db");
+    let (store, writer) = Store::open(&path, Durability::Relaxed).await.unwrap();
+    for episode in ["closed", "open"] {
+        store.begin(begun(episode, 1)).await.done().await.unwrap();
+    }
+    assert_eq!(marked(&path).await, ["closed", "open"]);
+    store.close((id("closed"), 0), 2, None).await.unwrap();
+    assert_eq!(marked(&path).await, ["open"]);
+    let late = store.begin(begun("closed", 3)).await.done().await;
+    assert!(matches!(late, Err(CommitError::Closed(..))));
+    drop(store);
+    writer.finish().await;
+    assert!(marked(&path).await.is_empty());
+}
+
+#[tokio::test]
+async fn relaxed_drops_what_finds_no_room_and_says_so_for_ever() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("test.db");
+    let (store, writer) = Store::open(&path, Durability::Relaxed).await.unwrap();
+    for episode in ["lossy", "other"] {
+        store.begin(begun(episode, 1)).await.done().await.unwrap();
+    }
+    // One thread: the writer cannot take anything out meanwhile.
+    for at in 0..2000 {
+        let call = begun("lossy", at);
+        store.begin(call.clone()).await.done().await.unwrap();
+        store.end(ended(call.call_id)).await.done().await.unwrap();
+    }
+    drop(store);
+    writer.finish().await;
+    assert_eq!(marked(&path).await, ["lossy"]);
+    let (store, writer) = Store::open(&path, Durability::Power).await.unwrap();
+    drop(store);
+    writer.finish().await;
+    assert_eq!(marked(&path).await, ["lossy"]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_wal_starts_over_under_steady_load() {
+    let (folder, store, writer) = open().await;
+    let wal = folder.path().join("a.db-wal");
+    let mut state = 1u64;
+    for at in 0..200 {
+        let request: Vec<u8> = (0..1 << 20)
+            .map(|_| {
+                state ^= state << 13;
+                state ^= state >> 7;
+                state ^= state << 17;
+                state as u8
+            })
+            .collect();
+        let call = Begun { request: request.into(), ..begun("a", at) };
+        store.begin(call).await.done().await.unwrap();
+    }
+    let bytes = std::fs::metadata(&wal).unwrap().len();
+    assert!(bytes < 160 << 20, "200 MiB were written, the WAL has {bytes} bytes");
+    drop(store);
+    writer.finish().await;
+    assert!(!wal.exists(), "a clean stop leaves one file");
 }

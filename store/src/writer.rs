@@ -4,21 +4,20 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use episode::{Begun, Ended, EpisodeId, Micros, Reward, Tag};
-use sqlx::{Connection, SqliteConnection};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
+use tokio::sync::mpsc::error::TrySendError;
+use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio::task::JoinHandle;
 
-use crate::commit::{CommitError, Record, Verdict, commit};
+use crate::commit::{CommitError, Record, Verdict};
+use crate::desk::{Desk, Entry};
 use crate::open::{self, Durability, OpenError};
-use crate::reels::Reels;
+use crate::relaxed::Relaxed;
 use crate::snapshot::{Snapshot, SnapshotError};
 
 /// Records that may wait for the writer.
 const QUEUE_RECORDS_MAX: usize = 1024;
 /// Bytes that may wait for the writer, in KiB. Rows alone are no bound: bodies differ by 10^6.
 const QUEUE_KIB_MAX: u32 = 256 * 1024;
-/// Records in one transaction. More only adds to the wait of the first one.
-const GROUP_RECORDS_MAX: usize = 32;
 
 /// A handle on the store's writer. Cheap to clone; the writer stops when the last one is dropped.
 #[derive(Debug, Clone)]
@@ -26,45 +25,57 @@ pub struct Store {
     path: Arc<PathBuf>,
     queue: mpsc::Sender<Entry>,
     budget: Arc<Semaphore>,
+    /// With `relaxed`, nothing that can be lost is waited for.
+    relaxed: Option<Arc<Relaxed>>,
 }
 
 /// The writer itself.
 #[derive(Debug)]
 pub struct Writer(JoinHandle<()>);
 
-/// Resolves when the record is on disk, or is known not to be.
+/// Resolves when the record is on disk, or is known not to be; with [`Durability::Relaxed`], when
+/// it is queued.
 #[derive(Debug)]
-pub struct Ack(oneshot::Receiver<Verdict>);
-
-#[derive(Debug)]
-struct Entry {
-    record: Record,
-    answer: oneshot::Sender<Verdict>,
-    /// Given back when the record is on disk.
-    _permit: OwnedSemaphorePermit,
-}
+pub struct Ack(Option<oneshot::Receiver<Verdict>>);
 
 impl Store {
-    /// Opens the store at `path`, makes it if it is not there, and starts its writer.
+    /// Opens the store at `path`, makes it if it is not there, and starts its writer. No other
+    /// process can record into it until the writer has finished.
     ///
     /// # Errors
-    /// [`OpenError`] when the file is not a store, is too new, or cannot be opened.
+    /// [`OpenError`] when the file is not a store, is too new, is recorded to, or cannot be opened.
     pub async fn open(path: &Path, durability: Durability) -> Result<(Self, Writer), OpenError> {
-        let connection = open::for_writing(path, durability).await?;
+        let (connection, lock) = open::for_recording(path, durability).await?;
         let (queue, records) = mpsc::channel(QUEUE_RECORDS_MAX);
         let budget = Arc::new(Semaphore::new(QUEUE_KIB_MAX as usize));
-        let writer = Writer(tokio::spawn(write_all(connection, records)));
-        Ok((Self { path: Arc::new(path.to_owned()), queue, budget }, writer))
+        let relaxed = Arc::new(Relaxed::default());
+        let place = (path.to_owned(), durability);
+        let desk = Desk::new(place, connection, Arc::clone(&relaxed), lock);
+        let writer = Writer(tokio::spawn(desk.write_all(records)));
+        let relaxed = Some(relaxed).filter(|_| durability == Durability::Relaxed);
+        Ok((Self { path: Arc::new(path.to_owned()), queue, budget, relaxed }, writer))
     }
 
     /// Queues the begun record of a call. Waits only for room in the queue.
     pub async fn begin(&self, begun: Begun) -> Ack {
-        self.queue(Record::Begun(begun)).await
+        let Some(relaxed) = &self.relaxed else { return self.queue(Record::Begun(begun)).await };
+        let key = begun.tag.key();
+        if !relaxed.is_marked(&key) {
+            return self.queue(Record::First(begun)).await;
+        }
+        self.queue_if_room(Record::Begun(begun)).unwrap_or_else(|| {
+            relaxed.lost(key);
+            Ack(None)
+        })
     }
 
     /// Queues the end of a call. Waits only for room in the queue.
     pub async fn end(&self, ended: Ended) -> Ack {
-        self.queue(Record::Ended(ended)).await
+        match self.relaxed {
+            None => self.queue(Record::Ended(ended)).await,
+            // An end that finds no room leaves a call without one, which is a visible hole.
+            Some(_) => self.queue_if_room(Record::Ended(ended)).unwrap_or(Ack(None)),
+        }
     }
 
     /// What is on disk now.
@@ -107,7 +118,16 @@ impl Store {
         at: Micros,
         status: Option<String>,
     ) -> Result<(), CommitError> {
-        self.queue(Record::Close { episode, attempt, at, status }).await.done().await
+        let key = (episode.clone(), attempt);
+        if let Some(relaxed) = &self.relaxed {
+            relaxed.unmarked(&key);
+        }
+        self.queue(Record::Close { episode, attempt, at, status }).await.done().await?;
+        match self.relaxed {
+            None => Ok(()),
+            // All that was queued before the close is on disk now.
+            Some(_) => self.queue(Record::Settle(key)).await.done().await,
+        }
     }
 
     /// Appends a reward.
@@ -124,13 +144,24 @@ impl Store {
 
     async fn queue(&self, record: Record) -> Ack {
         let (answer, ack) = oneshot::channel();
-        let kib = u32::try_from(record.bytes() / 1024).unwrap_or(u32::MAX).clamp(1, QUEUE_KIB_MAX);
         // Either step fails only when the writer has stopped, and then the answer's sender is
         // dropped here, which is what `Ack` reports.
-        if let Ok(permit) = Arc::clone(&self.budget).acquire_many_owned(kib).await {
+        if let Ok(permit) = Arc::clone(&self.budget).acquire_many_owned(kib(&record)).await {
             let _ = self.queue.send(Entry { record, answer, _permit: permit }).await;
         }
-        Ack(ack)
+        Ack(Some(ack))
+    }
+
+    /// Queues a record that nobody waits for; `None` where there is no room for it.
+    fn queue_if_room(&self, record: Record) -> Option<Ack> {
+        let (answer, ack) = oneshot::channel();
+        let permit = Arc::clone(&self.budget).try_acquire_many_owned(kib(&record)).ok()?;
+        match self.queue.try_send(Entry { record, answer, _permit: permit }) {
+            Ok(()) => Some(Ack(None)),
+            Err(TrySendError::Full(_)) => None,
+            // The answer's sender is gone, which is what this one reports.
+            Err(TrySendError::Closed(_)) => Some(Ack(Some(ack))),
+        }
     }
 }
 
@@ -140,7 +171,10 @@ impl Ack {
     /// # Errors
     /// [`CommitError`] when it is not and will not be.
     pub async fn done(self) -> Result<(), CommitError> {
-        self.0.await.unwrap_or(Err(CommitError::Stopped))
+        match self.0 {
+            None => Ok(()),
+            Some(verdict) => verdict.await.unwrap_or(Err(CommitError::Stopped)),
+        }
     }
 }
 
@@ -153,37 +187,7 @@ impl Writer {
     }
 }
 
-async fn write_all(mut connection: SqliteConnection, mut records: mpsc::Receiver<Entry>) {
-    let mut group = Vec::with_capacity(GROUP_RECORDS_MAX);
-    let mut reels = Reels::default();
-    while records.recv_many(&mut group, GROUP_RECORDS_MAX).await > 0 {
-        write_group(&mut connection, &mut reels, &mut group).await;
-    }
-    if let Err(error) = connection.close().await {
-        tracing::warn!(%error, "the store did not close cleanly");
-    }
-}
-
-/// A group that fails is tried again record by record, so that one bad record costs only itself.
-async fn write_group(connection: &mut SqliteConnection, reels: &mut Reels, group: &mut Vec<Entry>) {
-    let records: Vec<&Record> = group.iter().map(|entry| &entry.record).collect();
-    if let Ok(verdicts) = commit(connection, reels, &records).await {
-        group.drain(..).zip(verdicts).for_each(|(entry, verdict)| answer(entry, verdict));
-        return;
-    }
-    for entry in group.drain(..) {
-        let verdict = match commit(connection, reels, &[&entry.record]).await {
-            Ok(mut verdicts) => verdicts.pop().unwrap_or(Err(CommitError::Stopped)),
-            Err(error) => {
-                tracing::error!(%error, "a record could not be written");
-                Err(CommitError::Database(error))
-            }
-        };
-        answer(entry, verdict);
-    }
-}
-
-fn answer(entry: Entry, verdict: Verdict) {
-    // The caller may have left; the record is on disk all the same.
-    let _ = entry.answer.send(verdict);
+/// What a record takes of the queue's budget.
+fn kib(record: &Record) -> u32 {
+    u32::try_from(record.bytes() / 1024).unwrap_or(u32::MAX).clamp(1, QUEUE_KIB_MAX)
 }
