@@ -4,7 +4,7 @@
 check:
     .ci/run
 
-# what the checks need: C and C++ compilers, git, python3-venv, cargo-deny
+# what the checks need: C and C++ compilers, git, python3-venv, strace, cargo-deny
 install:
     .ci/run install
 
@@ -27,6 +27,10 @@ deny:
 # all Rust tests
 test:
     .ci/run test
+
+# 200 times `kill -9` at random moments
+crash:
+    .ci/run crash
 
 # each fuzz target of `wire` for 15 s
 fuzz:

@@ -1,10 +1,13 @@
 //! The one integration binary. A file a subject; `tidy` checks that none is forgotten.
 #![forbid(unsafe_code)]
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+#![expect(clippy::print_stdout, reason = "what was skipped, and tallies")]
 
 mod codings;
+mod crash;
 mod differential;
 mod disconnect;
+mod disk;
 mod docs;
 mod durable;
 mod every_http;
@@ -12,6 +15,8 @@ mod faults;
 mod headers;
 mod http;
 mod large;
+mod power;
+mod recorder;
 mod tags;
 mod tapes;
 mod tidy;

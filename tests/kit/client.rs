@@ -68,6 +68,19 @@ pub async fn post(address: SocketAddr, path: &str, body: &str) -> Reply {
     exchange(address, ("POST", path), &headers, body.as_bytes()).await
 }
 
+/// Posts JSON to a server that may be gone: `None` if it takes no connection. A reply that did not
+/// get as far as its head has the status 0.
+pub async fn try_post(address: SocketAddr, path: &str, body: &str) -> Option<Reply> {
+    let mut socket = TcpStream::connect(address).await.ok()?;
+    let bytes = request("POST", path, &[("content-type", "application/json")], body.as_bytes());
+    let mut read = Vec::new();
+    if socket.write_all(&bytes).await.is_ok() {
+        // A reset ends the reply as a close does; what was read before it counts.
+        let _ = socket.read_to_end(&mut read).await;
+    }
+    Some(parse(&read, false))
+}
+
 /// A connection without delay.
 pub async fn connect(address: SocketAddr) -> TcpStream {
     let socket = TcpStream::connect(address).await.expect("a listening server");

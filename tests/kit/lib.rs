@@ -18,7 +18,7 @@ mod upstream;
 mod world;
 
 pub use agent::{Agent, Got, Sending, ask, sending, spaces, trailed};
-pub use client::{Reply, connect, exchange, post, read_some, request};
+pub use client::{Reply, connect, exchange, post, read_some, request, try_post};
 pub use server::{Answer, Heard, Manner, Server};
 pub use tls::Authority;
 pub use upstream::{Seen, Step, Upstream};

@@ -1,0 +1,239 @@
+//! `kill -9` at random moments: nothing whose end an agent saw is lost, and every call that began
+//! is there, whole or as a visible hole.
+//!
+//! A light load proves little: a recorder that queues and answers at once loses its queue, and
+//! under a light load that is empty. The load that outruns the store finds it, which is shown on
+//! `relaxed`, the mode that answers at once. `ROLLTAPE_TEST_KILLS` sets how many kills there are.
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use episode::{Call, Outcome};
+use kit::{Seen, Step, Upstream, try_post};
+use store::{Selection, Snapshot};
+
+use crate::recorder::Recorder;
+
+const AGENTS: usize = 64;
+/// Kills in a run of all tests; `.ci/run crash` has more.
+const KILLS: usize = 24;
+/// Kills that one store goes through.
+const KILLS_PER_STORE: usize = 5;
+/// The end that makes a call acknowledged.
+const DONE: &[u8] = b"data: [DONE]\n\n";
+
+fn kills() -> usize {
+    std::env::var("ROLLTAPE_TEST_KILLS").map_or(KILLS, |kills| kills.parse().unwrap())
+}
+
+/// How much the agents ask of the store.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Load {
+    /// Little text, and an upstream that takes its time.
+    Light,
+    /// Much new text on either side, at once.
+    Heavy,
+}
+
+impl Load {
+    /// Shortest time from the first call to the kill, and how much longer it may be, in ms.
+    fn life_ms(self) -> (u64, u64) {
+        match self {
+            Self::Light => (20, 300),
+            Self::Heavy => (300, 700),
+        }
+    }
+}
+
+/// What an agent saw of a call.
+struct Sight {
+    episode: String,
+    number: u32,
+    request: String,
+    reply: Vec<u8>,
+    answered: bool,
+    done: bool,
+}
+
+/// What became of the calls.
+#[derive(Debug, Default)]
+struct Tally {
+    kills: usize,
+    acknowledged: usize,
+    lost: usize,
+    holes: usize,
+    /// Episodes that lost an acknowledged call and do not say so.
+    silent: usize,
+}
+
+/// Text that does not compress well.
+fn noise(seed: u64, bytes: usize) -> String {
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let letters = (0..bytes).map(|_| {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        char::from(b'a' + (state % 26) as u8)
+    });
+    letters.collect()
+}
+
+fn ids(number: u32) -> Vec<u32> {
+    (0..6).map(|n| 1000 * number + n).collect()
+}
+
+/// A streamed chat in the form of vLLM, of six tokens that tell the call's number.
+fn chat(request: &Seen) -> Vec<Step> {
+    let body: serde_json::Value = serde_json::from_slice(&request.body).unwrap();
+    let number = body["n"].as_u64().unwrap();
+    let heavy = body["heavy"].as_bool().unwrap();
+    let mut steps = vec![Step::stream_head()];
+    let ids = ids(u32::try_from(number).unwrap());
+    for (index, id) in ids.iter().enumerate() {
+        let text = if heavy { noise(u64::from(*id), 4000) } else { "word ".to_owned() };
+        let last = index + 1 == ids.len();
+        let finish = if last { "\"stop\"" } else { "null" };
+        let prompt = if index == 0 { ",\"prompt_token_ids\":[1,5,9]" } else { "" };
+        let event = format!(
+            "data: {{\"id\":\"c\",\"object\":\"chat.completion.chunk\",\"created\":1,\
+             \"model\":\"m\",\"choices\":[{{\"index\":0,\"delta\":{{\"content\":\"{text}\"}},\
+             \"logprobs\":{{\"content\":[{{\"token\":\"x\",\"logprob\":-0.5,\"bytes\":[120],\
+             \"top_logprobs\":[]}}]}},\"finish_reason\":{finish},\"token_ids\":[{id}]}}]\
+             {prompt}}}\n\n"
+        );
+        steps.push(Step::chunk(event.as_bytes()));
+        if !heavy {
+            steps.push(Step::Pause(Duration::from_millis(4)));
+        }
+    }
+    steps.extend([Step::chunk(DONE), Step::chunk(b"")]);
+    steps
+}
+
+/// Calls in one episode until the recorder is gone.
+async fn agent(data: SocketAddr, episode: String, load: Load, seed: u64) -> Vec<Sight> {
+    let path = format!("/e/{episode}/v1/chat/completions");
+    let mut sights = Vec::new();
+    for number in 0.. {
+        let heavy = load == Load::Heavy;
+        let text = noise(seed + u64::from(number), if heavy { 24_000 } else { 200 });
+        let request = format!(
+            "{{\"n\":{number},\"heavy\":{heavy},\"stream\":true,\"messages\":[{{\"role\":\"user\",\
+             \"content\":\"{text}\"}}]}}"
+        );
+        let Some(reply) = try_post(data, &path, &request).await else { break };
+        assert!(matches!(reply.status, 0 | 200), "{}", reply.text());
+        let done = reply.body.ends_with(DONE);
+        let answered = reply.status == 200;
+        let episode = episode.clone();
+        sights.push(Sight { episode, number, request, reply: reply.body, answered, done });
+        if !done {
+            break;
+        }
+    }
+    sights
+}
+
+/// One life of a recorder, ended at a random moment.
+async fn life(recorder: &mut Recorder, name: &str, load: Load, lives_ms: u64) -> Vec<Sight> {
+    let agents: Vec<_> = (0..AGENTS)
+        .map(|n| {
+            let seed = (lives_ms + 1) * 1_000_003 * (n as u64 + 1);
+            tokio::spawn(agent(recorder.data, format!("{name}-a{n}"), load, seed))
+        })
+        .collect();
+    tokio::time::sleep(Duration::from_millis(lives_ms)).await;
+    recorder.kill();
+    let mut sights = Vec::new();
+    for agent in agents {
+        sights.extend(agent.await.unwrap());
+    }
+    sights
+}
+
+/// Whether the file is what SQLite says it should be. The place for more checks of a whole store.
+async fn verify(store: &Path) {
+    let mut sql = kit::sql(store).await;
+    let said: String =
+        sqlx::query_scalar("PRAGMA integrity_check").fetch_one(&mut sql).await.unwrap();
+    assert_eq!(said, "ok");
+}
+
+/// Holds what is on disk against what the agents saw.
+async fn compare(store: &Path, name: &str, sights: &[Sight], tally: &mut Tally) {
+    verify(store).await;
+    let mut snapshot = Snapshot::open(store).await.unwrap();
+    let episodes = snapshot.episodes(&Selection::default()).await.unwrap();
+    let mut found = std::collections::HashMap::new();
+    for episode in episodes.into_iter().filter(|e| e.id.as_str().starts_with(name)) {
+        let calls = snapshot.calls(&episode).await.unwrap();
+        tally.holes += calls.iter().filter(|call| call.ended.is_none()).count();
+        found.insert(episode.id.to_string(), (episode.may_lack_calls, calls));
+    }
+    for sight in sights {
+        let (marked, calls) = found.get(&sight.episode).map_or((false, &[][..]), |(m, c)| (*m, c));
+        let call = calls.iter().find(|call| call.begun.request == sight.request.as_bytes());
+        tally.acknowledged += usize::from(sight.done);
+        let is_there = match call {
+            None => !sight.answered,
+            Some(call) => !sight.done || is_whole(call, sight),
+        };
+        if !is_there {
+            tally.lost += 1;
+            let hole = call.is_some_and(|call| call.ended.is_none());
+            tally.silent += usize::from(!marked && !hole);
+        }
+    }
+}
+
+fn is_whole(call: &Call, sight: &Sight) -> bool {
+    let Some(ended) = &call.ended else { return false };
+    assert_eq!(ended.outcome, Outcome::Complete);
+    assert_eq!(ended.reply, sight.reply, "the bytes that the agent saw");
+    assert_eq!(ended.choices[0].token_ids.as_deref(), Some(&ids(sight.number)[..]));
+    assert_eq!(ended.prompts, [[1, 5, 9]]);
+    true
+}
+
+/// Kills recorders of one mode under one load.
+async fn kill_all(mode: &str, load: Load, kills: usize) -> Tally {
+    let upstream = Upstream::start("vllm", chat).await;
+    let mut tally = Tally::default();
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+    let mut moments = u64::from(since.subsec_nanos());
+    while tally.kills < kills {
+        let folder = tempfile::tempdir().unwrap();
+        let store = folder.path().join("killed.db");
+        let mut recorder = Recorder::start(&store, mode, upstream.address);
+        for round in 0..KILLS_PER_STORE.min(kills - tally.kills) {
+            moments = (moments * 7919 + 104_729) % 1_000_003;
+            let name = format!("r{round}");
+            let (least, more) = load.life_ms();
+            let sights = life(&mut recorder, &name, load, least + moments % more).await;
+            tally.kills += 1;
+            recorder = Recorder::start(&store, mode, upstream.address);
+            compare(&store, &name, &sights, &mut tally).await;
+        }
+    }
+    println!("{mode} {load:?}: {tally:?}");
+    tally
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nothing_acknowledged_is_lost_to_kill_9() {
+    for mode in ["power", "process"] {
+        for load in [Load::Light, Load::Heavy] {
+            let tally = kill_all(mode, load, kills() / 4).await;
+            assert_eq!((tally.lost, tally.silent), (0, 0), "{mode} {load:?}: {tally:?}");
+            assert!(tally.acknowledged > 0 && tally.holes > 0, "{mode} {load:?}: {tally:?}");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_relaxed_loses_is_marked() {
+    let tally = kill_all("relaxed", Load::Heavy, kills() / 8).await;
+    assert!(tally.lost > 0, "the load does not outrun the store: {tally:?}");
+    assert_eq!(tally.silent, 0, "{tally:?}");
+}

@@ -1,0 +1,120 @@
+//! A recorder in a process of its own, so that it can be killed or be short of disk. It is this
+//! binary, started again for the one test below.
+
+use std::io::{BufRead, BufReader, Read};
+use std::net::SocketAddr;
+use std::path::Path;
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::sync::Arc;
+
+use proxy::{Config, Proxy};
+use store::{Durability, Store};
+use tokio::net::TcpListener;
+
+/// What the process is told.
+const STORE: &str = "ROLLTAPE_TEST_RECORDER_STORE";
+const MODE: &str = "ROLLTAPE_TEST_RECORDER_MODE";
+const UPSTREAM: &str = "ROLLTAPE_TEST_RECORDER_UPSTREAM";
+/// What it says when it is ready, in front of its address.
+const READY: &str = "recorder at ";
+
+/// The process, killed when it is dropped.
+#[derive(Debug)]
+pub(crate) struct Recorder {
+    child: Child,
+    /// Kept open: it writes to it once more when it ends.
+    _out: BufReader<ChildStdout>,
+    /// Where agents call.
+    pub(crate) data: SocketAddr,
+}
+
+impl Recorder {
+    /// Starts a recorder into `store`, in front of `upstream`.
+    pub(crate) fn start(store: &Path, mode: &str, upstream: SocketAddr) -> Self {
+        Self::start_under("", (store, mode), upstream).unwrap_or_else(|said| panic!("{said}"))
+    }
+
+    /// Starts one in a shell that has run `setup`; what it said when it could not start.
+    pub(crate) fn start_under(
+        setup: &str,
+        (store, mode): (&Path, &str),
+        upstream: SocketAddr,
+    ) -> Result<Self, String> {
+        let this = std::env::current_exe().unwrap();
+        let script =
+            format!("{setup}\nexec \"$0\" recorder::process --exact --ignored --nocapture");
+        let mut child = Command::new("sh")
+            .args(["-c", &script])
+            .arg(this)
+            .envs([(MODE, mode), (UPSTREAM, &upstream.to_string())])
+            .env(STORE, store)
+            .env("RUST_BACKTRACE", "0")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut out = BufReader::new(child.stdout.take().unwrap());
+        let (mut line, mut said) = (String::new(), String::new());
+        while out.read_line(&mut line).is_ok_and(|bytes| bytes > 0) {
+            if let Some((_, address)) = line.split_once(READY) {
+                let data = address.trim().parse().unwrap();
+                return Ok(Self { child, _out: out, data });
+            }
+            said += &line;
+            line.clear();
+        }
+        let _ = child.stderr.take().unwrap().read_to_string(&mut said);
+        let _ = child.wait();
+        Err(said)
+    }
+
+    /// The number of the process.
+    pub(crate) fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// `kill -9`.
+    pub(crate) fn kill(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+
+    /// A clean stop.
+    pub(crate) fn stop(mut self) {
+        drop(self.child.stdin.take());
+        assert!(self.child.wait().unwrap().success());
+    }
+}
+
+impl Drop for Recorder {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// The process itself. It ends cleanly when its input does.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "started by other tests"]
+async fn process() {
+    let told = |name| std::env::var(name).ok();
+    let (Some(store), Some(mode), Some(upstream)) = (told(STORE), told(MODE), told(UPSTREAM))
+    else {
+        return;
+    };
+    let mode = match mode.as_str() {
+        "process" => Durability::Process,
+        "relaxed" => Durability::Relaxed,
+        _ => Durability::Power,
+    };
+    let (store, writer) = Store::open(Path::new(&store), mode).await.unwrap();
+    let config = Config::new(format!("http://{upstream}").parse().unwrap());
+    let proxy = Arc::new(Proxy::start(config, store).await.unwrap());
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    println!("\n{READY}{}", listener.local_addr().unwrap());
+    let ended = tokio::task::spawn_blocking(|| std::io::stdin().read_to_end(&mut Vec::new()));
+    let stop = async { drop(ended.await) };
+    proxy::serve_data(proxy, listener, stop).await;
+    writer.finish().await;
+}
