@@ -114,7 +114,11 @@ impl Snapshot {
 }
 
 /// The end of a call, without its body and its tokens.
-fn ended_of(row: &SqliteRow, call_id: CallId, outcome: &str) -> Result<Ended, SnapshotError> {
+pub(crate) fn ended_of(
+    row: &SqliteRow,
+    call_id: CallId,
+    outcome: &str,
+) -> Result<Ended, SnapshotError> {
     let outcome = Outcome::from_word(outcome)
         .ok_or_else(|| SnapshotError::Word(outcome.to_owned(), "outcome"))?;
     let count = |name| -> Result<Option<u64>, sqlx::Error> {

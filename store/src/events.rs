@@ -8,6 +8,8 @@ use crate::varint::{push, take};
 const END: &[u8] = b"\n\n";
 /// So many bytes that two events have in common by chance.
 const LETTERS: usize = 8;
+/// What is asked for before the first event, because a damaged length may say anything.
+const CAPACITY_BYTES: usize = 1 << 20;
 
 /// How an event is like the one before: so many bytes at its beginning and at its end are equal.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -69,7 +71,7 @@ pub(crate) fn fold(body: &[u8]) -> Option<Vec<u8>> {
 pub(crate) fn unfold(mut folded: &[u8], length: usize) -> Option<Vec<u8>> {
     let frames = usize::try_from(take(&mut folded)?).ok()?;
     let (mut frames, mut middles) = folded.split_at_checked(frames)?;
-    let mut body: Vec<u8> = Vec::with_capacity(length);
+    let mut body: Vec<u8> = Vec::with_capacity(length.min(CAPACITY_BYTES));
     let (mut frame, mut before) = (Frame::default(), 0..0);
     while !frames.is_empty() {
         let word = take(&mut frames)?;
@@ -89,7 +91,7 @@ pub(crate) fn unfold(mut folded: &[u8], length: usize) -> Option<Vec<u8>> {
         body.extend_from_within(before.end - frame.tail..before.end);
         before = start..body.len();
     }
-    Some(body)
+    middles.is_empty().then_some(body)
 }
 
 /// The events of `body`, each with its end; what follows the last end is one, too.

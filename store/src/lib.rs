@@ -10,11 +10,14 @@
 //!   and `trace` read them back.
 //! - [`Snapshot`]: a read-only view of one moment (`rows` decodes it); [`Summary`]: an episode at
 //!   a glance.
+//! - The life of a file: [`verify()`] checks it, [`prune()`] takes episodes out of it,
+//!   [`backup()`] copies it.
 //!
 //! The tables are in `migrations/`; what they mean to a reader is in `docs/schema.md`.
 #![forbid(unsafe_code)]
 
 mod amend;
+mod backup;
 mod batch;
 mod calls;
 mod checkpoint;
@@ -30,28 +33,37 @@ mod pieces;
 mod place;
 #[cfg(test)]
 mod properties;
+mod prune;
 mod read;
 mod reel;
 mod reels;
 mod relaxed;
 mod rows;
 mod snapshot;
+mod space;
 mod summary;
 #[cfg(test)]
 mod tests;
 mod trace;
 mod trouble;
 mod varint;
+mod verify;
+mod verify_chains;
+mod verify_episode;
+mod verify_reel;
 mod write;
 mod write_begun;
 mod write_ended;
 mod writer;
 
 pub use amend::Amend;
+pub use backup::{BackupError, backup};
 pub use commit::CommitError;
 pub use open::{Durability, OpenError};
 pub use pack::DecodeError;
+pub use prune::{Doomed, Kept, Prune, PruneError, PrunePlan, Pruned, plan_prune, prune};
 pub use snapshot::{EpisodeRecord, Selection, Snapshot, SnapshotError};
 pub use summary::Summary;
 pub use trouble::Trouble;
+pub use verify::{Damage, Place, Verified, verify};
 pub use writer::{Ack, Store, Writer};

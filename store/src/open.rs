@@ -5,7 +5,7 @@ use std::pin::Pin;
 use std::time::Duration;
 
 use sqlx::migrate::{MigrateError, Migrator};
-use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqliteSynchronous};
+use sqlx::sqlite::{SqliteAutoVacuum, SqliteConnectOptions, SqliteJournalMode, SqliteSynchronous};
 use sqlx::{ConnectOptions, Connection, SqliteConnection};
 use thiserror::Error;
 
@@ -122,6 +122,7 @@ async fn for_writing(path: &Path, durability: Durability) -> Result<SqliteConnec
     let mut connection = writing(path, Durability::Power)
         .create_if_missing(true)
         .page_size(PAGE_BYTES)
+        .auto_vacuum(SqliteAutoVacuum::Incremental)
         .journal_mode(SqliteJournalMode::Wal)
         .pragma("application_id", APPLICATION_ID.to_string())
         .connect()

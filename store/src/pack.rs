@@ -4,7 +4,7 @@
 use std::cell::RefCell;
 
 use thiserror::Error;
-use zstd::zstd_safe::{CCtx, CParameter, DCtx, compress_bound};
+use zstd::zstd_safe::{CCtx, CParameter, DCtx, compress_bound, get_frame_content_size};
 
 use crate::varint::{push, take};
 
@@ -100,6 +100,15 @@ pub(crate) fn unpack(
 }
 
 fn decompress(frame: &[u8], length: usize, context: &[u8]) -> Result<Vec<u8>, DecodeError> {
+    // A damaged length must not decide how much memory is asked for.
+    match get_frame_content_size(frame) {
+        Ok(Some(found)) if found == length as u64 => {}
+        Ok(Some(found)) => {
+            let found = usize::try_from(found).unwrap_or(usize::MAX);
+            return Err(DecodeError::Length { expected: length, found });
+        }
+        _ => return Err(DecodeError::Frame),
+    }
     let mut bytes = Vec::with_capacity(length);
     let mut zstd = DCtx::try_create().ok_or(DecodeError::Frame)?;
     zstd.ref_prefix(context).map_err(|_| DecodeError::Frame)?;
@@ -155,17 +164,17 @@ pub(crate) fn pack_planes(values: &[f32]) -> Vec<u8> {
 
 /// The way back from [`pack_planes`], for `count` values.
 pub(crate) fn unpack_planes(mut data: &[u8], count: usize) -> Result<Vec<f32>, DecodeError> {
-    let mut words = vec![[0u8; 4]; count];
-    for plane in (0..4).rev() {
+    let mut planes: [Vec<u8>; 4] = Default::default();
+    for plane in planes.iter_mut().rev() {
         let head = take(&mut data).ok_or(DecodeError::Frame)?;
         let length = usize::try_from(head >> 1).map_err(|_| DecodeError::Frame)?;
         let (packed, rest) = data.split_at_checked(length).ok_or(DecodeError::Frame)?;
         data = rest;
         let encoding = if head & 1 == 1 { ZSTD } else { PLAIN };
-        let bytes = unpack((encoding, packed), count, &[])?;
-        words.iter_mut().zip(bytes).for_each(|(word, byte)| word[plane] = byte);
+        *plane = unpack((encoding, packed), count, &[])?;
     }
-    Ok(words.into_iter().map(f32::from_le_bytes).collect())
+    let value = |at| f32::from_le_bytes([0, 1, 2, 3].map(|plane: usize| planes[plane][at]));
+    Ok((0..count).map(value).collect())
 }
 
 pub(crate) fn unpack_ids(encoding: i64, data: &[u8]) -> Result<Vec<u32>, DecodeError> {

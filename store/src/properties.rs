@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use uuid::Uuid;
 
 use crate::tests::{begun, ended, open_at};
-use crate::{Selection, Snapshot};
+use crate::{Prune, Selection, Snapshot, backup, plan_prune, prune, verify};
 
 /// What an agent does to its conversation before it calls.
 #[derive(Debug, Clone)]
@@ -120,6 +120,43 @@ async fn comes_back(steps: Vec<(usize, Step)>) {
         assert_eq!((&found.begun, found.ended.as_ref()), (begun, Some(ended)));
         assert_eq!(snapshot.call(begun.call_id).await.unwrap().as_ref(), Some(found));
     }
+    drop(snapshot);
+    let report = verify(&path).await.unwrap();
+    assert_eq!((report.damage, report.calls as usize), (Vec::new(), calls.len()));
+}
+
+/// Each conversation is an episode; the first one goes.
+async fn the_rest_stays(steps: Vec<(usize, Step)>) {
+    let folder = tempfile::tempdir().unwrap();
+    let (path, copy) = (folder.path().join("a.db"), folder.path().join("copy.db"));
+    let (store, writer) = open_at(&path).await;
+    let mut talks = vec![Talk::default(); 3];
+    let mut kept = Vec::new();
+    for (at, (talk, step)) in (0..).zip(steps) {
+        talks[talk].take(&step);
+        let (mut begun, ended) = talks[talk].call(at);
+        begun.tag.episode = ["a", "b", "c"][talk].parse().unwrap();
+        store.begin(begun.clone()).await.done().await.unwrap();
+        store.end(ended.clone()).await.done().await.unwrap();
+        if talk > 0 {
+            kept.push((begun, ended));
+        }
+    }
+    drop(store);
+    writer.finish().await;
+    let which = Prune { episode: Some("a".parse().unwrap()), ..Prune::default() };
+    let plan = plan_prune(&path, &which).await.unwrap();
+    assert_eq!(prune(&path, &which).await.unwrap().plan, plan);
+    backup(&path, &copy).await.unwrap();
+    for path in [&path, &copy] {
+        let report = verify(path).await.unwrap();
+        assert_eq!((report.damage, report.calls as usize), (Vec::new(), kept.len()));
+        let mut snapshot = Snapshot::open(path).await.unwrap();
+        for (begun, ended) in &kept {
+            let found = snapshot.call(begun.call_id).await.unwrap().unwrap();
+            assert_eq!((&found.begun, found.ended.as_ref()), (begun, Some(ended)));
+        }
+    }
 }
 
 proptest! {
@@ -129,5 +166,11 @@ proptest! {
     fn every_call_comes_back(steps in steps()) {
         let runtime = tokio::runtime::Runtime::new().unwrap();
         runtime.block_on(comes_back(steps));
+    }
+
+    #[test]
+    fn what_is_not_pruned_comes_back(steps in steps()) {
+        let runtime = tokio::runtime::Runtime::new().unwrap();
+        runtime.block_on(the_rest_stays(steps));
     }
 }

@@ -107,6 +107,16 @@ impl Reader {
         Ok(())
     }
 
+    /// Takes logs that were read elsewhere.
+    pub(crate) fn put(&mut self, reel_key: i64, logs: Logs) {
+        self.logs.insert(reel_key, logs);
+    }
+
+    /// Logs that were read before.
+    pub(crate) fn held(&self, reel_key: i64) -> Option<&Logs> {
+        self.logs.get(&reel_key)
+    }
+
     /// Keeps the row of a body whose columns begin with `prefix`; its key.
     pub(crate) fn keep(
         &mut self,

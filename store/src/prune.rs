@@ -1,0 +1,377 @@
+//! Taking episodes out of a store: a plan first, then the deed, then the space given back.
+//!
+//! Whole episodes go, with all that is theirs. Bodies go on from bodies and prompts from prompts
+//! of the same episode only, so nothing that is kept loses what it stands on; that this holds for
+//! the file at hand is looked at, not believed.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+use episode::{EpisodeId, Micros};
+use sqlx::{Connection, Row, SqliteConnection};
+use thiserror::Error;
+
+use crate::open::{self, Durability, OpenError};
+use crate::snapshot::{Snapshot, SnapshotError};
+use crate::space::{Space, file_bytes, give_back};
+use crate::writer::Store;
+
+/// Episodes that go in one transaction.
+const BATCH_EPISODES: usize = 32;
+/// An episode that is not closed and had a call within this time may go on.
+const OPEN_IDLE_US: Micros = 3_600_000_000;
+
+/// Which episodes are to go: all that fit every one of these.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Prune {
+    /// This episode, open or not.
+    pub episode: Option<EpisodeId>,
+    /// This run of it; all of them if not given.
+    pub attempt: Option<u32>,
+    /// Nothing was heard of it since.
+    pub silent_since: Option<Micros>,
+    /// These are kept.
+    pub keep: BTreeSet<(String, u32)>,
+    /// The time, by which it is told which episodes may still go on.
+    pub now: Micros,
+}
+
+/// An attempt at an episode that is to go.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Doomed {
+    key: i64,
+    /// The episode.
+    pub episode: String,
+    /// Which run of it.
+    pub attempt: u32,
+    /// Its calls.
+    pub calls: u64,
+    /// What its rows hold, about, in bytes.
+    pub bytes: u64,
+    /// When something was last heard of it: a call, a reward, its closing.
+    pub last_at: Micros,
+}
+
+/// Why an episode is kept that would go otherwise.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Kept {
+    /// It was to be kept.
+    Named,
+    /// It is not closed and had a call within the last hour.
+    Open,
+    /// Something that is kept goes on from it.
+    Needed,
+}
+
+/// What is to go and what is not.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct PrunePlan {
+    /// What goes, the longest silent first.
+    pub doomed: Vec<Doomed>,
+    /// How many attempts are kept that would go otherwise, and why.
+    pub kept: BTreeMap<Kept, u64>,
+}
+
+/// What was done.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Pruned {
+    /// What is gone.
+    pub plan: PrunePlan,
+    /// Bytes of the file before.
+    pub bytes_before: u64,
+    /// Bytes of the file after.
+    pub bytes_after: u64,
+    /// Why the space was not given back, or not all of it.
+    pub withheld: Option<String>,
+}
+
+/// Why nothing was pruned, or not all.
+#[derive(Debug, Error)]
+pub enum PruneError {
+    /// The store could not be opened for writing.
+    #[error(transparent)]
+    Open(#[from] OpenError),
+    /// The store could not be read.
+    #[error(transparent)]
+    Read(#[from] SnapshotError),
+    /// The database refused. What was pruned before is gone, whole episodes each.
+    #[error("cannot prune the store")]
+    Database(#[from] sqlx::Error),
+}
+
+const EPISODES: &str = "SELECT e.episode_key, e.episode_id, e.attempt, e.closed_at, \
+    (SELECT count(*) FROM call c WHERE c.episode_key = e.episode_key) AS calls, \
+    max(e.opened_at, coalesce(e.closed_at, 0), \
+        coalesce((SELECT max(max(c.started_at, coalesce(c.ended_at, 0))) FROM call c \
+            WHERE c.episode_key = e.episode_key), 0), \
+        coalesce((SELECT max(given_at) FROM reward r \
+            WHERE r.episode_key = e.episode_key), 0)) AS last_at \
+    FROM episode e WHERE ($1 IS NULL OR e.episode_id = $1) AND ($2 IS NULL OR e.attempt = $2) \
+    ORDER BY last_at, e.episode_key";
+
+/// Bytes of an episode's rows, but for small columns.
+const BYTES: &str = "SELECT \
+    (SELECT coalesce(sum(length(s.data)), 0) FROM reel r JOIN segment s USING (reel_key) \
+        WHERE r.episode_key = $1) + \
+    (SELECT coalesce(sum(length(b.data)), 0) FROM call c \
+        JOIN body b ON b.body_key IN (c.request_body, c.reply_body) WHERE c.episode_key = $1) + \
+    (SELECT coalesce(sum(length(p.token_ids)), 0) FROM call c JOIN prompt p USING (call_key) \
+        WHERE c.episode_key = $1) + \
+    (SELECT coalesce(sum(coalesce(length(k.token_ids), 0) + length(k.logprobs)), 0) \
+        FROM call c JOIN choice k USING (call_key) WHERE c.episode_key = $1) + \
+    (SELECT coalesce(sum(length(s.data)), 0) FROM call c JOIN side s USING (call_key) \
+        WHERE c.episode_key = $1)";
+
+/// Which episode stands on which other one. There is no such row in a sound store.
+const NEEDS: &str = "SELECT c.episode_key AS who, q.episode_key AS whom \
+    FROM prompt p JOIN call c USING (call_key) JOIN call q ON q.call_key = p.parent_key \
+    WHERE q.episode_key <> c.episode_key \
+    UNION SELECT r.episode_key, q.episode_key FROM body b JOIN body a ON a.body_key = b.base_key \
+    JOIN reel r ON r.reel_key = b.reel_key JOIN reel q ON q.reel_key = a.reel_key \
+    WHERE q.episode_key <> r.episode_key \
+    UNION SELECT c.episode_key, r.episode_key FROM call c JOIN reel r USING (reel_key) \
+    WHERE r.episode_key <> c.episode_key \
+    UNION SELECT c.episode_key, r.episode_key FROM call c \
+    JOIN body b ON b.body_key IN (c.request_body, c.reply_body) \
+    JOIN reel r ON r.reel_key = b.reel_key WHERE r.episode_key <> c.episode_key";
+
+/// Children first. References are not checked row by row: for each row that goes, SQLite would
+/// read whole tables whose references have no index.
+const DEEDS: [&str; 10] = [
+    "DELETE FROM side WHERE call_key IN (SELECT call_key FROM call WHERE episode_key = $1)",
+    "DELETE FROM choice WHERE call_key IN (SELECT call_key FROM call WHERE episode_key = $1)",
+    "DELETE FROM prompt WHERE call_key IN (SELECT call_key FROM call WHERE episode_key = $1)",
+    "DELETE FROM body WHERE body_key IN (SELECT request_body FROM call WHERE episode_key = $1 \
+     UNION ALL SELECT reply_body FROM call WHERE episode_key = $1 AND reply_body IS NOT NULL)",
+    "DELETE FROM call WHERE episode_key = $1",
+    "DELETE FROM segment WHERE reel_key IN (SELECT reel_key FROM reel WHERE episode_key = $1)",
+    "DELETE FROM reel WHERE episode_key = $1",
+    "DELETE FROM reward WHERE episode_key = $1",
+    "DELETE FROM label WHERE episode_key = $1",
+    "DELETE FROM episode WHERE episode_key = $1",
+];
+
+/// Says what [`prune`] would do to the store at `path` now.
+///
+/// # Errors
+/// [`SnapshotError`] when the store cannot be read.
+pub async fn plan_prune(path: &Path, which: &Prune) -> Result<PrunePlan, SnapshotError> {
+    plan(Snapshot::open(path).await?.connection(), which).await
+}
+
+/// Takes episodes out of the store at `path` and gives the space back.
+///
+/// It takes the writer's place meanwhile: a writer holds in memory what later calls of an episode
+/// refer to, and must not find it gone.
+///
+/// # Errors
+/// [`PruneError`] when something else records to the store, or the database refuses.
+pub async fn prune(path: &Path, which: &Prune) -> Result<Pruned, PruneError> {
+    if !path.exists() {
+        return Err(OpenError::Missing(path.display().to_string()).into());
+    }
+    let (store, writer) = Store::open(path, Durability::Power).await?;
+    let pruned = prune_alone(path, which).await;
+    drop(store);
+    writer.finish().await;
+    pruned
+}
+
+async fn prune_alone(path: &Path, which: &Prune) -> Result<Pruned, PruneError> {
+    let bytes_before = file_bytes(path);
+    let plan = plan_prune(path, which).await?;
+    let mut connection = open::for_writing(path, Durability::Power).await?;
+    sqlx::query("PRAGMA foreign_keys = OFF").execute(&mut connection).await?;
+    for batch in plan.doomed.chunks(BATCH_EPISODES) {
+        let mut transaction = connection.begin_with("BEGIN IMMEDIATE").await?;
+        for doomed in batch {
+            for deed in DEEDS {
+                sqlx::query(deed).bind(doomed.key).execute(&mut *transaction).await?;
+            }
+        }
+        transaction.commit().await?;
+    }
+    let withheld = match give_back(&mut connection).await {
+        Ok(Space::Returned) => None,
+        Ok(Space::Held) => Some("something else reads the file; it shrinks later".to_owned()),
+        Err(error) => Some(error.to_string()),
+    };
+    connection.close().await?;
+    Ok(Pruned { plan, bytes_before, bytes_after: file_bytes(path), withheld })
+}
+
+async fn plan(
+    connection: &mut SqliteConnection,
+    which: &Prune,
+) -> Result<PrunePlan, SnapshotError> {
+    let rows = sqlx::query(EPISODES)
+        .bind(which.episode.as_ref().map(EpisodeId::as_str))
+        .bind(which.attempt)
+        .fetch_all(&mut *connection)
+        .await?;
+    let mut plan = PrunePlan::default();
+    for row in &rows {
+        let doomed = Doomed {
+            key: row.try_get("episode_key")?,
+            episode: row.try_get("episode_id")?,
+            attempt: row.try_get("attempt")?,
+            calls: row.try_get::<i64, _>("calls")?.unsigned_abs(),
+            bytes: 0,
+            last_at: row.try_get("last_at")?,
+        };
+        if which.silent_since.is_some_and(|since| doomed.last_at >= since) {
+            continue;
+        }
+        let open = row.try_get::<Option<Micros>, _>("closed_at")?.is_none();
+        match which.kept(&doomed, open) {
+            Some(kept) => *plan.kept.entry(kept).or_default() += 1,
+            None => plan.doomed.push(doomed),
+        }
+    }
+    keep_needed(connection, &mut plan).await?;
+    for doomed in &mut plan.doomed {
+        let bytes = sqlx::query_scalar::<_, i64>(BYTES).bind(doomed.key);
+        doomed.bytes = bytes.fetch_one(&mut *connection).await?.unsigned_abs();
+    }
+    Ok(plan)
+}
+
+impl Prune {
+    fn kept(&self, doomed: &Doomed, open: bool) -> Option<Kept> {
+        if self.keep.contains(&(doomed.episode.clone(), doomed.attempt)) {
+            return Some(Kept::Named);
+        }
+        let fresh = doomed.last_at > self.now.saturating_sub(OPEN_IDLE_US);
+        (open && fresh && self.episode.is_none()).then_some(Kept::Open)
+    }
+}
+
+/// Keeps what something that is kept stands on, and what that stands on.
+async fn keep_needed(
+    connection: &mut SqliteConnection,
+    plan: &mut PrunePlan,
+) -> Result<(), sqlx::Error> {
+    let needs: Vec<(i64, i64)> = sqlx::query_as(NEEDS).fetch_all(connection).await?;
+    loop {
+        let doomed: BTreeSet<i64> = plan.doomed.iter().map(|doomed| doomed.key).collect();
+        let needed = |key| needs.iter().any(|(who, whom)| *whom == key && !doomed.contains(who));
+        plan.doomed.retain(|doomed| !needed(doomed.key));
+        let spared = doomed.len() - plan.doomed.len();
+        if spared == 0 {
+            return Ok(());
+        }
+        *plan.kept.entry(Kept::Needed).or_default() += spared as u64;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tests::{begun, ended, open_at};
+    use crate::{Selection, verify};
+
+    /// Episodes of `calls` calls each, the first one at the time that is given with it.
+    async fn filled(path: &Path, episodes: &[(&str, i64)], bytes: usize) {
+        let (store, writer) = open_at(path).await;
+        for (name, at) in episodes {
+            for turn in 0..4 {
+                let mut begun = begun(name, at + turn);
+                let mut state = (at + turn) as u64;
+                let mut noise = || {
+                    state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                    (state >> 56) as u8
+                };
+                begun.request = (0..bytes).map(|_| noise()).collect::<Vec<u8>>().into();
+                let mut end = ended(begun.call_id);
+                end.ended_at = at + turn;
+                store.begin(begun).await.done().await.unwrap();
+                store.end(end).await.done().await.unwrap();
+            }
+        }
+        drop(store);
+        writer.finish().await;
+    }
+
+    async fn left(path: &Path) -> Vec<String> {
+        let mut snapshot = Snapshot::open(path).await.unwrap();
+        let all = snapshot.episodes(&Selection::default()).await.unwrap();
+        for episode in &all {
+            assert_eq!(snapshot.calls(episode).await.unwrap().len(), 4);
+        }
+        all.iter().map(|episode| episode.id.to_string()).collect()
+    }
+
+    const HOUR: Micros = OPEN_IDLE_US;
+
+    #[tokio::test]
+    async fn what_is_old_goes_and_the_file_shrinks() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.db");
+        filled(&path, &[("old", HOUR), ("new", 9 * HOUR)], 900_000).await;
+        let which = Prune { silent_since: Some(8 * HOUR), now: 20 * HOUR, ..Prune::default() };
+        let plan = plan_prune(&path, &which).await.unwrap();
+        assert_eq!((plan.doomed.len(), plan.doomed[0].calls), (1, 4));
+        assert!(plan.doomed[0].bytes > 500_000, "{plan:?}");
+        let pruned = prune(&path, &which).await.unwrap();
+        assert_eq!((&pruned.plan, &pruned.withheld), (&plan, &None));
+        assert!(pruned.bytes_after + 500_000 < pruned.bytes_before, "{pruned:?}");
+        assert_eq!(left(&path).await, ["new"]);
+        assert!(verify(&path).await.unwrap().is_clean());
+        let again = prune(&path, &which).await.unwrap();
+        assert_eq!(again.plan, PrunePlan::default());
+    }
+
+    #[tokio::test]
+    async fn a_store_that_was_made_without_the_means_to_shrink_does_too() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.db");
+        filled(&path, &[("old", HOUR), ("new", 9 * HOUR)], 900_000).await;
+        let mut connection = open::for_writing(&path, Durability::Power).await.unwrap();
+        for statement in ["PRAGMA auto_vacuum = NONE", "VACUUM"] {
+            sqlx::query(statement).execute(&mut connection).await.unwrap();
+        }
+        connection.close().await.unwrap();
+        let which = Prune { silent_since: Some(8 * HOUR), now: 20 * HOUR, ..Prune::default() };
+        let pruned = prune(&path, &which).await.unwrap();
+        assert!(pruned.bytes_after + 500_000 < pruned.bytes_before, "{pruned:?}");
+        assert_eq!(left(&path).await, ["new"]);
+        assert!(verify(&path).await.unwrap().is_clean());
+    }
+
+    #[tokio::test]
+    async fn what_is_kept_is_told_and_why() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.db");
+        filled(&path, &[("a", HOUR), ("b", HOUR), ("open", 9 * HOUR)], 10).await;
+        let keep = BTreeSet::from([("b".to_owned(), 0)]);
+        let which = Prune { keep, now: 9 * HOUR + 10, ..Prune::default() };
+        let plan = plan_prune(&path, &which).await.unwrap();
+        assert_eq!(plan.doomed.len(), 1);
+        assert_eq!(plan.kept, BTreeMap::from([(Kept::Named, 1), (Kept::Open, 1)]));
+        let which = Prune { episode: Some("open".parse().unwrap()), ..which };
+        assert_eq!(plan_prune(&path, &which).await.unwrap().doomed.len(), 1, "it was named");
+        let which = Prune { attempt: Some(1), ..which };
+        assert_eq!(plan_prune(&path, &which).await.unwrap().doomed.len(), 0);
+    }
+
+    #[tokio::test]
+    async fn what_something_kept_stands_on_is_kept() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.db");
+        filled(&path, &[("a", HOUR), ("b", 2 * HOUR), ("c", 3 * HOUR)], 10).await;
+        let mut connection = open::for_writing(&path, Durability::Power).await.unwrap();
+        let leans = "UPDATE prompt SET parent_key = (SELECT min(call_key) FROM call c JOIN episode \
+                     USING (episode_key) WHERE episode_id = $1), parent_choice = 0 \
+                     WHERE call_key = (SELECT max(call_key) FROM call c JOIN episode \
+                     USING (episode_key) WHERE episode_id = $2) AND prompt_index = 0";
+        for (whom, who) in [("a", "b"), ("b", "c")] {
+            sqlx::query(leans).bind(whom).bind(who).execute(&mut connection).await.unwrap();
+        }
+        connection.close().await.unwrap();
+        let mut which = Prune { silent_since: Some(3 * HOUR), now: 20 * HOUR, ..Prune::default() };
+        let plan = plan_prune(&path, &which).await.unwrap();
+        assert_eq!((plan.doomed.len(), &plan.kept), (0, &BTreeMap::from([(Kept::Needed, 2)])));
+        which.silent_since = Some(4 * HOUR);
+        assert_eq!(plan_prune(&path, &which).await.unwrap().doomed.len(), 3, "all go together");
+    }
+}

@@ -1,0 +1,332 @@
+//! Checking one episode: reels, then calls with all that hangs on them, then chains, then whether
+//! anything is left over.
+
+use std::collections::HashMap;
+use std::error::Error;
+
+use episode::CallId;
+use sqlx::sqlite::SqliteRow;
+use sqlx::{Row, SqliteConnection};
+
+use crate::calls::ended_of;
+use crate::pack::REELED;
+use crate::read::{Reader, size};
+use crate::reel::{FOLDED, PIECES};
+use crate::rows::{begun_of, choice_of, episode_of, reward_of, side_of};
+use crate::snapshot::EpisodeRecord;
+use crate::trace::Trace;
+use crate::verify::{Place, Verified};
+use crate::verify_chains::check_chains;
+use crate::verify_reel::ReadReel;
+
+/// An episode that is being checked.
+pub(crate) struct Examined<'a> {
+    pub(crate) connection: &'a mut SqliteConnection,
+    pub(crate) key: i64,
+    name: Option<(String, i64)>,
+    report: &'a mut Verified,
+    reader: Reader,
+    reels: HashMap<i64, ReadReel>,
+}
+
+/// Where a call's token ids are.
+type TokenReel = Option<i64>;
+
+impl<'a> Examined<'a> {
+    pub(crate) fn new(
+        connection: &'a mut SqliteConnection,
+        report: &'a mut Verified,
+        key: i64,
+    ) -> Self {
+        let (reader, reels) = (Reader::default(), HashMap::new());
+        Self { connection, key, name: None, report, reader, reels }
+    }
+
+    /// Checks everything. What the database itself cannot read ends the check of this episode.
+    pub(crate) async fn examine(mut self) {
+        let damage = self.report.damage_found;
+        if let Err(error) = self.walk().await {
+            self.broken(None, format!("it cannot be read: {error}"));
+        }
+        // What is broken explains what is left over.
+        if self.report.damage_found == damage {
+            self.left_over();
+        }
+    }
+
+    async fn walk(&mut self) -> Result<(), sqlx::Error> {
+        let row = sqlx::query("SELECT * FROM episode WHERE episode_key = $1").bind(self.key);
+        let row = row.fetch_one(&mut *self.connection).await?;
+        self.name = Some((row.try_get("episode_id")?, row.try_get("attempt")?));
+        let record = episode_of(&row).map_err(|error| self.broken(None, told(&error))).ok();
+        self.reels().await?;
+        let mut trace = Trace::default();
+        let whole = trace.of_episode(self.connection, self.key).await.is_ok();
+        let calls = "SELECT * FROM call WHERE episode_key = $1 ORDER BY started_at, call_id";
+        let calls = sqlx::query(calls).bind(self.key).fetch_all(&mut *self.connection).await?;
+        for row in &calls {
+            self.report.calls += 1;
+            if !whole {
+                trace = Trace::default();
+            }
+            self.call(row, record.as_ref(), (&mut trace, whole)).await?;
+        }
+        check_chains(self).await?;
+        self.rewards().await
+    }
+
+    /// Tells what is broken, of a call or of the whole episode.
+    pub(crate) fn broken(&mut self, call: Option<&str>, what: impl Into<String>) {
+        let place = self.place(call);
+        self.report.broken(place, what.into());
+    }
+
+    fn place(&self, call: Option<&str>) -> Place {
+        Place { episode: self.name.clone(), call: call.map(str::to_owned) }
+    }
+
+    async fn reels(&mut self) -> Result<(), sqlx::Error> {
+        let keys = "SELECT reel_key FROM reel WHERE episode_key = $1";
+        let keys: Vec<i64> =
+            sqlx::query_scalar(keys).bind(self.key).fetch_all(&mut *self.connection).await?;
+        for key in keys {
+            let mut broken = Vec::new();
+            let mut reel = ReadReel::load(self.connection, key, |what| broken.push(what)).await?;
+            broken.into_iter().for_each(|what| self.broken(None, what));
+            self.report.segments += reel.segments;
+            self.reader.put(key, std::mem::take(&mut reel.logs));
+            self.reels.insert(key, reel);
+        }
+        Ok(())
+    }
+
+    async fn call(
+        &mut self,
+        row: &SqliteRow,
+        record: Option<&EpisodeRecord>,
+        (trace, whole): (&mut Trace, bool),
+    ) -> Result<(), sqlx::Error> {
+        let name: String = row.try_get("call_id")?;
+        let Ok(id) = name.parse::<CallId>() else {
+            self.broken(Some(&name), "its id is not one");
+            return Ok(());
+        };
+        if let Some(Err(error)) = record.map(|record| begun_of(row, record)) {
+            self.broken(Some(&name), told(&error));
+        }
+        let request: i64 = row.try_get("request_body")?;
+        self.body((&name, "request"), request).await;
+        let reply: Option<i64> = row.try_get("reply_body")?;
+        if let Some(reply) = reply {
+            self.body((&name, "reply"), reply).await;
+        }
+        let outcome: Option<String> = row.try_get("outcome")?;
+        let ended_at: Option<i64> = row.try_get("ended_at")?;
+        match &outcome {
+            None if ended_at.is_some() || reply.is_some() => {
+                self.broken(Some(&name), "it has ended, but its outcome is lost");
+            }
+            None => {
+                let place = self.place(Some(&name));
+                self.report.hole(place);
+            }
+            Some(outcome) => {
+                if let Err(error) = ended_of(row, id, outcome) {
+                    self.broken(Some(&name), told(&error));
+                }
+                if ended_at.is_none() {
+                    self.broken(Some(&name), "the time of its end is lost");
+                }
+                if reply.is_none() && outcome != "refused" {
+                    self.broken(Some(&name), "its reply is lost");
+                }
+            }
+        }
+        let key: i64 = row.try_get("call_key")?;
+        let reel: TokenReel = row.try_get("reel_key")?;
+        self.prompts((&name, key), (trace, whole)).await;
+        self.prompt_runs((&name, key), reel).await?;
+        self.choices((&name, id), key, reel).await?;
+        self.sides((&name, id), key).await
+    }
+
+    /// Puts a body together and compares it with its length and its hash.
+    async fn body(&mut self, (call, kind): (&str, &str), key: i64) {
+        self.report.bodies += 1;
+        if let Err(error) = self.reader.body(self.connection, key).await {
+            self.broken(Some(call), format!("its {kind} (`body` {key}) is damaged: {error}"));
+            return;
+        }
+        let stored =
+            "SELECT encoding, reel_key, hash IS NULL AS bare FROM body WHERE body_key = $1";
+        let stored = sqlx::query_as::<_, (i64, Option<i64>, bool)>(stored).bind(key);
+        let Ok((PIECES | FOLDED, Some(reel), bare)) = stored.fetch_one(&mut *self.connection).await
+        else {
+            return;
+        };
+        if bare {
+            self.broken(Some(call), format!("the hash of its {kind} (`body` {key}) is lost"));
+        }
+        let pieces = self.reader.pieces(self.connection, key).await;
+        if let (Ok(pieces), Some(reel)) = (pieces, self.reels.get_mut(&reel)) {
+            reel.texts.use_pieces(&pieces);
+        }
+    }
+
+    /// Puts the prompts of a call together and compares them with their hashes.
+    async fn prompts(&mut self, (call, key): (&str, i64), (trace, whole): (&mut Trace, bool)) {
+        let loaded = match whole {
+            true => Ok(()),
+            false => trace.of_call(self.connection, key).await,
+        };
+        let read = match loaded {
+            Ok(()) => trace.prompts((&mut *self.connection, &mut self.reader), key).await,
+            Err(error) => Err(error),
+        };
+        match read {
+            Ok(prompts) => self.report.prompts += prompts.len() as u64,
+            Err(error) => self.broken(Some(call), format!("a prompt is damaged: {error}")),
+        }
+    }
+
+    async fn prompt_runs(
+        &mut self,
+        (call, key): (&str, i64),
+        reel: TokenReel,
+    ) -> Result<(), sqlx::Error> {
+        let rows = "SELECT * FROM prompt WHERE call_key = $1 ORDER BY prompt_index";
+        let rows = sqlx::query(rows).bind(key).fetch_all(&mut *self.connection).await?;
+        for (at, row) in rows.iter().enumerate() {
+            let index: i64 = row.try_get("prompt_index")?;
+            if index != at as i64 {
+                self.broken(Some(call), format!("prompt {at} is lost"));
+                return Ok(());
+            }
+            if row.try_get::<i64, _>("encoding")? != REELED {
+                continue;
+            }
+            let (tokens, shared) = (size(row, "tokens")?, size(row, "shared")?);
+            let rest = tokens.saturating_sub(shared);
+            self.ids((call, &format!("prompt {at}")), (reel, size(row, "start")?, rest));
+            if row.try_get::<Option<Vec<u8>>, _>("hash")?.is_none() {
+                self.broken(Some(call), format!("the hash of prompt {at} is lost"));
+            }
+        }
+        Ok(())
+    }
+
+    async fn choices(
+        &mut self,
+        (call, id): (&str, CallId),
+        key: i64,
+        reel: TokenReel,
+    ) -> Result<(), sqlx::Error> {
+        let rows = "SELECT * FROM choice WHERE call_key = $1 ORDER BY choice_index";
+        let rows = sqlx::query(rows).bind(key).fetch_all(&mut *self.connection).await?;
+        for row in &rows {
+            self.report.choices += 1;
+            let index: i64 = row.try_get("choice_index")?;
+            let whose = format!("choice {index}");
+            match choice_of(row, id) {
+                Err(error) => self.broken(Some(call), format!("{whose}: {}", told(&error))),
+                Ok(choice) if choice.logprobs.len() != size(row, "logprob_count")? => {
+                    self.broken(Some(call), format!("{whose} has lost logprobs"));
+                }
+                Ok(choice) if choice.versions.iter().any(|span| span.start > span.end) => {
+                    self.broken(
+                        Some(call),
+                        format!("{whose}: a version span ends before it begins"),
+                    );
+                }
+                Ok(_) => {}
+            }
+            if row.try_get::<Option<i64>, _>("tokens")?.is_none() {
+                continue;
+            }
+            let count = size(row, "tokens")?;
+            if row.try_get::<i64, _>("encoding")? == REELED {
+                self.ids((call, &whose), (reel, size(row, "start")?, count));
+            } else if row.try_get::<Option<&[u8]>, _>("token_ids")?.map(<[u8]>::len)
+                != Some(4 * count)
+            {
+                self.broken(Some(call), format!("{whose} has lost token ids"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Looks for ids in the reel.
+    fn ids(&mut self, (call, whose): (&str, &str), at: (TokenReel, usize, usize)) {
+        let (reel_key, start, count) = at;
+        let reel = reel_key.and_then(|key| self.reels.get_mut(&key).zip(self.reader.held(key)));
+        let found = match reel {
+            None => Err("the reel of its ids is not there".to_owned()),
+            Some((reel, logs)) => reel.tokens.use_ids(&logs.tokens, (start, count)),
+        };
+        if let Err(what) = found {
+            self.broken(Some(call), format!("{whose}: {what}"));
+        }
+    }
+
+    async fn sides(&mut self, (call, id): (&str, CallId), key: i64) -> Result<(), sqlx::Error> {
+        let rows = "SELECT s.*, k.choice_key FROM side s LEFT JOIN choice k \
+                    USING (call_key, choice_index) WHERE s.call_key = $1";
+        let rows = sqlx::query(rows).bind(key).fetch_all(&mut *self.connection).await?;
+        for row in &rows {
+            let name: String = row.try_get("name")?;
+            let index: i64 = row.try_get("choice_index")?;
+            if let Err(error) = side_of(row, id) {
+                let what = format!("`{name}` of choice {index} is damaged: {}", told(&error));
+                self.broken(Some(call), what);
+            } else if row.try_get::<Option<i64>, _>("choice_key")?.is_none() {
+                self.broken(Some(call), format!("choice {index} is lost; its `{name}` is there"));
+            }
+        }
+        Ok(())
+    }
+
+    async fn rewards(&mut self) -> Result<(), sqlx::Error> {
+        let rows = "SELECT r.*, c.call_key FROM reward r LEFT JOIN call c \
+                    ON c.call_id = r.call_id AND c.episode_key = r.episode_key \
+                    WHERE r.episode_key = $1";
+        let rows = sqlx::query(rows).bind(self.key).fetch_all(&mut *self.connection).await?;
+        for row in &rows {
+            let key: i64 = row.try_get("reward_key")?;
+            let call: Option<String> = row.try_get("call_id")?;
+            if let Err(error) = reward_of(row) {
+                self.broken(call.as_deref(), format!("`reward` {key}: {}", told(&error)));
+            } else if call.is_some() && row.try_get::<Option<i64>, _>("call_key")?.is_none() {
+                let what = format!("`reward` {key} is about this call, which is lost");
+                self.broken(call.as_deref(), what);
+            }
+        }
+        Ok(())
+    }
+
+    fn left_over(&mut self) {
+        let mut broken = Vec::new();
+        for (key, reel) in &mut self.reels {
+            for (kind, extent) in [("texts", &mut reel.texts), ("token ids", &mut reel.tokens)] {
+                broken.extend(extent.unused().into_iter().map(|range| {
+                    let (start, end) = (range.start, range.end);
+                    format!(
+                        "{kind} of `reel` {key}, bytes {start} to {end}, belong to no call: \
+                             what they were written for is lost"
+                    )
+                }));
+            }
+        }
+        broken.into_iter().for_each(|what| self.broken(None, what));
+    }
+}
+
+/// An error with its causes.
+fn told(error: &dyn Error) -> String {
+    let mut sentence = error.to_string();
+    let mut cause = error.source();
+    while let Some(source) = cause {
+        sentence = format!("{sentence}: {source}");
+        cause = source.source();
+    }
+    sentence
+}
