@@ -251,6 +251,13 @@ mod tests {
         assert_eq!(names.flatten().collect::<Vec<_>>(), ["b", "c", "a"]);
         export(&mut snapshot, &options).await.unwrap();
         assert_eq!(fs::read(&report.files[0]).unwrap(), bytes);
+        let held = ["a", "b", "c"].map(|name| (name.to_owned(), 0)).into();
+        for path in [&options.out, &report.files[1]] {
+            assert_eq!(crate::exported(path).unwrap(), held);
+        }
+        fs::write(&report.files[0], "cut").unwrap();
+        let changed = crate::exported(&options.out);
+        assert!(matches!(changed, Err(crate::ExportedError::Changed(_))));
     }
 
     #[tokio::test]

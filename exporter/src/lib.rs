@@ -7,8 +7,9 @@
 //! - `rows`: one row a path, its messages (`messages`), verdict and reasons (`verdict`).
 //! - `parquet`: the file (`schema` says what is in it, `columns` fills it) and its manifest.
 //!
-//! Only `scan` and `parquet` do I/O. In reading order:
+//! Only `scan`, `parquet` and `exported` do I/O. In reading order:
 //! - [`export`], [`Options`], [`Report`]: the whole walk.
+//! - [`exported()`]: which episodes an export holds.
 //! - [`trajectories`], [`links`]: the pure part, for those who draw the same tree.
 //! - [`Notes`], [`Reason`], [`Dropped`]: what was kept, what was not, and why.
 //! - [`schema()`], [`COLUMNS`], [`SCHEMA_VERSION`]: the contract with trainers.
@@ -16,6 +17,7 @@
 
 mod columns;
 mod export;
+mod exported;
 mod merge;
 mod messages;
 mod notes;
@@ -31,6 +33,7 @@ mod verdict;
 mod fixture;
 
 pub use export::{ExportError, GroupSummary, Options, Report, export};
+pub use exported::{ExportedError, exported};
 pub use notes::{Dropped, Notes, Reason};
 pub use parquet::WriteError;
 pub use schema::{COLUMNS, Column, SCHEMA_VERSION, schema};

@@ -28,9 +28,9 @@ use crate::schema::{SCHEMA_VERSION, huggingface, schema};
 /// The name of the file in the folder that an export is written to.
 const FILE_NAME: &str = "trajectories.parquet";
 /// The first word of a manifest; what tells our files from others.
-const FORMAT: &str = "rolltape-trajectories";
+pub(crate) const FORMAT: &str = "rolltape-trajectories";
 /// Version of the manifest's own form.
-const FORMAT_VERSION: u32 = 1;
+pub(crate) const FORMAT_VERSION: u32 = 1;
 /// Rows are turned into arrays when they hold this many bytes.
 const BATCH_BYTES: usize = 8 << 20;
 /// A row group is written when its rows hold this many bytes before compression. Memory is bounded
@@ -234,7 +234,7 @@ fn place(file: NamedTempFile, path: &Path) -> Result<(), WriteError> {
     file.persist(path).map(drop).map_err(|e| at(path)(e.error))
 }
 
-fn digest(path: &Path) -> io::Result<(u64, String)> {
+pub(crate) fn digest(path: &Path) -> io::Result<(u64, String)> {
     let mut file = File::open(path)?;
     let mut hash = Sha256::new();
     let mut buffer = vec![0; 1 << 20];
