@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 #![expect(clippy::print_stderr, reason = "this is the one crate that speaks to the terminal")]
 
+mod backup;
 mod close;
 mod demo;
 mod doctor;
@@ -13,12 +14,14 @@ mod export;
 mod http;
 mod manner;
 mod print;
+mod prune;
 mod reward;
 mod run;
 mod serve;
 mod server;
 mod show;
 mod show_call;
+mod verify;
 
 use std::io::IsTerminal;
 use std::process::ExitCode;
@@ -47,6 +50,9 @@ enum Command {
     Show(show::Args),
     Reward(reward::Args),
     Close(close::Args),
+    Verify(verify::Args),
+    Prune(prune::Args),
+    Backup(backup::Args),
     Doctor(doctor::Args),
     Engine(engine_command::Args),
     Demo(demo::Args),
@@ -86,6 +92,9 @@ fn main() -> ExitCode {
             Command::Show(args) => show::run(args).await,
             Command::Reward(args) => reward::run(args).await,
             Command::Close(args) => close::run(args).await,
+            Command::Verify(args) => verify::run(args).await,
+            Command::Prune(args) => prune::run(args).await,
+            Command::Backup(args) => backup::run(args).await,
             Command::Doctor(args) => doctor::run(args).await,
             Command::Engine(args) => engine_command::run(args).await,
             Command::Demo(args) => demo::run(args).await,

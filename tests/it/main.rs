@@ -15,6 +15,7 @@ mod faults;
 mod headers;
 mod http;
 mod large;
+mod life;
 mod power;
 mod recorder;
 mod tags;

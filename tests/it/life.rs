@@ -1,0 +1,56 @@
+//! The life of a store: checked, thinned out, copied, by real calls while the proxy serves.
+
+use std::collections::BTreeSet;
+
+use exporter::Options;
+use kit::{Step, Upstream, World, post, tape};
+use store::{Prune, Selection, backup, plan_prune, prune, verify};
+
+const HOUR_US: i64 = 3_600_000_000;
+
+async fn chat(world: &World, episode: &str, words: &str) {
+    let path = format!("/e/{episode}/v1/chat/completions");
+    let body = serde_json::json!({ "messages": [{ "role": "user", "content": words }] });
+    assert_eq!(post(world.data, &path, &body.to_string()).await.status, 200);
+}
+
+#[tokio::test]
+async fn a_store_in_use_is_checked_and_copied_and_pruned_when_it_rests() {
+    let upstream = Upstream::start("vllm", |_| {
+        vec![Step::reply("200 OK", "application/json", &tape("vllm/chat.asked.json"))]
+    })
+    .await;
+    let world = World::start(upstream.address).await;
+    for episode in ["keep", "drop"] {
+        for words in ["one", "one two", "one two three"] {
+            chat(&world, episode, words).await;
+        }
+    }
+    let store = world.store();
+    let copy = store.with_file_name("copy.db");
+    let (copied, ()) = tokio::join!(backup(&store, &copy), chat(&world, "keep", "more"));
+    copied.unwrap();
+    for path in [&store, &copy] {
+        let report = verify(path).await.unwrap();
+        assert!(report.is_clean(), "{report:#?}");
+        assert_eq!(report.episodes, 2);
+    }
+    let out = store.with_file_name("out");
+    let selection = Selection { episode: Some("keep".parse().unwrap()), ..Selection::default() };
+    let options = Options { out: out.clone(), selection, overwrite: false };
+    exporter::export(&mut world.snapshot().await, &options).await.unwrap();
+    let before = world.calls().await;
+    let _folder = world.stop().await;
+
+    let keep: BTreeSet<_> = exporter::exported(&out).unwrap();
+    let now = before[0].begun.started_at + 2 * HOUR_US;
+    let which = Prune { keep, now, ..Prune::default() };
+    let plan = plan_prune(&store, &which).await.unwrap();
+    assert_eq!((plan.doomed.len(), plan.doomed[0].episode.as_str()), (1, "drop"));
+    assert_eq!(prune(&store, &which).await.unwrap().plan, plan);
+    assert!(verify(&store).await.unwrap().is_clean());
+    let mut snapshot = store::Snapshot::open(&store).await.unwrap();
+    for call in before.iter().filter(|call| call.begun.tag.episode.as_str() == "keep") {
+        assert_eq!(snapshot.call(call.begun.call_id).await.unwrap().as_ref(), Some(call));
+    }
+}
