@@ -14,7 +14,6 @@ use thiserror::Error;
 use crate::open::{self, Durability, OpenError};
 use crate::snapshot::{Snapshot, SnapshotError};
 use crate::space::{Space, file_bytes, give_back};
-use crate::writer::Store;
 
 /// Episodes that go in one transaction.
 const BATCH_EPISODES: usize = 32;
@@ -170,18 +169,12 @@ pub async fn prune(path: &Path, which: &Prune) -> Result<Pruned, PruneError> {
     if !path.exists() {
         return Err(OpenError::Missing(path.display().to_string()).into());
     }
-    let (store, writer) = Store::open(path, Durability::Power).await?;
-    let pruned = prune_alone(path, which).await;
-    drop(store);
-    writer.finish().await;
-    pruned
-}
-
-async fn prune_alone(path: &Path, which: &Prune) -> Result<Pruned, PruneError> {
+    let (mut connection, _lock) = open::for_recording(path, Durability::Power).await?;
     let bytes_before = file_bytes(path);
     let plan = plan_prune(path, which).await?;
-    let mut connection = open::for_writing(path, Durability::Power).await?;
     sqlx::query("PRAGMA foreign_keys = OFF").execute(&mut connection).await?;
+    // Nobody else does checkpoints here.
+    sqlx::query("PRAGMA wal_autocheckpoint = 1000").execute(&mut connection).await?;
     for batch in plan.doomed.chunks(BATCH_EPISODES) {
         let mut transaction = connection.begin_with("BEGIN IMMEDIATE").await?;
         for doomed in batch {
@@ -326,7 +319,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a.db");
         filled(&path, &[("old", HOUR), ("new", 9 * HOUR)], 900_000).await;
-        let mut connection = open::for_writing(&path, Durability::Power).await.unwrap();
+        let mut connection = open::again(&path, Durability::Power).await.unwrap();
         for statement in ["PRAGMA auto_vacuum = NONE", "VACUUM"] {
             sqlx::query(statement).execute(&mut connection).await.unwrap();
         }
@@ -359,7 +352,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a.db");
         filled(&path, &[("a", HOUR), ("b", 2 * HOUR), ("c", 3 * HOUR)], 10).await;
-        let mut connection = open::for_writing(&path, Durability::Power).await.unwrap();
+        let mut connection = open::again(&path, Durability::Power).await.unwrap();
         let leans = "UPDATE prompt SET parent_key = (SELECT min(call_key) FROM call c JOIN episode \
                      USING (episode_key) WHERE episode_id = $1), parent_choice = 0 \
                      WHERE call_key = (SELECT max(call_key) FROM call c JOIN episode \

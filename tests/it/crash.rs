@@ -154,10 +154,8 @@ async fn life(recorder: &mut Recorder, name: &str, load: Load, lives_ms: u64) ->
 
 /// Whether the file is what SQLite says it should be. The place for more checks of a whole store.
 async fn verify(store: &Path) {
-    let mut sql = kit::sql(store).await;
-    let said: String =
-        sqlx::query_scalar("PRAGMA integrity_check").fetch_one(&mut sql).await.unwrap();
-    assert_eq!(said, "ok");
+    let found = store::verify(store).await.unwrap();
+    assert!(found.damage.is_empty(), "{:?}", found.damage);
 }
 
 /// Holds what is on disk against what the agents saw.
