@@ -209,6 +209,9 @@ enum State {
     },
     /// The call is on disk; what the upstream says after its terminal event goes on as it comes.
     After,
+    /// The reply is about to be cut: first what was said before must leave, and a transfer that
+    /// breaks takes along what hyper still holds.
+    Flushing(BoxError),
     /// The reply was cut: the agent gets a broken transfer, not a clean end.
     Breaking(Option<BoxError>),
     Ended,
@@ -263,7 +266,7 @@ impl Tee {
         self.state = match tail {
             Tail::More => State::After,
             Tail::Nothing => State::Ended,
-            Tail::Broken(error) => State::Breaking(Some(error)),
+            Tail::Broken(error) => State::Flushing(error),
         };
         if !matches!(self.state, State::After) {
             self.upstream = None;
@@ -322,8 +325,16 @@ impl Body for Tee {
                     None => self.state = State::Ended,
                     Some(Ok(bytes)) if bytes.is_empty() => {}
                     Some(Ok(bytes)) => return frame(bytes),
-                    Some(Err(error)) => self.state = State::Breaking(Some(error)),
+                    Some(Err(error)) => self.state = State::Flushing(error),
                 },
+                State::Flushing(_) => {
+                    if let State::Flushing(error) = std::mem::replace(&mut self.state, State::Ended)
+                    {
+                        self.state = State::Breaking(Some(error));
+                    }
+                    cx.waker().wake_by_ref();
+                    return Poll::Pending;
+                }
                 State::Breaking(error) => match error.take() {
                     Some(error) => return Poll::Ready(Some(Err(error))),
                     None => return Poll::Ready(None),
