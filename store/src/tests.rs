@@ -204,6 +204,37 @@ async fn reading_what_is_not_there_says_so() {
 }
 
 #[tokio::test]
+async fn what_was_rolled_back_is_written_whole_when_it_is_tried_again() {
+    let (_folder, store, _writer) = open().await;
+    let first = begun("a", 1);
+    store.begin(first.clone()).await.done().await.unwrap();
+    let words: String = (0..2000u32).map(|n| n.wrapping_mul(2_654_435_761).to_string()).collect();
+    let good = Begun { request: words.into(), ..begun("b", 2) };
+    // Both wait for the same transaction, which the second one fails.
+    let (kept, twice) = (store.begin(good.clone()).await, store.begin(first).await);
+    kept.done().await.unwrap();
+    assert!(twice.done().await.is_err());
+    let mut snapshot = store.snapshot().await.unwrap();
+    let found = snapshot.call(good.call_id).await.unwrap().unwrap();
+    assert_eq!(found.begun.request, good.request);
+}
+
+#[tokio::test]
+async fn what_a_later_call_says_of_its_episode_is_added() {
+    let (_folder, store, _writer) = open().await;
+    store.begin(begun("a", 1)).await.done().await.unwrap();
+    let mut second = begun("a", 2);
+    second.tag.task = Some("t".parse().unwrap());
+    second.tag.labels = vec![("seed".into(), "7".into())];
+    store.begin(second).await.done().await.unwrap();
+    let mut snapshot = store.snapshot().await.unwrap();
+    let episode = snapshot.episodes(&Selection::default()).await.unwrap().remove(0);
+    assert_eq!(episode.task.unwrap().as_str(), "t");
+    let labels: Vec<_> = episode.labels.iter().map(|(name, _)| name.as_str()).collect();
+    assert_eq!(labels, ["split", "seed"]);
+}
+
+#[tokio::test]
 async fn a_history_that_is_sent_again_is_not_stored_again() {
     let (_folder, store, _writer) = open().await;
     let noise = |n: u32| n.wrapping_mul(2_654_435_761).rotate_left(n % 31).to_string();
