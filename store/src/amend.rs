@@ -1,11 +1,10 @@
 //! Single records, written by another process than the recorder.
 
-use std::path::Path;
-
 use episode::{EpisodeId, Micros, Reward};
-use sqlx::{Connection, SqliteConnection};
 
 use crate::commit::{CommitError, Record, commit};
+use crate::link::Link;
+use crate::location::Location;
 use crate::open::{self, OpenError};
 use crate::reels::Reels;
 use crate::trouble::Trouble;
@@ -13,15 +12,15 @@ use crate::trouble::Trouble;
 /// A store to make statements about. Takes no lock and touches no reel, so it may be used while
 /// another process records.
 #[derive(Debug)]
-pub struct Amend(SqliteConnection);
+pub struct Amend(Link);
 
 impl Amend {
-    /// Opens the store at `path`, which must be there.
+    /// Opens the store that is `at` a place, which must be there.
     ///
     /// # Errors
     /// [`OpenError`] when there is none, it is too new, or it cannot be opened.
-    pub async fn open(path: &Path) -> Result<Self, OpenError> {
-        Ok(Self(open::for_amending(path).await?))
+    pub async fn open(at: impl Into<Location>) -> Result<Self, OpenError> {
+        Ok(Self(open::for_amending(&at.into()).await?))
     }
 
     /// Closes an attempt at an episode: later calls are refused.
@@ -50,7 +49,11 @@ impl Amend {
     }
 
     async fn write(mut self, record: Record) -> Result<(), CommitError> {
-        let written = commit(&mut self.0, &mut Reels::default(), &[&record]).await;
+        let mut none = Reels::default();
+        let written = match self.0.begin().await {
+            Ok(()) => commit(&mut self.0, &mut none, &[&record]).await,
+            Err(error) => Err(error),
+        };
         let _ = self.0.close().await;
         let verdict = written.map_err(|error| {
             Trouble::of(&error).map_or(CommitError::Database(error), CommitError::Trouble)

@@ -7,7 +7,9 @@ use std::path::{Path, PathBuf};
 use sqlx::Connection;
 use thiserror::Error;
 
-use crate::open::{self, OpenError};
+use crate::file;
+use crate::location::Location;
+use crate::open::OpenError;
 
 /// Why there is no copy. No file is left behind.
 #[derive(Debug, Error)]
@@ -15,6 +17,9 @@ pub enum BackupError {
     /// The store could not be opened.
     #[error(transparent)]
     Open(#[from] OpenError),
+    /// A server's database has tools of its own.
+    #[error("`{0}` is a database of a server, which has a tool for this")]
+    Server(String),
     /// Something is there already.
     #[error("`{0}` exists already")]
     Exists(PathBuf),
@@ -32,22 +37,26 @@ pub enum BackupError {
     },
 }
 
-/// Copies the store at `from` to `to`: one moment of it, without free space. The copy stands under
+/// Copies the store that is `from` a file to `to`: one moment of it, without free space. The copy stands under
 /// its name when it is whole and synced, not before.
 ///
 /// The write-ahead log of the store grows while it is copied and is taken in afterwards.
 ///
 /// # Errors
 /// [`BackupError`] when there is something at `to`, or the copy cannot be made. Bytes of the copy.
-pub async fn backup(from: &Path, to: &Path) -> Result<u64, BackupError> {
+pub async fn backup(from: impl Into<Location>, to: &Path) -> Result<u64, BackupError> {
+    let from = match from.into() {
+        Location::File(path) => path,
+        server @ Location::Server(_) => return Err(BackupError::Server(server.to_string())),
+    };
     refuse_existing(to)?;
     let at = |source| BackupError::Io { path: to.to_owned(), source };
-    let mut connection = open::for_reading(from).await?;
+    let mut connection = file::for_reading(&from).await?;
     let folder = to.parent().filter(|folder| !folder.as_os_str().is_empty());
     let folder = folder.unwrap_or(Path::new("."));
     // It holds the secret that keys are signed with: whoever may not read the store may not read
     // the copy.
-    let permissions = std::fs::metadata(from).map_err(at)?.permissions();
+    let permissions = std::fs::metadata(&from).map_err(at)?.permissions();
     let mut builder = tempfile::Builder::new();
     builder.prefix(".backup-").suffix(".tmp").permissions(permissions);
     let copy = builder.tempfile_in(folder).map_err(at)?;

@@ -1,9 +1,9 @@
 //! Reading calls back, whole.
 
 use episode::{Call, CallId, Choice, Ended, Outcome, Route, TokenCounts};
-use sqlx::Row;
-use sqlx::sqlite::SqliteRow;
 
+use crate::fields::Row;
+use crate::query::query;
 use crate::read::Reader;
 use crate::rows::{begun_of, choice_of, side_of, unread};
 use crate::snapshot::{EpisodeRecord, Snapshot, SnapshotError};
@@ -25,7 +25,7 @@ impl Snapshot {
     /// [`SnapshotError`] when the store cannot be read or a body does not decode.
     pub async fn calls(&mut self, episode: &EpisodeRecord) -> Result<Vec<Call>, SnapshotError> {
         let all = format!("{CALL} WHERE c.episode_key = $1 ORDER BY c.started_at, c.call_id");
-        let rows = sqlx::query(sqlx::AssertSqlSafe(all)).bind(episode.key);
+        let rows = query(all).bind(episode.key);
         let rows = rows.fetch_all(self.connection()).await?;
         let (mut reader, mut trace) = (Reader::default(), Trace::default());
         let loaded = trace.of_episode(self.connection(), episode.key).await;
@@ -43,7 +43,7 @@ impl Snapshot {
     /// [`SnapshotError`] when the store cannot be read or a body does not decode.
     pub async fn call(&mut self, call_id: CallId) -> Result<Option<Call>, SnapshotError> {
         let one = format!("{CALL} WHERE c.call_id = $1");
-        let row = sqlx::query(sqlx::AssertSqlSafe(one)).bind(call_id.to_string());
+        let row = query(one).bind(call_id.to_string());
         let Some(row) = row.fetch_optional(self.connection()).await? else { return Ok(None) };
         let Some(episode) = self.episode_with(call_id).await? else { return Ok(None) };
         let (mut reader, mut trace) = (Reader::default(), Trace::default());
@@ -54,7 +54,7 @@ impl Snapshot {
 
     async fn call_of(
         &mut self,
-        row: &SqliteRow,
+        row: &Row,
         episode: &EpisodeRecord,
         (reader, trace): (&mut Reader, &mut Trace),
     ) -> Result<Call, SnapshotError> {
@@ -65,7 +65,7 @@ impl Snapshot {
             let body = reader.body(self.connection(), key).await;
             begun.request = body.map_err(|error| unread(call_id, error))?;
         }
-        let Some(outcome) = row.try_get::<Option<String>, _>("outcome")? else {
+        let Some(outcome) = row.try_get::<Option<String>>("outcome")? else {
             return Ok(Call { begun, ended: None });
         };
         let mut ended = ended_of(row, call_id, &outcome)?;
@@ -86,7 +86,7 @@ impl Snapshot {
         (call_key, call_id): (i64, CallId),
         (reader, trace): (&mut Reader, &mut Trace),
     ) -> Result<Vec<Choice>, SnapshotError> {
-        let rows = sqlx::query("SELECT * FROM choice WHERE call_key = $1 ORDER BY choice_index")
+        let rows = query("SELECT * FROM choice WHERE call_key = $1 ORDER BY choice_index")
             .bind(call_key)
             .fetch_all(self.connection())
             .await?;
@@ -98,11 +98,10 @@ impl Snapshot {
             choice.token_ids = sampled.map_err(|error| unread(call_id, error))?;
             choices.push(choice);
         }
-        let sides =
-            sqlx::query("SELECT * FROM side WHERE call_key = $1 ORDER BY choice_index, name")
-                .bind(call_key)
-                .fetch_all(self.connection())
-                .await?;
+        let sides = query("SELECT * FROM side WHERE call_key = $1 ORDER BY choice_index, name")
+            .bind(call_key)
+            .fetch_all(self.connection())
+            .await?;
         for row in &sides {
             let (index, side) = side_of(row, call_id)?;
             if let Some(choice) = choices.iter_mut().find(|choice| choice.index == index) {
@@ -114,15 +113,11 @@ impl Snapshot {
 }
 
 /// The end of a call, without its body and its tokens.
-pub(crate) fn ended_of(
-    row: &SqliteRow,
-    call_id: CallId,
-    outcome: &str,
-) -> Result<Ended, SnapshotError> {
+pub(crate) fn ended_of(row: &Row, call_id: CallId, outcome: &str) -> Result<Ended, SnapshotError> {
     let outcome = Outcome::from_word(outcome)
         .ok_or_else(|| SnapshotError::Word(outcome.to_owned(), "outcome"))?;
     let count = |name| -> Result<Option<u64>, sqlx::Error> {
-        Ok(row.try_get::<Option<i64>, _>(name)?.map(i64::unsigned_abs))
+        Ok(row.try_get::<Option<i64>>(name)?.map(i64::unsigned_abs))
     };
     let kind: Option<String> = row.try_get("logprob_kind")?;
     let translated: Option<String> = row.try_get("translated")?;

@@ -12,7 +12,8 @@ use std::time::Duration;
 use sqlx::{Connection, SqliteConnection};
 use tokio::sync::Notify;
 
-use crate::open;
+use crate::file;
+use crate::open::Durability;
 
 /// Bytes of the WAL that are worth a checkpoint.
 const CHECKPOINT_BYTES: i64 = 8 << 20;
@@ -79,7 +80,7 @@ pub(crate) async fn keep_short(path: PathBuf, wal: Arc<Wal>) {
 /// Checkpoints if that is worth it; the bytes that the WAL then has.
 async fn look(held: &mut Option<(SqliteConnection, i64)>, path: &Path) -> Result<i64, sqlx::Error> {
     if held.is_none() {
-        let mut connection = open::again(path, open::Durability::Power).await?;
+        let mut connection = file::again(path, Durability::Power).await?;
         let page = sqlx::query_scalar("PRAGMA page_size").fetch_one(&mut connection).await?;
         *held = Some((connection, page));
     }

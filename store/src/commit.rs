@@ -1,9 +1,10 @@
 //! The one write transaction: a group of records, all or nothing.
 
 use episode::{Begun, CallId, Choice, Ended, EpisodeId, Micros, Reward, RewardScope, Tag};
-use sqlx::{Connection, SqliteConnection};
 use thiserror::Error;
 
+use crate::link::Link;
+use crate::query::query;
 use crate::reels::Reels;
 use crate::relaxed::{Key, mark, unmark};
 use crate::trouble::Trouble;
@@ -84,10 +85,10 @@ fn choice_bytes(choice: &Choice) -> usize {
 /// What became of one record of a group.
 pub(crate) type Verdict = Result<(), CommitError>;
 
-/// Writes `group` in one transaction. The outer error means that nothing was written; an inner
+/// Writes `group` in the transaction that has begun, and ends it. The outer error means that nothing was written; an inner
 /// one is a refusal by the contract, which is itself on record where that makes sense.
 pub(crate) async fn commit(
-    connection: &mut SqliteConnection,
+    connection: &mut Link,
     reels: &mut Reels,
     group: &[&Record],
 ) -> Result<Vec<Verdict>, sqlx::Error> {
@@ -100,30 +101,29 @@ pub(crate) async fn commit(
 }
 
 async fn write_group(
-    connection: &mut SqliteConnection,
+    connection: &mut Link,
     reels: &mut Reels,
     group: &[&Record],
 ) -> Result<Vec<Verdict>, sqlx::Error> {
-    let mut transaction = connection.begin_with("BEGIN IMMEDIATE").await?;
     let mut verdicts = Vec::with_capacity(group.len());
     for record in group {
-        match write(&mut transaction, reels, record).await {
+        match write(connection, reels, record).await {
             Err(CommitError::Database(error)) => return Err(error),
             other => verdicts.push(other),
         }
     }
-    transaction.commit().await?;
+    connection.commit().await?;
     Ok(verdicts)
 }
 
-async fn write(connection: &mut SqliteConnection, reels: &mut Reels, record: &Record) -> Verdict {
+async fn write(connection: &mut Link, reels: &mut Reels, record: &Record) -> Verdict {
     match record {
         Record::Begun(begun) => write_begun(connection, reels, begun).await,
         Record::First(begun) => {
             write_begun(connection, reels, begun).await?;
-            Ok(mark(connection, &begun.tag.key()).await?)
+            Ok(mark(connection, &begun.tag.key(), reels.writer()).await?)
         }
-        Record::Settle(key) => Ok(unmark(connection, key).await?),
+        Record::Settle(key) => Ok(unmark(connection, key, reels.writer()).await?),
         Record::Ended(ended) => write_ended(connection, reels, ended).await,
         Record::Open { tag, at, force } => announce(connection, tag, *at, force.as_deref()).await,
         Record::Close { episode, attempt, at, status } => {
@@ -135,18 +135,13 @@ async fn write(connection: &mut SqliteConnection, reels: &mut Reels, record: &Re
     }
 }
 
-async fn announce(
-    connection: &mut SqliteConnection,
-    tag: &Tag,
-    at: Micros,
-    force: Option<&str>,
-) -> Verdict {
+async fn announce(connection: &mut Link, tag: &Tag, at: Micros, force: Option<&str>) -> Verdict {
     let (key, closed) = open_episode(connection, tag, at).await?;
     if closed {
         return Err(CommitError::Closed(tag.episode.clone(), tag.attempt));
     }
     if force.is_some() {
-        sqlx::query("UPDATE episode SET force_sampling = ? WHERE episode_key = ?")
+        query("UPDATE episode SET force_sampling = $1 WHERE episode_key = $2")
             .bind(force)
             .bind(key)
             .execute(connection)
@@ -157,17 +152,17 @@ async fn announce(
 
 /// The key of the tag's episode, made if need be, and whether it is closed.
 pub(crate) async fn open_episode(
-    connection: &mut SqliteConnection,
+    connection: &mut Link,
     tag: &Tag,
     at: Micros,
 ) -> Result<(i64, bool), sqlx::Error> {
-    let (key, closed): (i64, bool) = sqlx::query_as(
+    let row = query(
         "INSERT INTO episode (episode_id, attempt, group_id, task_id, source, opened_at) \
-         VALUES (?, ?, ?, ?, ?, ?) \
+         VALUES ($1, $2, $3, $4, $5, $6) \
          ON CONFLICT (episode_id, attempt) DO UPDATE SET \
-         group_id = coalesce(group_id, excluded.group_id), \
-         task_id = coalesce(task_id, excluded.task_id) \
-         RETURNING episode_key, closed_at IS NOT NULL",
+         group_id = coalesce(episode.group_id, excluded.group_id), \
+         task_id = coalesce(episode.task_id, excluded.task_id) \
+         RETURNING episode_key, closed_at IS NOT NULL AS closed",
     )
     .bind(tag.episode.as_str())
     .bind(tag.attempt)
@@ -175,44 +170,46 @@ pub(crate) async fn open_episode(
     .bind(tag.task.as_ref().map(|t| t.as_str()))
     .bind(tag.source.as_str())
     .bind(at)
-    .fetch_one(&mut *connection)
+    .fetch_one(connection)
     .await?;
+    let key: i64 = row.try_get("episode_key")?;
     for (name, value) in &tag.labels {
-        sqlx::query(
-            "INSERT INTO label (episode_key, name, value) VALUES (?, ?, ?) ON CONFLICT DO NOTHING",
+        query(
+            "INSERT INTO label (episode_key, name, value) VALUES ($1, $2, $3) ON CONFLICT DO NOTHING",
         )
         .bind(key)
         .bind(name)
         .bind(value)
-        .execute(&mut *connection)
+        .execute(connection)
         .await?;
     }
-    Ok((key, closed))
+    Ok((key, row.try_get("closed")?))
 }
 
 async fn episode_key(
-    connection: &mut SqliteConnection,
+    connection: &mut Link,
     (episode, attempt): (&EpisodeId, u32),
 ) -> Result<i64, CommitError> {
-    sqlx::query_scalar("SELECT episode_key FROM episode WHERE episode_id = ? AND attempt = ?")
+    let found = query("SELECT episode_key FROM episode WHERE episode_id = $1 AND attempt = $2")
         .bind(episode.as_str())
         .bind(attempt)
         .fetch_optional(connection)
-        .await?
-        .ok_or_else(|| CommitError::Unknown(episode.clone(), attempt))
+        .await?;
+    let row = found.ok_or_else(|| CommitError::Unknown(episode.clone(), attempt))?;
+    Ok(row.first()?)
 }
 
 /// Closing twice is not an error; the first word stands.
 async fn close(
-    connection: &mut SqliteConnection,
+    connection: &mut Link,
     which: (&EpisodeId, u32),
     at: Micros,
     status: Option<&str>,
 ) -> Verdict {
     let key = episode_key(connection, which).await?;
-    sqlx::query(
-        "UPDATE episode SET closed_at = coalesce(closed_at, ?), status = coalesce(status, ?) \
-         WHERE episode_key = ?",
+    query(
+        "UPDATE episode SET closed_at = coalesce(closed_at, $1), status = coalesce(status, $2) \
+         WHERE episode_key = $3",
     )
     .bind(at)
     .bind(status)
@@ -223,24 +220,19 @@ async fn close(
 }
 
 async fn check_call(
-    connection: &mut SqliteConnection,
+    connection: &mut Link,
     episode_key: i64,
     call: CallId,
 ) -> Result<(), CommitError> {
-    let found: Option<i64> =
-        sqlx::query_scalar("SELECT call_key FROM call WHERE call_id = ? AND episode_key = ?")
-            .bind(call.to_string())
-            .bind(episode_key)
-            .fetch_optional(connection)
-            .await?;
+    let found = query("SELECT call_key FROM call WHERE call_id = $1 AND episode_key = $2")
+        .bind(call.to_string())
+        .bind(episode_key)
+        .fetch_optional(connection)
+        .await?;
     found.map(drop).ok_or(CommitError::UnknownCall(call))
 }
 
-async fn write_reward(
-    connection: &mut SqliteConnection,
-    which: (&EpisodeId, u32),
-    reward: &Reward,
-) -> Verdict {
+async fn write_reward(connection: &mut Link, which: (&EpisodeId, u32), reward: &Reward) -> Verdict {
     let key = episode_key(connection, which).await?;
     let call_id = match reward.scope {
         RewardScope::Episode => None,
@@ -249,9 +241,9 @@ async fn write_reward(
             Some(call.to_string())
         }
     };
-    sqlx::query(
+    query(
         "INSERT INTO reward (episode_key, call_id, name, value, source, given_at) \
-         VALUES (?, ?, ?, ?, ?, ?)",
+         VALUES ($1, $2, $3, $4, $5, $6)",
     )
     .bind(key)
     .bind(call_id)

@@ -1,19 +1,15 @@
 //! The writer's loop: each group of records in one transaction, an answer for every record.
 
-use std::path::PathBuf;
 use std::sync::Arc;
 
-use sqlx::{Connection, SqliteConnection};
 use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
-use tokio::task::JoinHandle;
 
-use crate::checkpoint::{self, Wal};
 use crate::commit::{CommitError, Record, Verdict, commit};
-use crate::lock::Lock;
-use crate::open::{self, Durability};
-use crate::place::Place;
+use crate::link::Link;
+use crate::open::Durability;
 use crate::reels::Reels;
 use crate::relaxed::Relaxed;
+use crate::seat::Seat;
 use crate::trouble::Trouble;
 
 /// Records in one transaction. More only adds to the wait of the first one.
@@ -28,42 +24,25 @@ pub(crate) struct Entry {
     pub(crate) _permit: OwnedSemaphorePermit,
 }
 
-/// The one writer's place: the connection and what is held for it.
+/// A writer's place: the connection and what is held for it.
 #[derive(Debug)]
 pub(crate) struct Desk {
-    path: PathBuf,
     durability: Durability,
-    /// None after an error: what SQLite made of the transaction is not known then, and a new
-    /// connection begins without one.
-    connection: Option<SqliteConnection>,
+    /// None after an error from which it did not recover.
+    link: Option<Link>,
+    seat: Seat,
     reels: Reels,
-    place: Place,
-    wal: Arc<Wal>,
-    checkpointer: JoinHandle<()>,
     relaxed: Arc<Relaxed>,
-    _lock: Lock,
 }
 
 impl Desk {
     pub(crate) fn new(
-        (path, durability): (PathBuf, Durability),
-        connection: SqliteConnection,
+        durability: Durability,
+        (link, seat): (Link, Seat),
         relaxed: Arc<Relaxed>,
-        lock: Lock,
     ) -> Self {
-        let wal = Arc::new(Wal::default());
-        let checkpointer = tokio::spawn(checkpoint::keep_short(path.clone(), Arc::clone(&wal)));
-        Self {
-            place: Place::of(&path),
-            path,
-            durability,
-            connection: Some(connection),
-            reels: Reels::default(),
-            wal,
-            checkpointer,
-            relaxed,
-            _lock: lock,
-        }
+        let reels = Reels::of(seat.writer());
+        Self { durability, link: Some(link), seat, reels, relaxed }
     }
 
     /// Writes until all handles on the queue are gone.
@@ -72,42 +51,27 @@ impl Desk {
         while records.recv_many(&mut group, GROUP_RECORDS_MAX).await > 0 {
             self.tell_losses().await;
             self.write_group(&mut group).await;
-            if self.wal.is_due() {
-                self.checkpoint().await;
-            }
+            self.seat.tend(self.link.as_mut()).await;
         }
-        self.wal.close();
-        let _ = (&mut self.checkpointer).await;
         self.end().await;
     }
 
-    /// The last words, and a file that is whole without its WAL.
+    /// The last words.
     async fn end(mut self) {
-        let relaxed = Arc::clone(&self.relaxed);
-        let Ok(connection) = self.connection().await else { return };
-        if let Err(error) = relaxed.settle(connection).await {
+        let (relaxed, writer) = (Arc::clone(&self.relaxed), self.seat.writer());
+        if let Ok(link) = self.link().await
+            && let Err(error) = relaxed.settle(link, writer).await
+        {
             tracing::error!(%error, "episodes keep the mark that they may lack calls");
         }
-        self.checkpoint().await;
-        if let Some(connection) = self.connection.take()
-            && let Err(error) = connection.close().await
-        {
-            tracing::warn!(%error, "the store did not close cleanly");
-        }
-    }
-
-    async fn checkpoint(&mut self) {
-        let Some(connection) = self.connection.as_mut() else { return };
-        if let Err(error) = checkpoint::passive(connection).await {
-            tracing::warn!(%error, "no checkpoint; the store goes on in its WAL");
-        }
+        self.seat.leave(self.link).await;
     }
 
     async fn tell_losses(&mut self) {
         let relaxed = Arc::clone(&self.relaxed);
         if relaxed.has_lost()
-            && let Ok(connection) = self.connection().await
-            && let Err(error) = relaxed.tell(connection).await
+            && let Ok(link) = self.link().await
+            && let Err(error) = relaxed.tell(link).await
         {
             tracing::error!(%error, "lost calls are not noted yet");
         }
@@ -139,50 +103,57 @@ impl Desk {
 
     /// Writes records in one transaction, where others will find them.
     async fn commit(&mut self, records: &[&Record]) -> Result<Vec<Verdict>, CommitError> {
-        let mut connection = self.connection.take();
-        if connection.is_none() {
-            self.connection().await?;
-            connection = self.connection.take();
-        }
-        let Some(mut connection) = connection else { return Err(Trouble::Disk.into()) };
-        match commit(&mut connection, &mut self.reels, records).await {
-            Ok(verdicts) => {
-                self.connection = Some(connection);
-                self.wal.grew();
-                // Looked at after the commit: what was in its place then, others can read.
-                let holds = self.place.holds();
-                self.in_place(holds).map(|()| verdicts)
+        let mut link = self.begun().await?;
+        let patience = self.seat.patience();
+        let written = commit(&mut link, &mut self.reels, records);
+        match tokio::time::timeout(patience, written).await {
+            Ok(Ok(verdicts)) => {
+                self.link = Some(link);
+                self.seat.committed()?;
+                Ok(verdicts)
             }
-            Err(error) => {
-                let _ = connection.close().await;
-                let trouble = Trouble::of(&error);
-                tracing::error!(error = %Causes(&error), "records could not be written");
-                Err(trouble.map_or(CommitError::Database(error), CommitError::Trouble))
+            Ok(Err(error)) => {
+                self.link = link.recovered().await;
+                Err(refused(error, "records could not be written"))
+            }
+            Err(_) => {
+                self.reels.rolled_back();
+                tracing::error!(?patience, "the database server does not answer");
+                Err(Trouble::Gone.into())
             }
         }
     }
 
-    fn in_place(&self, holds: bool) -> Result<(), CommitError> {
-        if holds {
-            return Ok(());
+    /// A connection on which a transaction has begun. One to a server may have been cut since it
+    /// was used last; then another one is tried.
+    async fn begun(&mut self) -> Result<Link, CommitError> {
+        let patience = self.seat.patience();
+        if let Some(mut link) = self.link.take() {
+            let late = |_| Err(sqlx::Error::Io(std::io::ErrorKind::TimedOut.into()));
+            match tokio::time::timeout(patience, link.begin()).await.unwrap_or_else(late) {
+                Ok(()) => return Ok(link),
+                Err(error) if Trouble::of(&error) == Some(Trouble::Gone) => {}
+                Err(error) => {
+                    let _ = link.close().await;
+                    return Err(refused(error, "no record can be written"));
+                }
+            }
         }
-        let path = self.path.display();
-        tracing::error!(%path, "the store was moved or deleted while it was recorded to");
-        Err(Trouble::Moved.into())
+        let mut link = self.seat.connect().await?;
+        if self.reels.writer() != self.seat.writer() {
+            self.reels = Reels::of(self.seat.writer());
+        }
+        let begun = link.begin().await;
+        begun.map(|()| link).map_err(|error| refused(error, "no record can be written"))
     }
 
     /// The connection, made anew if need be.
-    async fn connection(&mut self) -> Result<&mut SqliteConnection, CommitError> {
-        if self.connection.is_none() {
-            let holds = self.place.holds_anew();
-            self.in_place(holds)?;
-            let opened = open::again(&self.path, self.durability).await;
-            self.connection = Some(opened.map_err(|error| {
-                tracing::error!(error = %Causes(&error), "the store cannot be opened again");
-                Trouble::of(&error).unwrap_or(Trouble::Disk)
-            })?);
-        }
-        Ok(self.connection.as_mut().expect("it was made above"))
+    async fn link(&mut self) -> Result<&mut Link, CommitError> {
+        let link = match self.link.take() {
+            Some(link) => link,
+            None => self.seat.connect().await?,
+        };
+        Ok(self.link.insert(link))
     }
 
     fn answer(&self, entry: Entry, verdict: Verdict) {
@@ -199,6 +170,12 @@ impl Desk {
         // The caller may have left; the record is on disk all the same.
         let _ = entry.answer.send(verdict);
     }
+}
+
+/// Why nothing was written, told to the log as well.
+fn refused(error: sqlx::Error, what: &str) -> CommitError {
+    tracing::error!(error = %Causes(&error), "{what}");
+    Trouble::of(&error).map_or(CommitError::Database(error), CommitError::Trouble)
 }
 
 /// An error with its causes, on one line.

@@ -5,8 +5,9 @@ use episode::{Begun, CallId, Ended};
 use proptest::prelude::*;
 use uuid::Uuid;
 
-use crate::tests::{begun, ended, open_at};
-use crate::{Prune, Selection, Snapshot, backup, plan_prune, prune, verify};
+use crate::site::{Site, on_both};
+use crate::tests::{begun, ended};
+use crate::{Location, Prune, Selection, Snapshot, backup, plan_prune, prune, verify};
 
 /// What an agent does to its conversation before it calls.
 #[derive(Debug, Clone)]
@@ -90,19 +91,18 @@ impl Talk {
     }
 }
 
-async fn comes_back(steps: Vec<(usize, Step)>) {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("a.db");
-    let (mut store, mut writer) = open_at(&path).await;
+async fn comes_back(site: &Site, steps: &[(usize, Step)]) {
+    let (mut store, mut writer) = site.open().await;
     let mut talks = vec![Talk::default(); 3];
     let mut calls = Vec::new();
     for (at, (talk, step)) in (0..).zip(steps) {
+        let talk = *talk;
         if matches!(step, Step::Restart) {
             drop(store);
             writer.finish().await;
-            (store, writer) = open_at(&path).await;
+            (store, writer) = site.open().await;
         }
-        talks[talk].take(&step);
+        talks[talk].take(step);
         let (begun, ended) = talks[talk].call(at);
         store.begin(begun.clone()).await.done().await.unwrap();
         store.end(ended.clone()).await.done().await.unwrap();
@@ -112,7 +112,7 @@ async fn comes_back(steps: Vec<(usize, Step)>) {
     }
     drop(store);
     writer.finish().await;
-    let mut snapshot = Snapshot::open(&path).await.unwrap();
+    let mut snapshot = site.snapshot().await;
     let episode = snapshot.episodes(&Selection::default()).await.unwrap().remove(0);
     let found = snapshot.calls(&episode).await.unwrap();
     assert_eq!(found.len(), calls.len());
@@ -121,42 +121,51 @@ async fn comes_back(steps: Vec<(usize, Step)>) {
         assert_eq!(snapshot.call(begun.call_id).await.unwrap().as_ref(), Some(found));
     }
     drop(snapshot);
-    let report = verify(&path).await.unwrap();
+    let report = verify(&site.at).await.unwrap();
     assert_eq!((report.damage, report.calls as usize), (Vec::new(), calls.len()));
 }
 
 /// Each conversation is an episode; the first one goes.
-async fn the_rest_stays(steps: Vec<(usize, Step)>) {
-    let folder = tempfile::tempdir().unwrap();
-    let (path, copy) = (folder.path().join("a.db"), folder.path().join("copy.db"));
-    let (store, writer) = open_at(&path).await;
+async fn the_rest_stays(site: &Site, steps: &[(usize, Step)]) {
+    let (store, writer) = site.open().await;
     let mut talks = vec![Talk::default(); 3];
     let mut kept = Vec::new();
     for (at, (talk, step)) in (0..).zip(steps) {
-        talks[talk].take(&step);
-        let (mut begun, ended) = talks[talk].call(at);
-        begun.tag.episode = ["a", "b", "c"][talk].parse().unwrap();
+        talks[*talk].take(step);
+        let (mut begun, ended) = talks[*talk].call(at);
+        begun.tag.episode = ["a", "b", "c"][*talk].parse().unwrap();
         store.begin(begun.clone()).await.done().await.unwrap();
         store.end(ended.clone()).await.done().await.unwrap();
-        if talk > 0 {
+        if *talk > 0 {
             kept.push((begun, ended));
         }
     }
     drop(store);
     writer.finish().await;
     let which = Prune { episode: Some("a".parse().unwrap()), ..Prune::default() };
-    let plan = plan_prune(&path, &which).await.unwrap();
-    assert_eq!(prune(&path, &which).await.unwrap().plan, plan);
-    backup(&path, &copy).await.unwrap();
-    for path in [&path, &copy] {
-        let report = verify(path).await.unwrap();
-        assert_eq!((report.damage, report.calls as usize), (Vec::new(), kept.len()));
-        let mut snapshot = Snapshot::open(path).await.unwrap();
-        for (begun, ended) in &kept {
-            let found = snapshot.call(begun.call_id).await.unwrap().unwrap();
-            assert_eq!((&found.begun, found.ended.as_ref()), (begun, Some(ended)));
-        }
+    let plan = plan_prune(&site.at, &which).await.unwrap();
+    assert_eq!(prune(&site.at, &which).await.unwrap().plan, plan);
+    holds(&site.at, &kept).await;
+    if let Location::File(path) = &site.at {
+        let copy = path.with_extension("copy");
+        backup(&site.at, &copy).await.unwrap();
+        holds(&copy.into(), &kept).await;
     }
+}
+
+/// Whether a store holds these calls and nothing else.
+async fn holds(at: &Location, kept: &[(Begun, Ended)]) {
+    let report = verify(at).await.unwrap();
+    assert_eq!((report.damage, report.calls as usize), (Vec::new(), kept.len()));
+    let mut snapshot = Snapshot::open(at).await.unwrap();
+    for (begun, ended) in kept {
+        let found = snapshot.call(begun.call_id).await.unwrap().unwrap();
+        assert_eq!((&found.begun, found.ended.as_ref()), (begun, Some(ended)));
+    }
+}
+
+fn on_each(test: impl AsyncFn(Site)) {
+    tokio::runtime::Runtime::new().unwrap().block_on(on_both(test));
 }
 
 proptest! {
@@ -164,13 +173,11 @@ proptest! {
 
     #[test]
     fn every_call_comes_back(steps in steps()) {
-        let runtime = tokio::runtime::Runtime::new().unwrap();
-        runtime.block_on(comes_back(steps));
+        on_each(async |site| comes_back(&site, &steps).await);
     }
 
     #[test]
     fn what_is_not_pruned_comes_back(steps in steps()) {
-        let runtime = tokio::runtime::Runtime::new().unwrap();
-        runtime.block_on(the_rest_stays(steps));
+        on_each(async |site| the_rest_stays(&site, &steps).await);
     }
 }

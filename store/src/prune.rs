@@ -8,12 +8,16 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use episode::{EpisodeId, Micros};
-use sqlx::{Connection, Row, SqliteConnection};
 use thiserror::Error;
 
+use crate::fields::Row;
+use crate::file;
+use crate::link::Link;
+use crate::location::Location;
 use crate::open::{self, Durability, OpenError};
+use crate::query::query;
 use crate::snapshot::{Snapshot, SnapshotError};
-use crate::space::{Space, file_bytes, give_back};
+use crate::space::{Space, file_bytes, give_back, server_bytes};
 
 /// Episodes that go in one transaction.
 const BATCH_EPISODES: usize = 32;
@@ -100,16 +104,16 @@ pub enum PruneError {
 
 const EPISODES: &str = "SELECT e.episode_key, e.episode_id, e.attempt, e.closed_at, \
     (SELECT count(*) FROM call c WHERE c.episode_key = e.episode_key) AS calls, \
-    max(e.opened_at, coalesce(e.closed_at, 0), \
-        coalesce((SELECT max(max(c.started_at, coalesce(c.ended_at, 0))) FROM call c \
-            WHERE c.episode_key = e.episode_key), 0), \
-        coalesce((SELECT max(given_at) FROM reward r \
-            WHERE r.episode_key = e.episode_key), 0)) AS last_at \
+    (SELECT max(at) FROM (SELECT e.opened_at AS at UNION ALL SELECT e.closed_at \
+        UNION ALL SELECT max(c.started_at) FROM call c WHERE c.episode_key = e.episode_key \
+        UNION ALL SELECT max(c.ended_at) FROM call c WHERE c.episode_key = e.episode_key \
+        UNION ALL SELECT max(r.given_at) FROM reward r WHERE r.episode_key = e.episode_key) \
+        AS times) AS last_at \
     FROM episode e WHERE ($1 IS NULL OR e.episode_id = $1) AND ($2 IS NULL OR e.attempt = $2) \
     ORDER BY last_at, e.episode_key";
 
 /// Bytes of an episode's rows, but for small columns.
-const BYTES: &str = "SELECT \
+const BYTES: &str = "SELECT CAST( \
     (SELECT coalesce(sum(length(s.data)), 0) FROM reel r JOIN segment s USING (reel_key) \
         WHERE r.episode_key = $1) + \
     (SELECT coalesce(sum(length(b.data)), 0) FROM call c \
@@ -119,7 +123,7 @@ const BYTES: &str = "SELECT \
     (SELECT coalesce(sum(coalesce(length(k.token_ids), 0) + length(k.logprobs)), 0) \
         FROM call c JOIN choice k USING (call_key) WHERE c.episode_key = $1) + \
     (SELECT coalesce(sum(length(s.data)), 0) FROM call c JOIN side s USING (call_key) \
-        WHERE c.episode_key = $1)";
+        WHERE c.episode_key = $1) AS BIGINT)";
 
 /// Which episode stands on which other one. There is no such row in a sound store.
 const NEEDS: &str = "SELECT c.episode_key AS who, q.episode_key AS whom \
@@ -136,7 +140,7 @@ const NEEDS: &str = "SELECT c.episode_key AS who, q.episode_key AS whom \
 
 /// Children first. References are not checked row by row: for each row that goes, SQLite would
 /// read whole tables whose references have no index.
-const DEEDS: [&str; 10] = [
+const DEEDS: [&str; 11] = [
     "DELETE FROM side WHERE call_key IN (SELECT call_key FROM call WHERE episode_key = $1)",
     "DELETE FROM choice WHERE call_key IN (SELECT call_key FROM call WHERE episode_key = $1)",
     "DELETE FROM prompt WHERE call_key IN (SELECT call_key FROM call WHERE episode_key = $1)",
@@ -147,57 +151,86 @@ const DEEDS: [&str; 10] = [
     "DELETE FROM reel WHERE episode_key = $1",
     "DELETE FROM reward WHERE episode_key = $1",
     "DELETE FROM label WHERE episode_key = $1",
+    "DELETE FROM mark WHERE episode_key = $1",
     "DELETE FROM episode WHERE episode_key = $1",
 ];
 
-/// Says what [`prune`] would do to the store at `path` now.
+/// Says what [`prune`] would do now to the store that is `at` a place.
 ///
 /// # Errors
 /// [`SnapshotError`] when the store cannot be read.
-pub async fn plan_prune(path: &Path, which: &Prune) -> Result<PrunePlan, SnapshotError> {
-    plan(Snapshot::open(path).await?.connection(), which).await
+pub async fn plan_prune(
+    at: impl Into<Location>,
+    which: &Prune,
+) -> Result<PrunePlan, SnapshotError> {
+    plan(Snapshot::open(at).await?.connection(), which).await
 }
 
-/// Takes episodes out of the store at `path` and gives the space back.
+/// Takes episodes out of the store that is `at` a place and gives the space back.
 ///
-/// It takes the writer's place meanwhile: a writer holds in memory what later calls of an episode
-/// refer to, and must not find it gone.
+/// It takes the place of a file's one writer meanwhile: that one holds in memory what later calls
+/// of an episode refer to. A database may be written to: whoever finds gone what it refers to is
+/// told by the database, and begins the episode anew.
 ///
 /// # Errors
-/// [`PruneError`] when something else records to the store, or the database refuses.
-pub async fn prune(path: &Path, which: &Prune) -> Result<Pruned, PruneError> {
+/// [`PruneError`] when something else records to the file, or the database refuses.
+pub async fn prune(at: impl Into<Location>, which: &Prune) -> Result<Pruned, PruneError> {
+    match at.into() {
+        Location::File(path) => prune_file(&path, which).await,
+        server @ Location::Server(_) => prune_server(&server, which).await,
+    }
+}
+
+async fn prune_file(path: &Path, which: &Prune) -> Result<Pruned, PruneError> {
     if !path.exists() {
         return Err(OpenError::Missing(path.display().to_string()).into());
     }
-    let (mut connection, _lock) = open::for_recording(path, Durability::Power).await?;
+    let (sqlite, _lock) = file::for_recording(path, Durability::Power).await?;
+    let mut link = Link::File(sqlite);
     let bytes_before = file_bytes(path);
     let plan = plan_prune(path, which).await?;
-    sqlx::query("PRAGMA foreign_keys = OFF").execute(&mut connection).await?;
+    query("PRAGMA foreign_keys = OFF").execute(&mut link).await?;
     // Nobody else does checkpoints here.
-    sqlx::query("PRAGMA wal_autocheckpoint = 1000").execute(&mut connection).await?;
-    for batch in plan.doomed.chunks(BATCH_EPISODES) {
-        let mut transaction = connection.begin_with("BEGIN IMMEDIATE").await?;
-        for doomed in batch {
-            for deed in DEEDS {
-                sqlx::query(deed).bind(doomed.key).execute(&mut *transaction).await?;
-            }
-        }
-        transaction.commit().await?;
-    }
-    let withheld = match give_back(&mut connection).await {
+    query("PRAGMA wal_autocheckpoint = 1000").execute(&mut link).await?;
+    remove(&mut link, &plan).await?;
+    let withheld = match give_back(link.file()?).await {
         Ok(Space::Returned) => None,
         Ok(Space::Held) => Some("something else reads the file; it shrinks later".to_owned()),
         Err(error) => Some(error.to_string()),
     };
-    connection.close().await?;
+    link.close().await?;
     Ok(Pruned { plan, bytes_before, bytes_after: file_bytes(path), withheld })
 }
 
-async fn plan(
-    connection: &mut SqliteConnection,
-    which: &Prune,
-) -> Result<PrunePlan, SnapshotError> {
-    let rows = sqlx::query(EPISODES)
+async fn prune_server(at: &Location, which: &Prune) -> Result<Pruned, PruneError> {
+    let mut link = open::for_amending(at).await?;
+    let bytes_before = server_bytes(&mut link).await?;
+    let plan = plan(&mut link, which).await?;
+    remove(&mut link, &plan).await?;
+    let bytes_after = server_bytes(&mut link).await?;
+    link.close().await?;
+    let withheld = "PostgreSQL keeps it for new rows once autovacuum has run; `VACUUM FULL` \
+                    gives it to the system";
+    let withheld = (!plan.doomed.is_empty()).then(|| withheld.to_owned());
+    Ok(Pruned { plan, bytes_before, bytes_after, withheld })
+}
+
+/// Takes what is doomed out, whole episodes at a time.
+async fn remove(link: &mut Link, plan: &PrunePlan) -> Result<(), sqlx::Error> {
+    for batch in plan.doomed.chunks(BATCH_EPISODES) {
+        link.begin().await?;
+        for doomed in batch {
+            for deed in DEEDS {
+                query(deed).bind(doomed.key).execute(link).await?;
+            }
+        }
+        link.commit().await?;
+    }
+    Ok(())
+}
+
+async fn plan(connection: &mut Link, which: &Prune) -> Result<PrunePlan, SnapshotError> {
+    let rows = query(EPISODES)
         .bind(which.episode.as_ref().map(EpisodeId::as_str))
         .bind(which.attempt)
         .fetch_all(&mut *connection)
@@ -208,14 +241,14 @@ async fn plan(
             key: row.try_get("episode_key")?,
             episode: row.try_get("episode_id")?,
             attempt: row.try_get("attempt")?,
-            calls: row.try_get::<i64, _>("calls")?.unsigned_abs(),
+            calls: row.try_get::<i64>("calls")?.unsigned_abs(),
             bytes: 0,
             last_at: row.try_get("last_at")?,
         };
         if which.silent_since.is_some_and(|since| doomed.last_at >= since) {
             continue;
         }
-        let open = row.try_get::<Option<Micros>, _>("closed_at")?.is_none();
+        let open = row.try_get::<Option<Micros>>("closed_at")?.is_none();
         match which.kept(&doomed, open) {
             Some(kept) => *plan.kept.entry(kept).or_default() += 1,
             None => plan.doomed.push(doomed),
@@ -223,8 +256,8 @@ async fn plan(
     }
     keep_needed(connection, &mut plan).await?;
     for doomed in &mut plan.doomed {
-        let bytes = sqlx::query_scalar::<_, i64>(BYTES).bind(doomed.key);
-        doomed.bytes = bytes.fetch_one(&mut *connection).await?.unsigned_abs();
+        let bytes = query(BYTES).bind(doomed.key).scalar::<i64>(connection).await?;
+        doomed.bytes = bytes.unsigned_abs();
     }
     Ok(plan)
 }
@@ -240,11 +273,10 @@ impl Prune {
 }
 
 /// Keeps what something that is kept stands on, and what that stands on.
-async fn keep_needed(
-    connection: &mut SqliteConnection,
-    plan: &mut PrunePlan,
-) -> Result<(), sqlx::Error> {
-    let needs: Vec<(i64, i64)> = sqlx::query_as(NEEDS).fetch_all(connection).await?;
+async fn keep_needed(connection: &mut Link, plan: &mut PrunePlan) -> Result<(), sqlx::Error> {
+    let rows = query(NEEDS).fetch_all(connection).await?;
+    let need = |row: &Row| Ok((row.try_get("who")?, row.try_get("whom")?));
+    let needs = rows.iter().map(need).collect::<Result<Vec<(i64, i64)>, sqlx::Error>>()?;
     loop {
         let doomed: BTreeSet<i64> = plan.doomed.iter().map(|doomed| doomed.key).collect();
         let needed = |key| needs.iter().any(|(who, whom)| *whom == key && !doomed.contains(who));
@@ -260,12 +292,13 @@ async fn keep_needed(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tests::{begun, ended, open_at};
+    use crate::site::{Site, on_both};
+    use crate::tests::{begun, ended};
     use crate::{Selection, verify};
 
     /// Episodes of `calls` calls each, the first one at the time that is given with it.
-    async fn filled(path: &Path, episodes: &[(&str, i64)], bytes: usize) {
-        let (store, writer) = open_at(path).await;
+    async fn filled(site: &Site, episodes: &[(&str, i64)], bytes: usize) {
+        let (store, writer) = site.open().await;
         for (name, at) in episodes {
             for turn in 0..4 {
                 let mut begun = begun(name, at + turn);
@@ -285,8 +318,8 @@ mod tests {
         writer.finish().await;
     }
 
-    async fn left(path: &Path) -> Vec<String> {
-        let mut snapshot = Snapshot::open(path).await.unwrap();
+    async fn left(site: &Site) -> Vec<String> {
+        let mut snapshot = site.snapshot().await;
         let all = snapshot.episodes(&Selection::default()).await.unwrap();
         for episode in &all {
             assert_eq!(snapshot.calls(episode).await.unwrap().len(), 4);
@@ -297,74 +330,77 @@ mod tests {
     const HOUR: Micros = OPEN_IDLE_US;
 
     #[tokio::test]
-    async fn what_is_old_goes_and_the_file_shrinks() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("a.db");
-        filled(&path, &[("old", HOUR), ("new", 9 * HOUR)], 900_000).await;
-        let which = Prune { silent_since: Some(8 * HOUR), now: 20 * HOUR, ..Prune::default() };
-        let plan = plan_prune(&path, &which).await.unwrap();
-        assert_eq!((plan.doomed.len(), plan.doomed[0].calls), (1, 4));
-        assert!(plan.doomed[0].bytes > 500_000, "{plan:?}");
-        let pruned = prune(&path, &which).await.unwrap();
-        assert_eq!((&pruned.plan, &pruned.withheld), (&plan, &None));
-        assert!(pruned.bytes_after + 500_000 < pruned.bytes_before, "{pruned:?}");
-        assert_eq!(left(&path).await, ["new"]);
-        assert!(verify(&path).await.unwrap().is_clean());
-        let again = prune(&path, &which).await.unwrap();
-        assert_eq!(again.plan, PrunePlan::default());
+    async fn what_is_old_goes_and_a_file_shrinks() {
+        on_both(async |site| {
+            filled(&site, &[("old", HOUR), ("new", 9 * HOUR)], 900_000).await;
+            let which = Prune { silent_since: Some(8 * HOUR), now: 20 * HOUR, ..Prune::default() };
+            let plan = plan_prune(&site.at, &which).await.unwrap();
+            assert_eq!((plan.doomed.len(), plan.doomed[0].calls), (1, 4));
+            assert!(plan.doomed[0].bytes > 500_000, "{plan:?}");
+            let pruned = prune(&site.at, &which).await.unwrap();
+            assert_eq!((&pruned.plan, pruned.withheld.is_none()), (&plan, site.is_file()));
+            let shrank = pruned.bytes_after + 500_000 < pruned.bytes_before;
+            assert_eq!(shrank, site.is_file(), "{pruned:?}");
+            assert_eq!(left(&site).await, ["new"]);
+            assert!(verify(&site.at).await.unwrap().is_clean());
+            let again = prune(&site.at, &which).await.unwrap();
+            assert_eq!(again.plan, PrunePlan::default());
+        })
+        .await;
     }
 
     #[tokio::test]
     async fn a_store_that_was_made_without_the_means_to_shrink_does_too() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("a.db");
-        filled(&path, &[("old", HOUR), ("new", 9 * HOUR)], 900_000).await;
-        let mut connection = open::again(&path, Durability::Power).await.unwrap();
+        let site = Site::file();
+        filled(&site, &[("old", HOUR), ("new", 9 * HOUR)], 900_000).await;
+        let Location::File(path) = &site.at else { unreachable!() };
+        let mut connection = file::again(path, Durability::Power).await.unwrap();
         for statement in ["PRAGMA auto_vacuum = NONE", "VACUUM"] {
             sqlx::query(statement).execute(&mut connection).await.unwrap();
         }
-        connection.close().await.unwrap();
+        sqlx::Connection::close(connection).await.unwrap();
         let which = Prune { silent_since: Some(8 * HOUR), now: 20 * HOUR, ..Prune::default() };
-        let pruned = prune(&path, &which).await.unwrap();
+        let pruned = prune(&site.at, &which).await.unwrap();
         assert!(pruned.bytes_after + 500_000 < pruned.bytes_before, "{pruned:?}");
-        assert_eq!(left(&path).await, ["new"]);
-        assert!(verify(&path).await.unwrap().is_clean());
+        assert_eq!(left(&site).await, ["new"]);
+        assert!(verify(&site.at).await.unwrap().is_clean());
     }
 
     #[tokio::test]
     async fn what_is_kept_is_told_and_why() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("a.db");
-        filled(&path, &[("a", HOUR), ("b", HOUR), ("open", 9 * HOUR)], 10).await;
-        let keep = BTreeSet::from([("b".to_owned(), 0)]);
-        let which = Prune { keep, now: 9 * HOUR + 10, ..Prune::default() };
-        let plan = plan_prune(&path, &which).await.unwrap();
-        assert_eq!(plan.doomed.len(), 1);
-        assert_eq!(plan.kept, BTreeMap::from([(Kept::Named, 1), (Kept::Open, 1)]));
-        let which = Prune { episode: Some("open".parse().unwrap()), ..which };
-        assert_eq!(plan_prune(&path, &which).await.unwrap().doomed.len(), 1, "it was named");
-        let which = Prune { attempt: Some(1), ..which };
-        assert_eq!(plan_prune(&path, &which).await.unwrap().doomed.len(), 0);
+        on_both(async |site| {
+            filled(&site, &[("a", HOUR), ("b", HOUR), ("open", 9 * HOUR)], 10).await;
+            let keep = BTreeSet::from([("b".to_owned(), 0)]);
+            let which = Prune { keep, now: 9 * HOUR + 10, ..Prune::default() };
+            let plan = plan_prune(&site.at, &which).await.unwrap();
+            assert_eq!(plan.doomed.len(), 1);
+            assert_eq!(plan.kept, BTreeMap::from([(Kept::Named, 1), (Kept::Open, 1)]));
+            let which = Prune { episode: Some("open".parse().unwrap()), ..which };
+            assert_eq!(plan_prune(&site.at, &which).await.unwrap().doomed.len(), 1, "it was named");
+            let which = Prune { attempt: Some(1), ..which };
+            assert_eq!(plan_prune(&site.at, &which).await.unwrap().doomed.len(), 0);
+        })
+        .await;
     }
 
     #[tokio::test]
     async fn what_something_kept_stands_on_is_kept() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("a.db");
-        filled(&path, &[("a", HOUR), ("b", 2 * HOUR), ("c", 3 * HOUR)], 10).await;
-        let mut connection = open::again(&path, Durability::Power).await.unwrap();
+        on_both(async |site| {
+        filled(&site, &[("a", HOUR), ("b", 2 * HOUR), ("c", 3 * HOUR)], 10).await;
+        let mut link = open::for_amending(&site.at).await.unwrap();
         let leans = "UPDATE prompt SET parent_key = (SELECT min(call_key) FROM call c JOIN episode \
                      USING (episode_key) WHERE episode_id = $1), parent_choice = 0 \
                      WHERE call_key = (SELECT max(call_key) FROM call c JOIN episode \
                      USING (episode_key) WHERE episode_id = $2) AND prompt_index = 0";
         for (whom, who) in [("a", "b"), ("b", "c")] {
-            sqlx::query(leans).bind(whom).bind(who).execute(&mut connection).await.unwrap();
+            query(leans).bind(whom).bind(who).execute(&mut link).await.unwrap();
         }
-        connection.close().await.unwrap();
+        link.close().await.unwrap();
         let mut which = Prune { silent_since: Some(3 * HOUR), now: 20 * HOUR, ..Prune::default() };
-        let plan = plan_prune(&path, &which).await.unwrap();
+        let plan = plan_prune(&site.at, &which).await.unwrap();
         assert_eq!((plan.doomed.len(), &plan.kept), (0, &BTreeMap::from([(Kept::Needed, 2)])));
         which.silent_since = Some(4 * HOUR);
-        assert_eq!(plan_prune(&path, &which).await.unwrap().doomed.len(), 3, "all go together");
+        assert_eq!(plan_prune(&site.at, &which).await.unwrap().doomed.len(), 3, "all go together");
+}).await;
     }
 }

@@ -3,13 +3,14 @@
 use std::collections::HashMap;
 
 use bytes::Bytes;
-use sqlx::sqlite::SqliteRow;
-use sqlx::{Row, SqliteConnection};
 use thiserror::Error;
 
 use crate::events::unfold;
+use crate::fields::Row;
+use crate::link::Link;
 use crate::pack::{DecodeError, hash, unpack};
 use crate::pieces::{Piece, decode, gather};
+use crate::query::query;
 use crate::reel::{FOLDED, PIECES, TEXTS};
 use crate::snapshot::SnapshotError;
 
@@ -69,7 +70,7 @@ impl Reader {
     /// The logs of a reel.
     pub(crate) async fn logs(
         &mut self,
-        connection: &mut SqliteConnection,
+        connection: &mut Link,
         reel_key: i64,
     ) -> Result<&Logs, ReadError> {
         if !self.logs.contains_key(&reel_key) {
@@ -81,13 +82,13 @@ impl Reader {
     /// Reads the logs of a reel, segment by segment.
     pub(crate) async fn load(
         &mut self,
-        connection: &mut SqliteConnection,
+        connection: &mut Link,
         reel_key: i64,
         mut each: impl FnMut(Fresh<'_>),
     ) -> Result<(), ReadError> {
         let segments = "SELECT track, start, length, context, encoding, data FROM segment \
                         WHERE reel_key = $1 ORDER BY track, start";
-        let rows = sqlx::query(segments).bind(reel_key).fetch_all(connection).await?;
+        let rows = query(segments).bind(reel_key).fetch_all(connection).await?;
         let mut logs = Logs::default();
         for row in rows {
             let track: i64 = row.try_get("track")?;
@@ -118,13 +119,9 @@ impl Reader {
     }
 
     /// Keeps the row of a body whose columns begin with `prefix`; its key.
-    pub(crate) fn keep(
-        &mut self,
-        row: &SqliteRow,
-        prefix: &str,
-    ) -> Result<Option<i64>, sqlx::Error> {
+    pub(crate) fn keep(&mut self, row: &Row, prefix: &str) -> Result<Option<i64>, sqlx::Error> {
         let name = |column: &str| format!("{prefix}{column}");
-        let Some(key) = row.try_get::<Option<i64>, _>(name("body_key").as_str())? else {
+        let Some(key) = row.try_get::<Option<i64>>(name("body_key").as_str())? else {
             return Ok(None);
         };
         let stored = Stored {
@@ -142,7 +139,7 @@ impl Reader {
     /// A body, checked against its hash.
     pub(crate) async fn body(
         &mut self,
-        connection: &mut SqliteConnection,
+        connection: &mut Link,
         body_key: i64,
     ) -> Result<Bytes, ReadError> {
         let stored = self.stored(connection, body_key).await?;
@@ -171,7 +168,7 @@ impl Reader {
     /// The pieces of its reel that a body is.
     pub(crate) async fn pieces(
         &mut self,
-        connection: &mut SqliteConnection,
+        connection: &mut Link,
         body_key: i64,
     ) -> Result<Vec<Piece>, ReadError> {
         let (mut chain, mut next) = (Vec::new(), Some(body_key));
@@ -191,13 +188,9 @@ impl Reader {
         Ok(pieces)
     }
 
-    async fn stored(
-        &mut self,
-        connection: &mut SqliteConnection,
-        body_key: i64,
-    ) -> Result<Stored, ReadError> {
+    async fn stored(&mut self, connection: &mut Link, body_key: i64) -> Result<Stored, ReadError> {
         if !self.stored.contains_key(&body_key) {
-            let row = sqlx::query("SELECT * FROM body WHERE body_key = $1").bind(body_key);
+            let row = query("SELECT * FROM body WHERE body_key = $1").bind(body_key);
             let row = row.fetch_optional(connection).await?.ok_or(DecodeError::Reel)?;
             self.keep(&row, "")?;
         }
@@ -206,10 +199,6 @@ impl Reader {
 }
 
 /// A column that counts something in memory.
-pub(crate) fn size(row: &SqliteRow, name: &str) -> Result<usize, sqlx::Error> {
-    let value: i64 = row.try_get(name)?;
-    usize::try_from(value).map_err(|error| sqlx::Error::ColumnDecode {
-        index: name.to_owned(),
-        source: Box::new(error),
-    })
+pub(crate) fn size(row: &Row, name: &str) -> Result<usize, sqlx::Error> {
+    row.try_get(name)
 }

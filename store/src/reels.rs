@@ -4,10 +4,10 @@ use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use episode::{CallId, EpisodeId, InvalidId, Micros, Tag};
-use sqlx::{Row, SqliteConnection};
 
-use crate::batch::Batch;
 use crate::commit::{CommitError, open_episode};
+use crate::link::Link;
+use crate::query::query;
 use crate::read::{Fresh, ReadError, Reader};
 use crate::reel::Reel;
 use crate::trace::Trace;
@@ -26,6 +26,8 @@ type Attempt = (EpisodeId, u32);
 /// The reels that are held.
 #[derive(Debug, Default)]
 pub(crate) struct Reels {
+    /// Who writes: of several that share a database, each has reels of its own.
+    writer: i64,
     held: HashMap<Attempt, Held>,
     calls: HashMap<CallId, (i64, Attempt)>,
     /// What the transaction under way has touched.
@@ -55,10 +57,20 @@ pub(crate) struct Open {
 }
 
 impl Reels {
+    /// None yet, for the writer of that number.
+    pub(crate) fn of(writer: i64) -> Self {
+        Self { writer, ..Self::default() }
+    }
+
+    /// Who writes.
+    pub(crate) fn writer(&self) -> i64 {
+        self.writer
+    }
+
     /// The episode of a tag, made or read back if need be.
     pub(crate) async fn open(
         &mut self,
-        connection: &mut SqliteConnection,
+        connection: &mut Link,
         tag: &Tag,
         at: Micros,
     ) -> Result<Open, sqlx::Error> {
@@ -72,7 +84,7 @@ impl Reels {
             }
             None => {
                 let (episode_key, _) = open_episode(connection, tag, at).await?;
-                let reel = reel_of(connection, episode_key).await?;
+                let reel = reel_of(connection, episode_key, self.writer).await?;
                 Ok(Open { attempt, episode_key, told, reel })
             }
         }
@@ -81,7 +93,7 @@ impl Reels {
     /// A call that has not ended: its key and its episode.
     pub(crate) async fn open_of(
         &mut self,
-        connection: &mut SqliteConnection,
+        connection: &mut Link,
         call_id: CallId,
     ) -> Result<(i64, Open), CommitError> {
         if let Some((call_key, attempt)) = self.calls.get(&call_id).cloned()
@@ -89,7 +101,7 @@ impl Reels {
         {
             return Ok((call_key, open));
         }
-        let row = sqlx::query(
+        let row = query(
             "SELECT c.call_key, e.episode_key, e.episode_id, e.attempt \
              FROM call c JOIN episode e USING (episode_key) \
              WHERE c.call_id = $1 AND c.ended_at IS NULL",
@@ -106,7 +118,7 @@ impl Reels {
             return Ok((call_key, open));
         }
         let episode_key = row.try_get("episode_key")?;
-        let reel = reel_of(connection, episode_key).await?;
+        let reel = reel_of(connection, episode_key, self.writer).await?;
         Ok((call_key, Open { attempt, episode_key, told: 0, reel }))
     }
 
@@ -188,32 +200,24 @@ impl Reels {
     }
 }
 
-/// The reel of an episode, made or read back.
-async fn reel_of(connection: &mut SqliteConnection, episode_key: i64) -> Result<Reel, sqlx::Error> {
-    let mut batch = Batch::default();
-    batch
-        .then(
-            "INSERT INTO reel (episode_key) SELECT ? \
-             WHERE NOT EXISTS (SELECT 1 FROM reel WHERE episode_key = ?)",
-        )
-        .bind(episode_key)
-        .bind(episode_key)
-        .then(
-            "SELECT reel_key, EXISTS (SELECT 1 FROM segment s WHERE s.reel_key = r.reel_key) \
-             AS used FROM reel r WHERE episode_key = ? ORDER BY reel_key DESC LIMIT 1",
-        )
-        .bind(episode_key);
-    let row = batch.run_to_row(connection).await?;
-    let key = row.try_get("reel_key")?;
-    if !row.try_get::<bool, _>("used")? {
-        return Ok(Reel::new(key));
+/// The reel that `writer` has of an episode, made or read back.
+async fn reel_of(link: &mut Link, episode_key: i64, writer: i64) -> Result<Reel, sqlx::Error> {
+    let first = "INSERT INTO reel (episode_key, writer) SELECT $1, $2 WHERE NOT EXISTS \
+                 (SELECT 1 FROM reel WHERE episode_key = $1 AND writer = $2) RETURNING reel_key";
+    let made = query(first).bind(episode_key).bind(writer).fetch_optional(link).await?;
+    if let Some(row) = made {
+        return Ok(Reel::new(row.first()?));
     }
-    match restored(connection, key).await {
+    let newest = "SELECT reel_key FROM reel WHERE episode_key = $1 AND writer = $2 \
+                  ORDER BY reel_key DESC LIMIT 1";
+    let key = query(newest).bind(episode_key).bind(writer).scalar(link).await?;
+    match restored(link, key).await {
         Ok(reel) => Ok(reel),
         Err(error) => {
             tracing::error!(%error, episode_key, "a reel cannot be read back; a new one begins");
-            let made = "INSERT INTO reel (episode_key) VALUES (?) RETURNING reel_key";
-            Ok(Reel::new(sqlx::query_scalar(made).bind(episode_key).fetch_one(connection).await?))
+            let another = "INSERT INTO reel (episode_key, writer) VALUES ($1, $2) \
+                           RETURNING reel_key";
+            Ok(Reel::new(query(another).bind(episode_key).bind(writer).scalar(link).await?))
         }
     }
 }
@@ -225,7 +229,7 @@ fn hash_of(value: &impl Hash) -> u64 {
 }
 
 /// A reel as it is on disk.
-async fn restored(connection: &mut SqliteConnection, key: i64) -> Result<Reel, ReadError> {
+async fn restored(connection: &mut Link, key: i64) -> Result<Reel, ReadError> {
     let mut reel = Reel::new(key);
     let mut reader = Reader::default();
     let back = |fresh: Fresh<'_>| reel.restore(fresh.track, fresh.bytes, fresh.context);
@@ -234,7 +238,7 @@ async fn restored(connection: &mut SqliteConnection, key: i64) -> Result<Reel, R
                   JOIN body b ON b.body_key = c.request_body \
                   WHERE c.episode_key = (SELECT episode_key FROM reel WHERE reel_key = $1) \
                   AND b.reel_key = $1 ORDER BY c.started_at DESC LIMIT $2";
-    let rows = sqlx::query(newest).bind(key).bind(CALLS_RESTORED);
+    let rows = query(newest).bind(key).bind(CALLS_RESTORED);
     for row in rows.fetch_all(&mut *connection).await?.iter().rev() {
         let (call_key, body_key) = (row.try_get("call_key")?, row.try_get("body_key")?);
         let pieces = reader.pieces(connection, body_key).await?;

@@ -9,14 +9,12 @@ use std::collections::HashSet;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use episode::EpisodeId;
-use sqlx::SqliteConnection;
+
+use crate::link::Link;
+use crate::query::query;
 
 /// Episodes that are remembered. Beyond it all are forgotten, and their next calls wait again.
 const EPISODES_MAX: usize = 100_000;
-
-/// Values of `episode.may_lack_calls` other than 0.
-const OPEN: i64 = 1;
-const LOST: i64 = 2;
 
 /// An attempt at an episode.
 pub(crate) type Key = (EpisodeId, u32);
@@ -70,24 +68,20 @@ impl Relaxed {
     }
 
     /// Writes down which episodes lost a call.
-    pub(crate) async fn tell(&self, connection: &mut SqliteConnection) -> Result<(), sqlx::Error> {
+    pub(crate) async fn tell(&self, connection: &mut Link) -> Result<(), sqlx::Error> {
         let lost: Vec<Key> = self.sets().lost.iter().cloned().collect();
         for key in lost {
-            set(connection, &key, LOST).await?;
+            lose(connection, &key).await?;
             self.sets().lost.remove(&key);
         }
         Ok(())
     }
 
     /// Takes the marks off at a clean stop.
-    pub(crate) async fn settle(
-        &self,
-        connection: &mut SqliteConnection,
-    ) -> Result<(), sqlx::Error> {
-        self.tell(connection).await?;
+    pub(crate) async fn settle(&self, link: &mut Link, writer: i64) -> Result<(), sqlx::Error> {
+        self.tell(link).await?;
         if !self.sets().is_overrun {
-            let all = "UPDATE episode SET may_lack_calls = 0 WHERE may_lack_calls = $1";
-            sqlx::query(all).bind(OPEN).execute(connection).await?;
+            query("DELETE FROM mark WHERE writer = $1").bind(writer).execute(link).await?;
         }
         Ok(())
     }
@@ -97,32 +91,30 @@ impl Relaxed {
     }
 }
 
-/// Marks an episode, in the transaction of its first call.
-pub(crate) async fn mark(connection: &mut SqliteConnection, key: &Key) -> Result<(), sqlx::Error> {
-    set(connection, key, OPEN).await
+/// Marks an episode for `writer`, in the transaction of its first call.
+pub(crate) async fn mark(link: &mut Link, key: &Key, writer: i64) -> Result<(), sqlx::Error> {
+    let one = "INSERT INTO mark (writer, episode_key) SELECT $3, episode_key FROM episode \
+               WHERE episode_id = $1 AND attempt = $2 ON CONFLICT DO NOTHING";
+    query(one).bind(key.0.as_str()).bind(key.1).bind(writer).execute(link).await
 }
 
-/// Takes an episode's mark off, unless it is final.
-pub(crate) async fn unmark(
-    connection: &mut SqliteConnection,
-    key: &Key,
-) -> Result<(), sqlx::Error> {
-    let one = "UPDATE episode SET may_lack_calls = 0 \
-               WHERE episode_id = $1 AND attempt = $2 AND may_lack_calls = $3";
-    sqlx::query(one).bind(key.0.as_str()).bind(key.1).bind(OPEN).execute(connection).await?;
-    Ok(())
+/// Takes an episode's mark off.
+pub(crate) async fn unmark(link: &mut Link, key: &Key, writer: i64) -> Result<(), sqlx::Error> {
+    let one = "DELETE FROM mark WHERE writer = $3 AND episode_key = \
+               (SELECT episode_key FROM episode WHERE episode_id = $1 AND attempt = $2)";
+    query(one).bind(key.0.as_str()).bind(key.1).bind(writer).execute(link).await
 }
 
 /// Makes the marks final that a recorder left when it died.
-pub(crate) async fn adopt(connection: &mut SqliteConnection) -> Result<(), sqlx::Error> {
-    let left = "UPDATE episode SET may_lack_calls = $1 WHERE may_lack_calls = $2";
-    sqlx::query(left).bind(LOST).bind(OPEN).execute(connection).await?;
-    Ok(())
+pub(crate) async fn adopt(link: &mut Link, writer: i64) -> Result<(), sqlx::Error> {
+    let left = "UPDATE episode SET may_lack_calls = 1 \
+                WHERE episode_key IN (SELECT episode_key FROM mark WHERE writer = $1)";
+    query(left).bind(writer).execute(link).await?;
+    query("DELETE FROM mark WHERE writer = $1").bind(writer).execute(link).await
 }
 
-async fn set(connection: &mut SqliteConnection, key: &Key, value: i64) -> Result<(), sqlx::Error> {
-    let one = "UPDATE episode SET may_lack_calls = $3 \
-               WHERE episode_id = $1 AND attempt = $2 AND may_lack_calls < $3";
-    sqlx::query(one).bind(key.0.as_str()).bind(key.1).bind(value).execute(connection).await?;
-    Ok(())
+/// Says of an episode that it lost a call.
+async fn lose(link: &mut Link, key: &Key) -> Result<(), sqlx::Error> {
+    let one = "UPDATE episode SET may_lack_calls = 1 WHERE episode_id = $1 AND attempt = $2";
+    query(one).bind(key.0.as_str()).bind(key.1).execute(link).await
 }

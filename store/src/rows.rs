@@ -7,14 +7,13 @@ use episode::{
     Begun, CallId, CallKind, Choice, Fidelity, Lineage, Reward, RewardScope, Route, Side, Tag,
     TagSource, VersionSpan,
 };
-use sqlx::Row;
-use sqlx::sqlite::SqliteRow;
 
+use crate::fields::Row;
 use crate::pack::{REELED, unpack, unpack_floats, unpack_planes};
 use crate::read::{ReadError, size};
 use crate::snapshot::{EpisodeRecord, SnapshotError};
 
-pub(crate) fn episode_of(row: &SqliteRow) -> Result<EpisodeRecord, SnapshotError> {
+pub(crate) fn episode_of(row: &Row) -> Result<EpisodeRecord, SnapshotError> {
     let source: String = row.try_get("source")?;
     let group: Option<String> = row.try_get("group_id")?;
     let task: Option<String> = row.try_get("task_id")?;
@@ -31,7 +30,7 @@ pub(crate) fn episode_of(row: &SqliteRow) -> Result<EpisodeRecord, SnapshotError
         closed_at: row.try_get("closed_at")?,
         status: row.try_get("status")?,
         force_sampling: row.try_get("force_sampling")?,
-        may_lack_calls: row.try_get::<i64, _>("may_lack_calls")? > 0,
+        may_lack_calls: row.try_get::<i64>("may_lack_calls")? > 0 || row.try_get("marked")?,
     })
 }
 
@@ -40,7 +39,7 @@ fn name_of<T: FromStr>(word: String, kind: &'static str) -> Result<T, SnapshotEr
 }
 
 /// The beginning of a call, without its body.
-pub(crate) fn begun_of(row: &SqliteRow, episode: &EpisodeRecord) -> Result<Begun, SnapshotError> {
+pub(crate) fn begun_of(row: &Row, episode: &EpisodeRecord) -> Result<Begun, SnapshotError> {
     let call_id: CallId = name_of(row.try_get("call_id")?, "call id")?;
     Ok(Begun {
         call_id,
@@ -55,7 +54,7 @@ pub(crate) fn begun_of(row: &SqliteRow, episode: &EpisodeRecord) -> Result<Begun
         started_at: row.try_get("started_at")?,
         method: row.try_get("method")?,
         path: row.try_get("path")?,
-        route: Route::from_word(&row.try_get::<String, _>("route")?),
+        route: Route::from_word(&row.try_get::<String>("route")?),
         model: row.try_get("requested_model")?,
         request: Bytes::new(),
         sampling: row.try_get("sampling")?,
@@ -64,14 +63,14 @@ pub(crate) fn begun_of(row: &SqliteRow, episode: &EpisodeRecord) -> Result<Begun
             session: row.try_get("session")?,
             agent: row.try_get("agent")?,
             parent: row.try_get("parent_agent")?,
-            kind: CallKind::from_word(&row.try_get::<String, _>("kind")?),
+            kind: CallKind::from_word(&row.try_get::<String>("kind")?),
             retry: row.try_get("retry")?,
         },
     })
 }
 
 /// A choice without its token ids and side arrays.
-pub(crate) fn choice_of(row: &SqliteRow, call: CallId) -> Result<Choice, SnapshotError> {
+pub(crate) fn choice_of(row: &Row, call: CallId) -> Result<Choice, SnapshotError> {
     let versions: Option<String> = row.try_get("versions")?;
     let fidelity: String = row.try_get("fidelity")?;
     Ok(Choice {
@@ -88,7 +87,7 @@ pub(crate) fn choice_of(row: &SqliteRow, call: CallId) -> Result<Choice, Snapsho
     })
 }
 
-fn logprobs_of(row: &SqliteRow) -> Result<Vec<f32>, ReadError> {
+fn logprobs_of(row: &Row) -> Result<Vec<f32>, ReadError> {
     let data: &[u8] = row.try_get("logprobs")?;
     match row.try_get("encoding")? {
         REELED => Ok(unpack_planes(data, size(row, "logprob_count")?)?),
@@ -102,7 +101,7 @@ fn spans_of(text: &str) -> Result<Vec<VersionSpan>, SnapshotError> {
     Ok(spans.into_iter().map(|(version, start, end)| VersionSpan { version, start, end }).collect())
 }
 
-pub(crate) fn reward_of(row: &SqliteRow) -> Result<Reward, SnapshotError> {
+pub(crate) fn reward_of(row: &Row) -> Result<Reward, SnapshotError> {
     let call: Option<String> = row.try_get("call_id")?;
     Ok(Reward {
         scope: match call {
@@ -122,7 +121,7 @@ pub(crate) fn unread(call: CallId, error: ReadError) -> SnapshotError {
 }
 
 /// The side array of a row, with the index of its choice.
-pub(crate) fn side_of(row: &SqliteRow, call: CallId) -> Result<(u32, Side), SnapshotError> {
+pub(crate) fn side_of(row: &Row, call: CallId) -> Result<(u32, Side), SnapshotError> {
     let stored = (row.try_get("encoding")?, row.try_get("data")?);
     let json = unpack(stored, size(row, "length")?, &[]).map_err(|e| unread(call, e.into()))?;
     let name: String = row.try_get("name")?;

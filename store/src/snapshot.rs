@@ -1,13 +1,13 @@
 //! A read-only view of the store at one moment.
 
-use std::path::Path;
-
 use episode::{CallId, EpisodeId, GroupId, Micros, Reward, TagSource, TaskId};
-use sqlx::SqliteConnection;
 use thiserror::Error;
 
+use crate::link::Link;
+use crate::location::Location;
 use crate::open::{self, OpenError};
 use crate::pack::DecodeError;
+use crate::query::query;
 use crate::rows::{episode_of, reward_of};
 
 /// One attempt at an episode.
@@ -77,20 +77,18 @@ pub enum SnapshotError {
 /// One moment of a store: what is committed later does not show.
 #[derive(Debug)]
 pub struct Snapshot {
-    connection: SqliteConnection,
+    connection: Link,
 }
 
 impl Snapshot {
-    /// Opens the store at `path` for reading and fixes the moment.
+    /// Opens the store that is `at` a place for reading and fixes the moment.
     ///
     /// # Errors
     /// [`SnapshotError`] when there is no store, or it cannot be read.
-    pub async fn open(path: &Path) -> Result<Self, SnapshotError> {
-        let mut connection = open::for_reading(path).await?;
-        // The transaction stays open as long as the snapshot: it is what fixes the moment. SQLite
-        // fixes it at the first read, not at BEGIN.
-        sqlx::query("BEGIN").execute(&mut connection).await?;
-        sqlx::query("SELECT 1 FROM episode LIMIT 1").execute(&mut connection).await?;
+    pub async fn open(at: impl Into<Location>) -> Result<Self, SnapshotError> {
+        let mut connection = open::for_reading(&at.into()).await?;
+        // The transaction stays open as long as the snapshot: it is what fixes the moment.
+        connection.fix_moment().await?;
         Ok(Self { connection })
     }
 
@@ -102,11 +100,12 @@ impl Snapshot {
         &mut self,
         only: &Selection,
     ) -> Result<Vec<EpisodeRecord>, SnapshotError> {
-        let rows = sqlx::query(
+        let rows = query(
             "SELECT episode_key, episode_id, attempt, group_id, task_id, source, opened_at, \
-             closed_at, status, force_sampling, may_lack_calls FROM episode \
-             WHERE (?1 IS NULL OR episode_id = ?1) AND (?2 IS NULL OR group_id = ?2) \
-             AND (?3 IS NULL OR task_id = ?3) \
+             closed_at, status, force_sampling, may_lack_calls, EXISTS (SELECT 1 FROM mark m \
+             WHERE m.episode_key = e.episode_key) AS marked FROM episode e \
+             WHERE ($1 IS NULL OR episode_id = $1) AND ($2 IS NULL OR group_id = $2) \
+             AND ($3 IS NULL OR task_id = $3) \
              ORDER BY group_id IS NULL, group_id, episode_id, attempt",
         )
         .bind(only.episode.as_ref().map(EpisodeId::as_str))
@@ -126,8 +125,9 @@ impl Snapshot {
         &mut self,
         call: CallId,
     ) -> Result<Option<EpisodeRecord>, SnapshotError> {
-        let row = sqlx::query(
-            "SELECT e.* FROM episode e JOIN call c USING (episode_key) WHERE c.call_id = $1",
+        let row = query(
+            "SELECT e.*, EXISTS (SELECT 1 FROM mark m WHERE m.episode_key = e.episode_key) \
+             AS marked FROM episode e JOIN call c USING (episode_key) WHERE c.call_id = $1",
         )
         .bind(call.to_string())
         .fetch_optional(&mut self.connection)
@@ -143,23 +143,23 @@ impl Snapshot {
         Ok(episode)
     }
 
-    pub(crate) fn connection(&mut self) -> &mut SqliteConnection {
+    pub(crate) fn connection(&mut self) -> &mut Link {
         &mut self.connection
     }
 
     async fn labels(&mut self, key: i64) -> Result<Vec<(String, String)>, sqlx::Error> {
-        sqlx::query_as("SELECT name, value FROM label WHERE episode_key = ? ORDER BY label_key")
-            .bind(key)
-            .fetch_all(&mut self.connection)
-            .await
+        let labels = "SELECT name, value FROM label WHERE episode_key = $1 ORDER BY label_key";
+        let rows = query(labels).bind(key).fetch_all(&mut self.connection).await?;
+        rows.iter().map(|row| Ok((row.try_get("name")?, row.try_get("value")?))).collect()
     }
 
     /// The value under `name` in the store's settings.
     pub(crate) async fn setting(&mut self, name: &str) -> Result<Option<Vec<u8>>, SnapshotError> {
-        Ok(sqlx::query_scalar("SELECT value FROM setting WHERE name = ?")
+        let row = query("SELECT value FROM setting WHERE name = $1")
             .bind(name)
             .fetch_optional(&mut self.connection)
-            .await?)
+            .await?;
+        Ok(row.map(|row| row.first()).transpose()?)
     }
 
     /// All rewards of one attempt, in the order in which they were given.
@@ -167,9 +167,9 @@ impl Snapshot {
     /// # Errors
     /// [`SnapshotError`] when the store cannot be read.
     pub async fn rewards(&mut self, episode: &EpisodeRecord) -> Result<Vec<Reward>, SnapshotError> {
-        let rows = sqlx::query(
+        let rows = query(
             "SELECT call_id, name, value, source, given_at FROM reward \
-             WHERE episode_key = ? ORDER BY reward_key",
+             WHERE episode_key = $1 ORDER BY reward_key",
         )
         .bind(episode.key)
         .fetch_all(&mut self.connection)

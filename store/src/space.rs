@@ -4,6 +4,9 @@ use std::path::Path;
 
 use sqlx::{Row, SqliteConnection};
 
+use crate::link::Link;
+use crate::query::query;
+
 /// Pages that one step gives back, so that no step fills the write-ahead log: 64 MiB.
 const STEP_PAGES: u32 = 4096;
 /// What `PRAGMA auto_vacuum` says of a file that can give pages back one by one.
@@ -53,6 +56,14 @@ async fn number(
     pragma: &'static str,
 ) -> Result<i64, sqlx::Error> {
     sqlx::query_scalar(pragma).fetch_one(connection).await
+}
+
+/// Bytes of the tables of a store on a server, with their indexes.
+pub(crate) async fn server_bytes(link: &mut Link) -> Result<u64, sqlx::Error> {
+    let bytes = "SELECT CAST(coalesce(sum(pg_total_relation_size(c.oid)), 0) AS BIGINT) \
+                 FROM pg_class c WHERE c.relnamespace = current_schema()::regnamespace \
+                 AND c.relkind = 'r'";
+    Ok(query(bytes).scalar::<i64>(link).await?.unsigned_abs())
 }
 
 /// The length of a store's file; 0 when it cannot be told.

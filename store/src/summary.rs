@@ -1,8 +1,7 @@
 //! Episodes at a glance: counts, without reading a body.
 
-use sqlx::Row;
-use sqlx::sqlite::SqliteRow;
-
+use crate::fields::Row;
+use crate::query::query;
 use crate::snapshot::{EpisodeRecord, Selection, Snapshot, SnapshotError};
 
 /// One attempt at an episode, counted.
@@ -27,14 +26,16 @@ pub struct Summary {
 }
 
 const COUNTS: &str = "SELECT count(*) AS calls, \
-    sum(route IN ('chat', 'completions', 'responses', 'messages')) AS generations, \
-    sum(EXISTS (SELECT 1 FROM choice k WHERE k.call_key = c.call_key \
+    count(*) FILTER (WHERE route IN ('chat', 'completions', 'responses', 'messages')) \
+        AS generations, \
+    count(*) FILTER (WHERE EXISTS (SELECT 1 FROM choice k WHERE k.call_key = c.call_key \
         AND k.tokens IS NOT NULL)) AS with_ids, \
-    sum(outcome IS NOT 'complete') AS incomplete, \
-    sum(prompt_tokens) AS prompt_tokens, sum(completion_tokens) AS completion_tokens, \
-    (SELECT value FROM reward r WHERE r.episode_key = ?1 AND r.call_id IS NULL \
+    count(*) FILTER (WHERE outcome IS DISTINCT FROM 'complete') AS incomplete, \
+    CAST(sum(prompt_tokens) AS BIGINT) AS prompt_tokens, \
+    CAST(sum(completion_tokens) AS BIGINT) AS completion_tokens, \
+    (SELECT value FROM reward r WHERE r.episode_key = $1 AND r.call_id IS NULL \
         AND r.name = 'reward' ORDER BY r.reward_key DESC LIMIT 1) AS reward \
-    FROM call c WHERE c.episode_key = ?1";
+    FROM call c WHERE c.episode_key = $1";
 
 impl Snapshot {
     /// The selected episodes, counted; in the order of [`Snapshot::episodes`].
@@ -44,16 +45,16 @@ impl Snapshot {
     pub async fn summaries(&mut self, only: &Selection) -> Result<Vec<Summary>, SnapshotError> {
         let mut summaries = Vec::new();
         for episode in self.episodes(only).await? {
-            let row = sqlx::query(COUNTS).bind(episode.key).fetch_one(self.connection()).await?;
+            let row = query(COUNTS).bind(episode.key).fetch_one(self.connection()).await?;
             summaries.push(summary_of(episode, &row)?);
         }
         Ok(summaries)
     }
 }
 
-fn summary_of(episode: EpisodeRecord, row: &SqliteRow) -> Result<Summary, SnapshotError> {
+fn summary_of(episode: EpisodeRecord, row: &Row) -> Result<Summary, SnapshotError> {
     let count = |name| -> Result<u64, sqlx::Error> {
-        Ok(row.try_get::<Option<i64>, _>(name)?.map_or(0, i64::unsigned_abs))
+        Ok(row.try_get::<Option<i64>>(name)?.map_or(0, i64::unsigned_abs))
     };
     Ok(Summary {
         episode,

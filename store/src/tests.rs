@@ -10,6 +10,8 @@ use episode::{
 use tempfile::TempDir;
 use uuid::Uuid;
 
+use crate::query::query;
+use crate::site::{Site, on_both};
 use crate::{Amend, CommitError, Durability, OpenError, Selection, Snapshot, Store, Writer};
 
 fn tag(episode: &str, attempt: u32) -> Tag {
@@ -94,106 +96,121 @@ fn id(name: &str) -> EpisodeId {
 
 #[tokio::test]
 async fn calls_come_back_as_they_were_seen() {
-    let (_folder, store, writer) = open().await;
-    let (first, second) = (begun("a", 10), begun("a", 11));
-    let end = ended(first.call_id);
-    store.begin(first.clone()).await.done().await.unwrap();
-    store.begin(second.clone()).await.done().await.unwrap();
-    store.end(end.clone()).await.done().await.unwrap();
-    let mut snapshot = store.snapshot().await.unwrap();
-    let episodes = snapshot.episodes(&Selection::default()).await.unwrap();
-    let calls = snapshot.calls(&episodes[0]).await.unwrap();
-    assert_eq!(calls[0].begun, first);
-    assert_eq!(calls[0].ended.as_ref(), Some(&end));
-    assert_eq!(calls[1].begun, second);
-    assert_eq!(calls[1].ended, None, "a call without an end is a visible hole");
-    drop((store, snapshot));
-    writer.finish().await;
+    on_both(async |site| {
+        let (store, writer) = site.open().await;
+        let (first, second) = (begun("a", 10), begun("a", 11));
+        let end = ended(first.call_id);
+        store.begin(first.clone()).await.done().await.unwrap();
+        store.begin(second.clone()).await.done().await.unwrap();
+        store.end(end.clone()).await.done().await.unwrap();
+        let mut snapshot = store.snapshot().await.unwrap();
+        let episodes = snapshot.episodes(&Selection::default()).await.unwrap();
+        let calls = snapshot.calls(&episodes[0]).await.unwrap();
+        assert_eq!(calls[0].begun, first);
+        assert_eq!(calls[0].ended.as_ref(), Some(&end));
+        assert_eq!(calls[1].begun, second);
+        assert_eq!(calls[1].ended, None, "a call without an end is a visible hole");
+        drop((store, snapshot));
+        writer.finish().await;
+    })
+    .await;
 }
 
 #[tokio::test]
 async fn a_snapshot_does_not_see_what_comes_later() {
-    let (_folder, store, _writer) = open().await;
-    store.begin(begun("a", 1)).await.done().await.unwrap();
-    let mut before = store.snapshot().await.unwrap();
-    store.begin(begun("b", 2)).await.done().await.unwrap();
-    assert_eq!(before.episodes(&Selection::default()).await.unwrap().len(), 1);
-    let mut after = store.snapshot().await.unwrap();
-    let only = Selection { episode: Some(id("b")), ..Selection::default() };
-    assert_eq!(after.episodes(&only).await.unwrap().len(), 1);
-    assert_eq!(after.summaries(&Selection::default()).await.unwrap().len(), 2);
+    on_both(async |site| {
+        let (store, _writer) = site.open().await;
+        store.begin(begun("a", 1)).await.done().await.unwrap();
+        let mut before = store.snapshot().await.unwrap();
+        store.begin(begun("b", 2)).await.done().await.unwrap();
+        assert_eq!(before.episodes(&Selection::default()).await.unwrap().len(), 1);
+        let mut after = store.snapshot().await.unwrap();
+        let only = Selection { episode: Some(id("b")), ..Selection::default() };
+        assert_eq!(after.episodes(&only).await.unwrap().len(), 1);
+        assert_eq!(after.summaries(&Selection::default()).await.unwrap().len(), 2);
+    })
+    .await;
 }
 
 #[tokio::test]
 async fn many_at_once_are_grouped_and_none_is_lost() {
-    let (_folder, store, writer) = open().await;
-    let mut waiting = Vec::new();
-    for n in 0..500 {
-        let store = store.clone();
-        waiting.push(tokio::spawn(async move {
-            let begun = begun(&format!("e{}", n % 7), n);
-            let end = ended(begun.call_id);
-            let (begin, end) = (store.begin(begun).await, store.end(end).await);
-            begin.done().await.unwrap();
-            end.done().await.unwrap();
-        }));
-    }
-    for task in waiting {
-        task.await.unwrap();
-    }
-    let mut snapshot = store.snapshot().await.unwrap();
-    let summaries = snapshot.summaries(&Selection::default()).await.unwrap();
-    assert_eq!(summaries.iter().map(|s| s.calls).sum::<u64>(), 500);
-    assert_eq!(summaries.iter().map(|s| s.with_ids).sum::<u64>(), 500);
-    assert_eq!(summaries.iter().map(|s| s.incomplete).sum::<u64>(), 0);
-    drop((store, snapshot));
-    writer.finish().await;
+    on_both(async |site| {
+        let (store, writer) = site.open().await;
+        let mut waiting = Vec::new();
+        for n in 0..500 {
+            let store = store.clone();
+            waiting.push(tokio::spawn(async move {
+                let begun = begun(&format!("e{}", n % 7), n);
+                let end = ended(begun.call_id);
+                let (begin, end) = (store.begin(begun).await, store.end(end).await);
+                begin.done().await.unwrap();
+                end.done().await.unwrap();
+            }));
+        }
+        for task in waiting {
+            task.await.unwrap();
+        }
+        let mut snapshot = store.snapshot().await.unwrap();
+        let summaries = snapshot.summaries(&Selection::default()).await.unwrap();
+        assert_eq!(summaries.iter().map(|s| s.calls).sum::<u64>(), 500);
+        assert_eq!(summaries.iter().map(|s| s.with_ids).sum::<u64>(), 500);
+        assert_eq!(summaries.iter().map(|s| s.incomplete).sum::<u64>(), 0);
+        drop((store, snapshot));
+        writer.finish().await;
+    })
+    .await;
 }
 
 #[tokio::test]
 async fn one_bad_record_costs_only_itself() {
-    let (_folder, store, _writer) = open().await;
-    let good = begun("a", 1);
-    let twice = store.begin(good.clone()).await;
-    let again = store.begin(good).await;
-    let other = store.begin(begun("a", 2)).await;
-    assert!(twice.done().await.is_ok());
-    assert!(matches!(again.done().await, Err(CommitError::Database(_))));
-    assert!(other.done().await.is_ok());
-    let lost = store.end(ended(CallId(Uuid::now_v7()))).await.done().await;
-    assert!(lost.is_err(), "an end without a beginning is not a success");
+    on_both(async |site| {
+        let (store, _writer) = site.open().await;
+        let good = begun("a", 1);
+        let twice = store.begin(good.clone()).await;
+        let again = store.begin(good).await;
+        let other = store.begin(begun("a", 2)).await;
+        assert!(twice.done().await.is_ok());
+        assert!(matches!(again.done().await, Err(CommitError::Database(_))));
+        assert!(other.done().await.is_ok());
+        let lost = store.end(ended(CallId(Uuid::now_v7()))).await.done().await;
+        assert!(lost.is_err(), "an end without a beginning is not a success");
+    })
+    .await;
 }
 
 #[tokio::test]
 async fn closed_episodes_refuse_and_rewards_keep_their_history() {
-    let (_folder, store, _writer) = open().await;
-    store.announce(tag("a", 1), 5, Some("top_p=1".into())).await.unwrap();
-    let reward = |value| Reward {
-        scope: RewardScope::Episode,
-        name: "reward".into(),
-        value,
-        source: "test".into(),
-        at: 6,
-    };
-    for value in [Some(1.0), None] {
-        store.reward((id("a"), 1), reward(value)).await.unwrap();
-    }
-    let unknown = store.reward((id("a"), 0), reward(None)).await;
-    assert!(matches!(unknown, Err(CommitError::Unknown(..))));
-    store.close((id("a"), 1), 7, Some("failed".into())).await.unwrap();
-    store.close((id("a"), 1), 9, Some("completed".into())).await.unwrap();
-    let late = Begun { tag: tag("a", 1), ..begun("a", 8) };
-    assert!(matches!(store.begin(late).await.done().await, Err(CommitError::Closed(_, 1))));
-    let mut snapshot = store.snapshot().await.unwrap();
-    let forced = &snapshot.episodes(&Selection::default()).await.unwrap()[0].force_sampling;
-    assert_eq!(forced.as_deref(), Some("top_p=1"));
-    assert_eq!(store.signing_key().await.unwrap().len(), 32);
-    let summary = snapshot.summaries(&Selection::default()).await.unwrap().remove(0);
-    assert_eq!(summary.episode.closed_at, Some(7));
-    assert_eq!(summary.episode.status.as_deref(), Some("failed"));
-    assert_eq!((summary.calls, summary.incomplete, summary.reward), (1, 1, None));
-    let rewards = snapshot.rewards(&summary.episode).await.unwrap();
-    assert_eq!(rewards, [reward(Some(1.0)), reward(None)]);
+    on_both(async |site| {
+        let (store, _writer) = site.open().await;
+        store.announce(tag("a", 1), 5, Some("top_p=1".into())).await.unwrap();
+        let reward = |value| Reward {
+            scope: RewardScope::Episode,
+            name: "reward".into(),
+            value,
+            source: "test".into(),
+            at: 6,
+        };
+        for value in [Some(1.0), None] {
+            store.reward((id("a"), 1), reward(value)).await.unwrap();
+        }
+        let unknown = store.reward((id("a"), 0), reward(None)).await;
+        assert!(matches!(unknown, Err(CommitError::Unknown(..))));
+        store.close((id("a"), 1), 7, Some("failed".into())).await.unwrap();
+        store.close((id("a"), 1), 9, Some("completed".into())).await.unwrap();
+        let late = Begun { tag: tag("a", 1), ..begun("a", 8) };
+        assert!(matches!(store.begin(late).await.done().await, Err(CommitError::Closed(_, 1))));
+        let mut snapshot = store.snapshot().await.unwrap();
+        let forced = &snapshot.episodes(&Selection::default()).await.unwrap()[0].force_sampling;
+        assert_eq!(forced.as_deref(), Some("top_p=1"));
+        assert_eq!(store.signing_key().await.unwrap().len(), 32);
+        let summary = snapshot.summaries(&Selection::default()).await.unwrap().remove(0);
+        assert_eq!(summary.episode.closed_at, Some(7));
+        assert_eq!(summary.episode.status.as_deref(), Some("failed"));
+        assert_eq!((summary.calls, summary.incomplete, summary.reward), (1, 1, None));
+        let rewards = snapshot.rewards(&summary.episode).await.unwrap();
+        assert_eq!(rewards, [reward(Some(1.0)), reward(None)]);
+    })
+    .await;
 }
 
 #[tokio::test]
@@ -205,63 +222,70 @@ async fn reading_what_is_not_there_says_so() {
 
 #[tokio::test]
 async fn what_was_rolled_back_is_written_whole_when_it_is_tried_again() {
-    let (_folder, store, _writer) = open().await;
-    let first = begun("a", 1);
-    store.begin(first.clone()).await.done().await.unwrap();
-    let words: String = (0..2000u32).map(|n| n.wrapping_mul(2_654_435_761).to_string()).collect();
-    let good = Begun { request: words.into(), ..begun("b", 2) };
-    // Both wait for the same transaction, which the second one fails.
-    let (kept, twice) = (store.begin(good.clone()).await, store.begin(first).await);
-    kept.done().await.unwrap();
-    assert!(twice.done().await.is_err());
-    let mut snapshot = store.snapshot().await.unwrap();
-    let found = snapshot.call(good.call_id).await.unwrap().unwrap();
-    assert_eq!(found.begun.request, good.request);
+    on_both(async |site| {
+        let (store, _writer) = site.open().await;
+        let first = begun("a", 1);
+        store.begin(first.clone()).await.done().await.unwrap();
+        let words: String =
+            (0..2000u32).map(|n| n.wrapping_mul(2_654_435_761).to_string()).collect();
+        let good = Begun { request: words.into(), ..begun("b", 2) };
+        // Both wait for the same transaction, which the second one fails.
+        let (kept, twice) = (store.begin(good.clone()).await, store.begin(first).await);
+        kept.done().await.unwrap();
+        assert!(twice.done().await.is_err());
+        let mut snapshot = store.snapshot().await.unwrap();
+        let found = snapshot.call(good.call_id).await.unwrap().unwrap();
+        assert_eq!(found.begun.request, good.request);
+    })
+    .await;
 }
 
 #[tokio::test]
 async fn what_a_later_call_says_of_its_episode_is_added() {
-    let (_folder, store, _writer) = open().await;
-    store.begin(begun("a", 1)).await.done().await.unwrap();
-    let mut second = begun("a", 2);
-    second.tag.task = Some("t".parse().unwrap());
-    second.tag.labels = vec![("seed".into(), "7".into())];
-    store.begin(second).await.done().await.unwrap();
-    let mut snapshot = store.snapshot().await.unwrap();
-    let episode = snapshot.episodes(&Selection::default()).await.unwrap().remove(0);
-    assert_eq!(episode.task.unwrap().as_str(), "t");
-    let labels: Vec<_> = episode.labels.iter().map(|(name, _)| name.as_str()).collect();
-    assert_eq!(labels, ["split", "seed"]);
+    on_both(async |site| {
+        let (store, _writer) = site.open().await;
+        store.begin(begun("a", 1)).await.done().await.unwrap();
+        let mut second = begun("a", 2);
+        second.tag.task = Some("t".parse().unwrap());
+        second.tag.labels = vec![("seed".into(), "7".into())];
+        store.begin(second).await.done().await.unwrap();
+        let mut snapshot = store.snapshot().await.unwrap();
+        let episode = snapshot.episodes(&Selection::default()).await.unwrap().remove(0);
+        assert_eq!(episode.task.unwrap().as_str(), "t");
+        let labels: Vec<_> = episode.labels.iter().map(|(name, _)| name.as_str()).collect();
+        assert_eq!(labels, ["split", "seed"]);
+    })
+    .await;
 }
 
 #[tokio::test]
 async fn a_history_that_is_sent_again_is_not_stored_again() {
-    let (_folder, store, _writer) = open().await;
-    let noise = |n: u32| n.wrapping_mul(2_654_435_761).rotate_left(n % 31).to_string();
-    let (mut history, mut tokens) = (String::new(), Vec::new());
-    for turn in 0..40u32 {
-        history.extend((0..300).map(|n| noise(turn * 300 + n)));
-        tokens.extend((0..300).map(|n| turn * 300 + n));
-        let begun = Begun { request: history.clone().into(), ..begun("a", turn.into()) };
-        let mut end = ended(begun.call_id);
-        end.prompts = vec![tokens.clone()];
-        end.choices.truncate(1);
-        end.choices[0].token_ids = Some(vec![turn, turn]);
-        tokens.extend([turn, turn]);
-        store.begin(begun).await.done().await.unwrap();
-        store.end(end).await.done().await.unwrap();
-    }
-    let mut snapshot = store.snapshot().await.unwrap();
-    let stored = "SELECT sum(length) FROM segment WHERE track = $1";
-    let texts: i64 = sqlx::query_scalar(stored)
-        .bind(crate::reel::TEXTS)
-        .fetch_one(snapshot.connection())
-        .await
-        .unwrap();
-    assert!((texts as usize) < history.len() * 2, "{texts} for {}", history.len());
-    let fresh = "SELECT sum(tokens - shared) FROM prompt";
-    let fresh: i64 = sqlx::query_scalar(fresh).fetch_one(snapshot.connection()).await.unwrap();
-    assert_eq!(fresh as usize, tokens.len() - 2 * 40);
+    on_both(async |site| {
+        let (store, _writer) = site.open().await;
+        let noise = |n: u32| n.wrapping_mul(2_654_435_761).rotate_left(n % 31).to_string();
+        let (mut history, mut tokens) = (String::new(), Vec::new());
+        for turn in 0..40u32 {
+            history.extend((0..300).map(|n| noise(turn * 300 + n)));
+            tokens.extend((0..300).map(|n| turn * 300 + n));
+            let begun = Begun { request: history.clone().into(), ..begun("a", turn.into()) };
+            let mut end = ended(begun.call_id);
+            end.prompts = vec![tokens.clone()];
+            end.choices.truncate(1);
+            end.choices[0].token_ids = Some(vec![turn, turn]);
+            tokens.extend([turn, turn]);
+            store.begin(begun).await.done().await.unwrap();
+            store.end(end).await.done().await.unwrap();
+        }
+        let mut snapshot = store.snapshot().await.unwrap();
+        let stored = "SELECT CAST(sum(length) AS BIGINT) FROM segment WHERE track = $1";
+        let texts: i64 =
+            query(stored).bind(crate::reel::TEXTS).scalar(snapshot.connection()).await.unwrap();
+        assert!((texts as usize) < history.len() * 2, "{texts} for {}", history.len());
+        let fresh = "SELECT CAST(sum(tokens - shared) AS BIGINT) FROM prompt";
+        let fresh: i64 = query(fresh).scalar(snapshot.connection()).await.unwrap();
+        assert_eq!(fresh as usize, tokens.len() - 2 * 40);
+    })
+    .await;
 }
 
 #[tokio::test]
@@ -293,51 +317,53 @@ async fn two_recorders_are_refused_and_statements_beside_one_are_not() {
 }
 
 /// Which episodes say that they may lack calls.
-async fn marked(path: &Path) -> Vec<String> {
-    let mut snapshot = Snapshot::open(path).await.unwrap();
+async fn marked(site: &Site) -> Vec<String> {
+    let mut snapshot = site.snapshot().await;
     let all = snapshot.episodes(&Selection::default()).await.unwrap();
     all.into_iter().filter(|e| e.may_lack_calls).map(|e| e.id.to_string()).collect()
 }
 
 #[tokio::test]
 async fn relaxed_marks_what_it_may_lose_until_it_is_safe() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("test.db");
-    let (store, writer) = Store::open(&path, Durability::Relaxed).await.unwrap();
-    for episode in ["closed", "open"] {
-        store.begin(begun(episode, 1)).await.done().await.unwrap();
-    }
-    assert_eq!(marked(&path).await, ["closed", "open"]);
-    store.close((id("closed"), 0), 2, None).await.unwrap();
-    assert_eq!(marked(&path).await, ["open"]);
-    let late = store.begin(begun("closed", 3)).await.done().await;
-    assert!(matches!(late, Err(CommitError::Closed(..))));
-    drop(store);
-    writer.finish().await;
-    assert!(marked(&path).await.is_empty());
+    on_both(async |site| {
+        let (store, writer) = site.open_as(Durability::Relaxed).await;
+        for episode in ["closed", "open"] {
+            store.begin(begun(episode, 1)).await.done().await.unwrap();
+        }
+        assert_eq!(marked(&site).await, ["closed", "open"]);
+        store.close((id("closed"), 0), 2, None).await.unwrap();
+        assert_eq!(marked(&site).await, ["open"]);
+        let late = store.begin(begun("closed", 3)).await.done().await;
+        assert!(matches!(late, Err(CommitError::Closed(..))));
+        drop(store);
+        writer.finish().await;
+        assert!(marked(&site).await.is_empty());
+    })
+    .await;
 }
 
 #[tokio::test]
 async fn relaxed_drops_what_finds_no_room_and_says_so_for_ever() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("test.db");
-    let (store, writer) = Store::open(&path, Durability::Relaxed).await.unwrap();
-    for episode in ["lossy", "other"] {
-        store.begin(begun(episode, 1)).await.done().await.unwrap();
-    }
-    // One thread: the writer cannot take anything out meanwhile.
-    for at in 0..2000 {
-        let call = begun("lossy", at);
-        store.begin(call.clone()).await.done().await.unwrap();
-        store.end(ended(call.call_id)).await.done().await.unwrap();
-    }
-    drop(store);
-    writer.finish().await;
-    assert_eq!(marked(&path).await, ["lossy"]);
-    let (store, writer) = Store::open(&path, Durability::Power).await.unwrap();
-    drop(store);
-    writer.finish().await;
-    assert_eq!(marked(&path).await, ["lossy"]);
+    on_both(async |site| {
+        let (store, writer) = site.open_as(Durability::Relaxed).await;
+        for episode in ["lossy", "other"] {
+            store.begin(begun(episode, 1)).await.done().await.unwrap();
+        }
+        // One thread: the writer cannot take anything out meanwhile.
+        for at in 0..2000 {
+            let call = begun("lossy", at);
+            store.begin(call.clone()).await.done().await.unwrap();
+            store.end(ended(call.call_id)).await.done().await.unwrap();
+        }
+        drop(store);
+        writer.finish().await;
+        assert_eq!(marked(&site).await, ["lossy"]);
+        let (store, writer) = site.open().await;
+        drop(store);
+        writer.finish().await;
+        assert_eq!(marked(&site).await, ["lossy"]);
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

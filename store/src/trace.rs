@@ -3,10 +3,10 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use sqlx::sqlite::SqliteRow;
-use sqlx::{Row, SqliteConnection};
-
+use crate::fields::Row;
+use crate::link::Link;
 use crate::pack::{DecodeError, REELED, hash_ids, ids_at, unpack_ids};
+use crate::query::query;
 use crate::read::{ReadError, Reader, size};
 
 /// Prompts of an episode, with what each goes on from.
@@ -85,7 +85,7 @@ impl Trace {
     /// Loads all that belongs to an episode.
     pub(crate) async fn of_episode(
         &mut self,
-        connection: &mut SqliteConnection,
+        connection: &mut Link,
         episode_key: i64,
     ) -> Result<(), ReadError> {
         self.load(connection, (OF_EPISODE, CHOICES_OF_EPISODE), episode_key).await
@@ -94,7 +94,7 @@ impl Trace {
     /// Loads what is needed for one call.
     pub(crate) async fn of_call(
         &mut self,
-        connection: &mut SqliteConnection,
+        connection: &mut Link,
         call_key: i64,
     ) -> Result<(), ReadError> {
         self.load(connection, (OF_CALL, CHOICES_OF_CALL), call_key).await
@@ -102,15 +102,15 @@ impl Trace {
 
     async fn load(
         &mut self,
-        connection: &mut SqliteConnection,
+        connection: &mut Link,
         (prompts, choices): (&'static str, &'static str),
         key: i64,
     ) -> Result<(), ReadError> {
-        for row in sqlx::query(prompts).bind(key).fetch_all(&mut *connection).await? {
+        for row in query(prompts).bind(key).fetch_all(&mut *connection).await? {
             let at = (row.try_get("call_key")?, row.try_get("prompt_index")?);
             self.prompts.insert(at, prompt_of(&row)?);
         }
-        for row in sqlx::query(choices).bind(key).fetch_all(connection).await? {
+        for row in query(choices).bind(key).fetch_all(connection).await? {
             let at = (row.try_get("call_key")?, row.try_get("choice_index")?);
             self.choices.insert(at, choice_of(&row)?);
         }
@@ -120,7 +120,7 @@ impl Trace {
     /// The prompts of a call that was loaded.
     pub(crate) async fn prompts(
         &mut self,
-        (connection, reader): (&mut SqliteConnection, &mut Reader),
+        (connection, reader): (&mut Link, &mut Reader),
         call_key: i64,
     ) -> Result<Vec<Arc<Vec<u32>>>, ReadError> {
         let mut prompts = Vec::new();
@@ -134,7 +134,7 @@ impl Trace {
     /// The sampled ids of a choice that was loaded; `None` where they are not known.
     pub(crate) async fn sampled(
         &self,
-        (connection, reader): (&mut SqliteConnection, &mut Reader),
+        (connection, reader): (&mut Link, &mut Reader),
         choice: (i64, i64),
     ) -> Result<Option<Vec<u32>>, ReadError> {
         let stored = self.choices.get(&choice).ok_or(DecodeError::Reel)?;
@@ -147,7 +147,7 @@ impl Trace {
     /// The choices of a call that was loaded, each with its path.
     pub(crate) async fn paths(
         &mut self,
-        (connection, reader): (&mut SqliteConnection, &mut Reader),
+        (connection, reader): (&mut Link, &mut Reader),
         call_key: i64,
     ) -> Result<Vec<ChoicePath>, ReadError> {
         let mut paths = Vec::new();
@@ -170,7 +170,7 @@ impl Trace {
     /// A prompt, checked against its hash.
     async fn prompt(
         &mut self,
-        (connection, reader): (&mut SqliteConnection, &mut Reader),
+        (connection, reader): (&mut Link, &mut Reader),
         at: (i64, i64),
     ) -> Result<Arc<Vec<u32>>, ReadError> {
         if let Some(whole) = self.whole.get(&at) {
@@ -228,7 +228,7 @@ impl Run {
     /// The first `count` ids.
     async fn ids(
         &self,
-        (connection, reader): (&mut SqliteConnection, &mut Reader),
+        (connection, reader): (&mut Link, &mut Reader),
         count: usize,
     ) -> Result<Vec<u32>, ReadError> {
         match self {
@@ -248,7 +248,7 @@ impl Run {
         }
     }
 
-    fn of(row: &SqliteRow, count: usize) -> Result<Self, ReadError> {
+    fn of(row: &Row, count: usize) -> Result<Self, ReadError> {
         let encoding: i64 = row.try_get("encoding")?;
         if encoding != REELED {
             let ids: &[u8] = row.try_get("token_ids")?;
@@ -260,7 +260,7 @@ impl Run {
     }
 }
 
-fn prompt_of(row: &SqliteRow) -> Result<StoredPrompt, ReadError> {
+fn prompt_of(row: &Row) -> Result<StoredPrompt, ReadError> {
     let (tokens, shared) = (size(row, "tokens")?, size(row, "shared")?);
     let parent_key: Option<i64> = row.try_get("parent_key")?;
     let parent_choice: Option<i64> = row.try_get("parent_choice")?;
@@ -274,7 +274,7 @@ fn prompt_of(row: &SqliteRow) -> Result<StoredPrompt, ReadError> {
     })
 }
 
-fn choice_of(row: &SqliteRow) -> Result<StoredChoice, ReadError> {
+fn choice_of(row: &Row) -> Result<StoredChoice, ReadError> {
     let tokens: Option<i64> = row.try_get("tokens")?;
     Ok(StoredChoice {
         prompt_index: row.try_get("prompt_index")?,

@@ -1,19 +1,19 @@
-//! Checking a store: SQLite's own checks, then every row against what its neighbors say of it.
+//! Checking a store: the database's own checks, then every row against what its neighbors say of it.
 //!
 //! Damage is named and stepped over. Memory is bounded by the largest episode.
 
 use std::fmt::{self, Display};
-use std::path::Path;
 
-use sqlx::Row;
-
+use crate::link::Link;
+use crate::location::Location;
+use crate::query::query;
 use crate::snapshot::{Snapshot, SnapshotError};
 use crate::verify_episode::Examined;
 
 /// What is named in one report of each kind; what is beyond is counted.
 const NAMED_MAX: usize = 1000;
-/// What SQLite's own checks name.
-const SQLITE_MAX: i64 = 100;
+/// What one check of the whole store names.
+const NAMED_AT_ONCE: i64 = 100;
 /// Length of the secret that keys are signed with, in bytes.
 const SECRET_BYTES: i64 = 32;
 
@@ -103,17 +103,21 @@ impl Display for Damage {
     }
 }
 
-/// Checks the store at `path`, which may be written to meanwhile: what is checked is one moment.
+/// Checks the store that is `at` a place, which may be written to meanwhile: what is checked is one moment.
 ///
 /// # Errors
 /// [`SnapshotError`] when there is no store, or it is too damaged to be opened at all.
-pub async fn verify(path: &Path) -> Result<Verified, SnapshotError> {
-    let mut snapshot = Snapshot::open(path).await?;
+pub async fn verify(at: impl Into<Location>) -> Result<Verified, SnapshotError> {
+    let mut snapshot = Snapshot::open(at).await?;
     let mut report = Verified::default();
-    check_file(&mut snapshot, &mut report).await;
+    // The pages of a server are the server's to check.
+    if let Link::File(_) = snapshot.connection() {
+        check_file(&mut snapshot, &mut report).await;
+    }
+    check_references(&mut snapshot, &mut report).await;
     check_strays(&mut snapshot, &mut report).await;
     let episodes = "SELECT episode_key FROM episode ORDER BY episode_key";
-    let keys: Vec<i64> = match sqlx::query_scalar(episodes).fetch_all(snapshot.connection()).await {
+    let keys = match query(episodes).scalars::<i64>(snapshot.connection()).await {
         Ok(keys) => keys,
         Err(error) => {
             report.store(format!("its episodes cannot be listed: {error}"));
@@ -127,44 +131,66 @@ pub async fn verify(path: &Path) -> Result<Verified, SnapshotError> {
     Ok(report)
 }
 
-/// What SQLite itself says of pages, indexes and references.
+/// What SQLite itself says of pages and indexes.
 async fn check_file(snapshot: &mut Snapshot, report: &mut Verified) {
-    let pages = format!("PRAGMA integrity_check({SQLITE_MAX})");
-    let pages = sqlx::query_scalar::<_, String>(sqlx::AssertSqlSafe(pages));
-    match pages.fetch_all(snapshot.connection()).await {
+    let pages = format!("PRAGMA integrity_check({NAMED_AT_ONCE})");
+    match query(pages).scalars::<String>(snapshot.connection()).await {
         Err(error) => report.store(format!("SQLite cannot check it: {error}")),
         Ok(lines) => lines.iter().filter(|line| *line != "ok").for_each(|line| {
             report.store(format!("SQLite says: {}", line.replace('\n', ", ")));
         }),
     }
-    let lost = "SELECT \"table\", rowid, parent FROM pragma_foreign_key_check LIMIT $1";
-    match sqlx::query(lost).bind(SQLITE_MAX).fetch_all(snapshot.connection()).await {
-        Err(error) => report.store(format!("SQLite cannot check its references: {error}")),
-        Ok(rows) => rows.iter().for_each(|row| {
-            let word = |name| row.try_get::<String, _>(name).unwrap_or_default();
-            let number = row.try_get::<Option<i64>, _>("rowid").ok().flatten();
-            let number = number.map_or_else(String::new, |number| format!(" {number}"));
-            let (table, parent) = (word("table"), word("parent"));
-            report.store(format!("`{table}`{number} points at a `{parent}` that is not there"));
-        }),
+}
+
+/// What points at what: table, its key, the column that points, the table that it points at.
+const REFERENCES: [[&str; 4]; 15] = [
+    ["label", "label_key", "episode_key", "episode"],
+    ["mark", "writer", "episode_key", "episode"],
+    ["reel", "reel_key", "episode_key", "episode"],
+    ["reward", "reward_key", "episode_key", "episode"],
+    ["call", "call_key", "episode_key", "episode"],
+    ["call", "call_key", "request_body", "body"],
+    ["call", "call_key", "reply_body", "body"],
+    ["call", "call_key", "reel_key", "reel"],
+    ["segment", "segment_key", "reel_key", "reel"],
+    ["body", "body_key", "reel_key", "reel"],
+    ["body", "body_key", "base_key", "body"],
+    ["prompt", "call_key", "call_key", "call"],
+    ["prompt", "call_key", "parent_key", "call"],
+    ["choice", "choice_key", "call_key", "call"],
+    ["side", "call_key", "call_key", "call"],
+];
+
+/// What points at nothing. The databases check most of it themselves when it is written.
+async fn check_references(snapshot: &mut Snapshot, report: &mut Verified) {
+    for [table, key, column, parent] in REFERENCES {
+        let lost = format!(
+            "SELECT c.{key} FROM {table} c LEFT JOIN {parent} p ON p.{parent}_key = c.{column} \
+             WHERE c.{column} IS NOT NULL AND p.{parent}_key IS NULL ORDER BY 1 \
+             LIMIT {NAMED_AT_ONCE}"
+        );
+        match query(lost).scalars::<i64>(snapshot.connection()).await {
+            Err(error) => report.store(format!("what its `{table}` points at is unknown: {error}")),
+            Ok(keys) => keys.iter().for_each(|key| {
+                report.store(format!("`{table}` {key} points at a `{parent}` that is not there"));
+            }),
+        }
     }
 }
 
 /// What belongs to nothing, and what belongs to the store as a whole.
 async fn check_strays(snapshot: &mut Snapshot, report: &mut Verified) {
     let strays = "SELECT body_key FROM body EXCEPT SELECT request_body FROM call \
-                  EXCEPT SELECT reply_body FROM call LIMIT $1";
-    let strays = sqlx::query_scalar::<_, i64>(strays).bind(SQLITE_MAX);
-    match strays.fetch_all(snapshot.connection()).await {
+                  EXCEPT SELECT reply_body FROM call ORDER BY 1 LIMIT $1";
+    match query(strays).bind(NAMED_AT_ONCE).scalars::<i64>(snapshot.connection()).await {
         Err(error) => report.store(format!("its bodies cannot be listed: {error}")),
         Ok(keys) => keys.iter().for_each(|key| {
             report.store(format!("`body` {key} belongs to no call: a call is lost"));
         }),
     }
-    let secret = "SELECT length(value) FROM setting WHERE name = 'key'";
-    let secret = sqlx::query_scalar::<_, i64>(secret);
-    match secret.fetch_optional(snapshot.connection()).await {
-        Ok(Some(SECRET_BYTES)) => {}
+    let secret = "SELECT CAST(length(value) AS BIGINT) FROM setting WHERE name = 'key'";
+    match query(secret).scalars::<i64>(snapshot.connection()).await.as_deref() {
+        Ok([SECRET_BYTES]) => {}
         Err(error) => report.store(format!("its settings cannot be read: {error}")),
         Ok(_) => report.store("the secret in `setting` that API keys are signed with is lost"),
     }

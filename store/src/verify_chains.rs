@@ -3,8 +3,8 @@
 
 use std::collections::HashMap;
 
-use sqlx::{Row, SqliteConnection};
-
+use crate::link::Link;
+use crate::query::query;
 use crate::verify_episode::Examined;
 
 const BODIES: &str = "SELECT b.body_key, b.base_key, b.depth, b.reel_key, r.episode_key, c.call_id \
@@ -17,7 +17,7 @@ const CHOICES: &str = "SELECT k.call_key, k.choice_index, k.prompt_index, k.toke
     FROM choice k JOIN call c USING (call_key) WHERE c.episode_key = $1";
 
 /// A prompt as far as chains go.
-struct Link {
+struct Chained {
     call: String,
     parent: Option<(i64, i64)>,
     shared: i64,
@@ -39,7 +39,7 @@ pub(crate) async fn check_chains(episode: &mut Examined<'_>) -> Result<(), sqlx:
 }
 
 async fn check_bodies(episode: &mut Examined<'_>) -> Result<(), sqlx::Error> {
-    let rows = sqlx::query(BODIES).bind(episode.key).fetch_all(&mut *episode.connection).await?;
+    let rows = query(BODIES).bind(episode.key).fetch_all(&mut *episode.connection).await?;
     let mut depths: HashMap<i64, i64> = HashMap::new();
     for row in &rows {
         depths.insert(row.try_get("body_key")?, row.try_get("depth")?);
@@ -49,7 +49,7 @@ async fn check_bodies(episode: &mut Examined<'_>) -> Result<(), sqlx::Error> {
         let base: Option<i64> = row.try_get("base_key")?;
         let call: String = row.try_get("call_id")?;
         let reel: Option<i64> = row.try_get("reel_key")?;
-        if reel.is_some() && row.try_get::<Option<i64>, _>("episode_key")? != Some(episode.key) {
+        if reel.is_some() && row.try_get::<Option<i64>>("episode_key")? != Some(episode.key) {
             episode.broken(Some(&call), format!("`body` {key} is in no reel of this episode"));
         }
         match base.map(|base| (base, depths.get(&base))) {
@@ -67,15 +67,15 @@ async fn check_bodies(episode: &mut Examined<'_>) -> Result<(), sqlx::Error> {
     Ok(())
 }
 
-type Prompts = HashMap<(i64, i64), Link>;
+type Prompts = HashMap<(i64, i64), Chained>;
 /// The prompt that a choice continues, and how many tokens it sampled.
 type Choices = HashMap<(i64, i64), (i64, Option<i64>)>;
 
-async fn prompts(connection: &mut SqliteConnection, key: i64) -> Result<Prompts, sqlx::Error> {
+async fn prompts(connection: &mut Link, key: i64) -> Result<Prompts, sqlx::Error> {
     let mut found = HashMap::new();
-    for row in sqlx::query(PROMPTS).bind(key).fetch_all(connection).await? {
+    for row in query(PROMPTS).bind(key).fetch_all(connection).await? {
         let parent_key: Option<i64> = row.try_get("parent_key")?;
-        let link = Link {
+        let link = Chained {
             call: row.try_get("call_id")?,
             parent: parent_key.zip(row.try_get("parent_choice")?),
             shared: row.try_get("shared")?,
@@ -87,16 +87,16 @@ async fn prompts(connection: &mut SqliteConnection, key: i64) -> Result<Prompts,
     Ok(found)
 }
 
-async fn choices(connection: &mut SqliteConnection, key: i64) -> Result<Choices, sqlx::Error> {
+async fn choices(connection: &mut Link, key: i64) -> Result<Choices, sqlx::Error> {
     let mut found = HashMap::new();
-    for row in sqlx::query(CHOICES).bind(key).fetch_all(connection).await? {
+    for row in query(CHOICES).bind(key).fetch_all(connection).await? {
         let at = (row.try_get("call_key")?, row.try_get("choice_index")?);
         found.insert(at, (row.try_get("prompt_index")?, row.try_get("tokens")?));
     }
     Ok(found)
 }
 
-impl Link {
+impl Chained {
     /// What is wrong with it.
     fn broken(&self, prompts: &Prompts, choices: &Choices) -> Option<&'static str> {
         let Some(parent) = self.parent else {

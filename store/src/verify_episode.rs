@@ -5,11 +5,12 @@ use std::collections::HashMap;
 use std::error::Error;
 
 use episode::CallId;
-use sqlx::sqlite::SqliteRow;
-use sqlx::{Row, SqliteConnection};
 
 use crate::calls::ended_of;
+use crate::fields::Row;
+use crate::link::Link;
 use crate::pack::REELED;
+use crate::query::query;
 use crate::read::{Reader, size};
 use crate::reel::{FOLDED, PIECES};
 use crate::rows::{begun_of, choice_of, episode_of, reward_of, side_of};
@@ -21,7 +22,7 @@ use crate::verify_reel::ReadReel;
 
 /// An episode that is being checked.
 pub(crate) struct Examined<'a> {
-    pub(crate) connection: &'a mut SqliteConnection,
+    pub(crate) connection: &'a mut Link,
     pub(crate) key: i64,
     name: Option<(String, i64)>,
     report: &'a mut Verified,
@@ -33,11 +34,7 @@ pub(crate) struct Examined<'a> {
 type TokenReel = Option<i64>;
 
 impl<'a> Examined<'a> {
-    pub(crate) fn new(
-        connection: &'a mut SqliteConnection,
-        report: &'a mut Verified,
-        key: i64,
-    ) -> Self {
+    pub(crate) fn new(connection: &'a mut Link, report: &'a mut Verified, key: i64) -> Self {
         let (reader, reels) = (Reader::default(), HashMap::new());
         Self { connection, key, name: None, report, reader, reels }
     }
@@ -55,7 +52,11 @@ impl<'a> Examined<'a> {
     }
 
     async fn walk(&mut self) -> Result<(), sqlx::Error> {
-        let row = sqlx::query("SELECT * FROM episode WHERE episode_key = $1").bind(self.key);
+        let row = query(
+            "SELECT e.*, EXISTS (SELECT 1 FROM mark m WHERE m.episode_key = e.episode_key) \
+             AS marked FROM episode e WHERE episode_key = $1",
+        )
+        .bind(self.key);
         let row = row.fetch_one(&mut *self.connection).await?;
         self.name = Some((row.try_get("episode_id")?, row.try_get("attempt")?));
         let record = episode_of(&row).map_err(|error| self.broken(None, told(&error))).ok();
@@ -63,7 +64,7 @@ impl<'a> Examined<'a> {
         let mut trace = Trace::default();
         let whole = trace.of_episode(self.connection, self.key).await.is_ok();
         let calls = "SELECT * FROM call WHERE episode_key = $1 ORDER BY started_at, call_id";
-        let calls = sqlx::query(calls).bind(self.key).fetch_all(&mut *self.connection).await?;
+        let calls = query(calls).bind(self.key).fetch_all(&mut *self.connection).await?;
         for row in &calls {
             self.report.calls += 1;
             if !whole {
@@ -87,8 +88,7 @@ impl<'a> Examined<'a> {
 
     async fn reels(&mut self) -> Result<(), sqlx::Error> {
         let keys = "SELECT reel_key FROM reel WHERE episode_key = $1";
-        let keys: Vec<i64> =
-            sqlx::query_scalar(keys).bind(self.key).fetch_all(&mut *self.connection).await?;
+        let keys = query(keys).bind(self.key).scalars::<i64>(self.connection).await?;
         for key in keys {
             let mut broken = Vec::new();
             let mut reel = ReadReel::load(self.connection, key, |what| broken.push(what)).await?;
@@ -102,7 +102,7 @@ impl<'a> Examined<'a> {
 
     async fn call(
         &mut self,
-        row: &SqliteRow,
+        row: &Row,
         record: Option<&EpisodeRecord>,
         (trace, whole): (&mut Trace, bool),
     ) -> Result<(), sqlx::Error> {
@@ -159,9 +159,8 @@ impl<'a> Examined<'a> {
         }
         let stored =
             "SELECT encoding, reel_key, hash IS NULL AS bare FROM body WHERE body_key = $1";
-        let stored = sqlx::query_as::<_, (i64, Option<i64>, bool)>(stored).bind(key);
-        let Ok((PIECES | FOLDED, Some(reel), bare)) = stored.fetch_one(&mut *self.connection).await
-        else {
+        let stored = query(stored).bind(key).fetch_one(self.connection).await;
+        let Ok((PIECES | FOLDED, Some(reel), bare)) = stored.and_then(|row| reeled(&row)) else {
             return;
         };
         if bare {
@@ -195,20 +194,20 @@ impl<'a> Examined<'a> {
         reel: TokenReel,
     ) -> Result<(), sqlx::Error> {
         let rows = "SELECT * FROM prompt WHERE call_key = $1 ORDER BY prompt_index";
-        let rows = sqlx::query(rows).bind(key).fetch_all(&mut *self.connection).await?;
+        let rows = query(rows).bind(key).fetch_all(&mut *self.connection).await?;
         for (at, row) in rows.iter().enumerate() {
             let index: i64 = row.try_get("prompt_index")?;
             if index != at as i64 {
                 self.broken(Some(call), format!("prompt {at} is lost"));
                 return Ok(());
             }
-            if row.try_get::<i64, _>("encoding")? != REELED {
+            if row.try_get::<i64>("encoding")? != REELED {
                 continue;
             }
             let (tokens, shared) = (size(row, "tokens")?, size(row, "shared")?);
             let rest = tokens.saturating_sub(shared);
             self.ids((call, &format!("prompt {at}")), (reel, size(row, "start")?, rest));
-            if row.try_get::<Option<Vec<u8>>, _>("hash")?.is_none() {
+            if row.try_get::<Option<Vec<u8>>>("hash")?.is_none() {
                 self.broken(Some(call), format!("the hash of prompt {at} is lost"));
             }
         }
@@ -222,7 +221,7 @@ impl<'a> Examined<'a> {
         reel: TokenReel,
     ) -> Result<(), sqlx::Error> {
         let rows = "SELECT * FROM choice WHERE call_key = $1 ORDER BY choice_index";
-        let rows = sqlx::query(rows).bind(key).fetch_all(&mut *self.connection).await?;
+        let rows = query(rows).bind(key).fetch_all(&mut *self.connection).await?;
         for row in &rows {
             self.report.choices += 1;
             let index: i64 = row.try_get("choice_index")?;
@@ -240,14 +239,13 @@ impl<'a> Examined<'a> {
                 }
                 Ok(_) => {}
             }
-            if row.try_get::<Option<i64>, _>("tokens")?.is_none() {
+            if row.try_get::<Option<i64>>("tokens")?.is_none() {
                 continue;
             }
             let count = size(row, "tokens")?;
-            if row.try_get::<i64, _>("encoding")? == REELED {
+            if row.try_get::<i64>("encoding")? == REELED {
                 self.ids((call, &whose), (reel, size(row, "start")?, count));
-            } else if row.try_get::<Option<&[u8]>, _>("token_ids")?.map(<[u8]>::len)
-                != Some(4 * count)
+            } else if row.try_get::<Option<&[u8]>>("token_ids")?.map(<[u8]>::len) != Some(4 * count)
             {
                 self.broken(Some(call), format!("{whose} has lost token ids"));
             }
@@ -271,14 +269,14 @@ impl<'a> Examined<'a> {
     async fn sides(&mut self, (call, id): (&str, CallId), key: i64) -> Result<(), sqlx::Error> {
         let rows = "SELECT s.*, k.choice_key FROM side s LEFT JOIN choice k \
                     USING (call_key, choice_index) WHERE s.call_key = $1";
-        let rows = sqlx::query(rows).bind(key).fetch_all(&mut *self.connection).await?;
+        let rows = query(rows).bind(key).fetch_all(&mut *self.connection).await?;
         for row in &rows {
             let name: String = row.try_get("name")?;
             let index: i64 = row.try_get("choice_index")?;
             if let Err(error) = side_of(row, id) {
                 let what = format!("`{name}` of choice {index} is damaged: {}", told(&error));
                 self.broken(Some(call), what);
-            } else if row.try_get::<Option<i64>, _>("choice_key")?.is_none() {
+            } else if row.try_get::<Option<i64>>("choice_key")?.is_none() {
                 self.broken(Some(call), format!("choice {index} is lost; its `{name}` is there"));
             }
         }
@@ -289,13 +287,13 @@ impl<'a> Examined<'a> {
         let rows = "SELECT r.*, c.call_key FROM reward r LEFT JOIN call c \
                     ON c.call_id = r.call_id AND c.episode_key = r.episode_key \
                     WHERE r.episode_key = $1";
-        let rows = sqlx::query(rows).bind(self.key).fetch_all(&mut *self.connection).await?;
+        let rows = query(rows).bind(self.key).fetch_all(&mut *self.connection).await?;
         for row in &rows {
             let key: i64 = row.try_get("reward_key")?;
             let call: Option<String> = row.try_get("call_id")?;
             if let Err(error) = reward_of(row) {
                 self.broken(call.as_deref(), format!("`reward` {key}: {}", told(&error)));
-            } else if call.is_some() && row.try_get::<Option<i64>, _>("call_key")?.is_none() {
+            } else if call.is_some() && row.try_get::<Option<i64>>("call_key")?.is_none() {
                 let what = format!("`reward` {key} is about this call, which is lost");
                 self.broken(call.as_deref(), what);
             }
@@ -318,6 +316,11 @@ impl<'a> Examined<'a> {
         }
         broken.into_iter().for_each(|what| self.broken(None, what));
     }
+}
+
+/// Encoding, reel and whether there is no hash, of a body.
+fn reeled(row: &Row) -> Result<(i64, Option<i64>, bool), sqlx::Error> {
+    Ok((row.try_get("encoding")?, row.try_get("reel_key")?, row.try_get("bare")?))
 }
 
 /// An error with its causes.

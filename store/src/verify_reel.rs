@@ -5,11 +5,11 @@
 
 use std::ops::Range;
 
-use sqlx::sqlite::SqliteRow;
-use sqlx::{Row, SqliteConnection};
-
+use crate::fields::Row;
+use crate::link::Link;
 use crate::pack::unpack;
 use crate::pieces::Piece;
+use crate::query::query;
 use crate::read::{Logs, size};
 use crate::reel::{TEXTS, TOKENS};
 use crate::varint::take;
@@ -38,14 +38,14 @@ pub(crate) struct ReadReel {
 impl ReadReel {
     /// Reads a reel; what is wrong with its segments is told to `broken`.
     pub(crate) async fn load(
-        connection: &mut SqliteConnection,
+        connection: &mut Link,
         reel_key: i64,
         mut broken: impl FnMut(String),
     ) -> Result<Self, sqlx::Error> {
         let mut reel = Self::default();
         let segments = "SELECT segment_key, track, start, length, context, encoding, data \
                         FROM segment WHERE reel_key = $1 ORDER BY track, start";
-        for row in sqlx::query(segments).bind(reel_key).fetch_all(connection).await? {
+        for row in query(segments).bind(reel_key).fetch_all(connection).await? {
             reel.segments += 1;
             let read = match row.try_get("track")? {
                 TEXTS => reel.texts.read(&mut reel.logs.texts, &row),
@@ -63,7 +63,7 @@ impl ReadReel {
 
 impl Extent {
     /// Puts a segment behind what was read, or zeros where it does not decode.
-    fn read(&mut self, log: &mut Vec<u8>, row: &SqliteRow) -> Result<(), String> {
+    fn read(&mut self, log: &mut Vec<u8>, row: &Row) -> Result<(), String> {
         let number = |name| size(row, name).map_err(|error| error.to_string());
         let (start, length, end) = (number("start")?, number("length")?, self.length);
         if start < end {
@@ -140,11 +140,7 @@ impl Extent {
     }
 }
 
-fn decoded(
-    log: &[u8],
-    row: &SqliteRow,
-    (length, context): (usize, usize),
-) -> Result<Vec<u8>, String> {
+fn decoded(log: &[u8], row: &Row, (length, context): (usize, usize)) -> Result<Vec<u8>, String> {
     let before = log.len().checked_sub(context).ok_or("its context begins before the log")?;
     let data: &[u8] = row.try_get("data").map_err(|error| error.to_string())?;
     let encoding = row.try_get("encoding").map_err(|error| error.to_string())?;

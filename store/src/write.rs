@@ -3,15 +3,16 @@
 use crate::batch::Batch;
 use crate::reel::{Body, Segment};
 
-/// Adds a body; its key is then the last row id.
+/// Adds a body; its key is then the last one.
 pub(crate) fn add_body(batch: &mut Batch, reel_key: i64, body: &Body) {
     if let Some(segment) = &body.segment {
         add_segment(batch, reel_key, segment);
     }
     batch
-        .then(
+        .then_keyed(
             "INSERT INTO body (encoding, base_key, length, data, reel_key, depth, hash) \
              VALUES (?, ?, ?, ?, ?, ?, ?)",
+            "body_key",
         )
         .bind(body.encoding)
         .bind(body.base_key)

@@ -1,17 +1,18 @@
 //! The beginning of a call, inside the write transaction.
 
 use episode::{Begun, CallKind, Outcome};
-use sqlx::{Row, SqliteConnection};
 
 use crate::batch::Batch;
 use crate::commit::{CommitError, Verdict};
+use crate::link::Link;
+use crate::query::query;
 use crate::reel::Body;
 use crate::reels::{Open, Reels};
 use crate::write::add_body;
 
 /// Writes the beginning of a call.
 pub(crate) async fn write_begun(
-    connection: &mut SqliteConnection,
+    connection: &mut Link,
     reels: &mut Reels,
     begun: &Begun,
 ) -> Verdict {
@@ -20,7 +21,7 @@ pub(crate) async fn write_begun(
     let row = statements(begun, &open, &body).run_to_row(connection).await?;
     let call_key: i64 = row.try_get("call_key")?;
     open.reel.remember(row.try_get("request_body")?, body);
-    if row.try_get::<bool, _>("closed")? {
+    if row.try_get::<bool>("closed")? {
         refuse(connection, call_key).await?;
         reels.put(open);
         return Err(CommitError::Closed(begun.tag.episode.clone(), begun.tag.attempt));
@@ -40,7 +41,7 @@ fn statements(begun: &Begun, open: &Open, body: &Body) -> Batch {
             "INSERT INTO call (call_id, episode_key, started_at, method, path, route, \
              requested_model, request_body, sampling, client, session, agent, parent_agent, \
              kind, retry) \
-             VALUES (?, ?, ?, ?, ?, ?, ?, last_insert_rowid(), ?, ?, ?, ?, ?, ?, ?) \
+             VALUES (?, ?, ?, ?, ?, ?, ?, {key}, ?, ?, ?, ?, ?, ?, ?) \
              RETURNING call_key, request_body, (SELECT closed_at IS NOT NULL FROM episode \
              WHERE episode_key = ?) AS closed",
         )
@@ -63,10 +64,10 @@ fn statements(begun: &Begun, open: &Open, body: &Body) -> Batch {
 }
 
 /// The late call stays visible, but as refused.
-async fn refuse(connection: &mut SqliteConnection, call_key: i64) -> Result<(), sqlx::Error> {
-    sqlx::query(
-        "UPDATE call SET ended_at = started_at, status = 409, outcome = ?, \
-         error = 'the episode is closed' WHERE call_key = ?",
+async fn refuse(connection: &mut Link, call_key: i64) -> Result<(), sqlx::Error> {
+    query(
+        "UPDATE call SET ended_at = started_at, status = 409, outcome = $1, \
+         error = 'the episode is closed' WHERE call_key = $2",
     )
     .bind(Outcome::Refused.as_str())
     .bind(call_key)

@@ -1,10 +1,10 @@
 //! The end of a call, with all that was sampled, inside the write transaction.
 
 use episode::{Choice, Ended, Route, Side};
-use sqlx::SqliteConnection;
 
 use crate::batch::Batch;
 use crate::commit::Verdict;
+use crate::link::Link;
 use crate::pack::{REELED, pack, pack_planes};
 use crate::reel::Prompt;
 use crate::reels::Reels;
@@ -12,7 +12,7 @@ use crate::write::{add_body, add_segment};
 
 /// Writes the end of a call with all that was sampled.
 pub(crate) async fn write_ended(
-    connection: &mut SqliteConnection,
+    connection: &mut Link,
     reels: &mut Reels,
     ended: &Ended,
 ) -> Verdict {
@@ -38,11 +38,11 @@ pub(crate) async fn write_ended(
     Ok(())
 }
 
-/// The last row id is that of the reply's body.
+/// The last key is that of the reply's body.
 fn add_end(batch: &mut Batch, (call_key, reel_key): (i64, i64), ended: &Ended) {
     batch
         .then(
-            "UPDATE call SET reply_body = last_insert_rowid(), ended_at = ?, first_byte_at = ?, \
+            "UPDATE call SET reply_body = {key}, ended_at = ?, first_byte_at = ?, \
              status = ?, outcome = ?, error = ?, reply_model = ?, prompt_tokens = ?, \
              completion_tokens = ?, logprob_kind = ?, translated = ?, unasked = ?, \
              reel_key = ? WHERE call_key = ?",
@@ -72,7 +72,7 @@ fn add_prompt(
         .then(
             "INSERT INTO prompt (call_key, prompt_index, parent_key, parent_choice, shared, \
              tokens, encoding, token_ids, start, depth, hash) \
-             VALUES (?, ?, ?, ?, ?, ?, ?, x'', ?, ?, ?)",
+             VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         )
         .bind(call_key)
         .bind(index)
@@ -81,6 +81,7 @@ fn add_prompt(
         .bind(parent.map_or(0, |parent| parent.shared as i64))
         .bind(tokens as i64)
         .bind(REELED)
+        .bind(Vec::new())
         .bind(prompt.start as i64)
         .bind(prompt.walked.depth())
         .bind(prompt.hash.to_vec());

@@ -1,6 +1,5 @@
 //! The one writer: a bounded queue, commits in groups, an answer for every record.
 
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use episode::{Begun, Ended, EpisodeId, Micros, Reward, Tag};
@@ -10,6 +9,7 @@ use tokio::task::JoinHandle;
 
 use crate::commit::{CommitError, Record, Verdict};
 use crate::desk::{Desk, Entry};
+use crate::location::Location;
 use crate::open::{self, Durability, OpenError};
 use crate::relaxed::Relaxed;
 use crate::snapshot::{Snapshot, SnapshotError};
@@ -22,7 +22,7 @@ const QUEUE_KIB_MAX: u32 = 256 * 1024;
 /// A handle on the store's writer. Cheap to clone; the writer stops when the last one is dropped.
 #[derive(Debug, Clone)]
 pub struct Store {
-    path: Arc<PathBuf>,
+    at: Arc<Location>,
     queue: mpsc::Sender<Entry>,
     budget: Arc<Semaphore>,
     /// With `relaxed`, nothing that can be lost is waited for.
@@ -39,21 +39,25 @@ pub struct Writer(JoinHandle<()>);
 pub struct Ack(Option<oneshot::Receiver<Verdict>>);
 
 impl Store {
-    /// Opens the store at `path`, makes it if it is not there, and starts its writer. No other
-    /// process can record into it until the writer has finished.
+    /// Opens the store that is `at` a place, makes it if it is not there, and starts a writer.
+    /// No other process can record into a file until its writer has finished; a database takes
+    /// several.
     ///
     /// # Errors
-    /// [`OpenError`] when the file is not a store, is too new, is recorded to, or cannot be opened.
-    pub async fn open(path: &Path, durability: Durability) -> Result<(Self, Writer), OpenError> {
-        let (connection, lock) = open::for_recording(path, durability).await?;
+    /// [`OpenError`] when it is not a store, is too new, is recorded to, or cannot be opened.
+    pub async fn open(
+        at: impl Into<Location>,
+        durability: Durability,
+    ) -> Result<(Self, Writer), OpenError> {
+        let at = at.into();
+        let opened = open::for_recording(&at, durability).await?;
         let (queue, records) = mpsc::channel(QUEUE_RECORDS_MAX);
         let budget = Arc::new(Semaphore::new(QUEUE_KIB_MAX as usize));
         let relaxed = Arc::new(Relaxed::default());
-        let place = (path.to_owned(), durability);
-        let desk = Desk::new(place, connection, Arc::clone(&relaxed), lock);
+        let desk = Desk::new(durability, opened, Arc::clone(&relaxed));
         let writer = Writer(tokio::spawn(desk.write_all(records)));
         let relaxed = Some(relaxed).filter(|_| durability == Durability::Relaxed);
-        Ok((Self { path: Arc::new(path.to_owned()), queue, budget, relaxed }, writer))
+        Ok((Self { at: Arc::new(at), queue, budget, relaxed }, writer))
     }
 
     /// Queues the begun record of a call. Waits only for room in the queue.
@@ -83,7 +87,7 @@ impl Store {
     /// # Errors
     /// [`SnapshotError`] when the store cannot be read.
     pub async fn snapshot(&self) -> Result<Snapshot, SnapshotError> {
-        Snapshot::open(&self.path).await
+        Snapshot::open(&*self.at).await
     }
 
     /// The secret that this store's API keys are signed with.

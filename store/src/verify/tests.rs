@@ -4,12 +4,15 @@ use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
 use episode::{Begun, CallId, Reward, RewardScope};
+use postgres_kit::Server;
 use sqlx::sqlite::SqliteConnectOptions;
 use sqlx::{ConnectOptions, Connection, SqliteConnection};
 use tempfile::TempDir;
 
 use super::*;
-use crate::tests::{begun, ended, open_at};
+use crate::open;
+use crate::site::{Site, on_both};
+use crate::tests::{begun, ended};
 
 /// Bytes that do not shrink.
 fn noise(count: u32, seed: u64) -> Vec<u8> {
@@ -23,10 +26,8 @@ fn noise(count: u32, seed: u64) -> Vec<u8> {
 
 /// An episode `a` of four turns whose histories grow, with a reward of its last call and a call
 /// without an end, and a plain episode `b`.
-async fn sound() -> (TempDir, PathBuf) {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("a.db");
-    let (store, writer) = open_at(&path).await;
+async fn fill(site: &Site) {
+    let (store, writer) = site.open().await;
     let (mut history, mut tokens) = (noise(6000, 1), (0..700).collect::<Vec<u32>>());
     let mut last = None;
     for turn in 0..4 {
@@ -59,6 +60,13 @@ async fn sound() -> (TempDir, PathBuf) {
     store.end(end).await.done().await.unwrap();
     drop(store);
     writer.finish().await;
+}
+
+/// The same in a file.
+async fn sound() -> (TempDir, PathBuf) {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a.db");
+    fill(&Site::at(path.as_path())).await;
     (folder, path)
 }
 
@@ -69,13 +77,17 @@ async fn behind_its_back(path: &Path) -> SqliteConnection {
 
 #[tokio::test]
 async fn a_sound_store_is_clean_and_its_hole_is_told() {
-    let (_folder, path) = sound().await;
-    let report = verify(&path).await.unwrap();
-    assert_eq!(report.damage, []);
-    assert_eq!((report.episodes, report.calls, report.bodies), (2, 6, 11));
-    assert_eq!((report.prompts, report.choices), (10, 10));
-    assert!(report.segments > 10);
-    assert_eq!((report.holes_found, report.holes[0].episode.clone()), (1, Some(("a".into(), 0))));
+    on_both(async |site| {
+        fill(&site).await;
+        let report = verify(&site.at).await.unwrap();
+        assert_eq!(report.damage, []);
+        assert_eq!((report.episodes, report.calls, report.bodies), (2, 6, 11));
+        assert_eq!((report.prompts, report.choices), (10, 10));
+        assert!(report.segments > 10);
+        let hole = report.holes[0].episode.clone();
+        assert_eq!((report.holes_found, hole), (1, Some(("a".into(), 0))));
+    })
+    .await;
 }
 
 /// A statement that breaks something, and what must be said of it.
@@ -128,13 +140,25 @@ const BROKEN: &[(&str, &str)] = &[
     ("DELETE FROM choice WHERE call_key = 4 AND choice_index = 0", "choice 0 is lost"),
     ("UPDATE choice SET tokens = tokens - 1 WHERE call_key = 4 AND tokens > 0", "belong to no"),
     ("UPDATE choice SET start = 1 << 40 WHERE call_key = 4 AND tokens > 0", "not in the reel"),
-    ("UPDATE choice SET logprobs = x'00' WHERE choice_key = 1", "choice 0"),
-    ("UPDATE choice SET logprob_count = logprob_count + 1 WHERE choice_key = 1", "choice 0"),
-    ("UPDATE choice SET logprob_count = 1 << 60 WHERE choice_key = 1", "choice 0"),
-    ("UPDATE choice SET encoding = 9 WHERE choice_key = 1", "choice 0"),
-    ("UPDATE choice SET versions = 'x' WHERE choice_key = 1", "list of version spans"),
-    ("UPDATE choice SET versions = '[[\"1\",5,2]]' WHERE choice_key = 1", "ends before"),
-    ("UPDATE choice SET fidelity = 'x' WHERE choice_key = 1", "fidelity"),
+    ("UPDATE choice SET logprobs = x'00' WHERE call_key = 1 AND choice_index = 0", "choice 0"),
+    (
+        "UPDATE choice SET logprob_count = logprob_count + 1 WHERE call_key = 1 AND choice_index = 0",
+        "choice 0",
+    ),
+    (
+        "UPDATE choice SET logprob_count = 1 << 60 WHERE call_key = 1 AND choice_index = 0",
+        "choice 0",
+    ),
+    ("UPDATE choice SET encoding = 9 WHERE call_key = 1 AND choice_index = 0", "choice 0"),
+    (
+        "UPDATE choice SET versions = 'x' WHERE call_key = 1 AND choice_index = 0",
+        "list of version spans",
+    ),
+    (
+        "UPDATE choice SET versions = '[[\"1\",5,2]]' WHERE call_key = 1 AND choice_index = 0",
+        "ends before",
+    ),
+    ("UPDATE choice SET fidelity = 'x' WHERE call_key = 1 AND choice_index = 0", "fidelity"),
     ("UPDATE choice SET call_key = 99 WHERE choice_key = 10", "points at a `call`"),
     ("UPDATE side SET data = x'00' WHERE call_key = 2", "`top_logprobs` of choice 0 is damaged"),
     ("UPDATE side SET length = length + 1 WHERE call_key = 2", "`top_logprobs` of choice 0"),
@@ -166,6 +190,35 @@ async fn each_broken_row_is_found_and_named() {
         let report = verify(&path).await.unwrap();
         let told: Vec<_> = report.damage.iter().map(ToString::to_string).collect();
         assert_eq!(report.damage_found as usize, told.len());
+        if !told.iter().any(|line| line.contains(named)) {
+            missed.push((statement, told));
+        }
+    }
+    assert!(missed.is_empty(), "{missed:#?}");
+}
+
+/// A statement in the words of PostgreSQL.
+fn in_postgres(statement: &str) -> String {
+    [("x''", "''"), ("x'00'", "'\\x00'"), ("zeroblob(16)", "decode(repeat('00', 16), 'hex')")]
+        .into_iter()
+        .fold(statement.replace(" 1 <<", " 1::bigint <<"), |sql, (from, to)| sql.replace(from, to))
+}
+
+#[tokio::test]
+async fn each_broken_row_of_a_server_is_found_and_named() {
+    let Some(server) = Server::shared() else { return };
+    let sound = Site::of_server(server);
+    fill(&sound).await;
+    let mut missed = Vec::new();
+    for (statement, named) in BROKEN {
+        let broken = Site::at(server.copy(&sound.name()).parse::<Location>().unwrap());
+        let mut link = open::for_amending(&broken.at).await.unwrap();
+        // As if its own checks had failed.
+        query("SET session_replication_role = replica").execute(&mut link).await.unwrap();
+        query(in_postgres(statement)).execute(&mut link).await.unwrap();
+        link.close().await.unwrap();
+        let report = verify(&broken.at).await.unwrap();
+        let told: Vec<_> = report.damage.iter().map(ToString::to_string).collect();
         if !told.iter().any(|line| line.contains(named)) {
             missed.push((statement, told));
         }

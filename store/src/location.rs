@@ -1,0 +1,109 @@
+//! Where a store is.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use sqlx::postgres::PgConnectOptions;
+use thiserror::Error;
+
+/// How the name of a database begins.
+const SCHEMES: [&str; 2] = ["postgres://", "postgresql://"];
+
+/// Where a store is: a file of SQLite's, or a database of a PostgreSQL server.
+#[derive(Clone)]
+pub enum Location {
+    /// A file.
+    File(PathBuf),
+    /// A database, in which the store has the schema `rolltape`.
+    Server(Box<PgConnectOptions>),
+}
+
+/// A name that cannot be a store's.
+#[derive(Debug, Error)]
+pub enum LocationError {
+    /// The URL does not parse.
+    #[error("this is no good PostgreSQL URL; one looks like postgres://user@host/database")]
+    Url(#[source] sqlx::Error),
+    /// It is a URL, but of something else.
+    #[error("`{0}` is not a place for a store: give a file, or postgres://user@host/database")]
+    Scheme(String),
+}
+
+impl FromStr for Location {
+    type Err = LocationError;
+
+    fn from_str(name: &str) -> Result<Self, Self::Err> {
+        if SCHEMES.iter().any(|scheme| name.starts_with(scheme)) {
+            let options = name.parse().map_err(LocationError::Url)?;
+            return Ok(Self::Server(Box::new(options)));
+        }
+        match name.split_once("://") {
+            Some((scheme, _)) => Err(LocationError::Scheme(format!("{scheme}://"))),
+            None => Ok(Self::File(name.into())),
+        }
+    }
+}
+
+/// Without the password.
+impl fmt::Display for Location {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::File(path) => path.display().fmt(f),
+            Self::Server(server) => {
+                let (user, host, port) =
+                    (server.get_username(), server.get_host(), server.get_port());
+                write!(f, "postgres://{user}@{host}:{port}/")?;
+                f.write_str(server.get_database().unwrap_or(user))
+            }
+        }
+    }
+}
+
+impl fmt::Debug for Location {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "`{self}`")
+    }
+}
+
+impl From<&Location> for Location {
+    fn from(location: &Location) -> Self {
+        location.clone()
+    }
+}
+
+impl From<&Path> for Location {
+    fn from(path: &Path) -> Self {
+        Self::File(path.to_owned())
+    }
+}
+
+impl From<&PathBuf> for Location {
+    fn from(path: &PathBuf) -> Self {
+        Self::File(path.clone())
+    }
+}
+
+impl From<PathBuf> for Location {
+    fn from(path: PathBuf) -> Self {
+        Self::File(path)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_is_a_file_or_a_database_and_never_shows_its_password() {
+        let file: Location = "runs/a.db".parse().unwrap();
+        assert_eq!(file.to_string(), "runs/a.db");
+        let server: Location = "postgresql://me:secret@db.example:6432/runs".parse().unwrap();
+        assert_eq!(server.to_string(), "postgres://me@db.example:6432/runs");
+        assert!(!format!("{server:?}").contains("secret"));
+        let other = "mysql://me:secret@db.example/runs".parse::<Location>().unwrap_err();
+        assert!(matches!(&other, LocationError::Scheme(scheme) if scheme == "mysql://"));
+        let broken = "postgres://me:secret@db.example:port/x".parse::<Location>().unwrap_err();
+        assert!(!broken.to_string().contains("secret"), "{broken}");
+    }
+}

@@ -1,0 +1,191 @@
+//! A PostgreSQL server for tests: of the version that is installed, on a free port, with its data
+//! in a temporary folder, gone when the test process is gone, however that ends.
+#![forbid(unsafe_code)]
+#![expect(clippy::print_stdout, reason = "what was skipped")]
+
+use std::io::{BufRead, BufReader, Read};
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, OnceLock, PoisonError};
+
+/// Set where a server must be there: then nothing is skipped.
+const REQUIRED: &str = "ROLLTAPE_TEST_POSTGRES";
+
+/// Runs a server until its standard input ends. `$1` is the folder of PostgreSQL's programs, `$2`
+/// the port. Nothing is synced: these tests kill processes, not machines.
+const SCRIPT: &str = r#"
+set -u
+data=$(mktemp -d /tmp/rolltape-postgres-XXXXXX) || exit 1
+cd "$data"
+"$1/initdb" -D "$data/db" -U test -A trust -E UTF8 --locale=C --no-sync >"$data/log" 2>&1 ||
+  { cat "$data/log" >&2; rm -rf "$data"; exit 1; }
+start() {
+  "$1/postgres" -D "$data/db" -p "$2" -k "$data" -c listen_addresses=127.0.0.1 -c fsync=off \
+    -c max_connections=200 >>"$data/log" 2>&1 &
+  pid=$!
+  tries=0
+  until "$1/pg_isready" -q -h 127.0.0.1 -p "$2"; do
+    kill -0 $pid 2>/dev/null || return 1
+    tries=$((tries + 1)); [ $tries -lt 300 ] || return 1
+    sleep 0.1
+  done
+}
+start "$1" "$2" || { cat "$data/log" >&2; rm -rf "$data"; exit 1; }
+echo ready
+while read -r word; do
+  case $word in
+    kill) kill -9 $(cat "$data/db/postmaster.pid" | head -1); wait $pid 2>/dev/null; sleep 0.3 ;;
+    start) start "$1" "$2" ;;
+  esac
+  echo done
+done
+kill -QUIT $pid 2>/dev/null; wait $pid 2>/dev/null
+rm -rf "$data"
+"#;
+
+/// A server that runs.
+#[derive(Debug)]
+pub struct Server {
+    port: u16,
+    databases: AtomicU32,
+    programs: PathBuf,
+    pipes: Mutex<Pipes>,
+}
+
+#[derive(Debug)]
+struct Pipes {
+    words: Option<ChildStdin>,
+    answers: BufReader<std::process::ChildStdout>,
+    child: Child,
+}
+
+impl Server {
+    /// Starts a server; `None`, and a line that says so, where PostgreSQL is not installed.
+    ///
+    /// # Panics
+    /// When it is installed and does not start, or when it is not and must be.
+    #[must_use]
+    pub fn start() -> Option<Self> {
+        let Some(programs) = programs() else {
+            assert!(std::env::var_os(REQUIRED).is_none(), "{REQUIRED} is set: install PostgreSQL");
+            println!("SKIPPED: PostgreSQL is not installed (Debian: apt install postgresql)");
+            return None;
+        };
+        let port = free_port();
+        let mut child = as_nobody_special()
+            .args(["sh", "-c", SCRIPT, "sh"])
+            .args([programs.as_os_str(), port.to_string().as_ref()])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("a shell starts");
+        let words = child.stdin.take();
+        let answers = BufReader::new(child.stdout.take().expect("it was piped"));
+        let mut pipes = Pipes { words, answers, child };
+        assert_eq!(pipes.answer(), "ready", "PostgreSQL started");
+        let (databases, pipes) = (AtomicU32::new(0), Mutex::new(pipes));
+        Some(Self { port, databases, programs, pipes })
+    }
+
+    /// The server that the tests of a process share, if there is one.
+    pub fn shared() -> Option<&'static Self> {
+        static SHARED: OnceLock<Option<Server>> = OnceLock::new();
+        SHARED.get_or_init(Self::start).as_ref()
+    }
+
+    /// The URL of a new, empty database.
+    ///
+    /// # Panics
+    /// When it cannot be made.
+    pub fn database(&self) -> String {
+        self.copy("template1")
+    }
+
+    /// The URL of a new database that is like another one, to which nobody is connected.
+    ///
+    /// # Panics
+    /// When it cannot be made.
+    pub fn copy(&self, other: &str) -> String {
+        let name = format!("t{}", self.databases.fetch_add(1, Ordering::Relaxed));
+        let done = Command::new(self.programs.join("createdb"))
+            .args(["-h", "127.0.0.1", "-p", &self.port.to_string(), "-U", "test", "-T", other])
+            .arg(&name)
+            .status();
+        assert!(done.expect("createdb starts").success(), "a database is made");
+        self.url(&name)
+    }
+
+    /// The URL of a database.
+    #[must_use]
+    pub fn url(&self, name: &str) -> String {
+        format!("postgres://test@127.0.0.1:{}/{name}", self.port)
+    }
+
+    /// Kills the server as a crash would.
+    pub fn kill(&self) {
+        self.say("kill");
+    }
+
+    /// Starts it again.
+    pub fn restart(&self) {
+        self.say("start");
+    }
+
+    fn say(&self, word: &str) {
+        use std::io::Write;
+        let mut pipes = self.pipes.lock().unwrap_or_else(PoisonError::into_inner);
+        let words = pipes.words.as_mut().expect("it is open until it is dropped");
+        writeln!(words, "{word}").expect("the shell reads");
+        assert_eq!(pipes.answer(), "done");
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let mut pipes = self.pipes.lock().unwrap_or_else(PoisonError::into_inner);
+        pipes.words = None;
+        // What it says at its end, nobody needs.
+        let _ = pipes.answers.read_to_end(&mut Vec::new());
+        let _ = pipes.child.wait();
+    }
+}
+
+impl Pipes {
+    fn answer(&mut self) -> String {
+        let mut line = String::new();
+        self.answers.read_line(&mut line).expect("the shell answers");
+        line.trim_end().to_owned()
+    }
+}
+
+/// The folder of the newest version's programs.
+fn programs() -> Option<PathBuf> {
+    let number = |path: &Path| {
+        let version = path.parent()?.file_name()?.to_str()?;
+        version.parse::<u32>().ok()
+    };
+    let debian = std::fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten();
+    let mut found: Vec<PathBuf> = debian.map(|entry| entry.path().join("bin")).collect();
+    found.sort_by_key(|path| number(path));
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    found.splice(0..0, std::env::split_paths(&path));
+    found.into_iter().rev().find(|folder| folder.join("initdb").exists())
+}
+
+/// PostgreSQL refuses to run as root; Debian's package has a user for it.
+fn as_nobody_special() -> Command {
+    let is_root = Command::new("id").arg("-u").output().is_ok_and(|id| id.stdout == b"0\n");
+    if !is_root {
+        return Command::new("env");
+    }
+    let mut command = Command::new("setpriv");
+    command.args(["--reuid=postgres", "--regid=postgres", "--clear-groups", "env"]);
+    command
+}
+
+fn free_port() -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    listener.local_addr().expect("a bound socket has an address").port()
+}
