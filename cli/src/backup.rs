@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use serde_json::json;
 use store::BackupError;
 
+use crate::at::At;
 use crate::exit::{Done, Failure};
 use crate::print;
 
@@ -15,9 +16,8 @@ pub(crate) struct Args {
     /// The copy to write; nothing may be there yet
     #[arg(long, value_name = "FILE")]
     to: PathBuf,
-    /// The store to copy
-    #[arg(long, value_name = "FILE", default_value = "rolltape.db", env = "ROLLTAPE_STORE")]
-    store: PathBuf,
+    #[command(flatten)]
+    at: At,
     /// Report as one JSON object
     #[arg(long)]
     json: bool,
@@ -25,7 +25,7 @@ pub(crate) struct Args {
 
 /// Copies.
 pub(crate) async fn run(args: Args) -> Done {
-    let bytes = store::backup(&args.store, &args.to).await.map_err(failure)?;
+    let bytes = store::backup(&args.at.store, &args.to).await.map_err(failure)?;
     let to = args.to.display().to_string();
     match args.json {
         true => print::line(&json!({ "file": to, "bytes": bytes }).to_string())?,
@@ -37,6 +37,10 @@ pub(crate) async fn run(args: Args) -> Done {
 fn failure(error: BackupError) -> Failure {
     match error {
         BackupError::Open(error) => error.into(),
+        BackupError::Server(_) => Failure::of(&error).hint(
+            "`pg_dump --schema=rolltape` copies it while it is in use; `rolltape verify` checks \
+             the copy once it is restored",
+        ),
         BackupError::Exists(_) => {
             Failure::of(&error).hint("a backup replaces nothing; give another --to")
         }

@@ -1,12 +1,12 @@
 //! `rolltape close`: an episode takes no more calls.
 
-use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::ValueEnum;
 use episode::EpisodeId;
 use store::Amend;
 
+use crate::at::At;
 use crate::exit::Done;
 use crate::reward::{now, unknown};
 
@@ -21,9 +21,8 @@ pub(crate) struct Args {
     /// How the run ended; read off its calls when not given
     #[arg(long, value_enum)]
     status: Option<Status>,
-    /// The store
-    #[arg(long, value_name = "FILE", default_value = "rolltape.db", env = "ROLLTAPE_STORE")]
-    store: PathBuf,
+    #[command(flatten)]
+    at: At,
 }
 
 /// How a run ended.
@@ -43,7 +42,7 @@ impl Status {
 
 /// Closes.
 pub(crate) async fn run(args: Args) -> Done {
-    let store = Amend::open(&args.store).await?;
+    let store = Amend::open(&args.at.store).await?;
     let status = args.status.map(Status::word);
     let done = store.close((args.episode, args.attempt), now(), status).await;
     done.map_err(|e| unknown(&e))?;

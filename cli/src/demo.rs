@@ -93,7 +93,7 @@ fn plan(model: &Path, store: &Path) -> Plan {
     Plan {
         source: Source { upstream: None, model: Some(model.join("tiny")) },
         manner: Manner::default(),
-        store: store.to_owned(),
+        store: store.into(),
         durability: DurabilityName::Power,
         listen: free,
         control: free,

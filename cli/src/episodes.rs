@@ -1,21 +1,20 @@
 //! `rolltape episodes`: what a store holds.
 
-use std::path::PathBuf;
 use std::process::ExitCode;
 
 use episode::{EpisodeId, GroupId, TaskId};
 use serde_json::{Value, json};
 use store::{Selection, Snapshot, Summary};
 
+use crate::at::At;
 use crate::exit::Done;
 use crate::print;
 
 /// Which store, and which of its episodes.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Which {
-    /// The store to read
-    #[arg(long, value_name = "FILE", default_value = "rolltape.db", env = "ROLLTAPE_STORE")]
-    pub(crate) store: PathBuf,
+    #[command(flatten)]
+    pub(crate) at: At,
     /// Only this episode
     #[arg(long, value_name = "ID")]
     pub(crate) episode: Option<EpisodeId>,
@@ -50,7 +49,7 @@ pub(crate) struct Args {
 
 /// Lists.
 pub(crate) async fn run(args: Args) -> Done {
-    let mut snapshot = Snapshot::open(&args.which.store).await?;
+    let mut snapshot = Snapshot::open(&args.which.at.store).await?;
     let summaries = snapshot.summaries(&args.which.selection()).await?;
     if args.json {
         for summary in &summaries {

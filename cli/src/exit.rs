@@ -81,7 +81,7 @@ impl From<store::OpenError> for Failure {
         let failure = Self::of(&error);
         match error {
             store::OpenError::Missing(_) => {
-                failure.hint("give the file that `rolltape serve` records to with --store")
+                failure.hint("give the store that `rolltape serve` records to with --store")
             }
             store::OpenError::InUse(..) => {
                 failure.hint("stop that one, or record into another file with --store")

@@ -29,7 +29,7 @@ pub(crate) struct Args {
 
 /// Exports.
 pub(crate) async fn run(args: Args) -> Done {
-    let mut snapshot = Snapshot::open(&args.which.store).await?;
+    let mut snapshot = Snapshot::open(&args.which.at.store).await?;
     let options =
         Options { out: args.out, selection: args.which.selection(), overwrite: args.overwrite };
     let report = exporter::export(&mut snapshot, &options).await.map_err(|e| failure(&e))?;

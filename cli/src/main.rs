@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 #![expect(clippy::print_stderr, reason = "this is the one crate that speaks to the terminal")]
 
+mod at;
 mod backup;
 mod close;
 mod demo;

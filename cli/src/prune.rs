@@ -8,6 +8,7 @@ use episode::{EpisodeId, Micros};
 use serde_json::{Value, json};
 use store::{Doomed, Kept, Prune, PruneError, PrunePlan, Pruned};
 
+use crate::at::At;
 use crate::exit::{Done, Failure};
 use crate::print;
 use crate::reward::now;
@@ -31,9 +32,8 @@ pub(crate) struct Args {
     /// Say what would go, and change nothing
     #[arg(long)]
     dry_run: bool,
-    /// The store
-    #[arg(long, value_name = "FILE", default_value = "rolltape.db", env = "ROLLTAPE_STORE")]
-    store: PathBuf,
+    #[command(flatten)]
+    at: At,
     /// Report as one JSON object
     #[arg(long)]
     json: bool,
@@ -67,14 +67,14 @@ pub(crate) async fn run(args: Args) -> Done {
     let silent_since = args.older_than.map(|time| now.saturating_sub(time));
     let which = Prune { episode: args.episode, attempt: args.attempt, silent_since, keep, now };
     if args.dry_run {
-        let plan = store::plan_prune(&args.store, &which).await?;
+        let plan = store::plan_prune(&args.at.store, &which).await?;
         match args.json {
             true => print::line(&plan_as_json(&plan).to_string())?,
             false => plan_as_text(&plan, "would go")?,
         }
         return Ok(ExitCode::SUCCESS);
     }
-    let pruned = store::prune(&args.store, &which).await.map_err(failure)?;
+    let pruned = store::prune(&args.at.store, &which).await.map_err(failure)?;
     match args.json {
         true => print::line(&as_json(&pruned).to_string())?,
         false => as_text(&pruned)?,

@@ -1,12 +1,12 @@
 //! `rolltape reward`: say how well an episode went.
 
-use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use episode::{CallId, EpisodeId, Micros, Reward, RewardScope};
 use store::Amend;
 
+use crate::at::At;
 use crate::exit::{Done, Failure};
 
 /// Append a reward to an episode
@@ -29,9 +29,8 @@ pub(crate) struct Args {
     /// Only about this call of the episode
     #[arg(long, value_name = "CALL_ID")]
     call: Option<CallId>,
-    /// The store
-    #[arg(long, value_name = "FILE", default_value = "rolltape.db", env = "ROLLTAPE_STORE")]
-    store: PathBuf,
+    #[command(flatten)]
+    at: At,
 }
 
 /// A reward's value, with null kept apart from a value that was not given.
@@ -50,7 +49,7 @@ fn value(text: &str) -> Result<Value, String> {
 
 /// Appends.
 pub(crate) async fn run(args: Args) -> Done {
-    let store = Amend::open(&args.store).await?;
+    let store = Amend::open(&args.at.store).await?;
     let reward = Reward {
         scope: args.call.map_or(RewardScope::Episode, RewardScope::Call),
         name: args.name,

@@ -16,6 +16,7 @@ use tokio::process::{Child, Command};
 use tokio::signal::unix::{SignalKind, signal};
 use uuid::Uuid;
 
+use crate::at::At;
 use crate::exit::{Done, Failure};
 use crate::http::Http;
 use crate::manner::Manner;
@@ -65,9 +66,8 @@ pub(crate) struct Args {
     model: Option<PathBuf>,
     #[command(flatten)]
     manner: Manner,
-    /// Where to record when serving from here
-    #[arg(long, value_name = "FILE", default_value = "rolltape.db", env = "ROLLTAPE_STORE")]
-    store: PathBuf,
+    #[command(flatten)]
+    at: At,
     /// The command and its arguments
     #[arg(last = true, required = true, value_name = "COMMAND")]
     command: Vec<String>,
@@ -106,7 +106,7 @@ async fn serve_here(args: &Args) -> Result<Option<Running>, Failure> {
     let plan = Plan {
         source: Source { upstream: args.upstream.clone(), model: args.model.clone() },
         manner: args.manner.clone(),
-        store: args.store.clone(),
+        store: args.at.store.clone(),
         durability: DurabilityName::Power,
         listen: free,
         control: free,

@@ -1,9 +1,9 @@
 //! `rolltape serve`: the recording proxy.
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
 use std::process::ExitCode;
 
+use crate::at::At;
 use crate::exit::Done;
 use crate::manner::Manner;
 use crate::server::{DurabilityName, Plan, Running, Source, StopSignals};
@@ -15,9 +15,8 @@ pub(crate) struct Args {
     source: Source,
     #[command(flatten)]
     manner: Manner,
-    /// Where calls are recorded; made if it is not there
-    #[arg(long, value_name = "FILE", default_value = "rolltape.db", env = "ROLLTAPE_STORE")]
-    store: PathBuf,
+    #[command(flatten)]
+    at: At,
     /// What a recorded call survives
     #[arg(long, value_enum, default_value_t, env = "ROLLTAPE_DURABILITY")]
     durability: DurabilityName,
@@ -36,11 +35,11 @@ pub(crate) async fn run(args: Args) -> Done {
             .hint("give a loopback address with --control, such as 127.0.0.1:8081"));
     }
     let signals = StopSignals::new()?;
-    let store = args.store.display().to_string();
+    let store = args.at.store.to_string();
     let running = Running::start(Plan {
         source: args.source,
         manner: args.manner,
-        store: args.store,
+        store: args.at.store,
         durability: args.durability,
         listen: args.listen,
         control: args.control,

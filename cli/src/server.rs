@@ -7,7 +7,7 @@ use std::sync::Arc;
 use clap::ValueEnum;
 use engine::{Engine, EngineOptions};
 use proxy::{Proxy, Upstream};
-use store::{Durability, Store, Writer};
+use store::{Durability, Location, Store, Writer};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
@@ -45,7 +45,7 @@ pub(crate) enum DurabilityName {
 pub(crate) struct Plan {
     pub(crate) source: Source,
     pub(crate) manner: Manner,
-    pub(crate) store: PathBuf,
+    pub(crate) store: Location,
     pub(crate) durability: DurabilityName,
     pub(crate) listen: SocketAddr,
     pub(crate) control: SocketAddr,

@@ -1,7 +1,6 @@
 //! `rolltape show`: an episode as a tree of turns.
 
 use std::collections::{BTreeMap, HashMap};
-use std::path::PathBuf;
 use std::process::ExitCode;
 
 use episode::{Call, CallId, EpisodeId, Outcome};
@@ -9,6 +8,7 @@ use exporter::Link;
 use serde_json::{Value, json};
 use store::{Selection, Snapshot, Summary};
 
+use crate::at::At;
 use crate::exit::{Done, Failure};
 use crate::{print, show_call};
 
@@ -23,9 +23,8 @@ pub(crate) struct Args {
     /// Which run of the episode; the newest if not given
     #[arg(long)]
     attempt: Option<u32>,
-    /// The store to read
-    #[arg(long, value_name = "FILE", default_value = "rolltape.db", env = "ROLLTAPE_STORE")]
-    store: PathBuf,
+    #[command(flatten)]
+    at: At,
     /// One JSON object a turn
     #[arg(long)]
     json: bool,
@@ -36,7 +35,7 @@ pub(crate) struct Args {
 
 /// Draws.
 pub(crate) async fn run(args: Args) -> Done {
-    let mut snapshot = Snapshot::open(&args.store).await?;
+    let mut snapshot = Snapshot::open(&args.at.store).await?;
     let only = Selection { episode: Some(args.episode.clone()), ..Selection::default() };
     let attempts = snapshot.summaries(&only).await?;
     let wanted = |s: &&Summary| args.attempt.is_none_or(|attempt| s.episode.attempt == attempt);

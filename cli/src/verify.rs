@@ -1,20 +1,19 @@
 //! `rolltape verify`: whether a store is whole, and what is broken where it is not.
 
-use std::path::PathBuf;
 use std::process::ExitCode;
 
 use serde_json::{Value, json};
 use store::{Place, Verified};
 
+use crate::at::At;
 use crate::exit::{Done, Failure};
 use crate::print;
 
 /// Check every hash, chain and count of a store, and name what is broken
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// The store to check; it may be in use
-    #[arg(long, value_name = "FILE", default_value = "rolltape.db", env = "ROLLTAPE_STORE")]
-    store: PathBuf,
+    #[command(flatten)]
+    at: At,
     /// Report as one JSON object
     #[arg(long)]
     json: bool,
@@ -22,7 +21,7 @@ pub(crate) struct Args {
 
 /// Checks.
 pub(crate) async fn run(args: Args) -> Done {
-    let report = store::verify(&args.store).await?;
+    let report = store::verify(&args.at.store).await?;
     if args.json {
         print::line(&as_json(&report).to_string())?;
     } else {

@@ -37,8 +37,8 @@ pub enum BackupError {
     },
 }
 
-/// Copies the store that is `from` a file to `to`: one moment of it, without free space. The copy stands under
-/// its name when it is whole and synced, not before.
+/// Copies a store that is a file to `to`: one moment of it, without free space. The copy stands
+/// under its name when it is whole and synced, not before.
 ///
 /// The write-ahead log of the store grows while it is copied and is taken in afterwards.
 ///

@@ -85,8 +85,9 @@ fn choice_bytes(choice: &Choice) -> usize {
 /// What became of one record of a group.
 pub(crate) type Verdict = Result<(), CommitError>;
 
-/// Writes `group` in the transaction that has begun, and ends it. The outer error means that nothing was written; an inner
-/// one is a refusal by the contract, which is itself on record where that makes sense.
+/// Writes `group` in the transaction that has begun, and ends it. The outer error means that
+/// nothing was written; an inner one is a refusal by the contract, which is itself on record where
+/// that makes sense.
 pub(crate) async fn commit(
     connection: &mut Link,
     reels: &mut Reels,
@@ -174,14 +175,9 @@ pub(crate) async fn open_episode(
     .await?;
     let key: i64 = row.try_get("episode_key")?;
     for (name, value) in &tag.labels {
-        query(
-            "INSERT INTO label (episode_key, name, value) VALUES ($1, $2, $3) ON CONFLICT DO NOTHING",
-        )
-        .bind(key)
-        .bind(name)
-        .bind(value)
-        .execute(connection)
-        .await?;
+        let once = "INSERT INTO label (episode_key, name, value) VALUES ($1, $2, $3) \
+                    ON CONFLICT DO NOTHING";
+        query(once).bind(key).bind(name).bind(value).execute(connection).await?;
     }
     Ok((key, row.try_get("closed")?))
 }

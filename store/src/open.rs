@@ -38,6 +38,11 @@ pub enum OpenError {
     /// Whether somebody records into the file cannot be known.
     #[error("cannot make or lock the file beside `{0}` that keeps a second recorder out")]
     Lock(String, #[source] std::io::Error),
+    /// A database whose tables must change is recorded to.
+    #[error(
+        "`{0}` must be brought up to date, and an older rolltape records to it; stop that first"
+    )]
+    OlderWriter(String),
     /// The server's database cannot hold a store.
     #[error("`{0}` cannot hold a store: {1}")]
     Unfit(String, String),

@@ -160,7 +160,7 @@ async fn bring_up_to_date(link: &mut Link, name: &str) -> Result<(), OpenError> 
     }
     let owned = query(OWN_SCHEMA).execute(link).await;
     // Whoever writes shares the lock, in the older format.
-    owned.map_err(|_| OpenError::InUse(name.to_owned(), "of an older version".to_owned()))?;
+    owned.map_err(|_| OpenError::OlderWriter(name.to_owned()))?;
     // Somebody else may have been faster.
     if !is_newest(format(link).await.map_err(failed)?, name)? {
         query("CREATE SCHEMA IF NOT EXISTS rolltape").execute(link).await.map_err(failed)?;

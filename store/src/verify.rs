@@ -103,7 +103,8 @@ impl Display for Damage {
     }
 }
 
-/// Checks the store that is `at` a place, which may be written to meanwhile: what is checked is one moment.
+/// Checks the store that is `at` a place, which may be written to meanwhile: what is checked is
+/// one moment.
 ///
 /// # Errors
 /// [`SnapshotError`] when there is no store, or it is too damaged to be opened at all.
