@@ -103,7 +103,8 @@ CREATE TABLE call (
   retry             BIGINT NOT NULL DEFAULT 0,
   translated        TEXT,
   unasked           TEXT,
-  reel_key          BIGINT
+  reel_key          BIGINT,
+  seal              BYTEA
 );
 
 CREATE INDEX call_by_episode ON call (episode_key, started_at);
@@ -248,6 +249,11 @@ SELECT
     WHERE s.call_key = k.call_key AND s.choice_index = k.choice_index) AS sides
 FROM choice k
 JOIN call c USING (call_key)
+JOIN episode e USING (episode_key);
+
+CREATE VIEW labels AS
+SELECT e.episode_id, e.attempt, l.name, l.value
+FROM label l
 JOIN episode e USING (episode_key);
 
 CREATE VIEW rewards AS

@@ -15,6 +15,15 @@ UPDATE episode SET may_lack_calls = 0 WHERE may_lack_calls = 1;
 UPDATE episode SET may_lack_calls = 1 WHERE may_lack_calls = 2;
 DROP INDEX episode_by_open_mark;
 
+-- The first 16 bytes of the BLAKE3 hash over the end of the call, but for its bodies and prompts,
+-- which have their own.
+ALTER TABLE call ADD COLUMN seal BLOB;
+
+CREATE VIEW labels AS
+SELECT e.episode_id, e.attempt, l.name, l.value
+FROM label l
+JOIN episode e USING (episode_key);
+
 DROP VIEW episodes;
 CREATE VIEW episodes AS
 SELECT

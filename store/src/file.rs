@@ -213,25 +213,51 @@ mod tests {
         ));
     }
 
+    /// A store as an older version made it.
+    async fn of_format(path: &Path, format: usize) -> SqliteConnection {
+        let made = base(path).create_if_missing(true);
+        let made = made.pragma("application_id", APPLICATION_ID.to_string()).connect().await;
+        let mut made = made.unwrap();
+        let older = sqlx::migrate::Migrator {
+            migrations: MIGRATIONS.iter().take(format).cloned().collect::<Vec<_>>().into(),
+            ..sqlx::migrate::Migrator::DEFAULT
+        };
+        older.run(&mut made).await.unwrap();
+        made
+    }
+
     #[tokio::test]
     async fn a_store_of_the_first_format_is_brought_up_to_date_by_a_reader() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("a.db");
-        let mut old = base(&path)
-            .create_if_missing(true)
-            .pragma("application_id", APPLICATION_ID.to_string())
-            .connect()
-            .await
-            .unwrap();
-        let first = sqlx::migrate::Migrator {
-            migrations: MIGRATIONS.iter().take(1).cloned().collect::<Vec<_>>().into(),
-            ..sqlx::migrate::Migrator::DEFAULT
-        };
-        first.run(&mut old).await.unwrap();
-        drop(old);
+        drop(of_format(&path, 1).await);
         assert_eq!(examine(&path).await.unwrap().1, 1);
         for_reading(&path).await.unwrap();
         assert_eq!(examine(&path).await.unwrap().1, newest());
+    }
+
+    #[tokio::test]
+    async fn marks_of_the_fourth_format_mean_what_they_meant() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a.db");
+        let mut old = of_format(&path, 4).await;
+        for (name, mark) in [("sound", 0), ("open", 1), ("lossy", 2)] {
+            let episode = "INSERT INTO episode (episode_id, attempt, source, opened_at, \
+                           may_lack_calls) VALUES ($1, 0, 'path', 1, $2)";
+            sqlx::query(episode).bind(name).bind(mark).execute(&mut old).await.unwrap();
+        }
+        old.close().await.unwrap();
+        let marked = async || {
+            let mut snapshot = crate::Snapshot::open(&path).await.unwrap();
+            let all = snapshot.episodes(&crate::Selection::default()).await.unwrap();
+            let marked = all.into_iter().filter(|episode| episode.may_lack_calls);
+            marked.map(|episode| episode.id.to_string()).collect::<Vec<_>>()
+        };
+        assert_eq!(marked().await, ["lossy", "open"]);
+        let (store, writer) = crate::Store::open(&path, Durability::Relaxed).await.unwrap();
+        drop(store);
+        writer.finish().await;
+        assert_eq!(marked().await, ["lossy", "open"], "whoever recorded it died");
     }
 
     #[tokio::test]

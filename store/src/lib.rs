@@ -44,6 +44,7 @@ mod reel;
 mod reels;
 mod relaxed;
 mod rows;
+mod seal;
 mod seat;
 mod server;
 #[cfg(test)]

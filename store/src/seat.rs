@@ -12,6 +12,7 @@ use crate::link::Link;
 use crate::lock::Lock;
 use crate::open::Durability;
 use crate::place::Place;
+use crate::query::query;
 use crate::server::Slot;
 use crate::trouble::Trouble;
 
@@ -109,7 +110,13 @@ impl Seat {
     /// Gives the place up, and leaves a file that is whole without its WAL.
     pub(crate) async fn leave(self, mut link: Option<Link>) {
         let lock = match self {
-            Self::Server(_) => None,
+            Self::Server(_) => {
+                // A session ends some time after it is closed; the number is free at once.
+                if let Some(link) = &mut link {
+                    let _ = query("SELECT pg_advisory_unlock_all()").execute(link).await;
+                }
+                None
+            }
             Self::File(seat) => {
                 let FileSeat { wal, checkpointer, _lock: lock, .. } = *seat;
                 wal.close();

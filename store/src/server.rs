@@ -199,3 +199,6 @@ fn migration_failed(name: &str, error: MigrateError) -> OpenError {
 fn name(options: &PgConnectOptions) -> String {
     Location::Server(Box::new(options.clone())).to_string()
 }
+
+#[cfg(test)]
+mod tests;

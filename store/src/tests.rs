@@ -317,7 +317,7 @@ async fn two_recorders_are_refused_and_statements_beside_one_are_not() {
 }
 
 /// Which episodes say that they may lack calls.
-async fn marked(site: &Site) -> Vec<String> {
+pub(crate) async fn marked(site: &Site) -> Vec<String> {
     let mut snapshot = site.snapshot().await;
     let all = snapshot.episodes(&Selection::default()).await.unwrap();
     all.into_iter().filter(|e| e.may_lack_calls).map(|e| e.id.to_string()).collect()

@@ -1,4 +1,5 @@
-//! Checking a store: the database's own checks, then every row against what its neighbors say of it.
+//! Checking a store: the database's own checks, then every row against what its neighbors say of
+//! it.
 //!
 //! Damage is named and stepped over. Memory is bounded by the largest episode.
 

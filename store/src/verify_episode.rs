@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 use std::error::Error;
 
-use episode::CallId;
+use episode::{CallId, Choice};
 
 use crate::calls::ended_of;
 use crate::fields::Row;
@@ -144,10 +144,41 @@ impl<'a> Examined<'a> {
         }
         let key: i64 = row.try_get("call_key")?;
         let reel: TokenReel = row.try_get("reel_key")?;
-        self.prompts((&name, key), (trace, whole)).await;
+        let damage = self.report.damage_found;
+        self.prompts((&name, key), (&mut *trace, whole)).await;
         self.prompt_runs((&name, key), reel).await?;
-        self.choices((&name, id), key, reel).await?;
-        self.sides((&name, id), key).await
+        let mut choices = self.choices((&name, id), key, reel).await?;
+        self.sides((&name, id), key, &mut choices).await?;
+        let seal: Option<Vec<u8>> = row.try_get("seal")?;
+        match (seal, outcome) {
+            (Some(seal), Some(outcome)) if self.report.damage_found == damage => {
+                let known = (outcome.as_str(), seal.as_slice());
+                self.seal((&name, id), (row, choices, known), (trace, key)).await;
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Compares all that is known of a call's end with the hash that was made over it.
+    async fn seal(
+        &mut self,
+        (name, id): (&str, CallId),
+        (row, mut choices, (outcome, seal)): (&Row, Vec<Choice>, (&str, &[u8])),
+        (trace, key): (&mut Trace, i64),
+    ) {
+        for choice in &mut choices {
+            let at = (key, choice.index.into());
+            let from = (&mut *self.connection, &mut self.reader);
+            // What cannot be read was told.
+            let Ok(sampled) = trace.sampled(from, at).await else { return };
+            choice.token_ids = sampled;
+        }
+        let Ok(mut ended) = ended_of(row, id, outcome) else { return };
+        ended.choices = choices;
+        if crate::seal::seal(&ended) != seal {
+            self.broken(Some(name), "its end is not what was written: the seal differs");
+        }
     }
 
     /// Puts a body together and compares it with its length and its hash.
@@ -219,7 +250,8 @@ impl<'a> Examined<'a> {
         (call, id): (&str, CallId),
         key: i64,
         reel: TokenReel,
-    ) -> Result<(), sqlx::Error> {
+    ) -> Result<Vec<Choice>, sqlx::Error> {
+        let mut choices = Vec::new();
         let rows = "SELECT * FROM choice WHERE call_key = $1 ORDER BY choice_index";
         let rows = query(rows).bind(key).fetch_all(&mut *self.connection).await?;
         for row in &rows {
@@ -237,7 +269,7 @@ impl<'a> Examined<'a> {
                         format!("{whose}: a version span ends before it begins"),
                     );
                 }
-                Ok(_) => {}
+                Ok(choice) => choices.push(choice),
             }
             if row.try_get::<Option<i64>>("tokens")?.is_none() {
                 continue;
@@ -250,7 +282,7 @@ impl<'a> Examined<'a> {
                 self.broken(Some(call), format!("{whose} has lost token ids"));
             }
         }
-        Ok(())
+        Ok(choices)
     }
 
     /// Looks for ids in the reel.
@@ -266,18 +298,32 @@ impl<'a> Examined<'a> {
         }
     }
 
-    async fn sides(&mut self, (call, id): (&str, CallId), key: i64) -> Result<(), sqlx::Error> {
+    async fn sides(
+        &mut self,
+        (call, id): (&str, CallId),
+        key: i64,
+        choices: &mut [Choice],
+    ) -> Result<(), sqlx::Error> {
         let rows = "SELECT s.*, k.choice_key FROM side s LEFT JOIN choice k \
                     USING (call_key, choice_index) WHERE s.call_key = $1";
         let rows = query(rows).bind(key).fetch_all(&mut *self.connection).await?;
         for row in &rows {
             let name: String = row.try_get("name")?;
             let index: i64 = row.try_get("choice_index")?;
-            if let Err(error) = side_of(row, id) {
-                let what = format!("`{name}` of choice {index} is damaged: {}", told(&error));
-                self.broken(Some(call), what);
-            } else if row.try_get::<Option<i64>>("choice_key")?.is_none() {
-                self.broken(Some(call), format!("choice {index} is lost; its `{name}` is there"));
+            let is_lost = row.try_get::<Option<i64>>("choice_key")?.is_none();
+            match side_of(row, id) {
+                Err(error) => {
+                    let what = format!("`{name}` of choice {index} is damaged: {}", told(&error));
+                    self.broken(Some(call), what);
+                }
+                Ok(_) if is_lost => {
+                    let what = format!("choice {index} is lost; its `{name}` is there");
+                    self.broken(Some(call), what);
+                }
+                Ok((index, side)) => {
+                    let whose = choices.iter_mut().find(|choice| choice.index == index);
+                    whose.into_iter().for_each(|choice| choice.sides.push(side.clone()));
+                }
             }
         }
         Ok(())

@@ -8,6 +8,7 @@ use crate::link::Link;
 use crate::pack::{REELED, pack, pack_planes};
 use crate::reel::Prompt;
 use crate::reels::Reels;
+use crate::seal::seal;
 use crate::write::{add_body, add_segment};
 
 /// Writes the end of a call with all that was sampled.
@@ -45,7 +46,7 @@ fn add_end(batch: &mut Batch, (call_key, reel_key): (i64, i64), ended: &Ended) {
             "UPDATE call SET reply_body = {key}, ended_at = ?, first_byte_at = ?, \
              status = ?, outcome = ?, error = ?, reply_model = ?, prompt_tokens = ?, \
              completion_tokens = ?, logprob_kind = ?, translated = ?, unasked = ?, \
-             reel_key = ? WHERE call_key = ?",
+             reel_key = ?, seal = ? WHERE call_key = ?",
         )
         .bind(ended.ended_at)
         .bind(ended.first_byte_at)
@@ -59,6 +60,7 @@ fn add_end(batch: &mut Batch, (call_key, reel_key): (i64, i64), ended: &Ended) {
         .bind(ended.translated.map(Route::as_str))
         .bind(ended.unasked.clone())
         .bind(reel_key)
+        .bind(seal(ended).to_vec())
         .bind(call_key);
 }
 

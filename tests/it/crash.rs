@@ -6,12 +6,12 @@
 //! `relaxed`, the mode that answers at once. `ROLLTAPE_TEST_KILLS` sets how many kills there are.
 
 use std::net::SocketAddr;
-use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use episode::{Call, Outcome};
 use kit::{Seen, Step, Upstream, try_post};
-use store::{Selection, Snapshot};
+use postgres_kit::Server;
+use store::{Location, Selection, Snapshot};
 
 use crate::recorder::Recorder;
 
@@ -152,15 +152,10 @@ async fn life(recorder: &mut Recorder, name: &str, load: Load, lives_ms: u64) ->
     sights
 }
 
-/// Whether the file is what SQLite says it should be. The place for more checks of a whole store.
-async fn verify(store: &Path) {
+/// Holds what is on disk against what the agents saw.
+async fn compare(store: &Location, name: &str, sights: &[Sight], tally: &mut Tally) {
     let found = store::verify(store).await.unwrap();
     assert!(found.damage.is_empty(), "{:?}", found.damage);
-}
-
-/// Holds what is on disk against what the agents saw.
-async fn compare(store: &Path, name: &str, sights: &[Sight], tally: &mut Tally) {
-    verify(store).await;
     let mut snapshot = Snapshot::open(store).await.unwrap();
     let episodes = snapshot.episodes(&Selection::default()).await.unwrap();
     let mut found = std::collections::HashMap::new();
@@ -194,15 +189,17 @@ fn is_whole(call: &Call, sight: &Sight) -> bool {
     true
 }
 
-/// Kills recorders of one mode under one load.
-async fn kill_all(mode: &str, load: Load, kills: usize) -> Tally {
+/// Kills recorders of one mode under one load, which record into files or into databases.
+async fn kill_all(server: Option<&Server>, mode: &str, load: Load, kills: usize) -> Tally {
     let upstream = Upstream::start("vllm", chat).await;
     let mut tally = Tally::default();
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
     let mut moments = u64::from(since.subsec_nanos());
     while tally.kills < kills {
         let folder = tempfile::tempdir().unwrap();
-        let store = folder.path().join("killed.db");
+        let file = folder.path().join("killed.db").display().to_string();
+        let store = server.map_or(file, Server::database);
+        let at: Location = store.parse().unwrap();
         let mut recorder = Recorder::start(&store, mode, upstream.address);
         for round in 0..KILLS_PER_STORE.min(kills - tally.kills) {
             moments = (moments * 7919 + 104_729) % 1_000_003;
@@ -211,10 +208,11 @@ async fn kill_all(mode: &str, load: Load, kills: usize) -> Tally {
             let sights = life(&mut recorder, &name, load, least + moments % more).await;
             tally.kills += 1;
             recorder = Recorder::start(&store, mode, upstream.address);
-            compare(&store, &name, &sights, &mut tally).await;
+            compare(&at, &name, &sights, &mut tally).await;
         }
     }
-    println!("{mode} {load:?}: {tally:?}");
+    let place = if server.is_some() { "database" } else { "file" };
+    println!("{place} {mode} {load:?}: {tally:?}");
     tally
 }
 
@@ -222,7 +220,7 @@ async fn kill_all(mode: &str, load: Load, kills: usize) -> Tally {
 async fn nothing_acknowledged_is_lost_to_kill_9() {
     for mode in ["power", "process"] {
         for load in [Load::Light, Load::Heavy] {
-            let tally = kill_all(mode, load, kills() / 4).await;
+            let tally = kill_all(None, mode, load, kills() / 4).await;
             assert_eq!((tally.lost, tally.silent), (0, 0), "{mode} {load:?}: {tally:?}");
             assert!(tally.acknowledged > 0 && tally.holes > 0, "{mode} {load:?}: {tally:?}");
         }
@@ -231,7 +229,19 @@ async fn nothing_acknowledged_is_lost_to_kill_9() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_relaxed_loses_is_marked() {
-    let tally = kill_all("relaxed", Load::Heavy, kills() / 8).await;
+    let tally = kill_all(None, "relaxed", Load::Heavy, kills() / 8).await;
     assert!(tally.lost > 0, "the load does not outrun the store: {tally:?}");
+    assert_eq!(tally.silent, 0, "{tally:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nothing_acknowledged_is_lost_where_a_database_holds_the_store() {
+    let Some(server) = Server::shared() else { return };
+    for (mode, load) in [("power", Load::Heavy), ("process", Load::Light)] {
+        let tally = kill_all(Some(server), mode, load, kills() / 8).await;
+        assert_eq!((tally.lost, tally.silent), (0, 0), "{mode} {load:?}: {tally:?}");
+        assert!(tally.acknowledged > 0 && tally.holes > 0, "{mode} {load:?}: {tally:?}");
+    }
+    let tally = kill_all(Some(server), "relaxed", Load::Heavy, kills() / 8).await;
     assert_eq!(tally.silent, 0, "{tally:?}");
 }

@@ -3,6 +3,8 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
+use sqlx::Connection;
+
 fn read(name: &str) -> String {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
     std::fs::read_to_string(root.join(name)).unwrap_or_else(|e| panic!("{name}: {e}"))
@@ -66,6 +68,24 @@ async fn every_column_of_every_view_is_documented() {
         assert!(schema.contains(&format!("`{view}`")), "{view} is not documented");
         assert!(words.contains(column.as_str()), "{view}.{column} is not documented");
     }
+}
+
+/// A view's or table's columns, where a database of a server holds the store.
+#[tokio::test]
+async fn both_databases_have_the_same_tables_and_views() {
+    let Some(server) = postgres_kit::Server::shared() else { return };
+    let url = server.database();
+    let at: store::Location = url.parse().unwrap();
+    let (store, writer) = store::Store::open(&at, store::Durability::Power).await.unwrap();
+    drop(store);
+    writer.finish().await;
+    let query = "SELECT table_name::text, column_name::text FROM information_schema.columns \
+                 WHERE table_schema = 'rolltape' AND table_name <> '_sqlx_migrations'";
+    let mut connection = sqlx::PgConnection::connect(&url).await.unwrap();
+    let found: Vec<(String, String)> =
+        sqlx::query_as(query).fetch_all(&mut connection).await.unwrap();
+    let expected = columns().await.into_iter().map(|(_, table, column, _)| (table, column));
+    assert_eq!(found.into_iter().collect::<BTreeSet<_>>(), expected.collect());
 }
 
 #[test]

@@ -16,6 +16,7 @@ mod headers;
 mod http;
 mod large;
 mod life;
+mod postgres;
 mod power;
 mod recorder;
 mod tags;

@@ -1,14 +1,14 @@
 //! A recorder in a process of its own, so that it can be killed or be short of disk. It is this
 //! binary, started again for the one test below.
 
+use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Read};
 use std::net::SocketAddr;
-use std::path::Path;
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::Arc;
 
 use proxy::{Config, Proxy};
-use store::{Durability, Store};
+use store::{Durability, Location, Store};
 use tokio::net::TcpListener;
 
 /// What the process is told.
@@ -30,14 +30,18 @@ pub(crate) struct Recorder {
 
 impl Recorder {
     /// Starts a recorder into `store`, in front of `upstream`.
-    pub(crate) fn start(store: &Path, mode: &str, upstream: SocketAddr) -> Self {
+    pub(crate) fn start(
+        store: &(impl AsRef<OsStr> + ?Sized),
+        mode: &str,
+        upstream: SocketAddr,
+    ) -> Self {
         Self::start_under("", (store, mode), upstream).unwrap_or_else(|said| panic!("{said}"))
     }
 
     /// Starts one in a shell that has run `setup`; what it said when it could not start.
     pub(crate) fn start_under(
         setup: &str,
-        (store, mode): (&Path, &str),
+        (store, mode): (&(impl AsRef<OsStr> + ?Sized), &str),
         upstream: SocketAddr,
     ) -> Result<Self, String> {
         let this = std::env::current_exe().unwrap();
@@ -108,7 +112,8 @@ async fn process() {
         "relaxed" => Durability::Relaxed,
         _ => Durability::Power,
     };
-    let (store, writer) = Store::open(Path::new(&store), mode).await.unwrap();
+    let at: Location = store.parse().unwrap();
+    let (store, writer) = Store::open(at, mode).await.unwrap();
     let config = Config::new(format!("http://{upstream}").parse().unwrap());
     let proxy = Arc::new(Proxy::start(config, store).await.unwrap());
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();

@@ -38,7 +38,7 @@ fn files(folder: &Path, extension: &str, found: &mut Vec<PathBuf>) {
 
 /// Files that hold nothing but tests.
 fn is_test(path: &Path) -> bool {
-    let tests = ["tests.rs", "properties.rs"];
+    let tests = ["tests.rs", "properties.rs", "site.rs"];
     path.starts_with(root().join("tests")) || tests.iter().any(|name| path.ends_with(name))
 }
 
@@ -101,7 +101,7 @@ fn only_one_crate_knows() {
     for (path, text) in sources() {
         let relative = path.strip_prefix(root()).unwrap();
         let home = relative.iter().next().unwrap().to_string_lossy().into_owned();
-        let skip = home == "tests"
+        let skip = is_test(&path)
             || relative.ends_with("build.rs")
             || relative.iter().any(|part| part == "examples" || part == "benches");
         for (owner, words) in rules.iter().filter(|(owner, _)| *owner != home && !skip) {
@@ -137,11 +137,14 @@ fn no_integration_test_is_forgotten() {
 
 #[test]
 fn migrations_are_numbered_without_gaps() {
-    let mut found = Vec::new();
-    files(&root().join("migrations"), "sql", &mut found);
-    found.sort();
-    for (index, path) in found.iter().enumerate() {
-        let name = path.file_name().unwrap().to_string_lossy().into_owned();
-        assert!(name.starts_with(&format!("{:04}_", index + 1)), "{name}");
+    for database in ["sqlite", "postgres"] {
+        let mut found = Vec::new();
+        files(&root().join("migrations").join(database), "sql", &mut found);
+        found.sort();
+        assert!(!found.is_empty());
+        for (index, path) in found.iter().enumerate() {
+            let name = path.file_name().unwrap().to_string_lossy().into_owned();
+            assert!(name.starts_with(&format!("{:04}_", index + 1)), "{name}");
+        }
     }
 }

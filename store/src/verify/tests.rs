@@ -138,13 +138,10 @@ const BROKEN: &[(&str, &str)] = &[
     ("UPDATE prompt SET parent_key = call_key WHERE call_key = 2", "a prompt is damaged"),
     ("DELETE FROM choice WHERE call_key = 2 AND choice_index = 0", "goes on from what"),
     ("DELETE FROM choice WHERE call_key = 4 AND choice_index = 0", "choice 0 is lost"),
-    ("UPDATE choice SET tokens = tokens - 1 WHERE call_key = 4 AND tokens > 0", "belong to no"),
+    ("UPDATE choice SET tokens = tokens - 1 WHERE call_key = 4 AND tokens > 0", "the seal differs"),
     ("UPDATE choice SET start = 1 << 40 WHERE call_key = 4 AND tokens > 0", "not in the reel"),
     ("UPDATE choice SET logprobs = x'00' WHERE call_key = 1 AND choice_index = 0", "choice 0"),
-    (
-        "UPDATE choice SET logprob_count = logprob_count + 1 WHERE call_key = 1 AND choice_index = 0",
-        "choice 0",
-    ),
+    ("UPDATE choice SET logprob_count = logprob_count + 1 WHERE call_key = 1", "choice 0"),
     (
         "UPDATE choice SET logprob_count = 1 << 60 WHERE call_key = 1 AND choice_index = 0",
         "choice 0",
@@ -160,6 +157,13 @@ const BROKEN: &[(&str, &str)] = &[
     ),
     ("UPDATE choice SET fidelity = 'x' WHERE call_key = 1 AND choice_index = 0", "fidelity"),
     ("UPDATE choice SET call_key = 99 WHERE choice_key = 10", "points at a `call`"),
+    ("UPDATE choice SET finish_reason = 'x' WHERE call_key = 1", "the seal differs"),
+    ("UPDATE choice SET versions = NULL WHERE call_key = 1", "the seal differs"),
+    ("UPDATE choice SET tokens = NULL WHERE call_key = 4 AND choice_index = 0", "the seal differs"),
+    ("DELETE FROM choice WHERE call_key = 4 AND choice_index = 1", "lost"),
+    ("UPDATE call SET status = 500 WHERE call_key = 4", "the seal differs"),
+    ("UPDATE call SET completion_tokens = 7 WHERE call_key = 4", "the seal differs"),
+    ("UPDATE call SET seal = zeroblob(16) WHERE call_key = 4", "the seal differs"),
     ("UPDATE side SET data = x'00' WHERE call_key = 2", "`top_logprobs` of choice 0 is damaged"),
     ("UPDATE side SET length = length + 1 WHERE call_key = 2", "`top_logprobs` of choice 0"),
     (
@@ -233,6 +237,8 @@ const COVERED: &[(&str, &str, &str)] = &[
     ("body", "hash", "reel_key = 1"),
     ("prompt", "hash", "call_key < 6"),
     ("side", "data", "call_key < 6"),
+    ("choice", "logprobs", "call_key < 6 AND logprob_count > 0"),
+    ("call", "seal", "call_key < 6 AND ended_at IS NOT NULL"),
 ];
 
 #[tokio::test]
