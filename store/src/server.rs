@@ -38,6 +38,9 @@ const TAKE: &str = "SELECT pg_try_advisory_lock(1383034988, CAST($1 AS INTEGER))
 const TAKE_ANY: &str = "SELECT CAST(n AS BIGINT) FROM generate_series(1, 10000) n \
     WHERE pg_try_advisory_lock(1383034988, n) LIMIT 1";
 
+const HOLDS: &str = "SELECT EXISTS (SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND granted \
+    AND classid = 1383034988 AND CAST(objid AS BIGINT) = $1 AND pid = pg_backend_pid())";
+
 /// A place at a server that is written to.
 #[derive(Debug)]
 pub(crate) struct Slot {
@@ -62,7 +65,13 @@ pub(crate) async fn for_recording(
     // Its plans know nothing of the tables yet.
     drop(fresh);
     let mut slot = Slot { options: Box::new(options.clone()), durability, writer: 0 };
-    let connection = slot.connect().await.map_err(failed)?;
+    let mut link = Link::Server(slot.connect().await.map_err(failed)?);
+    // Some that speak this wire take a lock and hold none; so does a pooler that changes sessions.
+    if !query(HOLDS).bind(slot.writer).scalar::<bool>(&mut link).await.map_err(failed)? {
+        let what = "advisory locks do not last there as long as a session does";
+        return Err(OpenError::Unfit(name, what.to_owned()));
+    }
+    let Link::Server(connection) = link else { unreachable!("it was made above") };
     Ok((connection, slot))
 }
 

@@ -14,7 +14,7 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 const REQUIRED: &str = "ROLLTAPE_TEST_POSTGRES";
 
 /// Runs a server until its standard input ends. `$1` is the folder of PostgreSQL's programs, `$2`
-/// the port. Nothing is synced: these tests kill processes, not machines.
+/// the port, `$3` whether commits are synced.
 const SCRIPT: &str = r#"
 set -u
 data=$(mktemp -d /tmp/rolltape-postgres-XXXXXX) || exit 1
@@ -22,7 +22,7 @@ cd "$data"
 "$1/initdb" -D "$data/db" -U test -A trust -E UTF8 --locale=C --no-sync >"$data/log" 2>&1 ||
   { cat "$data/log" >&2; rm -rf "$data"; exit 1; }
 start() {
-  "$1/postgres" -D "$data/db" -p "$2" -k "$data" -c listen_addresses=127.0.0.1 -c fsync=off \
+  "$1/postgres" -D "$data/db" -p "$2" -k "$data" -c listen_addresses=127.0.0.1 -c fsync="$3" \
     -c max_connections=200 >>"$data/log" 2>&1 &
   pid=$!
   tries=0
@@ -32,12 +32,12 @@ start() {
     sleep 0.1
   done
 }
-start "$1" "$2" || { cat "$data/log" >&2; rm -rf "$data"; exit 1; }
+start "$@" || { cat "$data/log" >&2; rm -rf "$data"; exit 1; }
 echo ready
 while read -r word; do
   case $word in
     kill) kill -9 $(cat "$data/db/postmaster.pid" | head -1); wait $pid 2>/dev/null; sleep 0.3 ;;
-    start) start "$1" "$2" ;;
+    start) start "$@" ;;
   esac
   echo done
 done
@@ -62,12 +62,26 @@ struct Pipes {
 }
 
 impl Server {
-    /// Starts a server; `None`, and a line that says so, where PostgreSQL is not installed.
+    /// Starts a server that syncs nothing, for tests that kill processes, not machines; `None`, and
+    /// a line that says so, where PostgreSQL is not installed.
     ///
     /// # Panics
     /// When it is installed and does not start, or when it is not and must be.
     #[must_use]
     pub fn start() -> Option<Self> {
+        Self::start_with("off")
+    }
+
+    /// Starts a server that syncs each commit, as one does that is to be measured.
+    ///
+    /// # Panics
+    /// As [`Server::start`].
+    #[must_use]
+    pub fn start_synced() -> Option<Self> {
+        Self::start_with("on")
+    }
+
+    fn start_with(fsync: &str) -> Option<Self> {
         let Some(programs) = programs() else {
             assert!(std::env::var_os(REQUIRED).is_none(), "{REQUIRED} is set: install PostgreSQL");
             println!("SKIPPED: PostgreSQL is not installed (Debian: apt install postgresql)");
@@ -76,7 +90,7 @@ impl Server {
         let port = free_port();
         let mut child = as_nobody_special()
             .args(["sh", "-c", SCRIPT, "sh"])
-            .args([programs.as_os_str(), port.to_string().as_ref()])
+            .args([programs.as_os_str(), port.to_string().as_ref(), fsync.as_ref()])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()

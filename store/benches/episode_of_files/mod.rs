@@ -15,6 +15,7 @@ const TOOL_CHARS: usize = 2_900;
 const SAID_CHARS: usize = 1_000;
 
 /// One call, and what is new in it.
+#[derive(Clone)]
 pub(crate) struct Turn {
     pub(crate) begun: Begun,
     pub(crate) ended: Ended,
