@@ -129,7 +129,7 @@ fn why(kept: Kept) -> &'static str {
 fn as_text(pruned: &Pruned) -> Result<(), Failure> {
     plan_as_text(&pruned.plan, "gone")?;
     print::line(&format!(
-        "the file has {} bytes; it had {}",
+        "the store has {} bytes; it had {}",
         pruned.bytes_after, pruned.bytes_before
     ))?;
     let withheld = pruned.withheld.as_ref();
