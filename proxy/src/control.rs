@@ -73,7 +73,11 @@ async fn answer(proxy: &Proxy, request: Request<Incoming>) -> Result<Answer, Ans
         .map_err(|fault| error(fault.status(), &fault.to_string()))?;
     let segments: Vec<&str> = head.uri.path().trim_matches('/').split('/').collect();
     match (&head.method, segments.as_slice()) {
-        (&Method::GET, ["health" | "ready"]) => Ok(done()),
+        (&Method::GET, ["health"]) => Ok(done()),
+        (&Method::GET, ["ready"]) => {
+            proxy.store().probe().await.map_err(refused)?;
+            Ok(done())
+        }
         (&Method::POST, ["episodes"]) => announce(proxy, &fields(&body)?).await,
         (&Method::POST, ["episodes", id, "key"]) => {
             mint(proxy, &which(id, head.uri.query())?, &fields(&body)?)

@@ -57,6 +57,8 @@ pub(crate) enum Record {
     },
     /// The episode is closed, and all of its calls are written.
     Settle(Key),
+    /// Changes nothing: whether a record could be written.
+    Probe,
     Reward {
         episode: EpisodeId,
         attempt: u32,
@@ -73,7 +75,11 @@ impl Record {
                 let ids: usize = ended.prompts.iter().map(Vec::len).sum();
                 ended.reply.len() + 4 * ids + ended.choices.iter().map(choice_bytes).sum::<usize>()
             }
-            Self::Open { .. } | Self::Close { .. } | Self::Settle(_) | Self::Reward { .. } => 0,
+            Self::Open { .. }
+            | Self::Close { .. }
+            | Self::Settle(_)
+            | Self::Probe
+            | Self::Reward { .. } => 0,
         }
     }
 }
@@ -125,6 +131,10 @@ async fn write(connection: &mut Link, reels: &mut Reels, record: &Record) -> Ver
             Ok(mark(connection, &begun.tag.key(), reels.writer()).await?)
         }
         Record::Settle(key) => Ok(unmark(connection, key, reels.writer()).await?),
+        Record::Probe => {
+            // Written all the same.
+            Ok(query("UPDATE setting SET value = value").execute(connection).await?)
+        }
         Record::Ended(ended) => write_ended(connection, reels, ended).await,
         Record::Open { tag, at, force } => announce(connection, tag, *at, force.as_deref()).await,
         Record::Close { episode, attempt, at, status } => {

@@ -146,6 +146,14 @@ impl Store {
         self.queue(Record::Reward { episode, attempt, reward }).await.done().await
     }
 
+    /// Whether a record could be written now: writes what is there already.
+    ///
+    /// # Errors
+    /// [`CommitError`] as a call would get it.
+    pub async fn probe(&self) -> Result<(), CommitError> {
+        self.queue(Record::Probe).await.done().await
+    }
+
     async fn queue(&self, record: Record) -> Ack {
         let (answer, ack) = oneshot::channel();
         // Either step fails only when the writer has stopped, and then the answer's sender is

@@ -152,3 +152,19 @@ async fn a_store_that_takes_nothing_more_is_an_error_not_an_unrecorded_success()
     assert_eq!(reply.json()["error"]["type"], "recorder_error");
     world.stop().await;
 }
+
+#[tokio::test]
+async fn a_recorder_is_ready_while_it_can_write() {
+    let upstream = Upstream::start("vllm", |_| Vec::new()).await;
+    let world = World::start(upstream.address).await;
+    let ready = || kit::exchange(world.control, ("GET", "/ready"), &[], b"");
+    assert_eq!(ready().await.status, 200);
+    let (store, away) = (world.store(), world.store().with_extension("away"));
+    std::fs::rename(&store, &away).unwrap();
+    let reply = ready().await;
+    assert_eq!(reply.status, 503);
+    assert!(reply.text().contains("moved or deleted"), "{}", reply.text());
+    std::fs::rename(&away, &store).unwrap();
+    assert_eq!(ready().await.status, 200);
+    world.stop().await;
+}
