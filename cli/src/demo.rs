@@ -16,7 +16,7 @@ use exporter::{Options, Report};
 use hyper::Method;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Value, json};
-use store::{Selection, Snapshot};
+use store::Snapshot;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use uuid::Uuid;
@@ -154,8 +154,7 @@ async fn settle(http: &Http, control: &str, played: &Played) -> Result<(), Failu
 
 async fn export(store: &Path, out: &Path) -> Result<Report, Failure> {
     let mut snapshot = Snapshot::open(store).await?;
-    let options =
-        Options { out: out.join("data"), selection: Selection::default(), overwrite: false };
+    let options = Options { out: out.join("data"), ..Options::default() };
     exporter::export(&mut snapshot, &options).await.map_err(|e| crate::export::failure(&e))
 }
 

@@ -3,7 +3,8 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use exporter::{ExportError, Options, Report};
+use episode::Kind;
+use exporter::{ExportError, Options, Report, Shared};
 use serde_json::json;
 use store::Snapshot;
 
@@ -19,6 +20,12 @@ pub(crate) struct Args {
     /// A folder, or a file whose name ends in .parquet
     #[arg(long, value_name = "PATH")]
     out: PathBuf,
+    /// Only trajectories of these kinds: main, subagent, compaction, retry, sibling, auxiliary, fork
+    #[arg(long, value_name = "KIND", value_delimiter = ',', value_parser = kind)]
+    kind: Vec<Kind>,
+    /// Sampled tokens that several rows hold: trained in the first of them, or kept in all
+    #[arg(long, value_name = "RULE", default_value = "once", value_parser = shared)]
+    shared: Shared,
     /// Replace files that rolltape did not write
     #[arg(long)]
     overwrite: bool,
@@ -30,8 +37,13 @@ pub(crate) struct Args {
 /// Exports.
 pub(crate) async fn run(args: Args) -> Done {
     let mut snapshot = Snapshot::open(&args.which.at.store).await?;
-    let options =
-        Options { out: args.out, selection: args.which.selection(), overwrite: args.overwrite };
+    let options = Options {
+        out: args.out,
+        selection: args.which.selection(),
+        kinds: args.kind.into_iter().collect(),
+        shared: args.shared,
+        overwrite: args.overwrite,
+    };
     let report = exporter::export(&mut snapshot, &options).await.map_err(|e| failure(&e))?;
     if args.json {
         as_json(&report)?
@@ -41,13 +53,23 @@ pub(crate) async fn run(args: Args) -> Done {
     Ok(ExitCode::SUCCESS)
 }
 
+fn kind(word: &str) -> Result<Kind, String> {
+    let words = || Kind::ALL.map(Kind::as_str).join(", ");
+    Kind::from_word(word).ok_or_else(|| format!("the kinds are {}", words()))
+}
+
+fn shared(word: &str) -> Result<Shared, String> {
+    let found = [Shared::Once, Shared::Keep].into_iter().find(|shared| shared.as_str() == word);
+    found.ok_or_else(|| "the rules are once and keep".to_owned())
+}
+
 /// What went wrong, with the way out.
 pub(crate) fn failure(error: &ExportError) -> Failure {
     let failure = Failure::of(error);
     match error {
         ExportError::Empty { .. } => failure.hint(
-            "`rolltape episodes` lists what the store holds; check --store, --episode, --group \
-             and --task",
+            "`rolltape episodes` lists what the store holds; check --store, --episode, --group, \
+             --task and --kind",
         ),
         ExportError::Write(exporter::WriteError::Foreign { .. }) => {
             failure.hint("give another --out, or --overwrite to replace it")
@@ -64,6 +86,9 @@ fn as_text(report: &Report) -> Result<(), Failure> {
         report.tokens,
         report.trained_tokens
     ))?;
+    for (kind, count) in report.notes.kinds.iter().filter(|(kind, _)| **kind != "main") {
+        print::line(&format!("  {count} x {kind}"))?;
+    }
     for (reason, count) in &report.notes.reasons {
         print::line(&format!("  {count} x {}", reason.as_str()))?;
     }
@@ -78,6 +103,7 @@ fn as_json(report: &Report) -> Result<(), Failure> {
         "episodes": report.episodes,
         "tokens": report.tokens,
         "trained_tokens": report.trained_tokens,
+        "kinds": report.notes.kinds,
         "reasons": reasons,
         "files": report.files,
     });

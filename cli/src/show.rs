@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::process::ExitCode;
 
-use episode::{Call, CallId, EpisodeId, Outcome};
+use episode::{Call, CallId, EpisodeId, Kind, Outcome};
 use exporter::Link;
 use serde_json::{Value, json};
 use store::{Selection, Snapshot, Summary};
@@ -142,8 +142,13 @@ impl<'a> Tree<'a> {
         let reasons: Vec<_> = link.reasons.iter().map(|reason| reason.as_str()).collect();
         let notes =
             if reasons.is_empty() { String::new() } else { format!("  ! {}", reasons.join(", ")) };
+        let (kind, cue) = link.kind;
+        let kind = match kind {
+            Kind::Main => String::new(),
+            other => format!(" {} ({})", other.as_str(), cue.as_str()),
+        };
         format!(
-            "#{number}{choice} +{} prompt +{} sampled{}  {heard} -> {said}{notes}",
+            "#{number}{choice}{kind} +{} prompt +{} sampled{}  {heard} -> {said}{notes}",
             link.new_prompt,
             link.sampled,
             timing(call)
@@ -159,6 +164,8 @@ impl<'a> Tree<'a> {
             "choice": link.choice,
             "parent": link.parent.map(|(call, choice)| json!({
                 "call_id": call.to_string(), "choice": choice })),
+            "kind": link.kind.0.as_str(),
+            "kind_reason": link.kind.1.as_str(),
             "new_prompt_tokens": link.new_prompt,
             "sampled_tokens": link.sampled,
             "trained_tokens": link.trained,

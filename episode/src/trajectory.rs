@@ -23,24 +23,52 @@ pub struct Branch {
 }
 
 /// What kind of path a trajectory is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Kind {
-    /// The episode's first conversation.
+    /// The agent's own conversation, over every summary of it.
     Main,
+    /// A conversation of an agent that another agent started.
+    Subagent,
+    /// The history is being summarized.
+    Compaction,
+    /// A try that a later one with the same prompt took the place of.
+    Retry,
+    /// Another answer to a prompt, not continued.
+    Sibling,
+    /// Beside the conversation: a title, a topic, a probe.
+    Auxiliary,
     /// History that no longer starts with what was there before, or a second conversation.
     Fork,
-    /// Another choice of a call (`n` > 1), not continued.
-    Sibling,
 }
 
 impl Kind {
+    /// All of them.
+    pub const ALL: [Self; 7] = [
+        Self::Main,
+        Self::Subagent,
+        Self::Compaction,
+        Self::Retry,
+        Self::Sibling,
+        Self::Auxiliary,
+        Self::Fork,
+    ];
+
     /// The word exported.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Main => "main",
-            Self::Fork => "fork",
+            Self::Subagent => "subagent",
+            Self::Compaction => "compaction",
+            Self::Retry => "retry",
             Self::Sibling => "sibling",
+            Self::Auxiliary => "auxiliary",
+            Self::Fork => "fork",
         }
+    }
+
+    /// The kind that [`Self::as_str`] names.
+    pub fn from_word(word: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|kind| kind.as_str() == word)
     }
 }
 

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use arrow::array::{
-    ArrayRef, Float32Array, Float64Array, Int8Array, Int32Array, Int64Array, ListArray,
-    RecordBatch, StringArray, StructArray,
+    ArrayRef, BooleanArray, Float32Array, Float64Array, Int8Array, Int32Array, Int64Array,
+    ListArray, RecordBatch, StringArray, StructArray,
 };
 use arrow::buffer::{NullBuffer, OffsetBuffer};
 use arrow::datatypes::{DataType, Field, SchemaRef};
@@ -55,6 +55,7 @@ fn text<'a>(name: &str, row: &'a Row) -> Option<&'a str> {
         "trajectory_id" => Some(&row.trajectory_id),
         "parent_trajectory_id" => row.parent_trajectory_id.as_deref(),
         "kind" => Some(row.kind),
+        "kind_reason" => Some(row.kind_reason),
         "group_id" => row.group_id.as_deref(),
         "task_id" => row.task_id.as_deref(),
         "model" => Some(&row.model),
@@ -147,6 +148,7 @@ fn turns(turns: &[&TurnRow]) -> Result<StructArray, ArrowError> {
     let words = turns.iter().map(|t| t.finish_reason.as_deref());
     let columns: Vec<ArrayRef> = vec![
         Arc::new(StringArray::from_iter_values(ids)),
+        Arc::new(Int32Array::from_iter_values(turns.iter().map(|t| t.choice))),
         Arc::new(Int32Array::from_iter_values(turns.iter().map(|t| t.start))),
         Arc::new(Int32Array::from_iter_values(turns.iter().map(|t| t.end))),
         Arc::new(StringArray::from_iter(words)),
@@ -154,6 +156,7 @@ fn turns(turns: &[&TurnRow]) -> Result<StructArray, ArrowError> {
         Arc::new(Int64Array::from_iter(turns.iter().map(|t| t.version_end))),
         Arc::new(Float64Array::from_iter(turns.iter().map(|t| t.temperature))),
         Arc::new(Float64Array::from_iter(turns.iter().map(|t| t.reward))),
+        Arc::new(BooleanArray::from_iter(turns.iter().map(|t| t.continued))),
     ];
     StructArray::try_new(turn_fields(), columns, None)
 }

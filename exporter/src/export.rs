@@ -1,7 +1,9 @@
 //! The walk of an export.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 
+use episode::Kind;
 use serde::Serialize;
 use store::{Selection, Snapshot, SnapshotError};
 use thiserror::Error;
@@ -12,6 +14,7 @@ use crate::parquet::{RowFile, Target, WriteError};
 use crate::rows::{Row, rows};
 use crate::scan::{Scanned, episodes, nodes, scan};
 use crate::thread::thread;
+use crate::weigh::{Shared, weigh};
 
 /// What to export, and where to.
 #[derive(Debug, Clone, Default)]
@@ -20,6 +23,10 @@ pub struct Options {
     pub out: PathBuf,
     /// Which episodes.
     pub selection: Selection,
+    /// Which kinds of trajectories; none takes all.
+    pub kinds: BTreeSet<Kind>,
+    /// In which rows a sampled token is trained that stands in several.
+    pub shared: Shared,
     /// Whether to replace files that no export wrote. An export is always replaced by the next.
     pub overwrite: bool,
 }
@@ -63,7 +70,7 @@ pub struct GroupSummary {
 /// Why nothing was exported. No file is left behind.
 #[derive(Debug, Error)]
 pub enum ExportError {
-    /// The selection holds no call that sampled anything.
+    /// The selection holds no trajectory of the kinds that were asked for.
     #[error("nothing to export: {episodes} episodes and {} calls make no row", .notes.calls)]
     Empty {
         /// Attempts at episodes that were read.
@@ -79,7 +86,7 @@ pub enum ExportError {
     Write(#[from] WriteError),
 }
 
-/// Exports the selected episodes of a snapshot: scan, thread, merge, rows, parquet.
+/// Exports the selected episodes of a snapshot: scan, thread, merge, weigh, rows, parquet.
 ///
 /// Episodes are read one at a time, so memory is bounded by the largest one, not by their number.
 /// The same snapshot and options make the same bytes.
@@ -99,11 +106,12 @@ pub async fn export(snapshot: &mut Snapshot, options: &Options) -> Result<Report
         let (nodes, scanned) = nodes(&episode.calls);
         let (forest, threaded) = thread(nodes);
         let (merged, walked) = merge(&forest);
-        for notes in [&scanned, &threaded, &walked] {
+        let (shares, weighed) = weigh(&merged, &options.kinds, options.shared);
+        for notes in [&scanned, &threaded, &walked, &weighed] {
             report.notes.add(notes);
         }
-        report.add_episode(&episode, merged.paths.len());
-        for row in rows(&episode, &forest, &merged) {
+        report.add_episode(&episode, shares.paths.len());
+        for row in rows(&episode, &forest, &merged, &shares) {
             report.add_row(&row);
             file.write(row)?;
         }
@@ -121,6 +129,8 @@ struct Asked {
     episode: Option<String>,
     group: Option<String>,
     task: Option<String>,
+    kinds: Vec<&'static str>,
+    shared: &'static str,
 }
 
 impl Asked {
@@ -130,6 +140,8 @@ impl Asked {
             episode: episode.as_ref().map(ToString::to_string),
             group: group.as_ref().map(ToString::to_string),
             task: task.as_ref().map(ToString::to_string),
+            kinds: options.kinds.iter().map(|kind| kind.as_str()).collect(),
+            shared: options.shared.as_str(),
         }
     }
 }

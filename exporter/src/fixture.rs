@@ -1,5 +1,7 @@
 //! Calls and episodes for tests.
 
+use std::collections::BTreeSet;
+
 use bytes::Bytes;
 use episode::{
     Begun, Call, CallId, Choice, Ended, Outcome, Route, Tag, TagSource, TokenCounts, VersionSpan,
@@ -11,6 +13,7 @@ use crate::merge::merge;
 use crate::rows::{Row, rows};
 use crate::scan::{Scanned, nodes};
 use crate::thread::thread;
+use crate::weigh::{Shared, weigh};
 
 /// Call number `n`, begun at time 10 n and ended at 10 n + 5, with what each choice sampled.
 pub(crate) fn call(n: u32, prompt: &[u32], choices: &[&[u32]]) -> Call {
@@ -115,7 +118,8 @@ pub(crate) fn episode(calls: Vec<Call>) -> Scanned {
 pub(crate) fn rows_of(episode: &Scanned) -> Vec<Row> {
     let (forest, _) = thread(nodes(&episode.calls).0);
     let (merged, _) = merge(&forest);
-    rows(episode, &forest, &merged).collect()
+    let (shares, _) = weigh(&merged, &BTreeSet::new(), Shared::Once);
+    rows(episode, &forest, &merged, &shares).collect()
 }
 
 /// Ids, loss mask and kind of each row.

@@ -2,8 +2,10 @@
 //!
 //! The walk, one function in `export.rs`; one file a step, each `fn(input) -> (output, notes)`:
 //! - `scan`: the calls of one episode, in the order in which they began, and what they sampled.
-//! - `thread`: which choice each call continues, found by token prefix, never by arrival order.
-//! - `merge`: the root-to-leaf paths of that forest; each sampled token is trained in one of them.
+//! - `thread`: which choice each call continues, found by token prefix, never by arrival order
+//!   (`index` finds it, `resolve` tells equals apart, `said` reads the messages).
+//! - `merge`: the paths of that forest (`family` orders it, `kind` says what each path is for).
+//! - `weigh`: which paths are rows, and which of them trains a token that several hold.
 //! - `rows`: one row a path, its messages (`messages`), verdict and reasons (`verdict`).
 //! - `parquet`: the file (`schema` says what is in it, `columns` fills it) and its manifest.
 //!
@@ -11,30 +13,40 @@
 //! - [`export`], [`Options`], [`Report`]: the whole walk.
 //! - [`exported()`]: which episodes an export holds.
 //! - [`trajectories`], [`links`]: the pure part, for those who draw the same tree.
-//! - [`Notes`], [`Reason`], [`Dropped`]: what was kept, what was not, and why.
+//! - [`Notes`], [`Reason`], [`Dropped`], [`Told`]: what was kept, what was not, and why.
+//! - [`Cue`]: what says that a trajectory is of its kind; [`Shared`]: where tokens are trained.
 //! - [`schema()`], [`COLUMNS`], [`SCHEMA_VERSION`]: the contract with trainers.
 #![forbid(unsafe_code)]
 
 mod columns;
 mod export;
 mod exported;
+mod family;
+mod index;
+mod kind;
 mod merge;
 mod messages;
 mod notes;
 mod parquet;
+mod resolve;
 mod rows;
+mod said;
 mod scan;
 mod schema;
 mod thread;
 mod tree;
 mod verdict;
+mod weigh;
 
 #[cfg(test)]
 mod fixture;
 
 pub use export::{ExportError, GroupSummary, Options, Report, export};
 pub use exported::{ExportedError, exported};
+pub use kind::Cue;
 pub use notes::{Dropped, Notes, Reason};
 pub use parquet::WriteError;
+pub use resolve::Told;
 pub use schema::{COLUMNS, Column, SCHEMA_VERSION, schema};
 pub use tree::{Link, links, trajectories};
+pub use weigh::Shared;

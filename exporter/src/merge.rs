@@ -1,37 +1,45 @@
-//! Merge: the root-to-leaf paths of an episode's forest.
+//! Merge: the paths of an episode's forest.
 //!
-//! Paths are ordered depth first, roots and children by when their calls began, so the first path
-//! is the episode's first conversation. A node belongs to the first path that holds it; its tokens
-//! are trained there and nowhere else.
+//! A path goes from a root down to where nothing of its own strand goes on from it (a *strand* is
+//! one agent doing one thing: a summary of a conversation is a path beside it). Paths are ordered
+//! depth first, roots and children by when their calls began. A node belongs to the first path
+//! that holds it.
 
 use episode::{Branch, Kind, Sampled, Trajectory, Turn};
 
+use crate::family::Family;
+use crate::kind::{Cue, Kinds};
 use crate::notes::Notes;
 use crate::scan::Node;
 use crate::thread::Forest;
 use crate::verdict::{Judged, is_missing, judge, temperature};
+use crate::weigh::Shares;
 
 /// All paths of an episode.
 #[derive(Debug)]
 pub(crate) struct Merged {
     pub(crate) paths: Vec<Path>,
-    /// For each node the index of the path that it belongs to.
+    /// For each node the index of the first path that holds it.
     pub(crate) owners: Vec<usize>,
+    /// For each node whether another call goes on from it, where that is known.
+    pub(crate) continued: Vec<Option<bool>>,
     /// For each node what is known of its tokens.
     pub(crate) judged: Vec<Judged>,
 }
 
-/// One root-to-leaf path.
+/// One path.
 #[derive(Debug, PartialEq)]
 pub(crate) struct Path {
     /// First to last; never empty.
     pub(crate) nodes: Vec<usize>,
     pub(crate) branch: Option<Branch>,
     pub(crate) kind: Kind,
+    /// What says that it is of that kind.
+    pub(crate) cue: Cue,
 }
 
 impl Path {
-    /// The choice that nothing continues.
+    /// The last choice.
     pub(crate) fn leaf(&self) -> usize {
         *self.nodes.last().expect("a path is made by walking down from a node")
     }
@@ -40,27 +48,43 @@ impl Path {
 /// Turns a forest into paths.
 pub(crate) fn merge(forest: &Forest<'_>) -> (Merged, Notes) {
     let family = Family::new(forest);
+    let (walked, owners) = walk(forest, &family);
+    let kinds = Kinds::new(forest, &family);
+    let mut paths: Vec<Path> = Vec::with_capacity(walked.len());
+    for (index, (start, nodes)) in walked.into_iter().enumerate() {
+        let of = |node: usize| paths.get(owners[node]).map(|path| path.kind);
+        let (kind, cue) = kinds.of(start, of);
+        let branch = origin(forest, &family, &owners, start).filter(|b| b.parent < index);
+        paths.push(Path { nodes, branch, kind, cue });
+    }
+    let branches = paths.iter().filter(|p| p.branch.is_some()).count() as u64;
+    let notes = Notes { roots: paths.len() as u64 - branches, branches, ..Notes::default() };
+    let judged = forest.nodes.iter().map(judge).collect();
+    (Merged { paths, owners, continued: family.continued, judged }, notes)
+}
+
+/// A node that no earlier path holds, and the path that goes through it.
+type Walked = (usize, Vec<usize>);
+
+/// All paths, and for each node the first one that holds it.
+fn walk(forest: &Forest<'_>, family: &Family) -> (Vec<Walked>, Vec<usize>) {
     let mut owners = vec![0; forest.nodes.len()];
-    let mut paths: Vec<Path> = Vec::new();
+    let mut paths: Vec<Walked> = Vec::new();
     let mut starts: Vec<usize> = family.roots.iter().rev().copied().collect();
     while let Some(start) = starts.pop() {
-        let (branch, kind) = family.origin(forest, &owners, start);
-        let kind = if paths.is_empty() { Kind::Main } else { kind };
         let mut nodes = ancestors(forest, start);
         let mut next = Some(start);
         while let Some(node) = next {
             nodes.push(node);
             owners[node] = paths.len();
-            next = family.children[node].first().copied();
+            next = family.heir(forest, node);
             // Deeper branches are pushed later and so come out first: depth first.
-            starts.extend(family.children[node].iter().skip(1).rev());
+            let others = family.children[node].iter().skip(usize::from(next.is_some()));
+            starts.extend(others.rev());
         }
-        paths.push(Path { nodes, branch, kind });
+        paths.push((start, nodes));
     }
-    let branches = paths.iter().filter(|p| p.branch.is_some()).count() as u64;
-    let notes = Notes { roots: paths.len() as u64 - branches, branches, ..Notes::default() };
-    let judged = forest.nodes.iter().map(judge).collect();
-    (Merged { paths, owners, judged }, notes)
+    (paths, owners)
 }
 
 /// The nodes above `node`, root first.
@@ -71,71 +95,41 @@ fn ancestors(forest: &Forest<'_>, node: usize) -> Vec<usize> {
     above
 }
 
-/// The forest seen from above.
-struct Family {
-    roots: Vec<usize>,
-    children: Vec<Vec<usize>>,
-    /// For each choice of a call the choice of that call that stands first, unless it is itself.
-    elders: Vec<Option<usize>>,
+/// Where the path that begins to differ at `start` left another one.
+fn origin(forest: &Forest<'_>, family: &Family, owners: &[usize], start: usize) -> Option<Branch> {
+    let node = &forest.nodes[start];
+    if let Some(elder) = family.elders[start] {
+        // Both answer one prompt. Without ids no token is known to be shared.
+        return Some(Branch { parent: owners[elder], position: node.prompt.len() });
+    }
+    let Some(parent) = forest.parents[start] else {
+        let lead = forest.leads[start]?;
+        return Some(Branch { parent: owners[lead], position: alike(&forest.nodes[lead], node) });
+    };
+    let heir = family.heir(forest, parent).map(|heir| &forest.nodes[heir]);
+    let held = forest.nodes[parent].path_len();
+    Some(Branch { parent: owners[parent], position: heir.map_or(held, |heir| alike(heir, node)) })
 }
 
-impl Family {
-    fn new(forest: &Forest<'_>) -> Self {
-        let mut roots = Vec::new();
-        let mut children = vec![Vec::new(); forest.nodes.len()];
-        for (node, parent) in forest.parents.iter().enumerate() {
-            parent.map_or(&mut roots, |p| &mut children[p]).push(node);
-        }
-        let continued: Vec<bool> = children.iter().map(|c| !c.is_empty()).collect();
-        let mut elders = vec![None; forest.nodes.len()];
-        for siblings in children.iter_mut().chain([&mut roots]) {
-            let runs =
-                siblings.chunk_by_mut(|a, b| forest.nodes[*a].group() == forest.nodes[*b].group());
-            for run in runs {
-                // The choice that the agent went on with leads; the order is stable otherwise.
-                run.sort_by_key(|n| !continued[*n]);
-                run[1..].iter().for_each(|n| elders[*n] = Some(run[0]));
-            }
-        }
-        Self { roots, children, elders }
-    }
-
-    /// Where the path that begins to differ at `start` left another one, and what it is.
-    fn origin(
-        &self,
-        forest: &Forest<'_>,
-        owners: &[usize],
-        start: usize,
-    ) -> (Option<Branch>, Kind) {
-        let node = &forest.nodes[start];
-        if let Some(elder) = self.elders[start] {
-            let uncontinued = self.children[start].is_empty();
-            let kind = if uncontinued { Kind::Sibling } else { Kind::Fork };
-            return (Some(branch(owners[elder], node, node.prompt.len())), kind);
-        }
-        let Some(parent) = forest.parents[start] else { return (None, Kind::Fork) };
-        // The first child follows the parent's path, so the other path holds it.
-        let other = &forest.nodes[self.children[parent][0]];
-        let held = forest.nodes[parent].path_len();
-        let also = node.prompt[held..].iter().zip(&other.prompt[held..]);
-        let position = held + also.take_while(|(a, b)| a == b).count();
-        (Some(branch(owners[parent], node, position)), Kind::Fork)
-    }
-}
-
-/// Without ids no token is shared.
-fn branch(parent: usize, node: &Node<'_>, position: usize) -> Branch {
-    Branch { parent, position: if node.has_ids { position } else { 0 } }
+/// Number of tokens at the start of `node` that are those of the path to `other`.
+fn alike(other: &Node<'_>, node: &Node<'_>) -> usize {
+    let path = other.prompt.iter().chain(other.sampled);
+    node.prompt.iter().chain(node.sampled).zip(path).take_while(|(a, b)| a == b).count()
 }
 
 impl Merged {
     /// Builds path `index` with its tokens. Logprobs are NaN where the server gave none.
-    pub(crate) fn trajectory(&self, forest: &Forest<'_>, index: usize) -> Trajectory {
+    pub(crate) fn trajectory(
+        &self,
+        forest: &Forest<'_>,
+        shares: &Shares,
+        index: usize,
+    ) -> Trajectory {
         let path = &self.paths[index];
         let mut held = 0;
         let turn = |&n: &usize| {
             let node = &forest.nodes[n];
-            let trained = self.judged[n].trainable && self.owners[n] == index;
+            let trained = self.judged[n].trainable && shares.trains(index, n);
             let from = std::mem::replace(&mut held, node.path_len());
             turn(node, from, trained)
         };
@@ -148,11 +142,10 @@ impl Merged {
 }
 
 fn turn(node: &Node<'_>, held: usize, trained: bool) -> Turn {
-    let new_prompt = if node.has_ids { node.prompt[held..].to_vec() } else { Vec::new() };
     Turn {
         call_id: node.call.begun.call_id,
         choice: node.index,
-        new_prompt,
+        new_prompt: node.prompt[held..].to_vec(),
         sampled: sampled(node),
         trained,
         finish_reason: node.choice.and_then(|c| c.finish_reason.clone()),
@@ -213,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn a_retry_with_the_same_prompt_is_kept_beside_the_first_try() {
+    fn another_answer_to_the_same_prompt_is_kept_beside_the_first() {
         let calls = vec![
             call(1, &[1], &[&[2]]),
             call(2, &[1, 2, 3], &[&[4]]),
@@ -221,7 +214,7 @@ mod tests {
         ];
         let expected = [
             (vec![1, 2, 3, 4], vec![0, 1, 0, 1], "main"),
-            (vec![1, 2, 3, 4], vec![0, 0, 0, 1], "fork"),
+            (vec![1, 2, 3, 4], vec![0, 0, 0, 1], "sibling"),
         ];
         assert_eq!(brief(calls), expected);
     }

@@ -4,11 +4,13 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
+use crate::resolve::Told;
+
 /// Why a row's verdict is not `exact`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Reason {
-    /// Two recorded paths are the same and time does not tell which one a call continues.
+    /// Recorded paths are the same and nothing tells which one a call continues; it stands alone.
     AmbiguousParent,
     /// The episode has a call without token ids; what it sampled may stand in later prompts.
     CallWithoutTokenIds,
@@ -99,16 +101,22 @@ pub enum Dropped {
 pub struct Notes {
     /// Calls read.
     pub calls: u64,
-    /// Calls of which a choice is in a row.
+    /// Calls of which a choice is in a trajectory.
     pub kept: u64,
     /// Calls in no row, by reason.
     pub dropped: BTreeMap<Dropped, u64>,
-    /// Calls with more than one possible parent.
+    /// Calls whose parent could not be told from its equals; they stand alone.
     pub ambiguous: u64,
+    /// Calls whose parent had equals, by what told it from them.
+    pub told: BTreeMap<Told, u64>,
     /// Conversations: paths that continue no other.
     pub roots: u64,
     /// Paths that left another one.
     pub branches: u64,
+    /// Rows by the word of their kind.
+    pub kinds: BTreeMap<&'static str, u64>,
+    /// Trajectories whose kind was not asked for.
+    pub not_asked_for: u64,
     /// Rows by the reasons they carry.
     pub reasons: BTreeMap<Reason, u64>,
     /// Rewards that are not a number, read as null.
@@ -125,7 +133,14 @@ impl Notes {
         self.branches += other.branches;
         self.rewards_not_finite += other.rewards_not_finite;
         other.dropped.iter().for_each(|(why, n)| *self.dropped.entry(*why).or_default() += n);
+        self.not_asked_for += other.not_asked_for;
+        other.told.iter().for_each(|(by, n)| *self.told.entry(*by).or_default() += n);
+        other.kinds.iter().for_each(|(kind, n)| *self.kinds.entry(*kind).or_default() += n);
         other.reasons.iter().for_each(|(why, n)| *self.reasons.entry(*why).or_default() += n);
+    }
+
+    pub(crate) fn tell(&mut self, by: Option<Told>) {
+        by.into_iter().for_each(|by| *self.told.entry(by).or_default() += 1);
     }
 
     pub(crate) fn drop_call(&mut self, why: Dropped) {

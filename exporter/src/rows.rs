@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use episode::{CallId, Fidelity, Micros, Outcome, Reward, RewardScope, Trajectory};
+use episode::{CallId, Fidelity, Micros, Outcome, Reward, RewardScope, Trajectory, Turn};
 use serde::Serialize;
 use serde_json::json;
 use store::EpisodeRecord;
@@ -12,6 +12,7 @@ use crate::messages::{Dialogue, Message, dialogue};
 use crate::notes::Reason;
 use crate::scan::{Node, Scanned};
 use crate::thread::Forest;
+use crate::weigh::Shares;
 
 /// The reward that trainers read.
 const REWARD: &str = "reward";
@@ -34,6 +35,7 @@ pub(crate) struct Row {
     pub(crate) parent_trajectory_id: Option<String>,
     pub(crate) fork_position: Option<i32>,
     pub(crate) kind: &'static str,
+    pub(crate) kind_reason: &'static str,
     pub(crate) group_id: Option<String>,
     pub(crate) task_id: Option<String>,
     pub(crate) model: String,
@@ -80,6 +82,7 @@ impl Tokens {
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct TurnRow {
     pub(crate) call_id: String,
+    pub(crate) choice: i32,
     pub(crate) start: i32,
     pub(crate) end: i32,
     pub(crate) finish_reason: Option<String>,
@@ -87,6 +90,7 @@ pub(crate) struct TurnRow {
     pub(crate) version_end: Option<i64>,
     pub(crate) temperature: Option<f64>,
     pub(crate) reward: Option<f64>,
+    pub(crate) continued: Option<bool>,
 }
 
 /// The rows of one episode, made one at a time: branches of a long history share its tokens in the
@@ -95,64 +99,76 @@ pub(crate) fn rows<'a>(
     episode: &'a Scanned,
     forest: &'a Forest<'a>,
     merged: &'a Merged,
+    shares: &'a Shares,
 ) -> impl Iterator<Item = Row> + 'a {
-    let shared = Shared::new(episode, forest, merged);
-    (0..merged.paths.len()).map(move |index| shared.row(episode, forest, merged, index))
+    let maker = Maker::new(episode, forest, merged, shares);
+    shares.paths.iter().map(move |index| maker.row(*index))
 }
 
-/// What all rows of an episode say alike.
-struct Shared {
+/// All that rows are made of, and what those of one episode say alike.
+struct Maker<'a> {
+    episode: &'a Scanned,
+    forest: &'a Forest<'a>,
+    merged: &'a Merged,
+    shares: &'a Shares,
     reward: Option<f64>,
     rewards: String,
     metadata: String,
-    /// Tokens trained over all rows.
-    trained: usize,
     lost_call: bool,
     call_without_ids: bool,
 }
 
-impl Shared {
-    fn new(episode: &Scanned, forest: &Forest<'_>, merged: &Merged) -> Self {
+impl<'a> Maker<'a> {
+    fn new(
+        episode: &'a Scanned,
+        forest: &'a Forest<'a>,
+        merged: &'a Merged,
+        shares: &'a Shares,
+    ) -> Self {
         let lost = |c: &episode::Call| c.ended.is_none() && c.begun.route.generates();
         Self {
+            episode,
+            forest,
+            merged,
+            shares,
             reward: episode.reward(),
             rewards: rewards(&episode.rewards),
             metadata: metadata(&episode.record),
-            trained: merged.judged.iter().map(|j| j.tokens).sum(),
             lost_call: episode.record.may_lack_calls || episode.calls.iter().any(lost),
             call_without_ids: forest.nodes.iter().any(|n| !n.has_ids),
         }
     }
 
-    fn row(&self, episode: &Scanned, forest: &Forest<'_>, merged: &Merged, index: usize) -> Row {
-        let record = &episode.record;
-        let path = &merged.paths[index];
-        let trajectory = merged.trajectory(forest, index);
+    fn row(&self, index: usize) -> Row {
+        let (record, forest) = (&self.episode.record, self.forest);
+        let path = &self.merged.paths[index];
+        let trajectory = self.merged.trajectory(forest, self.shares, index);
         let (root, leaf) = (&forest.nodes[path.nodes[0]], &forest.nodes[path.leaf()]);
         let tokens = tokens(&trajectory);
         let trained = tokens.trained();
-        let reasons = self.reasons(forest, merged, path);
+        let reasons = self.reasons(path);
         let id = |index: usize| format!("{}/{}/{index}", record.id, record.attempt);
         Row {
             episode_id: record.id.to_string(),
             attempt: int(record.attempt as usize),
             trajectory_id: id(index),
             trajectory_index: int(index),
-            num_trajectories: int(merged.paths.len()),
+            num_trajectories: int(self.merged.paths.len()),
             parent_trajectory_id: trajectory.branch.map(|b| id(b.parent)),
             fork_position: trajectory.branch.map(|b| int(b.position)),
-            kind: trajectory.kind.as_str(),
+            kind: path.kind.as_str(),
+            kind_reason: path.cue.as_str(),
             group_id: record.group.as_ref().map(ToString::to_string),
             task_id: record.task.as_ref().map(ToString::to_string),
             model: model(leaf).to_owned(),
             tokenizer_fingerprint: String::new(),
             logprob_kind: logprob_kind(forest, path),
             prompt_len: int(trajectory.turns[0].new_prompt.len()),
-            turns: turns(&trajectory, &episode.rewards),
+            turns: self.turns(path, &trajectory),
             reward: self.reward,
             advantage: None,
             rewards: self.rewards.clone(),
-            row_weight: if trained == 0 { 0.0 } else { trained as f64 / self.trained as f64 },
+            row_weight: self.shares.row_weight(trained),
             fidelity: leaf.has_ids.then(|| fidelity(forest, path)),
             verdict: verdict(trained, &reasons),
             reasons,
@@ -163,10 +179,26 @@ impl Shared {
         }
     }
 
-    fn reasons(&self, forest: &Forest<'_>, merged: &Merged, path: &Path) -> BTreeSet<Reason> {
-        let judged = path.nodes.iter().flat_map(|n| merged.judged[*n].reasons.iter().copied());
+    fn turns(&self, path: &Path, trajectory: &Trajectory) -> Vec<TurnRow> {
+        let mut end = 0;
+        let row = |(turn, node): (&Turn, &usize)| {
+            let start = end + turn.new_prompt.len();
+            end = start + turn.sampled.ids().len();
+            let reward = reward(&self.episode.rewards, RewardScope::Call(turn.call_id));
+            TurnRow {
+                reward,
+                continued: self.merged.continued[*node],
+                ..turn_row(turn, int(start), int(end))
+            }
+        };
+        trajectory.turns.iter().zip(&path.nodes).map(row).collect()
+    }
+
+    fn reasons(&self, path: &Path) -> BTreeSet<Reason> {
+        let forest = self.forest;
+        let judged = path.nodes.iter().flat_map(|n| self.merged.judged[*n].reasons.iter().copied());
         let mut reasons: BTreeSet<Reason> = judged.collect();
-        if path.nodes.iter().any(|n| forest.ambiguous[*n]) {
+        if path.nodes.iter().any(|n| !forest.unclear[*n].is_empty()) {
             reasons.insert(Reason::AmbiguousParent);
         }
         let leaf = &forest.nodes[path.leaf()];
@@ -203,24 +235,20 @@ fn tokens(trajectory: &Trajectory) -> Tokens {
     Tokens { input_ids, loss_mask, logprobs, versions: trajectory.versions() }
 }
 
-fn turns(trajectory: &Trajectory, rewards: &[Reward]) -> Vec<TurnRow> {
-    let mut end = 0;
+fn turn_row(turn: &Turn, start: i32, end: i32) -> TurnRow {
     let known = |version: Option<&i32>| version.filter(|v| **v >= 0).map(|v| i64::from(*v));
-    let row = |turn: &episode::Turn| {
-        let start = end + turn.new_prompt.len();
-        end = start + turn.sampled.ids().len();
-        TurnRow {
-            call_id: turn.call_id.to_string(),
-            start: int(start),
-            end: int(end),
-            finish_reason: turn.finish_reason.clone(),
-            version_start: known(turn.sampled.versions().first()),
-            version_end: known(turn.sampled.versions().last()),
-            temperature: turn.temperature,
-            reward: reward(rewards, RewardScope::Call(turn.call_id)),
-        }
-    };
-    trajectory.turns.iter().map(row).collect()
+    TurnRow {
+        call_id: turn.call_id.to_string(),
+        choice: int(turn.choice as usize),
+        start,
+        end,
+        finish_reason: turn.finish_reason.clone(),
+        version_start: known(turn.sampled.versions().first()),
+        version_end: known(turn.sampled.versions().last()),
+        temperature: turn.temperature,
+        reward: None,
+        continued: None,
+    }
 }
 
 impl Scanned {

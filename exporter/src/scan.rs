@@ -1,10 +1,8 @@
 //! Scan: the calls of one episode, and what they sampled.
 
-use std::borrow::Cow;
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 
-use episode::{Call, Choice, Ended, Reward};
-use serde_json::Value;
+use episode::{Call, CallKind, Choice, Ended, Reward};
 use store::{EpisodeRecord, Selection, Snapshot, SnapshotError};
 
 use crate::notes::{Dropped, Notes};
@@ -20,9 +18,6 @@ pub(crate) struct Scanned {
 }
 
 /// One choice of one call: what it was asked to continue, and what it sampled.
-///
-/// Both are sequences of symbols: token ids where the server reported them, else one number for
-/// each distinct message, so that one rule threads both.
 #[derive(Debug, Clone)]
 pub(crate) struct Node<'a> {
     pub(crate) call: &'a Call,
@@ -33,14 +28,16 @@ pub(crate) struct Node<'a> {
     pub(crate) prompt_index: u32,
     /// What the server reported of the choice, if anything.
     pub(crate) choice: Option<&'a Choice>,
-    /// Whether the symbols are token ids.
+    /// Whether the server reported the ids of the prompt and of what was sampled.
     pub(crate) has_ids: bool,
-    pub(crate) prompt: Cow<'a, [u32]>,
-    pub(crate) sampled: Cow<'a, [u32]>,
+    /// Token ids of the prompt; empty without ids.
+    pub(crate) prompt: &'a [u32],
+    /// Sampled token ids; empty without ids.
+    pub(crate) sampled: &'a [u32],
 }
 
-impl Node<'_> {
-    /// Number of symbols of the path that ends here.
+impl<'a> Node<'a> {
+    /// Number of tokens of the path that ends here; 0 without ids.
     pub(crate) fn path_len(&self) -> usize {
         self.prompt.len() + self.sampled.len()
     }
@@ -48,6 +45,12 @@ impl Node<'_> {
     /// Choices with one key continue one prompt of one call.
     pub(crate) fn group(&self) -> (episode::CallId, u32, bool) {
         (self.call.begun.call_id, self.prompt_index, self.has_ids)
+    }
+
+    /// Whose turn it is, and what for, as the agent said. A path is of one strand.
+    pub(crate) fn strand(&self) -> (CallKind, Option<&'a str>) {
+        let lineage = &self.call.begun.lineage;
+        (lineage.kind, lineage.agent.as_deref())
     }
 }
 
@@ -79,10 +82,9 @@ pub(crate) fn nodes(calls: &[Call]) -> (Vec<Node<'_>>, Notes) {
     let mut sorted: Vec<&Call> = calls.iter().collect();
     sorted.sort_by_key(|c| (c.begun.started_at, c.begun.call_id));
     let mut notes = Notes { calls: calls.len() as u64, ..Notes::default() };
-    let mut words = Words::default();
     let mut nodes = Vec::new();
     for call in sorted {
-        match of_call(call, &mut words) {
+        match of_call(call) {
             Ok(found) => {
                 notes.kept += 1;
                 nodes.extend(found);
@@ -93,7 +95,7 @@ pub(crate) fn nodes(calls: &[Call]) -> (Vec<Node<'_>>, Notes) {
     (nodes, notes)
 }
 
-fn of_call<'a>(call: &'a Call, words: &mut Words) -> Result<Vec<Node<'a>>, Dropped> {
+fn of_call(call: &Call) -> Result<Vec<Node<'_>>, Dropped> {
     if !call.begun.route.generates() {
         return Err(Dropped::OtherRoute);
     }
@@ -102,7 +104,7 @@ fn of_call<'a>(call: &'a Call, words: &mut Words) -> Result<Vec<Node<'a>>, Dropp
         ended.choices.iter().filter_map(|choice| with_ids(call, ended, choice)).collect();
     if nodes.is_empty() || nodes.len() < ended.choices.len() {
         let known: BTreeSet<u32> = nodes.iter().map(|n| n.index).collect();
-        nodes.extend(without_ids(call, ended, words).filter(|n| !known.contains(&n.index)));
+        nodes.extend(without_ids(call, ended).filter(|n| !known.contains(&n.index)));
     }
     nodes.sort_by_key(|n| (!n.has_ids, n.prompt_index, n.index));
     if nodes.is_empty() { Err(Dropped::NoReply) } else { Ok(nodes) }
@@ -124,44 +126,18 @@ fn with_ids<'a>(call: &'a Call, ended: &'a Ended, choice: &'a Choice) -> Option<
         prompt_index: choice.prompt_index,
         choice: Some(choice),
         has_ids: true,
-        prompt: Cow::Borrowed(prompt),
-        sampled: Cow::Borrowed(sampled),
+        prompt,
+        sampled,
     })
 }
 
-fn without_ids<'a>(
-    call: &'a Call,
-    ended: &'a Ended,
-    words: &mut Words,
-) -> impl Iterator<Item = Node<'a>> {
-    let route = call.begun.route;
-    let asked = wire::conversation(route, &call.begun.request).unwrap_or_default();
-    let prompt: Vec<u32> = asked.messages.iter().map(|m| words.symbol(m)).collect();
-    let answers = wire::answers(route, &ended.reply);
-    let answers: Vec<_> = answers.iter().map(|a| (a.index, words.symbol(&a.message))).collect();
-    answers.into_iter().map(move |(index, symbol)| {
+/// What the reply says in words alone.
+fn without_ids<'a>(call: &'a Call, ended: &'a Ended) -> impl Iterator<Item = Node<'a>> {
+    wire::answers(call.begun.route, &ended.reply).into_iter().map(move |answer| {
+        let index = answer.index;
         let choice = ended.choices.iter().find(|c| c.index == index);
-        Node {
-            call,
-            ended,
-            index,
-            prompt_index: choice.map_or(0, |c| c.prompt_index),
-            choice,
-            has_ids: false,
-            prompt: Cow::Owned(prompt.clone()),
-            sampled: Cow::Owned(vec![symbol]),
-        }
+        let prompt_index = choice.map_or(0, |c| c.prompt_index);
+        let (prompt, sampled): (&[u32], &[u32]) = (&[], &[]);
+        Node { call, ended, index, prompt_index, choice, has_ids: false, prompt, sampled }
     })
-}
-
-/// One number for each distinct message of an episode.
-#[derive(Debug, Default)]
-struct Words(HashMap<String, u32>);
-
-impl Words {
-    fn symbol(&mut self, message: &Value) -> u32 {
-        // An episode's messages are in memory, so there are fewer of them than u32 can count.
-        let next = self.0.len() as u32;
-        *self.0.entry(wire::canonical(message)).or_insert(next)
-    }
 }

@@ -40,7 +40,7 @@ enum Shape {
 }
 
 /// Every column of the file, in order.
-pub const COLUMNS: [Column; 34] = [
+pub const COLUMNS: [Column; 35] = [
     Column::required("schema_version", Shape::Int32, "version of this table: 1"),
     Column::required("episode_id", Shape::Text, "one run of an agent under one id"),
     Column::required("attempt", Shape::Int32, "which run of that episode, from 0"),
@@ -53,19 +53,24 @@ pub const COLUMNS: [Column; 34] = [
     Column::required(
         "num_trajectories",
         Shape::Int32,
-        "number of paths of this episode and attempt",
+        "number of paths of this episode and attempt, exported or not",
     ),
     Column::optional(
         "parent_trajectory_id",
         Shape::Text,
-        "the path that this one left; null for a conversation of its own",
+        "the path that this one left, exported or not; null for a conversation of its own",
     ),
     Column::optional(
         "fork_position",
         Shape::Int32,
-        "number of leading tokens that both share; null as above",
+        "number of leading tokens that both share, 0 without ids; null as above",
     ),
-    Column::required("kind", Shape::Text, "main, fork, sibling"),
+    Column::required(
+        "kind",
+        Shape::Text,
+        "main, subagent, compaction, retry, sibling, auxiliary, fork",
+    ),
+    Column::required("kind_reason", Shape::Text, "what says that it is of that kind"),
     Column::optional(
         "group_id",
         Shape::Text,
@@ -133,7 +138,7 @@ pub const COLUMNS: [Column; 34] = [
     Column::required(
         "row_weight",
         Shape::Float64,
-        "trained tokens of this row over those of its episode and attempt",
+        "trained tokens of this row over those of all rows of its episode and attempt",
     ),
     Column::optional(
         "fidelity",
@@ -214,6 +219,7 @@ impl Column {
 pub(crate) fn turn_fields() -> Fields {
     Fields::from(vec![
         required("call_id", DataType::Utf8),
+        required("choice", DataType::Int32),
         required("start", DataType::Int32),
         required("end", DataType::Int32),
         optional("finish_reason", DataType::Utf8),
@@ -221,6 +227,7 @@ pub(crate) fn turn_fields() -> Fields {
         optional("version_end", DataType::Int64),
         optional("temperature", DataType::Float64),
         optional("reward", DataType::Float64),
+        optional("continued", DataType::Boolean),
     ])
 }
 
@@ -275,6 +282,7 @@ fn feature(field: &FieldRef) -> Value {
         DataType::Utf8 => value("string"),
         DataType::Float32 => value("float32"),
         DataType::Float64 => value("float64"),
+        DataType::Boolean => value("bool"),
         // The integer types are spelled alike but for the case.
         integer => value(&integer.to_string().to_lowercase()),
     }

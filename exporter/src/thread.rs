@@ -1,13 +1,19 @@
 //! Thread: which choice each call continues.
 //!
-//! A call continues the choice with the longest path (prompt and sampled symbols) that its own
-//! prompt starts with. The rule looks at content and at when calls began, never at the order in
-//! which they were recorded, so that parallel agents in one episode do not mix.
+//! A call continues the choice with the longest path (prompt and sampled tokens) that its own
+//! prompt starts with. Content decides, never the order in which calls came, so that parallel
+//! agents in one episode do not mix. Where ids are missing, the messages take their place; where
+//! ids are there and say no, the messages only say where the history was left.
 
-use std::collections::{BTreeSet, HashMap};
 use std::ops::Range;
 
+use episode::CallKind;
+use serde_json::Value;
+
+use crate::index::Index;
 use crate::notes::Notes;
+use crate::resolve::{Resolved, narrow, resolve};
+use crate::said::{Said, said};
 use crate::scan::Node;
 
 /// The choices of an episode and what each continues.
@@ -15,32 +21,87 @@ use crate::scan::Node;
 pub(crate) struct Forest<'a> {
     /// In the order in which their calls began.
     pub(crate) nodes: Vec<Node<'a>>,
-    /// For each node the one it continues; a parent stands before its children.
+    /// For each node the one whose path its own path goes on from: both have ids, or both have
+    /// none.
     pub(crate) parents: Vec<Option<usize>>,
-    /// For each node whether another parent would have done as well.
-    pub(crate) ambiguous: Vec<bool>,
+    /// For each node without a parent the one that it continues in words, but not token for token.
+    pub(crate) leads: Vec<Option<usize>>,
+    /// For each node the possible parents that nothing tells apart; such a node stands alone.
+    pub(crate) unclear: Vec<Vec<usize>>,
+    /// For each node its messages; empty where the ids alone say everything.
+    pub(crate) said: Vec<Said>,
 }
 
-/// Finds each node's parent. Linear in the number of prompt symbols.
+/// Finds what each node continues. Linear in the number of prompt tokens.
 pub(crate) fn thread(nodes: Vec<Node<'_>>) -> (Forest<'_>, Notes) {
-    let mut index = Index::default();
-    let mut parents = vec![None; nodes.len()];
-    let mut ambiguous = vec![false; nodes.len()];
+    let count = nodes.len();
+    let (parents, leads) = (vec![None; count], vec![None; count]);
+    let unclear = vec![Vec::new(); count];
+    let mut forest = Forest { nodes, parents, leads, unclear, said: Vec::new() };
+    let mut notes = by_ids(&mut forest);
+    if forest.has_loose_ends() {
+        forest.said = said(&forest.nodes);
+        notes.add(&by_messages(&mut forest));
+    }
+    (forest, notes)
+}
+
+fn by_ids(forest: &mut Forest<'_>) -> Notes {
     let mut notes = Notes::default();
-    for siblings in groups(&nodes) {
-        let first = &nodes[siblings.start];
-        let hashes = prefix_hashes(&first.prompt);
-        // Nodes of one call never follow each other: a parent must have begun before its child.
-        let candidates = index.longest(&nodes, first, &hashes);
-        let (parent, unclear) = choose(&nodes, &candidates, first);
-        notes.ambiguous += u64::from(unclear);
-        for node in siblings {
-            parents[node] = parent;
-            ambiguous[node] = unclear;
-            index.add(node, &nodes[node], hashes.last().copied().unwrap_or(SEED));
+    let index = Index::new(forest.nodes.iter().map(|n| n.has_ids.then_some((n.prompt, n.sampled))));
+    for siblings in groups(&forest.nodes) {
+        let first = &forest.nodes[siblings.start];
+        if !first.has_ids {
+            continue;
+        }
+        let candidates = index.longest(first.prompt);
+        match resolve(&forest.nodes, candidates, first) {
+            Resolved::Nothing => {}
+            Resolved::One(parent, told) => {
+                notes.tell(told);
+                forest.parents[siblings].fill(Some(parent));
+            }
+            Resolved::Unclear(several) => {
+                notes.ambiguous += 1;
+                forest.unclear[siblings].fill(several);
+            }
         }
     }
-    (Forest { nodes, parents, ambiguous }, notes)
+    notes
+}
+
+fn by_messages(forest: &mut Forest<'_>) -> Notes {
+    let mut notes = Notes::default();
+    let index = Index::new(forest.said.iter().map(Said::path));
+    let summaries = summaries(&forest.nodes);
+    for siblings in groups(&forest.nodes) {
+        let start = siblings.start;
+        if !forest.is_loose(start) || forest.said[start].spoken().is_empty() {
+            continue;
+        }
+        let node = &forest.nodes[start];
+        let mut candidates = index.longest(forest.said[start].spoken());
+        let is_same = |i: usize| forest.said[i].instructions() == forest.said[start].instructions();
+        narrow(&mut candidates, is_same);
+        match resolve(&forest.nodes, candidates, node) {
+            Resolved::Nothing => {
+                forest.leads[siblings].fill(summary_of(&forest.nodes, &summaries, node));
+            }
+            Resolved::One(found, told) if !node.has_ids && !forest.nodes[found].has_ids => {
+                let of = if is_same(found) { &mut forest.parents } else { &mut forest.leads };
+                notes.tell(told);
+                of[siblings].fill(Some(found));
+            }
+            Resolved::One(found, _) => forest.leads[siblings].fill(Some(found)),
+            // Ids have said that it continues none of these, so there is nothing to be unclear of.
+            Resolved::Unclear(_) if node.has_ids => {}
+            Resolved::Unclear(several) => {
+                notes.ambiguous += 1;
+                forest.unclear[siblings].fill(several);
+            }
+        }
+    }
+    notes
 }
 
 /// Runs of choices that continue one prompt of one call.
@@ -55,88 +116,48 @@ fn groups(nodes: &[Node<'_>]) -> Vec<Range<usize>> {
     groups
 }
 
-/// Of nodes with one and the same path, the one that `child` continues: the one that ended last
-/// before the child began. The second value says that time did not decide.
-fn choose(nodes: &[Node<'_>], candidates: &[usize], child: &Node<'_>) -> (Option<usize>, bool) {
-    if candidates.len() < 2 {
-        return (candidates.first().copied(), false);
+impl Forest<'_> {
+    /// Whether the ids do not say where a node belongs.
+    fn is_loose(&self, node: usize) -> bool {
+        self.parents[node].is_none() && self.unclear[node].is_empty()
     }
-    let seen = |i: &usize| nodes[*i].ended.ended_at <= child.call.begun.started_at;
-    let last = candidates.iter().copied().filter(seen).map(|i| nodes[i].ended.ended_at).max();
-    let latest: Vec<usize> =
-        candidates.iter().copied().filter(|i| Some(nodes[*i].ended.ended_at) == last).collect();
-    match latest.as_slice() {
-        [only] => (Some(*only), false),
-        [] => (first_by_id(nodes, candidates), true),
-        several => (first_by_id(nodes, several), true),
+
+    /// Whether there is more than the one root that a conversation has.
+    fn has_loose_ends(&self) -> bool {
+        let loose = (0..self.nodes.len()).filter(|i| self.is_loose(*i));
+        let mut roots: Vec<_> = loose.map(|i| self.nodes[i].group()).collect();
+        roots.dedup();
+        roots.len() > 1 || self.nodes.iter().any(|node| !node.has_ids)
     }
 }
 
-fn first_by_id(nodes: &[Node<'_>], candidates: &[usize]) -> Option<usize> {
-    candidates.iter().copied().min_by_key(|i| (nodes[*i].call.begun.call_id, nodes[*i].index))
+/// The text of every summary of a history, and the node that wrote it.
+fn summaries(nodes: &[Node<'_>]) -> Vec<(usize, String)> {
+    let is_one = |i: &usize| nodes[*i].strand().0 == CallKind::Compaction;
+    let text = |i: usize| {
+        let answers = wire::answers(nodes[i].call.begun.route, &nodes[i].ended.reply);
+        let answer = answers.into_iter().find(|a| a.index == nodes[i].index)?;
+        let text = wire::content_text(answer.message.get("content"))?;
+        // Claude Code quotes what stands between these marks, and leaves out the rest.
+        let inner =
+            text.split_once("<summary>").and_then(|(_, rest)| rest.split_once("</summary>"));
+        let text = inner.map_or(text.as_str(), |(inner, _)| inner).trim();
+        (!text.is_empty()).then(|| (i, text.to_owned()))
+    };
+    (0..nodes.len()).filter(is_one).filter_map(text).collect()
 }
 
-/// The paths known so far, by kind, length and hash.
-#[derive(Debug, Default)]
-struct Index {
-    by_hash: HashMap<(bool, usize, u64), Vec<usize>>,
-    lengths: BTreeSet<(bool, usize)>,
-}
-
-impl Index {
-    /// `prompt_hash` is the hash of the node's whole prompt.
-    fn add(&mut self, i: usize, node: &Node<'_>, prompt_hash: u64) {
-        if node.sampled.is_empty() {
-            // Nothing was sampled, so nothing is continued: the next call is a new try.
-            return;
-        }
-        let hash = node.sampled.iter().fold(prompt_hash, |hash, id| extend(hash, *id));
-        let length = node.path_len();
-        self.by_hash.entry((node.has_ids, length, hash)).or_default().push(i);
-        self.lengths.insert((node.has_ids, length));
-    }
-
-    /// All earlier nodes with the longest path that is a prefix of the child's prompt.
-    fn longest(&self, nodes: &[Node<'_>], child: &Node<'_>, hashes: &[u64]) -> Vec<usize> {
-        let began = |i: usize| (nodes[i].call.begun.started_at, nodes[i].call.begun.call_id);
-        let this = (child.call.begun.started_at, child.call.begun.call_id);
-        let ids = child.has_ids;
-        for (_, length) in self.lengths.range((ids, 0)..=(ids, child.prompt.len())).rev() {
-            let Some(found) = self.by_hash.get(&(ids, *length, hashes[*length])) else { continue };
-            // A hash only points; the symbols decide.
-            let is_parent = |i: &usize| began(*i) < this && is_prefix(&nodes[*i], &child.prompt);
-            let found: Vec<usize> = found.iter().copied().filter(is_parent).collect();
-            if !found.is_empty() {
-                return found;
-            }
-        }
-        Vec::new()
-    }
-}
-
-fn is_prefix(node: &Node<'_>, prompt: &[u32]) -> bool {
-    prompt.strip_prefix(node.prompt.as_ref()).is_some_and(|rest| rest.starts_with(&node.sampled))
-}
-
-const SEED: u64 = 0x9e37_79b9_7f4a_7c15;
-
-fn extend(hash: u64, symbol: u32) -> u64 {
-    // One round of splitmix64 over the running state: any change of order or value spreads.
-    let mut x = hash.wrapping_add(u64::from(symbol)).wrapping_add(SEED);
-    x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    x ^ (x >> 31)
-}
-
-/// The hash of each prefix, the empty one first: one more than there are symbols.
-fn prefix_hashes(symbols: &[u32]) -> Vec<u64> {
-    let mut hashes = Vec::with_capacity(symbols.len() + 1);
-    hashes.push(SEED);
-    hashes.extend(symbols.iter().scan(SEED, |hash, symbol| {
-        *hash = extend(*hash, *symbol);
-        Some(*hash)
-    }));
-    hashes
+/// The newest summary that a conversation begins with.
+fn summary_of(nodes: &[Node<'_>], of: &[(usize, String)], node: &Node<'_>) -> Option<usize> {
+    let begun = &node.call.begun;
+    let before = |(i, _): &&(usize, String)| nodes[*i].ended.ended_at <= begun.started_at;
+    let mut before = of.iter().filter(before).peekable();
+    before.peek()?;
+    let sent = wire::conversation(begun.route, &begun.request)?;
+    let text = |message: &Value| wire::content_text(message.get("content"));
+    let texts: Vec<String> = sent.messages.iter().filter_map(text).collect();
+    let quoted = before.filter(|(_, summary)| texts.iter().any(|text| text.contains(summary)));
+    quoted.max_by_key(|(i, _)| nodes[*i].ended.ended_at).map(|(i, _)| *i)
 }
 
 #[cfg(test)]
@@ -175,9 +196,9 @@ mod tests {
     }
 
     #[test]
-    fn a_parent_began_before_its_child() {
+    fn clocks_that_disagree_do_not_part_a_conversation() {
         let calls = [call(1, &[1, 2, 3], &[&[4]]), call(2, &[1], &[&[2]])];
-        assert_eq!(parents(&calls).0, [None, None]);
+        assert_eq!(parents(&calls).0, [Some(2), None]);
     }
 
     #[test]
@@ -195,12 +216,12 @@ mod tests {
     }
 
     #[test]
-    fn equal_paths_that_time_does_not_tell_apart_are_noted() {
+    fn a_call_whose_equal_parents_nothing_tells_apart_stands_alone() {
         let mut calls =
             vec![call(1, &[1], &[&[2]]), call(2, &[1], &[&[2]]), call(3, &[1, 2], &[&[4]])];
         reply(&mut calls[0]).ended_at = 25;
         let (found, notes) = parents(&calls);
-        assert_eq!(found, [None, None, Some(1)]);
+        assert_eq!(found, [None, None, None]);
         assert_eq!(notes.ambiguous, 1);
     }
 

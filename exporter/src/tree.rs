@@ -1,12 +1,15 @@
 //! The pure part of the walk, for those who draw or count the same tree.
 
-use episode::{Call, CallId, Trajectory};
+use std::collections::BTreeSet;
 
+use episode::{Call, CallId, Kind, Trajectory};
+
+use crate::kind::Cue;
 use crate::merge::merge;
 use crate::notes::{Notes, Reason};
 use crate::scan::nodes;
 use crate::thread::thread;
-use crate::verdict::judge;
+use crate::weigh::{Shared, weigh};
 
 /// One choice of one call, and the choice that its call continues.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -17,6 +20,8 @@ pub struct Link {
     pub choice: u32,
     /// The call and choice that it continues; none for the first call of a conversation.
     pub parent: Option<(CallId, u32)>,
+    /// What the first path that holds it is, and what says so.
+    pub kind: (Kind, Cue),
     /// Number of prompt tokens that the parent's path did not hold; 0 without ids.
     pub new_prompt: usize,
     /// Number of sampled tokens; 0 without ids.
@@ -37,28 +42,31 @@ pub fn trajectories(calls: &[Call]) -> (Vec<Trajectory>, Notes) {
     let (merged, walked) = merge(&forest);
     notes.add(&threaded);
     notes.add(&walked);
-    ((0..merged.paths.len()).map(|i| merged.trajectory(&forest, i)).collect(), notes)
+    let (shares, _) = weigh(&merged, &BTreeSet::new(), Shared::Once);
+    (shares.paths.iter().map(|i| merged.trajectory(&forest, &shares, *i)).collect(), notes)
 }
 
 /// Every choice of one episode and what it continues, in the order in which the calls began.
 pub fn links(calls: &[Call]) -> (Vec<Link>, Notes) {
     let (nodes, mut notes) = nodes(calls);
     let (forest, threaded) = thread(nodes);
+    let (merged, _) = merge(&forest);
     notes.add(&threaded);
     let link = |i: usize| {
         let node = &forest.nodes[i];
         let parent = forest.parents[i].map(|p| &forest.nodes[p]);
-        let count = |symbols: usize| if node.has_ids { symbols } else { 0 };
-        let judged = judge(node);
-        let unclear = forest.ambiguous[i].then_some(Reason::AmbiguousParent);
-        let mut reasons: Vec<Reason> = judged.reasons.into_iter().chain(unclear).collect();
+        let judged = &merged.judged[i];
+        let unclear = (!forest.unclear[i].is_empty()).then_some(Reason::AmbiguousParent);
+        let mut reasons: Vec<Reason> = judged.reasons.iter().copied().chain(unclear).collect();
         reasons.sort();
+        let path = &merged.paths[merged.owners[i]];
         Link {
             call_id: node.call.begun.call_id,
             choice: node.index,
             parent: parent.map(|p| (p.call.begun.call_id, p.index)),
-            new_prompt: count(node.prompt.len() - parent.map_or(0, |p| p.path_len())),
-            sampled: count(node.sampled.len()),
+            kind: (path.kind, path.cue),
+            new_prompt: node.prompt.len() - parent.map_or(0, |p| p.path_len()),
+            sampled: node.sampled.len(),
             trained: judged.tokens,
             reasons,
         }

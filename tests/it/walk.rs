@@ -9,7 +9,6 @@ use exporter::Options;
 use kit::{World, post, start_engine};
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 use serde_json::{Value, json};
-use store::Selection;
 
 fn request(messages: &[Value], seed: u64, extra: Value) -> Value {
     let tool = json!({ "type": "function", "function": { "name": "guess", "parameters": {
@@ -92,8 +91,7 @@ async fn a_game_through_the_proxy_comes_out_as_exact_rows() {
     }
 
     let out = tempfile::tempdir().unwrap();
-    let options =
-        Options { out: out.path().to_owned(), selection: Selection::default(), overwrite: false };
+    let options = Options { out: out.path().to_owned(), ..Options::default() };
     let report = exporter::export(&mut world.snapshot().await, &options).await.unwrap();
     assert_eq!((report.rows, report.episodes), (2, 2), "a game is one trajectory");
     let rows = Rows::read(out.path());

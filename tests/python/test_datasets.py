@@ -11,6 +11,7 @@ import harness
 
 TURN = {
     "call_id": Value("string"),
+    "choice": Value("int32"),
     "start": Value("int32"),
     "end": Value("int32"),
     "finish_reason": Value("string"),
@@ -18,6 +19,7 @@ TURN = {
     "version_end": Value("int64"),
     "temperature": Value("float64"),
     "reward": Value("float64"),
+    "continued": Value("bool"),
 }
 MESSAGE = {
     "role": Value("string"),
@@ -37,6 +39,7 @@ FEATURES = {
     "parent_trajectory_id": Value("string"),
     "fork_position": Value("int32"),
     "kind": Value("string"),
+    "kind_reason": Value("string"),
     "group_id": Value("string"),
     "task_id": Value("string"),
     "model": Value("string"),

@@ -177,14 +177,15 @@ def test_a_choice_that_nobody_continues_is_a_sibling(played):
     assert [row["kind"] for row in rows["two-streamed"]] == ["main", "sibling"]
 
 
-def test_a_turn_that_is_asked_again_is_a_fork(played):
-    rows = rows_by_episode(played)["branch"]
-    assert sorted(row["kind"] for row in rows) == ["fork", "main"]
-    main, fork = sorted(rows, key=lambda row: row["trajectory_index"])
-    assert fork["parent_trajectory_id"] == main["trajectory_id"]
-    position = fork["fork_position"]
-    assert main["input_ids"][:position] == fork["input_ids"][:position]
-    assert set(fork["loss_mask"][:position]) == {0}
+def test_a_turn_that_is_asked_again_is_a_sibling_of_the_one_that_was_continued(played):
+    main, other = rows_by_episode(played)["branch"]
+    assert [main["kind"], other["kind"]] == ["main", "sibling"]
+    assert [turn["continued"] for turn in main["turns"]] == [True, True, False]
+    assert [turn["continued"] for turn in other["turns"]] == [True, False]
+    assert other["parent_trajectory_id"] == main["trajectory_id"]
+    position = other["fork_position"]
+    assert main["input_ids"][:position] == other["input_ids"][:position]
+    assert set(other["loss_mask"][:position]) == {0}
 
 
 def test_messages_are_those_of_the_conversation(played):

@@ -1,0 +1,231 @@
+//! Kind: what a path is for, and what says so.
+//!
+//! What the agent said of a call when it was made decides (`Begun::lineage`); where it said
+//! nothing, the place in the forest and the words do. The cue is kept beside the kind.
+
+use episode::{CallKind, Kind, Outcome};
+use serde_json::Value;
+
+use crate::family::{Family, same_strand};
+use crate::scan::Node;
+use crate::thread::Forest;
+
+/// What says that a path is of its kind.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Cue {
+    /// An earlier try at the same prompt did not end well.
+    AfterFailure,
+    /// It begins with the summary of an earlier conversation.
+    AfterSummary,
+    /// Nothing tells which of several equal paths it continues.
+    AmbiguousParent,
+    /// It is the first conversation of the episode that nothing else is said of.
+    FirstConversation,
+    /// It continues a path in words; the server reported no ids of one of the two.
+    IdsMissing,
+    /// It starts with tokens of another path and then goes on by itself.
+    LeftHistory,
+    /// The agent said so: by a header, in the metadata, or by the words of its request.
+    Lineage,
+    /// It shares no turn with another conversation.
+    NewConversation,
+    /// It asks for one token.
+    OneToken,
+    /// It offers no tools and asks another model than a conversation that does.
+    OtherModelWithoutTools,
+    /// It has other instructions than the main conversation.
+    OtherInstructions,
+    /// The client counted the tries.
+    RetryCount,
+    /// It continues a path in words, but the tokens are others.
+    RewrittenHistory,
+    /// It answers a prompt that has another answer.
+    SamePrompt,
+}
+
+impl Cue {
+    /// All of them, in the order of their words.
+    pub const ALL: [Self; 14] = [
+        Self::AfterFailure,
+        Self::AfterSummary,
+        Self::AmbiguousParent,
+        Self::FirstConversation,
+        Self::IdsMissing,
+        Self::LeftHistory,
+        Self::Lineage,
+        Self::NewConversation,
+        Self::OneToken,
+        Self::OtherInstructions,
+        Self::OtherModelWithoutTools,
+        Self::RetryCount,
+        Self::RewrittenHistory,
+        Self::SamePrompt,
+    ];
+
+    /// The word exported.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::AfterFailure => "after_failure",
+            Self::AfterSummary => "after_summary",
+            Self::AmbiguousParent => "ambiguous_parent",
+            Self::FirstConversation => "first_conversation",
+            Self::IdsMissing => "ids_missing",
+            Self::LeftHistory => "left_history",
+            Self::Lineage => "lineage",
+            Self::NewConversation => "new_conversation",
+            Self::OneToken => "one_token",
+            Self::OtherInstructions => "other_instructions",
+            Self::OtherModelWithoutTools => "other_model_without_tools",
+            Self::RetryCount => "retry_count",
+            Self::RewrittenHistory => "rewritten_history",
+            Self::SamePrompt => "same_prompt",
+        }
+    }
+}
+
+/// Tells the kinds of the paths of one forest.
+pub(crate) struct Kinds<'f, 'a> {
+    forest: &'f Forest<'a>,
+    family: &'f Family,
+    /// The root of the main conversation.
+    main: Option<usize>,
+}
+
+impl<'f, 'a> Kinds<'f, 'a> {
+    pub(crate) fn new(forest: &'f Forest<'a>, family: &'f Family) -> Self {
+        let mut kinds = Self { forest, family, main: None };
+        let is_main = |i: &usize| {
+            forest.nodes[*i].strand().0 == CallKind::Main && family.elders[*i].is_none()
+        };
+        let roots: Vec<usize> = family.roots.iter().copied().filter(is_main).collect();
+        let stands_out = |i: &&usize| forest.unclear[**i].is_empty() && kinds.aside(**i).is_none();
+        kinds.main = roots.iter().find(stands_out).or(roots.first()).copied();
+        kinds
+    }
+
+    /// The kind of the path that begins to differ from others at `start`. `of` is the kind of the
+    /// path that a node belongs to, where that is known.
+    pub(crate) fn of(&self, start: usize, of: impl Fn(usize) -> Option<Kind>) -> (Kind, Cue) {
+        let node = &self.forest.nodes[start];
+        let said = match node.strand().0 {
+            CallKind::Compaction => Some(Kind::Compaction),
+            CallKind::Auxiliary => Some(Kind::Auxiliary),
+            CallKind::Subagent => Some(Kind::Subagent),
+            CallKind::Main => None,
+        };
+        if let Some(kind) = said.filter(|kind| *kind != Kind::Subagent) {
+            return (kind, Cue::Lineage);
+        }
+        if let Some(found) = self.of_try(start) {
+            return found;
+        }
+        if said.is_some() {
+            return (Kind::Subagent, Cue::Lineage);
+        }
+        if self.family.elders[start].is_some() {
+            return (Kind::Fork, Cue::LeftHistory);
+        }
+        match (self.forest.parents[start], self.forest.leads[start]) {
+            (Some(from), _) | (_, Some(from)) if self.is_summary(from) => {
+                (Kind::Main, Cue::AfterSummary)
+            }
+            (Some(_), _) => (Kind::Fork, Cue::LeftHistory),
+            (None, Some(from)) => self.of_lead(start, from, of(from)),
+            (None, None) => self.of_root(start),
+        }
+    }
+
+    /// The kind of what answers a prompt that another node leads the answers to.
+    fn of_try(&self, start: usize) -> Option<(Kind, Cue)> {
+        let leads = self.family.elders[start].is_none() && !self.has_twin_with_ids(start);
+        if leads || self.family.continued[start] == Some(true) {
+            return None;
+        }
+        let failed = self.forest.nodes[start].ended.outcome != Outcome::Complete;
+        Some(match (self.family.superseded[start], failed) {
+            (true, true) => (Kind::Retry, Cue::AfterFailure),
+            (true, false) => (Kind::Retry, Cue::RetryCount),
+            (false, _) => (Kind::Sibling, Cue::SamePrompt),
+        })
+    }
+
+    /// Whether another choice of the call has ids where this one has none.
+    fn has_twin_with_ids(&self, start: usize) -> bool {
+        let node = &self.forest.nodes[start];
+        let before = self.forest.nodes[..start].iter().rev();
+        let mut twins = before.take_while(|n| n.call.begun.call_id == node.call.begun.call_id);
+        !node.has_ids && twins.any(|n| n.has_ids)
+    }
+
+    fn is_summary(&self, node: usize) -> bool {
+        self.forest.nodes[node].strand().0 == CallKind::Compaction
+    }
+
+    fn of_lead(&self, start: usize, lead: usize, of: Option<Kind>) -> (Kind, Cue) {
+        let ids = |i: usize| self.forest.nodes[i].has_ids;
+        match of {
+            Some(kind) if ids(start) != ids(lead) && same_strand(self.forest, start, lead) => {
+                (kind, Cue::IdsMissing)
+            }
+            _ => (Kind::Fork, Cue::RewrittenHistory),
+        }
+    }
+
+    fn of_root(&self, start: usize) -> (Kind, Cue) {
+        if !self.forest.unclear[start].is_empty() {
+            return (Kind::Fork, Cue::AmbiguousParent);
+        }
+        if self.main == Some(start) {
+            return (Kind::Main, Cue::FirstConversation);
+        }
+        if let Some(cue) = self.aside(start) {
+            return (Kind::Auxiliary, cue);
+        }
+        let instructions = |i: usize| self.forest.said.get(i).map(|said| said.instructions());
+        let [this, main] = [Some(start), self.main].map(|i| instructions(i?));
+        match this.zip(main) {
+            Some((this, main)) if !this.is_empty() && !main.is_empty() && this != main => {
+                (Kind::Subagent, Cue::OtherInstructions)
+            }
+            _ => (Kind::Fork, Cue::NewConversation),
+        }
+    }
+
+    /// Why the call at `root` is beside the conversation, where it is.
+    fn aside(&self, root: usize) -> Option<Cue> {
+        if !self.family.children[root].is_empty() {
+            return None;
+        }
+        if asks_for_one_token(&self.forest.nodes[root]) {
+            return Some(Cue::OneToken);
+        }
+        let offers = |i: usize| self.forest.said.get(i).is_some_and(|said| said.offers_tools);
+        let model = |i: usize| self.forest.nodes[i].call.begun.model.as_deref();
+        let at_work = |i: &usize| offers(*i) && model(*i) != model(root);
+        let found = !offers(root) && self.family.roots.iter().any(at_work);
+        found.then_some(Cue::OtherModelWithoutTools)
+    }
+}
+
+/// Probes ask for one token: whether the key is good, whether there is quota left.
+fn asks_for_one_token(node: &Node<'_>) -> bool {
+    let sampling = node.call.begun.sampling.as_deref().unwrap_or("{}");
+    let sampling: Value = serde_json::from_str(sampling).unwrap_or_default();
+    let limits = ["max_tokens", "max_completion_tokens", "max_output_tokens"];
+    limits.iter().any(|key| sampling.get(key).and_then(Value::as_u64).is_some_and(|n| n <= 1))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_user_page_explains_every_kind_and_every_cue() {
+        let page = include_str!("../../docs/export.md");
+        let words = Kind::ALL.map(Kind::as_str).into_iter().chain(Cue::ALL.map(Cue::as_str));
+        for word in words {
+            assert!(page.contains(&format!("\n| {word} | ")), "docs/export.md lacks {word}");
+        }
+        assert!(Cue::ALL.map(Cue::as_str).is_sorted());
+    }
+}

@@ -1,0 +1,113 @@
+//! Resolve: of paths with the same content, the one that a call continues.
+//!
+//! What the agent says of itself decides first, then what the call quotes, then time. Where all
+//! three leave more than one, none is taken: a guess would be a false lineage.
+
+use episode::Lineage;
+use serde::Serialize;
+use serde_json::Value;
+
+use crate::scan::Node;
+
+/// What told equal candidates apart.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Told {
+    /// The agent's own names for itself and for the agent that started it.
+    Agent,
+    /// The messages that the call quotes, ids of tool calls included.
+    Messages,
+    /// One of them ended last before the call began.
+    Time,
+}
+
+/// Which candidate a call continues.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Resolved {
+    /// There is none.
+    Nothing,
+    /// This one, and what told it from its equals, where it had any.
+    One(usize, Option<Told>),
+    /// Nothing tells these apart.
+    Unclear(Vec<usize>),
+}
+
+/// Keeps the candidates that one kind of evidence speaks for, where it speaks for any.
+type Step = fn(&[Node<'_>], &mut Vec<usize>, &Node<'_>);
+
+/// Of `candidates`, whose paths are equal, the one that `child` continues.
+pub(crate) fn resolve(
+    nodes: &[Node<'_>],
+    mut candidates: Vec<usize>,
+    child: &Node<'_>,
+) -> Resolved {
+    let steps: [(Told, Step); 3] =
+        [(Told::Agent, by_agent), (Told::Messages, by_messages), (Told::Time, by_time)];
+    let mut told = None;
+    for (by, step) in steps {
+        if candidates.len() > 1 {
+            step(nodes, &mut candidates, child);
+            told = Some(by);
+        }
+    }
+    match candidates.as_slice() {
+        [] => Resolved::Nothing,
+        [only] => Resolved::One(*only, told),
+        _ => Resolved::Unclear(candidates),
+    }
+}
+
+/// Keeps those that `holds` is true of, where it is true of any.
+pub(crate) fn narrow(candidates: &mut Vec<usize>, holds: impl Fn(usize) -> bool) {
+    let kept: Vec<usize> = candidates.iter().copied().filter(|i| holds(*i)).collect();
+    if !kept.is_empty() {
+        *candidates = kept;
+    }
+}
+
+fn by_agent(nodes: &[Node<'_>], candidates: &mut Vec<usize>, child: &Node<'_>) {
+    let of = |node: usize| &nodes[node].call.begun.lineage;
+    let this = &child.call.begun.lineage;
+    let name = |l: &Lineage| (l.session.clone(), l.agent.clone());
+    if candidates.iter().any(|i| name(of(*i)) == name(this)) {
+        return narrow(candidates, |i| name(of(i)) == name(this));
+    }
+    // An agent that was just started inherits the history of the one that started it.
+    let parent = this.parent.as_deref();
+    narrow(candidates, |i| parent.is_some() && of(i).agent.as_deref() == parent);
+}
+
+fn by_messages(nodes: &[Node<'_>], candidates: &mut Vec<usize>, child: &Node<'_>) {
+    let begun = &child.call.begun;
+    let Some(sent) = wire::conversation(begun.route, &begun.request) else { return };
+    narrow(candidates, |i| is_quoted(&nodes[i], &sent.messages));
+}
+
+/// Whether `sent` starts with what `node` heard and answered, its tool calls under the ids that
+/// this choice gave them.
+fn is_quoted(node: &Node<'_>, sent: &[Value]) -> bool {
+    let begun = &node.call.begun;
+    let Some(heard) = wire::conversation(begun.route, &begun.request) else { return false };
+    let Some((quoted, rest)) = sent.split_at_checked(heard.messages.len()) else { return false };
+    let answers = wire::answers(begun.route, &node.ended.reply);
+    let answer = answers.into_iter().find(|a| a.index == node.index).map(|a| a.message);
+    let is_same = |a: &Value, b: &Value| wire::canonical(a) == wire::canonical(b);
+    let is_answer = |quoted: &Value, answer: &Value| {
+        is_same(quoted, answer) && tool_ids(quoted) == tool_ids(answer)
+    };
+    quoted.iter().zip(&heard.messages).all(|(a, b)| is_same(a, b))
+        && rest.first().zip(answer.as_ref()).is_some_and(|(a, b)| is_answer(a, b))
+}
+
+fn tool_ids(message: &Value) -> Vec<Option<&str>> {
+    let calls = message.get("tool_calls").and_then(Value::as_array).into_iter().flatten();
+    calls.map(|call| call.get("id").and_then(Value::as_str)).collect()
+}
+
+/// The one that ended last before the call began.
+fn by_time(nodes: &[Node<'_>], candidates: &mut Vec<usize>, child: &Node<'_>) {
+    let ended = |i: usize| nodes[i].ended.ended_at;
+    let begun = child.call.begun.started_at;
+    let last = candidates.iter().map(|i| ended(*i)).filter(|at| *at <= begun).max();
+    narrow(candidates, |i| Some(ended(i)) == last);
+}

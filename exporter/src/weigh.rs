@@ -1,0 +1,78 @@
+//! Weigh: which rows there are, which tokens each of them trains, and how much it weighs.
+//!
+//! A sampled token stands in every row whose path goes through it. It is trained in the first of
+//! them, and the weights of an episode's rows sum to one, so that neither many branches nor many
+//! rows make an episode count for more than one.
+
+use std::collections::BTreeSet;
+
+use episode::Kind;
+
+use crate::merge::Merged;
+use crate::notes::Notes;
+
+/// In which rows a sampled token is trained that stands in several.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Shared {
+    /// In the first one.
+    #[default]
+    Once,
+    /// In every one.
+    Keep,
+}
+
+impl Shared {
+    /// The word on the command line.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Once => "once",
+            Self::Keep => "keep",
+        }
+    }
+}
+
+/// What the rows of an episode train.
+#[derive(Debug)]
+pub(crate) struct Shares {
+    /// The paths that are rows, in order.
+    pub(crate) paths: Vec<usize>,
+    /// For each node the row that trains it; none where no row holds it.
+    owners: Vec<Option<usize>>,
+    shared: Shared,
+    /// Tokens trained over all rows.
+    total: usize,
+}
+
+/// Chooses the paths of the given kinds (none: all), and shares the tokens out among them.
+pub(crate) fn weigh(merged: &Merged, kinds: &BTreeSet<Kind>, shared: Shared) -> (Shares, Notes) {
+    let mut notes = Notes::default();
+    let mut shares =
+        Shares { paths: Vec::new(), owners: vec![None; merged.owners.len()], shared, total: 0 };
+    for (index, path) in merged.paths.iter().enumerate() {
+        if !kinds.is_empty() && !kinds.contains(&path.kind) {
+            notes.not_asked_for += 1;
+            continue;
+        }
+        *notes.kinds.entry(path.kind.as_str()).or_default() += 1;
+        shares.paths.push(index);
+        for node in &path.nodes {
+            shares.owners[*node].get_or_insert(index);
+            if shares.trains(index, *node) {
+                shares.total += merged.judged[*node].tokens;
+            }
+        }
+    }
+    (shares, notes)
+}
+
+impl Shares {
+    /// Whether the row of `path` trains what `node` sampled, as far as that may be trained.
+    pub(crate) fn trains(&self, path: usize, node: usize) -> bool {
+        self.shared == Shared::Keep || self.owners[node] == Some(path)
+    }
+
+    /// The weight of a row that trains so many tokens.
+    pub(crate) fn row_weight(&self, trained: usize) -> f64 {
+        if trained == 0 { 0.0 } else { trained as f64 / self.total as f64 }
+    }
+}
