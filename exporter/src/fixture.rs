@@ -1,10 +1,9 @@
 //! Calls and episodes for tests.
 
-use std::collections::BTreeSet;
-
 use bytes::Bytes;
 use episode::{
-    Begun, Call, CallId, Choice, Ended, Outcome, Route, Tag, TagSource, TokenCounts, VersionSpan,
+    Begun, Call, CallId, Choice, Ended, Kind, Outcome, Route, Tag, TagSource, TokenCounts,
+    VersionSpan,
 };
 use serde_json::{Value, json};
 use store::EpisodeRecord;
@@ -116,9 +115,14 @@ pub(crate) fn episode(calls: Vec<Call>) -> Scanned {
 
 /// The rows of an episode.
 pub(crate) fn rows_of(episode: &Scanned) -> Vec<Row> {
+    chosen(episode, &[], Shared::Once)
+}
+
+/// The rows of an episode that are of these kinds (none: of all).
+pub(crate) fn chosen(episode: &Scanned, kinds: &[Kind], shared: Shared) -> Vec<Row> {
     let (forest, _) = thread(nodes(&episode.calls).0);
     let (merged, _) = merge(&forest);
-    let (shares, _) = weigh(&merged, &BTreeSet::new(), Shared::Once);
+    let (shares, _) = weigh(&merged, &kinds.iter().copied().collect(), shared);
     rows(episode, &forest, &merged, &shares).collect()
 }
 

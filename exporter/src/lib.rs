@@ -40,6 +40,8 @@ mod weigh;
 
 #[cfg(test)]
 mod fixture;
+#[cfg(test)]
+mod properties;
 
 pub use export::{ExportError, GroupSummary, Options, Report, export};
 pub use exported::{ExportedError, exported};

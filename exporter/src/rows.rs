@@ -362,11 +362,10 @@ fn status(leaf: &Node<'_>) -> &'static str {
 
 #[cfg(test)]
 mod tests {
-    use episode::{Call, Choice};
-    use proptest::prelude::*;
+    use episode::Call;
 
     use super::*;
-    use crate::fixture::{call, choice, episode, reply, rows_of, text_call, with_bodies};
+    use crate::fixture::{call, episode, reply, rows_of, text_call, with_bodies};
 
     fn one(calls: Vec<Call>) -> Row {
         let mut rows = rows_of(&episode(calls));
@@ -533,104 +532,5 @@ mod tests {
         let rows = rows_of(&episode(calls));
         assert_eq!(rows.iter().map(|r| r.verdict).collect::<Vec<_>>(), ["usable", "unusable"]);
         assert_eq!(reasons(&rows[0]), ["call_without_token_ids"]);
-    }
-
-    /// A call: which earlier choice it continues, its seam, and what it samples.
-    type Plan = (Option<usize>, Vec<u32>, Vec<Vec<(u32, bool)>>, u8);
-
-    fn plans() -> impl Strategy<Value = Vec<Plan>> {
-        // Two symbols only, so that paths meet by accident too.
-        let seam = prop::collection::vec(0..2u32, 0..4);
-        let token = (0..2u32, prop::bool::weighted(0.9));
-        let choices = prop::collection::vec(prop::collection::vec(token, 0..4), 1..4);
-        let plan = (prop::option::weighted(0.8, 0..40usize), seam, choices, 0..10u8);
-        prop::collection::vec(plan, 1..25)
-    }
-
-    fn recorded(plans: &[Plan]) -> Vec<Call> {
-        let mut paths: Vec<Vec<u32>> = Vec::new();
-        let mut calls = Vec::new();
-        for ((parent, seam, choices, chance), n) in plans.iter().zip(1..) {
-            let parent = parent.and_then(|p| paths.get(p % paths.len().max(1)));
-            let mut prompt = parent.cloned().unwrap_or_default();
-            prompt.extend(seam);
-            if prompt.is_empty() {
-                prompt.push(0);
-            }
-            let mut call = call(n, &prompt, &[]);
-            for (tokens, index) in choices.iter().zip(0..) {
-                let ids: Vec<u32> = tokens.iter().map(|t| t.0).collect();
-                let logprob = |t: &(u32, bool)| if t.1 { -0.5 } else { f32::NAN };
-                let logprobs = tokens.iter().map(logprob).collect();
-                reply(&mut call).choices.push(Choice { logprobs, ..choice(index, &ids) });
-                paths.push([prompt.as_slice(), &ids].concat());
-            }
-            match chance {
-                0 => reply(&mut call).outcome = Outcome::ClientGone,
-                1 => call.ended = None,
-                _ => (),
-            }
-            calls.push(call);
-        }
-        calls
-    }
-
-    /// Tokens that may be trained, over all calls.
-    fn trainable(calls: &[Call]) -> usize {
-        let complete = calls.iter().filter_map(|c| c.ended.as_ref());
-        let complete = complete.filter(|e| e.outcome == Outcome::Complete);
-        let known = |c: &Choice| c.logprobs.iter().filter(|l| l.is_finite()).count();
-        complete.flat_map(|e| &e.choices).map(known).sum()
-    }
-
-    fn check_row(row: &Row, rows: &[Row], calls: &[Call]) {
-        let Tokens { input_ids, loss_mask, logprobs, versions } = &row.tokens;
-        let lengths = [loss_mask.len(), logprobs.len(), versions.len()];
-        assert_eq!(lengths, [input_ids.len(); 3]);
-        let ids: Vec<u32> = input_ids.iter().map(|id| *id as u32).collect();
-        let mut outside = loss_mask.clone();
-        for turn in &row.turns {
-            let (start, end) = (turn.start as usize, turn.end as usize);
-            outside[start..end].fill(0);
-            let call = calls.iter().find(|c| c.begun.call_id.to_string() == turn.call_id).unwrap();
-            let ended = call.ended.as_ref().unwrap();
-            assert_eq!(ended.prompts[0], ids[..start]);
-            let sampled = |c: &Choice| c.token_ids.as_deref() == Some(&ids[start..end]);
-            assert!(ended.choices.iter().any(sampled));
-        }
-        assert!(outside.iter().all(|m| *m == 0), "a prompt token is trained");
-        assert_eq!(row.turns.last().unwrap().end as usize, ids.len());
-        if let Some(parent) = &row.parent_trajectory_id {
-            let parent = rows.iter().find(|r| r.trajectory_id == *parent).unwrap();
-            assert!(parent.trajectory_index < row.trajectory_index);
-            let shared = row.fork_position.unwrap() as usize;
-            assert_eq!(parent.tokens.input_ids[..shared], input_ids[..shared]);
-        }
-    }
-
-    proptest! {
-        #[test]
-        fn any_forest_is_exported_whole_and_trained_once(
-            plans in plans(),
-            seed in any::<prop::sample::Index>(),
-        ) {
-            let calls = recorded(&plans);
-            let mut episode = episode(calls.clone());
-            let rows = rows_of(&episode);
-            rows.iter().for_each(|row| check_row(row, &rows, &calls));
-            let trained: usize = rows.iter().map(|r| r.tokens.trained()).sum();
-            prop_assert_eq!(trained, trainable(&calls));
-            let weight: f64 = rows.iter().map(|r| r.row_weight).sum();
-            let expected = if trained == 0 { 0.0 } else { 1.0 };
-            prop_assert!((weight - expected).abs() < 1e-9);
-            let (paths, _) = crate::trajectories(&calls);
-            let turns = paths.iter().flat_map(|p| &p.turns).filter(|t| t.trained);
-            let mut seen = BTreeSet::new();
-            prop_assert!(turns.into_iter().all(|t| seen.insert((t.call_id, t.choice))));
-            let middle = seed.index(calls.len());
-            episode.calls.rotate_left(middle);
-            episode.calls[..].reverse();
-            prop_assert_eq!(rows_of(&episode), rows);
-        }
     }
 }

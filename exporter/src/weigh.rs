@@ -11,6 +11,9 @@ use episode::Kind;
 use crate::merge::Merged;
 use crate::notes::Notes;
 
+#[cfg(test)]
+mod tests;
+
 /// In which rows a sampled token is trained that stands in several.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Shared {
