@@ -91,9 +91,11 @@ fn continued(forest: &Forest<'_>) -> Vec<Option<bool>> {
     continued
 }
 
-/// Whether a path may go from one node to the other.
+/// Whether a path may go from one node to the other. An agent may leave its name out of a call.
 pub(crate) fn same_strand(forest: &Forest<'_>, one: usize, other: usize) -> bool {
-    forest.nodes[one].strand() == forest.nodes[other].strand()
+    let [(one, its_agent), (other, other_agent)] = [one, other].map(|i| forest.nodes[i].strand());
+    let named = its_agent.zip(other_agent);
+    one == other && named.is_none_or(|(its, other)| its == other)
 }
 
 /// Whether `later` is the client's next try at what `earlier` did not bring it.

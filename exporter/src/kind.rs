@@ -199,7 +199,7 @@ impl<'f, 'a> Kinds<'f, 'a> {
         if asks_for_one_token(&self.forest.nodes[root]) {
             return Some(Cue::OneToken);
         }
-        let offers = |i: usize| self.forest.said.get(i).is_some_and(|said| said.offers_tools);
+        let offers = |i: usize| self.forest.said.get(i).is_some_and(|said| said.offers_tools());
         let model = |i: usize| self.forest.nodes[i].call.begun.model.as_deref();
         let at_work = |i: &usize| offers(*i) && model(*i) != model(root);
         let found = !offers(root) && self.family.roots.iter().any(at_work);

@@ -39,6 +39,8 @@ mod verdict;
 mod weigh;
 
 #[cfg(test)]
+mod conformance;
+#[cfg(test)]
 mod fixture;
 #[cfg(test)]
 mod properties;

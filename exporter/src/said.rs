@@ -18,14 +18,24 @@ pub(crate) struct Said {
     instructions: usize,
     /// The message that was answered.
     answer: Option<u32>,
-    /// Whether tools were offered.
-    pub(crate) offers_tools: bool,
+    /// The tools that were offered, as one number; none without any.
+    tools: Option<u32>,
 }
 
 impl Said {
     /// The whole history, instructions first.
     pub(crate) fn history(&self) -> &[u32] {
         &self.history
+    }
+
+    /// Whether tools were offered.
+    pub(crate) fn offers_tools(&self) -> bool {
+        self.tools.is_some()
+    }
+
+    /// Whether `other` has the same instructions and tools: they stand at the head of a prompt.
+    pub(crate) fn has_head_of(&self, other: &Self) -> bool {
+        (self.instructions(), self.tools) == (other.instructions(), other.tools)
     }
 
     /// The messages before the conversation. Clocks and folders in them change from call to call.
@@ -36,6 +46,12 @@ impl Said {
     /// The messages of the conversation itself.
     pub(crate) fn spoken(&self) -> &[u32] {
         &self.history[self.instructions..]
+    }
+
+    /// What was said before the last message that was sent, and that message.
+    pub(crate) fn heard(&self) -> Option<(&[u32], &[u32])> {
+        let before = self.spoken().len().checked_sub(1)?;
+        Some(self.spoken().split_at(before))
     }
 
     /// What was said up to the answer, and the answer; none where there is none to continue.
@@ -56,7 +72,7 @@ pub(crate) fn said(nodes: &[Node<'_>]) -> Vec<Said> {
             history: asked.messages.iter().map(|m| words.number(m)).collect(),
             instructions: asked.messages.iter().take_while(|m| is_instruction(m)).count(),
             answer: None,
-            offers_tools: !asked.tools.is_empty(),
+            tools: words.of_tools(asked.tools),
         };
         let answers = wire::answers(route, &choices[0].ended.reply);
         for node in choices {
@@ -79,8 +95,16 @@ struct Words(HashMap<String, u32>);
 
 impl Words {
     fn number(&mut self, message: &Value) -> u32 {
+        self.of_text(wire::canonical(message))
+    }
+
+    fn of_tools(&mut self, tools: Vec<Value>) -> Option<u32> {
+        (!tools.is_empty()).then(|| self.of_text(Value::Array(tools).to_string()))
+    }
+
+    fn of_text(&mut self, text: String) -> u32 {
         // An episode's messages are in memory, so there are fewer of them than u32 can count.
         let next = self.0.len() as u32;
-        *self.0.entry(wire::canonical(message)).or_insert(next)
+        *self.0.entry(text).or_insert(next)
     }
 }

@@ -73,6 +73,7 @@ fn by_ids(forest: &mut Forest<'_>) -> Notes {
 fn by_messages(forest: &mut Forest<'_>) -> Notes {
     let mut notes = Notes::default();
     let index = Index::new(forest.said.iter().map(Said::path));
+    let heard = Index::new(forest.said.iter().map(Said::heard));
     let summaries = summaries(&forest.nodes);
     for siblings in groups(&forest.nodes) {
         let start = siblings.start;
@@ -81,11 +82,13 @@ fn by_messages(forest: &mut Forest<'_>) -> Notes {
         }
         let node = &forest.nodes[start];
         let mut candidates = index.longest(forest.said[start].spoken());
-        let is_same = |i: usize| forest.said[i].instructions() == forest.said[start].instructions();
+        let is_same = |i: usize| forest.said[i].has_head_of(&forest.said[start]);
         narrow(&mut candidates, is_same);
         match resolve(&forest.nodes, candidates, node) {
             Resolved::Nothing => {
-                forest.leads[siblings].fill(summary_of(&forest.nodes, &summaries, node));
+                let lead = summary_of(&forest.nodes, &summaries, node);
+                let lead = lead.or_else(|| answered_otherwise(forest, &heard, start));
+                forest.leads[siblings].fill(lead);
             }
             Resolved::One(found, told) if !node.has_ids && !forest.nodes[found].has_ids => {
                 let of = if is_same(found) { &mut forest.parents } else { &mut forest.leads };
@@ -128,6 +131,18 @@ impl Forest<'_> {
         let mut roots: Vec<_> = loose.map(|i| self.nodes[i].group()).collect();
         roots.dedup();
         roots.len() > 1 || self.nodes.iter().any(|node| !node.has_ids)
+    }
+}
+
+/// The node that was asked what the history of `node` begins with, and whose answer stands there in
+/// other words: the agent repaired it, or cut it.
+fn answered_otherwise(forest: &Forest<'_>, heard: &Index<'_>, node: usize) -> Option<usize> {
+    let (_, before) = forest.said[node].spoken().split_last()?;
+    let mut found = heard.longest(before);
+    narrow(&mut found, |i| forest.said[i].has_head_of(&forest.said[node]));
+    match resolve(&forest.nodes, found, &forest.nodes[node]) {
+        Resolved::One(found, _) => Some(found),
+        Resolved::Nothing | Resolved::Unclear(_) => None,
     }
 }
 
