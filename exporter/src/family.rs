@@ -59,7 +59,8 @@ impl Family {
     }
 
     /// `nodes` by the prompt that they answer; in each list the one that leads comes first: the
-    /// one that was continued, else the first that no later try took the place of.
+    /// one that was continued, else the first that is whole and that no later try took the place
+    /// of.
     fn ordered(&mut self, forest: &Forest<'_>, nodes: Vec<usize>) -> Vec<Vec<usize>> {
         let mut places = HashMap::new();
         let mut all: Vec<Vec<usize>> = Vec::new();
@@ -75,7 +76,10 @@ impl Family {
                 let later = |other: &usize| supersedes(&forest.nodes[*other], &forest.nodes[*node]);
                 self.superseded[*node] = tries.iter().any(later);
             }
-            tries.sort_by_key(|n| (self.continued[*n] != Some(true), self.superseded[*n]));
+            let failed = |n: usize| forest.nodes[n].ended.outcome != Outcome::Complete;
+            tries.sort_by_key(|n| {
+                (self.continued[*n] != Some(true), self.superseded[*n], failed(*n))
+            });
             tries[1..].iter().for_each(|n| self.elders[*n] = Some(tries[0]));
         }
         all

@@ -217,7 +217,153 @@ fn asks_for_one_token(node: &Node<'_>) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use episode::Call;
+    use serde_json::json;
+
     use super::*;
+    use crate::fixture::{call, choice, episode, reply, rows_of, with_bodies};
+
+    fn kinds(calls: Vec<Call>) -> Vec<(&'static str, &'static str)> {
+        rows_of(&episode(calls)).iter().map(|row| (row.kind, row.kind_reason)).collect()
+    }
+
+    fn of(kind: CallKind, mut call: Call) -> Call {
+        call.begun.lineage.kind = kind;
+        call
+    }
+
+    fn worded(n: u32, ids: (&[u32], &[u32]), words: &[&str], answer: &str) -> Call {
+        let message = |(n, text)| {
+            json!({ "role": (if n % 2 == 0 { "user" } else { "assistant" }),
+            "content": text })
+        };
+        let messages: Vec<_> = words.iter().enumerate().map(message).collect();
+        with_bodies(call(n, ids.0, &[ids.1]), &messages, answer)
+    }
+
+    const MAIN: (&str, &str) = ("main", "first_conversation");
+
+    #[test]
+    fn the_main_path_is_the_one_that_went_on() {
+        let calls = vec![
+            call(1, &[1], &[&[2]]),
+            call(2, &[1, 2, 3], &[&[4]]),
+            call(3, &[1, 2, 8], &[&[5]]),
+            call(4, &[1, 2, 8, 5, 6], &[&[7]]),
+        ];
+        let rows = rows_of(&episode(calls));
+        assert_eq!(rows[0].tokens.input_ids, [1, 2, 8, 5, 6, 7]);
+        assert_eq!((rows[1].kind, rows[1].kind_reason), ("fork", "left_history"));
+        assert_eq!(rows[1].fork_position, Some(2));
+    }
+
+    #[test]
+    fn two_choices_that_were_both_continued_are_main_and_fork() {
+        let calls = vec![
+            call(1, &[1], &[&[2], &[3]]),
+            call(2, &[1, 3, 9], &[&[5]]),
+            call(3, &[1, 2, 9], &[&[5]]),
+        ];
+        assert_eq!(kinds(calls), [MAIN, ("fork", "left_history")]);
+    }
+
+    #[test]
+    fn the_choices_of_a_call_that_failed_at_once_are_no_retries_of_each_other() {
+        let mut failed = call(1, &[1], &[&[2], &[3]]);
+        reply(&mut failed).outcome = Outcome::UpstreamFailed;
+        reply(&mut failed).ended_at = failed.begun.started_at;
+        assert_eq!(kinds(vec![failed]), [MAIN, ("sibling", "same_prompt")]);
+    }
+
+    #[test]
+    fn a_call_that_stands_alone_is_not_the_main_conversation() {
+        let mut calls =
+            vec![call(2, &[1], &[&[2]]), call(3, &[1], &[&[2]]), call(1, &[1, 2, 3], &[&[4]])];
+        calls[0].begun.started_at = 12;
+        assert_eq!(kinds(calls), [("fork", "ambiguous_parent"), MAIN, ("sibling", "same_prompt")]);
+    }
+
+    #[test]
+    fn an_agent_may_leave_its_name_out_of_a_call() {
+        let mut named = call(2, &[1, 2, 3], &[&[4]]);
+        named.begun.lineage.agent = Some("a".to_owned());
+        assert_eq!(kinds(vec![call(1, &[1], &[&[2]]), named.clone()]), [MAIN]);
+        let mut other = call(3, &[1, 2, 3, 4, 5], &[&[6]]);
+        other.begun.lineage.agent = Some("b".to_owned());
+        let calls = vec![call(1, &[1], &[&[2]]), named, other];
+        assert_eq!(kinds(calls), [MAIN, ("fork", "left_history")]);
+    }
+
+    #[test]
+    fn what_goes_on_from_a_summary_is_main() {
+        let calls = vec![
+            call(1, &[1], &[&[2]]),
+            of(CallKind::Compaction, call(2, &[1, 2, 3], &[&[4]])),
+            call(3, &[1, 2, 3, 4, 5], &[&[6]]),
+        ];
+        let summary = ("compaction", "lineage");
+        assert_eq!(kinds(calls), [MAIN, summary, ("main", "after_summary")]);
+    }
+
+    #[test]
+    fn a_conversation_follows_the_newest_summary_before_it() {
+        let summed =
+            |n, answer| of(CallKind::Compaction, worded(n, (&[n + 90], &[1]), &["sum up"], answer));
+        let calls = vec![
+            worded(1, (&[1], &[2]), &["a"], "b"),
+            summed(2, "so far"),
+            summed(3, "so far and on"),
+            worded(4, (&[5], &[6]), &["so far and on"], "c"),
+            summed(5, "so far and on"),
+        ];
+        let rows = rows_of(&episode(calls));
+        let row = rows.iter().find(|row| row.kind_reason == "after_summary").unwrap();
+        assert_eq!(row.parent_trajectory_id.as_deref(), Some("e/0/2"));
+    }
+
+    #[test]
+    fn a_choice_whose_ids_alone_are_missing_is_a_sibling() {
+        let mut both = worded(1, (&[1], &[2]), &["a"], "b");
+        reply(&mut both).choices.push(episode::Choice { token_ids: None, ..choice(1, &[]) });
+        let said = |index: u32| json!({ "index": index, "message": { "content": "b" } });
+        reply(&mut both).reply = json!({ "choices": [said(0), said(1)] }).to_string().into();
+        assert_eq!(kinds(vec![both]), [MAIN, ("sibling", "same_prompt")]);
+    }
+
+    #[test]
+    fn calls_of_which_nothing_is_known_are_not_tries_at_one_prompt() {
+        let bare = |n: u32| {
+            let mut call = worded(n, (&[], &[]), &[], "b");
+            call.begun.request = bytes::Bytes::from_static(b"{\"prompt\":[1,2]}");
+            reply(&mut call).prompts.clear();
+            call.begun.route = episode::Route::Completions;
+            call
+        };
+        assert_eq!(kinds(vec![bare(1), bare(2)]), [MAIN, ("fork", "new_conversation")]);
+    }
+
+    #[test]
+    fn a_conversation_of_many_calls_is_not_beside_another() {
+        let one_token = |mut call: Call| {
+            call.begun.sampling = Some(r#"{"max_tokens":1}"#.to_owned());
+            call
+        };
+        let calls = vec![
+            call(1, &[1], &[&[2]]),
+            one_token(call(2, &[5], &[&[6]])),
+            one_token(call(3, &[5, 6, 7], &[&[8]])),
+        ];
+        assert_eq!(kinds(calls), [MAIN, ("fork", "new_conversation")]);
+    }
+
+    #[test]
+    fn the_same_model_without_tools_is_not_beside_the_conversation() {
+        let mut plain = worded(2, (&[5], &[6]), &["c"], "d");
+        plain.begun.request =
+            json!({ "messages": [{ "role": "user", "content": "c" }] }).to_string().into();
+        let calls = vec![worded(1, (&[1], &[2]), &["a"], "b"), plain];
+        assert_eq!(kinds(calls), [MAIN, ("fork", "new_conversation")]);
+    }
 
     #[test]
     fn the_user_page_explains_every_kind_and_every_cue() {

@@ -111,3 +111,60 @@ fn by_time(nodes: &[Node<'_>], candidates: &mut Vec<usize>, child: &Node<'_>) {
     let last = candidates.iter().map(|i| ended(*i)).filter(|at| *at <= begun).max();
     narrow(candidates, |i| Some(ended(i)) == last);
 }
+
+#[cfg(test)]
+mod tests {
+    use episode::Call;
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::fixture::{call, reply, with_bodies};
+    use crate::links;
+
+    fn by(agent: &str, mut call: Call) -> Call {
+        call.begun.lineage.agent = Some(agent.to_owned());
+        call
+    }
+
+    /// The number of the call that the last one continues, and what told it from its equals.
+    fn parent(calls: &[Call]) -> (Option<u128>, Vec<Told>) {
+        let (links, notes) = links(calls);
+        let parent = links.last().unwrap().parent;
+        (parent.map(|(call, _)| call.0.as_u128()), notes.told.into_keys().collect())
+    }
+
+    #[test]
+    fn an_agent_that_was_just_started_inherits_from_the_one_that_started_it() {
+        let mut child = by("c", call(3, &[1, 2, 3], &[&[4]]));
+        child.begun.lineage.parent = Some("a".to_owned());
+        let calls = [by("a", call(1, &[1], &[&[2]])), by("b", call(2, &[1], &[&[2]])), child];
+        assert_eq!(parent(&calls), (Some(1), vec![Told::Agent]));
+    }
+
+    fn asked(picture: &str) -> Value {
+        json!({ "role": "user", "content": [{ "type": "image", "url": picture }] })
+    }
+
+    #[test]
+    fn the_same_tokens_for_other_pictures_are_told_apart_by_the_messages() {
+        let answer = json!({ "role": "assistant", "content": "x" });
+        let next = json!({ "role": "user", "content": "more" });
+        let calls = [
+            with_bodies(call(1, &[1], &[&[2]]), &[asked("cat")], "x"),
+            with_bodies(call(2, &[1], &[&[2]]), &[asked("dog")], "x"),
+            with_bodies(call(3, &[1, 2, 3], &[&[4]]), &[asked("cat"), answer, next], "y"),
+        ];
+        assert_eq!(parent(&calls), (Some(1), vec![Told::Messages]));
+    }
+
+    #[test]
+    fn time_is_asked_last_and_only_of_what_ended_before() {
+        let mut calls =
+            [call(1, &[1], &[&[2]]), call(2, &[1], &[&[2]]), call(3, &[1, 2, 3], &[&[4]])];
+        assert_eq!(parent(&calls), (Some(2), vec![Told::Time]));
+        reply(&mut calls[1]).ended_at = 31;
+        assert_eq!(parent(&calls), (Some(1), vec![Told::Time]));
+        reply(&mut calls[0]).ended_at = 31;
+        assert_eq!(parent(&calls), (None, vec![]));
+    }
+}

@@ -261,4 +261,54 @@ mod tests {
         assert!(begin.elapsed().as_secs() < 2, "{:?}", begin.elapsed());
         assert!((1..200).all(|i| forest.parents[i] == Some(i - 1)));
     }
+
+    fn in_words(n: u32, words: &[&str], answer: &str) -> episode::Call {
+        let roles = ["user", "assistant"].into_iter().cycle();
+        let message = |(role, text)| serde_json::json!({ "role": role, "content": text });
+        let messages: Vec<_> = roles.zip(words).map(message).collect();
+        crate::fixture::text_call(n, &messages, answer)
+    }
+
+    #[test]
+    fn words_alone_are_threaded_and_their_equals_are_not_guessed() {
+        let mut calls = vec![
+            in_words(1, &["a"], "b"),
+            in_words(2, &["a"], "b"),
+            in_words(3, &["a", "b", "c"], "d"),
+        ];
+        assert_eq!(parents(&calls).0, [None, None, Some(2)]);
+        reply(&mut calls[0]).ended_at = 25;
+        let (found, notes) = parents(&calls);
+        assert_eq!((found, notes.ambiguous), (vec![None, None, None], 1));
+    }
+
+    #[test]
+    fn words_that_may_continue_either_of_two_do_not_make_ids_unclear() {
+        // The third call has ids that say that it continues neither.
+        let mut calls =
+            vec![in_words(1, &["a"], "b"), in_words(2, &["a"], "b"), call(3, &[1], &[&[2]])];
+        reply(&mut calls[0]).ended_at = 25;
+        calls[2].begun.request = in_words(3, &["a", "b", "c"], "d").begun.request;
+        assert_eq!(parents(&calls).1.ambiguous, 0);
+    }
+
+    #[test]
+    fn of_equal_words_those_with_the_same_tools_and_instructions_come_first() {
+        let mut other = in_words(2, &["a"], "b");
+        other.begun.request = b"{\"messages\":[{\"role\":\"user\",\"content\":\"a\"}]}"[..].into();
+        let calls = [in_words(1, &["a"], "b"), other, in_words(3, &["a", "b", "c"], "d")];
+        assert_eq!(parents(&calls).0, [None, None, Some(1)]);
+    }
+
+    #[test]
+    fn an_answer_that_was_rewritten_shows_what_was_left() {
+        let calls = [
+            in_words(1, &["a"], "b"),
+            in_words(2, &["a", "other", "c"], "d"),
+            in_words(3, &["z", "other", "c"], "d"),
+        ];
+        let (forest, _) = thread(nodes(&calls).0);
+        assert_eq!((forest.parents[1], forest.leads[1]), (None, Some(0)));
+        assert_eq!((forest.parents[2], forest.leads[2]), (None, None));
+    }
 }

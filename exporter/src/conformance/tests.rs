@@ -33,12 +33,15 @@ fn row_01_reasoning_that_is_left_out_of_the_history_makes_a_row_of_its_own() {
         said(2, (&[1, 2, 3, 9, 4], &[30, 5, 9]), &["a", "b", "c"], "d"),
     ];
     check(
-        calls,
+        calls.clone(),
         "0 main (first_conversation), weighs 0.57, exact
            1 2 [30 31 3 9]
          1 fork (rewritten_history) from 0 at 2, weighs 0.43, exact
            1 2 3 9 4 [30 5 9]",
     );
+    // The agent went on from the first row, though not token for token.
+    let continued: Vec<_> = rows(calls).iter().map(|row| row.turns[0].continued).collect();
+    assert_eq!(continued, [Some(true), Some(false)]);
 }
 
 #[test]
@@ -275,6 +278,16 @@ fn row_13_a_retry_takes_the_place_of_the_try_before_it() {
          1 retry (retry_count) from 0 at 3, weighs 0.33, exact
            1 (2) 3 [4]",
     );
+    // Two at once are not one after the other, even if one of them fails.
+    let mut long = lost.clone();
+    reply(&mut long).ended_at = 99;
+    check(
+        vec![call(1, &[1], &[&[2]]), long, call(3, &[1, 2, 3], &[&[6]])],
+        "0 main (first_conversation), weighs 1.00, exact
+           1 [2] 3 [6]
+         1 sibling (same_prompt) from 0 at 3, weighs 0.00, unusable: client_gone
+           1 (2) 3 (4 5)",
+    );
     // The last try failed too: nothing of it is trained.
     check(
         vec![call(1, &[1], &[&[2]]), lost],
@@ -377,6 +390,14 @@ fn row_22_a_subagent_is_told_by_its_headers_or_by_its_instructions() {
         "0 main (first_conversation), weighs 0.50, exact
            1 [2]
          1 subagent (lineage), weighs 0.50, exact
+           5 [6]",
+    );
+    // Of a conversation without instructions nothing is known.
+    check(
+        vec![main(), said(2, (&[5], &[6]), &["c"], "d")],
+        "0 main (first_conversation), weighs 0.50, exact
+           1 [2]
+         1 fork (new_conversation), weighs 0.50, exact
            5 [6]",
     );
     check(
