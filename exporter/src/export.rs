@@ -273,6 +273,31 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn kinds_and_shared_tokens_are_chosen_and_told() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut forked = two_turns();
+        forked.push(call(3, &[1, 2, 3, 9], &[&[5]]));
+        let told = [("a", None, None, forked), ("b", None, None, two_turns())];
+        let mut snapshot = stored(folder.path(), &told).await;
+        let out = folder.path().join("out");
+        let forks = Options { out, kinds: [Kind::Fork].into(), ..Options::default() };
+        let report = export(&mut snapshot, &forks).await.unwrap();
+        assert_eq!((report.rows, report.episodes, report.trained_tokens), (1, 1, 2));
+        assert_eq!(report.notes.kinds, [("fork", 1)].into());
+        assert_eq!(report.notes.not_asked_for, 2);
+        let manifest = fs::read(&report.files[1]).unwrap();
+        let manifest: serde_json::Value = serde_json::from_slice(&manifest).unwrap();
+        assert_eq!(manifest["options"]["kinds"], serde_json::json!(["fork"]));
+        assert_eq!(manifest["options"]["shared"], "once");
+        let all = Options { kinds: BTreeSet::new(), ..forks };
+        assert_eq!(export(&mut snapshot, &all).await.unwrap().trained_tokens, 7);
+        let keep = Options { shared: Shared::Keep, ..all };
+        assert_eq!(export(&mut snapshot, &keep).await.unwrap().trained_tokens, 8);
+        let none = Options { kinds: [Kind::Retry].into(), ..keep };
+        assert!(matches!(export(&mut snapshot, &none).await, Err(ExportError::Empty { .. })));
+    }
+
+    #[tokio::test]
     async fn an_export_without_rows_is_an_error_and_leaves_no_file() {
         let folder = tempfile::tempdir().unwrap();
         let mut lost = call(1, &[1], &[&[2]]);

@@ -331,6 +331,18 @@ mod tests {
     }
 
     #[test]
+    fn missing_ids_do_not_make_the_main_agent_a_subagent() {
+        let sub = of(CallKind::Subagent, worded(1, (&[1], &[2]), &["a"], "b"));
+        let mut next = worded(2, (&[], &[]), &["a", "b", "c"], "d");
+        reply(&mut next).prompts.clear();
+        let rewritten = ("fork", "rewritten_history");
+        let first = worded(3, (&[5], &[6]), &["z"], "y");
+        let mut calls = vec![first, sub, next];
+        calls[0].begun.started_at = 1;
+        assert_eq!(kinds(calls), [MAIN, ("subagent", "lineage"), rewritten]);
+    }
+
+    #[test]
     fn calls_of_which_nothing_is_known_are_not_tries_at_one_prompt() {
         let bare = |n: u32| {
             let mut call = worded(n, (&[], &[]), &[], "b");

@@ -141,3 +141,20 @@ fn without_ids<'a>(call: &'a Call, ended: &'a Ended) -> impl Iterator<Item = Nod
         Node { call, ended, index, prompt_index, choice, has_ids: false, prompt, sampled }
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fixture::{call, reply, rows_of};
+
+    #[test]
+    fn choices_are_taken_by_their_index() {
+        let mut both = call(1, &[1], &[&[2], &[3]]);
+        reply(&mut both).choices.reverse();
+        let rows = rows_of(&crate::fixture::episode(vec![both]));
+        assert_eq!(rows[0].tokens.input_ids, [1, 2]);
+        let calls = [call(1, &[1], &[&[2, 3]])];
+        let (nodes, notes) = nodes(&calls);
+        assert_eq!((nodes[0].path_len(), notes.kept), (3, 1));
+    }
+}

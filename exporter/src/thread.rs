@@ -130,7 +130,7 @@ impl Forest<'_> {
         let loose = (0..self.nodes.len()).filter(|i| self.is_loose(*i));
         let mut roots: Vec<_> = loose.map(|i| self.nodes[i].group()).collect();
         roots.dedup();
-        roots.len() > 1 || self.nodes.iter().any(|node| !node.has_ids)
+        roots.len() > 1
     }
 }
 
@@ -138,9 +138,7 @@ impl Forest<'_> {
 /// other words: the agent repaired it, or cut it.
 fn answered_otherwise(forest: &Forest<'_>, heard: &Index<'_>, node: usize) -> Option<usize> {
     let (_, before) = forest.said[node].spoken().split_last()?;
-    let mut found = heard.longest(before);
-    narrow(&mut found, |i| forest.said[i].has_head_of(&forest.said[node]));
-    match resolve(&forest.nodes, found, &forest.nodes[node]) {
+    match resolve(&forest.nodes, heard.longest(before), &forest.nodes[node]) {
         Resolved::One(found, _) => Some(found),
         Resolved::Nothing | Resolved::Unclear(_) => None,
     }
