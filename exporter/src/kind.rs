@@ -129,7 +129,8 @@ impl<'f, 'a> Kinds<'f, 'a> {
             (Some(from), _) | (_, Some(from)) if self.is_summary(from) => {
                 (Kind::Main, Cue::AfterSummary)
             }
-            (Some(_), _) => (Kind::Fork, Cue::LeftHistory),
+            (Some(_), Some(_)) => (Kind::Fork, Cue::RewrittenHistory),
+            (Some(_), None) => (Kind::Fork, Cue::LeftHistory),
             (None, Some(from)) => self.of_lead(start, from, of(from)),
             (None, None) => self.of_root(start),
         }

@@ -3,7 +3,8 @@
 //! The walk, one function in `export.rs`; one file a step, each `fn(input) -> (output, notes)`:
 //! - `scan`: the calls of one episode, in the order in which they began, and what they sampled.
 //! - `thread`: which choice each call continues, found by token prefix, never by arrival order
-//!   (`index` finds it, `resolve` tells equals apart, `said` reads the messages).
+//!   (`index` finds it, `resolve` tells equals apart, `said` reads the messages, and `leads` where
+//!   words go on and tokens do not).
 //! - `merge`: the paths of that forest (`family` orders it, `kind` says what each path is for).
 //! - `weigh`: which paths are rows, and which of them trains a token that several hold.
 //! - `rows`: one row a path, its messages (`messages`), verdict and reasons (`verdict`).
@@ -24,6 +25,7 @@ mod exported;
 mod family;
 mod index;
 mod kind;
+mod leads;
 mod merge;
 mod messages;
 mod notes;

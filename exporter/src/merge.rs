@@ -102,13 +102,16 @@ fn origin(forest: &Forest<'_>, family: &Family, owners: &[usize], start: usize) 
         // Both answer one prompt. Without ids no token is known to be shared.
         return Some(Branch { parent: owners[elder], position: node.prompt.len() });
     }
-    let Some(parent) = forest.parents[start] else {
-        let lead = forest.leads[start]?;
-        return Some(Branch { parent: owners[lead], position: alike(&forest.nodes[lead], node) });
+    let beside = |other: usize| {
+        let position = alike(&forest.nodes[other], node);
+        Branch { parent: owners[other], position }
     };
-    let heir = family.heir(forest, parent).map(|heir| &forest.nodes[heir]);
-    let held = forest.nodes[parent].path_len();
-    Some(Branch { parent: owners[parent], position: heir.map_or(held, |heir| alike(heir, node)) })
+    let lead = forest.leads[start].map(beside);
+    let Some(parent) = forest.parents[start] else { return lead };
+    let heir = family.heir(forest, parent).map(beside);
+    let held = Branch { parent: owners[parent], position: forest.nodes[parent].path_len() };
+    // Of those that share the most tokens the one that its words go on from.
+    [Some(held), heir, lead].into_iter().flatten().max_by_key(|branch| branch.position)
 }
 
 /// Number of tokens at the start of `node` that are those of the path to `other`.

@@ -7,10 +7,8 @@
 
 use std::ops::Range;
 
-use episode::CallKind;
-use serde_json::Value;
-
 use crate::index::Index;
+use crate::leads::{is_loose, leads};
 use crate::notes::Notes;
 use crate::resolve::{Resolved, narrow, resolve};
 use crate::said::{Said, said};
@@ -24,7 +22,8 @@ pub(crate) struct Forest<'a> {
     /// For each node the one whose path its own path goes on from: both have ids, or both have
     /// none.
     pub(crate) parents: Vec<Option<usize>>,
-    /// For each node without a parent the one that it continues in words, but not token for token.
+    /// For each node that its parent does not explain the one that it continues in words, but not
+    /// token for token.
     pub(crate) leads: Vec<Option<usize>>,
     /// For each node the possible parents that nothing tells apart; such a node stands alone.
     pub(crate) unclear: Vec<Vec<usize>>,
@@ -35,13 +34,19 @@ pub(crate) struct Forest<'a> {
 /// Finds what each node continues. Linear in the number of prompt tokens.
 pub(crate) fn thread(nodes: Vec<Node<'_>>) -> (Forest<'_>, Notes) {
     let count = nodes.len();
-    let (parents, leads) = (vec![None; count], vec![None; count]);
-    let unclear = vec![Vec::new(); count];
-    let mut forest = Forest { nodes, parents, leads, unclear, said: Vec::new() };
+    let none = vec![None; count];
+    let mut forest = Forest {
+        nodes,
+        parents: none.clone(),
+        leads: none,
+        unclear: vec![Vec::new(); count],
+        said: Vec::new(),
+    };
     let mut notes = by_ids(&mut forest);
-    if forest.has_loose_ends() {
+    if has_loose_ends(&forest) {
         forest.said = said(&forest.nodes);
         notes.add(&by_messages(&mut forest));
+        forest.leads = leads(&forest);
     }
     (forest, notes)
 }
@@ -70,34 +75,26 @@ fn by_ids(forest: &mut Forest<'_>) -> Notes {
     notes
 }
 
+/// Threads what has no ids.
 fn by_messages(forest: &mut Forest<'_>) -> Notes {
     let mut notes = Notes::default();
     let index = Index::new(forest.said.iter().map(Said::path));
-    let heard = Index::new(forest.said.iter().map(Said::heard));
-    let summaries = summaries(&forest.nodes);
     for siblings in groups(&forest.nodes) {
         let start = siblings.start;
-        if !forest.is_loose(start) || forest.said[start].spoken().is_empty() {
+        let spoken = forest.said[start].spoken();
+        if forest.nodes[start].has_ids || spoken.is_empty() {
             continue;
         }
-        let node = &forest.nodes[start];
-        let mut candidates = index.longest(forest.said[start].spoken());
+        let mut candidates = index.longest(spoken);
         let is_same = |i: usize| forest.said[i].has_head_of(&forest.said[start]);
         narrow(&mut candidates, is_same);
-        match resolve(&forest.nodes, candidates, node) {
-            Resolved::Nothing => {
-                let lead = summary_of(&forest.nodes, &summaries, node);
-                let lead = lead.or_else(|| answered_otherwise(forest, &heard, start));
-                forest.leads[siblings].fill(lead);
-            }
-            Resolved::One(found, told) if !node.has_ids && !forest.nodes[found].has_ids => {
-                let of = if is_same(found) { &mut forest.parents } else { &mut forest.leads };
+        match resolve(&forest.nodes, candidates, &forest.nodes[start]) {
+            // What has ids, or another head, is where its history was left: no path goes on there.
+            Resolved::One(found, told) if !forest.nodes[found].has_ids && is_same(found) => {
                 notes.tell(told);
-                of[siblings].fill(Some(found));
+                forest.parents[siblings].fill(Some(found));
             }
-            Resolved::One(found, _) => forest.leads[siblings].fill(Some(found)),
-            // Ids have said that it continues none of these, so there is nothing to be unclear of.
-            Resolved::Unclear(_) if node.has_ids => {}
+            Resolved::Nothing | Resolved::One(..) => {}
             Resolved::Unclear(several) => {
                 notes.ambiguous += 1;
                 forest.unclear[siblings].fill(several);
@@ -108,7 +105,7 @@ fn by_messages(forest: &mut Forest<'_>) -> Notes {
 }
 
 /// Runs of choices that continue one prompt of one call.
-fn groups(nodes: &[Node<'_>]) -> Vec<Range<usize>> {
+pub(crate) fn groups(nodes: &[Node<'_>]) -> Vec<Range<usize>> {
     let mut groups: Vec<Range<usize>> = Vec::new();
     for (i, node) in nodes.iter().enumerate() {
         match groups.last_mut() {
@@ -119,58 +116,12 @@ fn groups(nodes: &[Node<'_>]) -> Vec<Range<usize>> {
     groups
 }
 
-impl Forest<'_> {
-    /// Whether the ids do not say where a node belongs.
-    fn is_loose(&self, node: usize) -> bool {
-        self.parents[node].is_none() && self.unclear[node].is_empty()
-    }
-
-    /// Whether there is more than the one root that a conversation has.
-    fn has_loose_ends(&self) -> bool {
-        let loose = (0..self.nodes.len()).filter(|i| self.is_loose(*i));
-        let mut roots: Vec<_> = loose.map(|i| self.nodes[i].group()).collect();
-        roots.dedup();
-        roots.len() > 1
-    }
-}
-
-/// The node that was asked what the history of `node` begins with, and whose answer stands there in
-/// other words: the agent repaired it, or cut it.
-fn answered_otherwise(forest: &Forest<'_>, heard: &Index<'_>, node: usize) -> Option<usize> {
-    let (_, before) = forest.said[node].spoken().split_last()?;
-    match resolve(&forest.nodes, heard.longest(before), &forest.nodes[node]) {
-        Resolved::One(found, _) => Some(found),
-        Resolved::Nothing | Resolved::Unclear(_) => None,
-    }
-}
-
-/// The text of every summary of a history, and the node that wrote it.
-fn summaries(nodes: &[Node<'_>]) -> Vec<(usize, String)> {
-    let is_one = |i: &usize| nodes[*i].strand().0 == CallKind::Compaction;
-    let text = |i: usize| {
-        let answers = wire::answers(nodes[i].call.begun.route, &nodes[i].ended.reply);
-        let answer = answers.into_iter().find(|a| a.index == nodes[i].index)?;
-        let text = wire::content_text(answer.message.get("content"))?;
-        // Claude Code quotes what stands between these marks, and leaves out the rest.
-        let inner =
-            text.split_once("<summary>").and_then(|(_, rest)| rest.split_once("</summary>"));
-        let text = inner.map_or(text.as_str(), |(inner, _)| inner).trim();
-        (!text.is_empty()).then(|| (i, text.to_owned()))
-    };
-    (0..nodes.len()).filter(is_one).filter_map(text).collect()
-}
-
-/// The newest summary that a conversation begins with.
-fn summary_of(nodes: &[Node<'_>], of: &[(usize, String)], node: &Node<'_>) -> Option<usize> {
-    let begun = &node.call.begun;
-    let before = |(i, _): &&(usize, String)| nodes[*i].ended.ended_at <= begun.started_at;
-    let mut before = of.iter().filter(before).peekable();
-    before.peek()?;
-    let sent = wire::conversation(begun.route, &begun.request)?;
-    let text = |message: &Value| wire::content_text(message.get("content"));
-    let texts: Vec<String> = sent.messages.iter().filter_map(text).collect();
-    let quoted = before.filter(|(_, summary)| texts.iter().any(|text| text.contains(summary)));
-    quoted.max_by_key(|(i, _)| nodes[*i].ended.ended_at).map(|(i, _)| *i)
+/// Whether there is more than one conversation that never forks.
+fn has_loose_ends(forest: &Forest<'_>) -> bool {
+    let loose = is_loose(forest);
+    let mut calls: Vec<_> = forest.nodes.iter().zip(loose).filter(|(_, loose)| *loose).collect();
+    calls.dedup_by_key(|(node, _)| node.group());
+    calls.len() > 1
 }
 
 #[cfg(test)]

@@ -169,7 +169,7 @@ fn row_08_a_stop_token_that_begins_the_next_role_stands_once() {
         [calls, vec![spoken]].concat(),
         "0 main (first_conversation), weighs 0.80, exact
            1 [2 91] 3 [4 92]
-         1 fork (left_history) from 0 at 5, weighs 0.20, exact
+         1 fork (rewritten_history) from 0 at 5, weighs 0.20, exact
            1 (2 91) 3 4 91 5 [6]",
     );
 }
