@@ -20,7 +20,7 @@ pub(crate) struct Args {
     /// A folder, or a file whose name ends in .parquet
     #[arg(long, value_name = "PATH")]
     out: PathBuf,
-    /// Only trajectories of these kinds: main, subagent, compaction, retry, sibling, auxiliary, fork
+    /// Only these trajectories: main, subagent, compaction, retry, sibling, auxiliary, fork
     #[arg(long, value_name = "KIND", value_delimiter = ',', value_parser = kind)]
     kind: Vec<Kind>,
     /// Sampled tokens that several rows hold: trained in the first of them, or kept in all

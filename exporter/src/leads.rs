@@ -6,7 +6,7 @@ use episode::CallKind;
 use serde_json::Value;
 
 use crate::index::Index;
-use crate::resolve::{Resolved, narrow, resolve};
+use crate::resolve::{Resolved, resolve};
 use crate::said::Said;
 use crate::scan::Node;
 use crate::thread::{Forest, groups};
@@ -51,9 +51,7 @@ pub(crate) fn is_loose(forest: &Forest<'_>) -> Vec<bool> {
 
 /// The node whose history and answer `node` quotes the most of.
 fn quoted(forest: &Forest<'_>, answered: &Index<'_>, node: usize) -> Option<usize> {
-    let mut found = answered.longest(forest.said[node].spoken());
-    narrow(&mut found, |i| forest.said[i].has_head_of(&forest.said[node]));
-    only(forest, found, node)
+    only(forest, answered.longest(forest.said[node].spoken()), node)
 }
 
 /// The node that was asked what the history of `node` begins with, and whose answer stands there in
@@ -177,6 +175,7 @@ mod tests {
             worded(2, (&[1, 2, 3], &[4]), &["a", "b", "c"], "d"),
             worded(3, (&[1, 2, 8, 8], &[30, 9]), &["a", "b", "x"], "y"),
             worded(4, (&[1, 2, 8, 8, 9, 7], &[6]), &["a", "b", "x", "y", "z"], "f"),
+            worded(5, (&[1, 2, 3, 4, 5], &[6]), &["a", "b", "c", "d", "e"], "f"),
         ];
         assert_eq!(found(&calls)[3], (Some(0), Some(2)));
         let rows = rows_of(&episode(calls.to_vec()));
@@ -187,20 +186,38 @@ mod tests {
     }
 
     #[test]
-    fn of_equal_words_those_with_the_same_instructions_lead() {
-        let told = |n, ids, words: &[&str], answer, role| {
-            let mut call = worded(n, ids, words, answer);
+    fn instructions_may_change_from_call_to_call() {
+        let told = |n, ids, words: &[&str], role: &str| {
+            let mut call = worded(n, ids, words, "b");
             let mut sent: serde_json::Value = serde_json::from_slice(&call.begun.request).unwrap();
-            let system = json!({ "role": role, "content": "be brief" });
-            sent["messages"].as_array_mut().unwrap().insert(0, system);
+            let clock = json!({ "role": role, "content": format!("it is {n}") });
+            sent["messages"].as_array_mut().unwrap().insert(0, clock);
             call.begun.request = sent.to_string().into();
             call
         };
-        let calls = [
-            told(1, (&[1], &[2]), &["a"], "b", "developer"),
-            told(2, (&[5], &[6]), &["a"], "b", "system"),
-            told(3, (&[7], &[8]), &["a", "b", "c"], "d", "developer"),
-        ];
-        assert_eq!(found(&calls)[2], (None, Some(0)));
+        for role in ["system", "developer"] {
+            let calls = [
+                told(1, (&[1], &[2]), &["a"], role),
+                told(2, (&[7], &[8]), &["a", "b", "c"], role),
+            ];
+            assert_eq!(found(&calls)[1], (None, Some(0)));
+        }
+    }
+
+    #[test]
+    fn two_hundred_turns_that_all_drift_are_led_at_once() {
+        let words: Vec<String> = (0..400).map(|n| format!("{n} {}", "x".repeat(500))).collect();
+        let words: Vec<&str> = words.iter().map(String::as_str).collect();
+        let calls: Vec<Call> = (0..200)
+            .map(|n| {
+                let ids = [&[n + 1_000_000][..], &(0..10_000).collect::<Vec<u32>>()].concat();
+                let (heard, said) = words.split_at(2 * n as usize + 1);
+                worded(n, (&ids, &[n]), heard, said[0])
+            })
+            .collect();
+        let begin = std::time::Instant::now();
+        let found = found(&calls);
+        assert!(begin.elapsed().as_secs() < 20, "{:?}", begin.elapsed());
+        assert!((1..200).all(|n| found[n] == (None, Some(n - 1))));
     }
 }

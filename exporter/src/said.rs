@@ -1,7 +1,8 @@
 //! Said: the messages of a call as numbers, one for each distinct message of its episode.
 //!
-//! Spellings of one message are one number: arguments of tools are parsed and sorted by key, ids of
-//! tool calls and reasoning are left out, `null` and an empty text are the same (`wire::canonical`).
+//! Spellings of one message are one number: arguments of tools are parsed and sorted by key, ids
+//! of tool calls and reasoning are left out, `null` and an empty text are the same
+//! (`wire::canonical`).
 
 use std::collections::HashMap;
 
