@@ -1,5 +1,7 @@
 //! Reading calls back, whole.
 
+use std::collections::HashMap;
+
 use episode::{Call, CallId, Choice, Ended, Outcome, Route, TokenCounts};
 
 use crate::fields::Row;
@@ -18,21 +20,28 @@ const CALL: &str = "SELECT c.*, \
     FROM call c JOIN body q ON q.body_key = c.request_body \
     LEFT JOIN body p ON p.body_key = c.reply_body";
 
+const SIDES_OF_EPISODE: &str = "SELECT s.* FROM side s JOIN call c USING (call_key) \
+    WHERE c.episode_key = $1 ORDER BY s.choice_index, s.name";
+
 impl Snapshot {
-    /// All calls of one attempt, in the order in which they began.
+    /// All calls of one attempt, in the order in which they began. A few statements, however many
+    /// calls there are.
     ///
     /// # Errors
     /// [`SnapshotError`] when the store cannot be read or a body does not decode.
     pub async fn calls(&mut self, episode: &EpisodeRecord) -> Result<Vec<Call>, SnapshotError> {
         let all = format!("{CALL} WHERE c.episode_key = $1 ORDER BY c.started_at, c.call_id");
-        let rows = query(all).bind(episode.key);
-        let rows = rows.fetch_all(self.connection()).await?;
+        let rows = query(all).bind(episode.key).fetch_all(self.connection()).await?;
         let (mut reader, mut trace) = (Reader::default(), Trace::default());
         let loaded = trace.of_episode(self.connection(), episode.key).await;
-        loaded.map_err(|error| error.of(format!("episode `{}`", episode.id)))?;
+        let choices = loaded.map_err(|error| error.of(format!("episode `{}`", episode.id)))?;
+        let sides = query(SIDES_OF_EPISODE).bind(episode.key).fetch_all(self.connection()).await?;
+        let (choices, sides) = (by_call(choices)?, by_call(sides)?);
         let mut calls = Vec::with_capacity(rows.len());
         for row in rows {
-            calls.push(self.call_of(&row, episode, (&mut reader, &mut trace)).await?);
+            let key: i64 = row.try_get("call_key")?;
+            let rows = Rows { call: &row, choices: of(&choices, key), sides: of(&sides, key) };
+            calls.push(self.call_of(rows, episode, (&mut reader, &mut trace)).await?);
         }
         Ok(calls)
     }
@@ -46,18 +55,25 @@ impl Snapshot {
         let row = query(one).bind(call_id.to_string());
         let Some(row) = row.fetch_optional(self.connection()).await? else { return Ok(None) };
         let Some(episode) = self.episode_with(call_id).await? else { return Ok(None) };
+        let key: i64 = row.try_get("call_key")?;
         let (mut reader, mut trace) = (Reader::default(), Trace::default());
-        let loaded = trace.of_call(self.connection(), row.try_get("call_key")?).await;
+        let loaded = trace.of_call(self.connection(), key).await;
         loaded.map_err(|error| unread(call_id, error))?;
-        self.call_of(&row, &episode, (&mut reader, &mut trace)).await.map(Some)
+        let choices = "SELECT * FROM choice WHERE call_key = $1 ORDER BY choice_index";
+        let choices = query(choices).bind(key).fetch_all(self.connection()).await?;
+        let sides = "SELECT * FROM side WHERE call_key = $1 ORDER BY choice_index, name";
+        let sides = query(sides).bind(key).fetch_all(self.connection()).await?;
+        let rows = Rows { call: &row, choices: &choices, sides: &sides };
+        self.call_of(rows, &episode, (&mut reader, &mut trace)).await.map(Some)
     }
 
     async fn call_of(
         &mut self,
-        row: &Row,
+        rows: Rows<'_>,
         episode: &EpisodeRecord,
         (reader, trace): (&mut Reader, &mut Trace),
     ) -> Result<Call, SnapshotError> {
+        let row = rows.call;
         let mut begun = begun_of(row, episode)?;
         let call_id = begun.call_id;
         let (request, reply) = (reader.keep(row, "q_")?, reader.keep(row, "p_")?);
@@ -77,32 +93,26 @@ impl Snapshot {
         let prompts = trace.prompts((self.connection(), reader), call_key).await;
         let prompts = prompts.map_err(|error| unread(call_id, error))?;
         ended.prompts = prompts.iter().map(|prompt| prompt.to_vec()).collect();
-        ended.choices = self.choices((call_key, call_id), (reader, trace)).await?;
+        ended.choices = self.choices(rows, call_id, (reader, trace)).await?;
         Ok(Call { begun, ended: Some(ended) })
     }
 
     async fn choices(
         &mut self,
-        (call_key, call_id): (i64, CallId),
+        rows: Rows<'_>,
+        call_id: CallId,
         (reader, trace): (&mut Reader, &mut Trace),
     ) -> Result<Vec<Choice>, SnapshotError> {
-        let rows = query("SELECT * FROM choice WHERE call_key = $1 ORDER BY choice_index")
-            .bind(call_key)
-            .fetch_all(self.connection())
-            .await?;
-        let mut choices = Vec::with_capacity(rows.len());
-        for row in &rows {
+        let call_key: i64 = rows.call.try_get("call_key")?;
+        let mut choices = Vec::with_capacity(rows.choices.len());
+        for row in rows.choices {
             let mut choice = choice_of(row, call_id)?;
             let at = (call_key, i64::from(choice.index));
             let sampled = trace.sampled((self.connection(), reader), at).await;
             choice.token_ids = sampled.map_err(|error| unread(call_id, error))?;
             choices.push(choice);
         }
-        let sides = query("SELECT * FROM side WHERE call_key = $1 ORDER BY choice_index, name")
-            .bind(call_key)
-            .fetch_all(self.connection())
-            .await?;
-        for row in &sides {
+        for row in rows.sides {
             let (index, side) = side_of(row, call_id)?;
             if let Some(choice) = choices.iter_mut().find(|choice| choice.index == index) {
                 choice.sides.push(side);
@@ -110,6 +120,28 @@ impl Snapshot {
         }
         Ok(choices)
     }
+}
+
+/// What is read of a call.
+#[derive(Clone, Copy)]
+struct Rows<'a> {
+    call: &'a Row,
+    choices: &'a [Row],
+    sides: &'a [Row],
+}
+
+type ByCall = HashMap<i64, Vec<Row>>;
+
+fn of(rows: &ByCall, call_key: i64) -> &[Row] {
+    rows.get(&call_key).map_or(&[], Vec::as_slice)
+}
+
+fn by_call(rows: Vec<Row>) -> Result<ByCall, sqlx::Error> {
+    let mut found = ByCall::new();
+    for row in rows {
+        found.entry(row.try_get("call_key")?).or_default().push(row);
+    }
+    Ok(found)
 }
 
 /// The end of a call, without its body and its tokens.

@@ -1,5 +1,7 @@
 //! A read-only view of the store at one moment.
 
+use std::collections::HashMap;
+
 use episode::{CallId, EpisodeId, GroupId, Micros, Reward, TagSource, TaskId};
 use thiserror::Error;
 
@@ -7,7 +9,7 @@ use crate::link::Link;
 use crate::location::Location;
 use crate::open::{self, OpenError};
 use crate::pack::DecodeError;
-use crate::query::query;
+use crate::query::{Query, query};
 use crate::rows::{episode_of, reward_of};
 
 /// One attempt at an episode.
@@ -49,6 +51,19 @@ pub struct Selection {
     pub group: Option<GroupId>,
     /// Only episodes of this task.
     pub task: Option<TaskId>,
+}
+
+/// What an episode `e` must be; null takes all.
+const ONLY: &str = "($1 IS NULL OR e.episode_id = $1) AND ($2 IS NULL OR e.group_id = $2) \
+    AND ($3 IS NULL OR e.task_id = $3)";
+
+impl Selection {
+    fn bind(&self, query: Query) -> Query {
+        query
+            .bind(self.episode.as_ref().map(EpisodeId::as_str))
+            .bind(self.group.as_ref().map(GroupId::as_str))
+            .bind(self.task.as_ref().map(TaskId::as_str))
+    }
 }
 
 /// Why a store could not be read.
@@ -100,24 +115,28 @@ impl Snapshot {
         &mut self,
         only: &Selection,
     ) -> Result<Vec<EpisodeRecord>, SnapshotError> {
-        let rows = query(
-            "SELECT episode_key, episode_id, attempt, group_id, task_id, source, opened_at, \
-             closed_at, status, force_sampling, may_lack_calls, EXISTS (SELECT 1 FROM mark m \
-             WHERE m.episode_key = e.episode_key) AS marked FROM episode e \
-             WHERE ($1 IS NULL OR episode_id = $1) AND ($2 IS NULL OR group_id = $2) \
-             AND ($3 IS NULL OR task_id = $3) \
-             ORDER BY group_id IS NULL, group_id, episode_id, attempt",
-        )
-        .bind(only.episode.as_ref().map(EpisodeId::as_str))
-        .bind(only.group.as_ref().map(GroupId::as_str))
-        .bind(only.task.as_ref().map(TaskId::as_str))
-        .fetch_all(&mut self.connection)
-        .await?;
-        let mut episodes = Vec::with_capacity(rows.len());
-        for row in rows {
-            episodes.push(self.labeled(episode_of(&row)?).await?);
+        let all = format!(
+            "SELECT e.*, EXISTS (SELECT 1 FROM mark m WHERE m.episode_key = e.episode_key) \
+             AS marked FROM episode e WHERE {ONLY} \
+             ORDER BY group_id IS NULL, group_id, episode_id, attempt"
+        );
+        let rows = only.bind(query(all)).fetch_all(&mut self.connection).await?;
+        let labels = format!(
+            "SELECT l.episode_key, l.name, l.value FROM label l JOIN episode e \
+             USING (episode_key) WHERE {ONLY} ORDER BY l.label_key"
+        );
+        let labels = only.bind(query(labels)).fetch_all(&mut self.connection).await?;
+        let mut of_episode: HashMap<i64, Vec<(String, String)>> = HashMap::new();
+        for row in &labels {
+            let label = (row.try_get("name")?, row.try_get("value")?);
+            of_episode.entry(row.try_get("episode_key")?).or_default().push(label);
         }
-        Ok(episodes)
+        let labeled = |row| {
+            let mut episode = episode_of(row)?;
+            episode.labels = of_episode.remove(&episode.key).unwrap_or_default();
+            Ok(episode)
+        };
+        rows.iter().map(labeled).collect()
     }
 
     /// The episode that holds a call.

@@ -12,9 +12,8 @@ use crate::read::{ReadError, Reader, size};
 /// Prompts of an episode, with what each goes on from.
 const OF_EPISODE: &str = "SELECT p.*, c.reel_key FROM prompt p JOIN call c USING (call_key) \
     WHERE c.episode_key = $1";
-const CHOICES_OF_EPISODE: &str = "SELECT k.call_key, k.choice_index, k.prompt_index, k.tokens, \
-    k.encoding, k.start, k.token_ids, c.reel_key \
-    FROM choice k JOIN call c USING (call_key) WHERE c.episode_key = $1";
+const CHOICES_OF_EPISODE: &str = "SELECT k.*, c.reel_key \
+    FROM choice k JOIN call c USING (call_key) WHERE c.episode_key = $1 ORDER BY k.choice_index";
 
 /// A call's prompts, their parents', and so on.
 const OF_CALL: &str = "WITH RECURSIVE chain AS ( \
@@ -82,12 +81,12 @@ pub(crate) struct ChoicePath {
 }
 
 impl Trace {
-    /// Loads all that belongs to an episode.
+    /// Loads all that belongs to an episode; the whole rows of its choices, by index.
     pub(crate) async fn of_episode(
         &mut self,
         connection: &mut Link,
         episode_key: i64,
-    ) -> Result<(), ReadError> {
+    ) -> Result<Vec<Row>, ReadError> {
         self.load(connection, (OF_EPISODE, CHOICES_OF_EPISODE), episode_key).await
     }
 
@@ -97,7 +96,7 @@ impl Trace {
         connection: &mut Link,
         call_key: i64,
     ) -> Result<(), ReadError> {
-        self.load(connection, (OF_CALL, CHOICES_OF_CALL), call_key).await
+        self.load(connection, (OF_CALL, CHOICES_OF_CALL), call_key).await.map(drop)
     }
 
     async fn load(
@@ -105,16 +104,17 @@ impl Trace {
         connection: &mut Link,
         (prompts, choices): (&'static str, &'static str),
         key: i64,
-    ) -> Result<(), ReadError> {
+    ) -> Result<Vec<Row>, ReadError> {
         for row in query(prompts).bind(key).fetch_all(&mut *connection).await? {
             let at = (row.try_get("call_key")?, row.try_get("prompt_index")?);
             self.prompts.insert(at, prompt_of(&row)?);
         }
-        for row in query(choices).bind(key).fetch_all(connection).await? {
+        let rows = query(choices).bind(key).fetch_all(connection).await?;
+        for row in &rows {
             let at = (row.try_get("call_key")?, row.try_get("choice_index")?);
-            self.choices.insert(at, choice_of(&row)?);
+            self.choices.insert(at, choice_of(row)?);
         }
-        Ok(())
+        Ok(rows)
     }
 
     /// The prompts of a call that was loaded.
