@@ -31,9 +31,8 @@ impl<'a> Index<'a> {
 
     /// All paths of the greatest length that are a prefix of `prompt`, in order.
     pub(crate) fn longest(&self, prompt: &[u32]) -> Vec<usize> {
-        let hashes = prefix_hashes(prompt);
-        for length in self.lengths.range(..=prompt.len()).rev() {
-            let Some(found) = self.by_hash.get(&(*length, hashes[*length])) else { continue };
+        for (length, hash) in self.marks(prompt).into_iter().rev() {
+            let Some(found) = self.by_hash.get(&(length, hash)) else { continue };
             // A hash only points; the symbols decide.
             let is_prefix = |place: &usize| {
                 self.paths[*place].is_some_and(|(asked, answered)| {
@@ -47,6 +46,17 @@ impl<'a> Index<'a> {
         }
         Vec::new()
     }
+
+    /// The hashes of those prefixes of `prompt` that are as long as a path is.
+    fn marks(&self, prompt: &[u32]) -> Vec<(usize, u64)> {
+        let (mut at, mut hash) = (0, SEED);
+        let mark = |length: &usize| {
+            hash = prompt[at..*length].iter().fold(hash, |hash, symbol| extend(hash, *symbol));
+            at = *length;
+            (*length, hash)
+        };
+        self.lengths.range(..=prompt.len()).map(mark).collect()
+    }
 }
 
 const SEED: u64 = 0x9e37_79b9_7f4a_7c15;
@@ -57,17 +67,6 @@ fn extend(hash: u64, symbol: u32) -> u64 {
     x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     x ^ (x >> 31)
-}
-
-/// The hash of each prefix, the empty one first: one more than there are symbols.
-fn prefix_hashes(symbols: &[u32]) -> Vec<u64> {
-    let mut hashes = Vec::with_capacity(symbols.len() + 1);
-    hashes.push(SEED);
-    hashes.extend(symbols.iter().scan(SEED, |hash, symbol| {
-        *hash = extend(*hash, *symbol);
-        Some(*hash)
-    }));
-    hashes
 }
 
 #[cfg(test)]

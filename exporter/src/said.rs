@@ -6,6 +6,7 @@
 
 use std::collections::HashMap;
 
+use episode::Call;
 use serde_json::Value;
 
 use crate::scan::Node;
@@ -61,21 +62,15 @@ impl Said {
     }
 }
 
-/// Reads the bodies of all calls. One entry a node.
+/// Reads the bodies of all calls. One entry a node. A message that is sent again in the same
+/// letters is read once.
 pub(crate) fn said(nodes: &[Node<'_>]) -> Vec<Said> {
     let mut words = Words::default();
     let mut found = Vec::with_capacity(nodes.len());
     for choices in nodes.chunk_by(|a, b| a.call.begun.call_id == b.call.begun.call_id) {
         let call = choices[0].call;
-        let route = call.begun.route;
-        let asked = wire::conversation(route, &call.begun.request).unwrap_or_default();
-        let heard = Said {
-            history: asked.messages.iter().map(|m| words.number(m)).collect(),
-            instructions: asked.messages.iter().take_while(|m| is_instruction(m)).count(),
-            answer: None,
-            tools: words.of_tools(asked.tools),
-        };
-        let answers = wire::answers(route, &choices[0].ended.reply);
+        let heard = heard(&mut words, call);
+        let answers = wire::answers(call.begun.route, &choices[0].ended.reply);
         for node in choices {
             let answer = answers.iter().find(|a| a.index == node.index);
             let answer = answer.map(|a| words.number(&a.message));
@@ -85,16 +80,72 @@ pub(crate) fn said(nodes: &[Node<'_>]) -> Vec<Said> {
     found
 }
 
+fn heard<'a>(words: &mut Words<'a>, call: &'a Call) -> Said {
+    let (route, request) = (call.begun.route, &call.begun.request);
+    if let Some(written) = wire::written(route, request)
+        && let Some(messages) =
+            written.messages.iter().map(|m| words.of_written(m.get())).collect::<Option<Vec<_>>>()
+    {
+        return Said {
+            history: messages.iter().map(|known| known.number).collect(),
+            instructions: messages.iter().take_while(|known| known.is_instruction).count(),
+            answer: None,
+            tools: written.tools.and_then(|tools| words.of_written_tools(tools.get())),
+        };
+    }
+    let asked = wire::conversation(route, request).unwrap_or_default();
+    Said {
+        history: asked.messages.iter().map(|m| words.number(m)).collect(),
+        instructions: asked.messages.iter().take_while(|m| is_instruction(m)).count(),
+        answer: None,
+        tools: words.of_tools(asked.tools),
+    }
+}
+
 fn is_instruction(message: &Value) -> bool {
     let role = message.get("role").and_then(Value::as_str);
     role.is_some_and(|role| ["system", "developer"].contains(&role))
 }
 
+/// A message that was read before.
+#[derive(Debug, Clone, Copy)]
+struct Known {
+    number: u32,
+    is_instruction: bool,
+}
+
 /// One number for each distinct message of an episode.
 #[derive(Debug, Default)]
-struct Words(HashMap<String, u32>);
+struct Words<'a> {
+    numbers: HashMap<String, u32>,
+    written: HashMap<&'a str, Known>,
+    tools: HashMap<&'a str, Option<u32>>,
+}
 
-impl Words {
+impl<'a> Words<'a> {
+    /// A message as it was written; none where that is no message.
+    fn of_written(&mut self, written: &'a str) -> Option<Known> {
+        if let Some(known) = self.written.get(written) {
+            return Some(*known);
+        }
+        let message: Value = serde_json::from_str(written).ok()?;
+        let is_instruction = is_instruction(&message);
+        let known = Known { number: self.number(&message), is_instruction };
+        self.written.insert(written, known);
+        Some(known)
+    }
+
+    fn of_written_tools(&mut self, written: &'a str) -> Option<u32> {
+        if let Some(known) = self.tools.get(written) {
+            return *known;
+        }
+        let tools = serde_json::from_str::<Value>(written).ok();
+        let tools = tools.as_ref().and_then(Value::as_array).cloned().unwrap_or_default();
+        let number = self.of_tools(tools);
+        self.tools.insert(written, number);
+        number
+    }
+
     fn number(&mut self, message: &Value) -> u32 {
         self.of_text(wire::canonical(message))
     }
@@ -105,7 +156,43 @@ impl Words {
 
     fn of_text(&mut self, text: String) -> u32 {
         // An episode's messages are in memory, so there are fewer of them than u32 can count.
-        let next = self.0.len() as u32;
-        *self.0.entry(text).or_insert(next)
+        let next = self.numbers.len() as u32;
+        *self.numbers.entry(text).or_insert(next)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fixture::call;
+    use crate::scan::nodes;
+
+    #[test]
+    fn a_body_that_is_read_in_one_pass_says_what_it_says_when_it_is_read_whole() {
+        let tools = r#""tools":[{"type":"function","function":{"name":"f"}}]"#;
+        let bodies = [
+            r#"{"messages":[{"role":"system","content":"s"},{"role":"user","content":"a"}]}"#,
+            r#"{ "messages": [ {"content":"s", "role":"system"}, {"role":"user","content":"a"} ] }"#,
+            r#"{"messages":[{"role":"assistant","content":null},3,{"role":"user"}],"tools":null}"#,
+            r#"{"messages":null,"tools":[]}"#,
+            r#"{"messages":"a","tools":7}"#,
+            r#"{"n":1}"#,
+            "no JSON",
+        ];
+        let with_tools = format!(r#"{{{tools},"messages":[{{"role":"user","content":"a"}}]}}"#);
+        for body in bodies.into_iter().chain([with_tools.as_str()]) {
+            // A name that is given twice is not read in one pass.
+            let whole = body.replacen('{', r#"{"tools":0,"messages":0,"#, 1);
+            let calls = [body, &whole].map(|body| {
+                let mut call = call(1, &[1], &[&[2]]);
+                call.begun.request = body.to_owned().into();
+                call
+            });
+            let [quick, slow] = calls.each_ref().map(|call| heard(&mut Words::default(), call));
+            assert_eq!(quick, slow, "{body}");
+            let both = [calls[1].clone(), calls[0].clone()];
+            let said = said(&nodes(&both).0);
+            assert_eq!(said[0].history(), said[1].history(), "{body}");
+        }
     }
 }

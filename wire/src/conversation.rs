@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 
 use episode::Route;
+use serde::Deserialize;
+use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 
 use crate::sse::{Event, events};
@@ -45,6 +47,25 @@ pub fn conversation(route: Route, request: &[u8]) -> Option<Conversation> {
 fn in_chat(body: &Value) -> Conversation {
     let list = |key: &str| body.get(key).and_then(Value::as_array).cloned().unwrap_or_default();
     Conversation { messages: list("messages"), tools: list("tools") }
+}
+
+/// The messages and tools of a chat request, each as it was written, in one pass over the body.
+#[derive(Debug, Deserialize)]
+pub struct Written<'a> {
+    /// The messages, oldest first.
+    #[serde(borrow, default)]
+    pub messages: Vec<&'a RawValue>,
+    /// The list of tools.
+    #[serde(borrow, default)]
+    pub tools: Option<&'a RawValue>,
+}
+
+/// What [`conversation`] would give, not yet read; `None` where only that can tell.
+pub fn written(route: Route, request: &[u8]) -> Option<Written<'_>> {
+    if route != Route::Chat {
+        return None;
+    }
+    serde_json::from_slice(request).ok()
 }
 
 /// The answers of a reply body, whether one JSON document or a stream of events.
