@@ -8,6 +8,7 @@
 //! - [`lineage`]: which of its agents made the call.
 //! - [`Splitter`] and [`Event`]: server-sent events out of any chunking.
 //! - [`Collector`] and [`Facts`]: what the reply says about the tokens that were sampled.
+//! - [`alternatives`], [`kept`] and [`routing`]: the arrays beside the tokens, for the exporter.
 //! - [`conversation`] and [`answers`]: the messages of a recorded call, for the exporter.
 //! - [`Probe`], [`Server`] and [`likeness`]: what an upstream is and gives, for the doctor.
 #![forbid(unsafe_code)]
@@ -28,6 +29,7 @@ mod properties;
 mod reply;
 mod request;
 mod server;
+mod sides;
 mod sse;
 mod translate;
 mod vocabulary;
@@ -45,6 +47,7 @@ pub use probe::Probe;
 pub use reply::{Collector, Facts, counts};
 pub use request::{Request, route};
 pub use server::Server;
+pub use sides::{Alternative, Routing, alternatives, kept, routing};
 pub use sse::{Event, EventTooLong, Splitter};
 pub use translate::{Back, Document, Untranslatable, leans_on_state, translate, translates};
 pub use vocabulary::{NoVocabulary, Vocabulary};

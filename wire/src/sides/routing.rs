@@ -1,0 +1,240 @@
+//! Which experts each token was routed to.
+//!
+//! Servers send lists, or bytes in base64: bare (32-bit integers, the shape is the reader's to
+//! know), as a file of NumPy's, or in an object that says shape and type.
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use serde_json::Value;
+
+/// The first bytes of a file of NumPy's.
+const NUMPY: &[u8] = b"\x93NUMPY";
+
+/// The experts of some tokens of a path.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Routing {
+    /// The first token, counted from the prompt's first one, where the server says it.
+    pub start: Option<usize>,
+    /// What one token has: `[layers, k]`, or `[layers * k]` where the server does not say more.
+    pub shape: Vec<usize>,
+    /// The experts, token by token.
+    pub experts: Vec<u16>,
+}
+
+impl Routing {
+    /// Number of experts of one token, over all layers.
+    pub fn width(&self) -> usize {
+        self.shape.iter().product()
+    }
+
+    /// Number of tokens.
+    pub fn tokens(&self) -> usize {
+        self.experts.len() / self.width()
+    }
+
+    /// Whole tokens of at least one expert, or nothing.
+    fn checked(self) -> Option<Self> {
+        let width = self.width();
+        let is_whole =
+            width > 0 && !self.experts.is_empty() && self.experts.len().is_multiple_of(width);
+        is_whole.then_some(self)
+    }
+}
+
+/// Reads the experts of a path of `tokens` tokens, prompt included; the last one has none, for no
+/// token was sampled after it.
+pub fn routing(json: &str, tokens: usize) -> Option<Routing> {
+    let pieces: Vec<Value> = serde_json::from_str(json).ok()?;
+    let read = match pieces.as_slice() {
+        [Value::String(text)] => bytes(text, tokens)?,
+        [Value::Object(_)] => described(&pieces[0])?,
+        lists => nested(lists)?,
+    };
+    read.checked()
+}
+
+fn bytes(text: &str, tokens: usize) -> Option<Routing> {
+    let data = STANDARD.decode(text).ok()?;
+    if data.starts_with(NUMPY) {
+        return numpy(&data);
+    }
+    let experts = integers(&data, "i4")?;
+    let fits = |count: &usize| *count > 0 && experts.len().is_multiple_of(*count);
+    let count = [tokens.saturating_sub(1), tokens].into_iter().find(fits)?;
+    Some(Routing { start: None, shape: vec![experts.len() / count], experts })
+}
+
+/// `{"data", "shape", "dtype", "start"?}`.
+fn described(object: &Value) -> Option<Routing> {
+    let data = STANDARD.decode(object.get("data")?.as_str()?).ok()?;
+    let sizes = object.get("shape")?.as_array()?.iter();
+    let sizes: Vec<usize> = sizes.map(size).collect::<Option<_>>()?;
+    let kind = match object.get("dtype")?.as_str()? {
+        "uint8" => "u1",
+        "int8" => "i1",
+        "uint16" => "u2",
+        "int16" => "i2",
+        "int32" => "i4",
+        "int64" => "i8",
+        _ => return None,
+    };
+    let start = object.get("start").map(size).unwrap_or(None);
+    shaped(&sizes, integers(&data, kind)?, start)
+}
+
+fn size(number: &Value) -> Option<usize> {
+    number.as_u64().and_then(|number| usize::try_from(number).ok())
+}
+
+/// A file of NumPy's: magic bytes, version, length of the header, header, data.
+fn numpy(file: &[u8]) -> Option<Routing> {
+    let (start, length): (usize, usize) = match file.get(6)? {
+        1 => (10, usize::from(u16::from_le_bytes(file.get(8..10)?.try_into().ok()?))),
+        _ => (12, u32::from_le_bytes(file.get(8..12)?.try_into().ok()?) as usize),
+    };
+    let data = start.checked_add(length)?;
+    let header = std::str::from_utf8(file.get(start..data)?).ok()?;
+    let after = |key: &str| header.split_once(&format!("'{key}':")).map(|(_, rest)| rest.trim());
+    let kind = after("descr")?.trim_start_matches('\'').split('\'').next()?;
+    if after("fortran_order")?.starts_with("True") || kind.starts_with('>') {
+        return None;
+    }
+    let sizes = after("shape")?.strip_prefix('(')?.split(')').next()?.split(',').map(str::trim);
+    let sizes = sizes.filter(|size| !size.is_empty()).map(|size| size.parse().ok());
+    let sizes: Vec<usize> = sizes.collect::<Option<_>>()?;
+    shaped(&sizes, integers(file.get(data..)?, kind.trim_start_matches(['<', '|', '=']))?, None)
+}
+
+/// `sizes` begins with the number of tokens.
+fn shaped(sizes: &[usize], experts: Vec<u16>, start: Option<usize>) -> Option<Routing> {
+    let (_, shape) = sizes.split_first().filter(|(_, shape)| !shape.is_empty())?;
+    let all = sizes.iter().try_fold(1_usize, |all, size| all.checked_mul(*size));
+    (all == Some(experts.len())).then(|| Routing { start, shape: shape.to_vec(), experts })
+}
+
+/// Little-endian integers; an expert's number that is below 0 or beyond 16 bits is none.
+fn integers(data: &[u8], kind: &str) -> Option<Vec<u16>> {
+    let width: usize = kind.get(1..)?.parse().ok()?;
+    if !matches!((kind.as_bytes()[0], width), (b'u' | b'i', 1 | 2 | 4 | 8)) {
+        return None;
+    }
+    let is_signed = kind.starts_with('i');
+    let one = |bytes: &[u8]| {
+        let below = is_signed && bytes[width - 1] >= 0x80;
+        let high = bytes[2.min(width)..].iter().any(|byte| *byte > 0);
+        let low = u16::from_le_bytes([bytes[0], *bytes.get(1).unwrap_or(&0)]);
+        (!below && !high).then_some(low)
+    };
+    let chunks = data.chunks_exact(width);
+    if !chunks.remainder().is_empty() {
+        return None;
+    }
+    chunks.map(one).collect()
+}
+
+/// Tokens of layers of experts, or tokens of experts.
+fn nested(tokens: &[Value]) -> Option<Routing> {
+    let first = tokens.first()?.as_array()?;
+    let layers = first.len();
+    let shape = match first.first()? {
+        Value::Array(experts) => vec![layers, experts.len()],
+        _ => vec![layers],
+    };
+    let mut experts = Vec::new();
+    for token in tokens {
+        let before = experts.len();
+        for entry in token.as_array().filter(|token| token.len() == layers)? {
+            match entry {
+                Value::Array(some) if Some(&some.len()) == shape.get(1) => {
+                    experts.extend(some.iter().map(expert).collect::<Option<Vec<_>>>()?);
+                }
+                Value::Number(_) if shape.len() == 1 => experts.push(expert(entry)?),
+                _ => return None,
+            }
+        }
+        debug_assert_eq!(experts.len() - before, shape.iter().product::<usize>());
+    }
+    Some(Routing { start: None, shape, experts })
+}
+
+fn expert(number: &Value) -> Option<u16> {
+    number.as_u64().and_then(|number| u16::try_from(number).ok())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn text(data: &[u8]) -> String {
+        json!([STANDARD.encode(data)]).to_string()
+    }
+
+    /// A file of NumPy's, as `numpy.save` writes it.
+    fn file(kind: &str, shape: &str, data: &[u8]) -> Vec<u8> {
+        let header = format!("{{'descr': '{kind}', 'fortran_order': False, 'shape': {shape}, }}");
+        let header = format!("{header:<117}\n");
+        let length = (header.len() as u16).to_le_bytes();
+        [b"\x93NUMPY\x01\x00", &length[..], header.as_bytes(), data].concat()
+    }
+
+    fn read(start: Option<usize>, shape: &[usize], experts: &[u16]) -> Option<Routing> {
+        Some(Routing { start, shape: shape.to_vec(), experts: experts.to_vec() })
+    }
+
+    #[test]
+    fn bare_bytes_are_as_wide_as_the_path_lets_them() {
+        // Three tokens, of which the last one has none; two layers of two.
+        let experts: [i32; 8] = [0, 1, 2, 300, 4, 5, 6, 7];
+        let data: Vec<u8> = experts.iter().flat_map(|e| e.to_le_bytes()).collect();
+        let expected = read(None, &[4], &[0, 1, 2, 300, 4, 5, 6, 7]);
+        assert_eq!(routing(&text(&data), 3), expected);
+        let found = expected.unwrap();
+        assert_eq!((found.width(), found.tokens()), (4, 2));
+        assert_eq!(routing(&text(&data), 6), None, "8 are not those of 5 tokens, nor of 6");
+        assert_eq!(routing(&text(&data[1..]), 3), None);
+        assert_eq!(routing(&text(&(-1_i32).to_le_bytes()), 2), None);
+        assert_eq!(routing(&text(&[]), 2), None);
+    }
+
+    #[test]
+    fn a_file_of_numpys_says_its_shape() {
+        let expected = || read(None, &[2, 1], &[1, 2, 3, 4]);
+        assert_eq!(routing(&text(&file("|u1", "(2, 2, 1)", &[1, 2, 3, 4])), 9), expected());
+        let wide: Vec<u8> = [1_i16, 2, 3, 4].iter().flat_map(|e| e.to_le_bytes()).collect();
+        assert_eq!(routing(&text(&file("<i2", "(2, 2, 1)", &wide)), 9), expected());
+        for (kind, shape, data) in [
+            ("|u1", "(2, 2, 1)", &[1, 2, 3][..]),
+            (">i2", "(2, 2, 1)", &wide),
+            ("<f4", "(1, 2, 1)", &wide),
+            ("|u1", "(4,)", &[1, 2, 3, 4]),
+            ("|u1", "(0, 2, 1)", &[]),
+        ] {
+            assert_eq!(routing(&text(&file(kind, shape, data)), 9), None, "{kind} {shape}");
+        }
+        let whole = file("|u1", "(2, 2, 1)", &[1, 2, 3, 4]);
+        for cut in 0..whole.len() {
+            assert_eq!(routing(&text(&whole[..cut]), 0), None, "{cut}");
+        }
+    }
+
+    #[test]
+    fn an_object_says_shape_type_and_start() {
+        let object = json!([{ "data": STANDARD.encode([1, 2, 3, 4]), "shape": [2, 1, 2],
+            "dtype": "uint8", "start": 3 }]);
+        assert_eq!(routing(&object.to_string(), 9), read(Some(3), &[1, 2], &[1, 2, 3, 4]));
+        let mut other = object.clone();
+        other[0]["dtype"] = json!("bfloat16");
+        assert_eq!(routing(&other.to_string(), 9), None);
+    }
+
+    #[test]
+    fn lists_are_read_as_they_are_nested() {
+        assert_eq!(routing("[[[1,2],[3,4]]]", 9), read(None, &[2, 2], &[1, 2, 3, 4]));
+        assert_eq!(routing("[[1,2],[3,4]]", 9), read(None, &[2], &[1, 2, 3, 4]));
+        for ragged in ["[[[1,2],[3]]]", "[[1,2],[3]]", "[[1],[[2]]]", "[[[]]]", "[[-1]]", "[]"] {
+            assert_eq!(routing(ragged, 9), None, "{ragged}");
+        }
+    }
+}
