@@ -10,6 +10,7 @@ use store::Snapshot;
 
 use crate::episodes::Which;
 use crate::exit::{Done, Failure};
+use crate::export_rewards::ExportRewards;
 use crate::print;
 
 /// Export episodes as Parquet that trainers read
@@ -26,6 +27,8 @@ pub(crate) struct Args {
     /// Sampled tokens that several rows hold: trained in the first of them, or kept in all
     #[arg(long, value_name = "RULE", default_value = "once", value_parser = shared)]
     shared: Shared,
+    #[command(flatten)]
+    rewards: ExportRewards,
     /// Replace files that rolltape did not write
     #[arg(long)]
     overwrite: bool,
@@ -42,6 +45,8 @@ pub(crate) async fn run(args: Args) -> Done {
         selection: args.which.selection(),
         kinds: args.kind.into_iter().collect(),
         shared: args.shared,
+        rewards: args.rewards.rewards(),
+        versions: args.rewards.versions(),
         overwrite: args.overwrite,
     };
     let report = exporter::export(&mut snapshot, &options).await.map_err(|e| failure(&e))?;
@@ -69,7 +74,7 @@ pub(crate) fn failure(error: &ExportError) -> Failure {
     match error {
         ExportError::Empty { .. } => failure.hint(
             "`rolltape episodes` lists what the store holds; check --store, --episode, --group, \
-             --task and --kind",
+             --task, --kind and the bounds on versions",
         ),
         ExportError::Write(exporter::WriteError::Foreign { .. }) => {
             failure.hint("give another --out, or --overwrite to replace it")
@@ -89,6 +94,9 @@ fn as_text(report: &Report) -> Result<(), Failure> {
     for (kind, count) in report.notes.kinds.iter().filter(|(kind, _)| **kind != "main") {
         print::line(&format!("  {count} x {kind}"))?;
     }
+    for (why, count) in &report.notes.not_of_versions {
+        print::line(&format!("  {count} left out: {}", why.as_str()))?;
+    }
     for (reason, count) in &report.notes.reasons {
         print::line(&format!("  {count} x {}", reason.as_str()))?;
     }
@@ -105,6 +113,7 @@ fn as_json(report: &Report) -> Result<(), Failure> {
         "trained_tokens": report.trained_tokens,
         "kinds": report.notes.kinds,
         "reasons": reasons,
+        "not_of_versions": report.notes.not_of_versions,
         "files": report.files,
     });
     print::line(&body.to_string())

@@ -12,6 +12,7 @@ mod engine_command;
 mod episodes;
 mod exit;
 mod export;
+mod export_rewards;
 mod http;
 mod manner;
 mod print;
@@ -23,6 +24,7 @@ mod server;
 mod show;
 mod show_call;
 mod verify;
+mod when;
 
 use std::io::IsTerminal;
 use std::process::ExitCode;

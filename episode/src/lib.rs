@@ -26,7 +26,7 @@ pub use call::{Begun, Call, Choice, Ended, Fidelity, Outcome, Side, TokenCounts,
 pub use closing::CLOSING_WORDS;
 pub use id::{CallId, EpisodeId, GroupId, InvalidId, Micros, TaskId};
 pub use lineage::{CallKind, Lineage};
-pub use reward::{Reward, RewardScope};
+pub use reward::{Reward, RewardScope, ScopeError, ScopeParts};
 pub use route::Route;
 pub use tag::{Tag, TagSource};
 pub use trajectory::{Branch, Kind, Trajectory};

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use arrow::array::{
     ArrayRef, BooleanArray, Float32Array, Float64Array, Int8Array, Int32Array, Int64Array,
-    ListArray, RecordBatch, StringArray, StructArray,
+    ListArray, RecordBatch, StringArray, StructArray, UInt16Array,
 };
 use arrow::buffer::{NullBuffer, OffsetBuffer};
 use arrow::datatypes::{DataType, Field, SchemaRef};
@@ -13,6 +13,7 @@ use arrow::error::ArrowError;
 use crate::messages::Message;
 use crate::rows::{Row, TurnRow};
 use crate::schema::{SCHEMA_VERSION, message_fields, turn_fields};
+use crate::sides::{Experts, Ragged};
 
 /// Makes one batch of the given rows, in the schema's order of columns.
 ///
@@ -36,12 +37,29 @@ fn column(field: &Field, rows: &[Row]) -> Result<ArrayRef, ArrowError> {
         "input_ids" | "loss_mask" | "logprobs" | "versions" => token_column(field, rows)?,
         "policy_version_min" => longs(rows, |r| r.tokens.trained_versions().min()),
         "policy_version_max" => longs(rows, |r| r.tokens.trained_versions().max()),
+        "mixed_versions" => {
+            Arc::new(BooleanArray::from_iter(rows.iter().map(|r| r.mixed_versions)))
+        }
+        "staleness" => longs(rows, |r| r.staleness),
         "reward" => doubles(rows, |r| r.reward),
+        "trajectory_reward" => doubles(rows, |r| r.trajectory_reward),
+        "token_rewards" => token_rewards(field, rows)?,
+        "group_size" => longs(rows, |r| r.group.as_ref().map(|g| g.episodes as i64)),
+        "group_scored" => longs(rows, |r| r.group.as_ref().map(|g| g.scored as i64)),
+        "group_reward_mean" => doubles(rows, |r| r.group.as_ref()?.reward_mean),
+        "group_reward_std" => doubles(rows, |r| r.group.as_ref()?.reward_std),
         "advantage" => doubles(rows, |r| r.advantage),
         "row_weight" => doubles(rows, |r| Some(r.row_weight)),
         "turns" => structs(field, rows, |r| &r.turns, turns)?,
         "prompt" => structs(field, rows, |r| &r.dialogue.prompt, messages)?,
         "completion" => structs(field, rows, |r| &r.dialogue.completion, messages)?,
+        "top_logprob_ids"
+        | "top_logprob_tokens"
+        | "top_logprobs"
+        | "kept_token_ids"
+        | "routed_experts"
+        | "routed_experts_shape"
+        | "routed_experts_mask" => side(field, rows)?,
         "tools" => texts(field, rows.iter().map(|r| Some(r.dialogue.tools.iter())))?,
         "reasons" => texts(field, rows.iter().map(|r| Some(reasons(r))))?,
         name => Arc::new(StringArray::from_iter(rows.iter().map(|r| text(name, r)))),
@@ -103,6 +121,78 @@ fn token_column(field: &Field, rows: &[Row]) -> Result<ArrayRef, ArrowError> {
     list(field, tokens().map(|t| Some(t.input_ids.len())), values)
 }
 
+fn token_rewards(field: &Field, rows: &[Row]) -> Result<ArrayRef, ArrowError> {
+    let lengths = rows.iter().map(|r| r.token_rewards.as_ref().map(Vec::len));
+    let values = rows.iter().filter_map(|r| r.token_rewards.as_ref()).flatten().copied();
+    list(field, lengths, Arc::new(Float64Array::from_iter(values)))
+}
+
+/// The arrays beside the tokens.
+fn side(field: &Field, rows: &[Row]) -> Result<ArrayRef, ArrowError> {
+    let sides = || rows.iter().map(|r| &r.sides);
+    let experts = || sides().map(|s| s.experts.as_ref());
+    match field.name().as_str() {
+        "top_logprob_ids" => ragged(field, sides().map(|s| s.top_ids.as_ref()), |values| {
+            Arc::new(Int32Array::from_iter(values.copied()))
+        }),
+        "top_logprob_tokens" => ragged(field, sides().map(|s| s.top_tokens.as_ref()), |values| {
+            Arc::new(StringArray::from_iter(values.map(Option::as_deref)))
+        }),
+        "top_logprobs" => ragged(field, sides().map(|s| s.top_logprobs.as_ref()), |values| {
+            Arc::new(Float32Array::from_iter_values(values.copied()))
+        }),
+        "kept_token_ids" => ragged(field, sides().map(|s| s.kept.as_ref()), |values| {
+            Arc::new(Int32Array::from_iter_values(values.copied()))
+        }),
+        "routed_experts_shape" => {
+            let shapes: Vec<Option<Vec<i32>>> = experts().map(|e| e.map(shape)).collect();
+            let values = shapes.iter().flatten().flatten().copied();
+            let values = Arc::new(Int32Array::from_iter_values(values));
+            list(field, shapes.iter().map(|s| s.as_ref().map(Vec::len)), values)
+        }
+        "routed_experts_mask" => {
+            let values = experts().flatten().flat_map(|e| e.known.iter().copied());
+            let values = Arc::new(Int8Array::from_iter_values(values));
+            list(field, experts().map(|e| e.map(|e| e.known.len())), values)
+        }
+        _ => {
+            let lengths = experts().map(|e| e.map(|e| vec![e.width(); e.known.len()]));
+            let values = experts().flatten().flat_map(|e| e.values.iter().copied());
+            nested(field, lengths, Arc::new(UInt16Array::from_iter_values(values)))
+        }
+    }
+}
+
+/// Tokens, then what one token has.
+fn shape(experts: &Experts) -> Vec<i32> {
+    let sizes = std::iter::once(experts.known.len()).chain(experts.shape.iter().copied());
+    sizes.map(|size| i32::try_from(size).unwrap_or(i32::MAX)).collect()
+}
+
+fn ragged<'a, T: 'a>(
+    field: &Field,
+    rows: impl Iterator<Item = Option<&'a Ragged<T>>>,
+    array: impl Fn(&mut dyn Iterator<Item = &'a T>) -> ArrayRef,
+) -> Result<ArrayRef, ArrowError> {
+    let rows: Vec<Option<&Ragged<T>>> = rows.collect();
+    let values = array(&mut rows.iter().flatten().flat_map(|row| &row.values));
+    nested(field, rows.iter().map(|row| row.map(|row| row.lengths.clone())), values)
+}
+
+/// A list column of two levels: each row has the lengths of its inner lists.
+fn nested(
+    field: &Field,
+    rows: impl Iterator<Item = Option<Vec<usize>>>,
+    values: ArrayRef,
+) -> Result<ArrayRef, ArrowError> {
+    let DataType::List(item) = field.data_type() else {
+        return Err(ArrowError::SchemaError(format!("column `{}` is not a list", field.name())));
+    };
+    let rows: Vec<Option<Vec<usize>>> = rows.collect();
+    let inner = list(item, rows.iter().flatten().flatten().map(|length| Some(*length)), values)?;
+    list(field, rows.iter().map(|row| row.as_ref().map(Vec::len)), inner)
+}
+
 /// A list column of one level. `lengths` has one entry a row, none where the row has no list;
 /// `values` all elements in order.
 fn list(
@@ -157,6 +247,7 @@ fn turns(turns: &[&TurnRow]) -> Result<StructArray, ArrowError> {
         Arc::new(Float64Array::from_iter(turns.iter().map(|t| t.temperature))),
         Arc::new(Float64Array::from_iter(turns.iter().map(|t| t.reward))),
         Arc::new(BooleanArray::from_iter(turns.iter().map(|t| t.continued))),
+        Arc::new(Float64Array::from_iter(turns.iter().map(|t| t.mc_return))),
     ];
     StructArray::try_new(turn_fields(), columns, None)
 }

@@ -3,18 +3,22 @@
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 
-use episode::Kind;
+use episode::{Kind, Micros};
 use serde::Serialize;
-use store::{Selection, Snapshot, SnapshotError};
+use store::{EpisodeRecord, Selection, Snapshot, SnapshotError};
 use thiserror::Error;
 
+use crate::advantage::{Advantage, EPSILON, STD_DDOF};
+use crate::credit::Ledger;
+use crate::groups::{GroupSummary, Groups};
 use crate::merge::merge;
 use crate::notes::Notes;
 use crate::parquet::{RowFile, Target, WriteError};
-use crate::rows::{Row, rows};
-use crate::scan::{Scanned, episodes, nodes, scan};
-use crate::thread::thread;
-use crate::weigh::{Shared, weigh};
+use crate::rows::{Beside, Row, rows};
+use crate::scan::{Scanned, episodes, nodes, scan, scored};
+use crate::staleness::{VersionFilter, versions};
+use crate::thread::{Forest, thread};
+use crate::weigh::{Shared, Wanted, weigh};
 
 /// What to export, and where to.
 #[derive(Debug, Clone, Default)]
@@ -27,8 +31,25 @@ pub struct Options {
     pub kinds: BTreeSet<Kind>,
     /// In which rows a sampled token is trained that stands in several.
     pub shared: Shared,
+    /// What rewards are to say.
+    pub rewards: RewardOptions,
+    /// Which policy versions.
+    pub versions: VersionFilter,
     /// Whether to replace files that no export wrote. An export is always replaced by the next.
     pub overwrite: bool,
+}
+
+/// What rewards are to say.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct RewardOptions {
+    /// Those given later do not count.
+    pub as_of: Option<Micros>,
+    /// Which advantages, if any.
+    pub advantage: Advantage,
+    /// Whether rows show the numbers of their group.
+    pub group_stats: bool,
+    /// What a reward is worth one turn earlier, 0 to 1; returns are made where it is given.
+    pub gamma: Option<f64>,
 }
 
 /// What an export wrote.
@@ -42,29 +63,12 @@ pub struct Report {
     pub tokens: u64,
     /// Tokens to be trained.
     pub trained_tokens: u64,
-    /// One for each group, in the order of the rows; episodes without a group are last.
+    /// One for each group selected, in the order of the rows; episodes without a group are last.
     pub groups: Vec<GroupSummary>,
     /// The files, manifest last.
     pub files: Vec<PathBuf>,
     /// What was kept, what was not, and why.
     pub notes: Notes,
-}
-
-/// The rewards of one group.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub struct GroupSummary {
-    /// The group; none for episodes without one.
-    pub group: Option<String>,
-    /// Attempts at episodes with at least one row.
-    pub episodes: u64,
-    /// Those of them that have a reward.
-    pub scored: u64,
-    /// Mean over those; none when there is none.
-    pub reward_mean: Option<f64>,
-    /// Smallest reward.
-    pub reward_min: Option<f64>,
-    /// Largest reward. A group whose rewards are all alike carries no gradient.
-    pub reward_max: Option<f64>,
 }
 
 /// Why nothing was exported. No file is left behind.
@@ -100,18 +104,21 @@ pub async fn export(snapshot: &mut Snapshot, options: &Options) -> Result<Report
     if records.is_empty() {
         return Err(ExportError::Empty { episodes: 0, notes: report.notes });
     }
+    let attempts = scored(snapshot, records, options.rewards.as_of).await?;
+    let groups = Groups::new(options.rewards.advantage, &attempts);
     let mut file = RowFile::create(Target::new(&options.out), options.overwrite)?;
-    for record in records {
-        let episode = scan(snapshot, record).await?;
+    for (record, _) in attempts {
+        let (episode, judged) = scan(snapshot, record, options.rewards.as_of).await?;
         let (nodes, scanned) = nodes(&episode.calls);
         let (forest, threaded) = thread(nodes);
         let (merged, walked) = merge(&forest);
-        let (shares, weighed) = weigh(&merged, &options.kinds, options.shared);
-        for notes in [&scanned, &threaded, &walked, &weighed] {
+        let (shares, weighed) = weigh(&merged, versions(&forest, &merged), &options.wanted());
+        for notes in [&judged, &scanned, &threaded, &walked, &weighed] {
             report.notes.add(notes);
         }
-        report.add_episode(&episode, shares.paths.len());
-        for row in rows(&episode, &forest, &merged, &shares) {
+        report.add_episode(&episode, &forest, shares.paths.len());
+        let beside = options.beside(&groups, &episode.record);
+        for row in rows(&episode, &forest, &merged, &shares, beside) {
             report.add_row(&row);
             file.write(row)?;
         }
@@ -119,7 +126,8 @@ pub async fn export(snapshot: &mut Snapshot, options: &Options) -> Result<Report
     if report.rows == 0 {
         return Err(ExportError::Empty { episodes: read, notes: report.notes });
     }
-    report.files = file.finish(&Asked::new(options), &report.notes)?;
+    report.groups = groups.summaries;
+    report.files = file.finish(&Asked::new(options), &report.told())?;
     Ok(report)
 }
 
@@ -131,6 +139,28 @@ struct Asked {
     task: Option<String>,
     kinds: Vec<&'static str>,
     shared: &'static str,
+    rewards: AskedOfRewards,
+    versions: VersionFilter,
+}
+
+/// What was asked of rewards, with what the numbers are made by.
+#[derive(Serialize)]
+struct AskedOfRewards {
+    as_of: Option<Micros>,
+    gamma: Option<f64>,
+    advantage: &'static str,
+    /// Who is compared in an advantage, and in the numbers of groups.
+    population: &'static str,
+    std_ddof: u32,
+    epsilon: f64,
+}
+
+/// What an export says of itself in its manifest.
+#[derive(Serialize)]
+struct Told<'a> {
+    #[serde(flatten)]
+    notes: &'a Notes,
+    groups: &'a [GroupSummary],
 }
 
 impl Asked {
@@ -142,46 +172,50 @@ impl Asked {
             task: task.as_ref().map(ToString::to_string),
             kinds: options.kinds.iter().map(|kind| kind.as_str()).collect(),
             shared: options.shared.as_str(),
+            rewards: AskedOfRewards {
+                as_of: options.rewards.as_of,
+                gamma: options.rewards.gamma,
+                advantage: options.rewards.advantage.as_str(),
+                population: "selected attempts of the group that have a reward",
+                std_ddof: STD_DDOF,
+                epsilon: EPSILON,
+            },
+            versions: options.versions,
         }
     }
 }
 
+impl Options {
+    fn wanted(&self) -> Wanted {
+        Wanted { kinds: self.kinds.clone(), shared: self.shared, versions: self.versions }
+    }
+
+    fn beside<'a>(&self, groups: &'a Groups, record: &EpisodeRecord) -> Beside<'a> {
+        let RewardOptions { advantage, group_stats, gamma, .. } = self.rewards;
+        let (group, standing) = groups.standing(record);
+        let group = group.filter(|_| group_stats || advantage != Advantage::None);
+        Beside { group, advantage: standing, gamma, at_version: self.versions.at }
+    }
+}
+
 impl Report {
+    fn told(&self) -> Told<'_> {
+        Told { notes: &self.notes, groups: &self.groups }
+    }
+
     fn add_row(&mut self, row: &Row) {
         self.rows += 1;
         self.tokens += row.tokens.input_ids.len() as u64;
         self.trained_tokens += row.tokens.trained() as u64;
+        self.notes.sides_unread += row.sides.unread;
         for reason in &row.reasons {
             *self.notes.reasons.entry(*reason).or_default() += 1;
         }
     }
 
-    fn add_episode(&mut self, episode: &Scanned, paths: usize) {
-        let not_finite = |r: &&episode::Reward| r.value.is_some_and(|v| !v.is_finite());
-        self.notes.rewards_not_finite += episode.rewards.iter().filter(not_finite).count() as u64;
-        if paths == 0 {
-            return;
-        }
-        self.episodes += 1;
-        let group = episode.record.group.as_ref().map(ToString::to_string);
-        if self.groups.last().is_none_or(|last| last.group != group) {
-            self.groups.push(GroupSummary { group, ..GroupSummary::default() });
-        }
-        if let Some(last) = self.groups.last_mut() {
-            last.add(episode.reward());
-        }
-    }
-}
-
-impl GroupSummary {
-    fn add(&mut self, reward: Option<f64>) {
-        self.episodes += 1;
-        let Some(reward) = reward else { return };
-        self.scored += 1;
-        let mean = self.reward_mean.unwrap_or(0.0);
-        self.reward_mean = Some(mean + (reward - mean) / self.scored as f64);
-        self.reward_min = Some(self.reward_min.map_or(reward, |least| least.min(reward)));
-        self.reward_max = Some(self.reward_max.map_or(reward, |most| most.max(reward)));
+    fn add_episode(&mut self, episode: &Scanned, forest: &Forest<'_>, paths: usize) {
+        self.notes.rewards_unplaced += Ledger::new(&episode.rewards).unplaced(forest);
+        self.episodes += u64::from(paths > 0);
     }
 }
 

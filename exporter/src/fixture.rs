@@ -9,10 +9,11 @@ use serde_json::{Value, json};
 use store::EpisodeRecord;
 
 use crate::merge::merge;
-use crate::rows::{Row, rows};
+use crate::rows::{Beside, Row, rows};
 use crate::scan::{Scanned, nodes};
+use crate::staleness::versions;
 use crate::thread::thread;
-use crate::weigh::{Shared, weigh};
+use crate::weigh::{Shared, Wanted, weigh};
 
 /// Call number `n`, begun at time 10 n and ended at 10 n + 5, with what each choice sampled.
 pub(crate) fn call(n: u32, prompt: &[u32], choices: &[&[u32]]) -> Call {
@@ -122,8 +123,10 @@ pub(crate) fn rows_of(episode: &Scanned) -> Vec<Row> {
 pub(crate) fn chosen(episode: &Scanned, kinds: &[Kind], shared: Shared) -> Vec<Row> {
     let (forest, _) = thread(nodes(&episode.calls).0);
     let (merged, _) = merge(&forest);
-    let (shares, _) = weigh(&merged, &kinds.iter().copied().collect(), shared);
-    rows(episode, &forest, &merged, &shares).collect()
+    let kinds = kinds.iter().copied().collect();
+    let wanted = Wanted { kinds, shared, ..Wanted::default() };
+    let (shares, _) = weigh(&merged, versions(&forest, &merged), &wanted);
+    rows(episode, &forest, &merged, &shares, Beside::default()).collect()
 }
 
 /// Ids, loss mask and kind of each row.

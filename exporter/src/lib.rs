@@ -7,7 +7,9 @@
 //!   words go on and tokens do not).
 //! - `merge`: the paths of that forest (`family` orders it, `kind` says what each path is for).
 //! - `weigh`: which paths are rows, and which of them trains a token that several hold.
-//! - `rows`: one row a path, its messages (`messages`), verdict and reasons (`verdict`).
+//!   `staleness` leaves out those of other policy versions.
+//! - `rows`: one row a path, its messages (`messages`), verdict and reasons (`verdict`),
+//!   rewards (`credit`, `returns`; `groups` and `advantage` compare attempts) and arrays (`sides`).
 //! - `parquet`: the file (`schema` says what is in it, `columns` fills it) and its manifest.
 //!
 //! Only `scan`, `parquet` and `exported` do I/O. In reading order:
@@ -16,13 +18,18 @@
 //! - [`trajectories`], [`links`]: the pure part, for those who draw the same tree.
 //! - [`Notes`], [`Reason`], [`Dropped`], [`Told`]: what was kept, what was not, and why.
 //! - [`Cue`]: what says that a trajectory is of its kind; [`Shared`]: where tokens are trained.
+//! - [`RewardOptions`], [`Advantage`], [`GroupSummary`], [`VersionFilter`], [`LeftOut`]: what rewards
+//!   and policy versions add or leave out.
 //! - [`schema()`], [`COLUMNS`], [`SCHEMA_VERSION`]: the contract with trainers.
 #![forbid(unsafe_code)]
 
+mod advantage;
 mod columns;
+mod credit;
 mod export;
 mod exported;
 mod family;
+mod groups;
 mod index;
 mod kind;
 mod leads;
@@ -31,10 +38,13 @@ mod messages;
 mod notes;
 mod parquet;
 mod resolve;
+mod returns;
 mod rows;
 mod said;
 mod scan;
 mod schema;
+mod sides;
+mod staleness;
 mod thread;
 mod tree;
 mod verdict;
@@ -47,12 +57,15 @@ mod fixture;
 #[cfg(test)]
 mod properties;
 
-pub use export::{ExportError, GroupSummary, Options, Report, export};
+pub use advantage::{Advantage, EPSILON, STD_DDOF};
+pub use export::{ExportError, Options, Report, RewardOptions, export};
 pub use exported::{ExportedError, exported};
+pub use groups::GroupSummary;
 pub use kind::Cue;
 pub use notes::{Dropped, Notes, Reason};
 pub use parquet::WriteError;
 pub use resolve::Told;
 pub use schema::{COLUMNS, Column, SCHEMA_VERSION, schema};
+pub use staleness::{LeftOut, VersionFilter};
 pub use tree::{Link, links, trajectories};
 pub use weigh::Shared;

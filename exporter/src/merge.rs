@@ -11,6 +11,7 @@ use crate::family::Family;
 use crate::kind::{Cue, Kinds};
 use crate::notes::Notes;
 use crate::scan::Node;
+use crate::staleness::number;
 use crate::thread::Forest;
 use crate::verdict::{Judged, is_missing, judge, temperature};
 use crate::weigh::Shares;
@@ -168,7 +169,7 @@ fn sampled(node: &Node<'_>) -> Sampled {
     };
     let mut versions = vec![-1; count];
     for span in &choice.versions {
-        let version = span.number().and_then(|v| i32::try_from(v).ok()).unwrap_or(-1);
+        let version = number(&span.version).unwrap_or(-1);
         let end = (span.end as usize).min(count);
         versions[(span.start as usize).min(end)..end].fill(version);
     }

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 
 use crate::resolve::Told;
+use crate::staleness::LeftOut;
 
 /// Why a row's verdict is not `exact`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
@@ -119,8 +120,16 @@ pub struct Notes {
     pub not_asked_for: u64,
     /// Rows by the reasons they carry.
     pub reasons: BTreeMap<Reason, u64>,
+    /// Trajectories whose policy versions are not those asked for, by why.
+    pub not_of_versions: BTreeMap<LeftOut, u64>,
     /// Rewards that are not a number, read as null.
     pub rewards_not_finite: u64,
+    /// Rewards that were given later than asked for.
+    pub rewards_later: u64,
+    /// Rewards of calls or tokens that no trajectory of their episode holds.
+    pub rewards_unplaced: u64,
+    /// Arrays beside tokens that could not be read, over all rows.
+    pub sides_unread: u64,
 }
 
 impl Notes {
@@ -132,6 +141,13 @@ impl Notes {
         self.roots += other.roots;
         self.branches += other.branches;
         self.rewards_not_finite += other.rewards_not_finite;
+        self.rewards_later += other.rewards_later;
+        self.rewards_unplaced += other.rewards_unplaced;
+        self.sides_unread += other.sides_unread;
+        other
+            .not_of_versions
+            .iter()
+            .for_each(|(w, n)| *self.not_of_versions.entry(*w).or_default() += n);
         other.dropped.iter().for_each(|(why, n)| *self.dropped.entry(*why).or_default() += n);
         self.not_asked_for += other.not_asked_for;
         other.told.iter().for_each(|(by, n)| *self.told.entry(*by).or_default() += n);

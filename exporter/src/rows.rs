@@ -2,23 +2,25 @@
 
 use std::collections::BTreeSet;
 
-use episode::{CallId, Fidelity, Micros, Outcome, Reward, RewardScope, Trajectory, Turn};
-use serde::Serialize;
+use episode::{Fidelity, Outcome, RewardScope, Trajectory, Turn};
 use serde_json::json;
 use store::EpisodeRecord;
 
+use crate::credit::{Ledger, Place, history};
+use crate::groups::GroupSummary;
 use crate::merge::{Merged, Path};
 use crate::messages::{Dialogue, Message, dialogue};
 use crate::notes::Reason;
+use crate::returns::returns;
 use crate::scan::{Node, Scanned};
+use crate::sides::{Sides, sides};
 use crate::thread::Forest;
 use crate::weigh::Shares;
 
-/// The reward that trainers read.
-const REWARD: &str = "reward";
-
 /// Bytes of one token over all token columns.
 const TOKEN_BYTES: usize = 4 + 1 + 4 + 4;
+/// Bytes of the reward of one token.
+const REWARD_BYTES: usize = 16;
 /// Bytes of one message or turn beside its texts, roughly.
 const MESSAGE_BYTES: usize = 128;
 /// Bytes of one row beside its lists, roughly.
@@ -44,8 +46,13 @@ pub(crate) struct Row {
     pub(crate) logprob_kind: String,
     pub(crate) prompt_len: i32,
     pub(crate) turns: Vec<TurnRow>,
+    pub(crate) mixed_versions: Option<bool>,
+    pub(crate) staleness: Option<i64>,
     pub(crate) reward: Option<f64>,
+    pub(crate) trajectory_reward: Option<f64>,
+    pub(crate) token_rewards: Option<Vec<Option<f64>>>,
     pub(crate) advantage: Option<f64>,
+    pub(crate) group: Option<GroupSummary>,
     pub(crate) rewards: String,
     pub(crate) row_weight: f64,
     pub(crate) fidelity: Option<&'static str>,
@@ -54,6 +61,7 @@ pub(crate) struct Row {
     pub(crate) status: String,
     pub(crate) dialogue: Dialogue,
     pub(crate) metadata: String,
+    pub(crate) sides: Sides,
 }
 
 /// The token columns of a row; all of one length.
@@ -91,6 +99,19 @@ pub(crate) struct TurnRow {
     pub(crate) temperature: Option<f64>,
     pub(crate) reward: Option<f64>,
     pub(crate) continued: Option<bool>,
+    pub(crate) mc_return: Option<f64>,
+}
+
+/// What rows say when they are asked to, beyond what is recorded of their episode.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Beside<'a> {
+    /// The numbers of the episode's group.
+    pub(crate) group: Option<&'a GroupSummary>,
+    pub(crate) advantage: Option<f64>,
+    /// How much less a reward counts one turn earlier.
+    pub(crate) gamma: Option<f64>,
+    /// The trainer's policy version.
+    pub(crate) at_version: Option<i64>,
 }
 
 /// The rows of one episode, made one at a time: branches of a long history share its tokens in the
@@ -100,8 +121,9 @@ pub(crate) fn rows<'a>(
     forest: &'a Forest<'a>,
     merged: &'a Merged,
     shares: &'a Shares,
+    beside: Beside<'a>,
 ) -> impl Iterator<Item = Row> + 'a {
-    let maker = Maker::new(episode, forest, merged, shares);
+    let maker = Maker::new(episode, forest, merged, shares, beside);
     shares.paths.iter().map(move |index| maker.row(*index))
 }
 
@@ -111,7 +133,8 @@ struct Maker<'a> {
     forest: &'a Forest<'a>,
     merged: &'a Merged,
     shares: &'a Shares,
-    reward: Option<f64>,
+    beside: Beside<'a>,
+    ledger: Ledger,
     rewards: String,
     metadata: String,
     lost_call: bool,
@@ -124,6 +147,7 @@ impl<'a> Maker<'a> {
         forest: &'a Forest<'a>,
         merged: &'a Merged,
         shares: &'a Shares,
+        beside: Beside<'a>,
     ) -> Self {
         let lost = |c: &episode::Call| c.ended.is_none() && c.begun.route.generates();
         Self {
@@ -131,8 +155,9 @@ impl<'a> Maker<'a> {
             forest,
             merged,
             shares,
-            reward: episode.reward(),
-            rewards: rewards(&episode.rewards),
+            beside,
+            ledger: Ledger::new(&episode.rewards),
+            rewards: history(&episode.rewards),
             metadata: metadata(&episode.record),
             lost_call: episode.record.may_lack_calls || episode.calls.iter().any(lost),
             call_without_ids: forest.nodes.iter().any(|n| !n.has_ids),
@@ -146,6 +171,10 @@ impl<'a> Maker<'a> {
         let (root, leaf) = (&forest.nodes[path.nodes[0]], &forest.nodes[path.leaf()]);
         let tokens = tokens(&trajectory);
         let trained = tokens.trained();
+        let versions = self.shares.versions(index, &path.nodes);
+        let places = places(&trajectory);
+        let judged = self.trajectory_reward(index);
+        let nodes: Vec<&Node<'_>> = path.nodes.iter().map(|n| &forest.nodes[*n]).collect();
         let reasons = self.reasons(path);
         let id = |index: usize| format!("{}/{}/{index}", record.id, record.attempt);
         Row {
@@ -164,9 +193,18 @@ impl<'a> Maker<'a> {
             tokenizer_fingerprint: String::new(),
             logprob_kind: logprob_kind(forest, path),
             prompt_len: int(trajectory.turns[0].new_prompt.len()),
-            turns: self.turns(path, &trajectory),
-            reward: self.reward,
-            advantage: None,
+            turns: self.turns(path, &trajectory, &places, judged),
+            mixed_versions: versions.mixed(),
+            staleness: self
+                .beside
+                .at_version
+                .zip(tokens.trained_versions().min())
+                .map(|(a, v)| a - v),
+            reward: self.ledger.value(RewardScope::Episode),
+            trajectory_reward: judged.flatten(),
+            token_rewards: self.ledger.tokens(&places, tokens.input_ids.len()),
+            advantage: self.beside.advantage,
+            group: self.beside.group.cloned(),
             rewards: self.rewards.clone(),
             row_weight: self.shares.row_weight(trained),
             fidelity: leaf.has_ids.then(|| fidelity(forest, path)),
@@ -175,23 +213,38 @@ impl<'a> Maker<'a> {
             status: record.status.clone().unwrap_or_else(|| status(leaf).to_owned()),
             dialogue: dialogue(root, leaf),
             metadata: self.metadata.clone(),
+            sides: sides(&nodes, tokens.input_ids.len()),
             tokens,
         }
     }
 
-    fn turns(&self, path: &Path, trajectory: &Trajectory) -> Vec<TurnRow> {
-        let mut end = 0;
-        let row = |(turn, node): (&Turn, &usize)| {
-            let start = end + turn.new_prompt.len();
-            end = start + turn.sampled.ids().len();
-            let reward = reward(&self.episode.rewards, RewardScope::Call(turn.call_id));
-            TurnRow {
-                reward,
-                continued: self.merged.continued[*node],
-                ..turn_row(turn, int(start), int(end))
-            }
+    /// What was said of a trajectory by any of the choices that it is the first to hold, the last
+    /// one before the others.
+    fn trajectory_reward(&self, index: usize) -> Option<Option<f64>> {
+        let nodes = &self.merged.paths[index].nodes;
+        let own = nodes.iter().rev().take_while(|n| self.merged.owners[**n] == index);
+        let own = own.map(|n| &self.forest.nodes[*n]);
+        self.ledger.of_trajectory(own.map(|node| (node.call.begun.call_id, node.index)))
+    }
+
+    fn turns(
+        &self,
+        path: &Path,
+        trajectory: &Trajectory,
+        places: &[Place],
+        judged: Option<Option<f64>>,
+    ) -> Vec<TurnRow> {
+        let gamma = self.beside.gamma;
+        let steps = self.ledger.steps(places, judged);
+        let returns = gamma.map_or(vec![None; steps.len()], |gamma| returns(&steps, gamma));
+        let turns = trajectory.turns.iter().zip(&path.nodes).zip(places).zip(returns);
+        let row = |(((turn, node), place), mc_return): (((&Turn, &usize), &Place), _)| TurnRow {
+            reward: self.ledger.value(RewardScope::Call(turn.call_id)),
+            continued: self.merged.continued[*node],
+            mc_return,
+            ..turn_row(turn, place)
         };
-        trajectory.turns.iter().zip(&path.nodes).map(row).collect()
+        turns.map(row).collect()
     }
 
     fn reasons(&self, path: &Path) -> BTreeSet<Reason> {
@@ -235,26 +288,31 @@ fn tokens(trajectory: &Trajectory) -> Tokens {
     Tokens { input_ids, loss_mask, logprobs, versions: trajectory.versions() }
 }
 
-fn turn_row(turn: &Turn, start: i32, end: i32) -> TurnRow {
+/// Where the sampled tokens of each turn stand.
+fn places(trajectory: &Trajectory) -> Vec<Place> {
+    let mut end = 0;
+    let place = |turn: &Turn| {
+        let start = end + turn.new_prompt.len();
+        end = start + turn.sampled.ids().len();
+        Place { call: turn.call_id, choice: turn.choice, start, end }
+    };
+    trajectory.turns.iter().map(place).collect()
+}
+
+fn turn_row(turn: &Turn, place: &Place) -> TurnRow {
     let known = |version: Option<&i32>| version.filter(|v| **v >= 0).map(|v| i64::from(*v));
     TurnRow {
         call_id: turn.call_id.to_string(),
         choice: int(turn.choice as usize),
-        start,
-        end,
+        start: int(place.start),
+        end: int(place.end),
         finish_reason: turn.finish_reason.clone(),
         version_start: known(turn.sampled.versions().first()),
         version_end: known(turn.sampled.versions().last()),
         temperature: turn.temperature,
         reward: None,
         continued: None,
-    }
-}
-
-impl Scanned {
-    /// The reward of the whole episode, where it was scored.
-    pub(crate) fn reward(&self) -> Option<f64> {
-        reward(&self.rewards, RewardScope::Episode)
+        mc_return: None,
     }
 }
 
@@ -274,40 +332,9 @@ impl Row {
             + self.turns.len() * MESSAGE_BYTES
             + dialogue.map(message).sum::<usize>()
             + texts.map(String::len).sum::<usize>()
+            + self.token_rewards.as_ref().map_or(0, |rewards| rewards.len() * REWARD_BYTES)
+            + self.sides.bytes()
     }
-}
-
-/// The last statement wins, null included. A value that is not a number could not be scored.
-fn reward(rewards: &[Reward], scope: RewardScope) -> Option<f64> {
-    let of_scope = |r: &&Reward| r.scope == scope && r.name == REWARD;
-    rewards.iter().rev().find(of_scope)?.value.filter(|v| v.is_finite())
-}
-
-/// One part of the column `rewards`.
-#[derive(Serialize)]
-struct Part<'a> {
-    name: &'a str,
-    value: Option<f64>,
-    source: &'a str,
-    /// Microseconds since the Unix epoch, UTC.
-    at: Micros,
-    /// `episode` or `call`.
-    scope: &'static str,
-    call_id: Option<String>,
-}
-
-fn rewards(rewards: &[Reward]) -> String {
-    let part = |reward: &Reward| {
-        let (scope, call): (_, Option<CallId>) = match reward.scope {
-            RewardScope::Episode => ("episode", None),
-            RewardScope::Call(call) => ("call", Some(call)),
-        };
-        let Reward { name, value, source, at, .. } = reward;
-        let call_id = call.map(|c| c.to_string());
-        let value = value.filter(|v| v.is_finite());
-        json!(Part { name: name.as_str(), value, source: source.as_str(), at: *at, scope, call_id })
-    };
-    rewards.iter().map(part).collect::<serde_json::Value>().to_string()
 }
 
 fn metadata(record: &EpisodeRecord) -> String {
@@ -362,7 +389,7 @@ fn status(leaf: &Node<'_>) -> &'static str {
 
 #[cfg(test)]
 mod tests {
-    use episode::Call;
+    use episode::{Call, Reward};
 
     use super::*;
     use crate::fixture::{call, episode, reply, rows_of, text_call, with_bodies};
@@ -487,7 +514,7 @@ mod tests {
         let mut episode = episode(vec![call(1, &[1], &[&[2]])]);
         let say = |value, scope| Reward {
             scope,
-            name: REWARD.to_owned(),
+            name: "reward".to_owned(),
             value,
             source: "judge".to_owned(),
             at: 5,

@@ -2,9 +2,10 @@
 
 use std::collections::BTreeSet;
 
-use episode::{Call, CallKind, Choice, Ended, Reward};
+use episode::{Call, CallKind, Choice, Ended, Micros, Reward, RewardScope};
 use store::{EpisodeRecord, Selection, Snapshot, SnapshotError};
 
+use crate::credit::Ledger;
 use crate::notes::{Dropped, Notes};
 
 /// One attempt at an episode with all that is recorded of it.
@@ -67,14 +68,45 @@ pub(crate) async fn episodes(
     Ok(records)
 }
 
-/// Reads one attempt.
+/// Each attempt with the reward of its episode, as of a time; as many and in the same order.
+pub(crate) async fn scored(
+    snapshot: &mut Snapshot,
+    records: Vec<EpisodeRecord>,
+    as_of: Option<Micros>,
+) -> Result<Vec<(EpisodeRecord, Option<f64>)>, SnapshotError> {
+    let mut attempts = Vec::with_capacity(records.len());
+    for record in records {
+        let (rewards, _) = rewards(snapshot, &record, as_of).await?;
+        attempts.push((record, Ledger::new(&rewards).value(RewardScope::Episode)));
+    }
+    Ok(attempts)
+}
+
+/// Reads one attempt, with what was said of it up to a time.
 pub(crate) async fn scan(
     snapshot: &mut Snapshot,
     record: EpisodeRecord,
-) -> Result<Scanned, SnapshotError> {
+    as_of: Option<Micros>,
+) -> Result<(Scanned, Notes), SnapshotError> {
     let calls = snapshot.calls(&record).await?;
-    let rewards = snapshot.rewards(&record).await?;
-    Ok(Scanned { record, calls, rewards })
+    let (rewards, rewards_later) = rewards(snapshot, &record, as_of).await?;
+    let not_finite = |r: &&Reward| r.value.is_some_and(|v| !v.is_finite());
+    let rewards_not_finite = rewards.iter().filter(not_finite).count() as u64;
+    let notes = Notes { rewards_later, rewards_not_finite, ..Notes::default() };
+    Ok((Scanned { record, calls, rewards }, notes))
+}
+
+/// What was said of an attempt up to a time, and how many statements came later.
+async fn rewards(
+    snapshot: &mut Snapshot,
+    record: &EpisodeRecord,
+    as_of: Option<Micros>,
+) -> Result<(Vec<Reward>, u64), SnapshotError> {
+    let mut rewards = snapshot.rewards(record).await?;
+    let all = rewards.len();
+    rewards.retain(|reward| as_of.is_none_or(|time| reward.at <= time));
+    let later = (all - rewards.len()) as u64;
+    Ok((rewards, later))
 }
 
 /// What the calls sampled, in the order in which they began, whatever the order of the list.

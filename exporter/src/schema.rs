@@ -33,6 +33,13 @@ enum Shape {
     Int8s,
     Int32s,
     Float32s,
+    Rewards,
+    Flag,
+    Ids,
+    SomeIds,
+    SomeTexts,
+    Floats,
+    Experts,
     Texts,
     Jsons,
     Turns,
@@ -40,7 +47,7 @@ enum Shape {
 }
 
 /// Every column of the file, in order.
-pub const COLUMNS: [Column; 35] = [
+pub const COLUMNS: [Column; 50] = [
     Column::required("schema_version", Shape::Int32, "version of this table: 1"),
     Column::required("episode_id", Shape::Text, "one run of an agent under one id"),
     Column::required("attempt", Shape::Int32, "which run of that episode, from 0"),
@@ -125,15 +132,51 @@ pub const COLUMNS: [Column; 35] = [
         "largest version over trained tokens; null where none is known",
     ),
     Column::optional(
+        "mixed_versions",
+        Shape::Flag,
+        "whether trained tokens are of several versions; null where that is not known",
+    ),
+    Column::optional(
+        "staleness",
+        Shape::Int64,
+        "the trainer's version less policy_version_min; null unless asked for",
+    ),
+    Column::optional(
         "reward",
         Shape::Float64,
         "the episode's last reward named `reward`; null is not zero",
     ),
+    Column::optional(
+        "trajectory_reward",
+        Shape::Float64,
+        "the last reward named `reward` of this very path; null is not zero",
+    ),
+    Column::optional(
+        "token_rewards",
+        Shape::Rewards,
+        "rewards of calls and spans on their last tokens, null on all others; null without any",
+    ),
     Column::optional("advantage", Shape::Float64, "null unless asked for"),
+    Column::optional(
+        "group_size",
+        Shape::Int64,
+        "selected attempts of the group; null unless asked for, as the next three",
+    ),
+    Column::optional("group_scored", Shape::Int64, "those of them that have a reward"),
+    Column::optional(
+        "group_reward_mean",
+        Shape::Float64,
+        "mean of their rewards; null where there are none",
+    ),
+    Column::optional(
+        "group_reward_std",
+        Shape::Float64,
+        "their standard deviation (ddof 1); null where there are fewer than two",
+    ),
     Column::required(
         "rewards",
         Shape::Json,
-        "all statements: a list of {name, value, source, at, scope, call_id}",
+        "all statements: a list of {name, value, source, at, scope, call_id, choice, start, end}",
     ),
     Column::required(
         "row_weight",
@@ -160,6 +203,37 @@ pub const COLUMNS: [Column; 35] = [
     ),
     Column::required("tools", Shape::Jsons, "the tools that the first call offered"),
     Column::required("metadata", Shape::Json, "{labels, source} of the episode"),
+    Column::optional(
+        "top_logprob_ids",
+        Shape::SomeIds,
+        "ids of the likeliest tokens beside each; an id is null where only a text is known",
+    ),
+    Column::optional(
+        "top_logprob_tokens",
+        Shape::SomeTexts,
+        "their texts; a text is null where only an id is known",
+    ),
+    Column::optional("top_logprobs", Shape::Floats, "their logprobs"),
+    Column::optional(
+        "kept_token_ids",
+        Shape::Ids,
+        "ids that truncated sampling left to choose from at each token",
+    ),
+    Column::optional(
+        "routed_experts",
+        Shape::Experts,
+        "the experts of each token, layer by layer; zeros where none are recorded",
+    ),
+    Column::optional(
+        "routed_experts_shape",
+        Shape::Int32s,
+        "[tokens, layers, k], or [tokens, layers * k] where the server says no more",
+    ),
+    Column::optional(
+        "routed_experts_mask",
+        Shape::Int8s,
+        "1 on tokens whose experts are recorded, 0 on all others",
+    ),
 ];
 
 /// The Arrow schema. JSON columns carry the extension `arrow.json`, which Parquet stores as the
@@ -188,6 +262,12 @@ impl Column {
             Shape::Int8s => "list<int8>",
             Shape::Int32s => "list<int32>",
             Shape::Float32s => "list<float32>",
+            Shape::Rewards => "list<float64>",
+            Shape::Flag => "bool",
+            Shape::Ids | Shape::SomeIds => "list<list<int32>>",
+            Shape::SomeTexts => "list<list<string>>",
+            Shape::Floats => "list<list<float32>>",
+            Shape::Experts => "list<list<uint16>>",
             Shape::Texts => "list<string>",
             Shape::Jsons => "list<JSON>",
             Shape::Turns => "list<turn>",
@@ -197,6 +277,7 @@ impl Column {
 
     fn field(&self) -> Field {
         let list = |item: Field| DataType::List(Arc::new(item.with_name("element")));
+        let lists = |item: Field| list(required("", list(item)));
         let plain = |ty: DataType| Field::new(self.name, ty, self.nullable);
         match self.shape {
             Shape::Int32 => plain(DataType::Int32),
@@ -207,6 +288,13 @@ impl Column {
             Shape::Int8s => plain(list(required("", DataType::Int8))),
             Shape::Int32s => plain(list(required("", DataType::Int32))),
             Shape::Float32s => plain(list(required("", DataType::Float32))),
+            Shape::Rewards => plain(list(optional("", DataType::Float64))),
+            Shape::Flag => plain(DataType::Boolean),
+            Shape::Ids => plain(lists(required("", DataType::Int32))),
+            Shape::SomeIds => plain(lists(optional("", DataType::Int32))),
+            Shape::SomeTexts => plain(lists(optional("", DataType::Utf8))),
+            Shape::Floats => plain(lists(required("", DataType::Float32))),
+            Shape::Experts => plain(lists(required("", DataType::UInt16))),
             Shape::Texts => plain(list(required("", DataType::Utf8))),
             Shape::Jsons => plain(list(json_field(""))),
             Shape::Turns => plain(list(required("", DataType::Struct(turn_fields())))),
@@ -228,6 +316,7 @@ pub(crate) fn turn_fields() -> Fields {
         optional("temperature", DataType::Float64),
         optional("reward", DataType::Float64),
         optional("continued", DataType::Boolean),
+        optional("mc_return", DataType::Float64),
     ])
 }
 

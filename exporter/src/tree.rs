@@ -1,15 +1,14 @@
 //! The pure part of the walk, for those who draw or count the same tree.
 
-use std::collections::BTreeSet;
-
 use episode::{Call, CallId, Kind, Trajectory};
 
 use crate::kind::Cue;
 use crate::merge::merge;
 use crate::notes::{Notes, Reason};
 use crate::scan::nodes;
+use crate::staleness::versions;
 use crate::thread::thread;
-use crate::weigh::{Shared, weigh};
+use crate::weigh::{Wanted, weigh};
 
 /// One choice of one call, and the choice that its call continues.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -42,7 +41,7 @@ pub fn trajectories(calls: &[Call]) -> (Vec<Trajectory>, Notes) {
     let (merged, walked) = merge(&forest);
     notes.add(&threaded);
     notes.add(&walked);
-    let (shares, _) = weigh(&merged, &BTreeSet::new(), Shared::Once);
+    let (shares, _) = weigh(&merged, versions(&forest, &merged), &Wanted::default());
     (shares.paths.iter().map(|i| merged.trajectory(&forest, &shares, *i)).collect(), notes)
 }
 

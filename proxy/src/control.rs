@@ -5,7 +5,8 @@
 //!   `{"episode_id", "attempt"?, "group_id"?, "task_id"?, "labels"?: {}, "force_sampling"?}`.
 //! - `POST /episodes/{id}/key`: an API key that names it: `{"ttl_s"?}`.
 //! - `GET /episodes/{id}`: what was recorded of it, counted.
-//! - `POST /episodes/{id}/rewards`: append `{"value": 1.0 | null, "name"?, "source"?, "call_id"?}`.
+//! - `POST /episodes/{id}/rewards`: append `{"value": 1.0 | null, "name"?, "source"?}`, and what it
+//!   is about: `{"scope"?, "call_id"?, "choice"?, "start"?, "end"?}`.
 //! - `POST /episodes/{id}/close`: refuse later calls; `{"status"?}`.
 //!
 //! All but the second take `?attempt=N`.
@@ -15,7 +16,9 @@ use std::future::Future;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use episode::{CLOSING_WORDS, EpisodeId, GroupId, Reward, RewardScope, Tag, TagSource, TaskId};
+use episode::{
+    CLOSING_WORDS, EpisodeId, GroupId, Reward, RewardScope, ScopeParts, Tag, TagSource, TaskId,
+};
 use hyper::body::Incoming;
 use hyper::header::{CONTENT_TYPE, HeaderValue};
 use hyper::{Method, Request, Response, StatusCode};
@@ -222,17 +225,36 @@ fn reward(fields: &Value) -> Result<Reward, Answer> {
         Some(Value::Number(number)) => number.as_f64(),
         _ => return Err(error(StatusCode::BAD_REQUEST, "`value` is not a number or null")),
     };
-    let scope = match text(fields, "call_id")? {
-        None => RewardScope::Episode,
-        Some(call) => RewardScope::Call(call.parse().map_err(|e| bad(&e))?),
-    };
     Ok(Reward {
-        scope,
+        scope: scope(fields)?,
         name: text(fields, "name")?.unwrap_or_else(|| "reward".to_owned()),
         value,
         source: text(fields, "source")?.unwrap_or_else(|| "api".to_owned()),
         at: now(),
     })
+}
+
+fn scope(fields: &Value) -> Result<RewardScope, Answer> {
+    let word = text(fields, "scope")?;
+    let call = text(fields, "call_id")?.map(|call| call.parse()).transpose();
+    let parts = ScopeParts {
+        word: word.as_deref(),
+        call: call.map_err(|e| bad(&e))?,
+        choice: number(fields, "choice")?,
+        tokens: (number(fields, "start")?, number(fields, "end")?),
+    };
+    RewardScope::new(&parts).map_err(|e| bad(&e))
+}
+
+fn number(fields: &Value, name: &str) -> Result<Option<u32>, Answer> {
+    match fields.get(name) {
+        None | Some(Value::Null) => Ok(None),
+        Some(number) => {
+            let number = number.as_u64().and_then(|number| u32::try_from(number).ok());
+            let wrong = || format!("`{name}` is not a number from 0");
+            number.map(Some).ok_or_else(|| error(StatusCode::BAD_REQUEST, &wrong()))
+        }
+    }
 }
 
 fn text(fields: &Value, name: &str) -> Result<Option<String>, Answer> {

@@ -1,6 +1,6 @@
 //! The one write transaction: a group of records, all or nothing.
 
-use episode::{Begun, CallId, Choice, Ended, EpisodeId, Micros, Reward, RewardScope, Tag};
+use episode::{Begun, CallId, Choice, Ended, EpisodeId, Micros, Reward, Tag};
 use thiserror::Error;
 
 use crate::link::Link;
@@ -240,19 +240,21 @@ async fn check_call(
 
 async fn write_reward(connection: &mut Link, which: (&EpisodeId, u32), reward: &Reward) -> Verdict {
     let key = episode_key(connection, which).await?;
-    let call_id = match reward.scope {
-        RewardScope::Episode => None,
-        RewardScope::Call(call) => {
-            check_call(connection, key, call).await?;
-            Some(call.to_string())
-        }
-    };
+    let scope = reward.scope;
+    if let Some(call) = scope.call() {
+        check_call(connection, key, call).await?;
+    }
+    let (start, end) = scope.tokens().unzip();
     query(
-        "INSERT INTO reward (episode_key, call_id, name, value, source, given_at) \
-         VALUES ($1, $2, $3, $4, $5, $6)",
+        "INSERT INTO reward (episode_key, scope, call_id, choice_index, token_start, token_end, \
+         name, value, source, given_at) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)",
     )
     .bind(key)
-    .bind(call_id)
+    .bind(scope.as_str())
+    .bind(scope.call().map(|call| call.to_string()))
+    .bind(scope.choice().map(i64::from))
+    .bind(start.map(i64::from))
+    .bind(end.map(i64::from))
     .bind(&reward.name)
     .bind(reward.value)
     .bind(&reward.source)

@@ -237,6 +237,28 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn rewards_of_the_fifth_format_are_about_what_they_were_about() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a.db");
+        let mut old = of_format(&path, 5).await;
+        let episode = "INSERT INTO episode (episode_id, attempt, source, opened_at) \
+                       VALUES ('a', 0, 'path', 1)";
+        sqlx::query(episode).execute(&mut old).await.unwrap();
+        let call = episode::CallId(uuid::Uuid::from_u128(7));
+        for about in [None, Some(call.to_string())] {
+            let reward = "INSERT INTO reward (episode_key, call_id, name, value, source, given_at) \
+                          VALUES (1, $1, 'reward', 0.5, 'test', 1)";
+            sqlx::query(reward).bind(about).execute(&mut old).await.unwrap();
+        }
+        old.close().await.unwrap();
+        let mut snapshot = crate::Snapshot::open(&path).await.unwrap();
+        let found = snapshot.episodes(&crate::Selection::default()).await.unwrap();
+        let rewards = snapshot.rewards(&found[0]).await.unwrap();
+        let scopes: Vec<_> = rewards.into_iter().map(|reward| reward.scope).collect();
+        assert_eq!(scopes, [episode::RewardScope::Episode, episode::RewardScope::Call(call)]);
+    }
+
+    #[tokio::test]
     async fn marks_of_the_fourth_format_mean_what_they_meant() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("a.db");

@@ -4,8 +4,8 @@ use std::str::FromStr;
 
 use bytes::Bytes;
 use episode::{
-    Begun, CallId, CallKind, Choice, Fidelity, Lineage, Reward, RewardScope, Route, Side, Tag,
-    TagSource, VersionSpan,
+    Begun, CallId, CallKind, Choice, Fidelity, Lineage, Reward, RewardScope, Route, ScopeError,
+    ScopeParts, Side, Tag, TagSource, VersionSpan,
 };
 
 use crate::fields::Row;
@@ -102,12 +102,17 @@ fn spans_of(text: &str) -> Result<Vec<VersionSpan>, SnapshotError> {
 }
 
 pub(crate) fn reward_of(row: &Row) -> Result<Reward, SnapshotError> {
-    let call: Option<String> = row.try_get("call_id")?;
+    let (word, call): (Option<String>, Option<String>) =
+        (row.try_get("scope")?, row.try_get("call_id")?);
+    let parts = ScopeParts {
+        word: word.as_deref(),
+        call: call.map(|call| name_of(call, "call id")).transpose()?,
+        choice: row.try_get("choice_index")?,
+        tokens: (row.try_get("token_start")?, row.try_get("token_end")?),
+    };
+    let unknown = |error: ScopeError| SnapshotError::Word(error.to_string(), "scope of a reward");
     Ok(Reward {
-        scope: match call {
-            None => RewardScope::Episode,
-            Some(call) => RewardScope::Call(name_of(call, "call id")?),
-        },
+        scope: RewardScope::new(&parts).map_err(unknown)?,
         name: row.try_get("name")?,
         value: row.try_get("value")?,
         source: row.try_get("source")?,

@@ -187,8 +187,8 @@ impl Snapshot {
     /// [`SnapshotError`] when the store cannot be read.
     pub async fn rewards(&mut self, episode: &EpisodeRecord) -> Result<Vec<Reward>, SnapshotError> {
         let rows = query(
-            "SELECT call_id, name, value, source, given_at FROM reward \
-             WHERE episode_key = $1 ORDER BY reward_key",
+            "SELECT scope, call_id, choice_index, token_start, token_end, name, value, source, \
+             given_at FROM reward WHERE episode_key = $1 ORDER BY reward_key",
         )
         .bind(episode.key)
         .fetch_all(&mut self.connection)

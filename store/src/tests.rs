@@ -214,6 +214,41 @@ async fn closed_episodes_refuse_and_rewards_keep_their_history() {
 }
 
 #[tokio::test]
+async fn a_reward_keeps_what_it_is_about() {
+    on_both(async |site| {
+        let (store, _writer) = site.open().await;
+        let begun = begun("a", 1);
+        let call = begun.call_id;
+        store.begin(begun).await.done().await.unwrap();
+        let reward = |scope| Reward {
+            scope,
+            name: "reward".into(),
+            value: Some(0.5),
+            source: "test".into(),
+            at: 6,
+        };
+        let scopes = [
+            RewardScope::Episode,
+            RewardScope::Trajectory { call, choice: 1 },
+            RewardScope::Call(call),
+            RewardScope::Tokens { call, choice: 2, start: 3, end: u32::MAX },
+        ];
+        for scope in scopes {
+            store.reward((id("a"), 0), reward(scope)).await.unwrap();
+        }
+        let other = RewardScope::Trajectory { call: CallId(Uuid::nil()), choice: 0 };
+        let refused = store.reward((id("a"), 0), reward(other)).await;
+        assert!(matches!(refused, Err(CommitError::UnknownCall(_))));
+        let mut snapshot = store.snapshot().await.unwrap();
+        let summary = snapshot.summaries(&Selection::default()).await.unwrap().remove(0);
+        assert_eq!(summary.reward, Some(0.5));
+        let found = snapshot.rewards(&summary.episode).await.unwrap();
+        assert_eq!(found, scopes.map(reward));
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn reading_what_is_not_there_says_so() {
     let folder = tempfile::tempdir().unwrap();
     let error = Snapshot::open(&folder.path().join("none.db")).await.unwrap_err();

@@ -84,14 +84,19 @@ async fn rewards_are_appended_and_null_is_not_zero() {
         r#"{"value":0.25}"#.to_owned(),
         r#"{"value":null,"source":"judge"}"#.to_owned(),
         format!(r#"{{"value":1,"name":"step","call_id":"{call}"}}"#),
+        format!(r#"{{"value":2,"scope":"trajectory","call_id":"{call}"}}"#),
+        format!(r#"{{"value":3,"call_id":"{call}","choice":1,"start":2,"end":4}}"#),
     ] {
         assert_eq!(post(world.control, "/episodes/a/rewards", &body).await.status, 200);
     }
     let recorded = world.recorded().await;
     let rewards = &recorded[0].2;
     let values: Vec<_> = rewards.iter().map(|r| r.value).collect();
-    assert_eq!(values, [Some(0.25), None, Some(1.0)]);
+    assert_eq!(values, [Some(0.25), None, Some(1.0), Some(2.0), Some(3.0)]);
     assert_eq!(rewards[2].scope, RewardScope::Call(call));
+    assert_eq!(rewards[3].scope, RewardScope::Trajectory { call, choice: 0 });
+    let tokens = RewardScope::Tokens { call, choice: 1, start: 2, end: 4 };
+    assert_eq!(rewards[4].scope, tokens);
 
     let elsewhere = r#"{"value":1,"call_id":"01a1fc0e-0000-7000-8000-000000000000"}"#;
     for (path, body, status) in [
@@ -99,6 +104,9 @@ async fn rewards_are_appended_and_null_is_not_zero() {
         ("/episodes/a/rewards", "{}", 400),
         ("/episodes/a/rewards", "[", 400),
         ("/episodes/a/rewards", elsewhere, 404),
+        ("/episodes/a/rewards", r#"{"value":1,"scope":"turn"}"#, 400),
+        ("/episodes/a/rewards", r#"{"value":1,"start":0,"end":1}"#, 400),
+        ("/episodes/a/rewards", r#"{"value":1,"choice":-1}"#, 400),
         ("/episodes/a/close", r#"{"status":"weird"}"#, 400),
         ("/episodes/a%20b/rewards", r#"{"value":1}"#, 400),
         ("/episodes/a/rewards?attempt=x", r#"{"value":1}"#, 400),
@@ -109,6 +117,6 @@ async fn rewards_are_appended_and_null_is_not_zero() {
     }
     let reply = post(world.data, "/episodes/a/rewards", r#"{"value":9}"#).await;
     assert_ne!(reply.status, 404, "the data listener relays; it does not reward");
-    assert_eq!(world.recorded().await[0].2.len(), 3);
+    assert_eq!(world.recorded().await[0].2.len(), 5);
     world.stop().await;
 }

@@ -172,6 +172,8 @@ const BROKEN: &[(&str, &str)] = &[
     ),
     ("UPDATE reward SET call_id = 'x' WHERE call_id IS NOT NULL", "`x` is not a known call id"),
     ("UPDATE reward SET episode_key = 2 WHERE call_id IS NOT NULL", "which is lost"),
+    ("UPDATE reward SET scope = 'x'", "`x` is none of episode, trajectory, call, tokens"),
+    ("UPDATE reward SET scope = 'tokens' WHERE scope = 'call'", "needs `start`"),
     ("UPDATE reward SET episode_key = 9", "`reward` 1 points at a `episode`"),
     ("UPDATE label SET episode_key = 9 WHERE label_key = 1", "`label` 1 points at a `episode`"),
     ("DELETE FROM episode WHERE episode_key = 1", "points at a `episode` that is not there"),
