@@ -119,6 +119,14 @@ pub(crate) fn rows_of(episode: &Scanned) -> Vec<Row> {
     chosen(episode, &[], Shared::Once)
 }
 
+/// The rows of an episode with what they say when they are asked to.
+pub(crate) fn beside(episode: &Scanned, beside: Beside<'_>) -> Vec<Row> {
+    let (forest, _) = thread(nodes(&episode.calls).0);
+    let (merged, _) = merge(&forest);
+    let (shares, _) = weigh(&merged, versions(&forest, &merged), &Wanted::default());
+    rows(episode, &forest, &merged, &shares, beside).collect()
+}
+
 /// The rows of an episode that are of these kinds (none: of all).
 pub(crate) fn chosen(episode: &Scanned, kinds: &[Kind], shared: Shared) -> Vec<Row> {
     let (forest, _) = thread(nodes(&episode.calls).0);

@@ -39,6 +39,7 @@ mod notes;
 mod parquet;
 mod resolve;
 mod returns;
+mod row;
 mod rows;
 mod said;
 mod scan;

@@ -9,98 +9,14 @@ use store::EpisodeRecord;
 use crate::credit::{Ledger, Place, history};
 use crate::groups::GroupSummary;
 use crate::merge::{Merged, Path};
-use crate::messages::{Dialogue, Message, dialogue};
+use crate::messages::dialogue;
 use crate::notes::Reason;
 use crate::returns::returns;
+pub(crate) use crate::row::{Row, Tokens, TurnRow};
 use crate::scan::{Node, Scanned};
-use crate::sides::{Sides, sides};
+use crate::sides::sides;
 use crate::thread::Forest;
 use crate::weigh::Shares;
-
-/// Bytes of one token over all token columns.
-const TOKEN_BYTES: usize = 4 + 1 + 4 + 4;
-/// Bytes of the reward of one token.
-const REWARD_BYTES: usize = 16;
-/// Bytes of one message or turn beside its texts, roughly.
-const MESSAGE_BYTES: usize = 128;
-/// Bytes of one row beside its lists, roughly.
-const ROW_BYTES: usize = 512;
-
-/// One row of the `trajectories` file, a field a column.
-#[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Row {
-    pub(crate) episode_id: String,
-    pub(crate) attempt: i32,
-    pub(crate) trajectory_id: String,
-    pub(crate) trajectory_index: i32,
-    pub(crate) num_trajectories: i32,
-    pub(crate) parent_trajectory_id: Option<String>,
-    pub(crate) fork_position: Option<i32>,
-    pub(crate) kind: &'static str,
-    pub(crate) kind_reason: &'static str,
-    pub(crate) group_id: Option<String>,
-    pub(crate) task_id: Option<String>,
-    pub(crate) model: String,
-    pub(crate) tokenizer_fingerprint: String,
-    pub(crate) tokens: Tokens,
-    pub(crate) logprob_kind: String,
-    pub(crate) prompt_len: i32,
-    pub(crate) turns: Vec<TurnRow>,
-    pub(crate) mixed_versions: Option<bool>,
-    pub(crate) staleness: Option<i64>,
-    pub(crate) reward: Option<f64>,
-    pub(crate) trajectory_reward: Option<f64>,
-    pub(crate) token_rewards: Option<Vec<Option<f64>>>,
-    pub(crate) advantage: Option<f64>,
-    pub(crate) group: Option<GroupSummary>,
-    pub(crate) rewards: String,
-    pub(crate) row_weight: f64,
-    pub(crate) fidelity: Option<&'static str>,
-    pub(crate) verdict: &'static str,
-    pub(crate) reasons: BTreeSet<Reason>,
-    pub(crate) status: String,
-    pub(crate) dialogue: Dialogue,
-    pub(crate) metadata: String,
-    pub(crate) sides: Sides,
-}
-
-/// The token columns of a row; all of one length.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub(crate) struct Tokens {
-    pub(crate) input_ids: Vec<i32>,
-    pub(crate) loss_mask: Vec<i8>,
-    pub(crate) logprobs: Vec<f32>,
-    pub(crate) versions: Vec<i32>,
-}
-
-impl Tokens {
-    /// Known policy versions of trained tokens.
-    pub(crate) fn trained_versions(&self) -> impl Iterator<Item = i64> + '_ {
-        let both = self.loss_mask.iter().zip(&self.versions);
-        both.filter(|(mask, version)| **mask == 1 && **version >= 0).map(|(_, v)| i64::from(*v))
-    }
-
-    /// Number of trained tokens.
-    pub(crate) fn trained(&self) -> usize {
-        self.loss_mask.iter().filter(|m| **m == 1).count()
-    }
-}
-
-/// One element of the column `turns`.
-#[derive(Debug, Clone, PartialEq)]
-pub(crate) struct TurnRow {
-    pub(crate) call_id: String,
-    pub(crate) choice: i32,
-    pub(crate) start: i32,
-    pub(crate) end: i32,
-    pub(crate) finish_reason: Option<String>,
-    pub(crate) version_start: Option<i64>,
-    pub(crate) version_end: Option<i64>,
-    pub(crate) temperature: Option<f64>,
-    pub(crate) reward: Option<f64>,
-    pub(crate) continued: Option<bool>,
-    pub(crate) mc_return: Option<f64>,
-}
 
 /// What rows say when they are asked to, beyond what is recorded of their episode.
 #[derive(Debug, Clone, Copy, Default)]
@@ -316,27 +232,6 @@ fn turn_row(turn: &Turn, place: &Place) -> TurnRow {
     }
 }
 
-impl Row {
-    /// About how many bytes the row takes in memory.
-    pub(crate) fn bytes(&self) -> usize {
-        let message = |m: &Message| {
-            let texts = [&m.content, &m.name, &m.tool_call_id, &m.reasoning];
-            let texts =
-                texts.into_iter().flatten().chain(m.tool_calls.iter().flatten()).map(String::len);
-            MESSAGE_BYTES + texts.sum::<usize>()
-        };
-        let dialogue = self.dialogue.prompt.iter().chain(&self.dialogue.completion);
-        let texts = self.dialogue.tools.iter().chain([&self.rewards, &self.metadata]);
-        ROW_BYTES
-            + self.tokens.input_ids.len() * TOKEN_BYTES
-            + self.turns.len() * MESSAGE_BYTES
-            + dialogue.map(message).sum::<usize>()
-            + texts.map(String::len).sum::<usize>()
-            + self.token_rewards.as_ref().map_or(0, |rewards| rewards.len() * REWARD_BYTES)
-            + self.sides.bytes()
-    }
-}
-
 fn metadata(record: &EpisodeRecord) -> String {
     let labels: serde_json::Map<_, _> =
         record.labels.iter().map(|(k, v)| (k.clone(), json!(v))).collect();
@@ -392,7 +287,8 @@ mod tests {
     use episode::{Call, Reward};
 
     use super::*;
-    use crate::fixture::{call, episode, reply, rows_of, text_call, with_bodies};
+    use crate::fixture::{beside, call, episode, reply, rows_of, text_call, with_bodies};
+    use crate::messages::Message;
 
     fn one(calls: Vec<Call>) -> Row {
         let mut rows = rows_of(&episode(calls));
@@ -527,6 +423,84 @@ mod tests {
         let row = &rows_of(&episode)[0];
         assert_eq!(row.reward, None);
         assert_eq!(row.rewards.matches("judge").count(), 3);
+    }
+
+    fn judged(episode: &mut Scanned, said: &[(RewardScope, Option<f64>)]) {
+        let reward = |(scope, value): &(RewardScope, Option<f64>)| Reward {
+            scope: *scope,
+            name: "reward".to_owned(),
+            value: *value,
+            source: "judge".to_owned(),
+            at: 5,
+        };
+        episode.rewards = said.iter().map(reward).collect();
+    }
+
+    /// A fork: 1 [2] 3 [4 5] and, from the first turn, 1 (2) 8 [9]; the second branch began first.
+    fn forked() -> Scanned {
+        let mut late = call(4, &[1, 2, 3], &[&[4, 5]]);
+        late.begun.started_at = 15;
+        episode(vec![call(1, &[1], &[&[2]]), call(2, &[1, 2, 8], &[&[9]]), late])
+    }
+
+    #[test]
+    fn a_trajectory_is_rewarded_by_its_last_call() {
+        let mut episode = forked();
+        let at = |n: usize| episode.calls[n].begun.call_id;
+        let [first, other, last] = [at(0), at(1), at(2)];
+        let leaf = |call| RewardScope::Trajectory { call, choice: 0 };
+        judged(&mut episode, &[(leaf(last), Some(1.0)), (leaf(other), None)]);
+        let rewards = |episode: &Scanned| -> Vec<_> {
+            rows_of(episode).iter().map(|row| row.trajectory_reward).collect()
+        };
+        assert_eq!(rewards(&episode), [Some(1.0), None]);
+        assert_eq!(rows_of(&episode)[0].reward, None, "the episode was not scored");
+        // What both hold is the first one's; its last call comes before it.
+        judged(&mut episode, &[(leaf(first), Some(3.0)), (leaf(other), Some(2.0))]);
+        assert_eq!(rewards(&episode), [Some(3.0), Some(2.0)]);
+        judged(&mut episode, &[(leaf(last), Some(1.0)), (leaf(first), Some(3.0))]);
+        assert_eq!(rewards(&episode), [Some(1.0), None]);
+    }
+
+    #[test]
+    fn rewards_of_tokens_stand_in_every_row_that_holds_them() {
+        let mut episode = forked();
+        let at = |n: usize| episode.calls[n].begun.call_id;
+        let span = RewardScope::Tokens { call: at(2), choice: 0, start: 0, end: 1 };
+        let said = [(RewardScope::Call(at(0)), Some(0.5)), (span, Some(-1.0))];
+        judged(&mut episode, &said);
+        let rows = rows_of(&episode);
+        let first = [None, Some(0.5), None, Some(-1.0), None];
+        assert_eq!(rows[0].token_rewards.as_deref(), Some(&first[..]));
+        assert_eq!(rows[1].token_rewards.as_deref(), Some(&[None, Some(0.5), None, None][..]));
+        judged(&mut episode, &[]);
+        assert_eq!(rows_of(&episode)[0].token_rewards, None);
+    }
+
+    #[test]
+    fn returns_go_back_along_the_branch_and_not_along_time() {
+        let mut episode = forked();
+        let at = |n: usize| episode.calls[n].begun.call_id;
+        let leaf = RewardScope::Trajectory { call: at(1), choice: 0 };
+        let said = [
+            (RewardScope::Episode, Some(8.0)),
+            (RewardScope::Call(at(0)), Some(1.0)),
+            (leaf, Some(2.0)),
+        ];
+        judged(&mut episode, &said);
+        let discounted = Beside { gamma: Some(0.5), ..Beside::default() };
+        let returns = |row: &Row| row.turns.iter().map(|turn| turn.mc_return).collect::<Vec<_>>();
+        let rows = beside(&episode, discounted);
+        assert_eq!(returns(&rows[0]), [Some(5.0), Some(8.0)]);
+        assert_eq!(returns(&rows[1]), [Some(2.0), Some(2.0)]);
+        assert_eq!(returns(&rows_of(&episode)[0]), [None, None], "nobody asked");
+    }
+
+    #[test]
+    fn staleness_is_counted_from_the_oldest_trained_version() {
+        let told = Beside { at_version: Some(9), ..Beside::default() };
+        assert_eq!(beside(&forked(), told)[0].staleness, Some(2));
+        assert_eq!(rows_of(&forked())[0].staleness, None);
     }
 
     #[test]

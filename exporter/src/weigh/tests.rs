@@ -2,12 +2,18 @@
 
 use std::collections::BTreeMap;
 
-use episode::Call;
+use episode::{Call, VersionSpan};
 use proptest::prelude::*;
 
-use crate::fixture::{call, episode, rows_of};
+use super::{Wanted, weigh};
+use crate::fixture::{call, episode, reply, rows_of};
+use crate::merge::merge;
+use crate::notes::Notes;
 use crate::properties::{Place, plans, recorded, trainable, trained};
-use crate::rows::Row;
+use crate::rows::{Beside, Row, rows};
+use crate::scan::nodes;
+use crate::staleness::{LeftOut, VersionFilter, versions};
+use crate::thread::thread;
 
 /// One episode of a group: its reward, and its calls.
 type Played = (&'static str, f64, Vec<Call>);
@@ -170,5 +176,104 @@ proptest! {
         prop_assume!(!batch.rows.is_empty());
         assert_equal(batch.losses(), reference(&played));
         assert_equal(batch.losses_by_factor(), reference(&played));
+    }
+}
+
+/// The rows of calls whose choices were sampled by these versions, as far as they pass the filter.
+fn of_versions(labels: &[&[&str]], filter: VersionFilter) -> (Vec<Row>, Notes) {
+    // 1 [2] 3 [4], and from the first turn 1 (2) 8 [9].
+    let mut calls =
+        vec![call(1, &[1], &[&[2]]), call(2, &[1, 2, 3], &[&[4]]), call(3, &[1, 2, 8], &[&[9]])];
+    for (call, labels) in calls.iter_mut().zip(labels) {
+        let span = |label: &&str| VersionSpan { version: (*label).to_owned(), start: 0, end: 1 };
+        reply(call).choices[0].versions = labels.iter().map(span).collect();
+    }
+    let episode = episode(calls);
+    let (forest, _) = thread(nodes(&episode.calls).0);
+    let (merged, _) = merge(&forest);
+    let wanted = Wanted { versions: filter, ..Wanted::default() };
+    let (shares, notes) = weigh(&merged, versions(&forest, &merged), &wanted);
+    (rows(&episode, &forest, &merged, &shares, Beside::default()).collect(), notes)
+}
+
+fn shown(rows: &[Row]) -> Vec<(&str, Vec<i8>, f64)> {
+    let row = |r: &Row| (r.tokens.loss_mask.clone(), r.row_weight);
+    rows.iter().map(|r| (r.trajectory_id.as_str(), row(r).0, row(r).1)).collect()
+}
+
+#[test]
+fn a_path_that_is_left_out_trains_nothing_and_what_it_shares_is_trained_where_it_fits() {
+    let filter = VersionFilter { max: Some(5), ..VersionFilter::default() };
+    let (rows, notes) = of_versions(&[&["5"], &["6"], &["4"]], filter);
+    assert_eq!(shown(&rows), [("e/0/1", vec![0, 1, 0, 1], 1.0)]);
+    assert_eq!(rows[0].mixed_versions, Some(true));
+    assert_eq!(notes.not_of_versions, [(LeftOut::AboveMaxVersion, 1)].into());
+    // The shared token is too new for both; the second row would have to train it.
+    let (rows, notes) = of_versions(&[&["6"], &["5"], &["4"]], filter);
+    assert!(rows.is_empty());
+    assert_eq!(notes.not_of_versions, [(LeftOut::AboveMaxVersion, 2)].into());
+    let (rows, _) = of_versions(&[&["4"], &["5"], &["6"]], filter);
+    assert_eq!(shown(&rows), [("e/0/0", vec![0, 1, 0, 1], 1.0)]);
+}
+
+#[test]
+fn a_row_is_judged_by_the_tokens_that_it_trains() {
+    let stale = VersionFilter { at: Some(9), staleness_max: Some(2), ..VersionFilter::default() };
+    let (rows, notes) = of_versions(&[&["7"], &["8"], &["9"]], stale);
+    assert_eq!(rows.len(), 2);
+    assert_eq!((rows[0].mixed_versions, rows[1].mixed_versions), (Some(true), Some(false)));
+    assert!(notes.not_of_versions.is_empty());
+    let (rows, notes) = of_versions(&[&["6"], &["8"], &["9"]], stale);
+    assert!(rows.is_empty(), "whoever holds the first token would train it");
+    assert_eq!(notes.not_of_versions, [(LeftOut::Stale, 2)].into());
+}
+
+#[test]
+fn versions_that_are_no_numbers_or_not_known_are_told_apart() {
+    let filter = VersionFilter { span_max: Some(0), ..VersionFilter::default() };
+    let (rows, notes) = of_versions(&[&["default"], &["default"], &[]], filter);
+    assert!(rows.is_empty());
+    assert_eq!(notes.not_of_versions, [(LeftOut::VersionNotANumber, 2)].into());
+    let (_, notes) = of_versions(&[&["1"], &["1"], &[]], filter);
+    assert_eq!(notes.not_of_versions, [(LeftOut::VersionUnknown, 1)].into());
+    let (rows, notes) = of_versions(&[&["default"], &["b"], &[]], VersionFilter::default());
+    assert!(notes.not_of_versions.is_empty());
+    assert_eq!((rows[0].mixed_versions, rows[1].mixed_versions), (Some(true), None));
+}
+
+proptest! {
+    #[test]
+    fn what_passes_a_filter_is_trained_once_and_weighs_one(
+        plans in plans(),
+        versions in prop::collection::vec(0..3u32, 25),
+        bounds in (0..3i64, 0..3i64),
+    ) {
+        let mut calls = recorded(&plans);
+        for (call, version) in calls.iter_mut().zip(versions) {
+            for choice in call.ended.iter_mut().flat_map(|ended| &mut ended.choices) {
+                choice.versions.iter_mut().for_each(|span| span.version = version.to_string());
+            }
+        }
+        let filter = VersionFilter { min: Some(bounds.0), span_max: Some(bounds.1),
+            ..VersionFilter::default() };
+        let episode = episode(calls);
+        let (forest, _) = thread(nodes(&episode.calls).0);
+        let (merged, _) = merge(&forest);
+        let wanted = Wanted { versions: filter, ..Wanted::default() };
+        let (shares, _) = weigh(&merged, crate::staleness::versions(&forest, &merged), &wanted);
+        let rows: Vec<_> = rows(&episode, &forest, &merged, &shares, Beside::default()).collect();
+        for row in &rows {
+            let least = row.tokens.trained_versions().min().unwrap();
+            let most = row.tokens.trained_versions().max().unwrap();
+            prop_assert!(least >= bounds.0 && most - least <= bounds.1);
+            prop_assert_eq!(row.mixed_versions, Some(least < most));
+        }
+        let mut all: Vec<Place> = rows.iter().flat_map(trained).collect();
+        let count = all.len();
+        all.sort();
+        all.dedup();
+        prop_assert_eq!(all.len(), count, "a token is trained twice");
+        let weight: f64 = rows.iter().map(|row| row.row_weight).sum();
+        prop_assert!(rows.is_empty() || (weight - 1.0).abs() < 1e-9, "{}", weight);
     }
 }

@@ -1,0 +1,114 @@
+//! One row: what stands in its columns, before it is an array.
+
+use std::collections::BTreeSet;
+
+use crate::groups::GroupSummary;
+use crate::messages::{Dialogue, Message};
+use crate::notes::Reason;
+use crate::sides::Sides;
+
+/// Bytes of one token over all token columns.
+const TOKEN_BYTES: usize = 4 + 1 + 4 + 4;
+/// Bytes of the reward of one token.
+const REWARD_BYTES: usize = 16;
+/// Bytes of one message or turn beside its texts, roughly.
+const MESSAGE_BYTES: usize = 128;
+/// Bytes of one row beside its lists, roughly.
+const ROW_BYTES: usize = 512;
+
+/// One row of the `trajectories` file, a field a column.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Row {
+    pub(crate) episode_id: String,
+    pub(crate) attempt: i32,
+    pub(crate) trajectory_id: String,
+    pub(crate) trajectory_index: i32,
+    pub(crate) num_trajectories: i32,
+    pub(crate) parent_trajectory_id: Option<String>,
+    pub(crate) fork_position: Option<i32>,
+    pub(crate) kind: &'static str,
+    pub(crate) kind_reason: &'static str,
+    pub(crate) group_id: Option<String>,
+    pub(crate) task_id: Option<String>,
+    pub(crate) model: String,
+    pub(crate) tokenizer_fingerprint: String,
+    pub(crate) tokens: Tokens,
+    pub(crate) logprob_kind: String,
+    pub(crate) prompt_len: i32,
+    pub(crate) turns: Vec<TurnRow>,
+    pub(crate) mixed_versions: Option<bool>,
+    pub(crate) staleness: Option<i64>,
+    pub(crate) reward: Option<f64>,
+    pub(crate) trajectory_reward: Option<f64>,
+    pub(crate) token_rewards: Option<Vec<Option<f64>>>,
+    pub(crate) advantage: Option<f64>,
+    pub(crate) group: Option<GroupSummary>,
+    pub(crate) rewards: String,
+    pub(crate) row_weight: f64,
+    pub(crate) fidelity: Option<&'static str>,
+    pub(crate) verdict: &'static str,
+    pub(crate) reasons: BTreeSet<Reason>,
+    pub(crate) status: String,
+    pub(crate) dialogue: Dialogue,
+    pub(crate) metadata: String,
+    pub(crate) sides: Sides,
+}
+
+/// The token columns of a row; all of one length.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(crate) struct Tokens {
+    pub(crate) input_ids: Vec<i32>,
+    pub(crate) loss_mask: Vec<i8>,
+    pub(crate) logprobs: Vec<f32>,
+    pub(crate) versions: Vec<i32>,
+}
+
+impl Tokens {
+    /// Known policy versions of trained tokens.
+    pub(crate) fn trained_versions(&self) -> impl Iterator<Item = i64> + '_ {
+        let both = self.loss_mask.iter().zip(&self.versions);
+        both.filter(|(mask, version)| **mask == 1 && **version >= 0).map(|(_, v)| i64::from(*v))
+    }
+
+    /// Number of trained tokens.
+    pub(crate) fn trained(&self) -> usize {
+        self.loss_mask.iter().filter(|m| **m == 1).count()
+    }
+}
+
+/// One element of the column `turns`.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct TurnRow {
+    pub(crate) call_id: String,
+    pub(crate) choice: i32,
+    pub(crate) start: i32,
+    pub(crate) end: i32,
+    pub(crate) finish_reason: Option<String>,
+    pub(crate) version_start: Option<i64>,
+    pub(crate) version_end: Option<i64>,
+    pub(crate) temperature: Option<f64>,
+    pub(crate) reward: Option<f64>,
+    pub(crate) continued: Option<bool>,
+    pub(crate) mc_return: Option<f64>,
+}
+
+impl Row {
+    /// About how many bytes the row takes in memory.
+    pub(crate) fn bytes(&self) -> usize {
+        let message = |m: &Message| {
+            let texts = [&m.content, &m.name, &m.tool_call_id, &m.reasoning];
+            let texts =
+                texts.into_iter().flatten().chain(m.tool_calls.iter().flatten()).map(String::len);
+            MESSAGE_BYTES + texts.sum::<usize>()
+        };
+        let dialogue = self.dialogue.prompt.iter().chain(&self.dialogue.completion);
+        let texts = self.dialogue.tools.iter().chain([&self.rewards, &self.metadata]);
+        ROW_BYTES
+            + self.tokens.input_ids.len() * TOKEN_BYTES
+            + self.turns.len() * MESSAGE_BYTES
+            + dialogue.map(message).sum::<usize>()
+            + texts.map(String::len).sum::<usize>()
+            + self.token_rewards.as_ref().map_or(0, |rewards| rewards.len() * REWARD_BYTES)
+            + self.sides.bytes()
+    }
+}
