@@ -4,6 +4,7 @@
 //! - [`Detokenizer`]: the text of a growing list of ids, never half a character.
 //! - [`TokenNames`]: the string that a logprob entry shows for each token.
 
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 /// What decoding puts where bytes are not UTF-8.
@@ -60,6 +61,18 @@ impl Tokenizer {
             Ok(encoding) => Ok(encoding.get_ids().to_vec()),
             Err(error) => Err(TokenizerError::Encode { reason: error.to_string() }),
         }
+    }
+
+    /// Ids of a rendered chat, each with the bytes of the text that it stands for.
+    ///
+    /// # Errors
+    /// A text that the tokenizer's model cannot represent.
+    pub fn encode_spans(&self, text: &str) -> Result<Vec<(u32, Range<usize>)>, TokenizerError> {
+        let encoding = self.inner.encode(text, false);
+        let encoding =
+            encoding.map_err(|error| TokenizerError::Encode { reason: error.to_string() })?;
+        let spans = encoding.get_offsets().iter().map(|(start, end)| *start..*end);
+        Ok(encoding.get_ids().iter().copied().zip(spans).collect())
     }
 
     /// The text of ids; ids without a token give nothing.
