@@ -58,6 +58,8 @@ mod conformance;
 mod fixture;
 #[cfg(test)]
 mod properties;
+#[cfg(test)]
+mod rewarded;
 
 pub use advantage::{Advantage, EPSILON, STD_DDOF};
 pub use export::{ExportError, Options, Report, RewardOptions, export};

@@ -1,12 +1,12 @@
 //! One test or more for each case that an exporter meets; the numbers are those of the table.
 
 use bytes::Bytes;
-use episode::{Call, CallKind, Outcome, VersionSpan};
+use episode::{Call, CallKind, Outcome, Reward, RewardScope, Side, VersionSpan};
 use serde_json::json;
 
 use super::{check, messages, said, said_without_ids, with_messages, with_tools, without_ids};
-use crate::fixture::{call, choice, episode, reply, rows_of};
-use crate::rows::Row;
+use crate::fixture::{beside, call, choice, episode, reply, rows_of};
+use crate::rows::{Beside, Row};
 use crate::{Dropped, trajectories};
 
 fn rows(calls: Vec<Call>) -> Vec<Row> {
@@ -628,6 +628,8 @@ fn row_35_weights_that_change_in_mid_reply_are_told_by_token() {
     assert_eq!((row.turns[0].version_start, row.turns[0].version_end), (Some(7), Some(8)));
     assert_eq!(row.tokens.trained_versions().min(), Some(7));
     assert_eq!(row.tokens.trained_versions().max(), Some(8));
+    assert_eq!(row.mixed_versions, Some(true));
+    assert_eq!(rows(vec![call(1, &[1], &[&[2]])])[0].mixed_versions, Some(false));
 }
 
 #[test]
@@ -701,6 +703,22 @@ fn row_43_an_empty_reply_is_kept_and_nothing_of_it_is_trained() {
 }
 
 #[test]
+fn row_44_experts_have_one_row_less_than_tokens_and_are_padded() {
+    let with = |mut call: Call, experts: serde_json::Value| {
+        let side = Side { name: "routed_experts".to_owned(), json: experts.to_string() };
+        reply(&mut call).choices[0].sides.push(side);
+        call
+    };
+    // Of 1 2 and of 1 2 3 4: the last token of the first turn is read by the second call.
+    let calls = vec![
+        with(call(1, &[1], &[&[2, 3]]), json!([[[5]], [[6]]])),
+        with(call(2, &[1, 2, 3], &[&[4, 0]]), json!([[[5]], [[6]], [[7]], [[8]]])),
+    ];
+    let experts = rows(calls).remove(0).sides.experts.unwrap();
+    assert_eq!((experts.values, experts.known), (vec![5, 6, 7, 8, 0], vec![1, 1, 1, 1, 0]));
+}
+
+#[test]
 fn row_46_what_an_agent_repaired_is_its_own() {
     let broken =
         with_messages(call(1, &[1], &[&[2, 3]]), &messages(&["a"]), &tool_call("x", "{n:1}"));
@@ -714,6 +732,37 @@ fn row_46_what_an_agent_repaired_is_its_own() {
          1 fork (rewritten_history) from 0 at 2, weighs 0.33, exact
            1 2 4 5 [6]",
     );
+}
+
+#[test]
+fn row_47_what_a_judge_did_not_score_is_null_wherever_it_counts() {
+    let mut episode = episode(vec![call(1, &[1], &[&[2]]), call(2, &[1, 2, 3], &[&[4]])]);
+    let call = episode.calls[1].begun.call_id;
+    let leaf = RewardScope::Trajectory { call, choice: 0 };
+    let span = RewardScope::Tokens { call, choice: 0, start: 0, end: 1 };
+    let said = |scope, value, at| Reward {
+        scope,
+        name: "reward".to_owned(),
+        value,
+        source: "judge".to_owned(),
+        at,
+    };
+    let scopes = [RewardScope::Episode, leaf, RewardScope::Call(call), span];
+    // Each was scored, and the judge failed when it was asked again.
+    let both = |scope| [said(scope, Some(1.0), 1), said(scope, None, 2)];
+    episode.rewards = scopes.into_iter().flat_map(both).collect();
+    let told = Beside { gamma: Some(1.0), ..Beside::default() };
+    let row = beside(&episode, told).remove(0);
+    assert_eq!((row.reward, row.trajectory_reward, row.turns[1].reward), (None, None, None));
+    assert_eq!(row.token_rewards, Some(vec![None; 4]));
+    assert!(row.turns.iter().all(|turn| turn.mc_return.is_none()));
+    assert_eq!(row.rewards.matches("judge").count(), 8, "all are kept");
+    // As of a time before that they count.
+    episode.rewards.retain(|reward| reward.at < 2);
+    let row = beside(&episode, told).remove(0);
+    assert_eq!((row.reward, row.trajectory_reward), (Some(1.0), Some(1.0)));
+    assert_eq!(row.token_rewards, Some(vec![None, None, None, Some(2.0)]));
+    assert_eq!(row.turns[0].mc_return, Some(3.0));
 }
 
 #[test]
