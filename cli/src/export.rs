@@ -97,6 +97,10 @@ fn as_text(report: &Report) -> Result<(), Failure> {
     for (why, count) in &report.notes.not_of_versions {
         print::line(&format!("  {count} left out: {}", why.as_str()))?;
     }
+    if report.notes.rewards_unplaced > 0 {
+        let rewards = print::count(report.notes.rewards_unplaced, "reward");
+        print::line(&format!("  {rewards} of calls or tokens that no trajectory holds"))?;
+    }
     for (reason, count) in &report.notes.reasons {
         print::line(&format!("  {count} x {}", reason.as_str()))?;
     }
@@ -114,6 +118,7 @@ fn as_json(report: &Report) -> Result<(), Failure> {
         "kinds": report.notes.kinds,
         "reasons": reasons,
         "not_of_versions": report.notes.not_of_versions,
+        "rewards_unplaced": report.notes.rewards_unplaced,
         "files": report.files,
     });
     print::line(&body.to_string())

@@ -1,8 +1,8 @@
 //! Advantages: how much better an attempt went than the others of its group.
 //!
 //! The population is the attempts of the group that have a reward. One that was never scored, or
-//! could not be, is no part of it and has no advantage. Where only one attempt has a reward there is
-//! nothing to compare it with, so it has none either; 0 would say that it went as expected.
+//! could not be, is no part of it and has no advantage. Where only one attempt has a reward there
+//! is nothing to compare it with, so it has none either; 0 would say that it went as expected.
 
 /// How an advantage is made of the rewards of a group.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

@@ -103,14 +103,17 @@ impl Ledger {
 
     /// How many statements are about what no path of the episode holds.
     pub(crate) fn unplaced(&self, forest: &Forest<'_>) -> u64 {
+        let mut nodes: BTreeMap<CallId, Vec<&Node<'_>>> = BTreeMap::new();
+        for node in &forest.nodes {
+            nodes.entry(node.call.begun.call_id).or_default().push(node);
+        }
         let is_there = |scope: RewardScope| {
-            let (call, tokens) = (scope.call(), scope.tokens());
-            let has = |node: &Node<'_>| {
-                Some(node.call.begun.call_id) == call
-                    && scope.choice().is_none_or(|choice| choice == node.index)
-                    && tokens.is_none_or(|(_, end)| end as usize <= node.sampled.len())
+            let has = |node: &&Node<'_>| {
+                scope.choice().is_none_or(|choice| choice == node.index)
+                    && scope.tokens().is_none_or(|(_, end)| end as usize <= node.sampled.len())
             };
-            call.is_none() || forest.nodes.iter().any(has)
+            let of_call = |call: CallId| nodes.get(&call).is_some_and(|of| of.iter().any(has));
+            scope.call().is_none_or(of_call)
         };
         self.0.keys().filter(|scope| !is_there(**scope)).count() as u64
     }
@@ -211,6 +214,21 @@ mod tests {
         let steps = ledger(&said).steps(&PLACES, Some(Some(-1.0)));
         assert_eq!(steps[1], Step::Scored(0.0), "instead of the episode's");
         assert_eq!(ledger(&said).steps(&PLACES, Some(None))[1], Step::Unscored);
+    }
+
+    #[test]
+    fn what_no_path_holds_is_counted() {
+        let calls = [crate::fixture::call(1, &[9], &[&[1, 2, 3], &[4]])];
+        let (forest, _) = crate::thread::thread(crate::scan::nodes(&calls).0);
+        let leaf = |choice| RewardScope::Trajectory { call: CALL, choice };
+        let other = RewardScope::Tokens { call: CALL, choice: 1, start: 0, end: 2 };
+        let placed = [RewardScope::Episode, RewardScope::Call(CALL), leaf(1), span(0, 3)];
+        let unplaced = [RewardScope::Call(OTHER), leaf(2), span(0, 4), other];
+        let count = |scopes: &[RewardScope]| {
+            let said: Vec<_> = scopes.iter().map(|scope| (*scope, Some(1.0))).collect();
+            ledger(&said).unplaced(&forest)
+        };
+        assert_eq!((count(&placed), count(&unplaced)), (0, 4));
     }
 
     #[test]

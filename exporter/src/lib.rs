@@ -18,8 +18,8 @@
 //! - [`trajectories`], [`links`]: the pure part, for those who draw the same tree.
 //! - [`Notes`], [`Reason`], [`Dropped`], [`Told`]: what was kept, what was not, and why.
 //! - [`Cue`]: what says that a trajectory is of its kind; [`Shared`]: where tokens are trained.
-//! - [`RewardOptions`], [`Advantage`], [`GroupSummary`], [`VersionFilter`], [`LeftOut`]: what rewards
-//!   and policy versions add or leave out.
+//! - [`RewardOptions`], [`Advantage`], [`GroupSummary`], [`VersionFilter`], [`LeftOut`]: what
+//!   rewards and policy versions add or leave out.
 //! - [`schema()`], [`COLUMNS`], [`SCHEMA_VERSION`]: the contract with trainers.
 #![forbid(unsafe_code)]
 

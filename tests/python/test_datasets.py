@@ -20,6 +20,7 @@ TURN = {
     "temperature": Value("float64"),
     "reward": Value("float64"),
     "continued": Value("bool"),
+    "mc_return": Value("float64"),
 }
 MESSAGE = {
     "role": Value("string"),
@@ -53,8 +54,16 @@ FEATURES = {
     "turns": List(TURN),
     "policy_version_min": Value("int64"),
     "policy_version_max": Value("int64"),
+    "mixed_versions": Value("bool"),
+    "staleness": Value("int64"),
     "reward": Value("float64"),
+    "trajectory_reward": Value("float64"),
+    "token_rewards": List(Value("float64")),
     "advantage": Value("float64"),
+    "group_size": Value("int64"),
+    "group_scored": Value("int64"),
+    "group_reward_mean": Value("float64"),
+    "group_reward_std": Value("float64"),
     "rewards": Json(),
     "row_weight": Value("float64"),
     "fidelity": Value("string"),
@@ -65,6 +74,13 @@ FEATURES = {
     "completion": List(MESSAGE),
     "tools": List(Json()),
     "metadata": Json(),
+    "top_logprob_ids": List(List(Value("int32"))),
+    "top_logprob_tokens": List(List(Value("string"))),
+    "top_logprobs": List(List(Value("float32"))),
+    "kept_token_ids": List(List(Value("int32"))),
+    "routed_experts": List(List(Value("uint16"))),
+    "routed_experts_shape": List(Value("int32")),
+    "routed_experts_mask": List(Value("int8")),
 }
 FREE_TEXT = re.compile(r"^\| `(\w+)` \| ([\w<>]+)(, nullable)? \| ", re.MULTILINE)
 

@@ -163,6 +163,7 @@ fn expert(number: &Value) -> Option<u16> {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
     use serde_json::json;
 
     use super::*;
@@ -227,6 +228,32 @@ mod tests {
         let mut other = object.clone();
         other[0]["dtype"] = json!("bfloat16");
         assert_eq!(routing(&other.to_string(), 9), None);
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_is_read_is_whole_tokens(
+            cut in 0..200usize,
+            changed in (0..200usize, any::<u8>()),
+            tokens in 0..9usize,
+        ) {
+            let mut data = file("|u1", "(2, 2, 1)", &[1, 2, 3, 4]);
+            data.truncate(cut.max(4));
+            if let Some(byte) = data.get_mut(changed.0) {
+                *byte = changed.1;
+            }
+            if let Some(read) = routing(&text(&data), tokens) {
+                prop_assert!(read.tokens() > 0);
+                prop_assert_eq!(read.tokens() * read.width(), read.experts.len());
+            }
+        }
+
+        #[test]
+        fn no_text_is_too_odd(json in r#"[\[\]{}:,"0-9a-c=\-]{0,40}"#, tokens in 0..9usize) {
+            routing(&json, tokens);
+            crate::alternatives(&json);
+            crate::kept(&json);
+        }
     }
 
     #[test]
