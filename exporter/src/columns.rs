@@ -82,6 +82,7 @@ fn text<'a>(name: &str, row: &'a Row) -> Option<&'a str> {
         "rewards" => Some(&row.rewards),
         "fidelity" => row.fidelity,
         "verdict" => Some(row.verdict),
+        "episode_verdict" => Some(row.episode_verdict),
         "status" => Some(&row.status),
         "metadata" => Some(&row.metadata),
         _ => None,

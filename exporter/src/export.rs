@@ -18,6 +18,7 @@ use crate::rows::{Beside, Row, rows};
 use crate::scan::{Scanned, episodes, nodes, scan, scored};
 use crate::staleness::{VersionFilter, versions};
 use crate::thread::{Forest, thread};
+use crate::verdict::Verdicts;
 use crate::weigh::{Shared, Wanted, weigh};
 
 /// What to export, and where to.
@@ -117,6 +118,7 @@ pub async fn export(snapshot: &mut Snapshot, options: &Options) -> Result<Report
             report.notes.add(notes);
         }
         report.add_episode(&episode, &forest, shares.paths.len());
+        report.judge(&Verdicts::new(&episode, &forest, &merged));
         let beside = options.beside(&groups, &episode.record);
         for row in rows(&episode, &forest, &merged, &shares, beside) {
             report.add_row(&row);
@@ -201,6 +203,10 @@ impl Options {
 impl Report {
     fn told(&self) -> Told<'_> {
         Told { notes: &self.notes, groups: &self.groups }
+    }
+
+    fn judge(&mut self, verdicts: &Verdicts<'_>) {
+        *self.notes.verdicts.entry(verdicts.of_episode().0).or_default() += 1;
     }
 
     fn add_row(&mut self, row: &Row) {
@@ -318,6 +324,7 @@ mod tests {
         let report = export(&mut snapshot, &forks).await.unwrap();
         assert_eq!((report.rows, report.episodes, report.trained_tokens), (1, 1, 2));
         assert_eq!(report.notes.kinds, [("fork", 1)].into());
+        assert_eq!(report.notes.verdicts, [("exact", 2)].into());
         assert_eq!(report.notes.not_asked_for, 2);
         let manifest = fs::read(&report.files[1]).unwrap();
         let manifest: serde_json::Value = serde_json::from_slice(&manifest).unwrap();

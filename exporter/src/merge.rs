@@ -13,7 +13,7 @@ use crate::notes::Notes;
 use crate::scan::Node;
 use crate::staleness::number;
 use crate::thread::Forest;
-use crate::verdict::{Judged, is_missing, judge, temperature};
+use crate::verdict::{Judged, is_missing, judge_all, temperature};
 use crate::weigh::Shares;
 
 /// All paths of an episode.
@@ -60,7 +60,7 @@ pub(crate) fn merge(forest: &Forest<'_>) -> (Merged, Notes) {
     }
     let branches = paths.iter().filter(|p| p.branch.is_some()).count() as u64;
     let notes = Notes { roots: paths.len() as u64 - branches, branches, ..Notes::default() };
-    let judged = forest.nodes.iter().map(judge).collect();
+    let judged = judge_all(forest, &family);
     (Merged { paths, owners, continued: family.continued, judged }, notes)
 }
 

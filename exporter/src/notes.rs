@@ -19,6 +19,10 @@ pub enum Reason {
     Capped,
     /// The agent left before the end of a reply; its tokens are not trained.
     ClientGone,
+    /// A reply was recorded whole, but the client counted another try: it may not have arrived.
+    DeliveryUncertain,
+    /// An answer stands in a prompt that no recorded call gave, and a call was lost.
+    HoleAfterLostCall,
     /// A reply has more or fewer logprobs than ids; its tokens are not trained.
     LogprobCountDiffers,
     /// The server gave no logprob for a sampled token; that token is not trained.
@@ -35,21 +39,28 @@ pub enum Reason {
     NoTokenIds,
     /// A reply holds no sampled token.
     NothingSampled,
+    /// The server counts more tokens than it sent ids of, in a reply with tool calls or reasoning: a
+    /// parser of the server held them back. Its tokens are not trained.
+    ParserLostIds,
     /// The server declined the call but sampled; its tokens are not trained.
     Refused,
     /// The server's own token count differs from its ids.
     TokenCountDiffers,
     /// The upstream failed or cut a reply short; its tokens are not trained.
     UpstreamFailed,
+    /// The server did not say which weights sampled a token, though it did of others.
+    VersionMissing,
 }
 
 impl Reason {
     /// All of them, in the order of their words.
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 19] = [
         Self::AmbiguousParent,
         Self::CallWithoutTokenIds,
         Self::Capped,
         Self::ClientGone,
+        Self::DeliveryUncertain,
+        Self::HoleAfterLostCall,
         Self::LogprobCountDiffers,
         Self::LogprobMissing,
         Self::LogprobsNotOfSamplingDistribution,
@@ -58,9 +69,11 @@ impl Reason {
         Self::ModelsDiffer,
         Self::NoTokenIds,
         Self::NothingSampled,
+        Self::ParserLostIds,
         Self::Refused,
         Self::TokenCountDiffers,
         Self::UpstreamFailed,
+        Self::VersionMissing,
     ];
 
     /// The word exported.
@@ -70,6 +83,8 @@ impl Reason {
             Self::CallWithoutTokenIds => "call_without_token_ids",
             Self::Capped => "capped",
             Self::ClientGone => "client_gone",
+            Self::DeliveryUncertain => "delivery_uncertain",
+            Self::HoleAfterLostCall => "hole_after_lost_call",
             Self::LogprobCountDiffers => "logprob_count_differs",
             Self::LogprobMissing => "logprob_missing",
             Self::LogprobsNotOfSamplingDistribution => "logprobs_not_of_sampling_distribution",
@@ -78,9 +93,73 @@ impl Reason {
             Self::ModelsDiffer => "models_differ",
             Self::NoTokenIds => "no_token_ids",
             Self::NothingSampled => "nothing_sampled",
+            Self::ParserLostIds => "parser_lost_ids",
             Self::Refused => "refused",
             Self::TokenCountDiffers => "token_count_differs",
             Self::UpstreamFailed => "upstream_failed",
+            Self::VersionMissing => "version_missing",
+        }
+    }
+
+    /// What the word says, as the user page has it.
+    pub fn meaning(self) -> &'static str {
+        match self {
+            Self::AmbiguousParent => {
+                "recorded paths are the same and nothing tells which one a call continues; it \
+                 stands alone"
+            }
+            Self::CallWithoutTokenIds => {
+                "the episode has a call without token ids; what it sampled may stand in later \
+                 prompts"
+            }
+            Self::Capped => "a reply outgrew the recorder's bound; its tokens are not trained",
+            Self::ClientGone => {
+                "the agent left before the end of a reply; its tokens are not trained"
+            }
+            Self::DeliveryUncertain => {
+                "a reply was recorded whole, but the client counted another try at it: it may \
+                 not have arrived; its tokens are trained, and `--kind` can leave the row out"
+            }
+            Self::HoleAfterLostCall => {
+                "a call was lost, and a later prompt holds an answer that no recorded call \
+                 gave; it was sampled, but is prompt here"
+            }
+            Self::LogprobCountDiffers => {
+                "a reply has more or fewer logprobs than ids; its tokens are not trained"
+            }
+            Self::LogprobMissing => {
+                "the server gave no logprob for a sampled token; that token is not trained"
+            }
+            Self::LogprobsNotOfSamplingDistribution => {
+                "the logprobs are not those of the distribution that was sampled from"
+            }
+            Self::LostCall => {
+                "a call began and its end was never recorded, or the episode says that it may \
+                 lack calls (`--durability relaxed`)"
+            }
+            Self::Mapped => {
+                "the server reported bytes, not ids; the ids were found in the vocabulary, each \
+                 without a second reading"
+            }
+            Self::ModelsDiffer => {
+                "the calls of the path were answered by models of different names"
+            }
+            Self::NoTokenIds => "the server reported no token ids",
+            Self::NothingSampled => "a reply holds no sampled token",
+            Self::ParserLostIds => {
+                "the server counts more tokens than it sent ids of, in a reply with tool calls \
+                 or reasoning: a parser of the server held them back; its tokens are not \
+                 trained"
+            }
+            Self::Refused => "the server declined the call but sampled; its tokens are not trained",
+            Self::TokenCountDiffers => "the server's own token count differs from its ids",
+            Self::UpstreamFailed => {
+                "the upstream failed or cut a reply short; its tokens are not trained"
+            }
+            Self::VersionMissing => {
+                "the server did not say which weights sampled a token, though it did of others \
+                 of the episode"
+            }
         }
     }
 }
@@ -122,6 +201,8 @@ pub struct Notes {
     pub reasons: BTreeMap<Reason, u64>,
     /// Trajectories whose policy versions are not those asked for, by why.
     pub not_of_versions: BTreeMap<LeftOut, u64>,
+    /// Attempts at episodes by the verdict on all that is recorded of them.
+    pub verdicts: BTreeMap<&'static str, u64>,
     /// Rewards that are not a number, read as null.
     pub rewards_not_finite: u64,
     /// Rewards that were given later than asked for.
@@ -152,6 +233,7 @@ impl Notes {
         self.not_asked_for += other.not_asked_for;
         other.told.iter().for_each(|(by, n)| *self.told.entry(*by).or_default() += n);
         other.kinds.iter().for_each(|(kind, n)| *self.kinds.entry(*kind).or_default() += n);
+        other.verdicts.iter().for_each(|(word, n)| *self.verdicts.entry(word).or_default() += n);
         other.reasons.iter().for_each(|(why, n)| *self.reasons.entry(*why).or_default() += n);
     }
 

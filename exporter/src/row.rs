@@ -47,6 +47,7 @@ pub(crate) struct Row {
     pub(crate) row_weight: f64,
     pub(crate) fidelity: Option<&'static str>,
     pub(crate) verdict: &'static str,
+    pub(crate) episode_verdict: &'static str,
     pub(crate) reasons: BTreeSet<Reason>,
     pub(crate) status: String,
     pub(crate) dialogue: Dialogue,

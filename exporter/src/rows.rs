@@ -10,12 +10,12 @@ use crate::credit::{Ledger, Place, history};
 use crate::groups::GroupSummary;
 use crate::merge::{Merged, Path};
 use crate::messages::dialogue;
-use crate::notes::Reason;
 use crate::returns::returns;
 pub(crate) use crate::row::{Row, Tokens, TurnRow};
 use crate::scan::{Node, Scanned};
 use crate::sides::sides;
 use crate::thread::Forest;
+use crate::verdict::{Verdicts, verdict};
 use crate::weigh::Shares;
 
 /// What rows say when they are asked to, beyond what is recorded of their episode.
@@ -53,8 +53,8 @@ struct Maker<'a> {
     ledger: Ledger,
     rewards: String,
     metadata: String,
-    lost_call: bool,
-    call_without_ids: bool,
+    verdicts: Verdicts<'a>,
+    episode_verdict: &'static str,
 }
 
 impl<'a> Maker<'a> {
@@ -65,7 +65,7 @@ impl<'a> Maker<'a> {
         shares: &'a Shares,
         beside: Beside<'a>,
     ) -> Self {
-        let lost = |c: &episode::Call| c.ended.is_none() && c.begun.route.generates();
+        let verdicts = Verdicts::new(episode, forest, merged);
         Self {
             episode,
             forest,
@@ -75,8 +75,8 @@ impl<'a> Maker<'a> {
             ledger: Ledger::new(&episode.rewards),
             rewards: history(&episode.rewards),
             metadata: metadata(&episode.record),
-            lost_call: episode.record.may_lack_calls || episode.calls.iter().any(lost),
-            call_without_ids: forest.nodes.iter().any(|n| !n.has_ids),
+            episode_verdict: verdicts.of_episode().0,
+            verdicts,
         }
     }
 
@@ -91,7 +91,7 @@ impl<'a> Maker<'a> {
         let places = places(&trajectory);
         let judged = self.trajectory_reward(index);
         let nodes: Vec<&Node<'_>> = path.nodes.iter().map(|n| &forest.nodes[*n]).collect();
-        let reasons = self.reasons(path);
+        let reasons = self.verdicts.of_path(path);
         let id = |index: usize| format!("{}/{}/{index}", record.id, record.attempt);
         Row {
             episode_id: record.id.to_string(),
@@ -105,7 +105,7 @@ impl<'a> Maker<'a> {
             kind_reason: path.cue.as_str(),
             group_id: record.group.as_ref().map(ToString::to_string),
             task_id: record.task.as_ref().map(ToString::to_string),
-            model: model(leaf).to_owned(),
+            model: leaf.model().to_owned(),
             tokenizer_fingerprint: String::new(),
             logprob_kind: logprob_kind(forest, path),
             prompt_len: int(trajectory.turns[0].new_prompt.len()),
@@ -125,6 +125,7 @@ impl<'a> Maker<'a> {
             row_weight: self.shares.row_weight(trained),
             fidelity: leaf.has_ids.then(|| fidelity(forest, path)),
             verdict: verdict(trained, &reasons),
+            episode_verdict: self.episode_verdict,
             reasons,
             status: record.status.clone().unwrap_or_else(|| status(leaf).to_owned()),
             dialogue: dialogue(root, leaf),
@@ -161,26 +162,6 @@ impl<'a> Maker<'a> {
             ..turn_row(turn, place)
         };
         turns.map(row).collect()
-    }
-
-    fn reasons(&self, path: &Path) -> BTreeSet<Reason> {
-        let forest = self.forest;
-        let judged = path.nodes.iter().flat_map(|n| self.merged.judged[*n].reasons.iter().copied());
-        let mut reasons: BTreeSet<Reason> = judged.collect();
-        if path.nodes.iter().any(|n| !forest.unclear[*n].is_empty()) {
-            reasons.insert(Reason::AmbiguousParent);
-        }
-        let leaf = &forest.nodes[path.leaf()];
-        if path.nodes.iter().any(|n| model(&forest.nodes[*n]) != model(leaf)) {
-            reasons.insert(Reason::ModelsDiffer);
-        }
-        if self.lost_call {
-            reasons.insert(Reason::LostCall);
-        }
-        if self.call_without_ids && leaf.has_ids {
-            reasons.insert(Reason::CallWithoutTokenIds);
-        }
-        reasons
     }
 }
 
@@ -238,10 +219,6 @@ fn metadata(record: &EpisodeRecord) -> String {
     json!({ "labels": labels, "source": record.source.as_str() }).to_string()
 }
 
-fn model<'a>(node: &Node<'a>) -> &'a str {
-    node.ended.model.as_deref().or(node.call.begun.model.as_deref()).unwrap_or_default()
-}
-
 /// How the ids of a path are known: as the least well known of them.
 fn fidelity(forest: &Forest<'_>, path: &Path) -> &'static str {
     let choices = path.nodes.iter().filter_map(|n| forest.nodes[*n].choice);
@@ -259,14 +236,6 @@ fn logprob_kind(forest: &Forest<'_>, path: &Path) -> String {
     match Vec::from_iter(kinds).as_slice() {
         [only] if !only.is_empty() => (*only).to_owned(),
         _ => "unknown".to_owned(),
-    }
-}
-
-fn verdict(trained: usize, reasons: &BTreeSet<Reason>) -> &'static str {
-    match (trained, reasons.is_empty()) {
-        (0, _) => "unusable",
-        (_, true) => "exact",
-        (_, false) => "usable",
     }
 }
 

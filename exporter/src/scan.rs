@@ -48,6 +48,11 @@ impl<'a> Node<'a> {
         (self.call.begun.call_id, self.prompt_index, self.has_ids)
     }
 
+    /// The server's name of the model, else the agent's, else nothing.
+    pub(crate) fn model(&self) -> &'a str {
+        self.ended.model.as_deref().or(self.call.begun.model.as_deref()).unwrap_or_default()
+    }
+
     /// Whose turn it is, and what for, as the agent said. A path is of one strand.
     pub(crate) fn strand(&self) -> (CallKind, Option<&'a str>) {
         let lineage = &self.call.begun.lineage;

@@ -47,7 +47,7 @@ enum Shape {
 }
 
 /// Every column of the file, in order.
-pub const COLUMNS: [Column; 50] = [
+pub const COLUMNS: [Column; 51] = [
     Column::required("schema_version", Shape::Int32, "version of this table: 1"),
     Column::required("episode_id", Shape::Text, "one run of an agent under one id"),
     Column::required("attempt", Shape::Int32, "which run of that episode, from 0"),
@@ -193,6 +193,11 @@ pub const COLUMNS: [Column; 50] = [
         "reasons",
         Shape::Texts,
         "why the verdict is not exact, sorted; empty when it is",
+    ),
+    Column::required(
+        "episode_verdict",
+        Shape::Text,
+        "the verdict on all paths of this episode and attempt, exported or not",
     ),
     Column::required("status", Shape::Text, "completed, truncated, aborted, failed"),
     Column::required("prompt", Shape::Messages, "the messages of the path's first call"),
@@ -398,7 +403,8 @@ mod tests {
     fn the_user_page_explains_every_reason() {
         let page = include_str!("../../docs/export.md");
         for reason in Reason::ALL {
-            assert!(page.contains(&format!("| `{}` | ", reason.as_str())), "{reason:?}");
+            let line = format!("| `{}` | {} |\n", reason.as_str(), reason.meaning());
+            assert!(page.contains(&line), "docs/export.md lacks the line\n{line}");
         }
     }
 }

@@ -30,6 +30,13 @@ fn joined(parts: &Value) -> Option<String> {
     parts.as_array()?.iter().map(text).collect()
 }
 
+/// What the model thought before it answered, where the message says so.
+pub fn reasoning(message: &Value) -> Option<&str> {
+    let texts = ["reasoning", "reasoning_content"].into_iter();
+    let texts = texts.filter_map(|key| message.get(key).and_then(Value::as_str));
+    texts.into_iter().find(|text| !text.is_empty())
+}
+
 /// A tool call's arguments as an object, where their text is one.
 pub fn parsed_arguments(arguments: Value) -> Value {
     let object = arguments.as_str().and_then(|text| serde_json::from_str::<Value>(text).ok());

@@ -35,7 +35,7 @@ mod translate;
 mod vocabulary;
 
 pub use ask::{Asked, Wants, ask};
-pub use canonical::{canonical, content_text, parsed_arguments};
+pub use canonical::{canonical, content_text, parsed_arguments, reasoning};
 pub use conversation::{Answer, Conversation, Written, answers, conversation, written};
 pub use dialect::{Dialect, dialect_of_models};
 pub use fault::{error_body, error_event, error_text};

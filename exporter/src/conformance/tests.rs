@@ -275,7 +275,7 @@ fn row_13_a_retry_takes_the_place_of_the_try_before_it() {
         vec![call(1, &[1], &[&[2]]), call(2, &[1, 2, 3], &[&[4]]), counted],
         "0 main (first_conversation), weighs 0.67, exact
            1 [2] 3 [6]
-         1 retry (retry_count) from 0 at 3, weighs 0.33, exact
+         1 retry (retry_count) from 0 at 3, weighs 0.33, usable: delivery_uncertain
            1 (2) 3 [4]",
     );
     // Two at once are not one after the other, even if one of them fails.
@@ -647,6 +647,30 @@ fn row_36_ids_that_a_server_swallowed_are_told_by_its_counts() {
         vec![uneven],
         "0 main (first_conversation), weighs 0.00, unusable: logprob_count_differs
            1 (2 3)",
+    );
+}
+
+#[test]
+fn row_36_ids_that_a_parser_held_back_are_not_trained() {
+    let mut short =
+        with_messages(call(1, &[1], &[&[2, 3]]), &messages(&["a"]), &tool_call("x", "{}"));
+    reply(&mut short).usage.completion = Some(5);
+    check(
+        vec![short],
+        "0 main (first_conversation), weighs 0.00, unusable: parser_lost_ids, token_count_differs
+           1 (2 3)",
+    );
+}
+
+#[test]
+fn row_37_an_answer_of_a_lost_call_is_a_hole_in_what_follows() {
+    let mut lost = said(2, (&[], &[]), &["a", "b", "c"], "");
+    lost.ended = None;
+    let next = said(3, (&[1, 2, 3, 4, 5], &[6]), &["a", "b", "c", "d", "e"], "f");
+    check(
+        vec![said(1, (&[1], &[2]), &["a"], "b"), lost, next],
+        "0 main (first_conversation), weighs 1.00, usable: hole_after_lost_call, lost_call
+           1 [2] 3 4 5 [6]",
     );
 }
 
