@@ -10,6 +10,7 @@ use thiserror::Error;
 
 use crate::advantage::{Advantage, EPSILON, STD_DDOF};
 use crate::credit::Ledger;
+use crate::forks::{Fork, ForkFile, forks};
 use crate::groups::{GroupSummary, Groups};
 use crate::merge::merge;
 use crate::notes::Notes;
@@ -19,7 +20,7 @@ use crate::scan::{Scanned, episodes, nodes, scan, scored};
 use crate::staleness::{VersionFilter, versions};
 use crate::thread::{Forest, thread};
 use crate::verdict::Verdicts;
-use crate::weigh::{Shared, Wanted, weigh};
+use crate::weigh::{Shared, Shares, Wanted, weigh};
 
 /// What to export, and where to.
 #[derive(Debug, Clone, Default)]
@@ -93,6 +94,8 @@ pub enum ExportError {
 
 /// Exports the selected episodes of a snapshot: scan, thread, merge, weigh, rows, parquet.
 ///
+/// The forks of the episodes that have rows are a table beside.
+///
 /// Episodes are read one at a time, so memory is bounded by the largest one, not by their number.
 /// The same snapshot and options make the same bytes.
 ///
@@ -108,6 +111,7 @@ pub async fn export(snapshot: &mut Snapshot, options: &Options) -> Result<Report
     let attempts = scored(snapshot, records, options.rewards.as_of).await?;
     let groups = Groups::new(options.rewards.advantage, &attempts);
     let mut file = RowFile::create(Target::new(&options.out), options.overwrite)?;
+    let mut forked = ForkFile::create(file.target())?;
     for (record, _) in attempts {
         let (episode, judged) = scan(snapshot, record, options.rewards.as_of).await?;
         let (nodes, scanned) = nodes(&episode.calls);
@@ -118,7 +122,9 @@ pub async fn export(snapshot: &mut Snapshot, options: &Options) -> Result<Report
             report.notes.add(notes);
         }
         report.add_episode(&episode, &forest, shares.paths.len());
-        report.judge(&Verdicts::new(&episode, &forest, &merged));
+        let found = told(&shares, || forks(&episode, &forest, &merged, None));
+        report.judge(&Verdicts::new(&episode, &forest, &merged), &found);
+        forked.write(found)?;
         let beside = options.beside(&groups, &episode.record);
         for row in rows(&episode, &forest, &merged, &shares, beside) {
             report.add_row(&row);
@@ -129,8 +135,13 @@ pub async fn export(snapshot: &mut Snapshot, options: &Options) -> Result<Report
         return Err(ExportError::Empty { episodes: read, notes: report.notes });
     }
     report.groups = groups.summaries;
-    report.files = file.finish(&Asked::new(options), &report.told())?;
+    report.files = file.with(forked.finish()?).finish(&Asked::new(options), &report.told())?;
     Ok(report)
+}
+
+/// Forks are told of episodes that have a row.
+fn told(shares: &Shares, forks: impl FnOnce() -> Vec<Fork>) -> Vec<Fork> {
+    if shares.paths.is_empty() { Vec::new() } else { forks() }
 }
 
 /// The options as a manifest shows them. Where the files lie is not part of what they hold.
@@ -205,8 +216,11 @@ impl Report {
         Told { notes: &self.notes, groups: &self.groups }
     }
 
-    fn judge(&mut self, verdicts: &Verdicts<'_>) {
+    fn judge(&mut self, verdicts: &Verdicts<'_>, forks: &[Fork]) {
         *self.notes.verdicts.entry(verdicts.of_episode().0).or_default() += 1;
+        for fork in forks {
+            *self.notes.forks.entry(fork.cause).or_default() += 1;
+        }
     }
 
     fn add_row(&mut self, row: &Row) {
@@ -304,7 +318,7 @@ mod tests {
         export(&mut snapshot, &options).await.unwrap();
         assert_eq!(fs::read(&report.files[0]).unwrap(), bytes);
         let held = ["a", "b", "c"].map(|name| (name.to_owned(), 0)).into();
-        for path in [&options.out, &report.files[1]] {
+        for path in [&options.out, &report.files[2]] {
             assert_eq!(crate::exported(path).unwrap(), held);
         }
         fs::write(&report.files[0], "cut").unwrap();
@@ -326,7 +340,7 @@ mod tests {
         assert_eq!(report.notes.kinds, [("fork", 1)].into());
         assert_eq!(report.notes.verdicts, [("exact", 2)].into());
         assert_eq!(report.notes.not_asked_for, 2);
-        let manifest = fs::read(&report.files[1]).unwrap();
+        let manifest = fs::read(&report.files[2]).unwrap();
         let manifest: serde_json::Value = serde_json::from_slice(&manifest).unwrap();
         assert_eq!(manifest["options"]["kinds"], serde_json::json!(["fork"]));
         assert_eq!(manifest["options"]["shared"], "once");

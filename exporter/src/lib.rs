@@ -10,6 +10,7 @@
 //!   `staleness` leaves out those of other policy versions.
 //! - `rows`: one row a path, its messages (`messages`), verdict and reasons (`verdict`),
 //!   rewards (`credit`, `returns`; `groups` and `advantage` compare attempts) and arrays (`sides`).
+//! - `forks`: where histories were left, a table beside the rows (`cause` says why).
 //! - `parquet`: the file (`schema` says what is in it, `columns` fills it) and its manifest.
 //!
 //! Only `scan`, `parquet` and `exported` do I/O. In reading order:
@@ -17,6 +18,7 @@
 //! - [`exported()`]: which episodes an export holds.
 //! - [`trajectories`], [`links`]: the pure part, for those who draw the same tree.
 //! - [`Notes`], [`Reason`], [`Dropped`], [`Told`]: what was kept, what was not, and why.
+//! - [`diagnose()`], [`Diagnosis`], [`Fork`], [`Cause`]: what is wrong with one episode, and why.
 //! - [`Cue`]: what says that a trajectory is of its kind; [`Shared`]: where tokens are trained.
 //! - [`RewardOptions`], [`Advantage`], [`GroupSummary`], [`VersionFilter`], [`LeftOut`]: what
 //!   rewards and policy versions add or leave out.
@@ -24,11 +26,14 @@
 #![forbid(unsafe_code)]
 
 mod advantage;
+mod cause;
 mod columns;
 mod credit;
+mod diagnosis;
 mod export;
 mod exported;
 mod family;
+mod forks;
 mod groups;
 mod index;
 mod kind;
@@ -62,8 +67,11 @@ mod properties;
 mod rewarded;
 
 pub use advantage::{Advantage, EPSILON, STD_DDOF};
+pub use cause::Cause;
+pub use diagnosis::{Diagnosis, Finding, diagnose, diagnose_with};
 pub use export::{ExportError, Options, Report, RewardOptions, export};
 pub use exported::{ExportedError, exported};
+pub use forks::{FORKS, Fork, forks_schema};
 pub use groups::GroupSummary;
 pub use kind::Cue;
 pub use notes::{Dropped, Notes, Reason};

@@ -43,7 +43,7 @@ pub(crate) fn dialogue(root: &Node<'_>, leaf: &Node<'_>) -> Dialogue {
 }
 
 /// A batch of prompts is one message each; a choice continues one of them.
-fn asked(node: &Node<'_>) -> Conversation {
+pub(crate) fn asked(node: &Node<'_>) -> Conversation {
     let begun = &node.call.begun;
     let mut asked = wire::conversation(begun.route, &begun.request).unwrap_or_default();
     if begun.route == episode::Route::Completions && asked.messages.len() > 1 {

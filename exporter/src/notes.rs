@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
+use crate::cause::Cause;
 use crate::resolve::Told;
 use crate::staleness::LeftOut;
 
@@ -203,6 +204,8 @@ pub struct Notes {
     pub not_of_versions: BTreeMap<LeftOut, u64>,
     /// Attempts at episodes by the verdict on all that is recorded of them.
     pub verdicts: BTreeMap<&'static str, u64>,
+    /// Forks of the episodes that have rows, by their likely cause.
+    pub forks: BTreeMap<Cause, u64>,
     /// Rewards that are not a number, read as null.
     pub rewards_not_finite: u64,
     /// Rewards that were given later than asked for.
@@ -234,6 +237,7 @@ impl Notes {
         other.told.iter().for_each(|(by, n)| *self.told.entry(*by).or_default() += n);
         other.kinds.iter().for_each(|(kind, n)| *self.kinds.entry(*kind).or_default() += n);
         other.verdicts.iter().for_each(|(word, n)| *self.verdicts.entry(word).or_default() += n);
+        other.forks.iter().for_each(|(cause, n)| *self.forks.entry(*cause).or_default() += n);
         other.reasons.iter().for_each(|(why, n)| *self.reasons.entry(*why).or_default() += n);
     }
 

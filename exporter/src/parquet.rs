@@ -74,7 +74,7 @@ pub enum WriteError {
 /// Where an export goes: a file of rows and a manifest in one folder.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Target {
-    folder: PathBuf,
+    pub(crate) folder: PathBuf,
     pub(crate) file: PathBuf,
     pub(crate) manifest: PathBuf,
 }
@@ -93,14 +93,24 @@ impl Target {
         Self { folder: out.to_owned(), file: out.join(FILE_NAME), manifest }
     }
 
+    /// The file of another table: `forks.parquet` in the folder, `NAME.forks.parquet` beside a file
+    /// of rows that has a name of its own.
+    pub(crate) fn beside(&self, table: &str) -> PathBuf {
+        match self.file.file_name().is_some_and(|name| name == FILE_NAME) {
+            true => self.folder.join(format!("{table}.parquet")),
+            false => self.file.with_extension(format!("{table}.parquet")),
+        }
+    }
+
     /// An export may be replaced by its next run; what others wrote may not.
     fn check(&self) -> Result<(), WriteError> {
         let ours = fs::read(&self.manifest)
             .ok()
             .and_then(|bytes| serde_json::from_slice::<Format>(&bytes).ok())
             .is_some_and(|manifest| manifest.format == FORMAT);
-        let foreign = [&self.file, &self.manifest].into_iter().find(|p| !ours && p.exists());
-        foreign.map_or(Ok(()), |path| Err(WriteError::Foreign { path: path.clone() }))
+        let files = [self.file.clone(), self.beside("forks"), self.manifest.clone()];
+        let foreign = files.into_iter().find(|path| !ours && path.exists());
+        foreign.map_or(Ok(()), |path| Err(WriteError::Foreign { path }))
     }
 }
 
@@ -118,7 +128,7 @@ pub(crate) struct Manifest<'a, O, N> {
     schema_version: i32,
     created_by: String,
     rows: u64,
-    files: [FileEntry; 1],
+    files: Vec<FileEntry>,
     options: &'a O,
     notes: &'a N,
 }
@@ -131,6 +141,22 @@ struct FileEntry {
     sha256: String,
 }
 
+/// A whole file that is not in its place yet.
+pub(crate) struct Written {
+    pub(crate) file: NamedTempFile,
+    pub(crate) path: PathBuf,
+    pub(crate) rows: u64,
+}
+
+impl Written {
+    fn entry(&self) -> Result<FileEntry, WriteError> {
+        let Self { file, path, rows } = self;
+        let (bytes, sha256) = digest(file.path()).map_err(at(path))?;
+        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        Ok(FileEntry { path: name, rows: *rows, bytes, sha256 })
+    }
+}
+
 /// A file of rows that is being written.
 pub(crate) struct RowFile {
     target: Target,
@@ -140,6 +166,7 @@ pub(crate) struct RowFile {
     pending_bytes: usize,
     group_bytes: usize,
     rows: u64,
+    beside: Vec<Written>,
 }
 
 impl RowFile {
@@ -156,8 +183,20 @@ impl RowFile {
             Some(properties(&schema).map_err(encoding(&target.file))?),
         )
         .map_err(encoding(&target.file))?;
-        let (pending, pending_bytes, group_bytes, rows) = (Vec::new(), 0, 0, 0);
-        Ok(Self { target, schema, writer, pending, pending_bytes, group_bytes, rows })
+        let (pending, beside) = (Vec::new(), Vec::new());
+        let (pending_bytes, group_bytes, rows) = (0, 0, 0);
+        Ok(Self { target, schema, writer, pending, pending_bytes, group_bytes, rows, beside })
+    }
+
+    /// Where the file goes.
+    pub(crate) fn target(&self) -> &Target {
+        &self.target
+    }
+
+    /// Has the manifest name another file, which is put in place with this one.
+    pub(crate) fn with(mut self, written: Written) -> Self {
+        self.beside.push(written);
+        self
     }
 
     /// Adds one row.
@@ -187,27 +226,32 @@ impl RowFile {
         notes: &N,
     ) -> Result<Vec<PathBuf>, WriteError> {
         self.flush()?;
-        let Self { target, writer, rows, .. } = self;
+        let Self { target, writer, rows, beside, .. } = self;
         let file = writer.into_inner().map_err(encoding(&target.file))?;
-        let (bytes, sha256) = digest(file.path()).map_err(at(&target.file))?;
-        let name = target.file.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let mut written = vec![Written { file, path: target.file, rows }];
+        written.extend(beside);
         let manifest = Manifest {
             format: FORMAT,
             format_version: FORMAT_VERSION,
             schema_version: SCHEMA_VERSION,
             created_by: created_by(),
             rows,
-            files: [FileEntry { path: name, rows, bytes, sha256 }],
+            files: written.iter().map(Written::entry).collect::<Result<_, _>>()?,
             options,
             notes,
         };
         let mut second = temporary(&target.folder)?;
         let text = serde_json::to_string_pretty(&manifest).map_err(io::Error::from);
         text.and_then(|text| writeln!(second, "{text}")).map_err(at(&target.manifest))?;
-        place(file, &target.file)?;
+        let mut files = Vec::with_capacity(written.len() + 1);
+        for Written { file, path, .. } in written {
+            place(file, &path)?;
+            files.push(path);
+        }
         place(second, &target.manifest)?;
         File::open(&target.folder).and_then(|f| f.sync_all()).map_err(at(&target.folder))?;
-        Ok(vec![target.file, target.manifest])
+        files.push(target.manifest);
+        Ok(files)
     }
 }
 
@@ -215,12 +259,12 @@ fn at(path: &Path) -> impl FnOnce(io::Error) -> WriteError {
     move |source| WriteError::Io { path: path.to_owned(), source }
 }
 
-fn encoding(path: &Path) -> impl FnOnce(ParquetError) -> WriteError {
+pub(crate) fn encoding(path: &Path) -> impl FnOnce(ParquetError) -> WriteError {
     move |source| WriteError::Encode { path: path.to_owned(), source }
 }
 
 /// A file that others may read once it is in place, as far as the umask lets them.
-fn temporary(folder: &Path) -> Result<NamedTempFile, WriteError> {
+pub(crate) fn temporary(folder: &Path) -> Result<NamedTempFile, WriteError> {
     let mut builder = tempfile::Builder::new();
     builder.prefix(".export-").suffix(".tmp");
     #[cfg(unix)]
@@ -257,7 +301,7 @@ fn created_by() -> String {
 }
 
 /// Nothing here may depend on a clock or the machine: the same rows make the same bytes.
-fn properties(schema: &Schema) -> Result<WriterProperties, ParquetError> {
+pub(crate) fn properties(schema: &Schema) -> Result<WriterProperties, ParquetError> {
     let entry = |key: &str, value: Value| KeyValue::new(key.to_owned(), value.to_string());
     let logprobs = ColumnPath::from(["logprobs", "list", "element"].map(str::to_owned).to_vec());
     Ok(WriterProperties::builder()

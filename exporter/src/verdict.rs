@@ -196,6 +196,11 @@ impl<'a> Verdicts<'a> {
         }
     }
 
+    /// Whether the server said of any token which weights sampled it.
+    pub(crate) fn versioned(&self) -> bool {
+        self.versioned
+    }
+
     /// Why a path is less than exact.
     pub(crate) fn of_path(&self, path: &Path) -> BTreeSet<Reason> {
         let forest = self.forest;

@@ -44,10 +44,19 @@ impl Tokenizer {
     /// # Errors
     /// A file that is absent or not a tokenizer.
     pub fn load(folder: &Path) -> Result<Tokenizer, TokenizerError> {
-        let path = folder.join("tokenizer.json");
-        match tokenizers::Tokenizer::from_file(&path) {
+        Tokenizer::read(&folder.join("tokenizer.json"))
+    }
+
+    /// Reads a `tokenizer.json` under any name.
+    ///
+    /// # Errors
+    /// A file that is absent or not a tokenizer.
+    pub fn read(path: &Path) -> Result<Tokenizer, TokenizerError> {
+        match tokenizers::Tokenizer::from_file(path) {
             Ok(inner) => Ok(Tokenizer { inner }),
-            Err(error) => Err(TokenizerError::Load { path, reason: error.to_string() }),
+            Err(error) => {
+                Err(TokenizerError::Load { path: path.to_owned(), reason: error.to_string() })
+            }
         }
     }
 

@@ -9,7 +9,8 @@
 //! - [`Splitter`] and [`Event`]: server-sent events out of any chunking.
 //! - [`Collector`] and [`Facts`]: what the reply says about the tokens that were sampled.
 //! - [`alternatives`], [`kept`] and [`routing`]: the arrays beside the tokens, for the exporter.
-//! - [`conversation`] and [`answers`]: the messages of a recorded call, for the exporter.
+//! - [`conversation`] and [`answers`]: the messages of a recorded call, for the exporter;
+//!   [`rendering`] and [`token_texts`]: what else says how they became tokens.
 //! - [`Probe`], [`Server`] and [`likeness`]: what an upstream is and gives, for the doctor.
 #![forbid(unsafe_code)]
 
@@ -26,11 +27,13 @@ mod lineage;
 mod probe;
 #[cfg(test)]
 mod properties;
+mod rendering;
 mod reply;
 mod request;
 mod server;
 mod sides;
 mod sse;
+mod token_text;
 mod translate;
 mod vocabulary;
 
@@ -44,10 +47,12 @@ pub use hide::Hide;
 pub use likeness::{Difference, Likeness, likeness};
 pub use lineage::lineage;
 pub use probe::Probe;
+pub use rendering::rendering;
 pub use reply::{Collector, Facts, counts};
 pub use request::{Request, route};
 pub use server::Server;
 pub use sides::{Alternative, Routing, alternatives, kept, routing};
 pub use sse::{Event, EventTooLong, Splitter};
+pub use token_text::token_texts;
 pub use translate::{Back, Document, Untranslatable, leans_on_state, translate, translates};
 pub use vocabulary::{NoVocabulary, Vocabulary};

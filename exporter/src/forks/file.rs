@@ -1,0 +1,204 @@
+//! The table of forks: its columns and its file.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use ::parquet::arrow::ArrowWriter;
+use arrow::array::{
+    ArrayRef, BooleanArray, Int32Array, ListArray, RecordBatch, StringArray, builder,
+};
+use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
+use arrow::error::ArrowError;
+use tempfile::NamedTempFile;
+
+use super::Fork;
+use crate::parquet::{Target, WriteError, Written, encoding, properties, temporary};
+
+/// Version of the columns below; see [`crate::SCHEMA_VERSION`].
+const FORKS_VERSION: i32 = 1;
+/// Forks are turned into arrays when there are so many.
+const BATCH_FORKS: usize = 4096;
+
+/// Every column of the table: its name, its type as documents write it, and what it holds.
+pub const FORKS: [(&str, &str, &str); 22] = [
+    ("schema_version", "int32", "version of this table: 1"),
+    ("episode_id", "string", "one run of an agent under one id"),
+    ("attempt", "int32", "which run of that episode, from 0"),
+    ("call_id", "string", "the call whose prompt leaves the history"),
+    ("trajectory_id", "string", "the first path that holds that call"),
+    ("parent_call_id", "string", "the call in whose tokens, prompt or answer, it was left"),
+    ("parent_trajectory_id", "string", "the first path that holds the newest turn of that history"),
+    ("kind", "string", "the kind of the call's path"),
+    ("position", "int32, nullable", "the first token that differs, from 0; null without ids"),
+    ("in_sampled", "bool, nullable", "whether the model sampled the token that stands there"),
+    ("prefill_tokens", "int32, nullable", "tokens of the prompt from there on"),
+    ("lost_tokens", "int32, nullable", "tokens of the history from there on"),
+    ("lost_sampled_tokens", "int32, nullable", "how many of those the model had sampled"),
+    ("cause", "string", "the likely cause"),
+    ("also", "list<string>", "other differences between the two calls"),
+    ("advice", "string", "what to change"),
+    ("text_before", "string", "what both have just before the place"),
+    ("text_known", "string", "what the history has from there on"),
+    ("text_sent", "string", "what was sent instead"),
+    ("text_source", "string", "tokenizer, messages, logprobs, ids; empty where nothing is known"),
+    ("ids_known", "list<int32>", "the first ids of the history from there on"),
+    ("ids_sent", "list<int32>", "the first ids of the prompt from there on"),
+];
+
+/// The Arrow schema of the table.
+pub fn forks_schema() -> SchemaRef {
+    let list = |ty: DataType| DataType::List(Arc::new(Field::new("element", ty, false)));
+    let field = |(name, ty, _): &(&str, &str, &str)| {
+        let nullable = ty.ends_with(", nullable");
+        let ty = match ty.trim_end_matches(", nullable") {
+            "int32" => DataType::Int32,
+            "bool" => DataType::Boolean,
+            "list<string>" => list(DataType::Utf8),
+            "list<int32>" => list(DataType::Int32),
+            _ => DataType::Utf8,
+        };
+        Field::new(*name, ty, nullable)
+    };
+    Arc::new(Schema::new(FORKS.iter().map(field).collect::<Vec<_>>()))
+}
+
+/// A file of forks that is being written beside the file of rows.
+pub(crate) struct ForkFile {
+    path: PathBuf,
+    writer: ArrowWriter<NamedTempFile>,
+    pending: Vec<Fork>,
+    rows: u64,
+}
+
+impl ForkFile {
+    /// Starts the file in the folder of `target`.
+    pub(crate) fn create(target: &Target) -> Result<Self, WriteError> {
+        let (path, schema) = (target.beside("forks"), forks_schema());
+        let properties = properties(&schema).map_err(encoding(&path))?;
+        let file = temporary(&target.folder)?;
+        let writer = ArrowWriter::try_new(file, schema, Some(properties));
+        let writer = writer.map_err(encoding(&path))?;
+        Ok(Self { path, writer, pending: Vec::new(), rows: 0 })
+    }
+
+    /// Adds the forks of one episode.
+    pub(crate) fn write(&mut self, forks: Vec<Fork>) -> Result<(), WriteError> {
+        self.rows += forks.len() as u64;
+        self.pending.extend(forks);
+        if self.pending.len() >= BATCH_FORKS { self.flush() } else { Ok(()) }
+    }
+
+    fn flush(&mut self) -> Result<(), WriteError> {
+        let batch = batch(&self.pending).map_err(WriteError::Columns)?;
+        self.pending.clear();
+        self.writer.write(&batch).map_err(encoding(&self.path))
+    }
+
+    /// Ends the file. It is put in place with the others.
+    pub(crate) fn finish(mut self) -> Result<Written, WriteError> {
+        self.flush()?;
+        let file = self.writer.into_inner().map_err(encoding(&self.path))?;
+        Ok(Written { file, path: self.path, rows: self.rows })
+    }
+}
+
+fn batch(forks: &[Fork]) -> Result<RecordBatch, ArrowError> {
+    let columns = FORKS.iter().map(|(name, _, _)| column(name, forks));
+    RecordBatch::try_new(forks_schema(), columns.collect())
+}
+
+fn column(name: &str, forks: &[Fork]) -> ArrayRef {
+    let rows = || forks.iter();
+    match name {
+        "schema_version" => Arc::new(Int32Array::from(vec![FORKS_VERSION; forks.len()])),
+        "in_sampled" => Arc::new(rows().map(|fork| fork.in_sampled).collect::<BooleanArray>()),
+        "ids_known" => ids(rows().map(|fork| fork.ids_known.as_slice())),
+        "ids_sent" => ids(rows().map(|fork| fork.ids_sent.as_slice())),
+        "also" => words(rows()),
+        _ if rows().next().is_some_and(|fork| text(name, fork).is_some()) => {
+            Arc::new(rows().map(|fork| text(name, fork)).collect::<StringArray>())
+        }
+        _ => number_or_empty_text(name, forks),
+    }
+}
+
+/// Without rows a column has no value to tell its type by; the schema does.
+fn number_or_empty_text(name: &str, forks: &[Fork]) -> ArrayRef {
+    let is_number = FORKS.iter().any(|(other, ty, _)| *other == name && ty.starts_with("int32"));
+    if !is_number {
+        return Arc::new(StringArray::from(Vec::<&str>::new()));
+    }
+    // Counts of tokens of one prompt, which the file numbers with 32 bits.
+    let int = |number: u32| i32::try_from(number).unwrap_or(i32::MAX);
+    Arc::new(forks.iter().map(|fork| number(name, fork).map(int)).collect::<Int32Array>())
+}
+
+fn text<'a>(name: &str, fork: &'a Fork) -> Option<&'a str> {
+    Some(match name {
+        "episode_id" => &fork.episode_id,
+        "call_id" => &fork.call_id,
+        "trajectory_id" => &fork.trajectory_id,
+        "parent_call_id" => &fork.parent_call_id,
+        "parent_trajectory_id" => &fork.parent_trajectory_id,
+        "kind" => fork.kind,
+        "cause" => fork.cause.as_str(),
+        "advice" => fork.advice,
+        "text_before" => &fork.text_before,
+        "text_known" => &fork.text_known,
+        "text_sent" => &fork.text_sent,
+        "text_source" => fork.text_source,
+        _ => return None,
+    })
+}
+
+fn number(name: &str, fork: &Fork) -> Option<u32> {
+    match name {
+        "attempt" => Some(fork.attempt),
+        "position" => fork.position,
+        "prefill_tokens" => fork.prefill_tokens,
+        "lost_tokens" => fork.lost_tokens,
+        "lost_sampled_tokens" => fork.lost_sampled_tokens,
+        _ => None,
+    }
+}
+
+fn ids<'a>(rows: impl Iterator<Item = &'a [u32]>) -> ArrayRef {
+    let element = Field::new("element", DataType::Int32, false);
+    let mut lists = builder::ListBuilder::new(builder::Int32Builder::new()).with_field(element);
+    for row in rows {
+        // The scan took only ids that fit.
+        row.iter().for_each(|id| lists.values().append_value(*id as i32));
+        lists.append(true);
+    }
+    let lists: ListArray = lists.finish();
+    Arc::new(lists)
+}
+
+fn words<'a>(rows: impl Iterator<Item = &'a Fork>) -> ArrayRef {
+    let element = Field::new("element", DataType::Utf8, false);
+    let mut lists = builder::ListBuilder::new(builder::StringBuilder::new()).with_field(element);
+    for fork in rows {
+        fork.also.iter().for_each(|cause| lists.values().append_value(cause.as_str()));
+        lists.append(true);
+    }
+    Arc::new(lists.finish())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_user_page_shows_every_column_of_the_table() {
+        let page = include_str!("../../../docs/export.md");
+        for (name, ty, doc) in FORKS {
+            let line = format!("| {name} | {ty} | {doc} |\n");
+            assert!(page.contains(&line), "docs/export.md lacks the line\n{line}");
+        }
+    }
+
+    #[test]
+    fn a_table_without_rows_has_its_columns() {
+        assert_eq!(batch(&[]).unwrap().num_rows(), 0);
+    }
+}

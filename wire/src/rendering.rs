@@ -1,0 +1,44 @@
+//! What of a request a chat template sees beside its messages and tools.
+
+use serde_json::{Map, Value};
+
+/// Fields that a template or the code around it reads, in the spellings of all wires.
+const FIELDS: [&str; 10] = [
+    "chat_template",
+    "chat_template_kwargs",
+    "add_generation_prompt",
+    "continue_final_message",
+    "add_special_tokens",
+    "documents",
+    "reasoning_effort",
+    "reasoning",
+    "thinking",
+    "tool_choice",
+];
+
+/// The fields of a request body, on any wire, that change how its messages are written as tokens;
+/// empty when it is not a JSON object.
+pub fn rendering(request: &[u8]) -> Map<String, Value> {
+    let body: Value = serde_json::from_slice(request).unwrap_or_default();
+    let field = |key: &&str| Some(((*key).to_owned(), body.get(*key)?.clone()));
+    FIELDS.iter().filter_map(field).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn what_a_template_reads_is_told_from_what_it_does_not() {
+        let body = json!({ "model": "m", "messages": [], "temperature": 1,
+            "chat_template_kwargs": { "enable_thinking": false } });
+        let found = rendering(body.to_string().as_bytes());
+        assert_eq!(
+            Value::Object(found),
+            json!({ "chat_template_kwargs": { "enable_thinking": false } })
+        );
+        assert!(rendering(b"[]").is_empty());
+    }
+}
