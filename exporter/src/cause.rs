@@ -16,7 +16,7 @@ mod passing;
 mod tests;
 mod words;
 
-pub(crate) use ids::{Ids, Span};
+pub(crate) use ids::{Ids, Span, is_near};
 pub(crate) use messages::{Found, shown, thinks};
 pub use words::Cause;
 

@@ -4,12 +4,12 @@
 //! prompt starts with, and then does not go on with. Tries at one prompt, and calls whose prompts
 //! hold the whole history, are none.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
 use episode::CallKind;
 use serde::Serialize;
 
-use crate::cause::{Case, Cause, Found, History, Ids, Related, Span, classify, thinks};
+use crate::cause::{Case, Cause, Found, History, Ids, Related, Span, classify, is_near, thinks};
 use crate::family::same_strand;
 use crate::merge::Merged;
 use crate::messages::asked;
@@ -100,26 +100,18 @@ struct Left<'f, 'a> {
     merged: &'f Merged,
 }
 
-impl Left<'_, '_> {
+impl<'a> Left<'_, 'a> {
     /// Pairs of the first choice of a call and the newest turn of the history that it left.
     fn all(&self) -> Vec<(usize, usize)> {
-        let nodes = &self.forest.nodes;
-        let mut roots = Roots::default();
-        // Of each turn the calls that went on from it so far.
-        let mut children: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
+        // Of each turn, and of none, the calls that went on from it so far.
+        let mut siblings: HashMap<Option<usize>, Siblings<'a>> = HashMap::new();
         let mut found = Vec::new();
-        for group in groups(nodes) {
+        for group in groups(&self.forest.nodes) {
             let this = group.start;
-            let near = match self.forest.parents[this] {
-                Some(parent) => children.get(&parent).cloned().unwrap_or_default(),
-                None => roots.near(self.forest, this),
-            };
-            let known = self.of(this, near);
+            let before = siblings.entry(self.forest.parents[this]).or_default();
+            let known = self.of(this, before.near(self.forest, this));
             found.extend(known.map(|known| (this, known)));
-            match self.forest.parents[this] {
-                Some(parent) => children.entry(parent).or_default().push(this),
-                None => roots.add(self.forest, this),
-            }
+            before.add(self.forest, this);
         }
         found
     }
@@ -169,35 +161,43 @@ impl Left<'_, '_> {
     }
 }
 
-/// Roots so far, by their prompts, so that the one that shares the most tokens stands beside.
+/// The calls that went on from one turn, by their prompts, so that the one that shares the most
+/// tokens stands beside.
 #[derive(Default)]
-struct Roots<'a> {
+struct Siblings<'a> {
     by_ids: BTreeMap<&'a [u32], usize>,
-    /// By the first message of the conversation.
+    /// The newest by the first message of the conversation.
     by_words: BTreeMap<u32, usize>,
 }
 
-impl<'a> Roots<'a> {
-    fn near(&self, forest: &Forest<'a>, root: usize) -> Vec<usize> {
-        let node = &forest.nodes[root];
-        if node.has_ids {
-            let below = self.by_ids.range(..=node.prompt).next_back();
-            let above = self.by_ids.range(node.prompt..).next();
-            let near = [below, above].into_iter().flatten().map(|(_, root)| *root);
-            return near.filter(|root| alike(&forest.nodes[*root], node.prompt) > 0).collect();
+impl<'a> Siblings<'a> {
+    fn near(&self, forest: &Forest<'a>, this: usize) -> Vec<usize> {
+        let node = &forest.nodes[this];
+        if !node.has_ids {
+            let first = first_word(forest, this).and_then(|word| self.by_words.get(&word));
+            return first.into_iter().copied().collect();
         }
-        let first = first_word(forest, root).and_then(|word| self.by_words.get(&word));
-        first.into_iter().copied().collect()
+        let new = new_prompt(forest, this);
+        let below = self.by_ids.range(..=new).next_back();
+        let above = self.by_ids.range(new..).next();
+        let near = [below, above].into_iter().flatten().map(|(_, sibling)| *sibling);
+        // Conversations that share no token have nothing to do with each other.
+        near.filter(|sibling| alike(&forest.nodes[*sibling], node.prompt) > 0).collect()
     }
 
-    fn add(&mut self, forest: &Forest<'a>, root: usize) {
-        let node = &forest.nodes[root];
-        if node.has_ids {
-            self.by_ids.entry(node.prompt).or_insert(root);
-        } else if let Some(word) = first_word(forest, root) {
-            self.by_words.entry(word).or_insert(root);
+    fn add(&mut self, forest: &Forest<'a>, this: usize) {
+        if forest.nodes[this].has_ids {
+            self.by_ids.insert(new_prompt(forest, this), this);
+        } else if let Some(word) = first_word(forest, this) {
+            self.by_words.insert(word, this);
         }
     }
+}
+
+/// The part of a prompt that its parent does not hold.
+fn new_prompt<'a>(forest: &Forest<'a>, node: usize) -> &'a [u32] {
+    let held = forest.parents[node].map_or(0, |parent| forest.nodes[parent].path_len());
+    &forest.nodes[node].prompt[held..]
 }
 
 fn first_word(forest: &Forest<'_>, node: usize) -> Option<u32> {
@@ -223,10 +223,10 @@ impl Teller<'_, '_> {
         let nodes = &self.forest.nodes;
         let [new, old] = [this, known].map(|node| &nodes[node]);
         let path = self.path(known);
-        let spans = self.spans(&path);
         let tokens: Vec<u32> = old.prompt.iter().chain(old.sampled).copied().collect();
         let both = old.has_ids && new.has_ids;
         let at = alike(old, new.prompt);
+        let spans = if both { self.spans(&path, at) } else { Vec::new() };
         let ids = both.then_some(Ids { known: &tokens, sent: new.prompt, at, spans: &spans });
         let [known_side, sent_side] = [history(old, true), history(new, false)];
         let found = classify(&Case {
@@ -300,19 +300,26 @@ impl Teller<'_, '_> {
         path
     }
 
-    fn spans(&self, path: &[usize]) -> Vec<Span> {
+    fn spans(&self, path: &[usize], at: usize) -> Vec<Span> {
         let span = |n: &usize| {
             let node = &self.forest.nodes[*n];
-            let answer = answer(node);
+            let tokens = node.prompt.len()..node.path_len();
+            // Replies are read only where rules look at them.
+            let answer = is_near(&tokens, at).then(|| answer(node)).flatten();
             let calls = answer.as_ref().and_then(|a| a.get("tool_calls")?.as_array());
             Span {
-                tokens: node.prompt.len()..node.path_len(),
-                message: asked(node).messages.len(),
+                tokens,
+                message: self.messages(*n),
                 thinks: answer.as_ref().is_some_and(thinks),
                 calls: calls.is_some_and(|calls| !calls.is_empty()),
             }
         };
         path.iter().map(span).collect()
+    }
+
+    /// How many messages a turn was sent.
+    fn messages(&self, node: usize) -> usize {
+        self.forest.said.get(node).map_or(0, |said| said.history().len())
     }
 
     fn related(&self, this: usize, known: usize) -> Related {
@@ -325,7 +332,7 @@ impl Teller<'_, '_> {
             goes_on: parent.or(lead).is_some(),
             summary: sums_up(this) || goes_on_summary,
             other_agent: !same_strand(self.forest, this, known),
-            held: parent.map(|parent| asked(&nodes[parent]).messages.len() + 1),
+            held: parent.map(|parent| self.messages(parent) + 1),
         }
     }
 }

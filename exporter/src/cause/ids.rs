@@ -35,6 +35,11 @@ pub(crate) struct Span {
     pub(crate) calls: bool,
 }
 
+/// Whether a place lies in what was sampled, or in the header before it.
+pub(crate) fn is_near(sampled: &Range<usize>, at: usize) -> bool {
+    sampled.start <= at + SEAM_TOKENS && at < sampled.end
+}
+
 impl Ids<'_> {
     /// The messages, first to last, in which the place lies.
     pub(super) fn place(&self) -> (usize, usize) {
@@ -62,8 +67,7 @@ impl Ids<'_> {
 
     /// The span that the place lies in, or just before.
     fn span(&self) -> Option<&Span> {
-        let near = |s: &&Span| s.tokens.start <= self.at + SEAM_TOKENS && self.at < s.tokens.end;
-        self.spans.iter().find(near)
+        self.spans.iter().find(|span| is_near(&span.tokens, self.at))
     }
 
     /// Whether after so many tokens of both they go on alike; to the end of the path if that comes

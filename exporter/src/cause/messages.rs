@@ -43,15 +43,15 @@ pub(super) fn differences(known: &[Value], sent: &[Value], held: Option<usize>) 
             return if is_edited { found } else { with(found, Found::at(at, Cause::Branched)) };
         };
         let Some(cause) = between(&known[at], new) else { continue };
-        match cause {
-            Cause::MessageEdited => {
-                let cause = moved(known, sent, at, held);
-                found.push(Found::at(at, cause));
-                if cause != Cause::MessageEdited || role(&known[at]) != role(new) {
-                    return found;
-                }
-            }
-            other => found.push(Found::at(at, other)),
+        let is_first_edit = found.iter().all(|f| f.cause != Cause::MessageEdited);
+        if cause != Cause::MessageEdited || !is_first_edit {
+            found.push(Found::at(at, cause));
+            continue;
+        }
+        let cause = moved(known, sent, at, held);
+        found.push(Found::at(at, cause));
+        if cause != Cause::MessageEdited || role(&known[at]) != role(new) {
+            return found;
         }
     }
     found

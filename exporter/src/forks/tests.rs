@@ -193,7 +193,32 @@ fn a_thousand_forks_of_a_long_history_are_told_at_once() {
     let head: Vec<u32> = (0..5_000).collect();
     let calls = (0..1_000).map(|n| call(n, &[head.as_slice(), &[n + 10_000]].concat(), &[&[1]]));
     let begin = std::time::Instant::now();
-    let forks = found(calls.collect());
+    let forks = found(calls.clone().collect());
     assert_eq!(forks.len(), 999);
+    let shared = call(5_000, &head, &[&[9]]);
+    let from_one = calls.map(|mut call| {
+        reply(&mut call).prompts[0].insert(5_000, 9);
+        call.begun.started_at += 1_000_000;
+        call
+    });
+    assert_eq!(found([shared].into_iter().chain(from_one).collect()).len(), 999);
     assert!(begin.elapsed().as_secs() < 10, "{:?}", begin.elapsed());
+}
+
+#[test]
+fn a_long_conversation_that_forks_at_every_turn_is_told_at_once() {
+    let words: Vec<String> = (0..400).map(|n| format!("{n} {}", "word ".repeat(100))).collect();
+    let calls = (0..200_u32).map(|n| {
+        let turns = 2 * n as usize + 1;
+        let mut messages = messages(&words[..turns].iter().map(String::as_str).collect::<Vec<_>>());
+        messages.insert(0, json!({ "role": "system", "content": format!("at 12:{n:03}") }));
+        let prompt: Vec<u32> = [1, 1_000 + n].into_iter().chain(2_000..2_000 + 50 * n).collect();
+        with_bodies(call(n + 1, &prompt, &[&[7]]), &messages, &words[turns])
+    });
+    let calls = calls.collect();
+    let begin = std::time::Instant::now();
+    let forks = found(calls);
+    assert_eq!(forks.len(), 199);
+    assert!(forks.iter().all(|fork| fork.cause == Cause::NonceOrDate && fork.position == Some(1)));
+    assert!(begin.elapsed().as_secs() < 20, "{:?}", begin.elapsed());
 }
