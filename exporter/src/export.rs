@@ -2,8 +2,9 @@
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
+use std::sync::Arc;
 
-use episode::{Kind, Micros};
+use episode::{CallId, Kind, Micros};
 use serde::Serialize;
 use store::{EpisodeRecord, Selection, Snapshot, SnapshotError};
 use thiserror::Error;
@@ -12,9 +13,10 @@ use crate::advantage::{Advantage, EPSILON, STD_DDOF};
 use crate::credit::Ledger;
 use crate::forks::{Fork, ForkFile, forks};
 use crate::groups::{GroupSummary, Groups};
-use crate::merge::merge;
+use crate::merge::{Merged, merge};
 use crate::notes::Notes;
 use crate::parquet::{RowFile, Target, WriteError};
+use crate::retokenize::{Retokenizer, retokenize};
 use crate::rows::{Beside, Row, rows};
 use crate::scan::{Scanned, episodes, nodes, scan, scored};
 use crate::staleness::{VersionFilter, versions};
@@ -37,6 +39,8 @@ pub struct Options {
     pub rewards: RewardOptions,
     /// Which policy versions.
     pub versions: VersionFilter,
+    /// Makes ids for what no server reported ids of.
+    pub retokenizer: Option<Arc<Retokenizer>>,
     /// Whether to replace files that no export wrote. An export is always replaced by the next.
     pub overwrite: bool,
 }
@@ -84,6 +88,9 @@ pub enum ExportError {
         /// Why their calls make no row.
         notes: Notes,
     },
+    /// Ids that a server reported are not those of the tokenizer given.
+    #[error("the tokenizer is not that of the model which call `{0}` went to")]
+    OtherTokenizer(CallId),
     /// The store could not be read.
     #[error("cannot read the store")]
     Read(#[from] SnapshotError),
@@ -116,9 +123,10 @@ pub async fn export(snapshot: &mut Snapshot, options: &Options) -> Result<Report
         let (episode, judged) = scan(snapshot, record, options.rewards.as_of).await?;
         let (nodes, scanned) = nodes(&episode.calls);
         let (forest, threaded) = thread(nodes);
-        let (merged, walked) = merge(&forest);
+        let (mut merged, walked) = merge(&forest);
+        let rendered = options.write_ids(&forest, &mut merged)?;
         let (shares, weighed) = weigh(&merged, versions(&forest, &merged), &options.wanted());
-        for notes in [&judged, &scanned, &threaded, &walked, &weighed] {
+        for notes in [&judged, &scanned, &threaded, &walked, &rendered, &weighed] {
             report.notes.add(notes);
         }
         report.add_episode(&episode, &forest, shares.paths.len());
@@ -137,6 +145,18 @@ pub async fn export(snapshot: &mut Snapshot, options: &Options) -> Result<Report
     report.groups = groups.summaries;
     report.files = file.with(forked.finish()?).finish(&Asked::new(options), &report.told())?;
     Ok(report)
+}
+
+impl Options {
+    /// Makes ids for paths without any, where a tokenizer is given. It must be the one that knows
+    /// the ids that servers reported.
+    fn write_ids(&self, forest: &Forest<'_>, merged: &mut Merged) -> Result<Notes, ExportError> {
+        let Some(by) = &self.retokenizer else { return Ok(Notes::default()) };
+        match by.stranger(&forest.nodes) {
+            Some(call) => Err(ExportError::OtherTokenizer(call)),
+            None => Ok(retokenize(forest, merged, by)),
+        }
+    }
 }
 
 /// Forks are told of episodes that have a row.

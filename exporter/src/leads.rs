@@ -217,7 +217,7 @@ mod tests {
             .collect();
         let begin = std::time::Instant::now();
         let found = found(&calls);
-        assert!(begin.elapsed().as_secs() < 20, "{:?}", begin.elapsed());
+        assert!(begin.elapsed().as_secs() < 60, "{:?}", begin.elapsed());
         assert!((1..200).all(|n| found[n] == (None, Some(n - 1))));
     }
 }

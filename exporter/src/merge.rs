@@ -5,11 +5,14 @@
 //! depth first, roots and children by when their calls began. A node belongs to the first path
 //! that holds it.
 
+use std::ops::Range;
+
 use episode::{Branch, Kind, Sampled, Trajectory, Turn};
 
 use crate::family::Family;
 use crate::kind::{Cue, Kinds};
 use crate::notes::Notes;
+use crate::retokenize::Retokenized;
 use crate::scan::Node;
 use crate::staleness::number;
 use crate::thread::Forest;
@@ -26,6 +29,8 @@ pub(crate) struct Merged {
     pub(crate) continued: Vec<Option<bool>>,
     /// For each node what is known of its tokens.
     pub(crate) judged: Vec<Judged>,
+    /// For each path without ids those that were made for it, if any were.
+    pub(crate) written: Vec<Option<Retokenized>>,
 }
 
 /// One path.
@@ -61,7 +66,8 @@ pub(crate) fn merge(forest: &Forest<'_>) -> (Merged, Notes) {
     let branches = paths.iter().filter(|p| p.branch.is_some()).count() as u64;
     let notes = Notes { roots: paths.len() as u64 - branches, branches, ..Notes::default() };
     let judged = judge_all(forest, &family);
-    (Merged { paths, owners, continued: family.continued, judged }, notes)
+    let written = vec![None; paths.len()];
+    (Merged { paths, owners, continued: family.continued, judged, written }, notes)
 }
 
 /// A node that no earlier path holds, and the path that goes through it.
@@ -122,6 +128,15 @@ fn alike(other: &Node<'_>, node: &Node<'_>) -> usize {
 }
 
 impl Merged {
+    /// How many tokens of its choice number `at` path `index` may train.
+    pub(crate) fn tokens(&self, index: usize, at: usize) -> usize {
+        let judged = &self.judged[self.paths[index].nodes[at]];
+        match &self.written[index] {
+            Some(written) if judged.trainable => written.spans[at].as_ref().map_or(0, Range::len),
+            _ => judged.tokens,
+        }
+    }
+
     /// Builds path `index` with its tokens. Logprobs are NaN where the server gave none.
     pub(crate) fn trajectory(
         &self,
@@ -130,15 +145,19 @@ impl Merged {
         index: usize,
     ) -> Trajectory {
         let path = &self.paths[index];
+        let trained = |n: usize| self.judged[n].trainable && shares.trains(index, n);
         let mut held = 0;
-        let turn = |&n: &usize| {
+        let turn = |(at, &n): (usize, &usize)| {
             let node = &forest.nodes[n];
-            let trained = self.judged[n].trainable && shares.trains(index, n);
+            if let Some(written) = &self.written[index] {
+                let (new_prompt, sampled) = written.turn(at);
+                return Turn { new_prompt, sampled, ..turn(node, node.prompt.len(), trained(n)) };
+            }
             let from = std::mem::replace(&mut held, node.path_len());
-            turn(node, from, trained)
+            turn(node, from, trained(n))
         };
         Trajectory {
-            turns: path.nodes.iter().map(turn).collect(),
+            turns: path.nodes.iter().enumerate().map(turn).collect(),
             branch: path.branch,
             kind: path.kind,
         }

@@ -42,6 +42,24 @@ pub(crate) fn dialogue(root: &Node<'_>, leaf: &Node<'_>) -> Dialogue {
     }
 }
 
+/// A whole conversation, as it was sent and answered.
+pub(crate) struct Whole {
+    /// What was sent, then the answer.
+    pub(crate) messages: Vec<Value>,
+    /// How many of them were sent: where the answer stands.
+    pub(crate) asked: usize,
+    pub(crate) tools: Vec<Value>,
+}
+
+/// The conversation that ends with a choice.
+pub(crate) fn whole(leaf: &Node<'_>) -> Whole {
+    let Conversation { mut messages, tools } = asked(leaf);
+    let asked = messages.len();
+    let answers = wire::answers(leaf.call.begun.route, &leaf.ended.reply);
+    messages.extend(answers.into_iter().find(|a| a.index == leaf.index).map(|a| a.message));
+    Whole { messages, asked, tools }
+}
+
 /// A batch of prompts is one message each; a choice continues one of them.
 pub(crate) fn asked(node: &Node<'_>) -> Conversation {
     let begun = &node.call.begun;

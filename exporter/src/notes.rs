@@ -45,8 +45,12 @@ pub enum Reason {
     ParserLostIds,
     /// The server declined the call but sampled; its tokens are not trained.
     Refused,
+    /// The ids were made from text by a model's template and tokenizer, and have no logprobs.
+    Retokenized,
     /// The server's own token count differs from its ids.
     TokenCountDiffers,
+    /// A model's template shows a sampled turn otherwise once more follows; it is not trained.
+    TurnNotRendered,
     /// The upstream failed or cut a reply short; its tokens are not trained.
     UpstreamFailed,
     /// The server did not say which weights sampled a token, though it did of others.
@@ -55,7 +59,7 @@ pub enum Reason {
 
 impl Reason {
     /// All of them, in the order of their words.
-    pub const ALL: [Self; 19] = [
+    pub const ALL: [Self; 21] = [
         Self::AmbiguousParent,
         Self::CallWithoutTokenIds,
         Self::Capped,
@@ -72,7 +76,9 @@ impl Reason {
         Self::NothingSampled,
         Self::ParserLostIds,
         Self::Refused,
+        Self::Retokenized,
         Self::TokenCountDiffers,
+        Self::TurnNotRendered,
         Self::UpstreamFailed,
         Self::VersionMissing,
     ];
@@ -96,7 +102,9 @@ impl Reason {
             Self::NothingSampled => "nothing_sampled",
             Self::ParserLostIds => "parser_lost_ids",
             Self::Refused => "refused",
+            Self::Retokenized => "retokenized",
             Self::TokenCountDiffers => "token_count_differs",
+            Self::TurnNotRendered => "turn_not_rendered",
             Self::UpstreamFailed => "upstream_failed",
             Self::VersionMissing => "version_missing",
         }
@@ -153,7 +161,15 @@ impl Reason {
                  trained"
             }
             Self::Refused => "the server declined the call but sampled; its tokens are not trained",
+            Self::Retokenized => {
+                "ids made from text by a model's template and tokenizer, without logprobs; the \
+                 model may have sampled others"
+            }
             Self::TokenCountDiffers => "the server's own token count differs from its ids",
+            Self::TurnNotRendered => {
+                "a sampled turn that the model's template shows otherwise once more follows; it \
+                 is not trained"
+            }
             Self::UpstreamFailed => {
                 "the upstream failed or cut a reply short; its tokens are not trained"
             }
@@ -214,6 +230,8 @@ pub struct Notes {
     pub rewards_unplaced: u64,
     /// Arrays beside tokens that could not be read, over all rows.
     pub sides_unread: u64,
+    /// Conversations without ids that the model's template refused.
+    pub not_rendered: u64,
 }
 
 impl Notes {
@@ -228,6 +246,7 @@ impl Notes {
         self.rewards_later += other.rewards_later;
         self.rewards_unplaced += other.rewards_unplaced;
         self.sides_unread += other.sides_unread;
+        self.not_rendered += other.not_rendered;
         other
             .not_of_versions
             .iter()

@@ -9,11 +9,18 @@ use std::io;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
+use episode::{CallId, Outcome, Sampled};
 use serde_json::Value;
 use template::{
     ChatInput, ChatTemplate, MessageError, RenderError, TemplateError, Tokenizer, TokenizerError,
 };
 use thiserror::Error;
+
+use crate::merge::Merged;
+use crate::messages::whole;
+use crate::notes::{Notes, Reason};
+use crate::scan::Node;
+use crate::thread::Forest;
 
 /// A model's template and tokenizer.
 #[derive(Debug)]
@@ -54,6 +61,66 @@ pub(crate) struct Retokenized {
     pub(crate) ids: Vec<u32>,
     /// For each message that was asked for its ids; none where the template shows it otherwise.
     pub(crate) spans: Vec<Option<Range<usize>>>,
+    /// Which tokenizer the ids belong to.
+    pub(crate) fingerprint: String,
+}
+
+impl Retokenized {
+    /// The ids between the message before and message `at`, and its own. The logprobs are not
+    /// known and stand as 0.
+    pub(crate) fn turn(&self, at: usize) -> (Vec<u32>, Sampled) {
+        let end = |span: &Option<Range<usize>>| span.as_ref().map(|span| span.end);
+        let from = self.spans[..at].iter().rev().find_map(end).unwrap_or(0);
+        let is_last = at + 1 == self.spans.len();
+        let span = match &self.spans[at] {
+            Some(span) => span.clone(),
+            None if is_last => self.ids.len()..self.ids.len(),
+            None => from..from,
+        };
+        let sampled = self.ids[span.clone()].to_vec();
+        let (logprobs, versions) = (vec![0.0; sampled.len()], vec![-1; sampled.len()]);
+        let sampled = Sampled::new(sampled, logprobs, versions)
+            .expect("all three arrays are made as long as the ids");
+        (self.ids[from..span.start].to_vec(), sampled)
+    }
+}
+
+/// Writes the paths without ids as ids, and says which of their tokens may be trained.
+pub(crate) fn retokenize(forest: &Forest<'_>, merged: &mut Merged, by: &Retokenizer) -> Notes {
+    let mut notes = Notes::default();
+    for index in 0..merged.paths.len() {
+        let path = &merged.paths[index];
+        let leaf = &forest.nodes[path.leaf()];
+        if leaf.has_ids {
+            continue;
+        }
+        let talk = whole(leaf);
+        let nodes = path.nodes.clone();
+        let sampled: Vec<usize> = nodes.iter().map(|n| whole(&forest.nodes[*n]).asked).collect();
+        match by.ids(&talk.messages, &talk.tools, &sampled) {
+            Err(_) => notes.not_rendered += 1,
+            Ok(found) => {
+                for (node, span) in nodes.iter().zip(&found.spans) {
+                    judge(merged, (*node, &forest.nodes[*node]), span.as_ref());
+                }
+                merged.written[index] = Some(found);
+            }
+        }
+    }
+    notes
+}
+
+fn judge(merged: &mut Merged, (index, node): (usize, &Node<'_>), span: Option<&Range<usize>>) {
+    let judged = &mut merged.judged[index];
+    judged.reasons.remove(&Reason::NoTokenIds);
+    judged.reasons.insert(Reason::Retokenized);
+    match span {
+        None => drop(judged.reasons.insert(Reason::TurnNotRendered)),
+        Some(span) => {
+            judged.trainable = node.ended.outcome == Outcome::Complete;
+            judged.tokens = if judged.trainable { span.len() } else { 0 };
+        }
+    }
 }
 
 impl Retokenizer {
@@ -70,9 +137,30 @@ impl Retokenizer {
         Ok(Self { template, tokenizer, fingerprint })
     }
 
-    /// The name of the tokenizer.
-    pub(crate) fn fingerprint(&self) -> &str {
-        &self.fingerprint
+    /// A call whose ids are not this tokenizer's: it does not have one of them, or of no call of
+    /// the episode do the ids stand for what the server says in words. (Of some they may not: a
+    /// server's parsers lose ids.)
+    pub(crate) fn stranger(&self, nodes: &[Node<'_>]) -> Option<CallId> {
+        let size = self.tokenizer.size();
+        let mut spoken = Vec::new();
+        for node in nodes.iter().filter(|node| node.has_ids) {
+            let call = node.call.begun.call_id;
+            if node.prompt.iter().chain(node.sampled).any(|id| *id as usize >= size) {
+                return Some(call);
+            }
+            spoken.extend(self.says(node).map(|says| (call, says)));
+        }
+        let none = !spoken.iter().any(|(_, says)| *says);
+        spoken.first().filter(|_| none).map(|(call, _)| *call)
+    }
+
+    /// Whether a choice's ids stand for its words; none where it says none.
+    fn says(&self, node: &Node<'_>) -> Option<bool> {
+        let answers = wire::answers(node.call.begun.route, &node.ended.reply);
+        let answer = answers.into_iter().find(|answer| answer.index == node.index)?;
+        let text = wire::content_text(answer.message.get("content"))?;
+        let text = Some(text.trim()).filter(|text| !text.is_empty())?;
+        Some(self.tokenizer.decode(node.sampled, false).contains(text))
     }
 
     /// The ids of a conversation, and where in them the messages are that stand at `sampled`.
@@ -92,7 +180,8 @@ impl Retokenizer {
             let text = text.filter(|(until, _)| whole.starts_with(until.as_str()));
             spans.push(text.and_then(|(_, range)| within(&tokens, &range)));
         }
-        Ok(Retokenized { ids: tokens.into_iter().map(|(id, _)| id).collect(), spans })
+        let ids = tokens.into_iter().map(|(id, _)| id).collect();
+        Ok(Retokenized { ids, spans, fingerprint: self.fingerprint.clone() })
     }
 
     /// The text up to the end of message `at`, and the bytes of it that the message is.
@@ -136,6 +225,13 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::fixture::{call, episode, reply, text_call, with_bodies};
+    use crate::merge::merge;
+    use crate::rows::{Beside, Row, rows};
+    use crate::scan::nodes;
+    use crate::staleness::versions;
+    use crate::thread::thread;
+    use crate::weigh::{Wanted, weigh};
 
     fn tiny() -> PathBuf {
         Path::new(env!("CARGO_MANIFEST_DIR")).join("../engine/models/tiny")
@@ -192,8 +288,84 @@ mod tests {
         let found = by.ids(&talk()[..2], &tools, &[1]).unwrap();
         let text = texts(&by, &found)[0].clone().unwrap();
         assert!(text.contains("two"), "{text}");
-        assert!(!by.fingerprint().is_empty());
+        assert!(!found.fingerprint.is_empty());
         assert!(by.ids(&[json!({ "role": 1 })], &[], &[]).is_err());
+    }
+
+    /// Two turns of which a server reported no ids.
+    fn in_words(outcome: Outcome) -> Vec<episode::Call> {
+        let talk = talk();
+        let mut first = text_call(1, &talk[..1], "two");
+        reply(&mut first).outcome = outcome;
+        vec![first, text_call(2, &talk[..3], "four")]
+    }
+
+    fn rows_by(by: &Retokenizer, calls: Vec<episode::Call>) -> Vec<Row> {
+        let episode = episode(calls);
+        let (forest, _) = thread(nodes(&episode.calls).0);
+        let (mut merged, _) = merge(&forest);
+        retokenize(&forest, &mut merged, by);
+        let versions = versions(&forest, &merged);
+        let (shares, _) = weigh(&merged, versions, &Wanted::default());
+        rows(&episode, &forest, &merged, &shares, Beside::default()).collect()
+    }
+
+    fn trained(by: &Retokenizer, row: &Row) -> String {
+        let ids = row.tokens.input_ids.iter().zip(&row.tokens.loss_mask);
+        let ids = ids.filter(|(_, mask)| **mask == 1).map(|(id, _)| *id as u32);
+        by.tokenizer.decode(&ids.collect::<Vec<_>>(), false)
+    }
+
+    #[test]
+    fn a_row_of_words_becomes_one_of_ids_and_says_so() {
+        let by = with_template(PLAIN);
+        let rows = rows_by(&by, in_words(Outcome::Complete));
+        assert_eq!(rows.len(), 1);
+        let row = &rows[0];
+        assert_eq!(trained(&by, row), "two<end>four<end>");
+        assert_eq!(
+            (row.fidelity, row.verdict, row.row_weight),
+            (Some("retokenized"), "usable", 1.0)
+        );
+        let reasons: Vec<_> = row.reasons.iter().map(|reason| reason.as_str()).collect();
+        assert_eq!(reasons, ["retokenized"]);
+        let text = |range: Range<usize>| {
+            let ids: Vec<u32> = row.tokens.input_ids[range].iter().map(|id| *id as u32).collect();
+            by.tokenizer.decode(&ids, false)
+        };
+        let turns = row.turns.iter().map(|turn| text(turn.start as usize..turn.end as usize));
+        assert_eq!(turns.collect::<Vec<_>>(), ["two<end>", "four<end>"]);
+        assert_eq!(text(0..row.prompt_len as usize), "<user>one<end>\n<assistant>");
+        assert!(row.tokens.logprobs.iter().all(|logprob| *logprob == 0.0));
+    }
+
+    #[test]
+    fn what_did_not_end_well_and_what_is_shown_otherwise_is_not_trained() {
+        let by = with_template(PLAIN);
+        let rows = rows_by(&by, in_words(Outcome::ClientGone));
+        assert_eq!(trained(&by, &rows[0]), "four<end>");
+        let by =
+            with_template("{% for m in messages %}{{ loop.length }}{{ m.content }}{% endfor %}");
+        let rows = rows_by(&by, in_words(Outcome::Complete));
+        assert!(rows[0].reasons.contains(&Reason::TurnNotRendered));
+        let refuses = with_template("{{ raise_exception('no') }}");
+        let rows = rows_by(&refuses, in_words(Outcome::Complete));
+        assert!(rows[0].tokens.input_ids.is_empty() && rows[0].fidelity.is_none());
+    }
+
+    #[test]
+    fn ids_of_another_tokenizer_are_told() {
+        let by = with_template(PLAIN);
+        let ids = by.tokenizer.encode("two", false).unwrap();
+        let spoken = |ids: &[u32]| {
+            let talk = [json!({ "role": "user", "content": "one" })];
+            [with_bodies(call(1, &[1], &[ids]), &talk, "two")]
+        };
+        let strange = |calls: &[episode::Call]| by.stranger(&nodes(calls).0).is_some();
+        assert!(!strange(&spoken(&ids)));
+        assert!(strange(&spoken(&[0, 0])), "other words");
+        assert!(strange(&spoken(&[1 << 30])), "an id that it does not have");
+        assert!(!strange(&in_words(Outcome::Complete)), "nothing to compare");
     }
 
     #[test]

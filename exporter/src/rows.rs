@@ -18,6 +18,9 @@ use crate::thread::Forest;
 use crate::verdict::{Verdicts, verdict};
 use crate::weigh::Shares;
 
+/// How ids are known that were made from text.
+const RETOKENIZED: &str = "retokenized";
+
 /// What rows say when they are asked to, beyond what is recorded of their episode.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Beside<'a> {
@@ -92,6 +95,7 @@ impl<'a> Maker<'a> {
         let judged = self.trajectory_reward(index);
         let nodes: Vec<&Node<'_>> = path.nodes.iter().map(|n| &forest.nodes[*n]).collect();
         let reasons = self.verdicts.of_path(path);
+        let written = self.merged.written[index].as_ref();
         let id = |index: usize| format!("{}/{}/{index}", record.id, record.attempt);
         Row {
             episode_id: record.id.to_string(),
@@ -106,7 +110,7 @@ impl<'a> Maker<'a> {
             group_id: record.group.as_ref().map(ToString::to_string),
             task_id: record.task.as_ref().map(ToString::to_string),
             model: leaf.model().to_owned(),
-            tokenizer_fingerprint: String::new(),
+            tokenizer_fingerprint: written.map_or_else(String::new, |w| w.fingerprint.clone()),
             logprob_kind: logprob_kind(forest, path),
             prompt_len: int(trajectory.turns[0].new_prompt.len()),
             turns: self.turns(path, &trajectory, &places, judged),
@@ -123,7 +127,10 @@ impl<'a> Maker<'a> {
             group: self.beside.group.cloned(),
             rewards: self.rewards.clone(),
             row_weight: self.shares.row_weight(trained),
-            fidelity: leaf.has_ids.then(|| fidelity(forest, path)),
+            fidelity: match written {
+                Some(_) => Some(RETOKENIZED),
+                None => leaf.has_ids.then(|| fidelity(forest, path)),
+            },
             verdict: verdict(trained, &reasons),
             episode_verdict: self.episode_verdict,
             reasons,

@@ -207,7 +207,7 @@ mod tests {
         let (nodes, _) = nodes(&calls);
         let begin = Instant::now();
         let (forest, _) = thread(nodes);
-        assert!(begin.elapsed().as_secs() < 2, "{:?}", begin.elapsed());
+        assert!(begin.elapsed().as_secs() < 20, "{:?}", begin.elapsed());
         assert!((1..200).all(|i| forest.parents[i] == Some(i - 1)));
     }
 

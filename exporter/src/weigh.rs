@@ -82,10 +82,10 @@ pub(crate) fn weigh(merged: &Merged, versions: Vec<Versions>, wanted: &Wanted) -
         }
         *notes.kinds.entry(path.kind.as_str()).or_default() += 1;
         shares.paths.push(index);
-        for node in &path.nodes {
+        for (at, node) in path.nodes.iter().enumerate() {
             shares.owners[*node].get_or_insert(index);
             if shares.trains(index, *node) {
-                shares.total += merged.judged[*node].tokens;
+                shares.total += merged.tokens(index, at);
             }
         }
     }
