@@ -124,7 +124,8 @@ pub async fn export(snapshot: &mut Snapshot, options: &Options) -> Result<Report
         let (nodes, scanned) = nodes(&episode.calls);
         let (forest, threaded) = thread(nodes);
         let (mut merged, walked) = merge(&forest);
-        let rendered = options.write_ids(&forest, &mut merged)?;
+        let rendered = options.write_ids(&forest, &mut merged);
+        let rendered = rendered.map_err(ExportError::OtherTokenizer)?;
         let (shares, weighed) = weigh(&merged, versions(&forest, &merged), &options.wanted());
         for notes in [&judged, &scanned, &threaded, &walked, &rendered, &weighed] {
             report.notes.add(notes);
@@ -149,11 +150,11 @@ pub async fn export(snapshot: &mut Snapshot, options: &Options) -> Result<Report
 
 impl Options {
     /// Makes ids for paths without any, where a tokenizer is given. It must be the one that knows
-    /// the ids that servers reported.
-    fn write_ids(&self, forest: &Forest<'_>, merged: &mut Merged) -> Result<Notes, ExportError> {
+    /// the ids that servers reported; a call whose ids it does not know is the error.
+    fn write_ids(&self, forest: &Forest<'_>, merged: &mut Merged) -> Result<Notes, CallId> {
         let Some(by) = &self.retokenizer else { return Ok(Notes::default()) };
         match by.stranger(&forest.nodes) {
-            Some(call) => Err(ExportError::OtherTokenizer(call)),
+            Some(call) => Err(call),
             None => Ok(retokenize(forest, merged, by)),
         }
     }

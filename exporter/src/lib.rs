@@ -42,6 +42,7 @@ mod merge;
 mod messages;
 mod notes;
 mod parquet;
+mod reason;
 mod resolve;
 mod retokenize;
 mod returns;

@@ -50,7 +50,8 @@ async fn exported(snapshot: &mut Snapshot, options: &Options) -> (Report, Record
     let mut batches = ParquetRecordBatchReaderBuilder::try_new(file).unwrap().build().unwrap();
     let batch = batches.next().unwrap().unwrap();
     assert!(batches.next().is_none());
-    let manifest = serde_json::from_slice(&fs::read(report.files.last().unwrap()).unwrap()).unwrap();
+    let manifest =
+        serde_json::from_slice(&fs::read(report.files.last().unwrap()).unwrap()).unwrap();
     (report, batch, manifest)
 }
 

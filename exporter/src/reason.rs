@@ -1,0 +1,199 @@
+//! Reason: why a row is less than exact.
+
+use serde::{Serialize, Serializer};
+
+/// Why a row's verdict is not `exact`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Reason {
+    /// Recorded paths are the same and nothing tells which one a call continues; it stands alone.
+    AmbiguousParent,
+    /// The episode has a call without token ids; what it sampled may stand in later prompts.
+    CallWithoutTokenIds,
+    /// A reply outgrew the recorder's bound; its tokens are not trained.
+    Capped,
+    /// The agent left before the end of a reply; its tokens are not trained.
+    ClientGone,
+    /// A reply was recorded whole, but the client counted another try: it may not have arrived.
+    DeliveryUncertain,
+    /// An answer stands in a prompt that no recorded call gave, and a call was lost.
+    HoleAfterLostCall,
+    /// A reply has more or fewer logprobs than ids; its tokens are not trained.
+    LogprobCountDiffers,
+    /// The server gave no logprob for a sampled token; that token is not trained.
+    LogprobMissing,
+    /// The logprobs are not those of the distribution that was sampled from.
+    LogprobsNotOfSamplingDistribution,
+    /// A call began and its end was never recorded, or calls may be missing altogether.
+    LostCall,
+    /// Token ids were found in the vocabulary by their bytes.
+    Mapped,
+    /// The calls of the path were answered by models of different names.
+    ModelsDiffer,
+    /// The server reported no token ids.
+    NoTokenIds,
+    /// A reply holds no sampled token.
+    NothingSampled,
+    /// The server counts more tokens than it sent ids of, in a reply with tool calls or reasoning: a
+    /// parser of the server held them back. Its tokens are not trained.
+    ParserLostIds,
+    /// The server declined the call but sampled; its tokens are not trained.
+    Refused,
+    /// The ids were made from text by a model's template and tokenizer, and have no logprobs.
+    Retokenized,
+    /// The server's own token count differs from its ids.
+    TokenCountDiffers,
+    /// A model's template shows a sampled turn otherwise once more follows; it is not trained.
+    TurnNotRendered,
+    /// The upstream failed or cut a reply short; its tokens are not trained.
+    UpstreamFailed,
+    /// The server did not say which weights sampled a token, though it did of others.
+    VersionMissing,
+}
+
+/// Each with its word and what that says, in the order of their words.
+const TABLE: [(Reason, &str, &str); 21] = [
+    (
+        Reason::AmbiguousParent,
+        "ambiguous_parent",
+        "recorded paths are the same and nothing tells which one a call continues; it \
+         stands alone",
+    ),
+    (
+        Reason::CallWithoutTokenIds,
+        "call_without_token_ids",
+        "the episode has a call without token ids; what it sampled may stand in later \
+         prompts",
+    ),
+    (Reason::Capped, "capped", "a reply outgrew the recorder's bound; its tokens are not trained"),
+    (
+        Reason::ClientGone,
+        "client_gone",
+        "the agent left before the end of a reply; its tokens are not trained",
+    ),
+    (
+        Reason::DeliveryUncertain,
+        "delivery_uncertain",
+        "a reply was recorded whole, but the client counted another try at it: it may \
+         not have arrived; its tokens are trained, and `--kind` can leave the row out",
+    ),
+    (
+        Reason::HoleAfterLostCall,
+        "hole_after_lost_call",
+        "a call was lost, and a later prompt holds an answer that no recorded call \
+         gave; it was sampled, but is prompt here",
+    ),
+    (
+        Reason::LogprobCountDiffers,
+        "logprob_count_differs",
+        "a reply has more or fewer logprobs than ids; its tokens are not trained",
+    ),
+    (
+        Reason::LogprobMissing,
+        "logprob_missing",
+        "the server gave no logprob for a sampled token; that token is not trained",
+    ),
+    (
+        Reason::LogprobsNotOfSamplingDistribution,
+        "logprobs_not_of_sampling_distribution",
+        "the logprobs are not those of the distribution that was sampled from",
+    ),
+    (
+        Reason::LostCall,
+        "lost_call",
+        "a call began and its end was never recorded, or the episode says that it may \
+         lack calls (`--durability relaxed`)",
+    ),
+    (
+        Reason::Mapped,
+        "mapped",
+        "the server reported bytes, not ids; the ids were found in the vocabulary, each \
+         without a second reading",
+    ),
+    (
+        Reason::ModelsDiffer,
+        "models_differ",
+        "the calls of the path were answered by models of different names",
+    ),
+    (Reason::NoTokenIds, "no_token_ids", "the server reported no token ids"),
+    (Reason::NothingSampled, "nothing_sampled", "a reply holds no sampled token"),
+    (
+        Reason::ParserLostIds,
+        "parser_lost_ids",
+        "the server counts more tokens than it sent ids of, in a reply with tool calls \
+         or reasoning: a parser of the server held them back; its tokens are not \
+         trained",
+    ),
+    (
+        Reason::Refused,
+        "refused",
+        "the server declined the call but sampled; its tokens are not trained",
+    ),
+    (
+        Reason::Retokenized,
+        "retokenized",
+        "ids made from text by a model's template and tokenizer, without logprobs; the \
+         model may have sampled others",
+    ),
+    (
+        Reason::TokenCountDiffers,
+        "token_count_differs",
+        "the server's own token count differs from its ids",
+    ),
+    (
+        Reason::TurnNotRendered,
+        "turn_not_rendered",
+        "a sampled turn that the model's template shows otherwise once more follows; it \
+         is not trained",
+    ),
+    (
+        Reason::UpstreamFailed,
+        "upstream_failed",
+        "the upstream failed or cut a reply short; its tokens are not trained",
+    ),
+    (
+        Reason::VersionMissing,
+        "version_missing",
+        "the server did not say which weights sampled a token, though it did of others \
+         of the episode",
+    ),
+];
+
+impl Reason {
+    /// All of them, in the order of their words.
+    pub const ALL: [Self; 21] = {
+        let mut all = [Self::AmbiguousParent; 21];
+        let mut at = 0;
+        while at < all.len() {
+            all[at] = TABLE[at].0;
+            at += 1;
+        }
+        all
+    };
+
+    /// The word exported.
+    pub fn as_str(self) -> &'static str {
+        TABLE[self as usize].1
+    }
+
+    /// What the word says, as the user page has it.
+    pub fn meaning(self) -> &'static str {
+        TABLE[self as usize].2
+    }
+}
+
+impl Serialize for Reason {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.as_str())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_stands_at_its_place_and_they_are_in_order() {
+        assert!(Reason::ALL.iter().enumerate().all(|(at, reason)| *reason as usize == at));
+        assert!(Reason::ALL.map(Reason::as_str).is_sorted());
+    }
+}
