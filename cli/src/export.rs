@@ -72,9 +72,15 @@ fn shared(word: &str) -> Result<Shared, String> {
 pub(crate) fn failure(error: &ExportError) -> Failure {
     let failure = Failure::of(error);
     match error {
+        ExportError::Empty { notes, .. } if !notes.not_of_versions.is_empty() => {
+            let left_out = notes.not_of_versions.iter();
+            let left_out = left_out.map(|(why, count)| format!("{count} {}", why.as_str()));
+            let left_out = left_out.collect::<Vec<_>>().join(", ");
+            failure.hint(format!("rows left out by the bounds on versions: {left_out}"))
+        }
         ExportError::Empty { .. } => failure.hint(
             "`rolltape episodes` lists what the store holds; check --store, --episode, --group, \
-             --task, --kind and the bounds on versions",
+             --task and --kind",
         ),
         ExportError::Write(exporter::WriteError::Foreign { .. }) => {
             failure.hint("give another --out, or --overwrite to replace it")

@@ -15,7 +15,7 @@ use crate::scan::Node;
 use crate::thread::Forest;
 
 /// The reward that trainers read.
-const REWARD: &str = "reward";
+pub(crate) const REWARD: &str = "reward";
 
 /// What the last statements say, by what they are about. A value that is not a number could not
 /// be scored.

@@ -2,10 +2,10 @@
 
 use std::collections::BTreeSet;
 
-use episode::{Call, CallKind, Choice, Ended, Micros, Reward, RewardScope};
+use episode::{Call, CallKind, Choice, Ended, Micros, Reward};
 use store::{EpisodeRecord, Selection, Snapshot, SnapshotError};
 
-use crate::credit::Ledger;
+use crate::credit::REWARD;
 use crate::notes::{Dropped, Notes};
 
 /// One attempt at an episode with all that is recorded of it.
@@ -79,12 +79,12 @@ pub(crate) async fn scored(
     records: Vec<EpisodeRecord>,
     as_of: Option<Micros>,
 ) -> Result<Vec<(EpisodeRecord, Option<f64>)>, SnapshotError> {
-    let mut attempts = Vec::with_capacity(records.len());
-    for record in records {
-        let (rewards, _) = rewards(snapshot, &record, as_of).await?;
-        attempts.push((record, Ledger::new(&rewards).value(RewardScope::Episode)));
-    }
-    Ok(attempts)
+    let rewards = snapshot.episode_rewards(REWARD, as_of.unwrap_or(Micros::MAX)).await?;
+    let of = |record: EpisodeRecord| {
+        let reward = rewards.get(&record.key).copied().flatten();
+        (record, reward.filter(|value| value.is_finite()))
+    };
+    Ok(records.into_iter().map(of).collect())
 }
 
 /// Reads one attempt, with what was said of it up to a time.

@@ -1,10 +1,11 @@
 //! A read-only view of the store at one moment.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 use episode::{CallId, EpisodeId, GroupId, Micros, Reward, TagSource, TaskId};
 use thiserror::Error;
 
+use crate::fields::Row;
 use crate::link::Link;
 use crate::location::Location;
 use crate::open::{self, OpenError};
@@ -179,6 +180,28 @@ impl Snapshot {
             .fetch_optional(&mut self.connection)
             .await?;
         Ok(row.map(|row| row.first()).transpose()?)
+    }
+
+    /// The last reward of that name that each attempt was given as a whole, up to a time, by the
+    /// key of the attempt; null where it could not be scored.
+    ///
+    /// # Errors
+    /// [`SnapshotError`] when the store cannot be read.
+    pub async fn episode_rewards(
+        &mut self,
+        name: &str,
+        until: Micros,
+    ) -> Result<BTreeMap<i64, Option<f64>>, SnapshotError> {
+        let rows = query(
+            "SELECT episode_key, value FROM reward \
+             WHERE call_id IS NULL AND name = $1 AND given_at <= $2 ORDER BY reward_key",
+        )
+        .bind(name)
+        .bind(until)
+        .fetch_all(&mut self.connection)
+        .await?;
+        let of = |row: &Row| Ok((row.try_get("episode_key")?, row.try_get("value")?));
+        rows.iter().map(of).collect()
     }
 
     /// All rewards of one attempt, in the order in which they were given.

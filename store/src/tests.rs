@@ -244,6 +244,14 @@ async fn a_reward_keeps_what_it_is_about() {
         assert_eq!(summary.reward, Some(0.5));
         let found = snapshot.rewards(&summary.episode).await.unwrap();
         assert_eq!(found, scopes.map(reward));
+        let later = Reward { value: None, at: 7, ..reward(RewardScope::Episode) };
+        store.reward((id("a"), 0), later).await.unwrap();
+        let mut snapshot = store.snapshot().await.unwrap();
+        for (until, expected) in [(5, None), (6, Some(Some(0.5))), (7, Some(None))] {
+            let found = snapshot.episode_rewards("reward", until).await.unwrap();
+            assert_eq!(found.get(&summary.episode.key).copied(), expected);
+            assert_eq!(snapshot.episode_rewards("style", until).await.unwrap(), [].into());
+        }
     })
     .await;
 }
