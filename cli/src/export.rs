@@ -1,10 +1,11 @@
 //! `rolltape export`: a store to training data.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use episode::Kind;
-use exporter::{ExportError, Options, Report, Shared};
+use exporter::{ExportError, Options, Report, Retokenizer, Shared};
 use serde_json::json;
 use store::Snapshot;
 
@@ -29,6 +30,9 @@ pub(crate) struct Args {
     shared: Shared,
     #[command(flatten)]
     rewards: ExportRewards,
+    /// A model folder, whose chat template and tokenizer make ids where no server reported any
+    #[arg(long, value_name = "DIR")]
+    tokenizer: Option<PathBuf>,
     /// Replace files that rolltape did not write
     #[arg(long)]
     overwrite: bool,
@@ -47,6 +51,7 @@ pub(crate) async fn run(args: Args) -> Done {
         shared: args.shared,
         rewards: args.rewards.rewards(),
         versions: args.rewards.versions(),
+        retokenizer: retokenizer(args.tokenizer.as_deref())?,
         overwrite: args.overwrite,
     };
     let report = exporter::export(&mut snapshot, &options).await.map_err(|e| failure(&e))?;
@@ -68,6 +73,14 @@ fn shared(word: &str) -> Result<Shared, String> {
     found.ok_or_else(|| "the rules are once and keep".to_owned())
 }
 
+fn retokenizer(folder: Option<&Path>) -> Result<Option<Arc<Retokenizer>>, Failure> {
+    let loaded = folder.map(Retokenizer::load).transpose();
+    let loaded = loaded.map_err(|error| {
+        Failure::of(&error).hint("give the folder that the model was served from with --tokenizer")
+    })?;
+    Ok(loaded.map(Arc::new))
+}
+
 /// What went wrong, with the way out.
 pub(crate) fn failure(error: &ExportError) -> Failure {
     let failure = Failure::of(error);
@@ -82,6 +95,9 @@ pub(crate) fn failure(error: &ExportError) -> Failure {
             "`rolltape episodes` lists what the store holds; check --store, --episode, --group, \
              --task and --kind",
         ),
+        ExportError::OtherTokenizer(_) => {
+            failure.hint("give the folder of the model that answered it with --tokenizer")
+        }
         ExportError::Write(exporter::WriteError::Foreign { .. }) => {
             failure.hint("give another --out, or --overwrite to replace it")
         }

@@ -94,8 +94,8 @@ async fn measure(folder: &Path, store: &Path, share: usize) {
     let (plain, plain_size) = write_plainly(&file, &folder.join("plain.parquet"));
     let rate = |bytes: u64, took: Duration| bytes as f64 / 1e6 / took.as_secs_f64();
     println!(
-        "  {:>6} episodes, {} rows, {:.1} M tokens: {:.2} s, {:.1} MB/s of output, peak {peak} MiB; \
-         plain writer {:.2} s, {:.1} MB/s ({} B); export/plain rate {:.2}",
+        "  {:>6} episodes, {} rows, {:.1} M tokens: {:.2} s, {:.1} MB/s of output, \
+         peak {peak} MiB; plain writer {:.2} s, {:.1} MB/s ({} B); export/plain rate {:.2}",
         report.episodes,
         report.rows,
         report.tokens as f64 / 1e6,

@@ -33,8 +33,8 @@ pub enum Reason {
     NoTokenIds,
     /// A reply holds no sampled token.
     NothingSampled,
-    /// The server counts more tokens than it sent ids of, in a reply with tool calls or reasoning: a
-    /// parser of the server held them back. Its tokens are not trained.
+    /// The server counts more tokens than it sent ids of, in a reply with tool calls or reasoning:
+    /// a parser of the server held them back. Its tokens are not trained.
     ParserLostIds,
     /// The server declined the call but sampled; its tokens are not trained.
     Refused,

@@ -172,7 +172,7 @@ mod tests {
         let tools = r#""tools":[{"type":"function","function":{"name":"f"}}]"#;
         let bodies = [
             r#"{"messages":[{"role":"system","content":"s"},{"role":"user","content":"a"}]}"#,
-            r#"{ "messages": [ {"content":"s", "role":"system"}, {"role":"user","content":"a"} ] }"#,
+            r#"{ "messages": [ {"content":"s", "role":"system"}, {"role":"user"} ] }"#,
             r#"{"messages":[{"role":"assistant","content":null},3,{"role":"user"}],"tools":null}"#,
             r#"{"messages":null,"tools":[]}"#,
             r#"{"messages":"a","tools":7}"#,

@@ -107,8 +107,8 @@ impl Cause {
     pub fn meaning(self) -> &'static str {
         match self {
             Self::ArgumentsReserialized => {
-                "the arguments of a tool call are the same value in another spelling: other spaces, \
-                 escapes or order of keys"
+                "the arguments of a tool call are the same value in another spelling: other \
+                 spaces, escapes or order of keys"
             }
             Self::Branched => "the agent went back to an earlier turn and said something else",
             Self::Compaction => "the history was replaced by a summary, or the call makes one",

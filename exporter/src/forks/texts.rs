@@ -54,7 +54,8 @@ impl Texts {
         }
     }
 
-    /// The text of the first of these ids, up to one that is not known; none where the first is not.
+    /// The text of the first of these ids, up to one that is not known; none where the first is
+    /// not.
     pub(crate) fn head(&self, ids: &[u32]) -> Option<String> {
         let count = match self {
             Self::All(_) => ids.len(),
