@@ -11,7 +11,7 @@ use store::Snapshot;
 
 use crate::episodes::Which;
 use crate::exit::{Done, Failure};
-use crate::export_rewards::ExportRewards;
+use crate::export_rewards::{self, ExportRewards};
 use crate::print;
 
 /// Export episodes as Parquet that trainers read
@@ -86,10 +86,7 @@ pub(crate) fn failure(error: &ExportError) -> Failure {
     let failure = Failure::of(error);
     match error {
         ExportError::Empty { notes, .. } if !notes.not_of_versions.is_empty() => {
-            let left_out = notes.not_of_versions.iter();
-            let left_out = left_out.map(|(why, count)| format!("{count} {}", why.as_str()));
-            let left_out = left_out.collect::<Vec<_>>().join(", ");
-            failure.hint(format!("rows left out by the bounds on versions: {left_out}"))
+            failure.hint(format!("left out: {}", export_rewards::left_out(notes).join(", ")))
         }
         ExportError::Empty { .. } => failure.hint(
             "`rolltape episodes` lists what the store holds; check --store, --episode, --group, \
@@ -116,13 +113,7 @@ fn as_text(report: &Report) -> Result<(), Failure> {
     for (kind, count) in report.notes.kinds.iter().filter(|(kind, _)| **kind != "main") {
         print::line(&format!("  {count} x {kind}"))?;
     }
-    for (why, count) in &report.notes.not_of_versions {
-        print::line(&format!("  {count} left out: {}", why.as_str()))?;
-    }
-    if report.notes.rewards_unplaced > 0 {
-        let rewards = print::count(report.notes.rewards_unplaced, "reward");
-        print::line(&format!("  {rewards} of calls or tokens that no trajectory holds"))?;
-    }
+    export_rewards::lines(report).iter().try_for_each(|line| print::line(line))?;
     for (reason, count) in &report.notes.reasons {
         print::line(&format!("  {count} x {}", reason.as_str()))?;
     }
@@ -141,6 +132,8 @@ fn as_json(report: &Report) -> Result<(), Failure> {
         "reasons": reasons,
         "not_of_versions": report.notes.not_of_versions,
         "rewards_unplaced": report.notes.rewards_unplaced,
+        "groups": report.groups.iter().filter(|group| group.group.is_some()).count(),
+        "flat_groups": export_rewards::flat(report),
         "files": report.files,
     });
     print::line(&body.to_string())

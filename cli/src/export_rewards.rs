@@ -1,8 +1,9 @@
 //! `rolltape export`: what rewards and policy versions add or leave out.
 
 use episode::Micros;
-use exporter::{Advantage, RewardOptions, VersionFilter};
+use exporter::{Advantage, Notes, Report, RewardOptions, VersionFilter};
 
+use crate::print;
 use crate::when::when;
 
 /// The options.
@@ -60,6 +61,34 @@ impl ExportRewards {
     }
 }
 
+/// What a person is to know of an export's rewards and versions.
+pub(crate) fn lines(report: &Report) -> Vec<String> {
+    let mut lines: Vec<String> = left_out(&report.notes);
+    lines.iter_mut().for_each(|line| line.insert_str(0, "left out: "));
+    let flat = flat(report);
+    if flat > 0 {
+        lines.push(format!("{} whose rewards are all alike", print::count(flat, "group")));
+    }
+    let unplaced = report.notes.rewards_unplaced;
+    if unplaced > 0 {
+        let rewards = print::count(unplaced, "reward");
+        lines.push(format!("{rewards} of calls or tokens that no trajectory holds"));
+    }
+    lines.iter_mut().for_each(|line| line.insert_str(0, "  "));
+    lines
+}
+
+/// How many rows the bounds on versions left out, by why.
+pub(crate) fn left_out(notes: &Notes) -> Vec<String> {
+    let counted = notes.not_of_versions.iter();
+    counted.map(|(why, count)| format!("{count} x {}", why.as_str())).collect()
+}
+
+/// Number of groups whose rewards are all alike, which teach nothing.
+pub(crate) fn flat(report: &Report) -> u64 {
+    report.groups.iter().filter(|group| group.is_flat()).count() as u64
+}
+
 fn version() -> impl clap::builder::TypedValueParser<Value = i64> {
     clap::value_parser!(i64).range(0..=i64::from(i32::MAX))
 }
@@ -78,6 +107,7 @@ fn gamma(text: &str) -> Result<f64, String> {
 #[cfg(test)]
 mod tests {
     use clap::Parser;
+    use exporter::{GroupSummary, LeftOut};
 
     use super::*;
 
@@ -98,6 +128,26 @@ mod tests {
         let args = said("").unwrap();
         assert_eq!(args.rewards(), RewardOptions::default());
         assert_eq!(args.versions(), VersionFilter::default());
+    }
+
+    #[test]
+    fn what_teaches_nothing_and_what_is_left_out_is_told() {
+        let group = |name: &str, scored, most| GroupSummary {
+            group: Some(name.to_owned()),
+            scored,
+            reward_min: Some(0.0),
+            reward_max: Some(most),
+            ..GroupSummary::default()
+        };
+        let groups = vec![group("a", 2, 0.0), group("b", 2, 1.0), group("c", 1, 0.0)];
+        let mut report = Report { groups, ..Report::default() };
+        assert_eq!(lines(&report), ["  1 group whose rewards are all alike"]);
+        report.groups.clear();
+        report.notes.not_of_versions.insert(LeftOut::Stale, 3);
+        report.notes.rewards_unplaced = 2;
+        let expected =
+            ["  left out: 3 x stale", "  2 rewards of calls or tokens that no trajectory holds"];
+        assert_eq!(lines(&report), expected);
     }
 
     #[test]

@@ -27,6 +27,14 @@ pub struct GroupSummary {
     pub reward_max: Option<f64>,
 }
 
+impl GroupSummary {
+    /// Whether several attempts have a reward and it is the same, so that no advantage differs
+    /// from 0.
+    pub fn is_flat(&self) -> bool {
+        self.group.is_some() && self.scored > 1 && self.reward_min == self.reward_max
+    }
+}
+
 /// All groups of an export.
 #[derive(Debug, Default)]
 pub(crate) struct Groups {
