@@ -1,10 +1,12 @@
-//! `rolltape doctor`: what an upstream gives, and what it would take to have it give more.
+//! `rolltape doctor`: what an upstream gives, and what it would take to have it give more; or what
+//! is wrong with a recorded episode, and why its history forked (`episode`).
 //!
 //! The walk: `run` finds out who the upstream is, `examine` sends every probe and makes a [`Row`]
 //! of it, `advice` says what is missing, `notes` what else to know, and `report`
 //! prints it.
 
 mod advice;
+mod episode;
 mod notes;
 mod report;
 mod row;
@@ -12,11 +14,12 @@ mod row;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use episode::{Outcome, Route};
+use ::episode::{EpisodeId, Outcome, Route};
 use proxy::{Client, NoReply, Question, Reply, Upstream};
 use tokio::time::timeout;
 use wire::{Dialect, Likeness, Probe, Server, likeness};
 
+use crate::at::At;
 use crate::exit::{Done, Failure};
 use crate::manner::{LogprobsName, Speech};
 use advice::Advice;
@@ -30,16 +33,34 @@ const QUIET_WAIT: Duration = Duration::from_secs(2);
 /// How long the upstream may take to say who it is.
 const WHO_WAIT: Duration = Duration::from_secs(10);
 
-/// Find out what an upstream reports, and what is missing
+/// Find out what an upstream reports, or what is wrong with a recorded episode
 ///
-/// Sends a few small requests on each wire, as the proxy would, and prints what came back. Nothing
-/// is recorded. Ends with 0 when every route that samples tells its tokens exactly, with 1 when
-/// something is missing or the upstream cannot be asked, with 2 on wrong usage.
+/// With --upstream: sends a few small requests on each wire, as the proxy would, and prints what
+/// came back. Nothing is recorded. Ends with 0 when every route that samples tells its tokens
+/// exactly, with 1 when something is missing or the upstream cannot be asked, with 2 on wrong usage.
+///
+/// With --episode: prints the verdict on the episode, the calls behind each reason, and for each
+/// place where a history was left the cause, the cost, and what to change. Ends with 0 when the
+/// verdict is exact and nothing is to be changed, with 1 when something was found or the store
+/// cannot be read, with 2 on wrong usage.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// An OpenAI-compatible server, such as http://127.0.0.1:8000
-    #[arg(long, value_name = "URL", env = "ROLLTAPE_UPSTREAM")]
-    upstream: Upstream,
+    #[arg(
+        long,
+        value_name = "URL",
+        env = "ROLLTAPE_UPSTREAM",
+        required_unless_present = "episode"
+    )]
+    upstream: Option<Upstream>,
+    /// A recorded episode, looked at in place of an upstream
+    #[arg(long, value_name = "ID")]
+    episode: Option<EpisodeId>,
+    /// Which run of the episode; the newest if not given
+    #[arg(long, requires = "episode")]
+    attempt: Option<u32>,
+    #[command(flatten)]
+    at: At,
     /// The model to ask; the first that the upstream lists if absent
     #[arg(long, value_name = "NAME")]
     model: Option<String>,
@@ -59,9 +80,20 @@ struct Patient {
     logprob_kind: String,
 }
 
-/// Asks and tells.
+/// Looks at the one or the other.
 pub(crate) async fn run(args: Args) -> Done {
-    let mut patient = Patient::meet(&args).await?;
+    match (&args.episode, &args.upstream) {
+        (Some(id), _) => episode::run(id, &args).await,
+        (None, Some(upstream)) => ask(upstream, &args).await,
+        (None, None) => {
+            Err(Failure::new("nothing to look at").hint("give --upstream or --episode"))
+        }
+    }
+}
+
+/// Asks and tells.
+async fn ask(upstream: &Upstream, args: &Args) -> Done {
+    let mut patient = Patient::meet(upstream, args).await?;
     let probes = Probe::all();
     let mut rows = Vec::with_capacity(probes.len());
     let begun = Instant::now();
@@ -80,7 +112,7 @@ pub(crate) async fn run(args: Args) -> Done {
         processed: matches!(args.speech.logprobs_mode, Some(LogprobsName::Processed)),
     });
     let report = Report {
-        upstream: args.upstream.to_string(),
+        upstream: upstream.to_string(),
         dialect: patient.dialect,
         server: &patient.server,
         model: &patient.model,
@@ -98,8 +130,8 @@ pub(crate) async fn run(args: Args) -> Done {
 
 impl Patient {
     /// Finds out who the upstream is.
-    async fn meet(args: &Args) -> Result<Self, Failure> {
-        let config = args.speech.config(args.upstream.clone(), false)?;
+    async fn meet(upstream: &Upstream, args: &Args) -> Result<Self, Failure> {
+        let config = args.speech.config(upstream.clone(), false)?;
         let client = Client::new(config.clone()).map_err(|e| Failure::of(&e))?;
         let unreached = |told: String| {
             Failure::new(told).hint("start the server, or give its address with --upstream")
@@ -107,12 +139,12 @@ impl Patient {
         let (status, models) = match timeout(WHO_WAIT, client.get("/v1/models")).await {
             Ok(Ok(answer)) => answer,
             Ok(Err(error)) => return Err(unreached(error.to_string())),
-            Err(_) => return Err(unreached(format!("{} does not answer", args.upstream))),
+            Err(_) => return Err(unreached(format!("{upstream} does not answer"))),
         };
         let mut server = Server::default();
         server.take_models(&models);
         let Some(model) = args.model.clone().or_else(|| server.models.first().cloned()) else {
-            let told = format!("{} lists no model (status {status})", args.upstream);
+            let told = format!("{upstream} lists no model (status {status})");
             return Err(Failure::new(told).hint(match status {
                 401 | 403 => "give its key with --upstream-key-env NAME",
                 _ => "name one with --model, and the server with --dialect",
@@ -194,8 +226,8 @@ fn hidden(route: Route, replies: [&Reply; 3]) -> Hidden {
 
 #[cfg(test)]
 mod tests {
+    use ::episode::{CallId, Ended, TokenCounts};
     use bytes::Bytes;
-    use episode::{CallId, Ended, TokenCounts};
 
     use super::*;
 

@@ -91,6 +91,11 @@ impl Speech {
         self.tokenizer.is_some()
     }
 
+    /// The upstream's `tokenizer.json`, where it was named.
+    pub(crate) fn tokenizer(&self) -> Option<&Path> {
+        self.tokenizer.as_deref()
+    }
+
     /// The settings of what speaks to `upstream`.
     ///
     /// # Errors

@@ -81,6 +81,15 @@ fn check(calls: Vec<Call>, expected: &str) {
     assert_eq!(found, expected, "\n{}\n", found.join("\n"));
 }
 
+/// The likely causes of the forks of an episode, with the place where it is known.
+#[track_caller]
+fn check_causes(calls: Vec<Call>, expected: &[(&str, Option<u32>)]) {
+    let record = episode(Vec::new()).record;
+    let forks = crate::diagnose(record, calls).forks;
+    let found: Vec<_> = forks.iter().map(|fork| (fork.cause.as_str(), fork.position)).collect();
+    assert_eq!(found, expected, "{forks:#?}");
+}
+
 fn shown(row: &Row) -> [String; 2] {
     let from = row.parent_trajectory_id.as_deref().and_then(|id| id.rsplit('/').next());
     let at = row.fork_position.unwrap_or_default();

@@ -4,7 +4,9 @@ use bytes::Bytes;
 use episode::{Call, CallKind, Outcome, Reward, RewardScope, Side, VersionSpan};
 use serde_json::json;
 
-use super::{check, messages, said, said_without_ids, with_messages, with_tools, without_ids};
+use super::{
+    check, check_causes, messages, said, said_without_ids, with_messages, with_tools, without_ids,
+};
 use crate::fixture::{beside, call, choice, episode, reply, rows_of};
 use crate::rows::{Beside, Row};
 use crate::{Dropped, trajectories};
@@ -45,6 +47,23 @@ fn row_01_reasoning_that_is_left_out_of_the_history_makes_a_row_of_its_own() {
 }
 
 #[test]
+fn row_01_reasoning_that_the_agent_drops_is_told_from_what_the_template_cuts() {
+    let thought = json!({ "role": "assistant", "content": "b", "reasoning_content": "hm" });
+    let first = || with_messages(call(1, &[1, 2], &[&[30, 31, 3, 9]]), &messages(&["a"]), &thought);
+    let next = |answer: &serde_json::Value| {
+        let [user, more] = [&messages(&["a"])[0], &messages(&["c"])[0]].map(Clone::clone);
+        with_messages(
+            call(2, &[1, 2, 3, 9, 4], &[&[5]]),
+            &[user, answer.clone(), more],
+            &json!("d"),
+        )
+    };
+    let dropped = next(&json!({ "role": "assistant", "content": "b" }));
+    check_causes(vec![first(), dropped], &[("thinking_stripped", Some(2))]);
+    check_causes(vec![first(), next(&thought)], &[("thinking_cut_by_template", Some(2))]);
+}
+
+#[test]
 fn row_02_other_ids_for_the_same_text_are_never_glued() {
     // The server sampled 2 3; the template's tokenizer reads the same text as 23.
     let calls = vec![
@@ -52,12 +71,13 @@ fn row_02_other_ids_for_the_same_text_are_never_glued() {
         said(2, (&[1, 23, 4], &[5]), &["a", "b", "c"], "d"),
     ];
     check(
-        calls,
+        calls.clone(),
         "0 main (first_conversation), weighs 0.67, exact
            1 [2 3]
          1 fork (rewritten_history) from 0 at 1, weighs 0.33, exact
            1 23 4 [5]",
     );
+    check_causes(calls, &[("retokenized", Some(1))]);
 }
 
 fn tool_call(id: &str, arguments: &str) -> serde_json::Value {
@@ -92,6 +112,13 @@ fn row_03_respelled_arguments_do_not_fork() {
 }
 
 #[test]
+fn row_03_arguments_that_are_written_as_other_tokens_are_the_cause() {
+    let [first, mut next] = respelled("{\"x\": 1, \"y\": 2}", "{\"y\":2,\"x\":1}");
+    reply(&mut next).prompts[0] = vec![1, 20, 3];
+    check_causes(vec![first, next], &[("arguments_reserialized", Some(1))]);
+}
+
+#[test]
 fn row_04_arguments_as_a_string_are_exported_as_an_object() {
     let calls = respelled("{\"x\": 1}", "{\"x\":1}").to_vec();
     let sent = calls[1].begun.request.clone();
@@ -114,6 +141,7 @@ fn row_05_a_default_that_appears_in_a_tool_is_another_prompt() {
          1 fork (rewritten_history) from 0 at 0, weighs 0.50, exact
            71 1 2 3 [4]",
     );
+    check_causes(calls.clone(), &[("tools_changed", Some(0))]);
     let tools: Vec<_> = rows(calls).into_iter().map(|row| row.dialogue.tools).collect();
     assert_eq!(tools, [loose, strict].map(|tools| vec![tools[0].to_string()]));
 }
@@ -127,12 +155,13 @@ fn row_06_another_set_of_tools_begins_another_row() {
         with_tools(said_without_ids(3, &["a", "b", "c", "d", "e"], "f"), &two),
     ];
     check(
-        calls,
+        calls.clone(),
         "0 main (first_conversation), weighs 0.00, unusable: no_token_ids
            user: a | assistant: b
          1 fork (rewritten_history) from 0 at 0, weighs 0.00, unusable: no_token_ids
            user: a | assistant: b | user: c | assistant: d | user: e | assistant: f",
     );
+    check_causes(calls, &[("tools_changed", None)]);
 }
 
 #[test]
@@ -166,12 +195,13 @@ fn row_08_a_stop_token_that_begins_the_next_role_stands_once() {
     // The model waited for a tool and the agent spoke: what was sampled is not what was sent.
     let spoken = said(3, (&[1, 2, 91, 3, 4, 91, 5], &[6]), &["a", "b", "c", "d", "e"], "f");
     check(
-        [calls, vec![spoken]].concat(),
+        [calls.clone(), vec![spoken.clone()]].concat(),
         "0 main (first_conversation), weighs 0.80, exact
            1 [2 91] 3 [4 92]
          1 fork (rewritten_history) from 0 at 5, weighs 0.20, exact
            1 (2 91) 3 4 91 5 [6]",
     );
+    check_causes([calls, vec![spoken]].concat(), &[("seam", Some(5))]);
 }
 
 #[test]
@@ -509,7 +539,7 @@ fn row_27_a_nonce_in_the_first_block_shows_where_it_stands() {
         said(3, (&[1, 52, 2, 3, 4, 5, 6], &[7]), &["system: cch=52", "a", "b", "c", "d", "e"], "f"),
     ];
     check(
-        calls,
+        calls.clone(),
         "0 main (first_conversation), weighs 0.33, exact
            1 50 2 [3]
          1 fork (rewritten_history) from 0 at 1, weighs 0.33, exact
@@ -517,6 +547,7 @@ fn row_27_a_nonce_in_the_first_block_shows_where_it_stands() {
          2 fork (rewritten_history) from 1 at 1, weighs 0.33, exact
            1 52 2 3 4 5 6 [7]",
     );
+    check_causes(calls, &[("nonce_or_date", Some(1)), ("nonce_or_date", Some(1))]);
 }
 
 #[test]
@@ -533,6 +564,16 @@ fn row_28_a_clock_in_the_instructions_is_not_another_agent() {
          1 fork (rewritten_history) from 0 at 1, weighs 0.50, exact
            1 51 2 3 4 [5]",
     );
+}
+
+#[test]
+fn row_28_a_clock_of_digits_is_named_as_the_cause() {
+    let at = |time: &str| format!("system: it is {time}");
+    let first = said(1, (&[1, 50, 2], &[3]), &[&at("2026-11-21 09:15"), "a"], "b");
+    let next = |time: &str| said(2, (&[1, 51, 2, 3, 4], &[5]), &[&at(time), "a", "b", "c"], "d");
+    let calls = |time: &str| vec![first.clone(), next(time)];
+    check_causes(calls("2026-11-21 09:16"), &[("nonce_or_date", Some(1))]);
+    check_causes(calls("late"), &[("instructions_changed", Some(1))]);
 }
 
 #[test]
@@ -749,13 +790,15 @@ fn row_46_what_an_agent_repaired_is_its_own() {
     let told = json!({ "role": "tool", "tool_call_id": "x", "content": "ok" });
     let history = [messages(&["a"]), vec![tool_call("x", "{\"n\":1}"), told]].concat();
     let next = with_messages(call(2, &[1, 2, 4, 5], &[&[6]]), &history, &json!("done"));
+    let calls = vec![broken, next];
     check(
-        vec![broken, next],
+        calls.clone(),
         "0 main (first_conversation), weighs 0.67, exact
            1 [2 3]
          1 fork (rewritten_history) from 0 at 2, weighs 0.33, exact
            1 2 4 5 [6]",
     );
+    check_causes(calls, &[("message_edited", Some(2))]);
 }
 
 #[test]
@@ -792,13 +835,14 @@ fn row_47_what_a_judge_did_not_score_is_null_wherever_it_counts() {
 #[test]
 fn row_48_a_field_that_an_agent_does_not_send_back_is_told_as_a_rewritten_history() {
     let thought = json!({ "role": "assistant", "content": "b", "reasoning_content": "hm" });
+    let again = json!({ "role": "assistant", "content": "d", "reasoning_content": "so" });
     let calls = vec![
         with_messages(call(1, &[1], &[&[30, 2]]), &messages(&["a"]), &thought),
-        said(2, (&[1, 2, 3], &[30, 4]), &["a", "b", "c"], "d"),
+        with_messages(call(2, &[1, 2, 3], &[&[30, 4]]), &messages(&["a", "b", "c"]), &again),
         said(3, (&[1, 2, 3, 4, 5], &[30, 6]), &["a", "b", "c", "d", "e"], "f"),
     ];
     check(
-        calls,
+        calls.clone(),
         "0 main (first_conversation), weighs 0.33, exact
            1 [30 2]
          1 fork (rewritten_history) from 0 at 1, weighs 0.33, exact
@@ -806,6 +850,7 @@ fn row_48_a_field_that_an_agent_does_not_send_back_is_told_as_a_rewritten_histor
          2 fork (rewritten_history) from 1 at 3, weighs 0.33, exact
            1 2 3 4 5 [30 6]",
     );
+    check_causes(calls, &[("thinking_stripped", Some(1)), ("thinking_stripped", Some(3))]);
 }
 
 #[test]

@@ -189,20 +189,20 @@ fn a_failed_try_that_was_cut_short_is_no_history_to_leave() {
 }
 
 #[test]
-fn a_thousand_forks_of_a_long_history_are_told_at_once() {
+fn hundreds_of_forks_of_a_long_history_are_told_at_once() {
     let head: Vec<u32> = (0..5_000).collect();
-    let calls = (0..1_000).map(|n| call(n, &[head.as_slice(), &[n + 10_000]].concat(), &[&[1]]));
+    let calls = (0..300).map(|n| call(n, &[head.as_slice(), &[n + 10_000]].concat(), &[&[1]]));
     let begin = std::time::Instant::now();
     let forks = found(calls.clone().collect());
-    assert_eq!(forks.len(), 999);
+    assert_eq!(forks.len(), 299);
     let shared = call(5_000, &head, &[&[9]]);
     let from_one = calls.map(|mut call| {
         reply(&mut call).prompts[0].insert(5_000, 9);
         call.begun.started_at += 1_000_000;
         call
     });
-    assert_eq!(found([shared].into_iter().chain(from_one).collect()).len(), 999);
-    assert!(begin.elapsed().as_secs() < 60, "{:?}", begin.elapsed());
+    assert_eq!(found([shared].into_iter().chain(from_one).collect()).len(), 299);
+    assert!(begin.elapsed().as_secs() < 20, "{:?}", begin.elapsed());
 }
 
 #[test]
