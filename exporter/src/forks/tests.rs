@@ -202,7 +202,7 @@ fn hundreds_of_forks_of_a_long_history_are_told_at_once() {
         call
     });
     assert_eq!(found([shared].into_iter().chain(from_one).collect()).len(), 299);
-    assert!(begin.elapsed().as_secs() < 20, "{:?}", begin.elapsed());
+    assert!(begin.elapsed().as_secs() < 60, "{:?}", begin.elapsed());
 }
 
 #[test]
