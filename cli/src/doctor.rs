@@ -44,17 +44,13 @@ const WHO_WAIT: Duration = Duration::from_secs(10);
 /// verdict is exact and nothing is to be changed, with 1 when something was found or the store
 /// cannot be read, with 2 on wrong usage.
 #[derive(Debug, clap::Args)]
+#[command(group(clap::ArgGroup::new("patient").required(true).multiple(true)))]
 pub(crate) struct Args {
     /// An OpenAI-compatible server, such as http://127.0.0.1:8000
-    #[arg(
-        long,
-        value_name = "URL",
-        env = "ROLLTAPE_UPSTREAM",
-        required_unless_present = "episode"
-    )]
+    #[arg(long, value_name = "URL", env = "ROLLTAPE_UPSTREAM", group = "patient")]
     upstream: Option<Upstream>,
     /// A recorded episode, looked at in place of an upstream
-    #[arg(long, value_name = "ID")]
+    #[arg(long, value_name = "ID", group = "patient")]
     episode: Option<EpisodeId>,
     /// Which run of the episode; the newest if not given
     #[arg(long, requires = "episode")]
