@@ -69,6 +69,7 @@ FEATURES = {
     "fidelity": Value("string"),
     "verdict": Value("string"),
     "reasons": List(Value("string")),
+    "episode_verdict": Value("string"),
     "status": Value("string"),
     "prompt": List(MESSAGE),
     "completion": List(MESSAGE),
