@@ -7,8 +7,13 @@
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use crate::open::OpenError;
+
+/// How often a lock that somebody has is tried again, and after how long.
+const TRIES: u32 = 10;
+const BETWEEN_TRIES: Duration = Duration::from_millis(20);
 
 /// The right to record into a store, until it is dropped.
 #[derive(Debug)]
@@ -27,7 +32,7 @@ impl Lock {
             .truncate(false)
             .open(&beside)
             .map_err(failed)?;
-        match file.try_lock() {
+        match patiently(&file) {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => {
                 let mut who = String::new();
@@ -42,6 +47,18 @@ impl Lock {
         let _ = file.set_len(0).and_then(|()| writeln!(file, "{}", std::process::id()));
         Ok(Self(file))
     }
+}
+
+/// Tries for a moment: a process that was just started by the last one to hold the lock shares it
+/// until it runs a program of its own.
+fn patiently(file: &File) -> Result<(), TryLockError> {
+    for _ in 0..TRIES {
+        match file.try_lock() {
+            Err(TryLockError::WouldBlock) => std::thread::sleep(BETWEEN_TRIES),
+            other => return other,
+        }
+    }
+    file.try_lock()
 }
 
 /// Where the lock of the store at `path` is: the same for every name of the file.
