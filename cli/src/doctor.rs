@@ -37,7 +37,8 @@ const WHO_WAIT: Duration = Duration::from_secs(10);
 ///
 /// With --upstream: sends a few small requests on each wire, as the proxy would, and prints what
 /// came back. Nothing is recorded. Ends with 0 when every route that samples tells its tokens
-/// exactly, with 1 when something is missing or the upstream cannot be asked, with 2 on wrong usage.
+/// exactly, with 1 when something is missing or the upstream cannot be asked, with 2 on wrong
+/// usage.
 ///
 /// With --episode: prints the verdict on the episode, the calls behind each reason, and for each
 /// place where a history was left the cause, the cost, and what to change. Ends with 0 when the

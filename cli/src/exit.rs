@@ -3,7 +3,7 @@
 //! | code | meaning |
 //! | --- | --- |
 //! | 0 | done |
-//! | 1 | failed; one sentence on stderr says why and what to do; `verify`: something is broken; `doctor`: something is missing, or to be changed |
+//! | 1 | failed; one sentence on stderr says why; `verify` and `doctor`: a fault was found |
 //! | 2 | wrong usage |
 //! | other | `run`: the code of the command it ran; 128 + N when signal N ended it |
 
