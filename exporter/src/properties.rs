@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use crate::fixture::{call, choice, chosen, episode, reply, rows_of, with_bodies};
 use crate::rows::{Row, Tokens};
 use crate::verdict::is_missing;
-use crate::{Link, Reason, Shared, links};
+use crate::{Fork, Link, Reason, Shared, diagnose, links};
 
 /// What is drawn for one call.
 #[derive(Debug, Clone)]
@@ -248,7 +248,48 @@ fn check_links(links: &[Link], calls: &[Call]) {
     }
 }
 
+/// A fork names a place where the two prompts part, and another call that holds the place. Clocks
+/// may disagree, so that call need not have begun before.
+fn check_fork(fork: &Fork, calls: &[Call]) {
+    let [this, parent] = [&fork.call_id, &fork.parent_call_id]
+        .map(|id| calls.iter().find(|c| c.begun.call_id.to_string() == *id).unwrap());
+    assert_ne!(fork.call_id, fork.parent_call_id);
+    let Some(at) = fork.position.map(|at| at as usize) else {
+        assert_eq!((fork.lost_tokens, fork.ids_known.len()), (None, 0));
+        return;
+    };
+    let [prompt, known] = [this, parent].map(|call| &call.ended.as_ref().unwrap().prompts[0]);
+    assert_eq!(fork.prefill_tokens, Some((prompt.len() - at) as u32));
+    assert!(fork.lost_tokens > Some(0) && fork.lost_sampled_tokens <= fork.lost_tokens);
+    assert_eq!(fork.ids_sent.first(), Some(&prompt[at]));
+    assert_ne!(fork.ids_known.first(), Some(&prompt[at]));
+    let choices =
+        parent.ended.as_ref().unwrap().choices.iter().filter_map(|c| c.token_ids.as_ref());
+    let parts = |ids: &Vec<u32>| {
+        let path = [known.as_slice(), ids].concat();
+        path.get(..at) == Some(&prompt[..at]) && path.get(at) == fork.ids_known.first()
+    };
+    assert!(choices.into_iter().any(parts), "{fork:?}");
+}
+
 proptest! {
+    #[test]
+    fn forks_are_places_where_prompts_part_and_verdicts_are_those_of_all_rows(plans in plans()) {
+        let calls = recorded(&plans);
+        let rows = rows_of(&episode(calls.clone()));
+        let found = diagnose(episode(Vec::new()).record, calls.clone());
+        found.forks.iter().for_each(|fork| check_fork(fork, &calls));
+        let reasons: BTreeSet<Reason> = found.findings.iter().map(|f| f.reason).collect();
+        let told: BTreeSet<Reason> = rows.iter().flat_map(|row| row.reasons.clone()).collect();
+        prop_assert!(reasons.is_superset(&told));
+        let trained: usize = rows.iter().map(|row| row.tokens.trained()).sum();
+        prop_assert_eq!(found.trainable_tokens, trained as u64);
+        prop_assert_eq!(found.verdict == "unusable", trained == 0);
+        prop_assert_eq!(found.verdict == "exact", trained > 0 && reasons.is_empty());
+        let backwards = calls.into_iter().rev().collect();
+        prop_assert_eq!(diagnose(episode(Vec::new()).record, backwards), found);
+    }
+
     #[test]
     fn any_episode_is_exported_whole_and_trained_once(plans in plans()) {
         let calls = recorded(&plans);
