@@ -154,7 +154,7 @@ async fn settle(http: &Http, control: &str, played: &Played) -> Result<(), Failu
 
 async fn export(store: &Path, out: &Path) -> Result<Report, Failure> {
     let mut snapshot = Snapshot::open(store).await?;
-    let options = Options { out: out.join("data"), ..Options::default() };
+    let options = Options { out: out.join("data").into(), ..Options::default() };
     exporter::export(&mut snapshot, &options).await.map_err(|e| crate::export::failure(&e))
 }
 

@@ -1,28 +1,31 @@
 //! `rolltape export`: a store to training data.
 
+use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 
 use episode::Kind;
-use exporter::{ExportError, Options, Report, Retokenizer, Shared};
+use exporter::{ExportError, Options, Report, Retokenizer, Shared, WriteError};
+use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::json;
 use store::Snapshot;
+use tokio::signal::unix::{SignalKind, signal};
 
 use crate::episodes::Which;
 use crate::exit::{Done, Failure};
+use crate::export_files::ExportFiles;
 use crate::export_rewards::{self, ExportRewards};
 use crate::print;
 
-/// Export episodes as Parquet that trainers read
+/// Export episodes as files that trainers read
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]
     which: Which,
-    /// A folder, or a file whose name ends in .parquet
-    #[arg(long, value_name = "PATH")]
-    out: PathBuf,
-    /// Only these trajectories: main, subagent, compaction, retry, sibling, auxiliary, fork
+    #[command(flatten)]
+    files: ExportFiles,
+    /// Only trajectories of these kinds: main, subagent, compaction, retry, sibling, auxiliary, fork
     #[arg(long, value_name = "KIND", value_delimiter = ',', value_parser = kind)]
     kind: Vec<Kind>,
     /// Sampled tokens that several rows hold: trained in the first of them, or kept in all
@@ -33,34 +36,56 @@ pub(crate) struct Args {
     /// A model folder, whose chat template and tokenizer make ids where no server reported any
     #[arg(long, value_name = "DIR")]
     tokenizer: Option<PathBuf>,
-    /// Replace files that rolltape did not write
-    #[arg(long)]
-    overwrite: bool,
     /// Report as one JSON object
     #[arg(long)]
     json: bool,
 }
 
-/// Exports.
+/// Exports. What is half written is taken away again when a signal ends it.
 pub(crate) async fn run(args: Args) -> Done {
     let mut snapshot = Snapshot::open(&args.which.at.store).await?;
-    let options = Options {
-        out: args.out,
+    let to_stdout = args.files.to_stdout();
+    let options = args.files.fill(Options {
         selection: args.which.selection(),
         kinds: args.kind.into_iter().collect(),
         shared: args.shared,
         rewards: args.rewards.rewards(),
         versions: args.rewards.versions(),
         retokenizer: retokenizer(args.tokenizer.as_deref())?,
-        overwrite: args.overwrite,
+        ..Options::default()
+    })?;
+    let bar = progress()?;
+    let mut stopped = signal(SignalKind::terminate())?;
+    let exported = exporter::export_telling(&mut snapshot, &options, |done, all| {
+        bar.set_length(all as u64);
+        bar.set_position(done as u64);
+    });
+    let report = tokio::select! {
+        done = exported => done.map_err(|error| failure(&error)),
+        _ = tokio::signal::ctrl_c() => Err(interrupted()),
+        _ = stopped.recv() => Err(interrupted()),
     };
-    let report = exporter::export(&mut snapshot, &options).await.map_err(|e| failure(&e))?;
-    if args.json {
-        as_json(&report)?
-    } else {
-        as_text(&report)?
+    bar.finish_and_clear();
+    let lines = if args.json { as_json(&report?) } else { as_text(&report?) };
+    match to_stdout {
+        true => lines.iter().for_each(|line| eprintln!("{line}")),
+        false => lines.iter().try_for_each(|line| print::line(line))?,
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// A bar on a terminal, nothing elsewhere.
+fn progress() -> Result<ProgressBar, Failure> {
+    if !std::io::stderr().is_terminal() {
+        return Ok(ProgressBar::hidden());
+    }
+    let style = "exporting {bar:32} {pos}/{len} episodes {elapsed}";
+    let style = ProgressStyle::with_template(style).map_err(|e| Failure::of(&e))?;
+    Ok(ProgressBar::new(0).with_style(style))
+}
+
+fn interrupted() -> Failure {
+    Failure::new("the export was interrupted; nothing was changed")
 }
 
 fn kind(word: &str) -> Result<Kind, String> {
@@ -88,6 +113,10 @@ pub(crate) fn failure(error: &ExportError) -> Failure {
         ExportError::Empty { notes, .. } if !notes.not_of_versions.is_empty() => {
             failure.hint(format!("left out: {}", export_rewards::left_out(notes).join(", ")))
         }
+        ExportError::Empty { left_out, .. } if !left_out.is_empty() => {
+            let left = left_out.iter().map(|(why, count)| format!("{count} {}", words(why)));
+            failure.hint(format!("left out: {}", left.collect::<Vec<_>>().join(", ")))
+        }
         ExportError::Empty { .. } => failure.hint(
             "`rolltape episodes` lists what the store holds; check --store, --episode, --group, \
              --task and --kind",
@@ -95,32 +124,44 @@ pub(crate) fn failure(error: &ExportError) -> Failure {
         ExportError::OtherTokenizer(_) => {
             failure.hint("give the folder of the model that answered it with --tokenizer")
         }
-        ExportError::Write(exporter::WriteError::Foreign { .. }) => {
+        ExportError::Write(WriteError::Foreign { .. }) => {
             failure.hint("give another --out, or --overwrite to replace it")
+        }
+        ExportError::Write(WriteError::OtherOptions { .. }) => {
+            failure.hint("give the options that it was made with, or leave out --new to replace it")
+        }
+        ExportError::Write(WriteError::OtherEncoding { .. }) => {
+            failure.hint("name a folder, or a file that ends in the encoding's name")
         }
         _ => failure,
     }
 }
 
-fn as_text(report: &Report) -> Result<(), Failure> {
-    print::line(&format!(
+/// `rows_without_reward` for people.
+fn words(why: &str) -> String {
+    why.replace('_', " ")
+}
+
+fn as_text(report: &Report) -> Vec<String> {
+    let mut lines = vec![format!(
         "{} from {}, {} tokens of which {} train",
         print::count(report.rows, "row"),
         print::count(report.episodes, "episode"),
         report.tokens,
         report.trained_tokens
-    ))?;
-    for (kind, count) in report.notes.kinds.iter().filter(|(kind, _)| **kind != "main") {
-        print::line(&format!("  {count} x {kind}"))?;
-    }
-    export_rewards::lines(report).iter().try_for_each(|line| print::line(line))?;
-    for (reason, count) in &report.notes.reasons {
-        print::line(&format!("  {count} x {}", reason.as_str()))?;
-    }
-    report.files.iter().try_for_each(|file| print::line(&file.display().to_string()))
+    )];
+    let kinds = report.notes.kinds.iter().filter(|(kind, _)| **kind != "main");
+    lines.extend(kinds.map(|(kind, count)| format!("  {count} x {kind}")));
+    lines.extend(export_rewards::lines(report));
+    let reasons = report.notes.reasons.iter();
+    lines.extend(reasons.map(|(reason, count)| format!("  {count} x {}", reason.as_str())));
+    let left = report.left_out.iter();
+    lines.extend(left.map(|(why, count)| format!("  left out: {count} {}", words(why))));
+    lines.extend(report.files.iter().map(|file| file.display().to_string()));
+    lines
 }
 
-fn as_json(report: &Report) -> Result<(), Failure> {
+fn as_json(report: &Report) -> Vec<String> {
     let reasons: serde_json::Map<_, _> =
         report.notes.reasons.iter().map(|(r, n)| (r.as_str().to_owned(), json!(n))).collect();
     let body = json!({
@@ -134,7 +175,8 @@ fn as_json(report: &Report) -> Result<(), Failure> {
         "rewards_unplaced": report.notes.rewards_unplaced,
         "groups": report.groups.iter().filter(|group| group.group.is_some()).count(),
         "flat_groups": export_rewards::flat(report),
+        "left_out": report.left_out,
         "files": report.files,
     });
-    print::line(&body.to_string())
+    vec![body.to_string()]
 }

@@ -12,6 +12,7 @@ mod engine_command;
 mod episodes;
 mod exit;
 mod export;
+mod export_files;
 mod export_rewards;
 mod http;
 mod manner;

@@ -81,7 +81,7 @@ async fn measure(folder: &Path, store: &Path, share: usize) {
     let out = folder.join("export");
     reset_peak();
     let mut snapshot = Snapshot::open(store).await.unwrap();
-    let mut options = Options { out: out.clone(), ..Options::default() };
+    let mut options = Options { out: out.clone().into(), ..Options::default() };
     if share < EPISODES.min(count(store).await) {
         options.selection = Selection { group: Some("g0".parse().unwrap()), ..Default::default() };
     }
@@ -124,7 +124,7 @@ async fn follow(folder: &Path, turns: usize, episodes: usize) {
     };
     let store = record(folder, &format!("turns-{turns}.db"), episodes, shape).await;
     let mut snapshot = Snapshot::open(&store).await.unwrap();
-    let options = Options { out: folder.join(format!("t{turns}")), ..Options::default() };
+    let options = Options { out: folder.join(format!("t{turns}")).into(), ..Options::default() };
     let started = Instant::now();
     let report: Report = export(&mut snapshot, &options).await.unwrap();
     let took = started.elapsed();

@@ -196,7 +196,7 @@ fn nested(
 
 /// A list column of one level. `lengths` has one entry a row, none where the row has no list;
 /// `values` all elements in order.
-fn list(
+pub(crate) fn list(
     field: &Field,
     lengths: impl Iterator<Item = Option<usize>>,
     values: ArrayRef,
@@ -253,7 +253,7 @@ fn turns(turns: &[&TurnRow]) -> Result<StructArray, ArrowError> {
     StructArray::try_new(turn_fields(), columns, None)
 }
 
-fn messages(messages: &[&Message]) -> Result<StructArray, ArrowError> {
+pub(crate) fn messages(messages: &[&Message]) -> Result<StructArray, ArrowError> {
     let text = |of: fn(&Message) -> Option<&str>| -> ArrayRef {
         Arc::new(StringArray::from_iter(messages.iter().map(|m| of(m))))
     };

@@ -1,25 +1,30 @@
 //! The walk of an export.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use episode::{CallId, Kind, Micros};
 use serde::Serialize;
+use serde_json::{Value, json};
 use store::{EpisodeRecord, Selection, Snapshot, SnapshotError};
 use thiserror::Error;
 
 use crate::advantage::{Advantage, EPSILON, STD_DDOF};
 use crate::credit::Ledger;
-use crate::forks::{Fork, ForkFile, forks};
+use crate::encode::Encoding;
+use crate::forks::{Fork, forks};
+use crate::formats::Format;
 use crate::groups::{GroupSummary, Groups};
 use crate::merge::{Merged, merge};
 use crate::notes::Notes;
-use crate::parquet::{RowFile, Target, WriteError};
+use crate::plan::{Partition, Rules, Shard, plan};
 use crate::retokenize::{Retokenizer, retokenize};
 use crate::rows::{Beside, Row, rows};
 use crate::scan::{Scanned, episodes, nodes, scan, scored};
+use crate::sink::{Said, Sink};
 use crate::staleness::{VersionFilter, versions};
+use crate::target::{Out, WriteError};
 use crate::thread::{Forest, thread};
 use crate::verdict::Verdicts;
 use crate::weigh::{Shared, Shares, Wanted, weigh};
@@ -27,11 +32,15 @@ use crate::weigh::{Shared, Shares, Wanted, weigh};
 /// What to export, and where to.
 #[derive(Debug, Clone, Default)]
 pub struct Options {
-    /// A file that ends in `.parquet`, or a folder for `trajectories.parquet`.
-    pub out: PathBuf,
+    /// A file, a folder for `FORMAT.ENCODING`, a stream, or an object store.
+    pub out: Out,
+    /// What the rows are.
+    pub format: Format,
+    /// How they are written; none takes what the name of the file or the format says.
+    pub encoding: Option<Encoding>,
     /// Which episodes.
     pub selection: Selection,
-    /// Which kinds of trajectories; none takes all.
+    /// Which kinds of trajectories; none takes those that the format is for.
     pub kinds: BTreeSet<Kind>,
     /// In which rows a sampled token is trained that stands in several.
     pub shared: Shared,
@@ -41,6 +50,18 @@ pub struct Options {
     pub versions: VersionFilter,
     /// Makes ids for what no server reported ids of.
     pub retokenizer: Option<Arc<Retokenizer>>,
+    /// Only episodes with at least this reward.
+    pub min_reward: Option<f64>,
+    /// Rewards above this one are good, where a format tells good from bad.
+    pub label_above: f64,
+    /// What rows are put into folders by.
+    pub partition: Option<Partition>,
+    /// Which part of the selection this process exports.
+    pub shard: Option<Shard>,
+    /// Only attempts that ended, or, while they are open, began at this time or later.
+    pub since: Option<Micros>,
+    /// Add the closed attempts that the export there does not hold yet.
+    pub new: bool,
     /// Whether to replace files that no export wrote. An export is always replaced by the next.
     pub overwrite: bool,
 }
@@ -61,11 +82,11 @@ pub struct RewardOptions {
 /// What an export wrote.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Report {
-    /// Rows.
+    /// Rows of the files.
     pub rows: u64,
-    /// Attempts at episodes with at least one row.
+    /// Attempts at episodes with at least one trajectory.
     pub episodes: u64,
-    /// Tokens over all rows, prompts included.
+    /// Tokens over all trajectories, prompts included.
     pub tokens: u64,
     /// Tokens to be trained.
     pub trained_tokens: u64,
@@ -75,18 +96,22 @@ pub struct Report {
     pub files: Vec<PathBuf>,
     /// What was kept, what was not, and why.
     pub notes: Notes,
+    /// Attempts and rows that the options or the format leave out, by the reason.
+    pub left_out: BTreeMap<&'static str, u64>,
 }
 
 /// Why nothing was exported. No file is left behind.
 #[derive(Debug, Error)]
 pub enum ExportError {
-    /// The selection holds no trajectory of the kinds that were asked for.
+    /// The selection holds nothing that makes a row.
     #[error("nothing to export: {episodes} episodes and {} calls make no row", .notes.calls)]
     Empty {
         /// Attempts at episodes that were read.
         episodes: u64,
         /// Why their calls make no row.
-        notes: Notes,
+        notes: Box<Notes>,
+        /// Why their rows are none of the format.
+        left_out: BTreeMap<&'static str, u64>,
     },
     /// Ids that a server reported are not those of the tokenizer given.
     #[error("the tokenizer is not that of the model which call `{0}` went to")]
@@ -99,28 +124,41 @@ pub enum ExportError {
     Write(#[from] WriteError),
 }
 
-/// Exports the selected episodes of a snapshot: scan, thread, merge, weigh, rows, parquet.
+/// Exports the selected episodes of a snapshot: scan, thread, merge, weigh, rows, files.
 ///
 /// The forks of the episodes that have rows are a table beside.
 ///
-/// Episodes are read one at a time, so memory is bounded by the largest one, not by their number.
-/// The same snapshot and options make the same bytes.
+/// Episodes are read one at a time, so memory is bounded by the largest one, not by their number
+/// (for pairs: by the largest group). The same snapshot and options make the same bytes.
 ///
 /// # Errors
 /// [`ExportError`] when there is no row, the store cannot be read, or the files cannot be written.
 pub async fn export(snapshot: &mut Snapshot, options: &Options) -> Result<Report, ExportError> {
+    export_telling(snapshot, options, |_, _| {}).await
+}
+
+/// The same, and `tell` is told how many attempts are done, and of how many.
+///
+/// # Errors
+/// As [`export`].
+pub async fn export_telling(
+    snapshot: &mut Snapshot,
+    options: &Options,
+    mut tell: impl FnMut(usize, usize),
+) -> Result<Report, ExportError> {
     let mut report = Report::default();
     let records = episodes(snapshot, &options.selection).await?;
-    let read = records.len() as u64;
     if records.is_empty() {
-        return Err(ExportError::Empty { episodes: 0, notes: report.notes });
+        return Err(report.empty(0));
     }
     let attempts = scored(snapshot, records, options.rewards.as_of).await?;
     let groups = Groups::new(options.rewards.advantage, &attempts);
-    let mut file = RowFile::create(Target::new(&options.out), options.overwrite)?;
-    let mut forked = ForkFile::create(file.target())?;
-    for (record, _) in attempts {
-        let (episode, judged) = scan(snapshot, record, options.rewards.as_of).await?;
+    let mut sink = Sink::create(options).await?;
+    let (planned, left) = plan(attempts, &options.rules(sink.held()));
+    report.leave(left);
+    for (done, next) in planned.iter().enumerate() {
+        tell(done, planned.len());
+        let (episode, judged) = scan(snapshot, next.record.clone(), options.rewards.as_of).await?;
         let (nodes, scanned) = nodes(&episode.calls);
         let (forest, threaded) = thread(nodes);
         let (mut merged, walked) = merge(&forest);
@@ -133,19 +171,17 @@ pub async fn export(snapshot: &mut Snapshot, options: &Options) -> Result<Report
         report.add_episode(&episode, &forest, shares.paths.len());
         let found = told(&shares, || forks(&episode, &forest, &merged, None));
         report.judge(&Verdicts::new(&episode, &forest, &merged), &found);
-        forked.write(found)?;
+        sink.attempt(&episode, found, &next.partition).await?;
         let beside = options.beside(&groups, &episode.record);
         for row in rows(&episode, &forest, &merged, &shares, beside) {
             report.add_row(&row);
-            file.write(row)?;
+            sink.row(row, next.place).await?;
         }
+        sink.attempt_ended(next).await?;
     }
-    if report.rows == 0 {
-        return Err(ExportError::Empty { episodes: read, notes: report.notes });
-    }
+    tell(planned.len(), planned.len());
     report.groups = groups.summaries;
-    report.files = file.with(forked.finish()?).finish(&Asked::new(options), &report.told())?;
-    Ok(report)
+    report.finish(sink, options, planned.len() as u64).await
 }
 
 impl Options {
@@ -204,7 +240,7 @@ impl Asked {
             episode: episode.as_ref().map(ToString::to_string),
             group: group.as_ref().map(ToString::to_string),
             task: task.as_ref().map(ToString::to_string),
-            kinds: options.kinds.iter().map(|kind| kind.as_str()).collect(),
+            kinds: options.kinds().iter().map(|kind| kind.as_str()).collect(),
             shared: options.shared.as_str(),
             rewards: AskedOfRewards {
                 as_of: options.rewards.as_of,
@@ -220,8 +256,39 @@ impl Asked {
 }
 
 impl Options {
+    fn rules(&self, held: Option<BTreeSet<String>>) -> Rules {
+        let Self { partition, shard, since, min_reward, .. } = *self;
+        Rules { partition, shard, since, min_reward, not_in: held }
+    }
+
+    /// The kinds asked for, else those that the format is for.
+    fn kinds(&self) -> BTreeSet<Kind> {
+        let asked = self.kinds.iter();
+        let chosen = asked.chain(self.format.kinds().iter().filter(|_| self.kinds.is_empty()));
+        chosen.copied().collect()
+    }
+
+    /// The options as a manifest shows them. Where the files lie is not part of what they hold,
+    /// and neither is which of the selected episodes this run was to take.
+    pub(crate) fn asked(&self) -> Value {
+        let mut asked = json!(Asked::new(self));
+        if let Some(least) = self.min_reward {
+            asked["min_reward"] = json!(least);
+        }
+        if self.format == Format::Kto {
+            asked["label_above"] = json!(self.label_above);
+        }
+        if let Some(partition) = self.partition {
+            asked["partition_by"] = json!(partition.to_string());
+        }
+        if let Some(Shard { index, count }) = self.shard {
+            asked["shard"] = json!(format!("{index}/{count}"));
+        }
+        asked
+    }
+
     fn wanted(&self) -> Wanted {
-        Wanted { kinds: self.kinds.clone(), shared: self.shared, versions: self.versions }
+        Wanted { kinds: self.kinds(), shared: self.shared, versions: self.versions }
     }
 
     fn beside<'a>(&self, groups: &'a Groups, record: &EpisodeRecord) -> Beside<'a> {
@@ -233,6 +300,34 @@ impl Options {
 }
 
 impl Report {
+    /// Ends the files and puts them in place. Nothing is put in place where there is no row, unless
+    /// it is a shard, of which a reader expects a file.
+    async fn finish(
+        mut self,
+        mut sink: Sink,
+        options: &Options,
+        read: u64,
+    ) -> Result<Self, ExportError> {
+        self.rows = sink.end(options.shard.is_some()).await?;
+        self.leave(sink.left_out());
+        if self.rows == 0 && (options.new || options.shard.is_none()) {
+            sink.give_up().await;
+            return if options.new { Ok(self) } else { Err(self.empty(read)) };
+        }
+        let notes = serde_json::to_value(self.told()).unwrap_or_default();
+        let left_out = self.left_out.clone();
+        self.files = sink.publish(Said { options: options.asked(), notes, left_out }).await?;
+        Ok(self)
+    }
+
+    fn empty(self, episodes: u64) -> ExportError {
+        ExportError::Empty { episodes, notes: Box::new(self.notes), left_out: self.left_out }
+    }
+
+    fn leave(&mut self, left: BTreeMap<&'static str, u64>) {
+        left.into_iter().for_each(|(why, count)| *self.left_out.entry(why).or_default() += count);
+    }
+
     fn told(&self) -> Told<'_> {
         Told { notes: &self.notes, groups: &self.groups }
     }
@@ -245,7 +340,6 @@ impl Report {
     }
 
     fn add_row(&mut self, row: &Row) {
-        self.rows += 1;
         self.tokens += row.tokens.input_ids.len() as u64;
         self.trained_tokens += row.tokens.trained() as u64;
         self.notes.sides_unread += row.sides.unread;
@@ -263,50 +357,13 @@ impl Report {
 #[cfg(test)]
 mod tests {
     use std::fs;
-    use std::path::Path;
 
-    use episode::{Call, Reward, RewardScope};
+    use episode::Call;
     use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
-    use store::{Durability, Store};
 
     use super::*;
     use crate::fixture::call;
-
-    /// Name, group, reward, calls.
-    type Told<'a> = (&'a str, Option<&'a str>, Option<f64>, Vec<Call>);
-
-    async fn stored(folder: &Path, episodes: &[Told<'_>]) -> Snapshot {
-        let path = folder.join("rolltape.db");
-        let (store, writer) = Store::open(&path, Durability::Process).await.unwrap();
-        let mut number = 0;
-        for (name, group, reward, calls) in episodes {
-            let episode: episode::EpisodeId = name.parse().unwrap();
-            for call in calls {
-                number += 1;
-                let mut call = call.clone();
-                let id = episode::CallId(uuid::Uuid::from_u128(number));
-                call.begun.call_id = id;
-                call.begun.tag.episode = episode.clone();
-                call.begun.tag.group = group.map(|g| g.parse().unwrap());
-                store.begin(call.begun).await.done().await.unwrap();
-                if let Some(ended) = call.ended {
-                    let ended = episode::Ended { call_id: id, ..ended };
-                    store.end(ended).await.done().await.unwrap();
-                }
-            }
-            let reward = Reward {
-                scope: RewardScope::Episode,
-                name: "reward".to_owned(),
-                value: *reward,
-                source: "judge".to_owned(),
-                at: 1,
-            };
-            store.reward((episode, 0), reward).await.unwrap();
-        }
-        drop(store);
-        writer.finish().await;
-        Snapshot::open(&path).await.unwrap()
-    }
+    use crate::stored::stored;
 
     fn two_turns() -> Vec<Call> {
         vec![call(1, &[1, 2], &[&[3]]), call(2, &[1, 2, 3, 4], &[&[5, 6]])]
@@ -324,7 +381,8 @@ mod tests {
             ],
         )
         .await;
-        let options = Options { out: folder.path().join("out"), ..Options::default() };
+        let out = folder.path().join("out");
+        let options = Options { out: out.clone().into(), ..Options::default() };
         let report = export(&mut snapshot, &options).await.unwrap();
         assert_eq!((report.rows, report.episodes), (3, 3));
         assert_eq!((report.tokens, report.trained_tokens), (18, 9));
@@ -339,11 +397,11 @@ mod tests {
         export(&mut snapshot, &options).await.unwrap();
         assert_eq!(fs::read(&report.files[0]).unwrap(), bytes);
         let held = ["a", "b", "c"].map(|name| (name.to_owned(), 0)).into();
-        for path in [&options.out, &report.files[2]] {
+        for path in [&out, &report.files[2]] {
             assert_eq!(crate::exported(path).unwrap(), held);
         }
         fs::write(&report.files[0], "cut").unwrap();
-        let changed = crate::exported(&options.out);
+        let changed = crate::exported(&out);
         assert!(matches!(changed, Err(crate::ExportedError::Changed(_))));
     }
 
@@ -355,7 +413,7 @@ mod tests {
         let told = [("a", None, None, forked), ("b", None, None, two_turns())];
         let mut snapshot = stored(folder.path(), &told).await;
         let out = folder.path().join("out");
-        let forks = Options { out, kinds: [Kind::Fork].into(), ..Options::default() };
+        let forks = Options { out: out.into(), kinds: [Kind::Fork].into(), ..Options::default() };
         let report = export(&mut snapshot, &forks).await.unwrap();
         assert_eq!((report.rows, report.episodes, report.trained_tokens), (1, 1, 2));
         assert_eq!(report.notes.kinds, [("fork", 1)].into());
@@ -379,9 +437,10 @@ mod tests {
         let mut lost = call(1, &[1], &[&[2]]);
         lost.ended = None;
         let mut snapshot = stored(folder.path(), &[("a", None, None, vec![lost])]).await;
-        let options = Options { out: folder.path().join("out"), ..Options::default() };
+        let out = folder.path().join("out");
+        let options = Options { out: out.clone().into(), ..Options::default() };
         let error = export(&mut snapshot, &options).await.unwrap_err();
         assert_eq!(error.to_string(), "nothing to export: 1 episodes and 1 calls make no row");
-        assert_eq!(fs::read_dir(&options.out).unwrap().count(), 0);
+        assert_eq!(fs::read_dir(&out).unwrap().count(), 0);
     }
 }

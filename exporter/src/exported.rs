@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
-use std::io;
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 use ::parquet::arrow::ProjectionMask;
@@ -11,10 +11,12 @@ use ::parquet::errors::ParquetError;
 use arrow::array::AsArray;
 use arrow::datatypes::Int32Type;
 use arrow::error::ArrowError;
-use serde::Deserialize;
+use sha2::{Digest, Sha256};
 use thiserror::Error;
 
-use crate::parquet::{FORMAT, FORMAT_VERSION, Target, digest};
+use crate::formats::Format;
+use crate::manifest::{FORMAT_VERSION, Manifest};
+use crate::target::Layout;
 
 /// Why an export could not be read.
 #[derive(Debug, Error)]
@@ -48,48 +50,83 @@ pub enum ExportedError {
     },
 }
 
-/// What is read of a manifest.
-#[derive(Deserialize)]
-struct Manifest {
-    format: String,
-    format_version: u32,
-    files: Vec<Entry>,
-}
-
-#[derive(Deserialize)]
-struct Entry {
-    path: PathBuf,
-    sha256: String,
-}
-
-/// The attempts at episodes that have a row in an export. `path` is its folder, its manifest or
-/// its Parquet file.
+/// The attempts at episodes that have a row in an export. `path` is its folder (of all shards that
+/// are there), its manifest, or the one file that was named for it.
 ///
 /// # Errors
 /// [`ExportedError`] when it is not a whole export that this version can read.
 pub fn exported(path: &Path) -> Result<BTreeSet<(String, u32)>, ExportedError> {
-    let named = path.extension().is_some_and(|extension| extension == "json");
-    let manifest = if named { path.to_owned() } else { Target::new(path).manifest };
-    let text = fs::read(&manifest).map_err(at(&manifest))?;
-    let read: Manifest = serde_json::from_slice(&text)
-        .ok()
-        .filter(|read: &Manifest| read.format == FORMAT)
-        .ok_or_else(|| ExportedError::NotAnExport(manifest.clone()))?;
-    if read.format_version > FORMAT_VERSION {
-        return Err(ExportedError::Newer(manifest, read.format_version));
-    }
-    let folder = manifest.parent().unwrap_or(Path::new(""));
     let mut episodes = BTreeSet::new();
-    for Entry { path, sha256 } in read.files {
-        let path = folder.join(path);
-        let (_, found) = digest(&path).map_err(at(&path))?;
-        if found != sha256 {
-            return Err(ExportedError::Changed(path));
-        }
-        let file = File::open(&path).map_err(at(&path))?;
-        add_rows(file, &mut episodes).map_err(|source| ExportedError::Rows { path, source })?;
+    for manifest in manifests(path)? {
+        add(&manifest, &mut episodes)?;
     }
     Ok(episodes)
+}
+
+/// The manifests that `path` stands for; never none.
+fn manifests(path: &Path) -> Result<Vec<PathBuf>, ExportedError> {
+    if path.extension().is_some_and(|extension| extension == "json") {
+        return Ok(vec![path.to_owned()]);
+    }
+    let Ok((folder, layout)) = Layout::new(path, Format::Trajectories, None, None) else {
+        return Err(ExportedError::NotAnExport(path.to_owned()));
+    };
+    let one = folder.join(&layout.manifest);
+    if layout.is_one_file() || one.exists() {
+        return Ok(vec![one]);
+    }
+    let is_manifest = |name: &str| {
+        name.ends_with(".manifest.json")
+            || (name.starts_with("manifest-") && name.ends_with(".json"))
+    };
+    let mut found = Vec::new();
+    for entry in fs::read_dir(&folder).map_err(at(&folder))? {
+        let path = entry.map_err(at(&folder))?.path();
+        if path.file_name().is_some_and(|name| is_manifest(&name.to_string_lossy())) {
+            found.push(path);
+        }
+    }
+    found.sort();
+    if found.is_empty() { Err(ExportedError::NotAnExport(one)) } else { Ok(found) }
+}
+
+/// Adds the attempts of one manifest whose files are what it says.
+fn add(manifest: &Path, episodes: &mut BTreeSet<(String, u32)>) -> Result<(), ExportedError> {
+    let text = fs::read(manifest).map_err(at(manifest))?;
+    let read =
+        Manifest::read(&text).ok_or_else(|| ExportedError::NotAnExport(manifest.to_owned()))?;
+    if read.format_version > FORMAT_VERSION {
+        return Err(ExportedError::Newer(manifest.to_owned(), read.format_version));
+    }
+    let folder = manifest.parent().unwrap_or(Path::new(""));
+    for file in &read.files {
+        let path = folder.join(&file.path);
+        if digest(&path).map_err(at(&path))? != file.sha256 {
+            return Err(ExportedError::Changed(path));
+        }
+        // Manifests from before they named the episodes themselves.
+        if read.episodes.is_empty() && path.extension().is_some_and(|e| e == "parquet") {
+            let file = File::open(&path).map_err(at(&path))?;
+            add_rows(file, episodes).map_err(|source| ExportedError::Rows { path, source })?;
+        }
+    }
+    let named = read.episodes.iter().filter_map(|name| name.rsplit_once('/'));
+    episodes.extend(named.filter_map(|(id, n)| Some((id.to_owned(), n.parse().ok()?))));
+    Ok(())
+}
+
+/// The SHA-256 of a file, in hexadecimal.
+fn digest(path: &Path) -> io::Result<String> {
+    let mut file = File::open(path)?;
+    let mut hash = Sha256::new();
+    let mut buffer = vec![0; 1 << 20];
+    loop {
+        match file.read(&mut buffer)? {
+            0 => break,
+            n => hash.update(&buffer[..n]),
+        }
+    }
+    Ok(hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
 fn add_rows(file: File, episodes: &mut BTreeSet<(String, u32)>) -> Result<(), ParquetError> {

@@ -22,7 +22,7 @@ mod sides;
 mod tests;
 mod texts;
 
-pub(crate) use file::ForkFile;
+pub(crate) use file::batch;
 pub use file::{FORKS, forks_schema};
 use sides::{Sides, sides, windows};
 pub(crate) use texts::Texts;

@@ -11,10 +11,16 @@
 //! - `rows`: one row a path, its messages (`messages`), verdict and reasons (`verdict`),
 //!   rewards (`credit`, `returns`; `groups` and `advantage` compare attempts) and arrays (`sides`).
 //! - `forks`: where histories were left, a table beside the rows (`cause` says why).
-//! - `parquet`: the file (`schema` says what is in it, `columns` fills it) and its manifest.
+//! - `sink`: the files: `formats` makes records of rows (those of the contract are in `schema` and
+//!   `columns`), `encode` makes bytes of records (`parquet`, `jsonl`), and `target` puts them in
+//!   place (`object` in a store of objects), with a `manifest` of what they hold.
 //!
-//! Only `scan`, `parquet` and `exported` do I/O. In reading order:
+//! `plan` says first which episodes come by, in which order, and for which file.
+//!
+//! Only `scan`, `target`, `object` and `exported` do I/O. In reading order:
 //! - [`export`], [`Options`], [`Report`]: the whole walk.
+//! - [`Format`], [`Encoding`], [`Out`], [`Partition`], [`Shard`]: what is written, how, where to;
+//!   [`Bucket`]: an object store.
 //! - [`exported()`]: which episodes an export holds.
 //! - [`trajectories`], [`links`]: the pure part, for those who draw the same tree.
 //! - [`Notes`], [`Reason`], [`Dropped`], [`Told`]: what was kept, what was not, and why.
@@ -30,18 +36,25 @@ mod cause;
 mod columns;
 mod credit;
 mod diagnosis;
+mod encode;
 mod export;
 mod exported;
 mod family;
 mod forks;
+mod formats;
 mod groups;
 mod index;
+mod jsonl;
 mod kind;
 mod leads;
+mod manifest;
 mod merge;
 mod messages;
 mod notes;
+mod object;
+mod object_http;
 mod parquet;
+mod plan;
 mod reason;
 mod resolve;
 mod retokenize;
@@ -52,7 +65,9 @@ mod said;
 mod scan;
 mod schema;
 mod sides;
+mod sink;
 mod staleness;
+mod target;
 mod thread;
 mod tree;
 mod verdict;
@@ -66,20 +81,26 @@ mod fixture;
 mod properties;
 #[cfg(test)]
 mod rewarded;
+#[cfg(test)]
+mod stored;
 
 pub use advantage::{Advantage, EPSILON, STD_DDOF};
 pub use cause::Cause;
 pub use diagnosis::{Diagnosis, Finding, diagnose, diagnose_with};
-pub use export::{ExportError, Options, Report, RewardOptions, export};
+pub use encode::{EncodeError, Encoding};
+pub use export::{ExportError, Options, Report, RewardOptions, export, export_telling};
 pub use exported::{ExportedError, exported};
 pub use forks::{FORKS, Fork, forks_schema};
+pub use formats::Format;
 pub use groups::GroupSummary;
 pub use kind::Cue;
 pub use notes::{Dropped, Notes, Reason};
-pub use parquet::WriteError;
+pub use object::Bucket;
+pub use plan::{Partition, Shard};
 pub use resolve::Told;
 pub use retokenize::{RetokenizeError, Retokenizer};
 pub use schema::{COLUMNS, Column, SCHEMA_VERSION, schema};
 pub use staleness::{LeftOut, VersionFilter};
+pub use target::{Out, Stream, WriteError};
 pub use tree::{Link, links, trajectories};
 pub use weigh::Shared;

@@ -87,7 +87,7 @@ async fn a_group_is_compared_as_of_a_time() {
     let mut snapshot = stored(folder.path(), &told).await;
     let rewards =
         RewardOptions { as_of: Some(20), advantage: Advantage::Grpo, ..RewardOptions::default() };
-    let options = Options { out: folder.path().join("out"), rewards, ..Options::default() };
+    let options = Options { out: folder.path().join("out").into(), rewards, ..Options::default() };
     let (report, batch, manifest) = exported(&mut snapshot, &options).await;
     let names: Vec<_> = batch["episode_id"].as_string::<i32>().iter().flatten().collect();
     assert_eq!(names, ["a", "b", "c", "d", "alone", "free"]);
@@ -137,7 +137,7 @@ async fn an_attempt_without_a_row_is_in_the_population() {
     let versions =
         VersionFilter { at: Some(10), staleness_max: Some(4), ..VersionFilter::default() };
     let out = folder.path().join("out");
-    let options = Options { out, rewards, versions, ..Options::default() };
+    let options = Options { out: out.into(), rewards, versions, ..Options::default() };
     let (report, batch, manifest) = exported(&mut snapshot, &options).await;
     assert_eq!((report.rows, report.groups[0].episodes), (1, 2));
     assert_eq!(doubles(&batch, "advantage"), [Some(0.5)]);
@@ -162,7 +162,7 @@ async fn arrays_read_back_as_they_were_recorded() {
     ];
     let told: [Told<'_>; 2] = [("a", None, calls, &[]), ("b", None, one_turn(), &[])];
     let mut snapshot = stored(folder.path(), &told).await;
-    let options = Options { out: folder.path().join("out"), ..Options::default() };
+    let options = Options { out: folder.path().join("out").into(), ..Options::default() };
     let (report, batch, _) = exported(&mut snapshot, &options).await;
     assert_eq!(report.notes.sides_unread, 0);
     let inner = |name: &str, token: usize| {

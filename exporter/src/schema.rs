@@ -346,14 +346,14 @@ fn optional(name: &str, ty: DataType) -> Field {
     Field::new(name, ty, true)
 }
 
-fn json_field(name: &str) -> Field {
+pub(crate) fn json_field(name: &str) -> Field {
     let extension = [("ARROW:extension:name", "arrow.json"), ("ARROW:extension:metadata", "")];
     let metadata: HashMap<_, _> =
         extension.map(|(key, value)| (key.to_owned(), value.to_owned())).into();
     required(name, DataType::Utf8).with_metadata(metadata)
 }
 
-fn is_json(field: &Field) -> bool {
+pub(crate) fn is_json(field: &Field) -> bool {
     field.extension_type_name() == Some("arrow.json")
 }
 

@@ -1,23 +1,17 @@
-//! The table of forks: its columns and its file.
+//! The table of forks: its columns.
 
-use std::path::PathBuf;
 use std::sync::Arc;
 
-use ::parquet::arrow::ArrowWriter;
 use arrow::array::{
     ArrayRef, BooleanArray, Int32Array, ListArray, RecordBatch, StringArray, builder,
 };
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use arrow::error::ArrowError;
-use tempfile::NamedTempFile;
 
 use super::Fork;
-use crate::parquet::{Target, WriteError, Written, encoding, properties, temporary};
 
 /// Version of the columns below; see [`crate::SCHEMA_VERSION`].
 const FORKS_VERSION: i32 = 1;
-/// Forks are turned into arrays when there are so many.
-const BATCH_FORKS: usize = 4096;
 
 /// Every column of the table: its name, its type as documents write it, and what it holds.
 pub const FORKS: [(&str, &str, &str); 22] = [
@@ -62,47 +56,11 @@ pub fn forks_schema() -> SchemaRef {
     Arc::new(Schema::new(FORKS.iter().map(field).collect::<Vec<_>>()))
 }
 
-/// A file of forks that is being written beside the file of rows.
-pub(crate) struct ForkFile {
-    path: PathBuf,
-    writer: ArrowWriter<NamedTempFile>,
-    pending: Vec<Fork>,
-    rows: u64,
-}
-
-impl ForkFile {
-    /// Starts the file in the folder of `target`.
-    pub(crate) fn create(target: &Target) -> Result<Self, WriteError> {
-        let (path, schema) = (target.beside("forks"), forks_schema());
-        let properties = properties(&schema).map_err(encoding(&path))?;
-        let file = temporary(&target.folder)?;
-        let writer = ArrowWriter::try_new(file, schema, Some(properties));
-        let writer = writer.map_err(encoding(&path))?;
-        Ok(Self { path, writer, pending: Vec::new(), rows: 0 })
-    }
-
-    /// Adds the forks of one episode.
-    pub(crate) fn write(&mut self, forks: Vec<Fork>) -> Result<(), WriteError> {
-        self.rows += forks.len() as u64;
-        self.pending.extend(forks);
-        if self.pending.len() >= BATCH_FORKS { self.flush() } else { Ok(()) }
-    }
-
-    fn flush(&mut self) -> Result<(), WriteError> {
-        let batch = batch(&self.pending).map_err(WriteError::Columns)?;
-        self.pending.clear();
-        self.writer.write(&batch).map_err(encoding(&self.path))
-    }
-
-    /// Ends the file. It is put in place with the others.
-    pub(crate) fn finish(mut self) -> Result<Written, WriteError> {
-        self.flush()?;
-        let file = self.writer.into_inner().map_err(encoding(&self.path))?;
-        Ok(Written { file, path: self.path, rows: self.rows })
-    }
-}
-
-fn batch(forks: &[Fork]) -> Result<RecordBatch, ArrowError> {
+/// The table of these forks.
+///
+/// # Errors
+/// None that is known of: the columns are those of the schema.
+pub(crate) fn batch(forks: &[Fork]) -> Result<RecordBatch, ArrowError> {
     let columns = FORKS.iter().map(|(name, _, _)| column(name, forks));
     RecordBatch::try_new(forks_schema(), columns.collect())
 }

@@ -1,0 +1,140 @@
+//! Formats: what the records of an export are and how their columns are called.
+//!
+//! A format is a list of columns over one kind of record, each in a file of its own, under the
+//! names of the trainer that reads it.
+//! - `table`: columns as names and getters, made into Arrow arrays.
+//! - `maker`: makes records as rows come by.
+//! - `sample`: a row with its place, which most formats are columns of.
+//! - `calls`, `turns`: one record a call, and one a choice of a call.
+//! - `sft`, `kto`, `preference`, `openai`: conversations.
+//! - the others: trainers' own.
+
+mod areal;
+mod art;
+mod atif;
+mod calls;
+mod kto;
+mod maker;
+mod openai;
+mod preference;
+mod prime_rl;
+mod sample;
+mod sft;
+mod skyrl;
+mod slime;
+mod table;
+#[cfg(test)]
+mod tests;
+mod tinker;
+mod trl;
+mod turns;
+mod verl;
+
+use episode::Kind;
+
+pub(crate) use maker::{Maker, Refused};
+
+/// What an export writes.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[expect(missing_docs, reason = "`Format::doc` says what each of them is")]
+pub enum Format {
+    #[default]
+    Trajectories,
+    Calls,
+    Turns,
+    Sft,
+    Preference,
+    Kto,
+    Trl,
+    TrlAsync,
+    Verl,
+    PrimeRl,
+    SkyRl,
+    Slime,
+    AReaL,
+    Art,
+    Tinker,
+    Atif,
+    OpenAi,
+    OpenAiPreference,
+}
+
+/// The kinds that are conversations an agent went on with to their ends.
+const CONVERSATIONS: [Kind; 3] = [Kind::Main, Kind::Subagent, Kind::Compaction];
+
+impl Format {
+    /// All of them.
+    pub const ALL: [Self; 18] = [
+        Self::Trajectories,
+        Self::Calls,
+        Self::Turns,
+        Self::Sft,
+        Self::Preference,
+        Self::Kto,
+        Self::Trl,
+        Self::TrlAsync,
+        Self::Verl,
+        Self::PrimeRl,
+        Self::SkyRl,
+        Self::Slime,
+        Self::AReaL,
+        Self::Art,
+        Self::Tinker,
+        Self::Atif,
+        Self::OpenAi,
+        Self::OpenAiPreference,
+    ];
+
+    /// The word on the command line and in names of files.
+    pub fn as_str(self) -> &'static str {
+        self.words().0
+    }
+
+    /// What one record of it is.
+    pub fn doc(self) -> &'static str {
+        self.words().1
+    }
+
+    fn words(self) -> (&'static str, &'static str) {
+        match self {
+            Self::Trajectories => ("trajectories", "a trajectory: the contract with trainers"),
+            Self::Calls => ("calls", "a call, as recorded"),
+            Self::Turns => ("turns", "a choice of a call: its prompt and what was sampled"),
+            Self::Sft => ("sft", "a conversation, for supervised training"),
+            Self::Preference => ("preference", "a better and a worse answer, for DPO"),
+            Self::Kto => ("kto", "a conversation and whether it is good, for KTO"),
+            Self::Trl => ("trl", "TRL: what a `rollout_func` of GRPOTrainer gives back"),
+            Self::TrlAsync => ("trl-async", "TRL: a RolloutSample of AsyncGRPOTrainer"),
+            Self::Verl => ("verl", "verl: an AgentLoopOutput"),
+            Self::PrimeRl => ("prime-rl", "prime-rl: a TrainingSample"),
+            Self::SkyRl => ("skyrl", "SkyRL: one element of each list of GeneratorOutput"),
+            Self::Slime => ("slime", "slime and miles: a Sample"),
+            Self::AReaL => ("areal", "AReaL: the arrays of one trajectory"),
+            Self::Art => ("art", "ART: a Trajectory"),
+            Self::Tinker => ("tinker", "Tinker: a Datum"),
+            Self::Atif => ("atif", "ATIF v1.7: a Trajectory"),
+            Self::OpenAi => ("openai", "OpenAI: a line of a fine-tuning file"),
+            Self::OpenAiPreference => ("openai-preference", "OpenAI: a line of a preference file"),
+        }
+    }
+
+    /// The format of that word.
+    pub fn from_word(word: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|format| format.as_str() == word)
+    }
+
+    /// Whether a record is a document in which what is not there has no key.
+    pub(crate) fn is_document(self) -> bool {
+        matches!(self, Self::Art | Self::Atif | Self::OpenAi | Self::OpenAiPreference)
+    }
+
+    /// The kinds of trajectories that it takes when none are named; empty for all.
+    pub(crate) fn kinds(self) -> &'static [Kind] {
+        match self {
+            Self::Sft | Self::Kto | Self::Art | Self::Atif | Self::OpenAi => &CONVERSATIONS,
+            // A trainer has one place for each prompt of a group.
+            Self::Trl => &[Kind::Main],
+            _ => &[],
+        }
+    }
+}

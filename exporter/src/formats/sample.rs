@@ -1,0 +1,110 @@
+//! Sample: a row with its place in the export, as adapters read it.
+
+use serde_json::{Value, json};
+
+use crate::messages::Message;
+use crate::plan::Place;
+use crate::rows::{Row, TurnRow};
+
+/// One training sample: a row, and where it stands among the others.
+#[derive(Debug, Clone)]
+pub(crate) struct Sample {
+    pub(crate) row: Row,
+    pub(crate) place: Place,
+    /// Number of the row in its export, from 0.
+    pub(crate) index: i64,
+    /// Whether its reward is a good one.
+    pub(crate) good: bool,
+    /// Whether it is the last row of its attempt.
+    pub(crate) last: bool,
+}
+
+impl Sample {
+    fn split(&self) -> usize {
+        usize::try_from(self.row.prompt_len).unwrap_or(0).min(self.row.tokens.input_ids.len())
+    }
+
+    pub(crate) fn prompt_ids(&self) -> Vec<i32> {
+        self.row.tokens.input_ids[..self.split()].to_vec()
+    }
+
+    /// Everything after the first prompt, tool results included.
+    pub(crate) fn completion_ids(&self) -> Vec<i32> {
+        self.row.tokens.input_ids[self.split()..].to_vec()
+    }
+
+    pub(crate) fn completion_mask(&self) -> Vec<i8> {
+        self.row.tokens.loss_mask[self.split()..].to_vec()
+    }
+
+    pub(crate) fn completion_logprobs(&self) -> Vec<f32> {
+        self.row.tokens.logprobs[self.split()..].to_vec()
+    }
+
+    /// One value where a token is trained, another where it is not.
+    pub(crate) fn on_trained(&self, trained: f32, other: f32) -> Vec<f32> {
+        let value = |mask: &i8| if *mask == 1 { trained } else { other };
+        self.row.tokens.loss_mask.iter().map(value).collect()
+    }
+
+    /// The advantage on trained tokens, 0 on all others; none unless it was asked for.
+    pub(crate) fn token_advantages(&self) -> Option<Vec<f32>> {
+        self.row.advantage.map(|advantage| self.on_trained(advantage as f32, 0.0))
+    }
+
+    /// The temperature that each token was sampled with; 1 where none was, or none was named.
+    pub(crate) fn temperatures(&self) -> Vec<f32> {
+        let mut found = vec![1.0; self.row.tokens.input_ids.len()];
+        for turn in &self.row.turns {
+            let span = turn.start.max(0) as usize..turn.end.max(0) as usize;
+            if let (Some(temperature), Some(part)) = (turn.temperature, found.get_mut(span)) {
+                part.fill(temperature as f32);
+            }
+        }
+        found
+    }
+
+    /// The whole conversation.
+    pub(crate) fn messages(&self) -> Vec<Message> {
+        let dialogue = &self.row.dialogue;
+        dialogue.prompt.iter().chain(&dialogue.completion).cloned().collect()
+    }
+
+    /// For each message of the completion the turn that sampled it, if one did. Where the agent
+    /// changed what had been said, only the last answer is known to be a turn's.
+    pub(crate) fn turns_of_completion(&self) -> Vec<Option<&TurnRow>> {
+        let completion = &self.row.dialogue.completion;
+        let said = |index: &usize| completion[*index].role == "assistant";
+        let spoken: Vec<usize> = (0..completion.len()).filter(said).collect();
+        let turns = &self.row.turns;
+        let known = if spoken.len() == turns.len() { turns.len() } else { 1 };
+        let mut found = vec![None; completion.len()];
+        for (index, turn) in spoken.iter().rev().zip(turns.iter().rev()).take(known) {
+            found[*index] = Some(turn);
+        }
+        found
+    }
+
+    /// The server's word for how the last reply ended.
+    pub(crate) fn finish_reason(&self) -> Option<String> {
+        self.row.turns.last().and_then(|turn| turn.finish_reason.clone())
+    }
+
+    /// What a trainer may want to know of a row that has no field of its own there.
+    pub(crate) fn about(&self) -> Value {
+        let row = &self.row;
+        json!({
+            "episode_id": row.episode_id,
+            "attempt": row.attempt,
+            "trajectory_id": row.trajectory_id,
+            "kind": row.kind,
+            "group_id": row.group_id,
+            "task_id": row.task_id,
+            "model": row.model,
+            "row_weight": row.row_weight,
+            "policy_version_min": row.tokens.trained_versions().min(),
+            "policy_version_max": row.tokens.trained_versions().max(),
+            "verdict": row.verdict,
+        })
+    }
+}

@@ -1,0 +1,32 @@
+//! `verl`: AgentLoopOutput, of which verl makes its batches (read in verl 0.9.1).
+
+use serde_json::json;
+
+use super::sample::Sample;
+use super::table::{Column, Of};
+
+pub(crate) const COLUMNS: &[Column<Sample>] = &[
+    Column::new("prompt_ids", Of::Ints(|s| Some(s.prompt_ids()))),
+    Column::new("response_ids", Of::Ints(|s| Some(s.completion_ids()))),
+    Column::new("response_mask", Of::Int8s(|s| Some(s.completion_mask()))),
+    Column::new("response_logprobs", Of::Float32s(|s| Some(s.completion_logprobs()))),
+    Column::optional("reward_score", Of::Float(|s| s.row.reward)),
+    Column::new("num_turns", Of::Int(|s| Some(turns(s)))),
+    // Timings, which it fills in with zeros.
+    Column::new("metrics", Of::Json(|_| Some("{}".to_owned()))),
+    Column::new("extra_fields", Of::Json(|s| Some(extra(s)))),
+];
+
+/// Messages of the user, the assistant and tools.
+fn turns(sample: &Sample) -> i64 {
+    let spoken = |role: &str| !["system", "developer"].contains(&role);
+    sample.messages().iter().filter(|m| spoken(&m.role)).count() as i64
+}
+
+/// `uid` is what verl groups by.
+fn extra(sample: &Sample) -> String {
+    let mut extra = sample.about();
+    let uid = sample.row.group_id.as_ref().unwrap_or(&sample.row.episode_id);
+    extra["uid"] = json!(uid);
+    extra.to_string()
+}

@@ -1,0 +1,136 @@
+//! JSON lines: a batch of records as one JSON object a line.
+//!
+//! Columns of JSON are written as what they hold, not as texts of it. A number that is not finite,
+//! for which JSON has no word, is null.
+
+use arrow::array::{Array, ArrayRef, AsArray, RecordBatch};
+use arrow::datatypes::{DataType, Field, FieldRef, Float32Type, Float64Type};
+use arrow::datatypes::{Int8Type, Int32Type, Int64Type};
+use arrow::error::ArrowError;
+use serde::Serialize;
+
+use crate::schema::is_json;
+
+/// Adds the lines of a batch. With `omit_null`, a column that is null has no key in its line.
+pub(crate) fn write(
+    batch: &RecordBatch,
+    omit_null: bool,
+    out: &mut Vec<u8>,
+) -> Result<(), ArrowError> {
+    let schema = batch.schema();
+    for row in 0..batch.num_rows() {
+        let columns = schema.fields().iter().zip(batch.columns());
+        let shown = columns.filter(|(_, column)| !(omit_null && column.is_null(row)));
+        object(shown, row, out)?;
+        out.push(b'\n');
+    }
+    Ok(())
+}
+
+fn object<'a>(
+    columns: impl Iterator<Item = (&'a FieldRef, &'a ArrayRef)>,
+    row: usize,
+    out: &mut Vec<u8>,
+) -> Result<(), ArrowError> {
+    out.push(b'{');
+    for (index, (field, column)) in columns.enumerate() {
+        if index > 0 {
+            out.push(b',');
+        }
+        put(field.name(), out)?;
+        out.push(b':');
+        value(field, column, row, out)?;
+    }
+    out.push(b'}');
+    Ok(())
+}
+
+fn value(field: &Field, array: &ArrayRef, row: usize, out: &mut Vec<u8>) -> Result<(), ArrowError> {
+    if array.is_null(row) {
+        out.extend_from_slice(b"null");
+        return Ok(());
+    }
+    match array.data_type() {
+        DataType::Boolean => put(&array.as_boolean().value(row), out),
+        DataType::Int8 => put(&array.as_primitive::<Int8Type>().value(row), out),
+        DataType::Int32 => put(&array.as_primitive::<Int32Type>().value(row), out),
+        DataType::Int64 => put(&array.as_primitive::<Int64Type>().value(row), out),
+        DataType::Float32 => put(&array.as_primitive::<Float32Type>().value(row), out),
+        DataType::Float64 => put(&array.as_primitive::<Float64Type>().value(row), out),
+        DataType::Utf8 if is_json(field) => {
+            // Documents that were recorded with line breaks are written anew without them.
+            let text = array.as_string::<i32>().value(row);
+            if text.contains(['\n', '\r']) {
+                let parsed: serde_json::Value = serde_json::from_str(text).map_err(external)?;
+                return put(&parsed, out);
+            }
+            out.extend_from_slice(text.as_bytes());
+            Ok(())
+        }
+        DataType::Utf8 => put(array.as_string::<i32>().value(row), out),
+        DataType::List(item) => list(item, &array.as_list::<i32>().value(row), out),
+        DataType::Struct(fields) => {
+            object(fields.iter().zip(array.as_struct().columns()), row, out)
+        }
+        other => Err(ArrowError::NotYetImplemented(format!("{other} as JSON"))),
+    }
+}
+
+fn list(item: &Field, values: &ArrayRef, out: &mut Vec<u8>) -> Result<(), ArrowError> {
+    out.push(b'[');
+    for index in 0..values.len() {
+        if index > 0 {
+            out.push(b',');
+        }
+        value(item, values, index, out)?;
+    }
+    out.push(b']');
+    Ok(())
+}
+
+fn put<T: Serialize + ?Sized>(value: &T, out: &mut Vec<u8>) -> Result<(), ArrowError> {
+    serde_json::to_writer(out, value).map_err(external)
+}
+
+fn external(error: serde_json::Error) -> ArrowError {
+    ArrowError::ExternalError(Box::new(error))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::columns::batch;
+    use crate::fixture::{call, episode, rows_of, with_bodies};
+    use crate::schema::schema;
+
+    #[test]
+    fn a_row_is_one_line_that_reads_back() {
+        let user = json!({ "role": "user", "content": "line\nbreak" });
+        let mut rows =
+            rows_of(&episode(vec![with_bodies(call(1, &[1, 2], &[&[3]]), &[user], "\"yo\"")]));
+        rows[0].reward = Some(0.1);
+        rows[0].row_weight = f64::NAN;
+        rows[0].tokens.logprobs = vec![0.0, 0.0, -0.1];
+        rows[0].metadata = "{\n\"a\": [1]}".to_owned();
+        let mut out = Vec::new();
+        let found = batch(&schema(), &rows).unwrap();
+        write(&found, false, &mut out).unwrap();
+        let text = String::from_utf8(out).unwrap();
+        assert_eq!(text.lines().count(), 1);
+        let read: Value = serde_json::from_str(&text).unwrap();
+        assert_eq!(read["input_ids"], json!([1, 2, 3]));
+        assert_eq!(read["logprobs"][2].as_f64().map(|l| l as f32), Some(-0.1));
+        assert_eq!((&read["reward"], &read["row_weight"]), (&json!(0.1), &Value::Null));
+        assert_eq!(read["metadata"], json!({ "a": [1] }));
+        assert_eq!(read["prompt"][0]["content"], "line\nbreak");
+        assert_eq!(read["tools"][0]["function"]["name"], "f");
+        assert_eq!(read["parent_trajectory_id"], Value::Null);
+        let mut omitted = Vec::new();
+        write(&found, true, &mut omitted).unwrap();
+        let read: Value = serde_json::from_slice(&omitted).unwrap();
+        assert_eq!(read.get("parent_trajectory_id"), None);
+        assert_eq!(read["turns"][0]["reward"], Value::Null);
+    }
+}

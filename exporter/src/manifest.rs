@@ -1,0 +1,90 @@
+//! Manifest: what an export holds, written after its files.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::formats::Format;
+use crate::schema::SCHEMA_VERSION;
+
+/// Version of the manifest's own form.
+pub(crate) const FORMAT_VERSION: u32 = 1;
+/// What the first word of a manifest begins with; tells our files from others.
+const PREFIX: &str = "rolltape-";
+
+/// What stands in a manifest.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub(crate) struct Manifest {
+    /// `rolltape-` and the word of the format.
+    pub(crate) format: String,
+    pub(crate) format_version: u32,
+    #[serde(default)]
+    pub(crate) schema_version: i32,
+    #[serde(default)]
+    pub(crate) created_by: String,
+    /// Over all files.
+    #[serde(default)]
+    pub(crate) rows: u64,
+    pub(crate) files: Vec<FileEntry>,
+    /// How often `--new` has added files.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub(crate) additions: u32,
+    /// The attempts with a row, as `EPISODE/ATTEMPT`.
+    #[serde(default)]
+    pub(crate) episodes: BTreeSet<String>,
+    #[serde(default)]
+    pub(crate) options: Value,
+    /// What the last run kept, left out, and why.
+    #[serde(default)]
+    pub(crate) notes: Value,
+    /// What the last run made no record of.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub(crate) left_out: BTreeMap<String, u64>,
+}
+
+/// One file of records.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct FileEntry {
+    /// Below the folder of the manifest, with `/` between folders.
+    pub(crate) path: String,
+    #[serde(default)]
+    pub(crate) rows: u64,
+    #[serde(default)]
+    pub(crate) bytes: u64,
+    pub(crate) sha256: String,
+}
+
+fn is_zero(number: &u32) -> bool {
+    *number == 0
+}
+
+impl Manifest {
+    pub(crate) fn new(format: Format) -> Self {
+        Self {
+            format: format!("{PREFIX}{}", format.as_str()),
+            format_version: FORMAT_VERSION,
+            schema_version: SCHEMA_VERSION,
+            created_by: created_by(),
+            ..Self::default()
+        }
+    }
+
+    /// Reads one; none where the bytes are not a manifest of ours.
+    pub(crate) fn read(bytes: &[u8]) -> Option<Self> {
+        let read: Self = serde_json::from_slice(bytes).ok()?;
+        read.format.starts_with(PREFIX).then_some(read)
+    }
+
+    /// The bytes of its file.
+    pub(crate) fn to_bytes(&self) -> serde_json::Result<Vec<u8>> {
+        let mut bytes = serde_json::to_vec_pretty(self)?;
+        bytes.push(b'\n');
+        Ok(bytes)
+    }
+}
+
+/// Who wrote a file.
+pub(crate) fn created_by() -> String {
+    format!("rolltape {}", env!("CARGO_PKG_VERSION"))
+}

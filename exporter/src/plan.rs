@@ -1,0 +1,269 @@
+//! Plan: which attempts an export reads, in which order, and what number each of them has.
+//!
+//! Numbers are given before anything is left out, so that the shards of one export, written by
+//! different processes, agree on them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+
+use episode::Micros;
+use sha2::{Digest, Sha256};
+use store::EpisodeRecord;
+
+/// Where an attempt stands among all that were selected.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Place {
+    /// Number of its group, from 0. An episode without a group is one of its own.
+    pub(crate) group: i64,
+    /// Number of the attempt, from 0.
+    pub(crate) attempt: i64,
+    /// Number of the attempt in its group, from 0.
+    pub(crate) repetition: i64,
+}
+
+/// One attempt to export.
+#[derive(Debug)]
+pub(crate) struct Planned {
+    pub(crate) record: EpisodeRecord,
+    pub(crate) place: Place,
+    /// The folder that its rows go to, below that of the export; empty without partitions.
+    pub(crate) partition: String,
+}
+
+/// What rows are put into folders by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Partition {
+    /// `group=ID`.
+    Group,
+    /// `task=ID`.
+    Task,
+    /// `bucket=N`: the hash of the episode's id, in so many folders.
+    EpisodeHash(u32),
+}
+
+/// One of several processes that export a part of the selection each.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Shard {
+    /// Which one, from 0.
+    pub index: u32,
+    /// How many there are.
+    pub count: u32,
+}
+
+/// What is left out of a selection, and where the rest goes.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Rules {
+    pub(crate) partition: Option<Partition>,
+    pub(crate) shard: Option<Shard>,
+    /// Only attempts that were closed, or, while open, began at this time or later.
+    pub(crate) since: Option<Micros>,
+    /// Only episodes with at least this reward.
+    pub(crate) min_reward: Option<f64>,
+    /// Only closed attempts that are not in here.
+    pub(crate) not_in: Option<BTreeSet<String>>,
+}
+
+/// How many attempts were left out, by the reason.
+pub(crate) type LeftOut = BTreeMap<&'static str, u64>;
+
+/// The folder of rows that belong to no group or task, as Hive calls it.
+const NO_VALUE: &str = "__HIVE_DEFAULT_PARTITION__";
+
+/// Numbers the attempts, each with its episode's reward, leaves out what the rules say, and sorts the rest by
+/// partition. Attempts are sorted by group, so a group's stay together.
+pub(crate) fn plan(
+    attempts: Vec<(EpisodeRecord, Option<f64>)>,
+    rules: &Rules,
+) -> (Vec<Planned>, LeftOut) {
+    let mut left = LeftOut::new();
+    let mut planned = Vec::with_capacity(attempts.len());
+    let mut place = Place { group: -1, attempt: -1, repetition: -1 };
+    let mut before: Option<String> = None;
+    for (record, reward) in attempts {
+        let family = family(&record);
+        place.attempt += 1;
+        place.repetition += 1;
+        if before.as_ref() != Some(&family) {
+            place.group += 1;
+            place.repetition = 0;
+        }
+        match rules.refuse(&record, reward, &family) {
+            Some(why) => *left.entry(why).or_default() += 1,
+            None => {
+                let partition = rules.partition.map_or_else(String::new, |by| by.folder(&record));
+                planned.push(Planned { record, place, partition });
+            }
+        }
+        before = Some(family);
+    }
+    planned.sort_by(|a, b| a.partition.cmp(&b.partition));
+    (planned, left)
+}
+
+/// How manifests name an attempt.
+pub(crate) fn attempt_name(record: &EpisodeRecord) -> String {
+    format!("{}/{}", record.id, record.attempt)
+}
+
+/// What must stay in one shard: a group, else the episode. The two never share a name.
+fn family(record: &EpisodeRecord) -> String {
+    match &record.group {
+        Some(group) => format!("g/{group}"),
+        None => format!("e/{}", record.id),
+    }
+}
+
+fn hash(text: &str) -> u64 {
+    let digest = Sha256::digest(text.as_bytes());
+    digest.iter().take(8).fold(0, |number, byte| number << 8 | u64::from(*byte))
+}
+
+impl Rules {
+    fn refuse(
+        &self,
+        record: &EpisodeRecord,
+        reward: Option<f64>,
+        family: &str,
+    ) -> Option<&'static str> {
+        let other_shard =
+            |shard: &Shard| hash(family) % u64::from(shard.count.max(1)) != u64::from(shard.index);
+        let seen = self.not_in.as_ref().is_some_and(|seen| seen.contains(&attempt_name(record)));
+        let ended = record.closed_at.unwrap_or(record.opened_at);
+        if self.shard.as_ref().is_some_and(other_shard) {
+            Some("episodes_of_other_shards")
+        } else if self.since.is_some_and(|since| ended < since) {
+            Some("episodes_before_since")
+        } else if self.min_reward.is_some_and(|least| reward.is_none_or(|r| r < least)) {
+            Some("episodes_below_min_reward")
+        } else if seen {
+            Some("episodes_exported_before")
+        } else if self.not_in.is_some() && record.closed_at.is_none() {
+            Some("episodes_still_open")
+        } else {
+            None
+        }
+    }
+}
+
+impl fmt::Display for Partition {
+    /// The word on the command line.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Group => f.write_str("group"),
+            Self::Task => f.write_str("task"),
+            Self::EpisodeHash(count) => write!(f, "episode-hash:{count}"),
+        }
+    }
+}
+
+impl Partition {
+    fn folder(self, record: &EpisodeRecord) -> String {
+        let named = |value: Option<String>| match value {
+            // The one character of an id that paths of other systems and URLs do not take.
+            Some(id) => id.replace(':', "%3A"),
+            None => NO_VALUE.to_owned(),
+        };
+        match self {
+            Self::Group => format!("group={}", named(record.group.as_ref().map(|g| g.to_string()))),
+            Self::Task => format!("task={}", named(record.task.as_ref().map(|t| t.to_string()))),
+            Self::EpisodeHash(count) => {
+                let count = count.max(1);
+                let width = (count - 1).to_string().len();
+                let bucket = hash(&format!("e/{}", record.id)) % u64::from(count);
+                format!("bucket={bucket:0width$}")
+            }
+        }
+    }
+}
+
+impl Shard {
+    /// What the names of its files end in.
+    pub(crate) fn suffix(self) -> String {
+        format!("-{:05}-of-{:05}", self.index, self.count)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fixture::episode;
+
+    fn plan(records: Vec<EpisodeRecord>, rules: &Rules) -> (Vec<Planned>, LeftOut) {
+        super::plan(records.into_iter().map(|record| (record, None)).collect(), rules)
+    }
+
+    fn record(id: &str, group: Option<&str>) -> EpisodeRecord {
+        let mut record = episode(Vec::new()).record;
+        record.id = id.parse().unwrap();
+        record.group = group.map(|g| g.parse().unwrap());
+        record
+    }
+
+    fn names(planned: &[Planned]) -> Vec<(String, &str)> {
+        planned.iter().map(|p| (p.record.id.to_string(), p.partition.as_str())).collect()
+    }
+
+    #[test]
+    fn shards_part_the_selection_keep_groups_whole_and_agree_on_numbers() {
+        let groups = ["g1", "g2", "g3", "g4"];
+        let all = || {
+            let of = |g| ["a", "b", "c"].map(|e| record(&format!("{g}{e}"), Some(g)));
+            let lone = ["x", "y"].map(|e| record(e, None));
+            groups.into_iter().flat_map(of).chain(lone).collect::<Vec<_>>()
+        };
+        let (whole, left) = plan(all(), &Rules::default());
+        assert!(left.is_empty());
+        let numbers: Vec<_> = whole.iter().map(|p| (p.place.group, p.place.repetition)).collect();
+        assert_eq!(numbers[..4], [(0, 0), (0, 1), (0, 2), (1, 0)]);
+        assert_eq!(numbers[12..], [(4, 0), (5, 0)]);
+        let mut found = Vec::new();
+        for index in 0..3 {
+            let shard = Some(Shard { index, count: 3 });
+            let (part, left) = plan(all(), &Rules { shard, ..Rules::default() });
+            assert_eq!(part.len() as u64 + left["episodes_of_other_shards"], 14);
+            for group in groups {
+                let held = part.iter().filter(|p| p.record.id.as_str().starts_with(group)).count();
+                assert!(held == 0 || held == 3, "{group} is cut");
+            }
+            found.extend(part.into_iter().map(|p| (p.record.id.to_string(), p.place.group)));
+        }
+        found.sort();
+        let mut expected: Vec<_> =
+            whole.iter().map(|p| (p.record.id.to_string(), p.place.group)).collect();
+        expected.sort();
+        assert_eq!(found, expected);
+    }
+
+    #[test]
+    fn partitions_are_folders_in_the_order_of_their_names() {
+        let mut task = record("a", None);
+        task.task = Some("t:1".parse().unwrap());
+        let by = |partition| Rules { partition: Some(partition), ..Rules::default() };
+        let (tasks, _) = plan(vec![task.clone(), record("b", None)], &by(Partition::Task));
+        let none = format!("task={NO_VALUE}");
+        let expected = [("b".to_owned(), none.as_str()), ("a".to_owned(), "task=t%3A1")];
+        assert_eq!(names(&tasks), expected);
+        let records = || (0..50).map(|n| record(&format!("e{n}"), None)).collect();
+        let (hashed, _) = plan(records(), &by(Partition::EpisodeHash(12)));
+        let folders: BTreeSet<&str> = hashed.iter().map(|p| p.partition.as_str()).collect();
+        assert_eq!((folders.len(), folders.first()), (12, Some(&"bucket=00")));
+        assert!(hashed.is_sorted_by_key(|p| &p.partition));
+    }
+
+    #[test]
+    fn what_is_new_is_closed_and_not_there_yet() {
+        let mut closed = record("a", None);
+        closed.closed_at = Some(50);
+        let mut seen = closed.clone();
+        seen.id = "b".parse().unwrap();
+        let open = record("c", None);
+        let not_in = Some(["b/0".to_owned()].into());
+        let (new, left) =
+            plan(vec![closed.clone(), seen, open.clone()], &Rules { not_in, ..Rules::default() });
+        assert_eq!(names(&new), [("a".to_owned(), "")]);
+        assert_eq!(left, [("episodes_exported_before", 1), ("episodes_still_open", 1)].into());
+        let since = |at| Rules { since: Some(at), ..Rules::default() };
+        assert_eq!(plan(vec![closed.clone(), open.clone()], &since(50)).0.len(), 1);
+        assert_eq!(plan(vec![closed, open], &since(0)).0.len(), 2);
+    }
+}

@@ -1,0 +1,383 @@
+//! Sink: rows in, files out: makes records, encodes them, and puts the files and their manifest in
+//! place when all is written.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+
+use arrow::array::RecordBatch;
+use arrow::datatypes::SchemaRef;
+use serde_json::Value;
+use sha2::{Digest, Sha256};
+
+use crate::encode::{EncodeError, Encoder, Encoding};
+use crate::export::Options;
+use crate::forks::{self, Fork, forks_schema};
+use crate::formats::{Format, Maker, Refused};
+use crate::manifest::{FORMAT_VERSION, FileEntry, Manifest};
+use crate::object::{Objects, as_io};
+use crate::plan::{Place, Planned, attempt_name};
+use crate::rows::Row;
+use crate::scan::Scanned;
+use crate::target::{Body, Layout, Out, Target, WriteError, at};
+
+/// Records are turned into arrays when they hold this many bytes.
+const BATCH_BYTES: usize = 8 << 20;
+/// Forks are, when there are so many.
+const BATCH_FORKS: usize = 4096;
+
+/// The files of an export while they are written.
+pub(crate) struct Sink {
+    target: Target,
+    layout: Layout,
+    format: Format,
+    maker: Maker,
+    overwrite: bool,
+    /// The manifest that is there already.
+    before: Option<Manifest>,
+    /// Whether only what is not there yet is asked for.
+    new: bool,
+    /// Whether this run adds to what is there.
+    adds: bool,
+    open: Option<OpenFile>,
+    /// The table of forks, beside the rows of the contract.
+    forks: Option<OpenFile>,
+    pending_forks: Vec<Fork>,
+    sealed: Vec<(FileEntry, Body)>,
+    /// Rows of the files that are whole, without forks.
+    rows: u64,
+    episodes: BTreeSet<String>,
+    left_out: BTreeMap<Refused, u64>,
+    /// Whether anything was made of the attempt that is being written.
+    taken: bool,
+}
+
+/// One file that is being written.
+struct OpenFile {
+    partition: String,
+    name: String,
+    encoder: Encoder,
+    body: Body,
+    hash: Sha256,
+    bytes: u64,
+    rows: u64,
+}
+
+/// What the files say of how they came to be.
+#[derive(Debug, Default)]
+pub(crate) struct Said {
+    pub(crate) options: Value,
+    pub(crate) notes: Value,
+    pub(crate) left_out: BTreeMap<&'static str, u64>,
+}
+
+impl Sink {
+    /// Looks at the target, and makes its folder; changes no file.
+    pub(crate) async fn create(options: &Options) -> Result<Self, WriteError> {
+        let format = options.format;
+        let (target, layout) = match &options.out {
+            Out::Path(path) => {
+                let (folder, layout) = Layout::new(path, format, options.encoding, options.shard)?;
+                (Target::folder(folder)?, layout)
+            }
+            Out::Bucket(bucket) => {
+                let failed = |error| at(&PathBuf::from(&bucket.url))(as_io(error));
+                let (store, path) = bucket.open().map_err(failed)?;
+                let root = bucket.root(&path);
+                let (prefix, layout) = Layout::new(&path, format, options.encoding, options.shard)?;
+                (Target::Objects(Objects::new(store, prefix, root)), layout)
+            }
+            Out::Stream(stream) => {
+                let encoding = options.encoding.unwrap_or_else(|| match format.is_document() {
+                    true => Encoding::Jsonl,
+                    false => Encoding::Arrow,
+                });
+                let name = PathBuf::from(format!("-.{}", encoding.as_str()));
+                (Target::Stream(stream.clone()), Layout::new(&name, format, None, None)?.1)
+            }
+        };
+        let several = [
+            (options.partition.is_some(), "a partitioned export"),
+            (options.new, "adding what is new"),
+        ];
+        if let Some((_, what)) = several.iter().find(|(is, _)| *is && layout.is_one_file()) {
+            let path = target.path(&layout.file("", 0));
+            return Err(WriteError::OneFile { path, what });
+        }
+        let mut sink = Self {
+            maker: Maker::new(format, options.label_above),
+            before: None,
+            new: options.new,
+            adds: false,
+            left_out: BTreeMap::new(),
+            overwrite: options.overwrite,
+            open: None,
+            forks: None,
+            pending_forks: Vec::new(),
+            sealed: Vec::new(),
+            rows: 0,
+            episodes: BTreeSet::new(),
+            taken: false,
+            target,
+            layout,
+            format,
+        };
+        sink.look(options).await?;
+        if format == Format::Trajectories && !matches!(sink.target, Target::Stream(_)) {
+            let name = sink.layout.forks(options.partition.is_some(), sink.addition());
+            sink.forks = Some(sink.file(name, "", &forks_schema()).await?);
+        }
+        Ok(sink)
+    }
+
+    /// Reads the manifest that is there.
+    async fn look(&mut self, options: &Options) -> Result<(), WriteError> {
+        let path = || self.target.path(&self.layout.manifest);
+        let bytes = self.target.read(&self.layout.manifest).await?;
+        self.before = bytes.as_deref().and_then(Manifest::read);
+        match &self.before {
+            None if bytes.is_some() && !self.overwrite => {
+                return Err(WriteError::Foreign { path: path() });
+            }
+            Some(before) if before.format_version > FORMAT_VERSION => {
+                return Err(WriteError::Newer { path: path(), version: before.format_version });
+            }
+            Some(before) if options.new => {
+                let made = Manifest::new(self.format);
+                if before.format != made.format || before.options != options.asked() {
+                    return Err(WriteError::OtherOptions { path: path() });
+                }
+                self.adds = true;
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// The attempts that are in the export already, where only new ones are asked for.
+    pub(crate) fn held(&self) -> Option<BTreeSet<String>> {
+        let held = self.before.as_ref().filter(|_| self.adds);
+        self.new.then(|| held.map(|before| before.episodes.clone()).unwrap_or_default())
+    }
+
+    /// Begins an attempt, and the file for it; takes its forks.
+    pub(crate) async fn attempt(
+        &mut self,
+        episode: &Scanned,
+        forks: Vec<Fork>,
+        partition: &str,
+    ) -> Result<(), WriteError> {
+        if self.open.as_ref().is_none_or(|open| open.partition != partition) {
+            self.seal().await?;
+            self.begin(partition).await?;
+        }
+        self.maker.attempt(episode);
+        self.pending_forks.extend(forks);
+        if self.pending_forks.len() >= BATCH_FORKS {
+            self.flush_forks().await?;
+        }
+        self.taken = self.format == Format::Calls && !episode.calls.is_empty();
+        Ok(())
+    }
+
+    /// Adds a row.
+    pub(crate) async fn row(&mut self, row: Row, place: Place) -> Result<(), WriteError> {
+        match self.maker.row(row, place) {
+            Ok(()) => self.taken |= self.format != Format::Calls,
+            Err(why) => *self.left_out.entry(why).or_default() += 1,
+        }
+        if self.maker.pending_bytes() >= BATCH_BYTES { self.flush().await } else { Ok(()) }
+    }
+
+    /// Ends an attempt.
+    pub(crate) async fn attempt_ended(&mut self, planned: &Planned) -> Result<(), WriteError> {
+        self.maker.attempt_ended();
+        if self.taken {
+            self.episodes.insert(attempt_name(&planned.record));
+        }
+        if self.maker.pending_bytes() >= BATCH_BYTES { self.flush().await } else { Ok(()) }
+    }
+
+    /// Ends the last file and counts the records of all. `keep_empty` makes a file of no records
+    /// where there would be none.
+    pub(crate) async fn end(&mut self, keep_empty: bool) -> Result<u64, WriteError> {
+        self.seal().await?;
+        if self.sealed.is_empty() && keep_empty && !self.adds {
+            self.begin("").await?;
+            self.seal().await?;
+        }
+        self.rows = self.sealed.iter().map(|(entry, _)| entry.rows).sum();
+        self.flush_forks().await?;
+        if let Some(forks) = self.forks.take() {
+            self.seal_file(forks).await?;
+        }
+        Ok(self.rows)
+    }
+
+    /// Rows of which no record was made, and pairs that were none, by the reason.
+    pub(crate) fn left_out(&self) -> BTreeMap<Refused, u64> {
+        let mut left = self.maker.left_out();
+        left.extend(&self.left_out);
+        left
+    }
+
+    /// Puts all files in place, the manifest last. Gives their paths.
+    pub(crate) async fn publish(mut self, told: Said) -> Result<Vec<PathBuf>, WriteError> {
+        let manifest = self.manifest(told);
+        // What can fail is done for all files before the first one shows.
+        self.sealed.iter().try_for_each(|(entry, body)| self.target.ready(body, &entry.path))?;
+        let mut paths = Vec::new();
+        for (entry, body) in std::mem::take(&mut self.sealed) {
+            paths.push(self.target.place(body, &entry.path).await?);
+        }
+        if matches!(self.target, Target::Stream(_)) {
+            return Ok(Vec::new());
+        }
+        let name = &self.layout.manifest;
+        let path = self.target.path(name);
+        let bytes = manifest.to_bytes().map_err(|error| at(&path)(error.into()))?;
+        let mut body = self.target.begin(name).await?;
+        body.put(&bytes).await.map_err(at(&path))?;
+        body.end().await.map_err(at(&path))?;
+        self.target.ready(&body, name)?;
+        paths.push(self.target.place(body, name).await?);
+        // What the export before had and this one has not would be read along with it.
+        for old in self.before.iter().flat_map(|before| &before.files) {
+            if manifest.files.iter().all(|new| new.path != old.path) && is_below(&old.path) {
+                self.target.remove(&old.path).await?;
+            }
+        }
+        Ok(paths)
+    }
+
+    /// Takes back what was sent and will never show.
+    pub(crate) async fn give_up(self) {
+        let open = self.open.into_iter().chain(self.forks).map(|open| open.body);
+        for body in self.sealed.into_iter().map(|(_, body)| body).chain(open) {
+            body.give_up().await;
+        }
+    }
+
+    fn manifest(&self, told: Said) -> Manifest {
+        let mut manifest = match &self.before {
+            Some(before) if self.adds => {
+                Manifest { additions: before.additions + 1, ..before.clone() }
+            }
+            _ => Manifest::new(self.format),
+        };
+        manifest.files.extend(self.sealed.iter().map(|(entry, _)| entry.clone()));
+        manifest.rows += self.rows;
+        manifest.episodes.extend(self.episodes.iter().cloned());
+        manifest.options = told.options;
+        manifest.notes = told.notes;
+        let left = told.left_out.iter().map(|(why, count)| ((*why).to_owned(), *count));
+        manifest.left_out = left.collect();
+        manifest
+    }
+
+    /// How often files were added, this time included.
+    fn addition(&self) -> u32 {
+        match &self.before {
+            Some(before) if self.adds => before.additions + 1,
+            _ => 0,
+        }
+    }
+
+    async fn begin(&mut self, partition: &str) -> Result<(), WriteError> {
+        let name = self.layout.file(partition, self.addition());
+        let file = self.file(name, partition, &self.maker.schema()).await?;
+        self.open = Some(file);
+        Ok(())
+    }
+
+    async fn file(
+        &self,
+        name: String,
+        partition: &str,
+        schema: &SchemaRef,
+    ) -> Result<OpenFile, WriteError> {
+        let path = self.target.path(&name);
+        if self.before.is_none() && !self.overwrite && self.target.holds(&name).await? {
+            return Err(WriteError::Foreign { path });
+        }
+        let encoder = Encoder::new(self.layout.encoding(), self.format, schema);
+        let encoder = encoder.map_err(|source| WriteError::Encode { path, source })?;
+        let body = self.target.begin(&name).await?;
+        let partition = partition.to_owned();
+        let (hash, bytes, rows) = (Sha256::new(), 0, 0);
+        Ok(OpenFile { partition, name, encoder, body, hash, bytes, rows })
+    }
+
+    /// Encodes the forks that are pending.
+    async fn flush_forks(&mut self) -> Result<(), WriteError> {
+        let pending = std::mem::take(&mut self.pending_forks);
+        let Some(file) = &mut self.forks else { return Ok(()) };
+        let path = self.target.path(&file.name);
+        let batch = forks::batch(&pending).map_err(EncodeError::from);
+        let written = batch.and_then(|batch| file.write(&batch, 0));
+        let encoded =
+            written.map_err(|source| WriteError::Encode { path: path.clone(), source })?;
+        file.put(&encoded).await.map_err(at(&path))
+    }
+
+    /// Encodes what is pending.
+    async fn flush(&mut self) -> Result<(), WriteError> {
+        let Some(open) = &mut self.open else { return Ok(()) };
+        let path = self.target.path(&open.name);
+        let bytes = self.maker.pending_bytes();
+        let batch = self.maker.batch().map_err(EncodeError::from);
+        let written = batch.and_then(|batch| open.write(&batch, bytes));
+        let encoded =
+            written.map_err(|source| WriteError::Encode { path: path.clone(), source })?;
+        open.put(&encoded).await.map_err(at(&path))
+    }
+
+    /// Ends the file that is open.
+    async fn seal(&mut self) -> Result<(), WriteError> {
+        if self.open.is_none() {
+            return Ok(());
+        }
+        self.maker.file_ended();
+        if self.maker.pending_bytes() > 0 {
+            self.flush().await?;
+        }
+        match self.open.take() {
+            Some(open) => self.seal_file(open).await,
+            None => Ok(()),
+        }
+    }
+
+    async fn seal_file(&mut self, mut open: OpenFile) -> Result<(), WriteError> {
+        let path = self.target.path(&open.name);
+        let last = open.encoder.finish();
+        let last = last.map_err(|source| WriteError::Encode { path: path.clone(), source })?;
+        open.put(&last).await.map_err(at(&path))?;
+        open.body.end().await.map_err(at(&path))?;
+        let sha256 = open.hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
+        let entry = FileEntry { path: open.name, rows: open.rows, bytes: open.bytes, sha256 };
+        self.sealed.push((entry, open.body));
+        Ok(())
+    }
+}
+
+impl OpenFile {
+    /// Encodes a batch and gives the bytes that are ready.
+    fn write(&mut self, batch: &RecordBatch, bytes: usize) -> Result<Vec<u8>, EncodeError> {
+        self.rows += batch.num_rows() as u64;
+        self.encoder.write(batch, bytes)?;
+        Ok(self.encoder.take())
+    }
+
+    async fn put(&mut self, bytes: &[u8]) -> std::io::Result<()> {
+        self.hash.update(bytes);
+        self.bytes += bytes.len() as u64;
+        self.body.put(bytes).await
+    }
+}
+
+/// Whether a path of a manifest stays below the folder of the export.
+fn is_below(path: &str) -> bool {
+    path.split('/').all(|part| !part.is_empty() && part != "." && part != "..")
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,42 @@
+//! A store for tests.
+
+use std::path::Path;
+
+use episode::{Call, Reward, RewardScope};
+use store::{Durability, Snapshot, Store};
+
+/// Name, group, reward, calls.
+pub(crate) type Told<'a> = (&'a str, Option<&'a str>, Option<f64>, Vec<Call>);
+
+pub(crate) async fn stored(folder: &Path, episodes: &[Told<'_>]) -> Snapshot {
+    let path = folder.join("rolltape.db");
+    let (store, writer) = Store::open(&path, Durability::Process).await.unwrap();
+    let mut number = 0;
+    for (name, group, reward, calls) in episodes {
+        let episode: episode::EpisodeId = name.parse().unwrap();
+        for call in calls {
+            number += 1;
+            let mut call = call.clone();
+            let id = episode::CallId(uuid::Uuid::from_u128(number));
+            call.begun.call_id = id;
+            call.begun.tag.episode = episode.clone();
+            call.begun.tag.group = group.map(|g| g.parse().unwrap());
+            store.begin(call.begun).await.done().await.unwrap();
+            if let Some(ended) = call.ended {
+                let ended = episode::Ended { call_id: id, ..ended };
+                store.end(ended).await.done().await.unwrap();
+            }
+        }
+        let reward = Reward {
+            scope: RewardScope::Episode,
+            name: "reward".to_owned(),
+            value: *reward,
+            source: "judge".to_owned(),
+            at: 1,
+        };
+        store.reward((episode, 0), reward).await.unwrap();
+    }
+    drop(store);
+    writer.finish().await;
+    Snapshot::open(&path).await.unwrap()
+}

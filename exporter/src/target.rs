@@ -1,0 +1,357 @@
+//! Target: where files go, and how they become visible only when they are whole.
+//!
+//! A file is written out of sight and put in its place at the end: on a disk under a temporary name,
+//! synced, then renamed. What goes to a stream is seen as it is written.
+
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use tempfile::NamedTempFile;
+use thiserror::Error;
+
+use crate::encode::{EncodeError, Encoding};
+use crate::formats::Format;
+use crate::object::{Bucket, Objects, Upload, as_io};
+use crate::plan::Shard;
+
+/// Why files could not be written.
+#[derive(Debug, Error)]
+pub enum WriteError {
+    /// The target is there and no manifest says that an export wrote it.
+    #[error("`{path}` exists and is not an export; choose another path or allow overwriting")]
+    Foreign {
+        /// The target.
+        path: PathBuf,
+    },
+    /// Several files were asked for, and one was named.
+    #[error("`{path}` is one file, and {what} takes a folder")]
+    OneFile {
+        /// The target.
+        path: PathBuf,
+        /// What makes several files.
+        what: &'static str,
+    },
+    /// The name of the file says another encoding than the one asked for.
+    #[error("`{path}` is not a name for {encoding}")]
+    OtherEncoding {
+        /// The target.
+        path: PathBuf,
+        /// The encoding asked for.
+        encoding: &'static str,
+    },
+    /// Rows were to be added to an export that was made otherwise.
+    #[error("`{path}` was made with other options; nothing can be added to it")]
+    OtherOptions {
+        /// The manifest.
+        path: PathBuf,
+    },
+    /// The manifest that is there is of a newer rolltape.
+    #[error("`{path}` was written by a newer rolltape (manifest {version}); upgrade this one")]
+    Newer {
+        /// The manifest.
+        path: PathBuf,
+        /// Its version.
+        version: u32,
+    },
+    /// The records could not be encoded.
+    #[error("cannot make `{path}` of the rows")]
+    Encode {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        #[source]
+        source: EncodeError,
+    },
+    /// The folder or a file in it could not be used.
+    #[error("cannot write `{path}`")]
+    Io {
+        /// The file or folder.
+        path: PathBuf,
+        /// What the system says.
+        #[source]
+        source: io::Error,
+    },
+}
+
+/// Where an export goes.
+#[derive(Debug, Clone)]
+pub enum Out {
+    /// A file whose name ends in that of an encoding, or a folder.
+    Path(PathBuf),
+    /// A stream, such as a pipe; it gets the records of one file and no manifest.
+    Stream(Stream),
+    /// An object store.
+    Bucket(Bucket),
+}
+
+impl Default for Out {
+    fn default() -> Self {
+        Self::Path(PathBuf::new())
+    }
+}
+
+impl From<PathBuf> for Out {
+    fn from(path: PathBuf) -> Self {
+        Self::Path(path)
+    }
+}
+
+/// A stream to write to.
+#[derive(Clone)]
+pub struct Stream(Arc<Mutex<Box<dyn Write + Send>>>);
+
+impl Stream {
+    /// Takes what is written to.
+    pub fn new(to: impl Write + Send + 'static) -> Self {
+        Self(Arc::new(Mutex::new(Box::new(to))))
+    }
+
+    fn put(&self, bytes: &[u8]) -> io::Result<()> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).write_all(bytes)
+    }
+
+    fn flush(&self) -> io::Result<()> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).flush()
+    }
+}
+
+impl std::fmt::Debug for Stream {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Stream")
+    }
+}
+
+/// How the files of an export are called.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Layout {
+    /// What stands before the number and the encoding.
+    stem: String,
+    /// The name of the one file, where one was named.
+    named: Option<String>,
+    encoding: Encoding,
+    pub(crate) manifest: String,
+}
+
+impl Layout {
+    /// The names of the files of an export, and the folder they are in.
+    pub(crate) fn new(
+        path: &Path,
+        format: Format,
+        encoding: Option<Encoding>,
+        shard: Option<Shard>,
+    ) -> Result<(PathBuf, Self), WriteError> {
+        if let Some(of_name) = Encoding::of_path(path) {
+            if let Some(other) = encoding.filter(|encoding| *encoding != of_name) {
+                let encoding = other.as_str();
+                return Err(WriteError::OtherEncoding { path: path.to_owned(), encoding });
+            }
+            // The parent of a bare file name is empty, which no system call takes for a folder.
+            let parent = path.parent().filter(|p| !p.as_os_str().is_empty());
+            let folder = parent.unwrap_or(Path::new(".")).to_owned();
+            let stem = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+            let named = path.file_name().map(|name| name.to_string_lossy().into_owned());
+            // Files that differ in their encoding alone have manifests of their own.
+            let manifest = match of_name {
+                Encoding::Parquet => format!("{stem}.manifest.json"),
+                other => format!("{stem}.{}.manifest.json", other.as_str()),
+            };
+            return Ok((folder, Self { stem, named, encoding: of_name, manifest }));
+        }
+        let encoding = encoding.unwrap_or_else(|| Encoding::default_of(format));
+        let shard = shard.map(Shard::suffix).unwrap_or_default();
+        let stem = format!("{}{shard}", format.as_str());
+        let manifest = match format {
+            Format::Trajectories => format!("manifest{shard}.json"),
+            _ => format!("{stem}.manifest.json"),
+        };
+        Ok((path.to_owned(), Self { stem, named: None, encoding, manifest }))
+    }
+
+    pub(crate) fn is_one_file(&self) -> bool {
+        self.named.is_some()
+    }
+
+    pub(crate) fn encoding(&self) -> Encoding {
+        self.encoding
+    }
+
+    /// The table of forks. Readers of partitions leave out what begins with a line.
+    pub(crate) fn forks(&self, partitioned: bool, addition: u32) -> String {
+        let ending = self.encoding.as_str();
+        let shard = self.stem.strip_prefix(Format::Trajectories.as_str());
+        let stem = match (&self.named, partitioned) {
+            (Some(_), _) => format!("{}.forks", self.stem),
+            (None, true) => format!("_forks{}", shard.unwrap_or_default()),
+            (None, false) => format!("forks{}", shard.unwrap_or_default()),
+        };
+        match addition {
+            0 => format!("{stem}.{ending}"),
+            n => format!("{stem}.{n}.{ending}"),
+        }
+    }
+
+    /// The file of a partition, below the folder of the export; `addition` counts what `--new` has
+    /// added before.
+    pub(crate) fn file(&self, partition: &str, addition: u32) -> String {
+        let ending = self.encoding.as_str();
+        let name = match (&self.named, addition) {
+            (Some(name), _) => name.clone(),
+            (None, 0) => format!("{}.{ending}", self.stem),
+            (None, n) => format!("{}.{n}.{ending}", self.stem),
+        };
+        if partition.is_empty() { name } else { format!("{partition}/{name}") }
+    }
+}
+
+/// A place for files.
+#[derive(Debug, Clone)]
+pub(crate) enum Target {
+    Folder(PathBuf),
+    Stream(Stream),
+    Objects(Objects),
+}
+
+/// A file that is being written out of sight.
+#[derive(Debug)]
+pub(crate) enum Body {
+    File(NamedTempFile),
+    Stream(Stream),
+    Upload(Upload),
+}
+
+impl Target {
+    /// A folder that is there afterwards.
+    pub(crate) fn folder(folder: PathBuf) -> Result<Self, WriteError> {
+        fs::create_dir_all(&folder).map_err(at(&folder))?;
+        Ok(Self::Folder(folder))
+    }
+
+    /// Where a file of that name is.
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        match self {
+            Self::Folder(folder) => folder.join(name),
+            Self::Stream(_) => PathBuf::from("-"),
+            Self::Objects(objects) => objects.url(name),
+        }
+    }
+
+    /// The bytes of a file; none where there is no such file.
+    pub(crate) async fn read(&self, name: &str) -> Result<Option<Vec<u8>>, WriteError> {
+        match self {
+            Self::Folder(folder) => match fs::read(folder.join(name)) {
+                Ok(bytes) => Ok(Some(bytes)),
+                Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+                Err(error) => Err(at(&folder.join(name))(error)),
+            },
+            Self::Stream(_) => Ok(None),
+            Self::Objects(objects) => {
+                objects.read(name).await.map_err(|error| at(&objects.url(name))(as_io(error)))
+            }
+        }
+    }
+
+    pub(crate) async fn holds(&self, name: &str) -> Result<bool, WriteError> {
+        match self {
+            Self::Folder(folder) => Ok(folder.join(name).exists()),
+            Self::Stream(_) => Ok(false),
+            Self::Objects(objects) => {
+                objects.holds(name).await.map_err(|error| at(&objects.url(name))(as_io(error)))
+            }
+        }
+    }
+
+    /// Begins a file.
+    pub(crate) async fn begin(&self, name: &str) -> Result<Body, WriteError> {
+        match self {
+            Self::Objects(objects) => {
+                let begun = objects.begin(name).await;
+                begun.map(Body::Upload).map_err(|error| at(&objects.url(name))(as_io(error)))
+            }
+            Self::Folder(folder) => temporary(folder).map(Body::File),
+            Self::Stream(stream) => Ok(Body::Stream(stream.clone())),
+        }
+    }
+
+    /// Does all that makes a file whole but for giving it its name.
+    pub(crate) fn ready(&self, body: &Body, name: &str) -> Result<(), WriteError> {
+        let Body::File(file) = body else { return Ok(()) };
+        let path = self.path(name);
+        let folder = path.parent().unwrap_or(&path);
+        fs::create_dir_all(folder).map_err(at(folder))?;
+        // The bytes are on disk before the name is: a crash leaves the old file or the new one.
+        file.as_file().sync_all().map_err(at(&path))
+    }
+
+    /// Makes a whole file visible under its name.
+    pub(crate) async fn place(&self, body: Body, name: &str) -> Result<PathBuf, WriteError> {
+        let path = self.path(name);
+        match body {
+            Body::File(file) => {
+                let folder = path.parent().unwrap_or(&path);
+                file.persist(&path).map_err(|e| at(&path)(e.error))?;
+                File::open(folder).and_then(|f| f.sync_all()).map_err(at(folder))?;
+            }
+            Body::Stream(stream) => stream.flush().map_err(at(&path))?,
+            Body::Upload(upload) => {
+                upload.place().await.map_err(|error| at(&path)(as_io(error)))?;
+            }
+        }
+        Ok(path)
+    }
+
+    /// Takes a file away that the export before had and this one has not.
+    pub(crate) async fn remove(&self, name: &str) -> Result<(), WriteError> {
+        match self {
+            Self::Folder(folder) => match fs::remove_file(folder.join(name)) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                    Err(at(&folder.join(name))(error))
+                }
+                _ => Ok(()),
+            },
+            Self::Stream(_) => Ok(()),
+            Self::Objects(objects) => {
+                objects.remove(name).await.map_err(|error| at(&objects.url(name))(as_io(error)))
+            }
+        }
+    }
+}
+
+impl Body {
+    pub(crate) async fn put(&mut self, bytes: &[u8]) -> io::Result<()> {
+        match self {
+            Self::File(file) => file.write_all(bytes),
+            Self::Stream(stream) => stream.put(bytes),
+            Self::Upload(upload) => upload.put(bytes).await.map_err(as_io),
+        }
+    }
+
+    /// There are no more bytes.
+    pub(crate) async fn end(&mut self) -> io::Result<()> {
+        match self {
+            Self::Upload(upload) => upload.ready().await.map_err(as_io),
+            Self::File(_) | Self::Stream(_) => Ok(()),
+        }
+    }
+
+    /// It is not wanted any more.
+    pub(crate) async fn give_up(self) {
+        if let Self::Upload(upload) = self {
+            upload.give_up().await;
+        }
+    }
+}
+
+pub(crate) fn at(path: &Path) -> impl FnOnce(io::Error) -> WriteError {
+    move |source| WriteError::Io { path: path.to_owned(), source }
+}
+
+/// A file that others may read once it is in place, as far as the umask lets them.
+fn temporary(folder: &Path) -> Result<NamedTempFile, WriteError> {
+    let mut builder = tempfile::Builder::new();
+    builder.prefix(".export-").suffix(".tmp");
+    #[cfg(unix)]
+    builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
+    builder.tempfile_in(folder).map_err(at(folder))
+}
