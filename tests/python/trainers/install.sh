@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
 # Makes `.venv` with the trainers that read exports: 6 GB, most of it torch, whose wheels all carry
 # CUDA. Left alone while the lists and this script are as they were. Needs Python 3.12 or newer;
-# where there is none the tests are skipped and `.skipped` says why.
+# where there is none, or no room, the tests are skipped and `.skipped` says why.
 set -euo pipefail
 cd "$(dirname "$0")"
 
 readonly UV_VERSION=0.13.9
+readonly ROOM_KIB=$((12 * 1024 * 1024))
 readonly NEWEST=2026-11-21T00:00:00Z
 export PIP_DISABLE_PIP_VERSION_CHECK=1 UV_PYTHON_DOWNLOADS=never UV_NO_PROGRESS=1
 [ -z "${PIP_CERT:-}" ] || export SSL_CERT_FILE="${SSL_CERT_FILE:-$PIP_CERT}"
@@ -32,6 +33,10 @@ main() {
   rm -f .skipped
   if ! python="$(python_found)"; then
     echo "the trainers need Python 3.12 or newer, and none was found" | tee .skipped >&2
+    return
+  fi
+  if [ "$(df --output=avail -k . | tail -1)" -lt "$ROOM_KIB" ]; then
+    echo "the trainers need 12 GB of free disk" | tee .skipped >&2
     return
   fi
   if [ "$(.uv/bin/uv --version 2>/dev/null | cut -d' ' -f2)" != "$UV_VERSION" ]; then
