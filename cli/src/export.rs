@@ -25,7 +25,7 @@ pub(crate) struct Args {
     which: Which,
     #[command(flatten)]
     files: ExportFiles,
-    /// Only trajectories of these kinds: main, subagent, compaction, retry, sibling, auxiliary, fork
+    /// Only these trajectories: main, subagent, compaction, retry, sibling, auxiliary, fork
     #[arg(long, value_name = "KIND", value_delimiter = ',', value_parser = kind)]
     kind: Vec<Kind>,
     /// Sampled tokens that several rows hold: trained in the first of them, or kept in all

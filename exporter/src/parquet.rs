@@ -137,6 +137,19 @@ mod tests {
     }
 
     #[test]
+    fn the_file_is_what_arrow_makes_of_all_rows_at_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let files = write(folder.path(), false).unwrap();
+        let (rows, schema) = (sample_rows(), schema());
+        let properties = properties(&schema).unwrap();
+        let batch = crate::columns::batch(&schema, &rows).unwrap();
+        let writer = ::parquet::arrow::ArrowWriter::try_new(Vec::new(), schema, Some(properties));
+        let mut writer = writer.unwrap();
+        writer.write(&batch).unwrap();
+        assert!(fs::read(&files[0]).unwrap() == writer.into_inner().unwrap());
+    }
+
+    #[test]
     fn what_others_wrote_is_replaced_only_when_told() {
         let folder = tempfile::tempdir().unwrap();
         let out = folder.path().join("mine.parquet");

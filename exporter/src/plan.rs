@@ -69,8 +69,8 @@ pub(crate) type LeftOut = BTreeMap<&'static str, u64>;
 /// The folder of rows that belong to no group or task, as Hive calls it.
 const NO_VALUE: &str = "__HIVE_DEFAULT_PARTITION__";
 
-/// Numbers the attempts, each with its episode's reward, leaves out what the rules say, and sorts the rest by
-/// partition. Attempts are sorted by group, so a group's stay together.
+/// Numbers the attempts, each with its episode's reward, leaves out what the rules say, and sorts
+/// the rest by partition. Attempts are sorted by group, so a group's stay together.
 pub(crate) fn plan(
     attempts: Vec<(EpisodeRecord, Option<f64>)>,
     rules: &Rules,

@@ -1,7 +1,7 @@
 //! Target: where files go, and how they become visible only when they are whole.
 //!
-//! A file is written out of sight and put in its place at the end: on a disk under a temporary name,
-//! synced, then renamed. What goes to a stream is seen as it is written.
+//! A file is written out of sight and put in its place at the end: on a disk under a temporary
+//! name, synced, then renamed. What goes to a stream is seen as it is written.
 
 use std::fs::{self, File};
 use std::io::{self, Write};

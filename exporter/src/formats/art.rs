@@ -36,7 +36,10 @@ fn choice(sample: &Sample, message: &Message, turn: &TurnRow) -> Value {
     let span = turn.start.max(0) as usize..turn.end.max(0) as usize;
     let tokens = &sample.row.tokens;
     let (ids, logprobs) = (&tokens.input_ids[span.clone()], &tokens.logprobs[span]);
-    let token = |(id, logprob): (&i32, &f32)| json!({ "token": format!("token_id:{id}"), "logprob": logprob, "bytes": null, "top_logprobs": [] });
+    let token = |(id, logprob): (&i32, &f32)| {
+        let name = format!("token_id:{id}");
+        json!({ "token": name, "logprob": logprob, "bytes": null, "top_logprobs": [] })
+    };
     let content: Vec<Value> = ids.iter().zip(logprobs).map(token).collect();
     let mut message = Value::Object(chat(message));
     // The API always has the key.

@@ -1,4 +1,4 @@
-//! `atif`: Trajectory of the Agent Trajectory Interchange Format, version 1.7 (read in harbor 0.25).
+//! `atif`: Trajectory of the Agent Trajectory Interchange Format 1.7 (read in harbor 0.25).
 //!
 //! Ids and logprobs of what was sampled stand in each step. Those of prompts do not: they would be
 //! the whole history again in every step.
