@@ -17,6 +17,7 @@ use super::{
 };
 use crate::columns;
 use crate::plan::Place;
+use crate::reason::Reason;
 use crate::rows::Row;
 use crate::scan::Scanned;
 use crate::schema::schema;
@@ -187,8 +188,14 @@ impl Samples {
     }
 }
 
+/// What a loss over ratios of probabilities cannot take. The logprobs of ids that were made from
+/// text stand as 0, and a trainer would believe them.
 fn untrained(row: &Row) -> Option<Refused> {
-    (row.tokens.trained() == 0).then_some("rows_without_trained_tokens")
+    match row.tokens.trained() {
+        0 => Some("rows_without_trained_tokens"),
+        _ if row.reasons.contains(&Reason::Retokenized) => Some("rows_without_logprobs"),
+        _ => None,
+    }
 }
 
 fn unscored(row: &Row) -> Option<Refused> {

@@ -16,6 +16,7 @@ use crate::encode::{Encoder, Encoding};
 use crate::fixture::{call, episode, reply, rows_of, text_call, with_bodies};
 use crate::jsonl;
 use crate::plan::Place;
+use crate::reason::Reason;
 use crate::rows::Row;
 use crate::scan::Scanned;
 
@@ -279,4 +280,17 @@ fn the_reward_of_a_call_outweighs_what_the_agent_went_on_with() {
         (&json!("three"), &json!(1.0))
     );
     assert_eq!(pair["chosen_trajectory_id"], "e/0/1");
+}
+
+#[test]
+fn a_trainer_of_ratios_gets_no_row_whose_logprobs_are_not_known() {
+    use Format::{AReaL, PrimeRl, SkyRl, Slime, Tinker, Trl, TrlAsync, Verl};
+    let of_ratios = [Trl, TrlAsync, Verl, PrimeRl, SkyRl, Slime, AReaL, Tinker];
+    for format in Format::ALL {
+        let retokenized = |row: &mut Row| drop(row.reasons.insert(Reason::Retokenized));
+        let found = made(format, &both(), retokenized).0.num_rows();
+        let plain = made(format, &both(), |_| ()).0.num_rows();
+        let expected = if of_ratios.contains(&format) { 0 } else { plain };
+        assert_eq!(found, expected, "{}", format.as_str());
+    }
 }
