@@ -287,7 +287,9 @@ fn a_trainer_of_ratios_gets_no_row_whose_logprobs_are_not_known() {
     use Format::{AReaL, PrimeRl, SkyRl, Slime, Tinker, Trl, TrlAsync, Verl};
     let of_ratios = [Trl, TrlAsync, Verl, PrimeRl, SkyRl, Slime, AReaL, Tinker];
     for format in Format::ALL {
-        let retokenized = |row: &mut Row| drop(row.reasons.insert(Reason::Retokenized));
+        let retokenized = |row: &mut Row| {
+            row.reasons.insert(Reason::Retokenized);
+        };
         let found = made(format, &both(), retokenized).0.num_rows();
         let plain = made(format, &both(), |_| ()).0.num_rows();
         let expected = if of_ratios.contains(&format) { 0 } else { plain };
