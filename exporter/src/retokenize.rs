@@ -115,7 +115,9 @@ fn judge(merged: &mut Merged, (index, node): (usize, &Node<'_>), span: Option<&R
     judged.reasons.remove(&Reason::NoTokenIds);
     judged.reasons.insert(Reason::Retokenized);
     match span {
-        None => drop(judged.reasons.insert(Reason::TurnNotRendered)),
+        None => {
+            judged.reasons.insert(Reason::TurnNotRendered);
+        }
         Some(span) => {
             judged.trainable = node.ended.outcome == Outcome::Complete;
             judged.tokens = if judged.trainable { span.len() } else { 0 };
