@@ -62,8 +62,8 @@ pub(crate) async fn for_recording(
             (Link::File(sqlite), Seat::at_file(path, durability, lock))
         }
         Location::Server(options) => {
-            let (postgres, place) = server::for_recording(options, durability).await?;
-            (Link::Server(postgres), Seat::Server(place))
+            let (link, slot) = server::for_recording(options, durability).await?;
+            (link, Seat::Server(slot))
         }
     };
     let adopted = relaxed::adopt(&mut link, seat.writer()).await;
@@ -75,7 +75,7 @@ pub(crate) async fn for_recording(
 pub(crate) async fn for_amending(at: &Location) -> Result<Link, OpenError> {
     match at {
         Location::File(path) => file::for_amending(path).await.map(Link::File),
-        Location::Server(options) => server::for_amending(options).await.map(Link::Server),
+        Location::Server(options) => server::for_amending(options).await,
     }
 }
 
@@ -83,6 +83,6 @@ pub(crate) async fn for_amending(at: &Location) -> Result<Link, OpenError> {
 pub(crate) async fn for_reading(at: &Location) -> Result<Link, OpenError> {
     match at {
         Location::File(path) => file::for_reading(path).await.map(Link::File),
-        Location::Server(options) => server::for_reading(options).await.map(Link::Server),
+        Location::Server(options) => server::for_reading(options).await,
     }
 }

@@ -76,7 +76,7 @@ impl Seat {
             }
             Self::Server(slot) => {
                 let opened = slot.connect().await;
-                opened.map(Link::Server).map_err(|error| failed(error).unwrap_or(Trouble::Gone))
+                opened.map_err(|error| failed(error).unwrap_or(Trouble::Gone))
             }
         }
     }

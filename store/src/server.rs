@@ -49,30 +49,28 @@ pub(crate) struct Slot {
     pub(crate) writer: i64,
 }
 
-type Opened = Result<Box<PgConnection>, OpenError>;
+type Opened = Result<Link, OpenError>;
 
 /// Opens the store for one more writer, making it if it is not there.
 pub(crate) async fn for_recording(
     options: &PgConnectOptions,
     durability: Durability,
-) -> Result<(Box<PgConnection>, Slot), OpenError> {
+) -> Result<(Link, Slot), OpenError> {
     let name = name(options);
     let failed = |error| OpenError::Database(name.clone(), error);
-    let mut link = Link::Server(connect(options).await.map_err(failed)?);
+    let mut link = connect(options).await.map_err(failed)?;
     check_server(&mut link, (&name, durability)).await?;
     bring_up_to_date(&mut link, &name).await?;
-    let Link::Server(fresh) = link else { unreachable!("it was made above") };
     // Its plans know nothing of the tables yet.
-    drop(fresh);
+    drop(link);
     let mut slot = Slot { options: Box::new(options.clone()), durability, writer: 0 };
-    let mut link = Link::Server(slot.connect().await.map_err(failed)?);
+    let mut link = slot.connect().await.map_err(failed)?;
     // Some that speak this wire take a lock and hold none; so does a pooler that changes sessions.
     if !query(HOLDS).bind(slot.writer).scalar::<bool>(&mut link).await.map_err(failed)? {
         let what = "advisory locks do not last there as long as a session does";
         return Err(OpenError::Unfit(name, what.to_owned()));
     }
-    let Link::Server(connection) = link else { unreachable!("it was made above") };
-    Ok((connection, slot))
+    Ok((link, slot))
 }
 
 /// Opens the store beside those who record into it, for statements of few words.
@@ -84,41 +82,33 @@ pub(crate) async fn for_amending(options: &PgConnectOptions) -> Opened {
 pub(crate) async fn for_reading(options: &PgConnectOptions) -> Opened {
     let name = name(options);
     let failed = |error| OpenError::Database(name.clone(), error);
-    let mut link = Link::Server(connect(options).await.map_err(failed)?);
+    let mut link = connect(options).await.map_err(failed)?;
     match format(&mut link).await.map_err(failed)? {
-        None => return Err(OpenError::Missing(name)),
-        Some(_) => bring_up_to_date(&mut link, &name).await?,
-    }
-    match link {
-        Link::Server(connection) => Ok(connection),
-        Link::File(_) => unreachable!("it was made above"),
+        None => Err(OpenError::Missing(name)),
+        Some(_) => bring_up_to_date(&mut link, &name).await.map(|()| link),
     }
 }
 
 impl Slot {
     /// A connection to write with. The number stays the same if nobody else has it by now.
-    pub(crate) async fn connect(&mut self) -> Result<Box<PgConnection>, sqlx::Error> {
-        let mut connection = connect(&self.options).await?;
+    pub(crate) async fn connect(&mut self) -> Result<Link, sqlx::Error> {
+        let mut link = connect(&self.options).await?;
         let synchronous = match self.durability {
             Durability::Power | Durability::Relaxed => "SET synchronous_commit = on",
             Durability::Process => "SET synchronous_commit = off",
         };
-        connection.execute(synchronous).await?;
-        connection.execute(SHARE_SCHEMA).await?;
-        let mut link = Link::Server(connection);
+        query(synchronous).execute(&mut link).await?;
+        query(SHARE_SCHEMA).execute(&mut link).await?;
         let known = self.writer;
         let is_ours = known > 0 && query(TAKE).bind(known).scalar::<bool>(&mut link).await?;
         if !is_ours {
             self.writer = query(TAKE_ANY).scalar(&mut link).await?;
         }
-        match link {
-            Link::Server(connection) => Ok(connection),
-            Link::File(_) => unreachable!("it was made above"),
-        }
+        Ok(link)
     }
 }
 
-async fn connect(options: &PgConnectOptions) -> Result<Box<PgConnection>, sqlx::Error> {
+async fn connect(options: &PgConnectOptions) -> Result<Link, sqlx::Error> {
     let options = options
         .clone()
         .application_name("rolltape")
@@ -128,7 +118,7 @@ async fn connect(options: &PgConnectOptions) -> Result<Box<PgConnection>, sqlx::
     let opened = tokio::time::timeout(CONNECT_WAIT, PgConnection::connect_with(&options));
     let mut connection = opened.await.map_err(late)??;
     connection.execute(SESSION).await?;
-    Ok(Box::new(connection))
+    Ok(Link::Server(Box::new(connection)))
 }
 
 async fn check_server(

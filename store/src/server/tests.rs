@@ -155,7 +155,7 @@ async fn a_database_without_a_store_is_left_alone_by_readers() {
     let missing = Snapshot::open(&site.at).await.unwrap_err();
     assert!(missing.to_string().contains("there is no store at `postgres://test@"), "{missing}");
     let Location::Server(options) = &site.at else { unreachable!() };
-    let mut link = Link::Server(connect(options).await.unwrap());
+    let mut link = connect(options).await.unwrap();
     assert_eq!(format(&mut link).await.unwrap(), None);
     stop(site.open().await).await;
     let raised = "UPDATE _sqlx_migrations SET version = 9000 \
