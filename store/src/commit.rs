@@ -1,5 +1,7 @@
 //! The one write transaction: a group of records, all or nothing.
 
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use episode::{Begun, CallId, Choice, Ended, EpisodeId, Micros, Reward, Tag};
 use thiserror::Error;
 
@@ -57,7 +59,7 @@ pub(crate) enum Record {
     },
     /// The episode is closed, and all of its calls are written.
     Settle(Key),
-    /// Changes nothing: whether a record could be written.
+    /// Tells nothing: whether a record could be written.
     Probe,
     Reward {
         episode: EpisodeId,
@@ -131,10 +133,7 @@ async fn write(connection: &mut Link, reels: &mut Reels, record: &Record) -> Ver
             Ok(mark(connection, &begun.tag.key(), reels.writer()).await?)
         }
         Record::Settle(key) => Ok(unmark(connection, key, reels.writer()).await?),
-        Record::Probe => {
-            // Written all the same.
-            Ok(query("UPDATE setting SET value = value").execute(connection).await?)
-        }
+        Record::Probe => probe(connection).await,
         Record::Ended(ended) => write_ended(connection, reels, ended).await,
         Record::Open { tag, at, force } => announce(connection, tag, *at, force.as_deref()).await,
         Record::Close { episode, attempt, at, status } => {
@@ -144,6 +143,16 @@ async fn write(connection: &mut Link, reels: &mut Reels, record: &Record) -> Ver
             write_reward(connection, (episode, *attempt), reward).await
         }
     }
+}
+
+/// Writes another value each time: the same one again, SQLite does not write.
+async fn probe(connection: &mut Link) -> Verdict {
+    static PROBES: AtomicU64 = AtomicU64::new(0);
+    let number = PROBES.fetch_add(1, Ordering::Relaxed);
+    let value = [number.to_le_bytes(), u64::from(std::process::id()).to_le_bytes()].concat();
+    let probe = "INSERT INTO setting (name, value) VALUES ('probe', $1) \
+                 ON CONFLICT (name) DO UPDATE SET value = excluded.value";
+    Ok(query(probe).bind(value).execute(connection).await?)
 }
 
 async fn announce(connection: &mut Link, tag: &Tag, at: Micros, force: Option<&str>) -> Verdict {

@@ -434,12 +434,13 @@ async fn the_wal_starts_over_under_steady_load() {
 }
 
 #[tokio::test]
-async fn a_probe_is_a_write_that_changes_nothing() {
+async fn every_probe_is_written() {
     let (folder, store, _writer) = open().await;
     store.begin(begun("a", 1)).await.done().await.unwrap();
     let wal = || std::fs::metadata(folder.path().join("a.db-wal")).unwrap().len();
-    let (before, key) = (wal(), store.signing_key().await.unwrap());
-    store.probe().await.unwrap();
-    assert!(wal() > before, "what writes nothing meets no full disk");
-    assert_eq!(store.signing_key().await.unwrap(), key);
+    for _ in 0..3 {
+        let before = wal();
+        store.probe().await.unwrap();
+        assert!(wal() > before, "what writes nothing meets no full disk");
+    }
 }

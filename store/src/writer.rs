@@ -146,7 +146,7 @@ impl Store {
         self.queue(Record::Reward { episode, attempt, reward }).await.done().await
     }
 
-    /// Whether a record could be written now: writes what is there already.
+    /// Whether a record could be written now: writes one that tells nothing.
     ///
     /// # Errors
     /// [`CommitError`] as a call would get it.
