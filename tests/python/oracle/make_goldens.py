@@ -1,10 +1,11 @@
 """Write the goldens an engine is tested with, after checking the oracle against transformers.
 
     tiny_logits.json   float64 logits of the tiny Qwen3 model, three prompts, three positions each
-    llama_logits.json  the same for the random Llama of make_llama.py (weights bf16, widened)
+    llama_logits.json  the same for the random Llama of make_small.py (weights bf16, widened)
+    qwen2_logits.json  the same for its random Qwen2 (f16, widened)
     tiny_chat.json     conversations as transformers renders and tokenizes them
 
-Run make_llama.py first. Needs numpy, torch and transformers; nothing is written if a logit of
+Run make_small.py first. Needs numpy, torch and transformers; nothing is written if a logit of
 the oracle and one of transformers in f32 differ by more than `TOLERANCE`.
 
     python make_goldens.py
@@ -21,12 +22,13 @@ import numpy as np  # noqa: E402
 import torch  # noqa: E402
 import transformers  # noqa: E402
 
-import qwen3  # noqa: E402
+import reference  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[3]
 TINY = ROOT / "engine" / "models" / "tiny"
 TAPES = ROOT / "tests" / "tapes" / "engine"
 LLAMA = TAPES / "llama"
+QWEN2 = TAPES / "qwen2"
 
 TOLERANCE = 1e-4
 DIGITS = 9  # significant digits of a written logit
@@ -76,8 +78,8 @@ def tiny_prompts():
     yield "random ids", random_ids(64, len(tok))
 
 
-def llama_prompts():
-    """(name, ids) of the Llama's prompts."""
+def small_prompts():
+    """(name, ids) of the prompts of the small random models, which share a tokenizer."""
     tok = transformers.AutoTokenizer.from_pretrained(LLAMA)
     yield "one token", [tok.bos_token_id]
     yield "text", [tok.bos_token_id, *tok("a tape rolls, 24 frames each second.\n")["input_ids"]]
@@ -105,7 +107,7 @@ def difference(folder, ids, logits):
 
 def write_logits(path, folder, prompts):
     """Check one model and write its goldens, each row of logits on a line of its own."""
-    oracle = qwen3.Model(folder)
+    oracle = reference.Model(folder)
     cases = []
     for name, ids in prompts:
         logits = oracle.logits(ids)
@@ -192,7 +194,8 @@ def write_chat(path):
 def main():
     torch.set_num_threads(1)
     write_logits(TAPES / "tiny_logits.json", TINY, tiny_prompts())
-    write_logits(TAPES / "llama_logits.json", LLAMA, llama_prompts())
+    write_logits(TAPES / "llama_logits.json", LLAMA, small_prompts())
+    write_logits(TAPES / "qwen2_logits.json", QWEN2, small_prompts())
     write_chat(TAPES / "tiny_chat.json")
 
 

@@ -1,11 +1,12 @@
-"""Forward pass of Qwen3 and Llama in float64 numpy, to compare an engine with.
+"""Forward pass of Qwen3, Qwen2 and Llama in float64 numpy, to compare an engine with.
 
 `Model(folder).logits(ids)` gives the logits at every position. Nothing is cached or batched:
-one sequence, one full causal attention. The Llama form differs by its config alone (no norm on
-q and k, perhaps a head of its own, perhaps scaled frequencies).
+one sequence, one full causal attention. The families differ by little: Qwen3 norms the heads of
+q and k, Qwen2 adds biases to q, k and v; any may have scaled frequencies or a head of its own.
 """
 
 import json
+import math
 from pathlib import Path
 
 import numpy as np
@@ -41,23 +42,54 @@ def read_weights(folder):
     return {k: v for file in files for k, v in read_safetensors(Path(folder, file)).items()}
 
 
-def frequencies(config):
-    """Rotary frequencies in radians per position, [head_dim / 2]; both config forms are read."""
-    dim = head_dim(config)
-    rope = config.get("rope_parameters") or {
+def rope(config):
+    """The fields of rotary embedding; both config forms are read."""
+    return config.get("rope_parameters") or {
         "rope_theta": config.get("rope_theta", 10000.0),
         **(config.get("rope_scaling") or {}),
     }
-    plain = rope["rope_theta"] ** -(np.arange(0, dim, 2) / dim)
-    kind = rope.get("rope_type", "default")
-    if kind == "default":
-        return plain
-    if kind != "llama3":
-        raise ValueError(f"rope type {kind} is not known here")
-    low, high = rope["low_freq_factor"], rope["high_freq_factor"]
-    turns = rope["original_max_position_embeddings"] * plain / (2 * np.pi)
+
+
+def frequencies(config):
+    """Rotary frequencies in radians per position, [head_dim / 2]."""
+    dim, fields = head_dim(config), rope(config)
+    plain = fields["rope_theta"] ** -(np.arange(0, dim, 2) / dim)
+    kind = fields.get("rope_type") or fields.get("type") or "default"
+    scaled = {"default": lambda: plain, "llama3": lambda: llama3(plain, fields)}
+    scaled["yarn"] = lambda: yarn(plain, fields)
+    return scaled[kind]()
+
+
+def llama3(plain, fields):
+    """Slow frequencies divided, fast ones kept, a ramp over the turns in between."""
+    low, high = fields["low_freq_factor"], fields["high_freq_factor"]
+    turns = fields["original_max_position_embeddings"] * plain / (2 * np.pi)
     keep = np.clip((turns - low) / (high - low), 0, 1)  # 1: fast, kept; 0: slow, divided
-    return plain * (keep + (1 - keep) / rope["factor"])
+    return plain * (keep + (1 - keep) / fields["factor"])
+
+
+def yarn(plain, fields):
+    """The same idea with a ramp over whole dimensions (https://arxiv.org/abs/2309.00071)."""
+    half, theta = len(plain), fields["rope_theta"]
+    context = fields["original_max_position_embeddings"]
+
+    def dimension(turns):
+        """The frequency, as a real index, that makes so many turns over the context."""
+        return half * math.log(context / (turns * 2 * math.pi)) / math.log(theta)
+
+    low = max(math.floor(dimension(fields.get("beta_fast") or 32)), 0)
+    high = min(math.ceil(dimension(fields.get("beta_slow") or 1)), 2 * half - 1)
+    divide = np.clip((np.arange(half) - low) / max(high - low, 0.001), 0, 1)
+    return plain * (1 - divide + divide / fields["factor"])
+
+
+def amplitude(config):
+    """What cosines and sines are multiplied by: more than one in YaRN only."""
+    fields = rope(config)
+    if (fields.get("rope_type") or fields.get("type")) != "yarn":
+        return 1.0
+    given = fields.get("attention_factor")
+    return given if given is not None else 0.1 * math.log(fields["factor"]) + 1
 
 
 def head_dim(config):
@@ -65,10 +97,10 @@ def head_dim(config):
     return config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
 
 
-def rotate(x, angles):
+def rotate(x, angles, scale):
     """Rotary embedding in half-split form; x [heads, n, head_dim], angles [n, head_dim / 2]."""
     a, b = np.split(x, 2, axis=-1)
-    cos, sin = np.cos(angles), np.sin(angles)
+    cos, sin = scale * np.cos(angles), scale * np.sin(angles)
     return np.concatenate([a * cos - b * sin, b * cos + a * sin], axis=-1)
 
 
@@ -93,6 +125,7 @@ class Model:
     def heads(self, x, prefix, kind):
         """Project x [n, hidden] to q, k or v: [heads, n, head_dim]; q and k normed in Qwen3."""
         y = x @ self.weights[f"{prefix}.{kind}_proj.weight"].T
+        y = y + self.weights.get(f"{prefix}.{kind}_proj.bias", 0.0)
         y = y.reshape(len(x), -1, head_dim(self.config)).transpose(1, 0, 2)
         if kind != "v" and self.config["model_type"] == "qwen3":
             y = self.norm(y, f"{prefix}.{kind}_norm.weight")
@@ -102,8 +135,9 @@ class Model:
         """Causal grouped-query attention, [n, hidden] to [n, hidden]."""
         n = len(x)
         angles = np.outer(np.arange(n), frequencies(self.config))
-        q = rotate(self.heads(x, prefix, "q"), angles)
-        k = rotate(self.heads(x, prefix, "k"), angles)
+        scale = amplitude(self.config)
+        q = rotate(self.heads(x, prefix, "q"), angles, scale)
+        k = rotate(self.heads(x, prefix, "k"), angles, scale)
         v = self.heads(x, prefix, "v")
         group = len(q) // len(k)
         k, v = np.repeat(k, group, axis=0), np.repeat(v, group, axis=0)
