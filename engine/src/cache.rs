@@ -1,25 +1,37 @@
-//! Keys and values of one sequence in all layers.
+//! Which pages hold the keys and values of a sequence.
 
-use kernels::{Heads, Ops};
+use kernels::PAGE;
 
 /// What attention has seen of a sequence.
-pub(crate) struct SequenceCache<O: Ops> {
-    pub(crate) layers: Vec<O::Cache>,
-    len: usize,
+#[derive(Clone, Debug, Default)]
+pub(crate) struct SequenceCache {
+    /// The page of every [`PAGE`] positions.
+    pub(crate) pages: Vec<u32>,
+    /// Positions that were computed.
+    pub(crate) len: usize,
 }
 
-impl<O: Ops> SequenceCache<O> {
-    pub(crate) fn new(ops: &O, layers: usize, heads: Heads) -> SequenceCache<O> {
-        SequenceCache { layers: (0..layers).map(|_| ops.cache(heads)).collect(), len: 0 }
+/// The pages that no sequence has.
+#[derive(Debug)]
+pub(crate) struct FreePages {
+    free: Vec<u32>,
+}
+
+impl FreePages {
+    /// All of `count` pages.
+    pub(crate) fn new(count: usize) -> FreePages {
+        let count = u32::try_from(count).unwrap_or(u32::MAX);
+        FreePages { free: (0..count).rev().collect() }
     }
 
-    /// Positions that were computed.
-    pub(crate) fn len(&self) -> usize {
-        self.len
+    /// An empty cache with room for `positions`, if there is so much.
+    pub(crate) fn reserve(&mut self, positions: usize) -> Option<SequenceCache> {
+        let left = self.free.len().checked_sub(positions.div_ceil(PAGE))?;
+        Some(SequenceCache { pages: self.free.split_off(left), len: 0 })
     }
 
-    /// Counts positions that all layers have taken in.
-    pub(crate) fn advance(&mut self, count: usize) {
-        self.len += count;
+    /// Takes the pages of a cache back.
+    pub(crate) fn release(&mut self, cache: SequenceCache) {
+        self.free.extend(cache.pages);
     }
 }

@@ -18,7 +18,7 @@ use crate::sequence::Finish;
 pub(crate) struct Core<O: Ops> {
     pub(crate) model: Model<O>,
     pub(crate) tokenizer: Arc<Tokenizer>,
-    pub(crate) scheduler: Scheduler<O>,
+    pub(crate) scheduler: Scheduler,
     /// The label of the weights.
     pub(crate) version: Arc<str>,
     pub(crate) logprobs_mode: LogprobsMode,
@@ -43,14 +43,14 @@ impl<O: Ops> Core<O> {
 
     fn step(&mut self) {
         self.scheduler.drop_abandoned();
-        self.scheduler.admit(|| self.model.cache());
+        self.scheduler.admit();
         let counts = self.scheduler.plan();
         match self.forward(&counts) {
             Ok((sampling, logits)) => self.postprocess(&sampling, &logits),
             Err(error) => {
                 tracing::error!(%error, "a step failed; its replies end here");
-                for sequence in self.scheduler.running.drain(..) {
-                    sequence.end(Finish::Failed);
+                for sequence in std::mem::take(&mut self.scheduler.running) {
+                    self.scheduler.release(sequence.end(Finish::Failed));
                 }
             }
         }
@@ -63,7 +63,7 @@ impl<O: Ops> Core<O> {
             let samples = count > 0 && count == sequence.uncomputed();
             sampling.push(samples);
             if count > 0 {
-                let from = sequence.cache.len();
+                let from = sequence.cache.len;
                 chunks.push(Chunk {
                     tokens: &sequence.tokens[from..from + count],
                     cache: &mut sequence.cache,
@@ -95,7 +95,7 @@ impl<O: Ops> Core<O> {
                 sequence.push(token, &self.version, &self.tokenizer)
             });
             match finish {
-                Some(finish) => sequence.end(finish),
+                Some(finish) => self.scheduler.release(sequence.end(finish)),
                 None => {
                     sequence.deliver();
                     self.scheduler.running.push(sequence);

@@ -23,7 +23,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use kernels::Cpu;
+use kernels::{Cpu, PAGE};
 use template::{ChatTemplate, Tokenizer};
 
 pub use config::ConfigError;
@@ -32,6 +32,7 @@ pub use sample::LogprobsMode;
 pub use serve::serve;
 
 use crate::core::Core;
+use config::ModelConfig;
 use load::Folder;
 use model::Model;
 use sample::Defaults;
@@ -118,7 +119,8 @@ impl Engine {
             return Err(LoadError::Option { option, found: max_model_len, limit });
         }
         let vocab = parts.model.vocab;
-        let model = Model::load(Cpu::new(), folder, parts.model, max_model_len)?;
+        let pages = page_count(&options, &parts.model, max_model_len);
+        let model = Model::load(Cpu::default(), folder, parts.model, max_model_len, pages)?;
         let tokenizer = Arc::new(parts.tokenizer);
         let card = Card {
             name: options.served_model_name.unwrap_or_else(|| name_of(folder)),
@@ -134,8 +136,11 @@ impl Engine {
             seed: options.seed.unwrap_or_else(random),
             max_queue: options.max_queue,
         };
-        let limits =
-            Limits { sequences: options.max_num_seqs, tokens: options.max_num_batched_tokens };
+        let limits = Limits {
+            sequences: options.max_num_seqs,
+            tokens: options.max_num_batched_tokens,
+            pages,
+        };
         let core = Core {
             model,
             tokenizer,
@@ -163,6 +168,17 @@ fn check(options: &EngineOptions) -> Result<(), LoadError> {
         Some((option, _)) => Err(LoadError::ZeroOption { option }),
         None => Ok(()),
     }
+}
+
+/// Bytes that pages of keys and values may take, unless one sequence needs more.
+const PAGE_BYTES_MAX: usize = 4 << 30;
+
+/// Pages of keys and values: enough for the longest sequences side by side, within bounds.
+fn page_count(options: &EngineOptions, model: &ModelConfig, max_model_len: usize) -> usize {
+    let one = max_model_len.div_ceil(PAGE);
+    let position = 2 * model.heads.kv * model.heads.dim * model.layers * size_of::<f32>();
+    let most = (PAGE_BYTES_MAX / (position * PAGE)).max(one);
+    one.saturating_mul(options.max_num_seqs).min(most)
 }
 
 /// The last part of the folder's full path.

@@ -7,7 +7,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use half::{bf16, f16};
-use kernels::OpError;
+use kernels::{OpError, Values};
 use safetensors::tensor::{Dtype, SafeTensors, TensorView};
 use serde_json::Value;
 use template::{ChatTemplate, TemplateError, Tokenizer, TokenizerError};
@@ -195,6 +195,33 @@ pub(crate) fn weight_files(folder: &Path) -> Result<Vec<(PathBuf, Vec<u8>)>, Loa
     paths.map(|path| read(&path).map(|bytes| (path, bytes))).collect()
 }
 
+/// The elements of a tensor, row-major.
+#[derive(Debug)]
+pub(crate) enum Tensor {
+    F32(Vec<f32>),
+    Bf16(Vec<u16>),
+}
+
+impl Tensor {
+    /// For a device.
+    pub(crate) fn view(&self) -> Values<'_> {
+        match self {
+            Tensor::F32(values) => Values::F32(values),
+            Tensor::Bf16(values) => Values::Bf16(values),
+        }
+    }
+
+    /// As 32-bit floats.
+    pub(crate) fn widen(self) -> Vec<f32> {
+        match self {
+            Tensor::F32(values) => values,
+            Tensor::Bf16(values) => {
+                values.iter().map(|bits| bf16::from_bits(*bits).to_f32()).collect()
+            }
+        }
+    }
+}
+
 /// Tensors by name, over all files of a model.
 pub(crate) struct Weights<'a> {
     tensors: HashMap<String, TensorView<'a>>,
@@ -213,8 +240,8 @@ impl<'a> Weights<'a> {
         Ok(Weights { tensors })
     }
 
-    /// A tensor of exactly this shape, row-major, widened to `f32`.
-    pub(crate) fn take(&self, name: &str, shape: &[usize]) -> Result<Vec<f32>, LoadError> {
+    /// A tensor of exactly this shape; bf16 as it is in the file, f16 widened.
+    pub(crate) fn take(&self, name: &str, shape: &[usize]) -> Result<Tensor, LoadError> {
         let name = name.to_owned();
         let Some(tensor) = self.tensors.get(&name) else {
             return Err(LoadError::MissingTensor { name });
@@ -225,15 +252,15 @@ impl<'a> Weights<'a> {
         }
         let data = tensor.data();
         match tensor.dtype() {
-            Dtype::F32 => Ok(widen(data, |bytes: [u8; 4]| f32::from_le_bytes(bytes))),
-            Dtype::BF16 => Ok(widen(data, |bytes: [u8; 2]| bf16::from_le_bytes(bytes).to_f32())),
-            Dtype::F16 => Ok(widen(data, |bytes: [u8; 2]| f16::from_le_bytes(bytes).to_f32())),
+            Dtype::F32 => Ok(Tensor::F32(decode(data, f32::from_le_bytes))),
+            Dtype::BF16 => Ok(Tensor::Bf16(decode(data, u16::from_le_bytes))),
+            Dtype::F16 => Ok(Tensor::F32(decode(data, |bytes| f16::from_le_bytes(bytes).to_f32()))),
             other => Err(LoadError::Dtype { name, dtype: format!("{other:?}") }),
         }
     }
 }
 
-fn widen<const N: usize>(data: &[u8], one: impl Fn([u8; N]) -> f32) -> Vec<f32> {
+fn decode<T, const N: usize>(data: &[u8], one: impl Fn([u8; N]) -> T) -> Vec<T> {
     data.as_chunks::<N>().0.iter().map(|bytes| one(*bytes)).collect()
 }
 

@@ -6,11 +6,11 @@
 
 use std::path::Path;
 
-use kernels::{OpError, Ops, Span};
+use kernels::{OpError, Ops, Span, Values};
 
 use crate::cache::SequenceCache;
 use crate::config::ModelConfig;
-use crate::load::{LoadError, Weights, weight_files};
+use crate::load::{LoadError, Tensor, Weights, weight_files};
 use crate::rope;
 
 /// Which rows of a chunk need logits.
@@ -23,9 +23,9 @@ pub(crate) enum Want {
 }
 
 /// Tokens of one sequence in a step; they continue its cache.
-pub(crate) struct Chunk<'a, O: Ops> {
+pub(crate) struct Chunk<'a> {
     pub(crate) tokens: &'a [u32],
-    pub(crate) cache: &'a mut SequenceCache<O>,
+    pub(crate) cache: &'a mut SequenceCache,
     pub(crate) want: Want,
 }
 
@@ -61,31 +61,36 @@ pub(crate) struct Model<O: Ops> {
     /// Absent when the embedding serves as the head.
     head: Option<O::Matrix>,
     rope: O::Buffer,
+    pages: O::Pages,
     scratch: Scratch<O>,
 }
 
 impl<O: Ops> Model<O> {
-    /// Reads the weights of a folder; rotations are laid out for `positions`.
+    /// Reads the weights of a folder; rotations are laid out for `positions`, and there is room for
+    /// `pages` pages of keys and values.
     pub(crate) fn load(
         ops: O,
         folder: &Path,
         config: ModelConfig,
         positions: usize,
+        pages: usize,
     ) -> Result<Model<O>, LoadError> {
         let files = weight_files(folder)?;
         let weights = Weights::parse(&files)?;
         let (vocab, hidden) = (config.vocab, config.hidden);
         let matrix = |name: &str| {
-            Ok::<_, LoadError>(ops.matrix(&weights.take(name, &[vocab, hidden])?, vocab, hidden)?)
+            let values = weights.take(name, &[vocab, hidden])?;
+            Ok::<_, LoadError>(ops.matrix(&[values.view()], vocab, hidden)?)
         };
         let layers = (0..config.layers).map(|index| layer(&ops, &weights, &config, index));
         let empty = || ops.upload(&[]);
         Ok(Model {
             embedding: matrix("model.embed_tokens.weight")?,
             layers: layers.collect::<Result<_, _>>()?,
-            norm: ops.upload(&weights.take("model.norm.weight", &[hidden])?),
+            norm: ops.upload(&weights.take("model.norm.weight", &[hidden])?.widen()),
             head: if config.tied { None } else { Some(matrix("lm_head.weight")?) },
             rope: ops.upload(&rope::table(&config, positions)),
+            pages: ops.pages(config.heads, config.layers, pages)?,
             scratch: Scratch {
                 hidden: empty(),
                 normed: empty(),
@@ -104,15 +109,11 @@ impl<O: Ops> Model<O> {
         self.config.vocab
     }
 
-    /// An empty cache for one sequence.
-    pub(crate) fn cache(&self) -> SequenceCache<O> {
-        SequenceCache::new(&self.ops, self.config.layers, self.config.heads)
-    }
-
     /// Runs one step and returns `[rows, vocab]` logits of the wanted rows, in order.
-    pub(crate) fn forward(&mut self, chunks: &mut [Chunk<'_, O>]) -> Result<Vec<f32>, OpError> {
+    pub(crate) fn forward(&mut self, chunks: &mut [Chunk<'_>]) -> Result<Vec<f32>, OpError> {
         let plan = Plan::of(chunks);
-        let Model { ops, config, scratch, .. } = self;
+        let spans = plan.spans(chunks);
+        let Model { ops, config, pages, scratch, .. } = self;
         ops.embed(&self.embedding, &plan.ids, &mut scratch.hidden)?;
         for (index, layer) in self.layers.iter().enumerate() {
             ops.rms_norm(&scratch.hidden, &layer.input_norm, config.eps, &mut scratch.normed)?;
@@ -124,8 +125,7 @@ impl<O: Ops> Model<O> {
                 ops.head_norm(&mut scratch.wide, config.heads, (query, key), config.eps)?;
             }
             ops.rope(&mut scratch.wide, config.heads, &self.rope, &plan.positions)?;
-            let mut spans = plan.spans(chunks, index);
-            ops.attention(&scratch.wide, config.heads, &mut spans, &mut scratch.mixed)?;
+            ops.attention(&scratch.wide, (pages, index), &spans, &mut scratch.mixed)?;
             ops.matmul(&scratch.mixed, &layer.output, &mut scratch.delta)?;
             if let Some(bias) = &layer.output_bias {
                 ops.add_bias(&mut scratch.delta, bias)?;
@@ -138,7 +138,7 @@ impl<O: Ops> Model<O> {
             ops.add(&mut scratch.hidden, &scratch.delta)?;
         }
         for chunk in chunks {
-            chunk.cache.advance(chunk.tokens.len());
+            chunk.cache.len += chunk.tokens.len();
         }
         self.head(&plan.wanted)
     }
@@ -167,13 +167,13 @@ struct Plan {
 }
 
 impl Plan {
-    fn of<O: Ops>(chunks: &[Chunk<'_, O>]) -> Plan {
+    fn of(chunks: &[Chunk<'_>]) -> Plan {
         let mut plan =
             Plan { ids: Vec::new(), positions: Vec::new(), starts: Vec::new(), wanted: Vec::new() };
         for chunk in chunks {
             let start = plan.ids.len();
             let end = start + chunk.tokens.len();
-            let seen = chunk.cache.len();
+            let seen = chunk.cache.len;
             plan.starts.push(start);
             plan.ids.extend_from_slice(chunk.tokens);
             plan.positions.extend(seen..seen + chunk.tokens.len());
@@ -186,14 +186,11 @@ impl Plan {
         plan
     }
 
-    fn spans<'a, O: Ops>(
-        &self,
-        chunks: &'a mut [Chunk<'_, O>],
-        layer: usize,
-    ) -> Vec<Span<'a, O::Cache>> {
-        let spans = chunks.iter_mut().zip(&self.starts).map(|(chunk, start)| Span {
+    fn spans<'a>(&self, chunks: &'a [Chunk<'_>]) -> Vec<Span<'a>> {
+        let spans = chunks.iter().zip(&self.starts).map(|(chunk, start)| Span {
             rows: *start..start + chunk.tokens.len(),
-            cache: &mut chunk.cache.layers[layer],
+            start: chunk.cache.len,
+            pages: &chunk.cache.pages,
         });
         spans.collect()
     }
@@ -210,14 +207,13 @@ fn layer<O: Ops>(
     let (hidden, inner, heads) = (config.hidden, config.intermediate, config.heads);
     let (query, kv) = (heads.query * heads.dim, heads.kv * heads.dim);
     let vector = |name: &str, len: usize| {
-        Ok::<_, LoadError>(ops.upload(&weights.take(&full(name), &[len])?))
+        Ok::<_, LoadError>(ops.upload(&weights.take(&full(name), &[len])?.widen()))
     };
     let fused = |parts: &[(&str, usize)], columns: usize| {
-        let (mut values, mut rows) = (Vec::new(), 0);
-        for (name, count) in parts {
-            values.extend(weights.take(&full(name), &[*count, columns])?);
-            rows += count;
-        }
+        let take = |(name, rows): &(&str, usize)| weights.take(&full(name), &[*rows, columns]);
+        let tensors: Vec<Tensor> = parts.iter().map(take).collect::<Result<_, _>>()?;
+        let values: Vec<Values<'_>> = tensors.iter().map(Tensor::view).collect();
+        let rows = parts.iter().map(|(_, rows)| rows).sum();
         Ok::<_, LoadError>(ops.matrix(&values, rows, columns)?)
     };
     let qkv = ["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"];
@@ -225,7 +221,7 @@ fn layer<O: Ops>(
     let qkv_bias = if config.qkv_bias {
         let mut values = Vec::new();
         for (name, len) in qkv.iter().zip(sizes) {
-            values.extend(weights.take(&full(&format!("{name}.bias")), &[len])?);
+            values.extend(weights.take(&full(&format!("{name}.bias")), &[len])?.widen());
         }
         Some(ops.upload(&values))
     } else {

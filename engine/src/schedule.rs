@@ -6,10 +6,9 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use kernels::Ops;
 use tokio::sync::OwnedSemaphorePermit;
 
-use crate::cache::SequenceCache;
+use crate::cache::{FreePages, SequenceCache};
 use crate::sequence::{Outlet, Request, Sequence};
 
 /// All choices of one call.
@@ -26,6 +25,8 @@ pub(crate) struct Limits {
     pub(crate) sequences: usize,
     /// Tokens of one step, over all sequences.
     pub(crate) tokens: usize,
+    /// Pages of keys and values; enough for the longest sequence.
+    pub(crate) pages: usize,
 }
 
 struct Waiting {
@@ -35,15 +36,17 @@ struct Waiting {
 }
 
 /// The sequences that run and the requests that wait.
-pub(crate) struct Scheduler<O: Ops> {
+pub(crate) struct Scheduler {
     limits: Limits,
+    pages: FreePages,
     waiting: VecDeque<Waiting>,
-    pub(crate) running: Vec<Sequence<O>>,
+    pub(crate) running: Vec<Sequence>,
 }
 
-impl<O: Ops> Scheduler<O> {
-    pub(crate) fn new(limits: Limits) -> Scheduler<O> {
-        Scheduler { limits, waiting: VecDeque::new(), running: Vec::new() }
+impl Scheduler {
+    pub(crate) fn new(limits: Limits) -> Scheduler {
+        let pages = FreePages::new(limits.pages);
+        Scheduler { limits, pages, waiting: VecDeque::new(), running: Vec::new() }
     }
 
     pub(crate) fn is_idle(&self) -> bool {
@@ -62,15 +65,25 @@ impl<O: Ops> Scheduler<O> {
     /// Drops what nobody waits for any more.
     pub(crate) fn drop_abandoned(&mut self) {
         self.waiting.retain(|waiting| !waiting.outlet.sender.is_closed());
-        self.running.retain(|sequence| !sequence.is_abandoned());
+        for sequence in self.running.extract_if(.., |sequence| sequence.is_abandoned()) {
+            self.pages.release(sequence.cache);
+        }
     }
 
-    /// Gives free places to those who wait.
-    pub(crate) fn admit(&mut self, cache: impl Fn() -> SequenceCache<O>) {
+    /// Gives free places to those who wait, as long as there are pages for all that they may say.
+    pub(crate) fn admit(&mut self) {
         while self.running.len() < self.limits.sequences {
+            let Some(Waiting { request, .. }) = self.waiting.front() else { return };
+            let positions = request.prompt.len() + request.stops.max_tokens;
+            let Some(cache) = self.pages.reserve(positions) else { return };
             let Some(waiting) = self.waiting.pop_front() else { return };
-            self.running.push(Sequence::new(waiting.request, waiting.outlet, cache()));
+            self.running.push(Sequence::new(waiting.request, waiting.outlet, cache));
         }
+    }
+
+    /// Takes back what an ended sequence held.
+    pub(crate) fn release(&mut self, cache: SequenceCache) {
+        self.pages.release(cache);
     }
 
     /// Tokens of each running sequence in the next step; zero for those that have to sit it out.

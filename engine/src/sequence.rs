@@ -6,7 +6,6 @@
 
 use std::sync::Arc;
 
-use kernels::Ops;
 use template::{Detokenizer, Tokenizer};
 use tokio::sync::mpsc::{OwnedPermit, Sender};
 
@@ -87,9 +86,9 @@ pub(crate) struct Outlet {
 }
 
 /// A request that is being run.
-pub(crate) struct Sequence<O: Ops> {
+pub(crate) struct Sequence {
     pub(crate) request: Request,
-    pub(crate) cache: SequenceCache<O>,
+    pub(crate) cache: SequenceCache,
     /// The prompt and what was sampled; the cache holds a beginning of it.
     pub(crate) tokens: Vec<u32>,
     outlet: Outlet,
@@ -99,8 +98,8 @@ pub(crate) struct Sequence<O: Ops> {
     watch: Option<StopWatch>,
 }
 
-impl<O: Ops> Sequence<O> {
-    pub(crate) fn new(request: Request, outlet: Outlet, cache: SequenceCache<O>) -> Sequence<O> {
+impl Sequence {
+    pub(crate) fn new(request: Request, outlet: Outlet, cache: SequenceCache) -> Sequence {
         let watch = (!request.stops.texts.is_empty())
             .then(|| StopWatch::new(request.stops.skip_special_tokens));
         Sequence {
@@ -121,7 +120,7 @@ impl<O: Ops> Sequence<O> {
 
     /// Tokens that the cache does not hold yet; at least one.
     pub(crate) fn uncomputed(&self) -> usize {
-        self.tokens.len() - self.cache.len()
+        self.tokens.len() - self.cache.len
     }
 
     /// Whether the caller is gone.
@@ -187,10 +186,11 @@ impl<O: Ops> Sequence<O> {
         }
     }
 
-    /// Gives the caller the rest and the end.
-    pub(crate) fn end(self, finish: Finish) {
+    /// Gives the caller the rest and the end, and the cache back.
+    pub(crate) fn end(self, finish: Finish) -> SequenceCache {
         let end = Some(End { finish, versions: self.versions });
         self.outlet.last.send(Output { index: self.request.index, tokens: self.pending, end });
+        self.cache
     }
 }
 

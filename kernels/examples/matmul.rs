@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use kernels::cpu::Level;
-use kernels::{Cpu, OpError, Ops};
+use kernels::{Cpu, OpError, Ops, Values};
 
 fn main() -> Result<(), OpError> {
     let mut report = String::new();
@@ -23,7 +23,7 @@ fn main() -> Result<(), OpError> {
 
 /// Floating point operations a nanosecond, over at least a tenth of a second.
 fn measure(cpu: &Cpu, [rows, depth, columns]: [usize; 3]) -> Result<f64, OpError> {
-    let matrix = cpu.matrix(&vec![0.5; columns * depth], columns, depth)?;
+    let matrix = cpu.matrix(&[Values::F32(&vec![0.5; columns * depth])], columns, depth)?;
     let (x, mut out) = (vec![0.25; rows * depth], Vec::new());
     let start = Instant::now();
     let mut runs = 0;

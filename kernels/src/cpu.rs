@@ -4,19 +4,21 @@
 //!   set of the machine ([`Level`]).
 //! - [`Matrix`]: weights in panels of sixteen rows, so that the lanes of a register are sixteen
 //!   results and no sum crosses lanes.
-//! - [`Cache`]: keys and values in blocks of sixteen positions, laid out like panels.
+//! - [`Pages`]: keys and values in pages of sixteen positions, laid out like panels.
 
 mod body;
 mod level;
+mod matrix;
+mod pages;
 #[cfg(test)]
 mod tests;
 mod vector;
 
 pub use level::Level;
+pub use matrix::Matrix;
+pub use pages::Pages;
 
-use crate::op::{Heads, OpError, Ops, Span};
-use body::Past;
-use vector::LANES;
+use crate::op::{Heads, OpError, Ops, PAGE, Span, Values};
 
 /// The CPU as a device.
 #[derive(Clone, Copy, Debug)]
@@ -40,90 +42,6 @@ impl Cpu {
 impl Default for Cpu {
     fn default() -> Self {
         Cpu::new()
-    }
-}
-
-/// A weight matrix `[rows, columns]` in panels: panel `p` holds rows `16p..16p+16` column by
-/// column, so element `(row, column)` lies at `(p * columns + column) * 16 + row % 16`.
-/// Rows that are missing in the last panel are zero.
-#[derive(Debug)]
-pub struct Matrix {
-    panels: Vec<f32>,
-    rows: usize,
-    columns: usize,
-}
-
-impl Matrix {
-    fn pack(values: &[f32], rows: usize, columns: usize) -> Matrix {
-        let mut panels = vec![0.0; rows.next_multiple_of(LANES) * columns];
-        for (row, values) in values.chunks_exact(columns).enumerate() {
-            let base = (row / LANES) * columns * LANES + row % LANES;
-            for (column, value) in values.iter().enumerate() {
-                panels[base + column * LANES] = *value;
-            }
-        }
-        Matrix { panels, rows, columns }
-    }
-
-    fn row(&self, row: usize) -> impl Iterator<Item = f32> + '_ {
-        let base = (row / LANES) * self.columns * LANES + row % LANES;
-        self.panels[base..].iter().step_by(LANES).take(self.columns).copied()
-    }
-}
-
-/// Keys and values of one sequence in one layer, in blocks of sixteen positions.
-///
-/// A block of keys is `[kv heads][dim][16]`, of values `[kv heads][16][dim]` with `dim` rounded up
-/// to sixteen.
-#[derive(Clone, Debug)]
-pub struct Cache {
-    keys: Vec<f32>,
-    values: Vec<f32>,
-    len: usize,
-    heads: Heads,
-}
-
-impl Cache {
-    fn block(&self) -> (usize, usize) {
-        let (key, value) = self.head();
-        (self.heads.kv * key, self.heads.kv * value)
-    }
-
-    fn head(&self) -> (usize, usize) {
-        let dim = self.heads.dim;
-        (dim * LANES, dim.next_multiple_of(LANES) * LANES)
-    }
-
-    /// Writes the keys and values of one row, `[heads.row()]`, behind those that are there.
-    fn append(&mut self, qkv: &[f32]) {
-        let (dim, kv) = (self.heads.dim, self.heads.kv);
-        let (block, lane) = (self.len / LANES, self.len % LANES);
-        let (key_block, value_block) = self.block();
-        let (key_head, value_head) = self.head();
-        self.keys.resize((block + 1) * key_block, 0.0);
-        self.values.resize((block + 1) * value_block, 0.0);
-        let (keys, values) = qkv[self.heads.query_width()..].split_at(kv * dim);
-        for head in 0..kv {
-            let to = &mut self.keys[block * key_block + head * key_head..][..key_head];
-            for (i, value) in keys[head * dim..][..dim].iter().enumerate() {
-                to[i * LANES + lane] = *value;
-            }
-            let at = block * value_block + head * value_head + lane * (value_head / LANES);
-            self.values[at..at + dim].copy_from_slice(&values[head * dim..][..dim]);
-        }
-        self.len += 1;
-    }
-
-    /// The first `len` positions as one head sees them.
-    fn past(&self, head: usize, len: usize) -> Past<'_> {
-        let (key_head, value_head) = self.head();
-        Past {
-            keys: &self.keys,
-            values: &self.values,
-            block: self.block(),
-            head: (head * key_head, head * value_head),
-            len,
-        }
     }
 }
 
@@ -153,10 +71,30 @@ fn exact(
     Err(OpError::Shape { op, operand, expected, found })
 }
 
+/// Every span must lie within the step, and its positions within pages that exist.
+fn check_spans(
+    spans: &[Span<'_>],
+    count: usize,
+    pages: &Pages,
+    layer: usize,
+) -> Result<(), OpError> {
+    let op = "attention";
+    let inside = |index: usize, rows: usize| {
+        if index < rows { Ok(()) } else { Err(OpError::Index { op, index, rows }) }
+    };
+    inside(layer, pages.layers())?;
+    for span in spans.iter().filter(|span| !span.rows.is_empty()) {
+        inside(span.rows.end - 1, count)?;
+        inside(span.start + span.rows.len() - 1, span.pages.len() * PAGE)?;
+        span.pages.iter().try_for_each(|page| inside(*page as usize, pages.count()))?;
+    }
+    Ok(())
+}
+
 impl Ops for Cpu {
     type Buffer = Vec<f32>;
     type Matrix = Matrix;
-    type Cache = Cache;
+    type Pages = Pages;
 
     fn upload(&self, values: &[f32]) -> Vec<f32> {
         values.to_vec()
@@ -166,24 +104,28 @@ impl Ops for Cpu {
         buffer.clone()
     }
 
-    fn matrix(&self, values: &[f32], rows: usize, columns: usize) -> Result<Matrix, OpError> {
-        exact("matrix", "values", values.len(), rows * columns)?;
+    fn matrix(&self, parts: &[Values<'_>], rows: usize, columns: usize) -> Result<Matrix, OpError> {
+        let found = parts.iter().map(Values::len).sum();
+        exact("matrix", "parts", found, rows * columns)?;
         multiple("matrix", "columns", columns, columns)?;
-        Ok(Matrix::pack(values, rows, columns))
+        for part in parts {
+            multiple("matrix", "parts", part.len(), columns)?;
+        }
+        Ok(Matrix::pack(parts, rows, columns))
     }
 
-    fn cache(&self, heads: Heads) -> Cache {
-        Cache { keys: Vec::new(), values: Vec::new(), len: 0, heads }
+    fn pages(&self, heads: Heads, layers: usize, count: usize) -> Result<Pages, OpError> {
+        Pages::new(heads, layers, count)
     }
 
     fn embed(&self, table: &Matrix, ids: &[u32], out: &mut Vec<f32>) -> Result<(), OpError> {
         out.clear();
         for id in ids {
             let index = *id as usize;
-            if index >= table.rows {
-                return Err(OpError::Index { op: "embed", index, rows: table.rows });
+            if index >= table.rows() {
+                return Err(OpError::Index { op: "embed", index, rows: table.rows() });
             }
-            out.extend(table.row(index));
+            table.copy_row(index, out);
         }
         Ok(())
     }
@@ -221,8 +163,8 @@ impl Ops for Cpu {
     }
 
     fn matmul(&self, x: &Vec<f32>, w: &Matrix, out: &mut Vec<f32>) -> Result<(), OpError> {
-        let rows = multiple("matmul", "x", x.len(), w.columns)?;
-        out.resize(rows * w.rows, 0.0);
+        let rows = multiple("matmul", "x", x.len(), w.columns())?;
+        out.resize(rows * w.rows(), 0.0);
         level::matmul(self.level, x, w, out);
         Ok(())
     }
@@ -285,29 +227,31 @@ impl Ops for Cpu {
     fn attention(
         &self,
         qkv: &Vec<f32>,
-        heads: Heads,
-        spans: &mut [Span<'_, Cache>],
+        (pages, layer): (&mut Pages, usize),
+        spans: &[Span<'_>],
         out: &mut Vec<f32>,
     ) -> Result<(), OpError> {
+        let heads = pages.heads();
         let count = multiple("attention", "qkv", qkv.len(), heads.row())?;
+        check_spans(spans, count, pages, layer)?;
+        for span in spans {
+            for (row, position) in span.rows.clone().zip(span.start..) {
+                let qkv = &qkv[row * heads.row()..][..heads.row()];
+                pages.write(layer, span.pages[position / PAGE], position % PAGE, qkv);
+            }
+        }
         out.clear();
         out.resize(count * heads.query_width(), 0.0);
         let mut scores = Vec::new();
         for span in spans {
-            if span.rows.end > count {
-                let index = span.rows.end;
-                return Err(OpError::Index { op: "attention", index, rows: count });
-            }
-            for row in span.rows.clone() {
-                let qkv = &qkv[row * heads.row()..][..heads.row()];
-                span.cache.append(qkv);
-                let len = span.cache.len;
-                scores.resize(len.next_multiple_of(LANES), 0.0);
+            for (row, position) in span.rows.clone().zip(span.start..) {
+                let len = position + 1;
+                scores.resize(len.next_multiple_of(PAGE), 0.0);
                 let out = &mut out[row * heads.query_width()..][..heads.query_width()];
-                let queries = qkv.chunks_exact(heads.dim);
+                let queries = qkv[row * heads.row()..].chunks_exact(heads.dim);
                 for (head, (query, out)) in queries.zip(out.chunks_exact_mut(heads.dim)).enumerate()
                 {
-                    let past = span.cache.past(head / heads.group(), len);
+                    let past = pages.past(layer, head / heads.group(), span.pages, len);
                     level::attend(self.level, query, &past, &mut scores, out);
                 }
             }

@@ -16,4 +16,4 @@ pub mod cpu;
 pub mod op;
 
 pub use cpu::Cpu;
-pub use op::{Heads, OpError, Ops, Span};
+pub use op::{Heads, OpError, Ops, PAGE, Span, Values};

@@ -35,12 +35,42 @@ impl Heads {
     }
 }
 
-/// The rows of a step that belong to one sequence, and the cache they continue.
-pub struct Span<'a, C> {
+/// Positions of a page of keys and values.
+pub const PAGE: usize = 16;
+
+/// The rows of a step that belong to one sequence, and where its keys and values are.
+#[derive(Clone, Debug)]
+pub struct Span<'a> {
     /// Rows of the step, in the order of their positions.
     pub rows: Range<usize>,
-    /// Keys and values of the sequence in this layer; its length is the position of the first row.
-    pub cache: &'a mut C,
+    /// Position of the first row; all before it must have been computed.
+    pub start: usize,
+    /// The page of every [`PAGE`] positions, from position 0 on; covers the last row's.
+    pub pages: &'a [u32],
+}
+
+/// A row-major part of a matrix as it lies in a file.
+#[derive(Clone, Copy, Debug)]
+pub enum Values<'a> {
+    /// 32-bit floats.
+    F32(&'a [f32]),
+    /// The upper halves of 32-bit floats.
+    Bf16(&'a [u16]),
+}
+
+impl Values<'_> {
+    /// Elements.
+    pub fn len(&self) -> usize {
+        match self {
+            Values::F32(values) => values.len(),
+            Values::Bf16(values) => values.len(),
+        }
+    }
+
+    /// Whether there is no element.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
 }
 
 /// Why an operation could not run.
@@ -68,6 +98,14 @@ pub enum OpError {
         /// Rows of the table.
         rows: usize,
     },
+    /// The device has no room.
+    #[error("`{op}`: no memory for {bytes} bytes")]
+    Memory {
+        /// The operation.
+        op: &'static str,
+        /// What was asked for.
+        bytes: usize,
+    },
 }
 
 /// The operations of a transformer on one device.
@@ -76,8 +114,8 @@ pub trait Ops: Send {
     type Buffer: Send;
     /// A weight matrix in whatever layout the device likes best.
     type Matrix: Send;
-    /// Keys and values of one sequence in one layer.
-    type Cache: Send;
+    /// Keys and values of all sequences and layers, in pages of [`PAGE`] positions.
+    type Pages: Send;
 
     /// Copies values to the device.
     fn upload(&self, values: &[f32]) -> Self::Buffer;
@@ -85,11 +123,19 @@ pub trait Ops: Send {
     /// Copies a whole buffer back.
     fn download(&self, buffer: &Self::Buffer) -> Vec<f32>;
 
-    /// Lays a row-major `[rows, columns]` matrix out for [`Ops::matmul`] and [`Ops::embed`].
-    fn matrix(&self, values: &[f32], rows: usize, columns: usize) -> Result<Self::Matrix, OpError>;
+    /// Lays a `[rows, columns]` matrix out for [`Ops::matmul`] and [`Ops::embed`]: the parts one
+    /// under another, each row-major and some rows high. It takes two bytes an element if every
+    /// part does.
+    fn matrix(
+        &self,
+        parts: &[Values<'_>],
+        rows: usize,
+        columns: usize,
+    ) -> Result<Self::Matrix, OpError>;
 
-    /// An empty cache.
-    fn cache(&self, heads: Heads) -> Self::Cache;
+    /// Room for keys and values of `count` pages in each of `layers` layers. The memory is
+    /// reserved, but taken only when a page is written.
+    fn pages(&self, heads: Heads, layers: usize, count: usize) -> Result<Self::Pages, OpError>;
 
     /// `out[t] = table[ids[t]]`: ids `[T]`, table `[V, H]`, out `[T, H]`.
     fn embed(
@@ -152,14 +198,18 @@ pub trait Ops: Send {
         positions: &[usize],
     ) -> Result<(), OpError>;
 
-    /// Appends the keys and values of every span to its cache, then lets each query attend to all
-    /// positions up to its own, scaled by `1 / sqrt(dim)`: qkv `[T, heads.row()]`, out
+    /// Writes the keys and values of all spans to their pages of one layer, then lets each query
+    /// attend to all positions up to its own, scaled by `1 / sqrt(dim)`: qkv `[T, heads.row()]`
+    /// with the heads that the pages were made for, `pages` with the layer's index, out
     /// `[T, heads.query_width()]`. Rows that no span covers come out as zeros.
+    ///
+    /// Spans may share pages of which none of them writes a position that another reads or writes,
+    /// unless they write the same numbers. Which pages hold a position does not change a result.
     fn attention(
         &self,
         qkv: &Self::Buffer,
-        heads: Heads,
-        spans: &mut [Span<'_, Self::Cache>],
+        pages: (&mut Self::Pages, usize),
+        spans: &[Span<'_>],
         out: &mut Self::Buffer,
     ) -> Result<(), OpError>;
 

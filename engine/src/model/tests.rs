@@ -6,29 +6,38 @@ use kernels::Cpu;
 use serde_json::Value;
 
 use super::*;
+use crate::cache::FreePages;
 use crate::load::Folder;
 
 fn root() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("..")
 }
 
+/// Pages of a model in a test; a cache takes the first of them unless told otherwise.
+const PAGES: usize = 64;
+
+/// An empty cache that shares its pages with every other one.
+fn cache() -> SequenceCache {
+    SequenceCache { pages: (0..PAGES as u32).collect(), len: 0 }
+}
+
 fn load(folder: &str) -> Model<Cpu> {
     let folder = root().join(folder);
     let config = Folder::open(&folder).unwrap().model;
     let positions = config.positions;
-    Model::load(Cpu::new(), &folder, config, positions).unwrap()
+    Model::load(Cpu::default(), &folder, config, positions, PAGES).unwrap()
 }
 
 const TINY: &str = "engine/models/tiny";
 const LLAMA: &str = "tests/tapes/engine/llama";
 
-fn chunk<'a>(tokens: &'a [u32], cache: &'a mut SequenceCache<Cpu>) -> Chunk<'a, Cpu> {
+fn chunk<'a>(tokens: &'a [u32], cache: &'a mut SequenceCache) -> Chunk<'a> {
     Chunk { tokens, cache, want: Want::All }
 }
 
 /// Logits of all positions, given in chunks of `size`.
 fn logits(model: &mut Model<Cpu>, ids: &[u32], size: usize) -> Vec<f32> {
-    let mut cache = model.cache();
+    let mut cache = cache();
     let mut all = Vec::new();
     for tokens in ids.chunks(size) {
         all.extend(model.forward(&mut [chunk(tokens, &mut cache)]).unwrap());
@@ -88,7 +97,8 @@ fn logits_have_the_same_bits_in_any_batch() {
         (1..8_u32).map(|n| (0..n * 5).map(|i| (i * n * 13 + 3) % 393).collect()).collect();
     let alone: Vec<Vec<f32>> =
         prompts.iter().map(|ids| logits(&mut model, ids, ids.len())).collect();
-    let mut caches: Vec<_> = prompts.iter().map(|_| model.cache()).collect();
+    let mut free = FreePages::new(PAGES);
+    let mut caches: Vec<_> = prompts.iter().map(|ids| free.reserve(ids.len()).unwrap()).collect();
     // All but the last token of odd prompts first, so that decodes and prompts meet in a step.
     let split: Vec<usize> = prompts
         .iter()
@@ -122,7 +132,7 @@ fn logits_have_the_same_bits_in_any_batch() {
 fn only_wanted_rows_have_logits() {
     let mut model = load(TINY);
     let all = logits(&mut model, &[5, 6, 7], 3);
-    let mut cache = model.cache();
+    let mut cache = cache();
     let last = Chunk { tokens: &[5, 6, 7], cache: &mut cache, want: Want::Last };
     let last = model.forward(&mut [last]).unwrap();
     assert_eq!(bits(&last), bits(&all[2 * model.vocab()..]));

@@ -5,8 +5,9 @@
 //! Sums run in a fixed order and nothing is contracted into a fused multiply-add, which is why all
 //! instruction sets give equal bits.
 
-use super::Matrix;
-use super::vector::{LANES, Vector, tile};
+use super::matrix::{Matrix, Panels};
+use super::pages::Past;
+use super::vector::{LANES, Vector, tile, tile_pairs};
 
 type Lanes = [f32; LANES];
 
@@ -52,28 +53,39 @@ fn matmul_rows<V: Vector, const R: usize, const P: usize>(
     w: &Matrix,
     out: &mut [f32],
 ) {
-    let size = w.columns * LANES;
-    let groups = w.panels.chunks_exact(size * P);
-    let rest = groups.remainder().chunks_exact(size);
-    let grouped = w.panels.len() / (size * P) * P;
-    for (group, panels) in groups.enumerate() {
-        let mut split = [panels; P];
-        for (slot, panel) in split.iter_mut().zip(panels.chunks_exact(size)) {
-            *slot = panel;
+    let panels = w.rows().div_ceil(LANES);
+    let whole = panels / P * P;
+    for first in (0..whole).step_by(P) {
+        some_panels::<V, R, P>(x, w, first, out);
+    }
+    for first in whole..panels {
+        some_panels::<V, R, 1>(x, w, first, out);
+    }
+}
+
+/// `R` rows against `P` panels from `first` on.
+#[inline(always)]
+fn some_panels<V: Vector, const R: usize, const P: usize>(
+    x: [&[f32]; R],
+    w: &Matrix,
+    first: usize,
+    out: &mut [f32],
+) {
+    let size = w.panel_len();
+    let mut acc = [[V::splat(0.0); P]; R];
+    match w.panels() {
+        Panels::F32(panels) => {
+            let of = |p: usize| &panels[(first + p) * size..][..size];
+            tile::<V, R, P>(x, std::array::from_fn(of), LANES, &mut acc);
         }
-        let mut acc = [[V::splat(0.0); P]; R];
-        tile::<V, R, P>(x, split, LANES, &mut acc);
-        for (row, out) in acc.iter().zip(out.chunks_exact_mut(w.rows)) {
-            for (p, lanes) in row.iter().enumerate() {
-                store(lanes.to_array(), out, group * P + p);
-            }
+        Panels::Bf16(panels) => {
+            let of = |p: usize| &panels[(first + p) * size..][..size];
+            tile_pairs::<V, R, P>(x, std::array::from_fn(of), &mut acc);
         }
     }
-    for (panel, index) in rest.zip(grouped..) {
-        let mut acc = [[V::splat(0.0); 1]; R];
-        tile::<V, R, 1>(x, [panel], LANES, &mut acc);
-        for (row, out) in acc.iter().zip(out.chunks_exact_mut(w.rows)) {
-            store(row[0].to_array(), out, index);
+    for (row, out) in acc.iter().zip(out.chunks_exact_mut(w.rows())) {
+        for (p, lanes) in row.iter().enumerate() {
+            store(lanes.to_array(), out, first + p);
         }
     }
 }
@@ -90,7 +102,7 @@ fn store(lanes: Lanes, row: &mut [f32], panel: usize) {
 #[inline(always)]
 pub(super) fn matmul<V: Vector>(x: &[f32], w: &Matrix, out: &mut [f32]) {
     const ROWS: usize = 4;
-    let (depth, columns) = (w.columns, w.rows);
+    let (depth, columns) = (w.columns(), w.rows());
     let mut inputs = x.chunks_exact(ROWS * depth);
     let mut outputs = out.chunks_exact_mut(ROWS * columns);
     for (x, out) in (&mut inputs).zip(&mut outputs) {
@@ -162,20 +174,6 @@ fn softmax(scores: &mut [f32]) {
     }
 }
 
-/// What one query row attends to: the blocks of one key and value head, and how many positions.
-pub(super) struct Past<'a> {
-    /// All blocks of the cache's keys; see [`super::Cache`].
-    pub(super) keys: &'a [f32],
-    /// All blocks of the cache's values.
-    pub(super) values: &'a [f32],
-    /// Elements from one block to the next, of keys and of values.
-    pub(super) block: (usize, usize),
-    /// Where this head starts in a block, of keys and of values.
-    pub(super) head: (usize, usize),
-    /// Positions to attend to.
-    pub(super) len: usize,
-}
-
 /// One query head over the past: query and out `[dim]`; `scores` is scratch of `past.len` rounded
 /// up to whole blocks.
 #[inline(always)]
@@ -223,9 +221,9 @@ fn score_blocks<V: Vector, const P: usize>(
     block: usize,
     scores: &mut [f32],
 ) {
-    let mut keys = [past.keys; P];
+    let mut keys: [&[f32]; P] = [&[]; P];
     for (p, keys) in keys.iter_mut().enumerate() {
-        *keys = &past.keys[(block + p) * past.block.0 + past.head.0..][..query.len() * LANES];
+        *keys = past.keys(block + p);
     }
     let mut acc = [[V::splat(0.0); P]; 1];
     tile::<V, 1, P>([query], keys, LANES, &mut acc);
@@ -246,7 +244,7 @@ fn mix_values<V: Vector, const P: usize>(
     let padded = dim.next_multiple_of(LANES);
     let mut acc = [[V::splat(0.0); P]; 1];
     for (block, weights) in weights.chunks(LANES).enumerate() {
-        let values = &past.values[block * past.block.1 + past.head.1..][..padded * LANES];
+        let values = past.values(block);
         let mut parts = [values; P];
         for (p, values) in parts.iter_mut().enumerate() {
             *values = &values[(part + p) * LANES..];

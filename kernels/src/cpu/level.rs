@@ -1,8 +1,9 @@
 //! One compiled copy of each loop for every instruction set, chosen at run time.
 #![expect(unsafe_code, reason = "calling code compiled for an instruction set that was detected")]
 
-use super::Matrix;
-use super::body::{self, Past};
+use super::body;
+use super::matrix::Matrix;
+use super::pages::Past;
 use super::vector::Baseline;
 #[cfg(target_arch = "x86_64")]
 use super::vector::{Avx2, Avx512};

@@ -51,7 +51,7 @@ fn matmul_agrees_with_a_plain_loop_at_every_level() {
         let x = numbers(1, rows * depth);
         let w = numbers(2, columns * depth);
         let found = at_all_levels(|cpu| {
-            let matrix = cpu.matrix(&w, columns, depth).unwrap();
+            let matrix = cpu.matrix(&[Values::F32(&w)], columns, depth).unwrap();
             let mut out = Vec::new();
             cpu.matmul(&x, &matrix, &mut out).unwrap();
             out
@@ -65,7 +65,7 @@ fn a_row_of_a_product_does_not_depend_on_its_neighbours() {
     let cpu = Cpu::new();
     let (rows, depth, columns) = (13, 40, 70);
     let x = numbers(3, rows * depth);
-    let w = cpu.matrix(&numbers(4, columns * depth), columns, depth).unwrap();
+    let w = cpu.matrix(&[Values::F32(&numbers(4, columns * depth))], columns, depth).unwrap();
     let (mut whole, mut alone) = (Vec::new(), Vec::new());
     cpu.matmul(&x, &w, &mut whole).unwrap();
     for row in 0..rows {
@@ -78,7 +78,7 @@ fn a_row_of_a_product_does_not_depend_on_its_neighbours() {
 fn embed_returns_the_rows_of_the_matrix() {
     let cpu = Cpu::new();
     let table = numbers(5, 37 * 6);
-    let matrix = cpu.matrix(&table, 37, 6).unwrap();
+    let matrix = cpu.matrix(&[Values::F32(&table)], 37, 6).unwrap();
     let mut out = Vec::new();
     cpu.embed(&matrix, &[36, 0, 17], &mut out).unwrap();
     let expected = [&table[36 * 6..], &table[..6], &table[17 * 6..18 * 6]].concat();
@@ -189,50 +189,115 @@ fn attention_oracle(qkv: &[f32], heads: Heads) -> Vec<f64> {
     out
 }
 
-fn attention(cpu: &Cpu, qkv: &[f32], heads: Heads, chunks: &[usize]) -> Vec<f32> {
-    let mut cache = cpu.cache(heads);
-    let (mut all, mut out, mut first) = (Vec::new(), Vec::new(), 0);
+/// The attention of one sequence that comes in chunks, its positions in `order` of the pages.
+fn attention(cpu: &Cpu, qkv: &[f32], heads: Heads, chunks: &[usize], order: &[u32]) -> Vec<f32> {
+    let mut pages = cpu.pages(heads, 2, 7).unwrap();
+    let (mut all, mut out, mut start) = (Vec::new(), Vec::new(), 0);
     for &rows in chunks {
-        let part = qkv[first * heads.row()..][..rows * heads.row()].to_vec();
-        let mut spans = [Span { rows: 0..rows, cache: &mut cache }];
-        cpu.attention(&part, heads, &mut spans, &mut out).unwrap();
+        let part = qkv[start * heads.row()..][..rows * heads.row()].to_vec();
+        let spans = [Span { rows: 0..rows, start, pages: order }];
+        cpu.attention(&part, (&mut pages, 1), &spans, &mut out).unwrap();
         all.extend_from_slice(&out);
-        first += rows;
+        start += rows;
     }
     all
 }
 
 #[test]
-fn attention_agrees_with_a_plain_loop_at_every_level_and_in_any_chunks() {
+fn attention_agrees_with_a_plain_loop_at_every_level_in_any_chunks_and_pages() {
     for heads in [Heads { query: 4, kv: 2, dim: 20 }, Heads { query: 3, kv: 3, dim: 16 }] {
         let rows = 37;
         let qkv = numbers(10, rows * heads.row());
-        let whole = at_all_levels(|cpu| attention(cpu, &qkv, heads, &[rows]));
+        let whole = at_all_levels(|cpu| attention(cpu, &qkv, heads, &[rows], &[0, 1, 2]));
         close(&whole, &attention_oracle(&qkv, heads), 1e-5);
-        let chunked = attention(&Cpu::new(), &qkv, heads, &[1, 15, 1, 16, 4]);
+        let chunked = attention(&Cpu::new(), &qkv, heads, &[1, 15, 1, 16, 4], &[5, 0, 3, 6]);
         assert_eq!(bits(&chunked), bits(&whole));
     }
 }
 
 #[test]
-fn attention_keeps_sequences_apart() {
+fn attention_keeps_sequences_and_layers_apart() {
     let cpu = Cpu::new();
     let heads = Heads { query: 2, kv: 1, dim: 8 };
-    let (a, b) = (numbers(11, 5 * heads.row()), numbers(12, 3 * heads.row()));
-    let (mut cache_a, mut cache_b, mut out) = (cpu.cache(heads), cpu.cache(heads), Vec::new());
-    let mut spans =
-        [Span { rows: 0..5, cache: &mut cache_a }, Span { rows: 5..8, cache: &mut cache_b }];
-    cpu.attention(&[a.clone(), b.clone()].concat(), heads, &mut spans, &mut out).unwrap();
-    let expected = [attention(&cpu, &a, heads, &[5]), attention(&cpu, &b, heads, &[3])].concat();
-    assert_eq!(bits(&out), bits(&expected));
+    let (a, b) = (numbers(11, 5 * heads.row()), numbers(12, 20 * heads.row()));
+    let mut pages = cpu.pages(heads, 2, 4).unwrap();
+    let spans = [
+        Span { rows: 0..5, start: 0, pages: &[2] },
+        Span { rows: 5..25, start: 0, pages: &[3, 0] },
+    ];
+    let (both, mut out, mut again) = ([a.clone(), b.clone()].concat(), Vec::new(), Vec::new());
+    cpu.attention(&both, (&mut pages, 0), &spans, &mut out).unwrap();
+    let one = |qkv: &[f32], rows: usize| attention(&cpu, qkv, heads, &[rows], &[0, 1]);
+    assert_eq!(bits(&out), bits(&[one(&a, 5), one(&b, 20)].concat()));
+    // The other layer has seen nothing of it.
+    let last = b[19 * heads.row()..].to_vec();
+    let span = [Span { rows: 0..1, start: 0, pages: &[3] }];
+    cpu.attention(&last, (&mut pages, 1), &span, &mut again).unwrap();
+    assert_eq!(bits(&again), bits(&one(&last, 1)));
+}
+
+#[test]
+fn a_page_that_is_not_there_is_an_error() {
+    let cpu = Cpu::new();
+    let heads = Heads { query: 1, kv: 1, dim: 2 };
+    let mut pages = cpu.pages(heads, 1, 2).unwrap();
+    let qkv = vec![0.0; 2 * heads.row()];
+    let mut run = |layer, start, table: &[u32]| {
+        let spans = [Span { rows: 0..2, start, pages: table }];
+        cpu.attention(&qkv, (&mut pages, layer), &spans, &mut Vec::new()).map_err(|e| e.to_string())
+    };
+    run(0, 15, &[1, 0]).unwrap();
+    for (layer, start, table, wrong) in
+        [(1, 0, &[0][..], 1), (0, 0, &[2], 2), (0, 15, &[1], 16), (0, 0, &[], 1)]
+    {
+        let error = run(layer, start, table).unwrap_err();
+        assert!(error.starts_with(&format!("`attention`: index {wrong} is outside")), "{error}");
+    }
+    let error = cpu.pages(heads, usize::MAX, 2).unwrap_err();
+    assert!(error.to_string().starts_with("`pages`: no memory for"), "{error}");
+}
+
+/// Numbers that bf16 can hold, in both forms.
+fn halves(seed: u64, len: usize) -> (Vec<u16>, Vec<f32>) {
+    let bits: Vec<u16> =
+        numbers(seed, len).iter().map(|value| (value.to_bits() >> 16) as u16).collect();
+    let wide = bits.iter().map(|bits| f32::from_bits(u32::from(*bits) << 16)).collect();
+    (bits, wide)
+}
+
+#[test]
+fn a_matrix_of_halves_gives_the_bits_of_the_same_matrix_widened() {
+    for (rows, depth, columns) in [(1, 7, 5), (3, 64, 48), (9, 33, 130), (6, 1, 17)] {
+        let x = numbers(13, rows * depth);
+        let (narrow, wide) = halves(14, columns * depth);
+        let product = |cpu: &Cpu, parts: &[Values<'_>]| {
+            let matrix = cpu.matrix(parts, columns, depth).unwrap();
+            let (mut out, mut table) = (Vec::new(), Vec::new());
+            cpu.matmul(&x, &matrix, &mut out).unwrap();
+            let ids: Vec<u32> = (0..columns as u32).collect();
+            cpu.embed(&matrix, &ids, &mut table).unwrap();
+            assert_eq!(table, wide);
+            out
+        };
+        let expected = at_all_levels(|cpu| product(cpu, &[Values::F32(&wide)]));
+        let (top, bottom) = narrow.split_at(columns / 3 * depth);
+        for parts in [
+            vec![Values::Bf16(&narrow)],
+            vec![Values::Bf16(top), Values::Bf16(bottom)],
+            vec![Values::Bf16(top), Values::F32(&wide[top.len()..])],
+        ] {
+            let found = at_all_levels(|cpu| product(cpu, &parts));
+            assert_eq!(bits(&found), bits(&expected));
+        }
+    }
 }
 
 #[test]
 fn a_wrong_size_is_an_error_that_names_the_operand() {
     let cpu = Cpu::new();
-    let matrix = cpu.matrix(&[0.0; 6], 2, 3).unwrap();
+    let matrix = cpu.matrix(&[Values::F32(&[0.0; 6])], 2, 3).unwrap();
     let error = cpu.matmul(&vec![0.0; 4], &matrix, &mut Vec::new()).unwrap_err();
     assert_eq!(error.to_string(), "`matmul`: `x` has 4 elements, expected 3");
-    let error = cpu.matrix(&[0.0; 5], 2, 3).unwrap_err();
-    assert_eq!(error.to_string(), "`matrix`: `values` has 5 elements, expected 6");
+    let error = cpu.matrix(&[Values::F32(&[0.0; 5])], 2, 3).unwrap_err();
+    assert_eq!(error.to_string(), "`matrix`: `parts` has 5 elements, expected 6");
 }

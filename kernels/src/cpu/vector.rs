@@ -21,6 +21,9 @@ pub(super) trait Vector: Copy {
 
     fn load(from: &[f32; LANES]) -> Self;
 
+    /// The lower and the upper of each of sixteen pairs of bf16 numbers.
+    fn widen(from: &[u16; 2 * LANES]) -> (Self, Self);
+
     /// `self + a * b`, rounded twice.
     fn add_product(self, a: Self, b: Self) -> Self;
 
@@ -31,7 +34,8 @@ pub(super) trait Vector: Copy {
 #[cfg(target_arch = "x86_64")]
 macro_rules! vector {
     ($name:ident: [$register:ident; $count:literal] of $lanes:literal,
-     $splat:ident $load:ident $store:ident $add:ident $mul:ident) => {
+     $splat:ident $load:ident $store:ident $add:ident $mul:ident,
+     $load_int:ident $splat_int:ident $shift:ident $and:ident $cast:ident) => {
         #[derive(Clone, Copy)]
         pub(super) struct $name([arch::$register; $count]);
 
@@ -52,6 +56,21 @@ macro_rules! vector {
                     *register = unsafe { arch::$load(from.as_ptr().add(part * $lanes)) };
                 }
                 out
+            }
+
+            #[inline(always)]
+            fn widen(from: &[u16; 2 * LANES]) -> ($name, $name) {
+                let (mut lower, mut upper) = ($name::splat(0.0), $name::splat(0.0));
+                for part in 0..$count {
+                    // SAFETY: see the trait; parts of `$lanes` pairs make up the array.
+                    unsafe {
+                        let pairs = arch::$load_int(from.as_ptr().add(part * 2 * $lanes).cast());
+                        lower.0[part] = arch::$cast(arch::$shift::<16>(pairs));
+                        let mask = arch::$splat_int(-0x1_0000);
+                        upper.0[part] = arch::$cast(arch::$and(pairs, mask));
+                    }
+                }
+                (lower, upper)
             }
 
             #[inline(always)]
@@ -83,16 +102,19 @@ macro_rules! vector {
 
 #[cfg(target_arch = "x86_64")]
 vector! { Avx512: [__m512; 1] of 16,
-_mm512_set1_ps _mm512_loadu_ps _mm512_storeu_ps _mm512_add_ps _mm512_mul_ps }
+_mm512_set1_ps _mm512_loadu_ps _mm512_storeu_ps _mm512_add_ps _mm512_mul_ps,
+_mm512_loadu_si512 _mm512_set1_epi32 _mm512_slli_epi32 _mm512_and_si512 _mm512_castsi512_ps }
 
 #[cfg(target_arch = "x86_64")]
 vector! { Avx2: [__m256; 2] of 8,
-_mm256_set1_ps _mm256_loadu_ps _mm256_storeu_ps _mm256_add_ps _mm256_mul_ps }
+_mm256_set1_ps _mm256_loadu_ps _mm256_storeu_ps _mm256_add_ps _mm256_mul_ps,
+_mm256_loadu_si256 _mm256_set1_epi32 _mm256_slli_epi32 _mm256_and_si256 _mm256_castsi256_ps }
 
 // Every x86-64 processor has SSE.
 #[cfg(target_arch = "x86_64")]
 vector! { Baseline: [__m128; 4] of 4,
-_mm_set1_ps _mm_loadu_ps _mm_storeu_ps _mm_add_ps _mm_mul_ps }
+_mm_set1_ps _mm_loadu_ps _mm_storeu_ps _mm_add_ps _mm_mul_ps,
+_mm_loadu_si128 _mm_set1_epi32 _mm_slli_epi32 _mm_and_si128 _mm_castsi128_ps }
 
 /// An array, which compilers vectorize as they can.
 #[cfg(not(target_arch = "x86_64"))]
@@ -111,6 +133,14 @@ impl Vector for Baseline {
     #[inline(always)]
     fn load(from: &[f32; LANES]) -> Baseline {
         Baseline(*from)
+    }
+
+    #[inline(always)]
+    fn widen(from: &[u16; 2 * LANES]) -> (Baseline, Baseline) {
+        let number = |half: u16| f32::from_bits(u32::from(half) << 16);
+        let lower = std::array::from_fn(|lane| number(from[2 * lane]));
+        let upper = std::array::from_fn(|lane| number(from[2 * lane + 1]));
+        (Baseline(lower), Baseline(upper))
     }
 
     #[inline(always)]
@@ -157,6 +187,46 @@ pub(super) fn tile<V: Vector, const R: usize, const P: usize>(
             let value = V::splat(unsafe { *x[r].as_ptr().add(i) });
             for p in 0..P {
                 sums[r][p] = sums[r][p].add_product(value, weights[p]);
+            }
+        }
+    }
+    *acc = sums;
+}
+
+/// As [`tile`], over panels of bf16 pairs: number `2 * lane` of pair `i` belongs to element `2 * i`
+/// of a row of `x`, the one behind it to the next element. A row of odd length has half a last pair.
+#[inline(always)]
+pub(super) fn tile_pairs<V: Vector, const R: usize, const P: usize>(
+    x: [&[f32]; R],
+    panels: [&[u16]; P],
+    acc: &mut [[V; P]; R],
+) {
+    let depth = x[0].len();
+    assert!(x.iter().all(|row| row.len() == depth), "rows of one length");
+    let needed = depth.div_ceil(2) * 2 * LANES;
+    assert!(panels.iter().all(|panel| panel.len() >= needed), "panels as deep as the rows");
+    let mut sums = *acc;
+    let pair_of = |p: usize, pair: usize| {
+        // SAFETY: `pair < depth.div_ceil(2)`, so the last element is below `needed`, checked above.
+        V::widen(unsafe { &*panels[p].as_ptr().add(pair * 2 * LANES).cast::<[u16; 2 * LANES]>() })
+    };
+    for pair in 0..depth / 2 {
+        let weights: [(V, V); P] = std::array::from_fn(|p| pair_of(p, pair));
+        for r in 0..R {
+            // SAFETY: `2 * pair + 1 < depth`, the length of every row, checked above.
+            let [lower, upper] = unsafe { *x[r].as_ptr().add(2 * pair).cast::<[f32; 2]>() };
+            let (lower, upper) = (V::splat(lower), V::splat(upper));
+            for p in 0..P {
+                sums[r][p] = sums[r][p].add_product(lower, weights[p].0);
+                sums[r][p] = sums[r][p].add_product(upper, weights[p].1);
+            }
+        }
+    }
+    if depth % 2 == 1 {
+        for (sums, x) in sums.iter_mut().zip(x) {
+            let value = V::splat(x[depth - 1]);
+            for (p, sum) in sums.iter_mut().enumerate() {
+                *sum = sum.add_product(value, pair_of(p, depth / 2).0);
             }
         }
     }
