@@ -6,6 +6,8 @@
 use kernels::Heads;
 use serde_json::Value;
 
+use crate::rope::Rope;
+
 /// Why a configuration cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
@@ -35,14 +37,6 @@ pub enum ConfigError {
     },
 }
 
-/// How positions are scaled before they are rotated.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) enum RopeScaling {
-    None,
-    Linear { factor: f32 },
-    Llama3 { factor: f32, low: f32, high: f32, original: f32 },
-}
-
 /// A decoder-only transformer of the Llama family.
 #[derive(Clone, Debug)]
 pub(crate) struct ModelConfig {
@@ -52,8 +46,7 @@ pub(crate) struct ModelConfig {
     pub(crate) layers: usize,
     pub(crate) heads: Heads,
     pub(crate) eps: f32,
-    pub(crate) rope_theta: f32,
-    pub(crate) rope_scaling: RopeScaling,
+    pub(crate) rope: Rope,
     pub(crate) positions: usize,
     pub(crate) tied: bool,
     /// Whether every query and key head has a norm (Qwen3).
@@ -67,15 +60,22 @@ pub(crate) struct ModelConfig {
 
 const ARCHITECTURES: &str = "`Qwen3ForCausalLM`, `Qwen2ForCausalLM`, `LlamaForCausalLM`";
 
+/// What `transformers` takes the width of a head to be where a Qwen3 configuration does not say.
+const QWEN3_HEAD_DIM: usize = 128;
+
+/// Layers without a window where a Qwen configuration does not say (`max_window_layers`).
+const DEFAULT_FULL_LAYERS: f64 = 28.0;
+
 impl ModelConfig {
     /// Reads `config.json`.
     pub(crate) fn parse(config: &Value) -> Result<ModelConfig, ConfigError> {
         let architecture = architecture(config)?;
         refuse_unsupported(config)?;
+        refuse_windows(config, architecture)?;
         let hidden = count(config, "hidden_size")?;
-        let heads = heads(config, hidden)?;
+        let heads = heads(config, hidden, architecture)?;
         let bias = flag(config, "attention_bias")?.unwrap_or(false);
-        let (rope_theta, rope_scaling) = rope(config)?;
+        let rope = Rope::parse(config)?;
         Ok(ModelConfig {
             vocab: count(config, "vocab_size")?,
             hidden,
@@ -83,9 +83,8 @@ impl ModelConfig {
             layers: count(config, "num_hidden_layers")?,
             heads,
             eps: number(config, "rms_norm_eps")?.unwrap_or(1e-6) as f32,
-            rope_theta,
-            rope_scaling,
-            positions: count(config, "max_position_embeddings")?,
+            positions: rope.positions(count(config, "max_position_embeddings")?),
+            rope,
             tied: flag(config, "tie_word_embeddings")?.unwrap_or(false),
             head_norm: architecture == Architecture::Qwen3,
             qkv_bias: bias || architecture == Architecture::Qwen2,
@@ -102,86 +101,99 @@ enum Architecture {
     Llama,
 }
 
+/// The model's class, or its `model_type` where nobody wrote the class down.
 fn architecture(config: &Value) -> Result<Architecture, ConfigError> {
     let field = "architectures";
-    let name = config.get(field).and_then(|list| list.get(0)).and_then(Value::as_str);
-    match name.ok_or(ConfigError::Missing { field })? {
-        "Qwen3ForCausalLM" => Ok(Architecture::Qwen3),
-        "Qwen2ForCausalLM" => Ok(Architecture::Qwen2),
-        "LlamaForCausalLM" => Ok(Architecture::Llama),
-        other => unsupported(field, other, ARCHITECTURES),
+    let listed = config.get(field).and_then(|list| list.get(0));
+    let kind = config.get("model_type").and_then(Value::as_str);
+    match (listed.and_then(Value::as_str), kind) {
+        (Some("Qwen3ForCausalLM"), _) | (None, Some("qwen3")) => Ok(Architecture::Qwen3),
+        (Some("Qwen2ForCausalLM"), _) | (None, Some("qwen2")) => Ok(Architecture::Qwen2),
+        (Some("LlamaForCausalLM"), _) | (None, Some("llama")) => Ok(Architecture::Llama),
+        (Some(other), _) => unsupported(field, other, ARCHITECTURES),
+        (None, Some(other)) => unsupported("model_type", other, "`qwen3`, `qwen2`, `llama`"),
+        (None, None) => Err(ConfigError::Missing { field }),
     }
 }
 
 /// Fields that would change the result and that the forward pass does not know.
 fn refuse_unsupported(config: &Value) -> Result<(), ConfigError> {
-    let activation = config.get("hidden_act").and_then(Value::as_str).unwrap_or("silu");
-    if activation != "silu" {
-        return unsupported("hidden_act", activation, "`silu`");
+    let activation = config.get("hidden_act").filter(|value| !value.is_null());
+    if let Some(other) = activation.filter(|name| *name != "silu" && *name != "swish") {
+        return unsupported("hidden_act", &plain(other), "`silu`");
     }
-    for field in ["use_sliding_window", "mlp_bias"] {
-        if flag(config, field)?.unwrap_or(false) {
-            return unsupported(field, "true", "`false`");
+    if flag(config, "mlp_bias")?.unwrap_or(false) {
+        return unsupported("mlp_bias", "true", "`false`");
+    }
+    for field in ["num_experts", "num_local_experts", "n_routed_experts"] {
+        if let Some(experts) = number(config, field)?.filter(|experts| *experts != 0.0) {
+            return unsupported(field, &experts.to_string(), "no mixture of experts");
         }
     }
-    let windowed = config.get("layer_types").and_then(Value::as_array);
-    let other = windowed.into_iter().flatten().find(|kind| *kind != "full_attention");
-    if let Some(kind) = other {
-        return unsupported("layer_types", &kind.to_string(), "`full_attention`");
+    for field in ["quantization_config", "compression_config"] {
+        match config.get(field) {
+            None | Some(Value::Null) => {}
+            Some(found) => {
+                let method = found.get("quant_method").map_or("set".into(), plain);
+                return unsupported(field, &method, "no quantization");
+            }
+        }
     }
-    if number(config, "partial_rotary_factor")?.is_some_and(|factor| factor != 1.0) {
-        return unsupported("partial_rotary_factor", "below 1", "`1`");
-    }
-    match config.get("quantization_config") {
-        None | Some(Value::Null) => Ok(()),
-        Some(_) => unsupported("quantization_config", "set", "no quantization"),
-    }
+    Ok(())
 }
 
-fn heads(config: &Value, hidden: usize) -> Result<Heads, ConfigError> {
+/// Attention to less than everything before. Fields that switch nothing on may say what they like:
+/// most of these models name a window that they do not use.
+fn refuse_windows(config: &Value, architecture: Architecture) -> Result<(), ConfigError> {
+    const ALL: &str = "`full_attention`";
+    if let Some(kinds) = config.get("layer_types").and_then(Value::as_array) {
+        let other = kinds.iter().find(|kind| *kind != "full_attention");
+        return other.map_or(Ok(()), |kind| unsupported("layer_types", &plain(kind), ALL));
+    }
+    let window = number(config, "sliding_window")?;
+    let used = flag(config, "use_sliding_window")?.unwrap_or(architecture == Architecture::Llama);
+    let Some(window) = window.filter(|_| used) else { return Ok(()) };
+    let layers = count(config, "num_hidden_layers")?;
+    let full = match number(config, "max_window_layers")? {
+        Some(full) => full,
+        None if architecture == Architecture::Llama => 0.0,
+        None => DEFAULT_FULL_LAYERS,
+    };
+    if full >= layers as f64 {
+        return Ok(());
+    }
+    unsupported("sliding_window", &window.to_string(), "`null`, or `use_sliding_window` = `false`")
+}
+
+fn plain(value: &Value) -> String {
+    value.as_str().map_or_else(|| value.to_string(), str::to_owned)
+}
+
+fn heads(config: &Value, hidden: usize, architecture: Architecture) -> Result<Heads, ConfigError> {
     let query = count(config, "num_attention_heads")?;
-    let kv = match config.get("num_key_value_heads") {
-        None | Some(Value::Null) => query,
-        Some(_) => count(config, "num_key_value_heads")?,
+    let optional = |field| match config.get(field) {
+        None | Some(Value::Null) => Ok(None),
+        Some(_) => count(config, field).map(Some),
     };
-    let dim = match config.get("head_dim") {
-        None | Some(Value::Null) => hidden / query,
-        Some(_) => count(config, "head_dim")?,
-    };
+    let kv = optional("num_key_value_heads")?.unwrap_or(query);
     if !query.is_multiple_of(kv) {
         let reason = format!("is {kv}, which does not divide `num_attention_heads` = {query}");
         return Err(ConfigError::Field { field: "num_key_value_heads", reason });
     }
-    if dim == 0 || !dim.is_multiple_of(2) {
-        let reason = format!("is {dim}, which is not a positive even number");
+    let dim = match optional("head_dim")? {
+        Some(dim) => dim,
+        None if architecture == Architecture::Qwen3 => QWEN3_HEAD_DIM,
+        None if hidden.is_multiple_of(query) => hidden / query,
+        None => {
+            let reason = format!("is {hidden}, not a multiple of `num_attention_heads` = {query}");
+            return Err(ConfigError::Field { field: "hidden_size", reason });
+        }
+    };
+    if !dim.is_multiple_of(2) {
+        let reason = format!("is {dim}, which is not an even number");
         return Err(ConfigError::Field { field: "head_dim", reason });
     }
     Ok(Heads { query, kv, dim })
-}
-
-/// Transformers 4 has `rope_theta` and `rope_scaling`, transformers 5 both in `rope_parameters`.
-fn rope(config: &Value) -> Result<(f32, RopeScaling), ConfigError> {
-    let parameters = config.get("rope_parameters").filter(|value| value.is_object());
-    let scaling = parameters.or_else(|| config.get("rope_scaling").filter(|v| v.is_object()));
-    let theta = match parameters.map(|value| number(value, "rope_theta")).transpose()?.flatten() {
-        Some(theta) => theta,
-        None => number(config, "rope_theta")?.unwrap_or(10_000.0),
-    };
-    let Some(scaling) = scaling else { return Ok((theta as f32, RopeScaling::None)) };
-    let kind = scaling.get("rope_type").or_else(|| scaling.get("type"));
-    let need = |field| number(scaling, field)?.ok_or(ConfigError::Missing { field });
-    let scaling = match kind.and_then(Value::as_str).unwrap_or("default") {
-        "default" => RopeScaling::None,
-        "linear" => RopeScaling::Linear { factor: need("factor")? as f32 },
-        "llama3" => RopeScaling::Llama3 {
-            factor: need("factor")? as f32,
-            low: need("low_freq_factor")? as f32,
-            high: need("high_freq_factor")? as f32,
-            original: need("original_max_position_embeddings")? as f32,
-        },
-        other => return unsupported("rope_type", other, "`default`, `linear`, `llama3`"),
-    };
-    Ok((theta as f32, scaling))
 }
 
 /// `eos_token_id` of a configuration: absent, one id, or a list.
@@ -198,7 +210,7 @@ pub(crate) fn eos(config: &Value) -> Result<Vec<u32>, ConfigError> {
     ids.map_err(|reason| ConfigError::Field { field, reason })
 }
 
-fn unsupported<T>(
+pub(crate) fn unsupported<T>(
     field: &'static str,
     found: &str,
     supported: &'static str,
@@ -207,7 +219,7 @@ fn unsupported<T>(
 }
 
 /// A positive whole number that must be there.
-fn count(config: &Value, field: &'static str) -> Result<usize, ConfigError> {
+pub(crate) fn count(config: &Value, field: &'static str) -> Result<usize, ConfigError> {
     let value = config.get(field).ok_or(ConfigError::Missing { field })?;
     let count = value.as_u64().and_then(|count| usize::try_from(count).ok());
     count.filter(|count| *count > 0).ok_or_else(|| ConfigError::Field {
@@ -227,7 +239,7 @@ pub(crate) fn number(config: &Value, field: &'static str) -> Result<Option<f64>,
     }
 }
 
-fn flag(config: &Value, field: &'static str) -> Result<Option<bool>, ConfigError> {
+pub(crate) fn flag(config: &Value, field: &'static str) -> Result<Option<bool>, ConfigError> {
     match config.get(field) {
         None | Some(Value::Null) => Ok(None),
         Some(Value::Bool(flag)) => Ok(Some(*flag)),
@@ -238,51 +250,4 @@ fn flag(config: &Value, field: &'static str) -> Result<Option<bool>, ConfigError
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use serde_json::json;
-
-    fn config(changes: Value) -> Value {
-        let mut config = json!({
-            "architectures": ["LlamaForCausalLM"], "vocab_size": 8, "hidden_size": 12,
-            "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 3,
-            "max_position_embeddings": 32, "rope_theta": 500.0, "eos_token_id": [1, 2],
-        });
-        for (key, value) in changes.as_object().unwrap() {
-            config[key] = value.clone();
-        }
-        config
-    }
-
-    #[test]
-    fn both_forms_of_rope_are_read() {
-        let four = ModelConfig::parse(&config(json!({}))).unwrap();
-        assert_eq!((four.rope_theta, four.rope_scaling), (500.0, RopeScaling::None));
-        let five = json!({"rope_parameters": {"rope_theta": 7.0, "rope_type": "default"}});
-        assert_eq!(ModelConfig::parse(&config(five)).unwrap().rope_theta, 7.0);
-        let scaled = json!({"rope_scaling": {"type": "linear", "factor": 2.0}});
-        let scaled = ModelConfig::parse(&config(scaled)).unwrap();
-        assert_eq!(scaled.rope_scaling, RopeScaling::Linear { factor: 2.0 });
-        assert_eq!(scaled.heads, Heads { query: 3, kv: 3, dim: 4 });
-        assert_eq!(scaled.eos, [1, 2]);
-    }
-
-    #[test]
-    fn what_cannot_be_computed_is_refused_by_field() {
-        let cases = [
-            (json!({"architectures": ["MambaForCausalLM"]}), "field `architectures` is `Mamba"),
-            (json!({"hidden_act": "gelu"}), "field `hidden_act` is `gelu`"),
-            (json!({"vocab_size": 0}), "field `vocab_size` is 0, not a positive whole number"),
-            (json!({"hidden_size": "x"}), "field `hidden_size` is \"x\""),
-            (json!({"num_key_value_heads": 2}), "field `num_key_value_heads` is 2, which"),
-            (json!({"rope_scaling": {"rope_type": "yarn"}}), "field `rope_type` is `yarn`"),
-            (json!({"rope_scaling": {"rope_type": "linear"}}), "field `factor` is missing"),
-            (json!({"quantization_config": {}}), "field `quantization_config` is `set`"),
-            (json!({"eos_token_id": "x"}), "field `eos_token_id` must be a token id"),
-        ];
-        for (changes, expected) in cases {
-            let error = ModelConfig::parse(&config(changes)).unwrap_err().to_string();
-            assert!(error.starts_with(expected), "{error}");
-        }
-    }
-}
+mod tests;

@@ -30,6 +30,7 @@ fn load(folder: &str) -> Model<Cpu> {
 
 const TINY: &str = "engine/models/tiny";
 const LLAMA: &str = "tests/tapes/engine/llama";
+const QWEN2: &str = "tests/tapes/engine/qwen2";
 
 fn chunk<'a>(tokens: &'a [u32], cache: &'a mut SequenceCache) -> Chunk<'a> {
     Chunk { tokens, cache, want: Want::All }
@@ -72,6 +73,11 @@ fn qwen3_logits_are_those_of_the_oracle() {
 #[test]
 fn llama_logits_are_those_of_the_oracle() {
     check_goldens(LLAMA, "llama_logits.json");
+}
+
+#[test]
+fn qwen2_logits_with_yarn_are_those_of_the_oracle() {
+    check_goldens(QWEN2, "qwen2_logits.json");
 }
 
 fn bits(values: &[f32]) -> Vec<u32> {
