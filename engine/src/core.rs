@@ -3,6 +3,7 @@
 //! One thread owns the model. Callers reach it through a bounded queue and hear from it through the
 //! outlets of their requests.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use kernels::{OpError, Ops};
@@ -10,7 +11,7 @@ use template::Tokenizer;
 use tokio::sync::mpsc::Receiver;
 
 use crate::model::{Chunk, Model, Want};
-use crate::sample::{LogprobsMode, sample};
+use crate::sample::LogprobsMode;
 use crate::schedule::{Scheduler, Submission};
 use crate::sequence::Finish;
 
@@ -46,7 +47,7 @@ impl<O: Ops> Core<O> {
         self.scheduler.admit();
         let counts = self.scheduler.plan();
         match self.forward(&counts) {
-            Ok((sampling, logits)) => self.postprocess(&sampling, &logits),
+            Ok((rows, mut logits)) => self.postprocess(&rows, &mut logits),
             Err(error) => {
                 tracing::error!(%error, "a step failed; its replies end here");
                 for sequence in std::mem::take(&mut self.scheduler.running) {
@@ -56,42 +57,50 @@ impl<O: Ops> Core<O> {
         }
     }
 
-    /// Runs `counts[i]` tokens of each sequence `i`. Returns who samples, and their logits.
-    fn forward(&mut self, counts: &[usize]) -> Result<(Vec<bool>, Vec<f32>), OpError> {
-        let (mut chunks, mut sampling) = (Vec::new(), Vec::new());
+    /// Runs `counts[i]` tokens of each sequence `i`. Returns whose rows of logits follow.
+    fn forward(&mut self, counts: &[usize]) -> Result<(Vec<Rows>, Vec<f32>), OpError> {
+        let (mut chunks, mut rows) = (Vec::new(), Vec::new());
         for (sequence, &count) in self.scheduler.running.iter_mut().zip(counts) {
             let samples = count > 0 && count == sequence.uncomputed();
-            sampling.push(samples);
+            let want = match (sequence.scores_prompt(count), samples) {
+                (true, _) => Want::All,
+                (false, true) => Want::Last,
+                (false, false) => Want::None,
+            };
+            let from = sequence.cache.len;
+            let first = match want {
+                Want::All => from,
+                Want::Last => from + count - 1,
+                Want::None => from + count,
+            };
+            rows.push(Rows { positions: first..from + count, samples });
             if count > 0 {
-                let from = sequence.cache.len;
                 chunks.push(Chunk {
                     tokens: &sequence.tokens[from..from + count],
                     cache: &mut sequence.cache,
-                    want: if samples { Want::Last } else { Want::None },
+                    want,
                 });
             }
         }
         if chunks.is_empty() {
-            return Ok((sampling, Vec::new()));
+            return Ok((rows, Vec::new()));
         }
         let logits = self.model.forward(&mut chunks)?;
-        Ok((sampling, logits))
+        Ok((rows, logits))
     }
 
-    fn postprocess(&mut self, sampling: &[bool], logits: &[f32]) {
-        let mut rows = logits.chunks_exact(self.model.vocab());
+    fn postprocess(&mut self, rows: &[Rows], logits: &mut [f32]) {
+        let mut logits = logits.chunks_exact_mut(self.model.vocab());
         let running = std::mem::take(&mut self.scheduler.running);
-        for (mut sequence, samples) in running.into_iter().zip(sampling) {
-            let row = if *samples { rows.next() } else { None };
-            let finish = row.and_then(|row| {
-                let mut allowed = std::borrow::Cow::Borrowed(row);
-                for id in sequence.forbidden() {
-                    if let Some(logit) = allowed.to_mut().get_mut(id as usize) {
-                        *logit = f32::NEG_INFINITY;
-                    }
-                }
-                let (params, at) = (&sequence.request.params, sequence.sampled());
-                let token = sample(&allowed, params, at, self.logprobs_mode);
+        for (mut sequence, rows) in running.into_iter().zip(rows) {
+            let mut last = None;
+            for (position, row) in rows.positions.clone().zip(&mut logits) {
+                sequence.score_prompt(position, row);
+                last = Some(row);
+            }
+            let finish = last.filter(|_| rows.samples).and_then(|row| {
+                let at = sequence.sampled();
+                let token = sequence.sampler.sample(row, at, self.logprobs_mode);
                 sequence.push(token, &self.version, &self.tokenizer)
             });
             match finish {
@@ -103,4 +112,12 @@ impl<O: Ops> Core<O> {
             }
         }
     }
+}
+
+/// Which rows of a step's logits belong to a sequence.
+struct Rows {
+    /// Positions of the sequence that they follow.
+    positions: Range<usize>,
+    /// Whether the last of them gives the next token.
+    samples: bool,
 }

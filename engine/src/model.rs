@@ -18,7 +18,6 @@ use crate::rope;
 pub(crate) enum Want {
     None,
     Last,
-    #[cfg_attr(not(test), expect(dead_code, reason = "prompt logprobs will ask for it"))]
     All,
 }
 

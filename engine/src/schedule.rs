@@ -5,11 +5,12 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use tokio::sync::OwnedSemaphorePermit;
 
 use crate::cache::{FreePages, SequenceCache};
-use crate::sequence::{Outlet, Request, Sequence};
+use crate::sequence::{Finish, Outlet, Request, Sequence};
 
 /// All choices of one call.
 pub(crate) struct Submission {
@@ -62,11 +63,20 @@ impl Scheduler {
         }));
     }
 
-    /// Drops what nobody waits for any more.
+    /// Drops what nobody waits for any more, and ends what was told to.
     pub(crate) fn drop_abandoned(&mut self) {
         self.waiting.retain(|waiting| !waiting.outlet.sender.is_closed());
         for sequence in self.running.extract_if(.., |sequence| sequence.is_abandoned()) {
             self.pages.release(sequence.cache);
+        }
+        for waiting in std::mem::take(&mut self.waiting) {
+            match waiting.request.aborted.load(Ordering::Relaxed) {
+                true => waiting.outlet.end(waiting.request.index, Finish::Aborted),
+                false => self.waiting.push_back(waiting),
+            }
+        }
+        for sequence in self.running.extract_if(.., |sequence| sequence.is_aborted()) {
+            self.pages.release(sequence.end(Finish::Aborted));
         }
     }
 

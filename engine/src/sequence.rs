@@ -5,12 +5,13 @@
 //! - [`Output`]: what it tells the caller, a few tokens at a time.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use template::{Detokenizer, Tokenizer};
 use tokio::sync::mpsc::{OwnedPermit, Sender};
 
 use crate::cache::SequenceCache;
-use crate::sample::{Params, Sampled};
+use crate::sample::{Params, Sampled, Sampler, Scores, score};
 
 /// When a reply ends.
 #[derive(Clone, Debug, Default)]
@@ -38,6 +39,17 @@ pub(crate) struct Request {
     pub(crate) prompt: Arc<[u32]>,
     pub(crate) params: Params,
     pub(crate) stops: Arc<StopRules>,
+    /// Lower values go first.
+    #[expect(dead_code, reason = "the scheduler is to read it")]
+    pub(crate) priority: i64,
+    /// Prefixes are shared only between requests of the same salt.
+    #[expect(dead_code, reason = "the cache is to read it")]
+    pub(crate) cache_salt: Option<Arc<str>>,
+    /// How many of the likeliest tokens to report at each position of the prompt, if its tokens
+    /// are to be scored at all.
+    pub(crate) prompt_logprobs: Option<usize>,
+    /// Set when the reply is to end as it is.
+    pub(crate) aborted: Arc<AtomicBool>,
 }
 
 /// Why a reply ended.
@@ -51,6 +63,8 @@ pub(crate) enum Finish {
         at: usize,
     },
     Length,
+    /// It was told to.
+    Aborted,
     /// The engine could not go on.
     Failed,
 }
@@ -70,10 +84,21 @@ pub(crate) struct End {
     pub(crate) versions: Vec<VersionSpan>,
 }
 
+/// What is known of a prompt once its first reply token is.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct PromptFacts {
+    /// Positions that were taken from a cache and not computed for this request.
+    pub(crate) cached_tokens: usize,
+    /// One for each token but the first, if they were asked for.
+    pub(crate) scores: Option<Vec<Scores>>,
+}
+
 /// New tokens of one choice.
 #[derive(Clone, Debug)]
 pub(crate) struct Output {
     pub(crate) index: usize,
+    /// With the first tokens of a choice only.
+    pub(crate) prompt: Option<PromptFacts>,
     pub(crate) tokens: Vec<Sampled>,
     pub(crate) end: Option<End>,
 }
@@ -85,12 +110,24 @@ pub(crate) struct Outlet {
     pub(crate) last: OwnedPermit<Output>,
 }
 
+impl Outlet {
+    /// Ends a reply that never ran.
+    pub(crate) fn end(self, index: usize, finish: Finish) {
+        let end = Some(End { finish, versions: Vec::new() });
+        self.last.send(Output { index, prompt: None, tokens: Vec::new(), end });
+    }
+}
+
 /// A request that is being run.
 pub(crate) struct Sequence {
     pub(crate) request: Request,
     pub(crate) cache: SequenceCache,
     /// The prompt and what was sampled; the cache holds a beginning of it.
     pub(crate) tokens: Vec<u32>,
+    /// Chooses the next token; it has seen what was sampled, and is kept when the cache is not.
+    pub(crate) sampler: Sampler,
+    /// Told with the first tokens, and absent from then on.
+    prompt: Option<PromptFacts>,
     outlet: Outlet,
     /// Tokens that the caller had no room for yet.
     pending: Vec<Sampled>,
@@ -102,8 +139,15 @@ impl Sequence {
     pub(crate) fn new(request: Request, outlet: Outlet, cache: SequenceCache) -> Sequence {
         let watch = (!request.stops.texts.is_empty())
             .then(|| StopWatch::new(request.stops.skip_special_tokens));
+        let stops = &request.stops;
+        let ends = stops.eos.iter().chain(&stops.ids).copied().collect();
+        let sampler =
+            Sampler::new(request.params.clone(), &request.prompt, (ends, stops.min_tokens));
+        let scores = request.prompt_logprobs.map(|_| Vec::new());
         Sequence {
             cache,
+            sampler,
+            prompt: Some(PromptFacts { cached_tokens: 0, scores }),
             tokens: request.prompt.to_vec(),
             outlet,
             pending: Vec::new(),
@@ -128,11 +172,32 @@ impl Sequence {
         self.outlet.sender.is_closed()
     }
 
-    /// Ids that may not be sampled next.
-    pub(crate) fn forbidden(&self) -> impl Iterator<Item = u32> + '_ {
-        let stops = &self.request.stops;
-        let early = self.sampled() < stops.min_tokens;
-        stops.eos.iter().chain(&stops.ids).copied().filter(move |_| early)
+    /// Whether the reply is to end as it is.
+    pub(crate) fn is_aborted(&self) -> bool {
+        self.request.aborted.load(Ordering::Relaxed)
+    }
+
+    /// Whether the next `count` rows of logits hold scores of the prompt that were asked for and
+    /// are not known yet.
+    pub(crate) fn scores_prompt(&self, count: usize) -> bool {
+        let known = self.prompt.as_ref().and_then(|prompt| prompt.scores.as_ref()).map(Vec::len);
+        // The row of a position scores the token after it.
+        let wanted = |known| known + 1 < self.request.prompt.len();
+        known.is_some_and(|known| wanted(known) && self.cache.len + count > known)
+    }
+
+    /// Takes in the row of logits at `position`, if the prompt goes on after it.
+    pub(crate) fn score_prompt(&mut self, position: usize, logits: &[f32]) {
+        let (Some(count), Some(&next)) =
+            (self.request.prompt_logprobs, self.request.prompt.get(position + 1))
+        else {
+            return;
+        };
+        let scores = self.prompt.as_mut().and_then(|prompt| prompt.scores.as_mut());
+        // A prompt that is computed again has been scored before.
+        if let Some(scores) = scores.filter(|scores| scores.len() == position) {
+            scores.push(score(logits, next, count));
+        }
     }
 
     /// Takes a token in and says whether the reply ends with it.
@@ -182,14 +247,16 @@ impl Sequence {
         }
         if let Ok(permit) = self.outlet.sender.try_reserve() {
             let tokens = std::mem::take(&mut self.pending);
-            permit.send(Output { index: self.request.index, tokens, end: None });
+            let prompt = self.prompt.take();
+            permit.send(Output { index: self.request.index, prompt, tokens, end: None });
         }
     }
 
     /// Gives the caller the rest and the end, and the cache back.
     pub(crate) fn end(self, finish: Finish) -> SequenceCache {
         let end = Some(End { finish, versions: self.versions });
-        self.outlet.last.send(Output { index: self.request.index, tokens: self.pending, end });
+        let (index, prompt, tokens) = (self.request.index, self.prompt, self.pending);
+        self.outlet.last.send(Output { index, prompt, tokens, end });
         self.cache
     }
 }

@@ -279,6 +279,7 @@ async fn whole(call: &Call, outputs: Receiver<Output>) -> Result<Response<ReplyB
     let choices = (0..call.n).map(|_| Choice::new(&call.stops, &call.show)).collect();
     let gathered = gather(choices, &card.tokenizer, outputs).await;
     let sampled = gathered.iter().map(|one| one.ids.len()).sum();
+    let cached = gathered.first().map_or(0, Piece::cached_tokens);
     let choices = gathered.into_iter().enumerate().map(|(index, one)| finished(call, index, one));
     let usage = Usage::new(call.prompt.len(), sampled);
     Ok(json_reply(&Reply {
@@ -289,7 +290,7 @@ async fn whole(call: &Call, outputs: Receiver<Output>) -> Result<Response<ReplyB
         choices: choices.collect::<Result<_, _>>()?,
         service_tier: (),
         system_fingerprint: &card.system_fingerprint,
-        usage: usage.with_prompt_details().with_completion_details(),
+        usage: usage.with_cached(cached).with_completion_details(),
         prompt_logprobs: (),
         prompt_token_ids: call.show.token_ids.then_some(&call.prompt),
         prompt_text: (),

@@ -170,8 +170,10 @@ impl Events for ChatEvents {
     fn end(&mut self, ready: &mut Ready) {
         if self.call.show.usage {
             let sampled = self.choices.iter().map(|(choice, _)| choice.count).sum();
+            let cached = self.choices.first().map_or(0, |(choice, _)| choice.cached_tokens);
+            let usage = Usage::new(self.call.prompt.len(), sampled).with_cached(cached);
             ready.push(&Chunk {
-                usage: Some(Usage::new(self.call.prompt.len(), sampled)),
+                usage: Some(usage),
                 system_fingerprint: Some(&self.call.state.card.system_fingerprint),
                 ..self.chunk(Vec::new())
             });

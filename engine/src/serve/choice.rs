@@ -6,7 +6,7 @@ use tokio::sync::mpsc::Receiver;
 
 use super::request::Show;
 use crate::sample::Sampled;
-use crate::sequence::{End, Finish, Output, StopRules};
+use crate::sequence::{End, Finish, Output, PromptFacts, StopRules};
 
 /// A token as a logprob entry shows it.
 #[derive(Clone, Debug)]
@@ -33,6 +33,8 @@ pub(super) struct Piece {
     pub(super) ids: Vec<u32>,
     /// Empty unless logprobs are shown.
     pub(super) tokens: Vec<Named>,
+    /// With the first piece of a choice only.
+    pub(super) prompt: Option<PromptFacts>,
     pub(super) end: Option<End>,
 }
 
@@ -51,9 +53,17 @@ pub(super) async fn gather(
         sum.text.push_str(&piece.text);
         sum.ids.extend(piece.ids);
         sum.tokens.extend(piece.tokens);
+        sum.prompt = piece.prompt.or(sum.prompt.take());
         sum.end = piece.end.or(sum.end.take());
     }
     whole
+}
+
+impl Piece {
+    /// Tokens of the prompt that came from a cache.
+    pub(super) fn cached_tokens(&self) -> usize {
+        self.prompt.as_ref().map_or(0, |prompt| prompt.cached_tokens)
+    }
 }
 
 /// What ended a reply, where it was not the end-of-sequence token.
@@ -77,6 +87,7 @@ impl End {
         match self.finish {
             Finish::Eos | Finish::StopId(_) | Finish::StopText { .. } => "stop",
             Finish::Length => "length",
+            Finish::Aborted => "abort",
             Finish::Failed => "error",
         }
     }
@@ -85,7 +96,7 @@ impl End {
         match &self.finish {
             Finish::StopId(id) => Some(StopReason::Id(*id)),
             Finish::StopText { text, .. } => Some(StopReason::Text(text.clone())),
-            Finish::Eos | Finish::Length | Finish::Failed => None,
+            Finish::Eos | Finish::Length | Finish::Aborted | Finish::Failed => None,
         }
     }
 
@@ -110,6 +121,8 @@ pub(super) struct Choice {
     hold: usize,
     /// Tokens so far.
     pub(super) count: usize,
+    /// Tokens of the prompt that came from a cache.
+    pub(super) cached_tokens: usize,
     pub(super) ended: bool,
 }
 
@@ -123,6 +136,7 @@ impl Choice {
             given: 0,
             hold: if stops.include_text { 0 } else { longest.saturating_sub(1) },
             count: 0,
+            cached_tokens: 0,
             ended: false,
         }
     }
@@ -130,7 +144,10 @@ impl Choice {
     /// Takes an output in. What it adds to the text may be less than its tokens say, and more comes
     /// later.
     pub(super) fn take(&mut self, tokenizer: &Tokenizer, output: Output) -> Piece {
-        let mut piece = Piece { end: output.end, ..Piece::default() };
+        let mut piece = Piece { prompt: output.prompt, end: output.end, ..Piece::default() };
+        if let Some(prompt) = &piece.prompt {
+            self.cached_tokens = prompt.cached_tokens;
+        }
         let finish = piece.end.as_ref().map(|end| &end.finish);
         let silent = matches!(finish, Some(Finish::Eos | Finish::StopId(_)));
         let spoken = output.tokens.len() - usize::from(silent && !output.tokens.is_empty());
@@ -167,15 +184,16 @@ impl Choice {
 }
 
 fn named(names: &mut TokenNames, tokenizer: &Tokenizer, token: Sampled) -> Named {
-    let others = token.top.iter().filter(|(id, _)| *id != token.id);
-    let others = others.map(|(id, logprob)| Alternative {
-        id: *id,
-        name: names.peek(tokenizer, *id),
-        logprob: shown(*logprob),
+    let scores = token.scores;
+    let others = scores.iter().flat_map(|scores| &scores.top).filter(|one| one.id != token.id);
+    let others = others.map(|one| Alternative {
+        id: one.id,
+        name: names.peek(tokenizer, one.id),
+        logprob: shown(one.logprob),
     });
     let mut top: Vec<Alternative> = others.collect();
     let name = names.push(tokenizer, token.id);
-    let logprob = shown(token.logprob);
+    let logprob = scores.map_or(f64::NAN, |scores| shown(scores.logprob));
     top.insert(0, Alternative { id: token.id, name: name.clone(), logprob });
     Named { id: token.id, name, logprob, top }
 }

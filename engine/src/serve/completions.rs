@@ -148,6 +148,7 @@ async fn whole(call: &Call, outputs: Receiver<Output>) -> Result<Response<ReplyB
     let choices = call.choices();
     let gathered = gather(choices, &card.tokenizer, outputs).await;
     let sampled = gathered.iter().map(|one| one.ids.len()).sum();
+    let cached = gathered.iter().step_by(call.n).map(Piece::cached_tokens).sum();
     let choices = gathered.into_iter().enumerate().map(|(index, one)| finished(call, index, one));
     Ok(json_reply(&Reply {
         id: &call.id,
@@ -157,7 +158,7 @@ async fn whole(call: &Call, outputs: Receiver<Output>) -> Result<Response<ReplyB
         choices: choices.collect::<Result<_, _>>()?,
         service_tier: (),
         system_fingerprint: &card.system_fingerprint,
-        usage: Usage::new(call.prompt_tokens(), sampled).with_prompt_details(),
+        usage: Usage::new(call.prompt_tokens(), sampled).with_cached(cached),
         kv_transfer_params: (),
         ec_transfer_params: (),
         metrics: (),

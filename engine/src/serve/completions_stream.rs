@@ -103,8 +103,11 @@ impl Events for TextEvents {
     fn end(&mut self, ready: &mut Ready) {
         if self.call.show.usage {
             let sampled = self.choices.iter().map(|(choice, _)| choice.count).sum();
+            let first = self.choices.iter().step_by(self.call.n);
+            let cached = first.map(|(choice, _)| choice.cached_tokens).sum();
+            let usage = Usage::new(self.call.prompt_tokens(), sampled).with_cached(cached);
             ready.push(&Chunk {
-                usage: Some(Usage::new(self.call.prompt_tokens(), sampled)),
+                usage: Some(usage),
                 system_fingerprint: Some(&self.call.state.card.system_fingerprint),
                 ..self.chunk(Vec::new())
             });

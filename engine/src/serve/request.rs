@@ -42,6 +42,10 @@ pub(super) struct Ask {
     pub(super) params: Params,
     /// Everything but `max_tokens`, which depends on the prompt.
     pub(super) stops: StopRules,
+    pub(super) priority: i64,
+    pub(super) cache_salt: Option<Arc<str>>,
+    /// Alternatives of each token of the prompt, if those are scored at all.
+    pub(super) prompt_logprobs: Option<usize>,
     pub(super) show: Show,
 }
 
@@ -60,8 +64,11 @@ impl Ask {
         Ok(Ask {
             n,
             seed: fields.seed("seed")?,
-            params: Params { top: logprobs.unwrap_or(0), ..params },
+            params: Params { logprobs, ..params },
             stops: stops(fields, card)?,
+            priority: fields.integer("priority")?.unwrap_or(0),
+            cache_salt: cache_salt(fields)?,
+            prompt_logprobs: None,
             show: show(fields, logprobs)?,
         })
     }
@@ -120,9 +127,28 @@ fn params(fields: &Fields, card: &Card) -> Result<Params, ApiError> {
         top_p: within("top_p", defaults.top_p, |p| p > 0.0 && p <= 1.0, "in (0, 1]")?,
         top_k: usize::try_from(top_k).unwrap_or(0),
         min_p: within("min_p", defaults.min_p, |p| (0.0..=1.0).contains(&p), "in [0, 1]")?,
+        presence_penalty: 0.0,
+        frequency_penalty: 0.0,
+        repetition_penalty: within(
+            "repetition_penalty",
+            defaults.repetition_penalty,
+            |value| value > 0.0 && value.is_finite(),
+            "a positive number",
+        )?,
+        logit_bias: Arc::default(),
+        allowed: None,
+        bad_words: Arc::default(),
         seed: 0,
-        top: 0,
+        logprobs: None,
+        logprob_ids: None,
     })
+}
+
+fn cache_salt(fields: &Fields) -> Result<Option<Arc<str>>, ApiError> {
+    match fields.text("cache_salt")? {
+        Some("") => Err(ApiError::bad("cache_salt", "must not be empty")),
+        salt => Ok(salt.map(Arc::from)),
+    }
 }
 
 fn stops(fields: &Fields, card: &Card) -> Result<StopRules, ApiError> {
@@ -181,8 +207,7 @@ fn show(fields: &Fields, logprobs: Option<usize>) -> Result<Show, ApiError> {
 /// Fields that would change what is sampled and that this engine does not know: to ignore them
 /// would be to answer another question.
 fn refuse_unsupported(fields: &Fields) -> Result<(), ApiError> {
-    let neutral =
-        [("presence_penalty", 0.0), ("frequency_penalty", 0.0), ("repetition_penalty", 1.0)];
+    let neutral = [("presence_penalty", 0.0), ("frequency_penalty", 0.0)];
     for (name, neutral) in neutral {
         if fields.number(name)?.is_some_and(|value| value != neutral) {
             return Err(ApiError::bad(name, format!("other than {neutral} is not supported")));

@@ -1,7 +1,7 @@
 //! The way into the engine thread.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use tokio::sync::Semaphore;
 use tokio::sync::mpsc::{self, Receiver, Sender};
@@ -72,6 +72,7 @@ impl Gate {
         let place = place.map_err(|_| ApiError::busy(self.max_queue))?;
         let (sender, outputs) = mpsc::channel(count + OUTPUTS);
         let mut choices = Vec::with_capacity(count);
+        let aborted = Arc::new(AtomicBool::new(false));
         for prompt in prompts {
             let base = ask.seed.unwrap_or_else(|| self.seed(seed));
             for child in 0..ask.n {
@@ -82,6 +83,11 @@ impl Gate {
                     prompt: Arc::clone(&prompt.ids),
                     params,
                     stops: Arc::clone(&prompt.stops),
+                    priority: ask.priority,
+                    cache_salt: ask.cache_salt.clone(),
+                    // All choices have the same prompt, so one of them is enough.
+                    prompt_logprobs: ask.prompt_logprobs.filter(|_| child == 0),
+                    aborted: Arc::clone(&aborted),
                 };
                 let last = sender.clone().try_reserve_owned();
                 let last = last.map_err(|_| ApiError::internal())?;

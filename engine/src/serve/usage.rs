@@ -9,13 +9,18 @@ pub(super) struct Usage {
     total_tokens: usize,
     completion_tokens: usize,
     #[serde(skip_serializing_if = "Option::is_none")]
-    prompt_tokens_details: Option<()>,
+    prompt_tokens_details: Option<PromptDetails>,
     #[serde(skip_serializing_if = "Option::is_none")]
     completion_tokens_details: Option<()>,
 }
 
+#[derive(Clone, Copy, Debug, Serialize)]
+struct PromptDetails {
+    cached_tokens: usize,
+}
+
 impl Usage {
-    /// Counts alone, as at the end of a stream.
+    /// Counts alone.
     pub(super) fn new(prompt: usize, completion: usize) -> Usage {
         Usage {
             prompt_tokens: prompt,
@@ -26,9 +31,9 @@ impl Usage {
         }
     }
 
-    /// With `prompt_tokens_details`.
-    pub(super) fn with_prompt_details(self) -> Usage {
-        Usage { prompt_tokens_details: Some(()), ..self }
+    /// With how many tokens of the prompts came from a cache.
+    pub(super) fn with_cached(self, cached_tokens: usize) -> Usage {
+        Usage { prompt_tokens_details: Some(PromptDetails { cached_tokens }), ..self }
     }
 
     /// With `completion_tokens_details`, which only chat has.
