@@ -11,8 +11,9 @@ use template::Tokenizer;
 use tokio::sync::mpsc::Receiver;
 
 use crate::model::{Chunk, Model, Want};
+use crate::queue::Submission;
 use crate::sample::LogprobsMode;
-use crate::schedule::{Scheduler, Submission};
+use crate::schedule::Scheduler;
 use crate::sequence::Finish;
 
 /// What the engine thread owns.
@@ -44,16 +45,28 @@ impl<O: Ops> Core<O> {
 
     fn step(&mut self) {
         self.scheduler.drop_abandoned();
-        self.scheduler.admit();
+        self.scheduler.admit(&self.version);
         let counts = self.scheduler.plan();
-        match self.forward(&counts) {
-            Ok((rows, mut logits)) => self.postprocess(&rows, &mut logits),
-            Err(error) => {
-                tracing::error!(%error, "a step failed; its replies end here");
-                for sequence in std::mem::take(&mut self.scheduler.running) {
-                    self.scheduler.release(sequence.end(Finish::Failed));
-                }
+        if counts.iter().all(|count| *count == 0) {
+            if !counts.is_empty() {
+                self.fail("none of the running sequences can go on");
             }
+            return;
+        }
+        match self.forward(&counts) {
+            Ok((rows, mut logits)) => {
+                self.scheduler.publish();
+                self.postprocess(&rows, &mut logits);
+            }
+            Err(error) => self.fail(&error.to_string()),
+        }
+    }
+
+    /// Ends all that run: whatever went wrong would go wrong again.
+    fn fail(&mut self, error: &str) {
+        tracing::error!(error, "a step failed; its replies end here");
+        for sequence in std::mem::take(&mut self.scheduler.running) {
+            self.scheduler.finish(sequence, Finish::Failed);
         }
     }
 
@@ -82,9 +95,6 @@ impl<O: Ops> Core<O> {
                 });
             }
         }
-        if chunks.is_empty() {
-            return Ok((rows, Vec::new()));
-        }
         let logits = self.model.forward(&mut chunks)?;
         Ok((rows, logits))
     }
@@ -100,11 +110,12 @@ impl<O: Ops> Core<O> {
             }
             let finish = last.filter(|_| rows.samples).and_then(|row| {
                 let at = sequence.sampled();
+                self.scheduler.count_sampled(&sequence);
                 let token = sequence.sampler.sample(row, at, self.logprobs_mode);
                 sequence.push(token, &self.version, &self.tokenizer)
             });
             match finish {
-                Some(finish) => self.scheduler.release(sequence.end(finish)),
+                Some(finish) => self.scheduler.finish(sequence, finish),
                 None => {
                     sequence.deliver();
                     self.scheduler.running.push(sequence);

@@ -12,64 +12,40 @@ mod cache;
 mod config;
 mod core;
 mod load;
+mod memory;
 mod model;
+mod options;
+mod pace;
+mod pages;
+mod queue;
 mod rope;
 mod sample;
 mod schedule;
 mod sequence;
 mod serve;
+mod stats;
 
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use kernels::{Cpu, PAGE};
+use kernels::{Cpu, Ops};
 use template::{ChatTemplate, Tokenizer};
 
 pub use config::ConfigError;
 pub use load::LoadError;
+pub use options::EngineOptions;
 pub use sample::LogprobsMode;
 pub use serve::serve;
 
 use crate::core::Core;
-use config::ModelConfig;
 use load::Folder;
 use model::Model;
+use options::Room;
+use pages::Pages;
 use sample::Defaults;
 use schedule::{Limits, Scheduler};
-
-/// How an engine is to run.
-#[derive(Clone, Debug)]
-pub struct EngineOptions {
-    /// The name that requests give as `model`; the folder's name if absent.
-    pub served_model_name: Option<String>,
-    /// Tokens of a prompt and its reply; what the model was made for if absent.
-    pub max_model_len: Option<usize>,
-    /// Sequences that run at once.
-    pub max_num_seqs: usize,
-    /// Tokens of one step, over all sequences.
-    pub max_num_batched_tokens: usize,
-    /// Calls that wait for a place; one more is answered 429.
-    pub max_queue: usize,
-    /// Which distribution reported logprobs belong to.
-    pub logprobs_mode: LogprobsMode,
-    /// Where the seeds of requests that give none come from; random if absent.
-    pub seed: Option<u64>,
-}
-
-impl Default for EngineOptions {
-    fn default() -> Self {
-        EngineOptions {
-            served_model_name: None,
-            max_model_len: None,
-            max_num_seqs: 256,
-            max_num_batched_tokens: 512,
-            max_queue: 1024,
-            logprobs_mode: LogprobsMode::default(),
-            seed: None,
-        }
-    }
-}
+use stats::Stats;
 
 /// What the server knows of the model.
 pub(crate) struct Card {
@@ -92,6 +68,7 @@ pub(crate) struct Card {
 pub struct Engine {
     pub(crate) core: Core<Cpu>,
     pub(crate) card: Card,
+    pub(crate) stats: Arc<Stats>,
 }
 
 impl std::fmt::Debug for Engine {
@@ -110,17 +87,19 @@ impl Engine {
     /// A file, field or tensor that is missing, damaged or not supported, or an option that does
     /// not fit the model.
     pub fn load(folder: &Path, options: EngineOptions) -> Result<Engine, LoadError> {
-        check(&options)?;
+        options.check()?;
         let parts = Folder::open(folder)?;
-        let limit = parts.model.positions;
-        let max_model_len = options.max_model_len.unwrap_or(limit);
-        if max_model_len > limit {
-            let option = "max_model_len";
-            return Err(LoadError::Option { option, found: max_model_len, limit });
-        }
-        let vocab = parts.model.vocab;
-        let pages = page_count(&options, &parts.model, max_model_len);
-        let model = Model::load(Cpu::default(), folder, parts.model, max_model_len, pages)?;
+        let (ops, vocab) = (Cpu::default(), parts.model.vocab);
+        let page = ops.page_bytes(parts.model.heads) * parts.model.layers;
+        let Room { max_model_len, pages } = options.room(parts.model.positions, page)?;
+        let model = Model::load(ops, folder, parts.model, max_model_len, pages)?;
+        let limits = Limits {
+            sequences: options.max_num_seqs,
+            tokens: options.max_num_batched_tokens,
+            scored: options.scored_rows(vocab),
+        };
+        let stats = Arc::new(Stats::default());
+        let pages = Pages::new(pages, options.prefix_caching);
         let tokenizer = Arc::new(parts.tokenizer);
         let card = Card {
             name: options.served_model_name.unwrap_or_else(|| name_of(folder)),
@@ -136,49 +115,20 @@ impl Engine {
             seed: options.seed.unwrap_or_else(random),
             max_queue: options.max_queue,
         };
-        let limits = Limits {
-            sequences: options.max_num_seqs,
-            tokens: options.max_num_batched_tokens,
-            pages,
-        };
         let core = Core {
             model,
             tokenizer,
-            scheduler: Scheduler::new(limits),
+            scheduler: Scheduler::new(limits, pages, Arc::clone(&stats)),
             version: Arc::from("default"),
             logprobs_mode: options.logprobs_mode,
         };
-        Ok(Engine { core, card })
+        Ok(Engine { core, card, stats })
     }
 
     /// The name that requests give as `model`.
     pub fn model_name(&self) -> &str {
         &self.card.name
     }
-}
-
-fn check(options: &EngineOptions) -> Result<(), LoadError> {
-    let counts = [
-        ("max_model_len", options.max_model_len.unwrap_or(1)),
-        ("max_num_seqs", options.max_num_seqs),
-        ("max_num_batched_tokens", options.max_num_batched_tokens),
-        ("max_queue", options.max_queue),
-    ];
-    match counts.into_iter().find(|(_, count)| *count == 0) {
-        Some((option, _)) => Err(LoadError::ZeroOption { option }),
-        None => Ok(()),
-    }
-}
-
-/// Bytes that pages of keys and values may take, unless one sequence needs more.
-const PAGE_BYTES_MAX: usize = 4 << 30;
-
-/// Pages of keys and values: enough for the longest sequences side by side, within bounds.
-fn page_count(options: &EngineOptions, model: &ModelConfig, max_model_len: usize) -> usize {
-    let one = max_model_len.div_ceil(PAGE);
-    let position = 2 * model.heads.kv * model.heads.dim * model.layers * size_of::<f32>();
-    let most = (PAGE_BYTES_MAX / (position * PAGE)).max(one);
-    one.saturating_mul(options.max_num_seqs).min(most)
 }
 
 /// The last part of the folder's full path.

@@ -107,6 +107,19 @@ pub enum LoadError {
         /// The option.
         option: &'static str,
     },
+    /// The memory for keys and values is too small for a single sequence.
+    #[error(
+        "option `kv_cache_memory` gives {bytes} bytes, but one sequence of `max_model_len` = \
+         {max_model_len} tokens needs {needed}"
+    )]
+    KvCache {
+        /// Bytes that there are, a quarter of the machine's memory if nobody said.
+        bytes: u64,
+        /// Tokens of the longest sequence.
+        max_model_len: usize,
+        /// Bytes that it would take.
+        needed: u64,
+    },
     /// The tokenizer cannot be loaded.
     #[error(transparent)]
     Tokenizer(#[from] TokenizerError),

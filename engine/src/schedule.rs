@@ -1,116 +1,296 @@
 //! Which tokens run in the next step.
 //!
-//! Requests wait in order of arrival until a place is free. In a step, sequences that decode come
-//! first and prompts share what is left of the budget, in chunks where they must.
+//! Sequences rank by priority, then by the moment at which they first ran. In a step, those that
+//! decode come first and prompts share what is left of the budget, in chunks where they must; in
+//! both groups those of higher rank come first. When pages run out, the sequence of lowest rank
+//! gives up its pages and is computed again later: its tokens and its sampler stay, and results do
+//! not depend on how positions were computed, so nobody can tell.
+//!
+//! The sequence of highest rank can have the pages of all others, and no request is let in that
+//! needs more than there are, so every step does some work.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
-use tokio::sync::OwnedSemaphorePermit;
+use kernels::PAGE;
 
-use crate::cache::{FreePages, SequenceCache};
-use crate::sequence::{Finish, Outlet, Request, Sequence};
-
-/// All choices of one call.
-pub(crate) struct Submission {
-    pub(crate) choices: Vec<(Request, Outlet)>,
-    /// The call's place in the queue, given back when its last choice runs.
-    pub(crate) place: Arc<OwnedSemaphorePermit>,
-}
+use crate::cache::SequenceCache;
+use crate::pages::{Key, Origin, Pages};
+use crate::queue::{Fresh, Head, Queue, Submission};
+use crate::sequence::{Finish, Sequence};
+use crate::stats::{self, Stats};
 
 /// Bounds of a step.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
-    /// Sequences that run at once.
+    /// Sequences that run at once; no more than `tokens`, so that all of them can decode.
     pub(crate) sequences: usize,
     /// Tokens of one step, over all sequences.
     pub(crate) tokens: usize,
-    /// Pages of keys and values; enough for the longest sequence.
-    pub(crate) pages: usize,
-}
-
-struct Waiting {
-    request: Request,
-    outlet: Outlet,
-    _place: Arc<OwnedSemaphorePermit>,
+    /// Rows of logits that one prompt may have in a step when all its tokens are scored.
+    pub(crate) scored: usize,
 }
 
 /// The sequences that run and the requests that wait.
 pub(crate) struct Scheduler {
     limits: Limits,
-    pages: FreePages,
-    waiting: VecDeque<Waiting>,
+    pages: Pages,
+    queue: Queue,
+    /// By rank, highest first.
     pub(crate) running: Vec<Sequence>,
+    /// Sequences of each call that run.
+    places: HashMap<u64, usize>,
+    /// Sequences that ever ran.
+    started: u64,
+    stats: Arc<Stats>,
+}
+
+/// A step in the making.
+struct Plan {
+    /// Tokens of each running sequence.
+    counts: Vec<usize>,
+    /// Tokens of the budget that nobody has yet.
+    left: usize,
+    /// Contents that somebody computes in this step. Whoever needs the same waits for them.
+    claimed: HashSet<Key>,
 }
 
 impl Scheduler {
-    pub(crate) fn new(limits: Limits) -> Scheduler {
-        let pages = FreePages::new(limits.pages);
-        Scheduler { limits, pages, waiting: VecDeque::new(), running: Vec::new() }
+    pub(crate) fn new(limits: Limits, pages: Pages, stats: Arc<Stats>) -> Scheduler {
+        stats::set(&stats.pages_total, pages.total());
+        Scheduler {
+            limits: Limits { sequences: limits.sequences.min(limits.tokens), ..limits },
+            pages,
+            queue: Queue::default(),
+            running: Vec::new(),
+            places: HashMap::new(),
+            started: 0,
+            stats,
+        }
     }
 
     pub(crate) fn is_idle(&self) -> bool {
-        self.waiting.is_empty() && self.running.is_empty()
+        self.queue.len() == 0 && self.running.is_empty()
     }
 
     pub(crate) fn enqueue(&mut self, submission: Submission) {
-        let Submission { choices, place } = submission;
-        self.waiting.extend(choices.into_iter().map(|(request, outlet)| Waiting {
-            request,
-            outlet,
-            _place: Arc::clone(&place),
-        }));
+        self.queue.push(submission);
     }
 
     /// Drops what nobody waits for any more, and ends what was told to.
     pub(crate) fn drop_abandoned(&mut self) {
-        self.waiting.retain(|waiting| !waiting.outlet.sender.is_closed());
-        for sequence in self.running.extract_if(.., |sequence| sequence.is_abandoned()) {
-            self.pages.release(sequence.cache);
+        stats::add(&self.stats.aborted, self.queue.drop_abandoned());
+        let over = |sequence: &Sequence| sequence.is_abandoned() || sequence.is_aborted();
+        if self.running.iter().any(over) {
+            let (ended, running) = self.running.drain(..).partition(over);
+            self.running = running;
+            let ended: Vec<Sequence> = ended;
+            ended.into_iter().for_each(|sequence| self.finish(sequence, Finish::Aborted));
         }
-        for waiting in std::mem::take(&mut self.waiting) {
-            match waiting.request.aborted.load(Ordering::Relaxed) {
-                true => waiting.outlet.end(waiting.request.index, Finish::Aborted),
-                false => self.waiting.push_back(waiting),
+    }
+
+    /// Gives places to those who wait. A call that has none takes one from a call that has several.
+    pub(crate) fn admit(&mut self, version: &Arc<str>) {
+        loop {
+            let free = self.running.len() < self.limits.sequences;
+            if !(if free { self.admit_head(version) } else { self.displace(version) }) {
+                break;
             }
         }
-        for sequence in self.running.extract_if(.., |sequence| sequence.is_aborted()) {
-            self.pages.release(sequence.end(Finish::Aborted));
+        stats::set(&self.stats.running, self.running.len());
+        stats::set(&self.stats.waiting, self.queue.len());
+    }
+
+    /// Starts the one whose turn it is, if there are pages for it.
+    fn admit_head(&mut self, version: &Arc<str>) -> bool {
+        let (tokens, request, scored) = match self.queue.head() {
+            None => return false,
+            Some(Head::Fresh(request)) => {
+                (&*request.prompt, request, request.prompt_logprobs.is_some())
+            }
+            Some(Head::Again(again)) => (&*again.tokens, &again.request, again.is_scoring()),
+        };
+        let origin = Origin { version: Arc::clone(version), salt: request.cache_salt.clone() };
+        let Some(cache) = room(&mut self.pages, (tokens, scored), origin, self.running.len())
+        else {
+            return false;
+        };
+        let sequence = match self.queue.pop_again() {
+            Some(mut sequence) => {
+                sequence.cache = cache;
+                Some(sequence)
+            }
+            None => self.queue.pop_fresh().map(|fresh| self.begin(fresh, cache)),
+        };
+        sequence.is_some_and(|sequence| self.run(sequence))
+    }
+
+    /// Lets a call without a place have that of another call's newest sequence.
+    fn displace(&mut self, version: &Arc<str>) -> bool {
+        let places = &self.places;
+        let Some((priority, at, request)) = self.queue.find(|call| places.contains_key(&call))
+        else {
+            return false;
+        };
+        let of = |sequence: &Sequence| places.get(&sequence.call).copied().unwrap_or(0);
+        let eligible = |sequence: &&Sequence| sequence.request.priority >= priority;
+        let most = self.running.iter().filter(eligible).map(of).max().unwrap_or(0);
+        if most < 2 {
+            return false;
+        }
+        let scored = request.prompt_logprobs.is_some();
+        let origin = Origin { version: Arc::clone(version), salt: request.cache_salt.clone() };
+        let wanted = (&*request.prompt, scored);
+        let Some(cache) = room(&mut self.pages, wanted, origin, self.running.len()) else {
+            return false;
+        };
+        let victim = self.running.iter().rposition(|one| eligible(&one) && of(one) == most);
+        if let Some(victim) = victim {
+            self.preempt(victim);
+        }
+        let fresh = self.queue.pop_at(priority, at);
+        let sequence = fresh.map(|fresh| self.begin(fresh, cache));
+        sequence.is_some_and(|sequence| self.run(sequence))
+    }
+
+    fn begin(&mut self, fresh: Fresh, cache: SequenceCache) -> Sequence {
+        stats::add(&self.stats.prefix_queries, fresh.request.prompt.len());
+        stats::add(&self.stats.prefix_hits, cache.len);
+        self.started += 1;
+        Sequence::new(fresh, cache, self.started)
+    }
+
+    fn run(&mut self, sequence: Sequence) -> bool {
+        *self.places.entry(sequence.call).or_default() += 1;
+        let at = self.running.partition_point(|other| other.rank() < sequence.rank());
+        self.running.insert(at, sequence);
+        true
+    }
+
+    /// Takes a sequence out of the running ones and gives its place up.
+    fn remove(&mut self, index: usize) -> Sequence {
+        let sequence = self.running.remove(index);
+        self.give_up_place(sequence.call);
+        sequence
+    }
+
+    fn give_up_place(&mut self, call: u64) {
+        if let Some(places) = self.places.get_mut(&call) {
+            *places -= 1;
+            if *places == 0 {
+                self.places.remove(&call);
+            }
         }
     }
 
-    /// Gives free places to those who wait, as long as there are pages for all that they may say.
-    pub(crate) fn admit(&mut self) {
-        while self.running.len() < self.limits.sequences {
-            let Some(Waiting { request, .. }) = self.waiting.front() else { return };
-            let positions = request.prompt.len() + request.stops.max_tokens;
-            let Some(cache) = self.pages.reserve(positions) else { return };
-            let Some(waiting) = self.waiting.pop_front() else { return };
-            self.running.push(Sequence::new(waiting.request, waiting.outlet, cache));
-        }
+    /// Sends a running sequence back to those who wait.
+    fn preempt(&mut self, index: usize) {
+        let mut sequence = self.remove(index);
+        self.pages.release(std::mem::take(&mut sequence.cache));
+        self.queue.put_back(sequence);
+        stats::add(&self.stats.preemptions, 1);
     }
 
-    /// Takes back what an ended sequence held.
-    pub(crate) fn release(&mut self, cache: SequenceCache) {
-        self.pages.release(cache);
+    /// Ends a sequence that is no longer among the running ones.
+    pub(crate) fn finish(&mut self, mut sequence: Sequence, finish: Finish) {
+        self.give_up_place(sequence.call);
+        self.pages.release(std::mem::take(&mut sequence.cache));
+        self.stats.finished(&finish);
+        sequence.end(finish);
     }
 
     /// Tokens of each running sequence in the next step; zero for those that have to sit it out.
-    pub(crate) fn plan(&self) -> Vec<usize> {
-        let mut left = self.limits.tokens;
-        let mut counts = vec![0; self.running.len()];
-        let mut take = |count: &mut usize, wanted: usize| {
-            *count = wanted.min(left);
-            left -= *count;
-        };
-        let uncomputed = || self.running.iter().map(Sequence::uncomputed);
-        let each = |decoding: bool| {
-            uncomputed().enumerate().filter(move |(_, wanted)| (*wanted == 1) == decoding)
-        };
-        for (index, wanted) in each(true).chain(each(false)) {
-            take(&mut counts[index], wanted);
+    pub(crate) fn plan(&mut self) -> Vec<usize> {
+        let counts = vec![0; self.running.len()];
+        let mut plan = Plan { counts, left: self.limits.tokens, claimed: HashSet::new() };
+        let decodes: Vec<bool> = self.running.iter().map(|one| one.uncomputed() == 1).collect();
+        for decoding in [true, false] {
+            for (index, decodes) in decodes.iter().enumerate() {
+                // Those of lower rank may be gone by now.
+                if *decodes == decoding && index < self.running.len() {
+                    self.plan_one(index, &mut plan);
+                }
+            }
         }
-        counts
+        stats::set(&self.stats.pages_used, self.pages.total() - self.pages.available());
+        plan.counts
     }
+
+    fn plan_one(&mut self, index: usize, plan: &mut Plan) {
+        let Some((wanted, key)) = self.wanted(index, plan) else { return };
+        let mut count = wanted.min(plan.left);
+        loop {
+            let last = index + 1 == self.running.len();
+            let cache = &mut self.running[index].cache;
+            if last {
+                let room = (cache.pages.len() + self.pages.available()) * PAGE - cache.len;
+                count = count.min(room);
+            }
+            if count == 0 {
+                return;
+            }
+            if self.pages.grow(cache, cache.len + count) {
+                break;
+            }
+            plan.left += plan.counts.pop().unwrap_or(0);
+            self.preempt(self.running.len() - 1);
+        }
+        plan.counts[index] = count;
+        plan.left -= count;
+        plan.claimed.extend(key);
+    }
+
+    /// The tokens that a sequence could compute now, and the contents that it begins with. Takes
+    /// what others have computed since the last step; none if another is at it in this one.
+    fn wanted(&mut self, index: usize, plan: &Plan) -> Option<(usize, Option<Key>)> {
+        let sequence = &mut self.running[index];
+        if sequence.is_scoring() {
+            return Some((sequence.uncomputed().min(self.limits.scored), None));
+        }
+        let hits = self.pages.share(&mut sequence.cache, &sequence.tokens);
+        if sequence.sampled() == 0 {
+            sequence.add_cached(hits);
+            stats::add(&self.stats.prefix_hits, hits);
+        }
+        let key = self.pages.next(&sequence.cache, &sequence.tokens);
+        match key.as_ref().is_some_and(|key| plan.claimed.contains(key)) {
+            true => None,
+            false => Some((sequence.uncomputed(), key)),
+        }
+    }
+
+    /// Counts a token that is about to be sampled.
+    pub(crate) fn count_sampled(&self, sequence: &Sequence) {
+        if sequence.sampled() == 0 {
+            stats::add(&self.stats.prompt_tokens, sequence.request.prompt.len());
+        }
+        stats::add(&self.stats.generated_tokens, 1);
+    }
+
+    /// Publishes what the last step computed.
+    pub(crate) fn publish(&mut self) {
+        for sequence in &mut self.running {
+            self.pages.publish(&mut sequence.cache, &sequence.tokens);
+        }
+    }
+}
+
+/// A cache for `tokens`, with what is known of them already, if there are pages for the rest and
+/// half a page for each of those that run: a sequence that is let in too early is soon sent back.
+/// Tokens that are to be scored are all computed.
+fn room(
+    pages: &mut Pages,
+    (tokens, scored): (&[u32], bool),
+    origin: Origin,
+    running: usize,
+) -> Option<SequenceCache> {
+    let mut cache = SequenceCache::new(Arc::new(origin));
+    if !scored {
+        pages.share(&mut cache, tokens);
+    }
+    if Pages::lacking(&cache, tokens.len()) + running.div_ceil(2) <= pages.available() {
+        return Some(cache);
+    }
+    pages.release(cache);
+    None
 }

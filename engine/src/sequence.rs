@@ -11,6 +11,7 @@ use template::{Detokenizer, Tokenizer};
 use tokio::sync::mpsc::{OwnedPermit, Sender};
 
 use crate::cache::SequenceCache;
+use crate::queue::Fresh;
 use crate::sample::{Params, Sampled, Sampler, Scores, score};
 
 /// When a reply ends.
@@ -40,10 +41,8 @@ pub(crate) struct Request {
     pub(crate) params: Params,
     pub(crate) stops: Arc<StopRules>,
     /// Lower values go first.
-    #[expect(dead_code, reason = "the scheduler is to read it")]
     pub(crate) priority: i64,
     /// Prefixes are shared only between requests of the same salt.
-    #[expect(dead_code, reason = "the cache is to read it")]
     pub(crate) cache_salt: Option<Arc<str>>,
     /// How many of the likeliest tokens to report at each position of the prompt, if its tokens
     /// are to be scored at all.
@@ -121,6 +120,10 @@ impl Outlet {
 /// A request that is being run.
 pub(crate) struct Sequence {
     pub(crate) request: Request,
+    /// The call that it belongs to.
+    pub(crate) call: u64,
+    /// How many sequences of the engine ran before it did.
+    pub(crate) started: u64,
     pub(crate) cache: SequenceCache,
     /// The prompt and what was sampled; the cache holds a beginning of it.
     pub(crate) tokens: Vec<u32>,
@@ -136,7 +139,9 @@ pub(crate) struct Sequence {
 }
 
 impl Sequence {
-    pub(crate) fn new(request: Request, outlet: Outlet, cache: SequenceCache) -> Sequence {
+    /// A choice whose turn it is; `cache` may hold a beginning of its prompt already.
+    pub(crate) fn new(fresh: Fresh, cache: SequenceCache, started: u64) -> Sequence {
+        let Fresh { call, request, outlet, .. } = fresh;
         let watch = (!request.stops.texts.is_empty())
             .then(|| StopWatch::new(request.stops.skip_special_tokens));
         let stops = &request.stops;
@@ -145,9 +150,11 @@ impl Sequence {
             Sampler::new(request.params.clone(), &request.prompt, (ends, stops.min_tokens));
         let scores = request.prompt_logprobs.map(|_| Vec::new());
         Sequence {
-            cache,
             sampler,
-            prompt: Some(PromptFacts { cached_tokens: 0, scores }),
+            prompt: Some(PromptFacts { cached_tokens: cache.len, scores }),
+            cache,
+            call,
+            started,
             tokens: request.prompt.to_vec(),
             outlet,
             pending: Vec::new(),
@@ -165,6 +172,22 @@ impl Sequence {
     /// Tokens that the cache does not hold yet; at least one.
     pub(crate) fn uncomputed(&self) -> usize {
         self.tokens.len() - self.cache.len
+    }
+
+    /// What decides between two sequences: the lower goes first.
+    pub(crate) fn rank(&self) -> (i64, u64) {
+        (self.request.priority, self.started)
+    }
+
+    /// Counts positions of the prompt that came from a cache after the sequence had begun to run.
+    pub(crate) fn add_cached(&mut self, count: usize) {
+        self.prompt.iter_mut().for_each(|prompt| prompt.cached_tokens += count);
+    }
+
+    /// Whether tokens of the prompt are still to be scored, and so have to be computed.
+    pub(crate) fn is_scoring(&self) -> bool {
+        let scores = self.prompt.as_ref().and_then(|prompt| prompt.scores.as_ref());
+        scores.is_some_and(|scores| scores.len() + 1 < self.request.prompt.len())
     }
 
     /// Whether the caller is gone.
@@ -252,12 +275,11 @@ impl Sequence {
         }
     }
 
-    /// Gives the caller the rest and the end, and the cache back.
-    pub(crate) fn end(self, finish: Finish) -> SequenceCache {
+    /// Gives the caller the rest and the end.
+    pub(crate) fn end(self, finish: Finish) {
         let end = Some(End { finish, versions: self.versions });
         let (index, prompt, tokens) = (self.request.index, self.prompt, self.pending);
         self.outlet.last.send(Output { index, prompt, tokens, end });
-        self.cache
     }
 }
 

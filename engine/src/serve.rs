@@ -50,11 +50,11 @@ pub async fn serve(
     engine: Engine,
     shutdown: impl Future<Output = ()>,
 ) -> io::Result<()> {
-    let Engine { core, card } = engine;
+    let Engine { core, card, stats } = engine;
     let (gate, inbox) = Gate::new(card.max_queue);
     let thread = std::thread::Builder::new().name("engine".into());
     let thread = thread.spawn(move || core.run(inbox))?;
-    accept(&listener, Arc::new(State { card, gate }), shutdown).await;
+    accept(&listener, Arc::new(State { card, gate, stats }), shutdown).await;
     // The last sender is gone, so the thread ends with the step that it is in.
     let joined = tokio::task::spawn_blocking(move || thread.join()).await;
     if !matches!(joined, Ok(Ok(()))) {

@@ -114,6 +114,10 @@ impl Ops for Cpu {
         Ok(Matrix::pack(parts, rows, columns))
     }
 
+    fn page_bytes(&self, heads: Heads) -> usize {
+        Pages::bytes(heads)
+    }
+
     fn pages(&self, heads: Heads, layers: usize, count: usize) -> Result<Pages, OpError> {
         Pages::new(heads, layers, count)
     }

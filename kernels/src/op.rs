@@ -133,6 +133,9 @@ pub trait Ops: Send {
         columns: usize,
     ) -> Result<Self::Matrix, OpError>;
 
+    /// Bytes that the keys and values of one page take in one layer.
+    fn page_bytes(&self, heads: Heads) -> usize;
+
     /// Room for keys and values of `count` pages in each of `layers` layers. The memory is
     /// reserved, but taken only when a page is written.
     fn pages(&self, heads: Heads, layers: usize, count: usize) -> Result<Self::Pages, OpError>;

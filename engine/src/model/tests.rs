@@ -6,8 +6,8 @@ use kernels::Cpu;
 use serde_json::Value;
 
 use super::*;
-use crate::cache::FreePages;
 use crate::load::Folder;
+use crate::pages::Pages;
 
 fn root() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("..")
@@ -18,7 +18,7 @@ const PAGES: usize = 64;
 
 /// An empty cache that shares its pages with every other one.
 fn cache() -> SequenceCache {
-    SequenceCache { pages: (0..PAGES as u32).collect(), len: 0 }
+    SequenceCache { pages: (0..PAGES as u32).collect(), ..SequenceCache::default() }
 }
 
 fn load(folder: &str) -> Model<Cpu> {
@@ -103,8 +103,11 @@ fn logits_have_the_same_bits_in_any_batch() {
         (1..8_u32).map(|n| (0..n * 5).map(|i| (i * n * 13 + 3) % 393).collect()).collect();
     let alone: Vec<Vec<f32>> =
         prompts.iter().map(|ids| logits(&mut model, ids, ids.len())).collect();
-    let mut free = FreePages::new(PAGES);
-    let mut caches: Vec<_> = prompts.iter().map(|ids| free.reserve(ids.len()).unwrap()).collect();
+    let mut pool = Pages::new(PAGES, false);
+    let mut caches: Vec<_> = prompts.iter().map(|_| SequenceCache::default()).collect();
+    for (cache, ids) in caches.iter_mut().zip(&prompts) {
+        assert!(pool.grow(cache, ids.len()));
+    }
     // All but the last token of odd prompts first, so that decodes and prompts meet in a step.
     let split: Vec<usize> = prompts
         .iter()

@@ -12,10 +12,9 @@ pub(super) struct ApiError {
     kind: &'static str,
     message: String,
     param: Option<String>,
+    /// Seconds after which the call may be tried again.
+    retry_after: Option<u64>,
 }
-
-/// Seconds after which a call that met a full queue may try again.
-pub(super) const RETRY_AFTER_S: u32 = 1;
 
 impl ApiError {
     /// The call cannot be answered as it stands; `param` is the field to blame.
@@ -25,6 +24,7 @@ impl ApiError {
             kind: "BadRequestError",
             message: format!("`{param}` {message}"),
             param: Some(param.to_owned()),
+            retry_after: None,
         }
     }
 
@@ -35,6 +35,7 @@ impl ApiError {
             kind: "BadRequestError",
             message: message.to_string(),
             param: None,
+            retry_after: None,
         }
     }
 
@@ -44,6 +45,7 @@ impl ApiError {
             kind: "NotFoundError",
             message: format!("The model `{name}` does not exist."),
             param: Some("model".to_owned()),
+            retry_after: None,
         }
     }
 
@@ -53,6 +55,7 @@ impl ApiError {
             kind: "NotFoundError",
             message: status.canonical_reason().unwrap_or("Not Found").to_owned(),
             param: None,
+            retry_after: None,
         }
     }
 
@@ -62,15 +65,18 @@ impl ApiError {
             kind: "BadRequestError",
             message: format!("the body is larger than {limit} bytes"),
             param: None,
+            retry_after: None,
         }
     }
 
-    pub(super) fn busy(waiting: usize) -> ApiError {
+    /// The queue is full; there should be room after so many seconds.
+    pub(super) fn busy(waiting: usize, seconds: u64) -> ApiError {
         ApiError {
             status: StatusCode::TOO_MANY_REQUESTS,
             kind: "RateLimitError",
-            message: format!("{waiting} calls are waiting already; try again later"),
+            message: format!("{waiting} calls are waiting already; try again in {seconds} seconds"),
             param: None,
+            retry_after: Some(seconds),
         }
     }
 
@@ -81,11 +87,17 @@ impl ApiError {
             kind: "InternalServerError",
             message: "Internal server error".to_owned(),
             param: None,
+            retry_after: None,
         }
     }
 
     pub(super) fn status(&self) -> StatusCode {
         self.status
+    }
+
+    /// Seconds after which the call may be tried again.
+    pub(super) fn retry_after(&self) -> Option<u64> {
+        self.retry_after
     }
 
     /// The error as JSON on one line.

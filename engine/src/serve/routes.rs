@@ -11,7 +11,7 @@ use hyper::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderValue, RETRY_AFTER, SERVE
 use hyper::{Method, Request, Response, StatusCode};
 use serde::Serialize;
 
-use super::error::{ApiError, RETRY_AFTER_S};
+use super::error::ApiError;
 use super::fields::Fields;
 use super::sse::{EventStream, Events, json};
 use super::submit::State;
@@ -95,8 +95,8 @@ fn body_reply(status: StatusCode, body: String) -> Reply {
 
 fn refusal(error: &ApiError) -> Reply {
     let mut reply = body_reply(error.status(), error.body());
-    if error.status() == StatusCode::TOO_MANY_REQUESTS {
-        reply.headers_mut().insert(RETRY_AFTER, HeaderValue::from(RETRY_AFTER_S));
+    if let Some(seconds) = error.retry_after() {
+        reply.headers_mut().insert(RETRY_AFTER, HeaderValue::from(seconds));
     }
     reply
 }

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Instant;
 
 use tokio::sync::Semaphore;
 use tokio::sync::mpsc::{self, Receiver, Sender};
@@ -9,9 +10,11 @@ use tokio::sync::mpsc::{self, Receiver, Sender};
 use super::error::ApiError;
 use super::request::Ask;
 use crate::Card;
+use crate::pace::{Pace, Place};
+use crate::queue::Submission;
 use crate::sample::mix;
-use crate::schedule::Submission;
 use crate::sequence::{Outlet, Output, Request, StopRules};
+use crate::stats::Stats;
 
 /// Outputs that wait for a slow caller before tokens are merged, beside one for each end.
 const OUTPUTS: usize = 64;
@@ -19,17 +22,25 @@ const OUTPUTS: usize = 64;
 /// Choices of one call, over all its prompts.
 const MAX_CHOICES: usize = 4096;
 
+/// Choices that wait, over all calls.
+const MAX_WAITING_CHOICES: usize = 4 * MAX_CHOICES;
+
 /// What every connection shares.
 pub(super) struct State {
     pub(super) card: Card,
     pub(super) gate: Gate,
+    #[expect(dead_code, reason = "`/metrics` is to read it")]
+    pub(super) stats: Arc<Stats>,
 }
 
 /// The bounded queue in front of the engine.
 pub(super) struct Gate {
     inbox: Sender<Submission>,
     places: Arc<Semaphore>,
+    /// Places of single choices, so that a queue of large calls has a bound, too.
+    choices: Arc<Semaphore>,
     max_queue: usize,
+    pace: Arc<Pace>,
     calls: AtomicU64,
 }
 
@@ -45,8 +56,15 @@ impl Gate {
         let max_queue = max_queue.min(Semaphore::MAX_PERMITS);
         // Every submission holds a place, so the channel is never full.
         let (inbox, outbox) = mpsc::channel(max_queue);
-        let places = Arc::new(Semaphore::new(max_queue));
-        (Gate { inbox, places, max_queue, calls: AtomicU64::new(0) }, outbox)
+        let gate = Gate {
+            inbox,
+            places: Arc::new(Semaphore::new(max_queue)),
+            choices: Arc::new(Semaphore::new(MAX_WAITING_CHOICES)),
+            max_queue,
+            pace: Arc::new(Pace::new(Instant::now())),
+            calls: AtomicU64::new(0),
+        };
+        (gate, outbox)
     }
 
     /// Whether the engine thread still takes calls.
@@ -68,8 +86,7 @@ impl Gate {
                 format!("asks for {count} choices in all, at most {MAX_CHOICES} are made");
             return Err(ApiError::bad("n", message));
         }
-        let place = Arc::clone(&self.places).try_acquire_owned();
-        let place = place.map_err(|_| ApiError::busy(self.max_queue))?;
+        let place = self.place(count)?;
         let (sender, outputs) = mpsc::channel(count + OUTPUTS);
         let mut choices = Vec::with_capacity(count);
         let aborted = Arc::new(AtomicBool::new(false));
@@ -97,6 +114,24 @@ impl Gate {
         let submission = Submission { choices, place: Arc::new(place) };
         self.inbox.try_send(submission).map_err(|_| ApiError::internal())?;
         Ok(outputs)
+    }
+
+    /// A place for a call of `count` choices.
+    fn place(&self, count: usize) -> Result<Place, ApiError> {
+        let now = Instant::now();
+        if self.places.available_permits() == self.max_queue {
+            self.pace.idle(now);
+        }
+        let count = u32::try_from(count).unwrap_or(u32::MAX);
+        let call = Arc::clone(&self.places).try_acquire_owned();
+        let choices = Arc::clone(&self.choices).try_acquire_many_owned(count);
+        match (call, choices) {
+            (Ok(call), Ok(choices)) => Ok(Place::new(Arc::clone(&self.pace), [call, choices])),
+            _ => {
+                let waiting = self.max_queue - self.places.available_permits();
+                Err(ApiError::busy(waiting, self.pace.refuse(now)))
+            }
+        }
     }
 
     /// A seed for a prompt of a call that gave none.

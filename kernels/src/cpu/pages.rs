@@ -27,6 +27,12 @@ impl Pages {
         Ok(Pages { keys, values, ..pages })
     }
 
+    /// Bytes of one page in one layer.
+    pub(super) fn bytes(heads: Heads) -> usize {
+        let one = Pages { keys: Vec::new(), values: Vec::new(), heads, layers: 1, count: 1 };
+        heads.kv * (one.key_len() + one.value_len()) * size_of::<f32>()
+    }
+
     pub(super) fn heads(&self) -> Heads {
         self.heads
     }

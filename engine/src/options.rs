@@ -1,0 +1,157 @@
+//! How an engine is to run, and whether the model and the machine allow it.
+
+use kernels::PAGE;
+
+use crate::load::LoadError;
+use crate::memory;
+use crate::sample::LogprobsMode;
+
+/// The part of the machine's memory that keys and values take at most, unless more is asked for:
+/// one in so many bytes.
+const KV_CACHE_SHARE: u64 = 4;
+
+/// Bytes of the logits that one prompt may have in a step when all its tokens are scored.
+const SCORED_BYTES: usize = 64 << 20;
+
+/// How an engine is to run.
+#[derive(Clone, Debug)]
+pub struct EngineOptions {
+    /// The name that requests give as `model`; the folder's name if absent.
+    pub served_model_name: Option<String>,
+    /// Tokens of a prompt and its reply; if absent what the model was made for, or what the memory
+    /// for keys and values has room for if that is less.
+    pub max_model_len: Option<usize>,
+    /// Sequences that run at once; never more than `max_num_batched_tokens`.
+    pub max_num_seqs: usize,
+    /// Tokens of one step, over all sequences.
+    pub max_num_batched_tokens: usize,
+    /// Calls that wait for a place; one more is answered 429.
+    pub max_queue: usize,
+    /// Bytes for keys and values. If absent, what `max_num_seqs` sequences of `max_model_len` need,
+    /// but at most a quarter of the machine's memory.
+    pub kv_cache_memory: Option<u64>,
+    /// Whether requests that begin with the same tokens share what was computed for them.
+    pub prefix_caching: bool,
+    /// Which distribution reported logprobs belong to.
+    pub logprobs_mode: LogprobsMode,
+    /// Where the seeds of requests that give none come from; random if absent.
+    pub seed: Option<u64>,
+}
+
+impl Default for EngineOptions {
+    fn default() -> Self {
+        EngineOptions {
+            served_model_name: None,
+            max_model_len: None,
+            max_num_seqs: 256,
+            max_num_batched_tokens: 512,
+            max_queue: 1024,
+            kv_cache_memory: None,
+            prefix_caching: true,
+            logprobs_mode: LogprobsMode::default(),
+            seed: None,
+        }
+    }
+}
+
+/// The room that a model has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Room {
+    /// Tokens of a prompt and its reply.
+    pub(crate) max_model_len: usize,
+    /// Pages of keys and values; enough for one sequence of that length.
+    pub(crate) pages: usize,
+}
+
+impl EngineOptions {
+    /// Refuses options that no model can be served with.
+    pub(crate) fn check(&self) -> Result<(), LoadError> {
+        let counts = [
+            ("max_model_len", self.max_model_len.unwrap_or(1)),
+            ("max_num_seqs", self.max_num_seqs),
+            ("max_num_batched_tokens", self.max_num_batched_tokens),
+            ("max_queue", self.max_queue),
+        ];
+        match counts.into_iter().find(|(_, count)| *count == 0) {
+            Some((option, _)) => Err(LoadError::ZeroOption { option }),
+            None => Ok(()),
+        }
+    }
+
+    /// Rows of logits of `vocab` numbers that one prompt may have in a step.
+    pub(crate) fn scored_rows(&self, vocab: usize) -> usize {
+        (SCORED_BYTES / (vocab * size_of::<f32>())).max(1)
+    }
+
+    /// The room for a model of `positions` of which a page takes `page` bytes in all layers.
+    pub(crate) fn room(&self, positions: usize, page: usize) -> Result<Room, LoadError> {
+        let max_model_len = self.max_model_len.unwrap_or(positions);
+        if max_model_len > positions {
+            let (option, limit) = ("max_model_len", positions);
+            return Err(LoadError::Option { option, found: max_model_len, limit });
+        }
+        let one = max_model_len.div_ceil(PAGE);
+        let bytes = self.kv_cache_memory.unwrap_or_else(|| memory::total() / KV_CACHE_SHARE);
+        let most = usize::try_from(bytes / page.max(1) as u64).unwrap_or(usize::MAX);
+        let most = most.min(u32::MAX as usize);
+        if most < one && (self.max_model_len.is_some() || most == 0) {
+            let needed = one as u64 * page as u64;
+            return Err(LoadError::KvCache { bytes, max_model_len, needed });
+        }
+        if most < one {
+            let max_model_len = most * PAGE;
+            tracing::warn!(bytes, max_model_len, "the memory for keys and values bounds sequences");
+            return Ok(Room { max_model_len, pages: most });
+        }
+        let pages = match self.kv_cache_memory {
+            Some(_) => most,
+            None => most.min(one.saturating_mul(self.max_num_seqs)),
+        };
+        Ok(Room { max_model_len, pages })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn room(
+        kv_cache_memory: Option<u64>,
+        max_model_len: Option<usize>,
+        positions: usize,
+    ) -> Result<Room, String> {
+        let options = EngineOptions {
+            kv_cache_memory,
+            max_model_len,
+            max_num_seqs: 4,
+            ..EngineOptions::default()
+        };
+        options.room(positions, 1000).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn pages_are_what_the_longest_sequences_need_or_what_the_memory_holds() {
+        let whole = Ok(Room { max_model_len: 100, pages: 28 });
+        assert_eq!(room(None, None, 100), whole);
+        assert_eq!(room(Some(50_000), None, 100), Ok(Room { max_model_len: 100, pages: 50 }));
+        assert_eq!(room(Some(7_000), Some(100), 200), Ok(Room { max_model_len: 100, pages: 7 }));
+        // A length that nobody asked for gives way; one that somebody asked for does not.
+        assert_eq!(room(Some(6_999), None, 100), Ok(Room { max_model_len: 96, pages: 6 }));
+        let refused = room(Some(6_999), Some(100), 100).unwrap_err();
+        assert_eq!(
+            refused,
+            "option `kv_cache_memory` gives 6999 bytes, but one sequence of `max_model_len` = 100 \
+             tokens needs 7000"
+        );
+        assert!(room(Some(999), None, 100).unwrap_err().contains("needs 7000"));
+        assert!(room(None, Some(101), 100).unwrap_err().contains("`max_model_len` is 101"));
+    }
+
+    #[test]
+    fn the_default_is_bounded_by_the_machine() {
+        let huge = EngineOptions::default().room(1 << 40, 1 << 20).unwrap();
+        let quarter = memory::total() / 4;
+        assert_eq!(huge.pages as u64, quarter >> 20);
+        assert_eq!(huge.max_model_len, huge.pages * PAGE);
+    }
+}
