@@ -46,6 +46,11 @@ impl<O: Ops> Core<O> {
     fn step(&mut self) {
         self.scheduler.drop_abandoned();
         self.scheduler.admit(&self.version);
+        self.work();
+        self.scheduler.gauge();
+    }
+
+    fn work(&mut self) {
         let counts = self.scheduler.plan();
         if counts.iter().all(|count| *count == 0) {
             if !counts.is_empty() {
@@ -132,3 +137,6 @@ struct Rows {
     /// Whether the last of them gives the next token.
     samples: bool,
 }
+
+#[cfg(test)]
+mod tests;

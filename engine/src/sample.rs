@@ -13,7 +13,7 @@ mod distribution;
 mod draw;
 mod process;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 use std::sync::Arc;
 

@@ -97,8 +97,13 @@ impl Scheduler {
                 break;
             }
         }
+    }
+
+    /// Says how things stand after a step.
+    pub(crate) fn gauge(&self) {
         stats::set(&self.stats.running, self.running.len());
         stats::set(&self.stats.waiting, self.queue.len());
+        stats::set(&self.stats.pages_used, self.pages.total() - self.pages.available());
     }
 
     /// Starts the one whose turn it is, if there are pages for it.
@@ -212,7 +217,6 @@ impl Scheduler {
                 }
             }
         }
-        stats::set(&self.stats.pages_used, self.pages.total() - self.pages.available());
         plan.counts
     }
 

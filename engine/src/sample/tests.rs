@@ -3,7 +3,8 @@
 use super::*;
 
 /// Plain sampling with everything off.
-fn plain() -> Params {
+/// Nothing but the model's own distribution.
+pub(crate) fn plain() -> Params {
     Params {
         temperature: 1.0,
         top_p: 1.0,

@@ -1,0 +1,404 @@
+//! The same bits, whatever else runs, however prompts are cut, and whoever gives way to whom.
+
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+
+use kernels::Cpu;
+use proptest::prelude::*;
+use tokio::sync::Semaphore;
+use tokio::sync::mpsc;
+
+use super::*;
+use crate::load::Folder;
+use crate::pace::{Pace, Place};
+use crate::pages::Pages;
+use crate::sample::Params;
+use crate::sample::tests::plain;
+use crate::schedule::Limits;
+use crate::sequence::{Outlet, Output, Request, StopRules};
+use crate::stats::Stats;
+
+/// An engine thread that is stepped by hand.
+struct Bench {
+    core: Core<Cpu>,
+    stats: Arc<Stats>,
+}
+
+/// What a choice said: ids with the bits of their logprobs, and why it ended.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+struct Said {
+    tokens: Vec<(u32, u32, u32)>,
+    /// Bits of the scores of the prompt.
+    prompt: Vec<u32>,
+    cached: usize,
+    finish: Option<Finish>,
+}
+
+#[derive(Clone, Debug)]
+struct Ask {
+    prompt: Vec<u32>,
+    max_tokens: usize,
+    seed: u64,
+    priority: i64,
+    scored: bool,
+}
+
+impl Ask {
+    /// A request that differs from others of other numbers in prompt, length and seed.
+    fn numbered(number: u32) -> Ask {
+        let len = 3 + number * 7 % 90;
+        Ask {
+            prompt: (0..len).map(|i| (i * (number + 3) * 13 + number) % 380).collect(),
+            max_tokens: 4 + number as usize % 21,
+            seed: u64::from(number) * 77,
+            priority: 0,
+            scored: false,
+        }
+    }
+
+    fn request(&self, index: usize) -> Request {
+        Request {
+            index,
+            prompt: self.prompt.clone().into(),
+            params: Params { seed: self.seed, logprobs: Some(2), ..plain() },
+            stops: Arc::new(StopRules { max_tokens: self.max_tokens, ..StopRules::default() }),
+            priority: self.priority,
+            cache_salt: None,
+            prompt_logprobs: self.scored.then_some(1),
+            aborted: Arc::new(AtomicBool::new(false)),
+        }
+    }
+}
+
+impl Bench {
+    fn new(sequences: usize, tokens: usize, pages: usize, sharing: bool) -> Bench {
+        let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("models/tiny");
+        let parts = Folder::open(&folder).unwrap();
+        let model = Model::load(Cpu::default(), &folder, parts.model, 1024, pages).unwrap();
+        let stats = Arc::new(Stats::default());
+        let limits = Limits { sequences, tokens, scored: 24 };
+        let core = Core {
+            model,
+            tokenizer: Arc::new(parts.tokenizer),
+            scheduler: Scheduler::new(limits, Pages::new(pages, sharing), Arc::clone(&stats)),
+            version: Arc::from("default"),
+            logprobs_mode: LogprobsMode::default(),
+        };
+        Bench { core, stats }
+    }
+
+    /// Queues one call; what is returned hears of all its choices.
+    fn submit(&mut self, asks: &[Ask]) -> mpsc::Receiver<Output> {
+        let (sender, outputs) = mpsc::channel(asks.len() + 4);
+        let choice = |(index, ask): (usize, &Ask)| {
+            let last = sender.clone().try_reserve_owned().unwrap();
+            (ask.request(index), Outlet { sender: sender.clone(), last })
+        };
+        let choices = asks.iter().enumerate().map(choice).collect();
+        self.core.scheduler.enqueue(Submission { choices, place: Arc::new(place()) });
+        outputs
+    }
+
+    /// Steps until nothing is left to do.
+    fn finish(&mut self) {
+        for _ in 0..100_000 {
+            if self.core.scheduler.is_idle() {
+                return;
+            }
+            self.core.step();
+        }
+        panic!("the engine does not come to an end");
+    }
+
+    /// Runs calls side by side, each with its choices.
+    fn run(&mut self, calls: &[Vec<Ask>]) -> Vec<Vec<Said>> {
+        let outputs: Vec<_> = calls.iter().map(|asks| self.submit(asks)).collect();
+        self.finish();
+        let said = calls.iter().zip(outputs).map(|(asks, mut outputs)| {
+            let mut said = vec![Said::default(); asks.len()];
+            while let Ok(output) = outputs.try_recv() {
+                take(&mut said, output);
+            }
+            said
+        });
+        said.collect()
+    }
+
+    fn run_each(&mut self, asks: &[Ask]) -> Vec<Said> {
+        let calls: Vec<Vec<Ask>> = asks.iter().map(|ask| vec![ask.clone()]).collect();
+        self.run(&calls).concat()
+    }
+
+    fn pages_used(&self) -> usize {
+        self.stats.pages_used.load(Ordering::Relaxed)
+    }
+
+    fn preemptions(&self) -> u64 {
+        self.stats.preemptions.load(Ordering::Relaxed)
+    }
+}
+
+fn place() -> Place {
+    let permit = || Arc::new(Semaphore::new(1)).try_acquire_owned().unwrap();
+    Place::new(Arc::new(Pace::new(Instant::now())), [permit(), permit()])
+}
+
+fn take(said: &mut [Said], output: Output) {
+    let one = &mut said[output.index];
+    if let Some(facts) = output.prompt {
+        one.cached = facts.cached_tokens;
+        one.prompt = facts.scores.iter().flatten().map(|s| s.raw.to_bits()).collect();
+    }
+    for token in output.tokens {
+        let scores = token.scores.unwrap();
+        one.tokens.push((token.id, scores.processed.to_bits(), scores.raw.to_bits()));
+    }
+    if let Some(end) = output.end {
+        assert_eq!(one.finish, None);
+        one.finish = Some(end.finish);
+    }
+}
+
+/// What does not depend on caches.
+fn same(said: &[Said]) -> Vec<Said> {
+    said.iter().map(|one| Said { cached: 0, ..one.clone() }).collect()
+}
+
+/// Each request by itself on a fresh engine, computed in one piece.
+fn alone(asks: &[Ask]) -> Vec<Said> {
+    let mut bench = Bench::new(1, 4096, 64, false);
+    asks.iter().flat_map(|ask| bench.run_each(std::slice::from_ref(ask))).collect()
+}
+
+fn numbered(count: u32) -> Vec<Ask> {
+    (0..count).map(Ask::numbered).collect()
+}
+
+#[test]
+fn a_request_has_the_same_bits_alone_and_in_batches_of_2_to_64() {
+    let asks = numbered(64);
+    let expected = alone(&asks);
+    for count in [2, 3, 8, 17, 32, 64] {
+        let mut bench = Bench::new(64, 4096, 1024, true);
+        let said = bench.run_each(&asks[..count]);
+        assert_eq!(same(&said), expected[..count], "{count} at once");
+        assert!(said.iter().all(|one| one.finish == Some(Finish::Length)));
+    }
+}
+
+#[test]
+fn a_request_has_the_same_bits_however_steps_are_cut() {
+    let mut asks = numbered(24);
+    asks[3].scored = true;
+    asks[11].scored = true;
+    let expected = alone(&asks);
+    assert_eq!(expected[3].prompt.len() + 1, asks[3].prompt.len());
+    for tokens in [1, 5, 16, 64, 512] {
+        let said = Bench::new(64, tokens, 512, true).run_each(&asks);
+        assert_eq!(same(&said), expected, "{tokens} tokens a step");
+    }
+}
+
+#[test]
+fn a_request_has_the_same_bits_with_and_without_a_prefix_hit() {
+    let mut asks = numbered(8);
+    let system: Vec<u32> = (0..50).map(|i| i * 31 % 380).collect();
+    for ask in &mut asks {
+        ask.prompt.splice(0..0, system.iter().copied());
+    }
+    asks[5].scored = true;
+    let expected = alone(&asks);
+    let mut bench = Bench::new(8, 512, 512, true);
+    let said = bench.run_each(&asks);
+    assert_eq!(same(&said), expected);
+    // All at once: the first computes the common pages, the others wait for them.
+    let cached: Vec<usize> = said.iter().map(|one| one.cached).collect();
+    assert_eq!(cached, [0, 48, 48, 48, 48, 0, 48, 48]);
+    // Again, everything but the last tokens is there; what is scored is computed all the same.
+    let again = bench.run_each(&asks);
+    assert_eq!(same(&again), expected);
+    for (one, ask) in again.iter().zip(&asks) {
+        let whole = (ask.prompt.len() - 1) / 16 * 16;
+        assert_eq!(one.cached, if ask.scored { 0 } else { whole });
+    }
+    // A conversation that goes on finds its own reply.
+    let mut next = asks[1].clone();
+    next.prompt.extend(said[1].tokens.iter().map(|(id, ..)| *id));
+    let longer = next.prompt.len();
+    next.prompt.extend([5, 6, 7]);
+    let found = bench.run_each(std::slice::from_ref(&next));
+    assert_eq!(found[0].cached, (longer - 1) / 16 * 16);
+    assert_eq!(same(&found), alone(&[next]));
+}
+
+#[test]
+fn a_request_has_the_same_bits_after_it_gave_way() {
+    let mut asks = numbered(24);
+    asks[7].scored = true;
+    let expected = alone(&asks);
+    for (pages, sharing) in [(9, false), (9, true), (16, true)] {
+        let mut bench = Bench::new(16, 64, pages, sharing);
+        assert_eq!(same(&bench.run_each(&asks)), expected, "{pages} pages");
+        assert!(bench.preemptions() > 0, "{pages} pages are enough for all");
+        assert_eq!(bench.pages_used(), 0);
+    }
+}
+
+#[test]
+fn the_lowest_priority_gives_way_and_the_highest_goes_first() {
+    let ask = |priority| Ask { max_tokens: 40, priority, ..Ask::numbered(9) };
+    let mut bench = Bench::new(4, 64, 8, false);
+    let mut order = Vec::new();
+    let mut calls: Vec<_> =
+        [5, 5, -1, 5].map(ask).iter().map(|a| bench.submit(&[a.clone()])).collect();
+    while !bench.core.scheduler.is_idle() {
+        bench.core.step();
+        for (index, outputs) in calls.iter_mut().enumerate() {
+            while let Ok(output) = outputs.try_recv() {
+                order.extend(output.end.map(|_| index));
+            }
+        }
+    }
+    assert_eq!(order, [2, 0, 1, 3]);
+    assert!(bench.preemptions() > 0);
+}
+
+#[test]
+fn choices_of_one_prompt_share_its_pages() {
+    let mut bench = Bench::new(16, 512, 64, true);
+    let ask = Ask { prompt: (0..100).map(|i| i * 3 % 380).collect(), ..Ask::numbered(1) };
+    let asks: Vec<Ask> = (0..8).map(|seed| Ask { seed, ..ask.clone() }).collect();
+    let outputs = bench.submit(&asks);
+    (0..4).for_each(|_| bench.core.step());
+    assert_eq!(bench.core.scheduler.running.len(), 8);
+    // Six pages are full; what follows each choice has for itself.
+    assert_eq!(bench.pages_used(), 6 + 8);
+    drop(outputs);
+    bench.finish();
+    assert_eq!(same(&bench.run(&[asks.clone()])[0]), alone(&asks));
+}
+
+#[test]
+fn a_large_call_does_not_keep_others_waiting() {
+    let many: Vec<Ask> = (0..64).map(|n| Ask { max_tokens: 200, ..Ask::numbered(n % 9) }).collect();
+    let mut bench = Bench::new(8, 256, 512, true);
+    let large = bench.submit(&many);
+    bench.core.step();
+    assert_eq!(bench.core.scheduler.running.len(), 8);
+    let mut small: Vec<_> = (0..5).map(|n| bench.submit(&[Ask::numbered(n)])).collect();
+    let mut steps = 0;
+    while small.iter_mut().any(|outputs| !outputs.is_closed()) {
+        bench.core.step();
+        for outputs in &mut small {
+            while let Ok(output) = outputs.try_recv() {
+                if output.end.is_some() {
+                    outputs.close();
+                }
+            }
+        }
+        steps += 1;
+        assert!(steps < 60, "a small call waits behind a large one");
+    }
+    drop(large);
+    bench.finish();
+}
+
+#[test]
+fn what_nobody_waits_for_is_dropped_wherever_it_is() {
+    let mut bench = Bench::new(2, 64, 16, true);
+    let long = |n| Ask { max_tokens: 300, ..Ask::numbered(n) };
+    let running = bench.submit(&[long(1), long(2), long(3)]);
+    let waiting = bench.submit(&[long(4), long(5)]);
+    let kept = bench.submit(&[Ask::numbered(6)]);
+    (0..20).for_each(|_| bench.core.step());
+    drop((running, waiting));
+    bench.core.step();
+    assert_eq!(bench.core.scheduler.running.len(), 1);
+    assert_eq!(bench.stats.aborted.load(Ordering::Relaxed), 5);
+    bench.finish();
+    drop(kept);
+    assert_eq!(bench.pages_used(), 0);
+}
+
+/// What a random run does between steps.
+#[derive(Clone, Debug)]
+enum Act {
+    Submit { numbers: Vec<u32>, priority: i64 },
+    Step { count: usize },
+    Leave { which: usize },
+    Abort { which: usize },
+}
+
+fn act() -> impl Strategy<Value = Act> {
+    let numbers = proptest::collection::vec(0..12_u32, 1..5);
+    prop_oneof![
+        3 => (numbers, -1..2_i64)
+            .prop_map(|(numbers, priority)| Act::Submit { numbers, priority }),
+        4 => (1..12_usize).prop_map(|count| Act::Step { count }),
+        1 => any::<usize>().prop_map(|which| Act::Leave { which }),
+        1 => any::<usize>().prop_map(|which| Act::Abort { which }),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
+
+    #[test]
+    fn whatever_comes_and_goes_replies_have_the_same_bits_and_pages_come_back(
+        acts in proptest::collection::vec(act(), 1..30),
+        sequences in 1..9_usize,
+        tokens in 1..80_usize,
+        pages in 8..40_usize,
+        sharing in any::<bool>(),
+    ) {
+        let expected = expected();
+        let mut bench = Bench::new(sequences, tokens, pages, sharing);
+        let mut calls = Vec::new();
+        for act in acts {
+            match act {
+                Act::Submit { numbers, priority } => {
+                    let ask = |n: &u32| Ask { priority, scored: *n == 7, ..Ask::numbered(*n) };
+                    let asks: Vec<Ask> = numbers.iter().map(ask).collect();
+                    calls.push((bench.submit(&asks), numbers));
+                }
+                Act::Step { count } => (0..count).for_each(|_| bench.core.step()),
+                Act::Leave { which } if !calls.is_empty() => {
+                    calls.swap_remove(which % calls.len());
+                }
+                Act::Abort { which } => {
+                    let running = &bench.core.scheduler.running;
+                    if let Some(one) = running.get(which % running.len().max(1)) {
+                        one.request.aborted.store(true, Ordering::Relaxed);
+                    }
+                }
+                Act::Leave { .. } => {}
+            }
+        }
+        bench.finish();
+        prop_assert_eq!(bench.pages_used(), 0);
+        for (mut outputs, numbers) in calls {
+            let mut said = vec![Said::default(); numbers.len()];
+            while let Ok(output) = outputs.try_recv() {
+                take(&mut said, output);
+            }
+            for (one, number) in said.iter().zip(numbers) {
+                let whole = &expected[number as usize];
+                prop_assert!(one.finish.is_some());
+                let aborted = one.finish == Some(Finish::Aborted);
+                prop_assert!(aborted || one.tokens.len() == whole.tokens.len());
+                prop_assert_eq!(&one.tokens[..], &whole.tokens[..one.tokens.len()]);
+                prop_assert!(aborted || one.prompt == whole.prompt);
+            }
+        }
+    }
+}
+
+/// What the requests of the random run say when each has the engine for itself.
+fn expected() -> &'static [Said] {
+    static EXPECTED: std::sync::OnceLock<Vec<Said>> = std::sync::OnceLock::new();
+    EXPECTED.get_or_init(|| {
+        let ask = |n| Ask { scored: n == 7, ..Ask::numbered(n) };
+        alone(&(0..12).map(ask).collect::<Vec<Ask>>())
+    })
+}
