@@ -211,7 +211,8 @@ impl Retokenizer {
         add_generation_prompt: bool,
     ) -> Result<String, RenderError> {
         let tools = (!tools.is_empty()).then_some(tools);
-        self.template.render(&ChatInput { messages, tools, add_generation_prompt, variables: None })
+        let input = ChatInput { messages, tools, add_generation_prompt, ..ChatInput::default() };
+        self.template.render(&input)
     }
 }
 

@@ -1,24 +1,26 @@
 //! A model's chat template, rendered as `transformers` renders it.
 //!
 //! [`ChatTemplate`] holds the compiled template; [`ChatInput`] is what one call puts into it.
-//! `strftime_now` is left undefined: with a clock in the prompt, the same messages would give other
-//! tokens tomorrow, and templates that use it have a fixed date to fall back on.
+//! There is no clock here: `strftime_now` is defined where the caller says what time it is, and
+//! templates that use it have a fixed date to fall back on where nobody does.
+
+mod files;
+mod python;
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use minijinja::value::{Kwargs, Value as Jinja};
-use minijinja::{Environment, Error, ErrorKind, Output, State};
-use minijinja_contrib::pycompat::unknown_method_callback;
+use minijinja::value::Value as Jinja;
+use minijinja::{Environment, Error};
 use serde_json::{Map, Value};
-
-use crate::json;
 
 /// The role of those who build on a model, between system and user.
 const DEVELOPER: &str = "developer";
-const NAME: &str = "chat";
+/// What templates are called in their environment, and in the list of a tokenizer's own.
+const DEFAULT: &str = "default";
+const TOOL_USE: &str = "tool_use";
 
 /// Why a chat template could not be loaded.
 #[derive(Debug, thiserror::Error)]
@@ -72,8 +74,12 @@ pub struct ChatInput<'a> {
     pub tools: Option<&'a [Value]>,
     /// Whether the reply of the assistant is to be opened.
     pub add_generation_prompt: bool,
+    /// Documents for templates that quote from them, as the client sent them.
+    pub documents: Option<&'a [Value]>,
     /// Further variables, `chat_template_kwargs` of the request.
     pub variables: Option<&'a Map<String, Value>>,
+    /// Seconds since 1970, for `strftime_now`; without it the function is not defined.
+    pub now: Option<i64>,
 }
 
 /// A compiled chat template with the special tokens of its tokenizer.
@@ -81,28 +87,30 @@ pub struct ChatInput<'a> {
 pub struct ChatTemplate {
     environment: Environment<'static>,
     special_tokens: Map<String, Value>,
+    source: String,
+    has_tool_use: bool,
     /// Whether it has a word for what developers say; if not, that counts as the system's.
     knows_developer: bool,
 }
 
 impl ChatTemplate {
     /// Reads the template of a model folder: `chat_template.jinja`, or else the `chat_template`
-    /// field of `tokenizer_config.json`. A folder without either has no template.
+    /// field of `tokenizer_config.json`. Where that names several, `default` is the template and
+    /// `tool_use` takes its place for calls with tools. A folder without any has no template.
     ///
     /// # Errors
     /// A file that cannot be read or parsed.
     pub fn load(folder: &Path) -> Result<Option<ChatTemplate>, TemplateError> {
-        let path = folder.join("tokenizer_config.json");
-        let config = match read(&path)? {
-            None => Value::Null,
-            Some(text) => serde_json::from_str(&text)
-                .map_err(|source| TemplateError::Json { path: path.clone(), source })?,
-        };
-        let source = match read(&folder.join("chat_template.jinja"))? {
-            Some(source) => Some(source),
-            None => embedded(&config).map_err(|()| TemplateError::Form { path })?,
-        };
-        source.map(|source| ChatTemplate::new(&source, special_tokens(&config))).transpose()
+        let files::Sources { default, tool_use, special_tokens } = files::read(folder)?;
+        let Some(default) = default else { return Ok(None) };
+        let mut template = ChatTemplate::new(&default, special_tokens)?;
+        if let Some(source) = tool_use {
+            template.add(TOOL_USE, &source)?;
+            template.knows_developer |= source.contains(DEVELOPER);
+            template.source.push_str(&source);
+            template.has_tool_use = true;
+        }
+        Ok(Some(template))
     }
 
     /// Compiles a template; `special_tokens` become variables such as `bos_token`.
@@ -113,18 +121,26 @@ impl ChatTemplate {
         source: &str,
         special_tokens: Map<String, Value>,
     ) -> Result<ChatTemplate, TemplateError> {
-        let mut environment = Environment::new();
-        environment.set_trim_blocks(true);
-        environment.set_lstrip_blocks(true);
-        environment.set_unknown_method_callback(unknown_method_callback);
-        environment.set_formatter(format);
-        environment.add_function("raise_exception", raise_exception);
-        environment.add_filter("tojson", tojson);
-        environment
-            .add_template_owned(NAME, without_generation_tags(source))
-            .map_err(|source| TemplateError::Syntax { source })?;
-        let knows_developer = source.contains(DEVELOPER);
-        Ok(ChatTemplate { environment, special_tokens, knows_developer })
+        let mut template = ChatTemplate {
+            environment: python::environment(),
+            special_tokens,
+            source: source.to_owned(),
+            has_tool_use: false,
+            knows_developer: source.contains(DEVELOPER),
+        };
+        template.add(DEFAULT, source)?;
+        Ok(template)
+    }
+
+    fn add(&mut self, name: &'static str, source: &str) -> Result<(), TemplateError> {
+        let source = without_generation_tags(source);
+        let added = self.environment.add_template_owned(name, source);
+        added.map_err(|source| TemplateError::Syntax { source })
+    }
+
+    /// The text of the template, all of them where there are several.
+    pub fn source(&self) -> &str {
+        &self.source
     }
 
     /// The prompt for the messages, as text in which special tokens are spelled out.
@@ -135,18 +151,43 @@ impl ChatTemplate {
         let refused = |error: Error| RenderError {
             reason: error.detail().map_or_else(|| error.to_string(), str::to_owned),
         };
-        let template = self.environment.get_template(NAME).map_err(refused)?;
+        let name = if self.has_tool_use && input.tools.is_some() { TOOL_USE } else { DEFAULT };
+        let template = self.environment.get_template(name).map_err(refused)?;
         // Later ones win: a request may replace a special token, but not the messages.
         let given = input.variables.into_iter().flatten();
         let mut variables: BTreeMap<&str, Jinja> = BTreeMap::new();
+        if let Some(now) = input.now {
+            let clock = move |format: String| Jinja::from(python::strftime(now, &format));
+            variables.insert("strftime_now", Jinja::from_function(clock));
+        }
         for (key, value) in self.special_tokens.iter().chain(given) {
             variables.insert(key, Jinja::from_serialize(value));
         }
         variables.insert("messages", Jinja::from_serialize(self.roles_of(input.messages)));
         variables.insert("tools", Jinja::from_serialize(input.tools));
-        variables.insert("documents", Jinja::from(()));
+        variables.insert("documents", Jinja::from_serialize(input.documents));
         variables.insert("add_generation_prompt", Jinja::from(input.add_generation_prompt));
         template.render(variables).map_err(refused)
+    }
+
+    /// The prompt that ends inside the last message, for a reply that goes on with it.
+    ///
+    /// # Errors
+    /// As [`ChatTemplate::render`], and where the last message's content is not in the text.
+    pub fn render_open(&self, input: &ChatInput<'_>) -> Result<String, RenderError> {
+        let input = ChatInput { add_generation_prompt: false, ..*input };
+        let mut text = self.render(&input)?;
+        let last = input.messages.last().and_then(|message| message["content"].as_str());
+        let last = last.unwrap_or_default();
+        let Some(start) = text.rfind(last.trim()) else {
+            let reason = "the last message, which the reply is to go on with, is not in the prompt";
+            return Err(RenderError { reason: reason.to_owned() });
+        };
+        // A template may trim what was said; then the reply goes on after the trimmed text.
+        let spaced = last.trim_start();
+        let kept = if text[start..].starts_with(spaced) { spaced } else { last.trim() };
+        text.truncate(start + kept.len());
+        Ok(text)
     }
 
     fn roles_of<'a>(&self, messages: &'a [Value]) -> Cow<'a, [Value]> {
@@ -160,39 +201,6 @@ impl ChatTemplate {
         }
         Cow::Owned(renamed)
     }
-}
-
-fn read(path: &Path) -> Result<Option<String>, TemplateError> {
-    match std::fs::read_to_string(path) {
-        Ok(text) => Ok(Some(text)),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(source) => Err(TemplateError::Read { path: path.to_owned(), source }),
-    }
-}
-
-/// The template in `tokenizer_config.json`: a string, or a list of named ones.
-fn embedded(config: &Value) -> Result<Option<String>, ()> {
-    match config.get("chat_template") {
-        None | Some(Value::Null) => Ok(None),
-        Some(Value::String(source)) => Ok(Some(source.clone())),
-        Some(Value::Array(named)) => {
-            let default = named.iter().find(|entry| entry["name"] == "default").ok_or(())?;
-            default["template"].as_str().map(|source| Some(source.to_owned())).ok_or(())
-        }
-        Some(_) => Err(()),
-    }
-}
-
-/// The `*_token` fields; each is a string or an object with `content`.
-fn special_tokens(config: &Value) -> Map<String, Value> {
-    let mut tokens = Map::new();
-    for (key, value) in config.as_object().into_iter().flatten() {
-        let text = value.as_str().or_else(|| value.get("content")?.as_str());
-        if let (true, Some(text)) = (key.ends_with("_token"), text) {
-            tokens.insert(key.clone(), text.into());
-        }
-    }
-    tokens
 }
 
 /// Turns the `generation` tags, which mark text for training and which only `transformers` knows,
@@ -215,42 +223,6 @@ fn without_generation_tags(source: &str) -> String {
     }
     out + rest
 }
-
-fn raise_exception(message: String) -> Result<Jinja, Error> {
-    Err(Error::new(ErrorKind::InvalidOperation, message))
-}
-
-/// `json.dumps` with `ensure_ascii=False`; unlike the built-in filter it escapes nothing for HTML.
-fn tojson(value: &Jinja, options: Kwargs) -> Result<Jinja, Error> {
-    let indent: Option<usize> = options.get("indent")?;
-    // `ensure_ascii`, `separators` and `sort_keys` are accepted, as templates pass the defaults.
-    for known in ["ensure_ascii", "separators", "sort_keys"] {
-        let _: Option<Jinja> = options.get(known)?;
-    }
-    options.assert_all_used()?;
-    let text = match indent {
-        Some(indent) => json::dumps_indented(value, indent),
-        None => json::dumps(value),
-    };
-    let text = text.map_err(|error| {
-        Error::new(ErrorKind::BadSerialization, "cannot write as JSON").with_source(error)
-    })?;
-    Ok(Jinja::from_safe_string(text))
-}
-
-/// Prints constants as Python does.
-fn format(out: &mut Output<'_>, state: &State<'_, '_>, value: &Jinja) -> Result<(), Error> {
-    let constant = match value {
-        value if value.is_undefined() => "",
-        value if value.is_none() => "None",
-        value if *value == Jinja::from(true) && value.kind() == BOOL => "True",
-        value if value.kind() == BOOL => "False",
-        _ => return minijinja::escape_formatter(out, state, value),
-    };
-    out.write_str(constant).map_err(Error::from)
-}
-
-const BOOL: minijinja::value::ValueKind = minijinja::value::ValueKind::Bool;
 
 #[cfg(test)]
 mod tests {
@@ -288,6 +260,8 @@ mod tests {
         assert_eq!(render("{{ tools[0] | tojson }}", &input).unwrap(), expected);
         let indented = render("{{ tools[0].a | tojson(indent=4) }}", &input).unwrap();
         assert_eq!(indented, "[\n    1.0,\n    null\n]");
+        let source = "{{ tools[0] | tojson(separators=(',', ':'), sort_keys=true) }}";
+        assert_eq!(render(source, &input).unwrap(), r#"{"a":[1.0,null],"z":"<'&>"}"#);
     }
 
     #[test]
@@ -323,10 +297,37 @@ mod tests {
     }
 
     #[test]
-    fn a_named_default_is_found() {
-        let config = json!({"chat_template": [{"name": "tool_use", "template": "t"},
+    fn calls_with_tools_have_a_template_of_their_own_where_there_is_one() {
+        let folder = tempfile::tempdir().unwrap();
+        let config = json!({"chat_template": [{"name": "tool_use", "template": "t {{ tools[0] }}"},
                                               {"name": "default", "template": "d"}]});
-        assert_eq!(embedded(&config), Ok(Some("d".to_owned())));
-        assert_eq!(embedded(&json!({"chat_template": 3})), Err(()));
+        std::fs::write(folder.path().join("tokenizer_config.json"), config.to_string()).unwrap();
+        let template = ChatTemplate::load(folder.path()).unwrap().unwrap();
+        assert_eq!(template.render(&ChatInput::default()).unwrap(), "d");
+        let tools = [json!({"a": "b"})];
+        let input = ChatInput { tools: Some(&tools), ..ChatInput::default() };
+        assert_eq!(template.render(&input).unwrap(), "t {'a': 'b'}");
+    }
+
+    #[test]
+    fn the_time_is_what_the_caller_says() {
+        let source = "{{ strftime_now('%d %b %Y') if strftime_now is defined else 'no clock' }}";
+        let input = ChatInput { now: Some(86_400), ..ChatInput::default() };
+        assert_eq!(render(source, &input).unwrap(), "02 Jan 1970");
+        assert_eq!(render(source, &ChatInput::default()).unwrap(), "no clock");
+    }
+
+    #[test]
+    fn a_reply_can_go_on_with_the_last_message() {
+        let open = |source: &str, last: &str| {
+            let messages = [json!({"content": "Hi"}), json!({"content": last})];
+            let input = ChatInput { messages: &messages, ..ChatInput::default() };
+            ChatTemplate::new(source, Map::new()).unwrap().render_open(&input)
+        };
+        let plain = "{% for m in messages %}<{{ m.content }}>{% endfor %}";
+        assert_eq!(open(plain, " So ").unwrap(), "<Hi>< So ");
+        let trimmed = "{% for m in messages %}<{{ m.content | trim }}>{% endfor %}";
+        assert_eq!(open(trimmed, " So ").unwrap(), "<Hi><So");
+        assert!(open("nothing", "So").is_err());
     }
 }

@@ -1,62 +1,200 @@
 //! JSON as `json.dumps(value, ensure_ascii=False)` of Python writes it.
 
+use std::borrow::Cow;
 use std::io::{self, Write};
 
 use serde::Serialize;
-use serde_json::ser::{Formatter, PrettyFormatter, Serializer};
+use serde_json::Value;
+use serde_json::ser::{CharEscape, Formatter, Serializer};
+
+/// The arguments of `json.dumps`.
+#[derive(Clone, Debug)]
+pub struct Layout<'a> {
+    /// Spaces a level; on one line if absent.
+    pub indent: Option<usize>,
+    /// Between items; Python's own if absent: `", "` on one line, `","` otherwise.
+    pub item_separator: Option<Cow<'a, str>>,
+    /// After keys.
+    pub key_separator: Cow<'a, str>,
+    /// Whether characters beyond ASCII are written as `\uXXXX`.
+    pub ascii: bool,
+    /// Whether keys are sorted.
+    pub sorted: bool,
+}
+
+impl Default for Layout<'_> {
+    fn default() -> Self {
+        Layout {
+            indent: None,
+            item_separator: None,
+            key_separator: Cow::Borrowed(": "),
+            ascii: false,
+            sorted: false,
+        }
+    }
+}
 
 /// One line, `", "` between items and `": "` after keys.
 ///
 /// # Errors
 /// A value that JSON cannot hold, such as a map whose keys are not strings.
 pub fn dumps<T: Serialize + ?Sized>(value: &T) -> Result<String, serde_json::Error> {
-    write(value, OneLine)
+    dumps_as(value, &Layout::default())
 }
 
-/// Indented by `indent` spaces a level; otherwise as [`dumps`].
+/// As `json.dumps` with these arguments.
 ///
 /// # Errors
 /// As [`dumps`].
-pub fn dumps_indented<T>(value: &T, indent: usize) -> Result<String, serde_json::Error>
+pub fn dumps_as<T>(value: &T, layout: &Layout<'_>) -> Result<String, serde_json::Error>
 where
     T: Serialize + ?Sized,
 {
-    write(value, PrettyFormatter::with_indent(" ".repeat(indent).as_bytes()))
-}
-
-fn write<T, F>(value: &T, formatter: F) -> Result<String, serde_json::Error>
-where
-    T: Serialize + ?Sized,
-    F: Formatter,
-{
+    let item = if layout.indent.is_some() { "," } else { ", " };
+    let item = layout.item_separator.as_deref().unwrap_or(item);
+    let formatter = Python { layout, item, level: 0, filled: false };
     let mut out = Vec::new();
-    value.serialize(&mut Serializer::with_formatter(&mut out, formatter))?;
+    let mut serializer = Serializer::with_formatter(&mut out, formatter);
+    if layout.sorted {
+        let mut value = serde_json::to_value(value)?;
+        sort(&mut value);
+        value.serialize(&mut serializer)?;
+    } else {
+        value.serialize(&mut serializer)?;
+    }
     Ok(String::from_utf8_lossy(&out).into_owned())
 }
 
-struct OneLine;
+fn sort(value: &mut Value) {
+    match value {
+        Value::Array(items) => items.iter_mut().for_each(sort),
+        Value::Object(map) => {
+            map.sort_keys();
+            map.values_mut().for_each(sort);
+        }
+        _ => {}
+    }
+}
 
-impl Formatter for OneLine {
+struct Python<'a> {
+    layout: &'a Layout<'a>,
+    item: &'a str,
+    level: usize,
+    /// Whether the list or map that ends next has anything in it.
+    filled: bool,
+}
+
+impl Python<'_> {
+    fn begin<W: ?Sized + Write>(&mut self, out: &mut W, bracket: &[u8]) -> io::Result<()> {
+        self.level += 1;
+        self.filled = false;
+        out.write_all(bracket)
+    }
+
+    fn end<W: ?Sized + Write>(&mut self, out: &mut W, bracket: &[u8]) -> io::Result<()> {
+        self.level -= 1;
+        if self.filled {
+            self.line(out)?;
+        }
+        out.write_all(bracket)
+    }
+
+    fn separate<W: ?Sized + Write>(&mut self, out: &mut W, first: bool) -> io::Result<()> {
+        if !first {
+            out.write_all(self.item.as_bytes())?;
+        }
+        self.line(out)
+    }
+
+    fn line<W: ?Sized + Write>(&self, out: &mut W) -> io::Result<()> {
+        let Some(indent) = self.layout.indent else { return Ok(()) };
+        write!(out, "\n{:1$}", "", indent * self.level)
+    }
+}
+
+impl Formatter for Python<'_> {
+    fn begin_array<W: ?Sized + Write>(&mut self, out: &mut W) -> io::Result<()> {
+        self.begin(out, b"[")
+    }
+
+    fn end_array<W: ?Sized + Write>(&mut self, out: &mut W) -> io::Result<()> {
+        self.end(out, b"]")
+    }
+
     fn begin_array_value<W: ?Sized + Write>(&mut self, out: &mut W, first: bool) -> io::Result<()> {
-        if first { Ok(()) } else { out.write_all(b", ") }
+        self.separate(out, first)
+    }
+
+    fn end_array_value<W: ?Sized + Write>(&mut self, _: &mut W) -> io::Result<()> {
+        self.filled = true;
+        Ok(())
+    }
+
+    fn begin_object<W: ?Sized + Write>(&mut self, out: &mut W) -> io::Result<()> {
+        self.begin(out, b"{")
+    }
+
+    fn end_object<W: ?Sized + Write>(&mut self, out: &mut W) -> io::Result<()> {
+        self.end(out, b"}")
     }
 
     fn begin_object_key<W: ?Sized + Write>(&mut self, out: &mut W, first: bool) -> io::Result<()> {
-        if first { Ok(()) } else { out.write_all(b", ") }
+        self.separate(out, first)
     }
 
     fn begin_object_value<W: ?Sized + Write>(&mut self, out: &mut W) -> io::Result<()> {
-        out.write_all(b": ")
+        out.write_all(self.layout.key_separator.as_bytes())
+    }
+
+    fn end_object_value<W: ?Sized + Write>(&mut self, _: &mut W) -> io::Result<()> {
+        self.filled = true;
+        Ok(())
     }
 
     fn write_f64<W: ?Sized + Write>(&mut self, out: &mut W, value: f64) -> io::Result<()> {
         out.write_all(float(value).as_bytes())
     }
+
+    fn write_string_fragment<W>(&mut self, out: &mut W, fragment: &str) -> io::Result<()>
+    where
+        W: ?Sized + Write,
+    {
+        if !self.layout.ascii {
+            return out.write_all(fragment.as_bytes());
+        }
+        for letter in fragment.chars() {
+            if letter.is_ascii() && letter != '\u{7F}' {
+                out.write_all(&[letter as u8])?;
+                continue;
+            }
+            for unit in letter.encode_utf16(&mut [0; 2]) {
+                write!(out, "\\u{unit:04x}")?;
+            }
+        }
+        Ok(())
+    }
+
+    fn write_char_escape<W>(&mut self, out: &mut W, escape: CharEscape) -> io::Result<()>
+    where
+        W: ?Sized + Write,
+    {
+        match escape {
+            CharEscape::Quote => out.write_all(b"\\\""),
+            CharEscape::ReverseSolidus => out.write_all(b"\\\\"),
+            CharEscape::Solidus => out.write_all(b"/"),
+            CharEscape::Backspace => out.write_all(b"\\b"),
+            CharEscape::FormFeed => out.write_all(b"\\f"),
+            CharEscape::LineFeed => out.write_all(b"\\n"),
+            CharEscape::CarriageReturn => out.write_all(b"\\r"),
+            CharEscape::Tab => out.write_all(b"\\t"),
+            CharEscape::AsciiControl(byte) => write!(out, "\\u{byte:04x}"),
+        }
+    }
 }
 
 /// A float as Python prints it: an exponent below 1e-4 and from 1e16 on, with a sign and two
 /// digits.
-fn float(value: f64) -> String {
+pub(crate) fn float(value: f64) -> String {
     let magnitude = value.abs();
     if value == 0.0 || (1e-4..1e16).contains(&magnitude) {
         return format!("{value:?}");
@@ -80,8 +218,32 @@ mod tests {
         let value = json!({"b": [1, 2.0, "ü<\u{2028}\n"], "a": {}, "c": null, "d": true});
         let expected = "{\"b\": [1, 2.0, \"ü<\u{2028}\\n\"], \"a\": {}, \"c\": null, \"d\": true}";
         assert_eq!(dumps(&value).unwrap(), expected);
-        let indented = "{\n  \"a\": [\n    1\n  ],\n  \"b\": []\n}";
-        assert_eq!(dumps_indented(&json!({"a": [1], "b": []}), 2).unwrap(), indented);
+    }
+
+    /// Each expectation is what CPython 3.11 printed.
+    #[test]
+    fn every_argument_is_that_of_python() {
+        let value = json!({"b": [1, {"z": [], "a": {}}], "a": "ü😀\u{1}\u{7f}"});
+        let show = |layout: Layout<'_>| dumps_as(&value, &layout).unwrap();
+        let indented = Layout { indent: Some(2), ..Layout::default() };
+        assert_eq!(
+            show(indented.clone()),
+            "{\n  \"b\": [\n    1,\n    {\n      \"z\": [],\n      \"a\": {}\n    }\n  ],\n  \
+             \"a\": \"ü😀\\u0001\u{7f}\"\n}"
+        );
+        let compact = Layout {
+            item_separator: Some(",".into()),
+            key_separator: ":".into(),
+            sorted: true,
+            ascii: true,
+            ..Layout::default()
+        };
+        assert_eq!(
+            show(compact),
+            "{\"a\":\"\\u00fc\\ud83d\\ude00\\u0001\\u007f\",\"b\":[1,{\"a\":{},\"z\":[]}]}"
+        );
+        let flat = Layout { indent: Some(0), ..Layout::default() };
+        assert_eq!(dumps_as(&json!([1, []]), &flat).unwrap(), "[\n1,\n[]\n]");
     }
 
     #[test]

@@ -46,10 +46,16 @@ fn prepare_one(message: &Value) -> Result<Value, Fault> {
     let mut out = Map::new();
     out.insert("role".into(), Value::String(role.clone()));
     out.insert("content".into(), Value::String(content(message.get("content"))?));
-    for key in ["name", "tool_call_id", "reasoning", "reasoning_content"] {
+    for key in ["name", "tool_call_id"] {
         if let Some(value @ Value::String(_)) = message.get(key) {
             out.insert(key.into(), value.clone());
         }
+    }
+    // Clients send back either name, and templates read either.
+    let reasoning = ["reasoning", "reasoning_content"].map(|key| message.get(key));
+    if let Some(Value::String(text)) = reasoning.into_iter().flatten().find(|v| v.is_string()) {
+        out.insert("reasoning".into(), text.as_str().into());
+        out.insert("reasoning_content".into(), text.as_str().into());
     }
     if let Some(calls) = tool_calls(message.get("tool_calls"))? {
         out.insert("tool_calls".into(), calls);
@@ -134,6 +140,16 @@ mod tests {
         for (content, expected) in [(parts, "a\nb"), (Value::Null, ""), (json!("x"), "x")] {
             let found = prepare(&[json!({"content": content, "role": "user", "other": 1})]);
             assert_eq!(found.unwrap(), [json!({"role": "user", "content": expected})]);
+        }
+    }
+
+    #[test]
+    fn reasoning_stands_under_both_names() {
+        for key in ["reasoning", "reasoning_content"] {
+            let found = prepare(&[json!({"role": "assistant", "content": null, key: "hm"})]);
+            let expected = json!({"role": "assistant", "content": "", "reasoning": "hm",
+                                  "reasoning_content": "hm"});
+            assert_eq!(found.unwrap(), [expected]);
         }
     }
 

@@ -23,7 +23,7 @@ fn chats_are_those_of_transformers() {
             messages: &messages,
             tools: case["tools"].as_array().map(Vec::as_slice),
             add_generation_prompt: case["add_generation_prompt"].as_bool().unwrap(),
-            variables: None,
+            ..ChatInput::default()
         };
         let text = template.render(&input).unwrap();
         assert_eq!(text, case["text"].as_str().unwrap(), "{}", case["name"]);

@@ -131,7 +131,9 @@ fn prompt(fields: &Fields, card: &Card) -> Result<Arc<[u32]>, ApiError> {
         messages: &messages,
         tools: fields.list("tools")?,
         add_generation_prompt: fields.flag("add_generation_prompt", true)?,
+        documents: fields.list("documents")?,
         variables: fields.object("chat_template_kwargs")?,
+        now: i64::try_from(crate::now()).ok(),
     };
     let text = template.render(&input).map_err(|error| ApiError::bad("messages", error))?;
     let special = fields.flag("add_special_tokens", false)?;

@@ -1,0 +1,229 @@
+//! What templates expect of Python: its functions, and its way to print.
+
+use minijinja::value::{Kwargs, Value as Jinja, ValueKind};
+use minijinja::{Environment, Error, ErrorKind, Output, State};
+use minijinja_contrib::pycompat::unknown_method_callback;
+
+use crate::json::{self, Layout};
+
+/// An environment set up as `transformers` sets up its own.
+pub(super) fn environment() -> Environment<'static> {
+    let mut environment = Environment::new();
+    environment.set_trim_blocks(true);
+    environment.set_lstrip_blocks(true);
+    environment.set_unknown_method_callback(unknown_method_callback);
+    environment.set_formatter(format);
+    environment.add_function("raise_exception", raise_exception);
+    environment.add_filter("tojson", tojson);
+    environment
+}
+
+fn raise_exception(message: String) -> Result<Jinja, Error> {
+    Err(Error::new(ErrorKind::InvalidOperation, message))
+}
+
+/// `json.dumps` with `ensure_ascii=False`; unlike the built-in filter it escapes nothing for HTML.
+fn tojson(value: &Jinja, options: Kwargs) -> Result<Jinja, Error> {
+    let separators: Option<Vec<String>> = options.get("separators")?;
+    let mut layout = Layout {
+        indent: options.get("indent")?,
+        ascii: options.get::<Option<bool>>("ensure_ascii")?.unwrap_or(false),
+        sorted: options.get::<Option<bool>>("sort_keys")?.unwrap_or(false),
+        ..Layout::default()
+    };
+    options.assert_all_used()?;
+    match separators.as_deref() {
+        None => {}
+        Some([item, key]) => {
+            layout.item_separator = Some(item.into());
+            layout.key_separator = key.into();
+        }
+        Some(_) => {
+            let message = "`separators` of `tojson` must be two strings";
+            return Err(Error::new(ErrorKind::InvalidOperation, message));
+        }
+    }
+    let text = json::dumps_as(value, &layout).map_err(|error| {
+        Error::new(ErrorKind::BadSerialization, "cannot write as JSON").with_source(error)
+    })?;
+    Ok(Jinja::from_safe_string(text))
+}
+
+/// Prints values as Python's `str` does.
+fn format(out: &mut Output<'_>, state: &State<'_, '_>, value: &Jinja) -> Result<(), Error> {
+    match value.kind() {
+        ValueKind::Undefined => Ok(()),
+        ValueKind::String => minijinja::escape_formatter(out, state, value),
+        _ => out.write_str(&repr(value)?).map_err(Error::from),
+    }
+}
+
+/// Python's `repr` of what JSON can hold; other values as `minijinja` prints them.
+fn repr(value: &Jinja) -> Result<String, Error> {
+    Ok(match value.kind() {
+        ValueKind::None => "None".to_owned(),
+        ValueKind::Bool => if value.is_true() { "True" } else { "False" }.to_owned(),
+        ValueKind::Number if !value.is_integer() => match f64::try_from(value.clone()) {
+            Ok(number) => json::float(number),
+            Err(_) => value.to_string(),
+        },
+        ValueKind::String => quoted(value.as_str().unwrap_or_default()),
+        ValueKind::Seq => {
+            let items: Result<Vec<String>, Error> = value.try_iter()?.map(|v| repr(&v)).collect();
+            format!("[{}]", items?.join(", "))
+        }
+        ValueKind::Map => {
+            let entry = |key: Jinja| {
+                let item = value.get_item(&key)?;
+                Ok::<_, Error>(format!("{}: {}", repr(&key)?, repr(&item)?))
+            };
+            let entries: Result<Vec<String>, Error> = value.try_iter()?.map(entry).collect();
+            format!("{{{}}}", entries?.join(", "))
+        }
+        _ => value.to_string(),
+    })
+}
+
+/// A string in quotes, the single ones unless it holds just those.
+fn quoted(text: &str) -> String {
+    let quote = if text.contains('\'') && !text.contains('"') { '"' } else { '\'' };
+    let mut out = String::from(quote);
+    for letter in text.chars() {
+        match letter {
+            '\n' => out.push_str("\\n"),
+            '\r' => out.push_str("\\r"),
+            '\t' => out.push_str("\\t"),
+            '\\' => out.push_str("\\\\"),
+            letter if letter == quote => out.extend(['\\', letter]),
+            letter if letter < ' ' || ('\u{7F}'..'\u{A0}').contains(&letter) => {
+                out.push_str(&format!("\\x{:02x}", u32::from(letter)));
+            }
+            letter => out.push(letter),
+        }
+    }
+    out.push(quote);
+    out
+}
+
+const DAYS: [&str; 7] =
+    ["Sunday", "Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday"];
+const MONTHS: [&str; 12] = [
+    "January",
+    "February",
+    "March",
+    "April",
+    "May",
+    "June",
+    "July",
+    "August",
+    "September",
+    "October",
+    "November",
+    "December",
+];
+
+/// `strftime` of the C locale in UTC, `now` in seconds since 1970. Directives that no calendar
+/// date or time of day needs are left as they are.
+pub(super) fn strftime(now: i64, format: &str) -> String {
+    let (day, second) = (now.div_euclid(86_400), now.rem_euclid(86_400));
+    let (year, month, date) = civil(day);
+    let weekday = DAYS[(day + 4).rem_euclid(7) as usize];
+    let name = MONTHS[month as usize - 1];
+    let (hour, minute) = (second / 3600, second / 60 % 60);
+    let noon = if hour < 12 { "AM" } else { "PM" };
+    let mut out = String::new();
+    let mut letters = format.chars();
+    while let Some(letter) = letters.next() {
+        if letter != '%' {
+            out.push(letter);
+            continue;
+        }
+        let directive = letters.next();
+        let text = match directive {
+            Some('Y') => year.to_string(),
+            Some('y') => format!("{:02}", year.rem_euclid(100)),
+            Some('m') => format!("{month:02}"),
+            Some('B') => name.to_owned(),
+            Some('b' | 'h') => name[..3].to_owned(),
+            Some('d') => format!("{date:02}"),
+            Some('e') => format!("{date:2}"),
+            Some('j') => format!("{:03}", day - days(year, 1, 1) + 1),
+            Some('A') => weekday.to_owned(),
+            Some('a') => weekday[..3].to_owned(),
+            Some('H') => format!("{hour:02}"),
+            Some('I') => format!("{:02}", (hour + 11) % 12 + 1),
+            Some('p') => noon.to_owned(),
+            Some('M') => format!("{minute:02}"),
+            Some('S') => format!("{:02}", second % 60),
+            Some('F') => format!("{year}-{month:02}-{date:02}"),
+            Some('T') => format!("{hour:02}:{minute:02}:{:02}", second % 60),
+            Some('Z') => "UTC".to_owned(),
+            Some('z') => "+0000".to_owned(),
+            Some('%') => "%".to_owned(),
+            Some(other) => format!("%{other}"),
+            None => "%".to_owned(),
+        };
+        out.push_str(&text);
+    }
+    out
+}
+
+/// Year, month and day of month of a day since 1970, in the Gregorian calendar.
+fn civil(day: i64) -> (i64, i64, i64) {
+    let mut year = 1970 + day.div_euclid(366);
+    while days(year + 1, 1, 1) <= day {
+        year += 1;
+    }
+    let mut month = 12;
+    while days(year, month, 1) > day {
+        month -= 1;
+    }
+    (year, month, day - days(year, month, 1) + 1)
+}
+
+/// Days from 1970 to a date.
+fn days(year: i64, month: i64, date: i64) -> i64 {
+    const BEFORE: [i64; 12] = [0, 31, 59, 90, 120, 151, 181, 212, 243, 273, 304, 334];
+    let leaps = |year: i64| year.div_euclid(4) - year.div_euclid(100) + year.div_euclid(400);
+    let is_leap = leaps(year) - leaps(year - 1);
+    let february = if month > 2 { is_leap } else { 0 };
+    let years = 365 * (year - 1970) + leaps(year - 1) - leaps(1969);
+    years + BEFORE[month as usize - 1] + february + date - 1
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Each expectation is what Python's `datetime.fromtimestamp(n, UTC).strftime` printed.
+    #[test]
+    fn dates_are_those_of_python() {
+        let all = "%d %b %Y|%A %B %e|%a %y-%m-%d %j|%T %I %p %F %%";
+        let cases = [
+            (0, "01 Jan 1970|Thursday January  1|Thu 70-01-01 001|00:00:00 12 AM 1970-01-01 %"),
+            (
+                951_827_696,
+                "29 Feb 2000|Tuesday February 29|Tue 00-02-29 060|12:34:56 12 PM 2000-02-29 %",
+            ),
+            (
+                1_735_689_599,
+                "31 Dec 2024|Tuesday December 31|Tue 24-12-31 366|23:59:59 11 PM 2024-12-31 %",
+            ),
+            (
+                4_107_542_399,
+                "28 Feb 2100|Sunday February 28|Sun 00-02-28 059|23:59:59 11 PM 2100-02-28 %",
+            ),
+            (-1, "31 Dec 1969|Wednesday December 31|Wed 69-12-31 365|23:59:59 11 PM 1969-12-31 %"),
+        ];
+        for (now, expected) in cases {
+            assert_eq!(strftime(now, all), expected);
+        }
+    }
+
+    #[test]
+    fn values_print_as_in_python() {
+        let value = serde_json::json!({"a": [1, 2.0, null, true, "x'y", "\"'\n"], "b": {}});
+        let shown = repr(&Jinja::from_serialize(&value)).unwrap();
+        assert_eq!(shown, r#"{'a': [1, 2.0, None, True, "x'y", '"\'\n'], 'b': {}}"#);
+    }
+}
