@@ -3,8 +3,9 @@
 //!
 //! An episode is three agents of ten turns each, whose prompts begin with what they sent before:
 //! 30 calls, four tokens in five sent again. The store is recorded first (a few minutes for 10,000
-//! episodes, `ROLLTAPE_BENCH_EPISODES` for fewer). The last part exports episodes with the same new
-//! tokens in more and in fewer calls: time is to follow the new tokens.
+//! episodes, `ROLLTAPE_BENCH_EPISODES` for fewer); `ROLLTAPE_BENCH_FOLDER` is a folder that keeps it
+//! for the next run. The last part exports episodes with the same new tokens in more and in fewer
+//! calls: time is to follow the new tokens.
 #![expect(clippy::unwrap_used, clippy::print_stdout, reason = "a benchmark")]
 
 use std::path::{Path, PathBuf};
@@ -39,15 +40,17 @@ const AT_ONCE: usize = 64;
 async fn main() {
     let episodes = std::env::var("ROLLTAPE_BENCH_EPISODES");
     let episodes = episodes.map_or(EPISODES, |n| n.parse().unwrap());
-    let folder = tempfile::tempdir().unwrap();
-    let store = record(folder.path(), "many.db", episodes, Shape::of(AGENTS, TURNS)).await;
+    let passing = tempfile::tempdir().unwrap();
+    let kept = std::env::var_os("ROLLTAPE_BENCH_FOLDER").map(PathBuf::from);
+    let folder = kept.as_deref().unwrap_or(passing.path());
+    let store = record(folder, "many", episodes, Shape::of(AGENTS, TURNS)).await;
     println!("{episodes} episodes of {} calls, {} B of store", AGENTS * TURNS, bytes(&store));
     for share in [episodes / 10, episodes] {
-        measure(folder.path(), &store, share).await;
+        measure(folder, &store, share).await;
     }
     println!("the same new tokens, sent again more and less often:");
     for turns in [2, 10, 30, 60] {
-        follow(folder.path(), turns, episodes / 20).await;
+        follow(folder, turns, episodes / 20).await;
     }
 }
 
@@ -122,7 +125,7 @@ async fn follow(folder: &Path, turns: usize, episodes: usize) {
         said: total / turns * 2 / 3,
         sampled: total / turns - total / turns * 2 / 3,
     };
-    let store = record(folder, &format!("turns-{turns}.db"), episodes, shape).await;
+    let store = record(folder, &format!("turns-{turns}"), episodes, shape).await;
     let mut snapshot = Snapshot::open(&store).await.unwrap();
     let options = Options { out: folder.join(format!("t{turns}")).into(), ..Options::default() };
     let started = Instant::now();
@@ -165,7 +168,10 @@ fn plain_writer(to: &Path, batch: &RecordBatch) -> ArrowWriter<std::fs::File> {
 }
 
 async fn record(folder: &Path, name: &str, episodes: usize, shape: Shape) -> PathBuf {
-    let path = folder.join(name);
+    let path = folder.join(format!("{name}-{episodes}.db"));
+    if path.exists() {
+        return path;
+    }
     let (store, writer) = Store::open(&path, Durability::Process).await.unwrap();
     let lanes: Vec<_> = (0..AT_ONCE)
         .map(|lane| {
