@@ -20,8 +20,9 @@ use episode::{
 use exporter::{Options, Report, export};
 use parquet::arrow::ArrowWriter;
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
-use parquet::basic::{Compression, ZstdLevel};
+use parquet::basic::{Compression, Encoding, ZstdLevel};
 use parquet::file::properties::WriterProperties;
+use parquet::schema::types::ColumnPath;
 use serde_json::{Value, json};
 use store::{Durability, Selection, Snapshot, Store};
 use uuid::Uuid;
@@ -162,7 +163,13 @@ fn write_plainly(from: &Path, to: &Path) -> (Duration, u64) {
 
 fn plain_writer(to: &Path, batch: &RecordBatch) -> ArrowWriter<std::fs::File> {
     let zstd = Compression::ZSTD(ZstdLevel::try_new(3).unwrap());
-    let properties = WriterProperties::builder().set_compression(zstd).build();
+    // The settings of the export, so that both do the same work.
+    let logprobs = ColumnPath::from(["logprobs", "list", "element"].map(str::to_owned).to_vec());
+    let properties = WriterProperties::builder()
+        .set_compression(zstd)
+        .set_column_dictionary_enabled(logprobs.clone(), false)
+        .set_column_encoding(logprobs, Encoding::BYTE_STREAM_SPLIT)
+        .build();
     let file = std::fs::File::create(to).unwrap();
     ArrowWriter::try_new(file, batch.schema(), Some(properties)).unwrap()
 }
