@@ -153,9 +153,9 @@ async fn settle(http: &Http, control: &str, played: &Played) -> Result<(), Failu
 }
 
 async fn export(store: &Path, out: &Path) -> Result<Report, Failure> {
-    let mut snapshot = Snapshot::open(store).await?;
+    let snapshot = Snapshot::open(store).await?;
     let options = Options { out: out.join("data").into(), ..Options::default() };
-    exporter::export(&mut snapshot, &options).await.map_err(|e| crate::export::failure(&e))
+    exporter::export(snapshot, &options).await.map_err(|e| crate::export::failure(&e))
 }
 
 /// The groups, then one line on all of it.

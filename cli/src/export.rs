@@ -43,7 +43,7 @@ pub(crate) struct Args {
 
 /// Exports. What is half written is taken away again when a signal ends it.
 pub(crate) async fn run(args: Args) -> Done {
-    let mut snapshot = Snapshot::open(&args.which.at.store).await?;
+    let snapshot = Snapshot::open(&args.which.at.store).await?;
     let to_stdout = args.files.to_stdout();
     let options = args.files.fill(Options {
         selection: args.which.selection(),
@@ -56,7 +56,7 @@ pub(crate) async fn run(args: Args) -> Done {
     })?;
     let bar = progress()?;
     let mut stopped = signal(SignalKind::terminate())?;
-    let exported = exporter::export_telling(&mut snapshot, &options, |done, all| {
+    let exported = exporter::export_telling(snapshot, &options, |done, all| {
         bar.set_length(all as u64);
         bar.set_position(done as u64);
     });

@@ -84,13 +84,13 @@ impl Shape {
 async fn measure(folder: &Path, store: &Path, share: usize) {
     let out = folder.join("export");
     reset_peak();
-    let mut snapshot = Snapshot::open(store).await.unwrap();
+    let snapshot = Snapshot::open(store).await.unwrap();
     let mut options = Options { out: out.clone().into(), ..Options::default() };
     if share < EPISODES.min(count(store).await) {
         options.selection = Selection { group: Some("g0".parse().unwrap()), ..Default::default() };
     }
     let started = Instant::now();
-    let report = export(&mut snapshot, &options).await.unwrap();
+    let report = export(snapshot, &options).await.unwrap();
     let took = started.elapsed();
     let peak = peak_mib();
     let file = out.join("trajectories.parquet");
@@ -127,10 +127,10 @@ async fn follow(folder: &Path, turns: usize, episodes: usize) {
         sampled: total / turns - total / turns * 2 / 3,
     };
     let store = record(folder, &format!("turns-{turns}"), episodes, shape).await;
-    let mut snapshot = Snapshot::open(&store).await.unwrap();
+    let snapshot = Snapshot::open(&store).await.unwrap();
     let options = Options { out: folder.join(format!("t{turns}")).into(), ..Options::default() };
     let started = Instant::now();
-    let report: Report = export(&mut snapshot, &options).await.unwrap();
+    let report: Report = export(snapshot, &options).await.unwrap();
     let took = started.elapsed();
     println!(
         "  {turns:>3} calls an episode, {:>5.1} prompt tokens sent for each new token: \

@@ -11,6 +11,7 @@ use store::{EpisodeRecord, Selection, Snapshot, SnapshotError};
 use thiserror::Error;
 
 use crate::advantage::{Advantage, EPSILON, STD_DDOF};
+use crate::ahead::Ahead;
 use crate::credit::Ledger;
 use crate::encode::Encoding;
 use crate::forks::{Fork, forks};
@@ -21,7 +22,7 @@ use crate::notes::Notes;
 use crate::plan::{Partition, Rules, Shard, plan};
 use crate::retokenize::{Retokenizer, retokenize};
 use crate::rows::{Beside, Row, rows};
-use crate::scan::{Scanned, episodes, nodes, scan, scored};
+use crate::scan::{Scanned, episodes, nodes, scored};
 use crate::sink::{Said, Sink};
 use crate::staleness::{VersionFilter, versions};
 use crate::target::{Out, WriteError};
@@ -128,12 +129,13 @@ pub enum ExportError {
 ///
 /// The forks of the episodes that have rows are a table beside.
 ///
-/// Episodes are read one at a time, so memory is bounded by the largest one, not by their number
-/// (for pairs: by the largest group). The same snapshot and options make the same bytes.
+/// Episodes are read a few ahead, within a bound of bytes, so memory is bounded by the largest one,
+/// not by their number (for pairs: by the largest group). The same snapshot and options make the
+/// same bytes.
 ///
 /// # Errors
 /// [`ExportError`] when there is no row, the store cannot be read, or the files cannot be written.
-pub async fn export(snapshot: &mut Snapshot, options: &Options) -> Result<Report, ExportError> {
+pub async fn export(snapshot: Snapshot, options: &Options) -> Result<Report, ExportError> {
     export_telling(snapshot, options, |_, _| {}).await
 }
 
@@ -142,23 +144,25 @@ pub async fn export(snapshot: &mut Snapshot, options: &Options) -> Result<Report
 /// # Errors
 /// As [`export`].
 pub async fn export_telling(
-    snapshot: &mut Snapshot,
+    mut snapshot: Snapshot,
     options: &Options,
     mut tell: impl FnMut(usize, usize),
 ) -> Result<Report, ExportError> {
     let mut report = Report::default();
-    let records = episodes(snapshot, &options.selection).await?;
+    let records = episodes(&mut snapshot, &options.selection).await?;
     if records.is_empty() {
         return Err(report.empty(0));
     }
-    let attempts = scored(snapshot, records, options.rewards.as_of).await?;
+    let attempts = scored(&mut snapshot, records, options.rewards.as_of).await?;
     let groups = Groups::new(options.rewards.advantage, &attempts);
     let mut sink = Sink::create(options).await?;
     let (planned, left) = plan(attempts, &options.rules(sink.held()));
     report.leave(left);
+    let records = planned.iter().map(|next| next.record.clone()).collect();
+    let mut ahead = Ahead::start(snapshot, records, options.rewards.as_of);
     for (done, next) in planned.iter().enumerate() {
         tell(done, planned.len());
-        let (episode, judged) = scan(snapshot, next.record.clone(), options.rewards.as_of).await?;
+        let (episode, judged) = ahead.next().await?;
         let (nodes, scanned) = nodes(&episode.calls);
         let (forest, threaded) = thread(nodes);
         let (mut merged, walked) = merge(&forest);
@@ -372,7 +376,7 @@ mod tests {
     #[tokio::test]
     async fn a_store_is_exported_by_group_and_twice_the_same() {
         let folder = tempfile::tempdir().unwrap();
-        let mut snapshot = stored(
+        let store = stored(
             folder.path(),
             &[
                 ("a", None, None, two_turns()),
@@ -383,7 +387,7 @@ mod tests {
         .await;
         let out = folder.path().join("out");
         let options = Options { out: out.clone().into(), ..Options::default() };
-        let report = export(&mut snapshot, &options).await.unwrap();
+        let report = store.export(&options).await.unwrap();
         assert_eq!((report.rows, report.episodes), (3, 3));
         assert_eq!((report.tokens, report.trained_tokens), (18, 9));
         assert_eq!(report.groups[0].group.as_deref(), Some("g"));
@@ -394,7 +398,7 @@ mod tests {
         let batch = batches.unwrap().build().unwrap().next().unwrap().unwrap();
         let names = arrow::array::AsArray::as_string::<i32>(&batch["episode_id"]).iter();
         assert_eq!(names.flatten().collect::<Vec<_>>(), ["b", "c", "a"]);
-        export(&mut snapshot, &options).await.unwrap();
+        store.export(&options).await.unwrap();
         assert_eq!(fs::read(&report.files[0]).unwrap(), bytes);
         let held = ["a", "b", "c"].map(|name| (name.to_owned(), 0)).into();
         for path in [&out, &report.files[2]] {
@@ -411,10 +415,10 @@ mod tests {
         let mut forked = two_turns();
         forked.push(call(3, &[1, 2, 3, 9], &[&[5]]));
         let told = [("a", None, None, forked), ("b", None, None, two_turns())];
-        let mut snapshot = stored(folder.path(), &told).await;
+        let store = stored(folder.path(), &told).await;
         let out = folder.path().join("out");
         let forks = Options { out: out.into(), kinds: [Kind::Fork].into(), ..Options::default() };
-        let report = export(&mut snapshot, &forks).await.unwrap();
+        let report = store.export(&forks).await.unwrap();
         assert_eq!((report.rows, report.episodes, report.trained_tokens), (1, 1, 2));
         assert_eq!(report.notes.kinds, [("fork", 1)].into());
         assert_eq!(report.notes.verdicts, [("exact", 2)].into());
@@ -424,11 +428,11 @@ mod tests {
         assert_eq!(manifest["options"]["kinds"], serde_json::json!(["fork"]));
         assert_eq!(manifest["options"]["shared"], "once");
         let all = Options { kinds: BTreeSet::new(), ..forks };
-        assert_eq!(export(&mut snapshot, &all).await.unwrap().trained_tokens, 7);
+        assert_eq!(store.export(&all).await.unwrap().trained_tokens, 7);
         let keep = Options { shared: Shared::Keep, ..all };
-        assert_eq!(export(&mut snapshot, &keep).await.unwrap().trained_tokens, 8);
+        assert_eq!(store.export(&keep).await.unwrap().trained_tokens, 8);
         let none = Options { kinds: [Kind::Retry].into(), ..keep };
-        assert!(matches!(export(&mut snapshot, &none).await, Err(ExportError::Empty { .. })));
+        assert!(matches!(store.export(&none).await, Err(ExportError::Empty { .. })));
     }
 
     #[tokio::test]
@@ -436,10 +440,10 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let mut lost = call(1, &[1], &[&[2]]);
         lost.ended = None;
-        let mut snapshot = stored(folder.path(), &[("a", None, None, vec![lost])]).await;
+        let store = stored(folder.path(), &[("a", None, None, vec![lost])]).await;
         let out = folder.path().join("out");
         let options = Options { out: out.clone().into(), ..Options::default() };
-        let error = export(&mut snapshot, &options).await.unwrap_err();
+        let error = store.export(&options).await.unwrap_err();
         assert_eq!(error.to_string(), "nothing to export: 1 episodes and 1 calls make no row");
         assert_eq!(fs::read_dir(&out).unwrap().count(), 0);
     }

@@ -1,7 +1,8 @@
 //! A store snapshot to trajectories to Parquet: a function of the snapshot and the options alone.
 //!
 //! The walk, one function in `export.rs`; one file a step, each `fn(input) -> (output, notes)`:
-//! - `scan`: the calls of one episode, in the order in which they began, and what they sampled.
+//! - `scan`: the calls of one episode, in the order in which they began, and what they sampled
+//!   (`ahead` reads them a few episodes before).
 //! - `thread`: which choice each call continues, found by token prefix, never by arrival order
 //!   (`index` finds it, `resolve` tells equals apart, `said` reads the messages, and `leads` where
 //!   words go on and tokens do not).
@@ -12,8 +13,9 @@
 //!   rewards (`credit`, `returns`; `groups` and `advantage` compare attempts) and arrays (`sides`).
 //! - `forks`: where histories were left, a table beside the rows (`cause` says why).
 //! - `sink`: the files: `formats` makes records of rows (those of the contract are in `schema` and
-//!   `columns`), `encode` makes bytes of records (`parquet`, `jsonl`), and `target` puts them in
-//!   place (`object` in a store of objects), with a `manifest` of what they hold.
+//!   `columns`), `encode` makes bytes of records (`parquet`, `jsonl`; `open_file` in a thread of its
+//!   own), and `target` puts them in place (`object` in a store of objects), with a `manifest` of
+//!   what they hold.
 //!
 //! `plan` says first which episodes come by, in which order, and for which file.
 //!
@@ -32,6 +34,7 @@
 #![forbid(unsafe_code)]
 
 mod advantage;
+mod ahead;
 mod cause;
 mod columns;
 mod credit;
@@ -53,6 +56,7 @@ mod messages;
 mod notes;
 mod object;
 mod object_http;
+mod open_file;
 mod parquet;
 mod plan;
 mod reason;

@@ -8,15 +8,16 @@ use arrow::datatypes::{Float32Type, Float64Type, Int8Type, Int32Type, Int64Type,
 use episode::{Call, CallId, Ended, EpisodeId, Micros, Reward, RewardScope, Side};
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 use serde_json::{Value, json};
-use store::{Durability, Snapshot, Store};
+use store::{Durability, Store};
 
 use crate::fixture::{call, reply};
-use crate::{Advantage, Options, Report, RewardOptions, VersionFilter, export};
+use crate::stored::Stored;
+use crate::{Advantage, Options, Report, RewardOptions, VersionFilter};
 
 /// Name, group, calls, and what was said when.
 type Told<'a> = (&'a str, Option<&'a str>, Vec<Call>, &'a [(Option<f64>, Micros)]);
 
-async fn stored(folder: &Path, episodes: &[Told<'_>]) -> Snapshot {
+async fn stored(folder: &Path, episodes: &[Told<'_>]) -> Stored {
     let path = folder.join("rolltape.db");
     let (store, writer) = Store::open(&path, Durability::Process).await.unwrap();
     let mut number = 0;
@@ -41,11 +42,11 @@ async fn stored(folder: &Path, episodes: &[Told<'_>]) -> Snapshot {
     }
     drop(store);
     writer.finish().await;
-    Snapshot::open(&path).await.unwrap()
+    Stored(path)
 }
 
-async fn exported(snapshot: &mut Snapshot, options: &Options) -> (Report, RecordBatch, Value) {
-    let report = export(snapshot, options).await.unwrap();
+async fn exported(store: &Stored, options: &Options) -> (Report, RecordBatch, Value) {
+    let report = store.export(options).await.unwrap();
     let file = File::open(&report.files[0]).unwrap();
     let mut batches = ParquetRecordBatchReaderBuilder::try_new(file).unwrap().build().unwrap();
     let batch = batches.next().unwrap().unwrap();
@@ -84,11 +85,11 @@ async fn a_group_is_compared_as_of_a_time() {
         ("alone", Some("h"), one_turn(), &[(Some(7.0), 10)]),
         ("free", None, one_turn(), &[(Some(7.0), 10)]),
     ];
-    let mut snapshot = stored(folder.path(), &told).await;
+    let store = stored(folder.path(), &told).await;
     let rewards =
         RewardOptions { as_of: Some(20), advantage: Advantage::Grpo, ..RewardOptions::default() };
     let options = Options { out: folder.path().join("out").into(), rewards, ..Options::default() };
-    let (report, batch, manifest) = exported(&mut snapshot, &options).await;
+    let (report, batch, manifest) = exported(&store, &options).await;
     let names: Vec<_> = batch["episode_id"].as_string::<i32>().iter().flatten().collect();
     assert_eq!(names, ["a", "b", "c", "d", "alone", "free"]);
     // One of four: 1.5 and -0.5, less what epsilon takes.
@@ -107,7 +108,7 @@ async fn a_group_is_compared_as_of_a_time() {
 
     let now = RewardOptions { as_of: None, advantage: Advantage::Rloo, ..rewards };
     let options = Options { rewards: now, ..options };
-    let (_, batch, _) = exported(&mut snapshot, &options).await;
+    let (_, batch, _) = exported(&store, &options).await;
     // a and b 1, d 0, c could not be scored.
     assert_eq!(doubles(&batch, "reward")[..4], [Some(1.0), Some(1.0), None, Some(0.0)]);
     let shown = doubles(&batch, "advantage");
@@ -116,11 +117,11 @@ async fn a_group_is_compared_as_of_a_time() {
         assert!((found.unwrap() - expected).abs() < 1e-12, "{shown:?}");
     }
     let plain = Options { rewards: RewardOptions::default(), ..options };
-    let (_, batch, _) = exported(&mut snapshot, &plain).await;
+    let (_, batch, _) = exported(&store, &plain).await;
     assert_eq!(batch["advantage"].null_count(), 6);
     assert_eq!(batch["group_size"].null_count(), 6);
     let stats = RewardOptions { group_stats: true, ..RewardOptions::default() };
-    let (_, batch, _) = exported(&mut snapshot, &Options { rewards: stats, ..plain }).await;
+    let (_, batch, _) = exported(&store, &Options { rewards: stats, ..plain }).await;
     assert_eq!(longs(&batch, "group_scored")[..2], [Some(3), Some(3)]);
     assert_eq!(batch["advantage"].null_count(), 6);
 }
@@ -132,13 +133,13 @@ async fn an_attempt_without_a_row_is_in_the_population() {
         ("new", Some("g"), by_version("9"), &[(Some(1.0), 1)]),
         ("old", Some("g"), by_version("3"), &[(Some(0.0), 1)]),
     ];
-    let mut snapshot = stored(folder.path(), &told).await;
+    let store = stored(folder.path(), &told).await;
     let rewards = RewardOptions { advantage: Advantage::DrGrpo, ..RewardOptions::default() };
     let versions =
         VersionFilter { at: Some(10), staleness_max: Some(4), ..VersionFilter::default() };
     let out = folder.path().join("out");
     let options = Options { out: out.into(), rewards, versions, ..Options::default() };
-    let (report, batch, manifest) = exported(&mut snapshot, &options).await;
+    let (report, batch, manifest) = exported(&store, &options).await;
     assert_eq!((report.rows, report.groups[0].episodes), (1, 2));
     assert_eq!(doubles(&batch, "advantage"), [Some(0.5)]);
     assert_eq!(longs(&batch, "staleness"), [Some(1)]);
@@ -161,9 +162,9 @@ async fn arrays_read_back_as_they_were_recorded() {
         side("routed_experts", json!([[[0, 1], [2, 300]], [[4, 5], [6, 7]], [[8, 9], [1, 2]]])),
     ];
     let told: [Told<'_>; 2] = [("a", None, calls, &[]), ("b", None, one_turn(), &[])];
-    let mut snapshot = stored(folder.path(), &told).await;
+    let store = stored(folder.path(), &told).await;
     let options = Options { out: folder.path().join("out").into(), ..Options::default() };
-    let (report, batch, _) = exported(&mut snapshot, &options).await;
+    let (report, batch, _) = exported(&store, &options).await;
     assert_eq!(report.notes.sides_unread, 0);
     let inner = |name: &str, token: usize| {
         batch[name].as_list::<i32>().value(0).as_list::<i32>().value(token)

@@ -18,6 +18,24 @@ pub(crate) struct Scanned {
     pub(crate) rewards: Vec<Reward>,
 }
 
+impl Scanned {
+    /// About how many bytes it occupies.
+    pub(crate) fn bytes(&self) -> usize {
+        let of_choice = |c: &Choice| {
+            let sides: usize = c.sides.iter().map(|side| side.json.len()).sum();
+            c.token_ids.as_ref().map_or(0, Vec::len) * 4 + c.logprobs.len() * 4 + sides
+        };
+        let of_end = |e: &Ended| {
+            let prompts: usize = e.prompts.iter().map(|prompt| prompt.len() * 4).sum();
+            e.reply.len() + prompts + e.choices.iter().map(of_choice).sum::<usize>()
+        };
+        let of_call = |c: &Call| {
+            size_of::<Call>() + c.begun.request.len() + c.ended.as_ref().map_or(0, of_end)
+        };
+        self.calls.iter().map(of_call).sum()
+    }
+}
+
 /// One choice of one call: what it was asked to continue, and what it sampled.
 #[derive(Debug, Clone)]
 pub(crate) struct Node<'a> {

@@ -1,24 +1,23 @@
-//! Sink: rows in, files out: makes records, encodes them, and puts the files and their manifest in
-//! place when all is written.
+//! Sink: rows in, files out: makes records, has them encoded, and puts the files and their manifest
+//! in place when all is written.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
-use arrow::array::RecordBatch;
 use arrow::datatypes::SchemaRef;
 use serde_json::Value;
-use sha2::{Digest, Sha256};
 
-use crate::encode::{EncodeError, Encoder, Encoding};
+use crate::encode::{Encoder, Encoding};
 use crate::export::Options;
 use crate::forks::{self, Fork, forks_schema};
 use crate::formats::{Format, Maker, Refused};
-use crate::manifest::{FORMAT_VERSION, FileEntry, Manifest};
+use crate::manifest::{FORMAT_VERSION, Manifest};
 use crate::object::{Objects, as_io};
+use crate::open_file::{OpenFile, Pen, Whole};
 use crate::plan::{Place, Planned, attempt_name};
 use crate::rows::Row;
 use crate::scan::Scanned;
-use crate::target::{Body, Layout, Out, Target, WriteError, at};
+use crate::target::{Layout, Out, Target, WriteError, at};
 
 /// Records are turned into arrays when they hold this many bytes.
 const BATCH_BYTES: usize = 8 << 20;
@@ -42,24 +41,13 @@ pub(crate) struct Sink {
     /// The table of forks, beside the rows of the contract.
     forks: Option<OpenFile>,
     pending_forks: Vec<Fork>,
-    sealed: Vec<(FileEntry, Body)>,
+    sealed: Vec<Whole>,
     /// Rows of the files that are whole, without forks.
     rows: u64,
     episodes: BTreeSet<String>,
     left_out: BTreeMap<Refused, u64>,
     /// Whether anything was made of the attempt that is being written.
     taken: bool,
-}
-
-/// One file that is being written.
-struct OpenFile {
-    partition: String,
-    name: String,
-    encoder: Encoder,
-    body: Body,
-    hash: Sha256,
-    bytes: u64,
-    rows: u64,
 }
 
 /// What the files say of how they came to be.
@@ -208,7 +196,7 @@ impl Sink {
         self.rows = self.sealed.iter().map(|(entry, _)| entry.rows).sum();
         self.flush_forks().await?;
         if let Some(forks) = self.forks.take() {
-            self.seal_file(forks).await?;
+            self.sealed.push(forks.end().await?);
         }
         Ok(self.rows)
     }
@@ -249,10 +237,9 @@ impl Sink {
         Ok(paths)
     }
 
-    /// Takes back what was sent and will never show.
+    /// Takes back what was sent and will never show, after the end.
     pub(crate) async fn give_up(self) {
-        let open = self.open.into_iter().chain(self.forks).map(|open| open.body);
-        for body in self.sealed.into_iter().map(|(_, body)| body).chain(open) {
+        for (_, body) in self.sealed {
             body.give_up().await;
         }
     }
@@ -300,35 +287,26 @@ impl Sink {
             return Err(WriteError::Foreign { path });
         }
         let encoder = Encoder::new(self.layout.encoding(), self.format, schema);
-        let encoder = encoder.map_err(|source| WriteError::Encode { path, source })?;
+        let encoder =
+            encoder.map_err(|source| WriteError::Encode { path: path.clone(), source })?;
         let body = self.target.begin(&name).await?;
-        let partition = partition.to_owned();
-        let (hash, bytes, rows) = (Sha256::new(), 0, 0);
-        Ok(OpenFile { partition, name, encoder, body, hash, bytes, rows })
+        Ok(OpenFile::begin(partition, Pen { name, path, encoder, body }))
     }
 
-    /// Encodes the forks that are pending.
+    /// Has the forks encoded that are pending.
     async fn flush_forks(&mut self) -> Result<(), WriteError> {
         let pending = std::mem::take(&mut self.pending_forks);
         let Some(file) = &mut self.forks else { return Ok(()) };
-        let path = self.target.path(&file.name);
-        let batch = forks::batch(&pending).map_err(EncodeError::from);
-        let written = batch.and_then(|batch| file.write(&batch, 0));
-        let encoded =
-            written.map_err(|source| WriteError::Encode { path: path.clone(), source })?;
-        file.put(&encoded).await.map_err(at(&path))
+        let batch = forks::batch(&pending).map_err(|error| file.unmade(error))?;
+        file.write(batch, 0).await
     }
 
-    /// Encodes what is pending.
+    /// Has encoded what is pending.
     async fn flush(&mut self) -> Result<(), WriteError> {
         let Some(open) = &mut self.open else { return Ok(()) };
-        let path = self.target.path(&open.name);
         let bytes = self.maker.pending_bytes();
-        let batch = self.maker.batch().map_err(EncodeError::from);
-        let written = batch.and_then(|batch| open.write(&batch, bytes));
-        let encoded =
-            written.map_err(|source| WriteError::Encode { path: path.clone(), source })?;
-        open.put(&encoded).await.map_err(at(&path))
+        let batch = self.maker.batch().map_err(|error| open.unmade(error))?;
+        open.write(batch, bytes).await
     }
 
     /// Ends the file that is open.
@@ -340,37 +318,10 @@ impl Sink {
         if self.maker.pending_bytes() > 0 {
             self.flush().await?;
         }
-        match self.open.take() {
-            Some(open) => self.seal_file(open).await,
-            None => Ok(()),
+        if let Some(open) = self.open.take() {
+            self.sealed.push(open.end().await?);
         }
-    }
-
-    async fn seal_file(&mut self, mut open: OpenFile) -> Result<(), WriteError> {
-        let path = self.target.path(&open.name);
-        let last = open.encoder.finish();
-        let last = last.map_err(|source| WriteError::Encode { path: path.clone(), source })?;
-        open.put(&last).await.map_err(at(&path))?;
-        open.body.end().await.map_err(at(&path))?;
-        let sha256 = open.hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
-        let entry = FileEntry { path: open.name, rows: open.rows, bytes: open.bytes, sha256 };
-        self.sealed.push((entry, open.body));
         Ok(())
-    }
-}
-
-impl OpenFile {
-    /// Encodes a batch and gives the bytes that are ready.
-    fn write(&mut self, batch: &RecordBatch, bytes: usize) -> Result<Vec<u8>, EncodeError> {
-        self.rows += batch.num_rows() as u64;
-        self.encoder.write(batch, bytes)?;
-        Ok(self.encoder.take())
-    }
-
-    async fn put(&mut self, bytes: &[u8]) -> std::io::Result<()> {
-        self.hash.update(bytes);
-        self.bytes += bytes.len() as u64;
-        self.body.put(bytes).await
     }
 }
 

@@ -1,14 +1,29 @@
 //! A store for tests.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use episode::{Call, Reward, RewardScope};
 use store::{Durability, Snapshot, Store};
 
+use crate::{ExportError, Options, Report, export};
+
+/// Where it is.
+pub(crate) struct Stored(pub(crate) PathBuf);
+
+impl Stored {
+    pub(crate) async fn snapshot(&self) -> Snapshot {
+        Snapshot::open(&self.0).await.unwrap()
+    }
+
+    pub(crate) async fn export(&self, options: &Options) -> Result<Report, ExportError> {
+        export(self.snapshot().await, options).await
+    }
+}
+
 /// Name, group, reward, calls.
 pub(crate) type Told<'a> = (&'a str, Option<&'a str>, Option<f64>, Vec<Call>);
 
-pub(crate) async fn stored(folder: &Path, episodes: &[Told<'_>]) -> Snapshot {
+pub(crate) async fn stored(folder: &Path, episodes: &[Told<'_>]) -> Stored {
     let path = folder.join("rolltape.db");
     let (store, writer) = Store::open(&path, Durability::Process).await.unwrap();
     let mut number = 0;
@@ -38,5 +53,5 @@ pub(crate) async fn stored(folder: &Path, episodes: &[Told<'_>]) -> Snapshot {
     }
     drop(store);
     writer.finish().await;
-    Snapshot::open(&path).await.unwrap()
+    Stored(path)
 }

@@ -327,6 +327,14 @@ impl Body {
         }
     }
 
+    /// Where the bytes lie until the file is whole, on a disk.
+    pub(crate) fn hidden(&self) -> Option<&Path> {
+        match self {
+            Self::File(file) => Some(file.path()),
+            Self::Stream(_) | Self::Upload(_) => None,
+        }
+    }
+
     /// There are no more bytes.
     pub(crate) async fn end(&mut self) -> io::Result<()> {
         match self {

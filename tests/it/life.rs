@@ -38,7 +38,7 @@ async fn a_store_in_use_is_checked_and_copied_and_pruned_when_it_rests() {
     let out = store.with_file_name("out");
     let selection = Selection { episode: Some("keep".parse().unwrap()), ..Selection::default() };
     let options = Options { out: out.clone().into(), selection, ..Options::default() };
-    exporter::export(&mut world.snapshot().await, &options).await.unwrap();
+    exporter::export(world.snapshot().await, &options).await.unwrap();
     let before = world.calls().await;
     let _folder = world.stop().await;
 

@@ -92,7 +92,7 @@ async fn a_game_through_the_proxy_comes_out_as_exact_rows() {
 
     let out = tempfile::tempdir().unwrap();
     let options = Options { out: out.path().to_owned().into(), ..Options::default() };
-    let report = exporter::export(&mut world.snapshot().await, &options).await.unwrap();
+    let report = exporter::export(world.snapshot().await, &options).await.unwrap();
     assert_eq!((report.rows, report.episodes), (2, 2), "a game is one trajectory");
     let rows = Rows::read(out.path());
     for (row, calls) in [one, two].into_iter().enumerate() {

@@ -15,7 +15,7 @@ use tokio::net::TcpListener;
 use super::*;
 use crate::fixture::call;
 use crate::stored::stored;
-use crate::{ExportError, Options, Out, WriteError, export};
+use crate::{ExportError, Options, Out, WriteError};
 
 /// What is in the bucket, and what is on its way there.
 #[derive(Default)]
@@ -120,31 +120,30 @@ fn bucket(endpoint: &str, url: &str) -> Bucket {
 async fn an_export_to_a_bucket_is_that_to_a_folder() {
     let folder = tempfile::tempdir().unwrap();
     let told = [("a", Some("g"), Some(1.0), vec![call(1, &[1, 2], &[&[3]])])];
-    let mut snapshot = stored(folder.path(), &told).await;
+    let store = stored(folder.path(), &told).await;
     let double = Shared::default();
     let endpoint = serve(Arc::clone(&double)).await;
     let out = Out::Bucket(bucket(&endpoint, "s3://b/some/folder"));
     let options = Options { out, ..Options::default() };
-    let report = export(&mut snapshot, &options).await.unwrap();
+    let report = store.export(&options).await.unwrap();
     let names: Vec<_> = report.files.iter().map(|f| f.to_string_lossy().into_owned()).collect();
     let expected = ["trajectories.parquet", "forks.parquet", "manifest.json"];
     assert_eq!(names, expected.map(|name| format!("s3://b/some/folder/{name}")));
     let local = Options { out: folder.path().join("out").into(), ..Options::default() };
-    let local = export(&mut snapshot, &local).await.unwrap();
+    let local = store.export(&local).await.unwrap();
     for (path, name) in local.files.iter().zip(expected) {
         let found = double.lock().unwrap().objects[&format!("/b/some/folder/{name}")].clone();
         assert_eq!(found, std::fs::read(path).unwrap(), "{name}");
     }
     assert!(double.lock().unwrap().uploads.is_empty());
     // Its own export is replaced, and what others wrote is not.
-    export(&mut snapshot, &options).await.unwrap();
+    store.export(&options).await.unwrap();
     let named = Out::Bucket(bucket(&endpoint, "s3://b/rows.jsonl"));
     double.lock().unwrap().objects.insert("/b/rows.jsonl".to_owned(), b"mine".to_vec());
-    let foreign =
-        export(&mut snapshot, &Options { out: named.clone(), ..Options::default() }).await;
+    let foreign = store.export(&Options { out: named.clone(), ..Options::default() }).await;
     assert!(matches!(foreign, Err(ExportError::Write(WriteError::Foreign { .. }))), "{foreign:?}");
     let forced = Options { out: named, overwrite: true, ..Options::default() };
-    export(&mut snapshot, &forced).await.unwrap();
+    store.export(&forced).await.unwrap();
     let text = double.lock().unwrap().objects["/b/rows.jsonl"].clone();
     assert!(text.starts_with(b"{\"schema_version\":1"));
 }
@@ -176,16 +175,16 @@ async fn long_files_are_sent_in_parts_and_show_when_they_are_whole() {
 async fn what_the_store_refuses_is_told_and_shows_nothing() {
     let folder = tempfile::tempdir().unwrap();
     let told = [("a", None, None, vec![call(1, &[1, 2], &[&[3]])])];
-    let mut snapshot = stored(folder.path(), &told).await;
+    let store = stored(folder.path(), &told).await;
     let double = Shared::default();
     double.lock().unwrap().refuses = true;
     let endpoint = serve(Arc::clone(&double)).await;
     let out = Out::Bucket(bucket(&endpoint, "s3://b/x"));
-    let error = export(&mut snapshot, &Options { out, ..Options::default() }).await.unwrap_err();
+    let error = store.export(&Options { out, ..Options::default() }).await.unwrap_err();
     let ExportError::Write(WriteError::Io { path, .. }) = &error else { panic!("{error:?}") };
     assert_eq!(path, &PathBuf::from("s3://b/x/trajectories.parquet"));
     assert!(double.lock().unwrap().objects.is_empty());
     let unknown = Out::Bucket(bucket(&endpoint, "ftp://b/x"));
-    let error = export(&mut snapshot, &Options { out: unknown, ..Options::default() }).await;
+    let error = store.export(&Options { out: unknown, ..Options::default() }).await;
     assert!(matches!(error, Err(ExportError::Write(WriteError::Io { .. }))));
 }

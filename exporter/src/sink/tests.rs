@@ -8,14 +8,13 @@ use std::sync::{Arc, Mutex};
 use arrow::ipc::reader::StreamReader;
 use episode::Call;
 use serde_json::{Value, json};
-use store::Snapshot;
 
 use super::*;
 use crate::fixture::{call, with_bodies};
 use crate::plan::{Partition, Shard};
-use crate::stored::stored;
+use crate::stored::{Stored, stored};
 use crate::target::Stream;
-use crate::{ExportError, Report, export};
+use crate::{ExportError, Report};
 
 fn calls() -> Vec<Call> {
     let user = json!({ "role": "user", "content": "hi" });
@@ -23,7 +22,7 @@ fn calls() -> Vec<Call> {
 }
 
 /// Six episodes in three groups, and one without.
-async fn snapshot(folder: &Path) -> Snapshot {
+async fn six(folder: &Path) -> Stored {
     let told = [
         ("a", Some("g1"), Some(1.0), calls()),
         ("b", Some("g1"), Some(0.0), calls()),
@@ -65,17 +64,17 @@ fn manifest(path: PathBuf) -> Value {
     serde_json::from_slice(&fs::read(path).unwrap()).unwrap()
 }
 
-async fn done(snapshot: &mut Snapshot, options: &Options) -> Report {
-    export(snapshot, options).await.unwrap()
+async fn done(store: &Stored, options: &Options) -> Report {
+    store.export(options).await.unwrap()
 }
 
 #[tokio::test]
 async fn partitions_are_folders_and_the_same_every_time() {
     let folder = tempfile::tempdir().unwrap();
-    let mut snapshot = snapshot(folder.path()).await;
+    let store = six(folder.path()).await;
     let out = folder.path().join("out");
     let options = Options { partition: Some(Partition::Group), ..to(&out) };
-    let report = done(&mut snapshot, &options).await;
+    let report = done(&store, &options).await;
     assert_eq!((report.rows, report.files.len()), (6, 6));
     let first = files(&out);
     let expected = ["g1", "g2", "g3", "__HIVE_DEFAULT_PARTITION__"];
@@ -84,11 +83,11 @@ async fn partitions_are_folders_and_the_same_every_time() {
     }
     assert!(first.contains_key("_forks.parquet"));
     assert_eq!(first.len(), 6);
-    done(&mut snapshot, &options).await;
+    done(&store, &options).await;
     assert_eq!(files(&out), first);
     assert_eq!(crate::exported(&out).unwrap().len(), 6);
     // What the export before had and the next one has not is gone.
-    let whole = done(&mut snapshot, &to(&out)).await;
+    let whole = done(&store, &to(&out)).await;
     assert_eq!(names(&out), ["forks.parquet", "manifest.json", "trajectories.parquet"]);
     assert_eq!(whole.files.len(), 3);
 }
@@ -96,12 +95,12 @@ async fn partitions_are_folders_and_the_same_every_time() {
 #[tokio::test]
 async fn shards_stand_side_by_side_and_an_empty_one_has_a_file() {
     let folder = tempfile::tempdir().unwrap();
-    let mut snapshot = snapshot(folder.path()).await;
+    let store = six(folder.path()).await;
     let out = folder.path().join("out");
     let mut rows = 0;
     for index in 0..7 {
         let shard = Some(Shard { index, count: 7 });
-        rows += done(&mut snapshot, &Options { shard, ..to(&out) }).await.rows;
+        rows += done(&store, &Options { shard, ..to(&out) }).await.rows;
     }
     assert_eq!(rows, 6);
     let names = names(&out);
@@ -114,23 +113,21 @@ async fn shards_stand_side_by_side_and_an_empty_one_has_a_file() {
 async fn what_is_new_is_added_beside_what_is_there() {
     let folder = tempfile::tempdir().unwrap();
     let out = folder.path().join("out");
-    let mut snapshot = snapshot(folder.path()).await;
+    let store = six(folder.path()).await;
     let one = |id: &str| store::Selection {
         episode: Some(id.parse().unwrap()),
         ..store::Selection::default()
     };
     let new = Options { new: true, ..to(&out) };
-    let report = done(&mut snapshot, &new).await;
+    let report = done(&store, &new).await;
     assert_eq!((report.rows, report.files.len()), (0, 0), "all are open");
     assert_eq!(report.left_out, [("episodes_still_open", 6)].into());
     // Their selection is no part of what is compared here: they are closed one after the other.
     close(folder.path(), "a").await;
-    let mut snapshot = Snapshot::open(folder.path().join("rolltape.db")).await.unwrap();
-    assert_eq!(done(&mut snapshot, &new).await.rows, 1);
+    assert_eq!(done(&store, &new).await.rows, 1);
     let first = files(&out);
     close(folder.path(), "c").await;
-    let mut snapshot = Snapshot::open(folder.path().join("rolltape.db")).await.unwrap();
-    let report = done(&mut snapshot, &new).await;
+    let report = done(&store, &new).await;
     assert_eq!((report.rows, report.left_out["episodes_exported_before"]), (1, 1));
     let second = files(&out);
     assert_eq!(second["trajectories.parquet"], first["trajectories.parquet"]);
@@ -138,10 +135,10 @@ async fn what_is_new_is_added_beside_what_is_there() {
     let read = manifest(out.join("manifest.json"));
     assert_eq!((&read["rows"], &read["episodes"]), (&json!(2), &json!(["a/0", "c/0"])));
     assert_eq!(crate::exported(&out).unwrap().len(), 2);
-    assert_eq!(done(&mut snapshot, &new).await.files.len(), 0);
+    assert_eq!(done(&store, &new).await.files.len(), 0);
     assert_eq!(files(&out), second, "nothing new changes nothing");
     let other = Options { selection: one("a"), ..new.clone() };
-    let refused = export(&mut snapshot, &other).await;
+    let refused = store.export(&other).await;
     assert!(matches!(refused, Err(ExportError::Write(WriteError::OtherOptions { .. }))));
     assert_eq!(files(&out), second);
 }
@@ -171,19 +168,19 @@ impl Write for Pipe {
 #[tokio::test]
 async fn a_stream_gets_the_rows_and_nothing_else() {
     let folder = tempfile::tempdir().unwrap();
-    let mut snapshot = snapshot(folder.path()).await;
+    let store = six(folder.path()).await;
     let read = |pipe: &Pipe| pipe.0.lock().unwrap().clone();
     let pipe = Pipe::default();
     let out = Out::Stream(Stream::new(pipe.clone()));
     let options = Options { out, ..Options::default() };
-    let report = done(&mut snapshot, &options).await;
+    let report = done(&store, &options).await;
     assert!(report.files.is_empty());
     let bytes = read(&pipe);
     let rows = StreamReader::try_new(bytes.as_slice(), None).unwrap();
     assert_eq!(rows.map(|batch| batch.unwrap().num_rows()).sum::<usize>(), 6);
     let pipe = Pipe::default();
     let (out, encoding) = (Out::Stream(Stream::new(pipe.clone())), Some(Encoding::Jsonl));
-    done(&mut snapshot, &Options { out, encoding, ..options }).await;
+    done(&store, &Options { out, encoding, ..options }).await;
     let text = String::from_utf8(read(&pipe)).unwrap();
     assert_eq!(text.lines().count(), 6);
     for line in text.lines() {
@@ -194,10 +191,10 @@ async fn a_stream_gets_the_rows_and_nothing_else() {
 #[tokio::test]
 async fn formats_stand_in_one_folder_and_a_name_says_the_encoding() {
     let folder = tempfile::tempdir().unwrap();
-    let mut snapshot = snapshot(folder.path()).await;
+    let store = six(folder.path()).await;
     let out = folder.path().join("out");
     for format in [Format::Trajectories, Format::Sft, Format::OpenAi] {
-        done(&mut snapshot, &Options { format, ..to(&out) }).await;
+        done(&store, &Options { format, ..to(&out) }).await;
     }
     let expected = [
         "forks.parquet",
@@ -211,13 +208,13 @@ async fn formats_stand_in_one_folder_and_a_name_says_the_encoding() {
     assert_eq!(names(&out), expected);
     assert_eq!(manifest(out.join("sft.manifest.json"))["format"], "rolltape-sft");
     let named = folder.path().join("some.jsonl");
-    let report = done(&mut snapshot, &to(&named)).await;
+    let report = done(&store, &to(&named)).await;
     let beside = |name: &str| folder.path().join(name);
     let written = [beside("some.forks.jsonl"), beside("some.jsonl.manifest.json")];
     assert_eq!(report.files[0], named);
     assert_eq!(report.files[1..], written);
     assert_eq!(fs::read_to_string(&named).unwrap().lines().count(), 6);
-    done(&mut snapshot, &to(&folder.path().join("some.parquet"))).await;
+    done(&store, &to(&folder.path().join("some.parquet"))).await;
     assert_eq!(crate::exported(&named).unwrap().len(), 6, "each has a manifest of its own");
     let refused = [
         Options { encoding: Some(Encoding::Arrow), ..to(&named) },
@@ -225,7 +222,7 @@ async fn formats_stand_in_one_folder_and_a_name_says_the_encoding() {
         Options { new: true, ..to(&named) },
     ];
     for options in refused {
-        let error = export(&mut snapshot, &options).await.unwrap_err();
+        let error = store.export(&options).await.unwrap_err();
         assert!(matches!(error, ExportError::Write(_)), "{error:?}");
     }
 }
@@ -233,19 +230,19 @@ async fn formats_stand_in_one_folder_and_a_name_says_the_encoding() {
 #[tokio::test]
 async fn rewards_choose_episodes_and_what_is_left_out_is_told() {
     let folder = tempfile::tempdir().unwrap();
-    let mut snapshot = snapshot(folder.path()).await;
+    let store = six(folder.path()).await;
     let out = folder.path().join("out");
     let options = Options { min_reward: Some(0.5), ..to(&out) };
-    let report = done(&mut snapshot, &options).await;
+    let report = done(&store, &options).await;
     assert_eq!((report.rows, report.left_out["episodes_below_min_reward"]), (3, 3));
     let kto = Options { format: Format::Kto, label_above: 0.5, ..to(&out) };
-    let report = done(&mut snapshot, &kto).await;
+    let report = done(&store, &kto).await;
     assert_eq!((report.rows, report.left_out["rows_without_reward"]), (4, 2));
     let read = manifest(out.join("kto.manifest.json"));
     assert_eq!(read["left_out"], json!({ "rows_without_reward": 2 }));
     assert_eq!(read["episodes"], json!(["a/0", "b/0", "c/0", "e/0"]));
     let none = Options { min_reward: Some(9.0), ..to(&out) };
-    let error = export(&mut snapshot, &none).await.unwrap_err();
+    let error = store.export(&none).await.unwrap_err();
     let ExportError::Empty { left_out, .. } = error else { panic!("{error:?}") };
     assert_eq!(left_out, [("episodes_below_min_reward", 6)].into());
 }
@@ -253,26 +250,26 @@ async fn rewards_choose_episodes_and_what_is_left_out_is_told() {
 #[tokio::test]
 async fn an_export_that_fails_or_is_given_up_changes_nothing() {
     let folder = tempfile::tempdir().unwrap();
-    let mut snapshot = snapshot(folder.path()).await;
+    let store = six(folder.path()).await;
     let out = folder.path().join("out");
-    done(&mut snapshot, &Options { partition: Some(Partition::Group), ..to(&out) }).await;
+    done(&store, &Options { partition: Some(Partition::Group), ..to(&out) }).await;
     let before = files(&out);
     let whole = to(&out);
+    let snapshot = store.snapshot().await;
     let given_up = tokio::task::LocalSet::new();
     let ended = given_up.spawn_local(async move {
         let stop = |done, _| assert!(done < 3, "given up on purpose");
-        crate::export_telling(&mut snapshot, &whole, stop).await.is_ok()
+        crate::export_telling(snapshot, &whole, stop).await.is_ok()
     });
     given_up.await;
     assert!(ended.await.unwrap_err().is_panic());
-    let mut snapshot = Snapshot::open(folder.path().join("rolltape.db")).await.unwrap();
     assert_eq!(files(&out), before);
     // A file stands where a partition's folder should be.
     let blocked = folder.path().join("blocked");
     fs::create_dir(&blocked).unwrap();
     fs::write(blocked.join("group=g2"), "mine").unwrap();
     let options = Options { partition: Some(Partition::Group), ..to(&blocked) };
-    let error = export(&mut snapshot, &options).await.unwrap_err();
+    let error = store.export(&options).await.unwrap_err();
     assert!(matches!(error, ExportError::Write(WriteError::Io { .. })), "{error:?}");
     assert_eq!(fs::read(blocked.join("group=g2")).unwrap(), b"mine");
     assert_eq!(names(&blocked), ["group=g2"]);
@@ -281,18 +278,18 @@ async fn an_export_that_fails_or_is_given_up_changes_nothing() {
 #[tokio::test]
 async fn a_target_that_cannot_be_written_is_named() {
     let folder = tempfile::tempdir().unwrap();
-    let mut snapshot = snapshot(folder.path()).await;
+    let store = six(folder.path()).await;
     let file = folder.path().join("file");
     fs::write(&file, "").unwrap();
-    let error = export(&mut snapshot, &to(&file.join("below"))).await.unwrap_err();
+    let error = store.export(&to(&file.join("below"))).await.unwrap_err();
     let ExportError::Write(WriteError::Io { path, .. }) = &error else { panic!("{error:?}") };
     assert_eq!(path, &file.join("below"));
     fs::create_dir(folder.path().join("newer")).unwrap();
     let newer = json!({ "format": "rolltape-trajectories", "format_version": 99, "files": [] });
     fs::write(folder.path().join("newer/manifest.json"), newer.to_string()).unwrap();
-    let error = export(&mut snapshot, &to(&folder.path().join("newer"))).await.unwrap_err();
+    let error = store.export(&to(&folder.path().join("newer"))).await.unwrap_err();
     assert!(matches!(error, ExportError::Write(WriteError::Newer { version: 99, .. })));
     fs::write(folder.path().join("newer/manifest.json"), "{}").unwrap();
-    let error = export(&mut snapshot, &to(&folder.path().join("newer"))).await.unwrap_err();
+    let error = store.export(&to(&folder.path().join("newer"))).await.unwrap_err();
     assert!(matches!(error, ExportError::Write(WriteError::Foreign { .. })));
 }
