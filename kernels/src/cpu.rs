@@ -1,277 +1,123 @@
-//! The operations on the CPU, in `f32`.
+//! The operations on the CPU.
 //!
-//! - [`Cpu`]: implements [`Ops`]; checks shapes, then runs loops compiled for the best instruction
-//!   set of the machine ([`Level`]).
+//! - [`Cpu`]: implements [`Ops`]; checks shapes, then splits the work over the threads of a pool,
+//!   each in loops compiled for the best instruction set of the machine ([`Level`]).
 //! - [`Matrix`]: weights in panels of sixteen rows, so that the lanes of a register are sixteen
 //!   results and no sum crosses lanes.
 //! - [`Pages`]: keys and values in pages of sixteen positions, laid out like panels.
+//!
+//! Work is split by results, never inside a sum, so bits do not depend on the number of threads.
+#![expect(unsafe_code, reason = "every task of an operation writes rows of its own")]
 
+mod attend;
 mod body;
 mod level;
+mod matmul;
 mod matrix;
+#[cfg(target_arch = "aarch64")]
+mod neon;
+mod ops;
 mod pages;
+mod pool;
+mod split;
+mod step;
 #[cfg(test)]
 mod tests;
+mod tile;
 mod vector;
 
 pub use level::Level;
 pub use matrix::Matrix;
 pub use pages::Pages;
 
-use crate::op::{Heads, OpError, Ops, PAGE, Span, Values};
+use std::ops::Range;
+use std::sync::Arc;
+use std::thread::available_parallelism;
 
-/// The CPU as a device.
-#[derive(Clone, Copy, Debug)]
+use pool::Pool;
+use split::Split;
+
+/// How exact results are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Numerics {
+    /// Products and sums of 32-bit floats in a fixed order: the same bits on every processor.
+    #[default]
+    Reference,
+    /// Keys, values and the inputs of products with bf16 weights are rounded to bf16, where the
+    /// processor multiplies such numbers: the same bits on one machine only. Elsewhere as
+    /// [`Numerics::Reference`].
+    Fast,
+}
+
+/// The CPU as a device. Clones share their threads.
+#[derive(Clone, Debug)]
 pub struct Cpu {
     level: Level,
+    numerics: Numerics,
+    pool: Arc<Pool>,
 }
 
 impl Cpu {
-    /// The CPU with the widest instruction set that it has.
-    pub fn new() -> Cpu {
-        let level = Level::available().pop().unwrap_or(Level::BASELINE);
-        Cpu { level }
+    /// The CPU with the widest instruction set that it has and so many threads, the caller's among
+    /// them; one for every core if `threads` is zero.
+    pub fn new(threads: usize, numerics: Numerics) -> Cpu {
+        let cores = || available_parallelism().map_or(1, |cores| cores.get());
+        let threads = if threads == 0 { cores() } else { threads };
+        let level = Level::available().pop().unwrap_or(Level::PLAIN);
+        Cpu { level, numerics, pool: Arc::new(Pool::new(threads)) }
     }
 
-    /// The CPU held to one instruction set.
-    pub fn with_level(level: Level) -> Cpu {
-        Cpu { level }
+    /// The same, held to one instruction set.
+    pub fn at_level(self, level: Level) -> Cpu {
+        Cpu { level, ..self }
+    }
+
+    /// Threads, the caller's among them.
+    pub fn threads(&self) -> usize {
+        self.pool.threads()
+    }
+
+    /// How exact results were asked to be.
+    pub fn numerics(&self) -> Numerics {
+        self.numerics
+    }
+
+    /// Whether bf16 numbers are multiplied as such.
+    fn is_fast(&self) -> bool {
+        self.numerics == Numerics::Fast && self.level.has_dots()
+    }
+
+    /// Calls `work` with ranges that make up `0..units`, on all threads if there are at least
+    /// [`ALONE_MAX`] `operations` to do.
+    fn share(&self, units: usize, operations: usize, work: impl Fn(Range<usize>) + Sync) {
+        if operations < ALONE_MAX || self.threads() == 1 {
+            return work(0..units);
+        }
+        let tasks = units.min(self.threads() * TASKS);
+        self.pool.run(tasks, &|task| work(units * task / tasks..units * (task + 1) / tasks));
+    }
+
+    /// Calls `work` with runs of rows of `out`, and where they start, on all threads.
+    fn share_rows(&self, out: &mut [f32], width: usize, work: impl Fn(&mut [f32], usize) + Sync) {
+        let (rows, operations) = (out.len() / width, out.len() * ROW_OPERATIONS);
+        let out = Split::new(out);
+        self.share(rows, operations, |rows| {
+            // SAFETY: ranges of rows do not overlap.
+            work(unsafe { out.part(rows.start * width..rows.end * width) }, rows.start);
+        });
     }
 }
+
+/// Operations that are done sooner than another thread would have begun.
+const ALONE_MAX: usize = 200_000;
+/// Operations that one element of a norm or an activation is worth.
+const ROW_OPERATIONS: usize = 8;
+/// Tasks for every thread, so that all end at nearly the same time.
+const TASKS: usize = 8;
 
 impl Default for Cpu {
+    /// All cores, exact.
     fn default() -> Self {
-        Cpu::new()
-    }
-}
-
-/// `found` must be a multiple of `unit`.
-fn multiple(
-    op: &'static str,
-    operand: &'static str,
-    found: usize,
-    unit: usize,
-) -> Result<usize, OpError> {
-    match unit {
-        0 => Err(OpError::Shape { op, operand, expected: 1, found: 0 }),
-        _ if found.is_multiple_of(unit) => Ok(found / unit),
-        _ => Err(OpError::Shape { op, operand, expected: unit, found }),
-    }
-}
-
-fn exact(
-    op: &'static str,
-    operand: &'static str,
-    found: usize,
-    expected: usize,
-) -> Result<(), OpError> {
-    if found == expected {
-        return Ok(());
-    }
-    Err(OpError::Shape { op, operand, expected, found })
-}
-
-/// Every span must lie within the step, and its positions within pages that exist.
-fn check_spans(
-    spans: &[Span<'_>],
-    count: usize,
-    pages: &Pages,
-    layer: usize,
-) -> Result<(), OpError> {
-    let op = "attention";
-    let inside = |index: usize, rows: usize| {
-        if index < rows { Ok(()) } else { Err(OpError::Index { op, index, rows }) }
-    };
-    inside(layer, pages.layers())?;
-    for span in spans.iter().filter(|span| !span.rows.is_empty()) {
-        inside(span.rows.end - 1, count)?;
-        inside(span.start + span.rows.len() - 1, span.pages.len() * PAGE)?;
-        span.pages.iter().try_for_each(|page| inside(*page as usize, pages.count()))?;
-    }
-    Ok(())
-}
-
-impl Ops for Cpu {
-    type Buffer = Vec<f32>;
-    type Matrix = Matrix;
-    type Pages = Pages;
-
-    fn upload(&self, values: &[f32]) -> Vec<f32> {
-        values.to_vec()
-    }
-
-    fn download(&self, buffer: &Vec<f32>) -> Vec<f32> {
-        buffer.clone()
-    }
-
-    fn matrix(&self, parts: &[Values<'_>], rows: usize, columns: usize) -> Result<Matrix, OpError> {
-        let found = parts.iter().map(Values::len).sum();
-        exact("matrix", "parts", found, rows * columns)?;
-        multiple("matrix", "columns", columns, columns)?;
-        for part in parts {
-            multiple("matrix", "parts", part.len(), columns)?;
-        }
-        Ok(Matrix::pack(parts, rows, columns))
-    }
-
-    fn page_bytes(&self, heads: Heads) -> usize {
-        Pages::bytes(heads)
-    }
-
-    fn pages(&self, heads: Heads, layers: usize, count: usize) -> Result<Pages, OpError> {
-        Pages::new(heads, layers, count)
-    }
-
-    fn embed(&self, table: &Matrix, ids: &[u32], out: &mut Vec<f32>) -> Result<(), OpError> {
-        out.clear();
-        for id in ids {
-            let index = *id as usize;
-            if index >= table.rows() {
-                return Err(OpError::Index { op: "embed", index, rows: table.rows() });
-            }
-            table.copy_row(index, out);
-        }
-        Ok(())
-    }
-
-    fn gather(
-        &self,
-        x: &Vec<f32>,
-        width: usize,
-        rows: &[usize],
-        out: &mut Vec<f32>,
-    ) -> Result<(), OpError> {
-        let count = multiple("gather", "x", x.len(), width)?;
-        out.clear();
-        for &index in rows {
-            if index >= count {
-                return Err(OpError::Index { op: "gather", index, rows: count });
-            }
-            out.extend_from_slice(&x[index * width..][..width]);
-        }
-        Ok(())
-    }
-
-    fn rms_norm(
-        &self,
-        x: &Vec<f32>,
-        weight: &Vec<f32>,
-        eps: f32,
-        out: &mut Vec<f32>,
-    ) -> Result<(), OpError> {
-        multiple("rms_norm", "x", x.len(), weight.len())?;
-        out.clear();
-        out.extend_from_slice(x);
-        level::rms_norm(self.level, out, weight, eps);
-        Ok(())
-    }
-
-    fn matmul(&self, x: &Vec<f32>, w: &Matrix, out: &mut Vec<f32>) -> Result<(), OpError> {
-        let rows = multiple("matmul", "x", x.len(), w.columns())?;
-        out.resize(rows * w.rows(), 0.0);
-        level::matmul(self.level, x, w, out);
-        Ok(())
-    }
-
-    fn add_bias(&self, x: &mut Vec<f32>, bias: &Vec<f32>) -> Result<(), OpError> {
-        multiple("add_bias", "x", x.len(), bias.len())?;
-        for row in x.chunks_exact_mut(bias.len()) {
-            row.iter_mut().zip(bias).for_each(|(x, bias)| *x += bias);
-        }
-        Ok(())
-    }
-
-    fn add(&self, x: &mut Vec<f32>, y: &Vec<f32>) -> Result<(), OpError> {
-        exact("add", "y", y.len(), x.len())?;
-        x.iter_mut().zip(y).for_each(|(x, y)| *x += y);
-        Ok(())
-    }
-
-    fn head_norm(
-        &self,
-        qkv: &mut Vec<f32>,
-        heads: Heads,
-        weights: (&Vec<f32>, &Vec<f32>),
-        eps: f32,
-    ) -> Result<(), OpError> {
-        multiple("head_norm", "qkv", qkv.len(), heads.row())?;
-        exact("head_norm", "weights.0", weights.0.len(), heads.dim)?;
-        exact("head_norm", "weights.1", weights.1.len(), heads.dim)?;
-        for row in qkv.chunks_exact_mut(heads.row()) {
-            let (queries, rest) = row.split_at_mut(heads.query_width());
-            let keys = &mut rest[..heads.kv * heads.dim];
-            level::rms_norm(self.level, queries, weights.0, eps);
-            level::rms_norm(self.level, keys, weights.1, eps);
-        }
-        Ok(())
-    }
-
-    fn rope(
-        &self,
-        qkv: &mut Vec<f32>,
-        heads: Heads,
-        table: &Vec<f32>,
-        positions: &[usize],
-    ) -> Result<(), OpError> {
-        exact("rope", "qkv", qkv.len(), positions.len() * heads.row())?;
-        let rows = multiple("rope", "table", table.len(), heads.dim)?;
-        for (row, &index) in qkv.chunks_exact_mut(heads.row()).zip(positions) {
-            if index >= rows {
-                return Err(OpError::Index { op: "rope", index, rows });
-            }
-            let cos_sin = &table[index * heads.dim..][..heads.dim];
-            let turned = &mut row[..(heads.query + heads.kv) * heads.dim];
-            for head in turned.chunks_exact_mut(heads.dim) {
-                level::rotate(self.level, head, cos_sin);
-            }
-        }
-        Ok(())
-    }
-
-    fn attention(
-        &self,
-        qkv: &Vec<f32>,
-        (pages, layer): (&mut Pages, usize),
-        spans: &[Span<'_>],
-        out: &mut Vec<f32>,
-    ) -> Result<(), OpError> {
-        let heads = pages.heads();
-        let count = multiple("attention", "qkv", qkv.len(), heads.row())?;
-        check_spans(spans, count, pages, layer)?;
-        for span in spans {
-            for (row, position) in span.rows.clone().zip(span.start..) {
-                let qkv = &qkv[row * heads.row()..][..heads.row()];
-                pages.write(layer, span.pages[position / PAGE], position % PAGE, qkv);
-            }
-        }
-        out.clear();
-        out.resize(count * heads.query_width(), 0.0);
-        let mut scores = Vec::new();
-        for span in spans {
-            for (row, position) in span.rows.clone().zip(span.start..) {
-                let len = position + 1;
-                scores.resize(len.next_multiple_of(PAGE), 0.0);
-                let out = &mut out[row * heads.query_width()..][..heads.query_width()];
-                let queries = qkv[row * heads.row()..].chunks_exact(heads.dim);
-                for (head, (query, out)) in queries.zip(out.chunks_exact_mut(heads.dim)).enumerate()
-                {
-                    let past = pages.past(layer, head / heads.group(), span.pages, len);
-                    level::attend(self.level, query, &past, &mut scores, out);
-                }
-            }
-        }
-        Ok(())
-    }
-
-    fn silu_mul(
-        &self,
-        gate_up: &Vec<f32>,
-        width: usize,
-        out: &mut Vec<f32>,
-    ) -> Result<(), OpError> {
-        let rows = multiple("silu_mul", "gate_up", gate_up.len(), 2 * width)?;
-        out.resize(rows * width, 0.0);
-        level::silu_mul(self.level, gate_up, width, out);
-        Ok(())
+        Cpu::new(0, Numerics::Reference)
     }
 }

@@ -15,5 +15,5 @@
 pub mod cpu;
 pub mod op;
 
-pub use cpu::Cpu;
+pub use cpu::{Cpu, Numerics};
 pub use op::{Heads, OpError, Ops, PAGE, Span, Values};

@@ -1,12 +1,19 @@
 //! One compiled copy of each loop for every instruction set, chosen at run time.
-#![expect(unsafe_code, reason = "calling code compiled for an instruction set that was detected")]
+#![cfg_attr(
+    target_arch = "x86_64",
+    expect(unsafe_code, reason = "calling code compiled for an instruction set that was detected")
+)]
 
-use super::body;
-use super::matrix::Matrix;
-use super::pages::Past;
-use super::vector::Baseline;
+use std::ops::Range;
+
+use super::attend::Task;
+use super::matmul::Product;
+#[cfg(target_arch = "aarch64")]
+use super::neon::Neon;
+use super::vector::Plain;
 #[cfg(target_arch = "x86_64")]
 use super::vector::{Avx2, Avx512};
+use super::{attend, body, matmul};
 
 /// An instruction set that the loops are compiled for. All give the same bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -14,73 +21,112 @@ pub struct Level(Set);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Set {
-    Baseline,
+    Plain,
+    #[cfg(target_arch = "aarch64")]
+    Neon,
     #[cfg(target_arch = "x86_64")]
     Avx2,
     #[cfg(target_arch = "x86_64")]
     Avx512,
+    #[cfg(target_arch = "x86_64")]
+    Avx512Bf16,
 }
 
 impl Level {
-    /// What every processor of this architecture has.
-    pub const BASELINE: Level = Level(Set::Baseline);
+    /// What every processor has: no instructions by name.
+    pub const PLAIN: Level = Level(Set::Plain);
 
     /// The levels that this machine can run, widest last.
     pub fn available() -> Vec<Level> {
-        #[cfg_attr(not(target_arch = "x86_64"), expect(unused_mut, reason = "one level only"))]
-        let mut levels = vec![Level::BASELINE];
+        let mut levels = vec![Level::PLAIN];
+        #[cfg(target_arch = "aarch64")]
+        levels.push(Level(Set::Neon));
         #[cfg(target_arch = "x86_64")]
         {
-            if is_x86_feature_detected!("avx2") {
+            if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") {
                 levels.push(Level(Set::Avx2));
             }
             if is_x86_feature_detected!("avx512f") {
                 levels.push(Level(Set::Avx512));
             }
+            if is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512bf16") {
+                levels.push(Level(Set::Avx512Bf16));
+            }
         }
         levels
+    }
+
+    /// Whether the processor multiplies pairs of bf16 numbers.
+    pub fn has_dots(self) -> bool {
+        #[cfg(target_arch = "x86_64")]
+        return self.0 == Set::Avx512Bf16;
+        #[cfg(not(target_arch = "x86_64"))]
+        false
     }
 }
 
 /// Runs a body: `vector` ones name the registers of a level, `plain` ones leave that to the
 /// compiler.
 macro_rules! run {
-    (vector $name:ident $vector:ident $args:tt) => { body::$name::<$vector> $args };
-    (plain $name:ident $vector:ident $args:tt) => { body::$name $args };
+    (vector $module:ident $name:ident $vector:ident <$($ty:ty)?> $args:tt) => {
+        $module::$name::<$vector $(, $ty)?> $args
+    };
+    (plain $module:ident $name:ident $vector:ident <> $args:tt) => { $module::$name $args };
 }
 
-/// Defines `fn name(level, args)` that runs the body of the same name as compiled for `level`.
+/// Defines `fn as(level, args)` that runs `module::name` as compiled for `level`.
 macro_rules! levels {
-    ($($kind:ident $name:ident($($arg:ident: $ty:ty),* $(,)?);)*) => {$(
+    ($($kind:ident $module:ident::$name:ident<$($t:ty)?> as
+       $as:ident($($arg:ident: $ty:ty),* $(,)?);)*) => {$(
         #[inline]
-        pub(super) fn $name(level: Level, $($arg: $ty),*) {
+        pub(super) fn $as(level: Level, $($arg: $ty),*) {
             #[cfg(target_arch = "x86_64")]
-            #[target_feature(enable = "avx2")]
+            #[target_feature(enable = "avx2,fma")]
             fn avx2($($arg: $ty),*) {
-                run!($kind $name Avx2 ($($arg),*));
+                run!($kind $module $name Avx2 <$($t)?> ($($arg),*));
             }
             #[cfg(target_arch = "x86_64")]
             #[target_feature(enable = "avx512f")]
             fn avx512($($arg: $ty),*) {
-                run!($kind $name Avx512 ($($arg),*));
+                run!($kind $module $name Avx512 <$($t)?> ($($arg),*));
             }
             match level.0 {
-                Set::Baseline => run!($kind $name Baseline ($($arg),*)),
+                Set::Plain => run!($kind $module $name Plain <$($t)?> ($($arg),*)),
+                #[cfg(target_arch = "aarch64")]
+                Set::Neon => run!($kind $module $name Neon <$($t)?> ($($arg),*)),
                 #[cfg(target_arch = "x86_64")]
-                // SAFETY: only `Level::available` makes this value, after detecting the feature.
+                // SAFETY: only `Level::available` makes this value, after detecting the features.
                 Set::Avx2 => unsafe { avx2($($arg),*) },
                 #[cfg(target_arch = "x86_64")]
-                // SAFETY: only `Level::available` makes this value, after detecting the feature.
-                Set::Avx512 => unsafe { avx512($($arg),*) },
+                // SAFETY: only `Level::available` makes these values, after detecting the feature.
+                Set::Avx512 | Set::Avx512Bf16 => unsafe { avx512($($arg),*) },
             }
         }
     )*};
 }
 
 levels! {
-    vector matmul(x: &[f32], w: &Matrix, out: &mut [f32]);
-    vector attend(query: &[f32], past: &Past<'_>, scores: &mut [f32], out: &mut [f32]);
-    plain rms_norm(out: &mut [f32], weight: &[f32], eps: f32);
-    plain silu_mul(gate_up: &[f32], width: usize, out: &mut [f32]);
-    plain rotate(head: &mut [f32], cos_sin: &[f32]);
+    vector matmul::product<> as product(product: &Product<'_, f32>, groups: Range<usize>);
+    vector attend::attend<f32> as attend_wide(task: &Task<'_, f32>);
+    vector attend::attend<u16> as attend_halves(task: &Task<'_, u16>);
+    plain body::rms_norm<> as rms_norm(out: &mut [f32], weight: &[f32], eps: f32);
+    plain body::silu_mul<> as silu_mul(gate_up: &[f32], width: usize, out: &mut [f32]);
+    plain body::rotate_heads<> as rotate_heads(heads: &mut [f32], cos_sin: &[f32]);
+}
+
+/// The products of pairs with some groups of panels; nothing where [`Level::has_dots`] is false.
+pub(super) fn product_dots(level: Level, product: &Product<'_, u32>, groups: Range<usize>) {
+    #[cfg(target_arch = "x86_64")]
+    {
+        #[target_feature(enable = "avx512f,avx512bf16")]
+        fn avx512(product: &Product<'_, u32>, groups: Range<usize>) {
+            matmul::product_dots::<Avx512>(product, groups);
+        }
+        if level.has_dots() {
+            // SAFETY: only `Level::available` makes this value, after detecting the features.
+            unsafe { avx512(product, groups) };
+        }
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = (level, product, groups);
 }

@@ -4,23 +4,32 @@
 use super::vector::LANES;
 use crate::op::Values;
 
-/// A weight matrix `[rows, columns]` in panels of sixteen rows. Rows that are missing in the last
-/// panel are zero, and so is the second half of an odd last pair.
+/// Panels that lie in memory as one stream.
+pub(super) const GROUP: usize = 4;
+
+/// A weight matrix `[rows, columns]` in panels of sixteen rows, four of them interleaved. Rows that
+/// are missing in the last panel are zero, and so is the second half of an odd last pair.
 #[derive(Debug)]
 pub struct Matrix {
-    panels: Panels,
+    elements: Elements,
     rows: usize,
     columns: usize,
 }
 
-/// Panel after panel. Panel `p` holds rows `16p..16p+16`.
+/// Group after group. A group of `g` panels holds, for every column, `g * 16` numbers: those of
+/// its rows in order. The last group may have fewer than four panels.
 #[derive(Debug)]
-pub(super) enum Panels {
-    /// Column by column: `(row, column)` of a panel lies at `column * 16 + row`.
-    F32(Vec<f32>),
-    /// By pairs of columns: `(row, column)` of a panel lies at
-    /// `(column / 2 * 16 + row) * 2 + column % 2`.
-    Bf16(Vec<u16>),
+enum Elements {
+    Wide(Vec<f32>),
+    /// As above by pairs of columns, the two numbers of a row side by side.
+    Halves(Vec<u16>),
+}
+
+/// The panels of one group.
+#[derive(Clone, Copy)]
+pub(super) struct Group<'a, T> {
+    pub(super) values: &'a [T],
+    pub(super) panels: usize,
 }
 
 /// `bits` as the upper half of a number.
@@ -34,31 +43,35 @@ impl Matrix {
         let halves = parts.iter().all(|part| matches!(part, Values::Bf16(_)));
         let height = rows.next_multiple_of(LANES);
         let mut first = 0;
-        let panels = if halves {
-            let mut panels = vec![0; height * columns.next_multiple_of(2)];
+        if halves {
+            let elements = Elements::Halves(vec![0; height * columns.next_multiple_of(2)]);
+            let mut matrix = Matrix { elements, rows, columns };
             for part in parts {
                 let Values::Bf16(values) = part else { continue };
                 for row in values.chunks_exact(columns) {
-                    place(row, pair_places(first, columns), &mut panels);
+                    let places = matrix.places(first);
+                    let Elements::Halves(to) = &mut matrix.elements else { continue };
+                    place(row, places, to);
                     first += 1;
                 }
             }
-            Panels::Bf16(panels)
-        } else {
-            let mut panels = vec![0.0; height * columns];
-            for part in parts {
-                let wide = match part {
-                    Values::F32(values) => values.to_vec(),
-                    Values::Bf16(values) => values.iter().map(|bits| widen(*bits)).collect(),
-                };
-                for row in wide.chunks_exact(columns) {
-                    place(row, places(first, columns), &mut panels);
-                    first += 1;
-                }
+            return matrix;
+        }
+        let elements = Elements::Wide(vec![0.0; height * columns]);
+        let mut matrix = Matrix { elements, rows, columns };
+        for part in parts {
+            let wide = match part {
+                Values::F32(values) => values.to_vec(),
+                Values::Bf16(values) => values.iter().map(|bits| widen(*bits)).collect(),
+            };
+            for row in wide.chunks_exact(columns) {
+                let places = matrix.places(first);
+                let Elements::Wide(to) = &mut matrix.elements else { continue };
+                place(row, places, to);
+                first += 1;
             }
-            Panels::F32(panels)
-        };
-        Matrix { panels, rows, columns }
+        }
+        matrix
     }
 
     /// Rows, which are the columns of a product.
@@ -71,43 +84,79 @@ impl Matrix {
         self.columns
     }
 
-    pub(super) fn panels(&self) -> &Panels {
-        &self.panels
+    pub(super) fn is_halves(&self) -> bool {
+        matches!(self.elements, Elements::Halves(_))
     }
 
-    /// Elements of one panel.
-    pub(super) fn panel_len(&self) -> usize {
-        match self.panels {
-            Panels::F32(_) => self.columns * LANES,
-            Panels::Bf16(_) => self.columns.next_multiple_of(2) * LANES,
-        }
+    /// Groups of panels.
+    pub(super) fn groups(&self) -> usize {
+        self.rows.div_ceil(GROUP * LANES)
+    }
+
+    /// Panels of a group.
+    fn panels(&self, group: usize) -> usize {
+        GROUP.min(self.rows.div_ceil(LANES) - group * GROUP)
+    }
+
+    /// One group; empty if the matrix has bf16 numbers.
+    pub(super) fn wide(&self, index: usize) -> Group<'_, f32> {
+        let Elements::Wide(values) = &self.elements else {
+            return Group { values: &[], panels: 0 };
+        };
+        let panels = self.panels(index);
+        let size = self.columns * LANES;
+        Group { values: &values[index * GROUP * size..][..panels * size], panels }
+    }
+
+    /// One group; empty if the matrix does not have bf16 numbers.
+    pub(super) fn halves(&self, index: usize) -> Group<'_, u16> {
+        let Elements::Halves(values) = &self.elements else {
+            return Group { values: &[], panels: 0 };
+        };
+        let panels = self.panels(index);
+        let size = self.columns.next_multiple_of(2) * LANES;
+        Group { values: &values[index * GROUP * size..][..panels * size], panels }
+    }
+
+    /// Where the elements of a row lie.
+    fn places(&self, row: usize) -> Places {
+        let group = row / (GROUP * LANES);
+        let lane = row % (GROUP * LANES);
+        let height = self.panels(group) * LANES;
+        // Numbers of a row that lie side by side.
+        let step = if self.is_halves() { 2 } else { 1 };
+        let base = group * GROUP * LANES * self.columns.next_multiple_of(step) + lane * step;
+        Places { base, stride: height * step, step, columns: self.columns }
     }
 
     /// Appends one row to `out`.
     pub(super) fn copy_row(&self, row: usize, out: &mut Vec<f32>) {
-        match &self.panels {
-            Panels::F32(panels) => out.extend(places(row, self.columns).map(|at| panels[at])),
-            Panels::Bf16(panels) => {
-                out.extend(pair_places(row, self.columns).map(|at| widen(panels[at])));
-            }
+        let places = self.places(row);
+        match &self.elements {
+            Elements::Wide(values) => out.extend(places.iter().map(|at| values[at])),
+            Elements::Halves(values) => out.extend(places.iter().map(|at| widen(values[at]))),
         }
     }
 }
 
-fn place<T: Copy>(row: &[T], places: impl Iterator<Item = usize>, panels: &mut [T]) {
-    for (value, at) in row.iter().zip(places) {
-        panels[at] = *value;
+/// The places of one row: `step` numbers side by side, then `stride` further.
+#[derive(Clone, Copy)]
+struct Places {
+    base: usize,
+    stride: usize,
+    step: usize,
+    columns: usize,
+}
+
+impl Places {
+    fn iter(self) -> impl Iterator<Item = usize> {
+        let Places { base, stride, step, columns } = self;
+        (0..columns).map(move |column| base + column / step * stride + column % step)
     }
 }
 
-/// Where the elements of a row lie in panels of single columns.
-fn places(row: usize, columns: usize) -> impl Iterator<Item = usize> {
-    let base = (row / LANES) * columns * LANES + row % LANES;
-    (0..columns).map(move |column| base + column * LANES)
-}
-
-/// Where the elements of a row lie in panels of pairs of columns.
-fn pair_places(row: usize, columns: usize) -> impl Iterator<Item = usize> {
-    let base = (row / LANES) * columns.next_multiple_of(2) * LANES + row % LANES * 2;
-    (0..columns).map(move |column| base + column / 2 * (2 * LANES) + column % 2)
+fn place<T: Copy>(row: &[T], places: Places, to: &mut [T]) {
+    for (value, at) in row.iter().zip(places.iter()) {
+        to[at] = *value;
+    }
 }

@@ -1,6 +1,9 @@
 //! The operations against plain loops, and all instruction sets against each other.
 
+mod bits;
+
 use super::*;
+use crate::op::{Heads, Ops, Span, Values};
 
 /// Numbers in [-1, 1) that are the same on every run.
 fn numbers(seed: u64, len: usize) -> Vec<f32> {
@@ -28,9 +31,9 @@ fn bits(values: &[f32]) -> Vec<u32> {
 
 /// Runs `op` at every level and returns the one result.
 fn at_all_levels(op: impl Fn(&Cpu) -> Vec<f32>) -> Vec<f32> {
-    let expected = op(&Cpu::with_level(Level::BASELINE));
+    let expected = op(&Cpu::default().at_level(Level::PLAIN));
     for level in Level::available() {
-        assert_eq!(bits(&op(&Cpu::with_level(level))), bits(&expected), "{level:?}");
+        assert_eq!(bits(&op(&Cpu::default().at_level(level))), bits(&expected), "{level:?}");
     }
     expected
 }
@@ -62,7 +65,7 @@ fn matmul_agrees_with_a_plain_loop_at_every_level() {
 
 #[test]
 fn a_row_of_a_product_does_not_depend_on_its_neighbours() {
-    let cpu = Cpu::new();
+    let cpu = Cpu::default();
     let (rows, depth, columns) = (13, 40, 70);
     let x = numbers(3, rows * depth);
     let w = cpu.matrix(&[Values::F32(&numbers(4, columns * depth))], columns, depth).unwrap();
@@ -76,7 +79,7 @@ fn a_row_of_a_product_does_not_depend_on_its_neighbours() {
 
 #[test]
 fn embed_returns_the_rows_of_the_matrix() {
-    let cpu = Cpu::new();
+    let cpu = Cpu::default();
     let table = numbers(5, 37 * 6);
     let matrix = cpu.matrix(&[Values::F32(&table)], 37, 6).unwrap();
     let mut out = Vec::new();
@@ -90,7 +93,7 @@ fn embed_returns_the_rows_of_the_matrix() {
 #[test]
 fn gather_picks_rows() {
     let mut out = Vec::new();
-    Cpu::new().gather(&vec![0.0, 1.0, 2.0, 3.0], 2, &[1], &mut out).unwrap();
+    Cpu::default().gather(&vec![0.0, 1.0, 2.0, 3.0], 2, &[1], &mut out).unwrap();
     assert_eq!(out, [2.0, 3.0]);
 }
 
@@ -149,7 +152,7 @@ fn exp_is_within_two_units_in_the_last_place() {
 
 #[test]
 fn rope_rotates_halves_of_query_and_key_heads_only() {
-    let cpu = Cpu::new();
+    let cpu = Cpu::default();
     let heads = Heads { query: 2, kv: 1, dim: 4 };
     let (angle, other): (f32, f32) = (0.3, 1.1);
     let row = |a: f32, b: f32| [a.cos(), b.cos(), a.sin(), b.sin()];
@@ -210,14 +213,14 @@ fn attention_agrees_with_a_plain_loop_at_every_level_in_any_chunks_and_pages() {
         let qkv = numbers(10, rows * heads.row());
         let whole = at_all_levels(|cpu| attention(cpu, &qkv, heads, &[rows], &[0, 1, 2]));
         close(&whole, &attention_oracle(&qkv, heads), 1e-5);
-        let chunked = attention(&Cpu::new(), &qkv, heads, &[1, 15, 1, 16, 4], &[5, 0, 3, 6]);
+        let chunked = attention(&Cpu::default(), &qkv, heads, &[1, 15, 1, 16, 4], &[5, 0, 3, 6]);
         assert_eq!(bits(&chunked), bits(&whole));
     }
 }
 
 #[test]
 fn attention_keeps_sequences_and_layers_apart() {
-    let cpu = Cpu::new();
+    let cpu = Cpu::default();
     let heads = Heads { query: 2, kv: 1, dim: 8 };
     let (a, b) = (numbers(11, 5 * heads.row()), numbers(12, 20 * heads.row()));
     let mut pages = cpu.pages(heads, 2, 4).unwrap();
@@ -238,7 +241,7 @@ fn attention_keeps_sequences_and_layers_apart() {
 
 #[test]
 fn a_page_that_is_not_there_is_an_error() {
-    let cpu = Cpu::new();
+    let cpu = Cpu::default();
     let heads = Heads { query: 1, kv: 1, dim: 2 };
     let mut pages = cpu.pages(heads, 1, 2).unwrap();
     let qkv = vec![0.0; 2 * heads.row()];
@@ -294,7 +297,7 @@ fn a_matrix_of_halves_gives_the_bits_of_the_same_matrix_widened() {
 
 #[test]
 fn a_wrong_size_is_an_error_that_names_the_operand() {
-    let cpu = Cpu::new();
+    let cpu = Cpu::default();
     let matrix = cpu.matrix(&[Values::F32(&[0.0; 6])], 2, 3).unwrap();
     let error = cpu.matmul(&vec![0.0; 4], &matrix, &mut Vec::new()).unwrap_err();
     assert_eq!(error.to_string(), "`matmul`: `x` has 4 elements, expected 3");
