@@ -24,6 +24,7 @@ mod schedule;
 mod sequence;
 mod serve;
 mod stats;
+mod weights;
 
 use std::path::Path;
 use std::sync::Arc;
@@ -46,6 +47,7 @@ use pages::Pages;
 use sample::Defaults;
 use schedule::{Limits, Scheduler};
 use stats::Stats;
+use weights::Weights;
 
 /// What the server knows of the model.
 pub(crate) struct Card {
@@ -81,7 +83,7 @@ impl Engine {
     /// Reads a model folder: `config.json`, safetensors, `tokenizer.json`, and what else it has of
     /// `generation_config.json`, `tokenizer_config.json` and `chat_template.jinja`.
     ///
-    /// Blocks while it reads; weights are widened to 32-bit floats.
+    /// Blocks while it reads. Weights in bf16 stay so, others are widened to 32-bit floats.
     ///
     /// # Errors
     /// A file, field or tensor that is missing, damaged or not supported, or an option that does
@@ -92,7 +94,9 @@ impl Engine {
         let (ops, vocab) = (Cpu::default(), parts.model.vocab);
         let page = ops.page_bytes(parts.model.heads) * parts.model.layers;
         let Room { max_model_len, pages } = options.room(parts.model.positions, page)?;
-        let model = Model::load(ops, folder, parts.model, max_model_len, pages)?;
+        let (weights, tied) = (Weights::open(folder)?, parts.model.tied);
+        let model = Model::load(ops, &weights, parts.model, max_model_len, pages)?;
+        weights.check_all_taken(tied)?;
         let limits = Limits {
             sequences: options.max_num_seqs,
             tokens: options.max_num_batched_tokens,

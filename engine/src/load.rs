@@ -1,14 +1,11 @@
 //! A Hugging Face model folder, read and checked before anything is served.
 //!
-//! [`Folder`] is what the engine needs of it besides weights; [`Weights`] gives tensors by name.
+//! [`Folder`] is what the engine needs of it besides weights, which `weights` reads.
 
-use std::collections::HashMap;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use half::{bf16, f16};
-use kernels::{OpError, Values};
-use safetensors::tensor::{Dtype, SafeTensors, TensorView};
+use kernels::OpError;
 use serde_json::Value;
 use template::{ChatTemplate, TemplateError, Tokenizer, TokenizerError};
 
@@ -54,34 +51,40 @@ pub enum LoadError {
         reason: String,
     },
     /// The index of the weights does not have the form of one.
-    #[error("`weight_map` of `{path}` is not an object of file names")]
+    #[error("`weight_map` of `{path}` {reason}")]
     Index {
         /// The file.
         path: PathBuf,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// A weight is not where the index says.
+    #[error("tensor `{name}` is not in `{path}`, where `{index}` says that it is")]
+    Misplaced {
+        /// The tensor.
+        name: String,
+        /// The file that it should be in.
+        path: PathBuf,
+        /// The index.
+        index: PathBuf,
     },
     /// A weight that the model needs is in none of the files.
-    #[error("tensor `{name}` is missing")]
+    #[error("tensor `{name}` is missing from `{path}`")]
     MissingTensor {
         /// The tensor.
         name: String,
+        /// The one file, or the index of several.
+        path: PathBuf,
     },
-    /// A weight does not have the shape that the configuration implies.
-    #[error("tensor `{name}` has shape {found:?}, expected {expected:?}")]
-    Shape {
+    /// A weight does not have the shape or the type that it needs, or no place in the model.
+    #[error("cannot use tensor `{name}` of `{path}`: {reason}")]
+    Tensor {
         /// The tensor.
         name: String,
-        /// The shape in the file.
-        found: Vec<usize>,
-        /// The shape that `config.json` implies.
-        expected: Vec<usize>,
-    },
-    /// A weight has a type that cannot be widened to 32-bit floats.
-    #[error("tensor `{name}` has type {dtype}, which is not supported; supported: F32, BF16, F16")]
-    Dtype {
-        /// The tensor.
-        name: String,
-        /// The type in the file.
-        dtype: String,
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        reason: String,
     },
     /// The tokenizer has ids that the model has no row for.
     #[error("the tokenizer has {tokenizer} ids, more than `vocab_size` = {model}")]
@@ -185,96 +188,10 @@ fn read(path: &Path) -> Result<Vec<u8>, LoadError> {
     std::fs::read(path).map_err(|source| LoadError::Read { path: path.to_owned(), source })
 }
 
-fn json(path: &Path) -> Result<Value, LoadError> {
+pub(crate) fn json(path: &Path) -> Result<Value, LoadError> {
     let bytes = read(path)?;
     serde_json::from_slice(&bytes)
         .map_err(|source| LoadError::Json { path: path.to_owned(), source })
-}
-
-/// The bytes of the weight files of a folder: `model.safetensors`, or what its index lists.
-pub(crate) fn weight_files(folder: &Path) -> Result<Vec<(PathBuf, Vec<u8>)>, LoadError> {
-    let path = folder.join("model.safetensors.index.json");
-    let mut names = vec!["model.safetensors".to_owned()];
-    if path.exists() {
-        let index = json(&path)?;
-        let map = index["weight_map"].as_object();
-        let files = map.map(|map| map.values().map(|name| name.as_str().map(str::to_owned)));
-        let files: Option<Option<Vec<String>>> = files.map(Iterator::collect);
-        names = files.flatten().ok_or(LoadError::Index { path })?;
-        names.sort_unstable();
-        names.dedup();
-    }
-    let paths = names.into_iter().map(|name| folder.join(name));
-    paths.map(|path| read(&path).map(|bytes| (path, bytes))).collect()
-}
-
-/// The elements of a tensor, row-major.
-#[derive(Debug)]
-pub(crate) enum Tensor {
-    F32(Vec<f32>),
-    Bf16(Vec<u16>),
-}
-
-impl Tensor {
-    /// For a device.
-    pub(crate) fn view(&self) -> Values<'_> {
-        match self {
-            Tensor::F32(values) => Values::F32(values),
-            Tensor::Bf16(values) => Values::Bf16(values),
-        }
-    }
-
-    /// As 32-bit floats.
-    pub(crate) fn widen(self) -> Vec<f32> {
-        match self {
-            Tensor::F32(values) => values,
-            Tensor::Bf16(values) => {
-                values.iter().map(|bits| bf16::from_bits(*bits).to_f32()).collect()
-            }
-        }
-    }
-}
-
-/// Tensors by name, over all files of a model.
-pub(crate) struct Weights<'a> {
-    tensors: HashMap<String, TensorView<'a>>,
-}
-
-impl<'a> Weights<'a> {
-    pub(crate) fn parse(files: &'a [(PathBuf, Vec<u8>)]) -> Result<Weights<'a>, LoadError> {
-        let mut tensors = HashMap::new();
-        for (path, bytes) in files {
-            let file = SafeTensors::deserialize(bytes).map_err(|error| LoadError::Safetensors {
-                path: path.clone(),
-                reason: error.to_string(),
-            })?;
-            tensors.extend(file.tensors());
-        }
-        Ok(Weights { tensors })
-    }
-
-    /// A tensor of exactly this shape; bf16 as it is in the file, f16 widened.
-    pub(crate) fn take(&self, name: &str, shape: &[usize]) -> Result<Tensor, LoadError> {
-        let name = name.to_owned();
-        let Some(tensor) = self.tensors.get(&name) else {
-            return Err(LoadError::MissingTensor { name });
-        };
-        if tensor.shape() != shape {
-            let found = tensor.shape().to_vec();
-            return Err(LoadError::Shape { name, found, expected: shape.to_vec() });
-        }
-        let data = tensor.data();
-        match tensor.dtype() {
-            Dtype::F32 => Ok(Tensor::F32(decode(data, f32::from_le_bytes))),
-            Dtype::BF16 => Ok(Tensor::Bf16(decode(data, u16::from_le_bytes))),
-            Dtype::F16 => Ok(Tensor::F32(decode(data, |bytes| f16::from_le_bytes(bytes).to_f32()))),
-            other => Err(LoadError::Dtype { name, dtype: format!("{other:?}") }),
-        }
-    }
-}
-
-fn decode<T, const N: usize>(data: &[u8], one: impl Fn([u8; N]) -> T) -> Vec<T> {
-    data.as_chunks::<N>().0.iter().map(|bytes| one(*bytes)).collect()
 }
 
 #[cfg(test)]

@@ -4,14 +4,13 @@
 //! mixed, and returns logits of the rows that asked for them.
 //! A row's bits do not depend on what else is in the step.
 
-use std::path::Path;
-
 use kernels::{OpError, Ops, Span, Values};
 
 use crate::cache::SequenceCache;
 use crate::config::ModelConfig;
-use crate::load::{LoadError, Tensor, Weights, weight_files};
+use crate::load::LoadError;
 use crate::rope;
+use crate::weights::{Tensor, Tensors};
 
 /// Which rows of a chunk need logits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,23 +64,21 @@ pub(crate) struct Model<O: Ops> {
 }
 
 impl<O: Ops> Model<O> {
-    /// Reads the weights of a folder; rotations are laid out for `positions`, and there is room for
+    /// Lays weights out on a device; rotations are laid out for `positions`, and there is room for
     /// `pages` pages of keys and values.
     pub(crate) fn load(
         ops: O,
-        folder: &Path,
+        weights: &impl Tensors,
         config: ModelConfig,
         positions: usize,
         pages: usize,
     ) -> Result<Model<O>, LoadError> {
-        let files = weight_files(folder)?;
-        let weights = Weights::parse(&files)?;
         let (vocab, hidden) = (config.vocab, config.hidden);
         let matrix = |name: &str| {
             let values = weights.take(name, &[vocab, hidden])?;
             Ok::<_, LoadError>(ops.matrix(&[values.view()], vocab, hidden)?)
         };
-        let layers = (0..config.layers).map(|index| layer(&ops, &weights, &config, index));
+        let layers = (0..config.layers).map(|index| layer(&ops, weights, &config, index));
         let empty = || ops.upload(&[]);
         Ok(Model {
             embedding: matrix("model.embed_tokens.weight")?,
@@ -198,7 +195,7 @@ impl Plan {
 /// Reads one layer; matrices that take the same input are laid out as one.
 fn layer<O: Ops>(
     ops: &O,
-    weights: &Weights<'_>,
+    weights: &impl Tensors,
     config: &ModelConfig,
     index: usize,
 ) -> Result<Layer<O>, LoadError> {

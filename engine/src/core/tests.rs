@@ -18,6 +18,7 @@ use crate::sample::tests::plain;
 use crate::schedule::Limits;
 use crate::sequence::{Outlet, Output, Request, StopRules};
 use crate::stats::Stats;
+use crate::weights::Weights;
 
 /// An engine thread that is stepped by hand.
 struct Bench {
@@ -75,7 +76,8 @@ impl Bench {
     fn new(sequences: usize, tokens: usize, pages: usize, sharing: bool) -> Bench {
         let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("models/tiny");
         let parts = Folder::open(&folder).unwrap();
-        let model = Model::load(Cpu::default(), &folder, parts.model, 1024, pages).unwrap();
+        let weights = Weights::open(&folder).unwrap();
+        let model = Model::load(Cpu::default(), &weights, parts.model, 1024, pages).unwrap();
         let stats = Arc::new(Stats::default());
         let limits = Limits { sequences, tokens, scored: 24 };
         let core = Core {

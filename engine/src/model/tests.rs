@@ -8,6 +8,7 @@ use serde_json::Value;
 use super::*;
 use crate::load::Folder;
 use crate::pages::Pages;
+use crate::weights::Weights;
 
 fn root() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("..")
@@ -25,7 +26,8 @@ fn load(folder: &str) -> Model<Cpu> {
     let folder = root().join(folder);
     let config = Folder::open(&folder).unwrap().model;
     let positions = config.positions;
-    Model::load(Cpu::default(), &folder, config, positions, PAGES).unwrap()
+    let weights = Weights::open(&folder).unwrap();
+    Model::load(Cpu::default(), &weights, config, positions, PAGES).unwrap()
 }
 
 const TINY: &str = "engine/models/tiny";
