@@ -60,6 +60,9 @@ pub(crate) struct ModelConfig {
 
 const ARCHITECTURES: &str = "`Qwen3ForCausalLM`, `Qwen2ForCausalLM`, `LlamaForCausalLM`";
 
+/// The largest count that is believed; products of two of them fit a machine word.
+const LARGEST: usize = 1 << 28;
+
 /// What `transformers` takes the width of a head to be where a Qwen3 configuration does not say.
 const QWEN3_HEAD_DIM: usize = 128;
 
@@ -222,10 +225,15 @@ pub(crate) fn unsupported<T>(
 pub(crate) fn count(config: &Value, field: &'static str) -> Result<usize, ConfigError> {
     let value = config.get(field).ok_or(ConfigError::Missing { field })?;
     let count = value.as_u64().and_then(|count| usize::try_from(count).ok());
-    count.filter(|count| *count > 0).ok_or_else(|| ConfigError::Field {
+    let count = count.filter(|count| *count > 0).ok_or_else(|| ConfigError::Field {
         field,
         reason: format!("is {value}, not a positive whole number"),
-    })
+    })?;
+    if count > LARGEST {
+        let reason = format!("is {count}, more than any model has");
+        return Err(ConfigError::Field { field, reason });
+    }
+    Ok(count)
 }
 
 /// A number that may be absent.

@@ -18,6 +18,7 @@ mod options;
 mod pace;
 mod pages;
 mod queue;
+mod random;
 mod rope;
 mod sample;
 mod schedule;
@@ -47,7 +48,7 @@ use pages::Pages;
 use sample::Defaults;
 use schedule::{Limits, Scheduler};
 use stats::Stats;
-use weights::Weights;
+use weights::{Tensors, Weights};
 
 /// What the server knows of the model.
 pub(crate) struct Card {
@@ -90,13 +91,34 @@ impl Engine {
     /// not fit the model.
     pub fn load(folder: &Path, options: EngineOptions) -> Result<Engine, LoadError> {
         options.check()?;
-        let parts = Folder::open(folder)?;
+        let (parts, weights) = (Folder::open(folder)?, Weights::open(folder)?);
+        let tied = parts.model.tied;
+        let engine = Engine::build(parts, &weights, folder, options)?;
+        weights.check_all_taken(tied)?;
+        Ok(engine)
+    }
+
+    /// Makes a model of the shape that `config`, a `config.json` under any name, describes, with
+    /// weights that nobody trained: always the same ones, in bf16. A `tokenizer.json` beside the
+    /// file is used, or one is made whose texts are bytes.
+    ///
+    /// # Errors
+    /// As for [`Engine::load`].
+    pub fn random(config: &Path, options: EngineOptions) -> Result<Engine, LoadError> {
+        options.check()?;
+        Engine::build(random::folder(config)?, &random::Random, config, options)
+    }
+
+    fn build(
+        parts: Folder,
+        weights: &impl Tensors,
+        path: &Path,
+        options: EngineOptions,
+    ) -> Result<Engine, LoadError> {
         let (ops, vocab) = (Cpu::default(), parts.model.vocab);
         let page = ops.page_bytes(parts.model.heads) * parts.model.layers;
         let Room { max_model_len, pages } = options.room(parts.model.positions, page)?;
-        let (weights, tied) = (Weights::open(folder)?, parts.model.tied);
-        let model = Model::load(ops, &weights, parts.model, max_model_len, pages)?;
-        weights.check_all_taken(tied)?;
+        let model = Model::load(ops, weights, parts.model, max_model_len, pages)?;
         let limits = Limits {
             sequences: options.max_num_seqs,
             tokens: options.max_num_batched_tokens,
@@ -106,8 +128,8 @@ impl Engine {
         let pages = Pages::new(pages, options.prefix_caching);
         let tokenizer = Arc::new(parts.tokenizer);
         let card = Card {
-            name: options.served_model_name.unwrap_or_else(|| name_of(folder)),
-            root: folder.display().to_string(),
+            name: options.served_model_name.unwrap_or_else(|| name_of(path)),
+            root: path.display().to_string(),
             max_model_len,
             vocab,
             created: now(),
@@ -116,7 +138,7 @@ impl Engine {
             template: parts.template,
             defaults: parts.defaults,
             eos: parts.eos,
-            seed: options.seed.unwrap_or_else(random),
+            seed: options.seed.unwrap_or_else(any_seed),
             max_queue: options.max_queue,
         };
         let core = Core {
@@ -135,9 +157,16 @@ impl Engine {
     }
 }
 
-/// The last part of the folder's full path.
-fn name_of(folder: &Path) -> String {
-    let full = folder.canonicalize().unwrap_or_else(|_| folder.to_owned());
+/// The last part of the full path of a folder, or of a configuration without its ending; of one
+/// that has the usual name, that of its folder.
+fn name_of(path: &Path) -> String {
+    let full = path.canonicalize().unwrap_or_else(|_| path.to_owned());
+    let full = if full.ends_with("config.json") { full.parent().unwrap_or(&full) } else { &full };
+    let full = if full.extension().is_some_and(|ending| ending == "json") {
+        full.with_extension("")
+    } else {
+        full.to_owned()
+    };
     full.file_name().map_or_else(|| "model".into(), |name| name.to_string_lossy().into_owned())
 }
 
@@ -152,6 +181,6 @@ pub(crate) fn now() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |elapsed| elapsed.as_secs())
 }
 
-fn random() -> u64 {
+fn any_seed() -> u64 {
     uuid::Uuid::new_v4().as_u64_pair().0
 }

@@ -123,6 +123,25 @@ pub enum LoadError {
         /// Bytes that it would take.
         needed: u64,
     },
+    /// Weights that are to be made do not fit into memory.
+    #[error("the weights take {bytes} bytes, more than the {memory} that the machine has")]
+    TooLarge {
+        /// Bytes of the weights.
+        bytes: u64,
+        /// Bytes of the machine.
+        memory: u64,
+    },
+    /// A tokenizer that is to be made has too few ids.
+    #[error(
+        "`vocab_size` = {vocab} is too small for a tokenizer of bytes; put a `tokenizer.json` \
+         beside `{path}`"
+    )]
+    FewIds {
+        /// Ids of the model.
+        vocab: usize,
+        /// The configuration.
+        path: PathBuf,
+    },
     /// The tokenizer cannot be loaded.
     #[error(transparent)]
     Tokenizer(#[from] TokenizerError),
@@ -147,10 +166,16 @@ pub(crate) struct Folder {
 }
 
 impl Folder {
+    /// Reads a whole folder.
     pub(crate) fn open(folder: &Path) -> Result<Folder, LoadError> {
-        let path = folder.join("config.json");
+        Folder::around(&folder.join("config.json"))
+    }
+
+    /// Reads a configuration and the folder that it is in.
+    pub(crate) fn around(config: &Path) -> Result<Folder, LoadError> {
+        let folder = config.parent().unwrap_or(Path::new(""));
         let in_file = |path: PathBuf| move |source| LoadError::Config { path, source };
-        let model = ModelConfig::parse(&json(&path)?).map_err(in_file(path))?;
+        let model = ModelConfig::parse(&json(config)?).map_err(in_file(config.to_owned()))?;
         let path = folder.join("generation_config.json");
         let generation = if path.exists() { json(&path)? } else { Value::Null };
         let defaults = Defaults::parse(&generation).map_err(in_file(path.clone()))?;

@@ -60,6 +60,20 @@ impl Tokenizer {
         }
     }
 
+    /// Reads the contents of a `tokenizer.json`.
+    ///
+    /// # Errors
+    /// Contents that are not a tokenizer.
+    pub fn parse(json: &[u8]) -> Result<Tokenizer, TokenizerError> {
+        match tokenizers::Tokenizer::from_bytes(json) {
+            Ok(inner) => Ok(Tokenizer { inner }),
+            Err(error) => Err(TokenizerError::Load {
+                path: PathBuf::from("tokenizer.json"),
+                reason: error.to_string(),
+            }),
+        }
+    }
+
     /// Ids of a text in which special tokens are recognized. `add_special_tokens` adds those that
     /// the tokenizer puts around a text; a rendered chat has them already.
     ///

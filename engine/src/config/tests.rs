@@ -86,6 +86,7 @@ fn what_cannot_be_computed_is_refused_by_field() {
         (json!({"mlp_bias": true}), "field `mlp_bias` is `true`"),
         (json!({"sliding_window": 16}), "field `sliding_window` is `16`"),
         (json!({"vocab_size": 0}), "field `vocab_size` is 0, not a positive whole number"),
+        (json!({"vocab_size": 1_u64 << 40}), "field `vocab_size` is 1099511627776, more than"),
         (json!({"hidden_size": "x"}), "field `hidden_size` is \"x\""),
         (json!({"hidden_size": 13}), "field `hidden_size` is 13, not a multiple of"),
         (json!({"head_dim": 5}), "field `head_dim` is 5, which is not an even number"),

@@ -253,7 +253,7 @@ fn the_lowest_priority_gives_way_and_the_highest_goes_first() {
     let mut bench = Bench::new(4, 64, 8, false);
     let mut order = Vec::new();
     let mut calls: Vec<_> =
-        [5, 5, -1, 5].map(ask).iter().map(|a| bench.submit(&[a.clone()])).collect();
+        [5, 5, -1, 5].map(ask).iter().map(|a| bench.submit(std::slice::from_ref(a))).collect();
     while !bench.core.scheduler.is_idle() {
         bench.core.step();
         for (index, outputs) in calls.iter_mut().enumerate() {
@@ -278,7 +278,7 @@ fn choices_of_one_prompt_share_its_pages() {
     assert_eq!(bench.pages_used(), 6 + 8);
     drop(outputs);
     bench.finish();
-    assert_eq!(same(&bench.run(&[asks.clone()])[0]), alone(&asks));
+    assert_eq!(same(&bench.run(std::slice::from_ref(&asks))[0]), alone(&asks));
 }
 
 #[test]
