@@ -1,207 +1,268 @@
-//! Tool calls in what a model wrote: `<tool_call>{"name": ..., "arguments": {...}}</tool_call>`,
-//! the form of Hermes and Qwen.
+//! Tool calls in what a model wrote.
 //!
-//! [`ToolParser`] takes the text in pieces. They may be cut anywhere: the sum of what comes out is
-//! the same.
+//! [`ToolParser`] takes the text in pieces and gives the calls out while they are written: the name
+//! first, then the arguments exactly as they were sampled. The pieces may be cut anywhere: the sum
+//! of what comes out is the same, and all of the text comes out, but for the markup of calls and
+//! the white space around them.
 
-use serde::Deserialize;
-use serde_json::Value;
+mod call;
+mod scan;
+#[cfg(test)]
+mod tests;
 
-use crate::json;
+use call::{Call, Progress};
 
-const OPEN: &str = "<tool_call>";
-const CLOSE: &str = "</tool_call>";
+/// How a model writes its calls.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ToolFormat {
+    /// `<tool_call>{"name": ..., "arguments": {...}}</tool_call>`: Hermes, Qwen.
+    Hermes,
+    /// `{"name": ..., "parameters": {...}}` as the whole reply or behind `<|python_tag|>`, several
+    /// of them set apart by `;`: Llama 3.
+    Llama3Json,
+}
+
+impl ToolFormat {
+    /// What a chat template shows to the model, if it is one of these forms.
+    pub fn of_template(source: &str) -> Option<ToolFormat> {
+        // Some models put XML between the same tags.
+        if source.contains("<tool_call>") && !source.contains("<function=") {
+            return Some(ToolFormat::Hermes);
+        }
+        source.contains("<|python_tag|>").then_some(ToolFormat::Llama3Json)
+    }
+
+    fn open(self) -> &'static str {
+        match self {
+            ToolFormat::Hermes => "<tool_call>",
+            ToolFormat::Llama3Json => "<|python_tag|>",
+        }
+    }
+
+    /// What ends a call, and may be absent.
+    fn close(self) -> &'static str {
+        match self {
+            ToolFormat::Hermes => "</tool_call>",
+            ToolFormat::Llama3Json => ";",
+        }
+    }
+}
 
 /// A call of a tool.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ToolCall {
     /// The tool.
     pub name: String,
-    /// Its arguments as JSON, in the spacing of Python.
+    /// Its arguments, as they were sampled.
     pub arguments: String,
 }
 
 /// What a piece of text added.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct ToolDelta {
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ToolEvent {
     /// Text outside of calls; calls that do not parse are text.
-    pub content: String,
-    /// Calls that were closed.
-    pub calls: Vec<ToolCall>,
-}
-
-impl ToolDelta {
-    /// Whether nothing was added.
-    pub fn is_empty(&self) -> bool {
-        self.content.is_empty() && self.calls.is_empty()
-    }
+    Content(String),
+    /// A call of this tool begins.
+    Name(String),
+    /// Further arguments of the call.
+    Arguments(String),
+    /// The call is whole.
+    End,
+    /// The call broke off, or went on in something that is not JSON, after some of it was given
+    /// out.
+    Broken {
+        /// All of it, from its markup on.
+        raw: String,
+        /// What of it was not given out.
+        rest: String,
+    },
 }
 
 /// Finds tool calls in a growing text.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct ToolParser {
-    /// Text that is neither content nor a call yet.
+    format: ToolFormat,
+    state: State,
+    /// Text that is neither content nor part of a call yet.
     held: String,
     called: bool,
+    /// Whether any text came before, other than white space.
+    spoke: bool,
+}
+
+#[derive(Clone, Debug)]
+enum State {
+    Text,
+    Call(Call),
+    /// Behind a call, before what ends it.
+    Close,
 }
 
 impl ToolParser {
-    /// Whether a call was found so far.
-    pub fn called(&self) -> bool {
-        self.called
+    /// A parser at the start of a reply.
+    pub fn new(format: ToolFormat) -> ToolParser {
+        let state = State::Text;
+        ToolParser { format, state, held: String::new(), called: false, spoke: false }
     }
 
-    /// Takes a piece of text. What could be the start of a tag is held back, and a call comes out
-    /// whole when it is closed.
-    pub fn push(&mut self, text: &str) -> ToolDelta {
+    /// The content and the calls of a whole text; a call that broke is content.
+    pub fn parse(format: ToolFormat, text: &str) -> (String, Vec<ToolCall>) {
+        let mut parser = ToolParser::new(format);
+        let mut events = parser.push(text);
+        events.extend(parser.finish());
+        let (mut content, mut calls) = (String::new(), Vec::new());
+        for event in events {
+            match event {
+                ToolEvent::Content(text) => content.push_str(&text),
+                ToolEvent::Name(name) => calls.push(ToolCall { name, arguments: String::new() }),
+                ToolEvent::Arguments(text) => {
+                    calls.last_mut().into_iter().for_each(|call| call.arguments.push_str(&text));
+                }
+                ToolEvent::End => {}
+                ToolEvent::Broken { raw, .. } => {
+                    calls.pop();
+                    content.push_str(&raw);
+                }
+            }
+        }
+        (content, calls)
+    }
+
+    /// Takes a piece of text. What could be the start of a call's markup is held back.
+    pub fn push(&mut self, text: &str) -> Vec<ToolEvent> {
+        let mut out = Vec::new();
         self.held.push_str(text);
-        let mut delta = ToolDelta::default();
-        while let Some(start) = self.held.find(OPEN) {
-            let inside = start + OPEN.len();
-            let Some(length) = self.held[inside..].find(CLOSE) else {
-                self.release(start, &mut delta);
-                return delta;
-            };
-            let end = inside + length + CLOSE.len();
-            self.release(start, &mut delta);
-            let shift = end - start;
-            let block: String = self.held.drain(..shift).collect();
-            self.take(&block, &block[OPEN.len()..shift - CLOSE.len()], &mut delta);
-        }
-        let safe = self.held.len() - open_prefix(&self.held);
-        self.release(safe, &mut delta);
-        delta
+        while self.advance(&mut out) {}
+        out
     }
 
-    /// The end of the text: an unclosed call counts if it parses, all else that was held is text.
-    pub fn finish(&mut self) -> ToolDelta {
-        let mut delta = ToolDelta::default();
-        let rest = std::mem::take(&mut self.held);
-        match rest.strip_prefix(OPEN) {
-            Some(body) => self.take(&rest, body, &mut delta),
-            None if self.called && rest.trim().is_empty() => {}
-            None => delta.content = rest,
+    /// The end of the text: what was held is content, and an open call is broken.
+    pub fn finish(&mut self) -> Vec<ToolEvent> {
+        let mut out = Vec::new();
+        match std::mem::replace(&mut self.state, State::Text) {
+            State::Call(call) => self.give_up(call, &mut out),
+            State::Text | State::Close => {
+                let rest = std::mem::take(&mut self.held);
+                if !(self.called && rest.trim().is_empty()) {
+                    self.say(rest, &mut out);
+                }
+            }
         }
-        delta
+        out
+    }
+
+    /// One step; `false` when more text is needed for the next.
+    fn advance(&mut self, out: &mut Vec<ToolEvent>) -> bool {
+        match &mut self.state {
+            State::Text => self.text(out),
+            State::Call(call) => {
+                let piece = std::mem::take(&mut self.held);
+                match call.push(&piece, out) {
+                    Progress::Open => false,
+                    Progress::Done(end) => {
+                        piece[end..].clone_into(&mut self.held);
+                        self.done(out);
+                        true
+                    }
+                    Progress::Bad(at) => {
+                        piece[at..].clone_into(&mut self.held);
+                        if let State::Call(call) = std::mem::replace(&mut self.state, State::Text) {
+                            self.give_up(call, out);
+                        }
+                        true
+                    }
+                }
+            }
+            State::Close => {
+                let (close, rest) = (self.format.close(), self.held.trim_start());
+                if rest.len() < close.len() && close.starts_with(rest) {
+                    return false;
+                }
+                if let Some(rest) = rest.strip_prefix(close) {
+                    self.held = rest.to_owned();
+                }
+                self.state = State::Text;
+                true
+            }
+        }
+    }
+
+    fn text(&mut self, out: &mut Vec<ToolEvent>) -> bool {
+        let open = self.format.open();
+        let found = self.held.find(open).map(|start| (start, open.len()));
+        let Some((start, markup)) = self.bare().or(found) else {
+            let safe = self.held.len() - open_prefix(&self.held, open);
+            self.release(safe, out);
+            return false;
+        };
+        let mut lead = String::new();
+        if self.called && self.held[..start].trim().is_empty() {
+            lead.extend(self.held.drain(..start));
+        } else {
+            let said = self.held.drain(..start).collect();
+            self.say(said, out);
+        }
+        lead.extend(self.held.drain(..markup));
+        self.state = State::Call(Call::new(lead));
+        true
+    }
+
+    /// Where an object without markup starts that may be a call.
+    fn bare(&self) -> Option<(usize, usize)> {
+        let start = self.held.len() - self.held.trim_start().len();
+        let possible = self.format == ToolFormat::Llama3Json && !self.spoke;
+        (possible && self.held[start..].starts_with('{')).then_some((start, 0))
     }
 
     /// Gives out the first `count` held bytes as content. White space between and after calls is
-    /// the model's layout, not content.
-    fn release(&mut self, count: usize, delta: &mut ToolDelta) {
-        if self.called && self.held[..count].trim().is_empty() {
-            // Kept until it is known to lead to a call or to text.
-            if count < self.held.len() && self.held[count..].starts_with(OPEN) {
-                self.held.drain(..count);
-            }
+    /// the model's layout, not content, and is kept until it is known what it leads to. So is
+    /// what stands before an object that may be a call.
+    fn release(&mut self, count: usize, out: &mut Vec<ToolEvent>) {
+        let blank = self.held[..count].trim().is_empty();
+        let before_object = self.format == ToolFormat::Llama3Json && !self.spoke;
+        if blank && (self.called || before_object) {
             return;
         }
-        delta.content.extend(self.held.drain(..count));
+        let said = self.held.drain(..count).collect();
+        self.say(said, out);
     }
 
-    fn take(&mut self, block: &str, body: &str, delta: &mut ToolDelta) {
-        match parse_call(body) {
-            Some(call) => {
+    fn say(&mut self, text: String, out: &mut Vec<ToolEvent>) {
+        if !text.is_empty() {
+            self.spoke |= !text.trim().is_empty();
+            out.push(ToolEvent::Content(text));
+        }
+    }
+
+    /// The object of a call has ended.
+    fn done(&mut self, out: &mut Vec<ToolEvent>) {
+        match std::mem::replace(&mut self.state, State::Close) {
+            State::Call(call) if call.begun() => {
                 self.called = true;
-                delta.calls.push(call);
+                out.push(ToolEvent::End);
             }
-            None => delta.content.push_str(block),
+            State::Call(call) => {
+                self.state = State::Text;
+                self.give_up(call, out);
+            }
+            State::Text | State::Close => {}
+        }
+    }
+
+    fn give_up(&mut self, call: Call, out: &mut Vec<ToolEvent>) {
+        let begun = call.begun();
+        let (raw, rest) = call.into_raw();
+        if begun {
+            (self.called, self.spoke) = (true, true);
+            out.push(ToolEvent::Broken { raw, rest });
+        } else {
+            self.say(raw, out);
         }
     }
 }
 
-/// Bytes at the end of `text` that could be the start of an opening tag.
-fn open_prefix(text: &str) -> usize {
-    let longest = (OPEN.len() - 1).min(text.len());
-    (1..=longest).rev().find(|len| text.ends_with(&OPEN[..*len])).unwrap_or(0)
-}
-
-fn parse_call(body: &str) -> Option<ToolCall> {
-    #[derive(Deserialize)]
-    struct Form {
-        name: String,
-        arguments: Value,
-    }
-    let form: Form = serde_json::from_str(body).ok()?;
-    let arguments = json::dumps(&form.arguments).ok()?;
-    Some(ToolCall { name: form.name, arguments })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn call(name: &str, arguments: &str) -> ToolCall {
-        ToolCall { name: name.into(), arguments: arguments.into() }
-    }
-
-    /// The sum over pieces of `size` characters.
-    fn parsed(text: &str, size: usize) -> ToolDelta {
-        let (mut parser, mut sum) = (ToolParser::default(), ToolDelta::default());
-        let letters: Vec<char> = text.chars().collect();
-        let pieces = letters.chunks(size).map(|piece| piece.iter().collect::<String>());
-        let mut deltas: Vec<ToolDelta> = pieces.map(|piece| parser.push(&piece)).collect();
-        deltas.push(parser.finish());
-        for delta in deltas {
-            sum.content += &delta.content;
-            sum.calls.extend(delta.calls);
-        }
-        sum
-    }
-
-    /// Holds in pieces of any size.
-    fn check(text: &str, content: &str, calls: &[ToolCall]) {
-        for size in 1..=text.len().max(1) {
-            let found = parsed(text, size);
-            assert_eq!((found.content.as_str(), &found.calls[..]), (content, calls), "{size}");
-        }
-    }
-
-    #[test]
-    fn calls_and_content_are_told_apart() {
-        check("just text < tool", "just text < tool", &[]);
-        check(
-            "So:\n<tool_call>\n{\"name\":\"f\",\"arguments\": {\"b\":1,\"a\":\"é\"}}\n</tool_call>",
-            "So:\n",
-            &[call("f", "{\"b\": 1, \"a\": \"é\"}")],
-        );
-        check(
-            "<tool_call>{\"name\":\"f\",\"arguments\":{}}</tool_call>\n\
-             <tool_call>{\"name\":\"g\",\"arguments\":{}}</tool_call>\n",
-            "",
-            &[call("f", "{}"), call("g", "{}")],
-        );
-        check(
-            "<tool_call>{\"name\":\"f\",\"arguments\":{}}</tool_call> and <b>",
-            " and <b>",
-            &[call("f", "{}")],
-        );
-    }
-
-    #[test]
-    fn a_call_that_does_not_parse_is_content() {
-        for text in [
-            "a <tool_call>{\"name\": \"f\"}</tool_call> b",
-            "<tool_call>nonsense</tool_call>",
-            "<tool_call>{\"name\": \"f\", \"argu",
-            "ends in <tool_c",
-        ] {
-            check(text, text, &[]);
-        }
-    }
-
-    #[test]
-    fn an_unclosed_call_counts_if_it_is_whole() {
-        check("<tool_call>{\"name\":\"f\",\"arguments\":[1]}", "", &[call("f", "[1]")]);
-    }
-
-    #[test]
-    fn only_what_could_be_a_tag_is_held_back() {
-        let mut parser = ToolParser::default();
-        assert_eq!(parser.push("a <tool").content, "a ");
-        assert_eq!(parser.push("s").content, "<tools");
-        assert!(parser.push("<tool_call>{").is_empty());
-        let delta = parser.push("\"name\":\"f\",\"arguments\":1}</tool_call>");
-        assert_eq!(delta.calls, [call("f", "1")]);
-        assert!(parser.called());
-    }
+/// Bytes at the end of `text` that could be the start of `tag`.
+pub(crate) fn open_prefix(text: &str, tag: &str) -> usize {
+    let longest = (tag.len() - 1).min(text.len());
+    (1..=longest).rev().find(|len| text.ends_with(&tag[..*len])).unwrap_or(0)
 }

@@ -1,0 +1,261 @@
+//! Whether a text that arrives in pieces is JSON so far.
+
+/// What may come next, where no token is open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Expect {
+    Value,
+    /// After `[`: a value or the end.
+    FirstValue,
+    /// After `{`: a key or the end.
+    FirstKey,
+    Key,
+    Colon,
+    /// After a value inside of brackets: a comma or the end.
+    Comma,
+    Nothing,
+}
+
+/// The token that is open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Token {
+    None,
+    Text {
+        is_key: bool,
+    },
+    /// After a backslash.
+    Escape {
+        is_key: bool,
+    },
+    /// Hexadecimal digits that are missing after `\u`.
+    Unicode {
+        is_key: bool,
+        missing: u8,
+    },
+    Word(&'static [u8]),
+    Number(Number),
+}
+
+/// How much of a number is there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Number {
+    Minus,
+    Zero,
+    Whole,
+    Point,
+    Fraction,
+    E,
+    Sign,
+    Exponent,
+}
+
+/// Recognizes one JSON value, byte by byte, as strictly as `json.loads` of Python does.
+#[derive(Clone, Debug)]
+pub(super) struct Scan {
+    brackets: Vec<u8>,
+    expect: Expect,
+    token: Token,
+}
+
+impl Default for Scan {
+    fn default() -> Self {
+        Scan { brackets: Vec::new(), expect: Expect::Value, token: Token::None }
+    }
+}
+
+impl Scan {
+    /// Brackets that are open.
+    pub(super) fn depth(&self) -> usize {
+        self.brackets.len()
+    }
+
+    /// Whether a bracketed value is whole.
+    pub(super) fn is_done(&self) -> bool {
+        self.brackets.is_empty() && self.token == Token::None && self.expect == Expect::Nothing
+    }
+
+    /// Whether the next byte that is not white space starts a value.
+    pub(super) fn awaits_value(&self) -> bool {
+        self.token == Token::None && matches!(self.expect, Expect::Value | Expect::FirstValue)
+    }
+
+    /// Whether the next byte that is not white space starts a key.
+    pub(super) fn awaits_key(&self) -> bool {
+        self.token == Token::None && matches!(self.expect, Expect::Key | Expect::FirstKey)
+    }
+
+    /// Whether a key has just ended.
+    pub(super) fn awaits_colon(&self) -> bool {
+        self.token == Token::None && self.expect == Expect::Colon
+    }
+
+    /// Whether a value is open: it has started and its last byte is not known to be there.
+    pub(super) fn is_between(&self) -> bool {
+        self.token == Token::None
+    }
+
+    /// Takes a byte in. `false`: with it, this is not the start of any JSON.
+    pub(super) fn push(&mut self, byte: u8) -> bool {
+        match self.token {
+            Token::None => self.start(byte),
+            Token::Text { is_key } => match byte {
+                b'"' => self.end(is_key),
+                b'\\' => self.open(Token::Escape { is_key }),
+                0..0x20 => false,
+                _ => true,
+            },
+            Token::Escape { is_key } => match byte {
+                b'u' => self.open(Token::Unicode { is_key, missing: 4 }),
+                b'"' | b'\\' | b'/' | b'b' | b'f' | b'n' | b'r' | b't' => {
+                    self.open(Token::Text { is_key })
+                }
+                _ => false,
+            },
+            Token::Unicode { is_key, missing } => {
+                let next = match missing {
+                    1 => Token::Text { is_key },
+                    _ => Token::Unicode { is_key, missing: missing - 1 },
+                };
+                byte.is_ascii_hexdigit() && self.open(next)
+            }
+            Token::Word(rest) => match rest.split_first() {
+                Some((first, [])) if *first == byte => self.end(false),
+                Some((first, rest)) if *first == byte => self.open(Token::Word(rest)),
+                _ => false,
+            },
+            Token::Number(number) => self.number(number, byte),
+        }
+    }
+
+    fn open(&mut self, token: Token) -> bool {
+        self.token = token;
+        true
+    }
+
+    /// The end of a token, or of a value where it was no key.
+    fn end(&mut self, is_key: bool) -> bool {
+        self.token = Token::None;
+        self.expect = match (is_key, self.brackets.is_empty()) {
+            (true, _) => Expect::Colon,
+            (false, true) => Expect::Nothing,
+            (false, false) => Expect::Comma,
+        };
+        true
+    }
+
+    fn start(&mut self, byte: u8) -> bool {
+        let inner = self.brackets.last().copied();
+        match (self.expect, byte) {
+            (_, b' ' | b'\t' | b'\n' | b'\r') => true,
+            (Expect::FirstKey, b'}') | (Expect::FirstValue, b']') => self.close(),
+            (Expect::Comma, b'}') if inner == Some(b'{') => self.close(),
+            (Expect::Comma, b']') if inner == Some(b'[') => self.close(),
+            (Expect::Comma, b',') => {
+                self.expect = if inner == Some(b'{') { Expect::Key } else { Expect::Value };
+                true
+            }
+            (Expect::FirstKey | Expect::Key, b'"') => self.open(Token::Text { is_key: true }),
+            (Expect::Colon, b':') => {
+                self.expect = Expect::Value;
+                true
+            }
+            (Expect::Value | Expect::FirstValue, _) => self.value(byte),
+            _ => false,
+        }
+    }
+
+    fn value(&mut self, byte: u8) -> bool {
+        match byte {
+            b'{' | b'[' => {
+                self.brackets.push(byte);
+                self.expect = if byte == b'{' { Expect::FirstKey } else { Expect::FirstValue };
+                true
+            }
+            b'"' => self.open(Token::Text { is_key: false }),
+            b't' => self.open(Token::Word(b"rue")),
+            b'f' => self.open(Token::Word(b"alse")),
+            b'n' => self.open(Token::Word(b"ull")),
+            b'-' => self.open(Token::Number(Number::Minus)),
+            b'0' => self.open(Token::Number(Number::Zero)),
+            b'1'..=b'9' => self.open(Token::Number(Number::Whole)),
+            _ => false,
+        }
+    }
+
+    fn close(&mut self) -> bool {
+        self.brackets.pop();
+        self.end(false)
+    }
+
+    fn number(&mut self, number: Number, byte: u8) -> bool {
+        use Number::{E, Exponent, Fraction, Minus, Point, Sign, Whole, Zero};
+        let next = match (number, byte) {
+            (Minus, b'0') => Zero,
+            (Minus, b'1'..=b'9') | (Whole, b'0'..=b'9') => Whole,
+            (Zero | Whole, b'.') => Point,
+            (Point | Fraction, b'0'..=b'9') => Fraction,
+            (Zero | Whole | Fraction, b'e' | b'E') => E,
+            (E, b'+' | b'-') => Sign,
+            (E | Sign | Exponent, b'0'..=b'9') => Exponent,
+            // The byte behind a number is not part of it.
+            (Zero | Whole | Fraction | Exponent, _) => return self.end(false) && self.start(byte),
+            _ => return false,
+        };
+        self.open(Token::Number(next))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Whether all of `text` is JSON, with brackets around it.
+    fn whole(text: &str) -> bool {
+        let mut scan = Scan::default();
+        text.bytes().all(|byte| scan.push(byte)) && scan.is_done()
+    }
+
+    #[test]
+    fn it_agrees_with_a_parser() {
+        let texts = [
+            "{}",
+            "[]",
+            "{\"a\":1}",
+            " { \"a\" : [ 1 , -0.5e+3 , 0 ] , \"b\\u00e9\\n\" : { } } ",
+            "[true,false,null,\"\\\\\"]",
+            "[[[]],{\"a\":{\"b\":[]}}]",
+            "{a:1}",
+            "{\"a\":}",
+            "{\"a\":1,}",
+            "[1,]",
+            "[,1]",
+            "{\"a\" 1}",
+            "[1 2]",
+            "[01]",
+            "[1.]",
+            "[-]",
+            "[1e]",
+            "[tru]",
+            "[\"\\x\"]",
+            "[\"\\u12g4\"]",
+            "[\"\n\"]",
+            "[}",
+            "{\"a\":1]",
+            "[]]",
+            "[",
+        ];
+        for text in texts {
+            let expected = serde_json::from_str::<serde_json::Value>(text).is_ok();
+            assert_eq!(whole(text), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn every_start_of_json_is_taken() {
+        let text = "{\"a\": [1.5e-7, \"é\\u00e9\", {\"b\": null}], \"c\": -12}";
+        for end in 0..text.len() {
+            let mut scan = Scan::default();
+            assert!(text.bytes().take(end).all(|byte| scan.push(byte)), "{end}");
+            assert!(!scan.is_done());
+        }
+    }
+}
