@@ -17,6 +17,7 @@ mod model;
 mod options;
 mod pace;
 mod pages;
+mod parsers;
 mod queue;
 mod random;
 mod rope;
@@ -32,11 +33,12 @@ use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use kernels::{Cpu, Ops};
-use template::{ChatTemplate, Tokenizer};
+use template::{ChatTemplate, Tokenizer, ToolFormat};
 
 pub use config::ConfigError;
 pub use load::LoadError;
 pub use options::EngineOptions;
+pub use parsers::{ReasoningParser, ToolCallParser};
 pub use sample::LogprobsMode;
 pub use serve::serve;
 
@@ -65,6 +67,10 @@ pub(crate) struct Card {
     pub(crate) eos: Vec<u32>,
     pub(crate) seed: u64,
     pub(crate) max_queue: usize,
+    pub(crate) tool_format: Option<ToolFormat>,
+    /// Whether replies may start with thoughts.
+    pub(crate) thinks: bool,
+    pub(crate) prefix_exact_chat: bool,
 }
 
 /// A model that is ready to serve.
@@ -127,7 +133,13 @@ impl Engine {
         let stats = Arc::new(Stats::default());
         let pages = Pages::new(pages, options.prefix_caching);
         let tokenizer = Arc::new(parts.tokenizer);
+        let source = parts.template.as_ref().map_or("", ChatTemplate::source);
+        let tool_format = options.tool_call_parser.format(source);
+        let thinks = options.reasoning_parser.is_on(source);
         let card = Card {
+            tool_format,
+            thinks,
+            prefix_exact_chat: options.prefix_exact_chat,
             name: options.served_model_name.unwrap_or_else(|| name_of(path)),
             root: path.display().to_string(),
             max_model_len,

@@ -4,6 +4,7 @@ use kernels::PAGE;
 
 use crate::load::LoadError;
 use crate::memory;
+use crate::parsers::{ReasoningParser, ToolCallParser};
 use crate::sample::LogprobsMode;
 
 /// The part of the machine's memory that keys and values take at most, unless more is asked for:
@@ -36,6 +37,13 @@ pub struct EngineOptions {
     pub logprobs_mode: LogprobsMode,
     /// Where the seeds of requests that give none come from; random if absent.
     pub seed: Option<u64>,
+    /// How tool calls are found in replies.
+    pub tool_call_parser: ToolCallParser,
+    /// How thoughts are told from answers.
+    pub reasoning_parser: ReasoningParser,
+    /// Whether prompts of chats start with what was sampled, token for token, where the text of
+    /// the conversation allows it.
+    pub prefix_exact_chat: bool,
 }
 
 impl Default for EngineOptions {
@@ -50,6 +58,9 @@ impl Default for EngineOptions {
             prefix_caching: true,
             logprobs_mode: LogprobsMode::default(),
             seed: None,
+            tool_call_parser: ToolCallParser::default(),
+            reasoning_parser: ReasoningParser::default(),
+            prefix_exact_chat: true,
         }
     }
 }

@@ -4,6 +4,7 @@
 //! its choices, and the outputs come back as one reply or, through `sse`, as frames.
 
 mod chat;
+mod chat_prompt;
 mod chat_stream;
 mod choice;
 mod completions;
@@ -11,8 +12,10 @@ mod completions_stream;
 mod error;
 mod fields;
 mod logprobs;
+mod prefix;
 mod request;
 mod routes;
+mod speech;
 mod sse;
 mod submit;
 #[cfg(test)]
@@ -54,7 +57,7 @@ pub async fn serve(
     let (gate, inbox) = Gate::new(card.max_queue);
     let thread = std::thread::Builder::new().name("engine".into());
     let thread = thread.spawn(move || core.run(inbox))?;
-    accept(&listener, Arc::new(State { card, gate, stats }), shutdown).await;
+    accept(&listener, Arc::new(State::new(card, gate, stats)), shutdown).await;
     // The last sender is gone, so the thread ends with the step that it is in.
     let joined = tokio::task::spawn_blocking(move || thread.join()).await;
     if !matches!(joined, Ok(Ok(()))) {

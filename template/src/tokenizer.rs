@@ -36,6 +36,8 @@ pub enum TokenizerError {
 #[derive(Debug)]
 pub struct Tokenizer {
     inner: tokenizers::Tokenizer,
+    /// A token that stands for nothing but itself, whatever is around it.
+    anchor: Option<(u32, String)>,
 }
 
 impl Tokenizer {
@@ -53,7 +55,7 @@ impl Tokenizer {
     /// A file that is absent or not a tokenizer.
     pub fn read(path: &Path) -> Result<Tokenizer, TokenizerError> {
         match tokenizers::Tokenizer::from_file(path) {
-            Ok(inner) => Ok(Tokenizer { inner }),
+            Ok(inner) => Ok(Tokenizer { anchor: anchor(&inner), inner }),
             Err(error) => {
                 Err(TokenizerError::Load { path: path.to_owned(), reason: error.to_string() })
             }
@@ -66,7 +68,7 @@ impl Tokenizer {
     /// Contents that are not a tokenizer.
     pub fn parse(json: &[u8]) -> Result<Tokenizer, TokenizerError> {
         match tokenizers::Tokenizer::from_bytes(json) {
-            Ok(inner) => Ok(Tokenizer { inner }),
+            Ok(inner) => Ok(Tokenizer { anchor: anchor(&inner), inner }),
             Err(error) => Err(TokenizerError::Load {
                 path: PathBuf::from("tokenizer.json"),
                 reason: error.to_string(),
@@ -84,6 +86,25 @@ impl Tokenizer {
             Ok(encoding) => Ok(encoding.get_ids().to_vec()),
             Err(error) => Err(TokenizerError::Encode { reason: error.to_string() }),
         }
+    }
+
+    /// Ids of a text that stands behind others: what the tokenizer does to the start of a text is
+    /// not done, and no token of it reaches back.
+    ///
+    /// # Errors
+    /// A text that the tokenizer's model cannot represent.
+    pub fn encode_after(&self, text: &str) -> Result<Vec<u32>, TokenizerError> {
+        if text.is_empty() {
+            return Ok(Vec::new());
+        }
+        // Tokens of the whole vocabulary are cut out of a text first, so this one's place is sure.
+        let Some((id, anchor)) = &self.anchor else { return self.encode(text, false) };
+        let mut ids = self.encode(&format!("{anchor}{text}"), false)?;
+        if ids.first() != Some(id) {
+            return self.encode(text, false);
+        }
+        ids.remove(0);
+        Ok(ids)
     }
 
     /// Ids of a rendered chat, each with the bytes of the text that it stands for.
@@ -114,6 +135,15 @@ impl Tokenizer {
         let largest = self.inner.get_vocab(true).into_values().max();
         largest.map_or(0, |id| id as usize + 1)
     }
+}
+
+/// The special token of the lowest id that takes no white space beside it along.
+fn anchor(inner: &tokenizers::Tokenizer) -> Option<(u32, String)> {
+    let added = inner.get_added_tokens_decoder().into_iter();
+    let fits = added.filter(|(_, token)| {
+        token.special && !(token.lstrip || token.rstrip || token.single_word || token.normalized)
+    });
+    fits.map(|(id, token)| (id, token.content)).min()
 }
 
 /// The text of a growing list of ids.
@@ -260,6 +290,14 @@ mod tests {
         assert_eq!(tokenizer.decode(&ids, true), "ab é");
         assert_eq!(tokenizer.id("<|end|>"), Some(257));
         assert_eq!(tokenizer.size(), 258);
+    }
+
+    #[test]
+    fn a_text_behind_others_is_no_start() {
+        let tokenizer = tokenizer();
+        assert_eq!(tokenizer.encode_after("ab").unwrap(), [256]);
+        assert_eq!(tokenizer.encode_after("<|end|>b").unwrap(), [257, 98]);
+        assert_eq!(tokenizer.encode_after("").unwrap(), [0_u32; 0]);
     }
 
     #[test]

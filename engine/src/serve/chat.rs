@@ -5,21 +5,24 @@ use std::sync::Arc;
 use hyper::Response;
 use serde::Serialize;
 use serde_json::Value;
-use template::{ChatInput, ToolCall, ToolDelta, ToolParser, prepare};
+use template::ReasoningParser;
 use tokio::sync::mpsc::Receiver;
 
+use super::chat_prompt::{ChatPrompt, check_length};
 use super::chat_stream::ChatEvents;
 use super::choice::{Choice, Piece, StopReason, WeightVersion, gather};
 use super::error::ApiError;
 use super::fields::Fields;
 use super::logprobs::ChatLogprobs;
+use super::prefix::{Asked, Report, Sampled};
 use super::request::{self, Ask, MAX_LOGPROBS, Show};
 use super::routes::{ReplyBody, event_reply, json_reply};
+use super::speech::{CallForm, Reading, Said, Speech, ToolUse, finish_reason};
 use super::sse::EventStream;
 use super::submit::{Prompt, State};
 use super::usage::Usage;
 use crate::Card;
-use crate::sequence::{End, Finish, Output, StopRules};
+use crate::sequence::{Finish, Output, StopRules};
 
 /// What the reply needs to know of the call.
 pub(super) struct Call {
@@ -30,15 +33,20 @@ pub(super) struct Call {
     pub(super) show: Show,
     pub(super) prompt: Arc<[u32]>,
     pub(super) stops: Arc<StopRules>,
-    pub(super) tools: ToolUse,
+    pub(super) reading: Reading,
+    /// What is told of the start of the prompt.
+    pub(super) prefix: Option<Report>,
+    asked: Option<Asked>,
 }
 
-/// Whether tool calls are looked for, and how many are kept.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum ToolUse {
-    Off,
-    One,
-    Many,
+impl Call {
+    /// Remembers a reply, so that prompts that go on from it can start with its ids.
+    pub(super) fn remember(&self, ids: &[u32], finish: &Finish) {
+        let (Some(memory), Some(asked)) = (&self.state.memory, &self.asked) else { return };
+        let skip_special_tokens = self.stops.skip_special_tokens;
+        let said = Sampled { ids, finish, skip_special_tokens };
+        memory.remember(asked, &said, &self.state.card.tokenizer);
+    }
 }
 
 pub(super) async fn answer(
@@ -48,13 +56,20 @@ pub(super) async fn answer(
 ) -> Result<Response<ReplyBody>, ApiError> {
     let card = &state.card;
     request::check_model(fields, card)?;
-    let tools = tool_use(fields)?;
+    let tools = tool_use(fields, card)?;
     let mut ask = Ask::parse(fields, card, logprobs(fields)?)?;
     if tools != ToolUse::Off {
         // Tags may be special tokens, and the parser has to see them.
         ask.stops.skip_special_tokens = false;
     }
-    let prompt = prompt(fields, card)?;
+    let ChatPrompt { ids: prompt, text, prefix, asked } =
+        ChatPrompt::new(state, fields, ask.cache_salt.as_ref())?;
+    check_length("messages", &prompt, card)?;
+    let reading = Reading {
+        tools,
+        reasoning: card.thinks.then(|| ReasoningParser::new(&text)),
+        shows_reasoning: fields.flag("include_reasoning", true)?,
+    };
     let wanted = ["max_completion_tokens", "max_tokens"].map(|name| {
         let count = fields.count(name, 1)?;
         Ok::<_, ApiError>(count.map(|count| (name, count)))
@@ -66,7 +81,8 @@ pub(super) async fn answer(
     let outputs = state.gate.submit(card.seed, &ask, &prompts)?;
     let Ask { n, show, .. } = ask;
     let created = crate::now();
-    let call = Call { id, created, state: Arc::clone(state), n, show, prompt, stops, tools };
+    let state = Arc::clone(state);
+    let call = Call { id, created, state, n, show, prompt, stops, reading, prefix, asked };
     if call.show.stream {
         return Ok(event_reply(EventStream::new(outputs, ChatEvents::new(call))));
     }
@@ -87,7 +103,7 @@ fn logprobs(fields: &Fields) -> Result<Option<usize>, ApiError> {
     Ok(asked.then_some(top))
 }
 
-fn tool_use(fields: &Fields) -> Result<ToolUse, ApiError> {
+fn tool_use(fields: &Fields, card: &Card) -> Result<ToolUse, ApiError> {
     let tools = fields.list("tools")?;
     for (index, tool) in tools.into_iter().flatten().enumerate() {
         if !tool["function"]["name"].is_string() {
@@ -101,7 +117,11 @@ fn tool_use(fields: &Fields) -> Result<ToolUse, ApiError> {
         return Err(ApiError::bad("tools", "must not be empty; leave it out instead"));
     }
     let one = !fields.flag("parallel_tool_calls", true)?;
-    let auto = if one { ToolUse::One } else { ToolUse::Many };
+    let auto = match card.tool_format {
+        None => ToolUse::Off,
+        Some(format) if one => ToolUse::One(format),
+        Some(format) => ToolUse::Many(format),
+    };
     match (fields.get("tool_choice"), tools) {
         (None, None) => Ok(ToolUse::Off),
         (None, Some(_)) => Ok(auto),
@@ -114,122 +134,6 @@ fn tool_use(fields: &Fields) -> Result<ToolUse, ApiError> {
             "tool_choice",
             format!("{choice} is not supported; supported: \"none\", \"auto\""),
         )),
-    }
-}
-
-/// Renders the messages and encodes what comes out.
-fn prompt(fields: &Fields, card: &Card) -> Result<Arc<[u32]>, ApiError> {
-    let messages = fields.list("messages")?.unwrap_or_default();
-    if messages.is_empty() {
-        return Err(ApiError::bad("messages", "must be a list of at least one message"));
-    }
-    let Some(template) = &card.template else {
-        return Err(ApiError::bad("messages", "cannot be used: the model has no chat template"));
-    };
-    let messages = prepare(messages).map_err(|error| ApiError::bad("messages", error))?;
-    let input = ChatInput {
-        messages: &messages,
-        tools: fields.list("tools")?,
-        add_generation_prompt: fields.flag("add_generation_prompt", true)?,
-        documents: fields.list("documents")?,
-        variables: fields.object("chat_template_kwargs")?,
-        now: i64::try_from(crate::now()).ok(),
-    };
-    let text = template.render(&input).map_err(|error| ApiError::bad("messages", error))?;
-    let special = fields.flag("add_special_tokens", false)?;
-    let ids = card.tokenizer.encode(&text, special);
-    let ids = ids.map_err(|error| ApiError::bad("messages", error))?;
-    check_length("messages", &ids, card)?;
-    Ok(Arc::from(ids))
-}
-
-/// A prompt needs a token, and room for one more.
-pub(super) fn check_length(param: &str, ids: &[u32], card: &Card) -> Result<(), ApiError> {
-    let (len, context) = (ids.len(), card.max_model_len);
-    match len {
-        0 => Err(ApiError::bad(param, "must give at least one token")),
-        _ if len >= context => {
-            let message = format!(
-                "has {len} tokens, which leaves no room for a reply: this model's maximum context \
-                 length is {context} tokens"
-            );
-            Err(ApiError::bad(param, message))
-        }
-        _ => Ok(()),
-    }
-}
-
-/// The text and the tool calls of one choice.
-pub(super) struct Speech {
-    parser: Option<ToolParser>,
-    only_one: bool,
-    /// Calls that were kept.
-    pub(super) calls: usize,
-}
-
-impl Speech {
-    pub(super) fn new(tools: ToolUse) -> Speech {
-        let parser = (tools != ToolUse::Off).then(ToolParser::default);
-        Speech { parser, only_one: tools == ToolUse::One, calls: 0 }
-    }
-
-    /// Whether text is parsed for calls.
-    pub(super) fn is_parsed(&self) -> bool {
-        self.parser.is_some()
-    }
-
-    pub(super) fn take(&mut self, text: String, ended: bool) -> ToolDelta {
-        let Some(parser) = &mut self.parser else {
-            return ToolDelta { content: text, calls: Vec::new() };
-        };
-        let mut delta = parser.push(&text);
-        if ended {
-            let rest = parser.finish();
-            delta.content.push_str(&rest.content);
-            delta.calls.extend(rest.calls);
-        }
-        if self.only_one {
-            delta.calls.truncate(1_usize.saturating_sub(self.calls));
-        }
-        self.calls += delta.calls.len();
-        delta
-    }
-
-    /// A reply that stopped of itself after a call stopped for the call. One that was cut off keeps
-    /// saying so.
-    pub(super) fn finish_reason(&self, end: &End) -> &'static str {
-        match end.finish_reason() {
-            "stop" if self.calls > 0 => "tool_calls",
-            other => other,
-        }
-    }
-}
-
-/// A tool call as a reply shows it.
-#[derive(Debug, Serialize)]
-pub(super) struct CallForm {
-    id: String,
-    r#type: &'static str,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    index: Option<usize>,
-    function: FunctionForm,
-}
-
-#[derive(Debug, Serialize)]
-struct FunctionForm {
-    name: String,
-    arguments: String,
-}
-
-impl CallForm {
-    /// A call under a new id; in a stream it has an index too.
-    pub(super) fn new(call: ToolCall, index: Option<usize>) -> CallForm {
-        CallForm {
-            id: format!("chatcmpl-tool-{}", uuid::Uuid::new_v4().simple()),
-            r#type: "function",
-            index,
-            function: FunctionForm { name: call.name, arguments: call.arguments },
-        }
     }
 }
 
@@ -249,6 +153,8 @@ struct Reply<'a> {
     kv_transfer_params: (),
     ec_transfer_params: (),
     metrics: (),
+    #[serde(skip_serializing_if = "Option::is_none")]
+    prefix: Option<Report>,
 }
 
 #[derive(Serialize)]
@@ -273,7 +179,7 @@ struct Message {
     function_call: (),
     #[serde(skip_serializing_if = "Vec::is_empty")]
     tool_calls: Vec<CallForm>,
-    reasoning: (),
+    reasoning: Option<String>,
 }
 
 async fn whole(call: &Call, outputs: Receiver<Output>) -> Result<Response<ReplyBody>, ApiError> {
@@ -299,29 +205,30 @@ async fn whole(call: &Call, outputs: Receiver<Output>) -> Result<Response<ReplyB
         kv_transfer_params: (),
         ec_transfer_params: (),
         metrics: (),
+        prefix: call.prefix,
     }))
 }
 
 fn finished(call: &Call, index: usize, one: Piece) -> Result<ReplyChoice, ApiError> {
     let end = one.end.filter(|end| end.finish != Finish::Failed).ok_or_else(ApiError::internal)?;
-    let mut speech = Speech::new(call.tools);
-    let delta = speech.take(one.text, true);
-    let finish_reason = speech.finish_reason(&end);
-    let content = (!delta.content.is_empty() || delta.calls.is_empty()).then_some(delta.content);
+    call.remember(&one.ids, &end.finish);
+    let (said, called) = Speech::read(&call.reading, &one.text);
+    let Said { reasoning, content, calls } = said;
+    let silent = content.is_empty() && !(calls.is_empty() && reasoning.is_empty());
     Ok(ReplyChoice {
         index,
         message: Message {
             role: "assistant",
-            content,
+            content: (!silent).then_some(content),
             refusal: (),
             annotations: (),
             audio: (),
             function_call: (),
-            tool_calls: delta.calls.into_iter().map(|call| CallForm::new(call, None)).collect(),
-            reasoning: (),
+            tool_calls: calls,
+            reasoning: (!reasoning.is_empty()).then_some(reasoning),
         },
         logprobs: ChatLogprobs::of(&one.tokens, &call.show),
-        finish_reason,
+        finish_reason: finish_reason(&end, called),
         stop_reason: end.stop_reason(),
         token_ids: call.show.token_ids.then_some(one.ids),
         routed_experts: (),

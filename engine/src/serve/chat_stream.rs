@@ -3,9 +3,11 @@
 
 use serde::Serialize;
 
-use super::chat::{Call, CallForm, Speech};
+use super::chat::Call;
 use super::choice::{Choice, Piece, StopReason, WeightVersion};
 use super::logprobs::ChatLogprobs;
+use super::prefix::Report;
+use super::speech::{CallForm, Speech};
 use super::sse::{Events, Ready};
 use super::usage::Usage;
 use crate::sequence::Output;
@@ -28,6 +30,8 @@ struct Chunk<'a> {
     prompt_text: Option<()>,
     #[serde(skip_serializing_if = "Option::is_none")]
     kv_transfer_params: Option<()>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    prefix: Option<Report>,
 }
 
 #[derive(Serialize)]
@@ -50,13 +54,15 @@ struct Delta {
     role: Option<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     content: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reasoning: Option<String>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     tool_calls: Vec<CallForm>,
 }
 
 impl Delta {
     fn is_empty(&self) -> bool {
-        self.content.is_none() && self.tool_calls.is_empty()
+        self.content.is_none() && self.reasoning.is_none() && self.tool_calls.is_empty()
     }
 }
 
@@ -64,13 +70,16 @@ impl Delta {
 pub(super) struct ChatEvents {
     call: Call,
     choices: Vec<(Choice, Speech)>,
+    /// What each choice has sampled, for a call that is to be remembered.
+    ids: Vec<Vec<u32>>,
     started: bool,
 }
 
 impl ChatEvents {
     pub(super) fn new(call: Call) -> ChatEvents {
-        let new = |_| (Choice::new(&call.stops, &call.show), Speech::new(call.tools));
-        ChatEvents { choices: (0..call.n).map(new).collect(), call, started: false }
+        let new = |_| (Choice::new(&call.stops, &call.show), Speech::new(&call.reading));
+        let ids = vec![Vec::new(); call.n];
+        ChatEvents { choices: (0..call.n).map(new).collect(), ids, call, started: false }
     }
 
     fn chunk(&self, choices: Vec<ChunkChoice>) -> Chunk<'_> {
@@ -85,6 +94,7 @@ impl ChatEvents {
             prompt_token_ids: None,
             prompt_text: None,
             kv_transfer_params: None,
+            prefix: None,
         }
     }
 
@@ -106,6 +116,7 @@ impl ChatEvents {
                 usage: self.usage_so_far(0),
                 prompt_token_ids: Some(show.token_ids.then_some(&*self.call.prompt)),
                 prompt_text: Some(()),
+                prefix: self.call.prefix,
                 ..self.chunk(vec![choice])
             });
         }
@@ -117,16 +128,16 @@ impl ChatEvents {
         self.call.show.continuous_usage.then_some(usage)
     }
 
-    fn delta(&mut self, index: usize, piece: &mut Piece) -> Delta {
+    fn delta(&mut self, index: usize, piece: &Piece) -> Delta {
         let (_, speech) = &mut self.choices[index];
-        let before = speech.calls;
-        let said = speech.take(std::mem::take(&mut piece.text), piece.end.is_some());
-        let content = Some(said.content);
-        let numbered = said.calls.into_iter().zip(before..);
+        let said = speech.take(&piece.text, piece.end.is_some());
+        let is_parsed = self.call.reading.is_parsed();
+        let unless_empty = |text: String| (!text.is_empty()).then_some(text);
         Delta {
             role: None,
-            content: content.filter(|text| !speech.is_parsed() || !text.is_empty()),
-            tool_calls: numbered.map(|(call, index)| CallForm::new(call, Some(index))).collect(),
+            content: if is_parsed { unless_empty(said.content) } else { Some(said.content) },
+            reasoning: unless_empty(said.reasoning),
+            tool_calls: said.calls,
         }
     }
 }
@@ -139,9 +150,13 @@ impl Events for ChatEvents {
         }
         let index = output.index;
         let Some((choice, _)) = self.choices.get_mut(index) else { return };
-        let mut piece = choice.take(&self.call.state.card.tokenizer, output);
+        let piece = choice.take(&self.call.state.card.tokenizer, output);
         let count = choice.count;
-        let delta = self.delta(index, &mut piece);
+        self.ids[index].extend(&piece.ids);
+        if let Some(end) = &piece.end {
+            self.call.remember(&self.ids[index], &end.finish);
+        }
+        let delta = self.delta(index, &piece);
         let show = &self.call.show;
         let silent = delta.is_empty() && piece.end.is_none();
         if silent && show.logprobs.is_none() && !show.token_ids {

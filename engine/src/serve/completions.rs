@@ -7,7 +7,7 @@ use serde::Serialize;
 use serde_json::Value;
 use tokio::sync::mpsc::Receiver;
 
-use super::chat::check_length;
+use super::chat_prompt::check_length;
 use super::choice::{Choice, Piece, StopReason, WeightVersion, gather};
 use super::completions_stream::TextEvents;
 use super::error::ApiError;

@@ -213,7 +213,7 @@ fn refuse_unsupported(fields: &Fields) -> Result<(), ApiError> {
             return Err(ApiError::bad(name, format!("other than {neutral} is not supported")));
         }
     }
-    for name in ["echo", "use_beam_search", "continue_final_message"] {
+    for name in ["echo", "use_beam_search"] {
         if fields.flag(name, false)? {
             return Err(ApiError::bad(name, "is not supported"));
         }

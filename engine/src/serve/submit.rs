@@ -8,6 +8,7 @@ use tokio::sync::Semaphore;
 use tokio::sync::mpsc::{self, Receiver, Sender};
 
 use super::error::ApiError;
+use super::prefix::{Manner, Memory};
 use super::request::Ask;
 use crate::Card;
 use crate::pace::{Pace, Place};
@@ -31,6 +32,18 @@ pub(super) struct State {
     pub(super) gate: Gate,
     #[expect(dead_code, reason = "`/metrics` is to read it")]
     pub(super) stats: Arc<Stats>,
+    /// What was sampled in chats, unless that is switched off.
+    pub(super) memory: Option<Memory>,
+}
+
+impl State {
+    pub(super) fn new(card: Card, gate: Gate, stats: Arc<Stats>) -> State {
+        let ends = card.eos.iter().map(|id| card.tokenizer.decode(&[*id], false));
+        let ends = ends.filter(|end| !end.is_empty()).collect();
+        let manner = Manner { ends, tools: card.tool_format, thinks: card.thinks };
+        let memory = card.prefix_exact_chat.then(|| Memory::new(manner));
+        State { card, gate, stats, memory }
+    }
 }
 
 /// The bounded queue in front of the engine.

@@ -9,7 +9,7 @@ async fn a_chat_reply_has_the_form_of_vllm() {
     assert_eq!(
         keys(&reply),
         "id object created model choices service_tier system_fingerprint usage prompt_logprobs \
-         prompt_token_ids prompt_text kv_transfer_params ec_transfer_params metrics"
+         prompt_token_ids prompt_text kv_transfer_params ec_transfer_params metrics prefix"
     );
     let choice = &reply["choices"][0];
     assert_eq!(
@@ -106,7 +106,8 @@ async fn chunks_have_the_form_of_vllm() {
         let role = format!(
             "{head}{{\"index\":{index},\"delta\":{{\"role\":\"assistant\",\"content\":\"\"}},\
              \"logprobs\":null,\"finish_reason\":null}}],\"prompt_token_ids\":null,\
-             \"prompt_text\":null}}"
+             \"prompt_text\":null,\"prefix\":{{\"reused_tokens\":0,\"remembered_tokens\":0,\
+             \"reason\":null}}}}"
         );
         assert_eq!(*frame, role);
     }
@@ -145,15 +146,24 @@ async fn tool_calls_are_found_whole_and_in_a_stream() {
     assert_eq!(call["function"]["name"], "guess");
     assert!(call["id"].as_str().unwrap().starts_with("chatcmpl-tool-"));
     let events = server.chat(merged(asked.clone(), json!({"stream": true}))).await.events();
-    // The role, the call, and the end; text that is held back gives no chunk.
+    // The role, the call in pieces, and the end; text that is held back gives no chunk.
     let deltas: Vec<&Value> = events.iter().map(|event| &event["choices"][0]["delta"]).collect();
-    assert_eq!(deltas.len(), 3, "{deltas:?}");
     assert_eq!(keys(&deltas[1]["tool_calls"][0]), "id type index function");
-    assert_eq!(deltas[1]["tool_calls"][0]["function"], call["function"]);
-    assert_eq!(
-        (deltas[2], &events[2]["choices"][0]["finish_reason"]),
-        (&json!({}), &json!("tool_calls"))
-    );
+    assert_eq!(deltas[1]["tool_calls"][0]["function"]["name"], call["function"]["name"]);
+    let mut arguments = String::new();
+    for delta in &deltas[1..deltas.len() - 1] {
+        assert_eq!(
+            (keys(delta), &delta["tool_calls"][0]["index"]),
+            ("tool_calls".into(), &json!(0))
+        );
+        arguments += delta["tool_calls"][0]["function"]["arguments"].as_str().unwrap();
+    }
+    assert!(deltas.len() > 4, "{deltas:?}");
+    assert_eq!(keys(&deltas[2]["tool_calls"][0]), "index function");
+    assert_eq!(json!(arguments), call["function"]["arguments"]);
+    let last = events.last().unwrap();
+    assert_eq!(last["choices"][0]["delta"], json!({}));
+    assert_eq!(last["choices"][0]["finish_reason"], "tool_calls");
     let shown = json!({"stream": true, "return_token_ids": true});
     let events = server.chat(merged(asked.clone(), shown)).await.events();
     assert!(events.len() > 5);

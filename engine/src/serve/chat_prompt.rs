@@ -1,0 +1,115 @@
+//! The prompt of a chat: messages to text, text to ids.
+
+use std::sync::Arc;
+
+use serde_json::Value;
+use template::{ChatInput, TokenizerError, prepare};
+
+use super::error::ApiError;
+use super::fields::Fields;
+use super::prefix::{Asked, Ids, Recalled, Report};
+use super::submit::State;
+use crate::Card;
+
+/// A prompt as it will be run.
+pub(super) struct ChatPrompt {
+    pub(super) ids: Arc<[u32]>,
+    /// Its text.
+    pub(super) text: Arc<str>,
+    /// What the reply says about its start; none where nothing is remembered.
+    pub(super) prefix: Option<Report>,
+    /// For the replies to be remembered by.
+    pub(super) asked: Option<Asked>,
+}
+
+impl ChatPrompt {
+    /// The prompt of a request. `salt` keeps apart what is remembered for different callers.
+    pub(super) fn new(
+        state: &State,
+        fields: &Fields,
+        salt: Option<&Arc<str>>,
+    ) -> Result<ChatPrompt, ApiError> {
+        let card = &state.card;
+        let text: Arc<str> = render(fields, card)?.into();
+        let wrong = |error: TokenizerError| ApiError::bad("messages", error);
+        let special = fields.flag("add_special_tokens", false)?;
+        // Tokens around the text are not in it, and so nothing can be found by it.
+        let memory = state.memory.as_ref().filter(|_| !special);
+        let Some(memory) = memory else {
+            let ids = card.tokenizer.encode(&text, special).map_err(wrong)?.into();
+            return Ok(ChatPrompt { ids, text, prefix: None, asked: None });
+        };
+        let Recalled { report, start, is_respelled } =
+            memory.recall(salt.map(|salt| &**salt), &text);
+        let ids = match start {
+            Some((ids, used)) => {
+                ids.and(&card.tokenizer.encode_after(&text[used..]).map_err(wrong)?)
+            }
+            None => Ids::new(&card.tokenizer.encode(&text, false).map_err(wrong)?),
+        };
+        Ok(ChatPrompt {
+            ids: ids.to_vec().into(),
+            prefix: Some(report),
+            asked: Some(Asked { salt: salt.cloned(), text: Arc::clone(&text), ids, is_respelled }),
+            text,
+        })
+    }
+}
+
+/// The text of a request's messages.
+pub(super) fn render(fields: &Fields, card: &Card) -> Result<String, ApiError> {
+    let messages = fields.list("messages")?.unwrap_or_default();
+    if messages.is_empty() {
+        return Err(ApiError::bad("messages", "must be a list of at least one message"));
+    }
+    let Some(template) = &card.template else {
+        return Err(ApiError::bad("messages", "cannot be used: the model has no chat template"));
+    };
+    let goes_on = fields.flag("continue_final_message", false)?;
+    let opens = fields.flag("add_generation_prompt", true)?;
+    if goes_on && opens {
+        let message = "cannot be true together with `add_generation_prompt`, which is by default";
+        return Err(ApiError::bad("continue_final_message", message));
+    }
+    let messages = prepare(messages).map_err(|error| ApiError::bad("messages", error))?;
+    let variables = variables(fields)?;
+    let input = ChatInput {
+        messages: &messages,
+        tools: fields.list("tools")?,
+        add_generation_prompt: opens,
+        documents: fields.list("documents")?,
+        variables: Some(&variables),
+        now: i64::try_from(crate::now()).ok(),
+    };
+    let text = if goes_on { template.render_open(&input) } else { template.render(&input) };
+    text.map_err(|error| ApiError::bad("messages", error))
+}
+
+/// `chat_template_kwargs`, and `reasoning_effort` for templates that know it.
+fn variables(fields: &Fields) -> Result<serde_json::Map<String, Value>, ApiError> {
+    let mut variables = fields.object("chat_template_kwargs")?.cloned().unwrap_or_default();
+    if let Some(effort) = fields.text("reasoning_effort")? {
+        // As in vLLM, no effort is no thinking, in the words of the templates that can do without.
+        if effort == "none" {
+            variables.entry("enable_thinking").or_insert(Value::Bool(false));
+        }
+        variables.entry("reasoning_effort").or_insert_with(|| effort.into());
+    }
+    Ok(variables)
+}
+
+/// A prompt needs a token, and room for one more.
+pub(super) fn check_length(param: &str, ids: &[u32], card: &Card) -> Result<(), ApiError> {
+    let (len, context) = (ids.len(), card.max_model_len);
+    match len {
+        0 => Err(ApiError::bad(param, "must give at least one token")),
+        _ if len >= context => {
+            let message = format!(
+                "has {len} tokens, which leaves no room for a reply: this model's maximum context \
+                 length is {context} tokens"
+            );
+            Err(ApiError::bad(param, message))
+        }
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,333 @@
+//! Conversations whose replies were sampled in tokens that no tokenizer would choose.
+
+use std::path::PathBuf;
+
+use serde_json::{Map, Value, json};
+use template::{ChatInput, ChatTemplate, prepare};
+
+use super::*;
+
+const END: &str = "<|im_end|>";
+
+/// ChatML that writes calls with spaces, trims what is said and drops thoughts but in the last
+/// turn.
+const TEMPLATE: &str = "\
+{%- for message in messages -%}
+{{- '<|im_start|>' + message.role + '\\n' -}}
+{%- if message.role == 'assistant' and loop.last and message.reasoning_content -%}
+{{- '<think>\\n' + message.reasoning_content.strip('\\n') + '\\n</think>\\n\\n' -}}
+{%- endif -%}
+{{- message.content.strip() -}}
+{%- for call in message.tool_calls or [] -%}
+{{- '<tool_call>\\n' + (call.function | tojson) + '\\n</tool_call>' -}}
+{%- endfor -%}
+{{- '<|im_end|>\\n' -}}
+{%- endfor -%}
+{%- if add_generation_prompt -%}
+{{- '<|im_start|>assistant\\n' -}}
+{%- if enable_thinking is defined and not enable_thinking -%}
+{{- '<think>\\n\\n</think>\\n\\n' -}}
+{%- endif -%}
+{%- endif -%}";
+
+struct World {
+    tokenizer: Tokenizer,
+    template: ChatTemplate,
+    memory: Memory,
+    state: u32,
+    variables: Map<String, Value>,
+}
+
+/// A prompt and what was sampled after it.
+struct Turn {
+    asked: Asked,
+    prompt: Vec<u32>,
+    ids: Vec<u32>,
+    report: Report,
+}
+
+impl World {
+    fn new() -> World {
+        let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("models/tiny");
+        let manner =
+            Manner { ends: vec![END.to_owned()], tools: Some(ToolFormat::Hermes), thinks: true };
+        World {
+            tokenizer: Tokenizer::load(&folder).unwrap(),
+            template: ChatTemplate::new(TEMPLATE, Map::new()).unwrap(),
+            memory: Memory::new(manner),
+            state: 1,
+            variables: Map::new(),
+        }
+    }
+
+    fn random(&mut self, below: usize) -> usize {
+        self.state = self.state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        (self.state >> 8) as usize % below
+    }
+
+    /// Ids of a text in pieces cut at random, so that mostly they are not the tokenizer's own.
+    fn spelled(&mut self, text: &str) -> Vec<u32> {
+        let (mut ids, mut piece) = (Vec::new(), String::new());
+        let (text, end) = text.strip_suffix(END).map_or((text, ""), |text| (text, END));
+        for letter in text.chars() {
+            piece.push(letter);
+            if self.random(3) == 0 {
+                ids.extend(self.tokenizer.encode_after(&piece).unwrap());
+                piece.clear();
+            }
+        }
+        for piece in [&piece, end] {
+            ids.extend(self.tokenizer.encode_after(piece).unwrap());
+        }
+        ids
+    }
+
+    /// Asks for a reply to the messages, in which `said` is sampled.
+    fn turn(&mut self, messages: &[Value], said: &str, finish: &Finish) -> Turn {
+        let prepared = prepare(messages).unwrap();
+        let input = ChatInput {
+            messages: &prepared,
+            add_generation_prompt: true,
+            variables: Some(&self.variables),
+            ..ChatInput::default()
+        };
+        let text: Arc<str> = self.template.render(&input).unwrap().into();
+        let Recalled { report, start, is_respelled } = self.memory.recall(None, &text);
+        let ids = match start {
+            Some((ids, used)) => ids.and(&self.tokenizer.encode_after(&text[used..]).unwrap()),
+            None => Ids::new(&self.tokenizer.encode(&text, false).unwrap()),
+        };
+        let prompt = ids.to_vec();
+        assert!(report.reused_tokens <= report.remembered_tokens);
+        if !is_respelled {
+            assert_eq!(self.tokenizer.decode(&prompt, false), *text);
+        }
+        if report.reason.is_none() {
+            assert!(!is_respelled);
+            assert_eq!(report.reused_tokens, report.remembered_tokens);
+        }
+        let asked = Asked { salt: None, text, ids, is_respelled };
+        let ids = self.spelled(said);
+        let sampled = Sampled { ids: &ids, finish, skip_special_tokens: true };
+        self.memory.remember(&asked, &sampled, &self.tokenizer);
+        Turn { asked, prompt, ids, report }
+    }
+
+    /// Asks again, with an answer to an earlier turn in the history, and checks what is said of
+    /// it.
+    fn follow(&mut self, before: &Turn, messages: &[Value], reason: Option<Reason>) -> Turn {
+        let next = self.turn(messages, "ok<|im_end|>", &Finish::Eos);
+        let known = before.prompt.len() + before.ids.len();
+        assert_eq!((next.report.reason, next.report.remembered_tokens), (reason, known));
+        if matches!(reason, None | Some(Reason::Respelled)) {
+            assert_eq!(next.report.reused_tokens, known);
+            assert!(next.prompt.starts_with(&[&*before.prompt, &*before.ids].concat()));
+        }
+        next
+    }
+}
+
+fn user(text: &str) -> Value {
+    json!({"role": "user", "content": text})
+}
+
+fn assistant(text: &str) -> Value {
+    json!({"role": "assistant", "content": text})
+}
+
+#[test]
+fn what_was_said_is_put_back_as_it_was_sampled() {
+    let mut world = World::new();
+    let said = "the answer is the sum of these";
+    let first = world.turn(&[user("hi")], &format!("{said}{END}"), &Finish::Eos);
+    assert_eq!(first.report, Report::default());
+    let history = [user("hi"), assistant(said), user("and?")];
+    let second = world.follow(&first, &history, None);
+    assert_ne!(second.prompt, world.tokenizer.encode(&second.asked.text, false).unwrap());
+    let history = [&history[..], &[assistant("ok"), user("so")]].concat();
+    world.follow(&second, &history, None);
+    // The same again is the same.
+    let again = world.turn(&[user("hi"), assistant(said), user("and?")], "no", &Finish::Length);
+    assert_eq!(again.prompt, second.prompt);
+}
+
+#[test]
+fn a_reply_that_was_cut_goes_on_where_it_was_cut() {
+    let mut world = World::new();
+    let first = world.turn(&[user("hi")], "the answer is th", &Finish::Length);
+    world.follow(&first, &[user("hi"), assistant("the answer is th"), user("and?")], None);
+    world.follow(&first, &[user("hi"), assistant("the answer is this"), user("and?")], None);
+    let stop = Finish::StopText { text: "Observe".into(), at: 5 };
+    let first = world.turn(&[user("ho")], "do it Observe", &stop);
+    let next = world.turn(&[user("ho"), assistant("do it"), user("x")], "y", &Finish::Length);
+    assert_eq!(next.report.reason, Some(Reason::StopCut));
+    assert_eq!(next.report.remembered_tokens, first.prompt.len() + first.ids.len());
+    let kept = next.report.reused_tokens;
+    assert!(kept > first.prompt.len() && kept < next.report.remembered_tokens);
+    assert_eq!(next.prompt[..kept], [&*first.prompt, &*first.ids].concat()[..kept]);
+    assert_eq!(world.tokenizer.decode(&next.prompt, false), *next.asked.text);
+}
+
+#[test]
+fn half_a_character_stays_with_its_reply() {
+    let mut world = World::new();
+    let mut first = world.turn(&[user("hi")], "so", &Finish::Length);
+    let half = world.tokenizer.encode("é", false).unwrap()[0];
+    first.ids.push(half);
+    let said = Sampled { ids: &first.ids, finish: &Finish::Length, skip_special_tokens: true };
+    world.memory.remember(&first.asked, &said, &world.tokenizer);
+    // Both fit; the one whose text is whole is the better.
+    let next = world.turn(&[user("hi"), assistant("so"), user("x")], "y", &Finish::Length);
+    assert_eq!(next.report.reason, None);
+    let mut world = World::new();
+    let mut first = world.turn(&[user("hi")], "", &Finish::Length);
+    first.ids = [world.tokenizer.encode("so", false).unwrap(), vec![half]].concat();
+    let said = Sampled { ids: &first.ids, finish: &Finish::Length, skip_special_tokens: true };
+    world.memory.remember(&first.asked, &said, &world.tokenizer);
+    let history = [user("hi"), assistant("so"), user("x")];
+    world.follow(&first, &history, Some(Reason::Respelled));
+}
+
+#[test]
+fn calls_in_other_words_are_the_sampled_calls() {
+    let mut world = World::new();
+    let said = "<tool_call>{\"name\":\"f\",\"arguments\":{\"b\":[1,2],\"a\":\"x\"}}</tool_call>";
+    let first = world.turn(&[user("hi")], &format!(" Well. {said}{END}"), &Finish::Eos);
+    let message = |arguments: &str| {
+        json!({"role": "assistant", "content": "Well.", "tool_calls": [{"id": "1",
+            "type": "function", "function": {"name": "f", "arguments": arguments}}]})
+    };
+    let result = json!({"role": "tool", "content": "3", "tool_call_id": "1"});
+    let respelled = Some(Reason::Respelled);
+    let history = [user("hi"), message("{\"a\": \"x\", \"b\": [1, 2]}"), result.clone()];
+    let second = world.follow(&first, &history, respelled);
+    // What goes on from that is told the same, whoever asks.
+    let history = [&history[..], &[assistant("ok"), user("so")]].concat();
+    world.follow(&second, &history, respelled);
+    let other = [user("hi"), message("{\"a\": \"y\", \"b\": [1, 2]}"), result];
+    assert_eq!(world.turn(&other, "ok", &Finish::Length).report, Report::default());
+}
+
+#[test]
+fn history_that_was_rewritten_is_told() {
+    let mut world = World::new();
+    let said = format!("<think>\nhm\n</think>\n\nyes{END}");
+    let first = world.turn(&[user("hi")], &said, &Finish::Eos);
+    let kept = json!({"role": "assistant", "content": "yes", "reasoning": "hm"});
+    let dropped = Some(Reason::ReasoningDropped);
+    world.follow(&first, &[user("hi"), kept, user("x")], dropped);
+    world.follow(&first, &[user("hi"), assistant("yes"), user("x")], dropped);
+    assert_eq!(world.turn(&[user("hi"), assistant("no")], "y", &Finish::Eos).report.reason, None);
+    world.variables.insert("enable_thinking".into(), false.into());
+    let first = world.turn(&[user("ho")], &format!("yes{END}"), &Finish::Eos);
+    let history = [user("ho"), assistant("yes"), user("x")];
+    world.follow(&first, &history, Some(Reason::OpeningRewritten));
+}
+
+#[test]
+fn one_of_two_calls_is_not_both() {
+    let mut world = World::new();
+    let call = "<tool_call>{\"name\": \"f\", \"arguments\": {}}</tool_call>";
+    let first = world.turn(&[user("hi")], &format!("{call}\n{call}{END}"), &Finish::Eos);
+    let one = json!({"role": "assistant", "content": null, "tool_calls": [{"id": "1",
+        "type": "function", "function": {"name": "f", "arguments": "{}"}}]});
+    world.follow(&first, &[user("hi"), one, user("x")], Some(Reason::CallsDropped));
+}
+
+#[test]
+fn callers_of_other_salts_know_nothing_of_it() {
+    let mut world = World::new();
+    let first = world.turn(&[user("hi")], &format!("yes{END}"), &Finish::Eos);
+    let text = format!("{}yes{END}\n", first.asked.text);
+    assert!(world.memory.recall(None, &text).start.is_some());
+    for salt in ["a", "<|im_start|>"] {
+        assert!(world.memory.recall(Some(salt), &text).start.is_none());
+    }
+}
+
+#[test]
+fn memory_is_bounded_and_what_is_used_stays() {
+    let mut world = World::new();
+    world.memory.bytes = 64 << 10;
+    let first = world.turn(&[user("keep")], &format!("yes{END}"), &Finish::Eos);
+    let history = [user("keep"), assistant("yes"), user("x")];
+    for turn in 0..400 {
+        world.turn(&[user(&format!("question {turn}"))], &format!("a{turn}{END}"), &Finish::Eos);
+        if turn % 50 == 0 {
+            world.follow(&first, &history, None);
+        }
+        let tries = world.memory.tries.lock().unwrap();
+        assert!(tries.young.bytes() + tries.old.bytes() <= 64 << 10);
+    }
+    let forgotten = [user("question 0"), assistant("a0"), user("x")];
+    assert_eq!(world.turn(&forgotten, "y", &Finish::Length).report, Report::default());
+}
+
+#[test]
+fn of_two_replies_the_one_that_was_said_is_meant() {
+    let mut world = World::new();
+    world.turn(&[user("hi")], "yes", &Finish::Length);
+    let longer = world.turn(&[user("hi")], &format!("yes it is{END}"), &Finish::Eos);
+    let other = world.turn(&[user("hi")], &format!("no{END}"), &Finish::Eos);
+    world.follow(&longer, &[user("hi"), assistant("yes it is"), user("x")], None);
+    world.follow(&other, &[user("hi"), assistant("no"), user("x")], None);
+}
+
+/// Whatever is said in whatever tokens, the next prompt starts with it or says why not.
+#[test]
+fn any_conversation_keeps_its_tokens() {
+    let parts = [
+        "the sum",
+        " é😀 ",
+        "\n\n",
+        "{\"a\": 1}",
+        "<tool_call>{\"name\":\"f\",\"arguments\":{\"a\":1}}</tool_call>",
+        "<tool_call>{\"name\"",
+        "<think>",
+        "</think>",
+        "  x",
+        "12345",
+    ];
+    let mut world = World::new();
+    for number in 0..40 {
+        let mut messages = vec![user(&format!("go {number}"))];
+        let mut before: Option<Turn> = None;
+        for turn in 0..6 {
+            let mut said = String::new();
+            for _ in 0..world.random(5) {
+                said.push_str(parts[world.random(parts.len())]);
+            }
+            let (text, finish) = match world.random(2) {
+                0 => (format!("{said}{END}"), Finish::Eos),
+                _ => (said.clone(), Finish::Length),
+            };
+            let next = world.turn(&messages, &text, &finish);
+            if let Some(before) = &before
+                && matches!(next.report.reason, None | Some(Reason::Respelled))
+                && next.report.remembered_tokens == before.prompt.len() + before.ids.len()
+            {
+                assert!(next.prompt.starts_with(&[&*before.prompt, &*before.ids].concat()));
+            }
+            before = Some(next);
+            messages.push(message(&said));
+            messages.push(user(&format!("turn {turn}")));
+        }
+    }
+}
+
+/// A reply as a client sends it back.
+fn message(said: &str) -> Value {
+    let mut parser = template::ReasoningParser::new("");
+    let (first, rest) = (parser.push(said), parser.finish());
+    let (content, calls) =
+        template::ToolParser::parse(ToolFormat::Hermes, &(first.content + &rest.content));
+    let calls: Vec<Value> = calls
+        .into_iter()
+        .map(|call| {
+            json!({"id": "1", "type": "function",
+                "function": {"name": call.name, "arguments": call.arguments}})
+        })
+        .collect();
+    json!({"role": "assistant", "content": content, "tool_calls": calls,
+        "reasoning": first.reasoning + &rest.reasoning})
+}
