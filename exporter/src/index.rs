@@ -5,16 +5,21 @@ use std::collections::{BTreeSet, HashMap};
 /// A path of symbols in two parts: what was asked, then what was answered.
 pub(crate) type Parts<'a> = (&'a [u32], &'a [u32]);
 
-/// Paths by length and hash.
+/// Paths by their lengths and their last symbols.
 #[derive(Debug, Default)]
 pub(crate) struct Index<'a> {
     paths: Vec<Option<Parts<'a>>>,
-    by_hash: HashMap<(usize, u64), Vec<usize>>,
+    by_end: HashMap<(usize, u64), Vec<usize>>,
     lengths: BTreeSet<usize>,
 }
 
+/// How many of the last symbols of a path point at it. Few paths of one length end alike, and those
+/// that do and are no prefix mostly differ near their beginnings.
+const END: usize = 8;
+
 impl<'a> Index<'a> {
-    /// An index of the given paths, each known by its place in the list. Linear in their symbols.
+    /// An index of the given paths, each known by its place in the list. Its time follows their
+    /// number, not their lengths.
     pub(crate) fn new(paths: impl Iterator<Item = Option<Parts<'a>>>) -> Self {
         // Where nothing was answered, nothing is continued: the next call is a new try.
         let paths: Vec<_> = paths.map(|path| path.filter(|path| !path.1.is_empty())).collect();
@@ -22,8 +27,11 @@ impl<'a> Index<'a> {
         for (place, path) in index.paths.iter().enumerate() {
             let Some((asked, answered)) = path else { continue };
             let length = asked.len() + answered.len();
-            let hash = asked.iter().chain(*answered).fold(SEED, |hash, s| extend(hash, *s));
-            index.by_hash.entry((length, hash)).or_default().push(place);
+            let before =
+                &asked[asked.len() - END.saturating_sub(answered.len()).min(asked.len())..];
+            let answered = &answered[answered.len().saturating_sub(END)..];
+            let hash = before.iter().chain(answered).fold(SEED, |hash, s| extend(hash, *s));
+            index.by_end.entry((length, hash)).or_default().push(place);
             index.lengths.insert(length);
         }
         index
@@ -31,9 +39,11 @@ impl<'a> Index<'a> {
 
     /// All paths of the greatest length that are a prefix of `prompt`, in order.
     pub(crate) fn longest(&self, prompt: &[u32]) -> Vec<usize> {
-        for (length, hash) in self.marks(prompt).into_iter().rev() {
-            let Some(found) = self.by_hash.get(&(length, hash)) else { continue };
-            // A hash only points; the symbols decide.
+        for length in self.lengths.range(..=prompt.len()).rev() {
+            let end = &prompt[length.saturating_sub(END)..*length];
+            let hash = end.iter().fold(SEED, |hash, symbol| extend(hash, *symbol));
+            let Some(found) = self.by_end.get(&(*length, hash)) else { continue };
+            // The end only points; all symbols decide.
             let is_prefix = |place: &usize| {
                 self.paths[*place].is_some_and(|(asked, answered)| {
                     prompt.strip_prefix(asked).is_some_and(|rest| rest.starts_with(answered))
@@ -45,17 +55,6 @@ impl<'a> Index<'a> {
             }
         }
         Vec::new()
-    }
-
-    /// The hashes of those prefixes of `prompt` that are as long as a path is.
-    fn marks(&self, prompt: &[u32]) -> Vec<(usize, u64)> {
-        let (mut at, mut hash) = (0, SEED);
-        let mark = |length: &usize| {
-            hash = prompt[at..*length].iter().fold(hash, |hash, symbol| extend(hash, *symbol));
-            at = *length;
-            (*length, hash)
-        };
-        self.lengths.range(..=prompt.len()).map(mark).collect()
     }
 }
 
@@ -81,5 +80,42 @@ mod tests {
         assert_eq!(index.longest(&[1, 2, 3, 4]), [1, 2]);
         assert_eq!(index.longest(&[1, 2]), [0]);
         assert_eq!(index.longest(&[1]), [0; 0]);
+    }
+
+    #[test]
+    fn paths_that_end_alike_are_told_apart_by_their_beginnings() {
+        let path = |first: u32, n: u32| -> Vec<u32> { (0..n).map(|i| i * first).collect() };
+        let alike = |first: u32| [path(first, 5), vec![7; 20]].concat();
+        let (one, other) = (alike(1), alike(2));
+        let split =
+            [(&one[..24], &one[24..]), (&other[..3], &other[3..]), (&one[..10], &one[10..])];
+        let index = Index::new(split.into_iter().map(Some));
+        assert_eq!(index.longest(&[&one[..], &[1]].concat()), [0, 2]);
+        assert_eq!(index.longest(&other), [1]);
+        assert_eq!(index.longest(&alike(3)), [0; 0]);
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn what_is_found_is_what_a_search_finds(
+            paths in proptest::collection::vec(
+                (
+                    proptest::collection::vec(0u32..2, 0..12),
+                    proptest::collection::vec(0u32..2, 0..12),
+                ),
+                0..20,
+            ),
+            prompt in proptest::collection::vec(0u32..2, 0..24),
+        ) {
+            let index = Index::new(paths.iter().map(|(a, b)| Some((&a[..], &b[..]))));
+            let fits = |(a, b): &(Vec<u32>, Vec<u32>)| {
+                let path = [&a[..], b].concat();
+                (!b.is_empty() && prompt.starts_with(&path)).then_some(path.len())
+            };
+            let longest = paths.iter().filter_map(fits).max();
+            let place = |(i, path)| (longest.is_some() && fits(path) == longest).then_some(i);
+            let expected: Vec<usize> = paths.iter().enumerate().filter_map(place).collect();
+            proptest::prop_assert_eq!(index.longest(&prompt), expected);
+        }
     }
 }

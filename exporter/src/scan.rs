@@ -170,8 +170,7 @@ fn of_call(call: &Call) -> Result<Vec<Node<'_>>, Dropped> {
 fn with_ids<'a>(call: &'a Call, ended: &'a Ended, choice: &'a Choice) -> Option<Node<'a>> {
     let prompt = ended.prompts.get(choice.prompt_index as usize)?;
     let sampled = choice.token_ids.as_ref()?;
-    let is_id = |id: &u32| i32::try_from(*id).is_ok();
-    if prompt.is_empty() || !prompt.iter().chain(sampled).all(is_id) {
+    if prompt.is_empty() || !are_ids(prompt) || !are_ids(sampled) {
         return None;
     }
     Some(Node {
@@ -184,6 +183,11 @@ fn with_ids<'a>(call: &'a Call, ended: &'a Ended, choice: &'a Choice) -> Option<
         prompt,
         sampled,
     })
+}
+
+/// Whether all numbers fit into the columns of ids. Without a way out, many are looked at at once.
+fn are_ids(numbers: &[u32]) -> bool {
+    numbers.iter().fold(0, |all, number| all | number) <= i32::MAX as u32
 }
 
 /// What the reply says in words alone.

@@ -91,8 +91,7 @@ impl Snapshot {
         }
         let call_key: i64 = row.try_get("call_key")?;
         let prompts = trace.prompts((self.connection(), reader), call_key).await;
-        let prompts = prompts.map_err(|error| unread(call_id, error))?;
-        ended.prompts = prompts.iter().map(|prompt| prompt.to_vec()).collect();
+        ended.prompts = prompts.map_err(|error| unread(call_id, error))?;
         ended.choices = self.choices(rows, call_id, (reader, trace)).await?;
         Ok(Call { begun, ended: Some(ended) })
     }

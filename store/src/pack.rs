@@ -154,8 +154,27 @@ pub(crate) fn hash_ids(ids: &[u32]) -> [u8; 16] {
 pub(crate) fn ids_at(reel: &[u8], start: u64, count: u64) -> Result<Vec<u32>, DecodeError> {
     let start = usize::try_from(start).map_err(|_| DecodeError::Reel)?;
     let mut bytes = reel.get(start..).ok_or(DecodeError::Reel)?;
-    let next = |_| take(&mut bytes).and_then(|id| u32::try_from(id).ok()).ok_or(DecodeError::Reel);
-    (0..count).map(next).collect()
+    // A damaged count must not decide how much memory is asked for: an id takes a byte or more.
+    let count = usize::try_from(count).ok().filter(|count| *count <= bytes.len());
+    let count = count.ok_or(DecodeError::Reel)?;
+    let mut ids = Vec::with_capacity(count);
+    for _ in 0..count {
+        ids.push(take_id(&mut bytes).ok_or(DecodeError::Reel)?);
+    }
+    Ok(ids)
+}
+
+/// Nearly all ids take three bytes or fewer.
+fn take_id(bytes: &mut &[u8]) -> Option<u32> {
+    let bits = |byte: u8| u32::from(byte & 0x7f);
+    let (id, length) = match **bytes {
+        [a, ..] if a < 0x80 => (u32::from(a), 1),
+        [a, b, ..] if b < 0x80 => (bits(a) | bits(b) << 7, 2),
+        [a, b, c, ..] if c < 0x80 => (bits(a) | bits(b) << 7 | bits(c) << 14, 3),
+        _ => return take(bytes).and_then(|id| u32::try_from(id).ok()),
+    };
+    *bytes = &bytes[length..];
+    Some(id)
 }
 
 /// Floats byte by byte, the highest bytes first: those repeat. Where the second ones do not, the

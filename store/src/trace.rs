@@ -1,4 +1,9 @@
 //! Reading token ids back: a prompt is its parent's path, up to a token, and what is behind it.
+//!
+//! Of prompts of which each holds the one before, the last is put together and compared with its
+//! hash; the others are its beginnings. So the time follows what is new, and every id is still one
+//! that a hash was found right for: where the last one's is not, each is read and compared by
+//! itself.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -34,9 +39,14 @@ const CHOICES_OF_CALL: &str = "WITH RECURSIVE chain AS ( \
 /// Token ids of calls, as far as they were loaded.
 #[derive(Debug, Default)]
 pub(crate) struct Trace {
+    /// Whether every prompt is to be compared with its own hash.
+    each: bool,
     prompts: HashMap<(i64, i64), StoredPrompt>,
     choices: HashMap<(i64, i64), StoredChoice>,
-    whole: HashMap<(i64, i64), Arc<Vec<u32>>>,
+    /// For a prompt one that begins with the whole of it.
+    longer: HashMap<(i64, i64), (i64, i64)>,
+    /// Prompts that were put together and agree with their hashes; none that does not.
+    whole: HashMap<(i64, i64), Option<Arc<Vec<u32>>>>,
 }
 
 #[derive(Debug, Clone)]
@@ -76,11 +86,16 @@ pub(crate) struct ChoicePath {
     pub(crate) choice: u32,
     /// Parents that lead to the prompt.
     pub(crate) depth: u32,
-    pub(crate) prompt: Arc<Vec<u32>>,
+    pub(crate) prompt: Vec<u32>,
     pub(crate) sampled: Vec<u32>,
 }
 
 impl Trace {
+    /// One that compares every prompt with its own hash, whatever others say of it.
+    pub(crate) fn of_each() -> Self {
+        Self { each: true, ..Self::default() }
+    }
+
     /// Loads all that belongs to an episode; the whole rows of its choices, by index.
     pub(crate) async fn of_episode(
         &mut self,
@@ -114,7 +129,21 @@ impl Trace {
             let at = (row.try_get("call_key")?, row.try_get("choice_index")?);
             self.choices.insert(at, choice_of(row)?);
         }
+        if !self.each {
+            let held = |at: &(i64, i64)| Some((self.held_by(*at)?, *at));
+            self.longer = self.prompts.keys().filter_map(held).collect();
+        }
         Ok(rows)
+    }
+
+    /// The prompt that this one begins with the whole of, and may speak for.
+    fn held_by(&self, at: (i64, i64)) -> Option<(i64, i64)> {
+        let longer = &self.prompts[&at];
+        let parent = longer.parent?;
+        let held = (parent.0, self.choices.get(&parent)?.prompt_index);
+        let shorter = self.prompts.get(&held)?;
+        let is_sure = longer.hash.is_some() || shorter.hash.is_none();
+        (is_sure && held != at && longer.shared >= shorter.tokens).then_some(held)
     }
 
     /// The prompts of a call that was loaded.
@@ -122,7 +151,7 @@ impl Trace {
         &mut self,
         (connection, reader): (&mut Link, &mut Reader),
         call_key: i64,
-    ) -> Result<Vec<Arc<Vec<u32>>>, ReadError> {
+    ) -> Result<Vec<Vec<u32>>, ReadError> {
         let mut prompts = Vec::new();
         while self.prompts.contains_key(&(call_key, prompts.len() as i64)) {
             let at = (call_key, prompts.len() as i64);
@@ -167,15 +196,48 @@ impl Trace {
         Ok(paths)
     }
 
-    /// A prompt, checked against its hash.
+    /// A prompt, checked against its hash or that of a longer one.
     async fn prompt(
         &mut self,
         (connection, reader): (&mut Link, &mut Reader),
         at: (i64, i64),
-    ) -> Result<Arc<Vec<u32>>, ReadError> {
-        if let Some(whole) = self.whole.get(&at) {
-            return Ok(Arc::clone(whole));
+    ) -> Result<Vec<u32>, ReadError> {
+        let tokens = self.prompts.get(&at).ok_or(DecodeError::Reel)?.tokens;
+        let longest = self.longest(at);
+        if longest != at {
+            if !self.whole.contains_key(&longest) {
+                let whole = self.put_together((&mut *connection, &mut *reader), longest).await;
+                self.whole.insert(longest, whole.ok().map(Arc::new));
+            }
+            if let Some(Some(whole)) = self.whole.get(&longest) {
+                return Ok(whole.get(..tokens).ok_or(DecodeError::Reel)?.to_vec());
+            }
         }
+        if let Some(Some(whole)) = self.whole.get(&at) {
+            return Ok(whole.to_vec());
+        }
+        let whole = self.put_together((connection, reader), at).await?;
+        self.whole.insert(at, Some(Arc::new(whole.clone())));
+        Ok(whole)
+    }
+
+    /// The last prompt of those that begin with this one.
+    fn longest(&self, mut at: (i64, i64)) -> (i64, i64) {
+        // Those that go in a circle are longer than none.
+        for _ in 0..=self.prompts.len() {
+            match self.longer.get(&at) {
+                Some(longer) => at = *longer,
+                None => return at,
+            }
+        }
+        at
+    }
+
+    async fn put_together(
+        &self,
+        (connection, reader): (&mut Link, &mut Reader),
+        at: (i64, i64),
+    ) -> Result<Vec<u32>, ReadError> {
         let mut ids = Vec::new();
         for part in self.parts(at)?.into_iter().rev() {
             match part {
@@ -191,9 +253,7 @@ impl Trace {
         if stored.hash.as_ref().is_some_and(|known| *known != hash_ids(&ids)) {
             return Err(DecodeError::Hash.into());
         }
-        let whole = Arc::new(ids);
-        self.whole.insert(at, Arc::clone(&whole));
-        Ok(whole)
+        Ok(ids)
     }
 
     /// What a prompt is made of, the last first: up from parent to parent until one is known.
@@ -202,7 +262,7 @@ impl Trace {
         let mut count = usize::MAX;
         // A chain that is longer than there are prompts goes in a circle.
         for _ in 0..=self.prompts.len() {
-            if let Some(whole) = self.whole.get(&at) {
+            if let Some(Some(whole)) = self.whole.get(&at) {
                 parts.push(Part::Whole(whole, count.min(whole.len())));
                 return Ok(parts);
             }

@@ -61,14 +61,14 @@ impl<'a> Examined<'a> {
         self.name = Some((row.try_get("episode_id")?, row.try_get("attempt")?));
         let record = episode_of(&row).map_err(|error| self.broken(None, told(&error))).ok();
         self.reels().await?;
-        let mut trace = Trace::default();
+        let mut trace = Trace::of_each();
         let whole = trace.of_episode(self.connection, self.key).await.is_ok();
         let calls = "SELECT * FROM call WHERE episode_key = $1 ORDER BY started_at, call_id";
         let calls = query(calls).bind(self.key).fetch_all(&mut *self.connection).await?;
         for row in &calls {
             self.report.calls += 1;
             if !whole {
-                trace = Trace::default();
+                trace = Trace::of_each();
             }
             self.call(row, record.as_ref(), (&mut trace, whole)).await?;
         }
