@@ -4,8 +4,8 @@
 //! - `scan`: the calls of one episode, in the order in which they began, and what they sampled
 //!   (`ahead` reads them a few episodes before).
 //! - `thread`: which choice each call continues, found by token prefix, never by arrival order
-//!   (`index` finds it, `resolve` tells equals apart, `said` reads the messages, and `leads` where
-//!   words go on and tokens do not).
+//!   (`index` finds it, `resolve` tells equals apart, `said` and `written` read the messages, and
+//!   `leads` where words go on and tokens do not).
 //! - `merge`: the paths of that forest (`family` orders it, `kind` says what each path is for).
 //! - `weigh`: which paths are rows, and which of them trains a token that several hold.
 //!   `staleness` leaves out those of other policy versions.
@@ -76,6 +76,7 @@ mod thread;
 mod tree;
 mod verdict;
 mod weigh;
+mod written;
 
 #[cfg(test)]
 mod conformance;

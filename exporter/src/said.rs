@@ -5,11 +5,13 @@
 //! (`wire::canonical`).
 
 use std::collections::HashMap;
+use std::rc::Rc;
 
 use episode::Call;
 use serde_json::Value;
 
 use crate::scan::Node;
+use crate::written::{Known, Written};
 
 /// What one choice of a call heard and said.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -63,43 +65,56 @@ impl Said {
 }
 
 /// Reads the bodies of all calls. One entry a node. A message that is sent again in the same
-/// letters is read once.
-pub(crate) fn said(nodes: &[Node<'_>]) -> Vec<Said> {
+/// letters is read once, and what a body has in common with that of the call it goes on from is
+/// not looked through again.
+pub(crate) fn said(nodes: &[Node<'_>], parents: &[Option<usize>]) -> Vec<Said> {
     let mut words = Words::default();
     let mut found = Vec::with_capacity(nodes.len());
+    let mut read: Vec<Option<Rc<Written<'_>>>> = Vec::with_capacity(nodes.len());
     for choices in nodes.chunk_by(|a, b| a.call.begun.call_id == b.call.begun.call_id) {
+        let first = found.len();
+        let parent = parents[first].filter(|parent| *parent < first);
+        let before = parent.or(first.checked_sub(1)).and_then(|before| read[before].clone());
+        let (heard, written) = heard(&mut words, choices[0].call, before.as_deref());
+        let written = written.map(Rc::new);
         let call = choices[0].call;
-        let heard = heard(&mut words, call);
         let answers = wire::answers(call.begun.route, &choices[0].ended.reply);
         for node in choices {
             let answer = answers.iter().find(|a| a.index == node.index);
             let answer = answer.map(|a| words.number(&a.message));
             found.push(Said { answer, ..heard.clone() });
+            read.push(written.clone());
         }
     }
     found
 }
 
-fn heard<'a>(words: &mut Words<'a>, call: &'a Call) -> Said {
+fn heard<'a>(
+    words: &mut Words<'a>,
+    call: &'a Call,
+    before: Option<&Written<'a>>,
+) -> (Said, Option<Written<'a>>) {
     let (route, request) = (call.begun.route, &call.begun.request);
-    if let Some(written) = wire::written(route, request)
-        && let Some(messages) =
-            written.messages.iter().map(|m| words.of_written(m.get())).collect::<Option<Vec<_>>>()
+    if let Some(written) = before
+        .and_then(|before| before.continued(route, request, words))
+        .or_else(|| Written::whole(route, request, words))
     {
-        return Said {
-            history: messages.iter().map(|known| known.number).collect(),
-            instructions: messages.iter().take_while(|known| known.is_instruction).count(),
+        let said = Said {
+            history: written.messages.iter().map(|known| known.number).collect(),
+            instructions: written.messages.iter().take_while(|known| known.is_instruction).count(),
             answer: None,
-            tools: written.tools.and_then(|tools| words.of_written_tools(tools.get())),
+            tools: written.tools,
         };
+        return (said, Some(written));
     }
     let asked = wire::conversation(route, request).unwrap_or_default();
-    Said {
+    let said = Said {
         history: asked.messages.iter().map(|m| words.number(m)).collect(),
         instructions: asked.messages.iter().take_while(|m| is_instruction(m)).count(),
         answer: None,
         tools: words.of_tools(asked.tools),
-    }
+    };
+    (said, None)
 }
 
 fn is_instruction(message: &Value) -> bool {
@@ -107,16 +122,9 @@ fn is_instruction(message: &Value) -> bool {
     role.is_some_and(|role| ["system", "developer"].contains(&role))
 }
 
-/// A message that was read before.
-#[derive(Debug, Clone, Copy)]
-struct Known {
-    number: u32,
-    is_instruction: bool,
-}
-
 /// One number for each distinct message of an episode.
 #[derive(Debug, Default)]
-struct Words<'a> {
+pub(crate) struct Words<'a> {
     numbers: HashMap<String, u32>,
     written: HashMap<&'a str, Known>,
     tools: HashMap<&'a str, Option<u32>>,
@@ -124,7 +132,7 @@ struct Words<'a> {
 
 impl<'a> Words<'a> {
     /// A message as it was written; none where that is no message.
-    fn of_written(&mut self, written: &'a str) -> Option<Known> {
+    pub(crate) fn of_written(&mut self, written: &'a str) -> Option<Known> {
         if let Some(known) = self.written.get(written) {
             return Some(*known);
         }
@@ -135,7 +143,7 @@ impl<'a> Words<'a> {
         Some(known)
     }
 
-    fn of_written_tools(&mut self, written: &'a str) -> Option<u32> {
+    pub(crate) fn of_written_tools(&mut self, written: &'a str) -> Option<u32> {
         if let Some(known) = self.tools.get(written) {
             return *known;
         }
@@ -188,11 +196,56 @@ mod tests {
                 call.begun.request = body.to_owned().into();
                 call
             });
-            let [quick, slow] = calls.each_ref().map(|call| heard(&mut Words::default(), call));
+            let read = |call| heard(&mut Words::default(), call, None).0;
+            let [quick, slow] = calls.each_ref().map(read);
             assert_eq!(quick, slow, "{body}");
             let both = [calls[1].clone(), calls[0].clone()];
-            let said = said(&nodes(&both).0);
+            let said = said(&nodes(&both).0, &[None, None]);
             assert_eq!(said[0].history(), said[1].history(), "{body}");
+        }
+    }
+
+    #[test]
+    fn a_body_that_goes_on_from_another_says_what_it_says_by_itself() {
+        let a = r#"{"role":"user","content":"a"}"#;
+        let b = r#"{"role":"assistant","content":"b, ] }"}"#;
+        let bodies = [
+            format!(r#"{{"messages":[{a}],"n":1}}"#),
+            format!(r#"{{"messages":[{a},{b}],"n":1}}"#),
+            format!(r#"{{"messages":[{a} , {b},{a}],"tools":[{{"n":1}}]}}"#),
+            format!(r#"{{"messages":[{a},{b},{a}]}}"#),
+            format!(r#"{{"messages":[{a},{b}]}}"#),
+            format!(r#"{{"messages":[{b},{a}]}}"#),
+            format!(r#"{{"messages":[{a},]}}"#),
+            format!(r#"{{"messages":[{a},{b},]}}"#),
+            format!(r#"{{"messages":[{a}"#),
+            format!(r#"{{"messages":[{a} {b}]}}"#),
+            format!("{{\"messages\":[{a}\u{c},{b}]}}"),
+            format!(r#"{{"messages":[{a}]}} {b}"#),
+            format!(r#"{{"messages":[{a}],"messages":[{b}]}}"#),
+            r#"{"messages":[3]}"#.to_owned(),
+            r#"{"messages":[35]}"#.to_owned(),
+            r#"{"messages":[35,3]}"#.to_owned(),
+            r#"{"messages":[3.5]}"#.to_owned(),
+            r#"{"messages":[]}"#.to_owned(),
+        ];
+        let calls: Vec<Call> = bodies
+            .iter()
+            .map(|body| {
+                let mut call = call(1, &[1], &[&[2]]);
+                call.begun.request = body.clone().into();
+                call
+            })
+            .collect();
+        for before in &calls {
+            for call in &calls {
+                let mut words = Words::default();
+                let written = heard(&mut words, before, None).1;
+                let alone = heard(&mut words, call, None).0;
+                let (said, _) = heard(&mut words, call, written.as_ref());
+                let request = |c: &Call| String::from_utf8_lossy(&c.begun.request).into_owned();
+                assert_eq!(said, alone, "{} after {}", request(call), request(before));
+            }
         }
     }
 }

@@ -44,7 +44,7 @@ pub(crate) fn thread(nodes: Vec<Node<'_>>) -> (Forest<'_>, Notes) {
     };
     let mut notes = by_ids(&mut forest);
     if has_loose_ends(&forest) {
-        forest.said = said(&forest.nodes);
+        forest.said = said(&forest.nodes, &forest.parents);
         notes.add(&by_messages(&mut forest));
         forest.leads = leads(&forest);
     }
