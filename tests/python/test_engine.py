@@ -1,0 +1,143 @@
+"""The engine alone: real clients of OpenAI's API, TRL's client, and transformers on its weights."""
+
+import json
+
+import openai
+import pytest
+from openai import OpenAI
+
+import harness
+import test_trainers
+
+QUESTION = "Find the secret number from 1 to 7. You have 3 guesses."
+ASK = [{"role": "user", "content": QUESTION}]
+INTEGER = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
+GUESS = {"type": "function", "function": {"name": "guess", "parameters": INTEGER}}
+LOGITS_DIFFERENCE_MAX = 1e-4
+STEPS = 200
+needs_trainers = test_trainers.pytestmark
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory):
+    """An engine of its own."""
+    with harness.engine(tmp_path_factory.mktemp("engine")) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def client(address):
+    """OpenAI's client, which talks to it."""
+    url = f"http://{harness.text(address)}/v1"
+    with OpenAI(base_url=url, api_key="none", max_retries=0) as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def model(client):
+    """The name of the model."""
+    return client.models.list().data[0].id
+
+
+def test_a_chat_is_the_same_whole_and_streamed(client, model):
+    options = {"model": model, "messages": ASK, "tools": [GUESS], "seed": 3, "max_tokens": 40}
+    whole = client.chat.completions.create(**options).choices[0]
+    with client.chat.completions.stream(**options) as stream:
+        for _ in stream:
+            pass
+        streamed = stream.get_final_completion().choices[0]
+    assert streamed.message.content == whole.message.content
+    assert streamed.finish_reason == whole.finish_reason
+    calls = [[c.function.arguments for c in m.message.tool_calls or []] for m in (whole, streamed)]
+    assert calls[0] == calls[1]
+
+
+def test_a_tool_that_is_required_is_called(client, model):
+    choices = ("required", {"type": "function", "function": {"name": "guess"}})
+    for choice in choices:
+        reply = client.chat.completions.create(
+            model=model, messages=ASK, tools=[GUESS], tool_choice=choice, max_tokens=200
+        )
+        (call,) = reply.choices[0].message.tool_calls
+        assert call.function.name == "guess"
+        assert isinstance(json.loads(call.function.arguments)["n"], int)
+
+
+def test_a_reply_keeps_to_its_schema(client, model):
+    schema = {"name": "point", "strict": True, "schema": {**INTEGER, "additionalProperties": False}}
+    reply = client.chat.completions.create(
+        model=model,
+        messages=ASK,
+        n=4,
+        temperature=1.5,
+        max_tokens=200,
+        response_format={"type": "json_schema", "json_schema": schema},
+    )
+    for choice in reply.choices:
+        if choice.finish_reason == "stop":
+            found = json.loads(choice.message.content)
+            assert list(found) == ["n"] and isinstance(found["n"], int)
+    assert any(choice.finish_reason == "stop" for choice in reply.choices)
+
+
+def test_the_responses_wire_is_the_same_whole_and_streamed(client, model):
+    options = {"model": model, "input": QUESTION, "max_output_tokens": 30, "temperature": 0}
+    whole = client.responses.create(**options)
+    with client.responses.stream(**options) as stream:
+        for _ in stream:
+            pass
+        streamed = stream.get_final_response()
+    assert streamed.output_text == whole.output_text != ""
+    assert streamed.usage == whole.usage
+
+
+def test_ids_in_make_the_same_tokens_as_text(client, model, address):
+    options = {"model": model, "max_tokens": 16, "seed": 9, "logprobs": 0}
+    extra = {"return_token_ids": True, "return_tokens_as_token_ids": True}
+    by_text = client.completions.create(prompt="guess 4", extra_body=extra, **options).choices[0]
+    ids = by_text.prompt_token_ids
+    by_ids = client.completions.create(prompt=ids, extra_body=extra, **options).choices[0]
+    assert by_ids.token_ids == by_text.token_ids
+    assert by_ids.logprobs.token_logprobs == by_text.logprobs.token_logprobs
+    assert by_ids.logprobs.tokens == [f"token_id:{id}" for id in by_ids.token_ids]
+
+
+def test_an_image_and_an_unknown_model_are_refused_by_name(client, model):
+    image = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA=="}}
+    with pytest.raises(openai.BadRequestError, match="image"):
+        content = [{"type": "text", "text": "what is this?"}, image]
+        client.chat.completions.create(model=model, messages=[{"role": "user", "content": content}])
+    with pytest.raises(openai.NotFoundError, match="gpt-5"):
+        client.chat.completions.create(model="gpt-5", messages=ASK)
+
+
+class TestTrainers:
+    """What needs the trainers' environment."""
+
+    pytestmark = needs_trainers
+
+    def test_trl_s_own_client_samples_and_scores(self, address, tmp_path):
+        url = f"http://{harness.text(address)}"
+        found = test_trainers.run("client.py", url, folder=tmp_path)
+        for part in ("ids", "plain", "chat"):
+            for ids, logprobs in zip(
+                found[part]["completion_ids"], found[part]["logprobs"], strict=True
+            ):
+                assert len(ids) == len(logprobs) > 0
+            assert len(found[part]["completion_ids"]) == 6
+        assert all(len(top) == 1 for one in found["plain"]["logprobs"] for top in one)
+        assert all(4 <= len(top) <= 5 for one in found["ids"]["logprobs"] for top in one)
+        # Scored again as a prompt, the tokens have the logprobs that they were sampled with.
+        sampled = [top[0] for top in found["plain"]["logprobs"][0]]
+        scored = [top[0] for top in found["scored"]["actual_logprobs"][0]]
+        for a, b in zip(sampled, scored, strict=True):
+            assert b == float("-inf") or a == b
+
+    def test_the_logits_are_those_of_transformers(self, tmp_path):
+        found = test_trainers.run("families.py", harness.binary(), tmp_path, folder=tmp_path)
+        assert len(found) == 7
+        for name, numbers in found.items():
+            assert numbers["logits_difference_max"] <= LOGITS_DIFFERENCE_MAX, (name, numbers)
+            assert numbers["greedy_equal"] == STEPS, (name, numbers)
+            assert numbers["greedy_distinct"] > STEPS / 10, (name, numbers)
+        assert found["qwen3-yarn"]["shards"] > 1

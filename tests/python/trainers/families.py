@@ -1,0 +1,202 @@
+"""Compares the engine with transformers on the same weights: `families.py BINARY OUT`.
+
+For each family a random model of its real structure is written by transformers, in f32 and in the
+form of its own configuration; `rolltape engine` serves the folder, and both say their logits for
+some ids and continue them greedily. Transformers computes in f64: in f32 it is itself up to 8e-5
+off. Prints one JSON object: for each family the largest
+|difference of logits| and how many greedy tokens were equal.
+"""
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from contextlib import contextmanager
+from pathlib import Path
+
+os.environ |= {"HF_HUB_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": ""}
+
+import torch  # noqa: E402
+from transformers import (  # noqa: E402
+    LlamaConfig,
+    LlamaForCausalLM,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+)
+
+torch.set_num_threads(2)
+MODEL = Path(__file__).resolve().parents[3] / "engine" / "models" / "tiny"
+VOCAB = 393  # of the tokenizer that all of them borrow
+STEPS = 200
+SCALE = 2.0  # of rows of about unit length: greedy replies do not fall into a circle
+PROMPT = [(7 * i * i + 3 * i + 5) % VOCAB for i in range(120)]
+READY_WAIT_S = 60
+
+COMMON = {
+    "vocab_size": VOCAB,
+    "hidden_size": 256,
+    "intermediate_size": 768,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 2,
+    "bos_token_id": None,
+    "eos_token_id": 1,
+}
+LLAMA3 = {
+    "rope_type": "llama3",
+    "rope_theta": 500000.0,
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 128,
+}
+YARN = {
+    "rope_type": "yarn",
+    "rope_theta": 1000000.0,
+    "factor": 4.0,
+    "original_max_position_embeddings": 256,
+}
+LINEAR = {"rope_type": "linear", "rope_theta": 10000.0, "factor": 2.0}
+
+
+def family(model, config, **changes):
+    """A class of models and a configuration of it."""
+    return model, config(**COMMON, max_position_embeddings=1024, **changes)
+
+
+def families():
+    """By name. Between them: both kinds of heads, biases, widths of heads, scalings, shards."""
+    plain = {"rope_type": "default", "rope_theta": 1000000.0}
+    qwen2 = (Qwen2ForCausalLM, Qwen2Config)
+    qwen3 = (Qwen3ForCausalLM, Qwen3Config)
+    llama = (LlamaForCausalLM, LlamaConfig)
+    return {
+        "qwen3": family(*qwen3, head_dim=64, rope_parameters=plain, tie_word_embeddings=True),
+        "qwen3-yarn": family(*qwen3, head_dim=32, rope_parameters=YARN, tie_word_embeddings=False),
+        "qwen2.5": family(*qwen2, rope_parameters=plain, tie_word_embeddings=True),
+        "qwen2.5-yarn": family(*qwen2, rope_parameters=YARN, tie_word_embeddings=False),
+        "llama3": family(*llama, rope_parameters=LLAMA3, tie_word_embeddings=False),
+        "llama3.2": family(*llama, head_dim=64, rope_parameters=LLAMA3, tie_word_embeddings=True),
+        "llama-linear": family(*llama, rope_parameters=LINEAR, tie_word_embeddings=False),
+    }
+
+
+def build(name, out):
+    """The model in memory and its folder; weights are scaled so that logits are not flat."""
+    kind, config = families()[name]
+    torch.manual_seed(11)
+    model = kind(config).float().eval()
+    with torch.no_grad():
+        for key, weight in model.named_parameters():
+            if key.endswith("norm.weight"):
+                weight.copy_(1 + 0.1 * torch.randn_like(weight))
+            elif key.endswith("bias"):
+                weight.copy_(0.3 * torch.randn_like(weight))
+            else:
+                weight.copy_(SCALE * torch.randn_like(weight) / weight.shape[-1] ** 0.5)
+    folder = Path(out, name)
+    model.save_pretrained(folder, max_shard_size="4MB" if "yarn" in name else "5GB")
+    for file in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
+        shutil.copy(MODEL / file, folder)
+    return model, folder
+
+
+@contextmanager
+def served(binary, folder):
+    """A running engine; gives its address."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        address = "127.0.0.1:%d" % free.getsockname()[1]
+    words = ("engine", "--model", folder, "--listen", address, "--logprobs-mode", "raw_logits")
+    process = subprocess.Popen([binary, *map(str, words), "--max-logprobs", "-1"])
+    try:
+        until = time.monotonic() + READY_WAIT_S
+        while True:
+            try:
+                urllib.request.urlopen(f"http://{address}/health", timeout=5).close()
+                break
+            except OSError:
+                if process.poll() is not None or time.monotonic() > until:
+                    raise
+                time.sleep(0.05)
+        yield address
+    finally:
+        process.kill()
+        process.wait()
+
+
+def complete(address, **fields):
+    """The first choice of a completion."""
+    request = urllib.request.Request(
+        f"http://{address}/v1/completions",
+        json.dumps(fields).encode(),
+        {"content-type": "application/json"},
+    )
+    with urllib.request.urlopen(request, timeout=120) as reply:
+        return json.load(reply)["choices"][0]
+
+
+def logits(address, ids):
+    """Of every position but the last, [len(ids) - 1, VOCAB]."""
+    choice = complete(address, prompt=ids, max_tokens=1, prompt_logprobs=-1)
+    rows = torch.empty(len(ids) - 1, VOCAB, dtype=torch.float64)
+    for row, entries in zip(rows, choice["prompt_logprobs"][1:], strict=True):
+        assert len(entries) == VOCAB, f"{len(entries)} logits of {VOCAB}"
+        for token, entry in entries.items():
+            row[int(token)] = entry["logprob"]
+    return rows
+
+
+def greedy(model):
+    """What transformers continues the prompt with."""
+    ids = list(PROMPT)
+    with torch.no_grad():
+        past, new = None, torch.tensor([ids])
+        for _ in range(STEPS):
+            out = model(input_ids=new, past_key_values=past, use_cache=True)
+            past = out.past_key_values
+            ids.append(int(out.logits[0, -1].argmax()))
+            new = torch.tensor([ids[-1:]])
+    return ids[len(PROMPT) :]
+
+
+def compare(binary, name, out):
+    """What the two say about one family."""
+    model, folder = build(name, out)
+    model.double()
+    theirs = greedy(model)
+    ids = PROMPT + theirs
+    with torch.no_grad():
+        expected = model(input_ids=torch.tensor([ids])).logits[0, :-1]
+    with served(binary, folder) as address:
+        found = logits(address, ids)
+        choice = complete(
+            address,
+            prompt=PROMPT,
+            max_tokens=STEPS,
+            temperature=0,
+            ignore_eos=True,
+            return_token_ids=True,
+        )
+    equal = sum(a == b for a, b in zip(choice["token_ids"], theirs, strict=True))
+    return {
+        "logits_difference_max": float((found - expected).abs().max()),
+        "logits_max": float(expected.abs().max()),
+        "greedy_equal": equal,
+        "greedy_distinct": len(set(theirs)),
+        "shards": len(list(folder.glob("*.safetensors"))),
+    }
+
+
+def main():
+    binary, out = sys.argv[1:3]
+    print(json.dumps({name: compare(binary, name, out) for name in families()}))
+
+
+if __name__ == "__main__":
+    main()
