@@ -137,10 +137,11 @@ def done(*arguments, folder):
 
 
 @contextmanager
-def engine(folder):
+def engine(folder, *arguments):
     """The inference backend alone, with the tiny model; gives its address."""
     (address,) = free_addresses(1)
-    process = Process("engine", "--model", MODEL, "--listen", text(address), folder=folder)
+    where = ("--model", MODEL, "--listen", text(address))
+    process = Process("engine", *where, *arguments, folder=folder)
     try:
         process.await_answer(f"http://{text(address)}/health")
         yield address
