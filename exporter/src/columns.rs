@@ -108,18 +108,18 @@ fn doubles(rows: &[Row], of: impl Fn(&Row) -> Option<f64>) -> ArrayRef {
 fn token_column(field: &Field, rows: &[Row]) -> Result<ArrayRef, ArrowError> {
     let tokens = || rows.iter().map(|r| &r.tokens);
     let values: ArrayRef = match field.name().as_str() {
-        "loss_mask" => {
-            Arc::new(Int8Array::from_iter_values(tokens().flat_map(|t| t.loss_mask.clone())))
-        }
-        "logprobs" => {
-            Arc::new(Float32Array::from_iter_values(tokens().flat_map(|t| t.logprobs.clone())))
-        }
-        "versions" => {
-            Arc::new(Int32Array::from_iter_values(tokens().flat_map(|t| t.versions.clone())))
-        }
-        _ => Arc::new(Int32Array::from_iter_values(tokens().flat_map(|t| t.input_ids.clone()))),
+        "loss_mask" => Arc::new(Int8Array::from(joined(tokens().map(|t| &t.loss_mask)))),
+        "logprobs" => Arc::new(Float32Array::from(joined(tokens().map(|t| &t.logprobs)))),
+        "versions" => Arc::new(Int32Array::from(joined(tokens().map(|t| &t.versions)))),
+        _ => Arc::new(Int32Array::from(joined(tokens().map(|t| &t.input_ids)))),
     };
     list(field, tokens().map(|t| Some(t.input_ids.len())), values)
+}
+
+fn joined<'a, T: Copy + 'a>(lists: impl Iterator<Item = &'a Vec<T>> + Clone) -> Vec<T> {
+    let mut all = Vec::with_capacity(lists.clone().map(Vec::len).sum());
+    lists.for_each(|list| all.extend_from_slice(list));
+    all
 }
 
 fn token_rewards(field: &Field, rows: &[Row]) -> Result<ArrayRef, ArrowError> {
