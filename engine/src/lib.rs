@@ -11,6 +11,7 @@
 mod cache;
 mod config;
 mod core;
+mod grammar;
 mod load;
 mod memory;
 mod model;
@@ -29,7 +30,7 @@ mod stats;
 mod weights;
 
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use kernels::{Cpu, Ops};
@@ -43,6 +44,7 @@ pub use sample::LogprobsMode;
 pub use serve::serve;
 
 use crate::core::Core;
+use grammar::Grammars;
 use load::Folder;
 use model::Model;
 use options::Room;
@@ -71,6 +73,9 @@ pub(crate) struct Card {
     /// Whether replies may start with thoughts.
     pub(crate) thinks: bool,
     pub(crate) prefix_exact_chat: bool,
+    pub(crate) max_logprobs: usize,
+    /// Made when the first request prescribes a form.
+    pub(crate) grammars: OnceLock<Grammars>,
 }
 
 /// A model that is ready to serve.
@@ -152,6 +157,8 @@ impl Engine {
             eos: parts.eos,
             seed: options.seed.unwrap_or_else(any_seed),
             max_queue: options.max_queue,
+            max_logprobs: options.max_logprobs,
+            grammars: OnceLock::new(),
         };
         let core = Core {
             model,

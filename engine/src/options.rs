@@ -33,7 +33,9 @@ pub struct EngineOptions {
     pub kv_cache_memory: Option<u64>,
     /// Whether requests that begin with the same tokens share what was computed for them.
     pub prefix_caching: bool,
-    /// Which distribution reported logprobs belong to.
+    /// Alternatives that a reported logprob may have; `usize::MAX` is the whole vocabulary.
+    pub max_logprobs: usize,
+    /// What the numbers that are reported as logprobs are.
     pub logprobs_mode: LogprobsMode,
     /// Where the seeds of requests that give none come from; random if absent.
     pub seed: Option<u64>,
@@ -56,6 +58,7 @@ impl Default for EngineOptions {
             max_queue: 1024,
             kv_cache_memory: None,
             prefix_caching: true,
+            max_logprobs: 20,
             logprobs_mode: LogprobsMode::default(),
             seed: None,
             tool_call_parser: ToolCallParser::default(),

@@ -5,12 +5,13 @@
 //!   stays with the sequence when that has to be computed again.
 //! - [`Sampled`]: a token and its [`Scores`].
 //!
-//! The order is vLLM's: `allowed_token_ids`, `bad_words`, `min_tokens`, `logit_bias`, penalties,
+//! The order is vLLM's: grammar, `allowed_token_ids`, `bad_words`, `min_tokens`, `logit_bias`, penalties,
 //! temperature, `min_p`, `top_k`, `top_p`. A draw depends on the seed and the position alone, so a
 //! seed gives the same tokens whatever else runs.
 
 mod distribution;
 mod draw;
+mod math;
 mod process;
 #[cfg(test)]
 pub(crate) mod tests;
@@ -20,6 +21,7 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use crate::config::{self, ConfigError};
+use crate::grammar::Grammar;
 use distribution::Distribution;
 pub(crate) use draw::mix;
 use process::History;
@@ -106,6 +108,8 @@ pub(crate) struct Params {
     pub(crate) logprobs: Option<usize>,
     /// Ids to report instead of the likeliest.
     pub(crate) logprob_ids: Option<Arc<[u32]>>,
+    /// What the reply must be.
+    pub(crate) grammar: Option<Grammar>,
 }
 
 /// A token.
@@ -161,6 +165,16 @@ impl Sampler {
         Sampler { params, history, ends: (ends, min_tokens) }
     }
 
+    /// Whether the reply is complete by its grammar and has nothing left to say.
+    pub(crate) fn is_over(&self) -> bool {
+        self.params.grammar.as_ref().is_some_and(Grammar::is_over)
+    }
+
+    /// Whether the grammar could not be followed to the end, so that the reply may not go on.
+    pub(crate) fn has_failed(&self) -> bool {
+        self.params.grammar.as_ref().is_some_and(Grammar::has_failed)
+    }
+
     /// Chooses the token at `position` of the reply from `logits`, one for each id; not empty.
     ///
     /// To be called once for each position, in order. The logits are scratch afterwards.
@@ -170,28 +184,51 @@ impl Sampler {
         position: usize,
         mode: LogprobsMode,
     ) -> Sampled {
-        let raw = self.params.logprobs.is_some().then(|| logits.to_vec());
-        self.process(logits, position);
+        let masked = self.masks(position);
+        let greedy = self.params.temperature < GREEDY_BELOW;
+        let changed = masked || self.changes() || !(greedy || self.params.temperature == 1.0);
+        let wanted = self.params.logprobs.is_some();
+        let raw = (masked || wanted && changed).then(|| logits.to_vec());
+        if let Some(raw) = raw.as_deref().filter(|_| masked) {
+            self.mask(logits, raw, position);
+        }
+        self.adjust(logits);
+        if !greedy && self.params.temperature != 1.0 {
+            logits.iter_mut().for_each(|logit| *logit /= self.params.temperature);
+        }
         let params = &self.params;
-        let greedy = params.temperature < GREEDY_BELOW;
         let processed = match greedy {
-            true => Distribution::whole(logits, 1.0),
+            true => Distribution::whole(logits),
             false => Distribution::filtered(logits, params),
         };
         let id = match greedy {
             true => processed.likeliest(),
             false => processed.draw(draw::uniform(params.seed, position as u64)),
         };
-        let scores = raw.map(|raw| {
-            let raw = Distribution::whole(&raw, 1.0);
+        let scores = wanted.then(|| {
+            let raw = Distribution::whole(raw.as_deref().unwrap_or(logits));
             scores(params, id, (&processed, &raw), mode)
         });
         self.history.push(id);
+        if let Some(grammar) = &mut self.params.grammar {
+            grammar.push(id);
+        }
         Sampled { id, scores }
     }
 
-    /// Applies everything that changes single logits.
-    fn process(&self, logits: &mut [f32], position: usize) {
+    /// Whether any id is out of the choice at `position`.
+    fn masks(&self, position: usize) -> bool {
+        let params = &self.params;
+        let request = params.allowed.is_some() || !params.bad_words.is_empty();
+        request || params.grammar.is_some() || position < self.ends.1
+    }
+
+    /// Takes out of the choice what may not be sampled. The grammar comes before what else the
+    /// request wants: where nothing is left of both, the rest of the request is let go.
+    fn mask(&mut self, logits: &mut [f32], raw: &[f32], position: usize) {
+        if let Some(grammar) = &mut self.params.grammar {
+            grammar.mask(logits);
+        }
         if let Some(allowed) = &self.params.allowed {
             process::allow_only(logits, allowed);
         }
@@ -200,6 +237,22 @@ impl Sampler {
         if position < *min_tokens {
             process::forbid(logits, ends.iter().copied());
         }
+        if math::highest(logits) == f32::NEG_INFINITY {
+            logits.copy_from_slice(raw);
+            match (&mut self.params.grammar, &self.params.allowed) {
+                (Some(grammar), _) => grammar.mask(logits),
+                (None, Some(allowed)) => process::allow_only(logits, allowed),
+                (None, None) => {}
+            }
+        }
+    }
+
+    /// Whether logits are shifted.
+    fn changes(&self) -> bool {
+        !self.params.logit_bias.is_empty() || self.history.penalties
+    }
+
+    fn adjust(&self, logits: &mut [f32]) {
         for (id, bias) in self.params.logit_bias.iter() {
             if let Some(logit) = logits.get_mut(*id as usize) {
                 *logit += bias;
@@ -227,6 +280,5 @@ fn scores(
 /// The scores of the prompt's token `id` under the `logits` at the position before it, with the
 /// `count` likeliest. Always the model's own, whatever the mode is.
 pub(crate) fn score(logits: &[f32], id: u32, count: usize) -> Scores {
-    let raw = Distribution::whole(logits, 1.0);
-    raw.scores(id, (count, None), false)
+    Distribution::whole(logits).scores(id, (count, None), false)
 }

@@ -21,6 +21,8 @@ pub(crate) struct StopRules {
     pub(crate) eos: Vec<u32>,
     /// Ids that the request named.
     pub(crate) ids: Vec<u32>,
+    /// Ids that may not be sampled before `min_tokens`.
+    pub(crate) late: Vec<u32>,
     /// Texts that the request named; none is empty.
     pub(crate) texts: Vec<String>,
     /// Whether a text that ended the reply is part of it.
@@ -145,9 +147,8 @@ impl Sequence {
         let watch = (!request.stops.texts.is_empty())
             .then(|| StopWatch::new(request.stops.skip_special_tokens));
         let stops = &request.stops;
-        let ends = stops.eos.iter().chain(&stops.ids).copied().collect();
-        let sampler =
-            Sampler::new(request.params.clone(), &request.prompt, (ends, stops.min_tokens));
+        let late = (stops.late.clone(), stops.min_tokens);
+        let sampler = Sampler::new(request.params.clone(), &request.prompt, late);
         let scores = request.prompt_logprobs.map(|_| Vec::new());
         Sequence {
             sampler,
@@ -247,7 +248,10 @@ impl Sequence {
 
     fn finish(&mut self, id: u32, tokenizer: &Tokenizer) -> Option<Finish> {
         let stops = Arc::clone(&self.request.stops);
-        if stops.eos.contains(&id) {
+        if self.sampler.has_failed() {
+            return Some(Finish::Failed);
+        }
+        if stops.eos.contains(&id) || self.sampler.is_over() {
             return Some(Finish::Eos);
         }
         if stops.ids.contains(&id) {

@@ -11,15 +11,20 @@ mod completions;
 mod completions_stream;
 mod error;
 mod fields;
+mod form;
+mod generate;
 mod logprobs;
+mod metrics;
 mod prefix;
 mod request;
 mod routes;
+mod sampling;
 mod speech;
 mod sse;
 mod submit;
 #[cfg(test)]
 mod tests;
+mod tokenize;
 mod usage;
 
 use std::future::Future;

@@ -125,6 +125,19 @@ impl Tokenizer {
         self.inner.decode(ids, skip_special_tokens).unwrap_or_default()
     }
 
+    /// The string of an id as the vocabulary spells it, special or not.
+    pub fn token(&self, id: u32) -> Option<String> {
+        self.inner.id_to_token(id)
+    }
+
+    /// The tokenizer in the form of `tokenizer.json`.
+    ///
+    /// # Errors
+    /// A tokenizer that has no such form.
+    pub fn to_json(&self) -> Result<serde_json::Value, serde_json::Error> {
+        serde_json::to_value(&self.inner)
+    }
+
     /// The id of a token, special or not.
     pub fn id(&self, token: &str) -> Option<u32> {
         self.inner.token_to_id(token)

@@ -8,7 +8,7 @@ use super::Params;
 #[derive(Debug, Default)]
 pub(super) struct History {
     /// Whether any penalty is on.
-    penalties: bool,
+    pub(super) penalties: bool,
     /// Ids of the prompt, for the repetition penalty.
     prompt: HashSet<u32>,
     /// How often each id stands in the reply.

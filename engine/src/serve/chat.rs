@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use hyper::Response;
 use serde::Serialize;
-use serde_json::Value;
+use serde_json::{Map, Value};
 use template::ReasoningParser;
 use tokio::sync::mpsc::Receiver;
 
@@ -13,10 +13,11 @@ use super::chat_stream::ChatEvents;
 use super::choice::{Choice, Piece, StopReason, WeightVersion, gather};
 use super::error::ApiError;
 use super::fields::Fields;
-use super::logprobs::ChatLogprobs;
+use super::logprobs::{ChatLogprobs, PromptTokens};
 use super::prefix::{Asked, Report, Sampled};
-use super::request::{self, Ask, MAX_LOGPROBS, Show};
+use super::request::{self, Ask, Show};
 use super::routes::{ReplyBody, event_reply, json_reply};
+use super::sampling::alternatives;
 use super::speech::{CallForm, Reading, Said, Speech, ToolUse, finish_reason};
 use super::sse::EventStream;
 use super::submit::{Prompt, State};
@@ -56,8 +57,11 @@ pub(super) async fn answer(
 ) -> Result<Response<ReplyBody>, ApiError> {
     let card = &state.card;
     request::check_model(fields, card)?;
+    if fields.flag("echo", false)? {
+        return Err(ApiError::bad("echo", "is not supported"));
+    }
     let tools = tool_use(fields, card)?;
-    let mut ask = Ask::parse(fields, card, logprobs(fields)?)?;
+    let mut ask = Ask::parse(fields, card, logprobs(fields, card)?)?;
     if tools != ToolUse::Off {
         // Tags may be special tokens, and the parser has to see them.
         ask.stops.skip_special_tokens = false;
@@ -90,15 +94,11 @@ pub(super) async fn answer(
 }
 
 /// `logprobs` is a flag here, and `top_logprobs` counts alternatives.
-fn logprobs(fields: &Fields) -> Result<Option<usize>, ApiError> {
+fn logprobs(fields: &Fields, card: &Card) -> Result<Option<usize>, ApiError> {
     let asked = fields.flag("logprobs", false)?;
-    let top = fields.count("top_logprobs", 0)?.unwrap_or(0);
+    let top = alternatives(fields, card, "top_logprobs")?.unwrap_or(0);
     if top > 0 && !asked {
         return Err(ApiError::bad("top_logprobs", "can only be given when `logprobs` is true"));
-    }
-    if top > MAX_LOGPROBS {
-        let message = format!("must be at most {MAX_LOGPROBS}, got {top}");
-        return Err(ApiError::bad("top_logprobs", message));
     }
     Ok(asked.then_some(top))
 }
@@ -147,7 +147,7 @@ struct Reply<'a> {
     service_tier: (),
     system_fingerprint: &'a str,
     usage: Usage,
-    prompt_logprobs: (),
+    prompt_logprobs: Option<Vec<Option<Map<String, Value>>>>,
     prompt_token_ids: Option<&'a [u32]>,
     prompt_text: (),
     kv_transfer_params: (),
@@ -187,6 +187,10 @@ async fn whole(call: &Call, outputs: Receiver<Output>) -> Result<Response<ReplyB
     let choices = (0..call.n).map(|_| Choice::new(&call.stops, &call.show)).collect();
     let gathered = gather(choices, &card.tokenizer, outputs).await;
     let sampled = gathered.iter().map(|one| one.ids.len()).sum();
+    let facts = gathered.first().and_then(|first| first.prompt.as_ref());
+    let scores = facts.and_then(|facts| facts.scores.as_deref());
+    let prompt_logprobs =
+        scores.map(|scores| PromptTokens::new(&card.tokenizer, &call.prompt, scores).logprobs());
     let cached = gathered.first().map_or(0, Piece::cached_tokens);
     let choices = gathered.into_iter().enumerate().map(|(index, one)| finished(call, index, one));
     let usage = Usage::new(call.prompt.len(), sampled);
@@ -199,7 +203,7 @@ async fn whole(call: &Call, outputs: Receiver<Output>) -> Result<Response<ReplyB
         service_tier: (),
         system_fingerprint: &card.system_fingerprint,
         usage: usage.with_cached(cached).with_completion_details(),
-        prompt_logprobs: (),
+        prompt_logprobs,
         prompt_token_ids: call.show.token_ids.then_some(&call.prompt),
         prompt_text: (),
         kv_transfer_params: (),

@@ -5,7 +5,7 @@ use template::{Detokenizer, TokenNames, Tokenizer};
 use tokio::sync::mpsc::Receiver;
 
 use super::request::Show;
-use crate::sample::Sampled;
+use crate::sample::Scores;
 use crate::sequence::{End, Finish, Output, PromptFacts, StopRules};
 
 /// A token as a logprob entry shows it.
@@ -14,16 +14,22 @@ pub(super) struct Named {
     pub(super) id: u32,
     pub(super) name: String,
     pub(super) logprob: f64,
-    /// The sampled token, then the likeliest others.
+    /// Under the distribution that was sampled from.
+    pub(super) processed: f64,
+    /// Under the model's own distribution.
+    pub(super) raw: f64,
+    pub(super) rank: usize,
+    /// The token itself, then the likeliest others.
     pub(super) top: Vec<Alternative>,
 }
 
-/// A token that could have been sampled.
+/// A token that could have been there.
 #[derive(Clone, Debug)]
 pub(super) struct Alternative {
     pub(super) id: u32,
     pub(super) name: String,
     pub(super) logprob: f64,
+    pub(super) rank: usize,
 }
 
 /// What an output added to a choice.
@@ -60,6 +66,13 @@ pub(super) async fn gather(
 }
 
 impl Piece {
+    /// Takes back what was sampled; how it ended stays.
+    pub(super) fn mute(&mut self) {
+        self.text.clear();
+        self.ids.clear();
+        self.tokens.clear();
+    }
+
     /// Tokens of the prompt that came from a cache.
     pub(super) fn cached_tokens(&self) -> usize {
         self.prompt.as_ref().map_or(0, |prompt| prompt.cached_tokens)
@@ -101,12 +114,17 @@ impl End {
     }
 
     pub(super) fn weight_versions(&self, show: &Show) -> Option<Vec<WeightVersion>> {
+        show.weight_versions.then(|| self.spans())
+    }
+
+    /// Which weights sampled which tokens.
+    pub(super) fn spans(&self) -> Vec<WeightVersion> {
         let spans = self.versions.iter().map(|span| WeightVersion {
             version: span.version.to_string(),
             start: span.start,
             end: span.end,
         });
-        show.weight_versions.then(|| spans.collect())
+        spans.collect()
     }
 }
 
@@ -156,8 +174,8 @@ impl Choice {
                 self.text.push_str(&self.detokenizer.push(tokenizer, token.id));
             }
             piece.ids.push(token.id);
-            if let Some(names) = &mut self.names {
-                piece.tokens.push(named(names, tokenizer, token));
+            if let (Some(names), Some(scores)) = (&mut self.names, &token.scores) {
+                piece.tokens.push(named(names, tokenizer, token.id, scores));
             }
         }
         if let Some(Finish::StopText { at, .. }) = finish {
@@ -183,19 +201,26 @@ impl Choice {
     }
 }
 
-fn named(names: &mut TokenNames, tokenizer: &Tokenizer, token: Sampled) -> Named {
-    let scores = token.scores;
-    let others = scores.iter().flat_map(|scores| &scores.top).filter(|one| one.id != token.id);
+/// Names the token `id` and its alternatives.
+pub(super) fn named(
+    names: &mut TokenNames,
+    tokenizer: &Tokenizer,
+    id: u32,
+    scores: &Scores,
+) -> Named {
+    let others = scores.top.iter().filter(|one| one.id != id);
     let others = others.map(|one| Alternative {
         id: one.id,
         name: names.peek(tokenizer, one.id),
         logprob: shown(one.logprob),
+        rank: one.rank,
     });
     let mut top: Vec<Alternative> = others.collect();
-    let name = names.push(tokenizer, token.id);
-    let logprob = scores.map_or(f64::NAN, |scores| shown(scores.logprob));
-    top.insert(0, Alternative { id: token.id, name: name.clone(), logprob });
-    Named { id: token.id, name, logprob, top }
+    let name = names.push(tokenizer, id);
+    let (logprob, rank) = (shown(scores.logprob), scores.rank);
+    top.insert(0, Alternative { id, name: name.clone(), logprob, rank });
+    let (processed, raw) = (shown(scores.processed), shown(scores.raw));
+    Named { id, name, logprob, processed, raw, rank, top }
 }
 
 /// JSON has no infinity, so what was filtered out has this number, as in vLLM.

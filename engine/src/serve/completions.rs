@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use hyper::Response;
 use serde::Serialize;
-use serde_json::Value;
+use serde_json::{Map, Value};
 use tokio::sync::mpsc::Receiver;
 
 use super::chat_prompt::check_length;
@@ -12,14 +12,15 @@ use super::choice::{Choice, Piece, StopReason, WeightVersion, gather};
 use super::completions_stream::TextEvents;
 use super::error::ApiError;
 use super::fields::{Fields, token_ids};
-use super::logprobs::TextLogprobs;
-use super::request::{self, Ask, MAX_LOGPROBS, Show};
+use super::logprobs::{PromptTokens, TextLogprobs};
+use super::request::{self, Ask, Show};
 use super::routes::{ReplyBody, event_reply, json_reply};
+use super::sampling::alternatives;
 use super::sse::EventStream;
 use super::submit::{Prompt, State};
 use super::usage::Usage;
 use crate::Card;
-use crate::sequence::{Finish, Output};
+use crate::sequence::{Finish, Output, PromptFacts};
 
 /// Tokens of a reply when the request does not say (vLLM's default).
 const DEFAULT_MAX_TOKENS: usize = 16;
@@ -32,6 +33,18 @@ pub(super) struct Call {
     pub(super) n: usize,
     pub(super) show: Show,
     pub(super) prompts: Vec<Prompt>,
+    pub(super) echo: Echo,
+    prompt_logprobs: bool,
+}
+
+/// What a reply says of the text that it continues.
+#[derive(Clone, Debug)]
+pub(super) enum Echo {
+    Nothing,
+    /// The texts of the prompts, then what was sampled.
+    Before(Vec<Arc<str>>),
+    /// The texts of the prompts alone.
+    Only(Vec<Arc<str>>),
 }
 
 impl Call {
@@ -44,6 +57,31 @@ impl Call {
     /// The prompt of a choice; choices are ordered by prompt.
     pub(super) fn prompt(&self, index: usize) -> &[u32] {
         &self.prompts[index / self.n].ids
+    }
+
+    /// What comes before the sampled text of a choice, if prompts are echoed.
+    pub(super) fn echoed(&self, index: usize) -> Option<&str> {
+        match &self.echo {
+            Echo::Nothing => None,
+            Echo::Before(texts) | Echo::Only(texts) => {
+                texts.get(index / self.n).map(|text| &**text)
+            }
+        }
+    }
+
+    /// Whether what is sampled is not told.
+    pub(super) fn is_silent(&self) -> bool {
+        matches!(self.echo, Echo::Only(_))
+    }
+
+    /// The tokens of a choice's prompt, named and scored, if they were.
+    pub(super) fn prompt_tokens_of(
+        &self,
+        index: usize,
+        facts: &PromptFacts,
+    ) -> Option<PromptTokens> {
+        let scores = facts.scores.as_deref()?;
+        Some(PromptTokens::new(&self.state.card.tokenizer, self.prompt(index), scores))
     }
 
     /// Tokens of all prompts.
@@ -59,29 +97,38 @@ pub(super) async fn answer(
 ) -> Result<Response<ReplyBody>, ApiError> {
     let card = &state.card;
     request::check_model(fields, card)?;
-    let logprobs = fields.count("logprobs", 0)?;
-    if let Some(count) = logprobs.filter(|count| *count > MAX_LOGPROBS) {
-        let message = format!("must be at most {MAX_LOGPROBS}, got {count}");
-        return Err(ApiError::bad("logprobs", message));
+    for name in ["suffix", "best_of"] {
+        if fields.get(name).is_some_and(|value| value != "") {
+            return Err(ApiError::bad(name, "is not supported"));
+        }
     }
-    let ask = Ask::parse(fields, card, logprobs)?;
+    let logprobs = alternatives(fields, card, "logprobs")?;
+    let mut ask = Ask::parse(fields, card, logprobs)?;
     let prompts = prompts(fields, card)?;
-    let limits = prompts.into_iter().map(|ids| {
-        let stops = request::rules(&ask, limit(fields, card, ids.len())?)?;
-        Ok::<_, ApiError>(Prompt { ids, stops })
+    let echo = echo(fields, card, &prompts, ask.show.token_ids)?;
+    let asked = ask.prompt_logprobs.is_some();
+    if !matches!(echo, Echo::Nothing) && ask.prompt_logprobs.is_none() {
+        ask.prompt_logprobs = logprobs;
+    }
+    let limits = prompts.into_iter().map(|prompt| {
+        let stops = request::rules(&ask, limit(fields, card, prompt.ids.len(), &echo)?)?;
+        Ok::<_, ApiError>(Prompt { ids: prompt.ids, stops })
     });
     let prompts: Vec<Prompt> = limits.collect::<Result<_, _>>()?;
     let outputs = state.gate.submit(card.seed, &ask, &prompts)?;
     let Ask { n, show, .. } = ask;
-    let created = crate::now();
-    let call = Call { id, created, state: Arc::clone(state), n, show, prompts };
+    let (created, state) = (crate::now(), Arc::clone(state));
+    let call = Call { id, created, state, n, show, prompts, echo, prompt_logprobs: asked };
     if call.show.stream {
         return Ok(event_reply(EventStream::new(outputs, TextEvents::new(call))));
     }
     whole(&call, outputs).await
 }
 
-fn limit(fields: &Fields, card: &Card, prompt: usize) -> Result<usize, ApiError> {
+fn limit(fields: &Fields, card: &Card, prompt: usize, echo: &Echo) -> Result<usize, ApiError> {
+    if matches!(echo, Echo::Only(_)) {
+        return Ok(1);
+    }
     let wanted = fields.count("max_tokens", 1)?;
     let limit = request::max_tokens(card, prompt, wanted.map(|count| ("max_tokens", count)))?;
     // An explicit null asks for what the context leaves.
@@ -89,20 +136,33 @@ fn limit(fields: &Fields, card: &Card, prompt: usize) -> Result<usize, ApiError>
     Ok(if unsaid { limit.min(DEFAULT_MAX_TOKENS) } else { limit })
 }
 
+/// A prompt as it was given and as the model sees it.
+struct Given {
+    ids: Arc<[u32]>,
+    text: Option<Arc<str>>,
+}
+
 /// A text, ids, or a list of either.
-fn prompts(fields: &Fields, card: &Card) -> Result<Vec<Arc<[u32]>>, ApiError> {
+fn prompts(fields: &Fields, card: &Card) -> Result<Vec<Given>, ApiError> {
     const FIELD: &str = "prompt";
     let special = fields.flag("add_special_tokens", true)?;
+    let cut = truncation(fields, card)?;
     let one = |prompt: &Value| {
-        let ids = match prompt {
+        let mut ids = match prompt {
             Value::String(text) => {
                 card.tokenizer.encode(text, special).map_err(|error| ApiError::bad(FIELD, error))?
             }
             Value::Array(ids) => token_ids(FIELD, ids, card.vocab)?,
             _ => return Err(ApiError::bad(FIELD, "must be a string or a list of token ids")),
         };
+        let whole = ids.len();
+        if let Some((count, left)) = cut {
+            let gone = whole.saturating_sub(count);
+            ids.drain(if left { 0..gone } else { count.min(whole)..whole });
+        }
         check_length(FIELD, &ids, card)?;
-        Ok(Arc::from(ids))
+        let text = prompt.as_str().filter(|_| ids.len() == whole);
+        Ok(Given { text: text.map(Arc::from), ids: Arc::from(ids) })
     };
     match fields.get(FIELD) {
         Some(Value::Array(list)) if list.is_empty() => Err(ApiError::bad(FIELD, "is empty")),
@@ -112,6 +172,48 @@ fn prompts(fields: &Fields, card: &Card) -> Result<Vec<Arc<[u32]>>, ApiError> {
         Some(prompt) => Ok(vec![one(prompt)?]),
         None => Err(ApiError::bad(FIELD, "is missing")),
     }
+}
+
+/// How many tokens of a prompt are kept, if not all, and whether they are the last ones.
+fn truncation(fields: &Fields, card: &Card) -> Result<Option<(usize, bool)>, ApiError> {
+    let left = match fields.text("truncation_side")? {
+        None | Some("left") => true,
+        Some("right") => false,
+        Some(_) => return Err(ApiError::bad("truncation_side", "must be `left` or `right`")),
+    };
+    const FIELD: &str = "truncate_prompt_tokens";
+    match fields.integer(FIELD)? {
+        None => Ok(None),
+        // Room for one token more is always needed.
+        Some(-1) => Ok(Some((card.max_model_len - 1, left))),
+        Some(count) => match usize::try_from(count) {
+            Ok(count) if count > 0 => Ok(Some((count, left))),
+            _ => Err(ApiError::bad(FIELD, format!("must be positive or -1, got {count}"))),
+        },
+    }
+}
+
+/// The texts to echo. With ids in the reply there is none: the ids say it better.
+fn echo(
+    fields: &Fields,
+    card: &Card,
+    prompts: &[Given],
+    token_ids: bool,
+) -> Result<Echo, ApiError> {
+    if !fields.flag("echo", false)? {
+        return Ok(Echo::Nothing);
+    }
+    let text = |prompt: &Given| match &prompt.text {
+        _ if token_ids => Arc::from(""),
+        Some(text) => Arc::clone(text),
+        None => Arc::from(card.tokenizer.decode(&prompt.ids, false)),
+    };
+    let texts = prompts.iter().map(text).collect();
+    Ok(if fields.integer("max_tokens")? == Some(0) {
+        Echo::Only(texts)
+    } else {
+        Echo::Before(texts)
+    })
 }
 
 #[derive(Serialize)]
@@ -137,7 +239,7 @@ struct ReplyChoice<'a> {
     finish_reason: &'static str,
     stop_reason: Option<StopReason>,
     token_ids: Option<Vec<u32>>,
-    prompt_logprobs: (),
+    prompt_logprobs: Option<Vec<Option<Map<String, Value>>>>,
     prompt_token_ids: Option<&'a [u32]>,
     routed_experts: (),
     weight_versions: Option<Vec<WeightVersion>>,
@@ -146,16 +248,27 @@ struct ReplyChoice<'a> {
 async fn whole(call: &Call, outputs: Receiver<Output>) -> Result<Response<ReplyBody>, ApiError> {
     let card = &call.state.card;
     let choices = call.choices();
-    let gathered = gather(choices, &card.tokenizer, outputs).await;
+    let mut gathered = gather(choices, &card.tokenizer, outputs).await;
+    if call.is_silent() {
+        gathered.iter_mut().for_each(Piece::mute);
+    }
     let sampled = gathered.iter().map(|one| one.ids.len()).sum();
     let cached = gathered.iter().step_by(call.n).map(Piece::cached_tokens).sum();
-    let choices = gathered.into_iter().enumerate().map(|(index, one)| finished(call, index, one));
+    let mut choices = Vec::with_capacity(gathered.len());
+    let mut prompt = None;
+    for (index, one) in gathered.into_iter().enumerate() {
+        if index % call.n == 0 {
+            // The first choice of a prompt knows the scores of the prompt for all of them.
+            prompt = one.prompt.as_ref().and_then(|facts| call.prompt_tokens_of(index, facts));
+        }
+        choices.push(finished(call, index, one, prompt.as_ref())?);
+    }
     Ok(json_reply(&Reply {
         id: &call.id,
         object: "text_completion",
         created: call.created,
         model: &card.name,
-        choices: choices.collect::<Result<_, _>>()?,
+        choices,
         service_tier: (),
         system_fingerprint: &card.system_fingerprint,
         usage: Usage::new(call.prompt_tokens(), sampled).with_cached(cached),
@@ -165,17 +278,30 @@ async fn whole(call: &Call, outputs: Receiver<Output>) -> Result<Response<ReplyB
     }))
 }
 
-fn finished(call: &Call, index: usize, one: Piece) -> Result<ReplyChoice<'_>, ApiError> {
+fn finished<'a>(
+    call: &'a Call,
+    index: usize,
+    one: Piece,
+    prompt: Option<&PromptTokens>,
+) -> Result<ReplyChoice<'a>, ApiError> {
     let end = one.end.filter(|end| end.finish != Finish::Failed).ok_or_else(ApiError::internal)?;
     let show = &call.show;
+    let (text, logprobs) = match (call.echoed(index), prompt) {
+        (None, _) => (one.text, TextLogprobs::of(&one.tokens, show, &mut 0)),
+        (Some(echo), None) => (echo.to_owned() + &one.text, None),
+        (Some(echo), Some(prompt)) => {
+            let logprobs = TextLogprobs::echoed(prompt, &one.tokens, show, &mut 0);
+            (echo.to_owned() + &one.text, logprobs)
+        }
+    };
     Ok(ReplyChoice {
         index,
-        text: one.text,
-        logprobs: TextLogprobs::of(&one.tokens, show, &mut 0),
+        text,
+        logprobs,
         finish_reason: end.finish_reason(),
         stop_reason: end.stop_reason(),
         token_ids: show.token_ids.then_some(one.ids),
-        prompt_logprobs: (),
+        prompt_logprobs: prompt.filter(|_| call.prompt_logprobs).map(PromptTokens::logprobs),
         prompt_token_ids: show.token_ids.then(|| call.prompt(index)),
         routed_experts: (),
         weight_versions: end.weight_versions(show),

@@ -74,11 +74,22 @@ impl Events for TextEvents {
     fn output(&mut self, output: Output, ready: &mut Ready) {
         let index = output.index;
         let Some((choice, progress)) = self.choices.get_mut(index) else { return };
-        let piece = choice.take(&self.call.state.card.tokenizer, output);
+        let mut piece = choice.take(&self.call.state.card.tokenizer, output);
+        if self.call.is_silent() {
+            piece.mute();
+            choice.count = 0;
+        }
         let count = choice.count;
         let first = !std::mem::replace(&mut progress.started, true);
-        let show = &self.call.show;
-        let logprobs = TextLogprobs::of(&piece.tokens, show, &mut progress.offset);
+        let (show, offset) = (&self.call.show, &mut progress.offset);
+        let facts = piece.prompt.as_ref().filter(|_| first);
+        let logprobs = match facts.and_then(|facts| self.call.prompt_tokens_of(index, facts)) {
+            Some(prompt) => TextLogprobs::echoed(&prompt, &piece.tokens, show, offset),
+            None => TextLogprobs::of(&piece.tokens, show, offset),
+        };
+        if let Some(echo) = self.call.echoed(index).filter(|_| first) {
+            piece.text.insert_str(0, echo);
+        }
         let (end, prompt) = (piece.end.as_ref(), self.call.prompt(index));
         let choice = ChunkChoice {
             index,

@@ -7,24 +7,42 @@ use serde_json::{Map, Value};
 use super::error::ApiError;
 
 /// The fields of a request.
-pub(super) struct Fields(Map<String, Value>);
+pub(super) struct Fields {
+    map: Map<String, Value>,
+    /// The id of the reply; empty if it has none.
+    id: String,
+}
 
 impl Fields {
+    pub(super) fn new(map: Map<String, Value>) -> Fields {
+        Fields { map, id: String::new() }
+    }
+
+    /// The same fields, to be answered under an id.
+    pub(super) fn under(self, id: String) -> Fields {
+        Fields { id, ..self }
+    }
+
+    /// The id of the reply.
+    pub(super) fn id(&self) -> &str {
+        &self.id
+    }
+
     pub(super) fn parse(body: &[u8]) -> Result<Fields, ApiError> {
         match serde_json::from_slice(body) {
-            Ok(Value::Object(map)) => Ok(Fields(map)),
+            Ok(Value::Object(map)) => Ok(Fields::new(map)),
             Ok(_) => Err(ApiError::malformed("the body must be a JSON object")),
             Err(error) => Err(ApiError::malformed(format!("the body is not JSON: {error}"))),
         }
     }
 
     pub(super) fn get(&self, name: &str) -> Option<&Value> {
-        self.0.get(name).filter(|value| !value.is_null())
+        self.map.get(name).filter(|value| !value.is_null())
     }
 
     /// Whether the field is there and null.
     pub(super) fn is_null(&self, name: &str) -> bool {
-        self.0.get(name).is_some_and(Value::is_null)
+        self.map.get(name).is_some_and(Value::is_null)
     }
 
     pub(super) fn flag(&self, name: &str, default: bool) -> Result<bool, ApiError> {

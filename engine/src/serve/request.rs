@@ -1,4 +1,4 @@
-//! What chat and completions requests have in common.
+//! What the requests for replies have in common.
 
 use std::sync::Arc;
 
@@ -6,21 +6,19 @@ use serde_json::Value;
 
 use super::error::ApiError;
 use super::fields::Fields;
+use super::sampling::{self, alternatives};
 use crate::Card;
 use crate::sample::Params;
 use crate::sequence::StopRules;
-
-/// The largest number of alternatives that a logprob entry may have (vLLM's `max_logprobs`).
-pub(super) const MAX_LOGPROBS: usize = 20;
-
-/// The smallest temperature that is not greedy; lower ones are raised to it, as in vLLM.
-const LEAST_TEMPERATURE: f32 = 0.01;
 
 /// What a reply is to show besides text.
 #[derive(Clone, Debug)]
 pub(super) struct Show {
     /// Alternatives of each token, or no logprobs at all.
     pub(super) logprobs: Option<usize>,
+    /// Whether each logprob comes with its rank and with both the model's own and the processed
+    /// one, whatever the mode is.
+    pub(super) both_logprobs: bool,
     pub(super) token_ids: bool,
     /// Whether tokens are named `token_id:N` rather than by their text.
     pub(super) ids_as_tokens: bool,
@@ -35,6 +33,8 @@ pub(super) struct Show {
 /// How to generate, for every prompt of a call.
 #[derive(Clone, Debug)]
 pub(super) struct Ask {
+    /// The id of the reply, by which the call can be aborted; empty if it cannot.
+    pub(super) id: String,
     pub(super) n: usize,
     /// The seed of the request, if it has one.
     pub(super) seed: Option<u64>,
@@ -50,26 +50,30 @@ pub(super) struct Ask {
 }
 
 impl Ask {
-    /// Reads the fields that both routes know; `logprobs` is read by the route.
+    /// Reads the fields that all routes know; `logprobs` is read by the route.
     pub(super) fn parse(
         fields: &Fields,
         card: &Card,
         logprobs: Option<usize>,
     ) -> Result<Ask, ApiError> {
         refuse_unsupported(fields)?;
-        let (n, params) = (fields.count("n", 1)?.unwrap_or(1), params(fields, card)?);
+        let n = fields.count("n", 1)?.unwrap_or(1);
+        let params = sampling::params(fields, card, logprobs)?;
         if n > 1 && params.temperature == 0.0 {
             return Err(ApiError::bad("n", format!("must be 1 for greedy sampling, got {n}")));
         }
+        let show = show(fields, params.logprob_ids.is_some(), logprobs)?;
         Ok(Ask {
+            id: fields.id().to_owned(),
             n,
-            seed: fields.seed("seed")?,
-            params: Params { logprobs, ..params },
-            stops: stops(fields, card)?,
+            // vLLM takes -1 as no seed.
+            seed: fields.seed("seed")?.filter(|seed| *seed != u64::MAX),
+            params,
+            stops: sampling::stops(fields, card)?,
             priority: fields.integer("priority")?.unwrap_or(0),
             cache_salt: cache_salt(fields)?,
-            prompt_logprobs: None,
-            show: show(fields, logprobs)?,
+            prompt_logprobs: prompt_logprobs(fields, card, show.stream)?,
+            show,
         })
     }
 }
@@ -103,84 +107,29 @@ pub(super) fn max_tokens(
     }
 }
 
-fn params(fields: &Fields, card: &Card) -> Result<Params, ApiError> {
-    let defaults = &card.defaults;
-    let within = |name: &str, default: f32, fits: fn(f32) -> bool, range: &str| {
-        let value = fields.number(name)?.unwrap_or(default);
-        if fits(value) {
-            return Ok(value);
-        }
-        Err(ApiError::bad(name, format!("must be {range}, got {value}")))
-    };
-    let temperature = within(
-        "temperature",
-        defaults.temperature,
-        |value| value >= 0.0 && value.is_finite(),
-        "a non-negative number",
-    )?;
-    let top_k = fields.integer("top_k")?.unwrap_or(defaults.top_k as i64);
-    if top_k < -1 {
-        return Err(ApiError::bad("top_k", format!("must be 0 or -1 (off) or more, got {top_k}")));
-    }
-    Ok(Params {
-        temperature: if temperature > 0.0 { temperature.max(LEAST_TEMPERATURE) } else { 0.0 },
-        top_p: within("top_p", defaults.top_p, |p| p > 0.0 && p <= 1.0, "in (0, 1]")?,
-        top_k: usize::try_from(top_k).unwrap_or(0),
-        min_p: within("min_p", defaults.min_p, |p| (0.0..=1.0).contains(&p), "in [0, 1]")?,
-        presence_penalty: 0.0,
-        frequency_penalty: 0.0,
-        repetition_penalty: within(
-            "repetition_penalty",
-            defaults.repetition_penalty,
-            |value| value > 0.0 && value.is_finite(),
-            "a positive number",
-        )?,
-        logit_bias: Arc::default(),
-        allowed: None,
-        bad_words: Arc::default(),
-        seed: 0,
-        logprobs: None,
-        logprob_ids: None,
-    })
-}
-
 fn cache_salt(fields: &Fields) -> Result<Option<Arc<str>>, ApiError> {
-    match fields.text("cache_salt")? {
-        Some("") => Err(ApiError::bad("cache_salt", "must not be empty")),
+    const FIELD: &str = "cache_salt";
+    const LONGEST: usize = 1024;
+    match fields.text(FIELD)? {
+        Some("") => Err(ApiError::bad(FIELD, "must not be empty")),
+        Some(salt) if salt.len() > LONGEST => {
+            Err(ApiError::bad(FIELD, format!("must be at most {LONGEST} bytes")))
+        }
         salt => Ok(salt.map(Arc::from)),
     }
 }
 
-fn stops(fields: &Fields, card: &Card) -> Result<StopRules, ApiError> {
-    let ignore_eos = fields.flag("ignore_eos", false)?;
-    Ok(StopRules {
-        eos: if ignore_eos { Vec::new() } else { card.eos.clone() },
-        ids: fields.ids("stop_token_ids", card.vocab)?,
-        texts: stop_texts(fields)?,
-        include_text: fields.flag("include_stop_str_in_output", false)?,
-        skip_special_tokens: fields.flag("skip_special_tokens", true)?,
-        max_tokens: 0,
-        min_tokens: fields.count("min_tokens", 0)?.unwrap_or(0),
-    })
+fn prompt_logprobs(fields: &Fields, card: &Card, stream: bool) -> Result<Option<usize>, ApiError> {
+    const FIELD: &str = "prompt_logprobs";
+    let count = alternatives(fields, card, FIELD)?;
+    if stream && count.is_some_and(|count| count > 0) {
+        return Err(ApiError::bad(FIELD, "are not available when `stream` is true"));
+    }
+    // A stream has no place for them.
+    Ok(count.filter(|_| !stream))
 }
 
-fn stop_texts(fields: &Fields) -> Result<Vec<String>, ApiError> {
-    let texts = match fields.get("stop") {
-        None => return Ok(Vec::new()),
-        Some(Value::Array(list)) => list.as_slice(),
-        Some(text) => std::slice::from_ref(text),
-    };
-    let text = |value: &Value| match value {
-        Value::String(text) if text.is_empty() => {
-            Err(ApiError::bad("stop", "cannot contain an empty string"))
-        }
-        Value::String(text) => Ok(text.clone()),
-        _ => Err(ApiError::bad("stop", "must be a string or a list of strings")),
-    };
-    texts.iter().map(text).collect()
-}
-
-fn show(fields: &Fields, logprobs: Option<usize>) -> Result<Show, ApiError> {
+fn show(fields: &Fields, listed: bool, logprobs: Option<usize>) -> Result<Show, ApiError> {
     let stream = fields.flag("stream", false)?;
     let options = fields.object("stream_options")?;
     if options.is_some() && !stream {
@@ -193,7 +142,9 @@ fn show(fields: &Fields, logprobs: Option<usize>) -> Result<Show, ApiError> {
     };
     let usage = option("include_usage")?;
     Ok(Show {
-        logprobs,
+        // What was asked for by id is shown whole.
+        logprobs: logprobs.map(|count| if listed { usize::MAX } else { count }),
+        both_logprobs: fields.flag("return_both_logprobs", false)?,
         token_ids: fields.flag("return_token_ids", false)?,
         ids_as_tokens: fields.flag("return_tokens_as_token_ids", false)?,
         weight_versions: fields.flag("return_weight_versions", false)?,
@@ -207,43 +158,18 @@ fn show(fields: &Fields, logprobs: Option<usize>) -> Result<Show, ApiError> {
 /// Fields that would change what is sampled and that this engine does not know: to ignore them
 /// would be to answer another question.
 fn refuse_unsupported(fields: &Fields) -> Result<(), ApiError> {
-    let neutral = [("presence_penalty", 0.0), ("frequency_penalty", 0.0)];
-    for (name, neutral) in neutral {
-        if fields.number(name)?.is_some_and(|value| value != neutral) {
-            return Err(ApiError::bad(name, format!("other than {neutral} is not supported")));
-        }
+    if fields.flag("use_beam_search", false)? {
+        return Err(ApiError::bad("use_beam_search", "is not supported"));
     }
-    for name in ["echo", "use_beam_search"] {
-        if fields.flag(name, false)? {
-            return Err(ApiError::bad(name, "is not supported"));
-        }
+    if fields.integer("thinking_token_budget")?.is_some_and(|budget| budget != -1) {
+        return Err(ApiError::bad("thinking_token_budget", "is not supported"));
     }
-    let absent = [
-        "suffix",
-        "prompt_logprobs",
-        "prompt_embeds",
-        "structured_outputs",
-        "guided_json",
-        "guided_regex",
-        "guided_choice",
-        "guided_grammar",
-        "allowed_token_ids",
-        "bad_words",
-        "logit_bias",
-        "logits_processors",
-        "truncate_prompt_tokens",
-        "chat_template",
-    ];
-    for name in absent {
+    for name in ["prompt_embeds", "logits_processors", "repetition_detection", "chat_template"] {
         if fields.get(name).is_some_and(|value| !is_empty(value)) {
             return Err(ApiError::bad(name, "is not supported"));
         }
     }
-    match fields.object("response_format")?.and_then(|format| format.get("type")) {
-        None => Ok(()),
-        Some(kind) if kind == "text" => Ok(()),
-        Some(kind) => Err(ApiError::bad("response_format", format!("{kind} is not supported"))),
-    }
+    Ok(())
 }
 
 fn is_empty(value: &Value) -> bool {

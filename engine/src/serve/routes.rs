@@ -15,13 +15,26 @@ use super::error::ApiError;
 use super::fields::Fields;
 use super::sse::{EventStream, Events, json};
 use super::submit::State;
-use super::{chat, completions};
+use super::{chat, completions, generate, metrics, tokenize};
 
 /// Bytes of the largest request body.
 const MAX_BODY: usize = 64 << 20;
 
 /// Characters of the longest request id that a reply takes over.
 const MAX_REQUEST_ID: usize = 128;
+
+/// Paths that are only read.
+const READS: [&str; 5] = ["/health", "/ping", "/version", "/metrics", "/v1/models"];
+
+/// Paths that take a body.
+const TAKES: [&str; 6] = [
+    "/v1/chat/completions",
+    "/v1/completions",
+    "/inference/v1/generate",
+    "/inference/v1/abort_requests",
+    "/tokenize",
+    "/detokenize",
+];
 
 pub(super) type ReplyBody = UnsyncBoxBody<Bytes, Infallible>;
 type Reply = Response<ReplyBody>;
@@ -37,39 +50,60 @@ pub(super) async fn answer(
 }
 
 async fn route(state: Arc<State>, request: Request<Incoming>) -> Result<Reply, ApiError> {
-    let path = request.uri().path().to_owned();
-    match (request.method(), path.as_str()) {
-        (&Method::GET, "/health") => Ok(health(&state)),
-        (&Method::GET, "/version") => Ok(version()),
-        (&Method::GET, "/v1/models") => Ok(models(&state)),
-        (&Method::POST, "/v1/chat/completions") => {
-            let (id, fields) = read(request, "chatcmpl").await?;
-            chat::answer(&state, id, &fields).await
+    let (path, method) = (request.uri().path().to_owned(), request.method().clone());
+    if let Some(reply) = look(&state, &path, &method) {
+        return reply;
+    }
+    let prefix = match (path.as_str(), method) {
+        ("/v1/chat/completions", Method::POST) => "chatcmpl-",
+        ("/v1/completions", Method::POST) => "cmpl-",
+        ("/inference/v1/generate", Method::POST) => "generate-tokens-",
+        ("/tokenize" | "/detokenize" | "/inference/v1/abort_requests", Method::POST) => "",
+        (path, _) if READS.contains(&path) || TAKES.contains(&path) => {
+            return Err(ApiError::no_route(StatusCode::METHOD_NOT_ALLOWED));
         }
-        (&Method::POST, "/v1/completions") => {
-            let (id, fields) = read(request, "cmpl").await?;
-            completions::answer(&state, id, &fields).await
-        }
-        (_, "/health" | "/version" | "/v1/models" | "/v1/chat/completions" | "/v1/completions") => {
-            Err(ApiError::no_route(StatusCode::METHOD_NOT_ALLOWED))
-        }
-        _ => Err(ApiError::no_route(StatusCode::NOT_FOUND)),
+        _ => return Err(ApiError::no_route(StatusCode::NOT_FOUND)),
+    };
+    let (id, fields) = read(request, prefix).await?;
+    match path.as_str() {
+        "/v1/chat/completions" => chat::answer(&state, id, &fields).await,
+        "/v1/completions" => completions::answer(&state, id, &fields).await,
+        "/inference/v1/generate" => generate::answer(&state, id, &fields).await,
+        "/tokenize" => tokenize::tokenize(&state, &fields),
+        "/detokenize" => tokenize::detokenize(&state, &fields),
+        _ => generate::abort(&state, &fields).map(|()| empty(StatusCode::OK)),
     }
 }
 
-/// The id of the reply and the fields of the body.
-async fn read(request: Request<Incoming>, prefix: &str) -> Result<(String, Fields), ApiError> {
-    let given = request.headers().get("x-request-id").and_then(|id| id.to_str().ok());
-    let id = match given.filter(|id| !id.is_empty() && id.len() <= MAX_REQUEST_ID) {
-        Some(id) => format!("{prefix}-{id}"),
-        None => format!("{prefix}-{}", uuid::Uuid::new_v4().simple()),
+/// Answers what has no body, if the path is of that kind.
+fn look(state: &State, path: &str, method: &Method) -> Option<Result<Reply, ApiError>> {
+    let reply = match (method, path) {
+        (&Method::GET, "/health") | (&Method::GET | &Method::POST, "/ping") => Ok(health(state)),
+        (&Method::GET, "/version") => Ok(version()),
+        (&Method::GET, "/metrics") => Ok(metrics(state)),
+        (&Method::GET, "/v1/models") => Ok(models(state)),
+        (&Method::GET, path) => model(state, path.strip_prefix("/v1/models/")?),
+        _ => return None,
     };
+    Some(reply)
+}
+
+/// The id of the reply and the fields of the body. The id is the caller's, if it gave one.
+async fn read(request: Request<Incoming>, prefix: &str) -> Result<(String, Fields), ApiError> {
+    let fits = |id: &&str| !id.is_empty() && id.len() <= MAX_REQUEST_ID;
+    let given = request.headers().get("x-request-id").and_then(|id| id.to_str().ok());
+    let given = given.filter(fits).map(str::to_owned);
     let body = Limited::new(request.into_body(), MAX_BODY).collect().await;
     let body = body.map_err(|error| match error.downcast_ref::<LengthLimitError>() {
         Some(_) => ApiError::too_large(MAX_BODY),
         None => ApiError::malformed("the body ended early"),
     })?;
-    Ok((id, Fields::parse(&body.to_bytes())?))
+    let fields = Fields::parse(&body.to_bytes())?;
+    let named = fields.text("request_id")?.filter(fits).map(str::to_owned);
+    let id = given.or(named).unwrap_or_else(|| uuid::Uuid::new_v4().simple().to_string());
+    let id = format!("{prefix}{id}");
+    let fields = fields.under(id.clone());
+    Ok((id, fields))
 }
 
 /// A reply of JSON.
@@ -101,11 +135,21 @@ fn refusal(error: &ApiError) -> Reply {
     reply
 }
 
-fn health(state: &State) -> Reply {
+fn empty(status: StatusCode) -> Reply {
     let mut reply = Response::new(Full::new(Bytes::new()).boxed_unsync());
-    if !state.gate.is_open() {
-        *reply.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
-    }
+    *reply.status_mut() = status;
+    reply
+}
+
+fn health(state: &State) -> Reply {
+    let open = state.gate.is_open();
+    empty(if open { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE })
+}
+
+fn metrics(state: &State) -> Reply {
+    let mut reply = body_reply(StatusCode::OK, metrics::render(state));
+    let kind = HeaderValue::from_static(metrics::CONTENT_TYPE);
+    reply.headers_mut().insert(CONTENT_TYPE, kind);
     reply
 }
 
@@ -117,31 +161,45 @@ fn version() -> Reply {
     json_reply(&Version { version: env!("CARGO_PKG_VERSION") })
 }
 
+#[derive(Serialize)]
+struct Model<'a> {
+    id: &'a str,
+    object: &'static str,
+    created: u64,
+    owned_by: &'static str,
+    root: &'a str,
+    parent: Option<()>,
+    max_model_len: usize,
+}
+
+impl<'a> Model<'a> {
+    fn of(state: &'a State) -> Model<'a> {
+        let card = &state.card;
+        Model {
+            id: &card.name,
+            object: "model",
+            created: card.created,
+            owned_by: "rolltape",
+            root: &card.root,
+            parent: None,
+            max_model_len: card.max_model_len,
+        }
+    }
+}
+
 fn models(state: &State) -> Reply {
     #[derive(Serialize)]
     struct List<'a> {
         object: &'static str,
         data: [Model<'a>; 1],
     }
-    #[derive(Serialize)]
-    struct Model<'a> {
-        id: &'a str,
-        object: &'static str,
-        created: u64,
-        owned_by: &'static str,
-        root: &'a str,
-        parent: Option<()>,
-        max_model_len: usize,
+    json_reply(&List { object: "list", data: [Model::of(state)] })
+}
+
+/// One model by its name, which may have slashes.
+fn model(state: &State, name: &str) -> Result<Reply, ApiError> {
+    match name == state.card.name {
+        true => Ok(json_reply(&Model::of(state))),
+        false => Err(ApiError::no_model(name)),
     }
-    let card = &state.card;
-    let model = Model {
-        id: &card.name,
-        object: "model",
-        created: card.created,
-        owned_by: "rolltape",
-        root: &card.root,
-        parent: None,
-        max_model_len: card.max_model_len,
-    };
-    json_reply(&List { object: "list", data: [model] })
 }

@@ -1,7 +1,8 @@
 //! The way into the engine thread.
 
-use std::sync::Arc;
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Instant;
 
 use tokio::sync::Semaphore;
@@ -30,7 +31,6 @@ const MAX_WAITING_CHOICES: usize = 4 * MAX_CHOICES;
 pub(super) struct State {
     pub(super) card: Card,
     pub(super) gate: Gate,
-    #[expect(dead_code, reason = "`/metrics` is to read it")]
     pub(super) stats: Arc<Stats>,
     /// What was sampled in chats, unless that is switched off.
     pub(super) memory: Option<Memory>,
@@ -55,6 +55,25 @@ pub(super) struct Gate {
     max_queue: usize,
     pace: Arc<Pace>,
     calls: AtomicU64,
+    running: Mutex<Running>,
+}
+
+/// The calls that can be aborted, by the ids of their replies.
+#[derive(Default)]
+struct Running {
+    calls: HashMap<String, Weak<AtomicBool>>,
+    /// Entries after which those that are over are swept out.
+    sweep: usize,
+}
+
+impl Running {
+    fn insert(&mut self, id: &str, aborted: &Arc<AtomicBool>) {
+        if self.calls.len() >= self.sweep {
+            self.calls.retain(|_, aborted| aborted.strong_count() > 0);
+            self.sweep = 2 * self.calls.len() + OUTPUTS;
+        }
+        self.calls.insert(id.to_owned(), Arc::downgrade(aborted));
+    }
 }
 
 /// A prompt and when replies to it end.
@@ -76,6 +95,7 @@ impl Gate {
             max_queue,
             pace: Arc::new(Pace::new(Instant::now())),
             calls: AtomicU64::new(0),
+            running: Mutex::default(),
         };
         (gate, outbox)
     }
@@ -115,8 +135,9 @@ impl Gate {
                     stops: Arc::clone(&prompt.stops),
                     priority: ask.priority,
                     cache_salt: ask.cache_salt.clone(),
-                    // All choices have the same prompt, so one of them is enough.
-                    prompt_logprobs: ask.prompt_logprobs.filter(|_| child == 0),
+                    // All choices have the same prompt, so one of them is enough for a reply in
+                    // one piece.
+                    prompt_logprobs: ask.prompt_logprobs.filter(|_| child == 0 || ask.show.stream),
                     aborted: Arc::clone(&aborted),
                 };
                 let last = sender.clone().try_reserve_owned();
@@ -125,8 +146,24 @@ impl Gate {
             }
         }
         let submission = Submission { choices, place: Arc::new(place) };
+        if !ask.id.is_empty() {
+            self.running().insert(&ask.id, &aborted);
+        }
         self.inbox.try_send(submission).map_err(|_| ApiError::internal())?;
         Ok(outputs)
+    }
+
+    /// Tells the call whose reply has this id to end as it is; a call that is over stays so.
+    pub(super) fn abort(&self, id: &str) {
+        let aborted = self.running().calls.remove(id).and_then(|aborted| aborted.upgrade());
+        if let Some(aborted) = aborted {
+            aborted.store(true, Ordering::Relaxed);
+        }
+    }
+
+    fn running(&self) -> MutexGuard<'_, Running> {
+        // An entry is whole or absent whatever happens.
+        self.running.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A place for a call of `count` choices.

@@ -2,6 +2,9 @@
 
 mod chat;
 mod completions;
+mod facts;
+mod forms;
+mod generate;
 mod load;
 mod refusals;
 mod small;

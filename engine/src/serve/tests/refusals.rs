@@ -4,7 +4,6 @@ use super::*;
 
 #[tokio::test]
 async fn impossible_values_are_refused_by_name() {
-    let server = Server::plain().await;
     let cases = [
         ("n", json!({"n": 0})),
         ("n", json!({"n": 2, "temperature": 0})),
@@ -21,10 +20,50 @@ async fn impossible_values_are_refused_by_name() {
         ("seed", json!({"seed": "x"})),
         ("stream", json!({"stream": "yes"})),
         ("stream_options", json!({"stream_options": {"include_usage": true}})),
-        ("echo", json!({"echo": true})),
-        ("frequency_penalty", json!({"frequency_penalty": 0.5})),
-        ("response_format", json!({"response_format": {"type": "json_object"}})),
+        ("frequency_penalty", json!({"frequency_penalty": 2.5})),
+        ("presence_penalty", json!({"presence_penalty": -3})),
+        ("repetition_penalty", json!({"repetition_penalty": 0})),
+        ("logit_bias", json!({"logit_bias": {"393": 1}})),
+        ("logit_bias", json!({"logit_bias": {"1": "much"}})),
+        ("allowed_token_ids", json!({"allowed_token_ids": []})),
+        ("allowed_token_ids", json!({"allowed_token_ids": [393]})),
+        ("bad_words", json!({"bad_words": [""]})),
+        ("stop_token_ids", json!({"stop_token_ids": [-1]})),
+        ("min_tokens", json!({"min_tokens": 9, "max_tokens": 8})),
+        ("prompt_logprobs", json!({"prompt_logprobs": -2})),
+        ("prompt_logprobs", json!({"prompt_logprobs": 21})),
+        ("prompt_logprobs", json!({"prompt_logprobs": 1, "stream": true})),
+        ("logprob_token_ids", json!({"logprob_token_ids": [1]})),
+        ("cache_salt", json!({"cache_salt": ""})),
+        ("priority", json!({"priority": "high"})),
+        ("use_beam_search", json!({"use_beam_search": true})),
+        ("thinking_token_budget", json!({"thinking_token_budget": 5})),
     ];
+    refuse(&cases).await;
+}
+
+#[tokio::test]
+async fn impossible_forms_are_refused_by_name() {
+    let cases = [
+        ("response_format", json!({"response_format": {"type": "xml"}})),
+        ("response_format", json!({"response_format": {"type": "json_schema"}})),
+        ("response_format", schema_format(json!({"enum": []}))),
+        ("response_format", schema_format(json!({"type": "nothing"}))),
+        ("structured_outputs", json!({"structured_outputs": {}})),
+        ("structured_outputs", json!({"structured_outputs": {"regex": "(", "n": 1}})),
+        ("structured_outputs", json!({"structured_outputs": {"regex": "a", "choice": ["b"]}})),
+        ("structured_outputs", json!({"structured_outputs": {"choice": []}})),
+        ("structured_outputs", json!({"structured_outputs": {"json": "{"}})),
+        ("structured_outputs", json!({"structured_outputs": {"structural_tag": "x"}})),
+        ("guided_grammar", json!({"guided_grammar": "start: missing"})),
+        ("guided_choice", json!({"guided_choice": "a"})),
+    ];
+    refuse(&cases).await;
+}
+
+/// Both routes refuse each case and blame the field that it names.
+async fn refuse(cases: &[(&str, Value)]) {
+    let server = Server::plain().await;
     for (param, changes) in cases {
         for answer in [server.chat(changes.clone()).await, server.text(changes.clone()).await] {
             let error = &answer.json()["error"];
@@ -37,12 +76,19 @@ async fn impossible_values_are_refused_by_name() {
             );
         }
     }
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn each_route_refuses_what_only_it_knows() {
+    let server = Server::plain().await;
     let chat = [
         ("top_logprobs", json!({"top_logprobs": 2})),
         ("top_logprobs", json!({"top_logprobs": 21, "logprobs": true})),
         ("tool_choice", json!({"tool_choice": "auto"})),
         ("tool_choice", json!({"tool_choice": "required", "tools": tools()})),
         ("tools", json!({"tools": []})),
+        ("echo", json!({"echo": true})),
         ("messages", json!({"messages": []})),
         ("messages", json!({"messages": [{"role": "user", "content": 3}]})),
     ];
@@ -57,12 +103,22 @@ async fn impossible_values_are_refused_by_name() {
         ("prompt", json!({"prompt": null})),
         ("prompt", json!({"prompt": vec![1; 1024]})),
         ("logprobs", json!({"logprobs": 21})),
+        ("logprobs", json!({"logprobs": -1})),
+        ("logprobs", json!({"logprobs": -2})),
+        ("suffix", json!({"suffix": "end"})),
+        ("best_of", json!({"best_of": 2})),
+        ("truncate_prompt_tokens", json!({"truncate_prompt_tokens": -3})),
+        ("truncation_side", json!({"truncation_side": "middle"})),
     ];
     for (param, changes) in text {
         let answer = server.text(changes.clone()).await;
         assert_eq!((answer.status, &answer.json()["error"]["param"]), (400, &json!(param)));
     }
     server.stop().await;
+}
+
+fn schema_format(schema: Value) -> Value {
+    json!({"response_format": {"type": "json_schema", "json_schema": {"schema": schema}}})
 }
 
 #[tokio::test]

@@ -16,3 +16,71 @@ async fn the_small_routes_answer() {
     assert_eq!(server.get("/v1/completions").await.status, 405);
     server.stop().await;
 }
+
+#[tokio::test]
+async fn a_model_is_found_by_its_name() {
+    let options = EngineOptions {
+        served_model_name: Some("org/tiny".to_owned()),
+        ..EngineOptions::default()
+    };
+    let server = Server::start(options).await;
+    let card = server.get("/v1/models/org/tiny").await.json();
+    assert_eq!(card, server.get("/v1/models").await.json()["data"][0]);
+    assert_eq!(server.get("/v1/models/tiny").await.status, 404);
+    assert_eq!(server.get("/ping").await.status, 200);
+    assert_eq!(server.post("/ping", &json!({})).await.status, 200);
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn text_becomes_ids_and_ids_become_text() {
+    let server = Server::plain().await;
+    let asked = json!({"prompt": "Hello, ü", "return_token_strs": true});
+    let found = server.post("/tokenize", &asked).await.json();
+    assert_eq!(keys(&found), "count max_model_len tokens token_strs");
+    let count = found["tokens"].as_array().unwrap().len();
+    assert_eq!((&found["count"], &found["max_model_len"]), (&json!(count), &json!(1024)));
+    assert_eq!(found["token_strs"].as_array().unwrap().len(), count);
+    let back = server.post("/detokenize", &json!({"tokens": found["tokens"]})).await.json();
+    assert_eq!(back, json!({"prompt": "Hello, ü"}));
+    // Messages become the prompt that chat makes of them.
+    let messages = json!({"messages": [{"role": "user", "content": "Hello"}], "tools": tools()});
+    let found = server.post("/tokenize", &messages).await.json();
+    let shown = merged(messages, json!({"return_token_ids": true, "max_tokens": 1}));
+    let reply = server.post("/v1/chat/completions", &shown).await.json();
+    assert_eq!(found["tokens"], reply["prompt_token_ids"]);
+    assert!(found["token_strs"].is_null());
+    for (path, body, param) in [
+        ("/tokenize", json!({}), "prompt"),
+        ("/detokenize", json!({}), "tokens"),
+        ("/detokenize", json!({"tokens": [393]}), "tokens"),
+    ] {
+        let refused = server.post(path, &body).await;
+        assert_eq!((refused.status, &refused.json()["error"]["param"]), (400, &json!(param)));
+    }
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn the_counts_are_those_of_what_was_done() {
+    let server = Server::plain().await;
+    let value = |page: &str, name: &str| {
+        let line = page.lines().find(|line| line.starts_with(name));
+        let line = line.unwrap_or_else(|| panic!("no {name} in {page}"));
+        line.rsplit(' ').next().unwrap().parse::<f64>().unwrap()
+    };
+    let asked = json!({"prompt": [1, 2, 3, 4], "n": 3, "max_tokens": 5, "ignore_eos": true});
+    server.text(asked).await;
+    let page = server.get("/metrics").await;
+    assert!(page.head.contains("content-type: text/plain; version=0.0.4"));
+    assert_eq!(value(&page.body, "vllm:generation_tokens_total{"), 15.0);
+    assert_eq!(value(&page.body, "vllm:prompt_tokens_total{"), 12.0);
+    let length = "vllm:request_success_total{engine=\"0\",model_name=\"tiny\",\
+                  finished_reason=\"length\"}";
+    assert_eq!(value(&page.body, length), 3.0);
+    for name in ["num_requests_running", "num_requests_waiting", "kv_cache_usage_perc"] {
+        assert!(value(&page.body, &format!("vllm:{name}{{")) >= 0.0);
+        assert!(page.body.contains(&format!("# TYPE vllm:{name} gauge")));
+    }
+    server.stop().await;
+}

@@ -1,0 +1,168 @@
+//! Random walks through forms: whatever is sampled has the form, and the end comes where it may.
+
+use std::path::PathBuf;
+use std::sync::LazyLock;
+
+use super::*;
+use crate::sample::mix;
+
+const VOCAB: usize = 393;
+const END: u32 = 390;
+
+fn tokenizer() -> Tokenizer {
+    let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("models/tiny");
+    Tokenizer::load(&folder).unwrap()
+}
+
+fn grammars() -> Grammars {
+    Grammars::new(&tokenizer(), VOCAB, &[END, 388]).unwrap()
+}
+
+/// One random reply of a form, or none if it does not end in time.
+fn walk(grammar: &Grammar, seed: u64) -> Option<String> {
+    static TOKENIZER: LazyLock<Tokenizer> = LazyLock::new(tokenizer);
+    let mut grammar = grammar.clone();
+    let mut ids = Vec::new();
+    for position in 0..600 {
+        let noise = |id| (mix(seed ^ mix(position * 1000 + id)) >> 40) as f32;
+        let mut logits: Vec<f32> = (0..VOCAB as u64).map(noise).collect();
+        grammar.mask(&mut logits);
+        let best = (0..).zip(&logits).max_by(|a, b| a.1.total_cmp(b.1)).unwrap();
+        assert!(*best.1 > f32::NEG_INFINITY, "nothing fits after {ids:?}");
+        grammar.push(best.0);
+        assert!(!grammar.has_failed());
+        if grammar.is_over() {
+            assert!([END, 388].contains(&best.0));
+            return Some(TOKENIZER.decode(&ids, false));
+        }
+        ids.push(best.0);
+    }
+    None
+}
+
+fn check(form: Form, fits: impl Fn(&str) -> bool) {
+    let grammar = grammars().compile(form.clone()).unwrap();
+    let replies: Vec<String> = (0..60).filter_map(|seed| walk(&grammar, seed)).collect();
+    assert!(replies.len() > 20, "{form:?}: only {} replies ended", replies.len());
+    for reply in replies {
+        assert!(fits(&reply), "{form:?}: {reply:?}");
+    }
+}
+
+fn schema() -> Value {
+    json!({"type": "object", "additionalProperties": false, "required": ["kind", "count"],
+        "properties": {
+            "kind": {"enum": ["a", "b c", "ü"]},
+            "count": {"type": "integer", "minimum": 3, "maximum": 12},
+            "tags": {"type": "array", "items": {"$ref": "#/$defs/tag"}, "maxItems": 2},
+        },
+        "$defs": {"tag": {"type": "string", "maxLength": 3}}})
+}
+
+fn is_of_schema(text: &str) -> bool {
+    let Ok(Value::Object(map)) = serde_json::from_str(text) else { return false };
+    let tags = map.get("tags").map(|tags| tags.as_array().unwrap().clone()).unwrap_or_default();
+    ["a", "b c", "ü"].contains(&map["kind"].as_str().unwrap())
+        && (3..=12).contains(&map["count"].as_i64().unwrap())
+        && tags.len() <= 2
+        && tags.iter().all(|tag| tag.as_str().unwrap().chars().count() <= 3)
+        && map.keys().all(|key| ["kind", "count", "tags"].contains(&key.as_str()))
+}
+
+#[test]
+fn json_has_its_schema() {
+    let tight = Form::Json { schema: schema(), spacing: Spacing::None };
+    check(tight, |text| is_of_schema(text) && text.starts_with("{\"kind\":\""));
+    let one = Form::Json { schema: schema(), spacing: Spacing::Pattern(" ?".into()) };
+    check(one, |text| is_of_schema(text) && !text.starts_with("{  "));
+    check(Form::Json { schema: schema(), spacing: Spacing::Any }, is_of_schema);
+}
+
+#[test]
+fn any_object_is_json() {
+    let grammar = grammars().compile(Form::object(Spacing::None)).unwrap();
+    let replies: Vec<String> = (0..40).filter_map(|seed| walk(&grammar, seed)).collect();
+    assert!(!replies.is_empty());
+    for reply in replies {
+        match serde_json::from_str::<Value>(&reply) {
+            Ok(value) => assert!(value.is_object(), "{reply:?}"),
+            // JSON has numbers of any size; this reader has not.
+            Err(error) => assert!(error.to_string().contains("number out of range"), "{error}"),
+        }
+    }
+}
+
+#[test]
+fn the_whole_reply_matches_an_expression() {
+    let regex = Form::Regex("[a-c]{2,4}-(x|ü)[0-9]".into());
+    check(regex, |text| {
+        let (word, rest) = text.split_once('-').unwrap();
+        let digit = rest.strip_prefix('x').or_else(|| rest.strip_prefix('ü')).unwrap();
+        (2..=4).contains(&word.len())
+            && word.bytes().all(|byte| b"abc".contains(&byte))
+            && digit.len() == 1
+            && digit.bytes().all(|byte| byte.is_ascii_digit())
+    });
+}
+
+#[test]
+fn a_choice_is_one_of_its_texts() {
+    let texts = ["yes", "no", "a \"quoted\"\nline", "näh", "yesterday"];
+    let form = Form::Choice(texts.map(String::from).to_vec());
+    check(form, |text| texts.contains(&text));
+}
+
+#[test]
+fn rules_of_both_notations_are_followed() {
+    let sum = |text: &str| {
+        let terms: Vec<&str> = text.split(" + ").collect();
+        (1..=3).contains(&terms.len())
+            && terms.iter().all(|term| term.len() == 1 && term.bytes().all(|b| b.is_ascii_digit()))
+    };
+    check(Form::Rules("start: DIGIT (\" + \" DIGIT){0,2}\nDIGIT: /[0-9]/".into()), sum);
+    let gbnf =
+        "# a sum\nroot ::= the-digit (\n  \" + \" the-digit){0,2}\nthe-digit ::= [0-9] # one\n";
+    check(Form::Rules(gbnf.into()), sum);
+    let list = "root ::= start | \"[\" start \"]\"\nstart ::= \"a\"\n  | \"b/]\"\n";
+    check(Form::Rules(list.into()), |text| ["a", "b/]", "[a]", "[b/]]"].contains(&text));
+    let class = "root ::= [^a-z/\\]]{2}";
+    check(Form::Rules(class.into()), |text| {
+        text.chars().count() == 2
+            && !text.contains(|c: char| "/]".contains(c) || c.is_ascii_lowercase())
+    });
+}
+
+#[test]
+fn clones_go_their_own_ways() {
+    let mut first = grammars().compile(Form::Choice(vec!["ab".into(), "cd".into()])).unwrap();
+    let second = first.clone();
+    let tokenizer = tokenizer();
+    first.push(tokenizer.encode("a", false).unwrap()[0]);
+    let mut logits = vec![0.0; VOCAB];
+    first.mask(&mut logits);
+    assert_eq!(logits.iter().filter(|logit| **logit == 0.0).count(), 1);
+    let replies: Vec<String> = (0..20).filter_map(|seed| walk(&second, seed)).collect();
+    assert!(replies.contains(&"ab".into()) && replies.contains(&"cd".into()));
+}
+
+#[test]
+fn what_nothing_fits_is_refused() {
+    let schema = |schema| Form::Json { schema, spacing: Spacing::Any };
+    let impossible = [
+        schema(json!(false)),
+        schema(json!({"enum": []})),
+        schema(json!({"type": "string", "minLength": 3, "maxLength": 2})),
+        schema(json!({"type": "nothing"})),
+        schema(json!({"$ref": "#/$defs/absent"})),
+        Form::Regex("(".into()),
+        Form::Rules("start: missing".into()),
+        Form::Rules("root ::= (\"a\"".into()),
+        Form::Rules("root ::= \"a".into()),
+        Form::Rules(String::new()),
+    ];
+    let grammars = grammars();
+    for form in impossible {
+        assert!(grammars.compile(form.clone()).is_err(), "{form:?}");
+    }
+    assert!(matches!(Grammars::new(&tokenizer(), VOCAB, &[]), Err(GrammarError::NoEnd)));
+}
