@@ -26,6 +26,7 @@ mod submit;
 mod tests;
 mod tokenize;
 mod usage;
+mod wires;
 
 use std::future::Future;
 use std::io;

@@ -57,7 +57,7 @@ impl ChatPrompt {
 }
 
 /// The text of a request's messages.
-pub(super) fn render(fields: &Fields, card: &Card) -> Result<String, ApiError> {
+fn render(fields: &Fields, card: &Card) -> Result<String, ApiError> {
     let messages = fields.list("messages")?.unwrap_or_default();
     if messages.is_empty() {
         return Err(ApiError::bad("messages", "must be a list of at least one message"));

@@ -91,6 +91,10 @@ impl ApiError {
         }
     }
 
+    pub(super) fn message(&self) -> &str {
+        &self.message
+    }
+
     pub(super) fn status(&self) -> StatusCode {
         self.status
     }

@@ -15,7 +15,7 @@ use super::error::ApiError;
 use super::fields::Fields;
 use super::sse::{EventStream, Events, json};
 use super::submit::State;
-use super::{chat, completions, generate, metrics, tokenize};
+use super::{chat, completions, generate, metrics, tokenize, wires};
 
 /// Bytes of the largest request body.
 const MAX_BODY: usize = 64 << 20;
@@ -27,9 +27,12 @@ const MAX_REQUEST_ID: usize = 128;
 const READS: [&str; 5] = ["/health", "/ping", "/version", "/metrics", "/v1/models"];
 
 /// Paths that take a body.
-const TAKES: [&str; 6] = [
+const TAKES: [&str; 9] = [
     "/v1/chat/completions",
     "/v1/completions",
+    "/v1/responses",
+    "/v1/messages",
+    "/v1/messages/count_tokens",
     "/inference/v1/generate",
     "/inference/v1/abort_requests",
     "/tokenize",
@@ -53,6 +56,10 @@ async fn route(state: Arc<State>, request: Request<Incoming>) -> Result<Reply, A
     let (path, method) = (request.uri().path().to_owned(), request.method().clone());
     if let Some(reply) = look(&state, &path, &method) {
         return reply;
+    }
+    if let Some(route) = wires::route(&method, &path) {
+        let (given, body) = (given(&request), body_of(request).await);
+        return Ok(wires::answer(&state, route, (given, body)).await);
     }
     let prefix = match (path.as_str(), method) {
         ("/v1/chat/completions", Method::POST) => "chatcmpl-",
@@ -90,20 +97,42 @@ fn look(state: &State, path: &str, method: &Method) -> Option<Result<Reply, ApiE
 
 /// The id of the reply and the fields of the body. The id is the caller's, if it gave one.
 async fn read(request: Request<Incoming>, prefix: &str) -> Result<(String, Fields), ApiError> {
-    let fits = |id: &&str| !id.is_empty() && id.len() <= MAX_REQUEST_ID;
-    let given = request.headers().get("x-request-id").and_then(|id| id.to_str().ok());
-    let given = given.filter(fits).map(str::to_owned);
-    let body = Limited::new(request.into_body(), MAX_BODY).collect().await;
-    let body = body.map_err(|error| match error.downcast_ref::<LengthLimitError>() {
-        Some(_) => ApiError::too_large(MAX_BODY),
-        None => ApiError::malformed("the body ended early"),
-    })?;
-    let fields = Fields::parse(&body.to_bytes())?;
+    let given = given(&request);
+    let fields = Fields::parse(&body_of(request).await?)?;
+    under(fields, given, prefix)
+}
+
+/// The fields under the id of the reply: the header's, the field's, or a new one.
+pub(super) fn under(
+    fields: Fields,
+    given: Option<String>,
+    prefix: &str,
+) -> Result<(String, Fields), ApiError> {
     let named = fields.text("request_id")?.filter(fits).map(str::to_owned);
     let id = given.or(named).unwrap_or_else(|| uuid::Uuid::new_v4().simple().to_string());
     let id = format!("{prefix}{id}");
     let fields = fields.under(id.clone());
     Ok((id, fields))
+}
+
+/// The id that the caller gave in a header.
+fn given(request: &Request<Incoming>) -> Option<String> {
+    let given = request.headers().get("x-request-id").and_then(|id| id.to_str().ok());
+    given.filter(fits).map(str::to_owned)
+}
+
+/// Whether an id can be the reply's.
+fn fits(id: &&str) -> bool {
+    !id.is_empty() && id.len() <= MAX_REQUEST_ID
+}
+
+async fn body_of(request: Request<Incoming>) -> Result<Bytes, ApiError> {
+    let body = Limited::new(request.into_body(), MAX_BODY).collect().await;
+    let body = body.map_err(|error| match error.downcast_ref::<LengthLimitError>() {
+        Some(_) => ApiError::too_large(MAX_BODY),
+        None => ApiError::malformed("the body ended early"),
+    })?;
+    Ok(body.to_bytes())
 }
 
 /// A reply of JSON.
@@ -120,14 +149,14 @@ pub(super) fn event_reply<E: Events + Unpin + 'static>(stream: EventStream<E>) -
     reply
 }
 
-fn body_reply(status: StatusCode, body: String) -> Reply {
+pub(super) fn body_reply(status: StatusCode, body: String) -> Reply {
     let mut reply = Response::new(Full::new(Bytes::from(body)).boxed_unsync());
     *reply.status_mut() = status;
     reply.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
     reply
 }
 
-fn refusal(error: &ApiError) -> Reply {
+pub(super) fn refusal(error: &ApiError) -> Reply {
     let mut reply = body_reply(error.status(), error.body());
     if let Some(seconds) = error.retry_after() {
         reply.headers_mut().insert(RETRY_AFTER, HeaderValue::from(seconds));

@@ -8,8 +8,10 @@ mod generate;
 mod load;
 mod refusals;
 mod small;
+mod talk;
+mod wires;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -47,7 +49,11 @@ impl Answer {
 impl Server {
     async fn start(options: EngineOptions) -> Server {
         let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("models/tiny");
-        let engine = Engine::load(&folder, options).unwrap();
+        Server::of(&folder, options).await
+    }
+
+    async fn of(folder: &Path, options: EngineOptions) -> Server {
+        let engine = Engine::load(folder, options).unwrap();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let (stop, stopped) = oneshot::channel::<()>();

@@ -1,0 +1,129 @@
+//! `/v1/responses` and `/v1/messages` in the forms that agents use.
+
+use super::*;
+
+fn question(path: &str) -> Value {
+    let schema = json!({"type": "object", "properties": {"n": {"type": "integer"}}});
+    match path {
+        "/v1/messages" => json!({"model": "tiny", "max_tokens": 40, "temperature": 0,
+            "messages": [{"role": "user", "content": QUESTION}],
+            "tools": [{"name": "guess", "input_schema": schema}]}),
+        _ => json!({"model": "tiny", "max_output_tokens": 40, "temperature": 0, "input": QUESTION,
+            "tools": [{"type": "function", "name": "guess", "parameters": schema}]}),
+    }
+}
+
+/// The data of every event, each of which has its type for a name.
+fn named(answer: &Answer) -> Vec<Value> {
+    let frames = answer.body.split_terminator("\n\n");
+    let event = |frame: &str| {
+        let (name, data) = frame.strip_prefix("event: ").unwrap().split_once("\ndata: ").unwrap();
+        let data: Value = serde_json::from_str(data).unwrap();
+        assert_eq!(data["type"], name);
+        data
+    };
+    frames.map(event).collect()
+}
+
+#[tokio::test]
+async fn messages_call_tools_whole_and_in_a_stream() {
+    let server = Server::plain().await;
+    let whole = server.post("/v1/messages", &question("/v1/messages")).await;
+    assert_eq!(whole.status, 200, "{}", whole.body);
+    let whole = whole.json();
+    assert_eq!((&whole["type"], &whole["stop_reason"]), (&json!("message"), &json!("tool_use")));
+    let call = &whole["content"][0];
+    assert_eq!((&call["type"], &call["name"]), (&json!("tool_use"), &json!("guess")));
+    assert!(call["input"]["n"].is_number(), "{call}");
+    let asked = merged(question("/v1/messages"), json!({"stream": true}));
+    let stream = server.post("/v1/messages?beta=true", &asked).await;
+    assert!(stream.head.contains("content-type: text/event-stream"));
+    let events = named(&stream);
+    let start = &events[0]["message"];
+    assert_eq!(start["usage"]["input_tokens"], whole["usage"]["input_tokens"]);
+    assert!(start["usage"]["input_tokens"].as_u64().unwrap() > 10);
+    let pieces = events.iter().filter_map(|event| event["delta"]["partial_json"].as_str());
+    let input: String = pieces.collect();
+    assert_eq!(serde_json::from_str::<Value>(&input).unwrap(), call["input"]);
+    let (last, before) = (&events[events.len() - 1], &events[events.len() - 2]);
+    assert_eq!(last["type"], "message_stop");
+    assert_eq!(before["delta"]["stop_reason"], "tool_use");
+    assert_eq!(before["usage"]["output_tokens"], whole["usage"]["output_tokens"]);
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn messages_go_on_from_tool_results_with_the_sampled_tokens() {
+    let server = Server::plain().await;
+    let first = server.post("/v1/messages", &question("/v1/messages")).await.json();
+    let result = json!([{"type": "tool_result", "tool_use_id": first["content"][0]["id"],
+        "content": "higher"}]);
+    let history = json!({"messages": [{"role": "user", "content": QUESTION},
+        {"role": "assistant", "content": first["content"]}, {"role": "user", "content": result}]});
+    let asked = merged(question("/v1/messages"), history);
+    let second = server.post("/v1/messages", &asked).await.json();
+    assert_eq!(second["content"][0]["type"], "tool_use", "{second}");
+    let counted = server.post("/v1/messages/count_tokens", &asked).await;
+    assert_eq!(counted.status, 200, "{}", counted.body);
+    let usage = &second["usage"];
+    let cached = usage["cache_read_input_tokens"].as_u64().unwrap_or(0);
+    let input = usage["input_tokens"].as_u64().unwrap() + cached;
+    assert_eq!(counted.json()["input_tokens"], input);
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn responses_call_tools_whole_and_in_a_stream() {
+    let server = Server::plain().await;
+    let whole = server.post("/v1/responses", &question("/v1/responses")).await;
+    assert_eq!(whole.status, 200, "{}", whole.body);
+    let whole = whole.json();
+    let call = &whole["output"][0];
+    assert_eq!((&call["type"], &call["name"]), (&json!("function_call"), &json!("guess")));
+    assert_eq!((&whole["object"], &whole["status"]), (&json!("response"), &json!("completed")));
+    let asked = merged(question("/v1/responses"), json!({"stream": true}));
+    let events = named(&server.post("/v1/responses", &asked).await);
+    assert_eq!(events[0]["type"], "response.created");
+    let last = events.last().unwrap();
+    assert_eq!(last["type"], "response.completed");
+    let done = &last["response"]["output"][0];
+    assert_eq!((&done["name"], &done["arguments"]), (&call["name"], &call["arguments"]));
+    let pieces = events.iter().filter(|e| e["type"] == "response.function_call_arguments.delta");
+    let pieces: Vec<&str> = pieces.map(|event| event["delta"].as_str().unwrap()).collect();
+    assert!(pieces.len() > 1);
+    assert_eq!(json!(pieces.concat()), call["arguments"]);
+    assert_eq!(last["response"]["usage"]["output_tokens"], whole["usage"]["output_tokens"]);
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn refusals_have_the_form_of_their_wire() {
+    let server = Server::plain().await;
+    let other = merged(question("/v1/messages"), json!({"model": "other"}));
+    let refused = server.post("/v1/messages", &other).await;
+    assert_eq!((refused.status, &refused.json()["type"]), (404, &json!("error")));
+    assert_eq!(refused.json()["error"]["type"], "not_found_error");
+    let cases = [
+        ("/v1/messages", "{"),
+        ("/v1/messages", "{\"messages\":3}"),
+        ("/v1/messages/count_tokens", "[]"),
+        ("/v1/messages/count_tokens", "{\"messages\":[]}"),
+        ("/v1/messages", "{\"max_tokens\":1,\"thread\":{\"type\":\"create\"},\"messages\":[]}"),
+    ];
+    for (path, body) in cases {
+        let refused = server.post_text(path, body).await;
+        assert_eq!((refused.status, &refused.json()["type"]), (400, &json!("error")), "{body}");
+        assert_eq!(refused.json()["error"]["type"], "invalid_request_error", "{body}");
+    }
+    for body in ["{", "{}", "{\"input\":\"a\",\"previous_response_id\":\"r\"}"] {
+        let refused = server.post_text("/v1/responses", body).await;
+        assert_eq!(refused.status, 400, "{body}");
+        assert!(refused.json()["error"]["message"].is_string(), "{body}");
+    }
+    let long = "word ".repeat(2000);
+    let full = json!({"model": "tiny", "input": long, "stream": true});
+    let refused = server.post("/v1/responses", &full).await;
+    assert!(refused.body.contains("context_length_exceeded"), "{}", refused.body);
+    assert_eq!(server.get("/v1/messages").await.status, 405);
+    server.stop().await;
+}
