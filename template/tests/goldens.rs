@@ -33,3 +33,33 @@ fn chats_are_those_of_transformers() {
         assert_eq!(tokenizer.decode(&ids, false), text, "{}", case["name"]);
     }
 }
+
+/// `tests/python/oracle/templates.py --goldens` wrote what jinja2 makes of these, set up as
+/// `transformers` sets it up.
+#[test]
+fn templates_render_as_with_jinja2() {
+    let text = std::fs::read_to_string(root().join("tests/tapes/engine/templates.json")).unwrap();
+    let goldens: Value = serde_json::from_str(&text).unwrap();
+    let cases = goldens["cases"].as_array().unwrap();
+    assert!(cases.len() >= 70);
+    for case in cases {
+        let source = goldens["templates"][case["template"].as_str().unwrap()].as_str().unwrap();
+        let special = case["special_tokens"].as_object().unwrap().clone();
+        let template = ChatTemplate::new(source, special).unwrap();
+        let messages = prepare(case["messages"].as_array().unwrap()).unwrap();
+        let input = ChatInput {
+            messages: &messages,
+            tools: case["tools"].as_array().map(Vec::as_slice),
+            documents: case["documents"].as_array().map(Vec::as_slice),
+            add_generation_prompt: case["add_generation_prompt"].as_bool().unwrap(),
+            variables: case["variables"].as_object(),
+            now: case["now"].as_i64(),
+        };
+        let open = case["open"].as_bool().unwrap();
+        let found = if open { template.render_open(&input) } else { template.render(&input) };
+        match case["text"].as_str() {
+            Some(expected) => assert_eq!(found.unwrap(), expected, "{}", case["name"]),
+            None => assert!(found.is_err(), "{}", case["name"]),
+        }
+    }
+}

@@ -15,6 +15,7 @@ pub(super) fn environment() -> Environment<'static> {
     environment.set_formatter(format);
     environment.add_function("raise_exception", raise_exception);
     environment.add_filter("tojson", tojson);
+    environment.add_filter("string", string);
     environment
 }
 
@@ -58,6 +59,15 @@ fn format(out: &mut Output<'_>, state: &State<'_, '_>, value: &Jinja) -> Result<
     }
 }
 
+/// Python's `str`.
+fn string(value: &Jinja) -> Result<String, Error> {
+    match value.as_str() {
+        Some(text) => Ok(text.to_owned()),
+        None if value.is_undefined() => Ok(String::new()),
+        None => repr(value),
+    }
+}
+
 /// Python's `repr` of what JSON can hold; other values as `minijinja` prints them.
 fn repr(value: &Jinja) -> Result<String, Error> {
     Ok(match value.kind() {
@@ -95,14 +105,29 @@ fn quoted(text: &str) -> String {
             '\t' => out.push_str("\\t"),
             '\\' => out.push_str("\\\\"),
             letter if letter == quote => out.extend(['\\', letter]),
-            letter if letter < ' ' || ('\u{7F}'..'\u{A0}').contains(&letter) => {
-                out.push_str(&format!("\\x{:02x}", u32::from(letter)));
-            }
-            letter => out.push(letter),
+            letter if is_printable(letter) => out.push(letter),
+            letter => match u32::from(letter) {
+                code @ 0..0x100 => out.push_str(&format!("\\x{code:02x}")),
+                code @ 0x100..0x1_0000 => out.push_str(&format!("\\u{code:04x}")),
+                code => out.push_str(&format!("\\U{code:08x}")),
+            },
         }
     }
     out.push(quote);
     out
+}
+
+/// `str.isprintable`, but for characters that are not assigned: no control, format or private
+/// character, and of the spaces only the usual one.
+fn is_printable(letter: char) -> bool {
+    let hidden = letter.is_control()
+        || (letter.is_whitespace() && letter != ' ')
+        || matches!(letter,
+            '\u{AD}' | '\u{600}'..='\u{605}' | '\u{61C}' | '\u{6DD}' | '\u{70F}' | '\u{180E}'
+            | '\u{200B}'..='\u{200F}' | '\u{202A}'..='\u{202E}' | '\u{2060}'..='\u{206F}'
+            | '\u{E000}'..='\u{F8FF}' | '\u{FEFF}' | '\u{FFF9}'..='\u{FFFB}'
+            | '\u{E0001}'..='\u{E007F}' | '\u{F0000}'..='\u{10FFFF}');
+    !hidden
 }
 
 const DAYS: [&str; 7] =
@@ -224,6 +249,7 @@ mod tests {
     fn values_print_as_in_python() {
         let value = serde_json::json!({"a": [1, 2.0, null, true, "x'y", "\"'\n"], "b": {}});
         let shown = repr(&Jinja::from_serialize(&value)).unwrap();
+        assert_eq!(quoted("\u{1}\u{a0}\u{2028}\u{e0001}é"), r"'\x01\xa0\u2028\U000e0001é'");
         assert_eq!(shown, r#"{'a': [1, 2.0, None, True, "x'y", '"\'\n'], 'b': {}}"#);
     }
 }
