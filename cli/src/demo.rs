@@ -21,6 +21,7 @@ use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use uuid::Uuid;
 
+use crate::engine_options::EngineArgs;
 use crate::exit::{Done, Failure};
 use crate::http::Http;
 use crate::manner::Manner;
@@ -93,6 +94,7 @@ fn plan(model: &Path, store: &Path) -> Plan {
     Plan {
         source: Source { upstream: None, model: Some(model.join("tiny")) },
         manner: Manner::default(),
+        engine: EngineArgs::default(),
         store: store.into(),
         durability: DurabilityName::Power,
         listen: free,

@@ -4,48 +4,62 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use engine::EngineOptions;
+use engine::{Engine, EngineOptions};
 
-use crate::exit::Done;
+use crate::engine_options::EngineArgs;
+use crate::exit::{Done, Failure};
 use crate::manner::LogprobsName;
-use crate::server::{StopSignals, bind, load};
+use crate::server::{StopSignals, bind, load, open};
 
 /// Serve a model folder, without recording
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// A Hugging Face model folder
-    #[arg(long, value_name = "DIR", env = "ROLLTAPE_MODEL")]
-    model: PathBuf,
+    #[command(flatten)]
+    weights: Weights,
     /// Where to listen
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:8000")]
     listen: SocketAddr,
-    /// The name that requests give as `model`; the folder's name if absent
-    #[arg(long, value_name = "NAME")]
-    served_model_name: Option<String>,
-    /// Tokens of a prompt and its reply together; what the model was made for if absent
-    #[arg(long, value_name = "N")]
-    max_model_len: Option<usize>,
     /// What the reported logprobs are of
     #[arg(long, value_enum, default_value = "processed_logprobs")]
     logprobs_mode: LogprobsName,
-    /// Makes requests that give no seed repeatable
-    #[arg(long, value_name = "N")]
-    seed: Option<u64>,
+    #[command(flatten)]
+    engine: EngineArgs,
+}
+
+/// Where the model comes from: give one of the two.
+#[derive(Debug, clap::Args)]
+#[group(required = true, multiple = false)]
+struct Weights {
+    /// A Hugging Face model folder
+    #[arg(long, value_name = "DIR", env = "ROLLTAPE_MODEL")]
+    model: Option<PathBuf>,
+    /// A config.json of which a model is made in memory, always with the same weights that nobody
+    /// trained: to measure a shape. A tokenizer.json beside it is used, or one of bytes is made
+    #[arg(long, value_name = "FILE")]
+    random_weights: Option<PathBuf>,
 }
 
 /// Serves until it is asked to stop.
 pub(crate) async fn run(args: Args) -> Done {
     let signals = StopSignals::new()?;
-    let listener = bind(args.listen, "--listen").await?;
-    let options = EngineOptions {
-        served_model_name: args.served_model_name,
-        max_model_len: args.max_model_len,
-        logprobs_mode: args.logprobs_mode.into(),
-        seed: args.seed,
-        ..EngineOptions::default()
+    let socket = bind(args.listen, "--listen")?;
+    let logprobs_mode = args.logprobs_mode.into();
+    let options = EngineOptions { logprobs_mode, ..args.engine.options() };
+    let engine = match (&args.weights.model, args.weights.random_weights) {
+        (Some(model), _) => load(model, options).await?,
+        (None, Some(config)) => random(config, options).await?,
+        (None, None) => {
+            return Err(Failure::new("neither --model nor --random-weights was given"));
+        }
     };
-    let engine = load(&args.model, options).await?;
+    let listener = open(socket)?;
     eprintln!("listening on http://{}, serving {}", listener.local_addr()?, engine.model_name());
     engine::serve(listener, engine, signals.received()).await?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Makes a model without holding up the runtime.
+async fn random(config: PathBuf, options: EngineOptions) -> Result<Engine, Failure> {
+    let made = tokio::task::spawn_blocking(move || Engine::random(&config, options)).await;
+    Ok(made.map_err(|e| Failure::of(&e))??)
 }

@@ -9,6 +9,7 @@ mod close;
 mod demo;
 mod doctor;
 mod engine_command;
+mod engine_options;
 mod episodes;
 mod exit;
 mod export;

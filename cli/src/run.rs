@@ -17,6 +17,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use uuid::Uuid;
 
 use crate::at::At;
+use crate::engine_options::EngineArgs;
 use crate::exit::{Done, Failure};
 use crate::http::Http;
 use crate::manner::Manner;
@@ -106,6 +107,7 @@ async fn serve_here(args: &Args) -> Result<Option<Running>, Failure> {
     let plan = Plan {
         source: Source { upstream: args.upstream.clone(), model: args.model.clone() },
         manner: args.manner.clone(),
+        engine: EngineArgs::default(),
         store: args.at.store.clone(),
         durability: DurabilityName::Power,
         listen: free,

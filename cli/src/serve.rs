@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::process::ExitCode;
 
 use crate::at::At;
+use crate::engine_options::EngineArgs;
 use crate::exit::Done;
 use crate::manner::Manner;
 use crate::server::{DurabilityName, Plan, Running, Source, StopSignals};
@@ -26,6 +27,8 @@ pub(crate) struct Args {
     /// Where rewards are given and episodes closed; keep it from agents
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:8081", env = "ROLLTAPE_CONTROL")]
     control: SocketAddr,
+    #[command(flatten)]
+    engine: EngineArgs,
 }
 
 /// Serves until it is asked to stop.
@@ -39,6 +42,7 @@ pub(crate) async fn run(args: Args) -> Done {
     let running = Running::start(Plan {
         source: args.source,
         manner: args.manner,
+        engine: args.engine,
         store: args.at.store,
         durability: args.durability,
         listen: args.listen,

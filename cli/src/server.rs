@@ -8,11 +8,12 @@ use clap::ValueEnum;
 use engine::{Engine, EngineOptions};
 use proxy::{Proxy, Upstream};
 use store::{Durability, Location, Store, Writer};
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpSocket};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
+use crate::engine_options::EngineArgs;
 use crate::exit::Failure;
 use crate::manner::Manner;
 
@@ -45,6 +46,8 @@ pub(crate) enum DurabilityName {
 pub(crate) struct Plan {
     pub(crate) source: Source,
     pub(crate) manner: Manner,
+    /// How the engine runs, if there is one.
+    pub(crate) engine: EngineArgs,
     pub(crate) store: Location,
     pub(crate) durability: DurabilityName,
     pub(crate) listen: SocketAddr,
@@ -67,8 +70,8 @@ pub(crate) struct Running {
 impl Running {
     /// Checks everything, then starts.
     pub(crate) async fn start(plan: Plan) -> Result<Self, Failure> {
-        let data = bind(plan.listen, "--listen").await?;
-        let control = bind(plan.control, "--control").await?;
+        let data = bind(plan.listen, "--listen")?;
+        let control = bind(plan.control, "--control")?;
         let (stop, stopped) = watch::channel(false);
         let mut engine = JoinSet::new();
         let (upstream, backend) = match (&plan.source.upstream, &plan.source.model) {
@@ -85,6 +88,7 @@ impl Running {
         let own_engine = plan.source.model.is_some();
         let config = plan.manner.config(upstream, own_engine)?;
         let proxy = Arc::new(Proxy::start(config, store).await.map_err(|e| Failure::of(&e))?);
+        let (data, control) = (open(data)?, open(control)?);
         let (data_at, control_at) = (data.local_addr()?, control.local_addr()?);
         let mut listeners = JoinSet::new();
         listeners.spawn(proxy::serve_data(Arc::clone(&proxy), data, when(stopped.clone())));
@@ -105,12 +109,31 @@ impl Running {
     }
 }
 
-/// Binds a listener, or says which option to change.
-pub(crate) async fn bind(address: SocketAddr, option: &str) -> Result<TcpListener, Failure> {
-    TcpListener::bind(address).await.map_err(|error| {
+/// Calls that wait to be accepted.
+const BACKLOG: u32 = 1024;
+
+/// Takes an address, or says which option to change. The port opens when [`TcpSocket::listen`] is
+/// called: nobody can reach what cannot be served in the end.
+pub(crate) fn bind(address: SocketAddr, option: &str) -> Result<TcpSocket, Failure> {
+    let bound = || {
+        let socket = match address {
+            SocketAddr::V4(_) => TcpSocket::new_v4()?,
+            SocketAddr::V6(_) => TcpSocket::new_v6()?,
+        };
+        // Connections that end slowly do not keep a new server from their old address.
+        socket.set_reuseaddr(true)?;
+        socket.bind(address)?;
+        Ok(socket)
+    };
+    bound().map_err(|error: std::io::Error| {
         let hint = format!("give another address with {option}, or stop what listens there");
         Failure::new(format!("cannot listen on {address}: {error}")).hint(hint)
     })
+}
+
+/// Opens the port of an address that was taken.
+pub(crate) fn open(socket: TcpSocket) -> Result<TcpListener, Failure> {
+    Ok(socket.listen(BACKLOG)?)
 }
 
 /// Loads a model folder without holding up the runtime.
@@ -133,7 +156,8 @@ async fn start_engine(
     engine: &mut JoinSet<std::io::Result<()>>,
 ) -> Result<(Upstream, String), Failure> {
     let logprobs_mode = plan.manner.speech.logprobs_mode.map_or_else(Default::default, Into::into);
-    let loaded = load(model, EngineOptions { logprobs_mode, ..EngineOptions::default() }).await?;
+    let options = EngineOptions { logprobs_mode, ..plan.engine.options() };
+    let loaded = load(model, options).await?;
     let name = loaded.model_name().to_owned();
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     let address = format!("http://{}", listener.local_addr()?);

@@ -1,0 +1,87 @@
+//! How the engine runs, as options of `rolltape engine` and of `rolltape serve --model`.
+
+use engine::EngineOptions;
+
+/// The bounds and the manner of the engine.
+#[derive(Debug, Clone, Default, clap::Args)]
+#[command(next_help_heading = "Engine")]
+pub(crate) struct EngineArgs {
+    /// The name that requests give as `model`; the folder's name if absent
+    #[arg(long, value_name = "NAME", env = "ROLLTAPE_SERVED_MODEL_NAME")]
+    served_model_name: Option<String>,
+    /// Tokens of a prompt and its reply together; if absent what the model was made for, or what
+    /// --kv-cache-memory has room for if that is less
+    #[arg(long, value_name = "N", env = "ROLLTAPE_MAX_MODEL_LEN")]
+    max_model_len: Option<usize>,
+    /// Sequences that run at once, never more than --max-num-batched-tokens [default: 256]
+    #[arg(long, value_name = "N", env = "ROLLTAPE_MAX_NUM_SEQS")]
+    max_num_seqs: Option<usize>,
+    /// Tokens of one step over all sequences; longer prompts are taken in chunks [default: 512]
+    #[arg(long, value_name = "N", env = "ROLLTAPE_MAX_NUM_BATCHED_TOKENS")]
+    max_num_batched_tokens: Option<usize>,
+    /// Calls that wait for a place; one more is answered 429 with a Retry-After [default: 1024]
+    #[arg(long, value_name = "N", env = "ROLLTAPE_MAX_QUEUE")]
+    max_queue: Option<usize>,
+    /// Memory for keys and values, such as 4GiB or a number of bytes; if absent what --max-num-seqs
+    /// sequences of --max-model-len need, but at most a quarter of the machine's memory
+    #[arg(long, value_name = "BYTES", value_parser = bytes, env = "ROLLTAPE_KV_CACHE_MEMORY")]
+    kv_cache_memory: Option<u64>,
+    /// Compute every prompt whole, even where another began with the same tokens
+    #[arg(long, env = "ROLLTAPE_NO_PREFIX_CACHING")]
+    no_prefix_caching: bool,
+    /// Makes requests that give no seed repeatable
+    #[arg(long, value_name = "N", env = "ROLLTAPE_SEED")]
+    seed: Option<u64>,
+}
+
+impl EngineArgs {
+    /// The engine's options; what is not given has the engine's default.
+    pub(crate) fn options(&self) -> EngineOptions {
+        let plain = EngineOptions::default();
+        EngineOptions {
+            served_model_name: self.served_model_name.clone(),
+            max_model_len: self.max_model_len,
+            max_num_seqs: self.max_num_seqs.unwrap_or(plain.max_num_seqs),
+            max_num_batched_tokens: self
+                .max_num_batched_tokens
+                .unwrap_or(plain.max_num_batched_tokens),
+            max_queue: self.max_queue.unwrap_or(plain.max_queue),
+            kv_cache_memory: self.kv_cache_memory,
+            prefix_caching: !self.no_prefix_caching,
+            seed: self.seed,
+            ..plain
+        }
+    }
+}
+
+/// A number of bytes, with or without a unit.
+fn bytes(text: &str) -> Result<u64, String> {
+    const UNITS: [(&str, u64); 4] = [("TiB", 40), ("GiB", 30), ("MiB", 20), ("KiB", 10)];
+    let unit = UNITS.iter().find_map(|(unit, bits)| Some((text.strip_suffix(unit)?, *bits)));
+    let (number, bits) = unit.unwrap_or((text, 0));
+    let number: Option<u64> = number.trim().parse().ok();
+    let bytes = number.and_then(|number| number.checked_mul(1 << bits));
+    bytes.filter(|bytes| *bytes > 0).ok_or_else(|| {
+        "give a whole number of bytes above zero, or of KiB, MiB, GiB or TiB, such as 4GiB".into()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_may_have_a_unit() {
+        let read = ["4096", "4GiB", "1 MiB", "3KiB", "2TiB"].map(|text| bytes(text).ok());
+        assert_eq!(read, [4096, 4 << 30, 1 << 20, 3 << 10, 2 << 40].map(Some));
+        for text in ["", "0", "GiB", "4GB", "-1", "1.5GiB", "99999999999TiB"] {
+            assert!(bytes(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_not_given_is_the_engine_s_default() {
+        let (given, plain) = (EngineArgs::default().options(), EngineOptions::default());
+        assert_eq!(format!("{given:?}"), format!("{plain:?}"));
+    }
+}
