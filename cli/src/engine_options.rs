@@ -1,6 +1,9 @@
 //! How the engine runs, as options of `rolltape engine` and of `rolltape serve --model`.
 
-use engine::EngineOptions;
+use std::num::NonZeroUsize;
+
+use clap::ValueEnum;
+use engine::{EngineOptions, Numerics, ReasoningParser, ToolCallParser};
 
 /// The bounds and the manner of the engine.
 #[derive(Debug, Clone, Default, clap::Args)]
@@ -29,6 +32,21 @@ pub(crate) struct EngineArgs {
     /// Compute every prompt whole, even where another began with the same tokens
     #[arg(long, env = "ROLLTAPE_NO_PREFIX_CACHING")]
     no_prefix_caching: bool,
+    /// Threads that compute [default: one for every core]
+    #[arg(long, value_name = "N", env = "ROLLTAPE_THREADS")]
+    threads: Option<NonZeroUsize>,
+    /// How exact results are
+    #[arg(long, value_enum, default_value_t, env = "ROLLTAPE_NUMERICS")]
+    numerics: NumericsName,
+    /// How tool calls are found in replies
+    #[arg(long, value_enum, default_value_t, env = "ROLLTAPE_TOOL_CALL_PARSER")]
+    tool_call_parser: ToolCallParserName,
+    /// How thoughts are told from answers
+    #[arg(long, value_enum, default_value_t, env = "ROLLTAPE_REASONING_PARSER")]
+    reasoning_parser: ReasoningParserName,
+    /// Encode the whole text of every chat, also what was sampled before
+    #[arg(long, env = "ROLLTAPE_NO_PREFIX_EXACT_CHAT")]
+    no_prefix_exact_chat: bool,
     /// Makes requests that give no seed repeatable
     #[arg(long, value_name = "N", env = "ROLLTAPE_SEED")]
     seed: Option<u64>,
@@ -48,8 +66,80 @@ impl EngineArgs {
             max_queue: self.max_queue.unwrap_or(plain.max_queue),
             kv_cache_memory: self.kv_cache_memory,
             prefix_caching: !self.no_prefix_caching,
+            threads: self.threads.map_or(0, NonZeroUsize::get),
+            numerics: self.numerics.into(),
+            tool_call_parser: self.tool_call_parser.into(),
+            reasoning_parser: self.reasoning_parser.into(),
+            prefix_exact_chat: !self.no_prefix_exact_chat,
             seed: self.seed,
             ..plain
+        }
+    }
+}
+
+/// How exact results are, as a word.
+#[derive(Debug, Clone, Copy, Default, ValueEnum)]
+enum NumericsName {
+    /// 32-bit floats in a fixed order: the same bits on every processor
+    #[default]
+    Reference,
+    /// Rounded to bf16 where the processor multiplies such numbers: the same bits on one machine
+    Fast,
+}
+
+impl From<NumericsName> for Numerics {
+    fn from(name: NumericsName) -> Self {
+        match name {
+            NumericsName::Reference => Self::Reference,
+            NumericsName::Fast => Self::Fast,
+        }
+    }
+}
+
+/// How tool calls are found, in vLLM's words.
+#[derive(Debug, Clone, Copy, Default, ValueEnum)]
+enum ToolCallParserName {
+    /// In the form that the chat template shows to the model
+    #[default]
+    Auto,
+    /// <tool_call>{"name": ..., "arguments": {...}}</tool_call>
+    Hermes,
+    /// {"name": ..., "parameters": {...}}
+    #[value(name = "llama3_json")]
+    Llama3Json,
+    /// Not at all: calls are text
+    None,
+}
+
+impl From<ToolCallParserName> for ToolCallParser {
+    fn from(name: ToolCallParserName) -> Self {
+        match name {
+            ToolCallParserName::Auto => Self::Auto,
+            ToolCallParserName::Hermes => Self::Hermes,
+            ToolCallParserName::Llama3Json => Self::Llama3Json,
+            ToolCallParserName::None => Self::None,
+        }
+    }
+}
+
+/// How thoughts are told from answers, as a word.
+#[derive(Debug, Clone, Copy, Default, ValueEnum)]
+enum ReasoningParserName {
+    /// Between <think> and </think> where the chat template has these tags
+    #[default]
+    Auto,
+    /// Between <think> and </think>
+    Think,
+    /// Not at all: thoughts are text
+    None,
+}
+
+impl From<ReasoningParserName> for ReasoningParser {
+    fn from(name: ReasoningParserName) -> Self {
+        match name {
+            ReasoningParserName::Auto => Self::Auto,
+            ReasoningParserName::Think => Self::Think,
+            ReasoningParserName::None => Self::None,
         }
     }
 }

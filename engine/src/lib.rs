@@ -37,6 +37,7 @@ use kernels::{Cpu, Ops};
 use template::{ChatTemplate, Tokenizer, ToolFormat};
 
 pub use config::ConfigError;
+pub use kernels::Numerics;
 pub use load::LoadError;
 pub use options::EngineOptions;
 pub use parsers::{ReasoningParser, ToolCallParser};
@@ -126,7 +127,8 @@ impl Engine {
         path: &Path,
         options: EngineOptions,
     ) -> Result<Engine, LoadError> {
-        let (ops, vocab) = (Cpu::default(), parts.model.vocab);
+        let ops = Cpu::new(options.threads, options.numerics);
+        let vocab = parts.model.vocab;
         let page = ops.page_bytes(parts.model.heads) * parts.model.layers;
         let Room { max_model_len, pages } = options.room(parts.model.positions, page)?;
         let model = Model::load(ops, weights, parts.model, max_model_len, pages)?;

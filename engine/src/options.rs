@@ -1,6 +1,6 @@
 //! How an engine is to run, and whether the model and the machine allow it.
 
-use kernels::PAGE;
+use kernels::{Numerics, PAGE};
 
 use crate::load::LoadError;
 use crate::memory;
@@ -33,6 +33,10 @@ pub struct EngineOptions {
     pub kv_cache_memory: Option<u64>,
     /// Whether requests that begin with the same tokens share what was computed for them.
     pub prefix_caching: bool,
+    /// Threads that compute; one for every core if zero.
+    pub threads: usize,
+    /// Whether results are the same on every processor, or faster on this one.
+    pub numerics: Numerics,
     /// Alternatives that a reported logprob may have; `usize::MAX` is the whole vocabulary.
     pub max_logprobs: usize,
     /// What the numbers that are reported as logprobs are.
@@ -59,6 +63,8 @@ impl Default for EngineOptions {
             kv_cache_memory: None,
             prefix_caching: true,
             max_logprobs: 20,
+            threads: 0,
+            numerics: Numerics::Reference,
             logprobs_mode: LogprobsMode::default(),
             seed: None,
             tool_call_parser: ToolCallParser::default(),

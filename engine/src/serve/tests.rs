@@ -2,6 +2,7 @@
 
 mod chat;
 mod completions;
+mod crowd;
 mod facts;
 mod forms;
 mod generate;
@@ -12,16 +13,19 @@ mod talk;
 mod wires;
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::oneshot;
 
+use crate::stats::Stats;
 use crate::{Engine, EngineOptions};
 
 struct Server {
     address: std::net::SocketAddr,
+    stats: Arc<Stats>,
     stop: Option<oneshot::Sender<()>>,
     done: tokio::task::JoinHandle<std::io::Result<()>>,
 }
@@ -54,13 +58,14 @@ impl Server {
 
     async fn of(folder: &Path, options: EngineOptions) -> Server {
         let engine = Engine::load(folder, options).unwrap();
+        let stats = Arc::clone(&engine.stats);
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let (stop, stopped) = oneshot::channel::<()>();
         let done = tokio::spawn(super::serve(listener, engine, async {
             stopped.await.ok();
         }));
-        Server { address, stop: Some(stop), done }
+        Server { address, stats, stop: Some(stop), done }
     }
 
     async fn plain() -> Server {
