@@ -1,0 +1,310 @@
+"""Decodes with this engine and with llama.cpp on the same random weights, in the same run.
+
+    pip install numpy gguf llama-cpp-python     (the last one builds llama.cpp for this machine)
+    cargo build --release -p cli
+    python engine/benches/versus.py target/release/rolltape
+
+Makes a folder of the shape of Qwen3-0.6B with random bf16 weights, writes the same tensors as GGUF
+in bf16, and lets both decode 1, 8 and 32 sequences greedily with the same number of threads. A
+figure is tokens per second while decoding: the time of a long reply less that of a short one, so
+that prompts and start-up are not in it; the best of some runs, which take turns. The roof is the
+rate at which the weights could be read from memory once per step. llama.cpp runs through its batch
+API, with one argmax per sequence and step in numpy; this engine is asked over HTTP.
+"""
+
+import argparse
+import concurrent.futures
+import ctypes
+import json
+import os
+import pathlib
+import shutil
+import socket
+import struct
+import subprocess
+import tempfile
+import time
+import urllib.request
+
+import numpy as np
+
+CONFIG = {
+    "architectures": ["Qwen3ForCausalLM"],
+    "model_type": "qwen3",
+    "vocab_size": 151_936,
+    "hidden_size": 1024,
+    "intermediate_size": 3072,
+    "num_hidden_layers": 28,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 8,
+    "head_dim": 128,
+    "rms_norm_eps": 1e-6,
+    "rope_theta": 1_000_000.0,
+    "max_position_embeddings": 40_960,
+    "tie_word_embeddings": True,
+    "hidden_act": "silu",
+    "attention_bias": False,
+    "torch_dtype": "bfloat16",
+    "eos_token_id": 0,
+}
+TINY = pathlib.Path(__file__).parents[1] / "models" / "tiny"
+PROMPT = 16
+
+
+def tensors(config):
+    """Names in a folder and in GGUF, and shapes."""
+    hidden, inner = config["hidden_size"], config["intermediate_size"]
+    dim = config["head_dim"]
+    query, kv = config["num_attention_heads"] * dim, config["num_key_value_heads"] * dim
+    yield "model.embed_tokens.weight", "token_embd.weight", (config["vocab_size"], hidden)
+    yield "model.norm.weight", "output_norm.weight", (hidden,)
+    layer = [
+        ("input_layernorm", "attn_norm", (hidden,)),
+        ("self_attn.q_proj", "attn_q", (query, hidden)),
+        ("self_attn.k_proj", "attn_k", (kv, hidden)),
+        ("self_attn.v_proj", "attn_v", (kv, hidden)),
+        ("self_attn.q_norm", "attn_q_norm", (dim,)),
+        ("self_attn.k_norm", "attn_k_norm", (dim,)),
+        ("self_attn.o_proj", "attn_output", (hidden, query)),
+        ("post_attention_layernorm", "ffn_norm", (hidden,)),
+        ("mlp.gate_proj", "ffn_gate", (inner, hidden)),
+        ("mlp.up_proj", "ffn_up", (inner, hidden)),
+        ("mlp.down_proj", "ffn_down", (hidden, inner)),
+    ]
+    for index in range(config["num_hidden_layers"]):
+        for ours, theirs, shape in layer:
+            yield f"model.layers.{index}.{ours}.weight", f"blk.{index}.{theirs}.weight", shape
+
+
+def make(folder, config):
+    """Writes the folder and the GGUF file."""
+    import gguf
+
+    random = np.random.default_rng(0)
+    writer = gguf.GGUFWriter(folder / "model.gguf", "qwen3")
+    writer.add_block_count(config["num_hidden_layers"])
+    writer.add_context_length(config["max_position_embeddings"])
+    writer.add_embedding_length(config["hidden_size"])
+    writer.add_feed_forward_length(config["intermediate_size"])
+    writer.add_head_count(config["num_attention_heads"])
+    writer.add_head_count_kv(config["num_key_value_heads"])
+    writer.add_key_length(config["head_dim"])
+    writer.add_value_length(config["head_dim"])
+    writer.add_rope_freq_base(config["rope_theta"])
+    writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
+    writer.add_vocab_size(config["vocab_size"])
+    writer.add_tokenizer_model("no_vocab")
+    header, parts, at = {}, [], 0
+    for ours, theirs, shape in tensors(config):
+        if len(shape) == 1:
+            values = np.ones(shape, np.float32)
+        else:
+            values = random.standard_normal(shape, np.float32) * np.float32(shape[1] ** -0.5)
+        halves = (values.view(np.uint32) >> 16).astype(np.uint16)
+        if len(shape) == 1:
+            writer.add_tensor(theirs, values)
+        else:
+            kind = gguf.GGMLQuantizationType.BF16
+            writer.add_tensor(theirs, halves.view(np.uint8), raw_dtype=kind)
+        header[ours] = {"dtype": "BF16", "shape": shape, "data_offsets": [at, at + halves.nbytes]}
+        at += halves.nbytes
+        parts.append(halves)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    with open(folder / "model.safetensors", "wb") as file:
+        file.write(struct.pack("<Q", len(text)) + text)
+        for part in parts:
+            file.write(part.tobytes())
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(TINY / name, folder / name)
+    (folder / "config.json").write_text(json.dumps(config))
+
+
+def prompts(count):
+    """Ids that the tokenizer of the folder has."""
+    return [[(7 * i + 3 * n) % 250 + 1 for i in range(PROMPT)] for n in range(count)]
+
+
+class Llama:
+    """llama.cpp through its batch API."""
+
+    def __init__(self, folder, threads):
+        import llama_cpp
+
+        self.api = llama_cpp
+        llama_cpp.llama_backend_init()
+        self.quiet = llama_cpp.llama_log_callback(lambda level, text, data: None)
+        llama_cpp.llama_log_set(self.quiet, ctypes.c_void_p(0))
+        params = llama_cpp.llama_model_default_params()
+        path = str(folder / "model.gguf").encode()
+        self.model = llama_cpp.llama_model_load_from_file(path, params)
+        assert self.model, "llama.cpp cannot load the file"
+        self.threads = threads
+
+    def context(self, batch, length):
+        params = self.api.llama_context_default_params()
+        params.n_ctx = batch * (length + 32)
+        params.n_batch = params.n_ubatch = 512
+        params.n_seq_max = batch
+        params.n_threads = params.n_threads_batch = self.threads
+        return self.api.llama_init_from_model(self.model, params)
+
+    def step(self, context, rows):
+        """Decodes rows of (token, position, sequence, wanted); greedy tokens of the wanted."""
+        batch = self.api.llama_batch_init(len(rows), 0, 1)
+        batch.n_tokens = len(rows)
+        for i, (token, position, sequence, wanted) in enumerate(rows):
+            batch.token[i], batch.pos[i], batch.logits[i] = token, position, wanted
+            batch.n_seq_id[i] = 1
+            batch.seq_id[i][0] = sequence
+        status = self.api.llama_decode(context, batch)
+        assert status == 0, status
+        found = []
+        for i, row in enumerate(rows):
+            if row[3]:
+                logits = self.api.llama_get_logits_ith(context, i)
+                found.append(int(np.ctypeslib.as_array(logits, (CONFIG["vocab_size"],)).argmax()))
+        self.api.llama_batch_free(batch)
+        return found
+
+    def run(self, batch, count):
+        """Replies of `count` tokens, and the seconds they took."""
+        context = self.context(batch, PROMPT + count)
+        start = time.perf_counter()
+        rows = [
+            (token, position, n, position == PROMPT - 1)
+            for n, prompt in enumerate(prompts(batch))
+            for position, token in enumerate(prompt)
+        ]
+        replies = [[token] for token in self.step(context, rows)]
+        for position in range(PROMPT, PROMPT + count - 1):
+            rows = [(reply[-1], position, n, True) for n, reply in enumerate(replies)]
+            for reply, token in zip(replies, self.step(context, rows)):
+                reply.append(token)
+        seconds = time.perf_counter() - start
+        self.api.llama_free(context)
+        return replies, seconds
+
+    def close(self):
+        self.api.llama_model_free(self.model)
+
+
+class Rolltape:
+    """`rolltape engine` over HTTP."""
+
+    def __init__(self, binary, folder, threads, flags):
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        self.url = f"http://127.0.0.1:{port}"
+        command = [binary, "engine", "--model", folder, "--listen", f"127.0.0.1:{port}"]
+        command += ["--max-model-len", "1024", "--threads", str(threads), *flags]
+        self.process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+        for _ in range(600):
+            try:
+                urllib.request.urlopen(f"{self.url}/health").read()
+                return
+            except OSError:
+                assert self.process.poll() is None, "the engine has ended"
+                time.sleep(0.2)
+        raise AssertionError("the engine does not answer")
+
+    def run(self, batch, count):
+        """One call with all prompts, so that they begin together."""
+        body = {
+            "prompt": prompts(batch),
+            "max_tokens": count,
+            "temperature": 0,
+            "ignore_eos": True,
+            "return_token_ids": True,
+        }
+        kind = {"Content-Type": "application/json"}
+        data = json.dumps(body).encode()
+        start = time.perf_counter()
+        request = urllib.request.Request(f"{self.url}/v1/completions", data, kind)
+        answer = urllib.request.urlopen(request).read()
+        seconds = time.perf_counter() - start
+        return [choice["token_ids"] for choice in json.loads(answer)["choices"]], seconds
+
+    def close(self):
+        self.process.terminate()
+        self.process.wait()
+
+
+def bandwidth(threads):
+    """Bytes a second that so many threads read: the best of some runs."""
+    numbers = np.ones(1 << 26, np.float64)
+    parts = np.array_split(numbers, threads)
+    with concurrent.futures.ThreadPoolExecutor(threads) as pool:
+
+        def once():
+            start = time.perf_counter()
+            list(pool.map(np.max, parts))
+            return time.perf_counter() - start
+
+        return numbers.nbytes / min(once() for _ in range(8))
+
+
+def measure(engines, args):
+    """The best time of a step and the replies, for every engine and batch."""
+    found = {}
+    for batch in args.batches:
+        for _ in range(args.runs):
+            for name, engine in engines.items():
+                _, short = engine.run(batch, args.short)
+                replies, long = engine.run(batch, args.long)
+                step = (long - short) / (args.long - args.short)
+                if (name, batch) not in found or step < found[name, batch][0]:
+                    found[name, batch] = step, replies
+    return found
+
+
+def compare(folder, args):
+    weights = (folder / "model.safetensors").stat().st_size
+    engines = {"llama.cpp": Llama(folder, args.threads)}
+    engines["reference"] = Rolltape(args.rolltape, folder, args.threads, [])
+    engines["fast"] = Rolltape(args.rolltape, folder, args.threads, ["--numerics", "fast"])
+    try:
+        memory = bandwidth(args.threads)
+        found = measure(engines, args)
+        memory = max(memory, bandwidth(args.threads))
+    finally:
+        for engine in engines.values():
+            engine.close()
+    print(f"{args.threads} threads, memory gives {memory / 1e9:.1f} GB/s, ", end="")
+    print(f"weights are {weights / 1e9:.2f} GB: at most {memory / weights:.1f} steps/s")
+    print("batch  engine       tok/s  of llama.cpp  of memory  tokens as llama.cpp's")
+    for batch in args.batches:
+        base, expected = found["llama.cpp", batch]
+        for name in engines:
+            step, replies = found[name, batch]
+            pairs = [(a, b) for x, y in zip(replies, expected) for a, b in zip(x, y)]
+            same = sum(a == b for a, b in pairs) / len(pairs)
+            print(f"{batch:5}  {name:9} {batch / step:8.1f}  {base / step:11.2f}x", end="")
+            print(f"  {weights / memory / step:8.0%}  {same:8.0%}")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("rolltape", help="the binary, built in release mode")
+    parser.add_argument("--threads", type=int, default=os.cpu_count())
+    parser.add_argument("--batches", type=int, nargs="+", default=[1, 8, 32])
+    parser.add_argument("--short", type=int, default=4, help="tokens of a short reply")
+    parser.add_argument("--long", type=int, default=36, help="tokens of a long reply")
+    parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--folder", type=pathlib.Path, help="keeps the model there")
+    args = parser.parse_args()
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = args.folder or pathlib.Path(temporary)
+        folder.mkdir(parents=True, exist_ok=True)
+        if not (folder / "config.json").exists():
+            make(folder, CONFIG)
+        compare(folder, args)
+
+
+if __name__ == "__main__":
+    main()
