@@ -6,9 +6,8 @@ use std::process::ExitCode;
 
 use engine::{Engine, EngineOptions};
 
-use crate::engine_options::EngineArgs;
+use crate::engine_options::{EngineArgs, ReportName};
 use crate::exit::{Done, Failure};
-use crate::manner::LogprobsName;
 use crate::server::{StopSignals, bind, load, open};
 
 /// Serve a model folder, without recording
@@ -21,7 +20,7 @@ pub(crate) struct Args {
     listen: SocketAddr,
     /// What the reported logprobs are of
     #[arg(long, value_enum, default_value = "processed_logprobs")]
-    logprobs_mode: LogprobsName,
+    logprobs_mode: ReportName,
     #[command(flatten)]
     engine: EngineArgs,
 }

@@ -3,7 +3,7 @@
 use std::num::NonZeroUsize;
 
 use clap::ValueEnum;
-use engine::{EngineOptions, Numerics, ReasoningParser, ToolCallParser};
+use engine::{EngineOptions, LogprobsMode, Numerics, ReasoningParser, ToolCallParser};
 
 /// The bounds and the manner of the engine.
 #[derive(Debug, Clone, Default, clap::Args)]
@@ -47,6 +47,10 @@ pub(crate) struct EngineArgs {
     /// Encode the whole text of every chat, also what was sampled before
     #[arg(long, env = "ROLLTAPE_NO_PREFIX_EXACT_CHAT")]
     no_prefix_exact_chat: bool,
+    /// Alternatives that a reported logprob may have; -1 is the whole vocabulary [default: 20]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = max_logprobs)]
+    #[arg(env = "ROLLTAPE_MAX_LOGPROBS")]
+    max_logprobs: Option<usize>,
     /// Makes requests that give no seed repeatable
     #[arg(long, value_name = "N", env = "ROLLTAPE_SEED")]
     seed: Option<u64>,
@@ -71,8 +75,34 @@ impl EngineArgs {
             tool_call_parser: self.tool_call_parser.into(),
             reasoning_parser: self.reasoning_parser.into(),
             prefix_exact_chat: !self.no_prefix_exact_chat,
+            max_logprobs: self.max_logprobs.unwrap_or(plain.max_logprobs),
             seed: self.seed,
             ..plain
+        }
+    }
+}
+
+/// What is reported as logprobs, in vLLM's words.
+#[derive(Debug, Clone, Copy, ValueEnum)]
+#[value(rename_all = "snake_case")]
+pub(crate) enum ReportName {
+    /// The distribution that was sampled, after temperature and filters
+    ProcessedLogprobs,
+    /// The model's own distribution, before temperature
+    RawLogprobs,
+    /// What was sampled from, before it is made a distribution
+    ProcessedLogits,
+    /// What the model said
+    RawLogits,
+}
+
+impl From<ReportName> for LogprobsMode {
+    fn from(name: ReportName) -> Self {
+        match name {
+            ReportName::ProcessedLogprobs => Self::ProcessedLogprobs,
+            ReportName::RawLogprobs => Self::RawLogprobs,
+            ReportName::ProcessedLogits => Self::ProcessedLogits,
+            ReportName::RawLogits => Self::RawLogits,
         }
     }
 }
@@ -141,6 +171,15 @@ impl From<ReasoningParserName> for ReasoningParser {
             ReasoningParserName::Think => Self::Think,
             ReasoningParserName::None => Self::None,
         }
+    }
+}
+
+/// A count, or -1 for all.
+fn max_logprobs(text: &str) -> Result<usize, String> {
+    match text.parse::<i64>() {
+        Ok(-1) => Ok(usize::MAX),
+        Ok(count) if count >= 0 => usize::try_from(count).map_err(|e| e.to_string()),
+        _ => Err("give a number of alternatives, or -1 for the whole vocabulary".into()),
     }
 }
 
