@@ -104,7 +104,7 @@ impl Pages {
     /// token is never covered: its logits are needed. Returns how many positions that gave.
     pub(crate) fn share(&mut self, cache: &mut SequenceCache, tokens: &[u32]) -> usize {
         let before = cache.len;
-        while cache.len + PAGE < tokens.len() && cache.pages.len() * PAGE == cache.len {
+        while Pages::could_share(cache, tokens) {
             let Some(page) = self.next(cache, tokens).and_then(|key| self.published.get(&key))
             else {
                 break;
@@ -116,6 +116,11 @@ impl Pages {
             self.follow(cache, page);
         }
         cache.len - before
+    }
+
+    /// Whether `cache` could take a whole page next and leave the last of `tokens` to be computed.
+    pub(crate) fn could_share(cache: &SequenceCache, tokens: &[u32]) -> bool {
+        cache.len + PAGE < tokens.len() && cache.pages.len() * PAGE == cache.len
     }
 
     /// What the page that `cache` fills next will be published under, if that is known already.

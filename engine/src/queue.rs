@@ -179,3 +179,6 @@ impl Call {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

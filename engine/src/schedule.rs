@@ -257,10 +257,12 @@ impl Scheduler {
             stats::add(&self.stats.prefix_hits, hits);
         }
         let key = self.pages.next(&sequence.cache, &sequence.tokens);
-        match key.as_ref().is_some_and(|key| plan.claimed.contains(key)) {
-            true => None,
-            false => Some((sequence.uncomputed(), key)),
+        let claimed = key.as_ref().is_some_and(|key| plan.claimed.contains(key));
+        // A page that was begun cannot be exchanged any more, so there is nothing to wait for.
+        if claimed && Pages::could_share(&sequence.cache, &sequence.tokens) {
+            return None;
         }
+        Some((sequence.uncomputed(), key))
     }
 
     /// Counts a token that is about to be sampled.

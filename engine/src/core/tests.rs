@@ -282,6 +282,24 @@ fn choices_of_one_prompt_share_its_pages() {
 }
 
 #[test]
+fn equal_requests_do_not_wait_for_one_another_once_they_speak() {
+    let ask = Ask { max_tokens: 40, ..Ask::numbered(6) };
+    let steps = |count: usize| {
+        let mut bench = Bench::new(16, 512, 256, true);
+        let calls: Vec<_> = (0..count).map(|_| bench.submit(std::slice::from_ref(&ask))).collect();
+        let steps = (0..10_000).take_while(|_| {
+            bench.core.step();
+            !bench.core.scheduler.is_idle()
+        });
+        let steps = steps.count();
+        drop(calls);
+        steps
+    };
+    // One step more: all but the first begin when its pages are there.
+    assert_eq!(steps(12), steps(1) + 1);
+}
+
+#[test]
 fn a_large_call_does_not_keep_others_waiting() {
     let many: Vec<Ask> = (0..64).map(|n| Ask { max_tokens: 200, ..Ask::numbered(n % 9) }).collect();
     let mut bench = Bench::new(8, 256, 512, true);
