@@ -138,6 +138,7 @@ class TestTrainers:
         assert len(found) == 7
         for name, numbers in found.items():
             assert numbers["logits_difference_max"] <= LOGITS_DIFFERENCE_MAX, (name, numbers)
+            assert numbers["prompt_logprobs_difference_max"] <= LOGITS_DIFFERENCE_MAX, (name, numbers)
             assert numbers["greedy_equal"] == STEPS, (name, numbers)
             assert numbers["greedy_distinct"] > STEPS / 10, (name, numbers)
         assert found["qwen3-yarn"]["shards"] > 1

@@ -4,7 +4,8 @@ For each family a random model of its real structure is written by transformers,
 form of its own configuration; `rolltape engine` serves the folder, and both say their logits for
 some ids and continue them greedily. Transformers computes in f64: in f32 it is itself up to 8e-5
 off. Prints one JSON object: for each family the largest
-|difference of logits| and how many greedy tokens were equal.
+|difference of logits| after each token of the reply, of logprobs in the prompt and the reply when
+both are given as a prompt, and how many greedy tokens were equal.
 """
 
 import json
@@ -141,15 +142,35 @@ def complete(address, **fields):
         return json.load(reply)["choices"][0]
 
 
-def logits(address, ids):
+def prompt_logprobs(address, ids):
     """Of every position but the last, [len(ids) - 1, VOCAB]."""
     choice = complete(address, prompt=ids, max_tokens=1, prompt_logprobs=-1)
     rows = torch.empty(len(ids) - 1, VOCAB, dtype=torch.float64)
     for row, entries in zip(rows, choice["prompt_logprobs"][1:], strict=True):
-        assert len(entries) == VOCAB, f"{len(entries)} logits of {VOCAB}"
+        assert len(entries) == VOCAB, f"{len(entries)} logprobs of {VOCAB}"
         for token, entry in entries.items():
             row[int(token)] = entry["logprob"]
     return rows
+
+
+def continued(address):
+    """The greedy reply, and the logits of each of its positions, [STEPS, VOCAB]."""
+    choice = complete(
+        address,
+        prompt=PROMPT,
+        max_tokens=STEPS,
+        temperature=0,
+        ignore_eos=True,
+        logprobs=VOCAB,
+        return_token_ids=True,
+        return_tokens_as_token_ids=True,
+    )
+    rows = torch.empty(STEPS, VOCAB, dtype=torch.float64)
+    for row, entries in zip(rows, choice["logprobs"]["top_logprobs"], strict=True):
+        assert len(entries) == VOCAB, f"{len(entries)} logits of {VOCAB}"
+        for token, logit in entries.items():
+            row[int(token.removeprefix("token_id:"))] = logit
+    return choice["token_ids"], rows
 
 
 def greedy(model):
@@ -174,18 +195,13 @@ def compare(binary, name, out):
     with torch.no_grad():
         expected = model(input_ids=torch.tensor([ids])).logits[0, :-1]
     with served(binary, folder) as address:
-        found = logits(address, ids)
-        choice = complete(
-            address,
-            prompt=PROMPT,
-            max_tokens=STEPS,
-            temperature=0,
-            ignore_eos=True,
-            return_token_ids=True,
-        )
-    equal = sum(a == b for a, b in zip(choice["token_ids"], theirs, strict=True))
+        logprobs = prompt_logprobs(address, ids)
+        ours, logits = continued(address)
+    equal = sum(a == b for a, b in zip(ours, theirs, strict=True))
+    prompted = (logprobs - expected.log_softmax(-1)).abs().max()
     return {
-        "logits_difference_max": float((found - expected).abs().max()),
+        "logits_difference_max": float((logits - expected[len(PROMPT) - 1 :]).abs().max()),
+        "prompt_logprobs_difference_max": float(prompted),
         "logits_max": float(expected.abs().max()),
         "greedy_equal": equal,
         "greedy_distinct": len(set(theirs)),
