@@ -193,3 +193,22 @@ impl StopSignals {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpStream;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_port_that_was_taken_opens_later_and_is_nobody_else_s() {
+        let socket = bind(SocketAddr::from(([127, 0, 0, 1], 0)), "--listen").unwrap();
+        let address = socket.local_addr().unwrap();
+        assert!(TcpStream::connect(address).is_err());
+        let listener = open(socket).unwrap();
+        assert!(TcpStream::connect(address).is_ok());
+        let error = bind(address, "--listen").unwrap_err().to_string();
+        assert!(error.contains(&format!("cannot listen on {address}")), "{error}");
+        drop(listener);
+    }
+}
