@@ -9,6 +9,8 @@
 //! temperature, `min_p`, `top_k`, `top_p`. A draw depends on the seed and the position alone, so a
 //! seed gives the same tokens whatever else runs.
 
+#[cfg(test)]
+mod bench;
 mod distribution;
 mod draw;
 mod math;
@@ -22,7 +24,7 @@ use serde_json::Value;
 
 use crate::config::{self, ConfigError};
 use crate::grammar::Grammar;
-use distribution::Distribution;
+use distribution::{Distribution, Row};
 pub(crate) use draw::mix;
 use process::History;
 
@@ -196,23 +198,42 @@ impl Sampler {
         if !greedy && self.params.temperature != 1.0 {
             logits.iter_mut().for_each(|logit| *logit /= self.params.temperature);
         }
-        let params = &self.params;
-        let processed = match greedy {
-            true => Distribution::whole(logits),
-            false => Distribution::filtered(logits, params),
-        };
-        let id = match greedy {
-            true => processed.likeliest(),
-            false => processed.draw(draw::uniform(params.seed, position as u64)),
+        let token = self.choose(logits, raw.as_deref(), position, mode);
+        self.history.push(token.id);
+        if let Some(grammar) = &mut self.params.grammar {
+            grammar.push(token.id);
+        }
+        token
+    }
+
+    /// Chooses by logits that are ready, and looks at those that were there before, if these
+    /// differ.
+    fn choose(
+        &self,
+        logits: &[f32],
+        raw: Option<&[f32]>,
+        position: usize,
+        mode: LogprobsMode,
+    ) -> Sampled {
+        let (params, row) = (&self.params, Row::new(logits));
+        let wanted = params.logprobs.is_some();
+        let (id, processed) = if params.temperature < GREEDY_BELOW {
+            let id = row.likeliest();
+            if !wanted {
+                return Sampled { id, scores: None };
+            }
+            (id, Distribution::whole(row))
+        } else {
+            let processed = Distribution::filtered(row, params);
+            (processed.draw(draw::uniform(params.seed, position as u64)), processed)
         };
         let scores = wanted.then(|| {
-            let raw = Distribution::whole(raw.as_deref().unwrap_or(logits));
+            if raw.is_none() && processed.is_whole() {
+                return scores(params, id, (&processed, &processed), mode);
+            }
+            let raw = Distribution::whole(Row::new(raw.unwrap_or(logits)));
             scores(params, id, (&processed, &raw), mode)
         });
-        self.history.push(id);
-        if let Some(grammar) = &mut self.params.grammar {
-            grammar.push(id);
-        }
         Sampled { id, scores }
     }
 
@@ -280,5 +301,5 @@ fn scores(
 /// The scores of the prompt's token `id` under the `logits` at the position before it, with the
 /// `count` likeliest. Always the model's own, whatever the mode is.
 pub(crate) fn score(logits: &[f32], id: u32, count: usize) -> Scores {
-    Distribution::whole(logits).scores(id, (count, None), false)
+    Distribution::whole(Row::new(logits)).scores(id, (count, None), false)
 }

@@ -4,15 +4,98 @@
 //! is a plain loop over blocks that the compiler makes vectors of, and nothing sorts a whole row.
 //! The order of all sums is fixed, so the bits do not depend on the machine.
 
-use super::math::{BLOCK, count_at_least, highest, sum_of_weights, weight};
+use super::math::{BINS, BLOCK, add_to_bins, bin, count_at_least, highest, sum_of_weights, weight};
 use super::{Candidate, Params, Scores};
+
+/// A row of logits by blocks, each with its highest one: most questions about a row are answered
+/// by a few of its blocks.
+pub(super) struct Row<'a> {
+    /// After temperature, one for each id.
+    logits: &'a [f32],
+    maxima: Vec<f32>,
+    highest: f32,
+}
+
+impl<'a> Row<'a> {
+    pub(super) fn new(logits: &'a [f32]) -> Row<'a> {
+        let maxima: Vec<f32> = logits.chunks(BLOCK).map(highest).collect();
+        Row { logits, highest: highest(&maxima), maxima }
+    }
+
+    /// The id with the highest logit; the lowest of equals.
+    pub(super) fn likeliest(&self) -> u32 {
+        let block = self.maxima.iter().position(|maximum| *maximum == self.highest);
+        let first = block.unwrap_or(0) * BLOCK;
+        let rest = &self.logits[first..];
+        (first + rest.iter().position(|logit| *logit == self.highest).unwrap_or(0)) as u32
+    }
+
+    /// The blocks that reach a floor, with the first id of each.
+    fn reaching(&self, floor: f32) -> impl Iterator<Item = (usize, &'a [f32])> + '_ {
+        let blocks = self.logits.chunks(BLOCK).zip(&self.maxima).enumerate();
+        let blocks = blocks.filter(move |(_, (_, maximum))| **maximum >= floor);
+        blocks.map(|(index, (block, _))| (index * BLOCK, block))
+    }
+
+    /// The ids that reach a floor, and their logits.
+    fn high(&self, floor: f32) -> impl Iterator<Item = (u32, f32)> + '_ {
+        self.reaching(floor).flat_map(move |(first, block)| {
+            let high = (first as u32..).zip(block.iter().copied());
+            high.filter(move |(_, logit)| *logit >= floor)
+        })
+    }
+
+    /// How many logits are at least this one.
+    fn count_at_least(&self, logit: f32) -> usize {
+        self.reaching(logit).map(|(_, block)| count_at_least(block, logit)).sum()
+    }
+
+    /// The `k`-th highest logit; `k` is at least one and at most their number.
+    fn kth_highest(&self, k: usize) -> f32 {
+        // `k` blocks that reach a floor have `k` logits that do.
+        let few = k < self.maxima.len();
+        let floor = if few { select(self.maxima.clone(), k) } else { f32::NEG_INFINITY };
+        select(self.high(floor).map(|(_, logit)| logit).collect(), k)
+    }
+
+    fn weight(&self, logit: f32) -> f64 {
+        f64::from(weight(logit - self.highest))
+    }
+
+    /// Of the ids that reach `floor`, the logit of the last that is needed for `top_p` of their
+    /// weight, from the highest down.
+    ///
+    /// Ids are first put in bins by their distance from the highest, so that only those of one bin
+    /// have to be brought in order.
+    fn nucleus(&self, floor: f32, top_p: f32) -> f32 {
+        let mut bins = vec![0.0; BINS];
+        for (_, block) in self.reaching(floor) {
+            add_to_bins(&mut bins, block, self.highest, floor);
+        }
+        let mut enough = f64::from(top_p) * bins.iter().sum::<f64>();
+        let last = bins.iter().position(|sum| {
+            let reached = *sum >= enough;
+            enough -= if reached { 0.0 } else { *sum };
+            reached
+        });
+        let Some(last) = last else { return floor };
+        let mut ids = Vec::new();
+        for (_, block) in self.reaching(floor) {
+            // A block whose highest is farther away has nothing in this bin.
+            if bin(self.highest, highest(block)) <= last {
+                let high = block.iter().copied().filter(|logit| *logit >= floor);
+                ids.extend(high.filter(|logit| bin(self.highest, *logit) == last));
+            }
+        }
+        let lowest = ids.iter().copied().fold(f32::INFINITY, f32::min);
+        last_needed(&mut ids, enough, |logit| self.weight(logit)).unwrap_or(lowest)
+    }
+}
 
 /// Probabilities of the ids whose logit is not below a floor; the others have none.
 pub(super) struct Distribution<'a> {
-    /// After temperature, one for each id.
-    logits: &'a [f32],
+    row: Row<'a>,
     floor: f32,
-    highest: f32,
     /// The sum of the weights `exp(logit - highest)` of each block of ids.
     sums: Vec<f64>,
     sum: f64,
@@ -20,73 +103,49 @@ pub(super) struct Distribution<'a> {
 
 impl<'a> Distribution<'a> {
     /// All ids.
-    pub(super) fn whole(logits: &'a [f32]) -> Distribution<'a> {
-        let mut this = Distribution {
-            logits,
-            floor: f32::NEG_INFINITY,
-            highest: highest(logits),
-            sums: Vec::new(),
-            sum: 0.0,
-        };
-        this.add_up();
-        this
+    pub(super) fn whole(row: Row<'a>) -> Distribution<'a> {
+        let floor = f32::NEG_INFINITY;
+        Distribution { row, floor, sums: Vec::new(), sum: 0.0 }.added_up()
     }
 
     /// What `min_p`, then `top_k`, then `top_p` leave. Ids as likely as the last one are left too.
-    pub(super) fn filtered(logits: &'a [f32], params: &Params) -> Distribution<'a> {
-        let mut this = Distribution::whole(logits);
+    pub(super) fn filtered(row: Row<'a>, params: &Params) -> Distribution<'a> {
+        let mut floor = f32::NEG_INFINITY;
         if params.min_p > 0.0 {
-            this.floor = this.highest + params.min_p.ln();
+            floor = row.highest + params.min_p.ln();
         }
-        if params.top_k > 0 && params.top_k < logits.len() {
-            this.floor = this.floor.max(kth_highest(logits, params.top_k));
+        if params.top_k > 0 && params.top_k < row.logits.len() {
+            floor = floor.max(row.kth_highest(params.top_k));
         }
         if params.top_p < 1.0 {
-            this.add_up();
-            this.floor = this.nucleus(params.top_p);
+            floor = row.nucleus(floor, params.top_p);
         }
-        if this.floor > f32::NEG_INFINITY {
-            this.add_up();
-        }
-        this
+        Distribution { row, floor, sums: Vec::new(), sum: 0.0 }.added_up()
     }
 
-    fn add_up(&mut self) {
-        let blocks = self.logits.chunks(BLOCK);
-        let sum = |block| f64::from(sum_of_weights(block, self.highest, self.floor));
-        self.sums = blocks.map(sum).collect();
+    /// Whether nothing is filtered out.
+    pub(super) fn is_whole(&self) -> bool {
+        self.floor == f32::NEG_INFINITY
+    }
+
+    fn added_up(mut self) -> Distribution<'a> {
+        let Row { highest, logits, .. } = self.row;
+        self.sums = vec![0.0; logits.len().div_ceil(BLOCK)];
+        for (first, block) in self.row.reaching(self.floor) {
+            self.sums[first / BLOCK] = f64::from(sum_of_weights(block, highest, self.floor));
+        }
         self.sum = self.sums.iter().sum();
-    }
-
-    /// The logit of the last id that is needed to reach `top_p`.
-    fn nucleus(&self, top_p: f32) -> f32 {
-        let enough = f64::from(top_p) * self.sum;
-        // Mostly a few ids have nearly all of the weight, so the rest need not be looked at.
-        for depth in [8.0, 24.0, f32::INFINITY] {
-            let floor = self.floor.max(self.highest - depth);
-            let mut near: Vec<f32> =
-                self.logits.iter().copied().filter(|logit| *logit >= floor).collect();
-            let found = last_needed(&mut near, enough, |logit| self.weight(logit));
-            if let Some(found) = found {
-                return found;
-            }
-        }
-        self.floor
+        self
     }
 
     fn weight(&self, logit: f32) -> f64 {
-        if logit >= self.floor { f64::from(weight(logit - self.highest)) } else { 0.0 }
-    }
-
-    /// The id with the highest logit; the lowest of equals.
-    pub(super) fn likeliest(&self) -> u32 {
-        self.logits.iter().position(|logit| *logit == self.highest).unwrap_or(0) as u32
+        if logit >= self.floor { self.row.weight(logit) } else { 0.0 }
     }
 
     /// The id at which the sum over ids in order passes the fraction `at`, in [0, 1).
     pub(super) fn draw(&self, at: f64) -> u32 {
         let mut left = at * self.sum;
-        let mut last = self.likeliest();
+        let mut last = self.row.likeliest();
         for (index, sum) in self.sums.iter().enumerate() {
             if *sum == 0.0 {
                 continue;
@@ -96,7 +155,8 @@ impl<'a> Distribution<'a> {
                 continue;
             }
             let first = index * BLOCK;
-            for (id, logit) in self.logits.iter().enumerate().skip(first).take(BLOCK) {
+            let block = self.row.logits.iter().enumerate().skip(first).take(BLOCK);
+            for (id, logit) in block {
                 let weight = self.weight(*logit);
                 if weight > 0.0 {
                     last = id as u32;
@@ -114,12 +174,12 @@ impl<'a> Distribution<'a> {
 
     /// The logarithm of the probability of `id`.
     pub(super) fn logprob_of(&self, id: u32) -> f32 {
-        self.logprob(self.logits[id as usize])
+        self.logprob(self.row.logits[id as usize])
     }
 
     fn logprob(&self, logit: f32) -> f32 {
         if logit >= self.floor {
-            return (f64::from(logit - self.highest) - self.sum.ln()) as f32;
+            return (f64::from(logit - self.row.highest) - self.sum.ln()) as f32;
         }
         f32::NEG_INFINITY
     }
@@ -142,7 +202,7 @@ impl<'a> Distribution<'a> {
     }
 
     fn candidate(&self, id: u32, logits: bool) -> Candidate {
-        let logit = self.logits[id as usize];
+        let logit = self.row.logits[id as usize];
         Candidate { id, logprob: self.shown(logit, logits), rank: self.rank(logit) }
     }
 
@@ -157,18 +217,19 @@ impl<'a> Distribution<'a> {
 
     /// Ids that are at least as likely; what is filtered out comes last, together.
     fn rank(&self, logit: f32) -> usize {
-        if logit >= self.floor { count_at_least(self.logits, logit) } else { self.logits.len() }
+        match logit >= self.floor {
+            true => self.row.count_at_least(logit),
+            false => self.row.logits.len(),
+        }
     }
 
     /// The `count` likeliest ids of the whole vocabulary; of equals the lower id first.
     fn top(&self, count: usize, logits: bool) -> Vec<Candidate> {
-        let count = count.min(self.logits.len());
+        let count = count.min(self.row.logits.len());
         if count == 0 {
             return Vec::new();
         }
-        let floor = kth_highest(self.logits, count);
-        let high = (0_u32..).zip(self.logits).filter(|(_, logit)| **logit >= floor);
-        let mut top: Vec<(u32, f32)> = high.map(|(id, logit)| (id, *logit)).collect();
+        let mut top: Vec<(u32, f32)> = self.row.high(self.row.kth_highest(count)).collect();
         top.sort_by(|a, b| b.1.total_cmp(&a.1));
         top.truncate(count);
         let shown = (1..).zip(top).map(|(rank, (id, logit))| Candidate {
@@ -178,14 +239,6 @@ impl<'a> Distribution<'a> {
         });
         shown.collect()
     }
-}
-
-/// The `k`-th highest value; `k` is at least one and at most their number.
-fn kth_highest(values: &[f32], k: usize) -> f32 {
-    let maxima: Vec<f32> = values.chunks(BLOCK).map(highest).collect();
-    // `k` blocks that reach a floor have `k` values that do.
-    let floor = if k < maxima.len() { select(maxima, k) } else { f32::NEG_INFINITY };
-    select(values.iter().copied().filter(|value| *value >= floor).collect(), k)
 }
 
 /// The `k`-th highest of all `values`, or the lowest if there are fewer.

@@ -54,6 +54,30 @@ pub(super) fn sum_of_weights(values: &[f32], highest: f32, floor: f32) -> f32 {
     lanes[0]
 }
 
+/// Bins by distance from the highest logit.
+pub(super) const BINS: usize = 2048;
+
+/// Bins to a distance of one; the last bin has whatever is farther away than all.
+const BINS_PER_UNIT: f32 = 32.0;
+
+/// The bin of a logit. A lower logit has the same bin or a later one.
+pub(super) fn bin(highest: f32, logit: f32) -> usize {
+    let bin = (highest - logit) * BINS_PER_UNIT;
+    // Not a number cannot be: the logit has reached a floor.
+    if bin < (BINS - 1) as f32 { bin as usize } else { BINS - 1 }
+}
+
+/// Adds the weights of the logits of a block that are at least `floor` to their bins.
+pub(super) fn add_to_bins(bins: &mut [f64], block: &[f32], highest: f32, floor: f32) {
+    let mut weights = [0.0_f32; BLOCK];
+    for (weight_of, logit) in weights.iter_mut().zip(block) {
+        *weight_of = if *logit >= floor { weight(*logit - highest) } else { 0.0 };
+    }
+    for (weight, logit) in weights.iter().zip(block) {
+        bins[bin(highest, *logit)] += f64::from(*weight);
+    }
+}
+
 /// `exp(x)` for `x` of at most zero, to about one unit in the last place; zero for what is smaller
 /// than the smallest normal number, and for what is not a number.
 ///

@@ -37,7 +37,7 @@ fn scores(logits: &[f32], params: &Params, mode: LogprobsMode) -> Scores {
 }
 
 /// Logits that look like a model's: most of the weight on a few ids.
-fn row(count: usize, seed: u64) -> Vec<f32> {
+pub(crate) fn row(count: usize, seed: u64) -> Vec<f32> {
     let one = |id| {
         let normal: f64 = (0..6).map(|i| draw::uniform(seed, id * 6 + i)).sum::<f64>() - 3.0;
         (normal * 4.0) as f32
