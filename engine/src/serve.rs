@@ -25,6 +25,7 @@ mod submit;
 #[cfg(test)]
 mod tests;
 mod tokenize;
+mod tool_choice;
 mod usage;
 mod wires;
 

@@ -21,6 +21,7 @@ use super::sampling::alternatives;
 use super::speech::{CallForm, Reading, Said, Speech, ToolUse, finish_reason};
 use super::sse::EventStream;
 use super::submit::{Prompt, State};
+use super::tool_choice::ToolChoice;
 use super::usage::Usage;
 use crate::Card;
 use crate::sequence::{Finish, Output, StopRules};
@@ -60,17 +61,18 @@ pub(super) async fn answer(
     if fields.flag("echo", false)? {
         return Err(ApiError::bad("echo", "is not supported"));
     }
-    let tools = tool_use(fields, card)?;
+    let tools = ToolChoice::parse(fields, card)?;
     let mut ask = Ask::parse(fields, card, logprobs(fields, card)?)?;
-    if tools != ToolUse::Off {
+    if tools.reading != ToolUse::Off {
         // Tags may be special tokens, and the parser has to see them.
         ask.stops.skip_special_tokens = false;
     }
     let ChatPrompt { ids: prompt, text, prefix, asked } =
         ChatPrompt::new(state, fields, ask.cache_salt.as_ref())?;
     check_length("messages", &prompt, card)?;
+    ask.params.grammar = tools.grammar(card, &text, ask.params.grammar.take())?;
     let reading = Reading {
-        tools,
+        tools: tools.reading,
         reasoning: card.thinks.then(|| ReasoningParser::new(&text)),
         shows_reasoning: fields.flag("include_reasoning", true)?,
     };
@@ -101,40 +103,6 @@ fn logprobs(fields: &Fields, card: &Card) -> Result<Option<usize>, ApiError> {
         return Err(ApiError::bad("top_logprobs", "can only be given when `logprobs` is true"));
     }
     Ok(asked.then_some(top))
-}
-
-fn tool_use(fields: &Fields, card: &Card) -> Result<ToolUse, ApiError> {
-    let tools = fields.list("tools")?;
-    for (index, tool) in tools.into_iter().flatten().enumerate() {
-        if !tool["function"]["name"].is_string() {
-            return Err(ApiError::bad(
-                "tools",
-                format!("[{index}].function.name must be a string"),
-            ));
-        }
-    }
-    if tools.is_some_and(<[Value]>::is_empty) {
-        return Err(ApiError::bad("tools", "must not be empty; leave it out instead"));
-    }
-    let one = !fields.flag("parallel_tool_calls", true)?;
-    let auto = match card.tool_format {
-        None => ToolUse::Off,
-        Some(format) if one => ToolUse::One(format),
-        Some(format) => ToolUse::Many(format),
-    };
-    match (fields.get("tool_choice"), tools) {
-        (None, None) => Ok(ToolUse::Off),
-        (None, Some(_)) => Ok(auto),
-        (Some(choice), _) if choice == "none" => Ok(ToolUse::Off),
-        (Some(_), None) => {
-            Err(ApiError::bad("tool_choice", "can only be given together with `tools`"))
-        }
-        (Some(choice), Some(_)) if choice == "auto" => Ok(auto),
-        (Some(choice), Some(_)) => Err(ApiError::bad(
-            "tool_choice",
-            format!("{choice} is not supported; supported: \"none\", \"auto\""),
-        )),
-    }
 }
 
 #[derive(Serialize)]

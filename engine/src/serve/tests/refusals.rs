@@ -86,7 +86,6 @@ async fn each_route_refuses_what_only_it_knows() {
         ("top_logprobs", json!({"top_logprobs": 2})),
         ("top_logprobs", json!({"top_logprobs": 21, "logprobs": true})),
         ("tool_choice", json!({"tool_choice": "auto"})),
-        ("tool_choice", json!({"tool_choice": "required", "tools": tools()})),
         ("tools", json!({"tools": []})),
         ("echo", json!({"echo": true})),
         ("messages", json!({"messages": []})),

@@ -169,3 +169,119 @@ async fn what_is_no_text_is_refused_by_its_place() {
     assert_eq!(server.chat(agents).await.status, 200);
     server.stop().await;
 }
+
+/// Two tools whose arguments no reply of the tiny model would have of itself.
+fn strange_tools() -> Value {
+    let tool = |name: &str, schema: Value| json!({"type": "function", "function": {"name": name, "parameters": schema}});
+    let pair = json!({"type": "object", "properties": {"of": {"$ref": "#/$defs/digit"}},
+        "required": ["of"], "additionalProperties": false,
+        "$defs": {"digit": {"enum": [7, 8]}}});
+    let word = json!({"type": "object", "properties": {"w": {"enum": ["é\"", "b"]}},
+        "required": ["w"], "additionalProperties": false});
+    json!([tool("a \"pair\"", pair), tool("word", word)])
+}
+
+#[tokio::test]
+async fn calls_that_are_required_are_made() {
+    let server = Server::plain().await;
+    let asked = json!({"tools": strange_tools(), "max_tokens": 300, "temperature": 1.5,
+        "logprobs": true});
+    let named = json!({"type": "function", "function": {"name": "word"}});
+    for (choice, seed) in [(json!("required"), 1), (json!("required"), 2), (named.clone(), 3)] {
+        let body = merged(asked.clone(), json!({"tool_choice": choice, "seed": seed}));
+        let whole = server.chat(body.clone()).await.json();
+        let reply = &whole["choices"][0];
+        if reply["finish_reason"] == "length" {
+            // A reply that goes on calling is cut somewhere.
+            continue;
+        }
+        assert_eq!(reply["finish_reason"], "tool_calls", "{whole}");
+        let calls = reply["message"]["tool_calls"].as_array().unwrap();
+        assert!(reply["message"]["content"].is_null(), "{whole}");
+        for call in calls {
+            let function = &call["function"];
+            let text = function["arguments"].as_str().unwrap();
+            let arguments: Value = serde_json::from_str(text).unwrap();
+            match function["name"].as_str().unwrap() {
+                "word" => assert!([json!("é\""), json!("b")].contains(&arguments["w"])),
+                name => {
+                    assert_eq!(name, "a \"pair\"");
+                    assert!([json!(7), json!(8)].contains(&arguments["of"]));
+                }
+            }
+        }
+        if choice == named {
+            assert_eq!((calls.len(), &calls[0]["function"]["name"]), (1, &json!("word")));
+        }
+        let events = server.chat(merged(body, json!({"stream": true}))).await.events();
+        let pieces = events.iter().flat_map(|event| {
+            event["choices"][0]["delta"]["tool_calls"].as_array().cloned().unwrap_or_default()
+        });
+        let pieces = pieces.filter(|piece| piece["index"] == 0);
+        let arguments: String = pieces
+            .map(|piece| piece["function"]["arguments"].as_str().unwrap().to_owned())
+            .collect();
+        assert_eq!(json!(arguments), calls[0]["function"]["arguments"]);
+    }
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn one_call_is_one_and_impossible_choices_are_refused() {
+    let server = Server::plain().await;
+    let tools = strange_tools();
+    for seed in 0..4 {
+        let one = json!({"tools": tools, "tool_choice": "required", "parallel_tool_calls": false,
+            "max_tokens": 300, "temperature": 1.5, "seed": seed});
+        let reply = server.chat(one).await.json();
+        assert_eq!(reply["choices"][0]["finish_reason"], "tool_calls", "{reply}");
+        assert_eq!(reply["choices"][0]["message"]["tool_calls"].as_array().unwrap().len(), 1);
+    }
+    let schema = |schema: Value| json!([{"type": "function", "function": {"name": "f", "parameters": schema}}]);
+    let cases = [
+        ("tool_choice", json!({"tool_choice": "required"})),
+        ("tool_choice", json!({"tool_choice": "some", "tools": tools})),
+        (
+            "tool_choice",
+            json!({"tool_choice": {"type": "function", "function": {"name": "x"}},
+            "tools": tools}),
+        ),
+        ("tool_choice", json!({"tool_choice": "required", "tools": schema(json!({"type": "no"}))})),
+        (
+            "tool_choice",
+            json!({"tool_choice": "required", "tools": tools,
+            "response_format": {"type": "json_object"}}),
+        ),
+        ("tools", json!({"tools": schema(json!([1]))})),
+    ];
+    for (param, changes) in cases {
+        let answer = server.chat(changes.clone()).await;
+        assert_eq!((answer.status, &answer.json()["error"]["param"]), (400, &json!(param)));
+    }
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn thoughts_may_come_before_calls_that_are_required() {
+    for opening in ["", "<think>"] {
+        let folder = templated(&format!(
+            "{{% for m in messages %}}<|im_start|>{{{{ m.role }}}}\n{{{{ m.content }}}}<|im_end|>\n\
+             {{% endfor %}}<|im_start|>assistant\n{opening}{{# </think> <tool_call> #}}"
+        ));
+        let options = EngineOptions { seed: Some(1), ..Default::default() };
+        let server = Server::of(folder.path(), options).await;
+        let named = json!({"type": "function", "function": {"name": "word"}});
+        // The model would hardly end its thoughts of itself.
+        let bias = json!({"tools": strange_tools(), "tool_choice": named, "max_tokens": 400,
+            "logit_bias": {"29": 8}, "seed": 4});
+        let reply = server.chat(bias).await.json();
+        let choice = &reply["choices"][0];
+        if choice["finish_reason"] == "tool_calls" {
+            assert_eq!(choice["message"]["tool_calls"][0]["function"]["name"], "word", "{reply}");
+        } else {
+            assert!(!opening.is_empty() && choice["finish_reason"] == "length", "{reply}");
+            assert!(choice["message"]["reasoning"].is_string(), "{reply}");
+        }
+        server.stop().await;
+    }
+}
