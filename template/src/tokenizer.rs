@@ -138,6 +138,11 @@ impl Tokenizer {
         serde_json::to_value(&self.inner)
     }
 
+    /// The id of a special token, which decoding can leave out.
+    pub fn special(&self, token: &str) -> Option<u32> {
+        self.id(token).filter(|id| self.decode(&[*id], true).is_empty())
+    }
+
     /// The id of a token, special or not.
     pub fn id(&self, token: &str) -> Option<u32> {
         self.inner.token_to_id(token)
@@ -302,6 +307,7 @@ mod tests {
         assert_eq!(tokenizer.decode(&ids, false), "ab <|end|>é");
         assert_eq!(tokenizer.decode(&ids, true), "ab é");
         assert_eq!(tokenizer.id("<|end|>"), Some(257));
+        assert_eq!((tokenizer.special("<|end|>"), tokenizer.special("ab")), (Some(257), None));
         assert_eq!(tokenizer.size(), 258);
     }
 

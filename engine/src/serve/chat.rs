@@ -63,7 +63,8 @@ pub(super) async fn answer(
     }
     let tools = ToolChoice::parse(fields, card)?;
     let mut ask = Ask::parse(fields, card, logprobs(fields, card)?)?;
-    if tools.reading != ToolUse::Off {
+    let thinks_aloud = card.thinks && card.tokenizer.special("<think>").is_some();
+    if tools.reading != ToolUse::Off || thinks_aloud {
         // Tags may be special tokens, and the parser has to see them.
         ask.stops.skip_special_tokens = false;
     }

@@ -142,9 +142,13 @@ impl Must {
         });
         rules.push_str(if self.only_one { "call\n" } else { "call (between call)*\n" });
         if opened.is_some() {
-            let (open, close) = (tag("<think>"), tag("</think>"));
-            rules.push_str(&format!("open_thought: {open}\nthought: THOUGHT {close} BLANK\n"));
-            rules.push_str("THOUGHT: /([^<]|<[^\\/])*/\nBLANK: /\\n*/\n");
+            rules.push_str(&format!("open_thought: {}\nBLANK: /\\n*/\n", tag("<think>")));
+            // No text of a lexeme reaches over a special token; others have to be looked out for.
+            let close = tag("</think>");
+            rules.push_str(&match close.starts_with('<') {
+                true => format!("thought: THOUGHT {close} BLANK\nTHOUGHT: /(?s:.*)/\n"),
+                false => format!("thought: thoughts BLANK\nthoughts[suffix={close}]: /(?s:.*)/\n"),
+            });
         }
         rules.push_str(&format!("between: {between}\n"));
         let calls = (0..self.tools.len()).map(|index| format!("call_{index}"));
@@ -162,6 +166,81 @@ impl Must {
 
 /// A tag in Lark's notation: the special token if it is one, else its text.
 fn tag(tokenizer: &Tokenizer, text: &str) -> String {
-    let special = tokenizer.id(text).filter(|id| tokenizer.decode(&[*id], true).is_empty());
+    let special = tokenizer.special(text);
     special.map_or_else(|| Value::from(text).to_string(), |id| format!("<[{id}]>"))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+
+    use super::*;
+    use crate::grammar::Grammars;
+
+    fn must(format: ToolFormat, only_one: bool) -> Must {
+        let schema = json!({"type": "object", "properties": {"w": {"enum": ["b", "c"]}},
+            "required": ["w"], "additionalProperties": false});
+        let tools = vec![("f".to_owned(), schema.clone()), ("g\"".to_owned(), schema)];
+        Must { format, tools, only_one }
+    }
+
+    /// Whether a reply may be this text, and then end.
+    fn fits(must: &Must, prompt: Option<&str>, text: &str) -> bool {
+        let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("models/tiny");
+        let tokenizer = Tokenizer::load(&folder).unwrap();
+        let (vocab, end) = (tokenizer.size(), tokenizer.id("<|im_end|>").unwrap());
+        let grammars = Grammars::new(&tokenizer, vocab, &[end]).unwrap();
+        let rules = Form::Rules(must.rules(&tokenizer, prompt));
+        let mut grammar = grammars.compile(rules).unwrap();
+        let ids = tokenizer.encode(text, false).unwrap();
+        ids.into_iter().chain([end]).all(|id| {
+            let mut logits = vec![0.0; vocab];
+            grammar.mask(&mut logits);
+            grammar.push(id);
+            logits[id as usize] == 0.0
+        })
+    }
+
+    const F: &str = "<tool_call>{\"name\": \"f\", \"arguments\": {\"w\": \"b\"}}</tool_call>";
+    const G: &str =
+        "<tool_call>\n{\"name\": \"g\\\"\", \"arguments\": {\"w\": \"c\"}}\n</tool_call>";
+
+    #[test]
+    fn calls_are_in_the_words_of_the_template() {
+        let (one, many) = (must(ToolFormat::Hermes, true), must(ToolFormat::Hermes, false));
+        for text in [F, G] {
+            assert!(fits(&one, None, text), "{text}");
+        }
+        assert!(fits(&many, None, &format!("{F}\n{G}{F}")));
+        for text in [
+            "",
+            "Well.",
+            &format!("Well. {F}"),
+            &format!("{F}{G}"),
+            &F.replace("\"f\"", "\"h\""),
+            &F.replace("\"b\"", "\"d\""),
+            &F.replace("</tool_call>", ""),
+        ] {
+            assert!(!fits(&one, None, text), "{text}");
+        }
+        let llama = must(ToolFormat::Llama3Json, false);
+        let call = "{\"name\": \"f\", \"parameters\": {\"w\": \"b\"}}";
+        assert!(fits(&llama, None, call));
+        assert!(fits(&llama, None, &format!("{call}; {call}")));
+        assert!(!fits(&llama, None, &call.replace("parameters", "arguments")));
+    }
+
+    #[test]
+    fn thoughts_may_come_first() {
+        let one = must(ToolFormat::Hermes, true);
+        let thought = "\nIs 1 < 2 in <b>f</b>?\n</think>\n\n";
+        let (closed, opened) = (Some("a\n"), Some("a\n<think>\n"));
+        assert!(fits(&one, closed, F));
+        assert!(fits(&one, closed, &format!("<think>{thought}{F}")));
+        assert!(fits(&one, opened, &format!("{thought}{F}")));
+        assert!(!fits(&one, closed, &format!("{thought}{F}")));
+        assert!(!fits(&one, opened, F));
+        assert!(!fits(&one, opened, &format!("{thought}Well. {F}")));
+        assert!(!fits(&one, None, &format!("<think>{thought}{F}")));
+    }
 }

@@ -260,28 +260,3 @@ async fn one_call_is_one_and_impossible_choices_are_refused() {
     }
     server.stop().await;
 }
-
-#[tokio::test]
-async fn thoughts_may_come_before_calls_that_are_required() {
-    for opening in ["", "<think>"] {
-        let folder = templated(&format!(
-            "{{% for m in messages %}}<|im_start|>{{{{ m.role }}}}\n{{{{ m.content }}}}<|im_end|>\n\
-             {{% endfor %}}<|im_start|>assistant\n{opening}{{# </think> <tool_call> #}}"
-        ));
-        let options = EngineOptions { seed: Some(1), ..Default::default() };
-        let server = Server::of(folder.path(), options).await;
-        let named = json!({"type": "function", "function": {"name": "word"}});
-        // The model would hardly end its thoughts of itself.
-        let bias = json!({"tools": strange_tools(), "tool_choice": named, "max_tokens": 400,
-            "logit_bias": {"29": 8}, "seed": 4});
-        let reply = server.chat(bias).await.json();
-        let choice = &reply["choices"][0];
-        if choice["finish_reason"] == "tool_calls" {
-            assert_eq!(choice["message"]["tool_calls"][0]["function"]["name"], "word", "{reply}");
-        } else {
-            assert!(!opening.is_empty() && choice["finish_reason"] == "length", "{reply}");
-            assert!(choice["message"]["reasoning"].is_string(), "{reply}");
-        }
-        server.stop().await;
-    }
-}
