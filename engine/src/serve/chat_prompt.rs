@@ -89,7 +89,7 @@ fn render(fields: &Fields, card: &Card) -> Result<String, ApiError> {
 fn variables(fields: &Fields) -> Result<serde_json::Map<String, Value>, ApiError> {
     let mut variables = fields.object("chat_template_kwargs")?.cloned().unwrap_or_default();
     if let Some(effort) = fields.text("reasoning_effort")? {
-        // As in vLLM, no effort is no thinking, in the words of the templates that can do without.
+        // No effort is no thinking, in the word of the templates that can do without.
         if effort == "none" {
             variables.entry("enable_thinking").or_insert(Value::Bool(false));
         }
