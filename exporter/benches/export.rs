@@ -95,11 +95,11 @@ async fn measure(folder: &Path, store: &Path, share: usize) {
     let peak = peak_mib();
     let file = out.join("trajectories.parquet");
     let size = bytes(&file);
-    let (plain, plain_size) = write_plainly(&file, &folder.join("plain.parquet"));
+    let (plain, plain_busy, plain_size) = write_plainly(&file, &folder.join("plain.parquet"));
     let rate = |bytes: u64, took: Duration| bytes as f64 / 1e6 / took.as_secs_f64();
     println!(
         "  {:>6} episodes, {} rows, {:.1} M tokens: {:.2} s ({busy:.2} s of processors), \
-         {:.1} MB/s of output, peak {peak} MiB; plain writer {:.2} s, {:.1} MB/s ({} B); \
+         {:.1} MB/s of output, peak {peak} MiB; plain writer {:.2} s ({plain_busy:.2}), {:.1} MB/s ({} B); \
          export/plain rate {:.2}",
         report.episodes,
         report.rows,
@@ -142,24 +142,26 @@ async fn follow(folder: &Path, turns: usize, episodes: usize) {
 }
 
 /// Reads rows back, and counts only the time that it takes to write them.
-fn write_plainly(from: &Path, to: &Path) -> (Duration, u64) {
+fn write_plainly(from: &Path, to: &Path) -> (Duration, f64, u64) {
     let file = std::fs::File::open(from).unwrap();
     let reader = ParquetRecordBatchReaderBuilder::try_new(file).unwrap().build().unwrap();
     let batches = reader.map(|batch| batch.unwrap());
-    let mut took = Duration::ZERO;
+    let (mut took, mut busy) = (Duration::ZERO, 0.0);
     let mut writer: Option<ArrowWriter<std::fs::File>> = None;
     for batch in batches {
         let batch: RecordBatch = batch;
-        let started = Instant::now();
+        let (started, before) = (Instant::now(), processor_time());
         let writer = writer.get_or_insert_with(|| plain_writer(to, &batch));
         writer.write(&batch).unwrap();
         took += started.elapsed();
+        busy += processor_time() - before;
     }
-    let started = Instant::now();
+    let (started, before) = (Instant::now(), processor_time());
     let file = writer.unwrap().into_inner().unwrap();
     file.sync_all().unwrap();
     took += started.elapsed();
-    (took, bytes(to))
+    busy += processor_time() - before;
+    (took, busy, bytes(to))
 }
 
 fn plain_writer(to: &Path, batch: &RecordBatch) -> ArrowWriter<std::fs::File> {

@@ -20,7 +20,7 @@ use crate::scan::Scanned;
 use crate::target::{Layout, Out, Target, WriteError, at};
 
 /// Records are turned into arrays when they hold this many bytes.
-const BATCH_BYTES: usize = 8 << 20;
+const BATCH_BYTES: usize = 4 << 20;
 /// Forks are, when there are so many.
 const BATCH_FORKS: usize = 4096;
 

@@ -6,7 +6,7 @@ use episode::{Call, CallId, Choice, Ended, Outcome, Route, TokenCounts};
 
 use crate::fields::Row;
 use crate::query::query;
-use crate::read::Reader;
+use crate::read::{Names, Reader};
 use crate::rows::{begun_of, choice_of, side_of, unread};
 use crate::snapshot::{EpisodeRecord, Snapshot, SnapshotError};
 use crate::trace::Trace;
@@ -19,6 +19,11 @@ const CALL: &str = "SELECT c.*, \
     p.base_key AS p_base_key, p.reel_key AS p_reel_key, p.hash AS p_hash \
     FROM call c JOIN body q ON q.body_key = c.request_body \
     LEFT JOIN body p ON p.body_key = c.reply_body";
+
+const REQUEST: Names =
+    ["q_body_key", "q_encoding", "q_length", "q_data", "q_base_key", "q_reel_key", "q_hash"];
+const REPLY: Names =
+    ["p_body_key", "p_encoding", "p_length", "p_data", "p_base_key", "p_reel_key", "p_hash"];
 
 const SIDES_OF_EPISODE: &str = "SELECT s.* FROM side s JOIN call c USING (call_key) \
     WHERE c.episode_key = $1 ORDER BY s.choice_index, s.name";
@@ -76,7 +81,7 @@ impl Snapshot {
         let row = rows.call;
         let mut begun = begun_of(row, episode)?;
         let call_id = begun.call_id;
-        let (request, reply) = (reader.keep(row, "q_")?, reader.keep(row, "p_")?);
+        let (request, reply) = (reader.keep(row, &REQUEST)?, reader.keep(row, &REPLY)?);
         if let Some(key) = request {
             let body = reader.body(self.connection(), key).await;
             begun.request = body.map_err(|error| unread(call_id, error))?;

@@ -19,7 +19,7 @@ const APPLICATION_ID: i64 = 0x526f_6c6c;
 const BUSY_WAIT: Duration = Duration::from_secs(5);
 /// Pages that a reader keeps, in KiB: episodes that were recorded side by side lie side by side, and
 /// are read one after the other.
-const READ_CACHE_KIB: u32 = 32 * 1024;
+const READ_CACHE_KIB: u32 = 16 * 1024;
 /// Rows that a reader fetches before they are asked for.
 const READ_ROWS: usize = 512;
 /// Larger than the default of 4 KiB, because most rows are bodies of tens of kilobytes.

@@ -65,7 +65,9 @@ pub(crate) fn decode(mut bytes: &[u8], base: &[Piece]) -> Option<Vec<Piece>> {
 
 /// The bytes that `pieces` of `reel` make up; `None` when one is not in it.
 pub(crate) fn gather(pieces: &[Piece], reel: &[u8]) -> Option<Vec<u8>> {
-    let mut body = Vec::new();
+    // No piece that is there is longer than the reel; damaged lengths must not ask for memory.
+    let length = |piece: &Piece| piece.length.min(reel.len() as u64) as usize;
+    let mut body = Vec::with_capacity(pieces.iter().map(length).sum());
     for piece in pieces {
         let start = usize::try_from(piece.start).ok()?;
         let end = usize::try_from(piece.start.checked_add(piece.length)?).ok()?;

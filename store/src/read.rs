@@ -53,11 +53,16 @@ pub(crate) struct Reader {
 struct Stored {
     encoding: i64,
     length: usize,
-    data: Vec<u8>,
+    data: Bytes,
     base_key: Option<i64>,
     reel_key: Option<i64>,
-    hash: Option<Vec<u8>>,
+    hash: Option<Bytes>,
 }
+
+/// What the columns of a body are called: its key, encoding, length, data, base, reel and hash.
+pub(crate) type Names = [&'static str; 7];
+
+const NAMES: Names = ["body_key", "encoding", "length", "data", "base_key", "reel_key", "hash"];
 
 /// One segment of a log, decoded.
 pub(crate) struct Fresh<'a> {
@@ -118,19 +123,19 @@ impl Reader {
         self.logs.get(&reel_key)
     }
 
-    /// Keeps the row of a body whose columns begin with `prefix`; its key.
-    pub(crate) fn keep(&mut self, row: &Row, prefix: &str) -> Result<Option<i64>, sqlx::Error> {
-        let name = |column: &str| format!("{prefix}{column}");
-        let Some(key) = row.try_get::<Option<i64>>(name("body_key").as_str())? else {
+    /// Keeps the row of a body, whose columns have those names; its key.
+    pub(crate) fn keep(&mut self, row: &Row, names: &Names) -> Result<Option<i64>, sqlx::Error> {
+        let [key, encoding, length, data, base_key, reel_key, hash] = names;
+        let Some(key) = row.try_get::<Option<i64>>(key)? else {
             return Ok(None);
         };
         let stored = Stored {
-            encoding: row.try_get(name("encoding").as_str())?,
-            length: size(row, &name("length"))?,
-            data: row.try_get(name("data").as_str())?,
-            base_key: row.try_get(name("base_key").as_str())?,
-            reel_key: row.try_get(name("reel_key").as_str())?,
-            hash: row.try_get(name("hash").as_str())?,
+            encoding: row.try_get(encoding)?,
+            length: size(row, length)?,
+            data: row.try_get::<Vec<u8>>(data)?.into(),
+            base_key: row.try_get(base_key)?,
+            reel_key: row.try_get(reel_key)?,
+            hash: row.try_get::<Option<Vec<u8>>>(hash)?.map(Into::into),
         };
         self.stored.insert(key, stored);
         Ok(Some(key))
@@ -159,7 +164,7 @@ impl Reader {
         if body.len() != length {
             return Err(DecodeError::Length { expected: length, found: body.len() }.into());
         }
-        if stored.hash.is_some_and(|known| known != hash(&body)) {
+        if stored.hash.is_some_and(|known| known[..] != hash(&body)) {
             return Err(DecodeError::Hash.into());
         }
         Ok(Bytes::from(body))
@@ -192,7 +197,7 @@ impl Reader {
         if !self.stored.contains_key(&body_key) {
             let row = query("SELECT * FROM body WHERE body_key = $1").bind(body_key);
             let row = row.fetch_optional(connection).await?.ok_or(DecodeError::Reel)?;
-            self.keep(&row, "")?;
+            self.keep(&row, &NAMES)?;
         }
         Ok(self.stored[&body_key].clone())
     }
