@@ -46,7 +46,7 @@ def test_a_chat_is_the_same_whole_and_streamed(client, model):
         for _ in stream:
             pass
         streamed = stream.get_final_completion().choices[0]
-    assert streamed.message.content == whole.message.content
+    assert streamed.message.content == (whole.message.content or "")
     assert streamed.finish_reason == whole.finish_reason
     calls = [[c.function.arguments for c in m.message.tool_calls or []] for m in (whole, streamed)]
     assert calls[0] == calls[1]

@@ -13,7 +13,8 @@ from pathlib import Path
 os.environ |= {"TRL_EXPERIMENTAL_SILENCE": "1", "CUDA_VISIBLE_DEVICES": ""}
 
 NAMES = {
-    "vllm/__init__.py": '__version__ = "0.31.0"',
+    "vllm/__init__.py": '__version__ = "0.31.0"\nLLM = RequestOutput = SamplingParams = None',
+    "vllm/sampling_params.py": "StructuredOutputsParams = None",
     "vllm/utils/__init__.py": "",
     "vllm/utils/network_utils.py": "def get_ip():\n    return '127.0.0.1'",
     "vllm/distributed/__init__.py": "",
