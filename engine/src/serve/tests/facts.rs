@@ -228,3 +228,25 @@ async fn a_reply_has_the_id_that_the_caller_gave() {
     assert_eq!(server.chat(asked).await.json()["id"], "chatcmpl-mine");
     server.stop().await;
 }
+
+#[tokio::test]
+async fn usage_tells_what_came_from_the_cache() {
+    let server = Server::plain().await;
+    let cached = async |changes: Value| {
+        let asked = json!({"prompt": long_prompt(), "max_tokens": 2, "ignore_eos": true});
+        let usage = server.text(merged(asked, changes)).await.json()["usage"].clone();
+        usage["prompt_tokens_details"]["cached_tokens"].as_u64().unwrap()
+    };
+    assert_eq!(cached(json!({})).await, 0);
+    // Five whole pages; the rest of the 90 tokens is computed.
+    assert_eq!(cached(json!({})).await, 80);
+    assert_eq!(cached(json!({"cache_salt": "other"})).await, 0);
+    assert_eq!(cached(json!({"cache_salt": "other"})).await, 80);
+    // A prompt that is scored is computed whole.
+    assert_eq!(cached(json!({"prompt_logprobs": 0})).await, 0);
+    let asked = json!({"prompt": long_prompt(), "max_tokens": 2, "stream": true,
+        "stream_options": {"include_usage": true}});
+    let usage = server.text(asked).await.events().last().unwrap()["usage"].clone();
+    assert_eq!(usage["prompt_tokens_details"], json!({"cached_tokens": 80}));
+    server.stop().await;
+}

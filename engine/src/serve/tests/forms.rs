@@ -101,3 +101,29 @@ async fn a_form_ends_the_reply_even_if_ends_are_ignored() {
     assert!(["a", "b"].contains(&choice["text"].as_str().unwrap()), "{choice}");
     server.stop().await;
 }
+
+#[tokio::test]
+async fn a_reply_of_a_form_survives_preemption() {
+    let form = tight("regex", json!("[0-9]{70,75}"));
+    let asked = merged(json!({"n": 6, "max_tokens": 80, "logprobs": 1}), form);
+    let mut replies = Vec::new();
+    // Room for everything, then for about two of the six.
+    for kv_cache_memory in [None, Some(150 << 10)] {
+        let options =
+            EngineOptions { kv_cache_memory, max_model_len: Some(96), ..EngineOptions::default() };
+        let server = Server::start(options).await;
+        let choices = server.text(asked.clone()).await.json()["choices"].clone();
+        let page = server.get("/metrics").await.body;
+        let line = page.lines().find(|line| line.starts_with("vllm:num_preemptions_total{"));
+        let preempted = !line.unwrap().ends_with(" 0.0");
+        assert_eq!(preempted, kv_cache_memory.is_some(), "{line:?}");
+        for choice in choices.as_array().unwrap() {
+            let text = choice["text"].as_str().unwrap();
+            assert!((70..=75).contains(&text.len()), "{text:?}");
+            assert!(text.bytes().all(|byte| byte.is_ascii_digit()));
+        }
+        replies.push(choices);
+        server.stop().await;
+    }
+    assert_eq!(replies[0], replies[1]);
+}
