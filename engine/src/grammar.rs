@@ -20,6 +20,15 @@ use llguidance::{JsonCompileOptions, Matcher, ParserFactory, token_bytes_from_to
 use serde_json::{Value, json};
 use template::Tokenizer;
 
+/// Bytes of the largest form.
+const LARGEST: usize = 128 << 10;
+
+/// Groups in one another in a regular expression or in rules. Schemas are as deep as JSON may be.
+const DEEPEST: usize = 200;
+
+/// Bytes of stack for making a form ready; used only as far as the form goes down.
+const STACK: usize = 256 << 20;
+
 /// Why a form cannot be had.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum GrammarError {
@@ -64,6 +73,21 @@ impl Form {
         Form::Json { schema: json!({"type": "object"}), spacing }
     }
 
+    /// Refuses what is too large or too deep to be made ready in bounded time and room.
+    fn check(&self) -> Result<(), GrammarError> {
+        let (len, depth) = match self {
+            Form::Json { schema, .. } => (schema.to_string().len(), 0),
+            Form::Regex(text) | Form::Rules(text) => (text.len(), depth(text)),
+            Form::Choice(texts) => (texts.iter().map(String::len).sum(), 0),
+        };
+        let reason = match () {
+            () if len > LARGEST => format!("it is larger than {LARGEST} bytes"),
+            () if depth > DEEPEST => format!("it has more than {DEEPEST} groups in one another"),
+            () => return Ok(()),
+        };
+        Err(GrammarError::Form { reason })
+    }
+
     fn top_level(self) -> Result<TopLevelGrammar, GrammarError> {
         match self {
             Form::Json { mut schema, spacing } => {
@@ -86,6 +110,20 @@ impl Form {
             Form::Rules(text) => Ok(TopLevelGrammar::from_lark(text)),
         }
     }
+}
+
+/// The most groups that could be in one another; marks in strings count too.
+fn depth(text: &str) -> usize {
+    let (mut depth, mut deepest) = (0_usize, 0);
+    for byte in text.bytes() {
+        match byte {
+            b'(' | b'[' => depth += 1,
+            b')' | b']' => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+        deepest = deepest.max(depth);
+    }
+    deepest
 }
 
 fn options(spacing: Spacing) -> JsonCompileOptions {
@@ -129,8 +167,22 @@ impl Grammars {
         Ok(Grammars { factory, ends: ends.into() })
     }
 
-    /// Makes a form ready. Bounded in time by the library's limits on the size of grammars.
+    /// Makes a form ready. Blocks for as long as that takes, which the bounds on forms and the
+    /// library's limits keep to a second or so.
     pub(crate) fn compile(&self, form: Form) -> Result<Grammar, GrammarError> {
+        form.check()?;
+        // The library goes down into a form by recursion, so it gets room for all that the bounds
+        // on forms allow.
+        std::thread::scope(|scope| {
+            let thread = std::thread::Builder::new().name("grammar".into()).stack_size(STACK);
+            let made = thread.spawn_scoped(scope, || self.compile_here(form));
+            let unfit = |reason: &str| GrammarError::Form { reason: reason.to_owned() };
+            let made = made.map_err(|error| unfit(&error.to_string()))?;
+            made.join().unwrap_or_else(|_| Err(unfit("the form is damaged")))
+        })
+    }
+
+    fn compile_here(&self, form: Form) -> Result<Grammar, GrammarError> {
         let parser = self.factory.create_parser(form.top_level()?);
         let mut matcher = Matcher::new(parser);
         if let Some(reason) = matcher.get_error() {

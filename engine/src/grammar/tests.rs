@@ -166,3 +166,26 @@ fn what_nothing_fits_is_refused() {
     }
     assert!(matches!(Grammars::new(&tokenizer(), VOCAB, &[]), Err(GrammarError::NoEnd)));
 }
+
+#[test]
+fn depth_is_no_danger() {
+    let grammars = grammars();
+    let json = |schema| grammars.compile(Form::Json { schema, spacing: Spacing::Any });
+    let mut deep = json!({"type": "integer"});
+    for _ in 0..120 {
+        deep = json!({"type": "object", "properties": {"a": {"items": deep}}});
+    }
+    assert!(json(deep).is_ok());
+    let next = |i| json!({"type": "array", "items": {"$ref": format!("#/$defs/d{}", i + 1)}});
+    let mut chain: serde_json::Map<String, Value> =
+        (0..500).map(|i| (format!("d{i}"), next(i))).collect();
+    chain.insert("d500".into(), json!({"type": "integer"}));
+    assert!(json(json!({"$ref": "#/$defs/d0", "$defs": chain})).is_ok());
+    let nested = |count| format!("{}a{}", "(".repeat(count), ")".repeat(count));
+    assert!(grammars.compile(Form::Regex(nested(190))).is_ok());
+    let reason = |form| grammars.compile(form).unwrap_err().to_string();
+    let groups = "it has more than 200 groups in one another";
+    assert_eq!(reason(Form::Regex(nested(100_000 / 2))), groups);
+    assert_eq!(reason(Form::Rules(format!("start: {}", nested(60_000)))), groups);
+    assert_eq!(reason(Form::Choice(vec!["a".repeat(131_073)])), "it is larger than 131072 bytes");
+}

@@ -1,25 +1,13 @@
 //! The fields of a request that prescribe the form of a reply: `response_format`, vLLM's
 //! `structured_outputs`, and the `guided_*` fields that those were before.
 
-use std::sync::Arc;
-
 use serde_json::{Map, Value};
+use tokio::runtime::{Handle, RuntimeFlavor};
 
 use super::error::ApiError;
 use super::fields::Fields;
-use super::submit::State;
 use crate::Card;
 use crate::grammar::{Form, Grammar, GrammarError, Grammars, Spacing};
-
-/// Fields that prescribe a form.
-const FIELDS: [&str; 6] = [
-    "response_format",
-    "structured_outputs",
-    "guided_json",
-    "guided_regex",
-    "guided_choice",
-    "guided_grammar",
-];
 
 /// The grammar of a request, if it prescribes a form.
 pub(super) fn grammar(fields: &Fields, card: &Card) -> Result<Option<Grammar>, ApiError> {
@@ -37,23 +25,19 @@ pub(super) fn grammar(fields: &Fields, card: &Card) -> Result<Option<Grammar>, A
 }
 
 /// Makes a form ready; `field` is the one to blame if that cannot be done.
+///
+/// A large form takes a second, and so does the first of a large vocabulary.
 pub(super) fn compile(card: &Card, field: &str, form: Form) -> Result<Grammar, ApiError> {
-    let grammar = grammars(card).and_then(|grammars| grammars.compile(form));
+    let grammar = aside(|| grammars(card)?.compile(form));
     grammar.map_err(|error| ApiError::bad(field, format!("cannot be used: {error}")))
 }
 
-/// Lays out the vocabulary if the request will need it, beside the threads that serve: that may
-/// take a second, and only the first such request waits for it.
-pub(super) async fn prepare(state: &Arc<State>, fields: &Fields) {
-    let inner = fields.get("sampling_params").and_then(Value::as_object);
-    let asks = |name: &&str| {
-        fields.get(name).is_some() || inner.is_some_and(|inner| inner.contains_key(*name))
-    };
-    if state.card.grammars.get().is_none() && FIELDS.iter().any(asks) {
-        let state = Arc::clone(state);
-        // Whatever goes wrong is told where the grammar is made.
-        let done = tokio::task::spawn_blocking(move || grammars(&state.card).map(drop));
-        drop(done.await);
+/// Does work that takes long without holding up other connections, where there are threads to go
+/// on with them.
+fn aside<T>(work: impl FnOnce() -> T) -> T {
+    match Handle::try_current().map(|handle| handle.runtime_flavor()) {
+        Ok(RuntimeFlavor::MultiThread) => tokio::task::block_in_place(work),
+        _ => work(),
     }
 }
 

@@ -15,7 +15,7 @@ use super::error::ApiError;
 use super::fields::Fields;
 use super::sse::{EventStream, Events, json};
 use super::submit::State;
-use super::{chat, completions, form, generate, metrics, tokenize, wires};
+use super::{chat, completions, generate, metrics, tokenize, wires};
 
 /// Bytes of the largest request body.
 const MAX_BODY: usize = 64 << 20;
@@ -72,7 +72,6 @@ async fn route(state: Arc<State>, request: Request<Incoming>) -> Result<Reply, A
         _ => return Err(ApiError::no_route(StatusCode::NOT_FOUND)),
     };
     let (id, fields) = read(request, prefix).await?;
-    form::prepare(&state, &fields).await;
     match path.as_str() {
         "/v1/chat/completions" => chat::answer(&state, id, &fields).await,
         "/v1/completions" => completions::answer(&state, id, &fields).await,
