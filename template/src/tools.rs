@@ -196,7 +196,7 @@ impl ToolParser {
             return false;
         };
         let mut lead = String::new();
-        if self.called && self.held[..start].trim().is_empty() {
+        if self.is_layout(start) {
             lead.extend(self.held.drain(..start));
         } else {
             let said = self.held.drain(..start).collect();
@@ -214,13 +214,15 @@ impl ToolParser {
         (possible && self.held[start..].starts_with('{')).then_some((start, 0))
     }
 
-    /// Gives out the first `count` held bytes as content. White space between and after calls is
-    /// the model's layout, not content, and is kept until it is known what it leads to. So is
-    /// what stands before an object that may be a call.
+    /// White space before, between and after calls is the model's layout, not content.
+    fn is_layout(&self, count: usize) -> bool {
+        self.held[..count].trim().is_empty() && (self.called || !self.spoke)
+    }
+
+    /// Gives out the first `count` held bytes as content. What may be layout is kept until it is
+    /// known what it leads to.
     fn release(&mut self, count: usize, out: &mut Vec<ToolEvent>) {
-        let blank = self.held[..count].trim().is_empty();
-        let before_object = self.format == ToolFormat::Llama3Json && !self.spoke;
-        if blank && (self.called || before_object) {
+        if self.is_layout(count) {
             return;
         }
         let said = self.held.drain(..count).collect();

@@ -80,6 +80,14 @@ fn calls_and_content_are_told_apart() {
         "",
         &[call("f", "{}"), call("g", "{}")],
     );
+    check(hermes, "\n\nyes", "\n\nyes", &[]);
+    check(hermes, "\n\n", "\n\n", &[]);
+    check(
+        hermes,
+        "\n\n<tool_call>{\"name\":\"f\",\"arguments\":{}}</tool_call>",
+        "",
+        &[call("f", "{}")],
+    );
     check(
         hermes,
         "<tool_call>{\"name\":\"f\",\"arguments\":{}}</tool_call> and <b>",
@@ -172,7 +180,7 @@ fn llama_calls_are_objects_alone_or_behind_a_tag() {
     let llama = ToolFormat::Llama3Json;
     let text = "{\"name\": \"f\", \"parameters\": {\"a\": 1}}";
     check(llama, text, "", &[call("f", "{\"a\": 1}")]);
-    check(llama, &format!(" {text}"), " ", &[call("f", "{\"a\": 1}")]);
+    check(llama, &format!(" {text}"), "", &[call("f", "{\"a\": 1}")]);
     let two = format!("<|python_tag|>{text}; {text}");
     check(llama, &two, "", &[call("f", "{\"a\": 1}"), call("f", "{\"a\": 1}")]);
     check(llama, &format!("So: {text}"), &format!("So: {text}"), &[]);

@@ -234,6 +234,21 @@ fn one_of_two_calls_is_not_both() {
     world.follow(&first, &[user("hi"), one, user("x")], Some(Reason::CallsDropped));
 }
 
+/// Behind a special token a text is encoded as it is in the whole.
+#[test]
+fn a_seam_at_the_end_of_a_turn_does_not_show() {
+    let world = World::new();
+    let turn = "<|im_start|>user\nthe sum  of é😀\n\n12345<|im_end|>\n";
+    let text = turn.repeat(3);
+    let whole = world.tokenizer.encode(&text, false).unwrap();
+    for (at, _) in text.match_indices(END) {
+        let (before, after) = text.split_at(at + END.len());
+        let mut parts = world.tokenizer.encode(before, false).unwrap();
+        parts.extend(world.tokenizer.encode_after(after).unwrap());
+        assert_eq!(parts, whole);
+    }
+}
+
 #[test]
 fn callers_of_other_salts_know_nothing_of_it() {
     let mut world = World::new();
