@@ -13,10 +13,10 @@ use crate::notes::Notes;
 use crate::scan::{Scanned, scan};
 
 /// Attempts that lie ready at most.
-const READY_ATTEMPTS: usize = 16;
+const READY_ATTEMPTS: usize = 64;
 /// Bytes that they hold at most, beside the one that is read and the one that rows are made of.
 /// One that holds more lies ready alone.
-const READY_BYTES: usize = 48 << 20;
+const READY_BYTES: usize = 32 << 20;
 
 /// The attempts of an export, in order.
 pub(crate) struct Ahead {

@@ -12,7 +12,10 @@ use crate::snapshot::{EpisodeRecord, Snapshot, SnapshotError};
 use crate::trace::Trace;
 
 /// A call with the rows of its bodies.
-const CALL: &str = "SELECT c.*, \
+const CALL: &str = "SELECT c.call_key, c.call_id, c.started_at, c.method, c.path, c.route, \
+    c.requested_model, c.sampling, c.ended_at, c.first_byte_at, c.status, c.outcome, c.error, \
+    c.reply_model, c.prompt_tokens, c.completion_tokens, c.logprob_kind, c.client, c.session, \
+    c.agent, c.parent_agent, c.kind, c.retry, c.translated, c.unasked, \
     q.body_key AS q_body_key, q.encoding AS q_encoding, q.length AS q_length, q.data AS q_data, \
     q.base_key AS q_base_key, q.reel_key AS q_reel_key, q.hash AS q_hash, \
     p.body_key AS p_body_key, p.encoding AS p_encoding, p.length AS p_length, p.data AS p_data, \
@@ -40,7 +43,10 @@ impl Snapshot {
         let (mut reader, mut trace) = (Reader::default(), Trace::default());
         let loaded = trace.of_episode(self.connection(), episode.key).await;
         let choices = loaded.map_err(|error| error.of(format!("episode `{}`", episode.id)))?;
-        let sides = query(SIDES_OF_EPISODE).bind(episode.key).fetch_all(self.connection()).await?;
+        let sides = match self.has_sides().await? {
+            true => query(SIDES_OF_EPISODE).bind(episode.key).fetch_all(self.connection()).await?,
+            false => Vec::new(),
+        };
         let (choices, sides) = (by_call(choices)?, by_call(sides)?);
         let mut calls = Vec::with_capacity(rows.len());
         for row in rows {

@@ -94,6 +94,8 @@ pub enum SnapshotError {
 #[derive(Debug)]
 pub struct Snapshot {
     connection: Link,
+    /// Whether any choice has arrays beside its ids; none until somebody asks.
+    has_sides: Option<bool>,
 }
 
 impl Snapshot {
@@ -105,7 +107,7 @@ impl Snapshot {
         let mut connection = open::for_reading(&at.into()).await?;
         // The transaction stays open as long as the snapshot: it is what fixes the moment.
         connection.fix_moment().await?;
-        Ok(Self { connection })
+        Ok(Self { connection, has_sides: None })
     }
 
     /// Episodes sorted by group (those without one last), then id, then attempt.
@@ -161,6 +163,18 @@ impl Snapshot {
     async fn labeled(&mut self, mut episode: EpisodeRecord) -> Result<EpisodeRecord, sqlx::Error> {
         episode.labels = self.labels(episode.key).await?;
         Ok(episode)
+    }
+
+    /// Whether any choice has arrays beside its ids. Few stores have, and asking once is quicker
+    /// than looking beside each choice.
+    pub(crate) async fn has_sides(&mut self) -> Result<bool, sqlx::Error> {
+        if let Some(known) = self.has_sides {
+            return Ok(known);
+        }
+        let first = query("SELECT 1 FROM side LIMIT 1").fetch_optional(&mut self.connection);
+        let found = first.await?.is_some();
+        self.has_sides = Some(found);
+        Ok(found)
     }
 
     pub(crate) fn connection(&mut self) -> &mut Link {

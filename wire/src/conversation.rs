@@ -32,20 +32,23 @@ pub struct Answer {
 pub fn conversation(route: Route, request: &[u8]) -> Option<Conversation> {
     let body: Value = serde_json::from_slice(request).ok()?;
     match route {
-        Route::Chat => Some(in_chat(&body)),
+        Route::Chat => Some(in_chat(body)),
         Route::Completions => {
             let prompt = body.get("prompt")?.as_str()?;
             let message = json!({ "role": "user", "content": prompt });
             Some(Conversation { messages: vec![message], tools: Vec::new() })
         }
-        Route::Messages => Some(in_chat(&messages::request(&body).ok()?)),
-        Route::Responses => Some(in_chat(&responses::request(&body).ok()?)),
+        Route::Messages => Some(in_chat(messages::request(&body).ok()?)),
+        Route::Responses => Some(in_chat(responses::request(&body).ok()?)),
         _ => None,
     }
 }
 
-fn in_chat(body: &Value) -> Conversation {
-    let list = |key: &str| body.get(key).and_then(Value::as_array).cloned().unwrap_or_default();
+fn in_chat(mut body: Value) -> Conversation {
+    let mut list = |key: &str| match body.get_mut(key).map(Value::take) {
+        Some(Value::Array(list)) => list,
+        _ => Vec::new(),
+    };
     Conversation { messages: list("messages"), tools: list("tools") }
 }
 
