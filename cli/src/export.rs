@@ -43,7 +43,7 @@ pub(crate) struct Args {
 
 /// Exports. What is half written is taken away again when a signal ends it.
 pub(crate) async fn run(args: Args) -> Done {
-    let snapshot = Snapshot::open(&args.which.at.store).await?;
+    let snapshot = Snapshot::open_here(&args.which.at.store).await?;
     let to_stdout = args.files.to_stdout();
     let options = args.files.fill(Options {
         selection: args.which.selection(),

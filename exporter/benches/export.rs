@@ -84,7 +84,7 @@ impl Shape {
 async fn measure(folder: &Path, store: &Path, share: usize) {
     let out = folder.join("export");
     reset_peak();
-    let snapshot = Snapshot::open(store).await.unwrap();
+    let snapshot = Snapshot::open_here(store).await.unwrap();
     let mut options = Options { out: out.clone().into(), ..Options::default() };
     if share < EPISODES.min(count(store).await) {
         options.selection = Selection { group: Some("g0".parse().unwrap()), ..Default::default() };
@@ -128,7 +128,7 @@ async fn follow(folder: &Path, turns: usize, episodes: usize) {
         sampled: total / turns - total / turns * 2 / 3,
     };
     let store = record(folder, &format!("turns-{turns}"), episodes, shape).await;
-    let snapshot = Snapshot::open(&store).await.unwrap();
+    let snapshot = Snapshot::open_here(&store).await.unwrap();
     let options = Options { out: folder.join(format!("t{turns}")).into(), ..Options::default() };
     let started = Instant::now();
     let report: Report = export(snapshot, &options).await.unwrap();

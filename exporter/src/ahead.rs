@@ -6,8 +6,9 @@ use std::sync::Arc;
 
 use episode::Micros;
 use store::{EpisodeRecord, Snapshot, SnapshotError};
+use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
-use tokio::task::JoinHandle;
+use tokio::task::{JoinHandle, spawn_blocking};
 
 use crate::notes::Notes;
 use crate::scan::{Scanned, scan};
@@ -35,7 +36,10 @@ impl Ahead {
         as_of: Option<Micros>,
     ) -> Self {
         let (to, ready) = mpsc::channel(READY_ATTEMPTS);
-        let reader = tokio::spawn(async move { read(snapshot, records, as_of, to).await.err() });
+        // Reading a file keeps a thread busy.
+        let runtime = Handle::current();
+        let reader =
+            spawn_blocking(move || runtime.block_on(read(snapshot, records, as_of, to)).err());
         Self { ready, reader }
     }
 

@@ -57,7 +57,7 @@ impl Batch {
 
     fn query(self, link: &Link) -> Query {
         let sql = match link {
-            Link::File(_) => in_turn(&self.steps),
+            Link::File(_) | Link::Near(_) => in_turn(&self.steps),
             Link::Server(_) => as_parts(&self.steps),
         };
         Query::with(sql, self.values)

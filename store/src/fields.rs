@@ -4,10 +4,13 @@ use sqlx::Row as _;
 use sqlx::postgres::PgRow;
 use sqlx::sqlite::SqliteRow;
 
+use crate::near::NearRow;
+
 /// A row.
 #[derive(Debug)]
 pub(crate) enum Row {
     File(SqliteRow),
+    Near(NearRow),
     Server(PgRow),
 }
 
@@ -15,12 +18,22 @@ pub(crate) enum Row {
 pub(crate) trait Field<'r>: Sized {
     fn of_sqlite(row: &'r SqliteRow, column: &Column<'_>) -> Result<Self, sqlx::Error>;
     fn of_postgres(row: &'r PgRow, column: &Column<'_>) -> Result<Self, sqlx::Error>;
+    fn of_near(row: &'r NearRow, column: &Column<'_>) -> Result<Self, sqlx::Error>;
 }
 
 /// Which column.
 pub(crate) enum Column<'a> {
     First,
     Named(&'a str),
+}
+
+impl Column<'_> {
+    pub(crate) fn name(&self) -> &str {
+        match self {
+            Self::First => "0",
+            Self::Named(name) => name,
+        }
+    }
 }
 
 impl Row {
@@ -37,6 +50,7 @@ impl Row {
     fn at<'r, T: Field<'r>>(&'r self, column: &Column<'_>) -> Result<T, sqlx::Error> {
         match self {
             Self::File(row) => T::of_sqlite(row, column),
+            Self::Near(row) => T::of_near(row, column),
             Self::Server(row) => T::of_postgres(row, column),
         }
     }
@@ -57,6 +71,9 @@ macro_rules! fields {
                     Column::First => row.try_get(0),
                     Column::Named(name) => row.try_get(name),
                 }
+            }
+            fn of_near(row: &'r NearRow, column: &Column<'_>) -> Result<Self, sqlx::Error> {
+                row.get(column)
             }
         }
     )*};
@@ -85,6 +102,9 @@ macro_rules! narrower {
             fn of_postgres(row: &'r PgRow, column: &Column<'_>) -> Result<Self, sqlx::Error> {
                 narrow(i64::of_postgres(row, column)?, column)
             }
+            fn of_near(row: &'r NearRow, column: &Column<'_>) -> Result<Self, sqlx::Error> {
+                narrow(i64::of_near(row, column)?, column)
+            }
         }
         impl<'r> Field<'r> for Option<$field> {
             fn of_sqlite(row: &'r SqliteRow, column: &Column<'_>) -> Result<Self, sqlx::Error> {
@@ -93,6 +113,10 @@ macro_rules! narrower {
             }
             fn of_postgres(row: &'r PgRow, column: &Column<'_>) -> Result<Self, sqlx::Error> {
                 let wide = <Option<i64>>::of_postgres(row, column)?;
+                wide.map(|wide| narrow(wide, column)).transpose()
+            }
+            fn of_near(row: &'r NearRow, column: &Column<'_>) -> Result<Self, sqlx::Error> {
+                let wide = <Option<i64>>::of_near(row, column)?;
                 wide.map(|wide| narrow(wide, column)).transpose()
             }
         }
@@ -106,10 +130,7 @@ where
     T: TryFrom<i64, Error: std::error::Error + Send + Sync + 'static>,
 {
     T::try_from(wide).map_err(|error| sqlx::Error::ColumnDecode {
-        index: match column {
-            Column::First => "0".to_owned(),
-            Column::Named(name) => (*name).to_owned(),
-        },
+        index: column.name().to_owned(),
         source: Box::new(error),
     })
 }

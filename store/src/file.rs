@@ -9,6 +9,7 @@ use sqlx::sqlite::{SqliteAutoVacuum, SqliteConnectOptions, SqliteJournalMode, Sq
 use sqlx::{ConnectOptions, Connection, SqliteConnection};
 
 use crate::lock::Lock;
+use crate::near::{self, Near};
 use crate::open::{Durability, OpenError};
 
 static MIGRATIONS: Migrator = sqlx::migrate!("../migrations/sqlite");
@@ -120,6 +121,13 @@ pub(crate) async fn for_reading(path: &Path) -> Result<SqliteConnection, OpenErr
     let _lock = Lock::take(path)?;
     for_writing(path, Durability::Power).await?;
     Ok(examine(path).await?.0)
+}
+
+/// The same, for the thread that asks.
+pub(crate) async fn for_reading_here(path: &Path) -> Result<Near, OpenError> {
+    for_reading(path).await?;
+    let opened = near::open(path, BUSY_WAIT, READ_CACHE_KIB);
+    opened.map_err(|error| OpenError::Database(path.display().to_string(), error))
 }
 
 fn newest() -> i64 {

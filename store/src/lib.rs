@@ -30,6 +30,7 @@ mod file;
 mod link;
 mod location;
 mod lock;
+mod near;
 mod open;
 mod pack;
 mod paths;

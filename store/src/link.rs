@@ -2,6 +2,8 @@
 
 use sqlx::{Connection, Executor, PgConnection, SqliteConnection};
 
+use crate::near::Near;
+
 /// Reads little.
 const FIRST_READ: &str = "SELECT 1 FROM episode LIMIT 1";
 
@@ -10,6 +12,8 @@ const FIRST_READ: &str = "SELECT 1 FROM episode LIMIT 1";
 pub(crate) enum Link {
     /// To a file.
     File(SqliteConnection),
+    /// To a file, for reading, in the thread that asks.
+    Near(Near),
     /// To a server.
     Server(Box<PgConnection>),
 }
@@ -19,6 +23,7 @@ impl Link {
     pub(crate) async fn begin(&mut self) -> Result<(), sqlx::Error> {
         match self {
             Self::File(sqlite) => sqlite.execute("BEGIN IMMEDIATE").await.map(drop),
+            Self::Near(near) => near.run("BEGIN"),
             Self::Server(postgres) => postgres.execute("BEGIN").await.map(drop),
         }
     }
@@ -27,6 +32,7 @@ impl Link {
     pub(crate) async fn commit(&mut self) -> Result<(), sqlx::Error> {
         match self {
             Self::File(sqlite) => sqlite.execute("COMMIT").await.map(drop),
+            Self::Near(near) => near.run("COMMIT"),
             Self::Server(postgres) => postgres.execute("COMMIT").await.map(drop),
         }
     }
@@ -38,6 +44,10 @@ impl Link {
             Self::File(sqlite) => {
                 sqlite.execute("BEGIN").await?;
                 sqlite.execute(FIRST_READ).await.map(drop)
+            }
+            Self::Near(near) => {
+                near.run("BEGIN")?;
+                near.run(FIRST_READ)
             }
             Self::Server(postgres) => {
                 postgres.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY").await?;
@@ -54,6 +64,7 @@ impl Link {
                 let _ = sqlite.close().await;
                 None
             }
+            Self::Near(_) => None,
             Self::Server(mut postgres) => {
                 let ended = postgres.execute("ROLLBACK").await;
                 ended.is_ok().then_some(Self::Server(postgres))
@@ -65,6 +76,10 @@ impl Link {
     pub(crate) async fn close(self) -> Result<(), sqlx::Error> {
         match self {
             Self::File(sqlite) => sqlite.close().await,
+            Self::Near(near) => {
+                drop(near);
+                Ok(())
+            }
             Self::Server(postgres) => postgres.close().await,
         }
     }
@@ -73,7 +88,9 @@ impl Link {
     pub(crate) fn file(&mut self) -> Result<&mut SqliteConnection, sqlx::Error> {
         match self {
             Self::File(sqlite) => Ok(sqlite),
-            Self::Server(_) => Err(sqlx::Error::Configuration("this is no file".into())),
+            Self::Near(_) | Self::Server(_) => {
+                Err(sqlx::Error::Configuration("this is no file".into()))
+            }
         }
     }
 }

@@ -86,3 +86,11 @@ pub(crate) async fn for_reading(at: &Location) -> Result<Link, OpenError> {
         Location::Server(options) => server::for_reading(options).await,
     }
 }
+
+/// The same, in the thread that asks where the store is a file.
+pub(crate) async fn for_reading_here(at: &Location) -> Result<Link, OpenError> {
+    match at {
+        Location::File(path) => file::for_reading_here(path).await.map(Link::Near),
+        Location::Server(_) => for_reading(at).await,
+    }
+}

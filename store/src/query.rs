@@ -54,6 +54,7 @@ impl Query {
                 let (sql, values) = self.for_postgres()?;
                 sqlx::query_with::<Postgres, _>(sql, values).execute(&mut **to).await.map(drop)
             }
+            Link::Near(to) => to.fetch(&self.sql, self.values, usize::MAX).map(drop),
         }
     }
 
@@ -70,6 +71,10 @@ impl Query {
                 let rows = sqlx::query_with::<Postgres, _>(sql, values).fetch_all(&mut **to);
                 Ok(rows.await?.into_iter().map(Row::Server).collect())
             }
+            Link::Near(to) => {
+                let rows = to.fetch(&self.sql, self.values, usize::MAX)?;
+                Ok(rows.into_iter().map(Row::Near).collect())
+            }
         }
     }
 
@@ -85,6 +90,10 @@ impl Query {
                 let (sql, values) = self.for_postgres()?;
                 let row = sqlx::query_with::<Postgres, _>(sql, values).fetch_optional(&mut **to);
                 Ok(row.await?.map(Row::Server))
+            }
+            Link::Near(to) => {
+                let row = to.fetch(&self.sql, self.values, 1)?.pop();
+                Ok(row.map(Row::Near))
             }
         }
     }

@@ -113,7 +113,7 @@ pub async fn verify(at: impl Into<Location>) -> Result<Verified, SnapshotError> 
     let mut snapshot = Snapshot::open(at).await?;
     let mut report = Verified::default();
     // The pages of a server are the server's to check.
-    if let Link::File(_) = snapshot.connection() {
+    if let Link::File(_) | Link::Near(_) = snapshot.connection() {
         check_file(&mut snapshot, &mut report).await;
     }
     check_references(&mut snapshot, &mut report).await;
