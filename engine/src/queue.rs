@@ -1,8 +1,8 @@
 //! Who waits, and whose turn it is.
 //!
 //! Lower priorities go first. Within one, those that ran already go on first, and then calls take
-//! turns, a choice at a time, in order of arrival: a call of a thousand choices keeps nobody waiting
-//! for more than one of them.
+//! turns, a choice at a time, in order of arrival: a call of a thousand choices keeps nobody
+//! waiting for more than one of them.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -114,8 +114,8 @@ impl Queue {
         self.pop_at(priority, 0)
     }
 
-    /// The first call, by turn, for which `holds` is false, if there is one: its priority, its place
-    /// among the calls of that priority, and its next choice.
+    /// The first call, by turn, for which `holds` is false, if there is one: its priority, its
+    /// place among the calls of that priority, and its next choice.
     pub(crate) fn find(&self, holds: impl Fn(u64) -> bool) -> Option<(i64, usize, &Request)> {
         self.rings.iter().find_map(|(priority, ring)| {
             let at = ring.calls.iter().position(|call| !holds(call.number))?;

@@ -5,12 +5,10 @@
 //!   stays with the sequence when that has to be computed again.
 //! - [`Sampled`]: a token and its [`Scores`].
 //!
-//! The order is vLLM's: grammar, `allowed_token_ids`, `bad_words`, `min_tokens`, `logit_bias`, penalties,
-//! temperature, `min_p`, `top_k`, `top_p`. A draw depends on the seed and the position alone, so a
-//! seed gives the same tokens whatever else runs.
+//! The order is vLLM's: grammar, `allowed_token_ids`, `bad_words`, `min_tokens`, `logit_bias`,
+//! penalties, temperature, `min_p`, `top_k`, `top_p`. A draw depends on the seed and the position
+//! alone, so a seed gives the same tokens whatever else runs.
 
-#[cfg(test)]
-mod bench;
 mod distribution;
 mod draw;
 mod math;

@@ -3,8 +3,8 @@
 //!
 //! An episode is three agents of ten turns each, whose prompts begin with what they sent before:
 //! 30 calls, four tokens in five sent again. The store is recorded first (a few minutes for 10,000
-//! episodes, `ROLLTAPE_BENCH_EPISODES` for fewer); `ROLLTAPE_BENCH_FOLDER` is a folder that keeps it
-//! for the next run. The last part exports episodes with the same new tokens in more and in fewer
+//! episodes, `ROLLTAPE_BENCH_EPISODES` for fewer); `ROLLTAPE_BENCH_FOLDER` is a folder that keeps
+//! it for the next run. The last part exports episodes with the same new tokens in more and in fewer
 //! calls: time is to follow the new tokens.
 #![expect(clippy::unwrap_used, clippy::print_stdout, reason = "a benchmark")]
 
@@ -99,8 +99,8 @@ async fn measure(folder: &Path, store: &Path, share: usize) {
     let rate = |bytes: u64, took: Duration| bytes as f64 / 1e6 / took.as_secs_f64();
     println!(
         "  {:>6} episodes, {} rows, {:.1} M tokens: {:.2} s ({busy:.2} s of processors), \
-         {:.1} MB/s of output, peak {peak} MiB; plain writer {:.2} s ({plain_busy:.2}), {:.1} MB/s ({} B); \
-         export/plain rate {:.2}",
+         {:.1} MB/s of output, peak {peak} MiB; plain writer {:.2} s ({plain_busy:.2}), \
+         {:.1} MB/s ({} B); export/plain rate {:.2}",
         report.episodes,
         report.rows,
         report.tokens as f64 / 1e6,

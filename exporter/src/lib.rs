@@ -13,8 +13,8 @@
 //!   rewards (`credit`, `returns`; `groups` and `advantage` compare attempts) and arrays (`sides`).
 //! - `forks`: where histories were left, a table beside the rows (`cause` says why).
 //! - `sink`: the files: `formats` makes records of rows (those of the contract are in `schema` and
-//!   `columns`), `encode` makes bytes of records (`parquet`, `jsonl`; `open_file` in a thread of its
-//!   own), and `target` puts them in place (`object` in a store of objects), with a `manifest` of
+//!   `columns`), `encode` makes bytes of records (`parquet`, `jsonl`; `open_file` in a thread of
+//!   its own), and `target` puts them in place (`object` in a store of objects), with a `manifest` of
 //!   what they hold.
 //!
 //! `plan` says first which episodes come by, in which order, and for which file.

@@ -1,5 +1,7 @@
 //! Draws against reported probabilities, filters and penalties against plain ones, and facts.
 
+mod speed;
+
 use super::*;
 
 /// Plain sampling with everything off.

@@ -56,7 +56,8 @@ impl<T> Task<'_, T> {
 
 thread_local! {
     /// Queries and scores of a task.
-    static SCRATCH: RefCell<(Vec<f32>, Vec<f32>)> = const { RefCell::new((Vec::new(), Vec::new())) };
+    static SCRATCH: RefCell<(Vec<f32>, Vec<f32>)> =
+        const { RefCell::new((Vec::new(), Vec::new())) };
 }
 
 /// Does a task, which has at least one row.

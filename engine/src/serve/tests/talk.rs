@@ -104,7 +104,8 @@ async fn calls_that_come_back_in_other_words_keep_their_tokens() {
     let spaced = spaced.replace('{', "{ ").replace(':', " :  ");
     let mut call = message["tool_calls"][0].clone();
     call["function"]["arguments"] = json!(spaced);
-    let history = json!([user(QUESTION), {"role": "assistant", "content": null, "tool_calls": [call]},
+    let called = json!({"role": "assistant", "content": null, "tool_calls": [call]});
+    let history = json!([user(QUESTION), called,
         {"role": "tool", "tool_call_id": call["id"], "content": "higher"}]);
     let second = server.chat(merged(asked, json!({"messages": history}))).await.json();
     assert!(ids(&second["prompt_token_ids"]).starts_with(&known));

@@ -4,7 +4,6 @@
 
 use std::time::Instant;
 
-use super::tests::{plain, row};
 use super::*;
 
 const VOCAB: usize = 151_936;
