@@ -13,7 +13,7 @@ use std::ops::Range;
 use super::body;
 use super::pages::Past;
 use super::split::Split;
-use super::tile::{Block, Lines, Number, Strip, each_block, tile};
+use super::tile::{Ahead, Block, Lines, Number, Strip, each_block, tile};
 use super::vector::{LANES, Vector};
 use crate::op::{Heads, PAGE};
 
@@ -124,7 +124,7 @@ impl<'a, V: Vector, T: Number, const P: usize> Scores<'a, V, T, P> {
         for (p, keys) in panels.iter_mut().enumerate() {
             *keys = task.past.keys(page + p);
         }
-        let keys = Strip { panels, stride: LANES };
+        let keys = Strip { panels, stride: LANES, ahead: Ahead::NOTHING };
         Scores { keys, page, queries, scores, width, vector: PhantomData }
     }
 }
@@ -179,7 +179,7 @@ impl<V: Vector, T: Number, const P: usize> Mix<'_, V, T, P> {
         for (p, panel) in panels.iter_mut().enumerate() {
             *panel = &values[(self.part + p) * LANES..];
         }
-        Strip { panels, stride: values.len() / PAGE }
+        Strip { panels, stride: values.len() / PAGE, ahead: Ahead::NOTHING }
     }
 
     /// The weights of `depth` positions of a page.

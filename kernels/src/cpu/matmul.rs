@@ -9,7 +9,7 @@ use super::matrix::{GROUP, Group, Matrix};
 use super::split::Split;
 #[cfg(target_arch = "x86_64")]
 use super::tile::tile_dots;
-use super::tile::{Block, Lines, Strip, Sums, each_block, tile, tile_pairs};
+use super::tile::{Ahead, Block, LINE, Lines, Strip, Sums, each_block, tile, tile_pairs};
 #[cfg(target_arch = "x86_64")]
 use super::vector::Dot;
 use super::vector::{LANES, Vector};
@@ -22,6 +22,24 @@ pub(super) struct Product<'a, T> {
     pub(super) out: Split<'a>,
 }
 
+/// Lines of the largest block that asks for memory ahead.
+const AHEAD_MAX: usize = 4;
+
+/// The share of `R` lines from `first` on in asking for the group behind this one: the blocks of
+/// lines that are worked on one after another each ask for a part of it.
+#[inline(always)]
+fn ahead<T, U, const R: usize>(x: Lines<'_, T>, first: usize, group: &Group<'_, U>) -> Ahead {
+    let all = x.values.len() / x.stride;
+    // One block over all lines reads as fast as memory gives, and blocks of more lines have no
+    // registers left to count with, but more work to wait behind.
+    if R > AHEAD_MAX || R == all {
+        return Ahead::NOTHING;
+    }
+    let lines = size_of_val(group.values) / LINE * first / all;
+    let from = group.values.as_ptr_range().end.cast::<u8>().wrapping_add(lines * LINE);
+    Ahead { from, lines: (group.panels * R).div_ceil(all) }
+}
+
 /// A group of weights and how it is multiplied with an input.
 trait Factor<V: Vector> {
     /// Products of `R` rows from `row` on with `P` panels from `panel` on.
@@ -30,12 +48,17 @@ trait Factor<V: Vector> {
 
 /// `P` panels of a group from `panel` on, `row` numbers a panel and step.
 #[inline(always)]
-fn strip<'a, T, const P: usize>(group: &Group<'a, T>, panel: usize, row: usize) -> Strip<'a, T, P> {
+fn strip<'a, T, const P: usize>(
+    group: &Group<'a, T>,
+    panel: usize,
+    row: usize,
+    ahead: Ahead,
+) -> Strip<'a, T, P> {
     let mut panels = [group.values; P];
     for (p, values) in panels.iter_mut().enumerate() {
         *values = &group.values[(panel + p) * row..];
     }
-    Strip { panels, stride: group.panels * row }
+    Strip { panels, stride: group.panels * row, ahead }
 }
 
 struct Wide<'a>(Lines<'a, f32>, Group<'a, f32>);
@@ -44,7 +67,8 @@ impl<V: Vector> Factor<V> for Wide<'_> {
     #[inline(always)]
     fn sums<const R: usize, const P: usize>(&self, row: usize, panel: usize) -> Sums<V, R, P> {
         let mut sums = [[V::splat(0.0); P]; R];
-        tile::<V, f32, R, P>(self.0, row, strip(&self.1, panel, LANES), &mut sums);
+        let strip = strip(&self.1, panel, LANES, Ahead::NOTHING);
+        tile::<V, f32, R, P>(self.0, row, strip, &mut sums);
         sums
     }
 }
@@ -55,7 +79,8 @@ impl<V: Vector> Factor<V> for Pairs<'_> {
     #[inline(always)]
     fn sums<const R: usize, const P: usize>(&self, row: usize, panel: usize) -> Sums<V, R, P> {
         let mut sums = [[V::splat(0.0); P]; R];
-        tile_pairs::<V, R, P>(self.0, row, strip(&self.1, panel, 2 * LANES), &mut sums);
+        let ahead = ahead::<_, _, R>(self.0, row, &self.1);
+        tile_pairs::<V, R, P>(self.0, row, strip(&self.1, panel, 2 * LANES, ahead), &mut sums);
         sums
     }
 }
@@ -68,7 +93,8 @@ impl<V: Dot> Factor<V> for Dots<'_> {
     #[inline(always)]
     fn sums<const R: usize, const P: usize>(&self, row: usize, panel: usize) -> Sums<V, R, P> {
         let mut sums = [[V::splat(0.0); P]; R];
-        tile_dots::<V, R, P>(self.0, row, strip(&self.1, panel, 2 * LANES), &mut sums);
+        let ahead = ahead::<_, _, R>(self.0, row, &self.1);
+        tile_dots::<V, R, P>(self.0, row, strip(&self.1, panel, 2 * LANES, ahead), &mut sums);
         sums
     }
 }

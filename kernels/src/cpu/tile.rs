@@ -33,6 +33,30 @@ impl<T> Lines<'_, T> {
 pub(super) struct Strip<'a, T, const P: usize> {
     pub(super) panels: [&'a [T]; P],
     pub(super) stride: usize,
+    pub(super) ahead: Ahead,
+}
+
+/// Memory that will be needed after a tile, asked for while it is worked on: `lines` lines of
+/// memory for every row of its panels.
+#[derive(Clone, Copy)]
+pub(super) struct Ahead {
+    pub(super) from: *const u8,
+    pub(super) lines: usize,
+}
+
+/// Bytes of a line of memory.
+pub(super) const LINE: usize = 64;
+
+impl Ahead {
+    pub(super) const NOTHING: Ahead = Ahead { from: std::ptr::null(), lines: 0 };
+
+    /// Asks for the lines that belong to row `i` of the panels.
+    #[inline(always)]
+    fn ask<V: Vector>(self, i: usize) {
+        for line in i * self.lines..(i + 1) * self.lines {
+            V::prefetch(self.from.wrapping_add(line * LINE));
+        }
+    }
 }
 
 impl<T, const P: usize> Strip<'_, T, P> {
@@ -144,6 +168,7 @@ pub(super) fn tile_pairs<V: Vector, const R: usize, const P: usize>(
     let mut acc = *sums;
     let mut weights = [V::splat(0.0); P];
     for pair in 0..x.depth / 2 {
+        w.ahead.ask::<V>(pair);
         for (weights, panel) in weights.iter_mut().zip(panels) {
             // SAFETY: `starts` has checked that there is a row of pairs for every two numbers.
             *weights = V::lower(unsafe { pairs(panel, pair * w.stride) });
@@ -191,6 +216,7 @@ pub(super) fn tile_dots<V: Dot, const R: usize, const P: usize>(
     let panels = w.starts(x.depth, 2 * LANES);
     let mut acc = *sums;
     for i in 0..x.depth {
+        w.ahead.ask::<V>(i);
         for (acc, line) in acc.iter_mut().zip(lines) {
             // SAFETY: `i` is below the depth of the line, checked by `starts`.
             let pair = unsafe { *line.add(i) };

@@ -36,6 +36,10 @@ pub(super) trait Vector: Copy {
     fn add_product(self, a: Self, b: Self) -> Self;
 
     fn to_array(self) -> [f32; LANES];
+
+    /// Asks for the line of memory at an address, which need not be one of anything.
+    #[inline(always)]
+    fn prefetch(_at: *const u8) {}
 }
 
 /// Sixteen sums of products of bf16 pairs.
@@ -171,6 +175,12 @@ macro_rules! vector {
                     self.0[part] = unsafe { arch::$fused(a.0[part], b.0[part], self.0[part]) };
                 }
                 self
+            }
+
+            #[inline(always)]
+            fn prefetch(at: *const u8) {
+                // SAFETY: a prefetch reads nothing, so any address will do.
+                unsafe { arch::_mm_prefetch::<{ arch::_MM_HINT_T0 }>(at.cast()) };
             }
 
             #[inline(always)]
