@@ -6,8 +6,8 @@
 
 Makes a folder of the shape of Qwen3-0.6B with random bf16 weights, writes the same tensors as GGUF
 in bf16, and lets both decode 1, 8 and 32 sequences greedily with the same number of threads. A
-figure is tokens per second while decoding: the time of a long reply less that of a short one, so
-that prompts and start-up are not in it; the best of some runs, which take turns. The roof is the
+figure is tokens per second while decoding: the least time of a long reply less that of a short one,
+so that prompts and start-up are not in it, over some runs in which the engines take turns. The roof is the
 rate at which the weights could be read from memory once per step. llama.cpp runs through its batch
 API, with one argmax per sequence and step in numpy; this engine is asked over HTTP.
 """
@@ -250,16 +250,21 @@ def bandwidth(threads):
 
 
 def measure(engines, args):
-    """The best time of a step and the replies, for every engine and batch."""
+    """The time of a step and the replies, for every engine and batch: the least that a long reply
+    took, less the least that a short one took."""
     found = {}
     for batch in args.batches:
+        least = {(name, count): float("inf") for name in engines for count in args.counts}
         for _ in range(args.runs):
             for name, engine in engines.items():
-                _, short = engine.run(batch, args.short)
-                replies, long = engine.run(batch, args.long)
-                step = (long - short) / (args.long - args.short)
-                if (name, batch) not in found or step < found[name, batch][0]:
-                    found[name, batch] = step, replies
+                for count in args.counts:
+                    replies, seconds = engine.run(batch, count)
+                    least[name, count] = min(least[name, count], seconds)
+                found[name, batch] = replies
+        short, long = args.counts
+        for name in engines:
+            step = (least[name, long] - least[name, short]) / (long - short)
+            found[name, batch] = step, found[name, batch]
     return found
 
 
@@ -293,8 +298,8 @@ def main():
     parser.add_argument("rolltape", help="the binary, built in release mode")
     parser.add_argument("--threads", type=int, default=os.cpu_count())
     parser.add_argument("--batches", type=int, nargs="+", default=[1, 8, 32])
-    parser.add_argument("--short", type=int, default=4, help="tokens of a short reply")
-    parser.add_argument("--long", type=int, default=36, help="tokens of a long reply")
+    help = "tokens of a short and of a long reply"
+    parser.add_argument("--counts", type=int, nargs=2, default=[4, 36], help=help)
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--folder", type=pathlib.Path, help="keeps the model there")
     args = parser.parse_args()
