@@ -10,6 +10,8 @@
 //!   so a request gets the same bits alone and in a batch;
 //! - the order of every sum is fixed, so all instruction sets give the same bits.
 //!
+//! [`Numerics::Fast`] gives up the second: its bits are those of one machine.
+//!
 //! This is the only crate of the workspace that may hold unsafe code.
 
 pub mod cpu;
