@@ -8,8 +8,8 @@
 //! - `commit`: the one write transaction; `write_begun` and `write_ended` are most of it.
 //! - `reel`: what is new in an episode, and where the rest is; `reels` holds those in use, `read`
 //!   and `trace` read them back.
-//! - [`Snapshot`]: a read-only view of one moment (`rows` decodes it); [`Summary`]: an episode at
-//!   a glance.
+//! - [`Snapshot`]: a read-only view of one moment (`rows` decodes it; `near` reads a file in the
+//!   thread that asks); [`Summary`]: an episode at a glance.
 //! - The life of a file: [`verify()`] checks it, [`prune()`] takes episodes out of it,
 //!   [`backup()`] copies it.
 //!
