@@ -207,7 +207,7 @@ mod tests {
         assert!(TcpStream::connect(address).is_err());
         let listener = open(socket).unwrap();
         assert!(TcpStream::connect(address).is_ok());
-        let error = bind(address, "--listen").unwrap_err().to_string();
+        let error = format!("{:?}", bind(address, "--listen").unwrap_err());
         assert!(error.contains(&format!("cannot listen on {address}")), "{error}");
         drop(listener);
     }
