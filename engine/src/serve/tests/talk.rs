@@ -173,7 +173,10 @@ async fn what_is_no_text_is_refused_by_its_place() {
 
 /// Two tools whose arguments no reply of the tiny model would have of itself.
 fn strange_tools() -> Value {
-    let tool = |name: &str, schema: Value| json!({"type": "function", "function": {"name": name, "parameters": schema}});
+    let tool = |name: &str, schema: Value| {
+        let function = json!({"name": name, "parameters": schema});
+        json!({"type": "function", "function": function})
+    };
     let pair = json!({"type": "object", "properties": {"of": {"$ref": "#/$defs/digit"}},
         "required": ["of"], "additionalProperties": false,
         "$defs": {"digit": {"enum": [7, 8]}}});
@@ -238,7 +241,10 @@ async fn one_call_is_one_and_impossible_choices_are_refused() {
         assert_eq!(reply["choices"][0]["finish_reason"], "tool_calls", "{reply}");
         assert_eq!(reply["choices"][0]["message"]["tool_calls"].as_array().unwrap().len(), 1);
     }
-    let schema = |schema: Value| json!([{"type": "function", "function": {"name": "f", "parameters": schema}}]);
+    let schema = |schema: Value| {
+        let function = json!({"name": "f", "parameters": schema});
+        json!([{"type": "function", "function": function}])
+    };
     let cases = [
         ("tool_choice", json!({"tool_choice": "required"})),
         ("tool_choice", json!({"tool_choice": "some", "tools": tools})),
