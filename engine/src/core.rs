@@ -62,6 +62,7 @@ impl<O: Ops> Core<O> {
             Ok((rows, mut logits)) => {
                 self.scheduler.publish();
                 self.postprocess(&rows, &mut logits);
+                self.model.recycle(logits);
             }
             Err(error) => self.fail(&error.to_string()),
         }

@@ -61,6 +61,8 @@ pub(crate) struct Model<O: Ops> {
     rope: O::Buffer,
     pages: O::Pages,
     scratch: Scratch<O>,
+    /// Room for logits on the host, while nobody has them.
+    host: Vec<f32>,
 }
 
 impl<O: Ops> Model<O> {
@@ -95,6 +97,7 @@ impl<O: Ops> Model<O> {
                 delta: empty(),
                 logits: empty(),
             },
+            host: Vec::new(),
             config,
             ops,
         })
@@ -148,7 +151,17 @@ impl<O: Ops> Model<O> {
         ops.rms_norm(&scratch.delta, &self.norm, config.eps, &mut scratch.normed)?;
         let head = self.head.as_ref().unwrap_or(&self.embedding);
         ops.matmul(&scratch.normed, head, &mut scratch.logits)?;
-        Ok(ops.download(&scratch.logits))
+        let mut logits = std::mem::take(&mut self.host);
+        ops.download(&mut scratch.logits, &mut logits);
+        Ok(logits)
+    }
+
+    /// Takes back what [`Model::forward`] gave, to be used again: a step of many rows would
+    /// otherwise fault in megabytes of fresh memory each time.
+    pub(crate) fn recycle(&mut self, logits: Vec<f32>) {
+        if logits.capacity() > self.host.capacity() {
+            self.host = logits;
+        }
     }
 }
 

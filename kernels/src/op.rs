@@ -120,8 +120,9 @@ pub trait Ops: Send {
     /// Copies values to the device.
     fn upload(&self, values: &[f32]) -> Self::Buffer;
 
-    /// Copies a whole buffer back.
-    fn download(&self, buffer: &Self::Buffer) -> Vec<f32>;
+    /// Moves a whole buffer back, into a vector that may be used again and again. What the buffer
+    /// holds afterwards is not said: where it is the host's own memory, the two are swapped.
+    fn download(&self, buffer: &mut Self::Buffer, to: &mut Vec<f32>);
 
     /// Lays a `[rows, columns]` matrix out for [`Ops::matmul`] and [`Ops::embed`]: the parts one
     /// under another, each row-major and some rows high. It takes two bytes an element if every

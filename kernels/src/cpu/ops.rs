@@ -51,8 +51,8 @@ impl Ops for Cpu {
         values.to_vec()
     }
 
-    fn download(&self, buffer: &Vec<f32>) -> Vec<f32> {
-        buffer.clone()
+    fn download(&self, buffer: &mut Vec<f32>, to: &mut Vec<f32>) {
+        std::mem::swap(buffer, to);
     }
 
     fn matrix(&self, parts: &[Values<'_>], rows: usize, columns: usize) -> Result<Matrix, OpError> {
