@@ -18,8 +18,8 @@ static MIGRATIONS: Migrator = sqlx::migrate!("../migrations/sqlite");
 const APPLICATION_ID: i64 = 0x526f_6c6c;
 /// How long a statement waits for another process that writes to the same file.
 const BUSY_WAIT: Duration = Duration::from_secs(5);
-/// Pages that a reader keeps, in KiB: episodes that were recorded side by side lie side by side, and
-/// are read one after the other.
+/// Pages that a reader keeps, in KiB: episodes that were recorded side by side lie side by side,
+/// and are read one after the other.
 const READ_CACHE_KIB: u32 = 16 * 1024;
 /// Rows that a reader fetches before they are asked for.
 const READ_ROWS: usize = 512;
