@@ -104,6 +104,16 @@ async function freePorts(count) {
   return ports;
 }
 
+/** `rolltape engine` with the tiny model on a free port. */
+export async function engine(folder) {
+  const [port] = await freePorts(1);
+  const model = path.join(ROOT, "engine/models/tiny");
+  const args = ["engine", "--model", model, "--listen", `127.0.0.1:${port}`];
+  const process = new Running("engine", binary(), args, folder);
+  await answers(process, port);
+  return { url: `http://127.0.0.1:${port}`, process };
+}
+
 /** `rolltape serve` on free ports with a store in `folder`. */
 export async function serve(upstream, folder) {
   const [data, control] = await freePorts(2);
@@ -111,15 +121,20 @@ export async function serve(upstream, folder) {
   const where = ["--listen", `127.0.0.1:${data}`, "--control", `127.0.0.1:${control}`];
   const args = ["serve", "--upstream", upstream, ...where, "--store", store];
   const process = new Running("rolltape", binary(), args, folder);
+  await answers(process, control);
+  return { url: `http://127.0.0.1:${data}`, store, process };
+}
+
+/** Waits until a rolltape answers on a port. */
+async function answers(process, port) {
   const until = Date.now() + READY_MS_MAX;
-  while (!(await healthy(control))) {
+  while (!(await healthy(port))) {
     if (!process.alive || Date.now() > until) {
       process.kill();
       throw new Error(`rolltape does not answer:\n${await process.said()}`);
     }
     await sleep(5);
   }
-  return { url: `http://127.0.0.1:${data}`, store, process };
 }
 
 async function healthy(port) {
