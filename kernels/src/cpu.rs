@@ -1,7 +1,7 @@
 //! The operations on the CPU.
 //!
-//! - [`Cpu`]: implements [`Ops`]; checks shapes, then splits the work over the threads of a pool,
-//!   each in loops compiled for the best instruction set of the machine ([`Level`]).
+//! - [`Cpu`]: implements [`crate::Ops`]; checks shapes, then splits the work over the threads of a
+//!   pool, each in loops compiled for the best instruction set of the machine ([`Level`]).
 //! - [`Matrix`]: weights in panels of sixteen rows, so that the lanes of a register are sixteen
 //!   results and no sum crosses lanes.
 //! - [`Pages`]: keys and values in pages of sixteen positions, laid out like panels.
