@@ -1,15 +1,18 @@
-"""Decodes with this engine and with llama.cpp on the same random weights, in the same run.
+r"""Decodes with this engine and with llama.cpp on the same random weights, in the same run.
 
     pip install numpy gguf llama-cpp-python     (the last one builds llama.cpp for this machine)
     cargo build --release -p cli
     python engine/benches/versus.py target/release/rolltape
+    python engine/benches/versus.py target/release/rolltape --counts 4 900 \
+        --config engine/models/tiny/config.json
 
-Makes a folder of the shape of Qwen3-0.6B with random bf16 weights, writes the same tensors as GGUF
-in bf16, and lets both decode 1, 8 and 32 sequences greedily with the same number of threads. A
-figure is tokens per second while decoding: the least time of a long reply less that of a short one,
-so that prompts and start-up are not in it, over some runs in which the engines take turns. The roof is the
-rate at which the weights could be read from memory once per step. llama.cpp runs through its batch
-API, with one argmax per sequence and step in numpy; this engine is asked over HTTP.
+Makes a folder of the shape of Qwen3-0.6B, or of another Qwen3, with random bf16 weights, writes
+the same tensors as GGUF in bf16, and lets both decode 1, 8 and 32 sequences greedily with the same
+number of threads. A figure is tokens per second while decoding: the least time of a long reply less
+that of a short one, so that prompts and start-up are not in it, over some runs in which the engines
+take turns. The roof is the rate at which the weights could be read from memory once per step.
+llama.cpp runs through its batch API, with one argmax per sequence and step in numpy; this engine is
+asked over HTTP.
 """
 
 import argparse
@@ -90,7 +93,8 @@ def make(folder, config):
     writer.add_head_count_kv(config["num_key_value_heads"])
     writer.add_key_length(config["head_dim"])
     writer.add_value_length(config["head_dim"])
-    writer.add_rope_freq_base(config["rope_theta"])
+    rope = config.get("rope_parameters", config)
+    writer.add_rope_freq_base(rope["rope_theta"])
     writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
     writer.add_vocab_size(config["vocab_size"])
     writer.add_tokenizer_model("no_vocab")
@@ -301,8 +305,12 @@ def main():
     help = "tokens of a short and of a long reply"
     parser.add_argument("--counts", type=int, nargs=2, default=[4, 36], help=help)
     parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--config", type=pathlib.Path, help="a config.json of another Qwen3")
     parser.add_argument("--folder", type=pathlib.Path, help="keeps the model there")
     args = parser.parse_args()
+    if args.config:
+        CONFIG.clear()
+        CONFIG.update(json.loads(args.config.read_text()))
     with tempfile.TemporaryDirectory() as temporary:
         folder = args.folder or pathlib.Path(temporary)
         folder.mkdir(parents=True, exist_ok=True)
