@@ -142,9 +142,11 @@ def test_the_table(world, tmp_path):
 def test_a_route_is_probed_as_it_is_where_nothing_is_translated(world, tmp_path):
     url = f"http://{harness.text(world.engine)}"
     code, found = doctor(tmp_path, url, "--translate", "never")
-    assert code == DONE
+    assert code == FAILED and any("--translate always" in one for one in found["missing"])
     for wire in ("responses", "messages"):
-        assert {probe["how"] for probe in by_wire(found, wire)} == {"not there"}
+        probes = by_wire(found, wire)
+        assert {(probe["how"], probe["exact"]) for probe in probes} == {("native", False)}
+        assert {probe["hidden_reply"] for probe in probes} == {"nothing asked"}
 
 
 def test_a_server_spoken_to_in_another_dialect_tells_nothing(world, tmp_path):

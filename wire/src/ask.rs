@@ -69,6 +69,10 @@ pub fn ask(
     let mut draft = Draft::new(request);
     let asked = match wants.dialect {
         _ if !route.generates() => Err(Unasked("the route samples nothing")),
+        // Its other routes are chat in other words, and have no places for ids.
+        Dialect::Rolltape if matches!(route, Route::Responses | Route::Messages) => {
+            Err(Unasked("the engine tells ids on its chat route only"))
+        }
         Dialect::Vllm | Dialect::Rolltape => vllm::ask(&mut draft, wants, route),
         Dialect::Sglang => sglang::ask(&mut draft, wants, route, &has_header),
         Dialect::Llamacpp => llamacpp::ask(&mut draft, route),
