@@ -100,7 +100,7 @@ async fn an_aborted_reply_ends_as_it_is() {
         "return_token_ids": true, "request_id": "long", "n": 2});
     let abort = async {
         // Until the call is known there is nothing to abort.
-        for _ in 0..1000 {
+        for _ in 0..10_000 {
             let ids = json!({"request_ids": ["cmpl-long", "unknown"]});
             let done = server.post("/inference/v1/abort_requests", &ids).await;
             assert_eq!(done.status, 200);

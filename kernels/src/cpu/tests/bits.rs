@@ -28,6 +28,24 @@ fn cut(seed: u64, rows: usize) -> Vec<std::ops::Range<usize>> {
     runs
 }
 
+/// A product of rows of `depth` numbers, which has the same bits when it is made run by run.
+fn product(
+    cpu: &Cpu,
+    x: &[f32],
+    matrix: &Matrix,
+    (depth, runs): (usize, &[std::ops::Range<usize>]),
+) -> Vec<f32> {
+    let (mut whole, mut parts, mut out) = (Vec::new(), Vec::new(), Vec::new());
+    cpu.matmul(&x.to_vec(), matrix, &mut whole).unwrap();
+    for run in runs {
+        let x = x[run.start * depth..run.end * depth].to_vec();
+        cpu.matmul(&x, matrix, &mut out).unwrap();
+        parts.extend_from_slice(&out);
+    }
+    assert_eq!(bits(&parts), bits(&whole), "{runs:?} of depth {depth}");
+    whole
+}
+
 #[test]
 fn products_have_the_same_bits_everywhere() {
     for seed in 100..120 {
@@ -40,14 +58,7 @@ fn products_have_the_same_bits_everywhere() {
         for cpu in devices(Numerics::Reference) {
             for values in [Values::F32(&wide), Values::Bf16(&narrow)] {
                 let matrix = cpu.matrix(&[values], columns, depth).unwrap();
-                let (mut whole, mut parts, mut out) = (Vec::new(), Vec::new(), Vec::new());
-                cpu.matmul(&x, &matrix, &mut whole).unwrap();
-                for run in cut(seed, rows) {
-                    let x = x[run.start * depth..run.end * depth].to_vec();
-                    cpu.matmul(&x, &matrix, &mut out).unwrap();
-                    parts.extend_from_slice(&out);
-                }
-                assert_eq!(bits(&parts), bits(&whole), "{rows} x {depth} x {columns}");
+                let whole = product(&cpu, &x, &matrix, (depth, &cut(seed, rows)));
                 all.push(bits(&whole));
             }
         }
@@ -70,14 +81,7 @@ fn fast_products_are_near_and_do_not_depend_on_the_batch() {
         for threads in [1, 3] {
             let cpu = Cpu::new(threads, Numerics::Fast);
             let matrix = cpu.matrix(&[Values::Bf16(&narrow)], columns, depth).unwrap();
-            let (mut whole, mut parts, mut out) = (Vec::new(), Vec::new(), Vec::new());
-            cpu.matmul(&x, &matrix, &mut whole).unwrap();
-            for run in cut(seed, rows) {
-                let x = x[run.start * depth..run.end * depth].to_vec();
-                cpu.matmul(&x, &matrix, &mut out).unwrap();
-                parts.extend_from_slice(&out);
-            }
-            assert_eq!(bits(&parts), bits(&whole), "{rows} x {depth} x {columns}");
+            let whole = product(&cpu, &x, &matrix, (depth, &cut(seed, rows)));
             all.push(bits(&whole));
             // The input is rounded to eight bits, and the sum as in a product of 32-bit floats.
             let inputs = rounded_oracle(&x, &wide, depth);
