@@ -367,4 +367,22 @@ mod tests {
         let error = Tokenizer::load(folder.path()).unwrap_err().to_string();
         assert!(error.contains("tokenizer.json"), "{error}");
     }
+
+    #[test]
+    fn what_is_done_to_the_start_of_a_text_is_not_done_behind_others() {
+        let json = serde_json::json!({
+            "version": "1.0",
+            "added_tokens": [{"id": 4, "content": "<s>", "single_word": false,
+                "lstrip": false, "rstrip": false, "normalized": false, "special": true}],
+            "pre_tokenizer": {"type": "Metaspace", "replacement": "\u{2581}",
+                "prepend_scheme": "first", "split": false},
+            "model": {"type": "BPE", "merges": [],
+                "vocab": {"\u{2581}": 0, "a": 1, "b": 2, "?": 3, "<s>": 4}},
+        });
+        let tokenizer = Tokenizer::parse(json.to_string().as_bytes()).unwrap();
+        assert_eq!(tokenizer.encode("ab", false).unwrap(), [0, 1, 2]);
+        assert_eq!(tokenizer.encode_after("ab").unwrap(), [1, 2]);
+        assert_eq!(tokenizer.encode_after("<s>ab").unwrap(), [4, 1, 2]);
+        assert!(tokenizer.encode_after("").unwrap().is_empty());
+    }
 }
