@@ -4,11 +4,13 @@
 //!   pool, each in loops compiled for the best instruction set of the machine ([`Level`]).
 //! - [`Matrix`]: weights in panels of sixteen rows, so that the lanes of a register are sixteen
 //!   results and no sum crosses lanes.
+//! - [`Adapters`]: low-rank additions to one matrix.
 //! - [`Pages`]: keys and values in pages of sixteen positions, laid out like panels.
 //!
 //! Work is split by results, never inside a sum, so bits do not depend on the number of threads.
 #![expect(unsafe_code, reason = "every task of an operation writes rows of its own")]
 
+mod adapters;
 mod attend;
 mod body;
 mod level;
@@ -26,6 +28,7 @@ mod tests;
 mod tile;
 mod vector;
 
+pub use adapters::Adapters;
 pub use level::Level;
 pub use matrix::Matrix;
 pub use pages::Pages;

@@ -18,4 +18,4 @@ pub mod cpu;
 pub mod op;
 
 pub use cpu::{Cpu, Numerics};
-pub use op::{Heads, OpError, Ops, PAGE, Span, Values};
+pub use op::{Heads, LowRank, OpError, Ops, PAGE, Span, Values};

@@ -73,6 +73,19 @@ impl Values<'_> {
     }
 }
 
+/// A low-rank addition to a `[rows, columns]` matrix: `scale · up · down`.
+#[derive(Clone, Copy, Debug)]
+pub struct LowRank<'a> {
+    /// `[rank, columns]`.
+    pub down: Values<'a>,
+    /// `[rows, rank]`.
+    pub up: Values<'a>,
+    /// Above zero.
+    pub rank: usize,
+    /// What the products are multiplied with.
+    pub scale: f32,
+}
+
 /// Why an operation could not run.
 #[derive(Debug, thiserror::Error)]
 pub enum OpError {
@@ -116,6 +129,8 @@ pub trait Ops: Send {
     type Matrix: Send;
     /// Keys and values of all sequences and layers, in pages of [`PAGE`] positions.
     type Pages: Send;
+    /// Low-rank additions to one matrix, each in a slot of its own.
+    type Adapters: Send;
 
     /// Copies values to the device.
     fn upload(&self, values: &[f32]) -> Self::Buffer;
@@ -133,6 +148,24 @@ pub trait Ops: Send {
         rows: usize,
         columns: usize,
     ) -> Result<Self::Matrix, OpError>;
+
+    /// Room for low-rank additions to a `[rows, columns]` matrix in `slots` slots, all of them
+    /// empty.
+    fn adapters(
+        &self,
+        slots: usize,
+        rows: usize,
+        columns: usize,
+    ) -> Result<Self::Adapters, OpError>;
+
+    /// Puts an addition into a slot in place of what is there; `None` empties it. No step that
+    /// uses the slot may be under way.
+    fn set_adapter(
+        &self,
+        adapters: &mut Self::Adapters,
+        slot: usize,
+        addition: Option<LowRank<'_>>,
+    ) -> Result<(), OpError>;
 
     /// Bytes that the keys and values of one page take in one layer.
     fn page_bytes(&self, heads: Heads) -> usize;
@@ -172,6 +205,17 @@ pub trait Ops: Send {
         &self,
         x: &Self::Buffer,
         w: &Self::Matrix,
+        out: &mut Self::Buffer,
+    ) -> Result<(), OpError>;
+
+    /// `out[t][columns] += scale · up · (down · x[t])` by the addition in the slot of each row: x
+    /// `[T, K]`, `adapters` of a `[columns.len(), K]` matrix with the slots `[T]`, out `[T, N]`
+    /// with `columns` among its `N`. Rows without a slot, or whose slot is empty, keep their bits.
+    fn add_low_rank(
+        &self,
+        x: &Self::Buffer,
+        adapters: (&Self::Adapters, &[Option<usize>]),
+        columns: Range<usize>,
         out: &mut Self::Buffer,
     ) -> Result<(), OpError>;
 

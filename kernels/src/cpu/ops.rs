@@ -1,5 +1,8 @@
 //! The CPU as [`Ops`]: checks of shapes, and the loops that each operation runs.
 
+use std::ops::Range;
+
+use super::adapters::Adapters;
 use super::matmul::Product;
 use super::matrix::Matrix;
 use super::pages::{Pages, Shape, Shelf};
@@ -7,10 +10,10 @@ use super::split::Split;
 use super::step::{Step, check_spans};
 use super::tile::Number;
 use super::{Cpu, level};
-use crate::op::{Heads, OpError, Ops, Span, Values};
+use crate::op::{Heads, LowRank, OpError, Ops, Span, Values};
 
 /// `found` must be a multiple of `unit`.
-fn multiple(
+pub(super) fn multiple(
     op: &'static str,
     operand: &'static str,
     found: usize,
@@ -23,7 +26,7 @@ fn multiple(
     }
 }
 
-fn exact(
+pub(super) fn exact(
     op: &'static str,
     operand: &'static str,
     found: usize,
@@ -46,6 +49,7 @@ impl Ops for Cpu {
     type Buffer = Vec<f32>;
     type Matrix = Matrix;
     type Pages = Pages;
+    type Adapters = Adapters;
 
     fn upload(&self, values: &[f32]) -> Vec<f32> {
         values.to_vec()
@@ -63,6 +67,19 @@ impl Ops for Cpu {
             multiple("matrix", "parts", part.len(), columns)?;
         }
         Ok(Matrix::pack(parts, rows, columns))
+    }
+
+    fn adapters(&self, slots: usize, rows: usize, columns: usize) -> Result<Adapters, OpError> {
+        Ok(Adapters::new(slots, rows, columns))
+    }
+
+    fn set_adapter(
+        &self,
+        adapters: &mut Adapters,
+        slot: usize,
+        addition: Option<LowRank<'_>>,
+    ) -> Result<(), OpError> {
+        adapters.set(self, slot, addition)
     }
 
     fn page_bytes(&self, heads: Heads) -> usize {
@@ -134,6 +151,16 @@ impl Ops for Cpu {
             self.share(groups, operations, |groups| level::product(self.level, &product, groups));
         }
         Ok(())
+    }
+
+    fn add_low_rank(
+        &self,
+        x: &Vec<f32>,
+        (adapters, slots): (&Adapters, &[Option<usize>]),
+        columns: Range<usize>,
+        out: &mut Vec<f32>,
+    ) -> Result<(), OpError> {
+        adapters.add(self, (x, slots), columns, out)
     }
 
     fn add_bias(&self, x: &mut Vec<f32>, bias: &Vec<f32>) -> Result<(), OpError> {
