@@ -1,0 +1,16 @@
+#!/usr/bin/env bash
+# build_program.sh OUT SOURCE [g++ flags]: a test program around emulated kernels. SOURCE includes
+# "emulate.h", then base.cu and a family. Every memory access of it is watched.
+set -euo pipefail
+here="$(cd "$(dirname "$0")" && pwd)"
+out="$1" source="$2"
+shift 2
+objects="$(mktemp -d)"
+trap 'rm -rf "$objects"' EXIT
+readonly FLAGS=(-std=c++20 -O2 -g1 -ffp-contract=off -I"$here" -I"$here/../cuda")
+readonly WATCHED=(-w -fsanitize=thread --param tsan-instrument-func-entry-exit=0
+  -fsanitize=alignment,bounds,shift-exponent)
+g++ "${FLAGS[@]}" -c "$here/runtime.cc" -o "$objects/runtime.o" &
+g++ "${FLAGS[@]}" "${WATCHED[@]}" "$@" -c "$source" -o "$objects/program.o"
+wait $!
+g++ "$objects/program.o" "$objects/runtime.o" -o "$out"

@@ -1,0 +1,578 @@
+// Fibers, meetings of threads, and checks of memory. See runtime.h for what each call promises.
+#include "runtime.h"
+
+#include <cstdarg>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <mutex>
+#include <vector>
+
+#include <sys/mman.h>
+#if !defined(__x86_64__)
+#include <ucontext.h>
+#endif
+
+namespace emulate {
+namespace {
+
+constexpr int MAX_THREADS = 1024;
+constexpr size_t STACK_BYTES = 128 << 10;
+constexpr size_t DYNAMIC_BYTES = 232448;
+constexpr uint64_t CANARY = 0x726f6c6c74617065;
+// bf16 and f32 read it as not a number, an index is far out of bounds.
+constexpr uint16_t POISON = 0x7fff;
+
+// ---- switching stacks ----
+#if defined(__x86_64__)
+using Context = void *;
+extern "C" void emulate_switch(void **save, void *load);
+asm(R"(
+.text
+.hidden emulate_switch
+.globl emulate_switch
+.type emulate_switch,@function
+emulate_switch:
+  pushq %rbp
+  pushq %rbx
+  pushq %r12
+  pushq %r13
+  pushq %r14
+  pushq %r15
+  movq %rsp, (%rdi)
+  movq %rsi, %rsp
+  popq %r15
+  popq %r14
+  popq %r13
+  popq %r12
+  popq %rbx
+  popq %rbp
+  ret
+.size emulate_switch,.-emulate_switch
+)");
+void switch_to(Context *save, Context *load) { emulate_switch(save, *load); }
+void prepare(Context *context, char *stack, void (*entry)()) {
+  auto top = reinterpret_cast<void **>(stack + STACK_BYTES - 64);
+  *--top = nullptr;                          // where `entry` would return to: it never does
+  *--top = reinterpret_cast<void *>(entry);  // taken by `ret`
+  for (int i = 0; i < 6; i++) *--top = nullptr;
+  *context = top;
+}
+#else
+using Context = ucontext_t;
+void switch_to(Context *save, Context *load) { swapcontext(save, load); }
+void prepare(Context *context, char *stack, void (*entry)()) {
+  getcontext(context);
+  context->uc_stack.ss_sp = stack + 64;
+  context->uc_stack.ss_size = STACK_BYTES - 64;
+  context->uc_link = nullptr;
+  makecontext(context, entry, 0);
+}
+#endif
+
+// ---- the block that runs ----
+enum class State { Ready, Collective, Barrier, Done };
+
+struct Pending {
+  char *to;
+  const char *from;
+  int bytes, from_bytes;
+};
+
+struct Thread {
+  Context context;
+  Index index;
+  int linear;
+  State state;
+  const char *name;  // of the collective it waits in
+  unsigned mask;
+  void *arguments;
+  std::vector<std::vector<Pending>> groups;  // committed copies, oldest first
+  std::vector<Pending> open;                 // copies not committed yet
+};
+
+// Who touched two bytes of memory last. An access is known by its block, thread, and how many
+// block barriers and warp barriers lay behind it.
+struct Access {
+  uint32_t block, barrier, warp;
+  uint16_t thread, atomic;
+};
+// `far` read in another warp than `near`, so that a writer meets a reader of another warp.
+struct Shadow {
+  Access write, near, far;
+};
+
+struct Machine {
+  std::mutex lock;
+  Arena arena{0, 0, nullptr};
+  uint64_t seed = 0, random = 0;
+  char *stacks = nullptr;
+  char *dynamic = nullptr;
+  std::vector<Thread> threads;
+  Context scheduler{};
+  const Launch *launch = nullptr;
+  Thread *current = nullptr;
+  Index block{};
+  int live = 0, waiting = 0;
+  // Numbers that grow for ever, so that shadows of earlier launches never match.
+  uint32_t block_number = 0, first_block = 0, barrier_number = 0;
+  uint32_t warp_number[MAX_THREADS / 32];
+  int reduce = 0, reduced = 0;
+  char reduce_kind = 0;
+  std::vector<Shadow> shared_shadow, dynamic_shadow;
+  Shadow *arena_shadow = nullptr;
+  std::vector<bool> fenced;  // by block of this launch
+  bool acquired = false;     // the running block did an atomic on device memory
+  bool failed = false;
+  char message[512];
+};
+
+Machine &machine() {
+  static Machine machine;
+  return machine;
+}
+Machine &m = machine();
+
+uint64_t next_random() {
+  m.random += 0x9e3779b97f4a7c15;
+  uint64_t z = m.random;
+  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9;
+  z = (z ^ (z >> 27)) * 0x94d049bb133111eb;
+  return z ^ (z >> 31);
+}
+
+void shuffle(std::vector<int> &order) {
+  if (m.seed == 0) return;
+  for (size_t i = order.size(); i > 1; i--) std::swap(order[i - 1], order[next_random() % i]);
+}
+
+void poison(char *begin, char *end) {
+  for (char *p = begin; p < end; p++) *p = (p - begin) & 1 ? POISON >> 8 : POISON & 0xff;
+}
+
+// ---- races ----
+bool ordered(const Access &then, const Access &now) {
+  if (then.block != now.block) return then.block < m.first_block;
+  if (then.thread == now.thread) return true;
+  if (then.barrier < now.barrier) return true;
+  return then.thread / 32 == now.thread / 32 && then.warp < now.warp;
+}
+
+// Blocks run one after another here, and side by side on a device: what one writes another may
+// read only after a fence and an atomic.
+bool published(const Access &then) {
+  return m.acquired && then.block >= m.first_block && m.fenced[then.block - m.first_block];
+}
+
+Access access_now(bool atomic) {
+  int linear = m.current->linear;
+  return {m.block_number, m.barrier_number, m.warp_number[linear / 32],
+          static_cast<uint16_t>(linear), atomic};
+}
+
+[[noreturn]] void report_race(const char *what, const void *address, const Access &then) {
+  const char *where = is_shared(address) ? "shared" : "device";
+  if (then.block != m.block_number)
+    fail("%s %s memory at %p: also touched by block %u of this launch", what, where, address,
+         then.block - m.first_block);
+  fail("%s %s memory at %p by thread %d: thread %d touched it and no barrier lies in between",
+       what, where, address, m.current->linear, then.thread);
+}
+
+void check_shadow(Shadow &shadow, const void *address, bool write, bool atomic) {
+  Access now = access_now(atomic);
+  bool shared = is_shared(address);
+  auto racy = [&](const Access &then) {
+    if (shared && then.block != now.block) return false;
+    if (then.block == 0 || ordered(then, now) || (then.atomic && atomic)) return false;
+    return then.block == now.block || !published(then);
+  };
+  if (racy(shadow.write)) report_race(write ? "write to" : "read of", address, shadow.write);
+  if (!write) {
+    const Access &near = shadow.near;
+    bool current = near.block == now.block && near.barrier == now.barrier;
+    (current && near.thread / 32 != now.thread / 32 ? shadow.far : shadow.near) = now;
+    return;
+  }
+  for (const Access &reader : {shadow.near, shadow.far})
+    if (racy(reader)) report_race("write to", address, reader);
+  shadow.write = now;
+}
+
+char *stacks_end() { return m.stacks + MAX_THREADS * STACK_BYTES; }
+
+void check(const void *pointer, size_t bytes, bool write, bool atomic) {
+  if (!m.current) return;
+  auto address = static_cast<const char *>(pointer);
+  if (address >= m.stacks && address < stacks_end()) return;
+  Shadow *shadows = nullptr;
+  size_t offset = 0;
+  const Launch &launch = *m.launch;
+  if (address >= m.dynamic && address < m.dynamic + DYNAMIC_BYTES) {
+    offset = address - m.dynamic;
+    if (offset + bytes > launch.dynamic_bytes)
+      fail("%s of %zu bytes at %zu of dynamic shared memory, of which the launch has %u",
+           write ? "write" : "read", bytes, offset, launch.dynamic_bytes);
+    shadows = m.dynamic_shadow.data();
+  } else if (address >= launch.shared_begin && address < launch.shared_end) {
+    offset = address - launch.shared_begin;
+    shadows = m.shared_shadow.data();
+  } else {
+    auto number = reinterpret_cast<uintptr_t>(address);
+    if (number < 65536) fail("%s at %p", write ? "write" : "read", pointer);
+    if (number < m.arena.begin || number >= m.arena.end) return;
+    if (!m.arena.live(number, bytes))
+      fail("%s of %zu bytes at %p, outside of every allocation", write ? "write" : "read", bytes,
+           pointer);
+    offset = number - m.arena.begin;
+    shadows = m.arena_shadow;
+  }
+  if (reinterpret_cast<uintptr_t>(address) % (bytes < 16 ? bytes : 16) && !(bytes & (bytes - 1)))
+    fail("%s of %zu bytes at %p, which is not aligned", write ? "write" : "read", bytes, pointer);
+  if (bytes == 1) return;
+  for (size_t at = offset / 2; at < (offset + bytes) / 2; at++)
+    check_shadow(shadows[at], pointer, write, atomic);
+}
+
+// ---- running a block ----
+void leave() { switch_to(&m.current->context, &m.scheduler); }
+
+void release_barrier() {
+  m.waiting = 0;
+  m.barrier_number++;
+  m.reduced = m.reduce;
+  m.reduce_kind = 0;
+  for (auto &thread : m.threads)
+    if (thread.state == State::Barrier) thread.state = State::Ready;
+}
+
+void thread_body() {
+  m.launch->invoke(m.launch->arguments);
+  Thread &thread = *m.current;
+  bool pending = !thread.open.empty();
+  for (auto &group : thread.groups) pending |= !group.empty();
+  if (pending) fail("it ends with asynchronous copies under way");
+  thread.state = State::Done;
+  m.live--;
+  if (m.waiting > 0 && m.waiting == m.live) release_barrier();
+  leave();
+}
+
+const char *state_name(const Thread &thread) {
+  switch (thread.state) {
+  case State::Collective: return thread.name;
+  case State::Barrier: return "__syncthreads";
+  case State::Done: return "nothing: it has ended";
+  default: return "nothing";
+  }
+}
+
+// No thread can go on and not all have ended.
+void report_stuck() {
+  const Thread *stuck = nullptr;
+  for (auto &thread : m.threads)
+    if (thread.state != State::Done && (!stuck || thread.state == State::Collective))
+      stuck = &thread;
+  const Thread *other = nullptr;
+  for (auto &thread : m.threads) {
+    bool wanted = stuck->state == State::Barrier ||
+                  (thread.linear / 32 == stuck->linear / 32 &&
+                   (stuck->mask >> (thread.linear % 32) & 1));
+    bool same = thread.state == stuck->state &&
+                (thread.state == State::Barrier || thread.name == stuck->name);
+    if (wanted && !same) other = &thread;
+  }
+  snprintf(m.message, sizeof m.message,
+           "kernel %s, block %u,%u,%u: thread %d waits in %s (mask %08x) for thread %d, which "
+           "waits in %s",
+           m.launch->kernel, m.block.x, m.block.y, m.block.z, stuck->linear, state_name(*stuck),
+           stuck->mask, other ? other->linear : -1, other ? state_name(*other) : "?");
+  m.failed = true;
+}
+
+void start_block(const Launch &launch, unsigned number) {
+  m.block = {number % launch.grid.x, number / launch.grid.x % launch.grid.y,
+             number / launch.grid.x / launch.grid.y};
+  m.block_number = m.first_block + number;
+  m.acquired = false;
+  m.barrier_number++;
+  m.waiting = 0;
+  m.reduce_kind = 0;
+  m.live = static_cast<int>(m.threads.size());
+  for (auto &number : m.warp_number) number = 0;
+  poison(m.dynamic, m.dynamic + DYNAMIC_BYTES);
+  if (launch.shared_begin) poison(launch.shared_begin, launch.shared_end);
+  for (int i = 0; i < m.live; i++) {
+    Thread &thread = m.threads[i];
+    unsigned x = launch.block.x, y = launch.block.y, linear = i;
+    thread.index = {linear % x, linear / x % y, linear / x / y};
+    thread.linear = i;
+    thread.state = State::Ready;
+    thread.name = nullptr;
+    thread.mask = 0;
+    thread.groups.clear();
+    thread.open.clear();
+    char *stack = m.stacks + i * STACK_BYTES;
+    memcpy(stack, &CANARY, sizeof CANARY);
+    prepare(&thread.context, stack, thread_body);
+  }
+}
+
+bool run_ready(const std::vector<int> &order) {
+  bool progress = false;
+  for (int i : order) {
+    Thread &thread = m.threads[i];
+    if (thread.state != State::Ready) continue;
+    progress = true;
+    m.current = &thread;
+    switch_to(&m.scheduler, &thread.context);
+    m.current = nullptr;
+    if (m.failed) return false;
+    if (memcmp(m.stacks + i * STACK_BYTES, &CANARY, sizeof CANARY)) {
+      snprintf(m.message, sizeof m.message, "kernel %s: a thread's stack is too small",
+               m.launch->kernel);
+      m.failed = true;
+      return false;
+    }
+  }
+  return progress;
+}
+
+void run_block(const Launch &launch, unsigned number) {
+  start_block(launch, number);
+  std::vector<int> order(m.threads.size());
+  for (size_t i = 0; i < order.size(); i++) order[i] = static_cast<int>(i);
+  do shuffle(order);
+  while (run_ready(order));
+  if (!m.failed && m.live > 0) report_stuck();
+}
+
+void *reserve(size_t bytes) {
+  void *memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
+                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (memory == MAP_FAILED) {
+    perror("emulator: mmap");
+    abort();
+  }
+  return memory;
+}
+
+const char *refuse(const Launch &launch) {
+  auto product = [](const Index &i) { return uint64_t(i.x) * i.y * i.z; };
+  uint64_t threads = product(launch.block), blocks = product(launch.grid);
+  const char *what = nullptr;
+  if (threads == 0 || threads > MAX_THREADS || launch.block.z > 64) what = "block size";
+  if (blocks == 0 || launch.grid.x > 0x7fffffff || launch.grid.y > 65535 || launch.grid.z > 65535)
+    what = "grid size";
+  if (launch.dynamic_bytes > DYNAMIC_BYTES) what = "size of dynamic shared memory";
+  if (!what) return nullptr;
+  snprintf(m.message, sizeof m.message, "kernel %s: wrong %s", launch.kernel, what);
+  return m.message;
+}
+
+} // namespace
+
+void set_arena(const Arena &arena) {
+  std::lock_guard<std::mutex> guard(m.lock);
+  m.arena = arena;
+  m.arena_shadow =
+      static_cast<Shadow *>(reserve((arena.end - arena.begin) / 2 * sizeof(Shadow)));
+}
+
+void set_seed(uint64_t seed) {
+  std::lock_guard<std::mutex> guard(m.lock);
+  m.seed = m.random = seed;
+}
+
+const char *run(const Launch &launch) {
+  std::lock_guard<std::mutex> guard(m.lock);
+  if (const char *refused = refuse(launch)) return refused;
+  if (!m.stacks) {
+    m.stacks = static_cast<char *>(reserve(MAX_THREADS * STACK_BYTES));
+    m.dynamic = static_cast<char *>(reserve(DYNAMIC_BYTES));
+    m.dynamic_shadow.resize(DYNAMIC_BYTES / 2);
+  }
+  size_t shared = launch.shared_end - launch.shared_begin;
+  m.shared_shadow.assign(shared / 2 + 1, Shadow{});
+  m.launch = &launch;
+  m.failed = false;
+  m.threads.resize(launch.block.x * launch.block.y * launch.block.z);
+  unsigned blocks = launch.grid.x * launch.grid.y * launch.grid.z;
+  m.first_block = m.block_number + 1;
+  m.fenced.assign(blocks, false);
+  std::vector<int> order(blocks);
+  for (unsigned i = 0; i < blocks; i++) order[i] = static_cast<int>(i);
+  shuffle(order);
+  for (int number : order) {
+    run_block(launch, static_cast<unsigned>(number));
+    if (m.failed) break;
+  }
+  m.block_number = m.first_block + blocks;
+  m.launch = nullptr;
+  return m.failed ? m.message : nullptr;
+}
+
+Index thread_index() { return m.current->index; }
+Index block_index() { return m.block; }
+Index block_size() { return m.launch->block; }
+Index grid_size() { return m.launch->grid; }
+int lane() { return m.current->linear % 32; }
+char *dynamic_shared() { return m.dynamic; }
+
+void fail(const char *format, ...) {
+  char text[400];
+  va_list list;
+  va_start(list, format);
+  vsnprintf(text, sizeof text, format, list);
+  va_end(list);
+  snprintf(m.message, sizeof m.message, "kernel %s, block %u,%u,%u, thread %d: %s",
+           m.launch->kernel, m.block.x, m.block.y, m.block.z, m.current->linear, text);
+  m.failed = true;
+  leave();
+  abort();  // a failed block is never resumed
+}
+
+void barrier() {
+  m.current->state = State::Barrier;
+  if (++m.waiting == m.live)
+    release_barrier();
+  else
+    leave();
+}
+
+int barrier_reduce(char kind, int value) {
+  if (m.reduce_kind == 0) {
+    m.reduce_kind = kind;
+    m.reduce = kind == '&';
+  }
+  if (m.reduce_kind != kind) fail("threads meet in different reductions at a barrier");
+  if (kind == '+') m.reduce += value != 0;
+  if (kind == '|') m.reduce |= value != 0;
+  if (kind == '&') m.reduce &= value != 0;
+  barrier();
+  int result = m.reduced;
+  return result;
+}
+
+void collective(const char *name, unsigned mask, void *arguments, Complete complete) {
+  Thread &self = *m.current;
+  if (!(mask >> (self.linear % 32) & 1)) fail("%s with a mask without its own lane", name);
+  int first = self.linear / 32 * 32;
+  self.state = State::Collective;
+  self.name = name;
+  self.mask = mask;
+  self.arguments = arguments;
+  void *all[32] = {};
+  bool complete_now = true;
+  for (int lane = 0; lane < 32; lane++) {
+    if (!(mask >> lane & 1)) continue;
+    if (first + lane >= static_cast<int>(m.threads.size()))
+      fail("%s waits for lane %d, which the block does not have", name, lane);
+    Thread &peer = m.threads[first + lane];
+    if (peer.state != State::Collective) {
+      complete_now = false;
+      continue;
+    }
+    if (peer.name != name || peer.mask != mask)
+      fail("%s (mask %08x) meets %s (mask %08x) of thread %d", name, mask, peer.name, peer.mask,
+           peer.linear);
+    all[lane] = peer.arguments;
+  }
+  if (!complete_now) return leave();
+  complete(mask, all);
+  for (int lane = 0; lane < 32; lane++)
+    if (mask >> lane & 1) m.threads[first + lane].state = State::Ready;
+}
+
+void warp_barrier(unsigned mask) {
+  static const char name[] = "__syncwarp";
+  collective(name, mask, nullptr,
+             [](unsigned, void **) { m.warp_number[m.current->linear / 32]++; });
+}
+
+void fence() { m.fenced[m.block_number - m.first_block] = true; }
+
+bool is_shared(const void *pointer) {
+  auto address = static_cast<const char *>(pointer);
+  return (address >= m.dynamic && address < m.dynamic + DYNAMIC_BYTES) ||
+         (address >= m.launch->shared_begin && address < m.launch->shared_end);
+}
+
+void note_read(const void *address, size_t bytes) { check(address, bytes, false, false); }
+void note_write(const void *address, size_t bytes) { check(address, bytes, true, false); }
+void note_atomic(const void *address, size_t bytes) {
+  check(address, bytes, true, true);
+  if (!is_shared(address)) m.acquired = true;
+}
+
+void async_copy(void *to, const void *from, int bytes, int from_bytes) {
+  if (!is_shared(to)) fail("cp.async to %p, which is not shared memory", to);
+  note_write(to, bytes);
+  if (from_bytes > 0) note_read(from, from_bytes == bytes ? bytes : 1);
+  poison(static_cast<char *>(to), static_cast<char *>(to) + bytes);
+  m.current->open.push_back({static_cast<char *>(to), static_cast<const char *>(from), bytes,
+                             from_bytes});
+}
+
+void async_commit() {
+  m.current->groups.push_back(m.current->open);
+  m.current->open.clear();
+}
+
+void async_wait(int groups_left) {
+  auto &groups = m.current->groups;
+  while (groups.size() > static_cast<size_t>(groups_left)) {
+    for (const Pending &copy : groups.front()) {
+      note_write(copy.to, copy.bytes);
+      memcpy(copy.to, copy.from, copy.from_bytes);
+      memset(copy.to + copy.from_bytes, 0, copy.bytes - copy.from_bytes);
+    }
+    groups.erase(groups.begin());
+  }
+}
+
+} // namespace emulate
+
+// ---- what g++ calls at every memory access of code built with -fsanitize=thread ----
+extern "C" {
+using emulate::note_read;
+using emulate::note_write;
+#define ROLLTAPE_HOOK(bytes)                                                        \
+  void __tsan_read##bytes(void *p) { note_read(p, bytes); }                         \
+  void __tsan_write##bytes(void *p) { note_write(p, bytes); }                       \
+  void __tsan_unaligned_read##bytes(void *p) { note_read(p, bytes); }               \
+  void __tsan_unaligned_write##bytes(void *p) { note_write(p, bytes); }             \
+  void __tsan_volatile_read##bytes(void *p) { note_read(p, bytes); }                \
+  void __tsan_volatile_write##bytes(void *p) { note_write(p, bytes); }
+ROLLTAPE_HOOK(1)
+ROLLTAPE_HOOK(2)
+ROLLTAPE_HOOK(4)
+ROLLTAPE_HOOK(8)
+ROLLTAPE_HOOK(16)
+void __tsan_read_range(void *p, size_t bytes) { note_read(p, bytes); }
+void __tsan_write_range(void *p, size_t bytes) { note_write(p, bytes); }
+
+// ---- and what it calls where a pointer, an index or a shift is wrong ----
+struct Place {
+  const char *file;
+  unsigned line, column;
+};
+void __ubsan_handle_type_mismatch_v1(Place *place, void *pointer) {
+  if (emulate::m.current)
+    emulate::fail("%s:%u: a pointer is not aligned to its type: %p", place->file, place->line,
+                  pointer);
+}
+void __ubsan_handle_out_of_bounds(Place *place, void *index) {
+  if (emulate::m.current)
+    emulate::fail("%s:%u: index %zd is outside of its array", place->file, place->line,
+                  reinterpret_cast<intptr_t>(index));
+}
+void __ubsan_handle_shift_out_of_bounds(Place *place, void *, void *by) {
+  if (emulate::m.current)
+    emulate::fail("%s:%u: a shift by %zd", place->file, place->line,
+                  reinterpret_cast<intptr_t>(by));
+}
+void __tsan_init() {}
+void __tsan_func_entry(void *) {}
+void __tsan_func_exit() {}
+}

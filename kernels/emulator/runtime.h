@@ -1,0 +1,82 @@
+// What the emulated kernels, the driver's double and test programs call: threads of a block as
+// fibers, their meetings, and the checks of memory. Built once, without instrumentation.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+
+namespace emulate {
+
+struct Index {
+  unsigned x, y, z;
+};
+
+// One kernel as build.sh registers it: its name, how to call it, and the sizes of its arguments.
+struct Kernel {
+  const char *name;
+  void (*invoke)(void **arguments);
+  int count;
+  const size_t *sizes;
+};
+
+struct Launch {
+  const char *kernel;
+  void (*invoke)(void **arguments);
+  void **arguments;
+  Index grid, block;
+  unsigned dynamic_bytes;
+  // Static shared memory of the family, to be poisoned and watched.
+  char *shared_begin, *shared_end;
+};
+
+// Device memory as the driver's double keeps it: addresses in [begin, end) are device addresses,
+// and `live` says whether all bytes of a range lie in one allocation. With no arena (a test
+// program that hands over its own arrays) only shared memory is checked.
+struct Arena {
+  uintptr_t begin, end;
+  bool (*live)(uintptr_t address, size_t bytes);
+};
+
+void set_arena(const Arena &arena);
+// 0 runs threads and blocks in order; every other seed shuffles them.
+void set_seed(uint64_t seed);
+// Runs all blocks of a launch, one after another. Returns null, or what the kernel did wrong.
+const char *run(const Launch &launch);
+
+// ---- called from kernels ----
+Index thread_index() __attribute__((pure));
+Index block_index() __attribute__((pure));
+Index block_size() __attribute__((pure));
+Index grid_size() __attribute__((pure));
+int lane() __attribute__((pure));
+char *dynamic_shared() __attribute__((pure));
+
+// Ends the launch with an error; the message is a printf format.
+[[noreturn]] void fail(const char *format, ...) __attribute__((format(printf, 1, 2)));
+
+void barrier();
+// A barrier that also adds up (or ORs, ANDs) one value of every thread: kind '+', '|', '&'.
+int barrier_reduce(char kind, int value);
+
+// A meeting of the lanes in `mask`. The last to arrive calls `complete` with the arguments of all
+// lanes (null where a lane is not in the mask), after which all go on. `name` is compared by
+// pointer: lanes that meet in different operations are an error.
+using Complete = void (*)(unsigned mask, void **arguments);
+void collective(const char *name, unsigned mask, void *arguments, Complete complete);
+// As `collective`, and orders the memory accesses of the warp (only __syncwarp does).
+void warp_barrier(unsigned mask);
+
+// __threadfence(): what this block wrote may now be read by blocks that see its atomics.
+void fence();
+
+// Memory touched by an operation that no instrumentation sees (atomics, ldmatrix, cp.async).
+void note_read(const void *address, size_t bytes);
+void note_write(const void *address, size_t bytes);
+void note_atomic(const void *address, size_t bytes);
+bool is_shared(const void *address);
+
+// cp.async: nothing arrives before the wait; until then the destination holds poison.
+void async_copy(void *to, const void *from, int bytes, int from_bytes);
+void async_commit();
+void async_wait(int groups_left);
+
+} // namespace emulate

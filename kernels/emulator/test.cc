@@ -1,0 +1,225 @@
+// The emulator itself: right kernels give the right result under every order of threads, and each
+// kind of mistake is told by name. Run by `.ci/run cuda`.
+#include "emulate.h"
+
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+#include <vector>
+
+typedef unsigned short bf16;
+constexpr int N = 256;
+
+extern "C" {
+__global__ void reverse(float *x) {
+  __shared__ float tile[N];
+  tile[threadIdx.x] = x[blockIdx.x * N + threadIdx.x];
+  __syncthreads();
+  x[blockIdx.x * N + threadIdx.x] = tile[N - 1 - threadIdx.x];
+}
+
+__global__ void forgets_barrier(float *x) {
+  __shared__ float tile[N];
+  tile[threadIdx.x] = x[threadIdx.x];
+  x[threadIdx.x] = tile[N - 1 - threadIdx.x];
+}
+
+// The second write may come before all have read.
+__global__ void forgets_second_barrier(float *x) {
+  __shared__ float tile[N];
+  for (int i = 0; i < 2; i++) {
+    tile[threadIdx.x] = x[threadIdx.x] + i;
+    __syncthreads();
+    x[threadIdx.x] = tile[N - 1 - threadIdx.x];
+  }
+}
+
+__global__ void warp_of_barriers(float *x) {
+  __shared__ float tile[N];
+  tile[threadIdx.x] = x[threadIdx.x];
+  __syncwarp();
+  x[threadIdx.x] = tile[threadIdx.x ^ 31];
+}
+
+__global__ void shuffles_for_barriers(float *x) {
+  __shared__ float tile[N];
+  tile[threadIdx.x] = x[threadIdx.x];
+  float other = __shfl_xor_sync(0xffffffff, x[threadIdx.x], 1);
+  x[threadIdx.x] = tile[threadIdx.x ^ 1] + other;
+}
+
+__global__ void part_at_barrier(float *x) {
+  if (threadIdx.x < 40) __syncthreads();
+  if (threadIdx.x == 50) __shfl_sync(0xffffffff, x[0], 0);
+}
+
+__global__ void divergent(float *x) {
+  if (threadIdx.x % 2)
+    x[threadIdx.x] = __shfl_xor_sync(0xffffffff, 1.0f, 1);
+  else
+    __syncwarp();
+}
+
+__global__ void reads_past(float *x) { x[threadIdx.x] = x[threadIdx.x + N]; }
+
+__global__ void writes_past_shared(float *x) {
+  DYNAMIC_SHARED(raw);
+  float *tile = (float *)raw;
+  tile[threadIdx.x] = x[threadIdx.x];
+}
+
+__global__ void misaligned(float *x) {
+  float4 v = *(float4 *)(x + 1);
+  if (threadIdx.x == 0) x[0] = v.x;
+}
+
+__global__ void past_its_array(float *x) {
+  float local[4] = {1, 2, 3, 4};
+  x[threadIdx.x] = local[threadIdx.x];
+}
+
+__global__ void blocks_meet(float *x) {
+  if (threadIdx.x == 0) x[blockIdx.x == 0 ? 0 : 1] = x[blockIdx.x == 0 ? 1 : 0] + 1;
+}
+
+// The last block to come adds up what all have written.
+__global__ void last_block(float *x, float *partial, unsigned *done) {
+  __shared__ int last;
+  if (threadIdx.x == 0) {
+    partial[blockIdx.x] = x[blockIdx.x];
+    __threadfence();
+    last = atomicAdd(done, 1u) == gridDim.x - 1;
+  }
+  __syncthreads();
+  if (!last || threadIdx.x) return;
+  float sum = 0;
+  for (unsigned i = 0; i < gridDim.x; i++) sum += partial[i];
+  x[0] = sum;
+}
+
+__global__ void copies(float *x, int wait) {
+  __shared__ __align__(16) float tile[2][N];
+  int at = threadIdx.x * 4;
+  for (int stage = 0; stage < 2; stage++) {
+    if (threadIdx.x < N / 4) emulate::async_copy(&tile[stage][at], x + stage * N + at, 16, 16);
+    emulate::async_commit();
+  }
+  if (wait) emulate::async_wait(1);
+  __syncthreads();
+  float first = tile[0][N - 1 - threadIdx.x];
+  emulate::async_wait(0);
+  __syncthreads();
+  x[threadIdx.x] = first;
+  x[N + threadIdx.x] = tile[1][N - 1 - threadIdx.x];
+}
+
+// Rows of A and columns of B come through ldmatrix, as in a real product.
+__global__ void product(float *d, const bf16 *a, const bf16 *b) {
+  __shared__ __align__(16) bf16 tile_a[16 * 16];
+  __shared__ __align__(16) bf16 tile_b[8 * 16], tile_bt[16 * 8];
+  for (int i = threadIdx.x; i < 256; i += 32) tile_a[i] = a[i];
+  for (int i = threadIdx.x; i < 128; i += 32) {
+    tile_b[i] = b[i];
+    tile_bt[i % 16 * 8 + i / 16] = b[i];
+  }
+  __syncwarp();
+  unsigned ra[4], rb[2], rt[2];
+  int lane = threadIdx.x;
+  emulate::ldmatrix<4>(ra, &tile_a[(lane % 16) * 16 + lane / 16 * 8]);
+  emulate::ldmatrix<2>(rb, &tile_b[(lane % 8) * 16 + lane / 8 % 2 * 8]);
+  emulate::ldmatrix<2>(rt, &tile_bt[(lane % 16) * 8], true);
+  if (rb[0] != rt[0] || rb[1] != rt[1]) __trap();
+  float c[4] = {1, 1, 1, 1};
+  emulate::mma_m16n8k16(c, ra, rb, c);
+  for (int i = 0; i < 4; i++)
+    d[(lane / 4 + 8 * (i / 2)) * 8 + 2 * (lane % 4) + i % 2] = c[i];
+}
+}
+
+static int failures = 0;
+
+static void expect(const char *what, const char *got, const char *wanted) {
+  std::string text = got ? got : "no error";
+  if (wanted ? got && text.find(wanted) != std::string::npos : !got) return;
+  printf("%s: wanted '%s', got '%s'\n", what, wanted ? wanted : "no error", text.c_str());
+  failures++;
+}
+static void require(const char *what, bool holds) {
+  if (holds) return;
+  printf("%s does not hold\n", what);
+  failures++;
+}
+
+static char *arena;
+static bool live(uintptr_t address, size_t bytes) {
+  uintptr_t begin = (uintptr_t)arena + 4096;
+  return address >= begin && address + bytes <= begin + 2 * N * sizeof(float);
+}
+static float *device() { return (float *)(arena + 4096); }
+
+static void check_right_kernels() {
+  float *x = device();
+  for (int i = 0; i < 2 * N; i++) x[i] = (float)i;
+  expect("reverse", emulate::launch<reverse>("reverse", {2, 1, 1}, {N, 1, 1}, 0, x), nullptr);
+  require("reversed", x[0] == N - 1 && x[N] == 2 * N - 1);
+  expect("warp", emulate::launch<warp_of_barriers>("warp", {1, 1, 1}, {N, 1, 1}, 0, x), nullptr);
+  for (int i = 0; i < 2 * N; i++) x[i] = (float)i;
+  expect("copies", emulate::launch<copies>("copies", {1, 1, 1}, {N, 1, 1}, 0, x, 1), nullptr);
+  require("copied", x[0] == N - 1 && x[2 * N - 1] == N);
+  for (int i = 0; i < N; i++) x[i] = 2;
+  unsigned *done = (unsigned *)(x + N);
+  *done = 0;
+  expect("last", emulate::launch<last_block>("last", {9, 1, 1}, {64, 1, 1}, 0, x, x + 64, done),
+         nullptr);
+  require("sum of blocks", x[0] == 18);
+}
+
+static void check_product() {
+  bf16 *a = (bf16 *)device(), *b = a + 256;
+  float *d = (float *)(b + 128);
+  auto whole = [](int i) { return (bf16)(emulate::bits<unsigned>((float)(i % 17 - 8)) >> 16); };
+  for (int i = 0; i < 384; i++) a[i] = whole(i * 7);
+  expect("product", emulate::launch<product>("product", {1, 1, 1}, {32, 1, 1}, 0, d, a, b),
+         nullptr);
+  for (int row = 0; row < 16; row++)
+    for (int column = 0; column < 8; column++) {
+      float sum = 1;
+      for (int k = 0; k < 16; k++)
+        sum += emulate::widen(a[row * 16 + k]) * emulate::widen(b[column * 16 + k]);
+      require("product", d[row * 8 + column] == sum);
+    }
+}
+
+#define WRONG(kernel, grid, wanted, ...) \
+  expect(#kernel, emulate::launch<kernel>(#kernel, {grid, 1, 1}, {N, 1, 1}, __VA_ARGS__), wanted)
+
+static void check_wrong_kernels() {
+  float *x = device();
+  WRONG(forgets_barrier, 1, "no barrier lies in between", 0, x);
+  WRONG(forgets_second_barrier, 1, "no barrier lies in between", 0, x);
+  WRONG(shuffles_for_barriers, 1, "no barrier lies in between", 0, x);
+  WRONG(part_at_barrier, 1, "waits in __shfl_sync", 0, x);
+  WRONG(divergent, 1, "meets", 0, x);
+  WRONG(reads_past, 1, nullptr, 0, x);
+  WRONG(reads_past, 1, "outside of every allocation", 0, x + N);
+  WRONG(writes_past_shared, 1, "of dynamic shared memory", 1020, x);
+  WRONG(writes_past_shared, 1, nullptr, 1024, x);
+  WRONG(misaligned, 1, "not aligned", 0, x);
+  WRONG(past_its_array, 1, "outside of its array", 0, x);
+  WRONG(blocks_meet, 2, "also touched by block", 0, x);
+  WRONG(copies, 1, "no barrier lies in between", 0, x, 0);
+  WRONG(reverse, 1, "read at", 0, (float *)nullptr);
+}
+
+int main() {
+  arena = (char *)aligned_alloc(4096, 1 << 16);
+  emulate::set_arena({(uintptr_t)arena, (uintptr_t)arena + (1 << 16), live});
+  for (unsigned seed = 0; seed < 20; seed++) {
+    emulate::set_seed(seed);
+    check_right_kernels();
+    check_product();
+    check_wrong_kernels();
+  }
+  printf(failures ? "%d failures\n" : "the emulator is right\n", failures);
+  return failures ? 1 : 0;
+}
