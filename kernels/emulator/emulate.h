@@ -1,12 +1,11 @@
 // CUDA C++ for g++, as far as the kernels use it: put in front of base.cu and a family's text.
 //
 // What differs from nvcc, and how a kernel serves both:
-//   - dynamic shared memory is declared by `DYNAMIC_SHARED(name);`, which gives
-//     `unsigned char *name`, aligned to 128 bytes. base.cu defines it for nvcc as
-//     `extern __shared__ __align__(128) unsigned char name[]`.
+//   - dynamic shared memory is declared by base.cu's `DYNAMIC_SHARED(name);`, which here calls
+//     `rolltape_dynamic_shared()`.
 //   - `__shared__` arrays stand in kernels, not in inline or template functions.
-//   - inline PTX stands in small functions under `#ifndef ROLLTAPE_EMULATED`; here the same
-//     functions call `emulate::mma_m16n8k16`, `emulate::ldmatrix`, `emulate::async_copy`...
+//   - inline PTX stands in small functions under `#ifndef ROLLTAPE_EMULATED`; those of mma.cu
+//     are in tensor.h here.
 //   - `__activemask` is not here: no kernel may depend on how threads happen to run.
 #pragma once
 #include <cfloat>
@@ -32,7 +31,6 @@
 #define __launch_bounds__(...)
 #define __align__(bytes) __attribute__((aligned(bytes)))
 #define __grid_constant__
-#define DYNAMIC_SHARED(name) unsigned char *const name = (unsigned char *)emulate::dynamic_shared()
 
 // ---- types and indexes ----
 #define ROLLTAPE_VECTORS(type, name, two, four)                                          \
@@ -71,6 +69,10 @@ inline void __threadfence_system() { emulate::fence(); }
 inline void __nanosleep(unsigned) {}
 inline void __trap() { emulate::fail("trap"); }
 inline long long clock64() { return 0; }
+
+inline unsigned char *rolltape_dynamic_shared() {
+  return reinterpret_cast<unsigned char *>(emulate::dynamic_shared());
+}
 
 // ---- operations of a warp ----
 namespace emulate {

@@ -508,7 +508,9 @@ void note_atomic(const void *address, size_t bytes) {
 void async_copy(void *to, const void *from, int bytes, int from_bytes) {
   if (!is_shared(to)) fail("cp.async to %p, which is not shared memory", to);
   note_write(to, bytes);
-  if (from_bytes > 0) note_read(from, from_bytes == bytes ? bytes : 1);
+  if (reinterpret_cast<uintptr_t>(to) % bytes || reinterpret_cast<uintptr_t>(from) % bytes)
+    fail("cp.async of %d bytes from %p to %p: not aligned", bytes, from, to);
+  if (from_bytes > 0) note_read(from, from_bytes);
   poison(static_cast<char *>(to), static_cast<char *>(to) + bytes);
   m.current->open.push_back({static_cast<char *>(to), static_cast<const char *>(from), bytes,
                              from_bytes});

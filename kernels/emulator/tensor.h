@@ -82,3 +82,18 @@ template <int N> inline void ldmatrix(unsigned *out, const void *row, bool trans
 }
 
 } // namespace emulate
+
+// ---- the functions of mma.cu ----
+inline void mma(float (&sum)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
+  unsigned b[2] = {b0, b1};
+  emulate::mma_m16n8k16(sum, a, b, sum);
+}
+inline void load_matrices(unsigned (&to)[4], const void *row) { emulate::ldmatrix<4>(to, row); }
+inline void load_transposed(unsigned (&to)[4], const void *row) {
+  emulate::ldmatrix<4>(to, row, true);
+}
+inline void copy_async(void *to, const void *from, bool real) {
+  emulate::async_copy(to, from, 16, real ? 16 : 0);
+}
+inline void copy_commit() { emulate::async_commit(); }
+template <int LATEST> inline void copy_wait() { emulate::async_wait(LATEST); }

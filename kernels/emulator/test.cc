@@ -63,8 +63,7 @@ __global__ void divergent(float *x) {
 __global__ void reads_past(float *x) { x[threadIdx.x] = x[threadIdx.x + N]; }
 
 __global__ void writes_past_shared(float *x) {
-  DYNAMIC_SHARED(raw);
-  float *tile = (float *)raw;
+  float *tile = (float *)rolltape_dynamic_shared();
   tile[threadIdx.x] = x[threadIdx.x];
 }
 
