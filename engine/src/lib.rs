@@ -18,6 +18,7 @@ mod model;
 mod options;
 mod pace;
 mod pages;
+mod parameters;
 mod parsers;
 mod queue;
 mod random;
@@ -50,6 +51,7 @@ use load::Folder;
 use model::Model;
 use options::Room;
 use pages::Pages;
+use parameters::Parameters;
 use sample::Defaults;
 use schedule::{Limits, Scheduler};
 use stats::Stats;
@@ -131,7 +133,8 @@ impl Engine {
         let vocab = parts.model.vocab;
         let page = ops.page_bytes(parts.model.heads) * parts.model.layers;
         let Room { max_model_len, pages } = options.room(parts.model.positions, page)?;
-        let model = Model::load(ops, weights, parts.model, max_model_len, pages)?;
+        let parameters = Parameters::load(&ops, weights, &parts.model)?;
+        let model = Model::new(ops, parameters, parts.model, max_model_len, pages)?;
         let limits = Limits {
             sequences: options.max_num_seqs,
             tokens: options.max_num_batched_tokens,

@@ -13,6 +13,7 @@ use super::*;
 use crate::load::Folder;
 use crate::pace::{Pace, Place};
 use crate::pages::Pages;
+use crate::parameters::Parameters;
 use crate::sample::Params;
 use crate::sample::tests::plain;
 use crate::schedule::Limits;
@@ -77,7 +78,9 @@ impl Bench {
         let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("models/tiny");
         let parts = Folder::open(&folder).unwrap();
         let weights = Weights::open(&folder).unwrap();
-        let model = Model::load(Cpu::default(), &weights, parts.model, 1024, pages).unwrap();
+        let ops = Cpu::default();
+        let parameters = Parameters::load(&ops, &weights, &parts.model).unwrap();
+        let model = Model::new(ops, parameters, parts.model, 1024, pages).unwrap();
         let stats = Arc::new(Stats::default());
         let limits = Limits { sequences, tokens, scored: 24 };
         let core = Core {

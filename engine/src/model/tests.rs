@@ -27,7 +27,9 @@ fn load(folder: &str) -> Model<Cpu> {
     let config = Folder::open(&folder).unwrap().model;
     let positions = config.positions;
     let weights = Weights::open(&folder).unwrap();
-    Model::load(Cpu::default(), &weights, config, positions, PAGES).unwrap()
+    let ops = Cpu::default();
+    let parameters = Parameters::load(&ops, &weights, &config).unwrap();
+    Model::new(ops, parameters, config, positions, PAGES).unwrap()
 }
 
 const TINY: &str = "engine/models/tiny";
