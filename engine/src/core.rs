@@ -10,8 +10,8 @@ use kernels::{OpError, Ops};
 use template::Tokenizer;
 use tokio::sync::mpsc::Receiver;
 
+use crate::control::{Mail, Standing};
 use crate::model::{Chunk, Model, Want};
-use crate::queue::Submission;
 use crate::sample::LogprobsMode;
 use crate::schedule::Scheduler;
 use crate::sequence::Finish;
@@ -23,21 +23,22 @@ pub(crate) struct Core<O: Ops> {
     pub(crate) scheduler: Scheduler,
     /// The label of the weights.
     pub(crate) version: Arc<str>,
+    pub(crate) standing: Arc<Standing>,
     pub(crate) logprobs_mode: LogprobsMode,
 }
 
 impl<O: Ops> Core<O> {
-    /// Serves submissions until nobody can send any more.
-    pub(crate) fn run(mut self, mut inbox: Receiver<Submission>) {
+    /// Takes mail between steps until nobody can send any more.
+    pub(crate) fn run(mut self, mut inbox: Receiver<Mail>) {
         loop {
             if self.scheduler.is_idle() {
                 match inbox.blocking_recv() {
-                    Some(submission) => self.scheduler.enqueue(submission),
+                    Some(mail) => self.take(mail),
                     None => return,
                 }
             }
-            while let Ok(submission) = inbox.try_recv() {
-                self.scheduler.enqueue(submission);
+            while let Ok(mail) = inbox.try_recv() {
+                self.take(mail);
             }
             self.step();
         }

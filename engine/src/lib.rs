@@ -10,6 +10,7 @@
 
 mod cache;
 mod config;
+mod control;
 mod core;
 mod grammar;
 mod load;
@@ -45,6 +46,7 @@ pub use parsers::{ReasoningParser, ToolCallParser};
 pub use sample::LogprobsMode;
 pub use serve::serve;
 
+use crate::control::Standing;
 use crate::core::Core;
 use grammar::Grammars;
 use load::Folder;
@@ -86,6 +88,7 @@ pub struct Engine {
     pub(crate) core: Core<Cpu>,
     pub(crate) card: Card,
     pub(crate) stats: Arc<Stats>,
+    pub(crate) standing: Arc<Standing>,
 }
 
 impl std::fmt::Debug for Engine {
@@ -165,14 +168,17 @@ impl Engine {
             max_logprobs: options.max_logprobs,
             grammars: OnceLock::new(),
         };
+        let version: Arc<str> = Arc::from("default");
+        let standing = Arc::new(Standing::new(Arc::clone(&version)));
         let core = Core {
             model,
             tokenizer,
             scheduler: Scheduler::new(limits, pages, Arc::clone(&stats)),
-            version: Arc::from("default"),
+            version,
+            standing: Arc::clone(&standing),
             logprobs_mode: options.logprobs_mode,
         };
-        Ok(Engine { core, card, stats })
+        Ok(Engine { core, card, stats, standing })
     }
 
     /// The name that requests give as `model`.

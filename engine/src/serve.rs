@@ -17,6 +17,7 @@ mod logprobs;
 mod metrics;
 mod prefix;
 mod request;
+mod rl;
 mod routes;
 mod sampling;
 mod speech;
@@ -60,11 +61,11 @@ pub async fn serve(
     engine: Engine,
     shutdown: impl Future<Output = ()>,
 ) -> io::Result<()> {
-    let Engine { core, card, stats } = engine;
+    let Engine { core, card, stats, standing } = engine;
     let (gate, inbox) = Gate::new(card.max_queue);
     let thread = std::thread::Builder::new().name("engine".into());
     let thread = thread.spawn(move || core.run(inbox))?;
-    accept(&listener, Arc::new(State::new(card, gate, stats)), shutdown).await;
+    accept(&listener, Arc::new(State::new(card, gate, stats, standing)), shutdown).await;
     // The last sender is gone, so the thread ends with the step that it is in.
     let joined = tokio::task::spawn_blocking(move || thread.join()).await;
     if !matches!(joined, Ok(Ok(()))) {

@@ -14,6 +14,7 @@ use crate::load::Folder;
 use crate::pace::{Pace, Place};
 use crate::pages::Pages;
 use crate::parameters::Parameters;
+use crate::queue::Submission;
 use crate::sample::Params;
 use crate::sample::tests::plain;
 use crate::schedule::Limits;
@@ -88,6 +89,7 @@ impl Bench {
             tokenizer: Arc::new(parts.tokenizer),
             scheduler: Scheduler::new(limits, Pages::new(pages, sharing), Arc::clone(&stats)),
             version: Arc::from("default"),
+            standing: Arc::new(Standing::new(Arc::from("default"))),
             logprobs_mode: LogprobsMode::default(),
         };
         Bench { core, stats }

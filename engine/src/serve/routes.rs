@@ -15,7 +15,7 @@ use super::error::ApiError;
 use super::fields::Fields;
 use super::sse::{EventStream, Events, json};
 use super::submit::State;
-use super::{chat, completions, generate, metrics, tokenize, wires};
+use super::{chat, completions, generate, metrics, rl, tokenize, wires};
 
 /// Bytes of the largest request body.
 const MAX_BODY: usize = 64 << 20;
@@ -40,7 +40,7 @@ const TAKES: [&str; 9] = [
 ];
 
 pub(super) type ReplyBody = UnsyncBoxBody<Bytes, Infallible>;
-type Reply = Response<ReplyBody>;
+pub(super) type Reply = Response<ReplyBody>;
 
 /// Answers one request; a refusal is an answer too.
 pub(super) async fn answer(
@@ -60,6 +60,9 @@ async fn route(state: Arc<State>, request: Request<Incoming>) -> Result<Reply, A
     if let Some(route) = wires::route(&method, &path) {
         let (given, body) = (given(&request), body_of(request).await);
         return Ok(wires::answer(&state, route, (given, body)).await);
+    }
+    if let Some(route) = rl::route(&method, &path) {
+        return rl::answer(&state, route?, &body_of(request).await?).await;
     }
     let prefix = match (path.as_str(), method) {
         ("/v1/chat/completions", Method::POST) => "chatcmpl-",

@@ -5,13 +5,14 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Instant;
 
-use tokio::sync::Semaphore;
 use tokio::sync::mpsc::{self, Receiver, Sender};
+use tokio::sync::{Semaphore, oneshot};
 
 use super::error::ApiError;
 use super::prefix::{Manner, Memory};
 use super::request::Ask;
 use crate::Card;
+use crate::control::{COMMANDS, Command, Mail, Standing};
 use crate::pace::{Pace, Place};
 use crate::queue::Submission;
 use crate::sample::mix;
@@ -32,26 +33,29 @@ pub(super) struct State {
     pub(super) card: Card,
     pub(super) gate: Gate,
     pub(super) stats: Arc<Stats>,
+    pub(super) standing: Arc<Standing>,
     /// What was sampled in chats, unless that is switched off.
     pub(super) memory: Option<Memory>,
 }
 
 impl State {
-    pub(super) fn new(card: Card, gate: Gate, stats: Arc<Stats>) -> State {
+    pub(super) fn new(card: Card, gate: Gate, stats: Arc<Stats>, standing: Arc<Standing>) -> State {
         let ends = card.eos.iter().map(|id| card.tokenizer.decode(&[*id], false));
         let ends = ends.filter(|end| !end.is_empty()).collect();
         let manner = Manner { ends, tools: card.tool_format, thinks: card.thinks };
         let memory = card.prefix_exact_chat.then(|| Memory::new(manner));
-        State { card, gate, stats, memory }
+        State { card, gate, stats, standing, memory }
     }
 }
 
 /// The bounded queue in front of the engine.
 pub(super) struct Gate {
-    inbox: Sender<Submission>,
+    inbox: Sender<Mail>,
     places: Arc<Semaphore>,
     /// Places of single choices, so that a queue of large calls has a bound, too.
     choices: Arc<Semaphore>,
+    /// Places of commands.
+    commands: Arc<Semaphore>,
     max_queue: usize,
     pace: Arc<Pace>,
     calls: AtomicU64,
@@ -84,14 +88,15 @@ pub(super) struct Prompt {
 
 impl Gate {
     /// A gate before which at most `max_queue` calls wait, and its other side.
-    pub(super) fn new(max_queue: usize) -> (Gate, Receiver<Submission>) {
-        let max_queue = max_queue.min(Semaphore::MAX_PERMITS);
-        // Every submission holds a place, so the channel is never full.
-        let (inbox, outbox) = mpsc::channel(max_queue);
+    pub(super) fn new(max_queue: usize) -> (Gate, Receiver<Mail>) {
+        let max_queue = max_queue.min(Semaphore::MAX_PERMITS - COMMANDS);
+        // All that is sent holds a place, so the channel is never full.
+        let (inbox, outbox) = mpsc::channel(max_queue + COMMANDS);
         let gate = Gate {
             inbox,
             places: Arc::new(Semaphore::new(max_queue)),
             choices: Arc::new(Semaphore::new(MAX_WAITING_CHOICES)),
+            commands: Arc::new(Semaphore::new(COMMANDS)),
             max_queue,
             pace: Arc::new(Pace::new(Instant::now())),
             calls: AtomicU64::new(0),
@@ -149,8 +154,21 @@ impl Gate {
         if !ask.id.is_empty() {
             self.running().insert(&ask.id, &aborted);
         }
-        self.inbox.try_send(submission).map_err(|_| ApiError::internal())?;
+        self.inbox.try_send(Mail::Call(submission)).map_err(|_| ApiError::internal())?;
         Ok(outputs)
+    }
+
+    /// Tells the engine thread something, between two of its steps, and waits for its answer.
+    pub(super) async fn tell<T>(
+        &self,
+        command: impl FnOnce(oneshot::Sender<T>) -> Command,
+    ) -> Result<T, ApiError> {
+        let permit = Arc::clone(&self.commands).acquire_owned().await;
+        let permit = permit.map_err(|_| ApiError::internal())?;
+        let (done, answer) = oneshot::channel();
+        let mail = Mail::Command(command(done), permit);
+        self.inbox.try_send(mail).map_err(|_| ApiError::internal())?;
+        answer.await.map_err(|_| ApiError::internal())
     }
 
     /// Tells the call whose reply has this id to end as it is; a call that is over stays so.

@@ -8,6 +8,7 @@ mod forms;
 mod generate;
 mod load;
 mod refusals;
+mod rl;
 mod small;
 mod talk;
 mod wires;
