@@ -2,7 +2,7 @@
 //!
 //! Read [`op`] first: one trait, [`Ops`], names every operation that a model needs and gives its
 //! shapes.
-//! [`cpu`] implements it for any machine; an accelerator implements the same trait.
+//! [`cpu`] implements it for any machine, [`cuda`] for NVIDIA's GPUs.
 //!
 //! Two promises hold for every implementation that calls itself exact:
 //!
@@ -15,6 +15,7 @@
 //! This is the only crate of the workspace that may hold unsafe code.
 
 pub mod cpu;
+pub mod cuda;
 pub mod op;
 
 pub use cpu::{Cpu, Numerics};

@@ -119,6 +119,14 @@ pub enum OpError {
         /// What was asked for.
         bytes: usize,
     },
+    /// The device failed.
+    #[error("`{op}`: {reason}")]
+    Device {
+        /// The operation.
+        op: &'static str,
+        /// What the device or its driver said.
+        reason: String,
+    },
 }
 
 /// The operations of a transformer on one device.

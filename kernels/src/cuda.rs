@@ -1,0 +1,31 @@
+//! The operations on an NVIDIA GPU.
+//!
+//! Nothing of CUDA is needed to build this, and nothing is linked: the driver, the run-time
+//! compiler (NVRTC) and cuBLASLt are looked for when a device is opened, and whoever has none is
+//! told so in one sentence ([`NoCuda`]).
+//!
+//! - [`Device`]: one GPU with a stream; memory, copies and launches go through it.
+//! - [`Kernels`]: our own kernels, compiled for the device and kept in a folder for the next start.
+//! - [`Memory`]: bytes on the device. [`Pinned`]: bytes of the host that a device reads by itself.
+//!
+//! - [`check`]: every kernel beside its twin, plain loops on the CPU.
+//!
+//! All work of a device runs in the order in which it was asked for, on one stream.
+#![expect(unsafe_code, reason = "the driver is a C library")]
+
+mod cache;
+pub mod check;
+mod compile;
+mod device;
+mod error;
+mod launch;
+mod library;
+mod memory;
+mod source;
+
+pub use device::{Device, DeviceOptions};
+pub use error::{CudaError, NoCuda};
+pub use launch::{Arg, Grid, Kernels};
+pub use library::{Found, Libraries};
+pub use memory::{Memory, Pinned};
+pub use source::{FAMILIES, Family};

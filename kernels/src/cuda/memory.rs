@@ -1,0 +1,264 @@
+//! Memory of the device, and memory of the host that the device reads and writes by itself.
+
+use std::marker::PhantomData;
+
+use cudarc::driver::sys;
+
+use super::device::Device;
+use super::error::CudaError;
+
+/// A number that device and host write alike.
+pub trait Plain: Copy + Default + Send + 'static {}
+impl Plain for u8 {}
+impl Plain for u16 {}
+impl Plain for i32 {}
+impl Plain for u32 {}
+impl Plain for u64 {}
+impl Plain for f32 {}
+
+/// Bytes on a device, freed when dropped.
+#[derive(Debug)]
+pub struct Memory {
+    device: Device,
+    address: sys::CUdeviceptr,
+    bytes: usize,
+}
+
+impl Memory {
+    /// Bytes of whatever was there before.
+    ///
+    /// # Errors
+    /// [`CudaError::Memory`] if the device has no room.
+    pub fn new(device: &Device, bytes: usize) -> Result<Memory, CudaError> {
+        device.bind()?;
+        let mut address = 0;
+        if bytes > 0 {
+            // SAFETY: the driver writes an address.
+            let code = unsafe { sys::cuMemAlloc_v2(&mut address, bytes) };
+            if code == sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY {
+                return Err(CudaError::Memory { bytes });
+            }
+            CudaError::check("cuMemAlloc", code)?;
+        }
+        Ok(Memory { device: device.clone(), address, bytes })
+    }
+
+    /// Values, copied from the host.
+    ///
+    /// # Errors
+    /// As for [`Memory::new`], or what the driver says of the copy.
+    pub fn of<T: Plain>(device: &Device, values: &[T]) -> Result<Memory, CudaError> {
+        let memory = Memory::new(device, size_of_val(values))?;
+        memory.write(0, values)?;
+        Ok(memory)
+    }
+
+    /// The device.
+    pub fn device(&self) -> &Device {
+        &self.device
+    }
+
+    /// Bytes.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// The first byte's address on the device.
+    pub fn address(&self) -> u64 {
+        self.address
+    }
+
+    /// Copies values to byte `offset` and waits until they are there.
+    ///
+    /// # Errors
+    /// If they do not fit, or the driver fails.
+    pub fn write<T: Plain>(&self, offset: usize, values: &[T]) -> Result<(), CudaError> {
+        let bytes = self.check(offset, size_of_val(values))?;
+        if bytes == 0 {
+            return Ok(());
+        }
+        self.device.bind()?;
+        let stream = self.device.inner.stream;
+        let to = self.address + offset as u64;
+        // SAFETY: the range lies within this memory, and the values live until the copy is done.
+        let code = unsafe { sys::cuMemcpyHtoDAsync_v2(to, values.as_ptr().cast(), bytes, stream) };
+        CudaError::check("cuMemcpyHtoDAsync", code)?;
+        self.device.synchronize()
+    }
+
+    /// Waits for all that was asked for, then copies values back from byte `offset` on.
+    ///
+    /// # Errors
+    /// If the range is not within this memory, or the driver fails.
+    pub fn read<T: Plain>(&self, offset: usize, values: &mut [T]) -> Result<(), CudaError> {
+        let bytes = self.check(offset, size_of_val(values))?;
+        if bytes == 0 {
+            return Ok(());
+        }
+        self.device.bind()?;
+        let (from, stream) = (self.address + offset as u64, self.device.inner.stream);
+        // SAFETY: the range lies within this memory, and the values live until the copy is done;
+        // all bytes are numbers, of which `Plain` has no others.
+        let code =
+            unsafe { sys::cuMemcpyDtoHAsync_v2(values.as_mut_ptr().cast(), from, bytes, stream) };
+        CudaError::check("cuMemcpyDtoHAsync", code)?;
+        self.device.synchronize()
+    }
+
+    /// The same, into a fresh vector.
+    ///
+    /// # Errors
+    /// As for [`Memory::read`].
+    pub fn to_vec<T: Plain>(&self) -> Result<Vec<T>, CudaError> {
+        let mut values = vec![T::default(); self.bytes / size_of::<T>()];
+        self.read(0, &mut values)?;
+        Ok(values)
+    }
+
+    /// Sets every byte.
+    ///
+    /// # Errors
+    /// What the driver says.
+    pub fn fill(&self, byte: u8) -> Result<(), CudaError> {
+        if self.bytes == 0 {
+            return Ok(());
+        }
+        self.device.bind()?;
+        let stream = self.device.inner.stream;
+        // SAFETY: all of this memory is ours.
+        let code = unsafe { sys::cuMemsetD8Async(self.address, byte, self.bytes, stream) };
+        CudaError::check("cuMemsetD8Async", code)
+    }
+
+    /// Asks for a copy of another memory's bytes to byte `offset` of this one.
+    ///
+    /// # Errors
+    /// If they do not fit, or the driver fails.
+    pub fn copy_from(&self, offset: usize, other: &Memory) -> Result<(), CudaError> {
+        let bytes = self.check(offset, other.bytes)?;
+        if bytes == 0 {
+            return Ok(());
+        }
+        self.device.bind()?;
+        let (to, stream) = (self.address + offset as u64, self.device.inner.stream);
+        // SAFETY: both ranges lie within memories that live; whoever frees one waits first.
+        let code = unsafe { sys::cuMemcpyDtoDAsync_v2(to, other.address, bytes, stream) };
+        CudaError::check("cuMemcpyDtoDAsync", code)
+    }
+
+    /// Asks for a copy from pinned memory.
+    ///
+    /// # Errors
+    /// If it does not fit, or the driver fails.
+    ///
+    /// # Safety
+    /// The pinned memory must not be changed before the device has done this.
+    pub unsafe fn write_later<T: Plain>(
+        &self,
+        from: &Pinned<T>,
+        count: usize,
+    ) -> Result<(), CudaError> {
+        let bytes = self.check(0, count.min(from.len) * size_of::<T>())?;
+        self.device.bind()?;
+        let stream = self.device.inner.stream;
+        // SAFETY: both ranges lie within memories that live until the stream is done with them.
+        let code = unsafe {
+            sys::cuMemcpyHtoDAsync_v2(self.address, from.start.cast_const().cast(), bytes, stream)
+        };
+        CudaError::check("cuMemcpyHtoDAsync", code)
+    }
+
+    /// Asks for a copy to pinned memory.
+    ///
+    /// # Errors
+    /// If it does not fit, or the driver fails.
+    ///
+    /// # Safety
+    /// The pinned memory must not be read or changed before the device has done this.
+    pub unsafe fn read_later<T: Plain>(
+        &self,
+        to: &mut Pinned<T>,
+        count: usize,
+    ) -> Result<(), CudaError> {
+        let bytes = self.check(0, count.min(to.len) * size_of::<T>())?;
+        self.device.bind()?;
+        let stream = self.device.inner.stream;
+        // SAFETY: as in `write_later`.
+        let code =
+            unsafe { sys::cuMemcpyDtoHAsync_v2(to.start.cast(), self.address, bytes, stream) };
+        CudaError::check("cuMemcpyDtoHAsync", code)
+    }
+
+    fn check(&self, offset: usize, bytes: usize) -> Result<usize, CudaError> {
+        match offset.checked_add(bytes).is_some_and(|end| end <= self.bytes) {
+            true => Ok(bytes),
+            false => Err(CudaError::Bounds { offset, bytes, len: self.bytes }),
+        }
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        if self.address == 0 {
+            return;
+        }
+        // What still runs may use it, and the driver waits for that before it frees.
+        let _ = self.device.bind();
+        // SAFETY: the address came from the driver and is freed once.
+        let _ = unsafe { sys::cuMemFree_v2(self.address) };
+    }
+}
+
+/// Numbers of the host in memory that stays where it is, so that a device copies them by itself.
+#[derive(Debug)]
+pub struct Pinned<T: Plain> {
+    device: Device,
+    start: *mut T,
+    len: usize,
+    values: PhantomData<T>,
+}
+
+// SAFETY: it owns what it points to.
+unsafe impl<T: Plain> Send for Pinned<T> {}
+
+impl<T: Plain> Pinned<T> {
+    /// Zeros.
+    ///
+    /// # Errors
+    /// If the host cannot pin so much.
+    pub fn new(device: &Device, len: usize) -> Result<Pinned<T>, CudaError> {
+        device.bind()?;
+        let mut start = std::ptr::null_mut();
+        let bytes = (len * size_of::<T>()).max(1);
+        // SAFETY: the driver writes an address.
+        CudaError::check("cuMemAllocHost", unsafe { sys::cuMemAllocHost_v2(&mut start, bytes) })?;
+        // SAFETY: so many bytes are there, aligned for any number.
+        unsafe { start.cast::<u8>().write_bytes(0, bytes) };
+        Ok(Pinned { device: device.clone(), start: start.cast(), len, values: PhantomData })
+    }
+}
+
+impl<T: Plain> std::ops::Deref for Pinned<T> {
+    type Target = [T];
+
+    fn deref(&self) -> &[T] {
+        // SAFETY: `len` numbers are there and were set.
+        unsafe { std::slice::from_raw_parts(self.start, self.len) }
+    }
+}
+
+impl<T: Plain> std::ops::DerefMut for Pinned<T> {
+    fn deref_mut(&mut self) -> &mut [T] {
+        // SAFETY: as above, and nobody else has it.
+        unsafe { std::slice::from_raw_parts_mut(self.start, self.len) }
+    }
+}
+
+impl<T: Plain> Drop for Pinned<T> {
+    fn drop(&mut self) {
+        // A copy may be on its way.
+        let _ = self.device.synchronize();
+        // SAFETY: the address came from the driver and is freed once.
+        let _ = unsafe { sys::cuMemFreeHost(self.start.cast()) };
+    }
+}
