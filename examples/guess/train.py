@@ -1,0 +1,263 @@
+"""A model that learns a game from what its agents said: AsyncGRPOTrainer on rolltape's feed.
+
+    python examples/guess/train.py [--seed N] [--out DIR]
+
+Starts `rolltape serve` with the tiny model. Processes of agents, the `openai` package as it comes,
+play through the proxy; rewards come from the game. TRL's AsyncGRPOTrainer trains on the groups that
+the feed hands out, and its weights go back to the engine while the agents play on. Ends when nine
+of ten and more are won, or after --steps. Writes DIR/train.png, DIR/data (the exported episodes)
+and DIR/weights; the last line on stdout is a JSON object with what came of it.
+"""
+
+import argparse
+import json
+import os
+import sys
+import threading
+import time
+from collections import deque
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE), str(HERE.parents[1] / "python")]
+os.environ |= {"HF_HUB_OFFLINE": "1", "TRL_EXPERIMENTAL_SILENCE": "1", "CUDA_VISIBLE_DEVICES": ""}
+
+import game  # noqa: E402
+import players  # noqa: E402
+import rolltape  # noqa: E402
+
+MODEL = HERE.parents[1] / "engine" / "models" / "tiny"
+PROCESSES = 2
+GROUP_SIZE = 16
+GROUPS = 14
+"""Of a step: every secret twice."""
+GROUPS_AHEAD = 22
+"""Groups that are under way or wait for the trainer, at most."""
+LEARNING_RATE = 5e-4
+STALENESS_MAX = 4
+EVALUATED = 64 * game.HIGHEST
+ENOUGH = 0.975
+"""Games won, of those of the last steps, at which training ends."""
+ENOUGH_GROUPS = 4 * GROUPS
+TASK = "guess"
+CHECKED_ROWS = 4
+"""Rows of a step whose logprobs are computed again at the end."""
+
+
+class Season:
+    """The games of one training: deals them out, and keeps what came of them."""
+
+    def __init__(self, pool):
+        self.pool = pool
+        self.recent = deque(maxlen=ENOUGH_GROUPS * GROUP_SIZE)
+        self.calls = 0
+        self.episodes = 0
+        self.rows = []
+        self._dealt = 0
+        self._evaluated = {}
+        self._lock = threading.Lock()
+        self._error = None
+        threading.Thread(target=self._listen, daemon=True).start()
+
+    def deal(self, groups):
+        """Has so many more groups played, every secret as often as the others."""
+        with self._lock:
+            first, self._dealt = self._dealt, self._dealt + groups
+        for number in range(first, first + groups):
+            secret = number % game.HIGHEST + 1
+            for member in range(GROUP_SIZE):
+                self.pool.jobs.put(players.Job(f"g{number}-{member}", f"g{number}", TASK, secret))
+
+    def handed_over(self, rows):
+        """A group goes to the trainer: another one may be played."""
+        self.rows.append(rows[0])
+        self.deal(1)
+
+    def evaluate(self, name):
+        """The share of games won, every secret equally often, under the weights as they are."""
+        for number in range(EVALUATED):
+            job = players.Job(f"{name}-{number}", name, name, number % game.HIGHEST + 1)
+            self.pool.jobs.put(job)
+        while len(self._evaluated.get(name, ())) < EVALUATED:
+            self.check()
+            time.sleep(0.02)
+        return sum(self._evaluated[name]) / EVALUATED
+
+    def success(self):
+        """The share of the last games that were won; 0 while there are few."""
+        full = len(self.recent) == self.recent.maxlen
+        return sum(self.recent) / len(self.recent) if full else 0.0
+
+    def check(self):
+        """Raises if an agent failed."""
+        self.pool.check()
+        if self._error:
+            raise RuntimeError(f"an agent failed: {self._error}")
+
+    def _listen(self):
+        while True:
+            result = self.pool.results.get()
+            self._error = self._error or result.error
+            self.calls += result.calls
+            self.episodes += 1
+            if result.job.task == TASK:
+                self.recent.append(result.found)
+            else:
+                self._evaluated.setdefault(result.job.task, []).append(result.found)
+
+
+def trainer(client, season, out, options):
+    """TRL's trainer, with rolltape's worker and weight transfer."""
+    import torch
+    from datasets import Dataset
+    from transformers import AutoTokenizer, TrainerCallback
+    from trl.experimental.async_grpo import AsyncGRPOConfig, AsyncGRPOTrainer
+
+    from rolltape.trl import RolloutWorker, WeightTransfer, use_cpu
+
+    class Watch(TrainerCallback):
+        def on_step_end(self, args, state, control, **_):
+            season.check()
+            if season.success() >= ENOUGH:
+                control.should_training_stop = True
+
+    torch.set_num_threads(1)
+    use_cpu()
+    worker = RolloutWorker(
+        client,
+        group_size=GROUP_SIZE,
+        task=TASK,
+        max_staleness=STALENESS_MAX,
+        groups_per_lease=4,
+        buffer_rows=GROUP_SIZE,
+        metrics=lambda row: {"success": float(row["reward"] == 1.0)},
+        on_group=season.handed_over,
+    )
+    config = AsyncGRPOConfig(
+        output_dir=str(out / "trainer"),
+        seed=options.seed,
+        max_steps=options.steps,
+        per_device_train_batch_size=GROUPS * GROUP_SIZE // 2,
+        gradient_accumulation_steps=2,
+        num_generations=GROUP_SIZE,
+        learning_rate=LEARNING_RATE,
+        adam_beta2=0.95,
+        max_staleness=STALENESS_MAX,
+        weight_sync_steps=1,
+        token_budget=0,
+        logging_steps=1,
+        report_to=[],
+        use_cpu=True,
+        bf16=False,
+        gradient_checkpointing=False,
+        save_strategy="no",
+        disable_tqdm=True,
+    )
+    return AsyncGRPOTrainer(
+        model=str(MODEL),
+        reward_funcs=[],
+        args=config,
+        train_dataset=Dataset.from_list([{"prompt": [{"role": "user", "content": game.QUESTION}]}]),
+        processing_class=AutoTokenizer.from_pretrained(MODEL),
+        callbacks=[Watch()],
+        rollout_worker=worker,
+        weight_transfer=WeightTransfer(client, out / "weights", kept=None),
+    )
+
+
+def logprob_differences(rows, weights):
+    """For each version the largest |trainer's logprob - recorded logprob| of the tokens it sampled.
+
+    The trainer's model computes each row with the weights of the version that the row names; a
+    token that carries a wrong version, id or logprob shows.
+    """
+    import torch
+    from safetensors.torch import load_file
+    from transformers import AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_pretrained(MODEL, dtype=torch.float32).eval()
+    found = {}
+    for version in sorted({v for row in rows for v in row["versions"] if v > 0}):
+        model.load_state_dict(load_file(weights / f"v{version}" / "model.safetensors"), strict=False)
+        for row in rows:
+            places = [at for at, v in enumerate(row["versions"]) if v == version]
+            if not places:
+                continue
+            with torch.no_grad():
+                logits = model(torch.tensor([row["input_ids"]])).logits[0].double()
+            logprobs = logits.log_softmax(-1)
+            for at in places:
+                theirs = float(logprobs[at - 1, row["input_ids"][at]])
+                difference = abs(theirs - row["logprobs"][at])
+                found[version] = max(found.get(version, 0.0), difference)
+    return found
+
+
+def arguments():
+    """The options of the command line."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--steps", type=int, default=160, help="optimizer steps, at most")
+    parser.add_argument("--out", type=Path, default=Path("train-demo"))
+    parser.add_argument("--processes", type=int, default=PROCESSES, help="of agents")
+    return parser.parse_args()
+
+
+def say(text, began):
+    print(f"{time.monotonic() - began:6.1f} s  {text}", file=sys.stderr, flush=True)
+
+
+def main():
+    options = arguments()
+    began = time.monotonic()
+    out = options.out.resolve()
+    out.mkdir(parents=True, exist_ok=True)
+    store = out / "rolltape.db"
+    if store.exists():
+        sys.exit(f"{store} is there already: give another --out")
+    with rolltape.Server("--seed", str(options.seed), model=MODEL, store=store) as server:
+        pool = players.Players(server.client, options.processes)
+        try:
+            report = train(server, Season(pool), out, options, began)
+        finally:
+            pool.stop()
+    report["seconds"] = round(time.monotonic() - began, 1)
+    print(json.dumps(report))
+
+
+def train(server, season, out, options, began):
+    """Plays, trains, plays again, checks, exports, draws."""
+    before = season.evaluate("before")
+    say(f"{before:.3f} of {EVALUATED} games won before", began)
+    made = trainer(server.client, season, out, options)
+    say("trainer made", began)
+    season.deal(GROUPS_AHEAD)
+    with open(out / "trainer.log", "w") as log:
+        stdout, sys.stdout = sys.stdout, log
+        try:
+            made.train()
+        finally:
+            sys.stdout = stdout
+    say(f"{made.state.global_step} steps on {season.episodes} episodes, {season.calls} calls", began)
+    after = season.evaluate("after")
+    say(f"{after:.3f} of {EVALUATED} games won after", began)
+    differences = logprob_differences(season.rows, out / "weights")
+    server.command("export", "--out", out / "data", "--task", TASK)
+    say("exported", began)
+    import plot
+
+    plot.draw(made.state.log_history, differences, out / "train.png")
+    return {
+        "success_before": round(before, 4),
+        "success_after": round(after, 4),
+        "seconds": None,
+        "logprob_max_abs_diff": max(differences.values()),
+        "steps": made.state.global_step,
+        "episodes": season.episodes,
+        "calls": season.calls,
+        "seed": options.seed,
+    }
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,26 @@
+"""rolltape from Python: the control API, episodes, the feed, and adapters for trainers.
+
+Importing this needs nothing but the standard library. `rolltape.trl` wants TRL and torch,
+`rolltape.openenv` wants OpenEnv.
+"""
+
+from rolltape._binary import binary
+from rolltape._http import RolltapeError
+from rolltape.client import Client, Key
+from rolltape.episodes import Episode, episode
+from rolltape.feed import Feed, Lease, Row, rows_of
+from rolltape.server import Server
+
+__all__ = [
+    "Client",
+    "Episode",
+    "Feed",
+    "Key",
+    "Lease",
+    "RolltapeError",
+    "Row",
+    "Server",
+    "binary",
+    "episode",
+    "rows_of",
+]

@@ -1,0 +1,189 @@
+"""JSON over HTTP with the standard library alone: kept connections, one for each thread."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import threading
+import time
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import quote, urlencode, urlsplit
+
+Json = Any
+Query = Mapping[str, str | int | float | bool | None]
+
+RETRY_WAIT_S = 0.1
+MESSAGE_CHARS_MAX = 500
+GONE = (http.client.HTTPException, ConnectionError)
+
+
+class RolltapeError(Exception):
+    """What a server refused, or that it cannot be reached.
+
+    `status` is that of HTTP, or None where no answer came; `body` is the answer as it was read.
+    """
+
+    def __init__(self, message: str, status: int | None = None, body: Json = None) -> None:
+        super().__init__(message)
+        self.status = status
+        self.body = body
+
+
+def segment(text: str) -> str:
+    """`text` as one part of a path."""
+    return quote(text, safe="")
+
+
+class Http:
+    """One server. May be used by many threads, and by the children of a fork."""
+
+    def __init__(self, url: str, *, token: str | None = None, timeout_s: float = 60.0) -> None:
+        parts = urlsplit(url if "//" in url else f"http://{url}")
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise ValueError(f"not an address of HTTP: {url}")
+        self.url = f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/')}"
+        self._parts = parts
+        self._token = token
+        self._timeout_s = timeout_s
+        self._kept = threading.local()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"url": self.url, "token": self._token, "timeout_s": self._timeout_s}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__(state["url"], token=state["token"], timeout_s=state["timeout_s"])
+
+    def get(self, path: str, query: Query | None = None, **options: Any) -> Json:
+        """The JSON of a page."""
+        return self.call("GET", path, query=query, **options)
+
+    def post(self, path: str, body: Json = None, query: Query | None = None, **options: Any) -> Json:
+        """The JSON that answers a body of JSON."""
+        return self.call("POST", path, body=body, query=query, **options)
+
+    def call(
+        self,
+        method: str,
+        path: str,
+        *,
+        body: Json = None,
+        query: Query | None = None,
+        timeout_s: float | None = None,
+    ) -> Json:
+        """One request; its answer read as JSON, or None if there is none.
+
+        Raises RolltapeError where the server refuses. A kept connection that has gone is made anew
+        once; 502, 503 and 504 are not repeated here, see `patiently`.
+        """
+        status, data, _ = self.raw(method, path, body=body, query=query, timeout_s=timeout_s)
+        answer = _parsed(data)
+        if status >= 400:
+            raise RolltapeError(f"{method} {path}: {status}: {_said(answer)}", status, answer)
+        return answer
+
+    def raw(
+        self,
+        method: str,
+        path: str,
+        *,
+        body: Json = None,
+        query: Query | None = None,
+        timeout_s: float | None = None,
+    ) -> tuple[int, bytes, dict[str, str]]:
+        """One request; status, bytes and headers of its answer, names in small letters."""
+        headers = {"accept": "application/json"}
+        data = body
+        if body is not None and not isinstance(body, bytes):
+            data = json.dumps(body, separators=(",", ":")).encode()
+            headers["content-type"] = "application/json"
+        elif body is not None:
+            headers["content-type"] = "application/octet-stream"
+        if self._token:
+            headers["authorization"] = f"Bearer {self._token}"
+        target = self._parts.path.rstrip("/") + path + _query(query)
+        for fresh in (False, True):
+            connection, kept = self._connection(fresh, timeout_s or self._timeout_s)
+            try:
+                connection.request(method, target, data, headers)
+                reply = connection.getresponse()
+                told = {name.lower(): value for name, value in reply.getheaders()}
+                return reply.status, reply.read(), told
+            except GONE as gone:
+                connection.close()
+                if not kept:
+                    raise RolltapeError(f"{method} {self.url}{path}: {gone!r}") from gone
+            except OSError as gone:
+                connection.close()
+                raise RolltapeError(f"{method} {self.url}{path}: {gone!r}") from gone
+        raise AssertionError("a fresh connection answers or raises")
+
+    def close(self) -> None:
+        """Closes this thread's connection."""
+        connection = getattr(self._kept, "connection", None)
+        if connection is not None:
+            connection.close()
+
+    def _connection(
+        self, fresh: bool, timeout_s: float
+    ) -> tuple[http.client.HTTPConnection, bool]:
+        """This thread's connection, and whether it may have been used before."""
+        held = getattr(self._kept, "connection", None)
+        if held is None or self._kept.process != os.getpid():
+            secure = self._parts.scheme == "https"
+            kind = http.client.HTTPSConnection if secure else http.client.HTTPConnection
+            held = kind(self._parts.hostname or "", self._parts.port)
+            self._kept.connection, self._kept.process = held, os.getpid()
+        if fresh:
+            held.close()
+        kept = held.sock is not None
+        held.timeout = timeout_s
+        if kept:
+            held.sock.settimeout(timeout_s)
+        return held, kept
+
+
+def patiently(call: Any, *, until_s: float = 30.0) -> Json:
+    """Repeats `call` while the server says 502, 503 or 504, or cannot be reached.
+
+    For what may be repeated without harm. Gives up after `until_s` seconds.
+    """
+    end = time.monotonic() + until_s
+    wait_s = RETRY_WAIT_S
+    while True:
+        try:
+            return call()
+        except RolltapeError as error:
+            if error.status not in (None, 502, 503, 504) or time.monotonic() + wait_s > end:
+                raise
+        time.sleep(wait_s)
+        wait_s = min(2 * wait_s, 2.0)
+
+
+def _query(query: Query | None) -> str:
+    given = {name: _word(value) for name, value in (query or {}).items() if value is not None}
+    return f"?{urlencode(given)}" if given else ""
+
+
+def _word(value: str | int | float | bool | None) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return str(value)
+
+
+def _parsed(data: bytes) -> Json:
+    if not data.strip():
+        return None
+    try:
+        return json.loads(data)
+    except ValueError:
+        return data.decode(errors="replace")
+
+
+def _said(answer: Json) -> str:
+    """The message of an error in OpenAI's form, or whatever came."""
+    error = answer.get("error") if isinstance(answer, dict) else None
+    if isinstance(error, dict):
+        return str(error.get("message", error))[:MESSAGE_CHARS_MAX]
+    return str(error or answer)[:MESSAGE_CHARS_MAX]

@@ -1,0 +1,202 @@
+"""The control listener, and the engine behind it: episodes, rewards, versions, weights."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from rolltape._http import Http, Json, Query, patiently, segment
+
+Status = Literal["completed", "truncated", "aborted", "failed"]
+
+CONTROL = "http://127.0.0.1:8081"
+DATA = "http://127.0.0.1:8080"
+WEIGHTS_WAIT_S = 1800.0
+
+
+@dataclass(frozen=True)
+class Key:
+    """An API key that names one episode and attempt; `expires_at` in seconds since 1970."""
+
+    api_key: str
+    expires_at: int
+
+
+class Client:
+    """A running `rolltape serve`, from the trainer's side.
+
+    `control` and `data` are the addresses of its two listeners (else ROLLTAPE_CONTROL and
+    ROLLTAPE_LISTEN, else the defaults). `token` is the control listener's, where it asks for one
+    (else ROLLTAPE_CONTROL_TOKEN). Every method raises RolltapeError where the server refuses.
+    Threads may share a client.
+    """
+
+    def __init__(
+        self,
+        control: str | None = None,
+        data: str | None = None,
+        *,
+        token: str | None = None,
+        timeout_s: float = 60.0,
+    ) -> None:
+        control = control or os.environ.get("ROLLTAPE_CONTROL") or CONTROL
+        token = token or os.environ.get("ROLLTAPE_CONTROL_TOKEN")
+        self.http = Http(control, token=token, timeout_s=timeout_s)
+        self.data = Http(data or os.environ.get("ROLLTAPE_LISTEN") or DATA).url
+
+    def close_connections(self) -> None:
+        """Closes this thread's connection; the next call opens it again."""
+        self.http.close()
+
+    # Looking
+
+    def health(self) -> None:
+        """Raises unless the process lives."""
+        self.http.get("/health")
+
+    def ready(self) -> None:
+        """Raises unless a call could be recorded now."""
+        self.http.get("/ready")
+
+    def metrics(self) -> str:
+        """The counters, in Prometheus' text form."""
+        return self.http.raw("GET", "/metrics")[1].decode()
+
+    # Episodes
+
+    def base_url(self, episode_id: str | None = None, attempt: int = 0) -> str:
+        """What an agent takes as OPENAI_BASE_URL, tagged by path if an episode is given."""
+        if episode_id is None:
+            return f"{self.data}/v1"
+        tail = f"/a/{attempt}" if attempt else ""
+        return f"{self.data}/e/{segment(episode_id)}{tail}/v1"
+
+    def announce(
+        self,
+        episode_id: str,
+        attempt: int = 0,
+        *,
+        group_id: str | None = None,
+        task_id: str | None = None,
+        labels: Mapping[str, str] | None = None,
+        force_sampling: str | None = None,
+        **more: Json,
+    ) -> None:
+        """Makes an episode known before its first call. `more` goes into the body as it is."""
+        told = {
+            "group_id": group_id,
+            "task_id": task_id,
+            "labels": dict(labels) if labels else None,
+            "force_sampling": force_sampling,
+            **more,
+        }
+        body = {"episode_id": episode_id, "attempt": attempt}
+        self.http.post("/episodes", body | _given(told))
+
+    def mint_key(self, episode_id: str, attempt: int = 0, *, ttl_s: int | None = None) -> Key:
+        """An API key that names this episode and no other; good for a day unless told."""
+        made = self.http.post(
+            f"/episodes/{segment(episode_id)}/key", _given({"ttl_s": ttl_s}), {"attempt": attempt}
+        )
+        return Key(made["api_key"], made["expires_at"])
+
+    def show(self, episode_id: str, attempt: int = 0) -> dict[str, Json]:
+        """What was recorded of an episode, counted."""
+        return self.http.get(f"/episodes/{segment(episode_id)}", {"attempt": attempt})
+
+    def reward(
+        self,
+        episode_id: str,
+        value: float | None,
+        attempt: int = 0,
+        *,
+        name: str | None = None,
+        source: str | None = None,
+        **scope: Json,
+    ) -> None:
+        """Appends a reward. None says that it could not be scored, which is not zero.
+
+        `scope` is what it is about, the whole episode unless told: `call_id`, `choice`, `start`,
+        `end`, `scope`.
+        """
+        body = {"value": value} | _given({"name": name, "source": source, **scope})
+        where = f"/episodes/{segment(episode_id)}/rewards"
+        patiently(lambda: self.http.post(where, body, {"attempt": attempt}))
+
+    def close(self, episode_id: str, status: Status | None = None, attempt: int = 0) -> None:
+        """Closes an episode: later calls are refused. Closing twice is no error."""
+        body = _given({"status": status})
+        where = f"/episodes/{segment(episode_id)}/close"
+        patiently(lambda: self.http.post(where, body, {"attempt": attempt}))
+
+    # Versions
+
+    def versions(self) -> list[dict[str, Json]]:
+        """The policy versions that were seen: label, number, checksum, first time."""
+        return self.http.get("/versions")["versions"]
+
+    def set_version(self, version: int | str, checksum: str | None = None) -> None:
+        """Says which weights the upstream samples with from now on, where it does not say so."""
+        self.http.post("/version", {"version": version} | _given({"checksum": checksum}))
+
+    # The engine, whose routes the control listener passes on
+
+    def pause(
+        self, mode: Literal["abort", "wait", "keep"] = "keep", *, clear_cache: bool | None = None
+    ) -> None:
+        """Stops sampling. `keep` freezes replies under way, `wait` lets them end, `abort` ends them."""
+        query: Query = {"mode": mode, "clear_cache": clear_cache}
+        patiently(lambda: self.http.post("/pause", query=query, timeout_s=WEIGHTS_WAIT_S))
+
+    def resume(self) -> None:
+        """Samples again."""
+        patiently(lambda: self.http.post("/resume"))
+
+    def is_paused(self) -> bool:
+        """Whether the engine is paused."""
+        return bool(self.http.get("/is_paused")["is_paused"])
+
+    def update_weights(
+        self, folder: str | os.PathLike[str], version: int | str | None = None
+    ) -> dict[str, Json] | None:
+        """Has the engine take the safetensors of a folder that it can read, as `version`.
+
+        All or nothing; may be repeated with the same folder and version.
+        """
+        update: dict[str, Json] = {"update_info": {"path": os.path.abspath(folder)}}
+        named = _given({"weight_version": None if version is None else str(version)})
+
+        def step(route: str, body: dict[str, Json]) -> Json:
+            return patiently(lambda: self.http.post(route, body, timeout_s=WEIGHTS_WAIT_S))
+
+        step("/start_weight_update", {"is_checkpoint_format": True})
+        step("/update_weights", update)
+        return step("/finish_weight_update", named)
+
+    def weight_info(self) -> dict[str, Json]:
+        """The label and the checksum of the weights that are served."""
+        return self.http.get("/weight_info")
+
+    def server_info(self) -> dict[str, Json]:
+        """How the engine is set up, in vLLM's form."""
+        return self.http.get("/server_info", {"config_format": "json"})
+
+    def sleep(self, level: Literal[1, 2] = 1) -> None:
+        """Gives the engine's memory back: 1 drops keys and values, 2 the weights as well."""
+        self.http.post("/sleep", query={"level": level}, timeout_s=WEIGHTS_WAIT_S)
+
+    def wake_up(self, *tags: Literal["weights", "kv_cache"]) -> None:
+        """Takes the memory again, all of it or what `tags` name."""
+        route = "/wake_up" + "".join(f"{'&' if i else '?'}tags={t}" for i, t in enumerate(tags))
+        self.http.post(route, timeout_s=WEIGHTS_WAIT_S)
+
+    def is_sleeping(self) -> bool:
+        """Whether the engine sleeps."""
+        return bool(self.http.get("/is_sleeping")["is_sleeping"])
+
+
+def _given(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields that have a value."""
+    return {name: value for name, value in fields.items() if value is not None}

@@ -1,0 +1,93 @@
+"""One episode around a block of code."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from rolltape.client import Client, Status
+
+PLACEHOLDER_KEY = "rolltape"
+
+
+@dataclass
+class Episode:
+    """Where an agent finds its model, and what it is to be told of how it did."""
+
+    client: Client
+    id: str
+    attempt: int
+    base_url: str
+    """For OPENAI_BASE_URL; ends in /v1."""
+    api_key: str
+    """For OPENAI_API_KEY: a signed key where one was asked for, else any word."""
+    headers: dict[str, str] = field(default_factory=dict)
+    """For `default_headers`, where the episode was not announced: its group, task and labels."""
+    status: Status | None = None
+    """How it ended; set it before the block ends where the block knows better."""
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """The variables by which most agents find their model."""
+        root = self.base_url.removesuffix("/v1")
+        return {
+            "OPENAI_BASE_URL": self.base_url,
+            "OPENAI_API_BASE": self.base_url,
+            "OPENAI_API_KEY": self.api_key,
+            "HOSTED_VLLM_API_BASE": self.base_url,
+            "HOSTED_VLLM_API_KEY": self.api_key,
+            "ANTHROPIC_BASE_URL": root,
+            "ANTHROPIC_API_KEY": self.api_key,
+            "ROLLTAPE_EPISODE": self.id,
+            "ROLLTAPE_ATTEMPT": str(self.attempt),
+        }
+
+    def environ(self) -> dict[str, str]:
+        """This process's environment with `environment` in it, for a child."""
+        return {**os.environ, **self.environment}
+
+    def reward(self, value: float | None, **options: str | int | None) -> None:
+        """Appends a reward; see `Client.reward`."""
+        self.client.reward(self.id, value, self.attempt, **options)  # type: ignore[arg-type]
+
+
+@contextmanager
+def episode(
+    client: Client,
+    episode_id: str | None = None,
+    attempt: int = 0,
+    *,
+    group_id: str | None = None,
+    task_id: str | None = None,
+    labels: Mapping[str, str] | None = None,
+    key: bool = False,
+    announce: bool = True,
+) -> Iterator[Episode]:
+    """An episode that is closed when the block ends: `failed` if by an exception.
+
+    `key` asks for an API key that names the episode, for agents that must not name another one;
+    their base URL then carries no tag. Without `announce` nothing is sent before the first call,
+    and group, task and labels stand in `headers` instead.
+    """
+    name = episode_id or f"ep-{uuid.uuid4().hex}"
+    headers: dict[str, str] = {}
+    if announce:
+        client.announce(name, attempt, group_id=group_id, task_id=task_id, labels=labels)
+    else:
+        tags = {"x-group-id": group_id, "x-task-id": task_id}
+        headers = {header: value for header, value in tags.items() if value is not None}
+        headers |= {"x-episode-tag": f"{k}={v}" for k, v in list((labels or {}).items())[:1]}
+        if len(labels or {}) > 1:
+            raise ValueError("headers have room for one label: announce the episode")
+    url = client.base_url() if key else client.base_url(name, attempt)
+    api_key = client.mint_key(name, attempt).api_key if key else PLACEHOLDER_KEY
+    made = Episode(client, name, attempt, url, api_key, headers)
+    try:
+        yield made
+    except BaseException:
+        client.close(name, made.status or "failed", attempt)
+        raise
+    client.close(name, made.status or "completed", attempt)

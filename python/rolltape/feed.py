@@ -1,0 +1,136 @@
+"""Finished episodes for a trainer, handed out on a lease (docs/feed.md)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from rolltape._http import Http, Json, RolltapeError, patiently, segment
+from rolltape.client import Client
+
+Row = dict[str, Any]
+"""A row of the `trajectories` schema (docs/export.md), JSON columns as what they hold."""
+
+LEASE_S = 300
+WAIT_S = 30.0
+WAIT_S_MAX = 600.0
+LIMIT = 16
+LIMIT_MAX = 1024
+ANSWER_S = 60.0
+
+
+@dataclass
+class Lease:
+    """Rows that are this reader's until `expires_at`, in seconds since 1970."""
+
+    id: str
+    expires_at: float
+    rows: list[Row]
+    version: str | None
+    """The newest policy version that the recorder knows, its label."""
+    _http: Http = field(repr=False)
+
+    def ack(self, episodes: Iterable[tuple[str, int]] | None = None) -> None:
+        """They are done, or these (id, attempt) of them: never handed out to this name again."""
+        self._say("ack", _named(episodes))
+
+    def nack(
+        self, episodes: Iterable[tuple[str, int]] | None = None, *, delay_s: float = 0
+    ) -> None:
+        """Gives them back, or these of them, to be handed out again after so many seconds."""
+        self._say("nack", _named(episodes) | ({"delay_s": delay_s} if delay_s else {}))
+
+    def renew(self, lease_s: int = LEASE_S) -> None:
+        """Holds them for so many seconds from now."""
+        self._say("renew", {"lease_s": lease_s})
+
+    def _say(self, word: str, body: dict[str, Json]) -> None:
+        route = f"/feed/leases/{segment(self.id)}/{word}"
+        patiently(lambda: self._http.post(route, body))
+
+
+class Feed:
+    """A named reader of the feed.
+
+    Readers with one `consumer` share what is finished; each name gets all of it, at least once.
+    `options` are parameters of `GET /feed`, such as `unit="group"`, `advantage="grpo"`,
+    `max_staleness=4`, `verdict="usable"`.
+    """
+
+    def __init__(
+        self, client: Client, consumer: str = "trainer", *, lease_s: int = LEASE_S, **options: Any
+    ) -> None:
+        self.consumer = consumer
+        self.lease_s = lease_s
+        self._http = client.http
+        self._options = options
+
+    def lease(self, *, limit: int = LIMIT, wait_s: float = WAIT_S, **options: Any) -> Lease | None:
+        """Takes up to `limit` items; None when none was finished within `wait_s`."""
+        asked = {"consumer": self.consumer, "lease_s": self.lease_s, "limit": limit}
+        asked |= {"wait_s": round(wait_s)} | self._options | options
+        rows, headers = _read(self._http, asked, wait_s)
+        name = headers.get("x-rolltape-lease")
+        if not rows or name is None:
+            return None
+        end = float(headers.get("x-rolltape-lease-expires", 0))
+        return Lease(name, end, rows, headers.get("x-rolltape-version"), self._http)
+
+    def __iter__(self) -> Iterator[Lease]:
+        """Lease after lease, without end. What is done with one is to be said to it."""
+        while True:
+            lease = self.lease()
+            if lease is not None:
+                yield lease
+
+    def standing(self) -> dict[str, Json] | None:
+        """Depth, age, what is leased, acked and dropped; None before the first lease."""
+        told = self._http.get("/feed/consumers")["consumers"]
+        return next((one for one in told if one["consumer"] == self.consumer), None)
+
+
+def rows_of(
+    client: Client,
+    *,
+    episodes: Iterable[str] | None = None,
+    groups: Iterable[str] | None = None,
+    wait_s: float = 0,
+    **options: Any,
+) -> list[Row]:
+    """The rows of finished episodes, by their ids or those of their groups; nothing is leased.
+
+    With `wait_s` it waits for the first, so wait only for what is closed already or about to be.
+    """
+    names = {"episode": episodes, "group": groups}
+    asked: dict[str, Any] = {k: ",".join(v) for k, v in names.items() if v is not None}
+    asked |= {"limit": LIMIT_MAX} | options
+    rows: list[Row] = []
+    cursor, wait = "0", wait_s
+    while True:
+        query = asked | {"cursor": cursor, "wait_s": round(wait)}
+        found, headers = _read(client.http, query, wait)
+        rows += found
+        if not found or headers.get("x-rolltape-cursor", cursor) == cursor:
+            return rows
+        cursor, wait = headers["x-rolltape-cursor"], 0
+
+
+def _read(http: Http, asked: Mapping[str, Any], wait_s: float) -> tuple[list[Row], Mapping[str, str]]:
+    """The rows of one reply and its headers, names in small letters."""
+    status, body, headers = http.raw(
+        "GET", "/feed", query=asked, timeout_s=min(wait_s, WAIT_S_MAX) + ANSWER_S
+    )
+    if status == 204:
+        return [], headers
+    if status != 200:
+        said = body[:500].decode(errors="replace")
+        raise RolltapeError(f"GET /feed: {status}: {said}", status, said)
+    return [json.loads(line) for line in body.splitlines()], headers
+
+
+def _named(episodes: Iterable[tuple[str, int]] | None) -> dict[str, Json]:
+    if episodes is None:
+        return {}
+    return {"episodes": [{"episode_id": name, "attempt": n} for name, n in episodes]}

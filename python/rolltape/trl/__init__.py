@@ -1,0 +1,25 @@
+"""TRL's trainers on what rolltape recorded, and their weights back to the engine.
+
+TRL and torch are imported when something of theirs is used, not before.
+"""
+
+from rolltape.trl.rollout import rollout_func
+from rolltape.trl.samples import recorded_reward
+from rolltape.trl.transfer import WeightTransfer, sync_weights
+from rolltape.trl.worker import RolloutWorker
+
+__all__ = [
+    "RolloutWorker",
+    "WeightTransfer",
+    "recorded_reward",
+    "rollout_func",
+    "sync_weights",
+    "use_cpu",
+]
+
+
+def use_cpu() -> None:
+    """Lets AsyncGRPOTrainer train on a CPU; to be called before one is made."""
+    from rolltape.trl import cpu
+
+    cpu.use_cpu()

@@ -1,0 +1,113 @@
+"""Weights from TRL's trainers to the engine, as folders and without NCCL."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rolltape.client import Client
+from rolltape.weights import save_folder
+
+if TYPE_CHECKING:
+    import torch
+
+KEPT = 2
+
+
+class WeightTransfer:
+    """`weight_transfer` of AsyncGRPOTrainer: a folder for each version, then the engine's API.
+
+    `folder` is one that the engine can read. Versions are numbered from `first` on, which is how
+    AsyncGRPOTrainer counts them, and the engine labels its weights with the number. The last
+    `kept` folders stay; None keeps all. `sent` is called with each version after it is served.
+
+    The engine is paused while it takes the weights, not while the folder is written.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        folder: str | os.PathLike[str],
+        *,
+        first: int = 1,
+        kept: int | None = KEPT,
+        sent: Callable[[int], None] | None = None,
+    ) -> None:
+        self.client = client
+        self.folder = Path(folder)
+        self.version = first - 1
+        """The version that was sent last."""
+        self._first = first
+        self._kept = kept
+        self._sent = sent
+
+    def folder_of(self, version: int) -> Path:
+        """Where the weights of a version are, or were."""
+        return self.folder / f"v{version}"
+
+    def init_weight_transfer(self) -> None:
+        """Raises unless the recorder lives and could record."""
+        self.client.ready()
+
+    def pause(self) -> None:
+        """Nothing yet: see `send_weights`."""
+
+    def resume(self) -> None:
+        """Nothing any more: see `send_weights`."""
+
+    def send_weights(self, iterator: Iterable[tuple[str, torch.Tensor]]) -> None:
+        """Writes the folder, pauses, has the engine take it, and resumes whatever comes of it."""
+        version = self.version + 1
+        folder = save_folder(iterator, self.folder_of(version))
+        self.client.pause("keep")
+        try:
+            self.client.update_weights(folder, version)
+        finally:
+            self.client.resume()
+        self.version = version
+        if self._kept is not None and version - self._kept >= self._first:
+            shutil.rmtree(self.folder_of(version - self._kept), ignore_errors=True)
+        if self._sent:
+            self._sent(version)
+
+    def destroy(self) -> None:
+        """Leaves the folders; closes the connection."""
+        with suppress(OSError):
+            self.client.close_connections()
+
+
+class _Sender:
+    """What GRPOTrainer finds in the place of its vLLM engine: weights are sent, nothing else."""
+
+    def __init__(self, trainer: Any, transfer: WeightTransfer) -> None:
+        self._trainer = trainer
+        self._transfer = transfer
+
+    def sync_weights(self) -> None:
+        model = self._trainer.accelerator.unwrap_model(self._trainer.model)
+        self._transfer.send_weights(_named(model))
+
+
+def _named(model: torch.nn.Module) -> Iterable[tuple[str, torch.Tensor]]:
+    """Each weight once, under the name that it has in a checkpoint."""
+    for name, weight in model.named_parameters():
+        plain = name.removeprefix("module.").replace("_checkpoint_wrapped_module.", "")
+        full = weight.full_tensor() if hasattr(weight, "full_tensor") else weight
+        yield plain, full.detach()
+
+
+def sync_weights(trainer: Any, transfer: WeightTransfer) -> None:
+    """Has a GRPOTrainer with a `rollout_func` send its weights before each rollout.
+
+    Also makes it weigh rows by trainer's over recorded logprobs, as it does with vLLM. To be called
+    before `train()`, on a trainer made with `use_vllm=False`; the model must not be a PEFT model.
+    """
+    if trainer.rollout_func is None:
+        raise ValueError("without a rollout_func the trainer would ask vLLM for completions")
+    trainer.use_vllm = True
+    trainer.vllm_generation = _Sender(trainer, transfer)
+    trainer._last_loaded_step = -1

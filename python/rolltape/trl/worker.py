@@ -1,0 +1,242 @@
+"""Rollouts for AsyncGRPOTrainer, out of the feed."""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from rolltape._http import RolltapeError
+from rolltape.client import Client
+from rolltape.feed import LEASE_S, Feed, Lease, Row
+from rolltape.trl.samples import MetricsOf, to_sample, trains
+
+logger = logging.getLogger(__name__)
+
+BUFFER_ROWS = 1024
+GROUPS_PER_LEASE = 8
+POLL_S = 0.5
+WAIT_S = 2.0
+STOP_WAIT_S = 30.0
+SYNCS_TO_ACK = 2
+"""The trainer fetches a batch ahead: what it took before one sync is trained by the next."""
+
+EpisodeKey = tuple[str, int]
+
+
+@dataclass
+class _Held:
+    """A lease and what of it the trainer has not taken yet."""
+
+    lease: Lease
+    waiting: dict[EpisodeKey, int] = field(default_factory=dict)
+    """Rows that wait to be taken, by episode."""
+    taken: dict[EpisodeKey, int] = field(default_factory=dict)
+    """How many syncs there had been when the last row of an episode was taken."""
+
+    def take(self, key: EpisodeKey, syncs: int) -> None:
+        self.waiting[key] -= 1
+        if self.waiting[key] == 0:
+            del self.waiting[key]
+            self.taken[key] = syncs
+
+    def trained(self, syncs: int) -> list[EpisodeKey]:
+        return [key for key, at in self.taken.items() if syncs - at >= SYNCS_TO_ACK]
+
+
+class _Buffer(queue.Queue):  # type: ignore[type-arg]
+    """The queue that the trainer reads samples from; tells what it takes."""
+
+    def __init__(self, maxsize: int, took: Callable[[_Held, EpisodeKey], None]) -> None:
+        super().__init__(maxsize)
+        self._took = took
+
+    def get(self, block: bool = True, timeout: float | None = None) -> Any:
+        sample, held, key = super().get(block, timeout)
+        self._took(held, key)
+        return sample
+
+
+class RolloutWorker:
+    """`rollout_worker` of AsyncGRPOTrainer: hands over the groups that agents have finished.
+
+    Agents run wherever they run; this reads the feed as `consumer`, in a thread. Advantages are
+    made by rolltape over each whole group. A group is leased, and acked once its rows have been
+    trained; what is left when the trainer dies goes to the next reader of the same name.
+
+    - `group_size`: attempts of a group, where groups are not announced with theirs.
+    - `max_staleness`: older groups are dropped by the feed, and counted there. The trainer drops
+      too, by its own `max_staleness`.
+    - `buffer_rows`: rows that wait for the trainer in memory.
+    - `metrics`: more numbers of a row for the trainer's log.
+    - `on_group`: called with the rows of each group when the trainer is about to get them.
+    - `options`: parameters of the feed, such as `verdict`, `kind`, `task`.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        *,
+        consumer: str = "trainer",
+        group_size: int | None = None,
+        advantage: str = "grpo",
+        max_staleness: int | None = None,
+        lease_s: int = LEASE_S,
+        buffer_rows: int = BUFFER_ROWS,
+        groups_per_lease: int = GROUPS_PER_LEASE,
+        metrics: MetricsOf | None = None,
+        on_group: Callable[[list[Row]], None] | None = None,
+        **options: Any,
+    ) -> None:
+        asked = {"unit": "group", "group_size": group_size, "advantage": advantage} | options
+        self.feed = Feed(client, consumer, lease_s=lease_s, rewarded=True, **asked)
+        self.rollout_buffer: queue.Queue[Any] = _Buffer(buffer_rows, self._took)
+        self.metrics_queue: queue.Queue[dict[str, Any]] = queue.Queue()
+        self.version = 0
+        self._max_staleness = max_staleness
+        self._groups_per_lease = groups_per_lease
+        self._metrics = metrics
+        self._on_group = on_group
+        self._syncs = 0
+        self._groups = 0
+        self._held: list[_Held] = []
+        self._lock = threading.Lock()
+        self._stopping = threading.Event()
+        self._beat = time.monotonic()
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name="rolltape-feed", daemon=True)
+
+    # What the trainer calls
+
+    def start(self) -> None:
+        """Begins to read the feed."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stops, acks what was trained and gives the rest back."""
+        self._stopping.set()
+        if self._thread.is_alive():
+            self._thread.join(STOP_WAIT_S)
+        for held in self._held:
+            self._settle(held)
+        self._held.clear()
+
+    def update_model_version(self, model_version: int) -> None:
+        """Hears of the version that samples from now on."""
+        self.version = model_version
+        with self._lock:
+            self._syncs += 1
+
+    def check_health(self, stale_after_s: float) -> None:
+        """Raises if the thread has failed, or has not come round for so many seconds."""
+        if self._error is not None:
+            raise RuntimeError("the feed could not be read") from self._error
+        if time.monotonic() - self._beat > stale_after_s:
+            raise RuntimeError(f"the feed has not answered for {stale_after_s:.0f} s")
+
+    # The thread
+
+    def _run(self) -> None:
+        try:
+            while not self._stopping.is_set():
+                self._tend()
+                lease = self.feed.lease(limit=self._groups_per_lease, **self._wanted())
+                if lease is not None:
+                    self._hand_over(lease)
+        except BaseException as error:  # told to the trainer, whatever it is
+            self._error = error
+            logger.exception("the feed could not be read")
+
+    def _wanted(self) -> dict[str, Any]:
+        wanted: dict[str, Any] = {"wait_s": WAIT_S}
+        if self._max_staleness is not None:
+            wanted |= {"at_version": self.version, "max_staleness": self._max_staleness}
+        return wanted
+
+    def _hand_over(self, lease: Lease) -> None:
+        """Puts the rows of a lease into the buffer, group by group."""
+        held = _Held(lease)
+        with self._lock:
+            for row in lease.rows:
+                key = _key(row)
+                held.waiting[key] = held.waiting.get(key, 0) + 1
+            self._held.append(held)
+        for rows in _groups(lease.rows):
+            self._groups += 1
+            if self._on_group:
+                self._on_group(rows)
+            for row in rows:
+                if not trains(row):
+                    self._took(held, _key(row))
+                    self.metrics_queue.put({"rollout/untrainable_total": 1.0})
+                elif not self._put((self._sample(row), held, _key(row))):
+                    return
+
+    def _sample(self, row: Row) -> Any:
+        return to_sample(row, self._groups, self._metrics(row) if self._metrics else None)
+
+    def _put(self, item: tuple[Any, _Held, EpisodeKey]) -> bool:
+        """Waits for room; false when it is to stop."""
+        while not self._stopping.is_set():
+            try:
+                self.rollout_buffer.put(item, timeout=POLL_S)
+                return True
+            except queue.Full:
+                self._tend()
+        return False
+
+    def _tend(self) -> None:
+        """Acks what was trained, and holds on to the rest."""
+        self._beat = time.monotonic()
+        for held in list(self._held):
+            with self._lock:
+                done = held.trained(self._syncs)
+                for key in done:
+                    del held.taken[key]
+                over = not held.waiting and not held.taken
+            if done:
+                self._tell(lambda: held.lease.ack(done))
+            if over:
+                self._held.remove(held)
+            elif held.lease.expires_at - time.time() < self.feed.lease_s / 2:
+                self._tell(lambda: held.lease.renew(self.feed.lease_s))
+                held.lease.expires_at = time.time() + self.feed.lease_s
+
+    def _took(self, held: _Held, key: EpisodeKey) -> None:
+        with self._lock:
+            held.take(key, self._syncs)
+
+    def _settle(self, held: _Held) -> None:
+        done = held.trained(self._syncs)
+        rest = [key for key in (*held.waiting, *held.taken) if key not in done]
+        if done:
+            self._tell(lambda: held.lease.ack(done))
+        if rest:
+            self._tell(lambda: held.lease.nack(rest))
+
+    def _tell(self, say: Callable[[], None]) -> None:
+        """Says it; a lease that has ended has gone to someone else, which is no harm."""
+        try:
+            say()
+        except RolltapeError as error:
+            if error.status != 409:
+                raise
+            logger.warning("a lease had ended: its rows are handed out again")
+
+
+def _key(row: Row) -> EpisodeKey:
+    return row["episode_id"], row["attempt"]
+
+
+def _groups(rows: Iterable[Row]) -> list[list[Row]]:
+    """Rows of an item stand together."""
+    groups: list[list[Row]] = []
+    for row in rows:
+        if not groups or groups[-1][0]["group_id"] != row["group_id"]:
+            groups.append([])
+        groups[-1].append(row)
+    return groups
