@@ -18,7 +18,7 @@
 //     const float* mid, const LoraPart* table, const int* adapter,
 //     int rows, int stride, int slices, int r_max);
 
-// One part of an adapter; 40 bytes. An adapter that leaves a part alone has rank 0 there.
+// One part of an adapter; 32 bytes. An adapter that leaves a part alone has rank 0 there.
 struct LoraPart {
     const unsigned short* a;  // [rank, k] bf16
     const unsigned short* b;  // [columns, rank] bf16
@@ -26,5 +26,4 @@ struct LoraPart {
     int first;                // first column of `out`; even
     int columns;              // even
     float scale;
-    long long pad;
 };
