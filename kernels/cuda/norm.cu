@@ -31,9 +31,9 @@ struct Eight {
 
 /// out = row / rms(row) * weight. `first` holds the eight numbers of the row that this thread
 /// has, `sum` the squares of all that it has; a row of more than 8,192 is read again.
-__device__ __forceinline__ void finish(const Eight& first, float sum, const bf16* row,
-                                       const float* weight, bf16* out, int hidden, float eps) {
-    __shared__ float scratch[WARP];
+__device__ __forceinline__ void finish(const Eight& first, float sum, float* scratch,
+                                       const bf16* row, const float* weight, bf16* out, int hidden,
+                                       float eps) {
     const float mean = block_sum(sum, scratch) / (float)hidden;
     const float scale = 1.0f / sqrtf(mean + eps);
     int at = threadIdx.x * 8;
@@ -50,6 +50,7 @@ __device__ __forceinline__ void finish(const Eight& first, float sum, const bf16
 extern "C" __global__ void __launch_bounds__(1024) add_rms_norm(
     bf16* residual, const bf16* delta, const float* weight, bf16* out, int hidden, float eps) {
     const long long start = (long long)blockIdx.x * hidden;
+    __shared__ float scratch[WARP];
     Eight first;
     float sum = 0.0f;
     for (int at = threadIdx.x * 8; at < hidden; at += blockDim.x * 8) {
@@ -67,7 +68,7 @@ extern "C" __global__ void __launch_bounds__(1024) add_rms_norm(
         sum += own.squares();
         if (at == threadIdx.x * 8) first = own;
     }
-    finish(first, sum, residual + start, weight, out + start, hidden, eps);
+    finish(first, sum, scratch, residual + start, weight, out + start, hidden, eps);
 }
 
 /// out[r] = x / rms(x) * weight with x the row `rows[r]` of `residual`; zeros where that is
@@ -83,6 +84,7 @@ extern "C" __global__ void __launch_bounds__(1024) gather_norm(
         return;
     }
     const bf16* const row = residual + (long long)index * hidden;
+    __shared__ float scratch[WARP];
     Eight first;
     float sum = 0.0f;
     for (int at = threadIdx.x * 8; at < hidden; at += blockDim.x * 8) {
@@ -91,5 +93,5 @@ extern "C" __global__ void __launch_bounds__(1024) gather_norm(
         sum += own.squares();
         if (at == threadIdx.x * 8) first = own;
     }
-    finish(first, sum, row, weight, to, hidden, eps);
+    finish(first, sum, scratch, row, weight, to, hidden, eps);
 }
