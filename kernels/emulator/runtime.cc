@@ -1,6 +1,7 @@
 // Fibers, meetings of threads, and checks of memory. See runtime.h for what each call promises.
 #include "runtime.h"
 
+#include <algorithm>
 #include <cstdarg>
 #include <cstdio>
 #include <cstdlib>
@@ -91,12 +92,14 @@ struct Thread {
   std::vector<Pending> open;                 // copies not committed yet
 };
 
-// Who touched two bytes of memory last. An access is known by its block, thread, and how many
-// block barriers and warp barriers lay behind it.
+// Who touched two bytes of memory, in eight: the block's number (it never comes again), how many
+// barriers of the block and of the warp lay behind it, the thread.
+constexpr unsigned BARRIERS_MAX = (1 << 12) - 1, WARP_BARRIERS_MAX = (1 << 9) - 1;
 struct Access {
-  uint32_t block, barrier, warp;
-  uint16_t thread, atomic;
+  uint32_t block;
+  uint32_t barrier : 12, warp : 9, thread : 10, atomic : 1;
 };
+static_assert(sizeof(Access) == 8, "packed");
 // `far` read in another warp than `near`, so that a writer meets a reader of another warp.
 struct Shadow {
   Access write, near, far;
@@ -114,8 +117,8 @@ struct Machine {
   Thread *current = nullptr;
   Index block{};
   int live = 0, waiting = 0;
-  // Numbers that grow for ever, so that shadows of earlier launches never match.
-  uint32_t block_number = 0, first_block = 0, barrier_number = 0;
+  uint32_t block_number = 0, first_block = 0;
+  unsigned barrier_number = 0;
   uint32_t warp_number[MAX_THREADS / 32];
   int reduce = 0, reduced = 0;
   char reduce_kind = 0;
@@ -154,8 +157,9 @@ void poison(char *begin, char *end) {
 bool ordered(const Access &then, const Access &now) {
   if (then.block != now.block) return then.block < m.first_block;
   if (then.thread == now.thread) return true;
-  if (then.barrier < now.barrier) return true;
-  return then.thread / 32 == now.thread / 32 && then.warp < now.warp;
+  if (then.barrier < now.barrier || then.barrier == BARRIERS_MAX) return true;
+  if (then.thread / 32 != now.thread / 32) return false;
+  return then.warp < now.warp || then.warp == WARP_BARRIERS_MAX;
 }
 
 // Blocks run one after another here, and side by side on a device: what one writes another may
@@ -165,9 +169,9 @@ bool published(const Access &then) {
 }
 
 Access access_now(bool atomic) {
-  int linear = m.current->linear;
-  return {m.block_number, m.barrier_number, m.warp_number[linear / 32],
-          static_cast<uint16_t>(linear), atomic};
+  auto linear = static_cast<unsigned>(m.current->linear);
+  return {m.block_number, std::min(m.barrier_number, BARRIERS_MAX),
+          std::min(m.warp_number[linear / 32], WARP_BARRIERS_MAX), linear, atomic};
 }
 
 [[noreturn]] void report_race(const char *what, const void *address, const Access &then) {
@@ -295,7 +299,7 @@ void start_block(const Launch &launch, unsigned number) {
              number / launch.grid.x / launch.grid.y};
   m.block_number = m.first_block + number;
   m.acquired = false;
-  m.barrier_number++;
+  m.barrier_number = 0;
   m.waiting = 0;
   m.reduce_kind = 0;
   m.live = static_cast<int>(m.threads.size());
@@ -377,6 +381,14 @@ void set_arena(const Arena &arena) {
   m.arena = arena;
   m.arena_shadow =
       static_cast<Shadow *>(reserve((arena.end - arena.begin) / 2 * sizeof(Shadow)));
+}
+
+void forget(uintptr_t address, size_t bytes) {
+  std::lock_guard<std::mutex> guard(m.lock);
+  auto page = [](uintptr_t at) { return (at + 4095) & ~uintptr_t{4095}; };
+  auto shadow = reinterpret_cast<uintptr_t>(m.arena_shadow + (address - m.arena.begin) / 2);
+  uintptr_t begin = page(shadow), end = page(shadow + bytes / 2 * sizeof(Shadow)) - 4096;
+  if (begin < end) madvise(reinterpret_cast<void *>(begin), end - begin, MADV_DONTNEED);
 }
 
 void set_seed(uint64_t seed) {

@@ -18,6 +18,15 @@ struct Kernel {
   const size_t *sizes;
 };
 
+// What build.sh makes of one file of kernels; each library of it has `rolltape_family`.
+struct Family {
+  const char *name;
+  int head_dim;  // 0 if the text does not say HEAD_DIM
+  const Kernel *kernels;
+  int count;
+  char *shared_begin, *shared_end;
+};
+
 struct Launch {
   const char *kernel;
   void (*invoke)(void **arguments);
@@ -37,6 +46,8 @@ struct Arena {
 };
 
 void set_arena(const Arena &arena);
+// Gives back what is kept about who touched a range that was freed.
+void forget(uintptr_t address, size_t bytes);
 // 0 runs threads and blocks in order; every other seed shuffles them.
 void set_seed(uint64_t seed);
 // Runs all blocks of a launch, one after another. Returns null, or what the kernel did wrong.

@@ -1,0 +1,456 @@
+// The driver's double: settings, devices, contexts, copies. Built as libcuda.so.1.
+//
+// A function that is not here is missing, as it would be from an old driver.
+#include "driver.h"
+
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+
+namespace twin {
+
+std::recursive_mutex lock;
+
+namespace {
+
+struct State {
+  bool initialized = false;
+  int retained = 0;
+  Result broken = SUCCESS;  // after a failed launch nothing else goes
+};
+State state;
+char context_object;
+thread_local void *current_context = nullptr;
+char pool_object;
+
+long long from_environment(const char *name, long long otherwise) {
+  const char *text = getenv((std::string("ROLLTAPE_DOUBLE_") + name).c_str());
+  return text && *text ? atoll(text) : otherwise;
+}
+
+Settings read_settings() {
+  const char *order = getenv("ROLLTAPE_DOUBLE_ORDER");
+  std::string text = order ? order : "late";
+  return {
+      from_environment("MEMORY", 256ll << 20),
+      from_environment("FAIL_ALLOCATION", 0),
+      from_environment("FAIL_LAUNCH", 0),
+      from_environment("CAPABILITY", 90),
+      from_environment("DRIVER", 13000),
+      from_environment("DEVICES", 1),
+      from_environment("SEED", 0),
+      text == "early" ? EARLY : text == "random" ? RANDOM : LATE,
+  };
+}
+
+long long *named(const std::string &name) {
+  Settings &s = settings();
+  Counts &c = counts();
+  static const std::map<std::string, long long *> all = {
+      {"fail_allocation", &s.fail_allocation},
+      {"fail_launch", &s.fail_launch},
+      {"seed", &s.seed},
+      {"order", &s.order},
+      {"launches", &c.launches},
+      {"graph_launches", &c.graph_launches},
+      {"allocations", &c.allocations},
+      {"synchronizations", &c.synchronizations},
+      {"faults", &c.faults},
+  };
+  auto found = all.find(name);
+  return found == all.end() ? nullptr : found->second;
+}
+
+struct Named {
+  int code;
+  const char *name, *text;
+};
+constexpr Named NAMES[] = {
+    {0, "CUDA_SUCCESS", "no error"},
+    {1, "CUDA_ERROR_INVALID_VALUE", "invalid argument"},
+    {2, "CUDA_ERROR_OUT_OF_MEMORY", "out of memory"},
+    {3, "CUDA_ERROR_NOT_INITIALIZED", "initialization error"},
+    {100, "CUDA_ERROR_NO_DEVICE", "no CUDA-capable device is detected"},
+    {101, "CUDA_ERROR_INVALID_DEVICE", "invalid device ordinal"},
+    {200, "CUDA_ERROR_INVALID_IMAGE", "device kernel image is invalid"},
+    {201, "CUDA_ERROR_INVALID_CONTEXT", "invalid device context"},
+    {209, "CUDA_ERROR_NO_BINARY_FOR_GPU",
+     "no kernel image is available for execution on the device"},
+    {400, "CUDA_ERROR_INVALID_HANDLE", "invalid resource handle"},
+    {500, "CUDA_ERROR_NOT_FOUND", "named symbol not found"},
+    {600, "CUDA_ERROR_NOT_READY", "device not ready"},
+    {701, "CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES", "too many resources requested for launch"},
+    {719, "CUDA_ERROR_LAUNCH_FAILED", "unspecified launch failure"},
+    {801, "CUDA_ERROR_NOT_SUPPORTED", "operation not supported"},
+    {900, "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED",
+     "operation not permitted when stream is capturing"},
+    {901, "CUDA_ERROR_STREAM_CAPTURE_INVALIDATED",
+     "operation failed due to a previous error during capture"},
+    {903, "CUDA_ERROR_STREAM_CAPTURE_UNMATCHED", "capture was not initiated in this stream"},
+    {905, "CUDA_ERROR_STREAM_CAPTURE_ISOLATION",
+     "dependency created on uncaptured work in another stream"},
+    {906, "CUDA_ERROR_STREAM_CAPTURE_IMPLICIT",
+     "operation would make the legacy stream depend on a capturing blocking stream"},
+    {907, "CUDA_ERROR_CAPTURED_EVENT", "operation not permitted on an event last recorded in a "
+                                       "capturing stream"},
+    {999, "CUDA_ERROR_UNKNOWN", "unknown error"},
+};
+
+const Named *find_name(int code) {
+  for (const Named &one : NAMES)
+    if (one.code == code) return &one;
+  return nullptr;
+}
+
+Result initialized() { return state.initialized ? SUCCESS : NOT_INITIALIZED; }
+
+bool is_device(int device) { return device >= 0 && device < settings().devices; }
+
+// Copies of memory that somebody freed too early are faults, not crashes.
+Result copy(void *to, const void *from, size_t bytes, const char *what) {
+  for (auto side : {reinterpret_cast<Address>(to), reinterpret_cast<Address>(from)})
+    if (side && what && !live(side, bytes) && !pinned(reinterpret_cast<void *>(side), bytes))
+      return fault(LAUNCH_FAILED, std::string(what) + " of memory that is not there");
+  memcpy(to, from, bytes);
+  return SUCCESS;
+}
+
+Result in_range(Address address, size_t bytes) {
+  return live(address, bytes) ? SUCCESS : INVALID_VALUE;
+}
+
+} // namespace
+
+Settings &settings() {
+  static Settings settings = read_settings();
+  return settings;
+}
+
+Counts &counts() {
+  static Counts counts{};
+  return counts;
+}
+
+uint64_t random_number() {
+  static uint64_t state = static_cast<uint64_t>(settings().seed) * 2 + 1;
+  state ^= state << 13, state ^= state >> 7, state ^= state << 17;
+  return state;
+}
+
+Result fault(Result result, const std::string &text) {
+  fprintf(stderr, "CUDA double: %s\n", text.c_str());
+  counts().faults++;
+  if (result == LAUNCH_FAILED) state.broken = result;
+  return result;
+}
+
+Result ready() {
+  if (!state.initialized) return NOT_INITIALIZED;
+  if (!current_context || state.retained == 0) return INVALID_CONTEXT;
+  return state.broken;
+}
+
+extern "C" {
+#define API __attribute__((visibility("default"))) int
+#define LOCKED std::lock_guard<std::recursive_mutex> guard(lock)
+#define BEGIN \
+  LOCKED;     \
+  if (Result wrong = ready()) return wrong
+
+// ---- for tests: settings and counters by name ----
+API rolltape_double_set(const char *name, long long value) {
+  LOCKED;
+  long long *place = named(name);
+  if (!place) return 0;
+  *place = value;
+  emulate::set_seed(static_cast<uint64_t>(settings().seed));
+  return 1;
+}
+__attribute__((visibility("default"))) long long rolltape_double_get(const char *name) {
+  LOCKED;
+  if (!strcmp(name, "used")) return static_cast<long long>(used());
+  long long *place = named(name);
+  return place ? *place : -1;
+}
+// For the other doubles: adds work to a stream. `function` is called with a copy of `data`.
+API rolltape_double_enqueue(void *stream, int (*function)(void *), const void *data, size_t bytes) {
+  BEGIN;
+  auto known = stream_of(stream);
+  if (!known) return INVALID_HANDLE;
+  auto from = static_cast<const char *>(data);
+  std::vector<char> kept(from, from + bytes);
+  return enqueue(known, [=]() mutable {
+    return static_cast<Result>(function(kept.data()));
+  });
+}
+API rolltape_double_live(uint64_t address, size_t bytes) { return live(address, bytes); }
+API rolltape_double_fault(const char *text) { return fault(LAUNCH_FAILED, text); }
+
+// ---- the driver and its devices ----
+API cuDriverGetVersion(int *version) {
+  *version = static_cast<int>(settings().driver);
+  return SUCCESS;
+}
+API cuInit(unsigned flags) {
+  LOCKED;
+  if (flags) return INVALID_VALUE;
+  if (settings().devices == 0) return NO_DEVICE;
+  state.initialized = true;
+  emulate::set_seed(static_cast<uint64_t>(settings().seed));
+  return SUCCESS;
+}
+API cuDeviceGetCount(int *count) {
+  if (Result wrong = initialized()) return wrong;
+  *count = static_cast<int>(settings().devices);
+  return SUCCESS;
+}
+API cuDeviceGet(int *device, int ordinal) {
+  if (Result wrong = initialized()) return wrong;
+  if (!is_device(ordinal)) return INVALID_DEVICE;
+  *device = ordinal;
+  return SUCCESS;
+}
+API cuDeviceGetName(char *name, int length, int device) {
+  if (!is_device(device)) return INVALID_DEVICE;
+  snprintf(name, static_cast<size_t>(length), "Emulated GPU (rolltape's double)");
+  return SUCCESS;
+}
+API cuDeviceGetUuid_v2(unsigned char *uuid, int device) {
+  if (!is_device(device)) return INVALID_DEVICE;
+  memset(uuid, device + 1, 16);
+  return SUCCESS;
+}
+API cuDeviceTotalMem_v2(size_t *bytes, int device) {
+  if (!is_device(device)) return INVALID_DEVICE;
+  *bytes = static_cast<size_t>(settings().memory);
+  return SUCCESS;
+}
+API cuDeviceGetAttribute(int *value, int attribute, int device) {
+  if (!is_device(device)) return INVALID_DEVICE;
+  static const std::map<int, int> known = {
+      {1, 1024},    // threads of a block
+      {2, 1024},    {3, 1024},  {4, 64},  // block sizes
+      {5, 2147483647}, {6, 65535}, {7, 65535},  // grid sizes
+      {8, 49152},   // shared memory of a block
+      {10, 32},     // warp
+      {12, 65536},  // registers of a block
+      {13, 1000000}, {36, 1000000},  // clocks in kHz
+      {37, 5120},   // memory bus in bits
+      {38, 50 << 20},  // second-level cache
+      {39, 2048},   // threads of a multiprocessor
+      {41, 1},      // unified addresses
+      {82, 65536},  // registers of a multiprocessor
+      {97, 232448},  // shared memory of a block that asks for it
+      {81, 233472},  // and of a multiprocessor
+      {106, 32},    // blocks of a multiprocessor
+  };
+  int capability = static_cast<int>(settings().capability);
+  auto found = known.find(attribute);
+  *value = found == known.end() ? 0 : found->second;
+  if (attribute == 16) *value = 4;  // multiprocessors
+  if (attribute == 75) *value = capability / 10;
+  if (attribute == 76) *value = capability % 10;
+  if (attribute == 97 && capability < 90) *value = 166912;
+  return SUCCESS;
+}
+
+// ---- contexts ----
+API cuDevicePrimaryCtxRetain(void **context, int device) {
+  LOCKED;
+  if (Result wrong = initialized()) return wrong;
+  if (!is_device(device)) return INVALID_DEVICE;
+  state.retained++;
+  *context = &context_object;
+  return SUCCESS;
+}
+API cuDevicePrimaryCtxRelease_v2(int device) {
+  LOCKED;
+  if (!is_device(device)) return INVALID_DEVICE;
+  if (state.retained == 0) return INVALID_CONTEXT;
+  if (--state.retained == 0) {
+    if (!state.broken) run_everything();
+    release_all();
+    state.broken = SUCCESS;
+  }
+  return SUCCESS;
+}
+API cuCtxSetCurrent(void *context) {
+  LOCKED;
+  if (context && (context != &context_object || state.retained == 0)) return INVALID_CONTEXT;
+  current_context = context;
+  return SUCCESS;
+}
+API cuCtxGetCurrent(void **context) {
+  *context = current_context;
+  return SUCCESS;
+}
+API cuCtxGetStreamPriorityRange(int *least, int *greatest) {
+  if (least) *least = 0;
+  if (greatest) *greatest = 0;
+  return SUCCESS;
+}
+API cuCtxSetFlags(unsigned) {
+  BEGIN;
+  return SUCCESS;
+}
+
+API cuGetErrorName(int code, const char **text) {
+  const Named *found = find_name(code);
+  *text = found ? found->name : nullptr;
+  return found ? SUCCESS : INVALID_VALUE;
+}
+API cuGetErrorString(int code, const char **text) {
+  const Named *found = find_name(code);
+  *text = found ? found->text : nullptr;
+  return found ? SUCCESS : INVALID_VALUE;
+}
+
+// ---- memory ----
+API cuMemGetInfo_v2(size_t *free, size_t *total) {
+  BEGIN;
+  *total = static_cast<size_t>(settings().memory);
+  *free = *total - used();
+  return SUCCESS;
+}
+API cuMemAlloc_v2(Address *address, size_t bytes) {
+  BEGIN;
+  if (captures(1)) return STREAM_CAPTURE_UNSUPPORTED;
+  return allocate(address, bytes);
+}
+API cuMemFree_v2(Address address) {
+  BEGIN;
+  if (captures(1)) return STREAM_CAPTURE_UNSUPPORTED;
+  if (address == 0) return SUCCESS;
+  if (Result result = run_everything()) return result;
+  return release(address);
+}
+API cuMemAllocAsync(Address *address, size_t bytes, void *stream) {
+  BEGIN;
+  Stream *known = stream_of(stream);
+  if (!known) return INVALID_HANDLE;
+  if (known->capture) return NOT_SUPPORTED;
+  return allocate(address, bytes);
+}
+API cuMemFreeAsync(Address address, void *stream) {
+  BEGIN;
+  Stream *known = stream_of(stream);
+  if (!known) return INVALID_HANDLE;
+  if (known->capture) return NOT_SUPPORTED;
+  if (address == 0) return SUCCESS;
+  if (Result wrong = in_range(address, 1)) return wrong;
+  return enqueue(known, [=] { return release(address); });
+}
+API cuMemHostAlloc(void **memory, size_t bytes, unsigned) {
+  BEGIN;
+  return pin(memory, bytes);
+}
+API cuMemAllocHost_v2(void **memory, size_t bytes) { return cuMemHostAlloc(memory, bytes, 0); }
+API cuMemFreeHost(void *memory) {
+  LOCKED;
+  return unpin(memory);
+}
+API cuDeviceGetDefaultMemPool(void **pool, int device) {
+  if (!is_device(device)) return INVALID_DEVICE;
+  *pool = &pool_object;
+  return SUCCESS;
+}
+API cuDeviceGetMemPool(void **pool, int device) { return cuDeviceGetDefaultMemPool(pool, device); }
+API cuMemPoolSetAttribute(void *, int, void *) { return SUCCESS; }
+API cuMemPoolTrimTo(void *, size_t) { return SUCCESS; }
+
+// ---- copies ----
+API cuMemcpyHtoD_v2(Address to, const void *from, size_t bytes) {
+  BEGIN;
+  if (captures(1)) return STREAM_CAPTURE_UNSUPPORTED;
+  if (Result wrong = in_range(to, bytes)) return wrong;
+  memcpy(reinterpret_cast<void *>(to), from, bytes);
+  return SUCCESS;
+}
+API cuMemcpyDtoH_v2(void *to, Address from, size_t bytes) {
+  BEGIN;
+  if (captures(1)) return STREAM_CAPTURE_UNSUPPORTED;
+  if (Result wrong = in_range(from, bytes)) return wrong;
+  memcpy(to, reinterpret_cast<void *>(from), bytes);
+  return SUCCESS;
+}
+// From pageable memory the driver takes a copy at once; pinned memory is read when the stream
+// gets there.
+API cuMemcpyHtoDAsync_v2(Address to, const void *from, size_t bytes, void *stream) {
+  BEGIN;
+  Stream *known = stream_of(stream);
+  if (!known) return INVALID_HANDLE;
+  if (bytes == 0) return SUCCESS;
+  if (Result wrong = in_range(to, bytes)) return wrong;
+  auto target = reinterpret_cast<void *>(to);
+  if (pinned(from, bytes))
+    return enqueue(known, [=] { return copy(target, from, bytes, "an asynchronous copy"); });
+  if (known->capture) return STREAM_CAPTURE_UNSUPPORTED;
+  auto begin = static_cast<const char *>(from);
+  auto kept = std::make_shared<std::vector<char>>(begin, begin + bytes);
+  return enqueue(known, [=] {
+    if (!live(to, bytes)) return fault(LAUNCH_FAILED, "a copy to memory that is not there");
+    memcpy(target, kept->data(), bytes);
+    return SUCCESS;
+  });
+}
+// To pageable memory the driver waits; pinned memory holds anything until the stream is there.
+API cuMemcpyDtoHAsync_v2(void *to, Address from, size_t bytes, void *stream) {
+  BEGIN;
+  Stream *known = stream_of(stream);
+  if (!known) return INVALID_HANDLE;
+  if (bytes == 0) return SUCCESS;
+  if (Result wrong = in_range(from, bytes)) return wrong;
+  auto source = reinterpret_cast<const void *>(from);
+  if (pinned(to, bytes)) {
+    if (!known->capture && settings().order == LATE) poison(to, bytes);
+    return enqueue(known, [=] { return copy(to, source, bytes, "an asynchronous copy"); });
+  }
+  if (known->capture) return STREAM_CAPTURE_UNSUPPORTED;
+  if (Result result = run_all(known)) return result;
+  memcpy(to, source, bytes);
+  return SUCCESS;
+}
+API cuMemcpyDtoDAsync_v2(Address to, Address from, size_t bytes, void *stream) {
+  BEGIN;
+  Stream *known = stream_of(stream);
+  if (!known) return INVALID_HANDLE;
+  if (bytes == 0) return SUCCESS;
+  if (in_range(to, bytes) || in_range(from, bytes)) return INVALID_VALUE;
+  if (to < from + bytes && from < to + bytes && to != from)
+    return fault(INVALID_VALUE, "a copy between ranges that overlap");
+  return enqueue(known, [=] {
+    return copy(reinterpret_cast<void *>(to), reinterpret_cast<void *>(from), bytes, "a copy");
+  });
+}
+API cuMemcpyDtoD_v2(Address to, Address from, size_t bytes) {
+  return cuMemcpyDtoDAsync_v2(to, from, bytes, nullptr);
+}
+API cuMemsetD8Async(Address to, unsigned char value, size_t bytes, void *stream) {
+  BEGIN;
+  Stream *known = stream_of(stream);
+  if (!known) return INVALID_HANDLE;
+  if (bytes == 0) return SUCCESS;
+  if (Result wrong = in_range(to, bytes)) return wrong;
+  return enqueue(known, [=] {
+    if (!live(to, bytes)) return fault(LAUNCH_FAILED, "memory is set that is not there");
+    memset(reinterpret_cast<void *>(to), value, bytes);
+    return SUCCESS;
+  });
+}
+API cuMemsetD8_v2(Address to, unsigned char value, size_t bytes) {
+  return cuMemsetD8Async(to, value, bytes, nullptr);
+}
+API cuMemsetD32Async(Address to, unsigned value, size_t count, void *stream) {
+  BEGIN;
+  Stream *known = stream_of(stream);
+  if (!known) return INVALID_HANDLE;
+  if (Result wrong = in_range(to, count * 4)) return wrong;
+  return enqueue(known, [=] {
+    if (!live(to, count * 4)) return fault(LAUNCH_FAILED, "memory is set that is not there");
+    for (size_t i = 0; i < count; i++) reinterpret_cast<unsigned *>(to)[i] = value;
+    return SUCCESS;
+  });
+}
+}
+
+} // namespace twin

@@ -1,0 +1,123 @@
+// Inside of the driver's double: memory, streams, modules. Everything is under one lock.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "runtime.h"
+
+// The results that are given here, with the driver's numbers.
+enum Result {
+  SUCCESS = 0,
+  INVALID_VALUE = 1,
+  OUT_OF_MEMORY = 2,
+  NOT_INITIALIZED = 3,
+  NO_DEVICE = 100,
+  INVALID_DEVICE = 101,
+  INVALID_IMAGE = 200,
+  INVALID_CONTEXT = 201,
+  NO_BINARY_FOR_GPU = 209,
+  INVALID_HANDLE = 400,
+  NOT_FOUND = 500,
+  NOT_READY = 600,
+  LAUNCH_OUT_OF_RESOURCES = 701,
+  LAUNCH_FAILED = 719,
+  NOT_SUPPORTED = 801,
+  STREAM_CAPTURE_UNSUPPORTED = 900,
+  STREAM_CAPTURE_INVALIDATED = 901,
+  STREAM_CAPTURE_UNMATCHED = 903,
+  STREAM_CAPTURE_ISOLATION = 905,
+  STREAM_CAPTURE_IMPLICIT = 906,
+  CAPTURED_EVENT = 907,
+  UNKNOWN = 999,
+};
+
+namespace twin {
+
+using Address = uintptr_t;
+using Work = std::function<Result()>;
+
+// What environment or test sets; see README.md.
+struct Settings {
+  long long memory, fail_allocation, fail_launch, capability, driver, devices, seed, order;
+};
+enum Order { LATE, EARLY, RANDOM };
+Settings &settings();
+uint64_t random_number();
+
+// Counters, for tests.
+struct Counts {
+  long long launches, graph_launches, allocations, synchronizations, faults;
+};
+Counts &counts();
+
+extern std::recursive_mutex lock;
+
+// Says on stderr what was wrong, counts it, and makes it the context's last state.
+Result fault(Result result, const std::string &text);
+// What a call has to begin with: a context that is current and well.
+Result ready();
+
+// ---- memory.cc ----
+Result allocate(Address *address, size_t bytes);
+Result release(Address address);
+void release_all();
+bool live(Address address, size_t bytes);
+size_t used();
+Result pin(void **memory, size_t bytes);
+Result unpin(void *memory);
+bool pinned(const void *memory, size_t bytes);
+void poison(void *memory, size_t bytes);
+
+// ---- stream.cc ----
+struct Event;
+struct Stream;
+
+struct Operation {
+  Work work;
+  Event *wait = nullptr;  // run only after what was before this event's record
+  uint64_t wait_for = 0;
+};
+
+struct Graph {
+  std::vector<Work> nodes;
+};
+
+struct Stream {
+  bool blocking = false;
+  std::deque<Operation> queue;
+  uint64_t asked = 0, done = 0;
+  std::shared_ptr<Graph> capture;
+  bool capture_broken = false;
+  int capture_mode = 0;
+};
+
+struct Event {
+  Stream *stream = nullptr;
+  uint64_t number = 0;  // of the operation in its stream
+  double seconds = 0;   // when it was reached
+  bool captured = false;
+};
+
+Stream *stream_of(void *handle);  // null if there is none
+Event *event_of(void *handle);
+// Adds work to a stream, or to the graph that it is being captured into.
+Result enqueue(Stream *stream, Work work);
+Result run_all(Stream *stream);
+Result run_everything();
+void settle(Stream *stream);  // as the order says: late, early, or by chance
+bool captures(int mode);      // some stream captures in a mode that forbids this call
+
+// ---- module.cc ----
+struct Function;
+Result launch(Function *function, emulate::Index grid, emulate::Index block, unsigned shared,
+              Stream *stream, void **arguments);
+
+} // namespace twin

@@ -1,0 +1,377 @@
+// Streams, events, capture and graphs.
+//
+// What is asked of a stream waits in its queue until somebody waits for it: the latest moment that
+// the driver's promises allow, so that host code which reads or changes memory too early is found.
+// `order` may also be `early` (at once) or `random` (some of it, at any call).
+#include "driver.h"
+
+#include <chrono>
+
+namespace twin {
+namespace {
+
+std::set<Stream *> streams;
+std::set<Event *> events;
+std::set<Graph *> graphs;        // that were captured
+std::set<Graph *> executables;   // that were instantiated
+
+// The legacy default stream (handles 0 and 1): waits for all blocking streams.
+Stream *default_stream() {
+  static Stream stream;
+  streams.insert(&stream);
+  stream.blocking = true;
+  return &stream;
+}
+
+double now() {
+  auto since = std::chrono::steady_clock::now().time_since_epoch();
+  return std::chrono::duration<double>(since).count();
+}
+
+Result run_to(Stream *stream, uint64_t number);
+
+Result run_one(Stream *stream) {
+  Operation operation = std::move(stream->queue.front());
+  stream->queue.pop_front();
+  uint64_t number = ++stream->done;
+  if (operation.wait && events.count(operation.wait)) {
+    Event *event = operation.wait;
+    if (event->stream && streams.count(event->stream)) {
+      Result result = run_to(event->stream, operation.wait_for);
+      if (result) return result;
+    }
+  }
+  (void)number;
+  return operation.work ? operation.work() : SUCCESS;
+}
+
+Result run_to(Stream *stream, uint64_t number) {
+  while (stream->done < number && !stream->queue.empty())
+    if (Result result = run_one(stream)) return result;
+  return SUCCESS;
+}
+
+void settle_default() {
+  Stream *legacy = default_stream();
+  for (Stream *stream : std::set<Stream *>(streams))
+    if (stream->blocking && stream != legacy) run_all(stream);
+  run_all(legacy);
+}
+
+// A call that a capture of this thread forbids breaks the capture.
+Result breaks_capture(Stream *stream) {
+  if (!stream->capture) return SUCCESS;
+  stream->capture_broken = true;
+  return STREAM_CAPTURE_UNSUPPORTED;
+}
+
+Result add(Stream *stream, Operation operation) {
+  stream->queue.push_back(std::move(operation));
+  stream->asked++;
+  if (stream == default_stream())
+    settle_default();
+  else
+    settle(stream);
+  return SUCCESS;
+}
+
+} // namespace
+
+Stream *stream_of(void *handle) {
+  auto number = reinterpret_cast<uintptr_t>(handle);
+  if (number <= 2) return default_stream();
+  auto stream = static_cast<Stream *>(handle);
+  return streams.count(stream) ? stream : nullptr;
+}
+
+Event *event_of(void *handle) {
+  auto event = static_cast<Event *>(handle);
+  return events.count(event) ? event : nullptr;
+}
+
+Result enqueue(Stream *stream, Work work) {
+  if (stream->capture_broken) return STREAM_CAPTURE_INVALIDATED;
+  if (stream->capture) {
+    stream->capture->nodes.push_back(std::move(work));
+    return SUCCESS;
+  }
+  if (stream == default_stream() && captures(0)) return STREAM_CAPTURE_IMPLICIT;
+  return add(stream, {std::move(work)});
+}
+
+Result run_all(Stream *stream) { return run_to(stream, stream->asked); }
+
+Result run_everything() {
+  for (Stream *stream : std::set<Stream *>(streams))
+    if (Result result = run_all(stream)) return result;
+  return SUCCESS;
+}
+
+void settle(Stream *stream) {
+  if (settings().order == EARLY) run_all(stream);
+  if (settings().order != RANDOM) return;
+  for (Stream *any : std::set<Stream *>(streams)) {
+    size_t most = any->queue.size();
+    for (size_t i = random_number() % (2 * most + 1); i > 0 && !any->queue.empty(); i--)
+      run_one(any);
+  }
+}
+
+bool captures(int mode) {
+  for (Stream *stream : streams)
+    if (stream->capture && stream->capture_mode <= mode) return true;
+  return false;
+}
+
+extern "C" {
+#define API __attribute__((visibility("default"))) int
+#define BEGIN                                            \
+  std::lock_guard<std::recursive_mutex> guard(lock);     \
+  if (Result wrong = ready()) return wrong
+
+API cuStreamCreate(void **stream, unsigned flags) {
+  BEGIN;
+  if (!stream || flags > 1) return INVALID_VALUE;
+  auto made = new Stream;
+  made->blocking = flags == 0;
+  streams.insert(made);
+  *stream = made;
+  return SUCCESS;
+}
+
+API cuStreamCreateWithPriority(void **stream, unsigned flags, int) {
+  return cuStreamCreate(stream, flags);
+}
+
+API cuStreamDestroy_v2(void *handle) {
+  BEGIN;
+  Stream *stream = stream_of(handle);
+  if (!stream || stream == default_stream()) return INVALID_HANDLE;
+  run_all(stream);
+  streams.erase(stream);
+  delete stream;
+  return SUCCESS;
+}
+
+API cuStreamSynchronize(void *handle) {
+  BEGIN;
+  Stream *stream = stream_of(handle);
+  if (!stream) return INVALID_HANDLE;
+  if (Result result = breaks_capture(stream)) return result;
+  counts().synchronizations++;
+  if (stream == default_stream()) settle_default();
+  return run_all(stream);
+}
+
+API cuStreamQuery(void *handle) {
+  BEGIN;
+  Stream *stream = stream_of(handle);
+  if (!stream) return INVALID_HANDLE;
+  if (Result result = breaks_capture(stream)) return result;
+  // Whoever asks again and again sees it come to an end.
+  if (!stream->queue.empty())
+    if (Result result = run_one(stream)) return result;
+  return stream->queue.empty() ? SUCCESS : NOT_READY;
+}
+
+API cuCtxSynchronize() {
+  BEGIN;
+  if (captures(1)) return STREAM_CAPTURE_UNSUPPORTED;
+  counts().synchronizations++;
+  return run_everything();
+}
+
+// ---- events ----
+API cuEventCreate(void **event, unsigned) {
+  BEGIN;
+  if (!event) return INVALID_VALUE;
+  auto made = new Event;
+  events.insert(made);
+  *event = made;
+  return SUCCESS;
+}
+
+API cuEventDestroy_v2(void *handle) {
+  BEGIN;
+  Event *event = event_of(handle);
+  if (!event) return INVALID_HANDLE;
+  // Who waits for it waits for what it stood for.
+  for (Stream *stream : streams)
+    for (Operation &operation : stream->queue)
+      if (operation.wait == event && event->stream) run_to(event->stream, operation.wait_for);
+  events.erase(event);
+  delete event;
+  return SUCCESS;
+}
+
+API cuEventRecord(void *handle, void *stream_handle) {
+  BEGIN;
+  Event *event = event_of(handle);
+  Stream *stream = stream_of(stream_handle);
+  if (!event || !stream) return INVALID_HANDLE;
+  event->captured = stream->capture != nullptr;
+  event->stream = stream;
+  if (event->captured) return SUCCESS;
+  event->number = stream->asked + 1;
+  uint64_t number = event->number;
+  return add(stream, {[event, number] {
+               if (events.count(event) && event->number == number) event->seconds = now();
+               return SUCCESS;
+             }});
+}
+
+API cuStreamWaitEvent(void *stream_handle, void *handle, unsigned) {
+  BEGIN;
+  Event *event = event_of(handle);
+  Stream *stream = stream_of(stream_handle);
+  if (!event || !stream) return INVALID_HANDLE;
+  if (event->captured) {
+    // Forks of a capture into other streams are not known here.
+    return event->stream == stream && stream->capture ? SUCCESS : CAPTURED_EVENT;
+  }
+  if (stream->capture && event->stream) {
+    stream->capture_broken = true;
+    return STREAM_CAPTURE_ISOLATION;
+  }
+  if (!event->stream) return SUCCESS;
+  return add(stream, {nullptr, event, event->number});
+}
+
+API cuEventSynchronize(void *handle) {
+  BEGIN;
+  Event *event = event_of(handle);
+  if (!event) return INVALID_HANDLE;
+  if (event->captured) return CAPTURED_EVENT;
+  counts().synchronizations++;
+  return event->stream && streams.count(event->stream) ? run_to(event->stream, event->number)
+                                                       : SUCCESS;
+}
+
+API cuEventQuery(void *handle) {
+  BEGIN;
+  Event *event = event_of(handle);
+  if (!event) return INVALID_HANDLE;
+  if (event->captured) return CAPTURED_EVENT;
+  Stream *stream = event->stream;
+  if (!stream || !streams.count(stream) || stream->done >= event->number) return SUCCESS;
+  if (Result result = run_one(stream)) return result;
+  return stream->done >= event->number ? SUCCESS : NOT_READY;
+}
+
+API cuEventElapsedTime_v2(float *milliseconds, void *first, void *second) {
+  BEGIN;
+  Event *from = event_of(first), *to = event_of(second);
+  if (!milliseconds || !from || !to) return INVALID_HANDLE;
+  if (!from->stream || !to->stream) return INVALID_HANDLE;
+  if (from->stream->done < from->number || to->stream->done < to->number) return NOT_READY;
+  *milliseconds = static_cast<float>((to->seconds - from->seconds) * 1000);
+  return SUCCESS;
+}
+API cuEventElapsedTime(float *milliseconds, void *first, void *second) {
+  return cuEventElapsedTime_v2(milliseconds, first, second);
+}
+
+// ---- capture and graphs ----
+API cuStreamBeginCapture_v2(void *handle, int mode) {
+  BEGIN;
+  Stream *stream = stream_of(handle);
+  if (!stream) return INVALID_HANDLE;
+  if (stream == default_stream()) return STREAM_CAPTURE_UNSUPPORTED;
+  if (stream->capture || mode < 0 || mode > 2) return INVALID_VALUE;
+  stream->capture = std::make_shared<Graph>();
+  stream->capture_broken = false;
+  stream->capture_mode = mode;
+  return SUCCESS;
+}
+
+API cuStreamIsCapturing(void *handle, int *status) {
+  BEGIN;
+  Stream *stream = stream_of(handle);
+  if (!stream || !status) return INVALID_HANDLE;
+  *status = !stream->capture ? 0 : stream->capture_broken ? 2 : 1;
+  return SUCCESS;
+}
+
+API cuStreamEndCapture(void *handle, void **graph) {
+  BEGIN;
+  Stream *stream = stream_of(handle);
+  if (!stream || !graph) return INVALID_HANDLE;
+  *graph = nullptr;
+  if (!stream->capture) return INVALID_VALUE;
+  auto captured = std::move(stream->capture);
+  bool broken = stream->capture_broken;
+  stream->capture = nullptr;
+  stream->capture_broken = false;
+  if (broken) return STREAM_CAPTURE_INVALIDATED;
+  auto made = new Graph(*captured);
+  graphs.insert(made);
+  *graph = made;
+  return SUCCESS;
+}
+
+API cuGraphInstantiateWithFlags(void **executable, void *handle, unsigned long long) {
+  BEGIN;
+  auto graph = static_cast<Graph *>(handle);
+  if (!executable || !graphs.count(graph)) return INVALID_VALUE;
+  auto made = new Graph(*graph);
+  executables.insert(made);
+  *executable = made;
+  return SUCCESS;
+}
+
+API cuGraphUpload(void *handle, void *stream) {
+  BEGIN;
+  bool known = executables.count(static_cast<Graph *>(handle)) && stream_of(stream);
+  return known ? SUCCESS : INVALID_VALUE;
+}
+
+API cuGraphLaunch(void *handle, void *stream_handle) {
+  BEGIN;
+  auto graph = static_cast<Graph *>(handle);
+  Stream *stream = stream_of(stream_handle);
+  if (!executables.count(graph)) return INVALID_VALUE;
+  if (!stream) return INVALID_HANDLE;
+  counts().graph_launches++;
+  for (const Work &node : graph->nodes)
+    if (Result result = enqueue(stream, node)) return result;
+  return SUCCESS;
+}
+
+API cuGraphExecDestroy(void *handle) {
+  BEGIN;
+  auto graph = static_cast<Graph *>(handle);
+  if (!executables.erase(graph)) return INVALID_VALUE;
+  delete graph;
+  return SUCCESS;
+}
+
+API cuGraphDestroy(void *handle) {
+  BEGIN;
+  auto graph = static_cast<Graph *>(handle);
+  if (!graphs.erase(graph)) return INVALID_VALUE;
+  delete graph;
+  return SUCCESS;
+}
+
+// `nodes` may be null: only the count is asked for.
+API cuGraphGetNodes(void *handle, void **nodes, size_t *count) {
+  BEGIN;
+  auto graph = static_cast<Graph *>(handle);
+  if (!graphs.count(graph) || !count) return INVALID_VALUE;
+  if (nodes) return NOT_SUPPORTED;
+  *count = graph->nodes.size();
+  return SUCCESS;
+}
+
+API cuLaunchHostFunc(void *handle, void (*function)(void *), void *data) {
+  BEGIN;
+  Stream *stream = stream_of(handle);
+  if (!stream || !function) return INVALID_HANDLE;
+  return enqueue(stream, [=] {
+    function(data);
+    return SUCCESS;
+  });
+}
+}
+
+} // namespace twin
