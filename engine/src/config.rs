@@ -35,6 +35,14 @@ pub enum ConfigError {
         /// Values that would do.
         supported: &'static str,
     },
+    /// A field that is not known asks for a variant of the method.
+    #[error("field `{field}` is `{found}`, which is not supported")]
+    Variant {
+        /// The field.
+        field: String,
+        /// Its value.
+        found: String,
+    },
 }
 
 /// A decoder-only transformer of the Llama family.

@@ -99,6 +99,7 @@ impl<O: Ops> Core<O> {
                     tokens: &sequence.tokens[from..from + count],
                     cache: &mut sequence.cache,
                     want,
+                    adapter: sequence.request.adapter.as_ref(),
                 });
             }
         }

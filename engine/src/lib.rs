@@ -14,6 +14,7 @@ mod control;
 mod core;
 mod grammar;
 mod load;
+mod lora;
 mod memory;
 mod model;
 mod options;
@@ -46,11 +47,13 @@ pub use parsers::{ReasoningParser, ToolCallParser};
 pub use sample::LogprobsMode;
 pub use serve::serve;
 
+use crate::config::ModelConfig;
 use crate::control::Standing;
 use crate::core::Core;
 use grammar::Grammars;
 use load::Folder;
-use model::Model;
+use lora::Bounds;
+use model::{Model, Size};
 use options::Room;
 use pages::Pages;
 use parameters::Parameters;
@@ -79,6 +82,9 @@ pub(crate) struct Card {
     pub(crate) thinks: bool,
     pub(crate) prefix_exact_chat: bool,
     pub(crate) max_logprobs: usize,
+    /// What adapters must fit.
+    pub(crate) config: ModelConfig,
+    pub(crate) lora: Bounds,
     /// Made when the first request prescribes a form.
     pub(crate) grammars: OnceLock<Grammars>,
 }
@@ -137,7 +143,9 @@ impl Engine {
         let page = ops.page_bytes(parts.model.heads) * parts.model.layers;
         let Room { max_model_len, pages } = options.room(parts.model.positions, page)?;
         let parameters = Parameters::load(&ops, weights, &parts.model)?;
-        let model = Model::new(ops, parameters, parts.model, max_model_len, pages)?;
+        let (config, lora) = (parts.model, options.lora());
+        let size = Size { positions: max_model_len, pages, adapters: lora.slots() };
+        let model = Model::new(ops, parameters, config.clone(), size)?;
         let limits = Limits {
             sequences: options.max_num_seqs,
             tokens: options.max_num_batched_tokens,
@@ -166,6 +174,8 @@ impl Engine {
             seed: options.seed.unwrap_or_else(any_seed),
             max_queue: options.max_queue,
             max_logprobs: options.max_logprobs,
+            config,
+            lora,
             grammars: OnceLock::new(),
         };
         let version: Arc<str> = Arc::from("default");

@@ -4,10 +4,13 @@
 //! mixed, and returns logits of the rows that asked for them.
 //! A row's bits do not depend on what else is in the step.
 
+use std::sync::Arc;
+
 use kernels::{OpError, Ops, Span};
 
 use crate::cache::SequenceCache;
 use crate::config::ModelConfig;
+use crate::lora::{Adapter, Group, Rack};
 use crate::parameters::Parameters;
 use crate::rope;
 
@@ -24,6 +27,19 @@ pub(crate) struct Chunk<'a> {
     pub(crate) tokens: &'a [u32],
     pub(crate) cache: &'a mut SequenceCache,
     pub(crate) want: Want,
+    /// What is added to the model for this sequence.
+    pub(crate) adapter: Option<&'a Arc<Adapter>>,
+}
+
+/// What a model has room for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Size {
+    /// Positions of a sequence.
+    pub(crate) positions: usize,
+    /// Pages of keys and values.
+    pub(crate) pages: usize,
+    /// Adapters that are on the device at once.
+    pub(crate) adapters: usize,
 }
 
 /// Intermediate results of a step, kept from one to the next.
@@ -43,26 +59,26 @@ pub(crate) struct Model<O: Ops> {
     parameters: Parameters<O>,
     rope: O::Buffer,
     pages: O::Pages,
+    rack: Rack<O>,
     scratch: Scratch<O>,
     /// Room for logits on the host, while nobody has them.
     host: Vec<f32>,
 }
 
 impl<O: Ops> Model<O> {
-    /// A model that computes with these parameters; rotations are laid out for `positions`, and
-    /// there is room for `pages` pages of keys and values.
+    /// A model that computes with these parameters.
     pub(crate) fn new(
         ops: O,
         parameters: Parameters<O>,
         config: ModelConfig,
-        positions: usize,
-        pages: usize,
+        size: Size,
     ) -> Result<Model<O>, OpError> {
         let empty = || ops.upload(&[]);
         Ok(Model {
             parameters,
-            rope: ops.upload(&rope::table(&config, positions)),
-            pages: ops.pages(config.heads, config.layers, pages)?,
+            rope: ops.upload(&rope::table(&config, size.positions)),
+            pages: ops.pages(config.heads, config.layers, size.pages)?,
+            rack: Rack::new(&ops, &config, size.adapters)?,
             scratch: Scratch {
                 hidden: empty(),
                 normed: empty(),
@@ -86,7 +102,8 @@ impl<O: Ops> Model<O> {
     pub(crate) fn forward(&mut self, chunks: &mut [Chunk<'_>]) -> Result<Vec<f32>, OpError> {
         let plan = Plan::of(chunks);
         let spans = plan.spans(chunks);
-        let Model { ops, config, parameters, pages, scratch, .. } = self;
+        let slots = self.slots(chunks)?;
+        let Model { ops, config, parameters, pages, rack, scratch, .. } = self;
         ops.embed(&parameters.embedding, &plan.ids, &mut scratch.hidden)?;
         for (index, layer) in parameters.layers.iter().enumerate() {
             ops.rms_norm(&scratch.hidden, &layer.input_norm, config.eps, &mut scratch.normed)?;
@@ -94,6 +111,7 @@ impl<O: Ops> Model<O> {
             if let Some(bias) = &layer.qkv_bias {
                 ops.add_bias(&mut scratch.wide, bias)?;
             }
+            rack.add(ops, (index, Group::Qkv), (&scratch.normed, &slots), &mut scratch.wide)?;
             if let Some((query, key)) = &layer.head_norms {
                 ops.head_norm(&mut scratch.wide, config.heads, (query, key), config.eps)?;
             }
@@ -103,17 +121,31 @@ impl<O: Ops> Model<O> {
             if let Some(bias) = &layer.output_bias {
                 ops.add_bias(&mut scratch.delta, bias)?;
             }
+            rack.add(ops, (index, Group::Output), (&scratch.mixed, &slots), &mut scratch.delta)?;
             ops.add(&mut scratch.hidden, &scratch.delta)?;
             ops.rms_norm(&scratch.hidden, &layer.post_norm, config.eps, &mut scratch.normed)?;
             ops.matmul(&scratch.normed, &layer.gate_up, &mut scratch.wide)?;
+            rack.add(ops, (index, Group::GateUp), (&scratch.normed, &slots), &mut scratch.wide)?;
             ops.silu_mul(&scratch.wide, config.intermediate, &mut scratch.mixed)?;
             ops.matmul(&scratch.mixed, &layer.down, &mut scratch.delta)?;
+            rack.add(ops, (index, Group::Down), (&scratch.mixed, &slots), &mut scratch.delta)?;
             ops.add(&mut scratch.hidden, &scratch.delta)?;
         }
         for chunk in chunks {
             chunk.cache.len += chunk.tokens.len();
         }
         self.head(&plan.wanted)
+    }
+
+    /// The slot of the adapter of each row.
+    fn slots(&mut self, chunks: &[Chunk<'_>]) -> Result<Vec<Option<usize>>, OpError> {
+        let mut slots = Vec::new();
+        for chunk in chunks {
+            let slot =
+                chunk.adapter.map(|adapter| self.rack.slot(&self.ops, adapter)).transpose()?;
+            slots.extend(chunk.tokens.iter().map(|_| slot));
+        }
+        Ok(slots)
     }
 
     fn head(&mut self, rows: &[usize]) -> Result<Vec<f32>, OpError> {

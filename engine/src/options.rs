@@ -3,6 +3,7 @@
 use kernels::{Numerics, PAGE};
 
 use crate::load::LoadError;
+use crate::lora::Bounds;
 use crate::memory;
 use crate::parsers::{ReasoningParser, ToolCallParser};
 use crate::sample::LogprobsMode;
@@ -50,6 +51,10 @@ pub struct EngineOptions {
     /// Whether prompts of chats start with what was sampled, token for token, where the text of
     /// the conversation allows it.
     pub prefix_exact_chat: bool,
+    /// LoRA adapters that may be loaded at once; zero refuses them all.
+    pub max_loras: usize,
+    /// The largest rank of an adapter.
+    pub max_lora_rank: usize,
 }
 
 impl Default for EngineOptions {
@@ -70,6 +75,8 @@ impl Default for EngineOptions {
             tool_call_parser: ToolCallParser::default(),
             reasoning_parser: ReasoningParser::default(),
             prefix_exact_chat: true,
+            max_loras: 8,
+            max_lora_rank: 64,
         }
     }
 }
@@ -96,6 +103,11 @@ impl EngineOptions {
             Some((option, _)) => Err(LoadError::ZeroOption { option }),
             None => Ok(()),
         }
+    }
+
+    /// How many adapters there may be.
+    pub(crate) fn lora(&self) -> Bounds {
+        Bounds { adapters: self.max_loras, rank: self.max_lora_rank }
     }
 
     /// Rows of logits of `vocab` numbers that one prompt may have in a step.

@@ -20,6 +20,8 @@ use crate::cache::SequenceCache;
 pub(crate) struct Origin {
     /// The label of the weights.
     pub(crate) version: Arc<str>,
+    /// The number of the adapter that is added to them.
+    pub(crate) adapter: Option<u64>,
     /// What the request gave as `cache_salt`.
     pub(crate) salt: Option<Arc<str>>,
 }

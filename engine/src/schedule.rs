@@ -17,7 +17,7 @@ use kernels::PAGE;
 use crate::cache::SequenceCache;
 use crate::pages::{Key, Origin, Pages};
 use crate::queue::{Fresh, Head, Queue, Submission};
-use crate::sequence::{Finish, Sequence};
+use crate::sequence::{Finish, Request, Sequence};
 use crate::stats::{self, Stats};
 
 /// Bounds of a step.
@@ -115,7 +115,7 @@ impl Scheduler {
             }
             Some(Head::Again(again)) => (&*again.tokens, &again.request, again.is_scoring()),
         };
-        let origin = Origin { version: Arc::clone(version), salt: request.cache_salt.clone() };
+        let origin = origin(version, request);
         let Some(cache) = room(&mut self.pages, (tokens, scored), origin, self.running.len())
         else {
             return false;
@@ -144,7 +144,7 @@ impl Scheduler {
             return false;
         }
         let scored = request.prompt_logprobs.is_some();
-        let origin = Origin { version: Arc::clone(version), salt: request.cache_salt.clone() };
+        let origin = origin(version, request);
         let wanted = (&*request.prompt, scored);
         let Some(cache) = room(&mut self.pages, wanted, origin, self.running.len()) else {
             return false;
@@ -278,6 +278,15 @@ impl Scheduler {
         for sequence in &mut self.running {
             self.pages.publish(&mut sequence.cache, &sequence.tokens);
         }
+    }
+}
+
+/// Where the pages of a request begin.
+fn origin(version: &Arc<str>, request: &Request) -> Origin {
+    Origin {
+        version: Arc::clone(version),
+        adapter: request.adapter.as_ref().map(|adapter| adapter.number),
+        salt: request.cache_salt.clone(),
     }
 }
 

@@ -11,6 +11,7 @@ use template::{Detokenizer, Tokenizer};
 use tokio::sync::mpsc::{OwnedPermit, Sender};
 
 use crate::cache::SequenceCache;
+use crate::lora::Adapter;
 use crate::queue::Fresh;
 use crate::sample::{Params, Sampled, Sampler, Scores, score};
 
@@ -51,6 +52,8 @@ pub(crate) struct Request {
     pub(crate) prompt_logprobs: Option<usize>,
     /// Set when the reply is to end as it is.
     pub(crate) aborted: Arc<AtomicBool>,
+    /// What is added to the model.
+    pub(crate) adapter: Option<Arc<Adapter>>,
 }
 
 /// Why a reply ended.
@@ -74,6 +77,8 @@ pub(crate) enum Finish {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct VersionSpan {
     pub(crate) version: Arc<str>,
+    /// The model's own weights, where an adapter was added to them.
+    pub(crate) base: Option<Arc<str>>,
     pub(crate) start: usize,
     pub(crate) end: usize,
 }
@@ -235,10 +240,14 @@ impl Sequence {
         self.tokens.push(id);
         self.pending.push(token);
         let count = self.sampled();
+        let adapter = self.request.adapter.as_ref();
+        let base = adapter.map(|_| Arc::clone(version));
+        let version = adapter.map_or(version, |adapter| &adapter.version);
         match self.versions.last_mut() {
-            Some(span) if span.version == *version => span.end = count,
+            Some(span) if span.version == *version && span.base == base => span.end = count,
             _ => self.versions.push(VersionSpan {
                 version: Arc::clone(version),
+                base,
                 start: count - 1,
                 end: count,
             }),

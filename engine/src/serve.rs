@@ -3,6 +3,7 @@
 //! The walk of a call: `routes` reads the body, `chat` or `completions` parse it, `submit` queues
 //! its choices, and the outputs come back as one reply or, through `sse`, as frames.
 
+mod adapters;
 mod chat;
 mod chat_prompt;
 mod chat_stream;
@@ -15,6 +16,7 @@ mod form;
 mod generate;
 mod logprobs;
 mod metrics;
+mod models;
 mod prefix;
 mod request;
 mod rl;

@@ -85,10 +85,7 @@ impl Weights {
     pub(crate) fn open(folder: &Path) -> Result<Weights, LoadError> {
         let list = folder.join(INDEX);
         if !list.exists() {
-            let list = folder.join(SINGLE);
-            let mut weights = Weights::empty(list.clone());
-            weights.add(list)?;
-            return Ok(weights);
+            return Weights::open_one(folder.join(SINGLE));
         }
         let map = weight_map(&list)?;
         let names: BTreeSet<&String> = map.values().collect();
@@ -104,6 +101,18 @@ impl Weights {
             }
         }
         Ok(weights)
+    }
+
+    /// Opens one file and checks its header.
+    pub(crate) fn open_one(file: PathBuf) -> Result<Weights, LoadError> {
+        let mut weights = Weights::empty(file.clone());
+        weights.add(file)?;
+        Ok(weights)
+    }
+
+    /// The names and shapes of all tensors.
+    pub(crate) fn shapes(&self) -> impl Iterator<Item = (&str, &[usize])> {
+        self.tensors.iter().map(|(name, stored)| (name.as_str(), stored.info.shape.as_slice()))
     }
 
     fn empty(list: PathBuf) -> Weights {

@@ -11,6 +11,7 @@ use tokio::sync::mpsc;
 
 use super::*;
 use crate::load::Folder;
+use crate::model::Size;
 use crate::pace::{Pace, Place};
 use crate::pages::Pages;
 use crate::parameters::Parameters;
@@ -70,6 +71,7 @@ impl Ask {
             cache_salt: None,
             prompt_logprobs: self.scored.then_some(1),
             aborted: Arc::new(AtomicBool::new(false)),
+            adapter: None,
         }
     }
 }
@@ -81,7 +83,8 @@ impl Bench {
         let weights = Weights::open(&folder).unwrap();
         let ops = Cpu::default();
         let parameters = Parameters::load(&ops, &weights, &parts.model).unwrap();
-        let model = Model::new(ops, parameters, parts.model, 1024, pages).unwrap();
+        let size = Size { positions: 1024, pages, adapters: 0 };
+        let model = Model::new(ops, parameters, parts.model, size).unwrap();
         let stats = Arc::new(Stats::default());
         let limits = Limits { sequences, tokens, scored: 24 };
         let core = Core {

@@ -29,7 +29,8 @@ fn load(folder: &str) -> Model<Cpu> {
     let weights = Weights::open(&folder).unwrap();
     let ops = Cpu::default();
     let parameters = Parameters::load(&ops, &weights, &config).unwrap();
-    Model::new(ops, parameters, config, positions, PAGES).unwrap()
+    let size = Size { positions, pages: PAGES, adapters: 0 };
+    Model::new(ops, parameters, config, size).unwrap()
 }
 
 const TINY: &str = "engine/models/tiny";
@@ -37,7 +38,7 @@ const LLAMA: &str = "tests/tapes/engine/llama";
 const QWEN2: &str = "tests/tapes/engine/qwen2";
 
 fn chunk<'a>(tokens: &'a [u32], cache: &'a mut SequenceCache) -> Chunk<'a> {
-    Chunk { tokens, cache, want: Want::All }
+    Chunk { tokens, cache, want: Want::All, adapter: None }
 }
 
 /// Logits of all positions, given in chunks of `size`.
@@ -123,7 +124,12 @@ fn logits_have_the_same_bits_in_any_batch() {
         .zip(&prompts)
         .zip(&split)
         .filter(|(_, split)| **split > 0)
-        .map(|((cache, ids), split)| Chunk { tokens: &ids[..*split], cache, want: Want::None })
+        .map(|((cache, ids), split)| Chunk {
+            tokens: &ids[..*split],
+            cache,
+            want: Want::None,
+            adapter: None,
+        })
         .collect();
     assert!(model.forward(&mut first).unwrap().is_empty());
     let mut second: Vec<_> = caches
@@ -146,7 +152,7 @@ fn only_wanted_rows_have_logits() {
     let mut model = load(TINY);
     let all = logits(&mut model, &[5, 6, 7], 3);
     let mut cache = cache();
-    let last = Chunk { tokens: &[5, 6, 7], cache: &mut cache, want: Want::Last };
+    let last = Chunk { tokens: &[5, 6, 7], cache: &mut cache, want: Want::Last, adapter: None };
     let last = model.forward(&mut [last]).unwrap();
     assert_eq!(bits(&last), bits(&all[2 * model.vocab()..]));
 }

@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use super::*;
 
 fn origin(version: &str, salt: Option<&str>) -> Arc<Origin> {
-    Arc::new(Origin { version: version.into(), salt: salt.map(Into::into) })
+    Arc::new(Origin { version: version.into(), adapter: None, salt: salt.map(Into::into) })
 }
 
 fn cache() -> SequenceCache {

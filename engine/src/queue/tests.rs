@@ -34,6 +34,7 @@ fn submit(queue: &mut Queue, name: u32, count: usize, priority: i64) -> Receiver
             cache_salt: None,
             prompt_logprobs: None,
             aborted: Arc::clone(&aborted),
+            adapter: None,
         };
         let last = sender.clone().try_reserve_owned().unwrap();
         (request, Outlet { sender: sender.clone(), last })

@@ -67,7 +67,7 @@ fn logits_of_random_weights_are_not_flat() {
     let mut engine = Engine::random(&path, EngineOptions::default()).unwrap();
     let mut cache = SequenceCache { pages: vec![0], ..SequenceCache::default() };
     let tokens = &[5, 900, 31, 77];
-    let chunk = Chunk { tokens, cache: &mut cache, want: Want::Last };
+    let chunk = Chunk { tokens, cache: &mut cache, want: Want::Last, adapter: None };
     let logits = engine.core.model.forward(&mut [chunk]).unwrap();
     let mean = logits.iter().sum::<f32>() / logits.len() as f32;
     let spread = logits.iter().map(|x| (x - mean).powi(2)).sum::<f32>() / logits.len() as f32;

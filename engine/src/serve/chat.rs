@@ -29,6 +29,7 @@ use crate::sequence::{Finish, Output, StopRules};
 /// What the reply needs to know of the call.
 pub(super) struct Call {
     pub(super) id: String,
+    pub(super) model: Arc<str>,
     pub(super) created: u64,
     pub(super) state: Arc<State>,
     pub(super) n: usize,
@@ -57,12 +58,12 @@ pub(super) async fn answer(
     fields: &Fields,
 ) -> Result<Response<ReplyBody>, ApiError> {
     let card = &state.card;
-    request::check_model(fields, card)?;
+    request::check_model(fields, state)?;
     if fields.flag("echo", false)? {
         return Err(ApiError::bad("echo", "is not supported"));
     }
     let tools = ToolChoice::parse(fields, card)?;
-    let mut ask = Ask::parse(fields, card, logprobs(fields, card)?)?;
+    let mut ask = Ask::parse(fields, state, logprobs(fields, card)?)?;
     let thinks_aloud = card.thinks && card.tokenizer.special("<think>").is_some();
     if tools.reading != ToolUse::Off || thinks_aloud {
         // Tags may be special tokens, and the parser has to see them.
@@ -86,10 +87,10 @@ pub(super) async fn answer(
     let stops = request::rules(&ask, limit)?;
     let prompts = [Prompt { ids: Arc::clone(&prompt), stops: Arc::clone(&stops) }];
     let outputs = state.gate.submit(card.seed, &ask, &prompts)?;
-    let Ask { n, show, .. } = ask;
+    let Ask { n, show, model, .. } = ask;
     let created = crate::now();
     let state = Arc::clone(state);
-    let call = Call { id, created, state, n, show, prompt, stops, reading, prefix, asked };
+    let call = Call { id, model, created, state, n, show, prompt, stops, reading, prefix, asked };
     if call.show.stream {
         return Ok(event_reply(EventStream::new(outputs, ChatEvents::new(call))));
     }
@@ -167,7 +168,7 @@ async fn whole(call: &Call, outputs: Receiver<Output>) -> Result<Response<ReplyB
         id: &call.id,
         object: "chat.completion",
         created: call.created,
-        model: &card.name,
+        model: &call.model,
         choices: choices.collect::<Result<_, _>>()?,
         service_tier: (),
         system_fingerprint: &card.system_fingerprint,

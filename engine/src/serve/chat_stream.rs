@@ -87,7 +87,7 @@ impl ChatEvents {
             id: &self.call.id,
             object: "chat.completion.chunk",
             created: self.call.created,
-            model: &self.call.state.card.name,
+            model: &self.call.model,
             choices,
             usage: None,
             system_fingerprint: None,

@@ -91,6 +91,9 @@ pub(super) enum StopReason {
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct WeightVersion {
     version: String,
+    /// The model's own weights, where an adapter was added to them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    base_version: Option<String>,
     start: usize,
     end: usize,
 }
@@ -121,6 +124,7 @@ impl End {
     pub(super) fn spans(&self) -> Vec<WeightVersion> {
         let spans = self.versions.iter().map(|span| WeightVersion {
             version: span.version.to_string(),
+            base_version: span.base.as_deref().map(str::to_owned),
             start: span.start,
             end: span.end,
         });

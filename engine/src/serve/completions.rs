@@ -28,6 +28,7 @@ const DEFAULT_MAX_TOKENS: usize = 16;
 /// What the reply needs to know of the call.
 pub(super) struct Call {
     pub(super) id: String,
+    pub(super) model: Arc<str>,
     pub(super) created: u64,
     pub(super) state: Arc<State>,
     pub(super) n: usize,
@@ -96,14 +97,14 @@ pub(super) async fn answer(
     fields: &Fields,
 ) -> Result<Response<ReplyBody>, ApiError> {
     let card = &state.card;
-    request::check_model(fields, card)?;
+    request::check_model(fields, state)?;
     for name in ["suffix", "best_of"] {
         if fields.get(name).is_some_and(|value| value != "") {
             return Err(ApiError::bad(name, "is not supported"));
         }
     }
     let logprobs = alternatives(fields, card, "logprobs")?;
-    let mut ask = Ask::parse(fields, card, logprobs)?;
+    let mut ask = Ask::parse(fields, state, logprobs)?;
     let prompts = prompts(fields, card)?;
     let echo = echo(fields, card, &prompts, ask.show.token_ids)?;
     let asked = ask.prompt_logprobs.is_some();
@@ -116,9 +117,9 @@ pub(super) async fn answer(
     });
     let prompts: Vec<Prompt> = limits.collect::<Result<_, _>>()?;
     let outputs = state.gate.submit(card.seed, &ask, &prompts)?;
-    let Ask { n, show, .. } = ask;
+    let Ask { n, show, model, .. } = ask;
     let (created, state) = (crate::now(), Arc::clone(state));
-    let call = Call { id, created, state, n, show, prompts, echo, prompt_logprobs: asked };
+    let call = Call { id, model, created, state, n, show, prompts, echo, prompt_logprobs: asked };
     if call.show.stream {
         return Ok(event_reply(EventStream::new(outputs, TextEvents::new(call))));
     }
@@ -267,7 +268,7 @@ async fn whole(call: &Call, outputs: Receiver<Output>) -> Result<Response<ReplyB
         id: &call.id,
         object: "text_completion",
         created: call.created,
-        model: &card.name,
+        model: &call.model,
         choices,
         service_tier: (),
         system_fingerprint: &card.system_fingerprint,

@@ -61,7 +61,7 @@ impl TextEvents {
             id: &self.call.id,
             object: "text_completion",
             created: self.call.created,
-            model: &self.call.state.card.name,
+            model: &self.call.model,
             choices,
             usage: None,
             system_fingerprint: None,

@@ -39,6 +39,39 @@ impl ApiError {
         }
     }
 
+    /// The caller got something wrong that is not one field; the kind is vLLM's.
+    pub(super) fn invalid(message: String) -> ApiError {
+        ApiError {
+            status: StatusCode::BAD_REQUEST,
+            kind: "InvalidUserInput",
+            message,
+            param: None,
+            retry_after: None,
+        }
+    }
+
+    /// What is asked for does not exist.
+    pub(super) fn not_found(message: String) -> ApiError {
+        ApiError {
+            status: StatusCode::NOT_FOUND,
+            kind: "NotFoundError",
+            message,
+            param: None,
+            retry_after: None,
+        }
+    }
+
+    /// The call can be answered later.
+    pub(super) fn later(message: String) -> ApiError {
+        ApiError {
+            status: StatusCode::SERVICE_UNAVAILABLE,
+            kind: "ServiceUnavailableError",
+            message,
+            param: None,
+            retry_after: Some(1),
+        }
+    }
+
     pub(super) fn no_model(name: &str) -> ApiError {
         ApiError {
             status: StatusCode::NOT_FOUND,

@@ -38,6 +38,7 @@ const OUTER: [&str; 9] = [
 
 struct Call {
     id: String,
+    model: Arc<str>,
     state: Arc<State>,
     n: usize,
     show: Show,
@@ -87,7 +88,7 @@ pub(super) async fn answer(
 ) -> Result<Response<ReplyBody>, ApiError> {
     const PROMPT: &str = "token_ids";
     let card = &state.card;
-    request::check_model(fields, card)?;
+    request::check_model(fields, state)?;
     for name in ["features", "content_parts"] {
         if fields.get(name).is_some() {
             return Err(ApiError::bad(name, "is not supported: the model reads text only"));
@@ -101,14 +102,14 @@ pub(super) async fn answer(
     let ids = token_ids(PROMPT, fields.list(PROMPT)?.unwrap_or_default(), card.vocab)?;
     check_length(PROMPT, &ids, card)?;
     let inner = sampling_fields(fields, &id)?;
-    let ask = Ask::parse(&inner, card, alternatives(&inner, card, "logprobs")?)?;
+    let ask = Ask::parse(&inner, state, alternatives(&inner, card, "logprobs")?)?;
     let wanted = inner.count("max_tokens", 1)?.map(|count| ("max_tokens", count));
     let stops = request::rules(&ask, request::max_tokens(card, ids.len(), wanted)?)?;
     let prompts = [Prompt { ids: Arc::from(ids), stops }];
     let outputs = state.gate.submit(card.seed, &ask, &prompts)?;
     let [prompt] = prompts;
-    let Ask { n, show, .. } = ask;
-    let call = Call { id, state: Arc::clone(state), n, show, prompt, text };
+    let Ask { n, show, model, .. } = ask;
+    let call = Call { id, model, state: Arc::clone(state), n, show, prompt, text };
     if call.show.stream {
         let choices = call.choices();
         let events = TokenEvents { call, choices, started: false };
@@ -199,7 +200,7 @@ async fn whole(call: &Call, outputs: Receiver<Output>) -> Result<Response<ReplyB
     let choices = gathered.into_iter().enumerate();
     Ok(json_reply(&Reply {
         request_id: &call.id,
-        model: &card.name,
+        model: &call.model,
         created: crate::now(),
         usage: Usage::new(prompt.len(), sampled).with_cached(cached),
         prompt_logprobs,

@@ -7,7 +7,9 @@ use serde_json::Value;
 use super::error::ApiError;
 use super::fields::Fields;
 use super::sampling::{self, alternatives};
+use super::submit::State;
 use crate::Card;
+use crate::lora::Adapter;
 use crate::sample::Params;
 use crate::sequence::StopRules;
 
@@ -47,21 +49,28 @@ pub(super) struct Ask {
     /// Alternatives of each token of the prompt, if those are scored at all.
     pub(super) prompt_logprobs: Option<usize>,
     pub(super) show: Show,
+    /// What is added to the model.
+    pub(super) adapter: Option<Arc<Adapter>>,
+    /// What the reply calls the model.
+    pub(super) model: Arc<str>,
 }
 
 impl Ask {
     /// Reads the fields that all routes know; `logprobs` is read by the route.
     pub(super) fn parse(
         fields: &Fields,
-        card: &Card,
+        state: &State,
         logprobs: Option<usize>,
     ) -> Result<Ask, ApiError> {
         refuse_unsupported(fields)?;
+        let card = &state.card;
         let n = fields.count("n", 1)?.unwrap_or(1);
         let params = sampling::params(fields, card, logprobs)?;
         if n > 1 && params.temperature == 0.0 {
             return Err(ApiError::bad("n", format!("must be 1 for greedy sampling, got {n}")));
         }
+        let adapter = check_model(fields, state)?;
+        let model = adapter.as_ref().map_or_else(|| (*card.name).into(), |one| one.name.clone());
         let show = show(fields, params.logprob_ids.is_some(), logprobs)?;
         Ok(Ask {
             id: fields.id().to_owned(),
@@ -74,15 +83,22 @@ impl Ask {
             cache_salt: cache_salt(fields)?,
             prompt_logprobs: prompt_logprobs(fields, card, show.stream)?,
             show,
+            adapter,
+            model,
         })
     }
 }
 
-/// The model that is asked for must be the one that is served; none means that one.
-pub(super) fn check_model(fields: &Fields, card: &Card) -> Result<(), ApiError> {
+/// The adapter that is asked for as `model`; none if that is the model itself, or absent.
+pub(super) fn check_model(
+    fields: &Fields,
+    state: &State,
+) -> Result<Option<Arc<Adapter>>, ApiError> {
     match fields.text("model")? {
-        Some(name) if name != card.name => Err(ApiError::no_model(name)),
-        _ => Ok(()),
+        Some(name) if name != state.card.name => {
+            state.adapters.find(name).map(Some).ok_or_else(|| ApiError::no_model(name))
+        }
+        _ => Ok(None),
     }
 }
 

@@ -15,7 +15,7 @@ use super::error::ApiError;
 use super::fields::Fields;
 use super::sse::{EventStream, Events, json};
 use super::submit::State;
-use super::{chat, completions, generate, metrics, rl, tokenize, wires};
+use super::{adapters, chat, completions, generate, metrics, models, rl, tokenize, wires};
 
 /// Bytes of the largest request body.
 const MAX_BODY: usize = 64 << 20;
@@ -27,7 +27,7 @@ const MAX_REQUEST_ID: usize = 128;
 const READS: [&str; 5] = ["/health", "/ping", "/version", "/metrics", "/v1/models"];
 
 /// Paths that take a body.
-const TAKES: [&str; 9] = [
+const TAKES: [&str; 11] = [
     "/v1/chat/completions",
     "/v1/completions",
     "/v1/responses",
@@ -37,6 +37,8 @@ const TAKES: [&str; 9] = [
     "/inference/v1/abort_requests",
     "/tokenize",
     "/detokenize",
+    "/v1/load_lora_adapter",
+    "/v1/unload_lora_adapter",
 ];
 
 pub(super) type ReplyBody = UnsyncBoxBody<Bytes, Infallible>;
@@ -69,6 +71,7 @@ async fn route(state: Arc<State>, request: Request<Incoming>) -> Result<Reply, A
         ("/v1/completions", Method::POST) => "cmpl-",
         ("/inference/v1/generate", Method::POST) => "generate-tokens-",
         ("/tokenize" | "/detokenize" | "/inference/v1/abort_requests", Method::POST) => "",
+        ("/v1/load_lora_adapter" | "/v1/unload_lora_adapter", Method::POST) => "",
         (path, _) if READS.contains(&path) || TAKES.contains(&path) => {
             return Err(ApiError::no_route(StatusCode::METHOD_NOT_ALLOWED));
         }
@@ -81,6 +84,8 @@ async fn route(state: Arc<State>, request: Request<Incoming>) -> Result<Reply, A
         "/inference/v1/generate" => generate::answer(&state, id, &fields).await,
         "/tokenize" => tokenize::tokenize(&state, &fields),
         "/detokenize" => tokenize::detokenize(&state, &fields),
+        "/v1/load_lora_adapter" => adapters::load(&state, &fields).await,
+        "/v1/unload_lora_adapter" => adapters::unload(&state, &fields),
         _ => generate::abort(&state, &fields).map(|()| empty(StatusCode::OK)),
     }
 }
@@ -91,8 +96,8 @@ fn look(state: &State, path: &str, method: &Method) -> Option<Result<Reply, ApiE
         (&Method::GET, "/health") | (&Method::GET | &Method::POST, "/ping") => Ok(health(state)),
         (&Method::GET, "/version") => Ok(version()),
         (&Method::GET, "/metrics") => Ok(metrics(state)),
-        (&Method::GET, "/v1/models") => Ok(models(state)),
-        (&Method::GET, path) => model(state, path.strip_prefix("/v1/models/")?),
+        (&Method::GET, "/v1/models") => Ok(models::list(state)),
+        (&Method::GET, path) => models::one(state, path.strip_prefix("/v1/models/")?),
         _ => return None,
     };
     Some(reply)
@@ -152,6 +157,14 @@ pub(super) fn event_reply<E: Events + Unpin + 'static>(stream: EventStream<E>) -
     reply
 }
 
+/// A reply of plain text.
+pub(super) fn text_reply(text: String) -> Reply {
+    let mut reply = Response::new(Full::new(Bytes::from(text)).boxed_unsync());
+    let kind = HeaderValue::from_static("text/plain; charset=utf-8");
+    reply.headers_mut().insert(CONTENT_TYPE, kind);
+    reply
+}
+
 pub(super) fn body_reply(status: StatusCode, body: String) -> Reply {
     let mut reply = Response::new(Full::new(Bytes::from(body)).boxed_unsync());
     *reply.status_mut() = status;
@@ -191,47 +204,4 @@ fn version() -> Reply {
         version: &'static str,
     }
     json_reply(&Version { version: env!("CARGO_PKG_VERSION") })
-}
-
-#[derive(Serialize)]
-struct Model<'a> {
-    id: &'a str,
-    object: &'static str,
-    created: u64,
-    owned_by: &'static str,
-    root: &'a str,
-    parent: Option<()>,
-    max_model_len: usize,
-}
-
-impl<'a> Model<'a> {
-    fn of(state: &'a State) -> Model<'a> {
-        let card = &state.card;
-        Model {
-            id: &card.name,
-            object: "model",
-            created: card.created,
-            owned_by: "rolltape",
-            root: &card.root,
-            parent: None,
-            max_model_len: card.max_model_len,
-        }
-    }
-}
-
-fn models(state: &State) -> Reply {
-    #[derive(Serialize)]
-    struct List<'a> {
-        object: &'static str,
-        data: [Model<'a>; 1],
-    }
-    json_reply(&List { object: "list", data: [Model::of(state)] })
-}
-
-/// One model by its name, which may have slashes.
-fn model(state: &State, name: &str) -> Result<Reply, ApiError> {
-    match name == state.card.name {
-        true => Ok(json_reply(&Model::of(state))),
-        false => Err(ApiError::no_model(name)),
-    }
 }

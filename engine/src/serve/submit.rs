@@ -8,6 +8,7 @@ use std::time::Instant;
 use tokio::sync::mpsc::{self, Receiver, Sender};
 use tokio::sync::{Semaphore, oneshot};
 
+use super::adapters::Adapters;
 use super::error::ApiError;
 use super::prefix::{Manner, Memory};
 use super::request::Ask;
@@ -36,6 +37,7 @@ pub(super) struct State {
     pub(super) standing: Arc<Standing>,
     /// What was sampled in chats, unless that is switched off.
     pub(super) memory: Option<Memory>,
+    pub(super) adapters: Adapters,
 }
 
 impl State {
@@ -44,7 +46,8 @@ impl State {
         let ends = ends.filter(|end| !end.is_empty()).collect();
         let manner = Manner { ends, tools: card.tool_format, thinks: card.thinks };
         let memory = card.prefix_exact_chat.then(|| Memory::new(manner));
-        State { card, gate, stats, standing, memory }
+        let adapters = Adapters::new(card.lora);
+        State { card, gate, stats, standing, memory, adapters }
     }
 }
 
@@ -144,6 +147,7 @@ impl Gate {
                     // one piece.
                     prompt_logprobs: ask.prompt_logprobs.filter(|_| child == 0 || ask.show.stream),
                     aborted: Arc::clone(&aborted),
+                    adapter: ask.adapter.clone(),
                 };
                 let last = sender.clone().try_reserve_owned();
                 let last = last.map_err(|_| ApiError::internal())?;

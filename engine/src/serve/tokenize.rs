@@ -22,7 +22,7 @@ pub(super) fn tokenize(state: &State, fields: &Fields) -> Result<Response<ReplyB
         token_strs: Option<Vec<String>>,
     }
     let card = &state.card;
-    request::check_model(fields, card)?;
+    request::check_model(fields, state)?;
     let tokens = match fields.text("prompt")? {
         Some(text) => {
             let special = fields.flag("add_special_tokens", true)?;
@@ -53,7 +53,7 @@ pub(super) fn detokenize(state: &State, fields: &Fields) -> Result<Response<Repl
     }
     const FIELD: &str = "tokens";
     let card = &state.card;
-    request::check_model(fields, card)?;
+    request::check_model(fields, state)?;
     let ids = fields.list(FIELD)?.ok_or_else(|| ApiError::bad(FIELD, "is missing"))?;
     let ids = token_ids(FIELD, ids, card.vocab)?;
     Ok(json_reply(&Reply { prompt: card.tokenizer.decode(&ids, false) }))

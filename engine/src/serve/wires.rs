@@ -93,7 +93,7 @@ fn with_counts(chat: &Bytes) -> Bytes {
 
 /// The tokens of a prompt, without a reply to it.
 fn count(state: &State, fields: &Fields) -> Result<Reply, ApiError> {
-    check_model(fields, &state.card)?;
+    check_model(fields, state)?;
     let salt = fields.text("cache_salt")?.map(Arc::from);
     let ids = ChatPrompt::new(state, fields, salt.as_ref())?.ids;
     check_length("messages", &ids, &state.card)?;
