@@ -309,7 +309,8 @@ __device__ __forceinline__ void add_to_bin(bool valid, int bin, unsigned amount)
     const unsigned active = __ballot_sync(EVERY_LANE, valid);
     if (active == 0) return;
     const int leader = __ffs(active) - 1;
-    const bool same = __all_sync(EVERY_LANE, !valid || bin == __shfl_sync(EVERY_LANE, bin, leader));
+    const int first = __shfl_sync(EVERY_LANE, bin, leader);
+    const bool same = __all_sync(EVERY_LANE, !valid || bin == first);
     unsigned high = valid ? amount >> HALF_BITS : 0;
     unsigned low = WEIGHTS ? amount & ((1 << HALF_BITS) - 1) : 1;
     if (same) {
