@@ -51,6 +51,12 @@ pub(crate) struct EngineArgs {
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = max_logprobs)]
     #[arg(env = "ROLLTAPE_MAX_LOGPROBS")]
     max_logprobs: Option<usize>,
+    /// LoRA adapters that may be loaded at once; 0 refuses them all [default: 8]
+    #[arg(long, value_name = "N", env = "ROLLTAPE_MAX_LORAS")]
+    max_loras: Option<usize>,
+    /// The largest rank of a LoRA adapter [default: 64]
+    #[arg(long, value_name = "N", env = "ROLLTAPE_MAX_LORA_RANK")]
+    max_lora_rank: Option<usize>,
     /// Makes requests that give no seed repeatable
     #[arg(long, value_name = "N", env = "ROLLTAPE_SEED")]
     seed: Option<u64>,
@@ -76,6 +82,8 @@ impl EngineArgs {
             reasoning_parser: self.reasoning_parser.into(),
             prefix_exact_chat: !self.no_prefix_exact_chat,
             max_logprobs: self.max_logprobs.unwrap_or(plain.max_logprobs),
+            max_loras: self.max_loras.unwrap_or(plain.max_loras),
+            max_lora_rank: self.max_lora_rank.unwrap_or(plain.max_lora_rank),
             seed: self.seed,
             ..plain
         }

@@ -22,6 +22,7 @@ mod request;
 mod rl;
 mod routes;
 mod sampling;
+mod sglang;
 mod speech;
 mod sse;
 mod submit;

@@ -55,17 +55,21 @@ pub(super) async fn gather(
         let index = output.index;
         let Some(choice) = choices.get_mut(index) else { continue };
         let piece = choice.take(tokenizer, output);
-        let sum = &mut whole[index];
-        sum.text.push_str(&piece.text);
-        sum.ids.extend(piece.ids);
-        sum.tokens.extend(piece.tokens);
-        sum.prompt = piece.prompt.or(sum.prompt.take());
-        sum.end = piece.end.or(sum.end.take());
+        whole[index].add(piece);
     }
     whole
 }
 
 impl Piece {
+    /// Takes in what came after it.
+    pub(super) fn add(&mut self, piece: Piece) {
+        self.text.push_str(&piece.text);
+        self.ids.extend(piece.ids);
+        self.tokens.extend(piece.tokens);
+        self.prompt = piece.prompt.or(self.prompt.take());
+        self.end = piece.end.or(self.end.take());
+    }
+
     /// Takes back what was sampled; how it ended stays.
     pub(super) fn mute(&mut self) {
         self.text.clear();

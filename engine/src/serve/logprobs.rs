@@ -162,6 +162,16 @@ impl PromptTokens {
         PromptTokens { first, first_name, rest }
     }
 
+    /// The text of the first token, which has no logprob.
+    pub(super) fn first_name(&self) -> &str {
+        &self.first_name
+    }
+
+    /// The tokens after it.
+    pub(super) fn rest(&self) -> &[Named] {
+        &self.rest
+    }
+
     /// `prompt_logprobs`: nothing for the first token, then for each the scores of the token and of
     /// its alternatives by id.
     pub(super) fn logprobs(&self) -> Vec<Option<Map<String, Value>>> {

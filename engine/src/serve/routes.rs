@@ -15,7 +15,7 @@ use super::error::ApiError;
 use super::fields::Fields;
 use super::sse::{EventStream, Events, json};
 use super::submit::State;
-use super::{adapters, chat, completions, generate, metrics, models, rl, tokenize, wires};
+use super::{adapters, chat, completions, generate, metrics, models, rl, sglang, tokenize, wires};
 
 /// Bytes of the largest request body.
 const MAX_BODY: usize = 64 << 20;
@@ -65,6 +65,9 @@ async fn route(state: Arc<State>, request: Request<Incoming>) -> Result<Reply, A
     }
     if let Some(route) = rl::route(&method, &path) {
         return rl::answer(&state, route?, &body_of(request).await?).await;
+    }
+    if let Some(route) = sglang::route(&method, &path) {
+        return sglang::answer(&state, route?, &body_of(request).await?).await;
     }
     let prefix = match (path.as_str(), method) {
         ("/v1/chat/completions", Method::POST) => "chatcmpl-",

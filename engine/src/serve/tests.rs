@@ -1,5 +1,6 @@
 //! The server over a real socket, with the tiny model.
 
+mod adapters;
 mod chat;
 mod completions;
 mod crowd;
@@ -9,6 +10,7 @@ mod generate;
 mod load;
 mod refusals;
 mod rl;
+mod sglang;
 mod small;
 mod talk;
 mod wires;
