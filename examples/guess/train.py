@@ -33,7 +33,7 @@ GROUPS = 14
 """Of a step: every secret twice."""
 GROUPS_AHEAD = 22
 """Groups that are under way or wait for the trainer, at most."""
-LEARNING_RATE = 5e-4
+LEARNING_RATE = 1e-3
 STALENESS_MAX = 4
 EVALUATED = 64 * game.HIGHEST
 ENOUGH = 0.975
@@ -141,7 +141,8 @@ def trainer(client, season, out, options):
         gradient_accumulation_steps=2,
         num_generations=GROUP_SIZE,
         learning_rate=LEARNING_RATE,
-        adam_beta2=0.95,
+        warmup_steps=10,
+        adam_beta2=0.99,
         max_staleness=STALENESS_MAX,
         weight_sync_steps=1,
         token_budget=0,
@@ -197,7 +198,7 @@ def arguments():
     """The options of the command line."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--steps", type=int, default=160, help="optimizer steps, at most")
+    parser.add_argument("--steps", type=int, default=120, help="optimizer steps, at most")
     parser.add_argument("--out", type=Path, default=Path("train-demo"))
     parser.add_argument("--processes", type=int, default=PROCESSES, help="of agents")
     return parser.parse_args()

@@ -5,7 +5,7 @@ Importing this needs nothing but the standard library. `rolltape.trl` wants TRL 
 """
 
 from rolltape._binary import binary
-from rolltape._http import RolltapeError
+from rolltape.http import RolltapeError
 from rolltape.client import Client, Key
 from rolltape.episodes import Episode, episode
 from rolltape.feed import Feed, Lease, Row, rows_of

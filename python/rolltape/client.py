@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from rolltape._http import Http, Json, Query, patiently, segment
+from rolltape.http import Http, Json, Query, patiently, segment
 
 Status = Literal["completed", "truncated", "aborted", "failed"]
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from rolltape._http import Http, Json, RolltapeError, patiently, segment
+from rolltape.http import Http, Json, RolltapeError, patiently, segment
 from rolltape.client import Client
 
 Row = dict[str, Any]

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from rolltape._http import RolltapeError
+from rolltape.http import RolltapeError
 from rolltape.client import Client
 from rolltape.feed import LEASE_S, Feed, Lease, Row
 from rolltape.trl.samples import MetricsOf, to_sample, trains

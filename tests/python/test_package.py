@@ -1,0 +1,206 @@
+"""The package `rolltape`: a server of its own, episodes, rewards, keys, errors, connections."""
+
+import multiprocessing
+import pickle
+import socket
+import sqlite3
+import subprocess
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import openai
+import pytest
+
+from game import Agent, Game
+from harness import MODEL
+from package import PYTHON, rolltape
+
+LOOK = """
+import sys
+before = set(sys.modules)
+import rolltape, rolltape.trl, rolltape.openenv, rolltape.sessions
+new = {name.split(".")[0] for name in set(sys.modules) - before}
+print(*sorted(new - set(sys.stdlib_module_names)))
+"""
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    """A recorder in front of the tiny model, started by the package."""
+    store = tmp_path_factory.mktemp("package") / "rolltape.db"
+    with rolltape.Server(model=MODEL, store=store) as running:
+        yield running
+
+
+def rows(server, query, *values):
+    """What the store says."""
+    with sqlite3.connect(server.store) as connection:
+        connection.row_factory = sqlite3.Row
+        return [dict(row) for row in connection.execute(query, values)]
+
+
+def found(server, episode_id):
+    """An episode in the view `episodes`."""
+    (one,) = rows(server, "SELECT * FROM episodes WHERE episode_id = ?", episode_id)
+    return one
+
+
+def play(episode, secret=4, **options):
+    """One game by an agent that was told no more than a base URL and a key."""
+    client = openai.OpenAI(base_url=episode.base_url, api_key=episode.api_key, max_retries=0)
+    agent = Agent(client.with_options(**options) if options else client, seed=1)
+    agent.play(Game(secret))
+    return agent
+
+
+def test_it_needs_the_standard_library_alone():
+    words = [sys.executable, "-I", "-c", f"import sys; sys.path.insert(0, {str(PYTHON)!r}){LOOK}"]
+    said = subprocess.run(words, capture_output=True, text=True, check=True).stdout
+    assert said.split() == ["rolltape"]
+
+
+def test_an_episode_is_announced_played_rewarded_and_closed(server):
+    client = server.client
+    tags = {"group_id": "g", "task_id": "t", "labels": {"split": "train", "by": "test"}}
+    with rolltape.episode(client, "one", **tags) as episode:
+        agent = play(episode)
+        episode.reward(0.5, source="test")
+        episode.reward(None, name="style")
+        assert not client.show("one")["closed"]
+    told = client.show("one")
+    assert told["generations"] == told["with_ids"] == len(agent.reply_ids) > 0
+    assert (told["closed"], told["status"], told["reward"]) == (True, "completed", 0.5)
+    assert (told["group_id"], told["task_id"]) == ("g", "t")
+    labels = rows(server, "SELECT name, value FROM labels WHERE episode_id = 'one'")
+    assert {row["name"]: row["value"] for row in labels} == {"split": "train", "by": "test"}
+    rewards = rows(server, "SELECT name, value, source FROM rewards WHERE episode_id = 'one'")
+    assert [tuple(r.values()) for r in rewards] == [("reward", 0.5, "test"), ("style", None, "api")]
+
+
+def test_a_block_that_fails_closes_its_episode_as_failed(server):
+    with pytest.raises(ZeroDivisionError), rolltape.episode(server.client, "failing"):
+        raise ZeroDivisionError
+    assert server.client.show("failing")["status"] == "failed"
+    with rolltape.episode(server.client, "judged") as episode:
+        episode.status = "truncated"
+    assert server.client.show("judged")["status"] == "truncated"
+
+
+def test_a_closed_episode_takes_no_more_calls(server):
+    with rolltape.episode(server.client, "closed") as episode:
+        play(episode)
+    with pytest.raises(openai.ConflictError):
+        play(episode)
+    with rolltape.episode(server.client, "closed", attempt=1) as again:
+        play(again)
+    assert again.base_url.endswith("/e/closed/a/1/v1")
+
+
+def test_a_key_names_its_episode_and_no_other(server):
+    with rolltape.episode(server.client, "keyed", attempt=2, key=True) as episode:
+        assert "/e/" not in episode.base_url and episode.api_key.startswith("rt-")
+        play(episode)
+        with pytest.raises(openai.BadRequestError):
+            play(episode, default_headers={"x-episode-id": "another"})
+    assert server.client.show("keyed", 2)["with_ids"] > 0
+
+
+def test_without_an_announcement_the_agent_carries_the_tags(server):
+    options = {"group_id": "g2", "task_id": "t2", "labels": {"k": "v"}, "announce": False}
+    with rolltape.episode(server.client, "headers", **options) as episode:
+        play(episode, default_headers=episode.headers)
+    one = found(server, "headers")
+    assert (one["group_id"], one["task_id"], one["attempt"]) == ("g2", "t2", 0)
+    with pytest.raises(ValueError, match="one label"):
+        with rolltape.episode(server.client, labels={"a": "1", "b": "2"}, announce=False):
+            pass
+
+
+def test_the_environment_is_what_agents_read(server):
+    with rolltape.episode(server.client, "env") as episode:
+        environment = episode.environ()
+        client = "import openai; print(openai.OpenAI().base_url)"
+        words = [sys.executable, "-c", client]
+        said = subprocess.run(words, env=environment, capture_output=True, text=True, check=True)
+    assert said.stdout.strip().rstrip("/") == episode.base_url
+    assert environment["ANTHROPIC_BASE_URL"] + "/v1" == episode.base_url
+
+
+def test_what_the_server_refuses_is_an_error_with_its_words(server):
+    with pytest.raises(rolltape.RolltapeError, match="no episode") as caught:
+        server.client.reward("nobody-knows-it", 1.0)
+    assert caught.value.status == 404
+    with pytest.raises(rolltape.RolltapeError, match="status") as caught:
+        server.client.close("one", "splendid")
+    assert caught.value.status == 400
+
+
+def test_a_server_that_is_not_there_is_an_error_too():
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    with pytest.raises(rolltape.RolltapeError) as caught:
+        rolltape.Client(f"127.0.0.1:{port}").health()
+    assert caught.value.status is None
+    with pytest.raises(ValueError, match="not an address"):
+        rolltape.Client("ftp://example.org")
+
+
+def test_many_threads_share_a_client(server):
+    def one(number):
+        with rolltape.episode(server.client, f"thread-{number}") as episode:
+            episode.reward(number)
+        return server.client.show(episode.id)["reward"]
+
+    with ThreadPoolExecutor(8) as pool:
+        assert list(pool.map(one, range(32))) == [float(n) for n in range(32)]
+
+
+def test_processes_get_a_client_of_their_own(server):
+    copy = pickle.loads(pickle.dumps(server.client))
+    copy.health()
+    fork = multiprocessing.get_context("fork")
+    children = [fork.Process(target=server.client.announce, args=(f"forked-{n}",)) for n in range(4)]
+    server.client.health()  # a connection is open when they begin
+    for child in children:
+        child.start()
+    for child in children:
+        child.join(20)
+        assert child.exitcode == 0
+    server.client.health()
+    assert all(server.client.show(f"forked-{n}")["calls"] == 0 for n in range(4))
+
+
+def test_a_kept_connection_that_has_gone_is_made_anew():
+    answer = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}"
+    asked = []
+
+    def serve(listener):
+        for _ in range(2):
+            connection, _ = listener.accept()
+            with connection:
+                asked.append(connection.recv(4096).split(b"\r\n")[0])
+                connection.sendall(answer)
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=serve, args=(listener,))
+        thread.start()
+        http = rolltape.http.Http("127.0.0.1:%d" % listener.getsockname()[1], timeout_s=10)
+        assert http.get("/a", {"x": "ä b", "y": True, "z": None}) == {} and http.post("/b") == {}
+        thread.join()
+    assert asked == [b"GET /a?x=%C3%A4+b&y=true HTTP/1.1", b"POST /b HTTP/1.1"]
+
+
+def test_a_server_that_does_not_start_says_why(tmp_path):
+    server = rolltape.Server("--no-such-option", model=MODEL, store=tmp_path / "x.db")
+    with pytest.raises(RuntimeError, match="no-such-option"):
+        server.start()
+    with pytest.raises(ValueError, match="one of"):
+        rolltape.Server()
+
+
+def test_commands_run_on_the_same_store(server, tmp_path):
+    server.command("export", "--out", tmp_path / "out", "--episode", "one")
+    assert (tmp_path / "out" / "trajectories.parquet").exists()
+    with pytest.raises(RuntimeError, match="nobody"):
+        server.command("show", "nobody-knows-it")
