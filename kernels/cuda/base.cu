@@ -15,6 +15,9 @@
 // fixed tree, and a product that feeds a sum is written as `fmaf` where two kernels must agree, so
 // that no compiler's choice shows in the bits.
 
+/// What a program was compiled for, for whoever has nothing but the program.
+extern "C" __device__ const int rolltape_head_dim = HEAD_DIM;
+
 typedef unsigned short bf16;
 typedef unsigned long long u64;
 

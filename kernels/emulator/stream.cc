@@ -33,7 +33,7 @@ Result run_to(Stream *stream, uint64_t number);
 Result run_one(Stream *stream) {
   Operation operation = std::move(stream->queue.front());
   stream->queue.pop_front();
-  uint64_t number = ++stream->done;
+  stream->done++;
   if (operation.wait && events.count(operation.wait)) {
     Event *event = operation.wait;
     if (event->stream && streams.count(event->stream)) {
@@ -41,7 +41,7 @@ Result run_one(Stream *stream) {
       if (result) return result;
     }
   }
-  (void)number;
+
   return operation.work ? operation.work() : SUCCESS;
 }
 

@@ -17,6 +17,8 @@ mod cache;
 pub mod check;
 mod compile;
 mod device;
+#[cfg(any(test, feature = "double"))]
+pub mod double;
 mod error;
 mod launch;
 mod library;

@@ -1,0 +1,107 @@
+#!/usr/bin/env bash
+# build.sh FOLDER [HEAD_DIM...]: the doubles of the CUDA libraries and the emulated kernels, for
+# LD_LIBRARY_PATH. Without sizes of heads: 16, 32, 64 and 128. What is up to date stays.
+#   FOLDER/libcuda.so.1           the driver
+#   FOLDER/libcublasLt.so.13      products
+#   FOLDER/nvrtc/libnvrtc.so.13   a compiler that compiles nothing, for tests without NVRTC
+#   FOLDER/kernels/FAMILY-SIZE.so
+# UNWATCHED=1 leaves out the checks of memory, for long runs.
+set -euo pipefail
+here="$(cd "$(dirname "$0")" && pwd)"
+cuda="$here/../cuda"
+out="$1"
+shift
+sizes=("$@")
+[ ${#sizes[@]} -gt 0 ] || sizes=(16 32 64 128)
+mkdir -p "$out/kernels" "$out/nvrtc"
+out="$(cd "$out" && pwd)"
+# Several test programs may ask at once.
+exec 9>"$out/lock"
+flock 9
+
+readonly FLAGS=(-std=c++20 -O2 -g1 -ffp-contract=off -fPIC -Wall -I"$here" -I"$cuda")
+watched=(-fsanitize=thread --param tsan-instrument-func-entry-exit=0
+  -fsanitize=alignment,bounds,shift-exponent)
+[ -z "${UNWATCHED:-}" ] || watched=()
+
+# What a library is made of is remembered beside it. The doubles change rarely: any change of
+# theirs builds them all.
+stamp_of() { echo "${UNWATCHED:-} $(cat "$here/build.sh" "$here"/*.{h,cc} "$@" | cksum)"; }
+
+up_to_date() { # FILE SOURCE...
+  local file="$1"
+  shift
+  stamp="$(stamp_of "$@")"
+  [ -e "$file" ] && [ "$(cat "$file.stamp" 2>/dev/null)" = "$stamp" ]
+}
+finish() { mv "$1.new" "$1" && echo "$stamp" >"$1.stamp"; }
+
+library() { # NAME SOURCE... : one of the doubles
+  local name="$1" file="$out/$1" stamp
+  shift
+  up_to_date "$file" && return
+  g++ "${FLAGS[@]}" -Wextra -fvisibility=hidden -shared -Wl,-soname,"${name##*/}" \
+    -Wl,-rpath,'$ORIGIN' -o "$file.new" "$@"
+  finish "$file"
+}
+
+# The kernels of a text, as nvcc would see them.
+kernels_of() {
+  g++ -fpreprocessed -dD -E -P -x c++ "$1" 2>/dev/null | tr '\n' ' ' |
+    grep -oE '__global__ +(void +)?(__launch_bounds__ *\([^)]*\) *)?(void +)?[a-zA-Z_0-9]+ *\(' |
+    sed -E 's/.*[ )]([a-zA-Z_0-9]+) *\($/\1/' || true
+}
+
+family() { # FILE SIZE
+  local name size="$2" file source kernel stamp
+  name="$(basename "$1" .cu)"
+  file="$out/kernels/$name-$size.so"
+  up_to_date "$file" "$cuda"/{base,mma}.cu "$1" && return
+  source="$file.cc"
+  {
+    echo '#include "emulate.h"'
+    echo '#include "base.cu"'
+    echo '#include "mma.cu"'
+    echo "#include \"$name.cu\""
+    echo 'static const emulate::Kernel rolltape_kernels[] = {'
+    for kernel in $(kernels_of "$1"); do
+      echo "    emulate::Entry<&$kernel>::kernel(\"$kernel\"),"
+    done
+    echo '};'
+    echo 'static const emulate::Family rolltape_these = {'
+    echo "    \"$name\", ${size/any/0}, rolltape_kernels, sizeof rolltape_kernels / sizeof(emulate::Kernel),"
+    echo '    emulate::__start_emulated_shared, emulate::__stop_emulated_shared};'
+    echo 'extern "C" __attribute__((visibility("default")))'
+    echo 'const emulate::Family *rolltape_family() { return &rolltape_these; }'
+  } >"$source"
+  # In two steps: to link with -fsanitize would bring the real sanitizer in.
+  g++ "${FLAGS[@]}" -w -fvisibility=hidden ${watched[@]+"${watched[@]}"} \
+    -DHEAD_DIM="${size/any/64}" -c -o "$file.o" "$source" &&
+    g++ -shared -Wl,-rpath,'$ORIGIN/..' -o "$file.new" "$file.o" "$out/libemulate.so" &&
+    finish "$file" && rm "$file.o"
+}
+
+limit() { while [ "$(jobs -rp | wc -l)" -ge "$(nproc)" ]; do wait -n; done; }
+
+g++ --version >/dev/null || exit 1
+if ! up_to_date "$out/libemulate.so"; then
+  g++ "${FLAGS[@]}" -Wextra -shared -Wl,-soname,libemulate.so -o "$out/libemulate.so.new" \
+    "$here/runtime.cc"
+  finish "$out/libemulate.so"
+fi
+library libcuda.so.1 "$here"/{driver,memory,module,stream}.cc "$out/libemulate.so" -ldl
+library libcublasLt.so.13 "$here/cublaslt.cc" "$out/libcuda.so.1"
+library nvrtc/libnvrtc.so.13 "$here/nvrtc.cc"
+rm -f "$out/failed"
+for file in "$cuda"/*.cu; do
+  case "$(basename "$file" .cu)" in base | mma) continue ;; esac
+  [ -n "$(kernels_of "$file")" ] || continue
+  for size in "${sizes[@]}"; do
+    grep -q HEAD_DIM "$file" || size=any
+    limit
+    { family "$file" "$size" || echo "$file" >>"$out/failed"; } &
+    [ "$size" != any ] || break
+  done
+done
+wait
+[ ! -e "$out/failed" ]

@@ -1,0 +1,92 @@
+//! The doubles keep the driver's promises, and no more than those.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use super::super::{Arg, Device, DeviceOptions, Grid, Kernels, Memory, Pinned};
+use super::*;
+
+/// One at a time: they share a device and its settings.
+fn device() -> (MutexGuard<'static, ()>, &'static Double, Device) {
+    static ONE: Mutex<()> = Mutex::new(());
+    let guard = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let double = load().unwrap();
+    let device = Device::open(&DeviceOptions::default()).unwrap();
+    (guard, double, device)
+}
+
+#[test]
+fn a_device_is_opened_and_has_memory() {
+    let (_guard, double, device) = device();
+    assert_eq!((device.driver(), device.capability()), ((13, 0), (9, 0)));
+    let (free, total) = device.memory().unwrap();
+    let memory = Memory::of(&device, &[1_i32, 2, 3]).unwrap();
+    assert_eq!(memory.to_vec::<i32>().unwrap(), [1, 2, 3]);
+    assert_eq!(device.memory().unwrap(), (free - 256, total));
+    drop(memory);
+    assert_eq!(device.memory().unwrap().0, free);
+    assert_eq!(double.get("faults"), 0);
+}
+
+#[test]
+fn memory_runs_out() {
+    let (_guard, double, device) = device();
+    let (_, total) = device.memory().unwrap();
+    assert!(Memory::new(&device, total + 1).is_err());
+    assert!(double.set("fail_allocation", 2));
+    assert!(Memory::new(&device, 16).is_ok());
+    assert!(Memory::new(&device, 16).is_err());
+    assert!(Memory::new(&device, 16).is_ok());
+}
+
+#[test]
+fn pinned_memory_is_read_when_the_stream_is_there() {
+    let (_guard, _, device) = device();
+    let mut from = Pinned::<i32>::new(&device, 4).unwrap();
+    let memory = Memory::new(&device, 16).unwrap();
+    from.copy_from_slice(&[1, 2, 3, 4]);
+    // SAFETY: this breaks the promise not to change it, which is what is tested.
+    unsafe { memory.write_later(&from, 4).unwrap() };
+    from[0] = 9;
+    assert_eq!(memory.to_vec::<i32>().unwrap(), [9, 2, 3, 4]);
+    let mut to = Pinned::<i32>::new(&device, 4).unwrap();
+    // SAFETY: as above, for reading it.
+    unsafe { memory.read_later(&mut to, 4).unwrap() };
+    assert_ne!(to[1], 2);
+    device.synchronize().unwrap();
+    assert_eq!(*to, [9, 2, 3, 4]);
+}
+
+#[test]
+fn kernels_are_launched_and_watched() {
+    let (_guard, double, device) = device();
+    let text =
+        [include_str!("../../../cuda/base.cu"), include_str!("../../../cuda/elementwise.cu")];
+    let kernels = Kernels::of(&device, &[("elementwise", text.join("\n"))], 64).unwrap();
+    let table = Memory::of(&device, &[0x3f80_u16; 64]).unwrap();
+    let ids = Memory::of(&device, &[0_i32, -1]).unwrap();
+    let feedback = Memory::of(&device, &[-1_i32, -1]).unwrap();
+    let sampled = Memory::of(&device, &[0_i32]).unwrap();
+    let out = Memory::new(&device, 2 * 64 * 2).unwrap();
+    let launch = |out: &Memory, hidden: i32| {
+        let args = [
+            Arg::from(out),
+            Arg::from(&table),
+            Arg::from(&ids),
+            Arg::from(&feedback),
+            Arg::from(&sampled),
+            Arg::Int(hidden),
+        ];
+        // SAFETY: the double looks at every access.
+        unsafe { kernels.launch("embed", Grid::line(2, 128), &args) }
+    };
+    launch(&out, 64).unwrap();
+    let values = out.to_vec::<u16>().unwrap();
+    assert!(values[..64].iter().all(|value| *value == 0x3f80));
+    assert!(values[64..].iter().all(|value| *value == 0));
+    // Past the end of what is written to: the context is lost, as on a device.
+    let before = double.get("faults");
+    launch(&ids, 64).unwrap();
+    assert!(device.synchronize().is_err());
+    assert_eq!(double.get("faults"), before + 1);
+    assert!(Memory::new(&device, 16).is_err());
+}
