@@ -23,6 +23,7 @@ mod error;
 mod launch;
 mod library;
 mod memory;
+pub mod shape;
 mod source;
 
 pub use device::{Device, DeviceOptions};

@@ -5,6 +5,13 @@
 //!
 //! Twins round to bf16 where the kernel writes bf16, and add up in wider numbers than it does.
 
+mod elementwise;
+mod lora;
+mod norm;
+mod rope;
+mod sample;
+mod weights;
+
 use std::time::Instant;
 
 use super::error::CudaError;
@@ -12,7 +19,18 @@ use super::launch::Kernels;
 use super::memory::Memory;
 
 /// All checks, by the kernel that they look at.
-pub const CHECKS: &[(&str, Check)] = &[];
+pub const CHECKS: &[(&str, Check)] = &[
+    ("embed", elementwise::embed),
+    ("add_bias", elementwise::add_bias),
+    ("silu_mul", elementwise::silu_mul),
+    ("add_rms_norm", norm::add_rms_norm),
+    ("gather_norm", norm::gather_norm),
+    ("rope_write", rope::rope_write),
+    ("sample", sample::sample),
+    ("lora", lora::lora),
+    ("rows", weights::rows),
+    ("probe", weights::probe),
+];
 
 /// Looks at one kernel, in all shapes that are worth it.
 pub type Check = fn(&mut Case<'_>) -> Result<(), CudaError>;

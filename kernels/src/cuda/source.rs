@@ -15,7 +15,16 @@ pub struct Family {
 }
 
 /// All kernels.
-pub const FAMILIES: &[Family] = &[];
+pub const FAMILIES: &[Family] = &[
+    Family { name: "elementwise", parts: &[BASE, include_str!("../../cuda/elementwise.cu")] },
+    Family { name: "norm", parts: &[BASE, include_str!("../../cuda/norm.cu")] },
+    Family { name: "rope", parts: &[BASE, include_str!("../../cuda/rope.cu")] },
+    Family { name: "sample", parts: &[BASE, include_str!("../../cuda/sample.cu")] },
+    Family { name: "lora", parts: &[BASE, include_str!("../../cuda/lora.cu")] },
+    Family { name: "weights", parts: &[BASE, include_str!("../../cuda/weights.cu")] },
+];
+
+const BASE: &str = include_str!("../../cuda/base.cu");
 
 impl Family {
     /// The whole text.
