@@ -68,3 +68,38 @@ __device__ __forceinline__ void copy_wait() {
 }
 
 #endif
+
+/// `sum += A * B` over 32 elements of depth, of which a lane brings eight in a row, from the `8q`th
+/// on: of A's rows g and g + 8, and of B's column g. The first four of each eight are multiplied
+/// first. What orders every product here: 32 after 32 elements, into one accumulator.
+__device__ __forceinline__ void mma_32(float (&sum)[4], uint4 low, uint4 high, uint4 b) {
+    unsigned first[4] = {low.x, high.x, low.y, high.y};
+    unsigned second[4] = {low.z, high.z, low.w, high.w};
+    mma(sum, first, b.x, b.y);
+    mma(sum, second, b.z, b.w);
+}
+
+/// Writes two columns of a row of `[m, n]`, those of them that there are, as f32 or as bf16.
+__device__ __forceinline__ void write_columns(
+    void* out, int f32_out, long long row, int column, int n, float low, float high) {
+    long long at = row * n + column;
+    bool both = n % 2 == 0; // then every pair is whole, and at a border of its own
+    if (column >= n) return;
+    if (f32_out) {
+        float* to = (float*)out + at;
+        if (both) {
+            *(float2*)to = make_float2(low, high);
+        } else {
+            to[0] = low;
+            if (column + 1 < n) to[1] = high;
+        }
+    } else {
+        bf16* to = (bf16*)out + at;
+        if (both) {
+            *(unsigned*)to = to_pair(low, high);
+        } else {
+            to[0] = to_bf16(low);
+            if (column + 1 < n) to[1] = to_bf16(high);
+        }
+    }
+}
