@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::header::CONTENT_TYPE;
-use hyper::{Method, Request};
+use hyper::{HeaderMap, Method, Request};
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use crate::exit::Failure;
 
-const REPLY_BYTES_MAX: usize = 64 << 20;
+const REPLY_BYTES_MAX: usize = 1 << 30;
 
 /// A pool of connections.
 #[derive(Debug, Clone)]
@@ -33,6 +33,18 @@ impl Http {
         headers: &[(&str, &str)],
         body: &Value,
     ) -> Result<(u16, Value), Failure> {
+        let (status, _, body) = self.exchange(method, url, headers, body).await?;
+        Ok((status, serde_json::from_slice(&body).unwrap_or(Value::Null)))
+    }
+
+    /// Sends `body` (nothing, if null) and reads the reply whole.
+    pub(crate) async fn exchange(
+        &self,
+        method: Method,
+        url: &str,
+        headers: &[(&str, &str)],
+        body: &Value,
+    ) -> Result<(u16, HeaderMap, Bytes), Failure> {
         let failed = |what: &dyn std::error::Error| {
             let cause = Failure::of(what);
             cause.context(&format!("no answer from {url}"))
@@ -49,10 +61,10 @@ impl Http {
             request.headers_mut().insert(name, value.parse().map_err(|_| bad(value))?);
         }
         let reply = self.0.request(request).await.map_err(|e| failed(&e))?;
-        let status = reply.status().as_u16();
-        let body = Limited::new(reply.into_body(), REPLY_BYTES_MAX).collect().await;
+        let (head, body) = reply.into_parts();
+        let body = Limited::new(body, REPLY_BYTES_MAX).collect().await;
         let body = body.map_err(|e| Failure::new(format!("no answer from {url}: {e}")))?;
-        Ok((status, serde_json::from_slice(&body.to_bytes()).unwrap_or(Value::Null)))
+        Ok((head.status.as_u16(), head.headers, body.to_bytes()))
     }
 }
 

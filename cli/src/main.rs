@@ -15,6 +15,9 @@ mod exit;
 mod export;
 mod export_files;
 mod export_rewards;
+mod feed;
+mod feed_http;
+mod feed_rows;
 mod http;
 mod manner;
 mod print;
@@ -51,6 +54,7 @@ enum Command {
     Serve(serve::Args),
     Run(run::Args),
     Export(export::Args),
+    Feed(feed::Args),
     Episodes(episodes::Args),
     Show(show::Args),
     Reward(reward::Args),
@@ -93,6 +97,7 @@ fn main() -> ExitCode {
             Command::Serve(args) => serve::run(args).await,
             Command::Run(args) => run::run(args).await,
             Command::Export(args) => export::run(args).await,
+            Command::Feed(args) => feed::run(args).await,
             Command::Episodes(args) => episodes::run(args).await,
             Command::Show(args) => show::run(args).await,
             Command::Reward(args) => reward::run(args).await,

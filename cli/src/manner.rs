@@ -9,6 +9,7 @@ use proxy::{Beside, Config, Translate, Upstream};
 use wire::{Dialect, Force, Vocabulary};
 
 use crate::exit::Failure;
+use crate::feed_rows::Rows;
 
 /// How the upstream speaks, and the bounds and the door of a proxy before it.
 #[derive(Debug, Clone, Default, clap::Args)]
@@ -25,6 +26,32 @@ pub(crate) struct Manner {
     /// The key of --tls-cert, in PEM
     #[arg(long, value_name = "FILE", requires = "tls_cert", env = "ROLLTAPE_TLS_KEY")]
     tls_key: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) token: ControlToken,
+}
+
+/// What the control listener asks for.
+#[derive(Debug, Clone, Default, clap::Args)]
+pub(crate) struct ControlToken {
+    /// The environment variable that holds the token of the control listener; without one it needs
+    /// none
+    #[arg(long, value_name = "NAME", env = "ROLLTAPE_CONTROL_TOKEN_ENV")]
+    control_token_env: Option<String>,
+}
+
+impl ControlToken {
+    /// The token, where one is named.
+    ///
+    /// # Errors
+    /// [`Failure`] when the variable is not set, or holds nothing.
+    pub(crate) fn read(&self) -> Result<Option<String>, Failure> {
+        let Some(name) = &self.control_token_env else { return Ok(None) };
+        let token = std::env::var(name).ok().filter(|token| !token.is_empty());
+        token.map(Some).ok_or_else(|| {
+            Failure::new(format!("the environment variable `{name}` holds no token"))
+                .hint("set it to the control listener's token, or leave --control-token-env out")
+        })
+    }
 }
 
 /// How the upstream speaks and what its numbers are.
@@ -81,6 +108,8 @@ impl Manner {
             let tls = proxy::server_tls(&read(certificate)?, &read(key)?);
             config.tls = Some(tls.map_err(|e| Failure::of(&e))?);
         }
+        config.control_token = self.token.read()?;
+        config.rows = Some(Arc::new(Rows));
         Ok(config)
     }
 }

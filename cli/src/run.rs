@@ -81,6 +81,8 @@ struct Place {
     episode: EpisodeId,
     attempt: u32,
     http: Http,
+    /// The control listener's token.
+    token: Option<String>,
 }
 
 /// Runs, closes the episode, says what was recorded, and ends as the command ended.
@@ -130,6 +132,7 @@ impl Place {
             episode: episode.map_err(|e| Failure::of(&e))?,
             attempt: args.attempt,
             http: Http::new(),
+            token: args.manner.token.read()?,
         })
     }
 
@@ -160,7 +163,10 @@ impl Place {
 
     async fn tell(&self, method: Method, page: &str, body: &Value) -> Result<Value, Failure> {
         let url = format!("{}{page}", self.control);
-        let (status, reply) = self.http.json(method, &url, &[], body).await?;
+        let bearer = self.token.as_ref().map(|token| format!("Bearer {token}"));
+        let bearer = bearer.as_deref().map(|bearer| ("authorization", bearer));
+        let headers: Vec<_> = bearer.into_iter().collect();
+        let (status, reply) = self.http.json(method, &url, &headers, body).await?;
         if status == 200 {
             return Ok(reply);
         }

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use crate::at::At;
 use crate::engine_options::EngineArgs;
-use crate::exit::Done;
+use crate::exit::{Done, Failure};
 use crate::manner::Manner;
 use crate::server::{DurabilityName, Plan, Running, Source, StopSignals};
 
@@ -33,9 +33,11 @@ pub(crate) struct Args {
 
 /// Serves until it is asked to stop.
 pub(crate) async fn run(args: Args) -> Done {
-    if !args.control.ip().is_loopback() {
-        return Err(crate::exit::Failure::new("the control listener has no password yet")
-            .hint("give a loopback address with --control, such as 127.0.0.1:8081"));
+    if !args.control.ip().is_loopback() && args.manner.token.read()?.is_none() {
+        return Err(Failure::new("the control listener needs a token beyond loopback").hint(
+            "name the variable that holds it with --control-token-env, or give a loopback \
+             address with --control, such as 127.0.0.1:8081",
+        ));
     }
     let signals = StopSignals::new()?;
     let store = args.at.store.to_string();

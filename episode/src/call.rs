@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 
-use crate::{CallId, Lineage, Micros, Route, Tag};
+use crate::{CallId, Lineage, Micros, Route, Stamps, Tag, version_number};
 
 /// One request and, once it has one, its reply.
 #[derive(Debug, Clone, PartialEq)]
@@ -71,6 +71,8 @@ pub struct Ended {
     pub translated: Option<Route>,
     /// Why the upstream was not asked for all that would make the tokens known.
     pub unasked: Option<String>,
+    /// The versions that were said to be current.
+    pub stamps: Stamps,
 }
 
 /// Tokens that one call sampled under one index.
@@ -143,9 +145,9 @@ pub struct VersionSpan {
 }
 
 impl VersionSpan {
-    /// The label as a number, where it is one.
+    /// The number of the label, where it has one.
     pub fn number(&self) -> Option<i64> {
-        self.version.parse().ok()
+        version_number(&self.version)
     }
 }
 

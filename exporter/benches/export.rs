@@ -300,6 +300,7 @@ fn ended(begun: &Begun, prompt: &[u32], sampled: &[u32], answer: &str) -> Ended 
         logprob_kind: "processed".into(),
         translated: None,
         unasked: None,
+        stamps: episode::Stamps::default(),
     }
 }
 

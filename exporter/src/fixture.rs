@@ -53,6 +53,7 @@ pub(crate) fn call(n: u32, prompt: &[u32], choices: &[&[u32]]) -> Call {
         logprob_kind: "processed".to_owned(),
         translated: None,
         unasked: None,
+        stamps: episode::Stamps::default(),
     };
     Call { begun, ended: Some(ended) }
 }

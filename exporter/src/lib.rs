@@ -23,6 +23,7 @@
 //! - [`export`], [`Options`], [`Report`]: the whole walk.
 //! - [`Format`], [`Encoding`], [`Out`], [`Partition`], [`Shard`]: what is written, how, where to;
 //!   [`Bucket`]: an object store.
+//! - [`Feed`], [`FeedOptions`], [`Made`]: rows of a few attempts at a time.
 //! - [`exported()`]: which episodes an export holds.
 //! - [`trajectories`], [`links`]: the pure part, for those who draw the same tree.
 //! - [`Notes`], [`Reason`], [`Dropped`], [`Told`]: what was kept, what was not, and why.
@@ -43,6 +44,7 @@ mod encode;
 mod export;
 mod exported;
 mod family;
+mod feed;
 mod forks;
 mod formats;
 mod groups;
@@ -95,6 +97,7 @@ pub use diagnosis::{Diagnosis, Finding, diagnose, diagnose_with};
 pub use encode::{EncodeError, Encoding};
 pub use export::{ExportError, Options, Report, RewardOptions, export, export_telling};
 pub use exported::{ExportedError, exported};
+pub use feed::{Feed, FeedError, FeedOptions, Made};
 pub use forks::{FORKS, Fork, forks_schema};
 pub use formats::Format;
 pub use groups::GroupSummary;

@@ -14,6 +14,7 @@ use crate::returns::returns;
 pub(crate) use crate::row::{Row, Tokens, TurnRow};
 use crate::scan::{Node, Scanned};
 use crate::sides::sides;
+use crate::staleness::number;
 use crate::thread::Forest;
 use crate::verdict::{Verdicts, verdict};
 use crate::weigh::Shares;
@@ -162,11 +163,18 @@ impl<'a> Maker<'a> {
         let steps = self.ledger.steps(places, judged);
         let returns = gamma.map_or(vec![None; steps.len()], |gamma| returns(&steps, gamma));
         let turns = trajectory.turns.iter().zip(&path.nodes).zip(places).zip(returns);
-        let row = |(((turn, node), place), mc_return): (((&Turn, &usize), &Place), _)| TurnRow {
-            reward: self.ledger.value(RewardScope::Call(turn.call_id)),
-            continued: self.merged.continued[*node],
-            mc_return,
-            ..turn_row(turn, place)
+        let row = |(((turn, node), place), mc_return): (((&Turn, &usize), &Place), _)| {
+            let plain = turn_row(turn, place);
+            let changed = self.forest.nodes[*node].changed();
+            let (start, end) = changed.map(|(a, b)| (number(a), number(b))).unzip();
+            TurnRow {
+                reward: self.ledger.value(RewardScope::Call(turn.call_id)),
+                continued: self.merged.continued[*node],
+                mc_return,
+                version_start: start.flatten().map_or(plain.version_start, |n| Some(n.into())),
+                version_end: end.flatten().map_or(plain.version_end, |n| Some(n.into())),
+                ..plain
+            }
         };
         turns.map(row).collect()
     }

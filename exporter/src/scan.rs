@@ -66,6 +66,13 @@ impl<'a> Node<'a> {
         (self.call.begun.call_id, self.prompt_index, self.has_ids)
     }
 
+    /// The older and the newer version, where the server says nothing and others say that it
+    /// changed while the call ran.
+    pub(crate) fn changed(&self) -> Option<(&'a str, &'a str)> {
+        let is_silent = self.choice.is_some_and(|choice| choice.versions.is_empty());
+        self.ended.stamps.changed().filter(|_| is_silent)
+    }
+
     /// The server's name of the model, else the agent's, else nothing.
     pub(crate) fn model(&self) -> &'a str {
         self.ended.model.as_deref().or(self.call.begun.model.as_deref()).unwrap_or_default()

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use episode::version_number;
 use serde::Serialize;
 
 use crate::merge::Merged;
@@ -37,7 +38,7 @@ pub enum LeftOut {
     VersionSpan,
     /// The smallest version is too old.
     Stale,
-    /// The server named a version that is not a whole number from 0 to 2^31 - 1.
+    /// A version has no number from 0 to 2^31 - 1.
     VersionNotANumber,
     /// The server did not say which version sampled a token.
     VersionUnknown,
@@ -69,9 +70,9 @@ pub(crate) struct Versions {
     unknown: bool,
 }
 
-/// The number of a version, where its label is one that rows can hold.
+/// The number of a version, where it is one that rows can hold.
 pub(crate) fn number(label: &str) -> Option<i32> {
-    label.parse().ok().filter(|number| *number >= 0)
+    version_number(label).and_then(|number| i32::try_from(number).ok())
 }
 
 impl Versions {
@@ -79,6 +80,10 @@ impl Versions {
     fn of(node: &Node<'_>) -> Self {
         let mut versions = Self::default();
         let Some(choice) = node.choice else { return versions };
+        if let Some((start, end)) = node.changed() {
+            versions.labels.extend([start.to_owned(), end.to_owned()]);
+            return versions;
+        }
         let mut spans: Vec<Option<&str>> = vec![None; node.sampled.len()];
         for span in &choice.versions {
             let end = (span.end as usize).min(spans.len());
@@ -185,7 +190,7 @@ mod tests {
     fn what_is_no_number_or_not_known_passes_no_filter() {
         let filter = VersionFilter { min: Some(0), ..VersionFilter::default() };
         let cases = [
-            (made(&["default", "5"], false), Err(LeftOut::VersionNotANumber)),
+            (made(&["latest", "5"], false), Err(LeftOut::VersionNotANumber)),
             (made(&["-1"], false), Err(LeftOut::VersionNotANumber)),
             (made(&["5"], true), Err(LeftOut::VersionUnknown)),
             (made(&[], true), Err(LeftOut::VersionUnknown)),

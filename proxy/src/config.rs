@@ -8,6 +8,8 @@ use hyper::http::uri::{Authority, Scheme};
 use thiserror::Error;
 use wire::{Dialect, Force, Vocabulary};
 
+use crate::feed::RowSource;
+
 /// Bounds and choices of a proxy.
 #[derive(Debug, Clone)]
 pub struct Config {
@@ -33,6 +35,10 @@ pub struct Config {
     pub upstream_http2: bool,
     /// Certificate and key of the data listener, where it speaks TLS.
     pub tls: Option<Arc<rustls::ServerConfig>>,
+    /// What the control listener asks for, where it asks.
+    pub control_token: Option<String>,
+    /// Makes the rows of the feed.
+    pub rows: Option<Arc<dyn RowSource>>,
     /// Calls in flight at once; more wait.
     pub calls_max: usize,
     /// Longest request body that is held and recorded whole, in bytes. Of a longer one the
@@ -84,6 +90,8 @@ impl Config {
             upstream_ca: Vec::new(),
             upstream_http2: false,
             tls: None,
+            control_token: None,
+            rows: None,
             calls_max: 10_000,
             request_bytes_kept: 64 << 20,
             request_bytes_max: 1 << 30,

@@ -27,6 +27,8 @@ pub(crate) enum Fault {
     BadKey,
     #[error("the request leans on state that the upstream does not hold")]
     LeansOnState(String),
+    #[error("agents do not rule the inference server; its control routes are on the control listener")]
+    Engine,
     #[error("WebSocket is not recorded here; use POST")]
     Upgrade,
     #[error("the upstream at {0} could not be reached: {1}")]
@@ -50,6 +52,7 @@ impl Fault {
             | Self::LeansOnState(_) => StatusCode::BAD_REQUEST,
             Self::TooLong(_) => StatusCode::PAYLOAD_TOO_LARGE,
             Self::BadKey => StatusCode::UNAUTHORIZED,
+            Self::Engine => StatusCode::FORBIDDEN,
             Self::Upgrade => StatusCode::UPGRADE_REQUIRED,
             Self::Unreachable(..) | Self::Broken(_) | Self::ReplyTooLong(_) => {
                 StatusCode::BAD_GATEWAY

@@ -157,6 +157,25 @@ impl Forward {
         self.upgrades.request(request).await.map_err(|e| self.unreachable(&e))
     }
 
+    /// Passes a request to a control route on, however long it and its reply are.
+    pub(crate) async fn control(
+        &self,
+        head: Parts,
+        body: Incoming,
+    ) -> Result<Response<Incoming>, Fault> {
+        let path = head.uri.path_and_query().map_or("/", |path| path.as_str());
+        let body = Outgoing::long(Bytes::new(), body, u64::MAX);
+        let mut request = self.request(head.method, path, body)?;
+        *request.headers_mut() = head.headers;
+        rewrite::credentials(self.key.as_ref(), request.headers_mut());
+        self.client.request(request).await.map_err(|e| self.unreachable(&e))
+    }
+
+    /// How the upstream speaks, as far as it was asked.
+    pub(crate) fn known_dialect(&self) -> Option<Dialect> {
+        self.dialect.get().copied()
+    }
+
     async fn send(
         &self,
         sent: &Sent<'_>,

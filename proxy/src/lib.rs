@@ -16,7 +16,9 @@
 //! `coding` undoes compression, `headers` says which go on, `outgoing` is a body on its way,
 //! `connect` the pool of connections to the upstream, `upgrade` relays what becomes something else
 //! than HTTP. `client` takes the same walk for calls of rolltape's own, without a store.
-//! `control` is the other listener: rewards, closing, looking.
+//! `watch` counts the calls and knows the versions of the weights that answer them.
+//! `control` is the other listener: rewards, closing, looking, weights; `feed` hands finished
+//! episodes out to trainers there.
 #![forbid(unsafe_code)]
 
 mod accept;
@@ -28,6 +30,7 @@ mod connect;
 mod control;
 mod conversations;
 mod fault;
+mod feed;
 mod forward;
 mod headers;
 mod key;
@@ -41,10 +44,12 @@ mod serve;
 mod tag;
 mod tee;
 mod upgrade;
+mod watch;
 
 pub use accept::serve_data;
 pub use client::{Client, NoReply, Question, Reply};
 pub use config::{BadUpstream, Beside, Config, Translate, Upstream};
 pub use connect::{BadSetting, server_tls};
 pub use control::serve_control;
+pub use feed::{ItemRows, RowSource, RowStream};
 pub use proxy::{Proxy, StartError};

@@ -9,8 +9,10 @@ use tokio::task::JoinHandle;
 
 use crate::conversations::Thread;
 use crate::fault::Fault;
+use crate::proxy::Proxy;
 use crate::record::Recording;
 use crate::tag::Known;
+use crate::watch::Watch;
 
 /// The end of a call on its way to the disk. It gets there whether or not this is waited for.
 pub(crate) type Commit = JoinHandle<Result<(), CommitError>>;
@@ -22,15 +24,22 @@ pub(crate) struct OpenCall {
     store: Store,
     begun: Option<Ack>,
     recording: Option<Recording>,
+    watch: Arc<Watch>,
+    /// The version that was said to be current when it began.
+    stamp: Option<String>,
     /// The conversation that its answer carries on.
     thread: Option<(Arc<Known>, Thread)>,
 }
 
 impl OpenCall {
     /// Queues the begun record; it rides with the commit under way.
-    pub(crate) async fn begin(store: &Store, begun: Begun, recording: Recording) -> Self {
-        let ack = store.begin(begun).await;
-        Self { store: store.clone(), begun: Some(ack), recording: Some(recording), thread: None }
+    pub(crate) async fn begin(proxy: &Proxy, begun: Begun, recording: Recording) -> Self {
+        let watch = Arc::clone(&proxy.watch);
+        let stamp = watch.begun();
+        let (store, recording) = (proxy.store().clone(), Some(recording));
+        let mut open = Self { store, begun: None, recording, watch, stamp, thread: None };
+        open.begun = Some(open.store.begin(begun).await);
+        open
     }
 
     /// Lets the call's answer carry on the conversation that gave it its episode.
@@ -67,6 +76,7 @@ impl OpenCall {
         let Some(recording) = self.recording.take() else { return fault };
         let mut ended = recording.finish(Outcome::UpstreamFailed, now());
         fault.mark(&mut ended);
+        self.watch.ended(&mut ended, self.stamp.take());
         match self.store.end(ended).await.done().await {
             Ok(()) => fault,
             Err(unrecorded) => unrecorded.into(),
@@ -80,7 +90,8 @@ impl OpenCall {
         {
             known.conversations.answered(&thread, &answer);
         }
-        let ended = recording.finish(outcome, now());
+        let mut ended = recording.finish(outcome, now());
+        self.watch.ended(&mut ended, self.stamp.take());
         let store = self.store.clone();
         Some(tokio::spawn(async move { store.end(ended).await.done().await }))
     }
@@ -89,6 +100,7 @@ impl OpenCall {
 impl Drop for OpenCall {
     fn drop(&mut self) {
         self.write(Outcome::ClientGone);
+        self.watch.gone();
     }
 }
 

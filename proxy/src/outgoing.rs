@@ -31,7 +31,8 @@ impl Outgoing {
     /// A body of at most `bytes_max` of which the beginning is here.
     pub(crate) fn long(first: Bytes, rest: Incoming, bytes_max: u64) -> Self {
         let left = bytes_max.saturating_sub(first.len() as u64);
-        Self { first: Some(first), rest: Some(rest), left, bytes_max, trailers: None }
+        let first = Some(first).filter(|first| !first.is_empty());
+        Self { first, rest: Some(rest), left, bytes_max, trailers: None }
     }
 }
 

@@ -11,9 +11,11 @@ use crate::admitted::{Admitted, Key};
 use crate::config::Config;
 use crate::connect::BadSetting;
 use crate::conversations::Conversations;
+use crate::feed::Feed;
 use crate::forward::Forward;
 use crate::key::Signer;
 use crate::tag::Known;
+use crate::watch::Watch;
 
 /// A proxy: one upstream, one store.
 #[derive(Debug)]
@@ -23,6 +25,8 @@ pub struct Proxy {
     pub(crate) forward: Forward,
     pub(crate) admitted: Admitted,
     pub(crate) known: Arc<Known>,
+    pub(crate) watch: Arc<Watch>,
+    pub(crate) feed: Feed,
     force: Arc<Force>,
     /// Sampling parameters of the episodes that have their own.
     forced: Mutex<HashMap<Key, Arc<Force>>>,
@@ -50,17 +54,22 @@ impl Proxy {
     pub async fn start(config: Config, store: Store) -> Result<Self, StartError> {
         let signer = Signer::new(store.signing_key().await?);
         let mut forced = HashMap::new();
-        for episode in store.snapshot().await?.episodes(&Selection::default()).await? {
+        let mut snapshot = store.snapshot().await?;
+        for episode in snapshot.episodes(&Selection::default()).await? {
             if let Some(force) = episode.force_sampling.filter(|_| episode.closed_at.is_none()) {
                 forced.insert((episode.id, episode.attempt), Arc::new(force.parse()?));
             }
         }
+        let watch = Watch::default();
+        watch.versions.remember(snapshot.versions().await?);
         Ok(Self {
             forward: Forward::new(&config)?,
             force: Arc::new(config.force.clone()),
             config,
             store,
             admitted: Admitted::default(),
+            watch: Arc::new(watch),
+            feed: Feed::default(),
             known: Arc::new(Known { signer, conversations: Conversations::default() }),
             forced: Mutex::new(forced),
         })

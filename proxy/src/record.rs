@@ -1,7 +1,7 @@
 //! What was seen of a call, as a value: events in, one [`Ended`] out. No I/O.
 
 use bytes::Bytes;
-use episode::{CallId, Ended, Micros, Outcome, Route};
+use episode::{CallId, Ended, Micros, Outcome, Route, Stamps};
 use serde_json::Value;
 use wire::Collector;
 
@@ -125,6 +125,7 @@ impl Recording {
             logprob_kind: self.logprob_kind,
             translated: self.translated,
             unasked: self.unasked,
+            stamps: Stamps::default(),
         }
     }
 }

@@ -28,9 +28,12 @@ pub(crate) async fn answer(
     request: Request<Incoming>,
 ) -> Result<Response<ReplyBody>, Infallible> {
     let route = tag::route_of(request.method(), request.uri().path());
-    let answered = match upgrade::is_wanted(&request) {
-        true => upgrade::relay(&proxy, request).await,
-        false => call(&proxy, request).await,
+    let answered = if tag::is_control(request.uri().path()) {
+        Err(Fault::Engine)
+    } else if upgrade::is_wanted(&request) {
+        upgrade::relay(&proxy, request).await
+    } else {
+        call(&proxy, request).await
     };
     Ok(answered.unwrap_or_else(|fault| fault.response(route)))
 }
@@ -48,7 +51,7 @@ async fn call(proxy: &Proxy, request: Request<Incoming>) -> Result<Response<Repl
     let begun = begun(&head, tagged, (sent.as_ref(), &force), (&body, started_at));
     let (path, model) = (begun.path.clone(), begun.model.clone());
     let recording = Recording::new(begun.call_id, route, proxy.config().reply_bytes_max);
-    let mut open = OpenCall::begin(proxy.store(), begun, recording).await;
+    let mut open = OpenCall::begin(proxy, begun, recording).await;
     open.in_thread(&proxy.known, thread);
 
     if !proxy.admitted.contains(&key) {

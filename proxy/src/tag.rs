@@ -10,6 +10,7 @@ use hyper::http::request::Parts;
 use hyper::{HeaderMap, Method};
 use wire::Request;
 
+use crate::control::engine;
 use crate::conversations::{Conversations, Thread};
 use crate::fault::Fault;
 use crate::headers;
@@ -95,6 +96,11 @@ pub(crate) fn tag(
 /// The route of a request, whether or not its tag can be read.
 pub(crate) fn route_of(method: &Method, path: &str) -> Route {
     Prefix::of(path).map_or(Route::Other, |prefix| prefix.route(method))
+}
+
+/// Whether a request is for one of the upstream's control routes, whether or not it is tagged.
+pub(crate) fn is_control(path: &str) -> bool {
+    Prefix::of(path).is_ok_and(|prefix| engine::is_control(prefix.rest))
 }
 
 /// The sources that name an episode outright, highest first.

@@ -131,6 +131,7 @@ fn call(agent: u64, seed: &mut u64) -> (Begun, Ended) {
         logprob_kind: "raw".to_owned(),
         translated: None,
         unasked: None,
+        stamps: episode::Stamps::default(),
     };
     (begun, ended)
 }

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use episode::{Call, CallId, Choice, Ended, Outcome, Route, TokenCounts};
+use episode::{Call, CallId, Choice, Ended, Outcome, Route, Stamps, TokenCounts};
 
 use crate::fields::Row;
 use crate::query::query;
@@ -15,7 +15,7 @@ use crate::trace::Trace;
 const CALL: &str = "SELECT c.call_key, c.call_id, c.started_at, c.method, c.path, c.route, \
     c.requested_model, c.sampling, c.ended_at, c.first_byte_at, c.status, c.outcome, c.error, \
     c.reply_model, c.prompt_tokens, c.completion_tokens, c.logprob_kind, c.client, c.session, \
-    c.agent, c.parent_agent, c.kind, c.retry, c.translated, c.unasked, \
+    c.agent, c.parent_agent, c.kind, c.retry, c.translated, c.unasked, c.stamp_start, c.stamp_end, \
     q.body_key AS q_body_key, q.encoding AS q_encoding, q.length AS q_length, q.data AS q_data, \
     q.base_key AS q_base_key, q.reel_key AS q_reel_key, q.hash AS q_hash, \
     p.body_key AS p_body_key, p.encoding AS p_encoding, p.length AS p_length, p.data AS p_data, \
@@ -181,5 +181,6 @@ pub(crate) fn ended_of(row: &Row, call_id: CallId, outcome: &str) -> Result<Ende
         logprob_kind: kind.unwrap_or_else(|| "unknown".to_owned()),
         translated: translated.map(|word| Route::from_word(&word)),
         unasked: row.try_get("unasked")?,
+        stamps: Stamps { start: row.try_get("stamp_start")?, end: row.try_get("stamp_end")? },
     })
 }

@@ -5,11 +5,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use episode::{Begun, CallId, Choice, Ended, EpisodeId, Micros, Reward, Tag};
 use thiserror::Error;
 
+use crate::feed::{FeedRecord, finish, write_feed};
 use crate::link::Link;
 use crate::query::query;
 use crate::reels::Reels;
 use crate::relaxed::{Key, mark, unmark};
 use crate::trouble::Trouble;
+use crate::versions::{VersionRecord, write_version};
 use crate::write_begun::write_begun;
 use crate::write_ended::write_ended;
 
@@ -28,6 +30,12 @@ pub enum CommitError {
     /// The store cannot be written at the moment; nothing of the record was kept.
     #[error("cannot write to the store: {0}")]
     Trouble(#[from] Trouble),
+    /// Another reader was handed the same first.
+    #[error("another reader was handed the same")]
+    Taken,
+    /// The lease holds nothing.
+    #[error("lease `{0}` holds nothing: there is none, or what it held was handed out again")]
+    NoLease(String),
     /// The call that ends was never begun.
     #[error("call `{0}` was not begun")]
     NotBegun(CallId),
@@ -50,6 +58,7 @@ pub(crate) enum Record {
         tag: Tag,
         at: Micros,
         force: Option<String>,
+        group_size: Option<u32>,
     },
     Close {
         episode: EpisodeId,
@@ -61,6 +70,9 @@ pub(crate) enum Record {
     Settle(Key),
     /// Tells nothing: whether a record could be written.
     Probe,
+    /// Of weights.
+    Version(VersionRecord),
+    Feed(FeedRecord),
     Reward {
         episode: EpisodeId,
         attempt: u32,
@@ -81,6 +93,8 @@ impl Record {
             | Self::Close { .. }
             | Self::Settle(_)
             | Self::Probe
+            | Self::Version(_)
+            | Self::Feed(_)
             | Self::Reward { .. } => 0,
         }
     }
@@ -135,7 +149,11 @@ async fn write(connection: &mut Link, reels: &mut Reels, record: &Record) -> Ver
         Record::Settle(key) => Ok(unmark(connection, key, reels.writer()).await?),
         Record::Probe => probe(connection).await,
         Record::Ended(ended) => write_ended(connection, reels, ended).await,
-        Record::Open { tag, at, force } => announce(connection, tag, *at, force.as_deref()).await,
+        Record::Version(version) => write_version(connection, version).await,
+        Record::Feed(record) => write_feed(connection, record).await,
+        Record::Open { tag, at, force, group_size } => {
+            announce(connection, (tag, *at), force.as_deref(), *group_size).await
+        }
         Record::Close { episode, attempt, at, status } => {
             close(connection, (episode, *attempt), *at, status.as_deref()).await
         }
@@ -155,7 +173,12 @@ async fn probe(connection: &mut Link) -> Verdict {
     Ok(query(probe).bind(value).execute(connection).await?)
 }
 
-async fn announce(connection: &mut Link, tag: &Tag, at: Micros, force: Option<&str>) -> Verdict {
+async fn announce(
+    connection: &mut Link,
+    (tag, at): (&Tag, Micros),
+    force: Option<&str>,
+    group_size: Option<u32>,
+) -> Verdict {
     let (key, closed) = open_episode(connection, tag, at).await?;
     if closed {
         return Err(CommitError::Closed(tag.episode.clone(), tag.attempt));
@@ -166,6 +189,11 @@ async fn announce(connection: &mut Link, tag: &Tag, at: Micros, force: Option<&s
             .bind(key)
             .execute(connection)
             .await?;
+    }
+    if let Some((group, size)) = tag.group.as_ref().zip(group_size) {
+        let first = "INSERT INTO group_size (group_id, size) VALUES ($1, $2) \
+                     ON CONFLICT DO NOTHING";
+        query(first).bind(group.as_str()).bind(size).execute(connection).await?;
     }
     Ok(())
 }
@@ -231,7 +259,7 @@ async fn close(
     .bind(key)
     .execute(connection)
     .await?;
-    Ok(())
+    Ok(finish(connection, key).await?)
 }
 
 async fn check_call(

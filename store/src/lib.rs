@@ -10,6 +10,8 @@
 //!   and `trace` read them back.
 //! - [`Snapshot`]: a read-only view of one moment (`rows` decodes it; `near` reads a file in the
 //!   thread that asks); [`Summary`]: an episode at a glance.
+//! - [`Lease`], [`Settlement`]: what is handed out to trainers (`feed`); [`Wanted`]: what could be
+//!   (`ready`). [`VersionRecord`]: weights.
 //! - The life of a file: [`verify()`] checks it, [`prune()`] takes episodes out of it,
 //!   [`backup()`] copies it.
 //!
@@ -25,6 +27,7 @@ mod commit;
 mod cut;
 mod desk;
 mod events;
+mod feed;
 mod fields;
 mod file;
 mod link;
@@ -42,6 +45,7 @@ mod prune;
 mod query;
 mod read;
 mod reel;
+mod ready;
 mod reels;
 mod relaxed;
 mod rows;
@@ -62,6 +66,7 @@ mod verify;
 mod verify_chains;
 mod verify_episode;
 mod verify_reel;
+mod versions;
 mod write;
 mod write_begun;
 mod write_ended;
@@ -70,12 +75,15 @@ mod writer;
 pub use amend::Amend;
 pub use backup::{BackupError, backup};
 pub use commit::CommitError;
+pub use feed::{Fate, Held, Item, Lease, Settlement};
 pub use location::{Location, LocationError};
 pub use open::{Durability, OpenError};
 pub use pack::DecodeError;
 pub use prune::{Doomed, Kept, Prune, PruneError, PrunePlan, Pruned, plan_prune, prune};
+pub use ready::{ConsumerCounts, Cut, Unit, Wanted};
 pub use snapshot::{EpisodeRecord, Selection, Snapshot, SnapshotError};
 pub use summary::Summary;
 pub use trouble::Trouble;
 pub use verify::{Damage, Place, Verified, verify};
+pub use versions::VersionRecord;
 pub use writer::{Ack, Store, Writer};

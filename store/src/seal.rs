@@ -2,7 +2,7 @@
 //! for the rest: what was sampled, its logprobs, why it stopped, what it counted.
 
 use blake3::Hasher;
-use episode::{Choice, Ended, Route};
+use episode::{Choice, Ended, Route, Stamps};
 
 /// The first 16 bytes of the BLAKE3 hash over every value, each behind its length.
 pub(crate) fn seal(ended: &Ended) -> [u8; 16] {
@@ -18,6 +18,11 @@ pub(crate) fn seal(ended: &Ended) -> [u8; 16] {
     sealed.text(Some(&ended.logprob_kind));
     sealed.text(ended.translated.map(Route::as_str));
     sealed.text(ended.unasked.as_deref());
+    // Older ends were sealed without.
+    if ended.stamps != Stamps::default() {
+        sealed.text(ended.stamps.start.as_deref());
+        sealed.text(ended.stamps.end.as_deref());
+    }
     let mut choices: Vec<&Choice> = ended.choices.iter().collect();
     choices.sort_by_key(|choice| choice.index);
     for choice in choices {

@@ -5,7 +5,7 @@ use std::path::Path;
 use bytes::Bytes;
 use episode::{
     Begun, CallId, CallKind, Choice, Ended, EpisodeId, Fidelity, Lineage, Outcome, Reward,
-    RewardScope, Route, Side, Tag, TagSource, TokenCounts, VersionSpan,
+    RewardScope, Route, Side, Stamps, Tag, TagSource, TokenCounts, VersionSpan,
 };
 use tempfile::TempDir;
 use uuid::Uuid;
@@ -77,6 +77,7 @@ pub(crate) fn ended(call_id: CallId) -> Ended {
         logprob_kind: "processed".into(),
         translated: Some(Route::Chat),
         unasked: Some("because".into()),
+        stamps: Stamps { start: Some("3".into()), end: None },
     }
 }
 
@@ -182,7 +183,7 @@ async fn one_bad_record_costs_only_itself() {
 async fn closed_episodes_refuse_and_rewards_keep_their_history() {
     on_both(async |site| {
         let (store, _writer) = site.open().await;
-        store.announce(tag("a", 1), 5, Some("top_p=1".into())).await.unwrap();
+        store.announce(tag("a", 1), 5, Some("top_p=1".into()), None).await.unwrap();
         let reward = |value| Reward {
             scope: RewardScope::Episode,
             name: "reward".into(),

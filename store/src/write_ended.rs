@@ -46,7 +46,7 @@ fn add_end(batch: &mut Batch, (call_key, reel_key): (i64, i64), ended: &Ended) {
             "UPDATE call SET reply_body = {key}, ended_at = ?, first_byte_at = ?, \
              status = ?, outcome = ?, error = ?, reply_model = ?, prompt_tokens = ?, \
              completion_tokens = ?, logprob_kind = ?, translated = ?, unasked = ?, \
-             reel_key = ?, seal = ? WHERE call_key = ?",
+             stamp_start = ?, stamp_end = ?, reel_key = ?, seal = ? WHERE call_key = ?",
         )
         .bind(ended.ended_at)
         .bind(ended.first_byte_at)
@@ -59,6 +59,8 @@ fn add_end(batch: &mut Batch, (call_key, reel_key): (i64, i64), ended: &Ended) {
         .bind(ended.logprob_kind.clone())
         .bind(ended.translated.map(Route::as_str))
         .bind(ended.unasked.clone())
+        .bind(ended.stamps.start.clone())
+        .bind(ended.stamps.end.clone())
         .bind(reel_key)
         .bind(seal(ended).to_vec())
         .bind(call_key);

@@ -9,10 +9,12 @@ use tokio::task::JoinHandle;
 
 use crate::commit::{CommitError, Record, Verdict};
 use crate::desk::{Desk, Entry};
+use crate::feed::{FeedRecord, Lease, Settlement};
 use crate::location::Location;
 use crate::open::{self, Durability, OpenError};
 use crate::relaxed::Relaxed;
 use crate::snapshot::{Snapshot, SnapshotError};
+use crate::versions::VersionRecord;
 
 /// Records that may wait for the writer.
 const QUEUE_RECORDS_MAX: usize = 1024;
@@ -99,7 +101,8 @@ impl Store {
     }
 
     /// Makes an episode known before its first call, with its group, task and labels, and with
-    /// the sampling parameters that its requests are to get.
+    /// the sampling parameters that its requests are to get, and how many attempts make its group
+    /// (the first word stands).
     ///
     /// # Errors
     /// [`CommitError::Closed`] when it was closed before.
@@ -108,8 +111,9 @@ impl Store {
         tag: Tag,
         at: Micros,
         force: Option<String>,
+        group_size: Option<u32>,
     ) -> Result<(), CommitError> {
-        self.queue(Record::Open { tag, at, force }).await.done().await
+        self.queue(Record::Open { tag, at, force, group_size }).await.done().await
     }
 
     /// Closes an attempt at an episode: later calls are refused.
@@ -144,6 +148,50 @@ impl Store {
         reward: Reward,
     ) -> Result<(), CommitError> {
         self.queue(Record::Reward { episode, attempt, reward }).await.done().await
+    }
+
+    /// Makes a consumer of the feed known, which begins behind a position; one that is known is
+    /// left as it is.
+    ///
+    /// # Errors
+    /// [`CommitError`] when it cannot be written.
+    pub async fn begin_consumer(&self, consumer: &str, floor: i64) -> Result<(), CommitError> {
+        let begin = FeedRecord::Begin(consumer.to_owned(), floor);
+        self.queue(Record::Feed(begin)).await.done().await
+    }
+
+    /// Holds items for a reader.
+    ///
+    /// # Errors
+    /// [`CommitError::Taken`] when another reader was handed one of them first; then none is held.
+    pub async fn lease(&self, lease: Lease) -> Result<(), CommitError> {
+        self.queue(Record::Feed(FeedRecord::Lease(lease))).await.done().await
+    }
+
+    /// Says what becomes of what a lease holds. May be said again.
+    ///
+    /// # Errors
+    /// [`CommitError::NoLease`] when it holds nothing of that.
+    pub async fn settle(&self, settlement: Settlement) -> Result<(), CommitError> {
+        self.queue(Record::Feed(FeedRecord::Settle(settlement))).await.done().await
+    }
+
+    /// Notes a version of the weights.
+    ///
+    /// # Errors
+    /// [`CommitError`] when it cannot be written.
+    pub async fn version(&self, version: VersionRecord) -> Result<(), CommitError> {
+        self.queue(Record::Version(version)).await.done().await
+    }
+
+    /// How many records wait to be written, and how many may.
+    pub fn queued(&self) -> (usize, usize) {
+        (QUEUE_RECORDS_MAX - self.queue.capacity(), QUEUE_RECORDS_MAX)
+    }
+
+    /// Where the store is.
+    pub fn location(&self) -> &Location {
+        &self.at
     }
 
     /// Whether a record could be written now: writes one that tells nothing.

@@ -103,6 +103,7 @@ fn call_of(agent: u32, number: u32) -> (Begun, Ended) {
         logprob_kind: "raw".to_owned(),
         translated: None,
         unasked: None,
+        stamps: episode::Stamps::default(),
     };
     (begun, ended)
 }

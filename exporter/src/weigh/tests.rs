@@ -231,12 +231,12 @@ fn a_row_is_judged_by_the_tokens_that_it_trains() {
 #[test]
 fn versions_that_are_no_numbers_or_not_known_are_told_apart() {
     let filter = VersionFilter { span_max: Some(0), ..VersionFilter::default() };
-    let (rows, notes) = of_versions(&[&["default"], &["default"], &[]], filter);
+    let (rows, notes) = of_versions(&[&["latest"], &["default"], &[]], filter);
     assert!(rows.is_empty());
     assert_eq!(notes.not_of_versions, [(LeftOut::VersionNotANumber, 2)].into());
     let (_, notes) = of_versions(&[&["1"], &["1"], &[]], filter);
     assert_eq!(notes.not_of_versions, [(LeftOut::VersionUnknown, 1)].into());
-    let (rows, notes) = of_versions(&[&["default"], &["b"], &[]], VersionFilter::default());
+    let (rows, notes) = of_versions(&[&["latest"], &["b"], &[]], VersionFilter::default());
     assert!(notes.not_of_versions.is_empty());
     assert_eq!((rows[0].mixed_versions, rows[1].mixed_versions), (Some(true), None));
 }

@@ -149,6 +149,7 @@ fn ended(
         logprob_kind: "processed".to_owned(),
         translated: None,
         unasked: None,
+        stamps: episode::Stamps::default(),
     }
 }
 

@@ -1,0 +1,351 @@
+//! Feed: rows of a few attempts at a time, for a trainer that asks while agents run.
+//!
+//! The same steps as those of an export, from scan to rows; what is handed out to whom is the
+//! store's to know.
+
+use std::collections::BTreeSet;
+
+use arrow::datatypes::SchemaRef;
+use episode::{Kind, RewardScope};
+use store::{EpisodeRecord, Snapshot, SnapshotError};
+use thiserror::Error;
+
+use crate::columns;
+use crate::credit::Ledger;
+use crate::encode::{EncodeError, Encoder, Encoding};
+use crate::export::RewardOptions;
+use crate::formats::Format;
+use crate::groups::Groups;
+use crate::merge::merge;
+use crate::notes::Notes;
+use crate::rows::{Beside, Row, rows};
+use crate::scan::{Scanned, nodes, scan};
+use crate::schema::schema;
+use crate::staleness::{VersionFilter, versions};
+use crate::thread::thread;
+use crate::verdict::Verdicts;
+use crate::weigh::{Shared, Wanted, weigh};
+
+/// Verdicts, the best first.
+const VERDICTS: [&str; 3] = ["exact", "usable", "unusable"];
+
+/// Which rows, and how they are written.
+#[derive(Debug, Clone)]
+pub struct FeedOptions {
+    /// [`Encoding::Jsonl`] or [`Encoding::Arrow`].
+    pub encoding: Encoding,
+    /// Which kinds of trajectories; none takes all.
+    pub kinds: BTreeSet<Kind>,
+    /// What rewards are to say.
+    pub rewards: RewardOptions,
+    /// Which policy versions. Where staleness is bounded and `at` is none, it is counted from the
+    /// newest version that is known when rows are made.
+    pub versions: VersionFilter,
+    /// The worst verdict on an episode that will do; none takes any.
+    pub verdict: Option<&'static str>,
+    /// Only episodes with at least this reward.
+    pub min_reward: Option<f64>,
+}
+
+/// What became of an item.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Made {
+    /// Its rows, as the next bytes of the stream.
+    Rows(Vec<u8>),
+    /// It has none that were asked for, for this reason.
+    Dropped(&'static str),
+}
+
+/// Why there are no rows.
+#[derive(Debug, Error)]
+pub enum FeedError {
+    /// The store could not be read.
+    #[error(transparent)]
+    Read(#[from] SnapshotError),
+    /// The rows could not be written.
+    #[error("cannot write rows")]
+    Encode(#[from] EncodeError),
+}
+
+/// A stream of rows.
+pub struct Feed {
+    options: FeedOptions,
+    schema: SchemaRef,
+    encoder: Encoder,
+}
+
+impl Feed {
+    /// The verdict of that word.
+    pub fn verdict(word: &str) -> Option<&'static str> {
+        VERDICTS.into_iter().find(|verdict| *verdict == word)
+    }
+
+    /// A stream without rows yet.
+    ///
+    /// # Errors
+    /// [`EncodeError`] when it cannot begin.
+    pub fn new(options: FeedOptions) -> Result<Self, EncodeError> {
+        let schema = schema();
+        let encoder = Encoder::new(options.encoding, Format::Trajectories, &schema)?;
+        Ok(Self { options, schema, encoder })
+    }
+
+    /// Makes the rows of the attempts under these keys of the store, which are compared with each
+    /// other; `newest` is the newest policy version that is known. An attempt that has no row drops
+    /// them all.
+    ///
+    /// # Errors
+    /// [`FeedError`] when the store cannot be read or the rows cannot be written.
+    pub async fn item(
+        &mut self,
+        snapshot: &mut Snapshot,
+        keys: &[i64],
+        newest: Option<i64>,
+    ) -> Result<Made, FeedError> {
+        let records = snapshot.attempts(keys).await?;
+        if records.len() < keys.len() {
+            return Ok(Made::Dropped("gone"));
+        }
+        let mut episodes = Vec::with_capacity(records.len());
+        for record in records {
+            match scan(snapshot, record, None).await {
+                Ok((scanned, _)) => episodes.push(scanned),
+                Err(error @ (SnapshotError::Decode { .. } | SnapshotError::Word(..))) => {
+                    tracing::error!(%error, "an episode cannot be handed out");
+                    return Ok(Made::Dropped("unreadable"));
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+        match self.options.seen_from(newest).rows(&episodes) {
+            Ok(rows) => {
+                let bytes = rows.iter().map(Row::bytes).sum();
+                let batch = columns::batch(&self.schema, &rows).map_err(EncodeError::from)?;
+                self.encoder.write(&batch, bytes)?;
+                Ok(Made::Rows(self.encoder.take()))
+            }
+            Err(why) => Ok(Made::Dropped(why)),
+        }
+    }
+
+    /// The last bytes of the stream.
+    ///
+    /// # Errors
+    /// [`EncodeError`] when it cannot be ended.
+    pub fn end(&mut self) -> Result<Vec<u8>, EncodeError> {
+        self.encoder.finish()
+    }
+}
+
+impl FeedOptions {
+    /// With the version that staleness is counted from.
+    fn seen_from(&self, newest: Option<i64>) -> Self {
+        let mut options = self.clone();
+        if options.versions.at.is_none() && options.versions.staleness_max.is_some() {
+            options.versions.at = Some(newest.unwrap_or(0));
+        }
+        options
+    }
+
+    /// The rows of attempts of one group, or why there are none.
+    fn rows(&self, episodes: &[Scanned]) -> Result<Vec<Row>, &'static str> {
+        let scored: Vec<(EpisodeRecord, Option<f64>)> =
+            episodes.iter().map(|episode| (episode.record.clone(), reward(episode))).collect();
+        let is_less = |least: f64| scored.iter().any(|(_, r)| r.is_none_or(|r| r < least));
+        if self.min_reward.is_some_and(is_less) {
+            return Err("below_min_reward");
+        }
+        let RewardOptions { advantage, group_stats, gamma, .. } = self.rewards;
+        let groups = Groups::new(advantage, &scored);
+        let mut all = Vec::new();
+        for episode in episodes {
+            let (group, standing) = groups.standing(&episode.record);
+            let group = group.filter(|_| group_stats || advantage != Default::default());
+            let at_version = self.versions.at;
+            let beside = Beside { group, advantage: standing, gamma, at_version };
+            all.extend(self.of_one(episode, beside)?);
+        }
+        Ok(all)
+    }
+
+    fn of_one(&self, episode: &Scanned, beside: Beside<'_>) -> Result<Vec<Row>, &'static str> {
+        let (forest, _) = thread(nodes(&episode.calls).0);
+        let (merged, _) = merge(&forest);
+        let found = Verdicts::new(episode, &forest, &merged).of_episode().0;
+        let rank = |word: &str| VERDICTS.iter().position(|verdict| *verdict == word);
+        if merged.paths.is_empty() {
+            return Err("no_rows");
+        }
+        if self.verdict.is_some_and(|worst| rank(found) > rank(worst)) {
+            return Err("verdict");
+        }
+        let kinds = self.kinds.clone();
+        let wanted = Wanted { kinds, shared: Shared::Once, versions: self.versions };
+        let (shares, notes) = weigh(&merged, versions(&forest, &merged), &wanted);
+        if shares.paths.is_empty() {
+            return Err(why_none(&notes));
+        }
+        Ok(rows(episode, &forest, &merged, &shares, beside).collect())
+    }
+}
+
+/// What an episode was worth, where it is known.
+fn reward(episode: &Scanned) -> Option<f64> {
+    Ledger::new(&episode.rewards).value(RewardScope::Episode)
+}
+
+/// Why an episode with paths has no row.
+fn why_none(notes: &Notes) -> &'static str {
+    notes.not_of_versions.keys().next().map_or("kind", |why| why.as_str())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::Value;
+    use store::Selection;
+
+    use super::*;
+    use crate::advantage::Advantage;
+    use crate::export::Options;
+    use crate::fixture::{call, reply};
+    use crate::stored::{Stored, stored};
+    use crate::target::{Out, Stream};
+
+    fn options() -> FeedOptions {
+        FeedOptions {
+            encoding: Encoding::Jsonl,
+            kinds: BTreeSet::new(),
+            rewards: RewardOptions::default(),
+            versions: VersionFilter::default(),
+            verdict: None,
+            min_reward: None,
+        }
+    }
+
+    async fn made(store: &Stored, options: FeedOptions, names: &[&str]) -> Made {
+        let mut snapshot = store.snapshot().await;
+        let all = snapshot.episodes(&Selection::default()).await.unwrap();
+        let keys = all.iter().filter(|e| names.contains(&e.id.as_str())).map(|e| e.key);
+        let keys: Vec<i64> = keys.collect();
+        Feed::new(options).unwrap().item(&mut snapshot, &keys, Some(8)).await.unwrap()
+    }
+
+    fn lines(made: &Made) -> Vec<Value> {
+        let Made::Rows(bytes) = made else { panic!("{made:?}") };
+        let text = std::str::from_utf8(bytes).unwrap();
+        text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    }
+
+    /// Two of a group, of versions 7 and 3, and one alone.
+    async fn three(folder: &std::path::Path) -> Stored {
+        let mut old = call(1, &[1, 2], &[&[3]]);
+        reply(&mut old).choices[0].versions[0].version = "step_3".to_owned();
+        let turns = || vec![call(1, &[1, 2], &[&[3]]), call(2, &[1, 2, 3, 4], &[&[5, 6]])];
+        stored(
+            folder,
+            &[
+                ("a", Some("g"), Some(1.0), turns()),
+                ("b", Some("g"), Some(0.0), vec![old]),
+                ("c", None, None, turns()),
+            ],
+        )
+        .await
+    }
+
+    #[tokio::test]
+    async fn rows_are_those_of_an_export() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = three(folder.path()).await;
+        let path = folder.path().join("rows.jsonl");
+        let out = Out::Stream(Stream::new(std::fs::File::create(&path).unwrap()));
+        let rewards = RewardOptions { advantage: Advantage::DrGrpo, ..RewardOptions::default() };
+        let encoding = Some(Encoding::Jsonl);
+        let group = Selection { group: Some("g".parse().unwrap()), ..Selection::default() };
+        let exported = Options { out, encoding, rewards, selection: group, ..Options::default() };
+        store.export(&exported).await.unwrap();
+        let exported = std::fs::read(&path).unwrap();
+        let fed = made(&store, FeedOptions { rewards, ..options() }, &["a", "b"]).await;
+        assert_eq!(fed, Made::Rows(exported));
+        assert_eq!(lines(&fed)[0]["advantage"], 0.5);
+        assert_eq!(lines(&fed)[1]["versions"], serde_json::json!([-1, -1, 3]));
+    }
+
+    #[tokio::test]
+    async fn what_is_not_asked_for_drops_the_whole_item_and_says_why() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = three(folder.path()).await;
+        let of = |versions| FeedOptions { versions, ..options() };
+        let none = VersionFilter::default();
+        let stale = VersionFilter { at: Some(8), staleness_max: Some(4), ..none };
+        let newest = VersionFilter { at: None, ..stale };
+        let cases = [
+            (of(stale), "stale"),
+            (of(newest), "stale"),
+            (of(VersionFilter { max: Some(6), ..none }), "above_max_version"),
+            (FeedOptions { kinds: [Kind::Fork].into(), ..options() }, "kind"),
+            (FeedOptions { min_reward: Some(0.5), ..options() }, "below_min_reward"),
+        ];
+        for (options, why) in cases {
+            assert_eq!(made(&store, options, &["a", "b"]).await, Made::Dropped(why));
+        }
+        let fresh = made(&store, of(stale), &["a"]).await;
+        assert_eq!(lines(&fresh)[0]["staleness"], 1);
+        let worst = |verdict| FeedOptions { verdict: Some(verdict), ..options() };
+        assert_eq!(lines(&made(&store, worst("exact"), &["a", "b"]).await).len(), 2);
+        let mut snapshot = store.snapshot().await;
+        let gone = Feed::new(options()).unwrap().item(&mut snapshot, &[1, 99], None).await.unwrap();
+        assert_eq!(gone, Made::Dropped("gone"));
+    }
+
+    #[tokio::test]
+    async fn an_episode_that_is_worse_than_asked_for_is_dropped() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut lost = call(2, &[1, 2, 3], &[&[4]]);
+        lost.ended = None;
+        let calls = vec![call(1, &[1], &[&[2]]), lost.clone()];
+        let told = [("a", None, None, calls), ("b", None, None, vec![lost])];
+        let store = stored(folder.path(), &told).await;
+        let worst = |verdict| FeedOptions { verdict: Some(verdict), ..options() };
+        assert_eq!(made(&store, worst("exact"), &["a"]).await, Made::Dropped("verdict"));
+        assert_eq!(lines(&made(&store, worst("usable"), &["a"]).await).len(), 1);
+        assert_eq!(made(&store, options(), &["b"]).await, Made::Dropped("no_rows"));
+    }
+
+    #[tokio::test]
+    async fn a_stream_of_arrow_reads_back() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = three(folder.path()).await;
+        let mut snapshot = store.snapshot().await;
+        let mut feed = Feed::new(FeedOptions { encoding: Encoding::Arrow, ..options() }).unwrap();
+        let mut bytes = Vec::new();
+        for keys in [[1, 2].as_slice(), &[3]] {
+            let Made::Rows(rows) = feed.item(&mut snapshot, keys, None).await.unwrap() else { panic!() };
+            bytes.extend(rows);
+        }
+        bytes.extend(feed.end().unwrap());
+        let read = arrow::ipc::reader::StreamReader::try_new(&bytes[..], None).unwrap();
+        let rows: Vec<usize> = read.map(|batch| batch.unwrap().num_rows()).collect();
+        assert_eq!(rows, [2, 1]);
+    }
+
+    #[tokio::test]
+    async fn a_version_that_changed_while_a_call_ran_counts_as_both() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut changed = call(1, &[1, 2], &[&[3]]);
+        reply(&mut changed).choices[0].versions.clear();
+        let stamps = episode::Stamps { start: Some("4".into()), end: Some("step_5".into()) };
+        reply(&mut changed).stamps = stamps;
+        let store = stored(folder.path(), &[("a", None, None, vec![changed])]).await;
+        let at = |at| {
+            let versions =
+                VersionFilter { at: Some(at), staleness_max: Some(2), ..VersionFilter::default() };
+            FeedOptions { versions, ..options() }
+        };
+        assert_eq!(made(&store, at(7), &["a"]).await, Made::Dropped("stale"));
+        let row = lines(&made(&store, at(6), &["a"]).await).remove(0);
+        assert_eq!(row["versions"], serde_json::json!([-1, -1, -1]));
+        let turn = &row["turns"][0];
+        assert_eq!((&turn["version_start"], &turn["version_end"]), (&4.into(), &5.into()));
+        assert_eq!(row["mixed_versions"], true);
+    }
+}

@@ -1,0 +1,187 @@
+//! The upstream's own control routes: passed on from the control listener, refused to agents.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use episode::Route;
+use http_body_util::BodyExt;
+use hyper::body::Incoming;
+use hyper::header::AUTHORIZATION;
+use hyper::{Method, Request, Response};
+use serde_json::Value;
+use store::VersionRecord;
+use wire::Dialect;
+
+use super::answers::{Answer, decoded, faulty};
+use crate::headers;
+use crate::open_call::now;
+use crate::proxy::Proxy;
+use crate::tee::ReplyBody;
+
+/// The routes of vLLM, SGLang, prime-rl's and SkyRL's servers by which weights, sleep and caches
+/// are ruled, and by which one looks at them. Sorted.
+const ROUTES: [&str; 54] = [
+    "/abort_request",
+    "/abort_requests",
+    "/clear_hicache_storage_backend",
+    "/collective_rpc",
+    "/configure_logging",
+    "/continue_generation",
+    "/destroy_weights_update_group",
+    "/fetch_weights",
+    "/finish_weight_update",
+    "/flush_cache",
+    "/freeze_gc",
+    "/get_internal_state",
+    "/get_load",
+    "/get_server_info",
+    "/get_weights_by_name",
+    "/get_world_size",
+    "/init_broadcaster",
+    "/init_weight_transfer_engine",
+    "/init_weights_send_group_for_remote_instance",
+    "/init_weights_update_group",
+    "/is_paused",
+    "/is_scaling_elastic_ep",
+    "/is_sleeping",
+    "/load_lora_adapter",
+    "/pause",
+    "/pause_generation",
+    "/release_kv_cache_memory",
+    "/release_memory_occupation",
+    "/reset_encoder_cache",
+    "/reset_mm_cache",
+    "/reset_prefix_cache",
+    "/resume",
+    "/resume_memory_occupation",
+    "/scale_elastic_ep",
+    "/send_weights_to_remote_instance",
+    "/server_info",
+    "/set_internal_state",
+    "/shutdown_weight_transfer_engine",
+    "/sleep",
+    "/start_profile",
+    "/start_weight_update",
+    "/stop_profile",
+    "/unload_lora_adapter",
+    "/update_weight_version",
+    "/update_weights",
+    "/update_weights_from_disk",
+    "/update_weights_from_distributed",
+    "/update_weights_from_ipc",
+    "/update_weights_from_tensor",
+    "/v1/load_lora_adapter",
+    "/v1/unload_lora_adapter",
+    "/wake_up",
+    "/weight_checker",
+    "/weight_info",
+];
+
+/// Those after which there may be other weights.
+const CHANGES: [&str; 6] = [
+    "/finish_weight_update",
+    "/update_weight_version",
+    "/update_weights",
+    "/update_weights_from_disk",
+    "/update_weights_from_distributed",
+    "/update_weights_from_tensor",
+];
+
+/// Whether a path is a control route, however it is spelled.
+pub(crate) fn is_control(path: &str) -> bool {
+    let path = decoded(path.split('?').next().unwrap_or(path));
+    let parts = path.split('/').filter(|part| !part.is_empty());
+    let plain: String = parts.flat_map(|part| ["/", part]).collect();
+    ROUTES.binary_search(&plain.as_str()).is_ok() || plain.starts_with("/areal_")
+}
+
+/// Whether the control listener passes a request on.
+pub(super) fn is_forwarded(method: &Method, path: &str) -> bool {
+    // Trainers ask for the model's name where they push its weights to.
+    is_control(path) || (method == Method::GET && path == "/v1/models")
+}
+
+/// Passes a request on as it is, and the reply.
+pub(super) async fn forward(
+    proxy: &Proxy,
+    request: Request<Incoming>,
+) -> Result<Response<ReplyBody>, Answer> {
+    let (mut head, body) = request.into_parts();
+    headers::request_headers(&mut head.headers, Route::Other);
+    if proxy.config().control_token.is_some() {
+        // It is for this listener and goes no further.
+        headers::without(&mut head.headers, &[AUTHORIZATION.as_str()]);
+    }
+    let path = head.uri.path().to_owned();
+    let reply = proxy.forward.control(head, body).await.map_err(faulty)?;
+    if reply.status().is_success() && CHANGES.contains(&path.as_str()) {
+        proxy.watch.versions.look();
+    }
+    let (mut head, body) = reply.into_parts();
+    headers::end_to_end(&mut head.headers);
+    Ok(Response::from_parts(head, body.map_err(Into::into).boxed_unsync()))
+}
+
+/// How long the upstream may take to tell of its weights.
+const INFO_WAIT: Duration = Duration::from_secs(10);
+
+/// Writes down the versions that replies name, with the checksums that rolltape's own engine tells.
+pub(super) async fn note_versions(proxy: Arc<Proxy>) {
+    loop {
+        let mut labels = proxy.watch.versions.fresh().await;
+        let told = match proxy.forward.known_dialect() {
+            Some(Dialect::Rolltape) => weights(&proxy).await,
+            _ => None,
+        };
+        if let Some((label, _)) = &told {
+            proxy.watch.versions.served(label);
+            if !labels.contains(label) {
+                labels.push(label.clone());
+            }
+        }
+        for label in labels {
+            let checksum = told.as_ref().filter(|told| told.0 == label);
+            let version = VersionRecord {
+                checksum: checksum.and_then(|told| told.1.clone()),
+                label,
+                source: "upstream".to_owned(),
+                first_seen: now(),
+                said_at: None,
+            };
+            if let Err(error) = proxy.store().version(version).await {
+                tracing::warn!(%error, "a version of the weights was not written down");
+            }
+        }
+    }
+}
+
+/// The label and the checksum of the weights that the upstream serves.
+async fn weights(proxy: &Proxy) -> Option<(String, Option<String>)> {
+    let asked = tokio::time::timeout(INFO_WAIT, proxy.forward.get("/weight_info")).await;
+    let (status, body) = asked.ok()?.ok()?;
+    let told: Value = serde_json::from_slice(&body).ok().filter(|_| status.is_success())?;
+    let text = |name: &str| told.get(name).and_then(Value::as_str).map(str::to_owned);
+    Some((text("weight_version")?, text("checksum")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn control_routes_are_known_however_they_are_spelled() {
+        assert!(ROUTES.is_sorted());
+        for path in [
+            "/pause",
+            "/pause?mode=keep",
+            "//v1//load_lora_adapter/",
+            "/v1/%6coad_lora_adapter",
+            "/areal_update_weights",
+        ] {
+            assert!(is_control(path), "{path}");
+        }
+        for path in ["/v1/chat/completions", "/v1/models", "/pausee", "/health", "/e/pause"] {
+            assert!(!is_control(path), "{path}");
+        }
+    }
+}

@@ -1,0 +1,217 @@
+//! What is watched while calls pass: how many there are, and which weights answer them.
+
+use std::collections::BTreeMap;
+use std::collections::HashSet;
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use episode::{Ended, Stamps, VersionSpan};
+use store::VersionRecord;
+use tokio::sync::Notify;
+
+/// Labels that are remembered; more are not asked about.
+const LABELS_MAX: usize = 100_000;
+
+/// The watch over a proxy's calls.
+#[derive(Debug, Default)]
+pub(crate) struct Watch {
+    begun: AtomicU64,
+    in_flight: AtomicI64,
+    ended: Mutex<BTreeMap<&'static str, u64>>,
+    pub(crate) versions: Versions,
+}
+
+impl Watch {
+    /// A call began; gives the version that was said to be current.
+    pub(crate) fn begun(&self) -> Option<String> {
+        self.begun.fetch_add(1, Ordering::Relaxed);
+        self.in_flight.fetch_add(1, Ordering::Relaxed);
+        self.versions.stamp()
+    }
+
+    /// A call has ended: counts it, stamps it, and looks at the versions that it names.
+    pub(crate) fn ended(&self, ended: &mut Ended, start: Option<String>) {
+        *lock(&self.ended).entry(ended.outcome.as_str()).or_default() += 1;
+        let spans = || ended.choices.iter().flat_map(|choice| &choice.versions);
+        self.versions.seen(spans().map(|span| span.version.as_str()));
+        let is_silent = spans().next().is_none();
+        ended.stamps = Stamps { start, end: self.versions.stamp() };
+        if is_silent && let Some(label) = ended.stamps.constant() {
+            let label = label.to_owned();
+            for choice in &mut ended.choices {
+                let end = choice.token_ids.as_ref().map_or(0, |ids| ids.len() as u32);
+                let span = VersionSpan { version: label.clone(), start: 0, end };
+                choice.versions.extend((end > 0).then_some(span));
+            }
+        }
+    }
+
+    /// A call is gone, however it ended.
+    pub(crate) fn gone(&self) {
+        self.in_flight.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// Calls begun, in flight, and ended by their outcome.
+    pub(crate) fn counts(&self) -> (u64, i64, BTreeMap<&'static str, u64>) {
+        let ended = lock(&self.ended).clone();
+        let in_flight = self.in_flight.load(Ordering::Relaxed);
+        (self.begun.load(Ordering::Relaxed), in_flight, ended)
+    }
+}
+
+/// What is known of the weights.
+#[derive(Debug, Default)]
+pub(crate) struct Versions {
+    held: Mutex<Held>,
+    /// Somebody should ask the upstream.
+    ask: Notify,
+}
+
+#[derive(Debug, Default)]
+struct Held {
+    /// The label that was said to be current.
+    said: Option<String>,
+    /// The label that was said, or seen first, last of all.
+    newest: Option<String>,
+    known: HashSet<String>,
+    /// Labels that nobody has written down yet.
+    fresh: Vec<String>,
+}
+
+impl Versions {
+    /// What a store knows, in the order in which it was told.
+    pub(crate) fn remember(&self, versions: Vec<VersionRecord>) {
+        let mut held = lock(&self.held);
+        let said = versions.iter().filter(|version| version.said_at.is_some());
+        held.said = said.max_by_key(|version| version.said_at).map(|v| v.label.clone());
+        let newest = versions.iter().max_by_key(|v| v.said_at.unwrap_or(v.first_seen));
+        held.newest = newest.map(|version| version.label.clone());
+        held.known = versions.into_iter().map(|version| version.label).collect();
+    }
+
+    /// `label` is said to be current.
+    pub(crate) fn said(&self, label: String) {
+        let mut held = lock(&self.held);
+        held.known.insert(label.clone());
+        held.newest = Some(label.clone());
+        held.said = Some(label);
+    }
+
+    /// The label that is current, by whoever says so.
+    pub(crate) fn newest(&self) -> Option<String> {
+        lock(&self.held).newest.clone()
+    }
+
+    /// Labels that a reply names.
+    pub(crate) fn seen<'a>(&self, labels: impl Iterator<Item = &'a str>) {
+        let mut held = lock(&self.held);
+        for label in labels {
+            if !held.known.contains(label) && held.known.len() < LABELS_MAX {
+                held.known.insert(label.to_owned());
+                held.newest = Some(label.to_owned());
+                held.fresh.push(label.to_owned());
+                self.ask.notify_one();
+            }
+        }
+    }
+
+    /// The upstream says that it serves `label` now.
+    pub(crate) fn served(&self, label: &str) {
+        let mut held = lock(&self.held);
+        if held.known.len() < LABELS_MAX && held.known.insert(label.to_owned()) {
+            held.newest = Some(label.to_owned());
+        }
+    }
+
+    /// The upstream may have other weights now.
+    pub(crate) fn look(&self) {
+        self.ask.notify_one();
+    }
+
+    /// Waits until there is something to ask; gives the labels that nobody has written down yet.
+    pub(crate) async fn fresh(&self) -> Vec<String> {
+        self.ask.notified().await;
+        std::mem::take(&mut lock(&self.held).fresh)
+    }
+
+    fn stamp(&self) -> Option<String> {
+        lock(&self.held).said.clone()
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use episode::{CallId, Choice, Outcome, TokenCounts};
+    use uuid::Uuid;
+
+    use super::*;
+
+    fn ended(versions: Vec<VersionSpan>) -> Ended {
+        let choice = Choice { token_ids: Some(vec![1, 2, 3]), versions, ..Choice::default() };
+        Ended {
+            call_id: CallId(Uuid::nil()),
+            ended_at: 1,
+            first_byte_at: None,
+            status: Some(200),
+            outcome: Outcome::Complete,
+            error: None,
+            reply: bytes::Bytes::new(),
+            model: None,
+            prompts: Vec::new(),
+            choices: vec![choice, Choice::default()],
+            usage: TokenCounts::default(),
+            logprob_kind: "raw".to_owned(),
+            translated: None,
+            unasked: None,
+            stamps: Stamps::default(),
+        }
+    }
+
+    fn span(version: &str, end: u32) -> VersionSpan {
+        VersionSpan { version: version.to_owned(), start: 0, end }
+    }
+
+    #[test]
+    fn stamps_stand_in_for_what_the_upstream_does_not_say() {
+        let watch = Watch::default();
+        assert_eq!(watch.begun(), None);
+        watch.versions.said("5".to_owned());
+        let start = watch.begun();
+        let mut silent = ended(Vec::new());
+        watch.ended(&mut silent, start.clone());
+        assert_eq!(silent.choices[0].versions, [span("5", 3)]);
+        assert_eq!(silent.choices[1].versions, []);
+        let mut told = ended(vec![span("9", 3)]);
+        watch.ended(&mut told, start.clone());
+        assert_eq!((&told.choices[0].versions, told.stamps.constant()), (&vec![span("9", 3)], Some("5")));
+        watch.versions.said("6".to_owned());
+        let mut changed = ended(Vec::new());
+        watch.ended(&mut changed, start);
+        assert!(changed.choices[0].versions.is_empty());
+        assert_eq!(changed.stamps.changed(), Some(("5", "6")));
+        watch.gone();
+        let (begun, in_flight, by_outcome) = watch.counts();
+        assert_eq!((begun, in_flight, by_outcome), (2, 1, [("complete", 3)].into()));
+    }
+
+    #[tokio::test]
+    async fn a_label_is_fresh_once_and_the_last_one_told_is_the_newest() {
+        let versions = Versions::default();
+        let old = |label: &str, at, said| VersionRecord {
+            label: label.to_owned(),
+            first_seen: at,
+            said_at: said,
+            ..VersionRecord::default()
+        };
+        versions.remember(vec![old("1", 1, Some(9)), old("2", 2, Some(3)), old("x", 4, None)]);
+        assert_eq!((versions.newest().as_deref(), versions.stamp().as_deref()), (Some("1"), Some("1")));
+        versions.seen(["1", "7", "7"].into_iter());
+        assert_eq!(versions.fresh().await, ["7"]);
+        assert_eq!(versions.newest().as_deref(), Some("7"));
+        assert_eq!(versions.stamp().as_deref(), Some("1"));
+    }
+}

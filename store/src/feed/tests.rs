@@ -1,0 +1,459 @@
+//! What is handed out, to whom, and how often.
+
+use episode::{Reward, RewardScope, Tag, TagSource};
+use proptest::prelude::*;
+
+use super::*;
+use crate::ready::{Cut, Unit, Wanted};
+use crate::site::{Site, on_both};
+use crate::tests::{begun, ended};
+use crate::{Prune, Selection, Store, prune, verify};
+
+/// Long after every call: none is waited for.
+const LATE: Micros = 1_000_000_000;
+
+fn named(episode: &str, group: Option<&str>) -> Tag {
+    Tag {
+        episode: episode.parse().unwrap(),
+        attempt: 0,
+        group: group.map(|group| group.parse().unwrap()),
+        task: None,
+        labels: Vec::new(),
+        source: TagSource::Control,
+    }
+}
+
+/// Announces an attempt and closes it at a time.
+async fn finish_at(store: &Store, episode: &str, group: Option<&str>, at: Micros) {
+    store.announce(named(episode, group), 1, None, None).await.unwrap();
+    store.close((episode.parse().unwrap(), 0), at, None).await.unwrap();
+}
+
+fn wanted(consumer: &str, unit: Unit, now: Micros) -> Wanted {
+    Wanted { consumer: Some(consumer.to_owned()), unit, limit: 100, now, ..Wanted::default() }
+}
+
+async fn ready(store: &Store, wanted: &Wanted) -> Vec<Item> {
+    store.snapshot().await.unwrap().ready(wanted).await.unwrap()
+}
+
+async fn names(store: &Store, items: &[Item]) -> Vec<String> {
+    let mut names = Vec::new();
+    let mut snapshot = store.snapshot().await.unwrap();
+    for item in items {
+        let attempts = snapshot.attempts(&item.keys).await.unwrap();
+        let all: Vec<_> = attempts.iter().map(|attempt| attempt.id.as_str()).collect();
+        names.push(all.join("+"));
+    }
+    names
+}
+
+async fn lease(
+    store: &Store,
+    id: &str,
+    wanted: &Wanted,
+    length: Micros,
+) -> Result<Vec<Item>, CommitError> {
+    let consumer = wanted.consumer.clone().unwrap();
+    store.begin_consumer(&consumer, 0).await?;
+    let items = ready(store, wanted).await;
+    let (at, until) = (wanted.now, wanted.now + length);
+    let lease = Lease { id: id.to_owned(), consumer, items: items.clone(), until, at };
+    store.lease(lease).await.map(|()| items)
+}
+
+async fn say(store: &Store, lease: &str, fate: Fate, at: Micros) -> Verdict {
+    store.settle(Settlement { lease: lease.to_owned(), held: Held::All, fate, at }).await
+}
+
+#[tokio::test]
+async fn what_is_not_acked_in_time_is_handed_out_again_and_what_is_acked_never() {
+    on_both(async |site| {
+        let (store, writer) = site.open().await;
+        for episode in ["a", "b", "c"] {
+            finish_at(&store, episode, None, 10).await;
+        }
+        let at = |now| Wanted { limit: 2, ..wanted("t", Unit::Episode, LATE + now) };
+        let first = lease(&store, "one", &at(0), 100).await.unwrap();
+        assert_eq!(names(&store, &first).await, ["a", "b"]);
+        let second = lease(&store, "two", &at(1), 50).await.unwrap();
+        assert_eq!(names(&store, &second).await, ["c"]);
+        assert!(ready(&store, &at(2)).await.is_empty());
+        let held = Held::Episodes(vec![("a".parse().unwrap(), 0)]);
+        let ack = |held| Settlement { lease: "one".into(), held, fate: Fate::Acked, at: LATE + 3 };
+        store.settle(ack(held.clone())).await.unwrap();
+        store.settle(ack(held)).await.unwrap();
+        assert_eq!(names(&store, &ready(&store, &at(51)).await).await, ["c"]);
+        assert_eq!(names(&store, &ready(&store, &at(100)).await).await, ["b", "c"]);
+        // Late, but nobody else has it.
+        say(&store, "two", Fate::Acked, LATE + 101).await.unwrap();
+        assert_eq!(names(&store, &lease(&store, "three", &at(102), 10).await.unwrap()).await, ["b"]);
+        let lost = say(&store, "one", Fate::Returned(0), LATE + 103).await;
+        assert!(lost.is_ok(), "the lease still holds what was acked");
+        assert!(ready(&store, &at(104)).await.is_empty(), "and took nothing from another");
+        say(&store, "three", Fate::Acked, LATE + 105).await.unwrap();
+        let none = say(&store, "four", Fate::Acked, LATE).await.unwrap_err();
+        assert!(matches!(none, CommitError::NoLease(_)), "{none}");
+        let counts = store.snapshot().await.unwrap().consumers(LATE).await.unwrap().remove(0);
+        assert_eq!((counts.depth, counts.leased, counts.oldest), (0, 0, None));
+        let told: Vec<_> = counts.tally.iter().map(|(what, n)| (what.as_str(), *n)).collect();
+        assert_eq!(told, [("acked", 3), ("delivered", 4), ("redelivered", 1)]);
+        drop(store);
+        writer.finish().await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn leases_and_acks_outlive_the_writer() {
+    on_both(async |site| {
+        let (store, writer) = site.open().await;
+        finish_at(&store, "a", None, 10).await;
+        finish_at(&store, "b", None, 11).await;
+        let now = |now| wanted("t", Unit::Episode, LATE + now);
+        lease(&store, "one", &now(0), 100).await.unwrap();
+        let held = Held::Episodes(vec![("b".parse().unwrap(), 0)]);
+        let ack = Settlement { lease: "one".into(), held, fate: Fate::Acked, at: LATE };
+        store.settle(ack).await.unwrap();
+        drop(store);
+        writer.finish().await;
+        let (store, writer) = site.open().await;
+        assert!(ready(&store, &now(99)).await.is_empty());
+        assert_eq!(names(&store, &ready(&store, &now(100)).await).await, ["a"]);
+        drop(store);
+        writer.finish().await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_lease_of_what_another_took_holds_nothing() {
+    on_both(async |site| {
+        let (store, writer) = site.open().await;
+        finish_at(&store, "a", None, 10).await;
+        finish_at(&store, "b", None, 11).await;
+        let at = |limit| Wanted { limit, ..wanted("t", Unit::Episode, LATE) };
+        let both = ready(&store, &at(2)).await;
+        lease(&store, "one", &at(1), 100).await.unwrap();
+        let (id, consumer, until) = ("two".to_owned(), "t".to_owned(), LATE + 100);
+        let taken = Lease { id, consumer, items: both, until, at: LATE };
+        assert!(matches!(store.lease(taken).await, Err(CommitError::Taken)));
+        assert_eq!(names(&store, &ready(&store, &at(2)).await).await, ["b"]);
+        // Another consumer is another matter.
+        let other = Wanted { consumer: Some("u".into()), ..at(2) };
+        assert_eq!(names(&store, &ready(&store, &other).await).await, ["a", "b"]);
+        drop(store);
+        writer.finish().await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn groups_are_cut_by_their_size_and_stay_together() {
+    on_both(async |site| {
+        let (store, writer) = site.open().await;
+        store.announce(named("a1", Some("known")), 1, None, Some(2)).await.unwrap();
+        for (at, (episode, group)) in (10..).zip([
+            ("a1", "known"),
+            ("b1", "told"),
+            ("b2", "told"),
+            ("a2", "known"),
+            ("b3", "told"),
+            ("b4", "told"),
+            ("a3", "known"),
+            ("b5", "told"),
+            ("b6", "told"),
+            ("b7", "told"),
+        ]) {
+            finish_at(&store, episode, Some(group), at).await;
+        }
+        finish_at(&store, "alone", None, 30).await;
+        let cut = Unit::Group(Cut { size: Some(3), wait: None });
+        let at = |now| wanted("t", cut, LATE + now);
+        let found = lease(&store, "one", &at(0), 100).await.unwrap();
+        assert_eq!(names(&store, &found).await, ["a1+a2", "b1+b2+b3", "b4+b5+b6"]);
+        assert!(ready(&store, &at(50)).await.is_empty());
+        // What was together comes again together, whatever came later.
+        finish_at(&store, "a4", Some("known"), 40).await;
+        let found = ready(&store, &at(100)).await;
+        let again = ["a1+a2", "b1+b2+b3", "b4+b5+b6", "a3+a4"];
+        assert_eq!(names(&store, &found).await, again);
+        // A reader with a cursor sees the same cuts.
+        let past = |after| Wanted { consumer: None, after, ..at(0) };
+        let found = ready(&store, &past(0)).await;
+        let whole = ["a1+a2", "b1+b2+b3", "b4+b5+b6", "a3+a4"];
+        assert_eq!(names(&store, &found).await, whole);
+        let rest = ready(&store, &past(found[1].position)).await;
+        assert_eq!(rest, found[2..]);
+        drop(store);
+        writer.finish().await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_group_that_does_not_get_whole_is_late() {
+    on_both(async |site| {
+        let (store, writer) = site.open().await;
+        finish_at(&store, "a", Some("g"), 10).await;
+        finish_at(&store, "b", Some("g"), 500).await;
+        let cut = |size, wait| Unit::Group(Cut { size, wait });
+        let at = |unit, now| wanted("t", unit, now);
+        for (size, late) in [(Some(3), true), (None, true), (Some(2), false)] {
+            let found = ready(&store, &at(cut(size, Some(LATE)), 10 + LATE)).await;
+            assert_eq!((names(&store, &found).await, found[0].late), (vec!["a+b".into()], late));
+            let early = ready(&store, &at(cut(size, Some(LATE)), 9 + LATE)).await;
+            assert_eq!(early.is_empty(), late, "{size:?}");
+        }
+        assert!(ready(&store, &at(cut(None, None), 9 * LATE)).await.is_empty());
+        drop(store);
+        writer.finish().await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn an_attempt_waits_for_its_calls_and_a_cursor_does_not_pass_it() {
+    on_both(async |site| {
+        let (store, writer) = site.open().await;
+        let first = begun("a", 1);
+        store.begin(first.clone()).await.done().await.unwrap();
+        let closed = 100;
+        store.close(("a".parse().unwrap(), 0), closed, None).await.unwrap();
+        finish_at(&store, "b", None, 101).await;
+        let cursor = |now| Wanted { limit: 9, now, ..Wanted::default() };
+        let of = |now| wanted("t", Unit::Episode, now);
+        assert!(ready(&store, &cursor(110)).await.is_empty());
+        assert_eq!(names(&store, &ready(&store, &of(110)).await).await, ["b"]);
+        assert_eq!(ready(&store, &of(closed + 10_000_000)).await.len(), 2, "it is lost by now");
+        store.end(ended(first.call_id)).await.done().await.unwrap();
+        assert_eq!(names(&store, &ready(&store, &cursor(110)).await).await, ["a", "b"]);
+        drop(store);
+        writer.finish().await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn rewards_and_selections_are_waited_for() {
+    on_both(async |site| {
+        let (store, writer) = site.open().await;
+        finish_at(&store, "a", Some("g"), 10).await;
+        finish_at(&store, "b", None, 10).await;
+        let rewarded = Wanted { rewarded: true, ..wanted("t", Unit::Episode, LATE) };
+        assert!(ready(&store, &rewarded).await.is_empty());
+        let reward = |name: &str| Reward {
+            scope: RewardScope::Episode,
+            name: name.to_owned(),
+            value: None,
+            source: "test".to_owned(),
+            at: 1,
+        };
+        store.reward(("a".parse().unwrap(), 0), reward("style")).await.unwrap();
+        assert!(ready(&store, &rewarded).await.is_empty());
+        store.reward(("a".parse().unwrap(), 0), reward("reward")).await.unwrap();
+        assert_eq!(names(&store, &ready(&store, &rewarded).await).await, ["a"]);
+        let group = Selection { group: Some("g".parse().unwrap()), ..Selection::default() };
+        let of_group = Wanted { selection: group, rewarded: false, ..rewarded };
+        assert_eq!(names(&store, &ready(&store, &of_group).await).await, ["a"]);
+        drop(store);
+        writer.finish().await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn what_is_pruned_leaves_the_feed_and_positions_are_not_given_twice() {
+    on_both(async |site| {
+        let (store, writer) = site.open().await;
+        finish_at(&store, "a", None, 10).await;
+        finish_at(&store, "b", None, 10).await;
+        let at = wanted("t", Unit::Episode, LATE);
+        let held = lease(&store, "one", &at, 100).await.unwrap();
+        drop(store);
+        writer.finish().await;
+        for episode in ["a", "b"] {
+            let which = Prune { episode: Some(episode.parse().unwrap()), ..Prune::default() };
+            assert_eq!(prune(&site.at, &which).await.unwrap().plan.doomed.len(), 1);
+        }
+        assert!(verify(&site.at).await.unwrap().is_clean());
+        let (store, writer) = site.open().await;
+        let gone = say(&store, "one", Fate::Acked, LATE).await;
+        assert!(matches!(gone, Err(CommitError::NoLease(_))));
+        finish_at(&store, "c", None, 20).await;
+        let new = ready(&store, &at).await;
+        assert!(new[0].position > held[1].position, "{new:?}");
+        drop(store);
+        writer.finish().await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn what_was_not_sent_is_not_acked_with_the_rest() {
+    on_both(async |site| {
+        let (store, writer) = site.open().await;
+        finish_at(&store, "a", None, 10).await;
+        finish_at(&store, "b", None, 10).await;
+        let at = wanted("t", Unit::Episode, LATE);
+        let held = lease(&store, "one", &at, 100).await.unwrap();
+        let unsent = Held::Keys(held[1].keys.clone());
+        let back = |fate, held| Settlement { lease: "one".into(), held, fate, at: LATE };
+        store.settle(back(Fate::Unsent, unsent)).await.unwrap();
+        assert_eq!(names(&store, &ready(&store, &at).await).await, ["b"]);
+        store.settle(back(Fate::Acked, Held::All)).await.unwrap();
+        assert_eq!(names(&store, &ready(&store, &at).await).await, ["b"]);
+        let dropped = lease(&store, "two", &at, 100).await.unwrap();
+        let drop_it = Settlement { lease: "two".into(), ..back(Fate::Dropped("stale"), Held::All) };
+        store.settle(drop_it).await.unwrap();
+        assert_eq!((dropped.len(), ready(&store, &at).await.len()), (1, 0));
+        let counts = store.snapshot().await.unwrap().consumers(LATE).await.unwrap().remove(0);
+        let told: Vec<_> = counts.tally.iter().map(|(what, n)| (what.as_str(), *n)).collect();
+        let expected =
+            [("acked", 1), ("delivered", 3), ("dropped:stale", 1), ("redelivered", 1)];
+        assert_eq!(told, expected);
+        drop(store);
+        writer.finish().await;
+    })
+    .await;
+}
+
+/// What a reader does next.
+#[derive(Debug, Clone)]
+enum Deed {
+    Finish,
+    Take(u32),
+    Ack(usize),
+    Nack(usize),
+    Renew(usize),
+    Sleep,
+    Restart,
+}
+
+fn deeds() -> impl Strategy<Value = Vec<Deed>> {
+    let deed = prop_oneof![
+        4 => Just(Deed::Finish),
+        4 => (1..4u32).prop_map(Deed::Take),
+        3 => (0..9usize).prop_map(Deed::Ack),
+        1 => (0..9usize).prop_map(Deed::Nack),
+        1 => (0..9usize).prop_map(Deed::Renew),
+        2 => Just(Deed::Sleep),
+        1 => Just(Deed::Restart),
+    ];
+    prop::collection::vec(deed, 1..40)
+}
+
+/// How long a lease of the model lasts, and a sleep.
+const LEASE: Micros = 10;
+
+/// Does what the deeds say; whatever they are, nothing is held twice at a time, what was acked
+/// never comes again, and all is there in the end.
+async fn act(site: &Site, deeds: Vec<Deed>) {
+    let (mut store, mut writer) = site.open().await;
+    store.begin_consumer("t", 0).await.unwrap();
+    let (mut now, mut made) = (LATE, 0);
+    let mut leases: Vec<(String, Vec<i64>, Micros)> = Vec::new();
+    let mut acked: Vec<i64> = Vec::new();
+    for deed in deeds {
+        match deed {
+            Deed::Finish => {
+                made += 1;
+                finish_at(&store, &format!("e{made}"), None, 1).await;
+            }
+            Deed::Take(limit) => {
+                let take = Wanted { limit, ..wanted("t", Unit::Episode, now) };
+                let id = format!("l{}", leases.len());
+                let items = lease(&store, &id, &take, LEASE).await.unwrap();
+                let keys: Vec<i64> = items.into_iter().flat_map(|item| item.keys).collect();
+                for key in &keys {
+                    assert!(!acked.contains(key), "{key} was acked");
+                    let held = |l: &&(String, Vec<i64>, Micros)| l.2 > now && l.1.contains(key);
+                    assert!(leases.iter().find(held).is_none(), "{key} is held");
+                }
+                leases.push((id, keys, now + LEASE));
+            }
+            Deed::Ack(at) | Deed::Nack(at) | Deed::Renew(at) => {
+                let Some(at) = at.checked_rem(leases.len()) else { continue };
+                let later: Vec<i64> = leases[at + 1..].iter().flat_map(|l| l.1.clone()).collect();
+                let fate = match deed {
+                    Deed::Ack(_) => Fate::Acked,
+                    Deed::Nack(_) => Fate::Returned(now),
+                    _ => Fate::Renewed(now + LEASE),
+                };
+                let said = say(&store, &leases[at].0, fate.clone(), now).await;
+                let mut own = leases[at].1.clone();
+                own.retain(|key| !later.contains(key));
+                assert_eq!(said.is_ok(), !own.is_empty(), "{fate:?} {said:?}");
+                match fate {
+                    Fate::Acked => acked.extend(own),
+                    Fate::Returned(_) => leases[at].2 = now,
+                    _ if own.is_empty() => {}
+                    _ => (leases[at].1, leases[at].2) = (own, now + LEASE),
+                }
+            }
+            Deed::Sleep => now += LEASE,
+            Deed::Restart => {
+                drop(store);
+                writer.finish().await;
+                (store, writer) = site.open().await;
+            }
+        }
+    }
+    now += 2 * LEASE;
+    let left = ready(&store, &Wanted { limit: 1000, ..wanted("t", Unit::Episode, now) }).await;
+    acked.sort_unstable();
+    acked.dedup();
+    assert_eq!(left.len() + acked.len(), made, "none is lost");
+    let counts = store.snapshot().await.unwrap().consumers(now).await.unwrap().remove(0);
+    assert_eq!((counts.depth, counts.leased), (left.len() as u64, 0));
+    assert_eq!(counts.tally.get("acked").copied().unwrap_or(0), acked.len() as u64);
+    drop(store);
+    writer.finish().await;
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+    #[test]
+    fn whatever_readers_do_nothing_is_lost_or_held_twice(deeds in deeds()) {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(act(&Site::file(), deeds));
+    }
+}
+
+#[tokio::test]
+async fn two_writers_of_one_database_hand_out_nothing_twice() {
+    let Some(server) = postgres_kit::Server::shared() else { return };
+    let site = Site::of_server(server);
+    let writers = [site.open().await, site.open().await];
+    for at in 0..40 {
+        finish_at(&writers[at % 2].0, &format!("e{at}"), None, 10).await;
+    }
+    let readers = writers.iter().enumerate().map(|(which, (store, _))| async move {
+        let mut seen = Vec::new();
+        for turn in 0..200 {
+            let at = Wanted { limit: 3, ..wanted("t", Unit::Episode, LATE) };
+            match lease(store, &format!("{which}-{turn}"), &at, 100).await {
+                Ok(items) => seen.extend(items.into_iter().map(|item| item.position)),
+                Err(CommitError::Taken) => {}
+                Err(other) => panic!("{other}"),
+            }
+        }
+        seen
+    });
+    let seen = futures_of(readers.collect()).await;
+    let mut all = seen.concat();
+    all.sort_unstable();
+    all.dedup();
+    assert_eq!((all.len(), seen.iter().map(Vec::len).sum::<usize>()), (40, 40));
+    for (store, writer) in writers {
+        drop(store);
+        writer.finish().await;
+    }
+}
+
+/// Both at once.
+async fn futures_of<F: Future>(mut two: Vec<F>) -> Vec<F::Output> {
+    let (second, first) = (two.pop().unwrap(), two.pop().unwrap());
+    let (first, second) = tokio::join!(first, second);
+    vec![first, second]
+}

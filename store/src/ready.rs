@@ -1,0 +1,341 @@
+//! The feed, read: what could be handed out now, and how much waits.
+
+use std::collections::BTreeMap;
+
+use episode::{EpisodeId, GroupId, Micros, TaskId};
+
+use crate::feed::{Item, highest};
+use crate::fields::Row;
+use crate::query::{Query, query};
+use crate::rows::episode_of;
+use crate::snapshot::{EpisodeRecord, Selection, Snapshot, SnapshotError};
+
+/// How long after its closing a call of an attempt may still be under way.
+const SETTLE_US: Micros = 10_000_000;
+
+/// What is handed out together.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Unit {
+    /// One attempt.
+    #[default]
+    Episode,
+    /// A group of attempts.
+    Group(Cut),
+}
+
+/// Where a group ends.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Cut {
+    /// How many attempts make a group that was announced without its size.
+    pub size: Option<u32>,
+    /// How long to wait for the others once the first one is finished, in microseconds.
+    pub wait: Option<Micros>,
+}
+
+/// What a reader wants.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Wanted {
+    /// Who it reads for; none for a reader that keeps a cursor of its own.
+    pub consumer: Option<String>,
+    /// Only what lies behind this position; for a consumer its own floor counts.
+    pub after: i64,
+    /// What is an item.
+    pub unit: Unit,
+    /// Which episodes.
+    pub selection: Selection,
+    /// Only attempts that were given a reward.
+    pub rewarded: bool,
+    /// Items at most.
+    pub limit: u32,
+    /// The time.
+    pub now: Micros,
+}
+
+/// What waits for a consumer, and what became of the rest, in attempts.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ConsumerCounts {
+    /// Its name.
+    pub consumer: String,
+    /// Finished, and neither leased nor settled.
+    pub depth: u64,
+    /// When the oldest of these was finished.
+    pub oldest: Option<Micros>,
+    /// Leased now.
+    pub leased: u64,
+    /// How often what happened: see the table `tally`.
+    pub tally: BTreeMap<String, u64>,
+}
+
+/// Attempts that are free. A call that is still under way holds its attempt back for a while.
+const FREE: &str = "FROM finished f JOIN episode e ON e.episode_key = f.episode_key \
+    LEFT JOIN delivery d ON d.consumer = $1 AND d.episode_key = f.episode_key \
+    LEFT JOIN group_size s ON s.group_id = e.group_id \
+    WHERE f.position > $2 AND (d.episode_key IS NULL OR d.free_at <= $3) \
+    AND ($4 IS NULL OR e.episode_id = $4) AND ($5 IS NULL OR e.group_id = $5) \
+    AND ($6 IS NULL OR e.task_id = $6) \
+    AND (f.finished_at <= $7 OR NOT EXISTS (SELECT 1 FROM call c \
+        WHERE c.episode_key = f.episode_key AND c.outcome IS NULL)) \
+    AND ($8 = 0 OR EXISTS (SELECT 1 FROM reward r WHERE r.episode_key = f.episode_key \
+        AND r.call_id IS NULL AND r.name = 'reward'))";
+
+/// The first position that may not be passed yet by a reader who does not come back to it.
+const HORIZON: &str = "SELECT f.position FROM finished f WHERE f.position > $1 \
+    AND f.finished_at > $2 AND EXISTS (SELECT 1 FROM call c \
+        WHERE c.episode_key = f.episode_key AND c.outcome IS NULL) ORDER BY f.position LIMIT 1";
+
+/// The part of a group that may be handed out: free members that were never handed out, or those
+/// that were handed out together before.
+struct Part {
+    group: String,
+    /// How they were handed out before; 0 if never.
+    item: i64,
+    size: Option<i64>,
+    since: Micros,
+}
+
+impl Snapshot {
+    /// Whether a consumer is known.
+    ///
+    /// # Errors
+    /// [`SnapshotError`] when the store cannot be read.
+    pub async fn has_consumer(&mut self, consumer: &str) -> Result<bool, SnapshotError> {
+        Ok(self.floor(consumer).await?.is_some())
+    }
+
+    /// The last position that was given.
+    ///
+    /// # Errors
+    /// [`SnapshotError`] when the store cannot be read.
+    pub async fn last_position(&mut self) -> Result<i64, SnapshotError> {
+        Ok(highest(self.connection()).await?)
+    }
+
+    /// Items that could be handed out now, in the order of their positions.
+    ///
+    /// # Errors
+    /// [`SnapshotError`] when the store cannot be read.
+    pub async fn ready(&mut self, wanted: &Wanted) -> Result<Vec<Item>, SnapshotError> {
+        let floor = match &wanted.consumer {
+            Some(consumer) => self.floor(consumer).await?.unwrap_or(wanted.after),
+            None => wanted.after,
+        };
+        match (wanted.unit, &wanted.consumer) {
+            (Unit::Episode, consumer) => {
+                let end = if consumer.is_some() { None } else { self.horizon(wanted).await? };
+                self.single(wanted, floor, end).await
+            }
+            (Unit::Group(cut), Some(_)) => self.groups(wanted, floor, cut).await,
+            (Unit::Group(cut), None) => {
+                let end = self.horizon(wanted).await?;
+                self.past_groups(wanted, cut, end).await
+            }
+        }
+    }
+
+    async fn floor(&mut self, consumer: &str) -> Result<Option<i64>, sqlx::Error> {
+        let floor = query("SELECT floor FROM consumer WHERE consumer = $1").bind(consumer);
+        let row = floor.fetch_optional(self.connection()).await?;
+        row.map(|row| row.first()).transpose()
+    }
+
+    async fn horizon(&mut self, wanted: &Wanted) -> Result<Option<i64>, sqlx::Error> {
+        let first = query(HORIZON).bind(wanted.after).bind(wanted.now - SETTLE_US);
+        let row = first.fetch_optional(self.connection()).await?;
+        row.map(|row| row.first()).transpose()
+    }
+
+    async fn single(
+        &mut self,
+        wanted: &Wanted,
+        floor: i64,
+        end: Option<i64>,
+    ) -> Result<Vec<Item>, SnapshotError> {
+        let all = format!(
+            "SELECT f.position, f.episode_key {FREE} AND f.position < $9 \
+             ORDER BY f.position LIMIT $10"
+        );
+        let all = wanted.bind(query(all), floor).bind(end.unwrap_or(i64::MAX)).bind(wanted.limit);
+        let rows = all.fetch_all(self.connection()).await?;
+        let item = |row: &Row| {
+            let keys = vec![row.try_get("episode_key")?];
+            Ok(Item { position: row.try_get("position")?, keys, late: false })
+        };
+        rows.iter().map(item).collect()
+    }
+
+    async fn groups(
+        &mut self,
+        wanted: &Wanted,
+        floor: i64,
+        cut: Cut,
+    ) -> Result<Vec<Item>, SnapshotError> {
+        // No group is so old.
+        let overdue = cut.wait.map_or(Micros::MIN, |wait| wanted.now.saturating_sub(wait));
+        let parts = format!(
+            "SELECT e.group_id, coalesce(d.item, 0) AS item, \
+             coalesce(min(s.size), $9) AS size, min(f.finished_at) AS since \
+             {FREE} AND e.group_id IS NOT NULL GROUP BY e.group_id, coalesce(d.item, 0) \
+             HAVING coalesce(d.item, 0) > 0 OR count(*) >= coalesce(min(s.size), $9) \
+             OR min(f.finished_at) <= $10 ORDER BY max(f.position) LIMIT $11"
+        );
+        let parts = wanted.bind(query(parts), floor).bind(cut.size.map(i64::from));
+        let parts = parts.bind(overdue).bind(wanted.limit).fetch_all(self.connection()).await?;
+        let mut items = Vec::new();
+        for row in &parts {
+            let part = part_of(row)?;
+            let members = format!(
+                "SELECT f.position, f.episode_key {FREE} AND e.group_id = $9 \
+                 AND coalesce(d.item, 0) = $10 ORDER BY f.position"
+            );
+            let members = wanted.bind(query(members), floor).bind(&part.group).bind(part.item);
+            let members = places(&members.fetch_all(self.connection()).await?)?;
+            items.extend(part.cut(&members, part.since <= overdue));
+        }
+        items.truncate(wanted.limit as usize);
+        Ok(items)
+    }
+
+    /// Groups whose last attempt lies behind the cursor, as they were complete first.
+    async fn past_groups(
+        &mut self,
+        wanted: &Wanted,
+        cut: Cut,
+        end: Option<i64>,
+    ) -> Result<Vec<Item>, SnapshotError> {
+        let numbered = format!(
+            "SELECT e.group_id, f.position, f.episode_key, coalesce(s.size, $9) AS size, \
+             (row_number() OVER (PARTITION BY e.group_id ORDER BY f.position) - 1) \
+             / coalesce(s.size, $9) AS number {FREE} AND e.group_id IN (SELECT x.group_id \
+             FROM finished y JOIN episode x ON x.episode_key = y.episode_key \
+             WHERE y.position > $10)"
+        );
+        let whole = format!(
+            "SELECT m.group_id, m.number, max(m.position) AS last FROM ({numbered}) AS m \
+             GROUP BY m.group_id, m.number HAVING count(*) = min(m.size) \
+             AND max(m.position) > $10 AND max(m.position) < $11 ORDER BY last LIMIT $12"
+        );
+        let members = format!(
+            "SELECT n.position, n.episode_key, w.last FROM ({numbered}) AS n JOIN ({whole}) AS w \
+             ON w.group_id = n.group_id AND w.number = n.number ORDER BY w.last, n.position"
+        );
+        let members = wanted.bind(query(members), 0).bind(cut.size.map(i64::from));
+        let members = members.bind(wanted.after).bind(end.unwrap_or(i64::MAX)).bind(wanted.limit);
+        let mut items: Vec<Item> = Vec::new();
+        for row in members.fetch_all(self.connection()).await? {
+            let (position, key) = (row.try_get("last")?, row.try_get("episode_key")?);
+            match items.last_mut().filter(|item| item.position == position) {
+                Some(item) => item.keys.push(key),
+                None => items.push(Item { position, keys: vec![key], late: false }),
+            }
+        }
+        Ok(items)
+    }
+
+    /// Attempts by the store's keys, sorted by episode and attempt; without those that are gone.
+    ///
+    /// # Errors
+    /// [`SnapshotError`] when the store cannot be read.
+    pub async fn attempts(&mut self, keys: &[i64]) -> Result<Vec<EpisodeRecord>, SnapshotError> {
+        let mut found = Vec::with_capacity(keys.len());
+        for key in keys {
+            let one = "SELECT e.*, EXISTS (SELECT 1 FROM mark m \
+                       WHERE m.episode_key = e.episode_key) AS marked \
+                       FROM episode e WHERE e.episode_key = $1";
+            if let Some(row) = query(one).bind(*key).fetch_optional(self.connection()).await? {
+                found.push(self.labeled(episode_of(&row)?).await?);
+            }
+        }
+        found.sort_by(|a, b| (&a.id, a.attempt).cmp(&(&b.id, b.attempt)));
+        Ok(found)
+    }
+
+    /// What waits for each consumer, by name.
+    ///
+    /// # Errors
+    /// [`SnapshotError`] when the store cannot be read.
+    pub async fn consumers(&mut self, now: Micros) -> Result<Vec<ConsumerCounts>, SnapshotError> {
+        let all = query("SELECT consumer FROM consumer ORDER BY consumer");
+        let mut found = Vec::new();
+        for consumer in all.scalars::<String>(self.connection()).await? {
+            found.push(self.consumer(consumer, now).await?);
+        }
+        Ok(found)
+    }
+
+    async fn consumer(
+        &mut self,
+        consumer: String,
+        now: Micros,
+    ) -> Result<ConsumerCounts, SnapshotError> {
+        let waiting = "SELECT count(*) FILTER (WHERE d.episode_key IS NULL \
+                OR d.state = 'returned' OR d.free_at <= $2) AS depth, \
+            min(f.finished_at) FILTER (WHERE d.episode_key IS NULL \
+                OR d.state = 'returned' OR d.free_at <= $2) AS oldest, \
+            count(*) FILTER (WHERE d.state = 'leased' AND d.free_at > $2) AS leased \
+            FROM finished f LEFT JOIN delivery d \
+            ON d.consumer = $1 AND d.episode_key = f.episode_key \
+            WHERE f.position > (SELECT floor FROM consumer WHERE consumer = $1)";
+        let row = query(waiting).bind(&consumer).bind(now).fetch_one(self.connection()).await?;
+        let tally = query("SELECT what, attempts FROM tally WHERE consumer = $1 ORDER BY what");
+        let tally = tally.bind(&consumer).fetch_all(self.connection()).await?;
+        let of = |row: &Row| Ok((row.try_get("what")?, count(row, "attempts")?));
+        Ok(ConsumerCounts {
+            depth: count(&row, "depth")?,
+            oldest: row.try_get("oldest")?,
+            leased: count(&row, "leased")?,
+            tally: tally.iter().map(of).collect::<Result<_, sqlx::Error>>()?,
+            consumer,
+        })
+    }
+}
+
+impl Wanted {
+    fn bind(&self, query: Query, floor: i64) -> Query {
+        let Selection { episode, group, task } = &self.selection;
+        query
+            .bind(self.consumer.as_deref())
+            .bind(floor)
+            .bind(self.now)
+            .bind(episode.as_ref().map(EpisodeId::as_str))
+            .bind(group.as_ref().map(GroupId::as_str))
+            .bind(task.as_ref().map(TaskId::as_str))
+            .bind(self.now - SETTLE_US)
+            .bind(i64::from(self.rewarded))
+    }
+}
+
+impl Part {
+    /// The items that its members make, each with its position.
+    fn cut(&self, members: &[(i64, i64)], overdue: bool) -> Vec<Item> {
+        let item = |members: &[(i64, i64)], late| Item {
+            position: members.last().map_or(0, |member| member.0),
+            keys: members.iter().map(|member| member.1).collect(),
+            late,
+        };
+        if self.item > 0 {
+            return vec![Item { position: self.item, ..item(members, false) }];
+        }
+        let size = self.size.and_then(|size| usize::try_from(size).ok()).filter(|size| *size > 0);
+        let Some(size) = size else { return vec![item(members, true)] };
+        let chunks = members.chunks(size).filter(|chunk| chunk.len() == size || overdue);
+        chunks.map(|chunk| item(chunk, chunk.len() < size)).collect()
+    }
+}
+
+fn part_of(row: &Row) -> Result<Part, sqlx::Error> {
+    Ok(Part {
+        group: row.try_get("group_id")?,
+        item: row.try_get("item")?,
+        size: row.try_get("size")?,
+        since: row.try_get("since")?,
+    })
+}
+
+/// Positions and keys.
+fn places(rows: &[Row]) -> Result<Vec<(i64, i64)>, sqlx::Error> {
+    rows.iter().map(|row| Ok((row.try_get("position")?, row.try_get("episode_key")?))).collect()
+}
+
+fn count(row: &Row, name: &str) -> Result<u64, sqlx::Error> {
+    Ok(row.try_get::<i64>(name)?.unsigned_abs())
+}
