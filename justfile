@@ -55,3 +55,23 @@ clients:
 # Node clients and agents, each through the release binary and directly
 node:
     .ci/run node
+
+# the Python package as a wheel, from the release binary
+wheel:
+    .ci/run wheel
+
+# TRL trains the tiny model on what its agents do: `just train-demo --seed 1`
+train-demo *options:
+    tests/python/trainers/.venv/bin/python examples/guess/train.py {{options}}
+
+# the same with GRPOTrainer's rollout_func
+train-sync-demo *options:
+    tests/python/trainers/.venv/bin/python examples/guess/train_sync.py {{options}}
+
+# Aider processes side by side
+aider-demo *options:
+    tests/python/.venv/bin/python examples/aider/run.py --aider tests/python/clients/.venvs/aider/bin/aider {{options}}
+
+# agents on their own against agents that wait for each other
+async-bench *options:
+    python3 examples/async_bench.py {{options}}

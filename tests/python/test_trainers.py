@@ -28,11 +28,13 @@ pytestmark = [
 ]
 
 
-def run(script, *arguments, folder):
+def run(script, *arguments, folder, binary=None):
     """Runs a script with the trainers and gives the object that it prints last."""
     environment = harness.environment(
         CUDA_VISIBLE_DEVICES="", HF_HUB_OFFLINE="1", TRL_EXPERIMENTAL_SILENCE="1"
     )
+    if binary:
+        environment["ROLLTAPE_BIN"] = binary
     ended = subprocess.run(
         [PYTHON, FOLDER / script, *map(str, arguments)],
         cwd=folder,
