@@ -53,7 +53,7 @@ use crate::core::Core;
 use grammar::Grammars;
 use load::Folder;
 use lora::Bounds;
-use model::{Model, Size};
+use model::{Model, Scratch, Size};
 use options::Room;
 use pages::Pages;
 use parameters::Parameters;
@@ -140,12 +140,15 @@ impl Engine {
     ) -> Result<Engine, LoadError> {
         let ops = Cpu::new(options.threads, options.numerics);
         let vocab = parts.model.vocab;
+        let parameters = Parameters::load(&ops, weights, &parts.model)?;
+        let wanted = options.max_num_seqs.min(options.max_num_batched_tokens);
+        let rows = options.max_num_batched_tokens;
+        let scratch = Scratch::new(&ops, &parts.model, rows, wanted)?;
         let page = ops.page_bytes(parts.model.heads) * parts.model.layers;
         let Room { max_model_len, pages } = options.room(parts.model.positions, page)?;
-        let parameters = Parameters::load(&ops, weights, &parts.model)?;
         let (config, lora) = (parts.model, options.lora());
         let size = Size { positions: max_model_len, pages, adapters: lora.slots() };
-        let model = Model::new(ops, parameters, config.clone(), size)?;
+        let model = Model::new(ops, parameters, config.clone(), scratch, size)?;
         let limits = Limits {
             sequences: options.max_num_seqs,
             tokens: options.max_num_batched_tokens,

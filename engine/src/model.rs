@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use kernels::{OpError, Ops, Span};
+use kernels::{OpError, Ops, Rotation, Span, Step};
 
 use crate::cache::SequenceCache;
 use crate::config::ModelConfig;
@@ -43,13 +43,34 @@ pub(crate) struct Size {
 }
 
 /// Intermediate results of a step, kept from one to the next.
-struct Scratch<O: Ops> {
+pub(crate) struct Scratch<O: Ops> {
     hidden: O::Buffer,
     normed: O::Buffer,
     wide: O::Buffer,
     mixed: O::Buffer,
     delta: O::Buffer,
     logits: O::Buffer,
+}
+
+impl<O: Ops> Scratch<O> {
+    /// Room for steps of `rows` rows, of which `wanted` give logits.
+    pub(crate) fn new(
+        ops: &O,
+        config: &ModelConfig,
+        rows: usize,
+        wanted: usize,
+    ) -> Result<Scratch<O>, OpError> {
+        let (hidden, heads) = (config.hidden, config.heads);
+        let mixed = heads.query_width().max(config.intermediate);
+        Ok(Scratch {
+            hidden: ops.scratch(rows, hidden)?,
+            normed: ops.scratch(rows, hidden)?,
+            wide: ops.scratch(rows, heads.row().max(2 * config.intermediate))?,
+            mixed: ops.scratch(rows, mixed)?,
+            delta: ops.scratch(rows, hidden)?,
+            logits: ops.logits(wanted, config.vocab)?,
+        })
+    }
 }
 
 /// A model on a device.
@@ -71,22 +92,15 @@ impl<O: Ops> Model<O> {
         ops: O,
         parameters: Parameters<O>,
         config: ModelConfig,
+        scratch: Scratch<O>,
         size: Size,
     ) -> Result<Model<O>, OpError> {
-        let empty = || ops.upload(&[]);
         Ok(Model {
             parameters,
-            rope: ops.upload(&rope::table(&config, size.positions)),
+            rope: ops.upload(&rope::table(&config, size.positions))?,
             pages: ops.pages(config.heads, config.layers, size.pages)?,
             rack: Rack::new(&ops, &config, size.adapters)?,
-            scratch: Scratch {
-                hidden: empty(),
-                normed: empty(),
-                wide: empty(),
-                mixed: empty(),
-                delta: empty(),
-                logits: empty(),
-            },
+            scratch,
             host: Vec::new(),
             config,
             ops,
@@ -103,38 +117,31 @@ impl<O: Ops> Model<O> {
         let plan = Plan::of(chunks);
         let spans = plan.spans(chunks);
         let slots = self.slots(chunks)?;
-        let Model { ops, config, parameters, pages, rack, scratch, .. } = self;
-        ops.embed(&parameters.embedding, &plan.ids, &mut scratch.hidden)?;
-        for (index, layer) in parameters.layers.iter().enumerate() {
-            ops.rms_norm(&scratch.hidden, &layer.input_norm, config.eps, &mut scratch.normed)?;
-            ops.matmul(&scratch.normed, &layer.qkv, &mut scratch.wide)?;
-            if let Some(bias) = &layer.qkv_bias {
-                ops.add_bias(&mut scratch.wide, bias)?;
-            }
-            rack.add(ops, (index, Group::Qkv), (&scratch.normed, &slots), &mut scratch.wide)?;
-            if let Some((query, key)) = &layer.head_norms {
-                ops.head_norm(&mut scratch.wide, config.heads, (query, key), config.eps)?;
-            }
-            ops.rope(&mut scratch.wide, config.heads, &self.rope, &plan.positions)?;
-            ops.attention(&scratch.wide, (pages, index), &spans, &mut scratch.mixed)?;
-            ops.matmul(&scratch.mixed, &layer.output, &mut scratch.delta)?;
-            if let Some(bias) = &layer.output_bias {
-                ops.add_bias(&mut scratch.delta, bias)?;
-            }
-            rack.add(ops, (index, Group::Output), (&scratch.mixed, &slots), &mut scratch.delta)?;
-            ops.add(&mut scratch.hidden, &scratch.delta)?;
-            ops.rms_norm(&scratch.hidden, &layer.post_norm, config.eps, &mut scratch.normed)?;
-            ops.matmul(&scratch.normed, &layer.gate_up, &mut scratch.wide)?;
-            rack.add(ops, (index, Group::GateUp), (&scratch.normed, &slots), &mut scratch.wide)?;
-            ops.silu_mul(&scratch.wide, config.intermediate, &mut scratch.mixed)?;
-            ops.matmul(&scratch.mixed, &layer.down, &mut scratch.delta)?;
-            rack.add(ops, (index, Group::Down), (&scratch.mixed, &slots), &mut scratch.delta)?;
-            ops.add(&mut scratch.hidden, &scratch.delta)?;
-        }
+        let step = Step {
+            ids: &plan.ids,
+            positions: &plan.positions,
+            spans: &spans,
+            wanted: &plan.wanted,
+            adapters: &slots,
+            ..Step::default()
+        };
+        let Model { ops, config, parameters, pages, scratch, rope, rack, .. } = self;
+        ops.run(&step, &mut |ops| {
+            let scratch = &mut *scratch;
+            let mut walk = Walk { ops, step: &step, config, rope, rack, scratch };
+            walk.layers(parameters, pages)?;
+            walk.head(parameters)
+        })?;
         for chunk in chunks {
             chunk.cache.len += chunk.tokens.len();
         }
-        self.head(&plan.wanted)
+        if plan.wanted.is_empty() {
+            return Ok(Vec::new());
+        }
+        let all: Vec<usize> = (0..plan.wanted.len()).collect();
+        let mut logits = std::mem::take(&mut self.host);
+        self.ops.download(&mut self.scratch.logits, (self.config.vocab, &all), &mut logits)?;
+        Ok(logits)
     }
 
     /// The slot of the adapter of each row.
@@ -148,25 +155,68 @@ impl<O: Ops> Model<O> {
         Ok(slots)
     }
 
-    fn head(&mut self, rows: &[usize]) -> Result<Vec<f32>, OpError> {
-        if rows.is_empty() {
-            return Ok(Vec::new());
-        }
-        let Model { ops, config, parameters, scratch, .. } = self;
-        ops.gather(&scratch.hidden, config.hidden, rows, &mut scratch.delta)?;
-        ops.rms_norm(&scratch.delta, &parameters.norm, config.eps, &mut scratch.normed)?;
-        ops.matmul(&scratch.normed, parameters.head(), &mut scratch.logits)?;
-        let mut logits = std::mem::take(&mut self.host);
-        ops.download(&mut scratch.logits, &mut logits);
-        Ok(logits)
-    }
-
     /// Takes back what [`Model::forward`] gave, to be used again: a step of many rows would
     /// otherwise fault in megabytes of fresh memory each time.
     pub(crate) fn recycle(&mut self, logits: Vec<f32>) {
         if logits.capacity() > self.host.capacity() {
             self.host = logits;
         }
+    }
+}
+
+/// The operations of one step, in order.
+struct Walk<'a, O: Ops> {
+    ops: &'a O,
+    step: &'a Step<'a>,
+    config: &'a ModelConfig,
+    rope: &'a O::Buffer,
+    rack: &'a Rack<O>,
+    scratch: &'a mut Scratch<O>,
+}
+
+impl<O: Ops> Walk<'_, O> {
+    /// From ids to the sum of all but the last layer's last part, which is left in `delta`.
+    fn layers(&mut self, parameters: &Parameters<O>, pages: &mut O::Pages) -> Result<(), OpError> {
+        let Walk { ops, step, config, rope, rack, scratch } = self;
+        let Scratch { hidden, normed, wide, mixed, delta, .. } = &mut **scratch;
+        ops.embed(step, &parameters.embedding, hidden)?;
+        for (index, layer) in parameters.layers.iter().enumerate() {
+            let before = (index > 0).then_some(&*delta);
+            ops.add_norm(hidden, before, (&layer.input_norm, config.eps), normed)?;
+            ops.matmul(normed, &layer.qkv, wide)?;
+            if let Some(bias) = &layer.qkv_bias {
+                ops.add_bias(wide, bias)?;
+            }
+            rack.add(ops, step, (index, Group::Qkv), (normed, wide))?;
+            let norms = layer.head_norms.as_ref().map(|(query, key)| (query, key));
+            let rotation = Rotation { table: *rope, norms, eps: config.eps };
+            ops.rope_write(step, wide, &rotation, (&mut *pages, index))?;
+            ops.attention(step, wide, (&*pages, index), mixed)?;
+            ops.matmul(mixed, &layer.output, delta)?;
+            if let Some(bias) = &layer.output_bias {
+                ops.add_bias(delta, bias)?;
+            }
+            rack.add(ops, step, (index, Group::Output), (mixed, delta))?;
+            ops.add_norm(hidden, Some(delta), (&layer.post_norm, config.eps), normed)?;
+            ops.matmul(normed, &layer.gate_up, wide)?;
+            rack.add(ops, step, (index, Group::GateUp), (normed, wide))?;
+            ops.silu_mul(wide, config.intermediate, mixed)?;
+            ops.matmul(mixed, &layer.down, delta)?;
+            rack.add(ops, step, (index, Group::Down), (mixed, delta))?;
+        }
+        Ok(())
+    }
+
+    /// From there to logits, and to tokens where the device draws them.
+    fn head(&mut self, parameters: &Parameters<O>) -> Result<(), OpError> {
+        if self.step.wanted.is_empty() {
+            return Ok(());
+        }
+        let Walk { ops, step, config, scratch, .. } = self;
+        let Scratch { hidden, normed, delta, logits, .. } = &mut **scratch;
+        ops.gather_norm(step, (hidden, delta), (&parameters.norm, config.eps), normed)?;
+        ops.matmul(normed, parameters.head(), logits)?;
+        ops.draw(step, logits, config.vocab)
     }
 }
 

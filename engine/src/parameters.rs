@@ -50,7 +50,7 @@ impl<O: Ops> Parameters<O> {
         Ok(Parameters {
             embedding: matrix("model.embed_tokens.weight")?,
             layers: layers.collect::<Result<_, _>>()?,
-            norm: ops.upload(&weights.take("model.norm.weight", &[hidden])?.widen()),
+            norm: ops.upload(&weights.take("model.norm.weight", &[hidden])?.widen())?,
             head: if config.tied { None } else { Some(matrix("lm_head.weight")?) },
         })
     }
@@ -72,7 +72,7 @@ fn layer<O: Ops>(
     let (hidden, inner, heads) = (config.hidden, config.intermediate, config.heads);
     let (query, kv) = (heads.query * heads.dim, heads.kv * heads.dim);
     let vector = |name: &str, len: usize| {
-        Ok::<_, LoadError>(ops.upload(&weights.take(&full(name), &[len])?.widen()))
+        Ok::<_, LoadError>(ops.upload(&weights.take(&full(name), &[len])?.widen())?)
     };
     let fused = |parts: &[(&str, usize)], columns: usize| {
         let take = |(name, rows): &(&str, usize)| weights.take(&full(name), &[*rows, columns]);
@@ -88,7 +88,7 @@ fn layer<O: Ops>(
         for (name, len) in qkv.iter().zip(sizes) {
             values.extend(weights.take(&full(&format!("{name}.bias")), &[len])?.widen());
         }
-        Some(ops.upload(&values))
+        Some(ops.upload(&values)?)
     } else {
         None
     };

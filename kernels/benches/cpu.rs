@@ -9,7 +9,7 @@
 use std::time::Instant;
 
 use kernels::cpu::Matrix;
-use kernels::{Cpu, Heads, Numerics, Ops, PAGE, Span, Values};
+use kernels::{Cpu, Heads, Numerics, Ops, PAGE, Rotation, Span, Step, Values};
 
 /// Columns and rows of the matrices of a layer, and of the head.
 const SHAPES: [(&str, usize, usize); 5] = [
@@ -124,15 +124,21 @@ fn attention(cpu: &Cpu, sequences: usize, rows: usize, context: usize) {
             .collect()
     };
     let mut out = Vec::new();
-    let all = values(sequences * context * HEADS.row());
+    let mut all = values(sequences * context * HEADS.row());
+    let table = vec![0.5; context * HEADS.dim];
+    let rotation = Rotation { table: &table, norms: None, eps: 1e-6 };
     for layer in 0..layers {
-        cpu.attention(&all, (&mut pages, layer), &spans(context, 0), &mut out).unwrap();
+        let spans = spans(context, 0);
+        let positions: Vec<usize> = (0..sequences).flat_map(|_| 0..context).collect();
+        let step = Step { positions: &positions, spans: &spans, ..Step::default() };
+        cpu.rope_write(&step, &mut all, &rotation, (&mut pages, layer)).unwrap();
     }
     let qkv = values(sequences * rows * HEADS.row());
     let seconds = best(|| {
         for layer in 0..layers {
             let spans = spans(rows, context - rows);
-            cpu.attention(&qkv, (&mut pages, layer), &spans, &mut out).unwrap();
+            let step = Step { spans: &spans, ..Step::default() };
+            cpu.attention(&step, &qkv, (&pages, layer), &mut out).unwrap();
         }
     }) / layers as f64;
     println!(
@@ -145,10 +151,10 @@ fn attention(cpu: &Cpu, sequences: usize, rows: usize, context: usize) {
 /// What stands between the products of a layer.
 fn small(cpu: &Cpu) {
     for rows in [1, 32] {
-        let (x, weight) = (values(rows * 1024), values(1024));
+        let (mut x, weight) = (values(rows * 1024), values(1024));
         let gate_up = values(rows * 6144);
         let mut out = Vec::new();
-        let norm = best(|| cpu.rms_norm(&x, &weight, 1e-6, &mut out).unwrap());
+        let norm = best(|| cpu.add_norm(&mut x, None, (&weight, 1e-6), &mut out).unwrap());
         let silu = best(|| cpu.silu_mul(&gate_up, 3072, &mut out).unwrap());
         println!("{rows} rows: norm {:.1} us, silu {:.1} us", norm * 1e6, silu * 1e6);
     }

@@ -21,6 +21,7 @@ mod neon;
 mod ops;
 mod pages;
 mod pool;
+mod rows;
 mod split;
 mod step;
 #[cfg(test)]

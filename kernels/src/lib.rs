@@ -19,4 +19,7 @@ pub mod cuda;
 pub mod op;
 
 pub use cpu::{Cpu, Numerics};
-pub use op::{Heads, LowRank, OpError, Ops, PAGE, Span, Values};
+pub use op::{
+    Draw, Drawn, DrawnScores, Heads, LowRank, OpError, Ops, PAGE, Rotation, Span, Step, TOP_MAX,
+    Values,
+};

@@ -1,6 +1,6 @@
 //! The operations of a transformer, as one trait.
 //!
-//! A [`Ops::Buffer`] is a row-major `f32` tensor whose shape the caller knows; `T` is the number of
+//! A [`Ops::Buffer`] is a row-major tensor whose shape the caller knows; `T` is the number of
 //! rows of a step, which are the tokens of all sequences one after another.
 //! Results are resized to fit, so a caller keeps one set of buffers and allocates nothing in the
 //! steady state.
@@ -86,6 +86,87 @@ pub struct LowRank<'a> {
     pub scale: f32,
 }
 
+/// How the token after a row is chosen on the device.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Draw {
+    /// Below 1e-5 the likeliest token, without filters.
+    pub temperature: f32,
+    /// In (0, 1]; one is off.
+    pub top_p: f32,
+    /// In [0, 1]; zero is off.
+    pub min_p: f32,
+    /// Zero is off.
+    pub top_k: usize,
+    /// How many of the likeliest tokens to tell beside the chosen one, at most [`TOP_MAX`]; or no
+    /// scores at all.
+    pub top: Option<usize>,
+    /// Whether rank and order are those of the logits before temperature and filters.
+    pub raw: bool,
+    /// With the position, what the draw depends on.
+    pub seed: u64,
+    /// Of the token in its reply.
+    pub position: usize,
+}
+
+/// Likeliest tokens that a device tells of a row.
+pub const TOP_MAX: usize = 32;
+
+/// A token that was chosen on the device.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Drawn {
+    /// The token.
+    pub id: u32,
+    /// Where they were asked for.
+    pub scores: Option<DrawnScores>,
+}
+
+/// What is known of a token that was chosen on the device.
+#[derive(Clone, Debug, PartialEq)]
+pub struct DrawnScores {
+    /// Its logprob under what was sampled from.
+    pub processed: f32,
+    /// Its logprob under the model's own distribution.
+    pub raw: f32,
+    /// Tokens that are at least as likely, itself among them.
+    pub rank: usize,
+    /// The likeliest tokens with both logprobs, likeliest first; of equals the lower id first.
+    pub top: Vec<(u32, f32, f32)>,
+}
+
+/// What one step computes: the tokens of all sequences one after another, `T` in all.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Step<'a> {
+    /// The token of each row.
+    pub ids: &'a [u32],
+    /// Where a row's token is not known yet: which of the tokens that the step before draws it is.
+    /// Empty if all are known. Only for devices that draw.
+    pub feedback: &'a [Option<usize>],
+    /// The position of each row in its sequence.
+    pub positions: &'a [usize],
+    /// The rows of each sequence.
+    pub spans: &'a [Span<'a>],
+    /// Rows whose logits are wanted, `R` in all.
+    pub wanted: &'a [usize],
+    /// The slot of each row's low-rank additions, the same for every matrix; empty if there are
+    /// none.
+    pub adapters: &'a [Option<usize>],
+    /// How the token after each wanted row is chosen, or none if the host does it; empty if it does
+    /// all. Only for devices that draw.
+    pub draws: &'a [Option<Draw>],
+}
+
+/// What turns queries and keys by their positions.
+#[derive(Debug)]
+pub struct Rotation<'a, B> {
+    /// `[positions, dim]`: `dim / 2` cosines and then as many sines in a row.
+    pub table: &'a B,
+    /// Weights of a root-mean-square norm of every query head and of every key head before they
+    /// are turned, each `[dim]`.
+    pub norms: Option<(&'a B, &'a B)>,
+    /// What is added to the mean square.
+    pub eps: f32,
+}
+
 /// Why an operation could not run.
 #[derive(Debug, thiserror::Error)]
 pub enum OpError {
@@ -131,7 +212,7 @@ pub enum OpError {
 
 /// The operations of a transformer on one device.
 pub trait Ops: Send {
-    /// A row-major `f32` tensor.
+    /// A row-major tensor, of 32-bit floats where the device does not round.
     type Buffer: Send;
     /// A weight matrix in whatever layout the device likes best.
     type Matrix: Send;
@@ -140,12 +221,55 @@ pub trait Ops: Send {
     /// Low-rank additions to one matrix, each in a slot of its own.
     type Adapters: Send;
 
-    /// Copies values to the device.
-    fn upload(&self, values: &[f32]) -> Self::Buffer;
+    /// Copies a vector of weights to the device.
+    fn upload(&self, values: &[f32]) -> Result<Self::Buffer, OpError>;
 
-    /// Moves a whole buffer back, into a vector that may be used again and again. What the buffer
-    /// holds afterwards is not said: where it is the host's own memory, the two are swapped.
-    fn download(&self, buffer: &mut Self::Buffer, to: &mut Vec<f32>);
+    /// Room for the results of `rows` rows of `width` elements. It grows where a step needs more.
+    fn scratch(&self, rows: usize, width: usize) -> Result<Self::Buffer, OpError>;
+
+    /// The same for logits, which are always of 32 bits.
+    fn logits(&self, rows: usize, width: usize) -> Result<Self::Buffer, OpError>;
+
+    /// Moves rows of `width` elements back, into a vector that may be used again and again. What
+    /// the buffer holds afterwards is not said: where it is the host's own memory, the two may be
+    /// swapped.
+    fn download(
+        &self,
+        buffer: &mut Self::Buffer,
+        rows: (usize, &[usize]),
+        to: &mut Vec<f32>,
+    ) -> Result<(), OpError>;
+
+    /// Bytes that keys and values may have once weights and scratch have theirs; none if the device
+    /// does not know.
+    fn room(&self) -> Result<Option<u64>, OpError> {
+        Ok(None)
+    }
+
+    /// Whether [`Step::draws`] are made on the device.
+    fn draws(&self) -> bool {
+        false
+    }
+
+    /// Runs a step: calls `walk`, which asks for its operations, or does again what was recorded
+    /// when it asked for the same ones. A device may still be at it when this returns.
+    fn run(
+        &mut self,
+        step: &Step<'_>,
+        walk: &mut dyn FnMut(&Self) -> Result<(), OpError>,
+    ) -> Result<(), OpError>
+    where
+        Self: Sized,
+    {
+        let _ = step;
+        walk(self)
+    }
+
+    /// Waits for the tokens of the earliest step with draws whose tokens nobody has yet, one for
+    /// each wanted row.
+    fn drawn(&mut self) -> Result<Vec<Option<Drawn>>, OpError> {
+        Ok(Vec::new())
+    }
 
     /// Lays a `[rows, columns]` matrix out for [`Ops::matmul`] and [`Ops::embed`]: the parts one
     /// under another, each row-major and some rows high. It takes two bytes an element if every
@@ -182,29 +306,30 @@ pub trait Ops: Send {
     /// reserved, but taken only when a page is written.
     fn pages(&self, heads: Heads, layers: usize, count: usize) -> Result<Self::Pages, OpError>;
 
-    /// `out[t] = table[ids[t]]`: ids `[T]`, table `[V, H]`, out `[T, H]`.
+    /// `out[t] = table[ids[t]]`: table `[V, H]`, out `[T, H]`.
     fn embed(
         &self,
+        step: &Step<'_>,
         table: &Self::Matrix,
-        ids: &[u32],
         out: &mut Self::Buffer,
     ) -> Result<(), OpError>;
 
-    /// `out[t] = x[rows[t]]`: x `[T, width]`, out `[rows.len(), width]`.
-    fn gather(
+    /// `sum += delta`, then `out = sum / rms(sum) * weight` over rows as wide as the weight: sum,
+    /// delta and out `[T, H]`, the norm a weight `[H]` and what is added to the mean square.
+    fn add_norm(
         &self,
-        x: &Self::Buffer,
-        width: usize,
-        rows: &[usize],
+        sum: &mut Self::Buffer,
+        delta: Option<&Self::Buffer>,
+        norm: (&Self::Buffer, f32),
         out: &mut Self::Buffer,
     ) -> Result<(), OpError>;
 
-    /// `out = x / rms(x) * weight` over rows as wide as `weight`: x and out `[T, H]`, weight `[H]`.
-    fn rms_norm(
+    /// The same of `rows`, a sum and a delta, for the wanted rows only: out `[R, H]`. What the sum holds afterwards is not said.
+    fn gather_norm(
         &self,
-        x: &Self::Buffer,
-        weight: &Self::Buffer,
-        eps: f32,
+        step: &Step<'_>,
+        rows: (&mut Self::Buffer, &Self::Buffer),
+        norm: (&Self::Buffer, f32),
         out: &mut Self::Buffer,
     ) -> Result<(), OpError>;
 
@@ -217,55 +342,41 @@ pub trait Ops: Send {
     ) -> Result<(), OpError>;
 
     /// `out[t][columns] += scale · up · (down · x[t])` by the addition in the slot of each row: x
-    /// `[T, K]`, `adapters` of a `[columns.len(), K]` matrix with the slots `[T]`, out `[T, N]`
-    /// with `columns` among its `N`. Rows without a slot, or whose slot is empty, keep their bits.
+    /// `[T, K]`, adapters of a `[columns.len(), K]` matrix, out `[T, N]` with the columns among its
+    /// `N`. Rows without a slot, or whose slot is empty, keep their bits.
     fn add_low_rank(
         &self,
+        step: &Step<'_>,
         x: &Self::Buffer,
-        adapters: (&Self::Adapters, &[Option<usize>]),
-        columns: Range<usize>,
+        adapters: (&Self::Adapters, Range<usize>),
         out: &mut Self::Buffer,
     ) -> Result<(), OpError>;
 
     /// `x[t] += bias`: x `[T, N]`, bias `[N]`.
     fn add_bias(&self, x: &mut Self::Buffer, bias: &Self::Buffer) -> Result<(), OpError>;
 
-    /// `x += y`, both `[T, H]`.
-    fn add(&self, x: &mut Self::Buffer, y: &Self::Buffer) -> Result<(), OpError>;
-
-    /// Root-mean-square norm of every query head by `weights.0` and of every key head by
-    /// `weights.1`, in place: qkv `[T, heads.row()]`, each weight `[heads.dim]`.
-    fn head_norm(
-        &self,
-        qkv: &mut Self::Buffer,
-        heads: Heads,
-        weights: (&Self::Buffer, &Self::Buffer),
-        eps: f32,
-    ) -> Result<(), OpError>;
-
-    /// Rotates query and key heads in place, the first half of a head against the second: qkv
-    /// `[T, heads.row()]`, table `[positions, dim]` with `dim / 2` cosines and then as many sines
-    /// in a row, positions `[T]`.
-    fn rope(
-        &self,
-        qkv: &mut Self::Buffer,
-        heads: Heads,
-        table: &Self::Buffer,
-        positions: &[usize],
-    ) -> Result<(), OpError>;
-
-    /// Writes the keys and values of all spans to their pages of one layer, then lets each query
-    /// attend to all positions up to its own, scaled by `1 / sqrt(dim)`: qkv `[T, heads.row()]`
-    /// with the heads that the pages were made for, `pages` with the layer's index, out
-    /// `[T, heads.query_width()]`. Rows that no span covers come out as zeros.
+    /// Turns query and key heads, the first half of a head against the second, and writes keys and
+    /// values to their pages of one layer: qkv `[T, heads.row()]` with the heads that the pages were
+    /// made for, `pages` with the layer's index. Of qkv, the queries are used afterwards.
     ///
     /// Spans may share pages of which none of them writes a position that another reads or writes,
     /// unless they write the same numbers. Which pages hold a position does not change a result.
+    fn rope_write(
+        &self,
+        step: &Step<'_>,
+        qkv: &mut Self::Buffer,
+        rotation: &Rotation<'_, Self::Buffer>,
+        pages: (&mut Self::Pages, usize),
+    ) -> Result<(), OpError>;
+
+    /// Lets each query attend to all positions up to its own, scaled by `1 / sqrt(dim)`, as pages
+    /// hold them: qkv `[T, heads.row()]`, `pages` with the layer's index, out
+    /// `[T, heads.query_width()]`. What rows that no span covers come out as is not said.
     fn attention(
         &self,
+        step: &Step<'_>,
         qkv: &Self::Buffer,
-        pages: (&mut Self::Pages, usize),
-        spans: &[Span<'_>],
+        pages: (&Self::Pages, usize),
         out: &mut Self::Buffer,
     ) -> Result<(), OpError>;
 
@@ -277,4 +388,10 @@ pub trait Ops: Send {
         width: usize,
         out: &mut Self::Buffer,
     ) -> Result<(), OpError>;
+
+    /// Makes the draws of a step from its logits, `[R, V]` with `V` the `vocab`.
+    fn draw(&self, step: &Step<'_>, logits: &Self::Buffer, vocab: usize) -> Result<(), OpError> {
+        let _ = (step, logits, vocab);
+        Ok(())
+    }
 }

@@ -11,7 +11,7 @@ use tokio::sync::mpsc;
 
 use super::*;
 use crate::load::Folder;
-use crate::model::Size;
+use crate::model::{Scratch, Size};
 use crate::pace::{Pace, Place};
 use crate::pages::Pages;
 use crate::parameters::Parameters;
@@ -83,8 +83,9 @@ impl Bench {
         let weights = Weights::open(&folder).unwrap();
         let ops = Cpu::default();
         let parameters = Parameters::load(&ops, &weights, &parts.model).unwrap();
+        let scratch = Scratch::new(&ops, &parts.model, tokens, sequences).unwrap();
         let size = Size { positions: 1024, pages, adapters: 0 };
-        let model = Model::new(ops, parameters, parts.model, size).unwrap();
+        let model = Model::new(ops, parameters, parts.model, scratch, size).unwrap();
         let stats = Arc::new(Stats::default());
         let limits = Limits { sequences, tokens, scored: 24 };
         let core = Core {

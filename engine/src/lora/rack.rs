@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::sync::{Arc, Weak};
 
-use kernels::{LowRank, OpError, Ops};
+use kernels::{LowRank, OpError, Ops, Step};
 
 use super::{Adapter, Addition, Target};
 use crate::config::ModelConfig;
@@ -97,16 +97,16 @@ impl<O: Ops> Rack<O> {
     pub(crate) fn add(
         &self,
         ops: &O,
+        step: &Step<'_>,
         (layer, group): (usize, Group),
-        (x, slots): (&O::Buffer, &[Option<usize>]),
-        out: &mut O::Buffer,
+        (x, out): (&O::Buffer, &mut O::Buffer),
     ) -> Result<(), OpError> {
-        if slots.iter().all(Option::is_none) {
+        if step.adapters.iter().all(Option::is_none) {
             return Ok(());
         }
         for target in group.targets() {
             let Place { adapters, columns } = &self.layers[layer][target.index()];
-            ops.add_low_rank(x, (adapters, slots), columns.clone(), out)?;
+            ops.add_low_rank(step, x, (adapters, columns.clone()), out)?;
         }
         Ok(())
     }

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::*;
 use crate::cache::SequenceCache;
 use crate::load::Folder;
-use crate::model::{Chunk, Model, Size, Want};
+use crate::model::{Chunk, Model, Scratch, Size, Want};
 use crate::parameters::Parameters;
 use crate::weights::Weights;
 
@@ -42,7 +42,8 @@ fn model(adapters: usize) -> Model<Cpu> {
     let size = Size { positions: 128, pages: PAGES, adapters };
     let ops = Cpu::default();
     let parameters = Parameters::load(&ops, &weights, &config()).unwrap();
-    Model::new(ops, parameters, config(), size).unwrap()
+    let scratch = Scratch::new(&ops, &config(), 0, 0).unwrap();
+    Model::new(ops, parameters, config(), scratch, size).unwrap()
 }
 
 /// An empty cache of eight of the pages.

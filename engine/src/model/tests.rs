@@ -29,8 +29,9 @@ fn load(folder: &str) -> Model<Cpu> {
     let weights = Weights::open(&folder).unwrap();
     let ops = Cpu::default();
     let parameters = Parameters::load(&ops, &weights, &config).unwrap();
+    let scratch = Scratch::new(&ops, &config, 0, 0).unwrap();
     let size = Size { positions, pages: PAGES, adapters: 0 };
-    Model::new(ops, parameters, config, size).unwrap()
+    Model::new(ops, parameters, config, scratch, size).unwrap()
 }
 
 const TINY: &str = "engine/models/tiny";

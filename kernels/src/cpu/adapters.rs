@@ -109,6 +109,10 @@ mod tests {
     use super::*;
     use crate::op::Values;
 
+    fn step(adapters: &[Option<usize>]) -> crate::op::Step<'_> {
+        crate::op::Step { adapters, ..Default::default() }
+    }
+
     /// Numbers in [-1, 1) that are the same on every run.
     fn numbers(seed: usize, len: usize) -> Vec<f32> {
         (0..len).map(|i| ((i * 7919 + seed * 104_729) % 2000) as f32 / 1000.0 - 1.0).collect()
@@ -163,7 +167,7 @@ mod tests {
         let slots = [Some(1), None, Some(0), Some(1), Some(2), Some(0), Some(1)];
         let (x, before) = (numbers(9, slots.len() * COLUMNS), numbers(10, slots.len() * WIDTH));
         let mut out = before.clone();
-        cpu.add_low_rank(&x, (&adapters, &slots), AT, &mut out).unwrap();
+        cpu.add_low_rank(&step(&slots), &x, (&adapters, AT), &mut out).unwrap();
         for (i, (found, before)) in out.iter().zip(&before).enumerate() {
             let (row, column) = (i / WIDTH, i % WIDTH);
             let low = slots[row].and_then(|slot| lows.get(slot)).filter(|_| AT.contains(&column));
@@ -185,11 +189,11 @@ mod tests {
         let slots: Vec<_> = (0..23).map(|t| (t % 3 < 2).then_some(t % 3)).collect();
         let x = numbers(3, slots.len() * COLUMNS);
         let mut together = vec![0.25; slots.len() * ROWS];
-        cpu.add_low_rank(&x, (&adapters, &slots), 0..ROWS, &mut together).unwrap();
+        cpu.add_low_rank(&step(&slots), &x, (&adapters, 0..ROWS), &mut together).unwrap();
         for (row, slot) in slots.iter().enumerate() {
             let mut alone = vec![0.25; ROWS];
             let x = x[row * COLUMNS..][..COLUMNS].to_vec();
-            cpu.add_low_rank(&x, (&adapters, &[*slot]), 0..ROWS, &mut alone).unwrap();
+            cpu.add_low_rank(&step(&[*slot]), &x, (&adapters, 0..ROWS), &mut alone).unwrap();
             assert_eq!(alone, together[row * ROWS..][..ROWS], "row {row}");
         }
     }
@@ -200,7 +204,8 @@ mod tests {
         let mut adapters = filled(&cpu, &[&low]);
         cpu.set_adapter(&mut adapters, 0, None).unwrap();
         let mut out = vec![1.0; ROWS];
-        cpu.add_low_rank(&numbers(1, COLUMNS), (&adapters, &[Some(0)]), 0..ROWS, &mut out).unwrap();
+        cpu.add_low_rank(&step(&[Some(0)]), &numbers(1, COLUMNS), (&adapters, 0..ROWS), &mut out)
+            .unwrap();
         assert_eq!(out, [1.0; ROWS]);
     }
 
@@ -210,7 +215,9 @@ mod tests {
         let mut adapters = filled(&cpu, &[&low]);
         let x = numbers(1, COLUMNS);
         let add = |slots: &[Option<usize>], columns, mut out: Vec<f32>| {
-            cpu.add_low_rank(&x, (&adapters, slots), columns, &mut out).unwrap_err().to_string()
+            cpu.add_low_rank(&step(slots), &x, (&adapters, columns), &mut out)
+                .unwrap_err()
+                .to_string()
         };
         assert!(add(&[Some(2)], 0..ROWS, vec![0.0; ROWS]).contains("index 2"));
         assert!(add(&[None], 0..ROWS + 1, vec![0.0; 50]).contains("`columns`"));

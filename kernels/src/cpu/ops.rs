@@ -7,10 +7,10 @@ use super::matmul::Product;
 use super::matrix::Matrix;
 use super::pages::{Pages, Shape, Shelf};
 use super::split::Split;
-use super::step::{Step, check_spans};
+use super::step::{Work, check_spans};
 use super::tile::Number;
 use super::{Cpu, level};
-use crate::op::{Heads, LowRank, OpError, Ops, Span, Values};
+use crate::op::{Heads, LowRank, OpError, Ops, Rotation, Step, Values};
 
 /// `found` must be a multiple of `unit`.
 pub(super) fn multiple(
@@ -51,12 +51,30 @@ impl Ops for Cpu {
     type Pages = Pages;
     type Adapters = Adapters;
 
-    fn upload(&self, values: &[f32]) -> Vec<f32> {
-        values.to_vec()
+    fn upload(&self, values: &[f32]) -> Result<Vec<f32>, OpError> {
+        Ok(values.to_vec())
     }
 
-    fn download(&self, buffer: &mut Vec<f32>, to: &mut Vec<f32>) {
-        std::mem::swap(buffer, to);
+    fn scratch(&self, _: usize, _: usize) -> Result<Vec<f32>, OpError> {
+        Ok(Vec::new())
+    }
+
+    fn logits(&self, _: usize, _: usize) -> Result<Vec<f32>, OpError> {
+        Ok(Vec::new())
+    }
+
+    fn download(
+        &self,
+        buffer: &mut Vec<f32>,
+        (width, rows): (usize, &[usize]),
+        to: &mut Vec<f32>,
+    ) -> Result<(), OpError> {
+        let count = multiple("download", "buffer", buffer.len(), width)?;
+        if rows.iter().copied().eq(0..count) {
+            std::mem::swap(buffer, to);
+            return Ok(());
+        }
+        self.gather(buffer, width, rows, to)
     }
 
     fn matrix(&self, parts: &[Values<'_>], rows: usize, columns: usize) -> Result<Matrix, OpError> {
@@ -90,9 +108,9 @@ impl Ops for Cpu {
         Pages::new(Shape { heads, layers, count }, self.is_fast())
     }
 
-    fn embed(&self, table: &Matrix, ids: &[u32], out: &mut Vec<f32>) -> Result<(), OpError> {
+    fn embed(&self, step: &Step<'_>, table: &Matrix, out: &mut Vec<f32>) -> Result<(), OpError> {
         out.clear();
-        for id in ids {
+        for id in step.ids {
             let index = *id as usize;
             if index >= table.rows() {
                 return Err(OpError::Index { op: "embed", index, rows: table.rows() });
@@ -102,38 +120,32 @@ impl Ops for Cpu {
         Ok(())
     }
 
-    fn gather(
+    fn add_norm(
         &self,
-        x: &Vec<f32>,
-        width: usize,
-        rows: &[usize],
+        sum: &mut Vec<f32>,
+        delta: Option<&Vec<f32>>,
+        (weight, eps): (&Vec<f32>, f32),
         out: &mut Vec<f32>,
     ) -> Result<(), OpError> {
-        let count = multiple("gather", "x", x.len(), width)?;
-        out.clear();
-        for &index in rows {
-            if index >= count {
-                return Err(OpError::Index { op: "gather", index, rows: count });
-            }
-            out.extend_from_slice(&x[index * width..][..width]);
+        if let Some(delta) = delta {
+            self.add(sum, delta)?;
         }
-        Ok(())
+        self.rms_norm(sum, weight, eps, out)
     }
 
-    fn rms_norm(
+    fn gather_norm(
         &self,
-        x: &Vec<f32>,
-        weight: &Vec<f32>,
-        eps: f32,
+        step: &Step<'_>,
+        (sum, delta): (&mut Vec<f32>, &Vec<f32>),
+        (weight, eps): (&Vec<f32>, f32),
         out: &mut Vec<f32>,
     ) -> Result<(), OpError> {
-        multiple("rms_norm", "x", x.len(), weight.len())?;
-        out.clear();
-        out.extend_from_slice(x);
-        self.share_rows(out, weight.len(), |rows, _| {
-            level::rms_norm(self.level, rows, weight, eps)
-        });
-        Ok(())
+        let width = weight.len();
+        let mut picked = Vec::new();
+        self.gather(sum, width, step.wanted, &mut picked)?;
+        self.gather(delta, width, step.wanted, out)?;
+        self.add(&mut picked, out)?;
+        self.rms_norm(&picked, weight, eps, out)
     }
 
     fn matmul(&self, x: &Vec<f32>, w: &Matrix, out: &mut Vec<f32>) -> Result<(), OpError> {
@@ -155,12 +167,12 @@ impl Ops for Cpu {
 
     fn add_low_rank(
         &self,
+        step: &Step<'_>,
         x: &Vec<f32>,
-        (adapters, slots): (&Adapters, &[Option<usize>]),
-        columns: Range<usize>,
+        (adapters, columns): (&Adapters, Range<usize>),
         out: &mut Vec<f32>,
     ) -> Result<(), OpError> {
-        adapters.add(self, (x, slots), columns, out)
+        adapters.add(self, (x, step.adapters), columns, out)
     }
 
     fn add_bias(&self, x: &mut Vec<f32>, bias: &Vec<f32>) -> Result<(), OpError> {
@@ -171,76 +183,46 @@ impl Ops for Cpu {
         Ok(())
     }
 
-    fn add(&self, x: &mut Vec<f32>, y: &Vec<f32>) -> Result<(), OpError> {
-        exact("add", "y", y.len(), x.len())?;
-        x.iter_mut().zip(y).for_each(|(x, y)| *x += y);
-        Ok(())
-    }
-
-    fn head_norm(
+    fn rope_write(
         &self,
+        step: &Step<'_>,
         qkv: &mut Vec<f32>,
-        heads: Heads,
-        weights: (&Vec<f32>, &Vec<f32>),
-        eps: f32,
+        rotation: &Rotation<'_, Vec<f32>>,
+        (pages, layer): (&mut Pages, usize),
     ) -> Result<(), OpError> {
-        multiple("head_norm", "qkv", qkv.len(), heads.row())?;
-        exact("head_norm", "weights.0", weights.0.len(), heads.dim)?;
-        exact("head_norm", "weights.1", weights.1.len(), heads.dim)?;
-        self.share_rows(qkv, heads.row(), |rows, _| {
-            for row in rows.chunks_exact_mut(heads.row()) {
-                let (queries, rest) = row.split_at_mut(heads.query_width());
-                let keys = &mut rest[..heads.kv * heads.dim];
-                level::rms_norm(self.level, queries, weights.0, eps);
-                level::rms_norm(self.level, keys, weights.1, eps);
-            }
-        });
-        Ok(())
-    }
-
-    fn rope(
-        &self,
-        qkv: &mut Vec<f32>,
-        heads: Heads,
-        table: &Vec<f32>,
-        positions: &[usize],
-    ) -> Result<(), OpError> {
-        exact("rope", "qkv", qkv.len(), positions.len() * heads.row())?;
-        let rows = multiple("rope", "table", table.len(), heads.dim)?;
-        if let Some(&index) = positions.iter().find(|index| **index >= rows) {
-            return Err(OpError::Index { op: "rope", index, rows });
+        let heads = pages.shape().heads;
+        let count = multiple("rope_write", "qkv", qkv.len(), heads.row())?;
+        check_spans("rope_write", step.spans, count, (pages, layer))?;
+        if let Some((query, key)) = rotation.norms {
+            self.head_norm(qkv, heads, (query, key), rotation.eps)?;
         }
-        self.share_rows(qkv, heads.row(), |rows, first| {
-            for (row, index) in rows.chunks_exact_mut(heads.row()).zip(&positions[first..]) {
-                let turned = &mut row[..(heads.query + heads.kv) * heads.dim];
-                level::rotate_heads(self.level, turned, &table[index * heads.dim..][..heads.dim]);
-            }
-        });
+        self.rope(qkv, heads, rotation.table, step.positions)?;
+        match &mut pages.shelf {
+            Shelf::Wide(numbers) => numbers.write_spans(layer, step.spans, qkv),
+            Shelf::Halves(numbers) => numbers.write_spans(layer, step.spans, qkv),
+        }
         Ok(())
     }
 
     fn attention(
         &self,
+        step: &Step<'_>,
         qkv: &Vec<f32>,
-        (pages, layer): (&mut Pages, usize),
-        spans: &[Span<'_>],
+        (pages, layer): (&Pages, usize),
         out: &mut Vec<f32>,
     ) -> Result<(), OpError> {
         let heads = pages.shape().heads;
         let count = multiple("attention", "qkv", qkv.len(), heads.row())?;
-        check_spans(spans, count, pages, layer)?;
+        check_spans("attention", step.spans, count, (pages, layer))?;
         out.clear();
         out.resize(count * heads.query_width(), 0.0);
-        let out = Split::new(out);
-        let step = Step { qkv, heads, layer, spans, out };
-        match &mut pages.shelf {
+        let work = Work { qkv, heads, layer, spans: step.spans, out: Split::new(out) };
+        match &pages.shelf {
             Shelf::Wide(numbers) => {
-                step.write(numbers);
-                self.attend(&step, numbers, |task| level::attend_wide(self.level, task));
+                self.attend(&work, numbers, |task| level::attend_wide(self.level, task));
             }
             Shelf::Halves(numbers) => {
-                step.write(numbers);
-                self.attend(&step, numbers, |task| level::attend_halves(self.level, task));
+                self.attend(&work, numbers, |task| level::attend_halves(self.level, task));
             }
         }
         Ok(())

@@ -80,6 +80,10 @@ impl<T: Number> Numbers<T> {
         Ok(Numbers { keys, values, shape })
     }
 
+    pub(super) fn heads(&self) -> Heads {
+        self.shape.heads
+    }
+
     /// Writes the keys and values of one row, `[heads.row()]`, to a place of a page.
     pub(super) fn write(&mut self, layer: usize, page: u32, place: usize, qkv: &[f32]) {
         let Shape { heads, count, .. } = self.shape;

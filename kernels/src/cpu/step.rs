@@ -11,12 +11,11 @@ use crate::op::{Heads, OpError, PAGE, Span};
 
 /// Every span must lie within the step, and its positions within pages that exist.
 pub(super) fn check_spans(
+    op: &'static str,
     spans: &[Span<'_>],
     count: usize,
-    pages: &Pages,
-    layer: usize,
+    (pages, layer): (&Pages, usize),
 ) -> Result<(), OpError> {
-    let op = "attention";
     let inside = |index: usize, rows: usize| {
         if index < rows { Ok(()) } else { Err(OpError::Index { op, index, rows }) }
     };
@@ -30,8 +29,21 @@ pub(super) fn check_spans(
     Ok(())
 }
 
+impl<T: Number> Numbers<T> {
+    /// Writes the keys and values of all rows to their pages.
+    pub(super) fn write_spans(&mut self, layer: usize, spans: &[Span<'_>], qkv: &[f32]) {
+        let width = self.heads().row();
+        for span in spans {
+            for (row, position) in span.rows.clone().zip(span.start..) {
+                let qkv = &qkv[row * width..][..width];
+                self.write(layer, span.pages[position / PAGE], position % PAGE, qkv);
+            }
+        }
+    }
+}
+
 /// The operands of attention.
-pub(super) struct Step<'a> {
+pub(super) struct Work<'a> {
     pub(super) qkv: &'a [f32],
     pub(super) heads: Heads,
     pub(super) layer: usize,
@@ -39,17 +51,7 @@ pub(super) struct Step<'a> {
     pub(super) out: Split<'a>,
 }
 
-impl Step<'_> {
-    /// Writes the keys and values of all rows to their pages.
-    pub(super) fn write<T: Number>(&self, numbers: &mut Numbers<T>) {
-        for span in self.spans {
-            for (row, position) in span.rows.clone().zip(span.start..) {
-                let qkv = &self.qkv[row * self.heads.row()..][..self.heads.row()];
-                numbers.write(self.layer, span.pages[position / PAGE], position % PAGE, qkv);
-            }
-        }
-    }
-
+impl Work<'_> {
     /// Runs of rows of each span that are worked on together, and all positions they look at.
     fn runs(&self) -> (Vec<(&Span<'_>, Range<usize>)>, usize) {
         let size = (LINES / self.heads.group()).max(1);
@@ -69,7 +71,7 @@ impl Cpu {
     /// Attention of all rows over pages that hold their keys and values.
     pub(super) fn attend<T: Number>(
         &self,
-        step: &Step<'_>,
+        step: &Work<'_>,
         numbers: &Numbers<T>,
         attend: impl Fn(&Task<'_, T>) + Sync,
     ) {

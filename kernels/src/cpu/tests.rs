@@ -3,7 +3,8 @@
 mod bits;
 
 use super::*;
-use crate::op::{Heads, Ops, Span, Values};
+use crate::op::Rotation;
+use crate::op::{Heads, OpError, Ops, Span, Step, Values};
 
 /// Numbers in [-1, 1) that are the same on every run.
 fn numbers(seed: u64, len: usize) -> Vec<f32> {
@@ -83,10 +84,11 @@ fn embed_returns_the_rows_of_the_matrix() {
     let table = numbers(5, 37 * 6);
     let matrix = cpu.matrix(&[Values::F32(&table)], 37, 6).unwrap();
     let mut out = Vec::new();
-    cpu.embed(&matrix, &[36, 0, 17], &mut out).unwrap();
+    let step = |ids| Step { ids, ..Step::default() };
+    cpu.embed(&step(&[36, 0, 17]), &matrix, &mut out).unwrap();
     let expected = [&table[36 * 6..], &table[..6], &table[17 * 6..18 * 6]].concat();
     assert_eq!(out, expected);
-    let error = cpu.embed(&matrix, &[37], &mut out).unwrap_err();
+    let error = cpu.embed(&step(&[37]), &matrix, &mut out).unwrap_err();
     assert_eq!(error.to_string(), "`embed`: index 37 is outside a table of 37 rows");
 }
 
@@ -192,6 +194,24 @@ fn attention_oracle(qkv: &[f32], heads: Heads) -> Vec<f64> {
     out
 }
 
+/// Writes keys and values as they are, then attends.
+fn write_and_attend(
+    cpu: &Cpu,
+    qkv: &Vec<f32>,
+    (pages, layer): (&mut Pages, usize),
+    spans: &[Span<'_>],
+    out: &mut Vec<f32>,
+) -> Result<(), OpError> {
+    let heads = pages.shape().heads;
+    // Angles of zero turn nothing.
+    let table = [vec![1.0; heads.dim / 2], vec![0.0; heads.dim / 2]].concat();
+    let positions = vec![0; qkv.len() / heads.row()];
+    let step = Step { positions: &positions, spans, ..Step::default() };
+    let rotation = Rotation { table: &table, norms: None, eps: 0.0 };
+    cpu.rope_write(&step, &mut qkv.clone(), &rotation, (pages, layer))?;
+    cpu.attention(&step, qkv, (pages, layer), out)
+}
+
 /// The attention of one sequence that comes in chunks, its positions in `order` of the pages.
 fn attention(cpu: &Cpu, qkv: &[f32], heads: Heads, chunks: &[usize], order: &[u32]) -> Vec<f32> {
     let mut pages = cpu.pages(heads, 2, 7).unwrap();
@@ -199,7 +219,7 @@ fn attention(cpu: &Cpu, qkv: &[f32], heads: Heads, chunks: &[usize], order: &[u3
     for &rows in chunks {
         let part = qkv[start * heads.row()..][..rows * heads.row()].to_vec();
         let spans = [Span { rows: 0..rows, start, pages: order }];
-        cpu.attention(&part, (&mut pages, 1), &spans, &mut out).unwrap();
+        write_and_attend(cpu, &part, (&mut pages, 1), &spans, &mut out).unwrap();
         all.extend_from_slice(&out);
         start += rows;
     }
@@ -229,13 +249,13 @@ fn attention_keeps_sequences_and_layers_apart() {
         Span { rows: 5..25, start: 0, pages: &[3, 0] },
     ];
     let (both, mut out, mut again) = ([a.clone(), b.clone()].concat(), Vec::new(), Vec::new());
-    cpu.attention(&both, (&mut pages, 0), &spans, &mut out).unwrap();
+    write_and_attend(&cpu, &both, (&mut pages, 0), &spans, &mut out).unwrap();
     let one = |qkv: &[f32], rows: usize| attention(&cpu, qkv, heads, &[rows], &[0, 1]);
     assert_eq!(bits(&out), bits(&[one(&a, 5), one(&b, 20)].concat()));
     // The other layer has seen nothing of it.
     let last = b[19 * heads.row()..].to_vec();
     let span = [Span { rows: 0..1, start: 0, pages: &[3] }];
-    cpu.attention(&last, (&mut pages, 1), &span, &mut again).unwrap();
+    write_and_attend(&cpu, &last, (&mut pages, 1), &span, &mut again).unwrap();
     assert_eq!(bits(&again), bits(&one(&last, 1)));
 }
 
@@ -247,14 +267,15 @@ fn a_page_that_is_not_there_is_an_error() {
     let qkv = vec![0.0; 2 * heads.row()];
     let mut run = |layer, start, table: &[u32]| {
         let spans = [Span { rows: 0..2, start, pages: table }];
-        cpu.attention(&qkv, (&mut pages, layer), &spans, &mut Vec::new()).map_err(|e| e.to_string())
+        write_and_attend(&cpu, &qkv, (&mut pages, layer), &spans, &mut Vec::new())
+            .map_err(|e| e.to_string())
     };
     run(0, 15, &[1, 0]).unwrap();
     for (layer, start, table, wrong) in
         [(1, 0, &[0][..], 1), (0, 0, &[2], 2), (0, 15, &[1], 16), (0, 0, &[], 1)]
     {
         let error = run(layer, start, table).unwrap_err();
-        assert!(error.starts_with(&format!("`attention`: index {wrong} is outside")), "{error}");
+        assert!(error.starts_with(&format!("`rope_write`: index {wrong} is outside")), "{error}");
     }
     let error = cpu.pages(heads, usize::MAX, 2).unwrap_err();
     assert!(error.to_string().starts_with("`pages`: no memory for"), "{error}");
@@ -278,7 +299,7 @@ fn a_matrix_of_halves_gives_the_bits_of_the_same_matrix_widened() {
             let (mut out, mut table) = (Vec::new(), Vec::new());
             cpu.matmul(&x, &matrix, &mut out).unwrap();
             let ids: Vec<u32> = (0..columns as u32).collect();
-            cpu.embed(&matrix, &ids, &mut table).unwrap();
+            cpu.embed(&Step { ids: &ids, ..Step::default() }, &matrix, &mut table).unwrap();
             assert_eq!(table, wide);
             out
         };

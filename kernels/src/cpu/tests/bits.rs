@@ -160,9 +160,9 @@ fn a_page_that_another_sequence_left_does_not_show() {
     let spans = |rows| [Span { rows: 0..rows, start: 0, pages: &[1, 0] }];
     let mut out = Vec::new();
     let broken = vec![f32::NAN; 32 * heads.row()];
-    cpu.attention(&broken, (&mut pages, 0), &spans(32), &mut out).unwrap();
+    write_and_attend(&cpu, &broken, (&mut pages, 0), &spans(32), &mut out).unwrap();
     let qkv = numbers(500, rows * heads.row());
-    cpu.attention(&qkv, (&mut pages, 0), &spans(rows), &mut out).unwrap();
+    write_and_attend(&cpu, &qkv, (&mut pages, 0), &spans(rows), &mut out).unwrap();
     let alone = attention(&cpu, &qkv, heads, &[rows], &[0, 1]);
     assert_eq!(bits(&out), bits(&alone));
 }
