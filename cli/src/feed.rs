@@ -233,7 +233,9 @@ async fn ack(args: &Args, server: &Upstairs, lease: &str) -> Result<(), Failure>
                 return Ok(());
             }
             Ok((status, _)) if !args.follow || status < 500 => {
-                return Err(Failure::new(format!("the ack of lease {lease} was answered {status}")));
+                return Err(Failure::new(format!(
+                    "the ack of lease {lease} was answered {status}"
+                )));
             }
             Err(error) if !args.follow => return Err(error),
             _ => tokio::time::sleep(AGAIN_AFTER).await,

@@ -87,7 +87,8 @@ fn set(options: &mut FeedOptions, name: &str, value: &str) -> Result<(), String>
         "advantage" => {
             let rule = Advantage::ALL.into_iter().find(|rule| rule.as_str() == value);
             let words = || Advantage::ALL.map(Advantage::as_str).join(", ");
-            rewards.advantage = rule.ok_or_else(|| format!("`advantage` is none of {}", words()))?;
+            rewards.advantage =
+                rule.ok_or_else(|| format!("`advantage` is none of {}", words()))?;
         }
         "group_stats" => rewards.group_stats = flag(name, value)?,
         "gamma" => {

@@ -10,7 +10,8 @@ pub fn version_number(label: &str) -> Option<i64> {
         return Some(0);
     }
     let head = label.trim_end_matches(|c: char| c.is_ascii_digit());
-    let led = head.is_empty() || head.ends_with('v') || head.len() > 1 && head.ends_with(['-', '_']);
+    let led =
+        head.is_empty() || head.ends_with('v') || head.len() > 1 && head.ends_with(['-', '_']);
     label[head.len()..].parse().ok().filter(|_| led)
 }
 

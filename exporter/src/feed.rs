@@ -319,7 +319,9 @@ mod tests {
         let mut feed = Feed::new(FeedOptions { encoding: Encoding::Arrow, ..options() }).unwrap();
         let mut bytes = Vec::new();
         for keys in [[1, 2].as_slice(), &[3]] {
-            let Made::Rows(rows) = feed.item(&mut snapshot, keys, None).await.unwrap() else { panic!() };
+            let Made::Rows(rows) = feed.item(&mut snapshot, keys, None).await.unwrap() else {
+                panic!()
+            };
             bytes.extend(rows);
         }
         bytes.extend(feed.end().unwrap());

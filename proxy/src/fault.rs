@@ -27,7 +27,9 @@ pub(crate) enum Fault {
     BadKey,
     #[error("the request leans on state that the upstream does not hold")]
     LeansOnState(String),
-    #[error("agents do not rule the inference server; its control routes are on the control listener")]
+    #[error(
+        "agents do not rule the inference server; its control routes are on the control listener"
+    )]
     Engine,
     #[error("WebSocket is not recorded here; use POST")]
     Upgrade,

@@ -221,10 +221,8 @@ impl Feed {
             return Ok(None);
         }
         let Some(consumer) = wanted.consumer else { return Ok(Some((items.into(), None))) };
-        let term = LeaseTerm {
-            id: Uuid::new_v4().simple().to_string(),
-            until: wanted.now + order.lease,
-        };
+        let term =
+            LeaseTerm { id: Uuid::new_v4().simple().to_string(), until: wanted.now + order.lease };
         let (id, until, at) = (term.id.clone(), term.until, wanted.now);
         let lease = Lease { id, consumer, items: items.clone(), until, at };
         match store.lease(lease).await {

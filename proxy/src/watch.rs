@@ -187,7 +187,10 @@ mod tests {
         assert_eq!(silent.choices[1].versions, []);
         let mut told = ended(vec![span("9", 3)]);
         watch.ended(&mut told, start.clone());
-        assert_eq!((&told.choices[0].versions, told.stamps.constant()), (&vec![span("9", 3)], Some("5")));
+        assert_eq!(
+            (&told.choices[0].versions, told.stamps.constant()),
+            (&vec![span("9", 3)], Some("5"))
+        );
         watch.versions.said("6".to_owned());
         let mut changed = ended(Vec::new());
         watch.ended(&mut changed, start);
@@ -208,7 +211,10 @@ mod tests {
             ..VersionRecord::default()
         };
         versions.remember(vec![old("1", 1, Some(9)), old("2", 2, Some(3)), old("x", 4, None)]);
-        assert_eq!((versions.newest().as_deref(), versions.stamp().as_deref()), (Some("1"), Some("1")));
+        assert_eq!(
+            (versions.newest().as_deref(), versions.stamp().as_deref()),
+            (Some("1"), Some("1"))
+        );
         versions.seen(["1", "7", "7"].into_iter());
         assert_eq!(versions.fresh().await, ["7"]);
         assert_eq!(versions.newest().as_deref(), Some("7"));

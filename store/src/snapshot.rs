@@ -172,7 +172,10 @@ impl Snapshot {
         }
     }
 
-    pub(crate) async fn labeled(&mut self, mut episode: EpisodeRecord) -> Result<EpisodeRecord, sqlx::Error> {
+    pub(crate) async fn labeled(
+        &mut self,
+        mut episode: EpisodeRecord,
+    ) -> Result<EpisodeRecord, sqlx::Error> {
         episode.labels = self.labels(episode.key).await?;
         Ok(episode)
     }

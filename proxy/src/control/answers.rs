@@ -129,11 +129,10 @@ mod tests {
     fn queries_are_decoded_and_say_a_thing_once() {
         let read = |query| parameters(Some(query)).unwrap();
         let pair = |a: &str, b: &str| (a.to_owned(), b.to_owned());
-        assert_eq!(read("kind=main%2Cfork&a=b+c&d"), [
-            pair("kind", "main,fork"),
-            pair("a", "b c"),
-            pair("d", "")
-        ]);
+        assert_eq!(
+            read("kind=main%2Cfork&a=b+c&d"),
+            [pair("kind", "main,fork"), pair("a", "b c"), pair("d", "")]
+        );
         assert_eq!(read("a=%zz%4"), [pair("a", "%zz%4")]);
         assert_eq!(parameters(None).unwrap(), []);
         assert_eq!(parameters(Some("a=1&%61=2")).unwrap_err().0, StatusCode::BAD_REQUEST);

@@ -28,7 +28,9 @@ pub(super) async fn announce(proxy: &Proxy, fields: &Value) -> Result<Answer, An
     let force = text(fields, "force_sampling")?.map(|force| force.parse::<Force>());
     let force = force.transpose().map_err(|e| bad(&e))?;
     let size = number(fields, "group_size")?;
-    if size.is_some_and(|size| !(1..=GROUP_MAX).contains(&size)) || size.is_some_and(|_| tag.group.is_none()) {
+    if size.is_some_and(|size| !(1..=GROUP_MAX).contains(&size))
+        || size.is_some_and(|_| tag.group.is_none())
+    {
         return Err(bad(&format!("`group_size` is 1 to {GROUP_MAX}, beside a `group_id`")));
     }
     let written = force.as_ref().map(Force::to_string);

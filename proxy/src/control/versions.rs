@@ -42,9 +42,11 @@ pub(super) async fn tell(proxy: &Proxy, fields: &Value) -> Result<Answer, Answer
 pub(super) async fn list(proxy: &Proxy) -> Result<Answer, Answer> {
     let mut snapshot = proxy.store().snapshot().await.map_err(unread)?;
     let versions = snapshot.versions().await.map_err(unread)?;
-    let current = proxy.watch.versions.newest().map(|label| {
-        json!({ "label": label, "number": version_number(&label) })
-    });
+    let current = proxy
+        .watch
+        .versions
+        .newest()
+        .map(|label| json!({ "label": label, "number": version_number(&label) }));
     let one = |version: &VersionRecord| {
         json!({
             "label": version.label,

@@ -87,7 +87,10 @@ async fn what_is_not_acked_in_time_is_handed_out_again_and_what_is_acked_never()
         assert_eq!(names(&store, &ready(&store, &at(100)).await).await, ["b", "c"]);
         // Late, but nobody else has it.
         say(&store, "two", Fate::Acked, LATE + 101).await.unwrap();
-        assert_eq!(names(&store, &lease(&store, "three", &at(102), 10).await.unwrap()).await, ["b"]);
+        assert_eq!(
+            names(&store, &lease(&store, "three", &at(102), 10).await.unwrap()).await,
+            ["b"]
+        );
         let lost = say(&store, "one", Fate::Returned(0), LATE + 103).await;
         assert!(lost.is_ok(), "the lease still holds what was acked");
         assert!(ready(&store, &at(104)).await.is_empty(), "and took nothing from another");
@@ -309,8 +312,7 @@ async fn what_was_not_sent_is_not_acked_with_the_rest() {
         assert_eq!((dropped.len(), ready(&store, &at).await.len()), (1, 0));
         let counts = store.snapshot().await.unwrap().consumers(LATE).await.unwrap().remove(0);
         let told: Vec<_> = counts.tally.iter().map(|(what, n)| (what.as_str(), *n)).collect();
-        let expected =
-            [("acked", 1), ("delivered", 3), ("dropped:stale", 1), ("redelivered", 1)];
+        let expected = [("acked", 1), ("delivered", 3), ("dropped:stale", 1), ("redelivered", 1)];
         assert_eq!(told, expected);
         drop(store);
         writer.finish().await;
