@@ -24,24 +24,27 @@ watched=(-fsanitize=thread --param tsan-instrument-func-entry-exit=0
   -fsanitize=alignment,bounds,shift-exponent)
 [ -z "${UNWATCHED:-}" ] || watched=()
 
-# What a library is made of is remembered beside it. The doubles change rarely: any change of
-# theirs builds them all.
-stamp_of() { echo "${UNWATCHED:-} $(cat "$here/build.sh" "$here"/*.{h,cc} "$@" | cksum)"; }
-
+# What a library is made of is remembered beside it.
 up_to_date() { # FILE SOURCE...
   local file="$1"
   shift
-  stamp="$(stamp_of "$@")"
+  stamp="${UNWATCHED:-} $(cat "$here/build.sh" "$here"/*.h "$@" | cksum)"
   [ -e "$file" ] && [ "$(cat "$file.stamp" 2>/dev/null)" = "$stamp" ]
 }
 finish() { mv "$1.new" "$1" && echo "$stamp" >"$1.stamp"; }
 
+# Only what is named is seen from outside: a template of the C++ library that two libraries have
+# (NVRTC is one) must not be taken for one.
+exports="$out/exports"
+echo '{ global: cu*; nvrtc*; rolltape_*; __tsan_*; __ubsan_*; extern "C++" { emulate::*; };
+  local: *; };' >"$exports"
+
 library() { # NAME SOURCE... : one of the doubles
   local name="$1" file="$out/$1" stamp
   shift
-  up_to_date "$file" && return
+  up_to_date "$file" "$here"/*.cc && return
   g++ "${FLAGS[@]}" -Wextra -fvisibility=hidden -shared -Wl,-soname,"${name##*/}" \
-    -Wl,-rpath,'$ORIGIN' -o "$file.new" "$@"
+    -Wl,--version-script="$exports" -Wl,-rpath,'$ORIGIN' -o "$file.new" "$@"
   finish "$file"
 }
 
@@ -77,16 +80,17 @@ family() { # FILE SIZE
   # In two steps: to link with -fsanitize would bring the real sanitizer in.
   g++ "${FLAGS[@]}" -w -fvisibility=hidden ${watched[@]+"${watched[@]}"} \
     -DHEAD_DIM="${size/any/64}" -c -o "$file.o" "$source" &&
-    g++ -shared -Wl,-rpath,'$ORIGIN/..' -o "$file.new" "$file.o" "$out/libemulate.so" &&
+    g++ -shared -Wl,-rpath,'$ORIGIN/..' -Wl,--version-script="$exports" -o "$file.new" \
+      "$file.o" "$out/libemulate.so" &&
     finish "$file" && rm "$file.o"
 }
 
 limit() { while [ "$(jobs -rp | wc -l)" -ge "$(nproc)" ]; do wait -n; done; }
 
 g++ --version >/dev/null || exit 1
-if ! up_to_date "$out/libemulate.so"; then
-  g++ "${FLAGS[@]}" -Wextra -shared -Wl,-soname,libemulate.so -o "$out/libemulate.so.new" \
-    "$here/runtime.cc"
+if ! up_to_date "$out/libemulate.so" "$here/runtime.cc"; then
+  g++ "${FLAGS[@]}" -Wextra -shared -Wl,-soname,libemulate.so \
+    -Wl,--version-script="$exports" -o "$out/libemulate.so.new" "$here/runtime.cc"
   finish "$out/libemulate.so"
 fi
 library libcuda.so.1 "$here"/{driver,memory,module,stream}.cc "$out/libemulate.so" -ldl

@@ -254,6 +254,14 @@ API cuDeviceGetAttribute(int *value, int attribute, int device) {
   return SUCCESS;
 }
 
+// NVRTC asks a driver that is loaded for a table of its own, and takes the answer without looking:
+// this one is empty, by its size.
+API cuGetExportTable(const void **table, const void *) {
+  static const size_t empty[16] = {sizeof(size_t)};
+  *table = empty;
+  return SUCCESS;
+}
+
 // ---- contexts ----
 API cuDevicePrimaryCtxRetain(void **context, int device) {
   LOCKED;
