@@ -4,6 +4,7 @@
 //! compiler (NVRTC) and cuBLASLt are looked for when a device is opened, and whoever has none is
 //! told so in one sentence ([`NoCuda`]).
 //!
+//! - [`Cuda`]: implements [`crate::Ops`]. Steps that only decode are recorded and run again as one.
 //! - [`Device`]: one GPU with a stream; memory, copies and launches go through it.
 //! - [`Kernels`]: our own kernels, compiled for the device and kept in a folder for the next start.
 //! - [`Memory`]: bytes on the device. [`Pinned`]: bytes of the host that a device reads by itself.
@@ -13,22 +14,33 @@
 //! All work of a device runs in the order in which it was asked for, on one stream.
 #![expect(unsafe_code, reason = "the driver is a C library")]
 
+mod adapters;
 mod cache;
 pub mod check;
 mod compile;
 mod device;
 #[cfg(any(test, feature = "double"))]
 pub mod double;
+mod drawn;
 mod error;
+mod graph;
 mod launch;
 mod library;
 mod memory;
+mod ops;
+mod plan;
+mod product;
 pub mod shape;
 mod source;
+mod state;
+mod tensor;
 
+pub use adapters::Adapters;
 pub use device::{Device, DeviceOptions};
 pub use error::{CudaError, NoCuda};
 pub use launch::{Arg, Grid, Kernels};
 pub use library::{Found, Libraries};
 pub use memory::{Memory, Pinned};
 pub use source::{FAMILIES, Family};
+pub use state::{Cuda, CudaOptions};
+pub use tensor::{Buffer, Matrix, Pages};

@@ -95,7 +95,7 @@ fn embed_returns_the_rows_of_the_matrix() {
 #[test]
 fn gather_picks_rows() {
     let mut out = Vec::new();
-    Cpu::default().gather(&vec![0.0, 1.0, 2.0, 3.0], 2, &[1], &mut out).unwrap();
+    Cpu::default().gather(&[0.0, 1.0, 2.0, 3.0], 2, &[1], &mut out).unwrap();
     assert_eq!(out, [2.0, 3.0]);
 }
 

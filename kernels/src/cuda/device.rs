@@ -3,6 +3,7 @@
 use std::ffi::CStr;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 
 use cudarc::driver::sys::{self, CUdevice_attribute as Attribute};
 
@@ -42,6 +43,8 @@ pub(super) struct Inner {
     processors: usize,
     libraries: Libraries,
     pub(super) cache: Option<PathBuf>,
+    /// How often memory that launches may have been recorded with was given up.
+    pub(super) epoch: AtomicU64,
 }
 
 // SAFETY: contexts and streams of the driver may be used from any thread, by several at once.
@@ -81,6 +84,7 @@ impl Device {
             processors: processors.max(1) as usize,
             libraries,
             cache: options.cache.clone(),
+            epoch: AtomicU64::new(0),
         };
         Ok(Device { inner: Arc::new(inner) })
     }

@@ -81,7 +81,6 @@ impl CudaError {
     }
 
     /// As an error of an operation.
-    #[expect(dead_code, reason = "the operations come next")]
     pub(crate) fn of(self, op: &'static str) -> OpError {
         match self {
             CudaError::Memory { bytes } => OpError::Memory { op, bytes },
@@ -138,6 +137,17 @@ pub enum NoCuda {
         package: &'static str,
         /// The folder that was named.
         looked: Option<PathBuf>,
+    },
+    /// The model has heads that the kernels are not made for.
+    #[error(
+        "the GPU's kernels take heads of 16 to 256 elements in steps of 16, in groups of 16 at \
+             most; the model's have {dim} elements in groups of {group}"
+    )]
+    Heads {
+        /// Elements of a head.
+        dim: usize,
+        /// Query heads that share a key and value head.
+        group: usize,
     },
     /// The device could not be made ready.
     #[error("the GPU could not be made ready: {0}")]

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::ffi::{CString, c_void};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use cudarc::driver::sys::{self, CUfunction_attribute as Attribute};
@@ -101,6 +102,8 @@ impl From<f32> for Arg {
 struct Function {
     handle: sys::CUfunction,
     kinds: Vec<Kind>,
+    /// Bytes of dynamic shared memory that it may have.
+    shared: AtomicU32,
 }
 
 /// Compiled kernels, by name.
@@ -175,7 +178,8 @@ impl Kernels {
             // SAFETY: the module was loaded and the name ends in zero.
             let code = unsafe { sys::cuModuleGetFunction(&mut handle, module, symbol.as_ptr()) };
             CudaError::check("cuModuleGetFunction", code)?;
-            self.functions.insert(name, Function { handle, kinds });
+            self.functions
+                .insert(name, Function { handle, kinds, shared: AtomicU32::new(SHARED_FREE) });
         }
         Ok(())
     }
@@ -200,15 +204,17 @@ impl Kernels {
     /// # Errors
     /// If the device has not so much.
     pub fn permit(&self, name: &str, shared: u32) -> Result<(), CudaError> {
-        if shared <= SHARED_FREE {
+        let function = self.function(name)?;
+        if shared <= function.shared.load(Ordering::Relaxed) {
             return Ok(());
         }
-        let function = self.function(name)?;
         self.device.bind()?;
         let what = Attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
         // SAFETY: the function belongs to a module that is loaded.
         let code = unsafe { sys::cuFuncSetAttribute(function.handle, what, shared as i32) };
-        CudaError::check("cuFuncSetAttribute", code)
+        CudaError::check("cuFuncSetAttribute", code)?;
+        function.shared.store(shared, Ordering::Relaxed);
+        Ok(())
     }
 
     /// Asks for a run of a kernel. A grid without blocks runs nothing.
@@ -230,9 +236,7 @@ impl Kernels {
         if x * y * z == 0 {
             return Ok(());
         }
-        if grid.shared > SHARED_FREE {
-            self.permit(name, grid.shared)?;
-        }
+        self.permit(name, grid.shared)?;
         self.device.bind()?;
         let mut slots: Vec<u64> = args.iter().map(|arg| arg.slot()).collect();
         let mut places: Vec<*mut c_void> =

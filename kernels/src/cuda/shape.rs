@@ -1,6 +1,9 @@
 //! The shapes of launches, and what kernels read and write beside plain numbers, each as its `.cu`
 //! file has it.
 
+pub mod attention;
+pub mod product;
+
 use super::launch::Grid;
 
 /// Blocks of eight elements a thread that are enough for any device.

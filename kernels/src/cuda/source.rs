@@ -22,9 +22,13 @@ pub const FAMILIES: &[Family] = &[
     Family { name: "sample", parts: &[BASE, include_str!("../../cuda/sample.cu")] },
     Family { name: "lora", parts: &[BASE, include_str!("../../cuda/lora.cu")] },
     Family { name: "weights", parts: &[BASE, include_str!("../../cuda/weights.cu")] },
+    Family { name: "attention", parts: &[BASE, MMA, include_str!("../../cuda/attention.cu")] },
+    Family { name: "gemm", parts: &[BASE, MMA, include_str!("../../cuda/gemm.cu")] },
+    Family { name: "gemm_small", parts: &[BASE, MMA, include_str!("../../cuda/gemm_small.cu")] },
 ];
 
 const BASE: &str = include_str!("../../cuda/base.cu");
+const MMA: &str = include_str!("../../cuda/mma.cu");
 
 impl Family {
     /// The whole text.

@@ -1,0 +1,457 @@
+//! The GPU as [`Ops`]: checks of shapes, and the launches that each operation is.
+//!
+//! Counts are those of the step's padded [`super::plan::Shape`]. What a padding row holds is not
+//! said; no row's result depends on another's.
+
+use std::ops::Range;
+
+use super::adapters::Adapters;
+use super::error::CudaError;
+use super::launch::{Arg, Grid};
+use super::plan::{Places, Shape};
+use super::product;
+use super::shape;
+use super::state::{Bounds, Cuda};
+use super::tensor::{Buffer, Kind, Live, Matrix, Pages};
+use crate::op::{Drawn, Heads, LowRank, OpError, Ops, PAGE, Rotation, Step, TOP_MAX, Values};
+
+/// Rows up to which a product streams its weights through our own kernel.
+const FEW_ROWS: usize = 16;
+/// What columns of a product's operands are a multiple of.
+const DEPTH_UNIT: usize = 8;
+
+fn exact(
+    op: &'static str,
+    operand: &'static str,
+    found: usize,
+    expected: usize,
+) -> Result<(), OpError> {
+    if found == expected {
+        return Ok(());
+    }
+    Err(OpError::Shape { op, operand, expected, found })
+}
+
+/// `found` must be so many rows, of whatever width.
+fn width_of(
+    op: &'static str,
+    operand: &'static str,
+    found: usize,
+    rows: usize,
+) -> Result<usize, OpError> {
+    if rows > 0 && found.is_multiple_of(rows) {
+        return Ok(found / rows);
+    }
+    Err(OpError::Shape { op, operand, expected: rows, found })
+}
+
+/// An error of the driver as one of the operation.
+fn of(op: &'static str) -> impl Fn(CudaError) -> OpError {
+    move |error| error.of(op)
+}
+
+impl Cuda {
+    fn shape(&self) -> Shape {
+        self.plan.shape
+    }
+
+    fn places(&self) -> Places {
+        self.plan.shape.places()
+    }
+
+    /// Where words of the step begin.
+    fn word(&self, place: usize) -> Arg {
+        Arg::Pointer(self.words.at() + 4 * place as u64)
+    }
+
+    /// Asks for a kernel whose pointers are to buffers of the shapes that were checked.
+    fn launch(&self, name: &'static str, grid: Grid, args: &[Arg]) -> Result<(), OpError> {
+        // SAFETY: operations check shapes before they ask, indexes were checked before the step
+        // began, and whatever is freed is freed behind the work that uses it.
+        unsafe { self.kernels.launch(name, grid, args) }.map_err(of(name))
+    }
+
+    fn buffer(&self, kind: Kind, elements: usize) -> Result<Buffer, OpError> {
+        Buffer::new(&self.device, kind, elements).map_err(of("scratch"))
+    }
+}
+
+/// A buffer's beginning.
+fn at(live: &Live) -> Arg {
+    Arg::Pointer(live.at())
+}
+
+/// The same of something that may be absent.
+fn at_or_none(buffer: Option<&Buffer>) -> Arg {
+    Arg::Pointer(buffer.map_or(0, |buffer| buffer.live.at()))
+}
+
+impl Ops for Cuda {
+    type Buffer = Buffer;
+    type Matrix = Matrix;
+    type Pages = Pages;
+    type Adapters = Adapters;
+
+    fn upload(&self, values: &[f32]) -> Result<Buffer, OpError> {
+        let mut buffer = self.buffer(Kind::Single, values.len())?;
+        buffer.len = values.len();
+        buffer.live.memory().write(0, values).map_err(of("upload"))?;
+        Ok(buffer)
+    }
+
+    fn scratch(&self, rows: usize, width: usize) -> Result<Buffer, OpError> {
+        self.buffer(Kind::Half, Cuda::padded(rows) * width)
+    }
+
+    fn logits(&self, rows: usize, width: usize) -> Result<Buffer, OpError> {
+        self.buffer(Kind::Single, Cuda::padded(rows) * width)
+    }
+
+    fn download(
+        &self,
+        buffer: &mut Buffer,
+        (width, rows): (usize, &[usize]),
+        to: &mut Vec<f32>,
+    ) -> Result<(), OpError> {
+        if buffer.kind != Kind::Single {
+            return Err(OpError::Shape {
+                op: "download",
+                operand: "buffer",
+                expected: 4,
+                found: 2,
+            });
+        }
+        to.resize(rows.len() * width, 0.0);
+        let mut done = 0;
+        // Rows that lie side by side are one copy.
+        for run in rows.chunk_by(|a, b| a + 1 == *b) {
+            let part = &mut to[done * width..][..run.len() * width];
+            buffer.live.memory().read(run[0] * width * 4, part).map_err(of("download"))?;
+            done += run.len();
+        }
+        Ok(())
+    }
+
+    fn matrix(&self, parts: &[Values<'_>], rows: usize, columns: usize) -> Result<Matrix, OpError> {
+        exact("matrix", "parts", parts.iter().map(Values::len).sum(), rows * columns)?;
+        exact("matrix", "columns", columns % DEPTH_UNIT, 0)?;
+        Matrix::new(&self.device, parts, (rows, columns)).map_err(of("matrix"))
+    }
+
+    fn room(&self) -> Result<Option<u64>, OpError> {
+        let (free, _) = self.device.memory().map_err(of("room"))?;
+        Ok(Some(free as u64))
+    }
+
+    fn draws(&self) -> bool {
+        true
+    }
+
+    fn run(
+        &mut self,
+        step: &Step<'_>,
+        walk: &mut dyn FnMut(&Self) -> Result<(), OpError>,
+    ) -> Result<(), OpError> {
+        self.step(step, walk)
+    }
+
+    fn drawn(&mut self) -> Result<Vec<Option<Drawn>>, OpError> {
+        self.draws.take().map_err(of("drawn"))
+    }
+
+    fn adapters(&self, slots: usize, rows: usize, columns: usize) -> Result<Adapters, OpError> {
+        Adapters::new(&self.device, slots, (rows, columns)).map_err(of("adapters"))
+    }
+
+    fn set_adapter(
+        &self,
+        adapters: &mut Adapters,
+        slot: usize,
+        addition: Option<LowRank<'_>>,
+    ) -> Result<(), OpError> {
+        adapters.set(slot, addition)
+    }
+
+    fn page_bytes(&self, heads: Heads) -> usize {
+        2 * heads.kv * heads.dim * PAGE * 2
+    }
+
+    fn pages(&self, heads: Heads, layers: usize, count: usize) -> Result<Pages, OpError> {
+        exact("pages", "heads", heads.row(), self.heads.row())?;
+        let bytes = self.page_bytes(heads) / 2 * layers * count;
+        let new = || Live::new(&self.device, bytes).map_err(of("pages"));
+        let (keys, values) = (new()?, new()?);
+        // A weight of zero times what was there before must be zero.
+        keys.memory().fill(0).map_err(of("pages"))?;
+        values.memory().fill(0).map_err(of("pages"))?;
+        Ok(Pages { keys, values, heads, layers, count })
+    }
+
+    fn embed(&self, _: &Step<'_>, table: &Matrix, out: &mut Buffer) -> Result<(), OpError> {
+        let rows = self.shape().rows;
+        self.note(|bounds| bounds.vocab = table.rows);
+        out.resize(rows * table.columns).map_err(of("embed"))?;
+        let places = self.places();
+        let (ids, feedback) = (self.word(places.ids), self.word(places.feedback));
+        let drawn = at(&self.draws.ids);
+        let args = [at(&out.live), at(&table.live), ids, feedback, drawn, Arg::from(table.columns)];
+        self.launch("embed", shape::embed(rows, table.columns), &args)
+    }
+
+    fn add_norm(
+        &self,
+        sum: &mut Buffer,
+        delta: Option<&Buffer>,
+        (weight, eps): (&Buffer, f32),
+        out: &mut Buffer,
+    ) -> Result<(), OpError> {
+        let (rows, hidden) = (self.shape().rows, weight.len);
+        exact("add_norm", "sum", sum.len, rows * hidden)?;
+        exact("add_norm", "delta", delta.map_or(sum.len, |delta| delta.len), sum.len)?;
+        out.resize(sum.len).map_err(of("add_norm"))?;
+        let args = [
+            at(&sum.live),
+            at_or_none(delta),
+            at(&weight.live),
+            at(&out.live),
+            Arg::from(hidden),
+            Arg::from(eps),
+        ];
+        self.launch("add_rms_norm", shape::norm(rows, hidden), &args)
+    }
+
+    fn gather_norm(
+        &self,
+        step: &Step<'_>,
+        (sum, delta): (&mut Buffer, &Buffer),
+        norm: (&Buffer, f32),
+        out: &mut Buffer,
+    ) -> Result<(), OpError> {
+        self.add_norm(sum, Some(delta), norm, out)?;
+        // Where all rows are wanted, in their order, that was it.
+        if self.plan.records || step.wanted.iter().copied().eq(0..step.ids.len()) {
+            return Ok(());
+        }
+        let ((weight, eps), wanted) = (norm, self.shape().wanted);
+        let hidden = weight.len;
+        out.resize(wanted * hidden).map_err(of("gather_norm"))?;
+        let rows = self.word(self.places().wanted);
+        let args = [
+            at(&sum.live),
+            rows,
+            at(&weight.live),
+            at(&out.live),
+            Arg::from(hidden),
+            Arg::from(eps),
+        ];
+        self.launch("gather_norm", shape::norm(wanted, hidden), &args)
+    }
+
+    fn matmul(&self, x: &Buffer, w: &Matrix, out: &mut Buffer) -> Result<(), OpError> {
+        let (n, k) = (w.rows, w.columns);
+        let m = x.len / k;
+        exact("matmul", "x", x.len, m * k)?;
+        out.resize(m * n).map_err(of("matmul"))?;
+        let wide = out.kind == Kind::Single;
+        if let Some(products) = self.products.as_ref().filter(|_| m > FEW_ROWS) {
+            let how = product::Shape { m, n, k, wide };
+            let addresses = (x.live.at(), w.live.at(), out.live.at());
+            // SAFETY: all three are of the shape, and freed behind the work that uses them.
+            let asked = unsafe { products.borrow_mut().multiply(how, addresses) };
+            return asked.map_err(of("matmul"));
+        }
+        let (name, grid) = if m <= FEW_ROWS {
+            ("gemm_small", shape::product::gemm_small(m, n, self.device.processors()))
+        } else {
+            ("gemm", shape::product::gemm(m, n))
+        };
+        let args = [
+            at(&out.live),
+            at(&x.live),
+            at(&w.live),
+            Arg::from(m),
+            Arg::from(n),
+            Arg::from(k),
+            Arg::Int(wide.into()),
+        ];
+        self.launch(name, grid, &args)
+    }
+
+    fn add_low_rank(
+        &self,
+        step: &Step<'_>,
+        x: &Buffer,
+        adapters: (&Adapters, Range<usize>),
+        out: &mut Buffer,
+    ) -> Result<(), OpError> {
+        self.low_rank(step, x, adapters, out)
+    }
+
+    fn add_bias(&self, x: &mut Buffer, bias: &Buffer) -> Result<(), OpError> {
+        let (rows, width) = (self.shape().rows, bias.len);
+        exact("add_bias", "x", x.len, rows * width)?;
+        let args = [at(&x.live), at(&bias.live), Arg::from(width)];
+        self.launch("add_bias", shape::wide(rows, width), &args)
+    }
+
+    fn rope_write(
+        &self,
+        _: &Step<'_>,
+        qkv: &mut Buffer,
+        rotation: &Rotation<'_, Buffer>,
+        (pages, layer): (&mut Pages, usize),
+    ) -> Result<(), OpError> {
+        let (rows, heads, places) = (self.shape().rows, pages.heads, self.places());
+        exact("rope_write", "qkv", qkv.len, rows * heads.row())?;
+        let positions = rotation.table.len / heads.dim;
+        let count = pages.count;
+        self.note(|bounds| (bounds.positions, bounds.pages) = (positions, count));
+        let (keys, values) = pages.layer(layer)?;
+        let norms = rotation.norms;
+        let args = [
+            at(&qkv.live),
+            at_or_none(norms.map(|norms| norms.0)),
+            at_or_none(norms.map(|norms| norms.1)),
+            at(&rotation.table.live),
+            self.word(places.positions),
+            self.word(places.slots),
+            keys,
+            values,
+            Arg::from(heads.query),
+            Arg::from(heads.kv),
+            Arg::from(rotation.eps),
+        ];
+        self.launch("rope_write", shape::rope(rows, heads.query + 2 * heads.kv, heads.dim), &args)
+    }
+
+    fn attention(
+        &self,
+        _: &Step<'_>,
+        qkv: &Buffer,
+        (pages, layer): (&Pages, usize),
+        out: &mut Buffer,
+    ) -> Result<(), OpError> {
+        let (counts, heads, places) = (self.shape(), pages.heads, self.places());
+        exact("attention", "qkv", qkv.len, counts.rows * heads.row())?;
+        out.resize(counts.rows * heads.query_width()).map_err(of("attention"))?;
+        let (keys, values) = pages.layer(layer)?;
+        let sizes = [Arg::from(heads.query), Arg::from(heads.kv)];
+        let args = [
+            at(&out.live),
+            at(&qkv.live),
+            keys,
+            values,
+            self.word(places.tiles),
+            self.word(places.span_row),
+            self.word(places.span_start),
+            self.word(places.table_at),
+            self.word(places.tables),
+            at(&self.partial),
+            sizes[0],
+            sizes[1],
+            Arg::Float(1.0 / (heads.dim as f32).sqrt()),
+        ];
+        self.launch("attention", shape::attention::grid(counts.tiles, heads), &args)?;
+        let args = [
+            at(&out.live),
+            at(&self.partial),
+            self.word(places.first_tile),
+            self.word(places.tile_count),
+            self.word(places.span_row),
+            sizes[0],
+            sizes[1],
+        ];
+        self.launch("attention_combine", shape::attention::combine(counts.decodes, heads), &args)
+    }
+
+    fn silu_mul(&self, gate_up: &Buffer, width: usize, out: &mut Buffer) -> Result<(), OpError> {
+        let rows = self.shape().rows;
+        exact("silu_mul", "gate_up", gate_up.len, rows * 2 * width)?;
+        out.resize(rows * width).map_err(of("silu_mul"))?;
+        let args = [at(&gate_up.live), at(&out.live), Arg::from(width)];
+        self.launch("silu_mul", shape::wide(rows, width), &args)
+    }
+
+    fn draw(&self, _: &Step<'_>, logits: &Buffer, vocab: usize) -> Result<(), OpError> {
+        let counts = self.shape();
+        if !counts.draws {
+            return Ok(());
+        }
+        let wanted = counts.wanted;
+        exact("draw", "logits", width_of("draw", "logits", logits.len, wanted)?, vocab)?;
+        let tiles = Arg::Pointer(self.draws.tiles(wanted, vocab).map_err(of("draw"))?);
+        let (params, row) = (self.word(self.places().draws), Arg::from(vocab));
+        let args = [at(&logits.live), params, tiles, row, row];
+        self.launch("sample_tiles", shape::sample_tiles(wanted, vocab), &args)?;
+        let args = [
+            at(&logits.live),
+            params,
+            tiles,
+            at(&self.draws.ids),
+            at(&self.draws.scores),
+            at(&self.draws.top),
+            row,
+            row,
+            Arg::from(TOP_MAX),
+        ];
+        self.launch("sample_rows", shape::sample_rows(wanted), &args)
+    }
+}
+
+impl Cuda {
+    /// Remembers what an index may reach.
+    fn note(&self, change: impl FnOnce(&mut Bounds)) {
+        let mut bounds = self.bounds.get();
+        change(&mut bounds);
+        self.bounds.set(bounds);
+    }
+
+    fn low_rank(
+        &self,
+        step: &Step<'_>,
+        x: &Buffer,
+        (adapters, columns): (&Adapters, Range<usize>),
+        out: &mut Buffer,
+    ) -> Result<(), OpError> {
+        let op = "add_low_rank";
+        let (rows, rank) = (self.shape().rows, adapters.rank());
+        adapters.check(step.adapters, &columns)?;
+        exact(op, "x", x.len, rows * adapters.columns())?;
+        let stride = width_of(op, "out", out.len, rows)?;
+        exact(op, "columns", columns.end.max(stride), stride)?;
+        if rank == 0 {
+            return Ok(());
+        }
+        let mut between = self.low_rank.borrow_mut();
+        between.reserve(rows * rank * 4).map_err(of(op))?;
+        let (between, slots) = (at(&between), self.word(self.places().adapters));
+        let table = Arg::Pointer(adapters.table());
+        let counts = [Arg::from(rows), Arg::from(1_usize), Arg::from(rank)];
+        let args = [
+            between,
+            at(&x.live),
+            table,
+            slots,
+            counts[0],
+            Arg::from(adapters.columns()),
+            counts[1],
+            counts[2],
+        ];
+        self.launch("lora_shrink", shape::shrink(rows, 1, rank), &args)?;
+        let to = Arg::Pointer(out.live.at() + 2 * columns.start as u64);
+        let args = [to, between, table, slots, counts[0], Arg::from(stride), counts[1], counts[2]];
+        self.launch("lora_expand", shape::expand(rows, 1, columns.len()), &args)
+    }
+}
+
+impl Pages {
+    /// Where keys and values of a layer begin.
+    fn layer(&self, index: usize) -> Result<(Arg, Arg), OpError> {
+        if index >= self.layers {
+            return Err(OpError::Index { op: "attention", index, rows: self.layers });
+        }
+        let apart = self.heads.kv * self.heads.dim * PAGE * 2 * self.count * index;
+        let place = |live: &Live| Arg::Pointer(live.at() + apart as u64);
+        Ok((place(&self.keys), place(&self.values)))
+    }
+}

@@ -1,0 +1,149 @@
+//! What operations work on: memory with a shape, which knows whether launches were recorded with
+//! its address.
+
+use std::cell::Cell;
+use std::sync::atomic::Ordering;
+
+use super::check::narrow;
+use super::device::Device;
+use super::error::CudaError;
+use super::memory::Memory;
+use crate::op::{Heads, Values};
+
+/// Elements that are converted at a time.
+const CHUNK: usize = 1 << 20;
+
+/// Memory whose address launches may have been recorded with. What was recorded is of no use once
+/// it is gone.
+#[derive(Debug)]
+pub(super) struct Live {
+    memory: Memory,
+    used: Cell<bool>,
+}
+
+impl Live {
+    pub(super) fn new(device: &Device, bytes: usize) -> Result<Live, CudaError> {
+        Ok(Live { memory: Memory::new(device, bytes)?, used: Cell::new(false) })
+    }
+
+    /// The address, for a launch.
+    pub(super) fn at(&self) -> u64 {
+        self.used.set(true);
+        self.memory.address()
+    }
+
+    pub(super) fn memory(&self) -> &Memory {
+        &self.memory
+    }
+
+    /// Makes room for so many bytes. What was there is lost if there was too little.
+    pub(super) fn reserve(&mut self, bytes: usize) -> Result<(), CudaError> {
+        if self.memory.bytes() < bytes {
+            let device = self.memory.device().clone();
+            // The old goes first: there may be no room for both.
+            *self = Live::new(&device, 0)?;
+            *self = Live::new(&device, bytes)?;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Live {
+    fn drop(&mut self) {
+        if self.used.get() {
+            self.memory.device().inner.epoch.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}
+
+/// Numbers of one kind, row-major.
+#[derive(Debug)]
+pub struct Buffer {
+    pub(super) live: Live,
+    pub(super) kind: Kind,
+    /// Elements that are in use.
+    pub(super) len: usize,
+}
+
+/// What a buffer's numbers are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// 32-bit floats.
+    Single,
+    /// bf16.
+    Half,
+}
+
+impl Kind {
+    pub(super) fn size(self) -> usize {
+        match self {
+            Kind::Single => 4,
+            Kind::Half => 2,
+        }
+    }
+}
+
+impl Buffer {
+    /// Room for so many elements; none is in use.
+    pub(super) fn new(device: &Device, kind: Kind, elements: usize) -> Result<Buffer, CudaError> {
+        Ok(Buffer { live: Live::new(device, elements * kind.size())?, kind, len: 0 })
+    }
+
+    /// Takes so many elements in use.
+    pub(super) fn resize(&mut self, len: usize) -> Result<(), CudaError> {
+        self.live.reserve(len * self.kind.size())?;
+        self.len = len;
+        Ok(())
+    }
+}
+
+/// A weight matrix of bf16 numbers, row-major.
+#[derive(Debug)]
+pub struct Matrix {
+    pub(super) live: Live,
+    pub(super) rows: usize,
+    pub(super) columns: usize,
+}
+
+impl Matrix {
+    /// Parts one under another; other numbers than bf16 are rounded.
+    pub(super) fn new(
+        device: &Device,
+        parts: &[Values<'_>],
+        (rows, columns): (usize, usize),
+    ) -> Result<Matrix, CudaError> {
+        let live = Live::new(device, rows * columns * 2)?;
+        let mut at = 0;
+        for part in parts {
+            write_halves(live.memory(), at, *part)?;
+            at += 2 * part.len();
+        }
+        Ok(Matrix { live, rows, columns })
+    }
+}
+
+/// Writes numbers as bf16 to byte `at`.
+pub(super) fn write_halves(to: &Memory, at: usize, values: Values<'_>) -> Result<(), CudaError> {
+    match values {
+        Values::Bf16(values) => to.write(at, values),
+        Values::F32(values) => {
+            for (index, chunk) in values.chunks(CHUNK).enumerate() {
+                let halves: Vec<u16> = chunk.iter().map(|value| narrow(*value)).collect();
+                to.write(at + index * CHUNK * 2, &halves)?;
+            }
+            Ok(())
+        }
+    }
+}
+
+/// Keys and values of all sequences and layers: of each layer all keys `[pages, kv heads, 16,
+/// dim]`; likewise the values.
+#[derive(Debug)]
+pub struct Pages {
+    pub(super) keys: Live,
+    pub(super) values: Live,
+    pub(super) heads: Heads,
+    pub(super) layers: usize,
+    /// Pages of one layer.
+    pub(super) count: usize,
+}
