@@ -2,7 +2,8 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use super::super::{Arg, Device, DeviceOptions, Grid, Kernels, Memory, Pinned};
+use super::super::check::{CHECKS, Case};
+use super::super::{Arg, Device, DeviceOptions, FAMILIES, Grid, Kernels, Memory, Pinned};
 use super::*;
 
 /// One at a time: they share a device and its settings.
@@ -89,4 +90,22 @@ fn kernels_are_launched_and_watched() {
     assert!(device.synchronize().is_err());
     assert_eq!(double.get("faults"), before + 1);
     assert!(Memory::new(&device, 16).is_err());
+}
+
+/// Every kernel beside its twin, in several orders of threads and blocks.
+#[test]
+fn kernels_agree_with_their_twins() {
+    let (_guard, double, device) = device();
+    for (head_dim, seed) in [(64, 0), (128, 1), (16, 2)] {
+        assert!(double.set("seed", seed));
+        let kernels = Kernels::load(&device, FAMILIES, head_dim).unwrap();
+        for (name, check) in CHECKS {
+            let mut case = Case::new(&kernels, head_dim, seed as u64);
+            check(&mut case).unwrap_or_else(|error| panic!("{name}, heads of {head_dim}: {error}"));
+            assert!(!case.findings.is_empty(), "{name} looked at nothing");
+            let wrong: Vec<_> = case.findings.iter().filter(|one| one.worst > 1.0).collect();
+            assert!(wrong.is_empty(), "{name}, heads of {head_dim}: {wrong:?}");
+        }
+    }
+    double.set("seed", 0);
 }

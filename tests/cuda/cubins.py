@@ -1,0 +1,155 @@
+"""Every family of kernels through the real compilers, and what they take of a multiprocessor.
+
+    cubins.py TOOLKIT [--update]
+
+TOOLKIT is a folder with `bin/nvcc` and `lib/libnvrtc.so.13`. Each family is compiled by nvcc and by
+NVRTC (as a start of `rolltape` does it) for each architecture and size of heads. ptxas says what a
+kernel takes; that must stay at or below `kernels/cuda/ceilings.txt`, which `--update` writes anew.
+Nothing may spill. Standard library only.
+"""
+
+import ctypes
+import re
+import subprocess
+import sys
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent.parent
+CUDA = ROOT / "kernels/cuda"
+CEILINGS = CUDA / "ceilings.txt"
+ARCHITECTURES = ["sm_80", "sm_90a"]
+HEAD_DIMS = [64, 128]
+HEADER = """\
+# What a kernel may take, over sm_80 and sm_90a: registers of a thread, static shared memory of a
+# block in bytes. Nothing spills. `tests/cuda/cubins.py TOOLKIT --update` writes this.
+# kernel head_dim registers shared
+"""
+USED = re.compile(
+    r"Function properties for (?P<kernel>\w+)\s+"
+    r"(?P<stack>\d+) bytes stack frame, (?P<stores>\d+) bytes spill stores, "
+    r"(?P<loads>\d+) bytes spill loads\s+ptxas info\s+: Used (?P<registers>\d+) registers"
+    r"(?P<rest>[^\n]*)"
+)
+
+
+def families():
+    """The files of kernels; those that the others stand on are none."""
+    return sorted(p.stem for p in CUDA.glob("*.cu") if p.stem not in ("base", "mma"))
+
+
+def text_of(family):
+    """A family as the host puts it together."""
+    own = (CUDA / f"{family}.cu").read_text()
+    return "\n".join([(CUDA / "base.cu").read_text(), (CUDA / "mma.cu").read_text(), own])
+
+
+def nvcc(toolkit, family, arch, head_dim):
+    """What each kernel takes, as ptxas says it."""
+    with tempfile.TemporaryDirectory() as folder:
+        source = Path(folder, f"{family}.cu")
+        source.write_text(text_of(family))
+        command = [toolkit / "bin/nvcc", "-cubin", f"-arch={arch}", "-std=c++17", "-Xptxas", "-v"]
+        command += [f"-DHEAD_DIM={head_dim}", "-o", Path(folder, "out.cubin"), source]
+        done = subprocess.run(command, capture_output=True, text=True)
+    said = done.stdout + done.stderr
+    if done.returncode != 0 or "warning" in said:
+        raise SystemExit(f"{family}, {arch}, heads of {head_dim}:\n{said}")
+    used = {}
+    for found in USED.finditer(said):
+        shared = re.search(r"(\d+) bytes smem", found["rest"])
+        local = int(found["stack"]) + int(found["stores"]) + int(found["loads"])
+        shared = int(shared[1]) if shared else 0
+        used[found["kernel"]] = (int(found["registers"]), shared, local)
+    if not used:
+        raise SystemExit(f"{family}, {arch}: no kernels in what ptxas said:\n{said}")
+    return used
+
+
+class Nvrtc:
+    """The run-time compiler, found by its file alone: no loader path is set."""
+
+    def __init__(self, folder):
+        # It looks for its builtins by name.
+        ctypes.CDLL(str(folder / "libnvrtc-builtins.so.13.0"), mode=ctypes.RTLD_GLOBAL)
+        self.library = ctypes.CDLL(str(folder / "libnvrtc.so.13"), mode=ctypes.RTLD_GLOBAL)
+
+    def compile(self, family, arch, head_dim):
+        """The cubin's length; the options are those of `kernels/src/cuda/compile.rs`."""
+        program, size = ctypes.c_void_p(), ctypes.c_size_t()
+        text = text_of(family).encode()
+        none = (0, None, None)
+        if self.library.nvrtcCreateProgram(ctypes.byref(program), text, b"x.cu", *none):
+            raise SystemExit(f"{family}: NVRTC takes no text")
+        options = [f"--gpu-architecture={arch}", "--std=c++17", f"-DHEAD_DIM={head_dim}"]
+        array = (ctypes.c_char_p * len(options))(*[option.encode() for option in options])
+        failed = self.library.nvrtcCompileProgram(program, len(options), array)
+        if failed:
+            self.library.nvrtcGetProgramLogSize(program, ctypes.byref(size))
+            log = ctypes.create_string_buffer(size.value)
+            self.library.nvrtcGetProgramLog(program, log)
+            raise SystemExit(f"NVRTC, {family}, {arch}:\n{log.value.decode()}")
+        self.library.nvrtcGetCUBINSize(program, ctypes.byref(size))
+        self.library.nvrtcDestroyProgram(ctypes.byref(program))
+        if size.value == 0:
+            raise SystemExit(f"NVRTC, {family}, {arch}: no cubin")
+        return size.value
+
+
+def sizes_of(family):
+    """The sizes of heads that a family differs by; "any" where it does not."""
+    return HEAD_DIMS if "HEAD_DIM" in (CUDA / f"{family}.cu").read_text() else ["any"]
+
+
+def measure(toolkit):
+    """(kernel, head_dim) to the most registers, shared and local bytes, over architectures."""
+    nvrtc, most = Nvrtc(toolkit / "lib"), {}
+
+    def one(job):
+        family, arch, size = job
+        head_dim = 64 if size == "any" else size
+        used = nvcc(toolkit, family, arch, head_dim)
+        nvrtc.compile(family, arch, head_dim)
+        return size, used
+
+    jobs = [(f, a, s) for f in families() for a in ARCHITECTURES for s in sizes_of(f)]
+    with ThreadPoolExecutor(2) as pool:
+        for size, used in pool.map(one, jobs):
+            for kernel, numbers in used.items():
+                key = (kernel, str(size))
+                most[key] = tuple(map(max, numbers, most.get(key, numbers)))
+    return most
+
+
+def ceilings():
+    """The table as committed."""
+    lines = [line.split() for line in CEILINGS.read_text().splitlines() if line[:1] != "#"]
+    return {(kernel, size): (int(r), int(s)) for kernel, size, r, s in lines}
+
+
+def main():
+    """Compiles everything; exits with what is wrong."""
+    toolkit = Path(sys.argv[1])
+    most = measure(toolkit)
+    spills = [f"{k} ({s}) has {local} bytes of local memory" for (k, s), (_, _, local) in
+              sorted(most.items()) if local]
+    if sys.argv[2:] == ["--update"]:
+        rows = [f"{k} {s} {r} {shared}\n" for (k, s), (r, shared, _) in sorted(most.items())]
+        CEILINGS.write_text(HEADER + "".join(rows))
+    allowed, wrong = ceilings(), spills
+    for key, (registers, shared, _) in sorted(most.items()):
+        if key not in allowed:
+            wrong.append(f"{key[0]} ({key[1]}) is not in {CEILINGS.name}")
+        elif registers > allowed[key][0] or shared > allowed[key][1]:
+            wrong.append(f"{key[0]} ({key[1]}) takes {registers} registers and {shared} bytes of "
+                         f"shared memory; {CEILINGS.name} allows {allowed[key]}")
+    wrong += [f"{CEILINGS.name} has {k} ({s}), which is no kernel" for k, s in
+              sorted(allowed.keys() - most.keys())]
+    for (kernel, size), (registers, shared, local) in sorted(most.items()):
+        print(f"{kernel:24} {size:>4} {registers:4} registers {shared:6} bytes shared {local} local")
+    sys.exit("\n".join(wrong) if wrong else 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,30 @@
+#!/usr/bin/env bash
+# The CUDA path on a machine without a GPU: the real compilers for every kernel, then our own host
+# code and kernels on doubles of the libraries (kernels/emulator/README.md says what those are).
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+
+readonly VENV=tests/cuda/.venv
+readonly STAMP="$VENV/requirements.txt"
+if ! cmp -s tests/cuda/requirements.txt "$STAMP"; then
+  rm -rf "$VENV"
+  python3 -m venv "$VENV"
+  "$VENV/bin/pip" install --quiet -r tests/cuda/requirements.txt
+  cp tests/cuda/requirements.txt "$STAMP"
+fi
+toolkit="$(echo "$PWD/$VENV"/lib/python3*/site-packages/nvidia/cu13)"
+
+echo "-- nvcc and NVRTC, sm_80 and sm_90a"
+"$VENV/bin/python" tests/cuda/cubins.py "$toolkit"
+
+echo "-- the emulator"
+program="$(mktemp)"
+trap 'rm -f "$program"' EXIT
+kernels/emulator/build_program.sh "$program" kernels/emulator/test.cc
+"$program"
+
+echo "-- kernels and engine on the doubles, compiled by the real NVRTC"
+export ROLLTAPE_TEST_NVRTC="$toolkit/lib"
+cargo test -p kernels --lib cuda::
+cargo test -p engine --lib cuda
+cargo test -p tests --test it cuda::
