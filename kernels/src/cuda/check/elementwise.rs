@@ -4,7 +4,7 @@ use super::{Case, round, widen};
 use crate::cuda::{Arg, CudaError, Memory, shape};
 
 /// Half a unit in the last place of a bf16, and a little for sums in another order.
-pub(super) const HALF_UNIT: f64 = 1.02 / 512.0;
+pub(super) const HALF_UNIT: f64 = 1.02 / 256.0;
 
 /// `embed`: ids of the host, ids that were sampled, and padding.
 pub(super) fn embed(case: &mut Case<'_>) -> Result<(), CudaError> {
