@@ -5,7 +5,9 @@
 //!
 //! Twins round to bf16 where the kernel writes bf16, and add up in wider numbers than it does.
 
+mod attention;
 mod elementwise;
+mod gemm;
 mod lora;
 mod norm;
 mod rope;
@@ -26,6 +28,8 @@ pub const CHECKS: &[(&str, Check)] = &[
     ("add_rms_norm", norm::add_rms_norm),
     ("gather_norm", norm::gather_norm),
     ("rope_write", rope::rope_write),
+    ("attention", attention::attention),
+    ("gemm", gemm::gemm),
     ("sample", sample::sample),
     ("lora", lora::lora),
     ("rows", weights::rows),
