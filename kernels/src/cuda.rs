@@ -39,6 +39,7 @@ pub use adapters::Adapters;
 pub use device::{Device, DeviceOptions};
 pub use error::{CudaError, NoCuda};
 pub use launch::{Arg, Grid, Kernels};
+pub(crate) use library::locate;
 pub use library::{Found, Libraries};
 pub use memory::{Memory, Pinned};
 pub use source::{FAMILIES, Family};

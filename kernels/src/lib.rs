@@ -16,6 +16,7 @@
 
 pub mod cpu;
 pub mod cuda;
+pub mod nccl;
 pub mod op;
 
 pub use cpu::{Cpu, Numerics};

@@ -147,8 +147,13 @@ impl Device {
         })
     }
 
+    /// The one stream, as libraries want it.
+    pub(crate) fn stream(&self) -> *mut std::ffi::c_void {
+        self.inner.stream.cast()
+    }
+
     /// Makes this thread's calls go to this device.
-    pub(super) fn bind(&self) -> Result<(), CudaError> {
+    pub(crate) fn bind(&self) -> Result<(), CudaError> {
         // SAFETY: the context is kept until the device is dropped.
         CudaError::check("cuCtxSetCurrent", unsafe { sys::cuCtxSetCurrent(self.inner.context) })
     }

@@ -15,7 +15,7 @@ const CUBLASLT: &str = "libcublasLt.so.13";
 /// Prints the folders of Python's packages, one a line.
 const PYTHON: &str = "import sys; print(*sys.path, sep='\\n')";
 /// Where NVIDIA's packages for Python have their libraries, below the folder of packages.
-const BELOW: [&str; 2] = ["nvidia/cu13/lib", "nvidia/cuda_nvrtc/lib"];
+const BELOW: [&str; 3] = ["nvidia/cu13/lib", "nvidia/cuda_nvrtc/lib", "nvidia/nccl/lib"];
 
 /// Where a library was found.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -60,6 +60,11 @@ impl Libraries {
         })?;
         Ok(Libraries { nvrtc, cublaslt: find(CUBLASLT, folder, &folders) })
     }
+}
+
+/// Looks for a library that is needed later than the device is.
+pub(crate) fn locate(library: &str) -> Option<Found> {
+    find(library, None, &if by_name(library) { Vec::new() } else { python() })
 }
 
 /// Whether there is a driver.
