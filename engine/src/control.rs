@@ -4,8 +4,9 @@
 //! command is carried out when no step is under way, also when there is nothing else to do.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
-use kernels::Ops;
+use kernels::{OpError, Ops};
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
 use crate::core::Core;
@@ -21,30 +22,155 @@ pub(crate) enum Mail {
     Command(Command, OwnedSemaphorePermit),
 }
 
+/// What becomes of replies under way, and of calls that come, when generation is paused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Mode {
+    /// Replies end as they are; calls that come are refused.
+    Abort,
+    /// Replies end by themselves first; calls that come are refused.
+    Wait,
+    /// Replies stand still and calls wait, with what was computed for them.
+    Keep,
+    /// As [`Mode::Keep`], but everything is computed again afterwards.
+    Recompute,
+}
+
+/// Parts of an engine that can sleep.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Parts {
+    pub(crate) scheduling: bool,
+    pub(crate) weights: bool,
+    pub(crate) cache: bool,
+}
+
+impl Parts {
+    pub(crate) fn any(self) -> bool {
+        self.scheduling || self.weights || self.cache
+    }
+}
+
 /// What the engine thread is told; each answers once it is done.
 pub(crate) enum Command {
     /// The weights have another label from now on.
-    Rename { version: Arc<str>, done: oneshot::Sender<()> },
+    Rename {
+        version: Arc<str>,
+        done: oneshot::Sender<()>,
+    },
+    /// Generation stops; `clear` says what becomes of replies under way if weights change before
+    /// it goes on: computed again, or not. The answer is whether it did stop: while replies end by
+    /// themselves, it may be told to go on.
+    Pause {
+        mode: Mode,
+        clear: bool,
+        done: oneshot::Sender<bool>,
+    },
+    Resume {
+        done: oneshot::Sender<()>,
+    },
+    /// Ends everything. Answers with how many replies that were.
+    AbortAll {
+        done: oneshot::Sender<usize>,
+    },
+    /// Some replies were told to end, which is not seen while generation is paused.
+    DropAbandoned {
+        done: oneshot::Sender<()>,
+    },
+    /// Forgets the prefixes that are known, and with `running` what runs is computed again.
+    ResetPrefixes {
+        running: bool,
+        done: oneshot::Sender<()>,
+    },
+    /// Puts the weights on the dock to be read. Answers with whether there are any.
+    Lend {
+        done: oneshot::Sender<bool>,
+    },
+    /// Takes the weights that stand on the dock. If they are the `same`, they only get a new label.
+    Exchange {
+        version: Arc<str>,
+        same: bool,
+        done: oneshot::Sender<Result<Duration, OpError>>,
+    },
+    /// Gives memory back: weights only if `drop` says so, as nobody else has them.
+    Sleep {
+        parts: Parts,
+        drop: bool,
+        done: oneshot::Sender<Result<(), OpError>>,
+    },
+    /// Takes memory again; once no part sleeps, generation goes on. Answers with what still sleeps.
+    Wake {
+        parts: Parts,
+        done: oneshot::Sender<Result<Parts, OpError>>,
+    },
 }
 
-/// How the engine stands, for whoever wants to know; the engine thread says so.
-#[derive(Debug)]
-pub(crate) struct Standing(Mutex<Arc<str>>);
+/// Nothing was staged to take.
+const NOT_STAGED: OpError =
+    OpError::Shape { op: "exchange", operand: "staged weights", expected: 1, found: 0 };
+
+/// How the engine stands. The engine thread writes it, and whoever wants to know reads it.
+#[derive(Clone, Debug)]
+pub(crate) struct Standing {
+    /// The label of the weights.
+    pub(crate) version: Arc<str>,
+    pub(crate) paused: Option<Mode>,
+    pub(crate) asleep: Parts,
+    /// Whether there are weights.
+    pub(crate) loaded: bool,
+}
 
 impl Standing {
-    pub(crate) fn new(version: Arc<str>) -> Standing {
-        Standing(Mutex::new(version))
+    /// Why no new reply can begin or wait, if none can.
+    pub(crate) fn refusal(&self) -> Option<&'static str> {
+        if self.asleep.any() {
+            return Some("the engine sleeps; `POST /wake_up` ends that");
+        }
+        if !self.loaded {
+            return Some("the engine slept without its weights; an update of all must come first");
+        }
+        match self.paused {
+            Some(Mode::Abort | Mode::Wait) => {
+                Some("generation is paused; `POST /resume` ends that")
+            }
+            _ => None,
+        }
+    }
+}
+
+/// [`Standing`] as many share it.
+#[derive(Debug)]
+pub(crate) struct Board(Mutex<Standing>);
+
+impl Board {
+    /// The board of an engine that runs.
+    pub(crate) fn new(version: Arc<str>) -> Board {
+        let asleep = Parts::default();
+        Board(Mutex::new(Standing { version, paused: None, asleep, loaded: true }))
     }
 
-    /// The label of the weights.
-    pub(crate) fn version(&self) -> Arc<str> {
-        Arc::clone(&self.lock())
+    pub(crate) fn read(&self) -> Standing {
+        self.lock().clone()
     }
 
-    fn lock(&self) -> MutexGuard<'_, Arc<str>> {
-        // A label is whole whatever happens.
+    fn lock(&self) -> MutexGuard<'_, Standing> {
+        // Fields are written one by one, and each is whole.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// What the engine thread keeps of the commands that it was given.
+#[derive(Default)]
+pub(crate) struct Hold {
+    /// Generation stands still.
+    frozen: bool,
+    /// Those who wait until all replies have ended.
+    draining: Vec<oneshot::Sender<bool>>,
+    /// Whether replies go on with old keys and values should weights change.
+    keep_cache: bool,
+}
+
+/// Tells whoever asked; they may be gone, and it is done all the same.
+fn tell<T>(done: oneshot::Sender<T>, answer: T) {
+    done.send(answer).ok();
 }
 
 impl<O: Ops> Core<O> {
@@ -54,16 +180,133 @@ impl<O: Ops> Core<O> {
             Mail::Call(submission) => self.scheduler.enqueue(submission),
             Mail::Command(command, _permit) => self.obey(command),
         }
+        self.scheduler.gauge();
+    }
+
+    /// Whether a step would do something.
+    pub(crate) fn has_work(&self) -> bool {
+        let can = self.board.lock();
+        let able = !self.hold.frozen && !can.asleep.any() && can.loaded;
+        able && !self.scheduler.is_idle()
+    }
+
+    /// Freezes what was to stand still when the last reply had ended, if that is now.
+    pub(crate) fn drain(&mut self) {
+        if !self.hold.draining.is_empty() && self.scheduler.is_idle() {
+            self.hold.frozen = true;
+            self.hold.draining.drain(..).for_each(|done| tell(done, true));
+        }
     }
 
     fn obey(&mut self, command: Command) {
         match command {
             Command::Rename { version, done } => {
-                *self.standing.lock() = Arc::clone(&version);
-                self.version = version;
-                // Whoever asked may be gone; it is done all the same.
-                done.send(()).ok();
+                self.rename(version);
+                tell(done, ());
             }
+            Command::Pause { mode, clear, done } => self.pause(mode, clear, done),
+            Command::Resume { done } => {
+                self.resume();
+                tell(done, ());
+            }
+            Command::AbortAll { done } => tell(done, self.scheduler.abort_all()),
+            Command::DropAbandoned { done } => {
+                self.scheduler.drop_abandoned();
+                tell(done, ());
+            }
+            Command::ResetPrefixes { running, done } => {
+                self.scheduler.reset_prefixes(running);
+                tell(done, ());
+            }
+            Command::Lend { done } => {
+                self.dock.lend(self.model.parameters.clone());
+                tell(done, self.model.parameters.is_some());
+            }
+            Command::Exchange { version, same, done } => tell(done, self.exchange(version, same)),
+            Command::Sleep { parts, drop, done } => tell(done, self.sleep(parts, drop)),
+            Command::Wake { parts, done } => tell(done, self.wake(parts)),
         }
+        self.drain();
+    }
+
+    pub(crate) fn rename(&mut self, version: Arc<str>) {
+        self.board.lock().version = Arc::clone(&version);
+        self.version = version;
+    }
+
+    fn pause(&mut self, mode: Mode, clear: bool, done: oneshot::Sender<bool>) {
+        self.board.lock().paused = Some(mode);
+        self.hold.keep_cache = !clear;
+        match mode {
+            Mode::Abort => {
+                self.scheduler.abort_all();
+            }
+            Mode::Recompute => self.scheduler.retract(),
+            Mode::Wait | Mode::Keep => {}
+        }
+        self.hold.draining.push(done);
+        if mode != Mode::Wait {
+            self.hold.frozen = true;
+            self.hold.draining.drain(..).for_each(|done| tell(done, true));
+        }
+    }
+
+    fn resume(&mut self) {
+        self.board.lock().paused = None;
+        self.hold.frozen = false;
+        self.hold.keep_cache = false;
+        self.hold.draining.drain(..).for_each(|done| tell(done, false));
+    }
+
+    /// Returns how long generation stood still for it.
+    fn exchange(&mut self, version: Arc<str>, same: bool) -> Result<Duration, OpError> {
+        let begun = Instant::now();
+        let mut staged = self.dock.take_staged();
+        if !same {
+            let replaced = staged.as_mut().ok_or(NOT_STAGED).and_then(|it| self.model.replace(it));
+            self.board.lock().loaded = self.model.parameters.is_some();
+            replaced?;
+            self.weights += 1;
+            self.scheduler.renew(!self.hold.keep_cache);
+        }
+        self.rename(version);
+        let pause = begun.elapsed();
+        // Whoever staged them has time to drop what was replaced.
+        self.dock.leave(staged);
+        Ok(pause)
+    }
+
+    fn sleep(&mut self, parts: Parts, drop: bool) -> Result<(), OpError> {
+        if parts.cache {
+            self.scheduler.renew(true);
+            self.model.drop_pages()?;
+        }
+        if drop {
+            self.model.parameters = None;
+        }
+        let mut board = self.board.lock();
+        board.loaded &= !drop;
+        let asleep = &mut board.asleep;
+        asleep.scheduling |= parts.scheduling;
+        asleep.weights |= parts.weights;
+        asleep.cache |= parts.cache;
+        Ok(())
+    }
+
+    fn wake(&mut self, parts: Parts) -> Result<Parts, OpError> {
+        let mut asleep = self.board.lock().asleep;
+        if asleep.cache && parts.cache {
+            self.model.take_pages(self.scheduler.pages_total())?;
+        }
+        asleep.weights &= !parts.weights;
+        asleep.cache &= !parts.cache;
+        // Nobody who names the other two should have to name this one.
+        asleep.scheduling &= !parts.scheduling && (asleep.weights || asleep.cache);
+        let awake = self.board.lock().asleep.any() && !asleep.any();
+        self.board.lock().asleep = asleep;
+        if awake {
+            self.resume();
+        }
+        Ok(asleep)
     }
 }

@@ -10,11 +10,12 @@ use kernels::{OpError, Ops};
 use template::Tokenizer;
 use tokio::sync::mpsc::Receiver;
 
-use crate::control::{Mail, Standing};
+use crate::control::{Board, Hold, Mail};
 use crate::model::{Chunk, Model, Want};
 use crate::sample::LogprobsMode;
 use crate::schedule::Scheduler;
 use crate::sequence::Finish;
+use crate::update::Dock;
 
 /// What the engine thread owns.
 pub(crate) struct Core<O: Ops> {
@@ -23,7 +24,11 @@ pub(crate) struct Core<O: Ops> {
     pub(crate) scheduler: Scheduler,
     /// The label of the weights.
     pub(crate) version: Arc<str>,
-    pub(crate) standing: Arc<Standing>,
+    /// Counts weights, the first included.
+    pub(crate) weights: u64,
+    pub(crate) board: Arc<Board>,
+    pub(crate) hold: Hold,
+    pub(crate) dock: Arc<Dock<O>>,
     pub(crate) logprobs_mode: LogprobsMode,
 }
 
@@ -31,7 +36,7 @@ impl<O: Ops> Core<O> {
     /// Takes mail between steps until nobody can send any more.
     pub(crate) fn run(mut self, mut inbox: Receiver<Mail>) {
         loop {
-            if self.scheduler.is_idle() {
+            if !self.has_work() {
                 match inbox.blocking_recv() {
                     Some(mail) => self.take(mail),
                     None => return,
@@ -40,13 +45,16 @@ impl<O: Ops> Core<O> {
             while let Ok(mail) = inbox.try_recv() {
                 self.take(mail);
             }
-            self.step();
+            if self.has_work() {
+                self.step();
+                self.drain();
+            }
         }
     }
 
     fn step(&mut self) {
         self.scheduler.drop_abandoned();
-        self.scheduler.admit(&self.version);
+        self.scheduler.admit(self.weights);
         self.work();
         self.scheduler.gauge();
     }

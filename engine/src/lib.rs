@@ -30,6 +30,7 @@ mod schedule;
 mod sequence;
 mod serve;
 mod stats;
+mod update;
 mod weights;
 
 use std::path::Path;
@@ -48,7 +49,7 @@ pub use sample::LogprobsMode;
 pub use serve::serve;
 
 use crate::config::ModelConfig;
-use crate::control::Standing;
+use crate::control::{Board, Hold};
 use crate::core::Core;
 use grammar::Grammars;
 use load::Folder;
@@ -60,6 +61,7 @@ use parameters::Parameters;
 use sample::Defaults;
 use schedule::{Limits, Scheduler};
 use stats::Stats;
+use update::{Dock, Recorder, Updates};
 use weights::{Tensors, Weights};
 
 /// What the server knows of the model.
@@ -85,6 +87,7 @@ pub(crate) struct Card {
     /// What adapters must fit.
     pub(crate) config: ModelConfig,
     pub(crate) lora: Bounds,
+    pub(crate) logprobs_mode: LogprobsMode,
     /// Made when the first request prescribes a form.
     pub(crate) grammars: OnceLock<Grammars>,
 }
@@ -94,7 +97,8 @@ pub struct Engine {
     pub(crate) core: Core<Cpu>,
     pub(crate) card: Card,
     pub(crate) stats: Arc<Stats>,
-    pub(crate) standing: Arc<Standing>,
+    pub(crate) board: Arc<Board>,
+    pub(crate) updates: Arc<Updates>,
 }
 
 impl std::fmt::Debug for Engine {
@@ -140,7 +144,9 @@ impl Engine {
     ) -> Result<Engine, LoadError> {
         let ops = Cpu::new(options.threads, options.numerics);
         let vocab = parts.model.vocab;
-        let parameters = Parameters::load(&ops, weights, &parts.model)?;
+        let recorder = Recorder::new(weights);
+        let parameters = Parameters::load(&ops, &recorder, &parts.model)?;
+        let ledger = recorder.ledger();
         let wanted = options.max_num_seqs.min(options.max_num_batched_tokens);
         let rows = options.max_num_batched_tokens;
         let scratch = Scratch::new(&ops, &parts.model, rows, wanted)?;
@@ -179,19 +185,25 @@ impl Engine {
             max_logprobs: options.max_logprobs,
             config,
             lora,
+            logprobs_mode: options.logprobs_mode,
             grammars: OnceLock::new(),
         };
         let version: Arc<str> = Arc::from("default");
-        let standing = Arc::new(Standing::new(Arc::clone(&version)));
+        let board = Arc::new(Board::new(Arc::clone(&version)));
+        let dock = Arc::new(Dock::new(model.twin()));
+        let updates = Arc::new(Updates::new(Arc::clone(&dock) as _, ledger, &version));
         let core = Core {
             model,
             tokenizer,
             scheduler: Scheduler::new(limits, pages, Arc::clone(&stats)),
             version,
-            standing: Arc::clone(&standing),
+            weights: 1,
+            board: Arc::clone(&board),
+            hold: Hold::default(),
+            dock,
             logprobs_mode: options.logprobs_mode,
         };
-        Ok(Engine { core, card, stats, standing })
+        Ok(Engine { core, card, stats, board, updates })
     }
 
     /// The name that requests give as `model`.

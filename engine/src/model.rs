@@ -22,6 +22,14 @@ pub(crate) enum Want {
     All,
 }
 
+/// A model without weights cannot run.
+const NO_WEIGHTS: OpError =
+    OpError::Shape { op: "forward", operand: "parameters", expected: 1, found: 0 };
+
+/// Weights that another thread reads cannot be exchanged.
+const IN_USE: OpError =
+    OpError::Shape { op: "replace", operand: "owners of the weights", expected: 1, found: 2 };
+
 /// Tokens of one sequence in a step; they continue its cache.
 pub(crate) struct Chunk<'a> {
     pub(crate) tokens: &'a [u32],
@@ -77,7 +85,8 @@ impl<O: Ops> Scratch<O> {
 pub(crate) struct Model<O: Ops> {
     ops: O,
     config: ModelConfig,
-    parameters: Parameters<O>,
+    /// Absent while the engine sleeps deeply. Whoever reads them on another thread shares them.
+    pub(crate) parameters: Option<Arc<Parameters<O>>>,
     rope: O::Buffer,
     pages: O::Pages,
     rack: Rack<O>,
@@ -96,7 +105,7 @@ impl<O: Ops> Model<O> {
         size: Size,
     ) -> Result<Model<O>, OpError> {
         Ok(Model {
-            parameters,
+            parameters: Some(Arc::new(parameters)),
             rope: ops.upload(&rope::table(&config, size.positions))?,
             pages: ops.pages(config.heads, config.layers, size.pages)?,
             rack: Rack::new(&ops, &config, size.adapters)?,
@@ -105,6 +114,44 @@ impl<O: Ops> Model<O> {
             config,
             ops,
         })
+    }
+
+    /// The device for another thread.
+    pub(crate) fn twin(&self) -> (O, ModelConfig) {
+        (self.ops.twin(), self.config.clone())
+    }
+
+    /// Exchanges the weights for others of the same shapes. What is left in `staged` may be
+    /// dropped wherever there is time for it.
+    ///
+    /// # Errors
+    /// The device failed, or somebody still reads the weights.
+    pub(crate) fn replace(&mut self, staged: &mut Arc<Parameters<O>>) -> Result<(), OpError> {
+        let Some(live) = &mut self.parameters else {
+            self.parameters = Some(Arc::clone(staged));
+            return Ok(());
+        };
+        let (Some(live), Some(staged)) = (Arc::get_mut(live), Arc::get_mut(staged)) else {
+            return Err(IN_USE);
+        };
+        let replaced = live.replace(&self.ops, staged);
+        if replaced.is_err() {
+            // Nobody may compute with weights that are half of one version and half of another.
+            self.parameters = None;
+        }
+        replaced
+    }
+
+    /// Gives the memory of keys and values back.
+    pub(crate) fn drop_pages(&mut self) -> Result<(), OpError> {
+        self.pages = self.ops.pages(self.config.heads, self.config.layers, 0)?;
+        Ok(())
+    }
+
+    /// Takes memory for keys and values again.
+    pub(crate) fn take_pages(&mut self, count: usize) -> Result<(), OpError> {
+        self.pages = self.ops.pages(self.config.heads, self.config.layers, count)?;
+        Ok(())
     }
 
     /// Elements of one row of logits.
@@ -125,12 +172,13 @@ impl<O: Ops> Model<O> {
             adapters: &slots,
             ..Step::default()
         };
-        let Model { ops, config, parameters, pages, scratch, rope, rack, .. } = self;
+        let parameters = self.parameters.clone().ok_or(NO_WEIGHTS)?;
+        let Model { ops, config, pages, scratch, rope, rack, .. } = self;
         ops.run(&step, &mut |ops| {
             let scratch = &mut *scratch;
             let mut walk = Walk { ops, step: &step, config, rope, rack, scratch };
-            walk.layers(parameters, pages)?;
-            walk.head(parameters)
+            walk.layers(&parameters, pages)?;
+            walk.head(&parameters)
         })?;
         for chunk in chunks {
             chunk.cache.len += chunk.tokens.len();

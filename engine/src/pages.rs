@@ -4,7 +4,7 @@
 //! when nobody holds it and its contents may be of use again; *blank* otherwise. A full page is
 //! published under the page before it and its own sixteen ids, so that a sequence that begins with
 //! the same tokens takes it instead of computing it. The first page of a chain is published under
-//! the policy version and the request's salt: other weights and other salts share nothing.
+//! the number of the weights and the request's salt: other weights and other salts share nothing.
 //!
 //! Keys are compared whole, so no two prompts are ever taken for one another.
 
@@ -18,8 +18,8 @@ use crate::cache::SequenceCache;
 /// Where a chain of pages begins: sequences of different origins share nothing.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Origin {
-    /// The label of the weights.
-    pub(crate) version: Arc<str>,
+    /// The number of the weights; a label may be used again, a number never is.
+    pub(crate) weights: u64,
     /// The number of the adapter that is added to them.
     pub(crate) adapter: Option<u64>,
     /// What the request gave as `cache_salt`.
@@ -163,6 +163,14 @@ impl Pages {
         for page in cache.pages.into_iter().rev() {
             self.let_go(page);
         }
+    }
+
+    /// Forgets what pages say: nothing that was published so far is found again. Those that hold
+    /// pages keep them.
+    pub(crate) fn forget(&mut self) {
+        self.published.clear();
+        self.blank.extend(std::mem::take(&mut self.kept).into_values());
+        self.pages.iter_mut().for_each(|page| page.published = None);
     }
 
     /// Moves the place of `cache` behind its published page `page`.

@@ -2,7 +2,9 @@
 //!
 //! Matrices that take the same input are laid out as one, so that a step reads its input once.
 
-use kernels::{Ops, Values};
+use std::ops::Range;
+
+use kernels::{OpError, Ops, Values};
 
 use crate::config::ModelConfig;
 use crate::load::LoadError;
@@ -55,9 +57,125 @@ impl<O: Ops> Parameters<O> {
         })
     }
 
+    /// Takes the numbers of `staged`, at the places where these are. Each pair has the same shape
+    /// and type, so a failure is one of the device.
+    pub(crate) fn replace(&mut self, ops: &O, staged: &mut Parameters<O>) -> Result<(), OpError> {
+        ops.replace_matrix(&mut self.embedding, &mut staged.embedding)?;
+        ops.replace_buffer(&mut self.norm, &mut staged.norm)?;
+        if let (Some(live), Some(staged)) = (&mut self.head, &mut staged.head) {
+            ops.replace_matrix(live, staged)?;
+        }
+        for (live, staged) in self.layers.iter_mut().zip(&mut staged.layers) {
+            live.replace(ops, staged)?;
+        }
+        Ok(())
+    }
+
+    /// The elements of a tensor by its name in files, row-major and widened.
+    pub(crate) fn read(
+        &self,
+        ops: &O,
+        config: &ModelConfig,
+        name: &str,
+    ) -> Result<Vec<f32>, LoadError> {
+        let mut values = Vec::new();
+        match self.find(config, name) {
+            Some(Place::Rows(matrix, rows)) => ops.read_matrix(matrix, rows, &mut values)?,
+            Some(Place::Range(buffer, range)) => {
+                ops.read_buffer(buffer, &mut values)?;
+                values.truncate(range.end);
+                values.drain(..range.start);
+            }
+            None => {
+                let (name, path) = (name.to_owned(), "the model".into());
+                return Err(LoadError::MissingTensor { name, path });
+            }
+        }
+        Ok(values)
+    }
+
+    fn find(&self, config: &ModelConfig, name: &str) -> Option<Place<'_, O>> {
+        let rows = 0..config.vocab;
+        match name {
+            "model.embed_tokens.weight" => Some(Place::Rows(&self.embedding, rows)),
+            "model.norm.weight" => Some(Place::Range(&self.norm, 0..config.hidden)),
+            "lm_head.weight" => Some(Place::Rows(self.head.as_ref()?, rows)),
+            _ => {
+                let (index, name) = name.strip_prefix("model.layers.")?.split_once('.')?;
+                self.layers.get(index.parse::<usize>().ok()?)?.find(config, name)
+            }
+        }
+    }
+
     /// What turns a hidden row into logits, `[vocab, hidden]`.
     pub(crate) fn head(&self) -> &O::Matrix {
         self.head.as_ref().unwrap_or(&self.embedding)
+    }
+}
+
+/// Where the elements of a tensor are.
+enum Place<'a, O: Ops> {
+    Rows(&'a O::Matrix, Range<usize>),
+    Range(&'a O::Buffer, Range<usize>),
+}
+
+impl<O: Ops> Layer<O> {
+    fn find(&self, config: &ModelConfig, name: &str) -> Option<Place<'_, O>> {
+        let (hidden, inner, heads) = (config.hidden, config.intermediate, config.heads);
+        let (query, kv) = (heads.query * heads.dim, heads.kv * heads.dim);
+        let rows = |matrix, range| Some(Place::Rows(matrix, range));
+        let range = |buffer, range| Some(Place::Range(buffer, range));
+        if let Some(rest) = name.strip_prefix("self_attn.") {
+            let part = match rest.get(..1)? {
+                "q" => 0..query,
+                "k" => query..query + kv,
+                _ => query + kv..query + 2 * kv,
+            };
+            return match rest {
+                "q_proj.weight" | "k_proj.weight" | "v_proj.weight" => rows(&self.qkv, part),
+                "q_proj.bias" | "k_proj.bias" | "v_proj.bias" => {
+                    range(self.qkv_bias.as_ref()?, part)
+                }
+                "q_norm.weight" => range(&self.head_norms.as_ref()?.0, 0..heads.dim),
+                "k_norm.weight" => range(&self.head_norms.as_ref()?.1, 0..heads.dim),
+                "o_proj.weight" => rows(&self.output, 0..hidden),
+                "o_proj.bias" => range(self.output_bias.as_ref()?, 0..hidden),
+                _ => None,
+            };
+        }
+        match name {
+            "input_layernorm.weight" => range(&self.input_norm, 0..hidden),
+            "post_attention_layernorm.weight" => range(&self.post_norm, 0..hidden),
+            "mlp.gate_proj.weight" => rows(&self.gate_up, 0..inner),
+            "mlp.up_proj.weight" => rows(&self.gate_up, inner..2 * inner),
+            "mlp.down_proj.weight" => rows(&self.down, 0..hidden),
+            _ => None,
+        }
+    }
+
+    fn replace(&mut self, ops: &O, staged: &mut Layer<O>) -> Result<(), OpError> {
+        let matrices = [
+            (&mut self.qkv, &mut staged.qkv),
+            (&mut self.output, &mut staged.output),
+            (&mut self.gate_up, &mut staged.gate_up),
+            (&mut self.down, &mut staged.down),
+        ];
+        for (live, staged) in matrices {
+            ops.replace_matrix(live, staged)?;
+        }
+        let mut buffers = vec![
+            (&mut self.input_norm, &mut staged.input_norm),
+            (&mut self.post_norm, &mut staged.post_norm),
+        ];
+        buffers.extend(self.qkv_bias.as_mut().zip(staged.qkv_bias.as_mut()));
+        buffers.extend(self.output_bias.as_mut().zip(staged.output_bias.as_mut()));
+        if let (Some(live), Some(staged)) = (&mut self.head_norms, &mut staged.head_norms) {
+            buffers.extend([(&mut live.0, &mut staged.0), (&mut live.1, &mut staged.1)]);
+        }
+        for (live, staged) in buffers {
+            ops.replace_buffer(live, staged)?;
+        }
+        Ok(())
     }
 }
 

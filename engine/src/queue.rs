@@ -138,6 +138,23 @@ impl Queue {
         fresh
     }
 
+    /// Forgets scores of prompts that are not complete: other weights are to give them.
+    pub(crate) fn forget_scores(&mut self) {
+        for ring in self.rings.values_mut() {
+            ring.again.iter_mut().for_each(Sequence::forget_scores);
+        }
+    }
+
+    /// Tells all that wait to end.
+    pub(crate) fn abort_all(&self) {
+        for ring in self.rings.values() {
+            let calls = ring.calls.iter().flat_map(|call| &call.choices);
+            let requests = calls.map(|fresh| &fresh.request);
+            let again = ring.again.iter().map(|sequence| &sequence.request);
+            requests.chain(again).for_each(|one| one.aborted.store(true, Ordering::Relaxed));
+        }
+    }
+
     /// Drops what nobody waits for, and ends what was told to end. Returns how many.
     pub(crate) fn drop_abandoned(&mut self) -> usize {
         let before = self.len;

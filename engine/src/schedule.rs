@@ -77,6 +77,52 @@ impl Scheduler {
         self.queue.push(submission);
     }
 
+    /// Sends all running sequences back to those who wait: what was computed for them is computed
+    /// again when they run again. What they sampled stays.
+    pub(crate) fn retract(&mut self) {
+        while let Some(last) = self.running.len().checked_sub(1) {
+            self.preempt(last);
+        }
+    }
+
+    /// Gets ready for other weights. Sequences either are computed again under them, or go on with
+    /// what the old ones computed; they share nothing then, as nobody else's pages are like theirs.
+    pub(crate) fn renew(&mut self, recompute: bool) {
+        for index in (0..self.running.len()).rev() {
+            // A prompt that has no reply yet loses nothing but time.
+            if recompute || self.running[index].sampled() == 0 {
+                self.preempt(index);
+            } else {
+                self.running[index].cache.place = None;
+            }
+        }
+        self.queue.forget_scores();
+        self.pages.forget();
+    }
+
+    /// Forgets all prefixes that are known; with `running` what runs is computed again, too.
+    pub(crate) fn reset_prefixes(&mut self, running: bool) {
+        if running {
+            self.retract();
+        }
+        self.pages.forget();
+    }
+
+    /// Ends all that run or wait. Returns how many.
+    pub(crate) fn abort_all(&mut self) -> usize {
+        let running = std::mem::take(&mut self.running);
+        let count = running.len() + self.queue.len();
+        running.into_iter().for_each(|sequence| self.finish(sequence, Finish::Aborted));
+        self.queue.abort_all();
+        stats::add(&self.stats.aborted, self.queue.drop_abandoned());
+        count
+    }
+
+    /// Pages in all.
+    pub(crate) fn pages_total(&self) -> usize {
+        self.pages.total()
+    }
+
     /// Drops what nobody waits for any more, and ends what was told to.
     pub(crate) fn drop_abandoned(&mut self) {
         stats::add(&self.stats.aborted, self.queue.drop_abandoned());
@@ -90,10 +136,10 @@ impl Scheduler {
     }
 
     /// Gives places to those who wait. A call that has none takes one from a call that has several.
-    pub(crate) fn admit(&mut self, version: &Arc<str>) {
+    pub(crate) fn admit(&mut self, weights: u64) {
         loop {
             let free = self.running.len() < self.limits.sequences;
-            if !(if free { self.admit_head(version) } else { self.displace(version) }) {
+            if !(if free { self.admit_head(weights) } else { self.displace(weights) }) {
                 break;
             }
         }
@@ -107,7 +153,7 @@ impl Scheduler {
     }
 
     /// Starts the one whose turn it is, if there are pages for it.
-    fn admit_head(&mut self, version: &Arc<str>) -> bool {
+    fn admit_head(&mut self, weights: u64) -> bool {
         let (tokens, request, scored) = match self.queue.head() {
             None => return false,
             Some(Head::Fresh(request)) => {
@@ -115,7 +161,7 @@ impl Scheduler {
             }
             Some(Head::Again(again)) => (&*again.tokens, &again.request, again.is_scoring()),
         };
-        let origin = origin(version, request);
+        let origin = origin(weights, request);
         let Some(cache) = room(&mut self.pages, (tokens, scored), origin, self.running.len())
         else {
             return false;
@@ -131,7 +177,7 @@ impl Scheduler {
     }
 
     /// Lets a call without a place have that of another call's newest sequence.
-    fn displace(&mut self, version: &Arc<str>) -> bool {
+    fn displace(&mut self, weights: u64) -> bool {
         let places = &self.places;
         let Some((priority, at, request)) = self.queue.find(|call| places.contains_key(&call))
         else {
@@ -144,7 +190,7 @@ impl Scheduler {
             return false;
         }
         let scored = request.prompt_logprobs.is_some();
-        let origin = origin(version, request);
+        let origin = origin(weights, request);
         let wanted = (&*request.prompt, scored);
         let Some(cache) = room(&mut self.pages, wanted, origin, self.running.len()) else {
             return false;
@@ -282,9 +328,9 @@ impl Scheduler {
 }
 
 /// Where the pages of a request begin.
-fn origin(version: &Arc<str>, request: &Request) -> Origin {
+fn origin(weights: u64, request: &Request) -> Origin {
     Origin {
-        version: Arc::clone(version),
+        weights,
         adapter: request.adapter.as_ref().map(|adapter| adapter.number),
         salt: request.cache_salt.clone(),
     }

@@ -196,6 +196,14 @@ impl Sequence {
         scores.is_some_and(|scores| scores.len() + 1 < self.request.prompt.len())
     }
 
+    /// Forgets what is known of the prompt's scores if no reply has begun: weights have changed.
+    pub(crate) fn forget_scores(&mut self) {
+        if self.sampled() == 0 {
+            let scores = self.prompt.as_mut().and_then(|prompt| prompt.scores.as_mut());
+            scores.into_iter().for_each(Vec::clear);
+        }
+    }
+
     /// Whether the caller is gone.
     pub(crate) fn is_abandoned(&self) -> bool {
         self.outlet.sender.is_closed()

@@ -142,6 +142,11 @@ impl Weights {
         Ok(())
     }
 
+    /// Whether there is a tensor of this name.
+    pub(crate) fn has(&self, name: &str) -> bool {
+        self.tensors.contains_key(name)
+    }
+
     /// Refuses weights that the model has no use for: computed without them, it would be another.
     pub(crate) fn check_all_taken(&self, tied: bool) -> Result<(), LoadError> {
         let taken = self.taken.borrow();
@@ -204,7 +209,7 @@ impl Tensors for Weights {
     }
 }
 
-fn decode<T, const N: usize>(data: &[u8], one: impl Fn([u8; N]) -> T) -> Vec<T> {
+pub(crate) fn decode<T, const N: usize>(data: &[u8], one: impl Fn([u8; N]) -> T) -> Vec<T> {
     data.as_chunks::<N>().0.iter().map(|bytes| one(*bytes)).collect()
 }
 

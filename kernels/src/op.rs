@@ -213,13 +213,18 @@ pub enum OpError {
 /// The operations of a transformer on one device.
 pub trait Ops: Send {
     /// A row-major tensor, of 32-bit floats where the device does not round.
-    type Buffer: Send;
+    type Buffer: Send + Sync;
     /// A weight matrix in whatever layout the device likes best.
-    type Matrix: Send;
+    type Matrix: Send + Sync;
     /// Keys and values of all sequences and layers, in pages of [`PAGE`] positions.
     type Pages: Send;
     /// Low-rank additions to one matrix, each in a slot of its own.
     type Adapters: Send;
+
+    /// The same device for another thread, which lays out weights while this one computes.
+    fn twin(&self) -> Self
+    where
+        Self: Sized;
 
     /// Copies a vector of weights to the device.
     fn upload(&self, values: &[f32]) -> Result<Self::Buffer, OpError>;
@@ -297,6 +302,33 @@ pub trait Ops: Send {
         adapters: &mut Self::Adapters,
         slot: usize,
         addition: Option<LowRank<'_>>,
+    ) -> Result<(), OpError>;
+
+    /// Appends `rows` of a matrix to `out`, row-major and widened.
+    fn read_matrix(
+        &self,
+        matrix: &Self::Matrix,
+        rows: Range<usize>,
+        out: &mut Vec<f32>,
+    ) -> Result<(), OpError>;
+
+    /// Appends a whole buffer to `out`.
+    fn read_buffer(&self, buffer: &Self::Buffer, out: &mut Vec<f32>) -> Result<(), OpError>;
+
+    /// Gives `live` the numbers of `staged`, a matrix of the same shape and type, before the next
+    /// operation begins. A device on which recorded work knows where `live` is copies; where
+    /// nothing does, the two are exchanged. What `staged` holds afterwards is not said.
+    fn replace_matrix(
+        &self,
+        live: &mut Self::Matrix,
+        staged: &mut Self::Matrix,
+    ) -> Result<(), OpError>;
+
+    /// As [`Ops::replace_matrix`].
+    fn replace_buffer(
+        &self,
+        live: &mut Self::Buffer,
+        staged: &mut Self::Buffer,
     ) -> Result<(), OpError>;
 
     /// Bytes that the keys and values of one page take in one layer.

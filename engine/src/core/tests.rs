@@ -6,21 +6,23 @@ use std::time::Instant;
 
 use kernels::Cpu;
 use proptest::prelude::*;
-use tokio::sync::Semaphore;
-use tokio::sync::mpsc;
+use tokio::sync::{Semaphore, mpsc, oneshot};
 
 use super::*;
+use crate::cache::SequenceCache;
+use crate::control::{Command, Mode};
 use crate::load::Folder;
 use crate::model::{Scratch, Size};
 use crate::pace::{Pace, Place};
 use crate::pages::Pages;
 use crate::parameters::Parameters;
 use crate::queue::Submission;
-use crate::sample::Params;
 use crate::sample::tests::plain;
+use crate::sample::{Params, score};
 use crate::schedule::Limits;
-use crate::sequence::{Outlet, Output, Request, StopRules};
+use crate::sequence::{Outlet, Output, Request, StopRules, VersionSpan};
 use crate::stats::Stats;
+use crate::update::tests::{folder_of, loaded, tiny, variant};
 use crate::weights::Weights;
 
 /// An engine thread that is stepped by hand.
@@ -86,6 +88,7 @@ impl Bench {
         let scratch = Scratch::new(&ops, &parts.model, tokens, sequences).unwrap();
         let size = Size { positions: 1024, pages, adapters: 0 };
         let model = Model::new(ops, parameters, parts.model, scratch, size).unwrap();
+        let dock = Arc::new(Dock::new(model.twin()));
         let stats = Arc::new(Stats::default());
         let limits = Limits { sequences, tokens, scored: 24 };
         let core = Core {
@@ -93,7 +96,10 @@ impl Bench {
             tokenizer: Arc::new(parts.tokenizer),
             scheduler: Scheduler::new(limits, Pages::new(pages, sharing), Arc::clone(&stats)),
             version: Arc::from("default"),
-            standing: Arc::new(Standing::new(Arc::from("default"))),
+            weights: 1,
+            board: Arc::new(Board::new(Arc::from("default"))),
+            hold: Hold::default(),
+            dock,
             logprobs_mode: LogprobsMode::default(),
         };
         Bench { core, stats }
@@ -430,4 +436,182 @@ fn expected() -> &'static [Said] {
         let ask = |n| Ask { scored: n == 7, ..Ask::numbered(n) };
         alone(&(0..12).map(ask).collect::<Vec<Ask>>())
     })
+}
+
+/// Two sets of weights, and what each says of a text: bits of the scores of its tokens.
+struct Truth {
+    models: Vec<Model<Cpu>>,
+}
+
+impl Truth {
+    fn new(count: u32) -> Truth {
+        let model = |number| {
+            let folder = folder_of(&variant(number));
+            let config = Folder::open(&tiny()).unwrap().model;
+            let parameters = loaded(folder.path()).0;
+            let size = Size { positions: 1024, pages: 64, adapters: 0 };
+            Model::new(Cpu::default(), parameters, config, size).unwrap()
+        };
+        Truth { models: (0..count).map(model).collect() }
+    }
+
+    /// Bits of the model's own score of every token but the first, under the weights `which`.
+    fn scores(&mut self, which: usize, tokens: &[u32]) -> Vec<u32> {
+        let model = &mut self.models[which];
+        let mut cache = SequenceCache { pages: (0..64).collect(), ..SequenceCache::default() };
+        let chunk = Chunk { tokens, cache: &mut cache, adapter: None, want: Want::All };
+        let logits = model.forward(&mut [chunk]).unwrap();
+        let rows = logits.chunks_exact(model.vocab()).zip(&tokens[1..]);
+        rows.map(|(row, id)| score(row, *id, 0).raw.to_bits()).collect()
+    }
+}
+
+impl Bench {
+    /// Exchanges the weights for those of this number; their label is the number.
+    fn push(&mut self, number: u32, keep_cache: bool) {
+        let parameters = loaded(folder_of(&variant(number)).path()).0;
+        self.core.dock.leave(Some(Arc::new(parameters)));
+        let clear = !keep_cache;
+        let (done, _) = oneshot::channel();
+        self.command(Command::Pause { mode: Mode::Keep, clear, done });
+        let (done, mut answer) = oneshot::channel();
+        let version = Arc::from(number.to_string());
+        self.command(Command::Exchange { version, same: false, done });
+        answer.try_recv().unwrap().unwrap();
+        let (done, _) = oneshot::channel();
+        self.command(Command::Resume { done });
+    }
+
+    fn command(&mut self, command: Command) {
+        let permit = Arc::new(Semaphore::new(1)).try_acquire_owned().unwrap();
+        self.core.take(Mail::Command(command, permit));
+    }
+}
+
+/// What a choice said, and under which labels.
+fn hear(outputs: &mut mpsc::Receiver<Output>, count: usize) -> Vec<(Said, Vec<VersionSpan>)> {
+    let mut said = vec![(Said::default(), Vec::new()); count];
+    while let Ok(output) = outputs.try_recv() {
+        if let Some(end) = &output.end {
+            said[output.index].1.clone_from(&end.versions);
+        }
+        let mut one = [std::mem::take(&mut said[output.index].0)];
+        let index = output.index;
+        take(&mut one, Output { index: 0, ..output });
+        said[index].0 = one.into_iter().next().unwrap();
+    }
+    said
+}
+
+#[test]
+fn after_an_exchange_every_token_is_what_its_own_version_says() {
+    let mut truth = Truth::new(3);
+    let mut bench = Bench::new(16, 64, 48, true);
+    let mut asks: Vec<Ask> = (0..20).map(|n| Ask { max_tokens: 30, ..Ask::numbered(n) }).collect();
+    asks[4].scored = true;
+    asks[9].prompt = asks[3].prompt.clone();
+    bench.core.rename(Arc::from("0"));
+    let mut calls: Vec<_> =
+        asks.iter().map(|ask| bench.submit(std::slice::from_ref(ask))).collect();
+    for number in [1, 2, 0, 2] {
+        (0..9).for_each(|_| bench.core.step());
+        bench.push(number, false);
+    }
+    bench.finish();
+    let mut several = 0;
+    for (ask, outputs) in asks.iter().zip(&mut calls) {
+        let (said, spans) = hear(outputs, 1).remove(0);
+        assert_eq!(said.tokens.len(), 30);
+        several += usize::from(spans.len() > 1);
+        check_spans(&mut truth, &ask.prompt, &said, &spans);
+        if ask.scored {
+            let whole: Vec<u32> = ask.prompt.clone();
+            let under: Vec<Vec<u32>> = (0..3).map(|which| truth.scores(which, &whole)).collect();
+            assert!(under.contains(&said.prompt), "scores of a prompt are of two versions");
+        }
+    }
+    assert!(several > 8, "{several} replies have tokens of several versions");
+}
+
+/// Spans follow one another over all tokens, and each token has the bits of its version.
+fn check_spans(truth: &mut Truth, prompt: &[u32], said: &Said, spans: &[VersionSpan]) {
+    let mut end = 0;
+    let ids: Vec<u32> = said.tokens.iter().map(|(id, ..)| *id).collect();
+    let tokens = [prompt, &ids].concat();
+    for span in spans {
+        assert!(span.start == end && span.end > span.start, "{spans:?}");
+        end = span.end;
+        let scores = truth.scores(span.version.parse().unwrap(), &tokens);
+        let expected = &scores[prompt.len() - 1 + span.start..][..span.end - span.start];
+        let found: Vec<u32> = said.tokens[span.start..end].iter().map(|token| token.2).collect();
+        assert_eq!(found, expected, "{span:?}");
+    }
+    assert_eq!(end, said.tokens.len());
+}
+
+#[test]
+fn old_keys_and_values_are_kept_if_asked_for_and_shared_with_nobody() {
+    let mut truth = Truth::new(2);
+    let mut bench = Bench::new(16, 512, 64, true);
+    bench.core.rename(Arc::from("0"));
+    let ask = Ask { max_tokens: 60, ..Ask::numbered(9) };
+    let mut first = bench.submit(std::slice::from_ref(&ask));
+    (0..20).for_each(|_| bench.core.step());
+    let before = bench.preemptions();
+    bench.push(1, true);
+    (0..20).for_each(|_| bench.core.step());
+    assert_eq!(bench.preemptions(), before);
+    // The same prompt again finds nothing that the first one has computed, of either kind.
+    let mut second = bench.submit(std::slice::from_ref(&ask));
+    bench.finish();
+    let (said, spans) = hear(&mut second, 1).remove(0);
+    assert_eq!(said.cached, 0);
+    check_spans(&mut truth, &ask.prompt, &said, &spans);
+    let (said, spans) = hear(&mut first, 1).remove(0);
+    let labels: Vec<&str> = spans.iter().map(|span| &*span.version).collect();
+    assert_eq!(labels, ["0", "1"]);
+    // The new weights with what the old ones computed are neither of the two.
+    let first_new = [spans[1].clone()];
+    let ids: Vec<u32> = said.tokens.iter().map(|(id, ..)| *id).collect();
+    let scores = truth.scores(1, &[&ask.prompt[..], &ids].concat());
+    let at = first_new[0].start;
+    assert_ne!(said.tokens[at].2, scores[ask.prompt.len() - 1 + at]);
+    // A reply that went on with both leaves nothing behind for a third.
+    let mut third = Ask { max_tokens: 4, ..ask.clone() };
+    third.prompt.extend(&ids);
+    let mut outputs = bench.submit(std::slice::from_ref(&third));
+    bench.finish();
+    let (said, spans) = hear(&mut outputs, 1).remove(0);
+    check_spans(&mut truth, &third.prompt, &said, &spans);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 16, ..ProptestConfig::default() })]
+
+    #[test]
+    fn wherever_weights_change_spans_and_bits_agree(
+        acts in proptest::collection::vec((0..14_usize, 0..3_u32, 0..12_u32), 1..8),
+        tokens in 8..80_usize,
+        pages in 10..40_usize,
+        sharing in any::<bool>(),
+    ) {
+        let mut truth = Truth::new(3);
+        let mut bench = Bench::new(6, tokens, pages, sharing);
+        bench.core.rename(Arc::from("0"));
+        let mut calls = Vec::new();
+        for (steps, weights, number) in acts {
+            let asks = vec![Ask::numbered(number), Ask::numbered(number + 3)];
+            calls.push((bench.submit(&asks), asks));
+            (0..steps).for_each(|_| bench.core.step());
+            bench.push(weights, false);
+        }
+        bench.finish();
+        prop_assert_eq!(bench.pages_used(), 0);
+        for (mut outputs, asks) in calls {
+            for ((said, spans), ask) in hear(&mut outputs, asks.len()).iter().zip(&asks) {
+                prop_assert_eq!(said.tokens.len(), ask.max_tokens);
+                check_spans(&mut truth, &ask.prompt, said, spans);
+            }
+        }
+    }
 }

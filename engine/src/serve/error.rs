@@ -113,6 +113,34 @@ impl ApiError {
         }
     }
 
+    /// No reply can begin now; it may be tried again.
+    pub(super) fn unavailable(reason: &str) -> ApiError {
+        ApiError {
+            status: StatusCode::SERVICE_UNAVAILABLE,
+            kind: "ServiceUnavailableError",
+            message: reason.to_owned(),
+            param: None,
+            retry_after: Some(1),
+        }
+    }
+
+    /// What is asked for does not go together with what is there.
+    pub(super) fn conflict(message: impl fmt::Display) -> ApiError {
+        let bad = ApiError::malformed(message);
+        ApiError { status: StatusCode::CONFLICT, kind: "ConflictError", ..bad }
+    }
+
+    /// What is asked for is known and not done here.
+    pub(super) fn not_implemented(message: impl fmt::Display) -> ApiError {
+        let bad = ApiError::malformed(message);
+        ApiError { status: StatusCode::NOT_IMPLEMENTED, kind: "NotImplementedError", ..bad }
+    }
+
+    /// The device failed.
+    pub(super) fn failed(error: &impl fmt::Display) -> ApiError {
+        ApiError { message: error.to_string(), ..ApiError::internal() }
+    }
+
     /// The engine failed; the text is vLLM's.
     pub(super) fn internal() -> ApiError {
         ApiError {

@@ -1,45 +1,127 @@
-//! What trainers call: the routes of vLLM's development mode under their names.
+//! What trainers call: the routes of vLLM's development mode, under their names.
+//!
+//! - `pause`: generation stops and goes on, and the engine sleeps.
+//! - `update`: weights come in.
+//! - `info`: what is served, and how.
+
+mod info;
+pub(super) mod pause;
+mod query;
+pub(super) mod update;
 
 use std::sync::Arc;
 
-use hyper::Method;
-use serde_json::json;
+use bytes::Bytes;
+use hyper::body::Incoming;
+use hyper::header::CONTENT_TYPE;
+use hyper::{Method, Request, StatusCode};
 
 use super::error::ApiError;
 use super::fields::Fields;
-use super::routes::{Reply, json_reply};
+use super::routes::{Reply, body_of, json_reply};
 use super::submit::State;
 use crate::control::Command;
+use query::Query;
 
-/// A route of this module.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Route {
-    WeightInfo,
-    UpdateWeightVersion,
+/// Bytes of the largest piece of weights that comes as a body.
+const MAX_PIECE: usize = 256 << 20;
+
+/// Bytes of the largest other body.
+const MAX_BODY: usize = 64 << 20;
+
+/// Paths that are only read.
+const READS: [&str; 5] =
+    ["/weight_info", "/get_world_size", "/server_info", "/is_paused", "/is_sleeping"];
+
+/// Paths that do something.
+const TAKES: [&str; 15] = [
+    "/pause",
+    "/resume",
+    "/abort_requests",
+    "/sleep",
+    "/wake_up",
+    "/release_kv_cache_memory",
+    "/reset_prefix_cache",
+    "/init_weight_transfer_engine",
+    "/shutdown_weight_transfer_engine",
+    "/start_weight_update",
+    "/update_weights",
+    "/finish_weight_update",
+    "/update_weight_version",
+    "/weight_checker",
+    "/collective_rpc",
+];
+
+/// A call of one of these routes.
+struct Call {
+    query: Query,
+    /// Whether the body is weights rather than JSON.
+    binary: bool,
+    body: Bytes,
 }
 
-/// Which route a call is for; whether its path has one at all if the method does not fit.
-pub(super) fn route(method: &Method, path: &str) -> Option<Result<Route, ApiError>> {
-    let (wanted, route) = match path {
-        "/weight_info" => (Method::GET, Route::WeightInfo),
-        "/update_weight_version" => (Method::POST, Route::UpdateWeightVersion),
-        _ => return None,
-    };
-    let wrong = || ApiError::no_route(hyper::StatusCode::METHOD_NOT_ALLOWED);
-    Some(if *method == wanted { Ok(route) } else { Err(wrong()) })
-}
-
-/// Answers a call; `body` is empty for what is only read.
-pub(super) async fn answer(state: &State, route: Route, body: &[u8]) -> Result<Reply, ApiError> {
-    match route {
-        Route::WeightInfo => Ok(json_reply(&json!({"weight_version": &*state.standing.version()}))),
-        Route::UpdateWeightVersion => {
-            let fields = Fields::parse(body)?;
-            let version = fields.text("new_version")?.filter(|version| !version.is_empty());
-            let version = version.ok_or_else(|| ApiError::bad("new_version", "must be a text"))?;
-            let label: Arc<str> = Arc::from(version);
-            state.gate.tell(|done| Command::Rename { version: label, done }).await?;
-            Ok(json_reply(&json!({"success": true, "new_version": version})))
+impl Call {
+    /// The fields of the body; none if it is empty.
+    fn fields(&self) -> Result<Fields, ApiError> {
+        match self.body.iter().all(u8::is_ascii_whitespace) {
+            true => Fields::parse(b"{}"),
+            false => Fields::parse(&self.body),
         }
     }
+}
+
+/// Whether a path is one of this module's.
+pub(super) fn has(path: &str) -> bool {
+    READS.contains(&path) || TAKES.contains(&path)
+}
+
+/// Answers a call of a path that [`has`] knows.
+pub(super) async fn answer(
+    state: &Arc<State>,
+    request: Request<Incoming>,
+) -> Result<Reply, ApiError> {
+    let path = request.uri().path().to_owned();
+    let wanted = if READS.contains(&path.as_str()) { Method::GET } else { Method::POST };
+    if *request.method() != wanted {
+        return Err(ApiError::no_route(StatusCode::METHOD_NOT_ALLOWED));
+    }
+    let kind = request.headers().get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
+    let binary = kind.is_some_and(|kind| kind.starts_with("application/octet-stream"));
+    let query = Query::parse(request.uri().query().unwrap_or_default());
+    let most = if binary { MAX_PIECE } else { MAX_BODY };
+    let call = Call { query, binary, body: body_of(request, most).await? };
+    route(state, &path, call).await
+}
+
+async fn route(state: &Arc<State>, path: &str, call: Call) -> Result<Reply, ApiError> {
+    match path {
+        "/weight_info" => info::weights(state, &call.query),
+        "/get_world_size" => Ok(info::world_size()),
+        "/server_info" => Ok(info::server(state, &call.query)),
+        "/is_paused" => Ok(pause::is_paused(state)),
+        "/is_sleeping" => Ok(pause::is_sleeping(state)),
+        "/pause" => pause::pause(state, &call.query).await,
+        "/resume" => pause::resume(state).await,
+        "/abort_requests" => pause::abort(state, &call.fields()?).await,
+        "/sleep" => pause::sleep(state, &call.query).await,
+        "/wake_up" => pause::wake_up(state, &call.query).await,
+        "/release_kv_cache_memory" => pause::release_cache(state).await,
+        "/reset_prefix_cache" => reset_prefixes(state, &call.query).await,
+        "/init_weight_transfer_engine" => update::connect(state, &call.fields()?).await,
+        "/shutdown_weight_transfer_engine" => update::disconnect(state).await,
+        "/start_weight_update" => update::start(state).await,
+        "/update_weights" => update::update(state, call).await,
+        "/finish_weight_update" => update::finish(state, &call.fields()?).await,
+        "/update_weight_version" => update::rename(state, &call.fields()?).await,
+        "/weight_checker" => info::check(state, &call.fields()?).await,
+        _ => Err(ApiError::not_implemented(
+            "`/collective_rpc` runs methods of vLLM's workers, which this engine does not have",
+        )),
+    }
+}
+
+async fn reset_prefixes(state: &State, query: &Query) -> Result<Reply, ApiError> {
+    let running = query.flag("reset_running_requests", false)?;
+    state.gate.tell(|done| Command::ResetPrefixes { running, done }).await?;
+    Ok(json_reply(&serde_json::json!({"success": true})))
 }

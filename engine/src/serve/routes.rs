@@ -16,6 +16,7 @@ use super::fields::Fields;
 use super::sse::{EventStream, Events, json};
 use super::submit::State;
 use super::{adapters, chat, completions, generate, metrics, models, rl, sglang, tokenize, wires};
+use crate::control::Command;
 
 /// Bytes of the largest request body.
 const MAX_BODY: usize = 64 << 20;
@@ -60,14 +61,14 @@ async fn route(state: Arc<State>, request: Request<Incoming>) -> Result<Reply, A
         return reply;
     }
     if let Some(route) = wires::route(&method, &path) {
-        let (given, body) = (given(&request), body_of(request).await);
+        let (given, body) = (given(&request), body_of(request, MAX_BODY).await);
         return Ok(wires::answer(&state, route, (given, body)).await);
     }
-    if let Some(route) = rl::route(&method, &path) {
-        return rl::answer(&state, route?, &body_of(request).await?).await;
+    if rl::has(&path) {
+        return rl::answer(&state, request).await;
     }
     if let Some(route) = sglang::route(&method, &path) {
-        return sglang::answer(&state, route?, &body_of(request).await?).await;
+        return sglang::answer(&state, route?, &body_of(request, MAX_BODY).await?).await;
     }
     let prefix = match (path.as_str(), method) {
         ("/v1/chat/completions", Method::POST) => "chatcmpl-",
@@ -89,7 +90,12 @@ async fn route(state: Arc<State>, request: Request<Incoming>) -> Result<Reply, A
         "/detokenize" => tokenize::detokenize(&state, &fields),
         "/v1/load_lora_adapter" => adapters::load(&state, &fields).await,
         "/v1/unload_lora_adapter" => adapters::unload(&state, &fields),
-        _ => generate::abort(&state, &fields).map(|()| empty(StatusCode::OK)),
+        _ => {
+            generate::abort(&state, &fields)?;
+            // While generation is paused nobody would look.
+            state.gate.tell(|done| Command::DropAbandoned { done }).await?;
+            Ok(empty(StatusCode::OK))
+        }
     }
 }
 
@@ -109,7 +115,7 @@ fn look(state: &State, path: &str, method: &Method) -> Option<Result<Reply, ApiE
 /// The id of the reply and the fields of the body. The id is the caller's, if it gave one.
 async fn read(request: Request<Incoming>, prefix: &str) -> Result<(String, Fields), ApiError> {
     let given = given(&request);
-    let fields = Fields::parse(&body_of(request).await?)?;
+    let fields = Fields::parse(&body_of(request, MAX_BODY).await?)?;
     under(fields, given, prefix)
 }
 
@@ -137,10 +143,11 @@ fn fits(id: &&str) -> bool {
     !id.is_empty() && id.len() <= MAX_REQUEST_ID
 }
 
-async fn body_of(request: Request<Incoming>) -> Result<Bytes, ApiError> {
-    let body = Limited::new(request.into_body(), MAX_BODY).collect().await;
+/// The body, of at most so many bytes.
+pub(super) async fn body_of(request: Request<Incoming>, most: usize) -> Result<Bytes, ApiError> {
+    let body = Limited::new(request.into_body(), most).collect().await;
     let body = body.map_err(|error| match error.downcast_ref::<LengthLimitError>() {
-        Some(_) => ApiError::too_large(MAX_BODY),
+        Some(_) => ApiError::too_large(most),
         None => ApiError::malformed("the body ended early"),
     })?;
     Ok(body.to_bytes())

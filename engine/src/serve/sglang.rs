@@ -92,6 +92,6 @@ fn model_info(state: &State) -> Reply {
         "model_path": root,
         "tokenizer_path": root,
         "is_generation": true,
-        "weight_version": &*state.standing.version(),
+        "weight_version": &*state.gate.board.read().version,
     }))
 }

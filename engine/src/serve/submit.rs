@@ -13,12 +13,13 @@ use super::error::ApiError;
 use super::prefix::{Manner, Memory};
 use super::request::Ask;
 use crate::Card;
-use crate::control::{COMMANDS, Command, Mail, Standing};
+use crate::control::{Board, COMMANDS, Command, Mail};
 use crate::pace::{Pace, Place};
 use crate::queue::Submission;
 use crate::sample::mix;
 use crate::sequence::{Outlet, Output, Request, StopRules};
 use crate::stats::Stats;
+use crate::update::Updates;
 
 /// Outputs that wait for a slow caller before tokens are merged, beside one for each end.
 const OUTPUTS: usize = 64;
@@ -34,20 +35,20 @@ pub(super) struct State {
     pub(super) card: Card,
     pub(super) gate: Gate,
     pub(super) stats: Arc<Stats>,
-    pub(super) standing: Arc<Standing>,
+    pub(super) updates: Arc<Updates>,
     /// What was sampled in chats, unless that is switched off.
     pub(super) memory: Option<Memory>,
     pub(super) adapters: Adapters,
 }
 
 impl State {
-    pub(super) fn new(card: Card, gate: Gate, stats: Arc<Stats>, standing: Arc<Standing>) -> State {
+    pub(super) fn new(card: Card, gate: Gate, stats: Arc<Stats>, updates: Arc<Updates>) -> State {
         let ends = card.eos.iter().map(|id| card.tokenizer.decode(&[*id], false));
         let ends = ends.filter(|end| !end.is_empty()).collect();
         let manner = Manner { ends, tools: card.tool_format, thinks: card.thinks };
         let memory = card.prefix_exact_chat.then(|| Memory::new(manner));
         let adapters = Adapters::new(card.lora);
-        State { card, gate, stats, standing, memory, adapters }
+        State { card, gate, stats, updates, memory, adapters }
     }
 }
 
@@ -63,6 +64,8 @@ pub(super) struct Gate {
     pace: Arc<Pace>,
     calls: AtomicU64,
     running: Mutex<Running>,
+    /// How the engine stands.
+    pub(super) board: Arc<Board>,
 }
 
 /// The calls that can be aborted, by the ids of their replies.
@@ -91,7 +94,7 @@ pub(super) struct Prompt {
 
 impl Gate {
     /// A gate before which at most `max_queue` calls wait, and its other side.
-    pub(super) fn new(max_queue: usize) -> (Gate, Receiver<Mail>) {
+    pub(super) fn new(max_queue: usize, board: Arc<Board>) -> (Gate, Receiver<Mail>) {
         let max_queue = max_queue.min(Semaphore::MAX_PERMITS - COMMANDS);
         // All that is sent holds a place, so the channel is never full.
         let (inbox, outbox) = mpsc::channel(max_queue + COMMANDS);
@@ -104,6 +107,7 @@ impl Gate {
             pace: Arc::new(Pace::new(Instant::now())),
             calls: AtomicU64::new(0),
             running: Mutex::default(),
+            board,
         };
         (gate, outbox)
     }
@@ -126,6 +130,9 @@ impl Gate {
             let message =
                 format!("asks for {count} choices in all, at most {MAX_CHOICES} are made");
             return Err(ApiError::bad("n", message));
+        }
+        if let Some(reason) = self.board.read().refusal() {
+            return Err(ApiError::unavailable(reason));
         }
         let place = self.place(count)?;
         let (sender, outputs) = mpsc::channel(count + OUTPUTS);
@@ -176,11 +183,10 @@ impl Gate {
     }
 
     /// Tells the call whose reply has this id to end as it is; a call that is over stays so.
-    pub(super) fn abort(&self, id: &str) {
+    /// Says whether there was one.
+    pub(super) fn abort(&self, id: &str) -> bool {
         let aborted = self.running().calls.remove(id).and_then(|aborted| aborted.upgrade());
-        if let Some(aborted) = aborted {
-            aborted.store(true, Ordering::Relaxed);
-        }
+        aborted.is_some_and(|aborted| !aborted.swap(true, Ordering::Relaxed))
     }
 
     fn running(&self) -> MutexGuard<'_, Running> {

@@ -51,6 +51,10 @@ impl Ops for Cpu {
     type Pages = Pages;
     type Adapters = Adapters;
 
+    fn twin(&self) -> Cpu {
+        self.clone()
+    }
+
     fn upload(&self, values: &[f32]) -> Result<Vec<f32>, OpError> {
         Ok(values.to_vec())
     }
@@ -98,6 +102,38 @@ impl Ops for Cpu {
         addition: Option<LowRank<'_>>,
     ) -> Result<(), OpError> {
         adapters.set(self, slot, addition)
+    }
+
+    fn read_matrix(
+        &self,
+        matrix: &Matrix,
+        rows: Range<usize>,
+        out: &mut Vec<f32>,
+    ) -> Result<(), OpError> {
+        if rows.end > matrix.rows() {
+            return Err(OpError::Index { op: "read_matrix", index: rows.end, rows: matrix.rows() });
+        }
+        out.reserve(rows.len() * matrix.columns());
+        rows.for_each(|row| matrix.copy_row(row, out));
+        Ok(())
+    }
+
+    fn read_buffer(&self, buffer: &Vec<f32>, out: &mut Vec<f32>) -> Result<(), OpError> {
+        out.extend_from_slice(buffer);
+        Ok(())
+    }
+
+    fn replace_matrix(&self, live: &mut Matrix, staged: &mut Matrix) -> Result<(), OpError> {
+        exact("replace_matrix", "staged", staged.rows(), live.rows())?;
+        exact("replace_matrix", "staged", staged.columns(), live.columns())?;
+        std::mem::swap(live, staged);
+        Ok(())
+    }
+
+    fn replace_buffer(&self, live: &mut Vec<f32>, staged: &mut Vec<f32>) -> Result<(), OpError> {
+        exact("replace_buffer", "staged", staged.len(), live.len())?;
+        std::mem::swap(live, staged);
+        Ok(())
     }
 
     fn page_bytes(&self, heads: Heads) -> usize {

@@ -119,7 +119,8 @@ impl Call {
 
     fn version(&self, end: Option<&End>) -> String {
         let last = end.and_then(|end| end.versions.last());
-        let version = last.map_or_else(|| self.state.standing.version(), |s| s.version.clone());
+        let version =
+            last.map_or_else(|| self.state.gate.board.read().version, |s| s.version.clone());
         version.to_string()
     }
 

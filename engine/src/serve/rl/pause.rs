@@ -1,0 +1,126 @@
+//! Generation stops and goes on; the engine sleeps and wakes up.
+
+use serde_json::json;
+
+use super::super::error::ApiError;
+use super::super::fields::Fields;
+use super::super::routes::{Reply, json_reply};
+use super::super::submit::{Gate, State};
+use super::query::Query;
+use crate::control::{Command, Mode, Parts};
+
+const MODES: [(&str, Mode); 4] = [
+    ("abort", Mode::Abort),
+    ("wait", Mode::Wait),
+    ("keep", Mode::Keep),
+    ("recompute", Mode::Recompute),
+];
+
+/// The mode that a query names; what is under way is aborted if it names none.
+fn mode(query: &Query) -> Result<Mode, ApiError> {
+    // vLLM's older name for one of the modes.
+    let named = match query.get("mode") {
+        None if query.flag("wait_for_inflight_requests", false)? => "wait",
+        None => "abort",
+        Some(name) => name,
+    };
+    let found = MODES.iter().find(|(name, _)| *name == named);
+    found.map(|(_, mode)| *mode).ok_or_else(|| {
+        let names = "`abort`, `wait`, `keep` or `recompute`";
+        ApiError::bad("mode", format!("must be {names}, got `{named}`"))
+    })
+}
+
+pub(super) async fn pause(state: &State, query: &Query) -> Result<Reply, ApiError> {
+    let (mode, clear) = (mode(query)?, query.flag("clear_cache", true)?);
+    stop(&state.gate, mode, clear).await?;
+    Ok(json_reply(&json!({"status": "paused"})))
+}
+
+/// Stops generation; `clear` says that replies under way are computed again should weights change
+/// before it goes on.
+pub(in crate::serve) async fn stop(gate: &Gate, mode: Mode, clear: bool) -> Result<(), ApiError> {
+    match gate.tell(|done| Command::Pause { mode, clear, done }).await? {
+        true => Ok(()),
+        false => Err(ApiError::conflict("generation was resumed before all replies had ended")),
+    }
+}
+
+pub(super) async fn resume(state: &State) -> Result<Reply, ApiError> {
+    state.gate.tell(|done| Command::Resume { done }).await?;
+    Ok(json_reply(&json!({"status": "resumed"})))
+}
+
+pub(super) fn is_paused(state: &State) -> Reply {
+    json_reply(&json!({"is_paused": state.gate.board.read().paused.is_some()}))
+}
+
+/// Ends the replies that are named, or all.
+pub(super) async fn abort(state: &State, fields: &Fields) -> Result<Reply, ApiError> {
+    let aborted = match fields.list("request_ids")? {
+        None => state.gate.tell(|done| Command::AbortAll { done }).await?,
+        Some(ids) => {
+            let count = ids.iter().filter_map(|id| id.as_str()).filter(|id| state.gate.abort(id));
+            let count = count.count();
+            state.gate.tell(|done| Command::DropAbandoned { done }).await?;
+            count
+        }
+    };
+    Ok(json_reply(&json!({"status": "aborted", "aborted": aborted})))
+}
+
+pub(super) async fn sleep(state: &State, query: &Query) -> Result<Reply, ApiError> {
+    let level = match query.get("level") {
+        None | Some("1") => 1,
+        Some("0") => 0,
+        Some("2") => 2,
+        Some(other) => {
+            return Err(ApiError::bad("level", format!("must be 0, 1 or 2, got `{other}`")));
+        }
+    };
+    let mode = mode(query)?;
+    // No update may be under way while its weights go.
+    let _book = state.updates.book.lock().await;
+    stop(&state.gate, mode, true).await?;
+    let parts = Parts { scheduling: true, weights: level > 0, cache: level > 0 };
+    fall_asleep(state, parts, level == 2).await?;
+    Ok(json_reply(&json!({"status": "sleeping", "level": level})))
+}
+
+pub(super) async fn release_cache(state: &State) -> Result<Reply, ApiError> {
+    let parts = Parts { cache: true, ..Parts::default() };
+    fall_asleep(state, parts, false).await?;
+    Ok(json_reply(&json!({"status": "kv_cache_released"})))
+}
+
+async fn fall_asleep(state: &State, parts: Parts, drop: bool) -> Result<(), ApiError> {
+    let asleep = state.gate.tell(|done| Command::Sleep { parts, drop, done }).await?;
+    asleep.map_err(|error| ApiError::failed(&error))
+}
+
+pub(super) async fn wake_up(state: &State, query: &Query) -> Result<Reply, ApiError> {
+    let tags: Vec<&str> = query.all("tags").filter(|tag| !tag.is_empty()).collect();
+    let mut parts = Parts::default();
+    for tag in &tags {
+        match *tag {
+            "weights" => parts.weights = true,
+            "kv_cache" => parts.cache = true,
+            "scheduling" => parts.scheduling = true,
+            other => {
+                let names = "`weights`, `kv_cache` or `scheduling`";
+                return Err(ApiError::bad("tags", format!("must be {names}, got `{other}`")));
+            }
+        }
+    }
+    if tags.is_empty() {
+        parts = Parts { scheduling: true, weights: true, cache: true };
+    }
+    let left = state.gate.tell(|done| Command::Wake { parts, done }).await?;
+    let left = left.map_err(|error| ApiError::failed(&error))?;
+    let status = if left.any() { "sleeping" } else { "awake" };
+    Ok(json_reply(&json!({"status": status, "tags": tags})))
+}
+
+pub(super) fn is_sleeping(state: &State) -> Reply {
+    json_reply(&json!({"is_sleeping": state.gate.board.read().asleep.any()}))
+}

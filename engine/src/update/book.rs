@@ -1,0 +1,134 @@
+//! Which weights had which label, and the update that is under way.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use super::dock::Yard;
+use super::ledger::Ledger;
+use super::staging::Staging;
+use super::{Refused, Transport};
+
+/// Labels that are remembered with their checksums.
+const REMEMBERED: usize = 65_536;
+
+/// Weights that serve or served.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Version {
+    pub(crate) label: String,
+    /// Over all tensors, see [`Ledger::checksum`].
+    pub(crate) checksum: String,
+}
+
+/// What is known of updates.
+pub(crate) struct Updates {
+    pub(crate) yard: Arc<dyn Yard>,
+    /// The type of the weights, as torch spells it.
+    pub(crate) dtype: &'static str,
+    /// Held as long as an update or anything that must not meet one is under way.
+    pub(crate) book: Arc<tokio::sync::Mutex<Book>>,
+    /// Newest last.
+    versions: Mutex<VecDeque<Version>>,
+}
+
+impl Updates {
+    pub(crate) fn new(yard: Arc<dyn Yard>, ledger: Ledger, label: &str) -> Updates {
+        let dtype = ledger.dtype();
+        let version = Version { label: label.to_owned(), checksum: ledger.checksum() };
+        let book = Book {
+            ledger: Arc::new(ledger),
+            version: version.clone(),
+            done: 0,
+            open: None,
+            last: None,
+            transport: None,
+        };
+        let versions = Mutex::new(VecDeque::from([version]));
+        Updates { yard, dtype, book: Arc::new(tokio::sync::Mutex::new(book)), versions }
+    }
+
+    /// What a label stands for. The newest of all labels is the last.
+    pub(crate) fn versions(&self) -> MutexGuard<'_, VecDeque<Version>> {
+        // A version is there or not whatever happens.
+        self.versions.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The checksum of the weights that have or had this label.
+    pub(crate) fn checksum_of(&self, label: &str) -> Option<String> {
+        let versions = self.versions();
+        versions.iter().rev().find(|it| it.label == label).map(|it| it.checksum.clone())
+    }
+
+    /// Remembers a version before any token is sampled under its label.
+    pub(crate) fn remember(&self, version: &Version) {
+        let mut versions = self.versions();
+        versions.retain(|it| it.label != version.label);
+        versions.push_back(version.clone());
+        if versions.len() > REMEMBERED {
+            versions.pop_front();
+        }
+    }
+
+    /// The label of weights with this checksum: the one that is asked for, unless it stands for
+    /// other weights, or the next number that does not.
+    pub(crate) fn label(
+        &self,
+        asked: Option<&str>,
+        done: u64,
+        checksum: &str,
+    ) -> Result<String, Refused> {
+        let other = |label: &str| self.checksum_of(label).filter(|known| known != checksum);
+        match asked {
+            Some(label) => match other(label) {
+                None => Ok(label.to_owned()),
+                Some(known) => Err(Refused::Label(format!(
+                    "`weight_version` `{label}` is that of other weights already (checksum \
+                     {known}, these have {checksum}); give them another label"
+                ))),
+            },
+            None => {
+                let mut numbers = (done + 1..).map(|number| number.to_string());
+                let label = numbers.find(|label| other(label).is_none());
+                label.ok_or_else(|| Refused::Label("there are no numbers left".into()))
+            }
+        }
+    }
+}
+
+/// The update that is under way, and what is served.
+pub(crate) struct Book {
+    /// Tensors that are served.
+    pub(crate) ledger: Arc<Ledger>,
+    pub(crate) version: Version,
+    /// Updates that were done.
+    pub(crate) done: u64,
+    pub(crate) open: Option<Staging>,
+    /// The last update, which may come again if its answer was lost.
+    pub(crate) last: Option<Receipt>,
+    pub(crate) transport: Option<Box<dyn Transport>>,
+}
+
+/// An update that was done.
+#[derive(Clone, Debug)]
+pub(crate) struct Receipt {
+    /// The folder that it came from, if it came from one.
+    pub(crate) folder: Option<String>,
+    /// The label that was asked for.
+    pub(crate) asked: Option<String>,
+    pub(crate) version: Version,
+    /// Microseconds during which generation stood still for it.
+    pub(crate) pause_us: u64,
+}
+
+impl Receipt {
+    /// Whether an update is this one again.
+    pub(crate) fn is_of(&self, folder: Option<&str>, asked: Option<&str>) -> bool {
+        self.folder.as_deref() == folder && self.asked.as_deref() == asked
+    }
+}
+
+impl Book {
+    /// Tensors of a new update.
+    pub(crate) fn staging(&self) -> Staging {
+        Staging::new(Arc::clone(&self.ledger))
+    }
+}

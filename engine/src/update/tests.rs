@@ -1,0 +1,237 @@
+//! Staging by itself, and the weights that other tests push.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use half::{bf16, f16};
+use kernels::Cpu;
+use safetensors::Dtype;
+use safetensors::tensor::TensorView;
+
+use super::dock::Yard;
+use super::*;
+use crate::load::Folder;
+use crate::parameters::Parameters;
+use crate::update::staging::Piece;
+use crate::weights::Weights;
+
+/// Tensors by name: shape and elements.
+pub(crate) type Named = BTreeMap<String, (Vec<usize>, Vec<f32>)>;
+
+pub(crate) const EMBEDDING: &str = "model.embed_tokens.weight";
+
+pub(crate) fn tiny() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("models/tiny")
+}
+
+/// The tiny model's weights, every one a little off in a way that `number` decides; 0 is as it is.
+pub(crate) fn variant(number: u32) -> Named {
+    let file = std::fs::read(tiny().join("model.safetensors")).unwrap();
+    let file = safetensors::SafeTensors::deserialize(&file).unwrap();
+    let named = file.iter().map(|(name, view)| {
+        assert_eq!(view.dtype(), Dtype::F32);
+        let element = |(index, bytes): (usize, &[u8; 4])| {
+            let wave = ((index as u32 % 1009) * (number + 7)) as f32;
+            f32::from_le_bytes(*bytes) * (1.0 + 0.02 * number as f32 * wave.sin())
+        };
+        let values = view.data().as_chunks::<4>().0.iter().enumerate().map(element).collect();
+        (name.to_owned(), (view.shape().to_vec(), values))
+    });
+    named.collect()
+}
+
+/// The bytes of elements in a type.
+fn bytes(values: &[f32], dtype: Dtype) -> Vec<u8> {
+    let bytes = |value: &f32| match dtype {
+        Dtype::BF16 => bf16::from_f32(*value).to_le_bytes().to_vec(),
+        Dtype::F16 => f16::from_f32(*value).to_le_bytes().to_vec(),
+        _ => value.to_le_bytes().to_vec(),
+    };
+    values.iter().flat_map(bytes).collect()
+}
+
+/// A safetensors file.
+pub(crate) fn file_of(named: &Named, dtype: Dtype) -> Vec<u8> {
+    let data = named.iter().map(|(name, (shape, values))| (name, shape, bytes(values, dtype)));
+    let data: Vec<_> = data.collect();
+    let view = |(name, shape, bytes): &(&String, &Vec<usize>, Vec<u8>)| {
+        ((*name).clone(), (*shape).clone(), bytes.clone())
+    };
+    let data: Vec<(String, Vec<usize>, Vec<u8>)> = data.iter().map(view).collect();
+    let views = data.iter().map(|(name, shape, bytes)| {
+        (name.as_str(), TensorView::new(dtype, shape.clone(), bytes).unwrap())
+    });
+    safetensors::serialize(views, None).unwrap()
+}
+
+/// A folder with one file of weights.
+pub(crate) fn folder_of(named: &Named) -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    let file = file_of(named, Dtype::F32);
+    std::fs::write(folder.path().join("model.safetensors"), file).unwrap();
+    folder
+}
+
+/// The weights of a folder on the CPU, and what they are.
+pub(crate) fn loaded(folder: &Path) -> (Parameters<Cpu>, Ledger) {
+    let config = Folder::open(&tiny()).unwrap().model;
+    let weights = Weights::open(folder).unwrap();
+    let recorder = Recorder::new(&weights);
+    let parameters = Parameters::load(&Cpu::default(), &recorder, &config).unwrap();
+    (parameters, recorder.ledger())
+}
+
+fn staging() -> Staging {
+    Staging::new(Arc::new(loaded(&tiny()).1))
+}
+
+#[test]
+fn a_folder_and_pieces_of_any_type_come_to_the_same_weights() {
+    let named = variant(1);
+    let folder = folder_of(&named);
+    let expected = loaded(folder.path()).1;
+    assert_ne!(expected.checksum(), loaded(&tiny()).1.checksum());
+    let mut whole = staging();
+    whole.take_folder(folder.path()).unwrap();
+    assert!(whole.is_whole());
+    assert_eq!(whole.outcome().unwrap(), expected);
+    // Halves are widened to the type that is served, and give the same as a file of them.
+    for dtype in [Dtype::BF16, Dtype::F16] {
+        let mut pieces = staging();
+        for (name, (shape, values)) in &named {
+            let bytes = bytes(values, dtype);
+            pieces.take(Piece { name, dtype, shape, bytes: &bytes }).unwrap();
+        }
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("model.safetensors"), file_of(&named, dtype)).unwrap();
+        let mut file = staging();
+        file.take_folder(folder.path()).unwrap();
+        assert_eq!(pieces.outcome().unwrap(), file.outcome().unwrap());
+    }
+}
+
+#[test]
+fn wider_numbers_are_rounded_to_the_type_that_is_served() {
+    let folder = tempfile::tempdir().unwrap();
+    let named = variant(1);
+    std::fs::write(folder.path().join("model.safetensors"), file_of(&named, Dtype::BF16)).unwrap();
+    let (_, halves) = loaded(folder.path());
+    assert_eq!(halves.dtype(), "torch.bfloat16");
+    let mut staging = Staging::new(Arc::new(loaded_as(&variant(0), Dtype::BF16)));
+    staging.take_file(&file_of(&named, Dtype::F32)).unwrap();
+    assert_eq!(staging.outcome().unwrap(), halves);
+}
+
+fn loaded_as(named: &Named, dtype: Dtype) -> Ledger {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("model.safetensors"), file_of(named, dtype)).unwrap();
+    loaded(folder.path()).1
+}
+
+#[test]
+fn what_cannot_be_used_is_refused_by_name() {
+    const NORM: &str = "model.norm.weight";
+    let mut staging = staging();
+    let ones = bytes(&[1.0; 96], Dtype::F32);
+    let mut refuse = |name: &str, dtype, shape: &[usize], bytes: &[u8]| {
+        staging.take(Piece { name, dtype, shape, bytes }).unwrap_err().to_string()
+    };
+    let cases = [
+        (refuse("model.nothing", Dtype::F32, &[96], &ones), "no tensor of that name"),
+        (refuse(NORM, Dtype::F32, &[48], &ones[..192]), "its shape is [48], but"),
+        (refuse(NORM, Dtype::F32, &[96], &ones[..95]), "it has 95 bytes"),
+        (refuse(NORM, Dtype::I64, &[48], &ones), "its type is I64"),
+        (refuse(NORM, Dtype::F32, &[usize::MAX, 9], &ones), "it has 384 bytes"),
+        (refuse(NORM, Dtype::F32, &[96], &bytes(&[f32::NAN; 96], Dtype::F32)), "no numbers"),
+    ];
+    for (found, expected) in cases {
+        assert!(found.contains(expected) && found.contains("model.n"), "{found}");
+    }
+    assert_eq!(staging.len(), 0);
+    let norm = Piece { name: NORM, dtype: Dtype::F32, shape: &[96], bytes: &ones };
+    staging.take(norm).unwrap();
+    // A piece whose answer was lost comes again; another under its name does not.
+    staging.take(norm).unwrap();
+    let twos = bytes(&[2.0; 96], Dtype::F32);
+    let twice = staging.take(Piece { bytes: &twos, ..norm }).unwrap_err();
+    assert!(twice.to_string().contains("came twice"), "{twice}");
+    assert_eq!(staging.len(), 1);
+}
+
+#[test]
+fn a_tied_head_may_come_but_must_be_the_embedding() {
+    let mut named = variant(1);
+    let embedding = named[EMBEDDING].clone();
+    named.insert("lm_head.weight".into(), embedding.clone());
+    let mut staging = self::staging();
+    staging.take_folder(folder_of(&named).path()).unwrap();
+    assert_eq!(staging.outcome().unwrap(), loaded(folder_of(&variant(1)).path()).1);
+    let mut other = embedding;
+    other.1[5] += 1.0;
+    named.insert("lm_head.weight".into(), other);
+    let mut staging = self::staging();
+    staging.take_folder(folder_of(&named).path()).unwrap();
+    let refused = staging.outcome().unwrap_err().to_string();
+    assert!(refused.contains("`lm_head.weight`"), "{refused}");
+}
+
+#[test]
+fn what_does_not_come_stays_and_what_lies_there_is_read_back_as_it_is() {
+    let (live, ledger) = loaded(&tiny());
+    let config = Folder::open(&tiny()).unwrap().model;
+    let dock = Dock::new((Cpu::default(), config.clone()));
+    dock.lend(Some(Arc::new(live)));
+    assert_eq!(dock.inspect(&ledger).unwrap(), ledger);
+    // One part of a fused matrix comes, the others and everything else stay.
+    let name = "model.layers.1.self_attn.k_proj.weight";
+    let changed: Named = variant(2).into_iter().filter(|(other, _)| other == name).collect();
+    let mut staging = Staging::new(Arc::new(ledger.clone()));
+    staging.take_file(&file_of(&changed, Dtype::F32)).unwrap();
+    let outcome = staging.outcome().unwrap();
+    dock.stage(staging).unwrap();
+    let staged = dock.take_staged().unwrap();
+    dock.lend(Some(staged));
+    assert_eq!(dock.inspect(&ledger).unwrap(), outcome);
+    let differ = |(name, entry): (&str, &ledger::Entry)| {
+        (ledger.get(name) != Some(entry)).then(|| name.to_owned())
+    };
+    assert_eq!(outcome.iter().filter_map(differ).collect::<Vec<_>>(), [name]);
+    // Without weights that serve, everything must come.
+    dock.lend(None);
+    let mut staging = Staging::new(Arc::new(ledger));
+    staging.take_file(&file_of(&changed, Dtype::F32)).unwrap();
+    assert!(dock.stage(staging).unwrap_err().to_string().contains("is missing"));
+}
+
+#[test]
+fn every_kind_of_model_is_read_back_as_it_was_loaded() {
+    for folder in ["llama", "qwen2"] {
+        let folder = tiny().join("../../../tests/tapes/engine").join(folder);
+        let config = Folder::open(&folder).unwrap().model;
+        let weights = Weights::open(&folder).unwrap();
+        let recorder = Recorder::new(&weights);
+        let live = Parameters::load(&Cpu::default(), &recorder, &config).unwrap();
+        let ledger = recorder.ledger();
+        let dock = Dock::new((Cpu::default(), config));
+        dock.lend(Some(Arc::new(live)));
+        assert_eq!(dock.inspect(&ledger).unwrap(), ledger);
+    }
+}
+
+#[test]
+fn labels_are_not_used_for_two_weights() {
+    let (_, ledger) = loaded(&tiny());
+    let config = Folder::open(&tiny()).unwrap().model;
+    let dock = Arc::new(Dock::new((Cpu::default(), config)));
+    let updates = Updates::new(dock, ledger.clone(), "default");
+    let known = ledger.checksum();
+    assert_eq!(updates.checksum_of("default"), Some(known.clone()));
+    assert_eq!(updates.label(Some("default"), 0, &known), Ok("default".into()));
+    let refused = updates.label(Some("default"), 0, "other").unwrap_err();
+    assert!(matches!(refused, Refused::Label(_)), "{refused}");
+    updates.remember(&Version { label: "2".into(), checksum: "two".into() });
+    assert_eq!(updates.label(None, 0, "other"), Ok("1".into()));
+    assert_eq!(updates.label(None, 1, "other"), Ok("3".into()));
+    assert_eq!(updates.label(None, 1, "two"), Ok("2".into()));
+}
