@@ -23,6 +23,7 @@ mod device;
 pub mod double;
 mod drawn;
 mod error;
+mod exchange;
 mod graph;
 mod launch;
 mod library;

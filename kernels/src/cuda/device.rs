@@ -44,7 +44,7 @@ pub(super) struct Inner {
     libraries: Libraries,
     pub(super) cache: Option<PathBuf>,
     /// How often memory that launches may have been recorded with was given up.
-    pub(super) epoch: AtomicU64,
+    pub(super) epoch: Arc<AtomicU64>,
 }
 
 // SAFETY: contexts and streams of the driver may be used from any thread, by several at once.
@@ -84,7 +84,27 @@ impl Device {
             processors: processors.max(1) as usize,
             libraries,
             cache: options.cache.clone(),
-            epoch: AtomicU64::new(0),
+            epoch: Arc::default(),
+        };
+        Ok(Device { inner: Arc::new(inner) })
+    }
+
+    /// The same device with a stream of its own: what is asked for here does not wait for what is
+    /// asked for there, and is not recorded there.
+    ///
+    /// # Errors
+    /// What the driver says.
+    pub fn beside(&self) -> Result<Device, CudaError> {
+        let inner = &self.inner;
+        let (context, stream) = begin(inner.device)?;
+        let inner = Inner {
+            context,
+            stream,
+            name: inner.name.clone(),
+            libraries: inner.libraries.clone(),
+            cache: inner.cache.clone(),
+            epoch: Arc::clone(&inner.epoch),
+            ..*self.inner
         };
         Ok(Device { inner: Arc::new(inner) })
     }

@@ -14,6 +14,8 @@ use crate::op::{Drawn, DrawnScores, TOP_MAX};
 
 /// Words of the scores of one row, and of one of its likeliest tokens.
 const SCORE_WORDS: usize = SampleScores::WORDS;
+/// Draws of a step that there is room for at least.
+const ROWS_MIN: usize = 256;
 /// Steps whose tokens may be on their way at once.
 const STEPS: usize = 2;
 
@@ -69,7 +71,7 @@ impl Draws {
     /// Makes room for a step. What is on its way must have been read if there is too little.
     pub(super) fn reserve(&mut self, device: &Device, shape: Shape) -> Result<(), CudaError> {
         if self.ids.memory().bytes() < shape.wanted * 4 {
-            *self = Draws::new(device, shape.wanted.next_power_of_two())?;
+            *self = Draws::new(device, shape.wanted.next_power_of_two().max(ROWS_MIN))?;
         }
         Ok(())
     }

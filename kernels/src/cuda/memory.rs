@@ -91,21 +91,35 @@ impl Memory {
     /// # Errors
     /// If the range is not within this memory, or the driver fails.
     pub fn read<T: Plain>(&self, offset: usize, values: &mut [T]) -> Result<(), CudaError> {
+        self.read_beside(&self.device, offset, values)
+    }
+
+    /// As [`Memory::read`], but waits for nothing except this copy: what was asked for before must
+    /// not write here. To be used from a thread that has the device `beside`.
+    ///
+    /// # Errors
+    /// As for [`Memory::read`].
+    pub fn read_beside<T: Plain>(
+        &self,
+        beside: &Device,
+        offset: usize,
+        values: &mut [T],
+    ) -> Result<(), CudaError> {
         let bytes = self.check(offset, size_of_val(values))?;
         if bytes == 0 {
             return Ok(());
         }
-        self.device.bind()?;
-        let (from, stream) = (self.address + offset as u64, self.device.inner.stream);
+        beside.bind()?;
+        let (from, stream) = (self.address + offset as u64, beside.inner.stream);
         // SAFETY: the range lies within this memory, and the values live until the copy is done;
         // all bytes are numbers, of which `Plain` has no others.
         let code =
             unsafe { sys::cuMemcpyDtoHAsync_v2(values.as_mut_ptr().cast(), from, bytes, stream) };
         CudaError::check("cuMemcpyDtoHAsync", code)?;
-        self.device.synchronize()
+        beside.synchronize()
     }
 
-    /// The same, into a fresh vector.
+    /// As [`Memory::read`], into a fresh vector.
     ///
     /// # Errors
     /// As for [`Memory::read`].

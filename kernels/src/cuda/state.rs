@@ -2,6 +2,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::device::{Device, DeviceOptions};
@@ -22,10 +23,8 @@ const HEAD_DIM_MAX: usize = 256;
 const HEAD_DIM_UNIT: usize = 16;
 /// Query heads that share a key and value head at most.
 const GROUP_MAX: usize = attention::NARROW;
-/// Words of a step that there is room for from the start.
-const WORDS: usize = 1 << 18;
-/// Draws of a step that there is room for from the start.
-const DRAWS: usize = 256;
+/// Words of a step that there is room for at least.
+const WORDS_MIN: usize = 1 << 18;
 /// Recorded steps that are kept at most; they take memory of the driver's.
 const GRAPHS_MAX: usize = 256;
 
@@ -44,7 +43,7 @@ pub struct CudaOptions {
 #[derive(Debug)]
 pub struct Cuda {
     pub(super) device: Device,
-    pub(super) kernels: Kernels,
+    pub(super) kernels: Arc<Kernels>,
     pub(super) products: Option<RefCell<Products>>,
     pub(super) heads: Heads,
     eager: bool,
@@ -89,19 +88,29 @@ impl Cuda {
     pub fn open(options: &CudaOptions, heads: Heads) -> Result<Cuda, NoCuda> {
         supports(heads)?;
         let device = Device::open(&options.device)?;
-        let kernels = Kernels::load(&device, FAMILIES, heads.dim)?;
-        Ok(Cuda::with(device, kernels, options, heads)?)
+        let kernels = Arc::new(Kernels::load(&device, FAMILIES, heads.dim)?);
+        let library = !options.deterministic && device.libraries().cublaslt.is_some();
+        let products = library.then(|| Products::new(&device)).transpose()?;
+        Ok(Cuda::with(device, kernels, options, (heads, products))?)
+    }
+
+    /// The same device for another thread, which uploads and reads weights while this one computes.
+    ///
+    /// # Errors
+    /// What the driver says.
+    pub fn beside(&self) -> Result<Cuda, CudaError> {
+        let (deterministic, eager) = (self.deterministic, self.eager);
+        let options = CudaOptions { deterministic, eager, ..CudaOptions::default() };
+        Cuda::with(self.device.beside()?, Arc::clone(&self.kernels), &options, (self.heads, None))
     }
 
     fn with(
         device: Device,
-        kernels: Kernels,
+        kernels: Arc<Kernels>,
         options: &CudaOptions,
-        heads: Heads,
+        (heads, products): (Heads, Option<Products>),
     ) -> Result<Cuda, CudaError> {
-        let library = !options.deterministic && device.libraries().cublaslt.is_some();
-        let products = library.then(|| Products::new(&device)).transpose()?;
-        let turn = |_| Ok::<_, CudaError>((Pinned::new(&device, WORDS)?, Mark::new(&device)?));
+        let turn = |_| Ok::<_, CudaError>((Pinned::new(&device, 0)?, Mark::new(&device)?));
         let nothing = Bounds { vocab: usize::MAX, positions: usize::MAX, pages: usize::MAX };
         Ok(Cuda {
             products: products.map(RefCell::new),
@@ -109,11 +118,11 @@ impl Cuda {
             eager: options.eager,
             deterministic: options.deterministic,
             plan: Plan::default(),
-            words: Live::new(&device, WORDS * 4)?,
+            words: Live::new(&device, 0)?,
             turns: (0..2).map(turn).collect::<Result<_, _>>()?,
             turn: 0,
             partial: Live::new(&device, 0)?,
-            draws: Draws::new(&device, DRAWS)?,
+            draws: Draws::new(&device, 0)?,
             low_rank: RefCell::new(Live::new(&device, 0)?),
             graphs: HashMap::new(),
             bounds: Cell::new(nothing),
@@ -217,10 +226,11 @@ impl Cuda {
         self.turn = 1 - self.turn;
         // What was written there two steps ago may still be on its way.
         mark.wait()?;
+        let room = count.next_power_of_two().max(WORDS_MIN);
         if pinned.len() < count {
-            *pinned = Pinned::new(&self.device, count.next_power_of_two())?;
+            *pinned = Pinned::new(&self.device, room)?;
         }
-        self.words.reserve(count.next_power_of_two() * 4)?;
+        self.words.reserve(room * 4)?;
         pinned[..count].copy_from_slice(&self.plan.words);
         // SAFETY: this memory is not changed before the mark behind its copy.
         unsafe { self.words.memory().write_later(pinned, count)? };

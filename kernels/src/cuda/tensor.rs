@@ -1,8 +1,7 @@
 //! What operations work on: memory with a shape, which knows whether launches were recorded with
 //! its address.
 
-use std::cell::Cell;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::check::narrow;
 use super::device::Device;
@@ -18,17 +17,17 @@ const CHUNK: usize = 1 << 20;
 #[derive(Debug)]
 pub(super) struct Live {
     memory: Memory,
-    used: Cell<bool>,
+    used: AtomicBool,
 }
 
 impl Live {
     pub(super) fn new(device: &Device, bytes: usize) -> Result<Live, CudaError> {
-        Ok(Live { memory: Memory::new(device, bytes)?, used: Cell::new(false) })
+        Ok(Live { memory: Memory::new(device, bytes)?, used: AtomicBool::new(false) })
     }
 
     /// The address, for a launch.
     pub(super) fn at(&self) -> u64 {
-        self.used.set(true);
+        self.used.store(true, Ordering::Relaxed);
         self.memory.address()
     }
 
@@ -50,7 +49,7 @@ impl Live {
 
 impl Drop for Live {
     fn drop(&mut self) {
-        if self.used.get() {
+        if *self.used.get_mut() {
             self.memory.device().inner.epoch.fetch_add(1, Ordering::Relaxed);
         }
     }
