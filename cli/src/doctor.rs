@@ -244,7 +244,7 @@ mod tests {
             logprob_kind: "unknown".to_owned(),
             translated: None,
             unasked: None,
-            stamps: episode::Stamps::default(),
+            stamps: ::episode::Stamps::default(),
         };
         Reply { ended, asked: true, declined: false }
     }

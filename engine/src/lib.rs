@@ -190,7 +190,7 @@ impl Engine {
         };
         let version: Arc<str> = Arc::from("default");
         let board = Arc::new(Board::new(Arc::clone(&version)));
-        let dock = Arc::new(Dock::new(model.twin()));
+        let dock = Arc::new(Dock::new(model.twin()?));
         let updates = Arc::new(Updates::new(Arc::clone(&dock) as _, ledger, &version));
         let core = Core {
             model,

@@ -117,8 +117,8 @@ impl<O: Ops> Model<O> {
     }
 
     /// The device for another thread.
-    pub(crate) fn twin(&self) -> (O, ModelConfig) {
-        (self.ops.twin(), self.config.clone())
+    pub(crate) fn twin(&self) -> Result<(O, ModelConfig), OpError> {
+        Ok((self.ops.twin()?, self.config.clone()))
     }
 
     /// Exchanges the weights for others of the same shapes. What is left in `staged` may be

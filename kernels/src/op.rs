@@ -222,7 +222,7 @@ pub trait Ops: Send {
     type Adapters: Send;
 
     /// The same device for another thread, which lays out weights while this one computes.
-    fn twin(&self) -> Self
+    fn twin(&self) -> Result<Self, OpError>
     where
         Self: Sized;
 

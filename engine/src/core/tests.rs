@@ -88,7 +88,7 @@ impl Bench {
         let scratch = Scratch::new(&ops, &parts.model, tokens, sequences).unwrap();
         let size = Size { positions: 1024, pages, adapters: 0 };
         let model = Model::new(ops, parameters, parts.model, scratch, size).unwrap();
-        let dock = Arc::new(Dock::new(model.twin()));
+        let dock = Arc::new(Dock::new(model.twin().unwrap()));
         let stats = Arc::new(Stats::default());
         let limits = Limits { sequences, tokens, scored: 24 };
         let core = Core {
@@ -450,7 +450,9 @@ impl Truth {
             let config = Folder::open(&tiny()).unwrap().model;
             let parameters = loaded(folder.path()).0;
             let size = Size { positions: 1024, pages: 64, adapters: 0 };
-            Model::new(Cpu::default(), parameters, config, size).unwrap()
+            let ops = Cpu::default();
+            let scratch = Scratch::new(&ops, &config, 64, 8).unwrap();
+            Model::new(ops, parameters, config, scratch, size).unwrap()
         };
         Truth { models: (0..count).map(model).collect() }
     }

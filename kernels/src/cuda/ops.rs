@@ -92,6 +92,10 @@ impl Ops for Cuda {
     type Pages = Pages;
     type Adapters = Adapters;
 
+    fn twin(&self) -> Result<Cuda, OpError> {
+        self.beside().map_err(of("twin"))
+    }
+
     fn upload(&self, values: &[f32]) -> Result<Buffer, OpError> {
         let mut buffer = self.buffer(Kind::Single, values.len())?;
         buffer.len = values.len();
@@ -170,6 +174,27 @@ impl Ops for Cuda {
         addition: Option<LowRank<'_>>,
     ) -> Result<(), OpError> {
         adapters.set(slot, addition)
+    }
+
+    fn read_matrix(
+        &self,
+        matrix: &Matrix,
+        rows: Range<usize>,
+        out: &mut Vec<f32>,
+    ) -> Result<(), OpError> {
+        self.rows_of(matrix, rows, out)
+    }
+
+    fn read_buffer(&self, buffer: &Buffer, out: &mut Vec<f32>) -> Result<(), OpError> {
+        self.numbers_of(buffer, out)
+    }
+
+    fn replace_matrix(&self, live: &mut Matrix, staged: &mut Matrix) -> Result<(), OpError> {
+        self.copy(&live.live, &staged.live, "replace_matrix")
+    }
+
+    fn replace_buffer(&self, live: &mut Buffer, staged: &mut Buffer) -> Result<(), OpError> {
+        self.copy(&live.live, &staged.live, "replace_buffer")
     }
 
     fn page_bytes(&self, heads: Heads) -> usize {
