@@ -33,6 +33,27 @@ pub(crate) struct Core<O: Ops> {
 }
 
 impl<O: Ops> Core<O> {
+    /// A thread's worth of engine, which nothing was asked of yet.
+    pub(crate) fn new(
+        model: Model<O>,
+        tokenizer: Arc<Tokenizer>,
+        scheduler: Scheduler,
+        (board, dock): (Arc<Board>, Arc<Dock<O>>),
+        logprobs_mode: LogprobsMode,
+    ) -> Core<O> {
+        Core {
+            model,
+            tokenizer,
+            scheduler,
+            version: board.read().version,
+            weights: 1,
+            board,
+            hold: Hold::default(),
+            dock,
+            logprobs_mode,
+        }
+    }
+
     /// Takes mail between steps until nobody can send any more.
     pub(crate) fn run(mut self, mut inbox: Receiver<Mail>) {
         loop {

@@ -49,7 +49,7 @@ pub use sample::LogprobsMode;
 pub use serve::serve;
 
 use crate::config::ModelConfig;
-use crate::control::{Board, Hold};
+use crate::control::Board;
 use crate::core::Core;
 use grammar::Grammars;
 use load::Folder;
@@ -63,6 +63,9 @@ use schedule::{Limits, Scheduler};
 use stats::Stats;
 use update::{Dock, Recorder, Updates};
 use weights::{Tensors, Weights};
+
+/// The label of the weights that an engine begins with.
+const FIRST_VERSION: &str = "default";
 
 /// What the server knows of the model.
 pub(crate) struct Card {
@@ -188,21 +191,12 @@ impl Engine {
             logprobs_mode: options.logprobs_mode,
             grammars: OnceLock::new(),
         };
-        let version: Arc<str> = Arc::from("default");
-        let board = Arc::new(Board::new(Arc::clone(&version)));
+        let board = Arc::new(Board::new(Arc::from(FIRST_VERSION)));
         let dock = Arc::new(Dock::new(model.twin()?));
-        let updates = Arc::new(Updates::new(Arc::clone(&dock) as _, ledger, &version));
-        let core = Core {
-            model,
-            tokenizer,
-            scheduler: Scheduler::new(limits, pages, Arc::clone(&stats)),
-            version,
-            weights: 1,
-            board: Arc::clone(&board),
-            hold: Hold::default(),
-            dock,
-            logprobs_mode: options.logprobs_mode,
-        };
+        let updates = Arc::new(Updates::new(Arc::clone(&dock) as _, ledger, FIRST_VERSION));
+        let scheduler = Scheduler::new(limits, pages, Arc::clone(&stats));
+        let shared = (Arc::clone(&board), dock);
+        let core = Core::new(model, tokenizer, scheduler, shared, options.logprobs_mode);
         Ok(Engine { core, card, stats, board, updates })
     }
 

@@ -9,7 +9,6 @@ use proptest::prelude::*;
 use tokio::sync::{Semaphore, mpsc, oneshot};
 
 use super::*;
-use crate::cache::SequenceCache;
 use crate::control::{Command, Mode};
 use crate::load::Folder;
 use crate::model::{Scratch, Size};
@@ -17,12 +16,12 @@ use crate::pace::{Pace, Place};
 use crate::pages::Pages;
 use crate::parameters::Parameters;
 use crate::queue::Submission;
+use crate::sample::Params;
 use crate::sample::tests::plain;
-use crate::sample::{Params, score};
 use crate::schedule::Limits;
 use crate::sequence::{Outlet, Output, Request, StopRules, VersionSpan};
 use crate::stats::Stats;
-use crate::update::tests::{folder_of, loaded, tiny, variant};
+use crate::update::tests::{Truth, folder_of, loaded, variant};
 use crate::weights::Weights;
 
 /// An engine thread that is stepped by hand.
@@ -91,17 +90,11 @@ impl Bench {
         let dock = Arc::new(Dock::new(model.twin().unwrap()));
         let stats = Arc::new(Stats::default());
         let limits = Limits { sequences, tokens, scored: 24 };
-        let core = Core {
-            model,
-            tokenizer: Arc::new(parts.tokenizer),
-            scheduler: Scheduler::new(limits, Pages::new(pages, sharing), Arc::clone(&stats)),
-            version: Arc::from("default"),
-            weights: 1,
-            board: Arc::new(Board::new(Arc::from("default"))),
-            hold: Hold::default(),
-            dock,
-            logprobs_mode: LogprobsMode::default(),
-        };
+        let tokenizer = Arc::new(parts.tokenizer);
+        let scheduler = Scheduler::new(limits, Pages::new(pages, sharing), Arc::clone(&stats));
+        let board = Arc::new(Board::new(Arc::from("default")));
+        let mode = LogprobsMode::default();
+        let core = Core::new(model, tokenizer, scheduler, (board, dock), mode);
         Bench { core, stats }
     }
 
@@ -436,36 +429,6 @@ fn expected() -> &'static [Said] {
         let ask = |n| Ask { scored: n == 7, ..Ask::numbered(n) };
         alone(&(0..12).map(ask).collect::<Vec<Ask>>())
     })
-}
-
-/// Two sets of weights, and what each says of a text: bits of the scores of its tokens.
-struct Truth {
-    models: Vec<Model<Cpu>>,
-}
-
-impl Truth {
-    fn new(count: u32) -> Truth {
-        let model = |number| {
-            let folder = folder_of(&variant(number));
-            let config = Folder::open(&tiny()).unwrap().model;
-            let parameters = loaded(folder.path()).0;
-            let size = Size { positions: 1024, pages: 64, adapters: 0 };
-            let ops = Cpu::default();
-            let scratch = Scratch::new(&ops, &config, 64, 8).unwrap();
-            Model::new(ops, parameters, config, scratch, size).unwrap()
-        };
-        Truth { models: (0..count).map(model).collect() }
-    }
-
-    /// Bits of the model's own score of every token but the first, under the weights `which`.
-    fn scores(&mut self, which: usize, tokens: &[u32]) -> Vec<u32> {
-        let model = &mut self.models[which];
-        let mut cache = SequenceCache { pages: (0..64).collect(), ..SequenceCache::default() };
-        let chunk = Chunk { tokens, cache: &mut cache, adapter: None, want: Want::All };
-        let logits = model.forward(&mut [chunk]).unwrap();
-        let rows = logits.chunks_exact(model.vocab()).zip(&tokens[1..]);
-        rows.map(|(row, id)| score(row, *id, 0).raw.to_bits()).collect()
-    }
 }
 
 impl Bench {

@@ -81,15 +81,24 @@ impl Server {
     }
 
     async fn send(&self, request: String) -> Answer {
-        let mut stream = TcpStream::connect(self.address).await.unwrap();
-        stream.write_all(request.as_bytes()).await.unwrap();
-        let mut text = String::new();
-        stream.read_to_string(&mut text).await.unwrap();
-        let (head, body) = text.split_once("\r\n\r\n").unwrap();
-        let status = head.split(' ').nth(1).unwrap().parse().unwrap();
-        let chunked = head.contains("transfer-encoding: chunked");
-        let body = if chunked { unchunked(body) } else { body.to_owned() };
-        Answer { status, head: head.to_owned(), body }
+        send(self.address, request.into_bytes()).await
+    }
+
+    /// A call that goes on while others are made.
+    fn begin(&self, path: &str, body: &Value) -> tokio::task::JoinHandle<Answer> {
+        let body = body.to_string();
+        let head = format!("POST {path} HTTP/1.1\r\nhost: t\r\nconnection: close\r\n");
+        let request = format!("{head}content-length: {}\r\n\r\n{body}", body.len());
+        tokio::spawn(send(self.address, request.into_bytes()))
+    }
+
+    async fn post_bytes(&self, path: &str, body: &[u8]) -> Answer {
+        let head = format!(
+            "POST {path} HTTP/1.1\r\nhost: t\r\nconnection: close\r\n\
+             content-type: application/octet-stream\r\ncontent-length: {}\r\n\r\n",
+            body.len()
+        );
+        send(self.address, [head.as_bytes(), body].concat()).await
     }
 
     async fn get(&self, path: &str) -> Answer {
@@ -114,6 +123,18 @@ impl Server {
         let body = json!({"prompt": [1, 2, 3], "seed": 5});
         self.post("/v1/completions", &merged(body, changes)).await
     }
+}
+
+async fn send(address: std::net::SocketAddr, request: Vec<u8>) -> Answer {
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    stream.write_all(&request).await.unwrap();
+    let mut text = String::new();
+    stream.read_to_string(&mut text).await.unwrap();
+    let (head, body) = text.split_once("\r\n\r\n").unwrap();
+    let status = head.split(' ').nth(1).unwrap().parse().unwrap();
+    let chunked = head.contains("transfer-encoding: chunked");
+    let body = if chunked { unchunked(body) } else { body.to_owned() };
+    Answer { status, head: head.to_owned(), body }
 }
 
 fn merged(mut body: Value, changes: Value) -> Value {

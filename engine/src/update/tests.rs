@@ -11,8 +11,11 @@ use safetensors::tensor::TensorView;
 
 use super::dock::Yard;
 use super::*;
+use crate::cache::SequenceCache;
 use crate::load::Folder;
+use crate::model::{Chunk, Model, Scratch, Size, Want};
 use crate::parameters::Parameters;
+use crate::sample::score;
 use crate::update::staging::Piece;
 use crate::weights::Weights;
 
@@ -80,6 +83,36 @@ pub(crate) fn loaded(folder: &Path) -> (Parameters<Cpu>, Ledger) {
     let recorder = Recorder::new(&weights);
     let parameters = Parameters::load(&Cpu::default(), &recorder, &config).unwrap();
     (parameters, recorder.ledger())
+}
+
+/// Several weights, by the numbers of their variants, and what each says of a text.
+pub(crate) struct Truth {
+    models: Vec<Model<Cpu>>,
+}
+
+impl Truth {
+    pub(crate) fn new(count: u32) -> Truth {
+        let model = |number| {
+            let folder = folder_of(&variant(number));
+            let config = Folder::open(&tiny()).unwrap().model;
+            let parameters = loaded(folder.path()).0;
+            let size = Size { positions: 1024, pages: 64, adapters: 0 };
+            let ops = Cpu::default();
+            let scratch = Scratch::new(&ops, &config, 512, 64).unwrap();
+            Model::new(ops, parameters, config, scratch, size).unwrap()
+        };
+        Truth { models: (0..count).map(model).collect() }
+    }
+
+    /// Bits of the model's own score of every token but the first, under the weights `which`.
+    pub(crate) fn scores(&mut self, which: usize, tokens: &[u32]) -> Vec<u32> {
+        let model = &mut self.models[which];
+        let mut cache = SequenceCache { pages: (0..64).collect(), ..SequenceCache::default() };
+        let chunk = Chunk { tokens, cache: &mut cache, adapter: None, want: Want::All };
+        let logits = model.forward(&mut [chunk]).unwrap();
+        let rows = logits.chunks_exact(model.vocab()).zip(&tokens[1..]);
+        rows.map(|(row, id)| score(row, *id, 0).raw.to_bits()).collect()
+    }
 }
 
 fn staging() -> Staging {
