@@ -99,6 +99,7 @@ fn plan(model: &Path, store: &Path) -> Plan {
         durability: DurabilityName::Power,
         listen: free,
         control: free,
+        engine_listen: free,
     }
 }
 

@@ -114,6 +114,7 @@ async fn serve_here(args: &Args) -> Result<Option<Running>, Failure> {
         durability: DurabilityName::Power,
         listen: free,
         control: free,
+        engine_listen: free,
     };
     Running::start(plan).await.map(Some)
 }

@@ -27,6 +27,14 @@ pub(crate) struct Args {
     /// Where rewards are given and episodes closed; keep it from agents
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:8081", env = "ROLLTAPE_CONTROL")]
     control: SocketAddr,
+    /// Where the engine of --model listens, for trainers that push weights; keep it from agents
+    #[arg(
+        long,
+        value_name = "ADDR",
+        default_value = "127.0.0.1:0",
+        env = "ROLLTAPE_ENGINE_LISTEN"
+    )]
+    engine_listen: SocketAddr,
     #[command(flatten)]
     engine: EngineArgs,
 }
@@ -49,12 +57,16 @@ pub(crate) async fn run(args: Args) -> Done {
         durability: args.durability,
         listen: args.listen,
         control: args.control,
+        engine_listen: args.engine_listen,
     })
     .await?;
     eprintln!(
         "listening on http://{}, control on http://{}, in front of {}, recording to {store}",
         running.data, running.control, running.backend
     );
+    if let Some(engine) = running.engine_at {
+        eprintln!("the engine listens on http://{engine}, for trainers");
+    }
     eprintln!("point an agent at it: OPENAI_BASE_URL=http://{}/e/EPISODE/v1", running.data);
     signals.received().await;
     running.stop().await?;

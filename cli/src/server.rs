@@ -1,6 +1,6 @@
 //! The whole server in one process: the engine if there is a model, the proxy, its listeners.
 
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -48,6 +48,8 @@ pub(crate) struct Plan {
     pub(crate) manner: Manner,
     /// How the engine runs, if there is one.
     pub(crate) engine: EngineArgs,
+    /// Where the engine listens, if there is one.
+    pub(crate) engine_listen: SocketAddr,
     pub(crate) store: Location,
     pub(crate) durability: DurabilityName,
     pub(crate) listen: SocketAddr,
@@ -61,6 +63,8 @@ pub(crate) struct Running {
     pub(crate) control: SocketAddr,
     /// What is in front of: a URL, or the model's name.
     pub(crate) backend: String,
+    /// Where the engine listens, if there is one.
+    pub(crate) engine_at: Option<SocketAddr>,
     stop: watch::Sender<bool>,
     proxy: JoinSet<()>,
     engine: JoinSet<std::io::Result<()>>,
@@ -74,9 +78,12 @@ impl Running {
         let control = bind(plan.control, "--control")?;
         let (stop, stopped) = watch::channel(false);
         let mut engine = JoinSet::new();
-        let (upstream, backend) = match (&plan.source.upstream, &plan.source.model) {
-            (Some(upstream), _) => (upstream.clone(), upstream.to_string()),
-            (None, Some(model)) => start_engine(model, &plan, stopped.clone(), &mut engine).await?,
+        let (upstream, backend, engine_at) = match (&plan.source.upstream, &plan.source.model) {
+            (Some(upstream), _) => (upstream.clone(), upstream.to_string(), None),
+            (None, Some(model)) => {
+                let begun = start_engine(model, &plan, stopped.clone(), &mut engine).await?;
+                (begun.upstream, begun.name, Some(begun.address))
+            }
             (None, None) => return Err(Failure::new("neither --upstream nor --model was given")),
         };
         let durability = match plan.durability {
@@ -94,7 +101,7 @@ impl Running {
         listeners.spawn(proxy::serve_data(Arc::clone(&proxy), data, when(stopped.clone())));
         listeners.spawn(proxy::serve_control(proxy, control, when(stopped)));
         let (data, control) = (data_at, control_at);
-        Ok(Self { data, control, backend, stop, proxy: listeners, engine, writer })
+        Ok(Self { data, control, backend, engine_at, stop, proxy: listeners, engine, writer })
     }
 
     /// Lets calls in flight end, then stops everything; all records are on disk afterwards.
@@ -149,20 +156,42 @@ pub(crate) async fn load(model: &Path, options: EngineOptions) -> Result<Engine,
     Ok(loaded.map_err(|e| Failure::of(&e))??)
 }
 
+/// An engine that serves.
+struct Begun {
+    upstream: Upstream,
+    /// Of its model.
+    name: String,
+    address: SocketAddr,
+}
+
 async fn start_engine(
     model: &Path,
     plan: &Plan,
     stopped: watch::Receiver<bool>,
     engine: &mut JoinSet<std::io::Result<()>>,
-) -> Result<(Upstream, String), Failure> {
+) -> Result<Begun, Failure> {
+    let socket = bind(plan.engine_listen, "--engine-listen")?;
     let logprobs_mode = plan.manner.speech.logprobs_mode.map_or_else(Default::default, Into::into);
     let options = EngineOptions { logprobs_mode, ..plan.engine.options() };
     let loaded = load(model, options).await?;
     let name = loaded.model_name().to_owned();
-    let listener = TcpListener::bind("127.0.0.1:0").await?;
-    let address = format!("http://{}", listener.local_addr()?);
+    let listener = open(socket)?;
+    let address = listener.local_addr()?;
+    let upstream = format!("http://{}", reachable(address)).parse();
+    let upstream = upstream.map_err(|e: proxy::BadUpstream| Failure::of(&e))?;
     engine.spawn(engine::serve(listener, loaded, when(stopped)));
-    Ok((address.parse().map_err(|e: proxy::BadUpstream| Failure::of(&e))?, name))
+    Ok(Begun { upstream, name, address })
+}
+
+/// The address by which this machine reaches a listener of its own.
+fn reachable(mut address: SocketAddr) -> SocketAddr {
+    if address.ip().is_unspecified() {
+        address.set_ip(match address {
+            SocketAddr::V4(_) => Ipv4Addr::LOCALHOST.into(),
+            SocketAddr::V6(_) => Ipv6Addr::LOCALHOST.into(),
+        });
+    }
+    address
 }
 
 async fn when(mut stopped: watch::Receiver<bool>) {
@@ -199,6 +228,14 @@ mod tests {
     use std::net::TcpStream;
 
     use super::*;
+
+    #[test]
+    fn an_engine_that_listens_everywhere_is_reached_on_loopback() {
+        let reached = |address: &str| reachable(address.parse().unwrap()).to_string();
+        assert_eq!(reached("0.0.0.0:80"), "127.0.0.1:80");
+        assert_eq!(reached("[::]:80"), "[::1]:80");
+        assert_eq!(reached("10.0.0.7:80"), "10.0.0.7:80");
+    }
 
     #[tokio::test]
     async fn a_port_that_was_taken_opens_later_and_is_nobody_else_s() {
