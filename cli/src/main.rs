@@ -28,6 +28,7 @@ mod serve;
 mod server;
 mod show;
 mod show_call;
+mod show_versions;
 mod verify;
 mod when;
 

@@ -10,6 +10,7 @@ use store::{Selection, Snapshot, Summary};
 
 use crate::at::At;
 use crate::exit::{Done, Failure};
+use crate::show_versions::{Weights, by};
 use crate::{print, show_call};
 
 /// Longest piece of a message that is shown, in characters.
@@ -46,14 +47,17 @@ pub(crate) async fn run(args: Args) -> Done {
     if let Some(call_id) = args.call {
         return show_call::run(&mut snapshot, &args.episode, call_id).await;
     }
+    let weights = Weights(snapshot.versions().await?);
     let calls = snapshot.calls(&summary.episode).await?;
     let (links, _) = exporter::links(&calls);
     let tree = Tree::new(&calls, &links);
     if args.json {
-        links.iter().try_for_each(|link| print::line(&tree.as_json(link).to_string()))?;
+        let line = |link: &Link| print::line(&tree.as_json(link, &weights).to_string());
+        links.iter().try_for_each(line)?;
     } else {
         print::line(&head(summary))?;
         tree.draw()?;
+        weights.lines(&calls).iter().try_for_each(|line| print::line(line))?;
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -148,14 +152,15 @@ impl<'a> Tree<'a> {
             other => format!(" {} ({})", other.as_str(), cue.as_str()),
         };
         format!(
-            "#{number}{choice}{kind} +{} prompt +{} sampled{}  {heard} -> {said}{notes}",
+            "#{number}{choice}{kind} +{} prompt +{} sampled{}{}  {heard} -> {said}{notes}",
             link.new_prompt,
             link.sampled,
+            by(call, link.choice),
             timing(call)
         )
     }
 
-    fn as_json(&self, link: &Link) -> Value {
+    fn as_json(&self, link: &Link, weights: &Weights) -> Value {
         let (_, call) = self.calls[&link.call_id];
         let (heard, said) = words(call, link.choice);
         let reasons: Vec<_> = link.reasons.iter().map(|reason| reason.as_str()).collect();
@@ -169,6 +174,7 @@ impl<'a> Tree<'a> {
             "new_prompt_tokens": link.new_prompt,
             "sampled_tokens": link.sampled,
             "trained_tokens": link.trained,
+            "versions": weights.spans(call, link.choice),
             "outcome": call.ended.as_ref().map(|e| e.outcome.as_str()),
             "heard": heard,
             "said": said,

@@ -8,6 +8,7 @@ use store::Snapshot;
 
 use crate::exit::{Done, Failure};
 use crate::print;
+use crate::show_versions::Weights;
 
 /// Shows a call of `episode`.
 pub(crate) async fn run(snapshot: &mut Snapshot, episode: &EpisodeId, call_id: CallId) -> Done {
@@ -16,11 +17,12 @@ pub(crate) async fn run(snapshot: &mut Snapshot, episode: &EpisodeId, call_id: C
         return Err(Failure::new(format!("no call `{call_id}` in the episode `{episode}`"))
             .hint("`rolltape show EPISODE --json` names its calls"));
     };
-    print::line(&as_json(&call).to_string())?;
+    let weights = Weights(snapshot.versions().await?);
+    print::line(&as_json(&call, &weights).to_string())?;
     Ok(ExitCode::SUCCESS)
 }
 
-fn as_json(call: &Call) -> Value {
+fn as_json(call: &Call, weights: &Weights) -> Value {
     let begun = &call.begun;
     let ended = call.ended.as_ref();
     json!({
@@ -32,11 +34,15 @@ fn as_json(call: &Call) -> Value {
         "outcome": ended.map(|ended| ended.outcome.as_str()),
         "reply": ended.map(|ended| text(&ended.reply)),
         "prompts": ended.map(|ended| &ended.prompts),
-        "choices": ended.map(|ended| ended.choices.iter().map(choice_json).collect::<Vec<_>>()),
+        "choices": ended.map(|ended| {
+            let choices = ended.choices.iter();
+            choices.map(|c| choice_json(c, weights.spans(call, c.index))).collect::<Vec<_>>()
+        }),
+        "stamps": ended.map(|ended| json!([ended.stamps.start, ended.stamps.end])),
     })
 }
 
-fn choice_json(choice: &Choice) -> Value {
+fn choice_json(choice: &Choice, versions: Vec<Value>) -> Value {
     let sides = choice.sides.iter().map(|side| {
         let value = serde_json::from_str(&side.json).unwrap_or_else(|_| json!(side.json));
         (side.name.clone(), value)
@@ -47,6 +53,7 @@ fn choice_json(choice: &Choice) -> Value {
         "token_ids": choice.token_ids,
         // A logprob that the server did not give is null.
         "logprobs": choice.logprobs,
+        "versions": versions,
         "finish_reason": choice.finish_reason,
         "fidelity": choice.fidelity.as_str(),
         "sides": sides.collect::<serde_json::Map<_, _>>(),

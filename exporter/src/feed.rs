@@ -3,17 +3,16 @@
 //! The same steps as those of an export, from scan to rows; what is handed out to whom is the
 //! store's to know.
 
-use std::collections::BTreeSet;
-
 use arrow::datatypes::SchemaRef;
-use episode::{Kind, RewardScope};
+use episode::RewardScope;
 use store::{EpisodeRecord, Snapshot, SnapshotError};
 use thiserror::Error;
 
 use crate::columns;
 use crate::credit::Ledger;
-use crate::encode::{EncodeError, Encoder, Encoding};
+use crate::encode::{EncodeError, Encoder};
 use crate::export::RewardOptions;
+use crate::feed_options::{FeedOptions, VERDICTS};
 use crate::formats::Format;
 use crate::groups::Groups;
 use crate::merge::merge;
@@ -21,31 +20,10 @@ use crate::notes::Notes;
 use crate::rows::{Beside, Row, rows};
 use crate::scan::{Scanned, nodes, scan};
 use crate::schema::schema;
-use crate::staleness::{VersionFilter, versions};
+use crate::staleness::versions;
 use crate::thread::thread;
 use crate::verdict::Verdicts;
 use crate::weigh::{Shared, Wanted, weigh};
-
-/// Verdicts, the best first.
-const VERDICTS: [&str; 3] = ["exact", "usable", "unusable"];
-
-/// Which rows, and how they are written.
-#[derive(Debug, Clone)]
-pub struct FeedOptions {
-    /// [`Encoding::Jsonl`] or [`Encoding::Arrow`].
-    pub encoding: Encoding,
-    /// Which kinds of trajectories; none takes all.
-    pub kinds: BTreeSet<Kind>,
-    /// What rewards are to say.
-    pub rewards: RewardOptions,
-    /// Which policy versions. Where staleness is bounded and `at` is none, it is counted from the
-    /// newest version that is known when rows are made.
-    pub versions: VersionFilter,
-    /// The worst verdict on an episode that will do; none takes any.
-    pub verdict: Option<&'static str>,
-    /// Only episodes with at least this reward.
-    pub min_reward: Option<f64>,
-}
 
 /// What became of an item.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -75,11 +53,6 @@ pub struct Feed {
 }
 
 impl Feed {
-    /// The verdict of that word.
-    pub fn verdict(word: &str) -> Option<&'static str> {
-        VERDICTS.into_iter().find(|verdict| *verdict == word)
-    }
-
     /// A stream without rows yet.
     ///
     /// # Errors
@@ -201,25 +174,21 @@ fn why_none(notes: &Notes) -> &'static str {
 
 #[cfg(test)]
 mod tests {
+    use episode::Kind;
     use serde_json::Value;
     use store::Selection;
 
     use super::*;
     use crate::advantage::Advantage;
+    use crate::encode::Encoding;
     use crate::export::Options;
     use crate::fixture::{call, reply};
+    use crate::staleness::VersionFilter;
     use crate::stored::{Stored, stored};
     use crate::target::{Out, Stream};
 
     fn options() -> FeedOptions {
-        FeedOptions {
-            encoding: Encoding::Jsonl,
-            kinds: BTreeSet::new(),
-            rewards: RewardOptions::default(),
-            versions: VersionFilter::default(),
-            verdict: None,
-            min_reward: None,
-        }
+        FeedOptions::default()
     }
 
     async fn made(store: &Stored, options: FeedOptions, names: &[&str]) -> Made {

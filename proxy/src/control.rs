@@ -8,7 +8,7 @@
 //! - `POST /episodes/{id}/rewards`: append `{"value": 1.0 | null, "name"?, "source"?}`, and what it
 //!   is about: `{"scope"?, "call_id"?, "choice"?, "start"?, "end"?}`.
 //! - `POST /episodes/{id}/close`: refuse later calls; `{"status"?}`.
-//! - `GET /feed`, `POST /feed/leases/{id}/ack`, `.../nack`, `.../renew`, `GET /feed/consumers`: what
+//! - `GET /feed`, `GET /feed/consumers`, `POST /feed/leases/{id}/ack` (`nack`, `renew`): what
 //!   is finished, to trainers.
 //! - `POST /version`, `GET /versions`: which weights there are.
 //! - `GET /metrics`: numbers for monitoring.

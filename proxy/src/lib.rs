@@ -18,7 +18,7 @@
 //! than HTTP. `client` takes the same walk for calls of rolltape's own, without a store.
 //! `watch` counts the calls and knows the versions of the weights that answer them.
 //! `control` is the other listener: rewards, closing, looking, weights; `feed` hands finished
-//! episodes out to trainers there.
+//! episodes out to trainers there (`hand_out`, on their way).
 #![forbid(unsafe_code)]
 
 mod accept;
@@ -32,6 +32,7 @@ mod conversations;
 mod fault;
 mod feed;
 mod forward;
+mod hand_out;
 mod headers;
 mod key;
 mod lens;

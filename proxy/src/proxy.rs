@@ -26,7 +26,7 @@ pub struct Proxy {
     pub(crate) admitted: Admitted,
     pub(crate) known: Arc<Known>,
     pub(crate) watch: Arc<Watch>,
-    pub(crate) feed: Feed,
+    pub(crate) feed: Arc<Feed>,
     force: Arc<Force>,
     /// Sampling parameters of the episodes that have their own.
     forced: Mutex<HashMap<Key, Arc<Force>>>,
@@ -69,7 +69,7 @@ impl Proxy {
             store,
             admitted: Admitted::default(),
             watch: Arc::new(watch),
-            feed: Feed::default(),
+            feed: Arc::default(),
             known: Arc::new(Known { signer, conversations: Conversations::default() }),
             forced: Mutex::new(forced),
         })

@@ -7,15 +7,17 @@ use std::net::SocketAddr;
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::Arc;
 
+use kit::Rows;
 use proxy::{Config, Proxy};
 use store::{Durability, Location, Store};
 use tokio::net::TcpListener;
+use tokio::sync::watch;
 
 /// What the process is told.
 const STORE: &str = "ROLLTAPE_TEST_RECORDER_STORE";
 const MODE: &str = "ROLLTAPE_TEST_RECORDER_MODE";
 const UPSTREAM: &str = "ROLLTAPE_TEST_RECORDER_UPSTREAM";
-/// What it says when it is ready, in front of its address.
+/// What it says when it is ready, in front of its addresses.
 const READY: &str = "recorder at ";
 
 /// The process, killed when it is dropped.
@@ -26,6 +28,8 @@ pub(crate) struct Recorder {
     _out: BufReader<ChildStdout>,
     /// Where agents call.
     pub(crate) data: SocketAddr,
+    /// Where trainers do.
+    pub(crate) control: SocketAddr,
 }
 
 impl Recorder {
@@ -61,9 +65,10 @@ impl Recorder {
         let mut out = BufReader::new(child.stdout.take().unwrap());
         let (mut line, mut said) = (String::new(), String::new());
         while out.read_line(&mut line).is_ok_and(|bytes| bytes > 0) {
-            if let Some((_, address)) = line.split_once(READY) {
-                let data = address.trim().parse().unwrap();
-                return Ok(Self { child, _out: out, data });
+            if let Some((data, control)) = line.split_once(READY).and_then(|l| l.1.split_once(' '))
+            {
+                let [data, control] = [data, control].map(|at| at.trim().parse().unwrap());
+                return Ok(Self { child, _out: out, data, control });
             }
             said += &line;
             line.clear();
@@ -114,12 +119,22 @@ async fn process() {
     };
     let at: Location = store.parse().unwrap();
     let (store, writer) = Store::open(at, mode).await.unwrap();
-    let config = Config::new(format!("http://{upstream}").parse().unwrap());
+    let mut config = Config::new(format!("http://{upstream}").parse().unwrap());
+    config.rows = Some(Arc::new(Rows::default()));
     let proxy = Arc::new(Proxy::start(config, store).await.unwrap());
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    println!("\n{READY}{}", listener.local_addr().unwrap());
+    let control = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    println!("\n{READY}{} {}", listener.local_addr().unwrap(), control.local_addr().unwrap());
+    let (stop, mut stopped) = watch::channel(());
     let ended = tokio::task::spawn_blocking(|| std::io::stdin().read_to_end(&mut Vec::new()));
-    let stop = async { drop(ended.await) };
-    proxy::serve_data(proxy, listener, stop).await;
+    let ended = async move {
+        drop(ended.await);
+        drop(stop);
+    };
+    let stopped = async move { drop(stopped.changed().await) };
+    tokio::join!(
+        proxy::serve_data(Arc::clone(&proxy), listener, ended),
+        proxy::serve_control(proxy, control, stopped),
+    );
     writer.finish().await;
 }

@@ -71,10 +71,19 @@ pub async fn post(address: SocketAddr, path: &str, body: &str) -> Reply {
 /// Posts JSON to a server that may be gone: `None` if it takes no connection. A reply that did not
 /// get as far as its head has the status 0.
 pub async fn try_post(address: SocketAddr, path: &str, body: &str) -> Option<Reply> {
+    let headers = [("content-type", "application/json")];
+    try_exchange(address, &request("POST", path, &headers, body.as_bytes())).await
+}
+
+/// Gets a page off a server that may be gone, as [`try_post`] posts.
+pub async fn try_get(address: SocketAddr, path: &str) -> Option<Reply> {
+    try_exchange(address, &request("GET", path, &[], b"")).await
+}
+
+async fn try_exchange(address: SocketAddr, bytes: &[u8]) -> Option<Reply> {
     let mut socket = TcpStream::connect(address).await.ok()?;
-    let bytes = request("POST", path, &[("content-type", "application/json")], body.as_bytes());
     let mut read = Vec::new();
-    if socket.write_all(&bytes).await.is_ok() {
+    if socket.write_all(bytes).await.is_ok() {
         // A reset ends the reply as a close does; what was read before it counts.
         let _ = socket.read_to_end(&mut read).await;
     }

@@ -5,6 +5,7 @@
 //! - [`Server`], [`Agent`]: a server and a client that speak HTTP/1.1 and HTTP/2 by the book, with
 //!   or without TLS, for which an [`Authority`] makes certificates.
 //! - [`World`]: a proxy with its store in a folder of its own, in front of any upstream.
+//! - [`Rows`]: the rows of its feed, made by the exporter.
 //! - [`start_engine`]: the real engine with the tiny model.
 //! - [`sql`]: a connection to a store behind its writer's back.
 //! - [`exchange`], [`Reply`]: one raw HTTP/1.1 exchange, byte for byte.
@@ -12,13 +13,15 @@
 
 mod agent;
 mod client;
+mod rows;
 mod server;
 mod tls;
 mod upstream;
 mod world;
 
 pub use agent::{Agent, Got, Sending, ask, sending, spaces, trailed};
-pub use client::{Reply, connect, exchange, post, read_some, request, try_post};
+pub use client::{Reply, connect, exchange, post, read_some, request, try_get, try_post};
+pub use rows::Rows;
 pub use server::{Answer, Heard, Manner, Server};
 pub use tls::Authority;
 pub use upstream::{Seen, Step, Upstream};

@@ -16,6 +16,8 @@ use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
+use crate::rows::Rows;
+
 /// How long a second connection waits for the writer.
 const BUSY_WAIT: Duration = Duration::from_secs(2);
 
@@ -42,7 +44,8 @@ impl World {
     }
 
     /// Starts a proxy with bounds of the test's own.
-    pub async fn start_with(config: Config) -> Self {
+    pub async fn start_with(mut config: Config) -> Self {
+        config.rows.get_or_insert_with(|| Arc::new(Rows::default()));
         let folder = tempfile::tempdir().expect("a temporary folder");
         let (store, writer) = Store::open(&folder.path().join("test.db"), Durability::Power)
             .await

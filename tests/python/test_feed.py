@@ -1,0 +1,184 @@
+"""`rolltape feed`: rows off a server that runs, followed, acked, killed; the token; `show`."""
+
+import json
+import time
+import urllib.error
+import urllib.request
+
+import pyarrow.ipc
+import pytest
+
+import control
+import harness
+from harness import MODEL, Process, command, done, environment, serve, text
+
+QUESTION = "Find the secret number from 1 to 7. You have 3 guesses."
+TOKEN = {"FEED_TOKEN": "s3cret"}
+
+
+@pytest.fixture
+def server(tmp_path):
+    """A recorder in front of the tiny model."""
+    with serve(tmp_path, "--model", MODEL) as proxy:
+        yield proxy
+
+
+def ask(proxy, episode):
+    """One call of an episode."""
+    words = [{"role": "user", "content": QUESTION}]
+    body = {"model": "tiny", "messages": words, "max_tokens": 8}
+    request = urllib.request.Request(
+        f"{proxy.base_url(episode)}/chat/completions",
+        data=json.dumps(body).encode(),
+        headers={"content-type": "application/json"},
+    )
+    with urllib.request.urlopen(request, timeout=30) as reply:
+        assert reply.status == 200
+
+
+def play(proxy, *episodes):
+    """A call and a close for each."""
+    for episode in episodes:
+        ask(proxy, episode)
+        control.close(proxy, episode)
+
+
+def url(proxy):
+    """The control listener's."""
+    return f"http://{text(proxy.control)}"
+
+
+def feed(proxy, *options):
+    """What `rolltape feed` prints, and what it says."""
+    ended = command("feed", "--control", url(proxy), *options, folder=proxy.folder)
+    assert ended.returncode == 0, ended.stderr
+    return [json.loads(line)["episode_id"] for line in ended.stdout.splitlines()], ended.stderr
+
+
+def acked(proxy):
+    """How many attempts the consumer has acked."""
+    with urllib.request.urlopen(f"{url(proxy)}/feed/consumers", timeout=10) as reply:
+        (counts,) = json.load(reply)["consumers"]
+    return counts["acked"]
+
+
+def test_what_is_finished_is_read_from_a_cursor_on(server):
+    play(server, "a", "b", "c")
+    assert feed(server, "--limit", "2") == (["a", "b", "c"], "cursor 3\n")
+    assert feed(server, "--cursor", "1") == (["b", "c"], "cursor 3\n")
+    assert feed(server, "--cursor", "3") == ([], "cursor 3\n")
+
+
+def test_what_is_acked_is_not_read_again(server):
+    play(server, "a", "b")
+    assert feed(server, "--consumer", "t", "--ack", "--limit", "1")[0] == ["a", "b"]
+    assert feed(server, "--consumer", "t", "--ack")[0] == []
+    assert feed(server, "--consumer", "u")[0] == ["a", "b"]
+    assert feed(server, "--consumer", "u")[0] == [], "it is leased"
+
+
+def test_streams_of_arrow_are_one_file(server):
+    play(server, "a", "b", "c")
+    rows = server.folder / "rows.arrow"
+    feed(server, "--format", "arrow", "--limit", "1", "--out", rows)
+    table = pyarrow.ipc.open_stream(rows).read_all()
+    assert table["episode_id"].to_pylist() == ["a", "b", "c"]
+    assert table["input_ids"][0].as_py() == table["input_ids"][1].as_py()
+
+
+def follow(server, out):
+    """A reader that goes on until it is stopped."""
+    options = ("--consumer", "t", "--ack", "--follow", "--limit", "2", "--lease-s", "2")
+    reader = ("feed", "--control", url(server), *options)
+    return Process(*reader, folder=server.folder, stdout=out.open("ab"))
+
+
+def test_a_reader_that_is_killed_costs_nothing_but_a_wait(server):
+    out = server.folder / "rows.ndjson"
+    names = [f"e{number}" for number in range(24)]
+    for start in range(0, 24, 6):
+        reader = follow(server, out)
+        play(server, *names[start : start + 6])
+        reader.kill()
+    reader = follow(server, out)
+    until = time.monotonic() + 40
+    while acked(server) < 24:
+        assert time.monotonic() < until, "not all was acked"
+        time.sleep(0.1)
+    assert reader.stop() == 0
+    seen = [json.loads(line)["episode_id"] for line in whole(out)]
+    assert set(seen) == set(names), "a row was lost"
+
+
+def whole(path):
+    """The whole lines of a file that killed readers wrote to one after the other."""
+    for line in path.read_text().splitlines():
+        # A line that was cut has the next reader's first line behind it.
+        start = line.rfind('{"schema_version":')
+        if line.endswith("}"):
+            yield line[start:]
+
+
+def test_a_token_is_asked_for_and_sent(tmp_path):
+    env = environment(**TOKEN)
+    data, listener = harness.free_addresses(2)
+    where = ("--listen", text(data), "--control", text(listener), "--store", tmp_path / "a.db")
+    options = ("--model", MODEL, "--control-token-env", "FEED_TOKEN")
+    process = Process("serve", *options, *where, folder=tmp_path, env=env)
+    try:
+        process.await_answer(f"http://{text(listener)}/health")
+        reader = ("feed", "--control", f"http://{text(listener)}")
+        refused = command(*reader, folder=tmp_path)
+        assert refused.returncode == 1 and "401" in refused.stderr
+        token = ("--control-token-env", "FEED_TOKEN")
+        assert command(*reader, *token, folder=tmp_path, env=env).returncode == 0
+        run = ("run", "--proxy", f"http://{text(data)}", "--control", f"http://{text(listener)}")
+        assert command(*run, *token, "--", "true", folder=tmp_path, env=env).returncode == 0
+        assert command(*run, "--", "true", folder=tmp_path).returncode == 1
+        with pytest.raises(urllib.error.HTTPError, match="401"):
+            urllib.request.urlopen(f"http://{text(listener)}/metrics", timeout=10)
+        process.end_well()
+    finally:
+        process.kill()
+
+
+def test_beyond_loopback_a_token_is_needed(tmp_path):
+    where = ("--control", "0.0.0.0:0", "--listen", "127.0.0.1:0", "--store", tmp_path / "a.db")
+    refused = command("serve", "--model", MODEL, *where, folder=tmp_path)
+    assert refused.returncode == 1 and "--control-token-env" in refused.stderr
+    unset = ("--control-token-env", "NOT_SET_ANYWHERE")
+    refused = command("serve", "--model", MODEL, *where, *unset, folder=tmp_path)
+    assert refused.returncode == 1 and "NOT_SET_ANYWHERE" in refused.stderr
+
+
+def test_show_names_the_weights_of_each_turn(server):
+    play(server, "a")
+    told = {"version": "default", "checksum": "xxh3:ab"}
+    assert control.post(server, "/version", told) == (200, {"status": "ok"})
+    shown = server.command("show", "a")
+    assert " by default " in shown
+    assert "weights default: version 0, checksum xxh3:ab" in shown
+    (turn,) = map(json.loads, server.command("show", "a", "--json").splitlines())
+    (span,) = turn["versions"]
+    assert (span["version"], span["number"], span["checksum"]) == ("default", 0, "xxh3:ab")
+    assert (span["start"], span["end"]) == (0, turn["sampled_tokens"])
+    call = json.loads(server.command("show", "a", "--call", turn["call_id"]))
+    assert call["choices"][0]["versions"] == turn["versions"]
+    assert call["stamps"] == [None, None]
+
+
+def test_one_server_runs_at_a_time_and_readers_do_not_mind(tmp_path):
+    with serve(tmp_path, "--model", MODEL) as first:
+        play(first, "a")
+        first.process.kill()
+    with serve(tmp_path, "--model", MODEL) as second:
+        play(second, "b")
+        assert feed(second, "--consumer", "t", "--ack")[0] == ["a", "b"]
+    assert done("episodes", "--store", tmp_path / "recorded.db", folder=tmp_path)
+
+
+def test_what_is_wrong_is_told(tmp_path):
+    nobody = command("feed", "--control", "http://127.0.0.1:9", folder=tmp_path)
+    assert nobody.returncode == 1 and "no answer" in nobody.stderr
+    usage = command("feed", "--ack", folder=tmp_path)
+    assert usage.returncode == 2 and "--consumer" in usage.stderr
