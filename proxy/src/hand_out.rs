@@ -76,8 +76,8 @@ impl HandOut {
         self.rows.as_ref().map_or("application/octet-stream", |rows| rows.content_type())
     }
 
-    /// The rows of the next items; none when nothing is left, or the lease has ended. Until they are
-    /// sent they are given back when this is dropped.
+    /// The rows of the next items; none when nothing is left, or the lease has ended. Until they
+    /// are sent they are given back when this is dropped.
     pub(crate) async fn piece(&mut self) -> Result<Option<Bytes>, FeedFault> {
         loop {
             if self.lease.as_ref().is_some_and(|lease| now() >= lease.until) {

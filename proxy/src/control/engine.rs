@@ -128,45 +128,64 @@ const INFO_WAIT: Duration = Duration::from_secs(10);
 /// Writes down the versions that replies name, with the checksums that rolltape's own engine tells.
 pub(super) async fn note_versions(proxy: Arc<Proxy>) {
     loop {
-        let mut labels = proxy.watch.versions.fresh().await;
-        let told = match proxy.forward.known_dialect() {
-            Some(Dialect::Rolltape) => weights(&proxy).await,
-            _ => None,
-        };
-        if let Some((label, _)) = &told {
-            proxy.watch.versions.served(label);
-            if !labels.contains(label) {
-                labels.push(label.clone());
+        let labels = proxy.watch.versions.fresh().await;
+        let is_ours = proxy.forward.known_dialect() == Some(Dialect::Rolltape);
+        let mut told = Vec::new();
+        for label in labels {
+            let page = format!("/weight_info?version={}", encoded(&label));
+            let found = if is_ours { weights(&proxy, &page).await } else { None };
+            let checksum = found.filter(|found| found.0 == label).and_then(|found| found.1);
+            told.push((label, checksum));
+        }
+        // It may serve others by now, of which no reply was seen yet.
+        if let Some(now) = if is_ours { weights(&proxy, "/weight_info").await } else { None } {
+            proxy.watch.versions.served(&now.0);
+            if !told.contains(&now) {
+                told.push(now);
             }
         }
-        for label in labels {
-            let checksum = told.as_ref().filter(|told| told.0 == label);
-            let version = VersionRecord {
-                checksum: checksum.and_then(|told| told.1.clone()),
-                label,
-                source: "upstream".to_owned(),
-                first_seen: now(),
-                said_at: None,
-            };
-            if let Err(error) = proxy.store().version(version).await {
-                tracing::warn!(%error, "a version of the weights was not written down");
-            }
+        for (label, checksum) in told {
+            note(&proxy, label, checksum).await;
         }
     }
 }
 
-/// The label and the checksum of the weights that the upstream serves.
-async fn weights(proxy: &Proxy) -> Option<(String, Option<String>)> {
-    let asked = tokio::time::timeout(INFO_WAIT, proxy.forward.get("/weight_info")).await;
+async fn note(proxy: &Proxy, label: String, checksum: Option<String>) {
+    let source = "upstream".to_owned();
+    let version = VersionRecord { label, checksum, source, first_seen: now(), said_at: None };
+    if let Err(error) = proxy.store().version(version).await {
+        tracing::warn!(%error, "a version of the weights was not written down");
+    }
+}
+
+/// The label and the checksum of weights, as a page of the upstream's tells them.
+async fn weights(proxy: &Proxy, page: &str) -> Option<(String, Option<String>)> {
+    let asked = tokio::time::timeout(INFO_WAIT, proxy.forward.get(page)).await;
     let (status, body) = asked.ok()?.ok()?;
     let told: Value = serde_json::from_slice(&body).ok().filter(|_| status.is_success())?;
     let text = |name: &str| told.get(name).and_then(Value::as_str).map(str::to_owned);
     Some((text("weight_version")?, text("checksum")))
 }
 
+/// A label as a value of a query.
+fn encoded(label: &str) -> String {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~".contains(&byte);
+    let one = |byte: u8| match plain(byte) {
+        true => char::from(byte).to_string(),
+        false => format!("%{byte:02X}"),
+    };
+    label.bytes().map(one).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn labels_are_encoded_for_a_query() {
+        assert_eq!(encoded("step_7"), "step_7");
+        assert_eq!(encoded("a b&c/\u{e9}"), "a%20b%26c%2F%C3%A9");
+    }
 
     #[test]
     fn control_routes_are_known_however_they_are_spelled() {
