@@ -72,10 +72,10 @@ struct Ring {
     const bf16* keys;
     const bf16* values;
     const int* pages;
-    long long page_stride;
-    int limit;  // positions that exist
-    int issued; // tile * 2, and one more for values
-    int end;    // of `issued`
+    unsigned page_stride;
+    int limit;       // positions that exist
+    unsigned issued; // tile * 2, and one more for values
+    unsigned end;    // of `issued`
     int in, out;
     unsigned char* slots;
 };
@@ -98,20 +98,20 @@ template <int COUNT>
 __device__ __forceinline__ void issue(Ring<COUNT>& ring) {
     if (ring.issued < ring.end) {
         const bf16* from = ring.issued % 2 ? ring.values : ring.keys;
-        int first = ring.issued / 2 * TILE;
+        unsigned tile = ring.issued / 2;
+        const int* list = ring.pages + tile * (TILE / PAGE);
+        int left = ring.limit - (int)tile * TILE;
         unsigned char* slot = ring.slots + ring.in * SLOT_BYTES;
 #pragma unroll
         for (int part = 0; part < TILE / PAGE; part++) {
-            int begin = first + part * PAGE;
-            int page = begin < ring.limit ? __ldg(ring.pages + begin / PAGE) : 0;
-            const bf16* rows = from + page * ring.page_stride;
+            unsigned page = part * PAGE < left ? __ldg(list + part) : 0;
+            const bf16* own = from + (u64)page * ring.page_stride + threadIdx.x * 8;
 #pragma unroll
             for (int block = 0; block < PAGE_CHUNKS; block += ATTENTION_THREADS) {
                 int c = block + (int)threadIdx.x;
                 if (PAGE_CHUNKS % ATTENTION_THREADS && c >= PAGE_CHUNKS) break;
-                int row = c / CHUNKS;
-                int to = chunk_at(part * PAGE + row, c % CHUNKS);
-                copy_async(slot + to, rows + c * 8, begin + row < ring.limit);
+                int row = part * PAGE + c / CHUNKS;
+                copy_async(slot + chunk_at(row, c % CHUNKS), own + block * 8, row < left);
             }
         }
     }
@@ -554,7 +554,7 @@ extern "C" __global__ void __launch_bounds__(ATTENTION_THREADS, ATTENTION_BLOCKS
     if (tile.x < 0) return;
     int head = blockIdx.y, group = nq / nkv;
     long long row = span_row[tile.x] + tile.y;
-    long long page_stride = (long long)nkv * PAGE * HEAD_DIM;
+    unsigned page_stride = nkv * PAGE * HEAD_DIM;
     int query_stride = (nq + 2 * nkv) * HEAD_DIM, out_stride = nq * HEAD_DIM;
     int at = head * group * HEAD_DIM;
     int position = span_start[tile.x] + tile.y;

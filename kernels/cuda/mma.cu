@@ -22,11 +22,7 @@ __device__ __forceinline__ void mma(
 
 /// Where in shared memory a pointer points.
 __device__ __forceinline__ unsigned shared_address(const void* pointer) {
-    unsigned address;
-    asm("{ .reg .u64 wide; cvta.to.shared.u64 wide, %1; cvt.u32.u64 %0, wide; }"
-        : "=r"(address)
-        : "l"(pointer));
-    return address;
+    return (unsigned)__cvta_generic_to_shared(pointer);
 }
 
 /// Four 8 x 8 matrices of bf16 from shared memory. Lane `l` gives the address of row `l % 8` of
