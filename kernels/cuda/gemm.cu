@@ -16,21 +16,30 @@
 /// Of a warp: four warps beside each other, two below each other.
 #define WARP_ROWS 64
 #define WARP_COLUMNS 32
-/// Bytes of a row of a stage; eight lanes read two rows, which lie in different banks.
-#define ROW (GEMM_DEPTH * 2)
-#define ROW_CHUNKS (ROW / 16)
 #define OPERAND (GEMM_TILE * ROW)
+/// Rows that all threads load at once: half of an operand.
+#define FEED_ROWS (GEMM_THREADS / ROW_CHUNKS)
 #define GEMM_SHARED (GEMM_STAGES * 2 * OPERAND)
 
-/// Begins to load 128 rows from `first` on, 32 of depth from `depth` on; zeros where there is none.
-__device__ __forceinline__ void load_operand(
-    unsigned char* to, const bf16* from, int first, int rows, int depth, int k) {
-#pragma unroll
-    for (int c = threadIdx.x; c < GEMM_TILE * ROW_CHUNKS; c += GEMM_THREADS) {
-        int row = first + c / ROW_CHUNKS, at = depth + c % ROW_CHUNKS * 8;
-        bool real = row < rows && at < k;
-        copy_async(to + c * 16, from + (real ? (long long)row * k + at : 0), real);
-    }
+/// What a thread loads of an operand: eight elements of each of two rows, 64 apart.
+struct Feed {
+    const bf16* from;
+    long long below;
+    bool first, second;
+};
+
+__device__ __forceinline__ Feed feed(const bf16* operand, int tile, int rows, int k) {
+    int row = tile + threadIdx.x / ROW_CHUNKS, chunk = threadIdx.x % ROW_CHUNKS;
+    long long below = (long long)FEED_ROWS * k;
+    return {operand + (long long)row * k + chunk * 8, below, row < rows, row + FEED_ROWS < rows};
+}
+
+/// Begins to load 32 of depth from `depth` on; zeros past the operand's rows and past `k`.
+__device__ __forceinline__ void load(unsigned char* to, const Feed& feed, int depth, int k) {
+    bool real = depth + (int)(threadIdx.x % ROW_CHUNKS) * 8 < k;
+    to += place_of(threadIdx.x / ROW_CHUNKS, threadIdx.x % ROW_CHUNKS);
+    copy_async(to, feed.from + depth, real && feed.first);
+    copy_async(to + OPERAND / 2, feed.from + feed.below + depth, real && feed.second);
 }
 
 extern "C" __global__ void __launch_bounds__(GEMM_THREADS, 2) gemm(
@@ -41,11 +50,12 @@ extern "C" __global__ void __launch_bounds__(GEMM_THREADS, 2) gemm(
     int row = warp / 4 * WARP_ROWS, column = warp % 4 * WARP_COLUMNS;
     int steps = (k + GEMM_DEPTH - 1) / GEMM_DEPTH;
     float sums[WARP_ROWS / 16][WARP_COLUMNS / 8][4] = {};
+    Feed rows = feed(x, first_row, m, k), columns = feed(w, first_column, n, k);
     auto issue = [&](int step) {
         unsigned char* stage = stages + step % GEMM_STAGES * 2 * OPERAND;
         if (step < steps) {
-            load_operand(stage, x, first_row, m, step * GEMM_DEPTH, k);
-            load_operand(stage + OPERAND, w, first_column, n, step * GEMM_DEPTH, k);
+            load(stage, rows, step * GEMM_DEPTH, k);
+            load(stage + OPERAND, columns, step * GEMM_DEPTH, k);
         }
         copy_commit();
     };
@@ -57,17 +67,22 @@ extern "C" __global__ void __launch_bounds__(GEMM_THREADS, 2) gemm(
         __syncthreads();
         issue(step + GEMM_STAGES - 1);
         const unsigned char* stage = stages + step % GEMM_STAGES * 2 * OPERAND;
-        const unsigned char* a = stage + (row + g) * ROW + q * 16;
-        const unsigned char* b = stage + OPERAND + (column + g) * ROW + q * 16;
-        uint4 columns[WARP_COLUMNS / 8];
+        unsigned right[WARP_COLUMNS / 8][4];
 #pragma unroll
-        for (int j = 0; j < WARP_COLUMNS / 8; j++) columns[j] = *(const uint4*)(b + j * 8 * ROW);
+        for (int j = 0; j < WARP_COLUMNS / 8; j++) {
+            load_right(right[j], stage + OPERAND, column + j * 8);
+        }
 #pragma unroll
-        for (int i = 0; i < WARP_ROWS / 16; i++) {
-            uint4 low = *(const uint4*)(a + i * 16 * ROW);
-            uint4 high = *(const uint4*)(a + (i * 16 + 8) * ROW);
+        for (int half = 0; half < 2; half++) {
 #pragma unroll
-            for (int j = 0; j < WARP_COLUMNS / 8; j++) mma_32(sums[i][j], low, high, columns[j]);
+            for (int i = 0; i < WARP_ROWS / 16; i++) {
+                unsigned left[4];
+                load_left(left, stage, row + i * 16, half);
+#pragma unroll
+                for (int j = 0; j < WARP_COLUMNS / 8; j++) {
+                    mma(sums[i][j], left, right[j][half * 2], right[j][half * 2 + 1]);
+                }
+            }
         }
     }
     copy_wait<0>();

@@ -14,15 +14,15 @@
 #define SMALL_DEPTH 128
 #define SMALL_STAGES 8
 #define SMALL_THREADS 128
-/// A stage is in blocks of 32 of depth, of which each row has 64 bytes. Blocks stand 64 bytes
-/// apart, so that a row's four parts are written to different banks.
-#define PART 64
-#define PART_CHUNKS (PART / 16)
-#define PARTS (SMALL_DEPTH * 2 / PART)
-#define SLAB_CHUNKS (PARTS * PART_CHUNKS)
-#define BLOCK ((SLAB + SMALL_ROWS) * PART + 64)
-#define STAGE (PARTS * BLOCK)
+/// Chunks of a slab's row.
+#define SLAB_CHUNKS (SMALL_DEPTH * 2 / 16)
+/// A stage is in blocks of 32 of depth. They stand half a row of banks apart, so that the parts of
+/// a row are written to different ones.
+#define BLOCK ((SLAB + SMALL_ROWS) * ROW + 64)
+#define STAGE (SLAB_CHUNKS / ROW_CHUNKS * BLOCK)
 #define SMALL_SHARED (SMALL_STAGES * STAGE)
+/// Rows that all threads load at once.
+#define FEED_ROWS (SMALL_THREADS / SLAB_CHUNKS)
 
 /// A walk over the slabs of a block, each from depth 0 on.
 struct Place {
@@ -36,16 +36,18 @@ __device__ __forceinline__ void advance(Place& place, int k) {
     place.slab += gridDim.x;
 }
 
-/// Begins to load `COUNT` rows from `first` on; zeros where there is none.
+/// Begins to load `COUNT` rows from `first` on; zeros past the operand's rows and past `k`.
 template <int COUNT>
 __device__ __forceinline__ void load_rows(
-    unsigned char* to, const bf16* from, int first, int rows, int depth, int k) {
+    unsigned char* to, const bf16* operand, int first, int rows, int depth, int k) {
+    int own = threadIdx.x / SLAB_CHUNKS, chunk = threadIdx.x % SLAB_CHUNKS, row = first + own;
+    const bf16* from = operand + (long long)row * k + depth + chunk * 8;
+    to += chunk / ROW_CHUNKS * BLOCK + place_of(own, chunk % ROW_CHUNKS);
+    bool real = depth + chunk * 8 < k;
 #pragma unroll
-    for (int c = threadIdx.x; c < COUNT * SLAB_CHUNKS; c += SMALL_THREADS) {
-        int row = c / SLAB_CHUNKS, chunk = c % SLAB_CHUNKS, at = depth + chunk * 8;
-        bool real = first + row < rows && at < k;
-        int place = chunk / PART_CHUNKS * BLOCK + row * PART + chunk % PART_CHUNKS * 16;
-        copy_async(to + place, from + (real ? (long long)(first + row) * k + at : 0), real);
+    for (int below = 0; below < COUNT; below += FEED_ROWS) {
+        copy_async(to + below * ROW, from, real && row + below < rows);
+        from += (long long)FEED_ROWS * k;
     }
 }
 
@@ -60,7 +62,7 @@ extern "C" __global__ void __launch_bounds__(SMALL_THREADS, 2) gemm_small(
         unsigned char* stage = stages + in * STAGE;
         if (ahead.slab < slabs) {
             load_rows<SLAB>(stage, w, ahead.slab * SLAB, n, ahead.depth, k);
-            load_rows<SMALL_ROWS>(stage + SLAB * PART, x, first_row, m, ahead.depth, k);
+            load_rows<SMALL_ROWS>(stage + SLAB * ROW, x, first_row, m, ahead.depth, k);
             advance(ahead, k);
         }
         copy_commit();
@@ -74,11 +76,16 @@ extern "C" __global__ void __launch_bounds__(SMALL_THREADS, 2) gemm_small(
         copy_wait<SMALL_STAGES - 2>();
         __syncthreads();
         issue();
-        const unsigned char* b = stages + used * STAGE + (warp * 8 + g) * PART + q * 16;
-        const unsigned char* a = stages + used * STAGE + (SLAB + g) * PART + q * 16;
+        const unsigned char* block = stages + used * STAGE;
 #pragma unroll
-        for (int part = 0; part < PARTS; part++, a += BLOCK, b += BLOCK) {
-            mma_32(sum, *(const uint4*)a, *(const uint4*)(a + 8 * PART), *(const uint4*)b);
+        for (int part = 0; part < SLAB_CHUNKS / ROW_CHUNKS; part++, block += BLOCK) {
+            unsigned left[4], right[4];
+            load_right(right, block, warp * 8);
+#pragma unroll
+            for (int half = 0; half < 2; half++) {
+                load_left(left, block + SLAB * ROW, 0, half);
+                mma(sum, left, right[half * 2], right[half * 2 + 1]);
+            }
         }
         used = (used + 1) % SMALL_STAGES;
         int column = place.slab * SLAB + warp * 8 + q * 2;

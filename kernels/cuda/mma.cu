@@ -65,14 +65,30 @@ __device__ __forceinline__ void copy_wait() {
 
 #endif
 
-/// `sum += A * B` over 32 elements of depth, of which a lane brings eight in a row, from the `8q`th
-/// on: of A's rows g and g + 8, and of B's column g. The first four of each eight are multiplied
-/// first. What orders every product here: 32 after 32 elements, into one accumulator.
-__device__ __forceinline__ void mma_32(float (&sum)[4], uint4 low, uint4 high, uint4 b) {
-    unsigned first[4] = {low.x, high.x, low.y, high.y};
-    unsigned second[4] = {low.z, high.z, low.w, high.w};
-    mma(sum, first, b.x, b.y);
-    mma(sum, second, b.z, b.w);
+// Operands of products stand in shared memory 32 elements of depth at a time, in rows of 64 bytes.
+
+/// Bytes of a row, and its chunks.
+#define ROW 64
+#define ROW_CHUNKS (ROW / 16)
+
+/// The place of a row's chunk. Chunks change places within a row, so that those of eight rows, as
+/// `load_matrices` takes them, lie in different banks.
+__device__ __forceinline__ int place_of(int row, int chunk) {
+    return row * ROW + (chunk ^ (row / 2 % ROW_CHUNKS)) * 16;
+}
+
+/// 16 rows of the left operand, from `first` on, and the lower or upper half of the depth.
+__device__ __forceinline__ void load_left(
+    unsigned (&a)[4], const unsigned char* rows, int first, int half) {
+    int lane = threadIdx.x % WARP;
+    load_matrices(a, rows + place_of(first + lane % 16, half * 2 + lane / 16));
+}
+
+/// 8 rows of the right operand, from `first` on, all of the depth: `b[0..2]` is the lower half.
+__device__ __forceinline__ void load_right(
+    unsigned (&b)[4], const unsigned char* rows, int first) {
+    int lane = threadIdx.x % WARP;
+    load_matrices(b, rows + place_of(first + lane % 8, lane / 8));
 }
 
 /// Writes two columns of a row of `[m, n]`, those of them that there are, as f32 or as bf16.
