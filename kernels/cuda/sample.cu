@@ -223,6 +223,7 @@ struct Shared {
     float found[MOST];
     int listed, chosen, answer;
     unsigned long long before, inside;
+    double left;
 };
 __shared__ Shared shared;
 
@@ -268,6 +269,21 @@ __device__ __forceinline__ unsigned long long prefix_of_block(unsigned long long
     const unsigned long long warps = __shfl_sync(EVERY_LANE, total, warp > 0 ? warp - 1 : 0);
     __syncthreads();
     return value + (warp > 0 ? warps : 0);
+}
+
+// The same of weights.
+__device__ __forceinline__ double sum_up_to(double value) {
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    for (int step = 1; step < 32; step *= 2) {
+        const double other = __shfl_up_sync(EVERY_LANE, value, step);
+        value += lane >= step ? other : 0.0;
+    }
+    if (lane == 31) shared.doubles[warp] = value;
+    __syncthreads();
+    double before = lane < warp ? shared.doubles[lane] : 0.0;
+    for (int step = 16; step > 0; step /= 2) before += __shfl_xor_sync(EVERY_LANE, before, step);
+    __syncthreads();
+    return value + before;
 }
 
 // Calls `visit(id, four)` for runs of four ids with their logits, in all tiles that reach a floor.
@@ -479,36 +495,29 @@ __device__ __noinline__ float floor_of(const Row& row, const SampleParams& own,
     return select<true>(row, highest, low, (unsigned long long)ceil(part * sum * ONE), 0.0);
 }
 
-// The first id with the highest value.
+// The first id with the highest value; zero if there is none.
 __device__ __noinline__ int likeliest(const Row& row, float highest) {
-    const int lane = threadIdx.x % 32, tiles = (row.vocab + TILE - 1) / TILE;
-    if (threadIdx.x == 0) shared.answer = TILE;
+    const int tiles = (row.vocab + TILE - 1) / TILE;
+    if (threadIdx.x == 0) shared.answer = row.vocab;
     __syncthreads();
     if (threadIdx.x < tiles && row.processed(shared.highest[threadIdx.x]) == highest) {
-        atomicMin(&shared.answer, (int)threadIdx.x);
+        atomicMin(&shared.answer, (int)threadIdx.x * TILE);
     }
     __syncthreads();
-    const int first = shared.answer * TILE;
+    const int first = shared.answer;
     __syncthreads();
-    if (threadIdx.x < 32) {
-        int found = 0;
-        for (int id = first + lane * 4; id - lane * 4 < row.vocab; id += 128) {
-            const float4 four = row.load(id);
-            const float values[4] = {four.x, four.y, four.z, four.w};
-            int at = -1;
-            for (int i = 3; i >= 0; i--) {
-                at = id + i < row.vocab && row.processed(values[i]) == highest ? id + i : at;
-            }
-            const unsigned lanes = __ballot_sync(EVERY_LANE, at >= 0);
-            if (lanes) {
-                found = __shfl_sync(EVERY_LANE, at, __ffs(lanes) - 1);
-                break;
-            }
+    if (threadIdx.x == 0) shared.answer = row.vocab;
+    // One tile has it, unless there are only numbers that are none.
+    for (int from = first; from < row.vocab; from += TILE) {
+        const int id = from + threadIdx.x;
+        __syncthreads();
+        if (id < row.vocab && row.processed(row.logits[id]) == highest) {
+            atomicMin(&shared.answer, id);
         }
-        if (lane == 0) shared.answer = found;
+        __syncthreads();
+        if (shared.answer < row.vocab) return shared.answer;
     }
-    __syncthreads();
-    return shared.answer;
+    return 0;
 }
 
 // The tile in which the sum over all passes `left`, for one warp; `left` becomes what is left of it
@@ -540,47 +549,32 @@ __device__ __forceinline__ int draw_tile(int tiles, double at, double& left) {
     return last;
 }
 
-// The id at which the sum over ids in order passes the fraction `at` of the whole, for one warp.
-__device__ __noinline__ int draw(const Row& row, float highest, float floor,
-                                    double at) {
-    const int lane = threadIdx.x % 32, tiles = (row.vocab + TILE - 1) / TILE;
-    double left;
-    const int tile = draw_tile(tiles, at, left);
-    const float top = row.processed(shared.highest[tile]);
-    left /= exp((double)top - (double)highest);
-    int last = tile * TILE;
-    for (int run = 0; run < 8; run++) {
-        const int id = tile * TILE + run * 128 + lane * 4;
-        const float4 four = row.load(id);
-        const float logits[4] = {four.x, four.y, four.z, four.w};
-        double weights[4], sum = 0.0;
-        int own = -1;
-        for (int i = 0; i < 4; i++) {
-            const float value = row.processed(logits[i]);
-            weights[i] = value >= floor ? weight(value - top) : 0.0f;
-            sum += weights[i];
-            own = weights[i] > 0.0 ? id + i : own;
+// The id at which the sum over ids in order passes the fraction `at` of the whole.
+__device__ __noinline__ int draw(const Row& row, float highest, float floor, double at) {
+    const int thread = threadIdx.x, lane = thread % 32, tiles = (row.vocab + TILE - 1) / TILE;
+    __syncthreads();
+    if (thread < 32) {
+        double left;
+        const int tile = draw_tile(tiles, at, left);
+        if (lane == 0) {
+            shared.chosen = tile;
+            shared.left = left;
+            shared.answer = row.vocab;
+            shared.listed = 0;
         }
-        double to = sum;
-        for (int step = 1; step < 32; step *= 2) {
-            const double other = __shfl_up_sync(EVERY_LANE, to, step);
-            to += lane >= step ? other : 0.0;
-        }
-        const unsigned some = __ballot_sync(EVERY_LANE, own >= 0);
-        const unsigned reached = __ballot_sync(EVERY_LANE, own >= 0 && to > left);
-        if (reached) {
-            double from = to - sum;
-            for (int i = 3; i >= 0; i--) {
-                const double before = from + (i > 0 ? weights[0] : 0.0) +
-                                      (i > 1 ? weights[1] : 0.0) + (i > 2 ? weights[2] : 0.0);
-                if (weights[i] > 0.0 && before + weights[i] > left) own = id + i;
-            }
-            return __shfl_sync(EVERY_LANE, own, __ffs(reached) - 1);
-        }
-        left -= __shfl_sync(EVERY_LANE, to, 31);
-        if (some) last = __shfl_sync(EVERY_LANE, own, 31 - __clz(some));
     }
-    return last;
+    __syncthreads();
+    const int id = shared.chosen * TILE + thread;
+    const float top = row.processed(shared.highest[shared.chosen]);
+    const float value = id < row.vocab ? row.processed(row.logits[id]) : -infinity();
+    const double own = value >= floor ? weight(value - top) : 0.0f;
+    const double left = shared.left / exp((double)top - (double)highest);
+    const double to = sum_up_to(own);
+    if (own > 0.0 && to > left) atomicMin(&shared.answer, id);
+    if (own > 0.0) atomicMax(&shared.listed, id);
+    __syncthreads();
+    // Sums in different orders may differ by a crumb, which the last one has.
+    return shared.answer < row.vocab ? shared.answer : shared.listed;
 }
 
 // Ids whose value is at least this one.
@@ -733,12 +727,7 @@ extern "C" __global__ void __launch_bounds__(TILE) sample_rows(
     if (greedy || !(sum > 0.0)) {
         id = likeliest(row, sums.highest);
     } else {
-        if (thread < 32) {
-            id = draw(row, sums.highest, sums.floor, uniform(own.seed, own.position));
-            if (thread == 0) shared.answer = id;
-        }
-        __syncthreads();
-        id = shared.answer;
+        id = draw(row, sums.highest, sums.floor, uniform(own.seed, own.position));
     }
     if (thread == 0) ids[blockIdx.x] = id;
     if (own.top_n < 0) return;
