@@ -125,7 +125,9 @@ impl Standing {
             return Some("the engine sleeps; `POST /wake_up` ends that");
         }
         if !self.loaded {
-            return Some("the engine slept without its weights; an update of all must come first");
+            return Some(
+                "the engine has no weights after a sleep of level 2; an update of all must come first",
+            );
         }
         match self.paused {
             Some(Mode::Abort | Mode::Wait) => {
@@ -294,7 +296,8 @@ impl<O: Ops> Core<O> {
     }
 
     fn wake(&mut self, parts: Parts) -> Result<Parts, OpError> {
-        let mut asleep = self.board.lock().asleep;
+        let before = self.board.lock().asleep;
+        let mut asleep = before;
         if asleep.cache && parts.cache {
             self.model.take_pages(self.scheduler.pages_total())?;
         }
@@ -302,9 +305,9 @@ impl<O: Ops> Core<O> {
         asleep.cache &= !parts.cache;
         // Nobody who names the other two should have to name this one.
         asleep.scheduling &= !parts.scheduling && (asleep.weights || asleep.cache);
-        let awake = self.board.lock().asleep.any() && !asleep.any();
         self.board.lock().asleep = asleep;
-        if awake {
+        // Only what sleep itself has paused goes on; a trainer's pause is the trainer's to end.
+        if before.scheduling && !asleep.any() {
             self.resume();
         }
         Ok(asleep)

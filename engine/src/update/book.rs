@@ -1,6 +1,7 @@
 //! Which weights had which label, and the update that is under way.
 
 use std::collections::VecDeque;
+use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::dock::Yard;
@@ -69,10 +70,10 @@ impl Updates {
     }
 
     /// The label of weights with this checksum: the one that is asked for, unless it stands for
-    /// other weights, or the next number that does not.
+    /// other weights; else that of the folder, or the next number, whichever is free first.
     pub(crate) fn label(
         &self,
-        asked: Option<&str>,
+        (asked, folder): (Option<&str>, Option<&str>),
         done: u64,
         checksum: &str,
     ) -> Result<String, Refused> {
@@ -87,11 +88,21 @@ impl Updates {
             },
             None => {
                 let mut numbers = (done + 1..).map(|number| number.to_string());
-                let label = numbers.find(|label| other(label).is_none());
+                let named = folder.and_then(numbered).filter(|label| other(label).is_none());
+                let label = named.or_else(|| numbers.find(|label| other(label).is_none()));
                 label.ok_or_else(|| Refused::Label("there are no numbers left".into()))
             }
         }
     }
+}
+
+/// The name of a folder that ends in the number of its version: `step_12`, `checkpoint-7`, `v3`.
+fn numbered(folder: &str) -> Option<String> {
+    let name = Path::new(folder).file_name()?.to_str()?;
+    let word = name.trim_end_matches(|c: char| c.is_ascii_digit());
+    let stem = word.strip_suffix(['_', '-']).or((word == "v").then_some(word))?;
+    let fits = !stem.is_empty() && stem.bytes().all(|byte| byte.is_ascii_alphabetic());
+    (fits && word.len() < name.len()).then(|| name.to_owned())
 }
 
 /// The update that is under way, and what is served.

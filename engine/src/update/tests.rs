@@ -260,11 +260,20 @@ fn labels_are_not_used_for_two_weights() {
     let updates = Updates::new(dock, ledger.clone(), "default");
     let known = ledger.checksum();
     assert_eq!(updates.checksum_of("default"), Some(known.clone()));
-    assert_eq!(updates.label(Some("default"), 0, &known), Ok("default".into()));
-    let refused = updates.label(Some("default"), 0, "other").unwrap_err();
+    assert_eq!(updates.label((Some("default"), None), 0, &known), Ok("default".into()));
+    let refused = updates.label((Some("default"), None), 0, "other").unwrap_err();
     assert!(matches!(refused, Refused::Label(_)), "{refused}");
     updates.remember(&Version { label: "2".into(), checksum: "two".into() });
-    assert_eq!(updates.label(None, 0, "other"), Ok("1".into()));
-    assert_eq!(updates.label(None, 1, "other"), Ok("3".into()));
-    assert_eq!(updates.label(None, 1, "two"), Ok("2".into()));
+    assert_eq!(updates.label((None, None), 0, "other"), Ok("1".into()));
+    assert_eq!(updates.label((None, None), 1, "other"), Ok("3".into()));
+    assert_eq!(updates.label((None, None), 1, "two"), Ok("2".into()));
+    let folder = |path: &str, checksum| updates.label((None, Some(path)), 7, checksum).unwrap();
+    assert_eq!(folder("/runs/a/broadcast/step_12/", "other"), "step_12");
+    assert_eq!(folder("v3", "other"), "v3");
+    updates.remember(&Version { label: "checkpoint-4".into(), checksum: "four".into() });
+    assert_eq!(folder("checkpoint-4", "four"), "checkpoint-4");
+    assert_eq!(folder("checkpoint-4", "other"), "8");
+    for path in ["latest", "12", "_12", ".tmpv9", "run2_12", "/", "step_"] {
+        assert_eq!(folder(path, "other"), "8", "{path}");
+    }
 }

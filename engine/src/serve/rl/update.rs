@@ -255,9 +255,10 @@ async fn apply(
     {
         return Ok(last.clone());
     }
-    let label = state.updates.label(asked.as_deref(), book.done, &checksum).map_err(refused)?;
+    let wanted = (asked.as_deref(), folder.as_deref());
+    let label = state.updates.label(wanted, book.done, &checksum).map_err(refused)?;
     if !loaded && !staging.is_whole() {
-        let reason = "the engine slept without its weights; an update of all tensors must come";
+        let reason = "the engine has no weights, so an update must be of all tensors";
         return Err(ApiError::malformed(reason));
     }
     let version = Version { label, checksum };
@@ -310,7 +311,8 @@ pub(super) async fn rename(state: &Arc<State>, fields: &Fields) -> Result<Reply,
     whole(async move {
         let mut book = hold(&state).await;
         let checksum = book.version.checksum.clone();
-        let label = state.updates.label(Some(&asked), book.done, &checksum).map_err(refused)?;
+        let label =
+            state.updates.label((Some(&asked), None), book.done, &checksum).map_err(refused)?;
         let version = Version { label, checksum };
         state.updates.remember(&version);
         let label: Arc<str> = Arc::from(asked.as_str());

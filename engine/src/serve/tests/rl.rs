@@ -420,7 +420,10 @@ async fn it_sleeps_at_two_levels_and_says_so() {
         json!({"status": "kv_cache_released"})
     );
     assert_eq!(server.text(json!({})).await.status, 503);
+    server.post_text("/pause?mode=wait", "").await;
     server.post_text("/wake_up?tags=kv_cache", "").await;
+    assert_eq!(server.get("/is_paused").await.json(), json!({"is_paused": true}));
+    server.post_text("/resume", "").await;
     assert_eq!(server.text(json!({})).await.status, 200);
     assert_eq!(server.post_text("/sleep?level=0", "").await.status, 200);
     assert_eq!(server.text(json!({})).await.status, 503);
