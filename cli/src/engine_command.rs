@@ -51,6 +51,7 @@ pub(crate) async fn run(args: Args) -> Done {
             return Err(Failure::new("neither --model nor --random-weights was given"));
         }
     };
+    eprintln!("{}", engine.device());
     let listener = open(socket)?;
     eprintln!("listening on http://{}, serving {}", listener.local_addr()?, engine.model_name());
     engine::serve(listener, engine, signals.received()).await?;

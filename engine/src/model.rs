@@ -1,12 +1,13 @@
 //! The forward pass.
 //!
-//! [`Model::forward`] takes the tokens of many sequences in one step, prefill chunks and decodes
-//! mixed, and returns logits of the rows that asked for them.
+//! [`Model::run`] takes the tokens of many sequences in one step, prefill chunks and decodes
+//! mixed; [`Model::logits`] gives those of the rows that asked for them, [`Model::drawn`] the tokens
+//! that the device chose itself.
 //! A row's bits do not depend on what else is in the step.
 
 use std::sync::Arc;
 
-use kernels::{OpError, Ops, Rotation, Span, Step};
+use kernels::{Draw, Drawn, OpError, Ops, Rotation, Span, Step};
 
 use crate::cache::SequenceCache;
 use crate::config::ModelConfig;
@@ -37,6 +38,12 @@ pub(crate) struct Chunk<'a> {
     pub(crate) want: Want,
     /// What is added to the model for this sequence.
     pub(crate) adapter: Option<&'a Arc<Adapter>>,
+    /// How the device chooses the token after the last one, which must be all that is wanted; the
+    /// host chooses it if this is absent.
+    pub(crate) draw: Option<Draw>,
+    /// Which of the tokens that the step before draws is the one token of this chunk, where nobody
+    /// knows it yet.
+    pub(crate) feedback: Option<usize>,
 }
 
 /// What a model has room for.
@@ -159,18 +166,24 @@ impl<O: Ops> Model<O> {
         self.config.vocab
     }
 
-    /// Runs one step and returns `[rows, vocab]` logits of the wanted rows, in order.
-    pub(crate) fn forward(&mut self, chunks: &mut [Chunk<'_>]) -> Result<Vec<f32>, OpError> {
+    /// Whether the device can choose tokens.
+    pub(crate) fn draws(&self) -> bool {
+        self.ops.draws()
+    }
+
+    /// Runs one step; the device may still be at it when this returns.
+    pub(crate) fn run(&mut self, chunks: &mut [Chunk<'_>]) -> Result<(), OpError> {
         let plan = Plan::of(chunks);
         let spans = plan.spans(chunks);
         let slots = self.slots(chunks)?;
         let step = Step {
             ids: &plan.ids,
+            feedback: &plan.feedback,
             positions: &plan.positions,
             spans: &spans,
             wanted: &plan.wanted,
             adapters: &slots,
-            ..Step::default()
+            draws: &plan.draws,
         };
         let parameters = self.parameters.clone().ok_or(NO_WEIGHTS)?;
         let Model { ops, config, pages, scratch, rope, rack, .. } = self;
@@ -183,13 +196,23 @@ impl<O: Ops> Model<O> {
         for chunk in chunks {
             chunk.cache.len += chunk.tokens.len();
         }
-        if plan.wanted.is_empty() {
+        Ok(())
+    }
+
+    /// Waits for `[rows, vocab]` logits of the latest step: of its wanted rows, these.
+    pub(crate) fn logits(&mut self, rows: &[usize]) -> Result<Vec<f32>, OpError> {
+        if rows.is_empty() {
             return Ok(Vec::new());
         }
-        let all: Vec<usize> = (0..plan.wanted.len()).collect();
         let mut logits = std::mem::take(&mut self.host);
-        self.ops.download(&mut self.scratch.logits, (self.config.vocab, &all), &mut logits)?;
+        self.ops.download(&mut self.scratch.logits, (self.config.vocab, rows), &mut logits)?;
         Ok(logits)
+    }
+
+    /// Waits for the tokens of the earliest step with draws whose tokens were not taken: one for
+    /// each wanted row, absent where the host chooses.
+    pub(crate) fn drawn(&mut self) -> Result<Vec<Option<Drawn>>, OpError> {
+        self.ops.drawn()
     }
 
     /// The slot of the adapter of each row.
@@ -203,7 +226,7 @@ impl<O: Ops> Model<O> {
         Ok(slots)
     }
 
-    /// Takes back what [`Model::forward`] gave, to be used again: a step of many rows would
+    /// Takes back what [`Model::logits`] gave, to be used again: a step of many rows would
     /// otherwise fault in megabytes of fresh memory each time.
     pub(crate) fn recycle(&mut self, logits: Vec<f32>) {
         if logits.capacity() > self.host.capacity() {
@@ -269,31 +292,36 @@ impl<O: Ops> Walk<'_, O> {
 }
 
 /// Where the rows of a step come from.
+#[derive(Default)]
 struct Plan {
     ids: Vec<u32>,
+    feedback: Vec<Option<usize>>,
     positions: Vec<usize>,
     /// First row of each chunk.
     starts: Vec<usize>,
     /// Rows that need logits.
     wanted: Vec<usize>,
+    /// What the device chooses, of those.
+    draws: Vec<Option<Draw>>,
 }
 
 impl Plan {
     fn of(chunks: &[Chunk<'_>]) -> Plan {
-        let mut plan =
-            Plan { ids: Vec::new(), positions: Vec::new(), starts: Vec::new(), wanted: Vec::new() };
+        let mut plan = Plan::default();
         for chunk in chunks {
             let start = plan.ids.len();
             let end = start + chunk.tokens.len();
             let seen = chunk.cache.len;
             plan.starts.push(start);
             plan.ids.extend_from_slice(chunk.tokens);
+            plan.feedback.extend(chunk.tokens.iter().map(|_| chunk.feedback));
             plan.positions.extend(seen..seen + chunk.tokens.len());
             match chunk.want {
                 Want::None => {}
                 Want::Last => plan.wanted.extend((start..end).last()),
                 Want::All => plan.wanted.extend(start..end),
             }
+            plan.draws.resize(plan.wanted.len(), chunk.draw);
         }
         plan
     }
@@ -309,4 +337,4 @@ impl Plan {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

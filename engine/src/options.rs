@@ -1,7 +1,10 @@
 //! How an engine is to run, and whether the model and the machine allow it.
 
+use std::path::PathBuf;
+
 use kernels::{Numerics, PAGE};
 
+use crate::device::DeviceChoice;
 use crate::load::LoadError;
 use crate::lora::Bounds;
 use crate::memory;
@@ -55,6 +58,20 @@ pub struct EngineOptions {
     pub max_loras: usize,
     /// The largest rank of an adapter.
     pub max_lora_rank: usize,
+    /// Where the model runs.
+    pub device: DeviceChoice,
+    /// The number of the GPU, as its driver counts.
+    pub gpu: usize,
+    /// The part of a GPU's memory that all together may take, in (0, 1].
+    pub gpu_memory_utilization: f64,
+    /// Whether a GPU gives a request the same bits alone and in any batch, as the CPU does.
+    pub deterministic: bool,
+    /// Whether a GPU is asked for every operation anew, instead of for a whole recorded step.
+    pub eager: bool,
+    /// A folder with the libraries of CUDA; looked for if absent.
+    pub cuda_libraries: Option<PathBuf>,
+    /// A folder in which kernels that were compiled are kept for the next start.
+    pub kernel_cache: Option<PathBuf>,
 }
 
 impl Default for EngineOptions {
@@ -77,6 +94,13 @@ impl Default for EngineOptions {
             prefix_exact_chat: true,
             max_loras: 8,
             max_lora_rank: 64,
+            device: DeviceChoice::default(),
+            gpu: 0,
+            gpu_memory_utilization: 0.9,
+            deterministic: false,
+            eager: false,
+            cuda_libraries: None,
+            kernel_cache: None,
         }
     }
 }
@@ -115,15 +139,22 @@ impl EngineOptions {
         (SCORED_BYTES / (vocab * size_of::<f32>())).max(1)
     }
 
-    /// The room for a model of `positions` of which a page takes `page` bytes in all layers.
-    pub(crate) fn room(&self, positions: usize, page: usize) -> Result<Room, LoadError> {
+    /// The room for a model of `positions` of which a page takes `page` bytes in all layers, on a
+    /// device that has `free` bytes for pages, or whose memory is the machine's.
+    pub(crate) fn room(
+        &self,
+        positions: usize,
+        page: usize,
+        free: Option<u64>,
+    ) -> Result<Room, LoadError> {
         let max_model_len = self.max_model_len.unwrap_or(positions);
         if max_model_len > positions {
             let (option, limit) = ("max_model_len", positions);
             return Err(LoadError::Option { option, found: max_model_len, limit });
         }
         let one = max_model_len.div_ceil(PAGE);
-        let bytes = self.kv_cache_memory.unwrap_or_else(|| memory::total() / KV_CACHE_SHARE);
+        let usual = || free.unwrap_or_else(|| memory::total() / KV_CACHE_SHARE);
+        let bytes = self.kv_cache_memory.unwrap_or_else(usual);
         let most = usize::try_from(bytes / page.max(1) as u64).unwrap_or(usize::MAX);
         let most = most.min(u32::MAX as usize);
         if most < one && (self.max_model_len.is_some() || most == 0) {
@@ -158,7 +189,7 @@ mod tests {
             max_num_seqs: 4,
             ..EngineOptions::default()
         };
-        options.room(positions, 1000).map_err(|error| error.to_string())
+        options.room(positions, 1000, None).map_err(|error| error.to_string())
     }
 
     #[test]
@@ -180,8 +211,16 @@ mod tests {
     }
 
     #[test]
+    fn a_device_with_memory_of_its_own_bounds_pages_by_that() {
+        let room = EngineOptions::default().room(1 << 20, 1000, Some(5_000)).unwrap();
+        assert_eq!(room, Room { max_model_len: 5 * PAGE, pages: 5 });
+        let refused = EngineOptions::default().room(100, 1000, Some(0)).unwrap_err();
+        assert!(refused.to_string().contains("gives 0 bytes"), "{refused}");
+    }
+
+    #[test]
     fn the_default_is_bounded_by_the_machine() {
-        let huge = EngineOptions::default().room(1 << 40, 1 << 20).unwrap();
+        let huge = EngineOptions::default().room(1 << 40, 1 << 20, None).unwrap();
         let quarter = memory::total() / 4;
         assert_eq!(huge.pages as u64, quarter >> 20);
         assert_eq!(huge.max_model_len, huge.pages * PAGE);

@@ -181,4 +181,4 @@ fn size(model: &ModelConfig) -> u64 {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

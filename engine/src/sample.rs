@@ -9,6 +9,7 @@
 //! penalties, temperature, `min_p`, `top_k`, `top_p`. A draw depends on the seed and the position
 //! alone, so a seed gives the same tokens whatever else runs.
 
+mod device;
 mod distribution;
 mod draw;
 mod math;

@@ -64,10 +64,10 @@ pub async fn serve(
     engine: Engine,
     shutdown: impl Future<Output = ()>,
 ) -> io::Result<()> {
-    let Engine { core, card, stats, board, updates } = engine;
+    let Engine { core, card, stats, board, updates, .. } = engine;
     let (gate, inbox) = Gate::new(card.max_queue, board);
     let thread = std::thread::Builder::new().name("engine".into());
-    let thread = thread.spawn(move || core.run(inbox))?;
+    let thread = thread.spawn(move || core.work_off(inbox))?;
     accept(&listener, Arc::new(State::new(card, gate, stats, updates)), shutdown).await;
     // The last sender is gone, so the thread ends with the step that it is in.
     let joined = tokio::task::spawn_blocking(move || thread.join()).await;

@@ -245,9 +245,10 @@ pub trait Ops: Send {
         to: &mut Vec<f32>,
     ) -> Result<(), OpError>;
 
-    /// Bytes that keys and values may have once weights and scratch have theirs; none if the device
-    /// does not know.
-    fn room(&self) -> Result<Option<u64>, OpError> {
+    /// Bytes that are left of this `share` of the device's memory, of which others than us may have
+    /// some, too; none if the device's memory is the machine's.
+    fn room(&self, share: f64) -> Result<Option<u64>, OpError> {
+        let _ = share;
         Ok(None)
     }
 

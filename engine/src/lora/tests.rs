@@ -68,7 +68,14 @@ fn logits(
         let mut chunks = Vec::new();
         for ((ids, adapter), cache) in asks.iter().zip(&mut caches) {
             let tokens = &ids[start.min(ids.len())..(start + step).min(ids.len())];
-            chunks.push(Chunk { tokens, cache, want: Want::All, adapter: *adapter });
+            chunks.push(Chunk {
+                tokens,
+                cache,
+                want: Want::All,
+                adapter: *adapter,
+                draw: None,
+                feedback: None,
+            });
         }
         let counts: Vec<usize> = chunks.iter().map(|chunk| chunk.tokens.len()).collect();
         let rows = model.forward(&mut chunks).unwrap();
@@ -140,8 +147,14 @@ fn a_slot_is_used_again_when_nobody_holds_its_adapter() {
     let first = logits(&mut model, &[(&ids, Some(&every))], 4);
     let some = adapter(2, "some");
     let mut full = cache(0);
-    let mut chunk =
-        [Chunk { tokens: &ids, cache: &mut full, want: Want::Last, adapter: Some(&some) }];
+    let mut chunk = [Chunk {
+        tokens: &ids,
+        cache: &mut full,
+        want: Want::Last,
+        adapter: Some(&some),
+        draw: None,
+        feedback: None,
+    }];
     let refused = model.forward(&mut chunk).unwrap_err();
     assert_eq!(refused.to_string(), "`set_adapter`: index 1 is outside a table of 1 rows");
     drop(every);

@@ -1,6 +1,8 @@
 //! Logits against goldens, and against themselves in other batches.
 
-use std::path::PathBuf;
+mod cuda;
+
+use std::path::{Path, PathBuf};
 
 use kernels::Cpu;
 use serde_json::Value;
@@ -8,6 +10,7 @@ use serde_json::Value;
 use super::*;
 use crate::load::Folder;
 use crate::pages::Pages;
+use crate::random;
 use crate::weights::Weights;
 
 fn root() -> PathBuf {
@@ -34,12 +37,35 @@ fn load(folder: &str) -> Model<Cpu> {
     Model::new(ops, parameters, config, scratch, size).unwrap()
 }
 
+/// A model of the shape that `config` describes, with weights that nobody trained.
+pub(crate) fn made<O: Ops>(ops: O, config: &Path) -> Model<O> {
+    let config = random::folder(config).unwrap().model;
+    let parameters = Parameters::load(&ops, &random::Random, &config).unwrap();
+    let scratch = Scratch::new(&ops, &config, 64, 16).unwrap();
+    let size = Size { positions: config.positions, pages: PAGES, adapters: 0 };
+    Model::new(ops, parameters, config, scratch, size).unwrap()
+}
+
 const TINY: &str = "engine/models/tiny";
 const LLAMA: &str = "tests/tapes/engine/llama";
 const QWEN2: &str = "tests/tapes/engine/qwen2";
 
+impl<O: Ops> Model<O> {
+    /// Runs one step and returns the logits of all wanted rows.
+    pub(crate) fn forward(&mut self, chunks: &mut [Chunk<'_>]) -> Result<Vec<f32>, OpError> {
+        let wanted = |chunk: &Chunk<'_>| match chunk.want {
+            Want::None => 0,
+            Want::Last => 1,
+            Want::All => chunk.tokens.len(),
+        };
+        let wanted: usize = chunks.iter().map(wanted).sum();
+        self.run(chunks)?;
+        self.logits(&(0..wanted).collect::<Vec<_>>())
+    }
+}
+
 fn chunk<'a>(tokens: &'a [u32], cache: &'a mut SequenceCache) -> Chunk<'a> {
-    Chunk { tokens, cache, want: Want::All, adapter: None }
+    Chunk { tokens, cache, want: Want::All, adapter: None, draw: None, feedback: None }
 }
 
 /// Logits of all positions, given in chunks of `size`.
@@ -130,6 +156,8 @@ fn logits_have_the_same_bits_in_any_batch() {
             cache,
             want: Want::None,
             adapter: None,
+            draw: None,
+            feedback: None,
         })
         .collect();
     assert!(model.forward(&mut first).unwrap().is_empty());
@@ -153,7 +181,14 @@ fn only_wanted_rows_have_logits() {
     let mut model = load(TINY);
     let all = logits(&mut model, &[5, 6, 7], 3);
     let mut cache = cache();
-    let last = Chunk { tokens: &[5, 6, 7], cache: &mut cache, want: Want::Last, adapter: None };
+    let last = Chunk {
+        tokens: &[5, 6, 7],
+        cache: &mut cache,
+        want: Want::Last,
+        adapter: None,
+        draw: None,
+        feedback: None,
+    };
     let last = model.forward(&mut [last]).unwrap();
     assert_eq!(bits(&last), bits(&all[2 * model.vocab()..]));
 }

@@ -3,14 +3,16 @@
 use std::fs;
 use std::path::PathBuf;
 
+use kernels::Cpu;
 use tempfile::TempDir;
 
 use super::*;
 use crate::cache::SequenceCache;
+use crate::model::tests::made;
 use crate::model::{Chunk, Want};
 use crate::{Engine, EngineOptions};
 
-fn config(changes: Value) -> (TempDir, PathBuf) {
+pub(crate) fn config(changes: Value) -> (TempDir, PathBuf) {
     let mut config = json!({
         "architectures": ["Qwen3ForCausalLM"], "vocab_size": 2000, "hidden_size": 64,
         "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4,
@@ -64,11 +66,19 @@ fn a_made_tokenizer_has_a_token_for_every_id_and_takes_any_text() {
 #[test]
 fn logits_of_random_weights_are_not_flat() {
     let (_keep, path) = config(json!({}));
-    let mut engine = Engine::random(&path, EngineOptions::default()).unwrap();
+    let engine = Engine::random(&path, EngineOptions::default()).unwrap();
+    let mut model = made(Cpu::default(), &path);
     let mut cache = SequenceCache { pages: vec![0], ..SequenceCache::default() };
     let tokens = &[5, 900, 31, 77];
-    let chunk = Chunk { tokens, cache: &mut cache, want: Want::Last, adapter: None };
-    let logits = engine.core.model.forward(&mut [chunk]).unwrap();
+    let chunk = Chunk {
+        tokens,
+        cache: &mut cache,
+        want: Want::Last,
+        adapter: None,
+        draw: None,
+        feedback: None,
+    };
+    let logits = model.forward(&mut [chunk]).unwrap();
     let mean = logits.iter().sum::<f32>() / logits.len() as f32;
     let spread = logits.iter().map(|x| (x - mean).powi(2)).sum::<f32>() / logits.len() as f32;
     assert!((1.5..6.0).contains(&spread.sqrt()), "{}", spread.sqrt());

@@ -108,7 +108,14 @@ impl Truth {
     pub(crate) fn scores(&mut self, which: usize, tokens: &[u32]) -> Vec<u32> {
         let model = &mut self.models[which];
         let mut cache = SequenceCache { pages: (0..64).collect(), ..SequenceCache::default() };
-        let chunk = Chunk { tokens, cache: &mut cache, adapter: None, want: Want::All };
+        let chunk = Chunk {
+            tokens,
+            cache: &mut cache,
+            adapter: None,
+            want: Want::All,
+            draw: None,
+            feedback: None,
+        };
         let logits = model.forward(&mut [chunk]).unwrap();
         let rows = logits.chunks_exact(model.vocab()).zip(&tokens[1..]);
         rows.map(|(row, id)| score(row, *id, 0).raw.to_bits()).collect()

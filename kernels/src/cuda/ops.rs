@@ -142,9 +142,10 @@ impl Ops for Cuda {
         Matrix::new(&self.device, parts, (rows, columns)).map_err(of("matrix"))
     }
 
-    fn room(&self) -> Result<Option<u64>, OpError> {
-        let (free, _) = self.device.memory().map_err(of("room"))?;
-        Ok(Some(free as u64))
+    fn room(&self, share: f64) -> Result<Option<u64>, OpError> {
+        let (free, total) = self.device.memory().map_err(of("room"))?;
+        let spared = (total as f64 * (1.0 - share)) as u64;
+        Ok(Some((free as u64).saturating_sub(spared)))
     }
 
     fn draws(&self) -> bool {

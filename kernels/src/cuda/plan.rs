@@ -124,7 +124,11 @@ impl Plan {
             wanted: padded(step.wanted.len()),
             spans: pad(spans.len()),
             decodes: pad(decodes.len()),
-            tiles: if records { padded_tiles(tiles.len()) } else { tiles.len() },
+            tiles: if records {
+                padded_tiles(tiles.len().max(padded(step.ids.len())))
+            } else {
+                tiles.len()
+            },
             draws: step.draws.iter().any(Option::is_some),
             adapters,
         };

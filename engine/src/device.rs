@@ -1,0 +1,77 @@
+//! Where a model runs.
+
+use kernels::cuda::{Cuda, CudaOptions, DeviceOptions};
+use kernels::{Cpu, Heads};
+
+use crate::load::LoadError;
+use crate::options::EngineOptions;
+
+/// Where a model is to run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum DeviceChoice {
+    /// On a GPU if there is one that can, else on the CPU.
+    #[default]
+    Auto,
+    /// On the CPU.
+    Cpu,
+    /// On a GPU, or not at all.
+    Cuda,
+}
+
+/// Where a model runs.
+pub(crate) enum Chosen {
+    Cpu(Cpu),
+    Cuda(Box<Cuda>),
+}
+
+impl Chosen {
+    /// The device for a model with such heads, and a line that says which and why.
+    pub(crate) fn new(
+        options: &EngineOptions,
+        heads: Heads,
+    ) -> Result<(Chosen, String), LoadError> {
+        let cpu = |why: &str| {
+            let cpu = Cpu::new(options.threads, options.numerics);
+            let line = format!("running on the CPU with {} threads: {why}", cpu.threads());
+            (Chosen::Cpu(cpu), line)
+        };
+        if options.device == DeviceChoice::Cpu {
+            return Ok(cpu("as was asked for"));
+        }
+        match Cuda::open(&cuda_options(options), heads) {
+            Ok(cuda) => {
+                let line = line(&cuda);
+                Ok((Chosen::Cuda(Box::new(cuda)), line))
+            }
+            Err(missing) if options.device == DeviceChoice::Auto => Ok(cpu(&missing.to_string())),
+            Err(missing) => Err(LoadError::NoGpu(missing)),
+        }
+    }
+}
+
+fn cuda_options(options: &EngineOptions) -> CudaOptions {
+    CudaOptions {
+        device: DeviceOptions {
+            ordinal: options.gpu,
+            libraries: options.cuda_libraries.clone(),
+            cache: options.kernel_cache.clone(),
+        },
+        deterministic: options.deterministic,
+        eager: options.eager,
+    }
+}
+
+fn line(cuda: &Cuda) -> String {
+    let (compiled, took) = cuda.kernels().compiled();
+    let products = match &cuda.device().libraries().cublaslt {
+        _ if cuda.is_deterministic() => "deterministic".to_owned(),
+        Some(found) => format!("cuBLASLt {found}"),
+        None => "without cuBLASLt".to_owned(),
+    };
+    format!(
+        "running on the GPU {}, {}, {compiled} files of kernels compiled in {:.1} s, {products}",
+        cuda.device().name(),
+        cuda.device().arch(),
+        took.as_secs_f64(),
+    )
+}

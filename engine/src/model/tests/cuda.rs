@@ -1,0 +1,191 @@
+//! The model on an emulated GPU, beside the CPU and beside itself.
+
+use kernels::cuda::double::{self, Double};
+use kernels::cuda::{Cuda, CudaOptions};
+use kernels::{Cpu, Draw, Drawn, Heads};
+use serde_json::json;
+use tempfile::TempDir;
+
+use super::*;
+use crate::random::tests::config;
+
+/// What bf16 may do to a logprob of such a small model.
+const NEAR: f32 = 0.1;
+
+/// Heads as `config` of the tests of random weights has them.
+const HEADS: Heads = Heads { query: 4, kv: 2, dim: 16 };
+
+fn shape() -> (TempDir, PathBuf) {
+    config(json!({}))
+}
+
+fn double() -> &'static Double {
+    double::load().unwrap()
+}
+
+fn cuda(options: &CudaOptions) -> Cuda {
+    double();
+    Cuda::open(options, HEADS).unwrap()
+}
+
+fn model(options: &CudaOptions) -> Model<Cuda> {
+    let (_keep, path) = shape();
+    made(cuda(options), &path)
+}
+
+fn logprobs(logits: &[f32]) -> Vec<f32> {
+    let highest = logits.iter().copied().fold(f32::MIN, f32::max);
+    let sum: f64 = logits.iter().map(|x| f64::from(x - highest).exp()).sum();
+    logits.iter().map(|x| (f64::from(x - highest) - sum.ln()) as f32).collect()
+}
+
+/// The sequences of a test: each with pages of its own.
+fn caches(count: usize) -> Vec<SequenceCache> {
+    let each = (PAGES / count) as u32;
+    (0..count as u32)
+        .map(|i| SequenceCache {
+            pages: (i * each..(i + 1) * each).collect(),
+            ..SequenceCache::default()
+        })
+        .collect()
+}
+
+/// Prompts, then greedy tokens that the device draws: ids and logprobs, `[steps][sequences]`.
+fn decode<O: Ops>(model: &mut Model<O>, prompts: &[Vec<u32>], steps: usize) -> Vec<Vec<Drawn>> {
+    let mut caches = caches(prompts.len());
+    let mut tokens: Vec<Vec<u32>> = prompts.to_vec();
+    let mut all = Vec::new();
+    for step in 0..steps {
+        let chunks = tokens.iter().zip(&mut caches).enumerate();
+        let mut chunks: Vec<Chunk<'_>> = chunks
+            .map(|(index, (tokens, cache))| {
+                let draw = draw(index, step);
+                let rest = &tokens[cache.len..];
+                Chunk {
+                    tokens: rest,
+                    cache,
+                    want: Want::Last,
+                    adapter: None,
+                    draw: Some(draw),
+                    feedback: None,
+                }
+            })
+            .collect();
+        model.run(&mut chunks).unwrap();
+        let drawn: Vec<Drawn> = model.drawn().unwrap().into_iter().flatten().collect();
+        for (tokens, drawn) in tokens.iter_mut().zip(&drawn) {
+            tokens.push(drawn.id);
+        }
+        all.push(drawn);
+    }
+    all
+}
+
+/// Greedy for even sequences, by chance for odd ones.
+fn draw(index: usize, position: usize) -> Draw {
+    let temperature = if index.is_multiple_of(2) { 0.0 } else { 1.0 };
+    let seed = index as u64;
+    Draw {
+        temperature,
+        top_p: 0.9,
+        min_p: 0.0,
+        top_k: 50,
+        top: Some(3),
+        raw: false,
+        seed,
+        position,
+    }
+}
+
+fn prompts(count: u32) -> Vec<Vec<u32>> {
+    (1..=count).map(|n| (0..n * 7 % 23 + 1).map(|i| (i * 37 + n * 101) % 1999).collect()).collect()
+}
+
+#[test]
+fn logits_of_the_gpu_are_near_those_of_the_cpu() {
+    let (_keep, path) = shape();
+    let ids: Vec<u32> = (0..37).map(|i| i * 53 % 1999).collect();
+    let mut cpu = made(Cpu::default(), &path);
+    let expected = logits_of(&mut cpu, &ids, ids.len());
+    for deterministic in [false, true] {
+        let mut gpu = model(&CudaOptions { deterministic, ..CudaOptions::default() });
+        let found = logits_of(&mut gpu, &ids, ids.len());
+        let vocab = gpu.vocab();
+        let mut total = 0.0;
+        for (found, expected) in found.chunks(vocab).zip(expected.chunks(vocab)) {
+            for (found, expected) in logprobs(found).iter().zip(logprobs(expected)) {
+                assert!((found - expected).abs() < NEAR, "{found} for {expected}");
+                total += f64::from((found - expected).abs());
+            }
+        }
+        assert!(
+            total / (found.len() as f64) < 0.02,
+            "mean difference {}",
+            total / found.len() as f64
+        );
+    }
+}
+
+fn logits_of<O: Ops>(model: &mut Model<O>, ids: &[u32], size: usize) -> Vec<f32> {
+    let mut cache = cache();
+    let parts = ids.chunks(size);
+    parts.flat_map(|tokens| model.forward(&mut [chunk(tokens, &mut cache)]).unwrap()).collect()
+}
+
+#[test]
+fn recorded_steps_give_the_bits_of_steps_that_are_asked_for() {
+    let prompts = prompts(5);
+    let eager =
+        decode(&mut model(&CudaOptions { eager: true, ..CudaOptions::default() }), &prompts, 12);
+    let mut recorded = model(&CudaOptions::default());
+    let before = double().get("graph_launches");
+    assert_eq!(decode(&mut recorded, &prompts, 12), eager);
+    assert!(recorded.ops.recorded() > 0);
+    assert!(double().get("graph_launches") > before);
+}
+
+#[test]
+fn a_deterministic_gpu_gives_the_same_bits_in_any_batch_and_chunks() {
+    let mut gpu = model(&CudaOptions { deterministic: true, ..CudaOptions::default() });
+    let prompts = prompts(5);
+    let together = decode(&mut gpu, &prompts, 6);
+    for (index, prompt) in prompts.iter().enumerate().filter(|(index, _)| index % 2 == 0) {
+        let alone = decode(&mut gpu, &[prompt.clone()], 6);
+        let same = together.iter().zip(&alone).all(|(all, one)| all[index] == one[0]);
+        assert!(same, "sequence {index}");
+    }
+    let ids: Vec<u32> = (0..40).map(|i| i * 7 % 61).collect();
+    let whole = bits(&logits_of(&mut gpu, &ids, ids.len()));
+    for size in [1, 7, 16] {
+        assert_eq!(bits(&logits_of(&mut gpu, &ids, size)), whole, "chunks of {size}");
+    }
+}
+
+#[test]
+fn a_token_that_nobody_has_read_is_taken_from_the_step_before() {
+    let mut gpu = model(&CudaOptions::default());
+    let prompt = prompts(1);
+    let expected = decode(&mut gpu, &prompt, 3);
+    let mut cache = caches(1).remove(0);
+    let mut run = |gpu: &mut Model<Cuda>, tokens: &[u32], feedback, position| {
+        let (want, draw) = (Want::Last, Some(draw(0, position)));
+        let cache = &mut cache;
+        gpu.run(&mut [Chunk { tokens, cache, want, adapter: None, draw, feedback }]).unwrap();
+    };
+    run(&mut gpu, &prompt[0], None, 0);
+    run(&mut gpu, &[0], Some(0), 1);
+    let first = gpu.drawn().unwrap();
+    run(&mut gpu, &[0], Some(0), 2);
+    let found = [first, gpu.drawn().unwrap(), gpu.drawn().unwrap()];
+    let ids = found.map(|drawn| drawn[0].clone().unwrap());
+    assert_eq!(ids.to_vec(), expected.concat());
+}
+
+#[test]
+fn a_gpu_without_room_says_so_and_goes_on() {
+    let mut gpu = model(&CudaOptions::default());
+    let expected = decode(&mut gpu, &prompts(2), 2);
+    let error = gpu.ops.pages(HEADS, 1 << 10, 1 << 20).unwrap_err();
+    assert!(error.to_string().starts_with("`pages`: no memory for"), "{error}");
+    assert_eq!(decode(&mut gpu, &prompts(2), 2), expected);
+}
