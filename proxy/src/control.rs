@@ -1,6 +1,7 @@
 //! The control listener: what an agent must not be able to say.
 //!
-//! - `GET /health`: 200 while the process lives. `GET /ready`: whether a call could be recorded.
+//! - `GET /health`: 200 while the process lives. `GET /ready`: whether a call could be recorded,
+//!   and where the upstream is.
 //! - `POST /episodes`: make one known before its first call: `{"episode_id", "attempt"?,
 //!   "group_id"?, "group_size"?, "task_id"?, "labels"?: {}, "force_sampling"?}`.
 //! - `POST /episodes/{id}/key`: an API key that names it: `{"ttl_s"?}`.
@@ -30,6 +31,7 @@ use std::sync::Arc;
 use hyper::body::Incoming;
 use hyper::header::AUTHORIZATION;
 use hyper::{HeaderMap, Method, Request, Response, StatusCode};
+use serde_json::json;
 use sha2::{Digest, Sha256};
 use tokio::net::TcpListener;
 use tower::ServiceBuilder;
@@ -108,7 +110,8 @@ async fn answer(proxy: &Proxy, request: Request<Incoming>) -> Result<Answer, Ans
         (&Method::GET, ["health"]) => Ok(done()),
         (&Method::GET, ["ready"]) => {
             proxy.store().probe().await.map_err(refused)?;
-            Ok(done())
+            let upstream = proxy.config().upstream.to_string();
+            Ok((StatusCode::OK, json!({ "status": "ok", "upstream": upstream })))
         }
         (&Method::POST, ["episodes"]) => episodes::announce(proxy, &fields(&body)?).await,
         (&Method::POST, ["episodes", id, "key"]) => {
