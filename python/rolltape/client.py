@@ -187,7 +187,7 @@ class Client:
         """Gives the engine's memory back: 1 drops keys and values, 2 the weights as well."""
         self.http.post("/sleep", query={"level": level}, timeout_s=WEIGHTS_WAIT_S)
 
-    def wake_up(self, *tags: Literal["weights", "kv_cache"]) -> None:
+    def wake_up(self, *tags: Literal["weights", "kv_cache", "scheduling"]) -> None:
         """Takes the memory again, all of it or what `tags` name."""
         route = "/wake_up" + "".join(f"{'&' if i else '?'}tags={t}" for i, t in enumerate(tags))
         self.http.post(route, timeout_s=WEIGHTS_WAIT_S)

@@ -101,20 +101,26 @@ def rows_of(
 ) -> list[Row]:
     """The rows of finished episodes, by their ids or those of their groups; nothing is leased.
 
-    With `wait_s` it waits for the first, so wait only for what is closed already or about to be.
+    Without names those of all. With `wait_s` it waits for the first of each name, so wait only for
+    what is closed already or about to be.
     """
-    names = {"episode": episodes, "group": groups}
-    asked: dict[str, Any] = {k: ",".join(v) for k, v in names.items() if v is not None}
-    asked |= {"limit": LIMIT_MAX} | options
-    rows: list[Row] = []
-    cursor, wait = "0", wait_s
+    asked = [{"episode": name} for name in episodes or ()]
+    asked += [{"group": name} for name in groups or ()]
+    if episodes is None and groups is None:
+        asked = [{}]
+    return [row for one in asked for row in _walk(client.http, one | options, wait_s)]
+
+
+def _walk(http: Http, asked: Mapping[str, Any], wait_s: float) -> Iterator[Row]:
+    """All rows from the beginning, cursor after cursor."""
+    cursor = "0"
     while True:
-        query = asked | {"cursor": cursor, "wait_s": round(wait)}
-        found, headers = _read(client.http, query, wait)
-        rows += found
+        query = {"limit": LIMIT_MAX, "cursor": cursor, "wait_s": round(wait_s)} | dict(asked)
+        found, headers = _read(http, query, wait_s)
+        yield from found
         if not found or headers.get("x-rolltape-cursor", cursor) == cursor:
-            return rows
-        cursor, wait = headers["x-rolltape-cursor"], 0
+            return
+        cursor, wait_s = headers["x-rolltape-cursor"], 0
 
 
 def _read(http: Http, asked: Mapping[str, Any], wait_s: float) -> tuple[list[Row], Mapping[str, str]]:

@@ -1,0 +1,240 @@
+"""The package's feed and its hold on the engine, against a real recorder."""
+
+import json
+import threading
+import time
+import urllib.error
+import urllib.request
+from array import array
+
+import openai
+import pyarrow.parquet as pq
+import pytest
+
+import harness
+from game import Agent, Game
+from harness import MODEL
+from package import rolltape
+
+GROUP_SIZE = 3
+SAME = ("trajectory_id", "input_ids", "loss_mask", "versions", "reward", "advantage")
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    """A recorder in front of the tiny model, with two groups that were played and closed."""
+    store = tmp_path_factory.mktemp("feed") / "rolltape.db"
+    with rolltape.Server(model=MODEL, store=store) as running:
+        for group in ("g0", "g1"):
+            for member in range(GROUP_SIZE):
+                play(running.client, f"{group}-{member}", group)
+        yield running
+
+
+def play(client, name, group=None, secret=4):
+    """One game as an episode."""
+    with rolltape.episode(client, name, group_id=group) as episode:
+        agent = openai.OpenAI(base_url=episode.base_url, api_key=episode.api_key, max_retries=0)
+        game = Game(secret)
+        Agent(agent, seed=hash(name) % 1000).play(game)
+        episode.reward(game.reward)
+
+
+def feed(server, consumer, **options):
+    """A reader of whole groups."""
+    asked = {"unit": "group", "group_size": GROUP_SIZE, "advantage": "grpo"} | options
+    return rolltape.Feed(server.client, consumer, lease_s=60, **asked)
+
+
+def ids(lease):
+    return sorted({row["episode_id"] for row in lease.rows})
+
+
+def test_rows_are_those_of_an_export(server, tmp_path):
+    out = tmp_path / "out"
+    server.command("export", "--out", out, "--group", "g0", "--advantage", "grpo")
+    exported = pq.read_table(out / "trajectories.parquet").to_pylist()
+    lease = feed(server, "same", group="g0").lease(limit=1, wait_s=10)
+    assert len(lease.rows) == len(exported) == GROUP_SIZE
+    order = lambda row: row["trajectory_id"]  # noqa: E731
+    for row, theirs in zip(sorted(lease.rows, key=order), sorted(exported, key=order)):
+        assert {name: row[name] for name in SAME} == {name: theirs[name] for name in SAME}
+        assert array("f", row["logprobs"]) == array("f", theirs["logprobs"])
+        assert row["completion"] and row["turns"][0]["call_id"]
+
+
+def test_what_is_acked_does_not_come_again_and_what_is_given_back_does(server):
+    reader = feed(server, "acks")
+    assert reader.standing() is None
+    first = reader.lease(limit=1, wait_s=10)
+    second = reader.lease(limit=1, wait_s=10)
+    assert ids(first) == ["g0-0", "g0-1", "g0-2"] and ids(second) == ["g1-0", "g1-1", "g1-2"]
+    assert reader.lease(wait_s=0) is None, "all of it is leased"
+    first.ack()
+    first.ack()
+    second.nack()
+    again = reader.lease(wait_s=10)
+    assert ids(again) == ids(second) and again.id != second.id
+    again.renew(120)
+    again.ack([("g1-0", 0), ("g1-1", 0), ("g1-2", 0)])
+    assert reader.lease(wait_s=0) is None
+    standing = reader.standing()
+    assert (standing["acked"], standing["leased"], standing["depth"]) == (6, 0, 0)
+
+
+def test_an_ack_of_what_was_handed_to_another_is_an_error(server):
+    reader = feed(server, "late", group="g0")
+    lease = reader.lease(wait_s=10)
+    lease.nack()
+    other = reader.lease(wait_s=10)
+    with pytest.raises(rolltape.RolltapeError) as caught:
+        lease.ack()
+    assert caught.value.status == 409
+    other.ack()
+
+
+def test_a_reader_waits_for_what_is_finished_later(server):
+    reader = rolltape.Feed(server.client, "waits", cursor="end")
+    assert reader.lease(wait_s=0) is None
+    later = threading.Timer(0.5, play, (server.client, "later"))
+    later.start()
+    began = time.monotonic()
+    lease = reader.lease(wait_s=20)
+    later.join()
+    assert ids(lease) == ["later"] and time.monotonic() - began < 20
+
+
+def test_rows_without_a_lease(server):
+    def asked(**names):
+        return sorted({row["episode_id"] for row in rolltape.rows_of(server.client, **names)})
+
+    assert asked(groups=["g0"]) == ["g0-0", "g0-1", "g0-2"]
+    assert asked(episodes=["g0-1", "g1-2"]) == ["g0-1", "g1-2"]
+    assert asked(episodes=["nobody-knows-it"]) == []
+
+
+def test_weights_come_in_under_their_version(server):
+    client = server.client
+    before = client.weight_info()
+    client.pause("keep")
+    assert client.is_paused()
+    try:
+        client.update_weights(MODEL, version=7)
+    finally:
+        client.resume()
+    assert not client.is_paused()
+    after = client.weight_info()
+    assert (before["weight_version"], after["weight_version"]) == ("default", "7")
+    assert before["checksum"] == after["checksum"], "the same weights under another name"
+    play(client, "seventh")
+    (row,) = rolltape.rows_of(client, episodes=["seventh"])
+    assert {v for v, m in zip(row["versions"], row["loss_mask"]) if m} == {7}
+    seen = {version["label"]: version for version in client.versions()}
+    assert seen["7"]["number"] == 7 and seen["7"]["checksum"] == after["checksum"]
+
+
+def test_weights_that_do_not_fit_are_refused_and_the_old_ones_serve(server, tmp_path):
+    before = server.client.weight_info()
+    with pytest.raises(rolltape.RolltapeError) as caught:
+        server.client.update_weights(tmp_path, version=99)
+    assert caught.value.status == 400
+    assert server.client.weight_info() == before
+    play(server.client, "still-serving")
+
+
+def test_the_engine_sleeps_and_wakes_up(server):
+    client = server.client
+    client.sleep(1)
+    assert client.is_sleeping()
+    client.wake_up("weights", "kv_cache", "scheduling")
+    assert not client.is_sleeping()
+    play(client, "awake")
+
+
+def test_agents_cannot_reach_the_engine_s_control(server):
+    root = server.client.data
+    request = urllib.request.Request(f"{root}/v1/load_lora_adapter", data=b"{}")
+    with pytest.raises(urllib.error.HTTPError) as caught:
+        urllib.request.urlopen(request, timeout=10)
+    assert caught.value.code == 403
+    assert server.client.server_info()["vllm_config"]["model_config"]["served_model_name"] == "tiny"
+
+
+def test_the_trace_of_an_episode_has_each_turn_once(server):
+    rows = rolltape.rows_of(server.client, episodes=["g0-0"])
+    entries = rolltape.openenv.trace_entries(rows)
+    assert len(entries) == len({entry["metadata"]["node_id"] for entry in entries}) > 0
+    for entry in entries:
+        prompt, sampled = entry["prompt_token_ids"], entry["completion_token_ids"]
+        assert len(entry["loss_mask"]) == len(prompt) + len(sampled)
+        assert len(entry["per_token_logps"]) == len(sampled) == sum(entry["loss_mask"])
+        assert entry["request"]["messages"][0]["role"] == "user"
+        assert entry["response"]["choices"][0]["message"]["role"] == "assistant"
+
+
+def test_openenv_s_routes(server):
+    sessions = rolltape.sessions.server(server.client)
+    thread = threading.Thread(target=sessions.serve_forever)
+    thread.start()
+    http = rolltape.http.Http("127.0.0.1:%d" % sessions.server_address[1], timeout_s=30)
+    try:
+        sampling = {"temperature": 1.0, "top_p": 1.0, "top_k": -1, "min_p": 0.0}
+        made = http.post("/sessions", {"metadata": {"split": "train"}, "sampling": sampling})
+        agent = openai.OpenAI(base_url=made["base_url"], api_key=made["api_key"], max_retries=0)
+        Agent(agent, seed=1).play(Game(2))
+        name = made["session_id"]
+        assert http.get(f"/sessions/{name}")["generations"] > 0
+        assert http.call("DELETE", f"/sessions/{name}")["deleted"]
+        document = http.get(f"/sessions/{name}/rollout")
+        (sequence,) = document["sequences"]
+        assert document["trainable"] and sequence["role"] == "agent"
+        assert len(sequence["input_ids"]) == len(sequence["loss_mask"]) == len(sequence["logprobs"])
+        assert document["stats"]["n_trainable_tokens"] == sum(sequence["loss_mask"]) > 0
+        entries = http.get(f"/sessions/{name}/trace_entries")["entries"]
+        assert [len(e["completion_token_ids"]) for e in entries] == sequence["turn_lengths"]
+        for path, status in {"/sessions/nobody/rollout": 404, "/nowhere": 404}.items():
+            with pytest.raises(rolltape.RolltapeError) as caught:
+                http.get(path)
+            assert caught.value.status == status
+    finally:
+        sessions.shutdown()
+        thread.join()
+        sessions.server_close()
+
+
+def test_examples_import_without_their_trainers():
+    for path in ("verl/agent_loop.py", "prime-rl/push_weights.py"):
+        text = (harness.ROOT / "examples" / path).read_text()
+        names = {"__name__": "imported", "__file__": path}
+        exec(compile(text, path, "exec"), names)
+    assert names["newest"]
+
+
+def test_verl_s_fields_are_those_of_the_row(server):
+    text = (harness.ROOT / "examples" / "verl" / "agent_loop.py").read_text()
+    names = {"__name__": "imported"}
+    exec(compile(text, "agent_loop.py", "exec"), names)
+    (row,) = rolltape.rows_of(server.client, episodes=["g1-0"])
+    fields = names["fields"](row, 10_000, 10_000)
+    assert fields["prompt_ids"] + fields["response_ids"] == row["input_ids"]
+    assert sum(fields["response_mask"]) == sum(row["loss_mask"])
+    assert names["number"](b"words\n0.5\n") == 0.5 and names["number"](b"") is None
+
+
+def test_prime_rl_s_folder_is_pushed(server, tmp_path):
+    text = (harness.ROOT / "examples" / "prime-rl" / "push_weights.py").read_text()
+    names = {"__name__": "imported"}
+    exec(compile(text, "push_weights.py", "exec"), names)
+    for step in (11, 12, 13):
+        folder = tmp_path / f"step_{step}"
+        folder.mkdir()
+        for file in ("config.json", "model.safetensors"):
+            (folder / file).write_bytes((MODEL / file).read_bytes())
+        if step < 13:
+            (folder / "STABLE").touch()
+    found = names["newest"](tmp_path, -1)
+    assert found == (12, tmp_path / "step_12") and names["newest"](tmp_path, 12) is None
+    names["push"](server.client, *found)
+    assert server.client.weight_info()["weight_version"] == "12"
+    assert not server.client.is_paused()
+    assert json.dumps(server.client.show("g0-0"))
