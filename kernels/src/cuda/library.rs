@@ -79,7 +79,23 @@ fn find(library: &str, named: Option<&Path>, folders: &[PathBuf]) -> Option<Foun
         return Some(Found::System);
     }
     let files = folders.iter().map(|folder| folder.join(library));
-    files.filter(|file| file.exists()).find(|file| open(file)).map(Found::File)
+    let found = files.filter(|file| file.exists()).find(|file| open(file))?;
+    if library == NVRTC {
+        // The compiler asks for this one by its name alone, so it must be there already.
+        found.parent().into_iter().for_each(open_builtins);
+    }
+    Some(Found::File(found))
+}
+
+/// Loads what NVRTC needs to compile, which lies beside it under a longer version.
+fn open_builtins(folder: &Path) {
+    let files = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    let named = |file: &std::fs::DirEntry| {
+        file.file_name().to_string_lossy().starts_with("libnvrtc-builtins.so.13")
+    };
+    files.filter(named).for_each(|file| {
+        open(file.path());
+    });
 }
 
 fn by_name(library: &str) -> bool {
