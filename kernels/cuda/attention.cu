@@ -18,7 +18,8 @@
 // tiles: {span, first row of the tile within the span, rows, split or -1}; span -1 is no tile.
 //   With a split, at most 16 packed rows, and the split's sums go to `partial`
 //   [tiles][kv heads][16][HEAD_DIM + 2]: HEAD_DIM sums, the top, the weights' sum.
-//   Without, at most 64 packed rows, and the result goes to `out` [rows of the step, nq * HEAD_DIM].
+//   Without, at most 64 packed rows, and the result goes to `out`
+//   [rows of the step, nq * HEAD_DIM].
 // Launch: grid (tiles, kv heads), 128 threads, ATTENTION_SHARED bytes of dynamic shared memory.
 
 #define TILE 64
