@@ -13,8 +13,8 @@ pub(crate) struct DeviceArgs {
     #[arg(long, value_enum, default_value_t, env = "ROLLTAPE_DEVICE")]
     device: DeviceName,
     /// The number of the GPU, as its driver counts [default: 0]
-    #[arg(long, value_name = "N", env = "ROLLTAPE_GPU")]
-    gpu: Option<usize>,
+    #[arg(long, value_name = "N", env = "ROLLTAPE_GPU_INDEX")]
+    gpu_index: Option<usize>,
     /// The part of the GPU's memory that weights, keys and values may take together [default: 0.9]
     #[arg(long, value_name = "PART", value_parser = part)]
     #[arg(env = "ROLLTAPE_GPU_MEMORY_UTILIZATION")]
@@ -40,7 +40,7 @@ impl DeviceArgs {
         let utilization = self.gpu_memory_utilization.unwrap_or(options.gpu_memory_utilization);
         EngineOptions {
             device: self.device.into(),
-            gpu: self.gpu.unwrap_or(options.gpu),
+            gpu: self.gpu_index.unwrap_or(options.gpu),
             gpu_memory_utilization: utilization,
             deterministic: self.deterministic,
             eager: self.enforce_eager,
@@ -52,7 +52,7 @@ impl DeviceArgs {
 }
 
 /// Where programs keep what they can make again.
-fn usual_cache() -> Option<PathBuf> {
+pub(crate) fn usual_cache() -> Option<PathBuf> {
     let absolute = |path: PathBuf| path.is_absolute().then_some(path);
     let of = |name| std::env::var_os(name).map(PathBuf::from).and_then(absolute);
     let cache = of("XDG_CACHE_HOME").or_else(|| of("HOME").map(|home| home.join(".cache")));

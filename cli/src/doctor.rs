@@ -1,5 +1,6 @@
 //! `rolltape doctor`: what an upstream gives, and what it would take to have it give more; or what
-//! is wrong with a recorded episode, and why its history forked (`episode`).
+//! is wrong with a recorded episode, and why its history forked (`episode`); or whether a GPU
+//! computes what it should (`gpu`).
 //!
 //! The walk: `run` finds out who the upstream is, `examine` sends every probe and makes a [`Row`]
 //! of it, `advice` says what is missing, `notes` what else to know, and `report`
@@ -7,6 +8,7 @@
 
 mod advice;
 mod episode;
+mod gpu;
 mod notes;
 mod report;
 mod row;
@@ -44,6 +46,10 @@ const WHO_WAIT: Duration = Duration::from_secs(10);
 /// place where a history was left the cause, the cost, and what to change. Ends with 0 when the
 /// verdict is exact and nothing is to be changed, with 1 when something was found or the store
 /// cannot be read, with 2 on wrong usage.
+///
+/// With --gpu: prints what the engine finds on this machine's GPU, compares every kernel with plain
+/// loops on fresh random inputs, and measures. Ends with 0 when all are right, with 1 when one is
+/// not or there is no GPU that can be used, with 2 on wrong usage.
 #[derive(Debug, clap::Args)]
 #[command(group(clap::ArgGroup::new("patient").required(true).multiple(true)))]
 pub(crate) struct Args {
@@ -56,6 +62,8 @@ pub(crate) struct Args {
     /// Which run of the episode; the newest if not given
     #[arg(long, requires = "episode")]
     attempt: Option<u32>,
+    #[command(flatten)]
+    gpu: gpu::GpuArgs,
     #[command(flatten)]
     at: At,
     /// The model to ask; the first that the upstream lists if absent
@@ -79,11 +87,14 @@ struct Patient {
 
 /// Looks at the one or the other.
 pub(crate) async fn run(args: Args) -> Done {
+    if args.gpu.is_asked() {
+        return gpu::run(&args.gpu, args.json).await;
+    }
     match (&args.episode, &args.upstream) {
         (Some(id), _) => episode::run(id, &args).await,
         (None, Some(upstream)) => ask(upstream, &args).await,
         (None, None) => {
-            Err(Failure::new("nothing to look at").hint("give --upstream or --episode"))
+            Err(Failure::new("nothing to look at").hint("give --upstream, --episode or --gpu"))
         }
     }
 }

@@ -13,6 +13,7 @@ mod config;
 mod control;
 mod core;
 mod device;
+pub mod gpu;
 mod grammar;
 mod load;
 mod lora;

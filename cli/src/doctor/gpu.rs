@@ -1,0 +1,163 @@
+//! `rolltape doctor --gpu`: what the engine would find on this machine's GPU.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use engine::gpu::{GpuOptions, GpuReport};
+use serde_json::json;
+
+use crate::device_options::usual_cache;
+use crate::exit::{Done, Failure};
+use crate::print;
+
+/// How to look at a GPU.
+#[derive(Debug, clap::Args)]
+pub(crate) struct GpuArgs {
+    /// This machine's GPU, looked at in place of an upstream
+    #[arg(long, group = "patient")]
+    gpu: bool,
+    /// The number of the GPU, as its driver counts
+    #[arg(long, value_name = "N", default_value_t = 0, requires = "gpu")]
+    gpu_index: usize,
+    /// The folder of libnvrtc.so.13 and libcublasLt.so.13; else they are looked for
+    #[arg(long, value_name = "DIR", requires = "gpu", env = "ROLLTAPE_CUDA_LIBS")]
+    cuda_libs: Option<PathBuf>,
+    /// What random inputs follow from; another one each time if not given
+    #[arg(long, value_name = "N", requires = "gpu")]
+    seed: Option<u64>,
+    /// Compare kernels only, without measuring them
+    #[arg(long, requires = "gpu")]
+    no_times: bool,
+}
+
+impl GpuArgs {
+    /// Whether a GPU is to be looked at.
+    pub(crate) fn is_asked(&self) -> bool {
+        self.gpu
+    }
+}
+
+/// Looks and tells. Ends with 0 when all kernels are right.
+pub(crate) async fn run(args: &GpuArgs, as_json: bool) -> Done {
+    let clock = || SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |t| t.as_secs());
+    let options = GpuOptions {
+        gpu: args.gpu_index,
+        cuda_libraries: args.cuda_libs.clone(),
+        kernel_cache: usual_cache(),
+        seed: args.seed.unwrap_or_else(clock),
+        times: !args.no_times,
+    };
+    let seed = options.seed;
+    let looked = tokio::task::spawn_blocking(move || GpuReport::new(&options)).await;
+    let report = looked.map_err(|e| Failure::of(&e))?.map_err(|e| Failure::of(&e))?;
+    if as_json {
+        print::line(&as_value(&report, seed).to_string())?;
+    } else {
+        page(&report, seed).iter().try_for_each(|text| print::line(text))?;
+    }
+    Ok(if report.wrong().next().is_none() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn page(report: &GpuReport, seed: u64) -> Vec<String> {
+    let gib = |bytes: usize| bytes as f64 / f64::from(1 << 30);
+    let (free, all) = (gib(report.memory.0), gib(report.memory.1));
+    let without = "not found: products by our own kernels";
+    let mut page = vec![
+        format!("device    {}, {}", report.name, report.arch),
+        format!("          {} multiprocessors, {free:.1} of {all:.1} GiB free", report.processors),
+        format!("driver    CUDA {}.{}", report.driver.0, report.driver.1),
+        format!("nvrtc     {}", report.nvrtc),
+        format!("cublaslt  {}", report.cublaslt.as_deref().unwrap_or(without)),
+    ];
+    page.extend(report.compiled.iter().map(|(dim, files, took)| {
+        let seconds = took.as_secs_f64();
+        format!("compiled  {files} files for heads of {dim} in {seconds:.2} s; others were kept")
+    }));
+    page.push(String::new());
+    let head = "kernels beside plain loops, differences as parts of what is allowed";
+    page.push(format!("{head} (seed {seed})"));
+    page.extend(report.kernels.iter().map(|kernel| {
+        let mark = if kernel.worst <= 1.0 { " " } else { "!" };
+        format!("{mark} {:8.3}  {}", kernel.worst, kernel.what)
+    }));
+    page.push(String::new());
+    if !report.speeds.is_empty() {
+        page.push(format!("{:>12} {:>8}", "microseconds", "GB/s"));
+    }
+    page.extend(report.speeds.iter().map(|speed| {
+        format!("{:12.1} {:8.0}  {}", speed.microseconds, speed.gigabytes, speed.what)
+    }));
+    let wrong = report.wrong().count();
+    page.push(format!("{}, {wrong} wrong", print::count(report.kernels.len(), "comparison")));
+    page
+}
+
+fn as_value(report: &GpuReport, seed: u64) -> serde_json::Value {
+    // JSON has no infinity: what is infinitely far off is null.
+    let kernels = report.kernels.iter();
+    let kernels = kernels.map(|one| json!({"kernel": one.what, "worst": one.worst}));
+    let speeds = report.speeds.iter().map(|one| {
+        json!({
+            "kernel": one.what, "microseconds": one.microseconds, "gigabytes": one.gigabytes,
+        })
+    });
+    let compiled = report.compiled.iter().map(|(dim, files, took)| {
+        json!({"head_dim": dim, "files": files, "seconds": took.as_secs_f64()})
+    });
+    json!({
+        "device": report.name,
+        "arch": report.arch,
+        "processors": report.processors,
+        "memory_free": report.memory.0,
+        "memory": report.memory.1,
+        "driver": format!("{}.{}", report.driver.0, report.driver.1),
+        "nvrtc": report.nvrtc,
+        "cublaslt": report.cublaslt,
+        "compiled": compiled.collect::<Vec<_>>(),
+        "seed": seed,
+        "kernels": kernels.collect::<Vec<_>>(),
+        "speeds": speeds.collect::<Vec<_>>(),
+        "wrong": report.wrong().count(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use engine::gpu::{GpuKernel, GpuSpeed};
+
+    use super::*;
+
+    #[test]
+    fn what_is_wrong_is_marked_and_counted() {
+        let kernel = |what: &str, worst| GpuKernel { what: what.into(), worst };
+        let report = GpuReport {
+            name: "Some GPU".into(),
+            driver: (13, 0),
+            arch: "sm_90a".into(),
+            processors: 132,
+            memory: (1 << 30, 4 << 30),
+            nvrtc: "the system's".into(),
+            cublaslt: None,
+            compiled: vec![(64, 2, Duration::from_millis(1500))],
+            kernels: vec![kernel("fine", 0.5), kernel("far", 1.5), kernel("none", f64::INFINITY)],
+            speeds: vec![GpuSpeed { what: "fine".into(), microseconds: 2.0, gigabytes: 4000.0 }],
+        };
+        let text = page(&report, 7).join("\n");
+        for part in [
+            "132 multiprocessors, 1.0 of 4.0 GiB free",
+            "compiled  2 files for heads of 64 in 1.50 s",
+            "\n     0.500  fine",
+            "\n!    1.500  far",
+            "\n!      inf  none",
+            "         2.0     4000  fine",
+            "\n3 comparisons, 2 wrong",
+        ] {
+            assert!(text.contains(part), "{part} is not in\n{text}");
+        }
+        let value = as_value(&report, 7);
+        assert_eq!((&value["wrong"], &value["kernels"][2]["worst"]), (&json!(2), &json!(null)));
+    }
+}
