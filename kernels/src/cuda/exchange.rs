@@ -5,7 +5,6 @@
 use std::ops::Range;
 
 use super::check::widen;
-use super::error::CudaError;
 use super::state::Cuda;
 use super::tensor::{Buffer, Kind, Live, Matrix};
 use crate::op::OpError;
@@ -51,7 +50,7 @@ impl Cuda {
         }
         let copied = live.memory().copy_from(0, staged.memory());
         // What was staged may be dropped at once.
-        let done = copied.and_then(|()| Ok::<_, CudaError>(live.memory().device().synchronize()?));
+        let done = copied.and_then(|()| live.memory().device().synchronize());
         done.map_err(|error| error.of(op))
     }
 }
