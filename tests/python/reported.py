@@ -1,6 +1,7 @@
 """What an upstream said of its tokens, read from the raw replies that a tap kept."""
 
 import json
+import re
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -71,7 +72,9 @@ def read(message):
 
 
 def _version(word):
-    return int(word) if word.isdecimal() else -1
+    """The number of a label: docs/feed.md says what it is."""
+    number = re.fullmatch(r"(?:|.*v|.+[-_])([0-9]+)", word, re.DOTALL)
+    return int(number[1]) if number else 0 if word == "default" else -1
 
 
 def _logprobs(given):

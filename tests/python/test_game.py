@@ -76,6 +76,8 @@ def test_the_upstream_was_asked(played):
 
 def test_tags_do_not_reach_the_upstream(played):
     for exchange in played.world.tap.exchanges():
+        if exchange.request.path.startswith("/weight_info"):
+            continue  # what rolltape asks for itself, when it sees a version first
         names = [name for name, _ in exchange.request.headers]
         assert not [name for name in names if name.startswith(("x-episode", "x-group", "x-task"))]
         assert exchange.request.path.startswith("/v1/")
