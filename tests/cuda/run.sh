@@ -27,4 +27,3 @@ echo "-- kernels and engine on the doubles, compiled by the real NVRTC"
 export ROLLTAPE_TEST_NVRTC="$toolkit/lib"
 cargo test -p kernels --lib cuda::
 cargo test -p engine --lib cuda
-cargo test -p tests --test it cuda::

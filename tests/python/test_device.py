@@ -1,0 +1,144 @@
+"""Where a start runs: on the CPU with one line that says why, or on a GPU.
+
+The GPU is emulated by doubles of the CUDA libraries (kernels/emulator), which are built here and put
+into the loader's path of the real binary.
+"""
+
+import ctypes
+import json
+import os
+import subprocess
+import urllib.request
+
+import pytest
+
+import harness
+
+ROOT = harness.ROOT
+HEAD_DIM = json.loads((harness.MODEL / "config.json").read_text())["head_dim"]
+PROMPT = "Find the secret number"
+# What bf16 may do to a logprob of such a small model.
+NEAR = 0.1
+
+
+@pytest.fixture(scope="module")
+def doubles():
+    """The folder of the doubles, built."""
+    folder = ROOT / "target" / "cuda-double"
+    folder.parent.mkdir(exist_ok=True)
+    script = ROOT / "kernels/emulator/build.sh"
+    subprocess.run([script, folder, str(HEAD_DIM)], check=True)
+    return folder
+
+
+@pytest.fixture(scope="module", autouse=True)
+def only_doubles():
+    """A real driver would be found first where a test wants none."""
+    try:
+        ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return
+    pytest.skip("this machine has a CUDA driver")
+
+
+def environment(*folders, **changes):
+    """Libraries come from `folders` alone: with no Python in the path, none of its packages."""
+    path = os.pathsep.join(map(str, folders))
+    return harness.environment(LD_LIBRARY_PATH=path, PATH="/nowhere", **changes)
+
+
+class Started:
+    """An engine with a device of its own choice, asked once."""
+
+    def __init__(self, folder, env, *arguments):
+        (address,) = harness.free_addresses(1)
+        self.url = f"http://{harness.text(address)}"
+        where = ("--model", harness.MODEL, "--listen", harness.text(address))
+        own = ("--kernel-cache", folder / "kernels", *arguments)
+        self.process = harness.Process("engine", *where, *own, folder=folder, env=env)
+
+    def __enter__(self):
+        self.process.await_answer(f"{self.url}/health")
+        return self
+
+    def __exit__(self, *_):
+        self.process.kill()
+
+    def line(self):
+        """The one line that says where it runs."""
+        (line,) = [x for x in self.process.stderr.splitlines() if x.startswith("running on ")]
+        return line
+
+    def ask(self, **fields):
+        """A greedy reply: ids and logprobs."""
+        body = {"prompt": PROMPT, "max_tokens": 8, "temperature": 0, "logprobs": 0,
+                "return_token_ids": True, "ignore_eos": True} | fields
+        data, kind = json.dumps(body).encode(), {"Content-Type": "application/json"}
+        request = urllib.request.Request(f"{self.url}/v1/completions", data, kind)
+        with urllib.request.urlopen(request, timeout=120) as answer:
+            (choice,) = json.load(answer)["choices"]
+        return choice["token_ids"], choice["logprobs"]["token_logprobs"]
+
+
+@pytest.fixture(scope="module")
+def on_the_cpu(tmp_path_factory):
+    """What the CPU answers."""
+    folder = tmp_path_factory.mktemp("cpu")
+    with Started(folder, environment(), "--device", "cpu") as started:
+        assert started.line().endswith(": as was asked for")
+        return started.ask()
+
+
+REASONS = {
+    "no driver": ((), {}, "no CUDA driver was found (libcuda.so.1)"),
+    "no NVRTC": ((".",), {}, "libnvrtc.so.13 was not found"),
+    "an old driver": ((".", "nvrtc"), {"DRIVER": "12080"}, "supports CUDA 12.8 at most"),
+    "an old device": ((".", "nvrtc"), {"CAPABILITY": "75"}, "has compute capability 7.5"),
+    "no device": ((".", "nvrtc"), {"DEVICES": "0"}, "lists 0 devices"),
+    "kernels that do not compile": (
+        (".", "nvrtc"), {"FAIL_COMPILE": "1"}, "could not be compiled for sm_90a"),
+}
+
+
+@pytest.mark.parametrize("name", REASONS)
+def test_what_is_missing_is_said_and_the_cpu_answers(name, doubles, on_the_cpu, tmp_path):
+    folders, faults, reason = REASONS[name]
+    changes = {f"ROLLTAPE_DOUBLE_{key}": value for key, value in faults.items()}
+    env = environment(*(doubles / folder for folder in folders), **changes)
+    with Started(tmp_path, env) as started:
+        line = started.line()
+        assert line.startswith("running on the CPU with ") and reason in line
+        assert started.ask() == on_the_cpu
+    refused = Started(tmp_path, env, "--device", "cuda")
+    try:
+        assert refused.process.child.wait(60) != 0
+        assert reason in refused.process.stderr and "running on" not in refused.process.stderr
+    finally:
+        refused.process.kill()
+
+
+def test_a_gpu_is_found_and_answers(doubles, on_the_cpu, tmp_path):
+    env = environment(doubles, doubles / "nvrtc")
+    for compiled in (True, False):
+        with Started(tmp_path, env) as started:
+            line = started.line()
+            assert line.startswith("running on the GPU Emulated GPU") and "sm_90a" in line
+            # The second start takes the kernels that the first one kept.
+            assert (" 0 files of kernels" in line) != compiled, line
+            ids, logprobs = started.ask()
+    assert ids[:1] == on_the_cpu[0][:1]
+    assert abs(logprobs[0] - on_the_cpu[1][0]) < NEAR
+
+
+def test_recorded_steps_are_those_asked_for_one_by_one(doubles, tmp_path):
+    env = environment(doubles, doubles / "nvrtc", ROLLTAPE_DOUBLE_ORDER="random",
+                      ROLLTAPE_DOUBLE_SEED="7")
+    with Started(tmp_path, env) as recorded, Started(tmp_path, env, "--enforce-eager") as eager:
+        for fields in ({}, {"temperature": 1.0, "seed": 5, "top_p": 0.9}):
+            assert recorded.ask(**fields) == eager.ask(**fields)
+
+
+def test_the_binary_links_nothing_of_cuda():
+    linked = subprocess.run(["ldd", harness.binary()], capture_output=True, text=True).stdout
+    assert "libc.so" in linked
+    assert not [name for name in ("libcuda", "nvrtc", "cublas", "nvidia") if name in linked]
