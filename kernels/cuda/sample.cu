@@ -58,7 +58,7 @@ struct SampleTile {
     int pad;
 };
 
-#define TILE 1024     // ids
+#define TILE 1024  // ids
 #define BINS 2048
 #define BINS_A_UNIT 64
 #define LIST 4096
@@ -127,10 +127,6 @@ struct Row {
     bool whole;     // 16-byte loads
     float divisor;  // one where values are the logits themselves
 
-    __device__ Row(const float* all, const SampleParams& params, int vocab, int stride)
-        : logits(all + (long long)params.row * stride), vocab(vocab), whole(stride % 4 == 0),
-          divisor(params.temperature < GREEDY_BELOW ? 1.0f : params.temperature) {}
-
     __device__ __forceinline__ float processed(float logit) const {
         return divisor == 1.0f ? logit : logit / divisor;
     }
@@ -147,11 +143,11 @@ struct Row {
         return out;
     }
 
-    // A tile, of which each lane has 4 ids in each of 8 runs of 128.
-    __device__ __forceinline__ void load_tile(float (&out)[32], int tile, int lane) const {
+    // Half a tile, of which each lane has 4 ids in each of 4 runs of 128.
+    __device__ __forceinline__ void load_half(float (&out)[16], int first, int lane) const {
 #pragma unroll
-        for (int run = 0; run < 8; run++) {
-            const float4 four = load(tile * TILE + run * 128 + lane * 4);
+        for (int run = 0; run < 4; run++) {
+            const float4 four = load(first + run * 128 + lane * 4);
             out[4 * run] = four.x;
             out[4 * run + 1] = four.y;
             out[4 * run + 2] = four.z;
@@ -160,13 +156,19 @@ struct Row {
     }
 };
 
-// The sum of exp(value - highest) over the values of a tile that reach a floor. The tree is that of
-// the tile, so it does not matter who adds up, nor what stands beside it.
-__device__ __forceinline__ double sum_of_tile(const float (&logits)[32], float divisor,
-                                              float highest, float floor) {
-    float runs[8];
+__device__ __forceinline__ Row row_of(const float* logits, const SampleParams& params, int vocab,
+                                      int stride) {
+    const float divisor = params.temperature < GREEDY_BELOW ? 1.0f : params.temperature;
+    return {logits + (long long)params.row * stride, vocab, stride % 4 == 0, divisor};
+}
+
+// A lane's sum of exp(value - highest) over the values of half a tile that reach a floor. The tree
+// is that of the tile, so it does not matter who adds up, nor what stands beside it.
+__device__ __forceinline__ float sum_of_half(const float (&logits)[16], float divisor,
+                                             float highest, float floor) {
+    float runs[4];
 #pragma unroll
-    for (int run = 0; run < 8; run++) {
+    for (int run = 0; run < 4; run++) {
         float four[4];
 #pragma unroll
         for (int i = 0; i < 4; i++) {
@@ -176,9 +178,7 @@ __device__ __forceinline__ double sum_of_tile(const float (&logits)[32], float d
         }
         runs[run] = (four[0] + four[1]) + (four[2] + four[3]);
     }
-    const float low = (runs[0] + runs[1]) + (runs[2] + runs[3]);
-    const float high = (runs[4] + runs[5]) + (runs[6] + runs[7]);
-    return sum_of_warp((double)low + (double)high);
+    return (runs[0] + runs[1]) + (runs[2] + runs[3]);
 }
 
 extern "C" __global__ void __launch_bounds__(256) sample_tiles(
@@ -187,31 +187,36 @@ extern "C" __global__ void __launch_bounds__(256) sample_tiles(
     const int tile = blockIdx.x * 8 + threadIdx.x / 32, lane = threadIdx.x % 32;
     const SampleParams own = params[blockIdx.y];
     if (own.row < 0 || tile >= count) return;
-    const Row row(logits, own, vocab, stride);
-    float values[32];
-    row.load_tile(values, tile, lane);
+    const Row row = row_of(logits, own, vocab, stride);
+    float low[16], high[16];
+    row.load_half(low, tile * TILE, lane);
+    row.load_half(high, tile * TILE + TILE / 2, lane);
     float highest = -infinity();
 #pragma unroll
-    for (int i = 0; i < 32; i++) highest = values[i] > highest ? values[i] : highest;
-    for (int step = 16; step > 0; step /= 2) {
-        highest = fmaxf(highest, __shfl_xor_sync(EVERY_LANE, highest, step));
+    for (int i = 0; i < 16; i++) {
+        highest = low[i] > highest ? low[i] : highest;
+        highest = high[i] > highest ? high[i] : highest;
     }
+    highest = warp_max(highest);
     const bool greedy = own.temperature < GREEDY_BELOW, scored = own.top_n >= 0;
-    const bool same = row.divisor == 1.0f;
+    const auto sum = [&](float divisor) {
+        const float most = highest / divisor, none = -infinity();
+        const double first = sum_of_half(low, divisor, most, none);
+        return sum_of_warp(first + (double)sum_of_half(high, divisor, most, none));
+    };
     SampleTile out = {0.0, 0.0, highest, 0};
-    if (scored || (same && !greedy)) {
-        out.raw = sum_of_tile(values, 1.0f, highest, -infinity());
-    }
-    out.processed = out.raw;
-    if (!same) {
-        out.processed = sum_of_tile(values, row.divisor, highest / row.divisor, -infinity());
-    }
+    const bool same = row.divisor == 1.0f;
+    if (scored || (same && !greedy)) out.raw = sum(1.0f);
+    out.processed = same ? out.raw : sum(row.divisor);
     if (lane == 0) tiles[(long long)blockIdx.y * count + tile] = out;
 }
 
 // What the threads of a row share. It is one variable, not handed on, so that compilers know where
 // it lies.
 struct Shared {
+    // How the row is read: as it is sampled from, and as ranks and order go by it.
+    Row row, shown;
+    SampleParams own;
     float highest[TILE];  // of each tile, as the model gave it
     double sums[TILE];    // of the weights of each tile that are left
     unsigned high[BINS], low[BINS];
@@ -294,6 +299,7 @@ __device__ __forceinline__ void visit_tiles(const Row& row, float floor,
     const int lane = threadIdx.x % 32, tiles = (row.vocab + TILE - 1) / TILE;
     for (int tile = threadIdx.x / 32; tile < tiles; tile += 32) {
         if (!(row.processed(shared.highest[tile]) >= floor)) continue;
+#pragma unroll 1
         for (int pair = 0; pair < 4; pair++) {
             const int id = tile * TILE + pair * 256 + lane * 4;
             const float4 a = row.load(id), b = row.load(id + 128);
@@ -372,8 +378,9 @@ __device__ __forceinline__ void find_bin(const unsigned long long (&amounts)[2],
 // weight (or number) of `target`, or of `part` of the whole if `target` is zero; the lowest value
 // if all together have less.
 template <bool WEIGHTS>
-__device__ __noinline__ float select(const Row& row, float highest, float floor,
-                                     unsigned long long target, double part) {
+__device__ __forceinline__ float select(const Row& given, float highest, float floor,
+                                        unsigned long long target, double part) {
+    const Row row = given;
     clear_bins();
     visit_tiles(row, floor, [&](int id, const float(&four)[4]) {
 #pragma unroll
@@ -478,8 +485,8 @@ __device__ __forceinline__ float select_highest(const Row& row, float highest, i
 
 // What `min_p`, then `top_k`, then `top_p` leave: all values that reach the result. `sum` is that
 // of all weights.
-__device__ __noinline__ float floor_of(const Row& row, const SampleParams& own,
-                                          float highest, double sum) {
+__device__ __forceinline__ float floor_of(const Row& row, float highest, double sum) {
+    const SampleParams& own = shared.own;
     float floor = -infinity();
     if (own.min_p > 0.0f) floor = highest + (float)log((double)own.min_p);
     if (own.top_k > 0 && own.top_k < row.vocab) {
@@ -487,16 +494,17 @@ __device__ __noinline__ float floor_of(const Row& row, const SampleParams& own,
     }
     if (!(own.top_p < 1.0f)) return floor;
     const double part = own.top_p;
-    if (floor > -infinity() || part > 0.9999) {
-        return select<true>(row, highest, floor, 0, part);
+    unsigned long long target = 0;
+    if (floor == -infinity() && part < 0.9999) {
+        // Values so low that all of them together would not fill half of what is left out.
+        floor = highest - (float)log(2.0 * row.vocab / (1.0 - part)) - 0.01f;
+        target = (unsigned long long)ceil(part * sum * ONE);
     }
-    // Values so low that all of them together would not fill half of what is left out.
-    const float low = highest - (float)log(2.0 * row.vocab / (1.0 - part)) - 0.01f;
-    return select<true>(row, highest, low, (unsigned long long)ceil(part * sum * ONE), 0.0);
+    return select<true>(row, highest, floor, target, part);
 }
 
 // The first id with the highest value; zero if there is none.
-__device__ __noinline__ int likeliest(const Row& row, float highest) {
+__device__ __forceinline__ int likeliest(const Row& row, float highest) {
     const int tiles = (row.vocab + TILE - 1) / TILE;
     if (threadIdx.x == 0) shared.answer = row.vocab;
     __syncthreads();
@@ -550,7 +558,7 @@ __device__ __forceinline__ int draw_tile(int tiles, double at, double& left) {
 }
 
 // The id at which the sum over ids in order passes the fraction `at` of the whole.
-__device__ __noinline__ int draw(const Row& row, float highest, float floor, double at) {
+__device__ __forceinline__ int draw(const Row& row, float highest, float floor, double at) {
     const int thread = threadIdx.x, lane = thread % 32, tiles = (row.vocab + TILE - 1) / TILE;
     __syncthreads();
     if (thread < 32) {
@@ -578,7 +586,8 @@ __device__ __noinline__ int draw(const Row& row, float highest, float floor, dou
 }
 
 // Ids whose value is at least this one.
-__device__ __noinline__ int count_at_least(const Row& row, float floor) {
+__device__ __forceinline__ int count_at_least(const Row& given, float floor) {
+    const Row row = given;
     if (threadIdx.x == 0) shared.listed = 0;
     __syncthreads();
     unsigned count = 0;
@@ -595,8 +604,9 @@ __device__ __noinline__ int count_at_least(const Row& row, float floor) {
 
 // The `count` ids with the highest values, of equals the lower ids, into `found_ids` in no order.
 // Returns how many there are: what is not a number is not among them.
-__device__ __noinline__ int gather_top(const Row& row, float highest, int count) {
-    const float last = select_highest(row, highest, count);
+__device__ __forceinline__ int gather_top(const Row& given, float highest, int count) {
+    const Row row = given;
+    const float last = select_highest(given, highest, count);
     const int lane = threadIdx.x % 32, tiles = (row.vocab + TILE - 1) / TILE;
     __syncthreads();
     if (threadIdx.x == 0) shared.listed = 0;
@@ -660,16 +670,20 @@ __device__ __noinline__ int gather_top(const Row& row, float highest, int count)
 }
 
 // The weights of each tile that reach a floor, in place of those of all.
-__device__ __noinline__ void sum_again(const Row& row, float highest, float floor) {
+__device__ __forceinline__ void sum_again(const Row& row, float highest, float floor) {
     const int tiles = (row.vocab + TILE - 1) / TILE;
     __syncthreads();
     for (int tile = threadIdx.x / 32; tile < tiles; tile += 32) {
         const float top = row.processed(shared.highest[tile]);
         double sum = 0.0;
         if (top >= floor) {
-            float values[32];
-            row.load_tile(values, tile, threadIdx.x % 32);
-            sum = sum_of_tile(values, row.divisor, top, floor);
+#pragma unroll 1
+            for (int half = 0; half < 2; half++) {
+                float values[16];
+                row.load_half(values, tile * TILE + half * (TILE / 2), threadIdx.x % 32);
+                sum += (double)sum_of_half(values, row.divisor, top, floor);
+            }
+            sum = sum_of_warp(sum);
             sum *= exp((double)top - (double)highest);
         }
         if (threadIdx.x % 32 == 0) shared.sums[tile] = sum;
@@ -693,14 +707,18 @@ struct Sums {
 extern "C" __global__ void __launch_bounds__(TILE) sample_rows(
     const float* logits, const SampleParams* params, const SampleTile* tiles, int* ids,
     SampleScores* scores, SampleCandidate* top, int vocab, int stride, int most) {
-    const SampleParams own = params[blockIdx.x];
-    if (own.row < 0) {
+    if (params[blockIdx.x].row < 0) {
         if (threadIdx.x == 0) ids[blockIdx.x] = -1;
         return;
     }
-    const Row row(logits, own, vocab, stride);
+    if (threadIdx.x == 0) {
+        shared.own = params[blockIdx.x];
+        shared.row = shared.shown = row_of(logits, shared.own, vocab, stride);
+        if (shared.own.raw) shared.shown.divisor = 1.0f;
+    }
+    __syncthreads();
     const int count = (vocab + TILE - 1) / TILE, thread = threadIdx.x;
-    const bool greedy = own.temperature < GREEDY_BELOW;
+    const bool greedy = shared.own.temperature < GREEDY_BELOW;
 
     // All tiles to one.
     SampleTile tile = {0.0, 0.0, -infinity(), 0};
@@ -708,45 +726,49 @@ extern "C" __global__ void __launch_bounds__(TILE) sample_rows(
     shared.highest[thread] = tile.highest;
     Sums sums;
     sums.raw_highest = highest_of_block(tile.highest);
-    sums.highest = row.processed(sums.raw_highest);
+    sums.highest = shared.row.processed(sums.raw_highest);
     sums.floor = -infinity();
     const bool finite = fabsf(sums.highest) < infinity();
-    const double distance = (double)row.processed(tile.highest) - (double)sums.highest;
+    const double distance = (double)shared.row.processed(tile.highest) - (double)sums.highest;
     shared.sums[thread] = finite ? tile.processed * exp(distance) : 0.0;
     double sum = sum_of_block(shared.sums[thread]);
-    const double raw_distance = (double)tile.highest - (double)sums.raw_highest;
-    const double raw_sum = sum_of_block(finite ? tile.raw * exp(raw_distance) : 0.0);
 
-    if (!greedy && finite) sums.floor = floor_of(row, own, sums.highest, sum);
+    if (!greedy && finite) sums.floor = floor_of(shared.row, sums.highest, sum);
     if (sums.floor > -infinity()) {
-        sum_again(row, sums.highest, sums.floor);
+        sum_again(shared.row, sums.highest, sums.floor);
         sum = sum_of_block(shared.sums[thread]);
     }
 
     int id;
     if (greedy || !(sum > 0.0)) {
-        id = likeliest(row, sums.highest);
+        id = likeliest(shared.row, sums.highest);
     } else {
-        id = draw(row, sums.highest, sums.floor, uniform(own.seed, own.position));
+        const double at = uniform(shared.own.seed, shared.own.position);
+        id = draw(shared.row, sums.highest, sums.floor, at);
     }
     if (thread == 0) ids[blockIdx.x] = id;
-    if (own.top_n < 0) return;
+    if (shared.own.top_n < 0) return;
 
     // What is known about it.
+    double raw = 0.0;
+    if (thread < count && finite) {
+        raw = tiles[(long long)blockIdx.x * count + thread].raw;
+        raw *= exp((double)shared.highest[thread] - (double)sums.raw_highest);
+    }
+    __syncthreads();
+    sums.log_raw_sum = log(sum_of_block(raw));
     sums.log_sum = log(sum);
-    sums.log_raw_sum = log(raw_sum);
-    Row shown = row;
-    if (own.raw) shown.divisor = 1.0f;
-    const int rank = count_at_least(shown, shown.processed(row.logits[id]));
+    const int rank = count_at_least(shared.shown, shared.shown.processed(shared.row.logits[id]));
     if (thread == 0) {
-        const SampleCandidate chosen = sums.candidate(row, id);
+        const SampleCandidate chosen = sums.candidate(shared.row, id);
         scores[blockIdx.x] = {id, chosen.processed, chosen.raw, rank};
     }
-    const int wanted = min(min(own.top_n, most), min(vocab, MOST));
-    if (own.top_n <= 0 || most <= 0) return;
+    const int wanted = min(min(shared.own.top_n, most), min(vocab, MOST));
+    if (shared.own.top_n <= 0 || most <= 0) return;
     __syncthreads();
-    const int found = gather_top(shown, own.raw ? sums.raw_highest : sums.highest, wanted);
-    if (thread >= min(own.top_n, min(most, MOST))) return;
+    const float first = shared.own.raw ? sums.raw_highest : sums.highest;
+    const int found = gather_top(shared.shown, first, wanted);
+    if (thread >= min(shared.own.top_n, min(most, MOST))) return;
     SampleCandidate* const out = top + (long long)blockIdx.x * most;
     if (thread >= found) {
         out[thread] = {-1, -infinity(), -infinity(), 0};
@@ -758,5 +780,5 @@ extern "C" __global__ void __launch_bounds__(TILE) sample_rows(
         const bool equal = shared.found[other] == shared.found[thread];
         at += higher || (equal && shared.found_ids[other] < shared.found_ids[thread]);
     }
-    out[at] = sums.candidate(row, shared.found_ids[thread]);
+    out[at] = sums.candidate(shared.row, shared.found_ids[thread]);
 }
