@@ -153,7 +153,14 @@ def arguments():
 def main():
     options = arguments()
     with tempfile.TemporaryDirectory() as folder:
-        words = [rolltape.binary(), "engine", "--model", options.model, "--served-model-name", "tiny"]
+        words = [
+            rolltape.binary(),
+            "engine",
+            "--model",
+            options.model,
+            "--served-model-name",
+            "tiny",
+        ]
         with socket.create_server(("127.0.0.1", 0)) as free:
             address = "127.0.0.1:%d" % free.getsockname()[1]
         process = subprocess.Popen([*words, "--listen", address], stderr=subprocess.DEVNULL)

@@ -13,6 +13,7 @@ import argparse
 import json
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -68,7 +69,10 @@ def repository(folder):
 def passed(folder):
     """The share of the tests that pass."""
     done = subprocess.run(
-        [sys.executable, "-m", "unittest", "test_basket"], cwd=folder, capture_output=True, text=True
+        [sys.executable, "-m", "unittest", "test_basket"],
+        cwd=folder,
+        capture_output=True,
+        text=True,
     )
     ran = re.search(r"Ran (\d+) test", done.stderr)
     wrong = sum(map(int, re.findall(r"(?:failures|errors)=(\d+)", done.stderr)))
@@ -130,6 +134,7 @@ def arguments():
 
 def main():
     options = arguments()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended by a signal"))
     if options.upstream:
         words, where = [], {"upstream": options.upstream}
     else:

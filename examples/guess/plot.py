@@ -8,7 +8,7 @@ PANELS = {
 
 
 def draw(history, differences, path):
-    """Four panels over the policy version, from the trainer's log and the logprobs computed again."""
+    """Four panels over the policy version: the trainer's log, and the logprobs computed again."""
     import matplotlib
 
     matplotlib.use("Agg")

@@ -4,14 +4,15 @@
 
 Starts `rolltape serve` with the tiny model. Processes of agents, the `openai` package as it comes,
 play through the proxy; rewards come from the game. TRL's AsyncGRPOTrainer trains on the groups that
-the feed hands out, and its weights go back to the engine while the agents play on. Ends when nine
-of ten and more are won, or after --steps. Writes DIR/train.png, DIR/data (the exported episodes)
-and DIR/weights; the last line on stdout is a JSON object with what came of it.
+the feed hands out, and its weights go back to the engine while the agents play on. Ends when nearly
+all of the last games were won, or after --steps. Writes DIR/train.png, DIR/data (the exported
+episodes) and DIR/weights; the last line on stdout is a JSON object with what came of it.
 """
 
 import argparse
 import json
 import os
+import signal
 import sys
 import threading
 import time
@@ -40,8 +41,6 @@ ENOUGH = 0.975
 """Games won, of those of the last steps, at which training ends."""
 ENOUGH_GROUPS = 4 * GROUPS
 TASK = "guess"
-CHECKED_ROWS = 4
-"""Rows of a step whose logprobs are computed again at the end."""
 
 
 class Season:
@@ -73,11 +72,14 @@ class Season:
         self.rows.append(rows[0])
         self.deal(1)
 
-    def evaluate(self, name):
-        """The share of games won, every secret equally often, under the weights as they are."""
+    def begin_evaluation(self, name):
+        """Has games played under the weights as they are, every secret equally often."""
         for number in range(EVALUATED):
             job = players.Job(f"{name}-{number}", name, name, number % game.HIGHEST + 1)
             self.pool.jobs.put(job)
+
+    def evaluated(self, name):
+        """Waits for them, and gives the share that was won."""
         while len(self._evaluated.get(name, ())) < EVALUATED:
             self.check()
             time.sleep(0.02)
@@ -179,7 +181,9 @@ def logprob_differences(rows, weights):
     model = AutoModelForCausalLM.from_pretrained(MODEL, dtype=torch.float32).eval()
     found = {}
     for version in sorted({v for row in rows for v in row["versions"] if v > 0}):
-        model.load_state_dict(load_file(weights / f"v{version}" / "model.safetensors"), strict=False)
+        model.load_state_dict(
+            load_file(weights / f"v{version}" / "model.safetensors"), strict=False
+        )
         for row in rows:
             places = [at for at, v in enumerate(row["versions"]) if v == version]
             if not places:
@@ -210,6 +214,7 @@ def say(text, began):
 
 def main():
     options = arguments()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended by a signal"))
     began = time.monotonic()
     out = options.out.resolve()
     out.mkdir(parents=True, exist_ok=True)
@@ -228,10 +233,10 @@ def main():
 
 def train(server, season, out, options, began):
     """Plays, trains, plays again, checks, exports, draws."""
-    before = season.evaluate("before")
-    say(f"{before:.3f} of {EVALUATED} games won before", began)
+    season.begin_evaluation("before")
     made = trainer(server.client, season, out, options)
-    say("trainer made", began)
+    before = season.evaluated("before")
+    say(f"{before:.3f} of {EVALUATED} games won before", began)
     season.deal(GROUPS_AHEAD)
     with open(out / "trainer.log", "w") as log:
         stdout, sys.stdout = sys.stdout, log
@@ -239,8 +244,11 @@ def train(server, season, out, options, began):
             made.train()
         finally:
             sys.stdout = stdout
-    say(f"{made.state.global_step} steps on {season.episodes} episodes, {season.calls} calls", began)
-    after = season.evaluate("after")
+    say(
+        f"{made.state.global_step} steps on {season.episodes} episodes, {season.calls} calls", began
+    )
+    season.begin_evaluation("after")
+    after = season.evaluated("after")
     say(f"{after:.3f} of {EVALUATED} games won after", began)
     differences = logprob_differences(season.rows, out / "weights")
     server.command("export", "--out", out / "data", "--task", TASK)

@@ -9,6 +9,7 @@ The trainer asks for a batch of episodes, waits for all of them, and takes a ste
 import argparse
 import json
 import os
+import signal
 import sys
 import time
 from pathlib import Path
@@ -79,6 +80,7 @@ def main():
     parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--out", type=Path, default=Path("train-sync-demo"))
     options = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended by a signal"))
     options.out = options.out.resolve()
     options.out.mkdir(parents=True, exist_ok=True)
     store = options.out / "rolltape.db"

@@ -21,7 +21,11 @@ STEP = re.compile(r"step_(\d+)")
 
 def newest(folder, after):
     """The newest whole step behind `after`, and its folder; None if there is none."""
-    found = [(int(name[1]), path) for path in folder.glob("step_*") if (name := STEP.fullmatch(path.name))]
+    found = [
+        (int(name[1]), path)
+        for path in folder.glob("step_*")
+        if (name := STEP.fullmatch(path.name))
+    ]
     whole = [(step, path) for step, path in found if step > after and (path / "STABLE").exists()]
     return max(whole, default=None)
 

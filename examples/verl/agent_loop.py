@@ -30,7 +30,7 @@ except ImportError:  # to be read and tested without it
 
 
 def fields(row, prompt_max, response_max):
-    """The fields of an AgentLoopOutput, out of a row of the feed. Prompts are cut at their begin."""
+    """The fields of an AgentLoopOutput, out of a row of the feed. Prompts are cut in front."""
     start = row["prompt_len"]
     end = start + response_max
     return {

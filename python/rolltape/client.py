@@ -102,7 +102,7 @@ class Client:
         )
         return Key(made["api_key"], made["expires_at"])
 
-    def show(self, episode_id: str, attempt: int = 0) -> dict[str, Json]:
+    def show(self, episode_id: str, attempt: int = 0) -> Json:
         """What was recorded of an episode, counted."""
         return self.http.get(f"/episodes/{segment(episode_id)}", {"attempt": attempt})
 
@@ -133,7 +133,7 @@ class Client:
 
     # Versions
 
-    def versions(self) -> list[dict[str, Json]]:
+    def versions(self) -> Json:
         """The policy versions that were seen: label, number, checksum, first time."""
         return self.http.get("/versions")["versions"]
 
@@ -146,7 +146,7 @@ class Client:
     def pause(
         self, mode: Literal["abort", "wait", "keep"] = "keep", *, clear_cache: bool | None = None
     ) -> None:
-        """Stops sampling. `keep` freezes replies under way, `wait` lets them end, `abort` ends them."""
+        """Stops sampling. Replies under way freeze (`keep`), end (`wait`) or are ended (`abort`)."""
         query: Query = {"mode": mode, "clear_cache": clear_cache}
         patiently(lambda: self.http.post("/pause", query=query, timeout_s=WEIGHTS_WAIT_S))
 
@@ -160,7 +160,7 @@ class Client:
 
     def update_weights(
         self, folder: str | os.PathLike[str], version: int | str | None = None
-    ) -> dict[str, Json] | None:
+    ) -> Json:
         """Has the engine take the safetensors of a folder that it can read, as `version`.
 
         All or nothing; may be repeated with the same folder and version.
@@ -175,11 +175,11 @@ class Client:
         step("/update_weights", update)
         return step("/finish_weight_update", named)
 
-    def weight_info(self) -> dict[str, Json]:
+    def weight_info(self) -> Json:
         """The label and the checksum of the weights that are served."""
         return self.http.get("/weight_info")
 
-    def server_info(self) -> dict[str, Json]:
+    def server_info(self) -> Json:
         """How the engine is set up, in vLLM's form."""
         return self.http.get("/server_info", {"config_format": "json"})
 

@@ -123,7 +123,9 @@ def _walk(http: Http, asked: Mapping[str, Any], wait_s: float) -> Iterator[Row]:
         cursor, wait_s = headers["x-rolltape-cursor"], 0
 
 
-def _read(http: Http, asked: Mapping[str, Any], wait_s: float) -> tuple[list[Row], Mapping[str, str]]:
+def _read(
+    http: Http, asked: Mapping[str, Any], wait_s: float
+) -> tuple[list[Row], Mapping[str, str]]:
     """The rows of one reply and its headers, names in small letters."""
     status, body, headers = http.raw(
         "GET", "/feed", query=asked, timeout_s=min(wait_s, WAIT_S_MAX) + ANSWER_S

@@ -53,13 +53,15 @@ class Http:
         return {"url": self.url, "token": self._token, "timeout_s": self._timeout_s}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__init__(state["url"], token=state["token"], timeout_s=state["timeout_s"])
+        Http.__init__(self, state["url"], token=state["token"], timeout_s=state["timeout_s"])
 
     def get(self, path: str, query: Query | None = None, **options: Any) -> Json:
         """The JSON of a page."""
         return self.call("GET", path, query=query, **options)
 
-    def post(self, path: str, body: Json = None, query: Query | None = None, **options: Any) -> Json:
+    def post(
+        self, path: str, body: Json = None, query: Query | None = None, **options: Any
+    ) -> Json:
         """The JSON that answers a body of JSON."""
         return self.call("POST", path, body=body, query=query, **options)
 
@@ -125,9 +127,7 @@ class Http:
         if connection is not None:
             connection.close()
 
-    def _connection(
-        self, fresh: bool, timeout_s: float
-    ) -> tuple[http.client.HTTPConnection, bool]:
+    def _connection(self, fresh: bool, timeout_s: float) -> tuple[http.client.HTTPConnection, bool]:
         """This thread's connection, and whether it may have been used before."""
         held = getattr(self._kept, "connection", None)
         if held is None or self._kept.process != os.getpid():

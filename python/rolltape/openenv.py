@@ -28,7 +28,9 @@ AGENT_KINDS = ("main", "subagent", "compaction")
 """What OpenEnv calls the agent's own turns; the others are auxiliary or discarded ones."""
 
 
-def trace_entries(rows: Iterable[Row], kinds: tuple[str, ...] = AGENT_KINDS) -> list[dict[str, Any]]:
+def trace_entries(
+    rows: Iterable[Row], kinds: tuple[str, ...] = AGENT_KINDS
+) -> list[dict[str, Any]]:
     """One entry a sampled turn, in the order in which they stand, each once.
 
     A turn that several rows hold is taken from the row that trains it, with its mask.

@@ -122,4 +122,3 @@ class Server:
         trace: TracebackType | None,
     ) -> None:
         self.stop()
-

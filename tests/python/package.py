@@ -14,3 +14,4 @@ import rolltape  # noqa: E402, F401
 import rolltape.http  # noqa: E402, F401
 import rolltape.openenv  # noqa: E402, F401
 import rolltape.sessions  # noqa: E402, F401
+import rolltape.trl  # noqa: E402, F401

@@ -64,7 +64,9 @@ def test_grpo_with_a_rollout_func_finds_the_recorded_logprobs_its_own(loop):
 def harnessed(tmp_path_factory):
     """What TRL's worker for OpenEnv sessions took from rolltape."""
     folder = tmp_path_factory.mktemp("harness")
-    return test_trainers.run("loop.py", folder, "harness", folder=folder, binary=binary())["harness"]
+    return test_trainers.run("loop.py", folder, "harness", folder=folder, binary=binary())[
+        "harness"
+    ]
 
 
 def test_trl_s_harness_worker_reads_openenv_traces_from_rolltape(harnessed):

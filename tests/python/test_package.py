@@ -160,7 +160,9 @@ def test_processes_get_a_client_of_their_own(server):
     copy = pickle.loads(pickle.dumps(server.client))
     copy.health()
     fork = multiprocessing.get_context("fork")
-    children = [fork.Process(target=server.client.announce, args=(f"forked-{n}",)) for n in range(4)]
+    children = [
+        fork.Process(target=server.client.announce, args=(f"forked-{n}",)) for n in range(4)
+    ]
     server.client.health()  # a connection is open when they begin
     for child in children:
         child.start()

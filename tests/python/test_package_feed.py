@@ -113,6 +113,21 @@ def test_rows_without_a_lease(server):
     assert asked(episodes=["nobody-knows-it"]) == []
 
 
+def test_columns_for_a_rollout_func(server):
+    rows = rolltape.rows_of(server.client, groups=["g0"])
+    best = rolltape.trl.rollout.best_rows(rows)
+    assert sorted(best) == ["g0-0", "g0-1", "g0-2"]
+    columns = rolltape.trl.samples.to_columns([best["g0-1"], None, best["g0-0"]], (3, 1))
+    lists = ("completion_ids", "logprobs", "env_mask")
+    assert len({tuple(map(len, columns[name])) for name in lists}) == 1
+    first = best["g0-1"]
+    assert columns["prompt_ids"][0] + columns["completion_ids"][0] == first["input_ids"]
+    assert sum(columns["env_mask"][0]) == sum(first["loss_mask"]) > 0
+    assert [columns[name][1] for name in ("prompt_ids", *lists)] == [[3], [1], [0.0], [0]]
+    rewards = rolltape.trl.recorded_reward([], [], columns["reward"])
+    assert rewards == [first["reward"], None, best["g0-0"]["reward"]]
+
+
 def test_weights_come_in_under_their_version(server):
     client = server.client
     before = client.weight_info()

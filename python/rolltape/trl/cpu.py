@@ -16,7 +16,9 @@ class _Masks:
         self._row: weakref.ref[torch.Tensor] | None = None
         self._mask: torch.Tensor | None = None
 
-    def of(self, index: torch.Tensor, starts_q: torch.Tensor, starts_k: torch.Tensor, n: int):
+    def of(
+        self, index: torch.Tensor, starts_q: torch.Tensor, starts_k: torch.Tensor, n: int
+    ) -> torch.Tensor:
         """[n, n], true where a position may see another: the path from its root down to it."""
         if self._row is None or self._row() is not index or self._mask is None:
             self._row, self._mask = weakref.ref(index), _mask(index, starts_q, starts_k, n)

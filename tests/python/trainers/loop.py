@@ -64,7 +64,7 @@ def play_group(client, number):
 
 
 def difference(client, model):
-    """The largest |engine's logprob - model's| of some greedy tokens, under the weights of both."""
+    """The largest |engine's logprob - model's| of some sampled tokens, weights being the same."""
     import torch
 
     body = {"model": "tiny", "prompt": list(range(5, 45)), "max_tokens": 16, "temperature": 1.0}
@@ -75,8 +75,7 @@ def difference(client, model):
         logprobs = model(torch.tensor([ids])).logits[0].log_softmax(-1)
     start = len(body["prompt"])
     theirs = [float(logprobs[at - 1, ids[at]]) for at in range(start, len(ids))]
-    pairs = zip(theirs, choice["logprobs"]["token_logprobs"], strict=True)
-    return max(abs(a - b) for a, b in pairs)
+    return apart(theirs, choice["logprobs"]["token_logprobs"])
 
 
 def plain(trainer):
@@ -177,6 +176,7 @@ def trained_sync(client, out):
 
 def harnessed(client):
     """Samples of TRL's own worker for OpenEnv's sessions, beside what rolltape recorded."""
+    from accelerate import PartialState
     from client import name_vllm
     from datasets import Dataset
     from transformers import AutoTokenizer
@@ -197,21 +197,27 @@ def harnessed(client):
             num_generations=4,
             max_inflight_tasks=4,
         )
+        PartialState()  # as a trainer would have it
         worker.start()
         try:
             samples = [worker.rollout_buffer.get(timeout=120) for _ in range(SAMPLES)]
         finally:
             worker.stop()
-    rows = rolltape.rows_of(client, task=None)
+    rows = rolltape.rows_of(client)
     rows = [row for row in rows if (row["group_id"] or "").startswith("openenv-")]
     known = {(tuple(r["input_ids"]), tuple(r["loss_mask"])): r["logprobs"] for r in rows}
     found = []
     for sample in samples:
         ids, mask = tuple(sample.input_ids.tolist()), tuple(sample.completion_mask.tolist())
         told = known.get((ids, mask))
-        gap = max(abs(a - b) for a, b in zip(told, sample.old_log_probs)) if told else None
+        gap = apart(told, sample.old_log_probs.tolist()) if told else None
         found.append({"trained": sum(mask), "gap": gap, "reward": sample.metrics["reward"]})
     return {"samples": found, "rows": len(rows)}
+
+
+def apart(these, those):
+    """The largest difference of two lists of numbers."""
+    return max(abs(a - b) for a, b in zip(these, those, strict=True))
 
 
 def main():
