@@ -6,7 +6,7 @@ Name it in the configuration of verl, with the data set's `agent_name` or as the
     actor_rollout_ref.rollout.agent.default_agent_loop=rolltape
 
 The agent is a command, in `command`; it finds its model in the usual variables and its task, the
-row of the data set as JSON, in ROLLTAPE_TASK. A number as the last line of its stdout is its reward.
+row of the data set as JSON, in ROLLTAPE_TASK. A number that ends its stdout is the reward.
 rolltape runs in front of verl's own server (`rolltape serve --upstream URL`), which verl keeps in
 step with its weights. Imports without verl; then there is no class to register.
 """

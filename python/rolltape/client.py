@@ -146,7 +146,7 @@ class Client:
     def pause(
         self, mode: Literal["abort", "wait", "keep"] = "keep", *, clear_cache: bool | None = None
     ) -> None:
-        """Stops sampling. Replies under way freeze (`keep`), end (`wait`) or are ended (`abort`)."""
+        """Stops sampling. Replies under way freeze (`keep`), end (`wait`) or are cut (`abort`)."""
         query: Query = {"mode": mode, "clear_cache": clear_cache}
         patiently(lambda: self.http.post("/pause", query=query, timeout_s=WEIGHTS_WAIT_S))
 
