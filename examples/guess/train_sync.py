@@ -30,7 +30,8 @@ from rolltape.trl import WeightTransfer, recorded_reward, rollout_func, sync_wei
 
 MODEL = HERE.parents[1] / "engine" / "models" / "tiny"
 GROUP_SIZE = 16
-BATCH = 2 * game.HIGHEST * GROUP_SIZE
+GROUPS = 2 * game.HIGHEST
+"""Of a step: every secret twice."""
 PLAYERS = 16
 LEARNING_RATE = 1e-3
 
@@ -44,7 +45,7 @@ def trainer(client, options):
         game.play(agent.with_options(base_url=episode.base_url), played)
         return played.reward
 
-    secrets = [{"prompt": str(secret)} for secret in range(1, game.HIGHEST + 1)]
+    secrets = [{"prompt": str(n % game.HIGHEST + 1)} for n in range(GROUPS)]
     made = GRPOTrainer(
         model=AutoModelForCausalLM.from_pretrained(MODEL, dtype=torch.float32),
         reward_funcs=recorded_reward,
@@ -52,7 +53,7 @@ def trainer(client, options):
             output_dir=str(options.out / "trainer"),
             seed=options.seed,
             max_steps=options.steps,
-            per_device_train_batch_size=BATCH,
+            per_device_train_batch_size=GROUPS * GROUP_SIZE,
             num_generations=GROUP_SIZE,
             max_completion_length=256,
             learning_rate=LEARNING_RATE,
