@@ -19,6 +19,7 @@ mod load;
 mod lora;
 mod memory;
 mod model;
+mod nccl;
 mod options;
 mod pace;
 mod pages;

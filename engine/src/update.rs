@@ -19,8 +19,8 @@ mod transport;
 pub(crate) use book::{Book, Receipt, Updates, Version};
 pub(crate) use dock::Dock;
 pub(crate) use ledger::{Ledger, Recorder};
-pub(crate) use staging::Staging;
-pub(crate) use transport::{Transport, connect};
+pub(crate) use staging::{Piece, Staging};
+pub(crate) use transport::{Sink, Transport};
 
 use crate::load::LoadError;
 

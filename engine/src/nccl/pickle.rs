@@ -40,8 +40,22 @@ pub(super) fn bytes_of<const N: usize>(pickle: &[u8]) -> Option<[u8; N]> {
             }
             // MEMOIZE, STACK_GLOBAL, REDUCE, NEWOBJ, BUILD, TUPLE1 to TUPLE3, TUPLE, EMPTY_TUPLE,
             // EMPTY_DICT, EMPTY_LIST, MARK, NONE, NEWTRUE, NEWFALSE, SETITEM, SETITEMS
-            0x94 | 0x93 | b'R' | 0x81 | b'b' | 0x85..=0x87 | b't' | b')' | b'}' | b']' | b'('
-            | b'N' | 0x88 | 0x89 | b's' | b'u' => operands,
+            0x94
+            | 0x93
+            | b'R'
+            | 0x81
+            | b'b'
+            | 0x85..=0x87
+            | b't'
+            | b')'
+            | b'}'
+            | b']'
+            | b'('
+            | b'N'
+            | 0x88
+            | 0x89
+            | b's'
+            | b'u' => operands,
             _ => return None,
         };
     }
@@ -62,8 +76,10 @@ mod tests {
     /// What Python 3.12 makes of a `ctypes` structure of 128 bytes in a module `m`:
     /// `pickle.dumps(m.Id())`.
     fn pickled(id: [u8; 128]) -> Vec<u8> {
-        let mut pickle = b"\x80\x04\x95\xbd\x00\x00\x00\x00\x00\x00\x00\x8c\x07_ctypes\x94".to_vec();
-        pickle.extend(b"\x8c\x09_unpickle\x94\x93\x94\x8c\x01m\x94\x8c\x02Id\x94\x93\x94}\x94C\x80");
+        let mut pickle =
+            b"\x80\x04\x95\xbd\x00\x00\x00\x00\x00\x00\x00\x8c\x07_ctypes\x94".to_vec();
+        pickle
+            .extend(b"\x8c\x09_unpickle\x94\x93\x94\x8c\x01m\x94\x8c\x02Id\x94\x93\x94}\x94C\x80");
         pickle.extend(id);
         pickle.extend(b"\x94\x86\x94\x86\x94R\x94.");
         pickle

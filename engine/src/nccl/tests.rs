@@ -87,7 +87,8 @@ fn the_name_of_the_group_comes_from_the_trainer_s_store() {
     assert_eq!(invitation(port).group(soon()), Ok(id));
     let asked = server.join().unwrap();
     let key = "/broadcast_from/0/0";
-    let expected = ["validate", "ping", "add init/ 1", &format!("wait {key}"), &format!("get {key}")];
+    let expected =
+        ["validate", "ping", "add init/ 1", &format!("wait {key}"), &format!("get {key}")];
     assert_eq!(asked, expected);
 }
 
@@ -156,8 +157,11 @@ fn without_a_gpu_the_other_ways_are_named() {
 
 #[test]
 fn a_broadcast_is_cut_into_its_tensors() {
-    let one = |name: &str, bytes: usize| {
-        Announced { name: name.to_owned(), dtype: Dtype::BF16, shape: vec![bytes / 2], bytes }
+    let one = |name: &str, bytes: usize| Announced {
+        name: name.to_owned(),
+        dtype: Dtype::BF16,
+        shape: vec![bytes / 2],
+        bytes,
     };
     let part = [one("a", 4), one("b", 0), one("c", 2)];
     let mut seen = Vec::new();
@@ -166,7 +170,8 @@ fn a_broadcast_is_cut_into_its_tensors() {
         Ok(())
     };
     handed_over(&part, &[1, 2, 3, 4, 5, 6], &mut sink).unwrap();
-    let expected = [("a", vec![2], vec![1, 2, 3, 4]), ("b", vec![0], vec![]), ("c", vec![1], vec![5, 6])];
+    let expected =
+        [("a", vec![2], vec![1, 2, 3, 4]), ("b", vec![0], vec![]), ("c", vec![1], vec![5, 6])];
     let expected = expected.map(|(name, shape, bytes)| (name.to_owned(), shape, bytes));
     assert_eq!(seen, expected);
 }

@@ -3,6 +3,7 @@
 //! Each is turned into the engine's own fields and commands; what has no counterpart is refused by
 //! name. `/update_weight_version` has the same form in vLLM and is not here.
 
+mod control;
 mod generate;
 mod params;
 mod reply;
@@ -15,7 +16,7 @@ use serde_json::json;
 use super::adapters;
 use super::error::ApiError;
 use super::fields::Fields;
-use super::routes::{Reply, json_reply, text_reply};
+use super::routes::{Reply, json_reply};
 use super::submit::State;
 
 /// A route of this module.
@@ -26,6 +27,10 @@ pub(super) enum Route {
     LoadAdapter,
     UnloadAdapter,
     ModelInfo,
+    UpdateFromDisk,
+    Pause,
+    Continue,
+    Flush,
 }
 
 /// Which route a call is for; whether its path has one at all if the method does not fit.
@@ -35,6 +40,10 @@ pub(super) fn route(method: &Method, path: &str) -> Option<Result<Route, ApiErro
         "/abort_request" => (&[Method::POST], Route::AbortRequest),
         "/load_lora_adapter" => (&[Method::POST], Route::LoadAdapter),
         "/unload_lora_adapter" => (&[Method::POST], Route::UnloadAdapter),
+        "/update_weights_from_disk" => (&[Method::POST], Route::UpdateFromDisk),
+        "/pause_generation" => (&[Method::POST], Route::Pause),
+        "/continue_generation" => (&[Method::POST], Route::Continue),
+        "/flush_cache" => (&[Method::GET, Method::POST], Route::Flush),
         "/model_info" | "/get_model_info" => (&[Method::GET], Route::ModelInfo),
         _ => return None,
     };
@@ -48,13 +57,14 @@ pub(super) async fn answer(
     route: Route,
     body: &[u8],
 ) -> Result<Reply, ApiError> {
-    if route == Route::ModelInfo {
-        return Ok(model_info(state));
-    }
-    let fields = Fields::parse(body)?;
+    let fields = Fields::parse(if body.is_empty() { b"{}" } else { body })?;
     match route {
         Route::Generate => generate::answer(state, &fields).await,
-        Route::AbortRequest => abort_request(state, &fields),
+        Route::AbortRequest => control::abort(state, &fields).await,
+        Route::UpdateFromDisk => control::update_from_disk(state, &fields).await,
+        Route::Pause => control::pause(state, &fields).await,
+        Route::Continue => control::resume(state).await,
+        Route::Flush => control::flush(state).await,
         Route::LoadAdapter => {
             adapters::load_named(state, &fields).await?;
             Ok(loaded(state))
@@ -65,15 +75,6 @@ pub(super) async fn answer(
         }
         Route::ModelInfo => Ok(model_info(state)),
     }
-}
-
-/// Ends a reply as it is, by the id that its call gave.
-fn abort_request(state: &State, fields: &Fields) -> Result<Reply, ApiError> {
-    const FIELD: &str = "rid";
-    let rid = fields.text(FIELD)?.filter(|rid| !rid.is_empty());
-    let rid = rid.ok_or_else(|| ApiError::bad(FIELD, "is missing"))?;
-    state.gate.abort(rid);
-    Ok(text_reply(String::new()))
 }
 
 /// The adapters that requests may name.

@@ -13,12 +13,3 @@ pub(crate) trait Transport: Send {
     /// Receives the tensors that `update_info` announces.
     fn receive(&mut self, info: &Map<String, Value>, sink: Sink<'_>) -> Result<(), Refused>;
 }
-
-/// Connects as `init_info` says; blocks until the trainer is there, too.
-pub(crate) fn connect(_info: &Map<String, Value>) -> Result<Box<dyn Transport>, Refused> {
-    Err(Refused::Weights(
-        "`init_info` asks for NCCL, which this engine does not have; weights come as a folder \
-         (`update_info.path`, `weight_dir`) or as a body of safetensors here"
-            .into(),
-    ))
-}

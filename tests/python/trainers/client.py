@@ -16,7 +16,7 @@ NAMES = {
     "vllm/__init__.py": '__version__ = "0.31.0"\nLLM = RequestOutput = SamplingParams = None',
     "vllm/sampling_params.py": "StructuredOutputsParams = None",
     "vllm/utils/__init__.py": "",
-    "vllm/utils/network_utils.py": "def get_ip():\n    return '127.0.0.1'\nget_open_port = None",
+    "vllm/utils/network_utils.py": "get_open_port = None\ndef get_ip():\n    return '127.0.0.1'",
     "vllm/distributed/__init__.py": "",
     "vllm/distributed/weight_transfer/__init__.py": "",
     "vllm/distributed/weight_transfer/nccl_common.py": "trainer_init = None",

@@ -9,6 +9,7 @@ use super::super::submit::State;
 use super::query::Query;
 use super::update::refused;
 use crate::control::Command;
+use crate::lora::Bounds;
 use crate::sample::LogprobsMode;
 use crate::update::Ledger;
 
@@ -35,6 +36,8 @@ pub(super) fn server(state: &State, query: &Query) -> Reply {
         LogprobsMode::ProcessedLogits => "processed_logits",
         LogprobsMode::RawLogits => "raw_logits",
     };
+    let Bounds { adapters, rank } = card.lora;
+    let lora = (adapters > 0).then(|| json!({"max_lora_rank": rank, "max_loras": adapters}));
     let config = json!({
         "model_config": {
             "model": card.root,
@@ -51,7 +54,7 @@ pub(super) fn server(state: &State, query: &Query) -> Reply {
             "world_size": 1,
         },
         "weight_transfer_config": {"backend": "nccl"},
-        "lora_config": null,
+        "lora_config": lora,
     });
     let config = match query.get("config_format") {
         Some("json") => config,

@@ -16,7 +16,7 @@ use super::super::routes::{Reply, json_reply};
 use super::super::submit::State;
 use super::Call;
 use crate::control::Command;
-use crate::update::{self, Book, Receipt, Refused, Staging, Version};
+use crate::update::{Book, Receipt, Refused, Staging, Version};
 
 type Held = OwnedMutexGuard<Book>;
 
@@ -51,7 +51,7 @@ pub(super) async fn connect(state: &Arc<State>, fields: &Fields) -> Result<Reply
         let mut book = hold(state).await;
         // The other side waits for nobody whom it does not know.
         book.transport = None;
-        let connected = spawn_blocking(move || update::connect(&info)).await;
+        let connected = spawn_blocking(move || crate::nccl::connect(&info)).await;
         book.transport = Some(connected.map_err(|_| ApiError::internal())?.map_err(refused)?);
     }
     Ok(message("Weight transfer initialized"))

@@ -181,3 +181,37 @@ async fn adapters_and_aborts_have_sglang_s_names_too() {
     assert_eq!(reply.json()["meta_info"]["finish_reason"]["type"], "abort");
     server.stop().await;
 }
+
+/// A copy of the tiny model with one weight changed.
+fn changed_model() -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    let tiny = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("models/tiny");
+    let mut bytes = std::fs::read(tiny.join("model.safetensors")).unwrap();
+    // The last number of the last tensor: another sign.
+    *bytes.last_mut().unwrap() ^= 0x80;
+    std::fs::write(folder.path().join("model.safetensors"), bytes).unwrap();
+    folder
+}
+
+#[tokio::test]
+async fn weights_come_from_disk_while_generation_stands_still() {
+    let server = Server::plain().await;
+    let folder = changed_model();
+    for mode in ["abort", "retract", "in_place"] {
+        let paused = server.post("/pause_generation", &json!({"mode": mode})).await;
+        assert_eq!((paused.status, &paused.json()["status"]), (200, &json!("ok")), "{mode}");
+        let body = json!({"model_path": folder.path(), "weight_version": format!("{mode}-1")});
+        let updated = server.post("/update_weights_from_disk", &body).await;
+        assert_eq!((updated.status, &updated.json()["success"]), (200, &json!(true)), "{mode}");
+        assert_eq!(server.post("/continue_generation", &json!({})).await.status, 200);
+        let reply = server.post("/generate", &asked(json!({}))).await.json();
+        assert_eq!(reply["meta_info"]["weight_version"], format!("{mode}-1"));
+    }
+    assert_eq!(server.post("/flush_cache", &json!({})).await.status, 200);
+    let absent = json!({"model_path": "/absent"});
+    let refused = server.post("/update_weights_from_disk", &absent).await;
+    assert_eq!((refused.status, &refused.json()["success"]), (400, &json!(false)));
+    let unknown = server.post("/pause_generation", &json!({"mode": "later"})).await;
+    assert_eq!(unknown.status, 400);
+    server.stop().await;
+}
