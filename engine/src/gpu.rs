@@ -103,12 +103,7 @@ impl GpuReport {
     }
 
     /// Looks at all kernels for heads of one size.
-    fn look(
-        &mut self,
-        device: &Device,
-        dim: usize,
-        options: &GpuOptions,
-    ) -> Result<(), CudaError> {
+    fn look(&mut self, device: &Device, dim: usize, options: &GpuOptions) -> Result<(), CudaError> {
         let kernels = Kernels::load(device, FAMILIES, dim)?;
         let (files, took) = kernels.compiled();
         self.compiled.push((dim, files, took));

@@ -89,7 +89,10 @@ fn page(report: &GpuReport, seed: u64) -> Vec<String> {
         format!("{:12.1} {:8.0}  {}", speed.microseconds, speed.gigabytes, speed.what)
     }));
     let wrong = report.wrong().count();
-    page.push(format!("{}, {wrong} wrong", print::count(report.kernels.len(), "comparison")));
+    page.push(format!(
+        "{}, {wrong} wrong",
+        print::count(report.kernels.len() as u64, "comparison")
+    ));
     page
 }
 

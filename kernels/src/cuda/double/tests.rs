@@ -105,9 +105,11 @@ fn kernels_agree_with_their_twins() {
             match check(&mut case) {
                 Err(error) => wrong.push(format!("{name}, heads of {head_dim}: {error}")),
                 Ok(()) if case.findings.is_empty() => wrong.push(format!("{name}: nothing done")),
-                Ok(()) => wrong.extend(case.findings.iter().filter(|one| one.worst > 1.0).map(
-                    |one| format!("{name}, heads of {head_dim}: {} {}", one.what, one.worst),
-                )),
+                Ok(()) => {
+                    wrong.extend(case.findings.iter().filter(|one| one.worst > 1.0).map(|one| {
+                        format!("{name}, heads of {head_dim}: {} {}", one.what, one.worst)
+                    }))
+                }
             }
         }
     }
