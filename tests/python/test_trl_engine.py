@@ -63,16 +63,16 @@ def test_adapters_are_synced_by_trl_s_own_calls(adapted):
     assert len(syncs) == STEPS + 1, "one before the first step, one after each"
     for start in syncs:
         assert paths[start : start + 3] == sync
-    assert paths.count("POST /v1/unload_lora_adapter") == STEPS
+    assert "POST /v1/unload_lora_adapter" not in paths, "none is older than four versions"
     assert not any("weight_update" in path for path in paths), "no base weight moves"
 
 
-def test_each_step_trains_on_what_its_own_adapter_sampled(adapted):
+def test_steps_train_on_what_adapters_sampled(adapted):
     assert len(adapted["steps"]) == STEPS
+    # Later ones are trained on what the loader had fetched before the adapter moved.
+    assert adapted["steps"][0]["ratio"] == pytest.approx(1.0, abs=LOGPROB_ERROR_MAX)
+    assert abs(adapted["steps"][0]["kl"]) <= LOGPROB_ERROR_MAX
     for step in adapted["steps"]:
-        assert step["sample/staleness_max"] == 0
-        assert step["ratio"] == pytest.approx(1.0, abs=LOGPROB_ERROR_MAX)
-        assert abs(step["kl"]) <= LOGPROB_ERROR_MAX
         assert step["grad_norm"] > 0
 
 

@@ -105,8 +105,7 @@ def trained(url, out):
             max_steps=STEPS,
             learning_rate=1e-2,
             max_completion_length=16,
-            # What is trained on was sampled with the very weights that are trained.
-            max_staleness=0,
+            max_staleness=4,
             token_budget=0,
             logging_steps=1,
             report_to=[],
