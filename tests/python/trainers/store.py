@@ -35,7 +35,7 @@ def main():
         settings = {"ROLLTAPE_TEST_STORE_PORT": str(store.port), "ROLLTAPE_TEST_STORE_ID": name.hex()}
         arguments = [sys.argv[1], "--ignored", "--exact", TEST]
         subprocess.run(arguments, env=os.environ | settings, check=True)
-        print("members", store.add("init/", 0), "libuv", libuv)
+        print(f"found, with{'' if libuv else 'out'} libuv")
 
 
 if __name__ == "__main__":
