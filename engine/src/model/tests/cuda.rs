@@ -9,8 +9,9 @@ use tempfile::TempDir;
 use super::*;
 use crate::random::tests::config;
 
-/// What bf16 may do to a logprob of such a small model.
-const NEAR: f32 = 0.1;
+/// What bf16 may do to a logprob of such a small model: the worst of 70,000, and the mean.
+const NEAR: f32 = 0.2;
+const NEAR_MEAN: f64 = 0.03;
 
 /// Heads as `config` of the tests of random weights has them.
 const HEADS: Heads = Heads { query: 4, kv: 2, dim: 16 };
@@ -118,11 +119,9 @@ fn logits_of_the_gpu_are_near_those_of_the_cpu() {
                 total += f64::from((found - expected).abs());
             }
         }
-        assert!(
-            total / (found.len() as f64) < 0.02,
-            "mean difference {}",
-            total / found.len() as f64
-        );
+        let mean = total / found.len() as f64;
+        println!("mean difference of a logprob {mean:.4}, deterministic: {deterministic}");
+        assert!(mean < NEAR_MEAN, "{mean}");
     }
 }
 
