@@ -127,8 +127,7 @@ impl GpuReport {
 
     /// Kernels that were further off than is allowed.
     pub fn wrong(&self) -> impl Iterator<Item = &GpuKernel> {
-        // What is no number is wrong, too.
-        self.kernels.iter().filter(|kernel| !(kernel.worst <= 1.0))
+        self.kernels.iter().filter(|kernel| kernel.worst.is_nan() || kernel.worst > 1.0)
     }
 }
 
