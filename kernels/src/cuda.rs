@@ -15,6 +15,7 @@
 #![expect(unsafe_code, reason = "the driver is a C library")]
 
 mod adapters;
+mod ask;
 mod cache;
 pub mod check;
 mod compile;

@@ -18,6 +18,7 @@ pub mod cpu;
 pub mod cuda;
 pub mod nccl;
 pub mod op;
+mod step;
 
 pub use cpu::{Cpu, Numerics};
 pub use op::{

@@ -6,12 +6,11 @@
 use std::ops::Range;
 
 use super::adapters::Adapters;
-use super::error::CudaError;
-use super::launch::{Arg, Grid};
-use super::plan::{Places, Shape};
+use super::ask::{at, at_or_none, exact, of, width_of};
+use super::launch::Arg;
 use super::product;
 use super::shape;
-use super::state::{Bounds, Cuda};
+use super::state::Cuda;
 use super::tensor::{Buffer, Kind, Live, Matrix, Pages};
 use crate::op::{Drawn, Heads, LowRank, OpError, Ops, PAGE, Rotation, Step, TOP_MAX, Values};
 
@@ -19,72 +18,6 @@ use crate::op::{Drawn, Heads, LowRank, OpError, Ops, PAGE, Rotation, Step, TOP_M
 const FEW_ROWS: usize = 16;
 /// What columns of a product's operands are a multiple of.
 const DEPTH_UNIT: usize = 8;
-
-fn exact(
-    op: &'static str,
-    operand: &'static str,
-    found: usize,
-    expected: usize,
-) -> Result<(), OpError> {
-    if found == expected {
-        return Ok(());
-    }
-    Err(OpError::Shape { op, operand, expected, found })
-}
-
-/// `found` must be so many rows, of whatever width.
-fn width_of(
-    op: &'static str,
-    operand: &'static str,
-    found: usize,
-    rows: usize,
-) -> Result<usize, OpError> {
-    if rows > 0 && found.is_multiple_of(rows) {
-        return Ok(found / rows);
-    }
-    Err(OpError::Shape { op, operand, expected: rows, found })
-}
-
-/// An error of the driver as one of the operation.
-fn of(op: &'static str) -> impl Fn(CudaError) -> OpError {
-    move |error| error.of(op)
-}
-
-impl Cuda {
-    fn shape(&self) -> Shape {
-        self.plan.shape
-    }
-
-    fn places(&self) -> Places {
-        self.plan.shape.places()
-    }
-
-    /// Where words of the step begin.
-    fn word(&self, place: usize) -> Arg {
-        Arg::Pointer(self.words.at() + 4 * place as u64)
-    }
-
-    /// Asks for a kernel whose pointers are to buffers of the shapes that were checked.
-    fn launch(&self, name: &'static str, grid: Grid, args: &[Arg]) -> Result<(), OpError> {
-        // SAFETY: operations check shapes before they ask, indexes were checked before the step
-        // began, and whatever is freed is freed behind the work that uses it.
-        unsafe { self.kernels.launch(name, grid, args) }.map_err(of(name))
-    }
-
-    fn buffer(&self, kind: Kind, elements: usize) -> Result<Buffer, OpError> {
-        Buffer::new(&self.device, kind, elements).map_err(of("scratch"))
-    }
-}
-
-/// A buffer's beginning.
-fn at(live: &Live) -> Arg {
-    Arg::Pointer(live.at())
-}
-
-/// The same of something that may be absent.
-fn at_or_none(buffer: Option<&Buffer>) -> Arg {
-    Arg::Pointer(buffer.map_or(0, |buffer| buffer.live.at()))
-}
 
 impl Ops for Cuda {
     type Buffer = Buffer;
@@ -421,63 +354,5 @@ impl Ops for Cuda {
             Arg::from(TOP_MAX),
         ];
         self.launch("sample_rows", shape::sample_rows(wanted), &args)
-    }
-}
-
-impl Cuda {
-    /// Remembers what an index may reach.
-    fn note(&self, change: impl FnOnce(&mut Bounds)) {
-        let mut bounds = self.bounds.get();
-        change(&mut bounds);
-        self.bounds.set(bounds);
-    }
-
-    fn low_rank(
-        &self,
-        step: &Step<'_>,
-        x: &Buffer,
-        (adapters, columns): (&Adapters, Range<usize>),
-        out: &mut Buffer,
-    ) -> Result<(), OpError> {
-        let op = "add_low_rank";
-        let (rows, rank) = (self.shape().rows, adapters.rank());
-        adapters.check(step.adapters, &columns)?;
-        exact(op, "x", x.len, rows * adapters.columns())?;
-        let stride = width_of(op, "out", out.len, rows)?;
-        exact(op, "columns", columns.end.max(stride), stride)?;
-        if rank == 0 {
-            return Ok(());
-        }
-        let mut between = self.low_rank.borrow_mut();
-        between.reserve(rows * rank * 4).map_err(of(op))?;
-        let (between, slots) = (at(&between), self.word(self.places().adapters));
-        let table = Arg::Pointer(adapters.table());
-        let counts = [Arg::from(rows), Arg::from(1_usize), Arg::from(rank)];
-        let args = [
-            between,
-            at(&x.live),
-            table,
-            slots,
-            counts[0],
-            Arg::from(adapters.columns()),
-            counts[1],
-            counts[2],
-        ];
-        self.launch("lora_shrink", shape::shrink(rows, 1, rank), &args)?;
-        let to = Arg::Pointer(out.live.at() + 2 * columns.start as u64);
-        let args = [to, between, table, slots, counts[0], Arg::from(stride), counts[1], counts[2]];
-        self.launch("lora_expand", shape::expand(rows, 1, columns.len()), &args)
-    }
-}
-
-impl Pages {
-    /// Where keys and values of a layer begin.
-    fn layer(&self, index: usize) -> Result<(Arg, Arg), OpError> {
-        if index >= self.layers {
-            return Err(OpError::Index { op: "attention", index, rows: self.layers });
-        }
-        let apart = self.heads.kv * self.heads.dim * PAGE * 2 * self.count * index;
-        let place = |live: &Live| Arg::Pointer(live.at() + apart as u64);
-        Ok((place(&self.keys), place(&self.values)))
     }
 }
