@@ -53,7 +53,7 @@ Options that show [env: NAME] can stand in the environment.";
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    Serve(serve::Args),
+    Serve(Box<serve::Args>),
     Run(run::Args),
     Export(export::Args),
     Feed(feed::Args),
@@ -96,7 +96,7 @@ fn main() -> ExitCode {
     };
     let done = runtime.block_on(async {
         match cli.command {
-            Command::Serve(args) => serve::run(args).await,
+            Command::Serve(args) => serve::run(*args).await,
             Command::Run(args) => run::run(args).await,
             Command::Export(args) => export::run(args).await,
             Command::Feed(args) => feed::run(args).await,
