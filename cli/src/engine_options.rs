@@ -209,6 +209,8 @@ fn bytes(text: &str) -> Result<u64, String> {
 
 #[cfg(test)]
 mod tests {
+    use engine::DeviceChoice;
+
     use super::*;
 
     #[test]
@@ -223,7 +225,7 @@ mod tests {
     #[test]
     fn what_is_not_given_is_the_engine_s_default() {
         let given = EngineOptions { kernel_cache: None, ..EngineArgs::default().options() };
-        let plain = EngineOptions::default();
+        let plain = EngineOptions { device: DeviceChoice::Auto, ..EngineOptions::default() };
         assert_eq!(format!("{given:?}"), format!("{plain:?}"));
     }
 }

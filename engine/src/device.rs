@@ -10,9 +10,9 @@ use crate::options::EngineOptions;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum DeviceChoice {
     /// On a GPU if there is one that can, else on the CPU.
-    #[default]
     Auto,
-    /// On the CPU.
+    /// On the CPU: who calls the engine as a library gets the same everywhere.
+    #[default]
     Cpu,
     /// On a GPU, or not at all.
     Cuda,
