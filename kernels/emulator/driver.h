@@ -1,5 +1,6 @@
 // Inside of the driver's double: memory, streams, modules. Everything is under one lock.
 #pragma once
+#include <thread>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -97,6 +98,7 @@ struct Stream {
   std::shared_ptr<Graph> capture;
   bool capture_broken = false;
   int capture_mode = 0;
+  std::thread::id capture_thread;
 };
 
 struct Event {

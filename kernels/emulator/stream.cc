@@ -119,7 +119,9 @@ void settle(Stream *stream) {
 
 bool captures(int mode) {
   for (Stream *stream : streams)
-    if (stream->capture && stream->capture_mode <= mode) return true;
+    if (stream->capture && stream->capture_mode <= mode &&
+        (stream->capture_mode == 0 || stream->capture_thread == std::this_thread::get_id()))
+      return true;
   return false;
 }
 
@@ -281,6 +283,7 @@ API cuStreamBeginCapture_v2(void *handle, int mode) {
   stream->capture = std::make_shared<Graph>();
   stream->capture_broken = false;
   stream->capture_mode = mode;
+  stream->capture_thread = std::this_thread::get_id();
   return SUCCESS;
 }
 

@@ -58,8 +58,8 @@ def test_the_child_is_pointed_at_its_episode(tmp_path):
 def test_one_line_says_what_was_recorded(tmp_path):
     ended = run(tmp_path, [*own(tmp_path), "--episode", "e1"], AGENT)
     calls = json.loads(ended.stdout)["calls"]  # and nothing of rolltape's own is in it
-    (line,) = ended.stderr.splitlines()
-    assert line.startswith("recorded e1: ")
+    device, line = ended.stderr.splitlines()
+    assert device.startswith("running on ") and line.startswith("recorded e1: ")
     assert f"{calls} call" in line and f"{calls} with token ids" in line
 
 

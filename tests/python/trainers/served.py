@@ -17,7 +17,7 @@ warnings.simplefilter("ignore")
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
 
-from adapters import QUESTION, STEPS, calls_seen, variety  # noqa: E402
+from adapters import QUESTION, STEPS, calls_seen  # noqa: E402
 from client import name_vllm  # noqa: E402
 
 MODEL = HERE.parents[2] / "engine" / "models" / "tiny"
@@ -49,6 +49,11 @@ def by_folder(out):
     VLLMClient.update_named_params = update_named_params
 
 
+def spread(completion_ids, **_):
+    """A reward that differs between any two guesses; all of them have the same length."""
+    return [sum(ids) % 7 / 7 for ids in completion_ids]
+
+
 def trained(url, out):
     import torch
     from datasets import Dataset
@@ -59,7 +64,7 @@ def trained(url, out):
     prompts = [{"prompt": [{"role": "user", "content": f"{QUESTION} {i}"}]} for i in range(16)]
     return GRPOTrainer(
         model=AutoModelForCausalLM.from_pretrained(MODEL, dtype=torch.float32),
-        reward_funcs=variety,
+        reward_funcs=spread,
         args=GRPOConfig(
             output_dir=out,
             per_device_train_batch_size=8,
