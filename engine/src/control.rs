@@ -126,7 +126,7 @@ impl Standing {
         }
         if !self.loaded {
             return Some(
-                "the engine has no weights after a sleep of level 2; an update of all must come first",
+                "the engine has no weights after a sleep of level 2; push all of them first",
             );
         }
         match self.paused {

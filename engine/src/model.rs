@@ -1,8 +1,8 @@
 //! The forward pass.
 //!
 //! [`Model::run`] takes the tokens of many sequences in one step, prefill chunks and decodes
-//! mixed; [`Model::logits`] gives those of the rows that asked for them, [`Model::drawn`] the tokens
-//! that the device chose itself.
+//! mixed; [`Model::logits`] gives those of the rows that asked for them, [`Model::drawn`] the
+//! tokens that the device chose itself.
 //! A row's bits do not depend on what else is in the step.
 
 use std::sync::Arc;

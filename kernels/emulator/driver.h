@@ -1,6 +1,5 @@
 // Inside of the driver's double: memory, streams, modules. Everything is under one lock.
 #pragma once
-#include <thread>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -10,6 +9,7 @@
 #include <mutex>
 #include <set>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "runtime.h"

@@ -278,7 +278,8 @@ pub trait Ops: Send {
         out: &mut Self::Buffer,
     ) -> Result<(), OpError>;
 
-    /// The same of `rows`, a sum and a delta, for the wanted rows only: out `[R, H]`. What the sum holds afterwards is not said.
+    /// The same of `rows`, a sum and a delta, for the wanted rows only: out `[R, H]`. What the sum
+    /// holds afterwards is not said.
     fn gather_norm(
         &self,
         step: &Step<'_>,
@@ -310,8 +311,8 @@ pub trait Ops: Send {
     fn add_bias(&self, x: &mut Self::Buffer, bias: &Self::Buffer) -> Result<(), OpError>;
 
     /// Turns query and key heads, the first half of a head against the second, and writes keys and
-    /// values to their pages of one layer: qkv `[T, heads.row()]` with the heads that the pages were
-    /// made for, `pages` with the layer's index. Of qkv, the queries are used afterwards.
+    /// values to their pages of one layer: qkv `[T, heads.row()]` with the heads that the pages
+    /// were made for, `pages` with the layer's index. Of qkv, the queries are used afterwards.
     ///
     /// Spans may share pages of which none of them writes a position that another reads or writes,
     /// unless they write the same numbers. Which pages hold a position does not change a result.
