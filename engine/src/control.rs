@@ -126,7 +126,8 @@ impl Standing {
         }
         if !self.loaded {
             return Some(
-                "the engine has no weights after a sleep of level 2; push all of them first",
+                "the engine has no weights after a sleep of level 2; \
+                 `POST /update_weights` with all of them ends that",
             );
         }
         match self.paused {
