@@ -29,10 +29,11 @@ import rolltape  # noqa: E402
 
 MODEL = HERE.parents[1] / "engine" / "models" / "tiny"
 PROCESSES = 2
-GROUP_SIZE = 16
-GROUPS = 14
-"""Of a step: every secret twice."""
-GROUPS_AHEAD = 22
+GROUP_SIZE = 28
+"""Every secret four times: an agent is asked the same whatever the secret is."""
+GROUPS = 8
+"""Of a step."""
+GROUPS_AHEAD = 12
 """Groups that are under way or wait for the trainer, at most."""
 LEARNING_RATE = 1e-3
 STALENESS_MAX = 4
@@ -59,12 +60,12 @@ class Season:
         threading.Thread(target=self._listen, daemon=True).start()
 
     def deal(self, groups):
-        """Has so many more groups played, every secret as often as the others."""
+        """Has so many more groups played; in each every secret comes equally often."""
         with self._lock:
             first, self._dealt = self._dealt, self._dealt + groups
         for number in range(first, first + groups):
-            secret = number % game.HIGHEST + 1
             for member in range(GROUP_SIZE):
+                secret = member % game.HIGHEST + 1
                 self.pool.jobs.put(players.Job(f"g{number}-{member}", f"g{number}", TASK, secret))
 
     def handed_over(self, rows):
