@@ -25,7 +25,8 @@ class WeightTransfer:
     AsyncGRPOTrainer counts them, and the engine labels its weights with the number. The last
     `kept` folders stay; None keeps all. `sent` is called with each version after it is served.
 
-    The engine is paused while it takes the weights, not while the folder is written.
+    The engine is not paused: it reads and checks the folder while it samples, and exchanges all
+    weights between two steps.
     """
 
     def __init__(
@@ -54,20 +55,16 @@ class WeightTransfer:
         self.client.ready()
 
     def pause(self) -> None:
-        """Nothing yet: see `send_weights`."""
+        """Nothing: the engine needs no pause."""
 
     def resume(self) -> None:
-        """Nothing any more: see `send_weights`."""
+        """Nothing: the engine needed no pause."""
 
     def send_weights(self, iterator: Iterable[tuple[str, torch.Tensor]]) -> None:
-        """Writes the folder, pauses, has the engine take it, and resumes whatever comes of it."""
+        """Writes the folder, and has the engine take it."""
         version = self.version + 1
         folder = save_folder(iterator, self.folder_of(version))
-        self.client.pause("keep")
-        try:
-            self.client.update_weights(folder, version)
-        finally:
-            self.client.resume()
+        self.client.update_weights(folder, version)
         self.version = version
         if self._kept is not None and version - self._kept >= self._first:
             shutil.rmtree(self.folder_of(version - self._kept), ignore_errors=True)
