@@ -11,7 +11,8 @@ import test_trainers
 pytestmark = test_trainers.pytestmark
 
 LOGPROB_ERROR_MAX = 1e-4
-STEPS = 3
+STEPS = 5
+MAX_STALENESS = 2
 
 
 @pytest.fixture(scope="module")
@@ -63,17 +64,39 @@ def test_adapters_are_synced_by_trl_s_own_calls(adapted):
     assert len(syncs) == STEPS + 1, "one before the first step, one after each"
     for start in syncs:
         assert paths[start : start + 3] == sync
-    assert "POST /v1/unload_lora_adapter" not in paths, "none is older than four versions"
+    kept = MAX_STALENESS + 1
+    assert paths.count("POST /v1/unload_lora_adapter") == STEPS + 1 - kept, "what is too old"
     assert not any("weight_update" in path for path in paths), "no base weight moves"
 
 
-def test_steps_train_on_what_adapters_sampled(adapted):
-    assert len(adapted["steps"]) == STEPS
-    # Later ones are trained on what the loader had fetched before the adapter moved.
+def test_every_turn_that_is_trained_has_the_logprobs_of_the_adapter_that_it_asked_for(adapted):
+    turns = [
+        (row["stamp"], turn)
+        for step in adapted["trained"]
+        for row in step["rows"]
+        for turn in row["turns"]
+    ]
+    apart = {}
+    for stamp, turn in turns:
+        asked = turn["asked"]
+        assert stamp <= asked, "TRL stamps a group when it begins, and asks for the newest"
+        assert turn["gaps"].pop(str(asked)) <= LOGPROB_ERROR_MAX
+        for other, gap in turn["gaps"].items():
+            apart[asked, other] = max(gap, apart.get((asked, other), 0))
+    assert len({asked for asked, _ in apart}) > 1, "the last rows are not of the first adapter"
+    assert all(gap > 100 * LOGPROB_ERROR_MAX for gap in apart.values()), "no other would do"
+
+
+def test_the_ratio_that_trl_logs_is_that_of_the_adapter_a_batch_later(adapted):
+    """It fetches a batch before it trains the one before: staleness is told a version too low."""
+    assert len(adapted["steps"]) == len(adapted["trained"]) == STEPS
+    for number, (logged, step) in enumerate(zip(adapted["steps"], adapted["trained"])):
+        assert step["trained_at"] == number + 1
+        assert {row["taken_at"] for row in step["rows"]} == {max(1, number)}
+        assert len(step["rows"]) == 8 and logged["grad_norm"] > 0
+        assert logged["ratio"] == pytest.approx(step["ratio"], rel=LOGPROB_ERROR_MAX)
     assert adapted["steps"][0]["ratio"] == pytest.approx(1.0, abs=LOGPROB_ERROR_MAX)
     assert abs(adapted["steps"][0]["kl"]) <= LOGPROB_ERROR_MAX
-    for step in adapted["steps"]:
-        assert step["grad_norm"] > 0
 
 
 def test_the_engine_computes_the_trainer_s_last_adapter_as_peft_does(adapted):

@@ -2,26 +2,33 @@
 
 Of TRL only the attention is replaced, whose kernel needs a GPU, and the question which GPU there
 is. Prints one JSON object: what each step logged, what the server was called for, and how far the
-engine's logprobs are from those of PEFT with the adapters that the trainer wrote.
+engine's logprobs are from those of PEFT with the adapters that the trainer wrote: of each row that
+was trained, under every one of them.
 """
 
 import json
 import os
+import shutil
 import sys
 import tempfile
 import warnings
 from pathlib import Path
+from urllib.parse import urlsplit
 
 os.environ |= {"HF_HUB_OFFLINE": "1", "TRL_EXPERIMENTAL_SILENCE": "1", "CUDA_VISIBLE_DEVICES": ""}
 warnings.simplefilter("ignore")
 HERE = Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE), str(HERE.parents[2] / "python")]
+sys.path[:0] = [str(HERE), str(HERE.parent), str(HERE.parents[2] / "python")]
 
 from client import name_vllm  # noqa: E402
+from tap import Tap  # noqa: E402
 
 MODEL = HERE.parents[2] / "engine" / "models" / "tiny"
 QUESTION = "Find the secret number from 1 to 7. You have 3 guesses."
-STEPS = 3
+STEPS = 5
+MAX_STALENESS = 2
+BATCH = 8
+POLICY = "trl-policy-v"
 PROMPT = list(range(5, 45))
 SAMPLED = 24
 
@@ -44,31 +51,131 @@ def sampled(url, model):
     return choice["token_ids"], choice["logprobs"]["token_logprobs"], choice["weight_versions"]
 
 
-def difference(url, name, folder):
-    """The largest |engine's logprob - PEFT's| under an adapter, and how far it is from the model."""
-    import torch
-    from peft import PeftModel
-    from transformers import AutoModelForCausalLM
+class Adapters:
+    """The adapters that the trainer wrote, as PEFT computes them."""
 
-    ids, theirs, versions = sampled(url, name)
-    base = AutoModelForCausalLM.from_pretrained(MODEL, dtype=torch.float32)
-    adapted = PeftModel.from_pretrained(base, folder).eval()
-    inputs = torch.tensor([PROMPT + ids])
-    at = range(len(PROMPT) - 1, len(PROMPT) + len(ids) - 1)
+    def __init__(self, kept, versions):
+        import torch
+        from peft import PeftModel
+        from transformers import AutoModelForCausalLM
 
-    def logprobs():
+        base = AutoModelForCausalLM.from_pretrained(MODEL, dtype=torch.float32)
+        first, *others = versions
+        self._model = PeftModel.from_pretrained(base, kept / str(first), adapter_name=str(first))
+        for version in others:
+            self._model.load_adapter(kept / str(version), adapter_name=str(version))
+        self._model.eval()
+        self.versions = versions
+
+    def logprobs(self, version, ids, start):
+        """Of the tokens from `start` on, under an adapter; under none if `version` is None."""
+        if version is None:
+            with self._model.disable_adapter():
+                return self._logprobs(ids, start)
+        self._model.set_adapter(str(version))
+        return self._logprobs(ids, start)
+
+    def _logprobs(self, ids, start):
+        import torch
+
         with torch.no_grad():
-            rows = adapted(inputs).logits[0].log_softmax(-1)
-        return [float(rows[i, inputs[0, i + 1]]) for i in at]
+            rows = self._model(torch.tensor([ids])).logits[0].log_softmax(-1)
+        return [float(rows[at - 1, ids[at]]) for at in range(start, len(ids))]
 
-    ours = logprobs()
-    with adapted.disable_adapter():
-        plain = logprobs()
-    return {
-        "difference": max(abs(a - b) for a, b in zip(ours, theirs, strict=True)),
-        "moved": max(abs(a - b) for a, b in zip(ours, plain, strict=True)),
-        "versions": versions,
-    }
+
+def apart(these, those):
+    """The largest difference of two lists of numbers."""
+    return max(abs(a - b) for a, b in zip(these, those, strict=True))
+
+
+def difference(url, adapters):
+    """|engine's logprob - PEFT's| under the last adapter, and how far it is from the model."""
+    version, start = adapters.versions[-1], len(PROMPT)
+    ids, theirs, spans = sampled(url, f"{POLICY}{version}")
+    ours = adapters.logprobs(version, PROMPT + ids, start)
+    plain = adapters.logprobs(None, PROMPT + ids, start)
+    return {"difference": apart(ours, theirs), "moved": apart(ours, plain), "versions": spans}
+
+
+def watch(trainer, out, kept):
+    """Notes the samples that a trainer takes, and its version at each step's beginning.
+
+    Batches are as long as the configuration says and are trained in the order of their samples.
+    Adapters are copied to `kept`, because the trainer takes old ones away.
+    """
+    from transformers import TrainerCallback
+
+    taken, versions = [], []
+    buffer = trainer.rollout_worker.rollout_buffer
+    get = buffer.get
+
+    def noted(*arguments, **options):
+        sample = get(*arguments, **options)
+        if trainer.model_version - sample.model_version <= MAX_STALENESS:  # else it drops it
+            taken.append((sample, trainer.model_version))
+        return sample
+
+    def keep():
+        version = trainer.model_version
+        shutil.copytree(f"{out}/.vllm_lora/{POLICY}{version}", kept / str(version))
+
+    class Steps(TrainerCallback):
+        def on_step_begin(self, *_, **__):
+            versions.append(trainer.model_version)
+            keep()
+
+        def on_train_end(self, *_, **__):
+            keep()
+
+    buffer.get = noted
+    trainer.add_callback(Steps())
+    return taken, versions
+
+
+def answers(tap):
+    """Which versions the engine was asked for, by the prompt, the ids and logprobs of its answer."""
+    found = {}
+    for exchange in tap.generations():
+        asked, reply = json.loads(exchange.request.body), json.loads(exchange.reply.body)
+        (choice,) = reply["choices"]
+        key = named(asked["prompt"], choice["token_ids"], choice["logprobs"]["token_logprobs"])
+        found.setdefault(key, set()).add(int(asked["model"].removeprefix(POLICY)))
+    return found
+
+
+def named(prompt, ids, logprobs):
+    """An answer as it can be looked for: logprobs as the trainer holds them."""
+    import numpy as np
+
+    return tuple(prompt), tuple(ids), np.asarray(logprobs, np.float32).tobytes()
+
+
+def turns(mask):
+    """The spans [start, end) of trained tokens: what the model said between what tools said."""
+    around = [0, *mask, 0]
+    edges = [at for at in range(len(mask) + 1) if around[at] != around[at + 1]]
+    return list(zip(edges[::2], edges[1::2]))
+
+
+def rows_trained(tap, adapters, taken, versions):
+    """Of each step its rows, and the ratio that PEFT's logprobs give under what was trained."""
+    import numpy as np
+
+    asked, steps = answers(tap), []
+    for step, trained_at in enumerate(versions):
+        rows, ratios = [], []
+        for sample, taken_at in taken[step * BATCH : (step + 1) * BATCH]:
+            ids, recorded = sample.input_ids.tolist(), sample.old_log_probs.tolist()
+            ours = {v: [0.0, *adapters.logprobs(v, ids, 1)] for v in adapters.versions}
+            row = {"stamp": sample.model_version, "taken_at": taken_at, "turns": []}
+            for start, end in turns(sample.completion_mask.tolist()):
+                (version,) = asked[named(ids[:start], ids[start:end], recorded[start:end])]
+                gaps = {v: apart(ours[v][start:end], recorded[start:end]) for v in adapters.versions}
+                row["turns"].append({"asked": version, "gaps": gaps})
+                ratios += np.exp(np.subtract(ours[trained_at], recorded))[start:end].tolist()
+            rows.append(row)
+        steps.append({"trained_at": trained_at, "ratio": float(np.mean(ratios)), "rows": rows})
+    return steps
 
 
 def calls_seen():
@@ -100,12 +207,12 @@ def trained(url, out):
         reward_funcs=variety,
         args=AsyncGRPOConfig(
             output_dir=out,
-            per_device_train_batch_size=8,
+            per_device_train_batch_size=BATCH,
             num_generations=4,
             max_steps=STEPS,
             learning_rate=1e-2,
             max_completion_length=16,
-            max_staleness=4,
+            max_staleness=MAX_STALENESS,
             token_budget=0,
             logging_steps=1,
             report_to=[],
@@ -129,20 +236,25 @@ def main():
 
     torch.set_num_threads(1)
     url, out = sys.argv[1:]
+    tap = Tap((urlsplit(url).hostname, urlsplit(url).port))
     with tempfile.TemporaryDirectory() as folder:
         name_vllm(folder)
         # The worker is another process.
         os.environ["PYTHONPATH"] = os.pathsep.join(sys.path)
         seen = calls_seen()
-        trainer = trained(url, out)
+        trainer = trained(tap.url, out)
+        kept = Path(out, "kept")
+        taken, versions = watch(trainer, out, kept)
         trainer.train()
-        last = f"trl-policy-v{trainer.model_version}"
+        adapters = Adapters(kept, list(range(1, trainer.model_version + 1)))
         found = {
             "steps": [entry for entry in trainer.state.log_history if "reward" in entry],
             "calls": seen,
-            "last": last,
-            "policy": difference(url, last, f"{out}/.vllm_lora/{last}"),
+            "last": f"{POLICY}{trainer.model_version}",
+            "policy": difference(url, adapters),
+            "trained": rows_trained(tap, adapters, taken, versions),
         }
+    tap.stop()
     print(json.dumps(found, default=str))
 
 
