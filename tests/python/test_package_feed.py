@@ -104,6 +104,12 @@ def test_a_reader_waits_for_what_is_finished_later(server):
     assert ids(lease) == ["later"] and time.monotonic() - began < 20
 
 
+def test_a_lease_that_would_end_while_it_is_held_is_refused(server):
+    with pytest.raises(ValueError, match="7 s"):
+        rolltape.trl.RolloutWorker(server.client, lease_s=7)
+    rolltape.trl.RolloutWorker(server.client, lease_s=8)
+
+
 def test_rows_without_a_lease(server):
     def asked(**names):
         return sorted({row["episode_id"] for row in rolltape.rows_of(server.client, **names)})

@@ -40,11 +40,17 @@ class WeightTransfer:
     ) -> None:
         self.client = client
         self.folder = Path(folder)
-        self.version = first - 1
+        self.version: int
         """The version that was sent last."""
-        self._first = first
+        self._first: int
+        self.start_after(first - 1)
         self._kept = kept
         self._sent = sent
+
+    def start_after(self, version: int) -> None:
+        """The next version is the one after this."""
+        self.version = version
+        self._first = version + 1
 
     def folder_of(self, version: int) -> Path:
         """Where the weights of a version are, or were."""
@@ -75,6 +81,21 @@ class WeightTransfer:
         """Leaves the folders; closes the connection."""
         with suppress(OSError):
             self.client.close_connections()
+
+
+def continue_versions(trainer: Any) -> int:
+    """Has an AsyncGRPOTrainer count its versions from the newest that the recorder knows; gives it.
+
+    For a trainer that is started again: one that counted from 1 would give old labels to other
+    weights, which the engine refuses, and would take what older weights sampled for new. To be
+    called before `train()`, on a trainer whose `weight_transfer` is a `WeightTransfer`.
+    """
+    transfer = trainer.weight_transfer
+    numbers = (version["number"] for version in transfer.client.versions())
+    newest = max((int(number) for number in numbers if number is not None), default=0)
+    trainer.model_version = newest
+    transfer.start_after(newest)
+    return newest
 
 
 class _Sender:

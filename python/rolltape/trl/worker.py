@@ -21,6 +21,8 @@ BUFFER_ROWS = 1024
 GROUPS_PER_LEASE = 8
 POLL_S = 0.5
 WAIT_S = 2.0
+LEASE_S_MIN = 8
+"""A lease is renewed when half of it is over, and looked at no more often than every `WAIT_S`."""
 STOP_WAIT_S = 30.0
 SYNCS_TO_ACK = 2
 """The trainer fetches a batch ahead: what it took before one sync is trained by the next."""
@@ -71,6 +73,7 @@ class RolloutWorker:
     - `group_size`: attempts of a group, where groups are not announced with theirs.
     - `max_staleness`: older groups are dropped by the feed, and counted there. The trainer drops
       too, by its own `max_staleness`.
+    - `lease_s`: seconds, at least 8, until what a dead trainer held is handed out again.
     - `buffer_rows`: rows that wait for the trainer in memory.
     - `metrics`: more numbers of a row for the trainer's log.
     - `on_group`: called with the rows of each group when the trainer is about to get them.
@@ -92,6 +95,8 @@ class RolloutWorker:
         on_group: Callable[[list[Row]], None] | None = None,
         **options: Any,
     ) -> None:
+        if lease_s < LEASE_S_MIN:
+            raise ValueError(f"a lease of {lease_s} s would end while it is held: at least 8")
         asked = {"unit": "group", "group_size": group_size, "advantage": advantage} | options
         self.feed = Feed(client, consumer, lease_s=lease_s, rewarded=True, **asked)
         self.rollout_buffer: queue.Queue[Any] = _Buffer(buffer_rows, self._took)

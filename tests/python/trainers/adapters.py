@@ -133,7 +133,7 @@ def watch(trainer, out, kept):
 
 
 def answers(tap):
-    """Which versions the engine was asked for, by the prompt, the ids and logprobs of its answer."""
+    """The versions that the engine was asked for, by prompt, ids and logprobs of its answer."""
     found = {}
     for exchange in tap.generations():
         asked, reply = json.loads(exchange.request.body), json.loads(exchange.reply.body)
@@ -170,7 +170,7 @@ def rows_trained(tap, adapters, taken, versions):
             row = {"stamp": sample.model_version, "taken_at": taken_at, "turns": []}
             for start, end in turns(sample.completion_mask.tolist()):
                 (version,) = asked[named(ids[:start], ids[start:end], recorded[start:end])]
-                gaps = {v: apart(ours[v][start:end], recorded[start:end]) for v in adapters.versions}
+                gaps = {v: apart(ours[v][start:end], recorded[start:end]) for v in ours}
                 row["turns"].append({"asked": version, "gaps": gaps})
                 ratios += np.exp(np.subtract(ours[trained_at], recorded))[start:end].tolist()
             rows.append(row)
