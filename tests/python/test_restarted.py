@@ -8,6 +8,7 @@ import queue
 import subprocess
 import threading
 import time
+from zlib import crc32
 
 import openai
 import pytest
@@ -34,7 +35,7 @@ def play(client, group):
         with rolltape.episode(client, f"{group}-{member}", group_id=group) as episode:
             agent = openai.OpenAI(base_url=episode.base_url, api_key=episode.api_key)
             game = Game(member + 1)
-            Agent(agent, seed=member).play(game)
+            Agent(agent, seed=crc32(f"{group}-{member}".encode())).play(game)
             episode.reward(game.reward)
 
 

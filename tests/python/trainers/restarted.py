@@ -1,4 +1,6 @@
-"""A trainer that is killed, or one that goes on after it: `restarted.py CONTROL DATA OUT STEPS WAY`.
+"""A trainer that is killed, or one that goes on after it.
+
+`restarted.py CONTROL DATA OUT STEPS killed|after`
 
 AsyncGRPOTrainer on the feed, a group of four a step, for STEPS steps. `killed` then says
 `{"handed": [groups]}` and holds what it leased until it is killed. `after` ends well, and a second
