@@ -113,9 +113,38 @@ pub(crate) struct Standing {
     /// The label of the weights.
     pub(crate) version: Arc<str>,
     pub(crate) paused: Option<Mode>,
+    pub(crate) pauses: Pauses,
     pub(crate) asleep: Parts,
     /// Whether there are weights.
     pub(crate) loaded: bool,
+}
+
+/// How often and how long generation was paused, the pauses of sleep among them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Pauses {
+    pub(crate) count: u64,
+    /// All that are over, together.
+    over: Duration,
+    since: Option<Instant>,
+}
+
+impl Pauses {
+    /// Seconds of all pauses, the one that lasts included.
+    pub(crate) fn seconds(&self, now: Instant) -> f64 {
+        let lasts = self.since.map(|since| now.saturating_duration_since(since));
+        (self.over + lasts.unwrap_or_default()).as_secs_f64()
+    }
+
+    /// One begins, unless one lasts already.
+    fn begin(&mut self, now: Instant) {
+        self.count += u64::from(self.since.is_none());
+        self.since = self.since.or(Some(now));
+    }
+
+    fn end(&mut self, now: Instant) {
+        let lasted = self.since.take().map(|since| now.saturating_duration_since(since));
+        self.over += lasted.unwrap_or_default();
+    }
 }
 
 impl Standing {
@@ -146,8 +175,8 @@ pub(crate) struct Board(Mutex<Standing>);
 impl Board {
     /// The board of an engine that runs.
     pub(crate) fn new(version: Arc<str>) -> Board {
-        let asleep = Parts::default();
-        Board(Mutex::new(Standing { version, paused: None, asleep, loaded: true }))
+        let (asleep, pauses) = (Parts::default(), Pauses::default());
+        Board(Mutex::new(Standing { version, paused: None, pauses, asleep, loaded: true }))
     }
 
     pub(crate) fn read(&self) -> Standing {
@@ -238,7 +267,10 @@ impl<O: Ops> Core<O> {
     }
 
     fn pause(&mut self, mode: Mode, clear: bool, done: oneshot::Sender<bool>) {
-        self.board.lock().paused = Some(mode);
+        let mut board = self.board.lock();
+        board.paused = Some(mode);
+        board.pauses.begin(Instant::now());
+        drop(board);
         self.hold.keep_cache = !clear;
         match mode {
             Mode::Abort => {
@@ -255,7 +287,10 @@ impl<O: Ops> Core<O> {
     }
 
     fn resume(&mut self) {
-        self.board.lock().paused = None;
+        let mut board = self.board.lock();
+        board.paused = None;
+        board.pauses.end(Instant::now());
+        drop(board);
         self.hold.frozen = false;
         self.hold.keep_cache = false;
         self.hold.draining.drain(..).for_each(|done| tell(done, false));

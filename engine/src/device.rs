@@ -49,13 +49,18 @@ impl Chosen {
     }
 }
 
+/// Which GPU, and where to look for what it needs.
+pub(crate) fn gpu_options(options: &EngineOptions) -> DeviceOptions {
+    DeviceOptions {
+        ordinal: options.gpu,
+        libraries: options.cuda_libraries.clone(),
+        cache: options.kernel_cache.clone(),
+    }
+}
+
 fn cuda_options(options: &EngineOptions) -> CudaOptions {
     CudaOptions {
-        device: DeviceOptions {
-            ordinal: options.gpu,
-            libraries: options.cuda_libraries.clone(),
-            cache: options.kernel_cache.clone(),
-        },
+        device: gpu_options(options),
         deterministic: options.deterministic,
         eager: options.eager,
     }

@@ -41,6 +41,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use kernels::Ops;
+use kernels::cuda::DeviceOptions;
 use template::{ChatTemplate, Tokenizer, ToolFormat};
 
 pub use config::ConfigError;
@@ -92,6 +93,8 @@ pub(crate) struct Card {
     pub(crate) thinks: bool,
     pub(crate) prefix_exact_chat: bool,
     pub(crate) max_logprobs: usize,
+    /// Where weights over NCCL arrive.
+    pub(crate) gpu: DeviceOptions,
     /// What adapters must fit.
     pub(crate) config: ModelConfig,
     pub(crate) lora: Bounds,
@@ -189,6 +192,7 @@ impl Engine {
         let tool_format = options.tool_call_parser.format(source);
         let thinks = options.reasoning_parser.is_on(source);
         let card = Card {
+            gpu: device::gpu_options(&options),
             tool_format,
             thinks,
             prefix_exact_chat: options.prefix_exact_chat,

@@ -14,7 +14,10 @@ pub(crate) use read::{AdapterError, read};
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use blake3::{Hash, Hasher};
+
 use crate::config::ModelConfig;
+use crate::update::Entry;
 use crate::weights::Tensor;
 
 /// How many adapters there may be, and how large.
@@ -109,10 +112,47 @@ pub(crate) struct Adapter {
     pub(crate) number: u64,
     /// What requests give as `model`.
     pub(crate) name: Arc<str>,
-    /// The label of the weights that it makes.
+    /// The label of the weights that it makes of those that had the label `base`.
     pub(crate) version: Arc<str>,
+    /// The label of the model's own weights when it was loaded.
+    pub(crate) base: Arc<str>,
+    /// Of what it adds.
+    pub(crate) hash: Hash,
     pub(crate) path: PathBuf,
     pub(crate) layers: Vec<LayerAdditions>,
+}
+
+impl Adapter {
+    /// The label of the weights that it makes of those with the label `base`.
+    pub(crate) fn version_over(&self, base: &Arc<str>) -> Arc<str> {
+        match self.base == *base {
+            true => Arc::clone(&self.version),
+            false => format!("{}@{base}", self.version).into(),
+        }
+    }
+
+    /// The checksum of the weights that it makes of those with the checksum `base`.
+    pub(crate) fn checksum_over(&self, base: &str) -> String {
+        let mut hasher = Hasher::new();
+        hasher.update(format!("{base}\n{}\n", self.hash.to_hex()).as_bytes());
+        hasher.finalize().to_hex().to_string()
+    }
+}
+
+/// What additions are: over the place, type, shape, scale and elements of each.
+pub(crate) fn hash_of(layers: &[LayerAdditions]) -> Hash {
+    let mut hasher = Hasher::new();
+    for (layer, additions) in layers.iter().enumerate() {
+        for (target, addition) in Target::ALL.iter().zip(additions) {
+            let Some(Addition { down, up, rank, scale }) = addition else { continue };
+            let name = format!("{layer}.{}", target.name());
+            hasher.update(format!("{name}\n{scale:?}\n").as_bytes());
+            for tensor in [down, up] {
+                hasher.update(Entry::of(&name, &[*rank], tensor).hash.as_bytes());
+            }
+        }
+    }
+    hasher.finalize()
 }
 
 #[cfg(test)]

@@ -102,14 +102,18 @@ fn decoded(id: &Value) -> Option<[u8; ID_BYTES]> {
     BASE64_STANDARD.decode(id.as_str()?).ok()?.try_into().ok()
 }
 
-/// Joins the group that `init_info` names; blocks until all of it is there.
-pub(crate) fn connect(info: &Map<String, Value>) -> Result<Box<dyn Transport>, Refused> {
+/// Joins the group that `init_info` names, with the GPU that the engine was given; blocks until all
+/// of the group is there.
+pub(crate) fn connect(
+    info: &Map<String, Value>,
+    gpu: &DeviceOptions,
+) -> Result<Box<dyn Transport>, Refused> {
     let wrong = |reason: String| Refused::Weights(format!("`init_info`: {reason}"));
     let invitation = Invitation::read(info).map_err(wrong)?;
     let packing = Packing::read(info, Packing::default()).map_err(wrong)?;
     let lacking =
         |reason: &dyn std::fmt::Display| Refused::Weights(format!("no NCCL: {reason}; {OTHERS}"));
-    let device = Device::open(&DeviceOptions::default()).map_err(|reason| lacking(&reason))?;
+    let device = Device::open(gpu).map_err(|reason| lacking(&reason))?;
     nccl::version().map_err(|reason| lacking(&reason))?;
     let id = invitation.group(Instant::now() + PATIENCE).map_err(Refused::Weights)?;
     let Invitation { rank, size, .. } = invitation;

@@ -249,13 +249,14 @@ impl Sequence {
         self.pending.push(token);
         let count = self.sampled();
         let adapter = self.request.adapter.as_ref();
-        let base = adapter.map(|_| Arc::clone(version));
-        let version = adapter.map_or(version, |adapter| &adapter.version);
         match self.versions.last_mut() {
-            Some(span) if span.version == *version && span.base == base => span.end = count,
+            Some(span) if span.base.as_ref().unwrap_or(&span.version) == version => {
+                span.end = count;
+            }
             _ => self.versions.push(VersionSpan {
-                version: Arc::clone(version),
-                base,
+                version: adapter
+                    .map_or_else(|| Arc::clone(version), |adapter| adapter.version_over(version)),
+                base: adapter.map(|_| Arc::clone(version)),
                 start: count - 1,
                 end: count,
             }),

@@ -35,6 +35,24 @@ pub(crate) struct Stats {
     pub(crate) aborted: AtomicU64,
     /// Replies that the engine failed to finish.
     pub(crate) failed: AtomicU64,
+    pub(crate) updates: UpdateStats,
+}
+
+/// What became of weights that were pushed.
+#[derive(Debug, Default)]
+pub(crate) struct UpdateStats {
+    /// They serve.
+    pub(crate) exchanged: AtomicU64,
+    /// They were those that serve already, and got another label.
+    pub(crate) relabeled: AtomicU64,
+    /// They had come before, and nothing was done.
+    pub(crate) repeated: AtomicU64,
+    /// The caller was told why they, or a piece of them, cannot be taken.
+    pub(crate) refused: AtomicU64,
+    /// The engine could not take them.
+    pub(crate) failed: AtomicU64,
+    /// Microseconds during which generation stood still for exchanges.
+    pub(crate) exchange_us: AtomicU64,
 }
 
 impl Stats {

@@ -1,6 +1,7 @@
 //! Weights that come in while the engine serves.
 //!
 //! - [`Staging`]: tensors as they arrive, checked one by one, in host memory.
+//! - [`Open`]: an update that comes in several calls.
 //! - [`Dock`]: lays them out beside the weights that serve, and hands both over.
 //! - [`Ledger`]: what weights are, by the checksum of every tensor.
 //! - [`Updates`]: which weights had which label.
@@ -11,6 +12,7 @@
 mod book;
 mod dock;
 mod ledger;
+mod open;
 mod staging;
 #[cfg(test)]
 pub(crate) mod tests;
@@ -18,7 +20,8 @@ mod transport;
 
 pub(crate) use book::{Book, Receipt, Updates, Version};
 pub(crate) use dock::Dock;
-pub(crate) use ledger::{Ledger, Recorder};
+pub(crate) use ledger::{Entry, Ledger, Recorder, is_finite};
+pub(crate) use open::Open;
 pub(crate) use staging::{Piece, Staging};
 pub(crate) use transport::{Sink, Transport};
 

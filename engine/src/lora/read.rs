@@ -7,6 +7,7 @@ use super::config::Scaling;
 use super::{Addition, LayerAdditions, Target};
 use crate::config::{ConfigError, ModelConfig};
 use crate::load::{LoadError, json};
+use crate::update::is_finite;
 use crate::weights::{Tensors, Weights};
 
 const CONFIG: &str = "adapter_config.json";
@@ -156,12 +157,19 @@ impl Source<'_> {
             [Some(_), None] => return self.refuse(&down, "there is no lora_B to it"),
             _ => return self.refuse(&up, "there is no lora_A to it"),
         };
-        Ok(Addition {
-            down: self.weights.take(&down, &[rank, columns])?,
-            up: self.weights.take(&up, &[rows, rank])?,
-            rank,
-            scale: self.scaling.of(rank),
-        })
+        let take = |name: &str, shape: &[usize]| {
+            let tensor = self.weights.take(name, shape)?;
+            match is_finite(&tensor) {
+                true => Ok(tensor),
+                false => self.refuse(name, "it has elements that are no numbers"),
+            }
+        };
+        let (lower, upper) = (take(&down, &[rank, columns])?, take(&up, &[rows, rank])?);
+        let scale = self.scaling.of(rank);
+        if !scale.is_finite() {
+            return self.refuse(&down, "`lora_alpha` makes its scale no number");
+        }
+        Ok(Addition { down: lower, up: upper, rank, scale })
     }
 }
 

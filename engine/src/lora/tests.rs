@@ -32,7 +32,8 @@ fn adapter(number: u64, name: &str) -> Arc<Adapter> {
     let path = taped(name);
     let layers = read(&path, &config(), 64).unwrap();
     let name: Arc<str> = name.into();
-    Arc::new(Adapter { number, version: Arc::clone(&name), name, path, layers })
+    let (hash, base) = (hash_of(&layers), "default".into());
+    Arc::new(Adapter { number, version: Arc::clone(&name), base, hash, name, path, layers })
 }
 
 const PAGES: usize = 32;

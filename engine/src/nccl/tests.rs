@@ -145,7 +145,7 @@ fn an_invitation_is_checked_before_anybody_is_waited_for() {
 #[test]
 fn without_a_gpu_the_other_ways_are_named() {
     let fields = json!({"master_address": "127.0.0.1", "master_port": 9});
-    let Err(Refused::Weights(reason)) = connect(&info(fields)) else {
+    let Err(Refused::Weights(reason)) = connect(&info(fields), &DeviceOptions::default()) else {
         // A machine that has all of it would wait for a trainer.
         return;
     };

@@ -13,6 +13,7 @@ use super::fields::Fields;
 use super::routes::{ReplyBody, text_reply};
 use super::submit::State;
 use crate::lora::{self, Adapter, AdapterError, Bounds, LayerAdditions};
+use crate::update::{Updates, Version};
 
 /// Characters of the longest name.
 const MAX_NAME: usize = 256;
@@ -45,6 +46,16 @@ impl Adapters {
         self.shelf().find(name).cloned()
     }
 
+    /// Remembers what all adapters make of new weights of the model.
+    pub(super) fn remember_over(&self, base: &Version, updates: &Updates) {
+        let label: Arc<str> = Arc::from(base.label.as_str());
+        for adapter in self.shelf().living.iter().filter_map(Weak::upgrade) {
+            let checksum = adapter.checksum_over(&base.checksum);
+            let label = adapter.version_over(&label).to_string();
+            updates.remember(&Version { label, checksum });
+        }
+    }
+
     /// All that requests may name.
     pub(super) fn list(&self) -> Vec<Arc<Adapter>> {
         self.shelf().loaded.clone()
@@ -55,8 +66,8 @@ impl Adapters {
         self.shelf.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Refuses a name that cannot be loaded now.
-    fn check(&self, name: &str, replace: bool) -> Result<(), ApiError> {
+    /// Refuses a name that cannot be loaded now, else nothing changes while the guard is held.
+    fn check(&self, name: &str, replace: bool) -> Result<MutexGuard<'_, Shelf>, ApiError> {
         let mut shelf = self.shelf();
         let known = shelf.find(name).is_some();
         if known && !replace {
@@ -79,7 +90,7 @@ impl Adapters {
                  unloaded; try again when some of these have ended"
             )));
         }
-        Ok(())
+        Ok(shelf)
     }
 
     /// Makes additions known under a name.
@@ -88,23 +99,33 @@ impl Adapters {
         name: &str,
         path: &Path,
         layers: Vec<LayerAdditions>,
-        replace: bool,
+        (state, replace): (&State, bool),
     ) -> Result<(), ApiError> {
+        let (hash, path) = (lora::hash_of(&layers), path.to_owned());
         // Another call may have been faster.
-        self.check(name, replace)?;
-        let mut shelf = self.shelf();
+        let mut shelf = self.check(name, replace)?;
         let shelf = &mut *shelf;
         let name: Arc<str> = Arc::from(name);
-        shelf.count += 1;
+        let base = state.gate.board.read().version;
         let loads = shelf.loads.entry(Arc::clone(&name)).or_default();
-        *loads += 1;
-        // One label never stands for two sets of weights.
-        let version = match *loads {
-            1 => Arc::clone(&name),
-            again => format!("{name}#v{again}").into(),
+        let version = loop {
+            *loads += 1;
+            let label: Arc<str> = match *loads {
+                1 => Arc::clone(&name),
+                again => format!("{name}#v{again}").into(),
+            };
+            // One label never stands for two sets of weights.
+            if state.updates.checksum_of(&label).is_none() {
+                break label;
+            }
         };
-        let (number, path) = (shelf.count, path.to_owned());
-        let adapter = Arc::new(Adapter { number, name, version, path, layers });
+        shelf.count += 1;
+        let number = shelf.count;
+        let adapter = Arc::new(Adapter { number, name, version, base, hash, path, layers });
+        if let Some(checksum) = state.updates.checksum_of(&adapter.base) {
+            let (label, checksum) = (adapter.version.to_string(), adapter.checksum_over(&checksum));
+            state.updates.remember(&Version { label, checksum });
+        }
         shelf.living.push(Arc::downgrade(&adapter));
         match shelf.loaded.iter_mut().find(|other| other.name == adapter.name) {
             Some(place) => *place = adapter,
@@ -146,14 +167,14 @@ pub(super) async fn load_named(state: &Arc<State>, fields: &Fields) -> Result<St
         return Err(invalid("the engine was started with `--max-loras 0`, so it loads no adapter"));
     }
     let replace = fields.flag("load_inplace", false)?;
-    state.adapters.check(name, replace)?;
+    drop(state.adapters.check(name, replace)?);
     let (name, folder) = (name.to_owned(), PathBuf::from(path));
     let (state, named) = (Arc::clone(state), name.clone());
     let loading = tokio::task::spawn_blocking(move || {
         let rank = state.adapters.bounds.rank;
         let layers = lora::read(&folder, &state.card.config, rank);
         let layers = layers.map_err(|error| refusal(&named, &error))?;
-        state.adapters.add(&named, &folder, layers, replace)
+        state.adapters.add(&named, &folder, layers, (&state, replace))
     });
     loading.await.map_err(|_| ApiError::internal())??;
     tracing::info!(name, "loaded a LoRA adapter");

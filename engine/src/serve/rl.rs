@@ -1,9 +1,10 @@
 //! What trainers call: the routes of vLLM's development mode, under their names.
 //!
 //! - `pause`: generation stops and goes on, and the engine sleeps.
-//! - `update`: weights come in.
+//! - `update`, `apply`: weights come in, and serve.
 //! - `info`: what is served, and how.
 
+mod apply;
 mod info;
 pub(super) mod pause;
 mod query;

@@ -8,11 +8,13 @@ mod facts;
 mod forms;
 mod generate;
 mod load;
+mod metrics;
 mod refusals;
 mod rl;
 mod sglang;
 mod small;
 mod talk;
+mod updates;
 mod wires;
 
 use std::path::{Path, PathBuf};

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::dock::Yard;
 use super::ledger::Ledger;
+use super::open::Open;
 use super::staging::Staging;
 use super::{Refused, Transport};
 
@@ -27,6 +28,8 @@ pub(crate) struct Updates {
     pub(crate) dtype: &'static str,
     /// Held as long as an update or anything that must not meet one is under way.
     pub(crate) book: Arc<tokio::sync::Mutex<Book>>,
+    /// Held while a group is joined.
+    pub(crate) joining: tokio::sync::Mutex<()>,
     /// Newest last.
     versions: Mutex<VecDeque<Version>>,
 }
@@ -41,10 +44,12 @@ impl Updates {
             done: 0,
             open: None,
             last: None,
+            finished: None,
             transport: None,
         };
-        let versions = Mutex::new(VecDeque::from([version]));
-        Updates { yard, dtype, book: Arc::new(tokio::sync::Mutex::new(book)), versions }
+        let (joining, versions) =
+            (tokio::sync::Mutex::default(), Mutex::new(VecDeque::from([version])));
+        Updates { yard, dtype, book: Arc::new(tokio::sync::Mutex::new(book)), joining, versions }
     }
 
     /// What a label stands for. The newest of all labels is the last.
@@ -59,14 +64,22 @@ impl Updates {
         versions.iter().rev().find(|it| it.label == label).map(|it| it.checksum.clone())
     }
 
-    /// Remembers a version before any token is sampled under its label.
-    pub(crate) fn remember(&self, version: &Version) {
+    /// Remembers a version before any token is sampled under its label; false if it was known.
+    pub(crate) fn remember(&self, version: &Version) -> bool {
         let mut versions = self.versions();
+        let before = versions.len();
         versions.retain(|it| it.label != version.label);
+        let new = versions.len() == before;
         versions.push_back(version.clone());
         if versions.len() > REMEMBERED {
             versions.pop_front();
         }
+        new
+    }
+
+    /// Forgets a label under which nothing was sampled.
+    pub(crate) fn forget(&self, label: &str) {
+        self.versions().retain(|it| it.label != label);
     }
 
     /// The label of weights with this checksum: the one that is asked for, unless it stands for
@@ -112,9 +125,11 @@ pub(crate) struct Book {
     pub(crate) version: Version,
     /// Updates that were done.
     pub(crate) done: u64,
-    pub(crate) open: Option<Staging>,
+    pub(crate) open: Option<Open>,
     /// The last update, which may come again if its answer was lost.
     pub(crate) last: Option<Receipt>,
+    /// The same, if it ended with a finish and nothing was begun since.
+    pub(crate) finished: Option<Receipt>,
     pub(crate) transport: Option<Box<dyn Transport>>,
 }
 

@@ -20,6 +20,9 @@ const HEAD: &str = "lm_head.weight";
 /// What serves as the head of a model that has none.
 const EMBEDDING: &str = "model.embed_tokens.weight";
 
+/// Why a tensor that has come is refused.
+const TWICE: &str = "it came twice in one update, with different elements";
+
 /// One tensor on its way in.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Piece<'a> {
@@ -43,6 +46,11 @@ pub(crate) struct Staging {
 impl Staging {
     pub(crate) fn new(model: Arc<Ledger>) -> Staging {
         Staging { model, arrived: BTreeMap::new(), head: None }
+    }
+
+    /// One of the same model into which nothing has come.
+    pub(super) fn empty(&self) -> Staging {
+        Staging::new(Arc::clone(&self.model))
     }
 
     /// Takes one tensor. The same one may come again; another of the same name may not.
@@ -98,6 +106,29 @@ impl Staging {
         Ok(())
     }
 
+    /// Takes all that another one of the same model took, or nothing of it.
+    pub(super) fn absorb(&mut self, other: Staging) -> Result<(), Refused> {
+        let twice = |name: &str| Err(Refused::tensor(name, TWICE));
+        for (name, (_, entry)) in &other.arrived {
+            if self.arrived.get(name).is_some_and(|(_, before)| before != entry) {
+                return twice(name);
+            }
+        }
+        if let (Some(head), Some(before)) = (&other.head, &self.head)
+            && head != before
+        {
+            return twice(HEAD);
+        }
+        self.arrived.extend(other.arrived);
+        self.head = other.head.or(self.head.take());
+        Ok(())
+    }
+
+    /// Names of what has arrived.
+    pub(super) fn names(&self) -> impl Iterator<Item = &str> {
+        self.arrived.keys().map(String::as_str).chain(self.head.is_some().then_some(HEAD))
+    }
+
     fn insert(&mut self, name: &str, shape: &[usize], tensor: Tensor) -> Result<(), Refused> {
         let tied = name == HEAD && self.model.get(HEAD).is_none();
         let refuse = |reason: &str| Err(Refused::tensor(name, reason));
@@ -119,7 +150,7 @@ impl Staging {
         let entry = Entry::of(name, shape, &tensor);
         let before = if tied { self.head.as_ref() } else { self.arrived.get(name).map(|it| &it.1) };
         if before.is_some_and(|before| *before != entry) {
-            return refuse("it came twice in one update, with different elements");
+            return refuse(TWICE);
         }
         match tied {
             true => self.head = Some(entry),
@@ -131,7 +162,7 @@ impl Staging {
     }
 
     /// Whether a tensor is one that old files have and the engine computes by itself.
-    fn is_computed(&self, name: &str) -> bool {
+    pub(super) fn is_computed(&self, name: &str) -> bool {
         name.ends_with("rotary_emb.inv_freq") && self.model.get(name).is_none()
     }
 

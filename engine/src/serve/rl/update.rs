@@ -6,6 +6,7 @@ use std::future::Future;
 use std::path::Path;
 use std::sync::Arc;
 
+use safetensors::SafeTensors;
 use serde_json::{Map, Value, json};
 use tokio::sync::OwnedMutexGuard;
 use tokio::task::spawn_blocking;
@@ -15,8 +16,17 @@ use super::super::fields::Fields;
 use super::super::routes::{Reply, json_reply};
 use super::super::submit::State;
 use super::Call;
+use super::apply::{apply, prepare};
 use crate::control::Command;
-use crate::update::{Book, Receipt, Refused, Staging, Version};
+use crate::stats::add;
+use crate::update::{Book, Open, Receipt, Refused, Staging, Version};
+
+/// Why some tensors alone are refused.
+const PARTS: &str = "an update of one call must be of all tensors; parts go between \
+                     `POST /start_weight_update` and `POST /finish_weight_update`";
+
+/// Why there is nothing to finish.
+const NONE_STARTED: &str = "no update was started; `POST /start_weight_update` comes first";
 
 type Held = OwnedMutexGuard<Book>;
 
@@ -36,6 +46,16 @@ async fn whole<T: Send + 'static>(
     tokio::spawn(work).await.map_err(|_| ApiError::internal())?
 }
 
+/// Counts a refusal or failure of weights that came.
+fn counted<T>(state: &State, came: Result<T, ApiError>) -> Result<T, ApiError> {
+    if let Err(error) = &came {
+        let stats = &state.stats.updates;
+        let fault = error.status().is_server_error();
+        add(if fault { &stats.failed } else { &stats.refused }, 1);
+    }
+    came
+}
+
 async fn hold(state: &State) -> Held {
     Arc::clone(&state.updates.book).lock_owned().await
 }
@@ -48,26 +68,37 @@ fn message(text: &str) -> Reply {
 pub(super) async fn connect(state: &Arc<State>, fields: &Fields) -> Result<Reply, ApiError> {
     let info = fields.object("init_info")?.cloned().unwrap_or_default();
     if info.contains_key("master_address") || info.contains_key("nccl_unique_id_b64") {
-        let mut book = hold(state).await;
-        // The other side waits for nobody whom it does not know.
-        book.transport = None;
-        let connected = spawn_blocking(move || crate::nccl::connect(&info)).await;
-        book.transport = Some(connected.map_err(|_| ApiError::internal())?.map_err(refused)?);
+        let state = Arc::clone(state);
+        whole(join(state, info)).await?;
     }
     Ok(message("Weight transfer initialized"))
+}
+
+/// Waits for the trainer, which may take minutes, and holds nobody else up meanwhile.
+async fn join(state: Arc<State>, info: Map<String, Value>) -> Result<(), ApiError> {
+    let Ok(_one) = state.updates.joining.try_lock() else {
+        return Err(ApiError::conflict("the engine is joining a group already"));
+    };
+    // The other side waits for nobody whom it does not know.
+    hold(&state).await.transport = None;
+    let gpu = state.card.gpu.clone();
+    let joined = spawn_blocking(move || crate::nccl::connect(&info, &gpu)).await;
+    let joined = joined.map_err(|_| ApiError::internal())?.map_err(refused)?;
+    hold(&state).await.transport = Some(joined);
+    Ok(())
 }
 
 pub(super) async fn disconnect(state: &State) -> Result<Reply, ApiError> {
     let mut book = hold(state).await;
     book.transport = None;
-    book.open = None;
+    (book.open, book.finished) = (None, None);
     Ok(message("Weight transfer shut down"))
 }
 
 /// Begins an update; one that was begun and never finished is forgotten.
 pub(super) async fn start(state: &State) -> Result<Reply, ApiError> {
     let mut book = hold(state).await;
-    book.open = Some(book.staging());
+    (book.open, book.finished) = (Some(Open::new(book.staging())), None);
     Ok(message("Weight update started"))
 }
 
@@ -114,6 +145,21 @@ impl Source {
         }
     }
 
+    /// Names of the tensors that it is to bring, where they can be known without reading it.
+    fn names(&self) -> Option<Vec<String>> {
+        match self {
+            Source::Folder(_) => None,
+            Source::Body(body) => {
+                let (_, file) = SafeTensors::read_metadata(body).ok()?;
+                Some(file.offset_keys())
+            }
+            Source::Transport(info) => {
+                let names = info.get("names")?.as_array()?.iter();
+                names.map(|name| name.as_str().map(str::to_owned)).collect()
+            }
+        }
+    }
+
     /// Puts all tensors into `staging`. Blocks.
     fn read(self, book: &mut Book, staging: &mut Staging) -> Result<(), Refused> {
         match self {
@@ -143,15 +189,15 @@ fn version(fields: &Fields, name: &str) -> Result<Option<String>, ApiError> {
     }
 }
 
-/// Reads all tensors of a source. The book comes back, whatever came of it.
+/// Reads all tensors of a source into `staging`. The book comes back, whatever came of it.
 async fn read(
     mut book: Held,
     mut staging: Staging,
     source: Source,
-) -> Result<(Held, Staging, Result<(), Refused>), ApiError> {
+) -> Result<(Held, Result<Staging, Refused>), ApiError> {
     let reading = spawn_blocking(move || {
         let read = source.read(&mut book, &mut staging);
-        (book, staging, read)
+        (book, read.map(|()| staging))
     });
     reading.await.map_err(|_| ApiError::internal())
 }
@@ -162,45 +208,53 @@ pub(in crate::serve) async fn push_folder(
     folder: String,
     asked: Option<String>,
 ) -> Result<Receipt, ApiError> {
-    push(state, Source::Folder(folder), asked).await
+    let book = hold(state).await;
+    push(state, book, Source::Folder(folder), asked).await
 }
 
-/// An update that is one call.
+/// An update that is one call. It ends one that was begun.
 async fn push(
     state: &Arc<State>,
+    mut book: Held,
     source: Source,
     asked: Option<String>,
 ) -> Result<Receipt, ApiError> {
     let state = Arc::clone(state);
     whole(async move {
-        let book = hold(&state).await;
+        (book.open, book.finished) = (None, None);
         let (folder, staging) = (source.folder(), book.staging());
-        let (mut book, staging, read) = read(book, staging, source).await?;
-        read.map_err(refused)?;
-        apply(&state, &mut book, staging, (folder, asked)).await
+        let (mut book, read) = read(book, staging, source).await?;
+        let done = async {
+            let staging = read.map_err(refused)?;
+            if !staging.is_whole() {
+                return Err(ApiError::malformed(PARTS));
+            }
+            let ready = prepare(&state, &book, &staging, (folder, asked))?;
+            apply(&state, &mut book, staging, ready).await
+        };
+        counted(&state, done.await)
     })
     .await
 }
 
-/// Takes tensors in. Without an update that was started they are one by themselves.
+/// Takes tensors in. Without an update that was started they are one by themselves, and so is a
+/// call that is given a label.
 pub(super) async fn update(state: &Arc<State>, call: Call) -> Result<Reply, ApiError> {
     const UPDATED: &str = "Weights updated";
     let (source, asked) = Source::of(call)?;
     let mut book = hold(state).await;
-    let Some(staging) = book.open.take() else {
-        drop(book);
-        let receipt = match source {
-            Source::Folder(folder) => push_folder(state, folder, asked).await?,
-            source => push(state, source, asked).await?,
-        };
-        return Ok(done(UPDATED, &receipt));
+    let open = if asked.is_none() { book.open.take() } else { None };
+    let Some(mut open) = open else {
+        return Ok(done(UPDATED, &push(state, book, source, asked).await?));
     };
+    let state = Arc::clone(state);
     whole(async move {
-        let (mut book, staging, read) = read(book, staging, source).await?;
-        // What came before a piece that is refused stays, so that the piece can come again.
-        let tensors = staging.len();
-        book.open = Some(staging);
-        read.map_err(refused)?;
+        let (names, scratch) = (source.names(), open.scratch());
+        let (mut book, read) = read(book, scratch, source).await?;
+        let settled = open.settle(read, names).map_err(refused);
+        let tensors = open.staging().len();
+        book.open = Some(open);
+        counted(&state, settled)?;
         Ok(json_reply(&json!({"message": UPDATED, "tensors": tensors})))
     })
     .await
@@ -213,16 +267,27 @@ pub(super) async fn finish(state: &Arc<State>, fields: &Fields) -> Result<Reply,
     let state = Arc::clone(state);
     whole(async move {
         let mut book = hold(&state).await;
-        let Some(staging) = book.open.take() else {
+        let Some(open) = book.open.take() else {
             // The answer may have been lost.
-            return match &book.last {
-                Some(last) if last.is_of(None, asked.as_deref()) => Ok(done(FINISHED, last)),
-                _ => Err(ApiError::conflict(
-                    "no update was started; `POST /start_weight_update` comes first",
-                )),
-            };
+            let last = book.finished.as_ref().filter(|last| last.is_of(None, asked.as_deref()));
+            let last = last.ok_or_else(|| ApiError::conflict(NONE_STARTED))?;
+            add(&state.stats.updates.repeated, 1);
+            return Ok(done(FINISHED, last));
         };
-        let receipt = apply(&state, &mut book, staging, (None, asked)).await?;
+        let ready = match open.debt() {
+            Some(debt) => Err(ApiError::conflict(debt)),
+            None => prepare(&state, &book, open.staging(), (None, asked)),
+        };
+        let receipt = match ready {
+            Ok(ready) => apply(&state, &mut book, open.into_staging(), ready).await,
+            Err(refused) => {
+                // What has arrived stays, so that what is missing can come.
+                book.open = Some(open);
+                Err(refused)
+            }
+        };
+        let receipt = counted(&state, receipt)?;
+        book.finished = Some(receipt.clone());
         Ok(done(FINISHED, &receipt))
     })
     .await
@@ -236,71 +301,6 @@ fn done(text: &str, receipt: &Receipt) -> Reply {
         "checksum": checksum,
         "pause_us": receipt.pause_us,
     }))
-}
-
-/// Lays the tensors out beside the weights that serve, then has the engine thread exchange them.
-async fn apply(
-    state: &State,
-    book: &mut Book,
-    staging: Staging,
-    (folder, asked): (Option<String>, Option<String>),
-) -> Result<Receipt, ApiError> {
-    let loaded = state.gate.board.read().loaded;
-    let outcome = staging.outcome().map_err(refused)?;
-    let checksum = outcome.checksum();
-    let same = loaded && checksum == book.version.checksum;
-    let again = book.last.as_ref().filter(|last| last.is_of(folder.as_deref(), asked.as_deref()));
-    if let Some(last) =
-        again.filter(|last| same && folder.is_some() && last.version == book.version)
-    {
-        return Ok(last.clone());
-    }
-    let wanted = (asked.as_deref(), folder.as_deref());
-    let label = state.updates.label(wanted, book.done, &checksum).map_err(refused)?;
-    if !loaded && !staging.is_whole() {
-        let reason = "the engine has no weights, so an update must be of all tensors";
-        return Err(ApiError::malformed(reason));
-    }
-    let version = Version { label, checksum };
-    if !same {
-        stage(state, staging).await?;
-    }
-    state.updates.remember(&version);
-    let pause = exchange(state, &version, same).await?;
-    book.done += 1;
-    book.ledger = Arc::new(outcome);
-    book.version = version.clone();
-    let pause_us = u64::try_from(pause.as_micros()).unwrap_or(u64::MAX);
-    let receipt = Receipt { folder, asked, version, pause_us };
-    book.last = Some(receipt.clone());
-    tracing::info!(version = receipt.version.label, pause_us, "weights were updated");
-    Ok(receipt)
-}
-
-async fn stage(state: &State, staging: Staging) -> Result<(), ApiError> {
-    state.gate.tell(|done| Command::Lend { done }).await?;
-    let yard = Arc::clone(&state.updates.yard);
-    let staged = spawn_blocking(move || {
-        let staged = yard.stage(staging);
-        if staged.is_err() {
-            yard.clear();
-        }
-        staged
-    });
-    staged.await.map_err(|_| ApiError::internal())?.map_err(refused)
-}
-
-async fn exchange(
-    state: &State,
-    version: &Version,
-    same: bool,
-) -> Result<std::time::Duration, ApiError> {
-    let version: Arc<str> = Arc::from(version.label.as_str());
-    let pause = state.gate.tell(|done| Command::Exchange { version, same, done }).await?;
-    let yard = Arc::clone(&state.updates.yard);
-    // The weights that served before are given back to the system, which takes a while.
-    spawn_blocking(move || yard.clear()).await.map_err(|_| ApiError::internal())?;
-    pause.map_err(|error| ApiError::failed(&error))
 }
 
 /// Gives the weights that serve another label.

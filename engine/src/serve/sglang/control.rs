@@ -23,7 +23,10 @@ pub(super) async fn abort(state: &State, fields: &Fields) -> Result<Reply, ApiEr
     }
     let rid = fields.text(FIELD)?.filter(|rid| !rid.is_empty());
     let rid = rid.ok_or_else(|| ApiError::bad(FIELD, "is missing"))?;
-    state.gate.abort(rid);
+    if state.gate.abort(rid) {
+        // While generation stands still nobody else looks.
+        state.gate.tell(|done| Command::DropAbandoned { done }).await?;
+    }
     Ok(text_reply(String::new()))
 }
 

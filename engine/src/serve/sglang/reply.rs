@@ -52,8 +52,9 @@ struct MetaInfo {
     prompt_tokens: usize,
     completion_tokens: usize,
     cached_tokens: usize,
-    /// The label of the weights that sampled the last token.
-    weight_version: String,
+    /// The label of the weights that sampled the last token, which is told at the end.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    weight_version: Option<String>,
     weight_versions: Option<Vec<WeightVersion>>,
     e2e_latency: f64,
     #[serde(flatten)]
@@ -108,7 +109,7 @@ impl Call {
                 prompt_tokens: self.prompt.len(),
                 completion_tokens: piece.ids.len(),
                 cached_tokens: piece.cached_tokens(),
-                weight_version: self.version(piece.end.as_ref()),
+                weight_version: piece.end.as_ref().map(|end| self.version(end)),
                 weight_versions: piece.end.as_ref().map(End::spans),
                 e2e_latency: self.started.elapsed().as_secs_f64(),
                 logprobs: self.logprobs(piece),
@@ -117,8 +118,8 @@ impl Call {
         }
     }
 
-    fn version(&self, end: Option<&End>) -> String {
-        let last = end.and_then(|end| end.versions.last());
+    fn version(&self, end: &End) -> String {
+        let last = end.versions.last();
         let version =
             last.map_or_else(|| self.state.gate.board.read().version, |s| s.version.clone());
         version.to_string()

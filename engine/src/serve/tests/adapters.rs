@@ -2,7 +2,7 @@
 
 use super::*;
 
-const LOAD: &str = "/v1/load_lora_adapter";
+pub(super) const LOAD: &str = "/v1/load_lora_adapter";
 const UNLOAD: &str = "/v1/unload_lora_adapter";
 
 fn taped(name: &str) -> String {
@@ -10,7 +10,7 @@ fn taped(name: &str) -> String {
     root.join("tests/tapes/engine/lora").join(name).display().to_string()
 }
 
-fn named(name: &str, folder: &str) -> Value {
+pub(super) fn named(name: &str, folder: &str) -> Value {
     json!({"lora_name": name, "lora_path": taped(folder), "load_inplace": false})
 }
 

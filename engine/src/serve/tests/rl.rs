@@ -277,6 +277,10 @@ async fn updates_come_in_pieces_and_again_when_an_answer_was_lost() {
     assert!(twice.status == 400 && twice.body.contains("came twice"), "{}", twice.body);
     let broken = server.post_bytes("/update_weights", &pieces(1)[0][..99]).await;
     assert_eq!(broken.status, 400);
+    // What was refused is owed until it comes.
+    let owed = server.post_text("/finish_weight_update", "").await;
+    assert!(owed.status == 409 && owed.body.contains("was refused"), "{}", owed.body);
+    assert_eq!(server.post_bytes("/update_weights", &pieces(1)[0]).await.status, 200);
     // Nothing of it serves yet.
     assert_eq!(server.get("/weight_info").await.json(), first);
     let finish = json!({"weight_version": "trl-policy-v7"});

@@ -182,6 +182,21 @@ async fn adapters_and_aborts_have_sglang_s_names_too() {
     server.stop().await;
 }
 
+#[tokio::test]
+async fn a_call_is_aborted_while_generation_stands_still() {
+    let server = Server::plain().await;
+    let long =
+        json!({"rid": "long", "sampling_params": {"max_new_tokens": 900, "ignore_eos": true}});
+    let reply = server.begin("/generate", &asked(long));
+    while server.stats.running.load(std::sync::atomic::Ordering::Relaxed) == 0 {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(server.post("/pause_generation", &json!({"mode": "in_place"})).await.status, 200);
+    assert_eq!(server.post("/abort_request", &json!({"rid": "long"})).await.status, 200);
+    assert_eq!(reply.await.unwrap().json()["meta_info"]["finish_reason"]["type"], "abort");
+    server.stop().await;
+}
+
 /// A copy of the tiny model with one weight changed.
 fn changed_model() -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
