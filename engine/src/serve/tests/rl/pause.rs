@@ -1,0 +1,70 @@
+//! Generation stops and goes on.
+
+use super::*;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn paused_calls_end_or_wait_as_the_mode_says() {
+    let server = Server::plain().await;
+    let states = |paused: bool| json!({ "is_paused": paused });
+    for mode in ["keep", "recompute", "wait", "abort"] {
+        let before = server.stats.generated_tokens.load(Ordering::Relaxed);
+        let running = server.begin("/v1/completions", &long(1, 300));
+        sampled(&server, before + 20).await;
+        let paused = server.post_text(&format!("/pause?mode={mode}"), "").await;
+        assert_eq!((paused.status, paused.json()), (200, json!({"status": "paused"})));
+        assert_eq!(server.get("/is_paused").await.json(), states(true));
+        let stood = server.stats.generated_tokens.load(Ordering::Relaxed);
+        match mode {
+            "keep" | "recompute" => {
+                let waiting = server.begin("/v1/completions", &long(2, 5));
+                waiting_calls(&server, 1).await;
+                // Each answer comes from between two steps, if there were any.
+                for _ in 0..20 {
+                    server.post("/abort_requests", &json!({"request_ids": []})).await;
+                }
+                assert!(!running.is_finished() && !waiting.is_finished());
+                let now = server.stats.generated_tokens.load(Ordering::Relaxed);
+                assert_eq!(now, stood, "tokens were sampled during a pause");
+                server.post_text("/resume", "").await;
+                assert_eq!(waiting.await.unwrap().status, 200);
+            }
+            _ => {
+                let refused = server.post("/v1/completions", &long(2, 5)).await;
+                assert_eq!(refused.status, 503);
+                assert!(refused.head.contains("retry-after: 1"), "{}", refused.head);
+                assert!(refused.body.contains("generation is paused"), "{}", refused.body);
+                server.post_text("/resume", "").await;
+            }
+        }
+        let reply = running.await.unwrap().json();
+        let (ids, ..) = read(&[&reply["choices"][0]]);
+        let finish = reply["choices"][0]["finish_reason"].as_str().unwrap().to_owned();
+        match mode {
+            "abort" => assert!(finish == "abort" && ids.len() < 300, "{finish}"),
+            _ => assert_eq!((finish.as_str(), ids.len()), ("length", 300), "{mode}"),
+        }
+        assert_eq!(server.get("/is_paused").await.json(), states(false));
+    }
+    assert_eq!(server.post_text("/pause?mode=other", "").await.status, 400);
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn calls_can_be_aborted_while_generation_is_paused() {
+    let server = Server::plain().await;
+    let body = |id: &str| merged(long(1, 300), json!({ "request_id": id }));
+    let calls = ["a", "b", "c"].map(|id| server.begin("/v1/completions", &body(id)));
+    sampled(&server, 30).await;
+    server.post_text("/pause?mode=keep", "").await;
+    let aborted = server.post("/abort_requests", &json!({"request_ids": ["cmpl-b", "x"]})).await;
+    assert_eq!(aborted.json(), json!({"status": "aborted", "aborted": 1}));
+    let [a, b, c] = calls;
+    assert_eq!(b.await.unwrap().json()["choices"][0]["finish_reason"], "abort");
+    assert!(!a.is_finished() && !c.is_finished());
+    let aborted = server.post_text("/abort_requests", "").await;
+    assert_eq!(aborted.json(), json!({"status": "aborted", "aborted": 2}));
+    for call in [a, c] {
+        assert_eq!(call.await.unwrap().json()["choices"][0]["finish_reason"], "abort");
+    }
+    server.stop().await;
+}
