@@ -47,7 +47,8 @@ using Work = std::function<Result()>;
 
 // What environment or test sets; see README.md.
 struct Settings {
-  long long memory, fail_allocation, fail_launch, capability, driver, devices, seed, order;
+  long long memory, fail_allocation, fail_launch, fail_recording, capability, driver, devices, seed,
+      order;
 };
 enum Order { LATE, EARLY, RANDOM };
 Settings &settings();
@@ -55,7 +56,7 @@ uint64_t random_number();
 
 // Counters, for tests.
 struct Counts {
-  long long launches, graph_launches, allocations, synchronizations, faults;
+  long long launches, graph_launches, recordings, allocations, synchronizations, faults;
 };
 Counts &counts();
 

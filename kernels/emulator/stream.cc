@@ -316,6 +316,9 @@ API cuGraphInstantiateWithFlags(void **executable, void *handle, unsigned long l
   BEGIN;
   auto graph = static_cast<Graph *>(handle);
   if (!executable || !graphs.count(graph)) return INVALID_VALUE;
+  auto &fail = settings().fail_recording;
+  if (fail > 0 && --fail == 0) return OUT_OF_MEMORY;
+  counts().recordings++;
   auto made = new Graph(*graph);
   executables.insert(made);
   *executable = made;

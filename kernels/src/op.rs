@@ -88,6 +88,15 @@ pub struct LowRank<'a> {
     pub scale: f32,
 }
 
+/// Where weights are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Home {
+    /// Where they are computed with.
+    Device,
+    /// In the host's memory, while others need the device's.
+    Host,
+}
+
 /// Why an operation could not run.
 #[derive(Debug, thiserror::Error)]
 pub enum OpError {
@@ -252,6 +261,25 @@ pub trait Ops: Send {
         live: &mut Self::Buffer,
         staged: &mut Self::Buffer,
     ) -> Result<(), OpError>;
+
+    /// Moves a matrix, with its numbers. On the host it can be read and replaced; no step may use
+    /// it. If there is no room on the device it stays on the host. Where the host's memory is the
+    /// device's, nothing happens.
+    fn move_matrix(&self, matrix: &mut Self::Matrix, to: Home) -> Result<(), OpError> {
+        let _ = (matrix, to);
+        Ok(())
+    }
+
+    /// As [`Ops::move_matrix`].
+    fn move_buffer(&self, buffer: &mut Self::Buffer, to: Home) -> Result<(), OpError> {
+        let _ = (buffer, to);
+        Ok(())
+    }
+
+    /// Gives back what was kept for steps to come, which are slower for once.
+    fn give_back(&mut self) -> Result<(), OpError> {
+        Ok(())
+    }
 
     /// Bytes that the keys and values of one page take in one layer.
     fn page_bytes(&self, heads: Heads) -> usize;

@@ -25,11 +25,12 @@ pub struct Adapters {
     columns: usize,
 }
 
-/// An addition on the device: down `[rank, columns]`, up `[rows, rank]`, the rank padded.
+/// An addition on the device: down `[rank, columns]`, up `[rows, rank]`, the rank padded. Only the
+/// table says where they are, so nothing that was recorded has to be recorded anew.
 #[derive(Debug)]
 struct Slot {
-    down: Live,
-    up: Live,
+    down: Memory,
+    up: Memory,
     rank: usize,
     scale: f32,
 }
@@ -82,12 +83,7 @@ impl Adapters {
             upper.extend_from_slice(row);
             upper.resize(upper.len() + padded - rank, 0);
         }
-        let place = |values: &[u16]| {
-            let live = Live::new(&self.device, values.len() * 2)?;
-            live.memory().write(0, values)?;
-            Ok::<_, CudaError>(live)
-        };
-        let place = |values: &[u16]| place(values).map_err(|error| error.of(op));
+        let place = |values: &[u16]| Memory::of(&self.device, values).map_err(|error| error.of(op));
         Ok(Slot { down: place(&lower)?, up: place(&upper)?, rank: padded, scale })
     }
 
@@ -95,8 +91,8 @@ impl Adapters {
     fn write(&self) -> Result<(), CudaError> {
         let entries = self.slots.iter().flat_map(|slot| {
             let part = slot.as_ref().map_or_else(LoraPart::default, |slot| LoraPart {
-                a: slot.down.at(),
-                b: slot.up.at(),
+                a: slot.down.address(),
+                b: slot.up.address(),
                 rank: slot.rank as i32,
                 first: 0,
                 columns: self.rows as i32,

@@ -78,16 +78,16 @@ fn library(path: &Path) -> Result<Library, String> {
 }
 
 impl Double {
-    /// Sets one of `fail_allocation`, `fail_launch` (the n-th from now; 0 is none), `seed` and
-    /// `order`. False if there is nothing of that name.
+    /// Sets one of `fail_allocation`, `fail_launch`, `fail_recording` (the n-th from now; 0 is
+    /// none), `seed` and `order`. False if there is nothing of that name.
     pub fn set(&self, name: &str, value: i64) -> bool {
         let Ok(name) = CString::new(name) else { return false };
         // SAFETY: the name ends in zero.
         unsafe { (self.set)(name.as_ptr(), value) != 0 }
     }
 
-    /// A counter: `launches`, `graph_launches`, `allocations`, `synchronizations`, `faults`, or
-    /// the bytes `used`. -1 if there is nothing of that name.
+    /// A counter: `launches`, `graph_launches`, `recordings`, `allocations`, `synchronizations`,
+    /// `faults`, or the bytes `used`. -1 if there is nothing of that name.
     pub fn get(&self, name: &str) -> i64 {
         let Ok(name) = CString::new(name) else { return -1 };
         // SAFETY: as above.

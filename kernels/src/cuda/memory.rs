@@ -149,12 +149,24 @@ impl Memory {
     /// # Errors
     /// If they do not fit, or the driver fails.
     pub fn copy_from(&self, offset: usize, other: &Memory) -> Result<(), CudaError> {
+        self.copy(&self.device, offset, other)
+    }
+
+    /// As [`Memory::copy_from`] to the first byte, in the order of the work of `beside`.
+    ///
+    /// # Errors
+    /// As for [`Memory::copy_from`].
+    pub fn copy_beside(&self, beside: &Device, other: &Memory) -> Result<(), CudaError> {
+        self.copy(beside, 0, other)
+    }
+
+    fn copy(&self, device: &Device, offset: usize, other: &Memory) -> Result<(), CudaError> {
         let bytes = self.check(offset, other.bytes)?;
         if bytes == 0 {
             return Ok(());
         }
-        self.device.bind()?;
-        let (to, stream) = (self.address + offset as u64, self.device.inner.stream);
+        device.bind()?;
+        let (to, stream) = (self.address + offset as u64, device.inner.stream);
         // SAFETY: both ranges lie within memories that live; whoever frees one waits first.
         let code = unsafe { sys::cuMemcpyDtoDAsync_v2(to, other.address, bytes, stream) };
         CudaError::check("cuMemcpyDtoDAsync", code)

@@ -12,7 +12,7 @@ use super::product;
 use super::shape;
 use super::state::Cuda;
 use super::tensor::{Buffer, Kind, Live, Matrix, Pages};
-use crate::op::{Drawn, Heads, LowRank, OpError, Ops, PAGE, Rotation, Step, TOP_MAX, Values};
+use crate::op::{Drawn, Heads, Home, LowRank, OpError, Ops, PAGE, Rotation, Step, TOP_MAX, Values};
 
 /// Rows up to which a product streams its weights through our own kernel.
 const FEW_ROWS: usize = 16;
@@ -124,11 +124,23 @@ impl Ops for Cuda {
     }
 
     fn replace_matrix(&self, live: &mut Matrix, staged: &mut Matrix) -> Result<(), OpError> {
-        self.copy(&live.live, &staged.live, "replace_matrix")
+        self.copy(&mut live.live, &mut staged.live, "replace_matrix")
     }
 
     fn replace_buffer(&self, live: &mut Buffer, staged: &mut Buffer) -> Result<(), OpError> {
-        self.copy(&live.live, &staged.live, "replace_buffer")
+        self.copy(&mut live.live, &mut staged.live, "replace_buffer")
+    }
+
+    fn move_matrix(&self, matrix: &mut Matrix, to: Home) -> Result<(), OpError> {
+        self.move_live(&mut matrix.live, to, "move_matrix")
+    }
+
+    fn move_buffer(&self, buffer: &mut Buffer, to: Home) -> Result<(), OpError> {
+        self.move_live(&mut buffer.live, to, "move_buffer")
+    }
+
+    fn give_back(&mut self) -> Result<(), OpError> {
+        Cuda::give_back(self).map_err(of("give_back"))
     }
 
     fn page_bytes(&self, heads: Heads) -> usize {
@@ -217,7 +229,9 @@ impl Ops for Cuda {
             let addresses = (x.live.at(), w.live.at(), out.live.at());
             // SAFETY: all three are of the shape, and freed behind the work that uses them.
             let asked = unsafe { products.borrow_mut().multiply(how, addresses) };
-            return asked.map_err(of("matmul"));
+            if asked.map_err(of("matmul"))? {
+                return Ok(());
+            }
         }
         let (name, grid) = if m <= FEW_ROWS {
             ("gemm_small", shape::product::gemm_small(m, n, self.device.processors()))

@@ -33,7 +33,8 @@ pub(super) struct Products {
     device: Device,
     handle: sys::cublasLtHandle_t,
     workspace: Memory,
-    chosen: HashMap<Shape, Chosen>,
+    /// None where the library has no way: rows of odd lengths, mostly.
+    chosen: HashMap<Shape, Option<Chosen>>,
 }
 
 // SAFETY: the library's handles may be used from any thread, one at a time.
@@ -83,14 +84,15 @@ impl Products {
     /// Makes the library ready, which was loaded with the device.
     pub(super) fn new(device: &Device) -> Result<Products, CudaError> {
         device.bind()?;
+        let workspace = Memory::new(device, WORKSPACE)?;
         let mut handle = std::ptr::null_mut();
         // SAFETY: the library writes a handle.
         check("cublasLtCreate", unsafe { sys::cublasLtCreate(&mut handle) })?;
-        let workspace = Memory::new(device, WORKSPACE)?;
         Ok(Products { device: device.clone(), handle, workspace, chosen: HashMap::new() })
     }
 
-    /// Asks for a product. The first of a shape chooses how it and all others are computed.
+    /// Asks for a product. The first of a shape chooses how it and all others are computed. False
+    /// if the library cannot.
     ///
     /// # Safety
     /// The addresses must be of matrices of the shape that live until the device is done.
@@ -98,13 +100,13 @@ impl Products {
         &mut self,
         shape: Shape,
         (x, w, out): (u64, u64, u64),
-    ) -> Result<(), CudaError> {
+    ) -> Result<bool, CudaError> {
         self.device.bind()?;
         if !self.chosen.contains_key(&shape) {
             let chosen = self.choose(shape)?;
             self.chosen.insert(shape, chosen);
         }
-        let chosen = &self.chosen[&shape];
+        let Some(chosen) = &self.chosen[&shape] else { return Ok(false) };
         let (one, zero) = (1.0_f32, 0.0_f32);
         let (one, zero) = (std::ptr::from_ref(&one).cast(), std::ptr::from_ref(&zero).cast());
         let pointer = |address: u64| address as *mut c_void;
@@ -130,10 +132,10 @@ impl Products {
                 self.device.inner.stream.cast(),
             )
         };
-        check("cublasLtMatmul", code)
+        check("cublasLtMatmul", code).map(|()| true)
     }
 
-    fn choose(&self, shape: Shape) -> Result<Chosen, CudaError> {
+    fn choose(&self, shape: Shape) -> Result<Option<Chosen>, CudaError> {
         let Shape { m, n, k, wide } = shape;
         let half = cudaDataType_t::CUDA_R_16BF;
         let single = cudaDataType_t::CUDA_R_32F;
@@ -153,12 +155,13 @@ impl Products {
         // SAFETY: the value is of the attribute's kind.
         let code = unsafe { sys::cublasLtMatmulDescSetAttribute(how, what, value, size) };
         check("cublasLtMatmulDescSetAttribute", code)?;
-        chosen.algorithm = self.best(&chosen)?;
-        Ok(chosen)
+        let Some(algorithm) = self.best(&chosen)? else { return Ok(None) };
+        chosen.algorithm = algorithm;
+        Ok(Some(chosen))
     }
 
-    /// What the library thinks is fastest within the workspace.
-    fn best(&self, chosen: &Chosen) -> Result<cublasLtMatmulAlgo_t, CudaError> {
+    /// What the library thinks is fastest within the workspace, if it has anything.
+    fn best(&self, chosen: &Chosen) -> Result<Option<cublasLtMatmulAlgo_t>, CudaError> {
         let wish = Wish::new(self.workspace.bytes())?;
         let mut found = std::mem::MaybeUninit::zeroed();
         let mut count = 0;
@@ -178,15 +181,17 @@ impl Products {
                 &mut count,
             )
         };
+        if code == cublasStatus_t::CUBLAS_STATUS_NOT_SUPPORTED {
+            return Ok(None);
+        }
         check("cublasLtMatmulAlgoGetHeuristic", code)?;
         if count < 1 {
-            let status = cublasStatus_t::CUBLAS_STATUS_NOT_SUPPORTED as u32;
-            return Err(CudaError::Library { call: "cublasLtMatmulAlgoGetHeuristic", status });
+            return Ok(None);
         }
         // SAFETY: the library wrote one.
         let found: sys::cublasLtMatmulHeuristicResult_t = unsafe { found.assume_init() };
         check("cublasLtMatmulAlgoGetHeuristic", found.state)?;
-        Ok(found.algo)
+        Ok(Some(found.algo))
     }
 }
 

@@ -58,17 +58,27 @@ pub struct Cuda {
     pub(super) draws: Draws,
     /// Between the kernels of low-rank additions.
     pub(super) low_rank: RefCell<Live>,
-    graphs: HashMap<Shape, Recorded>,
+    graphs: HashMap<Shape, Known>,
     /// What indexes may reach, as the operations have seen it.
     pub(super) bounds: Cell<Bounds>,
 }
 
-/// A step that came up once, or more often and was recorded.
+/// A shape that came up before.
 #[derive(Debug)]
-struct Recorded {
-    graph: Option<Graph>,
+struct Known {
+    how: How,
     /// How often memory that launches had been recorded with was given up before.
     epoch: u64,
+}
+
+/// How the next step of a shape runs.
+#[derive(Debug)]
+enum How {
+    /// It came up once, and is recorded when it comes again.
+    Seen,
+    Recorded(Graph),
+    /// It could not be recorded, mostly for want of memory, and is asked for launch by launch.
+    Refused,
 }
 
 /// What indexes may reach. Nothing checks them on the device, and a recorded step is not asked for
@@ -148,7 +158,7 @@ impl Cuda {
 
     /// Steps that were recorded and can run again.
     pub fn recorded(&self) -> usize {
-        self.graphs.values().filter(|one| one.graph.is_some()).count()
+        self.graphs.values().filter(|one| matches!(one.how, How::Recorded(_))).count()
     }
 
     /// Rows that a step of `rows` rows is padded to.
@@ -182,7 +192,8 @@ impl Cuda {
     }
 
     /// The first step of a shape is asked for as it is: memory grows, and algorithms are chosen.
-    /// The second is recorded while it is, and from then on it runs as one.
+    /// The second is recorded while it is, and from then on it runs as one. Where there is no
+    /// memory for a recording, steps of its shape go on as the first did.
     fn walk_or_replay(
         &mut self,
         walk: &mut dyn FnMut(&Self) -> Result<(), OpError>,
@@ -192,31 +203,44 @@ impl Cuda {
             return walk(self);
         }
         let epoch = self.epoch();
-        match self.graphs.get(&shape) {
-            Some(Recorded { graph: Some(graph), epoch: of }) if *of == epoch => {
-                graph.launch().map_err(|error| error.of("run"))
+        let known = self.graphs.remove(&shape).filter(|known| known.epoch == epoch);
+        let recorded = match known.map(|known| known.how) {
+            Some(How::Recorded(graph)) => Some(Ok(graph)),
+            Some(How::Seen) => {
+                Some(Graph::record(&self.device, || walk(self).map_err(|_| Unrecorded)))
             }
-            Some(Recorded { epoch: of, .. }) if *of == epoch => {
-                let graph = Graph::record(&self.device, || walk(self).map_err(Walked::Op));
-                let graph = graph.map_err(OpError::from)?;
-                graph.launch().map_err(|error| error.of("run"))?;
-                self.graphs.insert(shape, Recorded { graph: Some(graph), epoch: self.epoch() });
-                Ok(())
-            }
-            _ => {
+            Some(How::Refused) => Some(Err(Unrecorded)),
+            None => None,
+        };
+        let played = recorded.map(|recorded| {
+            recorded.and_then(|graph| graph.launch().map(|()| graph).map_err(Unrecorded::from))
+        });
+        let how = match played {
+            Some(Ok(graph)) => How::Recorded(graph),
+            other => {
+                // Whatever kept it from being recorded, if it is more than that, is told here.
                 walk(self)?;
-                let epoch = self.epoch();
-                if self.graphs.len() >= GRAPHS_MAX {
-                    self.graphs.clear();
-                }
-                self.graphs.insert(shape, Recorded { graph: None, epoch });
-                Ok(())
+                other.map_or(How::Seen, |_| How::Refused)
             }
+        };
+        if self.graphs.len() >= GRAPHS_MAX {
+            self.graphs.clear();
         }
+        self.graphs.insert(shape, Known { how, epoch: self.epoch() });
+        Ok(())
     }
 
     fn epoch(&self) -> u64 {
         self.device.inner.epoch.load(Ordering::Relaxed)
+    }
+
+    /// Gives back what was kept for steps to come: recordings, and room between kernels.
+    pub(super) fn give_back(&mut self) -> Result<(), CudaError> {
+        self.graphs.clear();
+        self.partial = Live::new(&self.device, 0)?;
+        self.low_rank.replace(Live::new(&self.device, 0)?);
+        self.draws.tiles.replace(Live::new(&self.device, 0)?);
+        Ok(())
     }
 
     /// Brings the step's words to the device, and makes room for what lies between kernels.
@@ -266,24 +290,12 @@ impl Cuda {
     }
 }
 
-/// What ended a recording.
-enum Walked {
-    Op(OpError),
-    Cuda(CudaError),
-}
+/// There is no recording. Why does not matter: the step is asked for without one.
+struct Unrecorded;
 
-impl From<CudaError> for Walked {
-    fn from(error: CudaError) -> Walked {
-        Walked::Cuda(error)
-    }
-}
-
-impl From<Walked> for OpError {
-    fn from(walked: Walked) -> OpError {
-        match walked {
-            Walked::Op(error) => error,
-            Walked::Cuda(error) => error.of("run"),
-        }
+impl From<CudaError> for Unrecorded {
+    fn from(_: CudaError) -> Unrecorded {
+        Unrecorded
     }
 }
 

@@ -18,11 +18,14 @@ const CHUNK: usize = 1 << 20;
 pub(super) struct Live {
     memory: Memory,
     used: AtomicBool,
+    /// The bytes, while they are on the host and the device has none of them.
+    away: Option<Vec<u8>>,
 }
 
 impl Live {
     pub(super) fn new(device: &Device, bytes: usize) -> Result<Live, CudaError> {
-        Ok(Live { memory: Memory::new(device, bytes)?, used: AtomicBool::new(false) })
+        let memory = Memory::new(device, bytes)?;
+        Ok(Live { memory, used: AtomicBool::new(false), away: None })
     }
 
     /// The address, for a launch.
@@ -33,6 +36,36 @@ impl Live {
 
     pub(super) fn memory(&self) -> &Memory {
         &self.memory
+    }
+
+    /// The bytes, if they are on the host.
+    pub(super) fn away(&self) -> Option<&[u8]> {
+        self.away.as_deref()
+    }
+
+    /// Bytes, wherever they are.
+    pub(super) fn bytes(&self) -> usize {
+        self.away.as_ref().map_or(self.memory.bytes(), Vec::len)
+    }
+
+    /// Moves the bytes to the host and gives the device's memory back. Nothing that is under way
+    /// may write them.
+    pub(super) fn leave(&mut self) -> Result<(), CudaError> {
+        if self.away.is_none() {
+            let bytes = self.memory.to_vec()?;
+            *self = Live::new(&self.memory.device().clone(), 0)?;
+            self.away = Some(bytes);
+        }
+        Ok(())
+    }
+
+    /// Brings the bytes back, to another address. They stay on the host if there is no room.
+    pub(super) fn come_back(&mut self) -> Result<(), CudaError> {
+        if let Some(bytes) = &self.away {
+            self.memory = Memory::of(self.memory.device(), bytes)?;
+            self.away = None;
+        }
+        Ok(())
     }
 
     /// Makes room for so many bytes. What was there is lost if there was too little.
@@ -90,6 +123,8 @@ impl Buffer {
 
     /// Takes so many elements in use.
     pub(super) fn resize(&mut self, len: usize) -> Result<(), CudaError> {
+        // If there is no room, nothing is left that could be in use.
+        self.len = 0;
         self.live.reserve(len * self.kind.size())?;
         self.len = len;
         Ok(())
