@@ -90,7 +90,7 @@ pub(crate) enum Command {
         same: bool,
         done: oneshot::Sender<Result<Duration, OpError>>,
     },
-    /// Gives memory back: weights only if `drop` says so, as nobody else has them.
+    /// Gives memory back. Weights go to the host's memory, or nowhere if `drop` says so.
     Sleep {
         parts: Parts,
         drop: bool,
@@ -317,28 +317,34 @@ impl<O: Ops> Core<O> {
     fn sleep(&mut self, parts: Parts, drop: bool) -> Result<(), OpError> {
         if parts.cache {
             self.scheduler.renew(true);
+            // No step may run with what is left if this fails half-way.
+            self.board.lock().asleep.cache = true;
             self.model.drop_pages()?;
         }
         if drop {
             self.model.parameters = None;
         }
+        let laid = if parts.weights { self.model.lay_down() } else { Ok(()) };
         let mut board = self.board.lock();
-        board.loaded &= !drop;
-        let asleep = &mut board.asleep;
-        asleep.scheduling |= parts.scheduling;
-        asleep.weights |= parts.weights;
-        asleep.cache |= parts.cache;
+        board.loaded = self.model.parameters.is_some();
+        laid?;
+        board.asleep.scheduling |= parts.scheduling;
+        board.asleep.weights |= parts.weights;
         Ok(())
     }
 
+    /// What could be woken before a failure is awake; the rest may be tried again.
     fn wake(&mut self, parts: Parts) -> Result<Parts, OpError> {
         let before = self.board.lock().asleep;
-        let mut asleep = before;
-        if asleep.cache && parts.cache {
-            self.model.take_pages(self.scheduler.pages_total())?;
+        if before.weights && parts.weights {
+            self.model.take_up()?;
+            self.board.lock().asleep.weights = false;
         }
-        asleep.weights &= !parts.weights;
-        asleep.cache &= !parts.cache;
+        if before.cache && parts.cache {
+            self.model.take_pages(self.scheduler.pages_total())?;
+            self.board.lock().asleep.cache = false;
+        }
+        let mut asleep = self.board.lock().asleep;
         // Nobody who names the other two should have to name this one.
         asleep.scheduling &= !parts.scheduling && (asleep.weights || asleep.cache);
         self.board.lock().asleep = asleep;

@@ -7,7 +7,7 @@
 
 use std::sync::Arc;
 
-use kernels::{Draw, Drawn, OpError, Ops, Rotation, Span, Step};
+use kernels::{Draw, Drawn, Home, OpError, Ops, Rotation, Span, Step};
 
 use crate::cache::SequenceCache;
 use crate::config::ModelConfig;
@@ -27,7 +27,7 @@ pub(crate) enum Want {
 const NO_WEIGHTS: OpError =
     OpError::Shape { op: "forward", operand: "parameters", expected: 1, found: 0 };
 
-/// Weights that another thread reads cannot be exchanged.
+/// Weights that another thread reads cannot be exchanged or moved.
 const IN_USE: OpError =
     OpError::Shape { op: "replace", operand: "owners of the weights", expected: 1, found: 2 };
 
@@ -65,6 +65,8 @@ pub(crate) struct Scratch<O: Ops> {
     mixed: O::Buffer,
     delta: O::Buffer,
     logits: O::Buffer,
+    /// Rows of a step and of its logits that there is room for without growing.
+    rows: (usize, usize),
 }
 
 impl<O: Ops> Scratch<O> {
@@ -84,6 +86,7 @@ impl<O: Ops> Scratch<O> {
             mixed: ops.scratch(rows, mixed)?,
             delta: ops.scratch(rows, hidden)?,
             logits: ops.logits(wanted, config.vocab)?,
+            rows: (rows, wanted),
         })
     }
 }
@@ -149,16 +152,52 @@ impl<O: Ops> Model<O> {
         replaced
     }
 
-    /// Gives the memory of keys and values back.
+    /// Gives the memory of keys and values back, and that of what is between operations and steps.
     pub(crate) fn drop_pages(&mut self) -> Result<(), OpError> {
-        self.pages = self.ops.pages(self.config.heads, self.config.layers, 0)?;
+        let Model { ops, config, .. } = self;
+        ops.give_back()?;
+        let rows = self.scratch.rows;
+        self.scratch = Scratch { rows, ..Scratch::new(ops, config, 0, 0)? };
+        self.host = Vec::new();
+        self.pages = ops.pages(config.heads, config.layers, 0)?;
         Ok(())
     }
 
-    /// Takes memory for keys and values again.
+    /// Takes that memory again, all of it or none.
     pub(crate) fn take_pages(&mut self, count: usize) -> Result<(), OpError> {
-        self.pages = self.ops.pages(self.config.heads, self.config.layers, count)?;
+        let Model { ops, config, .. } = self;
+        let (rows, wanted) = self.scratch.rows;
+        let pages = ops.pages(config.heads, config.layers, count)?;
+        self.scratch = Scratch::new(ops, config, rows, wanted)?;
+        self.pages = pages;
         Ok(())
+    }
+
+    /// Moves the weights, and whatever else does not change from step to step, to the host. If
+    /// that fails and they cannot be moved back either, there are no weights any more.
+    pub(crate) fn lay_down(&mut self) -> Result<(), OpError> {
+        let moved = self.rack.clear(&self.ops).and_then(|()| self.move_to(Home::Host));
+        if moved.is_err() && self.move_to(Home::Device).is_err() {
+            self.parameters = None;
+        }
+        moved
+    }
+
+    /// Moves them back to the device, all of them or none.
+    pub(crate) fn take_up(&mut self) -> Result<(), OpError> {
+        let moved = self.move_to(Home::Device);
+        if moved.is_err() {
+            // What did find room gives it back; if that fails, it is found there the next time.
+            self.move_to(Home::Host).ok();
+        }
+        moved
+    }
+
+    fn move_to(&mut self, home: Home) -> Result<(), OpError> {
+        if let Some(parameters) = &mut self.parameters {
+            Arc::get_mut(parameters).ok_or(IN_USE)?.move_to(&self.ops, home)?;
+        }
+        self.ops.move_buffer(&mut self.rope, home)
     }
 
     /// Elements of one row of logits.

@@ -4,7 +4,7 @@
 
 use std::ops::Range;
 
-use kernels::{OpError, Ops, Values};
+use kernels::{Home, OpError, Ops, Values};
 
 use crate::config::ModelConfig;
 use crate::load::LoadError;
@@ -67,6 +67,20 @@ impl<O: Ops> Parameters<O> {
         }
         for (live, staged) in self.layers.iter_mut().zip(&mut staged.layers) {
             live.replace(ops, staged)?;
+        }
+        Ok(())
+    }
+
+    /// Moves all of them out of the device's memory, or back into it. What was moved before a
+    /// failure stays where it came to; the same may be asked for again.
+    pub(crate) fn move_to(&mut self, ops: &O, home: Home) -> Result<(), OpError> {
+        ops.move_matrix(&mut self.embedding, home)?;
+        ops.move_buffer(&mut self.norm, home)?;
+        self.head.iter_mut().try_for_each(|head| ops.move_matrix(head, home))?;
+        for layer in &mut self.layers {
+            let (matrices, buffers) = layer.all();
+            matrices.into_iter().try_for_each(|matrix| ops.move_matrix(matrix, home))?;
+            buffers.into_iter().try_for_each(|buffer| ops.move_buffer(buffer, home))?;
         }
         Ok(())
     }
@@ -153,26 +167,22 @@ impl<O: Ops> Layer<O> {
         }
     }
 
+    /// Everything, always in the same order.
+    fn all(&mut self) -> ([&mut O::Matrix; 4], Vec<&mut O::Buffer>) {
+        let matrices = [&mut self.qkv, &mut self.output, &mut self.gate_up, &mut self.down];
+        let mut buffers = vec![&mut self.input_norm, &mut self.post_norm];
+        buffers.extend(&mut self.qkv_bias);
+        buffers.extend(&mut self.output_bias);
+        buffers.extend(self.head_norms.iter_mut().flat_map(|(query, key)| [query, key]));
+        (matrices, buffers)
+    }
+
     fn replace(&mut self, ops: &O, staged: &mut Layer<O>) -> Result<(), OpError> {
-        let matrices = [
-            (&mut self.qkv, &mut staged.qkv),
-            (&mut self.output, &mut staged.output),
-            (&mut self.gate_up, &mut staged.gate_up),
-            (&mut self.down, &mut staged.down),
-        ];
-        for (live, staged) in matrices {
+        let ((live, live_buffers), (staged, staged_buffers)) = (self.all(), staged.all());
+        for (live, staged) in live.into_iter().zip(staged) {
             ops.replace_matrix(live, staged)?;
         }
-        let mut buffers = vec![
-            (&mut self.input_norm, &mut staged.input_norm),
-            (&mut self.post_norm, &mut staged.post_norm),
-        ];
-        buffers.extend(self.qkv_bias.as_mut().zip(staged.qkv_bias.as_mut()));
-        buffers.extend(self.output_bias.as_mut().zip(staged.output_bias.as_mut()));
-        if let (Some(live), Some(staged)) = (&mut self.head_norms, &mut staged.head_norms) {
-            buffers.extend([(&mut live.0, &mut staged.0), (&mut live.1, &mut staged.1)]);
-        }
-        for (live, staged) in buffers {
+        for (live, staged) in live_buffers.into_iter().zip(staged_buffers) {
             ops.replace_buffer(live, staged)?;
         }
         Ok(())

@@ -92,6 +92,17 @@ impl<O: Ops> Rack<O> {
         Ok(slot)
     }
 
+    /// Gives the device's memory back. Adapters that live are laid out again when they are needed.
+    pub(crate) fn clear(&mut self, ops: &O) -> Result<(), OpError> {
+        for (slot, held) in self.slots.iter_mut().enumerate() {
+            *held = Slot::default();
+            for place in self.layers.iter_mut().flatten() {
+                ops.set_adapter(&mut place.adapters, slot, None)?;
+            }
+        }
+        Ok(())
+    }
+
     /// Adds to a product of a layer what the adapters in the `slots` of its rows say: x is the
     /// input of the product, out its result. Rows without an adapter keep their bits.
     pub(crate) fn add(

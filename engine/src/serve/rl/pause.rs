@@ -115,6 +115,8 @@ pub(super) async fn wake_up(state: &State, query: &Query) -> Result<Reply, ApiEr
     if tags.is_empty() {
         parts = Parts { scheduling: true, weights: true, cache: true };
     }
+    // Nobody may read the weights while they move.
+    let _book = if parts.weights { Some(state.updates.book.lock().await) } else { None };
     let left = state.gate.tell(|done| Command::Wake { parts, done }).await?;
     let left = left.map_err(|error| ApiError::failed(&error))?;
     let status = if left.any() { "sleeping" } else { "awake" };
