@@ -113,8 +113,9 @@ impl<O: Ops> Core<O> {
     /// Ends all that run: whatever went wrong would go wrong again.
     fn fail(&mut self, error: &str) {
         tracing::error!(error, "a step failed; its replies end here");
+        let reason: Arc<str> = format!("the engine could not go on: {error}").into();
         for sequence in std::mem::take(&mut self.scheduler.running) {
-            self.scheduler.finish(sequence, Finish::Failed);
+            self.scheduler.finish(sequence, Finish::Failed(Arc::clone(&reason)));
         }
     }
 

@@ -1,7 +1,7 @@
 //! Where a model runs.
 
-use kernels::cuda::{Cuda, CudaOptions, DeviceOptions};
-use kernels::{Cpu, Heads};
+use kernels::cuda::{Cuda, CudaError, CudaOptions, DeviceOptions, NoCuda};
+use kernels::{Cpu, Heads, OpError};
 
 use crate::load::LoadError;
 use crate::options::EngineOptions;
@@ -43,6 +43,8 @@ impl Chosen {
                 let line = line(&cuda);
                 Ok((Chosen::Cuda(Box::new(cuda)), line))
             }
+            // A GPU that is full is not one that is missing: the CPU would hide that.
+            Err(NoCuda::Failed(CudaError::Memory { bytes })) => Err(LoadError::GpuMemory { bytes }),
             Err(missing) if options.device == DeviceChoice::Auto => Ok(cpu(&missing.to_string())),
             Err(missing) => Err(LoadError::NoGpu(missing)),
         }
@@ -55,6 +57,14 @@ pub(crate) fn gpu_options(options: &EngineOptions) -> DeviceOptions {
         ordinal: options.gpu,
         libraries: options.cuda_libraries.clone(),
         cache: options.kernel_cache.clone(),
+    }
+}
+
+/// What kept a model from a GPU, as who started it can help it.
+pub(crate) fn on_gpu(error: LoadError) -> LoadError {
+    match error {
+        LoadError::Device(OpError::Memory { bytes, .. }) => LoadError::GpuMemory { bytes },
+        other => other,
     }
 }
 

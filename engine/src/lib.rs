@@ -13,6 +13,8 @@ mod config;
 mod control;
 mod core;
 mod device;
+#[cfg(test)]
+mod double;
 pub mod gpu;
 mod grammar;
 mod load;
@@ -157,7 +159,9 @@ impl Engine {
         let (device, line) = Chosen::new(&options, parts.model.heads)?;
         match device {
             Chosen::Cpu(ops) => Engine::on(ops, (parts, weights), path, (options, line)),
-            Chosen::Cuda(ops) => Engine::on(*ops, (parts, weights), path, (options, line)),
+            Chosen::Cuda(ops) => {
+                Engine::on(*ops, (parts, weights), path, (options, line)).map_err(device::on_gpu)
+            }
         }
     }
 

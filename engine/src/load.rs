@@ -36,6 +36,15 @@ pub enum LoadError {
     /// A GPU was asked for, and there is none that can.
     #[error("cannot run on a GPU")]
     NoGpu(#[source] kernels::cuda::NoCuda),
+    /// A GPU has no room for the model and what it needs beside it.
+    #[error(
+        "the GPU has no memory for another {bytes} bytes of the model; free some, choose another \
+         with --gpu, or run on the CPU with --device cpu"
+    )]
+    GpuMemory {
+        /// What was asked for.
+        bytes: usize,
+    },
     /// A configuration cannot be used.
     #[error("cannot use `{path}`")]
     Config {

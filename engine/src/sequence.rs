@@ -69,8 +69,8 @@ pub(crate) enum Finish {
     Length,
     /// It was told to.
     Aborted,
-    /// The engine could not go on.
-    Failed,
+    /// The engine could not go on, for this reason.
+    Failed(Arc<str>),
 }
 
 /// Which weights sampled the tokens `start..end` of a reply.
@@ -267,7 +267,7 @@ impl Sequence {
     fn finish(&mut self, id: u32, tokenizer: &Tokenizer) -> Option<Finish> {
         let stops = Arc::clone(&self.request.stops);
         if self.sampler.has_failed() {
-            return Some(Finish::Failed);
+            return Some(Finish::Failed(Arc::from("the form of the reply is too much to follow")));
         }
         if stops.eos.contains(&id) || self.sampler.is_over() {
             return Some(Finish::Eos);

@@ -62,7 +62,7 @@ impl Stats {
             Finish::Eos | Finish::StopId(_) | Finish::StopText { .. } => &self.stopped,
             Finish::Length => &self.cut,
             Finish::Aborted => &self.aborted,
-            Finish::Failed => &self.failed,
+            Finish::Failed(_) => &self.failed,
         };
         add(counter, 1);
     }

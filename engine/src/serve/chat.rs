@@ -10,7 +10,7 @@ use tokio::sync::mpsc::Receiver;
 
 use super::chat_prompt::{ChatPrompt, check_length};
 use super::chat_stream::ChatEvents;
-use super::choice::{Choice, Piece, StopReason, WeightVersion, gather};
+use super::choice::{Choice, Piece, StopReason, WeightVersion, ended, gather};
 use super::error::ApiError;
 use super::fields::Fields;
 use super::logprobs::{ChatLogprobs, PromptTokens};
@@ -184,7 +184,7 @@ async fn whole(call: &Call, outputs: Receiver<Output>) -> Result<Response<ReplyB
 }
 
 fn finished(call: &Call, index: usize, one: Piece) -> Result<ReplyChoice, ApiError> {
-    let end = one.end.filter(|end| end.finish != Finish::Failed).ok_or_else(ApiError::internal)?;
+    let end = ended(one.end)?;
     call.remember(&one.ids, &end.finish);
     let (said, called) = Speech::read(&call.reading, &one.text);
     let Said { reasoning, content, calls } = said;

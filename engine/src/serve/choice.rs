@@ -4,6 +4,7 @@ use serde::Serialize;
 use template::{Detokenizer, TokenNames, Tokenizer};
 use tokio::sync::mpsc::Receiver;
 
+use super::error::ApiError;
 use super::request::Show;
 use crate::sample::Scores;
 use crate::sequence::{End, Finish, Output, PromptFacts, StopRules};
@@ -30,6 +31,15 @@ pub(super) struct Alternative {
     pub(super) name: String,
     pub(super) logprob: f64,
     pub(super) rank: usize,
+}
+
+/// The end of a choice that came to one of its own.
+pub(super) fn ended(end: Option<End>) -> Result<End, ApiError> {
+    let end = end.ok_or_else(ApiError::internal)?;
+    match &end.finish {
+        Finish::Failed(reason) => Err(ApiError::failed(reason)),
+        _ => Ok(end),
+    }
 }
 
 /// What an output added to a choice.
@@ -108,7 +118,7 @@ impl End {
             Finish::Eos | Finish::StopId(_) | Finish::StopText { .. } => "stop",
             Finish::Length => "length",
             Finish::Aborted => "abort",
-            Finish::Failed => "error",
+            Finish::Failed(_) => "error",
         }
     }
 
@@ -116,7 +126,7 @@ impl End {
         match &self.finish {
             Finish::StopId(id) => Some(StopReason::Id(*id)),
             Finish::StopText { text, .. } => Some(StopReason::Text(text.clone())),
-            Finish::Eos | Finish::Length | Finish::Aborted | Finish::Failed => None,
+            Finish::Eos | Finish::Length | Finish::Aborted | Finish::Failed(_) => None,
         }
     }
 

@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 use tokio::sync::mpsc::Receiver;
 
 use super::chat_prompt::check_length;
-use super::choice::{Choice, Piece, StopReason, WeightVersion, gather};
+use super::choice::{Choice, Piece, StopReason, WeightVersion, ended, gather};
 use super::completions_stream::TextEvents;
 use super::error::ApiError;
 use super::fields::{Fields, token_ids};
@@ -20,7 +20,7 @@ use super::sse::EventStream;
 use super::submit::{Prompt, State};
 use super::usage::Usage;
 use crate::Card;
-use crate::sequence::{Finish, Output, PromptFacts};
+use crate::sequence::{Output, PromptFacts};
 
 /// Tokens of a reply when the request does not say (vLLM's default).
 const DEFAULT_MAX_TOKENS: usize = 16;
@@ -285,7 +285,7 @@ fn finished<'a>(
     one: Piece,
     prompt: Option<&PromptTokens>,
 ) -> Result<ReplyChoice<'a>, ApiError> {
-    let end = one.end.filter(|end| end.finish != Finish::Failed).ok_or_else(ApiError::internal)?;
+    let end = ended(one.end)?;
     let show = &call.show;
     let (text, logprobs) = match (call.echoed(index), prompt) {
         (None, _) => (one.text, TextLogprobs::of(&one.tokens, show, &mut 0)),

@@ -11,7 +11,7 @@ use serde_json::{Map, Value};
 use tokio::sync::mpsc::Receiver;
 
 use super::chat_prompt::check_length;
-use super::choice::{Choice, Piece, StopReason, WeightVersion, gather};
+use super::choice::{Choice, Piece, StopReason, WeightVersion, ended, gather};
 use super::error::ApiError;
 use super::fields::{Fields, token_ids};
 use super::logprobs::{ChatLogprobs, PromptTokens, TokenLogprobs};
@@ -21,7 +21,7 @@ use super::sampling::alternatives;
 use super::sse::{EventStream, Events, Ready};
 use super::submit::{Prompt, State};
 use super::usage::Usage;
-use crate::sequence::{End, Finish, Output};
+use crate::sequence::{End, Output};
 
 /// Fields of the body that are read where `sampling_params` are.
 const OUTER: [&str; 9] = [
@@ -186,10 +186,7 @@ enum Logprobs {
 async fn whole(call: &Call, outputs: Receiver<Output>) -> Result<Response<ReplyBody>, ApiError> {
     let card = &call.state.card;
     let gathered = gather(call.choices(), &card.tokenizer, outputs).await;
-    let ended = |one: &Piece| one.end.as_ref().is_some_and(|end| end.finish != Finish::Failed);
-    if !gathered.iter().all(ended) {
-        return Err(ApiError::internal());
-    }
+    gathered.iter().try_for_each(|one| ended(one.end.clone()).map(drop))?;
     let sampled = gathered.iter().map(|one| one.ids.len()).sum();
     let facts = gathered.first().and_then(|first| first.prompt.as_ref());
     let scores = facts.and_then(|facts| facts.scores.as_deref());

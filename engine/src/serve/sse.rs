@@ -54,19 +54,20 @@ impl<E: Events> EventStream<E> {
     }
 
     fn take(&mut self, output: Option<Output>) {
-        let failed = match &output {
-            Some(output) => output.end.as_ref().is_some_and(|end| end.finish == Finish::Failed),
-            None => !self.events.is_complete(),
+        let error = match output.as_ref().map(|output| output.end.as_ref().map(|end| &end.finish)) {
+            Some(Some(Finish::Failed(reason))) => Some(ApiError::failed(reason)),
+            Some(_) => None,
+            None => (!self.events.is_complete()).then(ApiError::internal),
         };
-        match output {
-            _ if failed => {
-                self.ready.push_text(&ApiError::internal().body());
+        match (error, output) {
+            (Some(error), _) => {
+                self.ready.push_text(&error.body());
                 self.done = true;
             }
-            Some(output) => self.events.output(output, &mut self.ready),
-            None => self.done = true,
+            (None, Some(output)) => self.events.output(output, &mut self.ready),
+            (None, None) => self.done = true,
         }
-        if !failed && !self.done && self.events.is_complete() {
+        if !self.done && self.events.is_complete() {
             self.events.end(&mut self.ready);
             self.done = true;
         }

@@ -1,12 +1,12 @@
 //! The model on an emulated GPU, beside the CPU and beside itself.
 
-use kernels::cuda::double::{self, Double};
 use kernels::cuda::{Cuda, CudaOptions};
 use kernels::{Cpu, Draw, Drawn, Heads};
 use serde_json::json;
 use tempfile::TempDir;
 
 use super::*;
+use crate::double::turn;
 use crate::random::tests::config;
 
 /// What bf16 may do to a logprob of such a small model: the worst of 70,000, and the mean.
@@ -20,18 +20,9 @@ fn shape() -> (TempDir, PathBuf) {
     config(json!({}))
 }
 
-fn double() -> &'static Double {
-    double::load().unwrap()
-}
-
-fn cuda(options: &CudaOptions) -> Cuda {
-    double();
-    Cuda::open(options, HEADS).unwrap()
-}
-
 fn model(options: &CudaOptions) -> Model<Cuda> {
     let (_keep, path) = shape();
-    made(cuda(options), &path)
+    made(Cuda::open(options, HEADS).unwrap(), &path)
 }
 
 fn logprobs(logits: &[f32]) -> Vec<f32> {
@@ -104,6 +95,7 @@ fn prompts(count: u32) -> Vec<Vec<u32>> {
 
 #[test]
 fn logits_of_the_gpu_are_near_those_of_the_cpu() {
+    let _double = turn();
     let (_keep, path) = shape();
     let ids: Vec<u32> = (0..37).map(|i| i * 53 % 1999).collect();
     let mut cpu = made(Cpu::default(), &path);
@@ -133,18 +125,20 @@ fn logits_of<O: Ops>(model: &mut Model<O>, ids: &[u32], size: usize) -> Vec<f32>
 
 #[test]
 fn recorded_steps_give_the_bits_of_steps_that_are_asked_for() {
+    let double = turn();
     let prompts = prompts(5);
     let eager =
         decode(&mut model(&CudaOptions { eager: true, ..CudaOptions::default() }), &prompts, 12);
     let mut recorded = model(&CudaOptions::default());
-    let before = double().get("graph_launches");
+    let before = double.get("graph_launches");
     assert_eq!(decode(&mut recorded, &prompts, 12), eager);
     assert!(recorded.ops.recorded() > 0);
-    assert!(double().get("graph_launches") > before);
+    assert!(double.get("graph_launches") > before);
 }
 
 #[test]
 fn a_deterministic_gpu_gives_the_same_bits_in_any_batch_and_chunks() {
+    let _double = turn();
     let mut gpu = model(&CudaOptions { deterministic: true, ..CudaOptions::default() });
     let prompts = prompts(5);
     let together = decode(&mut gpu, &prompts, 6);
@@ -162,6 +156,7 @@ fn a_deterministic_gpu_gives_the_same_bits_in_any_batch_and_chunks() {
 
 #[test]
 fn a_token_that_nobody_has_read_is_taken_from_the_step_before() {
+    let _double = turn();
     let mut gpu = model(&CudaOptions::default());
     let prompt = prompts(1);
     let expected = decode(&mut gpu, &prompt, 3);
@@ -182,6 +177,7 @@ fn a_token_that_nobody_has_read_is_taken_from_the_step_before() {
 
 #[test]
 fn a_gpu_without_room_says_so_and_goes_on() {
+    let _double = turn();
     let mut gpu = model(&CudaOptions::default());
     let expected = decode(&mut gpu, &prompts(2), 2);
     let error = gpu.ops.pages(HEADS, 1 << 10, 1 << 20).unwrap_err();

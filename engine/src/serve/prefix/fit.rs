@@ -78,7 +78,7 @@ impl Reply {
         let decode = |ids: &[u32], skip: bool| tokenizer.decode(ids, skip);
         let last = |ids: &[u32]| ids.last().map(|id| decode(&[*id], false));
         let (kept, end) = match said.finish {
-            Finish::Failed => return None,
+            Finish::Failed(_) => return None,
             Finish::Length | Finish::Aborted => (said.ids, None),
             Finish::StopText { at, .. } => (until(said, *at, tokenizer), None),
             Finish::Eos | Finish::StopId(_) => match last(said.ids) {

@@ -85,7 +85,7 @@ async fn whole(
     let choices = (0..call.n).map(|_| Choice::new(&call.stops, &call.show)).collect();
     let pieces = gather(choices, &state.card.tokenizer, outputs).await;
     let replies = pieces.into_iter().enumerate();
-    replies.map(|(index, piece)| call.reply(index, piece).ok_or_else(ApiError::internal)).collect()
+    replies.map(|(index, piece)| call.reply(index, piece)).collect()
 }
 
 /// The prompts of a call, and what is said of all of them or of each.

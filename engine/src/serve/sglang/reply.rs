@@ -5,7 +5,8 @@ use std::time::Instant;
 
 use serde::Serialize;
 
-use super::super::choice::{Choice, Named, Piece, WeightVersion};
+use super::super::choice::{Choice, Named, Piece, WeightVersion, ended};
+use super::super::error::ApiError;
 use super::super::logprobs::PromptTokens;
 use super::super::request::Show;
 use super::super::sse::{Events, Ready};
@@ -87,16 +88,14 @@ enum Matched {
 }
 
 impl Call {
-    /// The reply of a choice with all that it said; none if the engine failed.
-    pub(super) fn reply(&self, index: usize, mut piece: Piece) -> Option<Generated> {
-        if piece.end.as_ref()?.finish == Finish::Failed {
-            return None;
-        }
+    /// The reply of a choice with all that it said, or why there is none.
+    pub(super) fn reply(&self, index: usize, mut piece: Piece) -> Result<Generated, ApiError> {
+        piece.end = Some(ended(piece.end)?);
         if self.is_silent {
             piece.mute();
         }
         let index = (self.n > 1).then_some(index);
-        Some(Generated { index, ..self.told(&piece) })
+        Ok(Generated { index, ..self.told(&piece) })
     }
 
     fn told(&self, piece: &Piece) -> Generated {
@@ -133,7 +132,7 @@ impl Call {
             Finish::StopText { text, .. } => Reason::Stop { matched: Matched::Text(text.clone()) },
             Finish::Length => Reason::Length { length: ids.len() },
             Finish::Aborted => Reason::Abort { message: "Aborted" },
-            Finish::Failed => return None,
+            Finish::Failed(_) => return None,
         })
     }
 
