@@ -7,6 +7,7 @@ mod crowd;
 mod facts;
 mod forms;
 mod generate;
+mod gpu;
 mod load;
 mod metrics;
 mod refusals;

@@ -1,0 +1,68 @@
+//! The whole engine on an emulated GPU: real requests, the real scheduler, the real kernels.
+
+mod adapters;
+mod exact;
+mod memory;
+mod sleep;
+
+use super::rl::waiting_calls;
+use super::*;
+use crate::DeviceChoice;
+use crate::double::{Turn, async_turn};
+
+/// A small engine that gives the same bits alone and in company.
+fn deterministic() -> EngineOptions {
+    EngineOptions {
+        device: DeviceChoice::Cuda,
+        deterministic: true,
+        seed: Some(1),
+        max_model_len: Some(128),
+        max_num_seqs: 8,
+        max_num_batched_tokens: 64,
+        max_loras: 0,
+        ..EngineOptions::default()
+    }
+}
+
+/// A request that differs from others of other numbers, and of which every bit is told.
+fn numbered(number: u32) -> Value {
+    let prompt: Vec<u32> =
+        (0..6 + number * 5 % 11).map(|i| (i * (number + 3) * 13 + number) % 380).collect();
+    // Every other one is greedy.
+    let temperature = if number.is_multiple_of(2) { 0.0 } else { 0.9 };
+    json!({"prompt": prompt, "seed": number, "max_tokens": 5, "ignore_eos": true,
+        "temperature": temperature, "top_p": 0.95, "logprobs": 2, "return_token_ids": true})
+}
+
+/// What one says, to the bit.
+fn said(answer: &Answer) -> Value {
+    assert_eq!(answer.status, 200, "{}", answer.body);
+    answer.json()["choices"].clone()
+}
+
+/// What each says when it has the engine for itself.
+async fn alone(server: &Server, bodies: &[Value]) -> Vec<Value> {
+    let mut all = Vec::new();
+    for body in bodies {
+        all.push(said(&server.post("/v1/completions", body).await));
+    }
+    all
+}
+
+/// What each says when all begin in the same step.
+async fn together(server: &Server, bodies: &[Value]) -> Vec<Value> {
+    server.post_text("/pause?mode=keep", "").await;
+    let calls: Vec<_> = bodies.iter().map(|body| server.begin("/v1/completions", body)).collect();
+    waiting_calls(server, bodies.len()).await;
+    server.post_text("/resume", "").await;
+    let mut all = Vec::new();
+    for call in calls {
+        all.push(said(&call.await.unwrap()));
+    }
+    all
+}
+
+/// How often steps were recorded, and how often recorded ones ran.
+fn recordings(double: &Turn) -> (i64, i64) {
+    (double.get("recordings"), double.get("graph_launches"))
+}

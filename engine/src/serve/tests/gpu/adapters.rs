@@ -1,0 +1,93 @@
+//! Adapters on a GPU.
+
+use super::super::adapters::{LOAD, named};
+use super::*;
+
+/// What bf16 may do to a logprob of such a small model, at worst and on average.
+const NEAR: f64 = 0.2;
+const NEAR_MEAN: f64 = 0.03;
+
+const MODELS: [&str; 3] = ["tiny", "policy-v1", "policy-v2"];
+
+async fn with_both(options: EngineOptions) -> Server {
+    let server = Server::start(EngineOptions { max_loras: 2, ..options }).await;
+    for (name, folder) in [("policy-v1", "every"), ("policy-v2", "some")] {
+        assert_eq!(server.post(LOAD, &named(name, folder)).await.status, 200);
+    }
+    server
+}
+
+/// A request for each model.
+fn bodies() -> Vec<Value> {
+    let of = |n: u32| merged(numbered(n), json!({"model": MODELS[n as usize % 3]}));
+    (0..3).map(of).collect()
+}
+
+/// The model's own score of each token of a prompt but the first.
+fn scores(choices: &Value) -> Vec<f64> {
+    let list = choices[0]["prompt_logprobs"].as_array().unwrap();
+    let score = |position: &Value| position.as_object()?.values().next()?["logprob"].as_f64();
+    list.iter().filter_map(score).collect()
+}
+
+#[tokio::test]
+async fn adapters_say_the_same_alone_and_side_by_side() {
+    let double = async_turn().await;
+    let server = with_both(deterministic()).await;
+    let expected = alone(&server, &bodies()).await;
+    assert_eq!(together(&server, &bodies()).await, expected);
+    let plain = alone(&server, &[numbered(1), numbered(1)]).await;
+    assert_ne!(plain[..1], expected[1..2]);
+    // One more adapter changes neither those that are there nor what was recorded.
+    let (recorded, _) = recordings(&double);
+    assert!(recorded > 0);
+    let again = merged(named("policy-v1", "some"), json!({"load_inplace": true}));
+    assert_eq!(server.post(LOAD, &again).await.status, 200);
+    assert_eq!(alone(&server, &[bodies()[2].clone()]).await, expected[2..3]);
+    assert_ne!(alone(&server, &[bodies()[1].clone()]).await, expected[1..2]);
+    assert_eq!(alone(&server, &[numbered(1)]).await, plain[..1]);
+    assert_eq!(recordings(&double).0, recorded, "steps were recorded anew");
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn adapters_on_a_gpu_are_near_those_on_the_cpu() {
+    let _double = async_turn().await;
+    let scored = |body: &Value| {
+        let mut prompt = numbered(8)["prompt"].as_array().unwrap().clone();
+        prompt.extend(body["prompt"].as_array().unwrap().iter().cloned());
+        let scored = json!({"prompt": prompt, "prompt_logprobs": 0, "max_tokens": 1});
+        merged(body.clone(), scored)
+    };
+    let bodies: Vec<Value> = bodies().iter().map(scored).collect();
+    let cpu = EngineOptions { device: DeviceChoice::Cpu, ..deterministic() };
+    let server = with_both(cpu).await;
+    let expected: Vec<Vec<f64>> = alone(&server, &bodies).await.iter().map(scores).collect();
+    let plain: Vec<Value> =
+        bodies.iter().map(|body| merged(body.clone(), json!({"model": "tiny"}))).collect();
+    let plain: Vec<Vec<f64>> = alone(&server, &plain).await.iter().map(scores).collect();
+    server.stop().await;
+    for deterministic_too in [false, true] {
+        let options = EngineOptions { deterministic: deterministic_too, ..deterministic() };
+        let server = with_both(options).await;
+        let found: Vec<Vec<f64>> = together(&server, &bodies).await.iter().map(scores).collect();
+        server.stop().await;
+        for (index, (found, expected)) in found.iter().zip(&expected).enumerate() {
+            let (mean, worst) = apart(found, expected);
+            assert!(mean < NEAR_MEAN && worst < NEAR, "{index}: {mean} on average, {worst}");
+            // What an adapter adds is more than that.
+            if index % 3 > 0 {
+                let (added, _) = apart(&plain[index], expected);
+                assert!(added > 2.0 * NEAR_MEAN, "{index}: adds {added}");
+            }
+        }
+    }
+}
+
+/// How far apart scores are on average, and at worst.
+fn apart(found: &[f64], expected: &[f64]) -> (f64, f64) {
+    assert_eq!(found.len(), expected.len());
+    assert!(found.len() > 15);
+    let apart: Vec<f64> = found.iter().zip(expected).map(|(a, b)| (a - b).abs()).collect();
+    (apart.iter().sum::<f64>() / apart.len() as f64, apart.iter().copied().fold(0.0, f64::max))
+}

@@ -1,0 +1,140 @@
+//! Memory of a GPU that runs out.
+
+use super::*;
+use crate::LoadError;
+use crate::update::tests::{file_of, tiny, variant};
+
+#[tokio::test]
+async fn a_start_without_room_is_one_line_and_leaves_nothing_behind() {
+    let double = async_turn().await;
+    let mut n = 0;
+    let engine = loop {
+        n += 1;
+        double.fail_allocation(n);
+        let loaded = Engine::load(&tiny(), deterministic());
+        let left = double.get("fail_allocation");
+        double.fail_allocation(0);
+        match loaded {
+            Ok(engine) => {
+                assert!(left > 0, "an allocation failed, and nobody was told");
+                break engine;
+            }
+            Err(error) => {
+                let room = matches!(error, LoadError::GpuMemory { .. });
+                let text = error.to_string();
+                assert!(room && !text.contains('\n'), "allocation {n}: {text}");
+                assert!(text.contains("--device cpu"), "{text}");
+                assert_eq!(double.get("used"), 0, "allocation {n} leaves memory behind");
+            }
+        }
+    };
+    assert!(n > 25, "{n} allocations make an engine");
+    drop(engine);
+    assert_eq!(double.get("used"), 0);
+    assert_eq!(double.get("faults"), 0);
+}
+
+#[tokio::test]
+async fn a_step_without_room_ends_its_replies_with_the_reason_and_the_next_ones_come() {
+    let double = async_turn().await;
+    let server = Server::start(deterministic()).await;
+    let bodies: Vec<Value> = (0..2).map(numbered).collect();
+    let expected = together(&server, &bodies).await;
+    let awake = double.get("used");
+    let mut failed = 0;
+    loop {
+        // What steps need beside weights and pages is taken anew after a sleep.
+        server.post_text("/sleep", "").await;
+        assert_eq!(server.post_text("/wake_up", "").await.status, 200);
+        server.post_text("/pause?mode=keep", "").await;
+        let calls: Vec<_> =
+            bodies.iter().map(|body| server.begin("/v1/completions", body)).collect();
+        waiting_calls(&server, bodies.len()).await;
+        double.fail_allocation(failed + 1);
+        server.post_text("/resume", "").await;
+        let mut refused = 0;
+        for (call, expected) in calls.into_iter().zip(&expected) {
+            let answer = call.await.unwrap();
+            if answer.status == 200 {
+                assert_eq!(answer.json()["choices"], *expected);
+                continue;
+            }
+            let error = answer.json()["error"].clone();
+            assert_eq!((answer.status, &error["type"]), (500, &json!("InternalServerError")));
+            let message = error["message"].as_str().unwrap();
+            assert!(message.contains("no memory for"), "{message}");
+            refused += 1;
+        }
+        let left = double.get("fail_allocation");
+        double.fail_allocation(0);
+        assert_eq!(together(&server, &bodies).await, expected);
+        assert_eq!(double.get("used"), awake, "memory is lost at allocation {}", failed + 1);
+        if left > 0 {
+            assert_eq!(refused, 0);
+            break;
+        }
+        assert_eq!(refused, bodies.len(), "an allocation failed, and nobody was told");
+        failed += 1;
+    }
+    assert!(failed >= 2, "{failed} allocations failed");
+    // What is said as it comes ends with the same words.
+    server.post_text("/sleep", "").await;
+    server.post_text("/wake_up", "").await;
+    double.fail_allocation(1);
+    let stream = merged(bodies[0].clone(), json!({"stream": true}));
+    let events = server.post("/v1/completions", &stream).await.events();
+    let message = events.last().unwrap()["error"]["message"].as_str().unwrap();
+    assert!(message.contains("no memory for"), "{message}");
+    assert_eq!(together(&server, &bodies).await, expected);
+    assert_eq!(double.get("faults"), 0);
+    server.stop().await;
+    assert_eq!(double.get("used"), 0);
+}
+
+#[tokio::test]
+async fn steps_that_cannot_be_recorded_are_asked_for_launch_by_launch() {
+    let double = async_turn().await;
+    let bodies: Vec<Value> = (0..2).map(numbered).collect();
+    let eager = EngineOptions { eager: true, ..deterministic() };
+    let server = Server::start(eager).await;
+    let expected = together(&server, &bodies).await;
+    server.stop().await;
+    let server = Server::start(deterministic()).await;
+    let before = recordings(&double);
+    assert!(double.set("fail_recording", 1));
+    assert_eq!(together(&server, &bodies).await, expected);
+    assert_eq!(double.get("fail_recording"), 0, "nothing was recorded");
+    // The shape that failed is not tried again; another one is.
+    assert_eq!(together(&server, &bodies).await, expected);
+    let first = recordings(&double);
+    assert_eq!(alone(&server, &bodies[..1]).await, expected[..1]);
+    assert!(recordings(&double).0 > first.0, "{before:?}, {first:?}");
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn an_update_without_room_is_refused_and_the_old_weights_serve() {
+    let double = async_turn().await;
+    let server = Server::start(deterministic()).await;
+    let bodies: Vec<Value> = (0..2).map(numbered).collect();
+    let before = together(&server, &bodies).await;
+    let awake = double.get("used");
+    let whole = file_of(&variant(1), safetensors::Dtype::F32);
+    let mut failed = 0;
+    loop {
+        double.fail_allocation(failed + 1);
+        let answer = server.post_bytes("/update_weights", &whole).await;
+        double.fail_allocation(0);
+        if answer.status == 200 {
+            break;
+        }
+        assert_eq!(answer.status, 500);
+        assert!(answer.body.contains("no memory for"), "{}", answer.body);
+        assert_eq!(double.get("used"), awake);
+        failed += 1;
+    }
+    assert!(failed > 20, "{failed} allocations failed");
+    assert_ne!(together(&server, &bodies).await, before);
+    assert_eq!(double.get("used"), awake);
+    server.stop().await;
+}
