@@ -138,6 +138,8 @@ impl<O: Ops> Model<O> {
     /// The device failed, or somebody still reads the weights.
     pub(crate) fn replace(&mut self, staged: &mut Arc<Parameters<O>>) -> Result<(), OpError> {
         let Some(live) = &mut self.parameters else {
+            let laid_out = Arc::get_mut(staged).ok_or(IN_USE)?;
+            laid_out.move_to(&self.ops, Home::Device)?;
             self.parameters = Some(Arc::clone(staged));
             return Ok(());
         };

@@ -151,7 +151,8 @@ pub trait Ops: Send {
     /// Low-rank additions to one matrix, each in a slot of its own.
     type Adapters: Send;
 
-    /// The same device for another thread, which lays out weights while this one computes.
+    /// The same device for another thread, which lays out weights while this one computes: on the
+    /// host those that the device has no room for.
     fn twin(&self) -> Result<Self, OpError>
     where
         Self: Sized;

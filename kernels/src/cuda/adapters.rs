@@ -2,13 +2,12 @@
 
 use std::ops::Range;
 
-use super::check::narrow;
 use super::device::Device;
 use super::error::CudaError;
 use super::memory::Memory;
 use super::shape::LoraPart;
-use super::tensor::Live;
-use crate::op::{LowRank, OpError, Values};
+use super::tensor::{Live, halves};
+use crate::op::{LowRank, OpError};
 
 /// What ranks are padded to.
 const RANK_UNIT: usize = 8;
@@ -139,12 +138,5 @@ impl Adapters {
             return Err(OpError::Shape { op, operand: "columns", expected, found });
         }
         Ok(())
-    }
-}
-
-fn halves(values: Values<'_>) -> Vec<u16> {
-    match values {
-        Values::Bf16(values) => values.to_vec(),
-        Values::F32(values) => values.iter().map(|value| narrow(*value)).collect(),
     }
 }

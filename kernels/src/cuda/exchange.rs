@@ -68,9 +68,14 @@ impl Cuda {
             std::mem::swap(live, staged);
             return Ok(());
         }
-        let copied = live.memory().copy_beside(&self.device, staged.memory());
-        // What was staged may be dropped at once.
-        let done = copied.and_then(|()| self.device.synchronize());
+        let done = match staged.away() {
+            Some(bytes) => self.device.synchronize().and_then(|()| live.memory().write(0, bytes)),
+            // What was staged may be dropped at once.
+            None => {
+                let copied = live.memory().copy_beside(&self.device, staged.memory());
+                copied.and_then(|()| self.device.synchronize())
+            }
+        };
         done.map_err(|error| error.of(op))
     }
 

@@ -30,10 +30,7 @@ impl Ops for Cuda {
     }
 
     fn upload(&self, values: &[f32]) -> Result<Buffer, OpError> {
-        let mut buffer = self.buffer(Kind::Single, values.len())?;
-        buffer.len = values.len();
-        buffer.live.memory().write(0, values).map_err(of("upload"))?;
-        Ok(buffer)
+        Buffer::of(&self.device, values, self.spills).map_err(of("upload"))
     }
 
     fn scratch(&self, rows: usize, width: usize) -> Result<Buffer, OpError> {
@@ -72,7 +69,8 @@ impl Ops for Cuda {
     fn matrix(&self, parts: &[Values<'_>], rows: usize, columns: usize) -> Result<Matrix, OpError> {
         exact("matrix", "parts", parts.iter().map(Values::len).sum(), rows * columns)?;
         exact("matrix", "columns", columns % DEPTH_UNIT, 0)?;
-        Matrix::new(&self.device, parts, (rows, columns)).map_err(of("matrix"))
+        let made = Matrix::new(&self.device, parts, (rows, columns), self.spills);
+        made.map_err(of("matrix"))
     }
 
     fn room(&self, share: f64) -> Result<Option<u64>, OpError> {

@@ -48,6 +48,8 @@ pub struct Cuda {
     pub(super) heads: Heads,
     eager: bool,
     deterministic: bool,
+    /// Whether weights are laid out on the host where the device has no room.
+    pub(super) spills: bool,
     /// The step that runs, and where its words are on the device.
     pub(super) plan: Plan,
     pub(super) words: Live,
@@ -105,13 +107,16 @@ impl Cuda {
     }
 
     /// The same device for another thread, which uploads and reads weights while this one computes.
+    /// Weights that the device has no room for beside those that serve wait on the host.
     ///
     /// # Errors
     /// What the driver says.
     pub fn beside(&self) -> Result<Cuda, CudaError> {
         let (deterministic, eager) = (self.deterministic, self.eager);
         let options = CudaOptions { deterministic, eager, ..CudaOptions::default() };
-        Cuda::with(self.device.beside()?, Arc::clone(&self.kernels), &options, (self.heads, None))
+        let kernels = Arc::clone(&self.kernels);
+        let beside = Cuda::with(self.device.beside()?, kernels, &options, (self.heads, None))?;
+        Ok(Cuda { spills: true, ..beside })
     }
 
     fn with(
@@ -127,6 +132,7 @@ impl Cuda {
             heads,
             eager: options.eager,
             deterministic: options.deterministic,
+            spills: false,
             plan: Plan::default(),
             words: Live::new(&device, 0)?,
             turns: (0..2).map(turn).collect::<Result<_, _>>()?,

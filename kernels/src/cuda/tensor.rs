@@ -24,8 +24,18 @@ pub(super) struct Live {
 
 impl Live {
     pub(super) fn new(device: &Device, bytes: usize) -> Result<Live, CudaError> {
-        let memory = Memory::new(device, bytes)?;
-        Ok(Live { memory, used: AtomicBool::new(false), away: None })
+        Ok(Live::with(Memory::new(device, bytes)?))
+    }
+
+    fn with(memory: Memory) -> Live {
+        Live { memory, used: AtomicBool::new(false), away: None }
+    }
+
+    /// Bytes that are on the host for the time being.
+    fn on_host(device: &Device, bytes: Vec<u8>) -> Result<Live, CudaError> {
+        let mut live = Live::new(device, 0)?;
+        live.away = Some(bytes);
+        Ok(live)
     }
 
     /// The address, for a launch.
@@ -53,8 +63,7 @@ impl Live {
     pub(super) fn leave(&mut self) -> Result<(), CudaError> {
         if self.away.is_none() {
             let bytes = self.memory.to_vec()?;
-            *self = Live::new(&self.memory.device().clone(), 0)?;
-            self.away = Some(bytes);
+            *self = Live::on_host(&self.memory.device().clone(), bytes)?;
         }
         Ok(())
     }
@@ -121,6 +130,19 @@ impl Buffer {
         Ok(Buffer { live: Live::new(device, elements * kind.size())?, kind, len: 0 })
     }
 
+    /// Numbers, copied from the host; or kept there, if they may `spill` and there is no room.
+    pub(super) fn of(device: &Device, values: &[f32], spill: bool) -> Result<Buffer, CudaError> {
+        let live = match Memory::of(device, values) {
+            Ok(memory) => Live::with(memory),
+            Err(CudaError::Memory { .. }) if spill => {
+                let bytes = values.iter().flat_map(|value| value.to_ne_bytes()).collect();
+                Live::on_host(device, bytes)?
+            }
+            Err(error) => return Err(error),
+        };
+        Ok(Buffer { live, kind: Kind::Single, len: values.len() })
+    }
+
     /// Takes so many elements in use.
     pub(super) fn resize(&mut self, len: usize) -> Result<(), CudaError> {
         // If there is no room, nothing is left that could be in use.
@@ -140,19 +162,36 @@ pub struct Matrix {
 }
 
 impl Matrix {
-    /// Parts one under another; other numbers than bf16 are rounded.
+    /// Parts one under another; other numbers than bf16 are rounded. It stays on the host if it may
+    /// `spill` and there is no room.
     pub(super) fn new(
         device: &Device,
         parts: &[Values<'_>],
         (rows, columns): (usize, usize),
+        spill: bool,
     ) -> Result<Matrix, CudaError> {
-        let live = Live::new(device, rows * columns * 2)?;
+        let live = match Live::new(device, rows * columns * 2) {
+            Err(CudaError::Memory { .. }) if spill => {
+                let bytes = parts.iter().flat_map(|part| halves(*part)).flat_map(u16::to_ne_bytes);
+                let live = Live::on_host(device, bytes.collect())?;
+                return Ok(Matrix { live, rows, columns });
+            }
+            live => live?,
+        };
         let mut at = 0;
         for part in parts {
             write_halves(live.memory(), at, *part)?;
             at += 2 * part.len();
         }
         Ok(Matrix { live, rows, columns })
+    }
+}
+
+/// Numbers as bf16.
+pub(super) fn halves(values: Values<'_>) -> Vec<u16> {
+    match values {
+        Values::Bf16(values) => values.to_vec(),
+        Values::F32(values) => values.iter().map(|value| narrow(*value)).collect(),
     }
 }
 

@@ -62,6 +62,13 @@ async fn together(server: &Server, bodies: &[Value]) -> Vec<Value> {
     all
 }
 
+/// What the weights are, read from where they are.
+async fn checked(server: &Server) -> Value {
+    let read = server.post("/weight_checker", &json!({"action": "checksum"})).await;
+    assert_eq!(read.status, 200, "{}", read.body);
+    read.json()["checksum"].clone()
+}
+
 /// How often steps were recorded, and how often recorded ones ran.
 fn recordings(double: &Turn) -> (i64, i64) {
     (double.get("recordings"), double.get("graph_launches"))

@@ -12,13 +12,6 @@ async fn used(double: &Turn, server: &Server) -> i64 {
     double.get("used")
 }
 
-/// What the weights are, read from where they are.
-async fn checked(server: &Server) -> Value {
-    let read = server.post("/weight_checker", &json!({"action": "checksum"})).await;
-    assert_eq!(read.status, 200, "{}", read.body);
-    read.json()["checksum"].clone()
-}
-
 #[tokio::test]
 async fn a_sleep_gives_the_memory_back_and_replies_are_the_same_after_it() {
     let double = async_turn().await;
