@@ -25,6 +25,9 @@ pub(crate) struct DeviceArgs {
     /// Ask the GPU for every operation anew, instead of for recorded steps: to compare with
     #[arg(long, env = "ROLLTAPE_ENFORCE_EAGER")]
     enforce_eager: bool,
+    /// Read the tokens of each step before the GPU gets the next one: to compare with
+    #[arg(long, env = "ROLLTAPE_NO_ASYNC_SCHEDULING")]
+    no_async_scheduling: bool,
     /// The folder of libnvrtc.so.13 and libcublasLt.so.13; else the system is asked for them, and
     /// the packages of the Python in the path
     #[arg(long, value_name = "DIR", env = "ROLLTAPE_CUDA_LIBS")]
@@ -44,6 +47,7 @@ impl DeviceArgs {
             gpu_memory_utilization: utilization,
             deterministic: self.deterministic,
             eager: self.enforce_eager,
+            async_scheduling: !self.no_async_scheduling,
             cuda_libraries: self.cuda_libs.clone(),
             kernel_cache: self.kernel_cache.clone().or_else(usual_cache),
             ..options

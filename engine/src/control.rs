@@ -206,11 +206,14 @@ fn tell<T>(done: oneshot::Sender<T>, answer: T) {
 }
 
 impl<O: Ops> Core<O> {
-    /// Takes in what came. No step is under way.
+    /// Takes in what came. A step that is under way is read before a command is carried out.
     pub(crate) fn take(&mut self, mail: Mail) {
         match mail {
             Mail::Call(submission) => self.scheduler.enqueue(submission),
-            Mail::Command(command, _permit) => self.obey(command),
+            Mail::Command(command, _permit) => {
+                self.settle();
+                self.obey(command);
+            }
         }
         self.scheduler.gauge();
     }

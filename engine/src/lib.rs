@@ -15,6 +15,7 @@ mod core;
 mod device;
 #[cfg(test)]
 mod double;
+mod flight;
 pub mod gpu;
 mod grammar;
 mod load;
@@ -223,7 +224,8 @@ impl Engine {
         let updates = Arc::new(Updates::new(Arc::clone(&dock) as _, ledger, FIRST_VERSION));
         let scheduler = Scheduler::new(limits, pages, Arc::clone(&stats));
         let shared = (Arc::clone(&board), dock);
-        let core = Core::new(model, tokenizer, scheduler, shared, options.logprobs_mode);
+        let how = (options.logprobs_mode, options.async_scheduling);
+        let core = Core::new(model, tokenizer, scheduler, shared, how);
         Ok(Engine { core: Box::new(core), card, stats, board, updates, device })
     }
 

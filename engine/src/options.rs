@@ -68,6 +68,9 @@ pub struct EngineOptions {
     pub deterministic: bool,
     /// Whether a GPU is asked for every operation anew, instead of for a whole recorded step.
     pub eager: bool,
+    /// Whether a GPU gets a step before the tokens of the step before are read, where it draws all
+    /// of them itself.
+    pub async_scheduling: bool,
     /// A folder with the libraries of CUDA; looked for if absent.
     pub cuda_libraries: Option<PathBuf>,
     /// A folder in which kernels that were compiled are kept for the next start.
@@ -99,6 +102,7 @@ impl Default for EngineOptions {
             gpu_memory_utilization: 0.9,
             deterministic: false,
             eager: false,
+            async_scheduling: true,
             cuda_libraries: None,
             kernel_cache: None,
         }

@@ -31,6 +31,11 @@ pub(crate) struct Limits {
     pub(crate) scored: usize,
 }
 
+/// Somebody has to give way, and a step under way samples for them: what that says comes first, and
+/// may make room by itself.
+#[derive(Debug)]
+pub(crate) struct Unsettled;
+
 /// The sequences that run and the requests that wait.
 pub(crate) struct Scheduler {
     limits: Limits,
@@ -136,11 +141,11 @@ impl Scheduler {
     }
 
     /// Gives places to those who wait. A call that has none takes one from a call that has several.
-    pub(crate) fn admit(&mut self, weights: u64) {
+    pub(crate) fn admit(&mut self, weights: u64) -> Result<(), Unsettled> {
         loop {
             let free = self.running.len() < self.limits.sequences;
-            if !(if free { self.admit_head(weights) } else { self.displace(weights) }) {
-                break;
+            if !(if free { self.admit_head(weights) } else { self.displace(weights)? }) {
+                return Ok(());
             }
         }
     }
@@ -177,31 +182,32 @@ impl Scheduler {
     }
 
     /// Lets a call without a place have that of another call's newest sequence.
-    fn displace(&mut self, weights: u64) -> bool {
+    fn displace(&mut self, weights: u64) -> Result<bool, Unsettled> {
         let places = &self.places;
         let Some((priority, at, request)) = self.queue.find(|call| places.contains_key(&call))
         else {
-            return false;
+            return Ok(false);
         };
         let of = |sequence: &Sequence| places.get(&sequence.call).copied().unwrap_or(0);
         let eligible = |sequence: &&Sequence| sequence.request.priority >= priority;
         let most = self.running.iter().filter(eligible).map(of).max().unwrap_or(0);
         if most < 2 {
-            return false;
+            return Ok(false);
         }
         let scored = request.prompt_logprobs.is_some();
         let origin = origin(weights, request);
         let wanted = (&*request.prompt, scored);
         let Some(cache) = room(&mut self.pages, wanted, origin, self.running.len()) else {
-            return false;
+            return Ok(false);
         };
         let victim = self.running.iter().rposition(|one| eligible(&one) && of(one) == most);
-        if let Some(victim) = victim {
-            self.preempt(victim);
+        if let Some(Err(unsettled)) = victim.map(|victim| self.give_way(victim)) {
+            self.pages.release(cache);
+            return Err(unsettled);
         }
         let fresh = self.queue.pop_at(priority, at);
         let sequence = fresh.map(|fresh| self.begin(fresh, cache));
-        sequence.is_some_and(|sequence| self.run(sequence))
+        Ok(sequence.is_some_and(|sequence| self.run(sequence)))
     }
 
     fn begin(&mut self, fresh: Fresh, cache: SequenceCache) -> Sequence {
@@ -234,7 +240,16 @@ impl Scheduler {
         }
     }
 
-    /// Sends a running sequence back to those who wait.
+    /// Sends a running sequence back to those who wait, if all its tokens are known.
+    fn give_way(&mut self, index: usize) -> Result<(), Unsettled> {
+        if self.running[index].ahead > 0 {
+            return Err(Unsettled);
+        }
+        self.preempt(index);
+        Ok(())
+    }
+
+    /// Sends a running sequence back to those who wait. No step under way samples for it.
     fn preempt(&mut self, index: usize) {
         let mut sequence = self.remove(index);
         self.pages.release(std::mem::take(&mut sequence.cache));
@@ -251,7 +266,7 @@ impl Scheduler {
     }
 
     /// Tokens of each running sequence in the next step; zero for those that have to sit it out.
-    pub(crate) fn plan(&mut self) -> Vec<usize> {
+    pub(crate) fn plan(&mut self) -> Result<Vec<usize>, Unsettled> {
         let counts = vec![0; self.running.len()];
         let mut plan = Plan { counts, left: self.limits.tokens, claimed: HashSet::new() };
         let decodes: Vec<bool> = self.running.iter().map(|one| one.uncomputed() == 1).collect();
@@ -259,15 +274,15 @@ impl Scheduler {
             for (index, decodes) in decodes.iter().enumerate() {
                 // Those of lower rank may be gone by now.
                 if *decodes == decoding && index < self.running.len() {
-                    self.plan_one(index, &mut plan);
+                    self.plan_one(index, &mut plan)?;
                 }
             }
         }
-        plan.counts
+        Ok(plan.counts)
     }
 
-    fn plan_one(&mut self, index: usize, plan: &mut Plan) {
-        let Some((wanted, key)) = self.wanted(index, plan) else { return };
+    fn plan_one(&mut self, index: usize, plan: &mut Plan) -> Result<(), Unsettled> {
+        let Some((wanted, key)) = self.wanted(index, plan) else { return Ok(()) };
         let mut count = wanted.min(plan.left);
         loop {
             let last = index + 1 == self.running.len();
@@ -277,23 +292,28 @@ impl Scheduler {
                 count = count.min(room);
             }
             if count == 0 {
-                return;
+                return Ok(());
             }
             if self.pages.grow(cache, cache.len + count) {
                 break;
             }
+            self.give_way(self.running.len() - 1)?;
             plan.left += plan.counts.pop().unwrap_or(0);
-            self.preempt(self.running.len() - 1);
         }
         plan.counts[index] = count;
         plan.left -= count;
         plan.claimed.extend(key);
+        Ok(())
     }
 
     /// The tokens that a sequence could compute now, and the contents that it begins with. Takes
-    /// what others have computed since the last step; none if another is at it in this one.
+    /// what others have computed since the last step; none if another is at it in this one, or if
+    /// nothing is left to compute.
     fn wanted(&mut self, index: usize, plan: &Plan) -> Option<(usize, Option<Key>)> {
         let sequence = &mut self.running[index];
+        if sequence.is_complete() {
+            return None;
+        }
         if sequence.is_scoring() {
             return Some((sequence.uncomputed().min(self.limits.scored), None));
         }
@@ -319,7 +339,7 @@ impl Scheduler {
         stats::add(&self.stats.generated_tokens, 1);
     }
 
-    /// Publishes what the last step computed.
+    /// Publishes what the last step computes: whoever takes it is computed after that.
     pub(crate) fn publish(&mut self) {
         for sequence in &mut self.running {
             self.pages.publish(&mut sequence.cache, &sequence.tokens);

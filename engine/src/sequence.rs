@@ -134,6 +134,8 @@ pub(crate) struct Sequence {
     pub(crate) cache: SequenceCache,
     /// The prompt and what was sampled; the cache holds a beginning of it.
     pub(crate) tokens: Vec<u32>,
+    /// Tokens that steps under way sample, behind those that are known.
+    pub(crate) ahead: usize,
     /// Chooses the next token; it has seen what was sampled, and is kept when the cache is not.
     pub(crate) sampler: Sampler,
     /// Told with the first tokens, and absent from then on.
@@ -161,6 +163,7 @@ impl Sequence {
             cache,
             call,
             started,
+            ahead: 0,
             tokens: request.prompt.to_vec(),
             outlet,
             pending: Vec::new(),
@@ -170,14 +173,24 @@ impl Sequence {
         }
     }
 
-    /// Tokens that were sampled.
+    /// Tokens that were sampled and are known.
     pub(crate) fn sampled(&self) -> usize {
         self.tokens.len() - self.request.prompt.len()
     }
 
-    /// Tokens that the cache does not hold yet; at least one.
+    /// The position in the reply of the token that the next step samples.
+    pub(crate) fn next_position(&self) -> usize {
+        self.sampled() + self.ahead
+    }
+
+    /// Whether the last token that the reply can have is under way.
+    pub(crate) fn is_complete(&self) -> bool {
+        self.next_position() >= self.request.stops.max_tokens
+    }
+
+    /// Tokens that the cache does not hold yet, known or under way; at least one.
     pub(crate) fn uncomputed(&self) -> usize {
-        self.tokens.len() - self.cache.len
+        self.tokens.len() + self.ahead - self.cache.len
     }
 
     /// What decides between two sequences: the lower goes first.

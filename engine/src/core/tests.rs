@@ -1,5 +1,7 @@
 //! The same bits, whatever else runs, however prompts are cut, and whoever gives way to whom.
 
+mod overlap;
+
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
@@ -21,13 +23,22 @@ use crate::sample::tests::plain;
 use crate::schedule::Limits;
 use crate::sequence::{Outlet, Output, Request, StopRules, VersionSpan};
 use crate::stats::Stats;
-use crate::update::tests::{Truth, folder_of, loaded, variant};
+use crate::update::tests::{Truth, folder_of, variant};
 use crate::weights::Weights;
 
 /// An engine thread that is stepped by hand.
-struct Bench {
-    core: Core<Cpu>,
+struct Bench<O: Ops = Cpu> {
+    core: Core<O>,
     stats: Arc<Stats>,
+}
+
+/// What an engine has room for.
+#[derive(Clone, Copy)]
+struct Room {
+    limits: Limits,
+    pages: usize,
+    /// Whether prefixes are shared.
+    sharing: bool,
 }
 
 /// What a choice said: ids with the bits of their logprobs, and why it ended.
@@ -79,33 +90,42 @@ impl Ask {
 
 impl Bench {
     fn new(sequences: usize, tokens: usize, pages: usize, sharing: bool) -> Bench {
+        let limits = Limits { sequences, tokens, scored: 24 };
+        Bench::on(Cpu::default(), Room { limits, pages, sharing }, true)
+    }
+}
+
+impl<O: Ops> Bench<O> {
+    fn on(ops: O, Room { limits, pages, sharing }: Room, overlap: bool) -> Bench<O> {
         let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("models/tiny");
         let parts = Folder::open(&folder).unwrap();
         let weights = Weights::open(&folder).unwrap();
-        let ops = Cpu::default();
         let parameters = Parameters::load(&ops, &weights, &parts.model).unwrap();
-        let scratch = Scratch::new(&ops, &parts.model, tokens, sequences).unwrap();
+        let scratch = Scratch::new(&ops, &parts.model, limits.tokens, limits.sequences).unwrap();
         let size = Size { positions: 1024, pages, adapters: 0 };
         let model = Model::new(ops, parameters, parts.model, scratch, size).unwrap();
         let dock = Arc::new(Dock::new(model.twin().unwrap()));
         let stats = Arc::new(Stats::default());
-        let limits = Limits { sequences, tokens, scored: 24 };
         let tokenizer = Arc::new(parts.tokenizer);
         let scheduler = Scheduler::new(limits, Pages::new(pages, sharing), Arc::clone(&stats));
         let board = Arc::new(Board::new(Arc::from("default")));
-        let mode = LogprobsMode::default();
-        let core = Core::new(model, tokenizer, scheduler, (board, dock), mode);
+        let how = (LogprobsMode::default(), overlap);
+        let core = Core::new(model, tokenizer, scheduler, (board, dock), how);
         Bench { core, stats }
     }
 
     /// Queues one call; what is returned hears of all its choices.
     fn submit(&mut self, asks: &[Ask]) -> mpsc::Receiver<Output> {
-        let (sender, outputs) = mpsc::channel(asks.len() + 4);
-        let choice = |(index, ask): (usize, &Ask)| {
+        self.send(asks.iter().enumerate().map(|(index, ask)| ask.request(index)).collect())
+    }
+
+    fn send(&mut self, requests: Vec<Request>) -> mpsc::Receiver<Output> {
+        let (sender, outputs) = mpsc::channel(requests.len() + 4);
+        let choice = |request| {
             let last = sender.clone().try_reserve_owned().unwrap();
-            (ask.request(index), Outlet { sender: sender.clone(), last })
+            (request, Outlet { sender: sender.clone(), last })
         };
-        let choices = asks.iter().enumerate().map(choice).collect();
+        let choices = requests.into_iter().map(choice).collect();
         self.core.scheduler.enqueue(Submission { choices, place: Arc::new(place()) });
         outputs
     }
@@ -431,10 +451,13 @@ fn expected() -> &'static [Said] {
     })
 }
 
-impl Bench {
+impl<O: Ops> Bench<O> {
     /// Exchanges the weights for those of this number; their label is the number.
     fn push(&mut self, number: u32, keep_cache: bool) {
-        let parameters = loaded(folder_of(&variant(number)).path()).0;
+        let (ops, config) = self.core.model.twin().unwrap();
+        let folder = folder_of(&variant(number));
+        let weights = Weights::open(folder.path()).unwrap();
+        let parameters = Parameters::load(&ops, &weights, &config).unwrap();
         self.core.dock.leave(Some(Arc::new(parameters)));
         let clear = !keep_cache;
         let (done, _) = oneshot::channel();

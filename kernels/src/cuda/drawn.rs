@@ -47,33 +47,39 @@ struct Way {
 type Asked = Vec<Option<Option<usize>>>;
 
 impl Draws {
-    /// Room for `rows` draws of a step, until more are asked for.
-    pub(super) fn new(device: &Device, rows: usize) -> Result<Draws, CudaError> {
-        let way = |_| {
-            Ok::<_, CudaError>(Way {
-                ids: Pinned::new(device, rows)?,
-                scores: Pinned::new(device, rows * SCORE_WORDS)?,
-                top: Pinned::new(device, rows * TOP_MAX * SCORE_WORDS)?,
-                mark: Mark::new(device)?,
-            })
-        };
+    /// No room yet.
+    pub(super) fn new(device: &Device) -> Result<Draws, CudaError> {
+        let nothing = || Live::new(device, 0);
         Ok(Draws {
-            ids: Live::new(device, rows * 4)?,
-            scores: Live::new(device, rows * SCORE_WORDS * 4)?,
-            top: Live::new(device, rows * TOP_MAX * SCORE_WORDS * 4)?,
-            tiles: RefCell::new(Live::new(device, 0)?),
-            ways: (0..STEPS).map(way).collect::<Result<_, _>>()?,
+            ids: nothing()?,
+            scores: nothing()?,
+            top: nothing()?,
+            tiles: RefCell::new(nothing()?),
+            ways: (0..STEPS).map(|_| Way::new(device, 0)).collect::<Result<_, _>>()?,
             next: 0,
             waiting: VecDeque::new(),
         })
     }
 
-    /// Makes room for a step. What is on its way must have been read if there is too little.
+    /// Makes room for a step. The tokens of the step before stay where this one looks for them.
     pub(super) fn reserve(&mut self, device: &Device, shape: Shape) -> Result<(), CudaError> {
-        if self.ids.memory().bytes() < shape.wanted * 4 {
-            *self = Draws::new(device, shape.wanted.next_power_of_two().max(ROWS_MIN))?;
+        if self.rows() >= shape.wanted {
+            return Ok(());
         }
+        let rows = shape.wanted.next_power_of_two().max(ROWS_MIN);
+        // Copies of these that are on their way were asked for before, and the driver waits.
+        self.scores.reserve(rows * SCORE_WORDS * 4)?;
+        self.top.reserve(rows * TOP_MAX * SCORE_WORDS * 4)?;
+        // Last: it says how much room there is.
+        let ids = Live::new(device, rows * 4)?;
+        ids.memory().copy_from(0, self.ids.memory())?;
+        self.ids = ids;
         Ok(())
+    }
+
+    /// Draws of a step that there is room for.
+    fn rows(&self) -> usize {
+        self.ids.memory().bytes() / 4
     }
 
     /// Makes room for what the kernels keep of `wanted` rows of logits. Returns its address.
@@ -85,9 +91,11 @@ impl Draws {
 
     /// Asks for the way back of what a step drew.
     pub(super) fn fetch(&mut self, plan: &Plan, asked: Asked) -> Result<(), CudaError> {
-        let (wanted, index) = (asked.len(), self.next);
-        self.next = (index + 1) % STEPS;
+        let (wanted, rows, index) = (asked.len(), self.rows(), self.next);
         let way = &mut self.ways[index];
+        if way.ids.len() < rows {
+            *way = Way::new(self.ids.memory().device(), rows)?;
+        }
         let scores = asked.iter().flatten().any(Option::is_some);
         // SAFETY: a way is used again only once its tokens were taken, behind its mark.
         unsafe {
@@ -101,6 +109,7 @@ impl Draws {
             }
         }
         way.mark.set()?;
+        self.next = (index + 1) % STEPS;
         self.waiting.push_back((index, asked));
         Ok(())
     }
@@ -110,11 +119,6 @@ impl Draws {
         self.waiting.len() == STEPS
     }
 
-    /// Forgets what is on its way.
-    pub(super) fn forget(&mut self) {
-        self.waiting.clear();
-    }
-
     /// Waits for the tokens of the earliest step.
     pub(super) fn take(&mut self) -> Result<Vec<Option<Drawn>>, CudaError> {
         let Some((index, asked)) = self.waiting.pop_front() else { return Ok(Vec::new()) };
@@ -122,6 +126,17 @@ impl Draws {
         way.mark.wait()?;
         let rows = asked.into_iter().enumerate();
         Ok(rows.map(|(row, asked)| Some(drawn(way, row, asked?))).collect())
+    }
+}
+
+impl Way {
+    fn new(device: &Device, rows: usize) -> Result<Way, CudaError> {
+        Ok(Way {
+            ids: Pinned::new(device, rows)?,
+            scores: Pinned::new(device, rows * SCORE_WORDS)?,
+            top: Pinned::new(device, rows * TOP_MAX * SCORE_WORDS)?,
+            mark: Mark::new(device)?,
+        })
     }
 }
 

@@ -138,7 +138,7 @@ impl Cuda {
             turns: (0..2).map(turn).collect::<Result<_, _>>()?,
             turn: 0,
             partial: Live::new(&device, 0)?,
-            draws: Draws::new(&device, 0)?,
+            draws: Draws::new(&device)?,
             low_rank: RefCell::new(Live::new(&device, 0)?),
             graphs: HashMap::new(),
             bounds: Cell::new(nothing),
@@ -185,11 +185,7 @@ impl Cuda {
         }
         self.plan = Plan::of(step, self.heads.group());
         self.prepare().map_err(|error| error.of("run"))?;
-        let replayed = self.walk_or_replay(walk);
-        if replayed.is_err() {
-            self.draws.forget();
-            return replayed;
-        }
+        self.walk_or_replay(walk)?;
         if self.plan.shape.draws {
             let asked = step.draws.iter().map(|draw| draw.as_ref().map(|draw| draw.top)).collect();
             self.draws.fetch(&self.plan, asked).map_err(|error| error.of("run"))?;

@@ -1,0 +1,354 @@
+//! Steps that are launched before the tokens of the step before are read, on an emulated GPU: the
+//! same tokens and the same bits as without.
+
+use kernels::Heads;
+use kernels::cuda::{Cuda, CudaOptions, double};
+
+use super::*;
+
+/// Heads of the tiny model.
+const HEADS: Heads = Heads { query: 3, kv: 1, dim: 32 };
+
+const ROOM: Room =
+    Room { limits: Limits { sequences: 8, tokens: 48, scored: 24 }, pages: 96, sharing: true };
+
+/// What a reply was, and under which labels.
+type Reply = (Said, Vec<VersionSpan>);
+
+fn gpu(options: &CudaOptions, room: Room, overlap: bool) -> Bench<Cuda> {
+    double::load().unwrap();
+    Bench::on(Cuda::open(options, HEADS).unwrap(), room, overlap)
+}
+
+/// A row has the same bits in every batch: with overlap, others may be in one.
+fn exact(room: Room, overlap: bool) -> Bench<Cuda> {
+    gpu(&CudaOptions { deterministic: true, ..CudaOptions::default() }, room, overlap)
+}
+
+impl Bench<Cuda> {
+    fn steps(&mut self, count: usize) {
+        (0..count).for_each(|_| self.core.step());
+    }
+
+    /// Whether the step under way has rows of a sequence that does not run any more.
+    fn flies_for_nobody(&self) -> bool {
+        let flight = self.core.flight.as_ref();
+        let mut rows = flight.into_iter().flat_map(|flight| &flight.rows);
+        let running = &self.core.scheduler.running;
+        rows.any(|rows| running.iter().all(|one| one.rank() != rows.rank))
+    }
+
+    /// What requests say that come one after the other, a step apart.
+    fn say(&mut self, requests: Vec<Request>) -> Vec<Reply> {
+        let mut calls = Vec::new();
+        for request in requests {
+            calls.push(self.send(vec![request]));
+            self.steps(1);
+        }
+        self.finish();
+        assert_eq!(self.pages_used(), 0);
+        replies(calls)
+    }
+
+    /// What requests say that come at once.
+    fn say_together(&mut self, requests: Vec<Request>) -> Vec<Reply> {
+        let calls = requests.into_iter().map(|request| self.send(vec![request])).collect();
+        self.finish();
+        replies(calls)
+    }
+
+    /// Steps until the reply has ended, and no further.
+    fn say_alone(&mut self, request: Request) -> Said {
+        let mut outputs = self.send(vec![request]);
+        let mut said = [Said::default()];
+        while said[0].finish.is_none() {
+            self.steps(1);
+            while let Ok(output) = outputs.try_recv() {
+                take(&mut said, output);
+            }
+        }
+        said.into_iter().next().unwrap()
+    }
+}
+
+fn replies(calls: Vec<mpsc::Receiver<Output>>) -> Vec<Reply> {
+    calls.into_iter().map(|mut outputs| hear(&mut outputs, 1).remove(0)).collect()
+}
+
+/// What does not depend on which pages were known when.
+fn lasting(replies: Vec<Reply>) -> Vec<Reply> {
+    replies.into_iter().map(|(said, spans)| (Said { cached: 0, ..said }, spans)).collect()
+}
+
+fn request(number: u32) -> Request {
+    Ask::numbered(number).request(0)
+}
+
+/// The request with other rules of when to stop.
+fn ruled(number: u32, change: impl FnOnce(StopRules) -> StopRules) -> Request {
+    let request = request(number);
+    let stops = Arc::new(change(StopRules::clone(&request.stops)));
+    Request { stops, ..request }
+}
+
+fn of_length(number: u32, max_tokens: usize) -> Request {
+    ruled(number, |rules| StopRules { max_tokens, ..rules })
+}
+
+/// A request that ends at one of so many ids that it soon does.
+fn ending(number: u32, max_tokens: usize) -> Request {
+    ruled(number, |rules| StopRules { eos: (0..60).collect(), max_tokens, ..rules })
+}
+
+/// A beginning that several requests share.
+fn beginning() -> Vec<u32> {
+    (0..70).map(|i| i * 31 % 380).collect()
+}
+
+/// Calls that have little in common: prompts in chunks, ends at ids, texts and lengths, tokens that
+/// only the host can choose, some of them only at first, and a prompt that is scored.
+fn mixed() -> Vec<Request> {
+    let mut requests: Vec<Request> = (0..10).map(|number| ending(number, 30)).collect();
+    requests.extend((20..24).map(request));
+    let (mut greedy, mut penalized, mut scored) = (request(30), request(31), request(32));
+    greedy.params.temperature = 0.0;
+    penalized.params.frequency_penalty = 0.7;
+    scored.prompt_logprobs = Some(1);
+    requests.extend([greedy, penalized, scored]);
+    let late: Vec<u32> = (0..60).collect();
+    requests.push(ruled(33, |rules| StopRules {
+        ids: late.clone(),
+        late,
+        min_tokens: 6,
+        max_tokens: 60,
+        ..rules
+    }));
+    let texts = ["e", "a", "t"].map(String::from).into();
+    requests.push(ruled(34, |rules| StopRules { texts, max_tokens: 60, ..rules }));
+    requests.extend(
+        (35..37).map(|number| Request { prompt: beginning().into(), ..ending(number, 30) }),
+    );
+    requests.push(of_length(38, 1));
+    requests
+}
+
+#[test]
+fn mixed_requests_say_the_same_on_cuda_whether_steps_overlap_or_not() {
+    let expected = lasting(exact(ROOM, false).say(mixed()));
+    let ends: Vec<_> = expected.iter().filter_map(|(said, _)| said.finish.as_ref()).collect();
+    let count = |of: fn(&Finish) -> bool| ends.iter().filter(|one| of(one)).count();
+    assert!(count(|one| *one == Finish::Eos) >= 5, "{ends:?}");
+    assert!(count(|one| *one == Finish::Length) >= 5, "{ends:?}");
+    assert_eq!(count(|one| matches!(one, Finish::StopId(_))), 1, "{ends:?}");
+    assert_eq!(count(|one| matches!(one, Finish::StopText { .. })), 1, "{ends:?}");
+    for eager in [false, true] {
+        let options = CudaOptions { deterministic: true, eager, ..CudaOptions::default() };
+        let replies = lasting(gpu(&options, ROOM, true).say(mixed()));
+        for (index, (found, expected)) in replies.iter().zip(&expected).enumerate() {
+            assert_eq!(found, expected, "request {index}, eager: {eager}");
+        }
+    }
+}
+
+#[test]
+fn the_same_batches_say_the_same_on_cuda_with_a_library_too() {
+    // Nobody ends before the others do, so batches are the same ones.
+    let say = |eager, overlap| {
+        let options = CudaOptions { eager, ..CudaOptions::default() };
+        let requests = (1..5).map(|number| of_length(number, 20)).collect();
+        gpu(&options, ROOM, overlap).say_together(requests)
+    };
+    let expected = say(true, false);
+    for (eager, overlap) in [(true, true), (false, false), (false, true)] {
+        assert_eq!(say(eager, overlap), expected, "eager: {eager}, overlap: {overlap}");
+    }
+}
+
+#[test]
+fn the_next_step_is_under_way_on_cuda_when_an_end_is_read() {
+    let mut without = exact(ROOM, false);
+    let expected = without.say_alone(ending(3, 200));
+    assert_eq!(expected.finish, Some(Finish::Eos));
+    assert!(without.core.flight.is_none());
+    let mut bench = exact(ROOM, true);
+    assert_eq!(bench.say_alone(ending(3, 200)), expected);
+    // Its row of the next step is nobody's, and its pages are free.
+    assert!(bench.flies_for_nobody());
+    assert_eq!(bench.pages_used(), 0);
+    // An end that can be foreseen has no such row.
+    let length = expected.tokens.len() - 1;
+    let said = bench.say_alone(of_length(3, length));
+    assert_eq!(said.tokens, expected.tokens[..length]);
+    assert!(!bench.flies_for_nobody());
+}
+
+#[test]
+fn tokens_come_a_step_later_on_cuda_and_all_of_them_before_a_command() {
+    for late in [0, 1] {
+        let mut bench = exact(ROOM, late == 1);
+        let mut outputs = bench.send(vec![request(2)]);
+        let mut heard = || {
+            let outputs = std::iter::from_fn(|| outputs.try_recv().ok());
+            outputs.map(|output| output.tokens.len()).sum::<usize>()
+        };
+        bench.steps(4);
+        assert_eq!(heard(), 4 - late);
+        let (done, mut answer) = oneshot::channel();
+        bench.command(Command::Pause { mode: Mode::Keep, clear: false, done });
+        assert!(answer.try_recv().unwrap());
+        assert_eq!(heard(), late);
+        assert!(bench.core.flight.is_none());
+    }
+}
+
+#[test]
+fn a_beginning_that_others_wait_for_is_computed_once_on_cuda() {
+    let say = |overlap| {
+        let mut bench = exact(ROOM, overlap);
+        let with = |prompt: Vec<u32>, seed| {
+            let mut request = Request { prompt: prompt.into(), ..of_length(1, 26) };
+            request.params.seed = seed;
+            request
+        };
+        let group = (0..6).map(|seed| with(beginning(), seed)).collect();
+        let mut said = bench.say_together(group);
+        // A conversation that goes on finds all but the last token of what was said.
+        let mut next = beginning();
+        next.extend(said[2].0.tokens.iter().map(|token| token.0));
+        next.extend([5; 16]);
+        said.extend(bench.say_together(vec![with(next, 9)]));
+        said
+    };
+    let expected = say(false);
+    let cached: Vec<usize> = expected.iter().map(|(said, _)| said.cached).collect();
+    // Of the 96 tokens of the conversation, the last is never computed.
+    assert_eq!(cached, [0, 64, 64, 64, 64, 64, 80]);
+    assert_eq!(say(true), expected);
+}
+
+#[test]
+fn whole_pages_of_a_reply_are_known_afterwards_on_cuda() {
+    for overlap in [false, true] {
+        let mut bench = exact(ROOM, overlap);
+        // The last token fills no page, so the one before it does.
+        let prompt: Vec<u32> = beginning()[..64].to_vec();
+        let said = bench.say_alone(Request { prompt: prompt.clone().into(), ..of_length(1, 17) });
+        let ids: Vec<u32> = said.tokens.iter().map(|token| token.0).collect();
+        let next = Request { prompt: [&prompt[..], &ids, &[7]].concat().into(), ..request(2) };
+        assert_eq!(bench.say_alone(next).cached, 80, "overlap: {overlap}");
+    }
+}
+
+#[test]
+fn who_gives_way_on_cuda_says_the_same() {
+    let say = |pages, overlap| {
+        let mut bench = exact(Room { pages, ..ROOM }, overlap);
+        let replies = bench.say((0..12).map(|number| of_length(number, 40)).collect());
+        (lasting(replies), bench.preemptions())
+    };
+    let (expected, none) = say(200, false);
+    assert_eq!(none, 0);
+    for overlap in [false, true] {
+        let (replies, preemptions) = say(12, overlap);
+        assert_eq!(replies, expected, "overlap: {overlap}");
+        assert!(preemptions > 0);
+    }
+}
+
+#[test]
+fn a_call_without_a_place_on_cuda_gets_that_of_another_call() {
+    let many: Vec<Ask> = (0..8).map(|n| Ask { max_tokens: 30, ..Ask::numbered(n) }).collect();
+    let say = |overlap| {
+        let limits = Limits { sequences: 4, ..ROOM.limits };
+        let mut bench = exact(Room { limits, ..ROOM }, overlap);
+        let mut large = bench.submit(&many);
+        bench.steps(6);
+        let small = (0..3).map(|n| bench.submit(&[Ask::numbered(n + 40)])).collect();
+        bench.finish();
+        assert!(bench.preemptions() > 0);
+        lasting([hear(&mut large, 8), replies(small)].concat())
+    };
+    assert_eq!(say(true), say(false));
+}
+
+#[test]
+fn who_leaves_on_cuda_takes_nothing_along() {
+    let run = |leave, overlap| {
+        let mut bench = exact(ROOM, overlap);
+        let aborted = of_length(4, 60);
+        let flag = Arc::clone(&aborted.aborted);
+        let mut calls = vec![bench.send(vec![aborted]), bench.send(vec![of_length(5, 60)])];
+        let third = bench.send(vec![of_length(6, 60)]);
+        bench.steps(9);
+        if leave {
+            flag.store(true, Ordering::Relaxed);
+            drop(third);
+        }
+        // Pages that come free are used again at once.
+        bench.steps(1);
+        calls.push(bench.send(vec![of_length(7, 60)]));
+        bench.finish();
+        assert_eq!(bench.pages_used(), 0);
+        lasting(replies(calls))
+    };
+    let whole = run(false, false);
+    for overlap in [false, true] {
+        let some = run(true, overlap);
+        assert_eq!(some[1..], whole[1..], "overlap: {overlap}");
+        let said = &some[0].0;
+        assert_eq!(said.finish, Some(Finish::Aborted));
+        assert_eq!(said.tokens.len(), 9 - usize::from(overlap));
+        assert_eq!(said.tokens[..], whole[0].0.tokens[..said.tokens.len()]);
+    }
+}
+
+#[test]
+fn weights_that_come_on_cuda_while_a_step_is_under_way_sample_what_follows() {
+    for keep_cache in [false, true] {
+        let say = |overlap| {
+            let mut bench = exact(ROOM, overlap);
+            bench.core.rename(Arc::from("0"));
+            let calls = (0..6).map(|number| bench.send(vec![of_length(number, 24)])).collect();
+            for number in [1, 2, 0] {
+                bench.steps(6);
+                bench.push(number, keep_cache);
+            }
+            bench.finish();
+            lasting(replies(calls))
+        };
+        let expected = say(false);
+        assert!(expected.iter().all(|(_, spans)| spans.len() > 2));
+        assert_eq!(say(true), expected, "the cache is kept: {keep_cache}");
+    }
+}
+
+#[test]
+fn what_was_drawn_on_cuda_is_told_before_a_step_fails() {
+    let mut bench = exact(ROOM, true);
+    let call = bench.send(vec![request(2)]);
+    bench.steps(4);
+    bench.core.model.parameters = None;
+    bench.steps(1);
+    let said = replies(vec![call]).remove(0).0;
+    assert_eq!((said.tokens.len(), said.finish), (4, Some(Finish::Failed)));
+    assert!(bench.core.flight.is_none());
+    assert_eq!(bench.pages_used(), 0);
+}
+
+#[test]
+fn room_for_more_tokens_on_cuda_loses_none_that_are_under_way() {
+    let limits = Limits { tokens: 400, scored: 400, ..ROOM.limits };
+    let say = |overlap| {
+        let mut bench = exact(Room { limits, ..ROOM }, overlap);
+        let first = bench.send(vec![request(4)]);
+        bench.steps(3);
+        // More wanted rows than any step before had room for.
+        let long: Vec<u32> = (0..300).map(|i| i * 7 % 380).collect();
+        let prompt_logprobs = Some(1);
+        let scored = Request { prompt: long.into(), prompt_logprobs, ..request(5) };
+        let second = bench.send(vec![scored]);
+        bench.finish();
+        replies(vec![first, second])
+    };
+    assert_eq!(say(true), say(false));
+}
