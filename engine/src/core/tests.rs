@@ -23,8 +23,8 @@ use crate::sample::tests::plain;
 use crate::schedule::Limits;
 use crate::sequence::{Outlet, Output, Request, StopRules, VersionSpan};
 use crate::stats::Stats;
-use crate::update::tests::{Truth, folder_of, variant};
-use crate::weights::Weights;
+use crate::update::tests::{Truth, folder_of, loaded, variant};
+use crate::weights::{Tensors, Weights};
 
 /// An engine thread that is stepped by hand.
 struct Bench<O: Ops = Cpu> {
@@ -91,16 +91,26 @@ impl Ask {
 impl Bench {
     fn new(sequences: usize, tokens: usize, pages: usize, sharing: bool) -> Bench {
         let limits = Limits { sequences, tokens, scored: 24 };
-        Bench::on(Cpu::default(), Room { limits, pages, sharing }, true)
+        let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("models/tiny");
+        let (parts, weights) = (Folder::open(&folder).unwrap(), Weights::open(&folder).unwrap());
+        Bench::on(Cpu::default(), (parts, &weights), Room { limits, pages, sharing }, true)
+    }
+
+    /// Exchanges the weights for those of this number; their label is the number.
+    fn push(&mut self, number: u32, keep_cache: bool) {
+        let parameters = loaded(folder_of(&variant(number)).path()).0;
+        self.exchange(parameters, number, keep_cache);
     }
 }
 
 impl<O: Ops> Bench<O> {
-    fn on(ops: O, Room { limits, pages, sharing }: Room, overlap: bool) -> Bench<O> {
-        let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("models/tiny");
-        let parts = Folder::open(&folder).unwrap();
-        let weights = Weights::open(&folder).unwrap();
-        let parameters = Parameters::load(&ops, &weights, &parts.model).unwrap();
+    fn on(
+        ops: O,
+        (parts, weights): (Folder, &impl Tensors),
+        Room { limits, pages, sharing }: Room,
+        overlap: bool,
+    ) -> Bench<O> {
+        let parameters = Parameters::load(&ops, weights, &parts.model).unwrap();
         let scratch = Scratch::new(&ops, &parts.model, limits.tokens, limits.sequences).unwrap();
         let size = Size { positions: 1024, pages, adapters: 0 };
         let model = Model::new(ops, parameters, parts.model, scratch, size).unwrap();
@@ -452,12 +462,8 @@ fn expected() -> &'static [Said] {
 }
 
 impl<O: Ops> Bench<O> {
-    /// Exchanges the weights for those of this number; their label is the number.
-    fn push(&mut self, number: u32, keep_cache: bool) {
-        let (ops, config) = self.core.model.twin().unwrap();
-        let folder = folder_of(&variant(number));
-        let weights = Weights::open(folder.path()).unwrap();
-        let parameters = Parameters::load(&ops, &weights, &config).unwrap();
+    /// Exchanges the weights for others whose label is the number.
+    fn exchange(&mut self, parameters: Parameters<O>, number: u32, keep_cache: bool) {
         self.core.dock.leave(Some(Arc::new(parameters)));
         let clear = !keep_cache;
         let (done, _) = oneshot::channel();

@@ -1,23 +1,40 @@
 //! Steps that are launched before the tokens of the step before are read, on an emulated GPU: the
 //! same tokens and the same bits as without.
 
-use kernels::Heads;
 use kernels::cuda::{Cuda, CudaOptions, double};
+use serde_json::json;
 
 use super::*;
-
-/// Heads of the tiny model.
-const HEADS: Heads = Heads { query: 3, kv: 1, dim: 32 };
+use crate::load::LoadError;
+use crate::random::tests::config;
+use crate::random::{Random, folder};
+use crate::weights::Tensor;
 
 const ROOM: Room =
     Room { limits: Limits { sequences: 8, tokens: 48, scored: 24 }, pages: 96, sharing: true };
+
+/// Made-up weights, other ones for every number.
+struct Numbered(u32);
+
+impl Tensors for Numbered {
+    fn take(&self, name: &str, shape: &[usize]) -> Result<Tensor, LoadError> {
+        Random.take(&format!("{}.{name}", self.0), shape)
+    }
+}
 
 /// What a reply was, and under which labels.
 type Reply = (Said, Vec<VersionSpan>);
 
 fn gpu(options: &CudaOptions, room: Room, overlap: bool) -> Bench<Cuda> {
     double::load().unwrap();
-    Bench::on(Cuda::open(options, HEADS).unwrap(), room, overlap)
+    // As small as kernels take it: an emulated product is slow.
+    let (_keep, path) = config(json!({
+        "vocab_size": 384, "hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1,
+        "num_attention_heads": 2, "num_key_value_heads": 1, "eos_token_id": 383,
+    }));
+    let parts = folder(&path).unwrap();
+    let ops = Cuda::open(options, parts.model.heads).unwrap();
+    Bench::on(ops, (parts, &Numbered(0)), room, overlap)
 }
 
 /// A row has the same bits in every batch: with overlap, others may be in one.
@@ -26,6 +43,13 @@ fn exact(room: Room, overlap: bool) -> Bench<Cuda> {
 }
 
 impl Bench<Cuda> {
+    /// Exchanges the weights for those of this number.
+    fn renumber(&mut self, number: u32, keep_cache: bool) {
+        let (ops, config) = self.core.model.twin().unwrap();
+        let parameters = Parameters::load(&ops, &Numbered(number), &config).unwrap();
+        self.exchange(parameters, number, keep_cache);
+    }
+
     fn steps(&mut self, count: usize) {
         (0..count).for_each(|_| self.core.step());
     }
@@ -96,8 +120,8 @@ fn of_length(number: u32, max_tokens: usize) -> Request {
 }
 
 /// A request that ends at one of so many ids that it soon does.
-fn ending(number: u32, max_tokens: usize) -> Request {
-    ruled(number, |rules| StopRules { eos: (0..60).collect(), max_tokens, ..rules })
+fn ending(number: u32) -> Request {
+    ruled(number, |rules| StopRules { eos: (0..100).collect(), max_tokens: 14, ..rules })
 }
 
 /// A beginning that several requests share.
@@ -108,27 +132,20 @@ fn beginning() -> Vec<u32> {
 /// Calls that have little in common: prompts in chunks, ends at ids, texts and lengths, tokens that
 /// only the host can choose, some of them only at first, and a prompt that is scored.
 fn mixed() -> Vec<Request> {
-    let mut requests: Vec<Request> = (0..10).map(|number| ending(number, 30)).collect();
-    requests.extend((20..24).map(request));
-    let (mut greedy, mut penalized, mut scored) = (request(30), request(31), request(32));
+    let mut requests: Vec<Request> = (0..4).map(ending).collect();
+    let (mut greedy, mut penalized, mut scored) =
+        (of_length(30, 9), of_length(31, 5), of_length(32, 5));
     greedy.params.temperature = 0.0;
     penalized.params.frequency_penalty = 0.7;
     scored.prompt_logprobs = Some(1);
-    requests.extend([greedy, penalized, scored]);
-    let late: Vec<u32> = (0..60).collect();
-    requests.push(ruled(33, |rules| StopRules {
-        ids: late.clone(),
-        late,
-        min_tokens: 6,
-        max_tokens: 60,
-        ..rules
-    }));
-    let texts = ["e", "a", "t"].map(String::from).into();
-    requests.push(ruled(34, |rules| StopRules { texts, max_tokens: 60, ..rules }));
-    requests.extend(
-        (35..37).map(|number| Request { prompt: beginning().into(), ..ending(number, 30) }),
-    );
-    requests.push(of_length(38, 1));
+    requests.extend([greedy, penalized, scored, of_length(33, 1), of_length(34, 12)]);
+    let late: Vec<u32> = (0..200).collect();
+    let rules = |rules| StopRules { min_tokens: 4, max_tokens: 20, late: late.clone(), ..rules };
+    requests.push(ruled(35, |old| StopRules { ids: late.clone(), ..rules(old) }));
+    let texts = (' '..='~').map(String::from).collect();
+    requests.push(ruled(36, |rules| StopRules { texts, max_tokens: 20, ..rules }));
+    let shared = |number| Request { prompt: beginning().into(), ..ending(number) };
+    requests.extend((37..39).map(shared));
     requests
 }
 
@@ -137,7 +154,7 @@ fn mixed_requests_say_the_same_on_cuda_whether_steps_overlap_or_not() {
     let expected = lasting(exact(ROOM, false).say(mixed()));
     let ends: Vec<_> = expected.iter().filter_map(|(said, _)| said.finish.as_ref()).collect();
     let count = |of: fn(&Finish) -> bool| ends.iter().filter(|one| of(one)).count();
-    assert!(count(|one| *one == Finish::Eos) >= 5, "{ends:?}");
+    assert!(count(|one| *one == Finish::Eos) >= 3, "{ends:?}");
     assert!(count(|one| *one == Finish::Length) >= 5, "{ends:?}");
     assert_eq!(count(|one| matches!(one, Finish::StopId(_))), 1, "{ends:?}");
     assert_eq!(count(|one| matches!(one, Finish::StopText { .. })), 1, "{ends:?}");
@@ -155,7 +172,7 @@ fn the_same_batches_say_the_same_on_cuda_with_a_library_too() {
     // Nobody ends before the others do, so batches are the same ones.
     let say = |eager, overlap| {
         let options = CudaOptions { eager, ..CudaOptions::default() };
-        let requests = (1..5).map(|number| of_length(number, 20)).collect();
+        let requests = (1..5).map(|number| of_length(number, 8)).collect();
         gpu(&options, ROOM, overlap).say_together(requests)
     };
     let expected = say(true, false);
@@ -167,11 +184,11 @@ fn the_same_batches_say_the_same_on_cuda_with_a_library_too() {
 #[test]
 fn the_next_step_is_under_way_on_cuda_when_an_end_is_read() {
     let mut without = exact(ROOM, false);
-    let expected = without.say_alone(ending(3, 200));
+    let expected = without.say_alone(ending(3));
     assert_eq!(expected.finish, Some(Finish::Eos));
     assert!(without.core.flight.is_none());
     let mut bench = exact(ROOM, true);
-    assert_eq!(bench.say_alone(ending(3, 200)), expected);
+    assert_eq!(bench.say_alone(ending(3)), expected);
     // Its row of the next step is nobody's, and its pages are free.
     assert!(bench.flies_for_nobody());
     assert_eq!(bench.pages_used(), 0);
@@ -206,13 +223,13 @@ fn a_beginning_that_others_wait_for_is_computed_once_on_cuda() {
     let say = |overlap| {
         let mut bench = exact(ROOM, overlap);
         let with = |prompt: Vec<u32>, seed| {
-            let mut request = Request { prompt: prompt.into(), ..of_length(1, 26) };
+            let mut request = Request { prompt: prompt.into(), ..of_length(1, 12) };
             request.params.seed = seed;
             request
         };
-        let group = (0..6).map(|seed| with(beginning(), seed)).collect();
+        let group = (0..3).map(|seed| with(beginning(), seed)).collect();
         let mut said = bench.say_together(group);
-        // A conversation that goes on finds all but the last token of what was said.
+        // A conversation that goes on finds what was said.
         let mut next = beginning();
         next.extend(said[2].0.tokens.iter().map(|token| token.0));
         next.extend([5; 16]);
@@ -221,8 +238,7 @@ fn a_beginning_that_others_wait_for_is_computed_once_on_cuda() {
     };
     let expected = say(false);
     let cached: Vec<usize> = expected.iter().map(|(said, _)| said.cached).collect();
-    // Of the 96 tokens of the conversation, the last is never computed.
-    assert_eq!(cached, [0, 64, 64, 64, 64, 64, 80]);
+    assert_eq!(cached, [0, 64, 64, 80]);
     assert_eq!(say(true), expected);
 }
 
@@ -230,11 +246,11 @@ fn a_beginning_that_others_wait_for_is_computed_once_on_cuda() {
 fn whole_pages_of_a_reply_are_known_afterwards_on_cuda() {
     for overlap in [false, true] {
         let mut bench = exact(ROOM, overlap);
-        // The last token fills no page, so the one before it does.
-        let prompt: Vec<u32> = beginning()[..64].to_vec();
-        let said = bench.say_alone(Request { prompt: prompt.clone().into(), ..of_length(1, 17) });
+        // The last page is full once the last token but one is computed, in the last step.
+        let said = bench.say_alone(Request { prompt: beginning().into(), ..of_length(1, 11) });
         let ids: Vec<u32> = said.tokens.iter().map(|token| token.0).collect();
-        let next = Request { prompt: [&prompt[..], &ids, &[7]].concat().into(), ..request(2) };
+        let next = [&beginning()[..], &ids, &[7]].concat();
+        let next = Request { prompt: next.into(), ..of_length(2, 1) };
         assert_eq!(bench.say_alone(next).cached, 80, "overlap: {overlap}");
     }
 }
@@ -243,13 +259,13 @@ fn whole_pages_of_a_reply_are_known_afterwards_on_cuda() {
 fn who_gives_way_on_cuda_says_the_same() {
     let say = |pages, overlap| {
         let mut bench = exact(Room { pages, ..ROOM }, overlap);
-        let replies = bench.say((0..12).map(|number| of_length(number, 40)).collect());
+        let replies = bench.say((0..5).map(|number| of_length(number, 20)).collect());
         (lasting(replies), bench.preemptions())
     };
     let (expected, none) = say(200, false);
     assert_eq!(none, 0);
     for overlap in [false, true] {
-        let (replies, preemptions) = say(12, overlap);
+        let (replies, preemptions) = say(7, overlap);
         assert_eq!(replies, expected, "overlap: {overlap}");
         assert!(preemptions > 0);
     }
@@ -257,16 +273,18 @@ fn who_gives_way_on_cuda_says_the_same() {
 
 #[test]
 fn a_call_without_a_place_on_cuda_gets_that_of_another_call() {
-    let many: Vec<Ask> = (0..8).map(|n| Ask { max_tokens: 30, ..Ask::numbered(n) }).collect();
+    let many: Vec<Ask> = (0..5).map(|n| Ask { max_tokens: 9, ..Ask::numbered(n) }).collect();
     let say = |overlap| {
-        let limits = Limits { sequences: 4, ..ROOM.limits };
+        let limits = Limits { sequences: 3, ..ROOM.limits };
         let mut bench = exact(Room { limits, ..ROOM }, overlap);
         let mut large = bench.submit(&many);
-        bench.steps(6);
-        let small = (0..3).map(|n| bench.submit(&[Ask::numbered(n + 40)])).collect();
+        bench.steps(4);
+        let small = (0..2)
+            .map(|n| bench.submit(&[Ask { max_tokens: 5, ..Ask::numbered(n + 40) }]))
+            .collect();
         bench.finish();
         assert!(bench.preemptions() > 0);
-        lasting([hear(&mut large, 8), replies(small)].concat())
+        lasting([hear(&mut large, 5), replies(small)].concat())
     };
     assert_eq!(say(true), say(false));
 }
@@ -275,18 +293,18 @@ fn a_call_without_a_place_on_cuda_gets_that_of_another_call() {
 fn who_leaves_on_cuda_takes_nothing_along() {
     let run = |leave, overlap| {
         let mut bench = exact(ROOM, overlap);
-        let aborted = of_length(4, 60);
+        let aborted = of_length(4, 12);
         let flag = Arc::clone(&aborted.aborted);
-        let mut calls = vec![bench.send(vec![aborted]), bench.send(vec![of_length(5, 60)])];
-        let third = bench.send(vec![of_length(6, 60)]);
-        bench.steps(9);
+        let mut calls = vec![bench.send(vec![aborted]), bench.send(vec![of_length(5, 12)])];
+        let third = bench.send(vec![of_length(6, 12)]);
+        bench.steps(5);
         if leave {
             flag.store(true, Ordering::Relaxed);
             drop(third);
         }
         // Pages that come free are used again at once.
         bench.steps(1);
-        calls.push(bench.send(vec![of_length(7, 60)]));
+        calls.push(bench.send(vec![of_length(7, 12)]));
         bench.finish();
         assert_eq!(bench.pages_used(), 0);
         lasting(replies(calls))
@@ -297,7 +315,7 @@ fn who_leaves_on_cuda_takes_nothing_along() {
         assert_eq!(some[1..], whole[1..], "overlap: {overlap}");
         let said = &some[0].0;
         assert_eq!(said.finish, Some(Finish::Aborted));
-        assert_eq!(said.tokens.len(), 9 - usize::from(overlap));
+        assert_eq!(said.tokens.len(), 5 - usize::from(overlap));
         assert_eq!(said.tokens[..], whole[0].0.tokens[..said.tokens.len()]);
     }
 }
@@ -308,10 +326,10 @@ fn weights_that_come_on_cuda_while_a_step_is_under_way_sample_what_follows() {
         let say = |overlap| {
             let mut bench = exact(ROOM, overlap);
             bench.core.rename(Arc::from("0"));
-            let calls = (0..6).map(|number| bench.send(vec![of_length(number, 24)])).collect();
+            let calls = (0..3).map(|number| bench.send(vec![of_length(number, 12)])).collect();
             for number in [1, 2, 0] {
-                bench.steps(6);
-                bench.push(number, keep_cache);
+                bench.steps(3);
+                bench.renumber(number, keep_cache);
             }
             bench.finish();
             lasting(replies(calls))
