@@ -105,6 +105,8 @@ async fn a_reader_that_waits_is_woken_by_a_close_and_sent_away_by_the_end() {
     let rewarded = rewarded.await.unwrap();
     assert_eq!(rows(&rewarded)[0]["reward"], 0.5);
     let last = wait("cursor=1&wait_s=600");
+    // Nothing tells that a reader waits. One that came too late would be refused the connection,
+    // and this test would fail.
     tokio::time::sleep(Duration::from_millis(200)).await;
     tokio::time::timeout(Duration::from_secs(20), world.stop()).await.expect("it ends");
     assert_eq!(last.await.unwrap().status, 204);
@@ -127,7 +129,8 @@ async fn a_slow_reader_is_waited_for_and_what_it_leaves_is_given_back() {
     slow.write_all(&ask).await.unwrap();
     let mut head = vec![0; 64 * 1024];
     slow.read_exact(&mut head).await.unwrap();
-    // Until the sockets between are full.
+    // Until the sockets between are full, which shows in nothing but that no more is made: a pause
+    // that is taken for it too early makes the numbers below easier to reach, not harder.
     let mut made = 0;
     while rows.items() > made {
         made = rows.items();
@@ -140,6 +143,7 @@ async fn a_slow_reader_is_waited_for_and_what_it_leaves_is_given_back() {
     let late = get(world.control, "/feed?consumer=t").await;
     assert_eq!(names(&late), ["late"]);
     drop(slow);
+    // The server sees that the reader is gone when it next writes, and gives back in the background.
     let mut depth = 0;
     for _ in 0..200 {
         depth = counts(&world).await["depth"].as_u64().unwrap();

@@ -48,6 +48,13 @@ async fn names(store: &Store, items: &[Item]) -> Vec<String> {
     names
 }
 
+/// The attempts `a` and `b`, finished at once and leased as `one`.
+async fn two_leased(store: &Store, wanted: &Wanted) -> Vec<Item> {
+    finish_at(store, "a", None, 10).await;
+    finish_at(store, "b", None, 10).await;
+    lease(store, "one", wanted, 100).await.unwrap()
+}
+
 async fn lease(
     store: &Store,
     id: &str,
@@ -269,10 +276,8 @@ async fn rewards_and_selections_are_waited_for() {
 async fn what_is_pruned_leaves_the_feed_and_positions_are_not_given_twice() {
     on_both(async |site| {
         let (store, writer) = site.open().await;
-        finish_at(&store, "a", None, 10).await;
-        finish_at(&store, "b", None, 10).await;
         let at = wanted("t", Unit::Episode, LATE);
-        let held = lease(&store, "one", &at, 100).await.unwrap();
+        let held = two_leased(&store, &at).await;
         drop(store);
         writer.finish().await;
         for episode in ["a", "b"] {
@@ -296,10 +301,8 @@ async fn what_is_pruned_leaves_the_feed_and_positions_are_not_given_twice() {
 async fn what_was_not_sent_is_not_acked_with_the_rest() {
     on_both(async |site| {
         let (store, writer) = site.open().await;
-        finish_at(&store, "a", None, 10).await;
-        finish_at(&store, "b", None, 10).await;
         let at = wanted("t", Unit::Episode, LATE);
-        let held = lease(&store, "one", &at, 100).await.unwrap();
+        let held = two_leased(&store, &at).await;
         let unsent = Held::Keys(held[1].keys.clone());
         let back = |fate, held| Settlement { lease: "one".into(), held, fate, at: LATE };
         store.settle(back(Fate::Unsent, unsent)).await.unwrap();
