@@ -1,0 +1,62 @@
+"""Every kernel beside its twin, and what it reaches: `rolltape doctor --gpu`."""
+
+import glob
+import json
+import shutil
+import subprocess
+
+from .report import Skipped
+
+SANITIZERS = ["/usr/local/cuda*/bin/compute-sanitizer"]
+
+
+def command_of(run, *flags):
+    return [run.rolltape, "doctor", "--gpu", *flags]
+
+
+def kernels(run):
+    """Every kernel beside plain loops; its bandwidths become the run's."""
+    flags = ["--json", "--no-times"] if run.tiny else ["--json"]
+    done = subprocess.run(command_of(run, *flags), capture_output=True, text=True, env=run.env,
+                          timeout=run.report.limit(240))
+    (run.report.folder / "doctor.json").write_text(done.stdout)
+    (run.report.folder / "doctor.txt").write_text(done.stderr)
+    if not done.stdout.strip():
+        raise RuntimeError(f"exit status {done.returncode}: {done.stderr.strip()[-1500:]}")
+    found = json.loads(done.stdout)
+    for name in ("device", "arch", "processors", "memory_free", "memory", "driver", "nvrtc",
+                 "cublaslt", "compiled", "seed"):
+        run.report.fact(name, found[name])
+    run.memory = found["memory_free"]
+    wrong = [one for one in found["kernels"] if one["worst"] is None or one["worst"] > 1]
+    for one in wrong:
+        run.report.say(f"   wrong: {one['kernel']}, {one['worst']} of what is allowed")
+    run.report.check("every kernel beside its twin", done.returncode == 0 and not wrong,
+                     f"{len(found['kernels'])} comparisons, {len(wrong)} wrong")
+    for one in found["speeds"]:
+        run.report.row(f"kernel      {one['kernel']}: {one['microseconds']:.1f} us, "
+                       f"{one['gigabytes']:.0f} GB/s", **one)
+    reads = [one["gigabytes"] * 1e9 for one in found["speeds"] if "probe" in one["kernel"]]
+    run.rates += reads
+
+
+def sanitizer(run):
+    """The same under compute-sanitizer, where there is one."""
+    found = shutil.which("compute-sanitizer")
+    for pattern in SANITIZERS:
+        found = found or next(iter(sorted(glob.glob(pattern))), None)
+    if not found:
+        raise Skipped("compute-sanitizer is not here")
+    for tool in ("memcheck", "racecheck"):
+        under = [found, "--tool", tool, "--error-exitcode", "9", *command_of(run, "--no-times")]
+        log = run.report.folder / f"sanitizer-{tool}.txt"
+        with open(log, "w", encoding="utf-8") as file:
+            try:
+                done = subprocess.run(under, stdout=file, stderr=file, env=run.env,
+                                      timeout=run.report.limit(120))
+            except subprocess.TimeoutExpired as late:
+                run.report.check(f"compute-sanitizer {tool}", None,
+                                 f"not through after {late.timeout:.0f} s")
+                continue
+        run.report.check(f"compute-sanitizer {tool}", done.returncode == 0,
+                         f"exit status {done.returncode}")

@@ -1,0 +1,87 @@
+"""`rolltape engine`, started and asked over HTTP."""
+
+import http.client
+import json
+import socket
+import subprocess
+import threading
+import time
+import urllib.error
+import urllib.request
+
+
+class Engine:
+    """One that runs until it is closed; what it says is kept beside the report."""
+
+    def __init__(self, run, source, *flags, length=2304):
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        self.run, self.url = run, f"http://127.0.0.1:{port}"
+        command = [run.rolltape, "engine", *source, "--listen", f"127.0.0.1:{port}"]
+        command += ["--max-model-len", length, *run.device, *flags]
+        command = list(map(str, command))
+        number = len(list(run.report.folder.glob("engine-*.txt")))
+        self.log = run.report.folder / f"engine-{number}.txt"
+        run.report.say("$ " + " ".join(["rolltape", *command[1:]]))
+        begun = time.monotonic()
+        with open(self.log, "w", encoding="utf-8") as file:
+            self.process = subprocess.Popen(command, stdout=file, stderr=file, env=run.env)
+        try:
+            self.wait(time.monotonic() + run.report.limit(240))
+        except BaseException:
+            self.close()
+            raise
+        line = [x for x in self.log.read_text().splitlines() if x.startswith("running on ")]
+        run.report.say(f"   {'; '.join(line)} (ready after {time.monotonic() - begun:.1f} s)")
+
+    def wait(self, until):
+        while time.monotonic() < until:
+            try:
+                urllib.request.urlopen(f"{self.url}/health", timeout=5).read()
+                return
+            except OSError:
+                if self.process.poll() is not None:
+                    said = self.log.read_text()[-2000:]
+                    raise RuntimeError(f"the engine ended: {said}") from None
+                time.sleep(0.1)
+        raise TimeoutError("the engine did not begin to answer")
+
+    def ask(self, prompts, count, **fields):
+        """One call; its choices in order, each with `token_ids`, and logprobs if asked for."""
+        body = {"prompt": prompts, "max_tokens": count, "temperature": 0, "ignore_eos": True,
+                "return_token_ids": True, **fields}
+        kind = {"Content-Type": "application/json"}
+        data = json.dumps(body).encode()
+        request = urllib.request.Request(f"{self.url}/v1/completions", data, kind)
+        try:
+            with urllib.request.urlopen(request, timeout=self.run.report.limit(300)) as answer:
+                choices = json.load(answer)["choices"]
+        except urllib.error.HTTPError as error:
+            raise RuntimeError(error.read().decode()[:500]) from None
+        except (OSError, http.client.HTTPException) as error:
+            ended = self.process.poll()
+            if ended is None:
+                raise
+            said = self.log.read_text()[-2000:]
+            raise RuntimeError(f"the engine ended with {ended}: {said}") from error
+        return sorted(choices, key=lambda choice: choice["index"])
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.close()
+
+    def close(self):
+        """Ends it; one that does not within some seconds is killed, for its memory is needed."""
+        killer = threading.Timer(20, self.process.kill)
+        killer.start()
+        self.process.terminate()
+        self.process.wait()
+        killer.cancel()
+
+
+def logprobs_of(choices):
+    """Logprobs of the sampled tokens, `[choice][token]`."""
+    return [choice["logprobs"]["token_logprobs"] for choice in choices]

@@ -1,0 +1,159 @@
+"""What torch and transformers do, in a process of its own: it can be ended, and all the memory of
+the GPU that it had is free when it has.
+
+    reference.py look      OUT
+    reference.py make      OUT --folder F --config C [--std S]   a model folder of random weights
+    reference.py score     OUT --folder F --replies R            logprobs of given tokens
+    reference.py generate  OUT --folder F --prompts P --count N  transformers' own loop
+    reference.py bandwidth OUT                                   bytes a second of a plain sum
+
+Each writes one JSON document to OUT. `--torch-device cpu` needs no GPU.
+"""
+
+import argparse
+import json
+import pathlib
+import sys
+import time
+
+# Not this folder: transformers takes what it finds there under a name for its own optional parts.
+sys.path.pop(0)
+
+import torch  # noqa: E402
+import transformers  # noqa: E402
+
+
+def look(_):
+    """What is here."""
+    return {"torch": torch.__version__, "transformers": transformers.__version__,
+            "cuda": torch.cuda.is_available()}
+
+
+def make(args):
+    """A model folder with random bf16 weights, as wide as products keep the size of what goes in
+    and logits are as peaked as those of a trained model; or all of one deviation, as transformers
+    begins to train with."""
+    config = json.loads(args.config.read_text())
+    args.folder.mkdir(parents=True, exist_ok=True)
+    text = json.dumps(config)
+    (args.folder / "config.json").write_text(text)
+    torch.manual_seed(0)
+    made = transformers.AutoConfig.from_pretrained(args.folder)
+    with torch.device(args.torch_device):
+        model = transformers.AutoModelForCausalLM.from_config(made, dtype=torch.bfloat16)
+    with torch.no_grad():
+        for name, weights in model.named_parameters():
+            if weights.dim() == 1:
+                weights.normal_(1, 0.1 if args.std is None else 0.0)
+                continue
+            wide = 3.0 if "embed" in name or "lm_head" in name else 1.0
+            weights.normal_(0, args.std or wide * weights.shape[-1] ** -0.5)
+    model.save_pretrained(args.folder)
+    # As transformers writes it now, with what this engine reads.
+    (args.folder / "config.json").write_text(text)
+    (args.folder / "tokenizer.json").write_text(json.dumps(tokenizer(config["vocab_size"])))
+    return {"parameters": sum(weights.numel() for weights in model.parameters())}
+
+
+def tokenizer(vocab):
+    """One that has an id for every byte and names for the rest: prompts are given as ids here."""
+    alphabet = list(range(33, 127)) + list(range(161, 173)) + list(range(174, 256))
+    others = [byte for byte in range(256) if byte not in alphabet]
+    table = {byte: chr(byte) for byte in alphabet}
+    table |= {byte: chr(256 + n) for n, byte in enumerate(others)}
+    ids = {"<|end|>": 0} | {table[byte]: byte + 1 for byte in range(256)}
+    ids |= {f"<{n}>": n for n in range(257, vocab)}
+    return {
+        "version": "1.0",
+        "added_tokens": [{"id": 0, "content": "<|end|>", "single_word": False, "lstrip": False,
+                          "rstrip": False, "normalized": False, "special": True}],
+        "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True,
+                          "use_regex": False},
+        "decoder": {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True},
+        "model": {"type": "BPE", "vocab": ids, "merges": []},
+    }
+
+
+def load(args, dtype):
+    """The model of a folder in numbers of one kind."""
+    model = transformers.AutoModelForCausalLM.from_pretrained(args.folder, dtype=dtype)
+    return model.to(args.torch_device).eval()
+
+
+def score(args):
+    """Logprobs of the tokens of replies, `[reply][token]`, as transformers computes them: in f32,
+    in bf16 with the last product in f32 (as it is here), and in bf16 throughout."""
+    replies = json.loads(args.replies.read_text())
+    exact = scored(args, torch.float32, replies, head=None)
+    halves = load(args, torch.bfloat16)
+    wide = halves.lm_head.weight.float()
+    return {"f32": exact, "bf16, logits in f32": scored(args, None, replies, wide, halves),
+            "bf16": scored(args, None, replies, None, halves)}
+
+
+def scored(args, dtype, replies, head, model=None):
+    """Logprobs under one way to compute."""
+    model = load(args, dtype) if model is None else model
+    all_found = []
+    for reply in replies:
+        prompt, tokens = reply["prompt"], reply["tokens"]
+        ids = torch.tensor([prompt + tokens], device=args.torch_device)
+        with torch.no_grad():
+            hidden = model.model(ids).last_hidden_state[0, len(prompt) - 1:-1]
+            logits = model.lm_head(hidden).float() if head is None else hidden.float() @ head.T
+        found = torch.log_softmax(logits, -1).gather(1, ids[0, len(prompt):, None])[:, 0]
+        all_found.append(found.tolist())
+    return all_found
+
+
+def generate(args):
+    """Greedy tokens by transformers' own loop: how many, and in what time."""
+    prompts = json.loads(args.prompts.read_text())
+    model = load(args, torch.bfloat16)
+    ids = torch.tensor(prompts, device=args.torch_device)
+    fields = {"do_sample": False, "pad_token_id": 0}
+    with torch.no_grad():
+        model.generate(ids[:, :8], attention_mask=torch.ones_like(ids[:, :8]), max_new_tokens=2,
+                       **fields)
+        start = time.perf_counter()
+        out = model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=args.count,
+                             min_new_tokens=args.count, **fields)
+        out = out.tolist()
+        seconds = time.perf_counter() - start
+    return {"seconds": seconds, "tokens": len(out) * (len(out[0]) - ids.shape[1])}
+
+
+def bandwidth(args):
+    """Bytes a second that a sum of many numbers reads, the best of some runs."""
+    on_gpu = args.torch_device != "cpu"
+    numbers = torch.ones(1 << (30 if on_gpu else 22), dtype=torch.float32,
+                         device=args.torch_device)
+    wait = torch.cuda.synchronize if on_gpu else lambda: None
+    best = float("inf")
+    for _ in range(10):
+        wait()
+        start = time.perf_counter()
+        numbers.sum()
+        wait()
+        best = min(best, time.perf_counter() - start)
+    return {"bytes_per_second": 4 * numbers.numel() / best}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("what", choices=["look", "make", "score", "generate", "bandwidth"])
+    parser.add_argument("out", type=pathlib.Path)
+    for name in ("folder", "config", "replies", "prompts"):
+        parser.add_argument(f"--{name}", type=pathlib.Path)
+    parser.add_argument("--std", type=float)
+    parser.add_argument("--count", type=int)
+    parser.add_argument("--torch-device", default="cuda")
+    args = parser.parse_args()
+    if args.torch_device == "cpu":
+        torch.set_num_threads(1)
+    args.out.write_text(json.dumps(globals()[args.what](args)))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

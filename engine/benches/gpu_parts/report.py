@@ -1,0 +1,97 @@
+"""What a run has found so far: printed, and kept in files that are whole at any moment."""
+
+import json
+import os
+import time
+
+
+class Skipped(Exception):
+    """A part that cannot be looked at here, and why."""
+
+
+class Report:
+    """Lines, checks and rows of the table, and the time that is left.
+
+    `report.txt` is what was printed; `report.json` is written anew after every check and row, so a
+    run that is cut short leaves what it had.
+    """
+
+    def __init__(self, folder, seconds):
+        folder.mkdir(parents=True, exist_ok=True)
+        self.folder, self.until = folder, time.monotonic() + seconds
+        self.until_here = self.until
+        self.file = open(folder / "report.txt", "w", encoding="utf-8")
+        self.facts, self.checks, self.rows = {}, [], []
+        self.done = False
+        self.save()
+
+    def say(self, text):
+        print(text, flush=True)
+        print(text, file=self.file, flush=True)
+
+    def fact(self, name, value):
+        """Something about the machine or the run."""
+        self.say(f"{name}: {value}")
+        self.facts[name] = value
+        self.save()
+
+    def check(self, name, holds, detail):
+        """A check: it held, it failed, or (`None`) it could not be made."""
+        word = {True: "ok", False: "FAILED", None: "not made"}[holds]
+        self.say(f"{word:9} {name}: {detail}")
+        self.checks.append({"check": name, "result": word, "detail": detail})
+        self.save()
+
+    def row(self, text, **values):
+        """A line of the table, with its numbers."""
+        self.say(text)
+        self.rows.append({"row": text, **values})
+        self.save()
+
+    def left(self):
+        """Seconds until the run must end."""
+        return self.until - time.monotonic()
+
+    def limit(self, most):
+        """Seconds that something may take: at most what is left to its part, and never none."""
+        return max(1.0, min(most, self.until_here - time.monotonic()))
+
+    def part(self, name, limits, run):
+        """Runs a part if the first of `limits`, in seconds, is left, and lets it have the second
+        at most; what goes wrong in it is said, and the next runs."""
+        needed, most = limits
+        self.say(f"\n== {name} ({self.left():.0f} s left)")
+        begun = time.monotonic()
+        self.until_here = min(self.until, begun + most)
+        try:
+            if self.left() < needed:
+                raise Skipped(f"there is no time for it: it needs about {needed} s")
+            run()
+        except Skipped as reason:
+            self.check(name, None, str(reason))
+        except Exception as error:  # noqa: BLE001: one part must not take the others along
+            self.check(name, False, f"{type(error).__name__}: {error}")
+        self.say(f"-- {name}: {time.monotonic() - begun:.0f} s")
+
+    def having(self, result):
+        return [one["check"] for one in self.checks if one["result"] == result]
+
+    def save(self):
+        whole = {"whole": self.done, **self.facts, "checks": self.checks, "table": self.rows}
+        fresh = self.folder / "report.json.new"
+        fresh.write_text(json.dumps(whole, indent=1))
+        os.replace(fresh, self.folder / "report.json")
+
+    def end(self):
+        """The table and the verdict; 0 if all held, 1 if something failed, 2 if nothing failed
+        but something could not be looked at."""
+        self.done = True
+        self.save()
+        failed, unmade = self.having("FAILED"), self.having("not made")
+        self.say("\n== table\n" + "\n".join(row["row"] for row in self.rows))
+        self.say(f"\n{len(self.having('ok'))} checks held")
+        for word, names in (("FAILED", failed), ("not made", unmade)):
+            if names:
+                self.say(f"{word}: {'; '.join(names)}")
+        self.file.close()
+        return 1 if failed else 2 if unmade else 0

@@ -1,0 +1,51 @@
+"""The shapes that are run: configurations, prompts, and the least that a step of one must move."""
+
+COMMON = {
+    "architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "vocab_size": 151_936,
+    "num_key_value_heads": 8, "head_dim": 128, "rms_norm_eps": 1e-6, "rope_theta": 1_000_000.0,
+    "max_position_embeddings": 40_960, "hidden_act": "silu", "attention_bias": False,
+    "torch_dtype": "bfloat16", "eos_token_id": 0, "bos_token_id": 0,
+}
+OWN = {
+    "qwen3-0.6b": {"hidden_size": 1024, "intermediate_size": 3072, "num_hidden_layers": 28,
+                   "num_attention_heads": 16, "tie_word_embeddings": True},
+    "qwen3-8b": {"hidden_size": 4096, "intermediate_size": 12288, "num_hidden_layers": 36,
+                 "num_attention_heads": 32, "tie_word_embeddings": False},
+    "tiny": {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2,
+             "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16, "vocab_size": 512,
+             "tie_word_embeddings": True, "max_position_embeddings": 4096},
+}
+# Shares of the floor that are aimed at, by shape and batch.
+GOALS = {("qwen3-0.6b", 1): 0.4, ("qwen3-0.6b", 32): 0.6, ("qwen3-0.6b", 256): 0.6,
+         ("qwen3-8b", 32): 0.6, ("qwen3-8b", 256): 0.6}
+HALF, SINGLE = 2, 4  # bytes
+
+
+def config_of(name):
+    """The `config.json` of a shape."""
+    return COMMON | OWN[name]
+
+
+def prompts_of(config, count, length):
+    """Prompts without a common beginning, so that none is taken from another's pages."""
+    vocab = config["vocab_size"] - 2
+    return [[(7919 * (n + 1) + 104_729 * i + i * i * n) % vocab + 1 for i in range(length)]
+            for n in range(count)]
+
+
+def step_bytes(config, batch, context):
+    """What a decode step of `batch` sequences with `context` tokens each must move: all weights
+    but the embedding's table read once, keys and values read once, logits written and read."""
+    hidden, inner, dim = config["hidden_size"], config["intermediate_size"], config["head_dim"]
+    layers, vocab = config["num_hidden_layers"], config["vocab_size"]
+    query, kv = config["num_attention_heads"] * dim, config["num_key_value_heads"] * dim
+    layer = hidden * (2 * query + 2 * kv) + 3 * hidden * inner
+    weights = HALF * (layers * layer + vocab * hidden)
+    cache = batch * context * layers * 2 * kv * HALF
+    return weights + cache + batch * vocab * SINGLE * 2
+
+
+def cache_bytes(config, tokens):
+    """What the keys and values of so many tokens take."""
+    kv = config["num_key_value_heads"] * config["head_dim"]
+    return tokens * config["num_hidden_layers"] * 2 * kv * HALF

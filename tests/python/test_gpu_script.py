@@ -1,0 +1,127 @@
+"""engine/benches/gpu.py, which will meet a GPU where nobody can mend it, on the emulated one.
+
+What it says of times means nothing here; that every part runs, what it checks, what it leaves, and
+how it ends, does.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+import harness
+
+SCRIPT = harness.ROOT / "engine/benches/gpu.py"
+NUMERICS = harness.ROOT / "engine/benches/numerics.py"
+TRAINERS = harness.ROOT / "tests/python/trainers/.venv/bin/python"
+# Sizes of heads: of the tiny shape, of the tiny model, and those that `doctor --gpu` looks at.
+HEAD_DIMS = ("16", "32", "64", "128")
+LIMIT_S = 900
+needs_torch = pytest.mark.skipif(
+    not TRAINERS.exists(), reason="trainers/install.sh has not been run")
+
+
+@pytest.fixture(scope="module")
+def doubles():
+    """The doubles without their watch over memory, which other tests have: kernels run faster."""
+    folder = harness.ROOT / "target" / "cuda-double-unwatched"
+    folder.parent.mkdir(exist_ok=True)
+    script = harness.ROOT / "kernels/emulator/build.sh"
+    subprocess.run([script, folder, *HEAD_DIMS], check=True, env=dict(os.environ, UNWATCHED="1"))
+    return folder
+
+
+def command(folder, doubles, *options, script=SCRIPT):
+    own = ["--doubles", doubles, "--out", folder / "out", *options]
+    return list(map(str, [sys.executable, "-B", script, harness.binary(), *own]))
+
+
+def run(folder, doubles, *options, script=SCRIPT, **changes):
+    """How it ended, and the report that it left."""
+    done = subprocess.run(command(folder, doubles, *options, script=script), timeout=LIMIT_S,
+                          env=harness.environment(**changes), capture_output=True, text=True)
+    print(done.stdout, done.stderr)
+    return done.returncode, json.loads((folder / "out/report.json").read_text())
+
+
+def named(report, result):
+    return [one["check"] for one in report["checks"] if one["result"] == result]
+
+
+@needs_torch
+def test_every_part_runs_and_holds(doubles, tmp_path):
+    status, report = run(tmp_path, doubles, "--tiny", "--seconds", LIMIT_S, "--python", TRAINERS)
+    assert (status, named(report, "FAILED"), named(report, "not made")) == (0, [], [])
+    assert report["whole"] and report["device"].startswith("Emulated GPU")
+    assert set(named(report, "ok")) == {
+        "every kernel beside its twin",
+        "deviation 0.02: as near to f32 as transformers",
+        "deviation 0.02: beside transformers in bf16",
+        "the same requests again",
+        "recorded steps and eager ones",
+        "--deterministic, alone and in a batch",
+        "--deterministic, whole prompts and pieces",
+        "tiny, 12 requests",
+        "peaked logits: as near to f32 as transformers",
+    }
+    # Five ways to compare for each of two models, four batches, and the uneven requests.
+    assert len(report["table"]) == 2 * 5 + 2 * 2 + 1
+
+
+def test_a_part_that_fails_does_not_stop_the_others(doubles, tmp_path):
+    only = ("--tiny", "--only", "bits", "small", "generate", "--python", "/none")
+    status, report = run(tmp_path, doubles, *only, ROLLTAPE_DOUBLE_FAIL_COMPILE="1")
+    assert status == 1 and report["whole"]
+    assert named(report, "FAILED") == ["bits, recorded", "bits, deterministic", "small"]
+    assert named(report, "not made") == ["generate"] and report["torch"].startswith("not used")
+    reasons = [one["detail"] for one in report["checks"] if one["result"] == "FAILED"]
+    assert all("could not be compiled for sm_90a" in reason for reason in reasons), reasons
+
+
+def test_an_engine_that_dies_is_told_with_what_it_said(doubles, tmp_path):
+    only = ("--tiny", "--only", "bits, recorded", "--python", "/none")
+    status, report = run(tmp_path, doubles, *only, ROLLTAPE_DOUBLE_FAIL_LAUNCH="3")
+    assert status == 1 and named(report, "FAILED") == ["bits, recorded"]
+
+
+def test_what_cannot_be_made_is_neither_held_nor_failed(doubles, tmp_path):
+    only = ("--tiny", "--only", "generate", "bandwidth", "--python", "/none")
+    status, report = run(tmp_path, doubles, *only)
+    assert (status, named(report, "not made")) == (2, ["bandwidth", "generate"])
+    late = ("--tiny", "--only", "small", "--seconds", "1", "--python", "/none")
+    status, report = run(tmp_path, doubles, *late)
+    assert (status, named(report, "not made")) == (2, ["small"])
+
+
+def test_whoever_ends_it_has_what_it_found(doubles, tmp_path):
+    only = ("--tiny", "--only", "bits", "price", "--python", "/none")
+    # What it starts has this folder in its arguments.
+    started = subprocess.Popen(command(tmp_path, doubles, *only),
+                               env=harness.environment(TMPDIR=str(tmp_path)), stdout=subprocess.DEVNULL,
+                               stderr=subprocess.DEVNULL)
+    report, until = tmp_path / "out/report.json", time.monotonic() + LIMIT_S
+    while not (report.exists() and json.loads(report.read_text())["checks"]):
+        assert started.poll() is None and time.monotonic() < until
+        time.sleep(0.1)
+    started.send_signal(signal.SIGTERM)
+    assert started.wait(60) == 1
+    found = json.loads(report.read_text())
+    assert found["whole"] and "the whole run" in named(found, "FAILED")
+    assert named(found, "ok"), "what was found before is lost"
+    engines = subprocess.run(["pgrep", "-f", str(tmp_path)], capture_output=True, text=True)
+    assert not engines.stdout, "an engine was left behind"
+
+
+@needs_torch
+def test_bf16_is_as_near_to_f32_as_that_of_transformers(doubles, tmp_path):
+    command = [TRAINERS, "-B", NUMERICS, harness.binary(), "--doubles", doubles, "--out",
+               tmp_path / "out", "--sizes", "4", "16", "16"]
+    done = subprocess.run(command, timeout=LIMIT_S, env=harness.environment(),
+                          capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    report = json.loads((tmp_path / "out/report.json").read_text())
+    assert len(named(report, "ok")) == 5
