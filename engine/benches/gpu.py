@@ -59,7 +59,10 @@ def run_of(args, report, scratch):
     binary = scratch / "rolltape"
     shutil.copyfile(found[0], binary)
     binary.chmod(0o755)
-    env = dict(os.environ, XDG_CACHE_HOME=str(scratch / "cache"))
+    python = args.python or sys.executable
+    # The engine asks the first Python in the path where its packages have CUDA's libraries.
+    path = os.pathsep.join([str(pathlib.Path(python).parent), os.environ.get("PATH", "")])
+    env = dict(os.environ, XDG_CACHE_HOME=str(scratch / "cache"), PATH=path)
     if args.doubles:
         # For the binary alone: torch must not take these for the libraries that it needs.
         doubles = args.doubles.resolve()
@@ -69,7 +72,7 @@ def run_of(args, report, scratch):
     report.fact("binary", f"{found[0]}, {binary.stat().st_size >> 20} MiB")
     return types.SimpleNamespace(
         report=report, scratch=scratch, tiny=args.tiny, rolltape=str(binary), env=env,
-        device=["--device", "cuda"], python=args.python or sys.executable,
+        device=["--device", "cuda"], python=python,
         torch_device="cpu" if args.tiny else "cuda", torch=False, rates=[], steps={},
         memory=float("inf"))
 
@@ -87,7 +90,7 @@ def machine(run):
                              timeout=30)
     run.report.fact("version", version.stdout.strip())
     try:
-        found = compare.reference(run, "look", seconds=60)
+        found = compare.reference(run, "look", seconds=100)
     except Exception as error:  # noqa: BLE001: whatever it is, there is no torch to use
         run.report.fact("torch", f"not used: {' '.join(str(error).split())[-300:]}")
         return
@@ -174,7 +177,7 @@ def main():
                         help="the emulated device that kernels/emulator/build.sh made, for --tiny")
     args = parser.parse_args()
     signal.signal(signal.SIGTERM, stop)
-    report = Report(args.out, args.seconds)
+    report = Report(args.out, args.seconds, patience=5 if args.tiny else 1)
     status = 1
     with tempfile.TemporaryDirectory(prefix="rolltape-gpu-") as scratch:
         try:

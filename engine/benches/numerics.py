@@ -42,8 +42,9 @@ def run_of(args, folder):
     """What the parts take of a run."""
     environment = dict(os.environ, XDG_CACHE_HOME=str(folder / "cache"))
     environment["LD_LIBRARY_PATH"] = f"{args.doubles}:{args.doubles / 'nvrtc'}"
+    report = Report(args.out or folder / "out", 3600, patience=5)
     return types.SimpleNamespace(
-        report=Report(args.out or folder / "out", 3600), rolltape=str(args.rolltape.resolve()),
+        report=report, rolltape=str(args.rolltape.resolve()),
         device=["--device", "cuda"], env=environment, torch_device="cpu", scratch=folder,
         python=sys.executable)
 

@@ -21,6 +21,7 @@ TRAINERS = harness.ROOT / "tests/python/trainers/.venv/bin/python"
 # Sizes of heads: of the tiny shape, of the tiny model, and those that `doctor --gpu` looks at.
 HEAD_DIMS = ("16", "32", "64", "128")
 LIMIT_S = 900
+pytestmark = pytest.mark.timeout(2 * LIMIT_S)
 needs_torch = pytest.mark.skipif(
     not TRAINERS.exists(), reason="trainers/install.sh has not been run")
 
@@ -82,10 +83,10 @@ def test_a_part_that_fails_does_not_stop_the_others(doubles, tmp_path):
     assert all("could not be compiled for sm_90a" in reason for reason in reasons), reasons
 
 
-def test_an_engine_that_dies_is_told_with_what_it_said(doubles, tmp_path):
+def test_a_kernel_that_fails_is_told(doubles, tmp_path):
     only = ("--tiny", "--only", "bits, recorded", "--python", "/none")
     status, report = run(tmp_path, doubles, *only, ROLLTAPE_DOUBLE_FAIL_LAUNCH="3")
-    assert status == 1 and named(report, "FAILED") == ["bits, recorded"]
+    assert status == 1 and report["whole"] and named(report, "FAILED") == ["bits, recorded"]
 
 
 def test_what_cannot_be_made_is_neither_held_nor_failed(doubles, tmp_path):
@@ -101,8 +102,8 @@ def test_whoever_ends_it_has_what_it_found(doubles, tmp_path):
     only = ("--tiny", "--only", "bits", "price", "--python", "/none")
     # What it starts has this folder in its arguments.
     started = subprocess.Popen(command(tmp_path, doubles, *only),
-                               env=harness.environment(TMPDIR=str(tmp_path)), stdout=subprocess.DEVNULL,
-                               stderr=subprocess.DEVNULL)
+                               env=harness.environment(TMPDIR=str(tmp_path)),
+                               stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     report, until = tmp_path / "out/report.json", time.monotonic() + LIMIT_S
     while not (report.exists() and json.loads(report.read_text())["checks"]):
         assert started.poll() is None and time.monotonic() < until
@@ -119,7 +120,7 @@ def test_whoever_ends_it_has_what_it_found(doubles, tmp_path):
 @needs_torch
 def test_bf16_is_as_near_to_f32_as_that_of_transformers(doubles, tmp_path):
     command = [TRAINERS, "-B", NUMERICS, harness.binary(), "--doubles", doubles, "--out",
-               tmp_path / "out", "--sizes", "4", "16", "16"]
+               tmp_path / "out", "--sizes", "4", "12", "12"]
     done = subprocess.run(command, timeout=LIMIT_S, env=harness.environment(),
                           capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr

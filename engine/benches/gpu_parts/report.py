@@ -13,13 +13,13 @@ class Report:
     """Lines, checks and rows of the table, and the time that is left.
 
     `report.txt` is what was printed; `report.json` is written anew after every check and row, so a
-    run that is cut short leaves what it had.
+    run that is cut short leaves what it had. `patience` stretches all limits but the whole.
     """
 
-    def __init__(self, folder, seconds):
+    def __init__(self, folder, seconds, patience=1):
         folder.mkdir(parents=True, exist_ok=True)
         self.folder, self.until = folder, time.monotonic() + seconds
-        self.until_here = self.until
+        self.until_here, self.patience = self.until, patience
         self.file = open(folder / "report.txt", "w", encoding="utf-8")
         self.facts, self.checks, self.rows = {}, [], []
         self.done = False
@@ -54,7 +54,7 @@ class Report:
 
     def limit(self, most):
         """Seconds that something may take: at most what is left to its part, and never none."""
-        return max(1.0, min(most, self.until_here - time.monotonic()))
+        return max(1.0, min(most * self.patience, self.until_here - time.monotonic()))
 
     def part(self, name, limits, run):
         """Runs a part if the first of `limits`, in seconds, is left, and lets it have the second
@@ -62,7 +62,7 @@ class Report:
         needed, most = limits
         self.say(f"\n== {name} ({self.left():.0f} s left)")
         begun = time.monotonic()
-        self.until_here = min(self.until, begun + most)
+        self.until_here = min(self.until, begun + most * self.patience)
         try:
             if self.left() < needed:
                 raise Skipped(f"there is no time for it: it needs about {needed} s")
