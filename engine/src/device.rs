@@ -90,3 +90,39 @@ fn line(cuda: &Cuda) -> String {
         took.as_secs_f64(),
     )
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What is said of a model with such heads on any machine: no device is opened for them.
+    fn said(query: usize, kv: usize, dim: usize) -> (String, String) {
+        let heads = Heads { query, kv, dim };
+        let of = |device| Chosen::new(&EngineOptions { device, ..Default::default() }, heads);
+        let refused = match of(DeviceChoice::Cuda) {
+            Err(LoadError::NoGpu(reason)) => reason.to_string(),
+            Err(other) => other.to_string(),
+            Ok((_, line)) => line,
+        };
+        (refused, of(DeviceChoice::Auto).map_or_else(|e| e.to_string(), |(_, line)| line))
+    }
+
+    #[test]
+    fn heads_that_no_kernel_takes_are_refused_before_a_device_is_looked_for() {
+        for (query, kv, dim, shape) in [
+            (34, 2, 64, "64 elements in groups of 17"),
+            (8, 2, 8, "8 elements in groups of 4"),
+            (8, 2, 72, "72 elements in groups of 4"),
+            (8, 2, 272, "272 elements in groups of 4"),
+        ] {
+            let (refused, usual) = said(query, kv, dim);
+            let expected = format!(
+                "the GPU's kernels take heads of 16 to 256 elements in steps of 16, in groups of \
+                 16 at most; the model's have {shape}"
+            );
+            assert_eq!(refused, expected);
+            assert!(usual.starts_with("running on the CPU with "), "{usual}");
+            assert!(usual.ends_with(&expected), "{usual}");
+        }
+    }
+}

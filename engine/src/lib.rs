@@ -173,23 +173,20 @@ impl Engine {
         (options, device): (EngineOptions, String),
     ) -> Result<Engine, LoadError> {
         let vocab = parts.model.vocab;
+        let tokens = options.tokens(vocab, ops.reach())?;
         let recorder = Recorder::new(weights);
         let parameters = Parameters::load(&ops, &recorder, &parts.model)?;
         let ledger = recorder.ledger();
-        let wanted = options.max_num_seqs.min(options.max_num_batched_tokens);
-        let rows = options.max_num_batched_tokens;
-        let scratch = Scratch::new(&ops, &parts.model, rows, wanted)?;
+        let wanted = options.max_num_seqs.min(tokens);
+        let scratch = Scratch::new(&ops, &parts.model, tokens, wanted)?;
         let page = ops.page_bytes(parts.model.heads) * parts.model.layers;
         let free = ops.room(options.gpu_memory_utilization)?;
         let Room { max_model_len, pages } = options.room(parts.model.positions, page, free)?;
         let (config, lora) = (parts.model, options.lora());
         let size = Size { positions: max_model_len, pages, adapters: lora.slots() };
         let model = Model::new(ops, parameters, config.clone(), scratch, size)?;
-        let limits = Limits {
-            sequences: options.max_num_seqs,
-            tokens: options.max_num_batched_tokens,
-            scored: options.scored_rows(vocab),
-        };
+        let limits =
+            Limits { sequences: options.max_num_seqs, tokens, scored: options.scored_rows(vocab) };
         let stats = Arc::new(Stats::default());
         let pages = Pages::new(pages, options.prefix_caching);
         let tokenizer = Arc::new(parts.tokenizer);

@@ -116,6 +116,24 @@ pub enum LoadError {
         /// The largest value that would do.
         limit: usize,
     },
+    /// A device takes no step of that size, or no model.
+    #[error("`{what}` is {found}, but the GPU's kernels take at most {limit}")]
+    Reach {
+        /// What is too large.
+        what: &'static str,
+        /// How large it is.
+        found: usize,
+        /// The largest value that would do.
+        limit: usize,
+    },
+    /// An option is no part of a whole.
+    #[error("option `{option}` is {found}, but must be above 0 and at most 1")]
+    Part {
+        /// The option.
+        option: &'static str,
+        /// Its value.
+        found: f64,
+    },
     /// An option is zero.
     #[error("option `{option}` must be at least 1")]
     ZeroOption {

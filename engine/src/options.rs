@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use kernels::{Numerics, PAGE};
+use kernels::{Numerics, PAGE, Reach};
 
 use crate::device::DeviceChoice;
 use crate::load::LoadError;
@@ -28,8 +28,8 @@ pub struct EngineOptions {
     pub max_model_len: Option<usize>,
     /// Sequences that run at once; never more than `max_num_batched_tokens`.
     pub max_num_seqs: usize,
-    /// Tokens of one step, over all sequences.
-    pub max_num_batched_tokens: usize,
+    /// Tokens of one step, over all sequences; if absent what suits the device.
+    pub max_num_batched_tokens: Option<usize>,
     /// Calls that wait for a place; one more is answered 429.
     pub max_queue: usize,
     /// Bytes for keys and values. If absent, what `max_num_seqs` sequences of `max_model_len` need,
@@ -83,7 +83,7 @@ impl Default for EngineOptions {
             served_model_name: None,
             max_model_len: None,
             max_num_seqs: 256,
-            max_num_batched_tokens: 512,
+            max_num_batched_tokens: None,
             max_queue: 1024,
             kv_cache_memory: None,
             prefix_caching: true,
@@ -124,12 +124,28 @@ impl EngineOptions {
         let counts = [
             ("max_model_len", self.max_model_len.unwrap_or(1)),
             ("max_num_seqs", self.max_num_seqs),
-            ("max_num_batched_tokens", self.max_num_batched_tokens),
+            ("max_num_batched_tokens", self.max_num_batched_tokens.unwrap_or(1)),
             ("max_queue", self.max_queue),
         ];
         match counts.into_iter().find(|(_, count)| *count == 0) {
-            Some((option, _)) => Err(LoadError::ZeroOption { option }),
-            None => Ok(()),
+            Some((option, _)) => return Err(LoadError::ZeroOption { option }),
+            None => {}
+        }
+        let found = self.gpu_memory_utilization;
+        if found > 0.0 && found <= 1.0 {
+            return Ok(());
+        }
+        Err(LoadError::Part { option: "gpu_memory_utilization", found })
+    }
+
+    /// Tokens of one step of a model with `vocab` ids, on a device that reaches so far.
+    pub(crate) fn tokens(&self, vocab: usize, reach: Reach) -> Result<usize, LoadError> {
+        let tokens = self.max_num_batched_tokens.unwrap_or(reach.usual_rows);
+        let counts =
+            [("max_num_batched_tokens", tokens, reach.rows), ("vocab_size", vocab, reach.vocab)];
+        match counts.into_iter().find(|(_, found, limit)| found > limit) {
+            Some((what, found, limit)) => Err(LoadError::Reach { what, found, limit }),
+            None => Ok(tokens),
         }
     }
 
@@ -220,6 +236,38 @@ mod tests {
         assert_eq!(room, Room { max_model_len: 5 * PAGE, pages: 5 });
         let refused = EngineOptions::default().room(100, 1000, Some(0)).unwrap_err();
         assert!(refused.to_string().contains("gives 0 bytes"), "{refused}");
+    }
+
+    #[test]
+    fn steps_and_vocabularies_are_within_the_device_s_reach() {
+        let reach = Reach { usual_rows: 20, rows: 64, vocab: 1000 };
+        let tokens = |max_num_batched_tokens, vocab| {
+            let options = EngineOptions { max_num_batched_tokens, ..EngineOptions::default() };
+            options.tokens(vocab, reach).map_err(|error| error.to_string())
+        };
+        assert_eq!(tokens(None, 1000), Ok(20));
+        assert_eq!(tokens(Some(64), 1000), Ok(64));
+        let refused = "`max_num_batched_tokens` is 65, but the GPU's kernels take at most 64";
+        assert_eq!(tokens(Some(65), 1000), Err(refused.into()));
+        let refused = "`vocab_size` is 1001, but the GPU's kernels take at most 1000";
+        assert_eq!(tokens(None, 1001), Err(refused.into()));
+        // A processor takes what it is given.
+        let many = EngineOptions { max_num_batched_tokens: Some(1 << 20), ..Default::default() };
+        assert_eq!(many.tokens(1 << 30, Reach::default()).unwrap(), 1 << 20);
+    }
+
+    #[test]
+    fn a_part_of_the_memory_is_one() {
+        for share in [0.0, -0.1, 1.01, f64::NAN, f64::INFINITY] {
+            let options = EngineOptions { gpu_memory_utilization: share, ..Default::default() };
+            let refused = options.check().unwrap_err().to_string();
+            let expected = format!(
+                "option `gpu_memory_utilization` is {share}, but must be above 0 and at most 1"
+            );
+            assert_eq!(refused, expected);
+        }
+        let all = EngineOptions { gpu_memory_utilization: 1.0, ..EngineOptions::default() };
+        assert!(all.check().is_ok());
     }
 
     #[test]

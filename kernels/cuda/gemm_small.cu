@@ -5,7 +5,7 @@
 // time. Each warp multiplies 8 rows of w, in the order of `gemm`, so it gives the same bits.
 //
 // x [m, k] and w [n, k] bf16 at 16-byte borders; out [m, n], f32 if `f32_out`, else bf16. k is a
-// multiple of 8; m and n are what they are, though beyond 64 rows `gemm` reads less.
+// multiple of 8; m and n are what they are, though beyond 16 rows `gemm` reads less of w.
 // Launch: grid (slabs, but two blocks a multiprocessor are enough; m / 16 rounded up), 128 threads,
 // SMALL_SHARED bytes of dynamic shared memory.
 

@@ -22,6 +22,6 @@ mod step;
 
 pub use cpu::{Cpu, Numerics};
 pub use op::{
-    Draw, Drawn, DrawnScores, Heads, Home, LowRank, OpError, Ops, PAGE, Rotation, Span, Step,
-    TOP_MAX, Values,
+    Draw, Drawn, DrawnScores, Heads, Home, LowRank, OpError, Ops, PAGE, Reach, Rotation, Span,
+    Step, TOP_MAX, Values,
 };

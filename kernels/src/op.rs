@@ -140,6 +140,23 @@ pub enum OpError {
     },
 }
 
+/// How far the operations of a device reach.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reach {
+    /// Rows of a step that suit the device.
+    pub usual_rows: usize,
+    /// Rows of a step at most.
+    pub rows: usize,
+    /// Ids of a vocabulary at most.
+    pub vocab: usize,
+}
+
+impl Default for Reach {
+    fn default() -> Reach {
+        Reach { usual_rows: 512, rows: usize::MAX, vocab: usize::MAX }
+    }
+}
+
 /// The operations of a transformer on one device.
 pub trait Ops: Send {
     /// A row-major tensor, of 32-bit floats where the device does not round.
@@ -181,6 +198,11 @@ pub trait Ops: Send {
     fn room(&self, share: f64) -> Result<Option<u64>, OpError> {
         let _ = share;
         Ok(None)
+    }
+
+    /// What the operations take at most, and what suits the device.
+    fn reach(&self) -> Reach {
+        Reach::default()
     }
 
     /// Whether [`Step::draws`] are made on the device.

@@ -9,13 +9,13 @@ use super::adapters::Adapters;
 use super::ask::{at, at_or_none, exact, of, width_of};
 use super::launch::Arg;
 use super::product;
-use super::shape;
+use super::shape::{self, product::SMALL_ROWS};
 use super::state::Cuda;
 use super::tensor::{Buffer, Kind, Live, Matrix, Pages};
-use crate::op::{Drawn, Heads, Home, LowRank, OpError, Ops, PAGE, Rotation, Step, TOP_MAX, Values};
+use crate::op::{
+    Drawn, Heads, Home, LowRank, OpError, Ops, PAGE, Reach, Rotation, Step, TOP_MAX, Values,
+};
 
-/// Rows up to which a product streams its weights through our own kernel.
-const FEW_ROWS: usize = 16;
 /// What columns of a product's operands are a multiple of.
 const DEPTH_UNIT: usize = 8;
 
@@ -77,6 +77,12 @@ impl Ops for Cuda {
         let (free, total) = self.device.memory().map_err(of("room"))?;
         let spared = (total as f64 * (1.0 - share)) as u64;
         Ok(Some((free as u64).saturating_sub(spared)))
+    }
+
+    fn reach(&self) -> Reach {
+        let total = self.device.memory().map_or(0, |(_, total)| total);
+        let usual_rows = shape::usual_rows(self.device.capability(), total);
+        Reach { usual_rows, rows: shape::ROWS_MAX, vocab: shape::SampleParams::VOCAB_MAX }
     }
 
     fn draws(&self) -> bool {
@@ -222,7 +228,7 @@ impl Ops for Cuda {
         exact("matmul", "x", x.len, m * k)?;
         out.resize(m * n).map_err(of("matmul"))?;
         let wide = out.kind == Kind::Single;
-        if let Some(products) = self.products.as_ref().filter(|_| m > FEW_ROWS) {
+        if let Some(products) = self.products.as_ref().filter(|_| m > SMALL_ROWS) {
             let how = product::Shape { m, n, k, wide };
             let addresses = (x.live.at(), w.live.at(), out.live.at());
             // SAFETY: all three are of the shape, and freed behind the work that uses them.
@@ -231,7 +237,7 @@ impl Ops for Cuda {
                 return Ok(());
             }
         }
-        let (name, grid) = if m <= FEW_ROWS {
+        let (name, grid) = if m <= SMALL_ROWS {
             ("gemm_small", shape::product::gemm_small(m, n, self.device.processors()))
         } else {
             ("gemm", shape::product::gemm(m, n))

@@ -6,12 +6,21 @@ pub mod product;
 
 use super::launch::Grid;
 
+/// Rows of a step at most: many a grid has a row in its second place, which takes 65,535, and steps
+/// of more than 256 rows are padded to a multiple of 64.
+pub const ROWS_MAX: usize = 65_535 / 64 * 64;
 /// Blocks of eight elements a thread that are enough for any device.
 const BLOCKS_MAX: usize = 4096;
 /// Ids of a tile of `sample.cu`.
 const TILE: usize = 1024;
 /// Rows of a block of `lora.cu`.
 const LORA_ROWS: usize = 8;
+
+/// Rows of a step by default, as vLLM has it: more on a device of that compute capability and so
+/// many bytes of memory if it is one of a data center since Hopper.
+pub fn usual_rows(capability: (i32, i32), memory: usize) -> usize {
+    if capability >= (9, 0) && memory >= 70 << 30 { 8192 } else { 2048 }
+}
 
 fn plane(x: usize, y: usize, threads: u32) -> Grid {
     Grid { blocks: [x as u32, y as u32, 1], threads, shared: 0 }
@@ -165,5 +174,50 @@ impl SampleScores {
     pub fn of([id, processed, raw, rank]: [u32; SampleScores::WORDS]) -> SampleScores {
         let [processed, raw] = [processed, raw].map(f32::from_bits);
         SampleScores { id: id.cast_signed(), processed, raw, rank: rank.cast_signed() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Cuda;
+    use super::*;
+    use crate::op::Heads;
+
+    /// Blocks that a grid may have in y and in z.
+    const BLOCKS: u32 = 65_535;
+
+    /// Every grid that has rows in it, for a step of so many.
+    fn grids(rows: usize) -> Vec<Grid> {
+        let heads = Heads { query: 16, kv: 8, dim: 128 };
+        vec![
+            embed(rows, 4096),
+            wide(rows, 24_576),
+            norm(rows, 4096),
+            rope(rows, 32, 128),
+            shrink(rows, 3, 64),
+            expand(rows, 3, 4096),
+            sample_tiles(rows, SampleParams::VOCAB_MAX),
+            sample_rows(rows),
+            attention::grid(rows, heads),
+            attention::combine(rows, heads),
+            product::gemm(rows, SampleParams::VOCAB_MAX),
+            product::gemm_small(rows, SampleParams::VOCAB_MAX, 132),
+        ]
+    }
+
+    #[test]
+    fn every_grid_of_the_largest_step_can_be_launched() {
+        let fits = |grid: &Grid| grid.blocks[1] <= BLOCKS && grid.blocks[2] <= BLOCKS;
+        assert!(grids(Cuda::padded(ROWS_MAX)).iter().all(fits));
+        assert!(!grids(Cuda::padded(ROWS_MAX + 1)).iter().all(fits));
+    }
+
+    #[test]
+    fn large_devices_take_more_at_a_time() {
+        let gib = |count: usize| count << 30;
+        assert_eq!(usual_rows((9, 0), gib(79)), 8192);
+        assert_eq!(usual_rows((10, 0), gib(180)), 8192);
+        assert_eq!(usual_rows((8, 0), gib(79)), 2048);
+        assert_eq!(usual_rows((9, 0), gib(69)), 2048);
     }
 }

@@ -43,7 +43,7 @@ async fn scores_of_a_prompt_do_not_depend_on_its_chunks() {
     let prompt = long_prompt();
     let asked = json!({"prompt": prompt, "max_tokens": 2, "prompt_logprobs": 3, "n": 2, "seed": 4});
     let mut all = Vec::new();
-    for max_num_batched_tokens in [7, 512] {
+    for max_num_batched_tokens in [Some(7), None] {
         let options = EngineOptions { max_num_batched_tokens, ..EngineOptions::default() };
         let server = Server::start(options).await;
         // The second time the prompt is in the cache.

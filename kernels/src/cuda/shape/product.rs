@@ -2,8 +2,9 @@
 
 use crate::cuda::Grid;
 
-/// Rows beyond which `gemm` reads less than `gemm_small`, which gives the same bits.
-pub const SMALL_ROWS: usize = 64;
+/// Rows of a block of `gemm_small`, which reads the weights again for each of them: beyond one,
+/// `gemm`, which gives the same bits, reads less.
+pub const SMALL_ROWS: usize = 16;
 
 /// `gemm` to an `[m, n]` result.
 pub fn gemm(m: usize, n: usize) -> Grid {
@@ -14,6 +15,19 @@ pub fn gemm(m: usize, n: usize) -> Grid {
 /// `gemm_small` to an `[m, n]` result, on a device of so many multiprocessors.
 pub fn gemm_small(m: usize, n: usize, processors: usize) -> Grid {
     let slabs = n.div_ceil(32).min(processors * 2);
-    let blocks = [slabs as u32, m.div_ceil(16) as u32, 1];
+    let blocks = [slabs as u32, m.div_ceil(SMALL_ROWS) as u32, 1];
     Grid { blocks, threads: 128, shared: 8 * 4 * (48 * 64 + 64) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn few_rows_are_those_that_read_the_weights_once() {
+        assert_eq!(gemm_small(SMALL_ROWS, 4096, 132).blocks[1], 1);
+        assert_eq!(gemm_small(SMALL_ROWS + 1, 4096, 132).blocks[1], 2);
+        let text = include_str!("../../../cuda/gemm_small.cu");
+        assert!(text.contains(&format!("#define SMALL_ROWS {SMALL_ROWS}\n")));
+    }
 }
