@@ -2,7 +2,7 @@
 
 use exporter::{Encoding, Feed, FeedOptions, Made};
 use proxy::{ItemRows, RowSource, RowStream};
-use store::Snapshot;
+use store::{Item, Snapshot};
 use tokio::runtime::Handle;
 
 /// Makes streams.
@@ -34,11 +34,11 @@ impl RowStream for Stream {
     fn item(
         &mut self,
         snapshot: &mut Snapshot,
-        keys: &[i64],
+        item: &Item,
         newest: Option<i64>,
     ) -> Result<ItemRows, String> {
         // The thread is one of those that may be kept busy.
-        let made = Handle::current().block_on(self.feed.item(snapshot, keys, newest));
+        let made = Handle::current().block_on(self.feed.item(snapshot, item, newest));
         match made.map_err(|error| error.to_string())? {
             Made::Rows(bytes) => Ok(ItemRows::Rows(bytes)),
             Made::Dropped(why) => Ok(ItemRows::Dropped(why)),

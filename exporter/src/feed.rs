@@ -5,7 +5,7 @@
 
 use arrow::datatypes::SchemaRef;
 use episode::RewardScope;
-use store::{EpisodeRecord, Snapshot, SnapshotError};
+use store::{EpisodeRecord, Item, Snapshot, SnapshotError};
 use thiserror::Error;
 
 use crate::columns;
@@ -18,7 +18,7 @@ use crate::groups::Groups;
 use crate::merge::merge;
 use crate::notes::Notes;
 use crate::rows::{Beside, Row, rows};
-use crate::scan::{Scanned, nodes, scan};
+use crate::scan::{Scanned, nodes, scan, scored_by_key};
 use crate::schema::schema;
 use crate::staleness::versions;
 use crate::thread::thread;
@@ -63,24 +63,26 @@ impl Feed {
         Ok(Self { options, schema, encoder })
     }
 
-    /// Makes the rows of the attempts under these keys of the store, which are compared with each
-    /// other; `newest` is the newest policy version that is known. An attempt that has no row drops
-    /// them all.
+    /// Makes the rows of an item's attempts, which are compared with each other and with their
+    /// peers; `newest` is the newest policy version that is known. An attempt that has no row drops
+    /// them all, and so does one, of them or of their peers, that is gone.
     ///
     /// # Errors
     /// [`FeedError`] when the store cannot be read or the rows cannot be written.
     pub async fn item(
         &mut self,
         snapshot: &mut Snapshot,
-        keys: &[i64],
+        item: &Item,
         newest: Option<i64>,
     ) -> Result<Made, FeedError> {
-        let records = snapshot.attempts(keys).await?;
-        if records.len() < keys.len() {
+        let together = [item.keys.as_slice(), &item.peers].concat();
+        let scored = scored_by_key(snapshot, &together).await?;
+        if scored.len() < item.size.max(together.len()) {
             return Ok(Made::Dropped("gone"));
         }
-        let mut episodes = Vec::with_capacity(records.len());
-        for record in records {
+        let mut episodes = Vec::with_capacity(item.keys.len());
+        for (record, _) in scored.iter().filter(|(record, _)| item.keys.contains(&record.key)) {
+            let record = record.clone();
             match scan(snapshot, record, None).await {
                 Ok((scanned, _)) => episodes.push(scanned),
                 Err(error @ (SnapshotError::Decode { .. } | SnapshotError::Word(..))) => {
@@ -90,7 +92,7 @@ impl Feed {
                 Err(error) => return Err(error.into()),
             }
         }
-        match self.options.seen_from(newest).rows(&episodes) {
+        match self.options.seen_from(newest).rows(&episodes, &scored) {
             Ok(rows) => {
                 let bytes = rows.iter().map(Row::bytes).sum();
                 let batch = columns::batch(&self.schema, &rows).map_err(EncodeError::from)?;
@@ -120,16 +122,19 @@ impl FeedOptions {
         options
     }
 
-    /// The rows of attempts of one group, or why there are none.
-    fn rows(&self, episodes: &[Scanned]) -> Result<Vec<Row>, &'static str> {
-        let scored: Vec<(EpisodeRecord, Option<f64>)> =
-            episodes.iter().map(|episode| (episode.record.clone(), reward(episode))).collect();
-        let is_less = |least: f64| scored.iter().any(|(_, r)| r.is_none_or(|r| r < least));
+    /// The rows of attempts of one group, or why there are none; `scored` are all that they are
+    /// compared with, themselves among them.
+    fn rows(
+        &self,
+        episodes: &[Scanned],
+        scored: &[(EpisodeRecord, Option<f64>)],
+    ) -> Result<Vec<Row>, &'static str> {
+        let is_less = |least: f64| episodes.iter().any(|e| reward(e).is_none_or(|r| r < least));
         if self.min_reward.is_some_and(is_less) {
             return Err("below_min_reward");
         }
         let RewardOptions { advantage, group_stats, gamma, .. } = self.rewards;
-        let groups = Groups::new(advantage, &scored);
+        let groups = Groups::new(advantage, scored);
         let mut all = Vec::new();
         for episode in episodes {
             let (group, standing) = groups.standing(&episode.record);
@@ -195,8 +200,8 @@ mod tests {
         let mut snapshot = store.snapshot().await;
         let all = snapshot.episodes(&Selection::default()).await.unwrap();
         let keys = all.iter().filter(|e| names.contains(&e.id.as_str())).map(|e| e.key);
-        let keys: Vec<i64> = keys.collect();
-        Feed::new(options).unwrap().item(&mut snapshot, &keys, Some(8)).await.unwrap()
+        let item = Item::new(1, keys.collect());
+        Feed::new(options).unwrap().item(&mut snapshot, &item, Some(8)).await.unwrap()
     }
 
     fn lines(made: &Made) -> Vec<Value> {
@@ -240,6 +245,32 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn a_part_of_a_group_is_compared_with_all_of_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let turn = || vec![call(1, &[1, 2], &[&[3]])];
+        let told = [("a", 1.0), ("b", 0.0), ("c", 2.0), ("d", 3.0)];
+        let told = told.map(|(name, reward)| (name, Some("g"), Some(reward), turn()));
+        let store = stored(folder.path(), &told).await;
+        let rewards = RewardOptions {
+            advantage: Advantage::Grpo,
+            group_stats: true,
+            ..RewardOptions::default()
+        };
+        let fed = async |item: Item| {
+            let mut feed = Feed::new(FeedOptions { rewards, ..options() }).unwrap();
+            let made = feed.item(&mut store.snapshot().await, &item, None).await.unwrap();
+            lines(&made)
+        };
+        let whole = fed(Item::new(4, vec![1, 2, 3, 4])).await;
+        let rest = Item { peers: vec![1, 2], size: 4, ..Item::new(4, vec![3, 4]) };
+        assert_eq!(fed(rest).await, whole[2..]);
+        let last = Item { peers: vec![1, 2, 4], size: 4, ..Item::new(4, vec![3]) };
+        assert_eq!(fed(last).await, whole[2..3]);
+        assert!((whole[2]["advantage"].as_f64().unwrap() - 0.387).abs() < 0.001, "{whole:?}");
+        assert_eq!(whole[2]["group_size"], 4);
+    }
+
+    #[tokio::test]
     async fn what_is_not_asked_for_drops_the_whole_item_and_says_why() {
         let folder = tempfile::tempdir().unwrap();
         let store = three(folder.path()).await;
@@ -262,8 +293,14 @@ mod tests {
         let worst = |verdict| FeedOptions { verdict: Some(verdict), ..options() };
         assert_eq!(lines(&made(&store, worst("exact"), &["a", "b"]).await).len(), 2);
         let mut snapshot = store.snapshot().await;
-        let gone = Feed::new(options()).unwrap().item(&mut snapshot, &[1, 99], None).await.unwrap();
-        assert_eq!(gone, Made::Dropped("gone"));
+        for item in [
+            Item::new(1, vec![1, 99]),
+            Item { peers: vec![99], ..Item::new(1, vec![1]) },
+            Item { size: 2, ..Item::new(1, vec![1]) },
+        ] {
+            let gone = Feed::new(options()).unwrap().item(&mut snapshot, &item, None).await;
+            assert_eq!(gone.unwrap(), Made::Dropped("gone"), "{item:?}");
+        }
     }
 
     #[tokio::test]
@@ -288,7 +325,8 @@ mod tests {
         let mut feed = Feed::new(FeedOptions { encoding: Encoding::Arrow, ..options() }).unwrap();
         let mut bytes = Vec::new();
         for keys in [[1, 2].as_slice(), &[3]] {
-            let Made::Rows(rows) = feed.item(&mut snapshot, keys, None).await.unwrap() else {
+            let item = Item::new(1, keys.to_vec());
+            let Made::Rows(rows) = feed.item(&mut snapshot, &item, None).await.unwrap() else {
                 panic!()
             };
             bytes.extend(rows);

@@ -2,10 +2,10 @@
 
 use std::collections::BTreeSet;
 
-use episode::{Call, CallKind, Choice, Ended, Micros, Reward};
+use episode::{Call, CallKind, Choice, Ended, Micros, Reward, RewardScope};
 use store::{EpisodeRecord, Selection, Snapshot, SnapshotError};
 
-use crate::credit::REWARD;
+use crate::credit::{Ledger, REWARD};
 use crate::notes::{Dropped, Notes};
 
 /// One attempt at an episode with all that is recorded of it.
@@ -110,6 +110,21 @@ pub(crate) async fn scored(
         (record, reward.filter(|value| value.is_finite()))
     };
     Ok(records.into_iter().map(of).collect())
+}
+
+/// Attempts by the store's keys, each with the reward of its episode; those that are gone are not
+/// among them.
+pub(crate) async fn scored_by_key(
+    snapshot: &mut Snapshot,
+    keys: &[i64],
+) -> Result<Vec<(EpisodeRecord, Option<f64>)>, SnapshotError> {
+    let mut scored = Vec::with_capacity(keys.len());
+    for record in snapshot.attempts(keys).await? {
+        let rewards = snapshot.rewards(&record).await?;
+        let reward = Ledger::new(&rewards).value(RewardScope::Episode);
+        scored.push((record, reward));
+    }
+    Ok(scored)
 }
 
 /// Reads one attempt, with what was said of it up to a time.

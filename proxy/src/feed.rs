@@ -41,15 +41,14 @@ pub trait RowStream: Send {
     /// What the stream is.
     fn content_type(&self) -> &'static str;
 
-    /// The rows of the attempts under these keys of the store, seen from the newest policy version
-    /// that is known.
+    /// The rows of an item's attempts, seen from the newest policy version that is known.
     ///
     /// # Errors
     /// A sentence when they cannot be made.
     fn item(
         &mut self,
         snapshot: &mut Snapshot,
-        keys: &[i64],
+        item: &Item,
         newest: Option<i64>,
     ) -> Result<ItemRows, String>;
 

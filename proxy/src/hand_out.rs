@@ -214,7 +214,7 @@ impl Batch {
         {
             let found = match item.late && drop_late {
                 true => Ok(ItemRows::Dropped("group_late")),
-                false => rows.item(&mut snapshot, &item.keys, newest),
+                false => rows.item(&mut snapshot, item, newest),
             };
             let keys = item.keys.clone();
             match found {

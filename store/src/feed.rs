@@ -22,6 +22,11 @@ pub struct Item {
     pub position: i64,
     /// The store's keys of the attempts, in the order of their positions.
     pub keys: Vec<i64>,
+    /// Those that were handed out together with these before and are not handed out now.
+    pub peers: Vec<i64>,
+    /// How many there were when they were handed out first. Fewer keys and peers than that mean
+    /// that some were pruned.
+    pub size: usize,
     /// Whether it is a group that was not complete in time.
     pub late: bool,
 }
@@ -134,13 +139,14 @@ async fn write_lease(link: &mut Link, lease: &Lease) -> Verdict {
     for item in &lease.items {
         for key in &item.keys {
             all += 1;
-            let held = "INSERT INTO delivery (consumer, episode_key, item, lease, free_at, state, \
-                changed_at) VALUES ($1, $2, $3, $4, $5, 'leased', $6) \
-                ON CONFLICT (consumer, episode_key) DO UPDATE SET item = excluded.item, \
-                lease = excluded.lease, free_at = excluded.free_at, state = 'leased', \
-                changed_at = excluded.changed_at";
+            // With whom it was handed out first, it stays.
+            let held = "INSERT INTO delivery (consumer, episode_key, item, item_size, lease, \
+                free_at, state, changed_at) VALUES ($1, $2, $3, $4, $5, $6, 'leased', $7) \
+                ON CONFLICT (consumer, episode_key) DO UPDATE SET lease = excluded.lease, \
+                free_at = excluded.free_at, state = 'leased', changed_at = excluded.changed_at";
             let held = query(held).bind(&lease.consumer).bind(*key).bind(item.position);
-            held.bind(&lease.id).bind(lease.until).bind(lease.at).execute(link).await?;
+            let held = held.bind(item.size as i64).bind(&lease.id).bind(lease.until);
+            held.bind(lease.at).execute(link).await?;
         }
     }
     count(link, &lease.consumer, ("delivered", all)).await?;
@@ -177,6 +183,14 @@ async fn settle(link: &mut Link, settlement: &Settlement) -> Verdict {
         count(link, &consumer, (&what, open.len() as i64)).await?;
     }
     if free_at.is_none() { Ok(raise_floor(link, &consumer).await?) } else { Ok(()) }
+}
+
+impl Item {
+    /// Attempts that were never handed out, by their keys in the order of their positions.
+    pub fn new(position: i64, keys: Vec<i64>) -> Self {
+        let size = keys.len();
+        Self { position, keys, size, ..Self::default() }
+    }
 }
 
 impl Fate {

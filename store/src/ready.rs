@@ -157,8 +157,7 @@ impl Snapshot {
         let all = wanted.bind(query(all), floor).bind(end.unwrap_or(i64::MAX)).bind(wanted.limit);
         let rows = all.fetch_all(self.connection()).await?;
         let item = |row: &Row| {
-            let keys = vec![row.try_get("episode_key")?];
-            Ok(Item { position: row.try_get("position")?, keys, late: false })
+            Ok(Item::new(row.try_get("position")?, vec![row.try_get("episode_key")?]))
         };
         rows.iter().map(item).collect()
     }
@@ -189,10 +188,40 @@ impl Snapshot {
             );
             let members = wanted.bind(query(members), floor).bind(&part.group).bind(part.item);
             let members = places(&members.fetch_all(self.connection()).await?)?;
-            items.extend(part.cut(&members, part.since <= overdue));
+            let mut cut = part.cut(&members, part.since <= overdue);
+            if part.item > 0 {
+                self.complete(&part, wanted.consumer.as_deref(), &mut cut).await?;
+            }
+            items.extend(cut);
         }
         items.truncate(wanted.limit as usize);
         Ok(items)
+    }
+
+    /// Adds those with whom items were handed out before: attempts are compared with the whole of
+    /// their group, however much of it comes back.
+    async fn complete(
+        &mut self,
+        part: &Part,
+        consumer: Option<&str>,
+        items: &mut [Item],
+    ) -> Result<(), sqlx::Error> {
+        let together = "SELECT d.episode_key, d.item_size FROM episode e JOIN delivery d \
+            ON d.consumer = $1 AND d.episode_key = e.episode_key \
+            WHERE e.group_id = $2 AND d.item = $3 ORDER BY d.episode_key";
+        let together = query(together).bind(consumer).bind(&part.group).bind(part.item);
+        for row in together.fetch_all(self.connection()).await? {
+            let key = row.try_get("episode_key")?;
+            let size = row.try_get::<Option<i64>>("item_size")?.unwrap_or_default();
+            for item in items.iter_mut() {
+                item.peers.extend((!item.keys.contains(&key)).then_some(key));
+                item.size = item.size.max(usize::try_from(size).unwrap_or_default());
+            }
+        }
+        for item in items {
+            item.size = item.size.max(item.keys.len() + item.peers.len());
+        }
+        Ok(())
     }
 
     /// Groups whose last attempt lies behind the cursor, as they were complete first.
@@ -225,9 +254,10 @@ impl Snapshot {
             let (position, key) = (row.try_get("last")?, row.try_get("episode_key")?);
             match items.last_mut().filter(|item| item.position == position) {
                 Some(item) => item.keys.push(key),
-                None => items.push(Item { position, keys: vec![key], late: false }),
+                None => items.push(Item::new(position, vec![key])),
             }
         }
+        items.iter_mut().for_each(|item| item.size = item.keys.len());
         Ok(items)
     }
 
@@ -307,10 +337,10 @@ impl Wanted {
 impl Part {
     /// The items that its members make, each with its position.
     fn cut(&self, members: &[(i64, i64)], overdue: bool) -> Vec<Item> {
-        let item = |members: &[(i64, i64)], late| Item {
-            position: members.last().map_or(0, |member| member.0),
-            keys: members.iter().map(|member| member.1).collect(),
-            late,
+        let item = |members: &[(i64, i64)], late| {
+            let position = members.last().map_or(0, |member| member.0);
+            let keys = members.iter().map(|member| member.1).collect();
+            Item { late, ..Item::new(position, keys) }
         };
         if self.item > 0 {
             return vec![Item { position: self.item, ..item(members, false) }];

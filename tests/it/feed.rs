@@ -229,6 +229,30 @@ async fn groups_come_whole_with_their_advantages() {
 }
 
 #[tokio::test]
+async fn a_part_of_a_group_keeps_the_advantages_of_the_whole() {
+    let world = World::start(upstream().await.address).await;
+    for (at, reward) in [1.0, 0.0, 2.0, 3.0].into_iter().enumerate() {
+        let told = json!({ "episode_id": format!("e{at}"), "group_id": "g", "group_size": 4 });
+        post(world.control, "/episodes", &told.to_string()).await;
+        let told = json!({ "value": reward }).to_string();
+        post(world.control, &format!("/episodes/e{at}/rewards"), &told).await;
+        play(&world, &format!("e{at}"), 10).await;
+    }
+    let page = "/feed?consumer=t&unit=group&advantage=grpo&group_stats=true";
+    let whole = get(world.control, page).await;
+    let lease = whole.header("x-rolltape-lease").unwrap();
+    for (word, episodes) in [("ack", ["e0", "e1"]), ("nack", ["e2", "e3"])] {
+        let episodes = episodes.map(|name| json!({ "episode_id": name }));
+        let body = json!({ "episodes": episodes }).to_string();
+        let said = post(world.control, &format!("/feed/leases/{lease}/{word}"), &body).await;
+        assert_eq!(said.status, 200);
+    }
+    let rest = get(world.control, page).await;
+    assert_eq!(rows(&rest), rows(&whole)[2..]);
+    world.stop().await;
+}
+
+#[tokio::test]
 async fn what_is_asked_wrongly_is_told() {
     let world = World::start(upstream().await.address).await;
     for (query, why) in [

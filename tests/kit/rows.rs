@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use exporter::{Feed, FeedOptions, Made};
 use proxy::{ItemRows, RowSource, RowStream};
-use store::Snapshot;
+use store::{Item, Snapshot};
 use tokio::runtime::Handle;
 
 /// Makes the rows of the feed.
@@ -41,11 +41,11 @@ impl RowStream for Stream {
     fn item(
         &mut self,
         snapshot: &mut Snapshot,
-        keys: &[i64],
+        item: &Item,
         newest: Option<i64>,
     ) -> Result<ItemRows, String> {
         self.items.fetch_add(1, Ordering::Relaxed);
-        let made = Handle::current().block_on(self.feed.item(snapshot, keys, newest));
+        let made = Handle::current().block_on(self.feed.item(snapshot, item, newest));
         match made.map_err(|error| error.to_string())? {
             Made::Rows(bytes) => Ok(ItemRows::Rows(bytes)),
             Made::Dropped(why) => Ok(ItemRows::Dropped(why)),

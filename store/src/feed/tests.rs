@@ -202,6 +202,51 @@ async fn groups_are_cut_by_their_size_and_stay_together() {
 }
 
 #[tokio::test]
+async fn a_part_of_a_group_comes_back_with_its_peers() {
+    on_both(async |site| {
+        let (store, writer) = site.open().await;
+        for (at, episode) in (10..).zip(["a", "b", "c", "d"]) {
+            finish_at(&store, episode, Some("g"), at).await;
+        }
+        let cut = Unit::Group(Cut { size: Some(4), wait: None });
+        let at = |now| wanted("t", cut, LATE + now);
+        let whole = lease(&store, "one", &at(0), 100).await.unwrap();
+        let keys = whole[0].keys.clone();
+        assert_eq!((keys.len(), whole[0].size, whole[0].peers.len()), (4, 4, 0));
+        let some = |keys: &[i64], fate| {
+            let held = Held::Keys(keys.to_vec());
+            Settlement { lease: "one".into(), held, fate, at: LATE }
+        };
+        store.settle(some(&keys[..1], Fate::Acked)).await.unwrap();
+        store.settle(some(&keys[2..], Fate::Returned(LATE))).await.unwrap();
+        let part = lease(&store, "two", &at(1), 100).await.unwrap();
+        let position = whole[0].position;
+        let of = |free: &[i64], peers: &[i64]| Item {
+            position,
+            keys: free.to_vec(),
+            peers: peers.to_vec(),
+            size: 4,
+            late: false,
+        };
+        assert_eq!(part, [of(&keys[2..], &keys[..2])]);
+        assert_eq!(ready(&store, &at(100)).await, [of(&keys[1..2], &[keys[0], keys[2], keys[3]])]);
+        // Alone, it is still one of four.
+        let single = Wanted { limit: 1, ..wanted("t", Unit::Episode, LATE + 100) };
+        assert_eq!(lease(&store, "three", &single, 1).await.unwrap()[0].keys, keys[1..2]);
+        drop(store);
+        writer.finish().await;
+        let which = Prune { episode: Some("a".parse().unwrap()), ..Prune::default() };
+        prune(&site.at, &which).await.unwrap();
+        let (store, writer) = site.open().await;
+        let left = ready(&store, &at(200)).await;
+        assert_eq!(left, [of(&keys[1..], &[])], "one of the four is missing, and that shows");
+        drop(store);
+        writer.finish().await;
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn a_group_that_does_not_get_whole_is_late() {
     on_both(async |site| {
         let (store, writer) = site.open().await;
