@@ -153,8 +153,18 @@ async fn write_lease(link: &mut Link, lease: &Lease) -> Verdict {
     Ok(count(link, &lease.consumer, ("redelivered", again)).await?)
 }
 
+/// Who holds what a lease took and never sent: nobody. Its reader cannot speak of that; no path of
+/// a request can name it.
+fn unsent(lease: &str) -> String {
+    format!("unsent from {lease}")
+}
+
 async fn settle(link: &mut Link, settlement: &Settlement) -> Verdict {
     let Settlement { lease, held, fate, at } = settlement;
+    if lease.is_empty() {
+        // What was given back unsent is under this name where an earlier version wrote it.
+        return Err(CommitError::NoLease(String::new()));
+    }
     let rows = query("SELECT consumer, episode_key, free_at FROM delivery WHERE lease = $1")
         .bind(lease)
         .fetch_all(link)
@@ -171,12 +181,11 @@ async fn settle(link: &mut Link, settlement: &Settlement) -> Verdict {
     }
     let consumer = consumer.ok_or_else(|| CommitError::NoLease(lease.clone()))?;
     let (state, free_at) = fate.state(*at);
-    // What was never sent, its reader cannot speak of.
-    let holder = if *fate == Fate::Unsent { "" } else { lease };
+    let holder = if *fate == Fate::Unsent { unsent(lease) } else { lease.clone() };
     for key in &open {
         let now = "UPDATE delivery SET lease = $3, state = $4, free_at = $5, changed_at = $6 \
                    WHERE consumer = $1 AND episode_key = $2";
-        let now = query(now).bind(&consumer).bind(*key).bind(holder).bind(&state);
+        let now = query(now).bind(&consumer).bind(*key).bind(&holder).bind(&state);
         now.bind(free_at).bind(*at).execute(link).await?;
     }
     if let Some(what) = fate.counted() {

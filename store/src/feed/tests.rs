@@ -353,6 +353,11 @@ async fn what_was_not_sent_is_not_acked_with_the_rest() {
         store.settle(back(Fate::Unsent, unsent)).await.unwrap();
         assert_eq!(names(&store, &ready(&store, &at).await).await, ["b"]);
         store.settle(back(Fate::Acked, Held::All)).await.unwrap();
+        // A lease without a name is none.
+        for nobody in ["", "unsent"] {
+            let none = say(&store, nobody, Fate::Acked, LATE).await;
+            assert!(matches!(none, Err(CommitError::NoLease(_))), "{none:?}");
+        }
         assert_eq!(names(&store, &ready(&store, &at).await).await, ["b"]);
         let dropped = lease(&store, "two", &at, 100).await.unwrap();
         let drop_it = Settlement { lease: "two".into(), ..back(Fate::Dropped("stale"), Held::All) };
