@@ -160,26 +160,12 @@ fn unsent(lease: &str) -> String {
 }
 
 async fn settle(link: &mut Link, settlement: &Settlement) -> Verdict {
-    let Settlement { lease, held, fate, at } = settlement;
+    let Settlement { lease, fate, at, .. } = settlement;
     if lease.is_empty() {
         // What was given back unsent is under this name where an earlier version wrote it.
         return Err(CommitError::NoLease(String::new()));
     }
-    let rows = query("SELECT consumer, episode_key, free_at FROM delivery WHERE lease = $1")
-        .bind(lease)
-        .fetch_all(link)
-        .await?;
-    let named = keys(link, held).await?;
-    let is_named = |key: &i64| named.as_ref().is_none_or(|named| named.contains(key));
-    let (mut consumer, mut open) = (None, Vec::new());
-    for row in &rows {
-        let key: i64 = row.try_get("episode_key")?;
-        if is_named(&key) {
-            consumer = Some(row.try_get::<String>("consumer")?);
-            open.extend(row.try_get::<Option<Micros>>("free_at")?.map(|_| key));
-        }
-    }
-    let consumer = consumer.ok_or_else(|| CommitError::NoLease(lease.clone()))?;
+    let Spoken { consumer, open } = spoken(link, settlement).await?;
     let (state, free_at) = fate.state(*at);
     let holder = if *fate == Fate::Unsent { unsent(lease) } else { lease.clone() };
     for key in &open {
@@ -192,6 +178,41 @@ async fn settle(link: &mut Link, settlement: &Settlement) -> Verdict {
         count(link, &consumer, (&what, open.len() as i64)).await?;
     }
     if free_at.is_none() { Ok(raise_floor(link, &consumer).await?) } else { Ok(()) }
+}
+
+/// What a settlement speaks of.
+struct Spoken {
+    consumer: String,
+    /// The attempts that are not settled.
+    open: Vec<i64>,
+}
+
+/// Finds what a settlement speaks of. Who speaks of all of a lease does not speak of what was given
+/// back out of it.
+async fn spoken(link: &mut Link, settlement: &Settlement) -> Result<Spoken, CommitError> {
+    let Settlement { lease, held, fate, .. } = settlement;
+    let rows = query("SELECT consumer, episode_key, free_at, state FROM delivery WHERE lease = $1")
+        .bind(lease)
+        .fetch_all(link)
+        .await?;
+    let named = keys(link, held).await?;
+    let (mut consumer, mut open) = (None, Vec::new());
+    for row in &rows {
+        let key: i64 = row.try_get("episode_key")?;
+        let is_back = named.is_none() && row.try_get::<String>("state")? == "returned";
+        let is_held = match fate {
+            // Said again.
+            Fate::Returned(_) => true,
+            _ => !is_back,
+        };
+        if is_held && named.as_ref().is_none_or(|named| named.contains(&key)) {
+            consumer = Some(row.try_get::<String>("consumer")?);
+            let free_at = row.try_get::<Option<Micros>>("free_at")?;
+            open.extend(free_at.filter(|_| !is_back).map(|_| key));
+        }
+    }
+    let consumer = consumer.ok_or_else(|| CommitError::NoLease(lease.clone()))?;
+    Ok(Spoken { consumer, open })
 }
 
 impl Item {

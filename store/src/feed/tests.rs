@@ -1,5 +1,7 @@
 //! What is handed out, to whom, and how often.
 
+use std::collections::BTreeSet;
+
 use episode::{Reward, RewardScope, Tag, TagSource};
 use proptest::prelude::*;
 
@@ -373,6 +375,47 @@ async fn what_was_not_sent_is_not_acked_with_the_rest() {
     .await;
 }
 
+#[tokio::test]
+async fn what_was_given_back_is_not_the_rest_of_its_lease() {
+    on_both(async |site| {
+        let (store, writer) = site.open().await;
+        for episode in ["a", "b", "c"] {
+            finish_at(&store, episode, None, 10).await;
+        }
+        let at = |now| wanted("t", Unit::Episode, LATE + now);
+        lease(&store, "one", &at(0), 100).await.unwrap();
+        let some = |episodes: &[&str], fate| {
+            let name = |episode: &&str| (episode.parse().unwrap(), 0);
+            let held = Held::Episodes(episodes.iter().map(name).collect());
+            Settlement { lease: "one".into(), held, fate, at: LATE }
+        };
+        store.settle(some(&["a"], Fate::Returned(LATE))).await.unwrap();
+        say(&store, "one", Fate::Renewed(LATE + 500), LATE).await.unwrap();
+        assert_eq!(names(&store, &ready(&store, &at(1)).await).await, ["a"]);
+        store.settle(some(&["b"], Fate::Returned(LATE + 50))).await.unwrap();
+        say(&store, "one", Fate::Acked, LATE).await.unwrap();
+        assert_eq!(names(&store, &ready(&store, &at(50)).await).await, ["a", "b"]);
+        // Said again, it counts once and leaves the delay as it is.
+        say(&store, "one", Fate::Acked, LATE).await.unwrap();
+        say(&store, "one", Fate::Returned(LATE + 400), LATE).await.unwrap();
+        assert_eq!(names(&store, &ready(&store, &at(50)).await).await, ["a", "b"]);
+        // By its name it may still be spoken of: nobody else has it.
+        store.settle(some(&["a"], Fate::Acked)).await.unwrap();
+        assert_eq!(names(&store, &ready(&store, &at(50)).await).await, ["b"]);
+        lease(&store, "two", &at(60), 100).await.unwrap();
+        say(&store, "two", Fate::Returned(LATE + 60), LATE + 60).await.unwrap();
+        for fate in [Fate::Acked, Fate::Renewed(LATE + 900)] {
+            let none = say(&store, "two", fate, LATE + 60).await;
+            assert!(matches!(none, Err(CommitError::NoLease(_))), "all was given back: {none:?}");
+        }
+        let counts = store.snapshot().await.unwrap().consumers(LATE).await.unwrap().remove(0);
+        assert_eq!((counts.tally["acked"], counts.tally["nacked"]), (2, 3));
+        drop(store);
+        writer.finish().await;
+    })
+    .await;
+}
+
 /// What a reader does next.
 #[derive(Debug, Clone)]
 enum Deed {
@@ -408,6 +451,7 @@ async fn act(site: &Site, deeds: Vec<Deed>) {
     store.begin_consumer("t", 0).await.unwrap();
     let (mut now, mut made) = (LATE, 0);
     let mut leases: Vec<(String, Vec<i64>, Micros)> = Vec::new();
+    let (mut back, mut nacked) = (BTreeSet::new(), 0);
     let mut acked: Vec<i64> = Vec::new();
     for deed in deeds {
         match deed {
@@ -424,6 +468,7 @@ async fn act(site: &Site, deeds: Vec<Deed>) {
                     assert!(!acked.contains(key), "{key} was acked");
                     let held = |l: &&(String, Vec<i64>, Micros)| l.2 > now && l.1.contains(key);
                     assert!(leases.iter().find(held).is_none(), "{key} is held");
+                    back.remove(key);
                 }
                 leases.push((id, keys, now + LEASE));
             }
@@ -438,10 +483,19 @@ async fn act(site: &Site, deeds: Vec<Deed>) {
                 let said = say(&store, &leases[at].0, fate.clone(), now).await;
                 let mut own = leases[at].1.clone();
                 own.retain(|key| !later.contains(key));
-                assert_eq!(said.is_ok(), !own.is_empty(), "{fate:?} {said:?}");
+                let any = !own.is_empty();
+                let was_back = any && own.iter().all(|key| back.contains(key));
+                own.retain(|key| !back.contains(key));
+                let is_nack = matches!(fate, Fate::Returned(_));
+                assert_eq!(said.is_ok(), any && (is_nack || !was_back), "{fate:?} {said:?}");
                 match fate {
                     Fate::Acked => acked.extend(own),
-                    Fate::Returned(_) => leases[at].2 = now,
+                    Fate::Returned(_) => {
+                        own.retain(|key| !acked.contains(key));
+                        nacked += own.len();
+                        back.extend(own);
+                        leases[at].2 = leases[at].2.min(now);
+                    }
                     _ if own.is_empty() => {}
                     _ => (leases[at].1, leases[at].2) = (own, now + LEASE),
                 }
@@ -455,6 +509,8 @@ async fn act(site: &Site, deeds: Vec<Deed>) {
         }
     }
     check_end(&store, (now + 2 * LEASE, made), acked).await;
+    let counts = store.snapshot().await.unwrap().consumers(now).await.unwrap().remove(0);
+    assert_eq!(counts.tally.get("nacked").copied().unwrap_or(0), nacked as u64);
     drop(store);
     writer.finish().await;
 }
