@@ -180,7 +180,7 @@ impl Feed {
         order: Order,
         rows: Box<dyn RowStream>,
     ) -> Result<Attempt, FeedFault> {
-        let Some((items, lease)) = self.take(&store, &order).await? else {
+        let Some((items, lease)) = self.take((&store, &watch), &order).await? else {
             return Ok(Attempt::Nothing(rows));
         };
         let cursor = items.back().map_or(order.wanted.after, |item| item.position);
@@ -195,11 +195,12 @@ impl Feed {
     /// Takes items that are ready, under a lease where the reader has a name.
     async fn take(
         &self,
-        store: &Store,
+        (store, watch): (&Store, &Watch),
         order: &Order,
     ) -> Result<Option<(VecDeque<Item>, Option<LeaseTerm>)>, FeedFault> {
         let _turn = self.turn.lock().await;
-        let wanted = Wanted { now: now(), ..order.wanted.clone() };
+        // Before the snapshot: a call that ends meanwhile is waited for once more.
+        let wanted = Wanted { now: now(), open: watch.opened(), ..order.wanted.clone() };
         let items = store.snapshot().await?.ready(&wanted).await?;
         if items.is_empty() {
             return Ok(None);

@@ -12,7 +12,7 @@ use crate::fault::Fault;
 use crate::proxy::Proxy;
 use crate::record::Recording;
 use crate::tag::Known;
-use crate::watch::Watch;
+use crate::watch::{Open, Watch};
 
 /// The end of a call on its way to the disk. It gets there whether or not this is waited for.
 pub(crate) type Commit = JoinHandle<Result<(), CommitError>>;
@@ -25,6 +25,8 @@ pub(crate) struct OpenCall {
     begun: Option<Ack>,
     recording: Option<Recording>,
     watch: Arc<Watch>,
+    /// Until its end is on disk its episode is not handed out.
+    open: Option<Open>,
     /// The version that was said to be current when it began.
     stamp: Option<String>,
     /// The conversation that its answer carries on.
@@ -36,10 +38,17 @@ impl OpenCall {
     pub(crate) async fn begin(proxy: &Proxy, begun: Begun, recording: Recording) -> Self {
         let watch = Arc::clone(&proxy.watch);
         let stamp = watch.begun();
-        let (store, recording) = (proxy.store().clone(), Some(recording));
-        let mut open = Self { store, begun: None, recording, watch, stamp, thread: None };
-        open.begun = Some(open.store.begin(begun).await);
-        open
+        let mut call = Self {
+            store: proxy.store().clone(),
+            begun: None,
+            recording: Some(recording),
+            open: Some(watch.open(begun.call_id)),
+            watch,
+            stamp,
+            thread: None,
+        };
+        call.begun = Some(call.store.begin(begun).await);
+        call
     }
 
     /// Lets the call's answer carry on the conversation that gave it its episode.
@@ -92,8 +101,12 @@ impl OpenCall {
         }
         let mut ended = recording.finish(outcome, now());
         self.watch.ended(&mut ended, self.stamp.take());
-        let store = self.store.clone();
-        Some(tokio::spawn(async move { store.end(ended).await.done().await }))
+        let (store, open) = (self.store.clone(), self.open.take());
+        Some(tokio::spawn(async move {
+            let done = store.end(ended).await.done().await;
+            drop(open);
+            done
+        }))
     }
 }
 

@@ -3,14 +3,27 @@
 use std::collections::BTreeMap;
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use episode::{Ended, Stamps, VersionSpan};
+use episode::{CallId, Ended, Stamps, VersionSpan};
 use store::VersionRecord;
 use tokio::sync::Notify;
 
 /// Labels that are remembered; more are not asked about.
 const LABELS_MAX: usize = 100_000;
+
+/// A call whose end this process is to write. Dropped, it is written, or never will be.
+#[derive(Debug)]
+pub(crate) struct Open {
+    watch: Arc<Watch>,
+    call: CallId,
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        lock(&self.watch.open).remove(&self.call);
+    }
+}
 
 /// The watch over a proxy's calls.
 #[derive(Debug, Default)]
@@ -18,6 +31,8 @@ pub(crate) struct Watch {
     begun: AtomicU64,
     in_flight: AtomicI64,
     ended: Mutex<BTreeMap<&'static str, u64>>,
+    /// Calls whose ends are not on disk yet.
+    open: Mutex<HashSet<CallId>>,
     pub(crate) versions: Versions,
 }
 
@@ -27,6 +42,17 @@ impl Watch {
         self.begun.fetch_add(1, Ordering::Relaxed);
         self.in_flight.fetch_add(1, Ordering::Relaxed);
         self.versions.stamp()
+    }
+
+    /// This process is to write the end of a call.
+    pub(crate) fn open(self: &Arc<Self>, call: CallId) -> Open {
+        lock(&self.open).insert(call);
+        Open { watch: Arc::clone(self), call }
+    }
+
+    /// The calls whose ends this process is to write.
+    pub(crate) fn opened(&self) -> Vec<CallId> {
+        lock(&self.open).iter().copied().collect()
     }
 
     /// A call has ended: counts it, stamps it, and looks at the versions that it names.
@@ -145,7 +171,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 #[cfg(test)]
 mod tests {
-    use episode::{CallId, Choice, Outcome, TokenCounts};
+    use episode::{Choice, Outcome, TokenCounts};
     use uuid::Uuid;
 
     use super::*;

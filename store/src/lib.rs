@@ -45,6 +45,7 @@ mod prune;
 mod query;
 mod read;
 mod ready;
+mod ready_look;
 mod reel;
 mod reels;
 mod relaxed;

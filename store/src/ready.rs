@@ -2,16 +2,14 @@
 
 use std::collections::BTreeMap;
 
-use episode::{EpisodeId, GroupId, Micros, TaskId};
+use episode::{CallId, Micros};
 
 use crate::feed::{Item, highest};
 use crate::fields::Row;
-use crate::query::{Query, query};
+use crate::query::query;
+use crate::ready_look::Look;
 use crate::rows::episode_of;
 use crate::snapshot::{EpisodeRecord, Selection, Snapshot, SnapshotError};
-
-/// How long after its closing a call of an attempt may still be under way.
-const SETTLE_US: Micros = 10_000_000;
 
 /// What is handed out together.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -47,6 +45,8 @@ pub struct Wanted {
     pub rewarded: bool,
     /// Items at most.
     pub limit: u32,
+    /// Calls that are known to be under way still: their attempts are waited for, however long.
+    pub open: Vec<CallId>,
     /// The time.
     pub now: Micros,
 }
@@ -65,23 +65,6 @@ pub struct ConsumerCounts {
     /// How often what happened: see the table `tally`.
     pub tally: BTreeMap<String, u64>,
 }
-
-/// Attempts that are free. A call that is still under way holds its attempt back for a while.
-const FREE: &str = "FROM finished f JOIN episode e ON e.episode_key = f.episode_key \
-    LEFT JOIN delivery d ON d.consumer = $1 AND d.episode_key = f.episode_key \
-    LEFT JOIN group_size s ON s.group_id = e.group_id \
-    WHERE f.position > $2 AND (d.episode_key IS NULL OR d.free_at <= $3) \
-    AND ($4 IS NULL OR e.episode_id = $4) AND ($5 IS NULL OR e.group_id = $5) \
-    AND ($6 IS NULL OR e.task_id = $6) \
-    AND (f.finished_at <= $7 OR NOT EXISTS (SELECT 1 FROM call c \
-        WHERE c.episode_key = f.episode_key AND c.outcome IS NULL)) \
-    AND ($8 = 0 OR EXISTS (SELECT 1 FROM reward r WHERE r.episode_key = f.episode_key \
-        AND r.call_id IS NULL AND r.name = 'reward'))";
-
-/// The first position that may not be passed yet by a reader who does not come back to it.
-const HORIZON: &str = "SELECT f.position FROM finished f WHERE f.position > $1 \
-    AND f.finished_at > $2 AND EXISTS (SELECT 1 FROM call c \
-        WHERE c.episode_key = f.episode_key AND c.outcome IS NULL) ORDER BY f.position LIMIT 1";
 
 /// The part of a group that may be handed out: free members that were never handed out, or those
 /// that were handed out together before.
@@ -119,15 +102,17 @@ impl Snapshot {
             Some(consumer) => self.floor(consumer).await?.unwrap_or(wanted.after),
             None => wanted.after,
         };
+        let held = self.with_open_calls(&wanted.open).await?;
+        let look = Look { wanted, floor, held };
         match (wanted.unit, &wanted.consumer) {
             (Unit::Episode, consumer) => {
-                let end = if consumer.is_some() { None } else { self.horizon(wanted).await? };
-                self.single(wanted, floor, end).await
+                let end = if consumer.is_some() { None } else { self.horizon(&look).await? };
+                self.single(&look, end).await
             }
-            (Unit::Group(cut), Some(_)) => self.groups(wanted, floor, cut).await,
+            (Unit::Group(cut), Some(_)) => self.groups(&look, cut).await,
             (Unit::Group(cut), None) => {
-                let end = self.horizon(wanted).await?;
-                self.past_groups(wanted, cut, end).await
+                let end = self.horizon(&look).await?;
+                self.past_groups(&Look { floor: 0, ..look }, cut, end).await
             }
         }
     }
@@ -138,55 +123,49 @@ impl Snapshot {
         row.map(|row| row.first()).transpose()
     }
 
-    async fn horizon(&mut self, wanted: &Wanted) -> Result<Option<i64>, sqlx::Error> {
-        let first = query(HORIZON).bind(wanted.after).bind(wanted.now - SETTLE_US);
-        let row = first.fetch_optional(self.connection()).await?;
+    async fn horizon(&mut self, look: &Look<'_>) -> Result<Option<i64>, sqlx::Error> {
+        let row = look.horizon().fetch_optional(self.connection()).await?;
         row.map(|row| row.first()).transpose()
     }
 
     async fn single(
         &mut self,
-        wanted: &Wanted,
-        floor: i64,
+        look: &Look<'_>,
         end: Option<i64>,
     ) -> Result<Vec<Item>, SnapshotError> {
+        let free = look.free();
         let all = format!(
-            "SELECT f.position, f.episode_key {FREE} AND f.position < $9 \
+            "SELECT f.position, f.episode_key {free} AND f.position < $9 \
              ORDER BY f.position LIMIT $10"
         );
-        let all = wanted.bind(query(all), floor).bind(end.unwrap_or(i64::MAX)).bind(wanted.limit);
+        let all = look.bind(query(all)).bind(end.unwrap_or(i64::MAX)).bind(look.wanted.limit);
         let rows = all.fetch_all(self.connection()).await?;
-        let item = |row: &Row| {
-            Ok(Item::new(row.try_get("position")?, vec![row.try_get("episode_key")?]))
-        };
+        let item =
+            |row: &Row| Ok(Item::new(row.try_get("position")?, vec![row.try_get("episode_key")?]));
         rows.iter().map(item).collect()
     }
 
-    async fn groups(
-        &mut self,
-        wanted: &Wanted,
-        floor: i64,
-        cut: Cut,
-    ) -> Result<Vec<Item>, SnapshotError> {
+    async fn groups(&mut self, look: &Look<'_>, cut: Cut) -> Result<Vec<Item>, SnapshotError> {
+        let (wanted, free) = (look.wanted, look.free());
         // No group is so old.
         let overdue = cut.wait.map_or(Micros::MIN, |wait| wanted.now.saturating_sub(wait));
         let parts = format!(
             "SELECT e.group_id, coalesce(d.item, 0) AS item, \
              coalesce(min(s.size), $9) AS size, min(f.finished_at) AS since \
-             {FREE} AND e.group_id IS NOT NULL GROUP BY e.group_id, coalesce(d.item, 0) \
+             {free} AND e.group_id IS NOT NULL GROUP BY e.group_id, coalesce(d.item, 0) \
              HAVING coalesce(d.item, 0) > 0 OR count(*) >= coalesce(min(s.size), $9) \
              OR min(f.finished_at) <= $10 ORDER BY max(f.position) LIMIT $11"
         );
-        let parts = wanted.bind(query(parts), floor).bind(cut.size.map(i64::from));
+        let parts = look.bind(query(parts)).bind(cut.size.map(i64::from));
         let parts = parts.bind(overdue).bind(wanted.limit).fetch_all(self.connection()).await?;
         let mut items = Vec::new();
         for row in &parts {
             let part = part_of(row)?;
             let members = format!(
-                "SELECT f.position, f.episode_key {FREE} AND e.group_id = $9 \
+                "SELECT f.position, f.episode_key {free} AND e.group_id = $9 \
                  AND coalesce(d.item, 0) = $10 ORDER BY f.position"
             );
-            let members = wanted.bind(query(members), floor).bind(&part.group).bind(part.item);
+            let members = look.bind(query(members)).bind(&part.group).bind(part.item);
             let members = places(&members.fetch_all(self.connection()).await?)?;
             let mut cut = part.cut(&members, part.since <= overdue);
             if part.item > 0 {
@@ -227,14 +206,15 @@ impl Snapshot {
     /// Groups whose last attempt lies behind the cursor, as they were complete first.
     async fn past_groups(
         &mut self,
-        wanted: &Wanted,
+        look: &Look<'_>,
         cut: Cut,
         end: Option<i64>,
     ) -> Result<Vec<Item>, SnapshotError> {
+        let (wanted, free) = (look.wanted, look.free());
         let numbered = format!(
             "SELECT e.group_id, f.position, f.episode_key, coalesce(s.size, $9) AS size, \
              (row_number() OVER (PARTITION BY e.group_id ORDER BY f.position) - 1) \
-             / coalesce(s.size, $9) AS number {FREE} AND e.group_id IN (SELECT x.group_id \
+             / coalesce(s.size, $9) AS number {free} AND e.group_id IN (SELECT x.group_id \
              FROM finished y JOIN episode x ON x.episode_key = y.episode_key \
              WHERE y.position > $10)"
         );
@@ -247,7 +227,7 @@ impl Snapshot {
             "SELECT n.position, n.episode_key, w.last FROM ({numbered}) AS n JOIN ({whole}) AS w \
              ON w.group_id = n.group_id AND w.number = n.number ORDER BY w.last, n.position"
         );
-        let members = wanted.bind(query(members), 0).bind(cut.size.map(i64::from));
+        let members = look.bind(query(members)).bind(cut.size.map(i64::from));
         let members = members.bind(wanted.after).bind(end.unwrap_or(i64::MAX)).bind(wanted.limit);
         let mut items: Vec<Item> = Vec::new();
         for row in members.fetch_all(self.connection()).await? {
@@ -316,21 +296,6 @@ impl Snapshot {
             tally: tally.iter().map(of).collect::<Result<_, sqlx::Error>>()?,
             consumer,
         })
-    }
-}
-
-impl Wanted {
-    fn bind(&self, query: Query, floor: i64) -> Query {
-        let Selection { episode, group, task } = &self.selection;
-        query
-            .bind(self.consumer.as_deref())
-            .bind(floor)
-            .bind(self.now)
-            .bind(episode.as_ref().map(EpisodeId::as_str))
-            .bind(group.as_ref().map(GroupId::as_str))
-            .bind(task.as_ref().map(TaskId::as_str))
-            .bind(self.now - SETTLE_US)
-            .bind(i64::from(self.rewarded))
     }
 }
 

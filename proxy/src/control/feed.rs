@@ -138,6 +138,7 @@ fn order(asked: &mut Parameters) -> Result<(Order, Option<String>), Answer> {
         rewarded: asked.flag("rewarded")?,
         limit: asked.count("limit", (1, LIMIT_MAX))?.unwrap_or(LIMIT),
         now: 0,
+        open: Vec::new(),
     };
     let wait = asked.count("wait_s", (0, WAIT_S_MAX))?.unwrap_or(0);
     let lease = asked.count("lease_s", (1, LEASE_S_MAX))?.unwrap_or(LEASE_S);
