@@ -20,7 +20,7 @@ use crate::notes::Notes;
 use crate::rows::{Beside, Row, rows};
 use crate::scan::{Scanned, nodes, scan, scored_by_key};
 use crate::schema::schema;
-use crate::staleness::versions;
+use crate::staleness::{LeftOut, VersionFilter, versions};
 use crate::thread::thread;
 use crate::verdict::Verdicts;
 use crate::weigh::{Shared, Wanted, weigh};
@@ -158,8 +158,14 @@ impl FeedOptions {
             return Err("verdict");
         }
         let kinds = self.kinds.clone();
-        let wanted = Wanted { kinds, shared: Shared::Once, versions: self.versions };
-        let (shares, notes) = weigh(&merged, versions(&forest, &merged), &wanted);
+        let mut wanted = Wanted { kinds, shared: Shared::Once, versions: self.versions };
+        let weighed = |wanted: &_| weigh(&merged, versions(&forest, &merged), wanted);
+        let (mut shares, mut notes) = weighed(&wanted);
+        if shares.paths.is_empty() && why_none(&notes) == LeftOut::NothingTrained.as_str() {
+            // What trains nothing is of no wrong version, and its group needs it.
+            wanted.versions = VersionFilter::default();
+            (shares, notes) = weighed(&wanted);
+        }
         if shares.paths.is_empty() {
             return Err(why_none(&notes));
         }
@@ -172,7 +178,7 @@ fn reward(episode: &Scanned) -> Option<f64> {
     Ledger::new(&episode.rewards).value(RewardScope::Episode)
 }
 
-/// Why an episode with paths has no row.
+/// Why an episode with paths has no row. That one trains nothing is said last.
 fn why_none(notes: &Notes) -> &'static str {
     notes.not_of_versions.keys().next().map_or("kind", |why| why.as_str())
 }
@@ -188,7 +194,6 @@ mod tests {
     use crate::encode::Encoding;
     use crate::export::Options;
     use crate::fixture::{call, reply};
-    use crate::staleness::VersionFilter;
     use crate::stored::{Stored, stored};
     use crate::target::{Out, Stream};
 
@@ -301,6 +306,30 @@ mod tests {
             let gone = Feed::new(options()).unwrap().item(&mut snapshot, &item, None).await;
             assert_eq!(gone.unwrap(), Made::Dropped("gone"), "{item:?}");
         }
+    }
+
+    #[tokio::test]
+    async fn an_episode_that_trains_nothing_is_of_no_wrong_version() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut crashed = call(1, &[1, 2], &[&[3]]);
+        reply(&mut crashed).outcome = episode::Outcome::ClientGone;
+        let mut old = call(1, &[8], &[&[9]]);
+        reply(&mut old).choices[0].versions[0].version = "3".to_owned();
+        let fine = || vec![call(1, &[1, 2], &[&[3]])];
+        let told = [
+            ("a", Some("g"), Some(1.0), fine()),
+            ("b", Some("g"), Some(0.0), vec![crashed.clone()]),
+            ("c", Some("g"), Some(0.0), vec![old, crashed]),
+        ];
+        let store = stored(folder.path(), &told).await;
+        let fresh = VersionFilter { staleness_max: Some(1), ..VersionFilter::default() };
+        let fresh = FeedOptions { versions: fresh, ..options() };
+        let both = lines(&made(&store, fresh.clone(), &["a", "b"]).await);
+        let masks: Vec<_> = both.iter().map(|row| row["loss_mask"].clone()).collect();
+        assert_eq!(masks, [serde_json::json!([0, 0, 1]), serde_json::json!([0, 0, 0])]);
+        assert_eq!((&both[0]["staleness"], &both[1]["staleness"]), (&1.into(), &Value::Null));
+        // It makes up for no row that is left out.
+        assert_eq!(made(&store, fresh, &["a", "c"]).await, Made::Dropped("stale"));
     }
 
     #[tokio::test]
