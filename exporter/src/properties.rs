@@ -176,7 +176,7 @@ pub(crate) fn trained(row: &Row) -> Vec<Place> {
 
 /// The row is what was recorded: every sampled span follows its call's own prompt.
 fn check_row(row: &Row, rows: &[Row], calls: &[Call]) {
-    let Tokens { input_ids, loss_mask, logprobs, versions } = &row.tokens;
+    let Tokens { input_ids, loss_mask, logprobs, versions, .. } = &row.tokens;
     let lengths = [loss_mask.len(), logprobs.len(), versions.len()];
     assert_eq!(lengths, [input_ids.len(); 3]);
     let ids: Vec<u32> = input_ids.iter().map(|id| *id as u32).collect();

@@ -62,13 +62,17 @@ pub(crate) struct Tokens {
     pub(crate) loss_mask: Vec<i8>,
     pub(crate) logprobs: Vec<f32>,
     pub(crate) versions: Vec<i32>,
+    /// Versions between which trained tokens lie whose own are not known.
+    pub(crate) changed: Vec<i64>,
 }
 
 impl Tokens {
-    /// Known policy versions of trained tokens.
+    /// Known policy versions of trained tokens; where only two are known between which they lie,
+    /// both.
     pub(crate) fn trained_versions(&self) -> impl Iterator<Item = i64> + '_ {
         let both = self.loss_mask.iter().zip(&self.versions);
-        both.filter(|(mask, version)| **mask == 1 && **version >= 0).map(|(_, v)| i64::from(*v))
+        let known = both.filter(|(mask, version)| **mask == 1 && **version >= 0);
+        known.map(|(_, version)| i64::from(*version)).chain(self.changed.iter().copied())
     }
 
     /// Number of trained tokens.

@@ -89,10 +89,11 @@ impl<'a> Maker<'a> {
         let path = &self.merged.paths[index];
         let trajectory = self.merged.trajectory(forest, self.shares, index);
         let (root, leaf) = (&forest.nodes[path.nodes[0]], &forest.nodes[path.leaf()]);
-        let tokens = tokens(&trajectory);
+        let mut tokens = tokens(&trajectory);
         let trained = tokens.trained();
         let versions = self.shares.versions(index, &path.nodes);
         let places = places(&trajectory);
+        tokens.changed = self.changed(path, &tokens, &places);
         let judged = self.trajectory_reward(index);
         let nodes: Vec<&Node<'_>> = path.nodes.iter().map(|n| &forest.nodes[*n]).collect();
         let reasons = self.verdicts.of_path(path);
@@ -152,6 +153,15 @@ impl<'a> Maker<'a> {
         self.ledger.of_trajectory(own.map(|node| (node.call.begun.call_id, node.index)))
     }
 
+    /// The numbers of the versions that changed while turns ran that are trained.
+    fn changed(&self, path: &Path, tokens: &Tokens, places: &[Place]) -> Vec<i64> {
+        let trained = |place: &Place| tokens.loss_mask[place.start..place.end].contains(&1);
+        let turns = path.nodes.iter().zip(places).filter(|(_, place)| trained(place));
+        let changed = turns.filter_map(|(node, _)| self.forest.nodes[*node].changed());
+        let labels = changed.flat_map(|(start, end)| [start, end]);
+        labels.filter_map(number).map(i64::from).collect()
+    }
+
     fn turns(
         &self,
         path: &Path,
@@ -197,7 +207,8 @@ fn tokens(trajectory: &Trajectory) -> Tokens {
     }
     // The scan took only ids that fit.
     let input_ids = trajectory.input_ids().into_iter().map(|id| id as i32).collect();
-    Tokens { input_ids, loss_mask, logprobs, versions: trajectory.versions() }
+    let versions = trajectory.versions();
+    Tokens { input_ids, loss_mask, logprobs, versions, changed: Vec::new() }
 }
 
 /// Where the sampled tokens of each turn stand.
@@ -485,6 +496,34 @@ mod tests {
         let told = Beside { at_version: Some(9), ..Beside::default() };
         assert_eq!(beside(&forked(), told)[0].staleness, Some(2));
         assert_eq!(rows_of(&forked())[0].staleness, None);
+    }
+
+    #[test]
+    fn a_version_that_changed_while_a_turn_ran_is_among_the_versions() {
+        let stamped = |n, prompt: &[u32], sampled: &[&[u32]], labels: [&str; 2]| {
+            let mut call = call(n, prompt, sampled);
+            reply(&mut call).choices[0].versions.clear();
+            let [start, end] = labels.map(|label| Some(label.to_owned()));
+            reply(&mut call).stamps = episode::Stamps { start, end };
+            call
+        };
+        let first = stamped(1, &[1], &[&[2]], ["4", "5"]);
+        let told = Beside { at_version: Some(9), ..Beside::default() };
+        let bounds = |calls: Vec<Call>| {
+            let row = beside(&episode(calls), told).remove(0);
+            let versions = || row.tokens.trained_versions();
+            (versions().min(), versions().max(), row.staleness)
+        };
+        let known = call(2, &[1, 2, 3], &[&[4]]);
+        let both = vec![first.clone(), known.clone()];
+        assert_eq!(bounds(both), (Some(4), Some(7), Some(5)));
+        let back = stamped(1, &[1], &[&[2]], ["9", "8"]);
+        assert_eq!(bounds(vec![back, known.clone()]), (Some(7), Some(9), Some(2)));
+        assert_eq!(bounds(vec![first.clone()]), (Some(4), Some(5), Some(5)));
+        // What is not trained does not count.
+        let mut untrained = first;
+        reply(&mut untrained).outcome = Outcome::ClientGone;
+        assert_eq!(bounds(vec![untrained]), (None, None, None));
     }
 
     #[test]

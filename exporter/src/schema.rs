@@ -124,12 +124,12 @@ pub const COLUMNS: [Column; 51] = [
     Column::optional(
         "policy_version_min",
         Shape::Int64,
-        "smallest version over trained tokens; null where none is known",
+        "smallest version that a trained token may be of; null where none is known",
     ),
     Column::optional(
         "policy_version_max",
         Shape::Int64,
-        "largest version over trained tokens; null where none is known",
+        "largest version that a trained token may be of; null where none is known",
     ),
     Column::optional(
         "mixed_versions",
