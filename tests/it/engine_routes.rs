@@ -78,6 +78,9 @@ async fn control_routes_are_passed_on_to_trainers_and_refused_to_agents() {
         "/e/run/v1/unload_lora_adapter",
         "/e/run/a/3/v1/%75nload_lora_adapter/",
         "/update_weights_from_disk",
+        "/v1/../pause",
+        "/e/run/v1/%2e%2e/pause",
+        "/inference/v1/abort_requests",
     ] {
         let refused = post(world.data, path, "{}").await;
         assert_eq!(refused.status, 403, "{path}");

@@ -12,7 +12,7 @@ use serde_json::Value;
 use store::VersionRecord;
 use wire::Dialect;
 
-use super::answers::{Answer, decoded, faulty};
+use super::answers::{Answer, faulty};
 use crate::headers;
 use crate::open_call::now;
 use crate::proxy::Proxy;
@@ -89,11 +89,52 @@ const CHANGES: [&str; 6] = [
 
 /// Whether a path is a control route, however it is spelled.
 pub(crate) fn is_control(path: &str) -> bool {
-    let path = decoded(path.split('?').next().unwrap_or(path));
-    let parts = path.split('/').filter(|part| !part.is_empty());
-    let plain: String = parts.flat_map(|part| ["/", part]).collect();
-    ROUTES.binary_search(&plain.as_str()).is_ok() || plain.starts_with("/areal_")
+    let plain = plain(path.split('?').next().unwrap_or(path));
+    let bare = plain.strip_prefix(INFERENCE).unwrap_or(&plain);
+    ROUTES.binary_search(&bare).is_ok() || plain.starts_with("/areal_")
 }
+
+/// What begins the paths of servers that have their routes behind it.
+const INFERENCE: &str = "/inference/v1";
+
+/// A path as whoever stands in front of the upstream may make it: escapes read, `.`, `..` and empty
+/// segments resolved. Escapes may be escaped themselves.
+fn plain(path: &str) -> String {
+    let mut path = path.to_owned();
+    for _ in 0..ESCAPES_MAX {
+        let read = unescaped(&path);
+        if read == path {
+            break;
+        }
+        path = read;
+    }
+    let mut parts: Vec<&str> = Vec::new();
+    for part in path.split(['/', '\\']) {
+        match part {
+            "" | "." => {}
+            ".." => drop(parts.pop()),
+            part => parts.push(part),
+        }
+    }
+    parts.into_iter().flat_map(|part| ["/", part]).collect()
+}
+
+/// A path with its escapes read; what is no text then is replaced.
+fn unescaped(path: &str) -> String {
+    let mut bytes = Vec::with_capacity(path.len());
+    let mut rest = path.as_bytes();
+    while let Some((first, after)) = rest.split_first() {
+        let digits = after.get(..2).filter(|pair| pair.iter().all(u8::is_ascii_hexdigit));
+        let pair = digits.and_then(|pair| std::str::from_utf8(pair).ok());
+        let byte = pair.filter(|_| *first == b'%').and_then(|p| u8::from_str_radix(p, 16).ok());
+        bytes.push(byte.unwrap_or(*first));
+        rest = if byte.is_some() { &after[2..] } else { after };
+    }
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+/// How often a path is read that has escapes of escapes in it.
+const ESCAPES_MAX: usize = 4;
 
 /// Whether the control listener passes a request on.
 pub(super) fn is_forwarded(method: &Method, path: &str) -> bool {
@@ -196,10 +237,31 @@ mod tests {
             "//v1//load_lora_adapter/",
             "/v1/%6coad_lora_adapter",
             "/areal_update_weights",
+            "/v1/../pause",
+            "/v1/%2e%2e/pause",
+            "/v1/%252E%252e/pause",
+            "/v1/.%2E/./pause/.",
+            "/../pause",
+            "/v1/chat/../../pause?x=/y",
+            "/v1/x/..%2f..%2fpause",
+            "/v1/..\\pause",
+            "/%ff/%2e%2e/pause",
+            "/inference/v1/abort_requests",
+            "/inference/v1/generate/../pause",
+            "/x/../inference/v1/../../pause",
         ] {
             assert!(is_control(path), "{path}");
         }
-        for path in ["/v1/chat/completions", "/v1/models", "/pausee", "/health", "/e/pause"] {
+        for path in [
+            "/v1/chat/completions",
+            "/v1/models",
+            "/pausee",
+            "/health",
+            "/e/pause",
+            "/v1/pause/../models",
+            "/v1/chat/completions?next=/../pause",
+            "/inference/v1/generate",
+        ] {
             assert!(!is_control(path), "{path}");
         }
     }
