@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from rolltape.http import Http, Json, RolltapeError, patiently, segment
@@ -19,6 +20,8 @@ WAIT_S_MAX = 600.0
 LIMIT = 16
 LIMIT_MAX = 1024
 ANSWER_S = 60.0
+PATIENCE_S = 120.0
+"""How long a server may be away, so that a trainer outlives its restart."""
 
 
 @dataclass
@@ -48,7 +51,7 @@ class Lease:
 
     def _say(self, word: str, body: dict[str, Json]) -> None:
         route = f"/feed/leases/{segment(self.id)}/{word}"
-        patiently(lambda: self._http.post(route, body))
+        patiently(lambda: self._http.post(route, body), until_s=PATIENCE_S)
 
 
 class Feed:
@@ -68,10 +71,14 @@ class Feed:
         self._options = options
 
     def lease(self, *, limit: int = LIMIT, wait_s: float = WAIT_S, **options: Any) -> Lease | None:
-        """Takes up to `limit` items; None when none was finished within `wait_s`."""
+        """Takes up to `limit` items; None when none was finished within `wait_s`.
+
+        A server that is away is waited for, `PATIENCE_S`. What it had handed out in a reply that
+        never came is handed out again when that lease ends.
+        """
         asked = {"consumer": self.consumer, "lease_s": self.lease_s, "limit": limit}
         asked |= {"wait_s": round(wait_s)} | self._options | options
-        rows, headers = _read(self._http, asked, wait_s)
+        rows, headers = patiently(lambda: _read(self._http, asked, wait_s), until_s=PATIENCE_S)
         name = headers.get("x-rolltape-lease")
         if not rows or name is None:
             return None
@@ -116,7 +123,7 @@ def _walk(http: Http, asked: Mapping[str, Any], wait_s: float) -> Iterator[Row]:
     cursor = "0"
     while True:
         query = {"limit": LIMIT_MAX, "cursor": cursor, "wait_s": round(wait_s)} | dict(asked)
-        found, headers = _read(http, query, wait_s)
+        found, headers = patiently(partial(_read, http, query, wait_s), until_s=PATIENCE_S)
         yield from found
         if not found or headers.get("x-rolltape-cursor", cursor) == cursor:
             return

@@ -147,15 +147,18 @@ class Http:
 def patiently(call: Any, *, until_s: float = 30.0) -> Json:
     """Repeats `call` while the server says 502, 503 or 504, or cannot be reached.
 
-    For what may be repeated without harm. Gives up after `until_s` seconds.
+    For what may be repeated without harm. Gives up `until_s` seconds after the first failure,
+    however long that took to come.
     """
-    end = time.monotonic() + until_s
+    end = None
     wait_s = RETRY_WAIT_S
     while True:
         try:
             return call()
         except RolltapeError as error:
-            if error.status not in (None, 502, 503, 504) or time.monotonic() + wait_s > end:
+            now = time.monotonic()
+            end = now + until_s if end is None else end
+            if error.status not in (None, 502, 503, 504) or now + wait_s > end:
                 raise
         time.sleep(wait_s)
         wait_s = min(2 * wait_s, 2.0)
