@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from rolltape.http import Http, Json, RolltapeError, patiently, segment
+from rolltape.http import BrokenOff, Http, Json, RolltapeError, patiently, segment
 from rolltape.client import Client
 
 Row = dict[str, Any]
@@ -74,16 +75,28 @@ class Feed:
         """Takes up to `limit` items; None when none was finished within `wait_s`.
 
         A server that is away is waited for, `PATIENCE_S`. What it had handed out in a reply that
-        never came is handed out again when that lease ends.
+        broke off is given back; in one that never began, it comes again when that lease ends.
         """
         asked = {"consumer": self.consumer, "lease_s": self.lease_s, "limit": limit}
         asked |= {"wait_s": round(wait_s)} | self._options | options
-        rows, headers = patiently(lambda: _read(self._http, asked, wait_s), until_s=PATIENCE_S)
+        rows, headers = patiently(lambda: self._take(asked, wait_s), until_s=PATIENCE_S)
         name = headers.get("x-rolltape-lease")
         if not rows or name is None:
             return None
         end = float(headers.get("x-rolltape-lease-expires", 0))
         return Lease(name, end, rows, headers.get("x-rolltape-version"), self._http)
+
+    def _take(
+        self, asked: Mapping[str, Any], wait_s: float
+    ) -> tuple[list[Row], Mapping[str, str]]:
+        try:
+            return _read(self._http, asked, wait_s)
+        except BrokenOff as broken:
+            name = broken.headers.get("x-rolltape-lease")
+            if name is not None:
+                with suppress(RolltapeError):  # it may hold nothing, or have ended
+                    Lease(name, 0, [], None, self._http).nack()
+            raise
 
     def __iter__(self) -> Iterator[Lease]:
         """Lease after lease, without end. What is done with one is to be said to it."""

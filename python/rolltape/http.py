@@ -31,6 +31,14 @@ class RolltapeError(Exception):
         self.body = body
 
 
+class BrokenOff(RolltapeError):
+    """An answer that began and did not end; `headers` are those it began with."""
+
+    def __init__(self, message: str, headers: Mapping[str, str]) -> None:
+        super().__init__(message)
+        self.headers = headers
+
+
 def segment(text: str) -> str:
     """`text` as one part of a path."""
     return quote(text, safe="")
@@ -94,7 +102,11 @@ class Http:
         query: Query | None = None,
         timeout_s: float | None = None,
     ) -> tuple[int, bytes, dict[str, str]]:
-        """One request; status, bytes and headers of its answer, names in small letters."""
+        """One request; status, bytes and headers of its answer, names in small letters.
+
+        Raises BrokenOff where the answer breaks off: what it was asked for may have been done, so
+        nothing is asked again here.
+        """
         headers = {"accept": "application/json"}
         data = body
         if body is not None and not isinstance(body, bytes):
@@ -109,9 +121,10 @@ class Http:
             connection, kept = self._connection(fresh, timeout_s or self._timeout_s)
             try:
                 connection.request(method, target, data, headers)
-                reply = connection.getresponse()
-                told = {name.lower(): value for name, value in reply.getheaders()}
-                return reply.status, reply.read(), told
+                return _whole(connection.getresponse(), f"{method} {self.url}{path}")
+            except BrokenOff:
+                connection.close()
+                raise
             except GONE as gone:
                 connection.close()
                 if not kept:
@@ -142,6 +155,14 @@ class Http:
         if kept:
             held.sock.settimeout(timeout_s)
         return held, kept
+
+
+def _whole(reply: http.client.HTTPResponse, what: str) -> tuple[int, bytes, dict[str, str]]:
+    told = {name.lower(): value for name, value in reply.getheaders()}
+    try:
+        return reply.status, reply.read(), told
+    except (http.client.HTTPException, OSError) as gone:
+        raise BrokenOff(f"{what}: {gone!r}", told) from gone
 
 
 def patiently(call: Any, *, until_s: float = 30.0) -> Json:

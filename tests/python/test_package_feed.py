@@ -1,5 +1,6 @@
 """The package's feed and its hold on the engine, against a real recorder."""
 
+import http.server
 import json
 import threading
 import time
@@ -91,6 +92,61 @@ def test_an_ack_of_what_was_handed_to_another_is_an_error(server):
         lease.ack()
     assert caught.value.status == 409
     other.ack()
+
+
+class Relay(http.server.BaseHTTPRequestHandler):
+    """Passes requests on to `upstream`; the first reply with rows breaks off in the middle."""
+
+    protocol_version = "HTTP/1.1"
+    upstream = ""
+    asked = []
+
+    def do_GET(self):
+        page = self.path.split("?")[0]
+        self.asked.append(page)
+        length = int(self.headers.get("content-length", 0))
+        data = self.rfile.read(length) if length else None
+        request = urllib.request.Request(self.upstream + self.path, data, method=self.command)
+        with urllib.request.urlopen(request, timeout=60) as reply:
+            body = reply.read()
+            self.send_response_only(reply.status)
+            for name, value in reply.getheaders():
+                if name.lower().startswith("x-rolltape-"):
+                    self.send_header(name, value)
+        self.send_header("content-length", str(len(body)))
+        self.end_headers()
+        breaks = page == "/feed" and self.asked.count(page) == 1
+        self.wfile.write(body[: len(body) // 2] if breaks else body)
+        self.close_connection = breaks
+
+    do_POST = do_GET
+
+    def log_message(self, *_):
+        pass
+
+
+def test_a_reply_that_breaks_off_leaves_no_lease_behind(server):
+    handler = type("Here", (Relay,), {"upstream": server.client.http.url, "asked": []})
+    relay = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    thread = threading.Thread(target=relay.serve_forever)
+    thread.start()
+    try:
+        client = rolltape.Client("127.0.0.1:%d" % relay.server_address[1])
+        client.versions()  # the connection is a kept one when rows are asked for
+        reader = rolltape.Feed(client, "breaks", unit="group", group_size=GROUP_SIZE)
+        lease = reader.lease(limit=2, wait_s=0)
+    finally:
+        relay.shutdown()
+        thread.join()
+        relay.server_close()
+    assert ids(lease) == [f"g{group}-{n}" for group in range(2) for n in range(GROUP_SIZE)]
+    gone, taken = (handler.asked.index("/feed"), len(handler.asked) - 1)
+    between = handler.asked[gone + 1 : taken]
+    assert len(between) == 1 and between[0].endswith("/nack") and handler.asked[taken] == "/feed"
+    lease._http = server.client.http
+    lease.ack()
+    standing = feed(server, "breaks").standing()
+    assert (standing["acked"], standing["leased"]) == (2 * GROUP_SIZE, 0)
 
 
 def test_a_reader_waits_for_what_is_finished_later(server):
