@@ -13,7 +13,6 @@ step with its weights. Imports without verl; then there is no class to register.
 
 import asyncio
 import json
-import os
 
 import rolltape
 from rolltape.trl.rollout import best_rows
@@ -90,7 +89,7 @@ class RolltapeAgentLoop(AgentLoopBase):
             told = {"ROLLTAPE_TASK": json.dumps(task, default=str)}
             done = subprocess.run(
                 self.command,
-                env={**os.environ, **episode.environment, **told},
+                env={**episode.environ(), **told},
                 stdout=subprocess.PIPE,
                 check=True,
             )

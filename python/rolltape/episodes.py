@@ -11,6 +11,9 @@ from dataclasses import dataclass, field
 from rolltape.client import Client, Status
 
 PLACEHOLDER_KEY = "rolltape"
+SECRETS = ("ROLLTAPE_CONTROL_TOKEN",)
+NAMES_OF_SECRETS = ("ROLLTAPE_CONTROL_TOKEN_ENV", "ROLLTAPE_UPSTREAM_KEY_ENV")
+"""Variables that say in which other ones a secret is."""
 
 
 @dataclass
@@ -46,12 +49,24 @@ class Episode:
         }
 
     def environ(self) -> dict[str, str]:
-        """This process's environment with `environment` in it, for a child."""
-        return {**os.environ, **self.environment}
+        """This process's environment with `environment` in it, for a child that plays.
+
+        Without the control listener's token and the upstream's key, wherever they are: an agent
+        that has them can reward itself, and call past the recorder.
+        """
+        return without_secrets(os.environ, self.client.http.token) | self.environment
 
     def reward(self, value: float | None, **options: str | int | None) -> None:
         """Appends a reward; see `Client.reward`."""
         self.client.reward(self.id, value, self.attempt, **options)  # type: ignore[arg-type]
+
+
+def without_secrets(environ: Mapping[str, str], token: str | None = None) -> dict[str, str]:
+    """Variables without those that hold rolltape's secrets or name them, or that hold `token`."""
+    named = {environ[name] for name in NAMES_OF_SECRETS if name in environ}
+    left_out = {*SECRETS, *NAMES_OF_SECRETS, *named}
+    kept = environ.items()
+    return {name: held for name, held in kept if name not in left_out and held != (token or None)}
 
 
 @contextmanager

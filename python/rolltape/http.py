@@ -53,12 +53,12 @@ class Http:
             raise ValueError(f"not an address of HTTP: {url}")
         self.url = f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/')}"
         self._parts = parts
-        self._token = token
+        self.token = token
         self._timeout_s = timeout_s
         self._kept = threading.local()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"url": self.url, "token": self._token, "timeout_s": self._timeout_s}
+        return {"url": self.url, "token": self.token, "timeout_s": self._timeout_s}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         Http.__init__(self, state["url"], token=state["token"], timeout_s=state["timeout_s"])
@@ -114,8 +114,8 @@ class Http:
             headers["content-type"] = "application/json"
         elif body is not None:
             headers["content-type"] = "application/octet-stream"
-        if self._token:
-            headers["authorization"] = f"Bearer {self._token}"
+        if self.token:
+            headers["authorization"] = f"Bearer {self.token}"
         target = self._parts.path.rstrip("/") + path + _query(query)
         for fresh in (False, True):
             connection, kept = self._connection(fresh, timeout_s or self._timeout_s)

@@ -127,6 +127,25 @@ def test_the_environment_is_what_agents_read(server):
     assert environment["ANTHROPIC_BASE_URL"] + "/v1" == episode.base_url
 
 
+def test_an_agent_s_environment_holds_no_secret(server, monkeypatch):
+    secrets = {
+        "ROLLTAPE_CONTROL_TOKEN": "s1",
+        "ROLLTAPE_CONTROL_TOKEN_ENV": "MY_TOKEN",
+        "MY_TOKEN": "s2",
+        "ROLLTAPE_UPSTREAM_KEY_ENV": "OPENAI_API_KEY",
+        "OPENAI_API_KEY": "s3",
+        "ANOTHER_NAME": "s4",
+    }
+    for name, held in {**secrets, "KEPT": "kept"}.items():
+        monkeypatch.setenv(name, held)
+    client = rolltape.Client(server.client.http.url, server.client.data, token="s4")
+    with rolltape.episode(client, "secretless") as episode:
+        given = episode.environ()
+    assert given["KEPT"] == "kept" and given["OPENAI_API_KEY"] == episode.api_key
+    assert not {"s1", "s2", "s3", "s4"} & {*given.values()}
+    assert {*secrets} & {*given} == {"OPENAI_API_KEY"}
+
+
 def test_what_the_server_refuses_is_an_error_with_its_words(server):
     with pytest.raises(rolltape.RolltapeError, match="no episode") as caught:
         server.client.reward("nobody-knows-it", 1.0)

@@ -2,6 +2,7 @@
 
 import http.server
 import json
+import sys
 import threading
 import time
 import urllib.error
@@ -296,6 +297,26 @@ def test_verl_s_fields_are_those_of_the_row(server):
     assert fields["prompt_ids"] + fields["response_ids"] == row["input_ids"]
     assert sum(fields["response_mask"]) == sum(row["loss_mask"])
     assert names["number"](b"words\n0.5\n") == 0.5 and names["number"](b"") is None
+
+
+def test_verl_s_command_sees_no_token(server, monkeypatch, tmp_path):
+    text = (harness.ROOT / "examples" / "verl" / "agent_loop.py").read_text()
+    names = {"__name__": "imported"}
+    exec(compile(text, "agent_loop.py", "exec"), names)
+    monkeypatch.setenv("ROLLTAPE_CONTROL_TOKEN", "secret")
+    loop = object.__new__(names["RolltapeAgentLoop"])
+    loop.client = server.client
+    look = (
+        "import json, os, sys, openai; from game import Agent, Game; "
+        "Agent(openai.OpenAI(), seed=1).play(Game(3)); "
+        f"json.dump(dict(os.environ), open({str(tmp_path / 'seen')!r}, 'w')); print(0.5)"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(harness.ROOT / "tests" / "python"))
+    loop.command = [sys.executable, "-c", look]
+    row = loop.client_side({"temperature": 1.0}, {"index": "verl-0"})
+    seen = json.loads((tmp_path / "seen").read_text())
+    assert row["reward"] == 0.5 and seen["ROLLTAPE_TASK"] == '{"index": "verl-0"}'
+    assert "secret" not in seen.values()
 
 
 def test_prime_rl_s_folder_is_pushed(server, tmp_path):
