@@ -21,7 +21,7 @@ WAIT_S = 60
 
 @pytest.fixture(autouse=True)
 def rows_as_samples(monkeypatch):
-    monkeypatch.setattr(rolltape.trl.worker, "to_sample", lambda row, *_: row)
+    monkeypatch.setattr(rolltape.trl.worker, "to_sample", lambda row, *told: (row, *told))
 
 
 class Served:
@@ -95,3 +95,50 @@ def test_a_worker_outlives_a_restart_of_the_recorder(served):
         play(served.client, "later")
         until(lambda: handed, worker)
     assert [row["episode_id"] for row in handed[0]] == ["later-0", "later-1"]
+
+
+def push(client, transfer):
+    """The model's own weights under the next version: what is told apart here is the label."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(rolltape.trl.transfer, "save_folder", lambda *_: MODEL)
+        transfer.send_weights([])
+    return client.weight_info()["weight_version"]
+
+
+def fresh_trainer(client, folder, consumer, **options):
+    """The transfer and the worker of a trainer that begins, after its first sync."""
+    transfer = rolltape.trl.WeightTransfer(client, folder, kept=None)
+    worker = rolltape.trl.RolloutWorker(
+        client, consumer=consumer, group_size=GROUP_SIZE, **options
+    )
+    transfer.init_weight_transfer()
+    label = push(client, transfer)
+    worker.update_model_version(1)
+    return transfer, worker, label
+
+
+def test_a_trainer_that_begins_again_counts_on_whether_or_not_the_engine_did(served, tmp_path):
+    client = served.client
+    first = rolltape.trl.WeightTransfer(client, tmp_path, first=17, kept=None)
+    assert push(client, first) == "17"
+    play(client, "leftover")
+    _, _, label = fresh_trainer(client, tmp_path, "same-engine")
+    assert label == "18", "1 would have been the name of other weights"
+    until(lambda: 18 in [version["number"] for version in client.versions()])
+    served.kill()
+    served.start()
+    assert client.weight_info()["weight_version"] == "default", "this engine remembers nothing"
+    _, worker, label = fresh_trainer(client, tmp_path, "new-engine", group="leftover", max_staleness=2)
+    assert (label, worker.before) == ("19", 18)
+    worker.start()
+    try:
+        row, _, _, before = worker.rollout_buffer.get(timeout=WAIT_S)
+        assert (row["policy_version_min"], before) == (17, 18), "at 1 it is two versions old"
+    finally:
+        worker.stop()
+    _, strict, _ = fresh_trainer(client, tmp_path, "strict", group="leftover", max_staleness=2)
+    strict.start()
+    try:
+        until(lambda: (strict.feed.standing() or {}).get("dropped") == {"stale": GROUP_SIZE}, strict)
+    finally:
+        strict.stop()

@@ -5,13 +5,14 @@ TRL and torch are imported when something of theirs is used, not before.
 
 from rolltape.trl.rollout import rollout_func
 from rolltape.trl.samples import recorded_reward
-from rolltape.trl.transfer import WeightTransfer, continue_versions, sync_weights
+from rolltape.trl.transfer import WeightTransfer, sync_weights
+from rolltape.trl.versions import newest_version
 from rolltape.trl.worker import RolloutWorker
 
 __all__ = [
     "RolloutWorker",
     "WeightTransfer",
-    "continue_versions",
+    "newest_version",
     "recorded_reward",
     "rollout_func",
     "sync_weights",

@@ -16,11 +16,16 @@ def trains(row: Row) -> bool:
     return row.get("advantage") is not None and any(row["loss_mask"])
 
 
-def to_sample(row: Row, group_number: int, metrics: Mapping[str, float] | None = None) -> Any:
+def to_sample(
+    row: Row,
+    group_number: int,
+    metrics: Mapping[str, float] | None = None,
+    before: int = 0,
+) -> Any:
     """A RolloutSample of AsyncGRPOTrainer.
 
     Its version is the oldest that sampled a trained token, so that a trainer's bound on staleness
-    holds for each of them.
+    holds for each of them; counted as the trainer counts, whose first version is `before` + 1.
     """
     import numpy as np
     from trl.experimental.async_grpo.async_rollout_worker import RolloutSample
@@ -33,7 +38,7 @@ def to_sample(row: Row, group_number: int, metrics: Mapping[str, float] | None =
         completion_mask=np.asarray(row["loss_mask"], np.int64),
         old_log_probs=np.asarray(row["logprobs"], np.float32),
         advantage=float(row["advantage"]),
-        model_version=NO_VERSION if oldest is None else int(oldest),
+        model_version=NO_VERSION if oldest is None else int(oldest) - before,
         group_id=group_number,
         metrics={"reward": float(row["reward"]), **(metrics or {})},
         enqueued_at=time.time(),

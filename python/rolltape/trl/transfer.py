@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rolltape.client import Client
+from rolltape.trl.versions import newest_version
 from rolltape.weights import save_folder
 
 if TYPE_CHECKING:
@@ -21,9 +22,10 @@ KEPT = 2
 class WeightTransfer:
     """`weight_transfer` of AsyncGRPOTrainer: a folder for each version, then the engine's API.
 
-    `folder` is one that the engine can read. Versions are numbered from `first` on, which is how
-    AsyncGRPOTrainer counts them, and the engine labels its weights with the number. The last
-    `kept` folders stay; None keeps all. `sent` is called with each version after it is served.
+    `folder` is one that the engine can read. A trainer counts its versions from 1 in each run; the
+    engine labels its weights with that count above the newest version that was known when this was
+    made, or with `first` and those after it. The last `kept` folders stay; None keeps all. `sent`
+    is called with each label after it is served.
 
     The engine is not paused: it reads and checks the folder while it samples, and exchanges all
     weights between two steps.
@@ -34,23 +36,17 @@ class WeightTransfer:
         client: Client,
         folder: str | os.PathLike[str],
         *,
-        first: int = 1,
+        first: int | None = None,
         kept: int | None = KEPT,
         sent: Callable[[int], None] | None = None,
     ) -> None:
         self.client = client
         self.folder = Path(folder)
-        self.version: int
-        """The version that was sent last."""
-        self._first: int
-        self.start_after(first - 1)
+        self._first = newest_version(client) + 1 if first is None else first
+        self.version = self._first - 1
+        """The label that was sent last."""
         self._kept = kept
         self._sent = sent
-
-    def start_after(self, version: int) -> None:
-        """The next version is the one after this."""
-        self.version = version
-        self._first = version + 1
 
     def folder_of(self, version: int) -> Path:
         """Where the weights of a version are, or were."""
@@ -81,21 +77,6 @@ class WeightTransfer:
         """Leaves the folders; closes the connection."""
         with suppress(OSError):
             self.client.close_connections()
-
-
-def continue_versions(trainer: Any) -> int:
-    """Has an AsyncGRPOTrainer count its versions from the newest that the recorder knows; gives it.
-
-    For a trainer that is started again: one that counted from 1 would give old labels to other
-    weights, which the engine refuses, and would take what older weights sampled for new. To be
-    called before `train()`, on a trainer whose `weight_transfer` is a `WeightTransfer`.
-    """
-    transfer = trainer.weight_transfer
-    numbers = (version["number"] for version in transfer.client.versions())
-    newest = max((int(number) for number in numbers if number is not None), default=0)
-    trainer.model_version = newest
-    transfer.start_after(newest)
-    return newest
 
 
 class _Sender:

@@ -14,6 +14,7 @@ from rolltape.http import RolltapeError
 from rolltape.client import Client
 from rolltape.feed import LEASE_S, Feed, Lease, Row
 from rolltape.trl.samples import MetricsOf, to_sample, trains
+from rolltape.trl.versions import newest_version
 
 logger = logging.getLogger(__name__)
 
@@ -77,6 +78,9 @@ class RolloutWorker:
     - `buffer_rows`: rows that wait for the trainer in memory.
     - `metrics`: more numbers of a row for the trainer's log.
     - `on_group`: called with the rows of each group when the trainer is about to get them.
+    - `before`: the number of the last version before the trainer's first one, which it calls 1.
+      The newest that is known when this is made, unless told; where a WeightTransfer has a `first`,
+      tell one less.
     - `options`: parameters of the feed, such as `verdict`, `kind`, `task`.
     """
 
@@ -93,6 +97,7 @@ class RolloutWorker:
         groups_per_lease: int = GROUPS_PER_LEASE,
         metrics: MetricsOf | None = None,
         on_group: Callable[[list[Row]], None] | None = None,
+        before: int | None = None,
         **options: Any,
     ) -> None:
         if lease_s < LEASE_S_MIN:
@@ -102,6 +107,8 @@ class RolloutWorker:
         self.rollout_buffer: queue.Queue[Any] = _Buffer(buffer_rows, self._took)
         self.metrics_queue: queue.Queue[dict[str, Any]] = queue.Queue()
         self.version = 0
+        """As the trainer counts them."""
+        self.before = newest_version(client) if before is None else before
         self._max_staleness = max_staleness
         self._groups_per_lease = groups_per_lease
         self._metrics = metrics
@@ -159,7 +166,8 @@ class RolloutWorker:
     def _wanted(self) -> dict[str, Any]:
         wanted: dict[str, Any] = {"wait_s": WAIT_S}
         if self._max_staleness is not None:
-            wanted |= {"at_version": self.version, "max_staleness": self._max_staleness}
+            now = self.before + self.version
+            wanted |= {"at_version": now, "max_staleness": self._max_staleness}
         return wanted
 
     def _hand_over(self, lease: Lease) -> None:
@@ -182,7 +190,8 @@ class RolloutWorker:
                     return
 
     def _sample(self, row: Row) -> Any:
-        return to_sample(row, self._groups, self._metrics(row) if self._metrics else None)
+        metrics = self._metrics(row) if self._metrics else None
+        return to_sample(row, self._groups, metrics, self.before)
 
     def _put(self, item: tuple[Any, _Held, EpisodeKey]) -> bool:
         """Waits for room; false when it is to stop."""

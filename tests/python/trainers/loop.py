@@ -168,10 +168,9 @@ def trained_sync(client, out):
         processing_class=AutoTokenizer.from_pretrained(MODEL),
         rollout_func=rollout_func(client, play, task_id="sync"),
     )
-    version = max([int(v["number"]) for v in client.versions() if v["number"]], default=0)
-    sync_weights(trainer, WeightTransfer(client, f"{out}/sync-weights", first=version + 1))
+    sync_weights(trainer, WeightTransfer(client, f"{out}/sync-weights"))
     trainer.train()
-    return {"steps": steps(trainer), "first": version + 1}
+    return {"steps": steps(trainer)}
 
 
 def harnessed(client):

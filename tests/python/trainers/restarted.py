@@ -46,7 +46,7 @@ def trained(client, out, steps, handed, hold):
     from transformers import AutoTokenizer, TrainerCallback
     from trl.experimental.async_grpo import AsyncGRPOConfig, AsyncGRPOTrainer
 
-    from rolltape.trl import WeightTransfer, continue_versions, use_cpu
+    from rolltape.trl import WeightTransfer, use_cpu
 
     class Hold(TrainerCallback):
         def on_step_end(self, args, state, *_, **__):
@@ -55,6 +55,8 @@ def trained(client, out, steps, handed, hold):
                 time.sleep(3600)
 
     use_cpu()
+    transfer = WeightTransfer(client, f"{out}/weights")
+    before = transfer.version
     trainer = AsyncGRPOTrainer(
         model=str(MODEL),
         reward_funcs=[],
@@ -77,16 +79,15 @@ def trained(client, out, steps, handed, hold):
         processing_class=AutoTokenizer.from_pretrained(MODEL),
         callbacks=[Hold()],
         rollout_worker=worker(client, handed),
-        weight_transfer=WeightTransfer(client, f"{out}/weights"),
+        weight_transfer=transfer,
     )
-    before = continue_versions(trainer)
     trainer.train()
-    return before, trainer.model_version
+    return before, transfer.version
 
 
 def read_again(client, version, handed):
     """All groups for another consumer, as at a version, without those that are older by two."""
-    reader = worker(client, handed, consumer="another", max_staleness=1)
+    reader = worker(client, handed, consumer="another", max_staleness=1, before=0)
     reader.update_model_version(version)
     reader.start()
     until = time.monotonic() + READ_WAIT_S
