@@ -17,7 +17,8 @@ async fn paused_calls_end_or_wait_as_the_mode_says() {
         match mode {
             "keep" | "recompute" => {
                 let waiting = server.begin("/v1/completions", &long(2, 5));
-                waiting_calls(&server, 1).await;
+                // What is computed again waits with it.
+                waiting_calls(&server, if mode == "recompute" { 2 } else { 1 }).await;
                 // Each answer comes from between two steps, if there were any.
                 for _ in 0..20 {
                     server.post("/abort_requests", &json!({"request_ids": []})).await;
