@@ -80,6 +80,9 @@ impl Command {
     }
 }
 
+/// How long threads that still read or write are waited for at the end.
+const LEAVE: std::time::Duration = std::time::Duration::from_secs(30);
+
 fn main() -> ExitCode {
     let cli = Cli::parse();
     let filter = EnvFilter::try_from_env("ROLLTAPE_LOG")
@@ -112,6 +115,8 @@ fn main() -> ExitCode {
             Command::Demo(args) => demo::run(args).await,
         }
     });
+    // What still waits for a peer that never answers is not waited for.
+    runtime.shutdown_timeout(LEAVE);
     done.unwrap_or_else(|failure| failure.report())
 }
 

@@ -198,6 +198,8 @@ pub(crate) struct Hold {
     draining: Vec<oneshot::Sender<bool>>,
     /// Whether replies go on with old keys and values should weights change.
     keep_cache: bool,
+    /// Generation was paused by sleep, and goes on when nothing sleeps any more.
+    slept: bool,
 }
 
 /// Tells whoever asked; they may be gone, and it is done all the same.
@@ -271,6 +273,11 @@ impl<O: Ops> Core<O> {
 
     fn pause(&mut self, mode: Mode, clear: bool, done: oneshot::Sender<bool>) {
         let mut board = self.board.lock();
+        let stuck = board.asleep.any() || !board.loaded;
+        if mode == Mode::Wait && stuck && !self.scheduler.is_idle() {
+            // The replies that it waits for would never end.
+            return tell(done, false);
+        }
         board.paused = Some(mode);
         board.pauses.begin(Instant::now());
         drop(board);
@@ -283,8 +290,9 @@ impl<O: Ops> Core<O> {
             Mode::Wait | Mode::Keep => {}
         }
         self.hold.draining.push(done);
-        if mode != Mode::Wait {
-            self.hold.frozen = true;
+        // Replies that an earlier pause has kept go on to their ends.
+        self.hold.frozen = mode != Mode::Wait;
+        if self.hold.frozen {
             self.hold.draining.drain(..).for_each(|done| tell(done, true));
         }
     }
@@ -295,6 +303,7 @@ impl<O: Ops> Core<O> {
         board.pauses.end(Instant::now());
         drop(board);
         self.hold.frozen = false;
+        self.hold.slept &= self.board.lock().asleep.any();
         self.hold.keep_cache = false;
         self.hold.draining.drain(..).for_each(|done| tell(done, false));
     }
@@ -324,6 +333,8 @@ impl<O: Ops> Core<O> {
             self.board.lock().asleep.cache = true;
             self.model.drop_pages()?;
         }
+        // Whoever read them and went must not keep them in memory.
+        self.dock.lend(None);
         if drop {
             self.model.parameters = None;
         }
@@ -331,6 +342,7 @@ impl<O: Ops> Core<O> {
         let mut board = self.board.lock();
         board.loaded = self.model.parameters.is_some();
         laid?;
+        self.hold.slept |= parts.scheduling;
         board.asleep.scheduling |= parts.scheduling;
         board.asleep.weights |= parts.weights;
         Ok(())
@@ -352,7 +364,7 @@ impl<O: Ops> Core<O> {
         asleep.scheduling &= !parts.scheduling && (asleep.weights || asleep.cache);
         self.board.lock().asleep = asleep;
         // Only what sleep itself has paused goes on; a trainer's pause is the trainer's to end.
-        if before.scheduling && !asleep.any() {
+        if !asleep.any() && std::mem::take(&mut self.hold.slept) {
             self.resume();
         }
         Ok(asleep)

@@ -120,7 +120,7 @@ pub(crate) fn connect(
     tracing::info!(rank, size, "joining the trainer's NCCL group");
     let member = Member::join(&device, &id, rank, size);
     let member = member.map_err(|error| Refused::Device(error.to_string()))?;
-    Ok(Box::new(Line { device, member, packing }))
+    Ok(Box::new(Line { device, member, packing, in_step: true }))
 }
 
 /// The connection to a trainer.
@@ -128,11 +128,13 @@ struct Line {
     device: Device,
     member: Member,
     packing: Packing,
+    in_step: bool,
 }
 
 impl Transport for Line {
     fn receive(&mut self, info: &Map<String, Value>, sink: Sink<'_>) -> Result<(), Refused> {
         let wrong = |reason: String| Refused::Weights(format!("`update_info`: {reason}"));
+        self.in_step = false;
         let packing = Packing::read(info, self.packing).map_err(wrong)?;
         let tensors = plan::announced(info).map_err(wrong)?;
         let mut refused = Ok(());
@@ -143,7 +145,12 @@ impl Transport for Line {
                 refused = handed_over(part, &bytes, sink);
             }
         }
+        self.in_step = true;
         refused
+    }
+
+    fn is_in_step(&self) -> bool {
+        self.in_step
     }
 }
 
@@ -151,7 +158,7 @@ impl Line {
     /// The bytes of one broadcast.
     fn one(&self, part: &[Announced]) -> Result<Vec<u8>, Refused> {
         let failed = |error: &dyn std::fmt::Display| Refused::Device(error.to_string());
-        let size = part.iter().map(|tensor| tensor.bytes).sum();
+        let size = part.iter().fold(0_usize, |size, tensor| size.saturating_add(tensor.bytes));
         let memory = Memory::new(&self.device, size).map_err(|error| failed(&error))?;
         self.member.receive(&memory).map_err(|error| failed(&error))?;
         memory.to_vec().map_err(|error| failed(&error))

@@ -88,9 +88,9 @@ fn one(name: &Value, dtype: &Value, shape: &Value) -> Result<Announced, String> 
 /// Cuts tensors into broadcasts. A packed one ends with the tensor that makes it larger than its
 /// size, so that it may be larger itself; sender and receiver cut alike.
 pub(super) fn broadcasts(tensors: &[Announced], packing: Packing) -> Vec<&[Announced]> {
-    let (mut parts, mut start, mut bytes) = (Vec::new(), 0, 0);
+    let (mut parts, mut start, mut bytes) = (Vec::new(), 0, 0_usize);
     for (index, tensor) in tensors.iter().enumerate() {
-        bytes += tensor.bytes;
+        bytes = bytes.saturating_add(tensor.bytes);
         if !packing.packed || bytes > packing.size {
             parts.push(&tensors[start..=index]);
             (start, bytes) = (index + 1, 0);

@@ -207,9 +207,23 @@ impl Gate {
             (Ok(call), Ok(choices)) => Ok(Place::new(Arc::clone(&self.pace), [call, choices])),
             _ => {
                 let waiting = self.max_queue - self.places.available_permits();
+                self.sweep();
                 Err(ApiError::busy(waiting, self.pace.refuse(now)))
             }
         }
+    }
+
+    /// Has the places of callers that left freed, while no step does so.
+    fn sweep(&self) {
+        let idle = self.board.read().paused.is_some();
+        let Some(permit) =
+            idle.then(|| Arc::clone(&self.commands).try_acquire_owned().ok()).flatten()
+        else {
+            return;
+        };
+        // Nobody waits for the answer: who was refused comes again.
+        let (done, _) = oneshot::channel();
+        self.inbox.try_send(Mail::Command(Command::DropAbandoned { done }, permit)).ok();
     }
 
     /// A seed for a prompt of a call that gave none.

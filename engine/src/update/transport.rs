@@ -12,4 +12,7 @@ pub(crate) type Sink<'a> = &'a mut dyn FnMut(Piece<'_>) -> Result<(), Refused>;
 pub(crate) trait Transport: Send {
     /// Receives the tensors that `update_info` announces.
     fn receive(&mut self, info: &Map<String, Value>, sink: Sink<'_>) -> Result<(), Refused>;
+
+    /// Whether all that the trainer has sent so far was received.
+    fn is_in_step(&self) -> bool;
 }

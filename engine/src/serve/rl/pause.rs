@@ -1,5 +1,7 @@
 //! Generation stops and goes on; the engine sleeps and wakes up.
 
+use std::sync::Arc;
+
 use serde_json::json;
 
 use super::super::error::ApiError;
@@ -7,6 +9,7 @@ use super::super::fields::Fields;
 use super::super::routes::{Reply, json_reply};
 use super::super::submit::{Gate, State};
 use super::query::Query;
+use super::update::whole;
 use crate::control::{Command, Mode, Parts};
 
 const MODES: [(&str, Mode); 4] = [
@@ -42,7 +45,10 @@ pub(super) async fn pause(state: &State, query: &Query) -> Result<Reply, ApiErro
 pub(in crate::serve) async fn stop(gate: &Gate, mode: Mode, clear: bool) -> Result<(), ApiError> {
     match gate.tell(|done| Command::Pause { mode, clear, done }).await? {
         true => Ok(()),
-        false => Err(ApiError::conflict("generation was resumed before all replies had ended")),
+        false => Err(ApiError::conflict(
+            "not all replies have ended: generation was resumed meanwhile, or the engine sleeps or \
+             has no weights",
+        )),
     }
 }
 
@@ -69,7 +75,7 @@ pub(super) async fn abort(state: &State, fields: &Fields) -> Result<Reply, ApiEr
     Ok(json_reply(&json!({"status": "aborted", "aborted": aborted})))
 }
 
-pub(super) async fn sleep(state: &State, query: &Query) -> Result<Reply, ApiError> {
+pub(super) async fn sleep(state: &Arc<State>, query: &Query) -> Result<Reply, ApiError> {
     let level = match query.get("level") {
         None | Some("1") => 1,
         Some("0") => 0,
@@ -79,12 +85,16 @@ pub(super) async fn sleep(state: &State, query: &Query) -> Result<Reply, ApiErro
         }
     };
     let mode = mode(query)?;
-    // No update may be under way while its weights go.
-    let _book = state.updates.book.lock().await;
-    stop(&state.gate, mode, true).await?;
-    let parts = Parts { scheduling: true, weights: level > 0, cache: level > 0 };
-    fall_asleep(state, parts, level == 2).await?;
-    Ok(json_reply(&json!({"status": "sleeping", "level": level})))
+    let state = Arc::clone(state);
+    whole(async move {
+        stop(&state.gate, mode, true).await?;
+        // No update may be under way while its weights go.
+        let _book = state.updates.book.lock().await;
+        let parts = Parts { scheduling: true, weights: level > 0, cache: level > 0 };
+        fall_asleep(&state, parts, level == 2).await?;
+        Ok(json_reply(&json!({"status": "sleeping", "level": level})))
+    })
+    .await
 }
 
 pub(super) async fn release_cache(state: &State) -> Result<Reply, ApiError> {

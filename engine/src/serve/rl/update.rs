@@ -40,7 +40,7 @@ pub(super) fn refused(refused: Refused) -> ApiError {
 }
 
 /// Runs `work` to its end, whoever still waits for it.
-async fn whole<T: Send + 'static>(
+pub(super) async fn whole<T: Send + 'static>(
     work: impl Future<Output = Result<T, ApiError>> + Send + 'static,
 ) -> Result<T, ApiError> {
     tokio::spawn(work).await.map_err(|_| ApiError::internal())?
@@ -166,14 +166,17 @@ impl Source {
             Source::Folder(folder) => staging.take_folder(Path::new(&folder)),
             Source::Body(body) => staging.take_file(&body),
             Source::Transport(info) => {
-                let Some(transport) = &mut book.transport else {
+                let Some(mut transport) = book.transport.take() else {
                     return Err(Refused::Weights(
                         "no transport is connected; `POST /init_weight_transfer_engine` comes \
                          first, or give `update_info.path`"
                             .into(),
                     ));
                 };
-                transport.receive(&info, &mut |piece| staging.take(piece))
+                let received = transport.receive(&info, &mut |piece| staging.take(piece));
+                // One that is out of step would take an old broadcast for a new one.
+                book.transport = transport.is_in_step().then_some(transport);
+                received
             }
         }
     }

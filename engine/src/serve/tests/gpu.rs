@@ -18,7 +18,7 @@ fn deterministic() -> EngineOptions {
         seed: Some(1),
         max_model_len: Some(128),
         max_num_seqs: 8,
-        max_num_batched_tokens: 64,
+        max_num_batched_tokens: Some(64),
         max_loras: 0,
         ..EngineOptions::default()
     }

@@ -69,3 +69,56 @@ async fn calls_can_be_aborted_while_generation_is_paused() {
     }
     server.stop().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn replies_that_a_pause_has_kept_end_when_they_are_waited_for() {
+    let server = Server::plain().await;
+    let reply = server.begin("/v1/completions", &long(1, 60));
+    sampled(&server, 5).await;
+    assert_eq!(server.post_text("/pause?mode=keep", "").await.status, 200);
+    assert_eq!(server.post_text("/pause?mode=wait", "").await.status, 200);
+    assert_eq!(reply.await.unwrap().json()["choices"][0]["finish_reason"], "length");
+    assert_eq!(server.text(json!({})).await.status, 503);
+    server.post_text("/resume", "").await;
+    // What sleeps ends nothing, and to wait for it would be for ever.
+    let reply = server.begin("/v1/completions", &long(2, 60));
+    sampled(&server, 65).await;
+    assert_eq!(server.post_text("/sleep?mode=keep", "").await.status, 200);
+    let refused = server.post_text("/pause?mode=wait", "").await;
+    assert!(refused.status == 409 && refused.body.contains("sleeps"), "{}", refused.body);
+    // In whatever order its parts are woken, generation goes on.
+    server.post_text("/wake_up?tags=scheduling", "").await;
+    server.post_text("/wake_up?tags=kv_cache&tags=weights", "").await;
+    assert_eq!(reply.await.unwrap().json()["choices"][0]["finish_reason"], "length");
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn callers_that_left_a_pause_leave_their_places() {
+    let server = Server::start(EngineOptions { max_queue: 1, ..EngineOptions::default() }).await;
+    server.post_text("/pause?mode=keep", "").await;
+    let gone = server.begin("/v1/completions", &long(1, 5));
+    while server.stats.waiting.load(Ordering::Relaxed) == 0 {
+        tokio::task::yield_now().await;
+    }
+    gone.abort();
+    let mut answers = Vec::new();
+    let kept = loop {
+        let call = server.begin("/v1/completions", &long(2, 5));
+        for _ in 0..200 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+            if call.is_finished() {
+                break;
+            }
+        }
+        if !call.is_finished() {
+            break call;
+        }
+        answers.push(call.await.unwrap().status);
+        assert!(answers.len() < 100, "the place was never free");
+    };
+    assert!(answers.iter().all(|status| *status == 429), "{answers:?}");
+    server.post_text("/resume", "").await;
+    assert_eq!(kept.await.unwrap().status, 200);
+    server.stop().await;
+}
