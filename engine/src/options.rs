@@ -127,9 +127,8 @@ impl EngineOptions {
             ("max_num_batched_tokens", self.max_num_batched_tokens.unwrap_or(1)),
             ("max_queue", self.max_queue),
         ];
-        match counts.into_iter().find(|(_, count)| *count == 0) {
-            Some((option, _)) => return Err(LoadError::ZeroOption { option }),
-            None => {}
+        if let Some((option, _)) = counts.into_iter().find(|(_, count)| *count == 0) {
+            return Err(LoadError::ZeroOption { option });
         }
         let found = self.gpu_memory_utilization;
         if found > 0.0 && found <= 1.0 {

@@ -18,10 +18,12 @@ pub mod cpu;
 pub mod cuda;
 pub mod nccl;
 pub mod op;
+mod reach;
 mod step;
 
 pub use cpu::{Cpu, Numerics};
 pub use op::{
-    Draw, Drawn, DrawnScores, Heads, Home, LowRank, OpError, Ops, PAGE, Reach, Rotation, Span,
-    Step, TOP_MAX, Values,
+    Draw, Drawn, DrawnScores, Heads, Home, LowRank, OpError, Ops, PAGE, Rotation, Span, Step,
+    TOP_MAX, Values,
 };
+pub use reach::Reach;

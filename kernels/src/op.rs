@@ -7,6 +7,8 @@
 
 use std::ops::Range;
 
+use crate::reach::Reach;
+
 pub use crate::step::{Draw, Drawn, DrawnScores, Rotation, Step, TOP_MAX};
 
 /// How a row of queries, keys and values is divided: `[q0..qn | k0..km | v0..vm]`, each of `dim`.
@@ -138,23 +140,6 @@ pub enum OpError {
         /// What the device or its driver said.
         reason: String,
     },
-}
-
-/// How far the operations of a device reach.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Reach {
-    /// Rows of a step that suit the device.
-    pub usual_rows: usize,
-    /// Rows of a step at most.
-    pub rows: usize,
-    /// Ids of a vocabulary at most.
-    pub vocab: usize,
-}
-
-impl Default for Reach {
-    fn default() -> Reach {
-        Reach { usual_rows: 512, rows: usize::MAX, vocab: usize::MAX }
-    }
 }
 
 /// The operations of a transformer on one device.

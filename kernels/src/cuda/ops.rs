@@ -12,9 +12,8 @@ use super::product;
 use super::shape::{self, product::SMALL_ROWS};
 use super::state::Cuda;
 use super::tensor::{Buffer, Kind, Live, Matrix, Pages};
-use crate::op::{
-    Drawn, Heads, Home, LowRank, OpError, Ops, PAGE, Reach, Rotation, Step, TOP_MAX, Values,
-};
+use crate::op::{Drawn, Heads, Home, LowRank, OpError, Ops, PAGE, Rotation, Step, TOP_MAX, Values};
+use crate::reach::Reach;
 
 /// What columns of a product's operands are a multiple of.
 const DEPTH_UNIT: usize = 8;
