@@ -66,7 +66,14 @@ class Server:
         return self._process
 
     def start(self) -> Client:
-        """Starts it and waits until it listens. Raises RuntimeError with its log if it ends."""
+        """Starts it and waits until it listens. Raises RuntimeError with its log if it ends.
+
+        After `stop` it may be started again, on other ports and the same store.
+        """
+        if self._process is not None and self._process.poll() is None:
+            raise RuntimeError("the server runs already")
+        self._client, self._ready = None, threading.Event()
+        self._said.clear()
         self._process = subprocess.Popen(
             self._words,
             env=self._environment,
@@ -76,7 +83,8 @@ class Server:
             text=True,
             errors="replace",
         )
-        threading.Thread(target=self._listen, name="rolltape-log", daemon=True).start()
+        told = (self._process, self._ready)
+        threading.Thread(target=self._listen, args=told, name="rolltape-log", daemon=True).start()
         if not self._ready.wait(START_WAIT_S) or self._client is None:
             self.stop()
             raise RuntimeError(f"rolltape did not start:\n{self.said}")
@@ -101,15 +109,15 @@ class Server:
             raise RuntimeError(f"rolltape {arguments[0]}: {done.returncode}\n{done.stderr}")
         return done.stdout
 
-    def _listen(self) -> None:
+    def _listen(self, process: subprocess.Popen[str], ready: threading.Event) -> None:
         """Keeps what it says; reads its addresses off the first line."""
-        for line in self.process.stderr or ():
+        for line in process.stderr or ():
             self._said.append(line)
             found = LISTENING.search(line)
-            if found and self._client is None:
+            if found and not ready.is_set():
                 self._client = Client(found[2], found[1])
-                self._ready.set()
-        self._ready.set()
+                ready.set()
+        ready.set()
 
     def __enter__(self) -> Server:
         self.start()

@@ -220,6 +220,21 @@ def test_a_server_that_does_not_start_says_why(tmp_path):
         rolltape.Server()
 
 
+def test_a_server_that_was_stopped_starts_again(tmp_path):
+    server = rolltape.Server(model=MODEL, store=tmp_path / "again.db")
+    first = server.start()
+    first.announce("kept")
+    with pytest.raises(RuntimeError, match="already"):
+        server.start()
+    server.stop()
+    second = server.start()
+    try:
+        assert second is not first and server.client is second
+        assert second.show("kept")["closed"] is False
+    finally:
+        server.stop()
+
+
 def test_commands_run_on_the_same_store(server, tmp_path):
     server.command("export", "--out", tmp_path / "out", "--episode", "one")
     assert (tmp_path / "out" / "trajectories.parquet").exists()
