@@ -73,6 +73,10 @@ class Season:
         self.rows.append(rows[0])
         self.deal(1)
 
+    def dropped(self, episodes):
+        """Groups were dropped that were too old: others may be played in their place."""
+        self.deal(episodes // GROUP_SIZE)
+
     def begin_evaluation(self, name):
         """Has games played under the weights as they are, every secret equally often."""
         for number in range(EVALUATED):
@@ -135,6 +139,7 @@ def trainer(client, season, out, options):
         buffer_rows=GROUP_SIZE,
         metrics=lambda row: {"success": float(row["reward"] == 1.0)},
         on_group=season.handed_over,
+        on_dropped=season.dropped,
     )
     config = AsyncGRPOConfig(
         output_dir=str(out / "trainer"),

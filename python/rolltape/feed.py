@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -35,6 +36,8 @@ class Lease:
     version: str | None
     """The newest policy version that the recorder knows, its label."""
     _http: Http = field(repr=False)
+    received_at: float = field(default_factory=time.monotonic, repr=False)
+    """When it came, on this machine's own clock, `time.monotonic()`."""
 
     def ack(self, episodes: Iterable[tuple[str, int]] | None = None) -> None:
         """They are done, or these (id, attempt) of them: never handed out to this name again."""

@@ -53,14 +53,14 @@ def served(tmp_path_factory):
     server.stop()
 
 
-def play(client, group, members=GROUP_SIZE):
-    """The games of a group, told apart by their secrets."""
-    for member in range(members):
+def play(client, group, first=0):
+    """The games of a group; its members are rewarded by their turn in it."""
+    for member in range(first, first + GROUP_SIZE):
         with rolltape.episode(client, f"{group}-{member}", group_id=group) as episode:
             agent = openai.OpenAI(base_url=episode.base_url, api_key=episode.api_key, max_retries=0)
-            game = Game(member + 1)
+            game = Game(member % GROUP_SIZE + 1)
             Agent(agent, seed=crc32(f"{group}-{member}".encode())).play(game)
-            episode.reward(float(member))
+            episode.reward(float(member % GROUP_SIZE))
 
 
 @contextmanager
@@ -142,3 +142,66 @@ def test_a_trainer_that_begins_again_counts_on_whether_or_not_the_engine_did(ser
         until(lambda: (strict.feed.standing() or {}).get("dropped") == {"stale": GROUP_SIZE}, strict)
     finally:
         strict.stop()
+
+
+def test_what_the_feed_drops_is_told(served):
+    play(served.client, "old")
+    told = []
+    options = {"group": "old", "max_staleness": 0, "before": 1000, "on_dropped": told.append}
+    with working(served.client, "drops", **options) as (worker, handed):
+        until(lambda: told, worker)
+        play(served.client, "old", first=GROUP_SIZE)
+        until(lambda: sum(told) == 2 * GROUP_SIZE, worker)
+    assert not handed and worker.feed.standing()["dropped"] == {"stale": 2 * GROUP_SIZE}
+
+
+def test_two_groups_of_one_name_are_two(served):
+    for first in (0, GROUP_SIZE):
+        play(served.client, "twice", first)
+    with working(served.client, "twice", group="twice") as (worker, handed):
+        until(lambda: len(handed) == 2, worker)
+    found = [sorted({row["episode_id"] for row in rows}) for rows in handed]
+    assert found == [["twice-0", "twice-1"], ["twice-2", "twice-3"]]
+
+
+@pytest.mark.parametrize("syncs, acked", [(2, 0), (3, GROUP_SIZE)])
+def test_what_was_taken_is_acked_three_syncs_later(served, syncs, acked):
+    group = f"acked-{syncs}"
+    play(served.client, group)
+    with working(served.client, group, group=group) as (worker, handed):
+        until(lambda: handed, worker)
+        for _ in handed[0]:
+            worker.rollout_buffer.get(timeout=WAIT_S)
+        for version in range(syncs):
+            worker.update_model_version(version)
+    standing = worker.feed.standing()
+    assert (standing["acked"], standing["leased"]) == (acked, 0)
+
+
+def test_a_lease_is_held_by_the_trainer_s_own_clock(served, monkeypatch):
+    play(served.client, "clock")
+    wrong = time.time
+    monkeypatch.setattr(time, "time", lambda: wrong() - 100_000)
+    with working(served.client, "clock", group="clock", lease_s=8) as (worker, handed):
+        until(lambda: handed, worker)
+        time.sleep(11)
+        standing = worker.feed.standing()
+        assert (standing["leased"], standing["delivered"]) == (GROUP_SIZE, GROUP_SIZE)
+    assert len(handed) == 1
+
+
+def test_what_comes_after_the_end_is_given_back(served, monkeypatch):
+    monkeypatch.setattr(rolltape.trl.worker, "WAIT_S", 20.0)
+    monkeypatch.setattr(rolltape.trl.worker, "STOP_WAIT_S", 0.0)
+    play(served.client, "late")
+    with rolltape.episode(served.client, "late-close", group_id="late") as episode:
+        agent = openai.OpenAI(base_url=episode.base_url, api_key=episode.api_key, max_retries=0)
+        Agent(agent, seed=1).play(Game(1))
+        episode.reward(1.0)
+        options = {"group": "late", "group_size": GROUP_SIZE + 1}
+        with working(served.client, "late", **options) as (worker, handed):
+            until(lambda: worker.feed.standing() is not None, worker)
+    worker._thread.join(WAIT_S)
+    assert not worker._thread.is_alive() and not handed
+    standing = worker.feed.standing()
+    assert (standing["nacked"], standing["leased"]) == (GROUP_SIZE + 1, 0)

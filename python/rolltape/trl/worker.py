@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from rolltape.http import RolltapeError
+from rolltape.http import RolltapeError, patiently
 from rolltape.client import Client
-from rolltape.feed import LEASE_S, Feed, Lease, Row
+from rolltape.feed import LEASE_S, PATIENCE_S, Feed, Lease, Row
 from rolltape.trl.samples import MetricsOf, to_sample, trains
 from rolltape.trl.versions import newest_version
 
@@ -25,8 +25,13 @@ WAIT_S = 2.0
 LEASE_S_MIN = 8
 """A lease is renewed when half of it is over, and looked at no more often than every `WAIT_S`."""
 STOP_WAIT_S = 30.0
-SYNCS_TO_ACK = 2
-"""The trainer fetches a batch ahead: what it took before one sync is trained by the next."""
+SYNCS_TO_ACK = 3
+"""What is taken is trained later: accelerate's dispatcher fetches a batch before it gives out the
+one before, and TRL's batcher by tokens has then taken a sample that begins the batch after. Taken
+during one step, that sample is trained two steps on, and the sync after that is the third. With a
+fixed count it would be two."""
+
+GROUP_STATS = ("group_size", "group_scored", "group_reward_mean", "group_reward_std")
 
 EpisodeKey = tuple[str, int]
 
@@ -40,6 +45,11 @@ class _Held:
     """Rows that wait to be taken, by episode."""
     taken: dict[EpisodeKey, int] = field(default_factory=dict)
     """How many syncs there had been when the last row of an episode was taken."""
+    renewed_at: float = 0.0
+    """On this machine's own clock: the server's may be another."""
+
+    def __post_init__(self) -> None:
+        self.renewed_at = self.lease.received_at
 
     def take(self, key: EpisodeKey, syncs: int) -> None:
         self.waiting[key] -= 1
@@ -78,6 +88,8 @@ class RolloutWorker:
     - `buffer_rows`: rows that wait for the trainer in memory.
     - `metrics`: more numbers of a row for the trainer's log.
     - `on_group`: called with the rows of each group when the trainer is about to get them.
+    - `on_dropped`: called with the number of attempts that the feed has dropped for this consumer
+      since it was last called: `on_group` is never called of them.
     - `before`: the number of the last version before the trainer's first one, which it calls 1.
       The newest that is known when this is made, unless told; where a WeightTransfer has a `first`,
       tell one less.
@@ -97,13 +109,14 @@ class RolloutWorker:
         groups_per_lease: int = GROUPS_PER_LEASE,
         metrics: MetricsOf | None = None,
         on_group: Callable[[list[Row]], None] | None = None,
+        on_dropped: Callable[[int], None] | None = None,
         before: int | None = None,
         **options: Any,
     ) -> None:
         if lease_s < LEASE_S_MIN:
             raise ValueError(f"a lease of {lease_s} s would end while it is held: at least 8")
         asked = {"unit": "group", "group_size": group_size, "advantage": advantage} | options
-        self.feed = Feed(client, consumer, lease_s=lease_s, rewarded=True, **asked)
+        self.feed = Feed(client, consumer, lease_s=lease_s, rewarded=True, group_stats=True, **asked)
         self.rollout_buffer: queue.Queue[Any] = _Buffer(buffer_rows, self._took)
         self.metrics_queue: queue.Queue[dict[str, Any]] = queue.Queue()
         self.version = 0
@@ -113,11 +126,15 @@ class RolloutWorker:
         self._groups_per_lease = groups_per_lease
         self._metrics = metrics
         self._on_group = on_group
+        self._on_dropped = on_dropped
+        self._dropped = 0
         self._syncs = 0
         self._groups = 0
         self._held: list[_Held] = []
         self._lock = threading.Lock()
         self._stopping = threading.Event()
+        self._stopped = False
+        """Whether all that was held has been settled: what comes later is given back at once."""
         self._beat = time.monotonic()
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name="rolltape-feed", daemon=True)
@@ -133,9 +150,11 @@ class RolloutWorker:
         self._stopping.set()
         if self._thread.is_alive():
             self._thread.join(STOP_WAIT_S)
-        for held in self._held:
+        with self._lock:
+            self._stopped = True
+            left, self._held = self._held, []
+        for held in left:
             self._settle(held)
-        self._held.clear()
 
     def update_model_version(self, model_version: int) -> None:
         """Hears of the version that samples from now on."""
@@ -154,14 +173,28 @@ class RolloutWorker:
 
     def _run(self) -> None:
         try:
+            if self._on_dropped:
+                self._dropped = self._count_dropped()
             while not self._stopping.is_set():
                 self._tend()
                 lease = self.feed.lease(limit=self._groups_per_lease, **self._wanted())
                 if lease is not None:
                     self._hand_over(lease)
+                self._tell_dropped()
         except BaseException as error:  # told to the trainer, whatever it is
             self._error = error
             logger.exception("the feed could not be read")
+
+    def _count_dropped(self) -> int:
+        standing = patiently(self.feed.standing, until_s=PATIENCE_S)
+        return sum(standing["dropped"].values()) if standing else 0
+
+    def _tell_dropped(self) -> None:
+        if self._on_dropped and not self._stopping.is_set():
+            now = self._count_dropped()
+            before, self._dropped = self._dropped, now
+            if now > before:
+                self._on_dropped(now - before)
 
     def _wanted(self) -> dict[str, Any]:
         wanted: dict[str, Any] = {"wait_s": WAIT_S}
@@ -177,7 +210,12 @@ class RolloutWorker:
             for row in lease.rows:
                 key = _key(row)
                 held.waiting[key] = held.waiting.get(key, 0) + 1
-            self._held.append(held)
+            late = self._stopped
+            if not late:
+                self._held.append(held)
+        if late:
+            lease.nack()
+            return
         for rows in _groups(lease.rows):
             self._groups += 1
             if self._on_group:
@@ -215,10 +253,12 @@ class RolloutWorker:
             if done:
                 self._tell(lambda: held.lease.ack(done))
             if over:
-                self._held.remove(held)
-            elif held.lease.expires_at - time.time() < self.feed.lease_s / 2:
+                with self._lock:
+                    self._held = [one for one in self._held if one is not held]
+            elif time.monotonic() - held.renewed_at > self.feed.lease_s / 2:
+                now = time.monotonic()
                 self._tell(lambda: held.lease.renew(self.feed.lease_s))
-                held.lease.expires_at = time.time() + self.feed.lease_s
+                held.renewed_at = now
 
     def _took(self, held: _Held, key: EpisodeKey) -> None:
         with self._lock:
@@ -247,10 +287,23 @@ def _key(row: Row) -> EpisodeKey:
 
 
 def _groups(rows: Iterable[Row]) -> list[list[Row]]:
-    """Rows of an item stand together."""
+    """Rows of an item stand together; the next item may be of the same name.
+
+    What is said of the whole group is the same in all rows of an item, and an item has no more
+    attempts than its group.
+    """
     groups: list[list[Row]] = []
+    attempts: set[EpisodeKey] = set()
     for row in rows:
-        if not groups or groups[-1][0]["group_id"] != row["group_id"]:
+        first = groups[-1][0] if groups else None
+        full = first is not None and len(attempts) >= (first["group_size"] or len(attempts) + 1)
+        if first is None or _item(first) != _item(row) or (full and _key(row) not in attempts):
             groups.append([])
+            attempts = set()
         groups[-1].append(row)
+        attempts.add(_key(row))
     return groups
+
+
+def _item(row: Row) -> tuple[Any, ...]:
+    return tuple(row[name] for name in ("group_id", *GROUP_STATS))
