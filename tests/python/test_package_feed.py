@@ -5,6 +5,7 @@ import json
 import sys
 import threading
 import time
+import types
 import urllib.error
 import urllib.request
 from array import array
@@ -19,6 +20,8 @@ from harness import MODEL
 from package import rolltape
 
 GROUP_SIZE = 3
+LONG = 800
+"""Tokens that take longer to sample than an episode to close."""
 SAME = ("trajectory_id", "input_ids", "loss_mask", "versions", "reward", "advantage")
 
 
@@ -189,6 +192,42 @@ def test_columns_for_a_rollout_func(server):
     assert [columns[name][1] for name in ("prompt_ids", *lists)] == [[3], [1], [0.0], [0]]
     rewards = rolltape.trl.recorded_reward([], [], columns["reward"])
     assert rewards == [first["reward"], None, best["g0-0"]["reward"]]
+
+
+def test_a_rollout_waits_for_all_of_its_batch(server):
+    """One member's last call is still under way when it is closed, one makes no call at all."""
+    threads = []
+
+    def one(episode, prompt):
+        if prompt == "nothing":
+            return 0.0
+        agent = openai.OpenAI(base_url=episode.base_url, api_key=episode.api_key, max_retries=0)
+        Agent(agent, seed=1).play(Game(2))
+        if prompt == "slow":
+            begun = threading.Event()
+            threads.append(threading.Thread(target=long_call, args=(agent, begun)))
+            threads[-1].start()
+            assert begun.wait(60)
+        return 1.0
+
+    def long_call(agent, begun):
+        more = {"ignore_eos": True, "min_tokens": LONG}
+        stream = agent.completions.create(
+            model="tiny", prompt=list(range(5, 45)), max_tokens=LONG, stream=True, extra_body=more
+        )
+        for _ in stream:
+            begun.set()
+
+    trainer = types.SimpleNamespace(
+        num_generations=3,
+        state=types.SimpleNamespace(global_step=0),
+        processing_class=types.SimpleNamespace(pad_token_id=3, eos_token_id=1),
+    )
+    columns = rolltape.trl.rollout_func(server.client, one)(["quick", "slow", "nothing"], trainer)
+    for thread in threads:
+        thread.join()
+    assert columns["reward"] == [1.0, 1.0, None]
+    assert [sum(mask) > 0 for mask in columns["env_mask"]] == [True, True, False]
 
 
 def test_weights_come_in_under_their_version(server):

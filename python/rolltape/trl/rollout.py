@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 import uuid
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -11,6 +12,7 @@ from typing import Any
 from rolltape.client import Client
 from rolltape.episodes import Episode, episode
 from rolltape.feed import Row, rows_of
+from rolltape.http import RolltapeError, patiently
 from rolltape.trl.samples import to_columns
 
 logger = logging.getLogger(__name__)
@@ -21,6 +23,7 @@ be scored. Called in threads, several at once."""
 
 PLAYERS = 8
 ROWS_WAIT_S = 60
+ROWS_POLL_S = 0.1
 
 
 def rollout_func(
@@ -48,14 +51,46 @@ def rollout_func(
 
         with ThreadPoolExecutor(players) as pool:
             list(pool.map(one, range(len(prompts))))
-        groups = sorted({name.rpartition("-")[0] for name in names})
-        best = best_rows(rows_of(client, groups=groups, wait_s=ROWS_WAIT_S))
+        best = best_rows(whole(client, names))
         tokenizer = trainer.processing_class
         tokenizer = getattr(tokenizer, "tokenizer", tokenizer)
         filler = (tokenizer.pad_token_id, tokenizer.eos_token_id)
         return to_columns([best.get(name) for name in names], filler)
 
     return rollout
+
+
+def whole(client: Client, names: Sequence[str], wait_s: float = ROWS_WAIT_S) -> list[Row]:
+    """The rows of all these episodes that were closed and have any; waits for them.
+
+    An episode whose last call is still under way is finished after it was closed. One of which no
+    tokens were recorded has no rows, and is not waited for.
+    """
+    end = time.monotonic() + wait_s
+    rows: list[Row] = []
+    left = list(names)
+    while left:
+        found = rows_of(client, episodes=left)
+        rows += found
+        seen = {row["episode_id"] for row in found}
+        left = [name for name in left if name not in seen and _has_rows(client, name)]
+        if left and time.monotonic() > end:
+            logger.warning("%d episodes are left out: they did not finish", len(left))
+            break
+        if left:
+            time.sleep(ROWS_POLL_S)
+    return rows
+
+
+def _has_rows(client: Client, name: str) -> bool:
+    """Whether an episode was closed and has tokens to be read."""
+    try:
+        told = patiently(lambda: client.show(name))
+    except RolltapeError as error:
+        if error.status == 404:
+            return False
+        raise
+    return bool(told["closed"] and told["with_ids"])
 
 
 def best_rows(rows: Sequence[Row]) -> dict[str, Row]:
