@@ -11,6 +11,10 @@ use wire::{Dialect, Force, Vocabulary};
 use crate::exit::Failure;
 use crate::feed_rows::Rows;
 
+/// The control listener's token as the Python package knows it, and what names other variables.
+const SECRET_VARIABLES: [&str; 3] =
+    ["ROLLTAPE_CONTROL_TOKEN", "ROLLTAPE_CONTROL_TOKEN_ENV", "ROLLTAPE_UPSTREAM_KEY_ENV"];
+
 /// How the upstream speaks, and the bounds and the door of a proxy before it.
 #[derive(Debug, Clone, Default, clap::Args)]
 pub(crate) struct Manner {
@@ -111,6 +115,14 @@ impl Manner {
         config.control_token = self.token.read()?;
         config.rows = Some(Arc::new(Rows));
         Ok(config)
+    }
+
+    /// The variables that hold the control listener's token or the upstream's key, and those that
+    /// name them: what no agent is to find in its environment.
+    pub(crate) fn secret_variables(&self) -> Vec<&str> {
+        let named = [&self.token.control_token_env, &self.speech.upstream_key_env];
+        let named = named.into_iter().filter_map(|name| name.as_deref());
+        SECRET_VARIABLES.into_iter().chain(named).collect()
     }
 }
 

@@ -91,7 +91,7 @@ pub(crate) async fn run(args: Args) -> Done {
     let place = Place::new(&args, serving.as_ref())?;
     place.announce(&args).await?;
     let signals = Signals::new()?;
-    let ended = signals.attend(place.spawn(&args.command)?).await?;
+    let ended = signals.attend(place.spawn(&args)?).await?;
     let status = if ended.success() { "completed" } else { "failed" };
     let summary = place.close(status).await;
     if let Some(serving) = serving {
@@ -175,8 +175,8 @@ impl Place {
         Err(Failure::new(format!("{url} answered {status}: {message}")))
     }
 
-    fn spawn(&self, command: &[String]) -> Result<Child, Failure> {
-        let (program, arguments) = command.split_first().expect("clap requires one");
+    fn spawn(&self, args: &Args) -> Result<Child, Failure> {
+        let (program, arguments) = args.command.split_first().expect("clap requires one");
         let attempt = match self.attempt {
             0 => String::new(),
             attempt => format!("/a/{attempt}"),
@@ -184,13 +184,18 @@ impl Place {
         let root = format!("{}/e/{}{attempt}", self.proxy, self.episode);
         let mut child = Command::new(program);
         child.args(arguments).kill_on_drop(true);
+        // With them it could give itself rewards, or call the upstream past the recorder.
+        let secrets = args.manner.secret_variables();
+        for name in &secrets {
+            child.env_remove(name);
+        }
         for name in ["OPENAI_BASE_URL", "OPENAI_API_BASE", "HOSTED_VLLM_API_BASE"] {
             child.env(name, format!("{root}/v1"));
         }
         child.env("ANTHROPIC_BASE_URL", &root);
         // A key of the user's own may be what the upstream wants to see.
         for name in ["OPENAI_API_KEY", "ANTHROPIC_API_KEY", "HOSTED_VLLM_API_KEY"] {
-            if std::env::var_os(name).is_none() {
+            if std::env::var_os(name).is_none() || secrets.contains(&name) {
                 child.env(name, "rolltape");
             }
         }

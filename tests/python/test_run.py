@@ -68,6 +68,21 @@ def test_a_key_of_the_users_own_is_kept(tmp_path):
     assert json.loads(ended.stdout)["env"]["OPENAI_API_KEY"] == "mine"
 
 
+def test_the_child_sees_no_token_and_no_key_that_is_not_its_own(tmp_path):
+    """With the control listener's token it could reward itself, with the key call past the record."""
+    secrets = {
+        "ROLLTAPE_CONTROL_TOKEN": "s1",
+        "ROLLTAPE_CONTROL_TOKEN_ENV": "ROLLTAPE_TEST_TOKEN",
+        "ROLLTAPE_TEST_TOKEN": "s2",
+    }
+    options = [*own(tmp_path), "--upstream-key-env", "OPENAI_API_KEY"]
+    ended = run(tmp_path, options, AGENT, OPENAI_API_KEY="s3", ROLLTAPE_OTHER="kept", **secrets)
+    assert ended.returncode == 0, ended.stderr
+    env = json.loads(ended.stdout)["env"]
+    assert env["ROLLTAPE_OTHER"] == "kept" and env["OPENAI_API_KEY"] == "rolltape"
+    assert not {*secrets} & {*env} and not {"s1", "s2", "s3"} & {*env.values()}
+
+
 @pytest.mark.parametrize("code, status", [(0, "completed"), (7, "failed")])
 def test_the_exit_code_is_passed_on_and_the_episode_closed(tmp_path, code, status):
     ended = run(tmp_path, own(tmp_path), [*AGENT, "--exit", str(code)])
