@@ -213,7 +213,12 @@ def test_a_rollout_waits_for_all_of_its_batch(server):
     def long_call(agent, begun):
         more = {"ignore_eos": True, "min_tokens": LONG}
         stream = agent.completions.create(
-            model="tiny", prompt=list(range(5, 45)), max_tokens=LONG, stream=True, extra_body=more
+            model="tiny",
+            prompt=list(range(5, 45)),
+            n=16,
+            max_tokens=LONG,
+            stream=True,
+            extra_body=more,
         )
         for _ in stream:
             begun.set()
