@@ -128,7 +128,8 @@ def test_a_trainer_that_begins_again_counts_on_whether_or_not_the_engine_did(ser
     served.kill()
     served.start()
     assert client.weight_info()["weight_version"] == "default", "this engine remembers nothing"
-    _, worker, label = fresh_trainer(client, tmp_path, "new-engine", group="leftover", max_staleness=2)
+    wanted = {"group": "leftover", "max_staleness": 2}
+    _, worker, label = fresh_trainer(client, tmp_path, "new-engine", **wanted)
     assert (label, worker.before) == ("19", 18)
     worker.start()
     try:
@@ -136,10 +137,11 @@ def test_a_trainer_that_begins_again_counts_on_whether_or_not_the_engine_did(ser
         assert (row["policy_version_min"], before) == (17, 18), "at 1 it is two versions old"
     finally:
         worker.stop()
-    _, strict, _ = fresh_trainer(client, tmp_path, "strict", group="leftover", max_staleness=2)
+    _, strict, _ = fresh_trainer(client, tmp_path, "strict", **wanted)
     strict.start()
     try:
-        until(lambda: (strict.feed.standing() or {}).get("dropped") == {"stale": GROUP_SIZE}, strict)
+        stale = {"stale": GROUP_SIZE}
+        until(lambda: (strict.feed.standing() or {}).get("dropped") == stale, strict)
     finally:
         strict.stop()
 

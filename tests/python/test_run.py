@@ -69,7 +69,7 @@ def test_a_key_of_the_users_own_is_kept(tmp_path):
 
 
 def test_the_child_sees_no_token_and_no_key_that_is_not_its_own(tmp_path):
-    """With the control listener's token it could reward itself, with the key call past the record."""
+    """With the token it could reward itself, with the key call past the recorder."""
     secrets = {
         "ROLLTAPE_CONTROL_TOKEN": "s1",
         "ROLLTAPE_CONTROL_TOKEN_ENV": "ROLLTAPE_TEST_TOKEN",

@@ -116,7 +116,8 @@ class RolloutWorker:
         if lease_s < LEASE_S_MIN:
             raise ValueError(f"a lease of {lease_s} s would end while it is held: at least 8")
         asked = {"unit": "group", "group_size": group_size, "advantage": advantage} | options
-        self.feed = Feed(client, consumer, lease_s=lease_s, rewarded=True, group_stats=True, **asked)
+        asked |= {"rewarded": True, "group_stats": True}
+        self.feed = Feed(client, consumer, lease_s=lease_s, **asked)
         self.rollout_buffer: queue.Queue[Any] = _Buffer(buffer_rows, self._took)
         self.metrics_queue: queue.Queue[dict[str, Any]] = queue.Queue()
         self.version = 0
