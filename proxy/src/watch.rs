@@ -4,13 +4,16 @@ use std::collections::BTreeMap;
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
-use episode::{CallId, Ended, Stamps, VersionSpan};
+use episode::{CallId, Ended, Micros, Stamps, VersionSpan};
 use store::VersionRecord;
 use tokio::sync::Notify;
 
 /// Labels that are remembered; more are not asked about.
 const LABELS_MAX: usize = 100_000;
+/// How often the upstream is asked because of labels that are not the newest.
+const DOUBT_EVERY: Duration = Duration::from_secs(1);
 
 /// A call whose end this process is to write. Dropped, it is written, or never will be.
 #[derive(Debug)]
@@ -59,7 +62,7 @@ impl Watch {
     pub(crate) fn ended(&self, ended: &mut Ended, start: Option<String>) {
         *lock(&self.ended).entry(ended.outcome.as_str()).or_default() += 1;
         let spans = || ended.choices.iter().flat_map(|choice| &choice.versions);
-        self.versions.seen(spans().map(|span| span.version.as_str()));
+        self.versions.seen(spans().map(|span| span.version.as_str()), ended.ended_at);
         let is_silent = spans().next().is_none();
         ended.stamps = Stamps { start, end: self.versions.stamp() };
         if is_silent && let Some(label) = ended.stamps.constant() {
@@ -97,11 +100,15 @@ pub(crate) struct Versions {
 struct Held {
     /// The label that was said to be current.
     said: Option<String>,
-    /// The label that was said, or seen first, last of all.
-    newest: Option<String>,
+    /// The label that was said, served or seen first, last of all, and when.
+    newest: Option<(Micros, String)>,
+    /// The label that the upstream was last found to serve.
+    served: Option<String>,
     known: HashSet<String>,
-    /// Labels that nobody has written down yet.
-    fresh: Vec<String>,
+    /// Labels that nobody has written down yet, and when they were seen.
+    fresh: Vec<(String, Micros)>,
+    /// When the upstream was last to be asked because of a label that is not the newest.
+    doubted: Option<Instant>,
 }
 
 impl Versions {
@@ -110,43 +117,57 @@ impl Versions {
         let mut held = lock(&self.held);
         let said = versions.iter().filter(|version| version.said_at.is_some());
         held.said = said.max_by_key(|version| version.said_at).map(|v| v.label.clone());
-        let newest = versions.iter().max_by_key(|v| v.said_at.unwrap_or(v.first_seen));
-        held.newest = newest.map(|version| version.label.clone());
+        let served = versions.iter().filter(|version| version.served_at.is_some());
+        held.served = served.max_by_key(|version| version.served_at).map(|v| v.label.clone());
+        let newest = versions.iter().max_by_key(|version| version.told_at());
+        held.newest = newest.map(|version| (version.told_at(), version.label.clone()));
         held.known = versions.into_iter().map(|version| version.label).collect();
     }
 
     /// `label` is said to be current.
-    pub(crate) fn said(&self, label: String) {
+    pub(crate) fn said(&self, label: String, at: Micros) {
         let mut held = lock(&self.held);
         held.known.insert(label.clone());
-        held.newest = Some(label.clone());
+        held.newest = Some((at, label.clone()));
         held.said = Some(label);
     }
 
     /// The label that is current, by whoever says so.
     pub(crate) fn newest(&self) -> Option<String> {
-        lock(&self.held).newest.clone()
+        lock(&self.held).newest.as_ref().map(|(_, label)| label.clone())
     }
 
-    /// Labels that a reply names.
-    pub(crate) fn seen<'a>(&self, labels: impl Iterator<Item = &'a str>) {
+    /// Labels that a reply names. One that is known and not the newest may be that of a trainer
+    /// who has gone back: the upstream is to be asked.
+    pub(crate) fn seen<'a>(&self, labels: impl Iterator<Item = &'a str>, at: Micros) {
         let mut held = lock(&self.held);
         for label in labels {
+            if held.newest.as_ref().is_some_and(|(_, newest)| newest == label) {
+                continue;
+            }
             if !held.known.contains(label) && held.known.len() < LABELS_MAX {
                 held.known.insert(label.to_owned());
-                held.newest = Some(label.to_owned());
-                held.fresh.push(label.to_owned());
+                held.newest = Some((at, label.to_owned()));
+                held.fresh.push((label.to_owned(), at));
+                self.ask.notify_one();
+            } else if held.doubted.is_none_or(|last| last.elapsed() >= DOUBT_EVERY) {
+                held.doubted = Some(Instant::now());
                 self.ask.notify_one();
             }
         }
     }
 
-    /// The upstream says that it serves `label` now.
-    pub(crate) fn served(&self, label: &str) {
+    /// The upstream says that it serves `label` now; gives whether it served another one before.
+    /// Beside adapters, which have labels of their own, it serves the same one all the while.
+    pub(crate) fn served(&self, label: &str, at: Micros) -> bool {
         let mut held = lock(&self.held);
-        if held.known.len() < LABELS_MAX && held.known.insert(label.to_owned()) {
-            held.newest = Some(label.to_owned());
+        let is_new = held.known.len() < LABELS_MAX && held.known.insert(label.to_owned());
+        let before = held.served.replace(label.to_owned());
+        let is_other = before.map_or(is_new, |before| before != label);
+        if is_other {
+            held.newest = Some((at, label.to_owned()));
         }
+        is_other
     }
 
     /// The upstream may have other weights now.
@@ -155,7 +176,7 @@ impl Versions {
     }
 
     /// Waits until there is something to ask; gives the labels that nobody has written down yet.
-    pub(crate) async fn fresh(&self) -> Vec<String> {
+    pub(crate) async fn fresh(&self) -> Vec<(String, Micros)> {
         self.ask.notified().await;
         std::mem::take(&mut lock(&self.held).fresh)
     }
@@ -205,7 +226,7 @@ mod tests {
     fn stamps_stand_in_for_what_the_upstream_does_not_say() {
         let watch = Watch::default();
         assert_eq!(watch.begun(), None);
-        watch.versions.said("5".to_owned());
+        watch.versions.said("5".to_owned(), 1);
         let start = watch.begun();
         let mut silent = ended(Vec::new());
         watch.ended(&mut silent, start.clone());
@@ -217,7 +238,7 @@ mod tests {
             (&told.choices[0].versions, told.stamps.constant()),
             (&vec![span("9", 3)], Some("5"))
         );
-        watch.versions.said("6".to_owned());
+        watch.versions.said("6".to_owned(), 2);
         let mut changed = ended(Vec::new());
         watch.ended(&mut changed, start);
         assert!(changed.choices[0].versions.is_empty());
@@ -241,9 +262,41 @@ mod tests {
             (versions.newest().as_deref(), versions.stamp().as_deref()),
             (Some("1"), Some("1"))
         );
-        versions.seen(["1", "7", "7"].into_iter());
-        assert_eq!(versions.fresh().await, ["7"]);
+        versions.seen(["1", "7", "7"].into_iter(), 10);
+        assert_eq!(versions.fresh().await, [("7".to_owned(), 10)]);
         assert_eq!(versions.newest().as_deref(), Some("7"));
         assert_eq!(versions.stamp().as_deref(), Some("1"));
+    }
+
+    #[tokio::test]
+    async fn a_trainer_that_goes_back_is_followed() {
+        let versions = Versions::default();
+        let newest = |versions: &Versions| versions.newest().unwrap();
+        versions.seen(["1"].into_iter(), 1);
+        assert_eq!(versions.fresh().await.len(), 1);
+        assert!(!versions.served("1", 2), "it is the first that is heard of");
+        assert!(versions.served("2", 3) && versions.served("3", 4) && !versions.served("3", 5));
+        assert_eq!(newest(&versions), "3");
+        // A reply of before: who asks hears that nothing has changed.
+        versions.seen(["2"].into_iter(), 6);
+        assert!(versions.fresh().await.is_empty(), "the upstream is asked");
+        assert!(!versions.served("3", 7));
+        assert_eq!(newest(&versions), "3");
+        assert!(versions.served("1", 8));
+        assert_eq!(newest(&versions), "1");
+        // An adapter has a label of its own beside the one that is served.
+        versions.seen(["policy-v4"].into_iter(), 9);
+        assert!(!versions.served("1", 10));
+        assert_eq!(newest(&versions), "policy-v4");
+        let old = |label: &str, at, served_at| VersionRecord {
+            label: label.to_owned(),
+            first_seen: at,
+            served_at,
+            ..VersionRecord::default()
+        };
+        let again = Versions::default();
+        again.remember(vec![old("1", 1, Some(8)), old("2", 3, Some(3)), old("3", 4, Some(4))]);
+        assert_eq!(newest(&again), "1");
+        assert!(!again.served("1", 11) && again.served("2", 12));
     }
 }

@@ -21,9 +21,17 @@ pub struct VersionRecord {
     pub first_seen: Micros,
     /// When it was last said to be current; none where nobody said so.
     pub said_at: Option<Micros>,
+    /// When the upstream was last found to have changed over to it; none where it never was.
+    pub served_at: Option<Micros>,
 }
 
 impl VersionRecord {
+    /// When it was last told to be the one that is current: by what is said or served, else by
+    /// when it was seen first.
+    pub fn told_at(&self) -> Micros {
+        self.said_at.max(self.served_at).unwrap_or(self.first_seen)
+    }
+
     /// The number of its label, where it has one.
     pub fn number(&self) -> Option<i64> {
         version_number(&self.label)
@@ -40,16 +48,19 @@ pub(crate) async fn write_version(link: &mut Link, told: &VersionRecord) -> Verd
         let agree = checksum.as_ref().zip(told.checksum.as_ref()).is_none_or(|(a, b)| a == b);
         if agree {
             let more = "UPDATE version SET checksum = coalesce(checksum, $2), \
-                        said_at = coalesce($3, said_at) WHERE version_key = $1";
+                        said_at = coalesce($3, said_at), served_at = coalesce($4, served_at) \
+                        WHERE version_key = $1";
             let more = query(more).bind(row.try_get::<i64>("version_key")?);
             let more = more.bind(told.checksum.as_deref()).bind(told.said_at);
+            let more = more.bind(told.served_at);
             return Ok(more.execute(link).await?);
         }
     }
-    let new = "INSERT INTO version (label, number, checksum, source, first_seen, said_at) \
-               VALUES ($1, $2, $3, $4, $5, $6)";
+    let new = "INSERT INTO version (label, number, checksum, source, first_seen, said_at, \
+               served_at) VALUES ($1, $2, $3, $4, $5, $6, $7)";
     let new = query(new).bind(&told.label).bind(told.number()).bind(told.checksum.as_deref());
     let new = new.bind(&told.source).bind(told.first_seen).bind(told.said_at);
+    let new = new.bind(told.served_at);
     Ok(new.execute(link).await?)
 }
 
@@ -59,7 +70,7 @@ impl Snapshot {
     /// # Errors
     /// [`SnapshotError`] when the store cannot be read.
     pub async fn versions(&mut self) -> Result<Vec<VersionRecord>, SnapshotError> {
-        let all = "SELECT label, checksum, source, first_seen, said_at FROM version \
+        let all = "SELECT label, checksum, source, first_seen, said_at, served_at FROM version \
                    ORDER BY version_key";
         let rows = query(all).fetch_all(self.connection()).await?;
         rows.iter().map(|row| Ok(version_of(row)?)).collect()
@@ -73,6 +84,7 @@ fn version_of(row: &Row) -> Result<VersionRecord, sqlx::Error> {
         source: row.try_get("source")?,
         first_seen: row.try_get("first_seen")?,
         said_at: row.try_get("said_at")?,
+        served_at: row.try_get("served_at")?,
     })
 }
 
@@ -91,6 +103,7 @@ mod tests {
                 source: "control".to_owned(),
                 first_seen: at,
                 said_at: said,
+                served_at: None,
             };
             for version in [
                 told("step_7", None, 1, Some(1)),
@@ -110,6 +123,12 @@ mod tests {
             ];
             assert_eq!(found, expected);
             assert_eq!((found[0].number(), found[1].number()), (Some(7), None));
+            let served = VersionRecord { served_at: Some(9), ..told("latest", None, 8, None) };
+            store.version(served).await.unwrap();
+            store.version(told("latest", None, 10, None)).await.unwrap();
+            let found = store.snapshot().await.unwrap().versions().await.unwrap();
+            let at: Vec<_> = found.iter().map(VersionRecord::told_at).collect();
+            assert_eq!((at, found[1].served_at), (vec![4, 9, 6], Some(9)));
             drop(store);
             writer.finish().await;
         })

@@ -178,7 +178,9 @@ async fn our_own_engine_is_asked_for_the_checksum_of_a_new_label_once() {
     // It serves others already.
     assert_eq!((&versions[1].label, &versions[1].checksum), (&"8".into(), &Some("xxh3:cd".into())));
     let heard = paths(&server.heard());
-    assert_eq!(heard.iter().filter(|path| path.starts_with("/weight_info")).count(), 2);
+    assert_eq!(heard.iter().filter(|path| *path == "/weight_info?version=7").count(), 1);
+    let listed = exchange(world.control, ("GET", "/versions"), &[], b"").await.json();
+    assert_eq!(listed["current"]["label"], "8");
     world.stop().await;
 }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use episode::Route;
+use episode::{Micros, Route};
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use hyper::header::AUTHORIZATION;
@@ -14,7 +14,7 @@ use wire::Dialect;
 
 use super::answers::{Answer, faulty};
 use crate::headers;
-use crate::open_call::now;
+use crate::open_call;
 use crate::proxy::Proxy;
 use crate::tee::ReplyBody;
 
@@ -172,28 +172,32 @@ pub(super) async fn note_versions(proxy: Arc<Proxy>) {
         let labels = proxy.watch.versions.fresh().await;
         let is_ours = proxy.forward.known_dialect() == Some(Dialect::Rolltape);
         let mut told = Vec::new();
-        for label in labels {
+        for (label, seen_at) in labels {
             let page = format!("/weight_info?version={}", encoded(&label));
             let found = if is_ours { weights(&proxy, &page).await } else { None };
             let checksum = found.filter(|found| found.0 == label).and_then(|found| found.1);
+            note(&proxy, (label.clone(), checksum.clone()), (seen_at, None)).await;
             told.push((label, checksum));
         }
         // It may serve others by now, of which no reply was seen yet.
         if let Some(now) = if is_ours { weights(&proxy, "/weight_info").await } else { None } {
-            proxy.watch.versions.served(&now.0);
-            if !told.contains(&now) {
-                told.push(now);
+            let at = open_call::now();
+            let is_other = proxy.watch.versions.served(&now.0, at);
+            if is_other || !told.contains(&now) {
+                note(&proxy, now, (at, is_other.then_some(at))).await;
             }
-        }
-        for (label, checksum) in told {
-            note(&proxy, label, checksum).await;
         }
     }
 }
 
-async fn note(proxy: &Proxy, label: String, checksum: Option<String>) {
+/// Writes down a label with its checksum, and when it was seen and found to be served.
+async fn note(
+    proxy: &Proxy,
+    (label, checksum): (String, Option<String>),
+    (first_seen, served_at): (Micros, Option<Micros>),
+) {
     let source = "upstream".to_owned();
-    let version = VersionRecord { label, checksum, source, first_seen: now(), said_at: None };
+    let version = VersionRecord { label, checksum, source, first_seen, said_at: None, served_at };
     if let Err(error) = proxy.store().version(version).await {
         tracing::warn!(%error, "a version of the weights was not written down");
     }

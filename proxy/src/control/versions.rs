@@ -31,9 +31,10 @@ pub(super) async fn tell(proxy: &Proxy, fields: &Value) -> Result<Answer, Answer
         source: "control".to_owned(),
         first_seen: at,
         said_at: Some(at),
+        served_at: None,
     };
     proxy.store().version(told).await.map_err(refused)?;
-    proxy.watch.versions.said(label);
+    proxy.watch.versions.said(label, at);
     proxy.feed.changed();
     Ok(done())
 }
