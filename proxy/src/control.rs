@@ -53,6 +53,7 @@ pub async fn serve_control(
 ) {
     let drain_wait = proxy.config().drain_wait;
     let noting = tokio::spawn(engine::note_versions(Arc::clone(&proxy)));
+    let learning = tokio::spawn(versions::learn(Arc::clone(&proxy)));
     let service = ServiceBuilder::new().concurrency_limit(REQUESTS_MAX).service_fn({
         let proxy = Arc::clone(&proxy);
         move |request| answered(Arc::clone(&proxy), request)
@@ -62,9 +63,11 @@ pub async fn serve_control(
         proxy.feed.stop();
     };
     serve((listener, None), service, shutdown, drain_wait).await;
-    noting.abort();
-    // It holds a handle on the store.
-    let _ = noting.await;
+    for task in [noting, learning] {
+        task.abort();
+        // It holds a handle on the store.
+        let _ = task.await;
+    }
 }
 
 async fn answered(

@@ -86,6 +86,7 @@ impl OpenCall {
         let mut ended = recording.finish(Outcome::UpstreamFailed, now());
         fault.mark(&mut ended);
         self.watch.ended(&mut ended, self.stamp.take());
+        self.watch.fill(&self.store, &mut ended).await;
         match self.store.end(ended).await.done().await {
             Ok(()) => fault,
             Err(unrecorded) => unrecorded.into(),
@@ -101,8 +102,9 @@ impl OpenCall {
         }
         let mut ended = recording.finish(outcome, now());
         self.watch.ended(&mut ended, self.stamp.take());
-        let (store, open) = (self.store.clone(), self.open.take());
+        let (store, watch, open) = (self.store.clone(), self.watch.clone(), self.open.take());
         Some(tokio::spawn(async move {
+            watch.fill(&store, &mut ended).await;
             let done = store.end(ended).await.done().await;
             drop(open);
             done

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use episode::{CallId, Ended, Micros, Stamps, VersionSpan};
-use store::VersionRecord;
+use store::{Location, SnapshotError, Store, VersionRecord};
 use tokio::sync::Notify;
 
 /// Labels that are remembered; more are not asked about.
@@ -36,6 +36,8 @@ pub(crate) struct Watch {
     ended: Mutex<BTreeMap<&'static str, u64>>,
     /// Calls whose ends are not on disk yet.
     open: Mutex<HashSet<CallId>>,
+    /// When it was last read what others told of versions.
+    read: tokio::sync::Mutex<Option<Instant>>,
     pub(crate) versions: Versions,
 }
 
@@ -61,18 +63,42 @@ impl Watch {
     /// A call has ended: counts it, stamps it, and looks at the versions that it names.
     pub(crate) fn ended(&self, ended: &mut Ended, start: Option<String>) {
         *lock(&self.ended).entry(ended.outcome.as_str()).or_default() += 1;
-        let spans = || ended.choices.iter().flat_map(|choice| &choice.versions);
-        self.versions.seen(spans().map(|span| span.version.as_str()), ended.ended_at);
-        let is_silent = spans().next().is_none();
+        self.versions.seen(spans(ended).map(|span| span.version.as_str()), ended.ended_at);
         ended.stamps = Stamps { start, end: self.versions.stamp() };
-        if is_silent && let Some(label) = ended.stamps.constant() {
-            let label = label.to_owned();
-            for choice in &mut ended.choices {
-                let end = choice.token_ids.as_ref().map_or(0, |ids| ids.len() as u32);
-                let span = VersionSpan { version: label.clone(), start: 0, end };
-                choice.versions.extend((end > 0).then_some(span));
+    }
+
+    /// Lets the stamp of a call that has ended stand for what the upstream does not say. Where
+    /// others may have said meanwhile that weights changed, they are asked first.
+    pub(crate) async fn fill(&self, store: &Store, ended: &mut Ended) {
+        if spans(ended).next().is_some() || ended.stamps.constant().is_none() {
+            return;
+        }
+        match self.learn(store).await {
+            Ok(true) => ended.stamps.end = self.versions.stamp(),
+            Ok(false) => {}
+            Err(error) => {
+                tracing::warn!(%error, "whether the weights changed during a call is not known");
+                ended.stamps.end = None;
             }
         }
+        stand_in(ended);
+    }
+
+    /// Learns what other processes have told of versions by now, where several may record into the
+    /// store; gives whether they may. Those who ask at once ask once.
+    pub(crate) async fn learn(&self, store: &Store) -> Result<bool, SnapshotError> {
+        if matches!(store.location(), Location::File(_)) {
+            return Ok(false);
+        }
+        let asked = Instant::now();
+        let mut read = self.read.lock().await;
+        if read.is_none_or(|read| read < asked) {
+            let begun = Instant::now();
+            let versions = store.snapshot().await?.current_versions().await?;
+            self.versions.learn(versions);
+            *read = Some(begun);
+        }
+        Ok(true)
     }
 
     /// A call is gone, however it ended.
@@ -88,6 +114,20 @@ impl Watch {
     }
 }
 
+/// Makes spans of a stamp that did not change.
+fn stand_in(ended: &mut Ended) {
+    let Some(label) = ended.stamps.constant().map(str::to_owned) else { return };
+    for choice in &mut ended.choices {
+        let end = choice.token_ids.as_ref().map_or(0, |ids| ids.len() as u32);
+        let span = VersionSpan { version: label.clone(), start: 0, end };
+        choice.versions.extend((end > 0).then_some(span));
+    }
+}
+
+fn spans(ended: &Ended) -> impl Iterator<Item = &VersionSpan> {
+    ended.choices.iter().flat_map(|choice| &choice.versions)
+}
+
 /// What is known of the weights.
 #[derive(Debug, Default)]
 pub(crate) struct Versions {
@@ -98,8 +138,8 @@ pub(crate) struct Versions {
 
 #[derive(Debug, Default)]
 struct Held {
-    /// The label that was said to be current.
-    said: Option<String>,
+    /// The label that was said to be current, and when.
+    said: Option<(Micros, String)>,
     /// The label that was said, served or seen first, last of all, and when.
     newest: Option<(Micros, String)>,
     /// The label that the upstream was last found to serve.
@@ -116,7 +156,8 @@ impl Versions {
     pub(crate) fn remember(&self, versions: Vec<VersionRecord>) {
         let mut held = lock(&self.held);
         let said = versions.iter().filter(|version| version.said_at.is_some());
-        held.said = said.max_by_key(|version| version.said_at).map(|v| v.label.clone());
+        let said = said.max_by_key(|version| version.said_at);
+        held.said = said.and_then(|said| Some((said.said_at?, said.label.clone())));
         let served = versions.iter().filter(|version| version.served_at.is_some());
         held.served = served.max_by_key(|version| version.served_at).map(|v| v.label.clone());
         let newest = versions.iter().max_by_key(|version| version.told_at());
@@ -129,7 +170,23 @@ impl Versions {
         let mut held = lock(&self.held);
         held.known.insert(label.clone());
         held.newest = Some((at, label.clone()));
-        held.said = Some(label);
+        held.said = Some((at, label));
+    }
+
+    /// What others told last, as far as it is later than what was told here.
+    fn learn(&self, versions: Vec<VersionRecord>) {
+        let mut held = lock(&self.held);
+        let later = |known: &Option<(Micros, String)>, at| known.as_ref().is_none_or(|k| k.0 < at);
+        for version in versions {
+            let (told_at, label) = (version.told_at(), version.label);
+            if let Some(at) = version.said_at.filter(|at| later(&held.said, *at)) {
+                held.said = Some((at, label.clone()));
+            }
+            if later(&held.newest, told_at) {
+                held.newest = Some((told_at, label.clone()));
+            }
+            held.known.insert(label);
+        }
     }
 
     /// The label that is current, by whoever says so.
@@ -182,7 +239,7 @@ impl Versions {
     }
 
     fn stamp(&self) -> Option<String> {
-        lock(&self.held).said.clone()
+        lock(&self.held).said.as_ref().map(|(_, label)| label.clone())
     }
 }
 
@@ -230,6 +287,7 @@ mod tests {
         let start = watch.begun();
         let mut silent = ended(Vec::new());
         watch.ended(&mut silent, start.clone());
+        stand_in(&mut silent);
         assert_eq!(silent.choices[0].versions, [span("5", 3)]);
         assert_eq!(silent.choices[1].versions, []);
         let mut told = ended(vec![span("9", 3)]);
@@ -241,6 +299,7 @@ mod tests {
         watch.versions.said("6".to_owned(), 2);
         let mut changed = ended(Vec::new());
         watch.ended(&mut changed, start);
+        stand_in(&mut changed);
         assert!(changed.choices[0].versions.is_empty());
         assert_eq!(changed.stamps.changed(), Some(("5", "6")));
         watch.gone();
@@ -266,6 +325,25 @@ mod tests {
         assert_eq!(versions.fresh().await, [("7".to_owned(), 10)]);
         assert_eq!(versions.newest().as_deref(), Some("7"));
         assert_eq!(versions.stamp().as_deref(), Some("1"));
+    }
+
+    #[test]
+    fn what_others_told_counts_when_it_is_later() {
+        let versions = Versions::default();
+        versions.said("5".to_owned(), 50);
+        let told = |label: &str, first_seen, said_at| VersionRecord {
+            label: label.to_owned(),
+            first_seen,
+            said_at,
+            ..VersionRecord::default()
+        };
+        let both = |versions: &Versions| (versions.stamp().unwrap(), versions.newest().unwrap());
+        versions.learn(vec![told("4", 10, Some(40)), told("3", 45, None)]);
+        assert_eq!(both(&versions), ("5".to_owned(), "5".to_owned()));
+        versions.learn(vec![told("5", 20, Some(50)), told("seen-8", 60, None)]);
+        assert_eq!(both(&versions), ("5".to_owned(), "seen-8".to_owned()));
+        versions.learn(vec![told("6", 55, Some(70)), told("6", 55, Some(70))]);
+        assert_eq!(both(&versions), ("6".to_owned(), "6".to_owned()));
     }
 
     #[tokio::test]

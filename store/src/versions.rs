@@ -64,14 +64,37 @@ pub(crate) async fn write_version(link: &mut Link, told: &VersionRecord) -> Verd
     Ok(new.execute(link).await?)
 }
 
+/// The columns of a version.
+const COLUMNS: &str = "label, checksum, source, first_seen, said_at, served_at";
+
 impl Snapshot {
+    /// The version that was last said to be current, and the one that was last told of in any way;
+    /// there may be neither, and they may be one.
+    ///
+    /// # Errors
+    /// [`SnapshotError`] when the store cannot be read.
+    pub async fn current_versions(&mut self) -> Result<Vec<VersionRecord>, SnapshotError> {
+        // As `VersionRecord::told_at` has it.
+        let told = "CASE WHEN said_at IS NULL AND served_at IS NULL THEN first_seen \
+            WHEN served_at IS NULL OR said_at > served_at THEN said_at ELSE served_at END";
+        let mut found = Vec::new();
+        for rest in [
+            "WHERE said_at IS NOT NULL ORDER BY said_at DESC, version_key DESC LIMIT 1".to_owned(),
+            format!("ORDER BY {told} DESC, version_key DESC LIMIT 1"),
+        ] {
+            let row = query(format!("SELECT {COLUMNS} FROM version {rest}"));
+            let row = row.fetch_optional(self.connection()).await?;
+            found.extend(row.as_ref().map(version_of).transpose()?);
+        }
+        Ok(found)
+    }
+
     /// All versions, in the order in which they were told of.
     ///
     /// # Errors
     /// [`SnapshotError`] when the store cannot be read.
     pub async fn versions(&mut self) -> Result<Vec<VersionRecord>, SnapshotError> {
-        let all = "SELECT label, checksum, source, first_seen, said_at, served_at FROM version \
-                   ORDER BY version_key";
+        let all = format!("SELECT {COLUMNS} FROM version ORDER BY version_key");
         let rows = query(all).fetch_all(self.connection()).await?;
         rows.iter().map(|row| Ok(version_of(row)?)).collect()
     }
@@ -129,6 +152,8 @@ mod tests {
             let found = store.snapshot().await.unwrap().versions().await.unwrap();
             let at: Vec<_> = found.iter().map(VersionRecord::told_at).collect();
             assert_eq!((at, found[1].served_at), (vec![4, 9, 6], Some(9)));
+            let current = store.snapshot().await.unwrap().current_versions().await.unwrap();
+            assert_eq!(current, [found[0].clone(), found[1].clone()]);
             drop(store);
             writer.finish().await;
         })

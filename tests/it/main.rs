@@ -15,6 +15,7 @@ mod every_http;
 mod faults;
 mod feed;
 mod feed_crash;
+mod feed_shared;
 mod headers;
 mod http;
 mod large;

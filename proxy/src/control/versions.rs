@@ -1,5 +1,8 @@
 //! Policy versions: told by who pushes weights, looked at by anyone.
 
+use std::sync::Arc;
+use std::time::Duration;
+
 use episode::version_number;
 use hyper::StatusCode;
 use serde_json::{Value, json};
@@ -37,6 +40,21 @@ pub(super) async fn tell(proxy: &Proxy, fields: &Value) -> Result<Answer, Answer
     proxy.watch.versions.said(label, at);
     proxy.feed.changed();
     Ok(done())
+}
+
+/// How often it is looked what other processes told of versions.
+const LEARN_EVERY: Duration = Duration::from_secs(1);
+
+/// Learns what other processes tell of versions; ends where there are no others.
+pub(super) async fn learn(proxy: Arc<Proxy>) {
+    loop {
+        match proxy.watch.learn(proxy.store()).await {
+            Ok(true) => {}
+            Ok(false) => return,
+            Err(error) => tracing::warn!(%error, "what others told of versions cannot be read"),
+        }
+        tokio::time::sleep(LEARN_EVERY).await;
+    }
 }
 
 /// All versions that are known, and the one that is current.

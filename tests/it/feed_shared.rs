@@ -1,0 +1,74 @@
+//! Versions where several proxies record into one database: what one is told, the others learn.
+
+use std::time::Duration;
+
+use episode::{Call, EpisodeId};
+use kit::{Step, Upstream, exchange, post};
+use postgres_kit::Server;
+use store::{Location, Selection, Snapshot};
+
+use crate::recorder::Recorder;
+
+/// A reply that says nothing of its version.
+const SILENT: &str = r#"{"id":"c","model":"m","prompt_token_ids":[1],"choices":[{"index":0,
+    "message":{"role":"assistant","content":"x"},"finish_reason":"stop","token_ids":[5],
+    "logprobs":{"content":[{"token":"x","logprob":-0.5,"bytes":[120],"top_logprobs":[]}]}}]}"#;
+
+async fn tell(recorder: &Recorder, version: u32) {
+    let body = format!(r#"{{"version":{version}}}"#);
+    assert_eq!(post(recorder.control, "/version", &body).await.status, 200);
+}
+
+/// Waits until a recorder calls a version current.
+async fn learned(recorder: &Recorder, version: u32) -> bool {
+    for _ in 0..1000 {
+        let listed = exchange(recorder.control, ("GET", "/versions"), &[], b"").await.json();
+        if listed["current"]["number"] == version {
+            return true;
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    false
+}
+
+async fn play(recorder: &Recorder, at: &Location, episode: &str) -> Call {
+    let path = format!("/e/{episode}/v1/chat/completions");
+    let body = r#"{"messages":[{"role":"user","content":"hi"}]}"#;
+    assert_eq!(post(recorder.data, &path, body).await.status, 200);
+    let mut snapshot = Snapshot::open(at).await.unwrap();
+    let episode: EpisodeId = episode.parse().unwrap();
+    let only = Selection { episode: Some(episode), ..Selection::default() };
+    let record = snapshot.episodes(&only).await.unwrap().remove(0);
+    snapshot.calls(&record).await.unwrap().remove(0)
+}
+
+fn labels(call: &Call) -> Vec<String> {
+    let spans = call.ended.as_ref().unwrap().choices.iter().flat_map(|choice| &choice.versions);
+    spans.map(|span| span.version.clone()).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_one_proxy_is_told_of_versions_the_others_learn() {
+    let Some(server) = Server::shared() else { return };
+    let silent = |_: &kit::Seen| vec![Step::reply("200 OK", "application/json", SILENT.as_bytes())];
+    let upstream = Upstream::start("vllm", silent).await;
+    let url = server.database();
+    let at: Location = url.parse().unwrap();
+    let [told, other] = [(), ()].map(|()| Recorder::start(&url, "power", upstream.address));
+    tell(&other, 4).await;
+    assert_eq!(labels(&play(&other, &at, "before").await), ["4"]);
+    for version in 5..10 {
+        tell(&told, version).await;
+        // It may not know yet, and then it says so.
+        let call = play(&other, &at, &format!("at-once-{version}")).await;
+        let stamps = call.ended.as_ref().unwrap().stamps.clone();
+        let expected = Vec::from_iter(stamps.constant().map(str::to_owned));
+        assert_eq!((labels(&call), stamps.end), (expected, Some(version.to_string())));
+        assert!(learned(&other, version).await, "{version}");
+        let late = play(&other, &at, &format!("later-{version}")).await;
+        assert_eq!(labels(&late), [version.to_string()]);
+    }
+    tell(&other, 3).await;
+    assert!(learned(&told, 3).await, "a trainer may go back");
+    [told, other].into_iter().for_each(Recorder::stop);
+}
