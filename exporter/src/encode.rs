@@ -111,11 +111,16 @@ impl Encoder {
 
     /// The bytes that were written since they were last taken.
     pub(crate) fn take(&mut self) -> Vec<u8> {
-        std::mem::take(match self {
+        std::mem::take(self.waiting())
+    }
+
+    /// The same, left where they are.
+    pub(crate) fn waiting(&mut self) -> &mut Vec<u8> {
+        match self {
             Self::Parquet { writer, .. } => writer.inner_mut(),
             Self::Arrow(writer) => writer.get_mut(),
             Self::Jsonl { bytes, .. } => bytes,
-        })
+        }
     }
 
     /// Ends the file and gives its last bytes.

@@ -40,9 +40,6 @@ pub enum FeedError {
     /// The store could not be read.
     #[error(transparent)]
     Read(#[from] SnapshotError),
-    /// The rows could not be written.
-    #[error("cannot write rows")]
-    Encode(#[from] EncodeError),
 }
 
 /// A stream of rows.
@@ -68,7 +65,7 @@ impl Feed {
     /// them all, and so does one, of them or of their peers, that is gone.
     ///
     /// # Errors
-    /// [`FeedError`] when the store cannot be read or the rows cannot be written.
+    /// [`FeedError`] when the store cannot be read.
     pub async fn item(
         &mut self,
         snapshot: &mut Snapshot,
@@ -93,13 +90,23 @@ impl Feed {
             }
         }
         match self.options.seen_from(newest).rows(&episodes, &scored) {
-            Ok(rows) => {
-                let bytes = rows.iter().map(Row::bytes).sum();
-                let batch = columns::batch(&self.schema, &rows).map_err(EncodeError::from)?;
-                self.encoder.write(&batch, bytes)?;
-                Ok(Made::Rows(self.encoder.take()))
-            }
+            Ok(rows) => Ok(self.encoded(&rows)),
             Err(why) => Ok(Made::Dropped(why)),
+        }
+    }
+
+    /// Rows as the next bytes of the stream. What cannot be encoded now never can.
+    fn encoded(&mut self, rows: &[Row]) -> Made {
+        let bytes = rows.iter().map(Row::bytes).sum();
+        let before = self.encoder.waiting().len();
+        let batch = columns::batch(&self.schema, rows).map_err(EncodeError::from);
+        match batch.and_then(|batch| self.encoder.write(&batch, bytes)) {
+            Ok(()) => Made::Rows(self.encoder.take()),
+            Err(error) => {
+                tracing::error!(%error, "rows cannot be encoded");
+                self.encoder.waiting().truncate(before);
+                Made::Dropped("unreadable")
+            }
         }
     }
 
@@ -364,6 +371,25 @@ mod tests {
         let read = arrow::ipc::reader::StreamReader::try_new(&bytes[..], None).unwrap();
         let rows: Vec<usize> = read.map(|batch| batch.unwrap().num_rows()).collect();
         assert_eq!(rows, [2, 1]);
+    }
+
+    #[tokio::test]
+    async fn what_cannot_be_encoded_is_dropped_and_the_stream_goes_on() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = three(folder.path()).await;
+        let mut snapshot = store.snapshot().await;
+        for encoding in [Encoding::Jsonl, Encoding::Arrow] {
+            let mut feed = Feed::new(FeedOptions { encoding, ..options() }).unwrap();
+            let right =
+                std::mem::replace(&mut feed.schema, arrow::datatypes::Schema::empty().into());
+            let bad = feed.item(&mut snapshot, &Item::new(1, vec![1]), None).await.unwrap();
+            assert_eq!(bad, Made::Dropped("unreadable"));
+            feed.schema = right;
+            let fine = feed.item(&mut snapshot, &Item::new(2, vec![2]), None).await.unwrap();
+            let mut whole = Feed::new(FeedOptions { encoding, ..options() }).unwrap();
+            let item = Item::new(2, vec![2]);
+            assert_eq!(fine, whole.item(&mut snapshot, &item, None).await.unwrap());
+        }
     }
 
     #[tokio::test]
