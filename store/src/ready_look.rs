@@ -25,8 +25,12 @@ const FREE: &str = "FROM finished f JOIN episode e ON e.episode_key = f.episode_
     AND ($8 = 0 OR EXISTS (SELECT 1 FROM reward r WHERE r.episode_key = f.episode_key \
         AND r.call_id IS NULL AND r.name = 'reward'))";
 
-/// The first position that may not be passed yet by a reader who does not come back to it.
-const HORIZON: &str = "SELECT f.position FROM finished f WHERE f.position > $1 \
+/// The first position, of what is asked for, that may not be passed yet by a reader who does not
+/// come back to it.
+const HORIZON: &str = "SELECT f.position FROM finished f \
+    JOIN episode e ON e.episode_key = f.episode_key WHERE f.position > $1 \
+    AND ($3 IS NULL OR e.episode_id = $3) AND ($4 IS NULL OR e.group_id = $4) \
+    AND ($5 IS NULL OR e.task_id = $5) \
     AND (f.finished_at > $2 OR f.episode_key IN (HELD)) AND EXISTS (SELECT 1 FROM call c \
         WHERE c.episode_key = f.episode_key AND c.outcome IS NULL) ORDER BY f.position LIMIT 1";
 
@@ -48,7 +52,7 @@ impl Look<'_> {
     /// [`HORIZON`], with what is held.
     pub(crate) fn horizon(&self) -> Query {
         let first = query(HORIZON.replace("HELD", &self.held()));
-        first.bind(self.floor).bind(self.wanted.now - SETTLE_US)
+        self.only(first.bind(self.floor).bind(self.wanted.now - SETTLE_US))
     }
 
     /// A list for a statement. No attempt has the key 0.
@@ -58,17 +62,18 @@ impl Look<'_> {
 
     /// The values of [`FREE`].
     pub(crate) fn bind(&self, query: Query) -> Query {
-        let Wanted { consumer, selection, now, rewarded, .. } = self.wanted;
-        let Selection { episode, group, task } = selection;
+        let Wanted { consumer, now, rewarded, .. } = self.wanted;
+        let query = query.bind(consumer.as_deref()).bind(self.floor).bind(*now);
+        self.only(query).bind(now - SETTLE_US).bind(i64::from(*rewarded))
+    }
+
+    /// Which episodes.
+    fn only(&self, query: Query) -> Query {
+        let Selection { episode, group, task } = &self.wanted.selection;
         query
-            .bind(consumer.as_deref())
-            .bind(self.floor)
-            .bind(*now)
             .bind(episode.as_ref().map(EpisodeId::as_str))
             .bind(group.as_ref().map(GroupId::as_str))
             .bind(task.as_ref().map(TaskId::as_str))
-            .bind(now - SETTLE_US)
-            .bind(i64::from(*rewarded))
     }
 }
 

@@ -281,6 +281,9 @@ async fn an_attempt_waits_for_its_calls_and_a_cursor_does_not_pass_it() {
         let cursor = |now| Wanted { limit: 9, now, ..Wanted::default() };
         let of = |now| wanted("t", Unit::Episode, now);
         assert!(ready(&store, &cursor(110)).await.is_empty());
+        let only = Selection { episode: Some("b".parse().unwrap()), ..Selection::default() };
+        let selected = Wanted { selection: only, ..cursor(110) };
+        assert_eq!(names(&store, &ready(&store, &selected).await).await, ["b"], "`a` is no matter");
         assert_eq!(names(&store, &ready(&store, &of(110)).await).await, ["b"]);
         let late = closed + 10_000_000;
         assert_eq!(ready(&store, &of(late)).await.len(), 2, "it is lost by now");
