@@ -81,8 +81,8 @@ async fn replies_that_a_pause_has_kept_end_when_they_are_waited_for() {
     assert_eq!(server.text(json!({})).await.status, 503);
     server.post_text("/resume", "").await;
     // What sleeps ends nothing, and to wait for it would be for ever.
-    let reply = server.begin("/v1/completions", &long(2, 60));
-    sampled(&server, 65).await;
+    let reply = server.begin("/v1/completions", &long(2, 600));
+    sampled(&server, 90).await;
     assert_eq!(server.post_text("/sleep?mode=keep", "").await.status, 200);
     let refused = server.post_text("/pause?mode=wait", "").await;
     assert!(refused.status == 409 && refused.body.contains("sleeps"), "{}", refused.body);
