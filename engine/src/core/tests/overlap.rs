@@ -243,6 +243,17 @@ fn a_beginning_that_others_wait_for_is_computed_once_on_cuda() {
 }
 
 #[test]
+fn a_beginning_is_known_on_cuda_once_its_step_is_launched() {
+    for overlap in [false, true] {
+        // Whoever computes it says one token, so it is in no step but that one.
+        let one = || Request { prompt: beginning()[..40].into(), ..of_length(1, 1) };
+        let replies = exact(ROOM, overlap).say_together(vec![one(), one(), one()]);
+        let cached = replies.iter().map(|(said, _)| said.cached);
+        assert_eq!(cached.collect::<Vec<usize>>(), [0, 32, 32], "overlap: {overlap}");
+    }
+}
+
+#[test]
 fn whole_pages_of_a_reply_are_known_afterwards_on_cuda() {
     for overlap in [false, true] {
         let mut bench = exact(ROOM, overlap);
@@ -265,7 +276,7 @@ fn who_gives_way_on_cuda_says_the_same() {
     let (expected, none) = say(200, false);
     assert_eq!(none, 0);
     for overlap in [false, true] {
-        let (replies, preemptions) = say(7, overlap);
+        let (replies, preemptions) = say(9, overlap);
         assert_eq!(replies, expected, "overlap: {overlap}");
         assert!(preemptions > 0);
     }
