@@ -457,61 +457,78 @@ fn deeds() -> impl Strategy<Value = Vec<Deed>> {
 /// How long a lease of the model lasts, and a sleep.
 const LEASE: Micros = 10;
 
+/// What should have come of what readers did.
+#[derive(Default)]
+struct Model {
+    /// Names, keys, and when they end.
+    leases: Vec<(String, Vec<i64>, Micros)>,
+    acked: Vec<i64>,
+    /// What was given back and not handed out again, and how many ever were.
+    back: BTreeSet<i64>,
+    nacked: usize,
+}
+
+impl Model {
+    async fn take(&mut self, store: &Store, limit: u32, now: Micros) {
+        let take = Wanted { limit, ..wanted("t", Unit::Episode, now) };
+        let id = format!("l{}", self.leases.len());
+        let items = lease(store, &id, &take, LEASE).await.unwrap();
+        let keys: Vec<i64> = items.into_iter().flat_map(|item| item.keys).collect();
+        for key in &keys {
+            assert!(!self.acked.contains(key), "{key} was acked");
+            let held = |l: &&(String, Vec<i64>, Micros)| l.2 > now && l.1.contains(key);
+            assert!(self.leases.iter().find(held).is_none(), "{key} is held");
+            self.back.remove(key);
+        }
+        self.leases.push((id, keys, now + LEASE));
+    }
+
+    async fn say(&mut self, store: &Store, at: usize, fate: Fate, now: Micros) {
+        let Self { leases, acked, back, nacked } = self;
+        let later: Vec<i64> = leases[at + 1..].iter().flat_map(|l| l.1.clone()).collect();
+        let said = say(store, &leases[at].0, fate.clone(), now).await;
+        let mut own = leases[at].1.clone();
+        own.retain(|key| !later.contains(key));
+        let any = !own.is_empty();
+        let was_back = any && own.iter().all(|key| back.contains(key));
+        own.retain(|key| !back.contains(key));
+        let is_nack = matches!(fate, Fate::Returned(_));
+        assert_eq!(said.is_ok(), any && (is_nack || !was_back), "{fate:?} {said:?}");
+        match fate {
+            Fate::Acked => acked.extend(own),
+            Fate::Returned(_) => {
+                own.retain(|key| !acked.contains(key));
+                *nacked += own.len();
+                back.extend(own);
+                leases[at].2 = leases[at].2.min(now);
+            }
+            _ if own.is_empty() => {}
+            _ => (leases[at].1, leases[at].2) = (own, now + LEASE),
+        }
+    }
+}
+
 /// Does what the deeds say; whatever they are, nothing is held twice at a time, what was acked
 /// never comes again, and all is there in the end.
 async fn act(site: &Site, deeds: Vec<Deed>) {
     let (mut store, mut writer) = site.open().await;
     store.begin_consumer("t", 0).await.unwrap();
-    let (mut now, mut made) = (LATE, 0);
-    let mut leases: Vec<(String, Vec<i64>, Micros)> = Vec::new();
-    let (mut back, mut nacked) = (BTreeSet::new(), 0);
-    let mut acked: Vec<i64> = Vec::new();
+    let (mut now, mut made, mut model) = (LATE, 0, Model::default());
     for deed in deeds {
         match deed {
             Deed::Finish => {
                 made += 1;
                 finish_at(&store, &format!("e{made}"), None, 1).await;
             }
-            Deed::Take(limit) => {
-                let take = Wanted { limit, ..wanted("t", Unit::Episode, now) };
-                let id = format!("l{}", leases.len());
-                let items = lease(&store, &id, &take, LEASE).await.unwrap();
-                let keys: Vec<i64> = items.into_iter().flat_map(|item| item.keys).collect();
-                for key in &keys {
-                    assert!(!acked.contains(key), "{key} was acked");
-                    let held = |l: &&(String, Vec<i64>, Micros)| l.2 > now && l.1.contains(key);
-                    assert!(leases.iter().find(held).is_none(), "{key} is held");
-                    back.remove(key);
-                }
-                leases.push((id, keys, now + LEASE));
-            }
+            Deed::Take(limit) => model.take(&store, limit, now).await,
             Deed::Ack(at) | Deed::Nack(at) | Deed::Renew(at) => {
-                let Some(at) = at.checked_rem(leases.len()) else { continue };
-                let later: Vec<i64> = leases[at + 1..].iter().flat_map(|l| l.1.clone()).collect();
+                let Some(at) = at.checked_rem(model.leases.len()) else { continue };
                 let fate = match deed {
                     Deed::Ack(_) => Fate::Acked,
                     Deed::Nack(_) => Fate::Returned(now),
                     _ => Fate::Renewed(now + LEASE),
                 };
-                let said = say(&store, &leases[at].0, fate.clone(), now).await;
-                let mut own = leases[at].1.clone();
-                own.retain(|key| !later.contains(key));
-                let any = !own.is_empty();
-                let was_back = any && own.iter().all(|key| back.contains(key));
-                own.retain(|key| !back.contains(key));
-                let is_nack = matches!(fate, Fate::Returned(_));
-                assert_eq!(said.is_ok(), any && (is_nack || !was_back), "{fate:?} {said:?}");
-                match fate {
-                    Fate::Acked => acked.extend(own),
-                    Fate::Returned(_) => {
-                        own.retain(|key| !acked.contains(key));
-                        nacked += own.len();
-                        back.extend(own);
-                        leases[at].2 = leases[at].2.min(now);
-                    }
-                    _ if own.is_empty() => {}
-                    _ => (leases[at].1, leases[at].2) = (own, now + LEASE),
-                }
+                model.say(&store, at, fate, now).await;
             }
             Deed::Sleep => now += LEASE,
             Deed::Restart => {
@@ -521,9 +538,9 @@ async fn act(site: &Site, deeds: Vec<Deed>) {
             }
         }
     }
-    check_end(&store, (now + 2 * LEASE, made), acked).await;
+    check_end(&store, (now + 2 * LEASE, made), model.acked).await;
     let counts = store.snapshot().await.unwrap().consumers(now).await.unwrap().remove(0);
-    assert_eq!(counts.tally.get("nacked").copied().unwrap_or(0), nacked as u64);
+    assert_eq!(counts.tally.get("nacked").copied().unwrap_or(0), model.nacked as u64);
     drop(store);
     writer.finish().await;
 }
