@@ -328,6 +328,20 @@ mod tests {
     }
 
     #[test]
+    fn a_call_is_open_until_its_end_is_written() {
+        let watch = Arc::new(Watch::default());
+        let [first, second] = [1, 2].map(|n| CallId(Uuid::from_u128(n)));
+        let (one, two) = (watch.open(first), watch.open(second));
+        // That it is gone is not that its end is on disk.
+        watch.gone();
+        assert_eq!(watch.opened().len(), 2);
+        drop(one);
+        assert_eq!(watch.opened(), [second]);
+        drop(two);
+        assert!(watch.opened().is_empty());
+    }
+
+    #[test]
     fn what_others_told_counts_when_it_is_later() {
         let versions = Versions::default();
         versions.said("5".to_owned(), 50);
