@@ -1,5 +1,5 @@
-//! The emulated GPU, for one test at a time: its memory, its counters and its failures belong to the
-//! process.
+//! The emulated GPU, for one test at a time: its memory, its counters and its failures belong to
+//! the process.
 
 use std::ops::Deref;
 

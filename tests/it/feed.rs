@@ -143,7 +143,7 @@ async fn a_slow_reader_is_waited_for_and_what_it_leaves_is_given_back() {
     let late = get(world.control, "/feed?consumer=t").await;
     assert_eq!(names(&late), ["late"]);
     drop(slow);
-    // The server sees that the reader is gone when it next writes, and gives back in the background.
+    // The server sees that the reader is gone when it next writes, and gives back behind that.
     let mut depth = 0;
     for _ in 0..200 {
         depth = counts(&world).await["depth"].as_u64().unwrap();

@@ -1,7 +1,7 @@
 //! `/metrics`: the engine's counts in the text form of Prometheus.
 //!
-//! Names and labels are vLLM's where vLLM has them, so that its dashboards and autoscalers read this
-//! engine too; what a trainer does to the engine has names of this one, `rolltape_...`.
+//! Names and labels are vLLM's where vLLM has them, so that its dashboards and autoscalers read
+//! this engine too; what a trainer does to the engine has names of this one, `rolltape_...`.
 //! What vLLM has and this engine does not measure is left out rather than shown as zero.
 
 use std::fmt::Write;
