@@ -93,8 +93,10 @@ def test_the_ratio_that_trl_logs_is_that_of_the_adapter_a_batch_later(adapted):
     for number, (logged, step) in enumerate(zip(adapted["steps"], adapted["trained"])):
         assert step["trained_at"] == number + 1
         assert {row["taken_at"] for row in step["rows"]} == {max(1, number)}
-        assert len(step["rows"]) == 8 and logged["grad_norm"] > 0
+        assert len(step["rows"]) == 8
         assert logged["ratio"] == pytest.approx(step["ratio"], rel=LOGPROB_ERROR_MAX)
+    # Groups of later steps may have one reward each, and teach nothing.
+    assert adapted["steps"][0]["grad_norm"] > 0
     assert adapted["steps"][0]["ratio"] == pytest.approx(1.0, abs=LOGPROB_ERROR_MAX)
     assert abs(adapted["steps"][0]["kl"]) <= LOGPROB_ERROR_MAX
 
