@@ -35,7 +35,9 @@ GROUPS = 8
 """Of a step."""
 GROUPS_AHEAD = 12
 """Groups that are under way or wait for the trainer, at most."""
-LEARNING_RATE = 1e-3
+LEARNING_RATE = 5e-4
+GRADIENT_MAX = 0.2
+"""Of the norm, which is about 0.1: one rare batch must not undo what was learned."""
 STALENESS_MAX = 4
 EVALUATED = 64 * game.HIGHEST
 ENOUGH = 0.975
@@ -151,6 +153,7 @@ def trainer(client, season, out, options):
         learning_rate=LEARNING_RATE,
         warmup_steps=10,
         adam_beta2=0.99,
+        max_grad_norm=GRADIENT_MAX,
         max_staleness=STALENESS_MAX,
         weight_sync_steps=1,
         token_budget=0,
