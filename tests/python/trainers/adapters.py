@@ -212,6 +212,9 @@ def trained(url, out):
             max_steps=STEPS,
             learning_rate=1e-2,
             max_completion_length=16,
+            # A model that learns to call no tool that there is talks on until its context is full:
+            # the engine refuses that, and the worker asks for it again for minutes.
+            max_tool_calling_iterations=3,
             max_staleness=MAX_STALENESS,
             token_budget=0,
             logging_steps=1,
