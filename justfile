@@ -1,5 +1,8 @@
 # The steps are in .ci/run, so that no check exists only in CI. `just check` runs all of them.
 
+# what the examples run: `cargo build --release -p cli` makes it
+binary := env("ROLLTAPE_BIN", justfile_directory() / "target/release/rolltape")
+
 # all checks, as CI runs them
 check:
     .ci/run
@@ -62,16 +65,16 @@ wheel:
 
 # TRL trains the tiny model on what its agents do: `just train-demo --seed 1`
 train-demo *options:
-    tests/python/trainers/.venv/bin/python examples/guess/train.py {{options}}
+    ROLLTAPE_BIN={{binary}} tests/python/trainers/.venv/bin/python examples/guess/train.py {{options}}
 
 # the same with GRPOTrainer's rollout_func
 train-sync-demo *options:
-    tests/python/trainers/.venv/bin/python examples/guess/train_sync.py {{options}}
+    ROLLTAPE_BIN={{binary}} tests/python/trainers/.venv/bin/python examples/guess/train_sync.py {{options}}
 
 # Aider processes side by side
 aider-demo *options:
-    tests/python/.venv/bin/python examples/aider/run.py --aider tests/python/clients/.venvs/aider/bin/aider {{options}}
+    ROLLTAPE_BIN={{binary}} tests/python/.venv/bin/python examples/aider/run.py --aider tests/python/clients/.venvs/aider/bin/aider {{options}}
 
 # agents on their own against agents that wait for each other
 async-bench *options:
-    python3 examples/async_bench.py {{options}}
+    ROLLTAPE_BIN={{binary}} python3 examples/async_bench.py {{options}}
