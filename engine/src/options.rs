@@ -15,7 +15,7 @@ use crate::sample::LogprobsMode;
 /// one in so many bytes.
 const KV_CACHE_SHARE: u64 = 4;
 
-/// Bytes of the logits that one prompt may have in a step when all its tokens are scored.
+/// Bytes of the logits that prompts may have in a step when all their tokens are scored.
 const SCORED_BYTES: usize = 64 << 20;
 
 /// How an engine is to run.
@@ -153,7 +153,7 @@ impl EngineOptions {
         Bounds { adapters: self.max_loras, rank: self.max_lora_rank }
     }
 
-    /// Rows of logits of `vocab` numbers that one prompt may have in a step.
+    /// Rows of logits of `vocab` numbers that scored prompts may have in a step.
     pub(crate) fn scored_rows(&self, vocab: usize) -> usize {
         (SCORED_BYTES / (vocab * size_of::<f32>())).max(1)
     }

@@ -110,7 +110,7 @@ pub(crate) struct Params {
     /// Ids to report instead of the likeliest.
     pub(crate) logprob_ids: Option<Arc<[u32]>>,
     /// What the reply must be.
-    pub(crate) grammar: Option<Grammar>,
+    pub(crate) grammar: Option<Arc<Grammar>>,
 }
 
 /// A token.
@@ -151,7 +151,7 @@ pub(crate) struct Sampler {
     params: Params,
     history: History,
     /// Ids that end the reply, and the position before which they may not.
-    ends: (Vec<u32>, usize),
+    ends: (Arc<[u32]>, usize),
 }
 
 impl Sampler {
@@ -160,7 +160,7 @@ impl Sampler {
     pub(crate) fn new(
         params: Params,
         prompt: &[u32],
-        (ends, min_tokens): (Vec<u32>, usize),
+        (ends, min_tokens): (Arc<[u32]>, usize),
     ) -> Sampler {
         let history = History::new(&params, prompt);
         Sampler { params, history, ends: (ends, min_tokens) }
@@ -168,12 +168,12 @@ impl Sampler {
 
     /// Whether the reply is complete by its grammar and has nothing left to say.
     pub(crate) fn is_over(&self) -> bool {
-        self.params.grammar.as_ref().is_some_and(Grammar::is_over)
+        self.params.grammar.as_ref().is_some_and(|grammar| grammar.is_over())
     }
 
     /// Whether the grammar could not be followed to the end, so that the reply may not go on.
     pub(crate) fn has_failed(&self) -> bool {
-        self.params.grammar.as_ref().is_some_and(Grammar::has_failed)
+        self.params.grammar.as_ref().is_some_and(|grammar| grammar.has_failed())
     }
 
     /// Chooses the token at `position` of the reply from `logits`, one for each id; not empty.
@@ -200,7 +200,7 @@ impl Sampler {
         let token = self.choose(logits, raw.as_deref(), position, mode);
         self.history.push(token.id);
         if let Some(grammar) = &mut self.params.grammar {
-            grammar.push(token.id);
+            Arc::make_mut(grammar).push(token.id);
         }
         token
     }
@@ -247,7 +247,7 @@ impl Sampler {
     /// request wants: where nothing is left of both, the rest of the request is let go.
     fn mask(&mut self, logits: &mut [f32], raw: &[f32], position: usize) {
         if let Some(grammar) = &mut self.params.grammar {
-            grammar.mask(logits);
+            Arc::make_mut(grammar).mask(logits);
         }
         if let Some(allowed) = &self.params.allowed {
             process::allow_only(logits, allowed);
@@ -260,7 +260,7 @@ impl Sampler {
         if math::highest(logits) == f32::NEG_INFINITY {
             logits.copy_from_slice(raw);
             match (&mut self.params.grammar, &self.params.allowed) {
-                (Some(grammar), _) => grammar.mask(logits),
+                (Some(grammar), _) => Arc::make_mut(grammar).mask(logits),
                 (None, Some(allowed)) => process::allow_only(logits, allowed),
                 (None, None) => {}
             }

@@ -27,7 +27,8 @@ pub(crate) struct Limits {
     pub(crate) sequences: usize,
     /// Tokens of one step, over all sequences.
     pub(crate) tokens: usize,
-    /// Rows of logits that one prompt may have in a step when all its tokens are scored.
+    /// Rows of logits that a step may have beside those that are sampled from: of prompts whose
+    /// tokens are scored.
     pub(crate) scored: usize,
 }
 
@@ -56,6 +57,8 @@ struct Plan {
     counts: Vec<usize>,
     /// Tokens of the budget that nobody has yet.
     left: usize,
+    /// Rows of scored prompts that nobody has yet.
+    scored: usize,
     /// Contents that somebody computes in this step. Whoever needs the same waits for them.
     claimed: HashSet<Key>,
 }
@@ -268,7 +271,8 @@ impl Scheduler {
     /// Tokens of each running sequence in the next step; zero for those that have to sit it out.
     pub(crate) fn plan(&mut self) -> Result<Vec<usize>, Unsettled> {
         let counts = vec![0; self.running.len()];
-        let mut plan = Plan { counts, left: self.limits.tokens, claimed: HashSet::new() };
+        let Limits { tokens: left, scored, .. } = self.limits;
+        let mut plan = Plan { counts, left, scored, claimed: HashSet::new() };
         let decodes: Vec<bool> = self.running.iter().map(|one| one.uncomputed() == 1).collect();
         for decoding in [true, false] {
             for (index, decodes) in decodes.iter().enumerate() {
@@ -299,9 +303,13 @@ impl Scheduler {
             }
             self.give_way(self.running.len() - 1)?;
             plan.left += plan.counts.pop().unwrap_or(0);
+            // What a scored prompt gives back here is not counted: the step is only smaller.
         }
         plan.counts[index] = count;
         plan.left -= count;
+        if self.running[index].is_scoring() {
+            plan.scored -= count;
+        }
         plan.claimed.extend(key);
         Ok(())
     }
@@ -315,7 +323,7 @@ impl Scheduler {
             return None;
         }
         if sequence.is_scoring() {
-            return Some((sequence.uncomputed().min(self.limits.scored), None));
+            return Some((sequence.uncomputed().min(plan.scored), None));
         }
         let hits = self.pages.share(&mut sequence.cache, &sequence.tokens);
         if sequence.sampled() == 0 {

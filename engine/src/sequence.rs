@@ -21,11 +21,11 @@ pub(crate) struct StopRules {
     /// Ids that end a reply without being named by the request.
     pub(crate) eos: Vec<u32>,
     /// Ids that the request named.
-    pub(crate) ids: Vec<u32>,
+    pub(crate) ids: Arc<[u32]>,
     /// Ids that may not be sampled before `min_tokens`.
-    pub(crate) late: Vec<u32>,
+    pub(crate) late: Arc<[u32]>,
     /// Texts that the request named; none is empty.
-    pub(crate) texts: Vec<String>,
+    pub(crate) texts: Arc<[String]>,
     /// Whether a text that ended the reply is part of it.
     pub(crate) include_text: bool,
     /// Whether special tokens have no text.
@@ -154,7 +154,7 @@ impl Sequence {
         let watch = (!request.stops.texts.is_empty())
             .then(|| StopWatch::new(request.stops.skip_special_tokens));
         let stops = &request.stops;
-        let late = (stops.late.clone(), stops.min_tokens);
+        let late = (Arc::clone(&stops.late), stops.min_tokens);
         let sampler = Sampler::new(request.params.clone(), &request.prompt, late);
         let scores = request.prompt_logprobs.map(|_| Vec::new());
         Sequence {
@@ -333,7 +333,7 @@ impl StopWatch {
     fn push(&mut self, tokenizer: &Tokenizer, id: u32, stops: &StopRules) -> Option<Finish> {
         let old = self.text.len();
         self.text.push_str(&self.detokenizer.push(tokenizer, id));
-        for text in &stops.texts {
+        for text in &*stops.texts {
             let mut from = (old + 1).saturating_sub(text.len());
             while !self.text.is_char_boundary(from) {
                 from -= 1;

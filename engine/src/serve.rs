@@ -10,6 +10,7 @@ mod chat_stream;
 mod choice;
 mod completions;
 mod completions_stream;
+mod encode;
 mod error;
 mod fields;
 mod form;

@@ -7,6 +7,8 @@
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
+use tokenizers::pre_tokenizers::byte_level::ByteLevel;
+
 /// What decoding puts where bytes are not UTF-8.
 const REPLACEMENT: char = '\u{FFFD}';
 
@@ -38,6 +40,8 @@ pub struct Tokenizer {
     inner: tokenizers::Tokenizer,
     /// A token that stands for nothing but itself, whatever is around it.
     anchor: Option<(u32, String)>,
+    /// The most bytes of a text that one token stands for, if that is known.
+    longest: Option<usize>,
 }
 
 impl Tokenizer {
@@ -55,7 +59,7 @@ impl Tokenizer {
     /// A file that is absent or not a tokenizer.
     pub fn read(path: &Path) -> Result<Tokenizer, TokenizerError> {
         match tokenizers::Tokenizer::from_file(path) {
-            Ok(inner) => Ok(Tokenizer { anchor: anchor(&inner), inner }),
+            Ok(inner) => Ok(Tokenizer::new(inner)),
             Err(error) => {
                 Err(TokenizerError::Load { path: path.to_owned(), reason: error.to_string() })
             }
@@ -68,12 +72,25 @@ impl Tokenizer {
     /// Contents that are not a tokenizer.
     pub fn parse(json: &[u8]) -> Result<Tokenizer, TokenizerError> {
         match tokenizers::Tokenizer::from_bytes(json) {
-            Ok(inner) => Ok(Tokenizer { anchor: anchor(&inner), inner }),
+            Ok(inner) => Ok(Tokenizer::new(inner)),
             Err(error) => Err(TokenizerError::Load {
                 path: PathBuf::from("tokenizer.json"),
                 reason: error.to_string(),
             }),
         }
+    }
+
+    fn new(mut inner: tokenizers::Tokenizer) -> Tokenizer {
+        // What somebody trained with once is no part of how texts are spelled: transformers lets
+        // go of both as well. Taking them away cannot fail.
+        inner.with_truncation(None).ok();
+        inner.with_padding(None);
+        Tokenizer { anchor: anchor(&inner), longest: longest(&inner), inner }
+    }
+
+    /// The most bytes of a text that one token stands for; none if there may be no such number.
+    pub fn longest(&self) -> Option<usize> {
+        self.longest
     }
 
     /// Ids of a text in which special tokens are recognized. `add_special_tokens` adds those that
@@ -125,6 +142,13 @@ impl Tokenizer {
         self.inner.decode(ids, skip_special_tokens).unwrap_or_default()
     }
 
+    /// Whether decoding passes over an id whatever is around it.
+    fn passes_over(&self, id: u32, skip_special_tokens: bool) -> bool {
+        let token = self.inner.id_to_token(id);
+        let special = |token: &String| self.inner.get_added_vocabulary().is_special_token(token);
+        token.is_none_or(|token| skip_special_tokens && special(&token))
+    }
+
     /// The string of an id as the vocabulary spells it, special or not.
     pub fn token(&self, id: u32) -> Option<String> {
         self.inner.id_to_token(id)
@@ -164,6 +188,40 @@ fn anchor(inner: &tokenizers::Tokenizer) -> Option<(u32, String)> {
     fits.map(|(id, token)| (id, token.content)).min()
 }
 
+/// The most bytes of a text that one token stands for, where every byte of a text is in a token:
+/// byte-level spellings, and nothing that throws parts of a text away.
+fn longest(inner: &tokenizers::Tokenizer) -> Option<usize> {
+    // A character may be shorter once it is composed: three bytes come to one at most, as when a
+    // syllable of nine bytes becomes one of three.
+    const COMPOSED: usize = 3;
+    let form = serde_json::to_value((inner.get_normalizer(), inner.get_pre_tokenizer())).ok()?;
+    let is = |step: &serde_json::Value, kind: &str| step["type"] == kind;
+    let keeps = |step: &serde_json::Value| {
+        let isolates = is(step, "Split") && step["behavior"] == "Isolated";
+        isolates || is(step, "ByteLevel") || is(step, "Digits")
+    };
+    let pre = match &form[1] {
+        all if is(all, "Sequence") => all["pretokenizers"].as_array()?.as_slice(),
+        one => std::slice::from_ref(one),
+    };
+    let strips = |token: &tokenizers::AddedToken| token.lstrip || token.rstrip;
+    let added = inner.get_added_tokens_decoder();
+    let whole = pre.iter().all(keeps) && pre.iter().any(|step| is(step, "ByteLevel"));
+    let vocab = inner.get_vocab(true);
+    // A byte without a token would vanish.
+    let complete = ByteLevel::alphabet().iter().all(|byte| vocab.contains_key(&byte.to_string()));
+    if !whole || !complete || added.values().any(strips) {
+        return None;
+    }
+    let factor = match &form[0] {
+        serde_json::Value::Null => 1,
+        one if is(one, "NFC") => COMPOSED,
+        _ => return None,
+    };
+    // A byte is one character of a byte-level spelling; added tokens are spelled as they are.
+    vocab.keys().map(String::len).max().map(|longest| longest.max(1) * factor)
+}
+
 /// The text of a growing list of ids.
 ///
 /// Only a short window of ids is decoded again with each new one: long enough that what the decoder
@@ -187,6 +245,9 @@ impl Detokenizer {
 
     /// The text that `id` completes; empty while a character is not whole.
     pub fn push(&mut self, tokenizer: &Tokenizer, id: u32) -> String {
+        if tokenizer.passes_over(id, self.skip_special_tokens) {
+            return String::new();
+        }
         self.window.push(id);
         let text = tokenizer.decode(&self.window, self.skip_special_tokens);
         let whole = whole_len(&text);
@@ -324,6 +385,56 @@ mod tests {
         let ids: Vec<u32> = "a€😀b".bytes().map(u32::from).collect();
         assert_eq!(pushed(&ids), ["a", "", "", "€", "", "", "", "😀", "b"]);
         assert_eq!(pushed(&[257, 256, 257, 0x20]), ["", "ab", "", " "]);
+    }
+
+    #[test]
+    fn tokens_without_text_are_not_held_on_to() {
+        let (tokenizer, mut detokenizer) = (tokenizer(), Detokenizer::new(true));
+        for id in [257_u32, 9999].into_iter().cycle().take(20_000) {
+            assert_eq!(detokenizer.push(&tokenizer, id), "");
+        }
+        assert!(detokenizer.window.is_empty());
+        let euro = "€".bytes().map(u32::from);
+        let text: String =
+            euro.flat_map(|id| [id, 257]).map(|id| detokenizer.push(&tokenizer, id)).collect();
+        assert_eq!(text, "€");
+        let mut shown = Detokenizer::new(false);
+        assert_eq!(shown.push(&tokenizer, 257), "<|end|>");
+    }
+
+    #[test]
+    fn a_text_is_never_cut_or_filled_up() {
+        let mut json = tokenizer().to_json().unwrap();
+        json["truncation"] = serde_json::json!({"direction": "Right", "max_length": 2,
+            "strategy": "LongestFirst", "stride": 0});
+        json["padding"] = serde_json::json!({"strategy": {"Fixed": 9}, "direction": "Right",
+            "pad_to_multiple_of": null, "pad_id": 257, "pad_type_id": 0, "pad_token": "<|end|>"});
+        let tokenizer = Tokenizer::parse(json.to_string().as_bytes()).unwrap();
+        assert_eq!(tokenizer.encode("xyz", false).unwrap(), [120, 121, 122]);
+        assert_eq!(tokenizer.encode_spans("xyz").unwrap().len(), 3);
+    }
+
+    #[test]
+    fn the_longest_token_is_known_where_nothing_of_a_text_is_lost() {
+        let longest = |change: &dyn Fn(&mut serde_json::Value)| {
+            let mut json = tokenizer().to_json().unwrap();
+            change(&mut json);
+            Tokenizer::parse(json.to_string().as_bytes()).unwrap().longest()
+        };
+        assert_eq!(longest(&|_| ()), Some("<|end|>".len()));
+        assert_eq!(
+            longest(&|json| json["normalizer"] = serde_json::json!({"type": "NFC"})),
+            Some(21)
+        );
+        let lower = serde_json::json!({"type": "Lowercase"});
+        assert_eq!(longest(&|json| json["normalizer"] = lower.clone()), None);
+        assert_eq!(longest(&|json| json["added_tokens"][0]["lstrip"] = true.into()), None);
+        let apart = serde_json::json!({"type": "Whitespace"});
+        assert_eq!(longest(&|json| json["pre_tokenizer"] = apart.clone()), None);
+        let gone = |json: &mut serde_json::Value| {
+            json["model"]["vocab"].as_object_mut().unwrap().remove("!");
+        };
+        assert_eq!(longest(&gone), None);
     }
 
     #[test]

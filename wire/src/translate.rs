@@ -94,6 +94,11 @@ pub fn translate(
     if matches!(dialect, Dialect::Sglang | Dialect::Llamacpp) {
         rename_reasoning(&mut chat);
     }
+    if let (Dialect::Rolltape, Some(chat)) = (dialect, chat.as_object_mut()) {
+        // It thinks as long as it likes. Agents send a budget for other models' sake, and not to
+        // cut thoughts short is no reason to refuse them.
+        chat.shift_remove("thinking_token_budget");
+    }
     Ok((Bytes::from(chat.to_string()), Back { wire, streams: request.streams() }))
 }
 
@@ -206,6 +211,15 @@ mod tests {
         let name = |dialect| translated(dialect, Route::Messages, THOUGHT).0;
         assert!(name(Dialect::Vllm).contains(r#""reasoning":"hm""#));
         assert!(name(Dialect::Sglang).contains(r#""reasoning_content":"hm""#));
+    }
+
+    #[test]
+    fn a_budget_for_thoughts_goes_where_it_is_understood() {
+        let body = r#"{"model":"m","max_tokens":5,"messages":[{"role":"user","content":"a"}],
+            "thinking":{"type":"enabled","budget_tokens":31999}}"#;
+        let told = |dialect| translated(dialect, Route::Messages, body).0.contains("31999");
+        assert!(told(Dialect::Vllm));
+        assert!(!told(Dialect::Rolltape));
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 mod overlap;
 
+use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
@@ -238,6 +239,32 @@ fn a_request_has_the_same_bits_however_steps_are_cut() {
         let said = Bench::new(64, tokens, 512, true).run_each(&asks);
         assert_eq!(same(&said), expected, "{tokens} tokens a step");
     }
+}
+
+#[test]
+fn scored_prompts_share_the_rows_of_a_step() {
+    let asks: Vec<Ask> =
+        (0..5).map(|n| Ask { scored: true, ..Ask::numbered(11 + 13 * n) }).collect();
+    let expected = alone(&asks);
+    let mut bench = Bench::new(8, 512, 512, true);
+    let outputs: Vec<_> = asks.iter().map(|ask| bench.submit(std::slice::from_ref(ask))).collect();
+    let lens = |bench: &Bench<Cpu>| -> HashMap<u64, usize> {
+        bench.core.scheduler.running.iter().map(|one| (one.started, one.cache.len)).collect()
+    };
+    while !bench.core.scheduler.is_idle() {
+        let before = lens(&bench);
+        bench.core.step();
+        let grown = |(one, len): (u64, usize)| len - before.get(&one).copied().unwrap_or(0);
+        let rows: usize = lens(&bench).into_iter().map(grown).sum();
+        assert!(rows <= 24 + asks.len(), "{rows} rows of logits in a step");
+    }
+    let mut said = vec![Said::default(); asks.len()];
+    for (one, mut outputs) in said.chunks_mut(1).zip(outputs) {
+        while let Ok(output) = outputs.try_recv() {
+            take(one, output);
+        }
+    }
+    assert_eq!(same(&said), expected);
 }
 
 #[test]

@@ -30,7 +30,7 @@ const LOGITS: [f32; 5] = [0.0, 2.0, 1.0, 2.0, -3.0];
 
 /// The token at `position` of a reply to nothing.
 fn sampled(logits: &[f32], params: &Params, position: usize, mode: LogprobsMode) -> Sampled {
-    let mut sampler = Sampler::new(params.clone(), &[], (Vec::new(), 0));
+    let mut sampler = Sampler::new(params.clone(), &[], (Arc::default(), 0));
     sampler.sample(&mut logits.to_vec(), position, mode)
 }
 
@@ -113,7 +113,7 @@ fn probabilities_are_those_of_plain_code() {
     let prompt = [3, 5, 900, 5];
     for (index, params) in many().into_iter().enumerate() {
         let params = Params { logprobs: Some(1000), ..params };
-        let mut sampler = Sampler::new(params.clone(), &prompt, (Vec::new(), 0));
+        let mut sampler = Sampler::new(params.clone(), &prompt, (Arc::default(), 0));
         let mut said = Vec::new();
         for position in 0..12 {
             let logits = row(1000, (index * 100 + position) as u64);
@@ -291,21 +291,22 @@ fn only_allowed_ids_are_sampled() {
 
 #[test]
 fn ends_do_not_come_before_their_time() {
-    let mut sampler = Sampler::new(plain(), &[], (vec![1, 3], 30));
+    let mut sampler = Sampler::new(plain(), &[], ([1, 3].into(), 30));
     for position in 0..200 {
         let id = sampler.sample(&mut LOGITS.to_vec(), position, PROCESSED).id;
         assert!(position >= 30 || ![1, 3].contains(&id));
     }
     // Where ends are all that is allowed, something has to be sampled all the same.
     let only = Params { allowed: Some([1].into()), ..plain() };
-    let mut sampler = Sampler::new(only, &[], (vec![1], 5));
+    let mut sampler = Sampler::new(only, &[], ([1].into(), 5));
     assert_eq!(sampler.sample(&mut LOGITS.to_vec(), 0, PROCESSED).id, 1);
 }
 
 #[test]
 fn bad_words_are_never_completed() {
     let words: Arc<[Vec<u32>]> = [vec![2], vec![1, 3], vec![0, 1, 1]].into();
-    let mut sampler = Sampler::new(Params { bad_words: words, ..plain() }, &[1], (vec![], 0));
+    let mut sampler =
+        Sampler::new(Params { bad_words: words, ..plain() }, &[1], (Arc::default(), 0));
     let mut said = Vec::new();
     for position in 0..3000 {
         said.push(sampler.sample(&mut LOGITS.to_vec(), position, PROCESSED).id);

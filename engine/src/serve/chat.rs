@@ -8,9 +8,10 @@ use serde_json::{Map, Value};
 use template::ReasoningParser;
 use tokio::sync::mpsc::Receiver;
 
-use super::chat_prompt::{ChatPrompt, check_length};
+use super::chat_prompt::ChatPrompt;
 use super::chat_stream::ChatEvents;
 use super::choice::{Choice, Piece, StopReason, WeightVersion, ended, gather};
+use super::encode::check_length;
 use super::error::ApiError;
 use super::fields::Fields;
 use super::logprobs::{ChatLogprobs, PromptTokens};
@@ -46,8 +47,12 @@ impl Call {
     /// Remembers a reply, so that prompts that go on from it can start with its ids.
     pub(super) fn remember(&self, ids: &[u32], finish: &Finish) {
         let (Some(memory), Some(asked)) = (&self.state.memory, &self.asked) else { return };
-        let skip_special_tokens = self.stops.skip_special_tokens;
-        let said = Sampled { ids, finish, skip_special_tokens };
+        let said = Sampled {
+            ids,
+            finish,
+            skip_special_tokens: self.stops.skip_special_tokens,
+            includes_stop: self.stops.include_text,
+        };
         memory.remember(asked, &said, &self.state.card.tokenizer);
     }
 }

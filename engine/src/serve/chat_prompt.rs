@@ -3,13 +3,17 @@
 use std::sync::Arc;
 
 use serde_json::Value;
-use template::{ChatInput, TokenizerError, prepare};
+use template::{ChatInput, prepare};
 
+use super::encode;
 use super::error::ApiError;
 use super::fields::Fields;
 use super::prefix::{Asked, Ids, Recalled, Report};
 use super::submit::State;
 use crate::Card;
+
+/// Where the messages are.
+const FIELD: &str = "messages";
 
 /// A prompt as it will be run.
 pub(super) struct ChatPrompt {
@@ -31,21 +35,18 @@ impl ChatPrompt {
     ) -> Result<ChatPrompt, ApiError> {
         let card = &state.card;
         let text: Arc<str> = render(fields, card)?.into();
-        let wrong = |error: TokenizerError| ApiError::bad("messages", error);
         let special = fields.flag("add_special_tokens", false)?;
         // Tokens around the text are not in it, and so nothing can be found by it.
         let memory = state.memory.as_ref().filter(|_| !special);
         let Some(memory) = memory else {
-            let ids = card.tokenizer.encode(&text, special).map_err(wrong)?.into();
+            let ids = encode::prompt(FIELD, &text, special, card)?.into();
             return Ok(ChatPrompt { ids, text, prefix: None, asked: None });
         };
         let Recalled { report, start, is_respelled } =
             memory.recall(salt.map(|salt| &**salt), &text);
         let ids = match start {
-            Some((ids, used)) => {
-                ids.and(&card.tokenizer.encode_after(&text[used..]).map_err(wrong)?)
-            }
-            None => Ids::new(&card.tokenizer.encode(&text, false).map_err(wrong)?),
+            Some((ids, used)) => ids.and(&encode::after(FIELD, &text[used..], card)?),
+            None => Ids::new(&encode::prompt(FIELD, &text, false, card)?),
         };
         Ok(ChatPrompt {
             ids: ids.to_vec().into(),
@@ -96,20 +97,4 @@ fn variables(fields: &Fields) -> Result<serde_json::Map<String, Value>, ApiError
         variables.entry("reasoning_effort").or_insert_with(|| effort.into());
     }
     Ok(variables)
-}
-
-/// A prompt needs a token, and room for one more.
-pub(super) fn check_length(param: &str, ids: &[u32], card: &Card) -> Result<(), ApiError> {
-    let (len, context) = (ids.len(), card.max_model_len);
-    match len {
-        0 => Err(ApiError::bad(param, "must give at least one token")),
-        _ if len >= context => {
-            let message = format!(
-                "has {len} tokens, which leaves no room for a reply: this model's maximum context \
-                 length is {context} tokens"
-            );
-            Err(ApiError::bad(param, message))
-        }
-        _ => Ok(()),
-    }
 }

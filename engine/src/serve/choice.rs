@@ -155,6 +155,8 @@ pub(super) struct Choice {
     given: usize,
     /// Bytes held back because they could be the start of a stop text.
     hold: usize,
+    /// Whether what ended the reply is part of its text.
+    includes_stop: bool,
     /// Tokens so far.
     pub(super) count: usize,
     /// Tokens of the prompt that came from a cache.
@@ -171,6 +173,7 @@ impl Choice {
             text: String::new(),
             given: 0,
             hold: if stops.include_text { 0 } else { longest.saturating_sub(1) },
+            includes_stop: stops.include_text,
             count: 0,
             cached_tokens: 0,
             ended: false,
@@ -185,7 +188,8 @@ impl Choice {
             self.cached_tokens = prompt.cached_tokens;
         }
         let finish = piece.end.as_ref().map(|end| &end.finish);
-        let silent = matches!(finish, Some(Finish::Eos | Finish::StopId(_)));
+        let at_token = matches!(finish, Some(Finish::Eos | Finish::StopId(_)));
+        let silent = at_token && !self.includes_stop;
         let spoken = output.tokens.len() - usize::from(silent && !output.tokens.is_empty());
         for (index, token) in output.tokens.into_iter().enumerate() {
             if index < spoken {

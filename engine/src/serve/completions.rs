@@ -7,9 +7,9 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 use tokio::sync::mpsc::Receiver;
 
-use super::chat_prompt::check_length;
 use super::choice::{Choice, Piece, StopReason, WeightVersion, ended, gather};
 use super::completions_stream::TextEvents;
+use super::encode::{self, check_length};
 use super::error::ApiError;
 use super::fields::{Fields, token_ids};
 use super::logprobs::{PromptTokens, TextLogprobs};
@@ -17,7 +17,7 @@ use super::request::{self, Ask, Show};
 use super::routes::{ReplyBody, event_reply, json_reply};
 use super::sampling::alternatives;
 use super::sse::EventStream;
-use super::submit::{Prompt, State};
+use super::submit::{Prompt, State, choices};
 use super::usage::Usage;
 use crate::Card;
 use crate::sequence::{Output, PromptFacts};
@@ -105,7 +105,7 @@ pub(super) async fn answer(
     }
     let logprobs = alternatives(fields, card, "logprobs")?;
     let mut ask = Ask::parse(fields, state, logprobs)?;
-    let prompts = prompts(fields, card)?;
+    let prompts = prompts(fields, card, ask.n)?;
     let echo = echo(fields, card, &prompts, ask.show.token_ids)?;
     let asked = ask.prompt_logprobs.is_some();
     if !matches!(echo, Echo::Nothing) && ask.prompt_logprobs.is_none() {
@@ -143,16 +143,15 @@ struct Given {
     text: Option<Arc<str>>,
 }
 
-/// A text, ids, or a list of either.
-fn prompts(fields: &Fields, card: &Card) -> Result<Vec<Given>, ApiError> {
+/// A text, ids, or a list of either, for `n` replies each.
+fn prompts(fields: &Fields, card: &Card, n: usize) -> Result<Vec<Given>, ApiError> {
     const FIELD: &str = "prompt";
     let special = fields.flag("add_special_tokens", true)?;
     let cut = truncation(fields, card)?;
     let one = |prompt: &Value| {
         let mut ids = match prompt {
-            Value::String(text) => {
-                card.tokenizer.encode(text, special).map_err(|error| ApiError::bad(FIELD, error))?
-            }
+            Value::String(text) if cut.is_some() => encode::cut(FIELD, text, special, card)?,
+            Value::String(text) => encode::prompt(FIELD, text, special, card)?,
             Value::Array(ids) => token_ids(FIELD, ids, card.vocab)?,
             _ => return Err(ApiError::bad(FIELD, "must be a string or a list of token ids")),
         };
@@ -168,6 +167,7 @@ fn prompts(fields: &Fields, card: &Card) -> Result<Vec<Given>, ApiError> {
     match fields.get(FIELD) {
         Some(Value::Array(list)) if list.is_empty() => Err(ApiError::bad(FIELD, "is empty")),
         Some(Value::Array(list)) if list[0].is_string() || list[0].is_array() => {
+            choices(n, list.len())?;
             list.iter().map(one).collect()
         }
         Some(prompt) => Ok(vec![one(prompt)?]),

@@ -1,16 +1,18 @@
 //! The fields of a request that prescribe the form of a reply: `response_format`, vLLM's
 //! `structured_outputs`, and the `guided_*` fields that those were before.
 
-use serde_json::{Map, Value};
-use tokio::runtime::{Handle, RuntimeFlavor};
+use std::sync::Arc;
 
+use serde_json::{Map, Value};
+
+use super::encode::aside;
 use super::error::ApiError;
 use super::fields::Fields;
 use crate::Card;
 use crate::grammar::{Form, Grammar, GrammarError, Grammars, Spacing};
 
 /// The grammar of a request, if it prescribes a form.
-pub(super) fn grammar(fields: &Fields, card: &Card) -> Result<Option<Grammar>, ApiError> {
+pub(super) fn grammar(fields: &Fields, card: &Card) -> Result<Option<Arc<Grammar>>, ApiError> {
     let mut forms = Vec::new();
     forms.extend(response_format(fields)?);
     forms.extend(structured_outputs(fields)?);
@@ -27,18 +29,10 @@ pub(super) fn grammar(fields: &Fields, card: &Card) -> Result<Option<Grammar>, A
 /// Makes a form ready; `field` is the one to blame if that cannot be done.
 ///
 /// A large form takes a second, and so does the first of a large vocabulary.
-pub(super) fn compile(card: &Card, field: &str, form: Form) -> Result<Grammar, ApiError> {
+pub(super) fn compile(card: &Card, field: &str, form: Form) -> Result<Arc<Grammar>, ApiError> {
     let grammar = aside(|| grammars(card)?.compile(form));
-    grammar.map_err(|error| ApiError::bad(field, format!("cannot be used: {error}")))
-}
-
-/// Does work that takes long without holding up other connections, where there are threads to go
-/// on with them.
-fn aside<T>(work: impl FnOnce() -> T) -> T {
-    match Handle::try_current().map(|handle| handle.runtime_flavor()) {
-        Ok(RuntimeFlavor::MultiThread) => tokio::task::block_in_place(work),
-        _ => work(),
-    }
+    let grammar = grammar.map_err(|error| ApiError::bad(field, format!("cannot be used: {error}")));
+    grammar.map(Arc::new)
 }
 
 /// The vocabulary, laid out when it is first needed.

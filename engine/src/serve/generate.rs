@@ -10,8 +10,8 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 use tokio::sync::mpsc::Receiver;
 
-use super::chat_prompt::check_length;
 use super::choice::{Choice, Piece, StopReason, WeightVersion, ended, gather};
+use super::encode::check_length;
 use super::error::ApiError;
 use super::fields::{Fields, token_ids};
 use super::logprobs::{ChatLogprobs, PromptTokens, TokenLogprobs};

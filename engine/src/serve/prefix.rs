@@ -39,6 +39,9 @@ const BYTES: usize = 256 << 20;
 /// Replies to one prompt that are remembered, at most; the oldest goes first.
 const REPLIES: usize = 1024;
 
+/// So many times that many for prompts that differ only in the words that open the reply.
+const OPENINGS: usize = 16;
+
 /// What a reply says about the start of its prompt.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub(super) struct Report {
@@ -195,7 +198,11 @@ impl Generations {
         let replies = self.young.at_mut(node);
         // The same again is only younger.
         replies.retain(|other| !other.is_same(&reply));
-        if replies.len() == REPLIES {
+        let alike = |other: &Arc<Reply>| other.opens_as(&reply);
+        if replies.iter().filter(|other| alike(other)).count() >= REPLIES {
+            // The search ends at the oldest of them.
+            replies.iter().position(alike).map(|oldest| replies.remove(oldest));
+        } else if replies.len() == OPENINGS * REPLIES {
             replies.remove(0);
         }
         replies.push(reply);
@@ -210,6 +217,8 @@ pub(super) struct Sampled<'a> {
     pub(super) finish: &'a Finish,
     /// Whether special tokens had no text.
     pub(super) skip_special_tokens: bool,
+    /// Whether what ended the reply is part of its text.
+    pub(super) includes_stop: bool,
 }
 
 /// The text under its salt. No salt has a byte that no text has, and so no key starts another's.

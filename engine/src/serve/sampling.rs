@@ -171,15 +171,27 @@ fn bad_words(fields: &Fields, card: &Card) -> Result<Arc<[Vec<u32>]>, ApiError> 
     Ok(words.into())
 }
 
+/// Ids that may end a reply by a request.
+const MAX_STOP_IDS: usize = 1024;
+
+/// Texts that may end a reply, and their bytes in all: each is looked for behind every token.
+const MAX_STOPS: usize = 256;
+const MAX_STOP_BYTES: usize = 16 << 10;
+
 /// Everything but `max_tokens`, which depends on the prompt.
 pub(super) fn stops(fields: &Fields, card: &Card) -> Result<StopRules, ApiError> {
     let ignore_eos = fields.flag("ignore_eos", false)?;
-    let ids = fields.ids("stop_token_ids", card.vocab)?;
+    const IDS: &str = "stop_token_ids";
+    let ids = fields.ids(IDS, card.vocab)?;
+    if ids.len() > MAX_STOP_IDS {
+        let message = format!("must hold at most {MAX_STOP_IDS} ids, got {}", ids.len());
+        return Err(ApiError::bad(IDS, message));
+    }
     Ok(StopRules {
         // An end that is ignored is not an early one either before `min_tokens`.
         late: card.eos.iter().chain(&ids).copied().collect(),
         eos: if ignore_eos { Vec::new() } else { card.eos.clone() },
-        ids,
+        ids: ids.into(),
         texts: stop_texts(fields)?,
         include_text: fields.flag("include_stop_str_in_output", false)?,
         skip_special_tokens: fields.flag("skip_special_tokens", true)?,
@@ -188,12 +200,17 @@ pub(super) fn stops(fields: &Fields, card: &Card) -> Result<StopRules, ApiError>
     })
 }
 
-fn stop_texts(fields: &Fields) -> Result<Vec<String>, ApiError> {
+fn stop_texts(fields: &Fields) -> Result<Arc<[String]>, ApiError> {
     let texts = match fields.get("stop") {
-        None => return Ok(Vec::new()),
+        None => return Ok(Arc::default()),
         Some(Value::Array(list)) => list.as_slice(),
         Some(text) => std::slice::from_ref(text),
     };
+    let bytes = texts.iter().filter_map(Value::as_str).map(str::len).sum::<usize>();
+    if texts.len() > MAX_STOPS || bytes > MAX_STOP_BYTES {
+        let message = format!("must be at most {MAX_STOPS} texts of {MAX_STOP_BYTES} bytes in all");
+        return Err(ApiError::bad("stop", message));
+    }
     let text = |value: &Value| match value {
         Value::String(text) if text.is_empty() => {
             Err(ApiError::bad("stop", "cannot contain an empty string"))

@@ -86,6 +86,16 @@ impl Running {
     }
 }
 
+/// Choices of a call for `prompts` prompts with `n` replies each, if they are not too many.
+pub(super) fn choices(n: usize, prompts: usize) -> Result<usize, ApiError> {
+    let count = n.saturating_mul(prompts);
+    if count > MAX_CHOICES {
+        let message = format!("asks for {count} choices in all, at most {MAX_CHOICES} are made");
+        return Err(ApiError::bad("n", message));
+    }
+    Ok(count)
+}
+
 /// A prompt and when replies to it end.
 pub(super) struct Prompt {
     pub(super) ids: Arc<[u32]>,
@@ -125,12 +135,7 @@ impl Gate {
         ask: &Ask,
         prompts: &[Prompt],
     ) -> Result<Receiver<Output>, ApiError> {
-        let count = ask.n.saturating_mul(prompts.len());
-        if count > MAX_CHOICES {
-            let message =
-                format!("asks for {count} choices in all, at most {MAX_CHOICES} are made");
-            return Err(ApiError::bad("n", message));
-        }
+        let count = choices(ask.n, prompts.len())?;
         if let Some(reason) = self.board.read().refusal() {
             return Err(ApiError::unavailable(reason));
         }

@@ -6,6 +6,7 @@ use hyper::Response;
 use serde::Serialize;
 
 use super::chat_prompt::ChatPrompt;
+use super::encode;
 use super::error::ApiError;
 use super::fields::{Fields, token_ids};
 use super::request;
@@ -26,8 +27,8 @@ pub(super) fn tokenize(state: &State, fields: &Fields) -> Result<Response<ReplyB
     let tokens = match fields.text("prompt")? {
         Some(text) => {
             let special = fields.flag("add_special_tokens", true)?;
-            let ids = card.tokenizer.encode(text, special);
-            ids.map_err(|error| ApiError::bad("prompt", error))?
+            // Tokens are only counted: no model has to have room for them.
+            encode::cut("prompt", text, special, card)?
         }
         None if fields.get("messages").is_some() => {
             let salt = fields.text("cache_salt")?.map(Arc::from);

@@ -4,6 +4,8 @@
 //! words in which its chat template shows them, with arguments of the tools' own schemas. So what
 //! is sampled is what the model was trained to write, and is read like every other reply.
 
+use std::sync::Arc;
+
 use serde_json::{Value, json};
 use template::{Tokenizer, ToolFormat};
 
@@ -74,8 +76,8 @@ impl ToolChoice {
         &self,
         card: &Card,
         prompt: &str,
-        other: Option<Grammar>,
-    ) -> Result<Option<Grammar>, ApiError> {
+        other: Option<Arc<Grammar>>,
+    ) -> Result<Option<Arc<Grammar>>, ApiError> {
         let Some(must) = &self.must else { return Ok(other) };
         if other.is_some() {
             let message = "prescribes tool calls, and another field prescribes another form";

@@ -18,7 +18,8 @@ use serde_json::{Value, json};
 use wire::{Back, Dialect, Event, Request};
 
 use super::chat;
-use super::chat_prompt::{ChatPrompt, check_length};
+use super::chat_prompt::ChatPrompt;
+use super::encode::check_length;
 use super::error::ApiError;
 use super::fields::Fields;
 use super::request::check_model;

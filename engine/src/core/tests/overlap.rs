@@ -139,7 +139,7 @@ fn mixed() -> Vec<Request> {
     penalized.params.frequency_penalty = 0.7;
     scored.prompt_logprobs = Some(1);
     requests.extend([greedy, penalized, scored, of_length(33, 1), of_length(34, 12)]);
-    let late: Vec<u32> = (0..200).collect();
+    let late: Arc<[u32]> = (0..200).collect();
     let rules = |rules| StopRules { min_tokens: 4, max_tokens: 20, late: late.clone(), ..rules };
     requests.push(ruled(35, |old| StopRules { ids: late.clone(), ..rules(old) }));
     let texts = (' '..='~').map(String::from).collect();

@@ -83,6 +83,7 @@ impl Reply {
             Finish::StopText { at, .. } => (until(said, *at, tokenizer), None),
             Finish::Eos | Finish::StopId(_) => match last(said.ids) {
                 Some(end) if manner.ends.contains(&end) => (said.ids, Some(end)),
+                _ if said.includes_stop => (said.ids, None),
                 // A named token that no template knows as the end of a turn.
                 _ => (&said.ids[..said.ids.len().saturating_sub(1)], None),
             },
@@ -111,7 +112,13 @@ impl Reply {
 
     /// Whether the other is the same tokens after the same text.
     pub(super) fn is_same(&self, other: &Reply) -> bool {
-        self.ids == other.ids && self.prompt.len() == other.prompt.len()
+        self.ids == other.ids && self.prompt.len() == other.prompt.len() && self.opens_as(other)
+    }
+
+    /// Whether the same words open both: where a template puts no end behind what the user says,
+    /// all of a first prompt opens the reply to it.
+    pub(super) fn opens_as(&self, other: &Reply) -> bool {
+        self.opening == other.opening
     }
 
     /// The same, holding on to no other.

@@ -108,7 +108,8 @@ impl World {
         }
         let asked = Asked { salt: None, text, ids, is_respelled };
         let ids = self.spelled(said);
-        let sampled = Sampled { ids: &ids, finish, skip_special_tokens: true };
+        let sampled =
+            Sampled { ids: &ids, finish, skip_special_tokens: true, includes_stop: false };
         self.memory.remember(&asked, &sampled, &self.tokenizer);
         Turn { asked, prompt, ids, report }
     }
@@ -168,13 +169,49 @@ fn a_reply_that_was_cut_goes_on_where_it_was_cut() {
     assert_eq!(world.tokenizer.decode(&next.prompt, false), *next.asked.text);
 }
 
+/// A template that puts an end behind what the model says alone, as those of Llama 2 do.
+#[test]
+fn conversations_whose_first_turns_have_no_end_are_told_apart() {
+    let world = World::new();
+    let ask = |text: &str| {
+        let text: Arc<str> = text.into();
+        let recalled = world.memory.recall(None, &text);
+        let ids = Ids::new(&world.tokenizer.encode(&text, false).unwrap());
+        (Asked { salt: None, text, ids, is_respelled: false }, recalled.report)
+    };
+    let said =
+        [world.tokenizer.encode("ok", false).unwrap(), vec![world.tokenizer.id(END).unwrap()]]
+            .concat();
+    let sampled = Sampled {
+        ids: &said,
+        finish: &Finish::Eos,
+        skip_special_tokens: true,
+        includes_stop: false,
+    };
+    let first = |number: usize| format!("[INST] {number:04} [/INST]");
+    for number in 0..REPLIES + 100 {
+        world.memory.remember(&ask(&first(number)).0, &sampled, &world.tokenizer);
+    }
+    for number in [0, 1, 50, REPLIES + 99] {
+        let (asked, report) = ask(&(first(number) + "ok" + END + "[INST] and? [/INST]"));
+        assert!(report.reused_tokens > said.len(), "{number}: {report:?}");
+        assert_eq!(report.reused_tokens, report.remembered_tokens);
+        assert!(asked.ids.len() > report.reused_tokens);
+    }
+}
+
 #[test]
 fn half_a_character_stays_with_its_reply() {
     let mut world = World::new();
     let mut first = world.turn(&[user("hi")], "so", &Finish::Length);
     let half = world.tokenizer.encode("é", false).unwrap()[0];
     first.ids.push(half);
-    let said = Sampled { ids: &first.ids, finish: &Finish::Length, skip_special_tokens: true };
+    let said = Sampled {
+        ids: &first.ids,
+        finish: &Finish::Length,
+        skip_special_tokens: true,
+        includes_stop: false,
+    };
     world.memory.remember(&first.asked, &said, &world.tokenizer);
     // Both fit; the one whose text is whole is the better.
     let next = world.turn(&[user("hi"), assistant("so"), user("x")], "y", &Finish::Length);
@@ -182,7 +219,12 @@ fn half_a_character_stays_with_its_reply() {
     let mut world = World::new();
     let mut first = world.turn(&[user("hi")], "", &Finish::Length);
     first.ids = [world.tokenizer.encode("so", false).unwrap(), vec![half]].concat();
-    let said = Sampled { ids: &first.ids, finish: &Finish::Length, skip_special_tokens: true };
+    let said = Sampled {
+        ids: &first.ids,
+        finish: &Finish::Length,
+        skip_special_tokens: true,
+        includes_stop: false,
+    };
     world.memory.remember(&first.asked, &said, &world.tokenizer);
     let history = [user("hi"), assistant("so"), user("x")];
     world.follow(&first, &history, Some(Reason::Respelled));

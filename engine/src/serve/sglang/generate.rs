@@ -6,8 +6,8 @@ use std::time::Instant;
 use serde_json::{Map, Value};
 use tokio::sync::mpsc::Receiver;
 
-use super::super::chat_prompt::check_length;
 use super::super::choice::{Choice, gather};
+use super::super::encode::{self, check_length};
 use super::super::error::ApiError;
 use super::super::fields::{Fields, token_ids};
 use super::super::request::{self, Ask};
@@ -182,8 +182,7 @@ impl<'a> Batch<'a> {
         let wrong = || ApiError::bad(self.field, "must be texts, or lists of token ids");
         let ids = match self.prompts[index] {
             Value::String(text) if self.field == "text" => {
-                let ids = card.tokenizer.encode(text, true);
-                ids.map_err(|error| ApiError::bad(self.field, error))?
+                encode::prompt(self.field, text, true, card)?
             }
             Value::Array(ids) if self.field == "input_ids" => {
                 token_ids(self.field, ids, card.vocab)?

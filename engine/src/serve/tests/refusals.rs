@@ -1,5 +1,7 @@
 //! What is refused, and how.
 
+use std::time::{Duration, Instant};
+
 use super::*;
 
 #[tokio::test]
@@ -17,6 +19,9 @@ async fn impossible_values_are_refused_by_name() {
         ("max_tokens", json!({"max_tokens": 5000})),
         ("stop", json!({"stop": [1]})),
         ("stop", json!({"stop": ""})),
+        ("stop", json!({"stop": vec!["x"; 257]})),
+        ("stop", json!({"stop": ["x".repeat(8 << 10), "y".repeat((8 << 10) + 1)]})),
+        ("stop_token_ids", json!({"stop_token_ids": vec![1; 1025]})),
         ("seed", json!({"seed": "x"})),
         ("stream", json!({"stream": "yes"})),
         ("stream_options", json!({"stream_options": {"include_usage": true}})),
@@ -76,6 +81,30 @@ async fn refuse(cases: &[(&str, Value)]) {
             );
         }
     }
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn what_is_too_much_is_refused_before_any_of_it_is_done() {
+    let server = Server::plain().await;
+    // Were they made into ids one after another, these would take minutes.
+    let long = "the answer ".repeat(2 << 20);
+    let many = vec![&long[..4 << 10]; 5000];
+    let begun = Instant::now();
+    let answers = [
+        ("prompt", server.text(json!({"prompt": long})).await),
+        ("n", server.text(json!({"prompt": many})).await),
+        ("messages", server.chat(json!({"messages": [{"role": "user", "content": long}]})).await),
+        ("text", server.post("/generate", &json!({"text": long})).await),
+    ];
+    for (param, answer) in answers {
+        assert_eq!(answer.status, 400, "{param}: {}", answer.body);
+        if param != "text" {
+            assert_eq!(answer.json()["error"]["param"], param);
+        }
+        assert!(answer.body.len() < 1000, "{param}");
+    }
+    assert!(begun.elapsed() < Duration::from_secs(60));
     server.stop().await;
 }
 

@@ -53,6 +53,19 @@ async fn messages_call_tools_whole_and_in_a_stream() {
 }
 
 #[tokio::test]
+async fn messages_may_have_a_budget_for_thoughts() {
+    let server = Server::plain().await;
+    for stream in [false, true] {
+        let thinking = json!({"type": "enabled", "budget_tokens": 31999});
+        let asked =
+            merged(question("/v1/messages"), json!({"thinking": thinking, "stream": stream}));
+        let answer = server.post("/v1/messages", &asked).await;
+        assert_eq!(answer.status, 200, "{}", answer.body);
+    }
+    server.stop().await;
+}
+
+#[tokio::test]
 async fn messages_go_on_from_tool_results_with_the_sampled_tokens() {
     let server = Server::plain().await;
     let first = server.post("/v1/messages", &question("/v1/messages")).await.json();
