@@ -257,6 +257,20 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn arrays_beside_the_tokens_are_handed_out_in_every_encoding() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut routed = call(1, &[1, 2], &[&[3]]);
+        let json = "[[[4, 5]], [[6, 7]]]".to_owned();
+        let side = episode::Side { name: "routed_experts".to_owned(), json };
+        reply(&mut routed).choices[0].sides.push(side);
+        let store = stored(folder.path(), &[("a", None, None, vec![routed])]).await;
+        let row = lines(&made(&store, options(), &["a"]).await).remove(0);
+        assert_eq!(row["routed_experts"], serde_json::json!([[4, 5], [6, 7], [0, 0]]));
+        let arrow = FeedOptions { encoding: Encoding::Arrow, ..options() };
+        assert!(matches!(made(&store, arrow, &["a"]).await, Made::Rows(_)));
+    }
+
+    #[tokio::test]
     async fn a_part_of_a_group_is_compared_with_all_of_it() {
         let folder = tempfile::tempdir().unwrap();
         let turn = || vec![call(1, &[1, 2], &[&[3]])];

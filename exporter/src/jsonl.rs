@@ -5,7 +5,7 @@
 
 use arrow::array::{Array, ArrayRef, AsArray, RecordBatch};
 use arrow::datatypes::{DataType, Field, FieldRef, Float32Type, Float64Type};
-use arrow::datatypes::{Int8Type, Int32Type, Int64Type};
+use arrow::datatypes::{Int8Type, Int32Type, Int64Type, UInt16Type};
 use arrow::error::ArrowError;
 use serde::Serialize;
 
@@ -55,6 +55,7 @@ fn value(field: &Field, array: &ArrayRef, row: usize, out: &mut Vec<u8>) -> Resu
         DataType::Int8 => put(&array.as_primitive::<Int8Type>().value(row), out),
         DataType::Int32 => put(&array.as_primitive::<Int32Type>().value(row), out),
         DataType::Int64 => put(&array.as_primitive::<Int64Type>().value(row), out),
+        DataType::UInt16 => put(&array.as_primitive::<UInt16Type>().value(row), out),
         DataType::Float32 => put(&array.as_primitive::<Float32Type>().value(row), out),
         DataType::Float64 => put(&array.as_primitive::<Float64Type>().value(row), out),
         DataType::Utf8 if is_json(field) => {
@@ -103,7 +104,10 @@ mod tests {
     use super::*;
     use crate::columns::batch;
     use crate::fixture::{call, episode, rows_of, with_bodies};
+    use crate::groups::GroupSummary;
+    use crate::row::Row;
     use crate::schema::schema;
+    use crate::sides::{Experts, Ragged, Sides};
 
     #[test]
     fn a_row_is_one_line_that_reads_back() {
@@ -132,5 +136,52 @@ mod tests {
         let read: Value = serde_json::from_slice(&omitted).unwrap();
         assert_eq!(read.get("parent_trajectory_id"), None);
         assert_eq!(read["turns"][0]["reward"], Value::Null);
+    }
+
+    /// One element for each of three tokens.
+    fn each<T>(values: [T; 3]) -> Option<Ragged<T>> {
+        Some(Ragged { lengths: vec![1; 3], values: values.into() })
+    }
+
+    /// A row in which no column is null. A column that is added has to be set here too.
+    fn whole_row() -> Row {
+        let mut row = rows_of(&episode(vec![call(1, &[1, 2], &[&[3]])])).remove(0);
+        row.parent_trajectory_id = Some("e/0/0".to_owned());
+        row.fork_position = Some(1);
+        row.task_id = Some("t".to_owned());
+        row.mixed_versions = Some(false);
+        row.staleness = Some(1);
+        row.reward = Some(1.0);
+        row.trajectory_reward = Some(1.0);
+        row.token_rewards = Some(vec![None, None, Some(1.0)]);
+        row.advantage = Some(0.5);
+        let (reward_mean, reward_std) = (Some(0.5), Some(0.5));
+        row.group = Some(GroupSummary { reward_mean, reward_std, ..GroupSummary::default() });
+        row.sides = Sides {
+            top_ids: each([Some(1), None, Some(3)]),
+            top_tokens: each([Some("a".to_owned()), None, Some("c".to_owned())]),
+            top_logprobs: each([-0.5, -1.5, -2.5]),
+            kept: each([1, 2, 3]),
+            experts: Some(Experts {
+                shape: vec![1, 2],
+                values: vec![0, 1, 2, 65_535, 0, 0],
+                known: vec![1, 1, 0],
+            }),
+            unread: 0,
+        };
+        row
+    }
+
+    #[test]
+    fn every_column_of_the_contract_is_written() {
+        let found = batch(&schema(), &[whole_row()]).unwrap();
+        let mut out = Vec::new();
+        write(&found, false, &mut out).unwrap();
+        let read: Value = serde_json::from_slice(&out).unwrap();
+        for field in schema().fields() {
+            assert!(!read[field.name()].is_null(), "{} is null", field.name());
+        }
+        assert_eq!(read["routed_experts"], json!([[0, 1], [2, 65_535], [0, 0]]));
+        assert_eq!(read["top_logprob_ids"], json!([[1], [null], [3]]));
     }
 }
