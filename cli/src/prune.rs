@@ -26,7 +26,7 @@ pub(crate) struct Args {
     /// This run of the episode; all of them if not given
     #[arg(long, value_name = "N", requires = "episode")]
     attempt: Option<u32>,
-    /// All but what this export holds: its folder or its manifest; may be repeated
+    /// All but what exports hold: a folder of them, or one manifest; may be repeated
     #[arg(long, value_name = "PATH", group = "what")]
     keep_exported: Vec<PathBuf>,
     /// Say what would go, and change nothing

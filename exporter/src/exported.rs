@@ -50,8 +50,8 @@ pub enum ExportedError {
     },
 }
 
-/// The attempts at episodes that have a row in an export. `path` is its folder (of all shards that
-/// are there), its manifest, or the one file that was named for it.
+/// The attempts at episodes that have a row in an export. `path` is a folder, of which all exports
+/// count (every format, every shard), a manifest, or the one file that was named for an export.
 ///
 /// # Errors
 /// [`ExportedError`] when it is not a whole export that this version can read.
@@ -72,11 +72,13 @@ fn manifests(path: &Path) -> Result<Vec<PathBuf>, ExportedError> {
         return Err(ExportedError::NotAnExport(path.to_owned()));
     };
     let one = folder.join(&layout.manifest);
-    if layout.is_one_file() || one.exists() {
+    if layout.is_one_file() {
         return Ok(vec![one]);
     }
+    // Of a plain export, of its shards, of other formats and of named files.
     let is_manifest = |name: &str| {
-        name.ends_with(".manifest.json")
+        name == "manifest.json"
+            || name.ends_with(".manifest.json")
             || (name.starts_with("manifest-") && name.ends_with(".json"))
     };
     let mut found = Vec::new();

@@ -110,6 +110,33 @@ async fn shards_stand_side_by_side_and_an_empty_one_has_a_file() {
 }
 
 #[tokio::test]
+async fn a_folder_holds_what_all_its_exports_hold() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = six(folder.path()).await;
+    let out = folder.path().join("out");
+    let one = |id: &str| store::Selection {
+        episode: Some(id.parse().unwrap()),
+        ..store::Selection::default()
+    };
+    let held = || {
+        let held = crate::exported(&out).unwrap();
+        held.into_iter().map(|(id, _)| id).collect::<Vec<_>>()
+    };
+    done(&store, &Options { selection: one("a"), ..to(&out) }).await;
+    assert_eq!(held(), ["a"]);
+    done(&store, &Options { selection: one("b"), format: Format::Sft, ..to(&out) }).await;
+    assert_eq!(held(), ["a", "b"], "another format stands beside");
+    for index in 0..2 {
+        let shard = Some(Shard { index, count: 2 });
+        done(&store, &Options { shard, ..to(&out) }).await;
+    }
+    assert_eq!(held(), ["a", "b", "c", "d", "e", "f"], "shards stand beside");
+    fs::write(out.join("sft.manifest.json"), "{}").unwrap();
+    let unknown = crate::exported(&out);
+    assert!(matches!(unknown, Err(crate::ExportedError::NotAnExport(_))), "{unknown:?}");
+}
+
+#[tokio::test]
 async fn what_is_new_is_added_beside_what_is_there() {
     let folder = tempfile::tempdir().unwrap();
     let out = folder.path().join("out");
