@@ -7,6 +7,7 @@ use episode::Micros;
 use exporter::{Bucket, Encoding, Format, Options, Out, Partition, Shard, Stream};
 
 use crate::exit::Failure;
+use crate::reward::now;
 use crate::when::when;
 
 /// The options.
@@ -69,6 +70,7 @@ impl ExportFiles {
             shard: self.shard,
             since: self.since,
             new: self.new,
+            now: now(),
             overwrite: self.overwrite,
             ..options
         })

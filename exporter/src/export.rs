@@ -30,6 +30,12 @@ use crate::thread::{Forest, thread};
 use crate::verdict::Verdicts;
 use crate::weigh::{Shared, Shares, Wanted, weigh};
 
+/// How long after its closing a call of an attempt may still end; as long as clients wait for a
+/// reply unless they are told otherwise. What is exported once is not taken again, so an attempt
+/// with a call under way waits for its end. A call whose recorder died has none and holds its
+/// attempt back no longer than this.
+pub const SETTLE_US: Micros = 600_000_000;
+
 /// What to export, and where to.
 #[derive(Debug, Clone, Default)]
 pub struct Options {
@@ -63,6 +69,9 @@ pub struct Options {
     pub since: Option<Micros>,
     /// Add the closed attempts that the export there does not hold yet.
     pub new: bool,
+    /// The time, which tells what is settled where only what is new is asked for: see
+    /// [`SETTLE_US`].
+    pub now: Micros,
     /// Whether to replace files that no export wrote. An export is always replaced by the next.
     pub overwrite: bool,
 }
@@ -156,7 +165,8 @@ pub async fn export_telling(
     let attempts = scored(&mut snapshot, records, options.rewards.as_of).await?;
     let groups = Groups::new(options.rewards.advantage, &attempts);
     let mut sink = Sink::create(options).await?;
-    let (planned, left) = plan(attempts, &options.rules(sink.held()));
+    let rules = options.rules(&mut snapshot, sink.held()).await?;
+    let (planned, left) = plan(attempts, &rules);
     report.leave(left);
     let records = planned.iter().map(|next| next.record.clone()).collect();
     let mut ahead = Ahead::start(snapshot, records, options.rewards.as_of);
@@ -260,9 +270,17 @@ impl Asked {
 }
 
 impl Options {
-    fn rules(&self, held: Option<BTreeSet<String>>) -> Rules {
+    async fn rules(
+        &self,
+        snapshot: &mut Snapshot,
+        held: Option<BTreeSet<String>>,
+    ) -> Result<Rules, SnapshotError> {
         let Self { partition, shard, since, min_reward, .. } = *self;
-        Rules { partition, shard, since, min_reward, not_in: held }
+        let unsettled = match held {
+            Some(_) => snapshot.closed_with_open_calls(self.now - SETTLE_US).await?,
+            None => BTreeSet::new(),
+        };
+        Ok(Rules { partition, shard, since, min_reward, not_in: held, unsettled })
     }
 
     /// The kinds asked for, else those that the format is for.

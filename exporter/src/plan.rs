@@ -61,6 +61,8 @@ pub(crate) struct Rules {
     pub(crate) min_reward: Option<f64>,
     /// Only closed attempts that are not in here.
     pub(crate) not_in: Option<BTreeSet<String>>,
+    /// The keys of closed attempts whose calls may still end; left for the next time.
+    pub(crate) unsettled: BTreeSet<i64>,
 }
 
 /// How many attempts were left out, by the reason.
@@ -139,6 +141,8 @@ impl Rules {
             Some("episodes_exported_before")
         } else if self.not_in.is_some() && record.closed_at.is_none() {
             Some("episodes_still_open")
+        } else if self.unsettled.contains(&record.key) {
+            Some("episodes_with_calls_under_way")
         } else {
             None
         }

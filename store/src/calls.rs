@@ -1,8 +1,8 @@
 //! Reading calls back, whole.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
-use episode::{Call, CallId, Choice, Ended, Outcome, Route, Stamps, TokenCounts};
+use episode::{Call, CallId, Choice, Ended, Micros, Outcome, Route, Stamps, TokenCounts};
 
 use crate::fields::Row;
 use crate::query::query;
@@ -31,7 +31,25 @@ const REPLY: Names =
 const SIDES_OF_EPISODE: &str = "SELECT s.* FROM side s JOIN call c USING (call_key) \
     WHERE c.episode_key = $1 ORDER BY s.choice_index, s.name";
 
+const CLOSED_WITH_OPEN_CALLS: &str = "SELECT e.episode_key FROM episode e \
+    WHERE e.closed_at > $1 AND EXISTS (SELECT 1 FROM call c \
+        WHERE c.episode_key = e.episode_key AND c.outcome IS NULL)";
+
 impl Snapshot {
+    /// The keys of the attempts that were closed after a time and have calls without an end: calls
+    /// that are under way, or whose recorder died.
+    ///
+    /// # Errors
+    /// [`SnapshotError`] when the store cannot be read.
+    pub async fn closed_with_open_calls(
+        &mut self,
+        after: Micros,
+    ) -> Result<BTreeSet<i64>, SnapshotError> {
+        let keys = query(CLOSED_WITH_OPEN_CALLS).bind(after);
+        let keys: Vec<i64> = keys.scalars(self.connection()).await?;
+        Ok(keys.into_iter().collect())
+    }
+
     /// All calls of one attempt, in the order in which they began. A few statements, however many
     /// calls there are.
     ///

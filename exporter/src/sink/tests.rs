@@ -170,6 +170,39 @@ async fn what_is_new_is_added_beside_what_is_there() {
     assert_eq!(files(&out), second);
 }
 
+#[tokio::test]
+async fn what_is_new_waits_for_the_ends_of_its_calls() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut ends = calls();
+    ends.push(call(2, &[1, 2, 3, 4], &[&[5]]));
+    let late = ends[1].ended.take().unwrap();
+    let mut lost = calls();
+    lost[0].ended = None;
+    lost.extend(calls());
+    let told = [("a", None, None, ends), ("b", None, None, lost)];
+    let store = stored(folder.path(), &told).await;
+    for id in ["a", "b"] {
+        close(folder.path(), id).await;
+    }
+    let out = folder.path().join("out");
+    let at = |now| Options { new: true, now, ..to(&out) };
+    let waiting = |count| [("episodes_with_calls_under_way", count)].into();
+    let report = done(&store, &at(99 + crate::SETTLE_US - 1)).await;
+    assert_eq!((report.rows, report.left_out), (0, waiting(2)));
+    let (on_disk, writer) = store::Store::open(&store.0, store::Durability::Process).await.unwrap();
+    let id = store.snapshot().await.episodes(&store::Selection::default()).await.unwrap();
+    let calls = store.snapshot().await.calls(&id[0]).await.unwrap();
+    let call_id = calls[1].begun.call_id;
+    on_disk.end(episode::Ended { call_id, ..late }).await.done().await.unwrap();
+    drop(on_disk);
+    writer.finish().await;
+    let report = done(&store, &at(99 + crate::SETTLE_US - 1)).await;
+    assert_eq!((report.rows, report.trained_tokens, report.left_out), (1, 2, waiting(1)));
+    // Of a recorder that died nobody waits for more.
+    assert_eq!(done(&store, &at(99 + crate::SETTLE_US)).await.rows, 1);
+    assert_eq!(crate::exported(&out).unwrap().len(), 2);
+}
+
 async fn close(folder: &Path, id: &str) {
     let path = folder.join("rolltape.db");
     let (store, writer) = store::Store::open(&path, store::Durability::Process).await.unwrap();
