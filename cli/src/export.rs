@@ -130,6 +130,9 @@ pub(crate) fn failure(error: &ExportError) -> Failure {
         ExportError::Write(WriteError::OtherOptions { .. }) => {
             failure.hint("give the options that it was made with, or leave out --new to replace it")
         }
+        ExportError::Write(WriteError::Uncounted { .. }) => {
+            failure.hint("leave out --new to replace it; `--new` can add to what is written then")
+        }
         ExportError::Write(WriteError::OtherEncoding { .. }) => {
             failure.hint("name a folder, or a file that ends in the encoding's name")
         }

@@ -166,7 +166,7 @@ pub async fn export_telling(
     let groups = Groups::new(options.rewards.advantage, &attempts);
     let mut sink = Sink::create(options).await?;
     let rules = options.rules(&mut snapshot, sink.held()).await?;
-    let (planned, left) = plan(attempts, &rules);
+    let (planned, left) = plan(attempts, &rules, sink.numbers());
     report.leave(left);
     let records = planned.iter().map(|next| next.record.clone()).collect();
     let mut ahead = Ahead::start(snapshot, records, options.rewards.as_of);

@@ -128,6 +128,12 @@ impl Format {
         matches!(self, Self::Art | Self::Atif | Self::OpenAi | Self::OpenAiPreference)
     }
 
+    /// Whether rows have numbers of groups, attempts or rows, which no two increments or shards of
+    /// an export may share.
+    pub(crate) fn is_numbered(self) -> bool {
+        matches!(self, Self::TrlAsync | Self::SkyRl | Self::Slime)
+    }
+
     /// The kinds of trajectories that it takes when none are named; empty for all.
     pub(crate) fn kinds(self) -> &'static [Kind] {
         match self {

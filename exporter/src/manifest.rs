@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::formats::Format;
+use crate::plan::Numbers;
 use crate::schema::SCHEMA_VERSION;
 
 /// Version of the manifest's own form.
@@ -33,6 +34,9 @@ pub(crate) struct Manifest {
     /// The attempts with a row, as `EPISODE/ATTEMPT`.
     #[serde(default)]
     pub(crate) episodes: BTreeSet<String>,
+    /// The numbers that were given, where the format has any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) numbers: Option<Numbers>,
     #[serde(default)]
     pub(crate) options: Value,
     /// What the last run kept, left out, and why.

@@ -1,16 +1,18 @@
 //! Plan: which attempts an export reads, in which order, and what number each of them has.
 //!
-//! Numbers are given before anything is left out, so that the shards of one export, written by
-//! different processes, agree on them.
+//! Numbers are never given twice: not by the increments of one export, which go on from what its
+//! manifest keeps, and not by its shards, which see other moments of a store that is written to and
+//! so cannot count what is not theirs.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use episode::Micros;
+use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use store::EpisodeRecord;
 
-/// Where an attempt stands among all that were selected.
+/// Where an attempt stands among all that are exported.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Place {
     /// Number of its group, from 0. An episode without a group is one of its own.
@@ -19,6 +21,36 @@ pub(crate) struct Place {
     pub(crate) attempt: i64,
     /// Number of the attempt in its group, from 0.
     pub(crate) repetition: i64,
+}
+
+/// The numbers that an export has given, for the increments that follow. A shard counts its own.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Numbers {
+    groups: i64,
+    attempts: i64,
+    /// By what must stay together: its number, and how many attempts of it have one.
+    families: BTreeMap<String, (i64, i64)>,
+}
+
+impl Numbers {
+    /// Gives the next attempt its numbers.
+    fn next(&mut self, family: &str, shard: Option<Shard>) -> Place {
+        let of_group = match self.families.get_mut(family) {
+            Some(known) => known,
+            None => {
+                let number = self.groups;
+                self.groups += 1;
+                self.families.entry(family.to_owned()).or_insert((number, 0))
+            }
+        };
+        let (group, repetition) = *of_group;
+        of_group.1 += 1;
+        let attempt = self.attempts;
+        self.attempts += 1;
+        let (group, attempt) = (Shard::number(shard, group), Shard::number(shard, attempt));
+        // A group is never cut, so one shard alone counts in it.
+        Place { group, attempt, repetition }
+    }
 }
 
 /// One attempt to export.
@@ -71,32 +103,25 @@ pub(crate) type LeftOut = BTreeMap<&'static str, u64>;
 /// The folder of rows that belong to no group or task, as Hive calls it.
 const NO_VALUE: &str = "__HIVE_DEFAULT_PARTITION__";
 
-/// Numbers the attempts, each with its episode's reward, leaves out what the rules say, and sorts
-/// the rest by partition. Attempts are sorted by group, so a group's stay together.
+/// Leaves out of the attempts, each with its episode's reward, what the rules say, numbers the rest
+/// and sorts it by partition. Attempts are sorted by group, so a group's stay together.
 pub(crate) fn plan(
     attempts: Vec<(EpisodeRecord, Option<f64>)>,
     rules: &Rules,
+    numbers: &mut Numbers,
 ) -> (Vec<Planned>, LeftOut) {
     let mut left = LeftOut::new();
     let mut planned = Vec::with_capacity(attempts.len());
-    let mut place = Place { group: -1, attempt: -1, repetition: -1 };
-    let mut before: Option<String> = None;
     for (record, reward) in attempts {
-        let family = family(&record);
-        place.attempt += 1;
-        place.repetition += 1;
-        if before.as_ref() != Some(&family) {
-            place.group += 1;
-            place.repetition = 0;
-        }
+        let family = family_of(&record);
         match rules.refuse(&record, reward, &family) {
             Some(why) => *left.entry(why).or_default() += 1,
             None => {
+                let place = numbers.next(&family, rules.shard);
                 let partition = rules.partition.map_or_else(String::new, |by| by.folder(&record));
                 planned.push(Planned { record, place, partition });
             }
         }
-        before = Some(family);
     }
     planned.sort_by(|a, b| a.partition.cmp(&b.partition));
     (planned, left)
@@ -107,12 +132,17 @@ pub(crate) fn attempt_name(record: &EpisodeRecord) -> String {
     format!("{}/{}", record.id, record.attempt)
 }
 
-/// What must stay in one shard: a group, else the episode. The two never share a name.
-fn family(record: &EpisodeRecord) -> String {
-    match &record.group {
+/// What must stay in one shard, and is compared: a group, else the episode. The two never share a
+/// name.
+pub(crate) fn family(group: Option<&str>, episode: &str) -> String {
+    match group {
         Some(group) => format!("g/{group}"),
-        None => format!("e/{}", record.id),
+        None => format!("e/{episode}"),
     }
+}
+
+fn family_of(record: &EpisodeRecord) -> String {
+    family(record.group.as_ref().map(|group| group.as_str()), record.id.as_str())
 }
 
 fn hash(text: &str) -> u64 {
@@ -185,6 +215,11 @@ impl Shard {
     pub(crate) fn suffix(self) -> String {
         format!("-{:05}-of-{:05}", self.index, self.count)
     }
+
+    /// The `local`-th number of a shard: each takes every N-th one, so that no two give the same.
+    pub(crate) fn number(shard: Option<Self>, local: i64) -> i64 {
+        shard.map_or(local, |shard| local * i64::from(shard.count) + i64::from(shard.index))
+    }
 }
 
 #[cfg(test)]
@@ -193,7 +228,15 @@ mod tests {
     use crate::fixture::episode;
 
     fn plan(records: Vec<EpisodeRecord>, rules: &Rules) -> (Vec<Planned>, LeftOut) {
-        super::plan(records.into_iter().map(|record| (record, None)).collect(), rules)
+        numbered(records, rules, &mut Numbers::default())
+    }
+
+    fn numbered(
+        records: Vec<EpisodeRecord>,
+        rules: &Rules,
+        numbers: &mut Numbers,
+    ) -> (Vec<Planned>, LeftOut) {
+        super::plan(records.into_iter().map(|record| (record, None)).collect(), rules, numbers)
     }
 
     fn record(id: &str, group: Option<&str>) -> EpisodeRecord {
@@ -208,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn shards_part_the_selection_keep_groups_whole_and_agree_on_numbers() {
+    fn shards_part_the_selection_keep_groups_whole_and_share_no_number() {
         let groups = ["g1", "g2", "g3", "g4"];
         let all = || {
             let of = |g| ["a", "b", "c"].map(|e| record(&format!("{g}{e}"), Some(g)));
@@ -220,22 +263,51 @@ mod tests {
         let numbers: Vec<_> = whole.iter().map(|p| (p.place.group, p.place.repetition)).collect();
         assert_eq!(numbers[..4], [(0, 0), (0, 1), (0, 2), (1, 0)]);
         assert_eq!(numbers[12..], [(4, 0), (5, 0)]);
-        let mut found = Vec::new();
+        let (mut found, mut of_group) = (BTreeSet::new(), BTreeMap::new());
         for index in 0..3 {
-            let shard = Some(Shard { index, count: 3 });
-            let (part, left) = plan(all(), &Rules { shard, ..Rules::default() });
-            assert_eq!(part.len() as u64 + left["episodes_of_other_shards"], 14);
+            // Each shard reads a later moment, at which there is more.
+            let more = (0..index).map(|n| record(&format!("0-{n}"), Some(&format!("g0-{n}"))));
+            let seen: Vec<_> = more.chain(all()).collect();
+            let (shard, count) = (Some(Shard { index, count: 3 }), seen.len());
+            let (part, left) = plan(seen, &Rules { shard, ..Rules::default() });
+            assert_eq!(part.len() as u64 + left["episodes_of_other_shards"], count as u64);
             for group in groups {
                 let held = part.iter().filter(|p| p.record.id.as_str().starts_with(group)).count();
                 assert!(held == 0 || held == 3, "{group} is cut");
             }
-            found.extend(part.into_iter().map(|p| (p.record.id.to_string(), p.place.group)));
+            for Planned { record, place, .. } in part {
+                let other = of_group.insert(place.group, family_of(&record));
+                assert!(other.is_none_or(|other| other == family_of(&record)), "{place:?}");
+                assert!(found.insert(place.attempt), "{place:?} is given twice");
+            }
         }
-        found.sort();
-        let mut expected: Vec<_> =
-            whole.iter().map(|p| (p.record.id.to_string(), p.place.group)).collect();
-        expected.sort();
-        assert_eq!(found, expected);
+        assert!(found.len() >= 14);
+    }
+
+    #[test]
+    fn increments_go_on_counting() {
+        let mut numbers = Numbers::default();
+        let mut places = BTreeMap::new();
+        let mut add = |ids: &[(&str, Option<&str>)], numbers: &mut Numbers| {
+            let records = ids.iter().map(|(id, group)| record(id, *group)).collect();
+            for Planned { record, place, .. } in numbered(records, &Rules::default(), numbers).0 {
+                places.insert(record.id.to_string(), place);
+            }
+        };
+        add(&[("e2", Some("g")), ("e3", Some("g")), ("x", None)], &mut numbers);
+        let text = serde_json::to_string(&numbers).unwrap();
+        let mut numbers = serde_json::from_str(&text).unwrap();
+        add(&[("b", Some("a")), ("e1", Some("g")), ("g", None)], &mut numbers);
+        let place = |group, attempt, repetition| Place { group, attempt, repetition };
+        let expected = [
+            ("b", place(2, 3, 0)),
+            ("e1", place(0, 4, 2)),
+            ("e2", place(0, 0, 0)),
+            ("e3", place(0, 1, 1)),
+            ("g", place(3, 5, 0)),
+            ("x", place(1, 2, 0)),
+        ];
+        assert_eq!(places, expected.map(|(id, place)| (id.to_owned(), place)).into());
     }
 
     #[test]

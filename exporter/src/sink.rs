@@ -14,7 +14,7 @@ use crate::formats::{Format, Maker, Refused};
 use crate::manifest::{FORMAT_VERSION, Manifest};
 use crate::object::{Objects, as_io};
 use crate::open_file::{OpenFile, Pen, Whole};
-use crate::plan::{Place, Planned, attempt_name};
+use crate::plan::{Numbers, Place, Planned, attempt_name};
 use crate::rows::Row;
 use crate::scan::Scanned;
 use crate::target::{Layout, Out, Target, WriteError, at};
@@ -45,6 +45,7 @@ pub(crate) struct Sink {
     /// Rows of the files that are whole, without forks.
     rows: u64,
     episodes: BTreeSet<String>,
+    numbers: Numbers,
     left_out: BTreeMap<Refused, u64>,
     /// Whether anything was made of the attempt that is being written.
     taken: bool,
@@ -104,12 +105,14 @@ impl Sink {
             sealed: Vec::new(),
             rows: 0,
             episodes: BTreeSet::new(),
+            numbers: Numbers::default(),
             taken: false,
             target,
             layout,
             format,
         };
         sink.look(options).await?;
+        sink.go_on(options)?;
         if format == Format::Trajectories && !matches!(sink.target, Target::Stream(_)) {
             let name = sink.layout.forks(options.partition.is_some(), sink.addition());
             sink.forks = Some(sink.file(name, "", &forks_schema()).await?);
@@ -139,6 +142,23 @@ impl Sink {
             _ => {}
         }
         Ok(())
+    }
+
+    /// Counts behind what is there, where this run adds to it.
+    fn go_on(&mut self, options: &Options) -> Result<(), WriteError> {
+        let before = self.before.as_ref().filter(|_| self.adds);
+        self.maker.count_from(before.map_or(0, |before| before.rows), options.shard);
+        if let Some(before) = before.filter(|_| self.format.is_numbered()) {
+            let uncounted =
+                || WriteError::Uncounted { path: self.target.path(&self.layout.manifest) };
+            self.numbers = before.numbers.clone().ok_or_else(uncounted)?;
+        }
+        Ok(())
+    }
+
+    /// The numbers that were given, and give the next ones.
+    pub(crate) fn numbers(&mut self) -> &mut Numbers {
+        &mut self.numbers
     }
 
     /// The attempts that are in the export already, where only new ones are asked for.
@@ -254,6 +274,7 @@ impl Sink {
         manifest.files.extend(self.sealed.iter().map(|(entry, _)| entry.clone()));
         manifest.rows += self.rows;
         manifest.episodes.extend(self.episodes.iter().cloned());
+        manifest.numbers = self.format.is_numbered().then(|| self.numbers.clone());
         manifest.options = told.options;
         manifest.notes = told.notes;
         let left = told.left_out.iter().map(|(why, count)| ((*why).to_owned(), *count));

@@ -29,10 +29,12 @@ pub(crate) async fn stored(folder: &Path, episodes: &[Told<'_>]) -> Stored {
     let mut number = 0;
     for (name, group, reward, calls) in episodes {
         let episode: episode::EpisodeId = name.parse().unwrap();
+        // Ids of their own, so that more can be added to a store that is there.
+        let of_name = name.bytes().fold(0, |all, byte| all << 8 | u128::from(byte)) << 32;
         for call in calls {
             number += 1;
             let mut call = call.clone();
-            let id = episode::CallId(uuid::Uuid::from_u128(number));
+            let id = episode::CallId(uuid::Uuid::from_u128(of_name + number));
             call.begun.call_id = id;
             call.begun.tag.episode = episode.clone();
             call.begun.tag.group = group.map(|g| g.parse().unwrap());

@@ -47,6 +47,12 @@ pub enum WriteError {
         /// The manifest.
         path: PathBuf,
     },
+    /// Rows with numbers were to be added to an export that does not say which are taken.
+    #[error("`{path}` does not say which numbers its rows have; nothing can be added to it")]
+    Uncounted {
+        /// The manifest.
+        path: PathBuf,
+    },
     /// The manifest that is there is of a newer rolltape.
     #[error("`{path}` was written by a newer rolltape (manifest {version}); upgrade this one")]
     Newer {

@@ -16,7 +16,7 @@ use super::{
     Format, areal, art, atif, kto, openai, prime_rl, sft, skyrl, slime, tinker, trl, verl,
 };
 use crate::columns;
-use crate::plan::Place;
+use crate::plan::{Place, Shard};
 use crate::reason::Reason;
 use crate::rows::Row;
 use crate::scan::Scanned;
@@ -48,15 +48,19 @@ pub(crate) struct Samples {
     label_above: f64,
     /// The last row so far of the attempt: what comes next tells whether it was the last of all.
     held: Option<Box<Sample>>,
-    index: i64,
+    /// Rows so far, those of earlier increments included.
+    count: i64,
+    /// Whose numbers these are.
+    shard: Option<Shard>,
 }
 
 impl Maker {
     /// Makes records in `format`; rewards above `label_above` are good ones.
     pub(crate) fn new(format: Format, label_above: f64) -> Self {
         let samples = |columns: &'static [Column<Sample>], refuse: fn(&Row) -> Option<Refused>| {
-            let (table, held, index) = (Table::new(columns), None, 0);
-            Self::Samples(Samples { table, refuse, label_above, held, index })
+            let table = Table::new(columns);
+            let (held, count, shard) = (None, 0, None);
+            Self::Samples(Samples { table, refuse, label_above, held, count, shard })
         };
         match format {
             Format::Trajectories => {
@@ -79,6 +83,14 @@ impl Maker {
             Format::Slime => samples(slime::COLUMNS, untrained),
             Format::AReaL => samples(areal::COLUMNS, untrained_or_unscored),
             Format::Tinker => samples(tinker::COLUMNS, untrained),
+        }
+    }
+
+    /// Goes on counting behind so many rows, in the numbers of a shard.
+    pub(crate) fn count_from(&mut self, rows: u64, of: Option<Shard>) {
+        if let Self::Samples(samples) = self {
+            samples.count = i64::try_from(rows).unwrap_or(i64::MAX);
+            samples.shard = of;
         }
     }
 
@@ -175,8 +187,9 @@ impl Samples {
         }
         self.let_go(false);
         let good = row.reward.is_some_and(|reward| reward > self.label_above);
-        self.held = Some(Box::new(Sample { row, place, index: self.index, good, last: false }));
-        self.index += 1;
+        let index = Shard::number(self.shard, self.count);
+        self.count += 1;
+        self.held = Some(Box::new(Sample { row, place, index, good, last: false }));
         Ok(())
     }
 

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use crate::messages::Message;
-use crate::plan::Place;
+use crate::plan::{Place, family};
 use crate::rows::{Row, TurnRow};
 
 /// One training sample: a row, and where it stands among the others.
@@ -11,7 +11,7 @@ use crate::rows::{Row, TurnRow};
 pub(crate) struct Sample {
     pub(crate) row: Row,
     pub(crate) place: Place,
-    /// Number of the row in its export, from 0.
+    /// Number of the row in its export; no two have the same.
     pub(crate) index: i64,
     /// Whether its reward is a good one.
     pub(crate) good: bool,
@@ -88,6 +88,12 @@ impl Sample {
     /// The server's word for how the last reply ended.
     pub(crate) fn finish_reason(&self) -> Option<String> {
         self.row.turns.last().and_then(|turn| turn.finish_reason.clone())
+    }
+
+    /// A name for what its reward is compared with: `g/` and the group, or `e/` and the episode
+    /// where it has none. A group and an episode of one name are two.
+    pub(crate) fn family(&self) -> String {
+        family(self.row.group_id.as_deref(), &self.row.episode_id)
     }
 
     /// What a trainer may want to know of a row that has no field of its own there.

@@ -19,13 +19,9 @@ pub(crate) const COLUMNS: &[Column<Sample>] = &[
 
 /// Rows with one id are one trajectory; its instance is what a group is made of.
 const TRAJECTORY_ID: &[Column<Sample>] = &[
-    Column::new("instance_id", Of::Text(|s| Some(instance(s)))),
+    Column::new("instance_id", Of::Text(|s| Some(s.family()))),
     Column::new("repetition_id", Of::Int(|s| Some(s.place.repetition))),
 ];
-
-fn instance(sample: &Sample) -> String {
-    sample.row.group_id.as_ref().unwrap_or(&sample.row.episode_id).clone()
-}
 
 fn metrics(sample: &Sample) -> String {
     json!({ "row_weight": sample.row.row_weight }).to_string()

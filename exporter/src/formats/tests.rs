@@ -224,6 +224,20 @@ fn rows_of_one_attempt_say_which_is_the_last() {
 }
 
 #[test]
+fn a_group_and_an_episode_of_one_name_are_not_compared() {
+    let mut both = both();
+    both[0].record.group = Some("same".parse().unwrap());
+    both[1].record.group = None;
+    both[1].record.id = "same".parse().unwrap();
+    let told = |format, of: fn(&Value) -> &Value| {
+        documents(format, &both).iter().map(|r| of(r).clone()).collect::<Vec<_>>()
+    };
+    let expected = ["g/same", "g/same", "e/same", "e/same"];
+    assert_eq!(told(Format::Verl, |r| &r["extra_fields"]["uid"]), expected);
+    assert_eq!(told(Format::SkyRl, |r| &r["trajectory_ids"]["instance_id"]), expected);
+}
+
+#[test]
 fn a_choice_that_stands_in_several_rows_is_one_turn() {
     let turns = documents(Format::Turns, &[attempt(0, None, "two")]);
     let ids: Vec<_> = turns.iter().map(|t| t["completion_ids"].clone()).collect();

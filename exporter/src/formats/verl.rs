@@ -26,7 +26,6 @@ fn turns(sample: &Sample) -> i64 {
 /// `uid` is what verl groups by.
 fn extra(sample: &Sample) -> String {
     let mut extra = sample.about();
-    let uid = sample.row.group_id.as_ref().unwrap_or(&sample.row.episode_id);
-    extra["uid"] = json!(uid);
+    extra["uid"] = json!(sample.family());
     extra.to_string()
 }

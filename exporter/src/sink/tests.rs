@@ -203,6 +203,86 @@ async fn what_is_new_waits_for_the_ends_of_its_calls() {
     assert_eq!(crate::exported(&out).unwrap().len(), 2);
 }
 
+/// Adds closed episodes of these names and groups to a store, each with a reward.
+async fn add_closed(folder: &Path, episodes: &[(&str, Option<&str>)]) -> Stored {
+    let told = |(id, group)| (id, group, Some(1.0), calls());
+    let told: Vec<_> = episodes.iter().copied().map(told).collect();
+    let store = stored(folder, &told).await;
+    for (id, ..) in told {
+        close(folder, id).await;
+    }
+    store
+}
+
+/// The rows of all files of JSON lines in a folder.
+fn lines(folder: &Path) -> Vec<Value> {
+    let files = files(folder).into_iter().filter(|(name, _)| name.ends_with(".jsonl"));
+    let texts: Vec<String> = files.map(|(_, bytes)| String::from_utf8(bytes).unwrap()).collect();
+    texts.iter().flat_map(|text| text.lines()).map(|l| serde_json::from_str(l).unwrap()).collect()
+}
+
+#[tokio::test]
+async fn increments_and_shards_share_no_number() {
+    let folder = tempfile::tempdir().unwrap();
+    let formats = [Format::Slime, Format::TrlAsync, Format::SkyRl];
+    let encoding = Some(Encoding::Jsonl);
+    let out = |format: Format| folder.path().join(format.as_str());
+    let add = async |store: &Stored| {
+        for format in formats {
+            let options = Options { format, encoding, new: true, ..to(&out(format)) };
+            for index in 0..2 {
+                let shard = Some(Shard { index, count: 2 });
+                done(store, &Options { shard, ..options.clone() }).await;
+            }
+        }
+    };
+    let first = [("e2", Some("g")), ("e3", Some("g")), ("c", Some("h")), ("x", None)];
+    add(&add_closed(folder.path(), &first).await).await;
+    let second = [("a", Some("b")), ("e1", Some("g")), ("g", None), ("w", Some("x"))];
+    add(&add_closed(folder.path(), &second).await).await;
+    // Which groups an episode's rows say that they are of.
+    let group = |name: &str| match name.chars().next() {
+        Some('e') => "three".to_owned(),
+        _ => name.to_owned(),
+    };
+    let slime = lines(&out(Format::Slime));
+    assert_eq!(slime.len(), 8);
+    let all = |key: &str| slime.iter().map(|r| r[key].as_i64().unwrap()).collect::<BTreeSet<_>>();
+    assert_eq!((all("index").len(), all("rollout_id").len()), (8, 8));
+    let mut groups: BTreeMap<String, BTreeSet<i64>> = BTreeMap::new();
+    for row in &slime {
+        let name = group(row["metadata"]["episode_id"].as_str().unwrap());
+        groups.entry(name).or_default().insert(row["group_index"].as_i64().unwrap());
+    }
+    assert!(groups.values().all(|numbers| numbers.len() == 1), "{groups:?}");
+    assert_eq!((groups.len(), all("group_index").len()), (6, 6));
+    let of_async = lines(&out(Format::TrlAsync));
+    let told = of_async.iter().map(|row| row["group_id"].as_i64().unwrap());
+    assert_eq!(told.collect::<BTreeSet<_>>(), all("group_index"));
+    let skyrl = lines(&out(Format::SkyRl));
+    let ids: BTreeSet<String> = skyrl.iter().map(|r| r["trajectory_ids"].to_string()).collect();
+    assert_eq!((skyrl.len(), ids.len()), (8, 8));
+}
+
+#[tokio::test]
+async fn nothing_is_added_to_rows_whose_numbers_are_not_known() {
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().join("out");
+    let options = Options { format: Format::Slime, new: true, ..to(&out) };
+    done(&add_closed(folder.path(), &[("a", None)]).await, &options).await;
+    let path = out.join("slime.manifest.json");
+    let mut older = manifest(path.clone());
+    assert!(older.as_object_mut().unwrap().remove("numbers").is_some());
+    fs::write(&path, older.to_string()).unwrap();
+    let store = add_closed(folder.path(), &[("b", None)]).await;
+    let error = store.export(&options).await.unwrap_err();
+    assert!(matches!(error, ExportError::Write(WriteError::Uncounted { .. })), "{error:?}");
+    // Rows without numbers need none.
+    let plain = Options { new: true, ..to(&out) };
+    assert_eq!(done(&store, &plain).await.rows, 2);
+    assert!(manifest(out.join("manifest.json")).get("numbers").is_none());
+}
+
 async fn close(folder: &Path, id: &str) {
     let path = folder.join("rolltape.db");
     let (store, writer) = store::Store::open(&path, store::Durability::Process).await.unwrap();
