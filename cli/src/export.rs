@@ -130,6 +130,9 @@ pub(crate) fn failure(error: &ExportError) -> Failure {
         ExportError::Write(WriteError::OtherOptions { .. }) => {
             failure.hint("give the options that it was made with, or leave out --new to replace it")
         }
+        ExportError::Write(WriteError::Pairs { .. }) => {
+            failure.hint("leave out --new: pairs of the attempts that are there now are made anew")
+        }
         ExportError::Write(WriteError::Uncounted { .. }) => {
             failure.hint("leave out --new to replace it; `--new` can add to what is written then")
         }

@@ -134,6 +134,11 @@ impl Format {
         matches!(self, Self::TrlAsync | Self::SkyRl | Self::Slime)
     }
 
+    /// Whether a record is made of several attempts, which no increment holds all of.
+    pub(crate) fn is_of_groups(self) -> bool {
+        matches!(self, Self::Preference | Self::OpenAiPreference)
+    }
+
     /// The kinds of trajectories that it takes when none are named; empty for all.
     pub(crate) fn kinds(self) -> &'static [Kind] {
         match self {

@@ -63,6 +63,9 @@ impl Sink {
     /// Looks at the target, and makes its folder; changes no file.
     pub(crate) async fn create(options: &Options) -> Result<Self, WriteError> {
         let format = options.format;
+        if options.new && format.is_of_groups() {
+            return Err(WriteError::Pairs { format: format.as_str() });
+        }
         let (target, layout) = match &options.out {
             Out::Path(path) => {
                 let (folder, layout) = Layout::new(path, format, options.encoding, options.shard)?;

@@ -47,6 +47,12 @@ pub enum WriteError {
         /// The manifest.
         path: PathBuf,
     },
+    /// Pairs were to be added to those that are there.
+    #[error("`{format}` compares the attempts of a group, and what is new is not all of them")]
+    Pairs {
+        /// The format.
+        format: &'static str,
+    },
     /// Rows with numbers were to be added to an export that does not say which are taken.
     #[error("`{path}` does not say which numbers its rows have; nothing can be added to it")]
     Uncounted {

@@ -265,6 +265,21 @@ async fn increments_and_shards_share_no_number() {
 }
 
 #[tokio::test]
+async fn pairs_are_not_made_of_what_is_new_alone() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = six(folder.path()).await;
+    close(folder.path(), "a").await;
+    let out = folder.path().join("out");
+    for format in [Format::Preference, Format::OpenAiPreference] {
+        // Of `a` alone there is no pair, and `b` would find it taken.
+        let refused = store.export(&Options { format, new: true, ..to(&out) }).await;
+        assert!(matches!(refused, Err(ExportError::Write(WriteError::Pairs { .. }))), "{refused:?}");
+        let options = Options { format, selection: store::Selection::default(), ..to(&out) };
+        assert_eq!(done(&store, &options).await.rows, 1);
+    }
+}
+
+#[tokio::test]
 async fn nothing_is_added_to_rows_whose_numbers_are_not_known() {
     let folder = tempfile::tempdir().unwrap();
     let out = folder.path().join("out");
