@@ -217,7 +217,7 @@ fn told(shares: &Shares, forks: impl FnOnce() -> Vec<Fork>) -> Vec<Fork> {
 
 /// The options as a manifest shows them. Where the files lie is not part of what they hold.
 #[derive(Serialize)]
-struct Asked {
+struct Asked<'a> {
     episode: Option<String>,
     group: Option<String>,
     task: Option<String>,
@@ -225,6 +225,10 @@ struct Asked {
     shared: &'static str,
     rewards: AskedOfRewards,
     versions: VersionFilter,
+    encoding: &'static str,
+    /// Which one made ids, by what it is and not where it lies.
+    tokenizer: Option<&'a str>,
+    group_stats: bool,
 }
 
 /// What was asked of rewards, with what the numbers are made by.
@@ -247,8 +251,8 @@ struct Told<'a> {
     groups: &'a [GroupSummary],
 }
 
-impl Asked {
-    fn new(options: &Options) -> Self {
+impl<'a> Asked<'a> {
+    fn new(options: &'a Options, encoding: Encoding) -> Self {
         let Selection { episode, group, task } = &options.selection;
         Self {
             episode: episode.as_ref().map(ToString::to_string),
@@ -265,6 +269,9 @@ impl Asked {
                 epsilon: EPSILON,
             },
             versions: options.versions,
+            encoding: encoding.as_str(),
+            tokenizer: options.retokenizer.as_ref().map(|by| by.fingerprint()),
+            group_stats: options.rewards.group_stats,
         }
     }
 }
@@ -292,8 +299,8 @@ impl Options {
 
     /// The options as a manifest shows them. Where the files lie is not part of what they hold,
     /// and neither is which of the selected episodes this run was to take.
-    pub(crate) fn asked(&self) -> Value {
-        let mut asked = json!(Asked::new(self));
+    pub(crate) fn asked(&self, encoding: Encoding) -> Value {
+        let mut asked = json!(Asked::new(self, encoding));
         if let Some(least) = self.min_reward {
             asked["min_reward"] = json!(least);
         }
@@ -338,7 +345,7 @@ impl Report {
         }
         let notes = serde_json::to_value(self.told()).unwrap_or_default();
         let left_out = self.left_out.clone();
-        self.files = sink.publish(Said { options: options.asked(), notes, left_out }).await?;
+        self.files = sink.publish(Said { notes, left_out }).await?;
         Ok(self)
     }
 

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use crate::formats::Format;
 use crate::plan::Numbers;
@@ -13,6 +13,8 @@ use crate::schema::SCHEMA_VERSION;
 pub(crate) const FORMAT_VERSION: u32 = 1;
 /// What the first word of a manifest begins with; tells our files from others.
 const PREFIX: &str = "rolltape-";
+/// Options that the first manifests did not have.
+const SAID_LATER: [&str; 3] = ["encoding", "tokenizer", "group_stats"];
 
 /// What stands in a manifest.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
@@ -78,6 +80,19 @@ impl Manifest {
     pub(crate) fn read(bytes: &[u8]) -> Option<Self> {
         let read: Self = serde_json::from_slice(bytes).ok()?;
         read.format.starts_with(PREFIX).then_some(read)
+    }
+
+    /// Whether rows made with these options may stand beside those that are there. What an older
+    /// manifest does not say of [`SAID_LATER`] is compared with its files, or not at all.
+    pub(crate) fn agrees_with(&self, asked: &Value) -> bool {
+        let no_options = Map::new();
+        let [before, asked] = [&self.options, asked].map(|o| o.as_object().unwrap_or(&no_options));
+        let is_unsaid = |key: &str| SAID_LATER.contains(&key) && !before.contains_key(key);
+        let mut keys = before.keys().chain(asked.keys());
+        let encoding = asked.get("encoding").and_then(Value::as_str).unwrap_or_default();
+        let has_encoding = |file: &FileEntry| file.path.ends_with(&format!(".{encoding}"));
+        keys.all(|key| is_unsaid(key) || before.get(key) == asked.get(key))
+            && self.files.iter().all(has_encoding)
     }
 
     /// The bytes of its file.

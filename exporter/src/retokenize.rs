@@ -139,6 +139,11 @@ impl Retokenizer {
         Ok(Self { template, tokenizer, fingerprint })
     }
 
+    /// What it is, by its files.
+    pub(crate) fn fingerprint(&self) -> &str {
+        &self.fingerprint
+    }
+
     /// A call whose ids are not this tokenizer's: it does not have one of them, or of no call of
     /// the episode do the ids stand for what the server says in words. (Of some they may not: a
     /// server's parsers lose ids.)

@@ -31,6 +31,8 @@ pub(crate) struct Sink {
     format: Format,
     maker: Maker,
     overwrite: bool,
+    /// The options, as a manifest shows them.
+    asked: Value,
     /// The manifest that is there already.
     before: Option<Manifest>,
     /// Whether only what is not there yet is asked for.
@@ -54,7 +56,6 @@ pub(crate) struct Sink {
 /// What the files say of how they came to be.
 #[derive(Debug, Default)]
 pub(crate) struct Said {
-    pub(crate) options: Value,
     pub(crate) notes: Value,
     pub(crate) left_out: BTreeMap<&'static str, u64>,
 }
@@ -102,6 +103,7 @@ impl Sink {
             adds: false,
             left_out: BTreeMap::new(),
             overwrite: options.overwrite,
+            asked: options.asked(layout.encoding()),
             open: None,
             forks: None,
             pending_forks: Vec::new(),
@@ -137,7 +139,7 @@ impl Sink {
             }
             Some(before) if options.new => {
                 let made = Manifest::new(self.format);
-                if before.format != made.format || before.options != options.asked() {
+                if before.format != made.format || !before.agrees_with(&self.asked) {
                     return Err(WriteError::OtherOptions { path: path() });
                 }
                 self.adds = true;
@@ -278,7 +280,7 @@ impl Sink {
         manifest.rows += self.rows;
         manifest.episodes.extend(self.episodes.iter().cloned());
         manifest.numbers = self.format.is_numbered().then(|| self.numbers.clone());
-        manifest.options = told.options;
+        manifest.options = self.asked.clone();
         manifest.notes = told.notes;
         let left = told.left_out.iter().map(|(why, count)| ((*why).to_owned(), *count));
         manifest.left_out = left.collect();

@@ -265,6 +265,39 @@ async fn increments_and_shards_share_no_number() {
 }
 
 #[tokio::test]
+async fn what_is_added_is_made_with_the_options_of_what_is_there() {
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().join("out");
+    let options = Options { new: true, ..to(&out) };
+    done(&add_closed(folder.path(), &[("a", None)]).await, &options).await;
+    let store = add_closed(folder.path(), &[("b", None)]).await;
+    let tiny = Path::new(env!("CARGO_MANIFEST_DIR")).join("../engine/models/tiny");
+    let tokenizer = Some(Arc::new(crate::Retokenizer::load(&tiny).unwrap()));
+    let rewards = crate::RewardOptions { group_stats: true, ..Default::default() };
+    let in_lines = Options { encoding: Some(Encoding::Jsonl), ..options.clone() };
+    let others = [
+        in_lines.clone(),
+        Options { retokenizer: tokenizer.clone(), ..options.clone() },
+        Options { rewards, ..options.clone() },
+    ];
+    let is_refused = |refused: Result<Report, ExportError>| {
+        matches!(refused, Err(ExportError::Write(WriteError::OtherOptions { .. })))
+    };
+    for other in others {
+        assert!(is_refused(store.export(&other).await), "{other:?}");
+    }
+    // A manifest that does not say them is taken at its word, and its files at their names.
+    let path = out.join("manifest.json");
+    let mut older = manifest(path.clone());
+    for key in ["encoding", "tokenizer", "group_stats"] {
+        assert!(older["options"].as_object_mut().unwrap().remove(key).is_some(), "{key}");
+    }
+    fs::write(&path, older.to_string()).unwrap();
+    assert!(is_refused(store.export(&in_lines).await));
+    assert_eq!(done(&store, &Options { retokenizer: tokenizer, ..options }).await.rows, 1);
+}
+
+#[tokio::test]
 async fn pairs_are_not_made_of_what_is_new_alone() {
     let folder = tempfile::tempdir().unwrap();
     let store = six(folder.path()).await;
