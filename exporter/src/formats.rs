@@ -143,9 +143,15 @@ impl Format {
     pub(crate) fn kinds(self) -> &'static [Kind] {
         match self {
             Self::Sft | Self::Kto | Self::Art | Self::Atif | Self::OpenAi => &CONVERSATIONS,
-            // A trainer has one place for each prompt of a group.
             Self::Trl => &[Kind::Main],
             _ => &[],
         }
+    }
+
+    /// Whether it has one main row an attempt: TRL has one place for each prompt of a group and
+    /// counts its groups off, so that a row too many shifts all that follow. The first row is the
+    /// one that answers that prompt; another begins with a summary.
+    pub(crate) fn has_one_main(self) -> bool {
+        self == Self::Trl
     }
 }

@@ -1,5 +1,7 @@
 //! One test or more for each case that an exporter meets; the numbers are those of the table.
 
+use arrow::array::AsArray;
+use arrow::datatypes::Int32Type;
 use bytes::Bytes;
 use episode::{Call, CallKind, Outcome, Reward, RewardScope, Side, VersionSpan};
 use serde_json::json;
@@ -7,9 +9,11 @@ use serde_json::json;
 use super::{
     check, check_causes, messages, said, said_without_ids, with_messages, with_tools, without_ids,
 };
-use crate::fixture::{beside, call, choice, episode, reply, rows_of};
+use crate::fixture::{beside, call, choice, chosen, episode, reply, rows_of};
+use crate::formats::{Format, Maker};
+use crate::plan::Place;
 use crate::rows::{Beside, Row};
-use crate::{Dropped, trajectories};
+use crate::{Dropped, Shared, trajectories};
 
 fn rows(calls: Vec<Call>) -> Vec<Row> {
     rows_of(&episode(calls))
@@ -380,19 +384,23 @@ fn row_20_attempts_do_not_mix() {
     assert_eq!((row.attempt, row.trajectory_id.as_str(), row.row_weight), (1, "e/1/0", 1.0));
 }
 
-#[test]
-fn row_21_a_summary_is_a_path_beside_and_what_follows_is_the_main_one_again() {
+/// An episode whose history is replaced by a summary, and that goes on.
+fn compacted() -> Vec<Call> {
     let summary = "text <summary>so far</summary>";
     let compacted = said(3, (&[1, 2, 3, 4, 8], &[9]), &["a", "b", "c", "d", "sum up"], summary);
-    let calls = vec![
+    vec![
         said(1, (&[1], &[2]), &["a"], "b"),
         said(2, (&[1, 2, 3], &[4]), &["a", "b", "c"], "d"),
         by("", CallKind::Compaction, compacted),
         said(4, (&[1, 9, 5], &[6]), &["it was: so far. go on"], "e"),
         said(5, (&[1, 9, 5, 6, 7], &[8]), &["it was: so far. go on", "e", "f"], "g"),
-    ];
+    ]
+}
+
+#[test]
+fn row_21_a_summary_is_a_path_beside_and_what_follows_is_the_main_one_again() {
     check(
-        calls,
+        compacted(),
         "0 main (first_conversation), weighs 0.40, exact
            1 [2] 3 [4]
          1 compaction (lineage) from 0 at 4, weighs 0.20, exact
@@ -409,6 +417,29 @@ fn row_21_a_summary_is_a_path_beside_and_what_follows_is_the_main_one_again() {
          1 compaction (lineage) from 0 at 2, weighs 0.33, exact
            1 (2) 8 [9]",
     );
+}
+
+#[test]
+fn row_21_a_trainer_with_one_place_a_prompt_gets_what_was_before_the_summary() {
+    let mut maker = Maker::new(Format::Trl, 0.0);
+    let mut left_out = Vec::new();
+    for attempt in 0..8 {
+        let plain = || vec![said(1, (&[1], &[2]), &["a"], "b")];
+        let calls = if attempt == 2 { compacted() } else { plain() };
+        for row in chosen(&episode(calls), Format::Trl.kinds(), Shared::Once) {
+            left_out.extend(maker.row(row, Place::default()).err());
+        }
+        maker.attempt_ended();
+    }
+    assert_eq!(left_out, ["main_rows_after_the_first"]);
+    let found = maker.batch().unwrap();
+    assert_eq!(found.num_rows(), 8, "a row for each attempt");
+    let ids = |column: &str, row| {
+        let ids = found[column].as_list::<i32>().value(row);
+        ids.as_primitive::<Int32Type>().values().to_vec()
+    };
+    assert!((0..8).all(|row| ids("prompt_ids", row) == [1]), "all answer the group's prompt");
+    assert_eq!(ids("completion_ids", 2), [2, 3, 4]);
 }
 
 #[test]

@@ -46,6 +46,10 @@ pub(crate) struct Samples {
     table: Table<Sample>,
     refuse: fn(&Row) -> Option<Refused>,
     label_above: f64,
+    /// Whether an attempt has one main row at most.
+    one_main: bool,
+    /// Whether the attempt has a main row.
+    has_main: bool,
     /// The last row so far of the attempt: what comes next tells whether it was the last of all.
     held: Option<Box<Sample>>,
     /// Rows so far, those of earlier increments included.
@@ -59,8 +63,18 @@ impl Maker {
     pub(crate) fn new(format: Format, label_above: f64) -> Self {
         let samples = |columns: &'static [Column<Sample>], refuse: fn(&Row) -> Option<Refused>| {
             let table = Table::new(columns);
+            let (one_main, has_main) = (format.has_one_main(), false);
             let (held, count, shard) = (None, 0, None);
-            Self::Samples(Samples { table, refuse, label_above, held, count, shard })
+            Self::Samples(Samples {
+                table,
+                refuse,
+                label_above,
+                one_main,
+                has_main,
+                held,
+                count,
+                shard,
+            })
         };
         match format {
             Format::Trajectories => {
@@ -133,7 +147,10 @@ impl Maker {
     /// There are no more rows of the attempt.
     pub(crate) fn attempt_ended(&mut self) {
         match self {
-            Self::Samples(samples) => samples.let_go(true),
+            Self::Samples(samples) => {
+                samples.let_go(true);
+                samples.has_main = false;
+            }
             Self::Turns(turns) => turns.attempt_ended(),
             _ => {}
         }
@@ -184,6 +201,9 @@ impl Samples {
     fn add(&mut self, row: Row, place: Place) -> Result<(), Refused> {
         if let Some(why) = (self.refuse)(&row) {
             return Err(why);
+        }
+        if row.kind == "main" && std::mem::replace(&mut self.has_main, true) && self.one_main {
+            return Err("main_rows_after_the_first");
         }
         self.let_go(false);
         let good = row.reward.is_some_and(|reward| reward > self.label_above);
