@@ -3,8 +3,8 @@
 //! Two things tell which of two answers is better:
 //! - `group`: the attempts of a group that began with the same messages and tools; the one with
 //!   the highest reward against the one with the lowest.
-//! - `choices`: answers to one prompt inside an attempt; the one with the higher reward of its
-//!   call, else the one that the agent went on with.
+//! - `choices`: answers to one prompt inside an attempt; the one whose call has the higher reward,
+//!   else the one that the agent went on with. Choices of one call share their reward.
 
 use std::collections::BTreeMap;
 
@@ -163,7 +163,10 @@ fn of_choices(parent: &Row, sibling: &Row) -> Option<Pair> {
     if said == rival || history != same {
         return None;
     }
-    let rejected_is_own = match (own.reward, other.reward) {
+    // Of one call there is one reward, which does not tell its choices apart.
+    let apart = own.call_id != other.call_id;
+    let [own_score, other_score] = [own, other].map(|turn| turn.reward.filter(|_| apart));
+    let rejected_is_own = match (own_score, other_score) {
         (Some(own), Some(other)) if own != other => own < other,
         (Some(_), Some(_)) => return None,
         _ => went_on(other, own)?,
@@ -173,8 +176,8 @@ fn of_choices(parent: &Row, sibling: &Row) -> Option<Pair> {
         chosen: vec![rival],
         rejected: vec![said],
         tools: sibling.dialogue.tools.clone(),
-        score_chosen: other.reward,
-        score_rejected: own.reward,
+        score_chosen: other_score,
+        score_rejected: own_score,
         source: "choices",
         group_id: sibling.group_id.clone(),
         chosen_trajectory_id: parent.trajectory_id.clone(),

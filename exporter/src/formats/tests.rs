@@ -280,20 +280,35 @@ fn the_better_attempt_and_the_answer_gone_on_with_are_chosen() {
     assert_eq!((batch.num_rows(), refused), (2, 1), "rewards that are alike choose nothing");
 }
 
+/// The pairs of one attempt as `change` leaves its rows.
+fn pairs(change: impl Fn(&mut Row)) -> Vec<Value> {
+    let (batch, _) = made(Format::Preference, &[attempt(0, None, "two")], change);
+    let text = lines(Format::Preference, &batch);
+    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
 #[test]
 fn the_reward_of_a_call_outweighs_what_the_agent_went_on_with() {
-    let swapped = |row: &mut Row| {
-        let reward = if row.kind == "sibling" { 1.0 } else { 0.0 };
-        row.turns[0].reward = Some(reward);
-    };
-    let (batch, _) = made(Format::Preference, &[attempt(0, None, "two")], swapped);
-    let text = lines(Format::Preference, &batch);
-    let pair: Value = serde_json::from_str(text.lines().next().unwrap()).unwrap();
+    let pair = &pairs(|row| {
+        let is_sibling = row.kind == "sibling";
+        row.turns[0].reward = Some(if is_sibling { 1.0 } else { 0.0 });
+        if is_sibling {
+            row.turns[0].call_id = "another try".to_owned();
+        }
+    })[0];
     assert_eq!(
         (&pair["chosen"][0]["content"], &pair["score_chosen"]),
         (&json!("three"), &json!(1.0))
     );
     assert_eq!(pair["chosen_trajectory_id"], "e/0/1");
+}
+
+#[test]
+fn the_reward_of_a_call_does_not_tell_its_choices_apart() {
+    let pairs = pairs(|row| row.turns[0].reward = Some(1.0));
+    assert_eq!(pairs.len(), 1);
+    assert_eq!(pairs[0]["rejected"][0]["content"], "three");
+    assert_eq!((&pairs[0]["score_chosen"], &pairs[0]["score_rejected"]), (&Value::Null, &Value::Null));
 }
 
 #[test]
