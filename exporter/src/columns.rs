@@ -62,7 +62,7 @@ fn column(field: &Field, rows: &[Row]) -> Result<ArrayRef, ArrowError> {
         | "routed_experts_mask" => side(field, rows)?,
         "tools" => texts(field, rows.iter().map(|r| Some(r.dialogue.tools.iter())))?,
         "reasons" => texts(field, rows.iter().map(|r| Some(reasons(r))))?,
-        name => Arc::new(StringArray::from_iter(rows.iter().map(|r| text(name, r)))),
+        name => strings(rows.iter().map(|r| text(name, r)))?,
     })
 }
 
@@ -134,16 +134,17 @@ fn side(field: &Field, rows: &[Row]) -> Result<ArrayRef, ArrowError> {
     let experts = || sides().map(|s| s.experts.as_ref());
     match field.name().as_str() {
         "top_logprob_ids" => ragged(field, sides().map(|s| s.top_ids.as_ref()), |values| {
-            Arc::new(Int32Array::from_iter(values.copied()))
+            Ok(Arc::new(Int32Array::from_iter(values.copied())))
         }),
         "top_logprob_tokens" => ragged(field, sides().map(|s| s.top_tokens.as_ref()), |values| {
-            Arc::new(StringArray::from_iter(values.map(Option::as_deref)))
+            let texts: Vec<_> = values.map(Option::as_deref).collect();
+            strings(texts.into_iter())
         }),
         "top_logprobs" => ragged(field, sides().map(|s| s.top_logprobs.as_ref()), |values| {
-            Arc::new(Float32Array::from_iter_values(values.copied()))
+            Ok(Arc::new(Float32Array::from_iter_values(values.copied())))
         }),
         "kept_token_ids" => ragged(field, sides().map(|s| s.kept.as_ref()), |values| {
-            Arc::new(Int32Array::from_iter_values(values.copied()))
+            Ok(Arc::new(Int32Array::from_iter_values(values.copied())))
         }),
         "routed_experts_shape" => {
             let shapes: Vec<Option<Vec<i32>>> = experts().map(|e| e.map(shape)).collect();
@@ -173,10 +174,10 @@ fn shape(experts: &Experts) -> Vec<i32> {
 fn ragged<'a, T: 'a>(
     field: &Field,
     rows: impl Iterator<Item = Option<&'a Ragged<T>>>,
-    array: impl Fn(&mut dyn Iterator<Item = &'a T>) -> ArrayRef,
+    array: impl Fn(&mut dyn Iterator<Item = &'a T>) -> Result<ArrayRef, ArrowError>,
 ) -> Result<ArrayRef, ArrowError> {
     let rows: Vec<Option<&Ragged<T>>> = rows.collect();
-    let values = array(&mut rows.iter().flatten().flat_map(|row| &row.values));
+    let values = array(&mut rows.iter().flatten().flat_map(|row| &row.values))?;
     nested(field, rows.iter().map(|row| row.map(|row| row.lengths.clone())), values)
 }
 
@@ -206,12 +207,28 @@ pub(crate) fn list(
     };
     let lengths: Vec<Option<usize>> = lengths.collect();
     let nulls: NullBuffer = lengths.iter().map(Option::is_some).collect();
-    let offsets = OffsetBuffer::from_lengths(lengths.into_iter().map(Option::unwrap_or_default));
+    let lengths = lengths.into_iter().map(Option::unwrap_or_default);
+    let offsets = OffsetBuffer::try_from_lengths(lengths)
+        .map_err(|error| ArrowError::InvalidArgumentError(error.to_string()))?;
     let nulls = Some(nulls).filter(|n| n.null_count() > 0);
     Ok(Arc::new(ListArray::try_new(Arc::clone(item), offsets, values, nulls)?))
 }
 
-fn texts<I>(field: &Field, rows: impl Iterator<Item = Option<I>>) -> Result<ArrayRef, ArrowError>
+/// A column of texts, of whose bytes a batch has no more than 32 bits count.
+pub(crate) fn strings<'a>(
+    texts: impl Iterator<Item = Option<&'a str>> + Clone,
+) -> Result<ArrayRef, ArrowError> {
+    // Arrow panics where they are too many.
+    let bytes = texts.clone().flatten().map(str::len).sum();
+    i32::try_from(bytes).map_err(|_| ArrowError::OffsetOverflowError(bytes))?;
+    Ok(Arc::new(StringArray::from_iter(texts)))
+}
+
+/// A list column of texts.
+pub(crate) fn texts<I>(
+    field: &Field,
+    rows: impl Iterator<Item = Option<I>>,
+) -> Result<ArrayRef, ArrowError>
 where
     I: ExactSizeIterator<Item: AsRef<str>>,
 {
@@ -221,7 +238,7 @@ where
         lengths.push(row.as_ref().map(ExactSizeIterator::len));
         values.extend(row.into_iter().flatten().map(|text| text.as_ref().to_owned()));
     }
-    list(field, lengths.into_iter(), Arc::new(StringArray::from(values)))
+    list(field, lengths.into_iter(), strings(values.iter().map(|text| Some(text.as_str())))?)
 }
 
 fn structs<T>(
@@ -235,14 +252,14 @@ fn structs<T>(
 }
 
 fn turns(turns: &[&TurnRow]) -> Result<StructArray, ArrowError> {
-    let ids = turns.iter().map(|t| t.call_id.as_str());
+    let ids = turns.iter().map(|t| Some(t.call_id.as_str()));
     let words = turns.iter().map(|t| t.finish_reason.as_deref());
     let columns: Vec<ArrayRef> = vec![
-        Arc::new(StringArray::from_iter_values(ids)),
+        strings(ids)?,
         Arc::new(Int32Array::from_iter_values(turns.iter().map(|t| t.choice))),
         Arc::new(Int32Array::from_iter_values(turns.iter().map(|t| t.start))),
         Arc::new(Int32Array::from_iter_values(turns.iter().map(|t| t.end))),
-        Arc::new(StringArray::from_iter(words)),
+        strings(words)?,
         Arc::new(Int64Array::from_iter(turns.iter().map(|t| t.version_start))),
         Arc::new(Int64Array::from_iter(turns.iter().map(|t| t.version_end))),
         Arc::new(Float64Array::from_iter(turns.iter().map(|t| t.temperature))),
@@ -254,18 +271,35 @@ fn turns(turns: &[&TurnRow]) -> Result<StructArray, ArrowError> {
 }
 
 pub(crate) fn messages(messages: &[&Message]) -> Result<StructArray, ArrowError> {
-    let text = |of: fn(&Message) -> Option<&str>| -> ArrayRef {
-        Arc::new(StringArray::from_iter(messages.iter().map(|m| of(m))))
-    };
+    let text = |of: fn(&Message) -> Option<&str>| strings(messages.iter().map(move |m| of(m)));
     let fields = message_fields();
     let calls = &fields[fields.len() - 1];
     let columns = vec![
-        text(|m| Some(&m.role)),
-        text(|m| m.content.as_deref()),
-        text(|m| m.name.as_deref()),
-        text(|m| m.tool_call_id.as_deref()),
-        text(|m| m.reasoning.as_deref()),
+        text(|m| Some(&m.role))?,
+        text(|m| m.content.as_deref())?,
+        text(|m| m.name.as_deref())?,
+        text(|m| m.tool_call_id.as_deref())?,
+        text(|m| m.reasoning.as_deref())?,
         texts(calls, messages.iter().map(|m| m.tool_calls.as_ref().map(|c| c.iter())))?,
     ];
     StructArray::try_new(fields, columns, None)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_32_bits_do_not_count_is_an_error() {
+        let element = Arc::new(Field::new("element", DataType::Int32, false));
+        let field = Field::new("ids", DataType::List(element), false);
+        let none = || Arc::new(Int32Array::from(Vec::<i32>::new()));
+        let list = |lengths: [usize; 2]| list(&field, lengths.into_iter().map(Some), none());
+        assert!(list([1 << 30, 1 << 30]).is_err());
+        assert_eq!(list([0, 0]).unwrap().len(), 2);
+        let long = "a".repeat(64 << 20);
+        let strings = |count| strings(std::iter::repeat_n(Some(long.as_str()), count));
+        assert!(matches!(strings(32), Err(ArrowError::OffsetOverflowError(bytes)) if bytes == 1 << 31));
+        assert_eq!(strings(1).unwrap().len(), 1);
+    }
 }

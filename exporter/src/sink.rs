@@ -183,12 +183,26 @@ impl Sink {
             self.seal().await?;
             self.begin(partition).await?;
         }
-        self.maker.attempt(episode);
+        if self.format == Format::Calls {
+            self.calls(episode).await?;
+        }
         self.pending_forks.extend(forks);
         if self.pending_forks.len() >= BATCH_FORKS {
             self.flush_forks().await?;
         }
         self.taken = self.format == Format::Calls && !episode.calls.is_empty();
+        Ok(())
+    }
+
+    /// Adds the calls of an attempt. One after the other: each has the whole history in it, and
+    /// together they may be more than a batch can hold.
+    async fn calls(&mut self, episode: &Scanned) -> Result<(), WriteError> {
+        for call in &episode.calls {
+            self.maker.call(&episode.record, call);
+            if self.maker.pending_bytes() >= BATCH_BYTES {
+                self.flush().await?;
+            }
+        }
         Ok(())
     }
 

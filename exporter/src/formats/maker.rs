@@ -6,6 +6,8 @@ use std::sync::Arc;
 use arrow::array::RecordBatch;
 use arrow::datatypes::SchemaRef;
 use arrow::error::ArrowError;
+use episode::Call;
+use store::EpisodeRecord;
 
 use super::calls::{self, CallRecord};
 use super::preference::{self, Pairs};
@@ -19,7 +21,6 @@ use crate::columns;
 use crate::plan::{Place, Shard};
 use crate::reason::Reason;
 use crate::rows::Row;
-use crate::scan::Scanned;
 use crate::schema::schema;
 
 /// Why no record was made of a row; a word for the report.
@@ -118,14 +119,12 @@ impl Maker {
         }
     }
 
-    /// Takes the calls of an attempt, before its rows.
-    pub(crate) fn attempt(&mut self, episode: &Scanned) {
+    /// Takes a call of an attempt, before its rows.
+    pub(crate) fn call(&mut self, episode: &EpisodeRecord, call: &Call) {
         if let Self::Calls(table) = self {
-            for call in &episode.calls {
-                let record = CallRecord::new(&episode.record, call);
-                let bytes = record.bytes();
-                table.push(record, bytes);
-            }
+            let record = CallRecord::new(episode, call);
+            let bytes = record.bytes();
+            table.push(record, bytes);
         }
     }
 

@@ -5,12 +5,12 @@ use std::sync::Arc;
 
 use arrow::array::{
     ArrayRef, BooleanArray, Float32Array, Float64Array, Int8Array, Int32Array, Int64Array,
-    RecordBatch, StringArray, StructArray,
+    RecordBatch, StructArray,
 };
 use arrow::datatypes::{DataType, Field, Fields, Schema, SchemaRef};
 use arrow::error::ArrowError;
 
-use crate::columns::{list, messages};
+use crate::columns::{list, messages, strings, texts};
 use crate::messages::Message;
 use crate::schema::{json_field, message_fields};
 
@@ -71,21 +71,16 @@ impl<T> Column<T> {
     }
 
     fn array(&self, field: &Field, records: &[T]) -> Result<ArrayRef, ArrowError> {
-        let texts = |get: fn(&T) -> Option<String>| -> ArrayRef {
-            Arc::new(records.iter().map(get).collect::<StringArray>())
-        };
         Ok(match self.of {
             Of::Bool(get) => Arc::new(records.iter().map(get).collect::<BooleanArray>()),
             Of::Int(get) => Arc::new(records.iter().map(get).collect::<Int64Array>()),
             Of::Float(get) => Arc::new(records.iter().map(get).collect::<Float64Array>()),
-            Of::Text(get) | Of::Json(get) => texts(get),
+            Of::Text(get) | Of::Json(get) => text_column(records, get)?,
             Of::Bools(get) => lists(field, records, get, |v| Arc::new(BooleanArray::from(v)))?,
             Of::Int8s(get) => lists(field, records, get, |v| Arc::new(Int8Array::from(v)))?,
             Of::Ints(get) => lists(field, records, get, |v| Arc::new(Int32Array::from(v)))?,
             Of::Float32s(get) => lists(field, records, get, |v| Arc::new(Float32Array::from(v)))?,
-            Of::Texts(get) | Of::Jsons(get) => {
-                lists(field, records, get, |v| Arc::new(StringArray::from(v)))?
-            }
+            Of::Texts(get) | Of::Jsons(get) => text_lists(field, records, get)?,
             Of::Messages(get) => message_lists(field, records, get)?,
             Of::Struct(columns) => {
                 let arrays = arrays(columns, &fields(columns), records)?;
@@ -108,6 +103,20 @@ fn lists<T, V>(
         values.extend(found.into_iter().flatten());
     }
     list(field, lengths.into_iter(), array(values))
+}
+
+fn text_column<T>(records: &[T], get: fn(&T) -> Option<String>) -> Result<ArrayRef, ArrowError> {
+    let found: Vec<Option<String>> = records.iter().map(get).collect();
+    strings(found.iter().map(Option::as_deref))
+}
+
+fn text_lists<T>(
+    field: &Field,
+    records: &[T],
+    get: fn(&T) -> Option<Vec<String>>,
+) -> Result<ArrayRef, ArrowError> {
+    let found: Vec<Option<Vec<String>>> = records.iter().map(get).collect();
+    texts(field, found.iter().map(|row| row.as_ref().map(|texts| texts.iter())))
 }
 
 fn message_lists<T>(

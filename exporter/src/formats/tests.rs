@@ -66,7 +66,7 @@ fn made(format: Format, attempts: &[Scanned], change: impl Fn(&mut Row)) -> (Rec
     let mut refused = 0;
     for (number, attempt) in attempts.iter().enumerate() {
         let place = Place { group: 4, attempt: number as i64, repetition: number as i64 };
-        maker.attempt(attempt);
+        attempt.calls.iter().for_each(|call| maker.call(&attempt.record, call));
         let kinds = format.kinds();
         for mut row in crate::fixture::chosen(attempt, kinds, crate::Shared::Once) {
             change(&mut row);

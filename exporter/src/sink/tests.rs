@@ -377,6 +377,19 @@ async fn a_stream_gets_the_rows_and_nothing_else() {
 }
 
 #[tokio::test]
+async fn the_calls_of_one_attempt_are_several_batches() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut long = calls().remove(0);
+    long.begun.request = bytes::Bytes::from("a".repeat(3 << 20));
+    let store = stored(folder.path(), &[("a", None, None, vec![long; 5])]).await;
+    let out = folder.path().join("calls.arrow");
+    done(&store, &Options { format: Format::Calls, ..to(&out) }).await;
+    let rows = StreamReader::try_new(fs::File::open(&out).unwrap(), None).unwrap();
+    let rows: Vec<usize> = rows.map(|batch| batch.unwrap().num_rows()).collect();
+    assert_eq!(rows, [2, 2, 1]);
+}
+
+#[tokio::test]
 async fn formats_stand_in_one_folder_and_a_name_says_the_encoding() {
     let folder = tempfile::tempdir().unwrap();
     let store = six(folder.path()).await;
