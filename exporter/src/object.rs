@@ -76,11 +76,11 @@ impl Bucket {
         Ok((store, path))
     }
 
-    /// The URL without the path in the store.
+    /// The URL without the path in the store, which it may spell otherwise.
     pub(crate) fn root(&self, path: &FilePath) -> String {
-        let path = path.to_string_lossy();
-        let root = self.url.trim_end_matches('/').strip_suffix(path.as_ref());
-        root.unwrap_or(&self.url).trim_end_matches('/').to_owned()
+        let url = self.url.trim_end_matches('/');
+        let end = path.components().fold(url.len(), |end, _| url[..end].rfind('/').unwrap_or(end));
+        url[..end].trim_end_matches('/').to_owned()
     }
 }
 
@@ -91,15 +91,20 @@ impl Objects {
 
     /// The whole name of a file.
     pub(crate) fn url(&self, name: &str) -> PathBuf {
-        PathBuf::from(format!("{}/{}", self.root, self.path(name)))
+        PathBuf::from(format!("{}/{}", self.root, self.below(name)))
     }
 
-    fn path(&self, name: &str) -> Path {
-        Path::from(self.prefix.join(name).to_string_lossy().trim_start_matches("./"))
+    fn below(&self, name: &str) -> String {
+        self.prefix.join(name).to_string_lossy().trim_start_matches("./").to_owned()
+    }
+
+    /// Names are taken as they are: what paths do not take is written otherwise in them already.
+    fn path(&self, name: &str) -> Result<Path, Error> {
+        Ok(Path::parse(self.below(name))?)
     }
 
     pub(crate) async fn read(&self, name: &str) -> Result<Option<Vec<u8>>, Error> {
-        match self.store.get(&self.path(name)).await {
+        match self.store.get(&self.path(name)?).await {
             Ok(found) => Ok(Some(found.bytes().await?.to_vec())),
             Err(Error::NotFound { .. }) => Ok(None),
             Err(error) => Err(error),
@@ -107,7 +112,7 @@ impl Objects {
     }
 
     pub(crate) async fn holds(&self, name: &str) -> Result<bool, Error> {
-        match self.store.head(&self.path(name)).await {
+        match self.store.head(&self.path(name)?).await {
             Ok(_) => Ok(true),
             Err(Error::NotFound { .. }) => Ok(false),
             Err(error) => Err(error),
@@ -115,12 +120,12 @@ impl Objects {
     }
 
     pub(crate) async fn begin(&self, name: &str) -> Result<Upload, Error> {
-        let parts = self.store.put_multipart(&self.path(name)).await?;
+        let parts = self.store.put_multipart(&self.path(name)?).await?;
         Ok(Upload { parts, pending: Vec::new(), sent: 0 })
     }
 
     pub(crate) async fn remove(&self, name: &str) -> Result<(), Error> {
-        match self.store.delete(&self.path(name)).await {
+        match self.store.delete(&self.path(name)?).await {
             Err(error) if !matches!(error, Error::NotFound { .. }) => Err(error),
             _ => Ok(()),
         }

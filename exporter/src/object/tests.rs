@@ -149,6 +149,35 @@ async fn an_export_to_a_bucket_is_that_to_a_folder() {
 }
 
 #[tokio::test]
+async fn objects_are_called_what_the_files_of_a_folder_are() {
+    let folder = tempfile::tempdir().unwrap();
+    let told = [("a", Some("t:1"), None, vec![call(1, &[1, 2], &[&[3]])])];
+    let store = stored(folder.path(), &told).await;
+    let double = Shared::default();
+    let endpoint = serve(Arc::clone(&double)).await;
+    let out = Out::Bucket(bucket(&endpoint, "s3://b/~me/100%25"));
+    let partition = Some(crate::Partition::Group);
+    let options = Options { out, partition, ..Options::default() };
+    let report = store.export(&options).await.unwrap();
+    let expected = ["group=t%3A1/trajectories.parquet", "_forks.parquet", "manifest.json"];
+    let keys: Vec<_> = double.lock().unwrap().objects.keys().map(|key| decoded(key)).collect();
+    let mut sorted = expected.map(|name| format!("/b/~me/100%/{name}"));
+    sorted.sort();
+    assert_eq!(keys, sorted);
+    let local = Options { out: folder.path().join("out").into(), partition, ..Options::default() };
+    let local = store.export(&local).await.unwrap();
+    let names = local.files.iter().map(|f| f.strip_prefix(folder.path().join("out")).unwrap());
+    assert_eq!(names.collect::<Vec<_>>(), expected.map(FilePath::new));
+    let shown: Vec<_> = report.files.iter().map(|f| f.to_string_lossy().into_owned()).collect();
+    assert_eq!(shown, expected.map(|name| format!("s3://b/~me/100%/{name}")));
+}
+
+/// The key of an object, of the path of a request for it.
+fn decoded(path: &str) -> String {
+    format!("/{}", Path::from_url_path(path).unwrap())
+}
+
+#[tokio::test]
 async fn long_files_are_sent_in_parts_and_show_when_they_are_whole() {
     let double = Shared::default();
     let endpoint = serve(Arc::clone(&double)).await;
