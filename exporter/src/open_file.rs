@@ -13,7 +13,7 @@ use tokio::task::{JoinHandle, spawn_blocking};
 
 use crate::encode::Encoder;
 use crate::manifest::FileEntry;
-use crate::target::{Body, WriteError, at};
+use crate::target::{Body, Hidden, WriteError, at};
 
 /// Batches that wait to be encoded.
 const WAITING_BATCHES: usize = 1;
@@ -38,7 +38,7 @@ impl Drop for OpenFile {
 }
 
 /// A file with all its bytes, which nobody sees yet.
-pub(crate) type Whole = (FileEntry, Body);
+pub(crate) type Whole = (FileEntry, Hidden);
 
 enum Step {
     /// Records that take about so many bytes.
@@ -113,18 +113,19 @@ impl OpenFile {
 
 impl Pen {
     fn write(
-        mut self,
+        self,
         mut steps: mpsc::Receiver<Step>,
         runtime: &Handle,
     ) -> Result<Whole, WriteError> {
-        let Self { name, path, encoder, body } = &mut self;
+        let Self { name, path, mut encoder, mut body } = self;
+        let path = path.as_path();
         let (mut hash, mut bytes, mut rows) = (Sha256::new(), 0, 0);
         let mut put = |encoded: Vec<u8>| {
             hash.update(&encoded);
             bytes += encoded.len() as u64;
             runtime.block_on(body.put(&encoded)).map_err(at(path))
         };
-        let failed = |source| WriteError::Encode { path: path.clone(), source };
+        let failed = |source| WriteError::Encode { path: path.to_owned(), source };
         loop {
             match steps.blocking_recv() {
                 Some(Step::Batch(batch, size)) => {
@@ -138,9 +139,8 @@ impl Pen {
             }
         }
         put(encoder.finish().map_err(failed)?)?;
-        runtime.block_on(body.end()).map_err(at(path))?;
+        let hidden = runtime.block_on(body.end()).map_err(at(path))?;
         let sha256 = hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
-        let entry = FileEntry { path: std::mem::take(name), rows, bytes, sha256 };
-        Ok((entry, self.body))
+        Ok((FileEntry { path: name, rows, bytes, sha256 }, hidden))
     }
 }

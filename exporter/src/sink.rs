@@ -251,10 +251,10 @@ impl Sink {
     pub(crate) async fn publish(mut self, told: Said) -> Result<Vec<PathBuf>, WriteError> {
         let manifest = self.manifest(told);
         // What can fail is done for all files before the first one shows.
-        self.sealed.iter().try_for_each(|(entry, body)| self.target.ready(body, &entry.path))?;
+        self.sealed.iter().try_for_each(|(entry, _)| self.target.ready(&entry.path))?;
         let mut paths = Vec::new();
-        for (entry, body) in std::mem::take(&mut self.sealed) {
-            paths.push(self.target.place(body, &entry.path).await?);
+        for (entry, file) in std::mem::take(&mut self.sealed) {
+            paths.push(self.target.place(file, &entry.path).await?);
         }
         if matches!(self.target, Target::Stream(_)) {
             return Ok(Vec::new());
@@ -264,9 +264,8 @@ impl Sink {
         let bytes = manifest.to_bytes().map_err(|error| at(&path)(error.into()))?;
         let mut body = self.target.begin(name).await?;
         body.put(&bytes).await.map_err(at(&path))?;
-        body.end().await.map_err(at(&path))?;
-        self.target.ready(&body, name)?;
-        paths.push(self.target.place(body, name).await?);
+        let file = body.end().await.map_err(at(&path))?;
+        paths.push(self.target.place(file, name).await?);
         // What the export before had and this one has not would be read along with it.
         for old in self.before.iter().flat_map(|before| &before.files) {
             if manifest.files.iter().all(|new| new.path != old.path) && is_below(&old.path) {
@@ -278,8 +277,8 @@ impl Sink {
 
     /// Takes back what was sent and will never show, after the end.
     pub(crate) async fn give_up(self) {
-        for (_, body) in self.sealed {
-            body.give_up().await;
+        for (_, file) in self.sealed {
+            file.give_up().await;
         }
     }
 

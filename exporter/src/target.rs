@@ -8,7 +8,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use tempfile::NamedTempFile;
+use tempfile::{NamedTempFile, TempPath};
 use thiserror::Error;
 
 use crate::encode::{EncodeError, Encoding};
@@ -233,6 +233,15 @@ pub(crate) enum Body {
     Upload(Upload),
 }
 
+/// A whole file that is still out of sight. It is not open: there may be more partitions than a
+/// process may have open files.
+#[derive(Debug)]
+pub(crate) enum Hidden {
+    File(TempPath),
+    Stream(Stream),
+    Upload(Upload),
+}
+
 impl Target {
     /// A folder that is there afterwards.
     pub(crate) fn folder(folder: PathBuf) -> Result<Self, WriteError> {
@@ -286,27 +295,25 @@ impl Target {
         }
     }
 
-    /// Does all that makes a file whole but for giving it its name.
-    pub(crate) fn ready(&self, body: &Body, name: &str) -> Result<(), WriteError> {
-        let Body::File(file) = body else { return Ok(()) };
+    /// Does all that giving a whole file its name needs.
+    pub(crate) fn ready(&self, name: &str) -> Result<(), WriteError> {
+        let Self::Folder(_) = self else { return Ok(()) };
         let path = self.path(name);
         let folder = path.parent().unwrap_or(&path);
-        fs::create_dir_all(folder).map_err(at(folder))?;
-        // The bytes are on disk before the name is: a crash leaves the old file or the new one.
-        file.as_file().sync_all().map_err(at(&path))
+        fs::create_dir_all(folder).map_err(at(folder))
     }
 
     /// Makes a whole file visible under its name.
-    pub(crate) async fn place(&self, body: Body, name: &str) -> Result<PathBuf, WriteError> {
+    pub(crate) async fn place(&self, file: Hidden, name: &str) -> Result<PathBuf, WriteError> {
         let path = self.path(name);
-        match body {
-            Body::File(file) => {
+        match file {
+            Hidden::File(file) => {
                 let folder = path.parent().unwrap_or(&path);
                 file.persist(&path).map_err(|e| at(&path)(e.error))?;
                 File::open(folder).and_then(|f| f.sync_all()).map_err(at(folder))?;
             }
-            Body::Stream(stream) => stream.flush().map_err(at(&path))?,
-            Body::Upload(upload) => {
+            Hidden::Stream(stream) => stream.flush().map_err(at(&path))?,
+            Hidden::Upload(upload) => {
                 upload.place().await.map_err(|error| at(&path)(as_io(error)))?;
             }
         }
@@ -347,14 +354,24 @@ impl Body {
         }
     }
 
-    /// There are no more bytes.
-    pub(crate) async fn end(&mut self) -> io::Result<()> {
+    /// There are no more bytes. Those of a file are on the disk before its name is: a crash leaves
+    /// the old file or the new one.
+    pub(crate) async fn end(self) -> io::Result<Hidden> {
         match self {
-            Self::Upload(upload) => upload.ready().await.map_err(as_io),
-            Self::File(_) | Self::Stream(_) => Ok(()),
+            Self::File(file) => {
+                file.as_file().sync_all()?;
+                Ok(Hidden::File(file.into_temp_path()))
+            }
+            Self::Stream(stream) => Ok(Hidden::Stream(stream)),
+            Self::Upload(mut upload) => {
+                upload.ready().await.map_err(as_io)?;
+                Ok(Hidden::Upload(upload))
+            }
         }
     }
+}
 
+impl Hidden {
     /// It is not wanted any more.
     pub(crate) async fn give_up(self) {
         if let Self::Upload(upload) = self {

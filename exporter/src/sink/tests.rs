@@ -92,6 +92,31 @@ async fn partitions_are_folders_and_the_same_every_time() {
     assert_eq!(whole.files.len(), 3);
 }
 
+/// Where a process with few open files is to export to.
+const FEW_FILES: &str = "ROLLTAPE_TEST_FEW_FILES";
+
+#[tokio::test]
+async fn there_may_be_more_partitions_than_open_files() {
+    let Some(folder) = std::env::var_os(FEW_FILES).map(PathBuf::from) else {
+        let folder = tempfile::tempdir().unwrap();
+        let names: Vec<String> = (0..100).map(|n| format!("e{n}")).collect();
+        let told: Vec<_> = names.iter().map(|id| (&**id, Some(&**id), None, calls())).collect();
+        stored(folder.path(), &told).await;
+        let mut limited = std::process::Command::new("sh");
+        limited.args(["-c", "ulimit -n 64 && exec \"$0\" \"$@\""]);
+        limited.arg(std::env::current_exe().unwrap());
+        limited.args(["--exact", "sink::tests::there_may_be_more_partitions_than_open_files"]);
+        let ended = limited.env(FEW_FILES, folder.path()).output().unwrap();
+        assert!(ended.status.success(), "{}", String::from_utf8_lossy(&ended.stdout));
+        // The manifest, the forks and a file for each group.
+        assert_eq!(files(&folder.path().join("out")).len(), 102);
+        return;
+    };
+    let options = Options { partition: Some(Partition::Group), ..to(&folder.join("out")) };
+    let report = done(&Stored(folder.join("rolltape.db")), &options).await;
+    assert_eq!((report.rows, report.files.len()), (100, 102));
+}
+
 #[tokio::test]
 async fn shards_stand_side_by_side_and_an_empty_one_has_a_file() {
     let folder = tempfile::tempdir().unwrap();
