@@ -322,7 +322,9 @@ impl Sink {
         schema: &SchemaRef,
     ) -> Result<OpenFile, WriteError> {
         let path = self.target.path(&name);
-        if self.before.is_none() && !self.overwrite && self.target.holds(&name).await? {
+        let is_ours =
+            self.before.iter().flat_map(|before| &before.files).any(|file| file.path == name);
+        if !is_ours && !self.overwrite && self.target.holds(&name).await? {
             return Err(WriteError::Foreign { path });
         }
         let encoder = Encoder::new(self.layout.encoding(), self.format, schema);

@@ -502,6 +502,32 @@ async fn an_export_that_fails_or_is_given_up_changes_nothing() {
 }
 
 #[tokio::test]
+async fn what_stands_beside_an_export_is_not_ours_for_that() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = add_closed(folder.path(), &[("a", None)]).await;
+    let out = folder.path().join("out");
+    done(&store, &to(&out)).await;
+    let is_foreign = |refused, name: &str| match refused {
+        Err(ExportError::Write(WriteError::Foreign { path })) => path == out.join(name),
+        _ => false,
+    };
+    let mine = |name: &str| fs::write(out.join(name), "mine").unwrap();
+    mine("trajectories.jsonl");
+    let in_lines = Options { encoding: Some(Encoding::Jsonl), ..to(&out) };
+    assert!(is_foreign(store.export(&in_lines).await, "trajectories.jsonl"));
+    mine("trajectories.1.parquet");
+    let store = add_closed(folder.path(), &[("b", None)]).await;
+    let new = Options { new: true, ..to(&out) };
+    assert!(is_foreign(store.export(&new).await, "trajectories.1.parquet"));
+    for name in ["trajectories.jsonl", "trajectories.1.parquet"] {
+        assert_eq!(fs::read(out.join(name)).unwrap(), b"mine", "{name}");
+    }
+    assert_eq!(crate::exported(&out).unwrap().len(), 1);
+    done(&store, &Options { overwrite: true, ..in_lines }).await;
+    assert_eq!(crate::exported(&out).unwrap().len(), 2);
+}
+
+#[tokio::test]
 async fn a_target_that_cannot_be_written_is_named() {
     let folder = tempfile::tempdir().unwrap();
     let store = six(folder.path()).await;
