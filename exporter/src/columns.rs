@@ -299,7 +299,9 @@ mod tests {
         assert_eq!(list([0, 0]).unwrap().len(), 2);
         let long = "a".repeat(64 << 20);
         let strings = |count| strings(std::iter::repeat_n(Some(long.as_str()), count));
-        assert!(matches!(strings(32), Err(ArrowError::OffsetOverflowError(bytes)) if bytes == 1 << 31));
+        assert!(
+            matches!(strings(32), Err(ArrowError::OffsetOverflowError(bytes)) if bytes == 1 << 31)
+        );
         assert_eq!(strings(1).unwrap().len(), 1);
     }
 }

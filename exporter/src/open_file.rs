@@ -112,11 +112,7 @@ impl OpenFile {
 }
 
 impl Pen {
-    fn write(
-        self,
-        mut steps: mpsc::Receiver<Step>,
-        runtime: &Handle,
-    ) -> Result<Whole, WriteError> {
+    fn write(self, mut steps: mpsc::Receiver<Step>, runtime: &Handle) -> Result<Whole, WriteError> {
         let Self { name, path, mut encoder, mut body } = self;
         let path = path.as_path();
         let (mut hash, mut bytes, mut rows) = (Sha256::new(), 0, 0);

@@ -64,9 +64,6 @@ impl Sink {
     /// Looks at the target, and makes its folder; changes no file.
     pub(crate) async fn create(options: &Options) -> Result<Self, WriteError> {
         let format = options.format;
-        if options.new && format.is_of_groups() {
-            return Err(WriteError::Pairs { format: format.as_str() });
-        }
         let (target, layout) = match &options.out {
             Out::Path(path) => {
                 let (folder, layout) = Layout::new(path, format, options.encoding, options.shard)?;
@@ -88,14 +85,7 @@ impl Sink {
                 (Target::Stream(stream.clone()), Layout::new(&name, format, None, None)?.1)
             }
         };
-        let several = [
-            (options.partition.is_some(), "a partitioned export"),
-            (options.new, "adding what is new"),
-        ];
-        if let Some((_, what)) = several.iter().find(|(is, _)| *is && layout.is_one_file()) {
-            let path = target.path(&layout.file("", 0));
-            return Err(WriteError::OneFile { path, what });
-        }
+        takes(options, &target, &layout)?;
         let mut sink = Self {
             maker: Maker::new(format, options.label_above),
             before: None,
@@ -363,6 +353,23 @@ impl Sink {
             self.sealed.push(open.end().await?);
         }
         Ok(())
+    }
+}
+
+/// Whether the format and the target take what is asked for.
+fn takes(options: &Options, target: &Target, layout: &Layout) -> Result<(), WriteError> {
+    if options.new && options.format.is_of_groups() {
+        return Err(WriteError::Pairs { format: options.format.as_str() });
+    }
+    let several = [
+        (options.partition.is_some(), "a partitioned export"),
+        (options.new, "adding what is new"),
+    ];
+    match several.iter().find(|(is, _)| *is && layout.is_one_file()) {
+        Some((_, what)) => {
+            Err(WriteError::OneFile { path: target.path(&layout.file("", 0)), what })
+        }
+        None => Ok(()),
     }
 }
 

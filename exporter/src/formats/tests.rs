@@ -308,7 +308,10 @@ fn the_reward_of_a_call_does_not_tell_its_choices_apart() {
     let pairs = pairs(|row| row.turns[0].reward = Some(1.0));
     assert_eq!(pairs.len(), 1);
     assert_eq!(pairs[0]["rejected"][0]["content"], "three");
-    assert_eq!((&pairs[0]["score_chosen"], &pairs[0]["score_rejected"]), (&Value::Null, &Value::Null));
+    assert_eq!(
+        (&pairs[0]["score_chosen"], &pairs[0]["score_rejected"]),
+        (&Value::Null, &Value::Null)
+    );
 }
 
 #[test]

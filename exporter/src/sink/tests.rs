@@ -302,7 +302,7 @@ async fn what_is_added_is_made_with_the_options_of_what_is_there() {
     let in_lines = Options { encoding: Some(Encoding::Jsonl), ..options.clone() };
     let others = [
         in_lines.clone(),
-        Options { retokenizer: tokenizer.clone(), ..options.clone() },
+        Options { retokenizer: tokenizer, ..options.clone() },
         Options { rewards, ..options.clone() },
     ];
     let is_refused = |refused: Result<Report, ExportError>| {
@@ -319,7 +319,7 @@ async fn what_is_added_is_made_with_the_options_of_what_is_there() {
     }
     fs::write(&path, older.to_string()).unwrap();
     assert!(is_refused(store.export(&in_lines).await));
-    assert_eq!(done(&store, &Options { retokenizer: tokenizer, ..options }).await.rows, 1);
+    assert_eq!(done(&store, &Options { rewards, ..options }).await.rows, 1);
 }
 
 #[tokio::test]
@@ -331,7 +331,10 @@ async fn pairs_are_not_made_of_what_is_new_alone() {
     for format in [Format::Preference, Format::OpenAiPreference] {
         // Of `a` alone there is no pair, and `b` would find it taken.
         let refused = store.export(&Options { format, new: true, ..to(&out) }).await;
-        assert!(matches!(refused, Err(ExportError::Write(WriteError::Pairs { .. }))), "{refused:?}");
+        assert!(
+            matches!(refused, Err(ExportError::Write(WriteError::Pairs { .. }))),
+            "{refused:?}"
+        );
         let options = Options { format, selection: store::Selection::default(), ..to(&out) };
         assert_eq!(done(&store, &options).await.rows, 1);
     }
