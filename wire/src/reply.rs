@@ -22,6 +22,8 @@ use draft::Draft;
 pub struct Collector {
     route: Route,
     choices_per_prompt: u32,
+    /// How many prompts the request has; a reply that names others is not believed.
+    prompts_max: u32,
     /// Whether a list of alternatives holds more than the sampled token itself.
     alternatives: bool,
     vocabulary: Option<Arc<Vocabulary>>,
@@ -40,7 +42,8 @@ pub struct Collector {
 pub struct Facts {
     /// The model that the server named.
     pub model: Option<String>,
-    /// Token ids of each prompt; empty when none were reported.
+    /// Token ids of each prompt, by its place in the request; an empty list where none were
+    /// reported.
     pub prompts: Vec<Vec<u32>>,
     /// The choices, by index.
     pub choices: Vec<Choice>,
@@ -70,6 +73,7 @@ impl Collector {
         Self {
             route,
             choices_per_prompt: request.map_or(1, Request::choices),
+            prompts_max: prompts_of(route, request),
             alternatives: request.is_some_and(|r| r.alternatives(route)),
             vocabulary,
             model: None,
@@ -100,9 +104,10 @@ impl Collector {
         }
     }
 
-    /// Whether every choice seen so far has said why it stopped.
+    /// Whether every choice that the request asks for has said why it stopped.
     pub fn finished(&self) -> bool {
-        !self.choices.is_empty() && self.choices.values().all(Draft::finished)
+        let asked = u64::from(self.choices_per_prompt) * u64::from(self.prompts_max);
+        self.choices.len() as u64 >= asked && self.choices.values().all(Draft::finished)
     }
 
     /// Whether the reply carried an error.
@@ -131,7 +136,7 @@ impl Collector {
         };
         Facts {
             model: self.model,
-            prompts: self.prompts.into_values().collect(),
+            prompts: in_place(self.prompts, self.prompts_max),
             usage: TokenCounts {
                 prompt: self.usage.prompt.or(counted.prompt),
                 completion: self.usage.completion.or(counted.completion),
@@ -163,15 +168,29 @@ impl Collector {
     }
 }
 
+/// How many prompts a request to `route` has.
+fn prompts_of(route: Route, request: Option<&Request>) -> u32 {
+    let batch = request.filter(|_| route == Route::Completions);
+    batch.map_or(1, |request| u32::try_from(request.prompts()).unwrap_or(u32::MAX))
+}
+
+/// Prompts at their places. A reply that was cut short has told of some only, and not of the
+/// first ones first.
+fn in_place(mut told: BTreeMap<u32, Vec<u32>>, prompts_max: u32) -> Vec<Vec<u32>> {
+    let end = told.keys().rev().find(|at| **at < prompts_max).map_or(0, |last| last + 1);
+    (0..end).map(|at| told.remove(&at).unwrap_or_default()).collect()
+}
+
 #[cfg(test)]
 mod tests {
+    use bytes::Bytes;
     use episode::Fidelity;
 
     use super::*;
 
     fn collect(route: Route, n: u32, parts: &[&str]) -> Facts {
         let mut collector = Collector::new(route, None, None);
-        collector.choices_per_prompt = n;
+        (collector.choices_per_prompt, collector.prompts_max) = (n, 2);
         parts.iter().for_each(|part| collector.take(part.as_bytes()));
         collector.facts()
     }
@@ -216,6 +235,54 @@ mod tests {
         assert_eq!(of, [0, 0, 1, 1]);
         assert_eq!(facts.choices[0].logprobs, [-1.0]);
         assert_eq!(facts.usage.completion, Some(4));
+    }
+
+    /// The events of a batch of two prompts, two choices each, and what reads them.
+    fn batch() -> (Collector, Vec<Vec<u8>>) {
+        let request =
+            include_bytes!("../../tests/tapes/vllm/completions/batch_stream.request.json");
+        let stream = include_bytes!("../../tests/tapes/vllm/completions/batch_stream.asked.sse");
+        let request = Request::read(&Bytes::from_static(request)).unwrap();
+        (Collector::new(Route::Completions, Some(&request), None), documents(stream))
+    }
+
+    #[test]
+    fn a_prompt_keeps_its_place_however_early_a_batch_is_cut() {
+        let count = batch().1.len();
+        let mut gaps = 0;
+        for cut in 1..=count {
+            let (mut collector, events) = batch();
+            events[..cut].iter().for_each(|event| collector.take(event));
+            let facts = collector.facts();
+            gaps += facts.prompts.iter().filter(|prompt| prompt.is_empty()).count();
+            for choice in &facts.choices {
+                let own: &[u32] = if choice.prompt_index == 0 { &[1, 5] } else { &[1, 6, 7] };
+                assert_eq!(facts.prompts[choice.prompt_index as usize], own, "{cut}");
+            }
+        }
+        assert_eq!(gaps, 1, "the first event is of the second prompt");
+    }
+
+    #[test]
+    fn a_batch_has_finished_when_all_of_its_choices_have() {
+        let (mut collector, events) = batch();
+        let finished: Vec<bool> = events
+            .iter()
+            .map(|event| {
+                collector.take(event);
+                collector.finished()
+            })
+            .collect();
+        let first = finished.iter().position(|finished| *finished);
+        assert_eq!(first, Some(3), "{finished:?}");
+    }
+
+    #[test]
+    fn prompts_that_were_not_asked_for_take_no_room() {
+        let (mut collector, _) = batch();
+        collector.take(br#"{"choices":[{"index":4294967295,"prompt_token_ids":[9]}]}"#);
+        collector.take(br#"{"choices":[{"index":0,"prompt_token_ids":[1,5]}]}"#);
+        assert_eq!(collector.facts().prompts, [[1, 5]]);
     }
 
     #[test]
