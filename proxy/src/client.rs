@@ -123,7 +123,7 @@ impl Client {
         let bytes_max = self.config.reply_bytes_max;
         let mut recording = Recording::new(CallId(Uuid::nil()), question.route, bytes_max);
         recording.logprob_kind(self.config.logprob_kind_of(dialect));
-        recording.expects(plan.collector(rewrite.route, &self.config), &rewrite);
+        recording.expects(plan.collector(&rewrite, &self.config), &rewrite);
         let ended = read(reply, rewrite, recording, (question.route, bytes_max)).await?;
         Ok(Reply { ended, asked, declined })
     }

@@ -39,7 +39,10 @@ pub(crate) struct Rewrite {
     pub(crate) route: Route,
     /// Whether the upstream is asked for anything on the agent's behalf.
     pub(crate) asks: bool,
+    /// Why it is not, or not for all.
     pub(crate) unasked: Option<String>,
+    /// The agent's request with its sampling as forced, where that is what is sent.
+    pub(crate) forced: Option<Request>,
 }
 
 /// What the reply goes through on its way to the agent.
@@ -79,8 +82,9 @@ impl<'a> Plan<'a> {
     }
 
     /// What reads the reply to what was sent.
-    pub(crate) fn collector(&self, route: Route, config: &Config) -> Collector {
-        let collector = Collector::new(route, self.sent, config.vocabulary.clone());
+    pub(crate) fn collector(&self, rewrite: &Rewrite, config: &Config) -> Collector {
+        let sent = rewrite.forced.as_ref().or(self.sent);
+        let collector = Collector::new(rewrite.route, sent, config.vocabulary.clone());
         match self.wants.top_logprobs {
             0 => collector,
             _ => collector.keep_alternatives(),
@@ -122,32 +126,34 @@ impl<'a> Plan<'a> {
             route: self.route,
             asks: false,
             unasked,
+            forced: None,
         }
     }
 
     fn native(&self, asking: bool, sent: &Request, headers: &HeaderMap) -> Rewrite {
-        let forced = self.forced(sent.body().clone());
-        let Some(request) = forced.as_ref().map_or(Some(sent.clone()), Request::read) else {
-            return self.as_sent(None);
-        };
+        let forced = self.forced(sent);
+        let body = forced.as_ref().map(|request| request.body().clone());
         if !asking {
-            return Rewrite { body: forced, ..self.as_sent(None) };
+            return Rewrite { body, forced, ..self.as_sent(None) };
         }
         let has_header = |name: &str| headers.contains_key(name);
-        let asked = wire::ask(&self.wants, self.route, &request, has_header);
+        let request = forced.as_ref().unwrap_or(sent);
+        let asked = wire::ask(&self.wants, self.route, request, has_header);
         let asks = asked.unasked.is_none();
         Rewrite {
-            body: if asks { Some(asked.body) } else { forced },
+            body: if asks { Some(asked.body) } else { body },
             headers: asked.headers,
             manner: Manner::Native(asked.hide),
             asks,
+            forced,
             ..self.as_sent(asked.unasked.map(str::to_owned))
         }
     }
 
     /// Nothing of what is asked for needs to be hidden: the reply is written anew.
     fn translated(&self, asking: bool, chat: Bytes, back: Back) -> Rewrite {
-        let chat = self.forced(chat.clone()).unwrap_or(chat);
+        let forced = Request::read(&chat).and_then(|request| self.forced(&request));
+        let chat = forced.map_or(chat, |request| request.body().clone());
         let asked = Request::read(&chat)
             .filter(|_| asking)
             .map(|request| wire::ask(&self.wants, Route::Chat, &request, |_| false));
@@ -160,14 +166,16 @@ impl<'a> Plan<'a> {
             manner: Manner::Translated(Box::new(back)),
             route: Route::Chat,
             unasked,
+            forced: None,
         }
     }
 
-    fn forced(&self, body: Bytes) -> Option<Bytes> {
+    /// The request with its sampling as forced; none where nothing is.
+    fn forced(&self, request: &Request) -> Option<Request> {
         if self.force.is_empty() {
             return None;
         }
-        Some(self.force.apply(self.wants.dialect, &Request::read(&body)?))
+        Request::read(&self.force.apply(self.wants.dialect, request))
     }
 }
 
@@ -260,6 +268,7 @@ mod tests {
             route: rewrite.route,
             asks: false,
             unasked: None,
+            forced: None,
         }
     }
 }

@@ -73,7 +73,7 @@ async fn call(proxy: &Proxy, request: Request<Incoming>) -> Result<Response<Repl
         Ok(exchanged) => exchanged,
         Err(fault) => return Err(open.fail(fault).await),
     };
-    open.recording().expects(plan.collector(rewrite.route, proxy.config()), &rewrite);
+    open.recording().expects(plan.collector(&rewrite, proxy.config()), &rewrite);
 
     open.begun().await?;
     let bytes_max = proxy.config().reply_bytes_max;

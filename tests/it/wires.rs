@@ -209,6 +209,26 @@ async fn forced_sampling_reaches_the_server_and_the_record() {
 }
 
 #[tokio::test]
+async fn a_batch_with_a_forced_number_of_choices_keeps_its_prompts_apart() {
+    let reply = br#"{"model":"m","choices":[
+        {"index":0,"text":"x","prompt_token_ids":[1],"token_ids":[5],"finish_reason":"stop"},
+        {"index":1,"text":"y","prompt_token_ids":[2],"token_ids":[6],"finish_reason":"stop"}]}"#;
+    let upstream =
+        Upstream::start("vllm", move |_| vec![Step::reply("200 OK", "application/json", reply)])
+            .await;
+    for force in ["n=1", "n=off"] {
+        let config = Config { force: force.parse().unwrap(), ..config(&upstream) };
+        let world = World::start_with(config).await;
+        let body = r#"{"model":"m","prompt":["a","b"],"n":2}"#;
+        assert_eq!(post(world.data, "/e/a/v1/completions", body).await.status, 200);
+        let ended = world.ended_call().await.ended.unwrap();
+        let of: Vec<_> = ended.choices.iter().map(|c| c.prompt_index).collect();
+        assert_eq!((of, ended.prompts), (vec![0, 1], vec![vec![1], vec![2]]), "{force}");
+        world.stop().await;
+    }
+}
+
+#[tokio::test]
 async fn agents_are_told_apart_and_retries_are_counted() {
     let upstream = taped("vllm", "vllm/chat.plain.json").await;
     let world = World::start(upstream.address).await;
