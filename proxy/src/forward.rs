@@ -138,7 +138,8 @@ impl Forward {
         }
         let plain = plan.rewrite(false, &sent.head.headers);
         let reply = self.send(&sent, &plain, body(&plain)).await?;
-        if reply.status() != StatusCode::BAD_REQUEST {
+        // Anything else, a 429 say, tells nothing of our fields.
+        if reply.status().is_success() {
             self.remember_unasked(&sent.kind);
         }
         Ok((reply, plain))

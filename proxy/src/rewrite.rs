@@ -12,6 +12,9 @@ use crate::headers;
 /// The chat route of any upstream.
 const CHAT_PATH: &str = "/v1/chat/completions";
 
+/// Why a call goes on as it is after a 400, its own or one of an earlier call of its kind.
+const REFUSED: &str = "the upstream answered 400 when it was asked for tokens";
+
 /// Headers that mean something on Anthropic's wire only.
 const OF_MESSAGES: [&str; 3] = ["anthropic-version", "anthropic-beta", "x-api-key"];
 
@@ -98,7 +101,10 @@ impl<'a> Plan<'a> {
 
     /// What to send; with `asking`, the upstream is asked for tokens as far as that can be hidden.
     pub(crate) fn rewrite(&self, asking: bool, headers: &HeaderMap) -> Rewrite {
-        let Some(sent) = self.sent else { return self.as_sent(None) };
+        let Some(sent) = self.sent else {
+            let unread = self.route.generates().then(|| "the body is not a JSON object".to_owned());
+            return self.as_sent(unread);
+        };
         let asking = asking && self.asks;
         if !self.translates {
             return self.native(asking, sent, headers);
@@ -134,7 +140,7 @@ impl<'a> Plan<'a> {
         let forced = self.forced(sent);
         let body = forced.as_ref().map(|request| request.body().clone());
         if !asking {
-            return Rewrite { body, forced, ..self.as_sent(None) };
+            return Rewrite { body, forced, ..self.as_sent(Some(self.silence())) };
         }
         let has_header = |name: &str| headers.contains_key(name);
         let request = forced.as_ref().unwrap_or(sent);
@@ -157,7 +163,10 @@ impl<'a> Plan<'a> {
         let asked = Request::read(&chat)
             .filter(|_| asking)
             .map(|request| wire::ask(&self.wants, Route::Chat, &request, |_| false));
-        let unasked = asked.as_ref().and_then(|asked| asked.unasked.map(str::to_owned));
+        let unasked = match &asked {
+            Some(asked) => asked.unasked.map(str::to_owned),
+            None => Some(self.silence()),
+        };
         Rewrite {
             path: Some(CHAT_PATH),
             asks: asked.is_some() && unasked.is_none(),
@@ -168,6 +177,11 @@ impl<'a> Plan<'a> {
             unasked,
             forced: None,
         }
+    }
+
+    /// Why nothing is asked for that could be.
+    fn silence(&self) -> String {
+        if self.asks { REFUSED } else { "nothing was to be asked for" }.to_owned()
     }
 
     /// The request with its sampling as forced; none where nothing is.

@@ -35,9 +35,10 @@ async fn a_malformed_body_goes_on_unchanged_and_its_answer_comes_back() {
         assert_eq!(upstream.seen().last().unwrap().body, body.as_bytes());
         assert_eq!(reply.header("x-rolltape-error"), None);
     }
-    let outcomes: Vec<_> =
-        world.calls().await.into_iter().map(|c| c.ended.unwrap().outcome).collect();
-    assert_eq!(outcomes, [Outcome::Refused; 4]);
+    let calls = world.calls().await.into_iter().map(|call| call.ended.unwrap());
+    let told: Vec<_> = calls.map(|ended| (ended.outcome, ended.unasked)).collect();
+    let why = Some("the body is not a JSON object".to_owned());
+    assert_eq!(told, [(); 4].map(|()| (Outcome::Refused, why.clone())));
     world.stop().await;
 }
 
@@ -114,8 +115,34 @@ async fn a_400_that_our_fields_caused_is_sent_once_more_without_them() {
     }
     let bodies: Vec<_> = upstream.seen().iter().map(|seen| seen.body.len()).collect();
     assert_eq!(bodies.len(), 3, "asked, then plain; then plain at once");
-    assert_eq!(world.calls().await.len(), 2);
+    let unasked: Vec<_> =
+        world.calls().await.into_iter().map(|call| call.ended.unwrap().unasked).collect();
+    let why = Some("the upstream answered 400 when it was asked for tokens".to_owned());
+    assert_eq!(unasked, [why.clone(), why]);
     world.stop().await;
+}
+
+#[tokio::test]
+async fn an_error_that_our_fields_did_not_cause_leaves_the_next_call_asked() {
+    for passing in ["429 Too Many Requests", "503 Service Unavailable", "401 Unauthorized"] {
+        let upstream = Upstream::start("vllm", move |request| {
+            let asked = String::from_utf8_lossy(&request.body).contains("return_token_ids");
+            let status = if asked { "400 Bad Request" } else { passing };
+            vec![Step::reply(status, "application/json", b"{\"error\":{}}")]
+        })
+        .await;
+        let world = World::start(upstream.address).await;
+        for _ in 0..2 {
+            assert!(passing.starts_with(&post(world.data, PATH, "{}").await.status.to_string()));
+        }
+        let asked: Vec<_> = upstream
+            .seen()
+            .iter()
+            .map(|seen| String::from_utf8_lossy(&seen.body).contains("return_token_ids"))
+            .collect();
+        assert_eq!(asked, [true, false, true, false], "{passing}");
+        world.stop().await;
+    }
 }
 
 #[tokio::test]
