@@ -74,7 +74,7 @@ impl OpenCall {
 
     /// Ends the call.
     pub(crate) fn end(mut self, outcome: Outcome) -> Commit {
-        self.write(outcome).expect("only `end` and `begun` take the recording")
+        self.write(outcome, None).expect("only `end` and `begun` take the recording")
     }
 
     /// Ends a call that `fault` ended, and gives back what the agent is to be told.
@@ -82,25 +82,25 @@ impl OpenCall {
         if let Err(unrecorded) = self.begun().await {
             return unrecorded.into();
         }
-        let Some(recording) = self.recording.take() else { return fault };
-        let mut ended = recording.finish(Outcome::UpstreamFailed, now());
-        fault.mark(&mut ended);
-        self.watch.ended(&mut ended, self.stamp.take());
-        self.watch.fill(&self.store, &mut ended).await;
-        match self.store.end(ended).await.done().await {
+        let Some(commit) = self.write(Outcome::UpstreamFailed, Some(&fault)) else { return fault };
+        match commit.await.unwrap_or(Err(CommitError::Stopped)) {
             Ok(()) => fault,
             Err(unrecorded) => unrecorded.into(),
         }
     }
 
-    fn write(&mut self, outcome: Outcome) -> Option<Commit> {
+    /// Puts the end of the call on its way, in a task of its own: the agent may leave meanwhile.
+    fn write(&mut self, outcome: Outcome, fault: Option<&Fault>) -> Option<Commit> {
         let recording = self.recording.take()?;
-        if let Some((known, thread)) = self.thread.take()
+        if let Some((known, thread)) = self.thread.take().filter(|_| fault.is_none())
             && let Some(answer) = recording.answer()
         {
             known.conversations.answered(&thread, &answer);
         }
         let mut ended = recording.finish(outcome, now());
+        if let Some(fault) = fault {
+            fault.mark(&mut ended);
+        }
         self.watch.ended(&mut ended, self.stamp.take());
         let (store, watch, open) = (self.store.clone(), self.watch.clone(), self.open.take());
         Some(tokio::spawn(async move {
@@ -114,7 +114,7 @@ impl OpenCall {
 
 impl Drop for OpenCall {
     fn drop(&mut self) {
-        self.write(Outcome::ClientGone);
+        self.write(Outcome::ClientGone, None);
         self.watch.gone();
     }
 }
@@ -123,4 +123,90 @@ impl Drop for OpenCall {
 pub(crate) fn now() -> Micros {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     Micros::try_from(since.as_micros()).unwrap_or(Micros::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::Future;
+    use std::pin::pin;
+    use std::task::{Context, Poll, Waker};
+    use std::time::Duration;
+
+    use bytes::Bytes;
+    use episode::{CallId, Lineage, Route, Tag, TagSource};
+    use store::{Durability, Selection, Writer};
+    use tokio::task::unconstrained;
+    use uuid::Uuid;
+
+    use super::*;
+    use crate::config::Config;
+
+    /// More than any queue takes.
+    const RECORDS_MAX: usize = 100_000;
+
+    fn begun() -> Begun {
+        let tag = Tag {
+            episode: "e".parse().unwrap(),
+            attempt: 0,
+            group: None,
+            task: None,
+            labels: Vec::new(),
+            source: TagSource::Path,
+        };
+        Begun {
+            call_id: CallId(Uuid::now_v7()),
+            tag,
+            started_at: 1,
+            method: "POST".into(),
+            path: "/v1/chat/completions".into(),
+            route: Route::Chat,
+            model: None,
+            request: Bytes::new(),
+            sampling: None,
+            lineage: Lineage::default(),
+        }
+    }
+
+    async fn proxy(folder: &tempfile::TempDir) -> (Proxy, Writer) {
+        let at = folder.path().join("test.db");
+        let (store, writer) = Store::open(at.as_path(), Durability::Process).await.unwrap();
+        let config = Config::new("http://127.0.0.1:9".parse().unwrap());
+        (Proxy::start(config, store).await.unwrap(), writer)
+    }
+
+    /// What `future` comes to at once, if anything. Nothing else runs meanwhile.
+    fn at_once<T>(future: impl Future<Output = T>) -> Poll<T> {
+        pin!(unconstrained(future)).poll(&mut Context::from_waker(Waker::noop()))
+    }
+
+    #[tokio::test]
+    async fn a_call_that_fails_ends_though_its_agent_leaves_before_there_is_room_for_its_end() {
+        let folder = tempfile::tempdir().unwrap();
+        let (proxy, writer) = proxy(&folder).await;
+        let begun_here = begun();
+        let call_id = begun_here.call_id;
+        let recording = Recording::new(call_id, Route::Chat, 10);
+        let mut open = OpenCall::begin(&proxy, begun_here, recording).await;
+        open.begun().await.unwrap();
+        let filled = (0..RECORDS_MAX).find(|_| at_once(proxy.store().begin(begun())).is_pending());
+        assert!(filled.is_some(), "the queue has a bound");
+        let fault = Fault::Unreachable("u".into(), "refused".into());
+        assert!(at_once(open.fail(fault)).is_pending(), "there is no room");
+        let ended = async {
+            loop {
+                let mut snapshot = proxy.store().snapshot().await.unwrap();
+                let episodes = snapshot.episodes(&Selection::default()).await.unwrap();
+                let calls = snapshot.calls(&episodes[0]).await.unwrap();
+                let call = calls.into_iter().find(|call| call.begun.call_id == call_id).unwrap();
+                if let Some(ended) = call.ended {
+                    return ended;
+                }
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        };
+        let ended = tokio::time::timeout(Duration::from_secs(20), ended).await.expect("an end");
+        assert_eq!((ended.outcome, ended.status), (Outcome::UpstreamFailed, Some(502)));
+        drop(proxy);
+        writer.finish().await;
+    }
 }
