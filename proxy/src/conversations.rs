@@ -39,16 +39,20 @@ enum End {
 #[derive(Debug, Clone)]
 pub(crate) struct Thread {
     episode: EpisodeId,
-    asked: u64,
+    /// Where its request ended; none where nothing can go on from it.
+    asked: Option<u64>,
 }
 
 impl Conversations {
-    /// The episode of a call with these messages from the holder of `key`.
+    /// The episode of a call with these messages from the holder of `key`. One that says nothing
+    /// that can be read is like no other, a retry of it neither: it is a conversation of its own.
     pub(crate) fn place(&self, key: &str, messages: &[Value], retry: bool) -> Thread {
         let sums = sums(key, messages);
-        let asked = sums.last().copied().unwrap_or_default();
+        let Some(asked) = sums.last().copied() else {
+            return Thread { episode: made_up(), asked: None };
+        };
         let Ok(mut known) = self.0.lock() else {
-            return Thread { episode: made_up(), asked };
+            return Thread { episode: made_up(), asked: None };
         };
         let earlier = &sums[..sums.len().saturating_sub(1)];
         let episode = known
@@ -57,13 +61,15 @@ impl Conversations {
             .or_else(|| known.ends.get(&End::Asked(asked)).filter(|_| retry).cloned())
             .unwrap_or_else(made_up);
         known.remember(End::Asked(asked), &episode);
-        Thread { episode, asked }
+        Thread { episode, asked: Some(asked) }
     }
 
     /// Carries the conversation on by one answer.
     pub(crate) fn answered(&self, thread: &Thread, answer: &Value) {
-        if let Ok(mut known) = self.0.lock() {
-            known.remember(End::Answered(next(thread.asked, answer)), &thread.episode);
+        if let Some(asked) = thread.asked
+            && let Ok(mut known) = self.0.lock()
+        {
+            known.remember(End::Answered(next(asked, answer)), &thread.episode);
         }
     }
 }
@@ -153,5 +159,14 @@ mod tests {
         let start = [said("user", "hi")];
         let first = known.place("k", &start, false);
         assert_eq!(known.place("k", &start, true).episode(), first.episode());
+    }
+
+    #[test]
+    fn calls_that_say_nothing_have_nothing_in_common() {
+        let known = Conversations::default();
+        let first = known.place("k1", &[], false);
+        for key in ["k1", "k2"] {
+            assert_ne!(known.place(key, &[], true).episode(), first.episode(), "{key}");
+        }
     }
 }
