@@ -133,6 +133,7 @@ impl Desk {
             match tokio::time::timeout(patience, link.begin()).await.unwrap_or_else(late) {
                 Ok(()) => return Ok(link),
                 Err(error) if Trouble::of(&error) == Some(Trouble::Gone) => {}
+                Err(sqlx::Error::Protocol(_)) => {}
                 Err(error) => {
                     let _ = link.close().await;
                     return Err(refused(error, "no record can be written"));

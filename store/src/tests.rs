@@ -118,6 +118,32 @@ async fn calls_come_back_as_they_were_seen() {
 }
 
 #[tokio::test]
+async fn a_very_wide_call_is_written_and_takes_nothing_from_its_neighbors() {
+    on_both(async |site| {
+        let (store, writer) = site.open().await;
+        let (wide, small) = (begun("a", 10), begun("b", 11));
+        store.begin(wide.clone()).await.done().await.unwrap();
+        store.begin(small.clone()).await.done().await.unwrap();
+        let mut end = ended(wide.call_id);
+        let choice = end.choices.remove(0);
+        end.prompts = (0..6000).map(|n| vec![1, n]).collect();
+        end.choices = (0..6000)
+            .map(|n| Choice { index: n, prompt_index: n, sides: Vec::new(), ..choice.clone() })
+            .collect();
+        let (one, other) = (store.end(end.clone()).await, store.end(ended(small.call_id)).await);
+        other.done().await.unwrap();
+        one.done().await.unwrap();
+        let mut snapshot = store.snapshot().await.unwrap();
+        let episodes = snapshot.episodes(&Selection::default()).await.unwrap();
+        let calls = snapshot.calls(&episodes[0]).await.unwrap();
+        assert!(calls[0].ended.as_ref() == Some(&end), "every choice and prompt is there");
+        drop((store, snapshot));
+        writer.finish().await;
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn a_snapshot_does_not_see_what_comes_later() {
     on_both(async |site| {
         let (store, _writer) = site.open().await;

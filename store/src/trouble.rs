@@ -37,8 +37,9 @@ impl Trouble {
                 Some(error) => Self::of_state(error.code()),
                 None => Self::of_code(error.code()?.parse().ok()?),
             },
-            // What is between a server and us broke.
-            sqlx::Error::Io(_) | sqlx::Error::Tls(_) | sqlx::Error::Protocol(_) => Some(Self::Gone),
+            // What is between a server and us broke. An error of the protocol is none: a statement
+            // that the client will not send is one, too.
+            sqlx::Error::Io(_) | sqlx::Error::Tls(_) => Some(Self::Gone),
             // The database's thread is gone; it is started again by the next commit.
             sqlx::Error::WorkerCrashed => Some(Self::Disk),
             _ => None,
@@ -74,5 +75,18 @@ impl Trouble {
     /// Whether another record of the group may fare better: a smaller one, one elsewhere.
     pub(crate) fn may_spare_others(self) -> bool {
         matches!(self, Self::Full | Self::Damaged)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_client_will_not_send_is_one_records_own_trouble() {
+        let too_wide = sqlx::Error::Protocol("too many arguments".into());
+        assert_eq!(Trouble::of(&too_wide), None);
+        let cut = sqlx::Error::Io(std::io::ErrorKind::ConnectionReset.into());
+        assert_eq!(Trouble::of(&cut), Some(Trouble::Gone));
     }
 }
