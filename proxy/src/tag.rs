@@ -127,21 +127,39 @@ impl Named {
     }
 }
 
-/// The attempt that a signed API key names; the key is for us and goes no further.
+/// The attempt that signed API keys name; they are for us, and none of them goes further.
 fn key(
     signer: &Signer,
     headers: &mut HeaderMap,
     now: Micros,
 ) -> Result<Option<(EpisodeId, u32)>, Fault> {
+    let mut named: Option<(EpisodeId, u32)> = None;
     for name in [AUTHORIZATION.as_str(), API_KEY] {
-        let Some(value) = headers.get(name).and_then(|value| value.to_str().ok()) else { continue };
-        let key = value.strip_prefix("Bearer ").unwrap_or(value);
-        if let Some(read) = signer.read(key, now) {
+        let values = headers.get_all(name).iter().filter_map(|value| value.to_str().ok());
+        let read: Vec<_> = values.filter_map(|value| signer.read(bare(value), now)).collect();
+        if !read.is_empty() {
             headers::without(headers, &[name]);
-            return read.map(Some).map_err(|_| Fault::BadKey);
+        }
+        for key in read {
+            let key = key.map_err(|_| Fault::BadKey)?;
+            match &named {
+                Some(first) if *first != key => {
+                    let words = |(id, attempt)| format!("{id} attempt {attempt}");
+                    return Err(Fault::TwoEpisodes(words(first.clone()), words(key)));
+                }
+                _ => named = Some(key),
+            }
         }
     }
-    Ok(None)
+    Ok(named)
+}
+
+/// A key without its scheme, however that is written.
+fn bare(credentials: &str) -> &str {
+    match credentials.trim().split_once(' ') {
+        Some((scheme, key)) if scheme.eq_ignore_ascii_case("bearer") => key.trim_start(),
+        _ => credentials.trim(),
+    }
 }
 
 /// The agent's own name for its session.
@@ -265,6 +283,8 @@ mod tests {
         let tagged = tag(&known(), &mut head, None, 0);
         if tagged.is_ok() {
             assert!(head.headers.keys().all(|name| !name.as_str().starts_with("x-e")));
+            let signed = |value: &HeaderValue| value.to_str().unwrap().contains("rt-");
+            assert!(!head.headers.values().any(signed), "{:?}", head.headers);
         }
         tagged
     }
@@ -322,11 +342,21 @@ mod tests {
         let episode: EpisodeId = "r".parse().unwrap();
         let key = known().signer.mint(&episode, 4, 100);
         let bearer = format!("Bearer {key}");
-        for (name, value) in [("authorization", &bearer), ("x-api-key", &key)] {
-            let tagged = read("/v1/messages", &[(name, value)]).unwrap().tag;
+        let lower = format!("bearer  {key}");
+        for headers in [
+            &[("authorization", bearer.as_str())][..],
+            &[("authorization", &lower)],
+            &[("x-api-key", &key)],
+            &[("authorization", &bearer), ("x-api-key", &key)],
+            &[("authorization", "Bearer theirs"), ("authorization", &bearer)],
+        ] {
+            let tagged = read("/v1/messages", headers).unwrap().tag;
             assert_eq!((tagged.episode.as_str(), tagged.attempt), ("r", 4));
             assert_eq!(tagged.source, TagSource::Key);
         }
+        let next = known().signer.mint(&episode, 5, 100);
+        let two = [("authorization", bearer.as_str()), ("x-api-key", &next)];
+        assert_eq!(read("/v1/messages", &two).unwrap_err().status(), 400);
         let other = read("/e/other/v1/x", &[("x-api-key", &key)]).unwrap_err();
         assert_eq!(other.status(), 400);
         let forged = read("/v1/x", &[("x-api-key", "rt-a.b")]).unwrap_err();
