@@ -101,7 +101,8 @@ impl Record {
 }
 
 fn choice_bytes(choice: &Choice) -> usize {
-    4 * (choice.logprobs.len() + choice.token_ids.as_ref().map_or(0, Vec::len))
+    let sides: usize = choice.sides.iter().map(|side| side.json.len()).sum();
+    4 * (choice.logprobs.len() + choice.token_ids.as_ref().map_or(0, Vec::len)) + sides
 }
 
 /// What became of one record of a group.
@@ -299,4 +300,20 @@ async fn write_reward(connection: &mut Link, which: (&EpisodeId, u32), reward: &
     .execute(connection)
     .await?;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tests::{begun, ended};
+
+    #[test]
+    fn arrays_beside_the_ids_count_while_a_record_waits() {
+        let whole = ended(begun("a", 1).call_id);
+        let mut bare = whole.clone();
+        let sides = bare.choices.iter_mut().flat_map(|choice| choice.sides.drain(..));
+        let sides: usize = sides.map(|side| side.json.len()).sum();
+        assert!(sides > 0);
+        assert_eq!(Record::Ended(whole).bytes(), Record::Ended(bare).bytes() + sides);
+    }
 }
