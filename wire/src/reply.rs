@@ -35,6 +35,8 @@ pub struct Collector {
     usage: TokenCounts,
     error: Option<String>,
     unread: u32,
+    /// Whether something was lost that may have been part of any choice.
+    has_gap: bool,
 }
 
 /// What a whole reply said.
@@ -83,6 +85,7 @@ impl Collector {
             usage: TokenCounts::default(),
             error: None,
             unread: 0,
+            has_gap: false,
         }
     }
 
@@ -101,6 +104,26 @@ impl Collector {
         };
         if read.is_none() {
             self.unread += 1;
+            self.lose(json);
+        }
+    }
+
+    /// No choice is known exactly of which something could not be read.
+    fn lose(&mut self, json: &[u8]) {
+        match chat::indices(json).filter(|indices| !indices.is_empty()) {
+            Some(indices) => indices.into_iter().for_each(|index| {
+                let prompt_index = self.prompt_of(index);
+                self.draft(index, prompt_index).lose();
+            }),
+            None => self.has_gap = true,
+        }
+    }
+
+    /// Which prompt the choice of this index continues.
+    fn prompt_of(&self, index: u32) -> u32 {
+        match self.route {
+            Route::Completions => index / self.choices_per_prompt,
+            _ => 0,
         }
     }
 
@@ -116,7 +139,10 @@ impl Collector {
     }
 
     /// What was collected.
-    pub fn facts(self) -> Facts {
+    pub fn facts(mut self) -> Facts {
+        if self.has_gap {
+            self.choices.values_mut().for_each(Draft::lose);
+        }
         let vocabulary = self.vocabulary.as_deref();
         // With one choice, the count of all sampled tokens is the count of its own.
         let count = if self.choices.len() == 1 { self.usage.completion } else { None };
@@ -302,6 +328,23 @@ mod tests {
         let facts = collect(Route::Chat, 1, &[r#"{"error":{"message":"out of memory"}}"#, "{"]);
         assert_eq!(facts.error.as_deref(), Some("out of memory"));
         assert_eq!(facts.unread, 1);
+    }
+
+    #[test]
+    fn a_choice_of_which_a_part_could_not_be_read_has_no_ids() {
+        let chunk = |index: u32, id: &str| {
+            format!(r#"{{"choices":[{{"index":{index},"token_ids":[{id}]}}]}}"#)
+        };
+        let ids = |parts: &[&str]| {
+            let facts = collect(Route::Chat, 2, parts);
+            assert_eq!(facts.unread, 1);
+            facts.choices.into_iter().map(|choice| choice.token_ids).collect::<Vec<_>>()
+        };
+        let (first, second, more) = (chunk(0, "1"), chunk(1, "2"), chunk(0, "3"));
+        let one = ids(&[&first, &second, &chunk(0, "-1"), &more]);
+        assert_eq!(one, [None, Some(vec![2])], "the chunk says whose it is");
+        let any = ids(&[&first, &second, r#"{"choices":[{"#, &more]);
+        assert_eq!(any, [None, None], "it may have been of either");
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use episode::{Route, VersionSpan};
+use episode::VersionSpan;
 use serde::Deserialize;
 use serde_json::Value;
 use serde_json::value::RawValue;
@@ -139,6 +139,15 @@ struct Span {
     end: u32,
 }
 
+/// The choices that a chunk is of, if it says no more that can be read; none where it does not say
+/// of all its parts.
+pub(super) fn indices(json: &[u8]) -> Option<Vec<u32>> {
+    let chunk: Value = serde_json::from_slice(json).ok()?;
+    let index =
+        |part: &Value| u32::try_from(part.get("index").map_or(Some(0), Value::as_u64)?).ok();
+    chunk.get("choices")?.as_array()?.iter().map(index).collect()
+}
+
 impl Collector {
     pub(super) fn take_chat(&mut self, json: &[u8]) -> Option<()> {
         let reply: Reply<'_> = serde_json::from_slice(json).ok()?;
@@ -172,10 +181,7 @@ impl Collector {
     }
 
     fn part(&mut self, part: Part<'_>) {
-        let prompt_index = match self.route {
-            Route::Completions => part.index / self.choices_per_prompt,
-            _ => 0,
-        };
+        let prompt_index = self.prompt_of(part.index);
         if let Some(ids) = part.prompt_token_ids {
             self.prompts.entry(prompt_index).or_insert(ids);
         }

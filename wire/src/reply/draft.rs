@@ -32,6 +32,8 @@ pub(super) struct Draft {
     finish_reason: Option<String>,
     stop_reason: Option<Value>,
     versions: Vec<VersionSpan>,
+    /// Whether a part of it could not be read.
+    has_gap: bool,
     /// Elements by name, in the server's spelling.
     sides: Vec<(&'static str, Vec<String>)>,
 }
@@ -43,6 +45,11 @@ impl Draft {
 
     pub(super) fn finished(&self) -> bool {
         self.finish_reason.is_some()
+    }
+
+    /// Part of the choice is lost: what is known of its tokens does not stand side by side.
+    pub(super) fn lose(&mut self) {
+        self.has_gap = true;
     }
 
     pub(super) fn add_ids(&mut self, ids: Vec<u32>) {
@@ -86,11 +93,15 @@ impl Draft {
     /// The choice. `count` is what the server counted of it, `version` which weights it named for
     /// the whole reply.
     pub(super) fn choice(
-        self,
+        mut self,
         count: Option<u64>,
         version: Option<&str>,
         vocabulary: Option<&Vocabulary>,
     ) -> Choice {
+        if self.has_gap {
+            (self.ids, self.pairs) = (None, None);
+            (self.tokens, self.again, self.sides) = Default::default();
+        }
         let count = self.count.or(count);
         let known = known_ids(&self, count, vocabulary);
         let (token_ids, fidelity) = known.map_or((None, Fidelity::Exact), |(i, f)| (Some(i), f));
