@@ -104,6 +104,8 @@ impl Recording {
         let facts = self.collector.facts();
         let error = self.error.or(facts.error);
         let outcome = match (outcome, self.status) {
+            // An agent leaves because of it.
+            (Outcome::ClientGone, _) if error.is_some() => Outcome::UpstreamFailed,
             (Outcome::Complete, Some(400..=499)) => Outcome::Refused,
             (Outcome::Complete, Some(500..)) => Outcome::UpstreamFailed,
             (Outcome::Complete, _) if error.is_some() => Outcome::UpstreamFailed,
@@ -178,5 +180,8 @@ mod tests {
         assert_eq!((ended.outcome, ended.reply.len()), (Outcome::Capped, 10));
         let left = recording().finish(Outcome::ClientGone, 0);
         assert_eq!(left.outcome, Outcome::ClientGone);
+        let mut left = recording();
+        left.said(br#"{"error":{"message":"boom"}}"#);
+        assert_eq!(left.finish(Outcome::ClientGone, 0).outcome, Outcome::UpstreamFailed);
     }
 }
