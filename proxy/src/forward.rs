@@ -37,6 +37,8 @@ pub(crate) struct Forward {
     upgrades: Connections,
     request_bytes_max: u64,
     dialect: OnceCell<Dialect>,
+    /// How long a call waits for the dialect.
+    probe_wait: Duration,
     unasked: Mutex<HashSet<Kind>>,
 }
 
@@ -82,6 +84,7 @@ impl Forward {
             upgrades: connect::http1_client(config)?,
             request_bytes_max: config.request_bytes_max,
             dialect: config.dialect.map_or_else(OnceCell::new, OnceCell::from),
+            probe_wait: PROBE_WAIT,
             unasked: Mutex::new(HashSet::new()),
         })
     }
@@ -89,15 +92,15 @@ impl Forward {
     /// How the upstream speaks; asked of it with the first agent's own credentials. An upstream
     /// that will not say is spoken to plainly, and asked again by the next call.
     pub(crate) async fn dialect(&self, agent: &HeaderMap) -> Result<Dialect, Fault> {
-        let probe = || async {
-            let late = |_| Fault::Unreachable(self.upstream.to_string(), "no answer".to_owned());
-            let told = tokio::time::timeout(PROBE_WAIT, self.probe(agent)).await.map_err(late);
-            told.and_then(|told| told).map_err(Untold::Fault)?.ok_or(Untold::Silent)
-        };
-        match self.dialect.get_or_try_init(probe).await {
-            Ok(dialect) => Ok(*dialect),
-            Err(Untold::Silent) => Ok(Dialect::OpenAi),
-            Err(Untold::Fault(fault)) => Err(fault),
+        let probe =
+            || async { self.probe(agent).await.map_err(Untold::Fault)?.ok_or(Untold::Silent) };
+        // The wait holds for the calls that asked before, too: they take turns.
+        let told = tokio::time::timeout(self.probe_wait, self.dialect.get_or_try_init(probe));
+        match told.await {
+            Ok(Ok(dialect)) => Ok(*dialect),
+            Ok(Err(Untold::Silent)) => Ok(Dialect::OpenAi),
+            Ok(Err(Untold::Fault(fault))) => Err(fault),
+            Err(_) => Err(Fault::Unreachable(self.upstream.to_string(), "no answer".to_owned())),
         }
     }
 
@@ -250,5 +253,32 @@ impl Forward {
         {
             kinds.insert(kind.clone());
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Instant;
+
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_silent_upstream_keeps_no_call_waiting_behind_others() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let upstream = format!("http://{}", listener.local_addr().unwrap());
+        let mut forward = Forward::new(&Config::new(upstream.parse().unwrap())).unwrap();
+        forward.probe_wait = Duration::from_secs(5);
+        let (asked, agent) = (Instant::now(), HeaderMap::new());
+        let (a, b, c, d, e) = tokio::join!(
+            forward.dialect(&agent),
+            forward.dialect(&agent),
+            forward.dialect(&agent),
+            forward.dialect(&agent),
+            forward.dialect(&agent),
+        );
+        assert!([a, b, c, d, e].iter().all(|told| matches!(told, Err(Fault::Unreachable(..)))));
+        assert!(asked.elapsed() < Duration::from_secs(20), "{:?}", asked.elapsed());
     }
 }
