@@ -1,6 +1,8 @@
 //! Listening: connections within a bound, requests read whole within another.
 
 use std::future::Future;
+use std::io;
+use std::net::SocketAddr;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,9 +18,9 @@ use hyper_util::server::graceful::{GracefulShutdown, Watcher};
 use hyper_util::service::TowerToHyperService;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinSet;
 use tokio_rustls::TlsAcceptor;
-use tower::ServiceBuilder;
 
 use crate::coding::{Coding, Undecoded};
 use crate::fault::Fault;
@@ -29,6 +31,8 @@ use crate::tee::ReplyBody;
 
 /// Pause after the system refused a connection, most likely for want of file descriptors.
 const REFUSED_PAUSE: Duration = Duration::from_millis(50);
+/// Connections of one listener; more are not accepted before one has ended.
+const CONNECTIONS_MAX: usize = 65_536;
 /// How long a TLS handshake may take.
 const HANDSHAKE_WAIT: Duration = Duration::from_secs(10);
 
@@ -38,11 +42,9 @@ pub async fn serve_data(
     listener: TcpListener,
     shutdown: impl Future<Output = ()>,
 ) {
-    let (calls_max, drain_wait) = (proxy.config().calls_max, proxy.config().drain_wait);
+    let drain_wait = proxy.config().drain_wait;
     let tls = proxy.config().tls.clone().map(TlsAcceptor::from);
-    let service = ServiceBuilder::new()
-        .concurrency_limit(calls_max)
-        .service_fn(move |request| answer(Arc::clone(&proxy), request));
+    let service = tower::service_fn(move |request| answer(Arc::clone(&proxy), request));
     serve((listener, tls), service, shutdown, drain_wait).await;
 }
 
@@ -60,10 +62,11 @@ pub(crate) async fn serve<S>(
 {
     let graceful = GracefulShutdown::new();
     let mut connections = JoinSet::new();
+    let rooms = Arc::new(Semaphore::new(CONNECTIONS_MAX));
     let mut shutdown = pin!(shutdown);
     loop {
-        let accepted = tokio::select! {
-            accepted = listener.accept() => accepted,
+        let (accepted, room) = tokio::select! {
+            accepted = next(&listener, &rooms) => accepted,
             // Ended connections are collected, so that the set holds live ones only.
             Some(_) = connections.join_next() => continue,
             () = &mut shutdown => break,
@@ -71,7 +74,10 @@ pub(crate) async fn serve<S>(
         match accepted {
             Ok((socket, _)) => {
                 let served = socket_of(socket, tls.clone(), service.clone(), graceful.watcher());
-                connections.spawn(served);
+                connections.spawn(async move {
+                    served.await;
+                    drop(room);
+                });
             }
             Err(error) => {
                 tracing::warn!(%error, "a connection was refused by the system");
@@ -84,6 +90,16 @@ pub(crate) async fn serve<S>(
     }
     // What is left ends as if its agent had left, and is recorded so.
     connections.shutdown().await;
+}
+
+/// The next connection, once there is room for it.
+async fn next(
+    listener: &TcpListener,
+    rooms: &Arc<Semaphore>,
+) -> (io::Result<(TcpStream, SocketAddr)>, Option<OwnedSemaphorePermit>) {
+    // Never closed.
+    let room = Arc::clone(rooms).acquire_owned().await.ok();
+    (listener.accept().await, room)
 }
 
 /// The task that serves one socket.

@@ -39,7 +39,7 @@ pub struct Config {
     pub control_token: Option<String>,
     /// Makes the rows of the feed.
     pub rows: Option<Arc<dyn RowSource>>,
-    /// Calls in flight at once; more wait.
+    /// Calls in flight at once, each until its reply has ended; more wait.
     pub calls_max: usize,
     /// Longest request body that is held and recorded whole, in bytes. Of a longer one the
     /// beginning is recorded, and the upstream is asked for nothing.

@@ -5,6 +5,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use episode::{Begun, Micros, Outcome};
 use store::{Ack, CommitError, Store};
+use tokio::sync::OwnedSemaphorePermit;
 use tokio::task::JoinHandle;
 
 use crate::conversations::Thread;
@@ -29,13 +30,21 @@ pub(crate) struct OpenCall {
     open: Option<Open>,
     /// The version that was said to be current when it began.
     stamp: Option<String>,
+    /// Its place among the calls in flight.
+    _room: Option<OwnedSemaphorePermit>,
     /// The conversation that its answer carries on.
     thread: Option<(Arc<Known>, Thread)>,
 }
 
 impl OpenCall {
-    /// Queues the begun record; it rides with the commit under way.
-    pub(crate) async fn begin(proxy: &Proxy, begun: Begun, recording: Recording) -> Self {
+    /// Queues the begun record; it rides with the commit under way. The call keeps `room` until it
+    /// has ended.
+    pub(crate) async fn begin(
+        proxy: &Proxy,
+        begun: Begun,
+        recording: Recording,
+        room: Option<OwnedSemaphorePermit>,
+    ) -> Self {
         let watch = Arc::clone(&proxy.watch);
         let stamp = watch.begun();
         let mut call = Self {
@@ -45,6 +54,7 @@ impl OpenCall {
             open: Some(watch.open(begun.call_id)),
             watch,
             stamp,
+            _room: room,
             thread: None,
         };
         call.begun = Some(call.store.begin(begun).await);
@@ -180,13 +190,13 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_call_that_fails_ends_though_its_agent_leaves_before_there_is_room_for_its_end() {
+    async fn a_call_that_fails_ends_though_its_agent_leaves_before_there_isroom_for_its_end() {
         let folder = tempfile::tempdir().unwrap();
         let (proxy, writer) = proxy(&folder).await;
         let begun_here = begun();
         let call_id = begun_here.call_id;
         let recording = Recording::new(call_id, Route::Chat, 10);
-        let mut open = OpenCall::begin(&proxy, begun_here, recording).await;
+        let mut open = OpenCall::begin(&proxy, begun_here, recording, None).await;
         open.begun().await.unwrap();
         let filled = (0..RECORDS_MAX).find(|_| at_once(proxy.store().begin(begun())).is_pending());
         assert!(filled.is_some(), "the queue has a bound");

@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex};
 
 use store::{Selection, SnapshotError, Store};
 use thiserror::Error;
+use tokio::sync::Semaphore;
 use wire::{BadForce, Force};
 
 use crate::admitted::{Admitted, Key};
@@ -23,6 +24,8 @@ pub struct Proxy {
     config: Config,
     store: Store,
     pub(crate) forward: Forward,
+    /// Room for calls in flight.
+    pub(crate) calls: Arc<Semaphore>,
     pub(crate) admitted: Admitted,
     pub(crate) known: Arc<Known>,
     pub(crate) watch: Arc<Watch>,
@@ -64,6 +67,7 @@ impl Proxy {
         watch.versions.remember(snapshot.versions().await?);
         Ok(Self {
             forward: Forward::new(&config)?,
+            calls: Arc::new(Semaphore::new(config.calls_max)),
             force: Arc::new(config.force.clone()),
             config,
             store,

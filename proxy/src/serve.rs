@@ -7,6 +7,7 @@ use episode::{Begun, CallId, Micros};
 use hyper::body::Incoming;
 use hyper::http::request::Parts;
 use hyper::{Request, Response};
+use tokio::sync::OwnedSemaphorePermit;
 use uuid::Uuid;
 use wire::Force;
 
@@ -28,18 +29,24 @@ pub(crate) async fn answer(
     request: Request<Incoming>,
 ) -> Result<Response<ReplyBody>, Infallible> {
     let route = tag::route_of(request.method(), request.uri().path());
+    // Never closed.
+    let room = Arc::clone(&proxy.calls).acquire_owned().await.ok();
     let answered = if tag::is_control(request.uri().path()) {
         Err(Fault::Engine)
     } else if upgrade::is_wanted(&request) {
         upgrade::relay(&proxy, request).await
     } else {
-        call(&proxy, request).await
+        call(&proxy, request, room).await
     };
     Ok(answered.unwrap_or_else(|fault| fault.response(route)))
 }
 
 /// THE walk: accept, tag, rewrite, forward, tee; recorded from before the upstream hears of it.
-async fn call(proxy: &Proxy, request: Request<Incoming>) -> Result<Response<ReplyBody>, Fault> {
+async fn call(
+    proxy: &Proxy,
+    request: Request<Incoming>,
+    room: Option<OwnedSemaphorePermit>,
+) -> Result<Response<ReplyBody>, Fault> {
     let started_at = now();
     let (mut head, body) = accept::read(request, proxy.config().request_bytes()).await?;
     let sent = wire::Request::read(&body.text);
@@ -51,7 +58,7 @@ async fn call(proxy: &Proxy, request: Request<Incoming>) -> Result<Response<Repl
     let begun = begun(&head, tagged, (sent.as_ref(), &force), (&body, started_at));
     let (path, model) = (begun.path.clone(), begun.model.clone());
     let recording = Recording::new(begun.call_id, route, proxy.config().reply_bytes_max);
-    let mut open = OpenCall::begin(proxy, begun, recording).await;
+    let mut open = OpenCall::begin(proxy, begun, recording, room).await;
     open.in_thread(&proxy.known, thread);
 
     if !proxy.admitted.contains(&key) {

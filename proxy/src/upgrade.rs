@@ -47,7 +47,7 @@ pub(crate) async fn relay(
     let begun = begun(&head, tagged, (None, &Force::default()), (&Taken::default(), now()));
     let path = begun.path.clone();
     let recording = Recording::new(begun.call_id, begun.route, proxy.config().reply_bytes_max);
-    let mut open = OpenCall::begin(proxy, begun, recording).await;
+    let mut open = OpenCall::begin(proxy, begun, recording, None).await;
     open.begun().await?;
     let protocol = head.headers.get(UPGRADE).cloned();
     headers::request_headers(&mut head.headers, Route::Other);

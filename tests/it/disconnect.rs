@@ -94,6 +94,27 @@ async fn a_call_that_does_not_end_does_not_hold_up_the_exit() {
 }
 
 #[tokio::test]
+async fn a_stream_under_way_keeps_its_place_among_the_calls_in_flight() {
+    let upstream = Upstream::start("vllm", |_| {
+        vec![Step::stream_head(), Step::chunk(events()[0].as_bytes()), Step::AwaitLeave]
+    })
+    .await;
+    let mut config = proxy::Config::new(format!("http://{}", upstream.address).parse().unwrap());
+    config.calls_max = 1;
+    let world = World::start_with(config).await;
+    let first = agent_at(&world, b"data:").await;
+    asked(&upstream).await;
+    let mut second = connect(world.data).await;
+    second.write_all(&request("POST", PATH, &[], b"{\"stream\":true}")).await.unwrap();
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    assert_eq!(upstream.seen().len(), 1, "the second waits");
+    drop(first);
+    asked(&upstream).await;
+    drop(second);
+    world.stop().await;
+}
+
+#[tokio::test]
 async fn leaving_right_after_the_terminal_event_is_complete() {
     let upstream = Upstream::start("vllm", |_| {
         let mut steps = vec![Step::stream_head()];
