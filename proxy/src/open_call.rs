@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_call_that_fails_ends_though_its_agent_leaves_before_there_isroom_for_its_end() {
+    async fn a_call_that_fails_ends_though_its_agent_leaves_before_there_is_room_for_its_end() {
         let folder = tempfile::tempdir().unwrap();
         let (proxy, writer) = proxy(&folder).await;
         let begun_here = begun();
