@@ -3,7 +3,11 @@
 //! The same steps as those of an export, from scan to rows; what is handed out to whom is the
 //! store's to know.
 
+use std::sync::Arc;
+
+use arrow::array::{ArrayRef, Int64Array, RecordBatch};
 use arrow::datatypes::SchemaRef;
+use arrow::error::ArrowError;
 use episode::RewardScope;
 use store::{EpisodeRecord, Item, Snapshot, SnapshotError};
 use thiserror::Error;
@@ -19,7 +23,7 @@ use crate::merge::merge;
 use crate::notes::Notes;
 use crate::rows::{Beside, Row, rows};
 use crate::scan::{Scanned, nodes, scan, scored_by_key};
-use crate::schema::schema;
+use crate::schema::{feed_schema, schema};
 use crate::staleness::{LeftOut, VersionFilter, versions};
 use crate::thread::thread;
 use crate::verdict::Verdicts;
@@ -45,7 +49,8 @@ pub enum FeedError {
 /// A stream of rows.
 pub struct Feed {
     options: FeedOptions,
-    schema: SchemaRef,
+    /// Of the rows, and of the rows with their item.
+    schemas: [SchemaRef; 2],
     encoder: Encoder,
 }
 
@@ -55,9 +60,9 @@ impl Feed {
     /// # Errors
     /// [`EncodeError`] when it cannot begin.
     pub fn new(options: FeedOptions) -> Result<Self, EncodeError> {
-        let schema = schema();
-        let encoder = Encoder::new(options.encoding, Format::Trajectories, &schema)?;
-        Ok(Self { options, schema, encoder })
+        let schemas = [schema(), feed_schema()];
+        let encoder = Encoder::new(options.encoding, Format::Trajectories, &schemas[1])?;
+        Ok(Self { options, schemas, encoder })
     }
 
     /// Makes the rows of an item's attempts, which are compared with each other and with their
@@ -90,16 +95,16 @@ impl Feed {
             }
         }
         match self.options.seen_from(newest).rows(&episodes, &scored) {
-            Ok(rows) => Ok(self.encoded(&rows)),
+            Ok(rows) => Ok(self.encoded(&rows, item.position)),
             Err(why) => Ok(Made::Dropped(why)),
         }
     }
 
     /// Rows as the next bytes of the stream. What cannot be encoded now never can.
-    fn encoded(&mut self, rows: &[Row]) -> Made {
+    fn encoded(&mut self, rows: &[Row], item: i64) -> Made {
         let bytes = rows.iter().map(Row::bytes).sum();
         let before = self.encoder.waiting().len();
-        let batch = columns::batch(&self.schema, rows).map_err(EncodeError::from);
+        let batch = self.batch(rows, item).map_err(EncodeError::from);
         match batch.and_then(|batch| self.encoder.write(&batch, bytes)) {
             Ok(()) => Made::Rows(self.encoder.take()),
             Err(error) => {
@@ -108,6 +113,15 @@ impl Feed {
                 Made::Dropped("unreadable")
             }
         }
+    }
+
+    /// Rows, each with the item that it belongs to.
+    fn batch(&self, rows: &[Row], item: i64) -> Result<RecordBatch, ArrowError> {
+        let [plain, with_item] = &self.schemas;
+        let mut columns = columns::batch(plain, rows)?.columns().to_vec();
+        let items: ArrayRef = Arc::new(Int64Array::from_value(item, rows.len()));
+        columns.push(items);
+        RecordBatch::try_new(Arc::clone(with_item), columns)
     }
 
     /// The last bytes of the stream.
@@ -251,7 +265,13 @@ mod tests {
         store.export(&exported).await.unwrap();
         let exported = std::fs::read(&path).unwrap();
         let fed = made(&store, FeedOptions { rewards, ..options() }, &["a", "b"]).await;
-        assert_eq!(fed, Made::Rows(exported));
+        let Made::Rows(bytes) = &fed else { panic!("{fed:?}") };
+        let plain = String::from_utf8(bytes.clone()).unwrap().replace(",\"feed_item\":1}", "}");
+        assert_eq!(plain.as_bytes(), exported);
+        assert_eq!(
+            lines(&fed).iter().map(|row| row["feed_item"].clone()).collect::<Vec<_>>(),
+            [1, 1]
+        );
         assert_eq!(lines(&fed)[0]["advantage"], 0.5);
         assert_eq!(lines(&fed)[1]["versions"], serde_json::json!([-1, -1, 3]));
     }
@@ -374,8 +394,8 @@ mod tests {
         let mut snapshot = store.snapshot().await;
         let mut feed = Feed::new(FeedOptions { encoding: Encoding::Arrow, ..options() }).unwrap();
         let mut bytes = Vec::new();
-        for keys in [[1, 2].as_slice(), &[3]] {
-            let item = Item::new(1, keys.to_vec());
+        for (position, keys) in [(2, [1, 2].as_slice()), (3, &[3])] {
+            let item = Item::new(position, keys.to_vec());
             let Made::Rows(rows) = feed.item(&mut snapshot, &item, None).await.unwrap() else {
                 panic!()
             };
@@ -383,8 +403,13 @@ mod tests {
         }
         bytes.extend(feed.end().unwrap());
         let read = arrow::ipc::reader::StreamReader::try_new(&bytes[..], None).unwrap();
-        let rows: Vec<usize> = read.map(|batch| batch.unwrap().num_rows()).collect();
-        assert_eq!(rows, [2, 1]);
+        let items = read.flat_map(|batch| {
+            let batch = batch.unwrap();
+            let column = batch.column_by_name("feed_item").unwrap();
+            let column = column.as_any().downcast_ref::<Int64Array>().unwrap();
+            column.values().to_vec()
+        });
+        assert_eq!(items.collect::<Vec<_>>(), [2, 2, 3]);
     }
 
     #[tokio::test]
@@ -395,10 +420,10 @@ mod tests {
         for encoding in [Encoding::Jsonl, Encoding::Arrow] {
             let mut feed = Feed::new(FeedOptions { encoding, ..options() }).unwrap();
             let right =
-                std::mem::replace(&mut feed.schema, arrow::datatypes::Schema::empty().into());
+                std::mem::replace(&mut feed.schemas[1], arrow::datatypes::Schema::empty().into());
             let bad = feed.item(&mut snapshot, &Item::new(1, vec![1]), None).await.unwrap();
             assert_eq!(bad, Made::Dropped("unreadable"));
-            feed.schema = right;
+            feed.schemas[1] = right;
             let fine = feed.item(&mut snapshot, &Item::new(2, vec![2]), None).await.unwrap();
             let mut whole = Feed::new(FeedOptions { encoding, ..options() }).unwrap();
             let item = Item::new(2, vec![2]);

@@ -241,6 +241,15 @@ pub const COLUMNS: [Column; 51] = [
     ),
 ];
 
+/// What a row of the feed has beside these: docs/feed.md tells of it.
+pub(crate) const FEED_ITEM: Column =
+    Column::required("feed_item", Shape::Int64, "the position of the item that the row belongs to");
+
+/// The Arrow schema of the feed: that of the file, and one column more.
+pub(crate) fn feed_schema() -> SchemaRef {
+    Arc::new(Schema::new(COLUMNS.iter().chain([&FEED_ITEM]).map(Column::field).collect::<Fields>()))
+}
+
 /// The Arrow schema. JSON columns carry the extension `arrow.json`, which Parquet stores as the
 /// logical type JSON, so that readers decode them.
 pub fn schema() -> SchemaRef {
@@ -397,6 +406,13 @@ mod tests {
             assert!(page.contains(&line), "docs/export.md lacks the line\n{line}");
         }
         assert_eq!(page.matches("\n| `").count(), COLUMNS.len() + Reason::ALL.len());
+    }
+
+    #[test]
+    fn the_page_of_the_feed_shows_its_column() {
+        let Column { name, doc, .. } = FEED_ITEM;
+        let line = format!("| `{name}` | {} | {doc} |\n", FEED_ITEM.type_name());
+        assert!(include_str!("../../docs/feed.md").contains(&line), "docs/feed.md lacks\n{line}");
     }
 
     #[test]

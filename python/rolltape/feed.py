@@ -8,13 +8,16 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import groupby
+from operator import itemgetter
 from typing import Any
 
 from rolltape.http import BrokenOff, Http, Json, RolltapeError, patiently, segment
 from rolltape.client import Client
 
 Row = dict[str, Any]
-"""A row of the `trajectories` schema (docs/export.md), JSON columns as what they hold."""
+"""A row of the `trajectories` schema (docs/export.md), JSON columns as what they hold, and the
+`feed_item` that it belongs to (docs/feed.md)."""
 
 LEASE_S = 300
 WAIT_S = 30.0
@@ -38,6 +41,11 @@ class Lease:
     _http: Http = field(repr=False)
     received_at: float = field(default_factory=time.monotonic, repr=False)
     """When it came, on this machine's own clock, `time.monotonic()`."""
+
+    @property
+    def items(self) -> list[list[Row]]:
+        """The rows, item by item: of one attempt or of one group, however groups are named."""
+        return [list(rows) for _, rows in groupby(self.rows, itemgetter("feed_item"))]
 
     def ack(self, episodes: Iterable[tuple[str, int]] | None = None) -> None:
         """They are done, or these (id, attempt) of them: never handed out to this name again."""

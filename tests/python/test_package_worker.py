@@ -166,6 +166,20 @@ def test_two_groups_of_one_name_are_two(served):
     assert found == [["twice-0", "twice-1"], ["twice-2", "twice-3"]]
 
 
+def test_a_part_of_a_group_that_comes_back_is_not_of_the_next_of_its_name(served):
+    for first in (0, GROUP_SIZE):
+        play(served.client, "parts", first)
+    asked = {"unit": "group", "group_size": GROUP_SIZE, "group": "parts"}
+    lease = rolltape.Feed(served.client, "parts", **asked).lease(limit=2)
+    assert [len({row["episode_id"] for row in rows}) for rows in lease.items] == [2, 2]
+    lease.ack([("parts-0", 0)])
+    lease.nack()
+    with working(served.client, "parts", group="parts") as (worker, handed):
+        until(lambda: len(handed) == 2, worker)
+    found = [sorted({row["episode_id"] for row in rows}) for rows in handed]
+    assert found == [["parts-1"], ["parts-2", "parts-3"]]
+
+
 @pytest.mark.parametrize("syncs, acked", [(2, 0), (3, GROUP_SIZE)])
 def test_what_was_taken_is_acked_three_syncs_later(served, syncs, acked):
     group = f"acked-{syncs}"

@@ -6,7 +6,7 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -30,8 +30,6 @@ SYNCS_TO_ACK = 3
 one before, and TRL's batcher by tokens has then taken a sample that begins the batch after. Taken
 during one step, that sample is trained two steps on, and the sync after that is the third. With a
 fixed count it would be two."""
-
-GROUP_STATS = ("group_size", "group_scored", "group_reward_mean", "group_reward_std")
 
 EpisodeKey = tuple[str, int]
 
@@ -217,7 +215,7 @@ class RolloutWorker:
         if late:
             lease.nack()
             return
-        for rows in _groups(lease.rows):
+        for rows in lease.items:
             self._groups += 1
             if self._on_group:
                 self._on_group(rows)
@@ -285,26 +283,3 @@ class RolloutWorker:
 
 def _key(row: Row) -> EpisodeKey:
     return row["episode_id"], row["attempt"]
-
-
-def _groups(rows: Iterable[Row]) -> list[list[Row]]:
-    """Rows of an item stand together; the next item may be of the same name.
-
-    What is said of the whole group is the same in all rows of an item, and an item has no more
-    attempts than its group.
-    """
-    groups: list[list[Row]] = []
-    attempts: set[EpisodeKey] = set()
-    for row in rows:
-        first = groups[-1][0] if groups else None
-        full = first is not None and len(attempts) >= (first["group_size"] or len(attempts) + 1)
-        if first is None or _item(first) != _item(row) or (full and _key(row) not in attempts):
-            groups.append([])
-            attempts = set()
-        groups[-1].append(row)
-        attempts.add(_key(row))
-    return groups
-
-
-def _item(row: Row) -> tuple[Any, ...]:
-    return tuple(row[name] for name in ("group_id", *GROUP_STATS))
