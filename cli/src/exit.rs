@@ -8,7 +8,7 @@
 //! | other | `run`: the code of the command it ran; 128 + N when signal N ended it |
 
 use std::error::Error;
-use std::fmt::Write;
+use std::fmt::{self, Write};
 use std::process::ExitCode;
 
 /// A command that failed: one sentence, and a way out where there is one.
@@ -55,11 +55,17 @@ impl Failure {
 
     /// Says it on stderr.
     pub(crate) fn report(&self) -> ExitCode {
-        eprintln!("rolltape: {}", self.sentence);
+        eprintln!("rolltape: {self}");
         if let Some(hint) = &self.hint {
             eprintln!("  {hint}");
         }
         ExitCode::FAILURE
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.sentence)
     }
 }
 

@@ -1,28 +1,34 @@
 //! `rolltape feed`: what is finished, from a server that runs.
+//!
+//! Rows go on item by item as they come. An item is acked when it is where it was to go: synced in
+//! a file, or read out of a pipe. Whatever ends the reading, what is not acked by then is given
+//! back.
 
-use std::fs::File;
-use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::collections::BTreeSet;
+use std::io::ErrorKind;
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use clap::ValueEnum;
-use hyper::Method;
-use serde_json::Value;
+use hyper::body::Incoming;
 use tokio::signal::unix::{SignalKind, signal};
+use tokio::time::{sleep, timeout};
 
 use crate::exit::{Done, Failure};
-use crate::feed_http::{Told, Upstairs};
+use crate::feed_asked::Asked;
+use crate::feed_http::{Told, Upstairs, more};
+use crate::feed_items::{Attempt, Cutter, Form, ItemRows, Writer};
+use crate::feed_sink::Sink;
 use crate::manner::ControlToken;
 
 /// Pause before a server that is gone is asked again.
 const AGAIN_AFTER: Duration = Duration::from_secs(1);
 /// How long a reply is waited for with --follow, in seconds.
 const WAIT_S: u32 = 30;
-/// A message of Arrow's streams: these bytes, a length, so many bytes of metadata.
-const ARROW_MARK: [u8; 4] = [0xff; 4];
-/// The end of a stream: the same with a length of 0.
-const ARROW_END: [u8; 8] = [0xff, 0xff, 0xff, 0xff, 0, 0, 0, 0];
+/// How long a lease lasts unless told, in seconds.
+const LEASE_S: u32 = 300;
+/// How long a reader of ours that reads no more is waited for at the end.
+const LAST_WAIT: Duration = Duration::from_secs(2);
 
 /// Read finished episodes off a server that runs, as rows
 #[derive(Debug, clap::Args)]
@@ -53,303 +59,241 @@ pub(crate) struct Args {
     asked: Asked,
 }
 
-/// How rows are written.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
-enum Form {
-    /// One JSON object a line
-    #[default]
-    Ndjson,
-    /// A stream of Arrow's IPC format
-    Arrow,
+/// Why no more is read.
+enum End {
+    /// Nothing is left.
+    Dry,
+    /// A signal says so.
+    Told,
+    /// Nobody reads what is written.
+    Closed,
+    /// The reply ended early.
+    BrokenOff(Failure),
+    Failed(Failure),
 }
 
-/// The parameters of the feed, each under its own name: docs/feed.md tells of them.
-#[derive(Debug, Clone, Default, clap::Args)]
-struct Asked {
-    /// The name of who trains; what is handed out is leased to it
-    #[arg(long, value_name = "NAME")]
-    consumer: Option<String>,
-    /// The position to read on from; `end` for what is finished from now on
-    #[arg(long, value_name = "POSITION")]
-    cursor: Option<String>,
-    /// Items in one reply at most
-    #[arg(long, value_name = "N")]
-    limit: Option<u32>,
-    /// Seconds until what is not acked is handed out again
-    #[arg(long, value_name = "S")]
-    lease_s: Option<u32>,
-    /// What is handed out together: episode, group
-    #[arg(long, value_name = "UNIT")]
-    unit: Option<String>,
-    /// Attempts that make a group, where it was announced without
-    #[arg(long, value_name = "N")]
-    group_size: Option<u32>,
-    /// Seconds after which a group is handed out as it is
-    #[arg(long, value_name = "S")]
-    group_wait_s: Option<u32>,
-    /// What becomes of such a group: deliver, drop
-    #[arg(long, value_name = "FATE")]
-    group_late: Option<String>,
-    /// Only attempts that were given a reward
-    #[arg(long)]
-    rewarded: bool,
-    /// Only this episode
-    #[arg(long, value_name = "ID")]
-    episode: Option<String>,
-    /// Only this group
-    #[arg(long, value_name = "ID")]
-    group: Option<String>,
-    /// Only this task
-    #[arg(long, value_name = "ID")]
-    task: Option<String>,
-    /// Only these trajectories: main, subagent, compaction, retry, sibling, auxiliary, fork
-    #[arg(long, value_name = "KIND,...")]
-    kind: Option<String>,
-    /// The worst verdict that will do: exact, usable
-    #[arg(long, value_name = "VERDICT")]
-    verdict: Option<String>,
-    /// Only episodes with at least this reward
-    #[arg(long, value_name = "REWARD", allow_negative_numbers = true)]
-    min_reward: Option<f64>,
-    /// Only rows whose oldest policy version is at most so many behind
-    #[arg(long, value_name = "N")]
-    max_staleness: Option<u32>,
-    /// The version that staleness is counted from [default: the newest known]
-    #[arg(long, value_name = "V")]
-    at_version: Option<u32>,
-    /// Only rows that train tokens of this policy version and later ones
-    #[arg(long, value_name = "V")]
-    min_version: Option<u32>,
-    /// Only rows that train tokens of this policy version and earlier ones
-    #[arg(long, value_name = "V")]
-    max_version: Option<u32>,
-    /// Only rows whose policy versions differ by at most so many
-    #[arg(long, value_name = "N")]
-    max_version_span: Option<u32>,
-    /// Compare the attempts of each group: none, grpo, dr-grpo, rloo
-    #[arg(long, value_name = "RULE")]
-    advantage: Option<String>,
-    /// Show the numbers of its group in every row
-    #[arg(long)]
-    group_stats: bool,
-    /// Fill the returns of turns
-    #[arg(long, value_name = "G")]
-    gamma: Option<f64>,
-}
-
-impl Asked {
-    /// The parameters that were given, as pairs of a query.
-    fn pairs(&self) -> Vec<(&'static str, String)> {
-        let text = |name, value: &Option<String>| value.clone().map(|value| (name, value));
-        let number = |name, value: Option<u32>| value.map(|value| (name, value.to_string()));
-        let real = |name, value: Option<f64>| value.map(|value| (name, value.to_string()));
-        let flag = |name, value: bool| value.then(|| (name, "true".to_owned()));
-        let all = [
-            text("consumer", &self.consumer),
-            number("limit", self.limit),
-            number("lease_s", self.lease_s),
-            text("unit", &self.unit),
-            number("group_size", self.group_size),
-            number("group_wait_s", self.group_wait_s),
-            text("group_late", &self.group_late),
-            flag("rewarded", self.rewarded),
-            text("episode", &self.episode),
-            text("group", &self.group),
-            text("task", &self.task),
-            text("kind", &self.kind),
-            text("verdict", &self.verdict),
-            real("min_reward", self.min_reward),
-            number("max_staleness", self.max_staleness),
-            number("at_version", self.at_version),
-            number("min_version", self.min_version),
-            number("max_version", self.max_version),
-            number("max_version_span", self.max_version_span),
-            text("advantage", &self.advantage),
-            flag("group_stats", self.group_stats),
-            real("gamma", self.gamma),
-        ];
-        all.into_iter().flatten().collect()
+impl From<Failure> for End {
+    fn from(failure: Failure) -> Self {
+        Self::Failed(failure)
     }
+}
+
+impl From<std::io::Error> for End {
+    fn from(error: std::io::Error) -> Self {
+        if error.kind() == ErrorKind::BrokenPipe {
+            Self::Closed
+        } else {
+            Self::Failed(error.into())
+        }
+    }
+}
+
+/// What was handed out in one reply and is not acked.
+#[derive(Default)]
+struct Held {
+    lease: Option<String>,
+    /// Of the items that were written whole.
+    written: Vec<Attempt>,
+    /// The item that is being written.
+    writing: Option<(i64, BTreeSet<Attempt>)>,
+}
+
+/// One that reads, and how far it is.
+struct Reader<'a> {
+    args: &'a Args,
+    server: &'a Upstairs,
+    sink: Sink,
+    writer: Writer,
+    held: Held,
+    cursor: Option<String>,
+    /// Whether the server has answered once.
+    begun: bool,
 }
 
 /// Reads until nothing is left, or with --follow until a signal ends it.
 pub(crate) async fn run(args: Args) -> Done {
     let server = Upstairs::new(&args.control, args.token.read()?);
-    let mut out = Out::open(&args.out)?;
-    let mut stopped = signal(SignalKind::terminate())?;
-    let mut cursor = args.asked.cursor.clone();
-    let read = tokio::select! {
-        read = read(&args, &server, &mut out, &mut cursor) => read,
-        _ = tokio::signal::ctrl_c() => Ok(()),
-        _ = stopped.recv() => Ok(()),
+    let mut reader = Reader {
+        sink: Sink::open(&args.out)?,
+        writer: Writer::default(),
+        held: Held::default(),
+        cursor: args.asked.cursor.clone(),
+        begun: false,
+        args: &args,
+        server: &server,
     };
-    // What was written so far is a whole stream, whatever ended it.
-    out.end(args.format)?;
-    read?;
+    let mut stopped = signal(SignalKind::terminate())?;
+    let end = tokio::select! {
+        end = reader.read() => end,
+        _ = tokio::signal::ctrl_c() => End::Told,
+        _ = stopped.recv() => End::Told,
+    };
+    let left = reader.leave(matches!(end, End::Closed)).await;
     if args.asked.consumer.is_none() {
-        eprintln!("cursor {}", cursor.as_deref().unwrap_or("0"));
+        eprintln!("cursor {}", reader.cursor.as_deref().unwrap_or("0"));
     }
-    Ok(ExitCode::SUCCESS)
+    match end {
+        End::BrokenOff(failure) | End::Failed(failure) => Err(failure),
+        End::Dry | End::Told | End::Closed => left.map(|()| ExitCode::SUCCESS),
+    }
 }
 
-async fn read(
-    args: &Args,
-    server: &Upstairs,
-    out: &mut Out,
-    cursor: &mut Option<String>,
-) -> Result<(), Failure> {
-    loop {
-        let reply = match server.feed(&query(args, cursor.as_deref())).await {
-            Err(_) if args.follow && out.begun => {
-                tokio::time::sleep(AGAIN_AFTER).await;
-                continue;
+impl Reader<'_> {
+    async fn read(&mut self) -> End {
+        loop {
+            match self.reply().await {
+                Ok(true) => {}
+                Ok(false) => return End::Dry,
+                // The rows that came are written; the others come again.
+                Err(End::BrokenOff(failure)) if self.args.follow => {
+                    eprintln!("{failure}");
+                    if let Err(end) = self.ack().await {
+                        return end;
+                    }
+                    self.give_back().await;
+                }
+                Err(end) => return end,
+            }
+        }
+    }
+
+    /// Reads one reply and writes it out; false when nothing is left.
+    async fn reply(&mut self) -> Result<bool, End> {
+        let follow = self.args.follow;
+        let reply = match self.server.feed(&self.query()).await {
+            Err(_) if follow && self.begun => {
+                sleep(AGAIN_AFTER).await;
+                return Ok(true);
             }
             reply => reply?,
         };
-        if args.asked.consumer.is_none() && reply.cursor.is_some() {
-            cursor.clone_from(&reply.cursor);
-        }
-        match reply.told {
-            Told::Rows(rows) => {
-                out.write(args.format, &rows)?;
-                if let (true, Some(lease)) = (args.ack, &reply.lease) {
-                    ack(args, server, lease).await?;
-                }
-            }
-            Told::Nothing if args.follow => out.begun = true,
-            Told::Nothing => return Ok(()),
-        }
-    }
-}
-
-/// A lease that has ended is told and no error: what it held comes again.
-async fn ack(args: &Args, server: &Upstairs, lease: &str) -> Result<(), Failure> {
-    let page = format!("/feed/leases/{lease}/ack");
-    loop {
-        match server.tell(Method::POST, &page, &Value::Null).await {
-            Ok((200, _)) => return Ok(()),
-            Ok((409, _)) => {
-                eprintln!("lease {lease} had ended; what it held is handed out again");
-                return Ok(());
-            }
-            Ok((status, _)) if !args.follow || status < 500 => {
-                return Err(Failure::new(format!(
-                    "the ack of lease {lease} was answered {status}"
-                )));
-            }
-            Err(error) if !args.follow => return Err(error),
-            _ => tokio::time::sleep(AGAIN_AFTER).await,
-        }
-    }
-}
-
-fn query(args: &Args, cursor: Option<&str>) -> String {
-    let mut pairs = args.asked.pairs();
-    pairs.extend(cursor.map(|cursor| ("cursor", cursor.to_owned())));
-    if args.follow {
-        pairs.push(("wait_s", WAIT_S.to_string()));
-    }
-    if args.format == Form::Arrow {
-        pairs.push(("format", "arrow".to_owned()));
-    }
-    let pairs: Vec<String> = pairs.iter().map(|(name, value)| format!("{name}={value}")).collect();
-    pairs.join("&")
-}
-
-/// Where rows go.
-struct Out {
-    file: Option<File>,
-    /// Whether a stream of Arrow's has its beginning.
-    headed: bool,
-    /// Whether the server has answered once.
-    begun: bool,
-}
-
-impl Out {
-    fn open(path: &Path) -> Result<Self, Failure> {
-        let file = match path == Path::new("-") {
-            true => None,
-            false => Some(File::create(path).map_err(|error| {
-                Failure::new(format!("cannot write `{}`: {error}", path.display()))
-            })?),
-        };
-        Ok(Self { file, headed: false, begun: false })
-    }
-
-    /// Writes a reply out, so that it may be acked. Streams of Arrow's become one.
-    fn write(&mut self, form: Form, rows: &[u8]) -> Result<(), Failure> {
         self.begun = true;
-        let rows = match form {
-            Form::Ndjson => rows,
-            Form::Arrow => inner(rows, !self.headed)?,
-        };
-        self.headed = true;
-        self.put(rows)
+        if let Told::Rows(body) = reply.told {
+            self.held = Held { lease: reply.lease, ..Held::default() };
+            self.hold(body).await?;
+            self.ack().await?;
+            self.held = Held::default();
+        } else if !follow {
+            self.note(reply.cursor);
+            return Ok(false);
+        }
+        self.note(reply.cursor);
+        Ok(true)
     }
 
-    fn end(&mut self, form: Form) -> Result<(), Failure> {
-        if form == Form::Arrow && self.headed { self.put(&ARROW_END) } else { Ok(()) }
+    /// A reader with a name has no cursor of its own.
+    fn note(&mut self, cursor: Option<String>) {
+        if self.args.asked.consumer.is_none() && cursor.is_some() {
+            self.cursor = cursor;
+        }
     }
 
-    fn put(&mut self, bytes: &[u8]) -> Result<(), Failure> {
-        match &mut self.file {
-            Some(file) => {
-                file.write_all(bytes)?;
-                file.sync_data()?;
-            }
-            None => {
-                let mut out = std::io::stdout().lock();
-                out.write_all(bytes)?;
-                out.flush()?;
+    /// Writes a reply out, and holds on to its lease as long as that lasts.
+    async fn hold(&mut self, body: Incoming) -> Result<(), End> {
+        let lease = self.held.lease.clone().filter(|_| self.args.ack);
+        let (server, lease_s) = (self.server, self.args.asked.lease_s.unwrap_or(LEASE_S));
+        let Some(lease) = lease else { return self.pass_on(body).await };
+        let half = Duration::from_secs(lease_s.into()) / 2;
+        tokio::select! {
+            end = self.pass_on(body) => end,
+            never = server.renew(&lease, lease_s, half) => match never {},
+        }
+    }
+
+    /// Writes rows item by item as they come, and waits until they are where they were to go.
+    async fn pass_on(&mut self, mut body: Incoming) -> Result<(), End> {
+        let mut cutter = Cutter::new(self.args.format);
+        while let Some(bytes) = more(&mut body).await.map_err(End::BrokenOff)? {
+            for item in cutter.take(bytes)? {
+                self.write(item).await?;
             }
         }
+        if let Some(item) = cutter.end().map_err(End::BrokenOff)? {
+            self.write(item).await?;
+        }
+        Ok(self.sink.arrive(self.args.ack).await?)
+    }
+
+    async fn write(&mut self, item: ItemRows) -> Result<(), End> {
+        let bytes = self.writer.bytes(item.rows)?;
+        self.held.writing = Some((item.position, item.attempts));
+        self.sink.put(bytes).await?;
+        self.written();
         Ok(())
     }
-}
 
-/// A stream of Arrow's without its end, and without its schema unless it is wanted.
-fn inner(stream: &[u8], with_schema: bool) -> Result<&[u8], Failure> {
-    let bad = || Failure::new("the server did not send a stream of Arrow's");
-    let body = stream.strip_suffix(&ARROW_END).ok_or_else(bad)?;
-    if with_schema {
-        return Ok(body);
+    /// The item that was being written is.
+    fn written(&mut self) {
+        let Some((position, attempts)) = self.held.writing.take() else { return };
+        self.held.written.extend(attempts);
+        self.note(Some(position.to_string()));
     }
-    let rest = body.strip_prefix(&ARROW_MARK).ok_or_else(bad)?;
-    let (length, rest) = rest.split_first_chunk::<4>().ok_or_else(bad)?;
-    rest.get(u32::from_le_bytes(*length) as usize..).ok_or_else(bad)
-}
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn streams_of_arrow_are_joined() {
-        let schema = [&ARROW_MARK[..], &4u32.to_le_bytes(), b"head"].concat();
-        let stream = [&schema[..], b"batch", &ARROW_END].concat();
-        assert_eq!(inner(&stream, true).unwrap(), [&schema[..], b"batch"].concat());
-        assert_eq!(inner(&stream, false).unwrap(), b"batch");
-        for bad in [&b"rows"[..], &stream[..stream.len() - 1], &ARROW_END[..]] {
-            assert!(inner(bad, false).is_err());
+    /// Acks what was written whole. A lease that has ended is told and no error: what it held comes
+    /// again.
+    async fn ack(&mut self) -> Result<(), End> {
+        let Held { lease: Some(lease), written, .. } = &self.held else { return Ok(()) };
+        if !self.args.ack || written.is_empty() {
+            return Ok(());
+        }
+        loop {
+            match self.server.ack(lease, written).await {
+                Ok(200) => return Ok(()),
+                Ok(409) => {
+                    eprintln!("lease {lease} had ended; what it held is handed out again");
+                    return Ok(());
+                }
+                Ok(status) if !self.args.follow || status < 500 => {
+                    let sentence = format!("the ack of lease {lease} was answered {status}");
+                    return Err(Failure::new(sentence).into());
+                }
+                Err(error) if !self.args.follow => return Err(error.into()),
+                _ => sleep(AGAIN_AFTER).await,
+            }
         }
     }
 
-    #[test]
-    fn every_parameter_has_its_own_name() {
-        let asked = Asked {
-            consumer: Some("t".into()),
-            min_reward: Some(-0.5),
-            rewarded: true,
-            max_staleness: Some(4),
-            ..Asked::default()
-        };
-        let pair = |name, value: &str| (name, value.to_owned());
-        let expected = [
-            pair("consumer", "t"),
-            pair("rewarded", "true"),
-            pair("min_reward", "-0.5"),
-            pair("max_staleness", "4"),
-        ];
-        assert_eq!(asked.pairs(), expected);
+    /// Gives back what is not acked. Where that cannot be said it comes again when the lease ends.
+    async fn give_back(&mut self) {
+        if let Some(lease) = std::mem::take(&mut self.held).lease.filter(|_| self.args.ack) {
+            let _ = self.server.nack(&lease).await;
+        }
+    }
+
+    /// Ends what was written, and acks it.
+    async fn end(&mut self) -> Result<(), End> {
+        self.sink.flush().await?;
+        self.written();
+        self.sink.put(self.writer.end()?).await?;
+        self.sink.arrive(self.args.ack).await?;
+        self.ack().await
+    }
+
+    /// Ends, acks what was written and gives the rest back, however the reading ended. Of what was
+    /// written for a reader that has left nobody knows whether it was read.
+    async fn leave(&mut self, closed: bool) -> Result<(), Failure> {
+        let mut left = Ok(());
+        if !closed {
+            left = timeout(LAST_WAIT, self.end()).await.unwrap_or(Ok(()));
+        }
+        let _ = timeout(LAST_WAIT, self.give_back()).await;
+        match left {
+            Err(End::Failed(failure)) => Err(failure),
+            _ => Ok(()),
+        }
+    }
+
+    fn query(&self) -> String {
+        let mut pairs = self.args.asked.pairs();
+        pairs.extend(self.cursor.clone().map(|cursor| ("cursor", cursor)));
+        if self.args.follow {
+            pairs.push(("wait_s", WAIT_S.to_string()));
+        }
+        if self.args.format == Form::Arrow {
+            pairs.push(("format", "arrow".to_owned()));
+        }
+        let pairs: Vec<String> =
+            pairs.iter().map(|(name, value)| format!("{name}={value}")).collect();
+        pairs.join("&")
     }
 }

@@ -2,6 +2,7 @@
 
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full, Limited};
+use hyper::body::Incoming;
 use hyper::header::CONTENT_TYPE;
 use hyper::{HeaderMap, Method, Request};
 use hyper_util::client::legacy::Client;
@@ -33,18 +34,18 @@ impl Http {
         headers: &[(&str, &str)],
         body: &Value,
     ) -> Result<(u16, Value), Failure> {
-        let (status, _, body) = self.exchange(method, url, headers, body).await?;
-        Ok((status, serde_json::from_slice(&body).unwrap_or(Value::Null)))
+        let (status, _, body) = self.begin(method, url, headers, body).await?;
+        Ok((status, serde_json::from_slice(&whole(body, url).await?).unwrap_or(Value::Null)))
     }
 
-    /// Sends `body` (nothing, if null) and reads the reply whole.
-    pub(crate) async fn exchange(
+    /// Sends `body` (nothing, if null) and reads the head of the reply.
+    pub(crate) async fn begin(
         &self,
         method: Method,
         url: &str,
         headers: &[(&str, &str)],
         body: &Value,
-    ) -> Result<(u16, HeaderMap, Bytes), Failure> {
+    ) -> Result<(u16, HeaderMap, Incoming), Failure> {
         let failed = |what: &dyn std::error::Error| {
             let cause = Failure::of(what);
             cause.context(&format!("no answer from {url}"))
@@ -62,10 +63,15 @@ impl Http {
         }
         let reply = self.0.request(request).await.map_err(|e| failed(&e))?;
         let (head, body) = reply.into_parts();
-        let body = Limited::new(body, REPLY_BYTES_MAX).collect().await;
-        let body = body.map_err(|e| Failure::new(format!("no answer from {url}: {e}")))?;
-        Ok((head.status.as_u16(), head.headers, body.to_bytes()))
+        Ok((head.status.as_u16(), head.headers, body))
     }
+}
+
+/// A reply from there, read whole.
+pub(crate) async fn whole(body: Incoming, url: &str) -> Result<Bytes, Failure> {
+    let body = Limited::new(body, REPLY_BYTES_MAX).collect().await;
+    let body = body.map_err(|error| Failure::new(format!("no answer from {url}: {error}")))?;
+    Ok(body.to_bytes())
 }
 
 fn bad(text: &str) -> Failure {

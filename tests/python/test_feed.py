@@ -1,6 +1,8 @@
 """`rolltape feed`: rows off a server that runs, followed, acked, killed; the token; `show`."""
 
 import json
+import os
+import signal
 import time
 import urllib.error
 import urllib.request
@@ -13,6 +15,7 @@ import harness
 from harness import MODEL, Process, command, done, environment, serve, text
 
 QUESTION = "Find the secret number from 1 to 7. You have 3 guesses."
+ACKED = ("--consumer", "t", "--ack")
 TOKEN = {"FEED_TOKEN": "s3cret"}
 
 
@@ -23,9 +26,9 @@ def server(tmp_path):
         yield proxy
 
 
-def ask(proxy, episode):
+def ask(proxy, episode, question=QUESTION):
     """One call of an episode."""
-    words = [{"role": "user", "content": QUESTION}]
+    words = [{"role": "user", "content": question}]
     body = {"model": "tiny", "messages": words, "max_tokens": 8}
     request = urllib.request.Request(
         f"{proxy.base_url(episode)}/chat/completions",
@@ -114,6 +117,96 @@ def test_a_reader_that_is_killed_costs_nothing_but_a_wait(server):
     assert reader.stop() == 0
     seen = [json.loads(line)["episode_id"] for line in whole(out)]
     assert set(seen) == set(names), "a row was lost"
+
+
+def piped(server, *options):
+    """A reader whose rows go through a pipe, which is read here byte by byte."""
+    reader = ("feed", "--control", url(server), *options)
+    rows, into = os.pipe()
+    process = Process(*reader, folder=server.folder, stdout=into)
+    os.close(into)
+    return process, rows
+
+
+def row_of(rows):
+    """The next row of a pipe, and no byte more."""
+    line = b""
+    while not line.endswith(b"\n"):
+        byte = os.read(rows, 1)
+        assert byte, "it ended"
+        line += byte
+    return json.loads(line)["episode_id"]
+
+
+def standing(server):
+    """What became of the attempts: acked, leased, not handed out."""
+    (counts,) = page(server, "/feed/consumers")["consumers"]
+    return [counts[name] for name in ("acked", "leased", "depth")]
+
+
+@pytest.mark.parametrize("ends", ["leaves", "SIGINT", "SIGTERM"])
+def test_what_nobody_read_is_given_back(server, ends):
+    names = [f"e{number}" for number in range(6)]
+    play(server, *names)
+    process, rows = piped(server, *ACKED)
+    assert row_of(rows) == "e0"
+    if ends == "leaves":
+        os.close(rows)
+        assert process.child.wait(30) == 0, "that is no failure"
+    else:
+        assert process.stop(getattr(signal, ends)) == 0
+        os.close(rows)
+    assert standing(server) == [0, 0, 6], "who read how much of the pipe is not known"
+    assert feed(server, "--consumer", "t", "--ack")[0] == names
+
+
+@pytest.mark.parametrize("acked", [True, False])
+def test_at_a_signal_what_is_written_is_done_and_the_rest_comes_again(server, acked):
+    names = [f"e{number}" for number in range(60)]
+    for name in names:
+        # Rows that are together more than a pipe holds.
+        ask(server, name, "word " * 30)
+        control.close(server, name)
+    process, rows = piped(server, "--limit", "60", *(ACKED if acked else ()))
+    seen = [row_of(rows)]
+    process.child.send_signal(signal.SIGINT)
+    time.sleep(0.3)  # in which it hears of it; reading on makes room for more rows
+    with open(rows, "rb") as rest:
+        seen += [json.loads(line)["episode_id"] for line in rest]
+    assert process.child.wait(30) == 0, process.stderr
+    assert seen == names[: len(seen)] and len(seen) < 60, "rows are whole, and not all are there"
+    if acked:
+        assert standing(server) == [len(seen), 0, 60 - len(seen)]
+        again = feed(server, *ACKED, "--limit", "60")[0]
+    else:
+        assert process.stderr == f"cursor {len(seen)}\n"
+        again = feed(server, "--limit", "60", "--cursor", len(seen))[0]
+    assert again == names[len(seen) :]
+
+
+def test_rows_come_one_by_one_to_a_slow_reader_and_are_its_for_as_long(server):
+    play(server, "a", "b", "c")
+    process, rows = piped(server, *ACKED, "--lease-s", "1")
+    for name in ("a", "b", "c"):
+        assert row_of(rows) == name
+        time.sleep(0.7)
+        if name != "c":
+            assert standing(server) == [0, 3, 0], "it is renewed"
+    assert process.child.wait(30) == 0
+    assert standing(server) == [3, 0, 0]
+    os.close(rows)
+
+
+def test_a_reader_that_is_killed_within_a_reply_has_acked_nothing_that_nobody_read(server):
+    names = ["a", "b", "c"]
+    play(server, *names)
+    process, rows = piped(server, *ACKED, "--lease-s", "1")
+    assert row_of(rows) == "a"
+    process.kill()
+    os.close(rows)
+    assert acked(server) == 0
+    time.sleep(1.1)
+    assert feed(server, "--consumer", "t", "--ack")[0] == names
 
 
 def whole(path):
