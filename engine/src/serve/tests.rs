@@ -128,6 +128,13 @@ impl Server {
     }
 }
 
+/// Waits for what must end, and fails where it does not.
+async fn ends<T>(what: &str, work: impl Future<Output = T>) -> T {
+    let long = std::time::Duration::from_secs(25);
+    let ended = tokio::time::timeout(long, work).await;
+    ended.unwrap_or_else(|_| panic!("{what}: it does not end"))
+}
+
 async fn send(address: std::net::SocketAddr, request: Vec<u8>) -> Answer {
     let mut stream = TcpStream::connect(address).await.unwrap();
     stream.write_all(&request).await.unwrap();

@@ -76,20 +76,23 @@ async fn replies_that_a_pause_has_kept_end_when_they_are_waited_for() {
     let reply = server.begin("/v1/completions", &long(1, 60));
     sampled(&server, 5).await;
     assert_eq!(server.post_text("/pause?mode=keep", "").await.status, 200);
-    assert_eq!(server.post_text("/pause?mode=wait", "").await.status, 200);
-    assert_eq!(reply.await.unwrap().json()["choices"][0]["finish_reason"], "length");
+    let waited = ends("a pause that waits", server.post_text("/pause?mode=wait", "")).await;
+    assert_eq!(waited.status, 200);
+    let reply = ends("a reply that was kept", reply).await.unwrap().json();
+    assert_eq!(reply["choices"][0]["finish_reason"], "length");
     assert_eq!(server.text(json!({})).await.status, 503);
     server.post_text("/resume", "").await;
     // What sleeps ends nothing, and to wait for it would be for ever.
     let reply = server.begin("/v1/completions", &long(2, 600));
     sampled(&server, 90).await;
     assert_eq!(server.post_text("/sleep?mode=keep", "").await.status, 200);
-    let refused = server.post_text("/pause?mode=wait", "").await;
+    let refused = ends("a pause in sleep", server.post_text("/pause?mode=wait", "")).await;
     assert!(refused.status == 409 && refused.body.contains("sleeps"), "{}", refused.body);
     // In whatever order its parts are woken, generation goes on.
     server.post_text("/wake_up?tags=scheduling", "").await;
     server.post_text("/wake_up?tags=kv_cache&tags=weights", "").await;
-    assert_eq!(reply.await.unwrap().json()["choices"][0]["finish_reason"], "length");
+    let reply = ends("a reply that slept", reply).await.unwrap().json();
+    assert_eq!(reply["choices"][0]["finish_reason"], "length");
     server.stop().await;
 }
 
