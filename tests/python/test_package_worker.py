@@ -146,6 +146,18 @@ def test_a_trainer_that_begins_again_counts_on_whether_or_not_the_engine_did(ser
         strict.stop()
 
 
+def test_a_recorder_with_a_new_store_learns_of_the_engine_how_far_it_is(tmp_path):
+    (engine,) = map(harness.text, harness.free_addresses(1))
+    options = {"model": MODEL, "store": tmp_path / "first.db"}
+    with rolltape.Server("--engine-listen", engine, **options) as first:
+        transfer = rolltape.trl.WeightTransfer(first.client, tmp_path, first=17, kept=None)
+        assert push(first.client, transfer) == "17"
+        with rolltape.Server(upstream=f"http://{engine}", store=tmp_path / "new.db") as second:
+            assert second.client.versions() == []
+            transfer = rolltape.trl.WeightTransfer(second.client, tmp_path, kept=None)
+            assert push(second.client, transfer) == "18"
+
+
 def test_what_the_feed_drops_is_told(served):
     play(served.client, "old")
     told = []
