@@ -235,6 +235,17 @@ def test_a_rollout_waits_for_all_of_its_batch(server):
     assert [sum(mask) > 0 for mask in columns["env_mask"]] == [True, True, False]
 
 
+def test_a_rollout_does_not_wait_for_what_was_never_closed(server):
+    client = server.client
+    client.announce("open")
+    agent = openai.OpenAI(base_url=client.base_url("open"), api_key="none", max_retries=0)
+    Agent(agent, seed=1).play(Game(2))
+    assert client.show("open")["with_ids"]
+    begun = time.monotonic()
+    assert rolltape.trl.rollout.whole(client, ["open"], wait_s=40) == []
+    assert time.monotonic() - begun < 20
+
+
 def test_weights_come_in_under_their_version(server):
     client = server.client
     before = client.weight_info()
