@@ -6,27 +6,27 @@
 //!
 //! The names of fields, the order of calls and the packing are those of vLLM 0.33, whose client TRL
 //! uses. Without a GPU or without the library a call is refused before anybody is waited for.
+//!
+//! A trainer that dies, stalls or never comes is waited for no longer than `timeout` seconds, for
+//! the group and for each broadcast; then the group is aborted, and a later call joins another one.
 
 mod pickle;
 mod plan;
 mod store;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use kernels::cuda::{Device, DeviceOptions, Memory};
-use kernels::nccl::{self, ID_BYTES, Member};
+use kernels::nccl::{self, ID_BYTES, Member, NcclError};
 use serde_json::{Map, Value};
 
-use crate::update::{Piece, Refused, Sink, Transport};
+use crate::update::{PATIENCE, Piece, Refused, Sink, Transport, Wait, patience};
 use plan::{Announced, Packing};
 use store::Store;
-
-/// How long to wait for the trainer, as PyTorch waits.
-const PATIENCE: Duration = Duration::from_secs(300);
 
 /// Where the first member writes the name of the group.
 const NAME: &str = "broadcast_from/0/0";
@@ -84,17 +84,24 @@ impl Invitation {
     }
 
     /// The name of the group. Waits for the trainer to write it down, unless it is known.
-    fn group(&self, deadline: Instant) -> Result<[u8; ID_BYTES], String> {
+    fn group(&self, wait: &Wait) -> Result<[u8; ID_BYTES], Refused> {
         if let Some(id) = self.id {
             return Ok(id);
         }
         let Invitation { address, port, .. } = self;
         let place = format!("the trainer's store at {address}:{port}");
-        let store = Store::join((address, *port), deadline);
-        let value = store.and_then(|mut store| store.get(NAME, deadline));
-        let value = value.map_err(|error| format!("cannot read {place}: {error}"))?;
-        let id = pickle::bytes_of(&value);
-        id.ok_or_else(|| format!("what {place} says is not the name of an NCCL group"))
+        let store = Store::join((address, *port), wait);
+        let value = store.and_then(|mut store| store.get(NAME, wait));
+        let value = value.map_err(|error| match wait.over() {
+            Some(Refused::Trainer(late)) => {
+                Refused::Trainer(format!("cannot read {place}: {error}; {late}"))
+            }
+            Some(ended) => ended,
+            None => Refused::Trainer(format!("cannot read {place}: {error}")),
+        })?;
+        pickle::bytes_of(&value).ok_or_else(|| {
+            Refused::Weights(format!("what {place} says is not the name of an NCCL group"))
+        })
     }
 }
 
@@ -107,20 +114,23 @@ fn decoded(id: &Value) -> Option<[u8; ID_BYTES]> {
 pub(crate) fn connect(
     info: &Map<String, Value>,
     gpu: &DeviceOptions,
+    mut wait: Wait,
 ) -> Result<Box<dyn Transport>, Refused> {
     let wrong = |reason: String| Refused::Weights(format!("`init_info`: {reason}"));
     let invitation = Invitation::read(info).map_err(wrong)?;
     let packing = Packing::read(info, Packing::default()).map_err(wrong)?;
+    let patience = patience(info, PATIENCE).map_err(wrong)?;
     let lacking =
         |reason: &dyn std::fmt::Display| Refused::Weights(format!("no NCCL: {reason}; {OTHERS}"));
     let device = Device::open(gpu).map_err(|reason| lacking(&reason))?;
     nccl::version().map_err(|reason| lacking(&reason))?;
-    let id = invitation.group(Instant::now() + PATIENCE).map_err(Refused::Weights)?;
+    wait.renew(patience);
+    let id = invitation.group(&wait)?;
     let Invitation { rank, size, .. } = invitation;
     tracing::info!(rank, size, "joining the trainer's NCCL group");
-    let member = Member::join(&device, &id, rank, size);
-    let member = member.map_err(|error| Refused::Device(error.to_string()))?;
-    Ok(Box::new(Line { device, member, packing, in_step: true }))
+    let member = Member::join(&device, &id, (rank, size), &mut || wait.over().is_some());
+    let member = member.map_err(|error| broken(&error, &wait))?;
+    Ok(Box::new(Line { device, member, packing, patience, wait, in_step: true }))
 }
 
 /// The connection to a trainer.
@@ -128,7 +138,20 @@ struct Line {
     device: Device,
     member: Member,
     packing: Packing,
+    /// For each broadcast.
+    patience: Duration,
+    /// Over for good once somebody else took over.
+    wait: Wait,
     in_step: bool,
+}
+
+/// Why the group is no more.
+fn broken(error: &NcclError, wait: &Wait) -> Refused {
+    match (error, wait.over()) {
+        (NcclError::GivenUp(_), Some(over)) => over,
+        (NcclError::Peer { .. }, _) => Refused::Trainer(format!("the trainer is gone: {error}")),
+        _ => Refused::Device(error.to_string()),
+    }
 }
 
 impl Transport for Line {
@@ -136,10 +159,11 @@ impl Transport for Line {
         let wrong = |reason: String| Refused::Weights(format!("`update_info`: {reason}"));
         self.in_step = false;
         let packing = Packing::read(info, self.packing).map_err(wrong)?;
+        let patience = patience(info, self.patience).map_err(wrong)?;
         let tensors = plan::announced(info).map_err(wrong)?;
         let mut refused = Ok(());
         for part in plan::broadcasts(&tensors, packing) {
-            let bytes = self.one(part)?;
+            let bytes = self.one(part, patience)?;
             // The trainer sends all the same, so all is received before anything is refused.
             if refused.is_ok() {
                 refused = handed_over(part, &bytes, sink);
@@ -156,11 +180,14 @@ impl Transport for Line {
 
 impl Line {
     /// The bytes of one broadcast.
-    fn one(&self, part: &[Announced]) -> Result<Vec<u8>, Refused> {
+    fn one(&mut self, part: &[Announced], patience: Duration) -> Result<Vec<u8>, Refused> {
         let failed = |error: &dyn std::fmt::Display| Refused::Device(error.to_string());
         let size = part.iter().fold(0_usize, |size, tensor| size.saturating_add(tensor.bytes));
         let memory = Memory::new(&self.device, size).map_err(|error| failed(&error))?;
-        self.member.receive(&memory).map_err(|error| failed(&error))?;
+        self.wait.renew(patience);
+        let Line { member, wait, .. } = self;
+        let received = member.receive(&memory, &mut || wait.over().is_some());
+        received.map_err(|error| broken(&error, wait))?;
         memory.to_vec().map_err(|error| failed(&error))
     }
 }

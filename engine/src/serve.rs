@@ -99,6 +99,8 @@ async fn accept(listener: &TcpListener, state: Arc<State>, shutdown: impl Future
             }
         }
     }
+    // New weights are of no use any more, and their trainer may never come.
+    state.updates.waits.stop();
     drop(state);
     stop.send_replace(true);
     let drained = async { while connections.join_next().await.is_some() {} };

@@ -5,6 +5,7 @@
 //! - [`Dock`]: lays them out beside the weights that serve, and hands both over.
 //! - [`Ledger`]: what weights are, by the checksum of every tensor.
 //! - [`Updates`]: which weights had which label.
+//! - [`Wait`]: how long a trainer is waited for.
 //!
 //! Nothing that arrives touches the weights that serve: those are exchanged as a whole, between two
 //! steps, once all that arrived was checked and laid out. Whatever fails before leaves them alone.
@@ -17,6 +18,7 @@ mod staging;
 #[cfg(test)]
 pub(crate) mod tests;
 mod transport;
+mod wait;
 
 pub(crate) use book::{Book, Receipt, Updates, Version};
 pub(crate) use dock::Dock;
@@ -24,6 +26,7 @@ pub(crate) use ledger::{Entry, Ledger, Recorder, is_finite};
 pub(crate) use open::Open;
 pub(crate) use staging::{Piece, Staging};
 pub(crate) use transport::{Sink, Transport};
+pub(crate) use wait::{PATIENCE, Wait, Waits, patience};
 
 use crate::load::LoadError;
 
@@ -39,6 +42,15 @@ pub(crate) enum Refused {
     /// The device failed.
     #[error("{0}")]
     Device(String),
+    /// The trainer is gone or did not come.
+    #[error("{0}")]
+    Trainer(String),
+    /// Another call took over.
+    #[error("{0}")]
+    Interrupted(String),
+    /// The engine stops.
+    #[error("the engine is stopping")]
+    Stopping,
 }
 
 impl Refused {

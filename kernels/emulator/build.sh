@@ -3,6 +3,7 @@
 # LD_LIBRARY_PATH. Without sizes of heads: 16, 32, 64 and 128. What is up to date stays.
 #   FOLDER/libcuda.so.1           the driver
 #   FOLDER/libcublasLt.so.13      products
+#   FOLDER/nccl/libnccl.so.2      groups, for those who look for NCCL
 #   FOLDER/nvrtc/libnvrtc.so.13   a compiler that compiles nothing, for tests without NVRTC
 #   FOLDER/kernels/FAMILY-SIZE.so
 # UNWATCHED=1 leaves out the checks of memory, for long runs.
@@ -13,7 +14,7 @@ out="$1"
 shift
 sizes=("$@")
 [ ${#sizes[@]} -gt 0 ] || sizes=(16 32 64 128)
-mkdir -p "$out/kernels" "$out/nvrtc"
+mkdir -p "$out/kernels" "$out/nccl" "$out/nvrtc"
 out="$(cd "$out" && pwd)"
 # Several test programs may ask at once.
 exec 9>"$out/lock"
@@ -36,7 +37,7 @@ finish() { mv "$1.new" "$1" && echo "$stamp" >"$1.stamp"; }
 # Only what is named is seen from outside: a template of the C++ library that two libraries have
 # (NVRTC is one) must not be taken for one.
 exports="$out/exports"
-echo '{ global: cu*; nvrtc*; rolltape_*; __tsan_*; __ubsan_*; extern "C++" { emulate::*; };
+echo '{ global: cu*; nccl*; nvrtc*; rolltape_*; __tsan_*; __ubsan_*; extern "C++" { emulate::*; };
   local: *; };' >"$exports"
 
 library() { # NAME SOURCE... : one of the doubles
@@ -95,6 +96,7 @@ if ! up_to_date "$out/libemulate.so" "$here/runtime.cc"; then
 fi
 library libcuda.so.1 "$here"/{driver,memory,module,stream}.cc "$out/libemulate.so" -ldl
 library libcublasLt.so.13 "$here/cublaslt.cc" "$out/libcuda.so.1"
+library nccl/libnccl.so.2 "$here/nccl.cc" "$out/libcuda.so.1" '-Wl,-rpath,$ORIGIN/..'
 library nvrtc/libnvrtc.so.13 "$here/nvrtc.cc"
 rm -f "$out/failed"
 for file in "$cuda"/*.cu; do

@@ -175,7 +175,8 @@ __attribute__((visibility("default"))) long long rolltape_double_get(const char 
   long long *place = named(name);
   return place ? *place : -1;
 }
-// For the other doubles: adds work to a stream. `function` is called with a copy of `data`.
+// For the other doubles: adds work to a stream. `function` is called with a copy of `data`, and
+// again as long as it answers NOT_READY.
 API rolltape_double_enqueue(void *stream, int (*function)(void *), const void *data, size_t bytes) {
   BEGIN;
   auto known = stream_of(stream);
@@ -417,7 +418,7 @@ API cuMemcpyDtoHAsync_v2(void *to, Address from, size_t bytes, void *stream) {
     return enqueue(known, [=] { return copy(to, source, bytes, "an asynchronous copy"); });
   }
   if (known->capture) return STREAM_CAPTURE_UNSUPPORTED;
-  if (Result result = run_all(known)) return result;
+  if (Result result = patiently([=] { return run_all(known); })) return result;
   memcpy(to, source, bytes);
   return SUCCESS;
 }

@@ -43,7 +43,7 @@ enum Result {
 namespace twin {
 
 using Address = uintptr_t;
-using Work = std::function<Result()>;
+using Work = std::function<Result()>;  // NOT_READY: not yet, ask again
 
 // What environment or test sets; see README.md.
 struct Settings {
@@ -64,6 +64,8 @@ extern std::recursive_mutex lock;
 
 // Says on stderr what was wrong, counts it, and makes it the context's last state.
 Result fault(Result result, const std::string &text);
+// Runs `run` until it is more than NOT_READY, and lets others have the lock in between.
+Result patiently(const Work &run);
 // What a call has to begin with: a context that is current and well.
 Result ready();
 

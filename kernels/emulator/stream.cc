@@ -3,6 +3,10 @@
 // What is asked of a stream waits in its queue until somebody waits for it: the latest moment that
 // the driver's promises allow, so that host code which reads or changes memory too early is found.
 // `order` may also be `early` (at once) or `random` (some of it, at any call).
+//
+// Work that answers NOT_READY waits for somebody else, as a broadcast does for its sender: it stays
+// where it is, what is behind it waits too, and whoever waits for the stream gives the lock away
+// meanwhile.
 #include "driver.h"
 
 #include <chrono>
@@ -31,18 +35,21 @@ double now() {
 Result run_to(Stream *stream, uint64_t number);
 
 Result run_one(Stream *stream) {
-  Operation operation = std::move(stream->queue.front());
-  stream->queue.pop_front();
-  stream->done++;
+  Operation &operation = stream->queue.front();
   if (operation.wait && events.count(operation.wait)) {
     Event *event = operation.wait;
-    if (event->stream && streams.count(event->stream)) {
-      Result result = run_to(event->stream, operation.wait_for);
-      if (result) return result;
-    }
+    if (event->stream && streams.count(event->stream))
+      if (Result result = run_to(event->stream, operation.wait_for)) return result;
   }
-
-  return operation.work ? operation.work() : SUCCESS;
+  Work work = std::move(operation.work);
+  Result result = work ? work() : SUCCESS;
+  if (result == NOT_READY) {
+    stream->queue.front().work = std::move(work);
+    return result;
+  }
+  stream->queue.pop_front();
+  stream->done++;
+  return result;
 }
 
 Result run_to(Stream *stream, uint64_t number) {
@@ -101,10 +108,26 @@ Result enqueue(Stream *stream, Work work) {
 
 Result run_all(Stream *stream) { return run_to(stream, stream->asked); }
 
+Result patiently(const Work &run) {
+  for (;;) {
+    Result result = run();
+    if (result != NOT_READY) return result;
+    lock.unlock();
+    std::this_thread::sleep_for(std::chrono::microseconds(200));
+    lock.lock();
+  }
+}
+
 Result run_everything() {
-  for (Stream *stream : std::set<Stream *>(streams))
-    if (Result result = run_all(stream)) return result;
-  return SUCCESS;
+  return patiently([] {
+    Result later = SUCCESS;
+    for (Stream *stream : std::set<Stream *>(streams)) {
+      Result result = run_all(stream);
+      if (result && result != NOT_READY) return result;
+      if (result) later = result;
+    }
+    return later;
+  });
 }
 
 void settle(Stream *stream) {
@@ -113,7 +136,7 @@ void settle(Stream *stream) {
   for (Stream *any : std::set<Stream *>(streams)) {
     size_t most = any->queue.size();
     for (size_t i = random_number() % (2 * most + 1); i > 0 && !any->queue.empty(); i--)
-      run_one(any);
+      if (run_one(any)) break;
   }
 }
 
@@ -149,7 +172,7 @@ API cuStreamDestroy_v2(void *handle) {
   BEGIN;
   Stream *stream = stream_of(handle);
   if (!stream || stream == default_stream()) return INVALID_HANDLE;
-  run_all(stream);
+  patiently([=] { return run_all(stream); });
   streams.erase(stream);
   delete stream;
   return SUCCESS;
@@ -161,8 +184,10 @@ API cuStreamSynchronize(void *handle) {
   if (!stream) return INVALID_HANDLE;
   if (Result result = breaks_capture(stream)) return result;
   counts().synchronizations++;
-  if (stream == default_stream()) settle_default();
-  return run_all(stream);
+  return patiently([=] {
+    if (stream == default_stream()) settle_default();
+    return run_all(stream);
+  });
 }
 
 API cuStreamQuery(void *handle) {
@@ -200,7 +225,8 @@ API cuEventDestroy_v2(void *handle) {
   // Who waits for it waits for what it stood for.
   for (Stream *stream : streams)
     for (Operation &operation : stream->queue)
-      if (operation.wait == event && event->stream) run_to(event->stream, operation.wait_for);
+      if (operation.wait == event && event->stream)
+        patiently([&] { return run_to(event->stream, operation.wait_for); });
   events.erase(event);
   delete event;
   return SUCCESS;
@@ -245,8 +271,10 @@ API cuEventSynchronize(void *handle) {
   if (!event) return INVALID_HANDLE;
   if (event->captured) return CAPTURED_EVENT;
   counts().synchronizations++;
-  return event->stream && streams.count(event->stream) ? run_to(event->stream, event->number)
-                                                       : SUCCESS;
+  return patiently([=] {
+    return event->stream && streams.count(event->stream) ? run_to(event->stream, event->number)
+                                                         : SUCCESS;
+  });
 }
 
 API cuEventQuery(void *handle) {

@@ -1,10 +1,18 @@
 //! NVIDIA's collective operations, for weights that a trainer broadcasts from its GPU to ours.
 //!
 //! Nothing is linked: `libnccl.so.2` is looked for when somebody wants to join a group.
+//!
+//! A peer that is dead or stuck must not take us with it, and NCCL waits for peers for ever: on the
+//! host while a group forms, and on the device in a kernel that nothing else ends. So groups are of
+//! the kind that does not block; whoever waits asks again and again how it stands, and may give up
+//! between two questions. A group that failed or was given up is aborted at once, before any memory
+//! that its kernels may still touch is freed: to free memory waits for the device, kernels included.
 #![expect(unsafe_code, reason = "NCCL is a C library")]
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::sync::OnceLock;
+use std::thread::sleep;
+use std::time::Duration;
 
 use libloading::os::unix::Library;
 
@@ -20,6 +28,15 @@ const UINT8: c_int = 1;
 const FLOAT32: c_int = 7;
 const SUM: c_int = 0;
 
+/// `ncclSuccess`, `ncclRemoteError` and `ncclInProgress`.
+const SUCCESS: c_int = 0;
+const REMOTE_ERROR: c_int = 6;
+const IN_PROGRESS: c_int = 7;
+
+/// How long to leave the library and the device alone between two questions: short at first, for
+/// what is nearly there.
+const PAUSES: [Duration; 2] = [Duration::from_micros(50), Duration::from_millis(2)];
+
 /// The name of a group, which its first member made up; passed by value.
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -27,6 +44,29 @@ struct Id([u8; ID_BYTES]);
 
 type Group = *mut c_void;
 type Stream = *mut c_void;
+
+/// The beginning of `ncclConfig_t`, as it was in version 2.14; the library fills in what it has
+/// learned since.
+#[repr(C)]
+struct Config {
+    size: usize,
+    magic: u32,
+    version: u32,
+    blocking: c_int,
+    /// Not read by the version that is named, but within the struct's size.
+    clusters: c_int,
+}
+
+impl Config {
+    /// `NCCL_CONFIG_INITIALIZER`, but for a group that does not block.
+    const UNBLOCKED: Config = Config {
+        size: size_of::<Config>(),
+        magic: 0xCAFE_BEEF,
+        version: 21_400,
+        blocking: 0,
+        clusters: c_int::MIN,
+    };
+}
 
 /// Why a group could not be joined or did not work.
 #[derive(Debug, thiserror::Error)]
@@ -45,16 +85,30 @@ pub enum NcclError {
         /// What the library says.
         reason: String,
     },
+    /// Another member is gone.
+    #[error("`{call}`: {reason}")]
+    Peer {
+        /// The function.
+        call: &'static str,
+        /// What the library says.
+        reason: String,
+    },
     /// The device refused.
     #[error(transparent)]
     Device(#[from] CudaError),
+    /// The caller waits no longer.
+    #[error("`{0}` was given up")]
+    GivenUp(&'static str),
 }
+
+/// Asked between two questions: whether to wait no longer.
+pub type GiveUp<'a> = &'a mut dyn FnMut() -> bool;
 
 /// The functions that are called.
 struct Functions {
     version: unsafe extern "C" fn(*mut c_int) -> c_int,
     reason: unsafe extern "C" fn(c_int) -> *const c_char,
-    join: unsafe extern "C" fn(*mut Group, c_int, Id, c_int) -> c_int,
+    join: unsafe extern "C" fn(*mut Group, c_int, Id, c_int, *const Config) -> c_int,
     sum: unsafe extern "C" fn(
         *const c_void,
         *mut c_void,
@@ -73,7 +127,8 @@ struct Functions {
         Group,
         Stream,
     ) -> c_int,
-    leave: unsafe extern "C" fn(Group) -> c_int,
+    state: unsafe extern "C" fn(Group, *mut c_int) -> c_int,
+    abort: unsafe extern "C" fn(Group) -> c_int,
 }
 
 impl Functions {
@@ -91,15 +146,16 @@ impl Functions {
         locate(LIBRARY).ok_or(NcclError::NoLibrary)?;
         // SAFETY: the library is made to be loaded, and was loaded before.
         let library = unsafe { Library::new(LIBRARY) }.map_err(|_| NcclError::NoLibrary)?;
-        // SAFETY: the types are those of `nccl.h`, the same in all versions 2.
+        // SAFETY: the types are those of `nccl.h`, the same in all versions since 2.14.
         let functions = unsafe {
             Functions {
                 version: symbol(&library, "ncclGetVersion")?,
                 reason: symbol(&library, "ncclGetErrorString")?,
-                join: symbol(&library, "ncclCommInitRank")?,
+                join: symbol(&library, "ncclCommInitRankConfig")?,
                 sum: symbol(&library, "ncclAllReduce")?,
                 broadcast: symbol(&library, "ncclBroadcast")?,
-                leave: symbol(&library, "ncclCommDestroy")?,
+                state: symbol(&library, "ncclCommGetAsyncError")?,
+                abort: symbol(&library, "ncclCommAbort")?,
             }
         };
         // What was found above must stay where it is.
@@ -118,7 +174,10 @@ impl Functions {
             // SAFETY: its texts end in zero and live as long as it does.
             false => unsafe { CStr::from_ptr(reason) }.to_string_lossy().into_owned(),
         };
-        Err(NcclError::Call { call, reason })
+        Err(match status {
+            REMOTE_ERROR => NcclError::Peer { call, reason },
+            _ => NcclError::Call { call, reason },
+        })
     }
 }
 
@@ -145,6 +204,7 @@ pub fn version() -> Result<i32, NcclError> {
 /// A place in a group.
 pub struct Member {
     functions: &'static Functions,
+    /// Null once it was aborted.
     group: Group,
     device: Device,
 }
@@ -159,62 +219,160 @@ impl std::fmt::Debug for Member {
 }
 
 impl Member {
-    /// Joins a group of `size` as number `rank`. Blocks until all members are there, and until
-    /// they have added up a number, as PyTorch's and vLLM's groups do when they begin.
+    /// Joins a group as number `rank` of `size`. Waits until all members are there, and until they
+    /// have added up a number, as PyTorch's and vLLM's groups do when they begin.
     ///
     /// # Errors
-    /// What the library or the device says.
+    /// What the library or the device says; [`NcclError::GivenUp`] once `give_up` says so.
     pub fn join(
         device: &Device,
         id: &[u8; ID_BYTES],
-        rank: i32,
-        size: i32,
+        (rank, size): (i32, i32),
+        give_up: GiveUp<'_>,
     ) -> Result<Member, NcclError> {
+        const JOIN: &str = "ncclCommInitRankConfig";
         let functions = Functions::get()?;
         device.bind()?;
         let mut group = std::ptr::null_mut();
-        // SAFETY: the library writes a handle.
-        let status = unsafe { (functions.join)(&mut group, size, Id(*id), rank) };
-        functions.check("ncclCommInitRank", status)?;
-        let member = Member { functions, group, device: device.clone() };
-        member.greet()?;
+        // SAFETY: the library writes a handle, and reads the configuration during the call.
+        let status =
+            unsafe { (functions.join)(&mut group, size, Id(*id), rank, &Config::UNBLOCKED) };
+        // From here on whatever fails aborts the group.
+        let mut member = Member { functions, group, device: device.clone() };
+        member.until_ready(JOIN, status, give_up)?;
+        member.greet(give_up)?;
         Ok(member)
     }
 
-    fn greet(&self) -> Result<(), NcclError> {
+    fn greet(&mut self, give_up: GiveUp<'_>) -> Result<(), NcclError> {
         let number = Memory::of(&self.device, &[0.0_f32])?;
         let (from, to) = (number.address() as *const c_void, number.address() as *mut c_void);
-        // SAFETY: the number is on the device, and lives until the sum is done.
-        let status = unsafe {
-            (self.functions.sum)(from, to, 1, FLOAT32, SUM, self.group, self.device.stream())
-        };
-        self.functions.check("ncclAllReduce", status)?;
-        Ok(self.device.synchronize()?)
+        let (group, stream) = (self.group()?, self.device.stream());
+        // SAFETY: the number is on the device, and lives until the sum is done or aborted.
+        let status = unsafe { (self.functions.sum)(from, to, 1, FLOAT32, SUM, group, stream) };
+        self.until_done("ncclAllReduce", status, give_up)
     }
 
-    /// Receives what member 0 sends to all, as many bytes as `memory` has, and waits for it.
+    /// Receives what member 0 sends to all, as many bytes as `memory` has, and waits for it; called
+    /// by member 0 it sends them. After an error the group is gone, and so is whatever of the
+    /// memory was written.
     ///
     /// # Errors
-    /// What the library or the device says.
-    pub fn receive(&self, memory: &Memory) -> Result<(), NcclError> {
+    /// What the library or the device says; [`NcclError::GivenUp`] once `give_up` says so.
+    pub fn receive(&mut self, memory: &Memory, give_up: GiveUp<'_>) -> Result<(), NcclError> {
         self.device.bind()?;
         let (from, to) = (memory.address() as *const c_void, memory.address() as *mut c_void);
-        let (count, stream) = (memory.bytes(), self.device.stream());
-        // SAFETY: all of the memory is written, and it lives until that is done.
+        let (count, stream, group) = (memory.bytes(), self.device.stream(), self.group()?);
+        // SAFETY: all of the memory is written, and it lives until that is done or aborted.
         let status =
-            unsafe { (self.functions.broadcast)(from, to, count, UINT8, 0, self.group, stream) };
-        self.functions.check("ncclBroadcast", status)?;
-        Ok(self.device.synchronize()?)
+            unsafe { (self.functions.broadcast)(from, to, count, UINT8, 0, group, stream) };
+        self.until_done("ncclBroadcast", status, give_up)
+    }
+
+    fn group(&self) -> Result<Group, NcclError> {
+        match self.group.is_null() {
+            false => Ok(self.group),
+            true => Err(NcclError::GivenUp("the group")),
+        }
+    }
+
+    /// Waits for what was just asked for to be on the stream and done there; aborts the group if it
+    /// fails or is given up.
+    fn until_done(
+        &mut self,
+        call: &'static str,
+        status: c_int,
+        give_up: GiveUp<'_>,
+    ) -> Result<(), NcclError> {
+        self.until_ready(call, status, give_up)?;
+        // The stream comes first: a peer that has sent everything may be gone by now.
+        self.poll(call, give_up, |member| match member.device.is_done()? {
+            true => Ok(true),
+            false => member.is_ready(call).map(|_| false),
+        })
+    }
+
+    /// Waits until the library is done with a call; aborts the group if it fails or is given up.
+    fn until_ready(
+        &mut self,
+        call: &'static str,
+        status: c_int,
+        give_up: GiveUp<'_>,
+    ) -> Result<(), NcclError> {
+        if status != SUCCESS && status != IN_PROGRESS {
+            self.abort();
+            return self.functions.check(call, status);
+        }
+        self.poll(call, give_up, |member| member.is_ready(call))
+    }
+
+    /// Asks until the answer is yes.
+    fn poll(
+        &mut self,
+        call: &'static str,
+        give_up: GiveUp<'_>,
+        done: impl Fn(&Member) -> Result<bool, NcclError>,
+    ) -> Result<(), NcclError> {
+        let mut pauses = std::iter::repeat_n(PAUSES[0], 200).chain(std::iter::repeat(PAUSES[1]));
+        let outcome = loop {
+            match done(self) {
+                Ok(true) => return Ok(()),
+                Ok(false) if give_up() => break Err(NcclError::GivenUp(call)),
+                Ok(false) => sleep(pauses.next().unwrap_or(PAUSES[1])),
+                Err(error) => break Err(error),
+            }
+        };
+        self.abort();
+        outcome
+    }
+
+    /// Whether the library is done with what was asked for last, and all is well.
+    fn is_ready(&self, call: &'static str) -> Result<bool, NcclError> {
+        let mut state = SUCCESS;
+        // SAFETY: the group is there, and the library writes a number.
+        let status = unsafe { (self.functions.state)(self.group()?, &mut state) };
+        self.functions.check("ncclCommGetAsyncError", status)?;
+        if state == IN_PROGRESS {
+            return Ok(false);
+        }
+        self.functions.check(call, state).map(|()| true)
+    }
+
+    /// Leaves the group, whatever is under way in it. To destroy one instead might wait for peers.
+    fn abort(&mut self) {
+        let group = std::mem::replace(&mut self.group, std::ptr::null_mut());
+        if group.is_null() {
+            return;
+        }
+        // What fails here can be told to nobody.
+        let _ = self.device.bind();
+        // SAFETY: nobody has the group any more.
+        unsafe { (self.functions.abort)(group) };
     }
 }
 
 impl Drop for Member {
     fn drop(&mut self) {
-        // What fails here can be told to nobody.
-        let _ = self.device.bind();
-        // SAFETY: nobody has the group any more.
-        unsafe { (self.functions.leave)(self.group) };
+        self.abort();
     }
+}
+
+/// A name for a new group, of which the caller is to be member 0: what trainers do.
+///
+/// # Errors
+/// What the library says.
+#[cfg(any(test, feature = "double"))]
+pub fn new_id() -> Result<[u8; ID_BYTES], NcclError> {
+    const CALL: &str = "ncclGetUniqueId";
+    let functions = Functions::get()?;
+    // SAFETY: the library is there, and will be.
+    let library = unsafe { Library::new(LIBRARY) }.map_err(|_| NcclError::NoLibrary)?;
+    // SAFETY: the type is that of `nccl.h`.
+    let made = unsafe { symbol::<unsafe extern "C" fn(*mut Id) -> c_int>(&library, CALL) }?;
+    let mut id = Id([0; ID_BYTES]);
+    // SAFETY: the library writes the name.
+    functions.check(CALL, unsafe { made(&mut id) })?;
+    Ok(id.0)
 }
 
 #[cfg(test)]

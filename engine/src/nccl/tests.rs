@@ -8,6 +8,7 @@ use safetensors::Dtype;
 use serde_json::json;
 
 use super::*;
+use crate::update::Waits;
 
 fn info(value: Value) -> Map<String, Value> {
     value.as_object().unwrap().clone()
@@ -26,7 +27,7 @@ fn text(stream: &mut TcpStream) -> String {
 }
 
 /// Serves one client as PyTorch's store does and returns what it asked; the value appears late.
-fn store(listener: &TcpListener, value: &[u8]) -> Vec<String> {
+pub(crate) fn store(listener: &TcpListener, value: &[u8]) -> Vec<String> {
     let (mut stream, _) = listener.accept().unwrap();
     let mut asked = Vec::new();
     let mut opcode = [0];
@@ -70,12 +71,19 @@ fn invitation(port: u16) -> Invitation {
 }
 
 /// A pickle of protocol 4 that holds `bytes`.
-fn pickled(bytes: &[u8; 128]) -> Vec<u8> {
+pub(crate) fn pickled(bytes: &[u8; 128]) -> Vec<u8> {
     [b"\x80\x04\x95\x85\x00\x00\x00\x00\x00\x00\x00C\x80".as_slice(), bytes, b"\x94."].concat()
 }
 
-fn soon() -> Instant {
-    Instant::now() + Duration::from_secs(30)
+/// A wait of a while.
+fn soon() -> Wait {
+    lasting(Duration::from_secs(30))
+}
+
+fn lasting(patience: Duration) -> Wait {
+    let mut wait = Waits::default().take_over();
+    wait.renew(patience);
+    wait
 }
 
 #[test]
@@ -84,7 +92,7 @@ fn the_name_of_the_group_comes_from_the_trainer_s_store() {
     let port = listener.local_addr().unwrap().port();
     let id: [u8; 128] = std::array::from_fn(|i| (i * 7) as u8);
     let server = thread::spawn(move || store(&listener, &pickled(&id)));
-    assert_eq!(invitation(port).group(soon()), Ok(id));
+    assert_eq!(invitation(port).group(&soon()), Ok(id));
     let asked = server.join().unwrap();
     let key = "/broadcast_from/0/0";
     let expected =
@@ -97,14 +105,17 @@ fn a_store_that_is_not_there_yet_is_waited_for_and_one_that_never_is_is_named() 
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
     drop(listener);
-    let waiting = thread::spawn(move || invitation(port).group(soon()));
+    let waiting = thread::spawn(move || invitation(port).group(&soon()));
     thread::sleep(Duration::from_millis(250));
     let listener = TcpListener::bind(("127.0.0.1", port)).unwrap();
     let id = [9; 128];
     let server = thread::spawn(move || store(&listener, &pickled(&id)));
     assert_eq!(waiting.join().unwrap(), Ok(id));
     server.join().unwrap();
-    let gone = invitation(port).group(Instant::now() + Duration::from_millis(200)).unwrap_err();
+    let Err(Refused::Trainer(gone)) = invitation(port).group(&lasting(Duration::from_millis(200)))
+    else {
+        panic!("nobody is there")
+    };
     assert!(gone.starts_with(&format!("cannot read the trainer's store at 127.0.0.1:{port}")));
 }
 
@@ -113,7 +124,9 @@ fn what_is_no_name_is_refused() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
     let server = thread::spawn(move || store(&listener, b"not a pickle"));
-    let error = invitation(port).group(soon()).unwrap_err();
+    let Err(Refused::Weights(error)) = invitation(port).group(&soon()) else {
+        panic!("that is no name")
+    };
     assert!(error.ends_with("is not the name of an NCCL group"), "{error}");
     server.join().unwrap();
 }
@@ -124,7 +137,7 @@ fn an_invitation_is_checked_before_anybody_is_waited_for() {
     let known = json!({"nccl_unique_id_b64": id, "rank_offset": 2, "world_size": 4});
     let found = Invitation::read(&info(known)).unwrap();
     assert_eq!((found.id, found.rank, found.size), (Some([5; 128]), 2, 4));
-    assert_eq!(found.group(Instant::now()), Ok([5; 128]));
+    assert_eq!(found.group(&soon()), Ok([5; 128]));
     let base = json!({"master_address": "h", "master_port": 1, "rank_offset": 1, "world_size": 2});
     let cases = [
         (json!({"master_address": null}), "`master_address` is missing"),
@@ -145,9 +158,10 @@ fn an_invitation_is_checked_before_anybody_is_waited_for() {
 #[test]
 fn without_a_gpu_the_other_ways_are_named() {
     let fields = json!({"master_address": "127.0.0.1", "master_port": 9});
-    let Err(Refused::Weights(reason)) = connect(&info(fields), &DeviceOptions::default()) else {
-        // A machine that has all of it would wait for a trainer.
-        return;
+    // No machine has so many.
+    let gpu = DeviceOptions { ordinal: 1 << 20, ..DeviceOptions::default() };
+    let Err(Refused::Weights(reason)) = connect(&info(fields), &gpu, soon()) else {
+        panic!("there is no such GPU")
     };
     assert!(reason.starts_with("no NCCL: "), "{reason}");
     for other in ["`weight_dir`", "a body of safetensors", "a LoRA adapter"] {
@@ -181,7 +195,7 @@ fn a_broadcast_is_cut_into_its_tensors() {
 #[ignore = "needs a store of PyTorch: see `tests/python/trainers/store.py`"]
 fn the_name_comes_from_pytorch_s_own_store() {
     let given = |name: &str| std::env::var(name).unwrap();
-    let id = invitation(given("ROLLTAPE_TEST_STORE_PORT").parse().unwrap()).group(soon()).unwrap();
+    let id = invitation(given("ROLLTAPE_TEST_STORE_PORT").parse().unwrap()).group(&soon()).unwrap();
     let hex: String = id.iter().map(|byte| format!("{byte:02x}")).collect();
     assert_eq!(hex, given("ROLLTAPE_TEST_STORE_ID"));
 }

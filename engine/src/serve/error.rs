@@ -141,6 +141,12 @@ impl ApiError {
         ApiError { message: error.to_string(), ..ApiError::internal() }
     }
 
+    /// Somebody else was waited for and did not come, or went away.
+    pub(super) fn no_answer(message: impl fmt::Display) -> ApiError {
+        let bad = ApiError::malformed(message);
+        ApiError { status: StatusCode::GATEWAY_TIMEOUT, kind: "GatewayTimeoutError", ..bad }
+    }
+
     /// The engine failed; the text is vLLM's.
     pub(super) fn internal() -> ApiError {
         ApiError {

@@ -8,7 +8,7 @@ use super::dock::Yard;
 use super::ledger::Ledger;
 use super::open::Open;
 use super::staging::Staging;
-use super::{Refused, Transport};
+use super::{Refused, Transport, Waits};
 
 /// Labels that are remembered with their checksums.
 const REMEMBERED: usize = 65_536;
@@ -30,6 +30,8 @@ pub(crate) struct Updates {
     pub(crate) book: Arc<tokio::sync::Mutex<Book>>,
     /// Held while a group is joined.
     pub(crate) joining: tokio::sync::Mutex<()>,
+    /// Waits for trainers.
+    pub(crate) waits: Waits,
     /// Newest last.
     versions: Mutex<VecDeque<Version>>,
 }
@@ -47,9 +49,14 @@ impl Updates {
             finished: None,
             transport: None,
         };
-        let (joining, versions) =
-            (tokio::sync::Mutex::default(), Mutex::new(VecDeque::from([version])));
-        Updates { yard, dtype, book: Arc::new(tokio::sync::Mutex::new(book)), joining, versions }
+        Updates {
+            yard,
+            dtype,
+            book: Arc::new(tokio::sync::Mutex::new(book)),
+            joining: tokio::sync::Mutex::default(),
+            waits: Waits::default(),
+            versions: Mutex::new(VecDeque::from([version])),
+        }
     }
 
     /// What a label stands for. The newest of all labels is the last.

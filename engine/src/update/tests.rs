@@ -45,7 +45,7 @@ pub(crate) fn variant(number: u32) -> Named {
 }
 
 /// The bytes of elements in a type.
-fn bytes(values: &[f32], dtype: Dtype) -> Vec<u8> {
+pub(crate) fn bytes(values: &[f32], dtype: Dtype) -> Vec<u8> {
     let bytes = |value: &f32| match dtype {
         Dtype::BF16 => bf16::from_f32(*value).to_le_bytes().to_vec(),
         Dtype::F16 => f16::from_f32(*value).to_le_bytes().to_vec(),

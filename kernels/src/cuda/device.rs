@@ -167,6 +167,20 @@ impl Device {
         })
     }
 
+    /// Whether all that was asked for is done; waits for nothing.
+    ///
+    /// # Errors
+    /// As for [`Device::synchronize`].
+    pub fn is_done(&self) -> Result<bool, CudaError> {
+        self.bind()?;
+        // SAFETY: the stream lives as long as the device.
+        let code = unsafe { sys::cuStreamQuery(self.inner.stream) };
+        if code == sys::CUresult::CUDA_ERROR_NOT_READY {
+            return Ok(false);
+        }
+        CudaError::check("cuStreamQuery", code).map(|()| true)
+    }
+
     /// The one stream, as libraries want it.
     pub(crate) fn stream(&self) -> *mut std::ffi::c_void {
         self.inner.stream.cast()

@@ -49,6 +49,7 @@ pub fn build() -> Result<PathBuf, String> {
 fn open(folder: &Path) -> Result<Double, String> {
     let driver = library(&folder.join("libcuda.so.1"))?;
     std::mem::forget(library(&folder.join("libcublasLt.so.13"))?);
+    std::mem::forget(library(&folder.join("nccl/libnccl.so.2"))?);
     match std::env::var_os(NVRTC_VAR) {
         None => std::mem::forget(library(&folder.join("nvrtc/libnvrtc.so.13"))?),
         Some(real) => {

@@ -36,6 +36,9 @@ pub(super) fn refused(refused: Refused) -> ApiError {
         Refused::Weights(reason) => ApiError::malformed(reason),
         Refused::Label(reason) => ApiError::conflict(reason),
         Refused::Device(reason) => ApiError::failed(&reason),
+        Refused::Trainer(reason) => ApiError::no_answer(reason),
+        Refused::Interrupted(reason) => ApiError::conflict(reason),
+        Refused::Stopping => ApiError::unavailable(&Refused::Stopping.to_string()),
     }
 }
 
@@ -74,21 +77,22 @@ pub(super) async fn connect(state: &Arc<State>, fields: &Fields) -> Result<Reply
     Ok(message("Weight transfer initialized"))
 }
 
-/// Waits for the trainer, which may take minutes, and holds nobody else up meanwhile.
+/// Waits for the trainer, which may take minutes, and holds nobody else up meanwhile. A trainer
+/// that was waited for before is not any more: who begins anew comes in its place.
 async fn join(state: Arc<State>, info: Map<String, Value>) -> Result<(), ApiError> {
-    let Ok(_one) = state.updates.joining.try_lock() else {
-        return Err(ApiError::conflict("the engine is joining a group already"));
-    };
+    let wait = state.updates.waits.take_over();
+    let _one = state.updates.joining.lock().await;
     // The other side waits for nobody whom it does not know.
     hold(&state).await.transport = None;
     let gpu = state.card.gpu.clone();
-    let joined = spawn_blocking(move || crate::nccl::connect(&info, &gpu)).await;
+    let joined = spawn_blocking(move || crate::nccl::connect(&info, &gpu, wait)).await;
     let joined = joined.map_err(|_| ApiError::internal())?.map_err(refused)?;
     hold(&state).await.transport = Some(joined);
     Ok(())
 }
 
 pub(super) async fn disconnect(state: &State) -> Result<Reply, ApiError> {
+    state.updates.waits.end();
     let mut book = hold(state).await;
     book.transport = None;
     (book.open, book.finished) = (None, None);

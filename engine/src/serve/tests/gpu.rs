@@ -3,6 +3,7 @@
 mod adapters;
 mod exact;
 mod memory;
+mod nccl;
 mod sleep;
 
 use super::rl::waiting_calls;
