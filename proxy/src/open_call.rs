@@ -18,6 +18,9 @@ use crate::watch::{Open, Watch};
 /// The end of a call on its way to the disk. It gets there whether or not this is waited for.
 pub(crate) type Commit = JoinHandle<Result<(), CommitError>>;
 
+/// A place among the calls in flight, for those that take one.
+pub(crate) type Room = Option<OwnedSemaphorePermit>;
+
 /// A call that was begun and has not ended. Dropped, it ends as `client_gone`: the one reason
 /// for which hyper drops a call is that its agent has left.
 #[derive(Debug)]
@@ -31,7 +34,7 @@ pub(crate) struct OpenCall {
     /// The version that was said to be current when it began.
     stamp: Option<String>,
     /// Its place among the calls in flight.
-    _room: Option<OwnedSemaphorePermit>,
+    _room: Room,
     /// The conversation that its answer carries on.
     thread: Option<(Arc<Known>, Thread)>,
 }
@@ -43,7 +46,7 @@ impl OpenCall {
         proxy: &Proxy,
         begun: Begun,
         recording: Recording,
-        room: Option<OwnedSemaphorePermit>,
+        room: Room,
     ) -> Self {
         let watch = Arc::clone(&proxy.watch);
         let stamp = watch.begun();

@@ -7,7 +7,6 @@ use episode::{Begun, CallId, Micros};
 use hyper::body::Incoming;
 use hyper::http::request::Parts;
 use hyper::{Request, Response};
-use tokio::sync::OwnedSemaphorePermit;
 use uuid::Uuid;
 use wire::Force;
 
@@ -15,13 +14,15 @@ use crate::accept::{self, Taken};
 use crate::fault::Fault;
 use crate::forward::{Kind, Sent};
 use crate::headers;
-use crate::open_call::{OpenCall, now};
+use crate::open_call::{OpenCall, Room, now};
 use crate::proxy::Proxy;
 use crate::record::Recording;
 use crate::rewrite::Plan;
 use crate::tag::{self, Tagged};
 use crate::tee::{self, Reader, ReplyBody};
 use crate::upgrade;
+
+type Answered = Result<Response<ReplyBody>, Fault>;
 
 /// Answers one request, with the upstream's reply or with an error in the form of its wire.
 pub(crate) async fn answer(
@@ -42,11 +43,7 @@ pub(crate) async fn answer(
 }
 
 /// THE walk: accept, tag, rewrite, forward, tee; recorded from before the upstream hears of it.
-async fn call(
-    proxy: &Proxy,
-    request: Request<Incoming>,
-    room: Option<OwnedSemaphorePermit>,
-) -> Result<Response<ReplyBody>, Fault> {
+async fn call(proxy: &Proxy, request: Request<Incoming>, room: Room) -> Answered {
     let started_at = now();
     let (mut head, body) = accept::read(request, proxy.config().request_bytes()).await?;
     let sent = wire::Request::read(&body.text);
