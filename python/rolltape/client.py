@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -119,8 +120,11 @@ class Client:
         """Appends a reward. None says that it could not be scored, which is not zero.
 
         `scope` is what it is about, the whole episode unless told: `call_id`, `choice`, `start`,
-        `end`, `scope`.
+        `end`, `scope`. Raises ValueError where the value is not finite: no store holds that, and no
+        mean of a group would.
         """
+        if value is not None and not math.isfinite(value):
+            raise ValueError(f"a reward is a finite number, or None: {value}")
         body = {"value": value} | _given({"name": name, "source": source, **scope})
         where = f"/episodes/{segment(episode_id)}/rewards"
         patiently(lambda: self.http.post(where, body, {"attempt": attempt}))

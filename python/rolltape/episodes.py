@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import uuid
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 
 from rolltape.client import Client, Status
+from rolltape.http import RolltapeError
 
 PLACEHOLDER_KEY = "rolltape"
 SECRETS = ("ROLLTAPE_CONTROL_TOKEN",)
@@ -44,6 +45,8 @@ class Episode:
             "HOSTED_VLLM_API_KEY": self.api_key,
             "ANTHROPIC_BASE_URL": root,
             "ANTHROPIC_API_KEY": self.api_key,
+            # Its nonce in the system prompt would make every request a new history.
+            "CLAUDE_CODE_ATTRIBUTION_HEADER": "0",
             "ROLLTAPE_EPISODE": self.id,
             "ROLLTAPE_ATTEMPT": str(self.attempt),
         }
@@ -85,7 +88,7 @@ def episode(
 
     `key` asks for an API key that names the episode, for agents that must not name another one;
     their base URL then carries no tag. Without `announce` nothing is sent before the first call,
-    and group, task and labels stand in `headers` instead.
+    and group, task and labels stand in `headers` instead; where no call comes there is no episode.
     """
     name = episode_id or f"ep-{uuid.uuid4().hex}"
     headers: dict[str, str] = {}
@@ -103,6 +106,17 @@ def episode(
     try:
         yield made
     except BaseException:
-        client.close(name, made.status or "failed", attempt)
+        # What the block raised says more than that nobody could be told of it.
+        with suppress(RolltapeError):
+            _close(made, "failed", announce)
         raise
-    client.close(name, made.status or "completed", attempt)
+    _close(made, "completed", announce)
+
+
+def _close(made: Episode, ended: Status, announced: bool) -> None:
+    try:
+        made.client.close(made.id, made.status or ended, made.attempt)
+    except RolltapeError as error:
+        # One that was not announced is made by its first call.
+        if announced or error.status != 404:
+            raise

@@ -1,5 +1,6 @@
 """The package `rolltape`: a server of its own, episodes, rewards, keys, errors, connections."""
 
+import json
 import multiprocessing
 import pickle
 import socket
@@ -13,7 +14,7 @@ import openai
 import pytest
 
 from game import Agent, Game
-from harness import MODEL
+from harness import MODEL, command, environment
 from package import PYTHON, rolltape
 
 LOOK = """
@@ -125,6 +126,42 @@ def test_the_environment_is_what_agents_read(server):
         said = subprocess.run(words, env=environment, capture_output=True, text=True, check=True)
     assert said.stdout.strip().rstrip("/") == episode.base_url
     assert environment["ANTHROPIC_BASE_URL"] + "/v1" == episode.base_url
+
+
+def test_an_unannounced_episode_that_nobody_calls_hides_nothing(server):
+    with pytest.raises(ValueError, match="the agent's own"):
+        with rolltape.episode(server.client, "never", announce=False):
+            raise ValueError("the agent's own")
+    with rolltape.episode(server.client, "never", announce=False):
+        pass
+    with pytest.raises(rolltape.RolltapeError, match="no episode"):
+        server.client.show("never")
+    gone = rolltape.Client("http://127.0.0.1:9", server.client.data)
+    with pytest.raises(rolltape.RolltapeError):
+        with rolltape.episode(gone, "unreached"):
+            pass
+
+
+def test_the_environment_is_that_of_rolltape_run(server, tmp_path):
+    client = server.client
+    look = "import json, os; print(json.dumps(dict(os.environ)))"
+    where = ["--proxy", client.data, "--control", client.http.url, "--episode", "ran"]
+    ended = command("run", *where, "--attempt", "3", "--", sys.executable, "-c", look, folder=tmp_path)
+    assert ended.returncode == 0, ended.stderr
+    ran = json.loads(ended.stdout)
+    with rolltape.episode(client, "ran", attempt=3, announce=False) as episode:
+        told = episode.environment
+    before = environment()
+    added = {name: held for name, held in ran.items() if before.get(name) != held}
+    assert added == told
+    assert told["CLAUDE_CODE_ATTRIBUTION_HEADER"] == "0"
+
+
+def test_a_reward_is_finite(server):
+    with rolltape.episode(server.client, "finite") as episode:
+        for value in (float("nan"), float("inf")):
+            with pytest.raises(ValueError, match="finite"):
+                episode.reward(value)
 
 
 def test_an_agent_s_environment_holds_no_secret(server, monkeypatch):
