@@ -31,6 +31,10 @@ deny:
 test:
     .ci/run test
 
+# kernels through the real compilers; host code and kernels on doubles, without a GPU
+cuda:
+    .ci/run cuda
+
 # 200 times `kill -9` at random moments
 crash:
     .ci/run crash

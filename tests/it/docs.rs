@@ -100,3 +100,24 @@ fn the_walk_of_a_call_and_of_an_export_fit_one_screen() {
         assert!(lines <= 40, "{file}: the walk takes {lines} lines");
     }
 }
+
+/// CI, its short names and the page that lists them are one list.
+#[test]
+fn the_steps_of_ci_are_listed_where_people_look() {
+    let ci = read(".ci/run");
+    let steps = ci.split_once("readonly STEPS=(").unwrap().1.split_once(')').unwrap().0;
+    let steps: Vec<&str> = steps.split_whitespace().collect();
+    let page = read("CONTRIBUTING.md");
+    let listed = page.split_once("| step | runs |\n| --- | --- |\n").unwrap().1;
+    let listed = listed.lines().take_while(|line| line.starts_with("| `"));
+    let listed: Vec<&str> = listed.map(|line| line.split('`').nth(1).unwrap()).collect();
+    assert_eq!(listed, steps, "CONTRIBUTING.md");
+    let recipes = read("justfile");
+    let short: BTreeSet<&str> =
+        recipes.lines().filter_map(|line| line.trim().strip_prefix(".ci/run ")).collect();
+    assert_eq!(short, steps.iter().copied().collect(), "justfile");
+    for step in steps {
+        assert!(recipes.contains(&format!("\n{step}:\n    .ci/run {step}\n")), "just {step}");
+        assert!(ci.contains(&format!("\nstep_{step}()")), ".ci/run {step}");
+    }
+}
