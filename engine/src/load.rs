@@ -39,7 +39,7 @@ pub enum LoadError {
     /// A GPU has no room for the model and what it needs beside it.
     #[error(
         "the GPU has no memory for another {bytes} bytes of the model; free some, choose another \
-         with --gpu, or run on the CPU with --device cpu"
+         with --gpu-index, or run on the CPU with --device cpu"
     )]
     GpuMemory {
         /// What was asked for.

@@ -44,7 +44,7 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
-use tokio::task::JoinSet;
+use tokio::task::{JoinError, JoinSet};
 
 use crate::Engine;
 use submit::{Gate, State};
@@ -72,10 +72,19 @@ pub async fn serve(
     accept(&listener, Arc::new(State::new(card, gate, stats, updates)), shutdown).await;
     // The last sender is gone, so the thread ends with the step that it is in.
     let joined = tokio::task::spawn_blocking(move || thread.join()).await;
-    if !matches!(joined, Ok(Ok(()))) {
+    if panicked(&joined) {
         tracing::error!("the engine thread panicked");
     }
     Ok(())
+}
+
+/// Whether the thread itself failed. A runtime that ends first gives the wait up, which says
+/// nothing of the thread.
+fn panicked(joined: &Result<std::thread::Result<()>, JoinError>) -> bool {
+    match joined {
+        Ok(thread) => thread.is_err(),
+        Err(wait) => wait.is_panic(),
+    }
 }
 
 async fn accept(listener: &TcpListener, state: Arc<State>, shutdown: impl Future<Output = ()>) {
@@ -128,5 +137,23 @@ async fn connection(stream: TcpStream, state: Arc<State>, mut stopping: watch::R
     };
     if let Err(error) = result {
         tracing::debug!(%error, "a connection ended early");
+    }
+}
+
+#[cfg(test)]
+mod joined {
+    use super::*;
+
+    /// What a runtime that ends first leaves of a wait that has not begun.
+    #[test]
+    fn a_wait_that_was_given_up_is_no_panic_of_the_engine() {
+        let waited = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        let given_up = waited.spawn(std::future::pending::<std::thread::Result<()>>());
+        given_up.abort();
+        let given_up = waited.block_on(given_up);
+        assert!(given_up.as_ref().is_err_and(JoinError::is_cancelled));
+        assert!(!panicked(&given_up));
+        assert!(!panicked(&Ok(Ok(()))));
+        assert!(panicked(&Ok(Err(Box::new("a panic")))));
     }
 }

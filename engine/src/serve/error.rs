@@ -72,11 +72,12 @@ impl ApiError {
         }
     }
 
-    pub(super) fn no_model(name: &str) -> ApiError {
+    /// vLLM's sentence first: clients look for it.
+    pub(super) fn no_model(name: &str, served: &str) -> ApiError {
         ApiError {
             status: StatusCode::NOT_FOUND,
             kind: "NotFoundError",
-            message: format!("The model `{name}` does not exist."),
+            message: format!("The model `{name}` does not exist. `{served}` is served here."),
             param: Some("model".to_owned()),
             retry_after: None,
         }

@@ -63,6 +63,7 @@ pub(super) fn one(state: &State, name: &str) -> Result<Response<ReplyBody>, ApiE
     if name == state.card.name {
         return Ok(json_reply(&Model::of(state)));
     }
-    let adapter = state.adapters.find(name).ok_or_else(|| ApiError::no_model(name))?;
+    let adapter =
+        state.adapters.find(name).ok_or_else(|| ApiError::no_model(name, &state.card.name))?;
     Ok(json_reply(&Model::with(state, &adapter)))
 }

@@ -96,7 +96,8 @@ pub(super) fn check_model(
 ) -> Result<Option<Arc<Adapter>>, ApiError> {
     match fields.text("model")? {
         Some(name) if name != state.card.name => {
-            state.adapters.find(name).map(Some).ok_or_else(|| ApiError::no_model(name))
+            let found = state.adapters.find(name);
+            found.map(Some).ok_or_else(|| ApiError::no_model(name, &state.card.name))
         }
         _ => Ok(None),
     }

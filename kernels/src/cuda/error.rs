@@ -93,7 +93,7 @@ impl CudaError {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum NoCuda {
     /// There is no driver.
-    #[error("no CUDA driver was found (libcuda.so.1); install NVIDIA's driver")]
+    #[error("no CUDA driver was found (libcuda.so.1); to use a GPU, install NVIDIA's driver")]
     NoDriver,
     /// The driver is older than the interface that we speak.
     #[error(

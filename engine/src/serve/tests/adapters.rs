@@ -136,7 +136,8 @@ async fn an_adapter_that_is_unloaded_ends_what_it_began() {
     assert_eq!((status, &choice), (200, &alone));
     let gone = server.text(asked("policy-v1")).await;
     assert_eq!(gone.status, 404);
-    assert_eq!(gone.json()["error"]["message"], "The model `policy-v1` does not exist.");
+    let why = "The model `policy-v1` does not exist. `tiny` is served here.";
+    assert_eq!(gone.json()["error"]["message"], why);
     server.stop().await;
 }
 
