@@ -74,6 +74,9 @@ pub enum ScopeError {
     /// The span holds no token.
     #[error("tokens {0} to {1} are none")]
     Empty(u32, u32),
+    /// The span goes on behind the last token.
+    #[error("tokens {0} to {1} were not all sampled: the `end` is {2} at most")]
+    Beyond(u32, u32, u32),
 }
 
 impl RewardScope {
@@ -126,6 +129,20 @@ impl RewardScope {
         match self {
             Self::Episode | Self::Call(_) => None,
             Self::Trajectory { choice, .. } | Self::Tokens { choice, .. } => Some(choice),
+        }
+    }
+
+    /// Holds a span to how many tokens its choice sampled, where that is known: a reward of others
+    /// would reach no row.
+    ///
+    /// # Errors
+    /// [`ScopeError::Beyond`] when it ends behind them.
+    pub fn within(self, sampled: Option<u32>) -> Result<(), ScopeError> {
+        match (self, sampled) {
+            (Self::Tokens { start, end, .. }, Some(sampled)) if end > sampled => {
+                Err(ScopeError::Beyond(start, end, sampled))
+            }
+            _ => Ok(()),
         }
     }
 

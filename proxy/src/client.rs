@@ -76,6 +76,16 @@ impl Client {
         Ok(Self { forward: Forward::new(&config)?, config })
     }
 
+    /// Whether the upstream is a rolltape that records: such a one keeps agents from the engine's
+    /// control routes, in words of its own, and records nothing of it.
+    pub async fn is_recorder(&self) -> bool {
+        let told = self.forward.get("/is_paused").await;
+        told.is_ok_and(|(status, body)| {
+            let words = Fault::Engine.to_string();
+            status == Fault::Engine.status() && String::from_utf8_lossy(&body).contains(&words)
+        })
+    }
+
     /// How the upstream speaks, by the setting or by its list of models.
     ///
     /// # Errors

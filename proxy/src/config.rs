@@ -122,20 +122,32 @@ pub struct Upstream {
 
 /// An upstream address that cannot be used.
 #[derive(Debug, Clone, Error)]
-#[error("`{0}` is not an upstream; give http://HOST:PORT or https://HOST, with or without /v1")]
-pub struct BadUpstream(String);
+pub enum BadUpstream {
+    /// It is no address of a server.
+    #[error("`{0}` is not an upstream; give http://HOST:PORT or https://HOST, with or without /v1")]
+    NoServer(String),
+    /// It is the address of one of a server's routes.
+    #[error("`{0}` is a route of a server; give the server, without `{1}`")]
+    Route(String, &'static str),
+}
+
+/// What follows `/v1` where a route was taken for a server.
+const ROUTES: [&str; 4] = ["/chat/completions", "/completions", "/responses", "/messages"];
 
 impl std::str::FromStr for Upstream {
     type Err = BadUpstream;
 
     fn from_str(text: &str) -> Result<Self, BadUpstream> {
-        let bad = || BadUpstream(text.to_owned());
+        let bad = || BadUpstream::NoServer(text.to_owned());
         let uri: Uri = text.parse().map_err(|_| bad())?;
         let scheme = uri.scheme().cloned().ok_or_else(bad)?;
         if (scheme != Scheme::HTTP && scheme != Scheme::HTTPS) || uri.query().is_some() {
             return Err(bad());
         }
         let path = uri.path().trim_end_matches('/');
+        if let Some(route) = ROUTES.into_iter().find(|route| path.ends_with(route)) {
+            return Err(BadUpstream::Route(text.to_owned(), route));
+        }
         let prefix = path.strip_suffix("/v1").unwrap_or(path).to_owned();
         Ok(Self { scheme, authority: uri.authority().cloned().ok_or_else(bad)?, prefix })
     }
@@ -173,5 +185,7 @@ mod tests {
         for bad in ["", "h:1", "localhost", "ftp://h", "http://", "http://h/?q"] {
             assert!(bad.parse::<Upstream>().is_err(), "{bad}");
         }
+        let route = "http://h/v1/chat/completions".parse::<Upstream>().unwrap_err().to_string();
+        assert!(route.ends_with("give the server, without `/chat/completions`"), "{route}");
     }
 }

@@ -16,6 +16,7 @@
 //! - The upstream's own control routes, passed on.
 //!
 //! All of an episode but the first take `?attempt=N`. With a token, all but `/health` need it.
+//! A field or parameter that nobody reads is refused by name; what is passed on is not looked at.
 
 pub(crate) mod answers;
 pub(crate) mod engine;
@@ -34,10 +35,11 @@ use hyper::{HeaderMap, Method, Request, Response, StatusCode};
 use serde_json::json;
 use sha2::{Digest, Sha256};
 use tokio::net::TcpListener;
+use tokio::task::JoinSet;
 use tower::ServiceBuilder;
 
 use crate::accept::{self, serve};
-use crate::control::answers::{Answer, done, error, faulty, fields, refused, response};
+use crate::control::answers::{Answer, done, error, faulty, refused, response};
 use crate::control::episodes::which;
 use crate::proxy::Proxy;
 use crate::tee::ReplyBody;
@@ -52,8 +54,10 @@ pub async fn serve_control(
     shutdown: impl Future<Output = ()>,
 ) {
     let drain_wait = proxy.config().drain_wait;
-    let noting = tokio::spawn(engine::note_versions(Arc::clone(&proxy)));
-    let learning = tokio::spawn(versions::learn(Arc::clone(&proxy)));
+    // They hold a handle on the store, and end with this one however it ends.
+    let mut aside = JoinSet::new();
+    aside.spawn(engine::note_versions(Arc::clone(&proxy)));
+    aside.spawn(versions::learn(Arc::clone(&proxy)));
     let service = ServiceBuilder::new().concurrency_limit(REQUESTS_MAX).service_fn({
         let proxy = Arc::clone(&proxy);
         move |request| answered(Arc::clone(&proxy), request)
@@ -63,11 +67,7 @@ pub async fn serve_control(
         proxy.feed.stop();
     };
     serve((listener, None), service, shutdown, drain_wait).await;
-    for task in [noting, learning] {
-        task.abort();
-        // It holds a handle on the store.
-        let _ = task.await;
-    }
+    aside.shutdown().await;
 }
 
 async fn answered(
@@ -116,22 +116,22 @@ async fn answer(proxy: &Proxy, request: Request<Incoming>) -> Result<Answer, Ans
             let upstream = proxy.config().upstream.to_string();
             Ok((StatusCode::OK, json!({ "status": "ok", "upstream": upstream })))
         }
-        (&Method::POST, ["episodes"]) => episodes::announce(proxy, &fields(&body)?).await,
+        (&Method::POST, ["episodes"]) => episodes::announce(proxy, &body).await,
         (&Method::POST, ["episodes", id, "key"]) => {
-            episodes::mint(proxy, &which(id, query)?, &fields(&body)?)
+            episodes::mint(proxy, &which(id, query)?, &body)
         }
         (&Method::GET, ["episodes", id]) => episodes::summary(proxy, which(id, query)?).await,
         (&Method::POST, ["episodes", id, "close"]) => {
-            episodes::close(proxy, which(id, query)?, &fields(&body)?).await
+            episodes::close(proxy, which(id, query)?, &body).await
         }
         (&Method::POST, ["episodes", id, "rewards"]) => {
-            episodes::give(proxy, which(id, query)?, &fields(&body)?).await
+            episodes::give(proxy, which(id, query)?, &body).await
         }
         (&Method::POST, ["feed", "leases", lease, word]) => {
-            feed::settle(proxy, (lease, word), &fields(&body)?).await
+            feed::settle(proxy, (lease, word), &body).await
         }
         (&Method::GET, ["feed", "consumers"]) => feed::consumers(proxy).await,
-        (&Method::POST, ["version"]) => versions::tell(proxy, &fields(&body)?).await,
+        (&Method::POST, ["version"]) => versions::tell(proxy, &body).await,
         (&Method::GET, ["versions"]) => versions::list(proxy).await,
         _ => Err(error(StatusCode::NOT_FOUND, "no such page; see docs/operations.md")),
     }

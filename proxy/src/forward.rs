@@ -21,6 +21,7 @@ use crate::connect::{self, BadSetting, Connections};
 use crate::fault::Fault;
 use crate::outgoing::Outgoing;
 use crate::rewrite::{self, Plan, Rewrite};
+use crate::stray::Strays;
 
 const PROBE_WAIT: Duration = Duration::from_secs(10);
 const PROBE_BYTES_MAX: usize = 16 << 20;
@@ -40,6 +41,7 @@ pub(crate) struct Forward {
     /// How long a call waits for the dialect.
     probe_wait: Duration,
     unasked: Mutex<HashSet<Kind>>,
+    strays: Strays,
 }
 
 /// Calls that are refused alike.
@@ -86,6 +88,7 @@ impl Forward {
             dialect: config.dialect.map_or_else(OnceCell::new, OnceCell::from),
             probe_wait: PROBE_WAIT,
             unasked: Mutex::new(HashSet::new()),
+            strays: Strays::default(),
         })
     }
 
@@ -192,7 +195,9 @@ impl Forward {
         *request.extensions_mut() = sent.head.extensions.clone();
         *request.headers_mut() = sent.head.headers.clone();
         rewrite::headers_for(rewrite, self.key.as_ref(), request.headers_mut());
-        self.client.request(request).await.map_err(|e| self.unreachable(&e))
+        let reply = self.client.request(request).await.map_err(|e| self.unreachable(&e))?;
+        self.strays.look((&sent.head.method, sent.path, sent.kind.route), reply.status());
+        Ok(reply)
     }
 
     fn request(

@@ -11,6 +11,7 @@
 //! - `record`: what was seen, as a value; `open_call` brings it to the store, whatever happens.
 //! - `fault`: the one place where an error becomes an HTTP response.
 //!
+//! `stray` warns of calls that almost name a generating route.
 //! `admitted` remembers which episodes take calls, `conversations` which conversations are under
 //! way, `key` makes and reads API keys that name an episode.
 //! `coding` undoes compression, `headers` says which go on, `outgoing` is a body on its way,
@@ -42,6 +43,7 @@ mod proxy;
 mod record;
 mod rewrite;
 mod serve;
+mod stray;
 mod tag;
 mod tee;
 mod upgrade;

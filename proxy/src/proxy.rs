@@ -83,6 +83,11 @@ impl Proxy {
         &self.config
     }
 
+    /// Calls of agents that have begun and not ended.
+    pub fn calls_in_flight(&self) -> usize {
+        usize::try_from(self.watch.counts().1).unwrap_or(0)
+    }
+
     pub(crate) fn store(&self) -> &Store {
         &self.store
     }

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use episode::{CallId, EpisodeId, GroupId, Micros, Reward, TagSource, TaskId};
+use episode::{CallId, EpisodeId, GroupId, Micros, Reward, RewardScope, TagSource, TaskId};
 use thiserror::Error;
 
 use crate::fields::Row;
@@ -231,6 +231,25 @@ impl Snapshot {
         .await?;
         let of = |row: &Row| Ok((row.try_get("episode_key")?, row.try_get("value")?));
         rows.iter().map(of).collect()
+    }
+
+    /// How many tokens the choice of a span sampled; `None` where the scope is no span, the call
+    /// has not ended, or its ids are not known.
+    ///
+    /// # Errors
+    /// [`SnapshotError`] when the store cannot be read.
+    pub async fn sampled(&mut self, scope: RewardScope) -> Result<Option<u32>, SnapshotError> {
+        let RewardScope::Tokens { call, choice, .. } = scope else { return Ok(None) };
+        let row = query(
+            "SELECT k.tokens FROM choice k JOIN call c USING (call_key) \
+             WHERE c.call_id = $1 AND k.choice_index = $2",
+        )
+        .bind(call.to_string())
+        .bind(i64::from(choice))
+        .fetch_optional(&mut self.connection)
+        .await?;
+        let tokens: Option<i64> = row.map(|row| row.try_get("tokens")).transpose()?.flatten();
+        Ok(tokens.and_then(|tokens| u32::try_from(tokens).ok()))
     }
 
     /// All rewards of one attempt, in the order in which they were given.

@@ -109,6 +109,19 @@ async fn rewards_are_appended_and_null_is_not_zero() {
         ("/episodes/a/rewards", r#"{"value":1,"choice":-1}"#, 400),
         ("/episodes/a/close", r#"{"status":"weird"}"#, 400),
         ("/episodes/a%20b/rewards", r#"{"value":1}"#, 400),
+        ("/episodes/a/rewards", r#"{"value":1,"call":"x"}"#, 400),
+        ("/episodes/a/rewards?atempt=1", r#"{"value":1}"#, 400),
+        ("/episodes/a/rewards", r#"{"value":NaN}"#, 400),
+        ("/episodes/a/close", r#"{"state":"failed"}"#, 400),
+        ("/episodes/a/close", r#"{"status":"failed","attempt":1}"#, 400),
+        ("/episodes/a/key", r#"{"ttl":60}"#, 400),
+        ("/episodes", r#"{"episode_id":"run-9","group":"g1"}"#, 400),
+        ("/episodes", r#"{"episode_id":"run-9","labels":["a"]}"#, 400),
+        ("/version", r#"{"version":1,"sum":"x"}"#, 400),
+        ("/feed/leases/l/ack", r#"{"episode":[]}"#, 400),
+        ("/feed/leases/l/ack", r#"{"episodes":[{"episode_id":"a","try":1}]}"#, 400),
+        ("/feed/leases/l/nack", r#"{"lease_s":1}"#, 400),
+        ("/feed/leases/l/renew", r#"{"delay_s":1}"#, 400),
         ("/episodes/a/rewards?attempt=x", r#"{"value":1}"#, 400),
         ("/nothing", "", 404),
     ] {
@@ -117,6 +130,31 @@ async fn rewards_are_appended_and_null_is_not_zero() {
     }
     let reply = post(world.data, "/episodes/a/rewards", r#"{"value":9}"#).await;
     assert_ne!(reply.status, 404, "the data listener relays; it does not reward");
-    assert_eq!(world.recorded().await[0].2.len(), 5);
+    let told = post(world.control, "/episodes/a/close", r#"{"state":"failed"}"#).await.text();
+    assert!(told.contains("`state` is not a field") && told.contains("`status`"), "{told}");
+    let recorded = world.recorded().await;
+    assert_eq!((recorded.len(), recorded[0].2.len()), (1, 5), "what is refused changes nothing");
+    assert!(recorded[0].0.closed_at.is_none());
+    world.stop().await;
+}
+
+#[tokio::test]
+async fn a_reward_of_tokens_that_were_not_sampled_is_refused() {
+    let (_upstream, world) = start().await;
+    post(world.data, "/e/a/v1/chat/completions", "{}").await;
+    let call = world.calls().await[0].clone();
+    let sampled = call.ended.as_ref().unwrap().choices[0].token_ids.as_ref().unwrap().len();
+    let give = |end: usize| {
+        let id = call.begun.call_id;
+        let body = format!(r#"{{"value":1,"call_id":"{id}","start":0,"end":{end}}}"#);
+        let control = world.control;
+        async move { post(control, "/episodes/a/rewards", &body).await }
+    };
+    let refused = give(sampled + 1).await;
+    assert_eq!(refused.status, 400);
+    let why = format!("`end` is {sampled} at most");
+    assert!(refused.text().contains(&why), "{}", refused.text());
+    assert_eq!(give(sampled).await.status, 200);
+    assert_eq!(world.recorded().await[0].2.len(), 1);
     world.stop().await;
 }

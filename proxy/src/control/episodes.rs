@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use store::{CommitError, Selection};
 use wire::Force;
 
-use super::answers::{Answer, bad, done, error, number, refused, text, unread};
+use super::answers::{Answer, bad, done, error, fields, number, query, refused, text, unread};
 use crate::open_call::now;
 use crate::proxy::Proxy;
 
@@ -17,12 +17,19 @@ const KEY_LIFE_S: i64 = 86_400;
 const KEY_LIFE_S_MAX: i64 = 31_536_000;
 /// Attempts in a group at most.
 const GROUP_MAX: u32 = 100_000;
+/// What may be said of an episode before its first call.
+const ANNOUNCED: [&str; 7] =
+    ["episode_id", "attempt", "group_id", "group_size", "task_id", "labels", "force_sampling"];
+/// What may be said of a reward.
+const REWARDED: [&str; 8] =
+    ["value", "name", "source", "scope", "call_id", "choice", "start", "end"];
 
 /// An attempt at an episode.
 pub(super) type Which = (EpisodeId, u32);
 
 /// Makes an episode known, with the sampling that its calls are to get.
-pub(super) async fn announce(proxy: &Proxy, fields: &Value) -> Result<Answer, Answer> {
+pub(super) async fn announce(proxy: &Proxy, body: &[u8]) -> Result<Answer, Answer> {
+    let fields = &fields(body, &ANNOUNCED)?;
     let tag = announced(fields)?;
     let key = tag.key();
     let force = text(fields, "force_sampling")?.map(|force| force.parse::<Force>());
@@ -45,8 +52,9 @@ pub(super) async fn announce(proxy: &Proxy, fields: &Value) -> Result<Answer, An
 pub(super) fn mint(
     proxy: &Proxy,
     (episode, attempt): &Which,
-    fields: &Value,
+    body: &[u8],
 ) -> Result<Answer, Answer> {
+    let fields = fields(body, &["ttl_s"])?;
     let seconds = match fields.get("ttl_s") {
         None | Some(Value::Null) => KEY_LIFE_S,
         Some(number) => number
@@ -60,8 +68,8 @@ pub(super) fn mint(
 }
 
 /// Refuses later calls, and makes the attempt one that is handed out.
-pub(super) async fn close(proxy: &Proxy, which: Which, fields: &Value) -> Result<Answer, Answer> {
-    let status = closing_word(fields)?;
+pub(super) async fn close(proxy: &Proxy, which: Which, body: &[u8]) -> Result<Answer, Answer> {
+    let status = closing_word(&fields(body, &["status"])?)?;
     proxy.forget(&which);
     proxy.store().close(which.clone(), now(), status).await.map_err(refused)?;
     // A call that began meanwhile may have put it back.
@@ -71,8 +79,13 @@ pub(super) async fn close(proxy: &Proxy, which: Which, fields: &Value) -> Result
 }
 
 /// Appends a reward.
-pub(super) async fn give(proxy: &Proxy, which: Which, fields: &Value) -> Result<Answer, Answer> {
-    let reward = reward(fields)?;
+pub(super) async fn give(proxy: &Proxy, which: Which, body: &[u8]) -> Result<Answer, Answer> {
+    let reward = reward(&fields(body, &REWARDED)?)?;
+    if let RewardScope::Tokens { .. } = reward.scope {
+        let mut snapshot = proxy.store().snapshot().await.map_err(unread)?;
+        let sampled = snapshot.sampled(reward.scope).await.map_err(unread)?;
+        reward.scope.within(sampled).map_err(|why| bad(&why))?;
+    }
     proxy.store().reward(which, reward).await.map_err(refused)?;
     proxy.feed.changed();
     Ok(done())
@@ -109,17 +122,23 @@ pub(super) fn which(id: &str, query: Option<&str>) -> Result<Which, Answer> {
     Ok((id.parse().map_err(|e| bad(&e))?, attempt(query)?))
 }
 
-fn attempt(query: Option<&str>) -> Result<u32, Answer> {
-    let pairs = query.unwrap_or("").split('&').filter_map(|pair| pair.split_once('='));
-    match pairs.into_iter().find(|(name, _)| *name == "attempt") {
+fn attempt(given: Option<&str>) -> Result<u32, Answer> {
+    match query(given, &["attempt"])?.first() {
         None => Ok(0),
-        Some((_, number)) => number.parse().map_err(|e| bad(&e)),
+        Some((_, number)) => {
+            number.parse().map_err(|_| bad(&format!("`attempt` is not a number from 0: {number}")))
+        }
     }
 }
 
 fn announced(fields: &Value) -> Result<Tag, Answer> {
     let (id, attempt) = named(fields)?;
-    let labels = fields.get("labels").and_then(Value::as_object).into_iter().flatten();
+    let labels = match fields.get("labels") {
+        None | Some(Value::Null) => None,
+        Some(Value::Object(labels)) => Some(labels),
+        Some(_) => return Err(bad(&"`labels` is not a JSON object")),
+    };
+    let labels = labels.into_iter().flatten();
     let word = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
     Ok(Tag {
         episode: id,

@@ -9,7 +9,7 @@ use hyper::{Response, StatusCode};
 use serde_json::{Value, json};
 use store::{ConsumerCounts, Cut, Fate, Held, Selection, Settlement, Unit, Wanted};
 
-use super::answers::{Answer, bad, done, error, number, parameters, refused, unread};
+use super::answers::{Answer, bad, done, error, fields, number, only, parameters, refused, unread};
 use super::episodes::named;
 use crate::fault::whole;
 use crate::feed::{FeedFault, Order};
@@ -191,11 +191,17 @@ async fn start(proxy: &Proxy, wanted: &Wanted, cursor: Option<&str>) -> Result<i
 pub(super) async fn settle(
     proxy: &Proxy,
     (lease, word): (&str, &str),
-    fields: &Value,
+    body: &[u8],
 ) -> Result<Answer, Answer> {
     let at = now();
+    let known: &[&str] = match word {
+        "ack" => &["episodes"],
+        "nack" => &["episodes", "delay_s"],
+        _ => &["episodes", "lease_s"],
+    };
+    let fields = fields(body, known)?;
     let seconds = |name: &'static str, default: u32, range: (u32, u32)| {
-        let seconds = number(fields, name)?.unwrap_or(default);
+        let seconds = number(&fields, name)?.unwrap_or(default);
         let wrong = || bad(&format!("`{name}` is not {} to {}", range.0, range.1));
         let found = (range.0..=range.1).contains(&seconds).then_some(seconds);
         found.map(|s| at + Micros::from(s) * SECOND).ok_or_else(wrong)
@@ -209,7 +215,7 @@ pub(super) async fn settle(
     let held = match fields.get("episodes") {
         None | Some(Value::Null) => Held::All,
         Some(Value::Array(list)) => {
-            Held::Episodes(list.iter().map(named).collect::<Result<_, _>>()?)
+            Held::Episodes(list.iter().map(held).collect::<Result<_, _>>()?)
         }
         Some(_) => return Err(bad(&"`episodes` is not a list")),
     };
@@ -217,6 +223,12 @@ pub(super) async fn settle(
     proxy.store().settle(Settlement { lease, held, fate, at }).await.map_err(refused)?;
     proxy.feed.changed();
     Ok(done())
+}
+
+/// One attempt of those that a lease holds.
+fn held(named_so: &Value) -> Result<(EpisodeId, u32), Answer> {
+    only(named_so, &["episode_id", "attempt"])?;
+    named(named_so)
 }
 
 /// What waits for each consumer.

@@ -8,7 +8,7 @@ use hyper::StatusCode;
 use serde_json::{Value, json};
 use store::VersionRecord;
 
-use super::answers::{Answer, bad, done, refused, text, unread};
+use super::answers::{Answer, bad, done, fields, refused, text, unread};
 use crate::open_call::now;
 use crate::proxy::Proxy;
 
@@ -16,7 +16,8 @@ use crate::proxy::Proxy;
 const WORD_BYTES_MAX: usize = 256;
 
 /// Says which weights sample from now on.
-pub(super) async fn tell(proxy: &Proxy, fields: &Value) -> Result<Answer, Answer> {
+pub(super) async fn tell(proxy: &Proxy, body: &[u8]) -> Result<Answer, Answer> {
+    let fields = &fields(body, &["version", "checksum"])?;
     let label = match fields.get("version") {
         Some(Value::String(label)) => label.clone(),
         Some(Value::Number(number)) if number.is_u64() => number.to_string(),
