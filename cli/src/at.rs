@@ -2,6 +2,8 @@
 
 use store::Location;
 
+use crate::words;
+
 /// `--store`.
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct At {
@@ -11,6 +13,7 @@ pub(crate) struct At {
         value_name = "STORE",
         default_value = "rolltape.db",
         env = "ROLLTAPE_STORE",
+        value_parser = words::location,
         hide_env_values = true
     )]
     pub(crate) store: Location,

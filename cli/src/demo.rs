@@ -68,7 +68,7 @@ pub(crate) async fn run(args: Args) -> Done {
     let started = Instant::now();
     let played = play_all(&args, run, &running).await?;
     let seconds = started.elapsed().as_secs_f64();
-    running.stop().await?;
+    running.stop(std::future::pending()).await?;
     let report = export(&store, &args.out).await?;
     tell(&played, seconds)?;
     next(&played, &store, &report)?;

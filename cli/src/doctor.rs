@@ -144,6 +144,11 @@ impl Patient {
         let unreached = |told: String| {
             Failure::new(told).hint("start the server, or give its address with --upstream")
         };
+        if timeout(WHO_WAIT, client.is_recorder()).await.unwrap_or(false) {
+            let told =
+                format!("{upstream} is a rolltape that records, and would record the questions");
+            return Err(Failure::new(told).hint("ask the server behind it"));
+        }
         let (status, models) = match timeout(WHO_WAIT, client.get("/v1/models")).await {
             Ok(Ok(answer)) => answer,
             Ok(Err(error)) => return Err(unreached(error.to_string())),

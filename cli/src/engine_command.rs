@@ -9,6 +9,7 @@ use engine::{Engine, EngineOptions};
 use crate::engine_options::{EngineArgs, ReportName};
 use crate::exit::{Done, Failure};
 use crate::server::{StopSignals, bind, load, open};
+use crate::words::address;
 
 /// Serve a model folder, without recording
 #[derive(Debug, clap::Args)]
@@ -16,7 +17,7 @@ pub(crate) struct Args {
     #[command(flatten)]
     weights: Weights,
     /// Where to listen
-    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:8000")]
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:8000", value_parser = address)]
     listen: SocketAddr,
     /// What the reported logprobs are of
     #[arg(long, value_enum, default_value = "processed_logprobs")]
@@ -40,7 +41,7 @@ struct Weights {
 
 /// Serves until it is asked to stop.
 pub(crate) async fn run(args: Args) -> Done {
-    let signals = StopSignals::new()?;
+    let mut signals = StopSignals::new()?;
     let socket = bind(args.listen, "--listen")?;
     let logprobs_mode = args.logprobs_mode.into();
     let options = EngineOptions { logprobs_mode, ..args.engine.options() };

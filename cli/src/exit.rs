@@ -5,7 +5,8 @@
 //! | 0 | done |
 //! | 1 | failed; one sentence on stderr says why; `verify` and `doctor`: a fault was found |
 //! | 2 | wrong usage |
-//! | other | `run`: the code of the command it ran; 128 + N when signal N ended it |
+//! | other | `run`: the code of the command it ran; 128 + N when signal N ended it; as shells have
+//! |       | it, 127 when there is no such command, 126 when it cannot be run |
 
 use std::error::Error;
 use std::fmt::{self, Write};
@@ -17,6 +18,10 @@ pub(crate) struct Failure {
     sentence: String,
     hint: Option<String>,
 }
+
+/// What a model is loaded from.
+pub(crate) const MODEL_FOLDER: &str =
+    "give a Hugging Face folder with config.json, *.safetensors and tokenizer.json";
 
 /// The result of a subcommand.
 pub(crate) type Done = Result<ExitCode, Failure>;
@@ -69,6 +74,11 @@ impl fmt::Display for Failure {
     }
 }
 
+/// The code of a command that was not begun.
+pub(crate) fn not_run(error: &std::io::Error) -> ExitCode {
+    ExitCode::from(if error.kind() == std::io::ErrorKind::NotFound { 127 } else { 126 })
+}
+
 /// Turns library errors into failures with `?`.
 macro_rules! told {
     ($($error:ty),*) => {
@@ -80,7 +90,17 @@ macro_rules! told {
     };
 }
 
-told!(engine::LoadError, std::io::Error, store::CommitError);
+told!(std::io::Error, store::CommitError);
+
+impl From<engine::LoadError> for Failure {
+    fn from(error: engine::LoadError) -> Self {
+        let failure = Self::of(&error);
+        match error {
+            engine::LoadError::Read { .. } => failure.hint(MODEL_FOLDER),
+            _ => failure,
+        }
+    }
+}
 
 impl From<store::OpenError> for Failure {
     fn from(error: store::OpenError) -> Self {
@@ -92,6 +112,20 @@ impl From<store::OpenError> for Failure {
             store::OpenError::InUse(..) => {
                 failure.hint("stop that one, or record into another file with --store")
             }
+            store::OpenError::NotAStore(_) => {
+                failure.hint("name another file with --store; one that is not there is made")
+            }
+            store::OpenError::Lock(at, _) => {
+                let folder = std::path::Path::new(&at).parent().unwrap_or("/".as_ref());
+                failure.hint(match folder.is_dir() || folder.as_os_str().is_empty() {
+                    true => "its folder must be one that you may write to".to_owned(),
+                    false => format!("make the folder first: mkdir -p {}", folder.display()),
+                })
+            }
+            store::OpenError::Database(at, _) if at.starts_with("postgres") => failure.hint(
+                "is the server there, and may this user use the database? Its password stands in \
+                 PGPASSWORD or ~/.pgpass",
+            ),
             _ => failure,
         }
     }

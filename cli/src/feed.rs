@@ -19,6 +19,7 @@ use crate::feed_asked::Asked;
 use crate::feed_http::{Told, Upstairs, more};
 use crate::feed_items::{Attempt, Cutter, Form, ItemRows, Writer};
 use crate::feed_sink::Sink;
+use crate::http;
 use crate::manner::ControlToken;
 
 /// Pause before a server that is gone is asked again.
@@ -292,8 +293,7 @@ impl Reader<'_> {
         if self.args.format == Form::Arrow {
             pairs.push(("format", "arrow".to_owned()));
         }
-        let pairs: Vec<String> =
-            pairs.iter().map(|(name, value)| format!("{name}={value}")).collect();
-        pairs.join("&")
+        let pairs = pairs.iter().map(|(name, value)| format!("{name}={}", http::escaped(value)));
+        pairs.collect::<Vec<_>>().join("&")
     }
 }

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use crate::exit::Failure;
 use crate::feed_items::Attempt;
-use crate::http::{Http, whole};
+use crate::http::{self, Http, whole};
 
 /// A server that hands out rows.
 pub(crate) struct Upstairs {
@@ -36,7 +36,7 @@ pub(crate) enum Told {
 
 impl Upstairs {
     pub(crate) fn new(control: &str, token: Option<String>) -> Self {
-        let control = control.trim_end_matches('/').to_owned();
+        let control = http::base(control);
         let bearer = token.map(|token| format!("Bearer {token}"));
         Self { http: Http::new(), control, bearer }
     }
@@ -45,7 +45,11 @@ impl Upstairs {
     pub(crate) async fn feed(&self, query: &str) -> Result<Reply, Failure> {
         let url = format!("{}/feed?{query}", self.control);
         let (status, headers, body) =
-            self.http.begin(Method::GET, &url, &self.headers(), &Value::Null).await?;
+            self.http.begin(Method::GET, &url, &self.headers(), &Value::Null).await.map_err(
+                |failure| {
+                    failure.hint("give the control listener of `rolltape serve` with --control")
+                },
+            )?;
         let text = |name: &str| -> Option<String> {
             let found: &HeaderMap = &headers;
             found.get(name).and_then(|value| value.to_str().ok()).map(str::to_owned)
@@ -57,7 +61,8 @@ impl Upstairs {
                 let told: Value =
                     serde_json::from_slice(&whole(body, &url).await?).unwrap_or_default();
                 let why = told["error"]["message"].as_str().unwrap_or("no reason was given");
-                return Err(Failure::new(format!("the feed answered {status}: {why}")));
+                let failure = Failure::new(format!("the feed answered {status}: {why}"));
+                return Err(http::hinted(failure, status));
             }
         };
         Ok(Reply { told, lease: text("x-rolltape-lease"), cursor: text("x-rolltape-cursor") })

@@ -74,6 +74,55 @@ pub(crate) async fn whole(body: Incoming, url: &str) -> Result<Bytes, Failure> {
     Ok(body.to_bytes())
 }
 
+/// The address of a server, with or without `http://` in front of it and a slash behind.
+pub(crate) fn base(text: &str) -> String {
+    let text = text.trim_end_matches('/');
+    if text.contains("://") { text.to_owned() } else { format!("http://{text}") }
+}
+
+/// A value as it stands in a query.
+pub(crate) fn escaped(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for byte in text.bytes() {
+        match byte {
+            b'0'..=b'9' | b'A'..=b'Z' | b'a'..=b'z' | b'-' | b'.' | b'_' | b'~' | b',' | b':' => {
+                out.push(char::from(byte));
+            }
+            _ => out += &format!("%{byte:02X}"),
+        }
+    }
+    out
+}
+
+/// A refusal of the control listener with a way out, where its status tells one.
+pub(crate) fn hinted(failure: Failure, status: u16) -> Failure {
+    match status {
+        401 => failure.hint("name the variable that holds its token with --control-token-env"),
+        404 | 405 => failure.hint(
+            "is --control the control listener? `rolltape serve` says at its start where that is; \
+             agents call another one",
+        ),
+        _ => failure,
+    }
+}
+
 fn bad(text: &str) -> Failure {
     Failure::new(format!("`{text}` cannot stand in a header"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_needs_no_scheme() {
+        assert_eq!(base("127.0.0.1:8081"), "http://127.0.0.1:8081");
+        assert_eq!(base("https://h/"), "https://h");
+    }
+
+    #[test]
+    fn values_of_a_query_are_escaped() {
+        assert_eq!(escaped("main,fork"), "main,fork");
+        assert_eq!(escaped("a b&c=d%é"), "a%20b%26c%3Dd%25%C3%A9");
+    }
 }

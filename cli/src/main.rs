@@ -35,6 +35,7 @@ mod show_call;
 mod show_versions;
 mod verify;
 mod when;
+mod words;
 
 use std::io::IsTerminal;
 use std::process::ExitCode;
@@ -51,7 +52,8 @@ struct Cli {
 }
 
 const AFTER_HELP: &str = "\
-Exit codes: 0 done, 1 failed, 2 wrong usage; `run` gives the code of the command it ran.
+Exit codes: 0 done, 1 failed, 2 wrong usage; `run` gives the code of the command it ran, 127 where
+there is none such.
 Options that show [env: NAME] can stand in the environment.";
 
 #[derive(Debug, Subcommand)]
@@ -130,5 +132,29 @@ mod tests {
     #[test]
     fn the_command_line_is_sound() {
         super::Cli::command().debug_assert();
+    }
+
+    /// Every option of the two servers, with its variable, is in a line of the page.
+    #[test]
+    fn what_servers_take_is_documented() {
+        let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/operations.md");
+        let page = std::fs::read_to_string(page).unwrap();
+        let cli = super::Cli::command();
+        let mut seen = 0;
+        for server in ["serve", "engine"] {
+            let command = cli.find_subcommand(server).unwrap();
+            for option in command.get_arguments().filter(|option| option.get_id() != "help") {
+                let long = option.get_long().unwrap();
+                let ways = [format!("`--{long}`"), format!("`--{long} ")];
+                let variable = option.get_env().map(|name| format!("`{}`", name.display()));
+                let told = page.lines().any(|line| {
+                    ways.iter().any(|way| line.contains(way))
+                        && variable.as_ref().is_none_or(|variable| line.contains(variable))
+                });
+                assert!(told, "`rolltape {server}` has --{long} ({variable:?})");
+                seen += 1;
+            }
+        }
+        assert!(seen > 60, "{seen}");
     }
 }

@@ -65,9 +65,11 @@ pub(crate) async fn run(args: Args) -> Done {
     }
     let now = now();
     let silent_since = args.older_than.map(|time| now.saturating_sub(time));
+    let named = args.episode.clone().filter(|_| silent_since.is_none() && keep.is_empty());
     let which = Prune { episode: args.episode, attempt: args.attempt, silent_since, keep, now };
     if args.dry_run {
         let plan = store::plan_prune(&args.at.store, &which).await?;
+        tell_of_none(named.as_ref(), &plan);
         match args.json {
             true => print::line(&plan_as_json(&plan).to_string())?,
             false => plan_as_text(&plan, "would go")?,
@@ -75,11 +77,19 @@ pub(crate) async fn run(args: Args) -> Done {
         return Ok(ExitCode::SUCCESS);
     }
     let pruned = store::prune(&args.at.store, &which).await.map_err(failure)?;
+    tell_of_none(named.as_ref(), &pruned.plan);
     match args.json {
         true => print::line(&as_json(&pruned).to_string())?,
         false => as_text(&pruned)?,
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// That nothing goes is no failure, but a name may have been meant otherwise.
+fn tell_of_none(named: Option<&EpisodeId>, plan: &PrunePlan) {
+    if let Some(episode) = named.filter(|_| plan.doomed.is_empty() && plan.kept.is_empty()) {
+        eprintln!("there is no such run of an episode `{episode}`");
+    }
 }
 
 fn failure(error: PruneError) -> Failure {

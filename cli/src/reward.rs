@@ -4,10 +4,11 @@ use std::process::ExitCode;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use episode::{CallId, EpisodeId, Micros, Reward, RewardScope, ScopeError, ScopeParts};
-use store::Amend;
+use store::{Amend, Snapshot};
 
 use crate::at::At;
 use crate::exit::{Done, Failure};
+use crate::words::call_id;
 
 /// Append a reward to an episode
 #[derive(Debug, clap::Args)]
@@ -27,13 +28,13 @@ pub(crate) struct Args {
     #[arg(long, default_value = "cli")]
     source: String,
     /// Only about this call of the episode
-    #[arg(long, value_name = "CALL_ID")]
+    #[arg(long, value_name = "CALL_ID", value_parser = call_id)]
     call: Option<CallId>,
     /// Only about these of the tokens that the call sampled: the first, and one past the last
     #[arg(long, value_name = "START..END", value_parser = span, requires = "call")]
     tokens: Option<(u32, u32)>,
     /// Only about the trajectory that ends with this call
-    #[arg(long, value_name = "CALL_ID", conflicts_with = "call")]
+    #[arg(long, value_name = "CALL_ID", value_parser = call_id, conflicts_with = "call")]
     trajectory: Option<CallId>,
     /// Which choice of the call of --tokens or --trajectory, where it has several
     #[arg(long, value_name = "N")]
@@ -73,6 +74,10 @@ fn value(text: &str) -> Result<Value, String> {
 /// Appends.
 pub(crate) async fn run(args: Args) -> Done {
     let scope = scope(&args).map_err(|e| Failure::of(&e))?;
+    if scope.tokens().is_some() {
+        let sampled = Snapshot::open(&args.at.store).await?.sampled(scope).await?;
+        scope.within(sampled).map_err(|e| Failure::of(&e))?;
+    }
     let store = Amend::open(&args.at.store).await?;
     let reward =
         Reward { scope, name: args.name, value: args.value.0, source: args.source, at: now() };

@@ -18,8 +18,8 @@ use uuid::Uuid;
 
 use crate::at::At;
 use crate::engine_options::EngineArgs;
-use crate::exit::{Done, Failure};
-use crate::http::Http;
+use crate::exit::{self, Done, Failure};
+use crate::http::{self, Http};
 use crate::manner::Manner;
 use crate::print::count;
 use crate::server::{DurabilityName, Plan, Running, Source};
@@ -91,14 +91,26 @@ pub(crate) async fn run(args: Args) -> Done {
     let place = Place::new(&args, serving.as_ref())?;
     place.announce(&args).await?;
     let signals = Signals::new()?;
-    let ended = signals.attend(place.spawn(&args)?).await?;
-    let status = if ended.success() { "completed" } else { "failed" };
+    let ended = match place.spawn(&args) {
+        Ok(child) => Ok(signals.attend(child).await?),
+        Err(error) => Err(error),
+    };
+    let status = if ended.as_ref().is_ok_and(ExitStatus::success) { "completed" } else { "failed" };
     let summary = place.close(status).await;
     if let Some(serving) = serving {
-        serving.stop().await?;
+        serving.stop(std::future::pending()).await?;
     }
-    report(&place.episode, &summary?);
-    Ok(code(ended))
+    let summary = summary?;
+    match ended {
+        Ok(ended) => {
+            report(&place.episode, &summary);
+            Ok(code(ended))
+        }
+        Err(error) => {
+            let _ = Failure::new(format!("cannot run `{}`: {error}", args.command[0])).report();
+            Ok(exit::not_run(&error))
+        }
+    }
 }
 
 async fn serve_here(args: &Args) -> Result<Option<Running>, Failure> {
@@ -124,12 +136,12 @@ impl Place {
         let made_up = || format!("run-{}", Uuid::now_v7().as_simple()).parse();
         let episode = args.episode.clone().map_or_else(made_up, Ok);
         let (proxy, control) = match serving {
-            Some(here) => (format!("http://{}", here.data), format!("http://{}", here.control)),
-            None => (args.proxy.clone(), args.control.clone()),
+            Some(here) => (here.agents_url(), format!("http://{}", here.control)),
+            None => (http::base(&args.proxy), http::base(&args.control)),
         };
         Ok(Self {
-            proxy: proxy.trim_end_matches('/').to_owned(),
-            control: control.trim_end_matches('/').to_owned(),
+            proxy,
+            control,
             episode: episode.map_err(|e| Failure::of(&e))?,
             attempt: args.attempt,
             http: Http::new(),
@@ -145,13 +157,7 @@ impl Place {
             "group_id": args.group.as_ref().map(GroupId::as_str),
             "task_id": args.task.as_ref().map(TaskId::as_str),
         });
-        let told = self.tell(Method::POST, "/episodes", &body).await;
-        told.map(|_| ()).map_err(|failure| {
-            failure.hint(
-                "start `rolltape serve` first, or give --upstream URL or --model DIR to serve \
-                 from here; a closed episode needs another --attempt",
-            )
-        })
+        self.tell(Method::POST, "/episodes", &body).await.map(|_| ())
     }
 
     async fn close(&self, status: &str) -> Result<Value, Failure> {
@@ -167,15 +173,25 @@ impl Place {
         let bearer = self.token.as_ref().map(|token| format!("Bearer {token}"));
         let bearer = bearer.as_deref().map(|bearer| ("authorization", bearer));
         let headers: Vec<_> = bearer.into_iter().collect();
-        let (status, reply) = self.http.json(method, &url, &headers, body).await?;
+        let answer = self.http.json(method, &url, &headers, body).await;
+        let (status, reply) = answer.map_err(|failure| {
+            failure.hint(
+                "start `rolltape serve` first, or give --upstream URL or --model DIR to serve \
+                 from here",
+            )
+        })?;
         if status == 200 {
             return Ok(reply);
         }
         let message = reply["error"]["message"].as_str().unwrap_or("no reason was given");
-        Err(Failure::new(format!("{url} answered {status}: {message}")))
+        let failure = Failure::new(format!("{url} answered {status}: {message}"));
+        Err(match status {
+            409 => failure.hint("a closed episode needs another --attempt"),
+            _ => http::hinted(failure, status),
+        })
     }
 
-    fn spawn(&self, args: &Args) -> Result<Child, Failure> {
+    fn spawn(&self, args: &Args) -> std::io::Result<Child> {
         let (program, arguments) = args.command.split_first().expect("clap requires one");
         let attempt = match self.attempt {
             0 => String::new(),
@@ -203,7 +219,7 @@ impl Place {
         child.env("CLAUDE_CODE_ATTRIBUTION_HEADER", "0");
         child.env("ROLLTAPE_EPISODE", self.episode.as_str());
         child.env("ROLLTAPE_ATTEMPT", self.attempt.to_string());
-        child.spawn().map_err(|error| Failure::new(format!("cannot run `{program}`: {error}")))
+        child.spawn()
     }
 }
 

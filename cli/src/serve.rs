@@ -7,7 +7,9 @@ use crate::at::At;
 use crate::engine_options::EngineArgs;
 use crate::exit::{Done, Failure};
 use crate::manner::Manner;
+use crate::print::count;
 use crate::server::{DurabilityName, Plan, Running, Source, StopSignals};
+use crate::words::address;
 
 /// Serve agents and record every call
 #[derive(Debug, clap::Args)]
@@ -22,18 +24,16 @@ pub(crate) struct Args {
     #[arg(long, value_enum, default_value_t, env = "ROLLTAPE_DURABILITY")]
     durability: DurabilityName,
     /// Where agents call
-    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:8080", env = "ROLLTAPE_LISTEN")]
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:8080", value_parser = address)]
+    #[arg(env = "ROLLTAPE_LISTEN")]
     listen: SocketAddr,
     /// Where rewards are given and episodes closed; keep it from agents
-    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:8081", env = "ROLLTAPE_CONTROL")]
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:8081", value_parser = address)]
+    #[arg(env = "ROLLTAPE_CONTROL")]
     control: SocketAddr,
     /// Where the engine of --model listens, for trainers that push weights; keep it from agents
-    #[arg(
-        long,
-        value_name = "ADDR",
-        default_value = "127.0.0.1:0",
-        env = "ROLLTAPE_ENGINE_LISTEN"
-    )]
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:0", value_parser = address)]
+    #[arg(env = "ROLLTAPE_ENGINE_LISTEN")]
     engine_listen: SocketAddr,
     #[command(flatten)]
     engine: EngineArgs,
@@ -47,7 +47,7 @@ pub(crate) async fn run(args: Args) -> Done {
              address with --control, such as 127.0.0.1:8081",
         ));
     }
-    let signals = StopSignals::new()?;
+    let mut signals = StopSignals::new()?;
     let store = args.at.store.to_string();
     let running = Running::start(Plan {
         source: args.source,
@@ -61,14 +61,20 @@ pub(crate) async fn run(args: Args) -> Done {
     })
     .await?;
     eprintln!(
-        "listening on http://{}, control on http://{}, in front of {}, recording to {store}",
-        running.data, running.control, running.backend
+        "listening on {}://{}, control on http://{}, in front of {}, recording to {store}",
+        running.scheme, running.data, running.control, running.backend
     );
     if let Some(engine) = running.engine_at {
         eprintln!("the engine listens on http://{engine}, for trainers");
     }
-    eprintln!("point an agent at it: OPENAI_BASE_URL=http://{}/e/EPISODE/v1", running.data);
+    eprintln!("point an agent at it: OPENAI_BASE_URL={}/e/EPISODE/v1", running.agents_url());
     signals.received().await;
-    running.stop().await?;
+    let calls = running.calls_in_flight();
+    if calls > 0 {
+        let wait = running.drain_wait.as_secs();
+        let calls = count(calls as u64, "call");
+        eprintln!("waiting up to {wait} s for {calls} in flight; again to end at once");
+    }
+    running.stop(signals.received()).await?;
     Ok(ExitCode::SUCCESS)
 }

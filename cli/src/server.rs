@@ -2,7 +2,8 @@
 
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 use clap::ValueEnum;
 use engine::{Engine, EngineOptions};
@@ -14,7 +15,7 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use crate::engine_options::EngineArgs;
-use crate::exit::Failure;
+use crate::exit::{Failure, MODEL_FOLDER};
 use crate::manner::Manner;
 
 /// Where tokens come from: give one of the two.
@@ -65,6 +66,12 @@ pub(crate) struct Running {
     pub(crate) backend: String,
     /// Where the engine listens, if there is one.
     pub(crate) engine_at: Option<SocketAddr>,
+    /// What agents speak: http or https.
+    pub(crate) scheme: &'static str,
+    /// How long calls in flight are waited for at the end.
+    pub(crate) drain_wait: Duration,
+    /// Not held: what holds it keeps the store open.
+    recorder: Weak<Proxy>,
     stop: watch::Sender<bool>,
     proxy: JoinSet<()>,
     engine: JoinSet<std::io::Result<()>>,
@@ -94,20 +101,54 @@ impl Running {
         let (store, writer) = Store::open(&plan.store, durability).await?;
         let own_engine = plan.source.model.is_some();
         let config = plan.manner.config(upstream, own_engine)?;
+        let scheme = if config.tls.is_some() { "https" } else { "http" };
+        let drain_wait = config.drain_wait;
         let proxy = Arc::new(Proxy::start(config, store).await.map_err(|e| Failure::of(&e))?);
-        let (data, control) = (open(data)?, open(control)?);
-        let (data_at, control_at) = (data.local_addr()?, control.local_addr()?);
+        let recorder = Arc::downgrade(&proxy);
+        let (data_door, control_door) = (open(data)?, open(control)?);
+        let (data, control) = (data_door.local_addr()?, control_door.local_addr()?);
         let mut listeners = JoinSet::new();
-        listeners.spawn(proxy::serve_data(Arc::clone(&proxy), data, when(stopped.clone())));
-        listeners.spawn(proxy::serve_control(proxy, control, when(stopped)));
-        let (data, control) = (data_at, control_at);
-        Ok(Self { data, control, backend, engine_at, stop, proxy: listeners, engine, writer })
+        listeners.spawn(proxy::serve_data(Arc::clone(&proxy), data_door, when(stopped.clone())));
+        listeners.spawn(proxy::serve_control(proxy, control_door, when(stopped)));
+        Ok(Self {
+            data,
+            control,
+            backend,
+            engine_at,
+            scheme,
+            drain_wait,
+            recorder,
+            stop,
+            proxy: listeners,
+            engine,
+            writer,
+        })
     }
 
-    /// Lets calls in flight end, then stops everything; all records are on disk afterwards.
-    pub(crate) async fn stop(mut self) -> Result<(), Failure> {
+    /// Where agents of this machine reach it, without a path.
+    pub(crate) fn agents_url(&self) -> String {
+        format!("{}://{}", self.scheme, reachable(self.data))
+    }
+
+    /// Calls of agents that have not ended.
+    pub(crate) fn calls_in_flight(&self) -> usize {
+        self.recorder.upgrade().map_or(0, |proxy| proxy.calls_in_flight())
+    }
+
+    /// Lets calls in flight end, unless `hurry` comes first, then stops everything; all records
+    /// are on disk afterwards.
+    pub(crate) async fn stop(mut self, hurry: impl Future<Output = ()>) -> Result<(), Failure> {
         self.stop.send_replace(true);
-        while self.proxy.join_next().await.is_some() {}
+        let drained = async { while self.proxy.join_next().await.is_some() {} };
+        let hurried = tokio::select! {
+            () = drained => false,
+            () = hurry => true,
+        };
+        if hurried {
+            // What is in flight ends as if its agent had left, and is recorded so.
+            self.proxy.shutdown().await;
+            self.engine.shutdown().await;
+        }
         self.writer.finish().await;
         while let Some(ended) = self.engine.join_next().await {
             ended.map_err(|e| Failure::of(&e))??;
@@ -148,9 +189,7 @@ pub(crate) async fn load(model: &Path, options: EngineOptions) -> Result<Engine,
     let folder = model.to_owned();
     if !folder.is_dir() {
         return Err(Failure::new(format!("there is no model folder at `{}`", folder.display()))
-            .hint(
-                "give a Hugging Face folder with config.json, *.safetensors and tokenizer.json",
-            ));
+            .hint(MODEL_FOLDER));
     }
     let loaded = tokio::task::spawn_blocking(move || Engine::load(&folder, options)).await;
     Ok(loaded.map_err(|e| Failure::of(&e))??)
@@ -216,7 +255,7 @@ impl StopSignals {
     }
 
     /// Resolves when the user or the system asks the process to end.
-    pub(crate) async fn received(mut self) {
+    pub(crate) async fn received(&mut self) {
         tokio::select! {
             _ = self.interrupt.recv() => {}
             _ = self.terminate.recv() => {}

@@ -11,6 +11,7 @@ use store::{Selection, Snapshot, Summary};
 use crate::at::At;
 use crate::exit::{Done, Failure};
 use crate::show_versions::{Weights, by};
+use crate::words;
 use crate::{print, show_call};
 
 /// Longest piece of a message that is shown, in characters.
@@ -30,7 +31,7 @@ pub(crate) struct Args {
     #[arg(long)]
     json: bool,
     /// One call of the episode whole, as one JSON object
-    #[arg(long, value_name = "CALL")]
+    #[arg(long, value_name = "CALL", value_parser = words::call_id)]
     call: Option<CallId>,
 }
 

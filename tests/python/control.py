@@ -9,8 +9,13 @@ from harness import text
 
 def post(proxy, path, body):
     """Posts JSON to the control listener; gives status and reply."""
+    return post_at(proxy.control, path, body)
+
+
+def post_at(address, path, body):
+    """Posts JSON to a listener; gives status and reply."""
     request = urllib.request.Request(
-        f"http://{text(proxy.control)}{path}",
+        f"http://{text(address)}{path}",
         data=json.dumps(body).encode(),
         headers={"content-type": "application/json"},
     )

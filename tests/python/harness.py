@@ -171,12 +171,12 @@ class Proxy:
 
 
 @contextmanager
-def serve(folder, *arguments):
+def serve(folder, *arguments, env=None):
     """`rolltape serve` on free ports with a store in `folder`."""
     data, control = free_addresses(2)
     store = folder / "recorded.db"
     where = ("--listen", text(data), "--control", text(control), "--store", store)
-    process = Process("serve", *arguments, *where, folder=folder)
+    process = Process("serve", *arguments, *where, folder=folder, env=env)
     try:
         process.await_answer(f"http://{text(control)}/health")
         yield Proxy(data, control, store, folder, process)

@@ -14,7 +14,7 @@ import control
 import harness
 from harness import MODEL, command
 
-FAILED, USAGE = 1, 2
+FAILED, USAGE, NOT_FOUND = 1, 2, 127
 # What a user should never meet.
 INNARDS = re.compile(r"panicked|RUST_BACKTRACE|Traceback|stack backtrace|Error \{|Some\(|Os \{")
 
@@ -167,6 +167,7 @@ def test_files_of_others_are_not_replaced(played, tmp_path):
         ["serve", "--upstream", "not a url"],
         ["serve", "--upstream", "http://127.0.0.1:9", "--dialect", "french"],
         ["serve", "--upstream", "http://127.0.0.1:9", "--listen", "here"],
+        ["serve", "--upstream", "http://127.0.0.1:9/v1/chat/completions"],
         ["engine"],
         ["export"],
         ["run"],
@@ -184,6 +185,101 @@ def test_wrong_usage(tmp_path, arguments):
     else:
         assert ended.returncode == USAGE and "Usage: rolltape" in ended.stderr
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "arguments, way",
+    [
+        (["engine", "--model", "a", "--listen", "8090"], "127.0.0.1:8090"),
+        (["serve", "--model", "a", "--listen", "localhost:8095"], "127.0.0.1:8095"),
+        (["serve", "--upstream", "http://h/v1/messages"], "without `/messages`"),
+        (["episodes", "--store", "."], "./rolltape.db"),
+        (["show", "e", "--call", "nope"], "rolltape show EPISODE --json"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_wrong_usage_is_told_a_way_out(tmp_path, arguments, way):
+    ended = command(*arguments, folder=tmp_path)
+    assert way in told(ended, USAGE)
+    assert list(tmp_path.iterdir()) == []
+
+
+FREE = ["--listen", "127.0.0.1:0", "--control", "127.0.0.1:0"]
+NOBODY = "postgres://nobody@127.0.0.1:9/none"
+
+
+@pytest.mark.parametrize(
+    "arguments, way",
+    [
+        (["serve", "--upstream", "http://127.0.0.1:9", *FREE, "--store", "no/x.db"], "mkdir -p no"),
+        (["serve", "--upstream", "http://127.0.0.1:9", *FREE, "--store", NOBODY], "PGPASSWORD"),
+        (["engine", "--model", "empty", "--listen", "127.0.0.1:0"], "config.json, *.safetensors"),
+        (["episodes", "--store", "notes.db"], "--store"),
+        (["feed", "--control", "127.0.0.1:9"], "--control"),
+        (["run", "--control", "http://127.0.0.1:9", "--", "true"], "rolltape serve"),
+    ],
+    ids=lambda value: str(value[0]) if isinstance(value, list) else "",
+)
+def test_failures_are_told_a_way_out(tmp_path, arguments, way):
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "notes.db").write_text("not a database, however long this sentence is" * 100)
+    ended = command(*arguments, folder=tmp_path)
+    told(ended, FAILED)
+    assert way in ended.stderr.splitlines()[-1], ended.stderr
+
+
+def test_an_engine_that_is_given_up_has_not_panicked(tmp_path):
+    for _ in range(4):
+        ended = command("serve", "--model", MODEL, *FREE, "--store", "no/x.db", folder=tmp_path)
+        assert ended.returncode == FAILED and "mkdir -p no" in ended.stderr
+        assert not INNARDS.search(ended.stderr), ended.stderr
+
+
+def test_a_feed_that_is_asked_at_the_wrong_door_or_without_its_token(tmp_path):
+    options = ["--upstream", "http://127.0.0.1:9", "--control-token-env", "SECRET"]
+    env = harness.environment(SECRET="s")
+    with harness.serve(tmp_path, *options, env=env) as proxy:
+        at = harness.text(proxy.control)
+        without = command("feed", "--control", at, folder=tmp_path)
+        assert "401" in told(without, FAILED) and "--control-token-env" in without.stderr
+        ran = command("run", "--control", at, "--", "true", folder=tmp_path)
+        assert "401" in told(ran, FAILED)
+        assert "--control-token-env" in ran.stderr and "serve` first" not in ran.stderr
+        with_it = ["--control", at, "--control-token-env", "SECRET"]
+        odd = command("feed", *with_it, "--consumer", "a b", folder=tmp_path, env=env)
+        assert "`consumer`" in told(odd, FAILED)
+
+
+def test_a_feed_of_the_agents_door(world, tmp_path):
+    ended = command("feed", "--control", harness.text(world.proxy.data), folder=tmp_path)
+    assert "404" in told(ended, FAILED) and "--control" in ended.stderr
+
+
+def test_a_pruned_name_that_nobody_has(tmp_path, store):
+    ended = command("prune", "--episode", "nope", "--store", store, folder=tmp_path)
+    assert ended.returncode == 0 and "gone: 0 episodes" in ended.stdout
+    assert "`nope`" in ended.stderr
+
+
+def test_a_reward_of_tokens_that_were_not_sampled(played, tmp_path):
+    store = played.world.proxy.store
+    with sqlite3.connect(store) as connection:
+        query = "SELECT episode_id, attempt, call_id, tokens FROM choices WHERE tokens > 0"
+        episode, attempt, call, tokens = connection.execute(query).fetchone()
+    words = ["reward", episode, "1", "--attempt", attempt, "--name", "far", "--call", call]
+    ended = command(*words, "--tokens", f"0..{tokens + 1}", "--store", store, folder=tmp_path)
+    assert f"{tokens} at most" in told(ended, FAILED)
+    ended = command(*words, "--tokens", f"0..{tokens}", "--store", store, folder=tmp_path)
+    assert ended.returncode == 0, ended.stderr
+
+
+@pytest.mark.parametrize("path", ["/chat/completions", "/v1/v1/chat/completions"])
+def test_a_base_url_that_is_almost_right_is_told_once(world, path):
+    for _ in range(2):
+        control.post_at(world.proxy.data, f"/e/almost{path}", {"model": "tiny", "messages": []})
+    said = [line for line in world.proxy.process.stderr.splitlines() if f'path="{path}"' in line]
+    said = [line for line in said if "OPENAI_BASE_URL" in line]
+    assert len(said) == 1 and "WARN" in said[0], world.proxy.process.stderr
 
 
 def test_an_unreachable_upstream(tmp_path):
@@ -220,7 +316,7 @@ def test_run_without_a_serving_rolltape(tmp_path):
 def test_run_of_a_command_that_is_not_there(tmp_path):
     options = ["--upstream", "http://127.0.0.1:9", "--store", "run.db"]
     ended = command("run", *options, "--", "no-such-command", folder=tmp_path)
-    assert "no-such-command" in told(ended, FAILED)
+    assert "no-such-command" in told(ended, NOT_FOUND)
 
 
 @pytest.mark.parametrize(

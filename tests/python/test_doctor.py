@@ -313,6 +313,16 @@ def test_a_model_that_is_not_there(world, tmp_path):
     assert code == FAILED and missing.endswith("--model: tiny"), missing
 
 
+def test_a_recorder_is_not_asked(tmp_path):
+    with harness.world(tmp_path) as world:
+        url = f"http://{harness.text(world.proxy.data)}"
+        ended = command("doctor", "--upstream", url, folder=tmp_path)
+        assert ended.returncode == FAILED and ended.stdout == ""
+        assert "records" in ended.stderr and "the server behind it" in ended.stderr
+        assert not world.tap.generations()
+        assert world.proxy.command("episodes", "--json").strip() in ("", "[]")
+
+
 def test_a_server_that_is_down(tmp_path):
     (nowhere,) = harness.free_addresses(1)
     ended = command("doctor", "--upstream", f"http://{harness.text(nowhere)}", folder=tmp_path)

@@ -8,6 +8,7 @@ import time
 import openai
 import pytest
 
+import control
 import harness
 from game import QUESTION, Agent
 
@@ -85,6 +86,26 @@ def test_a_stop_lets_a_stream_end(own_world):
     assert own_world.proxy.process.stop() == 0, own_world.proxy.process.stderr
     call = ended_call(own_world.proxy.store, "drained")
     assert (call["outcome"], call["completion_tokens"]) == ("complete", 900)
+
+
+def test_a_second_signal_ends_the_calls_and_records_them(own_world):
+    """The first says how many calls are waited for; the second waits no longer."""
+    process = own_world.proxy.process
+    stream, _ = begin(own_world.proxy, "hurried")
+    status, _ = control.post(own_world.proxy, "/pause?mode=keep", None)
+    assert status == 200, "the stream stands still from here on"
+    process.child.send_signal(signal.SIGINT)
+    until = time.monotonic() + END_WAIT_S
+    while "1 call in flight" not in process.stderr:
+        assert time.monotonic() < until and process.child.poll() is None, process.stderr
+        time.sleep(0.005)
+    assert process.child.poll() is None
+    assert process.stop(signal.SIGINT) == 0, process.stderr
+    call = ended_call(own_world.proxy.store, "hurried")
+    assert call["outcome"] == "client_gone"
+    report = own_world.proxy.command("verify", "--json")
+    assert json.loads(report)["clean"], report
+    stream.close()
 
 
 def test_a_killed_recorder_leaves_a_visible_hole(tmp_path):

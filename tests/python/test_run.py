@@ -94,6 +94,19 @@ def test_the_exit_code_is_passed_on_and_the_episode_closed(tmp_path, code, statu
     assert (out / "trajectories.parquet").is_file()
 
 
+@pytest.mark.parametrize("kind, code", [("absent", 127), ("unreadable", 126)])
+def test_a_command_that_does_not_start_fails_its_episode(tmp_path, kind, code):
+    program = tmp_path / kind
+    if kind == "unreadable":
+        program.write_text("no program")
+        program.chmod(0o600)
+    ended = run(tmp_path, [*own(tmp_path), "--group", "g"], [str(program)])
+    assert ended.returncode == code, ended.stderr
+    assert f"cannot run `{program}`" in ended.stderr
+    (episode,) = episodes(tmp_path / "run.db")
+    assert (episode["status"], episode["group_id"]) == ("failed", "g") and episode["closed_at"]
+
+
 def test_an_attempt_has_its_own_path(tmp_path):
     options = [*own(tmp_path), "--episode", "e1", "--attempt"]
     for attempt in ("0", "1"):

@@ -1,0 +1,72 @@
+//! Words of the command line that are read with more help than their types give.
+
+use std::net::SocketAddr;
+
+use episode::CallId;
+use store::Location;
+
+/// An address to listen at.
+pub(crate) fn address(text: &str) -> Result<SocketAddr, String> {
+    text.parse().map_err(|_| {
+        let (host, port) = text.rsplit_once(':').unwrap_or(("", text));
+        let local = matches!(host, "" | "localhost") && port.parse::<u16>().is_ok();
+        let port = if local { port } else { "8080" };
+        format!("give a number of a host and a port, such as 127.0.0.1:{port}")
+    })
+}
+
+/// A call's id.
+pub(crate) fn call_id(text: &str) -> Result<CallId, String> {
+    text.parse().map_err(|_| {
+        "not the id of a call; `rolltape show EPISODE --json` names those of an episode".to_owned()
+    })
+}
+
+/// Where a store is. A folder cannot be one, and SQLite's own words would not say so.
+pub(crate) fn location(text: &str) -> Result<Location, String> {
+    let found: Location = text.parse().map_err(|e: store::LocationError| e.to_string())?;
+    match &found {
+        Location::File(path) if path.is_dir() => {
+            let inside = path.join("rolltape.db");
+            Err(format!("it is a folder; name a file in it, such as {}", inside.display()))
+        }
+        _ => Ok(found),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_are_shown_as_they_should_be() {
+        assert_eq!(address("0.0.0.0:80").unwrap().port(), 80);
+        assert_eq!(address("[::1]:80").unwrap().port(), 80);
+        for (text, meant) in [
+            ("8090", "127.0.0.1:8090"),
+            (":8091", "127.0.0.1:8091"),
+            ("localhost:8095", "127.0.0.1:8095"),
+            ("db.example:8095", "127.0.0.1:8080"),
+            ("127.0.0.1", "127.0.0.1:8080"),
+        ] {
+            let why = address(text).unwrap_err();
+            assert!(why.ends_with(&format!("such as {meant}")), "{text}: {why}");
+        }
+    }
+
+    #[test]
+    fn a_folder_is_no_store() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().to_str().unwrap();
+        assert!(location(path).unwrap_err().ends_with("/rolltape.db"));
+        let file = format!("{path}/a.db");
+        assert!(matches!(location(&file).unwrap(), Location::File(_)));
+        assert!(location("mysql://h/d").unwrap_err().contains("postgres://"));
+    }
+
+    #[test]
+    fn what_is_no_call_is_told_where_calls_are() {
+        assert!(call_id("nope").unwrap_err().contains("rolltape show EPISODE --json"));
+        assert!(call_id("01a1fc0e-0000-7000-8000-000000000000").is_ok());
+    }
+}
