@@ -24,6 +24,7 @@ kernels/emulator/build_program.sh "$program" kernels/emulator/test.cc
 "$program"
 
 echo "-- kernels and engine on the doubles, compiled by the real NVRTC"
+# Of the whole workspace, as `cargo test --workspace` has built it: of one package alone, libraries
+# would be built anew with fewer features. The filters leave those tests that run kernels.
 export ROLLTAPE_TEST_NVRTC="$toolkit/lib"
-cargo test -p kernels --lib cuda::
-cargo test -p engine --lib cuda
+cargo test --workspace --lib -- cuda:: on_cuda serve::tests::gpu::
