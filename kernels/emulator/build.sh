@@ -49,26 +49,30 @@ library() { # NAME SOURCE... : one of the doubles
   finish "$file"
 }
 
+# The families and their files, by the table that the host has, too.
+families() {
+  tr '\n' ' ' <"$here/../src/cuda/source.rs" |
+    { grep -oE 'family!\("[a-z_]+":[^)]*' || true; } | sed 's/family!(//; s/[":]/ /g'
+}
+
 # The kernels of a text, as nvcc would see them.
 kernels_of() {
-  g++ -fpreprocessed -dD -E -P -x c++ "$1" 2>/dev/null | tr '\n' ' ' |
+  cat "$@" | g++ -fpreprocessed -dD -E -P -x c++ - 2>/dev/null | tr '\n' ' ' |
     grep -oE '__global__ +(void +)?(__launch_bounds__ *\([^)]*\) *)?(void +)?[a-zA-Z_0-9]+ *\(' |
     sed -E 's/.*[ )]([a-zA-Z_0-9]+) *\($/\1/' || true
 }
 
-family() { # FILE SIZE
-  local name size="$2" file source kernel stamp
-  name="$(basename "$1" .cu)"
+family() { # NAME SIZE FILE...
+  local name="$1" size="$2" file source kernel part stamp
+  shift 2
   file="$out/kernels/$name-$size.so"
-  up_to_date "$file" "$cuda"/{base,mma}.cu "$1" && return
+  up_to_date "$file" "$@" && return
   source="$file.cc"
   {
     echo '#include "emulate.h"'
-    echo '#include "base.cu"'
-    echo '#include "mma.cu"'
-    echo "#include \"$name.cu\""
+    for part in "$@"; do echo "#include \"${part#"$cuda"/}\""; done
     echo 'static const emulate::Kernel rolltape_kernels[] = {'
-    for kernel in $(kernels_of "$1"); do
+    for kernel in $(kernels_of "$@"); do
       echo "    emulate::Entry<&$kernel>::kernel(\"$kernel\"),"
     done
     echo '};'
@@ -99,15 +103,16 @@ library libcublasLt.so.13 "$here/cublaslt.cc" "$out/libcuda.so.1"
 library nccl/libnccl.so.2 "$here/nccl.cc" "$out/libcuda.so.1" '-Wl,-rpath,$ORIGIN/..'
 library nvrtc/libnvrtc.so.13 "$here/nvrtc.cc"
 rm -f "$out/failed"
-for file in "$cuda"/*.cu; do
-  case "$(basename "$file" .cu)" in base | mma) continue ;; esac
-  [ -n "$(kernels_of "$file")" ] || continue
+while read -r name parts; do
+  files=()
+  for part in $parts; do files+=("$cuda/$part.cu"); done
   for size in "${sizes[@]}"; do
-    grep -q HEAD_DIM "$file" || size=any
+    # base.cu, the first, knows the size for the sake of all.
+    cat "${files[@]:1}" | grep HEAD_DIM >/dev/null || size=any
     limit
-    { family "$file" "$size" || echo "$file" >>"$out/failed"; } &
+    { family "$name" "$size" "${files[@]}" || echo "$name" >>"$out/failed"; } &
     [ "$size" != any ] || break
   done
-done
+done < <(families)
 wait
 [ ! -e "$out/failed" ]

@@ -32,25 +32,30 @@ USED = re.compile(
     r"(?P<stores>\d+) bytes spill stores, (?P<loads>\d+) bytes spill loads"
     r"(\s+ptxas info\s+: Used (?P<registers>\d+) registers(?P<rest>[^\n]*))?"
 )
-
+FAMILY = re.compile(r'family!\("(\w+)": ([^)]*)\)')
 
 
 def families():
-    """The files of kernels; those that the others stand on are none."""
-    return sorted(p.stem for p in CUDA.glob("*.cu") if p.stem not in ("base", "mma"))
+    """Each family and its files, in order, by the table that the host has, too."""
+    table = (ROOT / "kernels/src/cuda/source.rs").read_text()
+    found = {name: re.findall(r'"([^"]+)"', parts) for name, parts in FAMILY.findall(table)}
+    known = {part for parts in found.values() for part in parts}
+    on_disk = {str(file.relative_to(CUDA).with_suffix("")) for file in CUDA.rglob("*.cu")}
+    if known != on_disk:
+        raise SystemExit(f"files of no family, or not there: {sorted(known ^ on_disk)}")
+    return found
 
 
-def text_of(family):
+def text_of(parts):
     """A family as the host puts it together."""
-    own = (CUDA / f"{family}.cu").read_text()
-    return "\n".join([(CUDA / "base.cu").read_text(), (CUDA / "mma.cu").read_text(), own])
+    return "\n".join((CUDA / f"{part}.cu").read_text() for part in parts)
 
 
 def nvcc(toolkit, family, arch, head_dim):
     """What each kernel takes, as ptxas says it."""
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder, f"{family}.cu")
-        source.write_text(text_of(family))
+        source.write_text(text_of(families()[family]))
         command = [toolkit / "bin/nvcc", "-cubin", f"-arch={arch}", "-std=c++17", "-Xptxas", "-v"]
         command += [f"-DHEAD_DIM={head_dim}", "-o", Path(folder, "out.cubin"), source]
         done = subprocess.run(command, capture_output=True, text=True)
@@ -83,7 +88,7 @@ class Nvrtc:
     def compile(self, family, arch, head_dim):
         """The cubin's length; the options are those of `kernels/src/cuda/compile.rs`."""
         program, size = ctypes.c_void_p(), ctypes.c_size_t()
-        text = text_of(family).encode()
+        text = text_of(families()[family]).encode()
         none = (0, None, None)
         if self.library.nvrtcCreateProgram(ctypes.byref(program), text, b"x.cu", *none):
             raise SystemExit(f"{family}: NVRTC takes no text")
@@ -104,7 +109,8 @@ class Nvrtc:
 
 def sizes_of(family):
     """The sizes of heads that a family differs by; "any" where it does not."""
-    return HEAD_DIMS if "HEAD_DIM" in (CUDA / f"{family}.cu").read_text() else ["any"]
+    own = [part for part in families()[family] if part != "base"]
+    return HEAD_DIMS if "HEAD_DIM" in text_of(own) else ["any"]
 
 
 def measure(toolkit):

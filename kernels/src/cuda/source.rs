@@ -1,34 +1,44 @@
 //! The text of the kernels, and what arguments each of them takes.
 //!
-//! A family is compiled behind `base.cu`, and behind `mma.cu` too if it multiplies by tiles, as one
-//! text: nothing is included, because a machine that runs this has no headers.
+//! A family is one text of several files, one behind another: `base.cu`, `mma.cu` too if it
+//! multiplies by tiles, then its own. Nothing is included, because a machine that runs this has no
+//! headers. The table here is the only one: NVRTC gets it, the emulator's build and
+//! `tests/cuda/cubins.py` read it.
 
 use std::collections::BTreeMap;
 
 /// Kernels that are compiled together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Family {
-    /// The file in `kernels/cuda`, without its ending.
+    /// What it is called.
     pub name: &'static str,
     /// The texts that it is made of, in order.
     pub parts: &'static [&'static str],
 }
 
-/// All kernels.
-pub const FAMILIES: &[Family] = &[
-    Family { name: "elementwise", parts: &[BASE, include_str!("../../cuda/elementwise.cu")] },
-    Family { name: "norm", parts: &[BASE, include_str!("../../cuda/norm.cu")] },
-    Family { name: "rope", parts: &[BASE, include_str!("../../cuda/rope.cu")] },
-    Family { name: "sample", parts: &[BASE, include_str!("../../cuda/sample.cu")] },
-    Family { name: "lora", parts: &[BASE, include_str!("../../cuda/lora.cu")] },
-    Family { name: "weights", parts: &[BASE, include_str!("../../cuda/weights.cu")] },
-    Family { name: "attention", parts: &[BASE, MMA, include_str!("../../cuda/attention.cu")] },
-    Family { name: "gemm", parts: &[BASE, MMA, include_str!("../../cuda/gemm.cu")] },
-    Family { name: "gemm_small", parts: &[BASE, MMA, include_str!("../../cuda/gemm_small.cu")] },
-];
+/// A family and its files, in order. Scripts read the lines of [`FAMILIES`], too.
+macro_rules! family {
+    ($name:literal: $($part:literal)*) => {
+        Family { name: $name, parts: &[$(include_str!(concat!("../../cuda/", $part, ".cu"))),*] }
+    };
+}
 
-const BASE: &str = include_str!("../../cuda/base.cu");
-const MMA: &str = include_str!("../../cuda/mma.cu");
+/// All kernels.
+#[rustfmt::skip]
+pub const FAMILIES: &[Family] = &[
+    family!("elementwise": "base" "elementwise"),
+    family!("norm": "base" "norm"),
+    family!("rope": "base" "rope"),
+    family!("sample": "base" "sample/params" "sample/numbers" "sample/tiles" "sample/block"
+        "sample/select" "sample/filters" "sample/draw" "sample/top" "sample/rows"),
+    family!("lora": "base" "lora"),
+    family!("weights": "base" "weights"),
+    family!("attention": "base" "mma" "attention/tile" "attention/ring" "attention/softmax"
+        "attention/splits" "attention/narrow" "attention/wide" "attention/attention"
+        "attention/combine"),
+    family!("gemm": "base" "mma" "gemm"),
+    family!("gemm_small": "base" "mma" "gemm_small"),
+];
 
 impl Family {
     /// The whole text.

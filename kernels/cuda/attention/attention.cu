@@ -1,0 +1,63 @@
+// Attention of packed rows over the pages of their sequence, for the query heads that share a key
+// and value head.
+//
+// Packed row `r` of a tile is query head `r % group` of row `r / group`, so that one load of keys
+// and values serves the whole group. Keys are walked in tiles of 64 and splits of 512:
+//
+//   within a split, tile by tile:  top' = max(top, scores)      (in powers of two)
+//                                  sum  = sum * 2^(top - top') + weights . values
+//   then, split by split:          the splits' sums are folded the same way, in order.
+//
+// `sum` has one column more, of ones, so the weights' own sum is rounded as what it divides.
+// A row's bits depend on its query and its keys alone: `narrow` (16 packed rows, four warps share
+// them) and `wide` (64 packed rows, 16 a warp) do the same sums in the same order, and
+// `attention_combine` folds as they do. Keys past a row change nothing: they weigh zero, and what
+// lies past the tile's last row is read as zeros.
+//
+// keys, values: this layer's pages [pages][kv heads][PAGE][HEAD_DIM].
+// tiles: {span, first row of the tile within the span, rows, split or -1}; span -1 is no tile.
+//   With a split, at most 16 packed rows, and the split's sums go to `partial`
+//   [tiles][kv heads][16][HEAD_DIM + 2]: HEAD_DIM sums, the top, the weights' sum.
+//   Without, at most 64 packed rows, and the result goes to `out`
+//   [rows of the step, nq * HEAD_DIM].
+// Launch: grid (tiles, kv heads), 128 threads, ATTENTION_SHARED bytes of dynamic shared memory.
+
+extern "C" __global__ void __launch_bounds__(ATTENTION_THREADS, ATTENTION_BLOCKS) attention(
+    bf16* out, const bf16* qkv, const bf16* keys, const bf16* values, const int4* tiles,
+    const int* span_row, const int* span_start, const int* table_at, const int* tables,
+    float* partial, int nq, int nkv, float scale) {
+    DYNAMIC_SHARED(shared);
+    int4 tile = tiles[blockIdx.x];
+    if (tile.x < 0) return;
+    int head = blockIdx.y, group = nq / nkv;
+    long long row = span_row[tile.x] + tile.y;
+    unsigned page_stride = nkv * PAGE * HEAD_DIM;
+    int query_stride = (nq + 2 * nkv) * HEAD_DIM, out_stride = nq * HEAD_DIM;
+    int at = head * group * HEAD_DIM;
+    int position = span_start[tile.x] + tile.y;
+    Task task = {
+        qkv + row * query_stride + at, query_stride, out + row * out_stride + at, out_stride,
+        group, tile.z * group, position, scale * LOG2_E};
+    const bf16* head_keys = keys + head * PAGE * HEAD_DIM;
+    const bf16* head_values = values + head * PAGE * HEAD_DIM;
+    const int* pages = tables + table_at[tile.x];
+    int limit = position + tile.z;
+    if (HEAD_DIM <= 128 && task.packed > NARROW) {
+        if constexpr (HEAD_DIM <= 128) {
+            Ring<WIDE_SLOTS> ring = {head_keys, head_values, pages, page_stride, limit};
+            ring.slots = shared;
+            Wide::walk(task, ring);
+        }
+        return;
+    }
+    Ring<SLOTS> ring = {head_keys, head_values, pages, page_stride, limit};
+    ring.slots = shared;
+    Narrow narrow = {
+        shared + SLOTS * SLOT_BYTES,
+        (float*)(shared + SLOTS * SLOT_BYTES + NARROW * WEIGHT_BYTES)};
+    // Wider heads have no room in registers for `wide`: 16 packed rows at a time.
+    for (int first = 0; first < task.packed; first += NARROW) {
+        long long place = (long long)blockIdx.x * nkv + head;
+        narrow.walk(task, ring, first, tile.w, partial + place * NARROW * (HEAD_DIM + 2));
+    }
+}
