@@ -190,6 +190,11 @@ pub trait Ops: Send {
         Reach::default()
     }
 
+    /// Whether all matrices are bf16 here: elements of others are rounded.
+    fn rounds(&self) -> bool {
+        false
+    }
+
     /// Whether [`Step::draws`] are made on the device.
     fn draws(&self) -> bool {
         false

@@ -104,15 +104,17 @@ impl Ledger {
     }
 }
 
-/// Writes down what a model takes.
+/// Writes down what a model takes, in the types in which it will be served.
 pub(crate) struct Recorder<'a, T: ?Sized> {
     inner: &'a T,
+    /// Whether matrices become bf16, as [`kernels::Ops::rounds`] says.
+    rounds: bool,
     ledger: RefCell<Ledger>,
 }
 
 impl<'a, T: Tensors + ?Sized> Recorder<'a, T> {
-    pub(crate) fn new(inner: &'a T) -> Recorder<'a, T> {
-        Recorder { inner, ledger: RefCell::default() }
+    pub(crate) fn new(inner: &'a T, rounds: bool) -> Recorder<'a, T> {
+        Recorder { inner, rounds, ledger: RefCell::default() }
     }
 
     pub(crate) fn ledger(self) -> Ledger {
@@ -122,7 +124,10 @@ impl<'a, T: Tensors + ?Sized> Recorder<'a, T> {
 
 impl<T: Tensors + ?Sized> Tensors for Recorder<'_, T> {
     fn take(&self, name: &str, shape: &[usize]) -> Result<Tensor, LoadError> {
-        let tensor = self.inner.take(name, shape)?;
+        let mut tensor = self.inner.take(name, shape)?;
+        if self.rounds && shape.len() == 2 {
+            tensor = served_as(tensor, Kind::Bf16);
+        }
         self.ledger.borrow_mut().insert(name, Entry::of(name, shape, &tensor));
         Ok(tensor)
     }

@@ -80,7 +80,7 @@ pub(crate) fn folder_of(named: &Named) -> tempfile::TempDir {
 pub(crate) fn loaded(folder: &Path) -> (Parameters<Cpu>, Ledger) {
     let config = Folder::open(&tiny()).unwrap().model;
     let weights = Weights::open(folder).unwrap();
-    let recorder = Recorder::new(&weights);
+    let recorder = Recorder::new(&weights, false);
     let parameters = Parameters::load(&Cpu::default(), &recorder, &config).unwrap();
     (parameters, recorder.ledger())
 }
@@ -250,7 +250,7 @@ fn every_kind_of_model_is_read_back_as_it_was_loaded() {
         let folder = tiny().join("../../../tests/tapes/engine").join(folder);
         let config = Folder::open(&folder).unwrap().model;
         let weights = Weights::open(&folder).unwrap();
-        let recorder = Recorder::new(&weights);
+        let recorder = Recorder::new(&weights, false);
         let live = Parameters::load(&Cpu::default(), &recorder, &config).unwrap();
         let ledger = recorder.ledger();
         let dock = Dock::new((Cpu::default(), config));

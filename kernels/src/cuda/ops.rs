@@ -84,6 +84,10 @@ impl Ops for Cuda {
         Reach { usual_rows, rows: shape::ROWS_MAX, vocab: shape::SampleParams::VOCAB_MAX }
     }
 
+    fn rounds(&self) -> bool {
+        true
+    }
+
     fn draws(&self) -> bool {
         true
     }

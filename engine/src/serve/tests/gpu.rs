@@ -63,11 +63,13 @@ async fn together(server: &Server, bodies: &[Value]) -> Vec<Value> {
     all
 }
 
-/// What the weights are, read from where they are.
+/// What the weights are, read from where they are, which is what is said of them.
 async fn checked(server: &Server) -> Value {
     let read = server.post("/weight_checker", &json!({"action": "checksum"})).await;
     assert_eq!(read.status, 200, "{}", read.body);
-    read.json()["checksum"].clone()
+    let checksum = read.json()["checksum"].clone();
+    assert_eq!(server.get("/weight_info").await.json()["checksum"], checksum);
+    checksum
 }
 
 /// How often steps were recorded, and how often recorded ones ran.

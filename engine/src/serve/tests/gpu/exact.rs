@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 
 use super::*;
-use crate::update::tests::{folder_of, tiny, variant};
+use crate::update::tests::{Named, file_of, folder_of, tiny, variant};
 
 /// Bytes of a page of the tiny model's keys and values.
 const PAGE_BYTES: u64 = 2 * 3 * 16 * 32 * 2;
@@ -94,6 +94,35 @@ fn model_of(number: u32) -> tempfile::TempDir {
         }
     }
     folder
+}
+
+#[tokio::test]
+async fn checksums_are_those_of_what_the_gpu_computes_with() {
+    let _double = async_turn().await;
+    let server = Server::start(deterministic()).await;
+    let first = checked(&server).await;
+    let info = server.get("/server_info?config_format=json").await.json();
+    assert_eq!(info["vllm_config"]["model_config"]["dtype"], "torch.bfloat16");
+    // A trainer's numbers are rounded here; those that it has rounded itself are the same ones.
+    let rounded = |mut named: Named| {
+        for (shape, values) in named.values_mut() {
+            let matrix = if shape.len() == 2 { &mut values[..] } else { &mut [] };
+            matrix.iter_mut().for_each(|value| *value = half::bf16::from_f32(*value).to_f32());
+        }
+        named
+    };
+    let push = async |named: &Named| {
+        let file = file_of(named, safetensors::Dtype::F32);
+        let done = server.post_bytes("/update_weights", &file).await;
+        assert_eq!(done.status, 200, "{}", done.body);
+        checked(&server).await
+    };
+    assert_ne!(rounded(variant(1)), variant(1));
+    let second = push(&variant(1)).await;
+    assert_ne!(second, first);
+    assert_eq!(push(&rounded(variant(1))).await, second);
+    assert_eq!(push(&variant(0)).await, first);
+    server.stop().await;
 }
 
 #[tokio::test]
