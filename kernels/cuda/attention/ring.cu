@@ -1,9 +1,9 @@
 // Tiles of keys and of values on their way from pages to shared memory.
 //
-// A ring of slots, each for the 64 x HEAD_DIM bf16 of one tile: keys, then values, of one tile after
-// another. While one slot is read the others are being filled by `cp.async`, so that memory is never
-// waited for by itself. A sequence's positions lie in pages of PAGE, anywhere, found by the list of
-// its pages (PagedAttention: Kwon et al., 2023, arXiv:2309.06180).
+// A ring of slots, each for the 64 x HEAD_DIM bf16 of one tile: keys, then values, of one tile
+// after another. While one slot is read the others are being filled by `cp.async`, so that memory
+// is never waited for by itself. A sequence's positions lie in pages of PAGE, anywhere, found by
+// the list of its pages (PagedAttention: Kwon et al., 2023, arXiv:2309.06180).
 
 /// Keys and values on their way: tiles in order, keys before values, through slots in turn.
 template <int COUNT>

@@ -1,8 +1,8 @@
 // 64 packed rows, as prompts have them: each of the four warps has 16 rows to itself.
 //
 // Weights stay in the registers in which scores came, as the left side of the next product
-// (FlashAttention-2: Dao, 2023, arXiv:2307.08691). All splits, one after another, with the same sums
-// in the same order as `narrow.cu`, so a row has the same bits from either.
+// (FlashAttention-2: Dao, 2023, arXiv:2307.08691). All splits, one after another, with the same
+// sums in the same order as `narrow.cu`, so a row has the same bits from either.
 
 /// 64 packed rows, 16 a warp. Two barriers a tile: keys are there, values are there. Queries
 /// take a slot, and the totals two, for which there is no room in registers.

@@ -2,7 +2,8 @@
 // integers, and the uniform number of a draw.
 //
 // The generator is SplitMix64 (Steele, Lea and Flood, 2014) with a counter for its state: the seed
-// of a reply and the place of a token in it give the number, whatever was drawn before or beside it.
+// of a reply and the place of a token in it give the number, whatever was drawn before or beside
+// it.
 
 __device__ __forceinline__ float infinity() { return __uint_as_float(0x7f800000u); }
 

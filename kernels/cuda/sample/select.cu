@@ -1,10 +1,10 @@
 // The value at which a row's values, from the highest down, reach a number or a weight.
 //
 // No sorting: values fall into 2,048 bins by their distance from the highest, the bin in which the
-// target lies is found by a prefix sum, and within it the same is done with the bits of the values,
-// 11 + 11 + 10 of them (radix selection: Alabi et al., "Fast K-Selection Algorithms for Graphics
-// Processing Units", 2012). Weights are counted in fixed point: integers add up to the same whatever
-// the order, and atomic additions come in any order.
+// target lies is found by a prefix sum, and within it the same is done with the bits of the
+// values, 11 + 11 + 10 of them (radix selection: Alabi et al., "Fast K-Selection Algorithms for
+// Graphics Processing Units", 2012). Weights are counted in fixed point: integers add up to the
+// same whatever the order, and atomic additions come in any order.
 
 // Bins by distance from the highest value; a lower one has the same bin or a later one.
 struct Place {

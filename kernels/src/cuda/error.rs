@@ -35,7 +35,7 @@ pub enum CudaError {
     /// Kernels could not be compiled.
     #[error("`{family}.cu` could not be compiled for {arch}: {log}")]
     Compile {
-        /// The file of kernels.
+        /// The family of kernels.
         family: String,
         /// What it was compiled for.
         arch: String,
