@@ -103,6 +103,10 @@ pub(crate) enum Command {
     },
 }
 
+/// What a caller can do about a device that failed for good.
+const LOST: &str = "the GPU failed, and this process cannot use it again; the log says of what, \
+     and a restart ends that";
+
 /// Nothing was staged to take.
 const NOT_STAGED: OpError =
     OpError::Shape { op: "exchange", operand: "staged weights", expected: 1, found: 0 };
@@ -117,6 +121,8 @@ pub(crate) struct Standing {
     pub(crate) asleep: Parts,
     /// Whether there are weights.
     pub(crate) loaded: bool,
+    /// Whether the device failed for good.
+    pub(crate) lost: bool,
 }
 
 /// How often and how long generation was paused, the pauses of sleep among them.
@@ -150,6 +156,9 @@ impl Pauses {
 impl Standing {
     /// Why no new reply can begin or wait, if none can.
     pub(crate) fn refusal(&self) -> Option<&'static str> {
+        if self.lost {
+            return Some(LOST);
+        }
         if self.asleep.any() {
             return Some("the engine sleeps; `POST /wake_up` ends that");
         }
@@ -176,7 +185,15 @@ impl Board {
     /// The board of an engine that runs.
     pub(crate) fn new(version: Arc<str>) -> Board {
         let (asleep, pauses) = (Parts::default(), Pauses::default());
-        Board(Mutex::new(Standing { version, paused: None, pauses, asleep, loaded: true }))
+        let (paused, loaded, lost) = (None, true, false);
+        Board(Mutex::new(Standing { version, paused, pauses, asleep, loaded, lost }))
+    }
+
+    /// The device failed for good.
+    pub(crate) fn lose(&self) {
+        if !std::mem::replace(&mut self.lock().lost, true) {
+            tracing::error!("{LOST}");
+        }
     }
 
     pub(crate) fn read(&self) -> Standing {

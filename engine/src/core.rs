@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use kernels::Ops;
+use kernels::{OpError, Ops};
 use template::Tokenizer;
 use tokio::sync::mpsc::Receiver;
 
@@ -109,6 +109,9 @@ impl<O: Ops> Core<O> {
             }
             return self.settle();
         }
+        if self.end_without_room(&counts) {
+            return;
+        }
         let launched = self.launch(&counts);
         // The device is at that while the step before it is read.
         self.settle();
@@ -121,6 +124,28 @@ impl<O: Ops> Core<O> {
         }
     }
 
+    /// Ends those of a step whose adapters the device has no room for, and says whether there were
+    /// any: the others are then planned anew. Whatever else is wrong is left for the step to find.
+    fn end_without_room(&mut self, counts: &[usize]) -> bool {
+        let running = std::mem::take(&mut self.scheduler.running);
+        let before = running.len();
+        for (sequence, count) in running.into_iter().zip(counts) {
+            let adapter = sequence.request.adapter.as_ref().filter(|_| *count > 0);
+            let full = adapter.and_then(|adapter| match self.model.lay_out(adapter) {
+                Err(error @ OpError::Memory { .. }) => Some((&adapter.name, error)),
+                _ => None,
+            });
+            let Some((name, error)) = full else {
+                self.scheduler.running.push(sequence);
+                continue;
+            };
+            tracing::error!(%error, adapter = &**name, "an adapter has no room; its reply ends");
+            let reason = format!("the device has no room for the adapter `{name}`: {error}");
+            self.scheduler.finish(sequence, Finish::Failed(reason.into()));
+        }
+        self.scheduler.running.len() < before
+    }
+
     /// Ends all that run: whatever went wrong would go wrong again.
     pub(crate) fn fail(&mut self, error: &str) {
         tracing::error!(error, "a step failed; its replies end here");
@@ -130,6 +155,9 @@ impl<O: Ops> Core<O> {
         }
         // Nobody knows which pages say what they should.
         self.scheduler.reset_prefixes(false);
+        if self.model.is_lost() {
+            self.board.lose();
+        }
     }
 }
 

@@ -212,6 +212,16 @@ impl<O: Ops> Model<O> {
         self.ops.draws()
     }
 
+    /// Whether the device failed for good.
+    pub(crate) fn is_lost(&self) -> bool {
+        self.ops.is_lost()
+    }
+
+    /// Lays an adapter out on the device, unless it is there. No step under way may use it.
+    pub(crate) fn lay_out(&mut self, adapter: &Arc<Adapter>) -> Result<(), OpError> {
+        self.rack.slot(&self.ops, adapter).map(drop)
+    }
+
     /// Runs one step; the device may still be at it when this returns.
     pub(crate) fn run(&mut self, chunks: &mut [Chunk<'_>]) -> Result<(), OpError> {
         let plan = Plan::of(chunks);

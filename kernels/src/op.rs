@@ -190,6 +190,11 @@ pub trait Ops: Send {
         Reach::default()
     }
 
+    /// Whether the device failed for good: nothing that is asked of it from here on can succeed.
+    fn is_lost(&self) -> bool {
+        false
+    }
+
     /// Whether all matrices are bf16 here: elements of others are rounded.
     fn rounds(&self) -> bool {
         false

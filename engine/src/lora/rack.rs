@@ -80,25 +80,36 @@ impl<O: Ops> Rack<O> {
         let free = self.slots.iter().position(|slot| slot.adapter.strong_count() == 0);
         let rows = self.slots.len();
         let slot = free.ok_or(OpError::Index { op: "set_adapter", index: rows, rows })?;
-        // A slot that was filled in part belongs to nobody.
         self.slots[slot] = Slot::default();
+        if let Err(error) = self.fill(ops, slot, adapter) {
+            // A slot that was filled in part belongs to nobody, and its memory may help somebody.
+            self.empty(ops, slot).ok();
+            return Err(error);
+        }
+        self.slots[slot].adapter = Arc::downgrade(adapter);
+        Ok(slot)
+    }
+
+    fn fill(&mut self, ops: &O, slot: usize, adapter: &Adapter) -> Result<(), OpError> {
         for (places, additions) in self.layers.iter_mut().zip(&adapter.layers) {
             for (place, addition) in places.iter_mut().zip(additions) {
                 let addition = addition.as_ref().map(Addition::view);
                 ops.set_adapter(&mut place.adapters, slot, addition)?;
             }
         }
-        self.slots[slot].adapter = Arc::downgrade(adapter);
-        Ok(slot)
+        Ok(())
+    }
+
+    fn empty(&mut self, ops: &O, slot: usize) -> Result<(), OpError> {
+        let mut places = self.layers.iter_mut().flatten();
+        places.try_for_each(|place| ops.set_adapter(&mut place.adapters, slot, None))
     }
 
     /// Gives the device's memory back. Adapters that live are laid out again when they are needed.
     pub(crate) fn clear(&mut self, ops: &O) -> Result<(), OpError> {
-        for (slot, held) in self.slots.iter_mut().enumerate() {
-            *held = Slot::default();
-            for place in self.layers.iter_mut().flatten() {
-                ops.set_adapter(&mut place.adapters, slot, None)?;
-            }
+        for slot in 0..self.slots.len() {
+            self.slots[slot] = Slot::default();
+            self.empty(ops, slot)?;
         }
         Ok(())
     }

@@ -67,7 +67,7 @@ fn requests(page: &mut Page, state: &State) {
 
 /// Which weights serve, whether generation is paused, and what sleeps.
 fn standing(page: &mut Page, state: &State) {
-    let Standing { version, paused, pauses, asleep, loaded } = state.gate.board.read();
+    let Standing { version, paused, pauses, asleep, loaded, .. } = state.gate.board.read();
     let states = [
         ("awake", !asleep.any()),
         ("weights_offloaded", asleep.weights && loaded),

@@ -196,7 +196,12 @@ fn empty(status: StatusCode) -> Reply {
     reply
 }
 
+/// An engine that is paused or asleep is well; one that will never sample again is not.
 fn health(state: &State) -> Reply {
+    let standing = state.gate.board.read();
+    if let Some(reason) = standing.refusal().filter(|_| standing.lost) {
+        return refusal(&ApiError::unavailable(reason));
+    }
     let open = state.gate.is_open();
     empty(if open { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE })
 }

@@ -84,6 +84,11 @@ impl Ops for Cuda {
         Reach { usual_rows, rows: shape::ROWS_MAX, vocab: shape::SampleParams::VOCAB_MAX }
     }
 
+    fn is_lost(&self) -> bool {
+        // What took the context down is what every call says from then on.
+        self.device.synchronize().is_err()
+    }
+
     fn rounds(&self) -> bool {
         true
     }

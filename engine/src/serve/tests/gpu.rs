@@ -2,6 +2,7 @@
 
 mod adapters;
 mod exact;
+mod lost;
 mod memory;
 mod nccl;
 mod sleep;

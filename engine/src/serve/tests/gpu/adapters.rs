@@ -84,6 +84,41 @@ async fn adapters_on_a_gpu_are_near_those_on_the_cpu() {
     }
 }
 
+#[tokio::test]
+async fn an_adapter_without_room_ends_its_own_reply_only() {
+    let double = async_turn().await;
+    let server = with_both(deterministic()).await;
+    let bodies = bodies();
+    let plain = alone(&server, &bodies[..1]).await;
+    let mut used = Vec::new();
+    // Early and late in what the adapter adds to.
+    for n in [20, 2, 1] {
+        server.post_text("/pause?mode=keep", "").await;
+        let calls: Vec<_> =
+            bodies[..2].iter().map(|body| server.begin("/v1/completions", body)).collect();
+        waiting_calls(&server, 2).await;
+        double.fail_allocation(n);
+        server.post_text("/resume", "").await;
+        let mut answers = Vec::new();
+        for call in calls {
+            answers.push(call.await.unwrap());
+        }
+        assert_eq!(double.get("fail_allocation"), 0);
+        assert_eq!(said(&answers[0]), plain[0]);
+        let message = answers[1].json()["error"]["message"].as_str().unwrap().to_owned();
+        assert!(answers[1].status == 500 && message.contains("adapter `policy-v1`"), "{message}");
+        assert!(message.contains("no memory for"), "{message}");
+        used.push(double.get("used"));
+    }
+    assert!(used.iter().all(|one| *one == used[0]), "what was begun is kept: {used:?}");
+    // With room, it comes.
+    let both = alone(&server, &bodies[..2]).await;
+    assert_eq!(both[0], plain[0]);
+    assert_ne!(both[1], plain[0]);
+    assert!(double.get("used") > used[0]);
+    server.stop().await;
+}
+
 /// How far apart scores are on average, and at worst.
 fn apart(found: &[f64], expected: &[f64]) -> (f64, f64) {
     assert_eq!(found.len(), expected.len());
