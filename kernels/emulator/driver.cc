@@ -280,7 +280,8 @@ API cuDevicePrimaryCtxRelease_v2(int device) {
   if (!is_device(device)) return INVALID_DEVICE;
   if (state.retained == 0) return INVALID_CONTEXT;
   if (--state.retained == 0) {
-    if (!state.broken) run_everything();
+    if (state.broken) drop_everything();
+    else run_everything();
     release_all();
     state.broken = SUCCESS;
   }

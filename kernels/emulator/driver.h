@@ -117,6 +117,7 @@ Event *event_of(void *handle);
 Result enqueue(Stream *stream, Work work);
 Result run_all(Stream *stream);
 Result run_everything();
+void drop_everything();  // with a context that is broken
 void settle(Stream *stream);  // as the order says: late, early, or by chance
 bool captures(int mode);      // some stream captures in a mode that forbids this call
 

@@ -130,6 +130,15 @@ Result run_everything() {
   });
 }
 
+void drop_everything() {
+  for (Stream *stream : streams) {
+    stream->queue.clear();
+    stream->done = stream->asked;
+    stream->capture.reset();
+    stream->capture_broken = false;
+  }
+}
+
 void settle(Stream *stream) {
   if (settings().order == EARLY) run_all(stream);
   if (settings().order != RANDOM) return;

@@ -3,7 +3,6 @@
 use super::*;
 
 #[tokio::test]
-#[ignore = "by itself: the double keeps work of a context that broke, and other tests would run it"]
 async fn a_gpu_that_is_lost_shows_in_health_and_takes_no_more_calls() {
     let double = async_turn().await;
     let faults = double.get("faults");
