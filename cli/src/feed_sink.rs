@@ -1,4 +1,5 @@
-//! Where rows of the feed go: a file, or stdout, which may be a pipe that is read slowly or no more.
+//! Where rows of the feed go: a file, or stdout, which may be a pipe that is read slowly or no
+//! more.
 //!
 //! A pipe is written to only while it has room, so that no signal waits for a reader.
 

@@ -149,15 +149,16 @@ impl<O: Ops> Core<O> {
     /// Ends all that run: whatever went wrong would go wrong again.
     pub(crate) fn fail(&mut self, error: &str) {
         tracing::error!(error, "a step failed; its replies end here");
+        // Whoever hears of the failure may ask at once how the engine stands.
+        if self.model.is_lost() {
+            self.board.lose();
+        }
         let reason: Arc<str> = format!("the engine could not go on: {error}").into();
         for sequence in std::mem::take(&mut self.scheduler.running) {
             self.scheduler.finish(sequence, Finish::Failed(Arc::clone(&reason)));
         }
         // Nobody knows which pages say what they should.
         self.scheduler.reset_prefixes(false);
-        if self.model.is_lost() {
-            self.board.lose();
-        }
     }
 }
 

@@ -126,8 +126,8 @@ impl Engine {
     /// Reads a model folder: `config.json`, safetensors, `tokenizer.json`, and what else it has of
     /// `generation_config.json`, `tokenizer_config.json` and `chat_template.jinja`.
     ///
-    /// Blocks while it reads. Weights in bf16 stay so, others are widened to 32-bit floats; on a GPU
-    /// matrices are rounded to bf16.
+    /// Blocks while it reads. Weights in bf16 stay so, others are widened to 32-bit floats; on a
+    /// GPU matrices are rounded to bf16.
     ///
     /// # Errors
     /// A file, field or tensor that is missing, damaged or not supported, or an option that does

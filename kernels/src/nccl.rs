@@ -6,7 +6,8 @@
 //! host while a group forms, and on the device in a kernel that nothing else ends. So groups are of
 //! the kind that does not block; whoever waits asks again and again how it stands, and may give up
 //! between two questions. A group that failed or was given up is aborted at once, before any memory
-//! that its kernels may still touch is freed: to free memory waits for the device, kernels included.
+//! that its kernels may still touch is freed: to free memory waits for the device, kernels
+//! included.
 #![expect(unsafe_code, reason = "NCCL is a C library")]
 
 use std::ffi::{CStr, c_char, c_int, c_void};

@@ -1,7 +1,7 @@
 //! How long a trainer is waited for, and who may end the wait.
 //!
-//! A trainer may die, or never come. Whoever waits for one holds the book, so every wait has an end:
-//! its time is up, another trainer takes over, or the engine stops.
+//! A trainer may die, or never come. Whoever waits for one holds the book, so every wait has an
+//! end: its time is up, another trainer takes over, or the engine stops.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

@@ -1,8 +1,9 @@
 //! Weights that a trainer broadcasts: through the doubles of the driver and of NCCL, by the calls
 //! that TRL's and vLLM's clients make, packed as they pack.
 //!
-//! The trainer is member 0 of a group of two and calls the same library as the engine. Trainers die,
-//! stall and stay away here; what is served is whole all the time, and the next trainer is served.
+//! The trainer is member 0 of a group of two and calls the same library as the engine. Trainers
+//! die, stall and stay away here; what is served is whole all the time, and the next trainer is
+//! served.
 
 use std::net::TcpListener;
 use std::time::{Duration, Instant};
