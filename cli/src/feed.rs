@@ -130,7 +130,7 @@ pub(crate) async fn run(args: Args) -> Done {
         _ = stopped.recv() => End::Told,
     };
     let left = reader.leave(matches!(end, End::Closed)).await;
-    if args.asked.consumer.is_none() {
+    if args.asked.consumer.is_none() && reader.begun {
         eprintln!("cursor {}", reader.cursor.as_deref().unwrap_or("0"));
     }
     match end {

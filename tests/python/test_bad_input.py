@@ -262,7 +262,9 @@ def test_a_pruned_name_that_nobody_has(tmp_path, store):
 
 
 def test_a_reward_of_tokens_that_were_not_sampled(played, tmp_path):
-    store = played.world.proxy.store
+    # A copy: what was played is looked at by others.
+    store = tmp_path / "copy.db"
+    played.world.proxy.command("backup", "--to", store)
     with sqlite3.connect(store) as connection:
         query = "SELECT episode_id, attempt, call_id, tokens FROM choices WHERE tokens > 0"
         episode, attempt, call, tokens = connection.execute(query).fetchone()
