@@ -8,6 +8,7 @@ import sqlite3
 import subprocess
 import sys
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import openai
@@ -277,3 +278,28 @@ def test_commands_run_on_the_same_store(server, tmp_path):
     assert (tmp_path / "out" / "trajectories.parquet").exists()
     with pytest.raises(RuntimeError, match="nobody"):
         server.command("show", "nobody-knows-it")
+
+
+def test_patience_begins_with_the_first_failure():
+    """A long poll may take longer than the patience before it fails for the first time."""
+    from rolltape.http import RolltapeError, patiently
+
+    asked = []
+
+    def call():
+        asked.append(None)
+        if len(asked) == 1:
+            time.sleep(1.5)
+            raise RolltapeError("gone", None)
+        return "there"
+
+    assert patiently(call, until_s=1.0) == "there"
+
+    def gone():
+        asked.append(None)
+        raise RolltapeError("gone", 503)
+
+    asked.clear()
+    with pytest.raises(RolltapeError):
+        patiently(gone, until_s=0.25)
+    assert len(asked) == 2, "after 0.1 s once more; the next time would be too late"
