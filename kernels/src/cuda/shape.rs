@@ -11,7 +11,7 @@ use super::launch::Grid;
 pub const ROWS_MAX: usize = 65_535 / 64 * 64;
 /// Blocks of eight elements a thread that are enough for any device.
 const BLOCKS_MAX: usize = 4096;
-/// Ids of a tile of `sample.cu`.
+/// Ids of a tile of `sample/tiles.cu`.
 const TILE: usize = 1024;
 /// Rows of a block of `lora.cu`.
 const LORA_ROWS: usize = 8;
