@@ -1,6 +1,6 @@
 //! The walk of an export.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -18,7 +18,8 @@ use crate::forks::{Fork, forks};
 use crate::formats::Format;
 use crate::groups::{GroupSummary, Groups};
 use crate::merge::{Merged, merge};
-use crate::notes::Notes;
+use crate::models::Models;
+use crate::notes::{Lefts, Notes, add_left};
 use crate::plan::{Partition, Rules, Shard, plan};
 use crate::retokenize::{Retokenizer, retokenize};
 use crate::rows::{Beside, Row, rows};
@@ -49,6 +50,8 @@ pub struct Options {
     pub selection: Selection,
     /// Which kinds of trajectories; none takes those that the format is for.
     pub kinds: BTreeSet<Kind>,
+    /// Which models; none takes those that the format is for.
+    pub models: Option<Models>,
     /// In which rows a sampled token is trained that stands in several.
     pub shared: Shared,
     /// What rewards are to say.
@@ -98,7 +101,7 @@ pub struct Report {
     pub episodes: u64,
     /// Tokens over all trajectories, prompts included.
     pub tokens: u64,
-    /// Tokens to be trained.
+    /// Tokens that the files train.
     pub trained_tokens: u64,
     /// One for each group selected, in the order of the rows; episodes without a group are last.
     pub groups: Vec<GroupSummary>,
@@ -106,8 +109,8 @@ pub struct Report {
     pub files: Vec<PathBuf>,
     /// What was kept, what was not, and why.
     pub notes: Notes,
-    /// Attempts and rows that the options or the format leave out, by the reason.
-    pub left_out: BTreeMap<&'static str, u64>,
+    /// Attempts, rows and turns that the options or the format leave out.
+    pub left_out: Lefts,
 }
 
 /// Why nothing was exported. No file is left behind.
@@ -121,7 +124,7 @@ pub enum ExportError {
         /// Why their calls make no row.
         notes: Box<Notes>,
         /// Why their rows are none of the format.
-        left_out: BTreeMap<&'static str, u64>,
+        left_out: Lefts,
     },
     /// Ids that a server reported are not those of the tokenizer given.
     #[error("the tokenizer is not that of the model which call `{0}` went to")]
@@ -167,7 +170,7 @@ pub async fn export_telling(
     let mut sink = Sink::create(options).await?;
     let rules = options.rules(&mut snapshot, sink.held()).await?;
     let (planned, left) = plan(attempts, &rules, sink.numbers());
-    report.leave(left);
+    add_left(&mut report.left_out, &left);
     let records = planned.iter().map(|next| next.record.clone()).collect();
     let mut ahead = Ahead::start(snapshot, records, options.rewards.as_of);
     for (done, next) in planned.iter().enumerate() {
@@ -211,7 +214,7 @@ impl Options {
 }
 
 /// Forks are told of episodes that have a row.
-fn told(shares: &Shares, forks: impl FnOnce() -> Vec<Fork>) -> Vec<Fork> {
+fn told(shares: &Shares<'_>, forks: impl FnOnce() -> Vec<Fork>) -> Vec<Fork> {
     if shares.paths.is_empty() { Vec::new() } else { forks() }
 }
 
@@ -304,6 +307,9 @@ impl Options {
         if let Some(least) = self.min_reward {
             asked["min_reward"] = json!(least);
         }
+        if *self.models() != Models::All {
+            asked["models"] = json!(self.models().words());
+        }
         if self.format == Format::Kto {
             asked["label_above"] = json!(self.label_above);
         }
@@ -316,15 +322,26 @@ impl Options {
         asked
     }
 
+    /// The models asked for, else those that the format is for.
+    fn models(&self) -> &Models {
+        self.models.as_ref().unwrap_or(self.format.models())
+    }
+
     fn wanted(&self) -> Wanted {
-        Wanted { kinds: self.kinds(), shared: self.shared, versions: self.versions }
+        Wanted {
+            kinds: self.kinds(),
+            models: self.models().clone(),
+            shared: self.shared,
+            versions: self.versions,
+        }
     }
 
     fn beside<'a>(&self, groups: &'a Groups, record: &EpisodeRecord) -> Beside<'a> {
         let RewardOptions { advantage, group_stats, gamma, .. } = self.rewards;
         let (group, standing) = groups.standing(record);
         let group = group.filter(|_| group_stats || advantage != Advantage::None);
-        Beside { group, advantage: standing, gamma, at_version: self.versions.at }
+        let (at_version, answers) = (self.versions.at, self.format.reads_messages());
+        Beside { group, advantage: standing, gamma, at_version, answers }
     }
 }
 
@@ -338,7 +355,11 @@ impl Report {
         read: u64,
     ) -> Result<Self, ExportError> {
         self.rows = sink.end(options.shard.is_some()).await?;
-        self.leave(sink.left_out());
+        let unsaid = sink.left_out();
+        let lost: u64 = unsaid.values().map(|left| left.trained_tokens).sum();
+        self.trained_tokens = self.trained_tokens.saturating_sub(lost);
+        add_left(&mut self.left_out, &unsaid);
+        add_left(&mut self.left_out, &self.notes.left_out);
         if self.rows == 0 && (options.new || options.shard.is_none()) {
             sink.give_up().await;
             return if options.new { Ok(self) } else { Err(self.empty(read)) };
@@ -351,10 +372,6 @@ impl Report {
 
     fn empty(self, episodes: u64) -> ExportError {
         ExportError::Empty { episodes, notes: Box::new(self.notes), left_out: self.left_out }
-    }
-
-    fn leave(&mut self, left: BTreeMap<&'static str, u64>) {
-        left.into_iter().for_each(|(why, count)| *self.left_out.entry(why).or_default() += count);
     }
 
     fn told(&self) -> Told<'_> {

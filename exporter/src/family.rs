@@ -95,8 +95,15 @@ fn continued(forest: &Forest<'_>) -> Vec<Option<bool>> {
     continued
 }
 
-/// Whether a path may go from one node to the other. An agent may leave its name out of a call.
+/// Whether a path may go from one node to the other: one agent does one thing with one model. The
+/// tokens of two models are never trained together.
 pub(crate) fn same_strand(forest: &Forest<'_>, one: usize, other: usize) -> bool {
+    let model = |i: usize| forest.nodes[i].model();
+    same_agent(forest, one, other) && model(one) == model(other)
+}
+
+/// Whether one agent does one thing in both. An agent may leave its name out of a call.
+pub(crate) fn same_agent(forest: &Forest<'_>, one: usize, other: usize) -> bool {
     let [(one, its_agent), (other, other_agent)] = [one, other].map(|i| forest.nodes[i].strand());
     let named = its_agent.zip(other_agent);
     one == other && named.is_none_or(|(its, other)| its == other)

@@ -161,7 +161,7 @@ impl FeedOptions {
             let (group, standing) = groups.standing(&episode.record);
             let group = group.filter(|_| group_stats || advantage != Default::default());
             let at_version = self.versions.at;
-            let beside = Beside { group, advantage: standing, gamma, at_version };
+            let beside = Beside { group, advantage: standing, gamma, at_version, answers: false };
             all.extend(self.of_one(episode, beside)?);
         }
         Ok(all)
@@ -178,8 +178,12 @@ impl FeedOptions {
         if self.verdict.is_some_and(|worst| rank(found) > rank(worst)) {
             return Err("verdict");
         }
-        let kinds = self.kinds.clone();
-        let mut wanted = Wanted { kinds, shared: Shared::Once, versions: self.versions };
+        let mut wanted = Wanted {
+            kinds: self.kinds.clone(),
+            models: self.models.clone(),
+            shared: Shared::Once,
+            versions: self.versions,
+        };
         let weighed = |wanted: &_| weigh(&merged, versions(&forest, &merged), wanted);
         let (mut shares, mut notes) = weighed(&wanted);
         if shares.paths.is_empty() && why_none(&notes) == LeftOut::NothingTrained.as_str() {

@@ -7,6 +7,7 @@ use episode::Kind;
 use crate::advantage::Advantage;
 use crate::encode::Encoding;
 use crate::export::RewardOptions;
+use crate::models::Models;
 use crate::staleness::VersionFilter;
 
 /// Verdicts, the best first.
@@ -19,6 +20,8 @@ pub struct FeedOptions {
     pub encoding: Encoding,
     /// Which kinds of trajectories; none takes all.
     pub kinds: BTreeSet<Kind>,
+    /// Which models.
+    pub models: Models,
     /// What rewards are to say.
     pub rewards: RewardOptions,
     /// Which policy versions. Where staleness is bounded and `at` is none, it is counted from the
@@ -35,6 +38,7 @@ impl Default for FeedOptions {
         Self {
             encoding: Encoding::Jsonl,
             kinds: BTreeSet::new(),
+            models: Models::All,
             rewards: RewardOptions::default(),
             versions: VersionFilter::default(),
             verdict: None,
@@ -68,6 +72,7 @@ fn set(options: &mut FeedOptions, name: &str, value: &str) -> Result<(), String>
             }
         }
         "kind" => options.kinds = kinds(value)?,
+        "model" => options.models = value.parse()?,
         "verdict" => {
             let word = VERDICTS[..2].iter().find(|word| **word == value);
             options.verdict = Some(*word.ok_or("`verdict` is not exact or usable")?);

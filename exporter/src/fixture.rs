@@ -135,7 +135,8 @@ pub(crate) fn chosen(episode: &Scanned, kinds: &[Kind], shared: Shared) -> Vec<R
     let kinds = kinds.iter().copied().collect();
     let wanted = Wanted { kinds, shared, ..Wanted::default() };
     let (shares, _) = weigh(&merged, versions(&forest, &merged), &wanted);
-    rows(episode, &forest, &merged, &shares, Beside::default()).collect()
+    let beside = Beside { answers: true, ..Beside::default() };
+    rows(episode, &forest, &merged, &shares, beside).collect()
 }
 
 /// Ids, loss mask and kind of each row.

@@ -10,7 +10,7 @@ use episode::CallKind;
 use serde::Serialize;
 
 use crate::cause::{Case, Cause, Found, History, Ids, Related, Span, classify, is_near, thinks};
-use crate::family::same_strand;
+use crate::family::same_agent;
 use crate::merge::Merged;
 use crate::messages::asked;
 use crate::scan::{Node, Scanned};
@@ -331,7 +331,7 @@ impl Teller<'_, '_> {
         Related {
             goes_on: parent.or(lead).is_some(),
             summary: sums_up(this) || goes_on_summary,
-            other_agent: !same_strand(self.forest, this, known),
+            other_agent: !same_agent(self.forest, this, known),
             held: parent.map(|parent| self.messages(parent) + 1),
         }
     }
@@ -373,5 +373,5 @@ fn history(node: &Node<'_>, answered: bool) -> History {
     let wire::Conversation { mut messages, tools } = asked(node);
     messages.extend(answer(node).filter(|_| answered));
     let models = [&node.call.begun.model, &node.ended.model].map(Clone::clone);
-    History { messages, tools, models, rendering: wire::rendering(&node.call.begun.request) }
+    History { messages, tools, models, rendering: wire::rendering(&node.request) }
 }

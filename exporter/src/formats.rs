@@ -5,6 +5,7 @@
 //! - `table`: columns as names and getters, made into Arrow arrays.
 //! - `maker`: makes records as rows come by.
 //! - `sample`: a row with its place, which most formats are columns of.
+//! - `taught`: which turns of a row its messages train.
 //! - `calls`, `turns`: one record a call, and one a choice of a call.
 //! - `sft`, `kto`, `preference`, `openai`: conversations.
 //! - the others: trainers' own.
@@ -12,6 +13,7 @@
 mod areal;
 mod art;
 mod atif;
+mod attempt;
 mod calls;
 mod kto;
 mod maker;
@@ -23,6 +25,7 @@ mod sft;
 mod skyrl;
 mod slime;
 mod table;
+mod taught;
 #[cfg(test)]
 mod tests;
 mod tinker;
@@ -32,7 +35,10 @@ mod verl;
 
 use episode::Kind;
 
-pub(crate) use maker::{Maker, Refused};
+pub(crate) use maker::Maker;
+use taught::Teaching;
+
+use crate::models::Models;
 
 /// What an export writes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -142,10 +148,35 @@ impl Format {
     /// The kinds of trajectories that it takes when none are named; empty for all.
     pub(crate) fn kinds(self) -> &'static [Kind] {
         match self {
-            Self::Sft | Self::Kto | Self::Art | Self::Atif | Self::OpenAi => &CONVERSATIONS,
+            Self::Sft | Self::Kto | Self::Atif | Self::OpenAi => &CONVERSATIONS,
             Self::Trl => &[Kind::Main],
             _ => &[],
         }
+    }
+
+    /// The models that it takes when none are named. A trainer has one policy; what a judge or a
+    /// model that writes titles said is no part of it.
+    pub(crate) fn models(self) -> &'static Models {
+        match self {
+            Self::Trajectories | Self::Calls | Self::Turns | Self::Atif => &Models::All,
+            _ => &Models::Policy,
+        }
+    }
+
+    /// What it makes of the turns of a row.
+    pub(crate) fn teaching(self) -> Teaching {
+        match self {
+            Self::Sft | Self::Kto => Teaching::Stretches,
+            Self::OpenAi => Teaching::Texts,
+            Self::Preference | Self::OpenAiPreference | Self::Atif => Teaching::Shown,
+            Self::Art => Teaching::Choices,
+            _ => Teaching::Tokens,
+        }
+    }
+
+    /// Whether turns are to say which messages they are.
+    pub(crate) fn reads_messages(self) -> bool {
+        self.teaching() != Teaching::Tokens
     }
 
     /// Whether it has one main row an attempt: TRL has one place for each prompt of a group and

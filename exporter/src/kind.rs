@@ -6,7 +6,7 @@
 use episode::{CallKind, Kind, Outcome};
 use serde_json::Value;
 
-use crate::family::{Family, same_strand};
+use crate::family::{Family, same_agent};
 use crate::scan::Node;
 use crate::thread::Forest;
 
@@ -31,6 +31,8 @@ pub enum Cue {
     NewConversation,
     /// It asks for one token.
     OneToken,
+    /// It goes on with the history of another model.
+    OtherModel,
     /// It offers no tools and asks another model than a conversation that does.
     OtherModelWithoutTools,
     /// It has other instructions than the main conversation.
@@ -45,7 +47,7 @@ pub enum Cue {
 
 impl Cue {
     /// All of them, in the order of their words.
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 15] = [
         Self::AfterFailure,
         Self::AfterSummary,
         Self::AmbiguousParent,
@@ -56,6 +58,7 @@ impl Cue {
         Self::NewConversation,
         Self::OneToken,
         Self::OtherInstructions,
+        Self::OtherModel,
         Self::OtherModelWithoutTools,
         Self::RetryCount,
         Self::RewrittenHistory,
@@ -75,6 +78,7 @@ impl Cue {
             Self::NewConversation => "new_conversation",
             Self::OneToken => "one_token",
             Self::OtherInstructions => "other_instructions",
+            Self::OtherModel => "other_model",
             Self::OtherModelWithoutTools => "other_model_without_tools",
             Self::RetryCount => "retry_count",
             Self::RewrittenHistory => "rewritten_history",
@@ -129,9 +133,8 @@ impl<'f, 'a> Kinds<'f, 'a> {
             (Some(from), _) | (_, Some(from)) if self.is_summary(from) => {
                 (Kind::Main, Cue::AfterSummary)
             }
-            (Some(_), Some(_)) => (Kind::Fork, Cue::RewrittenHistory),
-            (Some(_), None) => (Kind::Fork, Cue::LeftHistory),
-            (None, Some(from)) => self.of_lead(start, from, of(from)),
+            (_, Some(from)) => self.of_lead(start, from, of(from)),
+            (Some(from), None) => self.of_child(start, from, of(from)),
             (None, None) => self.of_root(start),
         }
     }
@@ -162,13 +165,26 @@ impl<'f, 'a> Kinds<'f, 'a> {
         self.forest.nodes[node].strand().0 == CallKind::Compaction
     }
 
+    /// The kind of what goes on in words from `lead`: that of the path it left, if one agent does
+    /// one thing in both.
     fn of_lead(&self, start: usize, lead: usize, of: Option<Kind>) -> (Kind, Cue) {
         let ids = |i: usize| self.forest.nodes[i].has_ids;
+        let cue = if ids(start) != ids(lead) { Cue::IdsMissing } else { Cue::RewrittenHistory };
         match of {
-            Some(kind) if ids(start) != ids(lead) && same_strand(self.forest, start, lead) => {
-                (kind, Cue::IdsMissing)
-            }
+            Some(kind) if same_agent(self.forest, start, lead) => (kind, cue),
             _ => (Kind::Fork, Cue::RewrittenHistory),
+        }
+    }
+
+    /// The kind of what goes on token for token from `parent`, on a path of its own. Where only the
+    /// model is another and nothing else went on, the conversation did.
+    fn of_child(&self, start: usize, parent: usize, of: Option<Kind>) -> (Kind, Cue) {
+        let goes_on = same_agent(self.forest, start, parent)
+            && self.forest.nodes[start].model() != self.forest.nodes[parent].model()
+            && self.family.heir(self.forest, parent).is_none();
+        match of {
+            Some(kind) if goes_on => (kind, Cue::OtherModel),
+            _ => (Kind::Fork, Cue::LeftHistory),
         }
     }
 

@@ -92,7 +92,7 @@ fn summary_of(nodes: &[Node<'_>], of: &[(usize, String)], node: usize) -> Option
         |(i, _): &&(usize, String)| *i != node && nodes[*i].ended.ended_at <= begun.started_at;
     let mut before = of.iter().filter(before).peekable();
     before.peek()?;
-    let sent = wire::conversation(begun.route, &begun.request)?;
+    let sent = wire::conversation(begun.route, &nodes[node].request)?;
     let text = |message: &Value| wire::content_text(message.get("content"));
     let texts: Vec<String> = sent.messages.iter().filter_map(text).collect();
     let quoted = before.filter(|(_, summary)| texts.iter().any(|text| text.contains(summary)));

@@ -47,6 +47,9 @@ pub(crate) struct Manifest {
     /// What the last run made no record of.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub(crate) left_out: BTreeMap<String, u64>,
+    /// Tokens of that which `trajectories` trains.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub(crate) left_out_tokens: BTreeMap<String, u64>,
 }
 
 /// One file of records.

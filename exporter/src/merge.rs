@@ -29,6 +29,8 @@ pub(crate) struct Merged {
     pub(crate) continued: Vec<Option<bool>>,
     /// For each node what is known of its tokens.
     pub(crate) judged: Vec<Judged>,
+    /// For each node the name of the model that answered.
+    pub(crate) models: Vec<String>,
     /// For each path without ids those that were made for it, if any were.
     pub(crate) written: Vec<Option<Retokenized>>,
 }
@@ -67,7 +69,9 @@ pub(crate) fn merge(forest: &Forest<'_>) -> (Merged, Notes) {
     let notes = Notes { roots: paths.len() as u64 - branches, branches, ..Notes::default() };
     let judged = judge_all(forest, &family);
     let written = vec![None; paths.len()];
-    (Merged { paths, owners, continued: family.continued, judged, written }, notes)
+    let models = forest.nodes.iter().map(|node| node.model().to_owned()).collect();
+    let continued = family.continued;
+    (Merged { paths, owners, continued, judged, models, written }, notes)
 }
 
 /// A node that no earlier path holds, and the path that goes through it.
@@ -128,6 +132,16 @@ fn alike(other: &Node<'_>, node: &Node<'_>) -> usize {
 }
 
 impl Merged {
+    /// The model of path `index`: the one that gave its last answer. It trains no other's tokens.
+    pub(crate) fn model(&self, index: usize) -> &str {
+        &self.models[self.paths[index].leaf()]
+    }
+
+    /// Whether path `index` may train what `node`, which it holds, sampled.
+    pub(crate) fn is_own(&self, index: usize, node: usize) -> bool {
+        self.models[node] == self.model(index)
+    }
+
     /// How many tokens of its choice number `at` path `index` may train.
     pub(crate) fn tokens(&self, index: usize, at: usize) -> usize {
         let judged = &self.judged[self.paths[index].nodes[at]];
@@ -141,7 +155,7 @@ impl Merged {
     pub(crate) fn trajectory(
         &self,
         forest: &Forest<'_>,
-        shares: &Shares,
+        shares: &Shares<'_>,
         index: usize,
     ) -> Trajectory {
         let path = &self.paths[index];

@@ -32,14 +32,54 @@ pub(crate) struct Dialogue {
 pub(crate) fn dialogue(root: &Node<'_>, leaf: &Node<'_>) -> Dialogue {
     let Conversation { messages: prompt, tools } = asked(root);
     let history = asked(leaf).messages;
-    let answers = wire::answers(leaf.call.begun.route, &leaf.ended.reply);
-    let answer = answers.into_iter().find(|a| a.index == leaf.index).map(|a| a.message);
+    let answer = answer(leaf);
     let added = history.iter().skip(prompt.len());
     Dialogue {
         completion: added.chain(&answer).map(message).collect(),
         prompt: prompt.iter().map(message).collect(),
         tools: tools.iter().map(Value::to_string).collect(),
     }
+}
+
+/// For each choice of a path, root first, its message in the history of the last one and, behind
+/// that, the last answer: where the next call has it, else the next message that says the same.
+/// None where the agent did not send it back as a message of its own.
+pub(crate) fn places_of_answers(path: &[&Node<'_>]) -> Vec<Option<usize>> {
+    let Some((leaf, before)) = path.split_last() else { return Vec::new() };
+    let history = asked(leaf).messages;
+    let mut next = 0;
+    let mut places: Vec<Option<usize>> = Vec::with_capacity(path.len());
+    for node in before {
+        let is_answer = |at: &usize| *at >= next && is_assistant(history.get(*at));
+        let found = Some(asked_len(node)).filter(is_answer).or_else(|| {
+            let text = wire::canonical(&answer(node)?);
+            let says_it = |at: &usize| {
+                is_assistant(history.get(*at)) && wire::canonical(&history[*at]) == text
+            };
+            (next..history.len()).find(says_it)
+        });
+        next = found.map_or(next, |at| at + 1);
+        places.push(found);
+    }
+    let given = path.first().map_or(0, |root| asked_len(root));
+    places.push(answer(leaf).map(|_| history.len().max(given)));
+    places
+}
+
+fn is_assistant(message: Option<&Value>) -> bool {
+    message.and_then(|m| m.get("role")).and_then(Value::as_str) == Some("assistant")
+}
+
+/// The message of a choice.
+fn answer(node: &Node<'_>) -> Option<Value> {
+    let answers = wire::answers(node.call.begun.route, &node.ended.reply);
+    answers.into_iter().find(|a| a.index == node.index).map(|a| a.message)
+}
+
+/// How many messages a call sent.
+fn asked_len(node: &Node<'_>) -> usize {
+    let written = wire::written(node.call.begun.route, &node.request);
+    written.map_or_else(|| asked(node).messages.len(), |written| written.messages.len())
 }
 
 /// A whole conversation, as it was sent and answered.
@@ -55,15 +95,14 @@ pub(crate) struct Whole {
 pub(crate) fn whole(leaf: &Node<'_>) -> Whole {
     let Conversation { mut messages, tools } = asked(leaf);
     let asked = messages.len();
-    let answers = wire::answers(leaf.call.begun.route, &leaf.ended.reply);
-    messages.extend(answers.into_iter().find(|a| a.index == leaf.index).map(|a| a.message));
+    messages.extend(answer(leaf));
     Whole { messages, asked, tools }
 }
 
 /// A batch of prompts is one message each; a choice continues one of them.
 pub(crate) fn asked(node: &Node<'_>) -> Conversation {
     let begun = &node.call.begun;
-    let mut asked = wire::conversation(begun.route, &begun.request).unwrap_or_default();
+    let mut asked = wire::conversation(begun.route, &node.request).unwrap_or_default();
     if begun.route == episode::Route::Completions && asked.messages.len() > 1 {
         let one = node.prompt_index as usize;
         asked.messages = asked.messages.into_iter().skip(one).take(1).collect();

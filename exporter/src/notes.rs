@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use episode::Kind;
 use serde::Serialize;
 
 use crate::cause::Cause;
@@ -19,6 +20,59 @@ pub enum Dropped {
     Lost,
     /// It ended without any choice to read.
     NoReply,
+}
+
+/// Why a trajectory is no row.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Why {
+    /// Its kind was not asked for.
+    Kind(Kind),
+    /// Its model was not asked for.
+    Model,
+    /// Its policy versions were not asked for.
+    Version(LeftOut),
+}
+
+impl Why {
+    /// The word in reports.
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Kind(Kind::Main) => "rows_of_kind_main",
+            Self::Kind(Kind::Subagent) => "rows_of_kind_subagent",
+            Self::Kind(Kind::Compaction) => "rows_of_kind_compaction",
+            Self::Kind(Kind::Retry) => "rows_of_kind_retry",
+            Self::Kind(Kind::Sibling) => "rows_of_kind_sibling",
+            Self::Kind(Kind::Auxiliary) => "rows_of_kind_auxiliary",
+            Self::Kind(Kind::Fork) => "rows_of_kind_fork",
+            Self::Model => "rows_of_other_models",
+            Self::Version(why) => why.as_str(),
+        }
+    }
+}
+
+/// What was left out for one reason.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Left {
+    /// How often: rows, attempts, turns or pairs, as the reason says.
+    pub count: u64,
+    /// Tokens that `trajectories` trains and these files do not.
+    pub trained_tokens: u64,
+}
+
+/// What was left out, by the reason.
+pub type Lefts = BTreeMap<&'static str, Left>;
+
+impl Left {
+    /// Adds what `other` counts.
+    pub(crate) fn add(&mut self, other: Self) {
+        self.count += other.count;
+        self.trained_tokens += other.trained_tokens;
+    }
+}
+
+/// Adds what was left out elsewhere.
+pub(crate) fn add_left(left: &mut Lefts, more: &Lefts) {
+    more.iter().for_each(|(why, more)| left.entry(why).or_default().add(*more));
 }
 
 /// Counts over an export; [`Notes::add`] sums those of its parts.
@@ -40,8 +94,15 @@ pub struct Notes {
     pub branches: u64,
     /// Rows by the word of their kind.
     pub kinds: BTreeMap<&'static str, u64>,
+    /// Rows by the name of their model.
+    pub models: BTreeMap<String, u64>,
+    /// Trajectories of models that were not asked for, by the name of the model.
+    pub other_models: BTreeMap<String, u64>,
     /// Trajectories whose kind was not asked for.
     pub not_asked_for: u64,
+    /// Trajectories that are no rows, by the reason, with what they would have trained.
+    #[serde(skip)]
+    pub left_out: Lefts,
     /// Rows by the reasons they carry.
     pub reasons: BTreeMap<Reason, u64>,
     /// Trajectories whose policy versions are not those asked for, by why.
@@ -81,11 +142,25 @@ impl Notes {
             .for_each(|(w, n)| *self.not_of_versions.entry(*w).or_default() += n);
         other.dropped.iter().for_each(|(why, n)| *self.dropped.entry(*why).or_default() += n);
         self.not_asked_for += other.not_asked_for;
+        add_left(&mut self.left_out, &other.left_out);
+        add_names(&mut self.models, &other.models);
+        add_names(&mut self.other_models, &other.other_models);
         other.told.iter().for_each(|(by, n)| *self.told.entry(*by).or_default() += n);
         other.kinds.iter().for_each(|(kind, n)| *self.kinds.entry(*kind).or_default() += n);
         other.verdicts.iter().for_each(|(word, n)| *self.verdicts.entry(word).or_default() += n);
         other.forks.iter().for_each(|(cause, n)| *self.forks.entry(*cause).or_default() += n);
         other.reasons.iter().for_each(|(why, n)| *self.reasons.entry(*why).or_default() += n);
+    }
+
+    /// Counts a trajectory of `model` that is no row and would have trained `trained_tokens` more.
+    pub(crate) fn refuse(&mut self, why: Why, model: &str, trained_tokens: u64) {
+        match why {
+            Why::Kind(_) => self.not_asked_for += 1,
+            Why::Model => *self.other_models.entry(model.to_owned()).or_default() += 1,
+            Why::Version(why) => *self.not_of_versions.entry(why).or_default() += 1,
+        }
+        let left = Left { count: 1, trained_tokens };
+        self.left_out.entry(why.as_str()).or_default().add(left);
     }
 
     pub(crate) fn tell(&mut self, by: Option<Told>) {
@@ -95,4 +170,8 @@ impl Notes {
     pub(crate) fn drop_call(&mut self, why: Dropped) {
         *self.dropped.entry(why).or_default() += 1;
     }
+}
+
+fn add_names(counts: &mut BTreeMap<String, u64>, more: &BTreeMap<String, u64>) {
+    more.iter().for_each(|(name, n)| *counts.entry(name.clone()).or_default() += n);
 }

@@ -12,6 +12,8 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use store::EpisodeRecord;
 
+use crate::notes::Lefts;
+
 /// Where an attempt stands among all that are exported.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Place {
@@ -97,9 +99,6 @@ pub(crate) struct Rules {
     pub(crate) unsettled: BTreeSet<i64>,
 }
 
-/// How many attempts were left out, by the reason.
-pub(crate) type LeftOut = BTreeMap<&'static str, u64>;
-
 /// The folder of rows that belong to no group or task, as Hive calls it.
 const NO_VALUE: &str = "__HIVE_DEFAULT_PARTITION__";
 
@@ -109,13 +108,13 @@ pub(crate) fn plan(
     attempts: Vec<(EpisodeRecord, Option<f64>)>,
     rules: &Rules,
     numbers: &mut Numbers,
-) -> (Vec<Planned>, LeftOut) {
-    let mut left = LeftOut::new();
+) -> (Vec<Planned>, Lefts) {
+    let mut left = Lefts::new();
     let mut planned = Vec::with_capacity(attempts.len());
     for (record, reward) in attempts {
         let family = family_of(&record);
         match rules.refuse(&record, reward, &family) {
-            Some(why) => *left.entry(why).or_default() += 1,
+            Some(why) => left.entry(why).or_default().count += 1,
             None => {
                 let place = numbers.next(&family, rules.shard);
                 let partition = rules.partition.map_or_else(String::new, |by| by.folder(&record));
@@ -227,7 +226,7 @@ mod tests {
     use super::*;
     use crate::fixture::episode;
 
-    fn plan(records: Vec<EpisodeRecord>, rules: &Rules) -> (Vec<Planned>, LeftOut) {
+    fn plan(records: Vec<EpisodeRecord>, rules: &Rules) -> (Vec<Planned>, Lefts) {
         numbered(records, rules, &mut Numbers::default())
     }
 
@@ -235,7 +234,7 @@ mod tests {
         records: Vec<EpisodeRecord>,
         rules: &Rules,
         numbers: &mut Numbers,
-    ) -> (Vec<Planned>, LeftOut) {
+    ) -> (Vec<Planned>, Lefts) {
         super::plan(records.into_iter().map(|record| (record, None)).collect(), rules, numbers)
     }
 
@@ -270,7 +269,7 @@ mod tests {
             let seen: Vec<_> = more.chain(all()).collect();
             let (shard, count) = (Some(Shard { index, count: 3 }), seen.len());
             let (part, left) = plan(seen, &Rules { shard, ..Rules::default() });
-            assert_eq!(part.len() as u64 + left["episodes_of_other_shards"], count as u64);
+            assert_eq!(part.len() as u64 + left["episodes_of_other_shards"].count, count as u64);
             for group in groups {
                 let held = part.iter().filter(|p| p.record.id.as_str().starts_with(group)).count();
                 assert!(held == 0 || held == 3, "{group} is cut");
@@ -337,7 +336,8 @@ mod tests {
         let (new, left) =
             plan(vec![closed.clone(), seen, open.clone()], &Rules { not_in, ..Rules::default() });
         assert_eq!(names(&new), [("a".to_owned(), "")]);
-        assert_eq!(left, [("episodes_exported_before", 1), ("episodes_still_open", 1)].into());
+        let left: Vec<_> = left.into_iter().map(|(why, left)| (why, left.count)).collect();
+        assert_eq!(left, [("episodes_exported_before", 1), ("episodes_still_open", 1)]);
         let since = |at| Rules { since: Some(at), ..Rules::default() };
         assert_eq!(plan(vec![closed.clone(), open.clone()], &since(50)).0.len(), 1);
         assert_eq!(plan(vec![closed, open], &since(0)).0.len(), 2);

@@ -1,7 +1,8 @@
 //! Resolve: of paths with the same content, the one that a call continues.
 //!
-//! What the agent says of itself decides first, then what the call quotes, then time. Where all
-//! three leave more than one, none is taken: a guess would be a false lineage.
+//! What the agent says of itself decides first, then the model, then what the call quotes, then,
+//! among choices of one call, their numbers, then time. Where all leave more than one, none is
+//! taken: a guess would be a false lineage.
 
 use episode::Lineage;
 use serde::Serialize;
@@ -17,6 +18,10 @@ pub enum Told {
     Agent,
     /// The messages that the call quotes, ids of tool calls included.
     Messages,
+    /// The model that answered.
+    Model,
+    /// Nothing but their numbers: choices of one call that are alike. The lowest is taken.
+    Choice,
     /// One of them ended last before the call began.
     Time,
 }
@@ -41,8 +46,13 @@ pub(crate) fn resolve(
     mut candidates: Vec<usize>,
     child: &Node<'_>,
 ) -> Resolved {
-    let steps: [(Told, Step); 3] =
-        [(Told::Agent, by_agent), (Told::Messages, by_messages), (Told::Time, by_time)];
+    let steps: [(Told, Step); 5] = [
+        (Told::Agent, by_agent),
+        (Told::Model, by_model),
+        (Told::Messages, by_messages),
+        (Told::Choice, by_choice),
+        (Told::Time, by_time),
+    ];
     let mut told = None;
     for (by, step) in steps {
         if candidates.len() > 1 {
@@ -79,7 +89,7 @@ fn by_agent(nodes: &[Node<'_>], candidates: &mut Vec<usize>, child: &Node<'_>) {
 
 fn by_messages(nodes: &[Node<'_>], candidates: &mut Vec<usize>, child: &Node<'_>) {
     let begun = &child.call.begun;
-    let Some(sent) = wire::conversation(begun.route, &begun.request) else { return };
+    let Some(sent) = wire::conversation(begun.route, &child.request) else { return };
     narrow(candidates, |i| is_quoted(&nodes[i], &sent.messages));
 }
 
@@ -87,7 +97,7 @@ fn by_messages(nodes: &[Node<'_>], candidates: &mut Vec<usize>, child: &Node<'_>
 /// this choice gave them.
 fn is_quoted(node: &Node<'_>, sent: &[Value]) -> bool {
     let begun = &node.call.begun;
-    let Some(heard) = wire::conversation(begun.route, &begun.request) else { return false };
+    let Some(heard) = wire::conversation(begun.route, &node.request) else { return false };
     let Some((quoted, rest)) = sent.split_at_checked(heard.messages.len()) else { return false };
     let answers = wire::answers(begun.route, &node.ended.reply);
     let answer = answers.into_iter().find(|a| a.index == node.index).map(|a| a.message);
@@ -102,6 +112,17 @@ fn is_quoted(node: &Node<'_>, sent: &[Value]) -> bool {
 fn tool_ids(message: &Value) -> Vec<Option<&str>> {
     let calls = message.get("tool_calls").and_then(Value::as_array).into_iter().flatten();
     calls.map(|call| call.get("id").and_then(Value::as_str)).collect()
+}
+
+/// Those that the same model answered: the tokens of two models are never one policy's.
+fn by_model(nodes: &[Node<'_>], candidates: &mut Vec<usize>, child: &Node<'_>) {
+    narrow(candidates, |i| nodes[i].model() == child.model());
+}
+
+/// Of each call the choice with the lowest number, which stands first. They are alike in all that
+/// is recorded, so that the path has the same tokens whichever is taken.
+fn by_choice(nodes: &[Node<'_>], candidates: &mut Vec<usize>, _: &Node<'_>) {
+    candidates.dedup_by_key(|i| nodes[*i].call.begun.call_id);
 }
 
 /// The one that ended last before the call began.

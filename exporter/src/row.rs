@@ -81,7 +81,7 @@ impl Tokens {
     }
 }
 
-/// One element of the column `turns`.
+/// One element of the column `turns`, and what formats of messages read beside it.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct TurnRow {
     pub(crate) call_id: String,
@@ -95,9 +95,31 @@ pub(crate) struct TurnRow {
     pub(crate) reward: Option<f64>,
     pub(crate) continued: Option<bool>,
     pub(crate) mc_return: Option<f64>,
+    pub(crate) model: String,
+    /// Whether its tokens are trained in this row and in no other, as far as they may be trained.
+    pub(crate) own: bool,
+    /// Whether the reply was whole.
+    pub(crate) complete: bool,
+    /// Its message in the prompt and, behind that, the completion; none where it is no message
+    /// there, or nobody asked.
+    pub(crate) message: Option<usize>,
 }
 
 impl Row {
+    /// The messages of the assistant, by their places in the prompt and, behind that, the completion.
+    pub(crate) fn answers(&self) -> Vec<usize> {
+        let messages = self.dialogue.prompt.iter().chain(&self.dialogue.completion);
+        let answers = messages.enumerate().filter(|(_, message)| message.role == "assistant");
+        answers.map(|(at, _)| at).collect()
+    }
+
+    /// Number of tokens of a turn that are trained in this row.
+    pub(crate) fn trained_of(&self, turn: &TurnRow) -> usize {
+        let span = turn.start.max(0) as usize..turn.end.max(0) as usize;
+        let mask = self.tokens.loss_mask.get(span).unwrap_or_default();
+        mask.iter().filter(|mask| **mask == 1).count()
+    }
+
     /// About how many bytes the row takes in memory.
     pub(crate) fn bytes(&self) -> usize {
         let message = |m: &Message| {

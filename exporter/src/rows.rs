@@ -9,7 +9,7 @@ use store::EpisodeRecord;
 use crate::credit::{Ledger, Place, history};
 use crate::groups::GroupSummary;
 use crate::merge::{Merged, Path};
-use crate::messages::dialogue;
+use crate::messages::{dialogue, places_of_answers};
 use crate::returns::returns;
 pub(crate) use crate::row::{Row, Tokens, TurnRow};
 use crate::scan::{Node, Scanned};
@@ -32,6 +32,8 @@ pub(crate) struct Beside<'a> {
     pub(crate) gamma: Option<f64>,
     /// The trainer's policy version.
     pub(crate) at_version: Option<i64>,
+    /// Whether turns say which message they are.
+    pub(crate) answers: bool,
 }
 
 /// The rows of one episode, made one at a time: branches of a long history share its tokens in the
@@ -40,7 +42,7 @@ pub(crate) fn rows<'a>(
     episode: &'a Scanned,
     forest: &'a Forest<'a>,
     merged: &'a Merged,
-    shares: &'a Shares,
+    shares: &'a Shares<'a>,
     beside: Beside<'a>,
 ) -> impl Iterator<Item = Row> + 'a {
     let maker = Maker::new(episode, forest, merged, shares, beside);
@@ -52,7 +54,7 @@ struct Maker<'a> {
     episode: &'a Scanned,
     forest: &'a Forest<'a>,
     merged: &'a Merged,
-    shares: &'a Shares,
+    shares: &'a Shares<'a>,
     beside: Beside<'a>,
     ledger: Ledger,
     rewards: String,
@@ -66,7 +68,7 @@ impl<'a> Maker<'a> {
         episode: &'a Scanned,
         forest: &'a Forest<'a>,
         merged: &'a Merged,
-        shares: &'a Shares,
+        shares: &'a Shares<'a>,
         beside: Beside<'a>,
     ) -> Self {
         let verdicts = Verdicts::new(episode, forest, merged);
@@ -115,7 +117,7 @@ impl<'a> Maker<'a> {
             tokenizer_fingerprint: written.map_or_else(String::new, |w| w.fingerprint.clone()),
             logprob_kind: logprob_kind(forest, path),
             prompt_len: int(trajectory.turns[0].new_prompt.len()),
-            turns: self.turns(path, &trajectory, &places, judged),
+            turns: self.turns(index, &trajectory, &places, judged),
             mixed_versions: versions.mixed(),
             staleness: self
                 .beside
@@ -153,6 +155,15 @@ impl<'a> Maker<'a> {
         self.ledger.of_trajectory(own.map(|node| (node.call.begun.call_id, node.index)))
     }
 
+    /// For each node of a path the message that it is, where that is asked for.
+    fn messages_of(&self, nodes: &[usize]) -> Vec<Option<usize>> {
+        if !self.beside.answers {
+            return vec![None; nodes.len()];
+        }
+        let path: Vec<&Node<'_>> = nodes.iter().map(|n| &self.forest.nodes[*n]).collect();
+        places_of_answers(&path)
+    }
+
     /// The numbers of the versions that changed while turns ran that are trained.
     fn changed(&self, path: &Path, tokens: &Tokens, places: &[Place]) -> Vec<i64> {
         let trained = |place: &Place| tokens.loss_mask[place.start..place.end].contains(&1);
@@ -164,18 +175,22 @@ impl<'a> Maker<'a> {
 
     fn turns(
         &self,
-        path: &Path,
+        index: usize,
         trajectory: &Trajectory,
         places: &[Place],
         judged: Option<Option<f64>>,
     ) -> Vec<TurnRow> {
+        let nodes = &self.merged.paths[index].nodes;
         let gamma = self.beside.gamma;
         let steps = self.ledger.steps(places, judged);
         let returns = gamma.map_or(vec![None; steps.len()], |gamma| returns(&steps, gamma));
-        let turns = trajectory.turns.iter().zip(&path.nodes).zip(places).zip(returns);
-        let row = |(((turn, node), place), mc_return): (((&Turn, &usize), &Place), _)| {
+        let messages = self.messages_of(nodes);
+        let turns = trajectory.turns.iter().zip(nodes).zip(places).zip(returns).zip(messages);
+        let row = |((((turn, node), place), mc_return), message): (_, _)| {
+            let (turn, node): (&Turn, &usize) = (turn, node);
             let plain = turn_row(turn, place);
-            let changed = self.forest.nodes[*node].changed();
+            let witnessed = &self.forest.nodes[*node];
+            let changed = witnessed.changed();
             let (start, end) = changed.map(|(a, b)| (number(a), number(b))).unzip();
             TurnRow {
                 reward: self.ledger.value(RewardScope::Call(turn.call_id)),
@@ -183,6 +198,10 @@ impl<'a> Maker<'a> {
                 mc_return,
                 version_start: start.flatten().map_or(plain.version_start, |n| Some(n.into())),
                 version_end: end.flatten().map_or(plain.version_end, |n| Some(n.into())),
+                model: witnessed.model().to_owned(),
+                own: self.shares.trains(index, *node),
+                complete: witnessed.ended.outcome == Outcome::Complete,
+                message,
                 ..plain
             }
         };
@@ -236,6 +255,10 @@ fn turn_row(turn: &Turn, place: &Place) -> TurnRow {
         reward: None,
         continued: None,
         mc_return: None,
+        model: String::new(),
+        own: false,
+        complete: false,
+        message: None,
     }
 }
 
@@ -393,11 +416,19 @@ mod tests {
     }
 
     #[test]
-    fn a_path_of_two_models_says_so() {
+    fn the_tokens_of_two_models_are_trained_in_two_rows() {
         let mut other = call(2, &[1, 2, 3], &[&[4]]);
         reply(&mut other).model = Some("m2".to_owned());
-        let row = one(vec![call(1, &[1], &[&[2]]), other]);
-        assert_eq!((row.model.as_str(), reasons(&row)), ("m2", vec!["models_differ"]));
+        let rows = rows_of(&episode(vec![call(1, &[1], &[&[2]]), other]));
+        let brief = |row: &Row| (row.model.clone(), row.tokens.loss_mask.clone(), row.kind_reason);
+        let expected = [
+            ("m".to_owned(), vec![0, 1], "first_conversation"),
+            ("m2".to_owned(), vec![0, 0, 0, 1], "other_model"),
+        ];
+        assert_eq!(rows.iter().map(brief).collect::<Vec<_>>(), expected);
+        assert_eq!((rows[1].kind, reasons(&rows[1])), ("main", vec!["models_differ"]));
+        let of: Vec<_> = rows[1].turns.iter().map(|turn| turn.model.as_str()).collect();
+        assert_eq!(of, ["m", "m2"]);
     }
 
     #[test]

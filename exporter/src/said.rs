@@ -75,9 +75,9 @@ pub(crate) fn said(nodes: &[Node<'_>], parents: &[Option<usize>]) -> Vec<Said> {
         let first = found.len();
         let parent = parents[first].filter(|parent| *parent < first);
         let before = parent.or(first.checked_sub(1)).and_then(|before| read[before].clone());
-        let (heard, written) = heard(&mut words, choices[0].call, before.as_deref());
+        let Node { call, request, .. } = &choices[0];
+        let (heard, written) = heard(&mut words, call, request, before.as_deref());
         let written = written.map(Rc::new);
-        let call = choices[0].call;
         let answers = wire::answers(call.begun.route, &choices[0].ended.reply);
         for node in choices {
             let answer = answers.iter().find(|a| a.index == node.index);
@@ -92,6 +92,7 @@ pub(crate) fn said(nodes: &[Node<'_>], parents: &[Option<usize>]) -> Vec<Said> {
 fn heard<'a>(
     words: &mut Words<'a>,
     call: &'a Call,
+    whole: &[u8],
     before: Option<&Written<'a>>,
 ) -> (Said, Option<Written<'a>>) {
     let (route, request) = (call.begun.route, &call.begun.request);
@@ -107,7 +108,7 @@ fn heard<'a>(
         };
         return (said, Some(written));
     }
-    let asked = wire::conversation(route, request).unwrap_or_default();
+    let asked = wire::conversation(route, whole).unwrap_or_default();
     let said = Said {
         history: asked.messages.iter().map(|m| words.number(m)).collect(),
         instructions: asked.messages.iter().take_while(|m| is_instruction(m)).count(),
@@ -175,6 +176,10 @@ mod tests {
     use crate::fixture::call;
     use crate::scan::nodes;
 
+    fn alone(call: &Call) -> Said {
+        heard(&mut Words::default(), call, &call.begun.request, None).0
+    }
+
     #[test]
     fn a_body_that_is_read_in_one_pass_says_what_it_says_when_it_is_read_whole() {
         let tools = r#""tools":[{"type":"function","function":{"name":"f"}}]"#;
@@ -196,8 +201,7 @@ mod tests {
                 call.begun.request = body.to_owned().into();
                 call
             });
-            let read = |call| heard(&mut Words::default(), call, None).0;
-            let [quick, slow] = calls.each_ref().map(read);
+            let [quick, slow] = calls.each_ref().map(alone);
             assert_eq!(quick, slow, "{body}");
             let both = [calls[1].clone(), calls[0].clone()];
             let said = said(&nodes(&both).0, &[None, None]);
@@ -240,9 +244,10 @@ mod tests {
         for before in &calls {
             for call in &calls {
                 let mut words = Words::default();
-                let written = heard(&mut words, before, None).1;
-                let alone = heard(&mut words, call, None).0;
-                let (said, _) = heard(&mut words, call, written.as_ref());
+                let written = heard(&mut words, before, &before.begun.request, None).1;
+                let alone = heard(&mut words, call, &call.begun.request, None).0;
+                let (said, _) =
+                    heard(&mut words, call, &call.begun.request, written.as_ref());
                 let request = |c: &Call| String::from_utf8_lossy(&c.begun.request).into_owned();
                 assert_eq!(said, alone, "{} after {}", request(call), request(before));
             }

@@ -2,9 +2,11 @@
 
 use std::collections::BTreeSet;
 
+use bytes::Bytes;
 use episode::{Call, CallKind, Choice, Ended, Micros, Reward, RewardScope};
 use store::{EpisodeRecord, Selection, Snapshot, SnapshotError};
 
+use crate::chain::whole_requests;
 use crate::credit::{Ledger, REWARD};
 use crate::notes::{Dropped, Notes};
 
@@ -41,6 +43,8 @@ impl Scanned {
 pub(crate) struct Node<'a> {
     pub(crate) call: &'a Call,
     pub(crate) ended: &'a Ended,
+    /// The body that was sent, with the conversation that it names.
+    pub(crate) request: Bytes,
     /// Index of the choice in its call.
     pub(crate) index: u32,
     /// Which of the call's prompts it continues.
@@ -159,11 +163,15 @@ pub(crate) fn nodes(calls: &[Call]) -> (Vec<Node<'_>>, Notes) {
     let mut sorted: Vec<&Call> = calls.iter().collect();
     sorted.sort_by_key(|c| (c.begun.started_at, c.begun.call_id));
     let mut notes = Notes { calls: calls.len() as u64, ..Notes::default() };
-    let mut nodes = Vec::new();
+    let mut nodes: Vec<Node<'_>> = Vec::new();
+    let mut whole = whole_requests(&sorted);
     for call in sorted {
         match of_call(call) {
-            Ok(found) => {
+            Ok(mut found) => {
                 notes.kept += 1;
+                if let Some(request) = whole.remove(&call.begun.call_id) {
+                    found.iter_mut().for_each(|node| node.request = request.clone());
+                }
                 nodes.extend(found);
             }
             Err(why) => notes.drop_call(why),
@@ -198,6 +206,7 @@ fn with_ids<'a>(call: &'a Call, ended: &'a Ended, choice: &'a Choice) -> Option<
     Some(Node {
         call,
         ended,
+        request: call.begun.request.clone(),
         index: choice.index,
         prompt_index: choice.prompt_index,
         choice: Some(choice),
@@ -219,7 +228,8 @@ fn without_ids<'a>(call: &'a Call, ended: &'a Ended) -> impl Iterator<Item = Nod
         let choice = ended.choices.iter().find(|c| c.index == index);
         let prompt_index = choice.map_or(0, |c| c.prompt_index);
         let (prompt, sampled): (&[u32], &[u32]) = (&[], &[]);
-        Node { call, ended, index, prompt_index, choice, has_ids: false, prompt, sampled }
+        let request = call.begun.request.clone();
+        Node { call, ended, request, index, prompt_index, choice, has_ids: false, prompt, sampled }
     })
 }
 

@@ -331,6 +331,7 @@ pub(crate) fn turn_fields() -> Fields {
         optional("reward", DataType::Float64),
         optional("continued", DataType::Boolean),
         optional("mc_return", DataType::Float64),
+        required("model", DataType::Utf8),
     ])
 }
 

@@ -1,7 +1,7 @@
 //! Sink: rows in, files out: makes records, has them encoded, and puts the files and their manifest
 //! in place when all is written.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use arrow::datatypes::SchemaRef;
@@ -10,8 +10,9 @@ use serde_json::Value;
 use crate::encode::{Encoder, Encoding};
 use crate::export::Options;
 use crate::forks::{self, Fork, forks_schema};
-use crate::formats::{Format, Maker, Refused};
+use crate::formats::{Format, Maker};
 use crate::manifest::{FORMAT_VERSION, Manifest};
+use crate::notes::Lefts;
 use crate::object::{Objects, as_io};
 use crate::open_file::{OpenFile, Pen, Whole};
 use crate::plan::{Numbers, Place, Planned, attempt_name};
@@ -48,7 +49,6 @@ pub(crate) struct Sink {
     rows: u64,
     episodes: BTreeSet<String>,
     numbers: Numbers,
-    left_out: BTreeMap<Refused, u64>,
     /// Whether anything was made of the attempt that is being written.
     taken: bool,
 }
@@ -57,7 +57,7 @@ pub(crate) struct Sink {
 #[derive(Debug, Default)]
 pub(crate) struct Said {
     pub(crate) notes: Value,
-    pub(crate) left_out: BTreeMap<&'static str, u64>,
+    pub(crate) left_out: Lefts,
 }
 
 impl Sink {
@@ -91,7 +91,6 @@ impl Sink {
             before: None,
             new: options.new,
             adds: false,
-            left_out: BTreeMap::new(),
             overwrite: options.overwrite,
             asked: options.asked(layout.encoding()),
             open: None,
@@ -198,10 +197,7 @@ impl Sink {
 
     /// Adds a row.
     pub(crate) async fn row(&mut self, row: Row, place: Place) -> Result<(), WriteError> {
-        match self.maker.row(row, place) {
-            Ok(()) => self.taken |= self.format != Format::Calls,
-            Err(why) => *self.left_out.entry(why).or_default() += 1,
-        }
+        self.taken |= self.maker.row(row, place);
         if self.maker.pending_bytes() >= BATCH_BYTES { self.flush().await } else { Ok(()) }
     }
 
@@ -230,11 +226,9 @@ impl Sink {
         Ok(self.rows)
     }
 
-    /// Rows of which no record was made, and pairs that were none, by the reason.
-    pub(crate) fn left_out(&self) -> BTreeMap<Refused, u64> {
-        let mut left = self.maker.left_out();
-        left.extend(&self.left_out);
-        left
+    /// Rows and turns of which no record was made, and pairs that were none.
+    pub(crate) fn left_out(&self) -> Lefts {
+        self.maker.left_out()
     }
 
     /// Puts all files in place, the manifest last. Gives their paths.
@@ -285,8 +279,12 @@ impl Sink {
         manifest.numbers = self.format.is_numbered().then(|| self.numbers.clone());
         manifest.options = self.asked.clone();
         manifest.notes = told.notes;
-        let left = told.left_out.iter().map(|(why, count)| ((*why).to_owned(), *count));
-        manifest.left_out = left.collect();
+        let left = told.left_out.iter();
+        manifest.left_out =
+            left.clone().map(|(why, left)| ((*why).to_owned(), left.count)).collect();
+        let tokens = left.filter(|(_, left)| left.trained_tokens > 0);
+        manifest.left_out_tokens =
+            tokens.map(|(why, left)| ((*why).to_owned(), left.trained_tokens)).collect();
         manifest
     }
 

@@ -261,11 +261,11 @@ fn lacks_versions(node: &Node<'_>) -> bool {
 /// The nodes in whose prompt an assistant speaks whom no recorded call let speak: a call between
 /// them and their parents was lost. What the agent sent to the lost calls is not their answer.
 fn holes(forest: &Forest<'_>, lost: &[&Call]) -> BTreeSet<usize> {
-    let asked = |call: &Call| {
-        wire::conversation(call.begun.route, &call.begun.request).unwrap_or_default().messages
+    let asked = |call: &Call, request: &[u8]| {
+        wire::conversation(call.begun.route, request).unwrap_or_default().messages
     };
-    let mut known: BTreeSet<String> =
-        lost.iter().flat_map(|call| asked(call)).map(|m| wire::canonical(&m)).collect();
+    let of_lost = lost.iter().flat_map(|call| asked(call, &call.begun.request));
+    let mut known: BTreeSet<String> = of_lost.map(|m| wire::canonical(&m)).collect();
     for node in &forest.nodes {
         let answers = wire::answers(node.call.begun.route, &node.ended.reply);
         known.extend(answers.iter().map(|answer| wire::canonical(&answer.message)));
@@ -276,14 +276,17 @@ fn holes(forest: &Forest<'_>, lost: &[&Call]) -> BTreeSet<usize> {
     };
     let first_lost = lost.iter().map(|call| call.begun.started_at).min();
     let has_hole = |i: &usize| {
-        let call = forest.nodes[*i].call;
+        let Node { call, request, .. } = &forest.nodes[*i];
         let held = match forest.parents[*i] {
             // What stands before the first known call may be the agent's own examples.
             None if first_lost.is_none_or(|at| at > call.begun.started_at) => return false,
             None => 0,
-            Some(parent) => asked(forest.nodes[parent].call).len() + 1,
+            Some(parent) => {
+                let parent = &forest.nodes[parent];
+                asked(parent.call, &parent.request).len() + 1
+            }
         };
-        asked(call).iter().skip(held).any(is_unknown)
+        asked(call, request).iter().skip(held).any(is_unknown)
     };
     (0..forest.nodes.len()).filter(has_hole).collect()
 }

@@ -1,15 +1,16 @@
 //! Weigh: which rows there are, which tokens each of them trains, and how much it weighs.
 //!
 //! A sampled token stands in every row whose path goes through it. It is trained in the first of
-//! them, and the weights of an episode's rows sum to one, so that neither many branches nor many
-//! rows make an episode count for more than one.
+//! them whose model sampled it, and the weights of an episode's rows sum to one, so that neither
+//! many branches nor many rows make an episode count for more than one.
 
 use std::collections::BTreeSet;
 
 use episode::Kind;
 
 use crate::merge::Merged;
-use crate::notes::Notes;
+use crate::models::{Models, policy};
+use crate::notes::{Notes, Why};
 use crate::staleness::{VersionFilter, Versions};
 
 #[cfg(test)]
@@ -40,6 +41,8 @@ impl Shared {
 pub(crate) struct Wanted {
     /// Of these kinds; none takes all.
     pub(crate) kinds: BTreeSet<Kind>,
+    /// Of these models.
+    pub(crate) models: Models,
     pub(crate) shared: Shared,
     /// With tokens of these versions.
     pub(crate) versions: VersionFilter,
@@ -47,10 +50,11 @@ pub(crate) struct Wanted {
 
 /// What the rows of an episode train.
 #[derive(Debug)]
-pub(crate) struct Shares {
+pub(crate) struct Shares<'m> {
     /// The paths that are rows, in order.
     pub(crate) paths: Vec<usize>,
-    /// For each node the row that trains it; none where no row holds it.
+    merged: &'m Merged,
+    /// For each node the row that trains it; none where no row may.
     owners: Vec<Option<usize>>,
     shared: Shared,
     /// Tokens trained over all rows.
@@ -60,47 +64,93 @@ pub(crate) struct Shares {
 }
 
 /// Chooses the paths that are wanted, and shares the tokens out among them. A path is judged by the
-/// versions of those tokens that no chosen one before it trains.
-pub(crate) fn weigh(merged: &Merged, versions: Vec<Versions>, wanted: &Wanted) -> (Shares, Notes) {
+/// versions of those tokens that no chosen one before it trains. Counts what the others would have
+/// trained.
+pub(crate) fn weigh<'m>(
+    merged: &'m Merged,
+    versions: Vec<Versions>,
+    wanted: &Wanted,
+) -> (Shares<'m>, Notes) {
     let mut notes = Notes::default();
     let mut shares = Shares {
         paths: Vec::new(),
+        merged,
         owners: vec![None; merged.owners.len()],
         shared: wanted.shared,
         total: 0,
         versions,
     };
-    for (index, path) in merged.paths.iter().enumerate() {
-        if !wanted.kinds.is_empty() && !wanted.kinds.contains(&path.kind) {
-            notes.not_asked_for += 1;
-            continue;
-        }
-        let fresh = path.nodes.iter().filter(|n| shares.could_train(**n));
-        if let Err(why) = wanted.versions.check(&shares.of(fresh)) {
-            *notes.not_of_versions.entry(why).or_default() += 1;
-            continue;
-        }
-        *notes.kinds.entry(path.kind.as_str()).or_default() += 1;
-        shares.paths.push(index);
-        for (at, node) in path.nodes.iter().enumerate() {
-            shares.owners[*node].get_or_insert(index);
-            if shares.trains(index, *node) {
-                shares.total += merged.tokens(index, at);
+    let policy = policy(merged);
+    let mut left = Vec::new();
+
+    for index in 0..merged.paths.len() {
+        match wanted.refuses(&shares, index, policy) {
+            Some(why) => left.push((index, why)),
+            None => {
+                shares.take(index);
+                *notes.kinds.entry(merged.paths[index].kind.as_str()).or_default() += 1;
+                *notes.models.entry(merged.model(index).to_owned()).or_default() += 1;
             }
         }
+    }
+
+    let mut counted = vec![false; merged.owners.len()];
+    for (index, why) in left {
+        notes.refuse(why, merged.model(index), shares.lost(index, &mut counted));
     }
     (shares, notes)
 }
 
-impl Shares {
-    /// Whether the row of `path` trains what `node` sampled, as far as that may be trained.
-    pub(crate) fn trains(&self, path: usize, node: usize) -> bool {
-        self.shared == Shared::Keep || self.owners[node] == Some(path)
+impl Wanted {
+    /// Why path `index` is no row, where it is none.
+    fn refuses(&self, shares: &Shares<'_>, index: usize, policy: Option<&str>) -> Option<Why> {
+        let path = &shares.merged.paths[index];
+        if !self.kinds.is_empty() && !self.kinds.contains(&path.kind) {
+            return Some(Why::Kind(path.kind));
+        }
+        if !self.models.takes(shares.merged.model(index), policy) {
+            return Some(Why::Model);
+        }
+        let fresh = path.nodes.iter().filter(|node| shares.could_train(index, **node));
+        self.versions.check(&shares.of(fresh)).err().map(Why::Version)
+    }
+}
+
+impl Shares<'_> {
+    /// Makes path `index` a row, which trains what no row before it does.
+    fn take(&mut self, index: usize) {
+        self.paths.push(index);
+        for (at, node) in self.merged.paths[index].nodes.iter().enumerate() {
+            if self.could_train(index, *node) {
+                self.owners[*node].get_or_insert(index);
+                self.total += self.merged.tokens(index, at);
+            }
+        }
     }
 
-    /// Whether the next row would train what `node` sampled.
-    fn could_train(&self, node: usize) -> bool {
-        self.shared == Shared::Keep || self.owners[node].is_none()
+    /// Whether the row of `path` trains what `node` sampled, as far as that may be trained.
+    pub(crate) fn trains(&self, path: usize, node: usize) -> bool {
+        let held = self.shared == Shared::Keep || self.owners[node] == Some(path);
+        held && self.merged.is_own(path, node)
+    }
+
+    /// Whether `path`, as the next row, would train what `node` sampled.
+    fn could_train(&self, path: usize, node: usize) -> bool {
+        let free = self.shared == Shared::Keep || self.owners[node].is_none();
+        free && self.merged.is_own(path, node)
+    }
+
+    /// Number of tokens that path `index` would have trained, that no row trains, and that were not
+    /// counted before.
+    fn lost(&self, index: usize, counted: &mut [bool]) -> u64 {
+        let mut tokens = 0;
+        for (at, node) in self.merged.paths[index].nodes.iter().enumerate() {
+            let is_lost = self.owners[*node].is_none() && self.merged.is_own(index, *node);
+            if is_lost && !std::mem::replace(&mut counted[*node], true) {
+                tokens += self.merged.tokens(index, at) as u64;
+            }
+        }
+        tokens
     }
 
     fn of<'a>(&self, nodes: impl Iterator<Item = &'a usize>) -> Versions {

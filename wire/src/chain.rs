@@ -2,10 +2,11 @@
 //! them and only what is new is sent.
 
 use episode::Route;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::json::{members, root};
 use crate::sse::{Event, events};
+use crate::translate::responses::output;
 
 /// The id of a recorded reply of the Responses route, a document or a stream; `None` where it
 /// names none, as an error does.
@@ -42,6 +43,30 @@ pub fn previous_response(route: Route, request: &[u8]) -> Option<String> {
     let named = fields.iter().rev().find(|field| field.key(request) == "previous_response_id")?;
     let id: Option<String> = serde_json::from_slice(&request[named.value.clone()]).ok()?;
     id.filter(|id| !id.is_empty())
+}
+
+/// A request with the conversation that it goes on from put in front of its `input`: the input of
+/// `before`, which holds that of all requests before it, and the items of the `reply` to that.
+/// `None` where one of them cannot be read.
+pub fn whole_request(request: &[u8], before: &[u8], reply: &[u8]) -> Option<Vec<u8>> {
+    let mut whole = object(request)?;
+    let mut items = input_items(&object(before)?)?;
+    items.extend(output(reply)?);
+    items.extend(input_items(&whole)?);
+    whole["input"] = Value::Array(items);
+    whole.as_object_mut()?.shift_remove("previous_response_id");
+    serde_json::to_vec(&whole).ok()
+}
+
+/// The items of a request's input; a text is one message of the user.
+fn input_items(request: &Value) -> Option<Vec<Value>> {
+    match request.get("input")? {
+        Value::String(text) => {
+            Some(vec![json!({ "type": "message", "role": "user", "content": text })])
+        }
+        Value::Array(items) => Some(items.clone()),
+        _ => None,
+    }
 }
 
 fn object(json: &[u8]) -> Option<Value> {
@@ -103,5 +128,23 @@ mod tests {
         }
         let chat = br#"{"previous_response_id":"resp_1"}"#;
         assert_eq!(previous_response(Route::Chat, chat), None);
+    }
+
+    #[test]
+    fn a_request_is_put_behind_the_conversation_that_it_goes_on_from() {
+        let first = br#"{"model":"m","instructions":"old","input":"a"}"#;
+        let reply = br#"{"id":"resp_1","output":[
+            {"type":"function_call","call_id":"c","name":"f","arguments":"{}"}]}"#;
+        let second = br#"{"model":"m","instructions":"new","previous_response_id":"resp_1",
+            "input":[{"type":"function_call_output","call_id":"c","output":"b"}]}"#;
+        let whole = whole_request(second, first, reply).unwrap();
+        assert_eq!(previous_response(Route::Responses, &whole), None);
+        let said = crate::conversation(Route::Responses, &whole).unwrap().messages;
+        let roles: Vec<_> = said.iter().map(|m| m["role"].as_str().unwrap()).collect();
+        assert_eq!(roles, ["system", "user", "assistant", "tool"]);
+        assert_eq!((&said[0]["content"], &said[1]["content"]), (&json!("new"), &json!("a")));
+        assert_eq!(said[2]["tool_calls"][0]["function"]["name"], "f");
+        assert_eq!(whole_request(second, b"[]", reply), None);
+        assert_eq!(whole_request(second, first, b"<html>"), None);
     }
 }

@@ -42,7 +42,7 @@ mod vocabulary;
 
 pub use ask::{Asked, Wants, ask};
 pub use canonical::{canonical, content_text, parsed_arguments, reasoning};
-pub use chain::{previous_response, response_id};
+pub use chain::{previous_response, response_id, whole_request};
 pub use conversation::{Answer, Conversation, Written, answers, conversation, written};
 pub use dialect::{Dialect, dialect_of_models};
 pub use fault::{error_body, error_event, error_text};

@@ -42,7 +42,7 @@ fn row_01_reasoning_that_is_left_out_of_the_history_makes_a_row_of_its_own() {
         calls.clone(),
         "0 main (first_conversation), weighs 0.57, exact
            1 2 [30 31 3 9]
-         1 fork (rewritten_history) from 0 at 2, weighs 0.43, exact
+         1 main (rewritten_history) from 0 at 2, weighs 0.43, exact
            1 2 3 9 4 [30 5 9]",
     );
     // The agent went on from the first row, though not token for token.
@@ -78,7 +78,7 @@ fn row_02_other_ids_for_the_same_text_are_never_glued() {
         calls.clone(),
         "0 main (first_conversation), weighs 0.67, exact
            1 [2 3]
-         1 fork (rewritten_history) from 0 at 1, weighs 0.33, exact
+         1 main (rewritten_history) from 0 at 1, weighs 0.33, exact
            1 23 4 [5]",
     );
     check_causes(calls, &[("retokenized", Some(1))]);
@@ -142,7 +142,7 @@ fn row_05_a_default_that_appears_in_a_tool_is_another_prompt() {
         calls.clone(),
         "0 main (first_conversation), weighs 0.50, exact
            70 1 [2]
-         1 fork (rewritten_history) from 0 at 0, weighs 0.50, exact
+         1 main (rewritten_history) from 0 at 0, weighs 0.50, exact
            71 1 2 3 [4]",
     );
     check_causes(calls.clone(), &[("tools_changed", Some(0))]);
@@ -162,7 +162,7 @@ fn row_06_another_set_of_tools_begins_another_row() {
         calls.clone(),
         "0 main (first_conversation), weighs 0.00, unusable: no_token_ids
            user: a | assistant: b
-         1 fork (rewritten_history) from 0 at 0, weighs 0.00, unusable: no_token_ids
+         1 main (rewritten_history) from 0 at 0, weighs 0.00, unusable: no_token_ids
            user: a | assistant: b | user: c | assistant: d | user: e | assistant: f",
     );
     check_causes(calls, &[("tools_changed", None)]);
@@ -202,7 +202,7 @@ fn row_08_a_stop_token_that_begins_the_next_role_stands_once() {
         [calls.clone(), vec![spoken.clone()]].concat(),
         "0 main (first_conversation), weighs 0.80, exact
            1 [2 91] 3 [4 92]
-         1 fork (rewritten_history) from 0 at 5, weighs 0.20, exact
+         1 main (rewritten_history) from 0 at 5, weighs 0.20, exact
            1 (2 91) 3 4 91 5 [6]",
     );
     check_causes([calls, vec![spoken]].concat(), &[("seam", Some(5))]);
@@ -422,16 +422,16 @@ fn row_21_a_summary_is_a_path_beside_and_what_follows_is_the_main_one_again() {
 #[test]
 fn row_21_a_trainer_with_one_place_a_prompt_gets_what_was_before_the_summary() {
     let mut maker = Maker::new(Format::Trl, 0.0);
-    let mut left_out = Vec::new();
     for attempt in 0..8 {
         let plain = || vec![said(1, (&[1], &[2]), &["a"], "b")];
         let calls = if attempt == 2 { compacted() } else { plain() };
         for row in chosen(&episode(calls), Format::Trl.kinds(), Shared::Once) {
-            left_out.extend(maker.row(row, Place::default()).err());
+            maker.row(row, Place::default());
         }
         maker.attempt_ended();
     }
-    assert_eq!(left_out, ["main_rows_after_the_first"]);
+    let left = crate::Left { count: 1, trained_tokens: 2 };
+    assert_eq!(maker.left_out(), [("main_rows_after_the_first", left)].into());
     let found = maker.batch().unwrap();
     assert_eq!(found.num_rows(), 8, "a row for each attempt");
     let ids = |column: &str, row| {
@@ -573,9 +573,9 @@ fn row_27_a_nonce_in_the_first_block_shows_where_it_stands() {
         calls.clone(),
         "0 main (first_conversation), weighs 0.33, exact
            1 50 2 [3]
-         1 fork (rewritten_history) from 0 at 1, weighs 0.33, exact
+         1 main (rewritten_history) from 0 at 1, weighs 0.33, exact
            1 51 2 3 4 [5]
-         2 fork (rewritten_history) from 1 at 1, weighs 0.33, exact
+         2 main (rewritten_history) from 1 at 1, weighs 0.33, exact
            1 52 2 3 4 5 6 [7]",
     );
     check_causes(calls, &[("nonce_or_date", Some(1)), ("nonce_or_date", Some(1))]);
@@ -592,7 +592,7 @@ fn row_28_a_clock_in_the_instructions_is_not_another_agent() {
         calls,
         "0 main (first_conversation), weighs 0.50, exact
            1 50 2 [3]
-         1 fork (rewritten_history) from 0 at 1, weighs 0.50, exact
+         1 main (rewritten_history) from 0 at 1, weighs 0.50, exact
            1 51 2 3 4 [5]",
     );
 }
@@ -826,7 +826,7 @@ fn row_46_what_an_agent_repaired_is_its_own() {
         calls.clone(),
         "0 main (first_conversation), weighs 0.67, exact
            1 [2 3]
-         1 fork (rewritten_history) from 0 at 2, weighs 0.33, exact
+         1 main (rewritten_history) from 0 at 2, weighs 0.33, exact
            1 2 4 5 [6]",
     );
     check_causes(calls, &[("message_edited", Some(2))]);
@@ -876,9 +876,9 @@ fn row_48_a_field_that_an_agent_does_not_send_back_is_told_as_a_rewritten_histor
         calls.clone(),
         "0 main (first_conversation), weighs 0.33, exact
            1 [30 2]
-         1 fork (rewritten_history) from 0 at 1, weighs 0.33, exact
+         1 main (rewritten_history) from 0 at 1, weighs 0.33, exact
            1 2 3 [30 4]
-         2 fork (rewritten_history) from 1 at 3, weighs 0.33, exact
+         2 main (rewritten_history) from 1 at 3, weighs 0.33, exact
            1 2 3 4 5 [30 6]",
     );
     check_causes(calls, &[("thinking_stripped", Some(1)), ("thinking_stripped", Some(3))]);

@@ -70,7 +70,7 @@ fn the_place_and_the_cost_are_those_of_the_history_at_the_time() {
     let forks = found(calls);
     assert_eq!(forks.iter().map(brief).collect::<Vec<_>>(), [at(4, 2, 4, [4, 3, 2])]);
     let fork = &forks[0];
-    assert_eq!((fork.in_sampled, fork.kind), (Some(true), "fork"));
+    assert_eq!((fork.in_sampled, fork.kind), (Some(true), "main"));
     assert_eq!(
         (fork.trajectory_id.as_str(), fork.parent_trajectory_id.as_str()),
         ("e/0/1", "e/0/0")

@@ -1,6 +1,7 @@
 //! `art`: Trajectory (read in openpipe-art 0.5.18).
 //!
-//! What was sampled is a choice as OpenAI's API gives it, whose tokens are named by their ids.
+//! What is trained is a choice as OpenAI's API gives it, whose tokens are named by their ids; a
+//! message that is none is not trained.
 
 use serde_json::{Value, json};
 
@@ -22,14 +23,13 @@ pub(crate) const COLUMNS: &[Column<Sample>] = &[
 ];
 
 fn messages_and_choices(sample: &Sample) -> Vec<String> {
-    let dialogue = &sample.row.dialogue;
-    let given = dialogue.prompt.iter().map(|message| Value::Object(chat(message)));
-    let said = dialogue.completion.iter().zip(sample.turns_of_completion());
-    let said = said.map(|(message, turn)| match turn {
-        Some(turn) => choice(sample, message, turn),
-        None => Value::Object(chat(message)),
+    let messages = sample.messages();
+    let said = messages.iter().zip(sample.turns_of_messages()).enumerate();
+    let said = said.map(|(at, (message, turn))| match turn {
+        Some(turn) if sample.taught.contains(&at) => choice(sample, message, turn),
+        _ => Value::Object(chat(message)),
     });
-    given.chain(said).map(|value| value.to_string()).collect()
+    said.map(|value| value.to_string()).collect()
 }
 
 fn choice(sample: &Sample, message: &Message, turn: &TurnRow) -> Value {
@@ -50,7 +50,7 @@ fn choice(sample: &Sample, message: &Message, turn: &TurnRow) -> Value {
         "index": turn.choice,
         "finish_reason": finish_reason(turn.finish_reason.as_deref()),
         "message": message,
-        "logprobs": (!content.is_empty()).then(|| json!({ "content": content, "refusal": null })),
+        "logprobs": { "content": content, "refusal": null },
     })
 }
 

@@ -46,7 +46,7 @@ fn extra(sample: &Sample) -> String {
 }
 
 fn final_metrics(sample: &Sample) -> String {
-    let turns = sample.row.turns.iter();
+    let turns = sample.row.turns.iter().filter(|turn| turn.own);
     let (prompt, sampled) = turns.fold((0, 0), |(prompt, sampled), turn| {
         (prompt + i64::from(turn.start), sampled + i64::from(turn.end - turn.start))
     });
@@ -96,7 +96,7 @@ fn step(
             let calls: Vec<Value> = calls.iter().map(|call| tool_call(call)).collect();
             step.insert("tool_calls".to_owned(), json!(calls));
         }
-        match turn {
+        match turn.filter(|turn| turn.own) {
             Some(turn) => {
                 step.insert("metrics".to_owned(), metrics(sample, turn));
                 step.insert("llm_call_count".to_owned(), json!(1));

@@ -1,6 +1,5 @@
 //! Maker: takes the rows of an export as they come by and makes records of them.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use arrow::array::RecordBatch;
@@ -12,12 +11,14 @@ use store::EpisodeRecord;
 use super::calls::{self, CallRecord};
 use super::preference::{self, Pairs};
 use super::sample::Sample;
+use super::taught::{Teaching, stretches, taught};
 use super::table::{Column, Table};
 use super::turns::Turns;
 use super::{
     Format, areal, art, atif, kto, openai, prime_rl, sft, skyrl, slime, tinker, trl, verl,
 };
 use crate::columns;
+use crate::notes::{Left, Lefts, add_left};
 use crate::plan::{Place, Shard};
 use crate::reason::Reason;
 use crate::rows::Row;
@@ -46,6 +47,8 @@ pub(crate) struct Rows {
 pub(crate) struct Samples {
     table: Table<Sample>,
     refuse: fn(&Row) -> Option<Refused>,
+    teaching: Teaching,
+    left: Lefts,
     label_above: f64,
     /// Whether an attempt has one main row at most.
     one_main: bool,
@@ -63,18 +66,17 @@ impl Maker {
     /// Makes records in `format`; rewards above `label_above` are good ones.
     pub(crate) fn new(format: Format, label_above: f64) -> Self {
         let samples = |columns: &'static [Column<Sample>], refuse: fn(&Row) -> Option<Refused>| {
-            let table = Table::new(columns);
-            let (one_main, has_main) = (format.has_one_main(), false);
-            let (held, count, shard) = (None, 0, None);
             Self::Samples(Samples {
-                table,
+                table: Table::new(columns),
                 refuse,
+                teaching: format.teaching(),
+                left: Lefts::new(),
                 label_above,
-                one_main,
-                has_main,
-                held,
-                count,
-                shard,
+                one_main: format.has_one_main(),
+                has_main: false,
+                held: None,
+                count: 0,
+                shard: None,
             })
         };
         match format {
@@ -85,11 +87,11 @@ impl Maker {
             Format::Turns => Self::Turns(Turns::new()),
             Format::Preference => Self::Pairs(Pairs::new(preference::COLUMNS, false)),
             Format::OpenAiPreference => Self::Pairs(Pairs::new(openai::PREFERENCE, true)),
-            Format::Sft => samples(sft::COLUMNS, unanswered),
-            Format::Kto => samples(kto::COLUMNS, unanswered_or_unscored),
-            Format::OpenAi => samples(openai::COLUMNS, unanswered),
+            Format::Sft => samples(sft::COLUMNS, nothing),
+            Format::Kto => samples(kto::COLUMNS, unscored),
+            Format::OpenAi => samples(openai::COLUMNS, nothing),
             Format::Atif => samples(atif::COLUMNS, unanswered),
-            Format::Art => samples(art::COLUMNS, unanswered_or_unscored),
+            Format::Art => samples(art::COLUMNS, untrained_or_unscored),
             Format::Trl => samples(trl::COLUMNS, untrained),
             Format::TrlAsync => samples(trl::ASYNC, untrained),
             Format::Verl => samples(verl::COLUMNS, untrained),
@@ -128,19 +130,19 @@ impl Maker {
         }
     }
 
-    /// Takes a row.
-    pub(crate) fn row(&mut self, row: Row, place: Place) -> Result<(), Refused> {
+    /// Takes a row; whether anything is made of it.
+    pub(crate) fn row(&mut self, row: Row, place: Place) -> bool {
         match self {
             Self::Rows(rows) => {
                 rows.bytes += row.bytes();
                 rows.pending.push(row);
             }
-            Self::Calls(_) => {}
+            Self::Calls(_) => return false,
             Self::Turns(turns) => turns.add(&row),
-            Self::Samples(samples) => samples.add(row, place)?,
+            Self::Samples(samples) => return samples.add(row, place),
             Self::Pairs(pairs) => pairs.add(row, place),
         }
-        Ok(())
+        true
     }
 
     /// There are no more rows of the attempt.
@@ -187,29 +189,63 @@ impl Maker {
         }
     }
 
-    /// What was taken and of which no record was made, by the reason.
-    pub(crate) fn left_out(&self) -> BTreeMap<Refused, u64> {
+    /// What was taken and of which no record was made.
+    pub(crate) fn left_out(&self) -> Lefts {
         match self {
             Self::Pairs(pairs) => pairs.left_out.clone(),
-            _ => BTreeMap::new(),
+            Self::Samples(samples) => samples.left.clone(),
+            _ => Lefts::new(),
         }
     }
 }
 
 impl Samples {
-    fn add(&mut self, row: Row, place: Place) -> Result<(), Refused> {
-        if let Some(why) = (self.refuse)(&row) {
-            return Err(why);
+    /// Makes the samples of a row; whether there are any.
+    fn add(&mut self, row: Row, place: Place) -> bool {
+        if let Some(why) = self.refused(&row) {
+            let left = Left { count: 1, trained_tokens: row.tokens.trained() as u64 };
+            self.left.entry(why).or_default().add(left);
+            return false;
         }
-        if row.kind == "main" && std::mem::replace(&mut self.has_main, true) && self.one_main {
-            return Err("main_rows_after_the_first");
+        let (taught, unsaid) = taught(self.teaching, &row);
+        add_left(&mut self.left, &unsaid);
+        let parts = self.parts(&row, &taught);
+        if parts.is_empty() && unsaid.is_empty() {
+            self.left.entry(nothing_said(&row)).or_default().count += 1;
         }
+        for (first, end) in &parts {
+            let taught = taught.iter().copied().filter(|m| (*first..*end).contains(m)).collect();
+            self.push(Sample::new(row.clone(), place, (*first, *end), taught));
+        }
+        !parts.is_empty()
+    }
+
+    fn refused(&mut self, row: &Row) -> Option<Refused> {
+        let why = (self.refuse)(row);
+        if why.is_none() && row.kind == "main" && std::mem::replace(&mut self.has_main, true) {
+            return self.one_main.then_some("main_rows_after_the_first");
+        }
+        why
+    }
+
+    /// For each sample of a row the first message that it trains, and the end of the last.
+    fn parts(&self, row: &Row, taught: &[usize]) -> Vec<(usize, usize)> {
+        let all = row.dialogue.prompt.len() + row.dialogue.completion.len();
+        match self.teaching {
+            Teaching::Tokens | Teaching::Shown => vec![(0, all)],
+            Teaching::Stretches => stretches(&row.answers(), taught),
+            // What follows the last of them teaches nothing.
+            Teaching::Texts => taught.last().map(|last| (0, last + 1)).into_iter().collect(),
+            Teaching::Choices => taught.last().map(|_| (0, all)).into_iter().collect(),
+        }
+    }
+
+    fn push(&mut self, sample: Sample) {
         self.let_go(false);
-        let good = row.reward.is_some_and(|reward| reward > self.label_above);
+        let good = sample.row.reward.is_some_and(|reward| reward > self.label_above);
         let index = Shard::number(self.shard, self.count);
         self.count += 1;
-        self.held = Some(Box::new(Sample { row, place, index, good, last: false }));
-        Ok(())
+        self.held = Some(Box::new(Sample { index, good, ..sample }));
     }
 
     fn let_go(&mut self, last: bool) {
@@ -230,6 +266,10 @@ fn untrained(row: &Row) -> Option<Refused> {
     }
 }
 
+fn nothing(_: &Row) -> Option<Refused> {
+    None
+}
+
 fn unscored(row: &Row) -> Option<Refused> {
     row.reward.is_none().then_some("rows_without_reward")
 }
@@ -243,6 +283,10 @@ fn untrained_or_unscored(row: &Row) -> Option<Refused> {
     untrained(row).or_else(|| unscored(row))
 }
 
-fn unanswered_or_unscored(row: &Row) -> Option<Refused> {
-    unanswered(row).or_else(|| unscored(row))
+/// Why a row says nothing that may be trained.
+fn nothing_said(row: &Row) -> Refused {
+    match row.fidelity {
+        Some(_) => "rows_without_trained_tokens",
+        None => "rows_without_answer",
+    }
 }

@@ -7,7 +7,8 @@ use super::sample::Sample;
 use super::table::{Column, Of};
 use crate::messages::Message;
 
-/// What the model said in the recorded run is trained; what it was said to have said before, not.
+/// An answer has the weight 1 in the one line that trains it and 0 in all others; so has what the
+/// agent wrote itself.
 pub(crate) const COLUMNS: &[Column<Sample>] = &[
     Column::new("messages", Of::Jsons(|s| Some(weighed(s)))),
     Column::optional("tools", Of::Jsons(|s| some(&s.row.dialogue.tools))),
@@ -22,17 +23,15 @@ pub(crate) const PREFERENCE: &[Column<Pair>] = &[
 ];
 
 fn weighed(sample: &Sample) -> Vec<String> {
-    let dialogue = &sample.row.dialogue;
-    let given = dialogue.prompt.iter().map(|m| (m, 0));
-    let said = dialogue.completion.iter().map(|m| (m, 1));
-    let written = |(message, weight): (&Message, u8)| {
+    let written = |(at, message): (usize, &Message)| {
         let mut object = chat(message);
         if message.role == "assistant" {
+            let weight = u8::from(sample.taught.contains(&at));
             object.insert("weight".to_owned(), json!(weight));
         }
         Value::Object(object).to_string()
     };
-    given.chain(said).map(written).collect()
+    sample.messages().iter().enumerate().map(written).collect()
 }
 
 fn plain(messages: &[Message]) -> Vec<String> {

@@ -5,12 +5,17 @@
 //!   the highest reward against the one with the lowest.
 //! - `choices`: answers to one prompt inside an attempt; the one whose call has the higher reward,
 //!   else the one that the agent went on with. Choices of one call share their reward.
+//!
+//! An attempt is its whole main conversation, however many rows its tokens make (`attempt`).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
+use super::attempt::{Attempt, whole};
 use super::maker::Refused;
 use super::table::{Column, Of, Table};
+use super::taught::is_cut_off;
 use crate::messages::Message;
+use crate::notes::{Left, Lefts};
 use crate::plan::Place;
 use crate::rows::{Row, TurnRow};
 
@@ -25,8 +30,18 @@ pub(crate) struct Pair {
     score_rejected: Option<f64>,
     source: &'static str,
     group_id: Option<String>,
+    model: String,
     chosen_trajectory_id: String,
     rejected_trajectory_id: String,
+    /// The turns that its two sides hold.
+    turns: Vec<TurnKey>,
+}
+
+/// A choice of a call.
+type TurnKey = (String, i32);
+
+fn key(turn: &TurnRow) -> TurnKey {
+    (turn.call_id.clone(), turn.choice)
 }
 
 pub(crate) const COLUMNS: &[Column<Pair>] = &[
@@ -38,6 +53,7 @@ pub(crate) const COLUMNS: &[Column<Pair>] = &[
     Column::optional("score_rejected", Of::Float(|p| p.score_rejected)),
     Column::new("source", Of::Text(|p| Some(p.source.to_owned()))),
     Column::optional("group_id", Of::Text(|p| p.group_id.clone())),
+    Column::new("model", Of::Text(|p| Some(p.model.clone()))),
     Column::new("chosen_trajectory_id", Of::Text(|p| Some(p.chosen_trajectory_id.clone()))),
     Column::new("rejected_trajectory_id", Of::Text(|p| Some(p.rejected_trajectory_id.clone()))),
 ];
@@ -51,12 +67,15 @@ pub(crate) struct Pairs {
     /// Only pairs whose two sides are one message each.
     single: bool,
     group: Option<i64>,
-    /// The main row of each attempt of the group.
-    mains: Vec<Row>,
+    /// The main conversation of each attempt of the group.
+    mains: Vec<Attempt>,
     /// The rows of this attempt, for answers to leave.
     attempt: Option<i64>,
     rows: Vec<Row>,
-    pub(crate) left_out: BTreeMap<Refused, u64>,
+    /// Tokens that the turns of the group's rows train, and the turns that are in a pair.
+    trained: BTreeMap<TurnKey, u64>,
+    paired: BTreeSet<TurnKey>,
+    pub(crate) left_out: Lefts,
 }
 
 impl Pairs {
@@ -68,7 +87,9 @@ impl Pairs {
             mains: Vec::new(),
             attempt: None,
             rows: Vec::new(),
-            left_out: BTreeMap::new(),
+            trained: BTreeMap::new(),
+            paired: BTreeSet::new(),
+            left_out: Lefts::new(),
         }
     }
 
@@ -88,27 +109,41 @@ impl Pairs {
                 None => self.leave("siblings_without_a_better_answer"),
             }
         }
-        if row.kind == "main" && self.rows.iter().all(|r| r.kind != "main") {
-            self.mains.push(row.clone());
+        for turn in &row.turns {
+            let tokens = row.trained_of(turn) as u64;
+            *self.trained.entry(key(turn)).or_default() += tokens;
         }
-        // The tokens are of no use here and are most of it.
-        self.rows.push(Row { tokens: Default::default(), ..row });
+        // The tokens are of no use from here on and are most of it.
+        let row = Row { tokens: Default::default(), ..row };
+        if row.kind == "main" {
+            match self.mains.last_mut().filter(|_| self.rows.iter().any(|r| r.kind == "main")) {
+                Some(main) => main.go_on(&row),
+                None => self.mains.push(Attempt::new(&row)),
+            }
+        }
+        self.rows.push(row);
     }
 
-    /// Makes the pairs between the attempts of the group.
+    /// Makes the pairs between the attempts of the group, and counts what is in none.
     pub(crate) fn group_ended(&mut self) {
         let mut mains = std::mem::take(&mut self.mains);
         self.rows.clear();
         while let Some(first) = mains.first() {
-            let begin = (first.dialogue.prompt.clone(), first.dialogue.tools.clone());
-            let (same, others): (Vec<_>, Vec<_>) = mains
-                .into_iter()
-                .partition(|r| (&r.dialogue.prompt, &r.dialogue.tools) == (&begin.0, &begin.1));
+            let begin = first.begin();
+            let (same, others): (Vec<_>, Vec<_>) =
+                mains.into_iter().partition(|attempt| attempt.begin() == begin);
             match of_attempts(&same) {
                 Some(pair) => self.push(pair),
                 None => self.leave("groups_without_a_better_attempt"),
             }
             mains = others;
+        }
+        let paired = std::mem::take(&mut self.paired);
+        for (turn, trained_tokens) in std::mem::take(&mut self.trained) {
+            if trained_tokens > 0 && !paired.contains(&turn) {
+                let left = Left { count: 1, trained_tokens };
+                self.left_out.entry("turns_in_no_pair").or_default().add(left);
+            }
         }
     }
 
@@ -120,11 +155,12 @@ impl Pairs {
         let sides = [&pair.prompt, &pair.chosen, &pair.rejected];
         let texts = sides.into_iter().flatten().filter_map(|m| m.content.as_ref());
         let bytes = PAIR_BYTES + texts.map(String::len).sum::<usize>();
+        self.paired.extend(pair.turns.iter().cloned());
         self.table.push(pair, bytes);
     }
 
     fn leave(&mut self, why: Refused) {
-        *self.left_out.entry(why).or_default() += 1;
+        self.left_out.entry(why).or_default().count += 1;
     }
 }
 
@@ -133,24 +169,25 @@ fn parent_of(row: &Row) -> Option<&String> {
 }
 
 /// The best attempt against the worst, the first of equals; none where all rewards are alike.
-fn of_attempts(rows: &[Row]) -> Option<Pair> {
-    let ended = |r: &&Row| r.dialogue.completion.last().is_some_and(|m| m.role == "assistant");
-    let scored: Vec<(f64, &Row)> =
-        rows.iter().filter(ended).filter_map(|r| Some((r.reward?, r))).collect();
-    let better = |a: &(f64, &Row), b: &(f64, &Row)| a.0.total_cmp(&b.0);
+fn of_attempts(attempts: &[Attempt]) -> Option<Pair> {
+    let ended = attempts.iter().filter(|attempt| attempt.is_finished());
+    let scored: Vec<(f64, &Attempt)> = ended.filter_map(|a| Some((a.reward()?, a))).collect();
+    let better = |a: &(f64, &Attempt), b: &(f64, &Attempt)| a.0.total_cmp(&b.0);
     let (low, worst) = scored.iter().min_by(|a, b| better(a, b))?;
     let (high, best) = scored.iter().rev().max_by(|a, b| better(a, b))?;
     (high > low).then(|| Pair {
-        prompt: best.dialogue.prompt.clone(),
-        chosen: best.dialogue.completion.clone(),
-        rejected: worst.dialogue.completion.clone(),
-        tools: best.dialogue.tools.clone(),
+        prompt: best.prompt().to_vec(),
+        chosen: best.said(),
+        rejected: worst.said(),
+        tools: best.tools().to_vec(),
         score_chosen: Some(*high),
         score_rejected: Some(*low),
         source: "group",
-        group_id: best.group_id.clone(),
-        chosen_trajectory_id: best.trajectory_id.clone(),
-        rejected_trajectory_id: worst.trajectory_id.clone(),
+        group_id: best.last().group_id.clone(),
+        model: best.last().model.clone(),
+        chosen_trajectory_id: best.last().trajectory_id.clone(),
+        rejected_trajectory_id: worst.last().trajectory_id.clone(),
+        turns: best.turns().chain(worst.turns()).map(key).collect(),
     })
 }
 
@@ -160,7 +197,7 @@ fn of_choices(parent: &Row, sibling: &Row) -> Option<Pair> {
     let other = parent.turns.get(sibling.turns.len() - 1)?;
     let (said, history) = answer(sibling, None)?;
     let (rival, same) = answer(parent, Some(history.len()))?;
-    if said == rival || history != same {
+    if said == rival || history != same || is_cut_off(own) || is_cut_off(other) {
         return None;
     }
     // Of one call there is one reward, which does not tell its choices apart.
@@ -180,8 +217,10 @@ fn of_choices(parent: &Row, sibling: &Row) -> Option<Pair> {
         score_rejected: own_score,
         source: "choices",
         group_id: sibling.group_id.clone(),
+        model: sibling.model.clone(),
         chosen_trajectory_id: parent.trajectory_id.clone(),
         rejected_trajectory_id: sibling.trajectory_id.clone(),
+        turns: vec![key(own), key(other)],
     };
     if !rejected_is_own {
         std::mem::swap(&mut pair.chosen, &mut pair.rejected);
@@ -204,9 +243,7 @@ fn went_on(first: &TurnRow, second: &TurnRow) -> Option<bool> {
 /// The message at `position` (the last one if none is given), and those before it; none where the
 /// assistant did not say it.
 fn answer(row: &Row, position: Option<usize>) -> Option<(Message, Vec<Message>)> {
-    let dialogue = &row.dialogue;
-    let mut all: Vec<Message> =
-        dialogue.prompt.iter().chain(&dialogue.completion).cloned().collect();
+    let mut all = whole(row);
     if let Some(position) = position {
         all.truncate(position + 1);
         if all.len() != position + 1 {

@@ -17,9 +17,29 @@ pub(crate) struct Sample {
     pub(crate) good: bool,
     /// Whether it is the last row of its attempt.
     pub(crate) last: bool,
+    /// The messages that it trains, by their places in the whole conversation.
+    pub(crate) taught: Vec<usize>,
+    /// The first message that it may train, and where its conversation ends.
+    pub(super) part: (usize, usize),
 }
 
 impl Sample {
+    /// The part of a row that trains these messages. Its number, and whether it is a good one and
+    /// the last one, are said later.
+    pub(crate) fn new(row: Row, place: Place, part: (usize, usize), taught: Vec<usize>) -> Self {
+        Self { row, place, index: 0, good: false, last: false, taught, part }
+    }
+
+    /// The messages before the first that it may train.
+    pub(crate) fn given(&self) -> Vec<Message> {
+        self.messages().drain(..self.part.0).collect()
+    }
+
+    /// The messages from there on.
+    pub(crate) fn said(&self) -> Vec<Message> {
+        self.messages().drain(self.part.0..).collect()
+    }
+
     fn split(&self) -> usize {
         usize::try_from(self.row.prompt_len).unwrap_or(0).min(self.row.tokens.input_ids.len())
     }
@@ -64,25 +84,26 @@ impl Sample {
         found
     }
 
-    /// The whole conversation.
+    /// The conversation, up to the last message that it may train.
     pub(crate) fn messages(&self) -> Vec<Message> {
         let dialogue = &self.row.dialogue;
-        dialogue.prompt.iter().chain(&dialogue.completion).cloned().collect()
+        dialogue.prompt.iter().chain(&dialogue.completion).take(self.part.1).cloned().collect()
     }
 
-    /// For each message of the completion the turn that sampled it, if one did. Where the agent
-    /// changed what had been said, only the last answer is known to be a turn's.
-    pub(crate) fn turns_of_completion(&self) -> Vec<Option<&TurnRow>> {
-        let completion = &self.row.dialogue.completion;
-        let said = |index: &usize| completion[*index].role == "assistant";
-        let spoken: Vec<usize> = (0..completion.len()).filter(said).collect();
-        let turns = &self.row.turns;
-        let known = if spoken.len() == turns.len() { turns.len() } else { 1 };
-        let mut found = vec![None; completion.len()];
-        for (index, turn) in spoken.iter().rev().zip(turns.iter().rev()).take(known) {
-            found[*index] = Some(turn);
+    /// For each message of the conversation the turn that sampled it, if one did.
+    pub(crate) fn turns_of_messages(&self) -> Vec<Option<&TurnRow>> {
+        let mut found = vec![None; self.part.1];
+        for turn in &self.row.turns {
+            if let Some(place) = turn.message.and_then(|at| found.get_mut(at)) {
+                *place = Some(turn);
+            }
         }
         found
+    }
+
+    /// For each message of the completion the turn that sampled it, if one did.
+    pub(crate) fn turns_of_completion(&self) -> Vec<Option<&TurnRow>> {
+        self.turns_of_messages().drain(self.row.dialogue.prompt.len()..).collect()
     }
 
     /// The server's word for how the last reply ended.

@@ -1,8 +1,8 @@
 //! `turns`: one record a choice of a call: its whole prompt and what was sampled.
 //!
-//! A choice that stands in several rows is taken from the first, which trains it.
+//! A choice that stands in several rows is taken from the one that trains it, else from the first.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 
 use super::table::{Column, Of, Table};
 use crate::rows::{Row, TurnRow};
@@ -58,27 +58,37 @@ const TOKEN_BYTES: usize = 13;
 /// Makes the records.
 pub(crate) struct Turns {
     pub(crate) table: Table<TurnRecord>,
-    /// The choices of this attempt that are in the table.
-    seen: BTreeSet<(String, i32)>,
+    /// The choices of this attempt, in the order of its rows.
+    found: Vec<TurnRecord>,
+    /// Where each of them stands.
+    places: BTreeMap<(String, i32), usize>,
 }
 
 impl Turns {
     pub(crate) fn new() -> Self {
-        Self { table: Table::new(COLUMNS), seen: BTreeSet::new() }
+        Self { table: Table::new(COLUMNS), found: Vec::new(), places: BTreeMap::new() }
     }
 
     pub(crate) fn add(&mut self, row: &Row) {
         for (index, turn) in row.turns.iter().enumerate() {
-            if self.seen.insert((turn.call_id.clone(), turn.choice)) {
-                let record = record(row, index, turn);
-                let tokens = record.prompt_ids.len() + record.completion_ids.len();
-                self.table.push(record, RECORD_BYTES + tokens * TOKEN_BYTES);
+            let key = (turn.call_id.clone(), turn.choice);
+            match self.places.get(&key).map(|place| &mut self.found[*place]) {
+                Some(held) if turn.own && !held.turn.own => *held = record(row, index, turn),
+                Some(_) => {}
+                None => {
+                    self.places.insert(key, self.found.len());
+                    self.found.push(record(row, index, turn));
+                }
             }
         }
     }
 
     pub(crate) fn attempt_ended(&mut self) {
-        self.seen.clear();
+        self.places.clear();
+        for record in self.found.drain(..) {
+            let tokens = record.prompt_ids.len() + record.completion_ids.len();
+            self.table.push(record, RECORD_BYTES + tokens * TOKEN_BYTES);
+        }
     }
 }
 
@@ -92,7 +102,7 @@ fn record(row: &Row, index: usize, turn: &TurnRow) -> TurnRecord {
         group_id: row.group_id.clone(),
         task_id: row.task_id.clone(),
         kind: row.kind,
-        model: row.model.clone(),
+        model: turn.model.clone(),
         index,
         prompt_ids: tokens.input_ids[..start].to_vec(),
         completion_ids: tokens.input_ids[start..end].to_vec(),

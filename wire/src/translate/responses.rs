@@ -4,7 +4,8 @@
 //! - [`request`]: the chat request that asks for the same thing.
 //! - [`Reply`]: the chat reply as a response object, or chunk by chunk as its events.
 //! - [`error_document`]: a refusal in the words of the Responses route.
-//! - [`answer`]: the assistant's message of a recorded reply, for the exporter.
+//! - [`answer`], [`output`]: the assistant's message and the items of a recorded reply, for the
+//!   exporter.
 //!
 //! Where the wire leaves a choice, this does what vLLM's own `/v1/responses` does.
 
@@ -19,7 +20,7 @@ mod reply;
 mod request;
 mod tools;
 
-pub(crate) use answer::answer;
+pub(crate) use answer::{answer, output};
 pub(crate) use error::error_document;
 pub(crate) use reply::Reply;
 pub(crate) use request::{recorded, request};

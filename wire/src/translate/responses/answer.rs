@@ -13,16 +13,21 @@ const PARTS_MAX: usize = 1024;
 /// The assistant's message in OpenAI's chat form out of a recorded Responses reply, a document
 /// or a stream; `None` when it is neither or says nothing at all.
 pub(crate) fn answer(reply: &[u8]) -> Option<Value> {
-    let output = match serde_json::from_slice::<Value>(reply) {
-        Ok(document) => document.get("output")?.as_array()?.clone(),
-        Err(_) => streamed(reply)?,
-    };
     let mut messages = Messages::default();
-    for item in &output {
+    for item in &output(reply)? {
         // What has no form in chat was not said by the model, or not in words.
         let _ = messages.item(item);
     }
     Some(join(messages.raw()))
+}
+
+/// The items of a recorded Responses reply, a document or a stream; `None` when it is neither or
+/// says nothing at all.
+pub(crate) fn output(reply: &[u8]) -> Option<Vec<Value>> {
+    match serde_json::from_slice::<Value>(reply) {
+        Ok(document) => document.get("output")?.as_array().cloned(),
+        Err(_) => streamed(reply),
+    }
 }
 
 /// The output of a stream: what its last event says, else what its items grew to.
