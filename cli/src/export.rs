@@ -1,12 +1,13 @@
 //! `rolltape export`: a store to training data.
 
+use std::collections::BTreeMap;
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 
 use episode::Kind;
-use exporter::{ExportError, Options, Report, Retokenizer, Shared, WriteError};
+use exporter::{ExportError, Left, Models, Options, Report, Retokenizer, Shared, WriteError};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::json;
 use store::Snapshot;
@@ -28,6 +29,10 @@ pub(crate) struct Args {
     /// Only these trajectories: main, subagent, compaction, retry, sibling, auxiliary, fork
     #[arg(long, value_name = "KIND", value_delimiter = ',', value_parser = kind)]
     kind: Vec<Kind>,
+    /// Only rows of these models: names, policy (each attempt's main model), all [default: policy
+    /// for trainers' formats, else all]
+    #[arg(long, value_name = "MODEL,...")]
+    model: Option<Models>,
     /// Sampled tokens that several rows hold: trained in the first of them, or kept in all
     #[arg(long, value_name = "RULE", default_value = "once", value_parser = shared)]
     shared: Shared,
@@ -48,6 +53,7 @@ pub(crate) async fn run(args: Args) -> Done {
     let options = args.files.fill(Options {
         selection: args.which.selection(),
         kinds: args.kind.into_iter().collect(),
+        models: args.model,
         shared: args.shared,
         rewards: args.rewards.rewards(),
         versions: args.rewards.versions(),
@@ -110,11 +116,8 @@ fn retokenizer(folder: Option<&Path>) -> Result<Option<Arc<Retokenizer>>, Failur
 pub(crate) fn failure(error: &ExportError) -> Failure {
     let failure = Failure::of(error);
     match error {
-        ExportError::Empty { notes, .. } if !notes.not_of_versions.is_empty() => {
-            failure.hint(format!("left out: {}", export_rewards::left_out(notes).join(", ")))
-        }
         ExportError::Empty { left_out, .. } if !left_out.is_empty() => {
-            let left = left_out.iter().map(|(why, count)| format!("{count} {}", words(why)));
+            let left = left_out.iter().map(|(why, left)| left_out_words(why, left));
             failure.hint(format!("left out: {}", left.collect::<Vec<_>>().join(", ")))
         }
         ExportError::Empty { .. } => failure.hint(
@@ -143,9 +146,26 @@ pub(crate) fn failure(error: &ExportError) -> Failure {
     }
 }
 
-/// `rows_without_reward` for people.
-fn words(why: &str) -> String {
-    why.replace('_', " ")
+/// `2 rows without reward (31 trained tokens)`.
+fn left_out_words(why: &str, left: &Left) -> String {
+    let what = format!("{} {}", left.count, why.replace('_', " "));
+    match left.trained_tokens {
+        0 => what,
+        tokens => format!("{what} ({})", print::count(tokens, "trained token")),
+    }
+}
+
+/// What is left out, and which models that is.
+fn left_out_lines(report: &Report) -> Vec<String> {
+    let left = report.left_out.iter();
+    let mut lines: Vec<String> =
+        left.map(|(why, left)| format!("  left out: {}", left_out_words(why, left))).collect();
+    let others = report.notes.other_models.iter();
+    let others: Vec<String> = others.map(|(name, count)| format!("{count} x {name}")).collect();
+    if !others.is_empty() {
+        lines.push(format!("  other models: {}; `--model` names those to take", others.join(", ")));
+    }
+    lines
 }
 
 fn as_text(report: &Report) -> Vec<String> {
@@ -161,8 +181,7 @@ fn as_text(report: &Report) -> Vec<String> {
     lines.extend(export_rewards::lines(report));
     let reasons = report.notes.reasons.iter();
     lines.extend(reasons.map(|(reason, count)| format!("  {count} x {}", reason.as_str())));
-    let left = report.left_out.iter();
-    lines.extend(left.map(|(why, count)| format!("  left out: {count} {}", words(why))));
+    lines.extend(left_out_lines(report));
     lines.extend(report.files.iter().map(|file| file.display().to_string()));
     lines
 }
@@ -170,6 +189,9 @@ fn as_text(report: &Report) -> Vec<String> {
 fn as_json(report: &Report) -> Vec<String> {
     let reasons: serde_json::Map<_, _> =
         report.notes.reasons.iter().map(|(r, n)| (r.as_str().to_owned(), json!(n))).collect();
+    let left = |of: fn(&Left) -> u64| -> BTreeMap<&str, u64> {
+        report.left_out.iter().map(|(why, left)| (*why, of(left))).collect()
+    };
     let body = json!({
         "rows": report.rows,
         "episodes": report.episodes,
@@ -181,7 +203,10 @@ fn as_json(report: &Report) -> Vec<String> {
         "rewards_unplaced": report.notes.rewards_unplaced,
         "groups": report.groups.iter().filter(|group| group.group.is_some()).count(),
         "flat_groups": export_rewards::flat(report),
-        "left_out": report.left_out,
+        "models": report.notes.models,
+        "other_models": report.notes.other_models,
+        "left_out": left(|left| left.count),
+        "left_out_tokens": left(|left| left.trained_tokens),
         "files": report.files,
     });
     vec![body.to_string()]

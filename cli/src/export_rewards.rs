@@ -1,7 +1,7 @@
 //! `rolltape export`: what rewards and policy versions add or leave out.
 
 use episode::Micros;
-use exporter::{Advantage, Notes, Report, RewardOptions, VersionFilter};
+use exporter::{Advantage, Report, RewardOptions, VersionFilter};
 
 use crate::print;
 use crate::when::when;
@@ -63,8 +63,7 @@ impl ExportRewards {
 
 /// What a person is to know of an export's rewards and versions.
 pub(crate) fn lines(report: &Report) -> Vec<String> {
-    let mut lines: Vec<String> = left_out(&report.notes);
-    lines.iter_mut().for_each(|line| line.insert_str(0, "left out: "));
+    let mut lines = Vec::new();
     let flat = flat(report);
     if flat > 0 {
         lines.push(format!("{} whose rewards are all alike", print::count(flat, "group")));
@@ -76,12 +75,6 @@ pub(crate) fn lines(report: &Report) -> Vec<String> {
     }
     lines.iter_mut().for_each(|line| line.insert_str(0, "  "));
     lines
-}
-
-/// How many rows the bounds on versions left out, by why.
-pub(crate) fn left_out(notes: &Notes) -> Vec<String> {
-    let counted = notes.not_of_versions.iter();
-    counted.map(|(why, count)| format!("{count} x {}", why.as_str())).collect()
 }
 
 /// Number of groups whose rewards are all alike, which teach nothing.
@@ -107,7 +100,7 @@ fn gamma(text: &str) -> Result<f64, String> {
 #[cfg(test)]
 mod tests {
     use clap::Parser;
-    use exporter::{GroupSummary, LeftOut};
+    use exporter::GroupSummary;
 
     use super::*;
 
@@ -131,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn what_teaches_nothing_and_what_is_left_out_is_told() {
+    fn what_teaches_nothing_is_told() {
         let group = |name: &str, scored, most| GroupSummary {
             group: Some(name.to_owned()),
             scored,
@@ -143,10 +136,8 @@ mod tests {
         let mut report = Report { groups, ..Report::default() };
         assert_eq!(lines(&report), ["  1 group whose rewards are all alike"]);
         report.groups.clear();
-        report.notes.not_of_versions.insert(LeftOut::Stale, 3);
         report.notes.rewards_unplaced = 2;
-        let expected =
-            ["  left out: 3 x stale", "  2 rewards of calls or tokens that no trajectory holds"];
+        let expected = ["  2 rewards of calls or tokens that no trajectory holds"];
         assert_eq!(lines(&report), expected);
     }
 

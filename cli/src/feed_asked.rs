@@ -42,6 +42,9 @@ pub(crate) struct Asked {
     /// Only these trajectories: main, subagent, compaction, retry, sibling, auxiliary, fork
     #[arg(long, value_name = "KIND,...")]
     kind: Option<String>,
+    /// Only rows of these models: names, policy (each attempt's main model), all
+    #[arg(long, value_name = "MODEL,...")]
+    model: Option<String>,
     /// The worst verdict that will do: exact, usable
     #[arg(long, value_name = "VERDICT")]
     verdict: Option<String>,
@@ -94,6 +97,7 @@ impl Asked {
             text("group", &self.group),
             text("task", &self.task),
             text("kind", &self.kind),
+            text("model", &self.model),
             text("verdict", &self.verdict),
             real("min_reward", self.min_reward),
             number("max_staleness", self.max_staleness),

@@ -205,7 +205,8 @@ fn reward(episode: &Scanned) -> Option<f64> {
 
 /// Why an episode with paths has no row. That one trains nothing is said last.
 fn why_none(notes: &Notes) -> &'static str {
-    notes.not_of_versions.keys().next().map_or("kind", |why| why.as_str())
+    let rest = if notes.other_models.is_empty() { "kind" } else { "model" };
+    notes.not_of_versions.keys().next().map_or(rest, |why| why.as_str())
 }
 
 #[cfg(test)]

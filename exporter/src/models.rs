@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::str::FromStr;
 
-use episode::Kind;
+use episode::{Call, Kind};
 
 use crate::merge::Merged;
 
@@ -42,6 +42,16 @@ impl Models {
             Self::All => true,
             Self::Policy => policy.is_none_or(|policy| policy == model),
             Self::Named(names) => names.contains(model),
+        }
+    }
+
+    /// Whether a call is of a model that was named; one that has none is of the model asked for.
+    pub(crate) fn takes_call(&self, call: &Call) -> bool {
+        let answered = call.ended.as_ref().and_then(|ended| ended.model.as_ref());
+        match (self, answered.or(call.begun.model.as_ref())) {
+            (Self::Named(names), Some(model)) => names.contains(model),
+            (Self::Named(_), None) => false,
+            (Self::All | Self::Policy, _) => true,
         }
     }
 

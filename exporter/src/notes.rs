@@ -45,7 +45,13 @@ impl Why {
             Self::Kind(Kind::Auxiliary) => "rows_of_kind_auxiliary",
             Self::Kind(Kind::Fork) => "rows_of_kind_fork",
             Self::Model => "rows_of_other_models",
-            Self::Version(why) => why.as_str(),
+            Self::Version(LeftOut::BelowMinVersion) => "rows_below_min_version",
+            Self::Version(LeftOut::AboveMaxVersion) => "rows_above_max_version",
+            Self::Version(LeftOut::VersionSpan) => "rows_of_versions_too_far_apart",
+            Self::Version(LeftOut::Stale) => "rows_too_stale",
+            Self::Version(LeftOut::VersionNotANumber) => "rows_whose_version_is_no_number",
+            Self::Version(LeftOut::VersionUnknown) => "rows_of_unknown_version",
+            Self::Version(LeftOut::NothingTrained) => "rows_without_trained_tokens",
         }
     }
 }

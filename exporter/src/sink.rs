@@ -12,6 +12,7 @@ use crate::export::Options;
 use crate::forks::{self, Fork, forks_schema};
 use crate::formats::{Format, Maker};
 use crate::manifest::{FORMAT_VERSION, Manifest};
+use crate::models::Models;
 use crate::notes::Lefts;
 use crate::object::{Objects, as_io};
 use crate::open_file::{OpenFile, Pen, Whole};
@@ -49,6 +50,8 @@ pub(crate) struct Sink {
     rows: u64,
     episodes: BTreeSet<String>,
     numbers: Numbers,
+    /// Whose calls are records, where records are calls.
+    models: Models,
     /// Whether anything was made of the attempt that is being written.
     taken: bool,
 }
@@ -101,6 +104,7 @@ impl Sink {
             episodes: BTreeSet::new(),
             numbers: Numbers::default(),
             taken: false,
+            models: options.models.clone().unwrap_or_default(),
             target,
             layout,
             format,
@@ -187,6 +191,9 @@ impl Sink {
     /// together they may be more than a batch can hold.
     async fn calls(&mut self, episode: &Scanned) -> Result<(), WriteError> {
         for call in &episode.calls {
+            if !self.models.takes_call(call) {
+                continue;
+            }
             self.maker.call(&episode.record, call);
             if self.maker.pending_bytes() >= BATCH_BYTES {
                 self.flush().await?;

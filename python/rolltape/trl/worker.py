@@ -91,7 +91,8 @@ class RolloutWorker:
     - `before`: the number of the last version before the trainer's first one, which it calls 1.
       The newest that is known when this is made, unless told; where a WeightTransfer has a `first`,
       tell one less.
-    - `options`: parameters of the feed, such as `verdict`, `kind`, `task`.
+    - `options`: parameters of the feed, such as `verdict`, `kind`, `task`. `model` is `policy`
+      unless told: what a judge or another model said is not the trainer's to train.
     """
 
     def __init__(
@@ -113,7 +114,8 @@ class RolloutWorker:
     ) -> None:
         if lease_s < LEASE_S_MIN:
             raise ValueError(f"a lease of {lease_s} s would end while it is held: at least 8")
-        asked = {"unit": "group", "group_size": group_size, "advantage": advantage} | options
+        asked = {"unit": "group", "group_size": group_size, "advantage": advantage}
+        asked |= {"model": "policy"} | options
         asked |= {"rewarded": True, "group_stats": True}
         self.feed = Feed(client, consumer, lease_s=lease_s, **asked)
         self.rollout_buffer: queue.Queue[Any] = _Buffer(buffer_rows, self._took)
