@@ -15,6 +15,8 @@ mod art;
 mod atif;
 mod attempt;
 mod calls;
+#[cfg(test)]
+mod conservation;
 mod kto;
 mod maker;
 mod openai;

@@ -30,6 +30,10 @@ pub(crate) struct Plan {
     purpose: u8,
     /// Whether it asks once more what it continues was asked.
     again: bool,
+    /// Whether another model answers it.
+    other_model: bool,
+    /// Whether its answers are cut off.
+    cut_off: bool,
     /// When it begins, later than its number says.
     delay: i64,
     /// How long it takes.
@@ -44,10 +48,25 @@ pub(crate) fn plans() -> impl Strategy<Value = Vec<Plan>> {
     let drift = prop::option::weighted(0.1, any::<prop::sample::Index>());
     let history = (parent, drift, prop::collection::vec(0..2u32, 0..4), choices);
     let who = (0..12u8, 0..6u8, 0..16u8, prop::bool::weighted(0.15));
-    let plan = (history, who, 0..60i64, 1..80i64).prop_map(|(history, who, delay, lasts)| {
+    let how = (prop::bool::weighted(0.1), prop::bool::weighted(0.1), 0..60i64, 1..80i64);
+    let plan = (history, who, how).prop_map(|(history, who, how)| {
         let (parent, drift, seam, choices) = history;
         let (ending, agent, purpose, again) = who;
-        Plan { parent, drift, seam, choices, ending, agent, purpose, again, delay, lasts }
+        let (other_model, cut_off, delay, lasts) = how;
+        Plan {
+            parent,
+            drift,
+            seam,
+            choices,
+            ending,
+            agent,
+            purpose,
+            again,
+            other_model,
+            cut_off,
+            delay,
+            lasts,
+        }
     });
     prop::collection::vec(plan, 1..25)
 }
@@ -63,35 +82,53 @@ struct Told {
 
 /// The calls of such an episode.
 pub(crate) fn recorded(plans: &[Plan]) -> Vec<Call> {
+    recorded_as(plans, 1, false)
+}
+
+/// The same, where no two choices sample the same tokens or say the same, so that the same tokens
+/// always mean the same text. The calls are numbered from `first`.
+pub(crate) fn distinct(plans: &[Plan], first: u32) -> Vec<Call> {
+    recorded_as(plans, first, true)
+}
+
+fn recorded_as(plans: &[Plan], first: u32, distinct: bool) -> Vec<Call> {
     let mut paths: Vec<Told> = Vec::new();
     let mut calls = Vec::new();
-    for (plan, n) in plans.iter().zip(1..) {
+    for (plan, n) in plans.iter().zip(first..) {
         let told = plan.parent.filter(|_| !paths.is_empty()).map(|p| p.get(&paths));
-        let (prompt, messages, retry) = asked(plan, told);
+        let lost = distinct.then_some(1_000_000 + n);
+        let (prompt, messages, retry) = asked(plan, told, lost);
         let mut call = with_bodies(call(n, &prompt, &[]), &messages, "");
         call.begun.started_at += plan.delay;
         call.begun.lineage.retry = retry;
         lineage(plan, &mut call);
         let mut answers = Vec::new();
         for (tokens, index) in plan.choices.iter().zip(0..) {
-            let sampled: Vec<u32> = tokens.iter().map(|t| t.0).collect();
+            let first = if distinct { 2 * (n * 8 + index) } else { 0 };
+            let sampled: Vec<u32> = tokens.iter().map(|t| first + t.0).collect();
             let logprobs = tokens.iter().map(|t| if t.1 { -0.5 } else { f32::NAN }).collect();
-            reply(&mut call).choices.push(Choice { logprobs, ..choice(index, &sampled) });
-            let answer = format!("{sampled:?}");
+            let why = if plan.cut_off { "length" } else { "stop" };
+            let finish_reason = Some(why.to_owned());
+            let made = Choice { logprobs, finish_reason, ..choice(index, &sampled) };
+            reply(&mut call).choices.push(made);
+            let name = if distinct { format!("{n}.{index} ") } else { String::new() };
+            let answer = format!("{name}{sampled:?}");
             answers.push(json!({ "index": index, "message": {
                 "role": "assistant", "content": answer } }));
             let (prompt, messages) = (prompt.clone(), messages.clone());
             paths.push(Told { prompt, sampled, messages, answer, retry });
         }
         reply(&mut call).reply = json!({ "choices": answers }).to_string().into();
+        reply(&mut call).model = plan.other_model.then(|| "judge".to_owned());
         finish(plan, &mut call);
         calls.push(call);
     }
     calls
 }
 
-/// Prompt, messages and number of the try.
-fn asked(plan: &Plan, told: Option<&Told>) -> (Vec<u32>, Vec<Value>, u32) {
+/// Prompt, messages and number of the try. A token of the history that drifts is another one, if
+/// one is given, or left out.
+fn asked(plan: &Plan, told: Option<&Told>, other: Option<u32>) -> (Vec<u32>, Vec<Value>, u32) {
     let Some(told) = told else {
         let first = json!({ "role": "user", "content": format!("{:?}", plan.seam) });
         return ([&[0], plan.seam.as_slice()].concat(), vec![first], 0);
@@ -101,7 +138,8 @@ fn asked(plan: &Plan, told: Option<&Told>) -> (Vec<u32>, Vec<Value>, u32) {
     }
     let mut prompt = [told.prompt.as_slice(), &told.sampled].concat();
     if let Some(lost) = plan.drift.filter(|_| prompt.len() > 1) {
-        prompt.remove(lost.index(prompt.len()));
+        let at = lost.index(prompt.len());
+        prompt.splice(at..=at, other);
     }
     prompt.extend(&plan.seam);
     let mut messages = told.messages.clone();
@@ -203,8 +241,12 @@ fn check_row(row: &Row, rows: &[Row], calls: &[Call]) {
 /// Rows train each token that they hold once, and weigh one together.
 fn check_shares(rows: &[Row], may_train: &BTreeSet<Place>) {
     let all: Vec<Place> = rows.iter().flat_map(trained).collect();
-    let held = rows.iter().flat_map(|r| &r.turns).map(|t| (t.call_id.clone(), t.choice as u32));
-    let held: BTreeSet<_> = held.collect();
+    // What a row shows of another model's it does not train.
+    let of_one = |row: &'_ Row| -> Vec<(String, u32)> {
+        let own = row.turns.iter().filter(|turn| turn.model == row.model);
+        own.map(|turn| (turn.call_id.clone(), turn.choice as u32)).collect()
+    };
+    let held: BTreeSet<_> = rows.iter().flat_map(of_one).collect();
     let is_held = |p: &&Place| held.contains(&(p.0.clone(), p.1));
     let expected: Vec<Place> = may_train.iter().filter(is_held).cloned().collect();
     let mut sorted = all;
@@ -364,7 +406,8 @@ proptest! {
         let may_train = trainable(&calls);
         let rows = chosen(&episode(calls), &[], Shared::Keep);
         for row in &rows {
-            let held = row.turns.iter().map(|t| (t.call_id.clone(), t.choice as u32));
+            let own = row.turns.iter().filter(|turn| turn.model == row.model);
+            let held = own.map(|t| (t.call_id.clone(), t.choice as u32));
             let held: BTreeSet<_> = held.collect();
             let expected = may_train.iter().filter(|p| held.contains(&(p.0.clone(), p.1)));
             prop_assert_eq!(trained(row).len(), expected.count());

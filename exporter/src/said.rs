@@ -246,8 +246,7 @@ mod tests {
                 let mut words = Words::default();
                 let written = heard(&mut words, before, &before.begun.request, None).1;
                 let alone = heard(&mut words, call, &call.begun.request, None).0;
-                let (said, _) =
-                    heard(&mut words, call, &call.begun.request, written.as_ref());
+                let (said, _) = heard(&mut words, call, &call.begun.request, written.as_ref());
                 let request = |c: &Call| String::from_utf8_lossy(&c.begun.request).into_owned();
                 assert_eq!(said, alone, "{} after {}", request(call), request(before));
             }

@@ -11,8 +11,8 @@ use store::EpisodeRecord;
 use super::calls::{self, CallRecord};
 use super::preference::{self, Pairs};
 use super::sample::Sample;
-use super::taught::{Teaching, stretches, taught};
 use super::table::{Column, Table};
+use super::taught::{Teaching, stretches, taught};
 use super::turns::Turns;
 use super::{
     Format, areal, art, atif, kto, openai, prime_rl, sft, skyrl, slime, tinker, trl, verl,
