@@ -28,7 +28,8 @@ pub struct Answer {
     pub message: Value,
 }
 
-/// The messages and tools of a request body; `None` when it is not one that has any.
+/// The messages and tools of a request body; `None` when it is not one that has any. Of a request
+/// that goes on from a stored response, [`crate::previous_response`], only what it adds is there.
 pub fn conversation(route: Route, request: &[u8]) -> Option<Conversation> {
     let body: Value = serde_json::from_slice(request).ok()?;
     match route {
@@ -39,7 +40,7 @@ pub fn conversation(route: Route, request: &[u8]) -> Option<Conversation> {
             Some(Conversation { messages: vec![message], tools: Vec::new() })
         }
         Route::Messages => Some(in_chat(messages::request(&body).ok()?)),
-        Route::Responses => Some(in_chat(responses::request(&body).ok()?)),
+        Route::Responses => Some(in_chat(responses::recorded(&body).ok()?)),
         _ => None,
     }
 }
@@ -186,6 +187,13 @@ mod tests {
         assert_eq!(whole, answers(Route::Chat, stream.as_bytes()));
         assert_eq!(whole[0].message["tool_calls"][0]["function"]["arguments"], "{\"n\":1}");
         assert_eq!(whole[0].message["content"], "hi");
+    }
+
+    #[test]
+    fn what_a_request_adds_to_a_stored_response_is_read() {
+        let body = br#"{"model":"m","previous_response_id":"resp_1","input":"more"}"#;
+        let said = conversation(Route::Responses, body).unwrap();
+        assert_eq!(said.messages, [json!({ "role": "user", "content": "more" })]);
     }
 
     #[test]

@@ -10,12 +10,15 @@
 //! - [`Collector`] and [`Facts`]: what the reply says about the tokens that were sampled.
 //! - [`alternatives`], [`kept`] and [`routing`]: the arrays beside the tokens, for the exporter.
 //! - [`conversation`] and [`answers`]: the messages of a recorded call, for the exporter;
-//!   [`rendering`] and [`token_texts`]: what else says how they became tokens.
+//!   [`rendering`] and [`token_texts`]: what else says how they became tokens;
+//!   [`response_id`] and [`previous_response`]: which call it goes on from, where a server keeps
+//!   what was said.
 //! - [`Probe`], [`Server`] and [`likeness`]: what an upstream is and gives, for the doctor.
 #![forbid(unsafe_code)]
 
 mod ask;
 mod canonical;
+mod chain;
 mod conversation;
 mod dialect;
 mod fault;
@@ -39,6 +42,7 @@ mod vocabulary;
 
 pub use ask::{Asked, Wants, ask};
 pub use canonical::{canonical, content_text, parsed_arguments, reasoning};
+pub use chain::{previous_response, response_id};
 pub use conversation::{Answer, Conversation, Written, answers, conversation, written};
 pub use dialect::{Dialect, dialect_of_models};
 pub use fault::{error_body, error_event, error_text};

@@ -22,4 +22,4 @@ mod tools;
 pub(crate) use answer::answer;
 pub(crate) use error::error_document;
 pub(crate) use reply::Reply;
-pub(crate) use request::request;
+pub(crate) use request::{recorded, request};

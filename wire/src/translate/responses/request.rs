@@ -65,6 +65,18 @@ pub(crate) fn request(body: &Value) -> Result<Value, Untranslatable> {
         return Err(Untranslatable("the body is not a JSON object".to_owned()));
     };
     stateless(body)?;
+    in_chat(body)
+}
+
+/// What a recorded request says for itself, whatever it goes on from.
+///
+/// # Errors
+/// [`Untranslatable`] when it has content that chat has no form for.
+pub(crate) fn recorded(body: &Value) -> Result<Value, Untranslatable> {
+    in_chat(body.as_object().unwrap_or(&Map::new()))
+}
+
+fn in_chat(body: &Map<String, Value>) -> Result<Value, Untranslatable> {
     let mut chat = Map::new();
     if let Some(model) = given(body, "model") {
         chat.insert("model".to_owned(), model.clone());
