@@ -80,8 +80,9 @@ function uncounted(result) {
 }
 
 export const cases = {
-  "built-in": { script: { turns }, run: (root) => run(builtIn(root)) },
-  "own-provider": { script: { turns }, run: (root) => run(own(root)) },
+  // It sends thoughts back encrypted, and never in words.
+  "built-in": { script: { turns }, run: (root) => run(builtIn(root)), thinks: true },
+  "own-provider": { script: { turns }, run: (root) => run(own(root)), thinks: true },
   subagent: {
     script: delegating,
     run: async (root) => uncounted(await run(own(root))),
