@@ -1,4 +1,4 @@
-//! Agents that send thoughts back sealed, as Codex does, and never in words.
+//! Agents that send thoughts back sealed, and never in words.
 
 use std::path::Path;
 
@@ -94,7 +94,7 @@ fn items(reply: &[u8], streams: bool) -> Vec<Value> {
     done
 }
 
-/// A run of an agent that keeps its history itself. A thought goes back as Codex sends it.
+/// A run of an agent that keeps its history itself. Of a thought it sends back what was sealed.
 async fn play(world: &World, episode: &str, include: &Value, streamed: [bool; 3]) {
     let mut input = vec![json!({ "type": "message", "role": "user", "content": "What is here?" })];
     for (turn, streams) in streamed.into_iter().enumerate() {

@@ -74,6 +74,7 @@ function compare(t, client, name, { script, kinds, thinks }) {
     accounts(store, { episode, asked, forwarded });
     sampled(store, { forwarded, kinds });
     await drawn(proxy.store, store, episode);
+    if (thinks) await sealed(proxy.store, store, episode);
   });
 }
 
@@ -111,6 +112,16 @@ function remembered(sent, { turns }) {
   const last = sent.filter((one) => one.generates).at(-1).body;
   const thoughts = last.messages.flatMap(({ reasoning }) => reasoning ?? []);
   assert.deepEqual(thoughts, turns.flatMap(({ reasoning }) => reasoning ?? []), "thoughts stay");
+}
+
+/** Thoughts come back as they were sealed, with or without their words. */
+async function sealed(file, { calls }, episode) {
+  const last = calls.findLast((call) => GENERATING.has(`${call.method} ${plain(call.path)}`));
+  const [call] = await told(file, "show", episode, "--call", last.call_id);
+  const input = JSON.parse(call.request).input;
+  const texts = input.flatMap(({ encrypted_content }) => encrypted_content ?? []);
+  assert.ok(texts.length > 0, "thoughts were sealed");
+  assert.ok(texts.every((text) => text.startsWith("rolltape-thoughts-1.")), texts.join());
 }
 
 /** A request as the upstream logged it. */

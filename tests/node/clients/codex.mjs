@@ -80,7 +80,7 @@ function uncounted(result) {
 }
 
 export const cases = {
-  // It sends thoughts back encrypted, and never in words.
+  // It asks for thoughts in a form that it can send back.
   "built-in": { script: { turns }, run: (root) => run(builtIn(root)), thinks: true },
   "own-provider": { script: { turns }, run: (root) => run(own(root)), thinks: true },
   subagent: {

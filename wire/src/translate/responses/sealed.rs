@@ -1,9 +1,9 @@
 //! Thoughts in the place where OpenAI's server has them encrypted.
 //!
 //! Agents that keep nothing on a server ask for `reasoning.encrypted_content` and send it back as
-//! they got it, and of the thoughts themselves some send nothing (Codex). So the thoughts travel
-//! there: a name with a version, then base64 of a checksum and the text. Nothing is remembered, any
-//! process reads what another one wrote.
+//! they got it, and of the thoughts themselves some send nothing. So the thoughts travel there: a
+//! name with a version, then base64 of a checksum and the text. Nothing is remembered, any process
+//! reads what another one wrote.
 //!
 //! It hides nothing and proves nothing. Who makes one up puts words into its own prompt, which it
 //! could do with `content` as well; the checksum is there to tell what was cut or changed on the
