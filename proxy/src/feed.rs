@@ -201,7 +201,7 @@ impl Feed {
         let _turn = self.turn.lock().await;
         // Before the snapshot: a call that ends meanwhile is waited for once more.
         let wanted = Wanted { now: now(), open: watch.opened(), ..order.wanted.clone() };
-        let items = store.snapshot().await?.ready(&wanted).await?;
+        let items = looked(store, &wanted).await?.ready(&wanted).await?;
         if items.is_empty() {
             return Ok(None);
         }
@@ -215,6 +215,23 @@ impl Feed {
             // Another process was faster.
             Err(CommitError::Taken) => Ok(None),
             Err(error) => Err(error.into()),
+        }
+    }
+}
+
+/// The store as it is once attempts have their positions whose calls have ended, or are given up.
+async fn looked(store: &Store, wanted: &Wanted) -> Result<Snapshot, FeedFault> {
+    let mut snapshot = store.snapshot().await?;
+    let finished = snapshot.finished_since(&wanted.open, wanted.now).await?;
+    if finished.is_empty() {
+        return Ok(snapshot);
+    }
+    match store.finish(finished).await {
+        Ok(()) => Ok(store.snapshot().await?),
+        Err(error) => {
+            // A reader by cursor needs nothing written; these come later.
+            tracing::warn!(%error, "attempts whose calls have ended are not handed out yet");
+            Ok(snapshot)
         }
     }
 }

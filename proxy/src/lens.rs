@@ -18,7 +18,7 @@ pub(crate) enum Lens {
 }
 
 /// Bytes that are not looked into.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Plain {
     /// How many are still to come, where the upstream said so.
     pub(crate) left: Option<u64>,
@@ -93,6 +93,24 @@ impl Lens {
             Self::Plain(_) => Ok(bytes),
             Self::Events(events) => events.decoder.push(bytes),
         }
+    }
+
+    /// Bytes that come when the agent has left, for the recording alone; gives whether the reply
+    /// has come to its end.
+    pub(crate) fn overheard(&mut self, bytes: Bytes, recording: &mut Recording) -> bool {
+        let Self::Events(events) = self else { return true };
+        let Ok(plain) = events.decoder.push(bytes) else { return true };
+        events.splitter.push(&plain);
+        while let Ok(next) = events.splitter.next_event() {
+            let Some(event) = next else { return false };
+            if event.ends(events.upstream) {
+                return true;
+            }
+            if let Some(data) = event.data() {
+                recording.said(&data);
+            }
+        }
+        true
     }
 
     /// The upstream closed its side cleanly.

@@ -39,6 +39,7 @@ mod key;
 mod lens;
 mod open_call;
 mod outgoing;
+mod overheard;
 mod proxy;
 mod record;
 mod rewrite;

@@ -21,8 +21,9 @@ pub(crate) type Commit = JoinHandle<Result<(), CommitError>>;
 /// A place among the calls in flight, for those that take one.
 pub(crate) type Room = Option<OwnedSemaphorePermit>;
 
-/// A call that was begun and has not ended. Dropped, it ends as `client_gone`: the one reason
-/// for which hyper drops a call is that its agent has left.
+/// A call that was begun and has not ended. Dropped, it ends as `client_gone`, or as `complete`
+/// where the whole answer was there: the one reason for which hyper drops a call is that its agent
+/// has left.
 #[derive(Debug)]
 pub(crate) struct OpenCall {
     store: Store,
@@ -85,6 +86,11 @@ impl OpenCall {
         self.recording.as_mut().expect("a call that ended is not kept")
     }
 
+    /// How the call ends when its agent leaves now.
+    pub(crate) fn left(&self) -> Outcome {
+        self.recording.as_ref().map_or(Outcome::ClientGone, Recording::left)
+    }
+
     /// Ends the call.
     pub(crate) fn end(mut self, outcome: Outcome) -> Commit {
         self.write(outcome, None).expect("only `end` and `begun` take the recording")
@@ -127,7 +133,7 @@ impl OpenCall {
 
 impl Drop for OpenCall {
     fn drop(&mut self) {
-        self.write(Outcome::ClientGone, None);
+        self.write(self.left(), None);
         self.watch.gone();
     }
 }

@@ -88,6 +88,16 @@ impl Recording {
         self.collector.finished() && !self.collector.failed()
     }
 
+    /// How the call ends when its agent leaves now. Whoever was told of every choice why it stopped
+    /// has the whole answer and need not wait for the end of the stream. On a wire that the reply
+    /// is turned into, that is told with the end.
+    pub(crate) fn left(&self) -> Outcome {
+        match self.translated.is_none() && self.finished() {
+            true => Outcome::Complete,
+            false => Outcome::ClientGone,
+        }
+    }
+
     /// The answer that the agent was given, if it was given one.
     pub(crate) fn answer(&self) -> Option<Value> {
         let answers = wire::answers(self.route, &self.reply);
@@ -159,6 +169,29 @@ mod tests {
         );
         assert_eq!(ended.reply, &b"12345"[..]);
         assert_eq!(ended.usage.completion, Some(1));
+    }
+
+    #[test]
+    fn who_leaves_after_the_last_finish_reason_has_the_whole_answer() {
+        let request = Bytes::from_static(br#"{"n":2}"#);
+        let asked = wire::Request::read(&request).unwrap();
+        let mut two = recording();
+        two.collector = Collector::new(Route::Chat, Some(&asked), None);
+        let finish = |index: u32, reason: &str| {
+            format!(r#"{{"choices":[{{"index":{index},"finish_reason":{reason}}}]}}"#)
+        };
+        for (index, reason) in [(0, "null"), (1, "\"\""), (0, "\"length\"")] {
+            two.said(finish(index, reason).as_bytes());
+            assert_eq!(two.left(), Outcome::ClientGone, "{index} {reason}");
+        }
+        two.said(finish(1, "\"stop\"").as_bytes());
+        assert_eq!(two.left(), Outcome::Complete);
+        two.translated = Some(Route::Chat);
+        assert_eq!(two.left(), Outcome::ClientGone, "its own wire has not told it yet");
+        two.translated = None;
+        two.said(br#"{"error":{"message":"boom"}}"#);
+        assert_eq!(two.left(), Outcome::ClientGone);
+        assert_eq!(two.finish(Outcome::ClientGone, 0).outcome, Outcome::UpstreamFailed);
     }
 
     #[test]

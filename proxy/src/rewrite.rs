@@ -71,7 +71,11 @@ impl<'a> Plan<'a> {
             sampling_mask: config.beside.sampling_mask,
         };
         let translates = match config.translate {
-            Translate::Auto => wire::translates(dialect, route, sent.is_some_and(Request::streams)),
+            Translate::Auto => {
+                wire::translates(dialect, route, sent.is_some_and(Request::streams))
+                    || dialect != Dialect::OpenAi
+                        && sent.is_some_and(|sent| wire::quotes_translation(route, sent))
+            }
             Translate::Never => false,
             Translate::Always => matches!(route, Route::Messages | Route::Responses),
         };

@@ -21,6 +21,7 @@ use crate::headers::{Accepts, end_to_end, without};
 use crate::lens::{Events, Lens, Plain, Step, Tail};
 use crate::open_call::{Commit, OpenCall, now};
 use crate::outgoing::Outgoing;
+use crate::overheard::overhear;
 use crate::record::Recording;
 use crate::rewrite::{Manner, Rewrite};
 
@@ -288,6 +289,20 @@ impl Tee {
             }
             Err(error) => Err(error.into()),
         }))
+    }
+}
+
+impl Drop for Tee {
+    /// The agent has left. What the upstream still says of an answer that is whole is recorded.
+    fn drop(&mut self) {
+        let State::Relaying(call) = std::mem::replace(&mut self.state, State::Ended) else {
+            return;
+        };
+        let lens = std::mem::replace(&mut self.lens, Lens::Plain(Plain::default()));
+        match self.upstream.take() {
+            Some(upstream) if call.left() == Outcome::Complete => overhear(upstream, lens, call),
+            _ => drop(call),
+        }
     }
 }
 

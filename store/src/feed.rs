@@ -1,9 +1,9 @@
 //! The feed, written: what is handed out to whom, and what became of it. One transaction each.
 //!
-//! Attempts that are closed are numbered in that order; a consumer has a row for each that it was
-//! ever handed. Several processes may hand out of one database: whoever writes here holds a lock of
-//! the database's until its transaction ends, so that positions show in their order and nothing is
-//! handed out twice.
+//! Attempts that are closed are numbered in that order, those with calls under way when these have
+//! ended; a consumer has a row for each that it was ever handed. Several processes may hand out of
+//! one database: whoever writes here holds a lock of the database's until its transaction ends, so
+//! that positions show in their order and nothing is handed out twice.
 
 use episode::{EpisodeId, Micros};
 
@@ -92,6 +92,8 @@ pub(crate) enum FeedRecord {
     Begin(String, i64),
     Lease(Lease),
     Settle(Settlement),
+    /// Attempts that wait no longer, by their keys, and when they were finished.
+    Finish(Vec<(i64, Micros)>),
 }
 
 /// Writes a record of the feed.
@@ -105,16 +107,39 @@ pub(crate) async fn write_feed(link: &mut Link, record: &FeedRecord) -> Verdict 
         }
         FeedRecord::Lease(lease) => write_lease(link, lease).await,
         FeedRecord::Settle(settlement) => settle(link, settlement).await,
+        FeedRecord::Finish(attempts) => Ok(finish_waiting(link, attempts).await?),
     }
 }
 
-/// Gives an attempt that was closed its position.
+/// Gives an attempt that was closed its position. One with calls under way has none yet: a reader
+/// who passes a position does not come back to it.
 pub(crate) async fn finish(link: &mut Link, key: i64) -> Result<(), sqlx::Error> {
     lock(link).await?;
+    let waits = "INSERT INTO waiting (episode_key) SELECT e.episode_key FROM episode e \
+        WHERE e.episode_key = $1 AND EXISTS (SELECT 1 FROM call c \
+            WHERE c.episode_key = e.episode_key AND c.outcome IS NULL) \
+        AND NOT EXISTS (SELECT 1 FROM finished f WHERE f.episode_key = e.episode_key) \
+        ON CONFLICT DO NOTHING";
+    query(waits).bind(key).execute(link).await?;
+    number(link, key, None).await
+}
+
+async fn finish_waiting(link: &mut Link, attempts: &[(i64, Micros)]) -> Result<(), sqlx::Error> {
+    for (key, at) in attempts {
+        query("DELETE FROM waiting WHERE episode_key = $1").bind(*key).execute(link).await?;
+        number(link, *key, Some(*at)).await?;
+    }
+    Ok(())
+}
+
+/// Gives an attempt that does not wait its position, if it has none.
+async fn number(link: &mut Link, key: i64, at: Option<Micros>) -> Result<(), sqlx::Error> {
     let finished = "INSERT INTO finished (episode_key, finished_at) \
-        SELECT e.episode_key, e.closed_at FROM episode e WHERE e.episode_key = $1 AND NOT EXISTS \
-        (SELECT 1 FROM finished f WHERE f.episode_key = e.episode_key)";
-    query(finished).bind(key).execute(link).await
+        SELECT e.episode_key, coalesce($2, e.closed_at) FROM episode e \
+        WHERE e.episode_key = $1 \
+        AND NOT EXISTS (SELECT 1 FROM waiting w WHERE w.episode_key = e.episode_key) \
+        AND NOT EXISTS (SELECT 1 FROM finished f WHERE f.episode_key = e.episode_key)";
+    query(finished).bind(key).bind(at).execute(link).await
 }
 
 async fn lock(link: &mut Link) -> Result<(), sqlx::Error> {

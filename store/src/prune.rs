@@ -140,7 +140,7 @@ const NEEDS: &str = "SELECT c.episode_key AS who, q.episode_key AS whom \
 
 /// Children first. References are not checked row by row: for each row that goes, SQLite would
 /// read whole tables whose references have no index.
-const DEEDS: [&str; 13] = [
+const DEEDS: [&str; 14] = [
     "DELETE FROM side WHERE call_key IN (SELECT call_key FROM call WHERE episode_key = $1)",
     "DELETE FROM choice WHERE call_key IN (SELECT call_key FROM call WHERE episode_key = $1)",
     "DELETE FROM prompt WHERE call_key IN (SELECT call_key FROM call WHERE episode_key = $1)",
@@ -154,6 +154,7 @@ const DEEDS: [&str; 13] = [
     "DELETE FROM mark WHERE episode_key = $1",
     "DELETE FROM delivery WHERE episode_key = $1",
     "DELETE FROM finished WHERE episode_key = $1",
+    "DELETE FROM waiting WHERE episode_key = $1",
     "DELETE FROM episode WHERE episode_key = $1",
 ];
 

@@ -45,7 +45,8 @@ pub struct Wanted {
     pub rewarded: bool,
     /// Items at most.
     pub limit: u32,
-    /// Calls that are known to be under way still: their attempts are waited for, however long.
+    /// Calls that are known to be under way still: a consumer's attempts wait for them, however
+    /// long.
     pub open: Vec<CallId>,
     /// The time.
     pub now: Micros,
@@ -105,15 +106,9 @@ impl Snapshot {
         let held = self.with_open_calls(&wanted.open).await?;
         let look = Look { wanted, floor, held };
         match (wanted.unit, &wanted.consumer) {
-            (Unit::Episode, consumer) => {
-                let end = if consumer.is_some() { None } else { self.horizon(&look).await? };
-                self.single(&look, end).await
-            }
+            (Unit::Episode, _) => self.single(&look).await,
             (Unit::Group(cut), Some(_)) => self.groups(&look, cut).await,
-            (Unit::Group(cut), None) => {
-                let end = self.horizon(&look).await?;
-                self.past_groups(&Look { floor: 0, ..look }, cut, end).await
-            }
+            (Unit::Group(cut), None) => self.past_groups(&Look { floor: 0, ..look }, cut).await,
         }
     }
 
@@ -123,22 +118,10 @@ impl Snapshot {
         row.map(|row| row.first()).transpose()
     }
 
-    async fn horizon(&mut self, look: &Look<'_>) -> Result<Option<i64>, sqlx::Error> {
-        let row = look.horizon().fetch_optional(self.connection()).await?;
-        row.map(|row| row.first()).transpose()
-    }
-
-    async fn single(
-        &mut self,
-        look: &Look<'_>,
-        end: Option<i64>,
-    ) -> Result<Vec<Item>, SnapshotError> {
+    async fn single(&mut self, look: &Look<'_>) -> Result<Vec<Item>, SnapshotError> {
         let free = look.free();
-        let all = format!(
-            "SELECT f.position, f.episode_key {free} AND f.position < $9 \
-             ORDER BY f.position LIMIT $10"
-        );
-        let all = look.bind(query(all)).bind(end.unwrap_or(i64::MAX)).bind(look.wanted.limit);
+        let all = format!("SELECT f.position, f.episode_key {free} ORDER BY f.position LIMIT $8");
+        let all = look.bind(query(all)).bind(look.wanted.limit);
         let rows = all.fetch_all(self.connection()).await?;
         let item =
             |row: &Row| Ok(Item::new(row.try_get("position")?, vec![row.try_get("episode_key")?]));
@@ -151,10 +134,10 @@ impl Snapshot {
         let overdue = cut.wait.map_or(Micros::MIN, |wait| wanted.now.saturating_sub(wait));
         let parts = format!(
             "SELECT e.group_id, coalesce(d.item, 0) AS item, \
-             coalesce(min(s.size), $9) AS size, min(f.finished_at) AS since \
+             coalesce(min(s.size), $8) AS size, min(f.finished_at) AS since \
              {free} AND e.group_id IS NOT NULL GROUP BY e.group_id, coalesce(d.item, 0) \
-             HAVING coalesce(d.item, 0) > 0 OR count(*) >= coalesce(min(s.size), $9) \
-             OR min(f.finished_at) <= $10 ORDER BY max(f.position) LIMIT $11"
+             HAVING coalesce(d.item, 0) > 0 OR count(*) >= coalesce(min(s.size), $8) \
+             OR min(f.finished_at) <= $9 ORDER BY max(f.position) LIMIT $10"
         );
         let parts = look.bind(query(parts)).bind(cut.size.map(i64::from));
         let parts = parts.bind(overdue).bind(wanted.limit).fetch_all(self.connection()).await?;
@@ -162,8 +145,8 @@ impl Snapshot {
         for row in &parts {
             let part = part_of(row)?;
             let members = format!(
-                "SELECT f.position, f.episode_key {free} AND e.group_id = $9 \
-                 AND coalesce(d.item, 0) = $10 ORDER BY f.position"
+                "SELECT f.position, f.episode_key {free} AND e.group_id = $8 \
+                 AND coalesce(d.item, 0) = $9 ORDER BY f.position"
             );
             let members = look.bind(query(members)).bind(&part.group).bind(part.item);
             let members = places(&members.fetch_all(self.connection()).await?)?;
@@ -204,31 +187,26 @@ impl Snapshot {
     }
 
     /// Groups whose last attempt lies behind the cursor, as they were complete first.
-    async fn past_groups(
-        &mut self,
-        look: &Look<'_>,
-        cut: Cut,
-        end: Option<i64>,
-    ) -> Result<Vec<Item>, SnapshotError> {
+    async fn past_groups(&mut self, look: &Look<'_>, cut: Cut) -> Result<Vec<Item>, SnapshotError> {
         let (wanted, free) = (look.wanted, look.free());
         let numbered = format!(
-            "SELECT e.group_id, f.position, f.episode_key, coalesce(s.size, $9) AS size, \
+            "SELECT e.group_id, f.position, f.episode_key, coalesce(s.size, $8) AS size, \
              (row_number() OVER (PARTITION BY e.group_id ORDER BY f.position) - 1) \
-             / coalesce(s.size, $9) AS number {free} AND e.group_id IN (SELECT x.group_id \
+             / coalesce(s.size, $8) AS number {free} AND e.group_id IN (SELECT x.group_id \
              FROM finished y JOIN episode x ON x.episode_key = y.episode_key \
-             WHERE y.position > $10)"
+             WHERE y.position > $9)"
         );
         let whole = format!(
             "SELECT m.group_id, m.number, max(m.position) AS last FROM ({numbered}) AS m \
              GROUP BY m.group_id, m.number HAVING count(*) = min(m.size) \
-             AND max(m.position) > $10 AND max(m.position) < $11 ORDER BY last LIMIT $12"
+             AND max(m.position) > $9 ORDER BY last LIMIT $10"
         );
         let members = format!(
             "SELECT n.position, n.episode_key, w.last FROM ({numbered}) AS n JOIN ({whole}) AS w \
              ON w.group_id = n.group_id AND w.number = n.number ORDER BY w.last, n.position"
         );
         let members = look.bind(query(members)).bind(cut.size.map(i64::from));
-        let members = members.bind(wanted.after).bind(end.unwrap_or(i64::MAX)).bind(wanted.limit);
+        let members = members.bind(wanted.after).bind(wanted.limit);
         let mut items: Vec<Item> = Vec::new();
         for row in members.fetch_all(self.connection()).await? {
             let (position, key) = (row.try_get("last")?, row.try_get("episode_key")?);

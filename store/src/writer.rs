@@ -160,6 +160,15 @@ impl Store {
         self.queue(Record::Feed(begin)).await.done().await
     }
 
+    /// Gives attempts their positions that have waited for their calls: see
+    /// [`crate::Snapshot::finished_since`].
+    ///
+    /// # Errors
+    /// [`CommitError`] when that cannot be written.
+    pub async fn finish(&self, attempts: Vec<(i64, Micros)>) -> Result<(), CommitError> {
+        self.queue(Record::Feed(FeedRecord::Finish(attempts))).await.done().await
+    }
+
     /// Holds items for a reader.
     ///
     /// # Errors

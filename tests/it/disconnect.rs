@@ -215,3 +215,171 @@ async fn ended_calls(world: &World, count: usize) -> Vec<Call> {
     }
     panic!("not every call ended within five seconds");
 }
+
+/// An agent that leaves as soon as it has read `mark`, and what its server says before and after.
+#[derive(Clone, Copy)]
+struct Leaving {
+    dialect: &'static str,
+    path: &'static str,
+    body: &'static str,
+    /// Sent at once.
+    before: &'static [&'static str],
+    mark: &'static [u8],
+    /// Sent when the agent has left.
+    after: &'static [&'static str],
+}
+
+impl Leaving {
+    /// The call as it was recorded.
+    async fn recorded(&self) -> episode::Ended {
+        let (before, after) = (self.before, self.after);
+        let (gone, left) = tokio::sync::watch::channel(());
+        let upstream = Upstream::start(self.dialect, move |_| {
+            let chunks = |events: &[&str]| {
+                let event = |event: &&str| Step::chunk(format!("data: {event}\n\n").as_bytes());
+                events.iter().map(event).collect::<Vec<_>>()
+            };
+            let first = [vec![Step::stream_head()], chunks(before)].concat();
+            let rest = match after {
+                [] => vec![Step::AwaitLeave],
+                rest => [vec![Step::Await(left.clone())], chunks(rest)].concat(),
+            };
+            [first, rest].concat()
+        })
+        .await;
+        let world = World::start(upstream.address).await;
+        let mut socket = connect(world.data).await;
+        let asked = request("POST", self.path, &[], self.body.as_bytes());
+        socket.write_all(&asked).await.unwrap();
+        read_some(&mut socket, |read| read.windows(self.mark.len()).any(|w| w == self.mark)).await;
+        drop(socket);
+        if self.after.is_empty() {
+            upstream_left(&upstream).await;
+        } else {
+            // It is noticed that the agent has left before there is more to send to it.
+            tokio::time::sleep(Duration::from_millis(200)).await;
+            gone.send_replace(());
+        }
+        let ended = world.ended_call().await.ended.unwrap();
+        world.stop().await;
+        ended
+    }
+}
+
+const CHAT_BODY: &str = r#"{"model":"m","stream":true,"messages":[{"role":"user","content":"x"}]}"#;
+const TWO: &str = r#"{"model":"m","n":2,"stream":true,"messages":[{"role":"user","content":"x"}]}"#;
+const FIRST: &str =
+    r#"{"choices":[{"index":0,"delta":{"content":"a"},"finish_reason":null,"token_ids":[4]}]}"#;
+const SECOND: &str =
+    r#"{"choices":[{"index":1,"delta":{"content":"b"},"finish_reason":null,"token_ids":[5]}]}"#;
+const CUT: &str =
+    r#"{"choices":[{"index":0,"delta":{},"finish_reason":"length","token_ids":[6]}]}"#;
+const TEXT: &str = r#"{"choices":[{"index":0,"text":"a","finish_reason":"stop","token_ids":[4]}]}"#;
+const STOPPED: &str =
+    r#"{"choices":[{"index":1,"delta":{},"finish_reason":"stop","token_ids":[7]}]}"#;
+
+#[tokio::test]
+async fn leaving_at_the_last_finish_reason_is_complete_on_every_wire_that_has_told_it() {
+    let chat = Leaving {
+        dialect: "vllm",
+        path: PATH,
+        body: CHAT_BODY,
+        before: &[FIRST, CUT],
+        mark: b"length",
+        after: &[],
+    };
+    let completions = Leaving {
+        path: "/e/a/v1/completions",
+        body: r#"{"model":"m","stream":true,"prompt":"x"}"#,
+        before: &[TEXT],
+        mark: b"stop",
+        ..chat
+    };
+    let messages = Leaving {
+        dialect: "openai",
+        path: "/e/a/v1/messages",
+        before: &[
+            r#"{"type":"message_start","message":{"role":"assistant","content":[]}}"#,
+            r#"{"type":"message_delta","delta":{"stop_reason":"max_tokens"}}"#,
+        ],
+        mark: b"max_tokens",
+        ..chat
+    };
+    let both =
+        Leaving { body: TWO, before: &[FIRST, SECOND, CUT, STOPPED], mark: b"\"stop\"", ..chat };
+    for (case, reasons) in [
+        (chat, &["length"][..]),
+        (completions, &["stop"]),
+        (messages, &["length"]),
+        (both, &["length", "stop"]),
+    ] {
+        let ended = case.recorded().await;
+        assert_eq!(ended.outcome, Outcome::Complete, "{}", case.path);
+        let told = ended.choices.iter().map(|choice| choice.finish_reason.as_deref().unwrap());
+        assert_eq!(told.collect::<Vec<_>>(), reasons, "{}", case.path);
+    }
+}
+
+#[tokio::test]
+async fn leaving_before_the_wire_has_told_the_end_is_not_complete() {
+    let one = Leaving {
+        dialect: "vllm",
+        path: PATH,
+        body: TWO,
+        before: &[FIRST, SECOND, CUT],
+        mark: b"length",
+        after: &[],
+    };
+    // The server has said why it stopped; the agent's own wire tells that with its last events.
+    let messages = Leaving {
+        path: "/e/a/v1/messages",
+        body: r#"{"model":"m","max_tokens":5,"stream":true,
+            "messages":[{"role":"user","content":"x"}]}"#,
+        before: &[FIRST, CUT],
+        mark: b"text_delta",
+        ..one
+    };
+    let responses = Leaving {
+        path: "/e/a/v1/responses",
+        body: r#"{"model":"m","stream":true,"input":"x"}"#,
+        mark: b"output_text.delta",
+        ..messages
+    };
+    let native = Leaving {
+        dialect: "openai",
+        before: &[
+            r#"{"type":"response.created","response":{"id":"r","status":"in_progress"}}"#,
+            r#"{"type":"response.output_text.done","text":"a"}"#,
+        ],
+        mark: b"output_text.done",
+        ..responses
+    };
+    for case in [one, messages, responses, native] {
+        let ended = case.recorded().await;
+        assert_eq!(ended.outcome, Outcome::ClientGone, "{} {}", case.dialect, case.path);
+    }
+}
+
+#[tokio::test]
+async fn what_comes_behind_the_finish_reason_is_recorded_though_the_agent_has_left() {
+    // Ids that stand beside logprobs count when the server's count says that none is missing.
+    const ENTRY: &str = concat!(
+        r#"{"choices":[{"index":0,"delta":{"content":"a"},"finish_reason":"length","#,
+        r#""logprobs":{"content":[{"token":"token_id:4","logprob":-0.5}]}}]}"#,
+    );
+    const USAGE: &str = r#"{"choices":[],"usage":{"prompt_tokens":3,"completion_tokens":1}}"#;
+    let case = Leaving {
+        dialect: "openai",
+        path: PATH,
+        body: CHAT_BODY,
+        before: &[ENTRY],
+        mark: b"length",
+        after: &[USAGE, "[DONE]"],
+    };
+    let ended = case.recorded().await;
+    assert_eq!((ended.outcome, ended.usage.prompt), (Outcome::Complete, Some(3)));
+    assert_eq!(ended.choices[0].token_ids.as_deref(), Some(&[4][..]));
+    assert!(!String::from_utf8_lossy(&ended.reply).contains("usage"), "the agent never had it");
+    let failed = Leaving { after: &[r#"{"error":{"message":"boom"}}"#, "[DONE]"], ..case };
+    assert_eq!(failed.recorded().await.outcome, Outcome::UpstreamFailed);
+}

@@ -25,6 +25,7 @@ mod power;
 mod recorder;
 mod tags;
 mod tapes;
+mod thoughts;
 mod tidy;
 mod transparency;
 mod upgrade;

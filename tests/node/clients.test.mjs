@@ -53,7 +53,7 @@ test("anthropic threads, translated", { timeout: LIMIT_MS }, (t) =>
 const said = ({ content }) => content.map(({ text }) => text).join("");
 
 /** Runs one case on both roads. */
-function compare(t, client, name, { script, kinds }) {
+function compare(t, client, name, { script, kinds, thinks }) {
   return world(t, script, async ({ folder, upstream, start }) => {
     const own = path.join(folder, "client");
     const episode = `${client}-${name}`;
@@ -63,7 +63,9 @@ function compare(t, client, name, { script, kinds }) {
     const proxy = await start();
     const through = await drive(client, name, `${proxy.url}/e/${episode}`, own);
     assert.equal(await proxy.process.stop(), 0, "rolltape stops well");
-    const forwarded = (await upstream.seen()).slice(asked.length).map(request);
+    const sent = (await upstream.seen()).slice(asked.length);
+    if (thinks) remembered(sent, script);
+    const forwarded = sent.map(request);
 
     assert.deepEqual(through, direct, "its user sees the same");
     if (AGENTS.includes(client)) worked(direct);
@@ -72,6 +74,7 @@ function compare(t, client, name, { script, kinds }) {
     accounts(store, { episode, asked, forwarded });
     sampled(store, { forwarded, kinds });
     await drawn(proxy.store, store, episode);
+    if (thinks) await sealed(proxy.store, store, episode);
   });
 }
 
@@ -102,6 +105,23 @@ async function world(t, script, use) {
 function worked({ files, events }) {
   assert.deepEqual(files, { "notes.txt": NOTES });
   assert.ok(JSON.stringify(events).includes(DONE), "it says that it is done");
+}
+
+/** What the model thought in its first turn stands in the prompt of its last. */
+function remembered(sent, { turns }) {
+  const last = sent.filter((one) => one.generates).at(-1).body;
+  const thoughts = last.messages.flatMap(({ reasoning }) => reasoning ?? []);
+  assert.deepEqual(thoughts, turns.flatMap(({ reasoning }) => reasoning ?? []), "thoughts stay");
+}
+
+/** Thoughts come back as they were sealed, with or without their words. */
+async function sealed(file, { calls }, episode) {
+  const last = calls.findLast((call) => GENERATING.has(`${call.method} ${plain(call.path)}`));
+  const [call] = await told(file, "show", episode, "--call", last.call_id);
+  const input = JSON.parse(call.request).input;
+  const texts = input.flatMap(({ encrypted_content }) => encrypted_content ?? []);
+  assert.ok(texts.length > 0, "thoughts were sealed");
+  assert.ok(texts.every((text) => text.startsWith("rolltape-thoughts-1.")), texts.join());
 }
 
 /** A request as the upstream logged it. */

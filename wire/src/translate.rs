@@ -73,6 +73,12 @@ pub fn translates(dialect: Dialect, route: Route, streams: bool) -> bool {
     }
 }
 
+/// Whether a request to `route` holds what an earlier reply was translated to and only a
+/// translation reads: vLLM refuses thoughts that it takes for encrypted.
+pub fn quotes_translation(route: Route, request: &Request) -> bool {
+    route == Route::Responses && responses::holds_sealed(request.body())
+}
+
 /// The chat request in place of the agent's, and the way back.
 ///
 /// # Errors
@@ -232,6 +238,19 @@ mod tests {
         assert_eq!(on(Route::Responses, false), [false, true, true, true, false]);
         assert_eq!(on(Route::Responses, true), [true, true, true, true, false]);
         assert_eq!(on(Route::Chat, true), [false; 5]);
+    }
+
+    #[test]
+    fn what_only_a_translation_reads_is_translated() {
+        let asked = r#"{"model":"m","input":"a","include":["reasoning.encrypted_content"]}"#;
+        let chat = br#"{"choices":[{"message":{"reasoning":"hm","content":"a"}}]}"#;
+        let told = translated(Dialect::Vllm, Route::Responses, asked).1.document(200, chat).body;
+        let quoted = format!(r#"{{"input":{}}}"#, String::from_utf8(told.to_vec()).unwrap());
+        let request = Request::read(&Bytes::from(quoted)).unwrap();
+        assert!(quotes_translation(Route::Responses, &request));
+        assert!(!quotes_translation(Route::Chat, &request));
+        let other = Request::read(&Bytes::from_static(asked.as_bytes())).unwrap();
+        assert!(!quotes_translation(Route::Responses, &other));
     }
 
     #[test]

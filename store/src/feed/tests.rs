@@ -35,7 +35,10 @@ fn wanted(consumer: &str, unit: Unit, now: Micros) -> Wanted {
     Wanted { consumer: Some(consumer.to_owned()), unit, limit: 100, now, ..Wanted::default() }
 }
 
+/// What is ready, once attempts that wait no longer have their positions.
 async fn ready(store: &Store, wanted: &Wanted) -> Vec<Item> {
+    let finished = store.snapshot().await.unwrap().finished_since(&wanted.open, wanted.now).await;
+    store.finish(finished.unwrap()).await.unwrap();
     store.snapshot().await.unwrap().ready(wanted).await.unwrap()
 }
 
@@ -269,35 +272,82 @@ async fn a_group_that_does_not_get_whole_is_late() {
     .await;
 }
 
+/// Closes an attempt in the middle of a call.
+async fn close_early(store: &Store, episode: &str, at: Micros) -> CallId {
+    let call = begun(episode, 1);
+    store.begin(call.clone()).await.done().await.unwrap();
+    store.close((episode.parse().unwrap(), 0), at, None).await.unwrap();
+    call.call_id
+}
+
 #[tokio::test]
-async fn an_attempt_waits_for_its_calls_and_a_cursor_does_not_pass_it() {
+async fn a_lost_call_holds_back_its_own_attempt_and_no_other() {
     on_both(async |site| {
         let (store, writer) = site.open().await;
-        let first = begun("a", 1);
-        store.begin(first.clone()).await.done().await.unwrap();
-        let closed = 100;
-        store.close(("a".parse().unwrap(), 0), closed, None).await.unwrap();
-        finish_at(&store, "b", None, 101).await;
-        let cursor = |now| Wanted { limit: 9, now, ..Wanted::default() };
-        let of = |now| wanted("t", Unit::Episode, now);
-        assert!(ready(&store, &cursor(110)).await.is_empty());
-        let only = Selection { episode: Some("b".parse().unwrap()), ..Selection::default() };
-        let selected = Wanted { selection: only, ..cursor(110) };
-        assert_eq!(names(&store, &ready(&store, &selected).await).await, ["b"], "`a` is no matter");
-        assert_eq!(names(&store, &ready(&store, &of(110)).await).await, ["b"]);
-        let late = closed + 10_000_000;
-        assert_eq!(ready(&store, &of(late)).await.len(), 2, "it is lost by now");
-        // Whoever records it knows better, however many there are.
+        close_early(&store, "a", 100).await;
+        close_early(&store, "g1", 100).await;
+        for (episode, group) in [("b", None), ("g2", Some("g")), ("g3", Some("g"))] {
+            finish_at(&store, episode, group, 101).await;
+        }
+        // Said again, it changes nothing.
+        store.close(("a".parse().unwrap(), 0), 102, None).await.unwrap();
+        let cursor = |after, now| Wanted { limit: 9, after, now, ..Wanted::default() };
+        let group =
+            |wanted| Wanted { unit: Unit::Group(Cut { size: Some(2), wait: None }), ..wanted };
+        let now = 110;
+        let found = ready(&store, &cursor(0, now)).await;
+        assert_eq!(names(&store, &found).await, ["b", "g2", "g3"]);
+        let of = wanted("t", Unit::Episode, now);
+        assert_eq!(names(&store, &ready(&store, &of).await).await, ["b", "g2", "g3"]);
+        let pairs = ready(&store, &group(cursor(0, now))).await;
+        assert_eq!(names(&store, &pairs).await, ["g2+g3"]);
+        let passed = found[2].position;
+        let late = 100 + 10_000_000;
+        assert!(ready(&store, &cursor(passed, late - 1)).await.is_empty());
+        // Whoever has read on misses nothing.
+        let rest = ready(&store, &cursor(passed, late)).await;
+        assert_eq!(names(&store, &rest).await, ["a", "g1"]);
+        assert_eq!(ready(&store, &wanted("t", Unit::Episode, late)).await.len(), 5);
+        let pairs = ready(&store, &group(cursor(passed, late))).await;
+        assert_eq!(names(&store, &pairs).await, ["a+g1"], "of one group, too");
+        drop(store);
+        writer.finish().await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn an_attempt_waits_for_its_calls_as_long_as_they_are_known_to_run() {
+    on_both(async |site| {
+        let (store, writer) = site.open().await;
+        let call = close_early(&store, "a", 100).await;
+        // Known however many there are.
         let mut open: Vec<CallId> = (0..2500).map(|at| begun("b", 100 + at).call_id).collect();
-        open.push(first.call_id);
-        let known = |wanted| Wanted { open: open.clone(), ..wanted };
-        assert_eq!(names(&store, &ready(&store, &known(of(9 * late))).await).await, ["b"]);
-        assert!(ready(&store, &known(cursor(9 * late))).await.is_empty());
-        let group = Unit::Group(Cut { size: Some(1), wait: None });
-        let of_groups = known(Wanted { unit: group, ..cursor(9 * late) });
-        assert!(ready(&store, &of_groups).await.is_empty());
-        store.end(ended(first.call_id)).await.done().await.unwrap();
-        assert_eq!(names(&store, &ready(&store, &known(cursor(110))).await).await, ["a", "b"]);
+        open.push(call);
+        let at = |now| Wanted { open: open.clone(), ..wanted("t", Unit::Episode, now) };
+        assert!(ready(&store, &at(9 * LATE)).await.is_empty());
+        let mut snapshot = store.snapshot().await.unwrap();
+        assert!(snapshot.finished_since(&[], 110).await.unwrap().is_empty());
+        store.end(ended(call)).await.done().await.unwrap();
+        let mut snapshot = store.snapshot().await.unwrap();
+        let done = snapshot.finished_since(&open, LATE).await.unwrap();
+        assert_eq!(
+            done.iter().map(|done| done.1).collect::<Vec<_>>(),
+            [100.max(ended(call).ended_at)]
+        );
+        assert_eq!(names(&store, &ready(&store, &at(LATE)).await).await, ["a"]);
+        let counts = store.snapshot().await.unwrap().finished_since(&[], LATE).await.unwrap();
+        assert!(counts.is_empty(), "it waits no longer");
+        // What waits can be pruned.
+        close_early(&store, "gone", 100).await;
+        drop(store);
+        writer.finish().await;
+        let which = Prune { episode: Some("gone".parse().unwrap()), ..Prune::default() };
+        prune(&site.at, &which).await.unwrap();
+        let (store, writer) = site.open().await;
+        assert!(
+            store.snapshot().await.unwrap().finished_since(&[], LATE).await.unwrap().is_empty()
+        );
         drop(store);
         writer.finish().await;
     })
@@ -562,6 +612,89 @@ proptest! {
     fn whatever_readers_do_nothing_is_lost_or_held_twice(deeds in deeds()) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(act(&Site::file(), deeds));
+    }
+}
+
+/// What happens while a reader goes on by its cursor.
+#[derive(Debug, Clone)]
+enum Event {
+    /// An attempt is closed, its call over, or in the middle of it.
+    Closed,
+    ClosedEarly,
+    /// A call of those ends.
+    Ended(usize),
+    Read(u32),
+    Sleep(Micros),
+}
+
+fn happenings() -> impl Strategy<Value = Vec<Event>> {
+    let event = prop_oneof![
+        3 => Just(Event::Closed),
+        2 => Just(Event::ClosedEarly),
+        2 => (0..9usize).prop_map(Event::Ended),
+        4 => (1..4u32).prop_map(Event::Read),
+        2 => prop::sample::select(vec![1, 4_000_000, 11_000_000]).prop_map(Event::Sleep),
+    ];
+    prop::collection::vec(event, 1..40)
+}
+
+/// Reads on and on; whatever happens meanwhile, each attempt comes once, and those that wait for
+/// nothing come as soon as they are asked for, and none before its calls have ended or are lost.
+async fn read_on(site: &Site, events: Vec<Event>) {
+    let (store, writer) = site.open().await;
+    let (mut now, mut made, mut running) = (1_000, 0, Vec::new());
+    let (mut cursor, mut seen, mut free) = (0, Vec::new(), BTreeSet::new());
+    for event in events.into_iter().chain([Event::Sleep(11_000_000), Event::Read(1000)]) {
+        now += 1;
+        match event {
+            Event::Closed | Event::ClosedEarly => {
+                made += 1;
+                let name = format!("e{made}");
+                if matches!(event, Event::Closed) {
+                    finish_at(&store, &name, None, now).await;
+                    free.insert(name);
+                } else {
+                    running.push((close_early(&store, &name, now).await, name, now));
+                }
+            }
+            Event::Ended(at) => {
+                let Some(at) = at.checked_rem(running.len()) else { continue };
+                let (call, name, _) = running.swap_remove(at);
+                store.end(ended(call)).await.done().await.unwrap();
+                // It may have been given up before.
+                if !seen.contains(&name) {
+                    free.insert(name);
+                }
+            }
+            Event::Read(limit) => {
+                let wanted = Wanted { limit, after: cursor, now, ..Wanted::default() };
+                let items = ready(&store, &wanted).await;
+                cursor = items.last().map_or(cursor, |item| item.position);
+                let names = names(&store, &items).await;
+                free.retain(|name| !names.contains(name));
+                for (_, name, closed) in &running {
+                    assert!(now >= closed + 10_000_000 || !names.contains(name), "{name} is early");
+                }
+                assert!(items.len() == limit as usize || free.is_empty(), "{free:?} had to wait");
+                seen.extend(names);
+            }
+            Event::Sleep(time) => now += time,
+        }
+    }
+    seen.sort();
+    let mut all: Vec<String> = (1..=made).map(|n| format!("e{n}")).collect();
+    all.sort();
+    assert_eq!(seen, all);
+    drop(store);
+    writer.finish().await;
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+    #[test]
+    fn a_reader_who_goes_on_by_its_cursor_gets_each_attempt_once(events in happenings()) {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(read_on(&Site::file(), events));
     }
 }
 

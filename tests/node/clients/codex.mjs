@@ -80,8 +80,9 @@ function uncounted(result) {
 }
 
 export const cases = {
-  "built-in": { script: { turns }, run: (root) => run(builtIn(root)) },
-  "own-provider": { script: { turns }, run: (root) => run(own(root)) },
+  // It asks for thoughts in a form that it can send back.
+  "built-in": { script: { turns }, run: (root) => run(builtIn(root)), thinks: true },
+  "own-provider": { script: { turns }, run: (root) => run(own(root)), thinks: true },
   subagent: {
     script: delegating,
     run: async (root) => uncounted(await run(own(root))),

@@ -74,6 +74,8 @@ impl Draft {
     }
 
     pub(super) fn finish(&mut self, reason: Option<String>, stop: Option<Value>) {
+        // Some servers send an empty one with every chunk.
+        let reason = reason.filter(|reason| !reason.is_empty());
         self.finish_reason = reason.or(self.finish_reason.take());
         self.stop_reason = stop.filter(|s| !s.is_null()).or(self.stop_reason.take());
     }

@@ -18,9 +18,11 @@ mod output;
 mod properties;
 mod reply;
 mod request;
+mod sealed;
 mod tools;
 
 pub(crate) use answer::{answer, output};
 pub(crate) use error::error_document;
 pub(crate) use reply::Reply;
 pub(crate) use request::{recorded, request};
+pub(crate) use sealed::holds_sealed;

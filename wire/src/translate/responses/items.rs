@@ -3,6 +3,7 @@
 use serde_json::{Map, Value, json};
 
 use super::super::Untranslatable;
+use super::sealed::unseal;
 use super::tools::{custom_arguments, flat};
 
 /// Items that tell what a tool of the provider did, or that only list tools. A chat server has
@@ -107,9 +108,10 @@ impl Messages {
         }
     }
 
-    /// The text of the thought itself, else its summary. What is encrypted nobody here can read.
+    /// The text of the thought itself, as it is or as it was sealed here, else its summary. What
+    /// another server encrypted nobody here can read.
     fn reasoning(&mut self, item: &Value) {
-        let text = ["content", "summary"].into_iter().find_map(|key| {
+        let plain = |key: &str| {
             let texts: Vec<&str> = item
                 .get(key)?
                 .as_array()?
@@ -117,7 +119,9 @@ impl Messages {
                 .filter_map(|part| part.get("text").and_then(Value::as_str))
                 .collect();
             (!texts.is_empty()).then(|| texts.join("\n"))
-        });
+        };
+        let sealed = || unseal(item.get("encrypted_content")?.as_str()?);
+        let text = plain("content").or_else(sealed).or_else(|| plain("summary"));
         if let Some(text) = text.filter(|text| !text.is_empty()) {
             self.assistant("reasoning", json!(text));
         }

@@ -4,8 +4,17 @@ use serde_json::{Map, Value, json};
 
 /// Whether the agent asked for the logprobs of the text.
 pub(super) fn wants_logprobs(request: &Map<String, Value>) -> bool {
+    includes(request, "message.output_text.logprobs")
+}
+
+/// Whether the agent asked for thoughts in a form that it can send back.
+pub(super) fn wants_sealed(request: &Map<String, Value>) -> bool {
+    includes(request, "reasoning.encrypted_content")
+}
+
+fn includes(request: &Map<String, Value>, what: &str) -> bool {
     let include = request.get("include").and_then(Value::as_array);
-    include.into_iter().flatten().any(|what| what == "message.output_text.logprobs")
+    include.into_iter().flatten().any(|included| included == what)
 }
 
 /// The object before the model has said anything. Every key that OpenAI's clients read is

@@ -3,6 +3,7 @@
 use serde_json::{Map, Value, json};
 
 use super::super::nesting::Nesting;
+use super::sealed::seal;
 use super::tools::{Tool, custom_input};
 
 /// Events of one stream, numbered from 0 without gaps.
@@ -103,14 +104,17 @@ pub(super) struct Item {
     place: usize,
     body: Body,
     reasoning: bool,
+    /// Whether a thought is given in a form that can be sent back.
+    sealed: bool,
     /// Whether the stream has told of it.
     announced: bool,
     status: &'static str,
 }
 
 impl Item {
-    /// A thought or a message, as `kind` says, at `place`; `core` makes its id unique.
-    pub(super) fn text(kind: Kind, core: &str, place: usize) -> Self {
+    /// A thought or a message, as `kind` says, at `place`; `core` makes its id unique. A thought
+    /// that is `sealed` can be sent back without its words.
+    pub(super) fn text(kind: Kind, core: &str, place: usize, sealed: bool) -> Self {
         let reasoning = kind == Kind::Reasoning;
         let prefix = if reasoning { "rs" } else { "msg" };
         Self {
@@ -118,6 +122,7 @@ impl Item {
             place,
             body: Body::Parts(Vec::new()),
             reasoning,
+            sealed,
             announced: false,
             status: "in_progress",
         }
@@ -130,6 +135,7 @@ impl Item {
             place,
             body: Body::Call(Call::default()),
             reasoning: false,
+            sealed: false,
             announced: false,
             status: "in_progress",
         }
@@ -290,7 +296,7 @@ impl Item {
                 if self.reasoning {
                     json!({
                         "id": self.id, "type": "reasoning", "status": self.status, "summary": [],
-                        "content": content, "encrypted_content": null,
+                        "content": content, "encrypted_content": self.thoughts(parts),
                     })
                 } else {
                     json!({
@@ -301,6 +307,12 @@ impl Item {
             }
             Body::Call(call) => self.call_value(call),
         }
+    }
+
+    /// What is sent back in place of a thought's words, once they are all there.
+    fn thoughts(&self, parts: &[Part]) -> Option<String> {
+        let is_asked = self.sealed && !self.is_open();
+        is_asked.then(|| seal(&parts.iter().map(|part| part.text.as_str()).collect::<String>()))
     }
 
     fn call_value(&self, call: &Call) -> Value {

@@ -213,6 +213,29 @@ proptest! {
     }
 
     #[test]
+    fn what_is_sent_back_sealed_says_what_was_sent_back_in_words(
+        said in said(),
+        cuts in vec(any::<prop::sample::Index>(), 0..4),
+    ) {
+        let mut asking = asked();
+        asking["include"] = json!(["reasoning.encrypted_content"]);
+        let mut reply = Reply::new(&asking);
+        let chunks = chunks(&said, &cuts);
+        let mut bytes: Vec<u8> = chunks.iter().flat_map(|chunk| reply.chunk(chunk)).collect();
+        bytes.extend(reply.end());
+        let events = values(&bytes);
+        let output = events[events.len() - 1]["response"]["output"].clone();
+        let mut sealed = output.clone();
+        for item in sealed.as_array_mut().unwrap() {
+            if item["type"] == "reasoning" {
+                item["content"] = Value::Null;
+            }
+        }
+        let chat = |input: Value| request(&json!({ "model": "m", "input": input })).unwrap();
+        prop_assert_eq!(chat(sealed), chat(output));
+    }
+
+    #[test]
     fn nothing_panics(value in json(), other in json(), noise: Vec<u8>) {
         let _ = request(&value);
         let _ = request(&json!({ "input": value, "tools": other, "tool_choice": value }));

@@ -19,6 +19,7 @@ pub(crate) struct Reply {
     object: Map<String, Value>,
     tools: Tools,
     wants_logprobs: bool,
+    wants_sealed: bool,
     /// What is left of the chat id without its prefix; all ids are made of it.
     core: String,
     stage: Stage,
@@ -45,6 +46,7 @@ impl Reply {
             object: object::template(request),
             tools: Tools::of(request),
             wants_logprobs: object::wants_logprobs(request),
+            wants_sealed: object::wants_sealed(request),
             core: String::new(),
             stage: Stage::Waiting,
             output: Vec::new(),
@@ -190,7 +192,8 @@ impl Reply {
         };
         if !self.output.last().is_some_and(fits) {
             self.close_whole();
-            let mut item = Item::text(piece.kind, &self.core, self.output.len());
+            let place = self.output.len();
+            let mut item = Item::text(piece.kind, &self.core, place, self.wants_sealed);
             item.announce(&mut self.to);
             self.output.push(item);
         }

@@ -183,6 +183,29 @@ fn the_response_repeats_the_request() {
 }
 
 #[test]
+fn thoughts_are_sealed_for_who_asked_once_they_are_whole() {
+    let asked = json!({ "include": ["reasoning.encrypted_content"] });
+    let sealed = |request: &Value, deltas: &[Value]| {
+        let chunks: Vec<Value> = deltas.iter().cloned().map(chunk).collect();
+        let events = run(request, &chunks);
+        let of = |event: &Value| match event.pointer("/item/encrypted_content") {
+            Some(sealed) => Some(sealed.clone()),
+            None => event.pointer("/response/output/0/encrypted_content").cloned(),
+        };
+        let all: Vec<Value> = events.iter().filter_map(of).collect();
+        all.iter().map(|s| s.as_str().and_then(super::super::sealed::unseal)).collect::<Vec<_>>()
+    };
+    let whole =
+        [json!({ "reasoning": "a" }), json!({ "reasoning": "b" }), json!({ "content": "c" })];
+    let both = Some("ab".to_owned());
+    // When it is added, when it is done, and in the last event.
+    assert_eq!(sealed(&asked, &whole), [None, both.clone(), both.clone()]);
+    assert_eq!(sealed(&json!({}), &whole), [None, None, None]);
+    let failed = [whole[0].clone(), whole[1].clone()];
+    assert_eq!(sealed(&asked, &failed), [None, both.clone(), both], "an answer of thoughts only");
+}
+
+#[test]
 fn logprobs_come_back_to_who_asked() {
     let chat = json!({ "id": "x", "choices": [{ "index": 0, "finish_reason": "stop",
         "message": { "content": "hi" },

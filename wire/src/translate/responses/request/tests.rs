@@ -127,6 +127,30 @@ fn a_turn_with_tools_becomes_one_assistant_message() {
 }
 
 #[test]
+fn sealed_thoughts_are_read_and_foreign_ones_are_passed_over() {
+    let sealed = super::super::sealed::seal("let me see");
+    let thought = |fields: Value| {
+        let mut item = json!({ "type": "reasoning", "id": "rs_1", "summary": [] });
+        item.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+        let call = json!({ "type": "function_call", "call_id": "c", "name": "f" });
+        messages(json!([item, call]))[0]["reasoning"].clone()
+    };
+    let summary = json!([{ "type": "summary_text", "text": "short" }]);
+    let content = json!([{ "type": "reasoning_text", "text": "itself" }]);
+    for (fields, expected) in [
+        (json!({ "encrypted_content": sealed, "content": null }), json!("let me see")),
+        (json!({ "encrypted_content": sealed, "summary": summary }), json!("let me see")),
+        (json!({ "encrypted_content": sealed, "content": content }), json!("itself")),
+        (json!({ "encrypted_content": &sealed[..sealed.len() - 2] }), Value::Null),
+        (json!({ "encrypted_content": "gAAAAABo", "summary": summary }), json!("short")),
+        (json!({ "encrypted_content": 7 }), Value::Null),
+        (json!({ "encrypted_content": null }), Value::Null),
+    ] {
+        assert_eq!(thought(fields.clone()), expected, "{fields}");
+    }
+}
+
+#[test]
 fn what_is_said_twice_begins_a_new_message() {
     let said = |text: &str| json!({ "role": "assistant", "content": text });
     let thought = |text: &str| json!({ "type": "reasoning", "content": [{ "text": text }] });
