@@ -3,6 +3,7 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::super::check::{CHECKS, Case};
+use super::super::source::Text;
 use super::super::{Arg, Device, DeviceOptions, FAMILIES, Grid, Kernels, Memory, Pinned};
 use super::*;
 
@@ -62,7 +63,8 @@ fn kernels_are_launched_and_watched() {
     let (_guard, double, device) = device();
     let text =
         [include_str!("../../../cuda/base.cu"), include_str!("../../../cuda/elementwise.cu")];
-    let kernels = Kernels::of(&device, &[("elementwise", text.join("\n"))], 64).unwrap();
+    let text = Text { family: "elementwise", text: text.join("\n"), head_dim: 64 };
+    let kernels = Kernels::of(&device, &[text]).unwrap();
     let table = Memory::of(&device, &[0x3f80_u16; 64]).unwrap();
     let ids = Memory::of(&device, &[0_i32, -1]).unwrap();
     let feedback = Memory::of(&device, &[-1_i32, -1]).unwrap();
