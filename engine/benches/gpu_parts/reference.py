@@ -170,6 +170,7 @@ def main():
     device = parser.parse_args().torch_device
     if device == "cpu":
         torch.set_num_threads(1)
+    print("torch is imported", file=sys.stderr, flush=True)
     # Answers alone go to stdout; what libraries print goes with the warnings.
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)

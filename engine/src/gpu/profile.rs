@@ -196,8 +196,7 @@ fn prepare(
 ) -> Result<(Vec<Case>, Vec<String>, Model<Cuda>), LoadError> {
     Random.check_room(config, ops.room(1.0)?)?;
     let parameters = Parameters::load(&ops, &Random, config)?;
-    let rows = options.batches.iter().copied().max().unwrap_or(1);
-    let scratch = Scratch::new(&ops, config, rows, rows)?;
+    let scratch = Scratch::new(&ops, config, 0, 0)?;
     let page = (ops.page_bytes(config.heads) * config.layers) as u64;
     let room = ops.room(SHARE)?.unwrap_or(0) / page;
     let fits = |case: &Case| case.pages() as u64 <= room;
@@ -253,5 +252,62 @@ fn greedy(index: usize) -> Draw {
         raw: false,
         seed: index as u64,
         position: 0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::double::turn;
+    use crate::random::tests::config;
+
+    fn options(batches: &[usize], context: usize) -> (tempfile::TempDir, ProfileOptions) {
+        let (keep, config) = config(json!({}));
+        let (gpu, batches) = (GpuOptions::default(), batches.to_vec());
+        (keep, ProfileOptions { gpu, config, batches, context, steps: 2 })
+    }
+
+    #[test]
+    fn every_operation_of_a_step_is_timed_on_cuda() {
+        let _double = turn();
+        let (_keep, options) = options(&[1, 17], 20);
+        let profile = Profile::new(&options).unwrap();
+        assert!(profile.rows.iter().all(|row| row.microseconds > 0.0) && profile.bandwidth > 0.0);
+        let of = |case: &str, products: &str| -> Vec<&ProfileRow> {
+            let wanted = |row: &&ProfileRow| row.case == case && row.products == products;
+            profile.rows.iter().filter(wanted).collect()
+        };
+        // Norms twice a layer and at the end; embedding, head, and two kernels that draw.
+        let one = of("batch 1, 20 positions each", "usual");
+        assert_eq!(one.iter().map(|row| row.calls).sum::<usize>(), 2 * 10 + 1 + 1 + 1 + 2);
+        let row = |rows: &[&ProfileRow], what: &str| -> (usize, usize) {
+            let found = rows.iter().find(|row| row.what == what);
+            found.map_or((0, 0), |row| (row.calls, row.bytes))
+        };
+        assert_eq!(row(&one, "gemm_small 1x128x64"), (2, 2 * (64 + 128 * 64 + 128)));
+        assert_eq!(row(&one, "gemm_small 1x2000x64"), (1, 2 * (64 + 2000 * 64) + 4 * 2000));
+        assert_eq!(row(&one, "silu_mul"), (2, 6 * 96));
+        // Keys and values of 20 positions, a row in and out, and the sums of one split.
+        let sums = 4 * 4 * (16 + 2);
+        assert_eq!(row(&one, "attention"), (2, 4 * 20 * 2 * 16 + 2 * 64 + sums));
+        let library = of("batch 1, 20 positions each", "cublaslt");
+        assert_eq!(row(&library, "cublaslt 1x128x64").0, 2);
+        assert!(library.iter().all(|row| row.what.starts_with("cublaslt")));
+        let many = of("batch 17, 20 positions each", "usual");
+        assert_eq!(row(&many, "cublaslt 32x128x64").0, 2);
+        assert_eq!(row(&of("batch 17, 20 positions each", "own"), "gemm 32x128x64").0, 2);
+        assert_eq!(of("batch 17, 2 to 40 positions", "usual").len(), many.len());
+    }
+
+    #[test]
+    fn cases_without_room_are_left_out_on_cuda() {
+        let _double = turn();
+        let (_keep, options) = options(&[1, 1 << 20], 20);
+        let profile = Profile::new(&options).unwrap();
+        assert_eq!(profile.left_out.len(), 2);
+        assert!(profile.left_out[0].starts_with("batch 1048576, 20 positions"));
+        assert!(profile.rows.iter().all(|row| row.case.starts_with("batch 1, ")));
     }
 }
