@@ -149,7 +149,7 @@ def parts(run):
         path.write_text(json.dumps(config_of(name)))
         return ["--random-weights", path]
 
-    first = [
+    return [
         ("kernels", 5, 120, lambda: doctor.kernels(run)),
         ("torch", 0, 100, lambda: torch(run)),
         ("bandwidth", 2, 30, lambda: times.bandwidth(run)),
@@ -159,19 +159,12 @@ def parts(run):
         ("profile, small", 10, 60, lambda: profile.profile(run, name)),
         ("bits, recorded", 10, 60, lambda: bits.recorded(run, small, source(name))),
         ("bits, deterministic", 10, 60, lambda: bits.invariant(run, small, source(name))),
-    ]
-    last = [
+        ("large", 40, 120, lambda: times.measure(run, large, config_of(large), source(large))),
+        ("profile, large", 25, 60, lambda: profile.profile(run, large)),
         ("price, small", 15, 60, lambda: times.price(run, name, small, source(name))),
         ("generate", 20, 60, lambda: times.beside_generate(run, name, small,
                                                            small_model(run, small, 0.02))),
         ("logprobs, peaked", 20, 60, lambda: logprobs(run, small, None, "peaked logits")),
-    ]
-    if run.tiny:
-        return first + last
-    return first + [
-        ("large", 40, 120, lambda: times.measure(run, large, config_of(large), source(large))),
-        ("profile, large", 25, 60, lambda: profile.profile(run, large)),
-        *last,
         ("ncu", 25, 60, lambda: profile.ncu(run, name)),
         ("price, large", 50, 100, lambda: times.price(run, large, config_of(large),
                                                       source(large))),
@@ -179,9 +172,15 @@ def parts(run):
     ]
 
 
-def chosen(only, name):
+# What needs a GPU, or tools that come with one, and is left out on an emulated one unless asked for.
+REAL = ["large", "profile, large", "price, large", "ncu", "sanitizer"]
+
+
+def chosen(args, name):
     """Whether a part is wanted; torch is looked for in any case."""
-    return only is None or name == "torch" or any(map(name.startswith, only))
+    if args.only is None:
+        return not (args.tiny and name in REAL)
+    return name == "torch" or any(map(name.startswith, args.only))
 
 
 def stop(*_):
@@ -218,7 +217,7 @@ def main():
             run = run_of(args, report, scratch)
             report.part("machine", (0, 60), lambda: machine(run))
             for name, *limits, part in parts(run):
-                if chosen(args.only, name):
+                if chosen(args, name):
                     report.part(name, limits, part)
         except BaseException as error:
             report.check("the whole run", False, f"{type(error).__name__}: {error}")

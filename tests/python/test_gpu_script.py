@@ -125,6 +125,32 @@ def test_what_cannot_be_made_is_neither_held_nor_failed(doubles, tmp_path):
     assert (status, named(report, "not made")) == (2, ["small"])
 
 
+# Stands in for NVIDIA's tools: runs what it is given, and writes a table as ncu does.
+TOOL = """#!/bin/sh
+echo "$0 $*" | head -c 120
+while [ "${1%/rolltape}" = "$1" ]; do shift; done
+"$@" >/dev/null || exit 9
+for line in 1 2 3; do printf '\\n"%s"' "$line"; for n in 1 2 3 4 5 6 7 8 9; do printf ',"x"'; done; done
+"""
+
+
+def test_tools_are_used_where_they_are(doubles, tmp_path):
+    for name in ("ncu", "compute-sanitizer"):
+        (tmp_path / name).write_text(TOOL)
+        (tmp_path / name).chmod(0o755)
+    only = ("--tiny", "--only", "ncu", "sanitizer", "--python", "/none", "--seconds", LIMIT_S)
+    path = os.pathsep.join([str(tmp_path), os.environ["PATH"]])
+    status, report = run(tmp_path, doubles, *only, PATH=path)
+    assert (status, named(report, "FAILED"), named(report, "not made")) == (0, [], [])
+    assert named(report, "ok") == ["ncu", "compute-sanitizer memcheck",
+                                   "compute-sanitizer racecheck"]
+    assert "--clock-control none" in rest(tmp_path / "out")["ncu-tiny.csv"]
+    (tmp_path / "ncu").write_text("#!/bin/sh\nexit 3\n")
+    status, report = run(tmp_path, doubles, "--tiny", "--only", "ncu", "--python", "/none",
+                         PATH=path)
+    assert (status, named(report, "FAILED")) == (1, ["ncu"])
+
+
 def test_whoever_ends_it_has_what_it_found(doubles, tmp_path):
     only = ("--tiny", "--only", "bits", "price", "--python", "/none")
     # What it starts has this folder in its arguments.

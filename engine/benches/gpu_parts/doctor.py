@@ -57,16 +57,16 @@ def kernels(run):
 def sanitizer(run):
     """The same under compute-sanitizer, where there is one."""
     found = tool("compute-sanitizer")
-    for tool in ("memcheck", "racecheck"):
-        under = [found, "--tool", tool, "--error-exitcode", "9", *command_of(run, "--no-times")]
-        log = run.report.folder / f"sanitizer-{tool}.txt"
+    for kind in ("memcheck", "racecheck"):
+        under = [found, "--tool", kind, "--error-exitcode", "9", *command_of(run, "--no-times")]
+        log = run.report.folder / f"sanitizer-{kind}.txt"
         with open(log, "w", encoding="utf-8") as file:
             try:
                 done = subprocess.run(under, stdout=file, stderr=file, env=run.env,
                                       timeout=run.report.limit(120))
             except subprocess.TimeoutExpired as late:
-                run.report.check(f"compute-sanitizer {tool}", None,
+                run.report.check(f"compute-sanitizer {kind}", None,
                                  f"not through after {late.timeout:.0f} s")
                 continue
-        run.report.check(f"compute-sanitizer {tool}", done.returncode == 0,
+        run.report.check(f"compute-sanitizer {kind}", done.returncode == 0,
                          f"exit status {done.returncode}")

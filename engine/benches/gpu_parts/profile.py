@@ -15,18 +15,18 @@ METRICS = ["gpu__time_duration.sum", "dram__bytes_read.sum", "dram__bytes_write.
            "launch__registers_per_thread", "launch__occupancy_limit_shared_mem"]
 
 
-def flags_of(run, name):
+def flags_of(run, name, *flags):
     """The shape, and sizes that an emulated device can do."""
     path = run.scratch / f"profile-{name}.json"
     path.write_text(json.dumps(config_of(name)))
-    small = ["--batch", "1,20", "--context", "24", "--steps", "1"] if run.tiny else []
-    return ["--json", "--profile", str(path), *small]
+    return ["--json", "--profile", str(path), *(["--context", "24"] if run.tiny else []), *flags]
 
 
 def profile(run, name):
     """Every operation of a decode step between two events, at several batches."""
-    done = subprocess.run(command_of(run, *flags_of(run, name)), capture_output=True, text=True,
-                          env=run.env, timeout=run.report.limit(150))
+    few = ["--batch", "1,20", "--steps", "1"] if run.tiny else []
+    done = subprocess.run(command_of(run, *flags_of(run, name, *few)), capture_output=True,
+                          text=True, env=run.env, timeout=run.report.limit(150))
     (run.report.folder / f"profile-{name}.json").write_text(done.stdout)
     (run.report.folder / f"profile-{name}.txt").write_text(done.stderr)
     if done.returncode != 0:
@@ -52,7 +52,7 @@ def ncu(run, name):
     """Counters of the kernels of some layers, where ncu is there."""
     under = [tool("ncu"), "--clock-control", "none", "--csv", "--page", "raw", "-k", NAMES,
              "-s", "40", "-c", "36", "--metrics", ",".join(METRICS)]
-    asked = [*command_of(run, *flags_of(run, name)), "--batch", "32", "--steps", "1"]
+    asked = command_of(run, *flags_of(run, name, "--batch", "32", "--steps", "1"))
     log = run.report.folder / f"ncu-{name}.csv"
     with open(log, "w", encoding="utf-8") as file:
         done = subprocess.run([*under, *asked], stdout=file, stderr=subprocess.STDOUT, env=run.env,
@@ -60,4 +60,4 @@ def ncu(run, name):
     lines = log.read_text(errors="replace").splitlines()
     counted = sum(line.count('","') >= len(METRICS) for line in lines)
     run.report.check("ncu", done.returncode == 0 and counted > 1,
-                     f"exit status {done.returncode}, {counted} lines; {lines[-1][-200:]}")
+                     f"exit status {done.returncode}, {counted} lines; {''.join(lines[-1:])[-200:]}")

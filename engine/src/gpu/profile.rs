@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::path::PathBuf;
 
 use kernels::cuda::clock::{Clock, Products, Timed};
-use kernels::cuda::{Cuda, CudaOptions};
+use kernels::cuda::{Cuda, CudaError, CudaOptions};
 use kernels::{Draw, OpError, Ops, PAGE};
 
 use super::GpuOptions;
@@ -117,6 +117,27 @@ impl Case {
     }
 }
 
+/// All cases, as far as there is room; an even one and its uneven one go together.
+struct Cases {
+    fit: Vec<Case>,
+    left_out: Vec<String>,
+}
+
+impl Cases {
+    /// For so many pages.
+    fn new(options: &ProfileOptions, room: u64) -> Cases {
+        let (mut fit, mut left_out) = (Vec::new(), Vec::new());
+        for batch in &options.batches {
+            let both = Case::both(*batch, options.context);
+            match both.iter().all(|case| case.pages() as u64 <= room) {
+                true => fit.extend(both),
+                false => left_out.extend(both.map(|case| case.name)),
+            }
+        }
+        Cases { fit, left_out }
+    }
+}
+
 impl Profile {
     /// Makes a model of the shape and times its steps.
     ///
@@ -127,31 +148,26 @@ impl Profile {
         let device = super::device_options(&options.gpu);
         let cuda = CudaOptions { device, deterministic: false, eager: true };
         let cuda = Cuda::open(&cuda, config.heads).map_err(LoadError::NoGpu)?;
-        let failed = |error: kernels::cuda::CudaError| {
-            on_gpu(LoadError::Device(OpError::from_cuda("profile", error)))
-        };
         let (ops, clock) = cuda.timed().map_err(failed)?;
         let name = ops.device().name().to_owned();
         let library = ops.device().libraries().cublaslt.is_some();
-        let (cases, left_out, mut model) = prepare(ops, &config, options).map_err(on_gpu)?;
+        let (cases, mut model) = prepare(ops, &config, options).map_err(on_gpu)?;
         let (ops, pages) = model.device();
         ops.scatter(pages).map_err(failed)?;
-        let mut profile =
-            Profile { name, bandwidth: clock.bandwidth(), rows: Vec::new(), left_out };
-        for (at, case) in cases.iter().enumerate() {
+        let (bandwidth, left_out) = (clock.bandwidth(), cases.left_out);
+        let mut profile = Profile { name, bandwidth, rows: Vec::new(), left_out };
+        for (at, case) in cases.fit.iter().enumerate() {
             // Whose products there are makes no difference to uneven lengths.
-            let others = at % 2 == 0 && library;
-            let few = case.lengths.len() <= FEW_ROWS;
-            let manners = [
-                ("usual", Products::Usual, true),
-                ("own", Products::Own, others && !few),
-                ("cublaslt", Products::Library, others && few),
-            ];
-            for (word, products, _) in manners.iter().filter(|manner| manner.2) {
-                clock.set_products(*products);
-                let timed =
-                    steps(&mut model, &clock, case, options.steps).map_err(LoadError::Device);
-                profile.add(case, word, &timed.map_err(on_gpu)?, options.steps);
+            let other = match case.lengths.len() <= FEW_ROWS {
+                _ if at % 2 == 1 || !library => None,
+                true => Some(("cublaslt", Products::Library)),
+                false => Some(("own", Products::Own)),
+            };
+            for (word, products) in [("usual", Products::Usual)].into_iter().chain(other) {
+                clock.set_products(products);
+                let timed = steps(&mut model, &clock, case, options.steps);
+                let timed = timed.map_err(LoadError::Device).map_err(on_gpu)?;
+                profile.add(case, word, &timed, options.steps);
             }
         }
         Ok(profile)
@@ -187,31 +203,26 @@ impl Profile {
     }
 }
 
-/// The cases that there is room for, the names of the others, and a model for them. Cases that
-/// belong together go together.
+/// The cases that there is room for, and a model for them.
 fn prepare(
     ops: Cuda,
     config: &ModelConfig,
     options: &ProfileOptions,
-) -> Result<(Vec<Case>, Vec<String>, Model<Cuda>), LoadError> {
+) -> Result<(Cases, Model<Cuda>), LoadError> {
     Random.check_room(config, ops.room(1.0)?)?;
     let parameters = Parameters::load(&ops, &Random, config)?;
     let scratch = Scratch::new(&ops, config, 0, 0)?;
     let page = (ops.page_bytes(config.heads) * config.layers) as u64;
-    let room = ops.room(SHARE)?.unwrap_or(0) / page;
-    let fits = |case: &Case| case.pages() as u64 <= room;
-    let (mut cases, mut left_out) = (Vec::new(), Vec::new());
-    for batch in &options.batches {
-        let both = Case::both(*batch, options.context);
-        match both.iter().all(fits) {
-            true => cases.extend(both),
-            false => left_out.extend(both.map(|case| case.name)),
-        }
-    }
+    let cases = Cases::new(options, ops.room(SHARE)?.unwrap_or(0) / page);
     let positions = options.context * UNEVEN[1] + 1;
-    let pages = cases.iter().map(Case::pages).max().unwrap_or(0);
+    let pages = cases.fit.iter().map(Case::pages).max().unwrap_or(0);
     let size = Size { positions, pages, adapters: 0 };
-    Ok((cases, left_out, Model::new(ops, parameters, config.clone(), scratch, size)?))
+    Ok((cases, Model::new(ops, parameters, config.clone(), scratch, size)?))
+}
+
+/// What the driver said, as what kept a model from being profiled.
+fn failed(error: CudaError) -> LoadError {
+    on_gpu(LoadError::Device(OpError::from_cuda("profile", error)))
 }
 
 /// Runs the same step again and again, and gives what each operation of all timed ones took.
