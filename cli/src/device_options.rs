@@ -28,13 +28,16 @@ pub(crate) struct DeviceArgs {
     /// Read the tokens of each step before the GPU gets the next one: to compare with
     #[arg(long, env = "ROLLTAPE_NO_ASYNC_SCHEDULING")]
     no_async_scheduling: bool,
-    /// The folder of libnvrtc.so.13 and libcublasLt.so.13; else the system is asked for them, and
-    /// the packages of the Python in the path
+    /// The folder of CUDA's libnvrtc.so and libcublasLt.so, of version 13 or 12; else the system is
+    /// asked for them, and the packages of the Python in the path
     #[arg(long, value_name = "DIR", env = "ROLLTAPE_CUDA_LIBS")]
     cuda_libs: Option<PathBuf>,
     /// Where compiled kernels are kept for the next start [default: ~/.cache/rolltape/kernels]
     #[arg(long, value_name = "DIR", env = "ROLLTAPE_KERNEL_CACHE")]
     kernel_cache: Option<PathBuf>,
+    /// A folder with texts of kernels (`gemm_small.cu`) to compile in place of those built in
+    #[arg(long, value_name = "DIR", env = "ROLLTAPE_KERNEL_TEXTS", hide = true)]
+    kernel_texts: Option<PathBuf>,
 }
 
 impl DeviceArgs {
@@ -50,6 +53,7 @@ impl DeviceArgs {
             async_scheduling: !self.no_async_scheduling,
             cuda_libraries: self.cuda_libs.clone(),
             kernel_cache: self.kernel_cache.clone().or_else(usual_cache),
+            kernel_texts: self.kernel_texts.clone(),
             ..options
         }
     }

@@ -10,6 +10,7 @@ mod advice;
 mod episode;
 mod gpu;
 mod notes;
+mod profile;
 mod report;
 mod row;
 
@@ -48,8 +49,9 @@ const WHO_WAIT: Duration = Duration::from_secs(10);
 /// cannot be read, with 2 on wrong usage.
 ///
 /// With --gpu: prints what the engine finds on this machine's GPU, compares every kernel with plain
-/// loops on fresh random inputs, and measures. Ends with 0 when all are right, with 1 when one is
-/// not or there is no GPU that can be used, with 2 on wrong usage.
+/// loops on fresh random inputs, measures, and has NCCL form and leave a group of this GPU alone.
+/// Ends with 0 when all are right, with 1 when one is not or there is no GPU that can be used, with
+/// 2 on wrong usage. With --profile it times the operations of a decode step instead.
 #[derive(Debug, clap::Args)]
 #[command(group(clap::ArgGroup::new("patient").required(true).multiple(true)))]
 pub(crate) struct Args {

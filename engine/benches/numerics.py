@@ -42,11 +42,11 @@ def run_of(args, folder):
     """What the parts take of a run."""
     environment = dict(os.environ, XDG_CACHE_HOME=str(folder / "cache"))
     environment["LD_LIBRARY_PATH"] = f"{args.doubles}:{args.doubles / 'nvrtc'}"
-    report = Report(args.out or folder / "out", 3600, patience=5)
+    report = Report(args.out or folder / "out", folder / "rest", 3600, patience=5)
     return types.SimpleNamespace(
         report=report, rolltape=str(args.rolltape.resolve()),
         device=["--device", "cuda"], env=environment, torch_device="cpu", scratch=folder,
-        python=sys.executable)
+        python=sys.executable, torch_process=None)
 
 
 def main():
@@ -63,6 +63,7 @@ def main():
         run = run_of(args, folder)
         for model in MODELS:
             run.report.part(model[0], (1, 1800), functools.partial(one, run, model, args.sizes))
+        compare.rest(run)
         return run.report.end()
 
 

@@ -57,6 +57,7 @@ pub(crate) fn gpu_options(options: &EngineOptions) -> DeviceOptions {
         ordinal: options.gpu,
         libraries: options.cuda_libraries.clone(),
         cache: options.kernel_cache.clone(),
+        texts: options.kernel_texts.clone(),
     }
 }
 
@@ -77,18 +78,16 @@ fn cuda_options(options: &EngineOptions) -> CudaOptions {
 }
 
 fn line(cuda: &Cuda) -> String {
-    let (compiled, took) = cuda.kernels().compiled();
-    let products = match &cuda.device().libraries().cublaslt {
+    let device = cuda.device();
+    let products = match &device.libraries().cublaslt {
         _ if cuda.is_deterministic() => "deterministic".to_owned(),
         Some(found) => format!("cuBLASLt {found}"),
         None => "without cuBLASLt".to_owned(),
     };
-    format!(
-        "running on the GPU {}, {}, {compiled} files of kernels compiled in {:.1} s, {products}",
-        cuda.device().name(),
-        cuda.device().arch(),
-        took.as_secs_f64(),
-    )
+    let compiler = if device.libraries().nvrtc.is_some() { "" } else { ", without NVRTC" };
+    let made = cuda.kernels().made();
+    let (name, arch) = (device.name(), device.arch());
+    format!("running on the GPU {name}, {arch}, {made}{compiler}, {products}")
 }
 
 #[cfg(test)]

@@ -1,12 +1,16 @@
 //! What a GPU is, whether it computes what it should, and how fast.
 
+mod group;
+mod profile;
+
 use std::path::PathBuf;
-use std::time::Duration;
 
 use kernels::cuda::check::{CHECKS, Case, Finding, Speed};
 use kernels::cuda::{CudaError, Device, DeviceOptions, FAMILIES, Kernels};
 
-pub use kernels::cuda::NoCuda;
+pub use group::GroupReport;
+pub use kernels::cuda::{Made, NoCuda};
+pub use profile::{Profile, ProfileOptions, ProfileRow};
 
 /// Sizes of heads that kernels are compiled for and looked at: those of the families that are
 /// served.
@@ -21,6 +25,8 @@ pub struct GpuOptions {
     pub cuda_libraries: Option<PathBuf>,
     /// A folder in which compiled kernels are kept.
     pub kernel_cache: Option<PathBuf>,
+    /// A folder with texts of kernels that stand in for those of this program.
+    pub kernel_texts: Option<PathBuf>,
     /// What random inputs follow from.
     pub seed: u64,
     /// Whether kernels are timed; an emulated device has no speed.
@@ -40,16 +46,18 @@ pub struct GpuReport {
     pub processors: usize,
     /// Bytes of memory that were free, and all.
     pub memory: (usize, usize),
-    /// Where the run-time compiler was found.
-    pub nvrtc: String,
+    /// Where the run-time compiler was found, if it was.
+    pub nvrtc: Option<String>,
     /// Where cuBLASLt was found, if it was.
     pub cublaslt: Option<String>,
-    /// For each size of heads: how many files had to be compiled, and how long that took.
-    pub compiled: Vec<(usize, usize, Duration)>,
+    /// For each size of heads: where the files of kernels came from, and how long that took.
+    pub made: Vec<(usize, Made)>,
     /// Each kernel in each shape, beside plain loops.
     pub kernels: Vec<GpuKernel>,
     /// Times of kernels, if they were wanted.
     pub speeds: Vec<GpuSpeed>,
+    /// What NCCL does with this GPU alone.
+    pub group: GroupReport,
 }
 
 /// How far a kernel was from plain loops.
@@ -78,11 +86,7 @@ impl GpuReport {
     /// # Errors
     /// What is missing, with the way out, or what failed.
     pub fn new(options: &GpuOptions) -> Result<GpuReport, NoCuda> {
-        let device = Device::open(&DeviceOptions {
-            ordinal: options.gpu,
-            libraries: options.cuda_libraries.clone(),
-            cache: options.kernel_cache.clone(),
-        })?;
+        let device = Device::open(&device_options(options))?;
         let libraries = device.libraries();
         let mut report = GpuReport {
             name: device.name().to_owned(),
@@ -90,23 +94,24 @@ impl GpuReport {
             arch: device.arch(),
             processors: device.processors(),
             memory: device.memory()?,
-            nvrtc: libraries.nvrtc.to_string(),
+            nvrtc: libraries.nvrtc.as_ref().map(ToString::to_string),
             cublaslt: libraries.cublaslt.as_ref().map(ToString::to_string),
-            compiled: Vec::new(),
+            made: Vec::new(),
             kernels: Vec::new(),
             speeds: Vec::new(),
+            group: GroupReport::Absent("not looked for yet".to_owned()),
         };
         for dim in HEAD_DIMS {
             report.look(&device, dim, options)?;
         }
+        report.group = GroupReport::new(&device);
         Ok(report)
     }
 
     /// Looks at all kernels for heads of one size.
     fn look(&mut self, device: &Device, dim: usize, options: &GpuOptions) -> Result<(), CudaError> {
         let kernels = Kernels::load(device, FAMILIES, dim)?;
-        let (files, took) = kernels.compiled();
-        self.compiled.push((dim, files, took));
+        self.made.push((dim, kernels.made()));
         for (name, check) in CHECKS {
             let mut case = Case::new(&kernels, dim, options.seed);
             case.speeds = options.times.then(Vec::new);
@@ -128,6 +133,16 @@ impl GpuReport {
     /// Kernels that were further off than is allowed.
     pub fn wrong(&self) -> impl Iterator<Item = &GpuKernel> {
         self.kernels.iter().filter(|kernel| kernel.worst.is_nan() || kernel.worst > 1.0)
+    }
+}
+
+/// Which device, and where to look for what it needs.
+fn device_options(options: &GpuOptions) -> DeviceOptions {
+    DeviceOptions {
+        ordinal: options.gpu,
+        libraries: options.cuda_libraries.clone(),
+        cache: options.kernel_cache.clone(),
+        texts: options.kernel_texts.clone(),
     }
 }
 

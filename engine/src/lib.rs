@@ -175,6 +175,7 @@ impl Engine {
     ) -> Result<Engine, LoadError> {
         let vocab = parts.model.vocab;
         let tokens = options.tokens(vocab, ops.reach())?;
+        weights.check_room(&parts.model, ops.room(1.0)?)?;
         let recorder = Recorder::new(weights, ops.rounds());
         let parameters = Parameters::load(&ops, &recorder, &parts.model)?;
         let ledger = recorder.ledger();

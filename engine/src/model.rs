@@ -202,6 +202,11 @@ impl<O: Ops> Model<O> {
         self.ops.move_buffer(&mut self.rope, home)
     }
 
+    /// Device and pages, for whoever measures them.
+    pub(crate) fn device(&self) -> (&O, &O::Pages) {
+        (&self.ops, &self.pages)
+    }
+
     /// Elements of one row of logits.
     pub(crate) fn vocab(&self) -> usize {
         self.config.vocab

@@ -75,6 +75,8 @@ pub struct EngineOptions {
     pub cuda_libraries: Option<PathBuf>,
     /// A folder in which kernels that were compiled are kept for the next start.
     pub kernel_cache: Option<PathBuf>,
+    /// A folder with texts of kernels that stand in for those of this program, to compare variants.
+    pub kernel_texts: Option<PathBuf>,
 }
 
 impl Default for EngineOptions {
@@ -105,6 +107,7 @@ impl Default for EngineOptions {
             async_scheduling: true,
             cuda_libraries: None,
             kernel_cache: None,
+            kernel_texts: None,
         }
     }
 }

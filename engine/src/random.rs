@@ -62,6 +62,19 @@ impl Tensors for Random {
         });
         Ok(Tensor::Bf16(values))
     }
+
+    /// Tensors are made and placed one at a time: only where they end up must there be room for
+    /// all.
+    fn check_room(&self, model: &ModelConfig, room: Option<u64>) -> Result<(), LoadError> {
+        let (bytes, memory) = (size(model), memory::total());
+        match room {
+            Some(room) if bytes > room => {
+                Err(LoadError::GpuMemory { bytes: usize::try_from(bytes).unwrap_or(usize::MAX) })
+            }
+            None if bytes > memory => Err(LoadError::TooLarge { bytes, memory }),
+            _ => Ok(()),
+        }
+    }
 }
 
 /// A number of mean zero and variance one, bell-shaped up to three and a half: the sum of four even
@@ -75,15 +88,10 @@ fn bell(bits: u64) -> f32 {
 /// A configuration with the tokenizer that lies beside it, or one that is made for it.
 pub(crate) fn folder(config: &Path) -> Result<Folder, LoadError> {
     let folder = config.parent().unwrap_or(Path::new(""));
-    let folder = match folder.join("tokenizer.json").exists() {
-        true => Folder::around(config)?,
-        false => bare(config)?,
-    };
-    let (bytes, memory) = (size(&folder.model), memory::total());
-    if bytes > memory {
-        return Err(LoadError::TooLarge { bytes, memory });
+    match folder.join("tokenizer.json").exists() {
+        true => Folder::around(config),
+        false => bare(config),
     }
-    Ok(folder)
 }
 
 fn bare(path: &Path) -> Result<Folder, LoadError> {

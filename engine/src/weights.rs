@@ -14,6 +14,7 @@ use kernels::Values;
 use safetensors::tensor::{Dtype, Metadata, TensorInfo};
 use serde_json::Value;
 
+use crate::config::ModelConfig;
 use crate::load::{LoadError, json};
 
 /// The index of weights in several files.
@@ -59,6 +60,12 @@ impl Tensor {
 pub(crate) trait Tensors {
     /// A tensor of exactly this shape; bf16 stays as it is, f16 is widened.
     fn take(&self, name: &str, shape: &[usize]) -> Result<Tensor, LoadError>;
+
+    /// Refuses, before anything is placed, a model that a device with `room` bytes cannot hold, or
+    /// the machine's own memory where there is no `room`. Files are taken as they come.
+    fn check_room(&self, _model: &ModelConfig, _room: Option<u64>) -> Result<(), LoadError> {
+        Ok(())
+    }
 }
 
 /// A tensor in a file.

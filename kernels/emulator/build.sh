@@ -5,6 +5,7 @@
 #   FOLDER/libcublasLt.so.13      products
 #   FOLDER/nccl/libnccl.so.2      groups, for those who look for NCCL
 #   FOLDER/nvrtc/libnvrtc.so.13   a compiler that compiles nothing, for tests without NVRTC
+#   FOLDER/cuda12/                products and compiler as they are called in CUDA 12
 #   FOLDER/kernels/FAMILY-SIZE.so
 # UNWATCHED=1 leaves out the checks of memory, for long runs.
 set -euo pipefail
@@ -14,7 +15,7 @@ out="$1"
 shift
 sizes=("$@")
 [ ${#sizes[@]} -gt 0 ] || sizes=(16 32 64 128)
-mkdir -p "$out/kernels" "$out/nccl" "$out/nvrtc"
+mkdir -p "$out/kernels" "$out/nccl" "$out/nvrtc" "$out/cuda12"
 out="$(cd "$out" && pwd)"
 # Several test programs may ask at once.
 exec 9>"$out/lock"
@@ -45,7 +46,7 @@ library() { # NAME SOURCE... : one of the doubles
   shift
   up_to_date "$file" "$here"/*.cc && return
   g++ "${FLAGS[@]}" -Wextra -fvisibility=hidden -shared -Wl,-soname,"${name##*/}" \
-    -Wl,--version-script="$exports" -Wl,-rpath,'$ORIGIN' -o "$file.new" "$@"
+    -DMAJOR="${name##*.}" -Wl,--version-script="$exports" -Wl,-rpath,'$ORIGIN' -o "$file.new" "$@"
   finish "$file"
 }
 
@@ -102,6 +103,8 @@ library libcuda.so.1 "$here"/{driver,memory,module,stream}.cc "$out/libemulate.s
 library libcublasLt.so.13 "$here/cublaslt.cc" "$out/libcuda.so.1"
 library nccl/libnccl.so.2 "$here/nccl.cc" "$out/libcuda.so.1" '-Wl,-rpath,$ORIGIN/..'
 library nvrtc/libnvrtc.so.13 "$here/nvrtc.cc"
+library cuda12/libcublasLt.so.12 "$here/cublaslt.cc" "$out/libcuda.so.1" '-Wl,-rpath,$ORIGIN/..'
+library cuda12/libnvrtc.so.12 "$here/nvrtc.cc"
 rm -f "$out/failed"
 while read -r name parts; do
   files=()

@@ -180,7 +180,7 @@ API cublasLtDestroy(void *handle) {
   delete static_cast<char *>(handle);
   return OK;
 }
-__attribute__((visibility("default"))) size_t cublasLtGetVersion() { return 130000; }
+__attribute__((visibility("default"))) size_t cublasLtGetVersion() { return MAJOR * 10000; }
 
 API cublasLtMatrixLayoutCreate(Layout **layout, int type, uint64_t rows, uint64_t columns,
                                int64_t leading) {

@@ -76,7 +76,7 @@ struct Entry {
   bool known_sizes = false;
 };
 struct Image {
-  int architecture = 0, head_dim = 0;
+  int architecture = 0, head_dim = 0, driver_min = 0;
   std::map<std::string, Entry> entries;
 };
 
@@ -157,7 +157,10 @@ void read_symbols(const Elf &elf, int table, const std::map<uint32_t, uint32_t> 
 Image read_cubin(const char *bytes) {
   Image image;
   Elf elf(bytes);
-  image.architecture = elf.header->e_flags >> 8 & 0xff;
+  // Since CUDA 13 the architecture stands in another byte, and older drivers do not know the form.
+  bool recent = elf.header->e_ident[EI_ABIVERSION] >= 8;
+  image.architecture = static_cast<int>(elf.header->e_flags >> (recent ? 8 : 0) & 0xff);
+  image.driver_min = recent ? 13000 : 0;
   std::map<uint32_t, uint32_t> registers;
   for (int i = 0; i < elf.header->e_shnum; i++)
     if (elf.name(i).starts_with(".text.")) image.entries[elf.name(i).substr(6)];
@@ -182,7 +185,10 @@ Image read_cubin(const char *bytes) {
 unsigned shared_limit() { return settings().capability >= 90 ? 232448 : 166912; }
 
 Result load(Module *module, const Image &image) {
-  if (image.architecture != settings().capability) return NO_BINARY_FOR_GPU;
+  // Of its kind a device runs what was made for an older one, unless that is for one device alone.
+  int capability = static_cast<int>(settings().capability);
+  bool kin = image.architecture / 10 == capability / 10 && image.architecture <= capability;
+  if (!kin || settings().driver < image.driver_min) return NO_BINARY_FOR_GPU;
   auto &kernels = emulated(image.head_dim);
   for (auto &[name, entry] : image.entries) {
     auto function = std::make_unique<Function>();

@@ -73,7 +73,7 @@ extern "C" {
 #define API __attribute__((visibility("default"))) int
 
 API nvrtcVersion(int *major, int *minor) {
-  *major = 13, *minor = 0;
+  *major = MAJOR, *minor = 0;
   return SUCCESS;
 }
 __attribute__((visibility("default"))) const char *nvrtcGetErrorString(int result) {

@@ -1,8 +1,9 @@
 //! The operations on an NVIDIA GPU.
 //!
 //! Nothing of CUDA is needed to build this, and nothing is linked: the driver, the run-time
-//! compiler (NVRTC) and cuBLASLt are looked for when a device is opened, and whoever has none is
-//! told so in one sentence ([`NoCuda`]).
+//! compiler (NVRTC) and cuBLASLt are looked for when a device is opened, and whoever has no driver
+//! is told so in one sentence ([`NoCuda`]). For usual devices and heads compiled kernels are built
+//! in; others need NVRTC.
 //!
 //! - [`Cuda`]: implements [`crate::Ops`]. Steps that only decode are recorded and run again as one.
 //! - [`Device`]: one GPU with a stream; memory, copies and launches go through it.
@@ -16,8 +17,10 @@
 
 mod adapters;
 mod ask;
+mod built_in;
 mod cache;
 pub mod check;
+pub mod clock;
 mod compile;
 mod device;
 #[cfg(any(test, feature = "double"))]
@@ -40,10 +43,10 @@ mod tensor;
 pub use adapters::Adapters;
 pub use device::{Device, DeviceOptions};
 pub use error::{CudaError, NoCuda};
-pub use launch::{Arg, Grid, Kernels};
-pub(crate) use library::locate;
+pub use launch::{Arg, Grid, Kernels, Made};
 pub use library::{Found, Libraries};
-pub use memory::{Memory, Pinned};
+pub(crate) use library::{locate, nccl_package};
+pub use memory::{Memory, Pinned, Plain};
 pub use source::{FAMILIES, Family};
 pub use state::{Cuda, CudaOptions};
 pub use tensor::{Buffer, Matrix, Pages};

@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use libloading::os::unix::Library;
 
-use crate::cuda::{CudaError, Device, Memory, locate};
+use crate::cuda::{CudaError, Device, Memory, locate, nccl_package};
 
 const LIBRARY: &str = "libnccl.so.2";
 
@@ -73,8 +73,8 @@ impl Config {
 #[derive(Debug, thiserror::Error)]
 pub enum NcclError {
     /// There is no library.
-    #[error("{LIBRARY} was not found; install it with `pip install nvidia-nccl-cu13`")]
-    NoLibrary,
+    #[error("{LIBRARY} was not found; install it with `pip install {0}`")]
+    NoLibrary(&'static str),
     /// The library is not the one that its name says.
     #[error("{LIBRARY} has no `{0}`")]
     NoFunction(&'static str),
@@ -144,9 +144,9 @@ impl Functions {
     }
 
     fn load() -> Result<Functions, NcclError> {
-        locate(LIBRARY).ok_or(NcclError::NoLibrary)?;
+        locate(LIBRARY).ok_or_else(no_library)?;
         // SAFETY: the library is made to be loaded, and was loaded before.
-        let library = unsafe { Library::new(LIBRARY) }.map_err(|_| NcclError::NoLibrary)?;
+        let library = unsafe { Library::new(LIBRARY) }.map_err(|_| no_library())?;
         // SAFETY: the types are those of `nccl.h`, the same in all versions since 2.14.
         let functions = unsafe {
             Functions {
@@ -180,6 +180,11 @@ impl Functions {
             _ => NcclError::Call { call, reason },
         })
     }
+}
+
+/// There is none, and what to install.
+fn no_library() -> NcclError {
+    NcclError::NoLibrary(nccl_package())
 }
 
 /// # Safety
@@ -247,10 +252,19 @@ impl Member {
 
     fn greet(&mut self, give_up: GiveUp<'_>) -> Result<(), NcclError> {
         let number = Memory::of(&self.device, &[0.0_f32])?;
-        let (from, to) = (number.address() as *const c_void, number.address() as *mut c_void);
-        let (group, stream) = (self.group()?, self.device.stream());
-        // SAFETY: the number is on the device, and lives until the sum is done or aborted.
-        let status = unsafe { (self.functions.sum)(from, to, 1, FLOAT32, SUM, group, stream) };
+        self.add_up(&number, give_up)
+    }
+
+    /// Adds up the numbers of all members, 32-bit floats, into each one's memory.
+    ///
+    /// # Errors
+    /// As for [`Member::receive`].
+    pub fn add_up(&mut self, numbers: &Memory, give_up: GiveUp<'_>) -> Result<(), NcclError> {
+        self.device.bind()?;
+        let (from, to) = (numbers.address() as *const c_void, numbers.address() as *mut c_void);
+        let (group, stream, count) = (self.group()?, self.device.stream(), numbers.bytes() / 4);
+        // SAFETY: the numbers are on the device, and live until the sum is done or aborted.
+        let status = unsafe { (self.functions.sum)(from, to, count, FLOAT32, SUM, group, stream) };
         self.until_done("ncclAllReduce", status, give_up)
     }
 
@@ -362,12 +376,11 @@ impl Drop for Member {
 ///
 /// # Errors
 /// What the library says.
-#[cfg(any(test, feature = "double"))]
 pub fn new_id() -> Result<[u8; ID_BYTES], NcclError> {
     const CALL: &str = "ncclGetUniqueId";
     let functions = Functions::get()?;
     // SAFETY: the library is there, and will be.
-    let library = unsafe { Library::new(LIBRARY) }.map_err(|_| NcclError::NoLibrary)?;
+    let library = unsafe { Library::new(LIBRARY) }.map_err(|_| no_library())?;
     // SAFETY: the type is that of `nccl.h`.
     let made = unsafe { symbol::<unsafe extern "C" fn(*mut Id) -> c_int>(&library, CALL) }?;
     let mut id = Id([0; ID_BYTES]);

@@ -1,30 +1,35 @@
 """Every family of kernels through the real compilers, and what they take of a multiprocessor.
 
-    cubins.py TOOLKIT [--update]
+    cubins.py TOOLKIT OLDER [--update]
 
-TOOLKIT is a folder with `bin/nvcc` and `lib/libnvrtc.so.13`. Each family is compiled by nvcc and by
-NVRTC (as a start of `rolltape` does it) for each architecture and size of heads. ptxas says what a
-kernel takes; that must stay at or below `kernels/cuda/ceilings.txt`, which `--update` writes anew.
-Standard library only.
+TOOLKIT is a folder with `bin/nvcc` and `lib/libnvrtc.so.13`, OLDER one with `libnvrtc.so.12`. Each
+family is compiled by nvcc and by both NVRTCs (as a start of `rolltape` does it) for each
+architecture and size of heads. ptxas says what a kernel takes; that must stay at or below
+`kernels/cuda/ceilings.txt`. What the older NVRTC makes runs on drivers of CUDA 12 and 13 and is
+built into the program: `kernels/cuda/cubins.bin` must hold it, byte for byte. `--update` writes
+both files anew. Standard library only.
 """
 
 import ctypes
 import re
+import struct
 import subprocess
 import sys
 import tempfile
+import zlib
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent.parent
 CUDA = ROOT / "kernels/cuda"
 CEILINGS = CUDA / "ceilings.txt"
+ARCHIVE = CUDA / "cubins.bin"
 ARCHITECTURES = ["sm_80", "sm_90a"]
 HEAD_DIMS = [64, 128]
 HEADER = """\
 # What a kernel may take, over sm_80 and sm_90a: registers of a thread, static shared memory of a
 # block in bytes, bytes that a thread spills (stores and loads, functions that it calls included).
-# `tests/cuda/cubins.py TOOLKIT --update` writes this.
+# `tests/cuda/run.sh --update` writes this.
 # kernel head_dim registers shared spilled
 """
 USED = re.compile(
@@ -62,8 +67,13 @@ def nvcc(toolkit, family, arch, head_dim):
     said = done.stdout + done.stderr
     if done.returncode != 0 or "warning" in said:
         raise SystemExit(f"{family}, {arch}, heads of {head_dim}:\n{said}")
+    return used_of(said, f"{family}, {arch}")
+
+
+def used_of(said, what):
+    """Registers, shared and spilled bytes of each kernel, in what ptxas said."""
     used, last = {}, ""
-    for found in USED.finditer(said):
+    for found in USED.finditer(said.replace("ptxas         .", "")):
         spilled = int(found["stores"]) + int(found["loads"])
         if found["registers"]:  # a kernel; the functions that it calls come after it
             last = found["name"]
@@ -73,38 +83,56 @@ def nvcc(toolkit, family, arch, head_dim):
             registers, shared, before = used[last]
             used[last] = (registers, shared, before + spilled)
     if not used:
-        raise SystemExit(f"{family}, {arch}: no kernels in what ptxas said:\n{said}")
+        raise SystemExit(f"{what}: no kernels in what ptxas said:\n{said}")
     return used
 
 
 class Nvrtc:
-    """The run-time compiler, found by its file alone: no loader path is set."""
+    """A run-time compiler, found by its file alone: no loader path is set."""
 
-    def __init__(self, folder):
+    def __init__(self, folder, major):
         # It looks for its builtins by name.
-        ctypes.CDLL(str(folder / "libnvrtc-builtins.so.13.0"), mode=ctypes.RTLD_GLOBAL)
-        self.library = ctypes.CDLL(str(folder / "libnvrtc.so.13"), mode=ctypes.RTLD_GLOBAL)
+        (builtins,) = folder.glob(f"libnvrtc-builtins.so.{major}.*")
+        ctypes.CDLL(str(builtins), mode=ctypes.RTLD_GLOBAL)
+        self.library = ctypes.CDLL(str(folder / f"libnvrtc.so.{major}"), mode=ctypes.RTLD_GLOBAL)
 
-    def compile(self, family, arch, head_dim):
-        """The cubin's length; the options are those of `kernels/src/cuda/compile.rs`."""
+    def compile(self, family, options):
+        """The cubin, and what was said of it."""
         program, size = ctypes.c_void_p(), ctypes.c_size_t()
         text = text_of(families()[family]).encode()
         none = (0, None, None)
         if self.library.nvrtcCreateProgram(ctypes.byref(program), text, b"x.cu", *none):
             raise SystemExit(f"{family}: NVRTC takes no text")
-        options = [f"--gpu-architecture={arch}", "--std=c++17", f"-DHEAD_DIM={head_dim}"]
         array = (ctypes.c_char_p * len(options))(*[option.encode() for option in options])
         failed = self.library.nvrtcCompileProgram(program, len(options), array)
+        self.library.nvrtcGetProgramLogSize(program, ctypes.byref(size))
+        log = ctypes.create_string_buffer(size.value)
+        self.library.nvrtcGetProgramLog(program, log)
+        said = log.value.decode()
         if failed:
-            self.library.nvrtcGetProgramLogSize(program, ctypes.byref(size))
-            log = ctypes.create_string_buffer(size.value)
-            self.library.nvrtcGetProgramLog(program, log)
-            raise SystemExit(f"NVRTC, {family}, {arch}:\n{log.value.decode()}")
+            raise SystemExit(f"NVRTC, {family}, {options}:\n{said}")
         self.library.nvrtcGetCUBINSize(program, ctypes.byref(size))
+        cubin = ctypes.create_string_buffer(size.value)
+        self.library.nvrtcGetCUBIN(program, cubin)
         self.library.nvrtcDestroyProgram(ctypes.byref(program))
         if size.value == 0:
-            raise SystemExit(f"NVRTC, {family}, {arch}: no cubin")
-        return size.value
+            raise SystemExit(f"NVRTC, {family}, {options}: no cubin")
+        return cubin.raw, said
+
+
+def options_of(arch, head_dim):
+    """Those of `kernels/src/cuda/compile.rs`."""
+    return [f"--gpu-architecture={arch}", "--std=c++17", f"-DHEAD_DIM={head_dim}"]
+
+
+def key_of(family, options):
+    """That of `kernels/src/cuda/built_in.rs`: FNV-1a of 128 bits over text and options."""
+    total = 0x6C62272E07BB014262B821756295C58D
+    for part in (text_of(families()[family]), " ".join(options)):
+        data = part.encode()
+        for byte in struct.pack("<Q", len(data)) + data:
+            total = (total ^ byte) * ((1 << 88) + 0x13B) % (1 << 128)
+    return total.to_bytes(16, "little")
 
 
 def sizes_of(family):
@@ -113,24 +141,29 @@ def sizes_of(family):
     return HEAD_DIMS if "HEAD_DIM" in text_of(own) else ["any"]
 
 
-def measure(toolkit):
-    """(kernel, head_dim) to the most registers, shared and spilled bytes, over architectures."""
-    nvrtc, most = Nvrtc(toolkit / "lib"), {}
+def measure(toolkit, older):
+    """(kernel, head_dim) to the most registers, shared and spilled bytes, over architectures and
+    compilers; and the archive of what the older NVRTC made, not packed."""
+    newer, older, most, archive = Nvrtc(toolkit / "lib", 13), Nvrtc(older, 12), {}, []
 
     def one(job):
         family, arch, size = job
         head_dim = 64 if size == "any" else size
         used = nvcc(toolkit, family, arch, head_dim)
-        nvrtc.compile(family, arch, head_dim)
-        return size, used
+        options = options_of(arch, head_dim)
+        newer.compile(family, options)
+        cubin, said = older.compile(family, [*options, "--ptxas-options=-v"])
+        entry = key_of(family, options) + struct.pack("<I", len(cubin)) + cubin
+        return size, [used, used_of(said, f"{family}, {arch}, built in")], entry
 
     jobs = [(f, a, s) for f in families() for a in ARCHITECTURES for s in sizes_of(f)]
     with ThreadPoolExecutor(2) as pool:
-        for size, used in pool.map(one, jobs):
-            for kernel, numbers in used.items():
+        for size, all_used, entry in pool.map(one, jobs):
+            archive.append(entry)
+            for kernel, numbers in (pair for used in all_used for pair in used.items()):
                 key = (kernel, str(size))
                 most[key] = tuple(map(max, numbers, most.get(key, numbers)))
-    return most
+    return most, b"".join(archive)
 
 
 def ceilings():
@@ -141,10 +174,11 @@ def ceilings():
 
 def main():
     """Compiles everything; exits with what is wrong."""
-    most = measure(Path(sys.argv[1]))
-    if sys.argv[2:] == ["--update"]:
+    most, archive = measure(Path(sys.argv[1]), Path(sys.argv[2]))
+    if sys.argv[3:] == ["--update"]:
         rows = [" ".join(map(str, key + most[key])) + "\n" for key in sorted(most)]
         CEILINGS.write_text(HEADER + "".join(rows))
+        ARCHIVE.write_bytes(zlib.compress(archive, 9))
     allowed = ceilings()
     wrong = []
     for key in sorted(most.keys() | allowed.keys()):
@@ -154,9 +188,13 @@ def main():
         elif any(found > ceiling for found, ceiling in zip(most[key], allowed[key])):
             wrong.append(f"{kernel} ({size}): {most[key]} is above {allowed[key]}, "
                          f"see {CEILINGS.name}")
+    if not ARCHIVE.exists() or zlib.decompress(ARCHIVE.read_bytes()) != archive:
+        wrong.append(f"{ARCHIVE.name} is not what the compiler makes of the kernels now: run "
+                     "`tests/cuda/run.sh --update`")
     for (kernel, size), (registers, shared, spilled) in sorted(most.items()):
         print(f"{kernel:24} {size:>4} {registers:4} registers {shared:6} bytes shared "
               f"{spilled} spilled")
+    print(f"{ARCHIVE.name}: {len(archive) >> 10} KiB, {ARCHIVE.stat().st_size >> 10} packed")
     sys.exit("\n".join(wrong) if wrong else 0)
 
 

@@ -1,6 +1,8 @@
 #!/usr/bin/env bash
 # The CUDA path on a machine without a GPU: the real compilers for every kernel, then our own host
 # code and kernels on doubles of the libraries (kernels/emulator/README.md says what those are).
+# `run.sh --update` only writes kernels/cuda/cubins.bin and ceilings.txt anew: after every change of
+# a kernel's text.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
@@ -12,10 +14,12 @@ if ! cmp -s tests/cuda/requirements.txt "$STAMP"; then
   "$VENV/bin/pip" install --quiet -r tests/cuda/requirements.txt
   cp tests/cuda/requirements.txt "$STAMP"
 fi
-toolkit="$(echo "$PWD/$VENV"/lib/python3*/site-packages/nvidia/cu13)"
+packages="$(echo "$PWD/$VENV"/lib/python3*/site-packages/nvidia)"
+toolkit="$packages/cu13"
 
 echo "-- nvcc and NVRTC, sm_80 and sm_90a"
-"$VENV/bin/python" tests/cuda/cubins.py "$toolkit"
+"$VENV/bin/python" tests/cuda/cubins.py "$toolkit" "$packages/cuda_nvrtc/lib" "$@"
+[ $# -eq 0 ] || exit 0
 
 echo "-- the emulator"
 program="$(mktemp)"

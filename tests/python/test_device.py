@@ -16,9 +16,18 @@ import harness
 
 ROOT = harness.ROOT
 HEAD_DIM = json.loads((harness.MODEL / "config.json").read_text())["head_dim"]
+# A shape with heads of a size that kernels are built in for.
+BUILT_IN = {
+    "architectures": ["Qwen3ForCausalLM"], "vocab_size": 400, "hidden_size": 64,
+    "intermediate_size": 96, "num_hidden_layers": 1, "num_attention_heads": 2,
+    "num_key_value_heads": 1, "head_dim": 64, "max_position_embeddings": 512, "eos_token_id": 0,
+    "tie_word_embeddings": True,
+}
 PROMPT = "Find the secret number"
 # What bf16 may do to a logprob of such a small model.
 NEAR = 0.1
+# The first test builds the doubles, too.
+pytestmark = pytest.mark.timeout(900)
 
 
 @pytest.fixture(scope="module")
@@ -27,7 +36,7 @@ def doubles():
     folder = ROOT / "target" / "cuda-double"
     folder.parent.mkdir(exist_ok=True)
     script = ROOT / "kernels/emulator/build.sh"
-    subprocess.run([script, folder, str(HEAD_DIM)], check=True)
+    subprocess.run([script, folder, str(HEAD_DIM), str(BUILT_IN["head_dim"])], check=True)
     return folder
 
 
@@ -50,10 +59,10 @@ def environment(*folders, **changes):
 class Started:
     """An engine with a device of its own choice, asked once."""
 
-    def __init__(self, folder, env, *arguments):
+    def __init__(self, folder, env, *arguments, source=("--model", harness.MODEL)):
         (address,) = harness.free_addresses(1)
         self.url = f"http://{harness.text(address)}"
-        where = ("--model", harness.MODEL, "--listen", harness.text(address))
+        where = (*source, "--listen", harness.text(address))
         own = ("--kernel-cache", folder / "kernels", *arguments)
         self.process = harness.Process("engine", *where, *own, folder=folder, env=env)
 
@@ -91,8 +100,12 @@ def on_the_cpu(tmp_path_factory):
 
 REASONS = {
     "no driver": ((), {}, "no CUDA driver was found (libcuda.so.1)"),
-    "no NVRTC": ((".",), {}, "libnvrtc.so.13 was not found"),
-    "an old driver": ((".", "nvrtc"), {"DRIVER": "12080"}, "supports CUDA 12.8 at most"),
+    "no NVRTC": (
+        (".",), {}, f"heads of {HEAD_DIM} is not built in, and libnvrtc.so.13, which would compile "
+        "it, was not found"),
+    "a driver that is older than NVRTC": (
+        (".", "nvrtc"), {"DRIVER": "12080"}, "libnvrtc.so.12, which would compile it, was not found"),
+    "an old driver": ((".", "nvrtc"), {"DRIVER": "11080"}, "supports CUDA 11.8 at most"),
     "an old device": ((".", "nvrtc"), {"CAPABILITY": "75"}, "has compute capability 7.5"),
     "no device": ((".", "nvrtc"), {"DEVICES": "0"}, "lists 0 devices"),
     "kernels that do not compile": (
@@ -128,6 +141,48 @@ def test_a_gpu_is_found_and_answers(doubles, on_the_cpu, tmp_path):
             ids, logprobs = started.ask()
     assert ids[:1] == on_the_cpu[0][:1]
     assert abs(logprobs[0] - on_the_cpu[1][0]) < NEAR
+
+
+def test_a_driver_of_cuda_12_takes_the_libraries_of_cuda_12(doubles, on_the_cpu, tmp_path):
+    alone = tmp_path / "driver"
+    alone.mkdir()
+    # Of the loader's path, products of CUDA 13 are not in it.
+    for name in ("libcuda.so.1", "libemulate.so", "kernels"):
+        (alone / name).symlink_to(doubles / name)
+    env = environment(alone, doubles / "cuda12", ROLLTAPE_DOUBLE_DRIVER="12080")
+    with Started(tmp_path, env, "--device", "cuda") as started:
+        line = started.line()
+        assert "2 files of kernels compiled" in line and "(7 built in, 0 kept)" in line
+        assert line.endswith("cuBLASLt the system's")
+        ids, logprobs = started.ask()
+    assert ids[:1] == on_the_cpu[0][:1]
+    assert abs(logprobs[0] - on_the_cpu[1][0]) < NEAR
+
+
+@pytest.mark.parametrize("driver", ["13000", "12000"])
+def test_without_nvrtc_usual_heads_are_served_by_built_in_kernels(driver, doubles, tmp_path):
+    shape = tmp_path / "shape.json"
+    shape.write_text(json.dumps(BUILT_IN))
+    env = environment(doubles, ROLLTAPE_DOUBLE_DRIVER=driver)
+    source = ("--random-weights", shape)
+    with Started(tmp_path, env, "--device", "cuda", source=source) as started:
+        line = started.line()
+        assert " 0 files of kernels compiled" in line, line
+        assert "(9 built in, 0 kept), without NVRTC" in line, line
+        ids, logprobs = started.ask()
+    assert len(ids) == 8 and all(number < 0 for number in logprobs)
+
+
+def test_texts_of_kernels_are_an_option_that_help_does_not_show(doubles, tmp_path):
+    texts = tmp_path / "texts"
+    texts.mkdir()
+    text = (ROOT / "kernels/cuda/elementwise.cu").read_text()
+    (texts / "elementwise.cu").write_text(text + "\n// a variant\n")
+    env = environment(doubles, doubles / "nvrtc")
+    with Started(tmp_path, env, "--kernel-texts", texts) as started:
+        assert "3 files of kernels compiled" in started.line()
+    shown = subprocess.run([harness.binary(), "engine", "--help"], capture_output=True, text=True)
+    assert "--kernel-cache" in shown.stdout and "--kernel-texts" not in shown.stdout
 
 
 def test_recorded_steps_are_those_asked_for_one_by_one(doubles, tmp_path):

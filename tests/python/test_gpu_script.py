@@ -9,6 +9,7 @@ import os
 import signal
 import subprocess
 import sys
+import tarfile
 import time
 
 import pytest
@@ -49,6 +50,18 @@ def run(folder, doubles, *options, script=SCRIPT, **changes):
     return done.returncode, json.loads((folder / "out/report.json").read_text())
 
 
+# What is left, for a machine that gives eight files back.
+PLAIN = {"report.json", "report.txt", "doctor.json"}
+ARCHIVE = "rest.tar.gz"
+
+
+def rest(folder):
+    """The archive, opened: texts by name."""
+    with tarfile.open(folder / ARCHIVE) as archive:
+        return {member.name.removeprefix("rest/"): archive.extractfile(member).read().decode()
+                for member in archive.getmembers()}
+
+
 def named(report, result):
     return [one["check"] for one in report["checks"] if one["result"] == result]
 
@@ -60,6 +73,7 @@ def test_every_part_runs_and_holds(doubles, tmp_path):
     assert report["whole"] and report["device"].startswith("Emulated GPU")
     assert set(named(report, "ok")) == {
         "every kernel beside its twin",
+        "NCCL, a group of one",
         "deviation 0.02: as near to f32 as transformers",
         "deviation 0.02: beside transformers in bf16",
         "the same requests again",
@@ -67,17 +81,30 @@ def test_every_part_runs_and_holds(doubles, tmp_path):
         "--deterministic, alone and in a batch",
         "--deterministic, whole prompts and pieces",
         "tiny, 12 requests",
+        "tiny, profile",
         "peaked logits: as near to f32 as transformers",
     }
     # Five ways to compare for each of two models, four batches, and the uneven requests.
     assert len(report["table"]) == 2 * 5 + 2 * 2 + 1
+    operations = report["profile tiny"]["operations"]
+    assert {"usual", "own", "cublaslt"} == {row["products"] for row in operations}
+    assert {path.name for path in (tmp_path / "out").iterdir()} == PLAIN | {ARCHIVE}
+    left = rest(tmp_path / "out")
+    logs = [text for name, text in left.items() if name.startswith("engine-")]
+    assert len(logs) == 9 and all("running on the GPU Emulated" in text for text in logs)
+    assert json.loads(left["profile-tiny.json"])["operations"] == operations
+    assert left["reference.txt"].count("torch is imported") == 1, "torch was imported again"
+    begun = (tmp_path / "out/report.txt").read_text().split("\n== ")
+    order = [part.split(" (")[0] for part in begun[1:]]
+    assert order[:5] == ["machine", "kernels", "torch", "bandwidth",
+                         "logprobs, weights as trainers begin with"]
 
 
 def test_a_part_that_fails_does_not_stop_the_others(doubles, tmp_path):
     only = ("--tiny", "--only", "bits", "small", "generate", "--python", "/none")
     status, report = run(tmp_path, doubles, *only, ROLLTAPE_DOUBLE_FAIL_COMPILE="1")
     assert status == 1 and report["whole"]
-    assert named(report, "FAILED") == ["bits, recorded", "bits, deterministic", "small"]
+    assert named(report, "FAILED") == ["small", "bits, recorded", "bits, deterministic"]
     assert named(report, "not made") == ["generate"] and report["torch"].startswith("not used")
     reasons = [one["detail"] for one in report["checks"] if one["result"] == "FAILED"]
     assert all("could not be compiled for sm_90a" in reason for reason in reasons), reasons
@@ -98,6 +125,32 @@ def test_what_cannot_be_made_is_neither_held_nor_failed(doubles, tmp_path):
     assert (status, named(report, "not made")) == (2, ["small"])
 
 
+# Stands in for NVIDIA's tools: runs what it is given, and writes a table as ncu does.
+TOOL = """#!/bin/sh
+echo "$0 $*" | head -c 120
+while [ "${1%/rolltape}" = "$1" ]; do shift; done
+"$@" >/dev/null || exit 9
+for line in 1 2 3; do printf '\\n"%s"' "$line"; for n in 1 2 3 4 5 6 7 8 9; do printf ',"x"'; done; done
+"""
+
+
+def test_tools_are_used_where_they_are(doubles, tmp_path):
+    for name in ("ncu", "compute-sanitizer"):
+        (tmp_path / name).write_text(TOOL)
+        (tmp_path / name).chmod(0o755)
+    only = ("--tiny", "--only", "ncu", "sanitizer", "--python", "/none", "--seconds", LIMIT_S)
+    path = os.pathsep.join([str(tmp_path), os.environ["PATH"]])
+    status, report = run(tmp_path, doubles, *only, PATH=path)
+    assert (status, named(report, "FAILED"), named(report, "not made")) == (0, [], [])
+    assert named(report, "ok") == ["ncu", "compute-sanitizer memcheck",
+                                   "compute-sanitizer racecheck"]
+    assert "--clock-control none" in rest(tmp_path / "out")["ncu-tiny.csv"]
+    (tmp_path / "ncu").write_text("#!/bin/sh\nexit 3\n")
+    status, report = run(tmp_path, doubles, "--tiny", "--only", "ncu", "--python", "/none",
+                         PATH=path)
+    assert (status, named(report, "FAILED")) == (1, ["ncu"])
+
+
 def test_whoever_ends_it_has_what_it_found(doubles, tmp_path):
     only = ("--tiny", "--only", "bits", "price", "--python", "/none")
     # What it starts has this folder in its arguments.
@@ -113,8 +166,22 @@ def test_whoever_ends_it_has_what_it_found(doubles, tmp_path):
     found = json.loads(report.read_text())
     assert found["whole"] and "the whole run" in named(found, "FAILED")
     assert named(found, "ok"), "what was found before is lost"
+    # The engine that was running has left what it had said so far.
+    assert any("running on the GPU" in text for text in rest(tmp_path / "out").values())
     engines = subprocess.run(["pgrep", "-f", str(tmp_path)], capture_output=True, text=True)
     assert not engines.stdout, "an engine was left behind"
+
+
+def test_the_folder_of_the_environment_is_the_usual_one(doubles, tmp_path):
+    own = ["--tiny", "--doubles", doubles, "--only", "none", "--python", "/none"]
+    command = list(map(str, [sys.executable, "-B", SCRIPT, harness.binary(), *own]))
+    out = tmp_path / "returned"
+    done = subprocess.run(command, env=harness.environment(OUT=str(out)), timeout=LIMIT_S,
+                          capture_output=True, text=True)
+    assert done.returncode == 0 and json.loads((out / "report.json").read_text())["whole"]
+    bare = subprocess.run(command, env=harness.environment(), capture_output=True, text=True,
+                          timeout=LIMIT_S)
+    assert bare.returncode == 2 and "--out" in bare.stderr
 
 
 @needs_torch

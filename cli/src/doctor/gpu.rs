@@ -4,12 +4,14 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use engine::gpu::{GpuOptions, GpuReport};
+use engine::gpu::{GpuOptions, GpuReport, GroupReport};
 use serde_json::json;
 
 use crate::device_options::usual_cache;
 use crate::exit::{Done, Failure};
 use crate::print;
+
+use super::profile::ProfileArgs;
 
 /// How to look at a GPU.
 #[derive(Debug, clap::Args)]
@@ -20,15 +22,21 @@ pub(crate) struct GpuArgs {
     /// The number of the GPU, as its driver counts
     #[arg(long, value_name = "N", default_value_t = 0, requires = "gpu")]
     gpu_index: usize,
-    /// The folder of libnvrtc.so.13 and libcublasLt.so.13; else they are looked for
+    /// The folder of CUDA's libnvrtc.so and libcublasLt.so, of version 13 or 12; else they are
+    /// looked for
     #[arg(long, value_name = "DIR", requires = "gpu", env = "ROLLTAPE_CUDA_LIBS")]
     cuda_libs: Option<PathBuf>,
+    /// A folder with texts of kernels (`gemm_small.cu`) to compile in place of those built in
+    #[arg(long, value_name = "DIR", requires = "gpu", env = "ROLLTAPE_KERNEL_TEXTS", hide = true)]
+    kernel_texts: Option<PathBuf>,
     /// What random inputs follow from; another one each time if not given
     #[arg(long, value_name = "N", requires = "gpu")]
     seed: Option<u64>,
     /// Compare kernels only, without measuring them
     #[arg(long, requires = "gpu")]
     no_times: bool,
+    #[command(flatten)]
+    profile: ProfileArgs,
 }
 
 impl GpuArgs {
@@ -45,9 +53,15 @@ pub(crate) async fn run(args: &GpuArgs, as_json: bool) -> Done {
         gpu: args.gpu_index,
         cuda_libraries: args.cuda_libs.clone(),
         kernel_cache: usual_cache(),
+        kernel_texts: args.kernel_texts.clone(),
         seed: args.seed.unwrap_or_else(clock),
         times: !args.no_times,
     };
+    if let Some(options) = args.profile.options(&options) {
+        let done = tokio::task::spawn_blocking(move || super::profile::run(&options, as_json));
+        done.await.map_err(|e| Failure::of(&e))??;
+        return Ok(ExitCode::SUCCESS);
+    }
     let seed = options.seed;
     let looked = tokio::task::spawn_blocking(move || GpuReport::new(&options)).await;
     let report = looked.map_err(|e| Failure::of(&e))?.map_err(|e| Failure::of(&e))?;
@@ -56,7 +70,8 @@ pub(crate) async fn run(args: &GpuArgs, as_json: bool) -> Done {
     } else {
         page(&report, seed).iter().try_for_each(|text| print::line(text))?;
     }
-    Ok(if report.wrong().next().is_none() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    let well = report.wrong().next().is_none() && !report.group.is_wrong();
+    Ok(if well { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 fn page(report: &GpuReport, seed: u64) -> Vec<String> {
@@ -67,13 +82,13 @@ fn page(report: &GpuReport, seed: u64) -> Vec<String> {
         format!("device    {}, {}", report.name, report.arch),
         format!("          {} multiprocessors, {free:.1} of {all:.1} GiB free", report.processors),
         format!("driver    CUDA {}.{}", report.driver.0, report.driver.1),
-        format!("nvrtc     {}", report.nvrtc),
+        format!(
+            "nvrtc     {}",
+            report.nvrtc.as_deref().unwrap_or("not found: nothing is compiled")
+        ),
         format!("cublaslt  {}", report.cublaslt.as_deref().unwrap_or(without)),
     ];
-    page.extend(report.compiled.iter().map(|(dim, files, took)| {
-        let seconds = took.as_secs_f64();
-        format!("compiled  {files} files for heads of {dim} in {seconds:.2} s; others were kept")
-    }));
+    page.extend(report.made.iter().map(|(dim, made)| format!("heads     of {dim}: {made}")));
     page.push(String::new());
     let head = "kernels beside plain loops, differences as parts of what is allowed";
     page.push(format!("{head} (seed {seed})"));
@@ -88,12 +103,25 @@ fn page(report: &GpuReport, seed: u64) -> Vec<String> {
     page.extend(report.speeds.iter().map(|speed| {
         format!("{:12.1} {:8.0}  {}", speed.microseconds, speed.gigabytes, speed.what)
     }));
+    page.push(format!("nccl      {}", group(&report.group)));
     let wrong = report.wrong().count();
     page.push(format!(
         "{}, {wrong} wrong",
         print::count(report.kernels.len() as u64, "comparison")
     ));
     page
+}
+
+/// What became of NCCL, in a line.
+fn group(group: &GroupReport) -> String {
+    match group {
+        GroupReport::Absent(reason) => reason.clone(),
+        GroupReport::Failed(reason) => format!("WRONG: {reason}"),
+        GroupReport::Well { version, steps } => {
+            let steps = steps.iter().map(|(what, seconds)| format!("{what} {seconds:.2} s"));
+            format!("version {version}: {}", steps.collect::<Vec<_>>().join(", "))
+        }
+    }
 }
 
 fn as_value(report: &GpuReport, seed: u64) -> serde_json::Value {
@@ -105,8 +133,11 @@ fn as_value(report: &GpuReport, seed: u64) -> serde_json::Value {
             "kernel": one.what, "microseconds": one.microseconds, "gigabytes": one.gigabytes,
         })
     });
-    let compiled = report.compiled.iter().map(|(dim, files, took)| {
-        json!({"head_dim": dim, "files": files, "seconds": took.as_secs_f64()})
+    let compiled = report.made.iter().map(|(dim, made)| {
+        json!({
+            "head_dim": dim, "files": made.compiled, "built_in": made.built_in,
+            "kept": made.kept, "seconds": made.took.as_secs_f64(),
+        })
     });
     json!({
         "device": report.name,
@@ -121,6 +152,11 @@ fn as_value(report: &GpuReport, seed: u64) -> serde_json::Value {
         "seed": seed,
         "kernels": kernels.collect::<Vec<_>>(),
         "speeds": speeds.collect::<Vec<_>>(),
+        "nccl": {
+            "said": group(&report.group),
+            "absent": matches!(report.group, GroupReport::Absent(_)),
+            "wrong": report.group.is_wrong(),
+        },
         "wrong": report.wrong().count(),
     })
 }
@@ -129,7 +165,7 @@ fn as_value(report: &GpuReport, seed: u64) -> serde_json::Value {
 mod tests {
     use std::time::Duration;
 
-    use engine::gpu::{GpuKernel, GpuSpeed};
+    use engine::gpu::{GpuKernel, GpuSpeed, Made};
 
     use super::*;
 
@@ -142,25 +178,33 @@ mod tests {
             arch: "sm_90a".into(),
             processors: 132,
             memory: (1 << 30, 4 << 30),
-            nvrtc: "the system's".into(),
+            nvrtc: Some("the system's".into()),
             cublaslt: None,
-            compiled: vec![(64, 2, Duration::from_millis(1500))],
+            made: vec![(
+                64,
+                Made { built_in: 7, kept: 0, compiled: 2, took: Duration::from_millis(1500) },
+            )],
             kernels: vec![kernel("fine", 0.5), kernel("far", 1.5), kernel("none", f64::INFINITY)],
             speeds: vec![GpuSpeed { what: "fine".into(), microseconds: 2.0, gigabytes: 4000.0 }],
+            group: GroupReport::Well { version: 22_809, steps: vec![("join", 0.5)] },
         };
         let text = page(&report, 7).join("\n");
         for part in [
             "132 multiprocessors, 1.0 of 4.0 GiB free",
-            "compiled  2 files for heads of 64 in 1.50 s",
+            "heads     of 64: 2 files of kernels compiled in 1.5 s (7 built in, 0 kept)",
             "\n     0.500  fine",
             "\n!    1.500  far",
             "\n!      inf  none",
             "         2.0     4000  fine",
-            "\n3 comparisons, 2 wrong",
+            "\nnccl      version 22809: join 0.50 s\n3 comparisons, 2 wrong",
         ] {
             assert!(text.contains(part), "{part} is not in\n{text}");
         }
         let value = as_value(&report, 7);
         assert_eq!((&value["wrong"], &value["kernels"][2]["worst"]), (&json!(2), &json!(null)));
+        let failed = GpuReport { group: GroupReport::Failed("it hangs".into()), ..report };
+        let value = as_value(&failed, 7);
+        assert_eq!(value["nccl"]["wrong"], json!(true));
+        assert!(page(&failed, 7).join("\n").contains("nccl      WRONG: it hangs"));
     }
 }

@@ -1,6 +1,8 @@
 """Logprobs of the same tokens beside those of transformers."""
 
 import json
+import pathlib
+import select
 import statistics
 import subprocess
 
@@ -11,28 +13,66 @@ MEAN_MAX = 0.01
 SHARE_MAX = 1.25
 
 
-def reference(run, what, *options, seconds=150):
-    """What `reference.py` says, in a process of its own."""
-    out = run.scratch / f"{what}.json"
-    out.unlink(missing_ok=True)
-    script = __file__.replace("compare.py", "reference.py")
-    command = [run.python, script, what, out, "--torch-device", run.torch_device, *options]
-    log = run.report.folder / f"reference-{what}.txt"
-    with open(log, "w", encoding="utf-8") as file:
-        done = subprocess.run(list(map(str, command)), stdout=file, stderr=file,
-                              timeout=run.report.limit(seconds))
-    if done.returncode != 0:
-        said = log.read_text()[-1500:]
-        raise RuntimeError(f"torch, asked to {what}, ended with {done.returncode}: {said}")
-    return json.loads(out.read_text())
+class Torch:
+    """The one process that has torch imported: that alone takes many seconds."""
+
+    def __init__(self, run):
+        script = __file__.replace("compare.py", "reference.py")
+        self.log = run.report.folder / "reference.txt"
+        with open(self.log, "a", encoding="utf-8") as file:
+            self.process = subprocess.Popen(
+                [run.python, script, "--torch-device", run.torch_device], text=True,
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=file)
+
+    def ask(self, what, asked, seconds):
+        """Its answer to one question."""
+        print(json.dumps({"what": what, **asked}), file=self.process.stdin, flush=True)
+        if not select.select([self.process.stdout], [], [], seconds)[0]:
+            raise TimeoutError(f"torch, asked to {what}, did not answer in {seconds:.0f} s")
+        line = self.process.stdout.readline()
+        if not line:
+            self.process.wait()
+            raise RuntimeError(f"torch, asked to {what}, ended with {self.process.returncode}: "
+                               f"{self.log.read_text()[-1500:]}")
+        return json.loads(line)
+
+    def close(self):
+        self.process.kill()
+        self.process.wait()
+        for pipe in (self.process.stdin, self.process.stdout):
+            pipe.close()
+
+
+def begin(run):
+    """Starts torch, which imports while others work."""
+    run.torch_process = run.torch_process or Torch(run)
+
+
+def rest(run):
+    """Ends torch; the next question starts it again."""
+    process, run.torch_process = run.torch_process, None
+    if process:
+        process.close()
+
+
+def reference(run, what, seconds=150, **asked):
+    """What `reference.py` says. One that does not answer, or ended, is not asked again."""
+    begin(run)
+    asked = {name: str(value) if isinstance(value, pathlib.Path) else value
+             for name, value in asked.items()}
+    try:
+        answer = run.torch_process.ask(what, asked, run.report.limit(seconds))
+    except BaseException:
+        rest(run)
+        raise
+    if "error" in answer:
+        raise RuntimeError(f"torch, asked to {what}: {answer['error']}")
+    return answer["found"]
 
 
 def make(run, folder, config, std=None):
     """A model folder of random weights."""
-    path = run.scratch / "made.json"
-    path.write_text(json.dumps(config))
-    options = ["--folder", folder, "--config", path]
-    return reference(run, "make", *options, *(["--std", std] if std else []))
+    return reference(run, "make", folder=folder, config=config, std=std)
 
 
 def differences(first, second):
@@ -43,9 +83,7 @@ def differences(first, second):
 
 def table(run, what, folder, replies, found):
     """All ways to compute beside f32, and ours beside transformers; returns the means."""
-    path = run.scratch / "replies.json"
-    path.write_text(json.dumps(replies))
-    ways = reference(run, "score", "--folder", folder, "--replies", path)
+    ways = reference(run, "score", folder=folder, replies=replies)
     ways[OURS] = found
     theirs = [way for way in ways if way not in (OURS, "f32")]
     pairs = [(OURS, "f32")] + [(way, "f32") for way in theirs] + [(OURS, way) for way in theirs]

@@ -1,5 +1,6 @@
 """`rolltape engine`, started and asked over HTTP."""
 
+import concurrent.futures
 import http.client
 import json
 import socket
@@ -8,6 +9,8 @@ import threading
 import time
 import urllib.error
 import urllib.request
+
+WAITING = "vllm:num_requests_waiting{"
 
 
 class Engine:
@@ -66,6 +69,31 @@ class Engine:
             said = self.log.read_text()[-2000:]
             raise RuntimeError(f"the engine ended with {ended}: {said}") from error
         return sorted(choices, key=lambda choice: choice["index"])
+
+    def post(self, path):
+        """A call without a body."""
+        request = urllib.request.Request(f"{self.url}{path}", b"", method="POST")
+        urllib.request.urlopen(request, timeout=self.run.report.limit(30)).read()
+
+    def waiting(self):
+        """Choices that wait for a place."""
+        with urllib.request.urlopen(f"{self.url}/metrics", timeout=30) as answer:
+            lines = answer.read().decode().splitlines()
+        return sum(float(line.split()[-1]) for line in lines if line.startswith(WAITING))
+
+    def ask_at_once(self, calls):
+        """Several `(prompts, count, fields)`, all of whose choices begin in one step, in this
+        order; the choices of all. Which step a choice begins in may else differ between runs."""
+        self.post("/pause?mode=keep")
+        until, wanted, jobs = time.monotonic() + self.run.report.limit(60), 0, []
+        with concurrent.futures.ThreadPoolExecutor(len(calls)) as pool:
+            for prompts, count, fields in calls:
+                jobs.append(pool.submit(self.ask, prompts, count, **fields))
+                wanted += len(prompts)
+                while self.waiting() < wanted and time.monotonic() < until:
+                    time.sleep(0.02)
+            self.post("/resume")
+            return [choice for job in jobs for choice in job.result()]
 
     def __enter__(self):
         return self

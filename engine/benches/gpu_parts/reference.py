@@ -1,20 +1,28 @@
-"""What torch and transformers do, in a process of its own: it can be ended, and all the memory of
-the GPU that it had is free when it has.
+"""What torch and transformers do, in a process of its own: it can be ended, and what it needed of
+the GPU's memory for one answer is free after it.
 
-    reference.py look      OUT
-    reference.py make      OUT --folder F --config C [--std S]   a model folder of random weights
-    reference.py score     OUT --folder F --replies R            logprobs of given tokens
-    reference.py generate  OUT --folder F --prompts P --count N  transformers' own loop
-    reference.py bandwidth OUT                                   bytes a second of a plain sum
+    reference.py [--torch-device cuda|cpu]
 
-Each writes one JSON document to OUT. `--torch-device cpu` needs no GPU.
+Reads questions, one JSON document a line, and answers each with a line: `{"found": ...}`, or
+`{"error": ...}`. `what` is one of
+
+    look                               what is here
+    make      folder, config, std      a model folder of random weights
+    score     folder, replies          logprobs of given tokens
+    generate  folder, prompts, count   transformers' own loop
+    bandwidth                          bytes a second of a plain sum
+
+`--torch-device cpu` needs no GPU.
 """
 
 import argparse
+import gc
 import json
+import os
 import pathlib
 import sys
 import time
+import types
 
 # Not this folder: transformers takes what it finds there under a name for its own optional parts.
 sys.path.pop(0)
@@ -33,7 +41,7 @@ def make(args):
     """A model folder with random bf16 weights, as wide as products keep the size of what goes in
     and logits are as peaked as those of a trained model; or all of one deviation, as transformers
     begins to train with."""
-    config = json.loads(args.config.read_text())
+    config, args.folder = args.config, pathlib.Path(args.folder)
     args.folder.mkdir(parents=True, exist_ok=True)
     text = json.dumps(config)
     (args.folder / "config.json").write_text(text)
@@ -83,7 +91,7 @@ def load(args, dtype):
 def score(args):
     """Logprobs of the tokens of replies, `[reply][token]`, as transformers computes them: in f32,
     in bf16 with the last product in f32 (as it is here), and in bf16 throughout."""
-    replies = json.loads(args.replies.read_text())
+    replies = args.replies
     exact = scored(args, torch.float32, replies, head=None)
     halves = load(args, torch.bfloat16)
     wide = halves.lm_head.weight.float()
@@ -108,7 +116,7 @@ def scored(args, dtype, replies, head, model=None):
 
 def generate(args):
     """Greedy tokens by transformers' own loop: how many, and in what time."""
-    prompts = json.loads(args.prompts.read_text())
+    prompts = args.prompts
     model = load(args, torch.bfloat16)
     ids = torch.tensor(prompts, device=args.torch_device)
     fields = {"do_sample": False, "pad_token_id": 0}
@@ -139,19 +147,35 @@ def bandwidth(args):
     return {"bytes_per_second": 4 * numbers.numel() / best}
 
 
+def answer(line, device):
+    """One question's answer; nothing of it stays in the GPU's memory."""
+    asked = types.SimpleNamespace(**json.loads(line), torch_device=device)
+    try:
+        return {"found": QUESTIONS[asked.what](asked)}
+    except Exception as error:  # noqa: BLE001: the next question may do
+        return {"error": f"{type(error).__name__}: {error}"}
+    finally:
+        gc.collect()
+        if device != "cpu":
+            torch.cuda.empty_cache()
+
+
+QUESTIONS = {"look": look, "make": make, "score": score, "generate": generate,
+             "bandwidth": bandwidth}
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("what", choices=["look", "make", "score", "generate", "bandwidth"])
-    parser.add_argument("out", type=pathlib.Path)
-    for name in ("folder", "config", "replies", "prompts"):
-        parser.add_argument(f"--{name}", type=pathlib.Path)
-    parser.add_argument("--std", type=float)
-    parser.add_argument("--count", type=int)
     parser.add_argument("--torch-device", default="cuda")
-    args = parser.parse_args()
-    if args.torch_device == "cpu":
+    device = parser.parse_args().torch_device
+    if device == "cpu":
         torch.set_num_threads(1)
-    args.out.write_text(json.dumps(globals()[args.what](args)))
+    print("torch is imported", file=sys.stderr, flush=True)
+    # Answers alone go to stdout; what libraries print goes with the warnings.
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    for line in sys.stdin:
+        print(json.dumps(answer(line, device)), file=answers, flush=True)
     return 0
 
 

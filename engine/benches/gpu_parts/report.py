@@ -2,7 +2,11 @@
 
 import json
 import os
+import tarfile
 import time
+
+# What programs print, beside the plain files.
+ARCHIVE = "rest.tar.gz"
 
 
 class Skipped(Exception):
@@ -12,15 +16,18 @@ class Skipped(Exception):
 class Report:
     """Lines, checks and rows of the table, and the time that is left.
 
-    `report.txt` is what was printed; `report.json` is written anew after every check and row, so a
-    run that is cut short leaves what it had. `patience` stretches all limits but the whole.
+    `out` gets few files, for a machine that gives few back: `report.txt` is what was printed;
+    `report.json` is written anew after every check and row; all that lies in `folder` goes into one
+    archive, packed anew after every part. So a run that is cut short leaves what it had. `patience`
+    stretches all limits but the whole.
     """
 
-    def __init__(self, folder, seconds, patience=1):
+    def __init__(self, out, folder, seconds, patience=1):
+        out.mkdir(parents=True, exist_ok=True)
         folder.mkdir(parents=True, exist_ok=True)
-        self.folder, self.until = folder, time.monotonic() + seconds
+        self.out, self.folder, self.until = out, folder, time.monotonic() + seconds
         self.until_here, self.patience = self.until, patience
-        self.file = open(folder / "report.txt", "w", encoding="utf-8")
+        self.file = open(out / "report.txt", "w", encoding="utf-8")
         self.facts, self.checks, self.rows = {}, [], []
         self.done = False
         self.save()
@@ -32,6 +39,11 @@ class Report:
     def fact(self, name, value):
         """Something about the machine or the run."""
         self.say(f"{name}: {value}")
+        self.facts[name] = value
+        self.save()
+
+    def keep(self, name, value):
+        """Something too long to say, for `report.json` alone."""
         self.facts[name] = value
         self.save()
 
@@ -72,15 +84,24 @@ class Report:
         except Exception as error:  # noqa: BLE001: one part must not take the others along
             self.check(name, False, f"{type(error).__name__}: {error}")
         self.say(f"-- {name}: {time.monotonic() - begun:.0f} s")
+        self.pack()
 
     def having(self, result):
         return [one["check"] for one in self.checks if one["result"] == result]
 
     def save(self):
         whole = {"whole": self.done, **self.facts, "checks": self.checks, "table": self.rows}
-        fresh = self.folder / "report.json.new"
+        fresh = self.out / "report.json.new"
         fresh.write_text(json.dumps(whole, indent=1))
-        os.replace(fresh, self.folder / "report.json")
+        os.replace(fresh, self.out / "report.json")
+
+    def pack(self):
+        """The archive, of all that lies in the folder now."""
+        fresh = self.out / f"{ARCHIVE}.new"
+        with tarfile.open(fresh, "w:gz", compresslevel=6) as archive:
+            for path in sorted(self.folder.iterdir()):
+                archive.add(path, arcname=f"rest/{path.name}")
+        os.replace(fresh, self.out / ARCHIVE)
 
     def end(self):
         """The table and the verdict; 0 if all held, 1 if something failed, 2 if nothing failed
@@ -94,4 +115,5 @@ class Report:
             if names:
                 self.say(f"{word}: {'; '.join(names)}")
         self.file.close()
+        self.pack()
         return 1 if failed else 2 if unmade else 0

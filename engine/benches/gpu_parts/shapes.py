@@ -15,8 +15,9 @@ OWN = {
              "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16, "vocab_size": 512,
              "tie_word_embeddings": True, "max_position_embeddings": 4096},
 }
-# Shares of the floor that are aimed at, by shape and batch.
-GOALS = {("qwen3-0.6b", 1): 0.4, ("qwen3-0.6b", 32): 0.6, ("qwen3-0.6b", 256): 0.6,
+# Shares of the floor that are aimed at, by shape and batch. A step of one sequence of the small
+# shape is launches more than bytes: it is told, and held to nothing.
+GOALS = {("qwen3-0.6b", 32): 0.6, ("qwen3-0.6b", 256): 0.6,
          ("qwen3-8b", 32): 0.6, ("qwen3-8b", 256): 0.6}
 HALF, SINGLE = 2, 4  # bytes
 

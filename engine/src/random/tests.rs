@@ -92,7 +92,18 @@ fn what_cannot_be_made_is_refused() {
         folder(&path).unwrap_err().to_string()
     };
     assert!(refused(json!({"vocab_size": 200})).contains("`vocab_size` = 200 is too small"));
-    let huge = json!({"num_hidden_layers": 100_000, "hidden_size": 100_000});
-    assert!(refused(huge).starts_with("the weights take"));
     assert!(refused(json!({"hidden_act": "gelu"})).starts_with("cannot use"));
+}
+
+#[test]
+fn only_where_weights_end_up_must_there_be_room_for_all() {
+    let (_keep, path) = config(json!({"num_hidden_layers": 100_000, "hidden_size": 100_000}));
+    let model = folder(&path).unwrap().model;
+    let refused = |room| Random.check_room(&model, room).unwrap_err().to_string();
+    assert!(refused(None).starts_with("the weights take"));
+    assert!(refused(Some(1 << 40)).starts_with("the GPU has no memory"));
+    // The machine could not hold them either, and does not have to.
+    Random.check_room(&model, Some(u64::MAX)).unwrap();
+    let error = Engine::random(&path, EngineOptions::default()).unwrap_err().to_string();
+    assert!(error.starts_with("the weights take"), "{error}");
 }

@@ -4,6 +4,7 @@
 use std::ops::Range;
 
 use super::adapters::Adapters;
+use super::clock;
 use super::error::CudaError;
 use super::launch::{Arg, Grid};
 use super::plan::{Places, Shape};
@@ -65,7 +66,8 @@ impl Cuda {
     ) -> Result<(), OpError> {
         // SAFETY: operations check shapes before they ask, indexes were checked before the step
         // began, and whatever is freed is freed behind the work that uses it.
-        unsafe { self.kernels.launch(name, grid, args) }.map_err(of(name))
+        unsafe { self.kernels.launch(name, grid, args) }.map_err(of(name))?;
+        self.note_time(name, || clock::moved(name, args, &self.plan, self.heads))
     }
 
     pub(super) fn buffer(&self, kind: Kind, elements: usize) -> Result<Buffer, OpError> {

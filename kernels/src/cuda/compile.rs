@@ -1,45 +1,83 @@
 //! From the text of kernels to a program for one device.
 
+use std::borrow::Cow;
 use std::ffi::CString;
 
 use cudarc::nvrtc::sys::{self, nvrtcResult};
 
-use super::cache;
 use super::device::Device;
 use super::error::CudaError;
+use super::source::Text;
+use super::{built_in, cache};
 
-/// A program, and whether it was there already.
+/// A program for a device.
 pub(super) struct Program {
-    pub(super) cubin: Vec<u8>,
-    pub(super) cached: bool,
+    pub(super) cubin: Cow<'static, [u8]>,
+    pub(super) origin: Origin,
 }
 
-/// Compiles a family's text for a device with heads of `head_dim`, or takes what an earlier start
-/// kept.
-pub(super) fn program(
-    device: &Device,
-    (family, text): (&str, &str),
-    head_dim: usize,
-) -> Result<Program, CudaError> {
-    let arch = device.arch();
-    let options = [
+/// Where a program comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Origin {
+    /// It is part of this program.
+    BuiltIn,
+    /// An earlier start kept it.
+    Kept,
+    Compiled,
+}
+
+/// Finds or compiles a text for a device: what is built in for it, then what an earlier start kept,
+/// then what the compiler makes, and without a compiler what is built in for its older kin.
+pub(super) fn program(device: &Device, text: &Text) -> Result<Program, CudaError> {
+    let built_in = |arch: &str| {
+        let cubin = built_in::find(&text.text, &options(arch, text.head_dim))?;
+        Some(Program { cubin: cubin.into(), origin: Origin::BuiltIn })
+    };
+    if let Some(program) = built_in(&device.arch()) {
+        return Ok(program);
+    }
+    if device.libraries().nvrtc.is_some() {
+        return made(device, text);
+    }
+    built_in(&device.kin()).ok_or_else(|| {
+        let release = device.release();
+        CudaError::NoCompiler {
+            family: text.family.to_owned(),
+            arch: device.arch(),
+            head_dim: text.head_dim,
+            library: release.nvrtc,
+            package: release.nvrtc_package,
+            looked: device.inner.options.libraries.clone(),
+        }
+    })
+}
+
+/// The compiler's options.
+pub(super) fn options(arch: &str, head_dim: usize) -> [String; 3] {
+    [
         format!("--gpu-architecture={arch}"),
         "--std=c++17".to_owned(),
         format!("-DHEAD_DIM={head_dim}"),
-    ];
+    ]
+}
+
+/// Takes what an earlier start kept, or compiles.
+fn made(device: &Device, Text { family, text, head_dim }: &Text) -> Result<Program, CudaError> {
+    let arch = device.arch();
+    let options = options(&arch, *head_dim);
     let key = key(text, &options)?;
-    let folder = device.inner.cache.as_deref();
+    let folder = device.inner.options.cache.as_deref();
     if let Some(cubin) = folder.and_then(|folder| cache::load(folder, key)) {
-        return Ok(Program { cubin, cached: true });
+        return Ok(Program { cubin: cubin.into(), origin: Origin::Kept });
     }
-    let failed = |log| CudaError::Compile { family: family.to_owned(), arch: arch.clone(), log };
+    let failed = |log| CudaError::Compile { family: (*family).to_owned(), arch: arch.clone(), log };
     let cubin = compile(family, text, &options).map_err(|error| match error {
         Failure::Log(log) => failed(log),
         Failure::Call(error) => error,
     })?;
     // A folder that cannot be written costs time at the next start, and nothing else.
     let _ = folder.map(|folder| cache::store(folder, key, &cubin));
-    Ok(Program { cubin, cached: false })
+    Ok(Program { cubin: cubin.into(), origin: Origin::Compiled })
 }
 
 /// Everything that decides what comes out.

@@ -8,10 +8,10 @@ use std::sync::atomic::AtomicU64;
 use cudarc::driver::sys::{self, CUdevice_attribute as Attribute};
 
 use super::error::{CudaError, NoCuda};
-use super::library::{Libraries, has_driver};
+use super::library::{Libraries, Release, has_driver, newest};
 
-/// The interface that we speak.
-const VERSION_MIN: i32 = 13_000;
+/// The oldest driver's version: what is asked of it has been there since.
+const VERSION_MIN: i32 = 12_000;
 /// What the kernels are made of came with this.
 const CAPABILITY_MIN: (i32, i32) = (8, 0);
 
@@ -24,6 +24,9 @@ pub struct DeviceOptions {
     pub libraries: Option<PathBuf>,
     /// A folder in which compiled kernels are kept for the next start.
     pub cache: Option<PathBuf>,
+    /// A folder with texts of kernels that are compiled in place of those of this program, to
+    /// compare variants.
+    pub texts: Option<PathBuf>,
 }
 
 /// A GPU that is ready. Clones are the same one.
@@ -42,7 +45,7 @@ pub(super) struct Inner {
     capability: (i32, i32),
     processors: usize,
     libraries: Libraries,
-    pub(super) cache: Option<PathBuf>,
+    pub(super) options: DeviceOptions,
     /// How often memory that launches may have been recorded with was given up.
     pub(super) epoch: Arc<AtomicU64>,
 }
@@ -72,7 +75,7 @@ impl Device {
             return Err(NoCuda::OldDevice { name, capability });
         }
         let processors = attribute(Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?;
-        let libraries = Libraries::load(options.libraries.as_deref())?;
+        let libraries = Libraries::load(options.libraries.as_deref(), driver);
         let (context, stream) = begin(device)?;
         let inner = Inner {
             device,
@@ -83,7 +86,7 @@ impl Device {
             capability,
             processors: processors.max(1) as usize,
             libraries,
-            cache: options.cache.clone(),
+            options: options.clone(),
             epoch: Arc::default(),
         };
         Ok(Device { inner: Arc::new(inner) })
@@ -102,7 +105,7 @@ impl Device {
             stream,
             name: inner.name.clone(),
             libraries: inner.libraries.clone(),
-            cache: inner.cache.clone(),
+            options: inner.options.clone(),
             epoch: Arc::clone(&inner.epoch),
             ..*self.inner
         };
@@ -130,6 +133,17 @@ impl Device {
         // Only with the letter does the compiler give all that a Hopper has.
         let letter = if (major, minor) == (9, 0) { "a" } else { "" };
         format!("sm_{major}{minor}{letter}")
+    }
+
+    /// The oldest of its kind, whose programs it runs, too.
+    pub(super) fn kin(&self) -> String {
+        let (major, _) = self.inner.capability;
+        format!("sm_{major}0")
+    }
+
+    /// What to install for it.
+    pub(super) fn release(&self) -> &'static Release {
+        newest(self.inner.driver)
     }
 
     /// Streaming multiprocessors.

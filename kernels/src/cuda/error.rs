@@ -42,6 +42,35 @@ pub enum CudaError {
         /// What the compiler said.
         log: String,
     },
+    /// Kernels are not in this program, and there is nothing to compile them with.
+    #[error(
+        "`{family}.cu` for {arch} and heads of {head_dim} is not built in, and {library}, which \
+         would compile it, was not found{}; install it with `pip install {package}` or name its \
+         folder with --cuda-libs",
+        .looked.as_ref().map(|path| format!(" in {}", path.display())).unwrap_or_default()
+    )]
+    NoCompiler {
+        /// The family of kernels.
+        family: String,
+        /// What it was to be compiled for.
+        arch: String,
+        /// Elements of a head.
+        head_dim: usize,
+        /// The file of the compiler.
+        library: &'static str,
+        /// Where it comes from.
+        package: &'static str,
+        /// The folder that was named.
+        looked: Option<PathBuf>,
+    },
+    /// The text of a kernel could not be read from the folder that was named.
+    #[error("`{}` {reason}", .path.display())]
+    Text {
+        /// The file or the folder.
+        path: PathBuf,
+        /// What is wrong with it.
+        reason: String,
+    },
     /// A kernel is not in the text that was compiled, or not with such arguments.
     #[error("kernel `{name}` does not take the arguments `{found}`")]
     Arguments {
@@ -97,8 +126,8 @@ pub enum NoCuda {
     NoDriver,
     /// The driver is older than the interface that we speak.
     #[error(
-        "the CUDA driver supports CUDA {}.{} at most; update it to one that supports CUDA 13 \
-         (version 580 or later)",
+        "the CUDA driver supports CUDA {}.{} at most; update it to one that supports CUDA 12 or 13 \
+         (version 525 or later)",
         .version / 1000, .version % 1000 / 10
     )]
     OldDriver {
@@ -123,20 +152,6 @@ pub enum NoCuda {
         name: String,
         /// Major and minor number.
         capability: (i32, i32),
-    },
-    /// A library is missing.
-    #[error(
-        "{library} was not found{}; install it with `pip install {package}` or name its folder \
-         with --cuda-libs",
-        .looked.as_ref().map(|path| format!(" in {}", path.display())).unwrap_or_default()
-    )]
-    NoLibrary {
-        /// The file.
-        library: &'static str,
-        /// Where it comes from.
-        package: &'static str,
-        /// The folder that was named.
-        looked: Option<PathBuf>,
     },
     /// The model has heads that the kernels are not made for.
     #[error(

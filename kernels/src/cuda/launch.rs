@@ -7,11 +7,11 @@ use std::time::{Duration, Instant};
 
 use cudarc::driver::sys::{self, CUfunction_attribute as Attribute};
 
-use super::compile::{Program, program};
+use super::compile::{Origin, Program, program};
 use super::device::Device;
 use super::error::CudaError;
 use super::memory::Memory;
-use super::source::{Family, Kind, signatures};
+use super::source::{Family, Kind, Text, signatures, texts};
 
 /// Shared memory of a block that needs no permission.
 const SHARED_FREE: u32 = 48 << 10;
@@ -112,8 +112,39 @@ pub struct Kernels {
     device: Device,
     functions: BTreeMap<String, Function>,
     modules: Vec<sys::CUmodule>,
-    compiled: usize,
-    took: Duration,
+    made: Made,
+}
+
+/// Where kernels came from, in files, and how long that took.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Made {
+    /// Parts of this program.
+    pub built_in: usize,
+    /// Kept by an earlier start.
+    pub kept: usize,
+    /// Compiled.
+    pub compiled: usize,
+    /// The time that all took.
+    pub took: Duration,
+}
+
+impl Made {
+    fn count(&mut self, origin: Origin) {
+        let files = match origin {
+            Origin::BuiltIn => &mut self.built_in,
+            Origin::Kept => &mut self.kept,
+            Origin::Compiled => &mut self.compiled,
+        };
+        *files += 1;
+    }
+}
+
+impl std::fmt::Display for Made {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Made { built_in, kept, compiled, took } = self;
+        write!(f, "{compiled} files of kernels compiled in {:.1} s", took.as_secs_f64())?;
+        write!(f, " ({built_in} built in, {kept} kept)")
+    }
 }
 
 // SAFETY: the driver's handles may be used from any thread.
@@ -122,7 +153,7 @@ unsafe impl Send for Kernels {}
 unsafe impl Sync for Kernels {}
 
 impl Kernels {
-    /// Compiles families for heads of `head_dim` elements, all at once, and loads them.
+    /// Finds or compiles families for heads of `head_dim` elements, all at once, and loads them.
     ///
     /// # Errors
     /// What the compiler says, or the driver.
@@ -131,36 +162,30 @@ impl Kernels {
         families: &[Family],
         head_dim: usize,
     ) -> Result<Kernels, CudaError> {
-        let texts: Vec<_> = families.iter().map(|one| (one.name, one.text())).collect();
-        Kernels::of(device, &texts, head_dim)
+        Kernels::of(device, &texts(families, device.inner.options.texts.as_deref(), head_dim)?)
     }
 
-    /// The same for texts by name.
-    pub(super) fn of(
-        device: &Device,
-        texts: &[(&str, String)],
-        head_dim: usize,
-    ) -> Result<Kernels, CudaError> {
+    /// The same for texts.
+    pub(super) fn of(device: &Device, texts: &[Text]) -> Result<Kernels, CudaError> {
         let begun = Instant::now();
         let programs: Vec<Result<Program, CudaError>> = std::thread::scope(|scope| {
-            let work = |(name, text): &(&str, String)| program(device, (name, text), head_dim);
-            let threads: Vec<_> = texts.iter().map(|one| scope.spawn(move || work(one))).collect();
+            let threads: Vec<_> =
+                texts.iter().map(|text| scope.spawn(move || program(device, text))).collect();
             threads.into_iter().map(|thread| thread.join().unwrap_or_else(|_| lost())).collect()
         });
         let mut kernels = Kernels {
             device: device.clone(),
             functions: BTreeMap::new(),
             modules: Vec::new(),
-            compiled: 0,
-            took: Duration::ZERO,
+            made: Made::default(),
         };
         device.bind()?;
-        for ((_, text), program) in texts.iter().zip(programs) {
+        for (text, program) in texts.iter().zip(programs) {
             let program = program?;
-            kernels.compiled += usize::from(!program.cached);
-            kernels.add(&program.cubin, text)?;
+            kernels.made.count(program.origin);
+            kernels.add(&program.cubin, &text.text)?;
         }
-        kernels.took = begun.elapsed();
+        kernels.made.took = begun.elapsed();
         Ok(kernels)
     }
 
@@ -194,9 +219,9 @@ impl Kernels {
         self.functions.contains_key(name)
     }
 
-    /// Families that had to be compiled, and the time that all took.
-    pub fn compiled(&self) -> (usize, Duration) {
-        (self.compiled, self.took)
+    /// Where they came from.
+    pub fn made(&self) -> Made {
+        self.made
     }
 
     /// Lets a kernel have more dynamic shared memory than usual.

@@ -7,6 +7,7 @@ use std::ops::Range;
 
 use super::adapters::Adapters;
 use super::ask::{at, at_or_none, exact, of, width_of};
+use super::clock;
 use super::launch::Arg;
 use super::product;
 use super::shape::{self, product::SMALL_ROWS};
@@ -236,13 +237,14 @@ impl Ops for Cuda {
         exact("matmul", "x", x.len, m * k)?;
         out.resize(m * n).map_err(of("matmul"))?;
         let wide = out.kind == Kind::Single;
-        if let Some(products) = self.products.as_ref().filter(|_| m > SMALL_ROWS) {
+        let few = self.clock.as_ref().map_or(SMALL_ROWS, |clock| clock.library_above(SMALL_ROWS));
+        if let Some(products) = self.products.as_ref().filter(|_| m > few) {
             let how = product::Shape { m, n, k, wide };
             let addresses = (x.live.at(), w.live.at(), out.live.at());
             // SAFETY: all three are of the shape, and freed behind the work that uses them.
             let asked = unsafe { products.borrow_mut().multiply(how, addresses) };
             if asked.map_err(of("matmul"))? {
-                return Ok(());
+                return self.note_time("matmul", || clock::product("cublaslt", [m, n, k], wide));
             }
         }
         let (name, grid) = if m <= SMALL_ROWS {

@@ -89,6 +89,8 @@ pub(super) struct Plan {
     pub(super) records: bool,
     /// Likeliest tokens that the draws tell at most.
     pub(super) top: usize,
+    /// Positions of all sequences, those of this step among them.
+    pub(super) positions: usize,
 }
 
 /// `count` rounded up so that few numbers are left, none by more than an eighth of a large one.
@@ -133,7 +135,8 @@ impl Plan {
             adapters,
         };
         let top = step.draws.iter().flatten().filter_map(|draw| draw.top).max().unwrap_or(0);
-        let mut plan = Plan { words: Vec::new(), shape, records, top: top.min(TOP_MAX) };
+        let positions = spans.iter().map(|span| span.start + span.rows.len()).sum();
+        let mut plan = Plan { words: Vec::new(), shape, records, top: top.min(TOP_MAX), positions };
         plan.write(step, &spans, &tiles);
         plan
     }

@@ -6,20 +6,29 @@
 //! `tests/cuda/cubins.py` read it.
 
 use std::collections::BTreeMap;
+use std::path::Path;
+
+use super::error::CudaError;
 
 /// Kernels that are compiled together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Family {
     /// What it is called.
     pub name: &'static str,
-    /// The texts that it is made of, in order.
-    pub parts: &'static [&'static str],
+    /// The files that it is made of, in order: the name, and the text as this program has it.
+    pub parts: &'static [(&'static str, &'static str)],
 }
+
+/// The size of heads that a family is compiled for where the size makes no difference to it.
+const ANY_HEAD_DIM: usize = 64;
 
 /// A family and its files, in order. Scripts read the lines of [`FAMILIES`], too.
 macro_rules! family {
     ($name:literal: $($part:literal)*) => {
-        Family { name: $name, parts: &[$(include_str!(concat!("../../cuda/", $part, ".cu"))),*] }
+        Family {
+            name: $name,
+            parts: &[$(($part, include_str!(concat!("../../cuda/", $part, ".cu")))),*],
+        }
     };
 }
 
@@ -43,8 +52,64 @@ pub const FAMILIES: &[Family] = &[
 impl Family {
     /// The whole text.
     pub fn text(&self) -> String {
-        self.parts.join("\n")
+        let texts: Vec<&str> = self.parts.iter().map(|(_, text)| *text).collect();
+        texts.join("\n")
     }
+
+    /// The same with the files that lie in `folder` in place of this program's own.
+    fn text_of(&self, folder: &Path) -> Result<String, CudaError> {
+        let texts: Result<Vec<String>, CudaError> = (self.parts.iter())
+            .map(|(name, text)| {
+                let path = folder.join(format!("{name}.cu"));
+                match std::fs::read_to_string(&path) {
+                    Ok(other) => Ok(other),
+                    Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+                        Ok((*text).to_owned())
+                    }
+                    Err(error) => Err(CudaError::Text { path, reason: error.to_string() }),
+                }
+            })
+            .collect();
+        Ok(texts?.join("\n"))
+    }
+
+    /// The size of heads to compile this family's `text` for: the same for all where it does not
+    /// differ by them. Of a text that is not this program's nothing is known.
+    fn head_dim(&self, text: &str, head_dim: usize) -> usize {
+        let mut own = self.parts.iter().filter(|(name, _)| *name != "base");
+        let differs = own.any(|(_, text)| text.contains("HEAD_DIM"));
+        if differs || text != self.text() { head_dim } else { ANY_HEAD_DIM }
+    }
+}
+
+/// What is compiled: a family, its text, and the size of heads.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Text {
+    pub(super) family: &'static str,
+    pub(super) text: String,
+    pub(super) head_dim: usize,
+}
+
+/// The texts of families, with the files of `folder` in place of this program's own. A folder that
+/// has none of them is not what somebody wanted.
+pub(super) fn texts(
+    families: &[Family],
+    folder: Option<&Path>,
+    head_dim: usize,
+) -> Result<Vec<Text>, CudaError> {
+    let is_text = |name: &str| folder.is_none_or(|at| at.join(format!("{name}.cu")).is_file());
+    let mut names = FAMILIES.iter().flat_map(|family| family.parts);
+    let of_use = names.any(|(name, _)| is_text(name));
+    if let Some(folder) = folder.filter(|_| !of_use) {
+        let reason = "has no text of a kernel, such as `gemm_small.cu`".to_owned();
+        return Err(CudaError::Text { path: folder.to_owned(), reason });
+    }
+    let text = |family: &Family| {
+        let text = folder.map_or_else(|| Ok(family.text()), |folder| family.text_of(folder))?;
+        let head_dim = family.head_dim(&text, head_dim);
+        Ok(Text { family: family.name, text, head_dim })
+    };
+    families.iter().map(text).collect()
 }
 
 /// What an argument of a kernel is.
@@ -132,6 +197,29 @@ mod tests {
         assert_eq!(found.keys().collect::<Vec<_>>(), ["first", "second"]);
         assert_eq!(found["first"], [Pointer, Int, Long, Float]);
         assert_eq!(found["second"], [Pointer, Int]);
+    }
+
+    #[test]
+    fn files_of_a_folder_stand_in_for_those_of_the_program() {
+        let folder = tempfile::tempdir().unwrap();
+        let gemm: Vec<Family> = FAMILIES.iter().copied().filter(|one| one.name == "gemm").collect();
+        let own = texts(&gemm, None, 128).unwrap();
+        assert_eq!((own[0].text.as_str(), own[0].head_dim), (&*gemm[0].text(), ANY_HEAD_DIM));
+        let error = texts(&gemm, Some(folder.path()), 128).unwrap_err().to_string();
+        assert!(error.contains("has no text of a kernel"), "{error}");
+        std::fs::write(folder.path().join("gemm.cu"), "// another").unwrap();
+        let others = texts(&gemm, Some(folder.path()), 128).unwrap();
+        let text = &others[0].text;
+        assert!(text.ends_with("\n// another") && text.starts_with(gemm[0].parts[0].1));
+        // Whether another text differs by the size of heads is not known.
+        assert_eq!(others[0].head_dim, 128);
+    }
+
+    #[test]
+    fn families_without_heads_are_compiled_for_one_size() {
+        let found = texts(FAMILIES, None, 128).unwrap();
+        let sizes: BTreeMap<_, _> = found.iter().map(|one| (one.family, one.head_dim)).collect();
+        assert_eq!((sizes["attention"], sizes["rope"], sizes["gemm"]), (128, 128, ANY_HEAD_DIM));
     }
 
     #[test]

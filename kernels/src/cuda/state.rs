@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use super::clock::Clock;
 use super::device::{Device, DeviceOptions};
 use super::drawn::Draws;
 use super::error::{CudaError, NoCuda};
@@ -46,7 +47,9 @@ pub struct Cuda {
     pub(super) kernels: Arc<Kernels>,
     pub(super) products: Option<RefCell<Products>>,
     pub(super) heads: Heads,
-    eager: bool,
+    /// Times every operation, where somebody wants to know.
+    pub(super) clock: Option<Clock>,
+    pub(super) eager: bool,
     deterministic: bool,
     /// Whether weights are laid out on the host where the device has no room.
     pub(super) spills: bool,
@@ -130,6 +133,7 @@ impl Cuda {
         Ok(Cuda {
             products: products.map(RefCell::new),
             heads,
+            clock: None,
             eager: options.eager,
             deterministic: options.deterministic,
             spills: false,
@@ -201,6 +205,9 @@ impl Cuda {
         walk: &mut dyn FnMut(&Self) -> Result<(), OpError>,
     ) -> Result<(), OpError> {
         let shape = self.plan.shape;
+        if let Some(clock) = &self.clock {
+            clock.begin(&self.kernels).map_err(|error| error.of("run"))?;
+        }
         if self.eager || !self.plan.records {
             return walk(self);
         }

@@ -3,6 +3,7 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::super::check::{CHECKS, Case};
+use super::super::source::Text;
 use super::super::{Arg, Device, DeviceOptions, FAMILIES, Grid, Kernels, Memory, Pinned};
 use super::*;
 
@@ -62,7 +63,8 @@ fn kernels_are_launched_and_watched() {
     let (_guard, double, device) = device();
     let text =
         [include_str!("../../../cuda/base.cu"), include_str!("../../../cuda/elementwise.cu")];
-    let kernels = Kernels::of(&device, &[("elementwise", text.join("\n"))], 64).unwrap();
+    let text = Text { family: "elementwise", text: text.join("\n"), head_dim: 64 };
+    let kernels = Kernels::of(&device, &[text]).unwrap();
     let table = Memory::of(&device, &[0x3f80_u16; 64]).unwrap();
     let ids = Memory::of(&device, &[0_i32, -1]).unwrap();
     let feedback = Memory::of(&device, &[-1_i32, -1]).unwrap();
@@ -90,6 +92,43 @@ fn kernels_are_launched_and_watched() {
     assert!(device.synchronize().is_err());
     assert_eq!(double.get("faults"), before + 1);
     assert!(Memory::new(&device, 16).is_err());
+}
+
+#[test]
+fn what_is_built_in_needs_no_compiler() {
+    let (_guard, _, _device) = device();
+    let empty = tempfile::tempdir().unwrap();
+    let libraries = Some(empty.path().to_owned());
+    let device = Device::open(&DeviceOptions { libraries, ..DeviceOptions::default() }).unwrap();
+    assert_eq!((&device.libraries().nvrtc, &device.libraries().cublaslt), (&None, &None));
+    for head_dim in [64, 128] {
+        let made = Kernels::load(&device, FAMILIES, head_dim).unwrap().made();
+        assert_eq!((made.built_in, made.kept, made.compiled), (FAMILIES.len(), 0, 0));
+    }
+    let error = Kernels::load(&device, FAMILIES, 48).unwrap_err().to_string();
+    let told = "for sm_90a and heads of 48 is not built in, and libnvrtc.so.13, which would compile \
+                it, was not found in ";
+    assert!(error.contains(told), "{error}");
+}
+
+#[test]
+fn texts_of_a_folder_are_compiled_in_place_of_what_is_built_in() {
+    let (_guard, _, _device) = device();
+    let folder = tempfile::tempdir().unwrap();
+    let texts = Some(folder.path().to_owned());
+    let device = Device::open(&DeviceOptions { texts, ..DeviceOptions::default() }).unwrap();
+    let made = || Kernels::load(&device, FAMILIES, 64).map(|kernels| kernels.made());
+    let error = made().unwrap_err().to_string();
+    assert!(error.contains("has no text of a kernel"), "{error}");
+    let change = |name: &str, text: &str| {
+        std::fs::write(folder.path().join(name), format!("{text}\n// a variant\n")).unwrap();
+    };
+    change("gemm_small.cu", include_str!("../../../cuda/gemm_small.cu"));
+    let found = made().unwrap();
+    assert_eq!((found.built_in, found.compiled), (FAMILIES.len() - 1, 1));
+    change("base.cu", include_str!("../../../cuda/base.cu"));
+    let found = made().unwrap();
+    assert_eq!((found.built_in, found.compiled), (0, FAMILIES.len()));
 }
 
 /// Every kernel beside its twin, in several orders of threads and blocks.

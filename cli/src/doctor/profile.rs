@@ -1,0 +1,141 @@
+//! `rolltape doctor --gpu --profile`: where the time of a decode step goes on this machine's GPU.
+
+use std::path::PathBuf;
+
+use engine::gpu::{GpuOptions, Profile, ProfileOptions, ProfileRow};
+use serde_json::{Value, json};
+
+use crate::exit::Failure;
+use crate::print;
+
+/// What to profile.
+#[derive(Debug, clap::Args)]
+pub(crate) struct ProfileArgs {
+    /// Instead of looking at kernels, time each operation of a decode step of a model of the shape
+    /// that this config.json describes; its weights are made up
+    #[arg(long, value_name = "FILE", requires = "gpu")]
+    profile: Option<PathBuf>,
+    /// Sequences of a step
+    #[arg(long, value_name = "N,...", value_delimiter = ',', requires = "profile")]
+    #[arg(default_value = "1,32,256", value_parser = at_least_one)]
+    batch: Vec<usize>,
+    /// Positions of each sequence; once more with uneven lengths
+    #[arg(long, value_name = "N", requires = "profile")]
+    #[arg(default_value = "1028", value_parser = at_least_one)]
+    context: usize,
+    /// Steps that are timed
+    #[arg(long, value_name = "N", requires = "profile")]
+    #[arg(default_value = "5", value_parser = at_least_one)]
+    steps: usize,
+}
+
+/// A count above zero, and not beyond what any GPU holds.
+fn at_least_one(text: &str) -> Result<usize, String> {
+    let count = text.parse().ok().filter(|count| (1..=1 << 20).contains(count));
+    count.ok_or_else(|| "give a number of at least 1, such as 32".into())
+}
+
+impl ProfileArgs {
+    /// What is asked for, if it is.
+    pub(crate) fn options(&self, gpu: &GpuOptions) -> Option<ProfileOptions> {
+        Some(ProfileOptions {
+            gpu: gpu.clone(),
+            config: self.profile.clone()?,
+            batches: self.batch.clone(),
+            context: self.context,
+            steps: self.steps,
+        })
+    }
+}
+
+/// Profiles and tells.
+pub(crate) fn run(options: &ProfileOptions, as_json: bool) -> Result<(), Failure> {
+    let profile = Profile::new(options).map_err(|e| Failure::of(&e))?;
+    if as_json {
+        return print::line(&as_value(&profile).to_string());
+    }
+    page(&profile).iter().try_for_each(|text| print::line(text))
+}
+
+/// Microseconds that a step takes, as the sum of its operations.
+fn step(rows: &[ProfileRow]) -> f64 {
+    rows.iter().map(|row| row.calls as f64 * row.microseconds).sum()
+}
+
+fn page(profile: &Profile) -> Vec<String> {
+    let mut page = vec![
+        format!("device    {}", profile.name),
+        format!("memory    {:.0} GB/s read", profile.bandwidth / 1e9),
+    ];
+    let same = |a: &ProfileRow, b: &ProfileRow| (&a.case, a.products) == (&b.case, b.products);
+    for rows in profile.rows.chunk_by(same) {
+        let (first, all) = (&rows[0], step(rows));
+        page.push(String::new());
+        page.push(format!("{}, products {}: {all:.1} us in all", first.case, first.products));
+        page.push(format!(
+            "{:>6} {:>9} {:>6} {:>12} {:>7}",
+            "calls", "us each", "part", "bytes each", "of read"
+        ));
+        page.extend(rows.iter().map(|row| {
+            let part = 100.0 * row.calls as f64 * row.microseconds / all;
+            let share = 100.0 * row.rate() / profile.bandwidth;
+            format!(
+                "{:6} {:9.2} {part:5.1}% {:12} {share:6.0}%  {}",
+                row.calls, row.microseconds, row.bytes, row.what
+            )
+        }));
+    }
+    page.extend(profile.left_out.iter().map(|case| format!("no room for {case}")));
+    page
+}
+
+fn as_value(profile: &Profile) -> Value {
+    let rows = profile.rows.iter().map(|row| {
+        json!({
+            "case": row.case, "products": row.products, "operation": row.what,
+            "calls": row.calls, "microseconds": row.microseconds, "bytes": row.bytes,
+            "share": row.rate() / profile.bandwidth,
+        })
+    });
+    json!({
+        "device": profile.name,
+        "bandwidth": profile.bandwidth,
+        "operations": rows.collect::<Vec<_>>(),
+        "left_out": profile.left_out,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_are_of_the_step_and_shares_of_the_bandwidth() {
+        let row = |what: &str, products, calls, microseconds| ProfileRow {
+            case: "batch 1".into(),
+            products,
+            what: what.into(),
+            calls,
+            microseconds,
+            bytes: 2_000_000,
+        };
+        let rows = vec![
+            row("gemm_small 1x2x3", "usual", 3, 2.0),
+            row("embed", "usual", 1, 4.0),
+            row("cublaslt 1x2x3", "cublaslt", 3, 1.0),
+        ];
+        let left_out = vec!["batch 256".into()];
+        let profile = Profile { name: "Some GPU".into(), bandwidth: 4e12, rows, left_out };
+        let text = page(&profile).join("\n");
+        for part in [
+            "memory    4000 GB/s read",
+            "batch 1, products usual: 10.0 us in all",
+            "     3      2.00  60.0%      2000000     25%  gemm_small 1x2x3",
+            "batch 1, products cublaslt: 3.0 us in all",
+            "no room for batch 256",
+        ] {
+            assert!(text.contains(part), "{part} is not in\n{text}");
+        }
+        assert_eq!(as_value(&profile)["operations"][0]["share"], json!(0.25));
+    }
+}

@@ -1,0 +1,63 @@
+"""Where the time of a step goes: `rolltape doctor --gpu --profile`, and the same under ncu."""
+
+import json
+import subprocess
+
+from .doctor import command_of, tool
+from .shapes import config_of
+
+# Kernels of ours and of cuBLASLt, by what their names hold.
+NAMES = "regex:gemm|nvjet|cutlass|attention|norm|rope|silu|sample|embed"
+METRICS = ["gpu__time_duration.sum", "dram__bytes_read.sum", "dram__bytes_write.sum",
+           "dram__throughput.avg.pct_of_peak_sustained_elapsed",
+           "sm__throughput.avg.pct_of_peak_sustained_elapsed",
+           "sm__warps_active.avg.pct_of_peak_sustained_active",
+           "launch__registers_per_thread", "launch__occupancy_limit_shared_mem"]
+
+
+def flags_of(run, name, *flags):
+    """The shape, and sizes that an emulated device can do."""
+    path = run.scratch / f"profile-{name}.json"
+    path.write_text(json.dumps(config_of(name)))
+    return ["--json", "--profile", str(path), *(["--context", "24"] if run.tiny else []), *flags]
+
+
+def profile(run, name):
+    """Every operation of a decode step between two events, at several batches."""
+    few = ["--batch", "1,20", "--steps", "1"] if run.tiny else []
+    done = subprocess.run(command_of(run, *flags_of(run, name, *few)), capture_output=True,
+                          text=True, env=run.env, timeout=run.report.limit(150))
+    (run.report.folder / f"profile-{name}.json").write_text(done.stdout)
+    (run.report.folder / f"profile-{name}.txt").write_text(done.stderr)
+    if done.returncode != 0:
+        raise RuntimeError(f"exit status {done.returncode}: {done.stderr.strip()[-1500:]}")
+    found = json.loads(done.stdout)
+    for case in found["left_out"]:
+        run.report.say(f"   no room for {case}")
+    said = None
+    for row in found["operations"]:
+        kind = f"{row['case']}, products {row['products']}"
+        if kind != said:
+            run.report.say(f"   {kind}")
+            said = kind
+        run.report.say(f"   {row['calls']:4} x {row['microseconds']:9.2f} us, "
+                       f"{row['bytes'] / 1e6:9.3f} MB, {row['share']:4.0%} of read: "
+                       f"{row['operation']}")
+    run.report.keep(f"profile {name}", found)
+    usual = [row for row in found["operations"] if row["products"] == "usual"]
+    run.report.check(f"{name}, profile", bool(usual), f"{len(usual)} operations timed")
+
+
+def ncu(run, name):
+    """Counters of the kernels of some layers, where ncu is there."""
+    under = [tool("ncu"), "--clock-control", "none", "--csv", "--page", "raw", "-k", NAMES,
+             "-s", "40", "-c", "36", "--metrics", ",".join(METRICS)]
+    asked = command_of(run, *flags_of(run, name, "--batch", "32", "--steps", "1"))
+    log = run.report.folder / f"ncu-{name}.csv"
+    with open(log, "w", encoding="utf-8") as file:
+        done = subprocess.run([*under, *asked], stdout=file, stderr=subprocess.STDOUT, env=run.env,
+                              timeout=run.report.limit(100))
+    lines = log.read_text(errors="replace").splitlines()
+    counted = sum(line.count('","') >= len(METRICS) for line in lines)
+    run.report.check("ncu", done.returncode == 0 and counted > 1,
+                     f"exit status {done.returncode}, {counted} lines; {''.join(lines[-1:])[-200:]}")
