@@ -9,13 +9,15 @@ use arrow::error::ArrowError;
 use episode::Call;
 use store::EpisodeRecord;
 
+use super::attempts::{Attempts, rllm, verifiers};
 use super::calls::{self, CallRecord};
 use super::preference::{self, Pairs};
 use super::sample::Sample;
 use super::table::{Column, Table};
 use super::turns::Turns;
 use super::{
-    Format, areal, art, atif, kto, openai, prime_rl, sft, skyrl, slime, tinker, trl, verl,
+    Format, areal, art, atif, kto, nemo_gym, openai, prime_rl, sft, sft_tokens, skyrl, slime,
+    tinker, trl, verl,
 };
 use crate::columns;
 use crate::plan::{Place, Shard};
@@ -33,6 +35,7 @@ pub(crate) enum Maker {
     Turns(Turns),
     Samples(Samples),
     Pairs(Pairs),
+    Attempts(Attempts),
 }
 
 /// Records that are rows.
@@ -47,12 +50,15 @@ pub(crate) struct Samples {
     table: Table<Sample>,
     refuse: fn(&Row) -> Option<Refused>,
     label_above: f64,
-    /// Whether an attempt has one main row at most.
-    one_main: bool,
-    /// Whether the attempt has a main row.
-    has_main: bool,
-    /// The last row so far of the attempt: what comes next tells whether it was the last of all.
+    /// Whether an attempt has one row at most: the one that trains most, the first of equal ones.
+    one_row: bool,
+    /// The last row so far of the attempt: what comes next tells whether it was the last of all,
+    /// or trains more than the one that there may be.
     held: Option<Box<Sample>>,
+    /// Which row of its attempt the next one is.
+    of_attempt: i64,
+    /// What would have been trained of rows that gave way to others.
+    tokens_given_up: u64,
     /// Rows so far, those of earlier increments included.
     count: i64,
     /// Whose numbers these are.
@@ -64,15 +70,15 @@ impl Maker {
     pub(crate) fn new(format: Format, label_above: f64) -> Self {
         let samples = |columns: &'static [Column<Sample>], refuse: fn(&Row) -> Option<Refused>| {
             let table = Table::new(columns);
-            let (one_main, has_main) = (format.has_one_main(), false);
-            let (held, count, shard) = (None, 0, None);
+            let (held, of_attempt, tokens_given_up, count, shard) = (None, 0, 0, 0, None);
             Self::Samples(Samples {
                 table,
                 refuse,
                 label_above,
-                one_main,
-                has_main,
+                one_row: format.has_one_row(),
                 held,
+                of_attempt,
+                tokens_given_up,
                 count,
                 shard,
             })
@@ -86,6 +92,7 @@ impl Maker {
             Format::Preference => Self::Pairs(Pairs::new(preference::COLUMNS, false)),
             Format::OpenAiPreference => Self::Pairs(Pairs::new(openai::PREFERENCE, true)),
             Format::Sft => samples(sft::COLUMNS, unanswered),
+            Format::SftTokens => samples(sft_tokens::COLUMNS, unlabelled),
             Format::Kto => samples(kto::COLUMNS, unanswered_or_unscored),
             Format::OpenAi => samples(openai::COLUMNS, unanswered),
             Format::Atif => samples(atif::COLUMNS, unanswered),
@@ -95,9 +102,16 @@ impl Maker {
             Format::Verl => samples(verl::COLUMNS, untrained),
             Format::PrimeRl => samples(prime_rl::COLUMNS, untrained),
             Format::SkyRl => samples(skyrl::COLUMNS, untrained_or_unscored),
-            Format::Slime => samples(slime::COLUMNS, untrained),
+            Format::Slime => samples(slime::COLUMNS, untrained_or_unscored),
             Format::AReaL => samples(areal::COLUMNS, untrained_or_unscored),
             Format::Tinker => samples(tinker::COLUMNS, untrained),
+            Format::NemoGym => samples(nemo_gym::COLUMNS, untrained_or_unscored),
+            Format::Rllm => {
+                Self::Attempts(Attempts::new(rllm::COLUMNS, untrained_or_unscored, label_above))
+            }
+            Format::Verifiers => {
+                Self::Attempts(Attempts::new(verifiers::COLUMNS, unscored, label_above))
+            }
         }
     }
 
@@ -116,6 +130,7 @@ impl Maker {
             Self::Turns(turns) => turns.table.schema(),
             Self::Samples(samples) => samples.table.schema(),
             Self::Pairs(pairs) => pairs.table.schema(),
+            Self::Attempts(attempts) => attempts.table.schema(),
         }
     }
 
@@ -139,6 +154,7 @@ impl Maker {
             Self::Turns(turns) => turns.add(&row),
             Self::Samples(samples) => samples.add(row, place)?,
             Self::Pairs(pairs) => pairs.add(row, place),
+            Self::Attempts(attempts) => attempts.add(row, place)?,
         }
         Ok(())
     }
@@ -148,8 +164,9 @@ impl Maker {
         match self {
             Self::Samples(samples) => {
                 samples.let_go(true);
-                samples.has_main = false;
+                samples.of_attempt = 0;
             }
+            Self::Attempts(attempts) => attempts.attempt_ended(),
             Self::Turns(turns) => turns.attempt_ended(),
             _ => {}
         }
@@ -170,6 +187,7 @@ impl Maker {
             Self::Turns(turns) => turns.table.pending_bytes(),
             Self::Samples(samples) => samples.table.pending_bytes(),
             Self::Pairs(pairs) => pairs.table.pending_bytes(),
+            Self::Attempts(attempts) => attempts.table.pending_bytes(),
         }
     }
 
@@ -184,6 +202,7 @@ impl Maker {
             Self::Turns(turns) => turns.table.batch(),
             Self::Samples(samples) => samples.table.batch(),
             Self::Pairs(pairs) => pairs.table.batch(),
+            Self::Attempts(attempts) => attempts.table.batch(),
         }
     }
 
@@ -191,6 +210,9 @@ impl Maker {
     pub(crate) fn left_out(&self) -> BTreeMap<Refused, u64> {
         match self {
             Self::Pairs(pairs) => pairs.left_out.clone(),
+            Self::Samples(samples) if samples.tokens_given_up > 0 => {
+                [("tokens_of_rows_that_train_less", samples.tokens_given_up)].into()
+            }
             _ => BTreeMap::new(),
         }
     }
@@ -201,15 +223,27 @@ impl Samples {
         if let Some(why) = (self.refuse)(&row) {
             return Err(why);
         }
-        if row.kind == "main" && std::mem::replace(&mut self.has_main, true) && self.one_main {
-            return Err("main_rows_after_the_first");
+        let trained = row.tokens.trained();
+        let other = self.held.as_ref().filter(|_| self.one_row).map(|s| s.row.tokens.trained());
+        let Some(other) = other else {
+            self.let_go(false);
+            self.hold(row, place);
+            return Ok(());
+        };
+        self.tokens_given_up += other.min(trained) as u64;
+        if trained > other {
+            self.hold(row, place);
         }
-        self.let_go(false);
+        Err("rows_that_train_less")
+    }
+
+    fn hold(&mut self, row: Row, place: Place) {
         let good = row.reward.is_some_and(|reward| reward > self.label_above);
         let index = Shard::number(self.shard, self.count);
+        let of_attempt = self.of_attempt;
         self.count += 1;
-        self.held = Some(Box::new(Sample { row, place, index, good, last: false }));
-        Ok(())
+        self.of_attempt += 1;
+        self.held = Some(Box::new(Sample { row, place, index, of_attempt, good, last: false }));
     }
 
     fn let_go(&mut self, last: bool) {
@@ -232,6 +266,10 @@ fn untrained(row: &Row) -> Option<Refused> {
 
 fn unscored(row: &Row) -> Option<Refused> {
     row.reward.is_none().then_some("rows_without_reward")
+}
+
+fn unlabelled(row: &Row) -> Option<Refused> {
+    (row.tokens.trained() == 0).then_some("rows_without_trained_tokens")
 }
 
 fn unanswered(row: &Row) -> Option<Refused> {
