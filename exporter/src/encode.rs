@@ -50,6 +50,16 @@ impl Encoding {
         }
     }
 
+    /// What names of tables beside the rows end in: another usual ending of the same encoding, so
+    /// that who reads all files with the first one gets rows alone.
+    pub(crate) fn beside(self) -> &'static str {
+        match self {
+            Self::Parquet => "pq",
+            Self::Jsonl => "ndjson",
+            Self::Arrow => "arrows",
+        }
+    }
+
     /// The encoding of that word.
     pub fn from_word(word: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|encoding| encoding.as_str() == word)

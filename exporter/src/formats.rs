@@ -8,22 +8,27 @@
 //! - `taught`: which turns of a row its messages train.
 //! - `calls`, `turns`: one record a call, and one a choice of a call.
 //! - `sft`, `kto`, `preference`, `openai`: conversations.
-//! - the others: trainers' own.
+//! - `attempts`: one record an attempt.
+//! - the others: trainers' own; `replay` is what several of them use again of the sampling.
 
 mod areal;
 mod art;
 mod atif;
 mod attempt;
+mod attempts;
 mod calls;
 #[cfg(test)]
 mod conservation;
 mod kto;
 mod maker;
+mod nemo_gym;
 mod openai;
 mod preference;
 mod prime_rl;
+mod replay;
 mod sample;
 mod sft;
+mod sft_tokens;
 mod skyrl;
 mod slime;
 mod table;
@@ -51,6 +56,7 @@ pub enum Format {
     Calls,
     Turns,
     Sft,
+    SftTokens,
     Preference,
     Kto,
     Trl,
@@ -62,6 +68,9 @@ pub enum Format {
     AReaL,
     Art,
     Tinker,
+    Rllm,
+    NemoGym,
+    Verifiers,
     Atif,
     OpenAi,
     OpenAiPreference,
@@ -72,11 +81,12 @@ const CONVERSATIONS: [Kind; 3] = [Kind::Main, Kind::Subagent, Kind::Compaction];
 
 impl Format {
     /// All of them.
-    pub const ALL: [Self; 18] = [
+    pub const ALL: [Self; 22] = [
         Self::Trajectories,
         Self::Calls,
         Self::Turns,
         Self::Sft,
+        Self::SftTokens,
         Self::Preference,
         Self::Kto,
         Self::Trl,
@@ -88,6 +98,9 @@ impl Format {
         Self::AReaL,
         Self::Art,
         Self::Tinker,
+        Self::Rllm,
+        Self::NemoGym,
+        Self::Verifiers,
         Self::Atif,
         Self::OpenAi,
         Self::OpenAiPreference,
@@ -109,6 +122,7 @@ impl Format {
             Self::Calls => ("calls", "a call, as recorded"),
             Self::Turns => ("turns", "a choice of a call: its prompt and what was sampled"),
             Self::Sft => ("sft", "a conversation, for supervised training"),
+            Self::SftTokens => ("sft-tokens", "tokens with labels, for supervised training"),
             Self::Preference => ("preference", "a better and a worse answer, for DPO"),
             Self::Kto => ("kto", "a conversation and whether it is good, for KTO"),
             Self::Trl => ("trl", "TRL: what a `rollout_func` of GRPOTrainer gives back"),
@@ -120,6 +134,9 @@ impl Format {
             Self::AReaL => ("areal", "AReaL: the arrays of one trajectory"),
             Self::Art => ("art", "ART: a Trajectory"),
             Self::Tinker => ("tinker", "Tinker: a Datum"),
+            Self::Rllm => ("rllm", "rLLM: an Episode"),
+            Self::NemoGym => ("nemo-gym", "NeMo Gym: a rollout, as its agents give it back"),
+            Self::Verifiers => ("verifiers", "verifiers: a line of `results.jsonl`"),
             Self::Atif => ("atif", "ATIF v1.7: a Trajectory"),
             Self::OpenAi => ("openai", "OpenAI: a line of a fine-tuning file"),
             Self::OpenAiPreference => ("openai-preference", "OpenAI: a line of a preference file"),
@@ -133,13 +150,16 @@ impl Format {
 
     /// Whether a record is a document in which what is not there has no key.
     pub(crate) fn is_document(self) -> bool {
-        matches!(self, Self::Art | Self::Atif | Self::OpenAi | Self::OpenAiPreference)
+        let of_attempts = matches!(self, Self::Rllm | Self::NemoGym | Self::Verifiers);
+        of_attempts
+            || matches!(self, Self::Art | Self::Atif | Self::OpenAi | Self::OpenAiPreference)
     }
 
     /// Whether rows have numbers of groups, attempts or rows, which no two increments or shards of
     /// an export may share.
     pub(crate) fn is_numbered(self) -> bool {
-        matches!(self, Self::TrlAsync | Self::SkyRl | Self::Slime)
+        let of_attempts = matches!(self, Self::Rllm | Self::NemoGym | Self::Verifiers);
+        of_attempts || matches!(self, Self::TrlAsync | Self::Verl | Self::SkyRl | Self::Slime)
     }
 
     /// Whether a record is made of several attempts, which no increment holds all of.
@@ -178,13 +198,13 @@ impl Format {
 
     /// Whether turns are to say which messages they are.
     pub(crate) fn reads_messages(self) -> bool {
-        self.teaching() != Teaching::Tokens
+        let of_attempts = matches!(self, Self::Rllm | Self::NemoGym | Self::Verifiers);
+        of_attempts || self.teaching() != Teaching::Tokens
     }
 
-    /// Whether it has one main row an attempt: TRL has one place for each prompt of a group and
-    /// counts its groups off, so that a row too many shifts all that follow. The first row is the
-    /// one that answers that prompt; another begins with a summary.
-    pub(crate) fn has_one_main(self) -> bool {
+    /// Whether it has one row an attempt: TRL has one place for each prompt of a group and counts
+    /// its groups off, so that a row too many shifts all that follow.
+    pub(crate) fn has_one_row(self) -> bool {
         self == Self::Trl
     }
 }

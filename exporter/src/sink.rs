@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use arrow::datatypes::SchemaRef;
 use serde_json::Value;
 
+use crate::card;
 use crate::encode::{Encoder, Encoding};
 use crate::export::Options;
 use crate::forks::{self, Fork, forks_schema};
@@ -33,6 +34,8 @@ pub(crate) struct Sink {
     format: Format,
     maker: Maker,
     overwrite: bool,
+    /// Whether each partition has a folder.
+    partitioned: bool,
     /// The options, as a manifest shows them.
     asked: Value,
     /// The manifest that is there already.
@@ -95,6 +98,7 @@ impl Sink {
             new: options.new,
             adds: false,
             overwrite: options.overwrite,
+            partitioned: options.partition.is_some(),
             asked: options.asked(layout.encoding()),
             open: None,
             forks: None,
@@ -112,7 +116,7 @@ impl Sink {
         sink.look(options).await?;
         sink.go_on(options)?;
         if format == Format::Trajectories && !matches!(sink.target, Target::Stream(_)) {
-            let name = sink.layout.forks(options.partition.is_some(), sink.addition());
+            let name = sink.layout.forks(sink.addition());
             sink.forks = Some(sink.file(name, "", &forks_schema()).await?);
         }
         Ok(sink)
@@ -250,13 +254,10 @@ impl Sink {
         if matches!(self.target, Target::Stream(_)) {
             return Ok(Vec::new());
         }
+        self.tell_readers().await?;
         let name = &self.layout.manifest;
-        let path = self.target.path(name);
-        let bytes = manifest.to_bytes().map_err(|error| at(&path)(error.into()))?;
-        let mut body = self.target.begin(name).await?;
-        body.put(&bytes).await.map_err(at(&path))?;
-        let file = body.end().await.map_err(at(&path))?;
-        paths.push(self.target.place(file, name).await?);
+        let failed = |error: serde_json::Error| at(&self.target.path(name))(error.into());
+        paths.push(self.target.put(name, &manifest.to_bytes().map_err(failed)?).await?);
         // What the export before had and this one has not would be read along with it.
         for old in self.before.iter().flat_map(|before| &before.files) {
             if manifest.files.iter().all(|new| new.path != old.path) && is_below(&old.path) {
@@ -264,6 +265,23 @@ impl Sink {
             }
         }
         Ok(paths)
+    }
+
+    /// Says in the folder which of its files are rows, unless somebody else has said it.
+    async fn tell_readers(&self) -> Result<(), WriteError> {
+        if self.layout.is_one_file() {
+            return Ok(());
+        }
+        let before = self.target.read(card::NAME).await?;
+        let rows = card::Rows {
+            format: self.format,
+            encoding: self.layout.encoding(),
+            partitioned: self.partitioned,
+        };
+        if let Some(card) = card::with(before.as_deref(), rows) {
+            self.target.put(card::NAME, card.as_bytes()).await?;
+        }
+        Ok(())
     }
 
     /// Takes back what was sent and will never show, after the end.

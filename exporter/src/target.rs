@@ -189,14 +189,14 @@ impl Layout {
         self.encoding
     }
 
-    /// The table of forks. Readers of partitions leave out what begins with a line.
-    pub(crate) fn forks(&self, partitioned: bool, addition: u32) -> String {
-        let ending = self.encoding.as_str();
+    /// The table of forks, under a name that those who read the whole folder leave out: Spark and
+    /// pyarrow what begins with a line, DuckDB, polars and `datasets` what ends otherwise.
+    pub(crate) fn forks(&self, addition: u32) -> String {
+        let ending = self.encoding.beside();
         let shard = self.stem.strip_prefix(Format::Trajectories.as_str());
-        let stem = match (&self.named, partitioned) {
-            (Some(_), _) => format!("{}.forks", self.stem),
-            (None, true) => format!("_forks{}", shard.unwrap_or_default()),
-            (None, false) => format!("forks{}", shard.unwrap_or_default()),
+        let stem = match &self.named {
+            Some(_) => format!("{}.forks", self.stem),
+            None => format!("_forks{}", shard.unwrap_or_default()),
         };
         match addition {
             0 => format!("{stem}.{ending}"),
@@ -318,6 +318,15 @@ impl Target {
             }
         }
         Ok(path)
+    }
+
+    /// Puts a small file in place. Gives its path.
+    pub(crate) async fn put(&self, name: &str, bytes: &[u8]) -> Result<PathBuf, WriteError> {
+        let path = self.path(name);
+        let mut body = self.begin(name).await?;
+        body.put(bytes).await.map_err(at(&path))?;
+        let file = body.end().await.map_err(at(&path))?;
+        self.place(file, name).await
     }
 
     /// Takes a file away that the export before had and this one has not.

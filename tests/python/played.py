@@ -15,6 +15,8 @@ from harness import World
 GAMES = 8
 GROUP = "games"
 TASK = "guess-1-to-7"
+SPLIT_TASK = "unit-test"
+"""A task whose name has the word of a split."""
 
 
 @dataclass
@@ -130,7 +132,7 @@ def play_branch(played):
 def complete_ids(played):
     """One completion of a prompt of token ids, as trainers' own clients ask for it."""
     prompt = next(iter(played.reported().values())).choices[0].prompt
-    agent = played.agent("ids", played.client("ids"))
+    agent = played.agent("ids", played.client("ids", **{"x-task-id": SPLIT_TASK}))
     completion = agent.client.completions.create(
         model="tiny", prompt=prompt, max_tokens=TOKENS_MAX, temperature=1.0, seed=5
     )

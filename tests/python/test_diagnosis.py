@@ -1,4 +1,4 @@
-"""`rolltape doctor --episode` and `forks.parquet`: why a history forked, and what to change."""
+"""`rolltape doctor --episode` and `_forks.pq`: why a history forked, and what to change."""
 
 import json
 import sys
@@ -80,7 +80,7 @@ def test_the_table_beside_an_export_says_the_same(episode):
     out = store.parent / "data"
     ended = command("export", "--out", out, "--store", store, "--overwrite", folder=store.parent)
     assert ended.returncode == 0, ended.stderr
-    table = parquet.read_table(out / "forks.parquet").to_pylist()
+    table = parquet.read_table(out / "_forks.pq").to_pylist()
     _, told = doctor(store, "--json")
     for row, fork in zip(table, json.loads(told)["forks"], strict=True):
         assert {name: row[name] for name in fork} == fork

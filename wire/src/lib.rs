@@ -58,5 +58,7 @@ pub use server::Server;
 pub use sides::{Alternative, Routing, alternatives, kept, routing};
 pub use sse::{Event, EventTooLong, Splitter};
 pub use token_text::token_texts;
-pub use translate::{Back, Document, Untranslatable, leans_on_state, translate, translates};
+pub use translate::{
+    Back, Document, Untranslatable, leans_on_state, quotes_translation, translate, translates,
+};
 pub use vocabulary::{NoVocabulary, Vocabulary};

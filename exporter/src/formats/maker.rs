@@ -8,6 +8,7 @@ use arrow::error::ArrowError;
 use episode::Call;
 use store::EpisodeRecord;
 
+use super::attempts::{Attempts, rllm, verifiers};
 use super::calls::{self, CallRecord};
 use super::preference::{self, Pairs};
 use super::sample::Sample;
@@ -15,7 +16,8 @@ use super::table::{Column, Table};
 use super::taught::{Teaching, stretches, taught};
 use super::turns::Turns;
 use super::{
-    Format, areal, art, atif, kto, openai, prime_rl, sft, skyrl, slime, tinker, trl, verl,
+    Format, areal, art, atif, kto, nemo_gym, openai, prime_rl, sft, sft_tokens, skyrl, slime,
+    tinker, trl, verl,
 };
 use crate::columns;
 use crate::notes::{Left, Lefts, add_left};
@@ -34,6 +36,7 @@ pub(crate) enum Maker {
     Turns(Turns),
     Samples(Samples),
     Pairs(Pairs),
+    Attempts(Attempts),
 }
 
 /// Records that are rows.
@@ -50,12 +53,13 @@ pub(crate) struct Samples {
     teaching: Teaching,
     left: Lefts,
     label_above: f64,
-    /// Whether an attempt has one main row at most.
-    one_main: bool,
-    /// Whether the attempt has a main row.
-    has_main: bool,
-    /// The last row so far of the attempt: what comes next tells whether it was the last of all.
+    /// Whether an attempt has one row at most: the one that trains most, the first of equal ones.
+    one_row: bool,
+    /// The last row so far of the attempt: what comes next tells whether it was the last of all,
+    /// or trains more than the one that there may be.
     held: Option<Box<Sample>>,
+    /// Which row of its attempt the next one is.
+    of_attempt: i64,
     /// Rows so far, those of earlier increments included.
     count: i64,
     /// Whose numbers these are.
@@ -72,9 +76,9 @@ impl Maker {
                 teaching: format.teaching(),
                 left: Lefts::new(),
                 label_above,
-                one_main: format.has_one_main(),
-                has_main: false,
+                one_row: format.has_one_row(),
                 held: None,
+                of_attempt: 0,
                 count: 0,
                 shard: None,
             })
@@ -88,6 +92,7 @@ impl Maker {
             Format::Preference => Self::Pairs(Pairs::new(preference::COLUMNS, false)),
             Format::OpenAiPreference => Self::Pairs(Pairs::new(openai::PREFERENCE, true)),
             Format::Sft => samples(sft::COLUMNS, nothing),
+            Format::SftTokens => samples(sft_tokens::COLUMNS, unlabelled),
             Format::Kto => samples(kto::COLUMNS, unscored),
             Format::OpenAi => samples(openai::COLUMNS, nothing),
             Format::Atif => samples(atif::COLUMNS, unanswered),
@@ -97,9 +102,16 @@ impl Maker {
             Format::Verl => samples(verl::COLUMNS, untrained),
             Format::PrimeRl => samples(prime_rl::COLUMNS, untrained),
             Format::SkyRl => samples(skyrl::COLUMNS, untrained_or_unscored),
-            Format::Slime => samples(slime::COLUMNS, untrained),
+            Format::Slime => samples(slime::COLUMNS, untrained_or_unscored),
             Format::AReaL => samples(areal::COLUMNS, untrained_or_unscored),
             Format::Tinker => samples(tinker::COLUMNS, untrained),
+            Format::NemoGym => samples(nemo_gym::COLUMNS, untrained_or_unscored),
+            Format::Rllm => {
+                Self::Attempts(Attempts::new(rllm::COLUMNS, untrained_or_unscored, label_above))
+            }
+            Format::Verifiers => {
+                Self::Attempts(Attempts::new(verifiers::COLUMNS, unscored, label_above))
+            }
         }
     }
 
@@ -118,6 +130,7 @@ impl Maker {
             Self::Turns(turns) => turns.table.schema(),
             Self::Samples(samples) => samples.table.schema(),
             Self::Pairs(pairs) => pairs.table.schema(),
+            Self::Attempts(attempts) => attempts.table.schema(),
         }
     }
 
@@ -141,6 +154,7 @@ impl Maker {
             Self::Turns(turns) => turns.add(&row),
             Self::Samples(samples) => return samples.add(row, place),
             Self::Pairs(pairs) => pairs.add(row, place),
+            Self::Attempts(attempts) => return attempts.add(row, place),
         }
         true
     }
@@ -150,8 +164,9 @@ impl Maker {
         match self {
             Self::Samples(samples) => {
                 samples.let_go(true);
-                samples.has_main = false;
+                samples.of_attempt = 0;
             }
+            Self::Attempts(attempts) => attempts.attempt_ended(),
             Self::Turns(turns) => turns.attempt_ended(),
             _ => {}
         }
@@ -172,6 +187,7 @@ impl Maker {
             Self::Turns(turns) => turns.table.pending_bytes(),
             Self::Samples(samples) => samples.table.pending_bytes(),
             Self::Pairs(pairs) => pairs.table.pending_bytes(),
+            Self::Attempts(attempts) => attempts.table.pending_bytes(),
         }
     }
 
@@ -186,6 +202,7 @@ impl Maker {
             Self::Turns(turns) => turns.table.batch(),
             Self::Samples(samples) => samples.table.batch(),
             Self::Pairs(pairs) => pairs.table.batch(),
+            Self::Attempts(attempts) => attempts.table.batch(),
         }
     }
 
@@ -194,6 +211,7 @@ impl Maker {
         match self {
             Self::Pairs(pairs) => pairs.left_out.clone(),
             Self::Samples(samples) => samples.left.clone(),
+            Self::Attempts(attempts) => attempts.left.clone(),
             _ => Lefts::new(),
         }
     }
@@ -202,7 +220,7 @@ impl Maker {
 impl Samples {
     /// Makes the samples of a row; whether there are any.
     fn add(&mut self, row: Row, place: Place) -> bool {
-        if let Some(why) = self.refused(&row) {
+        if let Some(why) = (self.refuse)(&row) {
             let left = Left { count: 1, trained_tokens: row.tokens.trained() as u64 };
             self.left.entry(why).or_default().add(left);
             return false;
@@ -220,14 +238,6 @@ impl Samples {
         !parts.is_empty()
     }
 
-    fn refused(&mut self, row: &Row) -> Option<Refused> {
-        let why = (self.refuse)(row);
-        if why.is_none() && row.kind == "main" && std::mem::replace(&mut self.has_main, true) {
-            return self.one_main.then_some("main_rows_after_the_first");
-        }
-        why
-    }
-
     /// For each sample of a row the first message that it trains, and the end of the last.
     fn parts(&self, row: &Row, taught: &[usize]) -> Vec<(usize, usize)> {
         let all = row.dialogue.prompt.len() + row.dialogue.completion.len();
@@ -240,12 +250,26 @@ impl Samples {
         }
     }
 
+    /// Keeps a sample until the next one. Where an attempt has one row, the one that trains less
+    /// gives way.
     fn push(&mut self, sample: Sample) {
-        self.let_go(false);
+        let trained = |sample: &Sample| sample.row.tokens.trained();
+        if let Some(held) = self.held.as_ref().filter(|_| self.one_row) {
+            let (held, other) = (trained(held), trained(&sample));
+            let left = Left { count: 1, trained_tokens: held.min(other) as u64 };
+            self.left.entry("rows_that_train_less").or_default().add(left);
+            if other <= held {
+                return;
+            }
+        } else {
+            self.let_go(false);
+        }
         let good = sample.row.reward.is_some_and(|reward| reward > self.label_above);
         let index = Shard::number(self.shard, self.count);
+        let of_attempt = self.of_attempt;
         self.count += 1;
-        self.held = Some(Box::new(Sample { index, good, ..sample }));
+        self.of_attempt += 1;
+        self.held = Some(Box::new(Sample { index, of_attempt, good, ..sample }));
     }
 
     fn let_go(&mut self, last: bool) {
@@ -272,6 +296,10 @@ fn nothing(_: &Row) -> Option<Refused> {
 
 fn unscored(row: &Row) -> Option<Refused> {
     row.reward.is_none().then_some("rows_without_reward")
+}
+
+fn unlabelled(row: &Row) -> Option<Refused> {
+    (row.tokens.trained() == 0).then_some("rows_without_trained_tokens")
 }
 
 fn unanswered(row: &Row) -> Option<Refused> {

@@ -1,5 +1,7 @@
 //! Sample: a row with its place in the export, as adapters read it.
 
+use std::ops::Range;
+
 use serde_json::{Value, json};
 
 use crate::messages::Message;
@@ -13,6 +15,8 @@ pub(crate) struct Sample {
     pub(crate) place: Place,
     /// Number of the row in its export; no two have the same.
     pub(crate) index: i64,
+    /// Number of the row in its attempt, from 0.
+    pub(crate) of_attempt: i64,
     /// Whether its reward is a good one.
     pub(crate) good: bool,
     /// Whether it is the last row of its attempt.
@@ -27,7 +31,8 @@ impl Sample {
     /// The part of a row that trains these messages. Its number, and whether it is a good one and
     /// the last one, are said later.
     pub(crate) fn new(row: Row, place: Place, part: (usize, usize), taught: Vec<usize>) -> Self {
-        Self { row, place, index: 0, good: false, last: false, taught, part }
+        let (index, of_attempt, good, last) = (0, 0, false, false);
+        Self { row, place, index, of_attempt, good, last, taught, part }
     }
 
     /// The messages before the first that it may train.
@@ -40,7 +45,7 @@ impl Sample {
         self.messages().drain(self.part.0..).collect()
     }
 
-    fn split(&self) -> usize {
+    pub(crate) fn split(&self) -> usize {
         usize::try_from(self.row.prompt_len).unwrap_or(0).min(self.row.tokens.input_ids.len())
     }
 
@@ -70,6 +75,20 @@ impl Sample {
     /// The advantage on trained tokens, 0 on all others; none unless it was asked for.
     pub(crate) fn token_advantages(&self) -> Option<Vec<f32>> {
         self.row.advantage.map(|advantage| self.on_trained(advantage as f32, 0.0))
+    }
+
+    /// The parts of turns that are trained, in order: all tokens of a part stand side by side.
+    pub(crate) fn runs(&self) -> impl Iterator<Item = (&TurnRow, Range<usize>)> {
+        self.row.turns.iter().flat_map(move |turn| {
+            let span = turn.start.max(0) as usize..turn.end.max(0) as usize;
+            let masks = self.row.tokens.loss_mask.get(span.clone()).unwrap_or_default();
+            let parts = masks.chunk_by(|a, b| a == b).scan(span.start, |start, part| {
+                let run = *start..*start + part.len();
+                *start = run.end;
+                Some((part[0] == 1, run))
+            });
+            parts.filter(|(trained, _)| *trained).map(move |(_, run)| (turn, run))
+        })
     }
 
     /// The temperature that each token was sampled with; 1 where none was, or none was named.

@@ -12,6 +12,7 @@ pub(crate) const COLUMNS: &[Column<Sample>] = &[
     Column::new("loss_masks", Of::Int8s(|s| Some(s.completion_mask()))),
     Column::new("stop_reasons", Of::Text(|s| Some(s.finish_reason().unwrap_or_default()))),
     Column::new("rollout_logprobs", Of::Float32s(|s| Some(s.completion_logprobs()))),
+    Column::optional("rollout_expert_indices", Of::Routing(Sample::routing)),
     Column::new("trajectory_ids", Of::Struct(TRAJECTORY_ID)),
     Column::new("is_last_step", Of::Bool(|s| Some(s.last))),
     Column::new("env_metrics", Of::Json(|s| Some(metrics(s)))),

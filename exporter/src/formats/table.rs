@@ -4,12 +4,14 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use arrow::array::{
-    ArrayRef, BooleanArray, Float32Array, Float64Array, Int8Array, Int32Array, Int64Array,
-    RecordBatch, StructArray,
+    ArrayRef, BinaryArray, BooleanArray, Float32Array, Float64Array, Int8Array, Int32Array,
+    Int64Array, RecordBatch, StructArray,
 };
+use arrow::buffer::NullBuffer;
 use arrow::datatypes::{DataType, Field, Fields, Schema, SchemaRef};
 use arrow::error::ArrowError;
 
+use super::replay::Routing;
 use crate::columns::{list, messages, strings, texts};
 use crate::messages::Message;
 use crate::schema::{json_field, message_fields};
@@ -39,6 +41,11 @@ pub(crate) enum Of<T: 'static> {
     /// The model's thoughts are called `reasoning_content`, as chat templates do.
     Messages(fn(&T) -> Option<Vec<Message>>),
     Struct(&'static [Column<T>]),
+    /// The same, null where it says so.
+    StructIf(fn(&T) -> bool, &'static [Column<T>]),
+    Bytes(fn(&T) -> Option<Vec<u8>>),
+    /// Lists of lists: experts by layer by token.
+    Routing(fn(&T) -> Option<Routing>),
 }
 
 impl<T> Column<T> {
@@ -51,7 +58,7 @@ impl<T> Column<T> {
     }
 
     fn field(&self) -> Field {
-        let list = |ty: DataType| DataType::List(Arc::new(Field::new("element", ty, false)));
+        let list = list_of;
         let ty = match self.of {
             Of::Bool(_) => DataType::Boolean,
             Of::Int(_) => DataType::Int64,
@@ -65,7 +72,9 @@ impl<T> Column<T> {
             Of::Texts(_) => list(DataType::Utf8),
             Of::Jsons(_) => DataType::List(Arc::new(json_field("element"))),
             Of::Messages(_) => list(DataType::Struct(template_fields())),
-            Of::Struct(columns) => DataType::Struct(fields(columns)),
+            Of::Struct(columns) | Of::StructIf(_, columns) => DataType::Struct(fields(columns)),
+            Of::Bytes(_) => DataType::Binary,
+            Of::Routing(_) => list(list_of(list_of(DataType::Int32))),
         };
         Field::new(self.name, ty, self.nullable)
     }
@@ -86,6 +95,13 @@ impl<T> Column<T> {
                 let arrays = arrays(columns, &fields(columns), records)?;
                 Arc::new(StructArray::try_new(fields(columns), arrays, None)?)
             }
+            Of::StructIf(is, columns) => {
+                let arrays = arrays(columns, &fields(columns), records)?;
+                let nulls = records.iter().map(is).collect::<NullBuffer>();
+                Arc::new(StructArray::try_new(fields(columns), arrays, Some(nulls))?)
+            }
+            Of::Bytes(get) => Arc::new(records.iter().map(get).collect::<BinaryArray>()),
+            Of::Routing(get) => routings(field, records, get)?,
         })
     }
 }
@@ -103,6 +119,28 @@ fn lists<T, V>(
         values.extend(found.into_iter().flatten());
     }
     list(field, lengths.into_iter(), array(values))
+}
+
+fn list_of(ty: DataType) -> DataType {
+    DataType::List(Arc::new(Field::new("element", ty, false)))
+}
+
+fn routings<T>(
+    field: &Field,
+    records: &[T],
+    get: fn(&T) -> Option<Routing>,
+) -> Result<ArrayRef, ArrowError> {
+    let found: Vec<Option<Routing>> = records.iter().map(get).collect();
+    let of_layers = Field::new("element", list_of(DataType::Int32), false);
+    let of_tokens = Field::new("element", list_of(of_layers.data_type().clone()), false);
+    let values = found.iter().flatten().flat_map(|r| r.values.iter().map(|v| i32::from(*v)));
+    let values = Arc::new(Int32Array::from_iter_values(values));
+    let all = || found.iter().flatten();
+    let each = all().flat_map(|r| vec![Some(r.inner[1]); r.tokens() * r.inner[0]]);
+    let layers = all().flat_map(|r| vec![Some(r.inner[0]); r.tokens()]);
+    let values = list(&of_layers, each, values)?;
+    let values = list(&of_tokens, layers, values)?;
+    list(field, found.iter().map(|r| r.as_ref().map(Routing::tokens)), values)
 }
 
 fn text_column<T>(records: &[T], get: fn(&T) -> Option<String>) -> Result<ArrayRef, ArrowError> {

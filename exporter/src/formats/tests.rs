@@ -20,6 +20,8 @@ use crate::reason::Reason;
 use crate::rows::Row;
 use crate::scan::Scanned;
 
+mod tokens;
+
 /// An attempt whose first call has two choices and calls a tool, and whose second one answers.
 fn attempt(number: u32, reward: Option<f64>, answer: &str) -> Scanned {
     let system = json!({ "role": "system", "content": "be brief" });
@@ -166,16 +168,17 @@ fn the_user_page_tells_of_every_format_and_column() {
 #[test]
 fn what_a_trainer_cannot_take_is_left_out_and_counted() {
     let silent = || [attempt(0, None, "two")];
-    for format in [Format::Kto, Format::SkyRl, Format::AReaL, Format::Art] {
+    let unscored = [Format::Kto, Format::SkyRl, Format::Slime, Format::AReaL, Format::Art];
+    for format in [&unscored[..], &[Format::Rllm, Format::NemoGym, Format::Verifiers]].concat() {
         let (batch, refused) = made(format, &silent(), |_| {});
         assert_eq!((batch.num_rows(), refused > 0), (0, true), "{format:?}");
     }
-    for format in [Format::Sft, Format::Verl, Format::Slime, Format::OpenAi] {
+    for format in [Format::Sft, Format::SftTokens, Format::Verl, Format::OpenAi] {
         assert!(made(format, &silent(), |_| {}).0.num_rows() > 0, "{format:?}");
     }
     let user = json!({ "role": "user", "content": "hi" });
     let words = [episode(vec![text_call(1, &[user], "yo")])];
-    for format in [Format::Trl, Format::TrlAsync, Format::Verl, Format::PrimeRl, Format::Tinker] {
+    for format in [Format::Trl, Format::Verl, Format::PrimeRl, Format::Tinker, Format::SftTokens] {
         let (batch, refused) = made(format, &words, |_| {});
         assert_eq!((batch.num_rows(), refused), (0, 1), "{format:?}");
     }
@@ -320,8 +323,8 @@ fn the_reward_of_a_call_does_not_tell_its_choices_apart() {
 
 #[test]
 fn a_trainer_of_ratios_gets_no_row_whose_logprobs_are_not_known() {
-    use Format::{AReaL, Art, PrimeRl, SkyRl, Slime, Tinker, Trl, TrlAsync, Verl};
-    let of_ratios = [Trl, TrlAsync, Verl, PrimeRl, SkyRl, Slime, AReaL, Tinker, Art];
+    use Format::{AReaL, Art, NemoGym, PrimeRl, Rllm, SkyRl, Slime, Tinker, Trl, TrlAsync, Verl};
+    let of_ratios = [Trl, TrlAsync, Verl, PrimeRl, SkyRl, Slime, AReaL, Tinker, Rllm, NemoGym, Art];
     for format in Format::ALL {
         let retokenized = |row: &mut Row| {
             row.reasons.insert(Reason::Retokenized);

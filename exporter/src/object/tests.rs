@@ -127,7 +127,7 @@ async fn an_export_to_a_bucket_is_that_to_a_folder() {
     let options = Options { out, ..Options::default() };
     let report = store.export(&options).await.unwrap();
     let names: Vec<_> = report.files.iter().map(|f| f.to_string_lossy().into_owned()).collect();
-    let expected = ["trajectories.parquet", "forks.parquet", "manifest.json"];
+    let expected = ["trajectories.parquet", "_forks.pq", "manifest.json"];
     assert_eq!(names, expected.map(|name| format!("s3://b/some/folder/{name}")));
     let local = Options { out: folder.path().join("out").into(), ..Options::default() };
     let local = store.export(&local).await.unwrap();
@@ -159,9 +159,10 @@ async fn objects_are_called_what_the_files_of_a_folder_are() {
     let partition = Some(crate::Partition::Group);
     let options = Options { out, partition, ..Options::default() };
     let report = store.export(&options).await.unwrap();
-    let expected = ["group=t%3A1/trajectories.parquet", "_forks.parquet", "manifest.json"];
+    let expected = ["group=t%3A1/trajectories.parquet", "_forks.pq", "manifest.json"];
     let keys: Vec<_> = double.lock().unwrap().objects.keys().map(|key| decoded(key)).collect();
-    let mut sorted = expected.map(|name| format!("/b/~me/100%/{name}"));
+    let written = expected.into_iter().chain([crate::card::NAME]);
+    let mut sorted: Vec<_> = written.map(|name| format!("/b/~me/100%/{name}")).collect();
     sorted.sort();
     assert_eq!(keys, sorted);
     let local = Options { out: folder.path().join("out").into(), partition, ..Options::default() };

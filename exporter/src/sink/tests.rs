@@ -87,14 +87,15 @@ async fn partitions_are_folders_and_the_same_every_time() {
     for group in expected {
         assert!(first.contains_key(&format!("group={group}/trajectories.parquet")), "{group}");
     }
-    assert!(first.contains_key("_forks.parquet"));
-    assert_eq!(first.len(), 6);
+    assert!(first.contains_key("_forks.pq"));
+    assert_eq!(first.len(), 7);
     done(&store, &options).await;
     assert_eq!(files(&out), first);
     assert_eq!(crate::exported(&out).unwrap().len(), 6);
     // What the export before had and the next one has not is gone.
     let whole = done(&store, &to(&out)).await;
-    assert_eq!(names(&out), ["forks.parquet", "manifest.json", "trajectories.parquet"]);
+    let expected = [".huggingface.yaml", "_forks.pq", "manifest.json", "trajectories.parquet"];
+    assert_eq!(names(&out), expected);
     assert_eq!(whole.files.len(), 3);
 }
 
@@ -114,8 +115,8 @@ async fn there_may_be_more_partitions_than_open_files() {
         limited.args(["--exact", "sink::tests::there_may_be_more_partitions_than_open_files"]);
         let ended = limited.env(FEW_FILES, folder.path()).output().unwrap();
         assert!(ended.status.success(), "{}", String::from_utf8_lossy(&ended.stdout));
-        // The manifest, the forks and a file for each group.
-        assert_eq!(files(&folder.path().join("out")).len(), 102);
+        // The manifest, the forks, the card and a file for each group.
+        assert_eq!(files(&folder.path().join("out")).len(), 103);
         return;
     };
     let options = Options { partition: Some(Partition::Group), ..to(&folder.join("out")) };
@@ -135,7 +136,7 @@ async fn shards_stand_side_by_side_and_an_empty_one_has_a_file() {
     }
     assert_eq!(rows, 6);
     let names = names(&out);
-    assert_eq!(names.len(), 21);
+    assert_eq!(names.len(), 22, "three files a shard, and a card");
     assert!(names.contains(&"trajectories-00006-of-00007.parquet".to_owned()), "{names:?}");
     assert_eq!(crate::exported(&out).unwrap().len(), 6);
 }
@@ -432,7 +433,8 @@ async fn formats_stand_in_one_folder_and_a_name_says_the_encoding() {
         done(&store, &Options { format, ..to(&out) }).await;
     }
     let expected = [
-        "forks.parquet",
+        ".huggingface.yaml",
+        "_forks.pq",
         "manifest.json",
         "openai.jsonl",
         "openai.manifest.json",
@@ -445,7 +447,7 @@ async fn formats_stand_in_one_folder_and_a_name_says_the_encoding() {
     let named = folder.path().join("some.jsonl");
     let report = done(&store, &to(&named)).await;
     let beside = |name: &str| folder.path().join(name);
-    let written = [beside("some.forks.jsonl"), beside("some.jsonl.manifest.json")];
+    let written = [beside("some.forks.ndjson"), beside("some.jsonl.manifest.json")];
     assert_eq!(report.files[0], named);
     assert_eq!(report.files[1..], written);
     assert_eq!(fs::read_to_string(&named).unwrap().lines().count(), 6);
