@@ -256,3 +256,16 @@ fn a_row_of_verl_has_the_key_and_the_extras_that_it_looks_for() {
         assert_eq!(told, &json!({ "score": row["reward_score"] }));
     }
 }
+
+#[test]
+fn a_line_of_openai_knows_no_developer() {
+    let told = |row: &mut Row| row.dialogue.prompt[0].role = "developer".to_owned();
+    for (format, at) in
+        [(Format::OpenAi, "/messages/0/role"), (Format::OpenAiPreference, "/input/messages/0/role")]
+    {
+        for line in lines(format, &made(format, &both(), told).0).lines() {
+            let line: Value = serde_json::from_str(line).unwrap();
+            assert_eq!(line.pointer(at).unwrap(), "system", "{format:?}");
+        }
+    }
+}
