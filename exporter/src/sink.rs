@@ -12,13 +12,14 @@ use crate::encode::{Encoder, Encoding};
 use crate::export::Options;
 use crate::forks::{self, Fork, forks_schema};
 use crate::formats::{Format, Maker, Refused};
+use crate::layout::Layout;
 use crate::manifest::{FORMAT_VERSION, Manifest};
 use crate::object::{Objects, as_io};
 use crate::open_file::{OpenFile, Pen, Whole};
 use crate::plan::{Numbers, Place, Planned, attempt_name};
 use crate::rows::Row;
 use crate::scan::Scanned;
-use crate::target::{Layout, Out, Target, WriteError, at};
+use crate::target::{Out, Target, WriteError, at};
 
 /// Records are turned into arrays when they hold this many bytes.
 const BATCH_BYTES: usize = 4 << 20;
