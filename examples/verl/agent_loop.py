@@ -46,6 +46,7 @@ def fields(row, prompt_max, response_max):
             "trajectory_id": row["trajectory_id"],
             "min_global_steps": row["policy_version_min"],
             "max_global_steps": row["policy_version_max"],
+            "reward_extra_info": {"score": row["reward"]},
         },
     }
 
@@ -97,6 +98,7 @@ class RolltapeAgentLoop(AgentLoopBase):
             if reward is not None:
                 episode.reward(reward)
         rows = rolltape.rows_of(self.client, episodes=[episode.id], wait_s=ROWS_WAIT_S)
-        if not rows:
-            raise RuntimeError(f"{episode.id}: the agent made no call that could be recorded")
-        return best_rows(rows)[episode.id]
+        best = best_rows(rows).get(episode.id)
+        if best is None:
+            raise RuntimeError(f"{episode.id}: nothing was recorded that could be trained")
+        return best

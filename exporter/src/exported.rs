@@ -15,8 +15,8 @@ use sha2::{Digest, Sha256};
 use thiserror::Error;
 
 use crate::formats::Format;
+use crate::layout::Layout;
 use crate::manifest::{FORMAT_VERSION, Manifest};
-use crate::target::Layout;
 
 /// Why an export could not be read.
 #[derive(Debug, Error)]

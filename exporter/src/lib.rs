@@ -14,8 +14,8 @@
 //! - `forks`: where histories were left, a table beside the rows (`cause` says why).
 //! - `sink`: the files: `formats` makes records of rows (those of the contract are in `schema` and
 //!   `columns`), `encode` makes bytes of records (`parquet`, `jsonl`; `open_file` in a thread of
-//!   its own), and `target` puts them in place (`object` in a store of objects), with a `manifest`
-//!   of what they hold and a `card` for `datasets`.
+//!   its own), and `target` puts them in place (`object` in a store of objects) under the names
+//!   that `layout` gives them, with a `manifest` of what they hold and a `card` for `datasets`.
 //!
 //! `plan` says first which episodes come by, in which order, and for which file.
 //!
@@ -54,6 +54,7 @@ mod groups;
 mod index;
 mod jsonl;
 mod kind;
+mod layout;
 mod leads;
 mod manifest;
 mod merge;

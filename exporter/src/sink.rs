@@ -12,6 +12,7 @@ use crate::encode::{Encoder, Encoding};
 use crate::export::Options;
 use crate::forks::{self, Fork, forks_schema};
 use crate::formats::{Format, Maker};
+use crate::layout::Layout;
 use crate::manifest::{FORMAT_VERSION, Manifest};
 use crate::models::Models;
 use crate::notes::Lefts;
@@ -20,7 +21,7 @@ use crate::open_file::{OpenFile, Pen, Whole};
 use crate::plan::{Numbers, Place, Planned, attempt_name};
 use crate::rows::Row;
 use crate::scan::Scanned;
-use crate::target::{Layout, Out, Target, WriteError, at};
+use crate::target::{Out, Target, WriteError, at};
 
 /// Records are turned into arrays when they hold this many bytes.
 const BATCH_BYTES: usize = 4 << 20;

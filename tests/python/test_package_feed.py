@@ -194,6 +194,37 @@ def test_columns_for_a_rollout_func(server):
     assert rewards == [first["reward"], None, best["g0-0"]["reward"]]
 
 
+def test_a_rollout_takes_the_rows_that_the_file_has_and_says_what_it_leaves(played, tmp_path):
+    """Of episodes with siblings and forks, too: their other rows are counted."""
+    store = ("--store", played.world.proxy.store)
+    words = ("export", *store, "--out", "out", "--format", "trl", "--json")
+    report = json.loads(harness.done(*words, folder=tmp_path))
+    exported = pq.read_table(tmp_path / "out" / "trl.parquet").to_pylist()
+    rows = played.rows()
+    best = rolltape.trl.rollout.best_rows(rows)
+    taken = {row["trajectory_id"] for row in best.values()}
+    assert taken == {row["trajectory_id"] for row in exported} and report["rows"] == len(taken)
+    left = rolltape.trl.rollout.left_out(rows)
+    assert left.rows.total() == sum(any(r["loss_mask"]) for r in rows) - len(taken) > 0
+    trained = sum(sum(row["loss_mask"]) for row in rows)
+    assert left.tokens.total() == trained - sum(sum(row["env_mask"]) for row in exported)
+    columns = left.columns(["two-choices", "plain-0"])
+    assert columns["rows_left_out"][0] > 0 == columns["rows_left_out"][1]
+
+
+def test_of_equal_main_rows_the_first_is_taken():
+    def row(name, kind, trained):
+        mask = [1] * trained + [0] * 3
+        return {"episode_id": "e", "trajectory_id": name, "kind": kind, "loss_mask": mask}
+
+    rows = [row("none", "main", 0), row("a", "main", 2), row("b", "main", 2)]
+    best = rolltape.trl.rollout.best_rows([*rows, row("sub", "subagent", 9)])
+    assert best["e"]["trajectory_id"] == "a"
+    left = rolltape.trl.rollout.left_out([*rows, row("sub", "subagent", 9)])
+    assert (left.rows["e"], left.tokens["e"]) == (2, 11)
+    assert rolltape.trl.rollout.best_rows(rows[:1]) == {}
+
+
 def test_a_rollout_waits_for_all_of_its_batch(server):
     """One member's last call is still under way when it is closed, one makes no call at all."""
     threads = []

@@ -16,7 +16,8 @@ FOLDER = harness.ROOT / "tests" / "python" / "trainers"
 PYTHON = FOLDER / ".venv" / "bin" / "python"
 WAIT_S = 240
 LOGPROB_ERROR_MAX = 1e-3
-READ = ("art", "atif", "skyrl", "tinker", "trl-async", "verl")
+READ = ("art", "atif", "nemo-gym", "skyrl", "tinker", "trl-async", "verifiers", "verl")
+SCORED = ("art", "nemo-gym", "skyrl", "verifiers")
 
 pytestmark = [
     pytest.mark.timeout(WAIT_S + 30),
@@ -49,7 +50,8 @@ def run(script, *arguments, folder, binary=None):
 
 def export(played, format, folder, *arguments):
     """Exports, and gives the file and the report."""
-    words = ("export", "--out", folder / "out", "--format", format, "--json", *arguments)
+    name = "out/results.jsonl" if format == "verifiers" else "out"
+    words = ("export", "--out", folder / name, "--format", format, "--json", *arguments)
     report = json.loads(played.world.proxy.command(*words))
     return report["files"][0], report
 
@@ -60,6 +62,7 @@ def read(played, tmp_path_factory):
     folder = tmp_path_factory.mktemp("read")
     kinds = ("--kind", "main", "--group", "games")
     files = {format: export(played, format, folder, *kinds)[0] for format in READ}
+    files["verl-sessions"] = export(played, "verl", folder / "all", "--min-reward", "-1e9")[0]
     return run("read.py", *(f"{k}={v}" for k, v in files.items()), folder=folder)
 
 
@@ -68,8 +71,8 @@ def logged(played, tmp_path_factory):
     """What TRL's trainers log of one step each."""
     folder = tmp_path_factory.mktemp("train")
     scored = ("--group", "games", "--min-reward", "-1e9")
-    made = {"grpo": ("trl", *scored), "sft": ("sft", *scored), "dpo": ("preference", *scored)}
-    files = {name: export(played, what[0], folder, *what[1:])[0] for name, what in made.items()}
+    made = {"grpo": "trl", "sft": "sft", "sft_tokens": "sft-tokens", "dpo": "preference"}
+    files = {name: export(played, what, folder, *scored)[0] for name, what in made.items()}
     arguments = (f"{name}={file}" for name, file in files.items())
     return run("train.py", harness.MODEL, folder / "o", *arguments, folder=folder)
 
@@ -78,9 +81,22 @@ def logged(played, tmp_path_factory):
 def test_the_trainers_own_types_read_the_rows(format, read, played):
     """The same tokens as in the contract: those that are trained."""
     rows = [row for row in played.rows() if (row["kind"], row["group_id"]) == ("main", "games")]
-    kept = [row for row in rows if row["reward"] is not None or format not in ("art", "skyrl")]
+    kept = [row for row in rows if row["reward"] is not None or format not in SCORED]
     assert read[format]["rows"] == len(kept) > 0
     assert read[format]["ids"] == sum(sum(row["loss_mask"]) for row in kept)
+
+
+def test_verl_takes_sessions_of_several_outputs_with_a_score(read, played):
+    """Its newest workers hand the last one's reward and extras to the others of the session."""
+    scored = [row for row in played.rows() if row["reward"] is not None and any(row["loss_mask"])]
+    found = read["verl-sessions"]
+    assert found["rows"] == found["ids"] == len(scored) and found["several"] > 1
+    expected = sorted(row["reward"] for row in scored)
+    assert sorted(found["scores"].values()) == pytest.approx(expected)
+
+
+def test_nemo_gym_counts_what_was_played_as_rollouts_of_one_task(read):
+    assert read["nemo-gym"]["groups"] == 1
 
 
 def test_grpo_takes_a_step_and_finds_the_recorded_logprobs_its_own(logged):
@@ -91,6 +107,15 @@ def test_grpo_takes_a_step_and_finds_the_recorded_logprobs_its_own(logged):
 
 def test_sft_takes_a_step_on_what_the_assistant_said(logged):
     assert logged["sft"]["moved"] > 0 and 0 < logged["sft"]["loss"] < 20
+
+
+def test_sft_takes_a_step_on_the_tokens_that_were_sampled_and_on_no_other(logged, played):
+    found = logged["sft_tokens"]
+    kept = [row for row in played.rows() if row["group_id"] == "games" and row["reward"] is not None]
+    assert found["moved"] > 0 and found["rows"] == len([r for r in kept if any(r["loss_mask"])])
+    assert found["labels"] == sum(sum(row["loss_mask"]) for row in kept)
+    sampled = [lp for row in kept for lp, m in zip(row["logprobs"], row["loss_mask"]) if m]
+    assert found["loss"] == pytest.approx(-sum(sampled) / len(sampled), rel=1e-3)
 
 
 def test_dpo_takes_a_step_on_pairs(logged):

@@ -17,11 +17,15 @@ use crate::row::TurnRow;
 pub(crate) const COLUMNS: &[Column<Sample>] = &[
     Column::new("_ng_task_index", Of::Int(|s| Some(s.place.group))),
     Column::new("_ng_rollout_index", Of::Int(|s| Some(s.index))),
+    Column::new("agent_ref", Of::Json(|_| Some(AGENT.to_owned()))),
     Column::new("responses_create_params", Of::Json(|s| Some(asked(s)))),
     Column::new("response", Of::Json(|s| Some(response(s)))),
     Column::new("reward", Of::Float(|s| s.row.reward)),
     Column::new("info", Of::Json(|s| Some(s.about().to_string()))),
 ];
+
+/// The recorder does not know the agent's name.
+const AGENT: &str = r#"{"type":"responses_api_agents","name":"unknown"}"#;
 
 fn asked(sample: &Sample) -> String {
     let mut input = Items::new(sample);

@@ -24,7 +24,7 @@ pub(crate) const PREFERENCE: &[Column<Pair>] = &[
 
 fn weighed(sample: &Sample) -> Vec<String> {
     let written = |(at, message): (usize, &Message)| {
-        let mut object = chat(message);
+        let mut object = line(message);
         if message.role == "assistant" {
             let weight = u8::from(sample.taught.contains(&at));
             object.insert("weight".to_owned(), json!(weight));
@@ -35,18 +35,27 @@ fn weighed(sample: &Sample) -> Vec<String> {
 }
 
 fn plain(messages: &[Message]) -> Vec<String> {
-    messages.iter().map(|m| Value::Object(chat(m)).to_string()).collect()
+    messages.iter().map(|m| Value::Object(line(m)).to_string()).collect()
 }
 
 fn input(pair: &Pair) -> String {
     let read = |text: &String| serde_json::from_str(text).unwrap_or(Value::Null);
-    let messages: Vec<Value> = pair.prompt.iter().map(|m| Value::Object(chat(m))).collect();
+    let messages: Vec<Value> = pair.prompt.iter().map(|m| Value::Object(line(m))).collect();
     let mut input = json!({ "messages": messages });
     if let Some(parallel) = parallel(&pair.tools) {
         input["tools"] = pair.tools.iter().map(read).collect();
         input["parallel_tool_calls"] = json!(parallel);
     }
     input.to_string()
+}
+
+/// A message as files for fine-tuning take it, whose schema has no developer.
+fn line(message: &Message) -> Map<String, Value> {
+    let mut object = chat(message);
+    if message.role == "developer" {
+        object.insert("role".to_owned(), json!("system"));
+    }
+    object
 }
 
 /// The form that OpenAI's API takes: no key without a value, and arguments of tools as text.

@@ -5,8 +5,10 @@ from __future__ import annotations
 import logging
 import time
 import uuid
+from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from typing import Any
 
 from rolltape.client import Client
@@ -31,9 +33,12 @@ def rollout_func(
 ) -> Callable[[list[Any], Any], dict[str, list[Any]]]:
     """What GRPOTrainer takes as `rollout_func`: one episode for each prompt that it gives.
 
-    Repetitions of a prompt are a group. Of an episode with several rows the one that trains most is
-    taken, because the trainer has one place for each. An agent that fails leaves an episode that
-    is `failed` and has no reward. Use `recorded_reward` as the trainer's reward function.
+    Repetitions of a prompt are a group. Of an episode's main rows the one that trains the most
+    tokens is taken, as in `rolltape export --format trl`, because the trainer has one place for
+    each; the columns `rows_left_out` and `tokens_left_out` say how many others there were and how
+    many tokens they would have trained, and a warning says it for the batch. An agent that fails
+    leaves an episode that is `failed` and has no reward. Use `recorded_reward` as the trainer's
+    reward function.
     """
 
     def rollout(prompts: list[Any], trainer: Any) -> dict[str, list[Any]]:
@@ -51,11 +56,15 @@ def rollout_func(
 
         with ThreadPoolExecutor(players) as pool:
             list(pool.map(one, range(len(prompts))))
-        best = best_rows(whole(client, names))
+        rows = whole(client, names)
+        best, left = best_rows(rows), left_out(rows)
+        for what, count in left.total().items():
+            logger.warning("%d %s are left out: TRL has one place for each prompt", count, what)
         tokenizer = trainer.processing_class
         tokenizer = getattr(tokenizer, "tokenizer", tokenizer)
         filler = (tokenizer.pad_token_id, tokenizer.eos_token_id)
-        return to_columns([best.get(name) for name in names], filler)
+        columns = to_columns([best.get(name) for name in names], filler)
+        return columns | left.columns(names)
 
     return rollout
 
@@ -94,10 +103,49 @@ def _has_rows(client: Client, name: str) -> bool:
 
 
 def best_rows(rows: Sequence[Row]) -> dict[str, Row]:
-    """Of each episode the row that trains the most tokens, the first of equal ones."""
+    """Of each episode's main rows the one that trains the most tokens, the first of equal ones.
+
+    A row that trains no token is not taken.
+    """
     best: dict[str, Row] = {}
     for row in rows:
         held = best.get(row["episode_id"])
-        if held is None or sum(row["loss_mask"]) > sum(held["loss_mask"]):
+        if row["kind"] == "main" and trained(row) > (trained(held) if held else 0):
             best[row["episode_id"]] = row
     return best
+
+
+def trained(row: Row) -> int:
+    """How many tokens of a row are trained."""
+    return sum(row["loss_mask"])
+
+
+@dataclass
+class LeftOut:
+    """What was recorded of each episode and gives way to the row that is taken."""
+
+    rows: Counter[str] = field(default_factory=Counter)
+    tokens: Counter[str] = field(default_factory=Counter)
+
+    def total(self) -> dict[str, int]:
+        """Rows and tokens of all episodes, if there are any."""
+        counted = {"rows": self.rows.total(), "trained tokens": self.tokens.total()}
+        return {what: count for what, count in counted.items() if count}
+
+    def columns(self, names: Sequence[str]) -> dict[str, list[int]]:
+        """One number for each place, for reward functions and logs."""
+        return {
+            "rows_left_out": [self.rows[name] for name in names],
+            "tokens_left_out": [self.tokens[name] for name in names],
+        }
+
+
+def left_out(rows: Sequence[Row]) -> LeftOut:
+    """The rows with trained tokens that `best_rows` does not take."""
+    taken = {row["trajectory_id"] for row in best_rows(rows).values()}
+    left = LeftOut()
+    for row in rows:
+        if trained(row) and row["trajectory_id"] not in taken:
+            left.rows[row["episode_id"]] += 1
+            left.tokens[row["episode_id"]] += trained(row)
+    return left

@@ -25,7 +25,10 @@ def rows_of(path):
 
 def atif(rows):
     from harbor.models.trajectories import Trajectory
+    from harbor.utils.trajectory_validator import TrajectoryValidator
 
+    validator = TrajectoryValidator()
+    assert all(validator.validate(row) for row in rows), validator.get_errors()
     read = [Trajectory(**row) for row in rows]
     steps = [step for trajectory in read for step in trajectory.steps]
     return {"ids": sum(len(s.metrics.completion_token_ids or []) for s in steps if s.metrics)}
@@ -40,6 +43,85 @@ def verl(rows):
     tensors = [output.as_dict() for output in read]
     assert all(len(t["responses"]) == len(t["rollout_log_probs"]) for t in tensors)
     return {"ids": sum(int(t["response_mask"].sum()) for t in tensors)}
+
+
+def verl_sessions(rows):
+    """Whole sessions, several outputs in some, as the newest trainer's workers take them."""
+    import asyncio
+
+    import verl.trainer.ppo.v1.agent_loop_tq as newest
+    from verl.experimental.agent_loop.agent_loop import AgentLoopOutput
+    from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer  # noqa: F401, it reads the keys
+
+    put = {}
+
+    async def note(keys, fields, tags, partition_id):
+        put.update(zip(keys, zip(fields["rm_scores"].unbind(), tags)))
+
+    class Worker(newest.AgentLoopWorkerTQ.__ray_actor_class__):
+        """A worker without servers: it has nothing to score and nobody to ask."""
+
+        def __init__(self):
+            self.processor = self.reward_loop_worker_handles = None
+
+        async def _compute_teacher_logprobs(self, *_, **__):
+            pass
+
+    newest.tq.async_kv_batch_put = note
+    sessions = {}
+    for row in rows:
+        extra = row["extra_fields"]
+        sessions.setdefault((extra["uid"], extra["session_id"]), []).append(row)
+    for (uid, session_id), of_session in sessions.items():
+        assert [row["extra_fields"]["index"] for row in of_session] == list(range(len(of_session)))
+        outputs = [AgentLoopOutput(**row) for row in of_session]
+        told = {"uid": uid, "session_id": session_id, "global_steps": 0}
+        asyncio.run(Worker()._agent_loop_postprocess(outputs, False, **told))
+    keys = [key.rsplit("_", 2) for key in put]
+    assert all(key.split("_")[0] == uid for key, (uid, _, _) in zip(put, keys))
+    scores = {key: float(scored.sum()) for key, (scored, _) in put.items()}
+    return {"ids": len(put), "several": max(map(len, sessions.values())), "scores": scores}
+
+
+def verifiers(rows, path):
+    from pathlib import Path
+
+    from verifiers.types import RolloutTiming
+    from verifiers.utils.save_utils import load_outputs, make_dataset
+
+    read = load_outputs(Path(path).parent)
+    assert [dict(output) for output in read] == rows
+    assert make_dataset({"outputs": read}).num_rows == len(rows)
+    ids = 0
+    for output in read:
+        RolloutTiming(**output["timing"])
+        for step in output["trajectory"]:
+            tokens = step["tokens"]
+            names = ("completion_ids", "completion_mask", "completion_logprobs")
+            assert len({len(tokens[name]) for name in names}) == 1
+            assert len(tokens["prompt_ids"]) == len(tokens["prompt_mask"])
+            ids += sum(tokens["completion_mask"])
+    return {"ids": ids}
+
+
+def nemo_gym(rows):
+    from nemo_gym.base_resources_server import BaseVerifyResponse
+    from nemo_gym.reward_profile import RewardProfiler
+
+    ids = 0
+    for row in rows:
+        read = BaseVerifyResponse(**row)
+        assert read.responses_create_params.input
+        seen = []
+        for item in read.response.output:
+            if getattr(item, "generation_token_ids", None) is None:
+                continue
+            assert item.prompt_token_ids[: len(seen)] == seen, "a prompt goes on from all before"
+            assert len(item.generation_token_ids) == len(item.generation_log_probs)
+            seen = item.prompt_token_ids + item.generation_token_ids
+            ids += len(item.generation_token_ids)
+    groups, _ = RewardProfiler().profile_from_data(rows, rows)
+    return {"ids": ids, "groups": len(groups)}
 
 
 def tinker(rows):
@@ -105,15 +187,20 @@ READERS = {
     "art": art,
     "atif": atif,
     "skyrl": skyrl,
+    "nemo-gym": nemo_gym,
     "tinker": tinker,
     "trl-async": trl_async,
+    "verifiers": verifiers,
     "verl": verl,
+    "verl-sessions": verl_sessions,
 }
+NEED_PATHS = ("verifiers",)
 
 if __name__ == "__main__":
     found = {}
     for argument in sys.argv[1:]:
         format, path = argument.split("=", 1)
         rows = rows_of(path)
-        found[format] = {"rows": len(rows), **READERS[format](rows)}
+        more = (path,) if format in NEED_PATHS else ()
+        found[format] = {"rows": len(rows), **READERS[format](rows, *more)}
     print(json.dumps(found))

@@ -47,6 +47,23 @@ def sft(model, file, out):
     return trainer
 
 
+def sft_tokens(model, file, out):
+    """SFTTrainer on the tokens as they are, all rows in one batch."""
+    from trl import SFTConfig, SFTTrainer
+
+    rows = load_dataset("parquet", data_files=file, split="train", cache_dir=f"{out}/cache")
+    size = {"max_length": None, "per_device_train_batch_size": len(rows)}
+    trainer = SFTTrainer(
+        model=load(model),
+        processing_class=AutoTokenizer.from_pretrained(model),
+        train_dataset=rows,
+        args=SFTConfig(output_dir=out, packing=False, **size, **COMMON),
+    )
+    (batch,) = trainer.get_train_dataloader()
+    trainer.told = {"rows": len(rows), "labels": int((batch["labels"] != -100).sum())}
+    return trainer
+
+
 def grpo(model, file, out):
     """GRPOTrainer whose rollouts are the recorded ones, whole groups of them in turn."""
     from trl import GRPOConfig, GRPOTrainer
@@ -116,10 +133,11 @@ def step(trainer):
     after = trainer.model.parameters()
     moved = max(float((a.detach() - b).abs().max()) for a, b in zip(after, before))
     logged = {k: v for entry in trainer.state.log_history for k, v in entry.items()}
-    return {"moved": moved, **{k: v for k, v in logged.items() if v == v}}
+    told = getattr(trainer, "told", {})
+    return {"moved": moved, **told, **{k: v for k, v in logged.items() if v == v}}
 
 
-TRAINERS = {"dpo": dpo, "grpo": grpo, "sft": sft}
+TRAINERS = {"dpo": dpo, "grpo": grpo, "sft": sft, "sft_tokens": sft_tokens}
 
 if __name__ == "__main__":
     model, out, *arguments = sys.argv[1:]

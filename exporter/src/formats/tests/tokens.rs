@@ -224,7 +224,9 @@ fn trl_takes_the_row_that_trains_most_and_counts_the_others() {
     };
     let mut take = |trained, id| maker.row(with(trained, id), place);
     assert!(!take(0, "none"));
-    [(2, "two"), (5, "five"), (5, "again"), (1, "one")].map(|(trained, id)| take(trained, id));
+    for (trained, id) in [(2, "two"), (5, "five"), (5, "again"), (1, "one")] {
+        take(trained, id);
+    }
     maker.attempt_ended();
     assert!(maker.row(with(1, "next"), place));
     maker.attempt_ended();
@@ -254,5 +256,18 @@ fn a_row_of_verl_has_the_key_and_the_extras_that_it_looks_for() {
     for row in &rows {
         let told = &row["extra_fields"]["reward_extra_info"];
         assert_eq!(told, &json!({ "score": row["reward_score"] }));
+    }
+}
+
+#[test]
+fn a_line_of_openai_knows_no_developer() {
+    let told = |row: &mut Row| row.dialogue.prompt[0].role = "developer".to_owned();
+    for (format, at) in
+        [(Format::OpenAi, "/messages/0/role"), (Format::OpenAiPreference, "/input/messages/0/role")]
+    {
+        for line in lines(format, &made(format, &both(), told).0).lines() {
+            let line: Value = serde_json::from_str(line).unwrap();
+            assert_eq!(line.pointer(at).unwrap(), "system", "{format:?}");
+        }
     }
 }
