@@ -431,7 +431,7 @@ fn row_21_a_trainer_with_one_place_a_prompt_gets_what_was_before_the_summary() {
         maker.attempt_ended();
     }
     let left = crate::Left { count: 1, trained_tokens: 2 };
-    assert_eq!(maker.left_out(), [("main_rows_after_the_first", left)].into());
+    assert_eq!(maker.left_out(), [("rows_that_train_less", left)].into());
     let found = maker.batch().unwrap();
     assert_eq!(found.num_rows(), 8, "a row for each attempt");
     let ids = |column: &str, row| {

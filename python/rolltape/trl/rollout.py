@@ -79,7 +79,7 @@ def whole(client: Client, names: Sequence[str], wait_s: float = ROWS_WAIT_S) -> 
     rows: list[Row] = []
     left = list(names)
     while left:
-        found = rows_of(client, episodes=left)
+        found = rows_of(client, episodes=left, model="policy")
         rows += found
         seen = {row["episode_id"] for row in found}
         left = [name for name in left if name not in seen and _has_rows(client, name)]
