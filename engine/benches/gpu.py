@@ -29,8 +29,8 @@ logits twice, at the best bandwidth that torch and our own probes reach in the s
 are random; those of timed shapes are made by the engine in memory (`--random-weights`).
 
 `--out` ($OUT where that is set) gets four files, whole at any moment: `report.txt`, `report.json`,
-`doctor.json`, and `rest.tar.gz` with all that programs printed. Ends with 0 if all checks held, 1 if
-one failed, 2 if none failed but one could not be made.
+`doctor.json`, and `rest.tar.gz` with all that programs printed. Ends with 0 if all checks held, 1
+if one failed, 2 if none failed but one could not be made.
 """
 
 import argparse
@@ -81,8 +81,8 @@ def run_of(args, report, scratch):
     return types.SimpleNamespace(
         report=report, scratch=scratch, tiny=args.tiny, rolltape=str(binary), env=env,
         device=["--device", "cuda"], python=python,
-        torch_device="cpu" if args.tiny else "cuda", torch=False, torch_process=None, rates=[], steps={},
-        memory=float("inf"))
+        torch_device="cpu" if args.tiny else "cuda", torch=False, torch_process=None,
+        rates=[], steps={}, memory=float("inf"))
 
 
 def machine(run):
@@ -172,7 +172,7 @@ def parts(run):
     ]
 
 
-# What needs a GPU, or tools that come with one, and is left out on an emulated one unless asked for.
+# What needs a GPU, or tools that come with one: left out on an emulated one unless asked for.
 REAL = ["large", "profile, large", "price, large", "ncu", "sanitizer"]
 
 

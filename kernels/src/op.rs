@@ -142,13 +142,6 @@ pub enum OpError {
     },
 }
 
-impl OpError {
-    /// An error of the driver as one of an operation.
-    pub fn from_cuda(op: &'static str, error: crate::cuda::CudaError) -> OpError {
-        error.of(op)
-    }
-}
-
 /// The operations of a transformer on one device.
 pub trait Ops: Send {
     /// A row-major tensor, of 32-bit floats where the device does not round.

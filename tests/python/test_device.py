@@ -104,7 +104,7 @@ REASONS = {
         (".",), {}, f"heads of {HEAD_DIM} is not built in, and libnvrtc.so.13, which would compile "
         "it, was not found"),
     "a driver that is older than NVRTC": (
-        (".", "nvrtc"), {"DRIVER": "12080"}, "libnvrtc.so.12, which would compile it, was not found"),
+        (".", "nvrtc"), {"DRIVER": "12080"}, "libnvrtc.so.12, which would compile it, was not"),
     "an old driver": ((".", "nvrtc"), {"DRIVER": "11080"}, "supports CUDA 11.8 at most"),
     "an old device": ((".", "nvrtc"), {"CAPABILITY": "75"}, "has compute capability 7.5"),
     "no device": ((".", "nvrtc"), {"DEVICES": "0"}, "lists 0 devices"),

@@ -130,7 +130,10 @@ TOOL = """#!/bin/sh
 echo "$0 $*" | head -c 120
 while [ "${1%/rolltape}" = "$1" ]; do shift; done
 "$@" >/dev/null || exit 9
-for line in 1 2 3; do printf '\\n"%s"' "$line"; for n in 1 2 3 4 5 6 7 8 9; do printf ',"x"'; done; done
+for line in 1 2 3; do
+  printf '\\n"%s"' "$line"
+  for n in 1 2 3 4 5 6 7 8 9; do printf ',"x"'; done
+done
 """
 
 

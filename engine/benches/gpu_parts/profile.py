@@ -59,5 +59,6 @@ def ncu(run, name):
                               timeout=run.report.limit(100))
     lines = log.read_text(errors="replace").splitlines()
     counted = sum(line.count('","') >= len(METRICS) for line in lines)
+    last = "".join(lines[-1:])[-200:]
     run.report.check("ncu", done.returncode == 0 and counted > 1,
-                     f"exit status {done.returncode}, {counted} lines; {''.join(lines[-1:])[-200:]}")
+                     f"exit status {done.returncode}, {counted} lines; {last}")

@@ -222,7 +222,7 @@ fn prepare(
 
 /// What the driver said, as what kept a model from being profiled.
 fn failed(error: CudaError) -> LoadError {
-    on_gpu(LoadError::Device(OpError::from_cuda("profile", error)))
+    on_gpu(LoadError::Device(error.of("profile")))
 }
 
 /// Runs the same step again and again, and gives what each operation of all timed ones took.
@@ -245,7 +245,7 @@ fn steps(
         });
         model.run(&mut chunks.collect::<Vec<_>>())?;
         model.drawn()?;
-        let timed = clock.take().map_err(|error| OpError::from_cuda("profile", error))?;
+        let timed = clock.take().map_err(|error| error.of("profile"))?;
         if step >= WARM_STEPS {
             all.extend(timed);
         }

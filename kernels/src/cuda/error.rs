@@ -110,7 +110,7 @@ impl CudaError {
     }
 
     /// As an error of an operation.
-    pub(crate) fn of(self, op: &'static str) -> OpError {
+    pub fn of(self, op: &'static str) -> OpError {
         match self {
             CudaError::Memory { bytes } => OpError::Memory { op, bytes },
             other => OpError::Device { op, reason: other.to_string() },
