@@ -420,7 +420,7 @@ fn row_21_a_summary_is_a_path_beside_and_what_follows_is_the_main_one_again() {
 }
 
 #[test]
-fn row_21_a_trainer_with_one_place_a_prompt_gets_what_was_before_the_summary() {
+fn row_21_a_trainer_with_one_place_a_prompt_gets_the_row_that_trains_most() {
     let mut maker = Maker::new(Format::Trl, 0.0);
     for attempt in 0..8 {
         let plain = || vec![said(1, (&[1], &[2]), &["a"], "b")];
