@@ -211,3 +211,28 @@ fn as_json(report: &Report) -> Vec<String> {
     });
     vec![body.to_string()]
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_left_out_is_told_with_what_it_costs() {
+        let mut report = Report::default();
+        let left = |count, trained_tokens| Left { count, trained_tokens };
+        report.left_out.insert("rows_of_kind_fork", left(3, 275));
+        report.left_out.insert("rows_of_other_models", left(1, 1));
+        report.left_out.insert("episodes_still_open", left(2, 0));
+        report.notes.other_models.insert("judge".to_owned(), 1);
+        let expected = [
+            "  left out: 2 episodes still open",
+            "  left out: 3 rows of kind fork (275 trained tokens)",
+            "  left out: 1 rows of other models (1 trained token)",
+            "  other models: 1 x judge; `--model` names those to take",
+        ];
+        assert_eq!(left_out_lines(&report), expected);
+        let told: serde_json::Value = serde_json::from_str(&as_json(&report)[0]).unwrap();
+        assert_eq!(told["left_out"]["rows_of_kind_fork"], 3);
+        assert_eq!(told["left_out_tokens"]["rows_of_kind_fork"], 275);
+    }
+}

@@ -333,6 +333,7 @@ mod tests {
             (of(stale), "stale"),
             (of(newest), "stale"),
             (of(VersionFilter { max: Some(6), ..none }), "above_max_version"),
+            (FeedOptions { models: "judge".parse().unwrap(), ..options() }, "model"),
             (FeedOptions { kinds: [Kind::Fork].into(), ..options() }, "kind"),
             (FeedOptions { min_reward: Some(0.5), ..options() }, "below_min_reward"),
         ];

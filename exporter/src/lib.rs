@@ -2,13 +2,13 @@
 //!
 //! The walk, one function in `export.rs`; one file a step, each `fn(input) -> (output, notes)`:
 //! - `scan`: the calls of one episode, in the order in which they began, and what they sampled
-//!   (`ahead` reads them a few episodes before).
+//!   (`ahead` reads them a few episodes before; `chain` puts together what the server kept).
 //! - `thread`: which choice each call continues, found by token prefix, never by arrival order
 //!   (`index` finds it, `resolve` tells equals apart, `said` and `written` read the messages, and
 //!   `leads` where words go on and tokens do not).
 //! - `merge`: the paths of that forest (`family` orders it, `kind` says what each path is for).
 //! - `weigh`: which paths are rows, and which of them trains a token that several hold.
-//!   `staleness` leaves out those of other policy versions.
+//!   `staleness` leaves out those of other policy versions, `models` those of other models.
 //! - `rows`: one row a path, its messages (`messages`), verdict and reasons (`verdict`),
 //!   rewards (`credit`, `returns`; `groups` and `advantage` compare attempts) and arrays (`sides`).
 //! - `forks`: where histories were left, a table beside the rows (`cause` says why).

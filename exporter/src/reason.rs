@@ -27,7 +27,8 @@ pub enum Reason {
     LostCall,
     /// Token ids were found in the vocabulary by their bytes.
     Mapped,
-    /// The calls of the path were answered by models of different names.
+    /// The calls of the path were answered by models of different names; only what the last of
+    /// them sampled is trained.
     ModelsDiffer,
     /// The server reported no token ids.
     NoTokenIds,
@@ -112,7 +113,8 @@ const TABLE: [(Reason, &str, &str); 21] = [
     (
         Reason::ModelsDiffer,
         "models_differ",
-        "the calls of the path were answered by models of different names",
+        "the calls of the path were answered by models of different names; only what the \
+         last of them sampled is trained",
     ),
     (Reason::NoTokenIds, "no_token_ids", "the server reported no token ids"),
     (Reason::NothingSampled, "nothing_sampled", "a reply holds no sampled token"),

@@ -243,6 +243,17 @@ fn steps(d: &Value) -> Vec<(String, Vec<i64>)> {
     steps.map(|m| (m["extra"]["call_id"].as_str().unwrap().to_owned(), ids(m))).collect()
 }
 
+/// Wherever a document names a row and its weight, they are those of the contract.
+fn check_weights(part: &Value, rows: &[Row]) {
+    let named = part.get("trajectory_id").and_then(Value::as_str).zip(part.get("row_weight"));
+    if let Some((id, weight)) = named {
+        let row = rows.iter().find(|row| row.trajectory_id == id);
+        assert_eq!(weight.as_f64(), row.map(|row| row.row_weight), "{id}");
+    }
+    let within = part.as_object().into_iter().flat_map(|map| map.values());
+    within.for_each(|part| check_weights(part, rows));
+}
+
 fn check(format: Format, attempts: &[Scanned]) {
     let (documents, taken, left) = made(format, attempts);
     let all: Vec<Row> = attempts.iter().flat_map(rows_of).collect();
@@ -305,6 +316,7 @@ fn check(format: Format, attempts: &[Scanned]) {
         }
     };
     assert_eq!(told + unsaid, trained, "{name}: {left:?}");
+    documents.iter().for_each(|document| check_weights(document, &taken));
 }
 
 proptest! {

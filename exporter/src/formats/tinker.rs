@@ -7,6 +7,7 @@ pub(crate) const COLUMNS: &[Column<Sample>] = &[
     Column::new("model_input", Of::Ints(|s| Some(inputs(s)))),
     Column::new("loss_fn_inputs", Of::Struct(LOSS_INPUTS)),
     Column::new("trajectory_id", Of::Text(|s| Some(s.row.trajectory_id.clone()))),
+    Column::new("model", Of::Text(|s| Some(s.row.model.clone()))),
     Column::optional("group_id", Of::Text(|s| s.row.group_id.clone())),
     Column::optional("reward", Of::Float(|s| s.row.reward)),
 ];

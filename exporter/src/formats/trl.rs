@@ -9,7 +9,7 @@ use serde_json::json;
 use super::sample::Sample;
 use super::table::{Column, Of};
 
-/// What a `rollout_func` gives back, an element of each list a row. The last five columns are
+/// What a `rollout_func` gives back, an element of each list a row. The last six columns are
 /// for reward functions.
 pub(crate) const COLUMNS: &[Column<Sample>] = &[
     Column::new("prompt", Of::Messages(|s| Some(s.row.dialogue.prompt.clone()))),
@@ -21,6 +21,7 @@ pub(crate) const COLUMNS: &[Column<Sample>] = &[
     Column::new("trajectory_id", Of::Text(|s| Some(s.row.trajectory_id.clone()))),
     Column::optional("group_id", Of::Text(|s| s.row.group_id.clone())),
     Column::optional("task_id", Of::Text(|s| s.row.task_id.clone())),
+    Column::new("model", Of::Text(|s| Some(s.row.model.clone()))),
     Column::optional("policy_version", Of::Int(|s| s.row.tokens.trained_versions().min())),
 ];
 

@@ -152,13 +152,15 @@ def skyrl(rows):
 
 def art(rows):
     from art import Trajectory
-    from art.utils.trajectory_migration import dict_to_trajectory
     from openai.types.chat.chat_completion import Choice
 
     ids = 0
     for row in rows:
         assert set(row) <= set(Trajectory.model_fields)
-        said = [m for m in dict_to_trajectory(row).messages_and_choices if isinstance(m, Choice)]
+        read = Trajectory(**row)
+        assert read.tools == row.get("tools")
+        assert read.initial_policy_version == row.get("initial_policy_version")
+        said = [m for m in read.messages_and_choices if isinstance(m, Choice)]
         tokens = [t.token for choice in said for t in choice.logprobs.content]
         assert all(token.removeprefix("token_id:").isdigit() for token in tokens)
         ids += len(tokens)
