@@ -188,4 +188,23 @@ mod tests {
         reply(&mut calls[0]).ended_at = 31;
         assert_eq!(parent(&calls), (None, vec![]));
     }
+
+    #[test]
+    fn of_choices_of_one_call_that_are_alike_the_lowest_is_continued() {
+        let calls = [call(1, &[1], &[&[2], &[3], &[3]]), call(2, &[1, 3, 4], &[&[5]])];
+        let (found, notes) = links(&calls);
+        assert_eq!(found[3].parent, Some((calls[0].begun.call_id, 1)));
+        assert_eq!(
+            (notes.told.into_keys().collect::<Vec<_>>(), notes.ambiguous),
+            (vec![Told::Choice], 0)
+        );
+    }
+
+    #[test]
+    fn of_equals_the_one_of_the_same_model_is_continued() {
+        let mut other = call(2, &[1], &[&[2]]);
+        reply(&mut other).model = Some("judge".to_owned());
+        let calls = [call(1, &[1], &[&[2]]), other, call(3, &[1, 2, 3], &[&[4]])];
+        assert_eq!(parent(&calls), (Some(1), vec![Told::Model]));
+    }
 }

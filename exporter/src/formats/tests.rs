@@ -20,6 +20,7 @@ use crate::reason::Reason;
 use crate::rows::Row;
 use crate::scan::Scanned;
 
+mod conversations;
 mod tokens;
 
 /// An attempt whose first call has two choices and calls a tool, and whose second one answers.
