@@ -21,6 +21,7 @@ TURN = {
     "reward": Value("float64"),
     "continued": Value("bool"),
     "mc_return": Value("float64"),
+    "model": Value("string"),
 }
 MESSAGE = {
     "role": Value("string"),

@@ -152,12 +152,14 @@ def skyrl(rows):
 
 def art(rows):
     from art import Trajectory
+    from art.utils.trajectory_migration import dict_to_message_or_choice
     from openai.types.chat.chat_completion import Choice
 
     ids = 0
     for row in rows:
         assert set(row) <= set(Trajectory.model_fields)
-        read = Trajectory(**row)
+        said = [dict_to_message_or_choice(one) for one in row["messages_and_choices"]]
+        read = Trajectory(**{**row, "messages_and_choices": said})
         assert read.tools == row.get("tools")
         assert read.initial_policy_version == row.get("initial_policy_version")
         said = [m for m in read.messages_and_choices if isinstance(m, Choice)]
