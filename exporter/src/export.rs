@@ -300,8 +300,7 @@ impl Options {
         chosen.copied().collect()
     }
 
-    /// The options as a manifest shows them. Where the files lie is not part of what they hold,
-    /// and neither is which of the selected episodes this run was to take.
+    /// The options as a manifest shows them, less which of the episodes this run was to take.
     pub(crate) fn asked(&self, encoding: Encoding) -> Value {
         let mut asked = json!(Asked::new(self, encoding));
         if let Some(least) = self.min_reward {

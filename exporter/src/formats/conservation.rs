@@ -68,7 +68,7 @@ fn made(format: Format, attempts: &[Scanned]) -> (Vec<Value>, Vec<Row>, Lefts) {
     (lines.map(|line| serde_json::from_str(line).unwrap()).collect(), taken, left)
 }
 
-/// The trained tokens of arrays that have one length; `mask` and `logprobs` may lack the first ones.
+/// The trained tokens of arrays of one length; `mask` and `logprobs` may lack the first ones.
 fn masked(ids: &[&Value], mask: &Value, logprobs: &Value) -> Vec<Token> {
     let list = |value: &Value| value.as_array().unwrap().clone();
     let ids: Vec<i64> =
@@ -204,7 +204,7 @@ fn expected_answers(
     expected
 }
 
-/// The texts of answers of which no server reported ids: they train no token, and text all the same.
+/// The texts of answers of which no server reported ids: they train text and no token.
 fn without_ids(attempts: &[Scanned]) -> BTreeSet<String> {
     let ended = attempts.iter().flat_map(|a| &a.calls).filter_map(|c| c.ended.as_ref());
     let silent = ended.filter(|e| e.choices.iter().all(|choice| choice.token_ids.is_none()));
