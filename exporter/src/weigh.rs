@@ -145,7 +145,8 @@ impl Shares<'_> {
     fn lost(&self, index: usize, counted: &mut [bool]) -> u64 {
         let mut tokens = 0;
         for (at, node) in self.merged.paths[index].nodes.iter().enumerate() {
-            let is_lost = self.owners[*node].is_none() && self.merged.is_own(index, *node);
+            // The first path that holds a choice is one of its own model.
+            let is_lost = self.owners[*node].is_none();
             if is_lost && !std::mem::replace(&mut counted[*node], true) {
                 tokens += self.merged.tokens(index, at) as u64;
             }
