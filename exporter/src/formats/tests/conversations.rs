@@ -95,6 +95,15 @@ fn what_the_agent_wrote_itself_is_not_taught() {
 }
 
 #[test]
+fn an_answer_that_is_sent_back_in_other_letters_is_still_its_turn() {
+    let mut made = rewritten(1, 1.0);
+    made.calls =
+        vec![turn(1, (&[1], 2), &["a"], "b "), turn(2, (&[1, 2, 3], 4), &["a", "b", "c"], "d")];
+    let found = documents(Format::Sft, &[made]);
+    assert_eq!(texts(&found[0]["completion"]), ["b", "c", "d"]);
+}
+
+#[test]
 fn a_turn_is_taken_from_the_row_that_trains_it() {
     // The first fork shows the first turn, which another model sampled; the second one trains it.
     let mut judged = rewritten(1, 1.0);
