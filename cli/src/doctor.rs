@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 use ::episode::{EpisodeId, Outcome, Route};
 use proxy::{Client, NoReply, Question, Reply, Upstream};
 use tokio::time::timeout;
-use wire::{Dialect, Likeness, Probe, Server, likeness};
+use wire::{Dialect, Likeness, Probe, Sampler, Server, likeness};
 
 use crate::at::At;
 use crate::exit::{Done, Failure};
@@ -83,6 +83,7 @@ struct Patient {
     client: Client,
     dialect: Dialect,
     server: Server,
+    sampler: Sampler,
     model: String,
     logprob_kind: String,
 }
@@ -116,6 +117,8 @@ async fn ask(upstream: &Upstream, args: &Args) -> Done {
     let advice = Advice::new(&advice::Case {
         dialect: patient.dialect,
         server: &patient.server,
+        sampler: &patient.sampler,
+        logprob_kind: &patient.logprob_kind,
         rows: &rows,
         mode_named: args.speech.logprobs_mode.is_some(),
         vocabulary: args.speech.has_tokenizer(),
@@ -125,6 +128,7 @@ async fn ask(upstream: &Upstream, args: &Args) -> Done {
         upstream: upstream.to_string(),
         dialect: patient.dialect,
         server: &patient.server,
+        sampler: &patient.sampler,
         model: &patient.model,
         logprob_kind: &patient.logprob_kind,
         rows: &rows,
@@ -171,8 +175,17 @@ impl Patient {
                 server.take(&document);
             }
         }
-        let logprob_kind = config.logprob_kind_of(dialect).to_owned();
-        Ok(Self { client, dialect, server, model, logprob_kind })
+        let mut sampler = Sampler::of(dialect);
+        for path in Sampler::paths(dialect) {
+            if let Ok(Ok((200, page))) = timeout(WHO_WAIT, client.get(path)).await
+                && sampler.take(&page)
+            {
+                break;
+            }
+        }
+        let told = sampler.logprob_kind().filter(|_| config.logprob_kind.is_none());
+        let logprob_kind = told.unwrap_or_else(|| config.logprob_kind_of(dialect)).to_owned();
+        Ok(Self { client, dialect, server, sampler, model, logprob_kind })
     }
 
     /// Sends one probe, as often as it takes.
@@ -259,6 +272,7 @@ mod tests {
             prompts: Vec::new(),
             choices: Vec::new(),
             usage: TokenCounts::default(),
+            sampled_with: None,
             logprob_kind: "unknown".to_owned(),
             translated: None,
             unasked: None,

@@ -64,6 +64,9 @@ pub struct Ended {
     pub choices: Vec<Choice>,
     /// The server's own counts.
     pub usage: TokenCounts,
+    /// What the call was sampled with, as a JSON object: each parameter with its value and with
+    /// who set it. None where nothing was sampled, and in calls of before it was recorded.
+    pub sampled_with: Option<String>,
     /// What the logprobs are: `processed`, `temperature`, `raw` or `unknown`.
     pub logprob_kind: String,
     /// The route that was called upstream, where it is not the agent's own: the call was

@@ -297,6 +297,7 @@ fn ended(begun: &Begun, prompt: &[u32], sampled: &[u32], answer: &str) -> Ended 
             prompt: Some(prompt.len() as u64),
             completion: Some(sampled.len() as u64),
         },
+        sampled_with: None,
         logprob_kind: "processed".into(),
         translated: None,
         unasked: None,

@@ -50,6 +50,7 @@ pub(crate) fn call(n: u32, prompt: &[u32], choices: &[&[u32]]) -> Call {
         prompts: vec![prompt.to_vec()],
         choices: choices.iter().zip(0..).map(|(ids, index)| choice(index, ids)).collect(),
         usage: TokenCounts::default(),
+        sampled_with: None,
         logprob_kind: "processed".to_owned(),
         translated: None,
         unasked: None,

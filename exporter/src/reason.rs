@@ -41,6 +41,9 @@ pub enum Reason {
     Refused,
     /// The ids were made from text by a model's template and tokenizer, and have no logprobs.
     Retokenized,
+    /// The server was left to choose how it samples, and did not say how; raw logprobs may not be
+    /// of that.
+    SamplingUnknown,
     /// The server's own token count differs from its ids.
     TokenCountDiffers,
     /// A model's template shows a sampled turn otherwise once more follows; it is not trained.
@@ -52,7 +55,7 @@ pub enum Reason {
 }
 
 /// Each with its word and what that says, in the order of their words.
-const TABLE: [(Reason, &str, &str); 21] = [
+const TABLE: [(Reason, &str, &str); 22] = [
     (
         Reason::AmbiguousParent,
         "ambiguous_parent",
@@ -137,6 +140,13 @@ const TABLE: [(Reason, &str, &str); 21] = [
          model may have sampled others",
     ),
     (
+        Reason::SamplingUnknown,
+        "sampling_unknown",
+        "the request left the server to choose how it samples, and the server does not say \
+         what it chose; the logprobs may not be those of the distribution that was \
+         sampled from",
+    ),
+    (
         Reason::TokenCountDiffers,
         "token_count_differs",
         "the server's own token count differs from its ids",
@@ -162,8 +172,8 @@ const TABLE: [(Reason, &str, &str); 21] = [
 
 impl Reason {
     /// All of them, in the order of their words.
-    pub const ALL: [Self; 21] = {
-        let mut all = [Self::AmbiguousParent; 21];
+    pub const ALL: [Self; 22] = {
+        let mut all = [Self::AmbiguousParent; 22];
         let mut at = 0;
         while at < all.len() {
             all[at] = TABLE[at].0;

@@ -396,12 +396,21 @@ mod tests {
     #[test]
     fn raw_logprobs_are_exact_only_of_an_unbent_distribution() {
         let bent = Some("logprobs_not_of_sampling_distribution");
+        let unknown = Some("sampling_unknown");
+        let neutral = r#"{"temperature":1.0,"top_p":1,"top_k":-1,"min_p":0,
+            "repetition_penalty":1,"presence_penalty":0,"frequency_penalty":0}"#;
         let cases = [
-            ("raw", r#"{"temperature":1.0,"top_p":1}"#, None),
+            ("raw", neutral, None),
+            ("raw", "{}", unknown),
+            ("raw", r#"{"temperature":1.0,"top_p":1}"#, unknown),
             ("raw", r#"{"temperature":0.7}"#, bent),
+            ("raw", r#"{"temperature":0}"#, bent),
             ("raw", r#"{"top_k":20}"#, bent),
-            ("raw", r#"{"top_k":-1}"#, None),
-            ("temperature", r#"{"temperature":0.7}"#, None),
+            ("raw", r#"{"min_tokens":2}"#, bent),
+            ("unknown", "{}", unknown),
+            ("temperature", r#"{"temperature":0.7,"top_p":1,"top_k":-1,"min_p":0}"#, None),
+            ("temperature", r#"{"temperature":0,"top_p":1,"top_k":-1,"min_p":0}"#, bent),
+            ("temperature", r#"{"temperature":0.7}"#, unknown),
             ("temperature", r#"{"top_p":0.9}"#, bent),
             ("processed", r#"{"temperature":0.7,"min_p":0.1}"#, None),
         ];
@@ -413,6 +422,22 @@ mod tests {
             assert_eq!(reasons(&row), Vec::from_iter(reason), "{kind} {sampling}");
             assert_eq!(row.logprob_kind, kind);
         }
+    }
+
+    #[test]
+    fn what_the_server_chose_is_judged_where_it_is_recorded() {
+        let with = |value: &str| {
+            let mut call = call(1, &[1], &[&[2]]);
+            let ended = reply(&mut call);
+            ended.logprob_kind = "raw".to_owned();
+            ended.sampled_with = Some(format!(r#"{{"temperature":{value}}}"#));
+            one(vec![call])
+        };
+        assert_eq!(with(r#"{"value":1,"source":"server"}"#).verdict, "exact");
+        let cold = with(r#"{"value":0.6,"source":"server"}"#);
+        assert_eq!(reasons(&cold), ["logprobs_not_of_sampling_distribution"]);
+        let unknown = with(r#"{"value":null,"source":"unknown"}"#);
+        assert_eq!((unknown.verdict, reasons(&unknown)), ("usable", vec!["sampling_unknown"]));
     }
 
     #[test]

@@ -6,6 +6,7 @@ use std::collections::BTreeSet;
 
 use episode::{Call, Fidelity, Outcome};
 use serde_json::Value;
+use wire::{Effective, Fit};
 
 use crate::family::Family;
 use crate::merge::{Merged, Path};
@@ -63,9 +64,7 @@ pub(crate) fn judge(node: &Node<'_>) -> Judged {
     if parser_lost_ids {
         reasons.insert(Reason::ParserLostIds);
     }
-    if bent(node) {
-        reasons.insert(Reason::LogprobsNotOfSamplingDistribution);
-    }
+    reasons.extend(unfit(node));
     let whole = node.ended.outcome == Outcome::Complete && !parser_lost_ids;
     let trainable = counts_agree && known > 0 && whole;
     Judged { trainable, tokens: if trainable { known } else { 0 }, reasons }
@@ -131,25 +130,17 @@ fn calls_tools(message: &Value) -> bool {
     message.get("tool_calls").and_then(Value::as_array).is_some_and(|calls| !calls.is_empty())
 }
 
-/// Whether the sampling parameters bend the distribution away from the one that the logprobs are
-/// of. Without such parameters all kinds of logprobs are the same numbers.
-fn bent(node: &Node<'_>) -> bool {
-    let sampling = node.call.begun.sampling.as_deref().unwrap_or("{}");
-    let sampling: Value = serde_json::from_str(sampling).unwrap_or_default();
-    let differs = |key: &str, neutral: &[f64]| {
-        sampling.get(key).and_then(Value::as_f64).is_some_and(|value| !neutral.contains(&value))
-    };
-    // Both 0 and -1 turn `top_k` off, by server.
-    let truncated =
-        differs("top_p", &[1.0]) || differs("top_k", &[0.0, -1.0]) || differs("min_p", &[0.0]);
-    let reshaped = differs("temperature", &[1.0])
-        || differs("presence_penalty", &[0.0])
-        || differs("frequency_penalty", &[0.0])
-        || differs("repetition_penalty", &[1.0]);
-    match node.ended.logprob_kind.as_str() {
-        "processed" => false,
-        "temperature" => truncated,
-        _ => truncated || reshaped,
+/// What is to be said of logprobs that are not known to be of the distribution that was sampled
+/// from. Of calls of before it was recorded what the server chose, only the request is known.
+fn unfit(node: &Node<'_>) -> Option<Reason> {
+    let (begun, ended) = (&node.call.begun, node.ended);
+    let recorded = ended.sampled_with.as_deref().and_then(Effective::read);
+    let effective = recorded
+        .unwrap_or_else(|| Effective::of_request(begun.sampling.as_deref(), &begun.request));
+    match effective.fit(&ended.logprob_kind) {
+        Fit::Yes => None,
+        Fit::No => Some(Reason::LogprobsNotOfSamplingDistribution),
+        Fit::Unknown => Some(Reason::SamplingUnknown),
     }
 }
 

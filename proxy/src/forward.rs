@@ -19,6 +19,7 @@ use crate::accept::Taken;
 use crate::config::{Config, Upstream};
 use crate::connect::{self, BadSetting, Connections};
 use crate::fault::Fault;
+use crate::learn::Samplers;
 use crate::outgoing::Outgoing;
 use crate::rewrite::{self, Plan, Rewrite};
 use crate::stray::Strays;
@@ -41,6 +42,7 @@ pub(crate) struct Forward {
     /// How long a call waits for the dialect.
     probe_wait: Duration,
     unasked: Mutex<HashSet<Kind>>,
+    pub(crate) samplers: Samplers,
     strays: Strays,
 }
 
@@ -88,6 +90,7 @@ impl Forward {
             dialect: config.dialect.map_or_else(OnceCell::new, OnceCell::from),
             probe_wait: PROBE_WAIT,
             unasked: Mutex::new(HashSet::new()),
+            samplers: Samplers::default(),
             strays: Strays::default(),
         })
     }
@@ -195,7 +198,11 @@ impl Forward {
         *request.extensions_mut() = sent.head.extensions.clone();
         *request.headers_mut() = sent.head.headers.clone();
         rewrite::headers_for(rewrite, self.key.as_ref(), request.headers_mut());
-        let reply = self.client.request(request).await.map_err(|e| self.unreachable(&e))?;
+        let reply = self.client.request(request).await;
+        if reply.as_ref().map_or(true, |reply| reply.status().is_server_error()) {
+            self.samplers.forget();
+        }
+        let reply = reply.map_err(|e| self.unreachable(&e))?;
         self.strays.look((&sent.head.method, sent.path, sent.kind.route), reply.status());
         Ok(reply)
     }
@@ -227,7 +234,12 @@ impl Forward {
         self.fetch(path, &HeaderMap::new()).await
     }
 
-    async fn fetch(&self, path: &str, agent: &HeaderMap) -> Result<(StatusCode, Bytes), Fault> {
+    /// Fetches a document with our own key, or with the agent's.
+    pub(crate) async fn fetch(
+        &self,
+        path: &str,
+        agent: &HeaderMap,
+    ) -> Result<(StatusCode, Bytes), Fault> {
         let mut request = self.request(Method::GET, path, Outgoing::default())?;
         let agents = agent.get(AUTHORIZATION).cloned();
         let own = self.key.as_ref().and_then(|key| rewrite::bearer(key).ok());

@@ -5,6 +5,7 @@
 //! - `accept`: a connection, then a whole request, each within its bounds.
 //! - `tag`: which episode the call belongs to.
 //! - `rewrite`: what is added so that the upstream reports its tokens, and what is hidden again.
+//! - `learn`: what the upstream says of how it samples, beside the call.
 //! - `forward`: the upstream, its dialect, and the agent's own body once more if ours was refused.
 //! - `tee` and `lens`: the reply, to the agent as it arrives and to the recording; its end waits
 //!   for the disk.
@@ -36,6 +37,7 @@ mod forward;
 mod hand_out;
 mod headers;
 mod key;
+mod learn;
 mod lens;
 mod open_call;
 mod outgoing;

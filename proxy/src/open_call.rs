@@ -3,13 +3,16 @@
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use episode::{Begun, Micros, Outcome};
+use episode::{Begun, Micros, Outcome, Route};
+use hyper::HeaderMap;
 use store::{Ack, CommitError, Store};
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::task::JoinHandle;
+use wire::{Dialect, Force, Request};
 
 use crate::conversations::Thread;
 use crate::fault::Fault;
+use crate::learn::Sampling;
 use crate::proxy::Proxy;
 use crate::record::Recording;
 use crate::tag::Known;
@@ -38,6 +41,7 @@ pub(crate) struct OpenCall {
     _room: Room,
     /// The conversation that its answer carries on.
     thread: Option<(Arc<Known>, Thread)>,
+    sampling: Option<Sampling>,
 }
 
 impl OpenCall {
@@ -60,6 +64,7 @@ impl OpenCall {
             stamp,
             _room: room,
             thread: None,
+            sampling: None,
         };
         call.begun = Some(call.store.begin(begun).await);
         call
@@ -68,6 +73,22 @@ impl OpenCall {
     /// Lets the call's answer carry on the conversation that gave it its episode.
     pub(crate) fn in_thread(&mut self, known: &Arc<Known>, thread: Option<Thread>) {
         self.thread = thread.map(|thread| (Arc::clone(known), thread));
+    }
+
+    /// Notes what the call is sampled with, and what its logprobs are.
+    pub(crate) fn sampled(
+        &mut self,
+        proxy: &Proxy,
+        dialect: Dialect,
+        (route, sent, force): (Route, Option<&Request>, &Force),
+        agent: &HeaderMap,
+    ) {
+        let config = proxy.config();
+        self.recording().logprob_kind(config.logprob_kind_of(dialect));
+        self.sampling = sent.filter(|_| route.generates()).map(|sent| {
+            Sampling::new(&proxy.forward, dialect, (route, sent, force), agent)
+                .with_kind_named(config.logprob_kind.is_some())
+        });
     }
 
     /// Waits until the begun record is on disk: no byte of the reply leaves before.
@@ -122,7 +143,11 @@ impl OpenCall {
         }
         self.watch.ended(&mut ended, self.stamp.take());
         let (store, watch, open) = (self.store.clone(), self.watch.clone(), self.open.take());
+        let sampling = self.sampling.take();
         Some(tokio::spawn(async move {
+            if let Some(sampling) = sampling {
+                sampling.fill(&mut ended).await;
+            }
             watch.fill(&store, &mut ended).await;
             let done = store.end(ended).await.done().await;
             drop(open);
@@ -152,7 +177,7 @@ mod tests {
     use std::time::Duration;
 
     use bytes::Bytes;
-    use episode::{CallId, Lineage, Route, Tag, TagSource};
+    use episode::{CallId, Lineage, Tag, TagSource};
     use store::{Durability, Selection, Writer};
     use tokio::task::unconstrained;
     use uuid::Uuid;

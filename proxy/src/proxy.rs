@@ -23,7 +23,7 @@ use crate::watch::Watch;
 pub struct Proxy {
     config: Config,
     store: Store,
-    pub(crate) forward: Forward,
+    pub(crate) forward: Arc<Forward>,
     /// Room for calls in flight.
     pub(crate) calls: Arc<Semaphore>,
     pub(crate) admitted: Admitted,
@@ -66,7 +66,7 @@ impl Proxy {
         let watch = Watch::default();
         watch.versions.remember(snapshot.versions().await?);
         Ok(Self {
-            forward: Forward::new(&config)?,
+            forward: Arc::new(Forward::new(&config)?),
             calls: Arc::new(Semaphore::new(config.calls_max)),
             force: Arc::new(config.force.clone()),
             config,

@@ -134,6 +134,7 @@ impl Recording {
             prompts: facts.prompts,
             choices: facts.choices,
             usage: facts.usage,
+            sampled_with: None,
             logprob_kind: self.logprob_kind,
             translated: self.translated,
             unasked: self.unasked,

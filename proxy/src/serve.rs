@@ -66,7 +66,7 @@ async fn call(proxy: &Proxy, request: Request<Incoming>, room: Room) -> Answered
         Ok(dialect) => dialect,
         Err(fault) => return Err(open.fail(fault).await),
     };
-    open.recording().logprob_kind(proxy.config().logprob_kind_of(dialect));
+    open.sampled(proxy, dialect, (route, sent.as_ref(), &force), &head.headers);
 
     let accepts = headers::Accepts::of(&head.headers);
     headers::request_headers(&mut head.headers, route);

@@ -268,6 +268,7 @@ mod tests {
             prompts: Vec::new(),
             choices: vec![choice, Choice::default()],
             usage: TokenCounts::default(),
+            sampled_with: None,
             logprob_kind: "raw".to_owned(),
             translated: None,
             unasked: None,

@@ -128,6 +128,7 @@ fn call(agent: u64, seed: &mut u64) -> (Begun, Ended) {
         prompts: Vec::new(),
         choices: Vec::new(),
         usage: TokenCounts::default(),
+        sampled_with: None,
         logprob_kind: "raw".to_owned(),
         translated: None,
         unasked: None,

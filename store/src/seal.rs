@@ -23,6 +23,9 @@ pub(crate) fn seal(ended: &Ended) -> [u8; 16] {
         sealed.text(ended.stamps.start.as_deref());
         sealed.text(ended.stamps.end.as_deref());
     }
+    if ended.sampled_with.is_some() {
+        sealed.text(ended.sampled_with.as_deref());
+    }
     let mut choices: Vec<&Choice> = ended.choices.iter().collect();
     choices.sort_by_key(|choice| choice.index);
     for choice in choices {
@@ -106,7 +109,8 @@ mod tests {
             seal(&other)
         };
         assert_eq!(seal(&first), changed(|ended| ended.choices.reverse()));
-        let changes: [fn(&mut Ended); 10] = [
+        let changes: [fn(&mut Ended); 11] = [
+            |ended| ended.sampled_with = Some("{}".into()),
             |ended| ended.status = None,
             |ended| ended.ended_at += 1,
             |ended| ended.model = Some("n".into()),

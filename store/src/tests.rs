@@ -74,6 +74,7 @@ pub(crate) fn ended(call_id: CallId) -> Ended {
             choice(1, None, Vec::new()),
         ],
         usage: TokenCounts { prompt: Some(3), completion: None },
+        sampled_with: Some(r#"{"top_p":{"value":0.9,"source":"server"}}"#.into()),
         logprob_kind: "processed".into(),
         translated: Some(Route::Chat),
         unasked: Some("because".into()),

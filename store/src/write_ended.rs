@@ -46,7 +46,8 @@ fn add_end(batch: &mut Batch, (call_key, reel_key): (i64, i64), ended: &Ended) {
             "UPDATE call SET reply_body = {key}, ended_at = ?, first_byte_at = ?, \
              status = ?, outcome = ?, error = ?, reply_model = ?, prompt_tokens = ?, \
              completion_tokens = ?, logprob_kind = ?, translated = ?, unasked = ?, \
-             stamp_start = ?, stamp_end = ?, reel_key = ?, seal = ? WHERE call_key = ?",
+             stamp_start = ?, stamp_end = ?, sampled_with = ?, reel_key = ?, \
+             seal = ? WHERE call_key = ?",
         )
         .bind(ended.ended_at)
         .bind(ended.first_byte_at)
@@ -61,6 +62,7 @@ fn add_end(batch: &mut Batch, (call_key, reel_key): (i64, i64), ended: &Ended) {
         .bind(ended.unasked.clone())
         .bind(ended.stamps.start.clone())
         .bind(ended.stamps.end.clone())
+        .bind(ended.sampled_with.clone())
         .bind(reel_key)
         .bind(seal(ended).to_vec())
         .bind(call_key);

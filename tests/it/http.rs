@@ -103,7 +103,8 @@ async fn calls_share_connections() {
             let body = format!(r#"{{"messages":[],"stream":{}}}"#, turn % 2 == 0);
             assert_eq!(post(world.data, CHAT, &body).await.status, 200);
         }
-        assert_eq!(server.connections(), 1, "HTTP/2 {http2}");
+        // Beside the first call it is asked how it samples.
+        assert!(server.connections() <= 2, "HTTP/2 {http2}");
         world.stop().await;
     }
 }
@@ -125,8 +126,8 @@ async fn a_stream_whose_last_chunk_comes_late_leaves_its_connection_usable() {
         post(world.data, CHAT, "{\"stream\":true}").await;
         tokio::time::sleep(Duration::from_millis(40)).await;
     }
-    // One of them is that of the question for models.
-    assert_eq!(upstream.connections(), 1);
+    // One is that of the question for models, one that of how it samples.
+    assert!(upstream.connections() <= 2);
     world.stop().await;
 }
 

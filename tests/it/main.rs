@@ -23,6 +23,7 @@ mod life;
 mod postgres;
 mod power;
 mod recorder;
+mod sampling;
 mod tags;
 mod tapes;
 mod thoughts;

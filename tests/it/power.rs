@@ -100,6 +100,7 @@ fn call_of(agent: u32, number: u32) -> (Begun, Ended) {
         prompts: Vec::new(),
         choices: Vec::new(),
         usage: TokenCounts::default(),
+        sampled_with: None,
         logprob_kind: "raw".to_owned(),
         translated: None,
         unasked: None,

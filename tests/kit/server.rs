@@ -13,7 +13,7 @@ use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Full};
 use hyper::body::{Body, Frame, Incoming};
 use hyper::service::service_fn;
-use hyper::{HeaderMap, Method, Request, Response, Version};
+use hyper::{HeaderMap, Method, Request, Response, StatusCode, Version};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use hyper_util::server::conn::auto;
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -23,6 +23,7 @@ use tokio_rustls::TlsAcceptor;
 
 use crate::agent::{spaces, trailed};
 use crate::tls::Authority;
+use crate::upstream::ABOUT;
 
 /// Bytes of a body that are kept; of the others only their number.
 const KEPT: usize = 1 << 20;
@@ -122,7 +123,7 @@ impl Server {
         server
     }
 
-    /// What was asked so far.
+    /// What was asked so far, how it samples aside.
     pub fn heard(&self) -> Vec<Heard> {
         self.shared.heard.lock().expect("no test panics here").clone()
     }
@@ -167,6 +168,11 @@ async fn answer(
     script: Script,
 ) -> Result<Response<UnsyncBoxBody<Bytes, Infallible>>, hyper::Error> {
     let heard = hear(request).await?;
+    if ABOUT.contains(&heard.path.as_str()) {
+        let mut none = Response::new(Full::new(Bytes::new()).boxed_unsync());
+        *none.status_mut() = StatusCode::NOT_FOUND;
+        return Ok(none);
+    }
     let answer = script(&heard);
     shared.heard.lock().expect("no test panics here").push(heard);
     shared.asked.notify_one();

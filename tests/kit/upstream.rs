@@ -61,8 +61,8 @@ impl Step {
     }
 }
 
-/// A server that answers from a script. Its list of models, which names its dialect, is served
-/// by itself and not counted.
+/// A server that answers from a script. Its list of models, which names its dialect, and what it
+/// tells of its sampling are served by themselves and not counted.
 #[derive(Debug)]
 pub struct Upstream {
     /// Where it listens.
@@ -71,7 +71,12 @@ pub struct Upstream {
     asked: Arc<Notify>,
     left: Arc<Notify>,
     connections: Arc<AtomicUsize>,
+    about: Arc<Mutex<Option<Vec<u8>>>>,
 }
+
+/// Where servers tell how they sample.
+pub(crate) const ABOUT: [&str; 4] =
+    ["/server_info?config_format=json", "/server_info", "/get_server_info", "/props"];
 
 impl Upstream {
     /// Starts a server of `dialect` that answers every request by what `script` makes of it.
@@ -87,7 +92,9 @@ impl Upstream {
             asked: Arc::default(),
             left: Arc::default(),
             connections: Arc::default(),
+            about: Arc::default(),
         };
+        let about = Arc::clone(&upstream.about);
         let connections = Arc::clone(&upstream.connections);
         let (seen, left) = (Arc::clone(&upstream.seen), Arc::clone(&upstream.left));
         let asked = Arc::clone(&upstream.asked);
@@ -97,10 +104,15 @@ impl Upstream {
                 connections.fetch_add(1, Ordering::Relaxed);
                 let (seen, left) = (Arc::clone(&seen), Arc::clone(&left));
                 let (script, asked) = (Arc::clone(&script), Arc::clone(&asked));
+                let about = Arc::clone(&about);
                 tokio::spawn(async move {
                     let play = |request: &Seen| {
                         if request.path == "/v1/models" {
                             return vec![models(dialect)];
+                        }
+                        if ABOUT.contains(&request.path.as_str()) {
+                            let told = about.lock().expect("no test panics here").clone();
+                            return vec![page(told)];
                         }
                         seen.lock().expect("no test panics here").push(request.clone());
                         asked.notify_one();
@@ -111,6 +123,11 @@ impl Upstream {
             }
         });
         upstream
+    }
+
+    /// Lets it tell of its sampling from now on; until then it has no such page.
+    pub fn tells(&self, about: Vec<u8>) {
+        *self.about.lock().expect("no test panics here") = Some(about);
     }
 
     /// What was asked so far, models aside.
@@ -131,6 +148,13 @@ impl Upstream {
     /// Resolves when a connection in [`Step::AwaitLeave`] was left.
     pub async fn left(&self) {
         self.left.notified().await;
+    }
+}
+
+fn page(told: Option<Vec<u8>>) -> Step {
+    match told {
+        Some(told) => Step::reply("200 OK", "application/json", &told),
+        None => Step::reply("404 Not Found", "application/json", br#"{"detail":"Not Found"}"#),
     }
 }
 

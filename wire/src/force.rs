@@ -63,6 +63,11 @@ impl Force {
         self.0.is_empty()
     }
 
+    /// Whether `name` is forced.
+    pub(crate) fn names(&self, name: &str) -> bool {
+        self.0.iter().any(|(forced, _)| *forced == name)
+    }
+
     /// The sampling parameters of `request` as they are once forced, as a JSON object; `None`
     /// when there are none. A filter that is off has the value that vLLM has for it.
     pub fn sampling(&self, request: &Request) -> Option<String> {

@@ -13,6 +13,8 @@
 //!   [`rendering`] and [`token_texts`]: what else says how they became tokens;
 //!   [`response_id`] and [`previous_response`]: which call it goes on from, where a server keeps
 //!   what was said.
+//! - [`Sampler`] and [`Effective`]: how a server samples by itself, and what a call was sampled
+//!   with; [`Fit`]: whether its logprobs are of that.
 //! - [`Probe`], [`Server`] and [`likeness`]: what an upstream is and gives, for the doctor.
 #![forbid(unsafe_code)]
 
@@ -21,18 +23,21 @@ mod canonical;
 mod chain;
 mod conversation;
 mod dialect;
+mod effective;
 mod fault;
 mod force;
 mod hide;
 mod json;
 mod likeness;
 mod lineage;
+mod mask;
 mod probe;
 #[cfg(test)]
 mod properties;
 mod rendering;
 mod reply;
 mod request;
+mod sampler;
 mod server;
 mod sides;
 mod sse;
@@ -45,6 +50,7 @@ pub use canonical::{canonical, content_text, parsed_arguments, reasoning};
 pub use chain::{previous_response, response_id, whole_request};
 pub use conversation::{Answer, Conversation, Written, answers, conversation, written};
 pub use dialect::{Dialect, dialect_of_models};
+pub use effective::{Effective, Fit};
 pub use fault::{error_body, error_event, error_text};
 pub use force::{BadForce, Force};
 pub use hide::Hide;
@@ -54,6 +60,7 @@ pub use probe::Probe;
 pub use rendering::rendering;
 pub use reply::{Collector, Facts, counts};
 pub use request::{Request, route};
+pub use sampler::Sampler;
 pub use server::Server;
 pub use sides::{Alternative, Routing, alternatives, kept, routing};
 pub use sse::{Event, EventTooLong, Splitter};

@@ -5,12 +5,12 @@ use std::ops::Range;
 
 use bytes::Bytes;
 use episode::Route;
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 use crate::json::{Edits, cuts, elements, members, root};
 
 /// The fields that decide how tokens are drawn, as the agent sent them.
-pub(crate) const SAMPLING: [&str; 22] = [
+pub(crate) const SAMPLING: [&str; 49] = [
     "temperature",
     "top_p",
     "top_k",
@@ -33,8 +33,35 @@ pub(crate) const SAMPLING: [&str; 22] = [
     "reasoning",
     "thinking",
     "response_format",
+    "typical_p",
+    "top_n_sigma",
+    "xtc_probability",
+    "dry_multiplier",
+    "mirostat",
+    "dynatemp_range",
+    "adaptive_target",
+    "repeat_penalty",
+    "bad_words",
+    "allowed_token_ids",
+    "min_new_tokens",
+    "structured_outputs",
+    "structural_tag",
+    "guided_json",
+    "guided_regex",
+    "guided_choice",
+    "guided_grammar",
+    "guided_json_object",
+    "regex",
+    "ebnf",
+    "grammar",
+    "json_schema",
+    "output_format",
+    "output_config",
+    "text",
+    "thinking_token_budget",
+    "tool_choice",
 ];
-/// Longer values are cut out of the summary; the request itself keeps them.
+/// Of longer values the summary tells the length; the request itself keeps them.
 const SAMPLING_VALUE_BYTES_MAX: usize = 4096;
 
 /// The kind of endpoint that `path` (without a query) names under `method`.
@@ -107,12 +134,12 @@ impl Request {
 
     /// The sampling parameters that were sent, as a JSON object; `None` when there are none.
     pub fn sampling(&self) -> Option<String> {
-        let sent: Map<String, Value> = SAMPLING
-            .iter()
-            .filter(|key| self.raw(key).is_some_and(|raw| raw.len() <= SAMPLING_VALUE_BYTES_MAX))
-            .filter_map(|key| Some(((*key).to_owned(), self.value(key)?)))
-            .filter(|(_, value)| !value.is_null())
-            .collect();
+        let value = |key: &str| match self.raw(key)?.len() {
+            bytes if bytes > SAMPLING_VALUE_BYTES_MAX => Some(json!({"omitted_bytes": bytes})),
+            _ => self.value(key).filter(|value| !value.is_null()),
+        };
+        let sent: Map<String, Value> =
+            SAMPLING.iter().filter_map(|key| Some(((*key).to_owned(), value(key)?))).collect();
         (!sent.is_empty()).then(|| Value::Object(sent).to_string())
     }
 
@@ -241,6 +268,22 @@ mod tests {
         assert_eq!(read(r#"{"prompt":["a","b"]}"#).prompts(), 2);
         assert_eq!(read(r#"{"prompt":[[1,2],[3]]}"#).prompts(), 2);
         assert_eq!(read(r#"{"prompt":[1,2,3]}"#).prompts(), 1);
+    }
+
+    #[test]
+    fn masks_are_in_the_summary_and_of_long_ones_the_length() {
+        let ids = format!("[{}1]", "1,".repeat(3000));
+        let body = format!(
+            r#"{{"bad_words":["x"],"guided_json":{{"type":"object"}},"allowed_token_ids":{ids}}}"#
+        );
+        let sampling = Request::read(&Bytes::from(body)).unwrap().sampling().unwrap();
+        let sampling: Value = serde_json::from_str(&sampling).unwrap();
+        let allowed = json!({ "omitted_bytes": ids.len() });
+        let guided = json!({ "type": "object" });
+        let all = json!({
+            "bad_words": ["x"], "guided_json": guided, "allowed_token_ids": allowed
+        });
+        assert_eq!(sampling, all);
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! What is missing, and how each server is made to give it.
 
 use episode::{Fidelity, Route};
-use wire::{Dialect, Probe, Server};
+use wire::{Dialect, Probe, Sampler, Server};
 
 use super::notes;
 use super::row::{Hidden, How, Row, names};
@@ -13,6 +13,9 @@ const LISTED_MODELS_MAX: usize = 5;
 pub(super) struct Case<'a> {
     pub(super) dialect: Dialect,
     pub(super) server: &'a Server,
+    pub(super) sampler: &'a Sampler,
+    /// What its logprobs are.
+    pub(super) logprob_kind: &'a str,
     pub(super) rows: &'a [Row],
     /// Whether the user said what the logprobs are.
     pub(super) mode_named: bool,
@@ -250,6 +253,8 @@ mod tests {
         Advice::new(&Case {
             dialect,
             server: &Server::default(),
+            sampler: &Sampler::of(dialect),
+            logprob_kind: dialect.logprob_kind(),
             rows: &rows(change),
             mode_named: false,
             vocabulary: false,
@@ -268,6 +273,36 @@ mod tests {
         let advice = advice(Dialect::Vllm, |_| {});
         assert_eq!(advice.missing, [""; 0]);
         assert!(advice.notes[0].contains("--logprobs-mode processed_logprobs"));
+    }
+
+    #[test]
+    fn defaults_that_are_not_told_are_told_of_with_the_way_out() {
+        let of = |dialect: Dialect, page: &[u8]| {
+            let mut sampler = Sampler::of(dialect);
+            sampler.take(page);
+            let notes = Advice::new(&Case {
+                dialect,
+                server: &Server::default(),
+                sampler: &sampler,
+                logprob_kind: sampler.logprob_kind().unwrap_or(dialect.logprob_kind()),
+                rows: &rows(|_| {}),
+                mode_named: false,
+                vocabulary: false,
+                processed: false,
+            });
+            notes.notes.into_iter().find(|note| note.starts_with("what a request leaves out"))
+        };
+        let silent = of(Dialect::Vllm, b"{}").unwrap();
+        assert!(silent.contains("--generation-config vllm"), "{silent}");
+        let vllm = include_bytes!("../../../tests/tapes/vllm/server_info.json");
+        assert_eq!(of(Dialect::Vllm, vllm), Some(silent));
+        let own = include_bytes!("../../../tests/tapes/vllm/server_info_own.json");
+        assert_eq!(of(Dialect::Vllm, own), None, "they are processed");
+        let sglang = include_bytes!("../../../tests/tapes/sglang/server_info.json");
+        let sglang = of(Dialect::Sglang, sglang).unwrap();
+        assert!(sglang.contains("--sampling-defaults openai"));
+        let llamacpp = include_bytes!("../../../tests/tapes/llamacpp/props.json");
+        assert!(of(Dialect::Llamacpp, llamacpp).unwrap().contains("top_k 40"));
     }
 
     #[test]

@@ -13,13 +13,13 @@ pub(super) fn of(case: &Case<'_>) -> Vec<String> {
     let mut note = |when: bool, text: &str| notes.extend(when.then(|| text.to_owned()));
     let vllm = case.dialect == Dialect::Vllm && answered().next().is_some();
     note(
-        vllm && !case.mode_named,
+        vllm && !case.mode_named && case.sampler.logprob_kind().is_none(),
         "vLLM's logprobs are taken to be raw, those before temperature; start it with \
          --logprobs-mode processed_logprobs to have those of the distribution that was sampled, \
          and give rolltape the same option",
     );
     note(
-        vllm && case.processed,
+        vllm && case.processed && case.sampler.logprob_kind().is_none(),
         "whether vLLM runs with --logprobs-mode processed_logprobs cannot be seen from outside",
     );
     note(
@@ -55,9 +55,58 @@ pub(super) fn of(case: &Case<'_>) -> Vec<String> {
         case.rows.iter().any(|row| row.declined),
         "the server refused to be asked for tokens on some calls; those are recorded as text",
     );
+    if answered().next().is_some() {
+        notes.extend(contradicted(case));
+        notes.extend(bent(case));
+    }
     notes.extend(unversioned(case));
     notes.extend(unnumbered(case));
     notes
+}
+
+/// What the user says of the logprobs and the server does not.
+fn contradicted(case: &Case<'_>) -> Option<String> {
+    let told = case.sampler.logprob_kind().filter(|told| *told != case.logprob_kind)?;
+    let named = case.logprob_kind;
+    Some(format!(
+        "the server says that its logprobs are {told}, and rolltape was told that they are \
+         {named}: leave --logprobs-mode out"
+    ))
+}
+
+/// Why rows are not exact unless requests say all of their sampling, and the way out.
+fn bent(case: &Case<'_>) -> Option<String> {
+    let bending = case.sampler.bending();
+    if case.logprob_kind == "processed" || (case.sampler.tells_defaults() && bending.is_empty()) {
+        return None;
+    }
+    let found = match bending.is_empty() {
+        true => "with defaults that the server does not tell, such as those of the model's \
+                 generation_config.json, and its logprobs may not be of that"
+            .to_owned(),
+        false => format!("with {}, and its logprobs are not of that", bending.join(", ")),
+    };
+    let way = match case.dialect {
+        Dialect::Vllm => {
+            "start vLLM with --logprobs-mode processed_logprobs, or with --generation-config vllm \
+             and VLLM_SERVER_DEV_MODE=1 so that it says so, or force it with \
+             --force-sampling temperature=1,top_p=1,top_k=off,min_p=off,repetition_penalty=1,\
+             presence_penalty=0,frequency_penalty=0"
+        }
+        Dialect::Sglang => {
+            "start SGLang with --sampling-defaults openai, or force it with \
+             --force-sampling temperature=1,top_p=1,top_k=off,min_p=off,repetition_penalty=1"
+        }
+        Dialect::Llamacpp => {
+            "start llama.cpp with --temp 1 --top-k 0 --top-p 1 --min-p 0, or force the same with \
+             --force-sampling"
+        }
+        Dialect::Rolltape => "start the engine with --logprobs-mode processed_logprobs",
+        Dialect::OpenAi => return None,
+    };
+    Some(format!(
+        "what a request leaves out is sampled {found}, so that such rows are not exact; {way}"
+    ))
 }
 
 /// Where the server does not say which weights sampled a token.

@@ -1,7 +1,7 @@
 //! The findings, for people and for machines.
 
 use serde_json::{Value, json};
-use wire::{Dialect, Difference, Server};
+use wire::{Dialect, Difference, Sampler, Server};
 
 use super::advice::Advice;
 use super::row::{Hidden, Row, name, names};
@@ -13,6 +13,7 @@ pub(super) struct Report<'a> {
     pub(super) upstream: String,
     pub(super) dialect: Dialect,
     pub(super) server: &'a Server,
+    pub(super) sampler: &'a Sampler,
     pub(super) model: &'a str,
     pub(super) logprob_kind: &'a str,
     pub(super) rows: &'a [Row],
@@ -58,6 +59,7 @@ impl Report<'_> {
                 "system_fingerprint": self.server.fingerprint,
                 "weight_version": self.weights(),
                 "logprob_kind": self.logprob_kind,
+                "sampling_defaults": self.defaults(),
                 "models": self.server.models,
                 "model": self.model,
                 "probes": rows,
@@ -72,6 +74,19 @@ impl Report<'_> {
     fn weights(&self) -> Option<String> {
         let reported = || self.rows.iter().find_map(|row| row.versions.last().cloned());
         self.server.weights.clone().or_else(reported)
+    }
+
+    /// What the server samples with where a request says nothing.
+    fn defaults(&self) -> String {
+        let bending = self.sampler.bending();
+        let source = self.sampler.source().map(|source| format!(" ({source})")).unwrap_or_default();
+        let told = match (bending.is_empty(), self.sampler.tells_defaults()) {
+            (true, true) => "temperature 1, nothing cut off or penalized".to_owned(),
+            (true, false) => "not told".to_owned(),
+            (false, true) => bending.join(", "),
+            (false, false) => format!("{}, others not told", bending.join(", ")),
+        };
+        format!("{told}{source}")
     }
 
     /// Who the upstream is, a line for each thing that is known.
@@ -90,6 +105,7 @@ impl Report<'_> {
             ("model", Some(format!("{}{more}", self.model))),
             ("weights", self.weights()),
             ("logprobs", Some(kind_in_words(self.logprob_kind).to_owned())),
+            ("defaults", Some(self.defaults())),
         ];
         let known = known.into_iter().filter_map(|(what, said)| Some((what, said?)));
         known.map(|(what, said)| format!("{what:<8}  {said}")).collect()
@@ -191,7 +207,9 @@ mod tests {
         let server = Server { version: Some("0.33.0".to_owned()), models, ..Server::default() };
         let upstream = "http://h:1".to_owned();
         let (model, dialect, logprob_kind) = ("m", Dialect::Vllm, "raw");
-        Report { upstream, dialect, server: &server, model, logprob_kind, rows, advice }.page()
+        let sampler = &Sampler::of(dialect);
+        let server = &server;
+        Report { upstream, dialect, server, sampler, model, logprob_kind, rows, advice }.page()
     }
 
     #[test]

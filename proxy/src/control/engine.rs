@@ -157,6 +157,7 @@ pub(super) async fn forward(
     let reply = proxy.forward.control(head, body).await.map_err(faulty)?;
     if reply.status().is_success() && CHANGES.contains(&path.as_str()) {
         proxy.watch.versions.look();
+        proxy.forward.samplers.forget();
     }
     let (mut head, body) = reply.into_parts();
     headers::end_to_end(&mut head.headers);

@@ -146,6 +146,7 @@ fn ended(
         prompts: vec![prompt],
         choices: vec![choice],
         usage,
+        sampled_with: None,
         logprob_kind: "processed".to_owned(),
         translated: None,
         unasked: None,

@@ -36,6 +36,7 @@ pub(super) fn server(state: &State, query: &Query) -> Reply {
         LogprobsMode::ProcessedLogits => "processed_logits",
         LogprobsMode::RawLogits => "raw_logits",
     };
+    let defaults = &card.defaults;
     let Bounds { adapters, rank } = card.lora;
     let lora = (adapters > 0).then(|| json!({"max_lora_rank": rank, "max_loras": adapters}));
     let config = json!({
@@ -46,6 +47,14 @@ pub(super) fn server(state: &State, query: &Query) -> Reply {
             "max_model_len": card.max_model_len,
             "max_logprobs": i64::try_from(card.max_logprobs).unwrap_or(-1),
             "logprobs_mode": logprobs_mode,
+            "generation_config": "auto",
+            "default_sampling_params": {
+                "temperature": defaults.temperature,
+                "top_p": defaults.top_p,
+                "top_k": defaults.top_k,
+                "min_p": defaults.min_p,
+                "repetition_penalty": defaults.repetition_penalty,
+            },
         },
         "parallel_config": {
             "data_parallel_size": 1,
