@@ -163,14 +163,12 @@ impl Effective {
         if route != Route::Responses {
             return;
         }
-        let said = documents(reply).into_iter().filter_map(|document| {
+        let mut said = documents(reply).into_iter().filter_map(|document| {
             let document: Value = serde_json::from_slice(&document).ok()?;
             Some(document.get("response").cloned().unwrap_or(document))
         });
-        let Some(said) = said.filter(|said| said.get("object") == Some(&json!("response"))).last()
-        else {
-            return;
-        };
+        let is_whole = |said: &Value| said.get("object") == Some(&json!("response"));
+        let Some(said) = said.rfind(is_whole) else { return };
         for (name, entry) in &mut self.0 {
             let value = said.get(name).filter(|value| value.is_number());
             if let Some(value) = value.filter(|_| is_unknown(entry)) {

@@ -82,8 +82,8 @@ impl Sampler {
     }
 
     fn take_sglang(&mut self, document: &Value) {
-        let text = |key: &str| document.get(key).and_then(Value::as_str).map(str::to_owned);
-        self.source = text("sampling_defaults");
+        let source = document.get("sampling_defaults").and_then(Value::as_str);
+        self.source = source.map(str::to_owned);
         if self.source.as_deref() == Some("openai") {
             self.neutral(&OF_MODELS);
         }
