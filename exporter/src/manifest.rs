@@ -7,6 +7,7 @@ use serde_json::{Map, Value};
 
 use crate::encode::Encoding;
 use crate::formats::Format;
+use crate::notes::Lefts;
 use crate::plan::Numbers;
 use crate::schema::SCHEMA_VERSION;
 
@@ -101,6 +102,14 @@ impl Manifest {
         };
         keys.all(|key| is_unsaid(key) || before.get(key) == asked.get(key))
             && self.files.iter().all(has_encoding)
+    }
+
+    /// Says what the last run made no record of.
+    pub(crate) fn leave(&mut self, left: &Lefts) {
+        let name = |why: &&str| (*why).to_owned();
+        let tokens = left.iter().filter(|(_, left)| left.trained_tokens > 0);
+        self.left_out = left.iter().map(|(why, left)| (name(why), left.count)).collect();
+        self.left_out_tokens = tokens.map(|(why, left)| (name(why), left.trained_tokens)).collect();
     }
 
     /// The bytes of its file.

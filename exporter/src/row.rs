@@ -106,7 +106,7 @@ pub(crate) struct TurnRow {
 }
 
 impl Row {
-    /// The messages of the assistant, by their places in the prompt and, behind that, the completion.
+    /// The assistant's messages, by their places in the prompt and, behind that, the completion.
     pub(crate) fn answers(&self) -> Vec<usize> {
         let messages = self.dialogue.prompt.iter().chain(&self.dialogue.completion);
         let answers = messages.enumerate().filter(|(_, message)| message.role == "assistant");

@@ -305,12 +305,7 @@ impl Sink {
         manifest.numbers = self.format.is_numbered().then(|| self.numbers.clone());
         manifest.options = self.asked.clone();
         manifest.notes = told.notes;
-        let left = told.left_out.iter();
-        manifest.left_out =
-            left.clone().map(|(why, left)| ((*why).to_owned(), left.count)).collect();
-        let tokens = left.filter(|(_, left)| left.trained_tokens > 0);
-        manifest.left_out_tokens =
-            tokens.map(|(why, left)| ((*why).to_owned(), left.trained_tokens)).collect();
+        manifest.leave(&told.left_out);
         manifest
     }
 

@@ -5,7 +5,7 @@ use kernels::cuda::{Cuda, CudaOptions, double};
 use serde_json::json;
 
 use super::*;
-use crate::double::turn;
+use crate::double::shared_turn;
 use crate::load::LoadError;
 use crate::random::tests::config;
 use crate::random::{Random, folder};
@@ -152,7 +152,7 @@ fn mixed() -> Vec<Request> {
 
 #[test]
 fn mixed_requests_say_the_same_on_cuda_whether_steps_overlap_or_not() {
-    let _double = turn();
+    let _double = shared_turn();
     let expected = lasting(exact(ROOM, false).say(mixed()));
     let ends: Vec<_> = expected.iter().filter_map(|(said, _)| said.finish.as_ref()).collect();
     let count = |of: fn(&Finish) -> bool| ends.iter().filter(|one| of(one)).count();
@@ -171,7 +171,7 @@ fn mixed_requests_say_the_same_on_cuda_whether_steps_overlap_or_not() {
 
 #[test]
 fn the_same_batches_say_the_same_on_cuda_with_a_library_too() {
-    let _double = turn();
+    let _double = shared_turn();
     // Nobody ends before the others do, so batches are the same ones.
     let say = |eager, overlap| {
         let options = CudaOptions { eager, ..CudaOptions::default() };
@@ -186,7 +186,7 @@ fn the_same_batches_say_the_same_on_cuda_with_a_library_too() {
 
 #[test]
 fn the_next_step_is_under_way_on_cuda_when_an_end_is_read() {
-    let _double = turn();
+    let _double = shared_turn();
     let mut without = exact(ROOM, false);
     let expected = without.say_alone(ending(3));
     assert_eq!(expected.finish, Some(Finish::Eos));
@@ -205,7 +205,7 @@ fn the_next_step_is_under_way_on_cuda_when_an_end_is_read() {
 
 #[test]
 fn tokens_come_a_step_later_on_cuda_and_all_of_them_before_a_command() {
-    let _double = turn();
+    let _double = shared_turn();
     for late in [0, 1] {
         let mut bench = exact(ROOM, late == 1);
         let mut outputs = bench.send(vec![request(2)]);
@@ -225,7 +225,7 @@ fn tokens_come_a_step_later_on_cuda_and_all_of_them_before_a_command() {
 
 #[test]
 fn a_beginning_that_others_wait_for_is_computed_once_on_cuda() {
-    let _double = turn();
+    let _double = shared_turn();
     let say = |overlap| {
         let mut bench = exact(ROOM, overlap);
         let with = |prompt: Vec<u32>, seed| {
@@ -250,7 +250,7 @@ fn a_beginning_that_others_wait_for_is_computed_once_on_cuda() {
 
 #[test]
 fn a_beginning_is_known_on_cuda_once_its_step_is_launched() {
-    let _double = turn();
+    let _double = shared_turn();
     for overlap in [false, true] {
         // Whoever computes it says one token, so it is in no step but that one.
         let one = || Request { prompt: beginning()[..40].into(), ..of_length(1, 1) };
@@ -262,7 +262,7 @@ fn a_beginning_is_known_on_cuda_once_its_step_is_launched() {
 
 #[test]
 fn whole_pages_of_a_reply_are_known_afterwards_on_cuda() {
-    let _double = turn();
+    let _double = shared_turn();
     for overlap in [false, true] {
         let mut bench = exact(ROOM, overlap);
         // The last page is full once the last token but one is computed, in the last step.
@@ -276,7 +276,7 @@ fn whole_pages_of_a_reply_are_known_afterwards_on_cuda() {
 
 #[test]
 fn who_gives_way_on_cuda_says_the_same() {
-    let _double = turn();
+    let _double = shared_turn();
     let say = |pages, overlap| {
         let mut bench = exact(Room { pages, ..ROOM }, overlap);
         let replies = bench.say((0..5).map(|number| of_length(number, 20)).collect());
@@ -293,7 +293,7 @@ fn who_gives_way_on_cuda_says_the_same() {
 
 #[test]
 fn a_call_without_a_place_on_cuda_gets_that_of_another_call() {
-    let _double = turn();
+    let _double = shared_turn();
     let many: Vec<Ask> = (0..5).map(|n| Ask { max_tokens: 9, ..Ask::numbered(n) }).collect();
     let say = |overlap| {
         let limits = Limits { sequences: 3, ..ROOM.limits };
@@ -312,7 +312,7 @@ fn a_call_without_a_place_on_cuda_gets_that_of_another_call() {
 
 #[test]
 fn who_leaves_on_cuda_takes_nothing_along() {
-    let _double = turn();
+    let _double = shared_turn();
     let run = |leave, overlap| {
         let mut bench = exact(ROOM, overlap);
         let aborted = of_length(4, 12);
@@ -344,7 +344,7 @@ fn who_leaves_on_cuda_takes_nothing_along() {
 
 #[test]
 fn weights_that_come_on_cuda_while_a_step_is_under_way_sample_what_follows() {
-    let _double = turn();
+    let _double = shared_turn();
     for keep_cache in [false, true] {
         let say = |overlap| {
             let mut bench = exact(ROOM, overlap);
@@ -365,7 +365,7 @@ fn weights_that_come_on_cuda_while_a_step_is_under_way_sample_what_follows() {
 
 #[test]
 fn what_was_drawn_on_cuda_is_told_before_a_step_fails() {
-    let _double = turn();
+    let _double = shared_turn();
     let mut bench = exact(ROOM, true);
     let call = bench.send(vec![request(2)]);
     bench.steps(4);
@@ -380,7 +380,7 @@ fn what_was_drawn_on_cuda_is_told_before_a_step_fails() {
 
 #[test]
 fn room_for_more_tokens_on_cuda_loses_none_that_are_under_way() {
-    let _double = turn();
+    let _double = shared_turn();
     let limits = Limits { tokens: 400, scored: 400, ..ROOM.limits };
     let say = |overlap| {
         let mut bench = exact(Room { limits, ..ROOM }, overlap);
