@@ -90,8 +90,8 @@ fn bent(case: &Case<'_>) -> Option<String> {
         Dialect::Vllm => {
             "start vLLM with --logprobs-mode processed_logprobs, or with --generation-config vllm \
              and VLLM_SERVER_DEV_MODE=1 so that it says so, or force it with \
-             --force-sampling temperature=1,top_p=1,top_k=off,min_p=off,repetition_penalty=1,\
-             presence_penalty=0,frequency_penalty=0"
+             --force-sampling 'temperature=1, top_p=1, top_k=off, min_p=off, \
+             repetition_penalty=1, presence_penalty=0, frequency_penalty=0'"
         }
         Dialect::Sglang => {
             "start SGLang with --sampling-defaults openai, or force it with \
