@@ -155,7 +155,7 @@ fn left_out_words(why: &str, left: &Left) -> String {
     }
 }
 
-/// What is left out, and which models that is.
+/// The lines about what is left out, and of which models.
 fn left_out_lines(report: &Report) -> Vec<String> {
     let left = report.left_out.iter();
     let mut lines: Vec<String> =

@@ -46,7 +46,7 @@ pub struct GpuReport {
     pub processors: usize,
     /// Bytes of memory that were free, and all.
     pub memory: (usize, usize),
-    /// Where the run-time compiler was found, if it was.
+    /// The path of the run-time compiler, if one was found.
     pub nvrtc: Option<String>,
     /// Where cuBLASLt was found, if it was.
     pub cublaslt: Option<String>,
@@ -56,7 +56,7 @@ pub struct GpuReport {
     pub kernels: Vec<GpuKernel>,
     /// Times of kernels, if they were wanted.
     pub speeds: Vec<GpuSpeed>,
-    /// What NCCL does with this GPU alone.
+    /// The report of NCCL on this GPU alone.
     pub group: GroupReport,
 }
 
@@ -136,7 +136,7 @@ impl GpuReport {
     }
 }
 
-/// Which device, and where to look for what it needs.
+/// The choice of a device, and the places to look for what it needs.
 fn device_options(options: &GpuOptions) -> DeviceOptions {
     DeviceOptions {
         ordinal: options.gpu,

@@ -14,7 +14,7 @@ pub(super) struct Case<'a> {
     pub(super) dialect: Dialect,
     pub(super) server: &'a Server,
     pub(super) sampler: &'a Sampler,
-    /// What its logprobs are.
+    /// The kind of its logprobs.
     pub(super) logprob_kind: &'a str,
     pub(super) rows: &'a [Row],
     /// Whether the user said what the logprobs are.

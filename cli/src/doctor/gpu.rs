@@ -112,7 +112,7 @@ fn page(report: &GpuReport, seed: u64) -> Vec<String> {
     page
 }
 
-/// What became of NCCL, in a line.
+/// The outcome of the NCCL check, in a line.
 fn group(group: &GroupReport) -> String {
     match group {
         GroupReport::Absent(reason) => reason.clone(),

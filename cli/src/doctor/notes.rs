@@ -64,7 +64,7 @@ pub(super) fn of(case: &Case<'_>) -> Vec<String> {
     notes
 }
 
-/// What the user says of the logprobs and the server does not.
+/// A note where the user and the server disagree about the logprobs.
 fn contradicted(case: &Case<'_>) -> Option<String> {
     let told = case.sampler.logprob_kind().filter(|told| *told != case.logprob_kind)?;
     let named = case.logprob_kind;
@@ -74,7 +74,7 @@ fn contradicted(case: &Case<'_>) -> Option<String> {
     ))
 }
 
-/// Why rows are not exact unless requests say all of their sampling, and the way out.
+/// The reason why rows are not exact unless requests say all of their sampling, and the way out.
 fn bent(case: &Case<'_>) -> Option<String> {
     let bending = case.sampler.bending();
     if case.logprob_kind == "processed" || (case.sampler.tells_defaults() && bending.is_empty()) {

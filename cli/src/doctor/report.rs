@@ -76,7 +76,7 @@ impl Report<'_> {
         self.server.weights.clone().or_else(reported)
     }
 
-    /// What the server samples with where a request says nothing.
+    /// The sampling parameters that the server uses where a request names none.
     fn defaults(&self) -> String {
         let bending = self.sampler.bending();
         let source = self.sampler.source().map(|source| format!(" ({source})")).unwrap_or_default();

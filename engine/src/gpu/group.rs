@@ -10,14 +10,14 @@ use std::time::{Duration, Instant};
 use kernels::cuda::{Device, Memory};
 use kernels::nccl::{self, Member, NcclError};
 
-/// How long all of it may take: a library that hangs must not keep the rest from being told.
+/// The time that all of it may take: a library that hangs must not keep the rest from being told.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// How long the one member of a group of two waits before it gives up.
 const ALONE: Duration = Duration::from_millis(500);
 /// Bytes that are broadcast.
 const BYTES: usize = 1 << 20;
 
-/// What became of NCCL.
+/// The outcome of the NCCL check.
 #[derive(Clone, Debug, PartialEq)]
 pub enum GroupReport {
     /// There is no library; why.

@@ -29,7 +29,7 @@ const FEW_ROWS: usize = 16;
 /// Uneven sequences are between a tenth of the usual length and twice it.
 const UNEVEN: [usize; 2] = [10, 2];
 
-/// What to profile.
+/// The shape and sizes to profile.
 #[derive(Clone, Debug)]
 pub struct ProfileOptions {
     /// Which GPU.

@@ -15,7 +15,7 @@ const VERSION_MIN: i32 = 12_000;
 /// What the kernels are made of came with this.
 const CAPABILITY_MIN: (i32, i32) = (8, 0);
 
-/// Which device, and where to look for what it needs.
+/// The choice of a device, and the places to look for what it needs.
 #[derive(Debug, Clone, Default)]
 pub struct DeviceOptions {
     /// The number that the driver gives it.
