@@ -19,7 +19,7 @@ use super::prefix::{Asked, Report, Sampled};
 use super::request::{self, Ask, Show};
 use super::routes::{ReplyBody, event_reply, json_reply};
 use super::sampling::alternatives;
-use super::speech::{CallForm, Reading, Said, Speech, ToolUse, finish_reason};
+use super::speech::{CallForm, Calling, Reading, Said, Speech, ToolUse, finish_reason};
 use super::sse::EventStream;
 use super::submit::{Prompt, State};
 use super::tool_choice::ToolChoice;
@@ -80,6 +80,7 @@ pub(super) async fn answer(
     ask.params.grammar = tools.grammar(card, &text, ask.params.grammar.take())?;
     let reading = Reading {
         tools: tools.reading,
+        calling: tools.calling(),
         reasoning: card.thinks.then(|| ReasoningParser::new(&text)),
         shows_reasoning: fields.flag("include_reasoning", true)?,
     };
@@ -193,7 +194,9 @@ fn finished(call: &Call, index: usize, one: Piece) -> Result<ReplyChoice, ApiErr
     call.remember(&one.ids, &end.finish);
     let (said, called) = Speech::read(&call.reading, &one.text);
     let Said { reasoning, content, calls } = said;
-    let silent = content.is_empty() && !(calls.is_empty() && reasoning.is_empty());
+    // vLLM has an empty text, not null, beside calls that the request asked for.
+    let wanted = call.reading.calling != Calling::Free && !calls.is_empty();
+    let silent = content.is_empty() && !wanted && !(calls.is_empty() && reasoning.is_empty());
     Ok(ReplyChoice {
         index,
         message: Message {
@@ -207,7 +210,7 @@ fn finished(call: &Call, index: usize, one: Piece) -> Result<ReplyChoice, ApiErr
             reasoning: (!reasoning.is_empty()).then_some(reasoning),
         },
         logprobs: ChatLogprobs::of(&one.tokens, &call.show),
-        finish_reason: finish_reason(&end, called),
+        finish_reason: finish_reason(&end, &call.reading, called),
         stop_reason: end.stop_reason(),
         token_ids: call.show.token_ids.then_some(one.ids),
         routed_experts: (),

@@ -52,8 +52,9 @@ struct ChunkChoice {
 struct Delta {
     #[serde(skip_serializing_if = "Option::is_none")]
     role: Option<&'static str>,
+    /// Null, as in vLLM, beside tool calls.
     #[serde(skip_serializing_if = "Option::is_none")]
-    content: Option<String>,
+    content: Option<Option<String>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     reasoning: Option<String>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -101,8 +102,8 @@ impl ChatEvents {
     fn roles(&self, ready: &mut Ready) {
         let show = &self.call.show;
         for index in 0..self.call.n {
-            let delta =
-                Delta { role: Some("assistant"), content: Some(String::new()), ..Delta::default() };
+            let content = Some(Some(String::new()));
+            let delta = Delta { role: Some("assistant"), content, ..Delta::default() };
             let choice = ChunkChoice {
                 index,
                 delta,
@@ -131,11 +132,11 @@ impl ChatEvents {
     fn delta(&mut self, index: usize, piece: &Piece) -> Delta {
         let (_, speech) = &mut self.choices[index];
         let said = speech.take(&piece.text, piece.end.is_some());
-        let is_parsed = self.call.reading.is_parsed();
         let unless_empty = |text: String| (!text.is_empty()).then_some(text);
+        let content = unless_empty(said.content);
         Delta {
             role: None,
-            content: if is_parsed { unless_empty(said.content) } else { Some(said.content) },
+            content: (content.is_some() || !said.calls.is_empty()).then_some(content),
             reasoning: unless_empty(said.reasoning),
             tool_calls: said.calls,
         }

@@ -107,10 +107,10 @@ pub(super) async fn answer(
     let mut ask = Ask::parse(fields, state, logprobs)?;
     let prompts = prompts(fields, card, ask.n)?;
     let echo = echo(fields, card, &prompts, ask.show.token_ids)?;
-    let asked = ask.prompt_logprobs.is_some();
     if !matches!(echo, Echo::Nothing) && ask.prompt_logprobs.is_none() {
         ask.prompt_logprobs = logprobs;
     }
+    let prompt_logprobs = ask.prompt_logprobs.is_some();
     let limits = prompts.into_iter().map(|prompt| {
         let stops = request::rules(&ask, limit(fields, card, prompt.ids.len(), &echo)?)?;
         Ok::<_, ApiError>(Prompt { ids: prompt.ids, stops })
@@ -119,7 +119,7 @@ pub(super) async fn answer(
     let outputs = state.gate.submit(card.seed, &ask, &prompts)?;
     let Ask { n, show, model, .. } = ask;
     let (created, state) = (crate::now(), Arc::clone(state));
-    let call = Call { id, model, created, state, n, show, prompts, echo, prompt_logprobs: asked };
+    let call = Call { id, model, created, state, n, show, prompts, echo, prompt_logprobs };
     if call.show.stream {
         return Ok(event_reply(EventStream::new(outputs, TextEvents::new(call))));
     }
@@ -272,7 +272,9 @@ async fn whole(call: &Call, outputs: Receiver<Output>) -> Result<Response<ReplyB
         choices,
         service_tier: (),
         system_fingerprint: &card.system_fingerprint,
-        usage: Usage::new(call.prompt_tokens(), sampled).with_cached(cached),
+        usage: Usage::new(call.prompt_tokens(), sampled)
+            .with_cached(cached)
+            .with_completion_details(),
         kv_transfer_params: (),
         ec_transfer_params: (),
         metrics: (),

@@ -87,7 +87,9 @@ impl Events for TextEvents {
             Some(prompt) => TextLogprobs::echoed(&prompt, &piece.tokens, show, offset),
             None => TextLogprobs::of(&piece.tokens, show, offset),
         };
-        if let Some(echo) = self.call.echoed(index).filter(|_| first) {
+        let echo = self.call.echoed(index);
+        let repeats = echo.is_some();
+        if let Some(echo) = echo.filter(|_| first) {
             piece.text.insert_str(0, echo);
         }
         let (end, prompt) = (piece.end.as_ref(), self.call.prompt(index));
@@ -97,7 +99,8 @@ impl Events for TextEvents {
             logprobs,
             finish_reason: end.map(|end| end.finish_reason()),
             stop_reason: end.and_then(|end| end.stop_reason()),
-            prompt_token_ids: (first && show.token_ids).then_some(prompt),
+            // vLLM tells the ids of a prompt that it repeats, whether they are asked for or not.
+            prompt_token_ids: (first && (show.token_ids || repeats)).then_some(prompt),
             token_ids: show.token_ids.then_some(piece.ids),
             weight_versions: end.and_then(|end| end.weight_versions(show)),
         };

@@ -48,7 +48,7 @@ pub(super) fn check_length(param: &str, ids: &[u32], card: &Card) -> Result<(), 
     match ids.len() {
         0 => Err(ApiError::bad(param, "must give at least one token")),
         len if len >= card.max_model_len => {
-            Err(ApiError::bad(param, too_long(&len.to_string(), card)))
+            Err(ApiError::too_long(param, too_long(&len.to_string(), card)))
         }
         _ => Ok(()),
     }
@@ -61,7 +61,7 @@ fn check_bytes(param: &str, text: &str, card: &Card) -> Result<(), ApiError> {
     if least < card.max_model_len {
         return Ok(());
     }
-    Err(ApiError::bad(param, too_long(&format!("at least {least}"), card)))
+    Err(ApiError::too_long(param, too_long(&format!("at least {least}"), card)))
 }
 
 fn too_long(tokens: &str, card: &Card) -> String {

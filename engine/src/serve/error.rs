@@ -28,6 +28,11 @@ impl ApiError {
         }
     }
 
+    /// The prompt in the field `param` does not fit the model; `param` of the reply is vLLM's.
+    pub(super) fn too_long(param: &str, message: impl fmt::Display) -> ApiError {
+        ApiError { param: Some("input_tokens".to_owned()), ..ApiError::bad(param, message) }
+    }
+
     /// The body as a whole cannot be read.
     pub(super) fn malformed(message: impl fmt::Display) -> ApiError {
         ApiError {

@@ -19,7 +19,7 @@ use hyper::{Method, Request, StatusCode};
 
 use super::error::ApiError;
 use super::fields::Fields;
-use super::routes::{Reply, body_of, json_reply};
+use super::routes::{Reply, body_of, empty, json_reply};
 use super::submit::State;
 use crate::control::Command;
 use query::Query;
@@ -35,7 +35,7 @@ const READS: [&str; 5] =
     ["/weight_info", "/get_world_size", "/server_info", "/is_paused", "/is_sleeping"];
 
 /// Paths that do something.
-const TAKES: [&str; 15] = [
+const TAKES: [&str; 17] = [
     "/pause",
     "/resume",
     "/abort_requests",
@@ -43,6 +43,8 @@ const TAKES: [&str; 15] = [
     "/wake_up",
     "/release_kv_cache_memory",
     "/reset_prefix_cache",
+    "/reset_mm_cache",
+    "/reset_encoder_cache",
     "/init_weight_transfer_engine",
     "/shutdown_weight_transfer_engine",
     "/start_weight_update",
@@ -68,6 +70,11 @@ impl Call {
             true => Fields::parse(b"{}"),
             false => Fields::parse(&self.body),
         }
+    }
+
+    /// The fields of a body that must be there.
+    fn given(&self) -> Result<Fields, ApiError> {
+        Fields::parse(&self.body)
     }
 }
 
@@ -103,11 +110,13 @@ async fn route(state: &Arc<State>, path: &str, call: Call) -> Result<Reply, ApiE
         "/is_sleeping" => Ok(pause::is_sleeping(state)),
         "/pause" => pause::pause(state, &call.query).await,
         "/resume" => pause::resume(state).await,
-        "/abort_requests" => pause::abort(state, &call.fields()?).await,
+        "/abort_requests" => pause::abort(state, &call.given()?).await,
         "/sleep" => pause::sleep(state, &call.query).await,
         "/wake_up" => pause::wake_up(state, &call.query).await,
         "/release_kv_cache_memory" => pause::release_cache(state).await,
         "/reset_prefix_cache" => reset_prefixes(state, &call.query).await,
+        // Caches of images and encoders, which text has none of: they are always empty.
+        "/reset_mm_cache" | "/reset_encoder_cache" => Ok(empty(StatusCode::OK)),
         "/init_weight_transfer_engine" => update::connect(state, &call.fields()?).await,
         "/shutdown_weight_transfer_engine" => update::disconnect(state).await,
         "/start_weight_update" => update::start(state).await,

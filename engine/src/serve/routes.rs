@@ -2,6 +2,7 @@
 
 use std::convert::Infallible;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
 use http_body_util::combinators::UnsyncBoxBody;
@@ -25,7 +26,8 @@ const MAX_BODY: usize = 64 << 20;
 const MAX_REQUEST_ID: usize = 128;
 
 /// Paths that are only read.
-const READS: [&str; 5] = ["/health", "/ping", "/version", "/metrics", "/v1/models"];
+const READS: [&str; 7] =
+    ["/health", "/ping", "/version", "/load", "/kv_event_sources", "/metrics", "/v1/models"];
 
 /// Paths that take a body.
 const TAKES: [&str; 11] = [
@@ -104,6 +106,9 @@ fn look(state: &State, path: &str, method: &Method) -> Option<Result<Reply, ApiE
     let reply = match (method, path) {
         (&Method::GET, "/health") | (&Method::GET | &Method::POST, "/ping") => Ok(health(state)),
         (&Method::GET, "/version") => Ok(version()),
+        (&Method::GET, "/load") => Ok(load(state)),
+        // No events of the cache are published.
+        (&Method::GET, "/kv_event_sources") => Ok(json_reply(&serde_json::json!({}))),
         (&Method::GET, "/metrics") => Ok(metrics(state)),
         (&Method::GET, "/v1/models") => Ok(models::list(state)),
         (&Method::GET, path) => models::one(state, path.strip_prefix("/v1/models/")?),
@@ -190,7 +195,8 @@ pub(super) fn refusal(error: &ApiError) -> Reply {
     reply
 }
 
-fn empty(status: StatusCode) -> Reply {
+/// A reply without a body.
+pub(super) fn empty(status: StatusCode) -> Reply {
     let mut reply = Response::new(Full::new(Bytes::new()).boxed_unsync());
     *reply.status_mut() = status;
     reply
@@ -204,6 +210,13 @@ fn health(state: &State) -> Reply {
     }
     let open = state.gate.is_open();
     empty(if open { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE })
+}
+
+/// Choices that run or wait. vLLM counts calls, and only with `--enable-server-load-tracking`.
+fn load(state: &State) -> Reply {
+    let counts = [&state.stats.running, &state.stats.waiting];
+    let load: usize = counts.iter().map(|count| count.load(Ordering::Relaxed)).sum();
+    json_reply(&serde_json::json!({ "server_load": load }))
 }
 
 fn metrics(state: &State) -> Reply {

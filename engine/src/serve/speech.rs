@@ -22,21 +22,25 @@ impl ToolUse {
     }
 }
 
+/// Whether it is left to the model to call a tool.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Calling {
+    Free,
+    /// Any tool, but one at least.
+    Required,
+    /// One tool, chosen by name.
+    Named,
+}
+
 /// How the replies of a call are read.
 #[derive(Clone, Debug)]
 pub(super) struct Reading {
     pub(super) tools: ToolUse,
+    pub(super) calling: Calling,
     /// At the start of a reply, if thoughts are told from the answer.
     pub(super) reasoning: Option<ReasoningParser>,
     /// Whether thoughts are shown.
     pub(super) shows_reasoning: bool,
-}
-
-impl Reading {
-    /// Whether text is more than content.
-    pub(super) fn is_parsed(&self) -> bool {
-        self.tools != ToolUse::Off || self.reasoning.is_some()
-    }
 }
 
 /// What a piece of a reply added.
@@ -105,14 +109,15 @@ impl Speech {
                 let is_kept = self.begun == 0 || !matches!(self.reading.tools, ToolUse::One(_));
                 self.begun += 1;
                 if is_kept {
-                    let call = ToolCall { name, arguments: String::new() };
-                    said.calls.push(CallForm::new(call, Some(self.begun - 1)));
+                    said.calls.push(CallForm::named(name, self.begun - 1));
                 }
             }
-            ToolEvent::Arguments(text) if is_kept => match said.calls.last_mut() {
-                Some(call) if call.index == Some(index) => call.function.arguments.push_str(&text),
-                _ => said.calls.push(CallForm::more(text, index)),
-            },
+            ToolEvent::Arguments(text) if is_kept => {
+                match said.calls.last_mut().and_then(|call| call.arguments_of(index)) {
+                    Some(arguments) => arguments.push_str(&text),
+                    None => said.calls.push(CallForm::more(text, index)),
+                }
+            }
             ToolEvent::Arguments(_) => {}
             ToolEvent::End => self.whole += 1,
             ToolEvent::Broken { rest, .. } => said.content.push_str(&rest),
@@ -131,21 +136,21 @@ impl Speech {
         }
         let called = !calls.is_empty();
         said.content = content;
-        said.calls = calls.into_iter().map(|call| CallForm::new(call, None)).collect();
+        said.calls = calls.into_iter().map(CallForm::whole).collect();
         (said, called)
     }
 
     /// Why a reply in a stream ended.
     pub(super) fn finish_reason(&self, end: &End) -> &'static str {
-        finish_reason(end, self.whole > 0)
+        finish_reason(end, &self.reading, self.whole > 0)
     }
 }
 
-/// A reply that stopped of itself after a call stopped for the call. One that was cut off keeps
-/// saying so.
-pub(super) fn finish_reason(end: &End, called: bool) -> &'static str {
+/// The reason of a reply's end. One that stopped of itself after a call stopped for the call, but
+/// for the call of a tool that the request named: OpenAI and vLLM say `stop` there.
+pub(super) fn finish_reason(end: &End, reading: &Reading, called: bool) -> &'static str {
     match end.finish_reason() {
-        "stop" if called => "tool_calls",
+        "stop" if called && reading.calling != Calling::Named => "tool_calls",
         other => other,
     }
 }
@@ -166,23 +171,37 @@ pub(super) struct CallForm {
 struct FunctionForm {
     #[serde(skip_serializing_if = "Option::is_none")]
     name: Option<String>,
-    arguments: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    arguments: Option<String>,
 }
 
 impl CallForm {
-    /// A call under a new id; in a stream it has an index too.
-    fn new(call: ToolCall, index: Option<usize>) -> CallForm {
-        CallForm {
-            id: Some(format!("chatcmpl-tool-{}", uuid::Uuid::new_v4().simple())),
-            r#type: Some("function"),
-            index,
-            function: FunctionForm { name: Some(call.name), arguments: call.arguments },
-        }
+    /// A whole call under a new id.
+    fn whole(call: ToolCall) -> CallForm {
+        let ToolCall { name, arguments } = call;
+        let function = FunctionForm { name: Some(name), arguments: Some(arguments) };
+        CallForm { id: Some(new_id()), r#type: Some("function"), index: None, function }
+    }
+
+    /// The start of call number `index` in a stream, under a new id. Its arguments follow, with
+    /// vLLM in an entry of their own.
+    fn named(name: String, index: usize) -> CallForm {
+        let function = FunctionForm { name: Some(name), arguments: None };
+        CallForm { id: Some(new_id()), r#type: Some("function"), index: Some(index), function }
     }
 
     /// Further arguments of a call.
     fn more(arguments: String, index: usize) -> CallForm {
-        let function = FunctionForm { name: None, arguments };
+        let function = FunctionForm { name: None, arguments: Some(arguments) };
         CallForm { id: None, r#type: None, index: Some(index), function }
     }
+
+    /// The arguments of this entry, if it has any and is of call number `index`.
+    fn arguments_of(&mut self, index: usize) -> Option<&mut String> {
+        self.function.arguments.as_mut().filter(|_| self.index == Some(index))
+    }
+}
+
+fn new_id() -> String {
+    format!("chatcmpl-tool-{}", uuid::Uuid::new_v4().simple())
 }

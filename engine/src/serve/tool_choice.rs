@@ -12,7 +12,7 @@ use template::{Tokenizer, ToolFormat};
 use super::error::ApiError;
 use super::fields::Fields;
 use super::form::compile;
-use super::speech::ToolUse;
+use super::speech::{Calling, ToolUse};
 use crate::Card;
 use crate::grammar::{Form, Grammar};
 
@@ -34,6 +34,7 @@ struct Must {
     /// Names and the schemas of arguments.
     tools: Vec<(String, Value)>,
     only_one: bool,
+    calling: Calling,
 }
 
 impl ToolChoice {
@@ -65,9 +66,15 @@ impl ToolChoice {
                            template shows no form of calls that is known here";
             return Err(ApiError::bad(CHOICE, message));
         };
-        let only_one = one || named.is_some();
+        let calling = if named.is_some() { Calling::Named } else { Calling::Required };
+        let only_one = one || calling == Calling::Named;
         let tools = named.map_or(tools, |tool| vec![tool]);
-        Ok(ToolChoice { reading, must: Some(Must { format, tools, only_one }) })
+        Ok(ToolChoice { reading, must: Some(Must { format, tools, only_one, calling }) })
+    }
+
+    /// Whether it is left to the model to call.
+    pub(super) fn calling(&self) -> Calling {
+        self.must.as_ref().map_or(Calling::Free, |must| must.calling)
     }
 
     /// The grammar of a reply to `prompt` that must call, given the one that the request prescribes
@@ -183,7 +190,7 @@ mod tests {
         let schema = json!({"type": "object", "properties": {"w": {"enum": ["b", "c"]}},
             "required": ["w"], "additionalProperties": false});
         let tools = vec![("f".to_owned(), schema.clone()), ("g\"".to_owned(), schema)];
-        Must { format, tools, only_one }
+        Must { format, tools, only_one, calling: Calling::Required }
     }
 
     /// Whether a reply may be this text, and then end.

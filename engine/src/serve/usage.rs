@@ -36,7 +36,7 @@ impl Usage {
         Usage { prompt_tokens_details: Some(PromptDetails { cached_tokens }), ..self }
     }
 
-    /// With `completion_tokens_details`, which only chat has.
+    /// With `completion_tokens_details`, which streams of completions do not have.
     pub(super) fn with_completion_details(self) -> Usage {
         Usage { completion_tokens_details: Some(()), ..self }
     }

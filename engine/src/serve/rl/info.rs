@@ -75,7 +75,7 @@ pub(super) fn server(state: &State, query: &Query) -> Reply {
 
 /// Reads the weights that serve and says what they are, or how they differ from a baseline.
 pub(super) async fn check(state: &State, fields: &Fields) -> Result<Reply, ApiError> {
-    let action = fields.text("action")?.unwrap_or("checksum");
+    let action = fields.text("action")?.unwrap_or_default();
     let baseline = fields.object("baseline")?;
     match (action, baseline) {
         ("checksum", _) => {

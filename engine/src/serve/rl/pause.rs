@@ -61,9 +61,10 @@ pub(super) fn is_paused(state: &State) -> Reply {
     json_reply(&json!({"is_paused": state.gate.board.read().paused.is_some()}))
 }
 
-/// Ends the replies that are named, or all.
+/// Ends the replies that are named; all where none is, or the list is empty.
 pub(super) async fn abort(state: &State, fields: &Fields) -> Result<Reply, ApiError> {
-    let aborted = match fields.list("request_ids")? {
+    let named = fields.list("request_ids")?.filter(|ids| !ids.is_empty());
+    let aborted = match named {
         None => state.gate.tell(|done| Command::AbortAll { done }).await?,
         Some(ids) => {
             let count = ids.iter().filter_map(|id| id.as_str()).filter(|id| state.gate.abort(id));
@@ -110,26 +111,16 @@ async fn fall_asleep(state: &State, parts: Parts, drop: bool) -> Result<(), ApiE
 
 pub(super) async fn wake_up(state: &State, query: &Query) -> Result<Reply, ApiError> {
     let tags: Vec<&str> = query.all("tags").filter(|tag| !tag.is_empty()).collect();
-    let mut parts = Parts::default();
-    for tag in &tags {
-        match *tag {
-            "weights" => parts.weights = true,
-            "kv_cache" => parts.cache = true,
-            "scheduling" => parts.scheduling = true,
-            other => {
-                let names = "`weights`, `kv_cache` or `scheduling`";
-                return Err(ApiError::bad("tags", format!("must be {names}, got `{other}`")));
-            }
-        }
-    }
-    if tags.is_empty() {
-        parts = Parts { scheduling: true, weights: true, cache: true };
-    }
+    // Nothing sleeps under another tag, such as SGLang's `cuda_graph`.
+    let has = |tag: &str| tags.is_empty() || tags.contains(&tag);
+    let parts =
+        Parts { scheduling: has("scheduling"), weights: has("weights"), cache: has("kv_cache") };
     // Nobody may read the weights while they move.
     let _book = if parts.weights { Some(state.updates.book.lock().await) } else { None };
     let left = state.gate.tell(|done| Command::Wake { parts, done }).await?;
     let left = left.map_err(|error| ApiError::failed(&error))?;
     let status = if left.any() { "sleeping" } else { "awake" };
+    let tags = (!tags.is_empty()).then_some(tags);
     Ok(json_reply(&json!({"status": status, "tags": tags})))
 }
 

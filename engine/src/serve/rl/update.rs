@@ -69,7 +69,8 @@ fn message(text: &str) -> Reply {
 
 /// Gets a transport ready, if `init_info` asks for one: folders and bodies need none.
 pub(super) async fn connect(state: &Arc<State>, fields: &Fields) -> Result<Reply, ApiError> {
-    let info = fields.object("init_info")?.cloned().unwrap_or_default();
+    let missing = || ApiError::bad("init_info", "must be an object; empty for folders and bodies");
+    let info = fields.object("init_info")?.cloned().ok_or_else(missing)?;
     if info.contains_key("master_address") || info.contains_key("nccl_unique_id_b64") {
         let state = Arc::clone(state);
         whole(join(state, info)).await?;

@@ -150,13 +150,14 @@ async fn tool_calls_are_found_whole_and_in_a_stream() {
     let deltas: Vec<&Value> = events.iter().map(|event| &event["choices"][0]["delta"]).collect();
     assert_eq!(keys(&deltas[1]["tool_calls"][0]), "id type index function");
     assert_eq!(deltas[1]["tool_calls"][0]["function"]["name"], call["function"]["name"]);
+    assert_eq!(keys(&deltas[1]["tool_calls"][0]["function"]), "name");
     let mut arguments = String::new();
     for delta in &deltas[1..deltas.len() - 1] {
-        assert_eq!(
-            (keys(delta), &delta["tool_calls"][0]["index"]),
-            ("tool_calls".into(), &json!(0))
-        );
-        arguments += delta["tool_calls"][0]["function"]["arguments"].as_str().unwrap();
+        assert_eq!((keys(delta), &delta["content"]), ("content tool_calls".into(), &Value::Null));
+        for entry in delta["tool_calls"].as_array().unwrap() {
+            assert_eq!(entry["index"], 0);
+            arguments += entry["function"]["arguments"].as_str().unwrap_or_default();
+        }
     }
     assert!(deltas.len() > 4, "{deltas:?}");
     assert_eq!(keys(&deltas[2]["tool_calls"][0]), "index function");

@@ -145,7 +145,7 @@ async fn a_prompt_that_could_never_fit_is_refused_before_it_waits() {
     let models = server.get("/v1/models").await.json();
     assert_eq!(models["data"][0]["max_model_len"], 128);
     let long = server.text(json!({"prompt": vec![1; 128]})).await;
-    assert_eq!((long.status, &long.json()["error"]["param"]), (400, &json!("prompt")));
+    assert_eq!((long.status, &long.json()["error"]["param"]), (400, &json!("input_tokens")));
     let many = server.text(json!({"prompt": vec![1; 100], "max_tokens": 29})).await;
     assert_eq!((many.status, &many.json()["error"]["param"]), (400, &json!("max_tokens")));
     let whole = json!({"prompt": vec![1; 100], "max_tokens": 28, "ignore_eos": true, "n": 3});

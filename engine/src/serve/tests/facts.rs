@@ -94,8 +94,11 @@ async fn an_echo_has_the_text_and_the_scores_of_the_prompt() {
     }
     assert!(choice["logprobs"]["token_logprobs"][0].is_null());
     assert!(choice["logprobs"]["top_logprobs"][0].is_null());
-    assert!(choice["prompt_logprobs"].is_null());
+    // As in vLLM, the scores of a prompt that is repeated are told as scores of a prompt too.
+    assert_eq!(choice["prompt_logprobs"].as_array().unwrap().len(), prompt);
     let events = server.text(merged(echo.clone(), json!({"stream": true}))).await.events();
+    let ids = events[0]["choices"][0]["prompt_token_ids"].as_array().unwrap();
+    assert_eq!(ids.len(), prompt);
     for index in 0..2 {
         let own = events.iter().map(|e| &e["choices"][0]).filter(|c| c["index"] == index);
         let own: Vec<&Value> = own.collect();

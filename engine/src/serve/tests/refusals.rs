@@ -92,9 +92,12 @@ async fn what_is_too_much_is_refused_before_any_of_it_is_done() {
     let many = vec![&long[..4 << 10]; 5000];
     let begun = Instant::now();
     let answers = [
-        ("prompt", server.text(json!({"prompt": long})).await),
+        ("input_tokens", server.text(json!({"prompt": long})).await),
         ("n", server.text(json!({"prompt": many})).await),
-        ("messages", server.chat(json!({"messages": [{"role": "user", "content": long}]})).await),
+        (
+            "input_tokens",
+            server.chat(json!({"messages": [{"role": "user", "content": long}]})).await,
+        ),
         ("text", server.post("/generate", &json!({"text": long})).await),
     ];
     for (param, answer) in answers {
@@ -129,7 +132,7 @@ async fn each_route_refuses_what_only_it_knows() {
         ("prompt", json!({"prompt": [-1]})),
         ("prompt", json!({"prompt": []})),
         ("prompt", json!({"prompt": null})),
-        ("prompt", json!({"prompt": vec![1; 1024]})),
+        ("input_tokens", json!({"prompt": vec![1; 1024]})),
         ("logprobs", json!({"logprobs": 21})),
         ("logprobs", json!({"logprobs": -1})),
         ("logprobs", json!({"logprobs": -2})),

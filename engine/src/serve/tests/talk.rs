@@ -199,9 +199,10 @@ async fn calls_that_are_required_are_made() {
             // A reply that goes on calling is cut somewhere.
             continue;
         }
-        assert_eq!(reply["finish_reason"], "tool_calls", "{whole}");
+        let reason = if choice == named { "stop" } else { "tool_calls" };
+        assert_eq!(reply["finish_reason"], reason, "{whole}");
         let calls = reply["message"]["tool_calls"].as_array().unwrap();
-        assert!(reply["message"]["content"].is_null(), "{whole}");
+        assert_eq!(reply["message"]["content"], "", "{whole}");
         for call in calls {
             let function = &call["function"];
             let text = function["arguments"].as_str().unwrap();
@@ -221,11 +222,14 @@ async fn calls_that_are_required_are_made() {
         let pieces = events.iter().flat_map(|event| {
             event["choices"][0]["delta"]["tool_calls"].as_array().cloned().unwrap_or_default()
         });
-        let pieces = pieces.filter(|piece| piece["index"] == 0);
-        let arguments: String = pieces
-            .map(|piece| piece["function"]["arguments"].as_str().unwrap().to_owned())
-            .collect();
+        let first: Vec<Value> = pieces.filter(|piece| piece["index"] == 0).collect();
+        // The name comes alone, and arguments in entries of their own.
+        assert_eq!(first[0]["function"], json!({"name": calls[0]["function"]["name"]}));
+        let arguments = first[1..].iter().map(|piece| piece["function"]["arguments"].as_str());
+        let arguments: String = arguments.map(Option::unwrap).collect();
         assert_eq!(json!(arguments), calls[0]["function"]["arguments"]);
+        let ends = events.iter().filter_map(|event| event["choices"][0]["finish_reason"].as_str());
+        assert_eq!(ends.collect::<Vec<_>>(), [reason]);
     }
     server.stop().await;
 }

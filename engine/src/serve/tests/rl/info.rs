@@ -17,6 +17,14 @@ async fn trainers_find_what_they_ask_for() {
     assert!(server.get("/server_info").await.json()["vllm_config"].is_string());
     let reset = server.post_text("/reset_prefix_cache?reset_running_requests=true", "").await;
     assert_eq!(reset.json(), json!({"success": true}));
+    for path in ["/reset_mm_cache", "/reset_encoder_cache"] {
+        let reset = server.post_text(path, "").await;
+        assert_eq!((reset.status, reset.body.as_str()), (200, ""), "{path}");
+    }
+    assert_eq!(server.get("/kv_event_sources").await.json(), json!({}));
+    for path in ["/init_weight_transfer_engine", "/weight_checker", "/update_weight_version"] {
+        assert_eq!(server.post_text(path, "").await.status, 400, "{path}");
+    }
     let ready = server.post("/init_weight_transfer_engine", &json!({"init_info": {}})).await;
     assert_eq!(ready.json(), json!({"message": "Weight transfer initialized"}));
     let gone = server.post_text("/shutdown_weight_transfer_engine", "").await;

@@ -21,7 +21,7 @@ async fn paused_calls_end_or_wait_as_the_mode_says() {
                 waiting_calls(&server, if mode == "recompute" { 2 } else { 1 }).await;
                 // Each answer comes from between two steps, if there were any.
                 for _ in 0..20 {
-                    server.post("/abort_requests", &json!({"request_ids": []})).await;
+                    server.post("/abort_requests", &json!({"request_ids": ["nobody"]})).await;
                 }
                 assert!(!running.is_finished() && !waiting.is_finished());
                 let now = server.stats.generated_tokens.load(Ordering::Relaxed);
@@ -57,12 +57,14 @@ async fn calls_can_be_aborted_while_generation_is_paused() {
     let calls = ["a", "b", "c"].map(|id| server.begin("/v1/completions", &body(id)));
     sampled(&server, 30).await;
     server.post_text("/pause?mode=keep", "").await;
+    assert_eq!(server.get("/load").await.json(), json!({"server_load": 3}));
     let aborted = server.post("/abort_requests", &json!({"request_ids": ["cmpl-b", "x"]})).await;
     assert_eq!(aborted.json(), json!({"status": "aborted", "aborted": 1}));
     let [a, b, c] = calls;
     assert_eq!(b.await.unwrap().json()["choices"][0]["finish_reason"], "abort");
     assert!(!a.is_finished() && !c.is_finished());
-    let aborted = server.post_text("/abort_requests", "").await;
+    assert_eq!(server.post_text("/abort_requests", "").await.status, 400);
+    let aborted = server.post("/abort_requests", &json!({})).await;
     assert_eq!(aborted.json(), json!({"status": "aborted", "aborted": 2}));
     for call in [a, c] {
         assert_eq!(call.await.unwrap().json()["choices"][0]["finish_reason"], "abort");

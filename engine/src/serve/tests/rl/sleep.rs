@@ -24,7 +24,11 @@ async fn it_sleeps_at_two_levels_and_says_so() {
     sampled(&server, 40).await;
     assert_eq!(server.post_text("/sleep?level=2&mode=keep", "").await.status, 200);
     assert_eq!(server.post("/weight_checker", &json!({})).await.status, 400);
-    assert_eq!(server.post_text("/wake_up", "").await.json()["status"], "awake");
+    // What sleeps has other names: nothing wakes up, and nothing is refused.
+    let other = server.post_text("/wake_up?tags=cuda_graph", "").await;
+    assert_eq!(other.json(), json!({"status": "sleeping", "tags": ["cuda_graph"]}));
+    let woken = server.post_text("/wake_up", "").await;
+    assert_eq!(woken.json(), json!({"status": "awake", "tags": null}));
     let refused = server.text(json!({})).await;
     assert!(refused.status == 503 && refused.body.contains("update"), "{}", refused.body);
     let some: Named = variant(0).into_iter().take(5).collect();
@@ -39,7 +43,7 @@ async fn it_sleeps_at_two_levels_and_says_so() {
     let reply = running.await.unwrap().json();
     let mut truth = Truth::new(3);
     assert_eq!(check(&mut truth, &prompt(1), &[&reply["choices"][0]], 300), 2);
-    for path in ["/sleep?level=3", "/wake_up?tags=all", "/sleep?mode=x"] {
+    for path in ["/sleep?level=3", "/sleep?mode=x"] {
         assert_eq!(server.post_text(path, "").await.status, 400);
     }
     assert_eq!(
