@@ -1,112 +1,137 @@
 """Real servers with and without the recorder: agents see no difference, and what is recorded is true.
 
-ROLLTAPE_SERVERS names the servers that must run, `llamacpp vllm vllm-rust sglang`; without it
-llama.cpp is tried where `servers/install.sh` has been run. Each is started once and gets every case
-of `servers/cases.py`.
+Which servers: `servers/running.py` says it. Each gets every case of `servers/cases.py`.
 """
 
-import os
 from contextlib import contextmanager
 
 import pytest
 
-from servers import cases, known, measured, running, table, truth
+from servers import cases, known, measured, same, table, truth
 
-NAMED = os.environ.get("ROLLTAPE_SERVERS")
-CHOSEN = NAMED.split() if NAMED is not None else ["llamacpp"]
 MEASURE_WAIT_S = 900
+SHARE_OF_EQUAL_STREAMS = 0.8
 SCORE_ERROR_MAX = 2e-3
 """Between a logprob and the same asked for again: other batches, other sums in 32-bit floats."""
 
 pytestmark = pytest.mark.timeout(MEASURE_WAIT_S)
-every_case = pytest.mark.parametrize("case", cases.every(), ids=lambda case: case.name)
 
 
-@pytest.fixture(scope="module", params=CHOSEN)
-def found(request, tmp_path_factory):
+@pytest.fixture(scope="module")
+def found(real, tmp_path_factory):
     """What came of all cases on one server, which still runs."""
-    kind = running.KINDS[request.param]
-    if kind.why_not and NAMED is None:
-        pytest.skip(kind.why_not)
-    assert not kind.why_not, kind.why_not
-    folder = tmp_path_factory.mktemp(kind.name)
-    with running.running(kind, folder) as server:
-        with contextmanager(measured.measure)(server, folder) as seen:
-            yield seen
+    with contextmanager(measured.measure)(real, tmp_path_factory.mktemp("cases")) as seen:
+        yield seen
 
 
-@every_case
-def test_agents_see_no_difference(found, case):
+def wrong(found, judge):
+    """What `judge` holds against each outcome, by the name of the case."""
+    told = {name: judge(outcome) for name, outcome in found.outcomes.items()}
+    return {name: why for name, why in told.items() if why}
+
+
+def test_agents_see_no_difference(found):
     """Byte by byte, but for ids and times; a translated reply as a client reads it."""
-    outcome = found.outcomes[case.name]
-    differs = known.of(known.DIFFERENCES, found.server.kind.name, case.name)
-    if outcome.hidden is None:
-        assert outcome.through.status in (200, 400, 404), "rolltape serves the route in its place"
-    else:
-        told = (outcome.direct.body[-3000:], outcome.through.body[-3000:])
-        assert outcome.hidden == (differs is None), told
+
+    def judge(outcome):
+        if outcome.hidden is None:  # rolltape serves the route in the server's place
+            return outcome.through.status >= 500 and outcome.through.body
+        known_of = known.of(known.DIFFERENCES, found.server.kind.name, outcome.case.name)
+        if outcome.hidden == (known_of is None):
+            return None
+        if outcome.hidden:
+            return "it does not differ any more"
+        return outcome.direct.body[-1500:], outcome.through.body[-1500:]
+
+    assert wrong(found, judge) == {}
 
 
-@every_case
-def test_what_is_sampled_is_recorded_exactly(found, case):
+def test_streams_are_cut_where_the_server_cuts_them(found):
+    """Nearly all are equal byte by byte; how many tokens an event has hangs on the moment."""
+    streams = [o for o in found.outcomes.values() if o.case.streams and not o.translated]
+    exactly = [o for o in streams if same.equal(o.direct, o.through)]
+    assert len(exactly) >= SHARE_OF_EQUAL_STREAMS * len(streams)
+
+
+def test_what_is_sampled_is_recorded_exactly(found):
     """One row a choice, with the verdict `exact` or what is known of the server."""
-    outcome = found.outcomes[case.name]
-    if not outcome.samples:
-        pytest.skip("the server refuses it")
-    expected = known.of(known.VERDICTS, found.server.kind.name, case.name) or ("exact",)
-    assert outcome.verdicts == [expected]
-    assert len(outcome.rows) == case.choices or expected[0] == "unusable"
+
+    def judge(outcome):
+        expected = known.of(known.VERDICTS, found.server.kind.name, outcome.case.name)
+        expected = expected or ("exact",)
+        if not outcome.samples or (
+            outcome.verdicts == [expected]
+            and (len(outcome.rows) == outcome.case.choices or expected[0] == "unusable")
+        ):
+            return None
+        return outcome.verdicts, len(outcome.rows)
+
+    assert wrong(found, judge) == {}
 
 
-@every_case
-def test_recorded_tokens_are_those_that_the_server_sent(found, case):
+def test_recorded_tokens_are_those_that_the_server_sent(found):
     """Ids, and logprobs bit by bit, read here from the bytes that went over the line."""
-    outcome = found.outcomes[case.name]
-    told = [choice for reply in outcome.answers for choice in truth.of_reply(reply)]
-    told = [choice for choice in told if choice["logprobs"]]
-    if not told or not outcome.rows:
-        pytest.skip("the server told nothing of its tokens")
-    recorded = sorted(spans(outcome, "input_ids", "logprobs"))
-    assert len(recorded) == len(told)
-    for choice, (ids, logprobs) in zip(sorted(told, key=by_tokens), recorded):
-        count = len(choice["logprobs"])
-        assert choice["ids"] in ([], ids[: len(choice["ids"])])
-        assert truth.bits(choice["logprobs"]) == truth.bits(logprobs[:count])
-        assert len(ids) - count in (0, 1), "llama.cpp's stream leaves the end of a turn out"
+
+    def judge(outcome):
+        told = [choice for reply in outcome.answers for choice in truth.of_reply(reply)]
+        told = sorted((c["ids"], c["logprobs"]) for c in told if c["logprobs"])
+        rows = [row for row in outcome.rows if row["verdict"] != "unusable"]
+        if not rows or not told:
+            return None
+        recorded = sorted(spans(rows, "input_ids", "logprobs"))
+        if len(recorded) != len(told):
+            return len(told), len(recorded)
+        pairs = [
+            (choice, row)
+            for choice, row in zip(told, recorded)
+            if not sent_and_recorded_agree(*choice, *row)
+        ]
+        return pairs or None
+
+    assert wrong(found, judge) == {}
+    compared = [o for o in found.outcomes.values() if o.answers and o.rows]
+    assert len(compared) >= 90
 
 
-def by_tokens(choice):
-    """The order of `spans`."""
-    return choice["ids"], choice["logprobs"]
+def sent_and_recorded_agree(sent_ids, sent_logprobs, ids, logprobs):
+    """Whether a recorded span is what was sent; the end of a turn may not have been sent."""
+    count = len(sent_logprobs)
+    same_ids = not sent_ids or sent_ids == ids[: len(sent_ids)]
+    same_logprobs = truth.bits(sent_logprobs) == truth.bits(logprobs[:count])
+    return same_ids and same_logprobs and len(ids) - count in (0, 1)
 
 
-def spans(outcome, *columns):
-    """The columns over each sampled span of a case."""
-    turns = [(row, turn) for row in outcome.rows for turn in row["turns"]]
+def spans(rows, *columns):
+    """The columns over each sampled span."""
+    turns = [(row, turn) for row in rows for turn in row["turns"]]
     return [tuple(row[name][t["start"] : t["end"]] for name in columns) for row, t in turns]
 
 
-@every_case
-def test_recorded_logprobs_are_the_server_s_own_of_the_recorded_prompt(found, case):
+def test_recorded_logprobs_are_the_server_s_own_of_the_recorded_prompt(found):
     """The recorded ids are given to the server, which says how likely each was."""
-    outcome = found.outcomes[case.name]
-    exact = [row for row in outcome.rows if row["verdict"] == "exact"]
-    if not exact:
-        pytest.skip("nothing exact was recorded")
-    for row in exact:
-        ids, start = row["input_ids"], row["prompt_len"]
-        own = truth.score(found.server, ids, start)
-        for at, logprob in enumerate(own, start):
-            if logprob is not None:
-                assert row["logprobs"][at] == pytest.approx(logprob, abs=SCORE_ERROR_MAX), at
+    scored = []
+
+    def judge(outcome):
+        for row in (row for row in outcome.rows if row["verdict"] == "exact"):
+            start = row["prompt_len"]
+            own = truth.score(found.server, row["input_ids"], start)
+            scored.extend(known for known in own if known is not None)
+            for at, logprob in enumerate(own, start):
+                if logprob is not None and abs(row["logprobs"][at] - logprob) > SCORE_ERROR_MAX:
+                    return at, row["logprobs"][at], logprob
+        return None
+
+    assert wrong(found, judge) == {}
+    assert len(scored) >= 300
 
 
-@every_case
-def test_policy_versions_are_recorded_where_the_server_tells_them(found, case):
-    outcome = found.outcomes[case.name]
-    if not outcome.rows or outcome.rows[0]["verdict"] == "unusable":
-        pytest.skip("nothing was recorded of its tokens")
-    assert outcome.versions == (case.mode in found.server.kind.versions)
+def test_policy_versions_are_recorded_where_the_server_tells_them(found):
+    def judge(outcome):
+        usable = outcome.rows and outcome.rows[0]["verdict"] != "unusable"
+        expected = outcome.case.mode in found.server.kind.versions
+        return usable and outcome.versions != expected and outcome.rows[0]["versions"]
+
+    assert wrong(found, judge) == {}
 
 
 def test_every_wire_and_mode_was_served(found):

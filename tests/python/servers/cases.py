@@ -101,6 +101,24 @@ def said(*turns):
     return [{"role": roles[at % 2], "content": turn} for at, turn in enumerate(turns)]
 
 
+def items_told(answer):
+    """A turn of the game as Responses items."""
+    called = {"type": "function_call", "call_id": "call_1", "name": "guess"}
+    output = {"type": "function_call_output", "call_id": "call_1", "output": answer}
+    return [USER, {**called, "arguments": '{"n": 4}'}, output]
+
+
+def blocks_told(answer):
+    """A turn of the game as blocks of the Messages wire."""
+    use = {"type": "tool_use", "id": "toolu_1", "name": "guess", "input": {"n": 4}}
+    result = {"type": "tool_result", "tool_use_id": "toolu_1", "content": answer}
+    return [
+        USER,
+        {"role": "assistant", "content": [use]},
+        {"role": "user", "content": [result]},
+    ]
+
+
 BODIES = {
     "chat": {
         "text": chat(messages=[{"role": "system", "content": SYSTEM}, *said(SAY)]),
@@ -114,6 +132,7 @@ BODIES = {
             max_tokens=40,
         ),
         "tool-result": chat(messages=TOLD, tools=[TOOL]),
+        "found": chat(messages=[*TOLD[:2], {**TOLD[2], "content": "correct"}], tools=[TOOL]),
         "history": chat(messages=said(SAY, "4", SAY)),
         "parts": chat(messages=said([{"type": "text", "text": QUESTION}])),
         "unicode": chat(messages=said(UNICODE), max_tokens=40),
@@ -156,19 +175,8 @@ BODIES = {
         "tools-required": response(
             tools=[RESPONSES_TOOL], tool_choice="required", max_output_tokens=40
         ),
-        "tool-result": response(
-            input=[
-                USER,
-                {
-                    "type": "function_call",
-                    "call_id": "call_1",
-                    "name": "guess",
-                    "arguments": '{"n": 4}',
-                },
-                {"type": "function_call_output", "call_id": "call_1", "output": "higher"},
-            ],
-            tools=[RESPONSES_TOOL],
-        ),
+        "tool-result": response(input=items_told("higher"), tools=[RESPONSES_TOOL]),
+        "found": response(input=items_told("correct"), tools=[RESPONSES_TOOL]),
         "unicode": response(input=UNICODE, max_output_tokens=40),
         "cut": response(max_output_tokens=3),
         "schema": response(
@@ -184,24 +192,8 @@ BODIES = {
         "tools-named": message(
             tools=[MESSAGES_TOOL], tool_choice={"type": "tool", "name": "guess"}, max_tokens=40
         ),
-        "tool-result": message(
-            messages=[
-                USER,
-                {
-                    "role": "assistant",
-                    "content": [
-                        {"type": "tool_use", "id": "toolu_1", "name": "guess", "input": {"n": 4}}
-                    ],
-                },
-                {
-                    "role": "user",
-                    "content": [
-                        {"type": "tool_result", "tool_use_id": "toolu_1", "content": "higher"}
-                    ],
-                },
-            ],
-            tools=[MESSAGES_TOOL],
-        ),
+        "tool-result": message(messages=blocks_told("higher"), tools=[MESSAGES_TOOL]),
+        "found": message(messages=blocks_told("correct"), tools=[MESSAGES_TOOL]),
         "history": message(messages=said(SAY, "4", SAY)),
         "unicode": message(messages=said(UNICODE), max_tokens=40),
         "stop": message(stop_sequences=["arg"]),

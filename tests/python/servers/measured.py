@@ -50,7 +50,7 @@ class Outcome:
             return same.told(self.direct, wire) == same.told(self.through, wire)
         if same.equal(self.direct, self.through):
             return True
-        return self.case.choices > 1 and same.equal_joined(self.direct, self.through)
+        return same.equal_joined(self.direct, self.through)
 
     @property
     def samples(self):

@@ -1,4 +1,8 @@
-"""Real servers as processes: which there are, how each is started, what it says of itself."""
+"""Real servers as processes: which there are, how each is started, what it says of itself.
+
+ROLLTAPE_SERVERS names those that tests must run, `llamacpp vllm vllm-rust sglang`; without it
+llama.cpp is run where `install.sh` has been run.
+"""
 
 import json
 import os
@@ -15,9 +19,11 @@ import harness
 
 HERE = Path(__file__).resolve().parent
 HOME = Path(os.environ.get("ROLLTAPE_SERVERS_HOME") or HERE / ".venvs")
+NAMED = os.environ.get("ROLLTAPE_SERVERS")
+CHOSEN = NAMED.split() if NAMED is not None else ["llamacpp"]
 NAME = "tiny"
 CONTEXT = 1024
-READY_WAIT_S = 240
+READY_WAIT_S = 480
 STOP_WAIT_S = 30
 QUIET = {
     "HF_HUB_OFFLINE": "1",

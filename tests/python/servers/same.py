@@ -53,9 +53,9 @@ def documents(message):
 
 
 def joined(message):
-    """A stream with several choices, put together choice by choice.
+    """A stream, put together choice by choice.
 
-    Which choice is told of first, and how many tokens an event has, hangs on the moment.
+    Which of several choices is told of first, and how many tokens an event has, hangs on the moment.
     """
     choices, others = {}, []
     for document in documents(message):
@@ -97,7 +97,7 @@ def equal(direct, through):
 
 
 def equal_joined(direct, through):
-    """Whether two streams of several choices say the same of each."""
+    """Whether two streams say the same of each choice, wherever they are cut."""
     both = is_stream(direct) and is_stream(through) and direct.status == through.status
     return both and joined(direct) == joined(through)
 
@@ -105,8 +105,7 @@ def equal_joined(direct, through):
 def told(message, wire):
     """What a client of the Messages or Responses wire is told, of a reply that was translated."""
     if message.status != 200:
-        # Each route words its refusals; the form is the wire's.
-        return {"status": message.status, "keys": sorted(json.loads(message.body))}
+        return {"status": message.status}  # each route words its refusals
     parts = documents(message)
     if wire == "messages":
         return told_of_messages(parts) if is_stream(message) else told_of_message(parts[0])
