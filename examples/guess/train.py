@@ -3,11 +3,12 @@
     python examples/guess/train.py [--seed N] [--out DIR] [--server vllm [--upstream URL]]
 
 Starts `rolltape serve` with the tiny model, or before a vLLM: the one at --upstream, else one that
-`tests/python/servers/install.sh vllm` installed. Processes of agents, the `openai` package as it comes,
-play through the proxy; rewards come from the game. TRL's AsyncGRPOTrainer trains on the groups that
-the feed hands out, and its weights go back to the engine while the agents play on. Ends when nearly
-all of the last games were won, or after --steps. Writes DIR/train.png, DIR/data (the exported
-episodes) and DIR/weights; the last line on stdout is a JSON object with what came of it.
+`tests/python/servers/install.sh vllm` installed. Processes of agents, the `openai` package as it
+comes, play through the proxy; rewards come from the game. TRL's AsyncGRPOTrainer trains on the
+groups that the feed hands out, and its weights go back to what samples while the agents play on.
+Ends when nearly all of the last games were won, or after --steps. Writes DIR/train.png, DIR/data
+(the exported episodes) and DIR/weights; the last line on stdout is a JSON object with what came of
+it.
 """
 
 import argparse

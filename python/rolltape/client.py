@@ -183,8 +183,8 @@ class Client:
         """Has vLLM read the safetensors of a folder that it can read in place, as `version`.
 
         For vLLM with VLLM_SERVER_DEV_MODE=1, on whatever device: what it has for transfers between
-        processes (`update_weights`) needs CUDA. It is paused meanwhile; replies under way go on with
-        the new weights, and what was computed with the old ones is computed again.
+        processes (`update_weights`) needs CUDA. It is paused meanwhile; replies under way go on
+        with the new weights, and what was computed with the old ones is computed again.
         """
         reload = {"method": "reload_weights", "kwargs": {"weights_path": os.path.abspath(folder)}}
         again: Query = {"reset_running_requests": True}

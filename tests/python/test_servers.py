@@ -1,4 +1,4 @@
-"""Real servers with and without the recorder: agents see no difference, and what is recorded is true.
+"""Real servers with and without the recorder: agents see no difference; what is recorded is true.
 
 Which servers: `servers/running.py` says it. Each gets every case of `servers/cases.py`.
 """

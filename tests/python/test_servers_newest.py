@@ -37,7 +37,8 @@ def test_equal_recordings_differ_in_nothing():
     ],
 )
 def test_a_field_that_came_went_or_changed_is_told_with_its_case(text, told):
-    found = shapes.changes(OLD, newer(**{"chat-text": {"status": 200, "fields": shapes.fields(text)}}))
+    case = {"status": 200, "fields": shapes.fields(text)}
+    found = shapes.changes(OLD, newer(**{"chat-text": case}))
     assert (told, ["chat-text"]) in found
 
 

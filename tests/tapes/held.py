@@ -1,9 +1,9 @@
 """Hold the tapes against what real servers sent.
 
-`real/SERVER.jsonl` has real replies of vLLM 0.33.0, SGLang 0.5.23 and llama.cpp 11549, a case a line:
-`plain` is the answer to the agent's own body, `asked` the answer to what rolltape sent (absent where
-nothing was asked). Texts, ids and lengths are of another model, so shapes are compared: the names
-in every object with their order, and what kind of thing stands under each name.
+`real/SERVER.jsonl` has real replies of vLLM 0.33.0, SGLang 0.5.23 and llama.cpp 11549, a case a
+line: `plain` is the answer to the agent's own body, `asked` the answer to what rolltape sent (absent
+where nothing was asked). Texts, ids and lengths are of another model, so shapes are compared: the
+names in every object with their order, and what kind of thing stands under each name.
 
 A shape of a tape must be one that the real server sends somewhere on that wire in that mode, asked
 or not as the tape is. Of a real case of the same name the tape must have every shape, too.
@@ -19,12 +19,12 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 SERVERS = ("vllm", "sglang", "llamacpp")
 UNHELD = (
-    (r"stray|breaks_stream|ping_stream", "what a server or a router does wrong, which none did here"),
+    (r"stray|breaks_stream|ping_stream", "what a server or a router does wrong; none did here"),
     (r"chat/low_stream|completions/low_stream", "a logprob that is not known, which none had"),
     (r"chat/null_delta_stream", "a parser's explicit null, which Qwen's does not send"),
     (r"chat/stop_token_stream: .*stop_reason", "an id in the place of a stop string"),
     (r"completions/stop_string_stream: .*stop_reason", "a stop string on this route"),
-    (r"reasoning_tokens|completion_tokens_details", "counts of thoughts, by how a server is set up"),
+    (r"reasoning_tokens|completion_tokens_details", "counts of thoughts, as a server is set up"),
     (r"messages/thinking|llamacpp/messages/tools: .*(thinking|signature)", "thoughts on this wire"),
     (r"(sglang|llamacpp)/chat/reasoning", "thoughts, without a parser for them here"),
     (r"description|instructions", "what the agent's own request holds"),
@@ -32,7 +32,8 @@ UNHELD = (
     (r"meta_info: lacks .*storage_prefetch_wait", "times of a server that tells them"),
     (r"grammar_triggers|preserved_tokens", "the tokens of another model"),
     (r"error\.param", "what the server holds against a request"),
-    (r"completions/(batch|usage)_stream: .*(usage|lacks)|tools_stream: .*lacks .*timings", "other options"),
+    (r"completions/(batch|usage)_stream: .*(usage|lacks)", "the agent's own usage, asked for"),
+    (r"tools_stream: .*lacks .*timings", "the agent's own usage, asked for"),
 )
 """Differences that are none of a tape's: a pattern of what is told, and why it is so."""
 FREE = re.compile(r"\.(top_logprobs\[\]|parameters|input_schema|schema|input)$")

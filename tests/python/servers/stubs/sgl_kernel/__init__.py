@@ -1,6 +1,7 @@
 """Stands in the place of SGLang's compiled kernels, whose CPU build is not in the package registry.
 
-Importing from it works and calling does not: on a CPU without AMX SGLang calls torch's own operators.
+Importing from it works and calling does not: on a CPU without AMX SGLang calls torch's own
+operators.
 """
 
 import importlib.abc
