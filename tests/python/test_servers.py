@@ -112,7 +112,8 @@ def test_recorded_logprobs_are_the_server_s_own_of_the_recorded_prompt(found):
     scored = []
 
     def judge(outcome):
-        for row in (row for row in outcome.rows if row["verdict"] == "exact"):
+        rows = [] if outcome.case.masked else outcome.rows
+        for row in (row for row in rows if row["verdict"] == "exact"):
             start = row["prompt_len"]
             own = truth.score(found.server, row["input_ids"], start)
             scored.extend(known for known in own if known is not None)

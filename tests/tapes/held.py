@@ -1,9 +1,9 @@
 """Hold the tapes against what real servers sent.
 
 `real/SERVER.jsonl` has real replies of vLLM 0.33.0, SGLang 0.5.23 and llama.cpp 11549, a case a
-line: `plain` is the answer to the agent's own body, `asked` the answer to what rolltape sent (absent
-where nothing was asked). Texts, ids and lengths are of another model, so shapes are compared: the
-names in every object with their order, and what kind of thing stands under each name.
+line: `plain` is the answer to the agent's own body, `asked` the answer to what rolltape sent, where
+something was asked. Texts, ids and lengths are of another model, so shapes are compared: the names
+in every object with their order, and what kind of thing stands under each name.
 
 A shape of a tape must be one that the real server sends somewhere on that wire in that mode, asked
 or not as the tape is. Of a real case of the same name the tape must have every shape, too.

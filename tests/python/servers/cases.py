@@ -63,6 +63,12 @@ class Case:
         return isinstance(self.body, dict) and self.body.get("stream") is True
 
     @property
+    def masked(self):
+        """Whether a grammar forbids tokens, of which the model alone knows nothing."""
+        words = ("schema", "required", "named", "any")
+        return any(word in self.name.split("-") for word in words)
+
+    @property
     def mode(self):
         """`whole` or `streamed`."""
         return "streamed" if self.streams else "whole"

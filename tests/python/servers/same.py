@@ -16,6 +16,7 @@ CACHED = re.compile(
     rb'"(cached_tokens|cache_read_input_tokens|tokens_cached)":[0-9]+'
     rb'|"cached_tokens_details":(null|\{[^}]*\})'
 )
+GROWING = ("content", "text", "reasoning", "reasoning_content", "arguments")
 OF_THE_HOP = {"connection", "content-length", "date", "keep-alive", "transfer-encoding"}
 
 
@@ -72,20 +73,21 @@ def add(whole, part):
     """Puts a part behind what is there: texts and lists grow, else what is not null replaces."""
     for key, value in part.items():
         there = whole.get(key)
-        if isinstance(value, dict):
-            add(whole.setdefault(key, {}) if there is not None else fresh(whole, key), value)
-        elif isinstance(value, str) and isinstance(there, str) and key in ("content", "text"):
+        if key == "tool_calls" and value:
+            calls = whole[key] = there or {}
+            for call in value:
+                add(calls.setdefault(call["index"], {}), call)
+        elif isinstance(value, dict):
+            whole[key] = there if isinstance(there, dict) else {}
+            add(whole[key], value)
+        elif isinstance(value, str) and isinstance(there, str) and key in GROWING:
             whole[key] = there + value
         elif isinstance(value, list) and isinstance(there, list):
             whole[key] = there + value
+        elif key in ("id", "tool_call_id"):
+            whole[key] = "given"
         elif value is not None or key not in whole:
             whole[key] = value
-
-
-def fresh(whole, key):
-    """A new object under a key."""
-    whole[key] = {}
-    return whole[key]
 
 
 def equal(direct, through):
