@@ -8,7 +8,7 @@ import pytest
 import control
 import harness
 from game import Game
-from servers import truth
+from servers import known, truth
 from servers.players import PLAYERS
 from test_servers import SCORE_ERROR_MAX
 
@@ -20,9 +20,9 @@ pytestmark = pytest.mark.timeout(900)
 
 @pytest.fixture(scope="module")
 def recorder(real, tmp_path_factory):
-    """A recorder that is told nothing but where the server is."""
+    """A recorder that is told what the server does not say of itself, and no more."""
     folder = tmp_path_factory.mktemp("games")
-    with harness.serve(folder, "--upstream", real.url) as proxy:
+    with harness.serve(folder, "--upstream", real.url, *real.kind.told) as proxy:
         yield proxy
 
 
@@ -38,6 +38,8 @@ def rows_of(proxy, episode):
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("wire", PLAYERS)
 def test_games_are_exact(real, recorder, wire, mode):
+    if f"{wire}-{mode}" in known.INEXACT_GAMES.get(real.kind.name, ()):
+        pytest.skip("the server does not tell all of its tokens there")
     turns = 0
     for secret in range(1, GAMES + 1):
         episode = f"{wire}-{mode}-{secret}"
@@ -47,7 +49,8 @@ def test_games_are_exact(real, recorder, wire, mode):
         control.reward(recorder, episode, game.reward)
         with rows_of(recorder, episode) as rows:
             assert {(row["verdict"], *row["reasons"]) for row in rows} == {("exact",)}
-            assert sum(len(row["turns"]) for row in rows) == player.turns
+            calls = {turn["call_id"] for row in rows for turn in row["turns"]}
+            assert len(calls) == player.turns
             assert {row["reward"] for row in rows} == {game.reward}
             assert_scored(real, rows)
         turns += player.turns

@@ -9,16 +9,67 @@ from fnmatch import fnmatch
 MASKED = ("usable", "logprobs_not_of_sampling_distribution")
 """Raw logprobs are of the model; what was sampled was cut down by a grammar."""
 UNASKED = ("unusable", "no_token_ids")
+HELD_BACK = ("unusable", "no_token_ids")
+"""llama.cpp's parser holds tokens of calls and of schemas back, and sends nothing of them."""
+STOPPED = ("unusable", "logprob_missing")
+"""llama.cpp takes all logprobs of a whole reply away that a stop string ended."""
+FIRST_ONLY = (("unusable", "no_token_ids"), ("usable", "call_without_token_ids"))
+"""llama.cpp tells the ids of the first choice of a whole reply alone."""
+ENDLESS = ("usable", "logprob_missing", "mapped")
+"""llama.cpp's chat streams leave the end of the turn out; its id is proved, its logprob is not."""
 
 VERDICTS = {
     "llamacpp": {
-        "chat-schema*": MASKED,
-        "chat-tools-required*": MASKED,
-        "chat-tools-named*": MASKED,
-        "messages-tools-any*": MASKED,
-        "messages-tools-named*": MASKED,
-        "responses-schema*": MASKED,
-        "responses-tools-required*": MASKED,
+        "chat-schema-streamed": HELD_BACK,
+        "responses-schema-streamed": HELD_BACK,
+        "*-tools-streamed": HELD_BACK,
+        "*-tools-required-streamed": HELD_BACK,
+        "*-tools-named-streamed": HELD_BACK,
+        "*-tools-any-streamed": HELD_BACK,
+        "*-tool-result-streamed": HELD_BACK,
+        "chat-no-usage-streamed": HELD_BACK,
+        "chat-schema": MASKED,
+        "responses-schema": MASKED,
+        "*-tools-required": MASKED,
+        "*-tools-named": MASKED,
+        "*-tools-any": MASKED,
+        "chat-stop": STOPPED,
+        "chat-stops": STOPPED,
+        "messages-stop": STOPPED,
+        "chat-two": FIRST_ONLY,
+        "chat-two-tools": FIRST_ONLY,
+        "completions-two": FIRST_ONLY,
+        "completions-batch": FIRST_ONLY,
+        "completions-batch-ids": FIRST_ONLY,
+        **dict.fromkeys(
+            (
+                "chat-text-streamed",
+                "chat-question-streamed",
+                "chat-tools-none-streamed",
+                "chat-found-streamed",
+                "chat-history-streamed",
+                "chat-parts-streamed",
+                "chat-unicode-streamed",
+                "chat-stop-unmet-streamed",
+                "chat-two-streamed",
+                "chat-logprobs-streamed",
+                "chat-nulls-streamed",
+                "chat-penalties-streamed",
+                "chat-usage-streamed",
+                "responses-text-streamed",
+                "responses-items-streamed",
+                "responses-parts-streamed",
+                "responses-found-streamed",
+                "responses-unicode-streamed",
+                "responses-metadata-streamed",
+                "messages-text-streamed",
+                "messages-system-parts-streamed",
+                "messages-found-streamed",
+                "messages-history-streamed",
+                "messages-unicode-streamed",
+            ),
+            ENDLESS,
+        ),
     },
     "vllm": {"completions-echo*": UNASKED},
     "vllm-rust": {"completions-echo*": UNASKED},
@@ -35,9 +86,12 @@ VERDICTS = {
 }
 """Verdict and reasons of cases that are not `exact`, by server and pattern."""
 
+INEXACT_GAMES = {"llamacpp": ("chat-streamed", "responses-streamed", "messages-streamed")}
+"""Wires and modes in which a server's games are not exact, for the reasons above."""
+
 DIFFERENCES = {
     "llamacpp": {
-        "messages-stop": "its own route names the stop string and says `end_turn`; chat names none",
+        "messages-stop*": "its own route names the stop string and says `end_turn`; chat names none",
         "responses-cut*": "its own route says `completed` of a reply that was cut",
         "responses-schema*": "its own route does not read `text.format`",
         "responses-tool*-streamed": "its own route leaves `function_call_arguments.done` out",

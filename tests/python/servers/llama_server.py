@@ -11,6 +11,8 @@ import xllamacpp
 
 SLOTS = 4
 CONTEXT = 1024
+SEED = 11
+"""Of requests that name none: on two wires they cannot."""
 
 
 def parameters(model, port):
@@ -27,6 +29,7 @@ def parameters(model, port):
     made.warmup = False
     made.cpuparams.n_threads = 1
     made.cpuparams_batch.n_threads = 1
+    made.sampling.seed = SEED
     made.sampling.temp = 1.0
     made.sampling.top_k = 0
     made.sampling.top_p = 1.0

@@ -45,6 +45,8 @@ class Kind:
     environment: dict = field(default_factory=dict)
     versions: tuple = ()
     """The modes, whole and streamed, in which it tells policy versions."""
+    told: tuple = ()
+    """What rolltape must be told, because the server does not say it of itself."""
 
     @property
     def python(self):
@@ -72,7 +74,13 @@ KINDS = {
     for kind in (
         Kind("llamacpp", "llamacpp", "llamacpp"),
         Kind("vllm", "vllm", "vllm", VLLM, versions=BOTH),
-        Kind("vllm-rust", "vllm", "vllm", VLLM | {"VLLM_USE_RUST_FRONTEND": "1"}),
+        Kind(
+            "vllm-rust",
+            "vllm",
+            "vllm",
+            VLLM | {"VLLM_USE_RUST_FRONTEND": "1"},
+            told=("--logprobs-mode", "processed_logprobs"),
+        ),
         Kind(
             "sglang",
             "sglang",

@@ -83,10 +83,13 @@ def score_by_sglang(server, ids, start):
 
 
 def score_by_llamacpp(server, ids, start):
-    """Asks the native route for the whole distribution behind each beginning."""
+    """Asks the native route for the whole distribution behind each beginning.
+
+    It is the model's, before the end of a turn is forbidden; of that token alone it says nothing.
+    """
     found = []
     for at in range(start, len(ids)):
-        body = {"prompt": ids[:at], "n_predict": 1, "n_probs": 1 << 20, "temperature": 1}
+        body = {"prompt": ids[:at], "n_predict": 1, "n_probs": 1 << 20, "ignore_eos": True}
         (place,) = server.post("/completion", body)["completion_probabilities"]
         by_id = {entry["id"]: entry["logprob"] for entry in place["top_logprobs"]}
         found.append(by_id[ids[at]])
