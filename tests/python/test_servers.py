@@ -11,8 +11,9 @@ from servers import cases, known, measured, same, table, truth
 
 MEASURE_WAIT_S = 900
 SHARE_OF_EQUAL_STREAMS = 0.8
-SCORE_ERROR_MAX = 2e-3
-"""Between a logprob and the same asked for again: other batches, other sums in 32-bit floats."""
+SCORE_ERROR_MAX = 1e-2
+"""Between a logprob and the same asked for again: other batches, other sums, and
+llama.cpp keeps what it computed in 16-bit floats."""
 
 pytestmark = pytest.mark.timeout(MEASURE_WAIT_S)
 

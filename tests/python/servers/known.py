@@ -15,6 +15,7 @@ STOPPED = ("unusable", "logprob_missing")
 """llama.cpp takes all logprobs of a whole reply away that a stop string ended."""
 FIRST_ONLY = (("unusable", "no_token_ids"), ("usable", "call_without_token_ids"))
 """llama.cpp tells the ids of the first choice of a whole reply alone."""
+TWO_FEWER = "its own route samples two tokens fewer than were asked for"
 ENDLESS = ("usable", "logprob_missing", "mapped")
 """llama.cpp's chat streams leave the end of the turn out; its id is proved, its logprob is not."""
 
@@ -108,7 +109,13 @@ DIFFERENCES = {
         "its own route looks for tool calls where no tools were given, and drops such text",
     ),
     "vllm-rust": {},
-    "sglang": {},
+    "sglang": {
+        "responses-cut*": TWO_FEWER,
+        "responses-schema*": TWO_FEWER,
+        "responses-tools-required*": TWO_FEWER,
+        "messages-stop*": "its own route says `end_turn` where a stop sequence ended the turn",
+        "messages-too-long-streamed": "its own route answers 200, with the refusal in the stream",
+    },
 }
 """Translated cases in which a client is told something else than by the server's own route."""
 

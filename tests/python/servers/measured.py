@@ -30,7 +30,7 @@ class Outcome:
     direct: http1.Message
     through: http1.Message
     translated: bool
-    """Whether rolltape took another of the server's routes."""
+    """Whether the agent's own route of the server was not asked: another was, or none."""
     sampled: http1.Message | None = None
     """The reply to the same at temperature 1, through rolltape."""
     answers: list = field(default_factory=list)
@@ -109,8 +109,8 @@ def compare(server, proxy, case):
     for _ in range(TRIES):
         direct = send(server.address, case.path, body)
         through = send(proxy.data, f"/e/greedy-{case.name}{case.path}", body, f"greedy {case.name}")
-        outcome = Outcome(case, direct, through, False)
-        if outcome.hidden:
+        outcome = Outcome(case, direct, through, True)
+        if same.equal(direct, through):
             break
     return outcome
 
@@ -141,7 +141,7 @@ def gather(tap, proxy, outcomes):
             continue  # what rolltape asks for itself
         outcome = outcomes[name]
         if way == "greedy":
-            outcome.translated |= exchange.request.path != outcome.case.path
+            outcome.translated &= exchange.request.path != outcome.case.path
         elif exchange.reply.status == 200:
             outcome.answers.append(exchange.reply)
     out = proxy.folder / "export"

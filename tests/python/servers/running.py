@@ -23,7 +23,7 @@ NAMED = os.environ.get("ROLLTAPE_SERVERS")
 CHOSEN = NAMED.split() if NAMED is not None else ["llamacpp"]
 NAME = "tiny"
 CONTEXT = 1024
-READY_WAIT_S = 900
+READY_WAIT_S = 480
 STOP_WAIT_S = 30
 QUIET = {
     "HF_HUB_OFFLINE": "1",
