@@ -186,7 +186,7 @@ def running(kind, folder, model=harness.MODEL, options=()):
     with log.open("wb") as said:
         child = subprocess.Popen(
             line,
-            cwd=folder,
+            cwd=HERE,  # `/server_info` of vLLM fails in a folder that was tidied away
             env=harness.environment(**QUIET, **kind.environment),
             stdin=subprocess.DEVNULL,
             stdout=said,
