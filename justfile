@@ -55,6 +55,10 @@ demo:
 python:
     .ci/run python
 
+# real vLLM and SGLang on a CPU, directly and through the release binary
+servers:
+    .ci/run servers
+
 # Python clients and agents, each through the release binary and directly
 clients:
     .ci/run clients

@@ -1,12 +1,14 @@
 """A model that learns a game from what its agents said: AsyncGRPOTrainer on rolltape's feed.
 
-    python examples/guess/train.py [--seed N] [--out DIR]
+    python examples/guess/train.py [--seed N] [--out DIR] [--server vllm [--upstream URL]]
 
-Starts `rolltape serve` with the tiny model. Processes of agents, the `openai` package as it comes,
-play through the proxy; rewards come from the game. TRL's AsyncGRPOTrainer trains on the groups that
-the feed hands out, and its weights go back to the engine while the agents play on. Ends when nearly
-all of the last games were won, or after --steps. Writes DIR/train.png, DIR/data (the exported
-episodes) and DIR/weights; the last line on stdout is a JSON object with what came of it.
+Starts `rolltape serve` with the tiny model, or before a vLLM: the one at --upstream, else one that
+`tests/python/servers/install.sh vllm` installed. Processes of agents, the `openai` package as it
+comes, play through the proxy; rewards come from the game. TRL's AsyncGRPOTrainer trains on the
+groups that the feed hands out, and its weights go back to what samples while the agents play on.
+Ends when nearly all of the last games were won, or after --steps. Writes DIR/train.png, DIR/data
+(the exported episodes) and DIR/weights; the last line on stdout is a JSON object with what came of
+it.
 """
 
 import argparse
@@ -17,6 +19,7 @@ import sys
 import threading
 import time
 from collections import deque
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
@@ -115,6 +118,30 @@ class Season:
                 self._evaluated.setdefault(result.job.task, []).append(result.found)
 
 
+@contextmanager
+def serving(options, out):
+    """A recorder with something behind it that samples, until the block ends."""
+    store = out / "rolltape.db"
+    if options.server == "engine":
+        with rolltape.Server("--seed", str(options.seed), model=MODEL, store=store) as server:
+            yield server
+        return
+    with ExitStack() as held:
+        upstream = options.upstream or held.enter_context(vllm(out)).url
+        yield held.enter_context(rolltape.Server(upstream=upstream, store=store))
+
+
+def vllm(out):
+    """vLLM with the tiny model, as the tests start it."""
+    sys.path.append(str(HERE.parents[1] / "tests" / "python"))
+    from servers import running
+
+    kind = running.KINDS["vllm"]
+    if kind.why_not:
+        sys.exit(f"{kind.why_not}; see tests/python/servers/install.sh")
+    return running.running(kind, out, MODEL, ("--max-num-seqs", "64"))
+
+
 def trainer(client, season, out, options):
     """TRL's trainer, with rolltape's worker and weight transfer."""
     import torch
@@ -173,7 +200,9 @@ def trainer(client, season, out, options):
         processing_class=AutoTokenizer.from_pretrained(MODEL),
         callbacks=[Watch()],
         rollout_worker=worker,
-        weight_transfer=WeightTransfer(client, out / "weights", kept=None),
+        weight_transfer=WeightTransfer(
+            client, out / "weights", kept=None, reload=options.server == "vllm"
+        ),
     )
 
 
@@ -213,8 +242,13 @@ def arguments():
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--steps", type=int, default=120, help="optimizer steps, at most")
     parser.add_argument("--out", type=Path, default=Path("train-demo"))
+    parser.add_argument("--server", choices=("engine", "vllm"), default="engine", help="samples")
+    parser.add_argument("--upstream", help="a vLLM that runs, in dev mode; with --server vllm")
     parser.add_argument("--processes", type=int, default=PROCESSES, help="of agents")
-    return parser.parse_args()
+    options = parser.parse_args()
+    if options.upstream and options.server != "vllm":
+        parser.error("--upstream is for --server vllm")
+    return options
 
 
 def say(text, began):
@@ -230,7 +264,7 @@ def main():
     store = out / "rolltape.db"
     if store.exists():
         sys.exit(f"{store} is there already: give another --out")
-    with rolltape.Server("--seed", str(options.seed), model=MODEL, store=store) as server:
+    with serving(options, out) as server:
         pool = players.Players(server.client, options.processes)
         try:
             report = train(server, Season(pool), out, options, began)
@@ -274,6 +308,7 @@ def train(server, season, out, options, began):
         "episodes": season.episodes,
         "calls": season.calls,
         "seed": options.seed,
+        "server": options.server,
     }
 
 

@@ -179,6 +179,26 @@ class Client:
         step("/update_weights", update)
         return step("/finish_weight_update", named)
 
+    def reload_weights(self, folder: str | os.PathLike[str], version: int | str) -> None:
+        """Has vLLM read the safetensors of a folder that it can read in place, as `version`.
+
+        For vLLM with VLLM_SERVER_DEV_MODE=1, on whatever device: what it has for transfers between
+        processes (`update_weights`) needs CUDA. It is paused meanwhile; replies under way go on
+        with the new weights, and what was computed with the old ones is computed again.
+        """
+        reload = {"method": "reload_weights", "kwargs": {"weights_path": os.path.abspath(folder)}}
+        again: Query = {"reset_running_requests": True}
+        wait = WEIGHTS_WAIT_S
+        self.pause("keep")
+        try:
+            self.http.post("/collective_rpc", reload, timeout_s=wait)
+            self.http.post("/update_weight_version", {"new_version": str(version)})
+            told = self.http.post("/reset_prefix_cache", query=again, timeout_s=wait)
+            if isinstance(told, dict) and told.get("success") is False:
+                raise RuntimeError("vLLM kept what it had computed with the weights before")
+        finally:
+            self.resume()
+
     def weight_info(self) -> Json:
         """The label and the checksum of the weights that are served."""
         return self.http.get("/weight_info")

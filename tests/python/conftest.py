@@ -10,6 +10,7 @@ import pytest  # noqa: E402
 
 import harness  # noqa: E402
 import played as session  # noqa: E402
+from servers import running  # noqa: E402
 
 STDERR_CHARS_MAX = 20_000
 
@@ -26,6 +27,17 @@ def played(tmp_path_factory):
     """A world of its own in which everything was played, rewarded, closed and exported."""
     with harness.world(tmp_path_factory.mktemp("played")) as running:
         yield session.play(running)
+
+
+@pytest.fixture(scope="session", params=running.CHOSEN)
+def real(request, tmp_path_factory):
+    """A real inference server, for all tests that ask for one."""
+    kind = running.KINDS[request.param]
+    if kind.why_not and running.NAMED is None:
+        pytest.skip(kind.why_not)
+    assert not kind.why_not, kind.why_not
+    with running.running(kind, tmp_path_factory.mktemp(kind.name)) as server:
+        yield server
 
 
 @pytest.hookimpl(tryfirst=True)

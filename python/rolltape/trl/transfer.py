@@ -28,7 +28,8 @@ class WeightTransfer:
     is called with each label after it is served.
 
     The engine is not paused: it reads and checks the folder while it samples, and exchanges all
-    weights between two steps.
+    weights between two steps. With `reload`, the server is vLLM in dev mode, which reads the folder
+    in place while it is paused (`Client.reload_weights`).
     """
 
     def __init__(
@@ -38,6 +39,7 @@ class WeightTransfer:
         *,
         first: int | None = None,
         kept: int | None = KEPT,
+        reload: bool = False,
         sent: Callable[[int], None] | None = None,
     ) -> None:
         self.client = client
@@ -46,6 +48,7 @@ class WeightTransfer:
         self.version = self._first - 1
         """The label that was sent last."""
         self._kept = kept
+        self._take = client.reload_weights if reload else client.update_weights
         self._sent = sent
 
     def folder_of(self, version: int) -> Path:
@@ -57,7 +60,7 @@ class WeightTransfer:
         self.client.ready()
 
     def pause(self) -> None:
-        """Nothing: the engine needs no pause."""
+        """Nothing: the engine needs no pause, and vLLM is paused where it reads."""
 
     def resume(self) -> None:
         """Nothing: the engine needed no pause."""
@@ -66,7 +69,7 @@ class WeightTransfer:
         """Writes the folder, and has the engine take it."""
         version = self.version + 1
         folder = save_folder(iterator, self.folder_of(version))
-        self.client.update_weights(folder, version)
+        self._take(folder, version)
         self.version = version
         if self._kept is not None and version - self._kept >= self._first:
             shutil.rmtree(self.folder_of(version - self._kept), ignore_errors=True)

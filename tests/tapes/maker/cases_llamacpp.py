@@ -155,7 +155,7 @@ def llama_all():
         "model": "m",
         "stop_reason": "tool_use",
         "stop_sequence": None,
-        "usage": {"input_tokens": 3, "output_tokens": 9},
+        "usage": {"cache_read_input_tokens": 0, "input_tokens": 3, "output_tokens": 9},
     }
     one = {
         "index": 0,
@@ -193,6 +193,7 @@ def llama_all():
                 "type": "message",
             },
             {
+                "id": "fc_a",
                 "type": "function_call",
                 "status": "completed",
                 "arguments": '{"n":4}',
@@ -201,7 +202,12 @@ def llama_all():
             },
         ],
         "status": "completed",
-        "usage": {"input_tokens": 3, "output_tokens": 9, "total_tokens": 12},
+        "usage": {
+            "input_tokens": 3,
+            "output_tokens": 9,
+            "total_tokens": 12,
+            "input_tokens_details": {"cached_tokens": 0},
+        },
     }
     yield Case(
         "llamacpp",

@@ -16,6 +16,35 @@ def llama_timings(script):
     }  # fmt: skip
 
 
+def llama_usage(prompt, completion):
+    return {
+        "completion_tokens": completion, "prompt_tokens": prompt,
+        "total_tokens": prompt + completion, "prompt_tokens_details": {"cached_tokens": 0},
+    }  # fmt: skip
+
+
+def llama_settings(body, k):
+    """How the server sampled, as a verbose reply tells it."""
+    return {
+        "seed": 4294967295, "temperature": f32(0.8), "dynatemp_range": 0.0,
+        "dynatemp_exponent": 1.0, "top_k": 40, "top_p": f32(0.95), "min_p": f32(0.05),
+        "top_n_sigma": -1.0, "xtc_probability": 0.0, "xtc_threshold": f32(0.1), "typical_p": 1.0,
+        "repeat_last_n": 64, "repeat_penalty": 1.0, "presence_penalty": 0.0,
+        "frequency_penalty": 0.0, "dry_multiplier": 0.0, "dry_base": 1.75,
+        "dry_allowed_length": 2, "dry_penalty_last_n": 64,
+        "dry_sequence_breakers": ["\n", ":", "\"", "*"], "mirostat": 0, "mirostat_tau": 5.0,
+        "mirostat_eta": f32(0.1), "adaptive_target": -1.0, "adaptive_decay": f32(0.9),
+        "stop": body.get("stop", []), "max_tokens": -1, "n_predict": -1, "n_keep": 0,
+        "n_discard": 0, "ignore_eos": False, "stream": False, "logit_bias": [], "n_probs": k,
+        "min_keep": 0, "grammar": "", "grammar_lazy": False, "grammar_triggers": [],
+        "preserved_tokens": [], "chat_format": "peg-native", "reasoning_format": "deepseek",
+        "reasoning_in_content": False, "generation_prompt": "<|im_start|>assistant\n",
+        "samplers": ["top_k", "typ_p", "top_p", "min_p", "xtc", "temperature"],
+        "speculative.types": "none", "timings_per_token": False, "post_sampling_probs": False,
+        "backend_sampling": False, "lora": [],
+    }  # fmt: skip
+
+
 def llama_entry(step, k):
     """A step's entry: the id of its last token with the text of all that made it whole."""
     token = step.tokens[-1]
@@ -50,11 +79,7 @@ def llama_kept(script, index):
 def llama_chat(body, script, headers):
     k = llama_probs(body)
     prompt, completion = script.counts()
-    usage = {
-        "completion_tokens": completion,
-        "prompt_tokens": prompt,
-        "total_tokens": prompt + completion,
-    }
+    usage = llama_usage(prompt, completion)
     tail = lambda kind: {
         "created": CREATED, "id": "chatcmpl-1", "model": "m", "system_fingerprint": LLAMA_PRINT, "object": kind,
     }  # fmt: skip
@@ -85,12 +110,7 @@ def llama_chat(body, script, headers):
                 "tokens": [t.id for t in script.tokens(0)] if body.get("return_tokens") else [],
                 "id_slot": 0, "stop": True, "model": "m", "tokens_predicted": completion,
                 "tokens_evaluated": prompt,
-                "generation_settings": {
-                    "seed": 4294967295, "temperature": f32(0.8), "top_k": 40, "top_p": f32(0.95),
-                    "stop": body.get("stop", []), "max_tokens": -1, "n_predict": -1, "stream": False,
-                    "logit_bias": [], "n_probs": k, "grammar": "", "chat_format": "Content-only",
-                    "timings_per_token": False, "post_sampling_probs": False, "lora": [],
-                },
+                "generation_settings": llama_settings(body, k),
                 "prompt": script.texts[0], "has_new_line": False, "truncated": False,
                 "stop_type": script.notes.get("stop_type", "eos"),
                 "stopping_word": script.notes.get("word", ""),
@@ -138,11 +158,7 @@ def llama_chat(body, script, headers):
 def llama_completions(body, script, headers):
     k = llama_probs(body)
     prompt, completion = script.counts()
-    usage = {
-        "completion_tokens": completion,
-        "prompt_tokens": prompt,
-        "total_tokens": prompt + completion,
-    }
+    usage = llama_usage(prompt, completion)
     text = lambda step: (step.delta or {}).get("content", "")
 
     def reply(text, entries, finish, last):

@@ -31,8 +31,27 @@ def sglang_entries(tokens, top):
 
 
 def sglang_metadata(script):
-    spans = {"weight_versions": script.versions(0)} if script.spans else {}
-    return {"weight_version": script.spans[-1][0] if script.spans else script.version} | spans
+    newest = script.spans[-1][0] if script.spans else script.version
+    return {"weight_version": newest, "weight_versions": script.versions(0)}
+
+
+def sglang_meta_info(script, index, wants, top, matched):
+    """What a choice of a whole reply carries along where it is asked for."""
+    tokens, end = script.tokens(index), script.end(index)
+    triples = [[t.logprob, t.id, t.text] for t in tokens]
+    tops = [[[p, 900 + at, a] for at, (a, p) in enumerate(t.top[:top])] for t in tokens]
+    return {
+        "id": "9f" * 16, "finish_reason": {"type": end.finish, "matched": matched},
+        "prompt_tokens": len(script.prompts[0]),
+        "weight_version": sglang_metadata(script)["weight_version"], "num_retractions": 0,
+        **({"input_token_logprobs": [], "output_token_logprobs": triples,
+            "output_token_logprobs_length": len(tokens)} if wants else {}),
+        **({"input_top_logprobs": [], "output_top_logprobs": tops} if wants and top else {}),
+        "reasoning_tokens": script.reasoning_tokens or 0, "completion_tokens": len(tokens),
+        "cached_tokens": 0, "weight_versions": script.versions(index),
+        "cached_tokens_details": {"device": 0, "host": 0}, "dp_rank": None, "e2e_latency": 0.25,
+        "response_sent_to_client_ts": CREATED + 0.5,
+    }  # fmt: skip
 
 
 def sglang_fault(step):
@@ -67,25 +86,7 @@ def sglang_chat(body, script, headers):
                 choice["prompt_token_ids"] = list(script.prompts[0])
                 choice["response_token_ids"] = [t.id for t in tokens]
             if body.get("return_meta_info"):
-                why = {"type": end.finish, "matched": matched}
-                meta = {
-                    "id": "9f" * 16,
-                    "finish_reason": why,
-                    "prompt_tokens": len(script.prompts[0]),
-                }
-                meta |= {
-                    "weight_version": sglang_metadata(script)["weight_version"],
-                    "num_retractions": 0,
-                }
-                if wants:
-                    triples = [[t.logprob, t.id, t.text] for t in tokens]
-                    meta |= {"input_token_logprobs": [], "output_token_logprobs": triples}
-                    meta |= {"output_token_logprobs_length": len(tokens)}
-                meta |= {
-                    "reasoning_tokens": script.reasoning_tokens or 0,
-                    "completion_tokens": len(tokens),
-                }
-                choice["meta_info"] = meta | {"cached_tokens": 0, "e2e_latency": 0.25}
+                choice["meta_info"] = sglang_meta_info(script, i, wants, top, matched)
             choices.append(choice)
         ext = {}
         if body.get("return_input_ids_in_sglext"):

@@ -20,6 +20,14 @@ def vllm_entry(token, top, stream):
     }
 
 
+def vllm_call(at, id, name, piece):
+    """The parts of a delta's call: its name in one, a piece of its arguments in another."""
+    if name:
+        yield {"id": id, "type": "function", "index": at, "function": {"name": name}}
+    if piece:
+        yield {"index": at, "function": {"arguments": piece}}
+
+
 def vllm_usage(prompt, completion, details=True, reasoning=None):
     usage = {
         "prompt_tokens": prompt,
@@ -102,12 +110,9 @@ def vllm_chat(body, script):
                 continue
             delta = {}
         elif "tools" in delta:
-            calls = []
-            for at, id, name, piece in delta["tools"]:
-                start = {"id": id, "type": "function"} if id else {}
-                named = {"name": name} if name else {}
-                calls.append(start | {"index": at, "function": named | {"arguments": piece}})
-            delta = {k: v for k, v in delta.items() if k != "tools"} | {"tool_calls": calls}
+            calls = [part for told in delta["tools"] for part in vllm_call(*told)]
+            rest = {k: v for k, v in delta.items() if k != "tools"}
+            delta = {"content": None} | rest | {"tool_calls": calls}
         choice = {"index": i, "delta": delta, "logprobs": logprobs(step.tokens, True)}
         choice["finish_reason"] = step.finish
         if step.finish:

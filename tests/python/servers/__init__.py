@@ -1,0 +1,1 @@
+"""Real inference servers on a CPU: installed, started, asked."""
