@@ -45,7 +45,7 @@ mod token_text;
 mod translate;
 mod vocabulary;
 
-pub use ask::{Asked, Wants, ask};
+pub use ask::{Asked, REFUSAL_BYTES_MAX, Refused, Wants, ask};
 pub use canonical::{canonical, content_text, parsed_arguments, reasoning};
 pub use chain::{previous_response, response_id, whole_request};
 pub use conversation::{Answer, Conversation, Written, answers, conversation, written};
