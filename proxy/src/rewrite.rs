@@ -4,7 +4,7 @@ use bytes::Bytes;
 use episode::Route;
 use hyper::HeaderMap;
 use hyper::header::{self, HeaderName, HeaderValue};
-use wire::{Back, Collector, Dialect, Force, Hide, Refused, Request, Wants};
+use wire::{Back, Collector, Dialect, Force, Hide, Refused, Request, Untranslatable, Wants};
 
 use crate::config::{Config, Translate};
 use crate::headers;
@@ -26,6 +26,8 @@ pub(crate) struct Plan<'a> {
     force: &'a Force,
     route: Route,
     sent: Option<&'a Request>,
+    /// The request behind the conversation that it goes on from, where that is kept here.
+    whole: Option<&'a Request>,
     asks: bool,
 }
 
@@ -74,16 +76,17 @@ impl<'a> Plan<'a> {
             refused: Refused::default(),
         };
         let translates = match config.translate {
-            Translate::Auto => {
-                wire::translates(dialect, route, sent.is_some_and(Request::streams))
-                    || dialect != Dialect::OpenAi
-                        && sent.is_some_and(|sent| wire::quotes_translation(route, sent))
-            }
+            Translate::Auto => wire::translates(dialect, route),
             Translate::Never => false,
             Translate::Always => matches!(route, Route::Messages | Route::Responses),
         };
         let sent = sent.filter(|_| route.generates());
-        Self { wants, translates, force, route, sent, asks: true }
+        Self { wants, translates, force, route, sent, whole: None, asks: true }
+    }
+
+    /// The same for a request that goes on from a conversation which is kept here.
+    pub(crate) fn behind(self, whole: Option<&'a Request>) -> Self {
+        Self { whole, ..self }
     }
 
     /// The same, but for asking the upstream for anything.
@@ -117,13 +120,20 @@ impl<'a> Plan<'a> {
         if !self.translates {
             return self.native(asking.as_ref(), sent, headers);
         }
-        match wire::translate(self.wants.dialect, self.route, sent) {
+        match self.translate(sent) {
             Ok((chat, back)) => self.translated(asking.as_ref(), chat, back),
             Err(why) => Rewrite {
                 unasked: Some(format!("not translated to chat: {why}")),
                 ..self.native(asking.as_ref(), sent, headers)
             },
         }
+    }
+
+    fn translate(&self, sent: &Request) -> Result<(Bytes, Back), Untranslatable> {
+        let (chat, back) =
+            wire::translate(self.wants.dialect, self.route, self.whole.unwrap_or(sent))?;
+        let before = wire::previous_response(self.route, sent.body());
+        Ok((chat, before.iter().fold(back, |back, id| back.after(id))))
     }
 
     /// A request of which only the beginning is here.

@@ -111,8 +111,7 @@ fn bent(case: &Case<'_>) -> Option<String> {
 
 /// Where the server does not say which weights sampled a token.
 fn unversioned(case: &Case<'_>) -> Option<String> {
-    let is_silent = |row: &&Row| row.answered() && row.ids.is_some() && row.versions.is_empty();
-    let silent: Vec<&Row> = case.rows.iter().filter(is_silent).collect();
+    let silent: Vec<&Row> = case.rows.iter().filter(|row| row.is_unversioned()).collect();
     if silent.is_empty() {
         return None;
     }
