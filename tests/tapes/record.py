@@ -39,6 +39,14 @@ COUNTED = {"stream_options": {"include_usage": True}}
 # From a server with a parser of thoughts and a model that does not think of itself: it begins to.
 THINKS = {"max_tokens": 8, "structured_outputs": {"choice": ["<think>\nhm, 4\n</think>\n\n4"]}}
 
+# The tiny model does not know this tool, and gets lost in its arguments.
+CITY = {"type": "string", "enum": ["Paris", "London"]}
+PLACE = {"type": "object", "properties": {"city": CITY}, "required": ["city"]}
+LOOK = {"name": "get_weather", "description": "The weather of a city", "parameters": PLACE}
+ASKED = "What is the weather in Paris? Use the tool if there is one."
+WEATHER = {"messages": [{"role": "user", "content": ASKED}], "max_tokens": 64, "seed": 7}
+WEATHER |= {"tools": [{"type": "function", "function": LOOK}], "tool_choice": "required"}
+
 CASES = {
     "chat/text": (CHAT, "plain text; nulls are spelled in whole replies"),
     "chat/text_stream": (CHAT | STREAM, "plain text; a stream leaves out what is null"),
@@ -50,6 +58,10 @@ CASES = {
     "chat/required_stream": (
         CHAT | {"tools": TOOLS, "tool_choice": "required"} | STREAM,
         "the same where a call is forced",
+    ),
+    "chat/broken_stream": (
+        CHAT | WEATHER | STREAM,
+        "a call that breaks off in a text: its name and the text share a chunk",
     ),
     "chat/own_logprobs_stream": (
         CHAT | {"tools": TOOLS, "logprobs": True} | STREAM,

@@ -87,6 +87,15 @@ impl Hide {
         if self.nothing() {
             return Some(event.0.clone());
         }
+        let parts = if self.splits { parts::apart(event) } else { Vec::new() };
+        if parts.is_empty() {
+            return self.hidden(event);
+        }
+        let shown: Vec<Bytes> = parts.iter().filter_map(|part| self.hidden(part)).collect();
+        Some(Bytes::from(shown.concat()))
+    }
+
+    fn hidden(&self, event: &Event) -> Option<Bytes> {
         if self.drops.iter().any(|d| matches!(d, Drop::Named(name) if event.is_named(name))) {
             return None;
         }
@@ -98,9 +107,7 @@ impl Hide {
         match self.edits(&doc) {
             Ok(edits) if !edits.is_empty() => {
                 let edits = edits.moved(|at| event.place_of(&places, at));
-                let shown = Bytes::from(edits.apply(&event.0));
-                let apart = if self.splits { parts::apart(&shown) } else { None };
-                Some(apart.unwrap_or(shown))
+                Some(Bytes::from(edits.apply(&event.0)))
             }
             _ => Some(event.0.clone()),
         }
