@@ -129,7 +129,7 @@ impl Client {
         };
         let (reply, rewrite) = self.forward.exchange(outgoing, &plan).await?;
         let asked = rewrite.asks;
-        let declined = asks && !asked && reply.status().is_success();
+        let declined = asks && rewrite.refused.loses_ids() && reply.status().is_success();
         let bytes_max = self.config.reply_bytes_max;
         let mut recording = Recording::new(CallId(Uuid::nil()), question.route, bytes_max);
         recording.logprob_kind(self.config.logprob_kind_of(dialect));

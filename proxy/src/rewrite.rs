@@ -46,6 +46,8 @@ pub(crate) struct Rewrite {
     pub(crate) asks: bool,
     /// The fields that ask for it.
     pub(crate) added: Vec<&'static str>,
+    /// The fields that are left out because the upstream refused them.
+    pub(crate) refused: Refused,
     /// Why it is not, or not for all.
     pub(crate) unasked: Option<String>,
     /// The agent's request with its sampling as forced, where that is what is sent.
@@ -150,6 +152,7 @@ impl<'a> Plan<'a> {
             route: self.route,
             asks: false,
             added: Vec::new(),
+            refused: Refused::ALL,
             unasked,
             forced: None,
         }
@@ -171,6 +174,7 @@ impl<'a> Plan<'a> {
             manner: Manner::Native(asked.hide),
             asks,
             added: asked.added,
+            refused: wants.refused,
             forced,
             ..self.as_sent(asked.unasked.map(str::to_owned).or_else(|| given_up(wants.refused)))
         }
@@ -194,6 +198,7 @@ impl<'a> Plan<'a> {
             path: Some(CHAT_PATH),
             asks,
             added: asked.as_ref().map_or_else(Vec::new, |asked| asked.added.clone()),
+            refused: asking.map_or(Refused::ALL, |wants| wants.refused),
             headers: asked.as_ref().map_or_else(Vec::new, |asked| asked.headers.clone()),
             body: Some(asked.map_or(chat, |asked| asked.body)),
             manner: Manner::Translated(Box::new(back)),
@@ -312,6 +317,7 @@ mod tests {
             route: rewrite.route,
             asks: false,
             added: Vec::new(),
+            refused: Refused::ALL,
             unasked: None,
             forced: None,
         }

@@ -39,6 +39,11 @@ impl Refused {
         self.0 == 0
     }
 
+    /// Whether a field was refused that has ids for an answer.
+    pub fn loses_ids(self) -> bool {
+        ["return_token_ids", "return_tokens", "n_probs"].iter().any(|field| self.holds(field))
+    }
+
     /// Whether `field` was refused.
     pub(crate) fn holds(self, field: &str) -> bool {
         bit(field).is_some_and(|bit| self.0 & bit != 0)
@@ -136,6 +141,7 @@ mod tests {
             "type":"BadRequestError","param":"return_weight_versions","code":400}}"#;
         let first = Refused::default().after(&CHAT, rust);
         assert_eq!(names(first), ["return_weight_versions"]);
+        assert!(!first.loses_ids() && Refused::ALL.loses_ids());
         assert!(first.holds("return_weight_versions") && !first.holds("logprobs"));
         let loc = br#"{"detail":[{"loc":["body","include"],"msg":"no"}]}"#;
         let asked = ["enable_response_messages", "include"];
