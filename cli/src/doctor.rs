@@ -18,6 +18,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use ::episode::{EpisodeId, Outcome, Route};
+use bytes::Bytes;
 use proxy::{Client, NoReply, Question, Reply, Upstream};
 use tokio::time::timeout;
 use wire::{Dialect, Likeness, Probe, Sampler, Server, likeness};
@@ -39,9 +40,9 @@ const WHO_WAIT: Duration = Duration::from_secs(10);
 /// Find out what an upstream reports, or what is wrong with a recorded episode
 ///
 /// With --upstream: sends a few small requests on each wire, as the proxy would, and prints what
-/// came back. Nothing is recorded. Ends with 0 when every route that samples tells its tokens
-/// exactly, with 1 when something is missing or the upstream cannot be asked, with 2 on wrong
-/// usage.
+/// came back; where a tool is offered, its call is forced. Nothing is recorded. Ends with 0 when
+/// every route that samples tells its tokens exactly, with 1 when one does not or the upstream
+/// cannot be asked, with 2 on wrong usage.
 ///
 /// With --episode: prints the verdict on the episode, the calls behind each reason, and for each
 /// place where a history was left the cause, the cost, and what to change. Ends with 0 when the
@@ -200,6 +201,13 @@ impl Patient {
     /// A server that seldom answers as before must not be laid at the door of hiding: a difference
     /// is one when it comes back.
     async fn calls(&mut self, probe: Probe, row: &mut Row) {
+        if let Some(offer) = probe.offer(&self.model)
+            && let Ok(reply) = self.send(probe, &offer, false).await
+            && reply.ended.outcome == Outcome::Refused
+        {
+            row.saw(&reply, &self.model);
+            return;
+        }
         row.hidden = self.round(probe, row).await;
         if matches!(row.hidden, Hidden::Differs(_)) && !self.round(probe, row).await.differs() {
             row.hidden = Hidden::NotRepeatable;
@@ -234,8 +242,11 @@ impl Patient {
     }
 
     async fn call(&self, probe: Probe, asks: bool) -> Result<Reply, NoReply> {
-        let body = probe.body(&self.model);
-        let question = Question { route: probe.route, path: probe.path(), body: &body, asks };
+        self.send(probe, &probe.body(&self.model), asks).await
+    }
+
+    async fn send(&self, probe: Probe, body: &Bytes, asks: bool) -> Result<Reply, NoReply> {
+        let question = Question { route: probe.route, path: probe.path(), body, asks };
         self.client.call(question).await
     }
 }
@@ -255,7 +266,6 @@ fn hidden(route: Route, replies: [&Reply; 3]) -> Hidden {
 #[cfg(test)]
 mod tests {
     use ::episode::{CallId, Ended, TokenCounts};
-    use bytes::Bytes;
 
     use super::*;
 

@@ -109,14 +109,14 @@ impl Client {
     /// # Errors
     /// [`NoReply`] when there is none that can be read.
     pub async fn call(&self, question: Question<'_>) -> Result<Reply, NoReply> {
-        self.forward.forget_unasked();
+        self.forward.forget_refused();
         let dialect = self.forward.dialect(&HeaderMap::new()).await?;
         let sent = wire::Request::read(question.body);
         let about = (question.route, sent.as_ref());
         let plan = Plan::new(&self.config, dialect, &self.config.force, about);
         let plan = if question.asks { plan } else { plan.unasking() };
         let head = self.head(question);
-        let asks = plan.rewrite(true, &head.headers).asks;
+        let asks = plan.rewrite(wire::Refused::default(), &head.headers).asks;
         let outgoing = Sent {
             head,
             path: question.path,
@@ -129,7 +129,7 @@ impl Client {
         };
         let (reply, rewrite) = self.forward.exchange(outgoing, &plan).await?;
         let asked = rewrite.asks;
-        let declined = asks && !asked && reply.status().is_success();
+        let declined = asks && rewrite.refused.loses_ids() && reply.status().is_success();
         let bytes_max = self.config.reply_bytes_max;
         let mut recording = Recording::new(CallId(Uuid::nil()), question.route, bytes_max);
         recording.logprob_kind(self.config.logprob_kind_of(dialect));

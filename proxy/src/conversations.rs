@@ -75,6 +75,11 @@ impl Conversations {
 }
 
 impl Thread {
+    /// A call that names what it goes on from.
+    pub(crate) fn of(episode: EpisodeId) -> Self {
+        Self { episode, asked: None }
+    }
+
     pub(crate) fn episode(&self) -> &EpisodeId {
         &self.episode
     }

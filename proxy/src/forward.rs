@@ -1,6 +1,6 @@
 //! The upstream: a pool of connections, its dialect, and what it would not be asked.
 
-use std::collections::HashSet;
+use std::collections::HashMap;
 use std::error::Error;
 use std::sync::Mutex;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use hyper::header::{AUTHORIZATION, HeaderValue};
 use hyper::http::request::Parts;
 use hyper::{HeaderMap, Method, Request, Response, StatusCode};
 use tokio::sync::OnceCell;
-use wire::Dialect;
+use wire::{Dialect, REFUSAL_BYTES_MAX, Refused};
 
 use crate::accept::Taken;
 use crate::config::{Config, Upstream};
@@ -26,8 +26,10 @@ use crate::stray::Strays;
 
 const PROBE_WAIT: Duration = Duration::from_secs(10);
 const PROBE_BYTES_MAX: usize = 16 << 20;
-/// Kinds of call that the upstream refused with our fields and took without.
-const UNASKED_KINDS_MAX: usize = 1024;
+/// How long a refusal may take to be read.
+const REFUSAL_WAIT: Duration = Duration::from_secs(5);
+/// Kinds of call that the upstream refused with our fields and took with fewer.
+const REFUSED_KINDS_MAX: usize = 1024;
 
 /// The client side of the proxy.
 #[derive(Debug)]
@@ -41,7 +43,7 @@ pub(crate) struct Forward {
     dialect: OnceCell<Dialect>,
     /// How long a call waits for the dialect.
     probe_wait: Duration,
-    unasked: Mutex<HashSet<Kind>>,
+    refused: Mutex<HashMap<Kind, Refused>>,
     pub(crate) samplers: Samplers,
     strays: Strays,
 }
@@ -52,12 +54,15 @@ pub(crate) struct Kind {
     pub(crate) route: Route,
     pub(crate) model: Option<String>,
     pub(crate) streams: bool,
+    pub(crate) has_tools: bool,
 }
 
 impl Kind {
     /// The kind of a request to `route`.
     pub(crate) fn of(route: Route, model: Option<String>, sent: Option<&wire::Request>) -> Self {
-        Self { route, model, streams: sent.is_some_and(wire::Request::streams) }
+        let has = |what: fn(&wire::Request) -> bool| sent.is_some_and(what);
+        let (streams, has_tools) = (has(wire::Request::streams), has(wire::Request::has_tools));
+        Self { route, model, streams, has_tools }
     }
 }
 
@@ -89,7 +94,7 @@ impl Forward {
             request_bytes_max: config.request_bytes_max,
             dialect: config.dialect.map_or_else(OnceCell::new, OnceCell::from),
             probe_wait: PROBE_WAIT,
-            unasked: Mutex::new(HashSet::new()),
+            refused: Mutex::default(),
             samplers: Samplers::default(),
             strays: Strays::default(),
         })
@@ -121,8 +126,9 @@ impl Forward {
         Ok(Some(dialect))
     }
 
-    /// Sends a call. A 400 that our own fields may have caused is answered by sending it once
-    /// without them, and remembered when that was it. The [`Rewrite`] is what holds for the reply.
+    /// Sends a call. After a 400 that our own fields may have caused it is sent again with fewer of
+    /// them, at last with none; with what it was taken is remembered. The [`Rewrite`] is what holds
+    /// for the reply.
     pub(crate) async fn exchange(
         &self,
         mut sent: Sent<'_>,
@@ -136,22 +142,23 @@ impl Forward {
             let body = Outgoing::long(sent.body.raw.clone(), rest, self.request_bytes_max);
             return Ok((self.send(&sent, &rewrite, body).await?, rewrite));
         }
-        let body = |rewrite: &Rewrite| {
-            let own = || sent.body.raw.clone();
-            Outgoing::whole(rewrite.body.clone().unwrap_or_else(own), sent.body.trailers.clone())
-        };
-        let rewrite = plan.rewrite(!self.is_unasked(&sent.kind), &sent.head.headers);
-        let reply = self.send(&sent, &rewrite, body(&rewrite)).await?;
-        if reply.status() != StatusCode::BAD_REQUEST || !rewrite.asks {
+        let known = self.refused_by(&sent.kind);
+        let mut refused = known;
+        loop {
+            let rewrite = plan.rewrite(refused, &sent.head.headers);
+            let body = rewrite.body.clone().unwrap_or_else(|| sent.body.raw.clone());
+            let body = Outgoing::whole(body, sent.body.trailers.clone());
+            let reply = self.send(&sent, &rewrite, body).await?;
+            if reply.status() == StatusCode::BAD_REQUEST && rewrite.asks {
+                refused = refused.after(&rewrite.added, &read_refusal(reply).await);
+                continue;
+            }
+            // Anything else, a 429 say, tells nothing of our fields.
+            if reply.status().is_success() && refused != known {
+                self.remember_refused(&sent.kind, refused);
+            }
             return Ok((reply, rewrite));
         }
-        let plain = plan.rewrite(false, &sent.head.headers);
-        let reply = self.send(&sent, &plain, body(&plain)).await?;
-        // Anything else, a 429 say, tells nothing of our fields.
-        if reply.status().is_success() {
-            self.remember_unasked(&sent.kind);
-        }
-        Ok((reply, plain))
     }
 
     /// Sends a request for another protocol.
@@ -253,23 +260,34 @@ impl Forward {
     }
 
     /// Forgets what the upstream would not be asked.
-    pub(crate) fn forget_unasked(&self) {
-        if let Ok(mut kinds) = self.unasked.lock() {
+    pub(crate) fn forget_refused(&self) {
+        if let Ok(mut kinds) = self.refused.lock() {
             kinds.clear();
         }
     }
 
-    fn is_unasked(&self, kind: &Kind) -> bool {
-        self.unasked.lock().is_ok_and(|kinds| kinds.contains(kind))
+    fn refused_by(&self, kind: &Kind) -> Refused {
+        let kinds = self.refused.lock();
+        kinds.ok().and_then(|kinds| kinds.get(kind).copied()).unwrap_or_default()
     }
 
-    fn remember_unasked(&self, kind: &Kind) {
-        tracing::warn!(?kind, "the upstream refuses to report tokens for this kind of call");
-        if let Ok(mut kinds) = self.unasked.lock()
-            && kinds.len() < UNASKED_KINDS_MAX
+    fn remember_refused(&self, kind: &Kind, refused: Refused) {
+        let fields: Vec<&str> = refused.names().collect();
+        tracing::warn!(?kind, ?fields, "the upstream refuses to be asked with these fields");
+        if let Ok(mut kinds) = self.refused.lock()
+            && (kinds.len() < REFUSED_KINDS_MAX || kinds.contains_key(kind))
         {
-            kinds.insert(kind.clone());
+            kinds.insert(kind.clone(), refused);
         }
+    }
+}
+
+/// What a refusal says; nothing where that cannot be read.
+async fn read_refusal(reply: Response<Incoming>) -> Bytes {
+    let body = Limited::new(reply.into_body(), REFUSAL_BYTES_MAX).collect();
+    match tokio::time::timeout(REFUSAL_WAIT, body).await {
+        Ok(Ok(read)) => read.to_bytes(),
+        _ => Bytes::new(),
     }
 }
 

@@ -25,6 +25,7 @@
 
 mod accept;
 mod admitted;
+mod chains;
 mod client;
 mod coding;
 mod config;

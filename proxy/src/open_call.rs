@@ -10,6 +10,8 @@ use tokio::sync::OwnedSemaphorePermit;
 use tokio::task::JoinHandle;
 use wire::{Dialect, Force, Request};
 
+use crate::admitted::{Admitted, Key};
+use crate::chains::Asked;
 use crate::conversations::Thread;
 use crate::fault::Fault;
 use crate::learn::Sampling;
@@ -41,6 +43,8 @@ pub(crate) struct OpenCall {
     _room: Room,
     /// The conversation that its answer carries on.
     thread: Option<(Arc<Known>, Thread)>,
+    /// What a later call may go on from by the name of its response.
+    chain: Option<(Arc<Known>, Asked)>,
     sampling: Option<Sampling>,
 }
 
@@ -64,15 +68,23 @@ impl OpenCall {
             stamp,
             _room: room,
             thread: None,
+            chain: None,
             sampling: None,
         };
         call.begun = Some(call.store.begin(begun).await);
         call
     }
 
-    /// Lets the call's answer carry on the conversation that gave it its episode.
-    pub(crate) fn in_thread(&mut self, known: &Arc<Known>, thread: Option<Thread>) {
+    /// Lets the call's answer carry on the conversation that gave it its episode, and later calls
+    /// go on from its response by its name.
+    pub(crate) fn carries_on(
+        &mut self,
+        known: &Arc<Known>,
+        thread: Option<Thread>,
+        asked: Option<Asked>,
+    ) {
         self.thread = thread.map(|thread| (Arc::clone(known), thread));
+        self.chain = asked.map(|asked| (Arc::clone(known), asked));
     }
 
     /// Notes what the call is sampled with, and what its logprobs are.
@@ -100,6 +112,20 @@ impl OpenCall {
             self.recording = None;
         }
         done
+    }
+
+    /// Waits for that where this process does not know the attempt to be open: a late call costs
+    /// the upstream nothing.
+    pub(crate) async fn admitted(
+        &mut self,
+        admitted: &Admitted,
+        key: Key,
+    ) -> Result<(), CommitError> {
+        if !admitted.contains(&key) {
+            self.begun().await?;
+            admitted.insert(key);
+        }
+        Ok(())
     }
 
     /// The recording, to add to.
@@ -140,6 +166,9 @@ impl OpenCall {
         let mut ended = recording.finish(outcome, now());
         if let Some(fault) = fault {
             fault.mark(&mut ended);
+        }
+        if let Some((known, asked)) = self.chain.take() {
+            known.chains.ended(asked, &ended);
         }
         self.watch.ended(&mut ended, self.stamp.take());
         let (store, watch, open) = (self.store.clone(), self.watch.clone(), self.open.take());

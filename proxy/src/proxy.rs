@@ -9,6 +9,7 @@ use tokio::sync::Semaphore;
 use wire::{BadForce, Force};
 
 use crate::admitted::{Admitted, Key};
+use crate::chains::Chains;
 use crate::config::Config;
 use crate::connect::BadSetting;
 use crate::conversations::Conversations;
@@ -74,7 +75,11 @@ impl Proxy {
             admitted: Admitted::default(),
             watch: Arc::new(watch),
             feed: Arc::default(),
-            known: Arc::new(Known { signer, conversations: Conversations::default() }),
+            known: Arc::new(Known {
+                signer,
+                conversations: Conversations::default(),
+                chains: Chains::default(),
+            }),
             forced: Mutex::new(forced),
         })
     }

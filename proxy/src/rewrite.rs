@@ -4,7 +4,7 @@ use bytes::Bytes;
 use episode::Route;
 use hyper::HeaderMap;
 use hyper::header::{self, HeaderName, HeaderValue};
-use wire::{Back, Collector, Dialect, Force, Hide, Request, Wants};
+use wire::{Back, Collector, Dialect, Force, Hide, Refused, Request, Untranslatable, Wants};
 
 use crate::config::{Config, Translate};
 use crate::headers;
@@ -26,6 +26,8 @@ pub(crate) struct Plan<'a> {
     force: &'a Force,
     route: Route,
     sent: Option<&'a Request>,
+    /// The request behind the conversation that it goes on from, where that is kept here.
+    whole: Option<&'a Request>,
     asks: bool,
 }
 
@@ -42,6 +44,10 @@ pub(crate) struct Rewrite {
     pub(crate) route: Route,
     /// Whether the upstream is asked for anything on the agent's behalf.
     pub(crate) asks: bool,
+    /// The fields that ask for it.
+    pub(crate) added: Vec<&'static str>,
+    /// The fields that are left out because the upstream refused them.
+    pub(crate) refused: Refused,
     /// Why it is not, or not for all.
     pub(crate) unasked: Option<String>,
     /// The agent's request with its sampling as forced, where that is what is sent.
@@ -69,18 +75,20 @@ impl<'a> Plan<'a> {
             top_logprobs: config.beside.top_logprobs,
             routed_experts: config.beside.routed_experts,
             sampling_mask: config.beside.sampling_mask,
+            refused: Refused::default(),
         };
         let translates = match config.translate {
-            Translate::Auto => {
-                wire::translates(dialect, route, sent.is_some_and(Request::streams))
-                    || dialect != Dialect::OpenAi
-                        && sent.is_some_and(|sent| wire::quotes_translation(route, sent))
-            }
+            Translate::Auto => wire::translates(dialect, route),
             Translate::Never => false,
             Translate::Always => matches!(route, Route::Messages | Route::Responses),
         };
         let sent = sent.filter(|_| route.generates());
-        Self { wants, translates, force, route, sent, asks: true }
+        Self { wants, translates, force, route, sent, whole: None, asks: true }
+    }
+
+    /// The same for a request that goes on from a conversation which is kept here.
+    pub(crate) fn behind(self, whole: Option<&'a Request>) -> Self {
+        Self { whole, ..self }
     }
 
     /// The same, but for asking the upstream for anything.
@@ -103,23 +111,31 @@ impl<'a> Plan<'a> {
         self.sent.filter(|_| self.translates).and_then(|s| wire::leans_on_state(self.route, s))
     }
 
-    /// What to send; with `asking`, the upstream is asked for tokens as far as that can be hidden.
-    pub(crate) fn rewrite(&self, asking: bool, headers: &HeaderMap) -> Rewrite {
+    /// What to send. The upstream is asked for tokens as far as that can be hidden, but for what it
+    /// `refused`.
+    pub(crate) fn rewrite(&self, refused: Refused, headers: &HeaderMap) -> Rewrite {
         let Some(sent) = self.sent else {
             let unread = self.route.generates().then(|| "the body is not a JSON object".to_owned());
             return self.as_sent(unread);
         };
-        let asking = asking && self.asks;
+        let asking = (self.asks && !refused.is_all()).then_some(Wants { refused, ..self.wants });
         if !self.translates {
-            return self.native(asking, sent, headers);
+            return self.native(asking.as_ref(), sent, headers);
         }
-        match wire::translate(self.wants.dialect, self.route, sent) {
-            Ok((chat, back)) => self.translated(asking, chat, back),
+        match self.translate(sent) {
+            Ok((chat, back)) => self.translated(asking.as_ref(), chat, back),
             Err(why) => Rewrite {
                 unasked: Some(format!("not translated to chat: {why}")),
-                ..self.native(asking, sent, headers)
+                ..self.native(asking.as_ref(), sent, headers)
             },
         }
+    }
+
+    fn translate(&self, sent: &Request) -> Result<(Bytes, Back), Untranslatable> {
+        let (chat, back) =
+            wire::translate(self.wants.dialect, self.route, self.whole.unwrap_or(sent))?;
+        let before = wire::previous_response(self.route, sent.body());
+        Ok((chat, before.iter().fold(back, |back, id| back.after(id))))
     }
 
     /// A request of which only the beginning is here.
@@ -135,45 +151,54 @@ impl<'a> Plan<'a> {
             manner: Manner::Native(Hide::default()),
             route: self.route,
             asks: false,
+            added: Vec::new(),
+            refused: Refused::ALL,
             unasked,
             forced: None,
         }
     }
 
-    fn native(&self, asking: bool, sent: &Request, headers: &HeaderMap) -> Rewrite {
+    fn native(&self, asking: Option<&Wants>, sent: &Request, headers: &HeaderMap) -> Rewrite {
         let forced = self.forced(sent);
         let body = forced.as_ref().map(|request| request.body().clone());
-        if !asking {
+        let Some(wants) = asking else {
             return Rewrite { body, forced, ..self.as_sent(Some(self.silence())) };
-        }
+        };
         let has_header = |name: &str| headers.contains_key(name);
         let request = forced.as_ref().unwrap_or(sent);
-        let asked = wire::ask(&self.wants, self.route, request, has_header);
+        let asked = wire::ask(wants, self.route, request, has_header);
         let asks = asked.unasked.is_none();
         Rewrite {
             body: if asks { Some(asked.body) } else { body },
             headers: asked.headers,
             manner: Manner::Native(asked.hide),
             asks,
+            added: asked.added,
+            refused: wants.refused,
             forced,
-            ..self.as_sent(asked.unasked.map(str::to_owned))
+            ..self.as_sent(asked.unasked.map(str::to_owned).or_else(|| given_up(wants.refused)))
         }
     }
 
     /// Nothing of what is asked for needs to be hidden: the reply is written anew.
-    fn translated(&self, asking: bool, chat: Bytes, back: Back) -> Rewrite {
+    fn translated(&self, asking: Option<&Wants>, chat: Bytes, back: Back) -> Rewrite {
         let forced = Request::read(&chat).and_then(|request| self.forced(&request));
         let chat = forced.map_or(chat, |request| request.body().clone());
         let asked = Request::read(&chat)
-            .filter(|_| asking)
-            .map(|request| wire::ask(&self.wants, Route::Chat, &request, |_| false));
-        let unasked = match &asked {
-            Some(asked) => asked.unasked.map(str::to_owned),
-            None => Some(self.silence()),
+            .zip(asking)
+            .map(|(request, wants)| wire::ask(wants, Route::Chat, &request, |_| false));
+        let asks = asked.as_ref().is_some_and(|asked| asked.unasked.is_none());
+        let unasked = match (&asked, asking) {
+            (Some(asked), Some(wants)) => {
+                asked.unasked.map(str::to_owned).or_else(|| given_up(wants.refused))
+            }
+            _ => Some(self.silence()),
         };
         Rewrite {
             path: Some(CHAT_PATH),
-            asks: asked.is_some() && unasked.is_none(),
+            asks,
+            added: asked.as_ref().map_or_else(Vec::new, |asked| asked.added.clone()),
+            refused: asking.map_or(Refused::ALL, |wants| wants.refused),
             headers: asked.as_ref().map_or_else(Vec::new, |asked| asked.headers.clone()),
             body: Some(asked.map_or(chat, |asked| asked.body)),
             manner: Manner::Translated(Box::new(back)),
@@ -195,6 +220,12 @@ impl<'a> Plan<'a> {
         }
         Request::read(&self.force.apply(self.wants.dialect, request))
     }
+}
+
+/// Why an upstream is not asked for all.
+fn given_up(refused: Refused) -> Option<String> {
+    let names: Vec<String> = refused.names().map(|name| format!("`{name}`")).collect();
+    (!names.is_empty()).then(|| format!("the upstream refuses {}", names.join(", ")))
 }
 
 /// The headers of a request on its way, after [`headers::request_headers`].
@@ -255,7 +286,7 @@ mod tests {
             &Force::default(),
             (Route::Other, None),
         )
-        .rewrite(true, &HeaderMap::new());
+        .rewrite(Refused::default(), &HeaderMap::new());
         let chat = || Rewrite { path: Some(CHAT_PATH), ..plain_copy(&plain) };
         let with = |rewrite: &Rewrite, pair: (&'static str, &'static str), key: Option<&str>| {
             let mut headers = HeaderMap::new();
@@ -285,6 +316,8 @@ mod tests {
             manner: Manner::Native(Hide::default()),
             route: rewrite.route,
             asks: false,
+            added: Vec::new(),
+            refused: Refused::ALL,
             unasked: None,
             forced: None,
         }

@@ -11,6 +11,7 @@ use uuid::Uuid;
 use wire::Force;
 
 use crate::accept::{self, Taken};
+use crate::chains::Asked;
 use crate::fault::Fault;
 use crate::forward::{Kind, Sent};
 use crate::headers;
@@ -54,14 +55,13 @@ async fn call(proxy: &Proxy, request: Request<Incoming>, room: Room) -> Answered
     let thread = tagged.thread.take();
     let begun = begun(&head, tagged, (sent.as_ref(), &force), (&body, started_at));
     let (path, model) = (begun.path.clone(), begun.model.clone());
+    let asked = Asked::of(&begun, &head.headers);
     let recording = Recording::new(begun.call_id, route, proxy.config().reply_bytes_max);
     let mut open = OpenCall::begin(proxy, begun, recording, room).await;
-    open.in_thread(&proxy.known, thread);
+    open.carries_on(&proxy.known, thread, asked);
+    let whole = proxy.known.chains.whole(proxy.store(), &key, (route, sent.as_ref())).await;
 
-    if !proxy.admitted.contains(&key) {
-        open.begun().await?;
-        proxy.admitted.insert(key);
-    }
+    open.admitted(&proxy.admitted, key).await?;
     let dialect = match proxy.forward.dialect(&head.headers).await {
         Ok(dialect) => dialect,
         Err(fault) => return Err(open.fail(fault).await),
@@ -70,7 +70,8 @@ async fn call(proxy: &Proxy, request: Request<Incoming>, room: Room) -> Answered
 
     let accepts = headers::Accepts::of(&head.headers);
     headers::request_headers(&mut head.headers, route);
-    let plan = Plan::new(proxy.config(), dialect, &force, (route, sent.as_ref()));
+    let plan =
+        Plan::new(proxy.config(), dialect, &force, (route, sent.as_ref())).behind(whole.as_ref());
     let kind = Kind::of(route, model, sent.as_ref());
     let outgoing = Sent { head, path: &path, body, kind };
     let (reply, rewrite) = match proxy.forward.exchange(outgoing, &plan).await {

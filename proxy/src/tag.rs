@@ -10,6 +10,7 @@ use hyper::http::request::Parts;
 use hyper::{HeaderMap, Method};
 use wire::Request;
 
+use crate::chains::Chains;
 use crate::control::engine;
 use crate::conversations::{Conversations, Thread};
 use crate::fault::Fault;
@@ -33,6 +34,7 @@ const UNTAGGED: &str = "untagged";
 pub(crate) struct Known {
     pub(crate) signer: Signer,
     pub(crate) conversations: Conversations,
+    pub(crate) chains: Chains,
 }
 
 /// A tag, and the path that is left for the upstream.
@@ -172,6 +174,12 @@ fn session(headers: &mut HeaderMap, lineage: &Lineage) -> Option<(EpisodeId, Tag
     Some((session, TagSource::Header))
 }
 
+/// Whose call this is, as far as its key tells.
+pub(crate) fn holder(headers: &HeaderMap) -> &str {
+    let credentials = headers.get(AUTHORIZATION).or_else(|| headers.get(API_KEY));
+    credentials.and_then(|value| value.to_str().ok()).unwrap_or("")
+}
+
 /// The conversation that a call goes on with.
 fn converse(
     known: &Known,
@@ -179,12 +187,14 @@ fn converse(
     (route, lineage): (Route, &Lineage),
     request: Option<&Request>,
 ) -> Thread {
+    let holder = holder(headers);
+    if let Some(episode) = request.and_then(|request| known.chains.episode(holder, request)) {
+        return Thread::of(episode);
+    }
     let messages = request
         .and_then(|request| wire::conversation(route, request.body()))
         .map(|conversation| conversation.messages)
         .unwrap_or_default();
-    let credentials = headers.get(AUTHORIZATION).or_else(|| headers.get(API_KEY));
-    let holder = credentials.and_then(|value| value.to_str().ok()).unwrap_or("");
     known.conversations.place(holder, &messages, lineage.retry > 0)
 }
 
@@ -270,7 +280,7 @@ mod tests {
 
     fn known() -> Known {
         let conversations = Conversations::default();
-        Known { signer: Signer::new(vec![7; 32]), conversations }
+        Known { signer: Signer::new(vec![7; 32]), conversations, chains: Chains::default() }
     }
 
     fn read(path: &str, pairs: &[(&'static str, &str)]) -> Result<Tagged, Fault> {

@@ -97,28 +97,71 @@ async fn an_error_inside_a_stream_passes_and_the_call_is_not_complete() {
     world.stop().await;
 }
 
-#[tokio::test]
-async fn a_400_that_our_fields_caused_is_sent_once_more_without_them() {
-    let upstream = Upstream::start("vllm", |request| {
-        let asked = String::from_utf8_lossy(&request.body).contains("return_token_ids");
+/// A server that answers 400 to requests that hold any of `refuses`, in these words.
+async fn picky(refuses: &'static [&'static str], words: &'static str) -> Upstream {
+    Upstream::start("vllm", move |request| {
+        let body = String::from_utf8_lossy(&request.body).into_owned();
         let whole = br#"{"choices":[{"index":0,"message":{},"finish_reason":"stop"}]}"#;
-        let (status, body) = match asked {
-            true => ("400 Bad Request", &b"{\"error\":{}}"[..]),
-            false => ("200 OK", &whole[..]),
-        };
-        vec![Step::reply(status, "application/json", body)]
+        match refuses.iter().any(|field| body.contains(field)) {
+            true => vec![Step::reply("400 Bad Request", "application/json", words.as_bytes())],
+            false => vec![Step::reply("200 OK", "application/json", whole)],
+        }
     })
-    .await;
+    .await
+}
+
+/// Which of our fields each request had, and why each call was not asked for all.
+async fn asked_of(upstream: &Upstream, world: &World) -> (Vec<usize>, Vec<String>) {
+    let fields = ["logprobs", "return_token_ids", "return_weight_versions"];
+    let of = |body: &[u8]| {
+        let body = String::from_utf8_lossy(body).into_owned();
+        fields.iter().filter(|field| body.contains(*field)).count()
+    };
+    let seen = upstream.seen().iter().map(|seen| of(&seen.body)).collect();
+    let calls = world.calls().await.into_iter();
+    (seen, calls.map(|call| call.ended.unwrap().unasked.unwrap_or_default()).collect())
+}
+
+#[tokio::test]
+async fn a_field_that_a_400_names_is_given_up_and_no_other() {
+    let words = r#"{"error":{"message":"return_weight_versions is not supported."}}"#;
+    let upstream = picky(&["return_weight_versions"], words).await;
+    let world = World::start(upstream.address).await;
+    for body in ["{\"model\":\"m\"}", "{\"model\":\"m\"}", "{\"model\":\"other\"}"] {
+        assert_eq!(post(world.data, PATH, body).await.status, 200);
+    }
+    let (asked, why) = asked_of(&upstream, &world).await;
+    assert_eq!(asked, [3, 2, 2, 3, 2], "learned by the first call of each kind");
+    assert_eq!(why, ["the upstream refuses `return_weight_versions`"; 3]);
+    world.stop().await;
+}
+
+#[tokio::test]
+async fn what_a_400_does_not_name_is_given_up_step_by_step() {
+    let upstream = picky(&["return_token_ids"], "{\"error\":{}}").await;
     let world = World::start(upstream.address).await;
     for _ in 0..2 {
         assert_eq!(post(world.data, PATH, "{\"model\":\"m\"}").await.status, 200);
     }
-    let bodies: Vec<_> = upstream.seen().iter().map(|seen| seen.body.len()).collect();
-    assert_eq!(bodies.len(), 3, "asked, then plain; then plain at once");
-    let unasked: Vec<_> =
-        world.calls().await.into_iter().map(|call| call.ended.unwrap().unasked).collect();
-    let why = Some("the upstream answered 400 when it was asked for tokens".to_owned());
-    assert_eq!(unasked, [why.clone(), why]);
+    let (asked, why) = asked_of(&upstream, &world).await;
+    assert_eq!(asked, [3, 2, 1, 1], "versions, then ids; then at once");
+    let given_up = "the upstream refuses `return_weight_versions`, `return_token_ids`";
+    assert_eq!(why, [given_up; 2]);
+    world.stop().await;
+}
+
+#[tokio::test]
+async fn an_upstream_that_takes_none_of_our_fields_gets_the_agents_own_body() {
+    let all = &["logprobs", "return_token_ids", "return_weight_versions"];
+    let upstream = picky(all, "{\"error\":{}}").await;
+    let world = World::start(upstream.address).await;
+    for _ in 0..2 {
+        assert_eq!(post(world.data, PATH, "{\"model\":\"m\"}").await.status, 200);
+    }
+    let (asked, why) = asked_of(&upstream, &world).await;
+    assert_eq!(asked, [3, 2, 1, 0, 0]);
+    assert_eq!(why, ["the upstream answered 400 when it was asked for tokens"; 2]);
+    assert_eq!(upstream.seen()[4].body, b"{\"model\":\"m\"}");
     world.stop().await;
 }
 
@@ -140,7 +183,7 @@ async fn an_error_that_our_fields_did_not_cause_leaves_the_next_call_asked() {
             .iter()
             .map(|seen| String::from_utf8_lossy(&seen.body).contains("return_token_ids"))
             .collect();
-        assert_eq!(asked, [true, false, true, false], "{passing}");
+        assert_eq!(asked, [true, true, false, true, true, false], "{passing}");
         world.stop().await;
     }
 }

@@ -4,15 +4,18 @@ use bytes::Bytes;
 use episode::{Choice, Route};
 use kit::tape;
 use serde_json::Value;
-use wire::{Asked, Collector, Dialect, Facts, Hide, Request, Splitter, Wants};
+use wire::{Asked, Collector, Dialect, Facts, Hide, Refused, Request, Splitter, Wants};
+
+/// Pairs that were written from the sources of servers, and pairs that were recorded.
+const INDEXES: [&str; 2] = ["index.json", "vllm_rust/index.json"];
 
 /// One case of the corpus.
 struct Case(Value);
 
 impl Case {
     fn all() -> Vec<Self> {
-        let index: Vec<Value> = serde_json::from_slice(&tape("index.json")).unwrap();
-        index.into_iter().map(Self).collect()
+        let read = |name| serde_json::from_slice::<Vec<Value>>(&tape(name)).unwrap();
+        INDEXES.into_iter().flat_map(read).map(Self).collect()
     }
 
     fn text(&self, key: &str) -> &str {
@@ -55,7 +58,17 @@ impl Case {
 
     fn ask(&self) -> Asked {
         let dialect = Dialect::from_word(self.text("upstream")).unwrap();
-        let wants = Wants { hosted_logprobs: self.is("opted_in"), ..Wants::of(dialect) };
+        let given_up: Vec<&str> =
+            self.0["refused"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+        let wants = Wants {
+            hosted_logprobs: self.is("opted_in"),
+            refused: match given_up.is_empty() {
+                true => Refused::default(),
+                false => Refused::default()
+                    .after(&["return_weight_versions", "logprobs"], given_up.join(" ").as_bytes()),
+            },
+            ..Wants::of(dialect)
+        };
         wire::ask(&wants, self.route(), &self.request(), |_| false)
     }
 

@@ -44,9 +44,13 @@ impl World {
     }
 
     /// Starts a proxy with bounds of the test's own.
-    pub async fn start_with(mut config: Config) -> Self {
+    pub async fn start_with(config: Config) -> Self {
+        Self::start_in(tempfile::tempdir().expect("a temporary folder"), config).await
+    }
+
+    /// The same with the store that is in `folder`, where there is one.
+    pub async fn start_in(folder: TempDir, mut config: Config) -> Self {
         config.rows.get_or_insert_with(|| Arc::new(Rows::default()));
-        let folder = tempfile::tempdir().expect("a temporary folder");
         let (store, writer) = Store::open(&folder.path().join("test.db"), Durability::Power)
             .await
             .expect("a new store opens");

@@ -166,7 +166,6 @@ def test_a_scripted_vllm(tmp_path):
     folder.mkdir()
     with upstream.scripted(folder, [turn]) as running:
         code, found = doctor(tmp_path, running.url)
-        forced = doctor(tmp_path, running.url, "--translate", "always")
         never = doctor(tmp_path, running.url, "--translate", "never")
     assert (found["dialect"], found["version"]) == ("vllm", "0.33.0")
     assert (found["weight_version"], found["logprob_kind"]) == ("7", "raw")
@@ -174,14 +173,13 @@ def test_a_scripted_vllm(tmp_path):
     for probe in found["probes"]:
         assert probe["hidden_reply"] in ("equal", "other chunks"), probe
         assert probe["exact"] and probe["usage_agrees"], probe
-        own_responses = probe["wire"] == "responses" and not probe["stream"]
-        assert probe["versions"] == ([] if own_responses else ["7"])
+        assert probe["versions"] == ["7"]
     notes = found["notes"]
     assert any("--logprobs-mode processed_logprobs" in note for note in notes)
-    (silent,) = [note for note in notes if "which weights" in note]
-    assert silent.startswith("responses, not streamed: ") and "--translate always" in silent
-    assert forced[0] == DONE and not any("which weights" in note for note in forced[1]["notes"])
-    assert {probe["how"] for probe in by_wire(forced[1], "responses")} == {"as chat"}
+    assert found["complete"] and not any("which weights" in note for note in notes)
+    assert {probe["how"] for probe in by_wire(found, "responses")} == {"as chat"}
+    (silent,) = [note for note in never[1]["notes"] if "which weights" in note]
+    assert silent.startswith("responses: ") and "--translate always" in silent
     (missing,) = [told for told in never[1]["missing"] if told.startswith("messages")]
     assert never[0] == FAILED and "--translate always" in missing
 
@@ -205,7 +203,7 @@ def test_sglang_with_a_parser(tmp_path):
         code, found = doctor(tmp_path, url)
     assert (code, found["missing"]) == (DONE, [])
     (note,) = [note for note in found["notes"] if "which weights" in note]
-    assert "whole replies only" in note
+    assert "whole replies only" in note and not found["complete"]
 
 
 def test_llamacpp(tmp_path):
@@ -219,7 +217,8 @@ def test_llamacpp(tmp_path):
 
 def test_what_is_missing_names_the_flag(tmp_path):
     def answer(body):
-        if "tools" not in body:
+        # As vLLM without a parser: it is only a call that is not forced that it refuses.
+        if "tools" not in body or body.get("tool_choice") == "required":
             return says("the same")
         refusal = '"auto" tool choice requires --enable-auto-tool-choice'
         return 400, {"error": {"message": refusal, "code": 400}}
@@ -229,7 +228,7 @@ def test_what_is_missing_names_the_flag(tmp_path):
     assert {p["how"] for p in by_wire(found, "completions")} == {"not there"}
     tools, ids = found["missing"]
     assert "--enable-auto-tool-choice --tool-call-parser" in tools
-    of = "chat with a tool; responses, streamed, with a tool; messages with a tool: "
+    of = "chat with a tool; responses with a tool; messages with a tool: "
     assert tools.startswith(of)
     assert "return_token_ids" in ids
     refused = [probe for probe in by_wire(found, "chat") if probe["tools"]]
@@ -292,7 +291,8 @@ def test_a_server_that_will_not_be_asked(tmp_path):
 
     code, found, _ = examined(tmp_path, answer)
     assert code == FAILED and all(probe["declined"] for probe in by_wire(found, "chat"))
-    assert {probe["hidden_reply"] for probe in by_wire(found, "chat")} == {"nothing asked"}
+    # It is still asked for logprobs.
+    assert {probe["hidden_reply"] for probe in by_wire(found, "chat")} == {"equal"}
     assert any("refuses to be asked" in told for told in found["missing"])
 
 

@@ -5,6 +5,7 @@
 
 mod llamacpp;
 mod openai;
+mod refused;
 mod sglang;
 mod vllm;
 
@@ -16,6 +17,7 @@ use episode::Route;
 use crate::dialect::Dialect;
 use crate::hide::{Drop, Hide, Rule};
 use crate::request::Request;
+pub use refused::{REFUSAL_BYTES_MAX, Refused};
 
 /// What is wanted of an upstream for every call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -30,6 +32,8 @@ pub struct Wants {
     pub routed_experts: bool,
     /// Whether to record which tokens truncated sampling left to choose from.
     pub sampling_mask: bool,
+    /// What it would not be asked with.
+    pub refused: Refused,
 }
 
 impl Wants {
@@ -41,6 +45,7 @@ impl Wants {
             top_logprobs: 0,
             routed_experts: false,
             sampling_mask: false,
+            refused: Refused::default(),
         }
     }
 }
@@ -54,6 +59,8 @@ pub struct Asked {
     pub headers: Vec<(&'static str, &'static str)>,
     /// What to take out of the reply.
     pub hide: Hide,
+    /// The fields that were added.
+    pub added: Vec<&'static str>,
     /// Why less was asked for than is needed to know the tokens.
     pub unasked: Option<&'static str>,
 }
@@ -67,6 +74,7 @@ pub fn ask(
     has_header: impl Fn(&str) -> bool,
 ) -> Asked {
     let mut draft = Draft::new(request);
+    draft.refused = wants.refused;
     let asked = match wants.dialect {
         _ if !route.generates() => Err(Unasked("the route samples nothing")),
         // Its other routes are chat in other words, and have no places for ids.
@@ -97,6 +105,7 @@ struct Draft<'a> {
     appended: Vec<(&'static str, &'static str)>,
     headers: Vec<(&'static str, &'static str)>,
     hide: Hide,
+    refused: Refused,
 }
 
 impl<'a> Draft<'a> {
@@ -107,11 +116,14 @@ impl<'a> Draft<'a> {
             appended: Vec::new(),
             headers: Vec::new(),
             hide: Hide::default(),
+            refused: Refused::default(),
         }
     }
 
     fn done(self) -> Asked {
+        let set = self.fields.iter().map(|(key, _)| *key);
         Asked {
+            added: set.chain(self.appended.iter().map(|(key, _)| *key)).collect(),
             body: self.request.edited(&self.fields, &self.appended),
             headers: self.headers,
             hide: self.hide,
@@ -152,8 +164,11 @@ impl<'a> Draft<'a> {
         Ok(asked)
     }
 
-    /// Sets `key` and hides the answer by `rules`.
+    /// Sets `key` and hides the answer by `rules`, unless the server refuses it.
     fn set(&mut self, key: &'static str, value: impl Into<Cow<'static, str>>, rules: &[Rule]) {
+        if self.refused.holds(key) {
+            return;
+        }
         self.fields.push((key, value.into()));
         self.hide.rules(rules);
     }

@@ -49,13 +49,31 @@ pub fn previous_response(route: Route, request: &[u8]) -> Option<String> {
 /// `before`, which holds that of all requests before it, and the items of the `reply` to that.
 /// `None` where one of them cannot be read.
 pub fn whole_request(request: &[u8], before: &[u8], reply: &[u8]) -> Option<Vec<u8>> {
+    behind(request, &[(before, reply)])
+}
+
+/// The same for several turns, each with what it sent itself and the reply to it, the first one
+/// first. `None` also where there are none.
+pub fn behind(request: &[u8], turns: &[(&[u8], &[u8])]) -> Option<Vec<u8>> {
     let mut whole = object(request)?;
-    let mut items = input_items(&object(before)?)?;
-    items.extend(output(reply)?);
+    let mut items = Vec::new();
+    for (asked, reply) in turns {
+        items.extend(input_items(&object(asked)?)?);
+        items.extend(output(reply)?);
+    }
+    if turns.is_empty() {
+        return None;
+    }
     items.extend(input_items(&whole)?);
     whole["input"] = Value::Array(items);
     whole.as_object_mut()?.shift_remove("previous_response_id");
     serde_json::to_vec(&whole).ok()
+}
+
+/// Whether a request of the Responses route lets the server keep its reply, as it does unless it
+/// says otherwise.
+pub fn is_to_be_kept(request: &[u8]) -> bool {
+    object(request).is_some_and(|request| request.get("store") != Some(&Value::Bool(false)))
 }
 
 /// The items of a request's input; a text is one message of the user.
@@ -93,6 +111,13 @@ mod tests {
         let cut = stream.windows(2).position(|two| two == b"\n\n").unwrap();
         assert_eq!(of(&stream[..cut]).as_deref(), Some("resp_1"), "cut after its first event");
         assert_eq!(response_id(Route::Chat, whole), None);
+    }
+
+    #[test]
+    fn a_reply_is_kept_unless_the_request_says_otherwise() {
+        let kept = [&b"{}"[..], br#"{"store":true}"#, br#"{"store":null}"#];
+        assert!(kept.iter().all(|request| is_to_be_kept(request)));
+        assert!(!is_to_be_kept(br#"{"store":false}"#) && !is_to_be_kept(b"[]"));
     }
 
     #[test]
@@ -144,6 +169,12 @@ mod tests {
         assert_eq!(roles, ["system", "user", "assistant", "tool"]);
         assert_eq!((&said[0]["content"], &said[1]["content"]), (&json!("new"), &json!("a")));
         assert_eq!(said[2]["tool_calls"][0]["function"]["name"], "f");
+        assert_eq!(behind(second, &[]), None);
+        let third = br#"{"previous_response_id":"resp_2","input":"c"}"#;
+        let told = br#"{"id":"resp_2","output":[]}"#;
+        let whole = behind(third, &[(first, reply), (second, told)]).unwrap();
+        let items = object(&whole).unwrap()["input"].as_array().unwrap().len();
+        assert_eq!(items, 4, "a, the call, its result, c");
         assert_eq!(whole_request(second, b"[]", reply), None);
         assert_eq!(whole_request(second, first, b"<html>"), None);
     }

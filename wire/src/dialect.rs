@@ -3,7 +3,7 @@
 /// The manner of speech of an upstream: what may be asked and where the answers come back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Dialect {
-    /// vLLM's OpenAI server.
+    /// vLLM's OpenAI server, with its frontend in Python or in Rust.
     Vllm,
     /// SGLang's OpenAI server.
     Sglang,
@@ -48,11 +48,18 @@ impl Dialect {
     }
 }
 
+/// What owns the models of a vLLM that was started with `VLLM_USE_RUST_FRONTEND=1`.
+const RUST_FRONTEND: &str = "vllm-frontend-rs";
+
 /// The dialect of the server whose list of models this is; `openai` when it does not say.
 pub fn dialect_of_models(models: &[u8]) -> Dialect {
-    let owner = serde_json::from_slice::<serde_json::Value>(models).ok().and_then(|list| {
-        list.get("data")?.get(0)?.get("owned_by")?.as_str().and_then(Dialect::from_word)
-    });
+    let owner =
+        serde_json::from_slice::<serde_json::Value>(models).ok().and_then(|list| {
+            match list.get("data")?.get(0)?.get("owned_by")?.as_str()? {
+                RUST_FRONTEND => Some(Dialect::Vllm),
+                owner => Dialect::from_word(owner),
+            }
+        });
     owner.unwrap_or(Dialect::OpenAi)
 }
 
@@ -66,6 +73,8 @@ mod tests {
             let list = format!(r#"{{"data":[{{"id":"m","owned_by":"{}"}}]}}"#, dialect.as_str());
             assert_eq!(dialect_of_models(list.as_bytes()), dialect);
         }
+        let rust = br#"{"data":[{"id":"m","owned_by":"vllm-frontend-rs"}]}"#;
+        assert_eq!(dialect_of_models(rust), Dialect::Vllm);
         for unknown in ["", "[]", r#"{"data":[]}"#, r#"{"data":[{"owned_by":"system"}]}"#] {
             assert_eq!(dialect_of_models(unknown.as_bytes()), Dialect::OpenAi);
         }

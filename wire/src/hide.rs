@@ -1,7 +1,10 @@
 //! Taking out of a reply exactly what was asked for on the agent's behalf, by splicing bytes.
 //!
 //! A rule names a place and what stands there when nobody asks: null, an empty list, or nothing.
-//! Some frames exist only because of the ask and leave as a whole.
+//! Some frames exist only because of the ask and leave as a whole; some are one only because of it
+//! and leave as several (`parts`).
+
+mod parts;
 
 use std::ops::Range;
 
@@ -15,6 +18,7 @@ use crate::sse::Event;
 pub struct Hide {
     rules: Vec<Rule>,
     drops: Vec<Drop>,
+    splits: bool,
 }
 
 /// A place, as keys from the root (`*` is every element of a list), and what stands there when
@@ -25,6 +29,8 @@ pub(crate) type Rule = (&'static [&'static str], With);
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum With {
     Null,
+    /// Null; in a frame that spells null by leaving keys out, the key leaves with its value.
+    NullOrAbsent,
     /// Null, but an empty list stays: it is there without the ask, too.
     NullIfFilled,
     EmptyList,
@@ -39,6 +45,8 @@ pub(crate) enum With {
 pub(crate) enum Drop {
     /// vLLM: one choice with an empty delta that does not finish.
     EmptyDelta,
+    /// vLLM's Rust frontend: one choice of a text completion with the prompt's ids and no text.
+    OnlyPrompt,
     /// SGLang: one choice whose delta says nothing, with logprobs that found no other frame.
     OnlyLogprobs,
     /// An event of this name.
@@ -54,6 +62,11 @@ impl Hide {
 
     pub(crate) fn drop(&mut self, frames: Drop) {
         self.drops.push(frames);
+    }
+
+    /// Lets frames that hold several deltas only because of the ask leave as one for each.
+    pub(crate) fn split(&mut self) {
+        self.splits = true;
     }
 
     /// Whether the reply goes to the agent as it came.
@@ -74,6 +87,15 @@ impl Hide {
         if self.nothing() {
             return Some(event.0.clone());
         }
+        let parts = if self.splits { parts::apart(event) } else { Vec::new() };
+        if parts.is_empty() {
+            return self.hidden(event);
+        }
+        let shown: Vec<Bytes> = parts.iter().filter_map(|part| self.hidden(part)).collect();
+        Some(Bytes::from(shown.concat()))
+    }
+
+    fn hidden(&self, event: &Event) -> Option<Bytes> {
         if self.drops.iter().any(|d| matches!(d, Drop::Named(name) if event.is_named(name))) {
             return None;
         }
@@ -94,7 +116,13 @@ impl Hide {
     fn edits(&self, doc: &[u8]) -> Result<Edits, Malformed> {
         let mut edits = Edits::default();
         if !self.rules.is_empty() {
-            let rules: Vec<Rule> = self.rules.clone();
+            let absent = self.rules.iter().any(|(_, with)| *with == With::NullOrAbsent)
+                && leaves_nulls_out(doc)?;
+            let as_spelled = |(at, with): &Rule| match with {
+                With::NullOrAbsent if absent => (*at, With::Nothing),
+                with => (*at, *with),
+            };
+            let rules: Vec<Rule> = self.rules.iter().map(as_spelled).collect();
             edit(doc, &root(doc)?, &rules, &mut edits)?;
         }
         Ok(edits)
@@ -119,6 +147,7 @@ impl Hide {
         };
         Ok(self.drops.iter().any(|drop| match drop {
             Drop::EmptyDelta => shape.delta == Delta::Empty && !shape.finishes,
+            Drop::OnlyPrompt => shape.is_prompt && shape.is_silent && !shape.spells_finish,
             Drop::OnlyLogprobs => {
                 shape.delta == Delta::Nulls && !shape.finishes && shape.has_logprobs
             }
@@ -134,6 +163,12 @@ struct Shape {
     delta: Delta,
     finishes: bool,
     has_logprobs: bool,
+    /// Whether a text completion says nothing.
+    is_silent: bool,
+    /// Whether it has ids of the prompt.
+    is_prompt: bool,
+    /// Whether the key is there that tells why the choice stopped.
+    spells_finish: bool,
 }
 
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -161,13 +196,33 @@ impl Shape {
                         (false, false) => Delta::Says,
                     };
                 }
-                "finish_reason" => shape.finishes = !is_null,
+                "finish_reason" => (shape.finishes, shape.spells_finish) = (!is_null, true),
+                "text" => shape.is_silent = &doc[field.value.clone()] == b"\"\"",
+                "prompt_token_ids" => shape.is_prompt = !is_null,
                 "logprobs" => shape.has_logprobs = !is_null,
                 _ => {}
             }
         }
         Ok(shape)
     }
+}
+
+/// Whether a frame leaves keys out that would be null. Python servers write both of these keys in
+/// every choice, vLLM's Rust frontend never both.
+fn leaves_nulls_out(doc: &[u8]) -> Result<bool, Malformed> {
+    for member in members(doc, &root(doc)?)? {
+        if member.key(doc) != "choices" || doc.get(member.value.start) != Some(&b'[') {
+            continue;
+        }
+        for choice in elements(doc, &member.value)? {
+            let keys = members(doc, &choice)?;
+            let has = |name: &str| keys.iter().any(|field| field.key(doc) == name);
+            if !(has("finish_reason") && has("logprobs")) {
+                return Ok(true);
+            }
+        }
+    }
+    Ok(false)
 }
 
 /// Collects the edits that `rules` make at `place`.
@@ -228,7 +283,7 @@ fn put(doc: &[u8], place: &Range<usize>, with: With, edits: &mut Edits) {
     let stand_in = match with {
         With::EmptyList | With::EmptyListOf(_) => "[]",
         With::NullIfFilled if there == b"[]" => "[]",
-        With::Null | With::NullIfFilled | With::Nothing => "null",
+        With::Null | With::NullOrAbsent | With::NullIfFilled | With::Nothing => "null",
     };
     if there != stand_in.as_bytes() && there != b"null" {
         edits.put(place.clone(), stand_in);
@@ -250,7 +305,7 @@ mod tests {
     use super::*;
 
     fn hide(rules: &[Rule], drops: &[Drop]) -> Hide {
-        Hide { rules: rules.to_vec(), drops: drops.to_vec() }
+        Hide { rules: rules.to_vec(), drops: drops.to_vec(), splits: false }
     }
 
     const LOGPROBS: Rule = (&["choices", "*", "logprobs"], With::Null);

@@ -45,9 +45,9 @@ mod token_text;
 mod translate;
 mod vocabulary;
 
-pub use ask::{Asked, Wants, ask};
+pub use ask::{Asked, REFUSAL_BYTES_MAX, Refused, Wants, ask};
 pub use canonical::{canonical, content_text, parsed_arguments, reasoning};
-pub use chain::{previous_response, response_id, whole_request};
+pub use chain::{behind, is_to_be_kept, previous_response, response_id, whole_request};
 pub use conversation::{Answer, Conversation, Written, answers, conversation, written};
 pub use dialect::{Dialect, dialect_of_models};
 pub use effective::{Effective, Fit};
@@ -65,7 +65,5 @@ pub use server::Server;
 pub use sides::{Alternative, Routing, alternatives, kept, routing};
 pub use sse::{Event, EventTooLong, Splitter};
 pub use token_text::token_texts;
-pub use translate::{
-    Back, Document, Untranslatable, leans_on_state, quotes_translation, translate, translates,
-};
+pub use translate::{Back, Document, Untranslatable, leans_on_state, translate, translates};
 pub use vocabulary::{NoVocabulary, Vocabulary};

@@ -7,8 +7,10 @@ use serde_json::{Value, json};
 
 /// Tokens that a plain probe may sample.
 const TOKENS: u32 = 16;
-/// Tokens that a probe with a tool may sample: a short call.
-const TOOL_TOKENS: u32 = 48;
+/// Tokens that a probe with a tool may sample: a short call. The city is one of few, so that a
+/// model that is forced to call comes to the end of one.
+const TOOL_TOKENS: u32 = 64;
+const CITIES: [&str; 2] = ["Paris", "London"];
 const QUESTION: &str = "What is the weather in Paris? Use the tool if there is one.";
 const TOOL: &str = "get_weather";
 const TOOL_USE: &str = "The weather of a city";
@@ -20,7 +22,7 @@ pub struct Probe {
     pub route: Route,
     /// Whether the reply is streamed.
     pub streams: bool,
-    /// Whether a tool is offered.
+    /// Whether a tool is offered, and its call forced.
     pub tools: bool,
 }
 
@@ -46,8 +48,24 @@ impl Probe {
         }
     }
 
-    /// The body, with all that makes a reply repeatable on its wire.
+    /// The body, with all that makes a reply repeatable on its wire. A tool has to be called: many
+    /// a server tells less of a call than of a text.
     pub fn body(self, model: &str) -> Bytes {
+        let choice = match self.route {
+            _ if !self.tools => None,
+            Route::Messages => Some(json!({ "type": "any" })),
+            _ => Some(json!("required")),
+        };
+        self.with_choice(model, choice)
+    }
+
+    /// The body as most agents send it, with a tool that may be called; `None` without a tool. Some
+    /// servers take a call that is forced and refuse one that is not.
+    pub fn offer(self, model: &str) -> Option<Bytes> {
+        self.tools.then(|| self.with_choice(model, None))
+    }
+
+    fn with_choice(self, model: &str, choice: Option<Value>) -> Bytes {
         let tokens = if self.tools { TOOL_TOKENS } else { TOKENS };
         let mut body = json!({ "model": model, "temperature": 0 });
         let mut set = |key: &str, value: Value| {
@@ -66,6 +84,9 @@ impl Probe {
         if self.tools {
             set("tools", json!([self.tool()]));
         }
+        if let Some(choice) = choice {
+            set("tool_choice", choice);
+        }
         if self.streams {
             set("stream", json!(true));
             if matches!(self.route, Route::Chat | Route::Completions) {
@@ -78,7 +99,7 @@ impl Probe {
     fn tool(self) -> Value {
         let given = json!({
             "type": "object",
-            "properties": { "city": { "type": "string" } },
+            "properties": { "city": { "type": "string", "enum": CITIES } },
             "required": ["city"],
         });
         match self.route {
@@ -114,10 +135,26 @@ mod tests {
     }
 
     #[test]
+    fn a_tool_is_forced_and_can_be_offered_alone() {
+        for probe in Probe::all() {
+            let choice = |body: Bytes| {
+                let body: Value = serde_json::from_slice(&body).unwrap();
+                (body.get("tools").is_some(), body.get("tool_choice").cloned())
+            };
+            let forced = match probe.route {
+                Route::Messages => json!({ "type": "any" }),
+                _ => json!("required"),
+            };
+            assert_eq!(choice(probe.body("m")), (probe.tools, probe.tools.then_some(forced)));
+            assert_eq!(probe.offer("m").map(choice), probe.tools.then_some((true, None)));
+        }
+    }
+
+    #[test]
     fn every_probe_can_be_asked_or_translated() {
         for probe in Probe::all() {
             let request = Request::read(&probe.body("m")).unwrap();
-            if translates(Dialect::Vllm, probe.route, probe.streams) {
+            if translates(Dialect::Vllm, probe.route) {
                 assert!(translate(Dialect::Vllm, probe.route, &request).is_ok(), "{probe:?}");
             } else {
                 let asked = ask(&Wants::of(Dialect::Vllm), probe.route, &request, |_| false);

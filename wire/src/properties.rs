@@ -46,11 +46,14 @@ fn text(value: &Value, pretty: bool) -> String {
 /// A reply of two forms: as it is when asked, and as it is when not.
 fn replies() -> impl Strategy<Value = (Value, Value)> {
     let choice = (object_of("[a-z]{1,3}", json()), json(), any::<bool>());
-    (object_of("[a-z]{1,3}", json()), vec(choice, 0..4), any::<bool>()).prop_map(
-        |(root, choices, ids_first)| {
+    let flags = (any::<bool>(), any::<bool>());
+    (object_of("[a-z]{1,3}", json()), vec(choice, 1..4), flags).prop_map(
+        |(root, choices, (ids_first, spells_nulls))| {
             let form = |asked: bool| {
-                let fill = |map: &mut Map<String, Value>, key: &str, value: &Value| {
-                    map.insert(key.to_owned(), if asked { value.clone() } else { Value::Null });
+                let fill = |map: &mut Map<String, Value>, key: &str, value: &Value| match asked {
+                    true => drop(map.insert(key.to_owned(), value.clone())),
+                    false if spells_nulls => drop(map.insert(key.to_owned(), Value::Null)),
+                    false => {}
                 };
                 let mut reply = root.as_object().unwrap().clone();
                 let ids = Value::from(vec![1, 2]);
@@ -61,6 +64,9 @@ fn replies() -> impl Strategy<Value = (Value, Value)> {
                     .iter()
                     .map(|(extra, logprobs, weights)| {
                         let mut choice = extra.as_object().unwrap().clone();
+                        if spells_nulls {
+                            choice.insert("finish_reason".to_owned(), Value::Null);
+                        }
                         fill(&mut choice, "logprobs", logprobs);
                         fill(&mut choice, "token_ids", &ids);
                         if *weights {

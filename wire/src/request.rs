@@ -121,6 +121,11 @@ impl Request {
         self.raw("stream") == Some(b"true")
     }
 
+    /// Whether the agent offers tools.
+    pub fn has_tools(&self) -> bool {
+        !matches!(self.raw("tools"), None | Some(b"null" | b"[]"))
+    }
+
     /// How many choices were asked for each prompt.
     pub fn choices(&self) -> u32 {
         self.value("n").and_then(|n| n.as_u64()).map_or(1, |n| u32::try_from(n).unwrap_or(1).max(1))

@@ -62,21 +62,11 @@ pub fn leans_on_state(route: Route, request: &Request) -> Option<String> {
 }
 
 /// Whether a call to `route` goes to `dialect`'s chat route: the server has none of its own, or
-/// one that does not say which tokens it sampled and how likely they were. vLLM's Responses route
-/// says so of whole replies; of a stream it loses every logprob that came without text.
-pub fn translates(dialect: Dialect, route: Route, streams: bool) -> bool {
-    match (dialect, route) {
-        (Dialect::OpenAi, _) => false,
-        (_, Route::Messages) => true,
-        (Dialect::Vllm, Route::Responses) => streams,
-        (_, route) => route == Route::Responses,
-    }
-}
-
-/// Whether a request to `route` holds what an earlier reply was translated to and only a
-/// translation reads: vLLM refuses thoughts that it takes for encrypted.
-pub fn quotes_translation(route: Route, request: &Request) -> bool {
-    route == Route::Responses && responses::holds_sealed(request.body())
+/// one that does not say which tokens it sampled, how likely they were and which weights they are
+/// of. vLLM's Responses route says none of the last, and of a tool call or a thought alone none of
+/// the second; what a reply will be, a request does not tell.
+pub fn translates(dialect: Dialect, route: Route) -> bool {
+    dialect != Dialect::OpenAi && matches!(route, Route::Responses | Route::Messages)
 }
 
 /// The chat request in place of the agent's, and the way back.
@@ -89,6 +79,10 @@ pub fn translate(
     request: &Request,
 ) -> Result<(Bytes, Back), Untranslatable> {
     let no_json = || Untranslatable("the body is not JSON".to_owned());
+    if dialect == Dialect::Vllm && request.raw("enable_response_messages") == Some(b"true") {
+        let told = "`enable_response_messages` asks for what vLLM's own route alone tells";
+        return Err(Untranslatable(told.to_owned()));
+    }
     let body = request.parsed().ok_or_else(no_json)?;
     let (mut chat, wire) = match route {
         Route::Messages => (messages::request(&body)?, Wire::Messages(messages::Reply::new(&body))),
@@ -127,6 +121,15 @@ fn id_core(chat: &Value) -> &str {
 }
 
 impl Back {
+    /// The reply to a request that went on from the response `id`.
+    #[must_use]
+    pub fn after(mut self, id: &str) -> Self {
+        if let Wire::Responses(reply) = &mut self.wire {
+            reply.goes_on_from(id);
+        }
+        self
+    }
+
     /// What the agent is shown for one event of the chat stream: comments as they are, chunks as
     /// the events of its own wire. Half a comment is not shown: it would run into what follows.
     pub fn event(&mut self, event: &Event) -> Bytes {
@@ -231,26 +234,26 @@ mod tests {
     #[test]
     fn only_what_cannot_name_tokens_is_translated() {
         use Dialect::{Llamacpp, OpenAi, Rolltape, Sglang, Vllm};
-        let on = |route, streams| {
-            [Vllm, Sglang, Llamacpp, Rolltape, OpenAi].map(|d| translates(d, route, streams))
-        };
-        assert_eq!(on(Route::Messages, false), [true, true, true, true, false]);
-        assert_eq!(on(Route::Responses, false), [false, true, true, true, false]);
-        assert_eq!(on(Route::Responses, true), [true, true, true, true, false]);
-        assert_eq!(on(Route::Chat, true), [false; 5]);
+        let on = |route| [Vllm, Sglang, Llamacpp, Rolltape, OpenAi].map(|d| translates(d, route));
+        assert_eq!(on(Route::Messages), [true, true, true, true, false]);
+        assert_eq!(on(Route::Responses), [true, true, true, true, false]);
+        assert_eq!(on(Route::Chat), [false; 5]);
     }
 
     #[test]
-    fn what_only_a_translation_reads_is_translated() {
-        let asked = r#"{"model":"m","input":"a","include":["reasoning.encrypted_content"]}"#;
-        let chat = br#"{"choices":[{"message":{"reasoning":"hm","content":"a"}}]}"#;
-        let told = translated(Dialect::Vllm, Route::Responses, asked).1.document(200, chat).body;
-        let quoted = format!(r#"{{"input":{}}}"#, String::from_utf8(told.to_vec()).unwrap());
-        let request = Request::read(&Bytes::from(quoted)).unwrap();
-        assert!(quotes_translation(Route::Responses, &request));
-        assert!(!quotes_translation(Route::Chat, &request));
-        let other = Request::read(&Bytes::from_static(asked.as_bytes())).unwrap();
-        assert!(!quotes_translation(Route::Responses, &other));
+    fn what_only_vllms_own_route_tells_is_asked_of_it() {
+        let body = |value| format!(r#"{{"input":"a","enable_response_messages":{value}}}"#);
+        let read = |value| Request::read(&Bytes::from(body(value))).unwrap();
+        let of = |dialect, value| translate(dialect, Route::Responses, &read(value)).is_ok();
+        assert!(!of(Dialect::Vllm, "true") && of(Dialect::Vllm, "false"));
+        assert!(of(Dialect::Sglang, "true"), "it knows nothing of the field");
+    }
+
+    #[test]
+    fn a_reply_names_what_it_goes_on_from() {
+        let (_, back) = translated(Dialect::Vllm, Route::Responses, r#"{"model":"m","input":"a"}"#);
+        let told = back.after("resp_1").document(200, br#"{"choices":[{"message":{}}]}"#).body;
+        assert!(String::from_utf8_lossy(&told).contains(r#""previous_response_id":"resp_1""#));
     }
 
     #[test]

@@ -167,10 +167,7 @@ fn no_ids(case: &Case<'_>, rows: &[&Row]) -> String {
              for and mapped to ids. If it is vLLM, SGLang or llama.cpp under another name, say so \
              with --dialect"
         }
-        Dialect::Vllm => {
-            "no token ids; upgrade vLLM to one that knows return_token_ids, and do not set \
-             VLLM_USE_RUST_FRONTEND"
-        }
+        Dialect::Vllm => "no token ids; upgrade vLLM to one that knows return_token_ids",
         Dialect::Sglang => {
             "no token ids; upgrade SGLang to one that knows return_token_ids (0.5.23 does)"
         }

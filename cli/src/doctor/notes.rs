@@ -111,8 +111,7 @@ fn bent(case: &Case<'_>) -> Option<String> {
 
 /// Where the server does not say which weights sampled a token.
 fn unversioned(case: &Case<'_>) -> Option<String> {
-    let is_silent = |row: &&Row| row.answered() && row.ids.is_some() && row.versions.is_empty();
-    let silent: Vec<&Row> = case.rows.iter().filter(is_silent).collect();
+    let silent: Vec<&Row> = case.rows.iter().filter(|row| row.is_unversioned()).collect();
     if silent.is_empty() {
         return None;
     }
@@ -121,7 +120,10 @@ fn unversioned(case: &Case<'_>) -> Option<String> {
         Dialect::Vllm if responses => {
             "with --translate always such calls go to vLLM's chat route, which does"
         }
-        Dialect::Vllm => "upgrade vLLM to one that knows return_weight_versions",
+        Dialect::Vllm => {
+            "upgrade vLLM to one that knows return_weight_versions, and leave out \
+             VLLM_USE_RUST_FRONTEND, or say them with POST /version on the control listener"
+        }
         Dialect::Sglang => "SGLang does in whole replies only",
         Dialect::Llamacpp => "llama.cpp has no flag for it",
         Dialect::Rolltape => "upgrade rolltape engine",

@@ -42,7 +42,13 @@ impl Report<'_> {
         list("missing", &self.advice.missing, &mut page);
         list("worth knowing", &self.advice.notes, &mut page);
         if self.advice.missing.is_empty() {
-            let well = "Nothing is missing: every route that samples tells its tokens exactly.";
+            let well = match self.rows.iter().any(Row::is_unversioned) {
+                false => "Nothing is missing: every route that samples tells its tokens exactly.",
+                true => {
+                    "Every route that samples tells its tokens exactly, but not all tell which \
+                     weights they are of."
+                }
+            };
             page.extend([String::new(), well.to_owned()]);
         }
         page
@@ -65,10 +71,15 @@ impl Report<'_> {
                 "probes": rows,
                 "missing": self.advice.missing,
                 "notes": self.advice.notes,
-                "complete": self.advice.missing.is_empty(),
+                "complete": self.is_complete(),
             })
             .to_string(),
         )
+    }
+
+    /// Whether ids, logprobs and versions are there wherever tokens are sampled.
+    fn is_complete(&self) -> bool {
+        self.advice.missing.is_empty() && !self.rows.iter().any(Row::is_unversioned)
     }
 
     fn weights(&self) -> Option<String> {

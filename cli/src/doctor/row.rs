@@ -183,6 +183,11 @@ impl Row {
         self.ids == Some(self.logprobs)
     }
 
+    /// Whether it is not said which weights sampled the tokens.
+    pub(super) fn is_unversioned(&self) -> bool {
+        self.answered() && self.ids.is_some() && self.versions.is_empty()
+    }
+
     pub(super) fn counts_fit(&self) -> bool {
         self.counts_agree != Some(false)
     }

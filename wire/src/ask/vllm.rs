@@ -1,21 +1,25 @@
 //! vLLM, and rolltape's own engine. When nobody asks, the keys are there as null, so hiding is
 //! putting null back. The one structural effect is in streamed chat: a chunk whose delta is empty
 //! is sent only because its ids or logprobs were wanted.
+//!
+//! vLLM's Rust frontend differs in streams. It leaves out what is null; it sends the prompt's ids
+//! of a text completion in a chunk of their own; and it joins the deltas of a step where it has
+//! ids or logprobs to send with them. Each shows in the chunk itself, so the same rules serve both.
 
 use episode::Route;
 
 use super::{Draft, FOR_THE_UPSTREAM, Unasked, Wants};
 use crate::hide::{Drop, Rule, With};
 
-const LOGPROBS: Rule = (&["choices", "*", "logprobs"], With::Null);
+const LOGPROBS: Rule = (&["choices", "*", "logprobs"], With::NullOrAbsent);
 /// Alternatives, where the agent asked for logprobs without any.
 const TOPS: Rule = (&["choices", "*", "logprobs", "content", "*", "top_logprobs"], With::EmptyList);
 const IDS: [Rule; 3] = [
-    (&["choices", "*", "token_ids"], With::Null),
-    (&["choices", "*", "prompt_token_ids"], With::Null),
-    (&["prompt_token_ids"], With::Null),
+    (&["choices", "*", "token_ids"], With::NullOrAbsent),
+    (&["choices", "*", "prompt_token_ids"], With::NullOrAbsent),
+    (&["prompt_token_ids"], With::NullOrAbsent),
 ];
-const VERSIONS: [Rule; 1] = [(&["choices", "*", "weight_versions"], With::Null)];
+const VERSIONS: [Rule; 1] = [(&["choices", "*", "weight_versions"], With::NullOrAbsent)];
 
 /// In a reply and, below `response`, in the first and last event of a stream.
 const RESPONSE_IDS: [Rule; 4] = [
@@ -64,6 +68,7 @@ fn chat(draft: &mut Draft<'_>, wants: &Wants) -> Result<(), Unasked> {
     draft.flag("return_weight_versions", &VERSIONS)?;
     if !logprobs && !ids {
         draft.drop(Drop::EmptyDelta);
+        draft.hide.split();
     }
     Ok(())
 }
@@ -76,7 +81,9 @@ fn completions(draft: &mut Draft<'_>) -> Result<(), Unasked> {
     if !draft.asked_number("logprobs")? {
         draft.set("logprobs", "0", &[LOGPROBS]);
     }
-    draft.flag("return_token_ids", &IDS)?;
+    if !draft.flag("return_token_ids", &IDS)? {
+        draft.drop(Drop::OnlyPrompt);
+    }
     draft.flag("return_weight_versions", &VERSIONS)?;
     Ok(())
 }
@@ -99,6 +106,7 @@ fn responses(draft: &mut Draft<'_>) -> Result<(), Unasked> {
         }
         Some(list) if list.first() != Some(&b'[') => return Err(FOR_THE_UPSTREAM),
         Some(list) if list.windows(INCLUDED.len()).any(|w| w == INCLUDED.as_bytes()) => {}
+        Some(_) if draft.refused.holds("include") => {}
         Some(_) => {
             draft.appended.push(("include", INCLUDED));
             draft.hide.rules(&RESPONSE_LOGPROBS);

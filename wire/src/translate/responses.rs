@@ -25,4 +25,3 @@ pub(crate) use answer::{answer, output};
 pub(crate) use error::error_document;
 pub(crate) use reply::Reply;
 pub(crate) use request::{recorded, request};
-pub(crate) use sealed::holds_sealed;

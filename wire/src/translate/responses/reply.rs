@@ -56,6 +56,11 @@ impl Reply {
         }
     }
 
+    /// Names the response that the request goes on from.
+    pub(crate) fn goes_on_from(&mut self, id: &str) {
+        self.set("previous_response_id", json!(id));
+    }
+
     /// The whole reply.
     pub(crate) fn document(mut self, chat: &Value) -> Value {
         self.begin(chat);
