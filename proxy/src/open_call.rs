@@ -13,8 +13,10 @@ use wire::{Dialect, Force, Request};
 use crate::conversations::Thread;
 use crate::fault::Fault;
 use crate::learn::Sampling;
+use crate::prompts::Asking;
 use crate::proxy::Proxy;
 use crate::record::Recording;
+use crate::rewrite::Plan;
 use crate::tag::Known;
 use crate::watch::{Open, Watch};
 
@@ -42,6 +44,8 @@ pub(crate) struct OpenCall {
     /// The conversation that its answer carries on.
     thread: Option<(Arc<Known>, Thread)>,
     sampling: Option<Sampling>,
+    /// Its prompts, where the upstream is asked for them beside it.
+    asking: Option<Asking>,
 }
 
 impl OpenCall {
@@ -65,6 +69,7 @@ impl OpenCall {
             _room: room,
             thread: None,
             sampling: None,
+            asking: None,
         };
         call.begun = Some(call.store.begin(begun).await);
         call
@@ -75,8 +80,25 @@ impl OpenCall {
         self.thread = thread.map(|thread| (Arc::clone(known), thread));
     }
 
+    /// How the call goes upstream. What its reply will not tell is asked for from now on.
+    pub(crate) async fn planned<'a>(
+        &mut self,
+        proxy: &Proxy,
+        dialect: Dialect,
+        (route, path, sent, force): (Route, &str, Option<&'a Request>, &'a Force),
+        agent: &HeaderMap,
+    ) -> Plan<'a> {
+        let route = wire::route_at(dialect, route, path);
+        self.sampled(proxy, dialect, (route, sent, force), agent);
+        let plan = Plan::new(proxy.config(), dialect, force, (route, sent));
+        let plan = proxy.forward.fit(plan, agent).await;
+        let prompts = plan.prompts();
+        self.asking = prompts.map(|prompts| Asking::begin(&proxy.forward, prompts, agent));
+        plan
+    }
+
     /// Notes what the call is sampled with, and what its logprobs are.
-    pub(crate) fn sampled(
+    fn sampled(
         &mut self,
         proxy: &Proxy,
         dialect: Dialect,
@@ -137,16 +159,19 @@ impl OpenCall {
         {
             known.conversations.answered(&thread, &answer);
         }
-        let mut ended = recording.finish(outcome, now());
+        let (mut ended, owed) = recording.finish(outcome, now());
         if let Some(fault) = fault {
             fault.mark(&mut ended);
         }
         self.watch.ended(&mut ended, self.stamp.take());
         let (store, watch, open) = (self.store.clone(), self.watch.clone(), self.open.take());
-        let sampling = self.sampling.take();
+        let (sampling, asking) = (self.sampling.take(), self.asking.take());
         Some(tokio::spawn(async move {
+            if let Some(asking) = asking {
+                asking.fill(&mut ended, &owed).await;
+            }
             if let Some(sampling) = sampling {
-                sampling.fill(&mut ended).await;
+                sampling.fill(&mut ended, &owed).await;
             }
             watch.fill(&store, &mut ended).await;
             let done = store.end(ended).await.done().await;

@@ -4,9 +4,10 @@ use bytes::Bytes;
 use episode::Route;
 use hyper::HeaderMap;
 use hyper::header::{self, HeaderName, HeaderValue};
-use wire::{Back, Collector, Dialect, Force, Hide, Request, Wants};
+use wire::{Back, Collector, Dialect, Force, Hide, Prompts, Request, Wants};
 
 use crate::config::{Config, Translate};
+use crate::fault::Fault;
 use crate::headers;
 
 /// The chat route of any upstream.
@@ -27,6 +28,8 @@ pub(crate) struct Plan<'a> {
     route: Route,
     sent: Option<&'a Request>,
     asks: bool,
+    /// Whether calls pass that sample where nothing tells the tokens.
+    lets_pass: bool,
 }
 
 /// What to send, and what the reply goes through.
@@ -80,7 +83,8 @@ impl<'a> Plan<'a> {
             Translate::Always => matches!(route, Route::Messages | Route::Responses),
         };
         let sent = sent.filter(|_| route.generates());
-        Self { wants, translates, force, route, sent, asks: true }
+        let lets_pass = config.allow_unrecorded_sampling;
+        Self { wants, translates, force, route, sent, asks: true, lets_pass }
     }
 
     /// The same, but for asking the upstream for anything.
@@ -98,9 +102,47 @@ impl<'a> Plan<'a> {
         }
     }
 
-    /// The body of the 400 for a request that cannot be translated and must not go on as it is.
-    pub(crate) fn refusal(&self) -> Option<String> {
-        self.sent.filter(|_| self.translates).and_then(|s| wire::leans_on_state(self.route, s))
+    /// What is to be asked of the upstream beside the call, so that its prompts are known.
+    pub(crate) fn prompts(&self) -> Option<Prompts> {
+        let is_asked = Prompts::are_asked_of(self.wants.dialect, self.route);
+        let sent = self.sent.filter(|_| is_asked)?;
+        if !self.translates {
+            return Prompts::of(self.route, sent);
+        }
+        let (chat, _) = wire::translate(self.wants.dialect, self.route, sent).ok()?;
+        Prompts::of(Route::Chat, &Request::read(&chat)?)
+    }
+
+    /// The answer to a request that cannot be translated and must not go on as it is.
+    pub(crate) fn refusal(&self) -> Option<Fault> {
+        if self.is_unheard() {
+            return Some(Fault::Unheard);
+        }
+        let sent = self.sent.filter(|_| self.translates)?;
+        let state = wire::leans_on_state(self.route, sent).map(Fault::LeansOnState);
+        let limit = || wire::lacks_limit(self.wants.dialect, self.route, sent);
+        state.or_else(|| limit().map(Fault::LacksLimit))
+    }
+
+    /// Whether the call goes to a route of another server's own, or would be sampled otherwise than
+    /// is recorded: SGLang has its parameters elsewhere there.
+    fn is_unheard(&self) -> bool {
+        let nested = matches!(self.wants.dialect, Dialect::Sglang | Dialect::Rolltape);
+        let is_told = wire::tells_natively(self.wants.dialect);
+        let as_said = is_told && (self.force.is_empty() || !nested);
+        self.route == Route::Generate && !as_said && !self.lets_pass
+    }
+
+    /// The model of a call that is translated, where the server's own route looks whether it has
+    /// it and its chat route does not.
+    pub(crate) fn doubted_model(&self) -> Option<String> {
+        let looks = self.wants.dialect == Dialect::Sglang && self.route == Route::Responses;
+        self.sent.filter(|_| self.translates && looks).and_then(Request::model)
+    }
+
+    /// The same, but for translating.
+    pub(crate) fn untranslated(self) -> Self {
+        Self { translates: false, ..self }
     }
 
     /// What to send; with `asking`, the upstream is asked for tokens as far as that can be hidden.
@@ -146,7 +188,8 @@ impl<'a> Plan<'a> {
         if !asking {
             return Rewrite { body, forced, ..self.as_sent(Some(self.silence())) };
         }
-        let has_header = |name: &str| headers.contains_key(name);
+        // SGLang reads its own as set where they are this.
+        let has_header = |name: &str| headers.get_all(name).iter().any(|value| value == "1");
         let request = forced.as_ref().unwrap_or(sent);
         let asked = wire::ask(&self.wants, self.route, request, has_header);
         let asks = asked.unasked.is_none();

@@ -17,7 +17,6 @@ use crate::headers;
 use crate::open_call::{OpenCall, Room, now};
 use crate::proxy::Proxy;
 use crate::record::Recording;
-use crate::rewrite::Plan;
 use crate::tag::{self, Tagged};
 use crate::tee::{self, Reader, ReplyBody};
 use crate::upgrade;
@@ -34,6 +33,10 @@ pub(crate) async fn answer(
     let room = Arc::clone(&proxy.calls).acquire_owned().await.ok();
     let answered = if tag::is_control(request.uri().path()) {
         Err(Fault::Engine)
+    } else if !proxy.config().allow_unrecorded_sampling
+        && tag::samples_unheard(request.method(), request.uri().path())
+    {
+        Err(Fault::Unheard)
     } else if upgrade::is_wanted(&request) {
         upgrade::relay(&proxy, request).await
     } else {
@@ -66,11 +69,11 @@ async fn call(proxy: &Proxy, request: Request<Incoming>, room: Room) -> Answered
         Ok(dialect) => dialect,
         Err(fault) => return Err(open.fail(fault).await),
     };
-    open.sampled(proxy, dialect, (route, sent.as_ref(), &force), &head.headers);
+    let call = (route, path.as_str(), sent.as_ref(), &*force);
+    let plan = open.planned(proxy, dialect, call, &head.headers).await;
 
     let accepts = headers::Accepts::of(&head.headers);
     headers::request_headers(&mut head.headers, route);
-    let plan = Plan::new(proxy.config(), dialect, &force, (route, sent.as_ref()));
     let kind = Kind::of(route, model, sent.as_ref());
     let outgoing = Sent { head, path: &path, body, kind };
     let (reply, rewrite) = match proxy.forward.exchange(outgoing, &plan).await {
