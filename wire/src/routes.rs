@@ -30,10 +30,10 @@ const BESIDE: [(&str, Beside); 10] = [
     ("completion", Beside::Text),
     // SGLang.
     ("generate", Beside::Text),
-    // llama.cpp: code between two pieces of code.
-    ("infill", Beside::Text),
     // vLLM: ids in, ids out.
     ("inference/v1/generate", Beside::Unheard),
+    // llama.cpp: code between two pieces of code.
+    ("infill", Beside::Text),
     // vLLM and SGLang, as SageMaker has them.
     ("invocations", Beside::ByBody),
     // SGLang, as Vertex has it.
