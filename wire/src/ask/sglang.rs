@@ -53,7 +53,7 @@ pub(super) fn ask(
     has_header: &dyn Fn(&str) -> bool,
 ) -> Result<(), Unasked> {
     let is_null = |key: &&str| draft.request.raw(key) == Some(b"null");
-    if BOOLEANS.iter().any(|key| is_null(key)) {
+    if BOOLEANS.iter().any(is_null) {
         return Err(FOR_THE_UPSTREAM);
     }
     match route {
