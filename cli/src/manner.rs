@@ -24,6 +24,10 @@ pub(crate) struct Manner {
     /// up to 1 GiB [default: 64]
     #[arg(long, value_name = "MIB", env = "ROLLTAPE_REQUEST_MIB")]
     request_mib: Option<usize>,
+    /// Let calls pass to routes that sample where nothing tells the tokens; they are recorded as
+    /// plain exchanges
+    #[arg(long, env = "ROLLTAPE_ALLOW_UNRECORDED_SAMPLING")]
+    allow_unrecorded_sampling: bool,
     /// The certificate with which --listen speaks TLS, in PEM
     #[arg(long, value_name = "FILE", requires = "tls_key", env = "ROLLTAPE_TLS_CERT")]
     tls_cert: Option<PathBuf>,
@@ -112,6 +116,7 @@ impl Manner {
             let tls = proxy::server_tls(&read(certificate)?, &read(key)?);
             config.tls = Some(tls.map_err(|e| Failure::of(&e))?);
         }
+        config.allow_unrecorded_sampling = self.allow_unrecorded_sampling;
         config.control_token = self.token.read()?;
         config.rows = Some(Arc::new(Rows));
         Ok(config)

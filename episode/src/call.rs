@@ -108,7 +108,7 @@ pub enum Fidelity {
     #[default]
     Exact,
     /// Found in the vocabulary by the bytes that the server reported, each without a second
-    /// reading.
+    /// reading; or by its saying that the model's end token, which it did not report, came last.
     Mapped,
 }
 

@@ -11,6 +11,8 @@ pub enum Route {
     Responses,
     /// `POST /v1/messages`
     Messages,
+    /// A server's own route for text: SGLang's `/generate`, llama.cpp's `/completion`.
+    Generate,
     /// `POST /v1/messages/count_tokens`: relayed; its count is kept.
     CountTokens,
     /// `POST /v1/embeddings`: relayed; its count is kept.
@@ -22,11 +24,12 @@ pub enum Route {
 }
 
 impl Route {
-    const ALL: [Self; 8] = [
+    const ALL: [Self; 9] = [
         Self::Chat,
         Self::Completions,
         Self::Responses,
         Self::Messages,
+        Self::Generate,
         Self::CountTokens,
         Self::Embeddings,
         Self::Models,
@@ -40,6 +43,7 @@ impl Route {
             Self::Completions => "completions",
             Self::Responses => "responses",
             Self::Messages => "messages",
+            Self::Generate => "generate",
             Self::CountTokens => "count_tokens",
             Self::Embeddings => "embeddings",
             Self::Models => "models",
@@ -54,6 +58,9 @@ impl Route {
 
     /// Whether calls to this route sample tokens.
     pub fn generates(self) -> bool {
-        matches!(self, Self::Chat | Self::Completions | Self::Responses | Self::Messages)
+        matches!(
+            self,
+            Self::Chat | Self::Completions | Self::Responses | Self::Messages | Self::Generate
+        )
     }
 }

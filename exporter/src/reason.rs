@@ -25,7 +25,7 @@ pub enum Reason {
     LogprobsNotOfSamplingDistribution,
     /// A call began and its end was never recorded, or calls may be missing altogether.
     LostCall,
-    /// Token ids were found in the vocabulary by their bytes.
+    /// Token ids were found in the vocabulary by their bytes, or the end token by its being one.
     Mapped,
     /// The calls of the path were answered by models of different names; only what the last of
     /// them sampled is trained.
@@ -111,7 +111,8 @@ const TABLE: [(Reason, &str, &str); 22] = [
         Reason::Mapped,
         "mapped",
         "the server reported bytes, not ids; the ids were found in the vocabulary, each \
-         without a second reading",
+         without a second reading; or it did not report the token that ended the reply, and \
+         said that it was the model's end token",
     ),
     (
         Reason::ModelsDiffer,

@@ -1,6 +1,8 @@
 //! Calls of rolltape's own: the same walk as an agent's (rewrite, forward, lens, record), without
 //! a listener and without a store.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use episode::{CallId, Ended, Outcome, Route};
 use http_body_util::BodyExt;
@@ -10,7 +12,7 @@ use hyper::http::request::Parts;
 use hyper::{HeaderMap, Method, Request, Response};
 use thiserror::Error;
 use uuid::Uuid;
-use wire::{Dialect, Splitter};
+use wire::{Dialect, Owed, Splitter};
 
 use crate::accept::Taken;
 use crate::coding::Coding;
@@ -21,6 +23,7 @@ use crate::forward::{Forward, Kind, Sent};
 use crate::headers::request_headers;
 use crate::lens::{Events, Lens, Step};
 use crate::open_call::now;
+use crate::prompts::Asking;
 use crate::record::Recording;
 use crate::rewrite::{Plan, Rewrite};
 use crate::tee;
@@ -28,7 +31,7 @@ use crate::tee;
 /// Speaks to an upstream as the proxy would.
 #[derive(Debug)]
 pub struct Client {
-    forward: Forward,
+    forward: Arc<Forward>,
     config: Config,
 }
 
@@ -73,7 +76,7 @@ impl Client {
     /// # Errors
     /// [`BadSetting`] when a certificate or the key cannot be used.
     pub fn new(config: Config) -> Result<Self, BadSetting> {
-        Ok(Self { forward: Forward::new(&config)?, config })
+        Ok(Self { forward: Arc::new(Forward::new(&config)?), config })
     }
 
     /// Whether the upstream is a rolltape that records: such a one keeps agents from the engine's
@@ -117,6 +120,8 @@ impl Client {
         let plan = if question.asks { plan } else { plan.unasking() };
         let head = self.head(question);
         let asks = plan.rewrite(wire::Refused::default(), &head.headers).asks;
+        let asking = plan.prompts().filter(|_| question.asks);
+        let asking = asking.map(|p| Asking::begin(&self.forward, p, &head.headers));
         let outgoing = Sent {
             head,
             path: question.path,
@@ -134,7 +139,14 @@ impl Client {
         let mut recording = Recording::new(CallId(Uuid::nil()), question.route, bytes_max);
         recording.logprob_kind(self.config.logprob_kind_of(dialect));
         recording.expects(plan.collector(&rewrite, &self.config), &rewrite);
-        let ended = read(reply, rewrite, recording, (question.route, bytes_max)).await?;
+        let (mut ended, owed) =
+            read(reply, rewrite, recording, (question.route, bytes_max)).await?;
+        if let Some(asking) = asking {
+            asking.fill(&mut ended, &owed).await;
+            if let Some(end) = self.forward.learn(dialect, &HeaderMap::new()).await.end() {
+                owed.end(end, &mut ended.choices);
+            }
+        }
         Ok(Reply { ended, asked, declined })
     }
 
@@ -161,7 +173,7 @@ async fn read(
     rewrite: Rewrite,
     mut recording: Recording,
     (agent, bytes_max): (Route, usize),
-) -> Result<Ended, Fault> {
+) -> Result<(Ended, Owed), Fault> {
     let (mut head, mut body) = reply.into_parts();
     let decoder =
         Coding::of(&head.headers).decoder(bytes_max).ok_or_else(|| tee::unreadable(&head))?;

@@ -33,6 +33,8 @@ pub struct Config {
     pub upstream_ca: Vec<u8>,
     /// Whether a plain upstream is spoken to in HTTP/2 from the first byte.
     pub upstream_http2: bool,
+    /// Whether calls pass that sample where nothing tells the tokens.
+    pub allow_unrecorded_sampling: bool,
     /// Certificate and key of the data listener, where it speaks TLS.
     pub tls: Option<Arc<rustls::ServerConfig>>,
     /// What the control listener asks for, where it asks.
@@ -89,6 +91,7 @@ impl Config {
             upstream_key: None,
             upstream_ca: Vec::new(),
             upstream_http2: false,
+            allow_unrecorded_sampling: false,
             tls: None,
             control_token: None,
             rows: None,

@@ -27,10 +27,17 @@ pub(crate) enum Fault {
     BadKey,
     #[error("the request leans on state that the upstream does not hold")]
     LeansOnState(String),
+    #[error("the request does not say how long the reply may be")]
+    LacksLimit(String),
     #[error(
         "agents do not rule the inference server; its control routes are on the control listener"
     )]
     Engine,
+    #[error(
+        "this route samples tokens that nothing records; `rolltape serve \
+         --allow-unrecorded-sampling` lets such calls pass"
+    )]
+    Unheard,
     #[error("WebSocket is not recorded here; use POST")]
     Upgrade,
     #[error("the upstream at {0} could not be reached: {1}")]
@@ -51,10 +58,11 @@ impl Fault {
             | Self::BadId(_)
             | Self::TwoEpisodes(..)
             | Self::BadTag(..)
-            | Self::LeansOnState(_) => StatusCode::BAD_REQUEST,
+            | Self::LeansOnState(_)
+            | Self::LacksLimit(_) => StatusCode::BAD_REQUEST,
             Self::TooLong(_) => StatusCode::PAYLOAD_TOO_LARGE,
             Self::BadKey => StatusCode::UNAUTHORIZED,
-            Self::Engine => StatusCode::FORBIDDEN,
+            Self::Engine | Self::Unheard => StatusCode::FORBIDDEN,
             Self::Upgrade => StatusCode::UPGRADE_REQUIRED,
             Self::Unreachable(..) | Self::Broken(_) | Self::ReplyTooLong(_) => {
                 StatusCode::BAD_GATEWAY
@@ -77,7 +85,7 @@ impl Fault {
     pub(crate) fn response(&self, route: Route) -> Response<ReplyBody> {
         let status = self.status();
         let body = match self {
-            Self::LeansOnState(body) => body.clone(),
+            Self::LeansOnState(body) | Self::LacksLimit(body) => body.clone(),
             _ => wire::error_body(route, status.as_u16(), self.kind(), &self.to_string()),
         };
         let mut response = Response::new(whole(Bytes::from(body)));
@@ -101,7 +109,9 @@ impl Fault {
         ended.status = Some(self.status().as_u16());
         ended.outcome = match self {
             Self::ReplyTooLong(_) => Outcome::Capped,
-            Self::LeansOnState(_) | Self::TooLong(_) => Outcome::Refused,
+            Self::LeansOnState(_) | Self::LacksLimit(_) | Self::TooLong(_) | Self::Unheard => {
+                Outcome::Refused
+            }
             _ => Outcome::UpstreamFailed,
         };
         ended.error = Some(self.to_string());

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use episode::Route;
 use http_body_util::{BodyExt, Limited};
 use hyper::body::Incoming;
-use hyper::header::{AUTHORIZATION, HeaderValue};
+use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HeaderValue};
 use hyper::http::request::Parts;
 use hyper::{HeaderMap, Method, Request, Response, StatusCode};
 use tokio::sync::OnceCell;
@@ -20,6 +20,7 @@ use crate::config::{Config, Upstream};
 use crate::connect::{self, BadSetting, Connections};
 use crate::fault::Fault;
 use crate::learn::Samplers;
+use crate::models::Models;
 use crate::outgoing::Outgoing;
 use crate::rewrite::{self, Plan, Rewrite};
 use crate::stray::Strays;
@@ -45,6 +46,7 @@ pub(crate) struct Forward {
     probe_wait: Duration,
     refused: Mutex<HashMap<Kind, Refused>>,
     pub(crate) samplers: Samplers,
+    pub(crate) models: Models,
     strays: Strays,
 }
 
@@ -96,6 +98,7 @@ impl Forward {
             probe_wait: PROBE_WAIT,
             refused: Mutex::default(),
             samplers: Samplers::default(),
+            models: Models::default(),
             strays: Strays::default(),
         })
     }
@@ -134,8 +137,8 @@ impl Forward {
         mut sent: Sent<'_>,
         plan: &Plan<'_>,
     ) -> Result<(Response<Incoming>, Rewrite), Fault> {
-        if let Some(body) = plan.refusal() {
-            return Err(Fault::LeansOnState(body));
+        if let Some(refusal) = plan.refusal() {
+            return Err(refusal);
         }
         if let Some(rest) = sent.body.rest.take() {
             let rewrite = plan.too_long();
@@ -247,7 +250,26 @@ impl Forward {
         path: &str,
         agent: &HeaderMap,
     ) -> Result<(StatusCode, Bytes), Fault> {
-        let mut request = self.request(Method::GET, path, Outgoing::default())?;
+        self.ask(self.request(Method::GET, path, Outgoing::default())?, agent).await
+    }
+
+    /// Sends a document of JSON and fetches the answer, with our own key, or with the agent's.
+    pub(crate) async fn post(
+        &self,
+        path: &str,
+        body: Bytes,
+        agent: &HeaderMap,
+    ) -> Result<(StatusCode, Bytes), Fault> {
+        let mut request = self.request(Method::POST, path, Outgoing::whole(body, None))?;
+        request.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        self.ask(request, agent).await
+    }
+
+    async fn ask(
+        &self,
+        mut request: Request<Outgoing>,
+        agent: &HeaderMap,
+    ) -> Result<(StatusCode, Bytes), Fault> {
         let agents = agent.get(AUTHORIZATION).cloned();
         let own = self.key.as_ref().and_then(|key| rewrite::bearer(key).ok());
         if let Some(key) = own.or(agents) {

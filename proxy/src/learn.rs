@@ -7,7 +7,7 @@ use episode::{Ended, Route};
 use hyper::HeaderMap;
 use hyper::header::AUTHORIZATION;
 use tokio::task::JoinHandle;
-use wire::{Dialect, Effective, Force, Request, Sampler};
+use wire::{Dialect, Effective, Force, Owed, Request, Sampler};
 
 use crate::forward::Forward;
 
@@ -72,7 +72,7 @@ impl Samplers {
 
 impl Forward {
     /// How the upstream samples; asked with the agent's own credentials.
-    async fn learn(&self, dialect: Dialect, agent: &HeaderMap) -> Arc<Sampler> {
+    pub(crate) async fn learn(&self, dialect: Dialect, agent: &HeaderMap) -> Arc<Sampler> {
         let _turn = self.samplers.turn.lock().await;
         if let Some(told) = self.samplers.fresh() {
             return told;
@@ -85,6 +85,12 @@ impl Forward {
                 Ok(Ok((status, page))) if status.is_success() && sampler.take(&page) => break,
                 Ok(Ok(_)) => {}
                 Ok(Err(_)) | Err(_) => answered = false,
+            }
+        }
+        if let Some((path, body)) = sampler.end_question() {
+            match tokio::time::timeout(ASK_WAIT, self.post(path, body, agent)).await {
+                Ok(Ok((status, page))) if status.is_success() => sampler.take_end(&page),
+                _ => answered = false,
             }
         }
         let sampler = Arc::new(sampler);
@@ -116,7 +122,13 @@ impl Sampling {
                 Told::Soon(tokio::spawn(asked), dialect)
             }
         };
-        Self { effective: Effective::asked(dialect, sent, force), told, route, kind_named: false }
+        let effective = match (dialect, route) {
+            (Dialect::Sglang | Dialect::Rolltape, Route::Generate) => {
+                Effective::asked_natively(sent)
+            }
+            _ => Effective::asked(dialect, sent, force),
+        };
+        Self { effective, told, route, kind_named: false }
     }
 
     /// The same, where the user said what the logprobs are.
@@ -125,7 +137,7 @@ impl Sampling {
     }
 
     /// Writes it into the end of the call, where anything was sampled.
-    pub(crate) async fn fill(mut self, ended: &mut Ended) {
+    pub(crate) async fn fill(mut self, ended: &mut Ended, owed: &Owed) {
         if ended.choices.is_empty() {
             return;
         }
@@ -136,6 +148,9 @@ impl Sampling {
                 _ => Arc::new(Sampler::of(dialect)),
             },
         };
+        if let Some(end) = sampler.end() {
+            owed.end(end, &mut ended.choices);
+        }
         self.effective.served(&sampler);
         if ended.translated.is_none() {
             self.effective.heard(self.route, &ended.reply);

@@ -15,10 +15,24 @@ use crate::chains::Asked;
 use crate::conversations::Thread;
 use crate::fault::Fault;
 use crate::learn::Sampling;
+use crate::prompts::Asking;
 use crate::proxy::Proxy;
 use crate::record::Recording;
+use crate::rewrite::Plan;
 use crate::tag::Known;
 use crate::watch::{Open, Watch};
+
+/// A call whose way upstream is to be planned.
+#[derive(Clone, Copy)]
+pub(crate) struct ToPlan<'a> {
+    pub(crate) route: Route,
+    pub(crate) path: &'a str,
+    /// The agent's request, where its body is a JSON object.
+    pub(crate) sent: Option<&'a Request>,
+    /// The request behind the conversation that it goes on from, where that is kept here.
+    pub(crate) whole: Option<&'a Request>,
+    pub(crate) force: &'a Force,
+}
 
 /// The end of a call on its way to the disk. It gets there whether or not this is waited for.
 pub(crate) type Commit = JoinHandle<Result<(), CommitError>>;
@@ -46,6 +60,8 @@ pub(crate) struct OpenCall {
     /// What a later call may go on from by the name of its response.
     chain: Option<(Arc<Known>, Asked)>,
     sampling: Option<Sampling>,
+    /// Its prompts, where the upstream is asked for them beside it.
+    asking: Option<Asking>,
 }
 
 impl OpenCall {
@@ -70,6 +86,7 @@ impl OpenCall {
             thread: None,
             chain: None,
             sampling: None,
+            asking: None,
         };
         call.begun = Some(call.store.begin(begun).await);
         call
@@ -87,8 +104,26 @@ impl OpenCall {
         self.chain = asked.map(|asked| (Arc::clone(known), asked));
     }
 
+    /// How the call goes upstream. What its reply will not tell is asked for from now on.
+    pub(crate) async fn planned<'a>(
+        &mut self,
+        proxy: &Proxy,
+        dialect: Dialect,
+        call: ToPlan<'a>,
+        agent: &HeaderMap,
+    ) -> Plan<'a> {
+        let ToPlan { route, path, sent, whole, force } = call;
+        let route = wire::route_at(dialect, route, path);
+        self.sampled(proxy, dialect, (route, sent, force), agent);
+        let plan = Plan::new(proxy.config(), dialect, force, (route, sent)).behind(whole);
+        let plan = proxy.forward.fit(plan, agent).await;
+        let prompts = plan.prompts();
+        self.asking = prompts.map(|prompts| Asking::begin(&proxy.forward, prompts, agent));
+        plan
+    }
+
     /// Notes what the call is sampled with, and what its logprobs are.
-    pub(crate) fn sampled(
+    fn sampled(
         &mut self,
         proxy: &Proxy,
         dialect: Dialect,
@@ -163,7 +198,7 @@ impl OpenCall {
         {
             known.conversations.answered(&thread, &answer);
         }
-        let mut ended = recording.finish(outcome, now());
+        let (mut ended, owed) = recording.finish(outcome, now());
         if let Some(fault) = fault {
             fault.mark(&mut ended);
         }
@@ -172,10 +207,13 @@ impl OpenCall {
         }
         self.watch.ended(&mut ended, self.stamp.take());
         let (store, watch, open) = (self.store.clone(), self.watch.clone(), self.open.take());
-        let sampling = self.sampling.take();
+        let (sampling, asking) = (self.sampling.take(), self.asking.take());
         Some(tokio::spawn(async move {
+            if let Some(asking) = asking {
+                asking.fill(&mut ended, &owed).await;
+            }
             if let Some(sampling) = sampling {
-                sampling.fill(&mut ended).await;
+                sampling.fill(&mut ended, &owed).await;
             }
             watch.fill(&store, &mut ended).await;
             let done = store.end(ended).await.done().await;

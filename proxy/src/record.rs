@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use episode::{CallId, Ended, Micros, Outcome, Route, Stamps};
 use serde_json::Value;
-use wire::Collector;
+use wire::{Collector, Owed};
 
 use crate::rewrite::Rewrite;
 
@@ -17,6 +17,8 @@ pub(crate) struct Recording {
     reply: Vec<u8>,
     reply_bytes_max: usize,
     capped: bool,
+    /// Whether the upstream declined, whatever status the agent was given.
+    declined: bool,
     error: Option<String>,
     logprob_kind: String,
     route: Route,
@@ -37,6 +39,7 @@ impl Recording {
             reply: Vec::new(),
             reply_bytes_max,
             capped: false,
+            declined: false,
             error: None,
             logprob_kind: "unknown".to_owned(),
         }
@@ -45,13 +48,20 @@ impl Recording {
     /// What reads the reply, and how the call went upstream.
     pub(crate) fn expects(&mut self, collector: Collector, rewrite: &Rewrite) {
         self.collector = collector;
-        self.translated = Some(rewrite.route).filter(|route| *route != self.route);
+        // The same call by another of the server's names for it is no translation.
+        let is_other = |route: &Route| *route != self.route && *route != Route::Generate;
+        self.translated = Some(rewrite.route).filter(is_other);
         self.unasked.clone_from(&rewrite.unasked);
     }
 
     /// The status that the agent is given.
     pub(crate) fn status(&mut self, status: u16) {
         self.status = Some(status);
+    }
+
+    /// The status that the upstream gave, where the agent is given another.
+    pub(crate) fn upstream_status(&mut self, status: u16) {
+        self.declined = (400..500).contains(&status);
     }
 
     /// What the upstream's logprobs are.
@@ -105,8 +115,8 @@ impl Recording {
     }
 
     /// The end of the call. `outcome` is what the transport saw; what the reply itself says can
-    /// only make it worse.
-    pub(crate) fn finish(mut self, outcome: Outcome, at: Micros) -> Ended {
+    /// only make it worse. With it comes what is left to be asked of the upstream.
+    pub(crate) fn finish(mut self, outcome: Outcome, at: Micros) -> (Ended, Owed) {
         if matches!(self.route, Route::Embeddings | Route::CountTokens) {
             // Relayed as they are; only their counts are of interest.
             self.collector.take(&self.reply);
@@ -117,12 +127,13 @@ impl Recording {
             // An agent leaves because of it.
             (Outcome::ClientGone, _) if error.is_some() => Outcome::UpstreamFailed,
             (Outcome::Complete, Some(400..=499)) => Outcome::Refused,
+            (Outcome::Complete, _) if self.declined => Outcome::Refused,
             (Outcome::Complete, Some(500..)) => Outcome::UpstreamFailed,
             (Outcome::Complete, _) if error.is_some() => Outcome::UpstreamFailed,
             (Outcome::Complete, _) if self.capped => Outcome::Capped,
             (seen, _) => seen,
         };
-        Ended {
+        let ended = Ended {
             call_id: self.call_id,
             ended_at: at,
             first_byte_at: self.first_byte_at,
@@ -139,7 +150,8 @@ impl Recording {
             translated: self.translated,
             unasked: self.unasked,
             stamps: Stamps::default(),
-        }
+        };
+        (ended, facts.owed)
     }
 }
 
@@ -163,7 +175,7 @@ mod tests {
         recording.said(br#"{"choices":[{"index":0,"token_ids":[1],"finish_reason":"stop"}]}"#);
         recording.shown(b"12345");
         assert!(recording.finished());
-        let ended = recording.finish(Outcome::Complete, 9);
+        let ended = recording.finish(Outcome::Complete, 9).0;
         assert_eq!(
             (ended.outcome, ended.first_byte_at, ended.ended_at),
             (Outcome::Complete, Some(5), 9)
@@ -192,17 +204,21 @@ mod tests {
         two.translated = None;
         two.said(br#"{"error":{"message":"boom"}}"#);
         assert_eq!(two.left(), Outcome::ClientGone);
-        assert_eq!(two.finish(Outcome::ClientGone, 0).outcome, Outcome::UpstreamFailed);
+        assert_eq!(two.finish(Outcome::ClientGone, 0).0.outcome, Outcome::UpstreamFailed);
     }
 
     #[test]
     fn what_the_reply_says_can_only_make_it_worse() {
         let mut refused = recording();
         refused.status(404);
-        assert_eq!(refused.finish(Outcome::Complete, 0).outcome, Outcome::Refused);
+        assert_eq!(refused.finish(Outcome::Complete, 0).0.outcome, Outcome::Refused);
+        let mut in_stream = recording();
+        in_stream.upstream_status(400);
+        in_stream.said(br#"{"error":{"message":"too long"}}"#);
+        assert_eq!(in_stream.finish(Outcome::Complete, 0).0.outcome, Outcome::Refused);
         let mut broken = recording();
         broken.said(br#"{"error":{"message":"boom"}}"#);
-        let ended = broken.finish(Outcome::Complete, 0);
+        let ended = broken.finish(Outcome::Complete, 0).0;
         assert_eq!(
             (ended.outcome, ended.error.as_deref()),
             (Outcome::UpstreamFailed, Some("boom"))
@@ -210,12 +226,12 @@ mod tests {
         let mut long = recording();
         long.shown(b"0123456789");
         long.shown(b"0");
-        let ended = long.finish(Outcome::Complete, 0);
+        let ended = long.finish(Outcome::Complete, 0).0;
         assert_eq!((ended.outcome, ended.reply.len()), (Outcome::Capped, 10));
-        let left = recording().finish(Outcome::ClientGone, 0);
+        let left = recording().finish(Outcome::ClientGone, 0).0;
         assert_eq!(left.outcome, Outcome::ClientGone);
         let mut left = recording();
         left.said(br#"{"error":{"message":"boom"}}"#);
-        assert_eq!(left.finish(Outcome::ClientGone, 0).outcome, Outcome::UpstreamFailed);
+        assert_eq!(left.finish(Outcome::ClientGone, 0).0.outcome, Outcome::UpstreamFailed);
     }
 }

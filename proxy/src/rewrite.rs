@@ -4,9 +4,12 @@ use bytes::Bytes;
 use episode::Route;
 use hyper::HeaderMap;
 use hyper::header::{self, HeaderName, HeaderValue};
-use wire::{Back, Collector, Dialect, Force, Hide, Refused, Request, Untranslatable, Wants};
+use wire::{
+    Back, Collector, Dialect, Force, Hide, Prompts, Refused, Request, Untranslatable, Wants,
+};
 
 use crate::config::{Config, Translate};
+use crate::fault::Fault;
 use crate::headers;
 
 /// The chat route of any upstream.
@@ -29,6 +32,8 @@ pub(crate) struct Plan<'a> {
     /// The request behind the conversation that it goes on from, where that is kept here.
     whole: Option<&'a Request>,
     asks: bool,
+    /// Whether calls pass that sample where nothing tells the tokens.
+    lets_pass: bool,
 }
 
 /// What to send, and what the reply goes through.
@@ -83,7 +88,8 @@ impl<'a> Plan<'a> {
             Translate::Always => matches!(route, Route::Messages | Route::Responses),
         };
         let sent = sent.filter(|_| route.generates());
-        Self { wants, translates, force, route, sent, whole: None, asks: true }
+        let lets_pass = config.allow_unrecorded_sampling;
+        Self { wants, translates, force, route, sent, whole: None, asks: true, lets_pass }
     }
 
     /// The same for a request that goes on from a conversation which is kept here.
@@ -106,9 +112,47 @@ impl<'a> Plan<'a> {
         }
     }
 
-    /// The body of the 400 for a request that cannot be translated and must not go on as it is.
-    pub(crate) fn refusal(&self) -> Option<String> {
-        self.sent.filter(|_| self.translates).and_then(|s| wire::leans_on_state(self.route, s))
+    /// What is to be asked of the upstream beside the call, so that its prompts are known.
+    pub(crate) fn prompts(&self) -> Option<Prompts> {
+        let is_asked = Prompts::are_asked_of(self.wants.dialect, self.route);
+        let sent = self.sent.filter(|_| is_asked)?;
+        if !self.translates {
+            return Prompts::of(self.route, sent);
+        }
+        let (chat, _) = self.translate(sent).ok()?;
+        Prompts::of(Route::Chat, &Request::read(&chat)?)
+    }
+
+    /// The answer to a request that cannot be translated and must not go on as it is.
+    pub(crate) fn refusal(&self) -> Option<Fault> {
+        if self.is_unheard() {
+            return Some(Fault::Unheard);
+        }
+        let sent = self.sent.filter(|_| self.translates)?;
+        let state = wire::leans_on_state(self.route, sent).map(Fault::LeansOnState);
+        let limit = || wire::lacks_limit(self.wants.dialect, self.route, sent);
+        state.or_else(|| limit().map(Fault::LacksLimit))
+    }
+
+    /// Whether the call goes to a route of another server's own, or would be sampled otherwise than
+    /// is recorded: SGLang has its parameters elsewhere there.
+    fn is_unheard(&self) -> bool {
+        let nested = matches!(self.wants.dialect, Dialect::Sglang | Dialect::Rolltape);
+        let is_told = wire::tells_natively(self.wants.dialect);
+        let as_said = is_told && (self.force.is_empty() || !nested);
+        self.route == Route::Generate && !as_said && !self.lets_pass
+    }
+
+    /// The model of a call that is translated, where the server's own route looks whether it has
+    /// it and its chat route does not.
+    pub(crate) fn doubted_model(&self) -> Option<String> {
+        let looks = self.wants.dialect == Dialect::Sglang && self.route == Route::Responses;
+        self.sent.filter(|_| self.translates && looks).and_then(Request::model)
+    }
+
+    /// The same, but for translating.
+    pub(crate) fn untranslated(self) -> Self {
+        Self { translates: false, ..self }
     }
 
     /// What to send. The upstream is asked for tokens as far as that can be hidden, but for what it
@@ -164,7 +208,8 @@ impl<'a> Plan<'a> {
         let Some(wants) = asking else {
             return Rewrite { body, forced, ..self.as_sent(Some(self.silence())) };
         };
-        let has_header = |name: &str| headers.contains_key(name);
+        // SGLang reads its own as set where they are this.
+        let has_header = |name: &str| headers.get_all(name).iter().any(|value| value == "1");
         let request = forced.as_ref().unwrap_or(sent);
         let asked = wire::ask(wants, self.route, request, has_header);
         let asks = asked.unasked.is_none();

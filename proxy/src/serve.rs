@@ -15,10 +15,9 @@ use crate::chains::Asked;
 use crate::fault::Fault;
 use crate::forward::{Kind, Sent};
 use crate::headers;
-use crate::open_call::{OpenCall, Room, now};
+use crate::open_call::{OpenCall, Room, ToPlan, now};
 use crate::proxy::Proxy;
 use crate::record::Recording;
-use crate::rewrite::Plan;
 use crate::tag::{self, Tagged};
 use crate::tee::{self, Reader, ReplyBody};
 use crate::upgrade;
@@ -35,6 +34,10 @@ pub(crate) async fn answer(
     let room = Arc::clone(&proxy.calls).acquire_owned().await.ok();
     let answered = if tag::is_control(request.uri().path()) {
         Err(Fault::Engine)
+    } else if !proxy.config().allow_unrecorded_sampling
+        && tag::samples_unheard(request.method(), request.uri().path())
+    {
+        Err(Fault::Unheard)
     } else if upgrade::is_wanted(&request) {
         upgrade::relay(&proxy, request).await
     } else {
@@ -66,13 +69,13 @@ async fn call(proxy: &Proxy, request: Request<Incoming>, room: Room) -> Answered
         Ok(dialect) => dialect,
         Err(fault) => return Err(open.fail(fault).await),
     };
-    open.sampled(proxy, dialect, (route, sent.as_ref(), &force), &head.headers);
+    let (sent, whole) = (sent.as_ref(), whole.as_ref());
+    let call = ToPlan { route, path: &path, sent, whole, force: &force };
+    let plan = open.planned(proxy, dialect, call, &head.headers).await;
 
     let accepts = headers::Accepts::of(&head.headers);
     headers::request_headers(&mut head.headers, route);
-    let plan =
-        Plan::new(proxy.config(), dialect, &force, (route, sent.as_ref())).behind(whole.as_ref());
-    let kind = Kind::of(route, model, sent.as_ref());
+    let kind = Kind::of(route, model, sent);
     let outgoing = Sent { head, path: &path, body, kind };
     let (reply, rewrite) = match proxy.forward.exchange(outgoing, &plan).await {
         Ok(exchanged) => exchanged,

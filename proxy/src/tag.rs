@@ -60,7 +60,7 @@ pub(crate) fn tag(
 ) -> Result<Tagged, Fault> {
     let path = head.uri.path_and_query().map_or("/", |path| path.as_str());
     let prefix = Prefix::of(path)?;
-    let route = prefix.route(&head.method);
+    let route = wire::route_of(head.method.as_str(), prefix.bare(), request);
     let text_of = |name: &str| head.headers.get(name).and_then(|value| value.to_str().ok());
     let lineage = wire::lineage(text_of, route, request);
     let key = key(&known.signer, &mut head.headers, now)?;
@@ -103,6 +103,14 @@ pub(crate) fn route_of(method: &Method, path: &str) -> Route {
 /// Whether a request is for one of the upstream's control routes, whether or not it is tagged.
 pub(crate) fn is_control(path: &str) -> bool {
     Prefix::of(path).is_ok_and(|prefix| engine::is_control(prefix.rest))
+}
+
+/// Whether a request samples where nothing tells the tokens, whether or not it is tagged.
+pub(crate) fn samples_unheard(method: &Method, path: &str) -> bool {
+    Prefix::of(path).is_ok_and(|prefix| {
+        let plain = engine::plain(prefix.bare());
+        wire::samples_unheard(method.as_str(), &plain)
+    })
 }
 
 /// The sources that name an episode outright, highest first.
@@ -226,8 +234,12 @@ impl<'a> Prefix<'a> {
     }
 
     fn route(&self, method: &Method) -> Route {
-        let bare = self.rest.split('?').next().unwrap_or(self.rest);
-        wire::route(method.as_str(), bare)
+        wire::route(method.as_str(), self.bare())
+    }
+
+    /// The path without its query.
+    fn bare(&self) -> &'a str {
+        self.rest.split('?').next().unwrap_or(self.rest)
     }
 }
 

@@ -138,6 +138,7 @@ pub(crate) fn turned(
     let shown = match manner {
         Manner::Native(hide) => hide.document(&read),
         Manner::Translated(back) => {
+            recording.upstream_status(head.status.as_u16());
             let document = back.document(head.status.as_u16(), &read);
             head.status = StatusCode::from_u16(document.status).unwrap_or(StatusCode::BAD_GATEWAY);
             let kind = HeaderValue::from_static(document.content_type);

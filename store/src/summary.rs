@@ -26,7 +26,7 @@ pub struct Summary {
 }
 
 const COUNTS: &str = "SELECT count(*) AS calls, \
-    count(*) FILTER (WHERE route IN ('chat', 'completions', 'responses', 'messages')) \
+    count(*) FILTER (WHERE route IN ('chat', 'completions', 'responses', 'messages', 'generate')) \
         AS generations, \
     count(*) FILTER (WHERE EXISTS (SELECT 1 FROM choice k WHERE k.call_key = c.call_key \
         AND k.tokens IS NOT NULL)) AS with_ids, \

@@ -21,6 +21,8 @@ mod headers;
 mod http;
 mod large;
 mod life;
+mod llamacpp;
+mod natively;
 mod postgres;
 mod power;
 mod recorder;

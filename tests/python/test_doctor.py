@@ -212,7 +212,7 @@ def test_llamacpp(tmp_path):
     assert (found["dialect"], found["version"], code) == ("llamacpp", "b7100-abcdef", FAILED)
     assert {probe["hidden_reply"] for probe in by_wire(found, "chat")} == {"equal"}
     assert all(probe["ids"] for probe in by_wire(found, "chat") if not probe["stream"])
-    assert any("ids of prompts" in told and "no flag" in told for told in found["missing"])
+    assert any("/apply-template" in told for told in found["missing"])
 
 
 def test_what_is_missing_names_the_flag(tmp_path):

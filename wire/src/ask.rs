@@ -81,6 +81,8 @@ pub fn ask(
         Dialect::Rolltape if matches!(route, Route::Responses | Route::Messages) => {
             Err(Unasked("the engine tells ids on its chat route only"))
         }
+        // Ids it tells there anyway, and its prompts are ids.
+        Dialect::Rolltape if route == Route::Generate => Err(Unasked("the route tells its ids")),
         Dialect::Vllm | Dialect::Rolltape => vllm::ask(&mut draft, wants, route),
         Dialect::Sglang => sglang::ask(&mut draft, wants, route, &has_header),
         Dialect::Llamacpp => llamacpp::ask(&mut draft, route),

@@ -34,8 +34,8 @@ pub fn conversation(route: Route, request: &[u8]) -> Option<Conversation> {
     let body: Value = serde_json::from_slice(request).ok()?;
     match route {
         Route::Chat => Some(in_chat(body)),
-        Route::Completions => {
-            let prompt = body.get("prompt")?.as_str()?;
+        Route::Completions | Route::Generate => {
+            let prompt = body.get("prompt").or_else(|| body.get("text"))?.as_str()?;
             let message = json!({ "role": "user", "content": prompt });
             Some(Conversation { messages: vec![message], tools: Vec::new() })
         }
@@ -75,7 +75,7 @@ pub fn written(route: Route, request: &[u8]) -> Option<Written<'_>> {
 /// The answers of a reply body, whether one JSON document or a stream of events.
 pub fn answers(route: Route, reply: &[u8]) -> Vec<Answer> {
     match route {
-        Route::Chat | Route::Completions => {}
+        Route::Chat | Route::Completions | Route::Generate => {}
         Route::Messages => return only(messages::answer(reply)),
         Route::Responses => return only(responses::answer(reply)),
         _ => return Vec::new(),
@@ -107,6 +107,10 @@ struct Draft {
 const TEXTS: [&str; 4] = ["content", "refusal", "reasoning", "reasoning_content"];
 
 fn add(drafts: &mut BTreeMap<u32, Draft>, part: &Value) {
+    if part.get("choices").is_none() {
+        let parts = part.as_array().map_or(std::slice::from_ref(part), Vec::as_slice);
+        return (0..).zip(parts).for_each(|(at, part)| add_native(drafts, at, part));
+    }
     for choice in part.get("choices").and_then(Value::as_array).into_iter().flatten() {
         let index = choice.get("index").and_then(Value::as_u64).unwrap_or(0);
         let draft = drafts.entry(u32::try_from(index).unwrap_or(u32::MAX)).or_default();
@@ -117,6 +121,22 @@ fn add(drafts: &mut BTreeMap<u32, Draft>, part: &Value) {
             draft.texts.entry("content").or_default().push_str(text);
         }
     }
+}
+
+/// A part of a reply of a server's own route for text: llama.cpp's pieces, SGLang's text so far or
+/// the piece that is new.
+fn add_native(drafts: &mut BTreeMap<u32, Draft>, at: u32, part: &Value) {
+    let index = part.get("index").and_then(Value::as_u64).and_then(|i| u32::try_from(i).ok());
+    let text = |key: &str| part.get(key).and_then(Value::as_str);
+    let Some(said) = text("content").or_else(|| text("text")) else { return };
+    let ids = part.get("output_ids").and_then(Value::as_array).map(|ids| ids.len() as u64);
+    let so_far = part.pointer("/meta_info/completion_tokens").and_then(Value::as_u64);
+    let draft = drafts.entry(index.unwrap_or(at)).or_default();
+    let known = draft.texts.entry("content").or_default();
+    if so_far.is_some_and(|count| ids.is_some_and(|ids| count <= ids)) {
+        known.clear();
+    }
+    known.push_str(said);
 }
 
 impl Draft {

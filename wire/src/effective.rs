@@ -103,7 +103,21 @@ impl Effective {
     /// leaves out is unknown.
     pub fn asked(dialect: Dialect, sent: &Request, force: &Force) -> Self {
         let forced = Request::read(&force.apply(dialect, sent));
-        let body = forced.and_then(|request| request.parsed()).unwrap_or_default();
+        Self::asked_in(
+            dialect,
+            &forced.and_then(|request| request.parsed()).unwrap_or_default(),
+            force,
+        )
+    }
+
+    /// The same for SGLang's own route, which has them in an object of their own. One for each
+    /// prompt of a batch is not read.
+    pub fn asked_natively(sent: &Request) -> Self {
+        let nested = sent.parsed().and_then(|body| body.get("sampling_params").cloned());
+        Self::asked_in(Dialect::Sglang, &nested.unwrap_or_default(), &Force::default())
+    }
+
+    fn asked_in(dialect: Dialect, body: &Value, force: &Force) -> Self {
         let by = |name: &str| if force.names(name) { "forced" } else { "request" };
         let mut told = Map::new();
         for shape in SHAPES.iter().filter(|shape| (shape.knows)(dialect)) {
@@ -114,7 +128,7 @@ impl Effective {
             };
             told.insert(shape.name.to_owned(), entry);
         }
-        for name in masks(Some(dialect), &body) {
+        for name in masks(Some(dialect), body) {
             told.insert(name.to_owned(), json!({"source": by(name)}));
         }
         Self(told)

@@ -36,6 +36,8 @@ pub(crate) enum With {
     EmptyList,
     /// An empty list, where the object's `type` is this.
     EmptyListOf(&'static str),
+    /// The number 0.
+    Zero,
     /// The key leaves with its value.
     Nothing,
 }
@@ -283,6 +285,7 @@ fn put(doc: &[u8], place: &Range<usize>, with: With, edits: &mut Edits) {
     let stand_in = match with {
         With::EmptyList | With::EmptyListOf(_) => "[]",
         With::NullIfFilled if there == b"[]" => "[]",
+        With::Zero => "0",
         With::Null | With::NullOrAbsent | With::NullIfFilled | With::Nothing => "null",
     };
     if there != stand_in.as_bytes() && there != b"null" {

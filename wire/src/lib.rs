@@ -8,6 +8,7 @@
 //! - [`lineage`]: which of its agents made the call.
 //! - [`Splitter`] and [`Event`]: server-sent events out of any chunking.
 //! - [`Collector`] and [`Facts`]: what the reply says about the tokens that were sampled.
+//! - [`Owed`] and [`Prompts`]: what a reply leaves to be asked of its server.
 //! - [`alternatives`], [`kept`] and [`routing`]: the arrays beside the tokens, for the exporter.
 //! - [`conversation`] and [`answers`]: the messages of a recorded call, for the exporter;
 //!   [`rendering`] and [`token_texts`]: what else says how they became tokens;
@@ -31,12 +32,14 @@ mod json;
 mod likeness;
 mod lineage;
 mod mask;
+mod owed;
 mod probe;
 #[cfg(test)]
 mod properties;
 mod rendering;
 mod reply;
 mod request;
+mod routes;
 mod sampler;
 mod server;
 mod sides;
@@ -56,14 +59,18 @@ pub use force::{BadForce, Force};
 pub use hide::Hide;
 pub use likeness::{Difference, Likeness, likeness};
 pub use lineage::lineage;
+pub use owed::{Owed, Prompts, rendered_text};
 pub use probe::Probe;
 pub use rendering::rendering;
 pub use reply::{Collector, Facts, counts};
-pub use request::{Request, route};
+pub use request::Request;
+pub use routes::{route, route_at, route_of, samples_unheard, tells_natively};
 pub use sampler::Sampler;
 pub use server::Server;
 pub use sides::{Alternative, Routing, alternatives, kept, routing};
 pub use sse::{Event, EventTooLong, Splitter};
 pub use token_text::token_texts;
-pub use translate::{Back, Document, Untranslatable, leans_on_state, translate, translates};
+pub use translate::{
+    Back, Document, Untranslatable, lacks_limit, leans_on_state, translate, translates,
+};
 pub use vocabulary::{NoVocabulary, Vocabulary};

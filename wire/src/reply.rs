@@ -3,14 +3,16 @@
 mod chat;
 mod draft;
 mod messages;
+mod native;
 mod responses;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use episode::{Choice, Route, TokenCounts};
 use serde_json::Value;
 
+use crate::owed::Owed;
 use crate::request::Request;
 use crate::sse::documents;
 use crate::vocabulary::Vocabulary;
@@ -33,6 +35,9 @@ pub struct Collector {
     /// One version for all tokens, where the server says no more.
     version: Option<String>,
     usage: TokenCounts,
+    /// Counts that hold where there is no usage.
+    timed: TokenCounts,
+    owed: Owed,
     error: Option<String>,
     unread: u32,
     /// Whether something was lost that may have been part of any choice.
@@ -55,13 +60,15 @@ pub struct Facts {
     pub error: Option<String>,
     /// Chunks that could not be read.
     pub unread: u32,
+    /// What it leaves to be asked of its server.
+    pub owed: Owed,
 }
 
 /// The counts that a reply tells, whether or not it tells ids.
 pub fn counts(route: Route, reply: &[u8]) -> TokenCounts {
     let mut collector = Collector::new(route, None, None);
     documents(reply).iter().for_each(|document| collector.take(document));
-    collector.usage
+    collector.told()
 }
 
 impl Collector {
@@ -83,6 +90,8 @@ impl Collector {
             choices: BTreeMap::new(),
             version: None,
             usage: TokenCounts::default(),
+            timed: TokenCounts::default(),
+            owed: Owed::default(),
             error: None,
             unread: 0,
             has_gap: false,
@@ -100,6 +109,7 @@ impl Collector {
         let read = match self.route {
             Route::Messages => self.take_messages(json),
             Route::Responses => self.take_responses(json),
+            Route::Generate => self.take_native(json),
             _ => self.take_chat(json),
         };
         if read.is_none() {
@@ -122,7 +132,7 @@ impl Collector {
     /// Which prompt the choice of this index continues.
     fn prompt_of(&self, index: u32) -> u32 {
         match self.route {
-            Route::Completions => index / self.choices_per_prompt,
+            Route::Completions | Route::Generate => index / self.choices_per_prompt,
             _ => 0,
         }
     }
@@ -144,8 +154,11 @@ impl Collector {
             self.choices.values_mut().for_each(Draft::lose);
         }
         let vocabulary = self.vocabulary.as_deref();
+        let told = self.told();
+        let unended = self.choices.iter().filter(|(_, draft)| draft.lacks_end());
+        self.owed.unended = unended.map(|(index, _)| *index).collect();
         // With one choice, the count of all sampled tokens is the count of its own.
-        let count = if self.choices.len() == 1 { self.usage.completion } else { None };
+        let count = if self.choices.len() == 1 { told.completion } else { None };
         let version = self.version;
         let choices: Vec<Choice> = self
             .choices
@@ -164,12 +177,29 @@ impl Collector {
             model: self.model,
             prompts: in_place(self.prompts, self.prompts_max),
             usage: TokenCounts {
-                prompt: self.usage.prompt.or(counted.prompt),
-                completion: self.usage.completion.or(counted.completion),
+                prompt: told.prompt.or(counted.prompt),
+                completion: told.completion.or(counted.completion),
             },
             choices,
             error: self.error,
             unread: self.unread,
+            owed: self.owed,
+        }
+    }
+
+    /// What the server counted. Where it counts each choice by itself, it counts all of them when
+    /// each was.
+    fn told(&self) -> TokenCounts {
+        let one = self.choices.len() <= 1;
+        let each = || sum(self.choices.values().map(Draft::count));
+        let prompts = self.choices.values().map(Draft::prompt_index).collect::<BTreeSet<_>>();
+        let timed = TokenCounts {
+            prompt: if prompts.len() <= 1 { self.timed.prompt } else { self.owed.count(&prompts) },
+            completion: if one { self.timed.completion } else { each() },
+        };
+        TokenCounts {
+            prompt: self.usage.prompt.or(timed.prompt),
+            completion: self.usage.completion.or(timed.completion),
         }
     }
 
@@ -194,9 +224,14 @@ impl Collector {
     }
 }
 
+/// The sum of counts that are all known, as far as it goes.
+pub(crate) fn sum(counts: impl Iterator<Item = Option<u64>>) -> Option<u64> {
+    counts.into_iter().try_fold(0_u64, |sum, count| Some(sum.saturating_add(count?)))
+}
+
 /// How many prompts a request to `route` has.
 fn prompts_of(route: Route, request: Option<&Request>) -> u32 {
-    let batch = request.filter(|_| route == Route::Completions);
+    let batch = request.filter(|_| matches!(route, Route::Completions | Route::Generate));
     batch.map_or(1, |request| u32::try_from(request.prompts()).unwrap_or(u32::MAX))
 }
 
@@ -321,6 +356,76 @@ mod tests {
         assert_eq!(counts(Route::Chat, br#"{"choices":[]}"#), told(None, None));
         let messages = br#"{"type":"message","usage":{"input_tokens":3,"output_tokens":2}}"#;
         assert_eq!(counts(Route::Messages, messages), told(Some(3), Some(2)));
+    }
+
+    /// A chunk of llama.cpp's of one choice, with so many tokens counted so far.
+    fn timed(index: u32, id: u32, finish: &str, count: u32) -> String {
+        let logprobs = match finish {
+            "null" => format!(r#"{{"content":[{{"id":{id},"logprob":-0.5}}]}}"#),
+            _ => "null".to_owned(),
+        };
+        format!(
+            r#"{{"choices":[{{"index":{index},"logprobs":{logprobs},"finish_reason":{finish}}}],
+            "timings":{{"cache_n":2,"prompt_n":1,"predicted_n":{count}}}}}"#
+        )
+    }
+
+    #[test]
+    fn an_event_without_anything_loses_nothing() {
+        let parts = ["null", &timed(0, 7, "null", 1), &timed(0, 0, "\"stop\"", 1)];
+        for route in [Route::Chat, Route::Completions] {
+            let facts = collect(route, 1, &parts);
+            assert_eq!(facts.unread, 0);
+            assert_eq!(facts.choices[0].token_ids.as_deref(), Some(&[7][..]));
+        }
+    }
+
+    #[test]
+    fn counts_that_grow_with_the_stream_end_with_the_last() {
+        let parts = [timed(0, 7, "null", 1), timed(0, 8, "null", 2), timed(0, 0, "\"stop\"", 2)];
+        let facts = collect(Route::Chat, 1, &parts.each_ref().map(String::as_str));
+        assert_eq!(facts.usage, TokenCounts { prompt: Some(3), completion: Some(2) });
+        assert_eq!(facts.choices[0].token_ids.as_deref(), Some(&[7, 8][..]));
+    }
+
+    #[test]
+    fn counts_beside_a_choice_are_of_that_choice() {
+        let parts = [
+            timed(1, 7, "null", 1),
+            timed(0, 8, "null", 1),
+            timed(0, 9, "null", 2),
+            timed(0, 0, "\"stop\"", 2),
+            timed(1, 0, "\"stop\"", 1),
+        ];
+        let facts = collect(Route::Chat, 2, &parts.each_ref().map(String::as_str));
+        let ids: Vec<_> = facts.choices.iter().map(|c| c.token_ids.clone().unwrap()).collect();
+        assert_eq!(ids, [vec![8, 9], vec![7]]);
+        assert_eq!(facts.usage, TokenCounts { prompt: Some(3), completion: Some(3) });
+    }
+
+    #[test]
+    fn an_end_that_is_not_told_is_owed_where_it_alone_is_missing() {
+        let end = |count: u32, stop: &str| {
+            let last = timed(0, 0, "\"stop\"", count);
+            let verbose = format!(
+                r#","__verbose":{{"index":0,"tokens":[],"stop":true,"tokens_predicted":{count},
+                "tokens_evaluated":3,"prompt":"<s>hi","stop_type":"{stop}"}}}}"#
+            );
+            let last = last.strip_suffix('}').unwrap().to_owned() + &verbose;
+            collect(Route::Chat, 1, &[&timed(0, 7, "null", 1), &last])
+        };
+        let facts = end(2, "eos");
+        assert_eq!(
+            (&facts.owed.unended[..], facts.owed.text.as_deref()),
+            (&[0][..], Some("<s>hi"))
+        );
+        assert_eq!(facts.choices[0].token_ids.as_deref(), Some(&[7][..]));
+        assert_eq!(facts.usage.completion, Some(2));
+        for other in [end(2, "word"), end(3, "eos")] {
+            assert!(other.owed.unended.is_empty() && other.choices[0].token_ids.is_none());
+        }
+        let whole = end(1, "eos");
+        assert!(whole.owed.unended.is_empty() && whole.choices[0].token_ids.is_some());
     }
 
     #[test]

@@ -64,23 +64,6 @@ pub(crate) const SAMPLING: [&str; 49] = [
 /// Of longer values the summary tells the length; the request itself keeps them.
 const SAMPLING_VALUE_BYTES_MAX: usize = 4096;
 
-/// The kind of endpoint that `path` (without a query) names under `method`.
-pub fn route(method: &str, path: &str) -> Route {
-    let path = path.trim_end_matches('/').trim_start_matches('/');
-    // Some clients leave the version out, some join it with a second slash.
-    let path = path.strip_prefix("v1").map_or(path, |rest| rest.trim_start_matches('/'));
-    match (method, path) {
-        ("POST", "chat/completions") => Route::Chat,
-        ("POST", "completions") => Route::Completions,
-        ("POST", "responses") => Route::Responses,
-        ("POST", "messages") => Route::Messages,
-        ("POST", "messages/count_tokens") => Route::CountTokens,
-        ("POST", "embeddings") => Route::Embeddings,
-        ("GET", "models") => Route::Models,
-        _ => Route::Other,
-    }
-}
-
 /// A request body and the places of its top-level fields.
 #[derive(Debug, Clone)]
 pub struct Request {
@@ -126,9 +109,11 @@ impl Request {
         !matches!(self.raw("tools"), None | Some(b"null" | b"[]"))
     }
 
-    /// How many choices were asked for each prompt.
+    /// How many choices were asked for each prompt, in each server's words.
     pub fn choices(&self) -> u32 {
-        self.value("n").and_then(|n| n.as_u64()).map_or(1, |n| u32::try_from(n).unwrap_or(1).max(1))
+        let nested = || self.value("sampling_params").and_then(|params| params.get("n").cloned());
+        let n = self.value("n").or_else(|| self.value("n_cmpl")).or_else(nested);
+        n.and_then(|n| n.as_u64()).map_or(1, |n| u32::try_from(n).unwrap_or(1).max(1))
     }
 
     /// Whether alternatives to the sampled tokens were asked for.
@@ -211,7 +196,8 @@ impl Request {
     /// The number of prompts in a text completion: a batch has several.
     pub fn prompts(&self) -> usize {
         let batch = || {
-            let place = self.fields.iter().rev().find(|(name, _)| name == "prompt")?.1.clone();
+            let named = |key: &&str| self.fields.iter().rev().find(|(name, _)| name == key);
+            let place = ["prompt", "text", "input_ids"].iter().find_map(named)?.1.clone();
             let items = elements(&self.body, &place).ok()?;
             let first = self.body[items.first()?.clone()].first()?;
             matches!(first, b'"' | b'[').then_some(items.len())
@@ -289,18 +275,5 @@ mod tests {
             "bad_words": ["x"], "guided_json": guided, "allowed_token_ids": allowed
         });
         assert_eq!(sampling, all);
-    }
-
-    #[test]
-    fn routes_are_told_by_method_and_path() {
-        assert_eq!(route("POST", "/v1/chat/completions"), Route::Chat);
-        assert_eq!(route("POST", "//v1/completions/"), Route::Completions);
-        assert_eq!(route("GET", "/v1/chat/completions"), Route::Other);
-        assert_eq!(route("POST", "/v1/models"), Route::Other);
-        assert_eq!(route("GET", "/v1/models"), Route::Models);
-        assert_eq!(route("POST", "/responses"), Route::Responses);
-        assert_eq!(route("POST", "/v1//v1/responses"), Route::Other);
-        assert_eq!(route("POST", "/v1/messages"), Route::Messages);
-        assert_eq!(route("POST", "/v1/messages/count_tokens"), Route::CountTokens);
     }
 }

@@ -1,9 +1,11 @@
 //! What a server says of how it samples: what its logprobs are of, and what it takes for the
 //! parameters that a request leaves out.
 
+use bytes::Bytes;
 use serde_json::{Map, Value, json};
 
 use crate::dialect::Dialect;
+use crate::owed::{tokenize, tokens};
 
 /// A server's way of sampling, as far as it tells.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -14,6 +16,10 @@ pub struct Sampler {
     source: Option<String>,
     /// What it takes for parameters that a request leaves out; what is absent is not known.
     defaults: Map<String, Value>,
+    /// The token that ends what the model says, as text.
+    end_text: Option<String>,
+    /// Its id.
+    end: Option<u32>,
 }
 
 /// Parameters that servers may take from a model's `generation_config.json`, with the values that
@@ -57,6 +63,8 @@ impl Sampler {
             self.take_vllm(config);
         } else if let Some(params) = of_llamacpp.and_then(Value::as_object) {
             self.set(params);
+            let end = document.get("eos_token").and_then(Value::as_str);
+            self.end_text = end.filter(|text| !text.is_empty()).map(str::to_owned);
         } else if document.get("sampling_defaults").is_some() {
             self.take_sglang(&document);
         } else {
@@ -101,6 +109,22 @@ impl Sampler {
     fn set(&mut self, values: &Map<String, Value>) {
         let numbers = values.iter().filter(|(_, value)| value.is_number());
         self.defaults.extend(numbers.map(|(name, value)| (name.clone(), value.clone())));
+    }
+
+    /// Where to ask for the id of the token that ends what the model says, and the body to send;
+    /// none where nothing needs it.
+    pub fn end_question(&self) -> Option<(&'static str, Bytes)> {
+        self.end_text.as_deref().map(|text| tokenize(text, false))
+    }
+
+    /// Takes the answer to that. A text of several tokens is no end token.
+    pub fn take_end(&mut self, answer: &[u8]) {
+        self.end = tokens(answer).and_then(|ids| <[u32; 1]>::try_from(ids).ok()).map(|[id]| id);
+    }
+
+    /// The id of the token that ends what the model says, where it was asked for.
+    pub fn end(&self) -> Option<u32> {
+        self.end
     }
 
     /// What the server takes for `name` where a request leaves it out; `None` when that is not
@@ -225,6 +249,15 @@ mod tests {
             "min_p 0.05000000074505806, temperature 0.800000011920929, top_k 40, \
              top_p 0.949999988079071"
         );
+        let (path, body) = llamacpp.end_question().unwrap();
+        assert!(path == "/tokenize" && body.windows(10).any(|w| w == b"<|im_end|>"));
+        let end_after = |answer: &[u8]| {
+            let mut llamacpp = llamacpp.clone();
+            llamacpp.take_end(answer);
+            llamacpp.end()
+        };
+        assert_eq!(end_after(br#"{"tokens":[390]}"#), Some(390));
+        assert_eq!(end_after(br#"{"tokens":[3,9]}"#), None);
         let mut silent = Sampler::of(Dialect::Vllm);
         assert!(!silent.take(br#"{"detail":"Not Found"}"#) && !silent.take(b"<html>"));
         assert_eq!(silent, Sampler::of(Dialect::Vllm));

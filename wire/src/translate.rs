@@ -7,7 +7,7 @@ pub(crate) mod responses;
 
 use bytes::Bytes;
 use episode::Route;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use crate::dialect::Dialect;
 use crate::request::Request;
@@ -15,6 +15,9 @@ use crate::sse::Event;
 
 /// A longer id is cut: every event of a translated stream repeats it.
 const ID_BYTES_MAX: usize = 256;
+
+/// How long llama.cpp's own Messages route lets a reply be that nobody limits, in tokens.
+const LLAMACPP_MAX_TOKENS: u64 = 4096;
 
 /// A request that chat cannot express; the reason in words.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -61,6 +64,20 @@ pub fn leans_on_state(route: Route, request: &Request) -> Option<String> {
     Some(json!({ "type": "error", "error": error }).to_string())
 }
 
+/// The body of the 400 with which vLLM's and SGLang's own Messages routes answer a request that
+/// does not say how long the reply may be: chat takes it.
+pub fn lacks_limit(dialect: Dialect, route: Route, request: &Request) -> Option<String> {
+    let refuses = matches!(dialect, Dialect::Vllm | Dialect::Sglang) && route == Route::Messages;
+    let message = match request.raw("max_tokens") {
+        _ if !refuses => return None,
+        None => "max_tokens: Field required",
+        Some(b"null") => "max_tokens: Input should be a valid integer",
+        Some(_) => return None,
+    };
+    let error = json!({ "type": "invalid_request_error", "message": message });
+    Some(json!({ "type": "error", "error": error }).to_string())
+}
+
 /// Whether a call to `route` goes to `dialect`'s chat route: the server has none of its own, or
 /// one that does not say which tokens it sampled, how likely they were and which weights they are
 /// of. vLLM's Responses route says none of the last, and of a tool call or a thought alone none of
@@ -94,12 +111,33 @@ pub fn translate(
     if matches!(dialect, Dialect::Sglang | Dialect::Llamacpp) {
         rename_reasoning(&mut chat);
     }
+    if let (Wire::Messages(_), Some(chat)) = (&wire, chat.as_object_mut()) {
+        in_words_of(dialect, chat);
+    }
     if let (Dialect::Rolltape, Some(chat)) = (dialect, chat.as_object_mut()) {
         // It thinks as long as it likes. Agents send a budget for other models' sake, and not to
         // cut thoughts short is no reason to refuse them.
         chat.shift_remove("thinking_token_budget");
     }
     Ok((Bytes::from(chat.to_string()), Back { wire, streams: request.streams() }))
+}
+
+/// What each server's own Messages route adds to the chat request that it makes: counts from the
+/// first event on, and how long a reply may be that nobody limits.
+fn in_words_of(dialect: Dialect, chat: &mut Map<String, Value>) {
+    let streams = chat.contains_key("stream_options");
+    match dialect {
+        Dialect::Vllm | Dialect::Sglang | Dialect::Rolltape if streams => {
+            chat["stream_options"]["continuous_usage_stats"] = json!(true);
+        }
+        Dialect::Llamacpp => {
+            chat.entry("max_tokens").or_insert_with(|| json!(LLAMACPP_MAX_TOKENS));
+            if streams {
+                chat.insert("timings_per_token".to_owned(), json!(true));
+            }
+        }
+        _ => {}
+    }
 }
 
 /// vLLM reads `reasoning` in the history, others `reasoning_content`.
@@ -210,6 +248,54 @@ mod tests {
         let request = Request::read(&Bytes::from_static(body.as_bytes())).unwrap();
         let (chat, back) = translate(dialect, route, &request).unwrap();
         (String::from_utf8(chat.to_vec()).unwrap(), back)
+    }
+
+    #[test]
+    fn a_messages_call_is_limited_as_the_servers_own_route_limits_it() {
+        let of = |dialect, body: &'static str| {
+            let request = Request::read(&Bytes::from_static(body.as_bytes())).unwrap();
+            lacks_limit(dialect, Route::Messages, &request)
+        };
+        for dialect in [Dialect::Vllm, Dialect::Sglang] {
+            let error = of(dialect, r#"{"messages":[]}"#).unwrap();
+            assert!(
+                error.starts_with(r#"{"type":"error","error":{"type":"invalid_request_error""#)
+            );
+            assert!(of(dialect, r#"{"max_tokens":null}"#).is_some());
+            assert!(of(dialect, r#"{"max_tokens":9}"#).is_none());
+        }
+        assert!(of(Dialect::Llamacpp, "{}").is_none() && of(Dialect::Rolltape, "{}").is_none());
+        let unlimited = r#"{"messages":[{"role":"user","content":"a"}]}"#;
+        let (chat, _) = translated(Dialect::Llamacpp, Route::Messages, unlimited);
+        assert!(chat.contains(r#""max_tokens":4096"#), "{chat}");
+    }
+
+    #[test]
+    fn a_messages_stream_is_asked_for_counts_from_its_first_event_on() {
+        const STREAM: &str = r#"{"max_tokens":5,"stream":true,"messages":[]}"#;
+        let chat = |dialect| translated(dialect, Route::Messages, STREAM).0;
+        assert!(chat(Dialect::Vllm).contains(r#""continuous_usage_stats":true"#));
+        assert!(chat(Dialect::Llamacpp).contains(r#""timings_per_token":true"#));
+        assert!(!chat(Dialect::OpenAi).contains("continuous"), "hosted servers refuse it");
+        let chunk = |delta: &str, rest: &str| {
+            let text = format!(r#"{{"choices":[{{"index":0,"delta":{delta}}}]{rest}}}"#);
+            Event(Bytes::from(format!("data: {text}\n\n")))
+        };
+        for (dialect, counts, told) in [
+            (Dialect::Sglang, r#","usage":{"prompt_tokens":12}"#, r#""input_tokens":12"#),
+            (
+                Dialect::Llamacpp,
+                r#","timings":{"cache_n":11,"prompt_n":1}"#,
+                r#""input_tokens":1,"#,
+            ),
+        ] {
+            let (_, mut back) = translated(dialect, Route::Messages, STREAM);
+            let role = back.event(&chunk(r#"{"role":"assistant","content":""}"#, ""));
+            assert!(role.is_empty(), "the first chunk does not tell");
+            let said = back.event(&chunk(r#"{"content":"a"}"#, counts));
+            let said = String::from_utf8(said.to_vec()).unwrap();
+            assert!(said.starts_with("event: message_start") && said.contains(told), "{said}");
+        }
     }
 
     const THOUGHT: &str = r#"{"model":"m","max_tokens":5,"messages":[{"role":"user","content":"a"},

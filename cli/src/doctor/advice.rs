@@ -100,11 +100,24 @@ fn tools_refused(case: &Case<'_>, rows: &[&Row]) -> String {
              this model"
         }
         Dialect::Sglang => "start SGLang with --tool-call-parser NAME, the parser of this model",
-        Dialect::Llamacpp => "start llama.cpp with --jinja",
+        // It says so itself. Where it does not, it reads the template and something else is amiss.
+        Dialect::Llamacpp if rows.iter().any(|row| wants_jinja(row)) => {
+            "start llama.cpp with --jinja; where it then cannot read the model's template, give it \
+             one with --chat-template-file FILE"
+        }
+        Dialect::Llamacpp => {
+            "see what the server said above; another template for llama.cpp is given with \
+             --chat-template-file FILE"
+        }
         Dialect::Rolltape => "the model's template must take tools",
         Dialect::OpenAi => "the model must take tools",
     };
     format!("a request with a tool is refused; {way}")
+}
+
+/// Whether llama.cpp says that it runs without the templates that know tools.
+fn wants_jinja(row: &Row) -> bool {
+    row.error.as_deref().is_some_and(|error| error.contains("--jinja"))
 }
 
 fn plain_refused(case: &Case<'_>, rows: &[&Row]) -> String {
@@ -172,9 +185,9 @@ fn no_ids(case: &Case<'_>, rows: &[&Row]) -> String {
             "no token ids; upgrade SGLang to one that knows return_token_ids (0.5.23 does)"
         }
         Dialect::Llamacpp => {
-            "llama.cpp tells ids beside logprobs only, and loses them where a character takes \
-             several tokens or a tool call is held back on a stream; calls that are not streamed \
-             lose none"
+            "llama.cpp tells ids beside logprobs only, and loses them on a stream where a \
+             character takes several tokens or a tool call is held back; calls that are not \
+             streamed lose none"
         }
         Dialect::Rolltape => "no token ids; upgrade rolltape engine",
     }
@@ -204,8 +217,9 @@ fn no_logprobs(case: &Case<'_>, rows: &[&Row]) -> String {
 fn no_prompt_ids(case: &Case<'_>, _: &[&Row]) -> String {
     match case.dialect {
         Dialect::Llamacpp => {
-            "llama.cpp does not tell the ids of prompts and has no flag for it, so such calls make \
-             no rows to train on; vLLM, SGLang and rolltape engine tell them"
+            "llama.cpp tells prompts as text, and its /apply-template and /tokenize did not make \
+             as many ids of it as it read; upgrade it to a build that takes `verbose` in a \
+             request, and see that both routes can be reached. Images are no ids"
         }
         Dialect::OpenAi => {
             "hosted servers do not tell the ids of prompts, so such calls make no rows to train \
@@ -325,7 +339,14 @@ mod tests {
         let told = missing(Dialect::Vllm, refused);
         assert!(told.starts_with("chat with a tool; responses with a tool; messages with a tool:"));
         assert!(told.contains("--enable-auto-tool-choice --tool-call-parser"));
-        assert!(missing(Dialect::Llamacpp, refused).contains("--jinja"));
+        assert!(!missing(Dialect::Llamacpp, refused).contains("--jinja"), "it parses templates");
+        let legacy = |row: &mut Row| {
+            if row.probe.tools {
+                *row = Row { status: Some(500), ..Row::new(row.probe) };
+                row.failed("tools param requires --jinja flag".to_owned());
+            }
+        };
+        assert!(missing(Dialect::Llamacpp, legacy).contains("--jinja"));
         assert!(missing(Dialect::Sglang, refused).contains("--tool-call-parser"));
     }
 

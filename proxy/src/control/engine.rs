@@ -99,7 +99,7 @@ const INFERENCE: &str = "/inference/v1";
 
 /// A path as whoever stands in front of the upstream may make it: escapes read, `.`, `..` and empty
 /// segments resolved. Escapes may be escaped themselves.
-fn plain(path: &str) -> String {
+pub(crate) fn plain(path: &str) -> String {
     let mut path = path.to_owned();
     for _ in 0..ESCAPES_MAX {
         let read = unescaped(&path);

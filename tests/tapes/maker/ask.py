@@ -75,8 +75,9 @@ def ask(case):
         case "llamacpp", "chat" | "completions":
             if not body.get("logprobs") and not body.get("n_probs"):
                 add.append(("n_probs", "1"))
-            if case.wire == "chat" and not case.stream:
+            if not case.stream:
                 want("return_tokens")
+            if not case.stream or case.wire == "chat":
                 want("verbose")
         case "openai", "chat" if case.opted_in:
             want("logprobs")

@@ -143,7 +143,7 @@ def llama_facts(case, asked):
 
         ids, logprobs, entries = aligned(script, i, shows)
         lacks = entries if len(entries) < len(ids) or failed else None
-        if case.stream or case.wire == "completions":
+        if case.stream:
             known = [
                 flag for number, step in enumerate(script.of(i)) for flag in shows(number, step)
             ]

@@ -35,7 +35,7 @@ def llama_settings(body, k):
         "dry_sequence_breakers": ["\n", ":", "\"", "*"], "mirostat": 0, "mirostat_tau": 5.0,
         "mirostat_eta": f32(0.1), "adaptive_target": -1.0, "adaptive_decay": f32(0.9),
         "stop": body.get("stop", []), "max_tokens": -1, "n_predict": -1, "n_keep": 0,
-        "n_discard": 0, "ignore_eos": False, "stream": False, "logit_bias": [], "n_probs": k,
+        "n_discard": 0, "ignore_eos": False, "stream": bool(body.get("stream")), "logit_bias": [], "n_probs": k,
         "min_keep": 0, "grammar": "", "grammar_lazy": False, "grammar_triggers": [],
         "preserved_tokens": [], "chat_format": "peg-native", "reasoning_format": "deepseek",
         "reasoning_in_content": False, "generation_prompt": "<|im_start|>assistant\n",
@@ -76,6 +76,25 @@ def llama_kept(script, index):
     return steps[: len(steps) - cut]
 
 
+def llama_verbose(body, script, probs):
+    """What the server knows of a choice that has ended; a stream has told its tokens before."""
+    prompt, completion = script.counts()
+    whole = not body.get("stream")
+    tokens = [t.id for t in script.tokens(0)] if whole and body.get("return_tokens") else []
+    return {
+        "index": 0, "content": "".join(t.text for t in script.tokens(0)) if whole else "",
+        "tokens": tokens,
+        "id_slot": 0, "stop": True, "model": "m", "tokens_predicted": completion,
+        "tokens_evaluated": prompt,
+        "generation_settings": llama_settings(body, llama_probs(body)),
+        "prompt": script.texts[0], "has_new_line": False, "truncated": False,
+        "stop_type": script.notes.get("stop_type", "eos"),
+        "stopping_word": script.notes.get("word", ""),
+        "tokens_cached": prompt + completion - 1, "timings": llama_timings(script),
+        **({"completion_probabilities": probs} if probs and whole else {}),
+    }  # fmt: skip
+
+
 def llama_chat(body, script, headers):
     k = llama_probs(body)
     prompt, completion = script.counts()
@@ -105,18 +124,7 @@ def llama_chat(body, script, headers):
         }
         reply |= {"object": "chat.completion", "usage": usage, "id": "chatcmpl-1"}
         if body.get("verbose"):
-            reply["__verbose"] = {
-                "index": 0, "content": "".join(t.text for t in script.tokens(0)),
-                "tokens": [t.id for t in script.tokens(0)] if body.get("return_tokens") else [],
-                "id_slot": 0, "stop": True, "model": "m", "tokens_predicted": completion,
-                "tokens_evaluated": prompt,
-                "generation_settings": llama_settings(body, k),
-                "prompt": script.texts[0], "has_new_line": False, "truncated": False,
-                "stop_type": script.notes.get("stop_type", "eos"),
-                "stopping_word": script.notes.get("word", ""),
-                "tokens_cached": prompt + completion - 1, "timings": llama_timings(script),
-                **({"completion_probabilities": probs} if probs else {}),
-            }  # fmt: skip
+            reply["__verbose"] = llama_verbose(body, script, probs)
         return "json", nlohmann(reply | {"timings": llama_timings(script)})
     out, started = [], set()
 
@@ -151,6 +159,8 @@ def llama_chat(body, script, headers):
             if (body.get("stream_options") or {}).get("include_usage"):
                 chunks.append({"choices": []} | tail("chat.completion.chunk") | {"usage": usage})
             chunks[-1]["timings"] = llama_timings(script)
+            if body.get("verbose"):
+                chunks[-1]["__verbose"] = llama_verbose(body, script, [])
         out += [data(nlohmann(c)) for c in chunks]
     return "sse", "".join([*out, DONE])
 
@@ -166,6 +176,8 @@ def llama_completions(body, script, headers):
         whole = {"choices": [choice | {"finish_reason": finish}], "created": CREATED, "model": "m"}
         whole |= {"system_fingerprint": LLAMA_PRINT, "object": "text_completion"}
         whole |= ({"usage": usage} if last else {}) | {"id": "chatcmpl-1"}
+        if last and body.get("verbose"):
+            whole["__verbose"] = llama_verbose(body, script, entries)
         return nlohmann(whole | ({"timings": llama_timings(script)} if last else {}))
 
     if not body.get("stream"):

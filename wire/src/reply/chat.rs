@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use episode::VersionSpan;
+use episode::{TokenCounts, VersionSpan};
 use serde::Deserialize;
 use serde_json::Value;
 use serde_json::value::RawValue;
@@ -126,14 +126,23 @@ struct Timings {
     predicted_n: Option<u64>,
 }
 
-/// llama.cpp: the whole list of sampled ids.
+/// llama.cpp: what it knows of a choice that has ended.
 #[derive(Deserialize)]
 struct Verbose {
+    #[serde(default)]
+    index: u32,
+    /// All sampled ids; empty unless they were asked for.
     tokens: Option<Vec<u32>>,
+    /// False on the steps of a stream of text.
+    stop: Option<bool>,
+    tokens_predicted: Option<u64>,
+    tokens_evaluated: Option<u64>,
+    prompt: Option<Value>,
+    stop_type: Option<String>,
 }
 
 #[derive(Deserialize)]
-struct Span {
+pub(super) struct Span {
     version: Value,
     start: u32,
     end: u32,
@@ -150,10 +159,16 @@ pub(super) fn indices(json: &[u8]) -> Option<Vec<u32>> {
 
 impl Collector {
     pub(super) fn take_chat(&mut self, json: &[u8]) -> Option<()> {
+        // llama.cpp begins a streamed batch with it.
+        if json.trim_ascii() == b"null" {
+            return Some(());
+        }
         let reply: Reply<'_> = serde_json::from_slice(json).ok()?;
         self.model = reply.model.or(self.model.take());
-        if let Some(usage) = reply.usage {
-            self.counts(usage.prompt_tokens, usage.completion_tokens);
+        let usage =
+            reply.usage.as_ref().map(|usage| (usage.prompt_tokens, usage.completion_tokens));
+        if let Some((prompt, completion)) = usage.filter(|_| reply.timings.is_none()) {
+            self.counts(prompt, completion);
         }
         self.counts(reply.input_tokens, None);
         if let Some(error) = reply.error.filter(|e| !e.is_null()) {
@@ -164,20 +179,61 @@ impl Collector {
         if let Some(ids) = reply.prompt_token_ids {
             self.prompts.entry(0).or_insert(ids);
         }
-        for part in reply.choices.unwrap_or_default() {
+        let parts = reply.choices.unwrap_or_default();
+        let first = parts.first().map(|part| part.index);
+        for part in parts {
             self.part(part);
         }
         self.sglang(reply.metadata, reply.sglext);
-        if let Some(ids) = reply.__verbose.and_then(|v| v.tokens).filter(|ids| !ids.is_empty()) {
-            self.draft(0, 0).add_ids(ids);
-        }
         if let Some(timings) = reply.timings {
-            let prompt = timings.prompt_n.map(|n| n.saturating_add(timings.cache_n.unwrap_or(0)));
-            let said = self.usage;
-            self.counts(said.prompt.or(prompt), said.completion.or(timings.predicted_n));
-            self.draft(0, 0).set_count(timings.predicted_n);
+            self.timings(first, &timings, usage);
+        }
+        if let Some(verbose) = reply.__verbose {
+            self.verbose(verbose);
         }
         Some(())
+    }
+
+    /// Counts of one choice so far, the last of which hold; so is the usage beside them. In a reply
+    /// of several choices they are of the first; where there is none, of the only one.
+    fn timings(
+        &mut self,
+        first: Option<u32>,
+        timings: &Timings,
+        usage: Option<(Option<u64>, Option<u64>)>,
+    ) {
+        let (prompt, completion) = usage.unwrap_or_default();
+        let read = timings.prompt_n.map(|n| n.saturating_add(timings.cache_n.unwrap_or(0)));
+        let (prompt, completion) = (prompt.or(read), completion.or(timings.predicted_n));
+        self.timed = TokenCounts { prompt, completion };
+        let only = if self.choices.len() == 1 { self.choices.keys().next().copied() } else { None };
+        let Some(index) = first.or(only) else { return };
+        let prompt_index = self.prompt_of(index);
+        self.draft(index, prompt_index).set_count(completion);
+        if let Some(tokens) = prompt {
+            self.owed.counted(prompt_index, tokens);
+        }
+    }
+
+    fn verbose(&mut self, verbose: Verbose) {
+        if verbose.stop == Some(false) {
+            return;
+        }
+        let prompt_index = self.prompt_of(verbose.index);
+        if let Some(tokens) = verbose.tokens_evaluated {
+            self.owed.counted(prompt_index, tokens);
+        }
+        if let Some(Value::String(text)) = verbose.prompt.filter(|_| prompt_index == 0) {
+            self.owed.rendered(text);
+        }
+        let draft = self.draft(verbose.index, prompt_index);
+        draft.set_count(verbose.tokens_predicted);
+        if let Some(ids) = verbose.tokens.filter(|ids| !ids.is_empty()) {
+            draft.add_ids(ids);
+        }
+        if verbose.stop_type.as_deref() == Some("eos") {
+            draft.stopped_by_end();
+        }
     }
 
     fn part(&mut self, part: Part<'_>) {
@@ -306,7 +362,7 @@ fn id_in(name: &str) -> Option<u32> {
     name.strip_prefix("token_id:")?.parse().ok()
 }
 
-fn label(version: Value) -> String {
+pub(super) fn label(version: Value) -> String {
     let mut label = match version {
         Value::String(label) => label,
         other => other.to_string(),

@@ -34,6 +34,8 @@ pub(super) struct Draft {
     versions: Vec<VersionSpan>,
     /// Whether a part of it could not be read.
     has_gap: bool,
+    /// Whether the model's end token stopped it.
+    at_end: bool,
     /// Elements by name, in the server's spelling.
     sides: Vec<(&'static str, Vec<String>)>,
 }
@@ -56,6 +58,11 @@ impl Draft {
         self.ids.get_or_insert_default().extend(ids);
     }
 
+    /// What follows tells all of its ids again.
+    pub(super) fn start_over(&mut self) {
+        (self.ids, self.pairs) = (None, None);
+    }
+
     pub(super) fn add_pairs(&mut self, pairs: impl IntoIterator<Item = (u32, Option<f64>)>) {
         self.pairs.get_or_insert_default().extend(pairs);
     }
@@ -73,11 +80,33 @@ impl Draft {
         self.count = count.or(self.count);
     }
 
+    pub(super) fn prompt_index(&self) -> u32 {
+        self.prompt_index
+    }
+
+    /// How many tokens the server says it sampled for this choice.
+    pub(super) fn count(&self) -> Option<u64> {
+        self.count
+    }
+
     pub(super) fn finish(&mut self, reason: Option<String>, stop: Option<Value>) {
         // Some servers send an empty one with every chunk.
         let reason = reason.filter(|reason| !reason.is_empty());
         self.finish_reason = reason.or(self.finish_reason.take());
         self.stop_reason = stop.filter(|s| !s.is_null()).or(self.stop_reason.take());
+    }
+
+    /// The model's end token stopped it, whether or not that is told.
+    pub(super) fn stopped_by_end(&mut self) {
+        self.at_end = true;
+    }
+
+    /// Whether all sampled tokens are known but the end token, which stopped it and was not told.
+    pub(super) fn lacks_end(&self) -> bool {
+        let told = self.tokens.len() as u64;
+        let only_beside = self.ids.is_none() && self.pairs.is_none() && !self.has_gap;
+        let all_named = self.tokens.iter().all(|token| token.id.is_some());
+        self.at_end && only_beside && all_named && self.count == Some(told + 1)
     }
 
     pub(super) fn set_versions(&mut self, versions: Vec<VersionSpan>) {
@@ -178,7 +207,8 @@ fn known_ids(
     if let Some(ids) = &draft.ids {
         return Some((ids.clone(), Fidelity::Exact));
     }
-    if draft.tokens.is_empty() || count != Some(draft.tokens.len() as u64) {
+    let is_whole = count == Some(draft.tokens.len() as u64) && !draft.tokens.is_empty();
+    if !is_whole && !draft.lacks_end() {
         return None;
     }
     let beside: Option<Vec<u32>> = draft.tokens.iter().map(|token| token.id).collect();

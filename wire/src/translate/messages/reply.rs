@@ -76,8 +76,11 @@ impl Reply {
         }
         self.note(chat);
         let Some(choice) = choice(chat) else { return out };
-        self.start(&mut out);
         let delta = choice.get("delta").unwrap_or(&Value::Null);
+        // The first event tells how long the prompt is, and some servers' first chunk does not.
+        if self.usage.knows_prompt() || !self.finish_reason.is_empty() || says(delta) {
+            self.start(&mut out);
+        }
         for (kind, keys) in [(Kind::Thinking, REASONING), (Kind::Text, SAID)] {
             self.blocks.say(&mut out, kind, either(delta, keys));
         }
@@ -201,6 +204,12 @@ impl Reply {
         }
         content
     }
+}
+
+/// Whether a chunk says anything.
+fn says(delta: &Value) -> bool {
+    let texts = [either(delta, REASONING), either(delta, SAID)];
+    texts.iter().any(|text| !text.is_empty()) || !list(delta, "tool_calls").is_empty()
 }
 
 /// The one choice that this wire knows.

@@ -25,10 +25,23 @@ impl Usage {
         renew(&mut self.completion, "/usage/completion_tokens");
         renew(&mut self.cache_read, "/usage/prompt_tokens_details/cached_tokens");
         renew(&mut self.cache_created, "/usage/prompt_tokens_details/created_cache_tokens");
+        // llama.cpp tells them before its usage: those that it read, and those that it had.
+        if self.prompt.is_none()
+            && let Some(read) = count("/timings/prompt_n")
+        {
+            let cached = count("/timings/cache_n");
+            self.prompt = Some(read.saturating_add(cached.unwrap_or(0)));
+            self.cache_read = cached.filter(|n| *n > 0).or(self.cache_read);
+        }
         let ids = |value: &Value, key| value.get(key).map(|_| list(value, key).len() as u64);
         self.prompt_ids = self.prompt_ids.or(ids(chat, "prompt_token_ids").filter(|n| *n > 0));
         let choices = list(chat, "choices").iter();
         self.completion_ids += choices.filter_map(|choice| ids(choice, "token_ids")).sum::<u64>();
+    }
+
+    /// Whether it is known how long the prompt is.
+    pub(super) fn knows_prompt(&self) -> bool {
+        self.prompt.or(self.prompt_ids).is_some()
     }
 
     /// The counts at the start of a stream: none of the output is told yet.
