@@ -155,12 +155,14 @@ def llama_chat(body, script, headers):
         if k and chunks and step.tokens:
             chunks[-1]["choices"][0]["logprobs"] = {"content": [llama_entry(step, k)]}
         if step.finish:
-            chunks.append(chunk(i, {}, step.finish))
-            if (body.get("stream_options") or {}).get("include_usage"):
-                chunks.append({"choices": []} | tail("chat.completion.chunk") | {"usage": usage})
-            chunks[-1]["timings"] = llama_timings(script)
+            timings = {"timings": llama_timings(script)}
+            counted = (body.get("stream_options") or {}).get("include_usage")
+            chunks.append(chunk(i, {}, step.finish) | ({} if counted else timings))
             if body.get("verbose"):
                 chunks[-1]["__verbose"] = llama_verbose(body, script, [])
+            if counted:
+                head = {"choices": []} | tail("chat.completion.chunk")
+                chunks.append(head | {"usage": usage} | timings)
         out += [data(nlohmann(c)) for c in chunks]
     return "sse", "".join([*out, DONE])
 
