@@ -11,7 +11,7 @@ use crate::forks::{Fork, forks};
 use crate::graph::forest::Forest;
 use crate::graph::merge::merge;
 use crate::graph::path::Merged;
-use crate::graph::scan::{Scanned, episodes, nodes, scored};
+use crate::graph::scan::{Scanned, Scored, episodes, nodes, scored};
 use crate::graph::thread::thread;
 use crate::input::ahead::Ahead;
 use crate::input::plan::plan;
@@ -96,33 +96,31 @@ pub async fn export_telling(
     mut tell: impl FnMut(usize, usize),
 ) -> Result<Report, ExportError> {
     let mut report = Report::default();
-    let records = episodes(&mut snapshot, &options.selection).await?;
-    if records.is_empty() {
-        return Err(report.empty(0));
-    }
-    let attempts = scored(&mut snapshot, records, options.rewards.as_of).await?;
+    let attempts = select(&mut snapshot, options).await?;
     let groups = Groups::new(options.rewards.advantage, &attempts);
+
     let mut sink = Sink::create(options).await?;
     let rules = options.rules(&mut snapshot, sink.held()).await?;
     let (planned, left) = plan(attempts, &rules, sink.numbers());
     add_left(&mut report.left_out, &left);
+
     let records = planned.iter().map(|next| next.record.clone()).collect();
     let mut ahead = Ahead::start(snapshot, records, options.rewards.as_of);
     for (done, next) in planned.iter().enumerate() {
         tell(done, planned.len());
         let (episode, judged) = ahead.next().await?;
+
         let (nodes, scanned) = nodes(&episode.calls);
         let (forest, threaded) = thread(nodes);
         let (mut merged, walked) = merge(&forest);
-        let rendered = options.write_ids(&forest, &mut merged);
-        let rendered = rendered.map_err(ExportError::OtherTokenizer)?;
+        let rendered = options.write_ids(&forest, &mut merged)?;
         let (shares, weighed) = weigh(&merged, versions(&forest, &merged), &options.wanted());
-        for notes in [&judged, &scanned, &threaded, &walked, &rendered, &weighed] {
-            report.notes.add(notes);
-        }
-        report.add_episode(&episode, &forest, shares.paths.len());
+        report.add_notes([&judged, &scanned, &threaded, &walked, &rendered, &weighed]);
+
         let found = told(&shares, || forks(&episode, &forest, &merged, None));
+        report.add_episode(&episode, &forest, shares.paths.len());
         report.judge(&Verdicts::new(&episode, &forest, &merged), &found);
+
         sink.attempt(&episode, found, &next.partition).await?;
         let beside = options.beside(&groups, &episode.record);
         for row in rows(&episode, &forest, &merged, &shares, beside) {
@@ -131,18 +129,27 @@ pub async fn export_telling(
         }
         sink.attempt_ended(next).await?;
     }
+
     tell(planned.len(), planned.len());
-    report.groups = groups.summaries;
-    report.finish(sink, options, planned.len() as u64).await
+    report.finish(sink, groups, options, planned.len() as u64).await
+}
+
+/// The attempts that are selected, with their rewards.
+async fn select(snapshot: &mut Snapshot, options: &Options) -> Result<Vec<Scored>, ExportError> {
+    let records = episodes(snapshot, &options.selection).await?;
+    if records.is_empty() {
+        return Err(Report::default().empty(0));
+    }
+    Ok(scored(snapshot, records, options.rewards.as_of).await?)
 }
 
 impl Options {
     /// Makes ids for paths without any, where a tokenizer is given. It must be the one that knows
     /// the ids that servers reported; a call whose ids it does not know is the error.
-    fn write_ids(&self, forest: &Forest<'_>, merged: &mut Merged) -> Result<Notes, CallId> {
+    fn write_ids(&self, forest: &Forest<'_>, merged: &mut Merged) -> Result<Notes, ExportError> {
         let Some(by) = &self.retokenizer else { return Ok(Notes::default()) };
         match by.stranger(&forest.nodes) {
-            Some(call) => Err(call),
+            Some(call) => Err(ExportError::OtherTokenizer(call)),
             None => Ok(retokenize(forest, merged, by)),
         }
     }
@@ -167,9 +174,11 @@ impl Report {
     async fn finish(
         mut self,
         mut sink: Sink,
+        groups: Groups,
         options: &Options,
         read: u64,
     ) -> Result<Self, ExportError> {
+        self.groups = groups.summaries;
         self.rows = sink.end(options.shard.is_some()).await?;
         let unsaid = sink.left_out();
         let lost: u64 = unsaid.values().map(|left| left.trained_tokens).sum();
@@ -192,6 +201,12 @@ impl Report {
 
     fn told(&self) -> Told<'_> {
         Told { notes: &self.notes, groups: &self.groups }
+    }
+
+    fn add_notes(&mut self, of_steps: [&Notes; 6]) {
+        for notes in of_steps {
+            self.notes.add(notes);
+        }
     }
 
     fn judge(&mut self, verdicts: &Verdicts<'_>, forks: &[Fork]) {

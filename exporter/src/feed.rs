@@ -11,13 +11,13 @@ use arrow::array::{ArrayRef, Int64Array, RecordBatch};
 use arrow::datatypes::SchemaRef;
 use arrow::error::ArrowError;
 use episode::RewardScope;
-use store::{EpisodeRecord, Item, Snapshot, SnapshotError};
+use store::{Item, Snapshot, SnapshotError};
 use thiserror::Error;
 
 use crate::feed::options::{FeedOptions, VERDICTS};
 use crate::formats::Format;
 use crate::graph::merge::merge;
-use crate::graph::scan::{Scanned, nodes, scan, scored_by_key};
+use crate::graph::scan::{Scanned, Scored, nodes, scan, scored_by_key};
 use crate::graph::thread::thread;
 use crate::notes::{LeftOut, Notes};
 use crate::options::RewardOptions;
@@ -146,11 +146,7 @@ impl FeedOptions {
 
     /// The rows of attempts of one group, or why there are none; `scored` are all that they are
     /// compared with, themselves among them.
-    fn rows(
-        &self,
-        episodes: &[Scanned],
-        scored: &[(EpisodeRecord, Option<f64>)],
-    ) -> Result<Vec<Row>, &'static str> {
+    fn rows(&self, episodes: &[Scanned], scored: &[Scored]) -> Result<Vec<Row>, &'static str> {
         let is_less = |least: f64| episodes.iter().any(|e| reward(e).is_none_or(|r| r < least));
         if self.min_reward.is_some_and(is_less) {
             return Err("below_min_reward");

@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 #![expect(clippy::print_stdout, reason = "what was skipped, and tallies")]
 
+mod circles;
 mod codings;
 mod crash;
 mod differential;

@@ -38,6 +38,9 @@ impl Scanned {
     }
 }
 
+/// An attempt with the reward of its episode, if it has a finite one.
+pub(crate) type Scored = (EpisodeRecord, Option<f64>);
+
 /// The attempts to read, sorted as their rows will be: by group (none last), episode, attempt.
 pub(crate) async fn episodes(
     snapshot: &mut Snapshot,
@@ -56,7 +59,7 @@ pub(crate) async fn scored(
     snapshot: &mut Snapshot,
     records: Vec<EpisodeRecord>,
     as_of: Option<Micros>,
-) -> Result<Vec<(EpisodeRecord, Option<f64>)>, SnapshotError> {
+) -> Result<Vec<Scored>, SnapshotError> {
     let rewards = snapshot.episode_rewards(REWARD, as_of.unwrap_or(Micros::MAX)).await?;
     let of = |record: EpisodeRecord| {
         let reward = rewards.get(&record.key).copied().flatten();
@@ -70,7 +73,7 @@ pub(crate) async fn scored(
 pub(crate) async fn scored_by_key(
     snapshot: &mut Snapshot,
     keys: &[i64],
-) -> Result<Vec<(EpisodeRecord, Option<f64>)>, SnapshotError> {
+) -> Result<Vec<Scored>, SnapshotError> {
     let mut scored = Vec::with_capacity(keys.len());
     for record in snapshot.attempts(keys).await? {
         let rewards = snapshot.rewards(&record).await?;

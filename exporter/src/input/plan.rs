@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use store::EpisodeRecord;
 
+use crate::graph::scan::Scored;
 use crate::notes::Lefts;
 
 /// Where an attempt stands among all that are exported.
@@ -105,7 +106,7 @@ const NO_VALUE: &str = "__HIVE_DEFAULT_PARTITION__";
 /// Leaves out of the attempts, each with its episode's reward, what the rules say, numbers the rest
 /// and sorts it by partition. Attempts are sorted by group, so a group's stay together.
 pub(crate) fn plan(
-    attempts: Vec<(EpisodeRecord, Option<f64>)>,
+    attempts: Vec<Scored>,
     rules: &Rules,
     numbers: &mut Numbers,
 ) -> (Vec<Planned>, Lefts) {

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 use store::EpisodeRecord;
 
+use crate::graph::scan::Scored;
 use crate::rewards::advantage::{Advantage, advantages, mean, std};
 
 /// The rewards of one group. Attempts of it that the selection leaves out are not in it; those
@@ -46,7 +47,7 @@ pub(crate) struct Groups {
 
 impl Groups {
     /// Of attempts sorted by group, each with its reward.
-    pub(crate) fn new(rule: Advantage, attempts: &[(EpisodeRecord, Option<f64>)]) -> Self {
+    pub(crate) fn new(rule: Advantage, attempts: &[Scored]) -> Self {
         let mut groups = Self::default();
         for members in attempts.chunk_by(|a, b| a.0.group == b.0.group) {
             let rewards: Vec<Option<f64>> = members.iter().map(|member| member.1).collect();
@@ -88,7 +89,7 @@ mod tests {
     use super::*;
     use crate::fixture::episode;
 
-    fn attempt(key: i64, group: Option<&str>, reward: Option<f64>) -> (EpisodeRecord, Option<f64>) {
+    fn attempt(key: i64, group: Option<&str>, reward: Option<f64>) -> Scored {
         let group = group.map(|group| group.parse().unwrap());
         (EpisodeRecord { key, group, ..episode(Vec::new()).record }, reward)
     }
