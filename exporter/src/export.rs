@@ -233,14 +233,16 @@ impl Report {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
     use std::fs;
 
-    use episode::Call;
+    use episode::{Call, Kind};
     use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 
     use super::*;
     use crate::fixture::call;
     use crate::stored::stored;
+    use crate::weigh::Shared;
 
     fn two_turns() -> Vec<Call> {
         vec![call(1, &[1, 2], &[&[3]]), call(2, &[1, 2, 3, 4], &[&[5, 6]])]

@@ -10,7 +10,7 @@
 mod card;
 pub(crate) mod encode;
 pub(crate) mod exported;
-mod jsonl;
+pub(crate) mod jsonl;
 mod layout;
 mod manifest;
 pub(crate) mod object;

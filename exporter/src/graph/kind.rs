@@ -396,7 +396,7 @@ mod tests {
 
     #[test]
     fn the_user_page_explains_every_kind_and_every_cue() {
-        let page = include_str!("../../docs/export.md");
+        let page = include_str!("../../../docs/export.md");
         let words = Kind::ALL.map(Kind::as_str).into_iter().chain(Cue::ALL.map(Cue::as_str));
         for word in words {
             assert!(page.contains(&format!("\n| {word} | ")), "docs/export.md lacks {word}");

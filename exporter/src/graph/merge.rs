@@ -95,7 +95,7 @@ fn alike(other: &Node<'_>, node: &Node<'_>) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use episode::Choice;
+    use episode::{Choice, Kind};
 
     use super::*;
     use crate::fixture::{brief, call, choice, reply};

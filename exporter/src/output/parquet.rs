@@ -49,7 +49,8 @@ mod tests {
     use crate::fixture::{call, episode, rows_of, text_call, with_bodies};
     use crate::input::plan::Place;
     use crate::output::sink::{Said, Sink};
-    use crate::rows::{Row, schema};
+    use crate::rows::Row;
+    use crate::rows::schema::schema;
     use crate::{COLUMNS, Options, WriteError};
 
     fn sample_rows() -> Vec<Row> {

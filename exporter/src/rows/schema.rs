@@ -404,7 +404,7 @@ mod tests {
 
     #[test]
     fn the_user_page_shows_every_column() {
-        let page = include_str!("../../docs/export.md");
+        let page = include_str!("../../../docs/export.md");
         for column in COLUMNS {
             let Column { name, doc, nullable, .. } = column;
             let null = if nullable { ", nullable" } else { "" };
@@ -418,12 +418,15 @@ mod tests {
     fn the_page_of_the_feed_shows_its_column() {
         let Column { name, doc, .. } = FEED_ITEM;
         let line = format!("| `{name}` | {} | {doc} |\n", FEED_ITEM.type_name());
-        assert!(include_str!("../../docs/feed.md").contains(&line), "docs/feed.md lacks\n{line}");
+        assert!(
+            include_str!("../../../docs/feed.md").contains(&line),
+            "docs/feed.md lacks\n{line}"
+        );
     }
 
     #[test]
     fn the_user_page_explains_every_reason() {
-        let page = include_str!("../../docs/export.md");
+        let page = include_str!("../../../docs/export.md");
         for reason in Reason::ALL {
             let line = format!("| `{}` | {} |\n", reason.as_str(), reason.meaning());
             assert!(page.contains(&line), "docs/export.md lacks the line\n{line}");

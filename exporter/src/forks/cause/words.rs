@@ -223,7 +223,7 @@ mod tests {
 
     #[test]
     fn the_user_page_explains_every_cause() {
-        let page = include_str!("../../../docs/export.md");
+        let page = include_str!("../../../../docs/export.md");
         for cause in Cause::ALL {
             let line =
                 format!("| {} | {} | {} |\n", cause.as_str(), cause.meaning(), cause.advice());

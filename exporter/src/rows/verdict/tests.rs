@@ -1,7 +1,7 @@
 //! A test for each reason that a call has by its place among others, and for verdicts.
 
 use bytes::Bytes;
-use episode::{Call, VersionSpan};
+use episode::{Call, Outcome, VersionSpan};
 use serde_json::json;
 
 use super::*;
