@@ -112,7 +112,8 @@ async fn there_may_be_more_partitions_than_open_files() {
         let mut limited = std::process::Command::new("sh");
         limited.args(["-c", "ulimit -n 64 && exec \"$0\" \"$@\""]);
         limited.arg(std::env::current_exe().unwrap());
-        limited.args(["--exact", "output::sink::tests::there_may_be_more_partitions_than_open_files"]);
+        limited
+            .args(["--exact", "output::sink::tests::there_may_be_more_partitions_than_open_files"]);
         let ended = limited.env(FEW_FILES, folder.path()).output().unwrap();
         assert!(ended.status.success(), "{}", String::from_utf8_lossy(&ended.stdout));
         // The manifest, the forks, the card and a file for each group.
