@@ -7,12 +7,13 @@ use episode::{Call, CallId};
 use store::EpisodeRecord;
 use template::TokenizerError;
 
-use crate::forks::{Fork, Texts, forks};
-use crate::merge::merge;
+use crate::forks::texts::Texts;
+use crate::forks::{Fork, forks};
+use crate::graph::merge::merge;
+use crate::graph::scan::{Scanned, nodes};
+use crate::graph::thread::thread;
 use crate::notes::{Dropped, Reason};
-use crate::scan::{Scanned, nodes};
-use crate::thread::thread;
-use crate::verdict::Verdicts;
+use crate::rows::verdict::Verdicts;
 
 /// What is known of one attempt at an episode.
 #[derive(Debug, Clone, PartialEq)]

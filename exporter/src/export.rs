@@ -1,96 +1,31 @@
 //! The walk of an export.
 
-use std::collections::BTreeSet;
 use std::path::PathBuf;
-use std::sync::Arc;
 
-use episode::{CallId, Kind, Micros};
+use episode::CallId;
 use serde::Serialize;
-use serde_json::{Value, json};
-use store::{EpisodeRecord, Selection, Snapshot, SnapshotError};
+use store::{Snapshot, SnapshotError};
 use thiserror::Error;
 
-use crate::advantage::{Advantage, EPSILON, STD_DDOF};
-use crate::ahead::Ahead;
-use crate::credit::Ledger;
-use crate::encode::Encoding;
 use crate::forks::{Fork, forks};
-use crate::formats::Format;
-use crate::groups::{GroupSummary, Groups};
-use crate::merge::{Merged, merge};
-use crate::models::Models;
+use crate::graph::forest::Forest;
+use crate::graph::merge::merge;
+use crate::graph::path::Merged;
+use crate::graph::scan::{Scanned, Scored, episodes, nodes, scored};
+use crate::graph::thread::thread;
+use crate::input::ahead::Ahead;
+use crate::input::plan::plan;
 use crate::notes::{Lefts, Notes, add_left};
-use crate::plan::{Partition, Rules, Shard, plan};
-use crate::retokenize::{Retokenizer, retokenize};
-use crate::rows::{Beside, Row, rows};
-use crate::scan::{Scanned, episodes, nodes, scored};
-use crate::sink::{Said, Sink};
-use crate::staleness::{VersionFilter, versions};
-use crate::target::{Out, WriteError};
-use crate::thread::{Forest, thread};
-use crate::verdict::Verdicts;
-use crate::weigh::{Shared, Shares, Wanted, weigh};
-
-/// How long after its closing a call of an attempt may still end; as long as clients wait for a
-/// reply unless they are told otherwise. What is exported once is not taken again, so an attempt
-/// with a call under way waits for its end. A call whose recorder died has none and holds its
-/// attempt back no longer than this.
-pub const SETTLE_US: Micros = 600_000_000;
-
-/// What to export, and where to.
-#[derive(Debug, Clone, Default)]
-pub struct Options {
-    /// A file, a folder for `FORMAT.ENCODING`, a stream, or an object store.
-    pub out: Out,
-    /// What the rows are.
-    pub format: Format,
-    /// How they are written; none takes what the name of the file or the format says.
-    pub encoding: Option<Encoding>,
-    /// Which episodes.
-    pub selection: Selection,
-    /// Which kinds of trajectories; none takes those that the format is for.
-    pub kinds: BTreeSet<Kind>,
-    /// Which models; none takes those that the format is for.
-    pub models: Option<Models>,
-    /// In which rows a sampled token is trained that stands in several.
-    pub shared: Shared,
-    /// What rewards are to say.
-    pub rewards: RewardOptions,
-    /// Which policy versions.
-    pub versions: VersionFilter,
-    /// Makes ids for what no server reported ids of.
-    pub retokenizer: Option<Arc<Retokenizer>>,
-    /// Only episodes with at least this reward.
-    pub min_reward: Option<f64>,
-    /// Rewards above this one are good, where a format tells good from bad.
-    pub label_above: f64,
-    /// What rows are put into folders by.
-    pub partition: Option<Partition>,
-    /// Which part of the selection this process exports.
-    pub shard: Option<Shard>,
-    /// Only attempts that ended, or, while they are open, began at this time or later.
-    pub since: Option<Micros>,
-    /// Add the closed attempts that the export there does not hold yet.
-    pub new: bool,
-    /// The time, which tells what is settled where only what is new is asked for: see
-    /// [`SETTLE_US`].
-    pub now: Micros,
-    /// Whether to replace files that no export wrote. An export is always replaced by the next.
-    pub overwrite: bool,
-}
-
-/// What rewards are to say.
-#[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub struct RewardOptions {
-    /// Those given later do not count.
-    pub as_of: Option<Micros>,
-    /// Which advantages, if any.
-    pub advantage: Advantage,
-    /// Whether rows show the numbers of their group.
-    pub group_stats: bool,
-    /// What a reward is worth one turn earlier, 0 to 1; returns are made where it is given.
-    pub gamma: Option<f64>,
-}
+use crate::options::Options;
+use crate::output::sink::{Said, Sink};
+use crate::output::target::WriteError;
+use crate::rewards::credit::Ledger;
+use crate::rewards::groups::{GroupSummary, Groups};
+use crate::rows::retokenize::retokenize;
+use crate::rows::verdict::Verdicts;
+use crate::rows::{Row, rows};
+use crate::weigh::staleness::versions;
+use crate::weigh::{Shares, weigh};
 
 /// What an export wrote.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -161,33 +96,31 @@ pub async fn export_telling(
     mut tell: impl FnMut(usize, usize),
 ) -> Result<Report, ExportError> {
     let mut report = Report::default();
-    let records = episodes(&mut snapshot, &options.selection).await?;
-    if records.is_empty() {
-        return Err(report.empty(0));
-    }
-    let attempts = scored(&mut snapshot, records, options.rewards.as_of).await?;
+    let attempts = select(&mut snapshot, options).await?;
     let groups = Groups::new(options.rewards.advantage, &attempts);
+
     let mut sink = Sink::create(options).await?;
     let rules = options.rules(&mut snapshot, sink.held()).await?;
     let (planned, left) = plan(attempts, &rules, sink.numbers());
     add_left(&mut report.left_out, &left);
+
     let records = planned.iter().map(|next| next.record.clone()).collect();
     let mut ahead = Ahead::start(snapshot, records, options.rewards.as_of);
     for (done, next) in planned.iter().enumerate() {
         tell(done, planned.len());
         let (episode, judged) = ahead.next().await?;
+
         let (nodes, scanned) = nodes(&episode.calls);
         let (forest, threaded) = thread(nodes);
         let (mut merged, walked) = merge(&forest);
-        let rendered = options.write_ids(&forest, &mut merged);
-        let rendered = rendered.map_err(ExportError::OtherTokenizer)?;
+        let rendered = options.write_ids(&forest, &mut merged)?;
         let (shares, weighed) = weigh(&merged, versions(&forest, &merged), &options.wanted());
-        for notes in [&judged, &scanned, &threaded, &walked, &rendered, &weighed] {
-            report.notes.add(notes);
-        }
-        report.add_episode(&episode, &forest, shares.paths.len());
+        report.add_notes([&judged, &scanned, &threaded, &walked, &rendered, &weighed]);
+
         let found = told(&shares, || forks(&episode, &forest, &merged, None));
+        report.add_episode(&episode, &forest, shares.paths.len());
         report.judge(&Verdicts::new(&episode, &forest, &merged), &found);
+
         sink.attempt(&episode, found, &next.partition).await?;
         let beside = options.beside(&groups, &episode.record);
         for row in rows(&episode, &forest, &merged, &shares, beside) {
@@ -196,18 +129,27 @@ pub async fn export_telling(
         }
         sink.attempt_ended(next).await?;
     }
+
     tell(planned.len(), planned.len());
-    report.groups = groups.summaries;
-    report.finish(sink, options, planned.len() as u64).await
+    report.finish(sink, groups, options, planned.len() as u64).await
+}
+
+/// The attempts that are selected, with their rewards.
+async fn select(snapshot: &mut Snapshot, options: &Options) -> Result<Vec<Scored>, ExportError> {
+    let records = episodes(snapshot, &options.selection).await?;
+    if records.is_empty() {
+        return Err(Report::default().empty(0));
+    }
+    Ok(scored(snapshot, records, options.rewards.as_of).await?)
 }
 
 impl Options {
     /// Makes ids for paths without any, where a tokenizer is given. It must be the one that knows
     /// the ids that servers reported; a call whose ids it does not know is the error.
-    fn write_ids(&self, forest: &Forest<'_>, merged: &mut Merged) -> Result<Notes, CallId> {
+    fn write_ids(&self, forest: &Forest<'_>, merged: &mut Merged) -> Result<Notes, ExportError> {
         let Some(by) = &self.retokenizer else { return Ok(Notes::default()) };
         match by.stranger(&forest.nodes) {
-            Some(call) => Err(call),
+            Some(call) => Err(ExportError::OtherTokenizer(call)),
             None => Ok(retokenize(forest, merged, by)),
         }
     }
@@ -218,34 +160,6 @@ fn told(shares: &Shares<'_>, forks: impl FnOnce() -> Vec<Fork>) -> Vec<Fork> {
     if shares.paths.is_empty() { Vec::new() } else { forks() }
 }
 
-/// The options as a manifest shows them. Where the files lie is not part of what they hold.
-#[derive(Serialize)]
-struct Asked<'a> {
-    episode: Option<String>,
-    group: Option<String>,
-    task: Option<String>,
-    kinds: Vec<&'static str>,
-    shared: &'static str,
-    rewards: AskedOfRewards,
-    versions: VersionFilter,
-    encoding: &'static str,
-    /// Which one made ids, by what it is and not where it lies.
-    tokenizer: Option<&'a str>,
-    group_stats: bool,
-}
-
-/// What was asked of rewards, with what the numbers are made by.
-#[derive(Serialize)]
-struct AskedOfRewards {
-    as_of: Option<Micros>,
-    gamma: Option<f64>,
-    advantage: &'static str,
-    /// Who is compared in an advantage, and in the numbers of groups.
-    population: &'static str,
-    std_ddof: u32,
-    epsilon: f64,
-}
-
 /// What an export says of itself in its manifest.
 #[derive(Serialize)]
 struct Told<'a> {
@@ -254,105 +168,17 @@ struct Told<'a> {
     groups: &'a [GroupSummary],
 }
 
-impl<'a> Asked<'a> {
-    fn new(options: &'a Options, encoding: Encoding) -> Self {
-        let Selection { episode, group, task } = &options.selection;
-        Self {
-            episode: episode.as_ref().map(ToString::to_string),
-            group: group.as_ref().map(ToString::to_string),
-            task: task.as_ref().map(ToString::to_string),
-            kinds: options.kinds().iter().map(|kind| kind.as_str()).collect(),
-            shared: options.shared.as_str(),
-            rewards: AskedOfRewards {
-                as_of: options.rewards.as_of,
-                gamma: options.rewards.gamma,
-                advantage: options.rewards.advantage.as_str(),
-                population: "selected attempts of the group that have a reward",
-                std_ddof: STD_DDOF,
-                epsilon: EPSILON,
-            },
-            versions: options.versions,
-            encoding: encoding.as_str(),
-            tokenizer: options.retokenizer.as_ref().map(|by| by.fingerprint()),
-            group_stats: options.rewards.group_stats,
-        }
-    }
-}
-
-impl Options {
-    async fn rules(
-        &self,
-        snapshot: &mut Snapshot,
-        held: Option<BTreeSet<String>>,
-    ) -> Result<Rules, SnapshotError> {
-        let Self { partition, shard, since, min_reward, .. } = *self;
-        let unsettled = match held {
-            Some(_) => snapshot.closed_with_open_calls(self.now - SETTLE_US).await?,
-            None => BTreeSet::new(),
-        };
-        Ok(Rules { partition, shard, since, min_reward, not_in: held, unsettled })
-    }
-
-    /// The kinds asked for, else those that the format is for.
-    fn kinds(&self) -> BTreeSet<Kind> {
-        let asked = self.kinds.iter();
-        let chosen = asked.chain(self.format.kinds().iter().filter(|_| self.kinds.is_empty()));
-        chosen.copied().collect()
-    }
-
-    /// The options as a manifest shows them, less which of the episodes this run was to take.
-    pub(crate) fn asked(&self, encoding: Encoding) -> Value {
-        let mut asked = json!(Asked::new(self, encoding));
-        if let Some(least) = self.min_reward {
-            asked["min_reward"] = json!(least);
-        }
-        if *self.models() != Models::All {
-            asked["models"] = json!(self.models().words());
-        }
-        if self.format == Format::Kto {
-            asked["label_above"] = json!(self.label_above);
-        }
-        if let Some(partition) = self.partition {
-            asked["partition_by"] = json!(partition.to_string());
-        }
-        if let Some(Shard { index, count }) = self.shard {
-            asked["shard"] = json!(format!("{index}/{count}"));
-        }
-        asked
-    }
-
-    /// The models asked for, else those that the format is for.
-    fn models(&self) -> &Models {
-        self.models.as_ref().unwrap_or(self.format.models())
-    }
-
-    fn wanted(&self) -> Wanted {
-        Wanted {
-            kinds: self.kinds(),
-            models: self.models().clone(),
-            shared: self.shared,
-            versions: self.versions,
-        }
-    }
-
-    fn beside<'a>(&self, groups: &'a Groups, record: &EpisodeRecord) -> Beside<'a> {
-        let RewardOptions { advantage, group_stats, gamma, .. } = self.rewards;
-        let (group, standing) = groups.standing(record);
-        let group = group.filter(|_| group_stats || advantage != Advantage::None);
-        let (at_version, answers) = (self.versions.at, self.format.reads_messages());
-        Beside { group, advantage: standing, gamma, at_version, answers }
-    }
-}
-
 impl Report {
     /// Ends the files and puts them in place. Nothing is put in place where there is no row, unless
     /// it is a shard, of which a reader expects a file.
     async fn finish(
         mut self,
         mut sink: Sink,
+        groups: Groups,
         options: &Options,
         read: u64,
     ) -> Result<Self, ExportError> {
+        self.groups = groups.summaries;
         self.rows = sink.end(options.shard.is_some()).await?;
         let unsaid = sink.left_out();
         let lost: u64 = unsaid.values().map(|left| left.trained_tokens).sum();
@@ -375,6 +201,12 @@ impl Report {
 
     fn told(&self) -> Told<'_> {
         Told { notes: &self.notes, groups: &self.groups }
+    }
+
+    fn add_notes(&mut self, of_steps: [&Notes; 6]) {
+        for notes in of_steps {
+            self.notes.add(notes);
+        }
     }
 
     fn judge(&mut self, verdicts: &Verdicts<'_>, forks: &[Fork]) {
@@ -401,14 +233,16 @@ impl Report {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
     use std::fs;
 
-    use episode::Call;
+    use episode::{Call, Kind};
     use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 
     use super::*;
     use crate::fixture::call;
     use crate::stored::stored;
+    use crate::weigh::Shared;
 
     fn two_turns() -> Vec<Call> {
         vec![call(1, &[1, 2], &[&[3]]), call(2, &[1, 2, 3, 4], &[&[5, 6]])]

@@ -3,30 +3,31 @@
 //! The same steps as those of an export, from scan to rows; what is handed out to whom is the
 //! store's to know.
 
+pub(crate) mod options;
+
 use std::sync::Arc;
 
 use arrow::array::{ArrayRef, Int64Array, RecordBatch};
 use arrow::datatypes::SchemaRef;
 use arrow::error::ArrowError;
 use episode::RewardScope;
-use store::{EpisodeRecord, Item, Snapshot, SnapshotError};
+use store::{Item, Snapshot, SnapshotError};
 use thiserror::Error;
 
-use crate::columns;
-use crate::credit::Ledger;
-use crate::encode::{EncodeError, Encoder};
-use crate::export::RewardOptions;
-use crate::feed_options::{FeedOptions, VERDICTS};
+use crate::feed::options::{FeedOptions, VERDICTS};
 use crate::formats::Format;
-use crate::groups::Groups;
-use crate::merge::merge;
-use crate::notes::Notes;
-use crate::rows::{Beside, Row, rows};
-use crate::scan::{Scanned, nodes, scan, scored_by_key};
-use crate::schema::{feed_schema, schema};
-use crate::staleness::{LeftOut, VersionFilter, versions};
-use crate::thread::thread;
-use crate::verdict::Verdicts;
+use crate::graph::merge::merge;
+use crate::graph::scan::{Scanned, Scored, nodes, scan, scored_by_key};
+use crate::graph::thread::thread;
+use crate::notes::{LeftOut, Notes};
+use crate::options::RewardOptions;
+use crate::output::encode::{EncodeError, Encoder};
+use crate::rewards::credit::Ledger;
+use crate::rewards::groups::Groups;
+use crate::rows::schema::{feed_schema, schema};
+use crate::rows::verdict::Verdicts;
+use crate::rows::{Beside, Row, columns, rows};
+use crate::weigh::staleness::{VersionFilter, versions};
 use crate::weigh::{Shared, Wanted, weigh};
 
 /// What became of an item.
@@ -145,11 +146,7 @@ impl FeedOptions {
 
     /// The rows of attempts of one group, or why there are none; `scored` are all that they are
     /// compared with, themselves among them.
-    fn rows(
-        &self,
-        episodes: &[Scanned],
-        scored: &[(EpisodeRecord, Option<f64>)],
-    ) -> Result<Vec<Row>, &'static str> {
+    fn rows(&self, episodes: &[Scanned], scored: &[Scored]) -> Result<Vec<Row>, &'static str> {
         let is_less = |least: f64| episodes.iter().any(|e| reward(e).is_none_or(|r| r < least));
         if self.min_reward.is_some_and(is_less) {
             return Err("below_min_reward");
@@ -216,12 +213,12 @@ mod tests {
     use store::Selection;
 
     use super::*;
-    use crate::advantage::Advantage;
-    use crate::encode::Encoding;
-    use crate::export::Options;
     use crate::fixture::{call, reply};
+    use crate::options::Options;
+    use crate::output::encode::Encoding;
+    use crate::output::target::{Out, Stream};
+    use crate::rewards::advantage::Advantage;
     use crate::stored::{Stored, stored};
-    use crate::target::{Out, Stream};
 
     fn options() -> FeedOptions {
         FeedOptions::default()

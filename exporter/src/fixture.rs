@@ -8,11 +8,11 @@ use episode::{
 use serde_json::{Value, json};
 use store::EpisodeRecord;
 
-use crate::merge::merge;
+use crate::graph::merge::merge;
+use crate::graph::scan::{Scanned, nodes};
+use crate::graph::thread::thread;
 use crate::rows::{Beside, Row, rows};
-use crate::scan::{Scanned, nodes};
-use crate::staleness::versions;
-use crate::thread::thread;
+use crate::weigh::staleness::versions;
 use crate::weigh::{Shared, Wanted, weigh};
 
 /// Call number `n`, begun at time 10 n and ended at 10 n + 5, with what each choice sampled.

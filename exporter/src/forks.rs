@@ -9,23 +9,27 @@ use std::collections::{BTreeMap, HashMap};
 use episode::CallKind;
 use serde::Serialize;
 
-use crate::cause::{Case, Cause, Found, History, Ids, Related, Span, classify, is_near, thinks};
-use crate::family::same_agent;
-use crate::merge::Merged;
-use crate::messages::asked;
-use crate::scan::{Node, Scanned};
-use crate::thread::{Forest, groups};
+use crate::forks::cause::{
+    Case, Cause, Found, History, Ids, Related, Span, classify, is_near, thinks,
+};
+use crate::forks::texts::Texts;
+use crate::graph::family::same_agent;
+use crate::graph::forest::{Forest, groups};
+use crate::graph::node::Node;
+use crate::graph::path::Merged;
+use crate::graph::scan::Scanned;
+use crate::rows::messages::asked;
 
+pub(crate) mod cause;
 mod file;
 mod sides;
 #[cfg(test)]
 mod tests;
-mod texts;
+pub(crate) mod texts;
 
 pub(crate) use file::batch;
 pub use file::{FORKS, forks_schema};
 use sides::{Sides, sides, windows};
-pub(crate) use texts::Texts;
 
 /// One place where a history was left.
 #[derive(Debug, Clone, PartialEq, Serialize)]

@@ -45,7 +45,7 @@ use episode::Kind;
 pub(crate) use maker::Maker;
 use taught::Teaching;
 
-use crate::models::Models;
+use crate::weigh::models::Models;
 
 /// What an export writes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

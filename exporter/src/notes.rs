@@ -1,14 +1,65 @@
 //! What an export kept, what it left out, and why.
 
+pub(crate) mod reason;
+
 use std::collections::BTreeMap;
 
 use episode::Kind;
 use serde::Serialize;
 
-use crate::cause::Cause;
-pub use crate::reason::Reason;
-use crate::resolve::Told;
-use crate::staleness::LeftOut;
+use crate::forks::cause::Cause;
+pub use crate::notes::reason::Reason;
+
+/// What told equal candidates apart.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Told {
+    /// The agent's own names for itself and for the agent that started it.
+    Agent,
+    /// The messages that the call quotes, ids of tool calls included.
+    Messages,
+    /// The model that answered.
+    Model,
+    /// Nothing but their numbers: choices of one call that are alike. The lowest is taken.
+    Choice,
+    /// One of them ended last before the call began.
+    Time,
+}
+
+/// Why the versions of a row are not those that were asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum LeftOut {
+    /// A version is below the minimum.
+    BelowMinVersion,
+    /// A version is above the maximum.
+    AboveMaxVersion,
+    /// The versions are too far apart.
+    VersionSpan,
+    /// The smallest version is too old.
+    Stale,
+    /// A version has no number from 0 to 2^31 - 1.
+    VersionNotANumber,
+    /// The server did not say which version sampled a token.
+    VersionUnknown,
+    /// The row trains no token.
+    NothingTrained,
+}
+
+impl LeftOut {
+    /// The word in manifests.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::BelowMinVersion => "below_min_version",
+            Self::AboveMaxVersion => "above_max_version",
+            Self::VersionSpan => "version_span",
+            Self::Stale => "stale",
+            Self::VersionNotANumber => "version_not_a_number",
+            Self::VersionUnknown => "version_unknown",
+            Self::NothingTrained => "nothing_trained",
+        }
+    }
+}
 
 /// Why a call is in no row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]

@@ -7,8 +7,8 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use crate::fixture::{call, choice, chosen, episode, reply, rows_of, with_bodies};
+use crate::graph::judged::is_missing;
 use crate::rows::{Row, Tokens};
-use crate::verdict::is_missing;
 use crate::{Fork, Link, Reason, Shared, diagnose, links};
 
 /// What is drawn for one call.

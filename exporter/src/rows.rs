@@ -1,23 +1,33 @@
 //! Rows: one row a path.
 
+pub(crate) mod columns;
+pub(crate) mod messages;
+pub(crate) mod retokenize;
+pub(crate) mod row;
+pub(crate) mod schema;
+pub(crate) mod sides;
+mod trajectory;
+pub(crate) mod verdict;
+
 use std::collections::BTreeSet;
 
 use episode::{Fidelity, Outcome, RewardScope, Trajectory, Turn};
 use serde_json::json;
 use store::EpisodeRecord;
 
-use crate::credit::{Ledger, Place, history};
-use crate::groups::GroupSummary;
-use crate::merge::{Merged, Path};
-use crate::messages::{dialogue, places_of_answers};
-use crate::returns::returns;
-pub(crate) use crate::row::{Row, Tokens, TurnRow};
-use crate::scan::{Node, Scanned};
-use crate::sides::sides;
-use crate::staleness::number;
-use crate::thread::Forest;
-use crate::verdict::{Verdicts, verdict};
+use crate::graph::forest::Forest;
+use crate::graph::node::Node;
+use crate::graph::path::{Merged, Path};
+use crate::graph::scan::Scanned;
+use crate::rewards::credit::{Ledger, Place, history};
+use crate::rewards::groups::GroupSummary;
+use crate::rewards::returns::returns;
+use crate::rows::messages::{dialogue, places_of_answers};
+pub(crate) use crate::rows::row::{Row, Tokens, TurnRow};
+use crate::rows::sides::sides;
+use crate::rows::verdict::{Verdicts, verdict};
 use crate::weigh::Shares;
+use crate::weigh::staleness::number;
 
 /// How ids are known that were made from text.
 const RETOKENIZED: &str = "retokenized";
@@ -306,7 +316,7 @@ mod tests {
 
     use super::*;
     use crate::fixture::{beside, call, episode, reply, rows_of, text_call, with_bodies};
-    use crate::messages::Message;
+    use crate::rows::messages::Message;
 
     fn one(calls: Vec<Call>) -> Row {
         let mut rows = rows_of(&episode(calls));

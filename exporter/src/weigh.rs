@@ -4,17 +4,19 @@
 //! them whose model sampled it, and the weights of an episode's rows sum to one, so that neither
 //! many branches nor many rows make an episode count for more than one.
 
+pub(crate) mod models;
+pub(crate) mod staleness;
+#[cfg(test)]
+mod tests;
+
 use std::collections::BTreeSet;
 
 use episode::Kind;
 
-use crate::merge::Merged;
-use crate::models::{Models, policy};
+use crate::graph::path::Merged;
 use crate::notes::{Notes, Why};
-use crate::staleness::{VersionFilter, Versions};
-
-#[cfg(test)]
-mod tests;
+use crate::weigh::models::{Models, policy};
+use crate::weigh::staleness::{VersionFilter, Versions};
 
 /// In which rows a sampled token is trained that stands in several.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

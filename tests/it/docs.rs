@@ -92,7 +92,7 @@ async fn both_databases_have_the_same_tables_and_views() {
 fn the_walk_of_a_call_and_of_an_export_fit_one_screen() {
     for (file, start) in [
         ("proxy/src/serve.rs", "async fn call("),
-        ("exporter/src/export.rs", "pub async fn export("),
+        ("exporter/src/export.rs", "pub async fn export_telling("),
     ] {
         let text = read(file);
         let walk = &text[text.find(start).unwrap()..];

@@ -4,6 +4,7 @@
 #![expect(clippy::print_stdout, reason = "what was skipped, and tallies")]
 
 mod chains;
+mod circles;
 mod codings;
 mod crash;
 mod differential;

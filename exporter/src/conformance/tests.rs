@@ -11,7 +11,7 @@ use super::{
 };
 use crate::fixture::{beside, call, choice, chosen, episode, reply, rows_of};
 use crate::formats::{Format, Maker};
-use crate::plan::Place;
+use crate::input::plan::Place;
 use crate::rows::{Beside, Row};
 use crate::{Dropped, Shared, trajectories};
 

@@ -2,8 +2,8 @@
 
 use serde_json::Value;
 
-use crate::cause::{Cause, Found, History, Ids, shown};
-use crate::forks::Texts;
+use crate::forks::cause::{Cause, Found, History, Ids, shown};
+use crate::forks::texts::Texts;
 
 /// Characters before the place that are shown.
 const BEFORE_CHARS: usize = 60;

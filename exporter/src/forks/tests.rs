@@ -6,9 +6,9 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::fixture::{call, episode, reply, text_call, with_bodies};
-use crate::merge::merge;
-use crate::scan::nodes;
-use crate::thread::thread;
+use crate::graph::merge::merge;
+use crate::graph::scan::nodes;
+use crate::graph::thread::thread;
 
 fn found_with(calls: Vec<Call>, texts: Option<&Texts>) -> Vec<Fork> {
     let episode = episode(calls);

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use template::{Tokenizer, TokenizerError};
 
-use crate::scan::Node;
+use crate::graph::node::Node;
 
 /// What tokens stand for, as far as that is known.
 #[derive(Debug)]

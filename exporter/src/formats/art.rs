@@ -8,8 +8,8 @@ use serde_json::{Value, json};
 use super::openai::chat;
 use super::sample::Sample;
 use super::table::{Column, Of};
-use crate::messages::Message;
 use crate::rows::TurnRow;
+use crate::rows::messages::Message;
 
 pub(crate) const COLUMNS: &[Column<Sample>] = &[
     Column::new("messages_and_choices", Of::Jsons(|s| Some(messages_and_choices(s)))),

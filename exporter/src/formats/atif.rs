@@ -7,8 +7,8 @@ use serde_json::{Map, Value, json};
 
 use super::sample::Sample;
 use super::table::{Column, Of};
-use crate::messages::Message;
 use crate::rows::TurnRow;
+use crate::rows::messages::Message;
 
 pub(crate) const COLUMNS: &[Column<Sample>] = &[
     Column::new("schema_version", Of::Text(|_| Some("ATIF-v1.7".to_owned()))),

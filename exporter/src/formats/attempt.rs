@@ -4,7 +4,7 @@
 //! the same conversation goes on in a row of its own, whose messages hold all of it.
 
 use super::taught::is_cut_off;
-use crate::messages::Message;
+use crate::rows::messages::Message;
 use crate::rows::{Row, TurnRow};
 
 /// What a conversation that goes on in another row says of it.

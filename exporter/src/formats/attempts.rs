@@ -5,14 +5,13 @@ pub(crate) mod verifiers;
 
 use serde_json::{Map, Value, json};
 
-use super::maker::Refused;
 use super::openai::chat;
 use super::sample::Sample;
-use super::table::{Column, Table};
-use crate::messages::Message;
+use super::table::{Column, Refused, Table};
+use crate::input::plan::Place;
 use crate::notes::{Left, Lefts};
-use crate::plan::Place;
-use crate::row::{Row, TurnRow};
+use crate::rows::messages::Message;
+use crate::rows::row::{Row, TurnRow};
 
 /// The rows of one attempt; never none.
 #[derive(Debug)]

@@ -9,15 +9,15 @@ use serde_json::Value;
 
 use super::{Format, Maker};
 use crate::fixture::{episode, rows_of};
-use crate::jsonl;
-use crate::merge::merge;
+use crate::graph::merge::merge;
+use crate::graph::scan::{Scanned, nodes};
+use crate::graph::thread::thread;
+use crate::input::plan::Place;
 use crate::notes::{Lefts, add_left};
-use crate::plan::Place;
+use crate::output::jsonl;
 use crate::properties::{Plan, distinct, plans};
 use crate::rows::{Beside, Row, rows};
-use crate::scan::{Scanned, nodes};
-use crate::staleness::versions;
-use crate::thread::thread;
+use crate::weigh::staleness::versions;
 use crate::weigh::{Wanted, weigh};
 
 /// A trained token: the ids before it, its own, and its logprob in bits.

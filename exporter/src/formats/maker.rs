@@ -12,22 +12,18 @@ use super::attempts::{Attempts, rllm, verifiers};
 use super::calls::{self, CallRecord};
 use super::preference::{self, Pairs};
 use super::sample::Sample;
-use super::table::{Column, Table};
+use super::table::{Column, Refused, Table};
 use super::taught::{Teaching, stretches, taught};
 use super::turns::Turns;
 use super::{
     Format, areal, art, atif, kto, nemo_gym, openai, prime_rl, sft, sft_tokens, skyrl, slime,
     tinker, trl, verl,
 };
-use crate::columns;
+use crate::input::plan::{Place, Shard};
+use crate::notes::reason::Reason;
 use crate::notes::{Left, Lefts, add_left};
-use crate::plan::{Place, Shard};
-use crate::reason::Reason;
-use crate::rows::Row;
-use crate::schema::schema;
-
-/// Why no record was made of a row; a word for the report.
-pub(crate) type Refused = &'static str;
+use crate::rows::schema::schema;
+use crate::rows::{Row, columns};
 
 /// Makes the records of one format.
 pub(crate) enum Maker {

@@ -11,8 +11,8 @@ use serde_json::{Map, Value, json};
 use super::attempts::plain_tool;
 use super::sample::Sample;
 use super::table::{Column, Of};
-use crate::messages::Message;
-use crate::row::TurnRow;
+use crate::rows::messages::Message;
+use crate::rows::row::TurnRow;
 
 pub(crate) const COLUMNS: &[Column<Sample>] = &[
     Column::new("_ng_task_index", Of::Int(|s| Some(s.place.group))),

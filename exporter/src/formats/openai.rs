@@ -5,7 +5,7 @@ use serde_json::{Map, Value, json};
 use super::preference::Pair;
 use super::sample::Sample;
 use super::table::{Column, Of};
-use crate::messages::Message;
+use crate::rows::messages::Message;
 
 /// An answer has the weight 1 in the one line that trains it and 0 in all others; so has what the
 /// agent wrote itself.

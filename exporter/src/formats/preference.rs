@@ -11,12 +11,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::attempt::{Attempt, whole};
-use super::maker::Refused;
-use super::table::{Column, Of, Table};
+use super::table::{Column, Of, Refused, Table};
 use super::taught::is_cut_off;
-use crate::messages::Message;
+use crate::input::plan::Place;
 use crate::notes::{Left, Lefts};
-use crate::plan::Place;
+use crate::rows::messages::Message;
 use crate::rows::{Row, TurnRow};
 
 /// One pair.

@@ -2,7 +2,7 @@
 //! truncated sampling left.
 
 use super::sample::Sample;
-use crate::sides::Experts;
+use crate::rows::sides::Experts;
 
 /// Experts of tokens from the first one on.
 #[derive(Debug, Clone, PartialEq, Eq)]

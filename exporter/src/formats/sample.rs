@@ -4,8 +4,8 @@ use std::ops::Range;
 
 use serde_json::{Value, json};
 
-use crate::messages::Message;
-use crate::plan::{Place, family};
+use crate::input::plan::{Place, family};
+use crate::rows::messages::Message;
 use crate::rows::{Row, TurnRow};
 
 /// One training sample: a row, and where it stands among the others.

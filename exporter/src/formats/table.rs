@@ -12,9 +12,12 @@ use arrow::datatypes::{DataType, Field, Fields, Schema, SchemaRef};
 use arrow::error::ArrowError;
 
 use super::replay::Routing;
-use crate::columns::{list, messages, strings, texts};
-use crate::messages::Message;
-use crate::schema::{json_field, message_fields};
+use crate::rows::columns::{list, messages, strings, texts};
+use crate::rows::messages::Message;
+use crate::rows::schema::{json_field, message_fields};
+
+/// Why no record was made of a row; a word for the report.
+pub(crate) type Refused = &'static str;
 
 /// One column of a record `T`.
 pub(crate) struct Column<T: 'static> {

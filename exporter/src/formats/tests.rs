@@ -12,13 +12,13 @@ use episode::Call;
 use serde_json::{Value, json};
 
 use super::{Format, Maker};
-use crate::encode::{Encoder, Encoding};
 use crate::fixture::{call, episode, reply, rows_of, text_call, with_bodies};
-use crate::jsonl;
-use crate::plan::Place;
-use crate::reason::Reason;
+use crate::graph::scan::Scanned;
+use crate::input::plan::Place;
+use crate::notes::reason::Reason;
+use crate::output::encode::{Encoder, Encoding};
+use crate::output::jsonl;
 use crate::rows::Row;
-use crate::scan::Scanned;
 
 mod conversations;
 mod tokens;

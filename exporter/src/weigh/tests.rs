@@ -7,13 +7,13 @@ use proptest::prelude::*;
 
 use super::{Wanted, weigh};
 use crate::fixture::{call, episode, reply, rows_of};
-use crate::merge::merge;
-use crate::notes::Notes;
+use crate::graph::merge::merge;
+use crate::graph::scan::nodes;
+use crate::graph::thread::thread;
+use crate::notes::{LeftOut, Notes};
 use crate::properties::{Place, plans, recorded, trainable, trained};
 use crate::rows::{Beside, Row, rows};
-use crate::scan::nodes;
-use crate::staleness::{LeftOut, VersionFilter, versions};
-use crate::thread::thread;
+use crate::weigh::staleness::{VersionFilter, versions};
 
 /// One episode of a group: its reward, and its calls.
 type Played = (&'static str, f64, Vec<Call>);
@@ -260,7 +260,7 @@ proptest! {
         let (forest, _) = thread(nodes(&episode.calls).0);
         let (merged, _) = merge(&forest);
         let wanted = Wanted { versions: filter, ..Wanted::default() };
-        let (shares, _) = weigh(&merged, crate::staleness::versions(&forest, &merged), &wanted);
+        let (shares, _) = weigh(&merged, crate::weigh::staleness::versions(&forest, &merged), &wanted);
         let rows: Vec<_> = rows(&episode, &forest, &merged, &shares, Beside::default()).collect();
         for row in &rows {
             let least = row.tokens.trained_versions().min().unwrap();

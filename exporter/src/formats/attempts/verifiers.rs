@@ -8,9 +8,9 @@ use serde_json::{Map, Value, json};
 use super::{Attempt, messages_of, plain_tool, thoughtful};
 use crate::formats::sample::Sample;
 use crate::formats::table::{Column, Of};
-use crate::messages::Message;
-use crate::reason::Reason;
-use crate::row::TurnRow;
+use crate::notes::reason::Reason;
+use crate::rows::messages::Message;
+use crate::rows::row::TurnRow;
 
 pub(crate) const COLUMNS: &[Column<Attempt>] = &[
     Column::new("example_id", Of::Int(|a| Some(a.main().place.group))),

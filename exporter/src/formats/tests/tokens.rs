@@ -5,7 +5,7 @@ use arrow::array::{Array, AsArray};
 use serde_json::{Value, json};
 
 use super::*;
-use crate::sides::{Experts, Ragged};
+use crate::rows::sides::{Experts, Ragged};
 
 /// The first row is 1 2 [3] 6 [7 8]; the reply of its second turn is trained in its last token.
 fn half_trained(row: &mut Row) {

@@ -1,0 +1,170 @@
+//! Which rows a feed gives, and how they are written.
+
+use std::collections::BTreeSet;
+
+use episode::Kind;
+
+use crate::options::RewardOptions;
+use crate::output::encode::Encoding;
+use crate::rewards::advantage::Advantage;
+use crate::weigh::models::Models;
+use crate::weigh::staleness::VersionFilter;
+
+/// Verdicts, the best first.
+pub(crate) const VERDICTS: [&str; 3] = ["exact", "usable", "unusable"];
+
+/// Which rows, and how they are written.
+#[derive(Debug, Clone)]
+pub struct FeedOptions {
+    /// [`Encoding::Jsonl`] or [`Encoding::Arrow`].
+    pub encoding: Encoding,
+    /// Which kinds of trajectories; none takes all.
+    pub kinds: BTreeSet<Kind>,
+    /// Which models.
+    pub models: Models,
+    /// What rewards are to say.
+    pub rewards: RewardOptions,
+    /// Which policy versions. Where staleness is bounded and `at` is none, it is counted from the
+    /// newest version that is known when rows are made.
+    pub versions: VersionFilter,
+    /// The worst verdict on an episode that will do; none takes any.
+    pub verdict: Option<&'static str>,
+    /// Only episodes with at least this reward.
+    pub min_reward: Option<f64>,
+}
+
+impl Default for FeedOptions {
+    fn default() -> Self {
+        Self {
+            encoding: Encoding::Jsonl,
+            kinds: BTreeSet::new(),
+            models: Models::All,
+            rewards: RewardOptions::default(),
+            versions: VersionFilter::default(),
+            verdict: None,
+            min_reward: None,
+        }
+    }
+}
+
+impl FeedOptions {
+    /// What the parameters of a query ask for: docs/feed.md tells of them.
+    ///
+    /// # Errors
+    /// A sentence when one is not known or not one of its values.
+    pub fn of(parameters: &[(String, String)]) -> Result<Self, String> {
+        let mut options = Self::default();
+        for (name, value) in parameters {
+            set(&mut options, name, value)?;
+        }
+        Ok(options)
+    }
+}
+
+fn set(options: &mut FeedOptions, name: &str, value: &str) -> Result<(), String> {
+    let FeedOptions { versions, rewards, .. } = options;
+    match name {
+        "format" => {
+            options.encoding = match value {
+                "ndjson" => Encoding::Jsonl,
+                "arrow" => Encoding::Arrow,
+                _ => return Err("`format` is not ndjson or arrow".to_owned()),
+            }
+        }
+        "kind" => options.kinds = kinds(value)?,
+        "model" => options.models = value.parse()?,
+        "verdict" => {
+            let word = VERDICTS[..2].iter().find(|word| **word == value);
+            options.verdict = Some(*word.ok_or("`verdict` is not exact or usable")?);
+        }
+        "advantage" => {
+            let rule = Advantage::ALL.into_iter().find(|rule| rule.as_str() == value);
+            let words = || Advantage::ALL.map(Advantage::as_str).join(", ");
+            rewards.advantage =
+                rule.ok_or_else(|| format!("`advantage` is none of {}", words()))?;
+        }
+        "group_stats" => rewards.group_stats = flag(name, value)?,
+        "gamma" => {
+            let gamma = value.parse().ok().filter(|gamma| (0.0..=1.0).contains(gamma));
+            rewards.gamma = Some(gamma.ok_or("`gamma` is not a number from 0 to 1")?);
+        }
+        "min_reward" => {
+            let least = value.parse().ok().filter(|least: &f64| least.is_finite());
+            options.min_reward = Some(least.ok_or("`min_reward` is not a number")?);
+        }
+        "at_version" => versions.at = Some(version(name, value)?),
+        "max_staleness" => versions.staleness_max = Some(version(name, value)?),
+        "min_version" => versions.min = Some(version(name, value)?),
+        "max_version" => versions.max = Some(version(name, value)?),
+        "max_version_span" => versions.span_max = Some(version(name, value)?),
+        _ => return Err(format!("`{name}` is not a parameter of the feed")),
+    }
+    Ok(())
+}
+
+fn version(name: &str, value: &str) -> Result<i64, String> {
+    let number = value.parse::<i32>().ok().filter(|number| *number >= 0).map(i64::from);
+    number.ok_or_else(|| format!("`{name}` is not a number from 0 to 2147483647"))
+}
+
+fn flag(name: &str, value: &str) -> Result<bool, String> {
+    match value {
+        "" | "true" | "1" => Ok(true),
+        "false" | "0" => Ok(false),
+        _ => Err(format!("`{name}` is not true or false")),
+    }
+}
+
+fn kinds(value: &str) -> Result<BTreeSet<Kind>, String> {
+    let words = || Kind::ALL.map(Kind::as_str).join(", ");
+    let one = |word| {
+        Kind::from_word(word).ok_or_else(|| format!("`{word}` is none of the kinds {}", words()))
+    };
+    value.split(',').map(one).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(query: &str) -> Result<FeedOptions, String> {
+        let pairs = query.split('&').filter_map(|pair| pair.split_once('='));
+        let pairs: Vec<_> = pairs.map(|(a, b)| (a.to_owned(), b.to_owned())).collect();
+        FeedOptions::of(&pairs)
+    }
+
+    #[test]
+    fn parameters_say_what_they_mean() {
+        let found = read(
+            "format=arrow&kind=main,fork&verdict=usable&advantage=grpo&group_stats=1&gamma=0.5\
+             &max_staleness=4&at_version=9&min_version=1&max_version=8&max_version_span=2\
+             &min_reward=-1",
+        );
+        let found = found.unwrap();
+        assert_eq!((found.encoding, found.verdict), (Encoding::Arrow, Some("usable")));
+        assert_eq!(found.kinds, [Kind::Main, Kind::Fork].into());
+        assert_eq!((found.rewards.advantage, found.rewards.gamma), (Advantage::Grpo, Some(0.5)));
+        assert!(found.rewards.group_stats);
+        let VersionFilter { min, max, span_max, at, staleness_max } = found.versions;
+        assert_eq!([min, max, span_max, at, staleness_max], [1, 8, 2, 9, 4].map(Some));
+        assert_eq!(found.min_reward, Some(-1.0));
+    }
+
+    #[test]
+    fn what_is_not_known_is_told() {
+        for (query, why) in [
+            ("format=csv", "ndjson or arrow"),
+            ("kind=main,other", "`other` is none of the kinds main"),
+            ("verdict=unusable", "exact or usable"),
+            ("advantage=ppo", "none, grpo"),
+            ("gamma=2", "from 0 to 1"),
+            ("max_staleness=-1", "`max_staleness` is not"),
+            ("min_reward=NaN", "not a number"),
+            ("group_stats=maybe", "true or false"),
+            ("stalness=1", "`stalness` is not a parameter"),
+        ] {
+            let error = read(query).unwrap_err();
+            assert!(error.contains(why), "{query}: {error}");
+        }
+    }
+}

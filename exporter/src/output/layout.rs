@@ -1,0 +1,90 @@
+//! Layout: how the files of an export are called.
+
+use std::path::{Path, PathBuf};
+
+use crate::formats::Format;
+use crate::input::plan::Shard;
+use crate::output::encode::Encoding;
+use crate::output::target::WriteError;
+
+/// How the files of an export are called.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Layout {
+    /// What stands before the number and the encoding.
+    stem: String,
+    /// The name of the one file, where one was named.
+    named: Option<String>,
+    encoding: Encoding,
+    pub(crate) manifest: String,
+}
+
+impl Layout {
+    /// The names of the files of an export, and the folder they are in.
+    pub(crate) fn new(
+        path: &Path,
+        format: Format,
+        encoding: Option<Encoding>,
+        shard: Option<Shard>,
+    ) -> Result<(PathBuf, Self), WriteError> {
+        if let Some(of_name) = Encoding::of_path(path) {
+            if let Some(other) = encoding.filter(|encoding| *encoding != of_name) {
+                let encoding = other.as_str();
+                return Err(WriteError::OtherEncoding { path: path.to_owned(), encoding });
+            }
+            // The parent of a bare file name is empty, which no system call takes for a folder.
+            let parent = path.parent().filter(|p| !p.as_os_str().is_empty());
+            let folder = parent.unwrap_or(Path::new(".")).to_owned();
+            let stem = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+            let named = path.file_name().map(|name| name.to_string_lossy().into_owned());
+            // Files that differ in their encoding alone have manifests of their own.
+            let manifest = match of_name {
+                Encoding::Parquet => format!("{stem}.manifest.json"),
+                other => format!("{stem}.{}.manifest.json", other.as_str()),
+            };
+            return Ok((folder, Self { stem, named, encoding: of_name, manifest }));
+        }
+        let encoding = encoding.unwrap_or_else(|| Encoding::default_of(format));
+        let shard = shard.map(Shard::suffix).unwrap_or_default();
+        let stem = format!("{}{shard}", format.as_str());
+        let manifest = match format {
+            Format::Trajectories => format!("manifest{shard}.json"),
+            _ => format!("{stem}.manifest.json"),
+        };
+        Ok((path.to_owned(), Self { stem, named: None, encoding, manifest }))
+    }
+
+    pub(crate) fn is_one_file(&self) -> bool {
+        self.named.is_some()
+    }
+
+    pub(crate) fn encoding(&self) -> Encoding {
+        self.encoding
+    }
+
+    /// The table of forks, under a name that those who read the whole folder leave out: Spark and
+    /// pyarrow what begins with a line, DuckDB, polars and `datasets` what ends otherwise.
+    pub(crate) fn forks(&self, addition: u32) -> String {
+        let ending = self.encoding.beside();
+        let shard = self.stem.strip_prefix(Format::Trajectories.as_str());
+        let stem = match &self.named {
+            Some(_) => format!("{}.forks", self.stem),
+            None => format!("_forks{}", shard.unwrap_or_default()),
+        };
+        match addition {
+            0 => format!("{stem}.{ending}"),
+            n => format!("{stem}.{n}.{ending}"),
+        }
+    }
+
+    /// The file of a partition, below the folder of the export; `addition` counts what `--new` has
+    /// added before.
+    pub(crate) fn file(&self, partition: &str, addition: u32) -> String {
+        let ending = self.encoding.as_str();
+        let name = match (&self.named, addition) {
+            (Some(name), _) => name.clone(),
+            (None, 0) => format!("{}.{ending}", self.stem),
+            (None, n) => format!("{}.{n}.{ending}", self.stem),
+        };
+        if partition.is_empty() { name } else { format!("{partition}/{name}") }
+    }
+}

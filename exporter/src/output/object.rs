@@ -1,0 +1,179 @@
+//! Objects: files in S3, Google Cloud Storage and Azure, which show when they are whole.
+//!
+//! A file is sent in parts of one size while it is written, so it is never whole in memory or on a
+//! disk here. The store makes one object of the parts when it is told that there are no more.
+
+use std::io;
+use std::path::{Path as FilePath, PathBuf};
+use std::sync::Arc;
+
+use object_store::aws::AmazonS3Builder;
+use object_store::azure::MicrosoftAzureBuilder;
+use object_store::gcp::GoogleCloudStorageBuilder;
+use object_store::path::Path;
+use object_store::{
+    Error, MultipartUpload, ObjectStore, ObjectStoreExt, ObjectStoreScheme, PutPayload,
+};
+use url::Url;
+
+use crate::output::object_http::Connector;
+
+/// Bytes of one part. S3 takes 10,000 of them, of 5 MiB or more: files of up to 160 GB.
+const PART_BYTES: usize = 16 << 20;
+
+/// A place in an object store.
+#[derive(Debug, Clone)]
+pub struct Bucket {
+    /// Such as `s3://bucket/folder`.
+    pub url: String,
+    /// Keys, regions and the like, under the names of environment variables (`aws_region`).
+    pub options: Vec<(String, String)>,
+}
+
+/// A store of objects below a prefix.
+#[derive(Debug, Clone)]
+pub(crate) struct Objects {
+    store: Arc<dyn ObjectStore>,
+    prefix: PathBuf,
+    /// What stands before the prefix in the names that people see.
+    root: String,
+}
+
+/// An object that is being sent.
+#[derive(Debug)]
+pub(crate) struct Upload {
+    parts: Box<dyn MultipartUpload>,
+    pending: Vec<u8>,
+    sent: u64,
+}
+
+impl Bucket {
+    /// The store, and the path that the URL names in it.
+    pub(crate) fn open(&self) -> Result<(Arc<dyn ObjectStore>, PathBuf), Error> {
+        let unknown = |source| Error::Generic { store: "URL", source };
+        let url = Url::parse(&self.url).map_err(|error| unknown(error.into()))?;
+        let (scheme, path) =
+            ObjectStoreScheme::parse(&url).map_err(|error| unknown(error.into()))?;
+        let path = PathBuf::from(path.as_ref());
+        macro_rules! built {
+            ($builder:ty) => {{
+                let start = <$builder>::new().with_url(url.as_str());
+                let options = self.options.iter();
+                let set = options.fold(start, |builder, (key, value)| match key.parse() {
+                    Ok(key) => builder.with_config(key, value),
+                    // Variables of the environment that are not about the store.
+                    Err(_) => builder,
+                });
+                Arc::new(set.with_http_connector(Connector).build()?)
+            }};
+        }
+        let store: Arc<dyn ObjectStore> = match scheme {
+            ObjectStoreScheme::AmazonS3 => built!(AmazonS3Builder),
+            ObjectStoreScheme::GoogleCloudStorage => built!(GoogleCloudStorageBuilder),
+            ObjectStoreScheme::MicrosoftAzure => built!(MicrosoftAzureBuilder),
+            _ => return Err(unknown("not the URL of an object store that is known".into())),
+        };
+        Ok((store, path))
+    }
+
+    /// The URL without the path in the store, which it may spell otherwise.
+    pub(crate) fn root(&self, path: &FilePath) -> String {
+        let url = self.url.trim_end_matches('/');
+        let end = path.components().fold(url.len(), |end, _| url[..end].rfind('/').unwrap_or(end));
+        url[..end].trim_end_matches('/').to_owned()
+    }
+}
+
+impl Objects {
+    pub(crate) fn new(store: Arc<dyn ObjectStore>, prefix: PathBuf, root: String) -> Self {
+        Self { store, prefix, root }
+    }
+
+    /// The whole name of a file.
+    pub(crate) fn url(&self, name: &str) -> PathBuf {
+        PathBuf::from(format!("{}/{}", self.root, self.below(name)))
+    }
+
+    fn below(&self, name: &str) -> String {
+        self.prefix.join(name).to_string_lossy().trim_start_matches("./").to_owned()
+    }
+
+    /// Names are taken as they are: what paths do not take is written otherwise in them already.
+    fn path(&self, name: &str) -> Result<Path, Error> {
+        Ok(Path::parse(self.below(name))?)
+    }
+
+    pub(crate) async fn read(&self, name: &str) -> Result<Option<Vec<u8>>, Error> {
+        match self.store.get(&self.path(name)?).await {
+            Ok(found) => Ok(Some(found.bytes().await?.to_vec())),
+            Err(Error::NotFound { .. }) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    pub(crate) async fn holds(&self, name: &str) -> Result<bool, Error> {
+        match self.store.head(&self.path(name)?).await {
+            Ok(_) => Ok(true),
+            Err(Error::NotFound { .. }) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    pub(crate) async fn begin(&self, name: &str) -> Result<Upload, Error> {
+        let parts = self.store.put_multipart(&self.path(name)?).await?;
+        Ok(Upload { parts, pending: Vec::new(), sent: 0 })
+    }
+
+    pub(crate) async fn remove(&self, name: &str) -> Result<(), Error> {
+        match self.store.delete(&self.path(name)?).await {
+            Err(error) if !matches!(error, Error::NotFound { .. }) => Err(error),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Upload {
+    /// Sends whole parts of what is there.
+    pub(crate) async fn put(&mut self, bytes: &[u8]) -> Result<(), Error> {
+        self.pending.extend_from_slice(bytes);
+        while self.pending.len() >= PART_BYTES {
+            let rest = self.pending.split_off(PART_BYTES);
+            self.send(rest).await?;
+        }
+        Ok(())
+    }
+
+    /// Sends the last part.
+    pub(crate) async fn ready(&mut self) -> Result<(), Error> {
+        // An object has one part at least, of no bytes if need be.
+        if !self.pending.is_empty() || self.sent == 0 {
+            self.send(Vec::new()).await
+        } else {
+            Ok(())
+        }
+    }
+
+    async fn send(&mut self, rest: Vec<u8>) -> Result<(), Error> {
+        let part = std::mem::replace(&mut self.pending, rest);
+        self.sent += 1;
+        self.parts.put_part(PutPayload::from(part)).await
+    }
+
+    /// Makes it an object.
+    pub(crate) async fn place(mut self) -> Result<(), Error> {
+        self.parts.complete().await.map(drop)
+    }
+
+    /// Takes the parts away again, as far as the store lets us.
+    pub(crate) async fn give_up(mut self) {
+        let _ = self.parts.abort().await;
+    }
+}
+
+/// What an object store says, where a file system would have said it.
+pub(crate) fn as_io(error: Error) -> io::Error {
+    io::Error::other(error)
+}
+
+#[cfg(test)]
+mod tests;

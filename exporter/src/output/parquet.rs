@@ -1,0 +1,193 @@
+//! Parquet: how its files are written.
+
+use ::parquet::basic::{Compression, Encoding, ZstdLevel};
+use ::parquet::errors::ParquetError;
+use ::parquet::file::metadata::KeyValue;
+use ::parquet::file::properties::WriterProperties;
+use ::parquet::schema::types::ColumnPath;
+use arrow::datatypes::Schema;
+use serde_json::Value;
+
+use crate::rows::schema::{SCHEMA_VERSION, created_by, huggingface};
+
+/// A row group is written when its records hold this many bytes before compression. Memory is
+/// bounded by this, one batch and one episode.
+pub(crate) const GROUP_BYTES: usize = 128 << 20;
+/// Level of zstd compression.
+const ZSTD_LEVEL: i32 = 3;
+
+/// Nothing here may depend on a clock or the machine: the same rows make the same bytes.
+pub(crate) fn properties(schema: &Schema) -> Result<WriterProperties, ParquetError> {
+    let entry = |key: &str, value: Value| KeyValue::new(key.to_owned(), value.to_string());
+    let logprobs = ColumnPath::from(["logprobs", "list", "element"].map(str::to_owned).to_vec());
+    Ok(WriterProperties::builder()
+        .set_created_by(created_by())
+        .set_compression(Compression::ZSTD(ZstdLevel::try_new(ZSTD_LEVEL)?))
+        .set_column_dictionary_enabled(logprobs.clone(), false)
+        .set_column_encoding(logprobs, Encoding::BYTE_STREAM_SPLIT)
+        .set_key_value_metadata(Some(vec![
+            entry("rolltape_schema_version", SCHEMA_VERSION.into()),
+            entry("huggingface", huggingface(schema)),
+        ]))
+        .build())
+}
+
+#[cfg(test)]
+mod tests {
+    use ::parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
+    use ::parquet::basic::LogicalType;
+    use ::parquet::file::reader::{FileReader, SerializedFileReader};
+    use arrow::array::{Array, AsArray};
+    use arrow::datatypes::{Float32Type, Int32Type};
+    use serde_json::json;
+    use sha2::{Digest, Sha256};
+
+    use std::fs::{self, File};
+    use std::path::{Path, PathBuf};
+
+    use super::*;
+    use crate::fixture::{call, episode, rows_of, text_call, with_bodies};
+    use crate::input::plan::Place;
+    use crate::output::sink::{Said, Sink};
+    use crate::rows::Row;
+    use crate::rows::schema::schema;
+    use crate::{COLUMNS, Options, WriteError};
+
+    fn sample_rows() -> Vec<Row> {
+        let user = json!({ "role": "user", "content": "hi" });
+        let arguments = json!({ "name": "f", "arguments": "{\"n\": 1}" });
+        let said = json!({ "role": "assistant", "content": null,
+            "tool_calls": [{ "id": "c", "type": "function", "function": arguments }] });
+        let told = json!({ "role": "tool", "content": "2", "tool_call_id": "c" });
+        rows_of(&episode(vec![
+            with_bodies(call(1, &[1, 2], &[&[3], &[4, 5]]), std::slice::from_ref(&user), ""),
+            with_bodies(call(2, &[1, 2, 3, 6], &[&[7]]), &[user.clone(), said, told], "done"),
+            text_call(3, &[user], "other"),
+        ]))
+    }
+
+    #[tokio::main(flavor = "current_thread")]
+    async fn write(out: &Path, overwrite: bool) -> Result<Vec<PathBuf>, WriteError> {
+        let options = Options { out: out.to_owned().into(), overwrite, ..Options::default() };
+        let mut sink = Sink::create(&options).await?;
+        sink.attempt(&episode(Vec::new()), Vec::new(), "").await?;
+        for row in sample_rows() {
+            sink.row(row, Place::default()).await?;
+        }
+        sink.end(false).await?;
+        sink.publish(Said::default()).await
+    }
+
+    #[test]
+    fn the_file_reads_back_with_the_schema_of_the_contract() {
+        let folder = tempfile::tempdir().unwrap();
+        let files = write(&folder.path().join("out"), false).unwrap();
+        let reader = ParquetRecordBatchReaderBuilder::try_new(File::open(&files[0]).unwrap());
+        let reader = reader.unwrap();
+        assert_eq!(reader.schema().fields(), schema().fields());
+        let batches: Vec<_> = reader.build().unwrap().map(Result::unwrap).collect();
+        assert_eq!(batches.len(), 1);
+        let ids = batches[0]["input_ids"].as_list::<i32>();
+        assert_eq!(ids.len(), 3);
+        assert_eq!(ids.value(0).as_primitive::<Int32Type>().values(), &[1, 2, 3, 6, 7]);
+        assert_eq!(ids.value(2).len(), 0);
+        let logprobs = batches[0]["logprobs"].as_list::<i32>().value(0);
+        assert_eq!(logprobs.as_primitive::<Float32Type>().values(), &[0.0, 0.0, -0.5, 0.0, -0.5]);
+    }
+
+    #[test]
+    fn json_columns_have_the_logical_type_wherever_they_stand() {
+        let folder = tempfile::tempdir().unwrap();
+        let files = write(&folder.path().join("a.parquet"), false).unwrap();
+        let reader = SerializedFileReader::new(File::open(&files[0]).unwrap()).unwrap();
+        let metadata = reader.metadata().file_metadata();
+        let json: Vec<String> = metadata
+            .schema_descr()
+            .columns()
+            .iter()
+            .filter(|c| c.logical_type_ref() == Some(&LogicalType::Json))
+            .map(|c| c.path().string())
+            .collect();
+        assert_eq!(
+            json,
+            [
+                "rewards",
+                "prompt.list.element.tool_calls.list.element",
+                "completion.list.element.tool_calls.list.element",
+                "tools.list.element",
+                "metadata",
+            ]
+        );
+        assert!(metadata.created_by().unwrap().starts_with("rolltape "));
+        let group = reader.metadata().row_group(0);
+        let logprobs = group.columns().iter().find(|c| c.column_path().parts()[0] == "logprobs");
+        let encodings: Vec<_> = logprobs.unwrap().encodings().collect();
+        assert!(encodings.contains(&Encoding::BYTE_STREAM_SPLIT), "{encodings:?}");
+    }
+
+    #[test]
+    fn the_same_rows_make_the_same_bytes() {
+        let folder = tempfile::tempdir().unwrap();
+        let out = folder.path().join("out");
+        let read = |files: Vec<PathBuf>| files.iter().map(|f| fs::read(f).unwrap()).collect();
+        let first: Vec<Vec<u8>> = read(write(&out, false).unwrap());
+        let second: Vec<Vec<u8>> = read(write(&out, false).unwrap());
+        assert_eq!(first, second);
+        assert_eq!(fs::read_dir(&out).unwrap().count(), 4, "a temporary file is left");
+    }
+
+    #[test]
+    fn the_file_is_what_arrow_makes_of_all_rows_at_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let files = write(folder.path(), false).unwrap();
+        let (rows, schema) = (sample_rows(), schema());
+        let properties = properties(&schema).unwrap();
+        let batch = crate::rows::columns::batch(&schema, &rows).unwrap();
+        let writer = ::parquet::arrow::ArrowWriter::try_new(Vec::new(), schema, Some(properties));
+        let mut writer = writer.unwrap();
+        writer.write(&batch).unwrap();
+        assert!(fs::read(&files[0]).unwrap() == writer.into_inner().unwrap());
+    }
+
+    #[test]
+    fn what_others_wrote_is_replaced_only_when_told() {
+        let folder = tempfile::tempdir().unwrap();
+        let out = folder.path().join("mine.parquet");
+        fs::write(&out, "mine").unwrap();
+        assert!(matches!(write(&out, false), Err(WriteError::Foreign { path }) if path == out));
+        assert_eq!(fs::read(&out).unwrap(), b"mine");
+        let files = write(&out, true).unwrap();
+        assert_eq!(files[2], folder.path().join("mine.manifest.json"));
+        write(&out, false).unwrap();
+    }
+
+    #[test]
+    fn the_manifest_names_the_file_and_its_hash() {
+        let folder = tempfile::tempdir().unwrap();
+        let files = write(folder.path(), false).unwrap();
+        let manifest: Value = serde_json::from_slice(&fs::read(&files[2]).unwrap()).unwrap();
+        let written = fs::read(&files[0]).unwrap();
+        let (bytes, sha256) = (written.len(), hex(&Sha256::digest(&written)));
+        let entry = json!({
+            "path": "trajectories.parquet", "rows": 3, "bytes": bytes, "sha256": sha256 });
+        assert_eq!(manifest["files"][0], entry);
+        assert_eq!(manifest["files"][1]["path"], "_forks.pq");
+        assert_eq!(
+            (&manifest["format"], &manifest["rows"]),
+            (&json!("rolltape-trajectories"), &json!(3))
+        );
+    }
+
+    fn hex(bytes: &[u8]) -> String {
+        bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+
+    #[test]
+    fn every_column_has_a_line_of_its_own() {
+        let mut names: Vec<&str> = COLUMNS.iter().map(|c| c.name).collect();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), COLUMNS.len());
+        assert!(COLUMNS.iter().all(|c| !c.doc.is_empty()));
+    }
+}

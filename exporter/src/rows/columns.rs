@@ -1,0 +1,308 @@
+//! Columns: rows turned into Arrow arrays, one column at a time.
+
+use std::sync::Arc;
+
+use arrow::array::{
+    ArrayRef, BooleanArray, Float32Array, Float64Array, Int8Array, Int32Array, Int64Array,
+    ListArray, RecordBatch, StringArray, StructArray, UInt16Array,
+};
+use arrow::buffer::{NullBuffer, OffsetBuffer};
+use arrow::datatypes::{DataType, Field, SchemaRef};
+use arrow::error::ArrowError;
+
+use crate::rows::messages::Message;
+use crate::rows::schema::{SCHEMA_VERSION, message_fields, turn_fields};
+use crate::rows::sides::{Experts, Ragged};
+use crate::rows::{Row, TurnRow};
+
+/// Makes one batch of the given rows, in the schema's order of columns.
+///
+/// # Errors
+/// When a column's array does not have the schema's type, or a batch has more list elements than
+/// 32 bits count.
+pub(crate) fn batch(schema: &SchemaRef, rows: &[Row]) -> Result<RecordBatch, ArrowError> {
+    let columns: Result<Vec<ArrayRef>, ArrowError> =
+        schema.fields().iter().map(|field| column(field, rows)).collect();
+    RecordBatch::try_new(Arc::clone(schema), columns?)
+}
+
+fn column(field: &Field, rows: &[Row]) -> Result<ArrayRef, ArrowError> {
+    Ok(match field.name().as_str() {
+        "schema_version" => ints(rows, |_| SCHEMA_VERSION),
+        "attempt" => ints(rows, |r| r.attempt),
+        "trajectory_index" => ints(rows, |r| r.trajectory_index),
+        "num_trajectories" => ints(rows, |r| r.num_trajectories),
+        "fork_position" => Arc::new(Int32Array::from_iter(rows.iter().map(|r| r.fork_position))),
+        "prompt_len" => ints(rows, |r| r.prompt_len),
+        "input_ids" | "loss_mask" | "logprobs" | "versions" => token_column(field, rows)?,
+        "policy_version_min" => longs(rows, |r| r.tokens.trained_versions().min()),
+        "policy_version_max" => longs(rows, |r| r.tokens.trained_versions().max()),
+        "mixed_versions" => {
+            Arc::new(BooleanArray::from_iter(rows.iter().map(|r| r.mixed_versions)))
+        }
+        "staleness" => longs(rows, |r| r.staleness),
+        "reward" => doubles(rows, |r| r.reward),
+        "trajectory_reward" => doubles(rows, |r| r.trajectory_reward),
+        "token_rewards" => token_rewards(field, rows)?,
+        "group_size" => longs(rows, |r| r.group.as_ref().map(|g| g.episodes as i64)),
+        "group_scored" => longs(rows, |r| r.group.as_ref().map(|g| g.scored as i64)),
+        "group_reward_mean" => doubles(rows, |r| r.group.as_ref()?.reward_mean),
+        "group_reward_std" => doubles(rows, |r| r.group.as_ref()?.reward_std),
+        "advantage" => doubles(rows, |r| r.advantage),
+        "row_weight" => doubles(rows, |r| Some(r.row_weight)),
+        "turns" => structs(field, rows, |r| &r.turns, turns)?,
+        "prompt" => structs(field, rows, |r| &r.dialogue.prompt, messages)?,
+        "completion" => structs(field, rows, |r| &r.dialogue.completion, messages)?,
+        "top_logprob_ids"
+        | "top_logprob_tokens"
+        | "top_logprobs"
+        | "kept_token_ids"
+        | "routed_experts"
+        | "routed_experts_shape"
+        | "routed_experts_mask" => side(field, rows)?,
+        "tools" => texts(field, rows.iter().map(|r| Some(r.dialogue.tools.iter())))?,
+        "reasons" => texts(field, rows.iter().map(|r| Some(reasons(r))))?,
+        name => strings(rows.iter().map(|r| text(name, r)))?,
+    })
+}
+
+/// The columns that hold one text a row. An unknown name gives nulls, which the schema refuses.
+fn text<'a>(name: &str, row: &'a Row) -> Option<&'a str> {
+    match name {
+        "episode_id" => Some(&row.episode_id),
+        "trajectory_id" => Some(&row.trajectory_id),
+        "parent_trajectory_id" => row.parent_trajectory_id.as_deref(),
+        "kind" => Some(row.kind),
+        "kind_reason" => Some(row.kind_reason),
+        "group_id" => row.group_id.as_deref(),
+        "task_id" => row.task_id.as_deref(),
+        "model" => Some(&row.model),
+        "tokenizer_fingerprint" => Some(&row.tokenizer_fingerprint),
+        "logprob_kind" => Some(&row.logprob_kind),
+        "rewards" => Some(&row.rewards),
+        "fidelity" => row.fidelity,
+        "verdict" => Some(row.verdict),
+        "episode_verdict" => Some(row.episode_verdict),
+        "status" => Some(&row.status),
+        "metadata" => Some(&row.metadata),
+        _ => None,
+    }
+}
+
+fn reasons(row: &Row) -> impl ExactSizeIterator<Item = &'static str> {
+    row.reasons.iter().map(|reason| reason.as_str())
+}
+
+fn ints(rows: &[Row], of: impl Fn(&Row) -> i32) -> ArrayRef {
+    Arc::new(Int32Array::from_iter_values(rows.iter().map(of)))
+}
+
+fn longs(rows: &[Row], of: impl Fn(&Row) -> Option<i64>) -> ArrayRef {
+    Arc::new(Int64Array::from_iter(rows.iter().map(of)))
+}
+
+fn doubles(rows: &[Row], of: impl Fn(&Row) -> Option<f64>) -> ArrayRef {
+    Arc::new(Float64Array::from_iter(rows.iter().map(of)))
+}
+
+fn token_column(field: &Field, rows: &[Row]) -> Result<ArrayRef, ArrowError> {
+    let tokens = || rows.iter().map(|r| &r.tokens);
+    let values: ArrayRef = match field.name().as_str() {
+        "loss_mask" => Arc::new(Int8Array::from(joined(tokens().map(|t| &t.loss_mask)))),
+        "logprobs" => Arc::new(Float32Array::from(joined(tokens().map(|t| &t.logprobs)))),
+        "versions" => Arc::new(Int32Array::from(joined(tokens().map(|t| &t.versions)))),
+        _ => Arc::new(Int32Array::from(joined(tokens().map(|t| &t.input_ids)))),
+    };
+    list(field, tokens().map(|t| Some(t.input_ids.len())), values)
+}
+
+fn joined<'a, T: Copy + 'a>(lists: impl Iterator<Item = &'a Vec<T>> + Clone) -> Vec<T> {
+    let mut all = Vec::with_capacity(lists.clone().map(Vec::len).sum());
+    lists.for_each(|list| all.extend_from_slice(list));
+    all
+}
+
+fn token_rewards(field: &Field, rows: &[Row]) -> Result<ArrayRef, ArrowError> {
+    let lengths = rows.iter().map(|r| r.token_rewards.as_ref().map(Vec::len));
+    let values = rows.iter().filter_map(|r| r.token_rewards.as_ref()).flatten().copied();
+    list(field, lengths, Arc::new(Float64Array::from_iter(values)))
+}
+
+/// The arrays beside the tokens.
+fn side(field: &Field, rows: &[Row]) -> Result<ArrayRef, ArrowError> {
+    let sides = || rows.iter().map(|r| &r.sides);
+    let experts = || sides().map(|s| s.experts.as_ref());
+    match field.name().as_str() {
+        "top_logprob_ids" => ragged(field, sides().map(|s| s.top_ids.as_ref()), |values| {
+            Ok(Arc::new(Int32Array::from_iter(values.copied())))
+        }),
+        "top_logprob_tokens" => ragged(field, sides().map(|s| s.top_tokens.as_ref()), |values| {
+            let texts: Vec<_> = values.map(Option::as_deref).collect();
+            strings(texts.into_iter())
+        }),
+        "top_logprobs" => ragged(field, sides().map(|s| s.top_logprobs.as_ref()), |values| {
+            Ok(Arc::new(Float32Array::from_iter_values(values.copied())))
+        }),
+        "kept_token_ids" => ragged(field, sides().map(|s| s.kept.as_ref()), |values| {
+            Ok(Arc::new(Int32Array::from_iter_values(values.copied())))
+        }),
+        "routed_experts_shape" => {
+            let shapes: Vec<Option<Vec<i32>>> = experts().map(|e| e.map(shape)).collect();
+            let values = shapes.iter().flatten().flatten().copied();
+            let values = Arc::new(Int32Array::from_iter_values(values));
+            list(field, shapes.iter().map(|s| s.as_ref().map(Vec::len)), values)
+        }
+        "routed_experts_mask" => {
+            let values = experts().flatten().flat_map(|e| e.known.iter().copied());
+            let values = Arc::new(Int8Array::from_iter_values(values));
+            list(field, experts().map(|e| e.map(|e| e.known.len())), values)
+        }
+        _ => {
+            let lengths = experts().map(|e| e.map(|e| vec![e.width(); e.known.len()]));
+            let values = experts().flatten().flat_map(|e| e.values.iter().copied());
+            nested(field, lengths, Arc::new(UInt16Array::from_iter_values(values)))
+        }
+    }
+}
+
+/// Tokens, then what one token has.
+fn shape(experts: &Experts) -> Vec<i32> {
+    let sizes = std::iter::once(experts.known.len()).chain(experts.shape.iter().copied());
+    sizes.map(|size| i32::try_from(size).unwrap_or(i32::MAX)).collect()
+}
+
+fn ragged<'a, T: 'a>(
+    field: &Field,
+    rows: impl Iterator<Item = Option<&'a Ragged<T>>>,
+    array: impl Fn(&mut dyn Iterator<Item = &'a T>) -> Result<ArrayRef, ArrowError>,
+) -> Result<ArrayRef, ArrowError> {
+    let rows: Vec<Option<&Ragged<T>>> = rows.collect();
+    let values = array(&mut rows.iter().flatten().flat_map(|row| &row.values))?;
+    nested(field, rows.iter().map(|row| row.map(|row| row.lengths.clone())), values)
+}
+
+/// A list column of two levels: each row has the lengths of its inner lists.
+fn nested(
+    field: &Field,
+    rows: impl Iterator<Item = Option<Vec<usize>>>,
+    values: ArrayRef,
+) -> Result<ArrayRef, ArrowError> {
+    let DataType::List(item) = field.data_type() else {
+        return Err(ArrowError::SchemaError(format!("column `{}` is not a list", field.name())));
+    };
+    let rows: Vec<Option<Vec<usize>>> = rows.collect();
+    let inner = list(item, rows.iter().flatten().flatten().map(|length| Some(*length)), values)?;
+    list(field, rows.iter().map(|row| row.as_ref().map(Vec::len)), inner)
+}
+
+/// A list column of one level. `lengths` has one entry a row, none where the row has no list;
+/// `values` all elements in order.
+pub(crate) fn list(
+    field: &Field,
+    lengths: impl Iterator<Item = Option<usize>>,
+    values: ArrayRef,
+) -> Result<ArrayRef, ArrowError> {
+    let DataType::List(item) = field.data_type() else {
+        return Err(ArrowError::SchemaError(format!("column `{}` is not a list", field.name())));
+    };
+    let lengths: Vec<Option<usize>> = lengths.collect();
+    let nulls: NullBuffer = lengths.iter().map(Option::is_some).collect();
+    let lengths = lengths.into_iter().map(Option::unwrap_or_default);
+    let offsets = OffsetBuffer::try_from_lengths(lengths)
+        .map_err(|error| ArrowError::InvalidArgumentError(error.to_string()))?;
+    let nulls = Some(nulls).filter(|n| n.null_count() > 0);
+    Ok(Arc::new(ListArray::try_new(Arc::clone(item), offsets, values, nulls)?))
+}
+
+/// A column of texts, of whose bytes a batch has no more than 32 bits count.
+pub(crate) fn strings<'a>(
+    texts: impl Iterator<Item = Option<&'a str>> + Clone,
+) -> Result<ArrayRef, ArrowError> {
+    // Arrow panics where they are too many.
+    let bytes = texts.clone().flatten().map(str::len).sum();
+    i32::try_from(bytes).map_err(|_| ArrowError::OffsetOverflowError(bytes))?;
+    Ok(Arc::new(StringArray::from_iter(texts)))
+}
+
+/// A list column of texts.
+pub(crate) fn texts<I>(
+    field: &Field,
+    rows: impl Iterator<Item = Option<I>>,
+) -> Result<ArrayRef, ArrowError>
+where
+    I: ExactSizeIterator<Item: AsRef<str>>,
+{
+    let mut lengths = Vec::new();
+    let mut values: Vec<String> = Vec::new();
+    for row in rows {
+        lengths.push(row.as_ref().map(ExactSizeIterator::len));
+        values.extend(row.into_iter().flatten().map(|text| text.as_ref().to_owned()));
+    }
+    list(field, lengths.into_iter(), strings(values.iter().map(|text| Some(text.as_str())))?)
+}
+
+fn structs<T>(
+    field: &Field,
+    rows: &[Row],
+    of: impl Fn(&Row) -> &Vec<T>,
+    array: impl Fn(&[&T]) -> Result<StructArray, ArrowError>,
+) -> Result<ArrayRef, ArrowError> {
+    let elements: Vec<&T> = rows.iter().flat_map(&of).collect();
+    list(field, rows.iter().map(|r| Some(of(r).len())), Arc::new(array(&elements)?))
+}
+
+fn turns(turns: &[&TurnRow]) -> Result<StructArray, ArrowError> {
+    let ids = turns.iter().map(|t| Some(t.call_id.as_str()));
+    let words = turns.iter().map(|t| t.finish_reason.as_deref());
+    let columns: Vec<ArrayRef> = vec![
+        strings(ids)?,
+        Arc::new(Int32Array::from_iter_values(turns.iter().map(|t| t.choice))),
+        Arc::new(Int32Array::from_iter_values(turns.iter().map(|t| t.start))),
+        Arc::new(Int32Array::from_iter_values(turns.iter().map(|t| t.end))),
+        strings(words)?,
+        Arc::new(Int64Array::from_iter(turns.iter().map(|t| t.version_start))),
+        Arc::new(Int64Array::from_iter(turns.iter().map(|t| t.version_end))),
+        Arc::new(Float64Array::from_iter(turns.iter().map(|t| t.temperature))),
+        Arc::new(Float64Array::from_iter(turns.iter().map(|t| t.reward))),
+        Arc::new(BooleanArray::from_iter(turns.iter().map(|t| t.continued))),
+        Arc::new(Float64Array::from_iter(turns.iter().map(|t| t.mc_return))),
+        strings(turns.iter().map(|t| Some(t.model.as_str())))?,
+    ];
+    StructArray::try_new(turn_fields(), columns, None)
+}
+
+pub(crate) fn messages(messages: &[&Message]) -> Result<StructArray, ArrowError> {
+    let text = |of: fn(&Message) -> Option<&str>| strings(messages.iter().map(move |m| of(m)));
+    let fields = message_fields();
+    let calls = &fields[fields.len() - 1];
+    let columns = vec![
+        text(|m| Some(&m.role))?,
+        text(|m| m.content.as_deref())?,
+        text(|m| m.name.as_deref())?,
+        text(|m| m.tool_call_id.as_deref())?,
+        text(|m| m.reasoning.as_deref())?,
+        texts(calls, messages.iter().map(|m| m.tool_calls.as_ref().map(|c| c.iter())))?,
+    ];
+    StructArray::try_new(fields, columns, None)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_32_bits_do_not_count_is_an_error() {
+        let element = Arc::new(Field::new("element", DataType::Int32, false));
+        let field = Field::new("ids", DataType::List(element), false);
+        let none = || Arc::new(Int32Array::from(Vec::<i32>::new()));
+        let list = |lengths: [usize; 2]| list(&field, lengths.into_iter().map(Some), none());
+        assert!(list([1 << 30, 1 << 30]).is_err());
+        assert_eq!(list([0, 0]).unwrap().len(), 2);
+        let long = "a".repeat(64 << 20);
+        let strings = |count| strings(std::iter::repeat_n(Some(long.as_str()), count));
+        assert!(
+            matches!(strings(32), Err(ArrowError::OffsetOverflowError(bytes)) if bytes == 1 << 31)
+        );
+        assert_eq!(strings(1).unwrap().len(), 1);
+    }
+}
