@@ -1,5 +1,5 @@
 """What is said, whoever spells it: vLLM on its own routes, or rolltape where it asks vLLM's chat
-route and answers for it, on the Messages route and in streams of the Responses route."""
+route and answers for it, on the Messages and the Responses route."""
 
 import json
 import re
@@ -18,6 +18,7 @@ ECHOED = {
 """Fields of a response object that do not tell of the reply: vLLM says how it would sample, OpenAI
 repeats its service's defaults, and the chat route knows neither."""
 IDLE = {"service_tier": "auto", "cache_write_tokens": 0, "tool_output_tokens": 0}
+IDLE |= {"metadata": {}, "cache_creation": 0}
 """What one of the two says of nothing and the other leaves out."""
 THOUGHT = "response.reasoning_part."
 """How vLLM's events of the part of a thought begin; OpenAI's are those of any part."""
@@ -33,7 +34,7 @@ def masked(text):
 def shown(path, body):
     """What a reply says: its bytes, or where rolltape answers, what its documents mean."""
     route, streamed = path.partition("?")[0], body.startswith("event: ")
-    if route != "/v1/messages" and not (streamed and route == "/v1/responses"):
+    if route not in ("/v1/messages", "/v1/responses"):
         return masked(body)
     lines = body.splitlines() if streamed else [f"data: {body}"]
     said = [json.loads(line[6:]) for line in lines if line.startswith("data: ")]

@@ -71,6 +71,9 @@ class Client:
     group: str
     mode: str = ""
     script: str = "WEATHER"
+    sealed: bool = False
+    """Whether it asks for its thoughts sealed and sends them back. vLLM's own route seals none, so
+    only behind rolltape the model hears them again."""
     path: int = 1
     """Turns of its longest conversation that it gives back as the model said them; 1 where it drops
     the reasoning, says calls in other words, or asks each time anew."""
@@ -121,7 +124,7 @@ MATRIX = (
     Client("instructor", "litellm", script="INSTRUCTOR", path=2),
     Client("inspect", "current", "chat"),
     Client("inspect", "current", "vllm"),
-    Client("inspect", "current", "responses"),
+    Client("inspect", "current", "responses", sealed=True, path=2),
     Client("autogen", "current"),
     Client("crewai", "crewai"),
     Client("llm", "current", path=2),
@@ -280,7 +283,7 @@ pytestmark = pytest.mark.timeout(240)
 
 
 def test_the_client_comes_to_the_same_result(compared):
-    """To the letter, but where its streams are of the Responses route."""
+    """To the letter, but on the Responses route."""
     recorded, direct = (json.loads(run.result) for run in (compared.recorded, compared.direct))
     if compared.client.mode == "responses":
         recorded, direct = meant(recorded), meant(direct)
@@ -290,15 +293,19 @@ def test_the_client_comes_to_the_same_result(compared):
 def test_the_client_sends_and_sees_the_same(compared):
     """Its requests are the same ones, and the replies the same bytes."""
     assert compared.recorded.sent() == compared.direct.sent()
-    assert compared.recorded.seen() == compared.direct.seen()
+    if not compared.client.sealed:
+        assert compared.recorded.seen() == compared.direct.seen()
 
 
 def test_the_model_hears_and_says_the_same(compared):
-    """Whatever the route to the upstream is, the tokens are those of the direct run."""
+    """Whatever the route to the upstream is, the tokens are those of the direct run; where thoughts
+    come back sealed, those that are sampled."""
     direct, recorded = (
         Counter(request.conversation for request in run.generations())
         for run in (compared.direct, compared.recorded)
     )
+    if compared.client.sealed:
+        direct, recorded = (Counter(said for _, said in run) for run in (direct, recorded))
     assert recorded == direct
 
 

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use episode::Route;
 use fuzz::{DIALECTS, Knobs, ROUTES, parts, root_members, text_or_grown};
 use libfuzzer_sys::fuzz_target;
-use wire::{Dialect, Force, Request, Wants, ask};
+use wire::{Dialect, Force, Refused, Request, Wants, ask};
 
 /// All that may be added, in any dialect.
 const ADDED: [&str; 13] = [
@@ -61,6 +61,7 @@ fn wants(dialect: Dialect, knobs: Knobs) -> Wants {
         top_logprobs: if knobs.flag(0, 2) { 5 } else { 0 },
         routed_experts: knobs.flag(0, 3),
         sampling_mask: knobs.flag(0, 4),
+        refused: Refused::default(),
     }
 }
 

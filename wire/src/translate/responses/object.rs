@@ -43,7 +43,7 @@ pub(super) fn template(request: &Map<String, Value>) -> Map<String, Value> {
         "prompt_cache_key": echo("prompt_cache_key", Value::Null),
         "reasoning": reasoning(request.get("reasoning")),
         "safety_identifier": echo("safety_identifier", Value::Null),
-        "service_tier": null,
+        "service_tier": echo("service_tier", json!("auto")),
         "store": false,
         "temperature": echo("temperature", Value::Null),
         "text": text(request.get("text")),
