@@ -1,11 +1,11 @@
 //! The graph of an episode: which choice each call continues, and the paths that this makes.
 //!
 //! In the order of the walk:
-//! - [`node`]: one choice of one call. [`scan`] reads the calls of an episode (`chain` puts together
-//!   what the server kept).
+//! - [`node`]: one choice of one call. [`scan`] reads the calls of an episode, and `chain` puts
+//!   together what the server kept of a conversation.
 //! - [`forest`]: the nodes, and what each of them continues. [`thread`] finds that by token prefix,
-//!   never by arrival order: `index` finds the longest path, [`resolve`] tells equals apart, `leads`
-//!   finds where the words go on and the tokens do not.
+//!   never by arrival order: `index` finds the longest path, [`resolve`] tells equals apart, and
+//!   `leads` finds where the words go on and the tokens do not.
 //! - `message_ids`: the messages of a call as numbers, `message_numbers` gives them out, `written`
 //!   reads them from a body.
 //! - [`path`]: the paths of a forest. [`merge`] finds them: [`family`] orders them, [`kind`] says

@@ -260,7 +260,8 @@ proptest! {
         let (forest, _) = thread(nodes(&episode.calls).0);
         let (merged, _) = merge(&forest);
         let wanted = Wanted { versions: filter, ..Wanted::default() };
-        let (shares, _) = weigh(&merged, crate::weigh::staleness::versions(&forest, &merged), &wanted);
+        let versions = crate::weigh::staleness::versions(&forest, &merged);
+        let (shares, _) = weigh(&merged, versions, &wanted);
         let rows: Vec<_> = rows(&episode, &forest, &merged, &shares, Beside::default()).collect();
         for row in &rows {
             let least = row.tokens.trained_versions().min().unwrap();
