@@ -90,14 +90,17 @@ VERDICTS = {
 INEXACT_GAMES = {"llamacpp": ("chat-streamed", "responses-streamed", "messages-streamed")}
 """Wires and modes in which a server's games are not exact, for the reasons above."""
 
+FULL = "the hosted API tells a full context inside the stream, where Codex looks for it"
 DIFFERENCES = {
     "llamacpp": {
+        "responses-too-long-streamed": FULL,
         "messages-stop*": "its own route names the stop string and says `end_turn`; chat names none",
         "responses-cut*": "its own route says `completed` of a reply that was cut",
         "responses-schema*": "its own route does not read `text.format`",
         "responses-tool*-streamed": "its own route leaves `function_call_arguments.done` out",
     },
-    "vllm": dict.fromkeys(
+    "vllm": {"responses-too-long-streamed": FULL}
+    | dict.fromkeys(
         (
             "messages-text-streamed",
             "messages-system-parts*",
@@ -110,6 +113,7 @@ DIFFERENCES = {
     ),
     "vllm-rust": {},
     "sglang": {
+        "responses-too-long-streamed": FULL,
         "responses-cut*": TWO_FEWER,
         "responses-schema*": TWO_FEWER,
         "responses-tools-required*": TWO_FEWER,
