@@ -86,3 +86,7 @@ aider-demo *options:
 # agents on their own against agents that wait for each other
 async-bench *options:
     ROLLTAPE_BIN={{binary}} python3 examples/async_bench.py {{options}}
+
+# how the code reads, in numbers
+measure *ARGS:
+    tests/measure.py {{ARGS}}

@@ -104,6 +104,11 @@ impl Request {
         self.raw("stream") == Some(b"true")
     }
 
+    /// Whether the agent asked vLLM for the tokens of a response, which its own route alone tells.
+    pub fn asks_response_messages(&self) -> bool {
+        self.raw("enable_response_messages") == Some(b"true")
+    }
+
     /// Whether the agent offers tools.
     pub fn has_tools(&self) -> bool {
         !matches!(self.raw("tools"), None | Some(b"null" | b"[]"))

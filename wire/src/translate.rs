@@ -96,7 +96,7 @@ pub fn translate(
     request: &Request,
 ) -> Result<(Bytes, Back), Untranslatable> {
     let no_json = || Untranslatable("the body is not JSON".to_owned());
-    if dialect == Dialect::Vllm && request.raw("enable_response_messages") == Some(b"true") {
+    if dialect == Dialect::Vllm && request.asks_response_messages() {
         let told = "`enable_response_messages` asks for what vLLM's own route alone tells";
         return Err(Untranslatable(told.to_owned()));
     }

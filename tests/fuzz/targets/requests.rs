@@ -29,7 +29,9 @@ fuzz_target!(|input: &[u8]| {
 fn translated(dialect: Dialect, route: Route, request: &Request) {
     let said = conversation(route, request.body());
     let Ok((chat, _)) = translate(dialect, route, request) else {
-        assert_eq!(said, None, "what is not translated is not read");
+        // A request for what vLLM's own route alone tells stays on it, and is read there.
+        let native = dialect == Dialect::Vllm && request.asks_response_messages();
+        assert!(native || said.is_none(), "what is not translated is not read");
         return;
     };
     let said = said.expect("what is translated is read");
