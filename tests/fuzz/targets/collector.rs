@@ -8,8 +8,7 @@ use fuzz::{ROUTES, events, events_of, parts, request, text_or_grown};
 use libfuzzer_sys::fuzz_target;
 use wire::{Collector, Facts, Request, Vocabulary};
 
-const OTHERS: [Route; 4] =
-    [Route::CountTokens, Route::Embeddings, Route::Generate, Route::Other];
+const OTHERS: [Route; 4] = [Route::CountTokens, Route::Embeddings, Route::Generate, Route::Other];
 const REQUESTS: [&str; 4] =
     ["{}", r#"{"n":2}"#, r#"{"top_logprobs":2}"#, r#"{"n":4294967295,"logprobs":1}"#];
 

@@ -28,11 +28,13 @@ fuzz_target!(|input: &[u8]| {
 
 fn translated(dialect: Dialect, route: Route, request: &Request) {
     let said = conversation(route, request.body());
-    let Ok((chat, _)) = translate(dialect, route, request) else {
-        // A request for what vLLM's own route alone tells stays on it, and is read there.
-        let native = dialect == Dialect::Vllm && request.asks_response_messages();
-        assert!(native || said.is_none(), "what is not translated is not read");
-        return;
+    let (chat, _) = match translate(dialect, route, request) {
+        Ok(translated) => translated,
+        Err(refused) => {
+            let native = is_native(dialect, route, request);
+            assert!(native || said.is_none(), "refused ({refused}), yet read: {said:?}");
+            return;
+        }
     };
     let said = said.expect("what is translated is read");
     let chat: Value = serde_json::from_slice(&chat).expect("a request is JSON");
@@ -44,4 +46,22 @@ fn translated(dialect: Dialect, route: Route, request: &Request) {
     }
     let streams = request.streams();
     assert_eq!(chat.get("stream").is_some(), streams, "a stream for a stream");
+}
+
+/// Whether a request is read though it is not translated: it asks for what the server's own route
+/// alone tells, or goes on from what the server keeps.
+fn is_native(dialect: Dialect, route: Route, request: &Request) -> bool {
+    const STATE: [&str; 6] = [
+        "previous_response_id",
+        "previous_response",
+        "previous_input_messages",
+        "conversation",
+        "prompt",
+        "background",
+    ];
+    let body: Value = serde_json::from_slice(request.body()).unwrap_or_default();
+    let named =
+        |key: &&str| !matches!(body.get(*key), None | Some(Value::Null | Value::Bool(false)));
+    let keeps = route == Route::Responses && STATE.iter().any(|key| named(key));
+    keeps || (dialect == Dialect::Vllm && request.asks_response_messages())
 }
