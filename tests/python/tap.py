@@ -29,8 +29,9 @@ class Exchange:
 class _Line:
     """One relayed connection and every byte that passed."""
 
-    def __init__(self, agent, upstream):
+    def __init__(self, agent, upstream, gate):
         self.sides = (agent, upstream)
+        self._gate = gate
         self.sent, self.received = bytearray(), bytearray()
         for side in self.sides:
             side.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -38,8 +39,9 @@ class _Line:
     def copy(self):
         """Begins to pass bytes on; whoever asks must know the line by then."""
         agent, upstream = self.sides
-        for copied in ((agent, upstream, self.sent), (upstream, agent, self.received)):
-            threading.Thread(target=_copy, args=copied, daemon=True).start()
+        asked, answered = (agent, upstream, self.sent), (upstream, agent, self.received)
+        threading.Thread(target=_copy, args=asked, daemon=True).start()
+        threading.Thread(target=_copy, args=(*answered, self._gate), daemon=True).start()
 
     def exchanges(self):
         """The exchanges so far; a reply that has not begun yet is left out."""
@@ -59,12 +61,36 @@ class _Line:
             side.close()
 
 
-def _copy(source, target, kept):
+class _Gate:
+    """Holds replies back once a number of bytes has passed."""
+
+    def __init__(self):
+        self._open = threading.Event()
+        self._open.set()
+        self._left = 0
+
+    def close_after(self, size):
+        self._left = size
+        self._open.clear()
+
+    def open(self):
+        self._open.set()
+
+    def passed(self, size):
+        """Returns at once, or when the gate opens."""
+        self._left -= size
+        if self._left <= 0:
+            self._open.wait()
+
+
+def _copy(source, target, kept, gate=None):
     """Copies until one side ends; each piece is kept before it is passed on."""
     try:
         while piece := source.recv(1 << 16):
             kept += piece
             target.sendall(piece)
+            if gate:
+                gate.passed(len(piece))
     except OSError:
         _quietly(source.shutdown, socket.SHUT_RDWR)
     _quietly(target.shutdown, socket.SHUT_WR)
@@ -83,6 +109,7 @@ class Tap:
     def __init__(self, upstream):
         self._upstream = upstream
         self._lines = []
+        self._gate = _Gate()
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.address = self._listener.getsockname()
         threading.Thread(target=self._accept, daemon=True).start()
@@ -103,7 +130,7 @@ class Tap:
             except OSError:
                 agent.close()
                 continue
-            self._lines.append(_Line(agent, upstream))
+            self._lines.append(_Line(agent, upstream, self._gate))
             self._lines[-1].copy()
 
     def exchanges(self):
@@ -114,8 +141,16 @@ class Tap:
         """The exchanges that asked for tokens."""
         return [exchange for exchange in self.exchanges() if exchange.generates]
 
+    def hold_after(self, size):
+        """Holds replies back once `size` bytes more have passed, until `release`."""
+        self._gate.close_after(size)
+
+    def release(self):
+        self._gate.open()
+
     def stop(self):
         """Ends the listener and every connection."""
+        self.release()
         _quietly(self._listener.shutdown, socket.SHUT_RDWR)
         self._listener.close()
         for line in self._lines:

@@ -91,12 +91,12 @@ def read_again(client, version, handed):
     reader.update_model_version(version)
     reader.start()
     until = time.monotonic() + READ_WAIT_S
-    standing = None
-    while time.monotonic() < until and (standing is None or standing["depth"] > 0):
+    standing, samples = reader.feed.standing(), 0
+    # What is leased is handed on a moment later.
+    while time.monotonic() < until and (standing["depth"] > 0 or samples < standing["leased"]):
         reader.check_health(READ_WAIT_S)
         time.sleep(0.1)
-        standing = reader.feed.standing()
-    samples = reader.rollout_buffer.qsize()
+        standing, samples = reader.feed.standing(), reader.rollout_buffer.qsize()
     reader.stop()
     return standing, samples
 
