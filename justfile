@@ -7,7 +7,7 @@ binary := env("ROLLTAPE_BIN", justfile_directory() / "target/release/rolltape")
 check:
     .ci/run
 
-# what the checks need: C and C++ compilers, git, python3-venv, strace, cargo-deny
+# what the checks need: C and C++ compilers, git, python3-venv, strace
 install:
     .ci/run install
 
@@ -27,17 +27,13 @@ doc:
 deny:
     .ci/run deny
 
-# all Rust tests
+# all Rust tests, with 200 times `kill -9` at random moments
 test:
     .ci/run test
 
 # kernels through the real compilers; host code and kernels on doubles, without a GPU
 cuda:
     .ci/run cuda
-
-# 200 times `kill -9` at random moments
-crash:
-    .ci/run crash
 
 # each fuzz target of `wire` for 15 s
 fuzz:

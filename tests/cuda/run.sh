@@ -2,7 +2,7 @@
 # The CUDA path on a machine without a GPU: the real compilers for every kernel, then our own host
 # code and kernels on doubles of the libraries (kernels/emulator/README.md says what those are).
 # `run.sh --update` only writes kernels/cuda/cubins.bin and ceilings.txt anew: after every change of
-# a kernel's text.
+# a kernel's text. `run.sh --compile` leaves out the tests in Rust.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
@@ -18,14 +18,18 @@ packages="$(echo "$PWD/$VENV"/lib/python3*/site-packages/nvidia)"
 toolkit="$packages/cu13"
 
 echo "-- nvcc and NVRTC, sm_80 and sm_90a"
-"$VENV/bin/python" tests/cuda/cubins.py "$toolkit" "$packages/cuda_nvrtc/lib" "$@"
-[ $# -eq 0 ] || exit 0
+readonly MODE="${1:-}"
+update=()
+[ "$MODE" != --update ] || update=(--update)
+"$VENV/bin/python" tests/cuda/cubins.py "$toolkit" "$packages/cuda_nvrtc/lib" "${update[@]}"
+[ "$MODE" != --update ] || exit 0
 
 echo "-- the emulator"
 program="$(mktemp)"
 trap 'rm -f "$program"' EXIT
 kernels/emulator/build_program.sh "$program" kernels/emulator/test.cc
 "$program"
+[ "$MODE" != --compile ] || exit 0
 
 echo "-- kernels and engine on the doubles, compiled by the real NVRTC"
 # Of the whole workspace, as `cargo test --workspace` has built it: of one package alone, libraries
