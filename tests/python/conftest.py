@@ -41,6 +41,20 @@ def real(request, tmp_path_factory):
 
 
 @pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items):
+    """With `-n`, tests that share what is slow to start run in one process."""
+    for item in items:
+        item.add_marker(pytest.mark.xdist_group(_group(item)))
+
+
+def _group(item):
+    if item.path.stem == "test_clients" and hasattr(item, "callspec"):
+        return item.callspec.id
+    # One real server runs at a time.
+    return "servers" if item.path.stem.startswith("test_servers") else item.path.stem
+
+
+@pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup():
     """Each test answers for its own processes and those that all tests share."""
     harness.forget_ended()
