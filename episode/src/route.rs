@@ -1,6 +1,6 @@
-//! The kind of endpoint a request was sent to.
+//! The kind of endpoint that a request was sent to.
 
-/// The kind of endpoint a request was sent to.
+/// The kind of endpoint that a request was sent to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Route {
     /// `POST /v1/chat/completions`
@@ -19,7 +19,7 @@ pub enum Route {
     Embeddings,
     /// `GET /v1/models`: relayed.
     Models,
-    /// Everything else: relayed, and recorded as a plain exchange.
+    /// Any other path: relayed, and recorded as a plain exchange.
     Other,
 }
 
@@ -36,7 +36,7 @@ impl Route {
         Self::Other,
     ];
 
-    /// The word stored and shown.
+    /// The word that is stored and shown.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Chat => "chat",
@@ -56,7 +56,7 @@ impl Route {
         Self::ALL.into_iter().find(|r| r.as_str() == word).unwrap_or(Self::Other)
     }
 
-    /// Whether calls to this route sample tokens.
+    /// True if calls to this route sample tokens.
     pub fn generates(self) -> bool {
         matches!(
             self,
