@@ -60,7 +60,7 @@ pub struct CallEnd {
     pub model: Option<String>,
     /// Token ids of each prompt of the call, as the server reported them; empty if it did not.
     pub prompts: Vec<Vec<u32>>,
-    /// SampledTokens tokens, by choice index.
+    /// Sampled tokens, by choice index.
     pub choices: Vec<Choice>,
     /// The server's own counts.
     pub usage: TokenCounts,
@@ -85,7 +85,7 @@ pub struct Choice {
     pub index: u32,
     /// Index of the prompt that it continues.
     pub prompt_index: u32,
-    /// SampledTokens ids as the server reported them, end of turn included; `None` if it reported none.
+    /// Sampled ids as the server reported them, end of turn included; `None` if it reported none.
     pub token_ids: Option<Vec<u32>>,
     /// One logprob for each sampled token; NaN if the server reported none.
     pub logprobs: Vec<f32>,

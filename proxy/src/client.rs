@@ -116,10 +116,11 @@ impl Client {
         self.forward.forget_refused();
         let dialect = self.forward.dialect(&HeaderMap::new()).await?;
         let json = wire::Request::read(request.body);
-        let plan =
+        let full_plan =
             Plan::new(&self.config, dialect, &self.config.force, request.route, json.as_ref());
-        let plan = if request.asks { plan } else { plan.without_asking() };
+        let plan = if request.asks { full_plan } else { full_plan.without_asking() };
         let head = self.head(request.route);
+        // Compared with the rewrite that the upstream accepts, to tell what it declined.
         let asks = plan.rewrite(wire::Refused::default(), &head.headers).asks;
         let prompts = plan.prompts().filter(|_| request.asks);
         let lookup =
@@ -142,6 +143,8 @@ impl Client {
         recording.expect_reply(plan.collector(&rewrite, &self.config), &rewrite);
         let (mut ended, owed) =
             ReplyReader { rewrite, recording, route: request.route, bytes_max }.read(reply).await?;
+
+        // Without a store, the answers beside the call are added here.
         if let Some(lookup) = lookup {
             lookup.fill(&mut ended, &owed).await;
             if let Some(end) = self.forward.sampler(dialect, &HeaderMap::new()).await.end() {
@@ -185,6 +188,7 @@ impl ReplyReader {
             .ok_or_else(|| tee::unknown_coding(&head))?;
         let recording = &mut self.recording;
         recording.set_status(head.status.as_u16());
+
         if !tee::is_event_stream(&head) {
             let whole = read_whole(body, decoder, recording, self.bytes_max).await;
             let document = whole.map_err(|failure| failure.error)?.bytes;
@@ -192,6 +196,7 @@ impl ReplyReader {
             return Ok(self.recording.finish(Outcome::Complete, now()));
         }
 
+        // The bytes for an agent are only recorded; nobody receives them.
         let mut transform = BodyTransform::Events(Box::new(EventTransform {
             splitter: Splitter::default(),
             decoder,

@@ -58,7 +58,7 @@ pub struct Config {
 /// The rule by which calls are translated to chat.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum TranslateMode {
-    /// If the upstream does not report sampled tokens on the agent's route.
+    /// Calls on routes on which the upstream does not report sampled tokens.
     #[default]
     Auto,
     /// Never. Such calls are recorded as text.
@@ -96,6 +96,8 @@ impl Config {
             tls: None,
             control_token: None,
             rows: None,
+
+            // Bounds. A request beyond what is kept is forwarded, and recorded in part.
             calls_max: 10_000,
             request_bytes_kept: 64 << 20,
             request_bytes_max: 1 << 30,
@@ -142,11 +144,10 @@ impl std::str::FromStr for Upstream {
     type Err = InvalidUpstream;
 
     fn from_str(text: &str) -> Result<Self, InvalidUpstream> {
-        let not_server = || InvalidUpstream::NotServer(text.to_owned());
-        let uri: Uri = text.parse().map_err(|_| not_server())?;
-        let scheme = uri.scheme().cloned().ok_or_else(not_server)?;
+        let uri: Uri = text.parse().map_err(|_| not_server(text))?;
+        let scheme = uri.scheme().cloned().ok_or_else(|| not_server(text))?;
         if (scheme != Scheme::HTTP && scheme != Scheme::HTTPS) || uri.query().is_some() {
-            return Err(not_server());
+            return Err(not_server(text));
         }
 
         let path = uri.path().trim_end_matches('/');
@@ -154,8 +155,16 @@ impl std::str::FromStr for Upstream {
             return Err(InvalidUpstream::Route(text.to_owned(), route));
         }
         let prefix = path.strip_suffix("/v1").unwrap_or(path).to_owned();
-        Ok(Self { scheme, authority: uri.authority().cloned().ok_or_else(not_server)?, prefix })
+        Ok(Self {
+            scheme,
+            authority: uri.authority().cloned().ok_or_else(|| not_server(text))?,
+            prefix,
+        })
     }
+}
+
+fn not_server(text: &str) -> InvalidUpstream {
+    InvalidUpstream::NotServer(text.to_owned())
 }
 
 impl std::fmt::Display for Upstream {

@@ -34,7 +34,7 @@ use crate::agent::accept::{self, Listener};
 use crate::body::ReplyBody;
 use crate::control::body::Query;
 use crate::control::reply::{JsonReply, call_error, commit_error, done, error, ok};
-use crate::control::routes::{Handler, JsonHandler, Lookup, Route};
+use crate::control::routes::{ControlRoute, Handler, JsonHandler, Lookup};
 use crate::proxy::Proxy;
 use crate::record::attempts::AttemptKey;
 
@@ -79,6 +79,7 @@ async fn respond(
     request: Request<Incoming>,
 ) -> Result<Response<ReplyBody>, JsonReply> {
     let (method, path) = (request.method(), request.uri().path());
+    // A load balancer that checks the health knows no token.
     if (method, path) != (&Method::GET, "/health") {
         check_token(proxy.config().control_token.as_deref(), request.headers())?;
     }
@@ -88,6 +89,7 @@ async fn respond(
         Lookup::Unknown(similar) => return Err(unknown_path(path, similar.as_deref())),
     };
 
+    // Only JSON routes read the body whole; the others forward or stream.
     match route.handler {
         Handler::Engine { changes_weights, .. } => {
             engine::forward(proxy, request, changes_weights).await
@@ -135,7 +137,7 @@ fn unknown_path(path: &str, similar: Option<&str>) -> JsonReply {
 
 /// A request to a route that takes and returns JSON.
 struct JsonRequest<'a> {
-    route: &'static Route,
+    route: &'static ControlRoute,
     handler: JsonHandler,
     /// The value of the path's parameter; empty if it has none.
     parameter: &'a str,

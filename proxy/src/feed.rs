@@ -98,12 +98,13 @@ impl Feed {
         mut request: FeedRequest,
         mut rows: Box<dyn RowStream>,
     ) -> Result<FeedReply, FeedError> {
-        let too_many = |_| FeedError::TooManyReaders(READERS_MAX);
-        let _permit = self.reader_permits.try_acquire().map_err(too_many)?;
+        let permit = self.reader_permits.try_acquire();
+        let _permit = permit.map_err(|_| FeedError::TooManyReaders(READERS_MAX))?;
         let (mut changes, mut stopping) = (self.changes.subscribe(), self.stopping.subscribe());
         let deadline = Instant::now() + request.wait;
 
         loop {
+            // Marked as seen before the look, so that a change during it wakes the wait.
             changes.borrow_and_update();
             // A task of its own: if the reader leaves, leased items must still be given back.
             let (feed, store, tracker) = (Arc::clone(self), store.clone(), Arc::clone(tracker));

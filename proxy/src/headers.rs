@@ -82,8 +82,8 @@ impl AcceptedCodings {
     fn accept_coding(&self, coding: &str) -> bool {
         let Some(codings) = &self.0 else { return true };
         let named = codings.iter().find(|(name, _)| name == coding);
-        let any = || codings.iter().find(|(name, _)| name == "*");
-        named.or_else(any).map_or(coding == "identity", |(_, is_accepted)| *is_accepted)
+        let accepted = named.or_else(|| codings.iter().find(|(name, _)| name == "*"));
+        accepted.map_or(coding == "identity", |(_, is_accepted)| *is_accepted)
     }
 }
 

@@ -78,9 +78,13 @@ pub(crate) fn tag(
     let path = head.uri.path_and_query().map_or("/", |path| path.as_str());
     let path = TaggedPath::parse(path)?;
     let route = wire::route_of(head.method.as_str(), path.without_query(), request);
-    let header = |name: &str| head.headers.get(name).and_then(|value| value.to_str().ok());
-    let lineage = wire::lineage(header, route, request);
+    let lineage = wire::lineage(
+        |name| head.headers.get(name).and_then(|value| value.to_str().ok()),
+        route,
+        request,
+    );
 
+    // An explicit name, in the path, a header or a key, counts before all others.
     let headers = &mut head.headers;
     let key = take_keys(&context.signer, headers, now)?;
     let sources = EpisodeSources {
@@ -89,6 +93,7 @@ pub(crate) fn tag(
         key: key.as_ref().map(|(episode, _)| episode.clone()),
     };
 
+    // The agent's own session comes next, then the conversation.
     let mut conversation = None;
     let (episode, source) = match sources.agreed()? {
         Some(named) => named,
@@ -115,6 +120,7 @@ pub(crate) fn tag(
         labels: labels(headers)?,
         source,
     };
+    // The upstream never receives a tag.
     headers::remove(headers, &[EPISODE, ATTEMPT, GROUP, TASK, LABEL]);
     Ok(RequestTag { tag, path: path.rest.to_owned(), route, lineage, conversation })
 }

@@ -56,6 +56,7 @@ where
     let permits = Arc::new(Semaphore::new(CONNECTIONS_MAX));
     let mut shutdown = pin!(shutdown);
 
+    // Each connection is a task. The set aborts those that remain when it is dropped.
     loop {
         let (accepted, permit) = tokio::select! {
             accepted = next_connection(&listener, &permits) => accepted,
@@ -144,6 +145,7 @@ pub(crate) async fn read(
     limits: RequestLimits,
 ) -> Result<(Parts, RequestBody), CallError> {
     let (head, mut incoming) = request.into_parts();
+    // A length that is announced can be refused before anything is read.
     if incoming.size_hint().lower() > limits.max {
         return Err(CallError::TooLong(limits.max));
     }
@@ -169,6 +171,7 @@ pub(crate) async fn read(
         body.raw = read.freeze();
     }
 
+    // The beginning of a body cannot be decoded on its own.
     body.decoded = match body.rest {
         Some(_) => body.raw.clone(),
         None => decode(&head, &body.raw, limits).await?,

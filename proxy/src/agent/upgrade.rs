@@ -51,6 +51,7 @@ pub(crate) async fn relay(
     let mut call = OpenCall::begin(proxy, arrival, tagged, None).await;
     call.wait_for_start().await?;
 
+    // `upgrade` is a hop-by-hop header, so it is removed and then set again.
     let protocol = head.headers.get(UPGRADE).cloned();
     headers::prepare_request(&mut head.headers, Route::Other);
     set_upgrade(&mut head.headers, protocol);

@@ -24,8 +24,12 @@ const GROUP_SIZE_MAX: u32 = 100_000;
 pub(super) async fn announce(proxy: &Proxy, body: &[u8]) -> Result<JsonReply, JsonReply> {
     let body: AnnounceBody = parse(body)?;
     let group_size = body.group_size;
-    let force = body.force_sampling.as_deref().map(str::parse::<Force>).transpose();
-    let force = force.map_err(|error| bad_request(&error))?;
+    let force = body
+        .force_sampling
+        .as_deref()
+        .map(str::parse::<Force>)
+        .transpose()
+        .map_err(|error| bad_request(&error))?;
     let tag = announced_tag(body)?;
     if group_size.is_some_and(|size| !(1..=GROUP_SIZE_MAX).contains(&size) || tag.group.is_none()) {
         let message = format!("`group_size` is 1 to {GROUP_SIZE_MAX}, beside a `group_id`");
@@ -138,6 +142,7 @@ pub(super) async fn show(proxy: &Proxy, (id, attempt): AttemptKey) -> Result<Jso
         .find(|summary| summary.episode.attempt == attempt)
         .ok_or_else(|| commit_error(CommitError::Unknown(id, attempt)))?;
 
+    // The Python package and `rolltape run` read these names.
     Ok(ok(json!({
         "episode_id": summary.episode.id.as_str(),
         "attempt": attempt,

@@ -54,6 +54,7 @@ pub(super) async fn hand_out(
     // The source of the rows refuses a parameter that is unknown to it as well.
     let rows = source.stream(query.rest()).map_err(|why| bad_request(&why))?;
 
+    // All parameters are valid: only now is a new consumer written to the store.
     request.wanted.after = start_position(proxy, &request.wanted, cursor.as_deref()).await?;
     let feed_reply = proxy.feed.hand_out(proxy.store(), &proxy.tracker, request, rows).await;
     let mut reply = match feed_reply.map_err(feed_error)? {
@@ -121,6 +122,7 @@ fn feed_request(query: &mut Query) -> Result<FeedRequest, JsonReply> {
         },
         rewarded: query.take_flag("rewarded")?,
         limit: query.take_number("limit", 1, LIMIT_MAX)?.unwrap_or(LIMIT),
+        // Set at each look for items.
         now: 0,
         open: Vec::new(),
     };
@@ -244,8 +246,12 @@ pub(super) async fn list_consumers(proxy: &Proxy) -> Result<JsonReply, JsonReply
     Ok(ok(json!({ "consumers": consumers })))
 }
 
+/// The number of attempts that an event happened to.
+pub(super) fn total(counts: &ConsumerCounts, event: &str) -> u64 {
+    counts.tally.get(event).copied().unwrap_or(0)
+}
+
 fn consumer_json(counts: &ConsumerCounts, at: Micros) -> Value {
-    let total = |event: &str| counts.tally.get(event).copied().unwrap_or(0);
     let dropped: serde_json::Map<_, _> =
         dropped(counts).map(|(reason, count)| (reason.to_owned(), json!(count))).collect();
     json!({
@@ -253,10 +259,10 @@ fn consumer_json(counts: &ConsumerCounts, at: Micros) -> Value {
         "depth": counts.depth,
         "oldest_age_s": oldest_age_s(counts, at),
         "leased": counts.leased,
-        "acked": total("acked"),
-        "delivered": total("delivered"),
-        "redelivered": total("redelivered"),
-        "nacked": total("nacked"),
+        "acked": total(counts, "acked"),
+        "delivered": total(counts, "delivered"),
+        "redelivered": total(counts, "redelivered"),
+        "nacked": total(counts, "nacked"),
         "dropped": dropped,
     })
 }

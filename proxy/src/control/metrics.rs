@@ -8,7 +8,7 @@ use store::ConsumerCounts;
 
 use crate::body::{ReplyBody, full};
 use crate::clock::now;
-use crate::control::feed::{dropped, oldest_age_s};
+use crate::control::feed::{dropped, oldest_age_s, total};
 use crate::control::reply::{JsonReply, error, snapshot_error};
 use crate::proxy::Proxy;
 
@@ -84,6 +84,7 @@ fn add_calls(page: &Page, proxy: &Proxy) -> Result<(), prometheus::Error> {
         ended.with_label_values(&[outcome]).inc_by(count);
     }
 
+    // The queue is bounded: calls wait when it is full.
     let (queued, queued_max) = proxy.store().queued();
     let help = "Records that wait to be written.";
     page.gauge("rolltape_store_queue_records", help, &NONE)?
@@ -113,17 +114,18 @@ fn add_feed(page: &Page, consumers: &[ConsumerCounts], at: i64) -> Result<(), pr
     // A counter counts over the life of the store.
     for event in ["delivered", "redelivered", "acked", "nacked"] {
         let name = format!("rolltape_feed_{event}_total");
-        let total = page.counter(&name, &format!("Attempts {event}."), &label)?;
+        let attempts = page.counter(&name, &format!("Attempts {event}."), &label)?;
         for counts in consumers {
-            let count = counts.tally.get(event).copied().unwrap_or(0);
-            total.with_label_values(&[counts.consumer.as_str()]).inc_by(count);
+            let consumer = [counts.consumer.as_str()];
+            attempts.with_label_values(&consumer).inc_by(total(counts, event));
         }
     }
+
     let help = "Attempts dropped, by the reason.";
-    let total = page.counter("rolltape_feed_dropped_total", help, &["consumer", "reason"])?;
+    let attempts = page.counter("rolltape_feed_dropped_total", help, &["consumer", "reason"])?;
     for counts in consumers {
         for (reason, count) in dropped(counts) {
-            total.with_label_values(&[counts.consumer.as_str(), reason]).inc_by(count);
+            attempts.with_label_values(&[counts.consumer.as_str(), reason]).inc_by(count);
         }
     }
     Ok(())

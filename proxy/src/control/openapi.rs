@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use crate::control::routes::{Handler, ROUTES, Route};
+use crate::control::routes::{ControlRoute, Handler, ROUTES};
 use crate::control::schema::Field;
 
 /// The routes as an OpenAPI 3.1 document.
@@ -29,7 +29,7 @@ pub(super) fn document() -> Value {
     })
 }
 
-fn operation(route: &Route) -> Value {
+fn operation(route: &ControlRoute) -> Value {
     let mut operation = json!({
         "operationId": operation_id(route),
         "tags": [tag(route)],
@@ -44,6 +44,8 @@ fn operation(route: &Route) -> Value {
             },
         },
     });
+
+    // An empty list of parameters is left out.
     let parameters = parameters(route);
     if !parameters.is_empty() {
         operation["parameters"] = Value::Array(parameters);
@@ -57,28 +59,30 @@ fn operation(route: &Route) -> Value {
 }
 
 /// A name of the operation for generated clients: the method and the words of the path.
-fn operation_id(route: &Route) -> String {
-    let words = route.path.split(|c: char| !c.is_ascii_alphanumeric());
-    let words = words.filter(|word| !word.is_empty());
-    let name = words.fold(String::new(), |name, word| format!("{name}_{word}"));
+fn operation_id(route: &ControlRoute) -> String {
+    let name = route
+        .path
+        .split(|c: char| !c.is_ascii_alphanumeric())
+        .filter(|word| !word.is_empty())
+        .fold(String::new(), |name, word| format!("{name}_{word}"));
     format!("{}{name}", route.method.to_ascii_lowercase())
 }
 
-fn tag(route: &Route) -> &'static str {
+fn tag(route: &ControlRoute) -> &'static str {
     match route.handler {
         Handler::Engine { server, .. } => server.name(),
         _ => "rolltape",
     }
 }
 
-fn parameters(route: &Route) -> Vec<Value> {
-    let path = route.path.split('{').skip(1).filter_map(|part| part.split('}').next());
-    let path = path.map(|name| {
+fn parameters(route: &ControlRoute) -> Vec<Value> {
+    let in_path = route.path.split('{').skip(1).filter_map(|part| part.split('}').next());
+    let path_parameters = in_path.map(|name| {
         json!({ "name": name, "in": "path", "required": true, "schema": { "type": "string" } })
     });
-    let query = route.query.iter();
-    let query = query.map(|name| json!({ "name": name, "in": "query", "schema": {} }));
-    path.chain(query).collect()
+    let query_parameters =
+        route.query.iter().map(|name| json!({ "name": name, "in": "query", "schema": {} }));
+    path_parameters.chain(query_parameters).collect()
 }
 
 fn body_schema(fields: &[Field]) -> Value {
@@ -115,6 +119,8 @@ mod tests {
     use super::*;
     use crate::control::routes::EngineServer;
 
+    const SERVERS: [EngineServer; 3] =
+        [EngineServer::Vllm, EngineServer::Sglang, EngineServer::Trainer];
     const START: &str = "<!-- routes -->\n";
     const END: &str = "<!-- /routes -->";
 
@@ -128,8 +134,8 @@ mod tests {
             tables += &format!("| `{method} {path}` | {} | {summary} |\n", fields.join(", "));
         }
         tables += "\n| server | control routes that are forwarded |\n| --- | --- |\n";
-        for server in EngineServer::ALL {
-            let of_server = |route: &&Route| matches!(route.handler, Handler::Engine { server: its, .. } if its == server);
+        for server in SERVERS {
+            let of_server = |route: &&ControlRoute| matches!(route.handler, Handler::Engine { server: its, .. } if its == server);
             let paths = ROUTES.iter().filter(of_server).map(|route| format!("`{}`", route.path));
             tables +=
                 &format!("| {} | {} |\n", server.name(), paths.collect::<Vec<_>>().join(", "));

@@ -12,7 +12,7 @@ use Handler::{Feed, Json, Metrics, Models};
 use JsonHandler as J;
 
 /// A route of the control listener.
-pub(crate) struct Route {
+pub(crate) struct ControlRoute {
     pub(super) method: &'static str,
     /// The path. A part in braces is a parameter.
     pub(super) path: &'static str,
@@ -70,8 +70,6 @@ pub(super) enum EngineServer {
 }
 
 impl EngineServer {
-    pub(super) const ALL: [Self; 3] = [Self::Vllm, Self::Sglang, Self::Trainer];
-
     /// The name for the docs.
     pub(super) fn name(self) -> &'static str {
         match self {
@@ -115,16 +113,16 @@ const FEED: &[&str] = &[
     "min_reward",
 ];
 
-const fn get(path: &'static str, handler: Handler, summary: &'static str) -> Route {
-    Route { method: GET, path, handler, summary, query: &[], body: None, reply: "" }
+const fn get(path: &'static str, handler: Handler, summary: &'static str) -> ControlRoute {
+    ControlRoute { method: GET, path, handler, summary, query: &[], body: None, reply: "" }
 }
 
-const fn post(path: &'static str, handler: JsonHandler, summary: &'static str) -> Route {
+const fn post(path: &'static str, handler: JsonHandler, summary: &'static str) -> ControlRoute {
     let handler = Handler::Json(handler);
-    Route { method: POST, path, handler, summary, query: &[], body: None, reply: OK }
+    ControlRoute { method: POST, path, handler, summary, query: &[], body: None, reply: OK }
 }
 
-impl Route {
+impl ControlRoute {
     const fn query(self, query: &'static [&'static str]) -> Self {
         Self { query, ..self }
     }
@@ -146,38 +144,38 @@ const fn engine(
     method: &'static str,
     path: &'static str,
     summary: &'static str,
-) -> Route {
+) -> ControlRoute {
     let handler = Handler::Engine { server, changes_weights: false };
-    Route { method, path, handler, summary, query: &[], body: None, reply: ENGINE_REPLY }
+    ControlRoute { method, path, handler, summary, query: &[], body: None, reply: ENGINE_REPLY }
 }
 
-const fn vllm(method: &'static str, path: &'static str, summary: &'static str) -> Route {
+const fn vllm(method: &'static str, path: &'static str, summary: &'static str) -> ControlRoute {
     engine(EngineServer::Vllm, method, path, summary)
 }
 
-const fn sglang(method: &'static str, path: &'static str, summary: &'static str) -> Route {
+const fn sglang(method: &'static str, path: &'static str, summary: &'static str) -> ControlRoute {
     engine(EngineServer::Sglang, method, path, summary)
 }
 
-const fn trainer(method: &'static str, path: &'static str, summary: &'static str) -> Route {
+const fn trainer(method: &'static str, path: &'static str, summary: &'static str) -> ControlRoute {
     engine(EngineServer::Trainer, method, path, summary)
 }
 
 /// A control route after which the upstream may serve other weights.
-const fn vllm_weights(path: &'static str, summary: &'static str) -> Route {
+const fn vllm_weights(path: &'static str, summary: &'static str) -> ControlRoute {
     let handler = Handler::Engine { server: EngineServer::Vllm, changes_weights: true };
-    Route { handler, ..vllm(POST, path, summary) }
+    ControlRoute { handler, ..vllm(POST, path, summary) }
 }
 
 /// A control route after which the upstream may serve other weights.
-const fn sglang_weights(path: &'static str, summary: &'static str) -> Route {
+const fn sglang_weights(path: &'static str, summary: &'static str) -> ControlRoute {
     let handler = Handler::Engine { server: EngineServer::Sglang, changes_weights: true };
-    Route { handler, ..sglang(POST, path, summary) }
+    ControlRoute { handler, ..sglang(POST, path, summary) }
 }
 
 /// All routes: rolltape's own, then those of the upstream.
 #[rustfmt::skip]
-pub(super) static ROUTES: [Route; 72] = [
+pub(super) static ROUTES: [ControlRoute; 72] = [
     get("/health", Json(J::Health), "Reports that the process lives. Needs no token.")
         .reply("`{status: \"ok\"}`"),
     get("/ready", Json(J::Ready),
@@ -204,7 +202,7 @@ pub(super) static ROUTES: [Route; 72] = [
         "Closes the episode: later calls are refused, and the feed hands it out.")
         .query(ATTEMPT).body(fields_of::<CloseBody>),
 
-    get("/feed", Feed, "Hands out finished episodes as rows: see [the feed](feed.md).")
+    get("/feed", Feed, "Hands out finished episodes as rows.")
         .query(FEED).reply("rows; 204 if none became ready in time"),
     get("/feed/consumers", Json(J::ListConsumers),
         "Returns the backlog of each consumer of the feed.")
@@ -290,7 +288,7 @@ pub(super) static ROUTES: [Route; 72] = [
 /// The route for a request.
 pub(super) enum Lookup {
     Found {
-        route: &'static Route,
+        route: &'static ControlRoute,
         /// The value of the path's parameter; empty if it has none.
         parameter: String,
     },
@@ -321,7 +319,7 @@ pub(super) fn find(method: &Method, path: &str) -> Lookup {
 
 /// The control route of the upstream that a path names, however it is spelled and whatever its
 /// method. `path` may have a query.
-pub(crate) fn engine_route(path: &str) -> Option<&'static Route> {
+pub(crate) fn engine_route(path: &str) -> Option<&'static ControlRoute> {
     let path = normalized(path.split('?').next().unwrap_or(path));
     let path = path.strip_prefix(INFERENCE_PREFIX).unwrap_or(&path);
     ROUTES.iter().filter(|route| route.is_engine()).find(|route| match route.path.split_once('{') {
@@ -333,7 +331,7 @@ pub(crate) fn engine_route(path: &str) -> Option<&'static Route> {
 /// The path prefix of servers that have all routes behind it.
 const INFERENCE_PREFIX: &str = "/inference/v1";
 
-impl Route {
+impl ControlRoute {
     pub(super) fn is_engine(&self) -> bool {
         matches!(self.handler, Handler::Engine { .. })
     }
@@ -376,8 +374,8 @@ fn similar_path(path: &str) -> Option<String> {
             filled.fold(String::new(), |path, segment| format!("{path}/{segment}"))
         })
         .collect();
-    let known: Vec<&str> = known.iter().map(String::as_str).collect();
-    nearest(path, &known).map(str::to_owned)
+    let names: Vec<&str> = known.iter().map(String::as_str).collect();
+    nearest(path, &names).map(str::to_owned)
 }
 
 /// The path as a server behind the upstream's load balancer may see it: escapes are decoded, and

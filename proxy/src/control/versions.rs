@@ -24,6 +24,7 @@ pub(super) async fn declare(proxy: &Proxy, body: &[u8]) -> Result<JsonReply, Jso
         Value::Number(number) if number.is_u64() => number.to_string(),
         _ => return Err(bad_request(&"`version` is not a label or a number from 0")),
     };
+    // The label becomes a header of every reply of the feed.
     let texts = [Some(&label), checksum.as_ref()];
     if texts.into_iter().flatten().any(|text| text.is_empty() || text.len() > TEXT_BYTES_MAX) {
         let message = format!("`version` and `checksum` are 1 to {TEXT_BYTES_MAX} bytes");
@@ -40,6 +41,7 @@ pub(super) async fn declare(proxy: &Proxy, body: &[u8]) -> Result<JsonReply, Jso
         served_at: None,
     };
     proxy.store().version(version).await.map_err(commit_error)?;
+    // Calls are stamped with it only once it is on disk.
     proxy.tracker.versions.declare(label, at);
     proxy.feed.changed();
     Ok(done())

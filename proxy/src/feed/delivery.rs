@@ -181,8 +181,13 @@ impl Delivery {
             next = self.next_piece().await;
         }
 
-        let end = self.rows.as_mut().map_or(Ok(Vec::new()), |rows| rows.end());
-        let end = end.map(Bytes::from).map_err(BoxError::from);
+        // Some formats end with a marker, without which a reader takes the stream for cut off.
+        let end = self
+            .rows
+            .as_mut()
+            .map_or(Ok(Vec::new()), |rows| rows.end())
+            .map(Bytes::from)
+            .map_err(BoxError::from);
         if end.as_ref().is_ok_and(Bytes::is_empty) {
             return;
         }
@@ -220,6 +225,7 @@ impl PieceMaker {
     fn make(&mut self) -> Result<Piece, FeedError> {
         let mut snapshot = Handle::current().block_on(Snapshot::open_here(&self.location))?;
         let mut piece = Piece::default();
+
         while piece.bytes.len() < PIECE_BYTES
             && let Some(item) = self.pending.front()
         {
@@ -237,6 +243,7 @@ impl PieceMaker {
                 Err(error) if piece.keys.is_empty() && piece.dropped.is_empty() => {
                     return Err(FeedError::Rows(error));
                 }
+                // The next piece meets the error again, with nothing before it.
                 Err(_) => break,
             }
             self.pending.pop_front();

@@ -152,9 +152,9 @@ impl OpenCall {
         let input = PlanInput { route, ..input };
         self.note_sampling(proxy, dialect, input, headers);
 
-        let plan = Plan::new(proxy.config(), dialect, input.force, route, input.request)
+        let first_plan = Plan::new(proxy.config(), dialect, input.force, route, input.request)
             .with_history(input.history);
-        let plan = proxy.forward.untranslate_unknown_model(plan, headers).await;
+        let plan = proxy.forward.untranslate_unknown_model(first_plan, headers).await;
         let prompts = plan.prompts();
         self.prompt_lookup =
             prompts.map(|prompts| PromptLookup::start(&proxy.forward, prompts, headers));
@@ -241,6 +241,7 @@ impl OpenCall {
             self.tags.conversations.add_answer(&turn, &answer);
         }
 
+        // What follows must not wait: it also runs when the call is dropped.
         let (mut end, owed) = recording.finish(outcome, now());
         if let Some(error) = error {
             error.mark(&mut end);
@@ -250,6 +251,7 @@ impl OpenCall {
         }
         self.tracker.count_end(&mut end, self.start_stamp.take());
 
+        // The task owns what it needs, because the call itself may be dropped meanwhile.
         let write = EndWrite {
             end,
             owed,

@@ -121,6 +121,8 @@ impl Recording {
             // These are relayed unread; only their token counts are recorded.
             self.collector.take(&self.reply);
         }
+
+        // An error of the transfer takes precedence over one in the reply.
         let facts = self.collector.facts();
         let error = self.error.or(facts.error);
         let outcome = match (outcome, self.status) {

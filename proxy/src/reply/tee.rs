@@ -67,6 +67,7 @@ pub(crate) async fn relay(
         .await;
     }
 
+    // A stream is relayed event by event.
     call.recording().set_status(head.status.as_u16());
     let events = EventTransform {
         splitter: Splitter::default(),
@@ -99,6 +100,7 @@ pub(crate) async fn relay_opaque(
     call.recording().set_status(head.status.as_u16());
     remove_hop_by_hop(&mut head.headers);
     if body.is_end_stream() {
+        // No frame follows that could be held back, so the head is.
         committed(call.end(Outcome::Complete)).await?;
         return Ok(Response::from_parts(head, full(Bytes::new())));
     }
@@ -201,6 +203,7 @@ pub(crate) async fn read_whole(
     let mut body = pin!(body);
     let mut read = BytesMut::new();
     let mut trailers = None;
+
     while let Some(frame) = body.frame().await {
         recording.add_arrival(now());
         let decoded = match frame.map(Frame::into_data) {
@@ -355,6 +358,7 @@ impl Body for Tee {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        // Each turn either returns or changes the state.
         loop {
             match &mut self.state {
                 State::Relaying(_) => match ready!(self.poll_upstream(cx)) {
@@ -369,6 +373,7 @@ impl Body for Tee {
                 },
 
                 State::Committing { commit, held, tail } => {
+                    // The task that commits goes on even if this body is dropped here.
                     let joined = ready!(Pin::new(commit).poll(cx));
                     let result = joined.unwrap_or(Err(CommitError::Stopped));
                     let held = std::mem::take(held);

@@ -146,6 +146,7 @@ impl OpaqueTransform {
             Err(error) if self.sends_decoded => {
                 return TransformStep::broken(Bytes::new(), error.to_string(), recording);
             }
+            // The agent decodes the body itself, and will find the damage.
             Err(error) => {
                 self.stop_decoding(&error, recording);
                 bytes

@@ -44,8 +44,7 @@ impl KeySigner {
         let claim = BASE64.decode(claim).ok()?;
         self.signature(&claim).verify_slice(&BASE64.decode(signature).ok()?).ok()?;
 
-        let claim = String::from_utf8(claim).ok()?;
-        let mut parts = claim.split(' ');
+        let mut parts = str::from_utf8(&claim).ok()?.split(' ');
         let attempt = (parts.next()?.parse().ok()?, parts.next()?.parse().ok()?);
         let expires_at: Micros = parts.next()?.parse().ok()?;
         (now < expires_at).then_some(attempt)

@@ -162,6 +162,7 @@ impl Forward {
             return Ok((self.send(&request, &rewrite, body).await?, rewrite));
         }
 
+        // Start with the fields that requests of this class are known to be accepted with.
         let known = self.refused_by(&request.class);
         let mut refused = known;
         loop {
@@ -194,11 +195,12 @@ impl Forward {
         *request.headers_mut() = agent.head.headers.clone();
         rewrite::set_headers(rewrite, self.key.as_ref(), request.headers_mut());
 
-        let reply = self.client.request(request).await;
-        if reply.as_ref().map_or(true, |reply| reply.status().is_server_error()) {
+        let result = self.client.request(request).await;
+        if result.as_ref().map_or(true, |reply| reply.status().is_server_error()) {
+            // The server may have been restarted with other defaults.
             self.samplers.clear();
         }
-        let reply = reply.map_err(|error| self.unreachable(&error))?;
+        let reply = result.map_err(|error| self.unreachable(&error))?;
         let (method, route) = (&agent.head.method, agent.class.route);
         let sent = SentRequest { method, path: agent.path, route };
         self.stray_warnings.check(sent, reply.status());
@@ -238,13 +240,15 @@ impl Forward {
         path: &str,
         body: OutgoingBody,
     ) -> Result<Request<OutgoingBody>, CallError> {
-        let invalid = |_| CallError::InvalidTag {
+        let request = self
+            .upstream
+            .uri(path)
+            .and_then(|uri| Request::builder().method(method).uri(uri).body(body));
+        request.map_err(|_| CallError::InvalidTag {
             name: "path",
             value: path.to_owned(),
             expected: "a path and query",
-        };
-        let uri = self.upstream.uri(path).map_err(invalid)?;
-        Request::builder().method(method).uri(uri).body(body).map_err(invalid)
+        })
     }
 
     /// The error for a request that got no reply, with its innermost cause.

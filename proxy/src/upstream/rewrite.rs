@@ -96,6 +96,7 @@ impl<'a> Plan<'a> {
             is_translated,
             force,
             route,
+            // The body of any other route means nothing to rolltape.
             request: request.filter(|_| route.generates()),
             history: None,
             asks: true,
@@ -227,9 +228,9 @@ impl<'a> Plan<'a> {
         };
 
         // SGLang treats its own headers as set if their value is 1.
-        let has_header = |name: &str| headers.get_all(name).iter().any(|value| value == "1");
-        let request = forced.as_ref().unwrap_or(request);
-        let asked = wire::ask(wants, self.route, request, has_header);
+        let asked = wire::ask(wants, self.route, forced.as_ref().unwrap_or(request), |name| {
+            headers.get_all(name).iter().any(|value| value == "1")
+        });
         let asks = asked.unasked.is_none();
         let unasked = asked.unasked.map(str::to_owned).or_else(|| refused_fields(wants.refused));
         Rewrite {

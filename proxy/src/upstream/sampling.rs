@@ -41,6 +41,7 @@ impl Forward {
         if let Some(sampler) = cache.get() {
             return sampler;
         }
+        // Read before the question: an answer is not stored if the cache is cleared meanwhile.
         let generation = cache.generation();
 
         // The first page that the server has tells its defaults.
@@ -53,6 +54,7 @@ impl Forward {
                 Ok(Err(_)) | Err(_) => is_answered = false,
             }
         }
+        // Some servers do not report the end token of a turn; they are asked for its id once.
         if let Some((path, body)) = sampler.end_question() {
             match tokio::time::timeout(ASK_WAIT, self.post(path, body, agent)).await {
                 Ok(Ok((status, page))) if status.is_success() => sampler.take_end(&page),
