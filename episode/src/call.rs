@@ -2,6 +2,7 @@
 
 use bytes::Bytes;
 
+use crate::words::words;
 use crate::{CallId, Lineage, Micros, Route, Tag, VersionStamps, version_number};
 
 /// One request and, once it has one, its reply.
@@ -101,29 +102,16 @@ pub struct Choice {
     pub sides: Vec<SideColumn>,
 }
 
-/// The source of token ids.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum Fidelity {
-    /// The server reported ids.
-    #[default]
-    Exact,
-    /// Each id was found in the vocabulary by the bytes that the server reported, without
-    /// ambiguity. The end token, which a server does not report, is known from the stop reason.
-    Mapped,
-}
-
-impl Fidelity {
-    /// The word that is stored and shown.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Exact => "exact",
-            Self::Mapped => "mapped",
-        }
-    }
-
-    /// The fidelity that [`Self::as_str`] names.
-    pub fn from_word(word: &str) -> Option<Self> {
-        [Self::Exact, Self::Mapped].into_iter().find(|f| f.as_str() == word)
+words! {
+    /// The source of token ids.
+    #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+    pub enum Fidelity {
+        /// The server reported ids.
+        #[default]
+        Exact = "exact",
+        /// Each id was found in the vocabulary by the bytes that the server reported, without
+        /// ambiguity. The end token, which a server does not report, is known from the stop reason.
+        Mapped = "mapped",
     }
 }
 
@@ -163,38 +151,19 @@ pub struct TokenCounts {
     pub completion: Option<u64>,
 }
 
-/// The way in which a call ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Outcome {
-    /// The whole reply was read.
-    Complete,
-    /// The agent left before the terminal event.
-    ClientGone,
-    /// There was no reply, the server failed, or the reply was cut short.
-    UpstreamFailed,
-    /// The reply exceeded the recorder's limit and was not kept whole.
-    Capped,
-    /// The server or the proxy declined the request (status 4xx).
-    Refused,
-}
-
-impl Outcome {
-    const ALL: [Self; 5] =
-        [Self::Complete, Self::ClientGone, Self::UpstreamFailed, Self::Capped, Self::Refused];
-
-    /// The word that is stored and shown.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Complete => "complete",
-            Self::ClientGone => "client_gone",
-            Self::UpstreamFailed => "upstream_failed",
-            Self::Capped => "capped",
-            Self::Refused => "refused",
-        }
-    }
-
-    /// The outcome that [`Self::as_str`] names.
-    pub fn from_word(word: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|o| o.as_str() == word)
+words! {
+    /// The way in which a call ended.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+    pub enum Outcome {
+        /// The whole reply was read.
+        Complete = "complete",
+        /// The agent left before the terminal event.
+        ClientGone = "client_gone",
+        /// There was no reply, the server failed, or the reply was cut short.
+        UpstreamFailed = "upstream_failed",
+        /// The reply exceeded the recorder's limit and was not kept whole.
+        Capped = "capped",
+        /// The server or the proxy declined the request (status 4xx).
+        Refused = "refused",
     }
 }

@@ -23,6 +23,7 @@ mod tag;
 mod trajectory;
 mod turn;
 mod version;
+mod words;
 
 pub use call::{
     Call, CallEnd, CallStart, Choice, Fidelity, Outcome, SideColumn, TokenCounts, VersionSpan,

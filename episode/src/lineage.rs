@@ -1,5 +1,7 @@
 //! The agent that made a call.
 
+use crate::words::words;
+
 /// The place of a call among the agents of its episode, read from the agent's own headers and
 /// metadata. A field that the agent does not send is empty.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -18,35 +20,19 @@ pub struct Lineage {
     pub retry: u32,
 }
 
-/// The purpose of a call.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
-pub enum CallKind {
-    /// A turn of the main thread; also the purpose of a call that names none.
-    #[default]
-    Main,
-    /// A turn of an agent that another agent started.
-    Subagent,
-    /// A summary of the history.
-    Compaction,
-    /// A call beside the conversation: a title, a probe, a suggestion.
-    Auxiliary,
-}
-
-impl CallKind {
-    const ALL: [Self; 4] = [Self::Main, Self::Subagent, Self::Compaction, Self::Auxiliary];
-
-    /// The word that is stored and shown.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Main => "main",
-            Self::Subagent => "subagent",
-            Self::Compaction => "compaction",
-            Self::Auxiliary => "auxiliary",
-        }
+words! {
+    /// The purpose of a call.
+    #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+    pub enum CallKind {
+        /// A turn of the main thread; also the purpose of a call that names none.
+        #[default]
+        Main = "main",
+        /// A turn of an agent that another agent started.
+        Subagent = "subagent",
+        /// A summary of the history.
+        Compaction = "compaction",
+        /// A call beside the conversation: a title, a probe, a suggestion.
+        Auxiliary = "auxiliary",
     }
-
-    /// The kind that [`Self::as_str`] names; an unknown word is `Main`.
-    pub fn from_word(word: &str) -> Self {
-        Self::ALL.into_iter().find(|k| k.as_str() == word).unwrap_or(Self::Main)
-    }
+    unknown => Main
 }

@@ -1,5 +1,6 @@
 //! The episode that a call belongs to, and how an episode ends.
 
+use crate::words::words;
 use crate::{EpisodeId, GroupId, TaskId};
 
 /// The statuses with which an episode is closed. The exported column `status` holds no other.
@@ -29,40 +30,21 @@ impl Tag {
     }
 }
 
-/// The origin of an episode's name.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum TagSource {
-    /// `/e/{episode}/...` in the path.
-    Path,
-    /// A request header.
-    Header,
-    /// A signed API key.
-    Key,
-    /// The control listener, before the first call.
-    Control,
-    /// The agent's own name for its session.
-    Session,
-    /// The proxy, because nothing tagged the call.
-    Auto,
-}
-
-impl TagSource {
-    /// The word that is stored and shown.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Path => "path",
-            Self::Header => "header",
-            Self::Key => "key",
-            Self::Control => "control",
-            Self::Session => "session",
-            Self::Auto => "auto",
-        }
-    }
-
-    /// The source that [`Self::as_str`] names.
-    pub fn from_word(word: &str) -> Option<Self> {
-        [Self::Path, Self::Header, Self::Key, Self::Control, Self::Session, Self::Auto]
-            .into_iter()
-            .find(|s| s.as_str() == word)
+words! {
+    /// The origin of an episode's name.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub enum TagSource {
+        /// `/e/{episode}/...` in the path.
+        Path = "path",
+        /// A request header.
+        Header = "header",
+        /// A signed API key.
+        Key = "key",
+        /// The control listener, before the first call.
+        Control = "control",
+        /// The agent's own name for its session.
+        Session = "session",
+        /// The proxy, because nothing tagged the call.
+        Auto = "auto",
     }
 }

@@ -1,6 +1,7 @@
 //! One root-to-leaf path of turns of an episode.
 
 use crate::Turn;
+use crate::words::words;
 
 /// A path of turns. Its token columns are derived from the turns and have one length.
 #[derive(Debug, Clone, PartialEq)]
@@ -22,23 +23,25 @@ pub struct Branch {
     pub position: usize,
 }
 
-/// The kind of path that a trajectory is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum TrajectoryKind {
-    /// The agent's own conversation, across summaries of it.
-    Main,
-    /// A conversation of an agent that another agent started.
-    Subagent,
-    /// A summary of the history.
-    Compaction,
-    /// A try that a later one with the same prompt replaced.
-    Retry,
-    /// Another answer to a prompt, which was not continued.
-    Sibling,
-    /// A call beside the conversation: a title, a topic, a probe.
-    Auxiliary,
-    /// A history that does not start with the earlier one, or a second conversation.
-    Fork,
+words! {
+    /// The kind of path that a trajectory is.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+    pub enum TrajectoryKind {
+        /// The agent's own conversation, across summaries of it.
+        Main = "main",
+        /// A conversation of an agent that another agent started.
+        Subagent = "subagent",
+        /// A summary of the history.
+        Compaction = "compaction",
+        /// A try that a later one with the same prompt replaced.
+        Retry = "retry",
+        /// Another answer to a prompt, which was not continued.
+        Sibling = "sibling",
+        /// A call beside the conversation: a title, a topic, a probe.
+        Auxiliary = "auxiliary",
+        /// A history that does not start with the earlier one, or a second conversation.
+        Fork = "fork",
+    }
 }
 
 impl TrajectoryKind {
@@ -52,31 +55,17 @@ impl TrajectoryKind {
         Self::Auxiliary,
         Self::Fork,
     ];
-
-    /// The word that is exported.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Main => "main",
-            Self::Subagent => "subagent",
-            Self::Compaction => "compaction",
-            Self::Retry => "retry",
-            Self::Sibling => "sibling",
-            Self::Auxiliary => "auxiliary",
-            Self::Fork => "fork",
-        }
-    }
-
-    /// The kind that [`Self::as_str`] names.
-    pub fn from_word(word: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|kind| kind.as_str() == word)
-    }
 }
 
 impl Trajectory {
     /// All ids of the path, prompt tokens included.
     pub fn input_ids(&self) -> Vec<u32> {
-        let tokens = self.turns.iter().flat_map(|t| [t.new_prompt.as_slice(), t.sampled.ids()]);
-        tokens.flatten().copied().collect()
+        let mut ids = Vec::with_capacity(self.turns.iter().map(Turn::len).sum());
+        for turn in &self.turns {
+            ids.extend_from_slice(&turn.new_prompt);
+            ids.extend_from_slice(turn.sampled.ids());
+        }
+        ids
     }
 
     /// 1 on sampled tokens that may be trained here, 0 on all others; as long as the ids. A token

@@ -62,11 +62,11 @@ async fn answer(
 /// receives the request.
 async fn call(
     proxy: &Proxy,
-    request: Request<Incoming>,
+    incoming: Request<Incoming>,
     permit: CallPermit,
 ) -> Result<Response<ReplyBody>, CallError> {
     let started_at = now();
-    let (mut head, body) = accept::read(request, proxy.config().request_limits()).await?;
+    let (mut head, body) = accept::read(incoming, proxy.config().request_limits()).await?;
     let json = wire::Request::read(&body.decoded);
     let request = json.as_ref();
     let tagged = tag::tag(&proxy.tags, &mut head, request, started_at)?;
@@ -90,8 +90,8 @@ async fn call(
     let codings = AcceptedCodings::of(&head.headers);
     headers::prepare_request(&mut head.headers, route);
     let class = RequestClass::of(route, request);
-    let request = AgentRequest { head, path: &path, body, class };
-    let (reply, rewrite) = match proxy.forward.exchange(request, &plan).await {
+    let outgoing = AgentRequest { head, path: &path, body, class };
+    let (reply, rewrite) = match proxy.forward.exchange(outgoing, &plan).await {
         Ok(exchange) => exchange,
         Err(error) => return Err(call.fail(error).await),
     };

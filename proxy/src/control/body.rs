@@ -67,7 +67,7 @@ impl<'de> MapAccess<'de> for Fields {
         let Some((name, value)) = self.value.take() else {
             return Err(BodyError("a value without a name".to_owned()));
         };
-        seed.deserialize(value).map_err(|why| BodyError(format!("`{name}`: {why}")))
+        seed.deserialize(value).map_err(|error| BodyError::of_field(&name, &error))
     }
 }
 
@@ -75,6 +75,25 @@ impl<'de> MapAccess<'de> for Fields {
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 struct BodyError(String);
+
+/// Names of types in errors of `serde`, and those that a reader of JSON knows.
+const TYPE_NAMES: [(&str, &str); 5] = [
+    ("expected u32", "expected a whole number from 0"),
+    ("expected i64", "expected a whole number"),
+    ("expected f64", "expected a number"),
+    ("expected a map", "expected an object"),
+    ("expected a sequence", "expected a list"),
+];
+
+impl BodyError {
+    fn of_field(name: &str, error: &serde_json::Error) -> Self {
+        let message = error.to_string();
+        let plain = TYPE_NAMES.iter().find_map(|(of_serde, of_json)| {
+            Some(format!("{}{of_json}", message.strip_suffix(of_serde)?))
+        });
+        Self(format!("`{name}`: {}", plain.unwrap_or(message)))
+    }
+}
 
 impl serde::de::Error for BodyError {
     fn custom<T: std::fmt::Display>(message: T) -> Self {
@@ -241,7 +260,10 @@ mod tests {
         assert!(why(r#"{"attempt":1}"#).ends_with("?attempt=N"));
         assert!(why(r#"{"colour":1}"#).contains("there are `episode_id`, `group_id`"));
         assert!(why(r#"{"status":NaN}"#).contains("expected value at line 1 column 11"));
-        assert!(why(r#"{"group_size":-1}"#).starts_with("`group_size`: invalid value"));
+        assert_eq!(
+            why(r#"{"group_size":-1}"#),
+            "`group_size`: invalid value: integer `-1`, expected a whole number from 0"
+        );
         assert_eq!(why("[1]"), "`[1]` is not a JSON object");
         assert_eq!(parse::<Body>(b" ").unwrap(), parse::<Body>(br#"{"status":null}"#).unwrap());
         let query = |text| Query::parse(Some(text)).unwrap();

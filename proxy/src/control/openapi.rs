@@ -135,10 +135,9 @@ mod tests {
         }
         tables += "\n| server | control routes that are forwarded |\n| --- | --- |\n";
         for server in SERVERS {
-            let of_server = |route: &&ControlRoute| matches!(route.handler, Handler::Engine { server: its, .. } if its == server);
-            let paths = ROUTES.iter().filter(of_server).map(|route| format!("`{}`", route.path));
-            tables +=
-                &format!("| {} | {} |\n", server.name(), paths.collect::<Vec<_>>().join(", "));
+            let of_server = ROUTES.iter().filter(|route| tag(route) == server.name());
+            let paths: Vec<_> = of_server.map(|route| format!("`{}`", route.path)).collect();
+            tables += &format!("| {} | {} |\n", server.name(), paths.join(", "));
         }
         tables
     }

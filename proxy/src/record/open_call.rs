@@ -121,7 +121,7 @@ impl OpenCall {
     async fn queue(proxy: &Proxy, start: CallStart, permit: CallPermit) -> Self {
         let reply_bytes_max = proxy.config().reply_bytes_max;
         proxy.tracker.count_start();
-        // Dropped while the queue is full, the call is counted as gone.
+        // If the agent leaves while the queue is full, the drop of this value ends the call.
         let mut call = Self {
             store: proxy.store().clone(),
             tags: Arc::clone(&proxy.tags),
