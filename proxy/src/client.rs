@@ -45,7 +45,7 @@ pub struct ClientError(String);
 pub struct ClientReply {
     /// The end of the call. Its reply bytes are those that an agent would have received.
     pub ended: CallEnd,
-    /// True if the upstream was asked for token data that the request does not ask for.
+    /// True if token data was requested that the request itself does not ask for.
     pub asked: bool,
     /// True if the upstream refused to be asked for token ids, so that the call was sent without.
     pub declined: bool,
@@ -144,7 +144,7 @@ impl Client {
         let (mut ended, owed) =
             ReplyReader { rewrite, recording, route: request.route, bytes_max }.read(reply).await?;
 
-        // Without a store, the answers beside the call are added here.
+        // There is no `OpenCall` to fill in what the upstream reports apart from its reply.
         if let Some(lookup) = lookup {
             lookup.fill(&mut ended, &owed).await;
             if let Some(end) = self.forward.sampler(dialect, &HeaderMap::new()).await.end() {
@@ -196,7 +196,7 @@ impl ReplyReader {
             return Ok(self.recording.finish(Outcome::Complete, now()));
         }
 
-        // The bytes for an agent are only recorded; nobody receives them.
+        // The bytes of a step are for an agent; here only the recording counts.
         let mut transform = BodyTransform::Events(Box::new(EventTransform {
             splitter: Splitter::default(),
             decoder,

@@ -79,11 +79,11 @@ async fn respond(
     request: Request<Incoming>,
 ) -> Result<Response<ReplyBody>, JsonReply> {
     let (method, path) = (request.method(), request.uri().path());
-    // A load balancer that checks the health knows no token.
-    if (method, path) != (&Method::GET, "/health") {
+    let lookup = routes::find(method, path);
+    if !lookup.is_health() {
         check_token(proxy.config().control_token.as_deref(), request.headers())?;
     }
-    let (route, parameter) = match routes::find(method, path) {
+    let (route, parameter) = match lookup {
         Lookup::Found { route, parameter } => (route, parameter),
         Lookup::WrongMethod(allowed) => return Err(wrong_method(method, path, allowed)),
         Lookup::Unknown(similar) => return Err(unknown_path(path, similar.as_deref())),

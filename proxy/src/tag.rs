@@ -39,7 +39,7 @@ const LABEL: &str = "x-episode-tag";
 /// episode each.
 const UNTAGGED: &str = "untagged";
 
-/// State that tells the episodes of calls.
+/// State that identifies the episodes of calls.
 #[derive(Debug)]
 pub(crate) struct TagContext {
     pub(crate) signer: KeySigner,

@@ -36,7 +36,7 @@ pub(crate) async fn relay(
     proxy: &Arc<Proxy>,
     mut request: Request<Incoming>,
 ) -> Result<Response<ReplyBody>, CallError> {
-    // A WebSocket starts with GET; the path tells whether it would sample.
+    // A WebSocket starts with GET, but its path is that of a POST that samples.
     if tag::route_of(&hyper::Method::POST, request.uri().path()).generates() {
         return Err(CallError::Upgrade);
     }

@@ -51,8 +51,8 @@ struct WeightInfo {
     checksum: Option<String>,
 }
 
-/// Writes the versions that replies report to the store, with the checksums that rolltape's own
-/// engine knows.
+/// Writes the versions that replies report to the store, with the checksums of rolltape's own
+/// engine.
 pub(super) async fn record_versions(proxy: Arc<Proxy>) {
     loop {
         let labels = proxy.tracker.versions.next_check().await;

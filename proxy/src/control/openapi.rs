@@ -89,12 +89,19 @@ fn body_schema(fields: &[Field]) -> Value {
     let mut properties = Map::new();
     for field in fields {
         let schema = match field.json_type {
-            Some(json_type) => json!({ "type": [json_type, "null"] }),
+            Some(json_type) if field.is_nullable => json!({ "type": [json_type, "null"] }),
+            Some(json_type) => json!({ "type": json_type }),
             None => json!({}),
         };
         properties.insert(field.name.to_owned(), schema);
     }
-    json!({ "type": "object", "properties": properties, "additionalProperties": false })
+    let required = fields.iter().filter(|field| field.is_required);
+    json!({
+        "type": "object",
+        "properties": properties,
+        "required": required.map(|field| field.name).collect::<Vec<_>>(),
+        "additionalProperties": false,
+    })
 }
 
 fn error_schema() -> Value {
@@ -170,6 +177,9 @@ mod tests {
         assert_eq!(names, ["id", "attempt"]);
         let schema = &close["requestBody"]["content"]["application/json"]["schema"];
         assert_eq!(schema["properties"]["status"]["type"], json!(["string", "null"]));
+        let reward = &document["paths"]["/episodes/{id}/rewards"]["post"]["requestBody"];
+        let schema = &reward["content"]["application/json"]["schema"];
+        assert_eq!(schema["required"], json!(["value"]));
         assert_eq!(document["openapi"], "3.1.0");
     }
 }

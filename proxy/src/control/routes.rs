@@ -84,6 +84,7 @@ const OK: &str = "`{status: \"ok\"}`, once it is on disk";
 const GET: &str = "GET";
 const POST: &str = "POST";
 const ATTEMPT: &[&str] = &["attempt"];
+/// Parameters of the feed itself, then those of its rows.
 const FEED: &[&str] = &[
     "consumer",
     "cursor",
@@ -298,6 +299,13 @@ pub(super) enum Lookup {
     Unknown(Option<String>),
 }
 
+impl Lookup {
+    /// True for the route that needs no token, because health checks of a load balancer carry none.
+    pub(super) fn is_health(&self) -> bool {
+        matches!(self, Self::Found { route, .. } if route.handler == Json(JsonHandler::Health))
+    }
+}
+
 /// Looks up the route for a request to the control listener.
 pub(super) fn find(method: &Method, path: &str) -> Lookup {
     let mut other_method = None;
@@ -317,14 +325,15 @@ pub(super) fn find(method: &Method, path: &str) -> Lookup {
     }
 }
 
-/// The control route of the upstream that a path names, however it is spelled and whatever its
-/// method. `path` may have a query.
+/// The control route of the upstream that a path names in any spelling. `path` may have a query.
 pub(crate) fn engine_route(path: &str) -> Option<&'static ControlRoute> {
     let path = normalized(path.split('?').next().unwrap_or(path));
     let path = path.strip_prefix(INFERENCE_PREFIX).unwrap_or(&path);
-    ROUTES.iter().filter(|route| route.is_engine()).find(|route| match route.path.split_once('{') {
-        None => route.path == path,
-        Some((prefix, _)) => path.starts_with(prefix),
+    ROUTES.iter().filter(|route| route.is_engine()).find(|route| {
+        match route.path.strip_suffix("{name}") {
+            None => route.path == path,
+            Some(prefix) => path.starts_with(prefix),
+        }
     })
 }
 

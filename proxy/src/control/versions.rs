@@ -1,4 +1,4 @@
-//! Policy versions: declared by whoever pushes weights, listed for anyone.
+//! Policy versions: declared by the trainer that pushes weights, and listed.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -56,7 +56,7 @@ impl Arrival<'_> {
     }
 }
 
-/// A call whose way upstream is to be planned.
+/// A call whose request to the upstream is to be planned.
 #[derive(Clone, Copy)]
 pub(crate) struct PlanInput<'a> {
     pub(crate) route: Route,
@@ -140,7 +140,7 @@ impl OpenCall {
         call
     }
 
-    /// Plans the call's way upstream, and starts to ask for what its reply will not contain.
+    /// Plans the request to the upstream, and starts lookups of what its reply will not contain.
     pub(crate) async fn plan<'a>(
         &mut self,
         proxy: &Proxy,
@@ -241,7 +241,7 @@ impl OpenCall {
             self.tags.conversations.add_answer(&turn, &answer);
         }
 
-        // What follows must not wait: it also runs when the call is dropped.
+        // From here on nothing may wait: this also runs when the call is dropped.
         let (mut end, owed) = recording.finish(outcome, now());
         if let Some(error) = error {
             error.mark(&mut end);
@@ -272,7 +272,7 @@ impl Drop for OpenCall {
     }
 }
 
-/// The write of a call's end, after the answers to what the upstream was asked beside the call.
+/// The write of a call's end, once the lookups of the call are done.
 struct EndWrite {
     end: CallEnd,
     owed: Owed,

@@ -12,8 +12,8 @@ use store::{Location, SnapshotError, Store};
 
 use crate::record::versions::WeightVersions;
 
-/// A call whose end this process has yet to write. Dropping it says that the end is written, or
-/// never will be.
+/// A call whose end this process has yet to write. It is dropped when the end is written or cannot
+/// be written.
 #[derive(Debug)]
 pub(crate) struct UnwrittenEnd {
     tracker: Arc<CallTracker>,

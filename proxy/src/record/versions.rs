@@ -133,7 +133,7 @@ impl WeightVersions {
         is_other
     }
 
-    /// Asks for a check of the upstream, which may have other weights now.
+    /// Requests a check of the upstream, which may have other weights now.
     pub(crate) fn request_check(&self) {
         self.upstream_check.notify_one();
     }

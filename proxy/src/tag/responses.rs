@@ -37,7 +37,7 @@ struct TurnCache {
 /// One response.
 #[derive(Debug, Clone)]
 struct ResponseTurn {
-    /// Set if nobody tagged the call.
+    /// Set if the call had no tag.
     untagged: Option<UntaggedEpisode>,
     /// `None` if the server that answered stores the response.
     content: Option<TurnContent>,

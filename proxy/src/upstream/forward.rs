@@ -174,7 +174,7 @@ impl Forward {
                 refused = refused.after(&rewrite.added, &read_refusal(reply).await);
                 continue;
             }
-            // Another error status, a 429 say, tells nothing about our fields.
+            // Another error status, such as 429, has nothing to do with our fields.
             if reply.status().is_success() && refused != known {
                 self.remember_refused(&request.class, refused);
             }

@@ -1,4 +1,4 @@
-//! Prompts that the upstream reports as text. Their ids are asked for beside the call, so that they
+//! Prompts that the upstream reports as text. Their ids are looked up during the call, so that they
 //! are known when it ends.
 
 use std::sync::Arc;

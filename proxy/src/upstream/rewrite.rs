@@ -47,9 +47,9 @@ pub(crate) struct Rewrite {
     pub(crate) transform: ContentTransform,
     /// The route that is called upstream.
     pub(crate) route: Route,
-    /// True if the upstream is asked for token data that the agent did not ask for.
+    /// True if the request asks for token data that the agent did not request.
     pub(crate) asks: bool,
-    /// The fields that ask for it.
+    /// The fields that request it.
     pub(crate) added: Vec<&'static str>,
     /// The fields that are left out because the upstream refused them.
     pub(crate) refused: Refused,
@@ -62,7 +62,7 @@ pub(crate) struct Rewrite {
 /// The transform of a reply's JSON on its way to the agent.
 #[derive(Debug)]
 pub(crate) enum ContentTransform {
-    /// Removes what the agent did not ask for.
+    /// Removes fields that the agent did not request.
     Native(Hide),
     /// Translates a chat reply to the agent's wire.
     Translated(Box<Back>),
@@ -129,8 +129,7 @@ impl<'a> Plan<'a> {
         }
     }
 
-    /// The prompts to ask the upstream for beside the call, if its reply will not contain their
-    /// ids.
+    /// The prompts to look up during the call, if its reply will not contain their ids.
     pub(crate) fn prompts(&self) -> Option<Prompts> {
         let is_needed = Prompts::are_asked_of(self.wants.dialect, self.route);
         let request = self.request.filter(|_| is_needed)?;

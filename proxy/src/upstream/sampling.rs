@@ -1,4 +1,4 @@
-//! The sampling parameters of a call. The upstream's defaults are asked for beside the call.
+//! The sampling parameters of a call. The upstream is asked for its defaults during the call.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -44,7 +44,7 @@ impl Forward {
         // Read before the question: an answer is not stored if the cache is cleared meanwhile.
         let generation = cache.generation();
 
-        // The first page that the server has tells its defaults.
+        // The servers differ in the page that lists the defaults; the first one that exists counts.
         let mut sampler = Sampler::of(dialect);
         let mut is_answered = true;
         for path in Sampler::paths(dialect) {
@@ -71,7 +71,7 @@ impl Forward {
 }
 
 impl CallSampling {
-    /// The parameters that a request asks for, with those of `force` in their place.
+    /// The parameters of a request, with those of `force` in their place.
     pub(crate) fn requested(
         dialect: Dialect,
         route: Route,
