@@ -72,7 +72,7 @@ pub(crate) enum FeedReply {
 }
 
 /// The result of one look for items.
-enum Poll {
+enum FeedPoll {
     Nothing(Box<dyn RowStream>),
     /// All ready items were dropped, up to this position.
     AllDropped(i64, Box<dyn RowStream>),
@@ -110,12 +110,12 @@ impl Feed {
             let (feed, store, tracker) = (Arc::clone(self), store.clone(), Arc::clone(tracker));
             let poll = tokio::spawn(feed.poll(store, tracker, request.clone(), rows));
             rows = match poll.await.map_err(|error| FeedError::Rows(error.to_string()))?? {
-                Poll::Items(delivery, piece) => return Ok(FeedReply::Items(delivery, piece)),
-                Poll::AllDropped(cursor, rows) => {
+                FeedPoll::Items(delivery, piece) => return Ok(FeedReply::Items(delivery, piece)),
+                FeedPoll::AllDropped(cursor, rows) => {
                     request.wanted.after = cursor;
                     rows
                 }
-                Poll::Nothing(rows) => {
+                FeedPoll::Nothing(rows) => {
                     if Instant::now() >= deadline || *stopping.borrow_and_update() {
                         return Ok(FeedReply::Nothing { cursor: request.wanted.after });
                     }
@@ -138,16 +138,16 @@ impl Feed {
         tracker: Arc<CallTracker>,
         request: FeedRequest,
         rows: Box<dyn RowStream>,
-    ) -> Result<Poll, FeedError> {
+    ) -> Result<FeedPoll, FeedError> {
         let Some((items, lease)) = self.take(&store, &tracker, &request).await? else {
-            return Ok(Poll::Nothing(rows));
+            return Ok(FeedPoll::Nothing(rows));
         };
         let cursor = items.back().map_or(request.wanted.after, |item| item.position);
         let ready = ReadyItems { items, lease, drop_late: request.drop_late, cursor };
         let mut delivery = Delivery::new(store, tracker, ready, rows);
         match delivery.next_piece().await? {
-            Some(piece) => Ok(Poll::Items(Box::new(delivery), piece)),
-            None => Ok(Poll::AllDropped(cursor, delivery.into_rows()?)),
+            Some(piece) => Ok(FeedPoll::Items(Box::new(delivery), piece)),
+            None => Ok(FeedPoll::AllDropped(cursor, delivery.into_rows()?)),
         }
     }
 

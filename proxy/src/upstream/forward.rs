@@ -74,7 +74,7 @@ impl RequestClass {
 }
 
 /// The reason for which a probe does not tell the dialect.
-enum ProbeError {
+enum DialectError {
     Failed(CallError),
     /// The upstream answered with an error status.
     Declined,
@@ -120,8 +120,8 @@ impl Forward {
         let probe = self.dialect.get_or_try_init(|| self.probe(agent));
         match tokio::time::timeout(self.probe_wait, probe).await {
             Ok(Ok(dialect)) => Ok(*dialect),
-            Ok(Err(ProbeError::Declined)) => Ok(Dialect::OpenAi),
-            Ok(Err(ProbeError::Failed(error))) => Err(error),
+            Ok(Err(DialectError::Declined)) => Ok(Dialect::OpenAi),
+            Ok(Err(DialectError::Failed(error))) => Err(error),
             Err(_) => {
                 Err(CallError::Unreachable(self.upstream.to_string(), "no answer".to_owned()))
             }
@@ -129,10 +129,11 @@ impl Forward {
     }
 
     /// Reads the dialect from the list of models, whose owner names the server.
-    async fn probe(&self, agent: &HeaderMap) -> Result<Dialect, ProbeError> {
-        let (status, models) = self.fetch("/v1/models", agent).await.map_err(ProbeError::Failed)?;
+    async fn probe(&self, agent: &HeaderMap) -> Result<Dialect, DialectError> {
+        let (status, models) =
+            self.fetch("/v1/models", agent).await.map_err(DialectError::Failed)?;
         if !status.is_success() {
-            return Err(ProbeError::Declined);
+            return Err(DialectError::Declined);
         }
         let dialect = wire::dialect_of_models(&models);
         tracing::info!(upstream = %self.upstream, dialect = dialect.as_str(), "upstream found");
