@@ -158,7 +158,7 @@ impl Speech {
         });
         config.translate = self.translate.into();
         config.force = self.force_sampling.clone().unwrap_or_default();
-        config.beside = Beside {
+        config.extras = Beside {
             top_logprobs: self.top_logprobs,
             routed_experts: self.routed_experts,
             sampling_mask: self.sampling_mask,

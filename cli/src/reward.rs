@@ -134,7 +134,7 @@ mod tests {
         for (words, why) in [
             ("--tokens 3..5".to_owned(), "--call"),
             (format!("--call {id} --tokens 3"), "two numbers"),
-            (format!("--call {id} --tokens 5..3"), "5 to 3 are none"),
+            (format!("--call {id} --tokens 5..3"), "empty token range 5..3"),
             (format!("--call {id} --choice 1"), "has no `choice`"),
             (format!("--call {id} --trajectory {id}"), "cannot be used with"),
         ] {

@@ -1,145 +1,133 @@
-//! One call: a request and its reply, as the proxy witnessed them.
+//! One call: a request and its reply, as the proxy saw them.
 
 use bytes::Bytes;
 
-use crate::{CallId, Lineage, Micros, Route, Stamps, Tag, version_number};
+use crate::words::words;
+use crate::{CallId, Lineage, Micros, Route, Tag, VersionStamps, version_number};
 
 /// One request and, once it has one, its reply.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Call {
-    /// The request, on disk before the first byte of the reply leaves.
-    pub begun: Begun,
-    /// The reply; absent while the call runs, and for ever if the recorder died with it.
-    pub ended: Option<Ended>,
+    /// The request. It is on disk before the first byte of the reply leaves.
+    pub begun: CallStart,
+    /// The reply; `None` while the call runs, and for good if the recorder crashed during it.
+    pub ended: Option<CallEnd>,
 }
 
 /// The request of a call.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Begun {
+pub struct CallStart {
     /// The call.
     pub call_id: CallId,
     /// Its episode.
     pub tag: Tag,
-    /// When the request's head was read.
+    /// Time at which the head of the request was read.
     pub started_at: Micros,
     /// HTTP method.
     pub method: String,
-    /// Path and query as forwarded, without the episode prefix.
+    /// Path and query as they were forwarded, without the episode prefix.
     pub path: String,
-    /// What kind of endpoint this is.
+    /// The kind of endpoint.
     pub route: Route,
     /// The model that the agent named.
     pub model: Option<String>,
     /// The agent's request body, byte for byte.
     pub request: Bytes,
-    /// Sampling parameters as they went to the upstream, as a JSON object; absent ones were left
-    /// to the server.
+    /// Sampling parameters that were sent to the upstream, as a JSON object. The server chose those
+    /// that are absent.
     pub sampling: Option<String>,
-    /// Which of its agents made the call, as the agent itself says.
+    /// The agent that made the call, as it names itself.
     pub lineage: Lineage,
 }
 
 /// The reply of a call.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Ended {
+pub struct CallEnd {
     /// The call.
     pub call_id: CallId,
-    /// When the last byte of the reply was read, or the call was given up.
+    /// Time at which the last byte of the reply was read, or the call was given up.
     pub ended_at: Micros,
-    /// When the first byte of the reply's body was read.
+    /// Time at which the first byte of the reply's body was read.
     pub first_byte_at: Option<Micros>,
-    /// HTTP status that the agent was given; none when it left before there was one.
+    /// HTTP status that the agent received; `None` if it left before there was one.
     pub status: Option<u16>,
-    /// How the call ended.
+    /// The outcome.
     pub outcome: Outcome,
-    /// Why, when the outcome is not `complete`.
+    /// The reason, if the outcome is not `complete`.
     pub error: Option<String>,
-    /// The reply body as the agent saw it.
+    /// The reply body as the agent received it.
     pub reply: Bytes,
     /// The model that the server named.
     pub model: Option<String>,
-    /// Token ids of each prompt of the call, as the server reported them; empty when it did not.
+    /// Token ids of each prompt of the call, as the server reported them; empty if it did not.
     pub prompts: Vec<Vec<u32>>,
-    /// What was sampled, by choice index.
+    /// Sampled tokens, by choice index.
     pub choices: Vec<Choice>,
     /// The server's own counts.
     pub usage: TokenCounts,
-    /// What the call was sampled with, as a JSON object: each parameter with its value and with
-    /// who set it. None where nothing was sampled, and in calls of before it was recorded.
+    /// Effective sampling parameters, as a JSON object: each with its value and with who set it.
+    /// `None` if nothing was sampled, and in calls that an older version recorded.
     pub sampled_with: Option<String>,
-    /// What the logprobs are: `processed`, `temperature`, `raw` or `unknown`.
+    /// The kind of logprobs: `processed`, `temperature`, `raw` or `unknown`.
     pub logprob_kind: String,
-    /// The route that was called upstream, where it is not the agent's own: the call was
-    /// translated there and back.
+    /// The route that was called upstream, if the call was translated from the agent's route to
+    /// another one and back.
     pub translated: Option<Route>,
-    /// Why the upstream was not asked for all that would make the tokens known.
+    /// The reason for which the upstream was not asked for all token data.
     pub unasked: Option<String>,
-    /// The versions that were said to be current.
-    pub stamps: Stamps,
+    /// The policy versions that were declared current.
+    pub stamps: VersionStamps,
 }
 
-/// Tokens that one call sampled under one index.
+/// Tokens that one call sampled under one choice index.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Choice {
     /// The server's index of this choice.
     pub index: u32,
-    /// Which of the call's prompts it continues.
+    /// Index of the prompt that it continues.
     pub prompt_index: u32,
-    /// Sampled ids as the server reported them, end of turn included; none when it reported none.
+    /// Sampled ids as the server reported them, end of turn included; `None` if it reported none.
     pub token_ids: Option<Vec<u32>>,
-    /// One logprob for each sampled token; NaN where the server gave none.
+    /// One logprob for each sampled token; NaN if the server reported none.
     pub logprobs: Vec<f32>,
-    /// The model's own word for why it stopped.
+    /// The reason for which sampling stopped, as the server reported it.
     pub finish_reason: Option<String>,
     /// The stop string or stop token that matched, as text.
     pub stop_reason: Option<String>,
-    /// Which weights sampled which tokens, where the server says so.
+    /// Policy versions of the tokens, if the server reports them.
     pub versions: Vec<VersionSpan>,
-    /// How the ids are known.
+    /// The source of the ids.
     pub fidelity: Fidelity,
-    /// What else the server said of each token.
-    pub sides: Vec<Side>,
+    /// Further data that the server reported for each token.
+    pub sides: Vec<SideColumn>,
 }
 
-/// How token ids are known.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum Fidelity {
-    /// The server reported ids.
-    #[default]
-    Exact,
-    /// Found in the vocabulary by the bytes that the server reported, each without a second
-    /// reading; or by its saying that the model's end token, which it did not report, came last.
-    Mapped,
-}
-
-impl Fidelity {
-    /// The word stored and shown.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Exact => "exact",
-            Self::Mapped => "mapped",
-        }
-    }
-
-    /// The fidelity that [`Self::as_str`] names.
-    pub fn from_word(word: &str) -> Option<Self> {
-        [Self::Exact, Self::Mapped].into_iter().find(|f| f.as_str() == word)
+words! {
+    /// The source of token ids.
+    #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+    pub enum Fidelity {
+        /// The server reported ids.
+        #[default]
+        Exact = "exact",
+        /// Each id was found in the vocabulary by the bytes that the server reported, without
+        /// ambiguity. The end token, which a server does not report, is known from the stop reason.
+        Mapped = "mapped",
     }
 }
 
-/// An array beside the ids of a choice, in the server's own spelling.
+/// Data beside the ids of a choice, one value for each token, as the server wrote it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Side {
-    /// What it holds: `top_logprobs`, `routed_experts`, `sampling_mask`.
+pub struct SideColumn {
+    /// The name of the column: `top_logprobs`, `routed_experts` or `sampling_mask`.
     pub name: String,
-    /// One JSON value: an array with an element a token, or what the server sent in its place.
+    /// One JSON value: an array with one element for each token, or what the server sent instead.
     pub json: String,
 }
 
 /// The half-open span `[start, end)` of a choice's tokens that one policy version sampled.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct VersionSpan {
-    /// The server's label of its weights.
+    /// The server's label for its weights.
     pub version: String,
     /// First token.
     pub start: u32,
@@ -148,13 +136,13 @@ pub struct VersionSpan {
 }
 
 impl VersionSpan {
-    /// The number of the label, where it has one.
+    /// The number in the label, if it has one.
     pub fn number(&self) -> Option<i64> {
         version_number(&self.version)
     }
 }
 
-/// Token counts as the server reported them, or as counted from its ids.
+/// Token counts that the server reported, or that follow from its ids.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct TokenCounts {
     /// Tokens of the prompt.
@@ -163,38 +151,19 @@ pub struct TokenCounts {
     pub completion: Option<u64>,
 }
 
-/// How a call ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Outcome {
-    /// The whole reply was read.
-    Complete,
-    /// The agent left before the terminal event.
-    ClientGone,
-    /// No reply, an error of the server, or a reply cut short.
-    UpstreamFailed,
-    /// The reply outgrew the recorder's bound and was not kept whole.
-    Capped,
-    /// The server or the proxy declined the request (status 4xx).
-    Refused,
-}
-
-impl Outcome {
-    const ALL: [Self; 5] =
-        [Self::Complete, Self::ClientGone, Self::UpstreamFailed, Self::Capped, Self::Refused];
-
-    /// The word stored and shown.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Complete => "complete",
-            Self::ClientGone => "client_gone",
-            Self::UpstreamFailed => "upstream_failed",
-            Self::Capped => "capped",
-            Self::Refused => "refused",
-        }
-    }
-
-    /// The outcome that [`Self::as_str`] names.
-    pub fn from_word(word: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|o| o.as_str() == word)
+words! {
+    /// The way in which a call ended.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+    pub enum Outcome {
+        /// The whole reply was read.
+        Complete = "complete",
+        /// The agent left before the terminal event.
+        ClientGone = "client_gone",
+        /// There was no reply, the server failed, or the reply was cut short.
+        UpstreamFailed = "upstream_failed",
+        /// The reply exceeded the recorder's limit and was not kept whole.
+        Capped = "capped",
+        /// The server or the proxy declined the request (status 4xx).
+        Refused = "refused",
     }
 }

@@ -1,4 +1,4 @@
-//! Identifiers. Names given by users are checked once, here, and are plain text ever after.
+//! Identifiers. A name that a user gives is checked here, once.
 
 use std::fmt;
 use std::str::FromStr;
@@ -6,21 +6,21 @@ use std::str::FromStr;
 use thiserror::Error;
 use uuid::Uuid;
 
-/// Longest name that a user may give to an episode, a group or a task, in bytes.
+/// Longest name of an episode, a group or a task, in bytes.
 const NAME_BYTES_MAX: usize = 200;
 
 /// Microseconds since the Unix epoch, UTC.
 pub type Micros = i64;
 
-/// A name that breaks the rule for ids.
+/// A name that is not a valid id.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
-#[error("`{name}` is not an id: 1 to {NAME_BYTES_MAX} characters of A-Z a-z 0-9 . _ : - are")]
+#[error("`{name}` is not an id; an id has 1 to {NAME_BYTES_MAX} characters of A-Z a-z 0-9 . _ : -")]
 pub struct InvalidId {
     /// The refused text, cut to 60 characters.
     pub name: String,
 }
 
-fn checked(name: &str) -> Result<String, InvalidId> {
+fn validated(name: &str) -> Result<String, InvalidId> {
     let allowed = |b: u8| b.is_ascii_alphanumeric() || b"._:-".contains(&b);
     if name.is_empty() || name.len() > NAME_BYTES_MAX || !name.bytes().all(allowed) {
         return Err(InvalidId { name: name.chars().take(60).collect() });
@@ -45,7 +45,7 @@ macro_rules! name {
             type Err = InvalidId;
 
             fn from_str(name: &str) -> Result<Self, InvalidId> {
-                checked(name).map(Self)
+                validated(name).map(Self)
             }
         }
 
@@ -58,7 +58,7 @@ macro_rules! name {
 }
 
 name! {
-    /// One run of an agent, named by its user or made up by the proxy.
+    /// One run of an agent, named by its user or by the proxy.
     EpisodeId
 }
 name! {
@@ -66,7 +66,7 @@ name! {
     GroupId
 }
 name! {
-    /// What the episode was asked to do.
+    /// The task of an episode.
     TaskId
 }
 

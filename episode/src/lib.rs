@@ -1,20 +1,20 @@
 //! The nouns of rolltape. Pure data: no I/O, no async, no clock.
 //!
 //! In reading order:
-//! - [`EpisodeId`], [`GroupId`], [`TaskId`], [`CallId`]: who and which.
-//! - [`Tag`]: which episode a call belongs to, and how that was learned.
+//! - [`EpisodeId`], [`GroupId`], [`TaskId`], [`CallId`]: identifiers.
+//! - [`Tag`]: the episode that a call belongs to, and how that is known.
+//! - [`CLOSE_STATUSES`]: the ways in which an episode ends.
 //! - [`Route`]: the kind of endpoint that was called.
-//! - [`Lineage`]: which of its agents made a call.
-//! - [`Call`]: one request ([`Begun`]) and its reply ([`Ended`]), as witnessed by the proxy.
-//! - [`Choice`]: the tokens one call sampled, with their logprobs and policy versions.
-//! - [`version_number`], [`Stamps`]: labels of policy versions.
+//! - [`Lineage`]: the agent that made a call, among the agents of its episode.
+//! - [`Call`]: one request ([`CallStart`]) and its reply ([`CallEnd`]), as the proxy saw them.
+//! - [`Choice`]: the tokens that one call sampled, with their logprobs and policy versions.
+//! - [`version_number`], [`VersionStamps`]: labels of policy versions.
 //! - [`Reward`]: one statement about an episode or a part of it.
-//! - [`Turn`]: what one call added to a conversation: new prompt tokens, then sampled tokens.
+//! - [`Turn`]: the tokens that one call added to a conversation: new prompt, then sampled.
 //! - [`Trajectory`]: one root-to-leaf path of turns; the loss mask is derived here.
 #![forbid(unsafe_code)]
 
 mod call;
-mod closing;
 mod id;
 mod lineage;
 mod reward;
@@ -23,14 +23,23 @@ mod tag;
 mod trajectory;
 mod turn;
 mod version;
+mod words;
 
-pub use call::{Begun, Call, Choice, Ended, Fidelity, Outcome, Side, TokenCounts, VersionSpan};
-pub use closing::CLOSING_WORDS;
+pub use call::{
+    Call, CallEnd, CallStart, Choice, Fidelity, Outcome, SideColumn, TokenCounts, VersionSpan,
+};
 pub use id::{CallId, EpisodeId, GroupId, InvalidId, Micros, TaskId};
 pub use lineage::{CallKind, Lineage};
 pub use reward::{Reward, RewardScope, ScopeError, ScopeParts};
 pub use route::Route;
-pub use tag::{Tag, TagSource};
-pub use trajectory::{Branch, Kind, Trajectory};
-pub use turn::{Sampled, Turn, UnevenSpan};
-pub use version::{Stamps, version_number};
+pub use tag::{CLOSE_STATUSES, Tag, TagSource};
+pub use trajectory::{Branch, Trajectory, TrajectoryKind};
+pub use turn::{SampledTokens, Turn, UnevenColumns};
+pub use version::{VersionStamps, version_number};
+
+pub use call::CallEnd as Ended; // alias
+pub use call::CallStart as Begun; // alias
+pub use call::SideColumn as Side; // alias
+pub use trajectory::TrajectoryKind as Kind; // alias
+pub use turn::SampledTokens as Sampled; // alias
+pub use version::VersionStamps as Stamps; // alias

@@ -1,28 +1,28 @@
-//! Rewards: statements about an episode, appended and never overwritten.
+//! Rewards of an episode. They are appended and never overwritten.
 
 use thiserror::Error;
 
 use crate::{CallId, Micros};
 
-/// One statement about how well an episode, or a part of it, went.
+/// One score of an episode or of a part of it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Reward {
-    /// What it is about.
+    /// The part of the episode that it scores.
     pub scope: RewardScope,
-    /// The name of this part of the reward; `reward` is the one that trainers read.
+    /// The name of the score; trainers read the one named `reward`.
     pub name: String,
-    /// The value; `None` says that it could not be scored, which is not zero.
+    /// The value; `None` if it could not be scored, which is not zero.
     pub value: Option<f64>,
-    /// Who said so.
+    /// The origin of the score.
     pub source: String,
-    /// When it was said.
+    /// Time at which it was given.
     pub at: Micros,
 }
 
-/// The part of an episode that a reward is about.
+/// The part of an episode that a reward scores.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum RewardScope {
-    /// All of it.
+    /// The whole episode.
     Episode,
     /// The trajectory that ends with this choice of this call.
     Trajectory {
@@ -39,52 +39,52 @@ pub enum RewardScope {
         call: CallId,
         /// The choice of that call.
         choice: u32,
-        /// First token, counted from the choice's own first one.
+        /// First token, counted from the first one of the choice.
         start: u32,
         /// One past the last token.
         end: u32,
     },
 }
 
-/// What names a scope, as people and columns say it. What is left out is inferred.
+/// The fields that name a scope. [`RewardScope::new`] infers those that are absent.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ScopeParts<'a> {
     /// The word of [`RewardScope::as_str`].
     pub word: Option<&'a str>,
     /// The call.
     pub call: Option<CallId>,
-    /// The choice of that call; the first if left out.
+    /// The choice of that call; the first if absent.
     pub choice: Option<u32>,
     /// First token and one past the last.
     pub tokens: (Option<u32>, Option<u32>),
 }
 
-/// Parts that name no scope.
+/// Fields that name no scope.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum ScopeError {
     /// The word is none of the four.
     #[error("`{0}` is none of episode, trajectory, call, tokens")]
     Word(String),
-    /// A part is missing that such a scope has.
+    /// A field is missing that the scope needs.
     #[error("a reward of scope `{0}` needs `{1}`")]
     Missing(&'static str, &'static str),
-    /// A part is given that such a scope does not have.
+    /// A field is present that the scope does not have.
     #[error("a reward of scope `{0}` has no `{1}`")]
     Surplus(&'static str, &'static str),
-    /// The span holds no token.
-    #[error("tokens {0} to {1} are none")]
+    /// The range holds no token.
+    #[error("empty token range {0}..{1}")]
     Empty(u32, u32),
-    /// The span goes on behind the last token.
-    #[error("tokens {0} to {1} were not all sampled: the `end` is {2} at most")]
+    /// The range ends after the last sampled token.
+    #[error("token range {0}..{1} exceeds what was sampled: the `end` is {2} at most")]
     Beyond(u32, u32, u32),
 }
 
 impl RewardScope {
-    /// The scope that the parts name. Without a word it is `tokens` where a token is named, `call`
-    /// where a call is, else `episode`.
+    /// The scope that `parts` name. Without a word it is `tokens` if a token is named, `call` if
+    /// a call is named, and `episode` otherwise.
     ///
     /// # Errors
-    /// [`ScopeError`] when a part is missing, does not belong, or names nothing.
+    /// [`ScopeError`] if a field is missing, does not belong to the scope, or is not valid.
     pub fn new(parts: &ScopeParts<'_>) -> Result<Self, ScopeError> {
         let inferred = match (parts.call, parts.tokens) {
             (None, (None, None)) => "episode",
@@ -94,17 +94,18 @@ impl RewardScope {
         let scope = match parts.word.unwrap_or(inferred) {
             "episode" => Self::Episode,
             "trajectory" => Self::Trajectory {
-                call: parts.needed("trajectory")?,
+                call: parts.require_call("trajectory")?,
                 choice: parts.choice.unwrap_or(0),
             },
-            "call" => Self::Call(parts.needed("call")?),
-            "tokens" => parts.span()?,
+            "call" => Self::Call(parts.require_call("call")?),
+            "tokens" => parts.token_range()?,
             other => return Err(ScopeError::Word(other.to_owned())),
         };
-        parts.check(scope).map(|()| scope)
+        parts.check_surplus(scope)?;
+        Ok(scope)
     }
 
-    /// The word stored and shown.
+    /// The word that is stored and shown.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Episode => "episode",
@@ -114,7 +115,7 @@ impl RewardScope {
         }
     }
 
-    /// The call that it names.
+    /// The call, unless the scope is the episode.
     pub fn call(self) -> Option<CallId> {
         match self {
             Self::Episode => None,
@@ -124,7 +125,7 @@ impl RewardScope {
         }
     }
 
-    /// The choice that it names.
+    /// The choice of the call, if the scope has one.
     pub fn choice(self) -> Option<u32> {
         match self {
             Self::Episode | Self::Call(_) => None,
@@ -132,11 +133,11 @@ impl RewardScope {
         }
     }
 
-    /// Holds a span to how many tokens its choice sampled, where that is known: a reward of others
-    /// would reach no row.
+    /// Checks that a token range lies within the `sampled` tokens of its choice, if their number
+    /// is known. A reward of other tokens would reach no row.
     ///
     /// # Errors
-    /// [`ScopeError::Beyond`] when it ends behind them.
+    /// [`ScopeError::Beyond`] if it ends after them.
     pub fn within(self, sampled: Option<u32>) -> Result<(), ScopeError> {
         match (self, sampled) {
             (Self::Tokens { start, end, .. }, Some(sampled)) if end > sampled => {
@@ -146,7 +147,7 @@ impl RewardScope {
         }
     }
 
-    /// First token and one past the last.
+    /// First token and one past the last, if the scope is a token range.
     pub fn tokens(self) -> Option<(u32, u32)> {
         match self {
             Self::Tokens { start, end, .. } => Some((start, end)),
@@ -156,12 +157,12 @@ impl RewardScope {
 }
 
 impl ScopeParts<'_> {
-    fn needed(&self, word: &'static str) -> Result<CallId, ScopeError> {
+    fn require_call(&self, word: &'static str) -> Result<CallId, ScopeError> {
         self.call.ok_or(ScopeError::Missing(word, "call_id"))
     }
 
-    fn span(&self) -> Result<RewardScope, ScopeError> {
-        let (call, choice) = (self.needed("tokens")?, self.choice.unwrap_or(0));
+    fn token_range(&self) -> Result<RewardScope, ScopeError> {
+        let (call, choice) = (self.require_call("tokens")?, self.choice.unwrap_or(0));
         let start = self.tokens.0.ok_or(ScopeError::Missing("tokens", "start"))?;
         let end = self.tokens.1.ok_or(ScopeError::Missing("tokens", "end"))?;
         if start >= end {
@@ -170,15 +171,15 @@ impl ScopeParts<'_> {
         Ok(RewardScope::Tokens { call, choice, start, end })
     }
 
-    /// A part that the scope does not have is a slip, not something to be dropped.
-    fn check(&self, scope: RewardScope) -> Result<(), ScopeError> {
+    /// Refuses a field that the scope does not have: it is a mistake of the sender.
+    fn check_surplus(&self, scope: RewardScope) -> Result<(), ScopeError> {
         let surplus = [
             ("call_id", self.call.is_some() && scope.call().is_none()),
             ("choice", self.choice.is_some() && scope.choice().is_none()),
             ("start", self.tokens.0.is_some() && scope.tokens().is_none()),
             ("end", self.tokens.1.is_some() && scope.tokens().is_none()),
         ];
-        match surplus.into_iter().find(|(_, is)| *is) {
+        match surplus.into_iter().find(|(_, is_surplus)| *is_surplus) {
             Some((part, _)) => Err(ScopeError::Surplus(scope.as_str(), part)),
             None => Ok(()),
         }
@@ -239,7 +240,7 @@ mod tests {
             (parts(Some("call"), Some(CALL), None, (Some(0), None)), "`call` has no `start`"),
             (parts(None, Some(CALL), None, (Some(0), None)), "needs `end`"),
             (parts(None, None, None, (Some(0), Some(1))), "needs `call_id`"),
-            (parts(None, Some(CALL), None, (Some(4), Some(4))), "4 to 4 are none"),
+            (parts(None, Some(CALL), None, (Some(4), Some(4))), "empty token range 4..4"),
         ];
         for (parts, said) in cases {
             let error = RewardScope::new(&parts).unwrap_err().to_string();

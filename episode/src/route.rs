@@ -1,62 +1,35 @@
-//! The kind of endpoint a request was sent to.
+//! The kind of endpoint that a request was sent to.
 
-/// The kind of endpoint a request was sent to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Route {
-    /// `POST /v1/chat/completions`
-    Chat,
-    /// `POST /v1/completions`
-    Completions,
-    /// `POST /v1/responses`
-    Responses,
-    /// `POST /v1/messages`
-    Messages,
-    /// A server's own route for text: SGLang's `/generate`, llama.cpp's `/completion`.
-    Generate,
-    /// `POST /v1/messages/count_tokens`: relayed; its count is kept.
-    CountTokens,
-    /// `POST /v1/embeddings`: relayed; its count is kept.
-    Embeddings,
-    /// `GET /v1/models`: relayed.
-    Models,
-    /// Everything else: relayed, and recorded as a plain exchange.
-    Other,
+use crate::words::words;
+
+words! {
+    /// The kind of endpoint that a request was sent to.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+    pub enum Route {
+        /// `POST /v1/chat/completions`
+        Chat = "chat",
+        /// `POST /v1/completions`
+        Completions = "completions",
+        /// `POST /v1/responses`
+        Responses = "responses",
+        /// `POST /v1/messages`
+        Messages = "messages",
+        /// A server's own route for text: SGLang's `/generate`, llama.cpp's `/completion`.
+        Generate = "generate",
+        /// `POST /v1/messages/count_tokens`: relayed; its count is kept.
+        CountTokens = "count_tokens",
+        /// `POST /v1/embeddings`: relayed; its count is kept.
+        Embeddings = "embeddings",
+        /// `GET /v1/models`: relayed.
+        Models = "models",
+        /// Any other path: relayed, and recorded as a plain exchange.
+        Other = "other",
+    }
+    unknown => Other
 }
 
 impl Route {
-    const ALL: [Self; 9] = [
-        Self::Chat,
-        Self::Completions,
-        Self::Responses,
-        Self::Messages,
-        Self::Generate,
-        Self::CountTokens,
-        Self::Embeddings,
-        Self::Models,
-        Self::Other,
-    ];
-
-    /// The word stored and shown.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Chat => "chat",
-            Self::Completions => "completions",
-            Self::Responses => "responses",
-            Self::Messages => "messages",
-            Self::Generate => "generate",
-            Self::CountTokens => "count_tokens",
-            Self::Embeddings => "embeddings",
-            Self::Models => "models",
-            Self::Other => "other",
-        }
-    }
-
-    /// The route that [`Self::as_str`] names; an unknown word is `Other`.
-    pub fn from_word(word: &str) -> Self {
-        Self::ALL.into_iter().find(|r| r.as_str() == word).unwrap_or(Self::Other)
-    }
-
-    /// Whether calls to this route sample tokens.
+    /// True if calls to this route sample tokens.
     pub fn generates(self) -> bool {
         matches!(
             self,

@@ -1,19 +1,20 @@
-//! One root-to-leaf path of an episode.
+//! One root-to-leaf path of turns of an episode.
 
 use crate::Turn;
+use crate::words::words;
 
-/// A path of turns. Its token columns are views of the turns and have one length.
+/// A path of turns. Its token columns are derived from the turns and have one length.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Trajectory {
     /// The turns, first to last.
     pub turns: Vec<Turn>,
-    /// Where it left another trajectory of the episode.
+    /// The branch point, if the path left another trajectory of the episode.
     pub branch: Option<Branch>,
-    /// What kind of path it is.
-    pub kind: Kind,
+    /// The kind of path.
+    pub kind: TrajectoryKind,
 }
 
-/// Where a trajectory left another one.
+/// The point at which a trajectory left another one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Branch {
     /// Index of the other trajectory in its episode.
@@ -22,27 +23,29 @@ pub struct Branch {
     pub position: usize,
 }
 
-/// What kind of path a trajectory is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Kind {
-    /// The agent's own conversation, over every summary of it.
-    Main,
-    /// A conversation of an agent that another agent started.
-    Subagent,
-    /// The history is being summarized.
-    Compaction,
-    /// A try that a later one with the same prompt took the place of.
-    Retry,
-    /// Another answer to a prompt, not continued.
-    Sibling,
-    /// Beside the conversation: a title, a topic, a probe.
-    Auxiliary,
-    /// History that no longer starts with what was there before, or a second conversation.
-    Fork,
+words! {
+    /// The kind of path that a trajectory is.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+    pub enum TrajectoryKind {
+        /// The agent's own conversation, across summaries of it.
+        Main = "main",
+        /// A conversation of an agent that another agent started.
+        Subagent = "subagent",
+        /// A summary of the history.
+        Compaction = "compaction",
+        /// A try that a later one with the same prompt replaced.
+        Retry = "retry",
+        /// Another answer to a prompt, which was not continued.
+        Sibling = "sibling",
+        /// A call beside the conversation: a title, a topic, a probe.
+        Auxiliary = "auxiliary",
+        /// A history that does not start with the earlier one, or a second conversation.
+        Fork = "fork",
+    }
 }
 
-impl Kind {
-    /// All of them.
+impl TrajectoryKind {
+    /// All kinds.
     pub const ALL: [Self; 7] = [
         Self::Main,
         Self::Subagent,
@@ -52,35 +55,21 @@ impl Kind {
         Self::Auxiliary,
         Self::Fork,
     ];
-
-    /// The word exported.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Main => "main",
-            Self::Subagent => "subagent",
-            Self::Compaction => "compaction",
-            Self::Retry => "retry",
-            Self::Sibling => "sibling",
-            Self::Auxiliary => "auxiliary",
-            Self::Fork => "fork",
-        }
-    }
-
-    /// The kind that [`Self::as_str`] names.
-    pub fn from_word(word: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|kind| kind.as_str() == word)
-    }
 }
 
 impl Trajectory {
     /// All ids of the path, prompt tokens included.
     pub fn input_ids(&self) -> Vec<u32> {
-        let both = |t: &Turn| [t.new_prompt.as_slice(), t.sampled.ids()].concat();
-        self.turns.iter().flat_map(both).collect()
+        let mut ids = Vec::with_capacity(self.turns.iter().map(Turn::len).sum());
+        for turn in &self.turns {
+            ids.extend_from_slice(&turn.new_prompt);
+            ids.extend_from_slice(turn.sampled.ids());
+        }
+        ids
     }
 
     /// 1 on sampled tokens that may be trained here, 0 on all others; as long as the ids. A token
-    /// whose logprob the server did not give cannot be trained.
+    /// without a logprob cannot be trained.
     pub fn loss_mask(&self) -> Vec<i8> {
         self.column(0, |t| {
             t.sampled.logprobs().iter().map(|lp| i8::from(t.trained && !lp.is_nan())).collect()
@@ -102,6 +91,7 @@ impl Trajectory {
         self.loss_mask().iter().filter(|mask| **mask == 1).count()
     }
 
+    /// One value for each token of the path: `prompt` for prompt tokens, then those of `sampled`.
     fn column<T: Clone>(&self, prompt: T, sampled: impl Fn(&Turn) -> Vec<T>) -> Vec<T> {
         let mut column = Vec::new();
         for turn in &self.turns {
@@ -117,7 +107,7 @@ mod tests {
     use uuid::Uuid;
 
     use super::*;
-    use crate::{CallId, Sampled};
+    use crate::{CallId, SampledTokens};
 
     fn turn(new_prompt: &[u32], sampled: &[u32], trained: bool) -> Turn {
         let n = sampled.len();
@@ -125,7 +115,7 @@ mod tests {
             call_id: CallId(Uuid::nil()),
             choice: 0,
             new_prompt: new_prompt.to_vec(),
-            sampled: Sampled::new(sampled.to_vec(), vec![-0.5; n], vec![3; n]).unwrap(),
+            sampled: SampledTokens::new(sampled.to_vec(), vec![-0.5; n], vec![3; n]).unwrap(),
             trained,
             finish_reason: None,
             temperature: None,
@@ -135,7 +125,7 @@ mod tests {
     #[test]
     fn columns_have_one_length_and_mask_only_what_is_trained() {
         let turns = vec![turn(&[1, 2], &[3], false), turn(&[4], &[5, 6], true)];
-        let path = Trajectory { turns, branch: None, kind: Kind::Main };
+        let path = Trajectory { turns, branch: None, kind: TrajectoryKind::Main };
         assert_eq!(path.input_ids(), [1, 2, 3, 4, 5, 6]);
         assert_eq!(path.loss_mask(), [0, 0, 0, 0, 1, 1]);
         assert_eq!(path.logprobs(), [0.0, 0.0, -0.5, 0.0, -0.5, -0.5]);
@@ -145,6 +135,6 @@ mod tests {
 
     #[test]
     fn a_span_of_uneven_columns_is_refused() {
-        assert!(Sampled::new(vec![1, 2], vec![0.0], vec![1, 1]).is_err());
+        assert!(SampledTokens::new(vec![1, 2], vec![0.0], vec![1, 1]).is_err());
     }
 }

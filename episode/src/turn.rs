@@ -1,13 +1,13 @@
-//! What one call adds to a conversation.
+//! The tokens that one call adds to a conversation.
 
 use thiserror::Error;
 
 use crate::CallId;
 
-/// Ids and logprobs of one span differ in number.
+/// Columns of sampled tokens that differ in length.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[error("{ids} sampled ids but {logprobs} logprobs and {versions} versions")]
-pub struct UnevenSpan {
+pub struct UnevenColumns {
     /// Number of ids.
     pub ids: usize,
     /// Number of logprobs.
@@ -16,22 +16,26 @@ pub struct UnevenSpan {
     pub versions: usize,
 }
 
-/// Tokens that the policy sampled: three arrays of one length, checked when made.
+/// Tokens that the policy sampled: three columns of one length, which the constructor checks.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Sampled {
+pub struct SampledTokens {
     ids: Vec<u32>,
     logprobs: Vec<f32>,
     versions: Vec<i32>,
 }
 
-impl Sampled {
-    /// Joins `ids[n]`, `logprobs[n]` and `versions[n]` (-1 where not known).
+impl SampledTokens {
+    /// Joins `ids[n]`, `logprobs[n]` and `versions[n]`; a version is -1 if it is not known.
     ///
     /// # Errors
-    /// [`UnevenSpan`] when the lengths differ.
-    pub fn new(ids: Vec<u32>, logprobs: Vec<f32>, versions: Vec<i32>) -> Result<Self, UnevenSpan> {
+    /// [`UnevenColumns`] if the lengths differ.
+    pub fn new(
+        ids: Vec<u32>,
+        logprobs: Vec<f32>,
+        versions: Vec<i32>,
+    ) -> Result<Self, UnevenColumns> {
         if ids.len() != logprobs.len() || ids.len() != versions.len() {
-            return Err(UnevenSpan {
+            return Err(UnevenColumns {
                 ids: ids.len(),
                 logprobs: logprobs.len(),
                 versions: versions.len(),
@@ -56,33 +60,33 @@ impl Sampled {
     }
 }
 
-/// What one choice of one call added: new prompt tokens, then sampled tokens.
+/// The tokens that one choice of one call added: new prompt tokens, then sampled tokens.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Turn {
     /// The call.
     pub call_id: CallId,
     /// The choice of that call.
     pub choice: u32,
-    /// Prompt tokens that the path before this turn did not hold.
+    /// Prompt tokens that the path did not hold before this turn.
     pub new_prompt: Vec<u32>,
-    /// What was sampled after them.
-    pub sampled: Sampled,
-    /// Whether this path's sampled tokens may be trained here; false where an earlier
-    /// trajectory of the episode already holds them.
+    /// Tokens sampled after them.
+    pub sampled: SampledTokens,
+    /// True if the sampled tokens may be trained on this path; false if an earlier trajectory of
+    /// the episode already trains them.
     pub trained: bool,
-    /// The model's own word for why it stopped.
+    /// The reason for which sampling stopped, as the server reported it.
     pub finish_reason: Option<String>,
-    /// The temperature that the agent asked for.
+    /// The temperature that the agent requested.
     pub temperature: Option<f64>,
 }
 
 impl Turn {
-    /// Tokens that this turn adds to its path.
+    /// Number of tokens that the turn adds to its path.
     pub fn len(&self) -> usize {
         self.new_prompt.len() + self.sampled.ids().len()
     }
 
-    /// Whether the turn adds no token.
+    /// True if the turn adds no token.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }

@@ -1,37 +1,38 @@
-//! Policy versions: the labels that servers and trainers give to weights, and their numbers.
+//! Labels that servers and trainers give to policy versions, and the numbers in them.
 
-/// What servers call the weights that they were started with.
+/// The label of the weights that a server was started with.
 const DEFAULT: &str = "default";
 
-/// The number of a version: digits are themselves, else those at the end behind `-`, `_` or `v`
-/// (`trl-policy-v7`, `step_12`). `default` is 0, any other label has none.
+/// The number in a version label: the whole label if it is all digits, else the digits at its end
+/// after `-`, `_` or `v` (`trl-policy-v7`, `step_12`). `default` is 0. `None` for any other label.
 pub fn version_number(label: &str) -> Option<i64> {
     if label == DEFAULT {
         return Some(0);
     }
-    let head = label.trim_end_matches(|c: char| c.is_ascii_digit());
-    let led =
-        head.is_empty() || head.ends_with('v') || head.len() > 1 && head.ends_with(['-', '_']);
-    label[head.len()..].parse().ok().filter(|_| led)
+    let prefix = label.trim_end_matches(|c: char| c.is_ascii_digit());
+    let is_numbered = prefix.is_empty()
+        || prefix.ends_with('v')
+        || prefix.len() > 1 && prefix.ends_with(['-', '_']);
+    label[prefix.len()..].parse().ok().filter(|_| is_numbered)
 }
 
-/// The versions that somebody said to be current when a call began and when it ended. What the
-/// server reports of its tokens wins.
+/// The versions that the trainer had declared current when a call began and when it ended. A
+/// version that the server reports for its tokens takes precedence.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Stamps {
-    /// When the call began; none where nobody had said any.
+pub struct VersionStamps {
+    /// The version when the call began; `None` if none had been declared.
     pub start: Option<String>,
-    /// When it ended.
+    /// The version when the call ended.
     pub end: Option<String>,
 }
 
-impl Stamps {
-    /// The version of the whole call, where it did not change.
+impl VersionStamps {
+    /// The version of the whole call, if it did not change.
     pub fn constant(&self) -> Option<&str> {
         self.start.as_deref().filter(|_| self.start == self.end)
     }
 
-    /// The older and the newer version, where it changed and both are known.
+    /// The older and the newer version, if the version changed and both are known.
     pub fn changed(&self) -> Option<(&str, &str)> {
         let both = self.start.as_deref().zip(self.end.as_deref());
         both.filter(|(start, end)| start != end)
@@ -68,7 +69,7 @@ mod tests {
 
     #[test]
     fn stamps_agree_or_tell_of_a_change() {
-        let stamps = |start: Option<&str>, end: Option<&str>| Stamps {
+        let stamps = |start: Option<&str>, end: Option<&str>| VersionStamps {
             start: start.map(str::to_owned),
             end: end.map(str::to_owned),
         };

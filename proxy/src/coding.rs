@@ -9,10 +9,12 @@ use flate2::{Decompress, FlushDecompress, Status};
 use hyper::HeaderMap;
 use hyper::header::{CONTENT_ENCODING, HeaderValue};
 
+use crate::body::RequestLimits;
+
 /// Working memory of a decoder, in bytes.
 const BUFFER_BYTES: usize = 4096;
 
-/// How a body is coded.
+/// The content coding of a body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Coding {
     Identity,
@@ -20,18 +22,18 @@ pub(crate) enum Coding {
     Deflate,
     Brotli,
     Zstd,
-    /// One we do not know, or several.
+    /// An unknown coding, or several codings.
     Other,
 }
 
 impl Coding {
-    /// The coding that `headers` name.
+    /// Reads `content-encoding`.
     pub(crate) fn of(headers: &HeaderMap) -> Self {
-        let mut named = headers.get_all(CONTENT_ENCODING).iter();
-        let (first, more) = (named.next(), named.next().is_some());
+        let mut names = headers.get_all(CONTENT_ENCODING).iter();
+        let (first, has_more) = (names.next(), names.next().is_some());
         match first.map(HeaderValue::to_str) {
             None => Self::Identity,
-            Some(Ok(name)) if !more => match name.trim().to_ascii_lowercase().as_str() {
+            Some(Ok(name)) if !has_more => match name.trim().to_ascii_lowercase().as_str() {
                 "" | "identity" => Self::Identity,
                 "gzip" | "x-gzip" => Self::Gzip,
                 "deflate" => Self::Deflate,
@@ -43,160 +45,159 @@ impl Coding {
         }
     }
 
-    /// The whole of `body` decoded.
+    /// Decodes a whole body.
     ///
     /// # Errors
-    /// [`Undecoded`] when it is coded in a way that we do not know, is damaged, or too long.
-    pub(crate) fn decode(
-        self,
-        body: &Bytes,
-        (bytes_kept, bytes_max): (usize, u64),
-    ) -> Result<Bytes, Undecoded> {
+    /// [`DecodeError`] if the coding is unknown, or the body is damaged or too long.
+    pub(crate) fn decode(self, body: &Bytes, limits: RequestLimits) -> Result<Bytes, DecodeError> {
         if self == Self::Identity || body.is_empty() {
             return Ok(body.clone());
         }
-        let plain = Plain { bytes: Vec::new(), length: 0, bytes_kept, bytes_max };
-        let mut undo = self.undo(plain).ok_or(Undecoded::Unknown)?;
-        let done = undo.write_all(body).and_then(|()| undo.finish());
-        let length = undo.plain().length;
-        match done {
-            _ if length > bytes_max => Err(Undecoded::TooLong),
-            Err(error) => Err(Undecoded::Damaged(error)),
-            Ok(()) if length > bytes_kept as u64 => Err(Undecoded::NotKept),
-            Ok(()) => Ok(undo.plain().take()),
+        let mut decode = self.decode_into(DecodedBytes::new(limits)).ok_or(DecodeError::Unknown)?;
+        let result = decode.write_all(body).and_then(|()| decode.finish());
+
+        let length = decode.decoded().length;
+        match result {
+            _ if length > limits.max => Err(DecodeError::TooLong),
+            Err(error) => Err(DecodeError::Damaged(error)),
+            Ok(()) if length > limits.kept as u64 => Err(DecodeError::NotKept),
+            Ok(()) => Ok(decode.decoded().take()),
         }
     }
 
-    /// What undoes the coding piece by piece, where none becomes longer than `bytes_max`; `None`
-    /// for a coding that we do not know.
+    /// A decoder that takes a body piece by piece; `None` for an unknown coding. A piece that
+    /// decodes to more than `bytes_max` is an error.
     pub(crate) fn decoder(self, bytes_max: usize) -> Option<Decoder> {
-        let (bytes_kept, bytes_max) = (bytes_max, bytes_max as u64);
-        let plain = Plain { bytes: Vec::new(), length: 0, bytes_kept, bytes_max };
-        match self {
-            Self::Identity => Some(Decoder { undo: None, is_fed: false }),
-            _ => Some(Decoder { undo: Some(self.undo(plain)?), is_fed: false }),
-        }
+        let limits = RequestLimits { kept: bytes_max, max: bytes_max as u64 };
+        let decode = match self {
+            Self::Identity => None,
+            _ => Some(self.decode_into(DecodedBytes::new(limits))?),
+        };
+        Some(Decoder { decode, is_fed: false })
     }
 
-    fn undo(self, plain: Plain) -> Option<Box<dyn Undo + Send>> {
+    fn decode_into(self, decoded: DecodedBytes) -> Option<Box<dyn Decode + Send>> {
         Some(match self {
-            Self::Gzip => Box::new(MultiGzDecoder::new(plain)),
+            Self::Gzip => Box::new(MultiGzDecoder::new(decoded)),
             Self::Deflate => {
-                Box::new(Inflate { state: Decompress::new(true), plain, ended: false })
+                Box::new(Inflate { state: Decompress::new(true), decoded, is_at_end: false })
             }
-            Self::Brotli => Box::new(DecompressorWriter::new(plain, BUFFER_BYTES)),
-            Self::Zstd => Box::new(zstd::stream::write::Decoder::new(plain).ok()?),
+            Self::Brotli => Box::new(DecompressorWriter::new(decoded, BUFFER_BYTES)),
+            Self::Zstd => Box::new(zstd::stream::write::Decoder::new(decoded).ok()?),
             Self::Identity | Self::Other => return None,
         })
     }
 }
 
-/// Why a body stays coded.
+/// The reason for which a body stays coded.
 #[derive(Debug)]
-pub(crate) enum Undecoded {
-    /// By a coding that we do not know.
+pub(crate) enum DecodeError {
+    /// The coding is unknown.
     Unknown,
-    /// It is not what it says, or not whole.
+    /// The body is not valid in its coding, or not whole.
     Damaged(io::Error),
-    /// Decoded it is longer than what is kept.
+    /// The decoded body is longer than what is held in memory.
     NotKept,
-    /// Decoded it is longer than what is allowed.
+    /// The decoded body is longer than what is allowed.
     TooLong,
 }
 
-/// Undoes a coding piece by piece.
+/// Decodes a body piece by piece.
 pub(crate) struct Decoder {
-    undo: Option<Box<dyn Undo + Send>>,
+    /// `None` for the identity coding.
+    decode: Option<Box<dyn Decode + Send>>,
     is_fed: bool,
 }
 
 impl Decoder {
-    /// The plain bytes that `piece` makes known.
+    /// The decoded bytes that `piece` completes.
     ///
     /// # Errors
-    /// When the body is damaged, or the piece becomes too long.
+    /// If the body is damaged, or the piece decodes to too many bytes.
     pub(crate) fn push(&mut self, piece: Bytes) -> io::Result<Bytes> {
-        let Some(undo) = &mut self.undo else { return Ok(piece) };
+        let Some(decode) = &mut self.decode else { return Ok(piece) };
         self.is_fed |= !piece.is_empty();
-        undo.write_all(&piece)?;
-        undo.flush()?;
-        Ok(undo.plain().take())
+        decode.write_all(&piece)?;
+        decode.flush()?;
+        Ok(decode.decoded().take())
     }
 
-    /// The body is over.
+    /// Ends the body.
     ///
     /// # Errors
-    /// When that is too early.
+    /// If the body is not whole.
     pub(crate) fn finish(&mut self) -> io::Result<()> {
-        match &mut self.undo {
-            // No body at all is none in any coding.
-            Some(undo) if self.is_fed => undo.finish(),
+        match &mut self.decode {
+            // An empty body is valid in every coding.
+            Some(decode) if self.is_fed => decode.finish(),
             _ => Ok(()),
         }
     }
 }
 
-/// Coded bytes in, [`Plain`] out.
-trait Undo: Write {
-    /// An error unless the coded bytes are whole.
+/// A writer that takes coded bytes and fills [`DecodedBytes`].
+trait Decode: Write {
+    /// Ends the coded bytes; an error unless they are whole.
     fn finish(&mut self) -> io::Result<()>;
-    fn plain(&mut self) -> &mut Plain;
+    fn decoded(&mut self) -> &mut DecodedBytes;
 }
 
-impl Undo for MultiGzDecoder<Plain> {
+impl Decode for MultiGzDecoder<DecodedBytes> {
     fn finish(&mut self) -> io::Result<()> {
         self.try_finish()
     }
 
-    fn plain(&mut self) -> &mut Plain {
+    fn decoded(&mut self) -> &mut DecodedBytes {
         self.get_mut()
     }
 }
 
-impl Undo for DecompressorWriter<Plain> {
+impl Decode for DecompressorWriter<DecodedBytes> {
     fn finish(&mut self) -> io::Result<()> {
         self.close()
     }
 
-    fn plain(&mut self) -> &mut Plain {
+    fn decoded(&mut self) -> &mut DecodedBytes {
         self.get_mut()
     }
 }
 
-impl Undo for zstd::stream::write::Decoder<'static, Plain> {
+impl Decode for zstd::stream::write::Decoder<'static, DecodedBytes> {
     fn finish(&mut self) -> io::Result<()> {
         self.do_finish()
     }
 
-    fn plain(&mut self) -> &mut Plain {
+    fn decoded(&mut self) -> &mut DecodedBytes {
         self.get_mut()
     }
 }
 
-/// zlib's form of deflate. The decoder of `flate2` takes half a body for a whole one.
+/// Decoder of zlib's form of deflate. That of `flate2` accepts a truncated body.
 struct Inflate {
     state: Decompress,
-    plain: Plain,
-    ended: bool,
+    decoded: DecodedBytes,
+    is_at_end: bool,
 }
 
 impl Write for Inflate {
     fn write(&mut self, coded: &[u8]) -> io::Result<usize> {
-        if self.ended {
+        if self.is_at_end {
             return Err(io::Error::other("bytes after the end"));
         }
-        let (read, mut buffer) = (self.state.total_in(), [0; BUFFER_BYTES]);
-        let mut left = coded;
+        let start = self.state.total_in();
+        let mut buffer = [0; BUFFER_BYTES];
+        let mut unread = coded;
         loop {
-            let (before, made) = (self.state.total_in(), self.state.total_out());
-            let status = self.state.decompress(left, &mut buffer, FlushDecompress::None)?;
-            left = &left[(self.state.total_in() - before) as usize..];
-            let made = (self.state.total_out() - made) as usize;
-            self.plain.write_all(&buffer[..made])?;
-            self.ended = status == Status::StreamEnd;
-            // A full buffer may not have been all.
-            if self.ended || (left.is_empty() && made < buffer.len()) {
-                return Ok((self.state.total_in() - read) as usize);
+            let (read_before, made_before) = (self.state.total_in(), self.state.total_out());
+            let status = self.state.decompress(unread, &mut buffer, FlushDecompress::None)?;
+            unread = &unread[(self.state.total_in() - read_before) as usize..];
+            let made = (self.state.total_out() - made_before) as usize;
+            self.decoded.write_all(&buffer[..made])?;
+
+            self.is_at_end = status == Status::StreamEnd;
+            // A full buffer means that there may be more output.
+            if self.is_at_end || (unread.is_empty() && made < buffer.len()) {
+                return Ok((self.state.total_in() - start) as usize);
             }
         }
     }
@@ -206,44 +207,47 @@ impl Write for Inflate {
     }
 }
 
-impl Undo for Inflate {
+impl Decode for Inflate {
     fn finish(&mut self) -> io::Result<()> {
-        match self.ended {
+        match self.is_at_end {
             true => Ok(()),
             false => Err(io::ErrorKind::UnexpectedEof.into()),
         }
     }
 
-    fn plain(&mut self) -> &mut Plain {
-        &mut self.plain
+    fn decoded(&mut self) -> &mut DecodedBytes {
+        &mut self.decoded
     }
 }
 
-/// Plain bytes, as they come out of a decoder.
-struct Plain {
+/// The output of a decoder.
+struct DecodedBytes {
     bytes: Vec<u8>,
-    /// How many came since they were last taken.
+    /// Number of bytes since the last [`DecodedBytes::take`].
     length: u64,
-    /// Of more than that none is kept.
-    bytes_kept: usize,
-    /// More than that are an error: the body was made to burst.
-    bytes_max: u64,
+    /// Output beyond `kept` is dropped as a whole. Output beyond `max` is an error: the body is
+    /// a decompression bomb.
+    limits: RequestLimits,
 }
 
-impl Plain {
+impl DecodedBytes {
+    fn new(limits: RequestLimits) -> Self {
+        Self { bytes: Vec::new(), length: 0, limits }
+    }
+
     fn take(&mut self) -> Bytes {
         self.length = 0;
         std::mem::take(&mut self.bytes).into()
     }
 }
 
-impl Write for Plain {
+impl Write for DecodedBytes {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.length += bytes.len() as u64;
-        if self.length > self.bytes_max {
+        if self.length > self.limits.max {
             return Err(io::ErrorKind::FileTooLarge.into());
         }
-        match self.length <= self.bytes_kept as u64 {
+        match self.length <= self.limits.kept as u64 {
             true => self.bytes.extend_from_slice(bytes),
             false => self.bytes = Vec::new(),
         }
@@ -271,6 +275,10 @@ mod tests {
     /// `printf 'rolltape' | brotli`, as made by the reference implementation.
     const BROTLI: &[u8] = &[0x8b, 0x03, 0x80, b'r', b'o', b'l', b'l', b't', b'a', b'p', b'e', 0x03];
 
+    fn limits(kept: usize, max: u64) -> RequestLimits {
+        RequestLimits { kept, max }
+    }
+
     fn coded() -> Vec<(Coding, Vec<u8>)> {
         let mut gzip = GzEncoder::new(Vec::new(), flate2::Compression::fast());
         gzip.write_all(TEXT).unwrap();
@@ -286,7 +294,7 @@ mod tests {
 
     #[test]
     fn codings_are_undone_whole_and_in_pieces() {
-        let bounds = |kept: usize| (kept, TEXT.len() as u64);
+        let bounds = |kept: usize| limits(kept, TEXT.len() as u64);
         for (coding, body) in coded() {
             let body = Bytes::from(body);
             assert_eq!(coding.decode(&body, bounds(TEXT.len())).unwrap(), TEXT, "{coding:?}");
@@ -297,7 +305,7 @@ mod tests {
             assert_eq!(plain, TEXT, "{coding:?}");
         }
         let brotli = Bytes::from_static(BROTLI);
-        assert_eq!(Coding::Brotli.decode(&brotli, (100, 100)).unwrap(), "rolltape");
+        assert_eq!(Coding::Brotli.decode(&brotli, limits(100, 100)).unwrap(), "rolltape");
         assert_eq!(Coding::Brotli.decoder(100).unwrap().push(brotli).unwrap(), "rolltape");
     }
 
@@ -306,9 +314,9 @@ mod tests {
         let long = TEXT.len() as u64;
         for (coding, body) in coded().into_iter().skip(1) {
             let body = Bytes::from(body);
-            let decode = |bounds| coding.decode(&body, bounds).unwrap_err();
-            assert!(matches!(decode((TEXT.len() - 1, long)), Undecoded::NotKept), "{coding:?}");
-            assert!(matches!(decode((5, long - 1)), Undecoded::TooLong), "{coding:?}");
+            let decode = |kept, max| coding.decode(&body, limits(kept, max)).unwrap_err();
+            assert!(matches!(decode(TEXT.len() - 1, long), DecodeError::NotKept), "{coding:?}");
+            assert!(matches!(decode(5, long - 1), DecodeError::TooLong), "{coding:?}");
             let pushed = coding.decoder(5).unwrap().push(body.clone());
             assert_eq!(pushed.unwrap_err().kind(), io::ErrorKind::FileTooLarge, "{coding:?}");
         }
@@ -322,8 +330,8 @@ mod tests {
             decoder.finish().unwrap();
             for length in 1..body.len() {
                 let cut = Bytes::copy_from_slice(&body[..length]);
-                let decoded = coding.decode(&cut, (1000, 1000));
-                assert!(matches!(decoded, Err(Undecoded::Damaged(_))), "{coding:?} {length}");
+                let decoded = coding.decode(&cut, limits(1000, 1000));
+                assert!(matches!(decoded, Err(DecodeError::Damaged(_))), "{coding:?} {length}");
                 let mut decoder = coding.decoder(1000).unwrap();
                 let end = decoder.push(cut).and_then(|_| decoder.finish());
                 assert!(end.is_err(), "{coding:?} {length}");
@@ -335,7 +343,7 @@ mod tests {
     fn what_is_damaged_or_unknown_is_not_decoded() {
         let noise = Bytes::from_static(b"\x1f\x8bnothing that anyone coded");
         for coding in [Coding::Gzip, Coding::Deflate, Coding::Zstd, Coding::Other] {
-            assert!(coding.decode(&noise, (1000, 1000)).is_err(), "{coding:?}");
+            assert!(coding.decode(&noise, limits(1000, 1000)).is_err(), "{coding:?}");
         }
         let of = |value| {
             Coding::of(&[(CONTENT_ENCODING, HeaderValue::from_static(value))].into_iter().collect())

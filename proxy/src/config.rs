@@ -1,4 +1,4 @@
-//! What the proxy needs to know, already checked.
+//! Settings of a proxy, validated.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,72 +8,73 @@ use hyper::http::uri::{Authority, Scheme};
 use thiserror::Error;
 use wire::{Dialect, Force, Vocabulary};
 
-use crate::feed::RowSource;
+use crate::body::RequestLimits;
+use crate::feed::rows::RowSource;
 
-/// Bounds and choices of a proxy.
+/// Settings of a proxy.
 #[derive(Debug, Clone)]
 pub struct Config {
     /// The inference server.
     pub upstream: Upstream,
-    /// How it speaks; probed when not named.
+    /// Its dialect; probed if `None`.
     pub dialect: Option<Dialect>,
-    /// What its logprobs are (`processed`, `temperature`, `raw`), when the user knows.
+    /// The kind of its logprobs (`processed`, `temperature`, `raw`), if the user knows it.
     pub logprob_kind: Option<String>,
-    /// When calls on the Responses and Messages routes go to the upstream's chat route.
-    pub translate: Translate,
-    /// What to record beside ids and logprobs.
-    pub beside: Beside,
-    /// The upstream's tokens by their bytes, for servers that report no ids.
+    /// The rule by which Responses and Messages calls go to the upstream's chat route.
+    pub translate: TranslateMode,
+    /// Token data to record beside ids and logprobs.
+    pub extras: TokenExtras,
+    /// The upstream's vocabulary, for servers that report the bytes of tokens and no ids.
     pub vocabulary: Option<Arc<Vocabulary>>,
-    /// Sampling parameters that every request gets, unless its episode has its own.
+    /// Sampling parameters for every request whose episode has none of its own.
     pub force: Force,
     /// The API key for the upstream, in place of the agent's.
     pub upstream_key: Option<String>,
-    /// PEM certificates to trust beside the system's.
+    /// PEM certificates to trust in addition to the system's.
     pub upstream_ca: Vec<u8>,
-    /// Whether a plain upstream is spoken to in HTTP/2 from the first byte.
+    /// True to speak HTTP/2 to an `http://` upstream without negotiation.
     pub upstream_http2: bool,
-    /// Whether calls pass that sample where nothing tells the tokens.
+    /// True to let calls pass that sample tokens on routes that report none.
     pub allow_unrecorded_sampling: bool,
-    /// Certificate and key of the data listener, where it speaks TLS.
+    /// Certificate and key of the data listener, if it speaks TLS.
     pub tls: Option<Arc<rustls::ServerConfig>>,
-    /// What the control listener asks for, where it asks.
+    /// The token that the control listener requires, if any.
     pub control_token: Option<String>,
-    /// Makes the rows of the feed.
+    /// The source of the feed's rows.
     pub rows: Option<Arc<dyn RowSource>>,
-    /// Calls in flight at once, each until its reply has ended; more wait.
+    /// Maximum number of calls in flight, each until its reply has ended. Further calls wait.
     pub calls_max: usize,
     /// Longest request body that is held and recorded whole, in bytes. Of a longer one the
-    /// beginning is recorded, and the upstream is asked for nothing.
+    /// beginning is recorded, and the request is forwarded unchanged.
     pub request_bytes_kept: usize,
     /// Longest request body, in bytes.
     pub request_bytes_max: u64,
-    /// Longest reply that is kept, in bytes.
+    /// Longest reply that is recorded, in bytes.
     pub reply_bytes_max: usize,
-    /// How long calls in flight may take to end once a shutdown was asked for.
+    /// Time that calls in flight have to end after a shutdown request.
     pub drain_wait: Duration,
 }
 
-/// When calls are translated to chat.
+/// The rule by which calls are translated to chat.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum Translate {
-    /// Where the upstream would not say which tokens it sampled.
+pub enum TranslateMode {
+    /// Calls on routes on which the upstream does not report sampled tokens.
     #[default]
     Auto,
-    /// Never: such calls are recorded as text.
+    /// Never. Such calls are recorded as text.
     Never,
-    /// On every Responses and Messages call.
+    /// Every Responses and Messages call.
     Always,
 }
 
-/// Arrays to record beside ids and logprobs, where the upstream gives them.
+/// Token data to record beside ids and logprobs, if the upstream reports it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Beside {
-    /// Alternatives to each token; 0 for none.
+pub struct TokenExtras {
+    /// Number of alternatives to each token.
     pub top_logprobs: u32,
-    /// Which experts each token was routed to.
+    /// The experts that each token was routed to.
     pub routed_experts: bool,
-    /// Which tokens truncated sampling left to choose from.
+    /// The tokens that truncated sampling left to choose from.
     pub sampling_mask: bool,
 }
 
@@ -84,8 +85,8 @@ impl Config {
             upstream,
             dialect: None,
             logprob_kind: None,
-            translate: Translate::default(),
-            beside: Beside::default(),
+            translate: TranslateMode::default(),
+            extras: TokenExtras::default(),
             vocabulary: None,
             force: Force::default(),
             upstream_key: None,
@@ -95,6 +96,8 @@ impl Config {
             tls: None,
             control_token: None,
             rows: None,
+
+            // Bounds. A request beyond what is kept is forwarded, and recorded in part.
             calls_max: 10_000,
             request_bytes_kept: 64 << 20,
             request_bytes_max: 1 << 30,
@@ -103,57 +106,65 @@ impl Config {
         }
     }
 
-    /// What the logprobs of an upstream that speaks `dialect` are, as far as it is known.
+    /// The kind of logprobs of an upstream that speaks `dialect`, or `unknown`.
     pub fn logprob_kind_of(&self, dialect: Dialect) -> &str {
         self.logprob_kind.as_deref().unwrap_or_else(|| dialect.logprob_kind())
     }
 
-    /// How much of a request is held, and how long it may be, in bytes.
-    pub(crate) fn request_bytes(&self) -> (usize, u64) {
-        (self.request_bytes_kept, self.request_bytes_max)
+    /// The bounds of a request body.
+    pub(crate) fn request_limits(&self) -> RequestLimits {
+        RequestLimits { kept: self.request_bytes_kept, max: self.request_bytes_max }
     }
 }
 
-/// Where an inference server is.
+/// The address of an inference server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Upstream {
     scheme: Scheme,
     pub(crate) authority: Authority,
-    /// Path in front of `/v1`, without a slash at its end.
+    /// Path before `/v1`, without a trailing slash.
     prefix: String,
 }
 
 /// An upstream address that cannot be used.
 #[derive(Debug, Clone, Error)]
-pub enum BadUpstream {
-    /// It is no address of a server.
+pub enum InvalidUpstream {
+    /// The text is not the address of a server.
     #[error("`{0}` is not an upstream; give http://HOST:PORT or https://HOST, with or without /v1")]
-    NoServer(String),
-    /// It is the address of one of a server's routes.
+    NotServer(String),
+    /// The text is the address of a route of a server.
     #[error("`{0}` is a route of a server; give the server, without `{1}`")]
     Route(String, &'static str),
 }
 
-/// What follows `/v1` where a route was taken for a server.
+/// Path endings of an address that names a route in place of a server.
 const ROUTES: [&str; 4] = ["/chat/completions", "/completions", "/responses", "/messages"];
 
 impl std::str::FromStr for Upstream {
-    type Err = BadUpstream;
+    type Err = InvalidUpstream;
 
-    fn from_str(text: &str) -> Result<Self, BadUpstream> {
-        let bad = || BadUpstream::NoServer(text.to_owned());
-        let uri: Uri = text.parse().map_err(|_| bad())?;
-        let scheme = uri.scheme().cloned().ok_or_else(bad)?;
+    fn from_str(text: &str) -> Result<Self, InvalidUpstream> {
+        let uri: Uri = text.parse().map_err(|_| not_server(text))?;
+        let scheme = uri.scheme().cloned().ok_or_else(|| not_server(text))?;
         if (scheme != Scheme::HTTP && scheme != Scheme::HTTPS) || uri.query().is_some() {
-            return Err(bad());
+            return Err(not_server(text));
         }
+
         let path = uri.path().trim_end_matches('/');
         if let Some(route) = ROUTES.into_iter().find(|route| path.ends_with(route)) {
-            return Err(BadUpstream::Route(text.to_owned(), route));
+            return Err(InvalidUpstream::Route(text.to_owned(), route));
         }
         let prefix = path.strip_suffix("/v1").unwrap_or(path).to_owned();
-        Ok(Self { scheme, authority: uri.authority().cloned().ok_or_else(bad)?, prefix })
+        Ok(Self {
+            scheme,
+            authority: uri.authority().cloned().ok_or_else(|| not_server(text))?,
+            prefix,
+        })
     }
+}
+
+fn not_server(text: &str) -> InvalidUpstream {
+    InvalidUpstream::NotServer(text.to_owned())
 }
 
 impl std::fmt::Display for Upstream {

@@ -1,28 +1,20 @@
-//! The control listener: what an agent must not be able to say.
+//! The control listener: requests that an agent must not be able to make.
 //!
-//! - `GET /health`: 200 while the process lives. `GET /ready`: whether a call could be recorded,
-//!   and where the upstream is.
-//! - `POST /episodes`: make one known before its first call: `{"episode_id", "attempt"?,
-//!   "group_id"?, "group_size"?, "task_id"?, "labels"?: {}, "force_sampling"?}`.
-//! - `POST /episodes/{id}/key`: an API key that names it: `{"ttl_s"?}`.
-//! - `GET /episodes/{id}`: what was recorded of it, counted.
-//! - `POST /episodes/{id}/rewards`: append `{"value": 1.0 | null, "name"?, "source"?}`, and what it
-//!   is about: `{"scope"?, "call_id"?, "choice"?, "start"?, "end"?}`.
-//! - `POST /episodes/{id}/close`: refuse later calls; `{"status"?}`.
-//! - `GET /feed`, `GET /feed/consumers`, `POST /feed/leases/{id}/ack` (`nack`, `renew`): what
-//!   is finished, to trainers.
-//! - `POST /version`, `GET /versions`: which weights there are.
-//! - `GET /metrics`: numbers for monitoring.
-//! - The upstream's own control routes, passed on.
-//!
-//! All of an episode but the first take `?attempt=N`. With a token, all but `/health` need it.
-//! A field or parameter that nobody reads is refused by name; what is passed on is not looked at.
+//! `routes` lists the routes. A field or parameter that is unknown is refused by its name; requests
+//! to the upstream's control routes are forwarded unread. If a token is set, every route but
+//! `GET /health` requires it.
 
-pub(crate) mod answers;
-pub(crate) mod engine;
+mod body;
+mod engine;
 mod episodes;
 mod feed;
 mod metrics;
+mod openapi;
+mod reply;
+mod requests;
+pub(crate) mod routes;
+mod schema;
+mod suggest;
 mod versions;
 
 use std::convert::Infallible;
@@ -38,13 +30,17 @@ use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 use tower::ServiceBuilder;
 
-use crate::accept::{self, serve};
-use crate::control::answers::{Answer, done, error, faulty, refused, response};
-use crate::control::episodes::which;
+use crate::agent::accept::{self, Listener};
+use crate::body::ReplyBody;
+use crate::control::body::Query;
+use crate::control::reply::{JsonReply, call_error, commit_error, done, error, ok};
+use crate::control::routes::{ControlRoute, Handler, JsonHandler, Lookup};
 use crate::proxy::Proxy;
-use crate::tee::ReplyBody;
+use crate::record::attempts::AttemptKey;
 
+/// Longest JSON body, in bytes.
 const REQUEST_BYTES_MAX: usize = 1 << 20;
+/// Requests that are served at once; further ones wait.
 const REQUESTS_MAX: usize = 256;
 
 /// Serves the control listener until `shutdown`.
@@ -53,86 +49,137 @@ pub async fn serve_control(
     listener: TcpListener,
     shutdown: impl Future<Output = ()>,
 ) {
-    let drain_wait = proxy.config().drain_wait;
-    // They hold a handle on the store, and end with this one however it ends.
-    let mut aside = JoinSet::new();
-    aside.spawn(engine::note_versions(Arc::clone(&proxy)));
-    aside.spawn(versions::learn(Arc::clone(&proxy)));
+    // These tasks hold the store, so they must end with this function however it ends.
+    let mut tasks = JoinSet::new();
+    tasks.spawn(engine::record_versions(Arc::clone(&proxy)));
+    tasks.spawn(versions::read_declared(Arc::clone(&proxy)));
+
     let service = ServiceBuilder::new().concurrency_limit(REQUESTS_MAX).service_fn({
         let proxy = Arc::clone(&proxy);
-        move |request| answered(Arc::clone(&proxy), request)
+        move |request| answer(Arc::clone(&proxy), request)
     });
     let shutdown = async {
         shutdown.await;
         proxy.feed.stop();
     };
-    serve((listener, None), service, shutdown, drain_wait).await;
-    aside.shutdown().await;
+    let drain_wait = proxy.config().drain_wait;
+    accept::serve(Listener { socket: listener, tls: None, drain_wait }, service, shutdown).await;
+    tasks.shutdown().await;
 }
 
-async fn answered(
+async fn answer(
     proxy: Arc<Proxy>,
     request: Request<Incoming>,
 ) -> Result<Response<ReplyBody>, Infallible> {
-    Ok(route(&proxy, request).await.unwrap_or_else(response))
+    Ok(respond(&proxy, request).await.unwrap_or_else(JsonReply::into_response))
 }
 
-/// Those whose bodies are not read or written whole come first.
-async fn route(proxy: &Proxy, request: Request<Incoming>) -> Result<Response<ReplyBody>, Answer> {
-    let path = request.uri().path();
-    if path != "/health" {
-        admit(proxy.config().control_token.as_deref(), request.headers())?;
+async fn respond(
+    proxy: &Proxy,
+    request: Request<Incoming>,
+) -> Result<Response<ReplyBody>, JsonReply> {
+    let (method, path) = (request.method(), request.uri().path());
+    let lookup = routes::find(method, path);
+    if !lookup.is_health() {
+        check_token(proxy.config().control_token.as_deref(), request.headers())?;
     }
-    if engine::is_forwarded(request.method(), path) {
-        return engine::forward(proxy, request).await;
-    }
-    match (request.method(), path) {
-        (&Method::GET, "/feed") => feed::hand_out(proxy, request.uri().query()).await,
-        (&Method::GET, "/metrics") => metrics::page(proxy).await,
-        _ => answer(proxy, request).await.map(response),
+    let (route, parameter) = match lookup {
+        Lookup::Found { route, parameter } => (route, parameter),
+        Lookup::WrongMethod(allowed) => return Err(wrong_method(method, path, allowed)),
+        Lookup::Unknown(similar) => return Err(unknown_path(path, similar.as_deref())),
+    };
+
+    // Only JSON routes read the body whole; the others forward or stream.
+    match route.handler {
+        Handler::Engine { changes_weights, .. } => {
+            engine::forward(proxy, request, changes_weights).await
+        }
+        Handler::Models => engine::forward(proxy, request, false).await,
+        Handler::Feed => feed::hand_out(proxy, request.uri().query()).await,
+        Handler::Metrics => metrics::page(proxy).await,
+        Handler::Json(handler) => {
+            let (head, body) =
+                accept::read_whole(request, REQUEST_BYTES_MAX).await.map_err(call_error)?;
+            let query = head.uri.query();
+            let request = JsonRequest { route, handler, parameter: &parameter, query, body: &body };
+            request.answer(proxy).await.map(JsonReply::into_response)
+        }
     }
 }
 
-/// Whether whoever asks knows the token. It takes as long for a wrong one as for a right one.
-fn admit(token: Option<&str>, headers: &HeaderMap) -> Result<(), Answer> {
+/// Checks the token. The comparison takes the same time for any wrong token.
+fn check_token(token: Option<&str>, headers: &HeaderMap) -> Result<(), JsonReply> {
     let Some(token) = token else { return Ok(()) };
-    let given = headers.get(AUTHORIZATION).map_or(&b""[..], |value| value.as_bytes());
-    let given = given.strip_prefix(b"Bearer ").unwrap_or_default();
+    let given = headers
+        .get(AUTHORIZATION)
+        .and_then(|value| value.as_bytes().strip_prefix(b"Bearer "))
+        .unwrap_or_default();
     if Sha256::digest(given) == Sha256::digest(token.as_bytes()) {
         return Ok(());
     }
-    let why = "the control listener asks for its token: authorization: Bearer TOKEN";
-    Err(error(StatusCode::UNAUTHORIZED, why))
+    let message = "the control listener requires its token: authorization: Bearer TOKEN";
+    Err(error(StatusCode::UNAUTHORIZED, message))
 }
 
-async fn answer(proxy: &Proxy, request: Request<Incoming>) -> Result<Answer, Answer> {
-    let (head, body) = accept::read_whole(request, REQUEST_BYTES_MAX).await.map_err(faulty)?;
-    let query = head.uri.query();
-    let segments: Vec<&str> = head.uri.path().trim_matches('/').split('/').collect();
-    match (&head.method, segments.as_slice()) {
-        (&Method::GET, ["health"]) => Ok(done()),
-        (&Method::GET, ["ready"]) => {
-            proxy.store().probe().await.map_err(refused)?;
-            let upstream = proxy.config().upstream.to_string();
-            Ok((StatusCode::OK, json!({ "status": "ok", "upstream": upstream })))
+fn wrong_method(method: &Method, path: &str, allowed: &'static str) -> JsonReply {
+    let message = format!("`{path}` does not take {method}; use {allowed}");
+    JsonReply { allow: Some(allowed), ..error(StatusCode::METHOD_NOT_ALLOWED, &message) }
+}
+
+fn unknown_path(path: &str, similar: Option<&str>) -> JsonReply {
+    let hint = match similar {
+        Some(similar) => format!("did you mean `{similar}`?"),
+        None => "see docs/control.md".to_owned(),
+    };
+    let message = format!("the control listener has no route `{path}`; {hint}");
+    error(StatusCode::NOT_FOUND, &message)
+}
+
+/// A request to a route that takes and returns JSON.
+struct JsonRequest<'a> {
+    route: &'static ControlRoute,
+    handler: JsonHandler,
+    /// The value of the path's parameter; empty if it has none.
+    parameter: &'a str,
+    query: Option<&'a str>,
+    body: &'a [u8],
+}
+
+impl JsonRequest<'_> {
+    async fn answer(&self, proxy: &Proxy) -> Result<JsonReply, JsonReply> {
+        let body = self.body;
+        match self.handler {
+            JsonHandler::Health => Ok(done()),
+            JsonHandler::Ready => ready(proxy).await,
+            JsonHandler::OpenApi => Ok(ok(openapi::document())),
+
+            JsonHandler::AnnounceEpisode => episodes::announce(proxy, body).await,
+            JsonHandler::ShowEpisode => episodes::show(proxy, self.attempt()?).await,
+            JsonHandler::SignKey => episodes::sign_key(proxy, &self.attempt()?, body),
+            JsonHandler::AddReward => episodes::add_reward(proxy, self.attempt()?, body).await,
+            JsonHandler::CloseEpisode => episodes::close(proxy, self.attempt()?, body).await,
+
+            JsonHandler::ListConsumers => feed::list_consumers(proxy).await,
+            JsonHandler::AckLease => feed::ack(proxy, self.parameter, body).await,
+            JsonHandler::NackLease => feed::nack(proxy, self.parameter, body).await,
+            JsonHandler::RenewLease => feed::renew(proxy, self.parameter, body).await,
+
+            JsonHandler::DeclareVersion => versions::declare(proxy, body).await,
+            JsonHandler::ListVersions => versions::list(proxy).await,
         }
-        (&Method::POST, ["episodes"]) => episodes::announce(proxy, &body).await,
-        (&Method::POST, ["episodes", id, "key"]) => {
-            episodes::mint(proxy, &which(id, query)?, &body)
-        }
-        (&Method::GET, ["episodes", id]) => episodes::summary(proxy, which(id, query)?).await,
-        (&Method::POST, ["episodes", id, "close"]) => {
-            episodes::close(proxy, which(id, query)?, &body).await
-        }
-        (&Method::POST, ["episodes", id, "rewards"]) => {
-            episodes::give(proxy, which(id, query)?, &body).await
-        }
-        (&Method::POST, ["feed", "leases", lease, word]) => {
-            feed::settle(proxy, (lease, word), &body).await
-        }
-        (&Method::GET, ["feed", "consumers"]) => feed::consumers(proxy).await,
-        (&Method::POST, ["version"]) => versions::tell(proxy, &body).await,
-        (&Method::GET, ["versions"]) => versions::list(proxy).await,
-        _ => Err(error(StatusCode::NOT_FOUND, "no such page; see docs/operations.md")),
     }
+
+    /// The attempt that the path and the query name.
+    fn attempt(&self) -> Result<AttemptKey, JsonReply> {
+        let query = Query::parse(self.query)?;
+        query.check_known(self.route.query)?;
+        episodes::attempt_key(self.parameter, query.get("attempt"))
+    }
+}
+
+/// Reports whether a call could be recorded now, and the address of the upstream.
+async fn ready(proxy: &Proxy) -> Result<JsonReply, JsonReply> {
+    proxy.store().probe().await.map_err(commit_error)?;
+    let upstream = proxy.config().upstream.to_string();
+    Ok(ok(json!({ "status": "ok", "upstream": upstream })))
 }

@@ -1,12 +1,12 @@
-//! Headers that go on, in their order, and those that do not.
+//! Headers: those that are forwarded, in their order, and those that are not.
 
 use hyper::HeaderMap;
 use hyper::header::{self, HeaderName, HeaderValue};
 
 use episode::Route;
 
-/// Headers that belong to one connection and are not passed on. `te` is, where it asks for
-/// trailers, and `trailer`, which announces them.
+/// Headers that belong to one connection and are not forwarded. `te` is forwarded if it asks for
+/// trailers, and so is `trailer`, which announces them.
 const HOP_BY_HOP: [&str; 7] = [
     "connection",
     "keep-alive",
@@ -16,88 +16,98 @@ const HOP_BY_HOP: [&str; 7] = [
     "transfer-encoding",
     "upgrade",
 ];
-/// Headers of a request that every hop writes anew, or answers itself.
-const OF_A_HOP: [&str; 3] = ["host", "content-length", "expect"];
+/// Request headers that every hop writes anew, or answers itself.
+const REWRITTEN_BY_HOP: [&str; 3] = ["host", "content-length", "expect"];
 
-/// Takes the named headers out. The others keep their order, which `HeaderMap::remove` does not
-/// promise.
-pub(crate) fn without(headers: &mut HeaderMap, names: &[impl AsRef<str>]) {
-    let goes = |name: &HeaderName| names.iter().any(|gone| gone.as_ref() == name.as_str());
-    if headers.keys().any(goes) {
-        keep(headers, |name, _| !goes(name));
+/// Removes the named headers. Unlike `HeaderMap::remove`, it keeps the order of the others.
+pub(crate) fn remove(headers: &mut HeaderMap, names: &[impl AsRef<str>]) {
+    if headers.keys().any(|name| is_named(name, names)) {
+        retain(headers, |name, _| !is_named(name, names));
     }
 }
 
-fn keep(headers: &mut HeaderMap, stays: impl Fn(&HeaderName, &HeaderValue) -> bool) {
+fn is_named(name: &HeaderName, names: &[impl AsRef<str>]) -> bool {
+    names.iter().any(|other| other.as_ref() == name.as_str())
+}
+
+fn retain(headers: &mut HeaderMap, keeps: impl Fn(&HeaderName, &HeaderValue) -> bool) {
     let mut name = None;
-    for (next, value) in std::mem::take(headers) {
-        name = next.or(name);
-        if let Some(name) = name.as_ref().filter(|name| stays(name, &value)) {
+    // The iterator names a header once, before its first value.
+    for (next_name, value) in std::mem::take(headers) {
+        name = next_name.or(name);
+        if let Some(name) = name.as_ref().filter(|name| keeps(name, &value)) {
             headers.append(name.clone(), value);
         }
     }
 }
 
-/// Takes out what belongs to one connection only.
-pub(crate) fn end_to_end(headers: &mut HeaderMap) {
-    let named: Vec<String> = tokens(headers, header::CONNECTION).collect();
-    without(headers, &named);
-    without(headers, &HOP_BY_HOP);
+/// Removes the headers that belong to one connection only.
+pub(crate) fn remove_hop_by_hop(headers: &mut HeaderMap) {
+    let connection: Vec<String> = list_members(headers, header::CONNECTION).collect();
+    remove(headers, &connection);
+    remove(headers, &HOP_BY_HOP);
 }
 
-/// The members of a header that is a list, in lower case.
-pub(crate) fn tokens(headers: &HeaderMap, name: HeaderName) -> impl Iterator<Item = String> {
+/// Members of a header that is a list, in lower case.
+pub(crate) fn list_members(headers: &HeaderMap, name: HeaderName) -> impl Iterator<Item = String> {
     let values = headers.get_all(name).into_iter().filter_map(|value| value.to_str().ok());
     values.flat_map(|list| list.split(',')).map(|token| token.trim().to_ascii_lowercase())
 }
 
-/// The content codings that an agent takes.
+/// The content codings that an agent accepts: each name with whether it is accepted. `None` if the
+/// agent sends no `accept-encoding`, and so accepts any.
 #[derive(Debug)]
-pub(crate) struct Accepts(Option<Vec<(String, bool)>>);
+pub(crate) struct AcceptedCodings(Option<Vec<(String, bool)>>);
 
-impl Accepts {
-    /// What `accept-encoding` says. An agent that does not send it takes anything.
+impl AcceptedCodings {
+    /// Reads `accept-encoding`.
     pub(crate) fn of(headers: &HeaderMap) -> Self {
-        let read = |token: String| {
-            let (name, weight) = token.split_once(';').unwrap_or((&token, "q=1"));
-            let weight = weight.trim().trim_start_matches("q=").parse();
-            (name.trim().to_owned(), weight != Ok(0.0))
-        };
-        let sent = headers.contains_key(header::ACCEPT_ENCODING);
-        Self(sent.then(|| tokens(headers, header::ACCEPT_ENCODING).map(read).collect()))
+        let is_sent = headers.contains_key(header::ACCEPT_ENCODING);
+        Self(is_sent.then(|| {
+            list_members(headers, header::ACCEPT_ENCODING)
+                .map(|member| {
+                    let (name, weight) = member.split_once(';').unwrap_or((&member, "q=1"));
+                    let weight = weight.trim().trim_start_matches("q=").parse();
+                    (name.trim().to_owned(), weight != Ok(0.0))
+                })
+                .collect()
+        }))
     }
 
-    /// Whether a reply with `headers` can be read by the agent.
-    pub(crate) fn takes(&self, headers: &HeaderMap) -> bool {
-        let Some(named) = &self.0 else { return true };
-        let find = |name: &str| named.iter().find(|(known, _)| known == name);
-        tokens(headers, header::CONTENT_ENCODING).all(|coding| {
-            let found = find(&coding).or_else(|| find("*"));
-            found.map_or(coding == "identity", |(_, taken)| *taken)
-        })
+    /// True if the agent can read a reply with these headers.
+    pub(crate) fn accept(&self, reply: &HeaderMap) -> bool {
+        list_members(reply, header::CONTENT_ENCODING).all(|coding| self.accept_coding(&coding))
+    }
+
+    fn accept_coding(&self, coding: &str) -> bool {
+        let Some(codings) = &self.0 else { return true };
+        let named = codings.iter().find(|(name, _)| name == coding);
+        let accepted = named.or_else(|| codings.iter().find(|(name, _)| name == "*"));
+        accepted.map_or(coding == "identity", |(_, is_accepted)| *is_accepted)
     }
 }
 
-/// The agent's headers as they go on.
-pub(crate) fn request_headers(headers: &mut HeaderMap, route: Route) {
-    end_to_end(headers);
-    without(headers, &OF_A_HOP);
-    keep(headers, |name, value| name != header::TE || value == "trailers");
-    one_cookie(headers);
-    // A reply that must be read while it passes must not be compressed.
+/// Prepares the agent's headers for the upstream.
+pub(crate) fn prepare_request(headers: &mut HeaderMap, route: Route) {
+    remove_hop_by_hop(headers);
+    remove(headers, &REWRITTEN_BY_HOP);
+    retain(headers, |name, value| name != header::TE || value == "trailers");
+    join_cookies(headers);
+
+    // rolltape reads the reply of a generating route, so it should not be compressed.
     if route.generates() && headers.contains_key(header::ACCEPT_ENCODING) {
         headers.insert(header::ACCEPT_ENCODING, HeaderValue::from_static("identity"));
     }
 }
 
-/// HTTP/2 lets cookies come apart; HTTP/1.1 knows one header only.
-fn one_cookie(headers: &mut HeaderMap) {
+/// Joins cookies into one header. HTTP/2 allows several; HTTP/1.1 does not.
+fn join_cookies(headers: &mut HeaderMap) {
     let parts: Vec<&[u8]> =
         headers.get_all(header::COOKIE).iter().map(HeaderValue::as_bytes).collect();
     if parts.len() > 1
-        && let Ok(whole) = HeaderValue::from_bytes(&parts.join(&b"; "[..]))
+        && let Ok(joined) = HeaderValue::from_bytes(&parts.join(&b"; "[..]))
     {
-        headers.insert(header::COOKIE, whole);
+        headers.insert(header::COOKIE, joined);
     }
 }
 
@@ -111,13 +121,14 @@ mod tests {
             [(name, HeaderValue::from_static(value))].into_iter().collect::<HeaderMap>()
         };
         let takes = |accepts: &'static str, coding| {
-            let accepts = Accepts::of(&map(header::ACCEPT_ENCODING, accepts));
-            accepts.takes(&map(header::CONTENT_ENCODING, coding))
+            let accepts = AcceptedCodings::of(&map(header::ACCEPT_ENCODING, accepts));
+            accepts.accept(&map(header::CONTENT_ENCODING, coding))
         };
         assert!(takes("gzip, br;q=0.5", "BR") && takes("*", "br") && takes("", "identity"));
         assert!(
             takes("gzip, br", "gzip, br")
-                && Accepts::of(&HeaderMap::new()).takes(&map(header::CONTENT_ENCODING, "gzip"))
+                && AcceptedCodings::of(&HeaderMap::new())
+                    .accept(&map(header::CONTENT_ENCODING, "gzip"))
         );
         assert!(!takes("gzip", "br") && !takes("gzip;q=0, *", "gzip") && !takes("", "gzip"));
         assert!(!takes("identity", "gzip") && !takes("gzip", "gzip, br"));
@@ -140,7 +151,7 @@ mod tests {
         ] {
             headers.append(name, HeaderValue::from_static(value));
         }
-        request_headers(&mut headers, Route::Chat);
+        prepare_request(&mut headers, Route::Chat);
         let left: Vec<_> =
             headers.iter().map(|(name, value)| (name.as_str(), value.to_str().unwrap())).collect();
         let kept = [

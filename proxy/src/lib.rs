@@ -1,64 +1,49 @@
 //! The transparent recording proxy.
 //!
-//! The walk of a call is one function, `call` in `serve.rs`. Its stages are files, in the order in
-//! which a call meets them:
-//! - `accept`: a connection, then a whole request, each within its bounds.
-//! - `tag`: which episode the call belongs to.
-//! - `rewrite`: what is added so that the upstream reports its tokens, and what is hidden again.
-//! - `learn`: what the upstream says of how it samples, beside the call.
-//! - `forward`: the upstream, its dialect, and the agent's own body once more if ours was refused.
-//! - `tee` and `lens`: the reply, to the agent as it arrives and to the recording; its end waits
-//!   for the disk.
-//! - `record`: what was seen, as a value; `open_call` brings it to the store, whatever happens.
-//! - `fault`: the one place where an error becomes an HTTP response.
+//! The walk of a call is one function, `call` in `serve.rs`. It meets these rooms in this order:
+//! - `agent`: connections and whole requests, each within bounds; upgrades to other protocols.
+//! - `tag`: the episode of a call, from its path, headers, API key, session or conversation.
+//! - `record`: the recording of a call, which reaches the store however the call ends.
+//! - `upstream`: the rewritten request, the connections, and what the upstream is asked besides.
+//! - `reply`: the reply on its way to the agent. Its end waits for the disk.
 //!
-//! `stray` warns of calls that almost name a generating route.
-//! `admitted` remembers which episodes take calls, `conversations` which conversations are under
-//! way, `key` makes and reads API keys that name an episode.
-//! `coding` undoes compression, `headers` says which go on, `outgoing` is a body on its way,
-//! `connect` the pool of connections to the upstream, `upgrade` relays what becomes something else
-//! than HTTP. `client` takes the same walk for calls of rolltape's own, without a store.
-//! `watch` counts the calls and knows the versions of the weights that answer them.
-//! `control` is the other listener: rewards, closing, looking, weights; `feed` hands finished
-//! episodes out to trainers there (`hand_out`, on their way).
+//! `error` is the one place where an error becomes an HTTP response. `body`, `outgoing`, `coding`
+//! and `headers` handle the parts of HTTP messages.
+//!
+//! `control` is the other listener: episodes, rewards, versions and engine control. It serves the
+//! `feed`, which hands finished episodes out to trainers. `client` sends calls of rolltape itself.
 #![forbid(unsafe_code)]
 
-mod accept;
-mod admitted;
-mod chains;
+mod agent;
+mod body;
 mod client;
+mod clock;
 mod coding;
 mod config;
-mod connect;
 mod control;
-mod conversations;
-mod fault;
+mod error;
 mod feed;
-mod forward;
-mod hand_out;
 mod headers;
-mod key;
-mod learn;
-mod lens;
-mod models;
-mod open_call;
 mod outgoing;
-mod overheard;
-mod prompts;
 mod proxy;
 mod record;
-mod rewrite;
+mod reply;
 mod serve;
-mod stray;
 mod tag;
-mod tee;
-mod upgrade;
-mod watch;
+mod upstream;
 
-pub use accept::serve_data;
-pub use client::{Client, NoReply, Question, Reply};
-pub use config::{BadUpstream, Beside, Config, Translate, Upstream};
-pub use connect::{BadSetting, server_tls};
+pub use client::{Client, ClientError, ClientReply, ClientRequest};
+pub use config::{Config, InvalidUpstream, TokenExtras, TranslateMode, Upstream};
 pub use control::serve_control;
-pub use feed::{ItemRows, RowSource, RowStream};
+pub use feed::rows::{ItemRows, RowSource, RowStream};
 pub use proxy::{Proxy, StartError};
+pub use serve::serve_data;
+pub use upstream::connect::{InvalidSetting, server_tls};
+
+pub use client::ClientError as NoReply; // alias
+pub use client::ClientReply as Reply; // alias
+pub use client::ClientRequest as Question; // alias
+pub use config::InvalidUpstream as BadUpstream; // alias
+pub use config::TokenExtras as Beside; // alias
+pub use config::TranslateMode as Translate; // alias
+pub use upstream::connect::InvalidSetting as BadSetting; // alias

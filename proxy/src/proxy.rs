@@ -1,23 +1,21 @@
-//! A proxy: one upstream, one store, and what it knows of the agents.
+//! A proxy: one upstream, one store, and its state in memory.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
-use store::{Selection, SnapshotError, Store};
+use store::{Selection, Snapshot, SnapshotError, Store};
 use thiserror::Error;
 use tokio::sync::Semaphore;
 use wire::{BadForce, Force};
 
-use crate::admitted::{Admitted, Key};
-use crate::chains::Chains;
 use crate::config::Config;
-use crate::connect::BadSetting;
-use crate::conversations::Conversations;
 use crate::feed::Feed;
-use crate::forward::Forward;
-use crate::key::Signer;
-use crate::tag::Known;
-use crate::watch::Watch;
+use crate::record::attempts::{AttemptKey, OpenAttempts};
+use crate::record::tracker::CallTracker;
+use crate::tag::TagContext;
+use crate::tag::api_key::KeySigner;
+use crate::upstream::connect::InvalidSetting;
+use crate::upstream::forward::Forward;
 
 /// A proxy: one upstream, one store.
 #[derive(Debug)]
@@ -25,27 +23,27 @@ pub struct Proxy {
     config: Config,
     store: Store,
     pub(crate) forward: Arc<Forward>,
-    /// Room for calls in flight.
-    pub(crate) calls: Arc<Semaphore>,
-    pub(crate) admitted: Admitted,
-    pub(crate) known: Arc<Known>,
-    pub(crate) watch: Arc<Watch>,
+    /// Bounds the calls in flight.
+    pub(crate) call_permits: Arc<Semaphore>,
+    pub(crate) open_attempts: OpenAttempts,
+    pub(crate) tags: Arc<TagContext>,
+    pub(crate) tracker: Arc<CallTracker>,
     pub(crate) feed: Arc<Feed>,
-    force: Arc<Force>,
-    /// Sampling parameters of the episodes that have their own.
-    forced: Mutex<HashMap<Key, Arc<Force>>>,
+    default_force: Arc<Force>,
+    /// Sampling parameters of the attempts that have their own.
+    attempt_force: Mutex<HashMap<AttemptKey, Arc<Force>>>,
 }
 
-/// Why a proxy does not start.
+/// The reason for which a proxy does not start.
 #[derive(Debug, Error)]
 pub enum StartError {
     /// A setting cannot be used.
     #[error(transparent)]
-    Setting(#[from] BadSetting),
+    Setting(#[from] InvalidSetting),
     /// The store cannot be read.
     #[error(transparent)]
     Store(#[from] SnapshotError),
-    /// An episode's sampling parameters are not any.
+    /// The stored sampling parameters of an episode are not valid.
     #[error(transparent)]
     Force(#[from] BadForce),
 }
@@ -54,33 +52,25 @@ impl Proxy {
     /// A proxy that records into `store`.
     ///
     /// # Errors
-    /// [`StartError`] when a setting cannot be used or the store cannot be read.
+    /// [`StartError`] if a setting cannot be used or the store cannot be read.
     pub async fn start(config: Config, store: Store) -> Result<Self, StartError> {
-        let signer = Signer::new(store.signing_key().await?);
-        let mut forced = HashMap::new();
+        let signer = KeySigner::new(store.signing_key().await?);
         let mut snapshot = store.snapshot().await?;
-        for episode in snapshot.episodes(&Selection::default()).await? {
-            if let Some(force) = episode.force_sampling.filter(|_| episode.closed_at.is_none()) {
-                forced.insert((episode.id, episode.attempt), Arc::new(force.parse()?));
-            }
-        }
-        let watch = Watch::default();
-        watch.versions.remember(snapshot.versions().await?);
+        let attempt_force = stored_force(&mut snapshot).await?;
+        let tracker = CallTracker::default();
+        tracker.versions.load(snapshot.versions().await?);
+
         Ok(Self {
             forward: Arc::new(Forward::new(&config)?),
-            calls: Arc::new(Semaphore::new(config.calls_max)),
-            force: Arc::new(config.force.clone()),
+            call_permits: Arc::new(Semaphore::new(config.calls_max)),
+            default_force: Arc::new(config.force.clone()),
             config,
             store,
-            admitted: Admitted::default(),
-            watch: Arc::new(watch),
+            open_attempts: OpenAttempts::default(),
+            tracker: Arc::new(tracker),
             feed: Arc::default(),
-            known: Arc::new(Known {
-                signer,
-                conversations: Conversations::default(),
-                chains: Chains::default(),
-            }),
-            forced: Mutex::new(forced),
+            tags: Arc::new(TagContext::new(signer)),
+            attempt_force: Mutex::new(attempt_force),
         })
     }
 
@@ -88,33 +78,46 @@ impl Proxy {
         &self.config
     }
 
-    /// Calls of agents that have begun and not ended.
+    /// Number of agents' calls that have begun and not ended.
     pub fn calls_in_flight(&self) -> usize {
-        usize::try_from(self.watch.counts().1).unwrap_or(0)
+        usize::try_from(self.tracker.counts().in_flight).unwrap_or(0)
     }
 
     pub(crate) fn store(&self) -> &Store {
         &self.store
     }
 
-    /// The sampling parameters that the calls of an attempt get.
-    pub(crate) fn force_of(&self, key: &Key) -> Arc<Force> {
-        let own = self.forced.lock().ok().and_then(|forced| forced.get(key).cloned());
-        own.unwrap_or_else(|| Arc::clone(&self.force))
+    /// Sampling parameters for the calls of an attempt.
+    pub(crate) fn force_of(&self, attempt: &AttemptKey) -> Arc<Force> {
+        let of_attempt = self.attempt_force.lock().ok().and_then(|all| all.get(attempt).cloned());
+        of_attempt.unwrap_or_else(|| Arc::clone(&self.default_force))
     }
 
     /// Gives an attempt sampling parameters of its own.
-    pub(crate) fn force_on(&self, key: Key, force: Force) {
-        if let Ok(mut forced) = self.forced.lock() {
-            forced.insert(key, Arc::new(force));
+    pub(crate) fn set_force(&self, attempt: AttemptKey, force: Force) {
+        if let Ok(mut all) = self.attempt_force.lock() {
+            all.insert(attempt, Arc::new(force));
         }
     }
 
-    /// Forgets what was known of an attempt that takes no more calls.
-    pub(crate) fn forget(&self, key: &Key) {
-        self.admitted.remove(key);
-        if let Ok(mut forced) = self.forced.lock() {
-            forced.remove(key);
+    /// Drops the state of an attempt that takes no more calls.
+    pub(crate) fn forget(&self, attempt: &AttemptKey) {
+        self.open_attempts.remove(attempt);
+        if let Ok(mut all) = self.attempt_force.lock() {
+            all.remove(attempt);
         }
     }
+}
+
+/// Sampling parameters of the open attempts in the store.
+async fn stored_force(
+    snapshot: &mut Snapshot,
+) -> Result<HashMap<AttemptKey, Arc<Force>>, StartError> {
+    let mut stored = HashMap::new();
+    for episode in snapshot.episodes(&Selection::default()).await? {
+        if let Some(force) = episode.force_sampling.filter(|_| episode.closed_at.is_none()) {
+            stored.insert((episode.id, episode.attempt), Arc::new(force.parse()?));
+        }
+    }
+    Ok(stored)
 }

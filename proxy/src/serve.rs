@@ -1,111 +1,104 @@
-//! The walk of a call.
+//! The data listener and the walk of a call.
 
 use std::convert::Infallible;
+use std::future::Future;
 use std::sync::Arc;
 
-use episode::{Begun, CallId, Micros};
 use hyper::body::Incoming;
-use hyper::http::request::Parts;
 use hyper::{Request, Response};
-use uuid::Uuid;
-use wire::Force;
+use tokio::net::TcpListener;
+use tokio_rustls::TlsAcceptor;
 
-use crate::accept::{self, Taken};
-use crate::chains::Asked;
-use crate::fault::Fault;
-use crate::forward::{Kind, Sent};
-use crate::headers;
-use crate::open_call::{OpenCall, Room, ToPlan, now};
+use crate::agent::accept::{self, Listener};
+use crate::agent::upgrade;
+use crate::body::ReplyBody;
+use crate::clock::now;
+use crate::error::CallError;
+use crate::headers::{self, AcceptedCodings};
 use crate::proxy::Proxy;
-use crate::record::Recording;
-use crate::tag::{self, Tagged};
-use crate::tee::{self, Reader, ReplyBody};
-use crate::upgrade;
+use crate::record::open_call::{Arrival, CallPermit, OpenCall, PlanInput};
+use crate::reply::tee::{self, ReplyReceiver};
+use crate::tag;
+use crate::upstream::forward::{AgentRequest, RequestClass};
 
-type Answered = Result<Response<ReplyBody>, Fault>;
+/// Serves agents on `listener` until `shutdown`, then lets calls in flight end.
+pub async fn serve_data(
+    proxy: Arc<Proxy>,
+    listener: TcpListener,
+    shutdown: impl Future<Output = ()>,
+) {
+    let listener = Listener {
+        socket: listener,
+        tls: proxy.config().tls.clone().map(TlsAcceptor::from),
+        drain_wait: proxy.config().drain_wait,
+    };
+    let service = tower::service_fn(move |request| answer(Arc::clone(&proxy), request));
+    accept::serve(listener, service, shutdown).await;
+}
 
-/// Answers one request, with the upstream's reply or with an error in the form of its wire.
-pub(crate) async fn answer(
+/// Answers one request with the upstream's reply, or with an error in the form of its wire.
+async fn answer(
     proxy: Arc<Proxy>,
     request: Request<Incoming>,
 ) -> Result<Response<ReplyBody>, Infallible> {
-    let route = tag::route_of(request.method(), request.uri().path());
-    // Never closed.
-    let room = Arc::clone(&proxy.calls).acquire_owned().await.ok();
-    let answered = if tag::is_control(request.uri().path()) {
-        Err(Fault::Engine)
-    } else if !proxy.config().allow_unrecorded_sampling
-        && tag::samples_unheard(request.method(), request.uri().path())
-    {
-        Err(Fault::Unheard)
-    } else if upgrade::is_wanted(&request) {
+    let (method, path) = (request.method(), request.uri().path());
+    let route = tag::route_of(method, path);
+    // The semaphore is never closed.
+    let permit = Arc::clone(&proxy.call_permits).acquire_owned().await.ok();
+
+    let reply = if tag::is_engine_route(path) {
+        Err(CallError::EngineRoute)
+    } else if !proxy.config().allow_unrecorded_sampling && tag::is_unrecordable(method, path) {
+        Err(CallError::Unrecordable)
+    } else if upgrade::is_requested(&request) {
         upgrade::relay(&proxy, request).await
     } else {
-        call(&proxy, request, room).await
+        call(&proxy, request, permit).await
     };
-    Ok(answered.unwrap_or_else(|fault| fault.response(route)))
+    Ok(reply.unwrap_or_else(|error| error.response(route)))
 }
 
-/// THE walk: accept, tag, rewrite, forward, tee; recorded from before the upstream hears of it.
-async fn call(proxy: &Proxy, request: Request<Incoming>, room: Room) -> Answered {
+/// The walk of a call: accept, tag, rewrite, forward, tee. The recording starts before the upstream
+/// receives the request.
+async fn call(
+    proxy: &Proxy,
+    incoming: Request<Incoming>,
+    permit: CallPermit,
+) -> Result<Response<ReplyBody>, CallError> {
     let started_at = now();
-    let (mut head, body) = accept::read(request, proxy.config().request_bytes()).await?;
-    let sent = wire::Request::read(&body.text);
-    let mut tagged = tag::tag(&proxy.known, &mut head, sent.as_ref(), started_at)?;
-    let (route, key) = (tagged.route, (tagged.tag.episode.clone(), tagged.tag.attempt));
+    let (mut head, body) = accept::read(incoming, proxy.config().request_limits()).await?;
+    let json = wire::Request::read(&body.decoded);
+    let request = json.as_ref();
+    let tagged = tag::tag(&proxy.tags, &mut head, request, started_at)?;
+    let (route, path, attempt) = (tagged.route, tagged.path.clone(), tagged.tag.key());
 
-    let force = proxy.force_of(&key);
-    let thread = tagged.thread.take();
-    let begun = begun(&head, tagged, (sent.as_ref(), &force), (&body, started_at));
-    let (path, model) = (begun.path.clone(), begun.model.clone());
-    let asked = Asked::of(&begun, &head.headers);
-    let recording = Recording::new(begun.call_id, route, proxy.config().reply_bytes_max);
-    let mut open = OpenCall::begin(proxy, begun, recording, room).await;
-    open.carries_on(&proxy.known, thread, asked);
-    let whole = proxy.known.chains.whole(proxy.store(), &key, (route, sent.as_ref())).await;
+    // The start record is queued. An attempt that this process does not know to be open waits for
+    // it here, so that a call into a closed episode costs the upstream nothing.
+    let force = proxy.force_of(&attempt);
+    let arrival = Arrival { head: &head, body: &body, request, force: &force, started_at };
+    let mut call = OpenCall::begin(proxy, arrival, tagged, permit).await;
+    let history = proxy.tags.responses.history(proxy.store(), &attempt, route, request).await;
+    call.admit(&proxy.open_attempts, attempt).await?;
 
-    open.admitted(&proxy.admitted, key).await?;
     let dialect = match proxy.forward.dialect(&head.headers).await {
         Ok(dialect) => dialect,
-        Err(fault) => return Err(open.fail(fault).await),
+        Err(error) => return Err(call.fail(error).await),
     };
-    let (sent, whole) = (sent.as_ref(), whole.as_ref());
-    let call = ToPlan { route, path: &path, sent, whole, force: &force };
-    let plan = open.planned(proxy, dialect, call, &head.headers).await;
+    let input = PlanInput { route, path: &path, request, history: history.as_ref(), force: &force };
+    let plan = call.plan(proxy, dialect, input, &head.headers).await;
 
-    let accepts = headers::Accepts::of(&head.headers);
-    headers::request_headers(&mut head.headers, route);
-    let kind = Kind::of(route, model, sent);
-    let outgoing = Sent { head, path: &path, body, kind };
+    let codings = AcceptedCodings::of(&head.headers);
+    headers::prepare_request(&mut head.headers, route);
+    let class = RequestClass::of(route, request);
+    let outgoing = AgentRequest { head, path: &path, body, class };
     let (reply, rewrite) = match proxy.forward.exchange(outgoing, &plan).await {
-        Ok(exchanged) => exchanged,
-        Err(fault) => return Err(open.fail(fault).await),
+        Ok(exchange) => exchange,
+        Err(error) => return Err(call.fail(error).await),
     };
-    open.recording().expects(plan.collector(&rewrite, proxy.config()), &rewrite);
+    call.recording().expect_reply(plan.collector(&rewrite, proxy.config()), &rewrite);
 
-    open.begun().await?;
+    // No byte of the reply leaves before the start record is on disk.
+    call.wait_for_start().await?;
     let bytes_max = proxy.config().reply_bytes_max;
-    tee::relay(reply, rewrite, open, Reader { route, accepts, bytes_max }).await
-}
-
-/// The record of a request.
-pub(crate) fn begun(
-    head: &Parts,
-    tagged: Tagged,
-    (sent, force): (Option<&wire::Request>, &Force),
-    (body, started_at): (&Taken, Micros),
-) -> Begun {
-    let sent = sent.filter(|_| tagged.route.generates());
-    Begun {
-        call_id: CallId(Uuid::now_v7()),
-        tag: tagged.tag,
-        started_at,
-        method: head.method.as_str().to_owned(),
-        path: tagged.path,
-        route: tagged.route,
-        model: sent.and_then(wire::Request::model),
-        request: body.text.clone(),
-        sampling: sent.and_then(|request| force.sampling(request)),
-        lineage: tagged.lineage,
-    }
+    tee::relay(reply, rewrite, call, ReplyReceiver { route, codings, bytes_max }).await
 }

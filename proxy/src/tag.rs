@@ -1,21 +1,32 @@
-//! Which episode a call belongs to: its path, its headers, its API key, its agent's own session,
-//! or the conversation that it goes on with.
+//! The episode of a call, from its path, its headers, its API key, its agent's session, or the
+//! conversation that it continues.
 //!
-//! A session id counts as a tag only where nothing else names the episode: some agents send one
-//! of their own, and a user who tagged the path must not be refused because of it.
+//! A session id counts only if nothing else names the episode. Some agents always send one, and a
+//! user who tagged the path must not be refused because of it.
 
-use episode::{EpisodeId, Lineage, Micros, Route, Tag, TagSource};
+pub(crate) mod api_key;
+pub(crate) mod conversations;
+pub(crate) mod owner;
+mod path;
+pub(crate) mod responses;
+
+use std::str::FromStr;
+
+use episode::{EpisodeId, InvalidId, Lineage, Micros, Route, Tag, TagSource};
 use hyper::header::{AUTHORIZATION, HeaderValue};
 use hyper::http::request::Parts;
 use hyper::{HeaderMap, Method};
 use wire::Request;
 
-use crate::chains::Chains;
-use crate::control::engine;
-use crate::conversations::{Conversations, Thread};
-use crate::fault::Fault;
+use crate::control::routes;
+use crate::error::CallError;
 use crate::headers;
-use crate::key::Signer;
+use crate::record::attempts::AttemptKey;
+use crate::tag::api_key::KeySigner;
+use crate::tag::conversations::{ConversationTurn, Conversations};
+use crate::tag::owner::{API_KEY, owner};
+use crate::tag::path::TaggedPath;
+use crate::tag::responses::ResponseChains;
 
 const EPISODE: &str = "x-episode-id";
 const SESSION: &str = "x-session-id";
@@ -23,149 +34,197 @@ const ATTEMPT: &str = "x-attempt";
 const GROUP: &str = "x-group-id";
 const TASK: &str = "x-task-id";
 const LABEL: &str = "x-episode-tag";
-const API_KEY: &str = "x-api-key";
 
-/// The episode of calls that nobody tagged and that sample nothing: probes and lists of models
-/// must not make an episode each.
+/// The episode of untagged calls that sample nothing: probes and lists of models must not make an
+/// episode each.
 const UNTAGGED: &str = "untagged";
 
-/// What helps to tell calls apart.
+/// State that identifies the episodes of calls.
 #[derive(Debug)]
-pub(crate) struct Known {
-    pub(crate) signer: Signer,
+pub(crate) struct TagContext {
+    pub(crate) signer: KeySigner,
     pub(crate) conversations: Conversations,
-    pub(crate) chains: Chains,
+    pub(crate) responses: ResponseChains,
 }
 
-/// A tag, and the path that is left for the upstream.
+impl TagContext {
+    pub(crate) fn new(signer: KeySigner) -> Self {
+        let (conversations, responses) = (Conversations::default(), ResponseChains::default());
+        Self { signer, conversations, responses }
+    }
+}
+
+/// The tag of a request, and the path that is left for the upstream.
 #[derive(Debug)]
-pub(crate) struct Tagged {
+pub(crate) struct RequestTag {
     pub(crate) tag: Tag,
     pub(crate) path: String,
     pub(crate) route: Route,
     pub(crate) lineage: Lineage,
-    /// The conversation that gave the call its episode, if one did.
-    pub(crate) thread: Option<Thread>,
+    /// The conversation that named the episode, if one did.
+    pub(crate) conversation: Option<ConversationTurn>,
 }
 
-/// Reads the tag off the head of a request, and takes what names it out.
+/// Reads the tag of a request, and removes from the head what only rolltape reads.
 ///
 /// # Errors
-/// [`Fault`] when a tag is malformed, or two of them disagree.
+/// [`CallError`] if a tag is malformed, or two tags disagree.
 pub(crate) fn tag(
-    known: &Known,
+    context: &TagContext,
     head: &mut Parts,
     request: Option<&Request>,
     now: Micros,
-) -> Result<Tagged, Fault> {
+) -> Result<RequestTag, CallError> {
     let path = head.uri.path_and_query().map_or("/", |path| path.as_str());
-    let prefix = Prefix::of(path)?;
-    let route = wire::route_of(head.method.as_str(), prefix.bare(), request);
-    let text_of = |name: &str| head.headers.get(name).and_then(|value| value.to_str().ok());
-    let lineage = wire::lineage(text_of, route, request);
-    let key = key(&known.signer, &mut head.headers, now)?;
+    let path = TaggedPath::parse(path)?;
+    let route = wire::route_of(head.method.as_str(), path.without_query(), request);
+    let lineage = wire::lineage(
+        |name| head.headers.get(name).and_then(|value| value.to_str().ok()),
+        route,
+        request,
+    );
+
+    // An explicit name, in the path, a header or a key, counts before all others.
     let headers = &mut head.headers;
-    let named = Named {
-        path: prefix.episode.map(str::parse).transpose()?,
-        header: text(headers, EPISODE)?.map(|e| e.parse()).transpose()?,
+    let key = take_keys(&context.signer, headers, now)?;
+    let sources = EpisodeSources {
+        path: path.episode.map(str::parse).transpose()?,
+        header: parsed_header(headers, EPISODE)?,
         key: key.as_ref().map(|(episode, _)| episode.clone()),
     };
-    let mut thread = None;
-    let (episode, source) = match named.one()? {
-        Some(found) => found,
-        None => match session(headers, &lineage) {
-            Some(found) => found,
+
+    // The agent's own session comes next, then the conversation.
+    let mut conversation = None;
+    let (episode, source) = match sources.agreed()? {
+        Some(named) => named,
+        None => match session_episode(headers, &lineage) {
+            Some(session) => session,
             None if route.generates() => {
-                let placed = converse(known, headers, (route, &lineage), request);
-                (thread.insert(placed).episode().clone(), TagSource::Auto)
+                let turn = find_conversation(context, headers, request, route, &lineage);
+                (conversation.insert(turn).episode().clone(), TagSource::Auto)
             }
             None => (UNTAGGED.parse()?, TagSource::Auto),
         },
     };
-    let attempt_of_key = key.map(|(_, attempt)| attempt);
+
+    let attempts = AttemptSources {
+        path: path.attempt.map(parse_attempt).transpose()?,
+        header: text_header(headers, ATTEMPT)?.map(parse_attempt).transpose()?,
+        key: key.map(|(_, attempt)| attempt),
+    };
     let tag = Tag {
         episode,
-        attempt: attempt(prefix.attempt, text(headers, ATTEMPT)?, attempt_of_key)?,
-        group: text(headers, GROUP)?.map(|g| g.parse()).transpose()?,
-        task: text(headers, TASK)?.map(|t| t.parse()).transpose()?,
+        attempt: attempts.agreed()?,
+        group: parsed_header(headers, GROUP)?,
+        task: parsed_header(headers, TASK)?,
         labels: labels(headers)?,
         source,
     };
-    headers::without(headers, &[EPISODE, ATTEMPT, GROUP, TASK, LABEL]);
-    Ok(Tagged { tag, path: prefix.rest.to_owned(), route, lineage, thread })
+    // The upstream never receives a tag.
+    headers::remove(headers, &[EPISODE, ATTEMPT, GROUP, TASK, LABEL]);
+    Ok(RequestTag { tag, path: path.rest.to_owned(), route, lineage, conversation })
 }
 
-/// The route of a request, whether or not its tag can be read.
+/// The route of a request, tagged or not. `Other` if the tag cannot be read.
 pub(crate) fn route_of(method: &Method, path: &str) -> Route {
-    Prefix::of(path).map_or(Route::Other, |prefix| prefix.route(method))
+    TaggedPath::parse(path).map_or(Route::Other, |path| path.route(method))
 }
 
-/// Whether a request is for one of the upstream's control routes, whether or not it is tagged.
-pub(crate) fn is_control(path: &str) -> bool {
-    Prefix::of(path).is_ok_and(|prefix| engine::is_control(prefix.rest))
+/// True if a request, tagged or not, is for one of the upstream's control routes.
+pub(crate) fn is_engine_route(path: &str) -> bool {
+    TaggedPath::parse(path).is_ok_and(|path| routes::engine_route(path.rest).is_some())
 }
 
-/// Whether a request samples where nothing tells the tokens, whether or not it is tagged.
-pub(crate) fn samples_unheard(method: &Method, path: &str) -> bool {
-    Prefix::of(path).is_ok_and(|prefix| {
-        let plain = engine::plain(prefix.bare());
-        wire::samples_unheard(method.as_str(), &plain)
+/// True if a request, tagged or not, samples tokens on a route that reports none.
+pub(crate) fn is_unrecordable(method: &Method, path: &str) -> bool {
+    TaggedPath::parse(path).is_ok_and(|path| {
+        let path = routes::normalized(path.without_query());
+        wire::samples_unheard(method.as_str(), &path)
     })
 }
 
-/// The sources that name an episode outright, highest first.
-struct Named {
+/// The sources that name an episode, in order of precedence. They must not disagree.
+struct EpisodeSources {
     path: Option<EpisodeId>,
     header: Option<EpisodeId>,
     key: Option<EpisodeId>,
 }
 
-impl Named {
-    /// The episode that they agree on.
-    fn one(self) -> Result<Option<(EpisodeId, TagSource)>, Fault> {
+impl EpisodeSources {
+    fn agreed(self) -> Result<Option<(EpisodeId, TagSource)>, CallError> {
         let sources = [
             (self.path, TagSource::Path),
             (self.header, TagSource::Header),
             (self.key, TagSource::Key),
         ];
-        let mut found = sources.into_iter().filter_map(|(id, source)| Some((id?, source)));
-        let Some(first) = found.next() else { return Ok(None) };
-        match found.find(|(id, _)| *id != first.0) {
+        let mut named = sources.into_iter().filter_map(|(id, source)| Some((id?, source)));
+        let Some(first) = named.next() else { return Ok(None) };
+        match named.find(|(id, _)| *id != first.0) {
             None => Ok(Some(first)),
-            Some((other, _)) => Err(Fault::TwoEpisodes(first.0.to_string(), other.to_string())),
+            Some((other, _)) => Err(CallError::TwoEpisodes(first.0.to_string(), other.to_string())),
         }
     }
 }
 
-/// The attempt that signed API keys name; they are for us, and none of them goes further.
-fn key(
-    signer: &Signer,
+/// The sources that name an attempt. They must not disagree.
+struct AttemptSources {
+    path: Option<u32>,
+    header: Option<u32>,
+    key: Option<u32>,
+}
+
+impl AttemptSources {
+    /// The attempt, or 0 if no source names one.
+    fn agreed(self) -> Result<u32, CallError> {
+        let mut named = [self.path, self.header, self.key].into_iter().flatten();
+        let Some(first) = named.next() else { return Ok(0) };
+        match named.find(|other| *other != first) {
+            None => Ok(first),
+            Some(other) => {
+                let [first, other] = [first, other].map(|attempt| format!("attempt {attempt}"));
+                Err(CallError::TwoEpisodes(first, other))
+            }
+        }
+    }
+}
+
+fn parse_attempt(text: &str) -> Result<u32, CallError> {
+    text.parse().map_err(|_| CallError::InvalidTag {
+        name: "attempt",
+        value: text.to_owned(),
+        expected: "a number from 0",
+    })
+}
+
+/// Reads the signed API keys and removes their headers: they are for rolltape alone.
+fn take_keys(
+    signer: &KeySigner,
     headers: &mut HeaderMap,
     now: Micros,
-) -> Result<Option<(EpisodeId, u32)>, Fault> {
-    let mut named: Option<(EpisodeId, u32)> = None;
+) -> Result<Option<AttemptKey>, CallError> {
+    let mut named: Option<AttemptKey> = None;
     for name in [AUTHORIZATION.as_str(), API_KEY] {
         let values = headers.get_all(name).iter().filter_map(|value| value.to_str().ok());
-        let read: Vec<_> = values.filter_map(|value| signer.read(bare(value), now)).collect();
-        if !read.is_empty() {
-            headers::without(headers, &[name]);
+        let keys: Vec<_> =
+            values.filter_map(|value| signer.verify(without_scheme(value), now)).collect();
+        if !keys.is_empty() {
+            headers::remove(headers, &[name]);
         }
-        for key in read {
-            let key = key.map_err(|_| Fault::BadKey)?;
-            match &named {
-                Some(first) if *first != key => {
-                    let words = |(id, attempt)| format!("{id} attempt {attempt}");
-                    return Err(Fault::TwoEpisodes(words(first.clone()), words(key)));
-                }
-                _ => named = Some(key),
+
+        for attempt in keys {
+            let attempt = attempt.map_err(|_| CallError::InvalidKey)?;
+            if let Some(first) = named.as_ref().filter(|first| **first != attempt) {
+                let [first, other] = [first, &attempt].map(|(id, n)| format!("{id} attempt {n}"));
+                return Err(CallError::TwoEpisodes(first, other));
             }
+            named = Some(attempt);
         }
     }
     Ok(named)
 }
 
-/// A key without its scheme, however that is written.
-fn bare(credentials: &str) -> &str {
+/// Credentials without the word `Bearer`.
+fn without_scheme(credentials: &str) -> &str {
     match credentials.trim().split_once(' ') {
         Some((scheme, key)) if scheme.eq_ignore_ascii_case("bearer") => key.trim_start(),
         _ => credentials.trim(),
@@ -173,136 +232,91 @@ fn bare(credentials: &str) -> &str {
 }
 
 /// The agent's own name for its session.
-fn session(headers: &mut HeaderMap, lineage: &Lineage) -> Option<(EpisodeId, TagSource)> {
+fn session_episode(headers: &mut HeaderMap, lineage: &Lineage) -> Option<(EpisodeId, TagSource)> {
     let session = lineage.session.as_deref()?.parse().ok()?;
     if !headers.contains_key(SESSION) {
         return Some((session, TagSource::Session));
     }
-    headers::without(headers, &[SESSION]);
+    headers::remove(headers, &[SESSION]);
     Some((session, TagSource::Header))
 }
 
-/// Whose call this is, as far as its key tells.
-pub(crate) fn holder(headers: &HeaderMap) -> &str {
-    let credentials = headers.get(AUTHORIZATION).or_else(|| headers.get(API_KEY));
-    credentials.and_then(|value| value.to_str().ok()).unwrap_or("")
-}
-
-/// The conversation that a call goes on with.
-fn converse(
-    known: &Known,
+/// The conversation that a call continues, or a new one.
+fn find_conversation(
+    context: &TagContext,
     headers: &HeaderMap,
-    (route, lineage): (Route, &Lineage),
     request: Option<&Request>,
-) -> Thread {
-    let holder = holder(headers);
-    if let Some(episode) = request.and_then(|request| known.chains.episode(holder, request)) {
-        return Thread::of(episode);
+    route: Route,
+    lineage: &Lineage,
+) -> ConversationTurn {
+    let owner = owner(headers);
+    if let Some(episode) = request.and_then(|request| context.responses.episode(owner, request)) {
+        return ConversationTurn::of_response(episode);
     }
     let messages = request
         .and_then(|request| wire::conversation(route, request.body()))
         .map(|conversation| conversation.messages)
         .unwrap_or_default();
-    known.conversations.place(holder, &messages, lineage.retry > 0)
+    context.conversations.continued(owner, &messages, lineage.retry > 0)
 }
 
-/// `/e/{episode}[/a/{attempt}]` in front of a path.
-struct Prefix<'a> {
-    episode: Option<&'a str>,
-    attempt: Option<&'a str>,
-    rest: &'a str,
-}
-
-impl<'a> Prefix<'a> {
-    fn of(path: &'a str) -> Result<Self, Fault> {
-        let Some(tagged) = path.strip_prefix("/e/") else {
-            return Ok(Self { episode: None, attempt: None, rest: path });
-        };
-        let (episode, rest) = segment(tagged);
-        if episode.is_empty() {
-            return Err(Fault::BadTag("the path", path.to_owned(), "/e/EPISODE/v1/..."));
-        }
-        let (attempt, rest) = match rest.strip_prefix("/a/") {
-            Some(tagged) => {
-                let (attempt, rest) = segment(tagged);
-                (Some(attempt), rest)
-            }
-            None => (None, rest),
-        };
-        let rest = if rest.starts_with('/') { rest } else { "/" };
-        Ok(Self { episode: Some(episode), attempt, rest })
-    }
-
-    fn route(&self, method: &Method) -> Route {
-        wire::route(method.as_str(), self.bare())
-    }
-
-    /// The path without its query.
-    fn bare(&self) -> &'a str {
-        self.rest.split('?').next().unwrap_or(self.rest)
-    }
-}
-
-/// The first segment of a path, and what follows it.
-fn segment(path: &str) -> (&str, &str) {
-    path.split_at(path.find(['/', '?']).unwrap_or(path.len()))
-}
-
-fn attempt(path: Option<&str>, header: Option<String>, key: Option<u32>) -> Result<u32, Fault> {
-    let number = |text: &str| {
-        let bad = || Fault::BadTag("the attempt", text.to_owned(), "a number from 0");
-        text.parse::<u32>().map_err(|_| bad())
-    };
-    let (path, header) =
-        (path.map(number).transpose()?, header.as_deref().map(number).transpose()?);
-    let mut named = [path, header, key].into_iter().flatten();
-    let Some(first) = named.next() else { return Ok(0) };
-    match named.find(|other| *other != first) {
-        None => Ok(first),
-        Some(other) => {
-            Err(Fault::TwoEpisodes(format!("attempt {first}"), format!("attempt {other}")))
-        }
-    }
-}
-
-fn labels(headers: &HeaderMap) -> Result<Vec<(String, String)>, Fault> {
+fn labels(headers: &HeaderMap) -> Result<Vec<(String, String)>, CallError> {
     let mut labels = Vec::new();
     for value in headers.get_all(LABEL) {
-        let text = readable(LABEL, value)?;
+        let text = to_text(LABEL, value)?;
         let (name, value) = text
             .split_once('=')
             .filter(|(name, _)| !name.trim().is_empty())
-            .ok_or_else(|| Fault::BadTag(LABEL, text.to_owned(), "NAME=VALUE"))?;
+            .ok_or_else(|| CallError::InvalidTag {
+                name: LABEL,
+                value: text.to_owned(),
+                expected: "NAME=VALUE",
+            })?;
         labels.push((name.trim().to_owned(), value.trim().to_owned()));
     }
     Ok(labels)
 }
 
-fn text(headers: &HeaderMap, name: &'static str) -> Result<Option<String>, Fault> {
-    headers.get(name).map(|value| readable(name, value).map(str::to_owned)).transpose()
+fn parsed_header<T>(headers: &HeaderMap, name: &'static str) -> Result<Option<T>, CallError>
+where
+    T: FromStr<Err = InvalidId>,
+{
+    Ok(text_header(headers, name)?.map(str::parse).transpose()?)
 }
 
-fn readable<'a>(name: &'static str, value: &'a HeaderValue) -> Result<&'a str, Fault> {
-    value.to_str().map_err(|_| Fault::BadTag(name, format!("{value:?}"), "plain text"))
+fn text_header<'a>(
+    headers: &'a HeaderMap,
+    name: &'static str,
+) -> Result<Option<&'a str>, CallError> {
+    headers.get(name).map(|value| to_text(name, value)).transpose()
+}
+
+fn to_text<'a>(name: &'static str, value: &'a HeaderValue) -> Result<&'a str, CallError> {
+    value.to_str().map_err(|_| CallError::InvalidTag {
+        name,
+        value: format!("{value:?}"),
+        expected: "plain text",
+    })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn known() -> Known {
-        let conversations = Conversations::default();
-        Known { signer: Signer::new(vec![7; 32]), conversations, chains: Chains::default() }
+    fn context() -> TagContext {
+        TagContext::new(KeySigner::new(vec![7; 32]))
     }
 
-    fn read(path: &str, pairs: &[(&'static str, &str)]) -> Result<Tagged, Fault> {
+    fn read(path: &str, pairs: &[(&'static str, &str)]) -> Result<RequestTag, CallError> {
         let mut request = hyper::Request::builder().method(Method::POST).uri(path);
         for (name, value) in pairs {
             request = request.header(*name, *value);
         }
-        let request = request.body(()).map_err(|_| Fault::BadTag("the path", path.into(), ""))?;
+        let Ok(request) = request.body(()) else {
+            return Err(CallError::Unreadable(path.to_owned()));
+        };
         let mut head = request.into_parts().0;
-        let tagged = tag(&known(), &mut head, None, 0);
+        let tagged = tag(&context(), &mut head, None, 0);
         if tagged.is_ok() {
             assert!(head.headers.keys().all(|name| !name.as_str().starts_with("x-e")));
             let signed = |value: &HeaderValue| value.to_str().unwrap().contains("rt-");
@@ -362,7 +376,7 @@ mod tests {
     #[test]
     fn a_signed_key_tags_and_goes_no_further() {
         let episode: EpisodeId = "r".parse().unwrap();
-        let key = known().signer.mint(&episode, 4, 100);
+        let key = context().signer.sign(&episode, 4, 100);
         let bearer = format!("Bearer {key}");
         let lower = format!("bearer  {key}");
         for headers in [
@@ -376,7 +390,7 @@ mod tests {
             assert_eq!((tagged.episode.as_str(), tagged.attempt), ("r", 4));
             assert_eq!(tagged.source, TagSource::Key);
         }
-        let next = known().signer.mint(&episode, 5, 100);
+        let next = context().signer.sign(&episode, 5, 100);
         let two = [("authorization", bearer.as_str()), ("x-api-key", &next)];
         assert_eq!(read("/v1/messages", &two).unwrap_err().status(), 400);
         let other = read("/e/other/v1/x", &[("x-api-key", &key)]).unwrap_err();

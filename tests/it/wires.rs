@@ -160,9 +160,9 @@ async fn a_hosted_server_is_asked_only_with_a_vocabulary() {
 #[tokio::test(flavor = "multi_thread")]
 async fn alternatives_are_kept_beside_the_ids_and_shown_to_nobody() {
     let engine = start_engine().await;
-    let beside = Beside { top_logprobs: 3, ..Beside::default() };
+    let extras = Beside { top_logprobs: 3, ..Beside::default() };
     let config = Config::new(format!("http://{engine}").parse().unwrap());
-    let world = World::start_with(Config { beside, ..config }).await;
+    let world = World::start_with(Config { extras, ..config }).await;
     let body = question(Route::Chat, false);
     let plain = post(world.data, "/e/a/v1/chat/completions", &body).await;
     assert!(plain.text().contains(r#""logprobs":null"#));

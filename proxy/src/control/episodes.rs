@@ -1,195 +1,182 @@
-//! Episodes: announced, looked at, rewarded, closed; keys that name them.
+//! Episodes: announced, shown, rewarded and closed, and API keys that name them.
 
 use episode::{
-    CLOSING_WORDS, EpisodeId, GroupId, Reward, RewardScope, ScopeParts, Tag, TagSource, TaskId,
+    CLOSE_STATUSES, EpisodeId, GroupId, Reward, RewardScope, ScopeParts, Tag, TagSource, TaskId,
 };
-use hyper::StatusCode;
 use serde_json::{Value, json};
 use store::{CommitError, Selection};
 use wire::Force;
 
-use super::answers::{Answer, bad, done, error, fields, number, query, refused, text, unread};
-use crate::open_call::now;
+use crate::clock::now;
+use crate::control::body::parse;
+use crate::control::reply::{JsonReply, bad_request, commit_error, done, ok, snapshot_error};
+use crate::control::requests::{AnnounceBody, CloseBody, KeyBody, RewardBody};
 use crate::proxy::Proxy;
+use crate::record::attempts::AttemptKey;
 
-/// How long an API key is good for unless told, in seconds: a day.
+/// Default life of an API key, in seconds: a day.
 const KEY_LIFE_S: i64 = 86_400;
 const KEY_LIFE_S_MAX: i64 = 31_536_000;
-/// Attempts in a group at most.
-const GROUP_MAX: u32 = 100_000;
-/// What may be said of an episode before its first call.
-const ANNOUNCED: [&str; 7] =
-    ["episode_id", "attempt", "group_id", "group_size", "task_id", "labels", "force_sampling"];
-/// What may be said of a reward.
-const REWARDED: [&str; 8] =
-    ["value", "name", "source", "scope", "call_id", "choice", "start", "end"];
+/// Largest group.
+const GROUP_SIZE_MAX: u32 = 100_000;
 
-/// An attempt at an episode.
-pub(super) type Which = (EpisodeId, u32);
-
-/// Makes an episode known, with the sampling that its calls are to get.
-pub(super) async fn announce(proxy: &Proxy, body: &[u8]) -> Result<Answer, Answer> {
-    let fields = &fields(body, &ANNOUNCED)?;
-    let tag = announced(fields)?;
-    let key = tag.key();
-    let force = text(fields, "force_sampling")?.map(|force| force.parse::<Force>());
-    let force = force.transpose().map_err(|e| bad(&e))?;
-    let size = number(fields, "group_size")?;
-    if size.is_some_and(|size| !(1..=GROUP_MAX).contains(&size))
-        || size.is_some_and(|_| tag.group.is_none())
-    {
-        return Err(bad(&format!("`group_size` is 1 to {GROUP_MAX}, beside a `group_id`")));
+/// Announces an episode, with the sampling parameters for its calls.
+pub(super) async fn announce(proxy: &Proxy, body: &[u8]) -> Result<JsonReply, JsonReply> {
+    let body: AnnounceBody = parse(body)?;
+    let group_size = body.group_size;
+    let force = body
+        .force_sampling
+        .as_deref()
+        .map(str::parse::<Force>)
+        .transpose()
+        .map_err(|error| bad_request(&error))?;
+    let tag = announced_tag(body)?;
+    if group_size.is_some_and(|size| !(1..=GROUP_SIZE_MAX).contains(&size) || tag.group.is_none()) {
+        let message = format!("`group_size` is 1 to {GROUP_SIZE_MAX}, beside a `group_id`");
+        return Err(bad_request(&message));
     }
-    let written = force.as_ref().map(Force::to_string);
-    proxy.store().announce(tag, now(), written, size).await.map_err(refused)?;
+
+    let attempt = tag.key();
+    let stored_force = force.as_ref().map(Force::to_string);
+    let announced = proxy.store().announce(tag, now(), stored_force, group_size).await;
+    announced.map_err(commit_error)?;
     if let Some(force) = force {
-        proxy.force_on(key, force);
+        proxy.set_force(attempt, force);
     }
     Ok(done())
 }
 
-/// An API key for an attempt, with its end.
-pub(super) fn mint(
-    proxy: &Proxy,
-    (episode, attempt): &Which,
-    body: &[u8],
-) -> Result<Answer, Answer> {
-    let fields = fields(body, &["ttl_s"])?;
-    let seconds = match fields.get("ttl_s") {
-        None | Some(Value::Null) => KEY_LIFE_S,
-        Some(number) => number
-            .as_i64()
-            .filter(|seconds| (1..=KEY_LIFE_S_MAX).contains(seconds))
-            .ok_or_else(|| bad(&"`ttl_s` is not 1 to 31536000"))?,
-    };
-    let until = now() + seconds * 1_000_000;
-    let key = proxy.known.signer.mint(episode, *attempt, until);
-    Ok((StatusCode::OK, json!({ "api_key": key, "expires_at": until / 1_000_000 })))
+fn announced_tag(body: AnnounceBody) -> Result<Tag, JsonReply> {
+    let (episode, attempt) = named_attempt(&body.episode_id, body.attempt)?;
+    let labels = body.labels.into_iter().flatten().map(|(name, value)| match value {
+        Value::String(text) => (name, text),
+        other => (name, other.to_string()),
+    });
+    Ok(Tag {
+        episode,
+        attempt,
+        group: parse_id(body.group_id.as_deref())?,
+        task: parse_id(body.task_id.as_deref())?,
+        labels: labels.collect(),
+        source: TagSource::Control,
+    })
 }
 
-/// Refuses later calls, and makes the attempt one that is handed out.
-pub(super) async fn close(proxy: &Proxy, which: Which, body: &[u8]) -> Result<Answer, Answer> {
-    let status = closing_word(&fields(body, &["status"])?)?;
-    proxy.forget(&which);
-    proxy.store().close(which.clone(), now(), status).await.map_err(refused)?;
-    // A call that began meanwhile may have put it back.
-    proxy.forget(&which);
+/// Returns an API key for an attempt.
+pub(super) fn sign_key(
+    proxy: &Proxy,
+    (episode, attempt): &AttemptKey,
+    body: &[u8],
+) -> Result<JsonReply, JsonReply> {
+    let body: KeyBody = parse(body)?;
+    let life_s = body.ttl_s.unwrap_or(KEY_LIFE_S);
+    if !(1..=KEY_LIFE_S_MAX).contains(&life_s) {
+        return Err(bad_request(&format!("`ttl_s` is not 1 to {KEY_LIFE_S_MAX}")));
+    }
+    let expires_at = now() + life_s * 1_000_000;
+    let key = proxy.tags.signer.sign(episode, *attempt, expires_at);
+    Ok(ok(json!({ "api_key": key, "expires_at": expires_at / 1_000_000 })))
+}
+
+/// Closes an attempt: later calls are refused, and the feed hands it out.
+pub(super) async fn close(
+    proxy: &Proxy,
+    attempt: AttemptKey,
+    body: &[u8],
+) -> Result<JsonReply, JsonReply> {
+    let CloseBody { status } = parse(body)?;
+    if status.as_deref().is_some_and(|status| !CLOSE_STATUSES.contains(&status)) {
+        let known = CLOSE_STATUSES.join(", ");
+        return Err(bad_request(&format!("`status` is not one of {known}")));
+    }
+
+    proxy.forget(&attempt);
+    proxy.store().close(attempt.clone(), now(), status).await.map_err(commit_error)?;
+    // A call that began meanwhile may have added the attempt again.
+    proxy.forget(&attempt);
     proxy.feed.changed();
     Ok(done())
 }
 
 /// Appends a reward.
-pub(super) async fn give(proxy: &Proxy, which: Which, body: &[u8]) -> Result<Answer, Answer> {
-    let reward = reward(&fields(body, &REWARDED)?)?;
+pub(super) async fn add_reward(
+    proxy: &Proxy,
+    attempt: AttemptKey,
+    body: &[u8],
+) -> Result<JsonReply, JsonReply> {
+    let reward = reward(parse(body)?)?;
     if let RewardScope::Tokens { .. } = reward.scope {
-        let mut snapshot = proxy.store().snapshot().await.map_err(unread)?;
-        let sampled = snapshot.sampled(reward.scope).await.map_err(unread)?;
-        reward.scope.within(sampled).map_err(|why| bad(&why))?;
+        let mut snapshot = proxy.store().snapshot().await.map_err(snapshot_error)?;
+        let sampled = snapshot.sampled(reward.scope).await.map_err(snapshot_error)?;
+        reward.scope.within(sampled).map_err(|error| bad_request(&error))?;
     }
-    proxy.store().reward(which, reward).await.map_err(refused)?;
+    proxy.store().reward(attempt, reward).await.map_err(commit_error)?;
     proxy.feed.changed();
     Ok(done())
 }
 
-/// What was recorded of an attempt, counted.
-pub(super) async fn summary(proxy: &Proxy, (id, attempt): Which) -> Result<Answer, Answer> {
-    let mut snapshot = proxy.store().snapshot().await.map_err(unread)?;
-    let only = Selection { episode: Some(id.clone()), ..Selection::default() };
-    let found = snapshot.summaries(&only).await.map_err(unread)?;
-    let Some(found) = found.into_iter().find(|s| s.episode.attempt == attempt) else {
-        return Err(refused(CommitError::Unknown(id, attempt)));
-    };
-    let body = json!({
-        "episode_id": found.episode.id.as_str(),
-        "attempt": attempt,
-        "group_id": found.episode.group.as_ref().map(GroupId::as_str),
-        "task_id": found.episode.task.as_ref().map(TaskId::as_str),
-        "closed": found.episode.closed_at.is_some(),
-        "status": found.episode.status,
-        "calls": found.calls,
-        "generations": found.generations,
-        "with_ids": found.with_ids,
-        "incomplete": found.incomplete,
-        "prompt_tokens": found.prompt_tokens,
-        "completion_tokens": found.completion_tokens,
-        "reward": found.reward,
-    });
-    Ok((StatusCode::OK, body))
-}
-
-/// The attempt that a path and its query name.
-pub(super) fn which(id: &str, query: Option<&str>) -> Result<Which, Answer> {
-    Ok((id.parse().map_err(|e| bad(&e))?, attempt(query)?))
-}
-
-fn attempt(given: Option<&str>) -> Result<u32, Answer> {
-    match query(given, &["attempt"])?.first() {
-        None => Ok(0),
-        Some((_, number)) => {
-            number.parse().map_err(|_| bad(&format!("`attempt` is not a number from 0: {number}")))
-        }
-    }
-}
-
-fn announced(fields: &Value) -> Result<Tag, Answer> {
-    let (id, attempt) = named(fields)?;
-    let labels = match fields.get("labels") {
-        None | Some(Value::Null) => None,
-        Some(Value::Object(labels)) => Some(labels),
-        Some(_) => return Err(bad(&"`labels` is not a JSON object")),
-    };
-    let labels = labels.into_iter().flatten();
-    let word = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
-    Ok(Tag {
-        episode: id,
-        attempt,
-        group: text(fields, "group_id")?.map(|g| g.parse()).transpose().map_err(|e| bad(&e))?,
-        task: text(fields, "task_id")?.map(|t| t.parse()).transpose().map_err(|e| bad(&e))?,
-        labels: labels.map(|(name, value)| (name.clone(), word(value))).collect(),
-        source: TagSource::Control,
-    })
-}
-
-/// The attempt that `episode_id` and `attempt` name.
-pub(super) fn named(fields: &Value) -> Result<Which, Answer> {
-    let id = text(fields, "episode_id")?.ok_or_else(|| bad(&"`episode_id` is missing"))?;
-    Ok((id.parse().map_err(|e| bad(&e))?, number(fields, "attempt")?.unwrap_or(0)))
-}
-
-fn closing_word(fields: &Value) -> Result<Option<String>, Answer> {
-    let word = text(fields, "status")?;
-    match word {
-        Some(other) if !CLOSING_WORDS.contains(&other.as_str()) => {
-            let words = CLOSING_WORDS.join(", ");
-            Err(error(StatusCode::BAD_REQUEST, &format!("`status` is none of {words}")))
-        }
-        known => Ok(known),
-    }
-}
-
-fn reward(fields: &Value) -> Result<Reward, Answer> {
-    let value = match fields.get("value") {
-        Some(Value::Null) => None,
-        Some(Value::Number(number)) => number.as_f64(),
-        _ => return Err(bad(&"`value` is not a number or null")),
+fn reward(body: RewardBody) -> Result<Reward, JsonReply> {
+    let call = body.call_id.map(|call| call.parse()).transpose();
+    let parts = ScopeParts {
+        word: body.scope.as_deref(),
+        call: call.map_err(|error| bad_request(&format!("`call_id`: {error}")))?,
+        choice: body.choice,
+        tokens: (body.start, body.end),
     };
     Ok(Reward {
-        scope: scope(fields)?,
-        name: text(fields, "name")?.unwrap_or_else(|| "reward".to_owned()),
-        value,
-        source: text(fields, "source")?.unwrap_or_else(|| "api".to_owned()),
+        scope: RewardScope::new(&parts).map_err(|error| bad_request(&error))?,
+        name: body.name.unwrap_or_else(|| "reward".to_owned()),
+        value: body.value,
+        source: body.source.unwrap_or_else(|| "api".to_owned()),
         at: now(),
     })
 }
 
-fn scope(fields: &Value) -> Result<RewardScope, Answer> {
-    let word = text(fields, "scope")?;
-    let call = text(fields, "call_id")?.map(|call| call.parse()).transpose();
-    let parts = ScopeParts {
-        word: word.as_deref(),
-        call: call.map_err(|e| bad(&e))?,
-        choice: number(fields, "choice")?,
-        tokens: (number(fields, "start")?, number(fields, "end")?),
-    };
-    RewardScope::new(&parts).map_err(|e| bad(&e))
+/// Returns counts of what was recorded of an attempt.
+pub(super) async fn show(proxy: &Proxy, (id, attempt): AttemptKey) -> Result<JsonReply, JsonReply> {
+    let mut snapshot = proxy.store().snapshot().await.map_err(snapshot_error)?;
+    let selection = Selection { episode: Some(id.clone()), ..Selection::default() };
+    let summaries = snapshot.summaries(&selection).await.map_err(snapshot_error)?;
+    let summary = summaries
+        .into_iter()
+        .find(|summary| summary.episode.attempt == attempt)
+        .ok_or_else(|| commit_error(CommitError::Unknown(id, attempt)))?;
+
+    // The Python package and `rolltape run` read these names.
+    Ok(ok(json!({
+        "episode_id": summary.episode.id.as_str(),
+        "attempt": attempt,
+        "group_id": summary.episode.group.as_ref().map(GroupId::as_str),
+        "task_id": summary.episode.task.as_ref().map(TaskId::as_str),
+        "closed": summary.episode.closed_at.is_some(),
+        "status": summary.episode.status,
+        "calls": summary.calls,
+        "generations": summary.generations,
+        "with_ids": summary.with_ids,
+        "incomplete": summary.incomplete,
+        "prompt_tokens": summary.prompt_tokens,
+        "completion_tokens": summary.completion_tokens,
+        "reward": summary.reward,
+    })))
+}
+
+/// The attempt that a path and its query name.
+pub(super) fn attempt_key(id: &str, attempt: Option<&str>) -> Result<AttemptKey, JsonReply> {
+    let attempt = attempt.map(|text| {
+        let message = format!("`attempt` is not a number from 0: {text}");
+        text.parse().map_err(|_| bad_request(&message))
+    });
+    named_attempt(id, attempt.transpose()?)
+}
+
+/// The attempt that a body names; 0 if it names none.
+pub(super) fn named_attempt(id: &str, attempt: Option<u32>) -> Result<AttemptKey, JsonReply> {
+    let episode = id.parse::<EpisodeId>().map_err(|error| bad_request(&error))?;
+    Ok((episode, attempt.unwrap_or(0)))
+}
+
+fn parse_id<T: std::str::FromStr<Err: std::fmt::Display>>(
+    id: Option<&str>,
+) -> Result<Option<T>, JsonReply> {
+    id.map(str::parse).transpose().map_err(|error: T::Err| bad_request(&error))
 }

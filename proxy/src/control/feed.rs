@@ -1,4 +1,4 @@
-//! The feed over HTTP: what is handed out, and what became of it.
+//! The feed over HTTP: items are handed out under leases, and leases are settled.
 
 use std::time::Duration;
 
@@ -9,259 +9,271 @@ use hyper::{Response, StatusCode};
 use serde_json::{Value, json};
 use store::{ConsumerCounts, Cut, Fate, Held, Selection, Settlement, Unit, Wanted};
 
-use super::answers::{Answer, bad, done, error, fields, number, only, parameters, refused, unread};
-use super::episodes::named;
-use crate::fault::whole;
-use crate::feed::{FeedFault, Order};
-use crate::open_call::now;
+use crate::body::{ReplyBody, full};
+use crate::clock::now;
+use crate::control::body::{Query, parse, parse_value};
+use crate::control::episodes::named_attempt;
+use crate::control::reply::{
+    JsonReply, bad_request, commit_error, done, error, ok, snapshot_error,
+};
+use crate::control::requests::{AckBody, AttemptBody, NackBody, RenewBody};
+use crate::feed::delivery::Delivery;
+use crate::feed::rows::FeedError;
+use crate::feed::{FeedReply, FeedRequest};
 use crate::proxy::Proxy;
-use crate::tee::ReplyBody;
 
-/// Items at most that one reply hands out.
+/// Items of one reply.
 const LIMIT_MAX: u32 = 1024;
 const LIMIT: u32 = 16;
-/// Longest wait, in seconds.
+/// Longest wait for an item, in seconds.
 const WAIT_S_MAX: u32 = 600;
-/// How long a lease lasts unless told, and at most, in seconds.
+/// Length of a lease, in seconds.
 const LEASE_S: u32 = 300;
 const LEASE_S_MAX: u32 = 86_400;
 const GROUP_WAIT_S_MAX: u32 = 31_536_000;
-/// Attempts in a group at most.
-const GROUP_MAX: u32 = 100_000;
+/// Largest group.
+const GROUP_SIZE_MAX: u32 = 100_000;
 const SECOND: Micros = 1_000_000;
 
-/// The parameters of a query, taken out as they are read.
-struct Parameters(Vec<(String, String)>);
-
-impl Parameters {
-    fn take(&mut self, name: &str) -> Option<String> {
-        let at = self.0.iter().position(|(known, _)| known == name)?;
-        Some(self.0.remove(at).1)
-    }
-
-    fn id<T: std::str::FromStr<Err: std::fmt::Display>>(
-        &mut self,
-        name: &str,
-    ) -> Result<Option<T>, Answer> {
-        let id = self.take(name).map(|id| id.parse()).transpose();
-        id.map_err(|e: T::Err| bad(&format!("`{name}`: {e}")))
-    }
-
-    fn count(&mut self, name: &str, range: (u32, u32)) -> Result<Option<u32>, Answer> {
-        let Some(text) = self.take(name) else { return Ok(None) };
-        let (least, most) = range;
-        let number = text.parse().ok().filter(|number| (least..=most).contains(number));
-        number.map(Some).ok_or_else(|| bad(&format!("`{name}` is not {least} to {most}")))
-    }
-
-    fn flag(&mut self, name: &str) -> Result<bool, Answer> {
-        match self.take(name).as_deref() {
-            None | Some("false" | "0") => Ok(false),
-            Some("" | "true" | "1") => Ok(true),
-            Some(_) => Err(bad(&format!("`{name}` is not true or false"))),
-        }
-    }
-}
-
-/// Hands out what is ready.
+/// Hands out the items that are ready.
 pub(super) async fn hand_out(
     proxy: &Proxy,
     query: Option<&str>,
-) -> Result<Response<ReplyBody>, Answer> {
-    let mut asked = Parameters(parameters(query)?);
-    let (mut order, cursor) = order(&mut asked)?;
-    let advantage = asked.0.iter().find(|(name, _)| name == "advantage");
-    if order.wanted.unit == Unit::Episode && advantage.is_some_and(|(_, rule)| rule != "none") {
-        return Err(bad(&"`advantage` compares the attempts of a group: give unit=group"));
+) -> Result<Response<ReplyBody>, JsonReply> {
+    let mut query = Query::parse(query)?;
+    let mut request = feed_request(&mut query)?;
+    let cursor = query.take("cursor");
+    let advantage = query.get("advantage");
+    if request.wanted.unit == Unit::Episode && advantage.is_some_and(|rule| rule != "none") {
+        let message = "`advantage` compares the attempts of a group: give unit=group";
+        return Err(bad_request(&message));
     }
     let Some(source) = &proxy.config().rows else {
         return Err(error(StatusCode::NOT_IMPLEMENTED, "this proxy makes no rows"));
     };
-    let rows = source.stream(&asked.0).map_err(|why| bad(&why))?;
-    order.wanted.after = start(proxy, &order.wanted, cursor.as_deref()).await?;
-    let of = (proxy.store(), &proxy.watch);
-    let mut reply = match proxy.feed.hand_out(of, order, rows).await {
-        Ok(Ok((out, first))) => {
-            let mut reply = Response::new(());
-            let headers = reply.headers_mut();
-            headers.insert(CONTENT_TYPE, HeaderValue::from_static(out.content_type()));
-            match out.lease() {
-                Some(lease) => {
-                    tell(&mut reply, "x-rolltape-lease", &lease.id);
-                    let until = format!("{:.3}", lease.until as f64 / 1e6);
-                    tell(&mut reply, "x-rolltape-lease-expires", &until);
-                }
-                None => tell(&mut reply, "x-rolltape-cursor", &out.cursor.to_string()),
-            }
-            reply.map(|()| out.send(first).boxed_unsync())
+    // The source of the rows refuses a parameter that is unknown to it as well.
+    let rows = source.stream(query.rest()).map_err(|why| bad_request(&why))?;
+
+    // All parameters are valid: only now is a new consumer written to the store.
+    request.wanted.after = start_position(proxy, &request.wanted, cursor.as_deref()).await?;
+    let feed_reply = proxy.feed.hand_out(proxy.store(), &proxy.tracker, request, rows).await;
+    let mut reply = match feed_reply.map_err(feed_error)? {
+        FeedReply::Items(delivery, first) => items_reply(*delivery, first),
+        FeedReply::Nothing { cursor } => {
+            let mut reply = Response::new(full(bytes::Bytes::new()));
+            *reply.status_mut() = StatusCode::NO_CONTENT;
+            set_header(&mut reply, "x-rolltape-cursor", &cursor.to_string());
+            reply
         }
-        Ok(Err(cursor)) => {
-            let mut none = Response::new(whole(bytes::Bytes::new()));
-            *none.status_mut() = StatusCode::NO_CONTENT;
-            tell(&mut none, "x-rolltape-cursor", &cursor.to_string());
-            none
-        }
-        Err(FeedFault::Read(error)) => return Err(unread(error)),
-        Err(FeedFault::Write(error)) => return Err(refused(error)),
-        Err(fault) => return Err(error(StatusCode::SERVICE_UNAVAILABLE, &fault.to_string())),
     };
-    if let Some(label) = proxy.watch.versions.newest() {
-        tell(&mut reply, "x-rolltape-version", &label);
+    if let Some(label) = proxy.tracker.versions.newest() {
+        set_header(&mut reply, "x-rolltape-version", &label);
     }
     Ok(reply)
 }
 
-fn tell<T>(reply: &mut Response<T>, name: &'static str, value: &str) {
-    // A label that no header can hold is not told.
+fn items_reply(delivery: Delivery, first: bytes::Bytes) -> Response<ReplyBody> {
+    let mut reply = Response::new(());
+    let content_type = HeaderValue::from_static(delivery.content_type());
+    reply.headers_mut().insert(CONTENT_TYPE, content_type);
+    match delivery.lease() {
+        Some(lease) => {
+            set_header(&mut reply, "x-rolltape-lease", &lease.id);
+            let expires = format!("{:.3}", lease.until as f64 / 1e6);
+            set_header(&mut reply, "x-rolltape-lease-expires", &expires);
+        }
+        None => set_header(&mut reply, "x-rolltape-cursor", &delivery.cursor.to_string()),
+    }
+    reply.map(|()| delivery.send(first).boxed_unsync())
+}
+
+fn feed_error(why: FeedError) -> JsonReply {
+    match why {
+        FeedError::Read(why) => snapshot_error(why),
+        FeedError::Write(why) => commit_error(why),
+        other => error(StatusCode::SERVICE_UNAVAILABLE, &other.to_string()),
+    }
+}
+
+/// Sets a header, unless the value has characters that a header cannot hold.
+fn set_header<T>(reply: &mut Response<T>, name: &'static str, value: &str) {
     if let Ok(value) = HeaderValue::from_str(value) {
         reply.headers_mut().insert(HeaderName::from_static(name), value);
     }
 }
 
-/// What the parameters ask for, and where the reader begins. Those about rows are left.
-fn order(asked: &mut Parameters) -> Result<(Order, Option<String>), Answer> {
-    let consumer: Option<EpisodeId> = asked.id("consumer")?;
-    let (unit, drop_late) = unit(asked)?;
-    let selection = Selection {
-        episode: asked.id("episode")?,
-        group: asked.id("group")?,
-        task: asked.id("task")?,
-    };
+/// Takes the parameters of the feed from a query. Those about rows remain.
+fn feed_request(query: &mut Query) -> Result<FeedRequest, JsonReply> {
+    let consumer: Option<EpisodeId> = query.take_id("consumer")?;
+    let unit = unit(query)?;
+    let drops_late = drops_late(query)?;
     if consumer.is_none() && matches!(unit, Unit::Group(Cut { wait: Some(_), .. })) {
-        return Err(bad(&"`group_wait_s` needs a `consumer`"));
+        return Err(bad_request(&"`group_wait_s` needs a `consumer`"));
     }
+
     let wanted = Wanted {
         consumer: consumer.map(|consumer| consumer.to_string()),
         after: 0,
         unit,
-        selection,
-        rewarded: asked.flag("rewarded")?,
-        limit: asked.count("limit", (1, LIMIT_MAX))?.unwrap_or(LIMIT),
+        selection: Selection {
+            episode: query.take_id("episode")?,
+            group: query.take_id("group")?,
+            task: query.take_id("task")?,
+        },
+        rewarded: query.take_flag("rewarded")?,
+        limit: query.take_number("limit", 1, LIMIT_MAX)?.unwrap_or(LIMIT),
+        // Set at each look for items.
         now: 0,
         open: Vec::new(),
     };
-    let wait = asked.count("wait_s", (0, WAIT_S_MAX))?.unwrap_or(0);
-    let lease = asked.count("lease_s", (1, LEASE_S_MAX))?.unwrap_or(LEASE_S);
-    let cursor = asked.take("cursor");
-    let wait = Duration::from_secs(wait.into());
-    Ok((Order { wanted, wait, lease: Micros::from(lease) * SECOND, drop_late }, cursor))
+    let wait_s = query.take_number("wait_s", 0, WAIT_S_MAX)?.unwrap_or(0);
+    let lease_s = query.take_number("lease_s", 1, LEASE_S_MAX)?.unwrap_or(LEASE_S);
+    Ok(FeedRequest {
+        drop_late: drops_late && wanted.unit != Unit::Episode,
+        wanted,
+        wait: Duration::from_secs(wait_s.into()),
+        lease: Micros::from(lease_s) * SECOND,
+    })
 }
 
-fn unit(asked: &mut Parameters) -> Result<(Unit, bool), Answer> {
-    let word = asked.take("unit");
-    let size = asked.count("group_size", (1, GROUP_MAX))?;
-    let wait = asked.count("group_wait_s", (0, GROUP_WAIT_S_MAX))?;
-    let drop_late = match asked.take("group_late").as_deref() {
-        None | Some("deliver") => false,
-        Some("drop") => true,
-        Some(_) => return Err(bad(&"`group_late` is not deliver or drop")),
-    };
-    match word.as_deref() {
-        Some("group") => {
-            let wait = wait.map(|wait| Micros::from(wait) * SECOND);
-            Ok((Unit::Group(Cut { size, wait }), drop_late))
+fn unit(query: &mut Query) -> Result<Unit, JsonReply> {
+    let size = query.take_number("group_size", 1, GROUP_SIZE_MAX)?;
+    let wait_s = query.take_number("group_wait_s", 0, GROUP_WAIT_S_MAX)?;
+    let wait = wait_s.map(|wait_s| Micros::from(wait_s) * SECOND);
+    match query.take("unit").as_deref() {
+        Some("group") => Ok(Unit::Group(Cut { size, wait })),
+        None | Some("episode") if size.is_none() && wait.is_none() => Ok(Unit::Episode),
+        None | Some("episode") => {
+            Err(bad_request(&"`group_size` and `group_wait_s` need unit=group"))
         }
-        None | Some("episode") if size.is_none() && wait.is_none() => Ok((Unit::Episode, false)),
-        None | Some("episode") => Err(bad(&"`group_size` and `group_wait_s` need unit=group")),
-        Some(_) => Err(bad(&"`unit` is not episode or group")),
+        Some(_) => Err(bad_request(&"`unit` is not episode or group")),
     }
 }
 
-/// The position behind which a reader begins; makes a consumer known that is new.
-async fn start(proxy: &Proxy, wanted: &Wanted, cursor: Option<&str>) -> Result<i64, Answer> {
-    let mut snapshot = proxy.store().snapshot().await.map_err(unread)?;
+fn drops_late(query: &mut Query) -> Result<bool, JsonReply> {
+    match query.take("group_late").as_deref() {
+        None | Some("deliver") => Ok(false),
+        Some("drop") => Ok(true),
+        Some(_) => Err(bad_request(&"`group_late` is not deliver or drop")),
+    }
+}
+
+/// The position after which a reader begins. A new consumer is written to the store.
+async fn start_position(
+    proxy: &Proxy,
+    wanted: &Wanted,
+    cursor: Option<&str>,
+) -> Result<i64, JsonReply> {
+    let mut snapshot = proxy.store().snapshot().await.map_err(snapshot_error)?;
     let position = match cursor {
         None => 0,
-        Some("end") => snapshot.last_position().await.map_err(unread)?,
+        Some("end") => snapshot.last_position().await.map_err(snapshot_error)?,
         Some(text) => text
             .parse()
             .ok()
             .filter(|position| *position >= 0)
-            .ok_or_else(|| bad(&"`cursor` is not a position from 0, or `end`"))?,
+            .ok_or_else(|| bad_request(&"`cursor` is not a position from 0, or `end`"))?,
     };
     if let Some(consumer) = &wanted.consumer
-        && !snapshot.has_consumer(consumer).await.map_err(unread)?
+        && !snapshot.has_consumer(consumer).await.map_err(snapshot_error)?
     {
-        proxy.store().begin_consumer(consumer, position).await.map_err(refused)?;
+        proxy.store().begin_consumer(consumer, position).await.map_err(commit_error)?;
     }
     Ok(position)
 }
 
-/// Says what becomes of what a lease holds.
-pub(super) async fn settle(
+/// Acknowledges what a lease holds: it is never handed out to this consumer again.
+pub(super) async fn ack(proxy: &Proxy, lease: &str, body: &[u8]) -> Result<JsonReply, JsonReply> {
+    let AckBody { episodes } = parse(body)?;
+    settle(proxy, lease, episodes, Fate::Acked).await
+}
+
+/// Gives back what a lease holds.
+pub(super) async fn nack(proxy: &Proxy, lease: &str, body: &[u8]) -> Result<JsonReply, JsonReply> {
+    let NackBody { episodes, delay_s } = parse(body)?;
+    let delay_s = delay_s.unwrap_or(0);
+    if delay_s > LEASE_S_MAX {
+        return Err(bad_request(&format!("`delay_s` is not 0 to {LEASE_S_MAX}")));
+    }
+    settle(proxy, lease, episodes, Fate::Returned(in_seconds(delay_s))).await
+}
+
+/// Extends a lease.
+pub(super) async fn renew(proxy: &Proxy, lease: &str, body: &[u8]) -> Result<JsonReply, JsonReply> {
+    let RenewBody { episodes, lease_s } = parse(body)?;
+    let lease_s = lease_s.unwrap_or(LEASE_S);
+    if !(1..=LEASE_S_MAX).contains(&lease_s) {
+        return Err(bad_request(&format!("`lease_s` is not 1 to {LEASE_S_MAX}")));
+    }
+    settle(proxy, lease, episodes, Fate::Renewed(in_seconds(lease_s))).await
+}
+
+fn in_seconds(seconds: u32) -> Micros {
+    now() + Micros::from(seconds) * SECOND
+}
+
+/// Settles `episodes` of a lease, or all that it holds.
+async fn settle(
     proxy: &Proxy,
-    (lease, word): (&str, &str),
-    body: &[u8],
-) -> Result<Answer, Answer> {
-    let at = now();
-    let known: &[&str] = match word {
-        "ack" => &["episodes"],
-        "nack" => &["episodes", "delay_s"],
-        _ => &["episodes", "lease_s"],
-    };
-    let fields = fields(body, known)?;
-    let seconds = |name: &'static str, default: u32, range: (u32, u32)| {
-        let seconds = number(&fields, name)?.unwrap_or(default);
-        let wrong = || bad(&format!("`{name}` is not {} to {}", range.0, range.1));
-        let found = (range.0..=range.1).contains(&seconds).then_some(seconds);
-        found.map(|s| at + Micros::from(s) * SECOND).ok_or_else(wrong)
-    };
-    let fate = match word {
-        "ack" => Fate::Acked,
-        "nack" => Fate::Returned(seconds("delay_s", 0, (0, LEASE_S_MAX))?),
-        "renew" => Fate::Renewed(seconds("lease_s", LEASE_S, (1, LEASE_S_MAX))?),
-        _ => return Err(error(StatusCode::NOT_FOUND, "no such page; see docs/feed.md")),
-    };
-    let held = match fields.get("episodes") {
-        None | Some(Value::Null) => Held::All,
-        Some(Value::Array(list)) => {
-            Held::Episodes(list.iter().map(held).collect::<Result<_, _>>()?)
+    lease: &str,
+    episodes: Option<Vec<Value>>,
+    fate: Fate,
+) -> Result<JsonReply, JsonReply> {
+    let held = match episodes {
+        None => Held::All,
+        Some(episodes) => {
+            Held::Episodes(episodes.into_iter().map(attempt).collect::<Result<_, _>>()?)
         }
-        Some(_) => return Err(bad(&"`episodes` is not a list")),
     };
-    let lease = lease.to_owned();
-    proxy.store().settle(Settlement { lease, held, fate, at }).await.map_err(refused)?;
+    let settlement = Settlement { lease: lease.to_owned(), held, fate, at: now() };
+    proxy.store().settle(settlement).await.map_err(commit_error)?;
     proxy.feed.changed();
     Ok(done())
 }
 
 /// One attempt of those that a lease holds.
-fn held(named_so: &Value) -> Result<(EpisodeId, u32), Answer> {
-    only(named_so, &["episode_id", "attempt"])?;
-    named(named_so)
+fn attempt(value: Value) -> Result<(EpisodeId, u32), JsonReply> {
+    let AttemptBody { episode_id, attempt } = parse_value(value)?;
+    named_attempt(&episode_id, attempt)
 }
 
-/// What waits for each consumer.
-pub(super) async fn consumers(proxy: &Proxy) -> Result<Answer, Answer> {
-    let mut snapshot = proxy.store().snapshot().await.map_err(unread)?;
+/// Lists the consumers, each with its backlog.
+pub(super) async fn list_consumers(proxy: &Proxy) -> Result<JsonReply, JsonReply> {
+    let mut snapshot = proxy.store().snapshot().await.map_err(snapshot_error)?;
     let at = now();
-    let counts = snapshot.consumers(at).await.map_err(unread)?;
-    let one = |counts: &ConsumerCounts| {
-        let of = |what: &str| counts.tally.get(what).copied().unwrap_or(0);
-        let dropped: serde_json::Map<_, _> =
-            dropped(counts).map(|(why, count)| (why.to_owned(), json!(count))).collect();
-        json!({
-            "consumer": counts.consumer,
-            "depth": counts.depth,
-            "oldest_age_s": age(counts, at),
-            "leased": counts.leased,
-            "acked": of("acked"),
-            "delivered": of("delivered"),
-            "redelivered": of("redelivered"),
-            "nacked": of("nacked"),
-            "dropped": dropped,
-        })
-    };
-    Ok((StatusCode::OK, json!({ "consumers": counts.iter().map(one).collect::<Vec<_>>() })))
+    let counts = snapshot.consumers(at).await.map_err(snapshot_error)?;
+    let consumers: Vec<Value> = counts.iter().map(|counts| consumer_json(counts, at)).collect();
+    Ok(ok(json!({ "consumers": consumers })))
 }
 
-/// What was dropped, by the reason.
+/// The number of attempts that an event happened to.
+pub(super) fn total(counts: &ConsumerCounts, event: &str) -> u64 {
+    counts.tally.get(event).copied().unwrap_or(0)
+}
+
+fn consumer_json(counts: &ConsumerCounts, at: Micros) -> Value {
+    let dropped: serde_json::Map<_, _> =
+        dropped(counts).map(|(reason, count)| (reason.to_owned(), json!(count))).collect();
+    json!({
+        "consumer": counts.consumer,
+        "depth": counts.depth,
+        "oldest_age_s": oldest_age_s(counts, at),
+        "leased": counts.leased,
+        "acked": total(counts, "acked"),
+        "delivered": total(counts, "delivered"),
+        "redelivered": total(counts, "redelivered"),
+        "nacked": total(counts, "nacked"),
+        "dropped": dropped,
+    })
+}
+
+/// Numbers of dropped attempts, by the reason.
 pub(super) fn dropped(counts: &ConsumerCounts) -> impl Iterator<Item = (&str, u64)> {
     let tally = counts.tally.iter();
-    tally.filter_map(|(what, count)| Some((what.strip_prefix("dropped:")?, *count)))
+    tally.filter_map(|(event, count)| Some((event.strip_prefix("dropped:")?, *count)))
 }
 
-/// How long the oldest attempt that waits has been finished, in seconds; 0 where none waits.
-pub(super) fn age(counts: &ConsumerCounts, at: Micros) -> f64 {
+/// Time since the oldest waiting attempt was finished, in seconds; 0 if none waits.
+pub(super) fn oldest_age_s(counts: &ConsumerCounts, at: Micros) -> f64 {
     counts.oldest.map_or(0.0, |oldest| (at - oldest).max(0) as f64 / 1e6)
 }

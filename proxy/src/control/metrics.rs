@@ -1,117 +1,132 @@
-//! Numbers for monitoring, in the text format of Prometheus.
-
-use std::fmt::{Display, Write};
+//! Metrics, in the text format of Prometheus.
 
 use bytes::Bytes;
-use hyper::Response;
 use hyper::header::{CONTENT_TYPE, HeaderValue};
+use hyper::{Response, StatusCode};
+use prometheus::{Encoder, GaugeVec, IntCounterVec, Opts, Registry, TextEncoder};
 use store::ConsumerCounts;
 
-use super::answers::{Answer, unread};
-use super::feed::{age, dropped};
-use crate::fault::whole;
-use crate::open_call::now;
+use crate::body::{ReplyBody, full};
+use crate::clock::now;
+use crate::control::feed::{dropped, oldest_age_s, total};
+use crate::control::reply::{JsonReply, error, snapshot_error};
 use crate::proxy::Proxy;
-use crate::tee::ReplyBody;
 
 const TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// A page of metrics.
-struct Page(String);
-
-impl Page {
-    /// A metric with its samples, each with labels as they are written.
-    fn metric<V: Display>(
-        &mut self,
-        (name, kind): (&str, &str),
-        help: &str,
-        samples: impl IntoIterator<Item = (String, V)>,
-    ) {
-        let _ = write!(self.0, "# HELP {name} {help}\n# TYPE {name} {kind}\n");
-        for (labels, value) in samples {
-            let _ = writeln!(self.0, "{name}{labels} {value}");
-        }
-    }
-}
-
-/// All that is counted.
-pub(super) async fn page(proxy: &Proxy) -> Result<Response<ReplyBody>, Answer> {
+/// Returns all metrics.
+pub(super) async fn page(proxy: &Proxy) -> Result<Response<ReplyBody>, JsonReply> {
     let at = now();
-    let mut snapshot = proxy.store().snapshot().await.map_err(unread)?;
-    let consumers = snapshot.consumers(at).await.map_err(unread)?;
-    let mut page = Page(String::new());
-    calls(&mut page, proxy);
-    feed(&mut page, &consumers, at);
-    let mut reply = Response::new(whole(Bytes::from(page.0)));
+    let mut snapshot = proxy.store().snapshot().await.map_err(snapshot_error)?;
+    let consumers = snapshot.consumers(at).await.map_err(snapshot_error)?;
+
+    let page = encoded(proxy, &consumers, at).map_err(|why| {
+        error(StatusCode::INTERNAL_SERVER_ERROR, &format!("metrics cannot be encoded: {why}"))
+    })?;
+    let mut reply = Response::new(full(page));
     reply.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(TEXT));
     Ok(reply)
 }
 
-fn calls(page: &mut Page, proxy: &Proxy) {
-    let bare = |value: u64| [(String::new(), value)];
-    let (begun, in_flight, ended) = proxy.watch.counts();
-    let (queued, queued_max) = proxy.store().queued();
-    page.metric(("rolltape_calls_begun_total", "counter"), "Calls of agents.", bare(begun));
-    let by_outcome = ended.iter().map(|(outcome, n)| (format!("{{outcome=\"{outcome}\"}}"), *n));
-    page.metric(
-        ("rolltape_calls_ended_total", "counter"),
-        "Calls that have ended, by their outcome.",
-        by_outcome,
-    );
-    page.metric(
-        ("rolltape_calls_in_flight", "gauge"),
-        "Calls under way.",
-        [(String::new(), in_flight)],
-    );
-    page.metric(
-        ("rolltape_store_queue_records", "gauge"),
-        "Records that wait to be written.",
-        bare(queued as u64),
-    );
-    page.metric(
-        ("rolltape_store_queue_records_max", "gauge"),
-        "Records that may wait to be written.",
-        bare(queued_max as u64),
-    );
+fn encoded(
+    proxy: &Proxy,
+    consumers: &[ConsumerCounts],
+    at: i64,
+) -> Result<Bytes, prometheus::Error> {
+    let page = Page(Registry::new());
+    add_calls(&page, proxy)?;
+    add_feed(&page, consumers, at)?;
+    let mut text = Vec::new();
+    TextEncoder::new().encode(&page.0.gather(), &mut text)?;
+    Ok(Bytes::from(text))
 }
 
-fn feed(page: &mut Page, consumers: &[ConsumerCounts], at: i64) {
-    // Names are ids: nothing in them needs to be escaped.
-    let of = |counts: &ConsumerCounts| format!("{{consumer=\"{}\"}}", counts.consumer);
-    let each = |value: &dyn Fn(&ConsumerCounts) -> f64| -> Vec<(String, f64)> {
-        consumers.iter().map(|counts| (of(counts), value(counts))).collect()
-    };
-    let depth = each(&|counts| counts.depth as f64);
-    page.metric(
-        ("rolltape_feed_depth", "gauge"),
-        "Finished attempts that are neither leased, acked nor dropped.",
-        depth,
-    );
-    page.metric(
-        ("rolltape_feed_oldest_age_seconds", "gauge"),
-        "How long the oldest of them has been finished.",
-        each(&|counts| age(counts, at)),
-    );
-    page.metric(
-        ("rolltape_feed_leased", "gauge"),
-        "Attempts that are leased.",
-        each(&|counts| counts.leased as f64),
-    );
-    for what in ["delivered", "redelivered", "acked", "nacked"] {
-        let name = format!("rolltape_feed_{what}_total");
-        let value = |counts: &ConsumerCounts| *counts.tally.get(what).unwrap_or(&0) as f64;
-        page.metric((&name, "counter"), &format!("Attempts {what}."), each(&value));
+/// The metrics of one page. The values are read from their sources for each page.
+struct Page(Registry);
+
+impl Page {
+    fn counter(
+        &self,
+        name: &str,
+        help: &str,
+        labels: &[&str],
+    ) -> Result<IntCounterVec, prometheus::Error> {
+        let counter = IntCounterVec::new(Opts::new(name, help), labels)?;
+        self.0.register(Box::new(counter.clone()))?;
+        Ok(counter)
     }
-    let why = |counts: &ConsumerCounts| {
-        let name = counts.consumer.clone();
-        let one = move |(why, count): (&str, u64)| {
-            (format!("{{consumer=\"{name}\",reason=\"{why}\"}}"), count)
-        };
-        dropped(counts).map(one).collect::<Vec<_>>()
-    };
-    page.metric(
-        ("rolltape_feed_dropped_total", "counter"),
-        "Attempts dropped, by the reason.",
-        consumers.iter().flat_map(why),
-    );
+
+    fn gauge(
+        &self,
+        name: &str,
+        help: &str,
+        labels: &[&str],
+    ) -> Result<GaugeVec, prometheus::Error> {
+        let gauge = GaugeVec::new(Opts::new(name, help), labels)?;
+        self.0.register(Box::new(gauge.clone()))?;
+        Ok(gauge)
+    }
+}
+
+const NONE: [&str; 0] = [];
+
+fn add_calls(page: &Page, proxy: &Proxy) -> Result<(), prometheus::Error> {
+    let counts = proxy.tracker.counts();
+    page.counter("rolltape_calls_begun_total", "Calls of agents.", &NONE)?
+        .with_label_values(&NONE)
+        .inc_by(counts.begun);
+    page.gauge("rolltape_calls_in_flight", "Calls under way.", &NONE)?
+        .with_label_values(&NONE)
+        .set(counts.in_flight as f64);
+    let help = "Calls that have ended, by their outcome.";
+    let ended = page.counter("rolltape_calls_ended_total", help, &["outcome"])?;
+    for (outcome, count) in counts.ended {
+        ended.with_label_values(&[outcome]).inc_by(count);
+    }
+
+    // The queue is bounded: calls wait when it is full.
+    let (queued, queued_max) = proxy.store().queued();
+    let help = "Records that wait to be written.";
+    page.gauge("rolltape_store_queue_records", help, &NONE)?
+        .with_label_values(&NONE)
+        .set(queued as f64);
+    let help = "Records that may wait to be written.";
+    page.gauge("rolltape_store_queue_records_max", help, &NONE)?
+        .with_label_values(&NONE)
+        .set(queued_max as f64);
+    Ok(())
+}
+
+fn add_feed(page: &Page, consumers: &[ConsumerCounts], at: i64) -> Result<(), prometheus::Error> {
+    let label = ["consumer"];
+    let help = "Finished attempts that are neither leased, acked nor dropped.";
+    let depth = page.gauge("rolltape_feed_depth", help, &label)?;
+    let help = "How long the oldest of them has been finished.";
+    let oldest_age = page.gauge("rolltape_feed_oldest_age_seconds", help, &label)?;
+    let leased = page.gauge("rolltape_feed_leased", "Attempts that are leased.", &label)?;
+    for counts in consumers {
+        let consumer = [counts.consumer.as_str()];
+        depth.with_label_values(&consumer).set(counts.depth as f64);
+        oldest_age.with_label_values(&consumer).set(oldest_age_s(counts, at));
+        leased.with_label_values(&consumer).set(counts.leased as f64);
+    }
+
+    // A counter counts over the life of the store.
+    for event in ["delivered", "redelivered", "acked", "nacked"] {
+        let name = format!("rolltape_feed_{event}_total");
+        let attempts = page.counter(&name, &format!("Attempts {event}."), &label)?;
+        for counts in consumers {
+            let consumer = [counts.consumer.as_str()];
+            attempts.with_label_values(&consumer).inc_by(total(counts, event));
+        }
+    }
+
+    let help = "Attempts dropped, by the reason.";
+    let attempts = page.counter("rolltape_feed_dropped_total", help, &["consumer", "reason"])?;
+    for counts in consumers {
+        for (reason, count) in dropped(counts) {
+            attempts.with_label_values(&[counts.consumer.as_str(), reason]).inc_by(count);
+        }
+    }
+    Ok(())
 }

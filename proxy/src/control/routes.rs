@@ -1,0 +1,497 @@
+//! The routes of the control listener, in one table: the dispatch, the 404 and 405 replies, the
+//! tables of `docs/control.md` and the OpenAPI document are made from it.
+
+use hyper::Method;
+
+use crate::control::requests::{
+    AckBody, AnnounceBody, CloseBody, KeyBody, NackBody, RenewBody, RewardBody, VersionBody,
+};
+use crate::control::schema::{Field, fields_of};
+use crate::control::suggest::nearest;
+use Handler::{Feed, Json, Metrics, Models};
+use JsonHandler as J;
+
+/// A route of the control listener.
+pub(crate) struct ControlRoute {
+    pub(super) method: &'static str,
+    /// The path. A part in braces is a parameter.
+    pub(super) path: &'static str,
+    pub(super) handler: Handler,
+    /// One sentence for the docs.
+    pub(super) summary: &'static str,
+    /// Names of the query parameters.
+    pub(super) query: &'static [&'static str],
+    /// Fields of the JSON body, if the route takes one.
+    pub(super) body: Option<fn() -> Vec<Field>>,
+    /// The content of a 200 reply, for the docs.
+    pub(super) reply: &'static str,
+}
+
+/// The function that answers a route.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Handler {
+    /// Reads a small body and returns a JSON document.
+    Json(JsonHandler),
+    /// Returns a stream of rows.
+    Feed,
+    /// Returns metrics as text.
+    Metrics,
+    /// Forwards the upstream's list of models.
+    Models,
+    /// Forwards a control route of the upstream.
+    Engine { server: EngineServer, changes_weights: bool },
+}
+
+/// A handler that returns a JSON document.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum JsonHandler {
+    Health,
+    Ready,
+    OpenApi,
+    AnnounceEpisode,
+    ShowEpisode,
+    SignKey,
+    AddReward,
+    CloseEpisode,
+    ListConsumers,
+    AckLease,
+    NackLease,
+    RenewLease,
+    DeclareVersion,
+    ListVersions,
+}
+
+/// A server that has a control route.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum EngineServer {
+    Vllm,
+    Sglang,
+    Trainer,
+}
+
+impl EngineServer {
+    /// The name for the docs.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Vllm => "vLLM, rolltape's engine",
+            Self::Sglang => "SGLang",
+            Self::Trainer => "prime-rl, SkyRL, AReaL",
+        }
+    }
+}
+
+const OK: &str = "`{status: \"ok\"}`, once it is on disk";
+const GET: &str = "GET";
+const POST: &str = "POST";
+const ATTEMPT: &[&str] = &["attempt"];
+/// Parameters of the feed itself, then those of its rows.
+const FEED: &[&str] = &[
+    "consumer",
+    "cursor",
+    "limit",
+    "wait_s",
+    "lease_s",
+    "unit",
+    "group_size",
+    "group_wait_s",
+    "group_late",
+    "rewarded",
+    "episode",
+    "group",
+    "task",
+    "format",
+    "advantage",
+    "group_stats",
+    "gamma",
+    "at_version",
+    "max_staleness",
+    "min_version",
+    "max_version",
+    "max_version_span",
+    "verdict",
+    "kind",
+    "model",
+    "min_reward",
+];
+
+const fn get(path: &'static str, handler: Handler, summary: &'static str) -> ControlRoute {
+    ControlRoute { method: GET, path, handler, summary, query: &[], body: None, reply: "" }
+}
+
+const fn post(path: &'static str, handler: JsonHandler, summary: &'static str) -> ControlRoute {
+    let handler = Handler::Json(handler);
+    ControlRoute { method: POST, path, handler, summary, query: &[], body: None, reply: OK }
+}
+
+impl ControlRoute {
+    const fn query(self, query: &'static [&'static str]) -> Self {
+        Self { query, ..self }
+    }
+
+    const fn body(self, fields: fn() -> Vec<Field>) -> Self {
+        Self { body: Some(fields), ..self }
+    }
+
+    const fn reply(self, reply: &'static str) -> Self {
+        Self { reply, ..self }
+    }
+}
+
+const ENGINE_REPLY: &str = "the reply of the upstream";
+
+/// A control route of the upstream, which is forwarded with any method. `method` is for the docs.
+const fn engine(
+    server: EngineServer,
+    method: &'static str,
+    path: &'static str,
+    summary: &'static str,
+) -> ControlRoute {
+    let handler = Handler::Engine { server, changes_weights: false };
+    ControlRoute { method, path, handler, summary, query: &[], body: None, reply: ENGINE_REPLY }
+}
+
+const fn vllm(method: &'static str, path: &'static str, summary: &'static str) -> ControlRoute {
+    engine(EngineServer::Vllm, method, path, summary)
+}
+
+const fn sglang(method: &'static str, path: &'static str, summary: &'static str) -> ControlRoute {
+    engine(EngineServer::Sglang, method, path, summary)
+}
+
+const fn trainer(method: &'static str, path: &'static str, summary: &'static str) -> ControlRoute {
+    engine(EngineServer::Trainer, method, path, summary)
+}
+
+/// A control route after which the upstream may serve other weights.
+const fn vllm_weights(path: &'static str, summary: &'static str) -> ControlRoute {
+    let handler = Handler::Engine { server: EngineServer::Vllm, changes_weights: true };
+    ControlRoute { handler, ..vllm(POST, path, summary) }
+}
+
+/// A control route after which the upstream may serve other weights.
+const fn sglang_weights(path: &'static str, summary: &'static str) -> ControlRoute {
+    let handler = Handler::Engine { server: EngineServer::Sglang, changes_weights: true };
+    ControlRoute { handler, ..sglang(POST, path, summary) }
+}
+
+/// All routes: rolltape's own, then those of the upstream.
+#[rustfmt::skip]
+pub(super) static ROUTES: [ControlRoute; 72] = [
+    get("/health", Json(J::Health), "Reports that the process lives. Needs no token.")
+        .reply("`{status: \"ok\"}`"),
+    get("/ready", Json(J::Ready),
+        "Commits a test write and names the upstream; 503 with the reason if the write fails.")
+        .reply("`{status: \"ok\", upstream}`"),
+    get("/openapi.json", Json(J::OpenApi), "Returns these routes as an OpenAPI 3.1 document.")
+        .reply("the document"),
+    get("/metrics", Metrics, "Returns metrics in the text format of Prometheus.")
+        .reply("the metrics, as text"),
+
+    post("/episodes", J::AnnounceEpisode, "Announces an episode before its first call.")
+        .body(fields_of::<AnnounceBody>),
+    get("/episodes/{id}", Json(J::ShowEpisode),
+        "Returns counts of what was recorded of an episode.")
+        .query(ATTEMPT)
+        .reply("`{episode_id, attempt, group_id, task_id, closed, status, calls, generations, \
+            with_ids, incomplete, prompt_tokens, completion_tokens, reward}`"),
+    post("/episodes/{id}/key", J::SignKey, "Returns an API key that names the episode.")
+        .query(ATTEMPT).body(fields_of::<KeyBody>)
+        .reply("`{api_key, expires_at}`"),
+    post("/episodes/{id}/rewards", J::AddReward, "Appends a reward.")
+        .query(ATTEMPT).body(fields_of::<RewardBody>),
+    post("/episodes/{id}/close", J::CloseEpisode,
+        "Closes the episode: later calls are refused, and the feed hands it out.")
+        .query(ATTEMPT).body(fields_of::<CloseBody>),
+
+    get("/feed", Feed, "Hands out finished episodes as rows.")
+        .query(FEED).reply("rows; 204 if none became ready in time"),
+    get("/feed/consumers", Json(J::ListConsumers),
+        "Returns the backlog of each consumer of the feed.")
+        .reply("`{consumers: [{consumer, depth, oldest_age_s, leased, acked, delivered, \
+            redelivered, nacked, dropped}]}`"),
+    post("/feed/leases/{id}/ack", J::AckLease, "Acknowledges what a lease holds.")
+        .body(fields_of::<AckBody>),
+    post("/feed/leases/{id}/nack", J::NackLease, "Gives back what a lease holds.")
+        .body(fields_of::<NackBody>),
+    post("/feed/leases/{id}/renew", J::RenewLease, "Extends a lease.")
+        .body(fields_of::<RenewBody>),
+
+    post("/version", J::DeclareVersion, "Declares the policy version that samples from now on.")
+        .body(fields_of::<VersionBody>),
+    get("/versions", Json(J::ListVersions),
+        "Returns the known policy versions and the current one.")
+        .reply("`{current: {label, number} or null, versions: [{label, number, checksum, source, \
+            first_seen}]}`"),
+
+    get("/v1/models", Models, "Forwards the upstream's list of models.").reply(ENGINE_REPLY),
+
+    vllm(POST, "/pause", "Pauses generation."),
+    vllm(POST, "/resume", "Resumes generation."),
+    vllm(GET, "/is_paused", "Reports whether generation is paused."),
+    vllm(POST, "/abort_requests", "Aborts requests."),
+    vllm(POST, "/sleep", "Frees GPU memory."),
+    vllm(POST, "/wake_up", "Takes GPU memory back."),
+    vllm(GET, "/is_sleeping", "Reports whether the engine sleeps."),
+    vllm(POST, "/init_weight_transfer_engine", "Connects a transport for weights."),
+    vllm(POST, "/start_weight_update", "Starts an update of the weights."),
+    vllm_weights("/update_weights", "Updates weights."),
+    vllm_weights("/finish_weight_update", "Finishes an update of the weights."),
+    vllm_weights("/update_weight_version", "Changes the label of the weights."),
+    vllm(POST, "/shutdown_weight_transfer_engine", "Disconnects the transport for weights."),
+    vllm(GET, "/weight_info", "Returns the label and checksum of the weights."),
+    vllm(POST, "/weight_checker", "Checks the weights."),
+    vllm(GET, "/get_world_size", "Returns the number of workers."),
+    vllm(GET, "/server_info", "Returns the configuration of the server."),
+    vllm(POST, "/reset_prefix_cache", "Empties the prefix cache."),
+    vllm(POST, "/reset_mm_cache", "Empties the multi-modal cache."),
+    vllm(POST, "/reset_encoder_cache", "Empties the encoder cache."),
+    vllm(POST, "/release_kv_cache_memory", "Frees the memory of the key-value cache."),
+    vllm(POST, "/collective_rpc", "Calls a method on every worker."),
+    vllm(POST, "/scale_elastic_ep", "Scales expert parallelism."),
+    vllm(POST, "/is_scaling_elastic_ep", "Reports whether expert parallelism is being scaled."),
+    vllm(POST, "/start_profile", "Starts the profiler."),
+    vllm(POST, "/stop_profile", "Stops the profiler."),
+    vllm(POST, "/v1/load_lora_adapter", "Loads a LoRA adapter."),
+    vllm(POST, "/v1/unload_lora_adapter", "Unloads a LoRA adapter."),
+
+    sglang_weights("/update_weights_from_disk", "Updates weights from a folder."),
+    sglang_weights("/update_weights_from_distributed", "Updates weights from a process group."),
+    sglang_weights("/update_weights_from_tensor", "Updates weights from tensors."),
+    sglang(POST, "/update_weights_from_ipc", "Updates weights from shared memory."),
+    sglang(POST, "/init_weights_update_group", "Joins a process group for weights."),
+    sglang(POST, "/destroy_weights_update_group", "Leaves the process group for weights."),
+    sglang(POST, "/init_weights_send_group_for_remote_instance",
+        "Joins a process group to send weights."),
+    sglang(POST, "/send_weights_to_remote_instance", "Sends weights to another server."),
+    sglang(POST, "/get_weights_by_name", "Returns weights by their name."),
+    sglang(POST, "/pause_generation", "Pauses generation."),
+    sglang(POST, "/continue_generation", "Resumes generation."),
+    sglang(POST, "/abort_request", "Aborts requests."),
+    sglang(POST, "/flush_cache", "Empties the prefix cache."),
+    sglang(POST, "/clear_hicache_storage_backend",
+        "Empties the storage of the hierarchical cache."),
+    sglang(POST, "/release_memory_occupation", "Frees GPU memory."),
+    sglang(POST, "/resume_memory_occupation", "Takes GPU memory back."),
+    sglang(POST, "/load_lora_adapter", "Loads a LoRA adapter."),
+    sglang(POST, "/unload_lora_adapter", "Unloads a LoRA adapter."),
+    sglang(GET, "/get_server_info", "Returns the configuration of the server."),
+    sglang(GET, "/get_internal_state", "Returns the state of the server."),
+    sglang(POST, "/set_internal_state", "Sets the state of the server."),
+    sglang(GET, "/get_load", "Returns the load of the server."),
+    sglang(POST, "/configure_logging", "Configures logging."),
+    sglang(POST, "/freeze_gc", "Freezes garbage collection."),
+
+    trainer(POST, "/init_broadcaster", "Joins the broadcast of weights."),
+    trainer(POST, "/fetch_weights", "Fetches weights."),
+    trainer(POST, "/areal_{name}", "Any control route of AReaL."),
+];
+
+/// The route for a request.
+pub(super) enum Lookup {
+    Found {
+        route: &'static ControlRoute,
+        /// The value of the path's parameter; empty if it has none.
+        parameter: String,
+    },
+    /// The path has another method.
+    WrongMethod(&'static str),
+    /// The path is unknown. It may be a misspelling of another.
+    Unknown(Option<String>),
+}
+
+impl Lookup {
+    /// True for the route that needs no token, because health checks of a load balancer carry none.
+    pub(super) fn is_health(&self) -> bool {
+        matches!(self, Self::Found { route, .. } if route.handler == Json(JsonHandler::Health))
+    }
+}
+
+/// Looks up the route for a request to the control listener.
+pub(super) fn find(method: &Method, path: &str) -> Lookup {
+    let mut other_method = None;
+    for route in ROUTES.iter().filter(|route| !route.is_engine()) {
+        let Some(parameter) = route.parameter(path) else { continue };
+        if method == route.method {
+            return Lookup::Found { route, parameter: parameter.to_owned() };
+        }
+        other_method = Some(route.method);
+    }
+    if let Some(route) = engine_route(path) {
+        return Lookup::Found { route, parameter: String::new() };
+    }
+    match other_method {
+        Some(method) => Lookup::WrongMethod(method),
+        None => Lookup::Unknown(similar_path(path)),
+    }
+}
+
+/// The control route of the upstream that a path names in any spelling. `path` may have a query.
+pub(crate) fn engine_route(path: &str) -> Option<&'static ControlRoute> {
+    let path = normalized(path.split('?').next().unwrap_or(path));
+    let path = path.strip_prefix(INFERENCE_PREFIX).unwrap_or(&path);
+    ROUTES.iter().filter(|route| route.is_engine()).find(|route| {
+        match route.path.strip_suffix("{name}") {
+            None => route.path == path,
+            Some(prefix) => path.starts_with(prefix),
+        }
+    })
+}
+
+/// The path prefix of servers that have all routes behind it.
+const INFERENCE_PREFIX: &str = "/inference/v1";
+
+impl ControlRoute {
+    pub(super) fn is_engine(&self) -> bool {
+        matches!(self.handler, Handler::Engine { .. })
+    }
+
+    /// The value of the parameter in `path`, or an empty one; `None` if the path is another one.
+    fn parameter<'a>(&self, path: &'a str) -> Option<&'a str> {
+        let mut parameter = "";
+        let mut segments = path.trim_matches('/').split('/');
+        for template in self.segments() {
+            let segment = segments.next()?;
+            if is_parameter(template) {
+                parameter = segment;
+            } else if template != segment {
+                return None;
+            }
+        }
+        segments.next().is_none().then_some(parameter)
+    }
+
+    fn segments(&self) -> impl Iterator<Item = &'static str> {
+        self.path.trim_start_matches('/').split('/')
+    }
+}
+
+fn is_parameter(segment: &str) -> bool {
+    segment.starts_with('{')
+}
+
+/// The known path that is most similar to `path`, with the parameter of `path` in its place.
+fn similar_path(path: &str) -> Option<String> {
+    let segments: Vec<&str> = path.trim_matches('/').split('/').collect();
+    let known: Vec<String> = ROUTES
+        .iter()
+        .filter(|route| route.segments().count() == segments.len())
+        .map(|route| {
+            let filled = route
+                .segments()
+                .zip(&segments)
+                .map(|(template, segment)| if is_parameter(template) { segment } else { template });
+            filled.fold(String::new(), |path, segment| format!("{path}/{segment}"))
+        })
+        .collect();
+    let names: Vec<&str> = known.iter().map(String::as_str).collect();
+    nearest(path, &names).map(str::to_owned)
+}
+
+/// The path as a server behind the upstream's load balancer may see it: escapes are decoded, and
+/// `.`, `..` and empty segments are resolved.
+pub(crate) fn normalized(path: &str) -> String {
+    let mut path = path.to_owned();
+    for _ in 0..ESCAPE_LEVELS_MAX {
+        let decoded = unescaped(&path);
+        if decoded == path {
+            break;
+        }
+        path = decoded;
+    }
+
+    let mut segments: Vec<&str> = Vec::new();
+    for segment in path.split(['/', '\\']) {
+        match segment {
+            "" | "." => {}
+            ".." => drop(segments.pop()),
+            segment => segments.push(segment),
+        }
+    }
+    segments.into_iter().flat_map(|segment| ["/", segment]).collect()
+}
+
+/// Number of times that escapes within escapes are decoded.
+const ESCAPE_LEVELS_MAX: usize = 4;
+
+/// The path with its escapes decoded. Bytes that are not UTF-8 are replaced.
+fn unescaped(path: &str) -> String {
+    let mut bytes = Vec::with_capacity(path.len());
+    let mut rest = path.as_bytes();
+    while let Some((first, after)) = rest.split_first() {
+        let digits = after.get(..2).filter(|pair| pair.iter().all(u8::is_ascii_hexdigit));
+        let escape = digits
+            .filter(|_| *first == b'%')
+            .and_then(|pair| std::str::from_utf8(pair).ok())
+            .and_then(|pair| u8::from_str_radix(pair, 16).ok());
+        bytes.push(escape.unwrap_or(*first));
+        rest = if escape.is_some() { &after[2..] } else { after };
+    }
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn engine_routes_are_known_however_they_are_spelled() {
+        for path in [
+            "/pause",
+            "/pause?mode=keep",
+            "//v1//load_lora_adapter/",
+            "/v1/%6coad_lora_adapter",
+            "/areal_update_weights",
+            "/v1/../pause",
+            "/v1/%2e%2e/pause",
+            "/v1/%252E%252e/pause",
+            "/v1/.%2E/./pause/.",
+            "/../pause",
+            "/v1/chat/../../pause?x=/y",
+            "/v1/x/..%2f..%2fpause",
+            "/v1/..\\pause",
+            "/%ff/%2e%2e/pause",
+            "/inference/v1/abort_requests",
+            "/inference/v1/generate/../pause",
+            "/x/../inference/v1/../../pause",
+        ] {
+            assert!(engine_route(path).is_some(), "{path}");
+        }
+        for path in [
+            "/v1/chat/completions",
+            "/v1/models",
+            "/pausee",
+            "/health",
+            "/e/pause",
+            "/v1/pause/../models",
+            "/v1/chat/completions?next=/../pause",
+            "/inference/v1/generate",
+        ] {
+            assert!(engine_route(path).is_none(), "{path}");
+        }
+    }
+
+    #[test]
+    fn a_path_stands_in_the_table_once() {
+        let mut paths: Vec<&str> = ROUTES.iter().map(|route| route.path).collect();
+        paths.sort_unstable();
+        let count = paths.len();
+        paths.dedup();
+        assert_eq!(paths.len(), count);
+    }
+
+    #[test]
+    fn a_request_finds_its_route_or_is_told_which_one_may_be_meant() {
+        let find = |method: Method, path: &str| match find(&method, path) {
+            Lookup::Found { route, parameter } => format!("{} {parameter}", route.path),
+            Lookup::WrongMethod(method) => format!("use {method}"),
+            Lookup::Unknown(similar) => format!("like {}", similar.unwrap_or_default()),
+        };
+        assert_eq!(find(Method::POST, "/episodes/a/rewards"), "/episodes/{id}/rewards a");
+        assert_eq!(find(Method::GET, "/feed/consumers/"), "/feed/consumers ");
+        assert_eq!(find(Method::PUT, "//pause"), "/pause ");
+        assert_eq!(find(Method::GET, "/episodes"), "use POST");
+        assert_eq!(find(Method::POST, "/v1/models"), "use GET");
+        assert_eq!(find(Method::POST, "/episodes/a/reward"), "like /episodes/a/rewards");
+        assert_eq!(find(Method::GET, "/nothing/of/it"), "like ");
+    }
+}

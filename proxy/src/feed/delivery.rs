@@ -1,0 +1,280 @@
+//! A delivery: items on their way to a reader of the feed. Rows are made piece by piece as the
+//! reader reads, and items that were not sent are given back.
+
+use std::collections::VecDeque;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use episode::{Micros, version_number};
+use hyper::body::{Body, Frame};
+use store::{CommitError, Fate, Held, Item, Location, Settlement, Snapshot, Store};
+use tokio::runtime::Handle;
+use tokio::sync::mpsc;
+use tokio::task::spawn_blocking;
+
+use crate::body::BoxError;
+use crate::clock::now;
+use crate::feed::rows::{FeedError, ItemRows, RowStream};
+use crate::record::tracker::CallTracker;
+
+/// Size of a piece of rows, in bytes. A larger item makes a piece of its own.
+const PIECE_BYTES: usize = 256 * 1024;
+/// Pieces that wait to be sent, beside the one that is being made.
+const WAITING_PIECES: usize = 1;
+
+/// The lease of a delivery.
+#[derive(Debug, Clone)]
+pub(crate) struct LeaseTerm {
+    pub(crate) id: String,
+    pub(crate) until: Micros,
+}
+
+/// Items on their way to a reader.
+pub(crate) struct Delivery {
+    store: Store,
+    tracker: Arc<CallTracker>,
+    lease: Option<LeaseTerm>,
+    /// Items whose rows are not made yet.
+    pending: VecDeque<Item>,
+    /// `None` while a piece is being made.
+    rows: Option<Box<dyn RowStream>>,
+    drop_late: bool,
+    /// Keys of the attempts whose rows were made and not sent yet.
+    unsent: Vec<i64>,
+    /// The last position of the items.
+    pub(crate) cursor: i64,
+}
+
+/// The items for a reader.
+pub(crate) struct ReadyItems {
+    pub(crate) items: VecDeque<Item>,
+    /// `None` if the reader has no name.
+    pub(crate) lease: Option<LeaseTerm>,
+    /// True to drop a group that was not complete in time.
+    pub(crate) drop_late: bool,
+    /// The last position of the items.
+    pub(crate) cursor: i64,
+}
+
+impl Delivery {
+    /// A delivery of which no rows are made yet.
+    pub(crate) fn new(
+        store: Store,
+        tracker: Arc<CallTracker>,
+        ready: ReadyItems,
+        rows: Box<dyn RowStream>,
+    ) -> Self {
+        let ReadyItems { items: pending, lease, drop_late, cursor } = ready;
+        let (rows, unsent) = (Some(rows), Vec::new());
+        Self { store, tracker, lease, pending, rows, drop_late, unsent, cursor }
+    }
+
+    pub(crate) fn lease(&self) -> Option<&LeaseTerm> {
+        self.lease.as_ref()
+    }
+
+    /// The content type of the rows.
+    pub(crate) fn content_type(&self) -> &'static str {
+        self.rows.as_ref().map_or("application/octet-stream", |rows| rows.content_type())
+    }
+
+    /// The rows of the next items. `None` if no items remain, or the lease has ended. The items are
+    /// given back on drop unless they were sent.
+    pub(crate) async fn next_piece(&mut self) -> Result<Option<Bytes>, FeedError> {
+        loop {
+            if self.lease.as_ref().is_some_and(|lease| now() >= lease.until) {
+                self.give_back().await;
+            }
+            if self.pending.is_empty() {
+                return Ok(None);
+            }
+            let piece = self.make_piece().await?;
+            for (keys, reason) in piece.dropped {
+                self.settle(keys, Fate::Dropped(reason)).await?;
+            }
+            self.unsent = piece.keys;
+            if !piece.bytes.is_empty() {
+                return Ok(Some(piece.bytes.into()));
+            }
+        }
+    }
+
+    async fn make_piece(&mut self) -> Result<Piece, FeedError> {
+        let rows = self.rows.take().ok_or_else(ended_early)?;
+        let maker = PieceMaker {
+            location: self.store.location().clone(),
+            pending: std::mem::take(&mut self.pending),
+            rows,
+            drop_late: self.drop_late,
+            newest: self.tracker.versions.newest().as_deref().and_then(version_number),
+        };
+        let job = spawn_blocking(move || {
+            let mut maker = maker;
+            let piece = maker.make();
+            (piece, maker)
+        });
+        let (piece, maker) = job.await.map_err(|error| FeedError::Rows(error.to_string()))?;
+        self.pending = maker.pending;
+        self.rows = Some(maker.rows);
+        piece
+    }
+
+    async fn settle(&mut self, keys: Vec<i64>, fate: Fate) -> Result<(), FeedError> {
+        let Some(lease) = &self.lease else { return Ok(()) };
+        let (lease, held) = (lease.id.clone(), Held::Keys(keys));
+        match self.store.settle(Settlement { lease, held, fate, at: now() }).await {
+            // The lease has ended, and another reader has the items.
+            Ok(()) | Err(CommitError::NoLease(_)) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Gives back the items that were not sent.
+    async fn give_back(&mut self) {
+        let keys = self.take_undelivered();
+        if keys.is_empty() || self.lease.is_none() {
+            return;
+        }
+        if let Err(error) = self.settle(keys, Fate::Unsent).await {
+            tracing::warn!(%error, "items that were not sent stay leased until their lease ends");
+        }
+    }
+
+    /// Takes the keys of the attempts that were not sent.
+    fn take_undelivered(&mut self) -> Vec<i64> {
+        let pending = self.pending.drain(..).flat_map(|item| item.keys);
+        std::mem::take(&mut self.unsent).into_iter().chain(pending).collect()
+    }
+
+    /// The row stream, if nothing was sent on it.
+    pub(crate) fn into_rows(mut self) -> Result<Box<dyn RowStream>, FeedError> {
+        self.rows.take().ok_or_else(ended_early)
+    }
+
+    /// Sends all items. `first` is their first piece.
+    pub(crate) fn send(self, first: Bytes) -> ChannelBody {
+        let (sender, receiver) = mpsc::channel(WAITING_PIECES);
+        tokio::spawn(self.send_all(first, sender));
+        ChannelBody(receiver)
+    }
+
+    async fn send_all(mut self, first: Bytes, sender: mpsc::Sender<Result<Bytes, BoxError>>) {
+        let mut next: Result<_, FeedError> = Ok(Some(first));
+        loop {
+            match next {
+                Ok(Some(bytes)) => {
+                    if sender.send(Ok(bytes)).await.is_err() {
+                        // The reader has left.
+                        return self.give_back().await;
+                    }
+                    self.unsent.clear();
+                }
+                Ok(None) => break,
+                Err(error) => {
+                    tracing::error!(%error, "the feed broke off");
+                    let _ = sender.send(Err(error.into())).await;
+                    return self.give_back().await;
+                }
+            }
+            next = self.next_piece().await;
+        }
+
+        // Some formats end with a marker, without which a reader takes the stream for cut off.
+        let end = self
+            .rows
+            .as_mut()
+            .map_or(Ok(Vec::new()), |rows| rows.end())
+            .map(Bytes::from)
+            .map_err(BoxError::from);
+        if end.as_ref().is_ok_and(Bytes::is_empty) {
+            return;
+        }
+        let _ = sender.send(end).await;
+    }
+}
+
+fn ended_early() -> FeedError {
+    FeedError::Rows("they ended early".to_owned())
+}
+
+/// Rows that are sent at a time.
+#[derive(Debug, Default)]
+struct Piece {
+    bytes: Vec<u8>,
+    /// Keys of the attempts whose rows these are.
+    keys: Vec<i64>,
+    /// Keys of the items that have no rows, each with the reason.
+    dropped: Vec<(Vec<i64>, &'static str)>,
+}
+
+/// The input of a piece. It blocks its thread.
+struct PieceMaker {
+    location: Location,
+    pending: VecDeque<Item>,
+    rows: Box<dyn RowStream>,
+    drop_late: bool,
+    /// The newest policy version that is known.
+    newest: Option<i64>,
+}
+
+impl PieceMaker {
+    /// Takes items until their rows are a piece. An item that fails stays pending; the items before
+    /// it are sent first.
+    fn make(&mut self) -> Result<Piece, FeedError> {
+        let mut snapshot = Handle::current().block_on(Snapshot::open_here(&self.location))?;
+        let mut piece = Piece::default();
+
+        while piece.bytes.len() < PIECE_BYTES
+            && let Some(item) = self.pending.front()
+        {
+            let rows = match item.late && self.drop_late {
+                true => Ok(ItemRows::Dropped("group_late")),
+                false => self.rows.item(&mut snapshot, item, self.newest),
+            };
+            let keys = item.keys.clone();
+            match rows {
+                Ok(ItemRows::Rows(bytes)) => {
+                    piece.bytes.extend(bytes);
+                    piece.keys.extend(keys);
+                }
+                Ok(ItemRows::Dropped(reason)) => piece.dropped.push((keys, reason)),
+                Err(error) if piece.keys.is_empty() && piece.dropped.is_empty() => {
+                    return Err(FeedError::Rows(error));
+                }
+                // The next piece meets the error again, with nothing before it.
+                Err(_) => break,
+            }
+            self.pending.pop_front();
+        }
+        Ok(piece)
+    }
+}
+
+impl Drop for Delivery {
+    fn drop(&mut self) {
+        let keys = self.take_undelivered();
+        let lease = self.lease.take().filter(|_| !keys.is_empty());
+        if let (Some(lease), Ok(runtime)) = (lease, Handle::try_current()) {
+            let (store, held, at) = (self.store.clone(), Held::Keys(keys), now());
+            let settlement = Settlement { lease: lease.id, held, fate: Fate::Unsent, at };
+            runtime.spawn(async move { store.settle(settlement).await });
+        }
+    }
+}
+
+/// A body whose pieces come through a channel.
+pub(crate) struct ChannelBody(mpsc::Receiver<Result<Bytes, BoxError>>);
+
+impl Body for ChannelBody {
+    type Data = Bytes;
+    type Error = BoxError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        self.0.poll_recv(cx).map(|next| next.map(|bytes| bytes.map(Frame::data)))
+    }
+}

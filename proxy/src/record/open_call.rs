@@ -1,0 +1,387 @@
+//! A call between its start and its end. Dropping an [`OpenCall`] always records its end.
+
+use std::sync::Arc;
+
+use episode::{CallEnd, CallId, CallStart, Micros, Outcome, Route};
+use hyper::HeaderMap;
+use hyper::http::request::Parts;
+use store::{Ack, CommitError, Store};
+use tokio::sync::OwnedSemaphorePermit;
+use tokio::task::JoinHandle;
+use uuid::Uuid;
+use wire::{Dialect, Force, Owed, Request};
+
+use crate::body::RequestBody;
+use crate::clock::now;
+use crate::error::CallError;
+use crate::proxy::Proxy;
+use crate::record::attempts::{AttemptKey, OpenAttempts};
+use crate::record::recording::Recording;
+use crate::record::tracker::{CallTracker, UnwrittenEnd};
+use crate::tag::conversations::ConversationTurn;
+use crate::tag::responses::PendingResponse;
+use crate::tag::{RequestTag, TagContext};
+use crate::upstream::prompts::PromptLookup;
+use crate::upstream::rewrite::Plan;
+use crate::upstream::sampling::CallSampling;
+
+/// A request as it arrived, its tag removed.
+#[derive(Clone, Copy)]
+pub(crate) struct Arrival<'a> {
+    pub(crate) head: &'a Parts,
+    pub(crate) body: &'a RequestBody,
+    /// The body, if it is a JSON object.
+    pub(crate) request: Option<&'a Request>,
+    /// Sampling parameters of the attempt.
+    pub(crate) force: &'a Force,
+    pub(crate) started_at: Micros,
+}
+
+impl Arrival<'_> {
+    /// The start record of the call.
+    fn start(&self, tagged: RequestTag) -> CallStart {
+        let request = self.request.filter(|_| tagged.route.generates());
+        CallStart {
+            call_id: CallId(Uuid::now_v7()),
+            tag: tagged.tag,
+            started_at: self.started_at,
+            method: self.head.method.as_str().to_owned(),
+            path: tagged.path,
+            route: tagged.route,
+            model: request.and_then(Request::model),
+            request: self.body.decoded.clone(),
+            sampling: request.and_then(|request| self.force.sampling(request)),
+            lineage: tagged.lineage,
+        }
+    }
+}
+
+/// A call whose request to the upstream is to be planned.
+#[derive(Clone, Copy)]
+pub(crate) struct PlanInput<'a> {
+    pub(crate) route: Route,
+    pub(crate) path: &'a str,
+    /// The agent's request, if its body is a JSON object.
+    pub(crate) request: Option<&'a Request>,
+    /// The request with the conversation that it continues, if rolltape stores that one.
+    pub(crate) history: Option<&'a Request>,
+    pub(crate) force: &'a Force,
+}
+
+/// The write of a call's end. It completes whether or not it is awaited.
+pub(crate) type Commit = JoinHandle<Result<(), CommitError>>;
+
+/// The permit of a call in flight; `None` for calls that need none.
+pub(crate) type CallPermit = Option<OwnedSemaphorePermit>;
+
+/// A call that began and has not ended. Dropping it ends it as `client_gone`, or as `complete` if
+/// the agent had received the whole answer: hyper drops a call only because its agent left.
+#[derive(Debug)]
+pub(crate) struct OpenCall {
+    store: Store,
+    tags: Arc<TagContext>,
+    tracker: Arc<CallTracker>,
+    /// The write of the start record, until it is awaited.
+    start: Option<Ack>,
+    /// `None` once the call has ended.
+    recording: Option<Recording>,
+    /// Held until the end is on disk, so that the episode is not handed out before.
+    unwritten_end: Option<UnwrittenEnd>,
+    /// The version that was declared current when the call began.
+    start_stamp: Option<String>,
+    _permit: CallPermit,
+    /// The conversation that the answer continues.
+    conversation: Option<ConversationTurn>,
+    /// The response that a later call may continue by its id.
+    pending_response: Option<PendingResponse>,
+    /// The sampling parameters, which the upstream may be asked for.
+    sampling: Option<CallSampling>,
+    /// The ids of the prompts, if the upstream is asked for them.
+    prompt_lookup: Option<PromptLookup>,
+}
+
+impl OpenCall {
+    /// Begins a call of an agent. The call keeps `permit` until it has ended.
+    pub(crate) async fn begin(
+        proxy: &Proxy,
+        arrival: Arrival<'_>,
+        mut tagged: RequestTag,
+        permit: CallPermit,
+    ) -> Self {
+        let conversation = tagged.conversation.take();
+        let start = arrival.start(tagged);
+        let pending_response = PendingResponse::of(&start, &arrival.head.headers);
+        let mut call = Self::queue(proxy, start, permit).await;
+        call.conversation = conversation;
+        call.pending_response = pending_response;
+        call
+    }
+
+    /// Queues the start record, which rides with the commit under way.
+    async fn queue(proxy: &Proxy, start: CallStart, permit: CallPermit) -> Self {
+        let reply_bytes_max = proxy.config().reply_bytes_max;
+        proxy.tracker.count_start();
+        // If the agent leaves while the queue is full, the drop of this value ends the call.
+        let mut call = Self {
+            store: proxy.store().clone(),
+            tags: Arc::clone(&proxy.tags),
+            tracker: Arc::clone(&proxy.tracker),
+            start: None,
+            recording: Some(Recording::new(start.call_id, start.route, reply_bytes_max)),
+            unwritten_end: Some(proxy.tracker.expect_end(start.call_id)),
+            start_stamp: proxy.tracker.versions.declared(),
+            _permit: permit,
+            conversation: None,
+            pending_response: None,
+            sampling: None,
+            prompt_lookup: None,
+        };
+        call.start = Some(call.store.begin(start).await);
+        call
+    }
+
+    /// Plans the request to the upstream, and starts lookups of what its reply will not contain.
+    pub(crate) async fn plan<'a>(
+        &mut self,
+        proxy: &Proxy,
+        dialect: Dialect,
+        input: PlanInput<'a>,
+        headers: &HeaderMap,
+    ) -> Plan<'a> {
+        let route = wire::route_at(dialect, input.route, input.path);
+        let input = PlanInput { route, ..input };
+        self.note_sampling(proxy, dialect, input, headers);
+
+        let first_plan = Plan::new(proxy.config(), dialect, input.force, route, input.request)
+            .with_history(input.history);
+        let plan = proxy.forward.untranslate_unknown_model(first_plan, headers).await;
+        let prompts = plan.prompts();
+        self.prompt_lookup =
+            prompts.map(|prompts| PromptLookup::start(&proxy.forward, prompts, headers));
+        plan
+    }
+
+    /// Notes the call's sampling parameters and the kind of its logprobs.
+    fn note_sampling(
+        &mut self,
+        proxy: &Proxy,
+        dialect: Dialect,
+        input: PlanInput<'_>,
+        headers: &HeaderMap,
+    ) {
+        let config = proxy.config();
+        self.recording().set_logprob_kind(config.logprob_kind_of(dialect));
+        let PlanInput { route, request, force, .. } = input;
+        self.sampling = request.filter(|_| route.generates()).map(|request| {
+            let effective = CallSampling::requested(dialect, route, request, force);
+            CallSampling::start(&proxy.forward, dialect, route, effective, headers)
+                .with_kind_named(config.logprob_kind.is_some())
+        });
+    }
+
+    /// Waits until the start record is on disk. No byte of the reply may leave before.
+    pub(crate) async fn wait_for_start(&mut self) -> Result<(), CommitError> {
+        let Some(start) = self.start.take() else { return Ok(()) };
+        let written = start.done().await;
+        if written.is_err() {
+            // There is no row that an end could be written to.
+            self.recording = None;
+        }
+        written
+    }
+
+    /// Waits for the start record if this process does not know the attempt to be open.
+    pub(crate) async fn admit(
+        &mut self,
+        open_attempts: &OpenAttempts,
+        attempt: AttemptKey,
+    ) -> Result<(), CommitError> {
+        if !open_attempts.contains(&attempt) {
+            self.wait_for_start().await?;
+            open_attempts.insert(attempt);
+        }
+        Ok(())
+    }
+
+    /// The recording, to add to.
+    pub(crate) fn recording(&mut self) -> &mut Recording {
+        self.recording.as_mut().expect("a call that ended is not kept")
+    }
+
+    /// The outcome of the call if its agent leaves now.
+    pub(crate) fn outcome_if_left(&self) -> Outcome {
+        self.recording.as_ref().map_or(Outcome::ClientGone, Recording::outcome_if_left)
+    }
+
+    /// Ends the call.
+    pub(crate) fn end(mut self, outcome: Outcome) -> Commit {
+        self.write_end(outcome, None).expect("only `end` and `wait_for_start` take the recording")
+    }
+
+    /// Ends a call because of `error`; returns the error that the agent should receive.
+    pub(crate) async fn fail(mut self, error: CallError) -> CallError {
+        if let Err(unrecorded) = self.wait_for_start().await {
+            return unrecorded.into();
+        }
+        let Some(commit) = self.write_end(Outcome::UpstreamFailed, Some(&error)) else {
+            return error;
+        };
+        match committed(commit).await {
+            Ok(()) => error,
+            Err(unrecorded) => unrecorded,
+        }
+    }
+
+    /// Starts the write of the end, in a task of its own because the agent may leave meanwhile.
+    fn write_end(&mut self, outcome: Outcome, error: Option<&CallError>) -> Option<Commit> {
+        let recording = self.recording.take()?;
+        if let Some(turn) = self.conversation.take().filter(|_| error.is_none())
+            && let Some(answer) = recording.answer()
+        {
+            self.tags.conversations.add_answer(&turn, &answer);
+        }
+
+        // From here on nothing may wait: this also runs when the call is dropped.
+        let (mut end, owed) = recording.finish(outcome, now());
+        if let Some(error) = error {
+            error.mark(&mut end);
+        }
+        if let Some(pending) = self.pending_response.take() {
+            self.tags.responses.store_response(pending, &end);
+        }
+        self.tracker.count_end(&mut end, self.start_stamp.take());
+
+        // The task owns what it needs, because the call itself may be dropped meanwhile.
+        let write = EndWrite {
+            end,
+            owed,
+            store: self.store.clone(),
+            tracker: Arc::clone(&self.tracker),
+            prompt_lookup: self.prompt_lookup.take(),
+            sampling: self.sampling.take(),
+            _unwritten_end: self.unwritten_end.take(),
+        };
+        Some(tokio::spawn(write.run()))
+    }
+}
+
+impl Drop for OpenCall {
+    fn drop(&mut self) {
+        self.write_end(self.outcome_if_left(), None);
+        self.tracker.count_exit();
+    }
+}
+
+/// The write of a call's end, once the lookups of the call are done.
+struct EndWrite {
+    end: CallEnd,
+    owed: Owed,
+    store: Store,
+    tracker: Arc<CallTracker>,
+    prompt_lookup: Option<PromptLookup>,
+    sampling: Option<CallSampling>,
+    _unwritten_end: Option<UnwrittenEnd>,
+}
+
+impl EndWrite {
+    async fn run(mut self) -> Result<(), CommitError> {
+        if let Some(lookup) = self.prompt_lookup.take() {
+            lookup.fill(&mut self.end, &self.owed).await;
+        }
+        if let Some(sampling) = self.sampling.take() {
+            sampling.fill(&mut self.end, &self.owed).await;
+        }
+        self.tracker.fill_versions(&self.store, &mut self.end).await;
+        self.store.end(self.end).await.done().await
+    }
+}
+
+/// Waits until the end of a call is on disk.
+pub(crate) async fn committed(commit: Commit) -> Result<(), CallError> {
+    commit.await.unwrap_or(Err(CommitError::Stopped)).map_err(CallError::from)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::Future;
+    use std::pin::pin;
+    use std::task::{Context, Poll, Waker};
+    use std::time::Duration;
+
+    use bytes::Bytes;
+    use episode::{CallId, Lineage, Tag, TagSource};
+    use store::{Durability, Selection, Writer};
+    use tokio::task::unconstrained;
+    use uuid::Uuid;
+
+    use super::*;
+    use crate::config::Config;
+
+    /// More than any queue takes.
+    const RECORDS_MAX: usize = 100_000;
+
+    fn start() -> CallStart {
+        let tag = Tag {
+            episode: "e".parse().unwrap(),
+            attempt: 0,
+            group: None,
+            task: None,
+            labels: Vec::new(),
+            source: TagSource::Path,
+        };
+        CallStart {
+            call_id: CallId(Uuid::now_v7()),
+            tag,
+            started_at: 1,
+            method: "POST".into(),
+            path: "/v1/chat/completions".into(),
+            route: Route::Chat,
+            model: None,
+            request: Bytes::new(),
+            sampling: None,
+            lineage: Lineage::default(),
+        }
+    }
+
+    async fn proxy(folder: &tempfile::TempDir) -> (Proxy, Writer) {
+        let at = folder.path().join("test.db");
+        let (store, writer) = Store::open(at.as_path(), Durability::Process).await.unwrap();
+        let config = Config::new("http://127.0.0.1:9".parse().unwrap());
+        (Proxy::start(config, store).await.unwrap(), writer)
+    }
+
+    /// What `future` comes to at once, if anything. Nothing else runs meanwhile.
+    fn at_once<T>(future: impl Future<Output = T>) -> Poll<T> {
+        pin!(unconstrained(future)).poll(&mut Context::from_waker(Waker::noop()))
+    }
+
+    #[tokio::test]
+    async fn a_call_that_fails_ends_though_its_agent_leaves_before_there_is_room_for_its_end() {
+        let folder = tempfile::tempdir().unwrap();
+        let (proxy, writer) = proxy(&folder).await;
+        let started = start();
+        let call_id = started.call_id;
+        let mut open = OpenCall::queue(&proxy, started, None).await;
+        open.wait_for_start().await.unwrap();
+        let filled = (0..RECORDS_MAX).find(|_| at_once(proxy.store().begin(start())).is_pending());
+        assert!(filled.is_some(), "the queue has a bound");
+        let fault = CallError::Unreachable("u".into(), "refused".into());
+        assert!(at_once(open.fail(fault)).is_pending(), "there is no room");
+        let ended = async {
+            loop {
+                let mut snapshot = proxy.store().snapshot().await.unwrap();
+                let episodes = snapshot.episodes(&Selection::default()).await.unwrap();
+                let calls = snapshot.calls(&episodes[0]).await.unwrap();
+                let call = calls.into_iter().find(|call| call.begun.call_id == call_id).unwrap();
+                if let Some(ended) = call.ended {
+                    return ended;
+                }
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        };
+        let ended = tokio::time::timeout(Duration::from_secs(20), ended).await.expect("an end");
+        assert_eq!((ended.outcome, ended.status), (Outcome::UpstreamFailed, Some(502)));
+        drop(proxy);
+        writer.finish().await;
+    }
+}

@@ -1,0 +1,242 @@
+//! The recording of one call, as a value: events in, one [`CallEnd`] out. No I/O.
+
+use bytes::Bytes;
+use episode::{CallEnd, CallId, Micros, Outcome, Route, VersionStamps};
+use serde_json::Value;
+use wire::{Collector, Owed};
+
+use crate::upstream::rewrite::Rewrite;
+
+/// The recording of a call that is under way.
+#[derive(Debug)]
+pub(crate) struct Recording {
+    call_id: CallId,
+    collector: Collector,
+    status: Option<u16>,
+    first_byte_at: Option<Micros>,
+    reply: Vec<u8>,
+    reply_bytes_max: usize,
+    is_capped: bool,
+    /// True if the upstream answered with a 4xx, even if the agent received another status.
+    is_declined: bool,
+    error: Option<String>,
+    logprob_kind: String,
+    route: Route,
+    translated: Option<Route>,
+    unasked: Option<String>,
+}
+
+impl Recording {
+    pub(crate) fn new(call_id: CallId, route: Route, reply_bytes_max: usize) -> Self {
+        Self {
+            call_id,
+            collector: Collector::new(route, None, None),
+            route,
+            translated: None,
+            unasked: None,
+            status: None,
+            first_byte_at: None,
+            reply: Vec::new(),
+            reply_bytes_max,
+            is_capped: false,
+            is_declined: false,
+            error: None,
+            logprob_kind: "unknown".to_owned(),
+        }
+    }
+
+    /// Sets the reader of the reply, and notes how the request was rewritten.
+    pub(crate) fn expect_reply(&mut self, collector: Collector, rewrite: &Rewrite) {
+        self.collector = collector;
+        // A server's own route with the same content is not a translation.
+        let is_other = rewrite.route != self.route && rewrite.route != Route::Generate;
+        self.translated = is_other.then_some(rewrite.route);
+        self.unasked.clone_from(&rewrite.unasked);
+    }
+
+    /// Sets the status that the agent receives.
+    pub(crate) fn set_status(&mut self, status: u16) {
+        self.status = Some(status);
+    }
+
+    /// Notes the upstream's status, where the agent receives another.
+    pub(crate) fn note_upstream_status(&mut self, status: u16) {
+        self.is_declined = (400..500).contains(&status);
+    }
+
+    /// Sets the kind of the upstream's logprobs.
+    pub(crate) fn set_logprob_kind(&mut self, kind: &str) {
+        kind.clone_into(&mut self.logprob_kind);
+    }
+
+    /// Notes that bytes of the reply's body arrived.
+    pub(crate) fn add_arrival(&mut self, at: Micros) {
+        self.first_byte_at.get_or_insert(at);
+    }
+
+    /// Adds a document, or the data of an event, as the upstream sent it.
+    pub(crate) fn add_upstream_json(&mut self, json: &[u8]) {
+        self.collector.take(json);
+    }
+
+    /// Adds bytes that the agent receives.
+    pub(crate) fn add_reply_bytes(&mut self, bytes: &[u8]) {
+        if self.is_capped || self.reply.len() + bytes.len() > self.reply_bytes_max {
+            self.is_capped = true;
+        } else {
+            self.reply.extend_from_slice(bytes);
+        }
+    }
+
+    /// Sets the error that ended the reply. The first one counts.
+    pub(crate) fn set_error(&mut self, error: String) {
+        self.error.get_or_insert(error);
+    }
+
+    /// True if every choice has reported its finish reason, and no error.
+    pub(crate) fn is_finished(&self) -> bool {
+        self.collector.finished() && !self.collector.failed()
+    }
+
+    /// The outcome of the call if its agent leaves now. An agent that received every finish reason
+    /// has the whole answer and need not wait for the end of the stream. On a translated wire the
+    /// finish reasons come with the end.
+    pub(crate) fn outcome_if_left(&self) -> Outcome {
+        match self.translated.is_none() && self.is_finished() {
+            true => Outcome::Complete,
+            false => Outcome::ClientGone,
+        }
+    }
+
+    /// The answer that the agent received, if any.
+    pub(crate) fn answer(&self) -> Option<Value> {
+        let answers = wire::answers(self.route, &self.reply);
+        answers.into_iter().next().map(|answer| answer.message)
+    }
+
+    /// Ends the call. `outcome` is that of the transport; the content of the reply can only make it
+    /// worse. The second value is what remains to be asked of the upstream.
+    pub(crate) fn finish(mut self, outcome: Outcome, at: Micros) -> (CallEnd, Owed) {
+        if matches!(self.route, Route::Embeddings | Route::CountTokens) {
+            // These are relayed unread; only their token counts are recorded.
+            self.collector.take(&self.reply);
+        }
+
+        // An error of the transfer takes precedence over one in the reply.
+        let facts = self.collector.facts();
+        let error = self.error.or(facts.error);
+        let outcome = match (outcome, self.status) {
+            // An error made the agent leave.
+            (Outcome::ClientGone, _) if error.is_some() => Outcome::UpstreamFailed,
+            (Outcome::Complete, Some(400..=499)) => Outcome::Refused,
+            (Outcome::Complete, _) if self.is_declined => Outcome::Refused,
+            (Outcome::Complete, Some(500..)) => Outcome::UpstreamFailed,
+            (Outcome::Complete, _) if error.is_some() => Outcome::UpstreamFailed,
+            (Outcome::Complete, _) if self.is_capped => Outcome::Capped,
+            (of_transport, _) => of_transport,
+        };
+
+        let end = CallEnd {
+            call_id: self.call_id,
+            ended_at: at,
+            first_byte_at: self.first_byte_at,
+            status: self.status,
+            outcome,
+            error,
+            reply: Bytes::from(self.reply),
+            model: facts.model,
+            prompts: facts.prompts,
+            choices: facts.choices,
+            usage: facts.usage,
+            sampled_with: None,
+            logprob_kind: self.logprob_kind,
+            translated: self.translated,
+            unasked: self.unasked,
+            stamps: VersionStamps::default(),
+        };
+        (end, facts.owed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use uuid::Uuid;
+
+    use super::*;
+
+    fn recording() -> Recording {
+        let mut recording = Recording::new(CallId(Uuid::nil()), Route::Chat, 10);
+        recording.set_status(200);
+        recording
+    }
+
+    #[test]
+    fn a_whole_reply_is_complete() {
+        let mut recording = recording();
+        recording.add_arrival(5);
+        recording.add_arrival(6);
+        recording.add_upstream_json(
+            br#"{"choices":[{"index":0,"token_ids":[1],"finish_reason":"stop"}]}"#,
+        );
+        recording.add_reply_bytes(b"12345");
+        assert!(recording.is_finished());
+        let ended = recording.finish(Outcome::Complete, 9).0;
+        assert_eq!(
+            (ended.outcome, ended.first_byte_at, ended.ended_at),
+            (Outcome::Complete, Some(5), 9)
+        );
+        assert_eq!(ended.reply, &b"12345"[..]);
+        assert_eq!(ended.usage.completion, Some(1));
+    }
+
+    #[test]
+    fn who_leaves_after_the_last_finish_reason_has_the_whole_answer() {
+        let request = Bytes::from_static(br#"{"n":2}"#);
+        let asked = wire::Request::read(&request).unwrap();
+        let mut two = recording();
+        two.collector = Collector::new(Route::Chat, Some(&asked), None);
+        let finish = |index: u32, reason: &str| {
+            format!(r#"{{"choices":[{{"index":{index},"finish_reason":{reason}}}]}}"#)
+        };
+        for (index, reason) in [(0, "null"), (1, "\"\""), (0, "\"length\"")] {
+            two.add_upstream_json(finish(index, reason).as_bytes());
+            assert_eq!(two.outcome_if_left(), Outcome::ClientGone, "{index} {reason}");
+        }
+        two.add_upstream_json(finish(1, "\"stop\"").as_bytes());
+        assert_eq!(two.outcome_if_left(), Outcome::Complete);
+        two.translated = Some(Route::Chat);
+        assert_eq!(two.outcome_if_left(), Outcome::ClientGone, "its own wire has not told it yet");
+        two.translated = None;
+        two.add_upstream_json(br#"{"error":{"message":"boom"}}"#);
+        assert_eq!(two.outcome_if_left(), Outcome::ClientGone);
+        assert_eq!(two.finish(Outcome::ClientGone, 0).0.outcome, Outcome::UpstreamFailed);
+    }
+
+    #[test]
+    fn what_the_reply_says_can_only_make_it_worse() {
+        let mut refused = recording();
+        refused.set_status(404);
+        assert_eq!(refused.finish(Outcome::Complete, 0).0.outcome, Outcome::Refused);
+        let mut in_stream = recording();
+        in_stream.note_upstream_status(400);
+        in_stream.add_upstream_json(br#"{"error":{"message":"too long"}}"#);
+        assert_eq!(in_stream.finish(Outcome::Complete, 0).0.outcome, Outcome::Refused);
+        let mut broken = recording();
+        broken.add_upstream_json(br#"{"error":{"message":"boom"}}"#);
+        let ended = broken.finish(Outcome::Complete, 0).0;
+        assert_eq!(
+            (ended.outcome, ended.error.as_deref()),
+            (Outcome::UpstreamFailed, Some("boom"))
+        );
+        let mut long = recording();
+        long.add_reply_bytes(b"0123456789");
+        long.add_reply_bytes(b"0");
+        let ended = long.finish(Outcome::Complete, 0).0;
+        assert_eq!((ended.outcome, ended.reply.len()), (Outcome::Capped, 10));
+        let left = recording().finish(Outcome::ClientGone, 0).0;
+        assert_eq!(left.outcome, Outcome::ClientGone);
+        let mut left = recording();
+        left.add_upstream_json(br#"{"error":{"message":"boom"}}"#);
+        assert_eq!(left.finish(Outcome::ClientGone, 0).0.outcome, Outcome::UpstreamFailed);
+    }
+}

@@ -1,0 +1,219 @@
+//! The calls of a proxy: their number, those without an end on disk, and the versions that answer
+//! them.
+
+use std::collections::BTreeMap;
+use std::collections::HashSet;
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use episode::{CallEnd, CallId, VersionSpan, VersionStamps};
+use store::{Location, SnapshotError, Store};
+
+use crate::record::versions::WeightVersions;
+
+/// A call whose end this process has yet to write. It is dropped when the end is written or cannot
+/// be written.
+#[derive(Debug)]
+pub(crate) struct UnwrittenEnd {
+    tracker: Arc<CallTracker>,
+    call: CallId,
+}
+
+impl Drop for UnwrittenEnd {
+    fn drop(&mut self) {
+        lock(&self.tracker.unwritten).remove(&self.call);
+    }
+}
+
+/// Numbers of calls since the process started.
+#[derive(Debug, Default)]
+pub(crate) struct CallCounts {
+    pub(crate) begun: u64,
+    pub(crate) in_flight: i64,
+    /// Ended calls, by the word of their outcome.
+    pub(crate) ended: BTreeMap<&'static str, u64>,
+}
+
+/// The tracker of a proxy's calls.
+#[derive(Debug, Default)]
+pub(crate) struct CallTracker {
+    begun: AtomicU64,
+    in_flight: AtomicI64,
+    ended: Mutex<BTreeMap<&'static str, u64>>,
+    /// Calls whose ends are not on disk yet.
+    unwritten: Mutex<HashSet<CallId>>,
+    /// Time of the last read of the versions that other processes declared.
+    versions_read_at: tokio::sync::Mutex<Option<Instant>>,
+    pub(crate) versions: WeightVersions,
+}
+
+impl CallTracker {
+    /// Counts the start of a call.
+    pub(crate) fn count_start(&self) {
+        self.begun.fetch_add(1, Ordering::Relaxed);
+        self.in_flight.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Registers a call whose end this process will write.
+    pub(crate) fn expect_end(self: &Arc<Self>, call: CallId) -> UnwrittenEnd {
+        lock(&self.unwritten).insert(call);
+        UnwrittenEnd { tracker: Arc::clone(self), call }
+    }
+
+    /// The calls whose ends this process has yet to write.
+    pub(crate) fn unwritten_calls(&self) -> Vec<CallId> {
+        lock(&self.unwritten).iter().copied().collect()
+    }
+
+    /// Counts a call that has ended, stamps it, and notes the versions that it reports.
+    pub(crate) fn count_end(&self, end: &mut CallEnd, start_stamp: Option<String>) {
+        *lock(&self.ended).entry(end.outcome.as_str()).or_default() += 1;
+        let labels = version_spans(end).map(|span| span.version.as_str());
+        self.versions.observe(labels, end.ended_at);
+        end.stamps = VersionStamps { start: start_stamp, end: self.versions.declared() };
+    }
+
+    /// Counts a call that is no longer in flight, however it ended.
+    pub(crate) fn count_exit(&self) {
+        self.in_flight.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// Fills the versions of a call that reports none from its stamps. Another process may have
+    /// declared a version meanwhile, so the store is read first if several share it.
+    pub(crate) async fn fill_versions(&self, store: &Store, end: &mut CallEnd) {
+        if version_spans(end).next().is_some() || end.stamps.constant().is_none() {
+            return;
+        }
+        match self.read_declared(store).await {
+            Ok(true) => end.stamps.end = self.versions.declared(),
+            Ok(false) => {}
+            Err(error) => {
+                tracing::warn!(%error, "whether the weights changed during a call is not known");
+                end.stamps.end = None;
+            }
+        }
+        fill_spans(end);
+    }
+
+    /// Reads the versions that other processes declared, if several may record into the store;
+    /// returns whether they may. Concurrent callers share one read.
+    pub(crate) async fn read_declared(&self, store: &Store) -> Result<bool, SnapshotError> {
+        if matches!(store.location(), Location::File(_)) {
+            return Ok(false);
+        }
+        let called_at = Instant::now();
+        let mut read_at = self.versions_read_at.lock().await;
+        if read_at.is_none_or(|read_at| read_at < called_at) {
+            let started_at = Instant::now();
+            let versions = store.snapshot().await?.current_versions().await?;
+            self.versions.merge(versions);
+            *read_at = Some(started_at);
+        }
+        Ok(true)
+    }
+
+    pub(crate) fn counts(&self) -> CallCounts {
+        CallCounts {
+            begun: self.begun.load(Ordering::Relaxed),
+            in_flight: self.in_flight.load(Ordering::Relaxed),
+            ended: lock(&self.ended).clone(),
+        }
+    }
+}
+
+/// Adds one span over all tokens of each choice, if the stamped version did not change.
+fn fill_spans(end: &mut CallEnd) {
+    let Some(label) = end.stamps.constant().map(str::to_owned) else { return };
+    for choice in &mut end.choices {
+        let tokens = choice.token_ids.as_ref().map_or(0, |ids| ids.len() as u32);
+        let span = VersionSpan { version: label.clone(), start: 0, end: tokens };
+        choice.versions.extend((tokens > 0).then_some(span));
+    }
+}
+
+fn version_spans(end: &CallEnd) -> impl Iterator<Item = &VersionSpan> {
+    end.choices.iter().flat_map(|choice| &choice.versions)
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use episode::{Choice, Outcome, TokenCounts};
+    use uuid::Uuid;
+
+    use super::*;
+
+    fn ended(versions: Vec<VersionSpan>) -> CallEnd {
+        let choice = Choice { token_ids: Some(vec![1, 2, 3]), versions, ..Choice::default() };
+        CallEnd {
+            call_id: CallId(Uuid::nil()),
+            ended_at: 1,
+            first_byte_at: None,
+            status: Some(200),
+            outcome: Outcome::Complete,
+            error: None,
+            reply: bytes::Bytes::new(),
+            model: None,
+            prompts: Vec::new(),
+            choices: vec![choice, Choice::default()],
+            usage: TokenCounts::default(),
+            sampled_with: None,
+            logprob_kind: "raw".to_owned(),
+            translated: None,
+            unasked: None,
+            stamps: VersionStamps::default(),
+        }
+    }
+
+    fn span(version: &str, end: u32) -> VersionSpan {
+        VersionSpan { version: version.to_owned(), start: 0, end }
+    }
+
+    #[test]
+    fn stamps_fill_spans_for_what_the_upstream_does_not_say() {
+        let tracker = CallTracker::default();
+        tracker.count_start();
+        assert_eq!(tracker.versions.declared(), None);
+        tracker.versions.declare("5".to_owned(), 1);
+        tracker.count_start();
+        let start = tracker.versions.declared();
+        let mut silent = ended(Vec::new());
+        tracker.count_end(&mut silent, start.clone());
+        fill_spans(&mut silent);
+        assert_eq!(silent.choices[0].versions, [span("5", 3)]);
+        assert_eq!(silent.choices[1].versions, []);
+        let mut told = ended(vec![span("9", 3)]);
+        tracker.count_end(&mut told, start.clone());
+        assert_eq!(
+            (&told.choices[0].versions, told.stamps.constant()),
+            (&vec![span("9", 3)], Some("5"))
+        );
+        tracker.versions.declare("6".to_owned(), 2);
+        let mut changed = ended(Vec::new());
+        tracker.count_end(&mut changed, start);
+        fill_spans(&mut changed);
+        assert!(changed.choices[0].versions.is_empty());
+        assert_eq!(changed.stamps.changed(), Some(("5", "6")));
+        tracker.count_exit();
+        let CallCounts { begun, in_flight, ended } = tracker.counts();
+        assert_eq!((begun, in_flight, ended), (2, 1, [("complete", 3)].into()));
+    }
+
+    #[test]
+    fn a_call_is_open_until_its_end_is_written() {
+        let tracker = Arc::new(CallTracker::default());
+        let [first, second] = [1, 2].map(|n| CallId(Uuid::from_u128(n)));
+        let (one, two) = (tracker.expect_end(first), tracker.expect_end(second));
+        // That it is gone is not that its end is on disk.
+        tracker.count_exit();
+        assert_eq!(tracker.unwritten_calls().len(), 2);
+        drop(one);
+        assert_eq!(tracker.unwritten_calls(), [second]);
+        drop(two);
+        assert!(tracker.unwritten_calls().is_empty());
+    }
+}

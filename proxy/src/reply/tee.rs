@@ -1,0 +1,428 @@
+//! The tee: frames to the agent as they arrive, facts to the recording, and the end of the reply to
+//! the agent once the call is on disk.
+
+use std::pin::{Pin, pin};
+use std::task::{Context, Poll, ready};
+
+use bytes::{Bytes, BytesMut};
+use episode::{Outcome, Route};
+use http_body_util::BodyExt;
+use hyper::body::{Body, Frame, Incoming};
+use hyper::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, HeaderValue};
+use hyper::http::response::Parts;
+use hyper::{HeaderMap, Response, StatusCode};
+use store::CommitError;
+use wire::Splitter;
+
+use crate::body::{BoxError, ReplyBody, full};
+use crate::clock::now;
+use crate::coding::{Coding, Decoder};
+use crate::error::CallError;
+use crate::headers::{AcceptedCodings, remove, remove_hop_by_hop};
+use crate::outgoing::OutgoingBody;
+use crate::record::open_call::{Commit, OpenCall, committed};
+use crate::record::recording::Recording;
+use crate::reply::drain::drain;
+use crate::reply::transform::{
+    BodyTransform, EventTransform, OpaqueTransform, Tail, TransformStep,
+};
+use crate::upstream::rewrite::{ContentTransform, Rewrite};
+
+/// The receiver of a reply.
+#[derive(Debug)]
+pub(crate) struct ReplyReceiver {
+    pub(crate) route: Route,
+    pub(crate) codings: AcceptedCodings,
+    /// Longest reply that is recorded, and longest decoded frame, in bytes.
+    pub(crate) bytes_max: usize,
+}
+
+/// Relays the upstream's reply to the agent and to the recording.
+pub(crate) async fn relay(
+    reply: Response<Incoming>,
+    rewrite: Rewrite,
+    mut call: OpenCall,
+    receiver: ReplyReceiver,
+) -> Result<Response<ReplyBody>, CallError> {
+    let (mut head, body) = reply.into_parts();
+    let (agent, bytes_max) = (receiver.route, receiver.bytes_max);
+    let decoder = Coding::of(&head.headers).decoder(bytes_max).filter(|_| agent.generates());
+    let Some(decoder) = decoder else {
+        return match rewrite.transform {
+            ContentTransform::Native(_) => relay_opaque(head, body, call, &receiver).await,
+            ContentTransform::Translated(_) => Err(call.fail(unknown_coding(&head)).await),
+        };
+    };
+
+    // The agent receives the decoded bytes: every client accepts the identity coding.
+    remove_hop_by_hop(&mut head.headers);
+    remove(&mut head.headers, &[CONTENT_LENGTH, CONTENT_ENCODING]);
+    if !is_event_stream(&head) {
+        return relay_document(
+            Document { head, body, decoder },
+            rewrite.transform,
+            call,
+            bytes_max,
+        )
+        .await;
+    }
+
+    // A stream is relayed event by event.
+    call.recording().set_status(head.status.as_u16());
+    let events = EventTransform {
+        splitter: Splitter::default(),
+        decoder,
+        content: rewrite.transform,
+        upstream: rewrite.route,
+        agent,
+    };
+    let body = Tee::new(body, call, BodyTransform::Events(Box::new(events))).boxed_unsync();
+    Ok(Response::from_parts(head, body))
+}
+
+pub(crate) fn unknown_coding(head: &Parts) -> CallError {
+    let coding = head.headers.get(CONTENT_ENCODING);
+    CallError::Broken(format!("its coding is not known: {coding:?}"))
+}
+
+pub(crate) fn is_event_stream(head: &Parts) -> bool {
+    let content_type = head.headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
+    content_type.is_some_and(|name| name.starts_with("text/event-stream"))
+}
+
+/// Relays a reply unchanged, or decoded if the agent does not accept its coding.
+pub(crate) async fn relay_opaque(
+    mut head: Parts,
+    body: Incoming,
+    mut call: OpenCall,
+    receiver: &ReplyReceiver,
+) -> Result<Response<ReplyBody>, CallError> {
+    call.recording().set_status(head.status.as_u16());
+    remove_hop_by_hop(&mut head.headers);
+    if body.is_end_stream() {
+        // No frame follows that could be held back, so the head is.
+        committed(call.end(Outcome::Complete)).await?;
+        return Ok(Response::from_parts(head, full(Bytes::new())));
+    }
+
+    let decoder = Coding::of(&head.headers).decoder(receiver.bytes_max);
+    let sends_decoded = !receiver.codings.accept(&head.headers);
+    if sends_decoded {
+        if decoder.is_none() {
+            return Err(call.fail(unknown_coding(&head)).await);
+        }
+        remove(&mut head.headers, &[CONTENT_LENGTH, CONTENT_ENCODING]);
+    }
+
+    let opaque = OpaqueTransform {
+        remaining: body.size_hint().exact(),
+        // A body in an unknown coding is recorded as it is.
+        decoder: decoder.or_else(|| Coding::Identity.decoder(receiver.bytes_max)),
+        sends_decoded,
+    };
+    let body = Tee::new(body, call, BodyTransform::Opaque(opaque)).boxed_unsync();
+    Ok(Response::from_parts(head, body))
+}
+
+/// A reply of a generating route that is not a stream.
+struct Document {
+    head: Parts,
+    body: Incoming,
+    decoder: Decoder,
+}
+
+/// Relays a document. It is read whole, because what to hide can be anywhere in it.
+async fn relay_document(
+    document: Document,
+    transform: ContentTransform,
+    mut call: OpenCall,
+    bytes_max: usize,
+) -> Result<Response<ReplyBody>, CallError> {
+    let Document { mut head, body, decoder } = document;
+    let recording = call.recording();
+    recording.set_status(head.status.as_u16());
+
+    let whole = match read_whole(body, decoder, recording, bytes_max).await {
+        Ok(whole) => whole,
+        Err(failure) => {
+            if let ContentTransform::Native(hide) = &transform {
+                recording.add_reply_bytes(&hide.document(&failure.read));
+            }
+            return Err(call.fail(failure.error).await);
+        }
+    };
+    let sent = transform_document(&mut head, &whole.bytes, transform, recording);
+    committed(call.end(Outcome::Complete)).await?;
+    Ok(Response::from_parts(head, OutgoingBody::whole(sent, whole.trailers).boxed_unsync()))
+}
+
+/// The agent's form of a document. Its status and content type are set in `head`.
+pub(crate) fn transform_document(
+    head: &mut Parts,
+    document: &Bytes,
+    transform: ContentTransform,
+    recording: &mut Recording,
+) -> Bytes {
+    recording.add_upstream_json(document);
+    let sent = match transform {
+        ContentTransform::Native(hide) => hide.document(document),
+        ContentTransform::Translated(back) => {
+            recording.note_upstream_status(head.status.as_u16());
+            let translated = back.document(head.status.as_u16(), document);
+            recording.set_status(translated.status);
+            head.status =
+                StatusCode::from_u16(translated.status).unwrap_or(StatusCode::BAD_GATEWAY);
+            let content_type = HeaderValue::from_static(translated.content_type);
+            head.headers.insert(CONTENT_TYPE, content_type);
+            translated.body
+        }
+    };
+    recording.add_reply_bytes(&sent);
+    sent
+}
+
+/// A document that was read whole.
+pub(crate) struct WholeReply {
+    pub(crate) bytes: Bytes,
+    trailers: Option<HeaderMap>,
+}
+
+/// A document that could not be read whole, with what was read before the error.
+pub(crate) struct ReadFailure {
+    read: Bytes,
+    pub(crate) error: CallError,
+}
+
+/// Reads and decodes a document of at most `bytes_max`.
+pub(crate) async fn read_whole(
+    body: Incoming,
+    mut decoder: Decoder,
+    recording: &mut Recording,
+    bytes_max: usize,
+) -> Result<WholeReply, ReadFailure> {
+    let mut body = pin!(body);
+    let mut read = BytesMut::new();
+    let mut trailers = None;
+
+    while let Some(frame) = body.frame().await {
+        recording.add_arrival(now());
+        let decoded = match frame.map(Frame::into_data) {
+            Ok(Ok(data)) => decoder.push(data).map_err(BoxError::from),
+            Ok(Err(frame)) => {
+                trailers = frame.into_trailers().ok();
+                continue;
+            }
+            Err(error) => Err(error.into()),
+        };
+        match decoded {
+            Ok(decoded) => read.extend_from_slice(&decoded),
+            Err(error) => return Err(ReadFailure::broken(read, &error)),
+        }
+        if read.len() > bytes_max {
+            let error = CallError::ReplyTooLong(bytes_max);
+            return Err(ReadFailure { read: Bytes::new(), error });
+        }
+    }
+
+    match decoder.finish() {
+        Ok(()) => Ok(WholeReply { bytes: read.freeze(), trailers }),
+        Err(error) => Err(ReadFailure::broken(read, &error.into())),
+    }
+}
+
+impl ReadFailure {
+    fn broken(read: BytesMut, error: &BoxError) -> Self {
+        Self { read: read.freeze(), error: CallError::Broken(error.to_string()) }
+    }
+}
+
+/// A body that is relayed while it is recorded. Its last frame waits for the commit.
+struct Tee {
+    /// The upstream's body. Dropping it aborts the upstream's request.
+    upstream: Option<Incoming>,
+    state: State,
+    transform: BodyTransform,
+    trailers: Option<HeaderMap>,
+}
+
+enum State {
+    Relaying(Box<OpenCall>),
+    /// Waiting for the commit, with the end of the reply in hand.
+    Committing {
+        commit: Commit,
+        held: Bytes,
+        tail: Tail,
+    },
+    /// The call is on disk. Bytes after the terminal event are relayed as they come.
+    After,
+    /// The transfer is about to break. One poll is skipped first, so that hyper flushes the bytes
+    /// that it holds: an error drops them.
+    Flushing(BoxError),
+    /// The transfer breaks, so that the agent does not take the reply for whole.
+    Breaking(Option<BoxError>),
+    Ended,
+}
+
+impl Tee {
+    fn new(upstream: Incoming, call: OpenCall, transform: BodyTransform) -> Self {
+        let state = State::Relaying(Box::new(call));
+        Self { upstream: Some(upstream), state, transform, trailers: None }
+    }
+
+    /// The next step of a reply that is being relayed.
+    fn poll_upstream(&mut self, cx: &mut Context<'_>) -> Poll<TransformStep> {
+        let (Some(upstream), State::Relaying(call)) = (self.upstream.as_mut(), &mut self.state)
+        else {
+            return Poll::Ready(TransformStep::nothing());
+        };
+        let recording = call.recording();
+        Poll::Ready(match ready!(Pin::new(upstream).poll_frame(cx)) {
+            None => self.transform.end(recording),
+            Some(Err(error)) => self.transform.cut(error.to_string(), recording),
+            Some(Ok(frame)) => match frame.into_data() {
+                Ok(bytes) => {
+                    recording.add_arrival(now());
+                    self.transform.push(bytes, recording)
+                }
+                Err(frame) => {
+                    self.trailers = frame.into_trailers().ok();
+                    TransformStep::nothing()
+                }
+            },
+        })
+    }
+
+    /// Starts the commit of the call.
+    fn commit(&mut self, held: Bytes, outcome: Outcome, tail: Tail) {
+        if let State::Relaying(call) = std::mem::replace(&mut self.state, State::Ended) {
+            self.state = State::Committing { commit: call.end(outcome), held, tail };
+        }
+    }
+
+    /// Goes on after the commit; returns the bytes for the agent.
+    fn committed(&mut self, result: Result<(), CommitError>, held: Bytes, tail: Tail) -> Bytes {
+        let (bytes, tail) = match result {
+            Ok(()) => (held, tail),
+            Err(error) => unrecorded(error, &self.transform),
+        };
+        self.state = match tail {
+            Tail::Upstream => State::After,
+            Tail::Nothing => State::Ended,
+            Tail::Broken(error) => State::Flushing(error),
+        };
+        if !matches!(self.state, State::After) {
+            self.upstream = None;
+        }
+        bytes
+    }
+
+    /// The next bytes after the terminal event; `None` at the end.
+    fn poll_after(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, BoxError>>> {
+        let Some(upstream) = self.upstream.as_mut() else { return Poll::Ready(None) };
+        let Some(frame) = ready!(Pin::new(upstream).poll_frame(cx)) else {
+            return Poll::Ready(None);
+        };
+        Poll::Ready(Some(match frame.map(Frame::into_data) {
+            Ok(Ok(bytes)) => self.transform.push_after_end(bytes).map_err(BoxError::from),
+            Ok(Err(frame)) => {
+                self.trailers = frame.into_trailers().ok();
+                Ok(Bytes::new())
+            }
+            Err(error) => Err(error.into()),
+        }))
+    }
+}
+
+impl Drop for Tee {
+    /// The agent has left. If it has the whole answer, the rest of the reply is still recorded.
+    fn drop(&mut self) {
+        let State::Relaying(call) = std::mem::replace(&mut self.state, State::Ended) else {
+            return;
+        };
+        let unused = BodyTransform::Opaque(OpaqueTransform::default());
+        let transform = std::mem::replace(&mut self.transform, unused);
+        match self.upstream.take() {
+            Some(upstream) if call.outcome_if_left() == Outcome::Complete => {
+                drain(upstream, transform, call);
+            }
+            _ => drop(call),
+        }
+    }
+}
+
+impl Body for Tee {
+    type Data = Bytes;
+    type Error = BoxError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        // Each turn either returns or changes the state.
+        loop {
+            match &mut self.state {
+                State::Relaying(_) => match ready!(self.poll_upstream(cx)) {
+                    TransformStep::Send(bytes) if bytes.is_empty() => {}
+                    TransformStep::Send(bytes) => return frame(bytes),
+                    TransformStep::End { now, held, outcome, tail } => {
+                        self.commit(held, outcome, tail);
+                        if !now.is_empty() {
+                            return frame(now);
+                        }
+                    }
+                },
+
+                State::Committing { commit, held, tail } => {
+                    // The task that commits goes on even if this body is dropped here.
+                    let joined = ready!(Pin::new(commit).poll(cx));
+                    let result = joined.unwrap_or(Err(CommitError::Stopped));
+                    let held = std::mem::take(held);
+                    let tail = std::mem::replace(tail, Tail::Nothing);
+                    let bytes = self.committed(result, held, tail);
+                    if !bytes.is_empty() {
+                        return frame(bytes);
+                    }
+                }
+
+                State::After => match ready!(self.poll_after(cx)) {
+                    None => self.state = State::Ended,
+                    Some(Ok(bytes)) if bytes.is_empty() => {}
+                    Some(Ok(bytes)) => return frame(bytes),
+                    Some(Err(error)) => self.state = State::Flushing(error),
+                },
+
+                State::Flushing(_) => {
+                    if let State::Flushing(error) = std::mem::replace(&mut self.state, State::Ended)
+                    {
+                        self.state = State::Breaking(Some(error));
+                    }
+                    // Pending once: hyper writes what it has buffered, then polls again.
+                    cx.waker().wake_by_ref();
+                    return Poll::Pending;
+                }
+
+                State::Breaking(error) => return Poll::Ready(error.take().map(Err)),
+
+                State::Ended => {
+                    let trailers = self.trailers.take();
+                    return Poll::Ready(trailers.map(|trailers| Ok(Frame::trailers(trailers))));
+                }
+            }
+        }
+    }
+}
+
+/// The end of a reply that could not be recorded: a stream reports the error, and the transfer
+/// breaks off.
+fn unrecorded(error: CommitError, transform: &BodyTransform) -> (Bytes, Tail) {
+    let error = CallError::from(error);
+    let event = match transform {
+        BodyTransform::Events(events) => error.event(events.agent),
+        BodyTransform::Opaque(_) => Bytes::new(),
+    };
+    (event, Tail::Broken(error.into()))
+}
+
+fn frame(bytes: Bytes) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+    Poll::Ready(Some(Ok(Frame::data(bytes))))
+}

@@ -1,0 +1,264 @@
+//! The transform of a reply's bytes on their way to the agent and to the recording.
+
+use bytes::{Bytes, BytesMut};
+use episode::{Outcome, Route};
+use wire::{Event, Splitter};
+
+use crate::body::BoxError;
+use crate::coding::Decoder;
+use crate::error::CallError;
+use crate::record::recording::Recording;
+use crate::upstream::rewrite::ContentTransform;
+
+/// The transform of a reply's body.
+#[derive(Debug)]
+pub(crate) enum BodyTransform {
+    Events(Box<EventTransform>),
+    Opaque(OpaqueTransform),
+}
+
+/// A body whose content is recorded and not changed.
+#[derive(Debug, Default)]
+pub(crate) struct OpaqueTransform {
+    /// Number of bytes to come, if the upstream announced it.
+    pub(crate) remaining: Option<u64>,
+    /// Decodes the bytes for the recording; `None` once that failed.
+    pub(crate) decoder: Option<Decoder>,
+    /// True if the agent receives the decoded bytes.
+    pub(crate) sends_decoded: bool,
+}
+
+/// A stream of server-sent events. Each event is sent as soon as it is whole.
+#[derive(Debug)]
+pub(crate) struct EventTransform {
+    pub(crate) splitter: Splitter,
+    pub(crate) decoder: Decoder,
+    pub(crate) content: ContentTransform,
+    /// The route that was called upstream.
+    pub(crate) upstream: Route,
+    /// The route that the agent called.
+    pub(crate) agent: Route,
+}
+
+/// The result of one frame of the upstream.
+#[derive(Debug)]
+pub(crate) enum TransformStep {
+    /// Bytes for the agent. The reply goes on.
+    Send(Bytes),
+    /// The end of the reply: bytes for the agent now, and bytes for when the call is on disk.
+    End { now: Bytes, held: Bytes, outcome: Outcome, tail: Tail },
+}
+
+/// The part of a transfer after the end of the reply.
+#[derive(Debug)]
+pub(crate) enum Tail {
+    /// Nothing.
+    Nothing,
+    /// The bytes that the upstream sends after its terminal event.
+    Upstream,
+    /// An error that breaks the transfer off.
+    Broken(BoxError),
+}
+
+impl TransformStep {
+    /// A step without bytes.
+    pub(crate) fn nothing() -> Self {
+        Self::Send(Bytes::new())
+    }
+
+    fn broken(now: Bytes, error: String, recording: &mut Recording) -> Self {
+        recording.set_error(error.clone());
+        let tail = Tail::Broken(CallError::Broken(error).into());
+        Self::End { now, held: Bytes::new(), outcome: Outcome::UpstreamFailed, tail }
+    }
+}
+
+impl BodyTransform {
+    /// Takes the next bytes of the upstream.
+    pub(crate) fn push(&mut self, bytes: Bytes, recording: &mut Recording) -> TransformStep {
+        match self {
+            Self::Opaque(opaque) => opaque.push(bytes, recording),
+            Self::Events(events) => match events.decoder.push(bytes) {
+                Ok(decoded) => {
+                    events.splitter.push(&decoded);
+                    events.take_events(recording)
+                }
+                Err(error) => TransformStep::broken(Bytes::new(), error.to_string(), recording),
+            },
+        }
+    }
+
+    /// Takes bytes that follow the terminal event.
+    pub(crate) fn push_after_end(&mut self, bytes: Bytes) -> std::io::Result<Bytes> {
+        match self {
+            Self::Opaque(_) => Ok(bytes),
+            Self::Events(events) => events.decoder.push(bytes),
+        }
+    }
+
+    /// Takes bytes for the recording alone; returns whether the reply has reached its end.
+    pub(crate) fn drain(&mut self, bytes: Bytes, recording: &mut Recording) -> bool {
+        let Self::Events(events) = self else { return true };
+        let Ok(decoded) = events.decoder.push(bytes) else { return true };
+        events.splitter.push(&decoded);
+        while let Ok(next) = events.splitter.next_event() {
+            let Some(event) = next else { return false };
+            if event.ends(events.upstream) {
+                return true;
+            }
+            if let Some(data) = event.data() {
+                recording.add_upstream_json(&data);
+            }
+        }
+        true
+    }
+
+    /// Ends the body after the upstream closed its side cleanly.
+    pub(crate) fn end(&mut self, recording: &mut Recording) -> TransformStep {
+        match self {
+            Self::Opaque(opaque) => opaque.end(Bytes::new(), recording),
+            Self::Events(events) => match events.decoder.finish() {
+                Ok(()) => events.end(recording),
+                Err(error) => TransformStep::broken(Bytes::new(), error.to_string(), recording),
+            },
+        }
+    }
+
+    /// Ends the body after the connection broke. A partial event is not sent: it may contain what
+    /// must be hidden.
+    pub(crate) fn cut(&mut self, error: String, recording: &mut Recording) -> TransformStep {
+        TransformStep::broken(Bytes::new(), error, recording)
+    }
+}
+
+impl OpaqueTransform {
+    fn push(&mut self, bytes: Bytes, recording: &mut Recording) -> TransformStep {
+        let remaining = self.remaining.map(|left| left.saturating_sub(bytes.len() as u64));
+        self.remaining = remaining;
+
+        let decoded = self.decoder.as_mut().map(|decoder| decoder.push(bytes.clone())).transpose();
+        let sent = match decoded {
+            Ok(decoded) => {
+                let decoded = decoded.unwrap_or_default();
+                recording.add_reply_bytes(&decoded);
+                if self.sends_decoded { decoded } else { bytes }
+            }
+            Err(error) if self.sends_decoded => {
+                return TransformStep::broken(Bytes::new(), error.to_string(), recording);
+            }
+            // The agent decodes the body itself, and will find the damage.
+            Err(error) => {
+                self.stop_decoding(&error, recording);
+                bytes
+            }
+        };
+
+        // The last bytes are held until the call is on disk.
+        match remaining {
+            Some(0) => self.end(sent, recording),
+            _ => TransformStep::Send(sent),
+        }
+    }
+
+    /// Ends the body, with its last bytes. Trailers may still follow.
+    fn end(&mut self, held: Bytes, recording: &mut Recording) -> TransformStep {
+        match self.decoder.as_mut().map_or(Ok(()), Decoder::finish) {
+            Err(error) if self.sends_decoded => {
+                return TransformStep::broken(held, error.to_string(), recording);
+            }
+            Err(error) => self.stop_decoding(&error, recording),
+            Ok(()) => {}
+        }
+        let (now, outcome) = (Bytes::new(), Outcome::Complete);
+        TransformStep::End { now, held, outcome, tail: Tail::Upstream }
+    }
+
+    /// Stops the recording of a body that cannot be decoded. The agent still receives it.
+    fn stop_decoding(&mut self, error: &std::io::Error, recording: &mut Recording) {
+        self.decoder = None;
+        recording.set_error(format!("the reply's coding is damaged: {error}"));
+    }
+}
+
+impl EventTransform {
+    /// Takes every whole event. The terminal event and what follows it are held.
+    fn take_events(&mut self, recording: &mut Recording) -> TransformStep {
+        let mut sent = BytesMut::new();
+        loop {
+            match self.splitter.next_event() {
+                Ok(Some(event)) if event.ends(self.upstream) => {
+                    let held = self.take_terminal(&event, recording);
+                    let tail = match &self.content {
+                        ContentTransform::Native(_) => Tail::Upstream,
+                        ContentTransform::Translated(_) => Tail::Nothing,
+                    };
+                    let (now, outcome) = (sent.freeze(), Outcome::Complete);
+                    return TransformStep::End { now, held, outcome, tail };
+                }
+                Ok(Some(event)) => self.take_event(&event, recording, &mut sent),
+                Ok(None) => return TransformStep::Send(sent.freeze()),
+                Err(error) => {
+                    return TransformStep::broken(sent.freeze(), error.to_string(), recording);
+                }
+            }
+        }
+    }
+
+    /// The agent's form of the terminal event and of the bytes that came with it.
+    fn take_terminal(&mut self, event: &Event, recording: &mut Recording) -> Bytes {
+        let mut held = BytesMut::new();
+        match &mut self.content {
+            ContentTransform::Translated(back) => held.extend_from_slice(&back.end()),
+            ContentTransform::Native(hide) => {
+                if let Some(data) = event.data().filter(|data| data.trim_ascii() != b"[DONE]") {
+                    recording.add_upstream_json(&data);
+                }
+                held.extend_from_slice(&hide.event(event).unwrap_or_default());
+                if let Some(rest) = self.splitter.rest() {
+                    held.extend_from_slice(&rest.0);
+                }
+            }
+        }
+        recording.add_reply_bytes(&held);
+        held.freeze()
+    }
+
+    /// Records an event, and adds the agent's form of it to `sent`.
+    fn take_event(&mut self, event: &Event, recording: &mut Recording, sent: &mut BytesMut) {
+        if let Some(data) = event.data() {
+            recording.add_upstream_json(&data);
+        }
+        let bytes = match &mut self.content {
+            ContentTransform::Native(hide) => hide.event(event),
+            ContentTransform::Translated(back) => Some(back.event(event)),
+        };
+        if let Some(bytes) = bytes {
+            recording.add_reply_bytes(&bytes);
+            sent.extend_from_slice(&bytes);
+        }
+    }
+
+    /// Ends a stream that had no terminal event. Some servers end so; nothing is missing if every
+    /// choice has reported its finish reason.
+    fn end(&mut self, recording: &mut Recording) -> TransformStep {
+        let mut held = BytesMut::new();
+        if let Some(event) = self.splitter.rest() {
+            self.take_event(&event, recording, &mut held);
+        }
+
+        let is_whole = recording.is_finished();
+        let error = "the stream ended without its terminal event";
+        if let ContentTransform::Translated(back) = &mut self.content {
+            let end = if is_whole { back.end() } else { back.error(error, 502) };
+            recording.add_reply_bytes(&end);
+            held.extend_from_slice(&end);
+        }
+        if !is_whole {
+            recording.set_error(error.to_owned());
+        }
+
+        let (now, held) = (Bytes::new(), held.freeze());
+        let outcome = if is_whole { Outcome::Complete } else { Outcome::UpstreamFailed };
+        TransformStep::End { now, held, outcome, tail: Tail::Nothing }
+    }
+}

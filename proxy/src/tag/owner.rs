@@ -1,0 +1,13 @@
+//! The owner of a call, which keeps the conversations of agents apart.
+
+use hyper::HeaderMap;
+use hyper::header::AUTHORIZATION;
+
+/// Anthropic's header for an API key.
+pub(super) const API_KEY: &str = "x-api-key";
+
+/// The credentials of a call; empty if it has none.
+pub(crate) fn owner(headers: &HeaderMap) -> &str {
+    let credentials = headers.get(AUTHORIZATION).or_else(|| headers.get(API_KEY));
+    credentials.and_then(|value| value.to_str().ok()).unwrap_or("")
+}

@@ -1,0 +1,403 @@
+//! The client of the upstream: its connections, its dialect, and the fields that it refuses.
+
+use std::collections::HashMap;
+use std::error::Error;
+use std::sync::Mutex;
+use std::time::Duration;
+
+use bytes::Bytes;
+use episode::Route;
+use http_body_util::{BodyExt, Limited};
+use hyper::body::Incoming;
+use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HeaderValue};
+use hyper::http::request::Parts;
+use hyper::{HeaderMap, Method, Request, Response, StatusCode};
+use tokio::sync::OnceCell;
+use wire::{Dialect, REFUSAL_BYTES_MAX, Refused};
+
+use crate::body::RequestBody;
+use crate::config::{Config, Upstream};
+use crate::error::CallError;
+use crate::outgoing::OutgoingBody;
+use crate::upstream::connect::{self, Connections, InvalidSetting};
+use crate::upstream::models::ModelList;
+use crate::upstream::rewrite::{self, Plan, Rewrite};
+use crate::upstream::sampler_cache::SamplerCache;
+use crate::upstream::stray::{SentRequest, StrayWarnings};
+
+/// Longest wait for the dialect.
+const PROBE_WAIT: Duration = Duration::from_secs(10);
+/// Longest document that rolltape itself fetches, in bytes.
+const DOCUMENT_BYTES_MAX: usize = 16 << 20;
+/// Longest wait for the body of a refusal.
+const REFUSAL_WAIT: Duration = Duration::from_secs(5);
+/// Request classes whose refused fields are remembered.
+const REFUSED_CLASSES_MAX: usize = 1024;
+
+/// The client of the upstream.
+#[derive(Debug)]
+pub(crate) struct Forward {
+    upstream: Upstream,
+    /// The API key that replaces the agent's.
+    key: Option<HeaderValue>,
+    client: Connections,
+    /// HTTP/1.1 connections, because HTTP/2 has no `upgrade` header.
+    upgrade_client: Connections,
+    request_bytes_max: u64,
+    dialect: OnceCell<Dialect>,
+    probe_wait: Duration,
+    refused: Mutex<HashMap<RequestClass, Refused>>,
+    pub(super) samplers: SamplerCache,
+    models: ModelList,
+    stray_warnings: StrayWarnings,
+}
+
+/// A class of requests for which the upstream refuses the same fields.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) struct RequestClass {
+    route: Route,
+    model: Option<String>,
+    streams: bool,
+    has_tools: bool,
+}
+
+impl RequestClass {
+    /// The class of a request to `route`.
+    pub(crate) fn of(route: Route, request: Option<&wire::Request>) -> Self {
+        Self {
+            route,
+            model: request.filter(|_| route.generates()).and_then(wire::Request::model),
+            streams: request.is_some_and(wire::Request::streams),
+            has_tools: request.is_some_and(wire::Request::has_tools),
+        }
+    }
+}
+
+/// The reason for which a probe does not tell the dialect.
+enum DialectError {
+    Failed(CallError),
+    /// The upstream answered with an error status.
+    Declined,
+}
+
+/// A request of an agent, its headers prepared for the upstream.
+#[derive(Debug)]
+pub(crate) struct AgentRequest<'a> {
+    pub(crate) head: Parts,
+    /// Path and query, without a tag.
+    pub(crate) path: &'a str,
+    pub(crate) body: RequestBody,
+    pub(crate) class: RequestClass,
+}
+
+impl Forward {
+    /// A client without connections yet.
+    ///
+    /// # Errors
+    /// [`InvalidSetting`] if a certificate or the key cannot be used.
+    pub(crate) fn new(config: &Config) -> Result<Self, InvalidSetting> {
+        let key = config.upstream_key.as_deref().map(HeaderValue::from_str).transpose();
+        Ok(Self {
+            upstream: config.upstream.clone(),
+            key: key
+                .map_err(|_| InvalidSetting("the upstream's key is not a valid header value"))?,
+            client: connect::client(config)?,
+            upgrade_client: connect::http1_client(config)?,
+            request_bytes_max: config.request_bytes_max,
+            dialect: config.dialect.map_or_else(OnceCell::new, OnceCell::from),
+            probe_wait: PROBE_WAIT,
+            refused: Mutex::default(),
+            samplers: SamplerCache::default(),
+            models: ModelList::default(),
+            stray_warnings: StrayWarnings::default(),
+        })
+    }
+
+    /// The upstream's dialect; probed once, with the credentials of the first agent. An upstream
+    /// that declines the probe is treated as `openai`, and probed again by the next call.
+    pub(crate) async fn dialect(&self, agent: &HeaderMap) -> Result<Dialect, CallError> {
+        // The timeout includes the wait for earlier callers, who probe one after another.
+        let probe = self.dialect.get_or_try_init(|| self.probe(agent));
+        match tokio::time::timeout(self.probe_wait, probe).await {
+            Ok(Ok(dialect)) => Ok(*dialect),
+            Ok(Err(DialectError::Declined)) => Ok(Dialect::OpenAi),
+            Ok(Err(DialectError::Failed(error))) => Err(error),
+            Err(_) => {
+                Err(CallError::Unreachable(self.upstream.to_string(), "no answer".to_owned()))
+            }
+        }
+    }
+
+    /// Reads the dialect from the list of models, whose owner names the server.
+    async fn probe(&self, agent: &HeaderMap) -> Result<Dialect, DialectError> {
+        let (status, models) =
+            self.fetch("/v1/models", agent).await.map_err(DialectError::Failed)?;
+        if !status.is_success() {
+            return Err(DialectError::Declined);
+        }
+        let dialect = wire::dialect_of_models(&models);
+        tracing::info!(upstream = %self.upstream, dialect = dialect.as_str(), "upstream found");
+        Ok(dialect)
+    }
+
+    /// The dialect, if it was probed or set.
+    pub(crate) fn known_dialect(&self) -> Option<Dialect> {
+        self.dialect.get().copied()
+    }
+
+    /// Sends a call. After a 400 that rolltape's own fields may have caused, it is sent again with
+    /// fewer of them, at last with none. The fields that the upstream accepted are remembered. The
+    /// returned [`Rewrite`] is that of the reply.
+    pub(crate) async fn exchange(
+        &self,
+        mut request: AgentRequest<'_>,
+        plan: &Plan<'_>,
+    ) -> Result<(Response<Incoming>, Rewrite), CallError> {
+        if let Some(refusal) = plan.refusal() {
+            return Err(refusal);
+        }
+        if let Some(rest) = request.body.rest.take() {
+            let rewrite = plan.too_long();
+            let beginning = request.body.raw.clone();
+            let body = OutgoingBody::streamed(beginning, rest, self.request_bytes_max);
+            return Ok((self.send(&request, &rewrite, body).await?, rewrite));
+        }
+
+        // Start with the fields that requests of this class are known to be accepted with.
+        let known = self.refused_by(&request.class);
+        let mut refused = known;
+        loop {
+            let rewrite = plan.rewrite(refused, &request.head.headers);
+            let bytes = rewrite.body.clone().unwrap_or_else(|| request.body.raw.clone());
+            let body = OutgoingBody::whole(bytes, request.body.trailers.clone());
+            let reply = self.send(&request, &rewrite, body).await?;
+            if reply.status() == StatusCode::BAD_REQUEST && rewrite.asks {
+                refused = refused.after(&rewrite.added, &read_refusal(reply).await);
+                continue;
+            }
+            // Another error status, such as 429, has nothing to do with our fields.
+            if reply.status().is_success() && refused != known {
+                self.remember_refused(&request.class, refused);
+            }
+            return Ok((reply, rewrite));
+        }
+    }
+
+    async fn send(
+        &self,
+        agent: &AgentRequest<'_>,
+        rewrite: &Rewrite,
+        body: OutgoingBody,
+    ) -> Result<Response<Incoming>, CallError> {
+        let path = rewrite.path.unwrap_or(agent.path);
+        let mut request = self.request(agent.head.method.clone(), path, body)?;
+        // The extensions hold the spelling of the agent's header names.
+        *request.extensions_mut() = agent.head.extensions.clone();
+        *request.headers_mut() = agent.head.headers.clone();
+        rewrite::set_headers(rewrite, self.key.as_ref(), request.headers_mut());
+
+        let result = self.client.request(request).await;
+        if result.as_ref().map_or(true, |reply| reply.status().is_server_error()) {
+            // The server may have been restarted with other defaults.
+            self.samplers.clear();
+        }
+        let reply = result.map_err(|error| self.unreachable(&error))?;
+        let (method, route) = (&agent.head.method, agent.class.route);
+        let sent = SentRequest { method, path: agent.path, route };
+        self.stray_warnings.check(sent, reply.status());
+        Ok(reply)
+    }
+
+    /// Sends a request for another protocol.
+    pub(crate) async fn upgrade(
+        &self,
+        head: &Parts,
+        path: &str,
+    ) -> Result<Response<Incoming>, CallError> {
+        let mut request = self.request(head.method.clone(), path, OutgoingBody::default())?;
+        *request.extensions_mut() = head.extensions.clone();
+        *request.headers_mut() = head.headers.clone();
+        rewrite::set_credentials(self.key.as_ref(), request.headers_mut());
+        self.upgrade_client.request(request).await.map_err(|error| self.unreachable(&error))
+    }
+
+    /// Forwards a request to an engine control route. Neither it nor its reply has a size limit.
+    pub(crate) async fn control(
+        &self,
+        head: Parts,
+        body: Incoming,
+    ) -> Result<Response<Incoming>, CallError> {
+        let path = head.uri.path_and_query().map_or("/", |path| path.as_str());
+        let body = OutgoingBody::streamed(Bytes::new(), body, u64::MAX);
+        let mut request = self.request(head.method, path, body)?;
+        *request.headers_mut() = head.headers;
+        rewrite::set_credentials(self.key.as_ref(), request.headers_mut());
+        self.client.request(request).await.map_err(|error| self.unreachable(&error))
+    }
+
+    fn request(
+        &self,
+        method: Method,
+        path: &str,
+        body: OutgoingBody,
+    ) -> Result<Request<OutgoingBody>, CallError> {
+        let request = self
+            .upstream
+            .uri(path)
+            .and_then(|uri| Request::builder().method(method).uri(uri).body(body));
+        request.map_err(|_| CallError::InvalidTag {
+            name: "path",
+            value: path.to_owned(),
+            expected: "a path and query",
+        })
+    }
+
+    /// The error for a request that got no reply, with its innermost cause.
+    fn unreachable(&self, error: &(dyn Error + 'static)) -> CallError {
+        let mut cause = error;
+        while let Some(source) = cause.source() {
+            cause = source;
+            // The agent's body exceeded its limit while it was sent.
+            if let Some(CallError::TooLong(bytes_max)) = cause.downcast_ref() {
+                return CallError::TooLong(*bytes_max);
+            }
+        }
+        CallError::Unreachable(self.upstream.to_string(), cause.to_string())
+    }
+
+    /// Fetches a document with our own key.
+    pub(crate) async fn get(&self, path: &str) -> Result<(StatusCode, Bytes), CallError> {
+        self.fetch(path, &HeaderMap::new()).await
+    }
+
+    /// Fetches a document with our own key, or with the agent's.
+    pub(crate) async fn fetch(
+        &self,
+        path: &str,
+        agent: &HeaderMap,
+    ) -> Result<(StatusCode, Bytes), CallError> {
+        self.ask(self.request(Method::GET, path, OutgoingBody::default())?, agent).await
+    }
+
+    /// Sends a JSON document and fetches the reply, with our own key, or with the agent's.
+    pub(crate) async fn post(
+        &self,
+        path: &str,
+        body: Bytes,
+        agent: &HeaderMap,
+    ) -> Result<(StatusCode, Bytes), CallError> {
+        let mut request = self.request(Method::POST, path, OutgoingBody::whole(body, None))?;
+        request.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        self.ask(request, agent).await
+    }
+
+    async fn ask(
+        &self,
+        mut request: Request<OutgoingBody>,
+        agent: &HeaderMap,
+    ) -> Result<(StatusCode, Bytes), CallError> {
+        let own = self.key.as_ref().and_then(|key| rewrite::bearer(key).ok());
+        if let Some(key) = own.or_else(|| agent.get(AUTHORIZATION).cloned()) {
+            request.headers_mut().insert(AUTHORIZATION, key);
+        }
+        let reply = self.client.request(request).await.map_err(|error| self.unreachable(&error))?;
+        let status = reply.status();
+        let body = Limited::new(reply.into_body(), DOCUMENT_BYTES_MAX).collect().await;
+        Ok((status, body.map_err(|error| CallError::Broken(error.to_string()))?.to_bytes()))
+    }
+
+    /// Drops the translation of a plan whose model the upstream does not have: its own route
+    /// refuses such a model, and its chat route would accept it.
+    pub(crate) async fn untranslate_unknown_model<'a>(
+        &self,
+        plan: Plan<'a>,
+        agent: &HeaderMap,
+    ) -> Plan<'a> {
+        match plan.unchecked_model() {
+            Some(name) if !self.has_model(&name, agent).await => plan.without_translation(),
+            _ => plan,
+        }
+    }
+
+    /// True if the upstream lists the model, or lists none.
+    async fn has_model(&self, name: &str, agent: &HeaderMap) -> bool {
+        if self.models.contains(name) {
+            return true;
+        }
+        match self.fetch("/v1/models", agent).await {
+            Ok((status, list)) if status.is_success() => self.models.replace(&list),
+            _ => return true,
+        }
+        self.models.contains(name)
+    }
+
+    /// Notes that the upstream may have other weights now.
+    pub(crate) fn weights_changed(&self) {
+        self.samplers.clear();
+    }
+
+    /// Forgets the fields that the upstream refused.
+    pub(crate) fn forget_refused(&self) {
+        if let Ok(mut classes) = self.refused.lock() {
+            classes.clear();
+        }
+    }
+
+    fn refused_by(&self, class: &RequestClass) -> Refused {
+        let classes = self.refused.lock();
+        classes.ok().and_then(|classes| classes.get(class).copied()).unwrap_or_default()
+    }
+
+    fn remember_refused(&self, class: &RequestClass, refused: Refused) {
+        let fields: Vec<&str> = refused.names().collect();
+        tracing::warn!(kind = ?class, ?fields, "the upstream refuses requests with these fields");
+        if let Ok(mut classes) = self.refused.lock()
+            && (classes.len() < REFUSED_CLASSES_MAX || classes.contains_key(class))
+        {
+            classes.insert(class.clone(), refused);
+        }
+    }
+}
+
+/// The agent's `authorization` header alone.
+pub(super) fn credentials_of(agent: &HeaderMap) -> HeaderMap {
+    let mut credentials = HeaderMap::new();
+    credentials.extend(agent.get(AUTHORIZATION).map(|key| (AUTHORIZATION, key.clone())));
+    credentials
+}
+
+/// The body of a refusal; empty if it cannot be read.
+async fn read_refusal(reply: Response<Incoming>) -> Bytes {
+    let body = Limited::new(reply.into_body(), REFUSAL_BYTES_MAX).collect();
+    match tokio::time::timeout(REFUSAL_WAIT, body).await {
+        Ok(Ok(body)) => body.to_bytes(),
+        _ => Bytes::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Instant;
+
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_silent_upstream_keeps_no_call_waiting_behind_others() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let upstream = format!("http://{}", listener.local_addr().unwrap());
+        let mut forward = Forward::new(&Config::new(upstream.parse().unwrap())).unwrap();
+        forward.probe_wait = Duration::from_secs(5);
+        let (asked, agent) = (Instant::now(), HeaderMap::new());
+        let (a, b, c, d, e) = tokio::join!(
+            forward.dialect(&agent),
+            forward.dialect(&agent),
+            forward.dialect(&agent),
+            forward.dialect(&agent),
+            forward.dialect(&agent),
+        );
+        assert!([a, b, c, d, e].iter().all(|told| matches!(told, Err(CallError::Unreachable(..)))));
+        assert!(asked.elapsed() < Duration::from_secs(20), "{:?}", asked.elapsed());
+    }
+}

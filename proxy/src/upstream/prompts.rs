@@ -1,0 +1,103 @@
+//! Prompts that the upstream reports as text. Their ids are looked up during the call, so that they
+//! are known when it ends.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use episode::CallEnd;
+use hyper::HeaderMap;
+use tokio::task::JoinHandle;
+use wire::{Owed, Prompts};
+
+use crate::upstream::forward::{Forward, credentials_of};
+
+/// Longest wait at the end of a call. Without the ids of its prompt a call makes no row.
+const END_WAIT: Duration = Duration::from_secs(5);
+
+/// The lookup of a call's prompts.
+#[derive(Debug)]
+pub(crate) struct PromptLookup {
+    forward: Arc<Forward>,
+    /// The agent's credentials.
+    agent: HeaderMap,
+    task: AbortOnDrop,
+}
+
+/// A task that is aborted with its call.
+#[derive(Debug)]
+struct AbortOnDrop(JoinHandle<PromptIds>);
+
+/// Prompts with their ids, in the order of the prompts; no ids if the lookup failed.
+#[derive(Debug)]
+struct PromptIds {
+    prompts: Prompts,
+    ids: Vec<Vec<u32>>,
+}
+
+impl Drop for AbortOnDrop {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+impl PromptLookup {
+    /// Starts the lookup, with the agent's credentials.
+    pub(crate) fn start(forward: &Arc<Forward>, prompts: Prompts, agent: &HeaderMap) -> Self {
+        let agent = credentials_of(agent);
+        let task = tokio::spawn(look_up(Arc::clone(forward), prompts, agent.clone()));
+        Self { forward: Arc::clone(forward), agent, task: AbortOnDrop(task) }
+    }
+
+    /// Writes the ids into the end of the call, if anything was sampled.
+    pub(crate) async fn fill(self, end: &mut CallEnd, owed: &Owed) {
+        if end.choices.is_empty() || !end.prompts.is_empty() {
+            return;
+        }
+        if let Ok(Some(ids)) = tokio::time::timeout(END_WAIT, self.ids(owed)).await {
+            end.prompts = owed.believed(ids, end.usage.prompt);
+        }
+    }
+
+    /// The ids of the prompts that were sampled from. The text in the reply decides for a chat: a
+    /// template that contains the time may have rendered another text for the lookup.
+    async fn ids(mut self, owed: &Owed) -> Option<Vec<Vec<u32>>> {
+        let PromptIds { mut prompts, ids } = (&mut self.task.0).await.ok()?;
+        if !prompts.is_chat() {
+            return Some(ids);
+        }
+        match prompts.take_text(owed.text.clone()?) {
+            true => Some(tokenize(&self.forward, &prompts, &self.agent).await),
+            false => Some(ids),
+        }
+    }
+}
+
+async fn look_up(forward: Arc<Forward>, mut prompts: Prompts, agent: HeaderMap) -> PromptIds {
+    if let Some((path, body)) = prompts.rendering() {
+        let reply = ask(&forward, path, body, &agent).await;
+        let Some(text) = reply.and_then(|reply| wire::rendered_text(&reply)) else {
+            return PromptIds { prompts, ids: Vec::new() };
+        };
+        prompts.take_text(text);
+    }
+    let ids = tokenize(&forward, &prompts, &agent).await;
+    PromptIds { prompts, ids }
+}
+
+async fn tokenize(forward: &Forward, prompts: &Prompts, agent: &HeaderMap) -> Vec<Vec<u32>> {
+    let mut replies = Vec::new();
+    for question in prompts.tokenizing() {
+        replies.push(match question {
+            Some((path, body)) => ask(forward, path, body, agent).await,
+            None => None,
+        });
+    }
+    prompts.ids(&replies)
+}
+
+/// The body of a successful reply.
+async fn ask(forward: &Forward, path: &str, body: Bytes, agent: &HeaderMap) -> Option<Bytes> {
+    let (status, reply) = forward.post(path, body, agent).await.ok()?;
+    status.is_success().then_some(reply)
+}

@@ -1,0 +1,149 @@
+//! The sampling parameters of a call. The upstream is asked for its defaults during the call.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use episode::{CallEnd, Route};
+use hyper::HeaderMap;
+use tokio::task::JoinHandle;
+use wire::{Dialect, Effective, Force, Owed, Request, Sampler};
+
+use crate::upstream::forward::{Forward, credentials_of};
+
+/// Longest wait for an answer of the upstream. vLLM inspects the machine at the first question.
+const ASK_WAIT: Duration = Duration::from_secs(30);
+/// Longest wait at the end of a call.
+const END_WAIT: Duration = Duration::from_secs(5);
+
+/// The sampling parameters of one call.
+#[derive(Debug)]
+pub(crate) struct CallSampling {
+    effective: Effective,
+    source: SamplerSource,
+    route: Route,
+    /// True if the user named the kind of logprobs.
+    is_kind_named: bool,
+}
+
+/// The upstream's defaults.
+#[derive(Debug)]
+enum SamplerSource {
+    Known(Arc<Sampler>),
+    /// The upstream is being asked. The dialect stands in if it does not answer in time.
+    Pending(JoinHandle<Arc<Sampler>>, Dialect),
+}
+
+impl Forward {
+    /// The upstream's sampling defaults; asked for with the agent's credentials.
+    pub(crate) async fn sampler(&self, dialect: Dialect, agent: &HeaderMap) -> Arc<Sampler> {
+        let cache = &self.samplers;
+        let _question = cache.question.lock().await;
+        if let Some(sampler) = cache.get() {
+            return sampler;
+        }
+        // Read before the question: an answer is not stored if the cache is cleared meanwhile.
+        let generation = cache.generation();
+
+        // The servers differ in the page that lists the defaults; the first one that exists counts.
+        let mut sampler = Sampler::of(dialect);
+        let mut is_answered = true;
+        for path in Sampler::paths(dialect) {
+            match tokio::time::timeout(ASK_WAIT, self.fetch(path, agent)).await {
+                Ok(Ok((status, page))) if status.is_success() && sampler.take(&page) => break,
+                Ok(Ok(_)) => {}
+                Ok(Err(_)) | Err(_) => is_answered = false,
+            }
+        }
+        // Some servers do not report the end token of a turn; they are asked for its id once.
+        if let Some((path, body)) = sampler.end_question() {
+            match tokio::time::timeout(ASK_WAIT, self.post(path, body, agent)).await {
+                Ok(Ok((status, page))) if status.is_success() => sampler.take_end(&page),
+                _ => is_answered = false,
+            }
+        }
+
+        let sampler = Arc::new(sampler);
+        if is_answered {
+            cache.store(&sampler, generation);
+        }
+        sampler
+    }
+}
+
+impl CallSampling {
+    /// The parameters of a request, with those of `force` in their place.
+    pub(crate) fn requested(
+        dialect: Dialect,
+        route: Route,
+        request: &Request,
+        force: &Force,
+    ) -> Effective {
+        match (dialect, route) {
+            (Dialect::Sglang | Dialect::Rolltape, Route::Generate) => {
+                Effective::asked_natively(request)
+            }
+            _ => Effective::asked(dialect, request, force),
+        }
+    }
+
+    /// The parameters of a call to `route`. The upstream is asked for its defaults unless they are
+    /// cached.
+    pub(crate) fn start(
+        forward: &Arc<Forward>,
+        dialect: Dialect,
+        route: Route,
+        effective: Effective,
+        agent: &HeaderMap,
+    ) -> Self {
+        let source = match forward.samplers.get() {
+            Some(sampler) => SamplerSource::Known(sampler),
+            None if Sampler::paths(dialect).is_empty() => {
+                SamplerSource::Known(Arc::new(Sampler::of(dialect)))
+            }
+            None => {
+                let forward = Arc::clone(forward);
+                let credentials = credentials_of(agent);
+                let answer = async move { forward.sampler(dialect, &credentials).await };
+                SamplerSource::Pending(tokio::spawn(answer), dialect)
+            }
+        };
+        Self { effective, source, route, is_kind_named: false }
+    }
+
+    /// Sets whether the user named the kind of logprobs.
+    pub(crate) fn with_kind_named(self, is_kind_named: bool) -> Self {
+        Self { is_kind_named, ..self }
+    }
+
+    /// Writes the parameters into the end of the call, if anything was sampled.
+    pub(crate) async fn fill(mut self, end: &mut CallEnd, owed: &Owed) {
+        if end.choices.is_empty() {
+            return;
+        }
+        let sampler = self.source.sampler().await;
+        if let Some(end_token) = sampler.end() {
+            owed.end(end_token, &mut end.choices);
+        }
+
+        self.effective.served(&sampler);
+        if end.translated.is_none() {
+            self.effective.heard(self.route, &end.reply);
+        }
+        end.sampled_with = Some(self.effective.to_json());
+        if let Some(kind) = sampler.logprob_kind().filter(|_| !self.is_kind_named) {
+            kind.clone_into(&mut end.logprob_kind);
+        }
+    }
+}
+
+impl SamplerSource {
+    async fn sampler(&mut self) -> Arc<Sampler> {
+        match self {
+            Self::Known(sampler) => Arc::clone(sampler),
+            Self::Pending(answer, dialect) => match tokio::time::timeout(END_WAIT, answer).await {
+                Ok(Ok(sampler)) => sampler,
+                _ => Arc::new(Sampler::of(*dialect)),
+            },
+        }
+    }
+}
