@@ -151,7 +151,7 @@ impl Recording {
             unasked: self.unasked,
             stamps: Stamps::default(),
         };
-        (ended, facts.owed)
+        (ended, facts.missing)
     }
 }
 

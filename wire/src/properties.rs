@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use serde_json::{Map, Value};
 
 use crate::sse::events;
-use crate::{Asked, Collector, Dialect, Event, Request, Wants};
+use crate::{AskOptions, AugmentedRequest, Collector, Dialect, Event, Request};
 
 /// Any JSON, with the keys we look for among its keys and texts.
 fn json() -> impl Strategy<Value = Value> {
@@ -86,8 +86,8 @@ fn replies() -> impl Strategy<Value = (Value, Value)> {
     )
 }
 
-fn ask(dialect: Dialect, route: Route, request: &Request) -> Asked {
-    crate::ask(&Wants::of(dialect), route, request, |_| false)
+fn ask(dialect: Dialect, route: Route, request: &Request) -> AugmentedRequest {
+    crate::ask(&AskOptions::for_dialect(dialect), route, request, |_| false)
 }
 
 fn request(body: &str) -> Request {

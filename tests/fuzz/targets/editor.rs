@@ -7,7 +7,7 @@ use bytes::Bytes;
 use episode::Route;
 use fuzz::{DIALECTS, Knobs, ROUTES, parts, root_members, text_or_grown};
 use libfuzzer_sys::fuzz_target;
-use wire::{Dialect, Force, Refused, Request, Wants, ask};
+use wire::{Dialect, ForcedSampling, RefusedFields, Request, AskOptions, ask};
 
 /// All that may be added, in any dialect.
 const ADDED: [&str; 13] = [
@@ -54,23 +54,23 @@ fuzz_target!(|input: &[u8]| {
     headers(text, &request);
 });
 
-fn wants(dialect: Dialect, knobs: Knobs) -> Wants {
-    Wants {
+fn wants(dialect: Dialect, knobs: Knobs) -> AskOptions {
+    AskOptions {
         dialect,
         hosted_logprobs: !knobs.flag(0, 1),
         top_logprobs: if knobs.flag(0, 2) { 5 } else { 0 },
         routed_experts: knobs.flag(0, 3),
         sampling_mask: knobs.flag(0, 4),
-        refused: Refused::default(),
+        refused: RefusedFields::default(),
     }
 }
 
-fn asked(request: &Request, route: Route, wants: &Wants, has_headers: bool) {
+fn asked(request: &Request, route: Route, wants: &AskOptions, has_headers: bool) {
     let has = |_: &str| has_headers;
     let asked = ask(wants, route, request, has);
     if asked.unasked.is_some() {
         assert_eq!(&asked.body, request.body());
-        assert!(asked.hide.nothing() && asked.headers.is_empty());
+        assert!(asked.hide.is_empty() && asked.headers.is_empty());
         return;
     }
     let Some(before) = root_members(request.body()) else { return };
@@ -126,7 +126,7 @@ fn spliced(
     out
 }
 
-fn forced(request: &Request, dialect: Dialect, force: &Force) {
+fn forced(request: &Request, dialect: Dialect, force: &ForcedSampling) {
     let body = force.apply(dialect, request);
     let _ = force.sampling(request);
     let Some(before) = root_members(request.body()) else { return };
@@ -145,8 +145,8 @@ fn forced(request: &Request, dialect: Dialect, force: &Force) {
 /// What is read as a force is written so that it is read again: the store keeps the text.
 fn any_force(text: &[u8]) {
     let Ok(text) = std::str::from_utf8(text) else { return };
-    if let Ok(force) = text.parse::<Force>() {
-        assert_eq!(force.to_string().parse::<Force>().ok(), Some(force));
+    if let Ok(force) = text.parse::<ForcedSampling>() {
+        assert_eq!(force.to_string().parse::<ForcedSampling>().ok(), Some(force));
     }
 }
 

@@ -6,7 +6,7 @@ use std::sync::LazyLock;
 use bytes::Bytes;
 use fuzz::{DIALECTS, ROUTES, Spelled, events, events_of, is_whole, parts, request, text_or_grown};
 use libfuzzer_sys::fuzz_target;
-use wire::{Event, Hide, Wants, ask};
+use wire::{Event, ReplyFilter, AskOptions, ask};
 
 /// The keys of all that is ever hidden.
 const HIDDEN: [&str; 10] = [
@@ -31,20 +31,20 @@ const REQUESTS: [&str; 5] = [
 ];
 
 /// What is hidden for each of the requests in each dialect and on each route.
-static HIDES: LazyLock<Vec<Hide>> = LazyLock::new(|| {
+static HIDES: LazyLock<Vec<ReplyFilter>> = LazyLock::new(|| {
     let mut hides = Vec::new();
     for dialect in DIALECTS {
         for route in ROUTES {
             for body in REQUESTS {
-                let wants = Wants {
+                let wants = AskOptions {
                     hosted_logprobs: true,
                     top_logprobs: 3,
                     routed_experts: true,
                     sampling_mask: true,
-                    ..Wants::of(dialect)
+                    ..AskOptions::of(dialect)
                 };
                 let hide = ask(&wants, route, &request(body), |_| false).hide;
-                if !hide.nothing() && !hides.contains(&hide) {
+                if !hide.is_empty() && !hides.contains(&hide) {
                     hides.push(hide);
                 }
             }
@@ -55,7 +55,7 @@ static HIDES: LazyLock<Vec<Hide>> = LazyLock::new(|| {
 
 fuzz_target!(|input: &[u8]| {
     let Some((text, knobs)) = parts(input) else { return };
-    let hides: Vec<&Hide> = HIDES.iter().collect();
+    let hides: Vec<&ReplyFilter> = HIDES.iter().collect();
     let body = text_or_grown(text, knobs.flag(1, 0));
     let stream = match knobs.flag(1, 0) {
         true => Bytes::from([b"data: ", &body[..], b"\n\n"].concat()),
@@ -69,17 +69,17 @@ fuzz_target!(|input: &[u8]| {
 });
 
 /// What the agent gets of these events.
-fn shown(hide: &Hide, events: &[Event]) -> Bytes {
+fn shown(hide: &ReplyFilter, events: &[Event]) -> Bytes {
     events.iter().filter_map(|event| hide.event(event)).flatten().collect()
 }
 
-fn document(hide: &Hide, body: &Bytes) {
+fn document(hide: &ReplyFilter, body: &Bytes) {
     let shown = hide.document(body);
     assert_eq!(hide.document(&shown), shown, "hidden twice");
     same_but_hidden(body, &shown);
 }
 
-fn event(hide: &Hide, event: &Event) {
+fn event(hide: &ReplyFilter, event: &Event) {
     let Some(shown) = hide.event(event) else { return };
     let apart = events(&shown);
     if apart.len() > 1 {

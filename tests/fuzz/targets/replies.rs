@@ -6,7 +6,7 @@ use episode::Route;
 use fuzz::{DIALECTS, Knobs, ROUTES, TRANSLATED, events, grown, parts, written};
 use libfuzzer_sys::fuzz_target;
 use serde_json::{Value, json};
-use wire::{Back, Dialect, Event, Request, answers, error_body, translate};
+use wire::{ReplyTranslator, Dialect, Event, Request, answers, error_body, translate};
 
 /// Between the agent's request and the reply to it.
 const SEPARATOR: u8 = 0x1e;
@@ -40,7 +40,7 @@ fuzz_target!(|input: &[u8]| {
     }
 });
 
-fn back(dialect: Dialect, route: Route, request: &Request) -> Option<Back> {
+fn back(dialect: Dialect, route: Route, request: &Request) -> Option<ReplyTranslator> {
     translate(dialect, route, request).ok().map(|(_, back)| back)
 }
 
@@ -59,7 +59,7 @@ fn chunks(program: &[u8]) -> Vec<u8> {
     stream
 }
 
-fn streamed(mut back: Back, (route, body_bytes): (Route, usize), reply: &[u8], knobs: Knobs) {
+fn streamed(mut back: ReplyTranslator, (route, body_bytes): (Route, usize), reply: &[u8], knobs: Knobs) {
     let mut shown = Vec::new();
     let mut comments = 0;
     for event in events(reply) {
@@ -128,7 +128,7 @@ fn responses(values: &[Value]) {
     }
 }
 
-fn document(back: Back, route: Route, reply: &[u8], status: u16) {
+fn document(back: ReplyTranslator, route: Route, reply: &[u8], status: u16) {
     let shown = back.document(status, reply);
     match shown.content_type {
         "application/json" => {

@@ -8,7 +8,7 @@ use fuzz::{DIALECTS, TRANSLATED, events};
 use libfuzzer_sys::arbitrary::{self, Arbitrary, Unstructured};
 use libfuzzer_sys::fuzz_target;
 use serde_json::{Map, Value, json};
-use wire::{Back, Collector, Dialect, Facts, Request, answers, canonical, translate};
+use wire::{ReplyTranslator, Collector, Dialect, Facts, Request, answers, canonical, translate};
 
 const REQUEST: &str = r#"{"model":"m","messages":[{"role":"user","content":"hi"}],"input":"hi",
     "max_tokens":9,"include":["message.output_text.logprobs"],"stream":true}"#;
@@ -229,7 +229,7 @@ fuzz_target!(|input: &[u8]| {
     begins(&facts(&chunks[..cut]), &all);
 });
 
-fn back(dialect: Dialect, route: Route) -> Back {
+fn back(dialect: Dialect, route: Route) -> ReplyTranslator {
     let request = Request::read(&Bytes::from_static(REQUEST.as_bytes())).expect("it is an object");
     translate(dialect, route, &request).expect("it is plain").1
 }

@@ -4,7 +4,7 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use serde_json::{Map, Value, json};
 
-use super::{Reply, answer, error_document, request};
+use super::{MessageBuilder, answer, error_document, request};
 use crate::sse::{Event, events};
 
 /// Names that steer the translation, so that random JSON gets far into it.
@@ -188,8 +188,8 @@ proptest! {
         let (message, deltas) = both_forms(&reasoning, &content, &calls, &picks);
         let asked = json!({ "model": "m" });
         let whole = chat(json!({ "index": 0, "message": message, "finish_reason": reason }));
-        let document = Reply::new(&asked).document(&whole);
-        let mut reply = Reply::new(&asked);
+        let document = MessageBuilder::new(&asked).document(&whole);
+        let mut reply = MessageBuilder::new(&asked);
         let mut stream = Vec::new();
         for delta in deltas {
             stream.extend(reply.chunk(&chat(json!({ "index": 0, "delta": delta }))));
@@ -213,7 +213,7 @@ proptest! {
     ) {
         let (message, _) = both_forms(&reasoning, &content, &calls, &[]);
         let whole = chat(json!({ "index": 0, "message": message, "finish_reason": "stop" }));
-        let document = Reply::new(&json!({})).document(&whole);
+        let document = MessageBuilder::new(&json!({})).document(&whole);
         let mut said = answer(document.to_string().as_bytes()).unwrap();
         let turn = json!({ "role": "assistant", "content": document["content"] });
         let chat = request(&json!({ "messages": [turn] })).unwrap();
@@ -230,9 +230,9 @@ proptest! {
         let _ = request(&json!({ "messages": [{ "role": "user", "content": value }] }));
         let _ = request(&json!({ "messages": [], "tools": value, "system": value }));
         let choice = |key: &str| json!({ "choices": [{ key: value }], "usage": value });
-        let _ = Reply::new(&value).document(&value);
-        let _ = Reply::new(&value).document(&choice("message"));
-        let mut reply = Reply::new(&value);
+        let _ = MessageBuilder::new(&value).document(&value);
+        let _ = MessageBuilder::new(&value).document(&choice("message"));
+        let mut reply = MessageBuilder::new(&value);
         for chunk in [&value, &choice("delta"), &choice("delta"), &choice("finish_reason")] {
             let _ = reply.chunk(chunk);
         }

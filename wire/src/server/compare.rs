@@ -1,18 +1,18 @@
-//! Whether two replies are the same, but for what differs between any two.
+//! A comparison of two replies that leaves out the values that differ between any two.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
 
 use episode::Route;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::conversation::answers;
 use crate::json::{Edits, Malformed, Member, elements, members, root};
 use crate::sse::{Event, Splitter};
 
-/// Names of values that differ between any two replies: names of things, times, random bytes, and
-/// what a cache held.
-const PASSING: [&str; 15] = [
+/// Keys of values that differ between any two replies: ids, times, random bytes, and counts of
+/// cached tokens.
+const VOLATILE: [&str; 15] = [
     "id",
     "created",
     "created_at",
@@ -29,8 +29,8 @@ const PASSING: [&str; 15] = [
     "cache_creation_input_tokens",
     "cache_read_input_tokens",
 ];
-/// Names of text that a server may cut into pieces as its timing has it, and of counts of pieces.
-const PIECES: [&str; 9] = [
+/// Keys of text that a server may cut into chunks as its timing has it, and of counts of chunks.
+const CHUNKED: [&str; 9] = [
     "content",
     "text",
     "reasoning",
@@ -44,41 +44,43 @@ const PIECES: [&str; 9] = [
 /// Bytes that are shown on each side of a difference.
 const EXCERPT_BYTES: usize = 36;
 
-/// How like each other two replies are.
+/// The result of [`compare`].
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Likeness {
+pub enum Comparison {
     /// Every byte is the same.
     Equal,
-    /// The same words in the same kinds of frames, but cut at other places.
+    /// The same text in the same kinds of frames, but cut at other places.
     Chunked,
-    /// The rest.
+    /// Anything else.
     Differs(Difference),
 }
 
 /// The first place where two replies differ.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Difference {
-    /// Bytes before it, once masked.
+    /// Offset in the masked replies, in bytes.
     pub at: usize,
-    /// What one says around it.
+    /// The text around it in the first reply.
     pub one: String,
-    /// What the other says around it.
+    /// The text around it in the second reply.
     pub other: String,
 }
 
-/// How like each other two replies to `route` are.
-pub fn likeness(route: Route, one: &[u8], other: &[u8]) -> Likeness {
+/// Compares two replies to `route`, apart from the values that differ between any two.
+pub fn compare(route: Route, one: &[u8], other: &[u8]) -> Comparison {
     let (one, other) = (masked(one), masked(other));
     if one == other {
-        return Likeness::Equal;
+        return Comparison::Equal;
     }
-    let said = answers(route, &one);
-    let cut = !said.is_empty() && said == answers(route, &other) && kinds(&one) == kinds(&other);
-    if cut && is_stream(&one) && is_stream(&other) {
-        return Likeness::Chunked;
+    if is_stream(&one) && is_stream(&other) {
+        let answers_of_one = answers(route, &one);
+        let is_same_text = !answers_of_one.is_empty() && answers_of_one == answers(route, &other);
+        if is_same_text && frame_shapes(&one) == frame_shapes(&other) {
+            return Comparison::Chunked;
+        }
     }
     let at = one.iter().zip(&other).take_while(|(a, b)| a == b).count();
-    Likeness::Differs(Difference { at, one: excerpt(&one, at), other: excerpt(&other, at) })
+    Comparison::Differs(Difference { at, one: excerpt(&one, at), other: excerpt(&other, at) })
 }
 
 fn excerpt(reply: &[u8], at: usize) -> String {
@@ -91,24 +93,24 @@ fn is_stream(reply: &[u8]) -> bool {
     root(reply).is_err()
 }
 
-/// The reply with a stand-in for every value that differs between any two replies.
+/// The reply with a placeholder for every value that differs between any two replies.
 fn masked(reply: &[u8]) -> Vec<u8> {
     if !is_stream(reply) {
-        return edits(reply).map_or_else(|_| reply.to_vec(), |edits| edits.apply(reply));
+        return mask_edits(reply).map_or_else(|_| reply.to_vec(), |edits| edits.apply(reply));
     }
-    frames(reply).iter().flat_map(masked_event).collect()
+    events_and_rest(reply).iter().flat_map(masked_event).collect()
 }
 
 fn masked_event(event: &Event) -> Vec<u8> {
     let places = event.payload();
-    match edits(&event.joined(&places)) {
+    match mask_edits(&event.joined(&places)) {
         Ok(edits) => edits.moved(|at| event.place_of(&places, at)).apply(&event.0),
         Err(Malformed) => event.0.to_vec(),
     }
 }
 
-/// Every event, and what is left behind the last.
-fn frames(reply: &[u8]) -> Vec<Event> {
+/// Every event up to one that is too long, and the bytes behind the last.
+fn events_and_rest(reply: &[u8]) -> Vec<Event> {
     let mut splitter = Splitter::default();
     splitter.push(reply);
     let mut found: Vec<_> = std::iter::from_fn(|| splitter.next_event().ok().flatten()).collect();
@@ -116,81 +118,86 @@ fn frames(reply: &[u8]) -> Vec<Event> {
     found
 }
 
-fn edits(doc: &[u8]) -> Result<Edits, Malformed> {
+fn mask_edits(doc: &[u8]) -> Result<Edits, Malformed> {
     let mut edits = Edits::default();
-    mask(doc, &root(doc)?, false, &mut edits)?;
+    mask_value(doc, &root(doc)?, false, &mut edits)?;
     Ok(edits)
 }
 
-fn mask(
+/// Collects the edits that mask the value at `place`: all of it if it `is_volatile`, else the
+/// volatile values inside it.
+fn mask_value(
     doc: &[u8],
     place: &Range<usize>,
-    passing: bool,
+    is_volatile: bool,
     edits: &mut Edits,
 ) -> Result<(), Malformed> {
     match doc.get(place.start) {
         Some(b'{') => {
-            let members = members(doc, place)?;
-            let begun = is_begun(doc, &members);
-            for member in members {
-                let key = member.key(doc);
-                let early = begun && key == "usage";
-                let passing = passing || early || PASSING.contains(&key.as_ref());
-                mask(doc, &member.value, passing, edits)?;
+            let fields = members(doc, place)?;
+            let is_start = is_message_start(doc, &fields);
+            for field in fields {
+                let key = field.key(doc);
+                let hides =
+                    is_volatile || VOLATILE.contains(&key.as_ref()) || (is_start && key == "usage");
+                mask_value(doc, &field.value, hides, edits)?;
             }
         }
         Some(b'[') => {
             for element in elements(doc, place)? {
-                mask(doc, &element, passing, edits)?;
+                mask_value(doc, &element, is_volatile, edits)?;
             }
         }
-        Some(b'"') if passing => edits.put(place.clone(), "\"*\""),
-        Some(b'0'..=b'9' | b'-') if passing => edits.put(place.clone(), "0"),
+
+        Some(b'"') if is_volatile => edits.put(place.clone(), "\"*\""),
+        Some(b'0'..=b'9' | b'-') if is_volatile => edits.put(place.clone(), "0"),
         _ => {}
     }
     Ok(())
 }
 
-/// Whether an object is a message of the Messages wire at its start. Its counts are what is known
-/// by then, which is more where ids were asked for; those at its end are compared.
-fn is_begun(doc: &[u8], members: &[Member]) -> bool {
-    let says = |key: &str, raw: &[u8]| {
-        members.iter().any(|member| member.key(doc) == key && &doc[member.value.clone()] == raw)
+/// Returns true for the start of a message on the Messages wire. Its counts are those that are
+/// known by then, which are more if ids were asked for. The counts at its end are compared.
+fn is_message_start(doc: &[u8], fields: &[Member]) -> bool {
+    let has = |key: &str, raw: &[u8]| {
+        fields.iter().any(|field| field.key(doc) == key && &doc[field.value.clone()] == raw)
     };
-    says("type", b"\"message\"") && says("stop_reason", b"null")
+    has("type", b"\"message\"") && has("stop_reason", b"null")
 }
 
-/// What is said at which places of a stream's frames, whatever the number of frames; of text only
-/// that it is there.
-fn kinds(reply: &[u8]) -> BTreeSet<String> {
+/// The paths and values in the frames of a stream, whatever the number of frames. Of text that may
+/// be cut, only the path is there.
+fn frame_shapes(reply: &[u8]) -> BTreeSet<String> {
     let mut found = BTreeSet::new();
-    for event in frames(reply) {
+    for event in events_and_rest(reply) {
         let data = event.data().unwrap_or_default();
         match serde_json::from_slice::<Value>(&data) {
-            Ok(chunk) => walk("", &chunk, &mut found),
+            Ok(chunk) => collect_paths("", &chunk, &mut found),
             Err(_) => drop(found.insert(String::from_utf8_lossy(&data).into_owned())),
         }
     }
     found
 }
 
-fn walk(path: &str, value: &Value, found: &mut BTreeSet<String>) {
+fn collect_paths(path: &str, value: &Value, found: &mut BTreeSet<String>) {
     match value {
         Value::Object(fields) if !fields.is_empty() => {
-            let silent = |key: &str, nothing: Value| fields.get(key) == Some(&nothing);
-            if silent("delta", serde_json::json!({})) && silent("finish_reason", Value::Null) {
+            // An empty delta is a frame of its own kind.
+            if fields.get("delta") == Some(&json!({}))
+                && fields.get("finish_reason") == Some(&Value::Null)
+            {
                 found.insert(format!("{path} says nothing"));
             }
             for (key, value) in fields {
-                let path = format!("{path}/{key}");
-                match PIECES.contains(&key.as_str()) && (value.is_string() || value.is_number()) {
-                    true => drop(found.insert(path)),
-                    false => walk(&path, value, found),
+                let inner = format!("{path}/{key}");
+                match CHUNKED.contains(&key.as_str()) && (value.is_string() || value.is_number()) {
+                    true => drop(found.insert(inner)),
+                    false => collect_paths(&inner, value, found),
                 }
             }
         }
         Value::Array(items) if !items.is_empty() => {
-            items.iter().for_each(|item| walk(&format!("{path}/*"), item, found));
+            items.iter().for_each(|item| collect_paths(&format!("{path}/*"), item, found));
         }
         scalar => drop(found.insert(format!("{path} {scalar}"))),
     }
@@ -213,26 +220,26 @@ mod tests {
     const END: &str =
         r#"{"choices":[{"index":0,"delta":{},"logprobs":null,"finish_reason":"stop"}]}"#;
 
-    fn of(one: &str, other: &str) -> Likeness {
-        likeness(Route::Chat, one.as_bytes(), other.as_bytes())
+    fn of(one: &str, other: &str) -> Comparison {
+        compare(Route::Chat, one.as_bytes(), other.as_bytes())
     }
 
     #[test]
     fn names_and_times_do_not_count() {
         let one = r#"{"id":"a","created":1,"choices":[{"message":{"tool_calls":[{"id":"x","function":{"name":"f"}}]}}],"usage":{"cached_tokens":0}}"#;
         let other = r#"{"id":"bcd","created":234,"choices":[{"message":{"tool_calls":[{"id":"yz","function":{"name":"f"}}]}}],"usage":{"cached_tokens":16}}"#;
-        assert_eq!(of(one, other), Likeness::Equal);
-        assert_eq!(of(&chat(&[one]), &chat(&[other])), Likeness::Equal);
+        assert_eq!(of(one, other), Comparison::Equal);
+        assert_eq!(of(&chat(&[one]), &chat(&[other])), Comparison::Equal);
     }
 
     #[test]
     fn a_value_that_is_there_or_not_does_count() {
-        let Likeness::Differs(found) = of(r#"{"id":null,"x":1}"#, r#"{"id":"a","x":1}"#) else {
+        let Comparison::Differs(found) = of(r#"{"id":null,"x":1}"#, r#"{"id":"a","x":1}"#) else {
             panic!("a null is not a name");
         };
         assert_eq!(found.at, 6);
         assert_eq!(found.one, r#"{"id":null,"x":1}"#);
-        assert!(matches!(of(r#"{"x":1}"#, r#"{"x": 1}"#), Likeness::Differs(_)));
+        assert!(matches!(of(r#"{"x":1}"#, r#"{"x": 1}"#), Comparison::Differs(_)));
     }
 
     #[test]
@@ -246,25 +253,25 @@ mod tests {
             |n: u32| format!(r#"{{"type":"message_delta","usage":{{"input_tokens":{n}}}}}"#);
         let of = |one: [u32; 2], other: [u32; 2]| {
             let reply = |[a, b]: [u32; 2]| chat(&[&begun(a), &ended(b)]);
-            likeness(Route::Messages, reply(one).as_bytes(), reply(other).as_bytes())
+            compare(Route::Messages, reply(one).as_bytes(), reply(other).as_bytes())
         };
-        assert_eq!(of([0, 5], [5, 5]), Likeness::Equal);
-        assert!(matches!(of([5, 5], [5, 6]), Likeness::Differs(_)));
+        assert_eq!(of([0, 5], [5, 5]), Comparison::Equal);
+        assert!(matches!(of([5, 5], [5, 6]), Comparison::Differs(_)));
     }
 
     #[test]
     fn other_places_of_cutting_are_told_from_other_frames() {
         let one = chat(&[&text("a"), &text("b"), END, "[DONE]"]);
         let merged = chat(&[&text("ab"), END, "[DONE]"]);
-        assert_eq!(of(&one, &merged), Likeness::Chunked);
+        assert_eq!(of(&one, &merged), Comparison::Chunked);
         let other_words = chat(&[&text("ac"), END, "[DONE]"]);
-        assert!(matches!(of(&one, &other_words), Likeness::Differs(_)));
+        assert!(matches!(of(&one, &other_words), Comparison::Differs(_)));
         let left_behind = chat(&[&text("ab").replace("null", "[]"), END, "[DONE]"]);
-        assert!(matches!(of(&one, &left_behind), Likeness::Differs(_)));
+        assert!(matches!(of(&one, &left_behind), Comparison::Differs(_)));
         let silent = END.replace("\"stop\"", "null");
         let not_dropped = chat(&[&text("ab"), &silent, END, "[DONE]"]);
-        assert!(matches!(of(&one, &not_dropped), Likeness::Differs(_)));
+        assert!(matches!(of(&one, &not_dropped), Comparison::Differs(_)));
         let cut_off = chat(&[&text("ab"), END]);
-        assert!(matches!(of(&one, &cut_off), Likeness::Differs(_)));
+        assert!(matches!(of(&one, &cut_off), Comparison::Differs(_)));
     }
 }
