@@ -79,6 +79,6 @@ pub use sampling::{EffectiveSampling as Effective, ForcedSampling as Force}; // 
 pub use sampling::{ForcedSamplingError as BadForce, LogprobFit as Fit}; // alias
 pub use server::{Comparison as Likeness, ServerInfo as Server, compare as likeness}; // alias
 pub use sides::sampling_mask as kept; // alias
-pub use translate::server_state_error as leans_on_state;
+pub use translate::server_state_error as leans_on_state; // alias
 pub use translate::{ReplyTranslator as Back, TranslatedReply as Document}; // alias
-pub use translate::{is_translated as translates, missing_limit_error as lacks_limit}; // alias // alias
+pub use translate::{is_translated as translates, missing_limit_error as lacks_limit}; // alias

@@ -186,11 +186,13 @@ fn litellm<'h>(
 
 /// The session in the body's fields in which harnesses name it.
 fn body_session(request: &Request) -> Option<String> {
-    let text = |key: &str| serde_json::from_slice::<String>(request.raw(key)?).ok();
-    text("session_id").or_else(|| text("litellm_session_id")).or_else(|| {
-        let metadata: Value = serde_json::from_slice(request.raw("metadata")?).ok()?;
-        Some(metadata.get("session_id")?.as_str()?.to_owned())
-    })
+    ["session_id", "litellm_session_id"]
+        .iter()
+        .find_map(|key| serde_json::from_slice(request.raw(key)?).ok())
+        .or_else(|| {
+            let metadata: Value = serde_json::from_slice(request.raw("metadata")?).ok()?;
+            Some(metadata.get("session_id")?.as_str()?.to_owned())
+        })
 }
 
 fn kind_of(request: &Request) -> CallKind {

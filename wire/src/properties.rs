@@ -1,4 +1,4 @@
-//! What holds for all requests, replies and chunkings.
+//! Properties of all requests, replies and chunkings.
 
 use bytes::Bytes;
 use episode::Route;
@@ -43,7 +43,7 @@ fn text(value: &Value, pretty: bool) -> String {
     text.unwrap()
 }
 
-/// A reply of two forms: as it is when asked, and as it is when not.
+/// A reply in two forms: with added fields, and without them.
 fn replies() -> impl Strategy<Value = (Value, Value)> {
     let choice = (object_of("[a-z]{1,3}", json()), json(), any::<bool>());
     let flags = (any::<bool>(), any::<bool>());

@@ -161,6 +161,7 @@ impl Collector {
             self.choices.values_mut().for_each(ChoiceDraft::mark_gap);
         }
 
+        // These need the drafts, which the choices are made of.
         let reported = self.reported_counts();
         let lacks_end = self.choices.iter().filter(|(_, choice)| choice.lacks_end_token());
         self.missing.unended = lacks_end.map(|(index, _)| *index).collect();
@@ -234,8 +235,10 @@ fn sum(mut counts: impl Iterator<Item = Option<u64>>) -> Option<u64> {
 
 /// The number of sampled ids of all choices, if all are known and there is a choice.
 fn count_sampled(choices: &[Choice]) -> Option<u64> {
-    let sampled = |choice: &Choice| choice.token_ids.as_ref().map(|ids| ids.len() as u64);
-    (!choices.is_empty()).then(|| choices.iter().map(sampled).sum::<Option<u64>>()).flatten()
+    if choices.is_empty() {
+        return None;
+    }
+    choices.iter().map(|choice| choice.token_ids.as_ref().map(|ids| ids.len() as u64)).sum()
 }
 
 /// The number of prompts of a request to `route`.
@@ -307,7 +310,7 @@ mod tests {
         assert_eq!(facts.usage.completion, Some(4));
     }
 
-    /// The events of a batch of two prompts, two choices each, and what reads them.
+    /// A batch of two prompts with two choices each: a collector for it, and its events.
     fn batch() -> (Collector, Vec<Vec<u8>>) {
         let request =
             include_bytes!("../../tests/tapes/vllm/completions/batch_stream.request.json");
@@ -367,7 +370,7 @@ mod tests {
         assert_eq!(token_counts(Route::Messages, messages), told(Some(3), Some(2)));
     }
 
-    /// A chunk of llama.cpp's of one choice, with so many tokens counted so far.
+    /// A chunk of llama.cpp's of one choice, with `count` sampled tokens so far.
     fn timed(index: u32, id: u32, finish: &str, count: u32) -> String {
         let logprobs = match finish {
             "null" => format!(r#"{{"content":[{{"id":{id},"logprob":-0.5}}]}}"#),

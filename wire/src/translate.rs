@@ -19,6 +19,9 @@ const ID_BYTES_MAX: usize = 256;
 /// The limit that llama.cpp's own Messages route sets for a reply without one, in tokens.
 const LLAMACPP_MAX_TOKENS: u64 = 4096;
 
+/// The reason against a field that chat does not have.
+const VLLM_ROUTE_ONLY: &str = "`enable_response_messages` is known to vLLM's own route only";
+
 /// A request that has no equivalent in chat; the reason as text.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
@@ -99,8 +102,7 @@ pub fn translate(
     request: &Request,
 ) -> Result<(Bytes, ReplyTranslator), Untranslatable> {
     if dialect == Dialect::Vllm && request.asks_response_messages() {
-        let reason = "`enable_response_messages` is known to vLLM's own route only";
-        return Err(Untranslatable(reason.to_owned()));
+        return Err(Untranslatable(VLLM_ROUTE_ONLY.to_owned()));
     }
 
     let body = request.parsed().ok_or_else(|| Untranslatable("the body is not JSON".to_owned()))?;
@@ -243,6 +245,7 @@ impl ReplyTranslator {
             return json_reply(status, &document);
         }
 
+        // Anything else is an error in the form of the agent's wire.
         match self.wire {
             Wire::Messages(_) => {
                 json_reply(error_status(status), &messages::error_document(status, body))

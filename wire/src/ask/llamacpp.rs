@@ -33,13 +33,15 @@ const NATIVE_TOKENS: [Rule; 2] =
 pub(super) fn ask(builder: &mut RequestBuilder<'_>, route: Route) -> Result<(), NotAsked> {
     match route {
         Route::Chat => {
-            let is_asked = builder.asked("logprobs")?;
-            ask_probabilities(builder, is_asked, CHAT_LOGPROBS)?;
+            if !builder.asked("logprobs")? {
+                ask_probabilities(builder, CHAT_LOGPROBS)?;
+            }
             ask_verbose(builder)
         }
         Route::Completions => {
-            let is_asked = builder.is_set("logprobs");
-            ask_probabilities(builder, is_asked, TEXT_LOGPROBS)?;
+            if !builder.is_set("logprobs") {
+                ask_probabilities(builder, TEXT_LOGPROBS)?;
+            }
             // Every event of a stream would repeat the whole `__verbose` object.
             if builder.request.streams() { Ok(()) } else { ask_verbose(builder) }
         }
@@ -48,12 +50,8 @@ pub(super) fn ask(builder: &mut RequestBuilder<'_>, route: Route) -> Result<(), 
     }
 }
 
-fn ask_probabilities(
-    builder: &mut RequestBuilder<'_>,
-    is_asked: bool,
-    rule: Rule,
-) -> Result<(), NotAsked> {
-    if is_asked || builder.is_set("n_probs") {
+fn ask_probabilities(builder: &mut RequestBuilder<'_>, rule: Rule) -> Result<(), NotAsked> {
+    if builder.is_set("n_probs") {
         return Ok(());
     }
     builder.set("n_probs", "1", &[rule]);

@@ -5,7 +5,6 @@ use serde_json::{Map, Value, json};
 /// One text for all spellings of one message in chat's form. Agents rename tool calls, write
 /// `null` for an empty text, reorder keys and drop reasoning when they send a history back.
 pub fn canonical(message: &Value) -> String {
-    let text = |key: &str| message.get(key).and_then(Value::as_str);
     let content = content_text(message.get("content")).unwrap_or_default();
     let calls: Vec<Value> = message
         .get("tool_calls")
@@ -14,8 +13,12 @@ pub fn canonical(message: &Value) -> String {
         .flatten()
         .map(name_and_arguments)
         .collect();
-    let role = text("role").unwrap_or_default();
-    sorted(json!([role, content, text("name"), calls])).to_string()
+    let role = text(message, "role").unwrap_or_default();
+    sorted(json!([role, content, text(message, "name"), calls])).to_string()
+}
+
+fn text<'a>(value: &'a Value, key: &str) -> Option<&'a str> {
+    value.get(key).and_then(Value::as_str)
 }
 
 /// A message's content as text: a string as it is, text parts joined, anything else as JSON.
@@ -33,8 +36,8 @@ fn joined_parts(parts: &Value) -> Option<String> {
 }
 
 fn part_text(part: &Value) -> Option<String> {
-    match part.get("type").and_then(Value::as_str) {
-        Some("text") => part.get("text").and_then(Value::as_str).map(str::to_owned),
+    match text(part, "type") {
+        Some("text") => text(part, "text").map(str::to_owned),
         _ => None,
     }
 }
@@ -43,7 +46,7 @@ fn part_text(part: &Value) -> Option<String> {
 pub fn reasoning(message: &Value) -> Option<&str> {
     ["reasoning", "reasoning_content"]
         .into_iter()
-        .filter_map(|key| message.get(key).and_then(Value::as_str))
+        .filter_map(|key| text(message, key))
         .find(|text| !text.is_empty())
 }
 
@@ -54,8 +57,9 @@ pub fn parsed_arguments(arguments: Value) -> Value {
 }
 
 fn name_and_arguments(call: &Value) -> Value {
-    let field = |place: &str| call.pointer(place).cloned().unwrap_or_default();
-    json!([field("/function/name"), parsed_arguments(field("/function/arguments"))])
+    let name = call.pointer("/function/name");
+    let arguments = call.pointer("/function/arguments").cloned().unwrap_or_default();
+    json!([name, parsed_arguments(arguments)])
 }
 
 /// The same value with the keys of every object in order.

@@ -25,10 +25,10 @@ fn add_part(found: &mut BTreeMap<u32, Vec<String>>, part: &Value) {
     for choice in part.get("choices").and_then(Value::as_array).into_iter().flatten() {
         let index = choice.get("index").and_then(Value::as_u64).unwrap_or(0);
         let texts = found.entry(u32::try_from(index).unwrap_or(u32::MAX)).or_default();
-        let list = |path: &str| choice.pointer(path).and_then(Value::as_array);
-        if let Some(entries) = list("/logprobs/content") {
+        let logprobs = choice.get("logprobs").unwrap_or(&Value::Null);
+        if let Some(Value::Array(entries)) = logprobs.get("content") {
             texts.extend(entries.iter().map(entry_text));
-        } else if let Some(tokens) = list("/logprobs/tokens") {
+        } else if let Some(Value::Array(tokens)) = logprobs.get("tokens") {
             texts.extend(tokens.iter().map(|token| token.as_str().unwrap_or_default().to_owned()));
         }
     }

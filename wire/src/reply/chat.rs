@@ -254,6 +254,7 @@ impl Collector {
             self.prompts.entry(prompt_index).or_insert(ids);
         }
 
+        // Read before the choice is borrowed.
         let (keeps_bytes, keeps_alternatives) =
             (self.vocabulary.is_some(), self.keeps_alternatives);
         let choice = self.choice(part.index, prompt_index);
@@ -269,6 +270,7 @@ impl Collector {
         if let Some(meta) = part.meta_info {
             meta.add_to(choice);
         }
+        // vLLM's name for the stop, then SGLang's.
         choice.set_finish(part.finish_reason, part.stop_reason.or(part.matched_stop));
         add_side(choice, "routed_experts", part.routed_experts);
         add_side(choice, "sampling_mask", part.sampling_mask);

@@ -141,6 +141,7 @@ impl ChoiceDraft {
 
     /// The finished choice.
     pub(super) fn finish(mut self, context: &ReplyContext<'_>) -> Choice {
+        // After a gap, lists of tokens no longer match each other.
         if self.has_gap {
             self.clear_ids();
             (self.tokens, self.repeated_tokens, self.sides) = Default::default();
@@ -152,6 +153,7 @@ impl ChoiceDraft {
         };
         let logprobs = self.logprobs(token_ids.as_deref());
         let tokens = token_ids.as_ref().map_or(logprobs.len(), Vec::len) as u32;
+        // A version of the whole reply holds for every token, unless there are spans.
         let versions = match (self.versions.is_empty(), context.version) {
             (true, Some(version)) if tokens > 0 => {
                 vec![VersionSpan { version: version.to_owned(), start: 0, end: tokens }]
@@ -168,7 +170,7 @@ impl ChoiceDraft {
             stop_reason: self.stop_reason.map(text_of),
             versions,
             fidelity,
-            sides: self.sides.into_iter().map(side).collect(),
+            sides: self.sides.into_iter().map(|(name, elements)| side(name, &elements)).collect(),
         }
     }
 
@@ -192,6 +194,7 @@ impl ChoiceDraft {
             return Some((ids, Fidelity::Exact));
         }
 
+        // Some tokens have bytes only. One that the vocabulary lacks spoils the whole list.
         let vocabulary = context.vocabulary?;
         let found =
             |token: &SampledToken| token.id.or_else(|| vocabulary.id_of(token.bytes.as_deref()?));
@@ -214,6 +217,7 @@ impl ChoiceDraft {
             return list.iter().map(|token| narrow(token.logprob)).collect();
         }
 
+        // Some servers leave the stop token out of the logprobs, but not out of the ids.
         let stop_id = self.stop_reason.as_ref().and_then(Value::as_u64);
         let lost_only_stop = self.tokens.len() + 1 == ids.len()
             && stop_id.is_some()
@@ -228,7 +232,7 @@ impl ChoiceDraft {
     }
 }
 
-fn side((name, elements): (&'static str, Vec<String>)) -> Side {
+fn side(name: &str, elements: &[String]) -> Side {
     Side { name: name.to_owned(), json: format!("[{}]", elements.join(",")) }
 }
 

@@ -49,6 +49,7 @@ impl Collector {
     }
 
     fn take_message(&mut self, reply: MessagesReply) {
+        // `message_start` holds a whole message.
         if let Some(inner) = reply.message.filter(Value::is_object)
             && let Ok(message) = serde_json::from_value(inner)
         {
@@ -63,6 +64,7 @@ impl Collector {
             self.set_error(&error);
         }
 
+        // An event has the reason in its delta, a document at its root.
         let (reason, sequence) = match reply.delta {
             Some(delta) => (delta.stop_reason, delta.stop_sequence),
             None => (reply.stop_reason, reply.stop_sequence),

@@ -227,15 +227,18 @@ fn prompts_of(field: &Value) -> Vec<Prompt> {
 }
 
 fn one_prompt(value: &Value) -> Prompt {
-    let id = |value: &Value| value.as_u64().and_then(|id| u32::try_from(id).ok());
     match value {
         Value::String(text) => Prompt::Text(text.clone()),
         Value::Array(list) if !list.is_empty() => {
-            let ids: Option<Vec<u32>> = list.iter().map(id).collect();
+            let ids: Option<Vec<u32>> = list.iter().map(as_id).collect();
             ids.map_or(Prompt::Other, Prompt::Ids)
         }
         _ => Prompt::Other,
     }
+}
+
+fn as_id(value: &Value) -> Option<u32> {
+    value.as_u64().and_then(|id| u32::try_from(id).ok())
 }
 
 #[cfg(test)]

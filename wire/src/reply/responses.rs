@@ -31,7 +31,7 @@ struct Response<'a> {
     input_messages: Option<Vec<TokenMessage>>,
     output_messages: Option<Vec<TokenMessage>>,
     #[serde(borrow)]
-    output: Option<Vec<OutputItem<'a>>>,
+    output: Option<Vec<ResponseItem<'a>>>,
 }
 
 #[derive(Deserialize)]
@@ -52,7 +52,7 @@ struct TokenMessage {
 }
 
 #[derive(Deserialize)]
-struct OutputItem<'a> {
+struct ResponseItem<'a> {
     #[serde(rename = "type")]
     kind: Option<String>,
     #[serde(borrow)]
@@ -65,7 +65,7 @@ struct ContentPart<'a> {
     logprobs: Option<Vec<LogprobEntry<'a>>>,
 }
 
-impl OutputItem<'_> {
+impl ResponseItem<'_> {
     fn is_call(&self) -> bool {
         self.kind.as_deref().is_some_and(|kind| kind.ends_with("_call"))
     }
@@ -110,6 +110,7 @@ impl Collector {
             self.prompts.insert(0, prompt);
         }
 
+        // The wire has no choices, so all of it is choice 0.
         let keeps_bytes = self.vocabulary.is_some();
         let choice = self.choice(0, 0);
         let sampled = ids(response.output_messages);
@@ -117,12 +118,13 @@ impl Collector {
             choice.add_ids(sampled);
         }
         let output = response.output.unwrap_or_default();
-        let finish = if output.iter().any(OutputItem::is_call) { "tool_calls" } else { "stop" };
+        let finish = if output.iter().any(ResponseItem::is_call) { "tool_calls" } else { "stop" };
         // The last event of a stream repeats the logprobs of all its deltas.
         let parts = output.into_iter().filter_map(|item| item.content).flatten();
         let entries = parts.filter_map(|part| part.logprobs).flatten();
         choice.repeat_tokens(entries.map(|entry| entry.token(keeps_bytes)));
 
+        // The words of the chat route, so that all routes are recorded alike.
         let cut = response.incomplete_details.and_then(|details| details.reason);
         let reason = match (response.status.as_deref(), cut.as_deref()) {
             (Some("completed"), _) => Some(finish),

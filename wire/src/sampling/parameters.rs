@@ -171,13 +171,10 @@ const MASKS_IF_POSITIVE: [&str; 2] = ["min_new_tokens", "min_tokens"];
 /// The names of the fields of `body`, on any wire, that mask tokens. A field that the dialect may
 /// not know counts as known.
 pub(super) fn masks(dialect: Option<Dialect>, body: &Value) -> Vec<&'static str> {
-    let field = |name: &str| body.get(name).filter(|value| !value.is_null());
-    let is_masking = |name: &&'static str, test: fn(&Value) -> bool| field(name).is_some_and(test);
-
     let mut found = Vec::new();
-    found.extend(MASKS_IF_PRESENT.into_iter().filter(|name| is_masking(name, is_not_false)));
-    found.extend(MASKS_IF_FILLED.into_iter().filter(|name| is_masking(name, is_filled)));
-    found.extend(MASKS_IF_POSITIVE.into_iter().filter(|name| is_masking(name, is_positive)));
+    add_masks(&mut found, body, &MASKS_IF_PRESENT, is_not_false);
+    add_masks(&mut found, body, &MASKS_IF_FILLED, is_filled);
+    add_masks(&mut found, body, &MASKS_IF_POSITIVE, is_positive);
 
     // Output formats and forced tool calls are held by a grammar. Each wire has its own place.
     for (name, place) in [
@@ -197,10 +194,23 @@ pub(super) fn masks(dialect: Option<Dialect>, body: &Value) -> Vec<&'static str>
     }
 
     // For llama.cpp this is a bias against every end token.
-    if dialect == Some(Dialect::Llamacpp) && field("ignore_eos") == Some(&Value::Bool(true)) {
+    if dialect == Some(Dialect::Llamacpp) && body.get("ignore_eos") == Some(&Value::Bool(true)) {
         found.push("ignore_eos");
     }
     found
+}
+
+/// Adds those `names` whose values mask tokens by `test`.
+fn add_masks(
+    found: &mut Vec<&'static str>,
+    body: &Value,
+    names: &[&'static str],
+    test: fn(&Value) -> bool,
+) {
+    found.extend(names.iter().filter(|name| {
+        let value = body.get(**name).filter(|value| !value.is_null());
+        value.is_some_and(test)
+    }));
 }
 
 fn is_not_false(value: &Value) -> bool {

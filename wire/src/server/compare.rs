@@ -137,6 +137,7 @@ fn mask_value(
             let fields = members(doc, place)?;
             let is_start = is_message_start(doc, &fields);
             for field in fields {
+                // Counts at the start of a message differ, and those at its end do not.
                 let key = field.key(doc);
                 let hides =
                     is_volatile || VOLATILE.contains(&key.as_ref()) || (is_start && key == "usage");
@@ -188,6 +189,7 @@ fn collect_paths(path: &str, value: &Value, found: &mut BTreeSet<String>) {
             {
                 found.insert(format!("{path} says nothing"));
             }
+
             for (key, value) in fields {
                 let inner = format!("{path}/{key}");
                 match CHUNKED.contains(&key.as_str()) && (value.is_string() || value.is_number()) {

@@ -107,7 +107,7 @@ mod tests {
 
     #[test]
     fn texts_are_spelled_as_python_spells_them() {
-        // Each right side was printed by Python 3's json.python_json(json.loads(left)).
+        // Each right side was printed by Python 3's json.dumps(json.loads(left)).
         for (json, python) in [
             (r#"{"a":1,"b":[true,null,{}],"c":[]}"#, r#"{"a": 1, "b": [true, null, {}], "c": []}"#),
             (

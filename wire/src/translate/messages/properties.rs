@@ -1,4 +1,4 @@
-//! What holds for all replies, however they were cut, and for any JSON at all.
+//! Properties of all replies, however they were cut, and of any JSON.
 
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -146,7 +146,7 @@ fn chat(choice: Value) -> Value {
     })
 }
 
-/// What a stream says around its content, after checking that its blocks stand in a row.
+/// The parts of a stream around its content. Checks that its blocks follow each other.
 fn envelope(stream: &[u8]) -> Value {
     let parsed = |event: &Event| serde_json::from_slice::<Value>(&event.data().unwrap()).unwrap();
     let events: Vec<Value> = events(&[stream]).iter().map(parsed).collect();

@@ -105,12 +105,9 @@ impl Messages {
     /// Sets the reasoning: its text, plain or sealed by us, else its summary. Text that another
     /// server encrypted cannot be read.
     fn push_reasoning(&mut self, item: &Value) {
-        let plain = |key: &str| {
-            let texts = texts(item.get(key)?.as_array()?, "text");
-            (!texts.is_empty()).then(|| texts.join("\n"))
-        };
-        let sealed = || unseal(text(item, "encrypted_content")?);
-        let reasoning = plain("content").or_else(sealed).or_else(|| plain("summary"));
+        let reasoning = joined_parts(item, "content")
+            .or_else(|| unseal(text(item, "encrypted_content")?))
+            .or_else(|| joined_parts(item, "summary"));
         if let Some(reasoning) = reasoning.filter(|text| !text.is_empty()) {
             self.set_in_assistant("reasoning", json!(reasoning));
         }
@@ -161,6 +158,12 @@ fn text<'a>(value: &'a Value, key: &str) -> Option<&'a str> {
     value.get(key).and_then(Value::as_str)
 }
 
+/// The texts of the parts in the list under `key`, one a line; `None` if there are none.
+fn joined_parts(item: &Value, key: &str) -> Option<String> {
+    let texts = texts(item.get(key)?.as_array()?, "text");
+    (!texts.is_empty()).then(|| texts.join("\n"))
+}
+
 /// The texts that parts have under `key`.
 fn texts<'a>(parts: &'a [Value], key: &str) -> Vec<&'a str> {
     parts.iter().filter_map(|part| text(part, key)).collect()
@@ -172,8 +175,11 @@ fn untranslatable<T>(what: &str) -> Result<T, Untranslatable> {
 
 /// The id that ties a call to its result. Items of the local shell may have only their own.
 fn call_id(item: &Value) -> Value {
-    let id = |key: &str| item.get(key).filter(|id| id.is_string()).cloned();
-    id("call_id").or_else(|| id("id")).unwrap_or_default()
+    ["call_id", "id"]
+        .into_iter()
+        .find_map(|key| item.get(key).filter(|id| id.is_string()))
+        .cloned()
+        .unwrap_or_default()
 }
 
 fn tool_call(item: &Value) -> Value {

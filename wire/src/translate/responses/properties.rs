@@ -1,4 +1,4 @@
-//! What holds for all replies: a stream says what the document says.
+//! A property of all replies: a stream holds the same as the document.
 
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 use super::{ResponseBuilder, answer, error_document, request};
 use crate::sse::{Event, events};
 
-/// What a model says: texts by their keys, and the calls with their arguments.
+/// An answer of a model: texts by their keys, and the calls with their arguments.
 #[derive(Debug, Clone)]
 struct Said {
     texts: Vec<(&'static str, String)>,

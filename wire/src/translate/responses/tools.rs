@@ -184,8 +184,8 @@ pub(super) fn put(
 fn chat_choice(choice: &Value, offers: &mut Vec<Offer<'_>>) -> Result<Value, Untranslatable> {
     match text(choice, "type") {
         Some("function" | "custom") => {
-            let name = text(function_of(choice), "name").unwrap_or_default();
-            let name = chat_tool_name(text(choice, "namespace"), name);
+            let own_name = text(function_of(choice), "name").unwrap_or_default();
+            let name = chat_tool_name(text(choice, "namespace"), own_name);
             Ok(json!({ "type": "function", "function": { "name": name } }))
         }
         Some("allowed_tools") => {

@@ -34,7 +34,7 @@ fn types(events: &[Value]) -> Vec<String> {
     events.iter().map(name).collect()
 }
 
-/// A thought, a text, and two calls whose arguments come in turns.
+/// Reasoning, a text, and two calls with interleaved arguments.
 fn everything() -> Vec<Value> {
     let mut last = chunk(json!({}));
     last["choices"][0]["finish_reason"] = json!("tool_calls");
