@@ -68,7 +68,7 @@ fn options(dialect: Dialect, knobs: Knobs) -> AskOptions {
 fn asked(request: &Request, route: Route, options: &AskOptions, has_headers: bool) {
     let has = |_: &str| has_headers;
     let augmented = ask(options, route, request, has);
-    if augmented.unaugmented.is_some() {
+    if augmented.unasked.is_some() {
         assert_eq!(&augmented.body, request.body());
         assert!(augmented.hide.is_empty() && augmented.headers.is_empty());
         return;
