@@ -84,10 +84,12 @@ pub fn ask(
         _ if !route.generates() => Err(NotAsked("the route samples nothing")),
         // Its other routes are translated to chat and have no fields for ids.
         Dialect::Rolltape if matches!(route, Route::Responses | Route::Messages) => {
-            Err(NotAsked("the engine tells ids on its chat route only"))
+            Err(NotAsked("the engine reports ids on its chat route only"))
         }
         // This route always reports ids, and its prompts are ids already.
-        Dialect::Rolltape if route == Route::Generate => Err(NotAsked("the route tells its ids")),
+        Dialect::Rolltape if route == Route::Generate => {
+            Err(NotAsked("the route always reports its ids"))
+        }
         Dialect::Vllm | Dialect::Rolltape => vllm::ask(&mut builder, options, route),
         Dialect::Sglang => sglang::ask(&mut builder, options, route, &has_header),
         Dialect::Llamacpp => llamacpp::ask(&mut builder, route),

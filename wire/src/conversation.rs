@@ -4,7 +4,7 @@
 //! - [`answers`]: the assistant's messages of a reply.
 //! - `canonical`: one text for all spellings of a message.
 //! - `chain`: requests that go on from a response that the server keeps.
-//! - `template_fields`, `token_texts`: the rest of what tells how messages became tokens.
+//! - `template_fields`, `token_texts`: the template's other inputs, and the text of each token.
 
 mod canonical;
 mod chain;

@@ -1,6 +1,7 @@
 //! Removal of the data that only rolltape asked for from a reply, by splicing bytes.
 //!
-//! - `rules`: a place and what stands there when nobody asks: null, an empty list, or nothing.
+//! - `rules`: a place, and the value that stands there without our fields: null, an empty list, or
+//!   nothing.
 //! - `frames`: events that exist only because of our fields and are dropped as a whole.
 //! - `deltas`: events that hold several deltas only because of our fields and are split again.
 

@@ -10,7 +10,7 @@ use crate::request::Request;
 pub(super) struct NotAsked(pub(super) &'static str);
 
 /// The upstream will refuse what the agent sent. With our fields in it, it might not.
-pub(super) const INVALID_REQUEST: NotAsked = NotAsked("the request is for the upstream to refuse");
+pub(super) const INVALID_REQUEST: NotAsked = NotAsked("the upstream will refuse this request");
 
 /// A request that grows.
 pub(super) struct RequestBuilder<'a> {

@@ -17,7 +17,7 @@ pub(super) fn ask(
     route: Route,
 ) -> Result<(), NotAsked> {
     if !options.hosted_logprobs {
-        return Err(NotAsked("hosted servers are asked for nothing unless told to"));
+        return Err(NotAsked("hosted servers are asked for nothing unless the user wants it"));
     }
     match route {
         Route::Chat if builder.is_set("top_logprobs") && !builder.asked("logprobs")? => {

@@ -1,7 +1,7 @@
 //! SGLang.
 //!
 //! A streamed chat is asked for ids by headers, so that they come in an event of their own.
-//! Everything else is asked for by fields, whose answers are absent when nobody asks.
+//! Everything else is asked for by fields; without a field its answer is absent.
 
 use episode::Route;
 

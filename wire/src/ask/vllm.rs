@@ -1,6 +1,6 @@
 //! vLLM, and rolltape's own engine.
 //!
-//! Answers that nobody asked for are null, so hiding puts null back. One effect is structural: a
+//! Without our fields their answers are null, so hiding puts null back. One effect is structural: a
 //! streamed chat sends a chunk with an empty delta only because its ids or logprobs were wanted.
 //!
 //! vLLM's Rust frontend differs in streams. It leaves null fields out. It sends the prompt's ids
@@ -34,7 +34,7 @@ const RESPONSE_IDS: [Rule; 4] = [
     rule(&["response", "output_messages"], Replacement::Null),
 ];
 /// Logprobs of a response. `logprobs` at the root belongs to a text delta, which has an empty list
-/// there when nobody asks.
+/// there without our fields.
 const RESPONSE_LOGPROBS: [Rule; 7] = [
     rule(&["top_logprobs"], Replacement::Null),
     rule(&["response", "top_logprobs"], Replacement::Null),
@@ -97,7 +97,7 @@ fn ask_completions(builder: &mut RequestBuilder<'_>) -> Result<(), NotAsked> {
 
 fn refuse_beam_search(builder: &RequestBuilder<'_>) -> Result<(), NotAsked> {
     match builder.request.raw("use_beam_search") {
-        Some(b"true") => Err(NotAsked("beams are not samples")),
+        Some(b"true") => Err(NotAsked("beam search does not sample")),
         _ => Ok(()),
     }
 }

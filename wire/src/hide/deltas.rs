@@ -18,7 +18,7 @@ struct Step {
 }
 
 /// A joined delta: its place in the frame, and the deltas that it holds, in the order in which
-/// they are sent when nobody asks for ids.
+/// they are sent without our fields.
 struct JoinedDelta {
     place: Range<usize>,
     deltas: Vec<Vec<u8>>,
@@ -41,7 +41,7 @@ pub(super) fn split(event: &Event) -> Vec<Event> {
     joined.deltas.iter().map(with_delta).collect()
 }
 
-/// The only delta of a frame, split; `None` if the frame is the same when nobody asks for ids.
+/// The only delta of a frame, split; `None` if the frame is the same without our fields.
 fn joined_delta(doc: &[u8]) -> Result<Option<JoinedDelta>, Malformed> {
     let mut choices = Vec::new();
     for member in members(doc, &root(doc)?)? {

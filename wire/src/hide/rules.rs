@@ -1,4 +1,4 @@
-//! Rules: places in a document, and what stands there when nobody asks.
+//! Rules: places in a document, and the values that stand there without our fields.
 
 use std::ops::Range;
 

@@ -38,7 +38,7 @@ pub(super) struct ChoiceDraft {
     tokens: Vec<SampledToken>,
     /// The same entries once more, all of them, from the end of a stream.
     repeated_tokens: Vec<SampledToken>,
-    /// Number of tokens that the server says it sampled for this choice.
+    /// The server's count of the tokens that it sampled for this choice.
     count: Option<u64>,
     finish_reason: Option<String>,
     stop_reason: Option<Value>,
@@ -95,7 +95,7 @@ impl ChoiceDraft {
         self.prompt_index
     }
 
-    /// Number of tokens that the server says it sampled for this choice.
+    /// The server's count of the tokens that it sampled for this choice.
     pub(super) fn count(&self) -> Option<u64> {
         self.count
     }
@@ -203,7 +203,7 @@ impl ChoiceDraft {
     }
 
     /// One logprob for each id; NaN for an unknown one. A server that lost some of its entries does
-    /// not say which. Only a lost last one, of the stop token, can be told.
+    /// not say which. Only the loss of the last one, of the stop token, can be recognized.
     fn logprobs(&self, ids: Option<&[u32]>) -> Vec<f32> {
         if let Some(pairs) = &self.pairs {
             return pairs.iter().map(|(_, logprob)| narrow(*logprob)).collect();

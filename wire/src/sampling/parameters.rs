@@ -176,7 +176,7 @@ pub(super) fn masks(dialect: Option<Dialect>, body: &Value) -> Vec<&'static str>
     add_masks(&mut found, body, &MASKS_IF_FILLED, is_filled);
     add_masks(&mut found, body, &MASKS_IF_POSITIVE, is_positive);
 
-    // Output formats and forced tool calls are held by a grammar. Each wire has its own place.
+    // A grammar enforces output formats and forced tool calls. Each wire has its own place.
     for (name, place) in [
         ("response_format", "/response_format"),
         ("text", "/text/format"),
@@ -234,7 +234,7 @@ fn is_structured(format: &Value) -> bool {
     !format.is_null() && format.get("type").and_then(Value::as_str) != Some("text")
 }
 
-/// Returns true if the arguments of a tool are held to its schema.
+/// Returns true if a grammar enforces the schema of a tool.
 fn has_strict_tool(body: &Value) -> bool {
     let tools = body.get("tools").and_then(Value::as_array);
     tools.into_iter().flatten().any(|tool| {

@@ -8,7 +8,7 @@ use super::parameters::is_shaping;
 use crate::dialect::Dialect;
 use crate::reply::missing::{tokenize_request, tokens_of_answer};
 
-/// A server's own sampling, as far as the server tells it.
+/// A server's own sampling, as far as the server reports it.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct ServerSampling {
     /// The server's word for the distribution of its logprobs, such as `raw_logprobs`.
@@ -55,7 +55,7 @@ impl ServerSampling {
         Self::for_dialect(dialect)
     } // alias
 
-    /// The paths where a server of `dialect` tells how it samples; later ones are older names.
+    /// The paths where a server of `dialect` reports how it samples; later ones are older names.
     pub fn paths(dialect: Dialect) -> &'static [&'static str] {
         match dialect {
             Dialect::Vllm | Dialect::Rolltape => &["/server_info?config_format=json"],
@@ -65,7 +65,7 @@ impl ServerSampling {
         }
     }
 
-    /// Takes a document of one of [`Self::paths`]. Returns true if it told anything.
+    /// Takes a document of one of [`Self::paths`]. Returns true if it held anything.
     pub fn take(&mut self, document: &[u8]) -> bool {
         let Ok(document) = serde_json::from_slice::<Value>(document) else { return false };
         let vllm = document.pointer("/vllm_config/model_config").filter(|c| c.is_object());
@@ -162,7 +162,7 @@ impl ServerSampling {
         self.defaults.get(name)
     }
 
-    /// The distribution of the logprobs, if the server tells it: `raw`, `processed`, or `unknown`
+    /// The distribution of the logprobs, if the server reports it: `raw`, `processed`, or `unknown`
     /// for numbers that are not logprobs.
     pub fn logprob_kind(&self) -> Option<&'static str> {
         match self.mode.as_deref()? {

@@ -187,7 +187,7 @@ fn collect_paths(path: &str, value: &Value, found: &mut BTreeSet<String>) {
             if fields.get("delta") == Some(&json!({}))
                 && fields.get("finish_reason") == Some(&Value::Null)
             {
-                found.insert(format!("{path} says nothing"));
+                found.insert(format!("{path} is empty"));
             }
 
             for (key, value) in fields {

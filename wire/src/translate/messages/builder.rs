@@ -127,7 +127,7 @@ impl MessageBuilder {
         if self.id_stem.is_empty() {
             id_stem(chat).clone_into(&mut self.id_stem);
         }
-        // The first event has told the model; it must not change after that.
+        // The first event names the model, which must not change after that.
         if !self.has_started && !text(chat, "model").is_empty() {
             text(chat, "model").clone_into(&mut self.model);
         }
@@ -143,7 +143,7 @@ impl MessageBuilder {
         }
     }
 
-    /// Anthropic's stop reason. A server that was told which tool to call says `stop` beside the
+    /// Anthropic's stop reason. A server that must call a certain tool says `stop` beside the
     /// call; an agent that reads `end_turn` there would not run the tool.
     fn stop_reason(&mut self, has_calls: bool) -> &'static str {
         if self.finish_reason != "stop" {

@@ -82,8 +82,8 @@ fn put_thinking(chat: &mut Map<String, Value>, body: &Value) {
     }
 }
 
-/// The agent's own tools. Those that Anthropic's servers would run have another type, and nobody
-/// here runs them; SGLang leaves them out as well.
+/// The agent's own tools. Tools that Anthropic's servers would run have another type. They are left
+/// out, as SGLang leaves them out.
 fn own_tools(body: &Value) -> Result<Vec<Value>, Untranslatable> {
     let tools = list(body, "tools").iter();
     tools.filter(|tool| matches!(text(tool, "type"), "" | "custom")).map(chat_tool).collect()

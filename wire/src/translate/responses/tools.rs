@@ -2,7 +2,7 @@
 //!
 //! Chat has functions only, in one flat list. A custom (freeform) tool becomes a function with one
 //! text parameter, `input`. A tool of a namespace gets vLLM's name for it, `namespace__name`. Tools
-//! that the provider runs itself are left out: nobody behind a chat server would run them.
+//! that the provider runs itself are left out: a chat server does not run them.
 
 use std::collections::BTreeMap;
 
