@@ -63,7 +63,7 @@ async fn compressed_requests_are_recorded_plain_and_go_on_as_sent_or_asked() {
     world.stop().await;
 }
 
-/// What is said to be coded and is not, or not whole.
+/// Bodies that are not in the coding that their header names, or that were cut off.
 fn damaged() -> Vec<(&'static str, Vec<u8>)> {
     let mut damaged = vec![
         ("gzip", b"\x1f\x8bno gzip".to_vec()),
@@ -181,8 +181,8 @@ async fn generating_routes_ask_for_identity_and_undo_what_comes_compressed() {
     world.stop().await;
 }
 
-/// The head of a reply of `length`, and its body.
-fn coded_reply((kind, coding): (&str, &str), body: &[u8]) -> Vec<Step> {
+/// A reply of a type with a coded body.
+fn coded_reply(kind: &str, coding: &str, body: &[u8]) -> Vec<Step> {
     let head = format!(
         "HTTP/1.1 200 OK\r\ncontent-type: {kind}\r\ncontent-encoding: {coding}\r\n\
          vary: accept-encoding\r\ncontent-length: {}\r\n\r\n",
@@ -197,7 +197,7 @@ async fn a_damaged_reply_ends_badly_and_says_so() {
         let upstream = Upstream::start("vllm", move |seen| {
             let streams = String::from_utf8_lossy(&seen.body).contains("\"stream\":true");
             let kind = if streams { "text/event-stream" } else { "application/json" };
-            coded_reply((kind, coding), &body)
+            coded_reply(kind, coding, &body)
         })
         .await;
         let world = World::start(upstream.address).await;
@@ -221,7 +221,7 @@ const LIST: &[u8] = br#"{"object":"list","data":[],"usage":{"prompt_tokens":8}}"
 async fn an_agent_never_gets_a_coding_that_it_did_not_accept() {
     let upstream = Upstream::start("openai", |seen| {
         let coding = seen.head.lines().find_map(|line| line.strip_prefix("x-coding: ")).unwrap();
-        coded_reply(("application/json", coding), &coded(coding, LIST))
+        coded_reply("application/json", coding, &coded(coding, LIST))
     })
     .await;
     let world = World::start(upstream.address).await;
@@ -257,7 +257,7 @@ async fn other_replies_keep_their_coding_and_are_recorded_plain() {
         let name = |line: &str| line.split_once(": ").map(|(name, _)| name.to_ascii_lowercase());
         let accepts = seen.head.lines().find(|l| name(l).as_deref() == Some("accept-encoding"));
         let coding = accepts.unwrap().split_once(": ").unwrap().1;
-        coded_reply(("application/json", coding), &coded(coding, LIST))
+        coded_reply("application/json", coding, &coded(coding, LIST))
     })
     .await;
     let world = World::start(upstream.address).await;
@@ -281,7 +281,7 @@ async fn other_replies_pass_damaged_and_are_marked() {
     let upstream = Upstream::start("openai", |_| {
         let mut body = coded("gzip", LIST);
         body.truncate(40);
-        coded_reply(("application/json", "gzip"), &body)
+        coded_reply("application/json", "gzip", &body)
     })
     .await;
     let world = World::start(upstream.address).await;

@@ -1,9 +1,9 @@
-//! `kill -9` at random moments: nothing whose end an agent saw is lost, and every call that began
+//! `kill -9` at random moments. No call whose end an agent saw is lost, and every call that began
 //! is there, whole or as a visible hole.
 //!
-//! A light load proves little: a recorder that queues and answers at once loses its queue, and
-//! under a light load that is empty. The load that outruns the store finds it, which is shown on
-//! `relaxed`, the mode that answers at once. `ROLLTAPE_TEST_KILLS` sets how many kills there are.
+//! A light load proves little: a recorder that queues calls and answers at once loses its queue,
+//! which is empty under a light load. A load that outruns the store finds the loss. The mode
+//! `relaxed`, which answers at once, shows it. `ROLLTAPE_TEST_KILLS` sets the number of kills.
 
 use std::net::SocketAddr;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -27,7 +27,7 @@ fn kills() -> usize {
     std::env::var("ROLLTAPE_TEST_KILLS").map_or(KILLS, |kills| kills.parse().unwrap())
 }
 
-/// How much the agents ask of the store.
+/// The load that the agents put on the store.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Load {
     /// Little text, and an upstream that takes its time.
@@ -37,7 +37,7 @@ enum Load {
 }
 
 impl Load {
-    /// Shortest time from the first call to the kill, and how much longer it may be, in ms.
+    /// The shortest time from the first call to the kill, and the most that is added to it, in ms.
     fn life_ms(self) -> (u64, u64) {
         match self {
             Self::Light => (20, 300),
@@ -46,7 +46,7 @@ impl Load {
     }
 }
 
-/// What an agent saw of a call.
+/// An agent's view of a call.
 struct Sight {
     episode: String,
     number: u32,
@@ -56,7 +56,7 @@ struct Sight {
     done: bool,
 }
 
-/// What became of the calls.
+/// The fates of the calls, counted.
 #[derive(Debug, Default)]
 struct Tally {
     kills: usize,
@@ -83,7 +83,7 @@ fn ids(number: u32) -> Vec<u32> {
     (0..6).map(|n| 1000 * number + n).collect()
 }
 
-/// A streamed chat in the form of vLLM, of six tokens that tell the call's number.
+/// A streamed chat in vLLM's form, of six tokens that hold the call's number.
 fn chat(request: &Seen) -> Vec<Step> {
     let body: serde_json::Value = serde_json::from_slice(&request.body).unwrap();
     let number = body["n"].as_u64().unwrap();
@@ -143,6 +143,7 @@ async fn life(recorder: &mut Recorder, name: &str, load: Load, lives_ms: u64) ->
             tokio::spawn(agent(recorder.data, format!("{name}-a{n}"), load, seed))
         })
         .collect();
+    // The moment of the kill must not depend on the state of the recorder.
     tokio::time::sleep(Duration::from_millis(lives_ms)).await;
     recorder.kill();
     let mut sights = Vec::new();
@@ -152,7 +153,7 @@ async fn life(recorder: &mut Recorder, name: &str, load: Load, lives_ms: u64) ->
     sights
 }
 
-/// Holds what is on disk against what the agents saw.
+/// Compares the store with the agents' views.
 async fn compare(store: &Location, name: &str, sights: &[Sight], tally: &mut Tally) {
     let found = store::verify(store).await.unwrap();
     assert!(found.damage.is_empty(), "{:?}", found.damage);

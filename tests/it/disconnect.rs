@@ -14,6 +14,8 @@ use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 use wire::Dialect;
 
+use crate::wait::until;
+
 const PATH: &str = "/e/a/v1/chat/completions";
 
 fn events() -> Vec<String> {
@@ -106,6 +108,7 @@ async fn a_stream_under_way_keeps_its_place_among_the_calls_in_flight() {
     asked(&upstream).await;
     let mut second = connect(world.data).await;
     second.write_all(&request("POST", PATH, &[], b"{\"stream\":true}")).await.unwrap();
+    // No event says that a call waits. A second that did not wait would be seen within this time.
     tokio::time::sleep(Duration::from_millis(300)).await;
     assert_eq!(upstream.seen().len(), 1, "the second waits");
     drop(first);
@@ -139,7 +142,7 @@ const ROUTES: [&str; 4] =
 const EVENT: &[u8] =
     b"data: {\"choices\":[{\"index\":0,\"text\":\"x\",\"delta\":{\"content\":\"x\"}}]}\n\n";
 
-/// A server that answers as the agent's wish in the header `x-answer` says, and never ends.
+/// A server that answers as the agent's header `x-answer` says, and never ends.
 fn endless(heard: &Heard) -> Answer {
     match heard.headers["x-answer"] == "open" {
         true => {
@@ -150,8 +153,18 @@ fn endless(heard: &Heard) -> Answer {
     }
 }
 
+/// A call that is left.
+#[derive(Clone, Copy)]
+struct LeaveCase {
+    route: &'static str,
+    /// The value of `x-answer`.
+    answer: &'static str,
+    streams: bool,
+}
+
 /// Asks, leaves, and waits until the server has noticed.
-async fn leave(mut agent: Agent, server: &Server, (route, answer, streams): (&str, &str, bool)) {
+async fn leave(mut agent: Agent, server: &Server, case: LeaveCase) {
+    let LeaveCase { route, answer, streams } = case;
     let body = format!(
         r#"{{"model":"m","max_tokens":9,"prompt":"x","input":"x","stream":{streams},
             "messages":[{{"role":"user","content":"x"}}]}}"#
@@ -187,7 +200,7 @@ async fn leaving_reaches_the_upstream_on_every_route_and_over_every_http() {
             let world = World::start_with(config).await;
             for route in ROUTES {
                 for (answer, streams) in [("open", true), ("silence", true), ("silence", false)] {
-                    let case = (route, answer, streams);
+                    let case = LeaveCase { route, answer, streams };
                     leave(Agent::http1(world.data).await, &server, case).await;
                     leave(Agent::http2(world.data).await, &server, case).await;
                 }
@@ -206,17 +219,15 @@ async fn leaving_reaches_the_upstream_on_every_route_and_over_every_http() {
 
 /// `count` calls, once they have ended.
 async fn ended_calls(world: &World, count: usize) -> Vec<Call> {
-    for _ in 0..500 {
+    until("the end of every call", async || {
         let calls = world.calls().await;
-        if calls.iter().filter(|call| call.ended.is_some()).count() == count {
-            return calls;
-        }
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
-    panic!("not every call ended within five seconds");
+        let ended = calls.iter().filter(|call| call.ended.is_some()).count();
+        (ended == count).then_some(calls)
+    })
+    .await
 }
 
-/// An agent that leaves as soon as it has read `mark`, and what its server says before and after.
+/// An agent that leaves as soon as it has read `mark`, and its server's events before and after.
 #[derive(Clone, Copy)]
 struct Leaving {
     dialect: &'static str,
@@ -256,7 +267,8 @@ impl Leaving {
         if self.after.is_empty() {
             upstream_left(&upstream).await;
         } else {
-            // It is noticed that the agent has left before there is more to send to it.
+            // The proxy must notice that the agent left before there is more to send, and no event
+            // says that it did.
             tokio::time::sleep(Duration::from_millis(200)).await;
             gone.send_replace(());
         }

@@ -7,7 +7,9 @@ use proxy::Config;
 use serde_json::json;
 use wire::Dialect;
 
-/// A server that says what it was asked, and on the chat route what vLLM says.
+use crate::wait::until;
+
+/// A server that repeats the request, and answers as vLLM on the chat route.
 async fn upstream() -> Server {
     Server::start(Manner::default(), |heard| match heard.path.as_str() {
         "/v1/chat/completions" if String::from_utf8_lossy(&heard.body).contains("told") => {
@@ -23,7 +25,7 @@ async fn upstream() -> Server {
     .await
 }
 
-/// A reply that says nothing of its version.
+/// A reply without its version.
 fn silent() -> String {
     let whole = String::from_utf8(tape("vllm/chat.asked.json")).unwrap();
     let spans = r#""weight_versions":[{"version":"7","start":0,"end":2}]"#;
@@ -164,14 +166,11 @@ async fn our_own_engine_is_asked_for_the_checksum_of_a_new_label_once() {
     for episode in ["a", "b"] {
         assert_eq!(chat(&world, episode).await.status, 200);
     }
-    let mut versions = Vec::new();
-    for _ in 0..500 {
-        versions = world.snapshot().await.versions().await.unwrap();
-        if versions.len() == 2 {
-            break;
-        }
-        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
-    }
+    let versions = until("both versions", async || {
+        let versions = world.snapshot().await.versions().await.unwrap();
+        (versions.len() == 2).then_some(versions)
+    })
+    .await;
     let found = &versions[0];
     assert_eq!((found.label.as_str(), found.number()), ("7", Some(7)));
     assert_eq!((found.checksum.as_deref(), found.source.as_str()), (Some("xxh3:ab"), "upstream"));

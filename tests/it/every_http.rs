@@ -20,7 +20,7 @@ fn file(case: &str, ending: &Value) -> Vec<u8> {
     tape(&format!("{case}.{}", ending.as_str().unwrap()))
 }
 
-/// Answers what was asked with the asked reply, and the agent's own body with the plain one.
+/// Answers a request with our fields by the reply with ids, and the agent's own by the plain one.
 fn vllm(cases: &[Value], heard: &Heard) -> Answer {
     let name = heard.headers["x-case"].to_str().unwrap();
     let case = cases.iter().find(|case| case["name"] == name).unwrap();
@@ -38,7 +38,7 @@ fn told(got: &Got) -> BTreeMap<String, String> {
     headers.map(|(name, value)| (name.to_string(), value.to_str().unwrap().to_owned())).collect()
 }
 
-/// One case through `agent`, which must be shown what `direct` is.
+/// One case through `agent`, which must get the same reply as `direct`.
 async fn compare(agent: &mut Agent, direct: &mut Agent, server: &Server, case: &Value) {
     let name = case["name"].as_str().unwrap();
     let path = case["path"].as_str().unwrap();

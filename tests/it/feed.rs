@@ -10,6 +10,8 @@ use proxy::Config;
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
+use crate::wait::until;
+
 async fn upstream() -> Upstream {
     Upstream::start("vllm", |_| {
         // Versions are told by the trainer here.
@@ -26,7 +28,7 @@ async fn get(control: SocketAddr, page: &str) -> Reply {
     exchange(control, ("GET", page), &[], b"").await
 }
 
-/// Plays a call of `bytes` and closes.
+/// Makes a call of `bytes` bytes and closes its episode.
 async fn play(world: &World, episode: &str, bytes: usize) {
     let words = "word ".repeat(bytes / 5 + 1);
     let body = json!({ "messages": [{ "role": "user", "content": words }] });
@@ -105,8 +107,8 @@ async fn a_reader_that_waits_is_woken_by_a_close_and_sent_away_by_the_end() {
     let rewarded = rewarded.await.unwrap();
     assert_eq!(rows(&rewarded)[0]["reward"], 0.5);
     let last = wait("cursor=1&wait_s=600");
-    // Nothing tells that a reader waits. One that came too late would be refused the connection,
-    // and this test would fail.
+    // No event says that a reader waits. A reader that came too late would be refused the
+    // connection, and this test would fail.
     tokio::time::sleep(Duration::from_millis(200)).await;
     tokio::time::timeout(Duration::from_secs(20), world.stop()).await.expect("it ends");
     assert_eq!(last.await.unwrap().status, 204);
@@ -129,8 +131,8 @@ async fn a_slow_reader_is_waited_for_and_what_it_leaves_is_given_back() {
     slow.write_all(&ask).await.unwrap();
     let mut head = vec![0; 64 * 1024];
     slow.read_exact(&mut head).await.unwrap();
-    // Until the sockets between are full, which shows in nothing but that no more is made: a pause
-    // that is taken for it too early makes the numbers below easier to reach, not harder.
+    // Wait until the sockets between are full. The only sign is that no more items are made. A
+    // pause that is mistaken for it makes the numbers below easier to reach, not harder.
     let mut made = 0;
     while rows.items() > made {
         made = rows.items();
@@ -144,14 +146,10 @@ async fn a_slow_reader_is_waited_for_and_what_it_leaves_is_given_back() {
     assert_eq!(names(&late), ["late"]);
     drop(slow);
     // The server sees that the reader is gone when it next writes, and gives back behind that.
-    let mut depth = 0;
-    for _ in 0..200 {
-        depth = counts(&world).await["depth"].as_u64().unwrap();
-        if depth > 0 {
-            break;
-        }
-        tokio::time::sleep(Duration::from_millis(100)).await;
-    }
+    let depth = until("episodes that were given back", async || {
+        counts(&world).await["depth"].as_u64().filter(|depth| *depth > 0)
+    })
+    .await;
     assert!(depth as usize > EPISODES / 2, "what was not sent is there for another: {depth}");
     assert!((depth as usize) < EPISODES, "what was sent is not, while the lease lasts: {depth}");
     world.stop().await;

@@ -1,5 +1,5 @@
-//! `kill -9` of the recorder while a trainer reads: what was acked never comes again, and all the
-//! rest does.
+//! `kill -9` of the recorder while a trainer reads. An acked episode never comes again, and every
+//! other one does.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -12,21 +12,21 @@ use serde_json::Value;
 use crate::recorder::Recorder;
 
 const KILLS: usize = 6;
-/// Shortest life of a recorder, and how much longer it may be, in ms.
+/// The shortest life of a recorder, and the most that is added to it, in ms.
 const LIFE_MS: (u64, u64) = (150, 700);
 
-/// What a trainer knows.
+/// A trainer's view of the episodes.
 #[derive(Debug, Default)]
 struct Seen {
-    /// How often it was handed each episode.
+    /// Number of times that it got each episode.
     handed: BTreeMap<String, usize>,
-    /// Whose ack was answered.
+    /// Episodes whose ack was answered.
     acked: BTreeSet<String>,
-    /// Whose ack was sent and not answered: it counted, or it did not.
+    /// Episodes whose ack was sent and not answered, which may or may not count.
     unsure: BTreeSet<String>,
 }
 
-/// Plays episodes, closes them, and gives the names of those whose close was answered.
+/// Plays episodes and closes them. Returns the names of those whose close was answered.
 async fn play(data: SocketAddr, control: SocketAddr, life: usize) -> BTreeSet<String> {
     let mut closed = BTreeSet::new();
     for number in 0.. {
@@ -45,7 +45,7 @@ async fn play(data: SocketAddr, control: SocketAddr, life: usize) -> BTreeSet<St
     closed
 }
 
-/// Takes, and acks two of three leases; some it nacks, some it forgets.
+/// Takes leases. Acks two of three; nacks some and forgets some of the rest.
 async fn train(control: SocketAddr, seen: &mut Seen, drain: bool) {
     let wait = if drain { 3 } else { 1 };
     let page = format!("/feed?consumer=t&limit=4&lease_s=1&wait_s={wait}");
@@ -95,6 +95,7 @@ async fn killed_while_it_is_read(store: &str) {
         let playing = tokio::spawn(play(data, control, life));
         let training = train(control, &mut seen, false);
         let killing = async {
+            // The moment of the kill must not depend on the state of the recorder.
             tokio::time::sleep(Duration::from_millis(lived)).await;
             recorder.kill();
         };

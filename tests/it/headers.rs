@@ -3,7 +3,7 @@
 use kit::{Reply, Step, Upstream, World, connect, exchange, post};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-/// The lines of a head without the first one and without those that each hop writes anew.
+/// The lines of a head without the first one and without those that each hop sets itself.
 fn lines(head: &str) -> Vec<&str> {
     let own = ["host", "content-length", "date", "transfer-encoding"];
     let name = |line: &str| line.split(':').next().unwrap_or("").to_ascii_lowercase();
@@ -166,7 +166,7 @@ async fn any_method_passes() {
     world.stop().await;
 }
 
-/// Whether any file of the store holds `secret`.
+/// Returns true if any file of the store holds `secret`.
 fn is_stored(world: &World, secret: &str) -> bool {
     let folder = world.store().parent().unwrap().to_owned();
     let files = std::fs::read_dir(folder).unwrap();

@@ -1,4 +1,4 @@
-//! HTTP/1.1 and HTTP/2, plain and over TLS, and what both know beside requests and replies.
+//! HTTP/1.1 and HTTP/2, plain and over TLS: requests, replies, trailers and resets.
 
 use std::time::Duration;
 
@@ -124,9 +124,10 @@ async fn a_stream_whose_last_chunk_comes_late_leaves_its_connection_usable() {
     let world = World::start(upstream.address).await;
     for _ in 0..5 {
         post(world.data, CHAT, "{\"stream\":true}").await;
+        // No event says that a connection is free again; the last chunk comes after 20 ms.
         tokio::time::sleep(Duration::from_millis(40)).await;
     }
-    // One is that of the question for models, one that of how it samples.
+    // One connection is for the list of models, one for the server's sampling.
     assert!(upstream.connections() <= 2);
     world.stop().await;
 }
@@ -232,6 +233,7 @@ async fn a_connection_that_was_closed_while_idle_costs_no_call() {
     let asked = |path: &str| upstream.seen().iter().filter(|seen| seen.path == path).count();
     for turn in 1..=10 {
         assert_eq!(post(world.data, "/v1/last", "{}").await.status, 200);
+        // The proxy must see the end of the connection, and no event says that it did.
         tokio::time::sleep(Duration::from_millis(5)).await;
         assert_eq!(post(world.data, "/v1/next", "{}").await.status, 200, "turn {turn}");
         assert_eq!(asked("/v1/next"), turn);
@@ -262,7 +264,8 @@ async fn an_hour_of_silence_is_not_cut_short() {
     for (body, end) in [("{}", "{}"), ("{\"stream\":true}", "data: [DONE]\n\n")] {
         let call = tokio::spawn(post(world.data, CHAT, body));
         upstream.asked().await;
-        // What is under way comes to rest first: the clock moves for the store, too.
+        // The store must come to rest first, since the clock moves for it, too. No event says that
+        // it did.
         tokio::time::sleep(Duration::from_millis(100)).await;
         tokio::time::pause();
         tokio::time::advance(Duration::from_secs(3600)).await;

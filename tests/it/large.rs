@@ -1,7 +1,7 @@
-//! Bodies larger than most, and what they cost in memory.
+//! Large bodies, and the memory that they need.
 //!
-//! Memory is that of a process, so it is measured in one of its own: this binary, run again with
-//! one ignored test.
+//! Memory is counted for a whole process, so each measurement has one of its own: this binary, run
+//! again with one ignored test.
 
 use std::process::Command;
 
@@ -46,7 +46,7 @@ async fn fifty_megabytes_pass_and_are_recorded_whole() {
     world.stop().await;
 }
 
-/// The most memory in MiB that a process needed in which a proxy passed on a body of `form`.
+/// Peak memory, in MiB, of a process with a proxy that passes on a body of `form`.
 fn peak(form: &str) -> u64 {
     let child = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "large::in_a_process_of_its_own", "--ignored", "--nocapture"])

@@ -1,13 +1,13 @@
-//! Servers' own routes for text, and routes that sample where nothing tells the tokens.
+//! Servers' own routes for text, and routes that sample unrecorded tokens.
 
 use bytes::Bytes;
 use episode::{Outcome, Route};
 use kit::{Seen, Step, Upstream, World, exchange, post, tape};
 use proxy::Config;
 use serde_json::{Value, json};
-use wire::{Collector, Dialect, Facts, Hide, Request, Splitter, Wants};
+use wire::{AskOptions, Collector, Dialect, Facts, ReplyFilter, Request, Splitter};
 
-/// Real replies, asked and plain: server, case, and how they end.
+/// Real replies with our fields and without: server, case, and the ending of the file.
 const CASES: [(&str, &str, &str); 10] = [
     ("llamacpp", "text", "json"),
     ("llamacpp", "text_stream", "sse"),
@@ -21,7 +21,7 @@ const CASES: [(&str, &str, &str); 10] = [
     ("sglang", "two_stream", "sse"),
 ];
 
-/// What differs between two runs of one call: ids and times.
+/// Keys of values that differ between two runs of one call: ids and times.
 const RUNS: [&str; 8] = [
     "id",
     "id_slot",
@@ -37,10 +37,10 @@ fn file(server: &str, case: &str, ending: &str) -> Bytes {
     Bytes::from(tape(&format!("{server}/generate/{case}.{ending}")))
 }
 
-fn asked(server: &str, case: &str) -> (Request, wire::Asked) {
+fn asked(server: &str, case: &str) -> (Request, wire::AugmentedRequest) {
     let request = Request::read(&file(server, case, "request.json")).unwrap();
-    let wants = Wants::of(Dialect::from_word(server).unwrap());
-    let asked = wire::ask(&wants, Route::Generate, &request, |_| false);
+    let options = AskOptions::for_dialect(Dialect::from_word(server).unwrap());
+    let asked = wire::ask(&options, Route::Generate, &request, |_| false);
     (request, asked)
 }
 
@@ -50,15 +50,15 @@ fn events(bytes: &[u8]) -> Vec<wire::Event> {
     std::iter::from_fn(|| splitter.next_event().unwrap()).collect()
 }
 
-fn shown(hide: &Hide, reply: &Bytes, ending: &str) -> Vec<u8> {
+fn shown(hide: &ReplyFilter, reply: &Bytes, ending: &str) -> Vec<u8> {
     match ending {
         "sse" => events(reply).iter().filter_map(|event| hide.event(event)).flatten().collect(),
         _ => hide.document(reply).to_vec(),
     }
 }
 
-/// The documents of a reply, in order, without what differs between two runs. Their keys keep
-/// their order, so equal texts are equal bytes but for that.
+/// The documents of a reply, in order, without the values that differ between two runs. Keys keep
+/// their order, so equal texts mean equal bytes apart from these values.
 fn documents(reply: &[u8]) -> Vec<String> {
     let steady = |bytes: &[u8]| match serde_json::from_slice::<Value>(bytes) {
         Ok(mut document) => {

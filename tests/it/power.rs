@@ -1,8 +1,8 @@
-//! What is left when the power goes: every write that no sync has followed may be missing, in any
-//! selection.
+//! Power cuts: any selection of the writes that no sync has followed may be missing.
 //!
-//! `strace` writes down what a recorder writes, syncs and acknowledges. From that, the files are
-//! made as a disk may hold them at some moment, and opened. Skipped where `strace` does not run.
+//! `strace` logs the writes, syncs and acknowledgements of a recorder. From the log, the tests make
+//! the files that a disk may hold at some moment, and open them. Skipped where `strace` does not
+//! run.
 
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader};
@@ -17,7 +17,7 @@ use store::{Durability, Snapshot, Store};
 const STORE: &str = "ROLLTAPE_TEST_POWER_STORE";
 const MODE: &str = "ROLLTAPE_TEST_POWER_MODE";
 const ACKNOWLEDGED: &str = "acknowledged ";
-/// Power cuts that each recording is examined with.
+/// Number of power cuts for each recording.
 const CUTS: u64 = 24;
 const ROUNDS: u32 = 24;
 const AGENTS: u32 = 4;
@@ -36,6 +36,7 @@ async fn process() {
         for agent in agents {
             agent.await.unwrap();
         }
+        // A quiet moment, in which the store may sync or checkpoint by itself.
         tokio::time::sleep(Duration::from_millis(20)).await;
         if round % 8 == 7 {
             // The WAL is checkpointed as a whole and starts over.
@@ -58,7 +59,7 @@ async fn agent(store: Store, agent: u32, round: u32) {
     }
 }
 
-/// A call with much that is new.
+/// A call with much new text.
 fn call_of(agent: u32, number: u32) -> (Begun, Ended) {
     let call_id = CallId(uuid::Uuid::from_u128(u128::from(number)));
     let mut state = u64::from(number);
@@ -109,7 +110,7 @@ fn call_of(agent: u32, number: u32) -> (Begun, Ended) {
     (begun, ended)
 }
 
-/// One thing that the process did.
+/// One system call of the process.
 #[derive(Debug)]
 enum Deed {
     Write { file: PathBuf, at: usize, data: Vec<u8> },
@@ -119,7 +120,7 @@ enum Deed {
     Acknowledge(CallId),
 }
 
-/// Runs the recorder under `strace`; `None` where that cannot be done.
+/// Runs the recorder under `strace`; `None` if that is not possible.
 fn watch(store: &Path, mode: &str, log: &Path) -> Option<Vec<Deed>> {
     let calls = "trace=pwrite64,write,ftruncate,unlink,fsync,fdatasync";
     let done = Command::new("strace")
@@ -191,7 +192,7 @@ fn deed_of(line: &str, folder: &Path) -> Option<Deed> {
     })
 }
 
-/// The bytes behind `\x..` in a row.
+/// The bytes that a text spells as `\x..`.
 fn bytes(hex: &str) -> Vec<u8> {
     let digits = |at: &[u8]| u8::from_str_radix(std::str::from_utf8(at).unwrap(), 16).unwrap();
     let start = hex.find('\\').unwrap_or(hex.len());
@@ -206,7 +207,7 @@ fn text(hex: &str) -> String {
     String::from_utf8_lossy(&bytes(hex)).into_owned()
 }
 
-/// A file as it is on disk for sure, and what may be there, too.
+/// A file: the bytes that are on disk for sure, and the writes that may be there, too.
 #[derive(Debug, Clone, Default)]
 struct OnDisk {
     sure: Vec<u8>,
@@ -264,7 +265,7 @@ fn disk_after(deeds: &[Deed], random: &mut impl FnMut() -> u64) -> HashMap<PathB
     files.collect()
 }
 
-/// Cuts the power at many moments; how many acknowledged calls were missing, over all of them.
+/// Cuts the power at many moments. Returns the number of acknowledged calls that were missing.
 async fn cut_power(mode: &str) -> Option<usize> {
     let folder = tempfile::tempdir().unwrap();
     let store = folder.path().join("on/store.db");
@@ -296,7 +297,7 @@ async fn cut_power(mode: &str) -> Option<usize> {
     Some(lost)
 }
 
-/// How many of the acknowledged calls are not in the store, which must be sound.
+/// Number of acknowledged calls that are not in the store, which must be sound.
 async fn missing(path: &Path, deeds: &[Deed]) -> usize {
     let (store, writer) = Store::open(path, Durability::Power).await.unwrap();
     drop(store);
@@ -327,7 +328,7 @@ async fn a_power_cut_takes_nothing_acknowledged_and_leaves_the_store_sound() {
     }
 }
 
-/// It may lose what was acknowledged, which shows that the cuts above cut.
+/// This mode may lose acknowledged calls, which shows that the cuts above are real.
 #[tokio::test]
 async fn process_loses_to_a_power_cut_but_what_is_left_is_sound() {
     if let Some(lost) = cut_power("process").await {

@@ -1,5 +1,5 @@
-//! A recorder in a process of its own, so that it can be killed or be short of disk. It is this
-//! binary, started again for the one test below.
+//! A recorder in a process of its own, so that it can be killed or run out of disk. The process is
+//! this binary, started again for the one test below.
 
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Read};
@@ -13,22 +13,22 @@ use store::{Durability, Location, Store};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 
-/// What the process is told.
+/// Environment variables that configure the process.
 const STORE: &str = "ROLLTAPE_TEST_RECORDER_STORE";
 const MODE: &str = "ROLLTAPE_TEST_RECORDER_MODE";
 const UPSTREAM: &str = "ROLLTAPE_TEST_RECORDER_UPSTREAM";
-/// What it says when it is ready, in front of its addresses.
+/// The word before its addresses that says that it is ready.
 const READY: &str = "recorder at ";
 
 /// The process, killed when it is dropped.
 #[derive(Debug)]
 pub(crate) struct Recorder {
     child: Child,
-    /// Kept open: it writes to it once more when it ends.
+    /// Kept open, since the process writes to it once more when it ends.
     _out: BufReader<ChildStdout>,
-    /// Where agents call.
+    /// The address for agents.
     pub(crate) data: SocketAddr,
-    /// Where trainers do.
+    /// The address for trainers.
     pub(crate) control: SocketAddr,
 }
 
@@ -42,7 +42,7 @@ impl Recorder {
         Self::start_under("", (store, mode), upstream).unwrap_or_else(|said| panic!("{said}"))
     }
 
-    /// Starts one in a shell that has run `setup`; what it said when it could not start.
+    /// Starts one in a shell that has run `setup`. The error is its output if it could not start.
     pub(crate) fn start_under(
         setup: &str,
         (store, mode): (&(impl AsRef<OsStr> + ?Sized), &str),

@@ -1,4 +1,4 @@
-//! What calls were sampled with, as far as servers tell, and what is said of their rows.
+//! The sampling of calls, as far as servers report it, and the verdicts on their rows.
 
 use exporter::{Options, export};
 use kit::{Step, Upstream, World, post};
@@ -20,7 +20,7 @@ async fn server(about: Option<Vec<u8>>) -> Upstream {
     upstream
 }
 
-/// What vLLM tells of itself, with changes in its configuration.
+/// vLLM's description of itself, with changes in its configuration.
 fn about(changes: &Value) -> Vec<u8> {
     let mut page: Value = serde_json::from_slice(&kit::tape("vllm/server_info.json")).unwrap();
     for (key, value) in changes.as_object().unwrap() {

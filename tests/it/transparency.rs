@@ -1,11 +1,11 @@
-//! What the agent receives is what the upstream would have sent had nobody asked for more.
+//! The agent gets exactly the bytes that the upstream would have sent without rolltape.
 
 use std::time::Duration;
 
 use episode::Outcome;
 use kit::{Seen, Step, Upstream, World, exchange, post, tape};
 
-/// A vLLM that answers from the tapes, asked or plain, in `pieces` of the stream.
+/// A vLLM that answers from the tapes, with our fields or without, in `pieces` of the stream.
 fn vllm(pieces: usize) -> impl Fn(&Seen) -> Vec<Step> + Send + Sync + 'static {
     move |request| {
         let body = String::from_utf8_lossy(&request.body);

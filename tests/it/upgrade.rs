@@ -42,7 +42,7 @@ async fn a_websocket_on_a_generating_route_is_refused_and_the_connection_goes_on
     world.stop().await;
 }
 
-/// A server that takes any upgrade and then sends back what it is sent.
+/// A server that takes any upgrade and then echoes every byte.
 async fn echo() -> (std::net::SocketAddr, tokio::task::JoinHandle<String>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();

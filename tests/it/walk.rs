@@ -42,7 +42,7 @@ async fn play(world: &World, episode: &str, stream: bool) {
     }
 }
 
-/// All columns of an export that hold numbers for trainers.
+/// All columns of an export with numbers for trainers.
 struct Rows(RecordBatch);
 
 impl Rows {
