@@ -85,9 +85,11 @@ async fn a_request_that_cannot_be_decoded_is_refused_where_it_must_be_read() {
     let mut config = proxy::Config::new(format!("http://{}", upstream.address).parse().unwrap());
     (config.request_bytes_kept, config.request_bytes_max) = (1 << 20, 4 << 20);
     let world = World::start_with(config).await;
+
     let bomb = vec![b' '; 16 << 20];
     let bombs = CODINGS.map(|coding| (coding, coded(coding, &bomb)));
     let all = damaged().into_iter().map(|body| (body, 400));
+
     for ((coding, body), status) in all.chain(bombs.map(|body| (body, 413))) {
         let headers = [("content-encoding", coding)];
         for path in ["/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages"] {
@@ -109,6 +111,7 @@ async fn a_request_that_cannot_be_decoded_is_refused_where_it_must_be_read() {
         assert!(seen.path == OTHER[4..] && seen.body == body, "{coding}");
         assert!(seen.head.contains(&format!("content-encoding: {coding}\r\n")), "{coding}");
     }
+
     assert!(upstream.seen().iter().all(|seen| !seen.path.contains("completions")));
     world.stop().await;
 }
@@ -119,6 +122,7 @@ async fn a_request_that_need_not_be_decoded_goes_on_as_sent() {
     let mut config = proxy::Config::new(format!("http://{}", upstream.address).parse().unwrap());
     config.request_bytes_kept = 1 << 20;
     let world = World::start_with(config).await;
+
     let long = vec![b' '; 2 << 20];
     let mut sent = Vec::new();
     for (name, body) in [
@@ -138,6 +142,7 @@ async fn a_request_that_need_not_be_decoded_goes_on_as_sent() {
             sent.push(body.clone());
         }
     }
+
     let calls = world.calls().await;
     assert!(bodies(&calls).into_iter().eq(sent.iter().map(Vec::as_slice)));
     world.stop().await;
@@ -162,6 +167,7 @@ async fn generating_routes_ask_for_identity_and_undo_what_comes_compressed() {
     })
     .await;
     let world = World::start(upstream.address).await;
+
     for coding in CODINGS {
         for streams in [false, true] {
             let body = format!(r#"{{"messages":[],"stream":{streams}}}"#);
@@ -205,6 +211,7 @@ async fn a_damaged_reply_ends_badly_and_says_so() {
             let body = format!(r#"{{"messages":[],"stream":{streams}}}"#);
             async move { exchange(world.data, ("POST", CHAT), &[], body.as_bytes()).await }
         };
+
         assert_eq!(ask(false).await.status, 502, "{coding}");
         let stream = ask(true).await;
         assert!(!stream.whole && stream.body.is_empty(), "{coding}");
@@ -225,6 +232,7 @@ async fn an_agent_never_gets_a_coding_that_it_did_not_accept() {
     })
     .await;
     let world = World::start(upstream.address).await;
+
     for (coding, accepts) in [
         ("gzip", "identity"),
         ("deflate", "gzip"),
@@ -240,6 +248,7 @@ async fn an_agent_never_gets_a_coding_that_it_did_not_accept() {
             assert_eq!(world.calls().await.pop().unwrap().ended.unwrap().reply, LIST);
         }
     }
+
     // One that nobody here knows is refused, and taken where it was asked for.
     for (accepts, status) in [("gzip", 502), ("gzip, sdch", 200)] {
         for path in [CHAT, OTHER] {
@@ -261,6 +270,7 @@ async fn other_replies_keep_their_coding_and_are_recorded_plain() {
     })
     .await;
     let world = World::start(upstream.address).await;
+
     for coding in CODINGS {
         for path in ["/e/a/v1/embeddings", OTHER] {
             let headers = [("accept-encoding", coding)];

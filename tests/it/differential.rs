@@ -134,6 +134,7 @@ fn agents_get_through_rolltape_what_they_get_direct() {
         played.lock().unwrap().as_ref().unwrap().steps()
     }));
     let world = runtime.block_on(World::start(upstream.address));
+
     let mut runner = TestRunner::new(Runs { cases: 400, ..Runs::default() });
     let cases = (scripts(), bodies(), 0..ROUTES.len());
     let ran = runner.run(&cases, |(answer, body, route)| {

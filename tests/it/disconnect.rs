@@ -182,6 +182,7 @@ async fn leave(mut agent: Agent, server: &Server, case: LeaveCase) {
             () = server.asked() => {}
         }
     }
+
     // An HTTP/2 connection stays, so that what is seen upstream is the end of the stream alone.
     let kept = Some(agent).filter(Agent::is_http2);
     let left = tokio::time::timeout(Duration::from_secs(1), server.left()).await;
@@ -259,6 +260,7 @@ impl Leaving {
         })
         .await;
         let world = World::start(upstream.address).await;
+
         let mut socket = connect(world.data).await;
         let asked = request("POST", self.path, &[], self.body.as_bytes());
         socket.write_all(&asked).await.unwrap();
@@ -272,6 +274,7 @@ impl Leaving {
             tokio::time::sleep(Duration::from_millis(200)).await;
             gone.send_replace(());
         }
+
         let ended = world.ended_call().await.ended.unwrap();
         world.stop().await;
         ended
@@ -319,6 +322,7 @@ async fn leaving_at_the_last_finish_reason_is_complete_on_every_wire_that_has_to
     };
     let both =
         Leaving { body: TWO, before: &[FIRST, SECOND, CUT, STOPPED], mark: b"\"stop\"", ..chat };
+
     for (case, reasons) in [
         (chat, &["length"][..]),
         (completions, &["stop"]),
@@ -366,6 +370,7 @@ async fn leaving_before_the_wire_has_told_the_end_is_not_complete() {
         mark: b"output_text.done",
         ..responses
     };
+
     for case in [one, messages, responses, native] {
         let ended = case.recorded().await;
         assert_eq!(ended.outcome, Outcome::ClientGone, "{} {}", case.dialect, case.path);

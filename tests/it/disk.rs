@@ -223,6 +223,7 @@ async fn a_damaged_page_is_a_503_that_says_so() {
     file[start..start + bytes].fill(0xa5);
     std::fs::write(&store, file).unwrap();
     let recorder = Recorder::start(&store, "power", upstream.address);
+
     for number in 1..3 {
         assert_refused(&post(recorder.data, PATH, &request(number)).await, "damaged");
     }

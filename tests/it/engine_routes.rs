@@ -63,6 +63,7 @@ async fn say(world: &World, episode: &str, words: &str) -> Reply {
 async fn control_routes_are_passed_on_to_trainers_and_refused_to_agents() {
     let server = upstream().await;
     let world = World::start_with(config(&server)).await;
+
     let body = vec![b'x'; 8 << 20];
     let path = "/update_weights?part=1";
     let reply = exchange(world.control, ("POST", path), &[("x-mine", "1")], &body).await;
@@ -74,6 +75,7 @@ async fn control_routes_are_passed_on_to_trainers_and_refused_to_agents() {
     let models = exchange(world.control, ("GET", "/v1/models"), &[], b"").await;
     assert_eq!(models.json()["path"], "/v1/models");
     let before = server.heard().len();
+
     for path in [
         "/pause?mode=keep",
         "/v1/load_lora_adapter",
@@ -88,6 +90,7 @@ async fn control_routes_are_passed_on_to_trainers_and_refused_to_agents() {
         assert_eq!(refused.status, 403, "{path}");
         assert_eq!(refused.json()["error"]["code"], 403);
     }
+
     assert_eq!(server.heard().len(), before, "the upstream heard nothing of it");
     assert_eq!(post(world.control, "/v1/chat/completions", "{}").await.status, 404);
     world.stop().await;
@@ -118,15 +121,18 @@ async fn a_token_is_asked_for_and_goes_no_further() {
 async fn calls_are_stamped_with_the_version_that_is_said() {
     let server = upstream().await;
     let world = World::start_with(config(&server)).await;
+
     chat(&world, "a-before").await;
     let told = r#"{"version":"step_5","checksum":"b3:1"}"#;
     assert_eq!(post(world.control, "/version", told).await.status, 200);
     chat(&world, "b-after").await;
     say(&world, "c-told", "told").await;
     assert_eq!(post(world.control, "/version", r#"{"version":6}"#).await.status, 200);
+
     for bad in ["{}", r#"{"version":""}"#, r#"{"version":-1}"#, r#"{"version":[1]}"#] {
         assert_eq!(post(world.control, "/version", bad).await.status, 400, "{bad}");
     }
+
     let ended = world.calls().await.into_iter().map(|call| call.ended.unwrap());
     let ended: Vec<_> = ended.collect();
     assert_eq!((&ended[0].stamps, ended[0].choices[0].versions.len()), (&Stamps::default(), 0));
@@ -163,9 +169,11 @@ async fn our_own_engine_is_asked_for_the_checksum_of_a_new_label_once() {
     let mut config = config(&server);
     config.dialect = Some(Dialect::Rolltape);
     let world = World::start_with(config).await;
+
     for episode in ["a", "b"] {
         assert_eq!(chat(&world, episode).await.status, 200);
     }
+
     let versions = until("both versions", async || {
         let versions = world.snapshot().await.versions().await.unwrap();
         (versions.len() == 2).then_some(versions)

@@ -71,11 +71,13 @@ async fn every_tape_is_byte_equal_over_every_http() {
             true => Agent::http2(server.address).await,
             false => Agent::http1(server.address).await,
         };
+
         for mut agent in [Agent::http1(world.data).await, Agent::http2(world.data).await] {
             for case in &cases {
                 compare(&mut agent, &mut direct, &server, case).await;
             }
         }
+
         let calls = world.calls().await;
         assert_eq!(calls.len(), 2 * cases.len());
         let routes: std::collections::HashSet<_> = calls.iter().map(|c| c.begun.route).collect();

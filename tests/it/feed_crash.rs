@@ -57,21 +57,24 @@ async fn train(control: SocketAddr, seen: &mut Seen, drain: bool) {
         if reply.status != 200 || !reply.whole {
             continue;
         }
+
         let text = reply.text();
         let rows = text.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
-        let names = rows.map(|row| row["episode_id"].as_str().unwrap().to_owned());
-        let names: BTreeSet<String> = names.collect();
+        let names: BTreeSet<String> =
+            rows.map(|row| row["episode_id"].as_str().unwrap().to_owned()).collect();
         for name in &names {
             assert!(!seen.acked.contains(name), "{name} was acked and came again");
             *seen.handed.entry(name.clone()).or_default() += 1;
         }
+
         let lease = reply.header("x-rolltape-lease").unwrap();
         let word = if drain || turn % 3 < 2 { "ack" } else { "nack" };
+        // A lease that is never answered runs out.
         if !drain && turn % 7 == 6 {
             continue;
         }
-        let said = try_post(control, &format!("/feed/leases/{lease}/{word}"), "").await;
-        match (word, said.map_or(0, |reply| reply.status)) {
+        let answer = try_post(control, &format!("/feed/leases/{lease}/{word}"), "").await;
+        match (word, answer.map_or(0, |reply| reply.status)) {
             ("ack", 200) => seen.acked.extend(names),
             ("ack", 409) | ("nack", _) => {}
             ("ack", _) => seen.unsure.extend(names),
@@ -87,6 +90,7 @@ async fn killed_while_it_is_read(store: &str) {
     .await;
     let (mut seen, mut closed) = (Seen::default(), BTreeSet::new());
     let mut random = u64::from(std::process::id()) | 1;
+
     for life in 0..KILLS {
         let mut recorder = Recorder::start(store, "power", upstream.address);
         let (data, control) = (recorder.data, recorder.control);
@@ -102,6 +106,7 @@ async fn killed_while_it_is_read(store: &str) {
         tokio::join!(training, killing);
         closed.extend(playing.await.unwrap());
     }
+
     let recorder = Recorder::start(store, "power", upstream.address);
     train(recorder.control, &mut seen, true).await;
     let handed: BTreeSet<String> = seen.handed.keys().cloned().collect();

@@ -53,6 +53,7 @@ async fn what_one_proxy_is_told_of_versions_the_others_learn() {
     let [told, other] = [(), ()].map(|()| Recorder::start(&url, "power", upstream.address));
     tell(&other, 4).await;
     assert_eq!(labels(&play(&other, &at, "before").await), ["4"]);
+
     for version in 5..10 {
         tell(&told, version).await;
         // It may not know yet, and then it says so.
@@ -64,6 +65,7 @@ async fn what_one_proxy_is_told_of_versions_the_others_learn() {
         let late = play(&other, &at, &format!("later-{version}")).await;
         assert_eq!(labels(&late), [version.to_string()]);
     }
+
     tell(&other, 3).await;
     // A trainer may go back.
     learned(&told, 3).await;

@@ -46,6 +46,7 @@ async fn every_version_meets_every_version() {
         let mut config = config(if tls { "https" } else { "http" }, &server, Dialect::Vllm);
         config.upstream_ca = authority.pem().to_vec();
         config.upstream_http2 = http2 && !tls;
+
         let plain = World::start_with(config.clone()).await;
         let (chain, key) = authority.server();
         config.tls = Some(proxy::server_tls(chain.as_bytes(), key.as_bytes()).unwrap());
@@ -56,6 +57,7 @@ async fn every_version_meets_every_version() {
             (Agent::tls(secure.data, &authority, &["http/1.1"]).await, &secure, false),
             (Agent::tls(secure.data, &authority, &["h2", "http/1.1"]).await, &secure, true),
         ];
+
         for (mut agent, world, speaks_http2) in agents {
             assert_eq!(agent.is_http2(), speaks_http2);
             for (streams, name) in
@@ -144,14 +146,15 @@ async fn trailers_pass_both_ways() {
                 true => "text/event-stream",
                 false => "application/json",
             };
-            let reply = Response::builder().header("content-type", kind);
-            let reply = reply.header("trailer", "x-sum").body("{}".into()).unwrap();
+            let head = Response::builder().header("content-type", kind).header("trailer", "x-sum");
+            let reply = head.body("{}".into()).unwrap();
             Answer::Trailed(reply, map("x-sum", "reply"))
         })
         .await;
         let mut config = config("http", &server, Dialect::Vllm);
         config.upstream_http2 = http2;
         let world = World::start_with(config).await;
+
         let agents = [Agent::http1(world.data).await, Agent::http2(world.data).await];
         for mut agent in agents {
             for (path, body) in [(CHAT, "{}"), (OTHER, "{}"), (CHAT, "{\"stream\":true}")] {
@@ -178,6 +181,7 @@ async fn an_agent_that_expects_to_be_told_is_told() {
     let mut config = Config::new(format!("http://{}", upstream.address).parse().unwrap());
     config.request_bytes_max = 1000;
     let world = World::start_with(config).await;
+
     for path in [CHAT, OTHER] {
         let mut socket = connect(world.data).await;
         let head = format!(
@@ -190,6 +194,7 @@ async fn an_agent_that_expects_to_be_told_is_told() {
         socket.write_all(b"{}").await.unwrap();
         read_some(&mut socket, |read| read.ends_with(b"\r\n\r\nfalse")).await;
     }
+
     // What is refused anyway is not asked for.
     let mut socket = connect(world.data).await;
     let head = format!(
@@ -261,6 +266,7 @@ async fn an_hour_of_silence_is_not_cut_short() {
     })
     .await;
     let world = World::start(upstream.address).await;
+
     for (body, end) in [("{}", "{}"), ("{\"stream\":true}", "data: [DONE]\n\n")] {
         let call = tokio::spawn(post(world.data, CHAT, body));
         upstream.asked().await;
@@ -295,6 +301,7 @@ async fn event_streams_pass_in_whatever_form_they_come() {
         format!("data: {long}\n\ndata: {stop}\n\ndata: [DONE]\n\n"),
     ];
     assert!(forms[5].len() > 1 << 20);
+
     for form in forms {
         for pieces in [1, 3, form.len().min(200)] {
             let body = form.clone();

@@ -164,6 +164,7 @@ fn a_servers_own_route_tells_what_it_sampled() {
             wire::answers(Route::Generate, &file(server, case, &format!("plain.{ending}")));
         assert_eq!(answers.len(), ids.len(), "{server} {case}");
     }
+
     let cut = facts("llamacpp", "stop_string", "json");
     assert_eq!(cut.choices[0].stop_reason.as_deref(), Some("arg"));
     assert_eq!(cut.choices[0].token_ids.as_deref(), Some(&end[..2]));
@@ -183,6 +184,7 @@ async fn a_call_of_a_servers_own_route_is_recorded_with_its_ids() {
             _ => vec![Step::reply("200 OK", "application/json", &reply)],
         }
     };
+
     for (dialect, path, route) in [
         ("sglang", "/generate", Route::Generate),
         ("llamacpp", "/completion", Route::Generate),
@@ -234,6 +236,7 @@ async fn what_samples_unheard_is_refused_unless_it_is_let_pass() {
     let upstream =
         Upstream::start("vllm", |_| vec![Step::reply("200 OK", "application/json", b"{}")]).await;
     let world = World::start(upstream.address).await;
+
     let paths = [
         "/v1/chat/completions/batch",
         "/e/a/v1/chat/completions/batch",
@@ -243,18 +246,21 @@ async fn what_samples_unheard_is_refused_unless_it_is_let_pass() {
         "/generate",
         "/e/a/completion",
     ];
+
     for path in paths {
         let reply = post(world.data, path, r#"{"text":"a"}"#).await;
         assert_eq!(reply.status, 403, "{path}");
         assert_eq!(reply.json()["error"]["code"], 403, "{path}");
         assert!(reply.text().contains("--allow-unrecorded-sampling"), "{path}: {}", reply.text());
     }
+
     assert!(upstream.seen().is_empty());
     let get = exchange(world.data, ("GET", "/v1/chat/completions/batch"), &[], b"").await;
     assert_eq!(get.status, 200, "nothing is sampled by looking");
     world.stop().await;
     let config = Config { allow_unrecorded_sampling: true, ..config(&upstream) };
     let world = World::start_with(config).await;
+
     for path in paths {
         assert_eq!(post(world.data, path, r#"{"text":"a"}"#).await.status, 200, "{path}");
     }
@@ -302,6 +308,7 @@ async fn a_model_that_is_not_there_is_the_servers_own_to_refuse() {
     })
     .await;
     let world = World::start(upstream.address).await;
+
     for (model, status, translated) in
         [("nope", 404, None), ("m", 200, Some(Route::Chat)), ("m:lora", 200, Some(Route::Chat))]
     {

@@ -60,14 +60,17 @@ async fn several_proxies_write_one_database() {
         (0..3).map(|_| Recorder::start(&url, "power", upstream.address)).collect();
     let addresses: Vec<_> = recorders.iter().map(|recorder| recorder.data).collect();
     let talks = (0..16).map(|episode| tokio::spawn(talk(addresses.clone(), episode)));
+
     for talk in talks.collect::<Vec<_>>() {
         talk.await.unwrap();
     }
+
     recorders.into_iter().for_each(Recorder::stop);
     let at: Location = url.parse().unwrap();
     let report = store::verify(&at).await.unwrap();
     assert_eq!((report.damage, report.holes_found), (Vec::new(), 0));
     let mut snapshot = Snapshot::open(&at).await.unwrap();
+
     for episode in snapshot.episodes(&Selection::default()).await.unwrap() {
         let calls = snapshot.calls(&episode).await.unwrap();
         let number: usize = episode.id.as_str().trim_start_matches("both-").parse().unwrap();

@@ -36,7 +36,7 @@ async fn process() {
         for agent in agents {
             agent.await.unwrap();
         }
-        // A quiet moment, in which the store may sync or checkpoint by itself.
+        // A quiet moment between two rounds.
         tokio::time::sleep(Duration::from_millis(20)).await;
         if round % 8 == 7 {
             // The WAL is checkpointed as a whole and starts over.
@@ -137,6 +137,7 @@ fn watch(store: &Path, mode: &str, log: &Path) -> Option<Vec<Deed>> {
         println!("skipped: strace does not run here");
         return None;
     }
+
     let folder = store.parent().unwrap().to_owned();
     let (mut deeds, mut begun) = (Vec::new(), HashMap::new());
     for line in BufReader::new(std::fs::File::open(log).unwrap()).lines() {
@@ -177,9 +178,11 @@ fn deed_of(line: &str, folder: &Path) -> Option<Deed> {
         let id = said.trim().strip_prefix(ACKNOWLEDGED)?;
         return Some(Deed::Acknowledge(CallId(id.parse().unwrap())));
     }
+
     if !file.starts_with(folder) || file.to_string_lossy().ends_with("-shm") {
         return None;
     }
+
     Some(match call {
         "pwrite64" => {
             let (data, _) = arguments.rsplit_once(", ")?;
@@ -250,6 +253,7 @@ fn disk_after(deeds: &[Deed], random: &mut impl FnMut() -> u64) -> HashMap<PathB
             Deed::Acknowledge(_) => {}
         }
     }
+
     let files = disk.into_iter().map(|(name, mut file)| {
         let all = random() % 4;
         for (at, data) in std::mem::take(&mut file.pending) {
@@ -282,6 +286,7 @@ async fn cut_power(mode: &str) -> Option<usize> {
     };
     let made = deeds.iter().position(|deed| matches!(deed, Deed::Acknowledge(_))).unwrap();
     let mut lost = 0;
+
     for _ in 0..CUTS {
         let moment = made + 1 + random() as usize % (deeds.len() - made);
         let moment = moment.min(deeds.len());
@@ -293,6 +298,7 @@ async fn cut_power(mode: &str) -> Option<usize> {
         }
         lost += missing(&store, &deeds[..moment]).await;
     }
+
     println!("{mode}: {lost} of the acknowledged calls lost in {CUTS} power cuts");
     Some(lost)
 }
@@ -308,6 +314,7 @@ async fn missing(path: &Path, deeds: &[Deed]) -> usize {
     assert_eq!(said, "ok");
     let mut snapshot = Snapshot::open(path).await.unwrap();
     let mut missing = 0;
+
     for deed in deeds {
         let Deed::Acknowledge(id) = deed else { continue };
         let number = u32::try_from(id.0.as_u128()).unwrap();

@@ -64,6 +64,7 @@ impl Recorder {
             .unwrap();
         let mut out = BufReader::new(child.stdout.take().unwrap());
         let (mut line, mut said) = (String::new(), String::new());
+
         while out.read_line(&mut line).is_ok_and(|bytes| bytes > 0) {
             if let Some((data, control)) = line.split_once(READY).and_then(|l| l.1.split_once(' '))
             {
@@ -73,6 +74,7 @@ impl Recorder {
             said += &line;
             line.clear();
         }
+
         let _ = child.stderr.take().unwrap().read_to_string(&mut said);
         let _ = child.wait();
         Err(said)
@@ -107,11 +109,9 @@ impl Drop for Recorder {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "started by other tests"]
 async fn process() {
-    let told = |name| std::env::var(name).ok();
-    let (Some(store), Some(mode), Some(upstream)) = (told(STORE), told(MODE), told(UPSTREAM))
-    else {
-        return;
-    };
+    let variable = |name| std::env::var(name).ok();
+    let (Some(store), Some(mode)) = (variable(STORE), variable(MODE)) else { return };
+    let Some(upstream) = variable(UPSTREAM) else { return };
     let mode = match mode.as_str() {
         "process" => Durability::Process,
         "relaxed" => Durability::Relaxed,
@@ -119,16 +119,19 @@ async fn process() {
     };
     let at: Location = store.parse().unwrap();
     let (store, writer) = Store::open(at, mode).await.unwrap();
+
     let mut config = Config::new(format!("http://{upstream}").parse().unwrap());
     config.rows = Some(Arc::new(Rows::default()));
     let proxy = Arc::new(Proxy::start(config, store).await.unwrap());
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let control = TcpListener::bind("127.0.0.1:0").await.unwrap();
     println!("\n{READY}{} {}", listener.local_addr().unwrap(), control.local_addr().unwrap());
+
+    // The end of the input stops both listeners.
     let (stop, mut stopped) = watch::channel(());
-    let ended = tokio::task::spawn_blocking(|| std::io::stdin().read_to_end(&mut Vec::new()));
+    let input = tokio::task::spawn_blocking(|| std::io::stdin().read_to_end(&mut Vec::new()));
     let ended = async move {
-        drop(ended.await);
+        drop(input.await);
         drop(stop);
     };
     let stopped = async move { drop(stopped.changed().await) };

@@ -62,6 +62,7 @@ async fn rows_are_exact_only_where_the_server_says_how_it_samples() {
         (Some(about(&cut)), &none, "raw", bent),
         (Some(about(&processed)), &min_tokens, "processed", vec![]),
     ];
+
     for (number, (about, sampling, kind, wanted)) in cases.into_iter().enumerate() {
         let upstream = server(about).await;
         let world = World::start(upstream.address).await;
@@ -82,6 +83,7 @@ async fn a_server_that_comes_back_otherwise_is_asked_again() {
     let upstream = Upstream::start("vllm", fails).await;
     upstream.tells(about(&json!({"generation_config": "vllm"})));
     let world = World::start(upstream.address).await;
+
     let sampled_with = async |episode: &str| -> Value {
         let calls = world.calls().await;
         let call = calls.into_iter().find(|call| call.begun.tag.episode.as_str() == episode);

@@ -196,6 +196,7 @@ fn what_is_recorded_is_what_the_reply_says() {
         let counted = (truth["usage"]["prompt"].as_u64(), truth["usage"]["completion"].as_u64());
         assert_eq!(usage, counted, "{name}");
         assert_eq!(facts.error.is_some(), !truth["error"].is_null(), "{name}: {:?}", facts.error);
+
         let choices = truth["choices"].as_array().unwrap();
         assert_eq!(facts.choices.len(), choices.len(), "{name}");
         for (choice, truth) in facts.choices.iter().zip(choices) {
@@ -206,6 +207,7 @@ fn what_is_recorded_is_what_the_reply_says() {
                 with_ids += 1;
             }
             assert_logprobs(choice, truth, name);
+
             let word =
                 in_chat(&truth["finish_reason"], case.route(), choice.finish_reason.as_deref());
             assert_eq!(serde_json::json!(choice.finish_reason), word, "{name}");

@@ -60,6 +60,7 @@ fn answer(seen: &Seen) -> Vec<Step> {
         message["tool_calls"] = json!([{ "index": 0, "id": format!("call_{turn}"),
             "type": "function", "function": { "name": "sh", "arguments": arguments(command) } }]);
     }
+
     let ids = tokens(&sampled(thoughts, said, command));
     let entries: Vec<Value> =
         ids.iter().map(|_| json!({ "token": "x", "logprob": -0.5, "bytes": [120] })).collect();

@@ -235,14 +235,14 @@ mod tests {
     #[test]
     fn what_a_request_adds_to_a_stored_response_is_read() {
         let body = br#"{"model":"m","previous_response_id":"resp_1","input":"more"}"#;
-        let said = conversation(Route::Responses, body).unwrap();
-        assert_eq!(said.messages, [json!({ "role": "user", "content": "more" })]);
+        let read = conversation(Route::Responses, body).unwrap();
+        assert_eq!(read.messages, [json!({ "role": "user", "content": "more" })]);
     }
 
     #[test]
     fn text_completions_read_as_messages() {
-        let said = conversation(Route::Completions, br#"{"prompt":"once"}"#).unwrap();
-        assert_eq!(said.messages, [json!({ "role": "user", "content": "once" })]);
+        let read = conversation(Route::Completions, br#"{"prompt":"once"}"#).unwrap();
+        assert_eq!(read.messages, [json!({ "role": "user", "content": "once" })]);
         assert!(conversation(Route::Completions, br#"{"prompt":[1,2]}"#).is_none());
         let reply = answers(Route::Completions, br#"{"choices":[{"index":1,"text":" upon"}]}"#);
         assert_eq!(reply[0].index, 1);

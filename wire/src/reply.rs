@@ -360,14 +360,14 @@ mod tests {
 
     #[test]
     fn counts_are_read_from_replies_of_every_form() {
-        let told = |prompt, completion| TokenCounts { prompt, completion };
+        let counts = |prompt, completion| TokenCounts { prompt, completion };
         let whole = br#"{"choices":[],"usage":{"prompt_tokens":3,"completion_tokens":2}}"#;
-        assert_eq!(token_counts(Route::Chat, whole), told(Some(3), Some(2)));
+        assert_eq!(token_counts(Route::Chat, whole), counts(Some(3), Some(2)));
         let stream = [b"data: ".as_slice(), whole, b"\n\ndata: [DONE]\n\n"].concat();
-        assert_eq!(token_counts(Route::Chat, &stream), told(Some(3), Some(2)));
-        assert_eq!(token_counts(Route::Chat, br#"{"choices":[]}"#), told(None, None));
+        assert_eq!(token_counts(Route::Chat, &stream), counts(Some(3), Some(2)));
+        assert_eq!(token_counts(Route::Chat, br#"{"choices":[]}"#), counts(None, None));
         let messages = br#"{"type":"message","usage":{"input_tokens":3,"output_tokens":2}}"#;
-        assert_eq!(token_counts(Route::Messages, messages), told(Some(3), Some(2)));
+        assert_eq!(token_counts(Route::Messages, messages), counts(Some(3), Some(2)));
     }
 
     /// A chunk of llama.cpp's of one choice, with `count` sampled tokens so far.

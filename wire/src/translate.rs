@@ -336,7 +336,7 @@ mod tests {
             let text = format!(r#"{{"choices":[{{"index":0,"delta":{delta}}}]{rest}}}"#);
             Event(Bytes::from(format!("data: {text}\n\n")))
         };
-        for (dialect, counts, told) in [
+        for (dialect, counts, expected) in [
             (Dialect::Sglang, r#","usage":{"prompt_tokens":12}"#, r#""input_tokens":12"#),
             (
                 Dialect::Llamacpp,
@@ -347,9 +347,12 @@ mod tests {
             let (_, mut back) = translated(dialect, Route::Messages, STREAM);
             let role = back.event(&chunk(r#"{"role":"assistant","content":""}"#, ""));
             assert!(role.is_empty(), "the first chunk does not tell");
-            let said = back.event(&chunk(r#"{"content":"a"}"#, counts));
-            let said = String::from_utf8(said.to_vec()).unwrap();
-            assert!(said.starts_with("event: message_start") && said.contains(told), "{said}");
+            let start = back.event(&chunk(r#"{"content":"a"}"#, counts));
+            let start = String::from_utf8(start.to_vec()).unwrap();
+            assert!(
+                start.starts_with("event: message_start") && start.contains(expected),
+                "{start}"
+            );
         }
     }
 
@@ -367,9 +370,9 @@ mod tests {
     fn a_budget_for_thoughts_goes_where_it_is_understood() {
         let body = r#"{"model":"m","max_tokens":5,"messages":[{"role":"user","content":"a"}],
             "thinking":{"type":"enabled","budget_tokens":31999}}"#;
-        let told = |dialect| translated(dialect, Route::Messages, body).0.contains("31999");
-        assert!(told(Dialect::Vllm));
-        assert!(!told(Dialect::Rolltape));
+        let shown = |dialect| translated(dialect, Route::Messages, body).0.contains("31999");
+        assert!(shown(Dialect::Vllm));
+        assert!(!shown(Dialect::Rolltape));
     }
 
     #[test]
@@ -394,8 +397,8 @@ mod tests {
     #[test]
     fn a_reply_names_what_it_goes_on_from() {
         let (_, back) = translated(Dialect::Vllm, Route::Responses, r#"{"model":"m","input":"a"}"#);
-        let told = back.after("resp_1").document(200, br#"{"choices":[{"message":{}}]}"#).body;
-        assert!(String::from_utf8_lossy(&told).contains(r#""previous_response_id":"resp_1""#));
+        let shown = back.after("resp_1").document(200, br#"{"choices":[{"message":{}}]}"#).body;
+        assert!(String::from_utf8_lossy(&shown).contains(r#""previous_response_id":"resp_1""#));
     }
 
     #[test]
@@ -412,21 +415,21 @@ mod tests {
     fn an_overflow_is_told_where_codex_looks_for_it() {
         let error = br#"{"error":{"message":"maximum context length is 5 tokens","code":400}}"#;
         let body = r#"{"model":"m","input":"a","stream":true}"#;
-        let told = translated(Dialect::Rolltape, Route::Responses, body).1.document(400, error);
-        assert_eq!((told.status, told.content_type), (200, "text/event-stream"));
-        assert!(String::from_utf8_lossy(&told.body).contains("context_length_exceeded"));
+        let shown = translated(Dialect::Rolltape, Route::Responses, body).1.document(400, error);
+        assert_eq!((shown.status, shown.content_type), (200, "text/event-stream"));
+        assert!(String::from_utf8_lossy(&shown.body).contains("context_length_exceeded"));
         let body = r#"{"model":"m","input":"a"}"#;
-        let told = translated(Dialect::Rolltape, Route::Responses, body).1.document(400, error);
-        assert_eq!((told.status, told.content_type), (400, "application/json"));
+        let shown = translated(Dialect::Rolltape, Route::Responses, body).1.document(400, error);
+        assert_eq!((shown.status, shown.content_type), (400, "application/json"));
     }
 
     #[test]
     fn half_an_event_does_not_run_into_the_end() {
         for rest in ["dat", ": pin", "event: x", ": ping\n"] {
             let mut back = translated(Dialect::Vllm, Route::Messages, THOUGHT).1;
-            let mut told = back.event(&Event(Bytes::from_static(rest.as_bytes()))).to_vec();
-            told.extend_from_slice(&back.error("cut", 502));
-            assert!(told.starts_with(b"event: error\n"), "{rest}");
+            let mut shown = back.event(&Event(Bytes::from_static(rest.as_bytes()))).to_vec();
+            shown.extend_from_slice(&back.error("cut", 502));
+            assert!(shown.starts_with(b"event: error\n"), "{rest}");
         }
         let mut back = translated(Dialect::Vllm, Route::Messages, THOUGHT).1;
         for whole in [": ping\n\n", ": ping\r\n\r\n", "\n"] {
@@ -442,20 +445,22 @@ mod tests {
             let mut back = translated(Dialect::Vllm, route, body).1;
             let first = format!("data: {{\"id\":\"{}\",\"choices\":[]}}\n\n", "\u{e9}".repeat(500));
             let more = format!("data: {delta}\n\n").repeat(100);
-            let mut told = back.event(&Event(Bytes::from(first))).to_vec();
+            let mut shown = back.event(&Event(Bytes::from(first))).to_vec();
             for event in crate::sse::events(&[more.as_bytes()]) {
-                told.extend_from_slice(&back.event(&event));
+                shown.extend_from_slice(&back.event(&event));
             }
-            told.extend_from_slice(&back.end());
-            let told = String::from_utf8(told).unwrap();
-            assert!(told.contains(&"\u{e9}".repeat(128)) && !told.contains(&"\u{e9}".repeat(129)));
+            shown.extend_from_slice(&back.end());
+            let shown = String::from_utf8(shown).unwrap();
+            assert!(
+                shown.contains(&"\u{e9}".repeat(128)) && !shown.contains(&"\u{e9}".repeat(129))
+            );
         }
     }
 
     #[test]
     fn a_page_in_place_of_a_reply_is_an_error() {
-        let told = translated(Dialect::Vllm, Route::Messages, THOUGHT).1.document(200, b"<html>");
-        assert_eq!(told.status, 502);
-        assert!(told.body.starts_with(br#"{"type":"error""#));
+        let shown = translated(Dialect::Vllm, Route::Messages, THOUGHT).1.document(200, b"<html>");
+        assert_eq!(shown.status, 502);
+        assert!(shown.body.starts_with(br#"{"type":"error""#));
     }
 }

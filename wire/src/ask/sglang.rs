@@ -99,7 +99,8 @@ fn ask_logprobs(builder: &mut RequestBuilder<'_>, options: &AskOptions) -> Resul
 }
 
 /// Asks for `return_meta_info`, which reports ids and logprobs as pairs. It also moves the experts
-/// away from the place where an agent that asked for them looks, so such an agent gets none.
+/// away from the place where an agent that asked for them looks, so it is not set for such an
+/// agent.
 fn ask_whole_chat(builder: &mut RequestBuilder<'_>, options: &AskOptions) -> Result<(), NotAsked> {
     let prompt_ids = builder.asked("return_prompt_token_ids")?;
     let ids: &[Rule] = if prompt_ids { &[RESPONSE_IDS] } else { &[PROMPT_IDS, RESPONSE_IDS] };

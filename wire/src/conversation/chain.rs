@@ -175,8 +175,8 @@ mod tests {
         assert_eq!(said[2]["tool_calls"][0]["function"]["name"], "f");
         assert_eq!(prepend_turns(second, &[]), None);
         let third = br#"{"previous_response_id":"resp_2","input":"c"}"#;
-        let told = br#"{"id":"resp_2","output":[]}"#;
-        let whole = prepend_turns(third, &[(first, reply), (second, told)]).unwrap();
+        let second_reply = br#"{"id":"resp_2","output":[]}"#;
+        let whole = prepend_turns(third, &[(first, reply), (second, second_reply)]).unwrap();
         let items = object(&whole).unwrap()["input"].as_array().unwrap().len();
         assert_eq!(items, 4, "a, the call, its result, c");
         assert_eq!(prepend_turn(second, b"[]", reply), None);

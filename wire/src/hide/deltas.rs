@@ -119,8 +119,8 @@ mod tests {
     #[test]
     fn each_delta_of_a_step_gets_a_frame() {
         let calls = r#"[{"index":0,"id":"c"},{"index":0,"function":{"arguments":"{\"n\""}}]"#;
-        let step = |said: &str, ids: &str| {
-            cut(&format!(r#"{{"index":0,"delta":{{{said}}},"token_ids":{ids}}}"#))
+        let step = |fields: &str, ids: &str| {
+            cut(&format!(r#"{{"index":0,"delta":{{{fields}}},"token_ids":{ids}}}"#))
         };
         assert_eq!(
             step(&format!(r#""tool_calls":{calls}"#), "[1]"),

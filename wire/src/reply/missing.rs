@@ -288,7 +288,10 @@ mod tests {
         assert!(verified(&MissingIds::default(), None).is_empty());
         let mut missing = MissingIds::default();
         missing.set_prompt_tokens(0, 4);
-        assert!(verified(&missing, Some(3)).is_empty(), "what is told of the prompt comes first");
+        assert!(
+            verified(&missing, Some(3)).is_empty(),
+            "the count of the prompt itself comes first"
+        );
     }
 
     #[test]

@@ -249,11 +249,11 @@ mod tests {
         assert_eq!(fits(&cold), [No, Yes, Yes]);
         let force = "temperature=1,top_p=1,top_k=off,min_p=off,repetition_penalty=1";
         assert_eq!(fits(&asked(r#"{"top_p":0.5}"#, force)), [Unknown, Yes, Yes]);
-        let told: Value =
+        let entries: Value =
             serde_json::from_str(&asked(r#"{"min_p":0}"#, "top_p=1").to_json()).unwrap();
-        assert_eq!(told["top_p"], json!({"value": 1, "source": "forced"}));
-        assert_eq!(told["min_p"], json!({"value": 0, "source": "request"}));
-        assert_eq!(told["top_k"], json!({"value": null, "source": "unknown"}));
+        assert_eq!(entries["top_p"], json!({"value": 1, "source": "forced"}));
+        assert_eq!(entries["min_p"], json!({"value": 0, "source": "request"}));
+        assert_eq!(entries["top_k"], json!({"value": null, "source": "unknown"}));
     }
 
     #[test]

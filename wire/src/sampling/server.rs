@@ -230,7 +230,7 @@ mod tests {
     const SGLANG_OWN: &[u8] = include_bytes!("../../../tests/tapes/sglang/server_info_own.json");
     const LLAMACPP: &[u8] = include_bytes!("../../../tests/tapes/llamacpp/props.json");
 
-    fn told(dialect: Dialect, page: &[u8]) -> ServerSampling {
+    fn sampling_of(dialect: Dialect, page: &[u8]) -> ServerSampling {
         let mut sampling = ServerSampling::for_dialect(dialect);
         assert!(sampling.take(page));
         sampling
@@ -248,9 +248,9 @@ mod tests {
 
     #[test]
     fn a_server_that_reads_the_models_own_file_does_not_tell_its_defaults() {
-        let vllm = told(Dialect::Vllm, VLLM);
+        let vllm = sampling_of(Dialect::Vllm, VLLM);
         assert_eq!((vllm.logprob_kind(), vllm.source()), (Some("raw"), Some("auto")));
-        let sglang = told(Dialect::Sglang, SGLANG);
+        let sglang = sampling_of(Dialect::Sglang, SGLANG);
         assert_eq!((sglang.logprob_kind(), sglang.source()), (None, Some("model")));
         for sampling in [vllm, sglang] {
             assert!(!sampling.knows_defaults() && sampling.default_of("top_p").is_none());
@@ -265,24 +265,27 @@ mod tests {
 
     #[test]
     fn neutral_defaults_are_known_and_what_overrides_them() {
-        let vllm = told(Dialect::Vllm, VLLM_OWN);
+        let vllm = sampling_of(Dialect::Vllm, VLLM_OWN);
         assert!(vllm.knows_defaults());
         assert_eq!(
             (vllm.logprob_kind(), vllm.non_neutral_defaults()),
             (Some("processed"), vec!["top_k 5".to_owned()])
         );
         let plain = with(VLLM_OWN, &[(r#"{"top_k":5}"#, "{}")]);
-        assert!(told(Dialect::Vllm, &plain).non_neutral_defaults().is_empty());
-        let hot = told(Dialect::Sglang, SGLANG_OWN);
+        assert!(sampling_of(Dialect::Vllm, &plain).non_neutral_defaults().is_empty());
+        let hot = sampling_of(Dialect::Sglang, SGLANG_OWN);
         assert!(!hot.knows_defaults() && hot.default_of("temperature").is_none());
         assert!(hot.default_of("top_p").is_some());
         let preferred = r#"{"temperature":0.7}"#;
-        assert!(told(Dialect::Sglang, &with(SGLANG_OWN, &[(preferred, "null")])).knows_defaults());
+        assert!(
+            sampling_of(Dialect::Sglang, &with(SGLANG_OWN, &[(preferred, "null")]))
+                .knows_defaults()
+        );
     }
 
     #[test]
     fn llamacpp_tells_every_default() {
-        let llamacpp = told(Dialect::Llamacpp, LLAMACPP);
+        let llamacpp = sampling_of(Dialect::Llamacpp, LLAMACPP);
         assert!(llamacpp.knows_defaults());
         let mut bending = llamacpp.non_neutral_defaults();
         bending.sort();

@@ -82,7 +82,7 @@ impl Probe {
         }
         let limit = if self.route == Route::Responses { "max_output_tokens" } else { "max_tokens" };
         set(limit, json!(if self.tools { TOOL_TOKENS } else { TOKENS }));
-        // The other wires have neither a seed nor options of a stream.
+        // Only these two wires have a seed, and only they send usage in a stream on request.
         let is_openai = matches!(self.route, Route::Chat | Route::Completions);
         if is_openai {
             set("seed", json!(7));

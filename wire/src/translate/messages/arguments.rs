@@ -31,6 +31,7 @@ fn write_value(out: &mut String, value: &Value) {
         Value::Number(number) => write_number(out, number),
         Value::String(text) => write_text(out, text),
 
+        // Python puts a space behind commas and colons.
         Value::Array(items) => {
             out.push('[');
             for (position, item) in items.iter().enumerate() {

@@ -239,12 +239,12 @@ mod tests {
     use super::*;
 
     /// The events of the calls in `deltas`, each on one line as its type, index and content.
-    fn told(deltas: &[Value]) -> Vec<String> {
+    fn lines_of(deltas: &[Value]) -> Vec<String> {
         let mut blocks = Blocks { id_stem: "1".to_owned(), ..Blocks::default() };
         let mut out = Vec::new();
         for delta in deltas {
             match delta.as_str() {
-                Some(said) => blocks.take_text(&mut out, BlockKind::Text, said),
+                Some(piece) => blocks.take_text(&mut out, BlockKind::Text, piece),
                 None => blocks.take_call(&mut out, 0, delta),
             }
         }
@@ -289,7 +289,7 @@ mod tests {
             "0 ", "0 a", "0", "1 c0 f", "1 {}", "1", "2 c1 g", "2 {", "2 }", "2", "3 ", "3 b",
             "end", "3",
         ];
-        assert_eq!(told(&deltas), expected);
+        assert_eq!(lines_of(&deltas), expected);
     }
 
     #[test]
@@ -304,25 +304,25 @@ mod tests {
         ];
         let expected =
             ["0 c0 f", "0 {", "0 }", "0", "1 c1 g", "1 {}", "1", "2 ", "2 a", "end", "2"];
-        assert_eq!(told(&deltas), expected);
+        assert_eq!(lines_of(&deltas), expected);
         // One that is never completed lets the others out at the end.
         let expected = ["0 c0 f", "0 {", "end", "0", "1 c1 g", "1 {}", "1", "2 ", "2 a", "2"];
-        assert_eq!(told(&deltas[..4]), expected);
+        assert_eq!(lines_of(&deltas[..4]), expected);
     }
 
     #[test]
     fn calls_are_told_apart_by_index_or_by_id_and_name() {
         let whole = [delta(0, "c0", "f", "{}"), delta(0, "c1", "f", "{}")];
-        assert_eq!(told(&whole), ["0 c0 f", "0 {}", "0", "1 c1 f", "1 {}", "end", "1"]);
+        assert_eq!(lines_of(&whole), ["0 c0 f", "0 {}", "0", "1 c1 f", "1 {}", "end", "1"]);
         let restless = [delta(0, "c0", "f", "{"), delta(0, "x", "", "}"), delta(0, "c0", "f", "")];
-        assert_eq!(told(&restless), ["0 c0 f", "0 {", "0 }", "end", "0"]);
+        assert_eq!(lines_of(&restless), ["0 c0 f", "0 {", "0 }", "end", "0"]);
         // A call begins with its name, and one without an id gets one.
         let nameless = [delta(0, "", "", "{"), delta(0, "", "f", "}")];
-        assert_eq!(told(&nameless), ["0 toolu_1_0 f", "0 {}", "end", "0"]);
+        assert_eq!(lines_of(&nameless), ["0 toolu_1_0 f", "0 {}", "end", "0"]);
     }
 
     #[test]
     fn a_message_without_content_has_an_empty_text() {
-        assert_eq!(told(&[]), ["end", "0 ", "0"]);
+        assert_eq!(lines_of(&[]), ["end", "0 ", "0"]);
     }
 }

@@ -291,7 +291,7 @@ mod tests {
             "prompt_tokens_details": { "cached_tokens": 8 } } });
         let mut first = chunk(json!({ "role": "assistant", "content": "" }), Value::Null);
         first["prompt_token_ids"] = json!([1, 2, 3, 4, 5, 6, 7, 8, 9]);
-        let said = stream(&[
+        let events = stream(&[
             first,
             chunk(json!({ "reasoning_content": "hm" }), Value::Null),
             chunk(json!({ "content": "so" }), Value::Null),
@@ -329,7 +329,7 @@ event: message_stop
 data: {"type":"message_stop"}
 
 "#;
-        assert_eq!(said, expected);
+        assert_eq!(events, expected);
     }
 
     #[test]
@@ -357,14 +357,14 @@ data: {"type":"message_stop"}
                 Some("###"),
             ),
         ] {
-            let said = if called { json!({ "tool_calls": call }) } else { json!({}) };
+            let message = if called { json!({ "tool_calls": call }) } else { json!({}) };
             let mut whole = choice.clone();
-            whole["message"] = said.clone();
+            whole["message"] = message.clone();
             let document = reply().document(&json!({ "choices": [whole] }));
             assert_eq!(document["stop_reason"], reason, "{choice}");
             assert_eq!(document["stop_sequence"], json!(sequence), "{choice}");
             let mut part = choice.clone();
-            part["delta"] = said;
+            part["delta"] = message;
             let events = stream(&[json!({ "choices": [part] })]);
             let delta = json!({ "stop_reason": reason, "stop_sequence": sequence });
             assert!(events.contains(&format!("\"delta\":{delta},\"usage\"")), "{events}");
@@ -376,9 +376,9 @@ data: {"type":"message_stop"}
         let mut reply = reply();
         reply.chunk(&chunk(json!({ "content": "so" }), Value::Null));
         let fault = json!({ "error": { "message": "down", "code": 503 } });
-        let said = String::from_utf8(reply.chunk(&fault)).unwrap();
+        let events = String::from_utf8(reply.chunk(&fault)).unwrap();
         assert_eq!(
-            said,
+            events,
             concat!(
                 "event: content_block_stop\ndata: {\"type\":\"content_block_stop\",\"index\":0}\n\n",
                 "event: error\ndata: {\"type\":\"error\",\"error\":",

@@ -114,7 +114,7 @@ mod tests {
         }
         let coded = r#"{"error":{"message":"no","code":"context_length_exceeded"}}"#;
         assert_eq!(of(400, coded).1, "prompt is too long: no");
-        let said = r#"{"error":{"message":"Prompt is too long: 9 > 8 of context length"}}"#;
-        assert_eq!(of(400, said).1, "Prompt is too long: 9 > 8 of context length");
+        let body = r#"{"error":{"message":"Prompt is too long: 9 > 8 of context length"}}"#;
+        assert_eq!(of(400, body).1, "Prompt is too long: 9 > 8 of context length");
     }
 }

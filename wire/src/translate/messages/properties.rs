@@ -95,10 +95,10 @@ fn both_forms(
     calls: &[Vec<String>],
     picks: &[prop::sample::Index],
 ) -> (Value, Vec<Value>) {
-    let said = |pieces: &[String], key: &str| -> Vec<Value> {
+    let deltas_of = |pieces: &[String], key: &str| -> Vec<Value> {
         pieces.iter().rev().map(|piece| json!({ key: piece })).collect()
     };
-    let mut sources = vec![said(reasoning, "reasoning"), said(content, "content")];
+    let mut sources = vec![deltas_of(reasoning, "reasoning"), deltas_of(content, "content")];
     let whole: Vec<Value> = (0..)
         .zip(calls)
         .map(|(index, cut)| {
@@ -197,9 +197,9 @@ proptest! {
         stream.extend(reply.chunk(&chat(json!({ "delta": {}, "finish_reason": reason }))));
         stream.extend(reply.end());
 
-        let said = answer(document.to_string().as_bytes());
-        prop_assert!(said.is_some());
-        prop_assert_eq!(&said, &answer(&stream));
+        let message = answer(document.to_string().as_bytes());
+        prop_assert!(message.is_some());
+        prop_assert_eq!(&message, &answer(&stream));
         let mut around = document;
         around["content"] = json!([]);
         prop_assert_eq!(around, envelope(&stream));
@@ -214,14 +214,14 @@ proptest! {
         let (message, _) = both_forms(&reasoning, &content, &calls, &[]);
         let whole = chat(json!({ "index": 0, "message": message, "finish_reason": "stop" }));
         let document = MessageBuilder::new(&json!({})).document(&whole);
-        let mut said = answer(document.to_string().as_bytes()).unwrap();
+        let mut message = answer(document.to_string().as_bytes()).unwrap();
         let turn = json!({ "role": "assistant", "content": document["content"] });
         let chat = request(&json!({ "messages": [turn] })).unwrap();
         // A message without text has the key in an answer only.
-        if said["content"].as_str().unwrap_or_default().is_empty() {
-            said.as_object_mut().unwrap().remove("content");
+        if message["content"].as_str().unwrap_or_default().is_empty() {
+            message.as_object_mut().unwrap().remove("content");
         }
-        prop_assert_eq!(&chat["messages"][0], &said);
+        prop_assert_eq!(&chat["messages"][0], &message);
     }
 
     #[test]

@@ -106,12 +106,13 @@ mod tests {
             json!({ "error": { "message": "no such model", "type": "NotFoundError",
                 "param": "model", "code": 404 } })
         );
-        let told = |status, body: &[u8]| error_document(status, body)["error"]["message"].clone();
-        assert_eq!(told(400, br#"{"object":"error","message":"flat"}"#), "flat");
-        assert_eq!(told(400, br#"{"error":"bare"}"#), "bare");
-        assert_eq!(told(422, br#"{"detail":[{"loc":["a"]}]}"#), r#"[{"loc":["a"]}]"#);
-        assert_eq!(told(502, b"<html>bad</html>"), "<html>bad</html>");
-        assert_eq!(told(503, b""), "the upstream answered 503");
+        let message_of =
+            |status, body: &[u8]| error_document(status, body)["error"]["message"].clone();
+        assert_eq!(message_of(400, br#"{"object":"error","message":"flat"}"#), "flat");
+        assert_eq!(message_of(400, br#"{"error":"bare"}"#), "bare");
+        assert_eq!(message_of(422, br#"{"detail":[{"loc":["a"]}]}"#), r#"[{"loc":["a"]}]"#);
+        assert_eq!(message_of(502, b"<html>bad</html>"), "<html>bad</html>");
+        assert_eq!(message_of(503, b""), "the upstream answered 503");
         let gateway = error_document(502, b"\xff");
         assert_eq!(gateway["error"]["type"], "server_error");
         assert_eq!(gateway["error"]["code"], Value::Null);

@@ -28,7 +28,6 @@ pub(super) fn template(request: &Map<String, Value>) -> Map<String, Value> {
         Some(value) => value.clone(),
     };
 
-    // Clients may show the keys in this order, which is OpenAI's.
     let object = json!({
         "id": null,
         "object": "response",
