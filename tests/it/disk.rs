@@ -1,5 +1,5 @@
-//! Full disks and files that vanish or are damaged. The agent gets an error, no acknowledged call is
-//! lost, and once the fault is gone the recorder goes on without a restart.
+//! Full disks and files that vanish or are damaged. The agent gets an error, no acknowledged call
+//! is lost, and once the fault is gone the recorder goes on without a restart.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};

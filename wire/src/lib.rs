@@ -3,7 +3,7 @@
 //! The rooms, in the order in which a call meets them:
 //! - [`route`], [`Request`] and [`lineage`]: the kind of a call, its body, and the agent that
 //!   made it.
-//! - [`sampling`]: [`ForcedSampling`] overrides the agent's parameters; [`ServerSampling`] and
+//! - [`ForcedSampling`] overrides the agent's sampling parameters. [`ServerSampling`] and
 //!   [`EffectiveSampling`] tell what a call was sampled with, and [`LogprobFit`] whether its
 //!   logprobs are of that distribution.
 //! - [`ask`]: the fields that make the upstream report ids and logprobs, and [`ReplyFilter`],

@@ -1,5 +1,5 @@
-//! JSON that keeps the spelling of every leaf, every key and every duplicate. `serde_json` reads it,
-//! not the walker of `wire`.
+//! JSON that keeps the spelling of every leaf, every key and every duplicate. It is read by
+//! `serde_json`, not by the walker of `wire`.
 
 use std::fmt;
 

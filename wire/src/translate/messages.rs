@@ -2,10 +2,10 @@
 //!
 //! The request follows vLLM's own `/v1/messages` field by field. That translation decides the
 //! prompt's tokens, and an agent must get the prompt that it would get without us.
-//! - [`request`]: the body, with its messages from `history`.
+//! - [`request()`]: the body, with its messages from `history`.
 //! - [`MessageBuilder`]: a document, or a stream whose content blocks `blocks` puts in order.
 //! - [`error_document`]: a refusal in Anthropic's form.
-//! - [`answer`]: a recorded reply, read back for the exporter.
+//! - [`answer()`]: a recorded reply, read back for the exporter.
 
 mod answer;
 mod arguments;

@@ -1,10 +1,10 @@
 //! OpenAI's Responses wire over chat.
 //!
 //! In the order in which a call meets them:
-//! - [`request`]: the chat request that asks for the same reply.
+//! - [`request()`]: the chat request that asks for the same reply.
 //! - [`ResponseBuilder`]: the chat reply as a response object, or chunk by chunk as its events.
 //! - [`error_document`]: a refusal in the form of the Responses route.
-//! - [`answer`], [`output_items`]: the assistant's message and the items of a recorded reply, for
+//! - [`answer()`], [`output_items`]: the assistant's message and the items of a recorded reply, for
 //!   the exporter.
 //!
 //! Where the wire leaves a choice, this does what vLLM's own `/v1/responses` does.
