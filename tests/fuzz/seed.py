@@ -73,9 +73,9 @@ def hostile():
 
 
 def main():
-    # Of what a model said there is no tape: the target reads any bytes as something said.
+    # There is no tape of an answer alone: the target reads any bytes as one.
     for n in range(32):
-        plant("said", f"random-{n}", random.Random(n).randbytes(16 * n))
+        plant("conversations", f"random-{n}", random.Random(n).randbytes(16 * n))
     hostile()
     for entry in json.loads((TAPES / "index.json").read_text()):
         case(entry)

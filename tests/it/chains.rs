@@ -1,4 +1,4 @@
-//! Conversations that go on from a response by its id, where chat replies became responses.
+//! Conversations that go on from a response by its id, with responses that were chat replies.
 
 use bytes::Bytes;
 use episode::{Call, Route};
@@ -31,8 +31,8 @@ fn id(reply: &[u8]) -> String {
     wire::response_id(Route::Responses, reply).unwrap()
 }
 
-/// Asks, answers the call that comes back, and asks once more by the names of the responses; gives
-/// the recorded calls.
+/// Asks three times, each time with the result of the last tool call and the id of the last
+/// response. Returns the recorded calls.
 async fn played(world: &World, stream: bool) -> Vec<Call> {
     let mut before = None;
     let mut input = json!(QUESTION);

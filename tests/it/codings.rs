@@ -63,7 +63,7 @@ async fn compressed_requests_are_recorded_plain_and_go_on_as_sent_or_asked() {
     world.stop().await;
 }
 
-/// What is said to be coded and is not, or not whole.
+/// Bodies that are not in the coding that their header names, or that were cut off.
 fn damaged() -> Vec<(&'static str, Vec<u8>)> {
     let mut damaged = vec![
         ("gzip", b"\x1f\x8bno gzip".to_vec()),
@@ -85,9 +85,11 @@ async fn a_request_that_cannot_be_decoded_is_refused_where_it_must_be_read() {
     let mut config = proxy::Config::new(format!("http://{}", upstream.address).parse().unwrap());
     (config.request_bytes_kept, config.request_bytes_max) = (1 << 20, 4 << 20);
     let world = World::start_with(config).await;
+
     let bomb = vec![b' '; 16 << 20];
     let bombs = CODINGS.map(|coding| (coding, coded(coding, &bomb)));
     let all = damaged().into_iter().map(|body| (body, 400));
+
     for ((coding, body), status) in all.chain(bombs.map(|body| (body, 413))) {
         let headers = [("content-encoding", coding)];
         for path in ["/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages"] {
@@ -109,6 +111,7 @@ async fn a_request_that_cannot_be_decoded_is_refused_where_it_must_be_read() {
         assert!(seen.path == OTHER[4..] && seen.body == body, "{coding}");
         assert!(seen.head.contains(&format!("content-encoding: {coding}\r\n")), "{coding}");
     }
+
     assert!(upstream.seen().iter().all(|seen| !seen.path.contains("completions")));
     world.stop().await;
 }
@@ -119,6 +122,7 @@ async fn a_request_that_need_not_be_decoded_goes_on_as_sent() {
     let mut config = proxy::Config::new(format!("http://{}", upstream.address).parse().unwrap());
     config.request_bytes_kept = 1 << 20;
     let world = World::start_with(config).await;
+
     let long = vec![b' '; 2 << 20];
     let mut sent = Vec::new();
     for (name, body) in [
@@ -138,6 +142,7 @@ async fn a_request_that_need_not_be_decoded_goes_on_as_sent() {
             sent.push(body.clone());
         }
     }
+
     let calls = world.calls().await;
     assert!(bodies(&calls).into_iter().eq(sent.iter().map(Vec::as_slice)));
     world.stop().await;
@@ -162,6 +167,7 @@ async fn generating_routes_ask_for_identity_and_undo_what_comes_compressed() {
     })
     .await;
     let world = World::start(upstream.address).await;
+
     for coding in CODINGS {
         for streams in [false, true] {
             let body = format!(r#"{{"messages":[],"stream":{streams}}}"#);
@@ -181,8 +187,8 @@ async fn generating_routes_ask_for_identity_and_undo_what_comes_compressed() {
     world.stop().await;
 }
 
-/// The head of a reply of `length`, and its body.
-fn coded_reply((kind, coding): (&str, &str), body: &[u8]) -> Vec<Step> {
+/// A reply of a type with a coded body.
+fn coded_reply(kind: &str, coding: &str, body: &[u8]) -> Vec<Step> {
     let head = format!(
         "HTTP/1.1 200 OK\r\ncontent-type: {kind}\r\ncontent-encoding: {coding}\r\n\
          vary: accept-encoding\r\ncontent-length: {}\r\n\r\n",
@@ -197,7 +203,7 @@ async fn a_damaged_reply_ends_badly_and_says_so() {
         let upstream = Upstream::start("vllm", move |seen| {
             let streams = String::from_utf8_lossy(&seen.body).contains("\"stream\":true");
             let kind = if streams { "text/event-stream" } else { "application/json" };
-            coded_reply((kind, coding), &body)
+            coded_reply(kind, coding, &body)
         })
         .await;
         let world = World::start(upstream.address).await;
@@ -205,6 +211,7 @@ async fn a_damaged_reply_ends_badly_and_says_so() {
             let body = format!(r#"{{"messages":[],"stream":{streams}}}"#);
             async move { exchange(world.data, ("POST", CHAT), &[], body.as_bytes()).await }
         };
+
         assert_eq!(ask(false).await.status, 502, "{coding}");
         let stream = ask(true).await;
         assert!(!stream.whole && stream.body.is_empty(), "{coding}");
@@ -221,10 +228,11 @@ const LIST: &[u8] = br#"{"object":"list","data":[],"usage":{"prompt_tokens":8}}"
 async fn an_agent_never_gets_a_coding_that_it_did_not_accept() {
     let upstream = Upstream::start("openai", |seen| {
         let coding = seen.head.lines().find_map(|line| line.strip_prefix("x-coding: ")).unwrap();
-        coded_reply(("application/json", coding), &coded(coding, LIST))
+        coded_reply("application/json", coding, &coded(coding, LIST))
     })
     .await;
     let world = World::start(upstream.address).await;
+
     for (coding, accepts) in [
         ("gzip", "identity"),
         ("deflate", "gzip"),
@@ -240,6 +248,7 @@ async fn an_agent_never_gets_a_coding_that_it_did_not_accept() {
             assert_eq!(world.calls().await.pop().unwrap().ended.unwrap().reply, LIST);
         }
     }
+
     // One that nobody here knows is refused, and taken where it was asked for.
     for (accepts, status) in [("gzip", 502), ("gzip, sdch", 200)] {
         for path in [CHAT, OTHER] {
@@ -257,10 +266,11 @@ async fn other_replies_keep_their_coding_and_are_recorded_plain() {
         let name = |line: &str| line.split_once(": ").map(|(name, _)| name.to_ascii_lowercase());
         let accepts = seen.head.lines().find(|l| name(l).as_deref() == Some("accept-encoding"));
         let coding = accepts.unwrap().split_once(": ").unwrap().1;
-        coded_reply(("application/json", coding), &coded(coding, LIST))
+        coded_reply("application/json", coding, &coded(coding, LIST))
     })
     .await;
     let world = World::start(upstream.address).await;
+
     for coding in CODINGS {
         for path in ["/e/a/v1/embeddings", OTHER] {
             let headers = [("accept-encoding", coding)];
@@ -281,7 +291,7 @@ async fn other_replies_pass_damaged_and_are_marked() {
     let upstream = Upstream::start("openai", |_| {
         let mut body = coded("gzip", LIST);
         body.truncate(40);
-        coded_reply(("application/json", "gzip"), &body)
+        coded_reply("application/json", "gzip", &body)
     })
     .await;
     let world = World::start(upstream.address).await;

@@ -1,9 +1,9 @@
-//! `kill -9` at random moments: nothing whose end an agent saw is lost, and every call that began
+//! `kill -9` at random moments. No call whose end an agent saw is lost, and every call that began
 //! is there, whole or as a visible hole.
 //!
-//! A light load proves little: a recorder that queues and answers at once loses its queue, and
-//! under a light load that is empty. The load that outruns the store finds it, which is shown on
-//! `relaxed`, the mode that answers at once. `ROLLTAPE_TEST_KILLS` sets how many kills there are.
+//! A light load proves little: a recorder that queues calls and answers at once loses its queue,
+//! which is empty under a light load. A load that outruns the store finds the loss. The mode
+//! `relaxed`, which answers at once, shows it. `ROLLTAPE_TEST_KILLS` sets the number of kills.
 
 use std::net::SocketAddr;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -27,7 +27,7 @@ fn kills() -> usize {
     std::env::var("ROLLTAPE_TEST_KILLS").map_or(KILLS, |kills| kills.parse().unwrap())
 }
 
-/// How much the agents ask of the store.
+/// The load that the agents put on the store.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Load {
     /// Little text, and an upstream that takes its time.
@@ -37,7 +37,7 @@ enum Load {
 }
 
 impl Load {
-    /// Shortest time from the first call to the kill, and how much longer it may be, in ms.
+    /// The shortest time from the first call to the kill, and the most that is added to it, in ms.
     fn life_ms(self) -> (u64, u64) {
         match self {
             Self::Light => (20, 300),
@@ -46,8 +46,8 @@ impl Load {
     }
 }
 
-/// What an agent saw of a call.
-struct Sight {
+/// A call as an agent saw it.
+struct ObservedCall {
     episode: String,
     number: u32,
     request: String,
@@ -56,7 +56,7 @@ struct Sight {
     done: bool,
 }
 
-/// What became of the calls.
+/// Counts over all kills.
 #[derive(Debug, Default)]
 struct Tally {
     kills: usize,
@@ -83,13 +83,14 @@ fn ids(number: u32) -> Vec<u32> {
     (0..6).map(|n| 1000 * number + n).collect()
 }
 
-/// A streamed chat in the form of vLLM, of six tokens that tell the call's number.
+/// A streamed chat in vLLM's form, of six tokens that hold the call's number.
 fn chat(request: &Seen) -> Vec<Step> {
     let body: serde_json::Value = serde_json::from_slice(&request.body).unwrap();
     let number = body["n"].as_u64().unwrap();
     let heavy = body["heavy"].as_bool().unwrap();
     let mut steps = vec![Step::stream_head()];
     let ids = ids(u32::try_from(number).unwrap());
+
     for (index, id) in ids.iter().enumerate() {
         let text = if heavy { noise(u64::from(*id), 4000) } else { "word ".to_owned() };
         let last = index + 1 == ids.len();
@@ -107,14 +108,15 @@ fn chat(request: &Seen) -> Vec<Step> {
             steps.push(Step::Pause(Duration::from_millis(4)));
         }
     }
+
     steps.extend([Step::chunk(DONE), Step::chunk(b"")]);
     steps
 }
 
 /// Calls in one episode until the recorder is gone.
-async fn agent(data: SocketAddr, episode: String, load: Load, seed: u64) -> Vec<Sight> {
+async fn agent(data: SocketAddr, episode: String, load: Load, seed: u64) -> Vec<ObservedCall> {
     let path = format!("/e/{episode}/v1/chat/completions");
-    let mut sights = Vec::new();
+    let mut observed = Vec::new();
     for number in 0.. {
         let heavy = load == Load::Heavy;
         let text = noise(seed + u64::from(number), if heavy { 24_000 } else { 200 });
@@ -127,50 +129,54 @@ async fn agent(data: SocketAddr, episode: String, load: Load, seed: u64) -> Vec<
         let done = reply.body.ends_with(DONE);
         let answered = reply.status == 200;
         let episode = episode.clone();
-        sights.push(Sight { episode, number, request, reply: reply.body, answered, done });
+        observed.push(ObservedCall { episode, number, request, reply: reply.body, answered, done });
         if !done {
             break;
         }
     }
-    sights
+    observed
 }
 
 /// One life of a recorder, ended at a random moment.
-async fn life(recorder: &mut Recorder, name: &str, load: Load, lives_ms: u64) -> Vec<Sight> {
+async fn life(recorder: &mut Recorder, name: &str, load: Load, lives_ms: u64) -> Vec<ObservedCall> {
     let agents: Vec<_> = (0..AGENTS)
         .map(|n| {
             let seed = (lives_ms + 1) * 1_000_003 * (n as u64 + 1);
             tokio::spawn(agent(recorder.data, format!("{name}-a{n}"), load, seed))
         })
         .collect();
+    // The moment of the kill must not depend on the state of the recorder.
     tokio::time::sleep(Duration::from_millis(lives_ms)).await;
     recorder.kill();
-    let mut sights = Vec::new();
+    let mut observed = Vec::new();
     for agent in agents {
-        sights.extend(agent.await.unwrap());
+        observed.extend(agent.await.unwrap());
     }
-    sights
+    observed
 }
 
-/// Holds what is on disk against what the agents saw.
-async fn compare(store: &Location, name: &str, sights: &[Sight], tally: &mut Tally) {
+/// Compares the store with the agents' views.
+async fn compare(store: &Location, name: &str, observed: &[ObservedCall], tally: &mut Tally) {
     let found = store::verify(store).await.unwrap();
     assert!(found.damage.is_empty(), "{:?}", found.damage);
     let mut snapshot = Snapshot::open(store).await.unwrap();
     let episodes = snapshot.episodes(&Selection::default()).await.unwrap();
     let mut found = std::collections::HashMap::new();
+
     for episode in episodes.into_iter().filter(|e| e.id.as_str().starts_with(name)) {
         let calls = snapshot.calls(&episode).await.unwrap();
         tally.holes += calls.iter().filter(|call| call.ended.is_none()).count();
         found.insert(episode.id.to_string(), (episode.may_lack_calls, calls));
     }
-    for sight in sights {
-        let (marked, calls) = found.get(&sight.episode).map_or((false, &[][..]), |(m, c)| (*m, c));
-        let call = calls.iter().find(|call| call.begun.request == sight.request.as_bytes());
-        tally.acknowledged += usize::from(sight.done);
+
+    for call_seen in observed {
+        let (marked, calls) =
+            found.get(&call_seen.episode).map_or((false, &[][..]), |(m, c)| (*m, c));
+        let call = calls.iter().find(|call| call.begun.request == call_seen.request.as_bytes());
+        tally.acknowledged += usize::from(call_seen.done);
         let is_there = match call {
-            None => !sight.answered,
-            Some(call) => !sight.done || is_whole(call, sight),
+            None => !call_seen.answered,
+            Some(call) => !call_seen.done || is_whole(call, call_seen),
         };
         if !is_there {
             tally.lost += 1;
@@ -180,11 +186,11 @@ async fn compare(store: &Location, name: &str, sights: &[Sight], tally: &mut Tal
     }
 }
 
-fn is_whole(call: &Call, sight: &Sight) -> bool {
+fn is_whole(call: &Call, call_seen: &ObservedCall) -> bool {
     let Some(ended) = &call.ended else { return false };
     assert_eq!(ended.outcome, Outcome::Complete);
-    assert_eq!(ended.reply, sight.reply, "the bytes that the agent saw");
-    assert_eq!(ended.choices[0].token_ids.as_deref(), Some(&ids(sight.number)[..]));
+    assert_eq!(ended.reply, call_seen.reply, "the bytes that the agent saw");
+    assert_eq!(ended.choices[0].token_ids.as_deref(), Some(&ids(call_seen.number)[..]));
     assert_eq!(ended.prompts, [[1, 5, 9]]);
     true
 }
@@ -195,6 +201,7 @@ async fn kill_all(server: Option<&Server>, mode: &str, load: Load, kills: usize)
     let mut tally = Tally::default();
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
     let mut moments = u64::from(since.subsec_nanos());
+
     // On a busy machine nothing may have ended before the first kills; later lives are longer.
     while tally.kills < kills || (tally.acknowledged == 0 && tally.kills < 5 * kills) {
         let folder = tempfile::tempdir().unwrap();
@@ -207,12 +214,13 @@ async fn kill_all(server: Option<&Server>, mode: &str, load: Load, kills: usize)
             let name = format!("r{round}");
             let (least, more) = load.life_ms();
             let lives = (least + moments % more) * (1 + tally.kills / kills) as u64;
-            let sights = life(&mut recorder, &name, load, lives).await;
+            let observed = life(&mut recorder, &name, load, lives).await;
             tally.kills += 1;
             recorder = Recorder::start(&store, mode, upstream.address);
-            compare(&at, &name, &sights, &mut tally).await;
+            compare(&at, &name, &observed, &mut tally).await;
         }
     }
+
     let place = if server.is_some() { "database" } else { "file" };
     println!("{place} {mode} {load:?}: {tally:?}");
     tally

@@ -1,5 +1,5 @@
-//! For random requests and replies, valid and broken: what the agent gets through rolltape is what
-//! it gets from the upstream.
+//! Random requests and replies, valid and broken: the agent gets the same reply through rolltape as
+//! from the upstream itself.
 
 use std::sync::{Arc, Mutex};
 
@@ -12,18 +12,18 @@ use tokio::runtime::Runtime;
 const ROUTES: [&str; 5] =
     ["/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages", "/v1/embeddings"];
 
-/// What the upstream answers next.
+/// The next answer of the upstream.
 #[derive(Debug, Clone)]
 struct Script {
     status: &'static str,
     kind: &'static str,
     /// Chunks of a chunked body; a sized body if there is only one.
     pieces: Vec<Vec<u8>>,
-    /// Whether the connection is cut before the body has ended.
+    /// Cuts the connection before the end of the body.
     cut: bool,
 }
 
-/// Text that looks like what servers send, often broken.
+/// Text that looks like a server's, often broken.
 fn fragment() -> impl Strategy<Value = Vec<u8>> {
     let json = prop_oneof![
         Just(r#"{"choices":[{"index":0,"delta":{"content":"é\u2028"},"finish_reason":null}]}"#),
@@ -134,6 +134,7 @@ fn agents_get_through_rolltape_what_they_get_direct() {
         played.lock().unwrap().as_ref().unwrap().steps()
     }));
     let world = runtime.block_on(World::start(upstream.address));
+
     let mut runner = TestRunner::new(Runs { cases: 400, ..Runs::default() });
     let cases = (scripts(), bodies(), 0..ROUTES.len());
     let ran = runner.run(&cases, |(answer, body, route)| {

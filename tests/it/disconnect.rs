@@ -14,6 +14,8 @@ use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 use wire::Dialect;
 
+use crate::wait::until;
+
 const PATH: &str = "/e/a/v1/chat/completions";
 
 fn events() -> Vec<String> {
@@ -106,6 +108,7 @@ async fn a_stream_under_way_keeps_its_place_among_the_calls_in_flight() {
     asked(&upstream).await;
     let mut second = connect(world.data).await;
     second.write_all(&request("POST", PATH, &[], b"{\"stream\":true}")).await.unwrap();
+    // No event says that a call waits. A second that did not wait would be seen within this time.
     tokio::time::sleep(Duration::from_millis(300)).await;
     assert_eq!(upstream.seen().len(), 1, "the second waits");
     drop(first);
@@ -139,7 +142,7 @@ const ROUTES: [&str; 4] =
 const EVENT: &[u8] =
     b"data: {\"choices\":[{\"index\":0,\"text\":\"x\",\"delta\":{\"content\":\"x\"}}]}\n\n";
 
-/// A server that answers as the agent's wish in the header `x-answer` says, and never ends.
+/// A server that answers as the agent's header `x-answer` says, and never ends.
 fn endless(heard: &Heard) -> Answer {
     match heard.headers["x-answer"] == "open" {
         true => {
@@ -150,8 +153,18 @@ fn endless(heard: &Heard) -> Answer {
     }
 }
 
+/// A call that is left.
+#[derive(Clone, Copy)]
+struct LeaveCase {
+    route: &'static str,
+    /// The value of `x-answer`.
+    answer: &'static str,
+    streams: bool,
+}
+
 /// Asks, leaves, and waits until the server has noticed.
-async fn leave(mut agent: Agent, server: &Server, (route, answer, streams): (&str, &str, bool)) {
+async fn leave(mut agent: Agent, server: &Server, case: LeaveCase) {
+    let LeaveCase { route, answer, streams } = case;
     let body = format!(
         r#"{{"model":"m","max_tokens":9,"prompt":"x","input":"x","stream":{streams},
             "messages":[{{"role":"user","content":"x"}}]}}"#
@@ -169,6 +182,7 @@ async fn leave(mut agent: Agent, server: &Server, (route, answer, streams): (&st
             () = server.asked() => {}
         }
     }
+
     // An HTTP/2 connection stays, so that what is seen upstream is the end of the stream alone.
     let kept = Some(agent).filter(Agent::is_http2);
     let left = tokio::time::timeout(Duration::from_secs(1), server.left()).await;
@@ -187,7 +201,7 @@ async fn leaving_reaches_the_upstream_on_every_route_and_over_every_http() {
             let world = World::start_with(config).await;
             for route in ROUTES {
                 for (answer, streams) in [("open", true), ("silence", true), ("silence", false)] {
-                    let case = (route, answer, streams);
+                    let case = LeaveCase { route, answer, streams };
                     leave(Agent::http1(world.data).await, &server, case).await;
                     leave(Agent::http2(world.data).await, &server, case).await;
                 }
@@ -206,17 +220,15 @@ async fn leaving_reaches_the_upstream_on_every_route_and_over_every_http() {
 
 /// `count` calls, once they have ended.
 async fn ended_calls(world: &World, count: usize) -> Vec<Call> {
-    for _ in 0..500 {
+    until("the end of every call", async || {
         let calls = world.calls().await;
-        if calls.iter().filter(|call| call.ended.is_some()).count() == count {
-            return calls;
-        }
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
-    panic!("not every call ended within five seconds");
+        let ended = calls.iter().filter(|call| call.ended.is_some()).count();
+        (ended == count).then_some(calls)
+    })
+    .await
 }
 
-/// An agent that leaves as soon as it has read `mark`, and what its server says before and after.
+/// An agent that leaves as soon as it has read `mark`, and its server's events before and after.
 #[derive(Clone, Copy)]
 struct Leaving {
     dialect: &'static str,
@@ -248,6 +260,7 @@ impl Leaving {
         })
         .await;
         let world = World::start(upstream.address).await;
+
         let mut socket = connect(world.data).await;
         let asked = request("POST", self.path, &[], self.body.as_bytes());
         socket.write_all(&asked).await.unwrap();
@@ -256,10 +269,12 @@ impl Leaving {
         if self.after.is_empty() {
             upstream_left(&upstream).await;
         } else {
-            // It is noticed that the agent has left before there is more to send to it.
+            // The proxy must notice that the agent left before there is more to send, and no event
+            // says that it did.
             tokio::time::sleep(Duration::from_millis(200)).await;
             gone.send_replace(());
         }
+
         let ended = world.ended_call().await.ended.unwrap();
         world.stop().await;
         ended
@@ -307,6 +322,7 @@ async fn leaving_at_the_last_finish_reason_is_complete_on_every_wire_that_has_to
     };
     let both =
         Leaving { body: TWO, before: &[FIRST, SECOND, CUT, STOPPED], mark: b"\"stop\"", ..chat };
+
     for (case, reasons) in [
         (chat, &["length"][..]),
         (completions, &["stop"]),
@@ -354,6 +370,7 @@ async fn leaving_before_the_wire_has_told_the_end_is_not_complete() {
         mark: b"output_text.done",
         ..responses
     };
+
     for case in [one, messages, responses, native] {
         let ended = case.recorded().await;
         assert_eq!(ended.outcome, Outcome::ClientGone, "{} {}", case.dialect, case.path);

@@ -1,5 +1,5 @@
-//! Disks that fill up, files that vanish or are damaged: the agent is told, nothing that was
-//! acknowledged is lost, and when the fault is gone the recorder goes on without a restart.
+//! Full disks and files that vanish or are damaged. The agent gets an error, no acknowledged call
+//! is lost, and once the fault is gone the recorder goes on without a restart.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -13,7 +13,7 @@ use store::{Selection, Snapshot};
 use crate::recorder::Recorder;
 
 const PATH: &str = "/e/a/v1/chat/completions";
-/// Calls within which a small disk is full.
+/// Number of calls that fill a small disk.
 const CALLS_MAX: u32 = 2000;
 
 /// A chat, streamed if it is asked to be.
@@ -110,7 +110,7 @@ async fn fill_and_go_on(recorder: Recorder, store: &Path, why: &str, make_room: 
 struct SmallDisk(PathBuf);
 
 impl SmallDisk {
-    /// `None` where the user may not mount.
+    /// Mounts the disk; `None` if the user may not.
     fn mount(folder: &Path) -> Option<Self> {
         let options = ["-t", "tmpfs", "-o", "size=6m", "rolltape-test"];
         let done = Command::new("mount").args(options).arg(folder).output();
@@ -150,7 +150,7 @@ async fn a_full_disk_is_a_503_until_there_is_room() {
     }
 }
 
-/// The bound on a file's length stands for any write that fails: it needs no root.
+/// A bound on a file's length stands for any failed write, and needs no root.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn writes_that_fail_are_a_503_until_they_succeed() {
     let folder = tempfile::tempdir().unwrap();
@@ -223,6 +223,7 @@ async fn a_damaged_page_is_a_503_that_says_so() {
     file[start..start + bytes].fill(0xa5);
     std::fs::write(&store, file).unwrap();
     let recorder = Recorder::start(&store, "power", upstream.address);
+
     for number in 1..3 {
         assert_refused(&post(recorder.data, PATH, &request(number)).await, "damaged");
     }

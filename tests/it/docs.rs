@@ -1,4 +1,4 @@
-//! What the documents say is what there is.
+//! The documents agree with the code.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -10,8 +10,8 @@ fn read(name: &str) -> String {
     std::fs::read_to_string(root.join(name)).unwrap_or_else(|e| panic!("{name}: {e}"))
 }
 
-/// What the migrations leave: (kind, table or view, column, type), tables in the order in which
-/// they are made.
+/// The columns that the migrations make: (kind, table or view, column, type), tables in the order
+/// in which they are made.
 async fn columns() -> Vec<(String, String, String, String)> {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("new.db");
@@ -39,7 +39,7 @@ async fn tables() -> String {
     block + "```"
 }
 
-/// `UPDATE_DOCS=1 cargo test -p tests docs` writes what it would have wanted to find.
+/// `UPDATE_DOCS=1 cargo test -p tests docs` writes the list instead of comparing it.
 #[tokio::test]
 async fn the_tables_are_listed_as_the_migrations_make_them() {
     const START: &str = "<!-- Made from the migrations by a test. -->\n";
@@ -70,7 +70,7 @@ async fn every_column_of_every_view_is_documented() {
     }
 }
 
-/// A view's or table's columns, where a database of a server holds the store.
+/// Compares the columns of SQLite with those of PostgreSQL.
 #[tokio::test]
 async fn both_databases_have_the_same_tables_and_views() {
     let Some(server) = postgres_kit::Server::shared() else { return };
@@ -102,7 +102,7 @@ fn the_walk_of_a_call_and_of_an_export_fit_one_screen() {
     }
 }
 
-/// CI, its short names and the page that lists them are one list.
+/// The steps of CI, their short names and the page that lists them agree.
 #[test]
 fn the_steps_of_ci_are_listed_where_people_look() {
     let ci = read(".ci/run");

@@ -1,5 +1,5 @@
-//! Nothing leaves before it is on disk. The disk is held up by another process that has the
-//! store's write lock.
+//! No byte leaves before its record is on disk. Another process holds the store's write lock, as a
+//! slow disk would.
 
 use std::path::Path;
 use std::time::Duration;
@@ -37,7 +37,7 @@ async fn slow_chat(pause: Duration) -> Upstream {
     .await
 }
 
-/// What has come within `wait`.
+/// The bytes that come within `wait`.
 async fn read_for(socket: &mut TcpStream, wait: Duration) -> String {
     let mut read = Vec::new();
     let reading = async { while socket.read_buf(&mut read).await.is_ok_and(|count| count > 0) {} };

@@ -7,7 +7,9 @@ use proxy::Config;
 use serde_json::json;
 use wire::Dialect;
 
-/// A server that says what it was asked, and on the chat route what vLLM says.
+use crate::wait::until;
+
+/// A server that repeats the request, and answers as vLLM on the chat route.
 async fn upstream() -> Server {
     Server::start(Manner::default(), |heard| match heard.path.as_str() {
         "/v1/chat/completions" if String::from_utf8_lossy(&heard.body).contains("told") => {
@@ -23,7 +25,7 @@ async fn upstream() -> Server {
     .await
 }
 
-/// A reply that says nothing of its version.
+/// A reply without its version.
 fn silent() -> String {
     let whole = String::from_utf8(tape("vllm/chat.asked.json")).unwrap();
     let spans = r#""weight_versions":[{"version":"7","start":0,"end":2}]"#;
@@ -61,6 +63,7 @@ async fn say(world: &World, episode: &str, words: &str) -> Reply {
 async fn control_routes_are_passed_on_to_trainers_and_refused_to_agents() {
     let server = upstream().await;
     let world = World::start_with(config(&server)).await;
+
     let body = vec![b'x'; 8 << 20];
     let path = "/update_weights?part=1";
     let reply = exchange(world.control, ("POST", path), &[("x-mine", "1")], &body).await;
@@ -72,6 +75,7 @@ async fn control_routes_are_passed_on_to_trainers_and_refused_to_agents() {
     let models = exchange(world.control, ("GET", "/v1/models"), &[], b"").await;
     assert_eq!(models.json()["path"], "/v1/models");
     let before = server.heard().len();
+
     for path in [
         "/pause?mode=keep",
         "/v1/load_lora_adapter",
@@ -86,6 +90,7 @@ async fn control_routes_are_passed_on_to_trainers_and_refused_to_agents() {
         assert_eq!(refused.status, 403, "{path}");
         assert_eq!(refused.json()["error"]["code"], 403);
     }
+
     assert_eq!(server.heard().len(), before, "the upstream heard nothing of it");
     assert_eq!(post(world.control, "/v1/chat/completions", "{}").await.status, 404);
     world.stop().await;
@@ -116,15 +121,18 @@ async fn a_token_is_asked_for_and_goes_no_further() {
 async fn calls_are_stamped_with_the_version_that_is_said() {
     let server = upstream().await;
     let world = World::start_with(config(&server)).await;
+
     chat(&world, "a-before").await;
     let told = r#"{"version":"step_5","checksum":"b3:1"}"#;
     assert_eq!(post(world.control, "/version", told).await.status, 200);
     chat(&world, "b-after").await;
     say(&world, "c-told", "told").await;
     assert_eq!(post(world.control, "/version", r#"{"version":6}"#).await.status, 200);
+
     for bad in ["{}", r#"{"version":""}"#, r#"{"version":-1}"#, r#"{"version":[1]}"#] {
         assert_eq!(post(world.control, "/version", bad).await.status, 400, "{bad}");
     }
+
     let ended = world.calls().await.into_iter().map(|call| call.ended.unwrap());
     let ended: Vec<_> = ended.collect();
     assert_eq!((&ended[0].stamps, ended[0].choices[0].versions.len()), (&Stamps::default(), 0));
@@ -161,17 +169,16 @@ async fn our_own_engine_is_asked_for_the_checksum_of_a_new_label_once() {
     let mut config = config(&server);
     config.dialect = Some(Dialect::Rolltape);
     let world = World::start_with(config).await;
+
     for episode in ["a", "b"] {
         assert_eq!(chat(&world, episode).await.status, 200);
     }
-    let mut versions = Vec::new();
-    for _ in 0..500 {
-        versions = world.snapshot().await.versions().await.unwrap();
-        if versions.len() == 2 {
-            break;
-        }
-        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
-    }
+
+    let versions = until("both versions", async || {
+        let versions = world.snapshot().await.versions().await.unwrap();
+        (versions.len() == 2).then_some(versions)
+    })
+    .await;
     let found = &versions[0];
     assert_eq!((found.label.as_str(), found.number()), ("7", Some(7)));
     assert_eq!((found.checksum.as_deref(), found.source.as_str()), (Some("xxh3:ab"), "upstream"));

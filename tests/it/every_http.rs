@@ -20,7 +20,7 @@ fn file(case: &str, ending: &Value) -> Vec<u8> {
     tape(&format!("{case}.{}", ending.as_str().unwrap()))
 }
 
-/// Answers what was asked with the asked reply, and the agent's own body with the plain one.
+/// Answers a request with our fields by the reply with ids, and the agent's own by the plain one.
 fn vllm(cases: &[Value], heard: &Heard) -> Answer {
     let name = heard.headers["x-case"].to_str().unwrap();
     let case = cases.iter().find(|case| case["name"] == name).unwrap();
@@ -38,7 +38,7 @@ fn told(got: &Got) -> BTreeMap<String, String> {
     headers.map(|(name, value)| (name.to_string(), value.to_str().unwrap().to_owned())).collect()
 }
 
-/// One case through `agent`, which must be shown what `direct` is.
+/// One case through `agent`, which must get the same reply as `direct`.
 async fn compare(agent: &mut Agent, direct: &mut Agent, server: &Server, case: &Value) {
     let name = case["name"].as_str().unwrap();
     let path = case["path"].as_str().unwrap();
@@ -71,11 +71,13 @@ async fn every_tape_is_byte_equal_over_every_http() {
             true => Agent::http2(server.address).await,
             false => Agent::http1(server.address).await,
         };
+
         for mut agent in [Agent::http1(world.data).await, Agent::http2(world.data).await] {
             for case in &cases {
                 compare(&mut agent, &mut direct, &server, case).await;
             }
         }
+
         let calls = world.calls().await;
         assert_eq!(calls.len(), 2 * cases.len());
         let routes: std::collections::HashSet<_> = calls.iter().map(|c| c.begun.route).collect();

@@ -1,4 +1,4 @@
-//! Things that go wrong: what the agent is told, and what is kept.
+//! Faults: the error that the agent gets, and the record of the call.
 
 use episode::Outcome;
 use kit::{Step, Upstream, World, post, tape};
@@ -110,7 +110,7 @@ async fn picky(refuses: &'static [&'static str], words: &'static str) -> Upstrea
     .await
 }
 
-/// Which of our fields each request had, and why each call was not asked for all.
+/// The fields that each request had of ours, and the reason why a call lacks some.
 async fn asked_of(upstream: &Upstream, world: &World) -> (Vec<usize>, Vec<String>) {
     let fields = ["logprobs", "return_token_ids", "return_weight_versions"];
     let of = |body: &[u8]| {

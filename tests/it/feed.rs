@@ -10,6 +10,8 @@ use proxy::Config;
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
+use crate::wait::until;
+
 async fn upstream() -> Upstream {
     Upstream::start("vllm", |_| {
         // Versions are told by the trainer here.
@@ -26,7 +28,7 @@ async fn get(control: SocketAddr, page: &str) -> Reply {
     exchange(control, ("GET", page), &[], b"").await
 }
 
-/// Plays a call of `bytes` and closes.
+/// Makes a call of `bytes` bytes and closes its episode.
 async fn play(world: &World, episode: &str, bytes: usize) {
     let words = "word ".repeat(bytes / 5 + 1);
     let body = json!({ "messages": [{ "role": "user", "content": words }] });
@@ -56,6 +58,7 @@ async fn counts(world: &World) -> Value {
 #[tokio::test(flavor = "multi_thread")]
 async fn two_readers_share_what_is_finished_and_none_gets_the_same() {
     let world = World::start(upstream().await.address).await;
+
     let control = world.control;
     let reader = move || async move {
         let mut seen = Vec::new();
@@ -72,13 +75,16 @@ async fn two_readers_share_what_is_finished_and_none_gets_the_same() {
     };
     let readers = [tokio::spawn(reader()), tokio::spawn(reader())];
     let all: BTreeSet<String> = (0..40).map(|at| format!("e{at}")).collect();
+
     for episode in &all {
         play(&world, episode, 10).await;
     }
+
     let mut seen = Vec::new();
     for reader in readers {
         seen.extend(reader.await.unwrap());
     }
+
     assert_eq!((seen.len(), seen.into_iter().collect()), (40, all));
     let told = counts(&world).await;
     assert_eq!(
@@ -105,8 +111,8 @@ async fn a_reader_that_waits_is_woken_by_a_close_and_sent_away_by_the_end() {
     let rewarded = rewarded.await.unwrap();
     assert_eq!(rows(&rewarded)[0]["reward"], 0.5);
     let last = wait("cursor=1&wait_s=600");
-    // Nothing tells that a reader waits. One that came too late would be refused the connection,
-    // and this test would fail.
+    // No event says that a reader waits. A reader that came too late would be refused the
+    // connection, and this test would fail.
     tokio::time::sleep(Duration::from_millis(200)).await;
     tokio::time::timeout(Duration::from_secs(20), world.stop()).await.expect("it ends");
     assert_eq!(last.await.unwrap().status, 204);
@@ -121,21 +127,25 @@ async fn a_slow_reader_is_waited_for_and_what_it_leaves_is_given_back() {
     let mut config = Config::new(format!("http://{}", upstream.address).parse().unwrap());
     config.rows = Some(Arc::new(rows.clone()));
     let world = World::start_with(config).await;
+
     for at in 0..EPISODES {
         play(&world, &format!("e{at}"), BYTES).await;
     }
+
     let mut slow = connect(world.control).await;
     let ask = request("GET", "/feed?consumer=t&limit=1000&lease_s=3600", &[], b"");
     slow.write_all(&ask).await.unwrap();
     let mut head = vec![0; 64 * 1024];
     slow.read_exact(&mut head).await.unwrap();
-    // Until the sockets between are full, which shows in nothing but that no more is made: a pause
-    // that is taken for it too early makes the numbers below easier to reach, not harder.
+    // Wait until the sockets between are full. The only sign is that no more items are made. A
+    // pause that is mistaken for it makes the numbers below easier to reach, not harder.
     let mut made = 0;
+
     while rows.items() > made {
         made = rows.items();
         tokio::time::sleep(Duration::from_millis(500)).await;
     }
+
     assert!(made < EPISODES / 2, "{made} items of 200 kB were made for a reader that reads none");
     assert_eq!(counts(&world).await["leased"], EPISODES);
     // Others are not held up by it.
@@ -144,14 +154,10 @@ async fn a_slow_reader_is_waited_for_and_what_it_leaves_is_given_back() {
     assert_eq!(names(&late), ["late"]);
     drop(slow);
     // The server sees that the reader is gone when it next writes, and gives back behind that.
-    let mut depth = 0;
-    for _ in 0..200 {
-        depth = counts(&world).await["depth"].as_u64().unwrap();
-        if depth > 0 {
-            break;
-        }
-        tokio::time::sleep(Duration::from_millis(100)).await;
-    }
+    let depth = until("episodes that were given back", async || {
+        counts(&world).await["depth"].as_u64().filter(|depth| *depth > 0)
+    })
+    .await;
     assert!(depth as usize > EPISODES / 2, "what was not sent is there for another: {depth}");
     assert!((depth as usize) < EPISODES, "what was sent is not, while the lease lasts: {depth}");
     world.stop().await;
@@ -160,10 +166,12 @@ async fn a_slow_reader_is_waited_for_and_what_it_leaves_is_given_back() {
 #[tokio::test]
 async fn what_is_too_old_is_dropped_for_good_and_counted() {
     let world = World::start(upstream().await.address).await;
+
     for (version, episode) in [("1", "old"), ("5", "new")] {
         post(world.control, "/version", &format!(r#"{{"version":"{version}"}}"#)).await;
         play(&world, episode, 10).await;
     }
+
     let fresh = get(world.control, "/feed?consumer=t&max_staleness=2").await;
     assert_eq!(
         (names(&fresh), fresh.header("x-rolltape-version")),
@@ -174,6 +182,7 @@ async fn what_is_too_old_is_dropped_for_good_and_counted() {
     let told = counts(&world).await;
     assert_eq!(told["dropped"], json!({ "stale": 1 }));
     let page = get(world.control, "/metrics").await.text();
+
     for line in [
         "rolltape_feed_dropped_total{consumer=\"t\",reason=\"stale\"} 1",
         "rolltape_feed_leased{consumer=\"t\"} 1",
@@ -191,6 +200,7 @@ async fn what_is_too_old_is_dropped_for_good_and_counted() {
 #[tokio::test]
 async fn groups_come_whole_with_their_advantages() {
     let world = World::start(upstream().await.address).await;
+
     for (at, reward) in [1.0, 0.0, 1.0].into_iter().enumerate() {
         let told = json!({ "episode_id": format!("e{at}"), "group_id": "g", "group_size": 2 });
         assert_eq!(post(world.control, "/episodes", &told.to_string()).await.status, 200);
@@ -198,6 +208,7 @@ async fn groups_come_whole_with_their_advantages() {
         post(world.control, &format!("/episodes/e{at}/rewards"), &told).await;
         play(&world, &format!("e{at}"), 10).await;
     }
+
     let page = "/feed?consumer=t&unit=group&advantage=dr-grpo&lease_s=60";
     let group = get(world.control, page).await;
     let found: Vec<_> = rows(&group).iter().map(|row| row["advantage"].clone()).collect();
@@ -212,6 +223,7 @@ async fn groups_come_whole_with_their_advantages() {
     let again = get(world.control, page).await;
     assert_eq!(names(&again), names(&group));
     let lease = again.header("x-rolltape-lease").unwrap();
+
     for (word, body, status) in [
         ("renew", r#"{"lease_s":10}"#, 200),
         ("ack", r#"{"episodes":[{"episode_id":"e0"}]}"#, 200),
@@ -224,6 +236,7 @@ async fn groups_come_whole_with_their_advantages() {
         let said = post(world.control, &format!("/feed/leases/{lease}/{word}"), body).await;
         assert_eq!(said.status, status, "{word} {body}: {}", said.text());
     }
+
     for nobody in ["none", ""] {
         let said = post(world.control, &format!("/feed/leases/{nobody}/ack"), "").await;
         assert_eq!(said.status, 409, "{nobody}: {}", said.text());
@@ -234,6 +247,7 @@ async fn groups_come_whole_with_their_advantages() {
 #[tokio::test]
 async fn a_part_of_a_group_keeps_the_advantages_of_the_whole() {
     let world = World::start(upstream().await.address).await;
+
     for (at, reward) in [1.0, 0.0, 2.0, 3.0].into_iter().enumerate() {
         let told = json!({ "episode_id": format!("e{at}"), "group_id": "g", "group_size": 4 });
         post(world.control, "/episodes", &told.to_string()).await;
@@ -241,15 +255,18 @@ async fn a_part_of_a_group_keeps_the_advantages_of_the_whole() {
         post(world.control, &format!("/episodes/e{at}/rewards"), &told).await;
         play(&world, &format!("e{at}"), 10).await;
     }
+
     let page = "/feed?consumer=t&unit=group&advantage=grpo&group_stats=true";
     let whole = get(world.control, page).await;
     let lease = whole.header("x-rolltape-lease").unwrap();
+
     for (word, episodes) in [("ack", ["e0", "e1"]), ("nack", ["e2", "e3"])] {
         let episodes = episodes.map(|name| json!({ "episode_id": name }));
         let body = json!({ "episodes": episodes }).to_string();
         let said = post(world.control, &format!("/feed/leases/{lease}/{word}"), &body).await;
         assert_eq!(said.status, 200);
     }
+
     let rest = get(world.control, page).await;
     assert_eq!(rows(&rest), rows(&whole)[2..]);
     world.stop().await;
@@ -258,6 +275,7 @@ async fn a_part_of_a_group_keeps_the_advantages_of_the_whole() {
 #[tokio::test]
 async fn what_is_asked_wrongly_is_told() {
     let world = World::start(upstream().await.address).await;
+
     for (query, why) in [
         ("consumr=t", "`consumr` is not a parameter"),
         ("consumer=a/b", "is not an id"),
@@ -278,6 +296,7 @@ async fn what_is_asked_wrongly_is_told() {
         let told = reply.json()["error"]["message"].as_str().unwrap().to_owned();
         assert!(told.contains(why), "{query}: {told}");
     }
+
     let told = r#"{"episode_id":"a","group_size":2}"#;
     assert_eq!(post(world.control, "/episodes", told).await.status, 400);
     world.stop().await;

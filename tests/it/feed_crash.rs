@@ -1,5 +1,5 @@
-//! `kill -9` of the recorder while a trainer reads: what was acked never comes again, and all the
-//! rest does.
+//! `kill -9` of the recorder while a trainer reads. An acked episode never comes again, and every
+//! other one does.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -12,21 +12,21 @@ use serde_json::Value;
 use crate::recorder::Recorder;
 
 const KILLS: usize = 6;
-/// Shortest life of a recorder, and how much longer it may be, in ms.
+/// The shortest life of a recorder, and the most that is added to it, in ms.
 const LIFE_MS: (u64, u64) = (150, 700);
 
-/// What a trainer knows.
+/// A trainer's view of the episodes.
 #[derive(Debug, Default)]
 struct Seen {
-    /// How often it was handed each episode.
+    /// Number of times that it got each episode.
     handed: BTreeMap<String, usize>,
-    /// Whose ack was answered.
+    /// Episodes whose ack was answered.
     acked: BTreeSet<String>,
-    /// Whose ack was sent and not answered: it counted, or it did not.
+    /// Episodes whose ack was sent and not answered, which may or may not count.
     unsure: BTreeSet<String>,
 }
 
-/// Plays episodes, closes them, and gives the names of those whose close was answered.
+/// Plays episodes and closes them. Returns the names of those whose close was answered.
 async fn play(data: SocketAddr, control: SocketAddr, life: usize) -> BTreeSet<String> {
     let mut closed = BTreeSet::new();
     for number in 0.. {
@@ -45,7 +45,7 @@ async fn play(data: SocketAddr, control: SocketAddr, life: usize) -> BTreeSet<St
     closed
 }
 
-/// Takes, and acks two of three leases; some it nacks, some it forgets.
+/// Takes leases. Acks two of three; nacks some and forgets some of the rest.
 async fn train(control: SocketAddr, seen: &mut Seen, drain: bool) {
     let wait = if drain { 3 } else { 1 };
     let page = format!("/feed?consumer=t&limit=4&lease_s=1&wait_s={wait}");
@@ -57,21 +57,24 @@ async fn train(control: SocketAddr, seen: &mut Seen, drain: bool) {
         if reply.status != 200 || !reply.whole {
             continue;
         }
+
         let text = reply.text();
         let rows = text.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
-        let names = rows.map(|row| row["episode_id"].as_str().unwrap().to_owned());
-        let names: BTreeSet<String> = names.collect();
+        let names: BTreeSet<String> =
+            rows.map(|row| row["episode_id"].as_str().unwrap().to_owned()).collect();
         for name in &names {
             assert!(!seen.acked.contains(name), "{name} was acked and came again");
             *seen.handed.entry(name.clone()).or_default() += 1;
         }
+
         let lease = reply.header("x-rolltape-lease").unwrap();
         let word = if drain || turn % 3 < 2 { "ack" } else { "nack" };
+        // A lease that is never answered runs out.
         if !drain && turn % 7 == 6 {
             continue;
         }
-        let said = try_post(control, &format!("/feed/leases/{lease}/{word}"), "").await;
-        match (word, said.map_or(0, |reply| reply.status)) {
+        let answer = try_post(control, &format!("/feed/leases/{lease}/{word}"), "").await;
+        match (word, answer.map_or(0, |reply| reply.status)) {
             ("ack", 200) => seen.acked.extend(names),
             ("ack", 409) | ("nack", _) => {}
             ("ack", _) => seen.unsure.extend(names),
@@ -87,6 +90,7 @@ async fn killed_while_it_is_read(store: &str) {
     .await;
     let (mut seen, mut closed) = (Seen::default(), BTreeSet::new());
     let mut random = u64::from(std::process::id()) | 1;
+
     for life in 0..KILLS {
         let mut recorder = Recorder::start(store, "power", upstream.address);
         let (data, control) = (recorder.data, recorder.control);
@@ -95,12 +99,14 @@ async fn killed_while_it_is_read(store: &str) {
         let playing = tokio::spawn(play(data, control, life));
         let training = train(control, &mut seen, false);
         let killing = async {
+            // The moment of the kill must not depend on the state of the recorder.
             tokio::time::sleep(Duration::from_millis(lived)).await;
             recorder.kill();
         };
         tokio::join!(training, killing);
         closed.extend(playing.await.unwrap());
     }
+
     let recorder = Recorder::start(store, "power", upstream.address);
     train(recorder.control, &mut seen, true).await;
     let handed: BTreeSet<String> = seen.handed.keys().cloned().collect();

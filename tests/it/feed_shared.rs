@@ -1,6 +1,4 @@
-//! Versions where several proxies record into one database: what one is told, the others learn.
-
-use std::time::Duration;
+//! Versions of several proxies that record into one database: what one learns, all learn.
 
 use episode::{Call, EpisodeId};
 use kit::{Step, Upstream, exchange, post};
@@ -8,8 +6,9 @@ use postgres_kit::Server;
 use store::{Location, Selection, Snapshot};
 
 use crate::recorder::Recorder;
+use crate::wait::until;
 
-/// A reply that says nothing of its version.
+/// A reply without its version.
 const SILENT: &str = r#"{"id":"c","model":"m","prompt_token_ids":[1],"choices":[{"index":0,
     "message":{"role":"assistant","content":"x"},"finish_reason":"stop","token_ids":[5],
     "logprobs":{"content":[{"token":"x","logprob":-0.5,"bytes":[120],"top_logprobs":[]}]}}]}"#;
@@ -20,15 +19,12 @@ async fn tell(recorder: &Recorder, version: u32) {
 }
 
 /// Waits until a recorder calls a version current.
-async fn learned(recorder: &Recorder, version: u32) -> bool {
-    for _ in 0..1000 {
+async fn learned(recorder: &Recorder, version: u32) {
+    until("the current version", async || {
         let listed = exchange(recorder.control, ("GET", "/versions"), &[], b"").await.json();
-        if listed["current"]["number"] == version {
-            return true;
-        }
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
-    false
+        (listed["current"]["number"] == version).then_some(())
+    })
+    .await;
 }
 
 async fn play(recorder: &Recorder, at: &Location, episode: &str) -> Call {
@@ -57,6 +53,7 @@ async fn what_one_proxy_is_told_of_versions_the_others_learn() {
     let [told, other] = [(), ()].map(|()| Recorder::start(&url, "power", upstream.address));
     tell(&other, 4).await;
     assert_eq!(labels(&play(&other, &at, "before").await), ["4"]);
+
     for version in 5..10 {
         tell(&told, version).await;
         // It may not know yet, and then it says so.
@@ -64,11 +61,13 @@ async fn what_one_proxy_is_told_of_versions_the_others_learn() {
         let stamps = call.ended.as_ref().unwrap().stamps.clone();
         let expected = Vec::from_iter(stamps.constant().map(str::to_owned));
         assert_eq!((labels(&call), stamps.end), (expected, Some(version.to_string())));
-        assert!(learned(&other, version).await, "{version}");
+        learned(&other, version).await;
         let late = play(&other, &at, &format!("later-{version}")).await;
         assert_eq!(labels(&late), [version.to_string()]);
     }
+
     tell(&other, 3).await;
-    assert!(learned(&told, 3).await, "a trainer may go back");
+    // A trainer may go back.
+    learned(&told, 3).await;
     [told, other].into_iter().for_each(Recorder::stop);
 }

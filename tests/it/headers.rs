@@ -3,7 +3,7 @@
 use kit::{Reply, Step, Upstream, World, connect, exchange, post};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-/// The lines of a head without the first one and without those that each hop writes anew.
+/// The lines of a head without the first one and without those that each hop sets itself.
 fn lines(head: &str) -> Vec<&str> {
     let own = ["host", "content-length", "date", "transfer-encoding"];
     let name = |line: &str| line.split(':').next().unwrap_or("").to_ascii_lowercase();
@@ -23,6 +23,7 @@ async fn raw(world: &World, bytes: &str) -> String {
 async fn request_headers_keep_spelling_and_order() {
     let upstream = Upstream::start("openai", |_| vec![Step::reply("200 OK", "a/b", b"{}")]).await;
     let world = World::start(upstream.address).await;
+
     for path in ["/v1/messages", "/v1/other"] {
         let sent = format!(
             "POST {path}?beta=true HTTP/1.1\r\nHost: proxy\r\nX-ZEBRA: 1\r\nx-Episode-ID: a\r\n\
@@ -64,6 +65,7 @@ async fn reply_headers_keep_spelling_and_order() {
     })
     .await;
     let world = World::start(upstream.address).await;
+
     for path in ["/v1/chat/completions", "/v1/other"] {
         let reply = post(world.data, path, "{}").await;
         let kept = [
@@ -95,6 +97,7 @@ async fn paths_are_joined_without_loss() {
         proxy::Config::new(format!("http://{}/deep/llm/v1/", upstream.address).parse().unwrap());
     config.dialect = Some(wire::Dialect::OpenAi);
     let deep = World::start_with(config).await;
+
     for (asked, path) in [
         ("/v1/chat/completions?beta=true", "/v1/chat/completions?beta=true"),
         ("//v1/chat/completions", "//v1/chat/completions"),
@@ -110,6 +113,7 @@ async fn paths_are_joined_without_loss() {
         let under = format!("/deep/llm{path}");
         assert_eq!(post(deep.data, asked, "{}").await.text(), under, "{asked}");
     }
+
     let routes: Vec<_> = plain.calls().await.iter().map(|call| call.begun.route).collect();
     assert_eq!(routes.iter().filter(|route| route.generates()).count(), 6, "{routes:?}");
     plain.stop().await;
@@ -135,17 +139,20 @@ async fn any_method_passes() {
     })
     .await;
     let world = World::start(upstream.address).await;
+
     let ask = |method, path| exchange(world.data, (method, path), &[], b"");
     for path in ["/", "/v1/chat/completions"] {
         let head: Reply = ask("HEAD", path).await;
         assert_eq!((head.status, head.header("content-length")), (200, Some("1234")), "{path}");
         assert!(head.body.is_empty());
     }
+
     let head = ask("HEAD", "/chunked").await;
     assert_eq!((head.status, head.header("content-length")), (200, None));
     for method in ["GET", "PUT", "PATCH", "DELETE", "PROPFIND", "QUERY"] {
         assert_eq!(ask(method, "/v1/chat/completions").await.text(), method);
     }
+
     let headers = [
         ("origin", "https://a.b"),
         ("access-control-request-method", "POST"),
@@ -166,7 +173,7 @@ async fn any_method_passes() {
     world.stop().await;
 }
 
-/// Whether any file of the store holds `secret`.
+/// Returns true if any file of the store holds `secret`.
 fn is_stored(world: &World, secret: &str) -> bool {
     let folder = world.store().parent().unwrap().to_owned();
     let files = std::fs::read_dir(folder).unwrap();
@@ -183,6 +190,7 @@ async fn credentials_pass_and_are_not_stored() {
     })
     .await;
     let world = World::start(upstream.address).await;
+
     let secrets = ["sk-agent-7f3a", "sk-ant-9c1d", "cookie-5e2b", "cHJveHk6c2VjcmV0"];
     let headers = [
         ("authorization", "Bearer sk-agent-7f3a"),
@@ -190,15 +198,18 @@ async fn credentials_pass_and_are_not_stored() {
         ("cookie", "session=cookie-5e2b"),
         ("proxy-authorization", "Basic cHJveHk6c2VjcmV0"),
     ];
+
     for path in ["/v1/chat/completions", "/v1/messages", "/v1/other", "/v1/cut"] {
         exchange(world.data, ("POST", path), &headers, b"{\"seen\":\"body-is-stored\"}").await;
         let head = upstream.seen().pop().unwrap().head;
         assert_eq!(secrets.map(|secret| head.contains(secret)), [true, true, true, false]);
     }
+
     // Too bad to be tagged, too: its error must not be kept with what it was sent.
     let two = [&headers[..], &[("x-episode-id", "b")]].concat();
     assert_eq!(exchange(world.data, ("POST", "/e/a/v1/x"), &two, b"").await.status, 400);
     assert!(is_stored(&world, "body-is-stored"), "the search finds what is there");
+
     for secret in secrets {
         assert!(!is_stored(&world, secret), "{secret}");
     }

@@ -1,4 +1,4 @@
-//! HTTP/1.1 and HTTP/2, plain and over TLS, and what both know beside requests and replies.
+//! HTTP/1.1 and HTTP/2, plain and over TLS: requests, replies, trailers and resets.
 
 use std::time::Duration;
 
@@ -46,6 +46,7 @@ async fn every_version_meets_every_version() {
         let mut config = config(if tls { "https" } else { "http" }, &server, Dialect::Vllm);
         config.upstream_ca = authority.pem().to_vec();
         config.upstream_http2 = http2 && !tls;
+
         let plain = World::start_with(config.clone()).await;
         let (chain, key) = authority.server();
         config.tls = Some(proxy::server_tls(chain.as_bytes(), key.as_bytes()).unwrap());
@@ -56,6 +57,7 @@ async fn every_version_meets_every_version() {
             (Agent::tls(secure.data, &authority, &["http/1.1"]).await, &secure, false),
             (Agent::tls(secure.data, &authority, &["h2", "http/1.1"]).await, &secure, true),
         ];
+
         for (mut agent, world, speaks_http2) in agents {
             assert_eq!(agent.is_http2(), speaks_http2);
             for (streams, name) in
@@ -124,9 +126,10 @@ async fn a_stream_whose_last_chunk_comes_late_leaves_its_connection_usable() {
     let world = World::start(upstream.address).await;
     for _ in 0..5 {
         post(world.data, CHAT, "{\"stream\":true}").await;
+        // No event says that a connection is free again; the last chunk comes after 20 ms.
         tokio::time::sleep(Duration::from_millis(40)).await;
     }
-    // One is that of the question for models, one that of how it samples.
+    // One connection is for the list of models, one for the server's sampling.
     assert!(upstream.connections() <= 2);
     world.stop().await;
 }
@@ -143,14 +146,15 @@ async fn trailers_pass_both_ways() {
                 true => "text/event-stream",
                 false => "application/json",
             };
-            let reply = Response::builder().header("content-type", kind);
-            let reply = reply.header("trailer", "x-sum").body("{}".into()).unwrap();
+            let head = Response::builder().header("content-type", kind).header("trailer", "x-sum");
+            let reply = head.body("{}".into()).unwrap();
             Answer::Trailed(reply, map("x-sum", "reply"))
         })
         .await;
         let mut config = config("http", &server, Dialect::Vllm);
         config.upstream_http2 = http2;
         let world = World::start_with(config).await;
+
         let agents = [Agent::http1(world.data).await, Agent::http2(world.data).await];
         for mut agent in agents {
             for (path, body) in [(CHAT, "{}"), (OTHER, "{}"), (CHAT, "{\"stream\":true}")] {
@@ -177,6 +181,7 @@ async fn an_agent_that_expects_to_be_told_is_told() {
     let mut config = Config::new(format!("http://{}", upstream.address).parse().unwrap());
     config.request_bytes_max = 1000;
     let world = World::start_with(config).await;
+
     for path in [CHAT, OTHER] {
         let mut socket = connect(world.data).await;
         let head = format!(
@@ -189,6 +194,7 @@ async fn an_agent_that_expects_to_be_told_is_told() {
         socket.write_all(b"{}").await.unwrap();
         read_some(&mut socket, |read| read.ends_with(b"\r\n\r\nfalse")).await;
     }
+
     // What is refused anyway is not asked for.
     let mut socket = connect(world.data).await;
     let head = format!(
@@ -232,6 +238,7 @@ async fn a_connection_that_was_closed_while_idle_costs_no_call() {
     let asked = |path: &str| upstream.seen().iter().filter(|seen| seen.path == path).count();
     for turn in 1..=10 {
         assert_eq!(post(world.data, "/v1/last", "{}").await.status, 200);
+        // The proxy must see the end of the connection, and no event says that it did.
         tokio::time::sleep(Duration::from_millis(5)).await;
         assert_eq!(post(world.data, "/v1/next", "{}").await.status, 200, "turn {turn}");
         assert_eq!(asked("/v1/next"), turn);
@@ -259,10 +266,12 @@ async fn an_hour_of_silence_is_not_cut_short() {
     })
     .await;
     let world = World::start(upstream.address).await;
+
     for (body, end) in [("{}", "{}"), ("{\"stream\":true}", "data: [DONE]\n\n")] {
         let call = tokio::spawn(post(world.data, CHAT, body));
         upstream.asked().await;
-        // What is under way comes to rest first: the clock moves for the store, too.
+        // The store must come to rest first, since the clock moves for it, too. No event says that
+        // it did.
         tokio::time::sleep(Duration::from_millis(100)).await;
         tokio::time::pause();
         tokio::time::advance(Duration::from_secs(3600)).await;
@@ -292,6 +301,7 @@ async fn event_streams_pass_in_whatever_form_they_come() {
         format!("data: {long}\n\ndata: {stop}\n\ndata: [DONE]\n\n"),
     ];
     assert!(forms[5].len() > 1 << 20);
+
     for form in forms {
         for pieces in [1, 3, form.len().min(200)] {
             let body = form.clone();

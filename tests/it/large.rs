@@ -1,7 +1,7 @@
-//! Bodies larger than most, and what they cost in memory.
+//! Large bodies, and the memory that they need.
 //!
-//! Memory is that of a process, so it is measured in one of its own: this binary, run again with
-//! one ignored test.
+//! Memory is counted for a whole process, so each measurement has one of its own: this binary, run
+//! again with one ignored test.
 
 use std::process::Command;
 
@@ -46,7 +46,7 @@ async fn fifty_megabytes_pass_and_are_recorded_whole() {
     world.stop().await;
 }
 
-/// The most memory in MiB that a process needed in which a proxy passed on a body of `form`.
+/// Peak memory, in MiB, of a process with a proxy that passes on a body of `form`.
 fn peak(form: &str) -> u64 {
     let child = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "large::in_a_process_of_its_own", "--ignored", "--nocapture"])
@@ -85,25 +85,30 @@ async fn in_a_process_of_its_own() {
     let mut config = config(&server);
     (config.request_bytes_kept, config.reply_bytes_max) = (kept, kept);
     let world = World::start_with(config).await;
+
     for path in ["/e/a/v1/chat/completions", "/e/a/v1/other"] {
         let mut agent = Agent::http1(world.data).await;
         let body = spaces(bytes, words[0] == "sized");
         let got = agent.call(ask("POST", path).body(body).unwrap()).await;
         assert_eq!(got.body, bytes.to_string());
     }
+
     // A reply is longer than what is kept of it, too.
     let mut agent = Agent::http1(world.data).await;
     let request = ask("GET", &format!("/e/a/v1/files?bytes={bytes}"));
     let mut reply = agent.send(request.body(sending("")).unwrap()).await.unwrap();
     let mut got = 0;
+
     while let Some(frame) = reply.body_mut().frame().await {
         got += frame.unwrap().into_data().unwrap().len() as u64;
     }
+
     assert_eq!(got, bytes);
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
     let peak = peak.trim().trim_end_matches(" kB").parse::<u64>().unwrap() / 1024;
     println!("peak {peak} MiB");
+
     for call in world.calls().await {
         let (recorded, ended) = (call.begun.request.len(), call.ended.unwrap());
         if call.begun.method == "GET" {

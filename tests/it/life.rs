@@ -1,4 +1,4 @@
-//! The life of a store: checked, thinned out, copied, by real calls while the proxy serves.
+//! The life of a store: checked, pruned and copied while the proxy serves real calls.
 
 use std::collections::BTreeSet;
 

@@ -1,4 +1,4 @@
-//! Rows from llama.cpp: prompts that it tells as text, and ends that it does not tell.
+//! Rows from llama.cpp, which reports prompts as text and leaves end tokens out.
 
 use std::collections::BTreeSet;
 
@@ -7,11 +7,11 @@ use exporter::{Options, export};
 use kit::{Seen, Step, Upstream, World, post, tape};
 use serde_json::{Value, json};
 
-/// What the model was given in the case `verbose_stream`.
+/// The prompt of the case `verbose_stream`.
 const RENDERED: &str = "<|im_start|>system\nYou are helpful.<|im_end|>\n<|im_start|>user\nSay \
     something. Find the secret number from 1 to 7. You have 3 guesses.<|im_end|>\n\
     <|im_start|>assistant\n";
-/// As many ids as the server read.
+/// Number of ids that the server read.
 const PROMPT_TOKENS: u32 = 44;
 
 fn json(value: &Value) -> Vec<Step> {

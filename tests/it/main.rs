@@ -1,7 +1,8 @@
-//! The one integration binary. A file a subject; `tidy` checks that none is forgotten.
+//! The only integration binary, with one file for each subject. `tidy` checks that none is
+//! forgotten.
 #![forbid(unsafe_code)]
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
-#![expect(clippy::print_stdout, reason = "what was skipped, and tallies")]
+#![expect(clippy::print_stdout, reason = "skipped tests and counts")]
 
 mod chains;
 mod circles;
@@ -34,5 +35,6 @@ mod thoughts;
 mod tidy;
 mod transparency;
 mod upgrade;
+mod wait;
 mod walk;
 mod wires;

@@ -1,13 +1,13 @@
-//! Servers' own routes for text, and routes that sample where nothing tells the tokens.
+//! Servers' own routes for text, and routes that sample unrecorded tokens.
 
 use bytes::Bytes;
 use episode::{Outcome, Route};
 use kit::{Seen, Step, Upstream, World, exchange, post, tape};
 use proxy::Config;
 use serde_json::{Value, json};
-use wire::{Collector, Dialect, Facts, Hide, Request, Splitter, Wants};
+use wire::{AskOptions, Collector, Dialect, Facts, ReplyFilter, Request, Splitter};
 
-/// Real replies, asked and plain: server, case, and how they end.
+/// Real replies with our fields and without: server, case, and the ending of the file.
 const CASES: [(&str, &str, &str); 10] = [
     ("llamacpp", "text", "json"),
     ("llamacpp", "text_stream", "sse"),
@@ -21,7 +21,7 @@ const CASES: [(&str, &str, &str); 10] = [
     ("sglang", "two_stream", "sse"),
 ];
 
-/// What differs between two runs of one call: ids and times.
+/// Keys of values that differ between two runs of one call: ids and times.
 const RUNS: [&str; 8] = [
     "id",
     "id_slot",
@@ -37,10 +37,10 @@ fn file(server: &str, case: &str, ending: &str) -> Bytes {
     Bytes::from(tape(&format!("{server}/generate/{case}.{ending}")))
 }
 
-fn asked(server: &str, case: &str) -> (Request, wire::Asked) {
+fn asked(server: &str, case: &str) -> (Request, wire::AugmentedRequest) {
     let request = Request::read(&file(server, case, "request.json")).unwrap();
-    let wants = Wants::of(Dialect::from_word(server).unwrap());
-    let asked = wire::ask(&wants, Route::Generate, &request, |_| false);
+    let options = AskOptions::for_dialect(Dialect::from_word(server).unwrap());
+    let asked = wire::ask(&options, Route::Generate, &request, |_| false);
     (request, asked)
 }
 
@@ -50,15 +50,15 @@ fn events(bytes: &[u8]) -> Vec<wire::Event> {
     std::iter::from_fn(|| splitter.next_event().unwrap()).collect()
 }
 
-fn shown(hide: &Hide, reply: &Bytes, ending: &str) -> Vec<u8> {
+fn shown(hide: &ReplyFilter, reply: &Bytes, ending: &str) -> Vec<u8> {
     match ending {
         "sse" => events(reply).iter().filter_map(|event| hide.event(event)).flatten().collect(),
         _ => hide.document(reply).to_vec(),
     }
 }
 
-/// The documents of a reply, in order, without what differs between two runs. Their keys keep
-/// their order, so equal texts are equal bytes but for that.
+/// The documents of a reply, in order, without the values that differ between two runs. Keys keep
+/// their order, so equal texts mean equal bytes apart from these values.
 fn documents(reply: &[u8]) -> Vec<String> {
     let steady = |bytes: &[u8]| match serde_json::from_slice::<Value>(bytes) {
         Ok(mut document) => {
@@ -164,6 +164,7 @@ fn a_servers_own_route_tells_what_it_sampled() {
             wire::answers(Route::Generate, &file(server, case, &format!("plain.{ending}")));
         assert_eq!(answers.len(), ids.len(), "{server} {case}");
     }
+
     let cut = facts("llamacpp", "stop_string", "json");
     assert_eq!(cut.choices[0].stop_reason.as_deref(), Some("arg"));
     assert_eq!(cut.choices[0].token_ids.as_deref(), Some(&end[..2]));
@@ -183,6 +184,7 @@ async fn a_call_of_a_servers_own_route_is_recorded_with_its_ids() {
             _ => vec![Step::reply("200 OK", "application/json", &reply)],
         }
     };
+
     for (dialect, path, route) in [
         ("sglang", "/generate", Route::Generate),
         ("llamacpp", "/completion", Route::Generate),
@@ -234,6 +236,7 @@ async fn what_samples_unheard_is_refused_unless_it_is_let_pass() {
     let upstream =
         Upstream::start("vllm", |_| vec![Step::reply("200 OK", "application/json", b"{}")]).await;
     let world = World::start(upstream.address).await;
+
     let paths = [
         "/v1/chat/completions/batch",
         "/e/a/v1/chat/completions/batch",
@@ -243,18 +246,21 @@ async fn what_samples_unheard_is_refused_unless_it_is_let_pass() {
         "/generate",
         "/e/a/completion",
     ];
+
     for path in paths {
         let reply = post(world.data, path, r#"{"text":"a"}"#).await;
         assert_eq!(reply.status, 403, "{path}");
         assert_eq!(reply.json()["error"]["code"], 403, "{path}");
         assert!(reply.text().contains("--allow-unrecorded-sampling"), "{path}: {}", reply.text());
     }
+
     assert!(upstream.seen().is_empty());
     let get = exchange(world.data, ("GET", "/v1/chat/completions/batch"), &[], b"").await;
     assert_eq!(get.status, 200, "nothing is sampled by looking");
     world.stop().await;
     let config = Config { allow_unrecorded_sampling: true, ..config(&upstream) };
     let world = World::start_with(config).await;
+
     for path in paths {
         assert_eq!(post(world.data, path, r#"{"text":"a"}"#).await.status, 200, "{path}");
     }
@@ -302,6 +308,7 @@ async fn a_model_that_is_not_there_is_the_servers_own_to_refuse() {
     })
     .await;
     let world = World::start(upstream.address).await;
+
     for (model, status, translated) in
         [("nope", 404, None), ("m", 200, Some(Route::Chat)), ("m:lora", 200, Some(Route::Chat))]
     {

@@ -1,6 +1,8 @@
 //! Several recorders write to one database, and the server under them crashes.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use kit::{Seen, Step, Upstream, post, try_post};
@@ -9,6 +11,7 @@ use serde_json::Value;
 use store::{Location, Selection, Snapshot};
 
 use crate::recorder::Recorder;
+use crate::wait::until;
 
 const TURNS: u32 = 12;
 
@@ -57,14 +60,17 @@ async fn several_proxies_write_one_database() {
         (0..3).map(|_| Recorder::start(&url, "power", upstream.address)).collect();
     let addresses: Vec<_> = recorders.iter().map(|recorder| recorder.data).collect();
     let talks = (0..16).map(|episode| tokio::spawn(talk(addresses.clone(), episode)));
+
     for talk in talks.collect::<Vec<_>>() {
         talk.await.unwrap();
     }
+
     recorders.into_iter().for_each(Recorder::stop);
     let at: Location = url.parse().unwrap();
     let report = store::verify(&at).await.unwrap();
     assert_eq!((report.damage, report.holes_found), (Vec::new(), 0));
     let mut snapshot = Snapshot::open(&at).await.unwrap();
+
     for episode in snapshot.episodes(&Selection::default()).await.unwrap() {
         let calls = snapshot.calls(&episode).await.unwrap();
         let number: usize = episode.id.as_str().trim_start_matches("both-").parse().unwrap();
@@ -85,16 +91,20 @@ async fn a_server_that_crashes_costs_nothing_that_was_acknowledged() {
     let upstream = Upstream::start("vllm", chat).await;
     let url = server.database();
     let recorder = Recorder::start(&url, "power", upstream.address);
-    let calling = tokio::spawn(call_on(recorder.data));
+    let progress = Arc::new(Progress::default());
+    let calling = tokio::spawn(call_until_over(recorder.data, Arc::clone(&progress)));
+
     for _ in 0..3 {
-        tokio::time::sleep(Duration::from_millis(400)).await;
+        grows("acknowledged calls", &progress.acknowledged, 10).await;
         server.kill();
-        tokio::time::sleep(Duration::from_millis(300)).await;
+        grows("refused calls", &progress.refused, 2).await;
         server.restart();
     }
-    tokio::time::sleep(Duration::from_millis(400)).await;
-    let (acknowledged, refused) = calling.await.unwrap();
+    grows("acknowledged calls", &progress.acknowledged, 10).await;
+    progress.is_over.store(true, Ordering::Relaxed);
+    let acknowledged = calling.await.unwrap();
     recorder.stop();
+
     let at: Location = url.parse().unwrap();
     assert_eq!(store::verify(&at).await.unwrap().damage, []);
     let mut snapshot = Snapshot::open(&at).await.unwrap();
@@ -104,30 +114,49 @@ async fn a_server_that_crashes_costs_nothing_that_was_acknowledged() {
         let call = calls.iter().find(|call| call.begun.request == request.as_bytes()).unwrap();
         assert!(call.ended.is_some(), "{request}");
     }
+    let refused = progress.refused.load(Ordering::Relaxed);
     println!("{} acknowledged, {refused} refused with a 503", acknowledged.len());
     assert!(acknowledged.len() > 20 && refused > 0);
 }
 
-/// Calls for a while: the requests that were answered, and how many were refused.
-async fn call_on(data: SocketAddr) -> (Vec<String>, usize) {
-    let (mut acknowledged, mut refused) = (Vec::new(), 0);
-    let until = tokio::time::Instant::now() + Duration::from_millis(2400);
+/// The counts of a series of calls while it runs.
+#[derive(Debug, Default)]
+struct Progress {
+    acknowledged: AtomicUsize,
+    refused: AtomicUsize,
+    /// Ends the series.
+    is_over: AtomicBool,
+}
+
+/// Waits until a count has grown by `more`.
+async fn grows(what: &str, count: &AtomicUsize, more: usize) {
+    let goal = count.load(Ordering::Relaxed) + more;
+    until(what, async || (count.load(Ordering::Relaxed) >= goal).then_some(())).await;
+}
+
+/// Calls until the series is over. Returns the requests that were acknowledged.
+async fn call_until_over(data: SocketAddr, progress: Arc<Progress>) -> Vec<String> {
+    let mut acknowledged = Vec::new();
     let mut turn = 0;
-    while tokio::time::Instant::now() < until {
+    while !progress.is_over.load(Ordering::Relaxed) {
         let request = request(0, turn % 40).replace("\"m\"", &format!("\"m{turn}\""));
         turn += 1;
         let Some(reply) = try_post(data, "/e/crash/v1/chat/completions", &request).await else {
             continue;
         };
         match reply.status {
-            200 => acknowledged.push(request),
+            200 => {
+                acknowledged.push(request);
+                progress.acknowledged.fetch_add(1, Ordering::Relaxed);
+            }
             503 => {
                 assert!(reply.text().contains("database server"), "{}", reply.text());
-                refused += 1;
+                progress.refused.fetch_add(1, Ordering::Relaxed);
+                // A client that tries again at once would only load the recorder.
                 tokio::time::sleep(Duration::from_millis(20)).await;
             }
             other => panic!("{other}: {}", reply.text()),
         }
     }
-    (acknowledged, refused)
+    acknowledged
 }

@@ -1,8 +1,8 @@
-//! What is left when the power goes: every write that no sync has followed may be missing, in any
-//! selection.
+//! Power cuts: any selection of the writes that no sync has followed may be missing.
 //!
-//! `strace` writes down what a recorder writes, syncs and acknowledges. From that, the files are
-//! made as a disk may hold them at some moment, and opened. Skipped where `strace` does not run.
+//! `strace` logs the writes, syncs and acknowledgements of a recorder. From the log, the tests make
+//! the files that a disk may hold at some moment, and open them. Skipped where `strace` does not
+//! run.
 
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader};
@@ -17,7 +17,7 @@ use store::{Durability, Snapshot, Store};
 const STORE: &str = "ROLLTAPE_TEST_POWER_STORE";
 const MODE: &str = "ROLLTAPE_TEST_POWER_MODE";
 const ACKNOWLEDGED: &str = "acknowledged ";
-/// Power cuts that each recording is examined with.
+/// Number of power cuts for each recording.
 const CUTS: u64 = 24;
 const ROUNDS: u32 = 24;
 const AGENTS: u32 = 4;
@@ -36,6 +36,7 @@ async fn process() {
         for agent in agents {
             agent.await.unwrap();
         }
+        // A quiet moment between two rounds.
         tokio::time::sleep(Duration::from_millis(20)).await;
         if round % 8 == 7 {
             // The WAL is checkpointed as a whole and starts over.
@@ -58,7 +59,7 @@ async fn agent(store: Store, agent: u32, round: u32) {
     }
 }
 
-/// A call with much that is new.
+/// A call with much new text.
 fn call_of(agent: u32, number: u32) -> (Begun, Ended) {
     let call_id = CallId(uuid::Uuid::from_u128(u128::from(number)));
     let mut state = u64::from(number);
@@ -109,7 +110,7 @@ fn call_of(agent: u32, number: u32) -> (Begun, Ended) {
     (begun, ended)
 }
 
-/// One thing that the process did.
+/// One system call of the process.
 #[derive(Debug)]
 enum Deed {
     Write { file: PathBuf, at: usize, data: Vec<u8> },
@@ -119,7 +120,7 @@ enum Deed {
     Acknowledge(CallId),
 }
 
-/// Runs the recorder under `strace`; `None` where that cannot be done.
+/// Runs the recorder under `strace`; `None` if that is not possible.
 fn watch(store: &Path, mode: &str, log: &Path) -> Option<Vec<Deed>> {
     let calls = "trace=pwrite64,write,ftruncate,unlink,fsync,fdatasync";
     let done = Command::new("strace")
@@ -136,6 +137,7 @@ fn watch(store: &Path, mode: &str, log: &Path) -> Option<Vec<Deed>> {
         println!("skipped: strace does not run here");
         return None;
     }
+
     let folder = store.parent().unwrap().to_owned();
     let (mut deeds, mut begun) = (Vec::new(), HashMap::new());
     for line in BufReader::new(std::fs::File::open(log).unwrap()).lines() {
@@ -176,9 +178,11 @@ fn deed_of(line: &str, folder: &Path) -> Option<Deed> {
         let id = said.trim().strip_prefix(ACKNOWLEDGED)?;
         return Some(Deed::Acknowledge(CallId(id.parse().unwrap())));
     }
+
     if !file.starts_with(folder) || file.to_string_lossy().ends_with("-shm") {
         return None;
     }
+
     Some(match call {
         "pwrite64" => {
             let (data, _) = arguments.rsplit_once(", ")?;
@@ -191,7 +195,7 @@ fn deed_of(line: &str, folder: &Path) -> Option<Deed> {
     })
 }
 
-/// The bytes behind `\x..` in a row.
+/// The bytes that a text spells as `\x..`.
 fn bytes(hex: &str) -> Vec<u8> {
     let digits = |at: &[u8]| u8::from_str_radix(std::str::from_utf8(at).unwrap(), 16).unwrap();
     let start = hex.find('\\').unwrap_or(hex.len());
@@ -206,7 +210,7 @@ fn text(hex: &str) -> String {
     String::from_utf8_lossy(&bytes(hex)).into_owned()
 }
 
-/// A file as it is on disk for sure, and what may be there, too.
+/// A file: the bytes that are on disk for sure, and the writes that may be there, too.
 #[derive(Debug, Clone, Default)]
 struct OnDisk {
     sure: Vec<u8>,
@@ -249,6 +253,7 @@ fn disk_after(deeds: &[Deed], random: &mut impl FnMut() -> u64) -> HashMap<PathB
             Deed::Acknowledge(_) => {}
         }
     }
+
     let files = disk.into_iter().map(|(name, mut file)| {
         let all = random() % 4;
         for (at, data) in std::mem::take(&mut file.pending) {
@@ -264,7 +269,7 @@ fn disk_after(deeds: &[Deed], random: &mut impl FnMut() -> u64) -> HashMap<PathB
     files.collect()
 }
 
-/// Cuts the power at many moments; how many acknowledged calls were missing, over all of them.
+/// Cuts the power at many moments. Returns the number of acknowledged calls that were missing.
 async fn cut_power(mode: &str) -> Option<usize> {
     let folder = tempfile::tempdir().unwrap();
     let store = folder.path().join("on/store.db");
@@ -281,6 +286,7 @@ async fn cut_power(mode: &str) -> Option<usize> {
     };
     let made = deeds.iter().position(|deed| matches!(deed, Deed::Acknowledge(_))).unwrap();
     let mut lost = 0;
+
     for _ in 0..CUTS {
         let moment = made + 1 + random() as usize % (deeds.len() - made);
         let moment = moment.min(deeds.len());
@@ -292,11 +298,12 @@ async fn cut_power(mode: &str) -> Option<usize> {
         }
         lost += missing(&store, &deeds[..moment]).await;
     }
+
     println!("{mode}: {lost} of the acknowledged calls lost in {CUTS} power cuts");
     Some(lost)
 }
 
-/// How many of the acknowledged calls are not in the store, which must be sound.
+/// Number of acknowledged calls that are not in the store, which must be sound.
 async fn missing(path: &Path, deeds: &[Deed]) -> usize {
     let (store, writer) = Store::open(path, Durability::Power).await.unwrap();
     drop(store);
@@ -307,6 +314,7 @@ async fn missing(path: &Path, deeds: &[Deed]) -> usize {
     assert_eq!(said, "ok");
     let mut snapshot = Snapshot::open(path).await.unwrap();
     let mut missing = 0;
+
     for deed in deeds {
         let Deed::Acknowledge(id) = deed else { continue };
         let number = u32::try_from(id.0.as_u128()).unwrap();
@@ -327,7 +335,7 @@ async fn a_power_cut_takes_nothing_acknowledged_and_leaves_the_store_sound() {
     }
 }
 
-/// It may lose what was acknowledged, which shows that the cuts above cut.
+/// This mode may lose acknowledged calls, which shows that the cuts above are real.
 #[tokio::test]
 async fn process_loses_to_a_power_cut_but_what_is_left_is_sound() {
     if let Some(lost) = cut_power("process").await {

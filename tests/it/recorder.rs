@@ -1,5 +1,5 @@
-//! A recorder in a process of its own, so that it can be killed or be short of disk. It is this
-//! binary, started again for the one test below.
+//! A recorder in a process of its own, so that it can be killed or run out of disk. The process is
+//! this binary, started again for the one test below.
 
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Read};
@@ -13,22 +13,22 @@ use store::{Durability, Location, Store};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 
-/// What the process is told.
+/// Environment variables that configure the process.
 const STORE: &str = "ROLLTAPE_TEST_RECORDER_STORE";
 const MODE: &str = "ROLLTAPE_TEST_RECORDER_MODE";
 const UPSTREAM: &str = "ROLLTAPE_TEST_RECORDER_UPSTREAM";
-/// What it says when it is ready, in front of its addresses.
+/// The word before its addresses that says that it is ready.
 const READY: &str = "recorder at ";
 
 /// The process, killed when it is dropped.
 #[derive(Debug)]
 pub(crate) struct Recorder {
     child: Child,
-    /// Kept open: it writes to it once more when it ends.
+    /// Kept open, since the process writes to it once more when it ends.
     _out: BufReader<ChildStdout>,
-    /// Where agents call.
+    /// The address for agents.
     pub(crate) data: SocketAddr,
-    /// Where trainers do.
+    /// The address for trainers.
     pub(crate) control: SocketAddr,
 }
 
@@ -42,7 +42,7 @@ impl Recorder {
         Self::start_under("", (store, mode), upstream).unwrap_or_else(|said| panic!("{said}"))
     }
 
-    /// Starts one in a shell that has run `setup`; what it said when it could not start.
+    /// Starts one in a shell that has run `setup`. The error is its output if it could not start.
     pub(crate) fn start_under(
         setup: &str,
         (store, mode): (&(impl AsRef<OsStr> + ?Sized), &str),
@@ -64,6 +64,7 @@ impl Recorder {
             .unwrap();
         let mut out = BufReader::new(child.stdout.take().unwrap());
         let (mut line, mut said) = (String::new(), String::new());
+
         while out.read_line(&mut line).is_ok_and(|bytes| bytes > 0) {
             if let Some((data, control)) = line.split_once(READY).and_then(|l| l.1.split_once(' '))
             {
@@ -73,6 +74,7 @@ impl Recorder {
             said += &line;
             line.clear();
         }
+
         let _ = child.stderr.take().unwrap().read_to_string(&mut said);
         let _ = child.wait();
         Err(said)
@@ -107,11 +109,9 @@ impl Drop for Recorder {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "started by other tests"]
 async fn process() {
-    let told = |name| std::env::var(name).ok();
-    let (Some(store), Some(mode), Some(upstream)) = (told(STORE), told(MODE), told(UPSTREAM))
-    else {
-        return;
-    };
+    let variable = |name| std::env::var(name).ok();
+    let (Some(store), Some(mode)) = (variable(STORE), variable(MODE)) else { return };
+    let Some(upstream) = variable(UPSTREAM) else { return };
     let mode = match mode.as_str() {
         "process" => Durability::Process,
         "relaxed" => Durability::Relaxed,
@@ -119,16 +119,19 @@ async fn process() {
     };
     let at: Location = store.parse().unwrap();
     let (store, writer) = Store::open(at, mode).await.unwrap();
+
     let mut config = Config::new(format!("http://{upstream}").parse().unwrap());
     config.rows = Some(Arc::new(Rows::default()));
     let proxy = Arc::new(Proxy::start(config, store).await.unwrap());
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let control = TcpListener::bind("127.0.0.1:0").await.unwrap();
     println!("\n{READY}{} {}", listener.local_addr().unwrap(), control.local_addr().unwrap());
+
+    // The end of the input stops both listeners.
     let (stop, mut stopped) = watch::channel(());
-    let ended = tokio::task::spawn_blocking(|| std::io::stdin().read_to_end(&mut Vec::new()));
+    let input = tokio::task::spawn_blocking(|| std::io::stdin().read_to_end(&mut Vec::new()));
     let ended = async move {
-        drop(ended.await);
+        drop(input.await);
         drop(stop);
     };
     let stopped = async move { drop(stopped.changed().await) };

@@ -1,4 +1,4 @@
-//! What calls were sampled with, as far as servers tell, and what is said of their rows.
+//! The sampling of calls, as far as servers report it, and the verdicts on their rows.
 
 use exporter::{Options, export};
 use kit::{Step, Upstream, World, post};
@@ -20,7 +20,7 @@ async fn server(about: Option<Vec<u8>>) -> Upstream {
     upstream
 }
 
-/// What vLLM tells of itself, with changes in its configuration.
+/// vLLM's description of itself, with changes in its configuration.
 fn about(changes: &Value) -> Vec<u8> {
     let mut page: Value = serde_json::from_slice(&kit::tape("vllm/server_info.json")).unwrap();
     for (key, value) in changes.as_object().unwrap() {
@@ -62,6 +62,7 @@ async fn rows_are_exact_only_where_the_server_says_how_it_samples() {
         (Some(about(&cut)), &none, "raw", bent),
         (Some(about(&processed)), &min_tokens, "processed", vec![]),
     ];
+
     for (number, (about, sampling, kind, wanted)) in cases.into_iter().enumerate() {
         let upstream = server(about).await;
         let world = World::start(upstream.address).await;
@@ -82,6 +83,7 @@ async fn a_server_that_comes_back_otherwise_is_asked_again() {
     let upstream = Upstream::start("vllm", fails).await;
     upstream.tells(about(&json!({"generation_config": "vllm"})));
     let world = World::start(upstream.address).await;
+
     let sampled_with = async |episode: &str| -> Value {
         let calls = world.calls().await;
         let call = calls.into_iter().find(|call| call.begun.tag.episode.as_str() == episode);

@@ -1,10 +1,13 @@
-//! Every tape of every server: what is sent, what the agent is shown, what is recorded.
+//! Every tape of every server: the request upstream, the reply to the agent, and the record.
 
 use bytes::Bytes;
 use episode::{Choice, Route};
 use kit::tape;
 use serde_json::Value;
-use wire::{Asked, Collector, Dialect, Facts, Hide, Refused, Request, Splitter, Wants};
+use wire::{
+    AskOptions, AugmentedRequest, Collector, Dialect, Facts, RefusedFields, ReplyFilter, Request,
+    Splitter,
+};
 
 /// Pairs that were written from the sources of servers, and pairs that were recorded.
 const INDEXES: [&str; 2] = ["index.json", "vllm_rust/index.json"];
@@ -56,23 +59,23 @@ impl Case {
         Request::read(&self.file("request.json")).unwrap()
     }
 
-    fn ask(&self) -> Asked {
+    fn ask(&self) -> AugmentedRequest {
         let dialect = Dialect::from_word(self.text("upstream")).unwrap();
         let given_up: Vec<&str> =
             self.0["refused"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
-        let wants = Wants {
+        let options = AskOptions {
             hosted_logprobs: self.is("opted_in"),
             refused: match given_up.is_empty() {
-                true => Refused::default(),
-                false => Refused::default()
+                true => RefusedFields::default(),
+                false => RefusedFields::default()
                     .after(&["return_weight_versions", "logprobs"], given_up.join(" ").as_bytes()),
             },
-            ..Wants::of(dialect)
+            ..AskOptions::for_dialect(dialect)
         };
-        wire::ask(&wants, self.route(), &self.request(), |_| false)
+        wire::ask(&options, self.route(), &self.request(), |_| false)
     }
 
-    /// What is recorded of `reply`.
+    /// The facts that are recorded of `reply`.
     fn facts(&self, reply: &Bytes) -> Facts {
         let mut collector = Collector::new(self.route(), Some(&self.request()), None);
         if self.is_stream() {
@@ -102,7 +105,7 @@ fn events(chunks: &[&[u8]]) -> Vec<wire::Event> {
     found
 }
 
-fn shown(hide: &Hide, chunks: &[&[u8]]) -> Vec<u8> {
+fn shown(hide: &ReplyFilter, chunks: &[&[u8]]) -> Vec<u8> {
     events(chunks).iter().filter_map(|event| hide.event(event)).flatten().collect()
 }
 
@@ -150,7 +153,7 @@ fn hidden_replies_are_the_plain_ones_at_every_cut() {
     assert!(streams > 50, "the corpus was not read");
 }
 
-/// The word that chat has for how another wire says that it stopped.
+/// Chat's word for another wire's stop reason.
 fn in_chat(word: &Value, route: Route, given: Option<&str>) -> Value {
     let chat = match (route, word.as_str().unwrap_or_default()) {
         // The status says that it stopped; whether it called a tool, the items say.
@@ -193,6 +196,7 @@ fn what_is_recorded_is_what_the_reply_says() {
         let counted = (truth["usage"]["prompt"].as_u64(), truth["usage"]["completion"].as_u64());
         assert_eq!(usage, counted, "{name}");
         assert_eq!(facts.error.is_some(), !truth["error"].is_null(), "{name}: {:?}", facts.error);
+
         let choices = truth["choices"].as_array().unwrap();
         assert_eq!(facts.choices.len(), choices.len(), "{name}");
         for (choice, truth) in facts.choices.iter().zip(choices) {
@@ -203,6 +207,7 @@ fn what_is_recorded_is_what_the_reply_says() {
                 with_ids += 1;
             }
             assert_logprobs(choice, truth, name);
+
             let word =
                 in_chat(&truth["finish_reason"], case.route(), choice.finish_reason.as_deref());
             assert_eq!(serde_json::json!(choice.finish_reason), word, "{name}");

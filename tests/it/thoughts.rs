@@ -1,4 +1,4 @@
-//! Agents that send thoughts back sealed, and never in words.
+//! Agents that send reasoning back sealed, and never as text.
 
 use std::path::Path;
 
@@ -7,14 +7,14 @@ use exporter::Options;
 use kit::{Seen, Step, Upstream, World, post};
 use serde_json::{Value, json};
 
-/// What the model says, turn by turn: its thoughts, its words, and a command.
+/// The model's output, turn by turn: reasoning, text, and a command.
 const TURNS: [(&str, &str, Option<&str>); 3] = [
     ("The user wants\na \"list\".", "I look.", Some("ls")),
     ("Two files: a \u{e9}, b.", "", Some("cat a b")),
     ("Done.", "There are two.", None),
 ];
 
-/// A template that keeps every thought: all tokens of a message are the bytes of its text.
+/// A template that keeps all reasoning. The tokens of a message are the bytes of its text.
 fn tokens(text: &str) -> Vec<u32> {
     text.bytes().map(u32::from).collect()
 }
@@ -60,6 +60,7 @@ fn answer(seen: &Seen) -> Vec<Step> {
         message["tool_calls"] = json!([{ "index": 0, "id": format!("call_{turn}"),
             "type": "function", "function": { "name": "sh", "arguments": arguments(command) } }]);
     }
+
     let ids = tokens(&sampled(thoughts, said, command));
     let entries: Vec<Value> =
         ids.iter().map(|_| json!({ "token": "x", "logprob": -0.5, "bytes": [120] })).collect();
@@ -94,7 +95,7 @@ fn items(reply: &[u8], streams: bool) -> Vec<Value> {
     done
 }
 
-/// A run of an agent that keeps its history itself. Of a thought it sends back what was sealed.
+/// A run of an agent that keeps its history itself, and sends reasoning back sealed.
 async fn play(world: &World, episode: &str, include: &Value, streamed: [bool; 3]) {
     let mut input = vec![json!({ "type": "message", "role": "user", "content": "What is here?" })];
     for (turn, streams) in streamed.into_iter().enumerate() {

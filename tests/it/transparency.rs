@@ -1,11 +1,11 @@
-//! What the agent receives is what the upstream would have sent had nobody asked for more.
+//! The agent gets exactly the bytes that the upstream would have sent without rolltape.
 
 use std::time::Duration;
 
 use episode::Outcome;
 use kit::{Seen, Step, Upstream, World, exchange, post, tape};
 
-/// A vLLM that answers from the tapes, asked or plain, in `pieces` of the stream.
+/// A vLLM that answers from the tapes, with our fields or without, in `pieces` of the stream.
 fn vllm(pieces: usize) -> impl Fn(&Seen) -> Vec<Step> + Send + Sync + 'static {
     move |request| {
         let body = String::from_utf8_lossy(&request.body);
@@ -54,12 +54,15 @@ async fn hidden_replies_equal_plain_ones_byte_for_byte() {
 async fn what_was_hidden_is_recorded() {
     let upstream = Upstream::start("vllm", vllm(5)).await;
     let world = World::start(upstream.address).await;
+
     for stream in [false, true] {
         post(world.data, "/e/a/v1/chat/completions", &request(stream, "")).await;
     }
+
     let calls = world.calls().await;
     let ends: Vec<_> = calls.iter().map(|call| call.ended.as_ref().unwrap()).collect();
     assert_eq!(ends.len(), 2);
+
     for (end, ids) in ends.iter().zip([&[13, 2][..], &[13, 391, 386, 392, 2]]) {
         assert_eq!(end.outcome, Outcome::Complete);
         assert_eq!(end.prompts, [[1, 5, 9]]);
@@ -68,6 +71,7 @@ async fn what_was_hidden_is_recorded() {
         assert_eq!(end.choices[0].versions[0].number(), Some(7));
         assert_eq!(end.usage.completion, Some(ids.len() as u64));
     }
+
     assert_eq!(ends[1].choices[0].logprobs[2].to_bits(), (-1.19e-7_f32).to_bits());
     assert_eq!(ends[1].reply, tape("vllm/chat_stream.plain.sse"));
     assert_eq!(calls[0].begun.request, request(false, ""));
@@ -127,6 +131,7 @@ async fn other_paths_and_methods_pass_and_are_recorded() {
     })
     .await;
     let world = World::start(upstream.address).await;
+
     let get = |path| exchange(world.data, ("GET", path), &[], b"");
     let reply = get("/e/a/v1/things?x=%20y&beta=true").await;
     assert_eq!((reply.status, reply.text().as_str()), (418, "/v1/things?x=%20y&beta=true"));
@@ -157,6 +162,7 @@ async fn frames_arrive_as_they_are_sent() {
     })
     .await;
     let world = World::start(upstream.address).await;
+
     let mut socket = kit::connect(world.data).await;
     let bytes = kit::request("POST", ROUTES[0], &[], request(true, "").as_bytes());
     tokio::io::AsyncWriteExt::write_all(&mut socket, &bytes).await.unwrap();

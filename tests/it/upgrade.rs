@@ -20,6 +20,7 @@ async fn a_websocket_on_a_generating_route_is_refused_and_the_connection_goes_on
         Upstream::start("openai", |seen| vec![Step::reply("200 OK", "a/b", seen.path.as_bytes())])
             .await;
     let world = World::start(upstream.address).await;
+
     let mut socket = connect(world.data).await;
     for path in ["/e/a/v1/responses", "/v1/chat/completions?x=1", "//v1/responses/"] {
         let get = format!("GET {path} HTTP/1.1\r\nHost: test\r\n{WEBSOCKET}\r\n");
@@ -32,6 +33,7 @@ async fn a_websocket_on_a_generating_route_is_refused_and_the_connection_goes_on
         let body: serde_json::Value = serde_json::from_str(body).unwrap();
         assert_eq!(body["error"]["type"], "invalid_request_error");
     }
+
     assert!(upstream.seen().is_empty());
     let posted = "POST /e/a/v1/other HTTP/1.1\r\nHost: test\r\nContent-Length: 2\r\n\r\n{}";
     socket.write_all(posted.as_bytes()).await.unwrap();
@@ -42,7 +44,7 @@ async fn a_websocket_on_a_generating_route_is_refused_and_the_connection_goes_on
     world.stop().await;
 }
 
-/// A server that takes any upgrade and then sends back what it is sent.
+/// A server that takes any upgrade and then echoes every byte.
 async fn echo() -> (std::net::SocketAddr, tokio::task::JoinHandle<String>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
@@ -66,6 +68,7 @@ async fn other_upgrades_are_relayed_both_ways() {
     let mut config = proxy::Config::new(format!("http://{address}").parse().unwrap());
     config.dialect = Some(wire::Dialect::OpenAi);
     let world = World::start_with(config).await;
+
     let mut socket = connect(world.data).await;
     let get = format!("GET /e/a/v1/realtime?model=m HTTP/1.1\r\nHost: test\r\n{WEBSOCKET}\r\n");
     socket.write_all(get.as_bytes()).await.unwrap();
@@ -127,6 +130,7 @@ async fn what_asks_for_an_upgrade_beside_a_body_is_a_call() {
     })
     .await;
     let world = World::start(upstream.address).await;
+
     let settings = ("http2-settings", "AAEAAEAAAAIAAAAAAAMAAAAAAAQBAAAAAAUAAEAAAAYABgAA");
     for (protocol, connection) in
         [("h2c", "Upgrade, HTTP2-Settings"), ("TLS/1.0", "Upgrade"), ("websocket", "keep-alive")]
@@ -142,6 +146,7 @@ async fn what_asks_for_an_upgrade_beside_a_body_is_a_call() {
         let reply = read_some(&mut socket, |read| read.ends_with(b" 4")).await;
         assert!(reply.ends_with(b"\r\n\r\nfalse 4"), "{protocol}");
     }
+
     assert_eq!(world.calls().await.len(), 3);
     world.stop().await;
 }

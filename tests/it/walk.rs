@@ -42,7 +42,7 @@ async fn play(world: &World, episode: &str, stream: bool) {
     }
 }
 
-/// All columns of an export that hold numbers for trainers.
+/// All columns of an export with numbers for trainers.
 struct Rows(RecordBatch);
 
 impl Rows {
@@ -125,6 +125,7 @@ fn steady(reply: &str) -> String {
 async fn the_engine_direct_and_through_the_proxy_say_the_same() {
     let engine = start_engine().await;
     let world = World::start(engine).await;
+
     let asks = json!({ "logprobs": true, "top_logprobs": 2, "return_token_ids": true });
     let extras = [
         json!({}),
@@ -136,6 +137,7 @@ async fn the_engine_direct_and_through_the_proxy_say_the_same() {
         json!({ "temperature": -1 }),
         json!({ "model": "other" }),
     ];
+
     for stream in [false, true] {
         for extra in &extras {
             let mut body = request(&opening(), 7, extra.clone());

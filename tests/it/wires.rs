@@ -46,6 +46,7 @@ fn question(route: Route, stream: bool) -> String {
 #[tokio::test(flavor = "multi_thread")]
 async fn every_wire_gets_the_same_tokens_and_records_them() {
     let world = World::start(start_engine().await).await;
+
     for (path, route) in [
         ("/v1/chat/completions", Route::Chat),
         ("/v1/messages?beta=true", Route::Messages),
@@ -59,6 +60,7 @@ async fn every_wire_gets_the_same_tokens_and_records_them() {
             assert_eq!(answer["tool_calls"][0]["function"]["name"], "guess", "{answer}");
         }
     }
+
     let calls = world.calls().await;
     assert_eq!(calls.len(), 6);
     let ids = |n: usize| {
@@ -67,6 +69,7 @@ async fn every_wire_gets_the_same_tokens_and_records_them() {
         assert_eq!(ended.choices[0].logprobs.len(), ended.choices[0].token_ids.as_ref()?.len());
         Some((ended.prompts.clone(), ended.choices[0].token_ids.clone()?))
     };
+
     for (n, call) in calls.iter().enumerate() {
         assert!(ids(n).is_some());
         assert_eq!(ids(n), ids(0), "call {n}");
@@ -80,6 +83,7 @@ async fn every_wire_gets_the_same_tokens_and_records_them() {
 #[tokio::test(flavor = "multi_thread")]
 async fn refusals_of_a_translated_call_come_in_the_agents_own_form() {
     let world = World::start(start_engine().await).await;
+
     let body = question(Route::Messages, true).replace("tiny", "other");
     let refused = post(world.data, "/e/a/v1/messages", &body).await;
     assert_eq!((refused.status, refused.json()["type"].clone()), (404, json!("error")));
@@ -186,16 +190,19 @@ async fn forced_sampling_reaches_the_server_and_the_record() {
     let mut config = Config::new(format!("http://{engine}").parse().unwrap());
     config.force = "temperature=0".parse().unwrap();
     let world = World::start_with(config).await;
+
     let announced = r#"{"episode_id":"own","force_sampling":"top_p=1,top_k=off"}"#;
     assert_eq!(post(world.control, "/episodes", announced).await.status, 200);
     let bad = r#"{"episode_id":"x","force_sampling":"model=y"}"#;
     assert_eq!(post(world.control, "/episodes", bad).await.status, 400);
     let body = r#"{"model":"tiny","messages":[{"role":"user","content":"a"}],"temperature":1.5,
         "top_k":3,"max_tokens":2}"#;
+
     for episode in ["own", "other"] {
         let path = format!("/e/{episode}/v1/chat/completions");
         assert_eq!(post(world.data, &path, body).await.status, 200);
     }
+
     let calls = world.calls().await;
     let sampling = |episode: &str| -> Value {
         let call = calls.iter().find(|c| c.begun.tag.episode.as_str() == episode).unwrap();
@@ -262,19 +269,23 @@ async fn untagged_conversations_are_episodes_of_their_own() {
     })
     .await;
     let world = World::start(upstream.address).await;
+
     let said = |role: &str, text: &str| json!({ "role": role, "content": text });
     let ask = |user: &str, messages: Value| {
         let body = json!({ "model": "m", "user": user, "messages": messages }).to_string();
         async move { post(world.data, "/v1/chat/completions", &body).await }
     };
     let start = said("user", "hi");
+
     for user in ["a", "b"] {
         ask(user, json!([start])).await;
     }
+
     for user in ["a", "b", "a"] {
         let history = [start.clone(), said("assistant", &format!("answer {user}"))];
         ask(user, json!([history[0], history[1], said("user", "more")])).await;
     }
+
     let recorded = world.recorded().await;
     let sizes: Vec<usize> = recorded.iter().map(|(_, calls, _)| calls.len()).collect();
     assert_eq!(sizes, [3, 2], "two conversations, the first with one turn twice");

@@ -1,4 +1,15 @@
-//! The messages of a call, read out of its recorded bytes.
+//! Recorded calls, read back as messages in OpenAI's chat form.
+//!
+//! - [`conversation`]: the history and the tools of a request.
+//! - [`answers`]: the assistant's messages of a reply.
+//! - `canonical`: one text for all spellings of a message.
+//! - `chain`: requests that go on from a response that the server keeps.
+//! - `template_fields`, `token_texts`: the template's other inputs, and the text of each token.
+
+mod canonical;
+mod chain;
+mod template_fields;
+mod token_texts;
 
 use std::collections::BTreeMap;
 
@@ -9,8 +20,12 @@ use serde_json::{Map, Value, json};
 
 use crate::sse::{Event, events};
 use crate::translate::{messages, responses};
+pub use canonical::{canonical, content_text, parsed_arguments, reasoning};
+pub use chain::{prepend_turn, prepend_turns, previous_response, response_id, stores_reply};
+pub use template_fields::template_fields;
+pub use token_texts::token_texts;
 
-/// What an agent sent: its history and its tools, in OpenAI's chat form.
+/// The history and the tools of a request, in OpenAI's chat form.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Conversation {
     /// The messages, oldest first.
@@ -28,34 +43,38 @@ pub struct Answer {
     pub message: Value,
 }
 
-/// The messages and tools of a request body; `None` when it is not one that has any. Of a request
-/// that goes on from a stored response, [`crate::previous_response`], only what it adds is there.
+/// The messages and tools of a request body; `None` if it has none. For a request that goes on from
+/// a stored response, these are only the new ones: see [`previous_response`].
 pub fn conversation(route: Route, request: &[u8]) -> Option<Conversation> {
     let body: Value = serde_json::from_slice(request).ok()?;
     match route {
-        Route::Chat => Some(in_chat(body)),
+        Route::Chat => Some(of_chat(body)),
         Route::Completions | Route::Generate => {
             let prompt = body.get("prompt").or_else(|| body.get("text"))?.as_str()?;
             let message = json!({ "role": "user", "content": prompt });
             Some(Conversation { messages: vec![message], tools: Vec::new() })
         }
-        Route::Messages => Some(in_chat(messages::request(&body).ok()?)),
-        Route::Responses => Some(in_chat(responses::recorded(&body).ok()?)),
+        Route::Messages => Some(of_chat(messages::request(&body).ok()?)),
+        Route::Responses => Some(of_chat(responses::recorded_request(&body).ok()?)),
         _ => None,
     }
 }
 
-fn in_chat(mut body: Value) -> Conversation {
-    let mut list = |key: &str| match body.get_mut(key).map(Value::take) {
-        Some(Value::Array(list)) => list,
-        _ => Vec::new(),
-    };
-    Conversation { messages: list("messages"), tools: list("tools") }
+fn of_chat(mut body: Value) -> Conversation {
+    let messages = take_list(&mut body, "messages");
+    Conversation { messages, tools: take_list(&mut body, "tools") }
 }
 
-/// The messages and tools of a chat request, each as it was written, in one pass over the body.
+fn take_list(body: &mut Value, key: &str) -> Vec<Value> {
+    match body.get_mut(key).map(Value::take) {
+        Some(Value::Array(list)) => list,
+        _ => Vec::new(),
+    }
+}
+
+/// The messages and tools of a chat request as JSON text, read in one pass over the body.
 #[derive(Debug, Deserialize)]
-pub struct Written<'a> {
+pub struct RawConversation<'a> {
     /// The messages, oldest first.
     #[serde(borrow, default)]
     pub messages: Vec<&'a RawValue>,
@@ -64,28 +83,30 @@ pub struct Written<'a> {
     pub tools: Option<&'a RawValue>,
 }
 
-/// What [`conversation`] would give, not yet read; `None` where only that can tell.
-pub fn written(route: Route, request: &[u8]) -> Option<Written<'_>> {
+/// The result of [`conversation`] as JSON text, for chat; `None` for the other routes, which must
+/// be translated.
+pub fn raw_conversation(route: Route, request: &[u8]) -> Option<RawConversation<'_>> {
     if route != Route::Chat {
         return None;
     }
     serde_json::from_slice(request).ok()
 }
 
-/// The answers of a reply body, whether one JSON document or a stream of events.
+/// The answers of a reply body, which is one JSON document or a stream of events.
 pub fn answers(route: Route, reply: &[u8]) -> Vec<Answer> {
     match route {
         Route::Chat | Route::Completions | Route::Generate => {}
-        Route::Messages => return only(messages::answer(reply)),
-        Route::Responses => return only(responses::answer(reply)),
+        Route::Messages => return single_answer(messages::answer(reply)),
+        Route::Responses => return single_answer(responses::answer(reply)),
         _ => return Vec::new(),
     }
+
     let mut drafts = BTreeMap::new();
     match serde_json::from_slice::<Value>(reply) {
-        Ok(document) => add(&mut drafts, &document),
+        Ok(document) => add_part(&mut drafts, &document),
         Err(_) => events(&[reply]).iter().filter_map(Event::data).for_each(|data| {
             if let Ok(chunk) = serde_json::from_slice::<Value>(&data) {
-                add(&mut drafts, &chunk);
+                add_part(&mut drafts, &chunk);
             }
         }),
     }
@@ -93,25 +114,27 @@ pub fn answers(route: Route, reply: &[u8]) -> Vec<Answer> {
 }
 
 /// The one answer of a wire that has no choices.
-fn only(message: Option<Value>) -> Vec<Answer> {
+fn single_answer(message: Option<Value>) -> Vec<Answer> {
     message.into_iter().map(|message| Answer { index: 0, message }).collect()
 }
 
-/// A message as it grows out of deltas. Texts are joined, tool calls by their index.
+/// A message as it grows out of deltas: texts are joined, tool calls are merged by their index.
 #[derive(Debug, Default)]
-struct Draft {
+struct MessageDraft {
     texts: BTreeMap<&'static str, String>,
     calls: BTreeMap<u64, Map<String, Value>>,
 }
 
+/// The fields of a message that hold text.
 const TEXTS: [&str; 4] = ["content", "refusal", "reasoning", "reasoning_content"];
 
-fn add(drafts: &mut BTreeMap<u32, Draft>, part: &Value) {
-    if part.get("choices").is_none() {
+/// Adds a document or a chunk to the messages of its choices.
+fn add_part(drafts: &mut BTreeMap<u32, MessageDraft>, part: &Value) {
+    let Some(choices) = part.get("choices") else {
         let parts = part.as_array().map_or(std::slice::from_ref(part), Vec::as_slice);
-        return (0..).zip(parts).for_each(|(at, part)| add_native(drafts, at, part));
-    }
-    for choice in part.get("choices").and_then(Value::as_array).into_iter().flatten() {
+        return (0..).zip(parts).for_each(|(at, part)| add_native_part(drafts, at, part));
+    };
+    for choice in choices.as_array().into_iter().flatten() {
         let index = choice.get("index").and_then(Value::as_u64).unwrap_or(0);
         let draft = drafts.entry(u32::try_from(index).unwrap_or(u32::MAX)).or_default();
         if let Some(message) = choice.get("message").or_else(|| choice.get("delta")) {
@@ -123,23 +146,25 @@ fn add(drafts: &mut BTreeMap<u32, Draft>, part: &Value) {
     }
 }
 
-/// A part of a reply of a server's own route for text: llama.cpp's pieces, SGLang's text so far or
-/// the piece that is new.
-fn add_native(drafts: &mut BTreeMap<u32, Draft>, at: u32, part: &Value) {
-    let index = part.get("index").and_then(Value::as_u64).and_then(|i| u32::try_from(i).ok());
+/// Adds a part of a reply on a server's own route for text. llama.cpp sends pieces; SGLang sends
+/// the text so far, or a new piece.
+fn add_native_part(drafts: &mut BTreeMap<u32, MessageDraft>, at: u32, part: &Value) {
     let text = |key: &str| part.get(key).and_then(Value::as_str);
-    let Some(said) = text("content").or_else(|| text("text")) else { return };
+    let Some(piece) = text("content").or_else(|| text("text")) else { return };
+    let index = part.get("index").and_then(Value::as_u64).and_then(|i| u32::try_from(i).ok());
+    let draft = drafts.entry(index.unwrap_or(at)).or_default();
+    let content = draft.texts.entry("content").or_default();
+
+    // A part that holds all ids so far holds all text so far.
     let ids = part.get("output_ids").and_then(Value::as_array).map(|ids| ids.len() as u64);
     let so_far = part.pointer("/meta_info/completion_tokens").and_then(Value::as_u64);
-    let draft = drafts.entry(index.unwrap_or(at)).or_default();
-    let known = draft.texts.entry("content").or_default();
     if so_far.is_some_and(|count| ids.is_some_and(|ids| count <= ids)) {
-        known.clear();
+        content.clear();
     }
-    known.push_str(said);
+    content.push_str(piece);
 }
 
-impl Draft {
+impl MessageDraft {
     fn add(&mut self, message: &Value) {
         for key in TEXTS {
             if let Some(text) = message.get(key).and_then(Value::as_str) {
@@ -176,14 +201,12 @@ fn merge_call(call: &mut Map<String, Value>, delta: &Value) {
         }
     }
     let Some(function) = delta.get("function").and_then(Value::as_object) else { return };
-    let held = call.entry("function").or_insert_with(|| json!({ "name": "", "arguments": "" }));
+    let merged = call.entry("function").or_insert_with(|| json!({ "name": "", "arguments": "" }));
     for key in ["name", "arguments"] {
-        let (Some(piece), Some(Value::String(text))) =
-            (function.get(key).and_then(Value::as_str), held.get_mut(key))
-        else {
-            continue;
-        };
-        text.push_str(piece);
+        let piece = function.get(key).and_then(Value::as_str);
+        if let (Some(piece), Some(Value::String(text))) = (piece, merged.get_mut(key)) {
+            text.push_str(piece);
+        }
     }
 }
 
@@ -212,14 +235,14 @@ mod tests {
     #[test]
     fn what_a_request_adds_to_a_stored_response_is_read() {
         let body = br#"{"model":"m","previous_response_id":"resp_1","input":"more"}"#;
-        let said = conversation(Route::Responses, body).unwrap();
-        assert_eq!(said.messages, [json!({ "role": "user", "content": "more" })]);
+        let read = conversation(Route::Responses, body).unwrap();
+        assert_eq!(read.messages, [json!({ "role": "user", "content": "more" })]);
     }
 
     #[test]
     fn text_completions_read_as_messages() {
-        let said = conversation(Route::Completions, br#"{"prompt":"once"}"#).unwrap();
-        assert_eq!(said.messages, [json!({ "role": "user", "content": "once" })]);
+        let read = conversation(Route::Completions, br#"{"prompt":"once"}"#).unwrap();
+        assert_eq!(read.messages, [json!({ "role": "user", "content": "once" })]);
         assert!(conversation(Route::Completions, br#"{"prompt":[1,2]}"#).is_none());
         let reply = answers(Route::Completions, br#"{"choices":[{"index":1,"text":" upon"}]}"#);
         assert_eq!(reply[0].index, 1);

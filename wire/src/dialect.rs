@@ -1,6 +1,8 @@
-//! The manners of speech of upstreams.
+//! The dialects of upstreams.
 
-/// The manner of speech of an upstream: what may be asked and where the answers come back.
+use serde_json::Value;
+
+/// The dialect of an upstream: which fields it accepts, and where its answers stand.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Dialect {
     /// vLLM's OpenAI server, with its frontend in Python or in Rust.
@@ -9,22 +11,22 @@ pub enum Dialect {
     Sglang,
     /// llama.cpp's server.
     Llamacpp,
-    /// rolltape's own engine, which speaks as vLLM does.
+    /// rolltape's own engine, which follows vLLM.
     Rolltape,
-    /// Any other OpenAI-compatible server. Nothing is asked for unless the user gave a vocabulary
-    /// to read logprobs with; what comes by itself is kept.
+    /// Any other OpenAI-compatible server. It is asked for nothing unless the user gave a
+    /// vocabulary to read logprobs with; data that it sends by itself is kept.
     OpenAi,
 }
 
 impl Dialect {
     const ALL: [Self; 5] = [Self::Vllm, Self::Sglang, Self::Llamacpp, Self::Rolltape, Self::OpenAi];
 
-    /// The dialect that a user names.
+    /// The dialect that a user names by `word`.
     pub fn from_word(word: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|d| d.as_str() == word)
+        Self::ALL.into_iter().find(|dialect| dialect.as_str() == word)
     }
 
-    /// The word a user names it by.
+    /// The word by which a user names it.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Vllm => "vllm",
@@ -35,9 +37,9 @@ impl Dialect {
         }
     }
 
-    /// What the server's logprobs are unless it was started otherwise: `raw` (before
-    /// temperature), `temperature` (the full softmax after it), `processed` (what was sampled
-    /// from), `unknown`.
+    /// The distribution of the server's logprobs unless it was started otherwise: `raw` (before
+    /// temperature), `temperature` (the full softmax after it), `processed` (the distribution that
+    /// was sampled from), `unknown`.
     pub fn logprob_kind(self) -> &'static str {
         match self {
             Self::Vllm | Self::Llamacpp => "raw",
@@ -48,19 +50,17 @@ impl Dialect {
     }
 }
 
-/// What owns the models of a vLLM that was started with `VLLM_USE_RUST_FRONTEND=1`.
+/// The owner of the models of a vLLM that was started with `VLLM_USE_RUST_FRONTEND=1`.
 const RUST_FRONTEND: &str = "vllm-frontend-rs";
 
-/// The dialect of the server whose list of models this is; `openai` when it does not say.
+/// The dialect of the server that sent this list of models; `openai` if the list does not tell.
 pub fn dialect_of_models(models: &[u8]) -> Dialect {
-    let owner =
-        serde_json::from_slice::<serde_json::Value>(models).ok().and_then(|list| {
-            match list.get("data")?.get(0)?.get("owned_by")?.as_str()? {
-                RUST_FRONTEND => Some(Dialect::Vllm),
-                owner => Dialect::from_word(owner),
-            }
-        });
-    owner.unwrap_or(Dialect::OpenAi)
+    let list: Value = serde_json::from_slice(models).unwrap_or_default();
+    match list.pointer("/data/0/owned_by").and_then(Value::as_str) {
+        Some(RUST_FRONTEND) => Dialect::Vllm,
+        Some(owner) => Dialect::from_word(owner).unwrap_or(Dialect::OpenAi),
+        None => Dialect::OpenAi,
+    }
 }
 
 #[cfg(test)]

@@ -1,13 +1,14 @@
 //! Places in a JSON document, found without building it.
 //!
-//! Edits are byte splices: what is not replaced stays as it was, down to key order, spacing and
-//! the spelling of numbers. The scan checks structure (brackets, strings, separators), not the
-//! spelling of scalars; a document that is wrong only there is passed on for its reader to refuse.
+//! Edits are byte splices: bytes that are not replaced stay as they were, down to key order,
+//! spacing and the spelling of numbers. The scan checks structure (brackets, strings, separators),
+//! not the spelling of scalars: a document that is wrong only there is left to its reader to
+//! refuse.
 
 use std::borrow::Cow;
 use std::ops::Range;
 
-/// Brackets inside brackets beyond this are refused rather than followed.
+/// Deeper nesting of brackets is refused.
 const DEPTH_MAX: usize = 512;
 
 /// A document that is not structurally JSON.
@@ -24,7 +25,7 @@ pub(crate) struct Member {
 }
 
 impl Member {
-    /// Where the member starts: the opening quote of its key.
+    /// The start of the member: the opening quote of its key.
     fn start(&self) -> usize {
         self.key.start - 1
     }
@@ -44,9 +45,9 @@ impl Member {
 
 /// The one value of a document, without surrounding space.
 pub(crate) fn root(doc: &[u8]) -> Result<Range<usize>, Malformed> {
-    let start = space(doc, 0);
+    let start = skip_space(doc, 0);
     let end = value(doc, start)?;
-    if space(doc, end) != doc.len() {
+    if skip_space(doc, end) != doc.len() {
         return Err(Malformed);
     }
     Ok(start..end)
@@ -57,11 +58,11 @@ pub(crate) fn members(doc: &[u8], object: &Range<usize>) -> Result<Vec<Member>, 
     let mut found = Vec::new();
     list(doc, object, b'{', |doc, at| {
         let key = at + 1..string(doc, at)? - 1;
-        let colon = space(doc, key.end + 1);
+        let colon = skip_space(doc, key.end + 1);
         if doc.get(colon) != Some(&b':') {
             return Err(Malformed);
         }
-        let start = space(doc, colon + 1);
+        let start = skip_space(doc, colon + 1);
         let end = value(doc, start)?;
         found.push(Member { key, value: start..end });
         Ok(end)
@@ -80,7 +81,7 @@ pub(crate) fn elements(doc: &[u8], array: &Range<usize>) -> Result<Vec<Range<usi
     Ok(found)
 }
 
-/// Walks the items between two brackets; `item` takes an item's start and gives its end.
+/// Walks the items between two brackets; `item` takes an item's start and returns its end.
 fn list(
     doc: &[u8],
     place: &Range<usize>,
@@ -90,21 +91,22 @@ fn list(
     if doc.get(place.start) != Some(&open) {
         return Err(Malformed);
     }
-    let mut at = space(doc, place.start + 1);
+    let mut at = skip_space(doc, place.start + 1);
     if at + 1 == place.end {
         return Ok(());
     }
+
     loop {
-        at = space(doc, item(doc, at)?);
+        at = skip_space(doc, item(doc, at)?);
         match doc.get(at) {
-            Some(b',') => at = space(doc, at + 1),
+            Some(b',') => at = skip_space(doc, at + 1),
             Some(b'}' | b']') if at + 1 == place.end => return Ok(()),
             _ => return Err(Malformed),
         }
     }
 }
 
-fn space(doc: &[u8], mut at: usize) -> usize {
+fn skip_space(doc: &[u8], mut at: usize) -> usize {
     while matches!(doc.get(at), Some(b' ' | b'\t' | b'\n' | b'\r')) {
         at += 1;
     }
@@ -121,10 +123,13 @@ fn value(doc: &[u8], start: usize) -> Result<usize, Malformed> {
     }
 }
 
+/// The end of the scalar that starts at `start`.
 fn scalar(doc: &[u8], start: usize) -> usize {
-    let ends =
-        |b: &u8| matches!(b, b',' | b'}' | b']' | b':' | b'"' | b' ' | b'\t' | b'\n' | b'\r');
-    doc[start..].iter().position(ends).map_or(doc.len(), |length| start + length)
+    doc[start..].iter().position(ends_scalar).map_or(doc.len(), |length| start + length)
+}
+
+fn ends_scalar(byte: &u8) -> bool {
+    matches!(byte, b',' | b'}' | b']' | b':' | b'"' | b' ' | b'\t' | b'\n' | b'\r')
 }
 
 /// The end of the string whose opening quote is at `start`.
@@ -142,47 +147,53 @@ fn string(doc: &[u8], start: usize) -> Result<usize, Malformed> {
     }
 }
 
-/// The end of the object or array that starts at `start`. Iterative: depth costs no stack.
+/// The end of the object or array that starts at `start`.
 fn bracketed(doc: &[u8], start: usize) -> Result<usize, Malformed> {
-    let mut open = Vec::new();
+    // The brackets that must still close. A list of our own, so that depth costs no stack.
+    let mut closing = Vec::new();
     let mut at = start;
+
     loop {
         match doc.get(at).ok_or(Malformed)? {
             b'"' => {
                 at = string(doc, at)?;
                 continue;
             }
-            b'{' => open.push(b'}'),
-            b'[' => open.push(b']'),
+            b'{' => closing.push(b'}'),
+            b'[' => closing.push(b']'),
             close @ (b'}' | b']') => {
-                if open.pop() != Some(*close) {
+                if closing.pop() != Some(*close) {
                     return Err(Malformed);
                 }
-                if open.is_empty() {
+                if closing.is_empty() {
                     return Ok(at + 1);
                 }
             }
             _ => {}
         }
-        if open.len() > DEPTH_MAX {
+
+        if closing.len() > DEPTH_MAX {
             return Err(Malformed);
         }
         at += 1;
     }
 }
 
-/// The places to cut so that the members of one object for which `gone` holds leave it, each with
-/// the comma that it brought.
-pub(crate) fn cuts(members: &[Member], gone: &[bool]) -> Vec<Range<usize>> {
+/// The places to cut so that some members leave their object, each with one comma. `is_removed`
+/// has an entry for each member.
+pub(crate) fn cuts(members: &[Member], is_removed: &[bool]) -> Vec<Range<usize>> {
+    let Some(end) = members.last().map(|last| last.value.end) else { return Vec::new() };
     let mut cuts = Vec::new();
     let mut at = 0;
-    while let Some(first) = (at..members.len()).find(|i| gone[*i]) {
-        let next = (first..members.len()).find(|i| !gone[*i]);
-        let end = |last: usize| members[last].value.end;
+
+    // Each turn cuts one run of removed members.
+    while let Some(first) = (at..members.len()).find(|i| is_removed[*i]) {
+        let next = (first..members.len()).find(|i| !is_removed[*i]);
         cuts.push(match (next, first.checked_sub(1)) {
             (Some(next), _) => members[first].start()..members[next].start(),
-            (None, Some(before)) => end(before)..end(members.len() - 1),
-            (None, None) => members[0].start()..end(members.len() - 1),
+            // The last run takes the comma before it.
+            (None, Some(before)) => members[before].value.end..end,
+            (None, None) => members[0].start()..end,
         });
         at = next.unwrap_or(members.len());
     }
@@ -194,7 +205,7 @@ pub(crate) fn cuts(members: &[Member], gone: &[bool]) -> Vec<Range<usize>> {
 pub(crate) struct Edits(Vec<(Range<usize>, Cow<'static, str>)>);
 
 impl Edits {
-    /// Puts `with` where `place` is; an empty place inserts.
+    /// Replaces the bytes at `place` by `with`; an empty place inserts.
     pub(crate) fn put(&mut self, place: Range<usize>, with: impl Into<Cow<'static, str>>) {
         self.0.push((place, with.into()));
     }
@@ -203,10 +214,10 @@ impl Edits {
         self.0.is_empty()
     }
 
-    /// The same replacements where every place is given by `place`.
+    /// The same replacements with every offset mapped by `place`.
     pub(crate) fn moved(mut self, place: impl Fn(usize) -> usize) -> Self {
         for (range, _) in &mut self.0 {
-            // The last byte decides, not the one after it, which may be on another line.
+            // The last byte is mapped, not the one after it, which may be on another line.
             let end = if range.start == range.end {
                 place(range.start)
             } else {

@@ -1,4 +1,4 @@
-//! Which of its agents made a call, read off what agents send of their own accord.
+//! The agent that made a call, read off the headers and fields that agents send by themselves.
 
 use episode::{CallKind, Lineage, Route};
 use serde::Deserialize;
@@ -6,11 +6,11 @@ use serde_json::Value;
 
 use crate::request::Request;
 
-/// How often an SDK has sent this request before.
+/// The header in which an SDK counts how often it sent this request before.
 const RETRY_COUNT: &str = "x-stainless-retry-count";
 
-/// Requests beside the conversation, told by what they say. Only requests without tools are
-/// looked at: an agent at work has tools.
+/// Texts of requests beside the conversation. Only requests without tools are searched for them: an
+/// agent at work has tools.
 const AUXILIARY: [&str; 7] = [
     // OpenCode and Claude Code name a session by its first message.
     "You are a title generator",
@@ -25,7 +25,7 @@ const AUXILIARY: [&str; 7] = [
     "Please say 'hello, world'",
 ];
 
-/// Requests that fold the history into a summary.
+/// Texts of requests that fold the history into a summary.
 const COMPACTION: [&str; 4] = [
     "Your task is to create a detailed summary of the conversation so far",
     // Claude Code 2.1
@@ -38,7 +38,7 @@ const COMPACTION: [&str; 4] = [
 /// OpenCode summarizes by an agent of its own, which has no tools.
 const SUMMARIZER: &str = "You are a context summarization agent";
 
-/// What Codex says of a turn, as JSON in a header.
+/// Codex's description of a turn, as JSON in a header.
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct CodexTurn {
@@ -55,13 +55,13 @@ pub fn lineage<'h>(
     route: Route,
     request: Option<&Request>,
 ) -> Lineage {
-    let retry = header(RETRY_COUNT).and_then(|count| count.parse().ok()).unwrap_or(0);
     let mut found = claude_code(&header, request)
         .or_else(|| codex(&header))
         .or_else(|| open_code(&header))
         .or_else(|| litellm(&header, request))
         .unwrap_or_default();
-    found.retry = retry;
+
+    found.retry = header(RETRY_COUNT).and_then(|count| count.parse().ok()).unwrap_or(0);
     if found.kind == CallKind::Main
         && let Some(request) = request.filter(|_| route.generates())
     {
@@ -74,11 +74,12 @@ fn claude_code<'h>(
     header: &impl Fn(&str) -> Option<&'h str>,
     request: Option<&Request>,
 ) -> Option<Lineage> {
-    let is_it = header("user-agent").is_some_and(|agent| agent.starts_with("claude-cli/"));
+    let is_agent = header("user-agent").is_some_and(|agent| agent.starts_with("claude-cli/"));
     let session = header("x-claude-code-session-id").map(str::to_owned);
-    if !is_it && session.is_none() {
+    if !is_agent && session.is_none() {
         return None;
     }
+
     let parent = header("x-claude-code-parent-agent-id").map(str::to_owned);
     let agent = header("x-claude-code-agent-id").map(str::to_owned);
     Some(Lineage {
@@ -91,50 +92,61 @@ fn claude_code<'h>(
     })
 }
 
-/// `metadata.user_id` is a JSON text in newer versions, `user_..._session_ID` in older ones.
+/// The session in `metadata.user_id`: a JSON text in newer versions, `user_..._session_ID` in older
+/// ones.
 fn session_of_user(request: &Request) -> Option<String> {
     let metadata: Value = serde_json::from_slice(request.raw("metadata")?).ok()?;
     let user = metadata.get("user_id")?.as_str()?;
     let json = serde_json::from_str::<Value>(user).ok();
-    let named = json.as_ref().and_then(|user| user.get("session_id")?.as_str());
-    named.or_else(|| Some(user.split_once("_session_")?.1)).map(str::to_owned)
+    let session = json.as_ref().and_then(|user| user.get("session_id")?.as_str());
+    session.or_else(|| Some(user.split_once("_session_")?.1)).map(str::to_owned)
 }
 
 fn codex<'h>(header: &impl Fn(&str) -> Option<&'h str>) -> Option<Lineage> {
-    let turn = header("x-codex-turn-metadata");
-    let is_it = header("originator").is_some_and(|name| name.starts_with("codex"));
-    if turn.is_none() && !is_it {
+    let metadata = header("x-codex-turn-metadata");
+    let is_agent = header("originator").is_some_and(|name| name.starts_with("codex"));
+    if metadata.is_none() && !is_agent {
         return None;
     }
-    let turn: CodexTurn = turn.and_then(|json| serde_json::from_str(json).ok()).unwrap_or_default();
-    let own = |name| header(name).map(str::to_owned);
-    let parent = turn.parent_thread_id.or_else(|| own("x-codex-parent-thread-id"));
-    let subagent = turn.subagent_kind.or_else(|| own("x-openai-subagent"));
-    let says = |word: &str| {
-        [&subagent, &turn.request_kind].into_iter().flatten().any(|said| said.contains(word))
-    };
-    let kind = match () {
-        () if says("compact") => CallKind::Compaction,
-        () if says("title") || says("memory") => CallKind::Auxiliary,
-        () if parent.is_some() || subagent.is_some() => CallKind::Subagent,
-        () => CallKind::Main,
-    };
+
+    let owned = |name| header(name).map(str::to_owned);
+    let turn: CodexTurn =
+        metadata.and_then(|json| serde_json::from_str(json).ok()).unwrap_or_default();
+    let parent = turn.parent_thread_id.or_else(|| owned("x-codex-parent-thread-id"));
+    let subagent = turn.subagent_kind.or_else(|| owned("x-openai-subagent"));
+    let kind = codex_kind(subagent.as_deref(), turn.request_kind.as_deref(), parent.is_some());
+
     Some(Lineage {
         client: Some("codex".to_owned()),
-        session: turn.session_id.or_else(|| own("session-id")).or_else(|| own("session_id")),
-        agent: turn.thread_id.or_else(|| own("thread-id")),
+        session: turn.session_id.or_else(|| owned("session-id")).or_else(|| owned("session_id")),
+        agent: turn.thread_id.or_else(|| owned("thread-id")),
         parent,
         kind,
         retry: 0,
     })
 }
 
+fn codex_kind(subagent: Option<&str>, request_kind: Option<&str>, has_parent: bool) -> CallKind {
+    let names =
+        |word: &str| [subagent, request_kind].into_iter().flatten().any(|kind| kind.contains(word));
+    if names("compact") {
+        CallKind::Compaction
+    } else if names("title") || names("memory") {
+        CallKind::Auxiliary
+    } else if has_parent || subagent.is_some() {
+        CallKind::Subagent
+    } else {
+        CallKind::Main
+    }
+}
+
 fn open_code<'h>(header: &impl Fn(&str) -> Option<&'h str>) -> Option<Lineage> {
-    let is_it = header("user-agent").is_some_and(|agent| agent.contains("opencode/"));
+    let is_agent = header("user-agent").is_some_and(|agent| agent.contains("opencode/"));
     let affinity = header("x-session-affinity");
-    if !is_it && affinity.is_none() {
+    if !is_agent && affinity.is_none() {
         return None;
     }
+
     let session = header("x-session-id").or(affinity).map(str::to_owned);
     let parent = header("x-parent-session-id").map(str::to_owned);
     Some(Lineage {
@@ -148,16 +160,19 @@ fn open_code<'h>(header: &impl Fn(&str) -> Option<&'h str>) -> Option<Lineage> {
     })
 }
 
-/// LiteLLM, and OpenHands, harbor and mini-swe-agent, which call through it.
+/// Reads calls of LiteLLM, and of OpenHands, harbor and mini-swe-agent, which call through it.
 fn litellm<'h>(
     header: &impl Fn(&str) -> Option<&'h str>,
     request: Option<&Request>,
 ) -> Option<Lineage> {
     let is_openhands = header("x-title").is_some_and(|title| title.contains("OpenHands"));
-    let own = || header("x-litellm-session-id").or_else(|| header("x-litellm-trace-id"));
-    let generic = || header("x-session-id");
-    let session = own().or_else(generic).map(str::to_owned).or_else(|| body_session(request?))?;
-    let client = match (is_openhands, own().is_some()) {
+    let litellm_session = header("x-litellm-session-id").or_else(|| header("x-litellm-trace-id"));
+    let session = litellm_session
+        .or_else(|| header("x-session-id"))
+        .map(str::to_owned)
+        .or_else(|| body_session(request?))?;
+
+    let client = match (is_openhands, litellm_session.is_some()) {
         (true, _) => Some("openhands"),
         (false, true) => Some("litellm"),
         (false, false) => None,
@@ -169,37 +184,37 @@ fn litellm<'h>(
     })
 }
 
-/// The fields in which harnesses name a session.
+/// The session in the body's fields in which harnesses name it.
 fn body_session(request: &Request) -> Option<String> {
-    let text = |raw: &[u8]| serde_json::from_slice::<String>(raw).ok();
-    let metadata = || -> Option<Value> { serde_json::from_slice(request.raw("metadata")?).ok() };
-    request
-        .raw("session_id")
-        .and_then(text)
-        .or_else(|| request.raw("litellm_session_id").and_then(text))
-        .or_else(|| Some(metadata()?.get("session_id")?.as_str()?.to_owned()))
+    ["session_id", "litellm_session_id"]
+        .iter()
+        .find_map(|key| serde_json::from_slice(request.raw(key)?).ok())
+        .or_else(|| {
+            let metadata: Value = serde_json::from_slice(request.raw("metadata")?).ok()?;
+            Some(metadata.get("session_id")?.as_str()?.to_owned())
+        })
 }
 
 fn kind_of(request: &Request) -> CallKind {
-    let has_tools = !matches!(request.raw("tools"), None | Some(b"null" | b"[]"));
-    let says = |marks: &[&str]| marks.iter().any(|mark| contains(request.body(), mark.as_bytes()));
-    match has_tools {
-        false if says(&AUXILIARY) => CallKind::Auxiliary,
-        false if says(&[SUMMARIZER]) => CallKind::Compaction,
-        _ if last_says(request, &COMPACTION) => CallKind::Compaction,
-        _ => CallKind::Main,
+    let body = request.body();
+    if !request.has_tools() {
+        if holds_any(body, &AUXILIARY) {
+            return CallKind::Auxiliary;
+        }
+        if holds_any(body, &[SUMMARIZER]) {
+            return CallKind::Compaction;
+        }
+    }
+    // A summary is asked for in the last message, and quoted in the first ones of what follows.
+    let last = ["messages", "input"].iter().find_map(|key| request.last_of(key));
+    match last.is_some_and(|last| holds_any(last, &COMPACTION)) {
+        true => CallKind::Compaction,
+        false => CallKind::Main,
     }
 }
 
-/// Whether the end of the history holds one of `marks`; a summary is asked for in the last
-/// message, and quoted in the first ones of what follows.
-fn last_says(request: &Request, marks: &[&str]) -> bool {
-    let history = ["messages", "input"].iter().find_map(|key| request.last_of(key));
-    history.is_some_and(|last| marks.iter().any(|mark| contains(last, mark.as_bytes())))
-}
-
-fn contains(text: &[u8], mark: &[u8]) -> bool {
-    memchr::memmem::find(text, mark).is_some()
+fn holds_any(text: &[u8], marks: &[&str]) -> bool {
+    marks.iter().any(|mark| memchr::memmem::find(text, mark.as_bytes()).is_some())
 }
 
 #[cfg(test)]

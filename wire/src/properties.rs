@@ -1,4 +1,4 @@
-//! What holds for all requests, replies and chunkings.
+//! Properties of all requests, replies and chunkings.
 
 use bytes::Bytes;
 use episode::Route;
@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use serde_json::{Map, Value};
 
 use crate::sse::events;
-use crate::{Asked, Collector, Dialect, Event, Request, Wants};
+use crate::{AskOptions, AugmentedRequest, Collector, Dialect, Event, Request};
 
 /// Any JSON, with the keys we look for among its keys and texts.
 fn json() -> impl Strategy<Value = Value> {
@@ -43,7 +43,7 @@ fn text(value: &Value, pretty: bool) -> String {
     text.unwrap()
 }
 
-/// A reply of two forms: as it is when asked, and as it is when not.
+/// A reply in two forms: with added fields, and without them.
 fn replies() -> impl Strategy<Value = (Value, Value)> {
     let choice = (object_of("[a-z]{1,3}", json()), json(), any::<bool>());
     let flags = (any::<bool>(), any::<bool>());
@@ -86,8 +86,8 @@ fn replies() -> impl Strategy<Value = (Value, Value)> {
     )
 }
 
-fn ask(dialect: Dialect, route: Route, request: &Request) -> Asked {
-    crate::ask(&Wants::of(dialect), route, request, |_| false)
+fn ask(dialect: Dialect, route: Route, request: &Request) -> AugmentedRequest {
+    crate::ask(&AskOptions::for_dialect(dialect), route, request, |_| false)
 }
 
 fn request(body: &str) -> Request {

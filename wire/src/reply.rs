@@ -1,10 +1,17 @@
-//! The facts of a reply: ids, logprobs, versions, counts, collected as it passes.
+//! The facts of a reply: ids, logprobs, versions and counts, collected as it passes.
+//!
+//! - `chat`, `native`, `messages`, `responses`: readers, one for each kind of route.
+//! - `choice`: a choice as it grows, and the ids and logprobs that it ends with.
+//! - [`Vocabulary`]: finds ids by the bytes of their tokens.
+//! - [`MissingIds`] and [`PromptLookup`]: ids that a reply does not hold, and how to ask for them.
 
 mod chat;
-mod draft;
+mod choice;
 mod messages;
+pub(crate) mod missing;
 mod native;
 mod responses;
+mod vocabulary;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -12,68 +19,68 @@ use std::sync::Arc;
 use episode::{Choice, Route, TokenCounts};
 use serde_json::Value;
 
-use crate::owed::Owed;
 use crate::request::Request;
 use crate::sse::documents;
-use crate::vocabulary::Vocabulary;
-use draft::Draft;
+use choice::{ChoiceDraft, ReplyContext};
+pub use missing::{MissingIds, PromptLookup, rendered_text};
+pub use vocabulary::{Vocabulary, VocabularyError};
 
-/// Collects what a reply says, from one document or from many chunks. Never fails: what cannot
-/// be read is counted, and the bytes are kept beside it anyway.
+/// Collects the facts of a reply from one document or from many chunks. Never fails: a chunk that
+/// cannot be read is counted, and its bytes are recorded anyway.
 #[derive(Debug)]
 pub struct Collector {
     route: Route,
     choices_per_prompt: u32,
-    /// How many prompts the request has; a reply that names others is not believed.
+    /// Number of prompts of the request. Ids of other prompts are ignored.
     prompts_max: u32,
-    /// Whether a list of alternatives holds more than the sampled token itself.
-    alternatives: bool,
+    /// Keeps lists of alternatives: they hold more than the sampled token itself.
+    keeps_alternatives: bool,
     vocabulary: Option<Arc<Vocabulary>>,
     model: Option<String>,
     prompts: BTreeMap<u32, Vec<u32>>,
-    choices: BTreeMap<u32, Draft>,
-    /// One version for all tokens, where the server says no more.
+    choices: BTreeMap<u32, ChoiceDraft>,
+    /// The weight version of all tokens, if the server reports no spans.
     version: Option<String>,
     usage: TokenCounts,
-    /// Counts that hold where there is no usage.
-    timed: TokenCounts,
-    owed: Owed,
+    /// Counts beside the usage, for replies without one.
+    timing_counts: TokenCounts,
+    missing: MissingIds,
     error: Option<String>,
     unread: u32,
-    /// Whether something was lost that may have been part of any choice.
+    /// A chunk was lost that may have been part of any choice.
     has_gap: bool,
 }
 
-/// What a whole reply said.
+/// The facts of a whole reply.
 #[derive(Debug, Default, PartialEq)]
 pub struct Facts {
     /// The model that the server named.
     pub model: Option<String>,
-    /// Token ids of each prompt, by its place in the request; an empty list where none were
-    /// reported.
+    /// Token ids of each prompt, by its place in the request; an empty list for a prompt without
+    /// reported ids.
     pub prompts: Vec<Vec<u32>>,
     /// The choices, by index.
     pub choices: Vec<Choice>,
-    /// The server's counts; counted from ids where it gave none.
+    /// The server's counts, or counts of the ids if it sent none.
     pub usage: TokenCounts,
-    /// The error the reply carried, inside a stream or instead of one.
+    /// The error that the reply carried, inside a stream or instead of one.
     pub error: Option<String>,
-    /// Chunks that could not be read.
+    /// Number of chunks that could not be read.
     pub unread: u32,
-    /// What it leaves to be asked of its server.
-    pub owed: Owed,
+    /// Ids that are not in the reply, but that the server can still be asked for.
+    pub missing: MissingIds,
 }
 
-/// The counts that a reply tells, whether or not it tells ids.
-pub fn counts(route: Route, reply: &[u8]) -> TokenCounts {
+/// The token counts of a reply, whether or not it reports ids.
+pub fn token_counts(route: Route, reply: &[u8]) -> TokenCounts {
     let mut collector = Collector::new(route, None, None);
     documents(reply).iter().for_each(|document| collector.take(document));
-    collector.told()
+    collector.reported_counts()
 }
 
 impl Collector {
-    /// A collector for the upstream's reply on `route` to `request`. With a `vocabulary`, tokens
-    /// that come with their bytes and without an id are looked up.
+    /// A collector for the upstream's reply on `route` to `request`. A `vocabulary` gives ids to
+    /// tokens that come with their bytes and without an id.
     pub fn new(
         route: Route,
         request: Option<&Request>,
@@ -82,25 +89,25 @@ impl Collector {
         Self {
             route,
             choices_per_prompt: request.map_or(1, Request::choices),
-            prompts_max: prompts_of(route, request),
-            alternatives: request.is_some_and(|r| r.alternatives(route)),
+            prompts_max: prompt_count(route, request),
+            keeps_alternatives: request.is_some_and(|request| request.asks_alternatives(route)),
             vocabulary,
             model: None,
             prompts: BTreeMap::new(),
             choices: BTreeMap::new(),
             version: None,
             usage: TokenCounts::default(),
-            timed: TokenCounts::default(),
-            owed: Owed::default(),
+            timing_counts: TokenCounts::default(),
+            missing: MissingIds::default(),
             error: None,
             unread: 0,
             has_gap: false,
         }
     }
 
-    /// Keeps alternatives whether or not the agent asked for them.
+    /// Keeps alternatives even if the agent did not ask for them.
     pub fn keep_alternatives(mut self) -> Self {
-        self.alternatives = true;
+        self.keeps_alternatives = true;
         self
     }
 
@@ -114,22 +121,22 @@ impl Collector {
         };
         if read.is_none() {
             self.unread += 1;
-            self.lose(json);
+            self.mark_gap(json);
         }
     }
 
-    /// No choice is known exactly of which something could not be read.
-    fn lose(&mut self, json: &[u8]) {
-        match chat::indices(json).filter(|indices| !indices.is_empty()) {
+    /// Marks the choices that an unreadable chunk may belong to: their ids are no longer exact.
+    fn mark_gap(&mut self, json: &[u8]) {
+        match chat::choice_indices(json).filter(|indices| !indices.is_empty()) {
             Some(indices) => indices.into_iter().for_each(|index| {
                 let prompt_index = self.prompt_of(index);
-                self.draft(index, prompt_index).lose();
+                self.choice(index, prompt_index).mark_gap();
             }),
             None => self.has_gap = true,
         }
     }
 
-    /// Which prompt the choice of this index continues.
+    /// The index of the prompt that the choice of this index continues.
     fn prompt_of(&self, index: u32) -> u32 {
         match self.route {
             Route::Completions | Route::Generate => index / self.choices_per_prompt,
@@ -137,109 +144,114 @@ impl Collector {
         }
     }
 
-    /// Whether every choice that the request asks for has said why it stopped.
+    /// Returns true if every choice that the request asks for has a finish reason.
     pub fn finished(&self) -> bool {
         let asked = u64::from(self.choices_per_prompt) * u64::from(self.prompts_max);
-        self.choices.len() as u64 >= asked && self.choices.values().all(Draft::finished)
+        self.choices.len() as u64 >= asked && self.choices.values().all(ChoiceDraft::has_finished)
     }
 
-    /// Whether the reply carried an error.
+    /// Returns true if the reply carried an error.
     pub fn failed(&self) -> bool {
         self.error.is_some()
     }
 
-    /// What was collected.
+    /// The facts that were collected.
     pub fn facts(mut self) -> Facts {
         if self.has_gap {
-            self.choices.values_mut().for_each(Draft::lose);
+            self.choices.values_mut().for_each(ChoiceDraft::mark_gap);
         }
-        let vocabulary = self.vocabulary.as_deref();
-        let told = self.told();
-        let unended = self.choices.iter().filter(|(_, draft)| draft.lacks_end());
-        self.owed.unended = unended.map(|(index, _)| *index).collect();
-        // With one choice, the count of all sampled tokens is the count of its own.
-        let count = if self.choices.len() == 1 { told.completion } else { None };
-        let version = self.version;
-        let choices: Vec<Choice> = self
-            .choices
-            .into_values()
-            .map(|draft| draft.choice(count, version.as_deref(), vocabulary))
-            .collect();
-        let sampled = |c: &Choice| c.token_ids.as_ref().map(|ids| ids.len() as u64);
-        let counted = TokenCounts {
-            prompt: (!self.prompts.is_empty())
-                .then(|| self.prompts.values().map(|ids| ids.len() as u64).sum()),
-            completion: (!choices.is_empty())
-                .then(|| choices.iter().map(sampled).sum::<Option<u64>>())
-                .flatten(),
+
+        // These need the drafts, which the choices are made of.
+        let reported = self.reported_counts();
+        let lacks_end = self.choices.iter().filter(|(_, choice)| choice.lacks_end_token());
+        self.missing.unended = lacks_end.map(|(index, _)| *index).collect();
+        let context = ReplyContext {
+            // With one choice, the count of all sampled tokens is its own count.
+            count: if self.choices.len() == 1 { reported.completion } else { None },
+            version: self.version.as_deref(),
+            vocabulary: self.vocabulary.as_deref(),
+        };
+        let choices: Vec<Choice> =
+            self.choices.into_values().map(|choice| choice.finish(&context)).collect();
+
+        let counted_prompt = (!self.prompts.is_empty())
+            .then(|| self.prompts.values().map(|ids| ids.len() as u64).sum());
+        let usage = TokenCounts {
+            prompt: reported.prompt.or(counted_prompt),
+            completion: reported.completion.or_else(|| count_sampled(&choices)),
         };
         Facts {
             model: self.model,
             prompts: in_place(self.prompts, self.prompts_max),
-            usage: TokenCounts {
-                prompt: told.prompt.or(counted.prompt),
-                completion: told.completion.or(counted.completion),
-            },
             choices,
+            usage,
             error: self.error,
             unread: self.unread,
-            owed: self.owed,
+            missing: self.missing,
         }
     }
 
-    /// What the server counted. Where it counts each choice by itself, it counts all of them when
-    /// each was.
-    fn told(&self) -> TokenCounts {
-        let one = self.choices.len() <= 1;
-        let each = || sum(self.choices.values().map(Draft::count));
-        let prompts = self.choices.values().map(Draft::prompt_index).collect::<BTreeSet<_>>();
-        let timed = TokenCounts {
-            prompt: if prompts.len() <= 1 { self.timed.prompt } else { self.owed.count(&prompts) },
-            completion: if one { self.timed.completion } else { each() },
+    /// The server's own counts. Where it counts each choice by itself, the sum is known once every
+    /// choice has its count.
+    fn reported_counts(&self) -> TokenCounts {
+        let prompts: BTreeSet<u32> = self.choices.values().map(ChoiceDraft::prompt_index).collect();
+        let prompt = match prompts.len() {
+            0 | 1 => self.timing_counts.prompt,
+            _ => self.missing.prompt_tokens(&prompts),
         };
+        let completion = match self.choices.len() {
+            0 | 1 => self.timing_counts.completion,
+            _ => sum(self.choices.values().map(ChoiceDraft::count)),
+        };
+
         TokenCounts {
-            prompt: self.usage.prompt.or(timed.prompt),
-            completion: self.usage.completion.or(timed.completion),
+            prompt: self.usage.prompt.or(prompt),
+            completion: self.usage.completion.or(completion),
         }
     }
 
-    fn counts(&mut self, prompt: Option<u64>, completion: Option<u64>) {
+    fn set_usage(&mut self, prompt: Option<u64>, completion: Option<u64>) {
         self.usage = TokenCounts {
             prompt: prompt.or(self.usage.prompt),
             completion: completion.or(self.usage.completion),
         };
     }
 
-    fn failed_with(&mut self, error: &Value) {
-        let text = error.get("message").and_then(Value::as_str).map(str::to_owned);
-        self.error = Some(text.unwrap_or_else(|| match error {
-            Value::String(text) => text.clone(),
-            other => other.to_string(),
-        }));
+    fn set_error(&mut self, error: &Value) {
+        let message = error.get("message").and_then(Value::as_str).or(error.as_str());
+        self.error = Some(message.map_or_else(|| error.to_string(), str::to_owned));
     }
 
-    /// The choice of this index, made if need be.
-    fn draft(&mut self, index: u32, prompt_index: u32) -> &mut Draft {
-        self.choices.entry(index).or_insert_with(|| Draft::new(index, prompt_index))
+    /// The choice of this index, which is made if it is new.
+    fn choice(&mut self, index: u32, prompt_index: u32) -> &mut ChoiceDraft {
+        self.choices.entry(index).or_insert_with(|| ChoiceDraft::new(index, prompt_index))
     }
 }
 
-/// The sum of counts that are all known, as far as it goes.
-pub(crate) fn sum(counts: impl Iterator<Item = Option<u64>>) -> Option<u64> {
-    counts.into_iter().try_fold(0_u64, |sum, count| Some(sum.saturating_add(count?)))
+/// The sum of counts if all are known; it saturates.
+fn sum(mut counts: impl Iterator<Item = Option<u64>>) -> Option<u64> {
+    counts.try_fold(0_u64, |sum, count| Some(sum.saturating_add(count?)))
 }
 
-/// How many prompts a request to `route` has.
-fn prompts_of(route: Route, request: Option<&Request>) -> u32 {
+/// The number of sampled ids of all choices, if all are known and there is a choice.
+fn count_sampled(choices: &[Choice]) -> Option<u64> {
+    if choices.is_empty() {
+        return None;
+    }
+    choices.iter().map(|choice| choice.token_ids.as_ref().map(|ids| ids.len() as u64)).sum()
+}
+
+/// The number of prompts of a request to `route`.
+fn prompt_count(route: Route, request: Option<&Request>) -> u32 {
     let batch = request.filter(|_| matches!(route, Route::Completions | Route::Generate));
     batch.map_or(1, |request| u32::try_from(request.prompts()).unwrap_or(u32::MAX))
 }
 
-/// Prompts at their places. A reply that was cut short has told of some only, and not of the
-/// first ones first.
-fn in_place(mut told: BTreeMap<u32, Vec<u32>>, prompts_max: u32) -> Vec<Vec<u32>> {
-    let end = told.keys().rev().find(|at| **at < prompts_max).map_or(0, |last| last + 1);
-    (0..end).map(|at| told.remove(&at).unwrap_or_default()).collect()
+/// Prompts at their places. A reply that was cut short has some of them only, and not always the
+/// first ones.
+fn in_place(mut reported: BTreeMap<u32, Vec<u32>>, prompts_max: u32) -> Vec<Vec<u32>> {
+    let end = reported.keys().rev().find(|at| **at < prompts_max).map_or(0, |last| last + 1);
+    (0..end).map(|at| reported.remove(&at).unwrap_or_default()).collect()
 }
 
 #[cfg(test)]
@@ -298,7 +310,7 @@ mod tests {
         assert_eq!(facts.usage.completion, Some(4));
     }
 
-    /// The events of a batch of two prompts, two choices each, and what reads them.
+    /// A batch of two prompts with two choices each: a collector for it, and its events.
     fn batch() -> (Collector, Vec<Vec<u8>>) {
         let request =
             include_bytes!("../../tests/tapes/vllm/completions/batch_stream.request.json");
@@ -348,17 +360,17 @@ mod tests {
 
     #[test]
     fn counts_are_read_from_replies_of_every_form() {
-        let told = |prompt, completion| TokenCounts { prompt, completion };
+        let counts = |prompt, completion| TokenCounts { prompt, completion };
         let whole = br#"{"choices":[],"usage":{"prompt_tokens":3,"completion_tokens":2}}"#;
-        assert_eq!(counts(Route::Chat, whole), told(Some(3), Some(2)));
+        assert_eq!(token_counts(Route::Chat, whole), counts(Some(3), Some(2)));
         let stream = [b"data: ".as_slice(), whole, b"\n\ndata: [DONE]\n\n"].concat();
-        assert_eq!(counts(Route::Chat, &stream), told(Some(3), Some(2)));
-        assert_eq!(counts(Route::Chat, br#"{"choices":[]}"#), told(None, None));
+        assert_eq!(token_counts(Route::Chat, &stream), counts(Some(3), Some(2)));
+        assert_eq!(token_counts(Route::Chat, br#"{"choices":[]}"#), counts(None, None));
         let messages = br#"{"type":"message","usage":{"input_tokens":3,"output_tokens":2}}"#;
-        assert_eq!(counts(Route::Messages, messages), told(Some(3), Some(2)));
+        assert_eq!(token_counts(Route::Messages, messages), counts(Some(3), Some(2)));
     }
 
-    /// A chunk of llama.cpp's of one choice, with so many tokens counted so far.
+    /// A chunk of llama.cpp's of one choice, with `count` sampled tokens so far.
     fn timed(index: u32, id: u32, finish: &str, count: u32) -> String {
         let logprobs = match finish {
             "null" => format!(r#"{{"content":[{{"id":{id},"logprob":-0.5}}]}}"#),
@@ -416,16 +428,16 @@ mod tests {
         };
         let facts = end(2, "eos");
         assert_eq!(
-            (&facts.owed.unended[..], facts.owed.text.as_deref()),
+            (&facts.missing.unended[..], facts.missing.text.as_deref()),
             (&[0][..], Some("<s>hi"))
         );
         assert_eq!(facts.choices[0].token_ids.as_deref(), Some(&[7][..]));
         assert_eq!(facts.usage.completion, Some(2));
         for other in [end(2, "word"), end(3, "eos")] {
-            assert!(other.owed.unended.is_empty() && other.choices[0].token_ids.is_none());
+            assert!(other.missing.unended.is_empty() && other.choices[0].token_ids.is_none());
         }
         let whole = end(1, "eos");
-        assert!(whole.owed.unended.is_empty() && whole.choices[0].token_ids.is_some());
+        assert!(whole.missing.unended.is_empty() && whole.choices[0].token_ids.is_some());
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! What the proxy needs to know of a request body, read without changing it.
+//! A request body, read and edited in place.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -8,60 +8,9 @@ use episode::Route;
 use serde_json::{Map, Value, json};
 
 use crate::json::{Edits, cuts, elements, members, root};
+use crate::sampling::parameters;
 
-/// The fields that decide how tokens are drawn, as the agent sent them.
-pub(crate) const SAMPLING: [&str; 49] = [
-    "temperature",
-    "top_p",
-    "top_k",
-    "min_p",
-    "seed",
-    "n",
-    "max_tokens",
-    "max_completion_tokens",
-    "max_output_tokens",
-    "min_tokens",
-    "stop",
-    "stop_sequences",
-    "stop_token_ids",
-    "ignore_eos",
-    "presence_penalty",
-    "frequency_penalty",
-    "repetition_penalty",
-    "logit_bias",
-    "reasoning_effort",
-    "reasoning",
-    "thinking",
-    "response_format",
-    "typical_p",
-    "top_n_sigma",
-    "xtc_probability",
-    "dry_multiplier",
-    "mirostat",
-    "dynatemp_range",
-    "adaptive_target",
-    "repeat_penalty",
-    "bad_words",
-    "allowed_token_ids",
-    "min_new_tokens",
-    "structured_outputs",
-    "structural_tag",
-    "guided_json",
-    "guided_regex",
-    "guided_choice",
-    "guided_grammar",
-    "guided_json_object",
-    "regex",
-    "ebnf",
-    "grammar",
-    "json_schema",
-    "output_format",
-    "output_config",
-    "text",
-    "thinking_token_budget",
-    "tool_choice",
-];
-/// Of longer values the summary tells the length; the request itself keeps them.
+/// The summary tells only the length of longer values; the request itself keeps them.
 const SAMPLING_VALUE_BYTES_MAX: usize = 4096;
 
 /// A request body and the places of its top-level fields.
@@ -73,21 +22,25 @@ pub struct Request {
 }
 
 impl Request {
-    /// Reads `body`; `None` when it is not a JSON object, and so nothing to add to.
+    /// Reads `body`; `None` if it is not a JSON object.
     pub fn read(body: &Bytes) -> Option<Self> {
         let object = root(body).ok()?;
         let fields = members(body, &object)
             .ok()?
             .into_iter()
-            .map(|m| (m.key(body).into_owned(), m.value))
+            .map(|member| (member.key(body).into_owned(), member.value))
             .collect();
         Some(Self { body: body.clone(), object, fields })
     }
 
-    /// The raw value of a top-level field; of duplicates the last, as most servers read them.
+    /// The place of a top-level field's value; of duplicates the last, as most servers read them.
+    fn place(&self, key: &str) -> Option<&Range<usize>> {
+        self.fields.iter().rev().find(|(name, _)| name == key).map(|(_, place)| place)
+    }
+
+    /// The raw value of a top-level field.
     pub(crate) fn raw(&self, key: &str) -> Option<&[u8]> {
-        let (_, place) = self.fields.iter().rev().find(|(name, _)| name == key)?;
-        Some(&self.body[place.clone()])
+        Some(&self.body[self.place(key)?.clone()])
     }
 
     fn value(&self, key: &str) -> Option<Value> {
@@ -99,48 +52,54 @@ impl Request {
         self.value("model")?.as_str().map(str::to_owned)
     }
 
-    /// Whether the agent asked for a stream.
+    /// Returns true if the agent asked for a stream.
     pub fn streams(&self) -> bool {
         self.raw("stream") == Some(b"true")
     }
 
-    /// Whether the agent asked vLLM for the tokens of a response, which its own route alone tells.
+    /// Returns true if the agent asked vLLM for the tokens of a response, which only vLLM's own
+    /// route reports.
     pub fn asks_response_messages(&self) -> bool {
         self.raw("enable_response_messages") == Some(b"true")
     }
 
-    /// Whether the agent offers tools.
+    /// Returns true if the agent offers tools.
     pub fn has_tools(&self) -> bool {
         !matches!(self.raw("tools"), None | Some(b"null" | b"[]"))
     }
 
-    /// How many choices were asked for each prompt, in each server's words.
+    /// Number of choices for each prompt, at least 1. Each server has its own field for it.
     pub fn choices(&self) -> u32 {
-        let nested = || self.value("sampling_params").and_then(|params| params.get("n").cloned());
-        let n = self.value("n").or_else(|| self.value("n_cmpl")).or_else(nested);
-        n.and_then(|n| n.as_u64()).map_or(1, |n| u32::try_from(n).unwrap_or(1).max(1))
+        let native = || self.value("sampling_params").and_then(|params| params.get("n").cloned());
+        self.value("n")
+            .or_else(|| self.value("n_cmpl"))
+            .or_else(native)
+            .and_then(|n| n.as_u64())
+            .map_or(1, |n| u32::try_from(n).unwrap_or(1).max(1))
     }
 
-    /// Whether alternatives to the sampled tokens were asked for.
-    pub(crate) fn alternatives(&self, route: Route) -> bool {
+    /// Returns true if the agent asked for alternatives to the sampled tokens.
+    pub(crate) fn asks_alternatives(&self, route: Route) -> bool {
         let key = if route == Route::Completions { "logprobs" } else { "top_logprobs" };
         self.value(key).and_then(|n| n.as_i64()).is_some_and(|n| n != 0)
     }
 
-    /// The sampling parameters that were sent, as a JSON object; `None` when there are none.
+    /// The sampling parameters of the request, as a JSON object; `None` if there are none.
     pub fn sampling(&self) -> Option<String> {
-        let value = |key: &str| match self.raw(key)?.len() {
+        let summary = |key: &str| match self.raw(key)?.len() {
             bytes if bytes > SAMPLING_VALUE_BYTES_MAX => Some(json!({"omitted_bytes": bytes})),
             _ => self.value(key).filter(|value| !value.is_null()),
         };
-        let sent: Map<String, Value> =
-            SAMPLING.iter().filter_map(|key| Some(((*key).to_owned(), value(key)?))).collect();
+        let sent: Map<String, Value> = parameters::NAMES
+            .iter()
+            .filter_map(|key| Some(((*key).to_owned(), summary(key)?)))
+            .collect();
         (!sent.is_empty()).then(|| Value::Object(sent).to_string())
     }
 
-    /// The body with every field of `fields` set (replaced where it stands, else added at the
-    /// end), and with every value of `appended` added to the end of the list under its key. Every
-    /// other byte stays.
+    /// The body with every field of `fields` set and every value of `appended` added to the end of
+    /// the list under its key. A field is replaced where it stands, else added at the end of the
+    /// body. Every other byte stays.
     pub(crate) fn edited(
         &self,
         fields: &[(&str, Cow<'static, str>)],
@@ -150,41 +109,50 @@ impl Request {
             return self.body.clone();
         }
         let mut edits = Edits::default();
-        let close = self.object.end - 1;
-        let mut first = self.fields.is_empty();
-        for (key, value) in fields {
-            let mut there = self.fields.iter().filter(|(name, _)| name == key).peekable();
-            if there.peek().is_none() {
-                let comma = if std::mem::take(&mut first) { "" } else { "," };
-                edits.put(close..close, format!("{comma}\"{key}\":{value}"));
-            }
-            there.for_each(|(_, place)| edits.put(place.clone(), value.clone()));
-        }
-        for (key, value) in appended {
-            let Some((_, list)) = self.fields.iter().rev().find(|(name, _)| name == key) else {
-                continue;
-            };
-            let empty = elements(&self.body, list).is_ok_and(|items| items.is_empty());
-            let comma = if empty { "" } else { "," };
-            edits.put(list.end - 1..list.end - 1, format!("{comma}{value}"));
-        }
+        self.set_fields(fields, &mut edits);
+        self.append_to_lists(appended, &mut edits);
         Bytes::from(edits.apply(&self.body))
+    }
+
+    fn set_fields(&self, fields: &[(&str, Cow<'static, str>)], edits: &mut Edits) {
+        let end = self.object.end - 1;
+        let mut needs_comma = !self.fields.is_empty();
+
+        for (key, value) in fields {
+            let mut present = self.fields.iter().filter(|(name, _)| name == key).peekable();
+            if present.peek().is_none() {
+                let comma = if std::mem::replace(&mut needs_comma, true) { "," } else { "" };
+                edits.put(end..end, format!("{comma}\"{key}\":{value}"));
+            }
+            // Every duplicate is replaced, whichever of them a server reads.
+            present.for_each(|(_, place)| edits.put(place.clone(), value.clone()));
+        }
+    }
+
+    fn append_to_lists(&self, appended: &[(&str, &'static str)], edits: &mut Edits) {
+        for (key, value) in appended {
+            let Some(list) = self.place(key) else { continue };
+            let is_empty = elements(&self.body, list).is_ok_and(|items| items.is_empty());
+            let comma = if is_empty { "" } else { "," };
+            let end = list.end - 1;
+            edits.put(end..end, format!("{comma}{value}"));
+        }
     }
 
     /// The body without its fields of these names.
     pub(crate) fn without(&self, names: &[&str]) -> Bytes {
-        let all = members(&self.body, &self.object).unwrap_or_default();
-        let gone: Vec<bool> =
-            all.iter().map(|m| names.contains(&m.key(&self.body).as_ref())).collect();
+        let fields = members(&self.body, &self.object).unwrap_or_default();
+        let removed: Vec<bool> =
+            fields.iter().map(|field| names.contains(&field.key(&self.body).as_ref())).collect();
+
         let mut edits = Edits::default();
-        cuts(&all, &gone).into_iter().for_each(|cut| edits.put(cut, ""));
+        cuts(&fields, &removed).into_iter().for_each(|cut| edits.put(cut, ""));
         Bytes::from(edits.apply(&self.body))
     }
 
     /// The last element of the list under `key`.
     pub(crate) fn last_of(&self, key: &str) -> Option<&[u8]> {
-        let (_, place) = self.fields.iter().rev().find(|(name, _)| name == key)?;
-        let last = elements(&self.body, place).ok()?.pop()?;
+        let last = elements(&self.body, self.place(key)?).ok()?.pop()?;
         Some(&self.body[last])
     }
 
@@ -198,16 +166,17 @@ impl Request {
         &self.body
     }
 
-    /// The number of prompts in a text completion: a batch has several.
+    /// Number of prompts: 1, or the length of a text completion's batch.
     pub fn prompts(&self) -> usize {
-        let batch = || {
-            let named = |key: &&str| self.fields.iter().rev().find(|(name, _)| name == key);
-            let place = ["prompt", "text", "input_ids"].iter().find_map(named)?.1.clone();
-            let items = elements(&self.body, &place).ok()?;
-            let first = self.body[items.first()?.clone()].first()?;
-            matches!(first, b'"' | b'[').then_some(items.len())
-        };
-        batch().unwrap_or(1)
+        self.batch_size().unwrap_or(1)
+    }
+
+    fn batch_size(&self) -> Option<usize> {
+        let place = ["prompt", "text", "input_ids"].iter().find_map(|key| self.place(key))?;
+        let items = elements(&self.body, place).ok()?;
+        // A list of numbers is one prompt, given as ids.
+        let first = self.body[items.first()?.clone()].first()?;
+        matches!(first, b'"' | b'[').then_some(items.len())
     }
 }
 

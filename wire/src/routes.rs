@@ -1,54 +1,53 @@
-//! Routes: what kind of call a method and a path make, and which of them sample where nothing tells
-//! the tokens.
+//! The kind of a call by its method and path, and the routes that sample unrecorded tokens.
 
 use episode::Route;
 
 use crate::dialect::Dialect;
 use crate::request::Request;
 
-/// What becomes of a call to a route by which servers sample beside OpenAI's and Anthropic's.
+/// The treatment of a sampling route beside OpenAI's and Anthropic's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Beside {
+enum OtherRoute {
     /// It is recorded as the server's own route for text.
     Text,
     /// It is chat or a text completion, as its body says.
     ByBody,
-    /// Nothing reads which tokens it samples: agents are refused.
-    Unheard,
+    /// No reader knows the tokens that it samples, so agents are refused.
+    Unrecorded,
 }
 
-/// Such routes, without a `/v1` before them, sorted.
-const BESIDE: [(&str, Beside); 10] = [
-    // SGLang, as Ollama has them.
-    ("api/chat", Beside::Unheard),
-    ("api/generate", Beside::Unheard),
+/// Such routes without a leading `/v1`, sorted.
+const OTHER_ROUTES: [(&str, OtherRoute); 10] = [
+    // SGLang, in Ollama's form.
+    ("api/chat", OtherRoute::Unrecorded),
+    ("api/generate", OtherRoute::Unrecorded),
     // vLLM: several conversations at once.
-    ("chat/completions/batch", Beside::Unheard),
-    // vLLM, as Cohere has it.
-    ("cohere/v2/chat", Beside::Unheard),
+    ("chat/completions/batch", OtherRoute::Unrecorded),
+    // vLLM, in Cohere's form.
+    ("cohere/v2/chat", OtherRoute::Unrecorded),
     // llama.cpp.
-    ("completion", Beside::Text),
+    ("completion", OtherRoute::Text),
     // SGLang.
-    ("generate", Beside::Text),
+    ("generate", OtherRoute::Text),
     // vLLM: ids in, ids out.
-    ("inference/v1/generate", Beside::Unheard),
-    // llama.cpp: code between two pieces of code.
-    ("infill", Beside::Text),
-    // vLLM and SGLang, as SageMaker has them.
-    ("invocations", Beside::ByBody),
-    // SGLang, as Vertex has it.
-    ("vertex_generate", Beside::Unheard),
+    ("inference/v1/generate", OtherRoute::Unrecorded),
+    // llama.cpp: fills in the code between two pieces of code.
+    ("infill", OtherRoute::Text),
+    // vLLM and SGLang, in SageMaker's form.
+    ("invocations", OtherRoute::ByBody),
+    // SGLang, in Vertex's form.
+    ("vertex_generate", OtherRoute::Unrecorded),
 ];
 
-fn beside(path: &str) -> Option<Beside> {
-    let found = BESIDE.binary_search_by(|(name, _)| (*name).cmp(path)).ok()?;
-    Some(BESIDE[found].1)
+fn other_route(name: &str) -> Option<OtherRoute> {
+    let found = OTHER_ROUTES.binary_search_by(|(known, _)| (*known).cmp(name)).ok()?;
+    Some(OTHER_ROUTES[found].1)
 }
 
-/// The kind of endpoint that `path` (without a query) names under `method`. A route that is named
-/// by its body alone is `Other`: see [`route_of`].
+/// The kind of endpoint that `path` (without a query) names under `method`. A route that only its
+/// body names is `Other`: see [`route_with_body`].
 pub fn route(method: &str, path: &str) -> Route {
-    match (method, bare(path)) {
+    match (method, endpoint_name(path)) {
         ("POST", "chat/completions") => Route::Chat,
         ("POST", "completions") => Route::Completions,
         ("POST", "responses") => Route::Responses,
@@ -56,51 +55,53 @@ pub fn route(method: &str, path: &str) -> Route {
         ("POST", "messages/count_tokens") => Route::CountTokens,
         ("POST", "embeddings") => Route::Embeddings,
         ("GET", "models") => Route::Models,
-        ("POST" | "PUT", path) if beside(path) == Some(Beside::Text) => Route::Generate,
+        ("POST" | "PUT", name) if other_route(name) == Some(OtherRoute::Text) => Route::Generate,
         _ => Route::Other,
     }
 }
 
-/// The kind of endpoint, with what its body says.
-pub fn route_of(method: &str, path: &str, request: Option<&Request>) -> Route {
+/// The kind of endpoint, where the body may tell it.
+pub fn route_with_body(method: &str, path: &str, request: Option<&Request>) -> Route {
     let has = |key| request.and_then(|r| r.raw(key)).is_some_and(|value| value != b"null");
-    match beside(bare(path)) {
-        Some(Beside::ByBody) if method == "POST" && has("messages") => Route::Chat,
-        Some(Beside::ByBody) if method == "POST" && has("prompt") => Route::Completions,
+    match other_route(endpoint_name(path)) {
+        Some(OtherRoute::ByBody) if method == "POST" && has("messages") => Route::Chat,
+        Some(OtherRoute::ByBody) if method == "POST" && has("prompt") => Route::Completions,
         _ => route(method, path),
     }
 }
 
-/// The route that a server of this dialect takes a call for: llama.cpp's `/completions` without a
+/// The kind of endpoint as a server of `dialect` reads it: llama.cpp's `/completions` without a
 /// version is its own route for text.
-pub fn route_at(dialect: Dialect, route: Route, path: &str) -> Route {
-    let path = path.split('?').next().unwrap_or(path).trim_end_matches('/');
+pub fn route_for(dialect: Dialect, route: Route, path: &str) -> Route {
+    let without_query = path.split('?').next().unwrap_or(path).trim_end_matches('/');
     match (dialect, route) {
-        (Dialect::Llamacpp, Route::Completions) if path == "/completions" => Route::Generate,
+        (Dialect::Llamacpp, Route::Completions) if without_query == "/completions" => {
+            Route::Generate
+        }
         _ => route,
     }
 }
 
-/// Whether a call samples, on some server, tokens that nothing tells of. `path` is as a server
-/// reads it, without a query.
-pub fn samples_unheard(method: &str, path: &str) -> bool {
+/// Returns true if a call samples, on some server, tokens that cannot be recorded. `path` is as a
+/// server reads it, without a query.
+pub fn samples_unrecorded(method: &str, path: &str) -> bool {
     !matches!(method, "GET" | "HEAD" | "OPTIONS" | "DELETE")
-        && beside(bare(path)) == Some(Beside::Unheard)
+        && other_route(endpoint_name(path)) == Some(OtherRoute::Unrecorded)
 }
 
-/// Whether a server of this dialect says on a route of its own what it sampled there.
-pub fn tells_natively(dialect: Dialect) -> bool {
+/// Returns true if a server of `dialect` reports the sampled tokens of its own route.
+pub fn reports_natively(dialect: Dialect) -> bool {
     matches!(dialect, Dialect::Sglang | Dialect::Llamacpp | Dialect::Rolltape)
 }
 
-/// A path without what is before its name. Some clients leave the version out, some join it with a
-/// second slash.
-fn bare(path: &str) -> &str {
-    let path = path.trim_end_matches('/').trim_start_matches('/');
-    path.strip_prefix("v1").map_or(path, |rest| match rest.starts_with('/') {
-        true => rest.trim_start_matches('/'),
-        false => path,
-    })
+/// A path without slashes at its ends and without a leading `v1`. Some clients leave the version
+/// out, some join it with a second slash.
+fn endpoint_name(path: &str) -> &str {
+    let trimmed = path.trim_end_matches('/').trim_start_matches('/');
+    match trimmed.strip_prefix("v1") {
+        Some(rest) if rest.starts_with('/') => rest.trim_start_matches('/'),
+        _ => trimmed,
+    }
 }
 
 #[cfg(test)]
@@ -130,33 +131,33 @@ mod tests {
     fn an_invocation_is_what_its_body_is() {
         let of = |body: &str| {
             let request = Request::read(&Bytes::copy_from_slice(body.as_bytes()));
-            route_of("POST", "/invocations", request.as_ref())
+            route_with_body("POST", "/invocations", request.as_ref())
         };
         assert_eq!(of(r#"{"messages":[]}"#), Route::Chat);
         assert_eq!(of(r#"{"prompt":"a","messages":null}"#), Route::Completions);
         assert_eq!(of(r#"{"input":"a"}"#), Route::Other);
         assert_eq!(of("["), Route::Other);
-        assert_eq!(route_of("POST", "/v1/messages", None), Route::Messages);
+        assert_eq!(route_with_body("POST", "/v1/messages", None), Route::Messages);
     }
 
     #[test]
     fn a_path_without_a_version_is_llamacpps_own() {
-        let at = |dialect, path| route_at(dialect, Route::Completions, path);
+        let at = |dialect, path| route_for(dialect, Route::Completions, path);
         assert_eq!(at(Dialect::Llamacpp, "/completions?a=b"), Route::Generate);
         assert_eq!(at(Dialect::Llamacpp, "/v1/completions"), Route::Completions);
         assert_eq!(at(Dialect::Vllm, "/completions"), Route::Completions);
-        assert_eq!(route_at(Dialect::Llamacpp, Route::Chat, "/chat/completions"), Route::Chat);
+        assert_eq!(route_for(Dialect::Llamacpp, Route::Chat, "/chat/completions"), Route::Chat);
     }
 
     #[test]
     fn what_samples_unheard_is_known_by_its_path() {
-        assert!(BESIDE.is_sorted_by_key(|(path, _)| path));
+        assert!(OTHER_ROUTES.is_sorted_by_key(|(path, _)| path));
         for path in ["/v1/chat/completions/batch", "/api/chat", "/inference/v1/generate/"] {
-            assert!(samples_unheard("POST", path), "{path}");
-            assert!(!samples_unheard("GET", path), "{path}");
+            assert!(samples_unrecorded("POST", path), "{path}");
+            assert!(!samples_unrecorded("GET", path), "{path}");
         }
         for path in ["/v1/chat/completions", "/generate", "/invocations", "/v1/embeddings", "/"] {
-            assert!(!samples_unheard("POST", path), "{path}");
+            assert!(!samples_unrecorded("POST", path), "{path}");
         }
     }
 }

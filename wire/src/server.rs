@@ -1,30 +1,38 @@
-//! What a server says of itself, beside its replies.
+//! An upstream as the doctor sees it.
+//!
+//! - [`ServerInfo`]: the server's description of itself.
+//! - [`Probe`]: small requests that show what it reports.
+//! - [`compare`]: a reply with our fields beside one without.
+
+mod compare;
+mod probe;
 
 use serde_json::Value;
 
 use crate::dialect::Dialect;
 use crate::sse::documents;
+pub use compare::{Comparison, Difference, compare};
+pub use probe::Probe;
 
-/// A server, as far as it tells.
+/// A server's description of itself.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Server {
+pub struct ServerInfo {
     /// Its version, in its own words.
     pub version: Option<String>,
-    /// The weights that it serves now.
+    /// The version of the weights that it serves now.
     pub weights: Option<String>,
-    /// What its replies call it.
+    /// The `system_fingerprint` of its replies.
     pub fingerprint: Option<String>,
     /// The models that it lists.
     pub models: Vec<String>,
-    /// Whether it says that a parser of tool calls or of reasoning is set; `None` when it does not
-    /// say.
+    /// True if a parser of tool calls or of reasoning is set; `None` if it does not say.
     pub parses: Option<bool>,
-    /// Whether a reply said how much of its prompt came out of a cache.
+    /// True if a reply had a count of cached prompt tokens.
     pub tells_cached: bool,
 }
 
-impl Server {
-    /// Where a server of this dialect tells about itself; later paths are older names.
+impl ServerInfo {
+    /// The paths where a server of `dialect` describes itself; later ones are older names.
     pub fn paths(dialect: Dialect) -> &'static [&'static str] {
         match dialect {
             Dialect::Vllm | Dialect::Rolltape => &["/version"],
@@ -36,12 +44,13 @@ impl Server {
         }
     }
 
-    /// Takes a document of one of [`Self::paths`]. What is known already stays.
+    /// Takes a document of one of [`Self::paths`]. Facts that are known already stay.
     pub fn take(&mut self, document: &[u8]) {
         let Ok(document) = serde_json::from_slice::<Value>(document) else { return };
         let text = |key: &str| document.get(key).and_then(Value::as_str).map(str::to_owned);
-        self.version = self.version.take().or_else(|| text("version"));
-        self.version = self.version.take().or_else(|| text("build_info"));
+
+        let version = text("version").or_else(|| text("build_info"));
+        self.version = self.version.take().or(version);
         self.weights = self.weights.take().or_else(|| text("weight_version"));
         let parsers = ["tool_call_parser", "reasoning_parser"].map(|key| document.get(key));
         if parsers.iter().any(Option::is_some) {
@@ -52,26 +61,26 @@ impl Server {
     /// Takes the list of models.
     pub fn take_models(&mut self, list: &[u8]) {
         let list: Value = serde_json::from_slice(list).unwrap_or_default();
-        let cards = list.get("data").and_then(Value::as_array).into_iter().flatten();
-        let name = |card: &Value| Some(card.get("id")?.as_str()?.to_owned());
-        self.models = cards.filter_map(name).collect();
+        let models = list.get("data").and_then(Value::as_array).into_iter().flatten();
+        self.models =
+            models.filter_map(|model| Some(model.get("id")?.as_str()?.to_owned())).collect();
     }
 
     /// Takes a reply of any wire.
-    pub fn heard(&mut self, reply: &[u8]) {
+    pub fn take_reply(&mut self, reply: &[u8]) {
         for document in documents(reply) {
-            if let Ok(document) = serde_json::from_slice(&document) {
-                self.look(&document);
-            }
+            let Ok(document) = serde_json::from_slice::<Value>(&document) else { continue };
+            let fingerprint = document.get("system_fingerprint").and_then(Value::as_str);
+            self.fingerprint = self.fingerprint.take().or_else(|| fingerprint.map(str::to_owned));
+            let cached = document.pointer("/usage/prompt_tokens_details/cached_tokens");
+            self.tells_cached |= cached.is_some_and(Value::is_number);
         }
     }
 
-    fn look(&mut self, reply: &Value) {
-        let named = reply.get("system_fingerprint").and_then(Value::as_str);
-        self.fingerprint = self.fingerprint.take().or_else(|| named.map(str::to_owned));
-        let cached = reply.pointer("/usage/prompt_tokens_details/cached_tokens");
-        self.tells_cached |= cached.is_some_and(Value::is_number);
-    }
+    #[doc(hidden)]
+    pub fn heard(&mut self, reply: &[u8]) {
+        self.take_reply(reply);
+    } // alias
 }
 
 #[cfg(test)]
@@ -80,15 +89,15 @@ mod tests {
 
     #[test]
     fn each_server_tells_in_its_own_words() {
-        let mut sglang = Server::default();
+        let mut sglang = ServerInfo::default();
         sglang.take(br#"{"version":"0.5.23","tool_call_parser":null}"#);
         sglang.take(br#"{"weight_version":"7","reasoning_parser":"qwen3"}"#);
         assert_eq!(sglang.version.as_deref(), Some("0.5.23"));
         assert_eq!((sglang.weights.as_deref(), sglang.parses), (Some("7"), Some(true)));
-        let mut llamacpp = Server::default();
+        let mut llamacpp = ServerInfo::default();
         llamacpp.take(br#"{"build_info":"b1-c"}"#);
         llamacpp.take(b"<html>");
-        llamacpp.heard(b"data: {\"system_fingerprint\":\"b1\"}\n\ndata: [DONE]\n\n");
+        llamacpp.take_reply(b"data: {\"system_fingerprint\":\"b1\"}\n\ndata: [DONE]\n\n");
         llamacpp.take_models(br#"{"data":[{"id":"m"},{"id":"n"}]}"#);
         assert_eq!(llamacpp.version.as_deref(), Some("b1-c"));
         assert_eq!(llamacpp.fingerprint.as_deref(), Some("b1"));
@@ -97,10 +106,10 @@ mod tests {
 
     #[test]
     fn a_count_of_cached_tokens_is_noticed() {
-        let mut server = Server::default();
-        server.heard(br#"{"usage":{"prompt_tokens_details":null}}"#);
+        let mut server = ServerInfo::default();
+        server.take_reply(br#"{"usage":{"prompt_tokens_details":null}}"#);
         assert!(!server.tells_cached);
-        server.heard(br#"{"usage":{"prompt_tokens_details":{"cached_tokens":0}}}"#);
+        server.take_reply(br#"{"usage":{"prompt_tokens_details":{"cached_tokens":0}}}"#);
         assert!(server.tells_cached);
     }
 }

@@ -1,11 +1,11 @@
 //! Arrays beside the ids of a choice, read out of the servers' own spellings.
 //!
 //! - [`alternatives`]: the likeliest tokens beside each sampled one.
-//! - [`kept`]: the tokens that truncated sampling left to choose from.
+//! - [`sampling_mask`]: the tokens that truncated sampling left to choose from.
 //! - [`routing`]: the experts that each token was routed to ([`Routing`]).
 //!
-//! Each takes the text of an [`episode::Side`], a list with an element a token or with what the
-//! server sent in its place, and gives `None` for what it cannot read.
+//! Each takes the JSON text of an [`episode::Side`]: a list with one element for each token, or
+//! with whatever the server sent instead. Each returns `None` for a text that it cannot read.
 
 use serde_json::Value;
 
@@ -16,9 +16,9 @@ pub use routing::{Routing, routing};
 /// A token beside the sampled one.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Alternative {
-    /// Its id, where the server says it.
+    /// Its id, if the server reports it.
     pub id: Option<u32>,
-    /// Its text, where the server says it.
+    /// Its text, if the server reports it.
     pub token: Option<String>,
     /// Its logprob.
     pub logprob: f32,
@@ -27,55 +27,55 @@ pub struct Alternative {
 /// For each sampled token the likeliest ones, in the server's order.
 pub fn alternatives(json: &str) -> Option<Vec<Vec<Alternative>>> {
     let tokens: Vec<Value> = serde_json::from_str(json).ok()?;
-    tokens.iter().map(beside).collect()
+    tokens.iter().map(of_token).collect()
 }
 
-fn beside(token: &Value) -> Option<Vec<Alternative>> {
+fn of_token(token: &Value) -> Option<Vec<Alternative>> {
     match token {
         Value::Null => Some(Vec::new()),
-        // Chat: objects; SGLang's own: triples of logprob, id and text.
-        Value::Array(entries) => entries.iter().map(entry).collect(),
+        // Chat: objects. SGLang's own: triples of logprob, id and text.
+        Value::Array(entries) => entries.iter().map(of_entry).collect(),
         // Completions: one object, token to logprob.
         Value::Object(entries) => {
-            entries.iter().map(|(name, logprob)| named(name, logprob)).collect()
+            entries.iter().map(|(name, logprob)| of_name(name, logprob)).collect()
         }
         _ => None,
     }
 }
 
-fn entry(entry: &Value) -> Option<Alternative> {
+fn of_entry(entry: &Value) -> Option<Alternative> {
     if let Value::Array(triple) = entry {
         let [logprob, id, ..] = triple.as_slice() else { return None };
         let token = triple.get(2).and_then(Value::as_str).map(str::to_owned);
-        return Some(Alternative { id: number(id), token, logprob: float(logprob)? });
+        return Some(Alternative { id: as_id(id), token, logprob: as_logprob(logprob)? });
     }
-    let mut found = named(entry.get("token")?.as_str()?, entry.get("logprob")?)?;
-    found.id = found.id.or_else(|| entry.get("id").and_then(number));
+    let mut found = of_name(entry.get("token")?.as_str()?, entry.get("logprob")?)?;
+    found.id = found.id.or_else(|| entry.get("id").and_then(as_id));
     Some(found)
 }
 
-/// A name is the token's text, or its id as `token_id:N`.
-fn named(name: &str, logprob: &Value) -> Option<Alternative> {
-    let logprob = float(logprob)?;
+/// The alternative of this name, which is the token's text, or its id as `token_id:N`.
+fn of_name(name: &str, logprob: &Value) -> Option<Alternative> {
     let id = name.strip_prefix("token_id:").and_then(|id| id.parse().ok());
     let token = id.is_none().then(|| name.to_owned());
-    Some(Alternative { id, token, logprob })
+    Some(Alternative { id, token, logprob: as_logprob(logprob)? })
 }
 
-/// Null is how JSON spells an infinity.
-fn float(number: &Value) -> Option<f32> {
+/// A logprob; JSON spells an infinity as null.
+fn as_logprob(number: &Value) -> Option<f32> {
     match number {
         Value::Null => Some(f32::NEG_INFINITY),
         number => number.as_f64().map(|number| number as f32),
     }
 }
 
-fn number(id: &Value) -> Option<u32> {
+fn as_id(id: &Value) -> Option<u32> {
     id.as_u64().and_then(|id| u32::try_from(id).ok())
 }
 
-/// For each sampled token the ids that could have been sampled; empty where the server says none.
-pub fn kept(json: &str) -> Option<Vec<Vec<u32>>> {
+/// For each sampled token the ids that could have been sampled; an empty list if the server reports
+/// none.
+pub fn sampling_mask(json: &str) -> Option<Vec<Vec<u32>>> {
     let tokens: Vec<Option<Vec<u32>>> = serde_json::from_str(json).ok()?;
     Some(tokens.into_iter().map(Option::unwrap_or_default).collect())
 }
@@ -117,8 +117,8 @@ mod tests {
 
     #[test]
     fn kept_sets_are_lists_of_ids() {
-        assert_eq!(kept("[[7,8],null,[9]]"), Some(vec![vec![7, 8], vec![], vec![9]]));
-        assert_eq!(kept(r#"["AAAA"]"#), None);
-        assert_eq!(kept("[[-1]]"), None);
+        assert_eq!(sampling_mask("[[7,8],null,[9]]"), Some(vec![vec![7, 8], vec![], vec![9]]));
+        assert_eq!(sampling_mask(r#"["AAAA"]"#), None);
+        assert_eq!(sampling_mask("[[-1]]"), None);
     }
 }

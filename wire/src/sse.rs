@@ -8,7 +8,7 @@ use episode::Route;
 
 use crate::json::{members, root};
 
-/// An event longer than this is a broken stream: nobody's first chunk of prompt ids is as long.
+/// A stream with a longer event is broken: no first chunk with prompt ids is as long.
 const EVENT_BYTES_MAX: usize = 64 << 20;
 
 /// The data of the event that ends a stream of chat or text completions.
@@ -25,58 +25,56 @@ pub struct EventTooLong;
 /// Cuts a byte stream into events.
 #[derive(Debug, Default)]
 pub struct Splitter {
-    held: BytesMut,
-    /// Start of the line that is being read.
-    line: usize,
-    /// Bytes already searched for its end.
-    seen: usize,
+    buffer: BytesMut,
+    /// Start of the last line in the buffer.
+    line_start: usize,
+    /// Number of bytes already searched for the end of a line.
+    searched: usize,
 }
 
-/// One event with its lines and the blank line that ends it, exactly as received.
+/// One event: its lines and the blank line that ends it, exactly as received.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Event(pub Bytes);
 
 impl Splitter {
     /// Takes the next bytes of the stream.
     pub fn push(&mut self, bytes: &[u8]) {
-        self.held.extend_from_slice(bytes);
+        self.buffer.extend_from_slice(bytes);
     }
 
     /// The next whole event, if there is one.
     ///
     /// # Errors
-    /// [`EventTooLong`] when the stream goes on and on without ending an event.
+    /// [`EventTooLong`] if the stream sends more than 64 MiB without ending an event.
     pub fn next_event(&mut self) -> Result<Option<Event>, EventTooLong> {
-        while let Some(length) = memchr::memchr(b'\n', &self.held[self.seen..]) {
-            let end = self.seen + length + 1;
-            let blank = matches!(&self.held[self.line..end], b"\n" | b"\r\n");
-            self.line = end;
-            self.seen = end;
+        while let Some(length) = memchr::memchr(b'\n', &self.buffer[self.searched..]) {
+            let end = self.searched + length + 1;
+            let blank = matches!(&self.buffer[self.line_start..end], b"\n" | b"\r\n");
+            self.line_start = end;
+            self.searched = end;
             if blank {
-                (self.line, self.seen) = (0, 0);
-                return Ok(Some(Event(self.held.split_to(end).freeze())));
+                (self.line_start, self.searched) = (0, 0);
+                return Ok(Some(Event(self.buffer.split_to(end).freeze())));
             }
         }
-        self.seen = self.held.len();
-        if self.held.len() > EVENT_BYTES_MAX { Err(EventTooLong) } else { Ok(None) }
+        self.searched = self.buffer.len();
+        if self.buffer.len() > EVENT_BYTES_MAX { Err(EventTooLong) } else { Ok(None) }
     }
 
-    /// What is left when the stream ends without a blank line.
+    /// The bytes that are left if the stream ends without a blank line.
     pub fn rest(&mut self) -> Option<Event> {
-        (self.line, self.seen) = (0, 0);
-        let rest = self.held.split().freeze();
+        (self.line_start, self.searched) = (0, 0);
+        let rest = self.buffer.split().freeze();
         (!rest.is_empty()).then_some(Event(rest))
     }
 }
 
 impl Event {
-    /// Where the event's `data:` lines hold its payload, in bytes of the event.
+    /// The places of the values of the event's `data:` lines.
     pub(crate) fn payload(&self) -> Vec<Range<usize>> {
-        let place = |(start, line): (usize, &[u8])| {
-            let value = data_of(line)?;
-            Some(start + value..start + line.len())
-        };
-        self.lines().filter_map(place).collect()
+        self.lines()
+            .filter_map(|(start, line)| Some(start + data_value_start(line)?..start + line.len()))
+            .collect()
     }
 
     /// The payload at `places` as one document.
@@ -92,7 +90,7 @@ impl Event {
         }
     }
 
-    /// Where byte `at` of the payload joined from `places` is in the event.
+    /// The offset in the event of byte `at` of the payload that is joined from `places`.
     pub(crate) fn place_of(&self, places: &[Range<usize>], at: usize) -> usize {
         let mut left = at;
         for place in places {
@@ -104,7 +102,7 @@ impl Event {
         self.0.len()
     }
 
-    /// Whether the event's name is `name`.
+    /// Returns true if the event's name is `name`.
     pub fn is_named(&self, name: &str) -> bool {
         self.name() == Some(name.as_bytes())
     }
@@ -117,29 +115,29 @@ impl Event {
             .map(|value| value.strip_prefix(b" ").unwrap_or(value))
     }
 
-    /// The event's data: its `data:` lines joined; `None` for comments and other fields.
+    /// The event's data: its `data:` lines joined; `None` if it has none, as a comment.
     pub fn data(&self) -> Option<Cow<'_, [u8]>> {
         let places = self.payload();
         (!places.is_empty()).then(|| self.joined(&places))
     }
 
-    /// Whether the blank line that ends an event is there.
+    /// Returns true if the event has the blank line that ends it.
     pub(crate) fn is_whole(&self) -> bool {
         let last = self.0.split_inclusive(|b| *b == b'\n').next_back();
         matches!(last, Some(b"\n" | b"\r\n"))
     }
 
-    /// Whether this event ends the stream of a reply to `route`.
+    /// Returns true if this event ends the stream of a reply to `route`.
     pub fn ends(&self, route: Route) -> bool {
         match route {
-            Route::Messages => self.is_of(&["message_stop"]),
-            Route::Responses => self.is_of(&RESPONSE_ENDS),
+            Route::Messages => self.is_of_type(&["message_stop"]),
+            Route::Responses => self.is_of_type(&RESPONSE_ENDS),
             _ => self.data().is_some_and(|data| data.trim_ascii() == DONE),
         }
     }
 
-    /// Whether the event, by its name or else by its data's `type`, is one of `types`.
-    fn is_of(&self, types: &[&str]) -> bool {
+    /// Returns true if the event is of one of `types`, by its name or else by its data's `type`.
+    fn is_of_type(&self, types: &[&str]) -> bool {
         match self.name() {
             Some(name) => types.iter().any(|kind| kind.as_bytes() == name),
             None => self.data().is_some_and(|data| {
@@ -149,24 +147,28 @@ impl Event {
         }
     }
 
-    /// Lines with their starts, without their ends.
+    /// The lines without line ends, each with its offset.
     fn lines(&self) -> impl Iterator<Item = (usize, &[u8])> {
         let mut start = 0;
         self.0.split_inclusive(|b| *b == b'\n').map(move |line| {
             let at = start;
             start += line.len();
-            let line = line.strip_suffix(b"\n").unwrap_or(line);
-            let line = line.strip_suffix(b"\r").unwrap_or(line);
+            let text = without_line_end(line);
             // Only the first line of a stream may carry a byte order mark.
-            match line.strip_prefix(b"\xef\xbb\xbf") {
+            match text.strip_prefix(b"\xef\xbb\xbf") {
                 Some(rest) if at == 0 => (at + 3, rest),
-                _ => (at, line),
+                _ => (at, text),
             }
         })
     }
 }
 
-/// All events of a stream that is there as a whole, in one chunk or many.
+fn without_line_end(line: &[u8]) -> &[u8] {
+    let text = line.strip_suffix(b"\n").unwrap_or(line);
+    text.strip_suffix(b"\r").unwrap_or(text)
+}
+
+/// All events of a whole stream, in one chunk or many.
 pub(crate) fn events(chunks: &[&[u8]]) -> Vec<Event> {
     let mut splitter = Splitter::default();
     let mut found = Vec::new();
@@ -180,7 +182,7 @@ pub(crate) fn events(chunks: &[&[u8]]) -> Vec<Event> {
     found
 }
 
-/// The documents of a reply that is there as a whole: itself, or the data of its events.
+/// The documents of a whole reply: the reply itself, or the data of its events.
 pub(crate) fn documents(reply: &[u8]) -> Vec<Vec<u8>> {
     if reply.trim_ascii_start().first() == Some(&b'{') {
         return vec![reply.to_vec()];
@@ -196,8 +198,8 @@ fn text_member(doc: &[u8], key: &str) -> Option<String> {
     serde_json::from_slice(&doc[found.value.clone()]).ok()
 }
 
-/// Where the value of a `data:` line starts.
-fn data_of(line: &[u8]) -> Option<usize> {
+/// The offset of the value of a `data:` line.
+fn data_value_start(line: &[u8]) -> Option<usize> {
     let rest = line.strip_prefix(b"data:")?;
     Some(if rest.first() == Some(&b' ') { 6 } else { 5 })
 }

@@ -1,5 +1,5 @@
-//! Other wires over a server's chat route, the one that reports the tokens it sampled: requests
-//! to chat, replies back.
+//! Messages and Responses calls over a server's chat route, the one that reports sampled tokens:
+//! requests become chat requests, chat replies become replies of the agent's wire.
 
 pub(crate) mod messages;
 mod nesting;
@@ -13,34 +13,37 @@ use crate::dialect::Dialect;
 use crate::request::Request;
 use crate::sse::Event;
 
-/// A longer id is cut: every event of a translated stream repeats it.
+/// Longer ids are cut: every event of a translated stream repeats the id.
 const ID_BYTES_MAX: usize = 256;
 
-/// How long llama.cpp's own Messages route lets a reply be that nobody limits, in tokens.
+/// The limit that llama.cpp's own Messages route sets for a reply without one, in tokens.
 const LLAMACPP_MAX_TOKENS: u64 = 4096;
 
-/// A request that chat cannot express; the reason in words.
+/// The reason against a field that chat does not have.
+const VLLM_ROUTE_ONLY: &str = "`enable_response_messages` is known to vLLM's own route only";
+
+/// A request that has no equivalent in chat; the reason as text.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct Untranslatable(pub(crate) String);
 
-/// What turns the chat reply back into the agent's wire.
+/// Turns a chat reply into a reply of the agent's wire.
 #[derive(Debug)]
-pub struct Back {
+pub struct ReplyTranslator {
     wire: Wire,
     streams: bool,
 }
 
 #[derive(Debug)]
 enum Wire {
-    Messages(messages::Reply),
-    Responses(responses::Reply),
+    Messages(messages::MessageBuilder),
+    Responses(responses::ResponseBuilder),
 }
 
-/// A whole reply, turned back.
+/// A whole translated reply.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Document {
-    /// The status that the agent is given.
+pub struct TranslatedReply {
+    /// The HTTP status for the agent.
     pub status: u16,
     /// `application/json`, or the type of a stream.
     pub content_type: &'static str,
@@ -48,10 +51,12 @@ pub struct Document {
     pub body: Bytes,
 }
 
-/// The body of the 400 with which a request is answered that leans on state which no chat server
-/// holds. Anthropic's SDK sends only what is new of a conversation once a server has taken the
-/// first part; on this answer it sends the whole again.
-pub fn leans_on_state(route: Route, request: &Request) -> Option<String> {
+/// The body of a 400 for a request that refers to state which no chat server keeps; `None` for any
+/// other request.
+///
+/// Once a server has taken the first part of a conversation, Anthropic's SDK sends only the new
+/// part of it. After this answer it sends the whole conversation again.
+pub fn server_state_error(route: Route, request: &Request) -> Option<String> {
     let thread = request.raw("thread").filter(|thread| *thread != b"null");
     if route != Route::Messages || thread.is_none() {
         return None;
@@ -64,12 +69,13 @@ pub fn leans_on_state(route: Route, request: &Request) -> Option<String> {
     Some(json!({ "type": "error", "error": error }).to_string())
 }
 
-/// The body of the 400 with which vLLM's and SGLang's own Messages routes answer a request that
-/// does not say how long the reply may be: chat takes it.
-pub fn lacks_limit(dialect: Dialect, route: Route, request: &Request) -> Option<String> {
-    let refuses = matches!(dialect, Dialect::Vllm | Dialect::Sglang) && route == Route::Messages;
+/// The body of a 400 for a Messages request without a limit for its reply; `None` for any other
+/// request. vLLM's and SGLang's own Messages routes refuse it so; their chat routes would take it.
+pub fn missing_limit_error(dialect: Dialect, route: Route, request: &Request) -> Option<String> {
+    if !matches!(dialect, Dialect::Vllm | Dialect::Sglang) || route != Route::Messages {
+        return None;
+    }
     let message = match request.raw("max_tokens") {
-        _ if !refuses => return None,
         None => "max_tokens: Field required",
         Some(b"null") => "max_tokens: Input should be a valid integer",
         Some(_) => return None,
@@ -78,53 +84,64 @@ pub fn lacks_limit(dialect: Dialect, route: Route, request: &Request) -> Option<
     Some(json!({ "type": "error", "error": error }).to_string())
 }
 
-/// Whether a call to `route` goes to `dialect`'s chat route: the server has none of its own, or
-/// one that does not say which tokens it sampled, how likely they were and which weights they are
-/// of. vLLM's Responses route says none of the last, and of a tool call or a thought alone none of
-/// the second; what a reply will be, a request does not tell.
-pub fn translates(dialect: Dialect, route: Route) -> bool {
+/// Returns true if a call to `route` goes to `dialect`'s chat route instead: the server has no such
+/// route, or one that does not report sampled tokens, their logprobs and their weights. vLLM's
+/// Responses route never reports weights, and no logprobs for a tool call or reasoning without
+/// text. A request does not tell what its reply will hold, so all are translated.
+pub fn is_translated(dialect: Dialect, route: Route) -> bool {
     dialect != Dialect::OpenAi && matches!(route, Route::Responses | Route::Messages)
 }
 
-/// The chat request in place of the agent's, and the way back.
+/// The chat request in place of the agent's, and the translator of its reply.
 ///
 /// # Errors
-/// [`Untranslatable`] when chat has no words for it.
+/// [`Untranslatable`] if the request has no equivalent in chat.
 pub fn translate(
     dialect: Dialect,
     route: Route,
     request: &Request,
-) -> Result<(Bytes, Back), Untranslatable> {
-    let no_json = || Untranslatable("the body is not JSON".to_owned());
+) -> Result<(Bytes, ReplyTranslator), Untranslatable> {
     if dialect == Dialect::Vllm && request.asks_response_messages() {
-        let told = "`enable_response_messages` asks for what vLLM's own route alone tells";
-        return Err(Untranslatable(told.to_owned()));
+        return Err(Untranslatable(VLLM_ROUTE_ONLY.to_owned()));
     }
-    let body = request.parsed().ok_or_else(no_json)?;
+
+    let body = request.parsed().ok_or_else(|| Untranslatable("the body is not JSON".to_owned()))?;
     let (mut chat, wire) = match route {
-        Route::Messages => (messages::request(&body)?, Wire::Messages(messages::Reply::new(&body))),
+        Route::Messages => {
+            let builder = messages::MessageBuilder::new(&body);
+            (messages::request(&body)?, Wire::Messages(builder))
+        }
         Route::Responses => {
-            (responses::request(&body)?, Wire::Responses(responses::Reply::new(&body)))
+            let builder = responses::ResponseBuilder::new(&body);
+            (responses::request(&body)?, Wire::Responses(builder))
         }
         other => return Err(Untranslatable(format!("`{}` is not translated", other.as_str()))),
     };
-    if matches!(dialect, Dialect::Sglang | Dialect::Llamacpp) {
-        rename_reasoning(&mut chat);
-    }
-    if let (Wire::Messages(_), Some(chat)) = (&wire, chat.as_object_mut()) {
-        in_words_of(dialect, chat);
-    }
-    if let (Dialect::Rolltape, Some(chat)) = (dialect, chat.as_object_mut()) {
-        // It thinks as long as it likes. Agents send a budget for other models' sake, and not to
-        // cut thoughts short is no reason to refuse them.
-        chat.shift_remove("thinking_token_budget");
-    }
-    Ok((Bytes::from(chat.to_string()), Back { wire, streams: request.streams() }))
+
+    adapt_to(dialect, &wire, &mut chat);
+    let translator = ReplyTranslator { wire, streams: request.streams() };
+    Ok((Bytes::from(chat.to_string()), translator))
 }
 
-/// What each server's own Messages route adds to the chat request that it makes: counts from the
-/// first event on, and how long a reply may be that nobody limits.
-fn in_words_of(dialect: Dialect, chat: &mut Map<String, Value>) {
+/// Changes a chat request where the server differs from vLLM.
+fn adapt_to(dialect: Dialect, wire: &Wire, chat: &mut Value) {
+    if matches!(dialect, Dialect::Sglang | Dialect::Llamacpp) {
+        rename_reasoning(chat);
+    }
+    let Some(fields) = chat.as_object_mut() else { return };
+    if matches!(wire, Wire::Messages(_)) {
+        add_messages_defaults(dialect, fields);
+    }
+    if dialect == Dialect::Rolltape {
+        // The engine does not limit reasoning. Agents send a budget for other models' sake;
+        // ignoring it is better than refusing the call.
+        fields.shift_remove("thinking_token_budget");
+    }
+}
+
+/// Adds the fields that each server's own Messages route adds to the chat request that it makes:
+/// counts from the first event on, and a limit for a reply without one.
+fn add_messages_defaults(dialect: Dialect, chat: &mut Map<String, Value>) {
     let streams = chat.contains_key("stream_options");
     match dialect {
         Dialect::Vllm | Dialect::Sglang | Dialect::Rolltape if streams => {
@@ -140,7 +157,7 @@ fn in_words_of(dialect: Dialect, chat: &mut Map<String, Value>) {
     }
 }
 
-/// vLLM reads `reasoning` in the history, others `reasoning_content`.
+/// Renames the reasoning of the history: vLLM reads `reasoning`, others `reasoning_content`.
 fn rename_reasoning(chat: &mut Value) {
     let messages = chat.get_mut("messages").and_then(Value::as_array_mut);
     for message in messages.into_iter().flatten().filter_map(Value::as_object_mut) {
@@ -150,93 +167,131 @@ fn rename_reasoning(chat: &mut Value) {
     }
 }
 
-/// What is left of the id of a chat reply without its prefix; all ids of its translation are
-/// made of it.
-fn id_core(chat: &Value) -> &str {
+/// The id of a chat reply without its prefix. All ids of the translated reply are made of it.
+fn id_stem(chat: &Value) -> &str {
     let id = chat.get("id").and_then(Value::as_str).unwrap_or_default();
-    let core = id.strip_prefix("chatcmpl-").unwrap_or(id);
-    &core[..core.floor_char_boundary(ID_BYTES_MAX)]
+    let stem = id.strip_prefix("chatcmpl-").unwrap_or(id);
+    &stem[..stem.floor_char_boundary(ID_BYTES_MAX)]
 }
 
-impl Back {
-    /// The reply to a request that went on from the response `id`.
+/// The choice with index 0, the only one that the translated wires have.
+fn is_first_choice(choice: &Value) -> bool {
+    choice.get("index").and_then(Value::as_u64).unwrap_or(0) == 0
+}
+
+/// An error among the chunks of a stream: its message and its HTTP status.
+fn chunk_error(chunk: &Value) -> Option<(String, u16)> {
+    let error = chunk.get("error").filter(|error| !error.is_null())?;
+    let message = error.get("message").unwrap_or(error);
+    let text = message.as_str().map_or_else(|| message.to_string(), str::to_owned);
+    let code = error.get("code").and_then(Value::as_u64);
+    Some((text, code.and_then(|code| u16::try_from(code).ok()).unwrap_or(500)))
+}
+
+impl ReplyTranslator {
+    /// A translator for the reply to a request that goes on from the response `id`.
     #[must_use]
-    pub fn after(mut self, id: &str) -> Self {
-        if let Wire::Responses(reply) = &mut self.wire {
-            reply.goes_on_from(id);
+    pub fn continuing(mut self, id: &str) -> Self {
+        if let Wire::Responses(builder) = &mut self.wire {
+            builder.set_previous_response(id);
         }
         self
     }
 
-    /// What the agent is shown for one event of the chat stream: comments as they are, chunks as
-    /// the events of its own wire. Half a comment is not shown: it would run into what follows.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn after(self, id: &str) -> Self {
+        self.continuing(id)
+    } // alias
+
+    /// The events for the agent in place of one event of the chat stream. Comments stay as they
+    /// are. Half a comment is left out: the next event would become part of it.
     pub fn event(&mut self, event: &Event) -> Bytes {
         let Some(data) = event.data() else {
             return if event.is_whole() { event.0.clone() } else { Bytes::new() };
         };
         match (serde_json::from_slice(&data), &mut self.wire) {
             (Err(_), _) => Bytes::new(),
-            (Ok(chunk), Wire::Messages(reply)) => Bytes::from(reply.chunk(&chunk)),
-            (Ok(chunk), Wire::Responses(reply)) => Bytes::from(reply.chunk(&chunk)),
+            (Ok(chunk), Wire::Messages(builder)) => Bytes::from(builder.chunk(&chunk)),
+            (Ok(chunk), Wire::Responses(builder)) => Bytes::from(builder.chunk(&chunk)),
         }
     }
 
-    /// The end of the agent's stream, once the chat stream has ended well.
+    /// The end of the agent's stream after a chat stream that ended well.
     pub fn end(&mut self) -> Bytes {
         Bytes::from(match &mut self.wire {
-            Wire::Messages(reply) => reply.end(),
-            Wire::Responses(reply) => reply.end(),
+            Wire::Messages(builder) => builder.end(),
+            Wire::Responses(builder) => builder.end(),
         })
     }
 
-    /// The end of the agent's stream when the chat stream has not ended well.
+    /// The end of the agent's stream after a chat stream that failed.
     pub fn error(&mut self, message: &str, status: u16) -> Bytes {
         Bytes::from(match &mut self.wire {
-            Wire::Messages(reply) => reply.error(message, status),
-            Wire::Responses(reply) => reply.error(message, status),
+            Wire::Messages(builder) => builder.error(message, status),
+            Wire::Responses(builder) => builder.error(message, status),
         })
     }
 
-    /// A whole chat reply of this status, turned back.
-    pub fn document(self, status: u16, body: &[u8]) -> Document {
-        let json = |status, document: Value| Document {
-            status,
-            content_type: "application/json",
-            body: Bytes::from(document.to_string()),
-        };
-        let failed = !(200..300).contains(&status);
-        match (self.wire, serde_json::from_slice::<Value>(body)) {
-            (Wire::Messages(reply), Ok(chat)) if !failed => json(status, reply.document(&chat)),
-            (Wire::Responses(reply), Ok(chat)) if !failed => json(status, reply.document(&chat)),
-            (Wire::Messages(_), _) => json(shown(status), messages::error_document(status, body)),
-            (Wire::Responses(reply), _) => {
+    /// The translation of a whole chat reply with this HTTP status.
+    pub fn document(self, status: u16, body: &[u8]) -> TranslatedReply {
+        if is_success(status)
+            && let Ok(chat) = serde_json::from_slice::<Value>(body)
+        {
+            let document = match self.wire {
+                Wire::Messages(builder) => builder.document(&chat),
+                Wire::Responses(builder) => builder.document(&chat),
+            };
+            return json_reply(status, &document);
+        }
+
+        // Anything else is an error in the form of the agent's wire.
+        match self.wire {
+            Wire::Messages(_) => {
+                json_reply(error_status(status), &messages::error_document(status, body))
+            }
+            Wire::Responses(builder) => {
                 let error = responses::error_document(status, body);
-                match self.streams && overflows(&error) {
-                    true => overflow(reply, &error),
-                    false => json(shown(status), error),
+                match self.streams && is_overflow(&error) {
+                    true => overflow_stream(builder, &error),
+                    false => json_reply(error_status(status), &error),
                 }
             }
         }
     }
 }
 
-/// A success whose body is not one is the upstream's failure.
-fn shown(status: u16) -> u16 {
-    if (200..300).contains(&status) { 502 } else { status }
+fn json_reply(status: u16, document: &Value) -> TranslatedReply {
+    TranslatedReply {
+        status,
+        content_type: "application/json",
+        body: Bytes::from(document.to_string()),
+    }
 }
 
-fn overflows(error: &Value) -> bool {
+fn is_success(status: u16) -> bool {
+    (200..300).contains(&status)
+}
+
+/// The status for the agent of a reply that is an error. A success whose body cannot be read is the
+/// upstream's failure.
+fn error_status(status: u16) -> u16 {
+    if is_success(status) { 502 } else { status }
+}
+
+/// Returns true if the error says that the context of the model is full.
+fn is_overflow(error: &Value) -> bool {
     error.pointer("/error/code").is_some_and(|code| code == "context_length_exceeded")
 }
 
-/// Codex takes a 400 as the end of its run and looks for a full context inside the stream only,
-/// where OpenAI's own server tells it.
-fn overflow(mut reply: responses::Reply, error: &Value) -> Document {
+/// A stream that holds the error of a full context. OpenAI's own server sends it there, and Codex
+/// looks nowhere else: a 400 ends its run.
+fn overflow_stream(mut builder: responses::ResponseBuilder, error: &Value) -> TranslatedReply {
     let message = error.pointer("/error/message").and_then(Value::as_str).unwrap_or_default();
-    Document {
+    TranslatedReply {
         status: 200,
         content_type: "text/event-stream",
-        body: Bytes::from(reply.error(message, 400)),
+        body: Bytes::from(builder.error(message, 400)),
     }
 }
 
@@ -244,7 +299,7 @@ fn overflow(mut reply: responses::Reply, error: &Value) -> Document {
 mod tests {
     use super::*;
 
-    fn translated(dialect: Dialect, route: Route, body: &'static str) -> (String, Back) {
+    fn translated(dialect: Dialect, route: Route, body: &'static str) -> (String, ReplyTranslator) {
         let request = Request::read(&Bytes::from_static(body.as_bytes())).unwrap();
         let (chat, back) = translate(dialect, route, &request).unwrap();
         (String::from_utf8(chat.to_vec()).unwrap(), back)
@@ -254,7 +309,7 @@ mod tests {
     fn a_messages_call_is_limited_as_the_servers_own_route_limits_it() {
         let of = |dialect, body: &'static str| {
             let request = Request::read(&Bytes::from_static(body.as_bytes())).unwrap();
-            lacks_limit(dialect, Route::Messages, &request)
+            missing_limit_error(dialect, Route::Messages, &request)
         };
         for dialect in [Dialect::Vllm, Dialect::Sglang] {
             let error = of(dialect, r#"{"messages":[]}"#).unwrap();
@@ -281,7 +336,7 @@ mod tests {
             let text = format!(r#"{{"choices":[{{"index":0,"delta":{delta}}}]{rest}}}"#);
             Event(Bytes::from(format!("data: {text}\n\n")))
         };
-        for (dialect, counts, told) in [
+        for (dialect, counts, expected) in [
             (Dialect::Sglang, r#","usage":{"prompt_tokens":12}"#, r#""input_tokens":12"#),
             (
                 Dialect::Llamacpp,
@@ -292,9 +347,12 @@ mod tests {
             let (_, mut back) = translated(dialect, Route::Messages, STREAM);
             let role = back.event(&chunk(r#"{"role":"assistant","content":""}"#, ""));
             assert!(role.is_empty(), "the first chunk does not tell");
-            let said = back.event(&chunk(r#"{"content":"a"}"#, counts));
-            let said = String::from_utf8(said.to_vec()).unwrap();
-            assert!(said.starts_with("event: message_start") && said.contains(told), "{said}");
+            let start = back.event(&chunk(r#"{"content":"a"}"#, counts));
+            let start = String::from_utf8(start.to_vec()).unwrap();
+            assert!(
+                start.starts_with("event: message_start") && start.contains(expected),
+                "{start}"
+            );
         }
     }
 
@@ -312,15 +370,16 @@ mod tests {
     fn a_budget_for_thoughts_goes_where_it_is_understood() {
         let body = r#"{"model":"m","max_tokens":5,"messages":[{"role":"user","content":"a"}],
             "thinking":{"type":"enabled","budget_tokens":31999}}"#;
-        let told = |dialect| translated(dialect, Route::Messages, body).0.contains("31999");
-        assert!(told(Dialect::Vllm));
-        assert!(!told(Dialect::Rolltape));
+        let shown = |dialect| translated(dialect, Route::Messages, body).0.contains("31999");
+        assert!(shown(Dialect::Vllm));
+        assert!(!shown(Dialect::Rolltape));
     }
 
     #[test]
     fn only_what_cannot_name_tokens_is_translated() {
         use Dialect::{Llamacpp, OpenAi, Rolltape, Sglang, Vllm};
-        let on = |route| [Vllm, Sglang, Llamacpp, Rolltape, OpenAi].map(|d| translates(d, route));
+        let on =
+            |route| [Vllm, Sglang, Llamacpp, Rolltape, OpenAi].map(|d| is_translated(d, route));
         assert_eq!(on(Route::Messages), [true, true, true, true, false]);
         assert_eq!(on(Route::Responses), [true, true, true, true, false]);
         assert_eq!(on(Route::Chat), [false; 5]);
@@ -338,39 +397,39 @@ mod tests {
     #[test]
     fn a_reply_names_what_it_goes_on_from() {
         let (_, back) = translated(Dialect::Vllm, Route::Responses, r#"{"model":"m","input":"a"}"#);
-        let told = back.after("resp_1").document(200, br#"{"choices":[{"message":{}}]}"#).body;
-        assert!(String::from_utf8_lossy(&told).contains(r#""previous_response_id":"resp_1""#));
+        let shown = back.after("resp_1").document(200, br#"{"choices":[{"message":{}}]}"#).body;
+        assert!(String::from_utf8_lossy(&shown).contains(r#""previous_response_id":"resp_1""#));
     }
 
     #[test]
     fn a_conversation_that_the_server_should_hold_is_asked_for_whole() {
         let read =
             |body: &'static str| Request::read(&Bytes::from_static(body.as_bytes())).unwrap();
-        let refused = leans_on_state(Route::Messages, &read(r#"{"thread":{"type":"create"}}"#));
+        let refused = server_state_error(Route::Messages, &read(r#"{"thread":{"type":"create"}}"#));
         assert!(refused.unwrap().contains("thread_unsupported_request"));
-        assert_eq!(leans_on_state(Route::Messages, &read(r#"{"thread":null}"#)), None);
-        assert_eq!(leans_on_state(Route::Chat, &read(r#"{"thread":{}}"#)), None);
+        assert_eq!(server_state_error(Route::Messages, &read(r#"{"thread":null}"#)), None);
+        assert_eq!(server_state_error(Route::Chat, &read(r#"{"thread":{}}"#)), None);
     }
 
     #[test]
     fn an_overflow_is_told_where_codex_looks_for_it() {
         let error = br#"{"error":{"message":"maximum context length is 5 tokens","code":400}}"#;
         let body = r#"{"model":"m","input":"a","stream":true}"#;
-        let told = translated(Dialect::Rolltape, Route::Responses, body).1.document(400, error);
-        assert_eq!((told.status, told.content_type), (200, "text/event-stream"));
-        assert!(String::from_utf8_lossy(&told.body).contains("context_length_exceeded"));
+        let shown = translated(Dialect::Rolltape, Route::Responses, body).1.document(400, error);
+        assert_eq!((shown.status, shown.content_type), (200, "text/event-stream"));
+        assert!(String::from_utf8_lossy(&shown.body).contains("context_length_exceeded"));
         let body = r#"{"model":"m","input":"a"}"#;
-        let told = translated(Dialect::Rolltape, Route::Responses, body).1.document(400, error);
-        assert_eq!((told.status, told.content_type), (400, "application/json"));
+        let shown = translated(Dialect::Rolltape, Route::Responses, body).1.document(400, error);
+        assert_eq!((shown.status, shown.content_type), (400, "application/json"));
     }
 
     #[test]
     fn half_an_event_does_not_run_into_the_end() {
         for rest in ["dat", ": pin", "event: x", ": ping\n"] {
             let mut back = translated(Dialect::Vllm, Route::Messages, THOUGHT).1;
-            let mut told = back.event(&Event(Bytes::from_static(rest.as_bytes()))).to_vec();
-            told.extend_from_slice(&back.error("cut", 502));
-            assert!(told.starts_with(b"event: error\n"), "{rest}");
+            let mut shown = back.event(&Event(Bytes::from_static(rest.as_bytes()))).to_vec();
+            shown.extend_from_slice(&back.error("cut", 502));
+            assert!(shown.starts_with(b"event: error\n"), "{rest}");
         }
         let mut back = translated(Dialect::Vllm, Route::Messages, THOUGHT).1;
         for whole in [": ping\n\n", ": ping\r\n\r\n", "\n"] {
@@ -386,20 +445,22 @@ mod tests {
             let mut back = translated(Dialect::Vllm, route, body).1;
             let first = format!("data: {{\"id\":\"{}\",\"choices\":[]}}\n\n", "\u{e9}".repeat(500));
             let more = format!("data: {delta}\n\n").repeat(100);
-            let mut told = back.event(&Event(Bytes::from(first))).to_vec();
+            let mut shown = back.event(&Event(Bytes::from(first))).to_vec();
             for event in crate::sse::events(&[more.as_bytes()]) {
-                told.extend_from_slice(&back.event(&event));
+                shown.extend_from_slice(&back.event(&event));
             }
-            told.extend_from_slice(&back.end());
-            let told = String::from_utf8(told).unwrap();
-            assert!(told.contains(&"\u{e9}".repeat(128)) && !told.contains(&"\u{e9}".repeat(129)));
+            shown.extend_from_slice(&back.end());
+            let shown = String::from_utf8(shown).unwrap();
+            assert!(
+                shown.contains(&"\u{e9}".repeat(128)) && !shown.contains(&"\u{e9}".repeat(129))
+            );
         }
     }
 
     #[test]
     fn a_page_in_place_of_a_reply_is_an_error() {
-        let told = translated(Dialect::Vllm, Route::Messages, THOUGHT).1.document(200, b"<html>");
-        assert_eq!(told.status, 502);
-        assert!(told.body.starts_with(br#"{"type":"error""#));
+        let shown = translated(Dialect::Vllm, Route::Messages, THOUGHT).1.document(200, b"<html>");
+        assert_eq!(shown.status, 502);
+        assert!(shown.body.starts_with(br#"{"type":"error""#));
     }
 }

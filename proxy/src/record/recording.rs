@@ -154,7 +154,7 @@ impl Recording {
             unasked: self.unasked,
             stamps: VersionStamps::default(),
         };
-        (end, facts.owed)
+        (end, facts.missing)
     }
 }
 

@@ -1,19 +1,19 @@
-//! JSON that grows out of any bytes, with the words that `wire` looks for.
+//! JSON that is built from any bytes, with the words that `wire` looks for.
 
 use std::sync::LazyLock;
 
 use serde_json::{Map, Value, json};
 
-/// More would be deeper than `serde_json` reads.
+/// Deepest nesting: `serde_json` reads no deeper.
 const DEPTH_MAX: usize = 100;
 
-/// The words of the dictionary that the fuzzer has, too.
+/// The words of the fuzzer's dictionary.
 static WORDS: LazyLock<Vec<&'static str>> = LazyLock::new(|| {
     let words = include_str!("../words.dict").lines();
     words.filter_map(|line| line.strip_prefix("\"\\\"")?.strip_suffix("\\\"\"")).collect()
 });
 
-/// Texts that are more than a word.
+/// Texts of more than a word.
 const TEXTS: [&str; 8] =
     ["", "{}", "{\"input\":\"x\"}", "[1", "\u{e9}\u{2028}\"\\", "0", "m", "\n\n"];
 const NUMBERS: [f64; 6] = [-0.5, -9999.0, 1e300, 0.1, 1e-5, 16_777_217.0];

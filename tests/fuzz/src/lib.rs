@@ -1,5 +1,5 @@
-//! What the fuzz targets share: how they read their input, and a second, plainer way to do what
-//! `wire` does, to hold it to.
+//! Parts that the fuzz targets share: their input, and a second, simpler implementation of parts of
+//! `wire` to compare it with.
 #![forbid(unsafe_code)]
 
 mod grown;
@@ -21,26 +21,26 @@ pub const ROUTES: [Route; 4] = [Route::Chat, Route::Completions, Route::Response
 /// The routes that are translated.
 pub const TRANSLATED: [Route; 2] = [Route::Messages, Route::Responses];
 
-/// The last bytes of an input. They choose what is done with the text before them, so that the
-/// text of a tape can be a seed as it is.
+/// The last bytes of an input. They choose the options of the run, so that the text of a tape can
+/// be a seed unchanged.
 #[derive(Debug, Clone, Copy)]
 pub struct Knobs([u8; Self::BYTES]);
 
 impl Knobs {
-    /// How many bytes there are; `seed.py` writes as many.
+    /// Number of bytes; `seed.py` writes as many.
     pub const BYTES: usize = 8;
 
-    /// One of `options`, as the knob at `at` says.
+    /// One of `options`, chosen by the knob at `at`.
     pub fn pick<T: Copy>(&self, at: usize, options: &[T]) -> T {
         options[usize::from(self.0[at]) % options.len()]
     }
 
-    /// Whether a bit of the knob at `at` is set.
+    /// Returns true if a bit of the knob at `at` is set.
     pub fn flag(&self, at: usize, bit: u8) -> bool {
         self.0[at] >> bit & 1 == 1
     }
 
-    /// Numbers without an end, the same for the same knobs.
+    /// An endless series of numbers, the same for the same knobs.
     pub fn numbers(&self) -> impl Iterator<Item = usize> + use<> {
         let mut state = u64::from_le_bytes(self.0) | 1;
         std::iter::repeat_with(move || {
@@ -75,12 +75,12 @@ pub fn parts(input: &[u8]) -> Option<(&[u8], Knobs)> {
     Some((text, Knobs(*knobs)))
 }
 
-/// The text, or the JSON that grows out of it as a program: bytes alone seldom become deep JSON.
+/// The text, or the JSON that it builds as a program: random bytes are seldom deep JSON.
 pub fn text_or_grown(text: &[u8], grow: bool) -> Bytes {
     if grow { Bytes::from(grown(text).to_string()) } else { Bytes::copy_from_slice(text) }
 }
 
-/// All events of a stream that is there as a whole.
+/// All events of a whole stream.
 pub fn events(stream: &[u8]) -> Vec<Event> {
     events_of([stream])
 }
@@ -104,14 +104,14 @@ pub fn request(body: &str) -> Request {
     Request::read(&Bytes::from(body.to_owned())).expect("it is an object")
 }
 
-/// Whether an event ends with the blank line that makes it whole.
+/// Returns true if an event ends with a blank line.
 pub fn is_whole(event: &[u8]) -> bool {
     let line = event.strip_suffix(b"\n").map(|text| text.strip_suffix(b"\r").unwrap_or(text));
     line.is_some_and(|line| line.is_empty() || line.ends_with(b"\n"))
 }
 
-/// The values of the data lines of `stream`, which rolltape wrote: whole events, one line of JSON
-/// each, named by its type.
+/// The values of the data lines of a `stream` that rolltape wrote: whole events with one line of
+/// JSON each, named by its type.
 pub fn written(stream: &[u8]) -> Vec<Value> {
     let mut values = Vec::new();
     for event in events(stream) {

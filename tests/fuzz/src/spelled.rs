@@ -1,5 +1,5 @@
-//! JSON with the spelling of every leaf, every key and every duplicate kept, read by `serde_json`
-//! rather than by the walker of `wire`.
+//! JSON that keeps the spelling of every leaf, every key and every duplicate. It is read by
+//! `serde_json`, not by the walker of `wire`.
 
 use std::fmt;
 
@@ -8,7 +8,7 @@ use serde::de::{Deserializer, MapAccess, Visitor};
 use serde_json::Value;
 use serde_json::value::RawValue;
 
-/// A value as it is spelled.
+/// A value with its spelling.
 #[derive(Debug, PartialEq)]
 pub enum Spelled<'a> {
     Leaf(&'a str),
@@ -46,14 +46,14 @@ pub fn members_of(json: &str) -> Option<Vec<(String, &str)>> {
     Some(members.0.into_iter().map(|(key, value)| (key, value.get())).collect())
 }
 
-/// The same of a body, if that is an object in all its depth.
+/// The same for a body; `None` if it is not an object, or not JSON at any depth.
 pub fn root_members(body: &[u8]) -> Option<Vec<(String, &str)>> {
     serde_json::from_slice::<Value>(body).ok().filter(Value::is_object)?;
     members_of(std::str::from_utf8(body).ok()?)
 }
 
 impl<'a> Spelled<'a> {
-    /// Reads a document; `None` where it is not JSON or deeper than `serde_json` goes.
+    /// Reads a document; `None` if it is not JSON, or deeper than `serde_json` reads.
     pub fn read(json: &'a [u8]) -> Option<Self> {
         serde_json::from_slice::<Value>(json).ok()?;
         Some(Self::of(std::str::from_utf8(json).ok()?.trim()))
@@ -90,7 +90,7 @@ impl<'a> Spelled<'a> {
         }
     }
 
-    /// Whether a member with one of `keys` is anywhere in it.
+    /// Returns true if it holds a member with one of `keys` at any depth.
     pub fn has(&self, keys: &[&str]) -> bool {
         match self {
             Self::Leaf(_) => false,

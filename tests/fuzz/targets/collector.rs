@@ -1,4 +1,4 @@
-//! Any reply on any route is collected, however it is cut, and its facts agree with each other.
+//! A reply on any route gives the same consistent facts, however it is cut.
 #![no_main]
 
 use std::sync::{Arc, LazyLock};
@@ -32,7 +32,7 @@ fuzz_target!(|input: &[u8]| {
     document.take(&body);
     let document = document.facts();
     consistent(&document, 1);
-    assert!(format!("{document:?}").len() <= held_max(&body), "a reply is multiplied");
+    assert!(format!("{document:?}").len() <= facts_bytes_max(&body), "a reply is multiplied");
 
     let whole = events(text);
     let mut once = collector();
@@ -49,11 +49,11 @@ fuzz_target!(|input: &[u8]| {
     // A missing logprob is NaN, which equals nothing.
     let once = format!("{once:?}");
     assert_eq!(once, format!("{:?}", pieces.facts()));
-    assert!(once.len() <= held_max(text), "a reply is multiplied");
+    assert!(once.len() <= facts_bytes_max(text), "a reply is multiplied");
 });
 
-/// What is held of a reply grows with the reply, not with its square.
-fn held_max(reply: &[u8]) -> usize {
+/// The most bytes that the facts of a reply may take: linear in its length.
+fn facts_bytes_max(reply: &[u8]) -> usize {
     64 * reply.len() + (2 << 20)
 }
 

@@ -1,4 +1,4 @@
-//! What is asked for or forced changes those fields of a request and no other byte.
+//! Added and forced fields change those fields of a request and no other byte.
 #![no_main]
 
 use std::collections::BTreeSet;
@@ -7,9 +7,9 @@ use bytes::Bytes;
 use episode::Route;
 use fuzz::{DIALECTS, Knobs, ROUTES, parts, root_members, text_or_grown};
 use libfuzzer_sys::fuzz_target;
-use wire::{Dialect, Force, Refused, Request, Wants, ask};
+use wire::{AskOptions, Dialect, ForcedSampling, RefusedFields, Request, ask};
 
-/// All that may be added, in any dialect.
+/// All fields that may be added, in any dialect.
 const ADDED: [&str; 13] = [
     "logprobs",
     "top_logprobs",
@@ -36,7 +36,7 @@ const FORCED: [&str; 5] = [
 
 fuzz_target!(|input: &[u8]| {
     let Some((text, knobs)) = parts(input) else { return };
-    any_force(text);
+    round_trip(text);
     let body = text_or_grown(text, knobs.flag(0, 0));
     let Some(request) = Request::read(&body) else {
         assert!(root_members(&body).is_none(), "an object was not read");
@@ -47,34 +47,34 @@ fuzz_target!(|input: &[u8]| {
     assert!(request.choices() > 0 && request.prompts() <= body.len());
     for dialect in DIALECTS {
         for route in ROUTES {
-            asked(&request, route, &wants(dialect, knobs), knobs.flag(0, 6));
+            asked(&request, route, &options(dialect, knobs), knobs.flag(0, 6));
         }
         forced(&request, dialect, &knobs.pick(1, &FORCED).parse().expect("they are forces"));
     }
     headers(text, &request);
 });
 
-fn wants(dialect: Dialect, knobs: Knobs) -> Wants {
-    Wants {
+fn options(dialect: Dialect, knobs: Knobs) -> AskOptions {
+    AskOptions {
         dialect,
         hosted_logprobs: !knobs.flag(0, 1),
         top_logprobs: if knobs.flag(0, 2) { 5 } else { 0 },
         routed_experts: knobs.flag(0, 3),
         sampling_mask: knobs.flag(0, 4),
-        refused: Refused::default(),
+        refused: RefusedFields::default(),
     }
 }
 
-fn asked(request: &Request, route: Route, wants: &Wants, has_headers: bool) {
+fn asked(request: &Request, route: Route, options: &AskOptions, has_headers: bool) {
     let has = |_: &str| has_headers;
-    let asked = ask(wants, route, request, has);
-    if asked.unasked.is_some() {
-        assert_eq!(&asked.body, request.body());
-        assert!(asked.hide.nothing() && asked.headers.is_empty());
+    let augmented = ask(options, route, request, has);
+    if augmented.unasked.is_some() {
+        assert_eq!(&augmented.body, request.body());
+        assert!(augmented.hide.is_empty() && augmented.headers.is_empty());
         return;
     }
     let Some(before) = root_members(request.body()) else { return };
-    let after = root_members(&asked.body).expect("JSON stays JSON");
+    let after = root_members(&augmented.body).expect("JSON stays JSON");
     let old = last_values(&before);
     let new = last_values(&after);
     let changed: BTreeSet<&str> = new
@@ -85,9 +85,9 @@ fn asked(request: &Request, route: Route, wants: &Wants, has_headers: bool) {
     for key in &changed {
         assert!(ADDED.contains(key), "`{key}` was set");
     }
-    assert_eq!(Bytes::from(spliced(request.body(), &before, &after, &changed)), asked.body);
-    let again = Request::read(&asked.body).expect("it is an object still");
-    assert_eq!(ask(wants, route, &again, has).body, asked.body, "asked twice");
+    assert_eq!(Bytes::from(spliced(request.body(), &before, &after, &changed)), augmented.body);
+    let again = Request::read(&augmented.body).expect("it is an object still");
+    assert_eq!(ask(options, route, &again, has).body, augmented.body, "asked twice");
 }
 
 /// The last value under each key.
@@ -97,8 +97,8 @@ fn last_values<'a>(members: &'a [(String, &'a str)]) -> Vec<(&'a str, &'a str)> 
     keys.into_iter().filter_map(|key| Some((key, last(key)?))).collect()
 }
 
-/// The body with the values of the `changed` keys out of `after`, made anew: where a key is there
-/// its value is replaced, and what is new stands before the last brace.
+/// The body with the values that the `changed` keys have in `after`, built in a second way. A value
+/// is replaced where its key stands; new members are put before the last brace.
 fn spliced(
     body: &[u8],
     before: &[(String, &str)],
@@ -111,7 +111,7 @@ fn spliced(
         if changed.contains(key.as_str()) {
             let start = value.as_ptr().addr() - body.as_ptr().addr();
             out.extend_from_slice(&body[kept..start]);
-            // What follows are the members that were there, in their order.
+            // The old members keep their order.
             out.extend_from_slice(after[at].1.as_bytes());
             kept = start + value.len();
         }
@@ -126,7 +126,7 @@ fn spliced(
     out
 }
 
-fn forced(request: &Request, dialect: Dialect, force: &Force) {
+fn forced(request: &Request, dialect: Dialect, force: &ForcedSampling) {
     let body = force.apply(dialect, request);
     let _ = force.sampling(request);
     let Some(before) = root_members(request.body()) else { return };
@@ -142,11 +142,11 @@ fn forced(request: &Request, dialect: Dialect, force: &Force) {
     assert_eq!(force.apply(dialect, &again), body, "forced twice");
 }
 
-/// What is read as a force is written so that it is read again: the store keeps the text.
-fn any_force(text: &[u8]) {
+/// A parsed `ForcedSampling` is printed so that it parses to the same: the store keeps the text.
+fn round_trip(text: &[u8]) {
     let Ok(text) = std::str::from_utf8(text) else { return };
-    if let Ok(force) = text.parse::<Force>() {
-        assert_eq!(force.to_string().parse::<Force>().ok(), Some(force));
+    if let Ok(force) = text.parse::<ForcedSampling>() {
+        assert_eq!(force.to_string().parse::<ForcedSampling>().ok(), Some(force));
     }
 }
 

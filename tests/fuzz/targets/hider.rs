@@ -1,4 +1,4 @@
-//! What is hidden of a reply is what was asked for, and no other byte.
+//! A filter removes the answers to added fields from a reply, and no other byte.
 #![no_main]
 
 use std::sync::LazyLock;
@@ -6,9 +6,9 @@ use std::sync::LazyLock;
 use bytes::Bytes;
 use fuzz::{DIALECTS, ROUTES, Spelled, events, events_of, is_whole, parts, request, text_or_grown};
 use libfuzzer_sys::fuzz_target;
-use wire::{Event, Hide, Wants, ask};
+use wire::{AskOptions, Event, ReplyFilter, ask};
 
-/// The keys of all that is ever hidden.
+/// All keys that are ever hidden.
 const HIDDEN: [&str; 10] = [
     "logprobs",
     "top_logprobs",
@@ -30,56 +30,56 @@ const REQUESTS: [&str; 5] = [
     r#"{"return_prompt_token_ids":true,"n_probs":1,"stream":false}"#,
 ];
 
-/// What is hidden for each of the requests in each dialect and on each route.
-static HIDES: LazyLock<Vec<Hide>> = LazyLock::new(|| {
-    let mut hides = Vec::new();
+/// The filters for each of the requests, in each dialect and on each route.
+static FILTERS: LazyLock<Vec<ReplyFilter>> = LazyLock::new(|| {
+    let mut filters = Vec::new();
     for dialect in DIALECTS {
         for route in ROUTES {
             for body in REQUESTS {
-                let wants = Wants {
+                let options = AskOptions {
                     hosted_logprobs: true,
                     top_logprobs: 3,
                     routed_experts: true,
                     sampling_mask: true,
-                    ..Wants::of(dialect)
+                    ..AskOptions::for_dialect(dialect)
                 };
-                let hide = ask(&wants, route, &request(body), |_| false).hide;
-                if !hide.nothing() && !hides.contains(&hide) {
-                    hides.push(hide);
+                let hide = ask(&options, route, &request(body), |_| false).hide;
+                if !hide.is_empty() && !filters.contains(&hide) {
+                    filters.push(hide);
                 }
             }
         }
     }
-    hides
+    filters
 });
 
 fuzz_target!(|input: &[u8]| {
     let Some((text, knobs)) = parts(input) else { return };
-    let hides: Vec<&Hide> = HIDES.iter().collect();
+    let filters: Vec<&ReplyFilter> = FILTERS.iter().collect();
     let body = text_or_grown(text, knobs.flag(1, 0));
     let stream = match knobs.flag(1, 0) {
         true => Bytes::from([b"data: ", &body[..], b"\n\n"].concat()),
         false => body.clone(),
     };
-    let hide = knobs.pick(0, &hides);
+    let hide = knobs.pick(0, &filters);
     document(hide, &body);
     let whole = events(&stream);
     whole.iter().for_each(|shown| event(hide, shown));
     assert_eq!(shown(hide, &whole), shown(hide, &events_of(knobs.pieces(&stream))));
 });
 
-/// What the agent gets of these events.
-fn shown(hide: &Hide, events: &[Event]) -> Bytes {
+/// The bytes that the agent gets for these events.
+fn shown(hide: &ReplyFilter, events: &[Event]) -> Bytes {
     events.iter().filter_map(|event| hide.event(event)).flatten().collect()
 }
 
-fn document(hide: &Hide, body: &Bytes) {
+fn document(hide: &ReplyFilter, body: &Bytes) {
     let shown = hide.document(body);
     assert_eq!(hide.document(&shown), shown, "hidden twice");
     same_but_hidden(body, &shown);
 }
 
-fn event(hide: &Hide, event: &Event) {
+fn event(hide: &ReplyFilter, event: &Event) {
     let Some(shown) = hide.event(event) else { return };
     let apart = events(&shown);
     if apart.len() > 1 {

@@ -1,4 +1,4 @@
-//! Any chat reply is turned back into well-formed events of the agent's wire, or a document.
+//! Any chat reply is translated to well-formed events of the agent's wire, or to a document.
 #![no_main]
 
 use bytes::Bytes;
@@ -6,9 +6,9 @@ use episode::Route;
 use fuzz::{DIALECTS, Knobs, ROUTES, TRANSLATED, events, grown, parts, written};
 use libfuzzer_sys::fuzz_target;
 use serde_json::{Value, json};
-use wire::{Back, Dialect, Event, Request, answers, error_body, translate};
+use wire::{Dialect, Event, ReplyTranslator, Request, answers, error_body, translate};
 
-/// Between the agent's request and the reply to it.
+/// Separates the agent's request from the reply to it.
 const SEPARATOR: u8 = 0x1e;
 const REQUESTS: [&[u8]; 3] = [
     br#"{"model":"m","messages":[],"input":"a","stream":true,"stop_sequences":["END"]}"#,
@@ -32,19 +32,19 @@ fuzz_target!(|input: &[u8]| {
     let reply = if knobs.flag(3, 0) { chunks(reply) } else { reply.to_vec() };
     let Some(request) = Request::read(&Bytes::copy_from_slice(body)) else { return };
     let (route, dialect) = (knobs.pick(0, &TRANSLATED), knobs.pick(1, &DIALECTS));
-    if let Some(back) = back(dialect, route, &request) {
-        streamed(back, (route, body.len()), &reply, knobs);
+    if let Some(translator) = translator(dialect, route, &request) {
+        streamed(translator, route, body.len(), &reply, knobs);
     }
-    if let Some(back) = back(dialect, route, &request) {
-        document(back, route, &reply, knobs.pick(4, &[200, 400, 404, 429, 500, 502]));
+    if let Some(translator) = translator(dialect, route, &request) {
+        document(translator, route, &reply, knobs.pick(4, &[200, 400, 404, 429, 500, 502]));
     }
 });
 
-fn back(dialect: Dialect, route: Route, request: &Request) -> Option<Back> {
-    translate(dialect, route, request).ok().map(|(_, back)| back)
+fn translator(dialect: Dialect, route: Route, request: &Request) -> Option<ReplyTranslator> {
+    translate(dialect, route, request).ok().map(|(_, translator)| translator)
 }
 
-/// A stream of chunks that grow out of the parts of `program`.
+/// A stream of chunks that the lines of `program` build.
 fn chunks(program: &[u8]) -> Vec<u8> {
     let mut stream = Vec::new();
     for part in program.split(|byte| *byte == b'\n') {
@@ -59,26 +59,34 @@ fn chunks(program: &[u8]) -> Vec<u8> {
     stream
 }
 
-fn streamed(mut back: Back, (route, body_bytes): (Route, usize), reply: &[u8], knobs: Knobs) {
+fn streamed(
+    mut translator: ReplyTranslator,
+    route: Route,
+    body_bytes: usize,
+    reply: &[u8],
+    knobs: Knobs,
+) {
     let mut shown = Vec::new();
     let mut comments = 0;
     for event in events(reply) {
         comments += usize::from(event.data().is_none());
-        shown.extend_from_slice(&back.event(&event));
+        shown.extend_from_slice(&translator.event(&event));
     }
     let (ended, message) = (knobs.flag(3, 1), String::from_utf8_lossy(reply));
     match ended {
-        true => shown.extend_from_slice(&back.end()),
-        false => shown.extend_from_slice(&back.error(&message, knobs.pick(4, &[400, 429, 500]))),
+        true => shown.extend_from_slice(&translator.end()),
+        false => {
+            shown.extend_from_slice(&translator.error(&message, knobs.pick(4, &[400, 429, 500])))
+        }
     }
     let late =
         Event(Bytes::from_static(b"data: {\"choices\":[{\"delta\":{\"content\":\"a\"}}]}\n\n"));
-    assert!(back.event(&late).is_empty() && back.end().is_empty(), "an end is the end");
-    assert!(back.error("late", 500).is_empty(), "an end is the end");
+    assert!(translator.event(&late).is_empty() && translator.end().is_empty(), "an end is the end");
+    assert!(translator.error("late", 500).is_empty(), "an end is the end");
     // The shortest that says something is `{}` among the calls: three events and a place in the
     // last, each with its id. More than that repeats what it must not.
-    let said_max = 1024 * reply.len() + 8 * body_bytes + (64 << 10);
-    assert!(shown.len() <= said_max, "a reply of {} bytes became {}", reply.len(), shown.len());
+    let shown_max = 1024 * reply.len() + 8 * body_bytes + (64 << 10);
+    assert!(shown.len() <= shown_max, "a reply of {} bytes became {}", reply.len(), shown.len());
     let values = written(&shown);
     let silent = events(&shown).len() - values.len();
     assert!(silent <= comments, "only comments have no data");
@@ -89,7 +97,7 @@ fn streamed(mut back: Back, (route, body_bytes): (Route, usize), reply: &[u8], k
     let _ = answers(route, &shown);
 }
 
-/// One message, whose blocks stand in a row; or an error that ends it.
+/// One message whose blocks follow each other, or an error that ends it.
 fn messages(values: &[Value]) {
     let (mut open, mut next) = (None, 0);
     for (at, value) in values.iter().enumerate() {
@@ -114,7 +122,7 @@ fn messages(values: &[Value]) {
     assert!(matches!(last, Some("message_stop" | "error")));
 }
 
-/// One response, its events numbered; items that are done are those of its last event.
+/// One response with numbered events. The finished items are those of its last event.
 fn responses(values: &[Value]) {
     for (at, value) in values.iter().enumerate() {
         assert_eq!(value["sequence_number"].as_u64(), Some(at as u64));
@@ -128,8 +136,8 @@ fn responses(values: &[Value]) {
     }
 }
 
-fn document(back: Back, route: Route, reply: &[u8], status: u16) {
-    let shown = back.document(status, reply);
+fn document(translator: ReplyTranslator, route: Route, reply: &[u8], status: u16) {
+    let shown = translator.document(status, reply);
     match shown.content_type {
         "application/json" => {
             let value: Value = serde_json::from_slice(&shown.body).expect("a document is JSON");

@@ -1,4 +1,4 @@
-//! Any request is translated to a chat request or refused, and read as a conversation alike.
+//! Any request is translated to a chat request with the same conversation, or refused.
 #![no_main]
 
 use episode::Route;
@@ -11,8 +11,8 @@ fuzz_target!(|input: &[u8]| {
     let Some((text, knobs)) = parts(input) else { return };
     let body = text_or_grown(text, knobs.flag(0, 0));
     for route in ROUTES {
-        if let Some(said) = conversation(route, &body) {
-            said.messages.iter().for_each(|message| {
+        if let Some(read) = conversation(route, &body) {
+            read.messages.iter().for_each(|message| {
                 let _ = (canonical(message), content_text(message.get("content")));
             });
         }
@@ -27,22 +27,22 @@ fuzz_target!(|input: &[u8]| {
 });
 
 fn translated(dialect: Dialect, route: Route, request: &Request) {
-    let said = conversation(route, request.body());
+    let read = conversation(route, request.body());
     let (chat, _) = match translate(dialect, route, request) {
         Ok(translated) => translated,
         Err(refused) => {
             let native = is_native(dialect, route, request);
-            assert!(native || said.is_none(), "refused ({refused}), yet read: {said:?}");
+            assert!(native || read.is_none(), "refused ({refused}), yet read: {read:?}");
             return;
         }
     };
-    let said = said.expect("what is translated is read");
+    let read = read.expect("what is translated is read");
     let chat: Value = serde_json::from_slice(&chat).expect("a request is JSON");
     let list = |key: &str| chat.get(key).and_then(Value::as_array).cloned().unwrap_or_default();
     assert!(chat["messages"].is_array());
-    assert_eq!(list("tools"), said.tools);
+    assert_eq!(list("tools"), read.tools);
     if dialect == Dialect::Vllm {
-        assert_eq!(list("messages"), said.messages);
+        assert_eq!(list("messages"), read.messages);
     }
     let streams = request.streams();
     assert_eq!(chat.get("stream").is_some(), streams, "a stream for a stream");

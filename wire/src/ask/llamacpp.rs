@@ -1,85 +1,90 @@
-//! llama.cpp's server. `logprobs` is refused with tools on a stream; the native `n_probs` passes
-//! the same door. Ids of prompts are not reported: `__verbose` tells their text, and what counts
-//! say of them (`Prompts`).
+//! llama.cpp's server.
+//!
+//! It refuses `logprobs` with tools on a stream; the native `n_probs` has the same effect and is
+//! accepted. It reports no ids of prompts: `__verbose` holds the prompt as text and its number of
+//! tokens, from which `PromptLookup` gets the ids.
 
 use episode::Route;
 
-use super::{Draft, Unasked};
-use crate::hide::{Rule, With};
+use super::builder::{NotAsked, RequestBuilder};
+use crate::hide::{Replacement, Rule, rule};
 
-const CHAT_LOGPROBS: Rule = (&["choices", "*", "logprobs"], With::Nothing);
-const TEXT_LOGPROBS: Rule = (&["choices", "*", "logprobs"], With::Null);
-const VERBOSE: Rule = (&["__verbose"], With::Nothing);
-/// What `n_probs` changes in what an agent is told that asked for `verbose` itself.
+const CHAT_LOGPROBS: Rule = rule(&["choices", "*", "logprobs"], Replacement::Absent);
+const TEXT_LOGPROBS: Rule = rule(&["choices", "*", "logprobs"], Replacement::Null);
+const VERBOSE: Rule = rule(&["__verbose"], Replacement::Absent);
+/// Effects of `n_probs` on the `__verbose` object of an agent that asked for it itself.
 const VERBOSE_PROBS: [Rule; 2] = [
-    (&["__verbose", "completion_probabilities"], With::Nothing),
-    (&["__verbose", "generation_settings", "n_probs"], With::Zero),
+    rule(&["__verbose", "completion_probabilities"], Replacement::Absent),
+    rule(&["__verbose", "generation_settings", "n_probs"], Replacement::Zero),
 ];
-/// What `return_tokens` changes there.
-const VERBOSE_TOKENS: Rule = (&["__verbose", "tokens"], With::EmptyList);
+/// The effect of `return_tokens` on the same object.
+const VERBOSE_TOKENS: Rule = rule(&["__verbose", "tokens"], Replacement::EmptyList);
 
-/// The same on its own route, in a reply and in a list of such.
+/// Effects of `n_probs` on the server's own route, in one reply and in a list of replies.
 const NATIVE_PROBS: [Rule; 4] = [
-    (&["completion_probabilities"], With::Nothing),
-    (&["*", "completion_probabilities"], With::Nothing),
-    (&["generation_settings", "n_probs"], With::Zero),
-    (&["*", "generation_settings", "n_probs"], With::Zero),
+    rule(&["completion_probabilities"], Replacement::Absent),
+    rule(&["*", "completion_probabilities"], Replacement::Absent),
+    rule(&["generation_settings", "n_probs"], Replacement::Zero),
+    rule(&["*", "generation_settings", "n_probs"], Replacement::Zero),
 ];
 const NATIVE_TOKENS: [Rule; 2] =
-    [(&["tokens"], With::EmptyList), (&["*", "tokens"], With::EmptyList)];
+    [rule(&["tokens"], Replacement::EmptyList), rule(&["*", "tokens"], Replacement::EmptyList)];
 
-pub(super) fn ask(draft: &mut Draft<'_>, route: Route) -> Result<(), Unasked> {
+pub(super) fn ask(builder: &mut RequestBuilder<'_>, route: Route) -> Result<(), NotAsked> {
     match route {
         Route::Chat => {
-            let asked = draft.asked("logprobs")?;
-            probabilities(draft, asked, CHAT_LOGPROBS)?;
-            tell(draft)
+            if !builder.asked("logprobs")? {
+                ask_probabilities(builder, CHAT_LOGPROBS)?;
+            }
+            ask_verbose(builder)
         }
         Route::Completions => {
-            let asked = draft.is_set("logprobs");
-            probabilities(draft, asked, TEXT_LOGPROBS)?;
-            // Each event of a stream would say all of it again.
-            if draft.request.streams() { Ok(()) } else { tell(draft) }
+            if !builder.is_set("logprobs") {
+                ask_probabilities(builder, TEXT_LOGPROBS)?;
+            }
+            // Every event of a stream would repeat the whole `__verbose` object.
+            if builder.request.streams() { Ok(()) } else { ask_verbose(builder) }
         }
-        Route::Generate => native(draft),
-        _ => Err(Unasked("llama.cpp reports no tokens on this route")),
+        Route::Generate => ask_native(builder),
+        _ => Err(NotAsked("llama.cpp reports no tokens on this route")),
     }
 }
 
-fn probabilities(draft: &mut Draft<'_>, asked: bool, rule: Rule) -> Result<(), Unasked> {
-    if asked || draft.is_set("n_probs") {
+fn ask_probabilities(builder: &mut RequestBuilder<'_>, rule: Rule) -> Result<(), NotAsked> {
+    if builder.is_set("n_probs") {
         return Ok(());
     }
-    draft.set("n_probs", "1", &[rule]);
-    if draft.asked("verbose")? {
-        draft.hide.rules(&VERBOSE_PROBS);
+    builder.set("n_probs", "1", &[rule]);
+    if builder.asked("verbose")? {
+        builder.hide.add_rules(&VERBOSE_PROBS);
     }
     Ok(())
 }
 
-/// `__verbose` tells the rendered prompt and why the reply stopped, and of a whole reply the list
-/// of ids, which is whole even where a character took several tokens.
-fn tell(draft: &mut Draft<'_>) -> Result<(), Unasked> {
-    let told = draft.asked("verbose")?;
-    if !draft.request.streams() {
-        draft.flag("return_tokens", if told { &[VERBOSE_TOKENS] } else { &[] })?;
+/// Asks for `__verbose`: the rendered prompt and the reason why the reply stopped. Of a whole
+/// reply it also holds the list of ids, which is complete even where one character took several
+/// tokens.
+fn ask_verbose(builder: &mut RequestBuilder<'_>) -> Result<(), NotAsked> {
+    let is_asked = builder.asked("verbose")?;
+    if !builder.request.streams() {
+        builder.flag("return_tokens", if is_asked { &[VERBOSE_TOKENS] } else { &[] })?;
     }
-    if !told {
-        draft.set("verbose", "true", &[VERBOSE]);
+    if !is_asked {
+        builder.set("verbose", "true", &[VERBOSE]);
     }
     Ok(())
 }
 
-/// A stream tells its ids anyway.
-fn native(draft: &mut Draft<'_>) -> Result<(), Unasked> {
-    if draft.request.raw("response_fields").is_some() {
-        return Err(Unasked("the agent chose the fields of the reply"));
+/// Asks on the server's own route, whose streams always report ids.
+fn ask_native(builder: &mut RequestBuilder<'_>) -> Result<(), NotAsked> {
+    if builder.request.raw("response_fields").is_some() {
+        return Err(NotAsked("the agent chose the fields of the reply"));
     }
-    if !draft.is_set("n_probs") && !draft.is_set("logprobs") {
-        draft.set("n_probs", "1", &NATIVE_PROBS);
+    if !builder.is_set("n_probs") && !builder.is_set("logprobs") {
+        builder.set("n_probs", "1", &NATIVE_PROBS);
     }
-    if !draft.request.streams() {
-        draft.flag("return_tokens", &NATIVE_TOKENS)?;
+    if !builder.request.streams() {
+        builder.flag("return_tokens", &NATIVE_TOKENS)?;
     }
     Ok(())
 }
@@ -89,13 +94,13 @@ mod tests {
     use bytes::Bytes;
 
     use super::*;
-    use crate::ask::{Asked, Wants, ask};
+    use crate::ask::{AskOptions, AugmentedRequest, ask};
     use crate::dialect::Dialect;
     use crate::request::Request;
 
-    fn asked(route: Route, body: &'static str) -> Asked {
+    fn asked(route: Route, body: &'static str) -> AugmentedRequest {
         let request = Request::read(&Bytes::from_static(body.as_bytes())).unwrap();
-        ask(&Wants::of(Dialect::Llamacpp), route, &request, |_| false)
+        ask(&AskOptions::for_dialect(Dialect::Llamacpp), route, &request, |_| false)
     }
 
     #[test]
@@ -108,13 +113,13 @@ mod tests {
             "generation_settings":{"n_probs":0,"min_p":0.05}}}"#;
         assert_eq!(verbose.hide.document(&Bytes::from_static(reply.as_bytes())), plain);
         let all = r#"{"verbose":true,"n_probs":2,"return_tokens":true}"#;
-        assert!(asked(Route::Chat, all).hide.nothing());
+        assert!(asked(Route::Chat, all).hide.is_empty());
     }
 
     #[test]
     fn fields_that_the_agent_chose_are_not_added_to() {
         let own = asked(Route::Generate, r#"{"response_fields":["content"]}"#);
-        assert!(own.unasked.is_some() && own.hide.nothing());
+        assert!(own.unasked.is_some() && own.hide.is_empty());
         let zero = asked(Route::Generate, r#"{"n_probs":0,"stream":true}"#);
         assert_eq!(zero.body, r#"{"n_probs":1,"stream":true}"#);
     }

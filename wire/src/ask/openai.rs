@@ -1,31 +1,38 @@
-//! Hosted servers. Extra fields can change billing, routing and refusals, so nothing is asked for
-//! unless the user wants it. Ids are never reported; logprobs carry bytes.
+//! Hosted servers.
+//!
+//! Extra fields can change billing, routing and refusals, so nothing is added unless the user
+//! wants it. These servers never report ids; their logprobs carry the bytes of each token.
 
 use episode::Route;
 
-use super::{Draft, FOR_THE_UPSTREAM, Unasked, Wants};
-use crate::hide::{Rule, With};
+use super::AskOptions;
+use super::builder::{INVALID_REQUEST, NotAsked, RequestBuilder};
+use crate::hide::{Replacement, Rule, rule};
 
-const LOGPROBS: Rule = (&["choices", "*", "logprobs"], With::Null);
+const LOGPROBS: Rule = rule(&["choices", "*", "logprobs"], Replacement::Null);
 
-pub(super) fn ask(draft: &mut Draft<'_>, wants: &Wants, route: Route) -> Result<(), Unasked> {
-    if !wants.hosted_logprobs {
-        return Err(Unasked("hosted servers are asked for nothing unless told to"));
+pub(super) fn ask(
+    builder: &mut RequestBuilder<'_>,
+    options: &AskOptions,
+    route: Route,
+) -> Result<(), NotAsked> {
+    if !options.hosted_logprobs {
+        return Err(NotAsked("hosted servers are asked for nothing unless the user wants it"));
     }
     match route {
-        Route::Chat if draft.is_set("top_logprobs") && !draft.asked("logprobs")? => {
-            Err(FOR_THE_UPSTREAM)
+        Route::Chat if builder.is_set("top_logprobs") && !builder.asked("logprobs")? => {
+            Err(INVALID_REQUEST)
         }
-        Route::Chat => draft.flag("logprobs", &[LOGPROBS]).map(drop),
-        Route::Completions if draft.asked("echo")? => {
-            Err(Unasked("with echo, logprobs cover the prompt"))
+        Route::Chat => builder.flag("logprobs", &[LOGPROBS]).map(drop),
+        Route::Completions if builder.asked("echo")? => {
+            Err(NotAsked("with echo, logprobs cover the prompt"))
         }
         Route::Completions => {
-            if !draft.asked_number("logprobs")? {
-                draft.set("logprobs", "0", &[LOGPROBS]);
+            if !builder.asked_number("logprobs")? {
+                builder.set("logprobs", "0", &[LOGPROBS]);
             }
             Ok(())
         }
-        _ => Err(Unasked("hosted servers report no tokens on this route")),
+        _ => Err(NotAsked("hosted servers report no tokens on this route")),
     }
 }

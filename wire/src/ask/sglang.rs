@@ -1,167 +1,177 @@
-//! SGLang. A streamed chat is asked for ids by headers, so that they come in one event of their
-//! own; everything else by fields, whose answers are absent when nobody asks.
+//! SGLang.
+//!
+//! A streamed chat is asked for ids by headers, so that they come in an event of their own.
+//! Everything else is asked for by fields; without a field its answer is absent.
 
 use episode::Route;
 
-use super::{Draft, FOR_THE_UPSTREAM, Unasked, Wants};
-use crate::hide::{Drop, Rule, With};
+use super::AskOptions;
+use super::builder::{INVALID_REQUEST, NotAsked, RequestBuilder};
+use crate::hide::{FrameKind, Replacement, Rule, rule};
 
-const LOGPROBS: Rule = (&["choices", "*", "logprobs"], With::Null);
-const TOPS: Rule = (&["choices", "*", "logprobs", "content", "*", "top_logprobs"], With::EmptyList);
-const PROMPT_IDS: Rule = (&["choices", "*", "prompt_token_ids"], With::Nothing);
-const RESPONSE_IDS: Rule = (&["choices", "*", "response_token_ids"], With::Nothing);
-const TOKEN_IDS: Rule = (&["choices", "*", "token_ids"], With::Nothing);
-const META: Rule = (&["choices", "*", "meta_info"], With::Nothing);
+const LOGPROBS: Rule = rule(&["choices", "*", "logprobs"], Replacement::Null);
+const TOP_LOGPROBS: Rule =
+    rule(&["choices", "*", "logprobs", "content", "*", "top_logprobs"], Replacement::EmptyList);
+const PROMPT_IDS: Rule = rule(&["choices", "*", "prompt_token_ids"], Replacement::Absent);
+const RESPONSE_IDS: Rule = rule(&["choices", "*", "response_token_ids"], Replacement::Absent);
+const TOKEN_IDS: Rule = rule(&["choices", "*", "token_ids"], Replacement::Absent);
+const META_INFO: Rule = rule(&["choices", "*", "meta_info"], Replacement::Absent);
 
-/// Fields that we set, and that are no booleans to SGLang where they are null. Text completions
-/// take a null for `logprobs`, and so does its own route.
+/// Fields that we set and that SGLang refuses as null. (Text completions and the native route
+/// accept a null for `logprobs`.)
 const BOOLEANS: [&str; 4] =
     ["return_token_ids", "return_meta_info", "return_prompt_token_ids", "return_routed_experts"];
 
-/// On its own route, in a reply and in a list of such.
+/// Logprobs on the server's own route, in one reply and in a list of replies.
 const NATIVE_LOGPROBS: [Rule; 6] = [
-    (&["meta_info", "input_token_logprobs"], With::Nothing),
-    (&["meta_info", "output_token_logprobs"], With::Nothing),
-    (&["meta_info", "output_token_logprobs_length"], With::Nothing),
-    (&["*", "meta_info", "input_token_logprobs"], With::Nothing),
-    (&["*", "meta_info", "output_token_logprobs"], With::Nothing),
-    (&["*", "meta_info", "output_token_logprobs_length"], With::Nothing),
+    rule(&["meta_info", "input_token_logprobs"], Replacement::Absent),
+    rule(&["meta_info", "output_token_logprobs"], Replacement::Absent),
+    rule(&["meta_info", "output_token_logprobs_length"], Replacement::Absent),
+    rule(&["*", "meta_info", "input_token_logprobs"], Replacement::Absent),
+    rule(&["*", "meta_info", "output_token_logprobs"], Replacement::Absent),
+    rule(&["*", "meta_info", "output_token_logprobs_length"], Replacement::Absent),
 ];
-const NATIVE_PROMPT_IDS: [Rule; 2] =
-    [(&["prompt_token_ids"], With::Nothing), (&["*", "prompt_token_ids"], With::Nothing)];
+const NATIVE_PROMPT_IDS: [Rule; 2] = [
+    rule(&["prompt_token_ids"], Replacement::Absent),
+    rule(&["*", "prompt_token_ids"], Replacement::Absent),
+];
 
+/// The header that puts the ids of a stream into an event of their own.
 const FRAMED: &str = "x-sglext-ids-framed";
-/// What asks for ids on a stream, by header or by field, and where they stand in an event that
-/// comes anyway.
-const STREAMED_IDS: [(&str, &str, Rule); 2] = [
-    (
-        "x-sglext-return-input-ids",
-        "return_input_ids_in_sglext",
-        (&["sglext", "input_ids"], With::Nothing),
-    ),
-    (
-        "x-sglext-return-output-ids",
-        "return_output_ids_in_sglext",
-        (&["sglext", "output_ids"], With::Nothing),
-    ),
+/// One kind of ids of a stream: the header and the field that ask for it, and its place in the
+/// last event.
+struct StreamedIds {
+    header: &'static str,
+    field: &'static str,
+    rule: Rule,
+}
+const STREAMED_IDS: [StreamedIds; 2] = [
+    StreamedIds {
+        header: "x-sglext-return-input-ids",
+        field: "return_input_ids_in_sglext",
+        rule: rule(&["sglext", "input_ids"], Replacement::Absent),
+    },
+    StreamedIds {
+        header: "x-sglext-return-output-ids",
+        field: "return_output_ids_in_sglext",
+        rule: rule(&["sglext", "output_ids"], Replacement::Absent),
+    },
 ];
 
 pub(super) fn ask(
-    draft: &mut Draft<'_>,
-    wants: &Wants,
+    builder: &mut RequestBuilder<'_>,
+    options: &AskOptions,
     route: Route,
     has_header: &dyn Fn(&str) -> bool,
-) -> Result<(), Unasked> {
-    let is_null = |key: &&str| draft.request.raw(key) == Some(b"null");
-    if BOOLEANS.iter().any(is_null) {
-        return Err(FOR_THE_UPSTREAM);
+) -> Result<(), NotAsked> {
+    if BOOLEANS.iter().any(|key| builder.request.raw(key) == Some(b"null")) {
+        return Err(INVALID_REQUEST);
     }
     match route {
         Route::Chat => {
-            logprobs(draft, wants)?;
-            match draft.request.streams() {
-                true => stream(draft, wants, has_header),
-                false => document(draft, wants),
+            ask_logprobs(builder, options)?;
+            match builder.request.streams() {
+                true => ask_streamed_chat(builder, options, has_header),
+                false => ask_whole_chat(builder, options),
             }
         }
-        Route::Completions => completions(draft),
-        Route::Generate => generate(draft),
-        _ => Err(Unasked("SGLang reports no tokens on this route")),
+        Route::Completions => ask_completions(builder),
+        Route::Generate => ask_native(builder),
+        _ => Err(NotAsked("SGLang reports no tokens on this route")),
     }
 }
 
-fn logprobs(draft: &mut Draft<'_>, wants: &Wants) -> Result<(), Unasked> {
-    if draft.request.raw("logprobs") == Some(b"null") {
-        return Err(FOR_THE_UPSTREAM);
+fn ask_logprobs(builder: &mut RequestBuilder<'_>, options: &AskOptions) -> Result<(), NotAsked> {
+    if builder.request.raw("logprobs") == Some(b"null") {
+        return Err(INVALID_REQUEST);
     }
-    let asked = draft.asked("logprobs")?;
-    let tops = draft.is_set("top_logprobs");
-    if tops && !asked {
-        return Err(FOR_THE_UPSTREAM);
+    let is_asked = builder.asked("logprobs")?;
+    if builder.is_set("top_logprobs") && !is_asked {
+        return Err(INVALID_REQUEST);
     }
-    draft.flag("logprobs", &[LOGPROBS])?;
-    if !asked {
-        draft.drop(Drop::OnlyLogprobs);
+
+    builder.flag("logprobs", &[LOGPROBS])?;
+    if !is_asked {
+        builder.hide_frames(FrameKind::OnlyLogprobs);
     }
-    if wants.top_logprobs > 0 && !tops {
-        draft.set(
-            "top_logprobs",
-            wants.top_logprobs.to_string(),
-            if asked { &[TOPS] } else { &[] },
-        );
-    }
+    builder.set_top_logprobs(options, is_asked, TOP_LOGPROBS);
     Ok(())
 }
 
-/// `return_meta_info` gives ids and logprobs as pairs, but takes the experts out of the place where
-/// an agent that asked for them looks.
-fn document(draft: &mut Draft<'_>, wants: &Wants) -> Result<(), Unasked> {
-    let prompt_ids = draft.asked("return_prompt_token_ids")?;
+/// Asks for `return_meta_info`, which reports ids and logprobs as pairs. It also moves the experts
+/// away from the place where an agent that asked for them looks, so it is not set for such an
+/// agent.
+fn ask_whole_chat(builder: &mut RequestBuilder<'_>, options: &AskOptions) -> Result<(), NotAsked> {
+    let prompt_ids = builder.asked("return_prompt_token_ids")?;
     let ids: &[Rule] = if prompt_ids { &[RESPONSE_IDS] } else { &[PROMPT_IDS, RESPONSE_IDS] };
-    draft.flag("return_token_ids", ids)?;
-    if draft.asked("return_routed_experts")? {
+    builder.flag("return_token_ids", ids)?;
+
+    if builder.asked("return_routed_experts")? {
         return Ok(());
     }
-    if !draft.flag("return_meta_info", &[META])? {
-        if wants.routed_experts {
-            draft.set("return_routed_experts", "true", &[]);
+    // The rest comes inside `meta_info`, and only if that is ours to hide.
+    if !builder.flag("return_meta_info", &[META_INFO])? {
+        if options.routed_experts {
+            builder.set("return_routed_experts", "true", &[]);
         }
-        if wants.sampling_mask && !draft.asked("return_sampling_mask")? {
-            draft.set("return_sampling_mask", "true", &[]);
+        if options.sampling_mask && !builder.asked("return_sampling_mask")? {
+            builder.set("return_sampling_mask", "true", &[]);
         }
     }
     Ok(())
 }
 
-/// An agent that asks for ids in `sglext` itself gets those as it asked, and so do we; the others
-/// are taken out of the same event.
-fn stream(
-    draft: &mut Draft<'_>,
-    wants: &Wants,
+/// Asks for ids by headers. If the agent itself asks for some ids in `sglext`, these stay where it
+/// looks for them, and only the other ones are taken out of the same event.
+fn ask_streamed_chat(
+    builder: &mut RequestBuilder<'_>,
+    options: &AskOptions,
     has_header: &dyn Fn(&str) -> bool,
-) -> Result<(), Unasked> {
-    let own = STREAMED_IDS.map(|(header, field, _)| has_header(header) || draft.is_set(field));
-    if own == [false, false] {
-        draft.headers.extend(STREAMED_IDS.map(|(header, _, _)| (header, "1")));
+) -> Result<(), NotAsked> {
+    let by_agent = STREAMED_IDS.map(|ids| has_header(ids.header) || builder.is_set(ids.field));
+
+    if by_agent == [false, false] {
+        STREAMED_IDS.iter().for_each(|ids| builder.header(ids.header));
         if !has_header(FRAMED) {
-            draft.headers.push((FRAMED, "1"));
+            builder.header(FRAMED);
         }
-        draft.drop(Drop::Named("sglext_ids"));
-        if wants.routed_experts && !draft.asked("return_routed_experts")? {
-            draft.set("return_routed_experts", "true", &[]);
-            draft.drop(Drop::Sglext);
+        builder.hide_frames(FrameKind::Named("sglext_ids"));
+        if options.routed_experts && !builder.asked("return_routed_experts")? {
+            builder.set("return_routed_experts", "true", &[]);
+            builder.hide_frames(FrameKind::Sglext);
         }
         return Ok(());
     }
-    for ((header, _, rule), _) in STREAMED_IDS.iter().zip(own).filter(|(_, own)| !own) {
-        draft.headers.push((header, "1"));
-        draft.hide.rules(&[*rule]);
+
+    for (ids, _) in STREAMED_IDS.iter().zip(by_agent).filter(|(_, by_agent)| !by_agent) {
+        builder.header(ids.header);
+        builder.hide.add_rules(&[ids.rule]);
     }
     Ok(())
 }
 
-fn completions(draft: &mut Draft<'_>) -> Result<(), Unasked> {
-    if draft.asked("echo")? {
-        return Err(Unasked("with echo, SGLang's logprobs cover the prompt"));
+fn ask_completions(builder: &mut RequestBuilder<'_>) -> Result<(), NotAsked> {
+    if builder.asked("echo")? {
+        return Err(NotAsked("with echo, SGLang's logprobs cover the prompt"));
     }
-    if !draft.asked_number("logprobs")? {
-        draft.set("logprobs", "0", &[LOGPROBS]);
+    if !builder.asked_number("logprobs")? {
+        builder.set("logprobs", "0", &[LOGPROBS]);
     }
-    draft.flag("return_token_ids", &[TOKEN_IDS, PROMPT_IDS])?;
+    builder.flag("return_token_ids", &[TOKEN_IDS, PROMPT_IDS])?;
     Ok(())
 }
 
-/// Ids are told anyway.
-fn generate(draft: &mut Draft<'_>) -> Result<(), Unasked> {
-    let more = ["top_logprobs_num", "token_ids_logprob", "return_flat_raw_output_top_logprobs"];
-    let logprobs = draft.is_set("return_logprob");
-    if !logprobs && more.iter().any(|key| draft.is_set(key)) {
-        return Err(FOR_THE_UPSTREAM);
+/// Asks on the server's own route, which always reports sampled ids.
+fn ask_native(builder: &mut RequestBuilder<'_>) -> Result<(), NotAsked> {
+    let needs_logprob =
+        ["top_logprobs_num", "token_ids_logprob", "return_flat_raw_output_top_logprobs"];
+    if !builder.is_set("return_logprob") {
+        if needs_logprob.iter().any(|key| builder.is_set(key)) {
+            return Err(INVALID_REQUEST);
+        }
+        builder.set("return_logprob", "true", &NATIVE_LOGPROBS);
     }
-    if !logprobs {
-        draft.set("return_logprob", "true", &NATIVE_LOGPROBS);
-    }
-    draft.flag("return_prompt_token_ids", &NATIVE_PROMPT_IDS)?;
+    builder.flag("return_prompt_token_ids", &NATIVE_PROMPT_IDS)?;
     Ok(())
 }
 
@@ -170,14 +180,14 @@ mod tests {
     use bytes::Bytes;
 
     use super::*;
-    use crate::ask::{Asked, ask};
+    use crate::ask::{AugmentedRequest, ask};
     use crate::dialect::Dialect;
     use crate::request::Request;
     use crate::sse::Event;
 
-    fn asked(route: Route, body: &'static str, header: &str) -> Asked {
+    fn asked(route: Route, body: &'static str, header: &str) -> AugmentedRequest {
         let request = Request::read(&Bytes::from_static(body.as_bytes())).unwrap();
-        ask(&Wants::of(Dialect::Sglang), route, &request, |name| name == header)
+        ask(&AskOptions::of(Dialect::Sglang), route, &request, |name| name == header)
     }
 
     /// The last event of a stream, when both are asked for.

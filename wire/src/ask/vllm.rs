@@ -1,116 +1,123 @@
-//! vLLM, and rolltape's own engine. When nobody asks, the keys are there as null, so hiding is
-//! putting null back. The one structural effect is in streamed chat: a chunk whose delta is empty
-//! is sent only because its ids or logprobs were wanted.
+//! vLLM, and rolltape's own engine.
 //!
-//! vLLM's Rust frontend differs in streams. It leaves out what is null; it sends the prompt's ids
-//! of a text completion in a chunk of their own; and it joins the deltas of a step where it has
-//! ids or logprobs to send with them. Each shows in the chunk itself, so the same rules serve both.
+//! Without our fields their answers are null, so hiding puts null back. One effect is structural: a
+//! streamed chat sends a chunk with an empty delta only because its ids or logprobs were wanted.
+//!
+//! vLLM's Rust frontend differs in streams. It leaves null fields out. It sends the prompt's ids
+//! of a text completion in a chunk of their own. It joins the deltas of one step where it has ids
+//! or logprobs to send with them. Each difference shows in the chunk itself, so the same rules
+//! serve both frontends.
 
 use episode::Route;
 
-use super::{Draft, FOR_THE_UPSTREAM, Unasked, Wants};
-use crate::hide::{Drop, Rule, With};
+use super::AskOptions;
+use super::builder::{INVALID_REQUEST, NotAsked, RequestBuilder};
+use crate::hide::{FrameKind, Replacement, Rule, rule};
 
-const LOGPROBS: Rule = (&["choices", "*", "logprobs"], With::NullOrAbsent);
+const LOGPROBS: Rule = rule(&["choices", "*", "logprobs"], Replacement::NullOrAbsent);
 /// Alternatives, where the agent asked for logprobs without any.
-const TOPS: Rule = (&["choices", "*", "logprobs", "content", "*", "top_logprobs"], With::EmptyList);
+const TOP_LOGPROBS: Rule =
+    rule(&["choices", "*", "logprobs", "content", "*", "top_logprobs"], Replacement::EmptyList);
 const IDS: [Rule; 3] = [
-    (&["choices", "*", "token_ids"], With::NullOrAbsent),
-    (&["choices", "*", "prompt_token_ids"], With::NullOrAbsent),
-    (&["prompt_token_ids"], With::NullOrAbsent),
+    rule(&["choices", "*", "token_ids"], Replacement::NullOrAbsent),
+    rule(&["choices", "*", "prompt_token_ids"], Replacement::NullOrAbsent),
+    rule(&["prompt_token_ids"], Replacement::NullOrAbsent),
 ];
-const VERSIONS: [Rule; 1] = [(&["choices", "*", "weight_versions"], With::NullOrAbsent)];
+const VERSIONS: [Rule; 1] = [rule(&["choices", "*", "weight_versions"], Replacement::NullOrAbsent)];
 
-/// In a reply and, below `response`, in the first and last event of a stream.
+/// Ids of a response: in a whole reply and, below `response`, in the first and last event of a
+/// stream.
 const RESPONSE_IDS: [Rule; 4] = [
-    (&["input_messages"], With::Null),
-    (&["output_messages"], With::Null),
-    (&["response", "input_messages"], With::Null),
-    (&["response", "output_messages"], With::Null),
+    rule(&["input_messages"], Replacement::Null),
+    rule(&["output_messages"], Replacement::Null),
+    rule(&["response", "input_messages"], Replacement::Null),
+    rule(&["response", "output_messages"], Replacement::Null),
 ];
-/// `logprobs` at the root is that of a text delta, where an empty list stands unasked.
+/// Logprobs of a response. `logprobs` at the root belongs to a text delta, which has an empty list
+/// there without our fields.
 const RESPONSE_LOGPROBS: [Rule; 7] = [
-    (&["top_logprobs"], With::Null),
-    (&["response", "top_logprobs"], With::Null),
-    (&["logprobs"], With::EmptyListOf("response.output_text.delta")),
-    (&["part", "logprobs"], With::NullIfFilled),
-    (&["item", "content", "*", "logprobs"], With::NullIfFilled),
-    (&["output", "*", "content", "*", "logprobs"], With::NullIfFilled),
-    (&["response", "output", "*", "content", "*", "logprobs"], With::NullIfFilled),
+    rule(&["top_logprobs"], Replacement::Null),
+    rule(&["response", "top_logprobs"], Replacement::Null),
+    rule(&["logprobs"], Replacement::EmptyListOf("response.output_text.delta")),
+    rule(&["part", "logprobs"], Replacement::NullIfFilled),
+    rule(&["item", "content", "*", "logprobs"], Replacement::NullIfFilled),
+    rule(&["output", "*", "content", "*", "logprobs"], Replacement::NullIfFilled),
+    rule(&["response", "output", "*", "content", "*", "logprobs"], Replacement::NullIfFilled),
 ];
-const INCLUDED: &str = r#""message.output_text.logprobs""#;
+/// The entry of `include` that asks a response for logprobs, as JSON text.
+const INCLUDE_LOGPROBS: &str = r#""message.output_text.logprobs""#;
 
-pub(super) fn ask(draft: &mut Draft<'_>, wants: &Wants, route: Route) -> Result<(), Unasked> {
+pub(super) fn ask(
+    builder: &mut RequestBuilder<'_>,
+    options: &AskOptions,
+    route: Route,
+) -> Result<(), NotAsked> {
     match route {
-        Route::Chat => chat(draft, wants),
-        Route::Completions => completions(draft),
-        Route::Responses => responses(draft),
-        _ => Err(Unasked("vLLM reports no tokens on this route")),
+        Route::Chat => ask_chat(builder, options),
+        Route::Completions => ask_completions(builder),
+        Route::Responses => ask_responses(builder),
+        _ => Err(NotAsked("vLLM reports no tokens on this route")),
     }
 }
 
-fn chat(draft: &mut Draft<'_>, wants: &Wants) -> Result<(), Unasked> {
-    no_beams(draft)?;
-    let logprobs = draft.asked("logprobs")?;
-    let tops = draft.is_set("top_logprobs");
-    if tops && !logprobs {
-        return Err(FOR_THE_UPSTREAM);
+fn ask_chat(builder: &mut RequestBuilder<'_>, options: &AskOptions) -> Result<(), NotAsked> {
+    refuse_beam_search(builder)?;
+    let logprobs_asked = builder.asked("logprobs")?;
+    if builder.is_set("top_logprobs") && !logprobs_asked {
+        return Err(INVALID_REQUEST);
     }
-    draft.flag("logprobs", &[LOGPROBS])?;
-    if wants.top_logprobs > 0 && !tops {
-        draft.set(
-            "top_logprobs",
-            wants.top_logprobs.to_string(),
-            if logprobs { &[TOPS] } else { &[] },
-        );
-    }
-    let ids = draft.flag("return_token_ids", &IDS)?;
-    draft.flag("return_weight_versions", &VERSIONS)?;
-    if !logprobs && !ids {
-        draft.drop(Drop::EmptyDelta);
-        draft.hide.split();
+
+    builder.flag("logprobs", &[LOGPROBS])?;
+    builder.set_top_logprobs(options, logprobs_asked, TOP_LOGPROBS);
+    let ids_asked = builder.flag("return_token_ids", &IDS)?;
+    builder.flag("return_weight_versions", &VERSIONS)?;
+
+    // An agent that asked for either gets these frames without us, too.
+    if !logprobs_asked && !ids_asked {
+        builder.hide_frames(FrameKind::EmptyDelta);
+        builder.hide.split_frames();
     }
     Ok(())
 }
 
-fn completions(draft: &mut Draft<'_>) -> Result<(), Unasked> {
-    no_beams(draft)?;
-    if draft.asked("echo")? {
-        return Err(Unasked("with echo, vLLM's ids take the place of the prompt's text"));
+fn ask_completions(builder: &mut RequestBuilder<'_>) -> Result<(), NotAsked> {
+    refuse_beam_search(builder)?;
+    if builder.asked("echo")? {
+        return Err(NotAsked("with echo, vLLM's ids take the place of the prompt's text"));
     }
-    if !draft.asked_number("logprobs")? {
-        draft.set("logprobs", "0", &[LOGPROBS]);
+    if !builder.asked_number("logprobs")? {
+        builder.set("logprobs", "0", &[LOGPROBS]);
     }
-    if !draft.flag("return_token_ids", &IDS)? {
-        draft.drop(Drop::OnlyPrompt);
+    if !builder.flag("return_token_ids", &IDS)? {
+        builder.hide_frames(FrameKind::OnlyPrompt);
     }
-    draft.flag("return_weight_versions", &VERSIONS)?;
+    builder.flag("return_weight_versions", &VERSIONS)?;
     Ok(())
 }
 
-fn no_beams(draft: &Draft<'_>) -> Result<(), Unasked> {
-    match draft.request.raw("use_beam_search") {
-        Some(b"true") => Err(Unasked("beams are not samples")),
+fn refuse_beam_search(builder: &RequestBuilder<'_>) -> Result<(), NotAsked> {
+    match builder.request.raw("use_beam_search") {
+        Some(b"true") => Err(NotAsked("beam search does not sample")),
         _ => Ok(()),
     }
 }
 
-fn responses(draft: &mut Draft<'_>) -> Result<(), Unasked> {
-    if draft.asked("background")? {
-        return Err(Unasked("a reply in the background is fetched by another call"));
+fn ask_responses(builder: &mut RequestBuilder<'_>) -> Result<(), NotAsked> {
+    if builder.asked("background")? {
+        return Err(NotAsked("a reply in the background is fetched by another call"));
     }
-    draft.flag("enable_response_messages", &RESPONSE_IDS)?;
-    match draft.request.raw("include") {
+    builder.flag("enable_response_messages", &RESPONSE_IDS)?;
+    match builder.request.raw("include") {
         None | Some(b"null") => {
-            draft.set("include", r#"["message.output_text.logprobs"]"#, &RESPONSE_LOGPROBS);
+            builder.set("include", r#"["message.output_text.logprobs"]"#, &RESPONSE_LOGPROBS);
         }
-        Some(list) if list.first() != Some(&b'[') => return Err(FOR_THE_UPSTREAM),
-        Some(list) if list.windows(INCLUDED.len()).any(|w| w == INCLUDED.as_bytes()) => {}
-        Some(_) if draft.refused.holds("include") => {}
-        Some(_) => {
-            draft.appended.push(("include", INCLUDED));
-            draft.hide.rules(&RESPONSE_LOGPROBS);
-        }
+        Some(list) if list.first() != Some(&b'[') => return Err(INVALID_REQUEST),
+        Some(list) if asks_logprobs(list) => {}
+        Some(_) => builder.append("include", INCLUDE_LOGPROBS, &RESPONSE_LOGPROBS),
     }
     Ok(())
+}
+
+fn asks_logprobs(include: &[u8]) -> bool {
+    include.windows(INCLUDE_LOGPROBS.len()).any(|window| window == INCLUDE_LOGPROBS.as_bytes())
 }

@@ -1,4 +1,4 @@
-//! The Messages route, as an upstream speaks it itself. It never names tokens.
+//! The Messages route of an upstream that has one itself. It never reports ids.
 
 use serde::Deserialize;
 use serde_json::Value;
@@ -7,11 +7,11 @@ use super::Collector;
 
 /// A message, or an event that may hold one.
 #[derive(Deserialize)]
-struct Reply {
+struct MessagesReply {
     message: Option<Value>,
     model: Option<String>,
-    usage: Option<Usage>,
-    delta: Option<Delta>,
+    usage: Option<MessagesUsage>,
+    delta: Option<StopDelta>,
     stop_reason: Option<String>,
     stop_sequence: Option<String>,
     error: Option<Value>,
@@ -20,65 +20,69 @@ struct Reply {
 }
 
 #[derive(Deserialize)]
-struct Delta {
+struct StopDelta {
     stop_reason: Option<String>,
     stop_sequence: Option<String>,
 }
 
 #[derive(Deserialize)]
-struct Usage {
+struct MessagesUsage {
     input_tokens: Option<u64>,
     cache_creation_input_tokens: Option<u64>,
     cache_read_input_tokens: Option<u64>,
     output_tokens: Option<u64>,
 }
 
+impl MessagesUsage {
+    /// Number of tokens of the whole prompt: cached ones are counted apart.
+    fn prompt_tokens(&self) -> Option<u64> {
+        let cached = [self.cache_creation_input_tokens, self.cache_read_input_tokens];
+        let uncached = self.input_tokens?;
+        Some(cached.iter().flatten().fold(uncached, |sum, count| sum.saturating_add(*count)))
+    }
+}
+
 impl Collector {
     pub(super) fn take_messages(&mut self, json: &[u8]) -> Option<()> {
-        self.message(serde_json::from_slice(json).ok()?);
+        self.take_message(serde_json::from_slice(json).ok()?);
         Some(())
     }
 
-    fn message(&mut self, reply: Reply) {
+    fn take_message(&mut self, reply: MessagesReply) {
+        // `message_start` holds a whole message.
         if let Some(inner) = reply.message.filter(Value::is_object)
-            && let Ok(inner) = serde_json::from_value(inner)
+            && let Ok(message) = serde_json::from_value(inner)
         {
-            self.message(inner);
+            self.take_message(message);
         }
+
         self.model = reply.model.or(self.model.take());
         if let Some(usage) = reply.usage {
-            let parts = [
-                usage.input_tokens,
-                usage.cache_creation_input_tokens,
-                usage.cache_read_input_tokens,
-            ];
-            // What came out of a cache is counted apart.
-            let prompt = usage
-                .input_tokens
-                .map(|_| parts.iter().flatten().fold(0, |sum: u64, n| sum.saturating_add(*n)));
-            self.counts(prompt, usage.output_tokens);
+            self.set_usage(usage.prompt_tokens(), usage.output_tokens);
         }
-        if let Some(error) = reply.error.filter(|e| !e.is_null()) {
-            self.failed_with(&error);
+        if let Some(error) = reply.error.filter(|error| !error.is_null()) {
+            self.set_error(&error);
         }
-        let stops = |r: Option<String>, s: Option<String>| (r, s.map(Value::String));
-        let (reason, stop) = match reply.delta {
-            Some(delta) => stops(delta.stop_reason, delta.stop_sequence),
-            None => stops(reply.stop_reason, reply.stop_sequence),
+
+        // An event has the reason in its delta, a document at its root.
+        let (reason, sequence) = match reply.delta {
+            Some(delta) => (delta.stop_reason, delta.stop_sequence),
+            None => (reply.stop_reason, reply.stop_sequence),
         };
         if reason.is_some() || reply.kind.as_deref() == Some("message") {
-            self.draft(0, 0).finish(reason.map(in_chat), stop);
+            let stop = sequence.map(Value::String);
+            self.choice(0, 0).set_finish(reason.map(finish_reason), stop);
         }
     }
 }
 
-/// The word that the chat route has for it.
-fn in_chat(reason: String) -> String {
-    match reason.as_str() {
+/// The chat route's word for a stop reason.
+fn finish_reason(stop_reason: String) -> String {
+    match stop_reason.as_str() {
         "end_turn" | "stop_sequence" => "stop".to_owned(),
         "max_tokens" => "length".to_owned(),
         "tool_use" => "tool_calls".to_owned(),
         "refusal" => "content_filter".to_owned(),
-        _ => reason,
+        _ => stop_reason,
     }
 }

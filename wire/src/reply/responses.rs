@@ -1,19 +1,19 @@
-//! The Responses route, as an upstream speaks it itself.
+//! The Responses route of an upstream that has one itself.
 
 use serde::Deserialize;
 use serde_json::Value;
 
 use super::Collector;
-use super::chat::Entry;
+use super::chat::LogprobEntry;
 
 /// An event of a stream.
 #[derive(Deserialize)]
-struct Event<'a> {
+struct ResponsesEvent<'a> {
     #[serde(borrow)]
     response: Option<Response<'a>>,
-    /// Of a piece of text.
+    /// Logprobs of a text delta.
     #[serde(borrow)]
-    logprobs: Option<Vec<Entry<'a>>>,
+    logprobs: Option<Vec<LogprobEntry<'a>>>,
     #[serde(rename = "type")]
     kind: Option<String>,
     error: Option<Value>,
@@ -25,103 +25,117 @@ struct Response<'a> {
     model: Option<String>,
     status: Option<String>,
     error: Option<Value>,
-    incomplete_details: Option<Incomplete>,
-    usage: Option<Usage>,
-    /// vLLM, when asked: what the model was given and gave, by id.
-    input_messages: Option<Vec<Tokens>>,
-    output_messages: Option<Vec<Tokens>>,
+    incomplete_details: Option<IncompleteDetails>,
+    usage: Option<ResponsesUsage>,
+    /// vLLM, if asked: the ids of the prompt and of the sampled tokens.
+    input_messages: Option<Vec<TokenMessage>>,
+    output_messages: Option<Vec<TokenMessage>>,
     #[serde(borrow)]
-    output: Option<Vec<Item<'a>>>,
+    output: Option<Vec<ResponseItem<'a>>>,
 }
 
 #[derive(Deserialize)]
-struct Incomplete {
+struct IncompleteDetails {
     reason: Option<String>,
 }
 
 #[derive(Deserialize)]
-struct Usage {
+struct ResponsesUsage {
     input_tokens: Option<u64>,
     output_tokens: Option<u64>,
 }
 
-/// gpt-oss models get messages of another form, without ids.
+/// Ids of a message. gpt-oss models get messages of another form, without ids.
 #[derive(Deserialize)]
-struct Tokens {
+struct TokenMessage {
     tokens: Option<Vec<u32>>,
 }
 
 #[derive(Deserialize)]
-struct Item<'a> {
+struct ResponseItem<'a> {
     #[serde(rename = "type")]
     kind: Option<String>,
     #[serde(borrow)]
-    content: Option<Vec<Part<'a>>>,
+    content: Option<Vec<ContentPart<'a>>>,
 }
 
 #[derive(Deserialize)]
-struct Part<'a> {
+struct ContentPart<'a> {
     #[serde(borrow)]
-    logprobs: Option<Vec<Entry<'a>>>,
+    logprobs: Option<Vec<LogprobEntry<'a>>>,
+}
+
+impl ResponseItem<'_> {
+    fn is_call(&self) -> bool {
+        self.kind.as_deref().is_some_and(|kind| kind.ends_with("_call"))
+    }
 }
 
 impl Collector {
     pub(super) fn take_responses(&mut self, json: &[u8]) -> Option<()> {
-        let event: Event<'_> = serde_json::from_slice(json).ok()?;
-        let error = event.error.filter(|e| !e.is_null());
+        let event: ResponsesEvent<'_> = serde_json::from_slice(json).ok()?;
+        let error = event.error.filter(|error| !error.is_null());
         match (event.response, event.kind.as_deref(), error) {
-            (Some(response), ..) => self.response(response),
+            (Some(response), ..) => self.take_response(response),
             (None, Some("error"), error) => {
-                self.failed_with(&error.or(event.message).unwrap_or_default());
+                self.set_error(&error.or(event.message).unwrap_or_default());
             }
-            (None, Some(_), _) => {
-                let bytes = self.vocabulary.is_some();
-                let entries = event.logprobs.unwrap_or_default();
-                if !entries.is_empty() {
-                    let tokens = entries.into_iter().map(|entry| entry.token(bytes));
-                    self.draft(0, 0).add_tokens(tokens);
-                }
-            }
-            (None, None, Some(error)) => self.failed_with(&error),
-            (None, None, None) => self.response(serde_json::from_slice(json).ok()?),
+            (None, Some(_), _) => self.take_deltas(event.logprobs.unwrap_or_default()),
+            (None, None, Some(error)) => self.set_error(&error),
+            // Without a type it is a whole response, not an event.
+            (None, None, None) => self.take_response(serde_json::from_slice(json).ok()?),
         }
         Some(())
     }
 
-    fn response(&mut self, response: Response<'_>) {
+    fn take_deltas(&mut self, entries: Vec<LogprobEntry<'_>>) {
+        if entries.is_empty() {
+            return;
+        }
+        let keeps_bytes = self.vocabulary.is_some();
+        let tokens = entries.into_iter().map(|entry| entry.token(keeps_bytes));
+        self.choice(0, 0).add_tokens(tokens);
+    }
+
+    fn take_response(&mut self, response: Response<'_>) {
         self.model = response.model.or(self.model.take());
         if let Some(usage) = response.usage {
-            self.counts(usage.input_tokens, usage.output_tokens);
+            self.set_usage(usage.input_tokens, usage.output_tokens);
         }
-        if let Some(error) = response.error.filter(|e| !e.is_null()) {
-            self.failed_with(&error);
+        if let Some(error) = response.error.filter(|error| !error.is_null()) {
+            self.set_error(&error);
         }
         let prompt = ids(response.input_messages);
         if !prompt.is_empty() {
             self.prompts.insert(0, prompt);
         }
+
+        // The wire has no choices, so all of it is choice 0.
+        let keeps_bytes = self.vocabulary.is_some();
+        let choice = self.choice(0, 0);
         let sampled = ids(response.output_messages);
-        let bytes = self.vocabulary.is_some();
-        let output = response.output.unwrap_or_default();
-        let calls = output.iter().any(|i| i.kind.as_deref().is_some_and(|k| k.ends_with("_call")));
-        let draft = self.draft(0, 0);
         if !sampled.is_empty() {
-            draft.add_ids(sampled);
+            choice.add_ids(sampled);
         }
+        let output = response.output.unwrap_or_default();
+        let finish = if output.iter().any(ResponseItem::is_call) { "tool_calls" } else { "stop" };
+        // The last event of a stream repeats the logprobs of all its deltas.
         let parts = output.into_iter().filter_map(|item| item.content).flatten();
         let entries = parts.filter_map(|part| part.logprobs).flatten();
-        draft.tokens_again(entries.map(|entry| entry.token(bytes)));
+        choice.repeat_tokens(entries.map(|entry| entry.token(keeps_bytes)));
+
+        // The words of the chat route, so that all routes are recorded alike.
         let cut = response.incomplete_details.and_then(|details| details.reason);
         let reason = match (response.status.as_deref(), cut.as_deref()) {
-            (Some("completed"), _) => Some(if calls { "tool_calls" } else { "stop" }),
+            (Some("completed"), _) => Some(finish),
             (Some("incomplete"), Some("max_output_tokens")) => Some("length"),
             (Some("incomplete"), other) => Some(other.unwrap_or("incomplete")),
             _ => None,
         };
-        draft.finish(reason.map(str::to_owned), None);
+        choice.set_finish(reason.map(str::to_owned), None);
     }
 }
 
-fn ids(messages: Option<Vec<Tokens>>) -> Vec<u32> {
-    messages.into_iter().flatten().filter_map(|m| m.tokens).flatten().collect()
+fn ids(messages: Option<Vec<TokenMessage>>) -> Vec<u32> {
+    messages.into_iter().flatten().filter_map(|message| message.tokens).flatten().collect()
 }

@@ -1,23 +1,24 @@
-//! Which experts each token was routed to.
+//! The experts that each token was routed to.
 //!
-//! Servers send lists, or bytes in base64: bare (32-bit integers, the shape is the reader's to
-//! know), as a file of NumPy's, or in an object that says shape and type.
+//! Servers send nested lists, or bytes in base64. The bytes are 32-bit integers of a shape that the
+//! reader must know, a NumPy file, or in an object with shape and type.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::Value;
 
-/// The first bytes of a file of NumPy's.
-const NUMPY: &[u8] = b"\x93NUMPY";
+/// The first bytes of a NumPy file.
+const NUMPY_MAGIC: &[u8] = b"\x93NUMPY";
 
 /// The experts of some tokens of a path.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Routing {
-    /// The first token, counted from the prompt's first one, where the server says it.
+    /// The first of these tokens, counted from the start of the prompt, if the server reports it.
     pub start: Option<usize>,
-    /// What one token has: `[layers, k]`, or `[layers * k]` where the server does not say more.
+    /// The shape of one token's experts: `[layers, k]`, or `[layers * k]` if the server reports no
+    /// more.
     pub shape: Vec<usize>,
-    /// The experts, token by token.
+    /// The experts of all tokens, `tokens * width` of them, token by token.
     pub experts: Vec<u16>,
 }
 
@@ -32,7 +33,7 @@ impl Routing {
         self.experts.len() / self.width()
     }
 
-    /// Whole tokens of at least one expert, or nothing.
+    /// The same if it holds whole tokens with at least one expert each.
     fn checked(self) -> Option<Self> {
         let width = self.width();
         let is_whole =
@@ -41,22 +42,22 @@ impl Routing {
     }
 }
 
-/// Reads the experts of a path of `tokens` tokens, prompt included; the last one has none, for no
+/// Reads the experts of a path of `tokens` tokens, prompt included. The last token has none: no
 /// token was sampled after it.
 pub fn routing(json: &str, tokens: usize) -> Option<Routing> {
     let pieces: Vec<Value> = serde_json::from_str(json).ok()?;
     let read = match pieces.as_slice() {
-        [Value::String(text)] => bytes(text, tokens)?,
-        [Value::Object(_)] => described(&pieces[0])?,
-        lists => nested(lists)?,
+        [Value::String(text)] => from_base64(text, tokens)?,
+        [Value::Object(_)] => from_object(&pieces[0])?,
+        lists => from_lists(lists)?,
     };
     read.checked()
 }
 
-fn bytes(text: &str, tokens: usize) -> Option<Routing> {
+fn from_base64(text: &str, tokens: usize) -> Option<Routing> {
     let data = STANDARD.decode(text).ok()?;
-    if data.starts_with(NUMPY) {
-        return numpy(&data);
+    if data.starts_with(NUMPY_MAGIC) {
+        return from_numpy(&data);
     }
     let experts = integers(&data, "i4")?;
     let fits = |count: &usize| *count > 0 && experts.len().is_multiple_of(*count);
@@ -64,11 +65,11 @@ fn bytes(text: &str, tokens: usize) -> Option<Routing> {
     Some(Routing { start: None, shape: vec![experts.len() / count], experts })
 }
 
-/// `{"data", "shape", "dtype", "start"?}`.
-fn described(object: &Value) -> Option<Routing> {
+/// Reads `{"data", "shape", "dtype", "start"?}`.
+fn from_object(object: &Value) -> Option<Routing> {
     let data = STANDARD.decode(object.get("data")?.as_str()?).ok()?;
-    let sizes = object.get("shape")?.as_array()?.iter();
-    let sizes: Vec<usize> = sizes.map(size).collect::<Option<_>>()?;
+    let sizes: Vec<usize> =
+        object.get("shape")?.as_array()?.iter().map(as_size).collect::<Option<_>>()?;
     let kind = match object.get("dtype")?.as_str()? {
         "uint8" => "u1",
         "int8" => "i1",
@@ -78,86 +79,101 @@ fn described(object: &Value) -> Option<Routing> {
         "int64" => "i8",
         _ => return None,
     };
-    let start = object.get("start").map(size).unwrap_or(None);
-    shaped(&sizes, integers(&data, kind)?, start)
+    let start = object.get("start").and_then(as_size);
+    of_shape(&sizes, integers(&data, kind)?, start)
 }
 
-fn size(number: &Value) -> Option<usize> {
+fn as_size(number: &Value) -> Option<usize> {
     number.as_u64().and_then(|number| usize::try_from(number).ok())
 }
 
-/// A file of NumPy's: magic bytes, version, length of the header, header, data.
-fn numpy(file: &[u8]) -> Option<Routing> {
-    let (start, length): (usize, usize) = match file.get(6)? {
+/// Reads a NumPy file: magic bytes, version, length of the header, header, data.
+fn from_numpy(file: &[u8]) -> Option<Routing> {
+    let (header_start, header_bytes): (usize, usize) = match file.get(6)? {
         1 => (10, usize::from(u16::from_le_bytes(file.get(8..10)?.try_into().ok()?))),
         _ => (12, u32::from_le_bytes(file.get(8..12)?.try_into().ok()?) as usize),
     };
-    let data = start.checked_add(length)?;
-    let header = std::str::from_utf8(file.get(start..data)?).ok()?;
+    let data_start = header_start.checked_add(header_bytes)?;
+    let header = std::str::from_utf8(file.get(header_start..data_start)?).ok()?;
+
+    // The header is a Python dictionary such as {'descr': '<i4', 'fortran_order': False, ...}.
     let after = |key: &str| header.split_once(&format!("'{key}':")).map(|(_, rest)| rest.trim());
     let kind = after("descr")?.trim_start_matches('\'').split('\'').next()?;
     if after("fortran_order")?.starts_with("True") || kind.starts_with('>') {
         return None;
     }
-    let sizes = after("shape")?.strip_prefix('(')?.split(')').next()?.split(',').map(str::trim);
-    let sizes = sizes.filter(|size| !size.is_empty()).map(|size| size.parse().ok());
-    let sizes: Vec<usize> = sizes.collect::<Option<_>>()?;
-    shaped(&sizes, integers(file.get(data..)?, kind.trim_start_matches(['<', '|', '=']))?, None)
+    let sizes: Vec<usize> = after("shape")?
+        .strip_prefix('(')?
+        .split(')')
+        .next()?
+        .split(',')
+        .map(str::trim)
+        .filter(|size| !size.is_empty())
+        .map(|size| size.parse().ok())
+        .collect::<Option<_>>()?;
+
+    let experts = integers(file.get(data_start..)?, kind.trim_start_matches(['<', '|', '=']))?;
+    of_shape(&sizes, experts, None)
 }
 
-/// `sizes` begins with the number of tokens.
-fn shaped(sizes: &[usize], experts: Vec<u16>, start: Option<usize>) -> Option<Routing> {
+/// The experts of an array of shape `sizes`, `[tokens, ..]`.
+fn of_shape(sizes: &[usize], experts: Vec<u16>, start: Option<usize>) -> Option<Routing> {
     let (_, shape) = sizes.split_first().filter(|(_, shape)| !shape.is_empty())?;
     let all = sizes.iter().try_fold(1_usize, |all, size| all.checked_mul(*size));
     (all == Some(experts.len())).then(|| Routing { start, shape: shape.to_vec(), experts })
 }
 
-/// Little-endian integers; an expert's number that is below 0 or beyond 16 bits is none.
+/// Little-endian integers of a NumPy `kind` such as `i4`; `None` if one of them is below 0 or has
+/// more than 16 bits.
 fn integers(data: &[u8], kind: &str) -> Option<Vec<u16>> {
     let width: usize = kind.get(1..)?.parse().ok()?;
     if !matches!((kind.as_bytes()[0], width), (b'u' | b'i', 1 | 2 | 4 | 8)) {
         return None;
     }
+
     let is_signed = kind.starts_with('i');
-    let one = |bytes: &[u8]| {
-        let below = is_signed && bytes[width - 1] >= 0x80;
-        let high = bytes[2.min(width)..].iter().any(|byte| *byte > 0);
-        let low = u16::from_le_bytes([bytes[0], *bytes.get(1).unwrap_or(&0)]);
-        (!below && !high).then_some(low)
-    };
     let chunks = data.chunks_exact(width);
     if !chunks.remainder().is_empty() {
         return None;
     }
-    chunks.map(one).collect()
+    chunks.map(|bytes| small_integer(bytes, is_signed)).collect()
 }
 
-/// Tokens of layers of experts, or tokens of experts.
-fn nested(tokens: &[Value]) -> Option<Routing> {
+fn small_integer(bytes: &[u8], is_signed: bool) -> Option<u16> {
+    let (low, high) = bytes.split_at(bytes.len().min(2));
+    let is_negative = is_signed && bytes.last().is_some_and(|last| *last >= 0x80);
+    if is_negative || high.iter().any(|byte| *byte > 0) {
+        return None;
+    }
+    Some(u16::from_le_bytes([low[0], low.get(1).copied().unwrap_or(0)]))
+}
+
+/// Reads lists of tokens of layers of experts, or of tokens of experts.
+fn from_lists(tokens: &[Value]) -> Option<Routing> {
     let first = tokens.first()?.as_array()?;
     let layers = first.len();
     let shape = match first.first()? {
         Value::Array(experts) => vec![layers, experts.len()],
         _ => vec![layers],
     };
+
     let mut experts = Vec::new();
     for token in tokens {
-        let before = experts.len();
+        // Every token must have the shape of the first one.
         for entry in token.as_array().filter(|token| token.len() == layers)? {
             match entry {
-                Value::Array(some) if Some(&some.len()) == shape.get(1) => {
-                    experts.extend(some.iter().map(expert).collect::<Option<Vec<_>>>()?);
+                Value::Array(of_layer) if Some(&of_layer.len()) == shape.get(1) => {
+                    experts.extend(of_layer.iter().map(as_expert).collect::<Option<Vec<_>>>()?);
                 }
-                Value::Number(_) if shape.len() == 1 => experts.push(expert(entry)?),
+                Value::Number(_) if shape.len() == 1 => experts.push(as_expert(entry)?),
                 _ => return None,
             }
         }
-        debug_assert_eq!(experts.len() - before, shape.iter().product::<usize>());
     }
     Some(Routing { start: None, shape, experts })
 }
 
-fn expert(number: &Value) -> Option<u16> {
+fn as_expert(number: &Value) -> Option<u16> {
     number.as_u64().and_then(|number| u16::try_from(number).ok())
 }
 

@@ -4,12 +4,13 @@
 #[derive(Debug, Default)]
 pub(in crate::translate) struct Nesting {
     depth: u32,
-    begun: bool,
+    has_opened: bool,
     in_text: bool,
     escaped: bool,
 }
 
 impl Nesting {
+    /// Reads the next piece of the text.
     pub(in crate::translate) fn push(&mut self, piece: &str) {
         for byte in piece.bytes() {
             match byte {
@@ -17,7 +18,7 @@ impl Nesting {
                 b'\\' if self.in_text => self.escaped = true,
                 b'"' => self.in_text = !self.in_text,
                 b'{' | b'[' if !self.in_text => {
-                    self.begun = true;
+                    self.has_opened = true;
                     self.depth = self.depth.saturating_add(1);
                 }
                 b'}' | b']' if !self.in_text => self.depth = self.depth.saturating_sub(1),
@@ -26,8 +27,9 @@ impl Nesting {
         }
     }
 
-    pub(in crate::translate) fn closed(&self) -> bool {
-        self.begun && self.depth == 0
+    /// Returns true once the outermost bracket has closed.
+    pub(in crate::translate) fn is_closed(&self) -> bool {
+        self.has_opened && self.depth == 0
     }
 }
 
@@ -40,9 +42,9 @@ mod tests {
         let mut nesting = Nesting::default();
         for piece in [" ", "{\"a\\", "\"}\": [", "{\"b\": \"]\\\\\"}", "]"] {
             nesting.push(piece);
-            assert!(!nesting.closed(), "{piece}");
+            assert!(!nesting.is_closed(), "{piece}");
         }
         nesting.push("} ");
-        assert!(nesting.closed());
+        assert!(nesting.is_closed());
     }
 }

@@ -4,45 +4,47 @@ use std::collections::BTreeMap;
 
 use serde_json::{Map, Value, json};
 
-use super::arguments::{dumps, input};
+use super::arguments::{python_json, tool_input};
 use super::text;
 use crate::sse::{Event, events};
 
-/// The assistant's message in a recorded reply, whether a document or a stream of events; `None`
-/// when it holds no message.
+/// The assistant's message in a recorded reply, a document or a stream of events; `None` if it
+/// holds no message.
 ///
 /// A tool call's arguments are spelled as the next request will spell them, so that an answer
-/// and the history that repeats it read alike.
+/// and the history that repeats it are equal.
 pub(crate) fn answer(reply: &[u8]) -> Option<Value> {
     match serde_json::from_slice::<Value>(reply) {
-        Ok(document) => Some(message(document.get("content")?.as_array()?)),
-        Err(_) => Some(message(&streamed(reply)?)),
+        Ok(document) => Some(message_of(document.get("content")?.as_array()?)),
+        Err(_) => Some(message_of(&streamed_blocks(reply)?)),
     }
 }
 
 /// A content block of a stream: its start, and its deltas joined.
 #[derive(Debug, Default)]
-struct Draft {
+struct BlockDraft {
     block: Value,
     text: String,
 }
 
-/// The content blocks of a stream; `None` when no message starts in it.
-fn streamed(reply: &[u8]) -> Option<Vec<Value>> {
-    let mut drafts = BTreeMap::<u64, Draft>::new();
-    let mut started = false;
+/// The content blocks of a stream; `None` if no message starts in it.
+fn streamed_blocks(reply: &[u8]) -> Option<Vec<Value>> {
+    let mut drafts = BTreeMap::<u64, BlockDraft>::new();
+    let mut has_started = false;
+
     for data in events(&[reply]).iter().filter_map(Event::data) {
         let Ok(event) = serde_json::from_slice::<Value>(&data) else { continue };
         let index = event.get("index").and_then(Value::as_u64).unwrap_or(0);
         match text(&event, "type") {
-            "message_start" => started = true,
+            "message_start" => has_started = true,
             "content_block_start" => {
                 let block = event.get("content_block").cloned().unwrap_or_default();
-                drafts.insert(index, Draft { block, text: String::new() });
+                drafts.insert(index, BlockDraft { block, text: String::new() });
             }
             "content_block_delta" => {
                 let delta = event.get("delta").unwrap_or(&Value::Null);
                 let draft = drafts.entry(index).or_default();
+                // A delta has one of them, as its block's type says.
                 ["text", "thinking", "partial_json"]
                     .iter()
                     .for_each(|key| draft.text.push_str(text(delta, key)));
@@ -50,16 +52,17 @@ fn streamed(reply: &[u8]) -> Option<Vec<Value>> {
             _ => {}
         }
     }
-    started.then(|| drafts.into_values().map(Draft::whole).collect())
+
+    has_started.then(|| drafts.into_values().map(BlockDraft::finish).collect())
 }
 
-impl Draft {
-    /// The block as it would stand in a document.
-    fn whole(mut self) -> Value {
+impl BlockDraft {
+    /// The block as a document has it.
+    fn finish(mut self) -> Value {
         let key = match text(&self.block, "type") {
             "tool_use" if self.text.is_empty() => return self.block,
             "tool_use" => {
-                self.block["input"] = input(&self.text);
+                self.block["input"] = tool_input(&self.text);
                 return self.block;
             }
             "thinking" => "thinking",
@@ -71,26 +74,31 @@ impl Draft {
     }
 }
 
-fn message(content: &[Value]) -> Value {
-    let joined = |kind: &str| {
-        let mut blocks = content.iter().filter(|block| text(block, "type") == kind).peekable();
-        blocks.peek()?;
-        Some(blocks.map(|block| text(block, kind)).collect::<String>())
-    };
+fn message_of(content: &[Value]) -> Value {
     let mut message = Map::new();
     message.insert("role".to_owned(), json!("assistant"));
-    message.insert("content".to_owned(), json!(joined("text")));
-    message.extend(joined("thinking").map(|thought| ("reasoning".to_owned(), json!(thought))));
-    let blocks = content.iter().filter(|block| text(block, "type") == "tool_use");
-    let calls: Vec<Value> = blocks.map(call).collect();
+    message.insert("content".to_owned(), json!(joined(content, "text")));
+    if let Some(thinking) = joined(content, "thinking") {
+        message.insert("reasoning".to_owned(), json!(thinking));
+    }
+    let calls: Vec<Value> =
+        content.iter().filter(|block| text(block, "type") == "tool_use").map(tool_call).collect();
     if !calls.is_empty() {
         message.insert("tool_calls".to_owned(), Value::Array(calls));
     }
     Value::Object(message)
 }
 
-fn call(block: &Value) -> Value {
-    let arguments = block.get("input").map_or_else(|| "{}".to_owned(), dumps);
+/// The texts of all blocks of a type, joined; `None` if there are no such blocks. The type is also
+/// the key of the text.
+fn joined(content: &[Value], kind: &str) -> Option<String> {
+    let mut blocks = content.iter().filter(|block| text(block, "type") == kind).peekable();
+    blocks.peek()?;
+    Some(blocks.map(|block| text(block, kind)).collect())
+}
+
+fn tool_call(block: &Value) -> Value {
+    let arguments = block.get("input").map_or_else(|| "{}".to_owned(), python_json);
     json!({
         "id": text(block, "id"),
         "type": "function",

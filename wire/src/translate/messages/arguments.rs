@@ -1,21 +1,21 @@
-//! A tool call's input: JSON text in chat, an object in Messages.
+//! The input of a tool call, which is JSON text in chat and an object in Messages.
 
 use serde_json::{Number, Value, json};
 
-/// `value` as Python's `json.dumps` writes it. That is how vLLM hands an agent's tool inputs to
-/// the chat template, so the spelling is part of the prompt wherever a template shows the text.
-pub(super) fn dumps(value: &Value) -> String {
+/// `value` as Python's `json.dumps` writes it. vLLM hands an agent's tool inputs to the chat
+/// template in this spelling, so it is part of the prompt if a template shows the text.
+pub(super) fn python_json(value: &Value) -> String {
     let mut out = String::new();
-    write(&mut out, value);
+    write_value(&mut out, value);
     out
 }
 
-/// The input that a call's arguments stand for; text that is not an object is wrapped.
+/// The input object for a call's `arguments`. Text that is not an object is wrapped.
 ///
 /// vLLM answers 500 to such text, which costs the agent its turn. An empty object in its place
 /// could run a tool whose parameters are all optional. The wrapper is the one that Anthropic's
 /// documentation names: the tool's own check refuses it, and the model sees what it wrote.
-pub(super) fn input(arguments: &str) -> Value {
+pub(super) fn tool_input(arguments: &str) -> Value {
     match serde_json::from_str(arguments) {
         Ok(object @ Value::Object(_)) => object,
         Ok(Value::Null) => json!({}),
@@ -24,34 +24,36 @@ pub(super) fn input(arguments: &str) -> Value {
     }
 }
 
-fn write(out: &mut String, value: &Value) {
+fn write_value(out: &mut String, value: &Value) {
     match value {
         Value::Null => out.push_str("null"),
         Value::Bool(flag) => out.push_str(if *flag { "true" } else { "false" }),
         Value::Number(number) => write_number(out, number),
         Value::String(text) => write_text(out, text),
+
+        // Python puts a space behind commas and colons.
         Value::Array(items) => {
             out.push('[');
             for (position, item) in items.iter().enumerate() {
-                separate(out, position);
-                write(out, item);
+                write_separator(out, position);
+                write_value(out, item);
             }
             out.push(']');
         }
         Value::Object(members) => {
             out.push('{');
             for (position, (key, member)) in members.iter().enumerate() {
-                separate(out, position);
+                write_separator(out, position);
                 write_text(out, key);
                 out.push_str(": ");
-                write(out, member);
+                write_value(out, member);
             }
             out.push('}');
         }
     }
 }
 
-fn separate(out: &mut String, position: usize) {
+fn write_separator(out: &mut String, position: usize) {
     if position > 0 {
         out.push_str(", ");
     }
@@ -81,14 +83,14 @@ fn write_text(out: &mut String, text: &str) {
 
 fn write_number(out: &mut String, number: &Number) {
     match number.as_f64() {
-        Some(value) if number.is_f64() => out.push_str(&float(value)),
+        Some(value) if number.is_f64() => out.push_str(&python_float(value)),
         _ => out.push_str(&number.to_string()),
     }
 }
 
-/// Python's `repr` of a float: both languages print the shortest digits that read back, but
-/// Python turns to exponents below 1e-4 and from 1e16 on, and marks whole numbers with `.0`.
-fn float(value: f64) -> String {
+/// Python's `repr` of a float. Both languages print the shortest digits that read back, but
+/// Python uses exponents below 1e-4 and from 1e16 on, and marks whole numbers with `.0`.
+fn python_float(value: f64) -> String {
     let scientific = format!("{value:e}");
     let (digits, exponent) = scientific.split_once('e').unwrap_or((&scientific, "0"));
     let exponent: i32 = exponent.parse().unwrap_or(0);
@@ -122,18 +124,18 @@ mod tests {
                 "[18446744073709551615, -9223372036854775808]",
             ),
         ] {
-            assert_eq!(dumps(&serde_json::from_str(json).unwrap()), python);
+            assert_eq!(python_json(&serde_json::from_str(json).unwrap()), python);
         }
     }
 
     #[test]
     fn arguments_that_are_no_object_are_kept_in_words() {
-        assert_eq!(input(" {\"n\": 1} "), json!({ "n": 1 }));
+        assert_eq!(tool_input(" {\"n\": 1} "), json!({ "n": 1 }));
         for nothing in ["", " \n", "null", "{}"] {
-            assert_eq!(input(nothing), json!({}));
+            assert_eq!(tool_input(nothing), json!({}));
         }
         for text in ["{\"n\": ", "[1]", "\"{}\"", "ls -l"] {
-            assert_eq!(input(text), json!({ "INVALID_JSON": text }));
+            assert_eq!(tool_input(text), json!({ "INVALID_JSON": text }));
         }
     }
 }

@@ -3,12 +3,12 @@
 use serde_json::{Value, json};
 
 use super::text;
-use crate::fault::error_text;
+use crate::error::error_text;
 
-/// Longer words of an upstream, such as a page of HTML, are cut: agents print them.
+/// Longer messages of an upstream, such as a page of HTML, are cut: agents print them.
 const MESSAGE_CHARS_MAX: usize = 4000;
-/// How servers say that a prompt does not fit the model.
-const OVERFLOWS: [&str; 7] = [
+/// Words by which servers say that a prompt does not fit the model.
+const OVERFLOW_WORDS: [&str; 7] = [
     "context length",
     "context size",
     "context window",
@@ -17,35 +17,34 @@ const OVERFLOWS: [&str; 7] = [
     "context_length_exceeded",
     "exceed_context_size",
 ];
-/// What Claude Code looks for before it compacts a conversation.
+/// The words that Claude Code looks for before it compacts a conversation.
 const TOO_LONG: &str = "prompt is too long";
 
 /// An upstream's refusal of a chat request, given its body, in Anthropic's form.
 pub(crate) fn error_document(status: u16, body: &[u8]) -> Value {
     let parsed: Value = serde_json::from_slice(body).unwrap_or(Value::Null);
-    let message = error_text(body);
-    let message = match message.is_empty() {
-        true => format!("the upstream answered {status}"),
-        false => message.chars().take(MESSAGE_CHARS_MAX).collect(),
+    let message = match error_text(body) {
+        text if text.is_empty() => format!("the upstream answered {status}"),
+        text => text.chars().take(MESSAGE_CHARS_MAX).collect(),
     };
     let error = parsed.get("error").unwrap_or(&Value::Null);
     let codes = [text(error, "code"), text(error, "type")];
-    if status == 400 && codes.into_iter().any(overflows) {
-        return error_value(status, &too_long(&message));
+    if status == 400 && codes.into_iter().any(is_overflow) {
+        return error_event(status, &too_long(&message));
     }
-    error_value(status, &message)
+    error_event(status, &message)
 }
 
-/// An error that `message` tells, of the kind that `status` has at Anthropic's.
-pub(super) fn error_value(status: u16, message: &str) -> Value {
-    let message = match status {
-        400 if overflows(message) => too_long(message),
+/// An error with `message`, and with the type that Anthropic has for `status`.
+pub(super) fn error_event(status: u16, message: &str) -> Value {
+    let shown = match status {
+        400 if is_overflow(message) => too_long(message),
         _ => message.to_owned(),
     };
-    json!({ "type": "error", "error": { "type": kind(status), "message": message } })
+    json!({ "type": "error", "error": { "type": error_type(status), "message": shown } })
 }
 
-fn kind(status: u16) -> &'static str {
+fn error_type(status: u16) -> &'static str {
     match status {
         401 => "authentication_error",
         402 => "billing_error",
@@ -60,11 +59,12 @@ fn kind(status: u16) -> &'static str {
     }
 }
 
-fn overflows(words: &str) -> bool {
-    let words = words.to_lowercase();
-    OVERFLOWS.iter().any(|sign| words.contains(sign))
+fn is_overflow(words: &str) -> bool {
+    let lowercase = words.to_lowercase();
+    OVERFLOW_WORDS.iter().any(|sign| lowercase.contains(sign))
 }
 
+/// The message with the words that Claude Code looks for.
 fn too_long(message: &str) -> String {
     match message.to_lowercase().contains(TOO_LONG) {
         true => message.to_owned(),
@@ -114,7 +114,7 @@ mod tests {
         }
         let coded = r#"{"error":{"message":"no","code":"context_length_exceeded"}}"#;
         assert_eq!(of(400, coded).1, "prompt is too long: no");
-        let said = r#"{"error":{"message":"Prompt is too long: 9 > 8 of context length"}}"#;
-        assert_eq!(of(400, said).1, "Prompt is too long: 9 > 8 of context length");
+        let body = r#"{"error":{"message":"Prompt is too long: 9 > 8 of context length"}}"#;
+        assert_eq!(of(400, body).1, "Prompt is too long: 9 > 8 of context length");
     }
 }

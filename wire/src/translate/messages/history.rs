@@ -2,11 +2,12 @@
 
 use serde_json::{Map, Value, json};
 
-use super::arguments::dumps;
+use super::arguments::python_json;
 use super::{list, text};
 use crate::translate::Untranslatable;
 
-/// Claude Code's attribution line changes with every request and would defeat prefix caches.
+/// The start of Claude Code's attribution line. The line changes with every request and would
+/// defeat prefix caches.
 const BILLING: &str = "x-anthropic-billing-header";
 
 /// The chat messages of `body`: its system prompt, then its messages.
@@ -14,18 +15,19 @@ pub(super) fn messages(body: &Value) -> Result<Vec<Value>, Untranslatable> {
     let mut chat = Vec::new();
     match body.get("system") {
         None | Some(Value::Null) => {}
-        // As a plain string the prompt is kept whatever it starts with; so does vLLM.
+        // A plain string is kept whatever it starts with, as vLLM keeps it.
         Some(Value::String(prompt)) => push_system(&mut chat, prompt),
         Some(blocks) => push_system(&mut chat, &system_text(blocks)?),
     }
+
     let Some(messages) = body.get("messages").and_then(Value::as_array) else {
         return Err(Untranslatable("`messages` is not a list".to_owned()));
     };
     for message in messages {
         let content = message.get("content").unwrap_or(&Value::Null);
         match text(message, "role") {
-            // vLLM folds these into the leading prompt when the model's template refuses them.
-            // That is not known here, and in place a refusal is at least seen.
+            // vLLM folds these into the leading prompt if the model's template refuses them. The
+            // template is not known here; a refusal is at least visible.
             "system" => push_system(&mut chat, &system_text(content)?),
             role @ ("user" | "assistant") => push_turn(&mut chat, role, content)?,
             role => return Err(Untranslatable(format!("a message of the role `{role}`"))),
@@ -41,23 +43,26 @@ fn push_system(chat: &mut Vec<Value>, prompt: &str) {
 }
 
 fn system_text(content: &Value) -> Result<String, Untranslatable> {
-    let kept = |text: &str| if text.starts_with(BILLING) { String::new() } else { text.to_owned() };
     match content {
-        Value::String(prompt) => Ok(kept(prompt)),
+        Value::String(prompt) => Ok(without_billing(prompt).to_owned()),
         Value::Array(blocks) => blocks
             .iter()
             .map(|block| match text(block, "type") {
-                "text" => Ok(kept(text(block, "text"))),
-                kind => Err(unknown(kind, "a system prompt")),
+                "text" => Ok(without_billing(text(block, "text"))),
+                kind => Err(unknown_block(kind, "a system prompt")),
             })
             .collect(),
         _ => Err(Untranslatable("a system prompt is neither text nor blocks".to_owned())),
     }
 }
 
-/// What the blocks of one message add up to.
+fn without_billing(text: &str) -> &str {
+    if text.starts_with(BILLING) { "" } else { text }
+}
+
+/// The blocks of one message, sorted by the fields of a chat message.
 #[derive(Default)]
-struct Turn {
+struct TurnDraft {
     parts: Vec<Value>,
     calls: Vec<Value>,
     reasoning: Option<String>,
@@ -72,18 +77,20 @@ fn push_turn(chat: &mut Vec<Value>, role: &str, content: &Value) -> Result<(), U
         Value::Array(blocks) => blocks,
         _ => return Err(Untranslatable("a message's content is neither text nor blocks".into())),
     };
-    let mut turn = Turn::default();
+
+    let mut turn = TurnDraft::default();
     for block in blocks {
         match text(block, "type") {
             // A tool's result comes before the rest of its message, wherever it stands in it.
-            "tool_result" if role == "user" => push_result(chat, block)?,
+            "tool_result" if role == "user" => push_tool_result(chat, block)?,
             "tool_result" => {
-                let (said, _) = result(block)?;
-                turn.parts.push(text_part(&format!("Tool result: {said}")));
+                let result = ToolResult::read(block)?;
+                turn.parts.push(text_part(&format!("Tool result: {}", result.text)));
             }
-            _ => turn.block(block)?,
+            _ => turn.add(block)?,
         }
     }
+
     let message = turn.message(role);
     if role == "assistant" || message.contains_key("content") {
         chat.push(Value::Object(message));
@@ -91,24 +98,22 @@ fn push_turn(chat: &mut Vec<Value>, role: &str, content: &Value) -> Result<(), U
     Ok(())
 }
 
-impl Turn {
-    fn block(&mut self, block: &Value) -> Result<(), Untranslatable> {
+impl TurnDraft {
+    fn add(&mut self, block: &Value) -> Result<(), Untranslatable> {
         match text(block, "type") {
-            "text" => {
-                let said = text(block, "text");
-                self.parts.extend((!said.is_empty()).then(|| text_part(said)));
-            }
-            "image" => self.parts.extend(image(block)?),
-            "document" => self.parts.push(text_part(&document(block)?)),
+            "text" if text(block, "text").is_empty() => {}
+            "text" => self.parts.push(text_part(text(block, "text"))),
+            "image" => self.parts.extend(image_part(block)?),
+            "document" => self.parts.push(text_part(&document_text(block)?)),
             "thinking" => {
-                if let Some(thought) = block.get("thinking").and_then(Value::as_str) {
-                    self.reasoning.get_or_insert_default().push_str(thought);
+                if let Some(thinking) = block.get("thinking").and_then(Value::as_str) {
+                    self.reasoning.get_or_insert_default().push_str(thinking);
                 }
             }
-            "tool_use" => self.calls.push(call(block, self.calls.len())),
-            // Sealed reasoning cannot be shown, and a reference belongs inside a tool's result.
+            "tool_use" => self.calls.push(tool_call(block, self.calls.len())),
+            // Encrypted reasoning cannot be shown, and a reference belongs inside a tool's result.
             "redacted_thinking" | "tool_reference" => {}
-            kind => return Err(unknown(kind, "a message")),
+            kind => return Err(unknown_block(kind, "a message")),
         }
         Ok(())
     }
@@ -122,7 +127,7 @@ impl Turn {
         if !self.calls.is_empty() {
             message.insert("tool_calls".to_owned(), Value::Array(self.calls));
         }
-        // One text is a plain string: a template may set a list of parts apart.
+        // A single text is a plain string: a template may render a list of parts differently.
         let content = match self.parts.as_slice() {
             [] => None,
             [part] if text(part, "type") == "text" => part.get("text").cloned(),
@@ -133,14 +138,14 @@ impl Turn {
     }
 }
 
-fn call(block: &Value, position: usize) -> Value {
+fn tool_call(block: &Value, position: usize) -> Value {
     let id = match text(block, "id") {
         "" => format!("call_{position}"),
         id => id.to_owned(),
     };
     let arguments = match block.get("input") {
         None | Some(Value::Null) => "{}".to_owned(),
-        Some(input) => dumps(input),
+        Some(input) => python_json(input),
     };
     json!({
         "id": id,
@@ -149,49 +154,65 @@ fn call(block: &Value, position: usize) -> Value {
     })
 }
 
-/// A tool's result; its images and references cannot ride in the same message.
-fn push_result(chat: &mut Vec<Value>, block: &Value) -> Result<(), Untranslatable> {
+/// Adds a tool's result. Its images and references need messages of their own.
+fn push_tool_result(chat: &mut Vec<Value>, block: &Value) -> Result<(), Untranslatable> {
     let id = text(block, "tool_use_id");
-    let (said, images) = result(block)?;
-    chat.push(json!({ "role": "tool", "tool_call_id": id, "content": said }));
-    if !images.is_empty() {
-        chat.push(json!({ "role": "user", "content": images }));
+    let result = ToolResult::read(block)?;
+    chat.push(json!({ "role": "tool", "tool_call_id": id, "content": result.text }));
+    if !result.images.is_empty() {
+        chat.push(json!({ "role": "user", "content": result.images }));
     }
-    let named = |item: &Value| match (text(item, "tool_name"), text(item, "name")) {
-        ("", "") => None,
-        ("", name) | (name, _) => Some(json!({ "type": "tool_reference", "name": name })),
-    };
-    let items = list(block, "content").iter().filter(|item| text(item, "type") == "tool_reference");
-    let references: Vec<Value> = items.filter_map(named).collect();
+
+    let items = list(block, "content").iter();
+    let references: Vec<Value> = items
+        .filter(|item| text(item, "type") == "tool_reference")
+        .filter_map(tool_reference)
+        .collect();
     if !references.is_empty() {
         chat.push(json!({ "role": "tool", "tool_call_id": id, "content": references }));
     }
     Ok(())
 }
 
-/// The text and the images of a tool's result.
-fn result(block: &Value) -> Result<(String, Vec<Value>), Untranslatable> {
-    if let Some(said) = block.get("content").and_then(Value::as_str) {
-        return Ok((said.to_owned(), Vec::new()));
-    }
-    let (mut texts, mut images) = (Vec::new(), Vec::new());
-    for item in list(block, "content") {
-        match text(item, "type") {
-            "text" => texts.push(text(item, "text").to_owned()),
-            "image" => images.extend(image(item)?),
-            "document" => texts.push(document(item)?),
-            "tool_reference" => {}
-            kind => return Err(unknown(kind, "a tool's result")),
+fn tool_reference(item: &Value) -> Option<Value> {
+    let name = match text(item, "tool_name") {
+        "" => text(item, "name"),
+        name => name,
+    };
+    (!name.is_empty()).then(|| json!({ "type": "tool_reference", "name": name }))
+}
+
+/// The content of a tool's result.
+#[derive(Default)]
+struct ToolResult {
+    text: String,
+    images: Vec<Value>,
+}
+
+impl ToolResult {
+    fn read(block: &Value) -> Result<Self, Untranslatable> {
+        if let Some(text) = block.get("content").and_then(Value::as_str) {
+            return Ok(Self { text: text.to_owned(), images: Vec::new() });
         }
+        let (mut texts, mut images) = (Vec::new(), Vec::new());
+        for item in list(block, "content") {
+            match text(item, "type") {
+                "text" => texts.push(text(item, "text").to_owned()),
+                "image" => images.extend(image_part(item)?),
+                "document" => texts.push(document_text(item)?),
+                "tool_reference" => {}
+                kind => return Err(unknown_block(kind, "a tool's result")),
+            }
+        }
+        Ok(Self { text: texts.join("\n"), images })
     }
-    Ok((texts.join("\n"), images))
 }
 
 fn text_part(text: &str) -> Value {
     json!({ "type": "text", "text": text })
 }
 
-fn image(block: &Value) -> Result<Option<Value>, Untranslatable> {
+fn image_part(block: &Value) -> Result<Option<Value>, Untranslatable> {
     let Some(source) = block.get("source").filter(|source| !source.is_null()) else {
         return Ok(None);
     };
@@ -206,18 +227,18 @@ fn image(block: &Value) -> Result<Option<Value>, Untranslatable> {
     Ok(Some(json!({ "type": "image_url", "image_url": { "url": url } })))
 }
 
-/// A document that is plain text; its title and context stand before it.
-fn document(block: &Value) -> Result<String, Untranslatable> {
+/// The text of a plain text document; its title and context stand before it.
+fn document_text(block: &Value) -> Result<String, Untranslatable> {
     let source = block.get("source").unwrap_or(&Value::Null);
     let kind = text(source, "type");
     if kind != "text" {
         return Err(Untranslatable(format!("a document whose source is a `{kind}`")));
     }
-    let said = [text(block, "title"), text(block, "context"), text(source, "data")];
-    Ok(said.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join("\n"))
+    let parts = [text(block, "title"), text(block, "context"), text(source, "data")];
+    Ok(parts.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join("\n"))
 }
 
-fn unknown(kind: &str, place: &str) -> Untranslatable {
+fn unknown_block(kind: &str, place: &str) -> Untranslatable {
     Untranslatable(format!("a content block of the type `{kind}` in {place}"))
 }
 

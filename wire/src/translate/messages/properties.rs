@@ -1,10 +1,10 @@
-//! What holds for all replies, however they were cut, and for any JSON at all.
+//! Properties of all replies, however they were cut, and of any JSON.
 
 use proptest::collection::vec;
 use proptest::prelude::*;
 use serde_json::{Map, Value, json};
 
-use super::{Reply, answer, error_document, request};
+use super::{MessageBuilder, answer, error_document, request};
 use crate::sse::{Event, events};
 
 /// Names that steer the translation, so that random JSON gets far into it.
@@ -95,10 +95,10 @@ fn both_forms(
     calls: &[Vec<String>],
     picks: &[prop::sample::Index],
 ) -> (Value, Vec<Value>) {
-    let said = |pieces: &[String], key: &str| -> Vec<Value> {
+    let deltas_of = |pieces: &[String], key: &str| -> Vec<Value> {
         pieces.iter().rev().map(|piece| json!({ key: piece })).collect()
     };
-    let mut sources = vec![said(reasoning, "reasoning"), said(content, "content")];
+    let mut sources = vec![deltas_of(reasoning, "reasoning"), deltas_of(content, "content")];
     let whole: Vec<Value> = (0..)
         .zip(calls)
         .map(|(index, cut)| {
@@ -146,7 +146,7 @@ fn chat(choice: Value) -> Value {
     })
 }
 
-/// What a stream says around its content, after checking that its blocks stand in a row.
+/// The parts of a stream around its content. Checks that its blocks follow each other.
 fn envelope(stream: &[u8]) -> Value {
     let parsed = |event: &Event| serde_json::from_slice::<Value>(&event.data().unwrap()).unwrap();
     let events: Vec<Value> = events(&[stream]).iter().map(parsed).collect();
@@ -188,8 +188,8 @@ proptest! {
         let (message, deltas) = both_forms(&reasoning, &content, &calls, &picks);
         let asked = json!({ "model": "m" });
         let whole = chat(json!({ "index": 0, "message": message, "finish_reason": reason }));
-        let document = Reply::new(&asked).document(&whole);
-        let mut reply = Reply::new(&asked);
+        let document = MessageBuilder::new(&asked).document(&whole);
+        let mut reply = MessageBuilder::new(&asked);
         let mut stream = Vec::new();
         for delta in deltas {
             stream.extend(reply.chunk(&chat(json!({ "index": 0, "delta": delta }))));
@@ -197,9 +197,9 @@ proptest! {
         stream.extend(reply.chunk(&chat(json!({ "delta": {}, "finish_reason": reason }))));
         stream.extend(reply.end());
 
-        let said = answer(document.to_string().as_bytes());
-        prop_assert!(said.is_some());
-        prop_assert_eq!(&said, &answer(&stream));
+        let message = answer(document.to_string().as_bytes());
+        prop_assert!(message.is_some());
+        prop_assert_eq!(&message, &answer(&stream));
         let mut around = document;
         around["content"] = json!([]);
         prop_assert_eq!(around, envelope(&stream));
@@ -213,15 +213,15 @@ proptest! {
     ) {
         let (message, _) = both_forms(&reasoning, &content, &calls, &[]);
         let whole = chat(json!({ "index": 0, "message": message, "finish_reason": "stop" }));
-        let document = Reply::new(&json!({})).document(&whole);
-        let mut said = answer(document.to_string().as_bytes()).unwrap();
+        let document = MessageBuilder::new(&json!({})).document(&whole);
+        let mut message = answer(document.to_string().as_bytes()).unwrap();
         let turn = json!({ "role": "assistant", "content": document["content"] });
         let chat = request(&json!({ "messages": [turn] })).unwrap();
         // A message without text has the key in an answer only.
-        if said["content"].as_str().unwrap_or_default().is_empty() {
-            said.as_object_mut().unwrap().remove("content");
+        if message["content"].as_str().unwrap_or_default().is_empty() {
+            message.as_object_mut().unwrap().remove("content");
         }
-        prop_assert_eq!(&chat["messages"][0], &said);
+        prop_assert_eq!(&chat["messages"][0], &message);
     }
 
     #[test]
@@ -230,9 +230,9 @@ proptest! {
         let _ = request(&json!({ "messages": [{ "role": "user", "content": value }] }));
         let _ = request(&json!({ "messages": [], "tools": value, "system": value }));
         let choice = |key: &str| json!({ "choices": [{ key: value }], "usage": value });
-        let _ = Reply::new(&value).document(&value);
-        let _ = Reply::new(&value).document(&choice("message"));
-        let mut reply = Reply::new(&value);
+        let _ = MessageBuilder::new(&value).document(&value);
+        let _ = MessageBuilder::new(&value).document(&choice("message"));
+        let mut reply = MessageBuilder::new(&value);
         for chunk in [&value, &choice("delta"), &choice("delta"), &choice("finish_reason")] {
             let _ = reply.chunk(chunk);
         }

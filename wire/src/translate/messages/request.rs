@@ -6,9 +6,10 @@ use super::history::messages;
 use super::{list, text};
 use crate::translate::Untranslatable;
 
-/// Fields that mean the same on both sides, and what chat calls them. Those below the line are
-/// vLLM's own, which it takes on either route; all other fields end here, as on its own route.
-/// `max_completion_tokens` is left out: vLLM reads either, and hosted APIs refuse both at once.
+/// Fields that mean the same on both wires: Anthropic's name and chat's name. Those below the line
+/// are vLLM's own, which it accepts on either route. All other fields are dropped, as on vLLM's own
+/// route. `max_completion_tokens` is not set: vLLM reads either, and hosted APIs refuse both at
+/// once.
 const SAME: [(&str, &str); 12] = [
     ("max_tokens", "max_tokens"),
     ("stop_sequences", "stop"),
@@ -28,24 +29,27 @@ const SAME: [(&str, &str); 12] = [
 /// The body for `/v1/chat/completions` in place of a `/v1/messages` one.
 ///
 /// # Errors
-/// [`Untranslatable`] for content that chat has no form for, such as a file.
+/// [`Untranslatable`] for content that has no form in chat, such as a file.
 pub(crate) fn request(body: &Value) -> Result<Value, Untranslatable> {
     let mut chat = Map::new();
     put(&mut chat, "model", body.get("model"));
     chat.insert("messages".to_owned(), Value::Array(messages(body)?));
+
     for (theirs, ours) in SAME {
-        let empty = body.get(theirs).and_then(Value::as_array).is_some_and(Vec::is_empty);
-        put(&mut chat, ours, body.get(theirs).filter(|_| !empty));
+        let is_empty = body.get(theirs).and_then(Value::as_array).is_some_and(Vec::is_empty);
+        put(&mut chat, ours, body.get(theirs).filter(|_| !is_empty));
     }
     if body.get("stream") == Some(&Value::Bool(true)) {
         chat.insert("stream".to_owned(), json!(true));
         chat.insert("stream_options".to_owned(), json!({ "include_usage": true }));
     }
-    add_output(&mut chat, body);
-    let tools = tools(body)?;
-    // Chat refuses an empty list, and a choice where there is nothing to choose from.
+    put_output_format(&mut chat, body);
+    put_thinking(&mut chat, body);
+
+    let tools = own_tools(body)?;
+    // Chat refuses an empty list, and a choice without tools.
     if !tools.is_empty() {
-        add_choice(&mut chat, body)?;
+        put_tool_choice(&mut chat, body)?;
         chat.insert("tools".to_owned(), Value::Array(tools));
     }
     Ok(Value::Object(chat))
@@ -57,16 +61,18 @@ fn put(chat: &mut Map<String, Value>, key: &str, value: Option<&Value>) {
     }
 }
 
-/// The output's form and how much to think about it. Switching thinking off overrides an effort.
-fn add_output(chat: &mut Map<String, Value>, body: &Value) {
-    let config = body.get("output_config").unwrap_or(&Value::Null);
-    let schema = config.pointer("/format/schema").filter(|schema| schema.is_object());
+fn put_output_format(chat: &mut Map<String, Value>, body: &Value) {
+    let schema = body.pointer("/output_config/format/schema").filter(|schema| schema.is_object());
     if let Some(schema) = schema {
         let named = json!({ "name": "json_schema", "schema": schema });
-        let form = json!({ "type": "json_schema", "json_schema": named });
-        chat.insert("response_format".to_owned(), form);
+        let format = json!({ "type": "json_schema", "json_schema": named });
+        chat.insert("response_format".to_owned(), format);
     }
-    put(chat, "reasoning_effort", config.get("effort"));
+}
+
+/// Puts the amount of reasoning. Disabled thinking overrides an effort.
+fn put_thinking(chat: &mut Map<String, Value>, body: &Value) {
+    put(chat, "reasoning_effort", body.pointer("/output_config/effort"));
     let thinking = body.get("thinking").unwrap_or(&Value::Null);
     match text(thinking, "type") {
         "disabled" => drop(chat.insert("reasoning_effort".to_owned(), json!("none"))),
@@ -76,19 +82,20 @@ fn add_output(chat: &mut Map<String, Value>, body: &Value) {
     }
 }
 
-/// The agent's own tools. Those that Anthropic's servers would run have another type, and
-/// nobody here runs them; SGLang leaves them out as well.
-fn tools(body: &Value) -> Result<Vec<Value>, Untranslatable> {
-    let own = |tool: &&Value| matches!(text(tool, "type"), "" | "custom");
-    list(body, "tools").iter().filter(own).map(tool).collect()
+/// The agent's own tools. Tools that Anthropic's servers would run have another type. They are left
+/// out, as SGLang leaves them out.
+fn own_tools(body: &Value) -> Result<Vec<Value>, Untranslatable> {
+    let tools = list(body, "tools").iter();
+    tools.filter(|tool| matches!(text(tool, "type"), "" | "custom")).map(chat_tool).collect()
 }
 
-fn tool(tool: &Value) -> Result<Value, Untranslatable> {
+fn chat_tool(tool: &Value) -> Result<Value, Untranslatable> {
     let Some(schema) = tool.get("input_schema").and_then(Value::as_object) else {
         return Err(Untranslatable(format!("the tool `{}` has no schema", text(tool, "name"))));
     };
     let mut parameters = schema.clone();
     parameters.entry("type").or_insert_with(|| json!("object"));
+
     let mut function = Map::new();
     function.insert("name".to_owned(), json!(text(tool, "name")));
     put(&mut function, "description", tool.get("description"));
@@ -98,21 +105,21 @@ fn tool(tool: &Value) -> Result<Value, Untranslatable> {
     Ok(json!({ "type": "function", "function": function }))
 }
 
-fn add_choice(chat: &mut Map<String, Value>, body: &Value) -> Result<(), Untranslatable> {
-    let Some(asked) = body.get("tool_choice").filter(|choice| !choice.is_null()) else {
+fn put_tool_choice(chat: &mut Map<String, Value>, body: &Value) -> Result<(), Untranslatable> {
+    let Some(choice) = body.get("tool_choice").filter(|choice| !choice.is_null()) else {
         chat.insert("tool_choice".to_owned(), json!("auto"));
         return Ok(());
     };
-    let choice = match text(asked, "type") {
+    let chat_choice = match text(choice, "type") {
         "auto" => json!("auto"),
         "any" => json!("required"),
         "none" => json!("none"),
-        "tool" => json!({ "type": "function", "function": { "name": text(asked, "name") } }),
+        "tool" => json!({ "type": "function", "function": { "name": text(choice, "name") } }),
         kind => return Err(Untranslatable(format!("a tool choice of the type `{kind}`"))),
     };
-    chat.insert("tool_choice".to_owned(), choice);
-    let single = asked.get("disable_parallel_tool_use") == Some(&Value::Bool(true));
-    chat.insert("parallel_tool_calls".to_owned(), json!(!single));
+    chat.insert("tool_choice".to_owned(), chat_choice);
+    let is_single = choice.get("disable_parallel_tool_use") == Some(&Value::Bool(true));
+    chat.insert("parallel_tool_calls".to_owned(), json!(!is_single));
     Ok(())
 }
 

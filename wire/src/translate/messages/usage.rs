@@ -1,31 +1,33 @@
-//! Token counts: chat's, in Anthropic's words.
+//! Token counts of a chat reply in Anthropic's form.
 
 use serde_json::{Map, Value, json};
 
 use super::list;
 
-/// What the chat reply has said of its tokens so far.
+/// The token counts of a chat reply so far.
 #[derive(Debug, Default)]
-pub(super) struct Usage {
+pub(super) struct UsageCounter {
     prompt: Option<u64>,
     completion: Option<u64>,
     cache_read: Option<u64>,
     cache_created: Option<u64>,
-    /// Token ids seen, for a server that reports ids before counts, or no counts at all.
+    /// Number of prompt ids, for a server that sends ids before counts, or no counts at all.
     prompt_ids: Option<u64>,
+    /// Number of sampled ids so far.
     completion_ids: u64,
 }
 
-impl Usage {
-    /// Takes what a chat document or chunk says; later counts replace earlier ones.
-    pub(super) fn note(&mut self, chat: &Value) {
+impl UsageCounter {
+    /// Takes the counts of a chat document or chunk; later counts replace earlier ones.
+    pub(super) fn take(&mut self, chat: &Value) {
         let count = |place: &str| chat.pointer(place).and_then(Value::as_u64);
-        let renew = |held: &mut Option<u64>, place: &str| *held = count(place).or(*held);
-        renew(&mut self.prompt, "/usage/prompt_tokens");
-        renew(&mut self.completion, "/usage/completion_tokens");
-        renew(&mut self.cache_read, "/usage/prompt_tokens_details/cached_tokens");
-        renew(&mut self.cache_created, "/usage/prompt_tokens_details/created_cache_tokens");
-        // llama.cpp tells them before its usage: those that it read, and those that it had.
+        self.prompt = count("/usage/prompt_tokens").or(self.prompt);
+        self.completion = count("/usage/completion_tokens").or(self.completion);
+        self.cache_read = count("/usage/prompt_tokens_details/cached_tokens").or(self.cache_read);
+        self.cache_created =
+            count("/usage/prompt_tokens_details/created_cache_tokens").or(self.cache_created);
+
+        // llama.cpp sends the numbers of read and of cached tokens before its usage.
         if self.prompt.is_none()
             && let Some(read) = count("/timings/prompt_n")
         {
@@ -33,18 +35,19 @@ impl Usage {
             self.prompt = Some(read.saturating_add(cached.unwrap_or(0)));
             self.cache_read = cached.filter(|n| *n > 0).or(self.cache_read);
         }
-        let ids = |value: &Value, key| value.get(key).map(|_| list(value, key).len() as u64);
-        self.prompt_ids = self.prompt_ids.or(ids(chat, "prompt_token_ids").filter(|n| *n > 0));
+
+        self.prompt_ids = self.prompt_ids.or(length(chat, "prompt_token_ids").filter(|n| *n > 0));
         let choices = list(chat, "choices").iter();
-        self.completion_ids += choices.filter_map(|choice| ids(choice, "token_ids")).sum::<u64>();
+        self.completion_ids +=
+            choices.filter_map(|choice| length(choice, "token_ids")).sum::<u64>();
     }
 
-    /// Whether it is known how long the prompt is.
+    /// Returns true if the length of the prompt is known.
     pub(super) fn knows_prompt(&self) -> bool {
         self.prompt.or(self.prompt_ids).is_some()
     }
 
-    /// The counts at the start of a stream: none of the output is told yet.
+    /// The counts at the start of a stream, without any output.
     pub(super) fn at_start(&self) -> Value {
         self.with_output(0)
     }
@@ -54,7 +57,8 @@ impl Usage {
         self.with_output(self.completion.unwrap_or(self.completion_ids))
     }
 
-    /// Chat counts cached tokens among the prompt's, Anthropic beside them.
+    /// The counts with `output` sampled tokens. Chat counts cached tokens among the prompt's,
+    /// Anthropic beside them.
     fn with_output(&self, output: u64) -> Value {
         let prompt = self.prompt.or(self.prompt_ids).unwrap_or(0);
         let cached = self.cache_read.unwrap_or(0).saturating_add(self.cache_created.unwrap_or(0));
@@ -71,31 +75,36 @@ impl Usage {
     }
 }
 
+/// The length of the list under `key`; 0 for a value that is not a list.
+fn length(value: &Value, key: &str) -> Option<u64> {
+    value.get(key).map(|_| list(value, key).len() as u64)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn cached_tokens_are_counted_apart() {
-        let mut usage = Usage::default();
+        let mut usage = UsageCounter::default();
         assert_eq!(usage.so_far(), json!({ "input_tokens": 0, "output_tokens": 0 }));
-        usage.note(&json!({ "usage": {
+        usage.take(&json!({ "usage": {
             "prompt_tokens": 10, "completion_tokens": 3,
             "prompt_tokens_details": { "cached_tokens": 8 },
         } }));
         let expected =
             json!({ "input_tokens": 2, "cache_read_input_tokens": 8, "output_tokens": 3 });
         assert_eq!(usage.so_far(), expected);
-        usage.note(&json!({ "usage": null }));
+        usage.take(&json!({ "usage": null }));
         assert_eq!(usage.so_far(), expected);
     }
 
     #[test]
     fn ids_are_counted_where_counts_are_missing() {
-        let mut usage = Usage::default();
-        usage.note(&json!({ "prompt_token_ids": [1, 2, 3], "choices": [{ "token_ids": [4] }] }));
+        let mut usage = UsageCounter::default();
+        usage.take(&json!({ "prompt_token_ids": [1, 2, 3], "choices": [{ "token_ids": [4] }] }));
         assert_eq!(usage.at_start(), json!({ "input_tokens": 3, "output_tokens": 0 }));
-        usage.note(&json!({ "prompt_token_ids": null, "choices": [{ "token_ids": [5, 6] }] }));
+        usage.take(&json!({ "prompt_token_ids": null, "choices": [{ "token_ids": [5, 6] }] }));
         assert_eq!(usage.so_far(), json!({ "input_tokens": 3, "output_tokens": 3 }));
     }
 }

@@ -7,55 +7,75 @@ use serde_json::{Map, Value, json};
 use super::items::Messages;
 use crate::sse::{Event, events};
 
-/// Indices beyond this are not of a real reply, and would only make it grow.
+/// Real replies have fewer parts. A larger index would only make the item grow.
 const PARTS_MAX: usize = 1024;
 
-/// The assistant's message in OpenAI's chat form out of a recorded Responses reply, a document
-/// or a stream; `None` when it is neither or says nothing at all.
+/// The assistant's message, in OpenAI's chat form, of a recorded Responses reply, a document or a
+/// stream; `None` if it is neither, or holds nothing at all.
 pub(crate) fn answer(reply: &[u8]) -> Option<Value> {
     let mut messages = Messages::default();
-    for item in &output(reply)? {
-        // What has no form in chat was not said by the model, or not in words.
-        let _ = messages.item(item);
+    for item in &output_items(reply)? {
+        // Items without a form in chat are not text of the model.
+        let _ = messages.push_item(item);
     }
-    Some(join(messages.raw()))
+    Some(joined(&messages.into_raw()))
 }
 
-/// The items of a recorded Responses reply, a document or a stream; `None` when it is neither or
-/// says nothing at all.
-pub(crate) fn output(reply: &[u8]) -> Option<Vec<Value>> {
+/// The items of a recorded Responses reply, a document or a stream; `None` if it is neither, or
+/// holds nothing at all.
+pub(crate) fn output_items(reply: &[u8]) -> Option<Vec<Value>> {
     match serde_json::from_slice::<Value>(reply) {
         Ok(document) => document.get("output")?.as_array().cloned(),
-        Err(_) => streamed(reply),
+        Err(_) => streamed_items(reply),
     }
 }
 
-/// The output of a stream: what its last event says, else what its items grew to.
-fn streamed(reply: &[u8]) -> Option<Vec<Value>> {
+/// The items of a stream: those of its last event, else those that its deltas add up to.
+fn streamed_items(reply: &[u8]) -> Option<Vec<Value>> {
     let mut items = BTreeMap::new();
-    let (mut ended, mut failed) = (None, false);
+    let (mut final_output, mut has_failed) = (None, false);
     for data in events(&[reply]).iter().filter_map(Event::data) {
         let Ok(event) = serde_json::from_slice::<Value>(&data) else { continue };
         match event.get("type").and_then(Value::as_str) {
             Some("response.completed" | "response.incomplete" | "response.failed") => {
-                ended = event.pointer("/response/output").and_then(Value::as_array).cloned();
-                failed = event["type"] == "response.failed";
+                final_output = event.pointer("/response/output").and_then(Value::as_array).cloned();
+                has_failed = event["type"] == "response.failed";
             }
-            Some(kind) => grow(&mut items, kind, &event),
+            Some(kind) => add_event(&mut items, kind, &event),
             None => {}
         }
     }
-    let grown: Vec<Value> = items.into_values().collect();
-    match ended {
+
+    let from_deltas: Vec<Value> = items.into_values().collect();
+    match final_output {
         Some(output) if !output.is_empty() => Some(output),
-        // The model may say nothing; a server that failed has not let it.
-        Some(_) if grown.is_empty() && !failed => Some(grown),
-        _ => (!grown.is_empty()).then_some(grown),
+        // A model may finish without a word. After a failure, no output is no reply.
+        Some(_) if from_deltas.is_empty() && !has_failed => Some(from_deltas),
+        _ => (!from_deltas.is_empty()).then_some(from_deltas),
     }
 }
 
-/// Adds an event to the item that it is of.
-fn grow(items: &mut BTreeMap<u64, Value>, kind: &str, event: &Value) {
+/// The place of a text in an item: a list, the type of the parts in it, and the key of the text.
+struct TextPlace {
+    list: &'static str,
+    part_type: &'static str,
+    key: &'static str,
+}
+
+/// The place that the delta of an event of type `kind` belongs to.
+fn text_place(kind: &str) -> Option<TextPlace> {
+    let (list, part_type, key) = match kind {
+        "response.output_text.delta" => ("content", "output_text", "text"),
+        "response.refusal.delta" => ("content", "refusal", "refusal"),
+        "response.reasoning_text.delta" => ("content", "reasoning_text", "text"),
+        "response.reasoning_summary_text.delta" => ("summary", "summary_text", "text"),
+        _ => return None,
+    };
+    Some(TextPlace { list, part_type, key })
+}
+
+/// Adds an event to its item.
+fn add_event(items: &mut BTreeMap<u64, Value>, kind: &str, event: &Value) {
     let Some(index) = event.get("output_index").and_then(Value::as_u64) else { return };
     if let ("response.output_item.added" | "response.output_item.done", Some(item)) =
         (kind, event.get("item"))
@@ -63,81 +83,78 @@ fn grow(items: &mut BTreeMap<u64, Value>, kind: &str, event: &Value) {
         items.insert(index, item.clone());
         return;
     }
-    let (Some(item), Some(delta)) =
-        (items.get_mut(&index), event.get("delta").and_then(Value::as_str))
-    else {
-        return;
-    };
+
+    let Some(item) = items.get_mut(&index) else { return };
+    let Some(delta) = event.get("delta").and_then(Value::as_str) else { return };
     match kind {
-        "response.output_text.delta" => part(item, "content", event, ("output_text", "text")),
-        "response.refusal.delta" => part(item, "content", event, ("refusal", "refusal")),
-        "response.reasoning_text.delta" => part(item, "content", event, ("reasoning_text", "text")),
-        "response.reasoning_summary_text.delta" => {
-            part(item, "summary", event, ("summary_text", "text"));
+        "response.function_call_arguments.delta" => push_text(item, "arguments", delta),
+        "response.custom_tool_call_input.delta" => push_text(item, "input", delta),
+        _ => {
+            if let (Some(place), Some(index)) = (text_place(kind), part_index(event)) {
+                push_part_text(item, &place, index, delta);
+            }
         }
-        "response.function_call_arguments.delta" => push(item, "arguments", delta),
-        "response.custom_tool_call_input.delta" => push(item, "input", delta),
-        _ => {}
     }
 }
 
-/// Adds a delta to a part of an item, which is made when it is not there yet.
-fn part(item: &mut Value, list: &str, event: &Value, (kind, key): (&str, &str)) {
-    let index = ["content_index", "summary_index"].into_iter().find_map(|key| event.get(key));
-    let index = index.and_then(Value::as_u64).and_then(|index| usize::try_from(index).ok());
-    let (Some(index), Some(item)) = (index.filter(|at| *at < PARTS_MAX), item.as_object_mut())
-    else {
-        return;
-    };
-    let parts = item.entry(list).or_insert(Value::Null);
-    if !parts.is_array() {
-        *parts = json!([]);
+/// The index of the part that an event belongs to.
+fn part_index(event: &Value) -> Option<usize> {
+    let index = ["content_index", "summary_index"].into_iter().find_map(|key| event.get(key))?;
+    usize::try_from(index.as_u64()?).ok().filter(|index| *index < PARTS_MAX)
+}
+
+/// Adds a delta to a part of an item; new parts are made up to its index.
+fn push_part_text(item: &mut Value, place: &TextPlace, index: usize, delta: &str) {
+    let Some(fields) = item.as_object_mut() else { return };
+    let list = fields.entry(place.list).or_insert(Value::Null);
+    if !list.is_array() {
+        *list = json!([]);
     }
-    let Value::Array(parts) = parts else { return };
+    let Value::Array(parts) = list else { return };
     while parts.len() <= index {
-        parts.push(json!({ "type": kind, key: "" }));
+        parts.push(json!({ "type": place.part_type, place.key: "" }));
     }
-    if let Some(delta) = event.get("delta").and_then(Value::as_str) {
-        push(&mut parts[index], key, delta);
-    }
+    push_text(&mut parts[index], place.key, delta);
 }
 
-fn push(item: &mut Value, key: &str, delta: &str) {
-    let Some(item) = item.as_object_mut() else { return };
-    match item.get_mut(key) {
+fn push_text(object: &mut Value, key: &str, delta: &str) {
+    let Some(fields) = object.as_object_mut() else { return };
+    match fields.get_mut(key) {
         Some(Value::String(text)) => text.push_str(delta),
         _ => {
-            item.insert(key.to_owned(), json!(delta));
+            fields.insert(key.to_owned(), json!(delta));
         }
     }
 }
 
-/// All that the assistant said as one message: a reply is one turn, however many items it has.
-fn join(messages: Vec<Map<String, Value>>) -> Value {
-    let text = |key: &str| {
-        let texts: Vec<&str> =
-            messages.iter().filter_map(|message| message.get(key)?.as_str()).collect();
-        (!texts.is_empty()).then(|| json!(texts.concat()))
-    };
-    let mut joined = Map::from_iter([
+/// All messages of the assistant as one: a reply is one turn, however many items it has.
+fn joined(messages: &[Map<String, Value>]) -> Value {
+    let mut message = Map::from_iter([
         ("role".to_owned(), json!("assistant")),
-        ("content".to_owned(), text("content").unwrap_or_default()),
+        ("content".to_owned(), joined_text(messages, "content").unwrap_or_default()),
     ]);
     for key in ["reasoning", "refusal"] {
-        if let Some(text) = text(key) {
-            joined.insert(key.to_owned(), text);
+        if let Some(text) = joined_text(messages, key) {
+            message.insert(key.to_owned(), text);
         }
     }
+
     let calls: Vec<Value> = messages
         .iter()
-        .filter_map(|m| m.get("tool_calls")?.as_array())
+        .filter_map(|message| message.get("tool_calls")?.as_array())
         .flatten()
         .cloned()
         .collect();
     if !calls.is_empty() {
-        joined.insert("tool_calls".to_owned(), Value::Array(calls));
+        message.insert("tool_calls".to_owned(), Value::Array(calls));
     }
-    Value::Object(joined)
+    Value::Object(message)
+}
+
+fn joined_text(messages: &[Map<String, Value>], key: &str) -> Option<Value> {
+    let texts: Vec<&str> =
+        messages.iter().filter_map(|message| message.get(key)?.as_str()).collect();
+    (!texts.is_empty()).then(|| json!(texts.concat()))
 }
 
 #[cfg(test)]

@@ -1,12 +1,12 @@
-//! Errors in the words of the Responses route.
+//! Errors in the form of the Responses route.
 
 use serde_json::{Value, json};
 
-/// A body that is not JSON is quoted up to here.
+/// A body that is not JSON is quoted up to this length.
 const QUOTE_CHARS_MAX: usize = 2000;
 
-/// How servers say that the prompt is too long for the model.
-const TOO_LONG: [&str; 9] = [
+/// Words by which servers say that the prompt is too long for the model.
+const OVERFLOW_WORDS: [&str; 9] = [
     "context length",
     "context_length",
     "context window",
@@ -21,50 +21,61 @@ const TOO_LONG: [&str; 9] = [
 /// The code on which clients shorten their history and try again.
 const OVERFLOW: &str = "context_length_exceeded";
 
-/// An upstream's refusal of a chat request as the Responses route would give it.
+/// An upstream's refusal of a chat request as the Responses route would send it.
 pub(crate) fn error_document(status: u16, body: &[u8]) -> Value {
     let parsed: Value = serde_json::from_slice(body).unwrap_or_default();
     let error = parsed.get("error").filter(|error| !error.is_null()).unwrap_or(&parsed);
-    let text = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
-    let message = ["message", "detail"]
-        .into_iter()
-        .find_map(|key| error.get(key).filter(|value| !value.is_null()))
-        .or(Some(error).filter(|error| error.is_string()));
-    let message = message.map_or_else(|| quote(status, body), text);
-    let field = |key: &str| error.get(key).filter(|value| !value.is_null()).cloned();
-    let kind = field("type").filter(Value::is_string).unwrap_or_else(|| json!(kind(status)));
-    let said = format!("{message} {kind} {}", field("code").unwrap_or_default());
-    let code =
-        if overflows(status, &said) { json!(OVERFLOW) } else { field("code").unwrap_or_default() };
+    let message = message_of(error).unwrap_or_else(|| quoted(status, body));
+    let kind =
+        filled(error, "type").filter(Value::is_string).unwrap_or_else(|| json!(type_of(status)));
+    let code = filled(error, "code").unwrap_or_default();
+
+    let is_overflow = is_overflow(status, &format!("{message} {kind} {code}"));
     json!({
         "error": {
-            "message": message, "type": kind, "param": field("param"), "code": code,
+            "message": message,
+            "type": kind,
+            "param": filled(error, "param"),
+            "code": if is_overflow { json!(OVERFLOW) } else { code },
         }
     })
 }
 
-/// The `error` of a response that failed after it had begun.
+/// The message of an error, which may itself be a text.
+fn message_of(error: &Value) -> Option<String> {
+    let message = filled(error, "message")
+        .or_else(|| filled(error, "detail"))
+        .or_else(|| error.is_string().then(|| error.clone()))?;
+    Some(message.as_str().map_or_else(|| message.to_string(), str::to_owned))
+}
+
+/// The value under `key`, if it is not null.
+fn filled(error: &Value, key: &str) -> Option<Value> {
+    error.get(key).filter(|value| !value.is_null()).cloned()
+}
+
+/// The `error` of a response that failed after it had started.
 pub(super) fn failure(message: &str, status: u16) -> Value {
     let code = match status {
-        _ if overflows(status, message) => OVERFLOW,
+        _ if is_overflow(status, message) => OVERFLOW,
         429 => "rate_limit_exceeded",
-        // Clients do not try again what is wrong in itself.
+        // Clients do not repeat a request that is wrong in itself.
         400 | 413 | 422 => "invalid_prompt",
         _ => "server_error",
     };
     json!({ "code": code, "message": message })
 }
 
-/// Whether an error is about the length of the prompt. A limit of rates may speak of tokens too,
-/// and a broken server of anything.
-fn overflows(status: u16, said: &str) -> bool {
-    let said = said.to_lowercase();
+/// Returns true if an error is about the length of the prompt. A rate limit may mention tokens too,
+/// and a broken server anything.
+fn is_overflow(status: u16, words: &str) -> bool {
+    let lowercase = words.to_lowercase();
     (400..500).contains(&status)
         && status != 429
-        && TOO_LONG.iter().any(|phrase| said.contains(phrase))
+        && OVERFLOW_WORDS.iter().any(|phrase| lowercase.contains(phrase))
 }
 
-fn kind(status: u16) -> &'static str {
+fn type_of(status: u16) -> &'static str {
     match status {
         401 => "authentication_error",
         403 => "permission_error",
@@ -74,7 +85,7 @@ fn kind(status: u16) -> &'static str {
     }
 }
 
-fn quote(status: u16, body: &[u8]) -> String {
+fn quoted(status: u16, body: &[u8]) -> String {
     let text = String::from_utf8_lossy(body);
     match text.trim() {
         "" => format!("the upstream answered {status}"),
@@ -95,12 +106,13 @@ mod tests {
             json!({ "error": { "message": "no such model", "type": "NotFoundError",
                 "param": "model", "code": 404 } })
         );
-        let told = |status, body: &[u8]| error_document(status, body)["error"]["message"].clone();
-        assert_eq!(told(400, br#"{"object":"error","message":"flat"}"#), "flat");
-        assert_eq!(told(400, br#"{"error":"bare"}"#), "bare");
-        assert_eq!(told(422, br#"{"detail":[{"loc":["a"]}]}"#), r#"[{"loc":["a"]}]"#);
-        assert_eq!(told(502, b"<html>bad</html>"), "<html>bad</html>");
-        assert_eq!(told(503, b""), "the upstream answered 503");
+        let message_of =
+            |status, body: &[u8]| error_document(status, body)["error"]["message"].clone();
+        assert_eq!(message_of(400, br#"{"object":"error","message":"flat"}"#), "flat");
+        assert_eq!(message_of(400, br#"{"error":"bare"}"#), "bare");
+        assert_eq!(message_of(422, br#"{"detail":[{"loc":["a"]}]}"#), r#"[{"loc":["a"]}]"#);
+        assert_eq!(message_of(502, b"<html>bad</html>"), "<html>bad</html>");
+        assert_eq!(message_of(503, b""), "the upstream answered 503");
         let gateway = error_document(502, b"\xff");
         assert_eq!(gateway["error"]["type"], "server_error");
         assert_eq!(gateway["error"]["code"], Value::Null);

@@ -1,13 +1,16 @@
-//! The response object: what it repeats of the request, and what it says of the reply.
+//! The response object: fields repeated from the request, and counts and logprobs of the reply.
 
 use serde_json::{Map, Value, json};
 
-/// Whether the agent asked for the logprobs of the text.
+/// The number that vLLM sends for a logprob that it does not have.
+const NO_LOGPROB: f64 = -9999.0;
+
+/// Returns true if the agent asked for the logprobs of the text.
 pub(super) fn wants_logprobs(request: &Map<String, Value>) -> bool {
     includes(request, "message.output_text.logprobs")
 }
 
-/// Whether the agent asked for thoughts in a form that it can send back.
+/// Returns true if the agent asked for reasoning in a form that it can send back.
 pub(super) fn wants_sealed(request: &Map<String, Value>) -> bool {
     includes(request, "reasoning.encrypted_content")
 }
@@ -17,13 +20,14 @@ fn includes(request: &Map<String, Value>, what: &str) -> bool {
     include.into_iter().flatten().any(|included| included == what)
 }
 
-/// The object before the model has said anything. Every key that OpenAI's clients read is
-/// there; what the request left open is null where only the server knows it.
+/// The object before the model has sampled anything. It has every key that OpenAI's clients read.
+/// A field that the request left open is null if only the server knows its value.
 pub(super) fn template(request: &Map<String, Value>) -> Map<String, Value> {
-    let echo = |key: &str, otherwise: Value| match request.get(key) {
-        None | Some(Value::Null) => otherwise,
+    let echo = |key: &str, default: Value| match request.get(key) {
+        None | Some(Value::Null) => default,
         Some(value) => value.clone(),
     };
+
     let object = json!({
         "id": null,
         "object": "response",
@@ -56,6 +60,7 @@ pub(super) fn template(request: &Map<String, Value>) -> Map<String, Value> {
         "user": echo("user", Value::Null),
         "metadata": echo("metadata", json!({})),
     });
+
     match object {
         Value::Object(object) => object,
         _ => Map::new(),
@@ -77,14 +82,15 @@ fn text(asked: Option<&Value>) -> Value {
     Value::Object(text)
 }
 
-/// Chat's usage in the words of Responses.
+/// Chat's usage in the form of Responses.
 pub(super) fn usage(chat: &Value) -> Value {
     let count = |place: &str| chat.pointer(place).and_then(Value::as_u64);
     let input = count("/prompt_tokens").unwrap_or(0);
     let output = count("/completion_tokens").unwrap_or(0);
-    // SGLang counts the thoughts beside the details.
-    let thought =
+    // SGLang puts the reasoning count beside the details.
+    let reasoning =
         count("/completion_tokens_details/reasoning_tokens").or_else(|| count("/reasoning_tokens"));
+
     json!({
         "input_tokens": input,
         "input_tokens_details": {
@@ -92,29 +98,29 @@ pub(super) fn usage(chat: &Value) -> Value {
             "cache_write_tokens": count("/prompt_tokens_details/cache_write_tokens").unwrap_or(0),
         },
         "output_tokens": output,
-        "output_tokens_details": { "reasoning_tokens": thought.unwrap_or(0) },
+        "output_tokens_details": { "reasoning_tokens": reasoning.unwrap_or(0) },
         "total_tokens": count("/total_tokens").unwrap_or_else(|| input.saturating_add(output)),
     })
 }
 
 /// Chat's entries for the tokens of a chunk, with the keys that Responses has.
 pub(super) fn logprobs(choice: &Value) -> Vec<Value> {
-    let entry = |entry: &Value| {
-        json!({
-            "token": entry.get("token").and_then(Value::as_str).unwrap_or_default(),
-            "bytes": entry.get("bytes").filter(|b| b.is_array()).cloned().unwrap_or(json!([])),
-            // vLLM leaves the number out of a stream where it has none, and says this elsewhere.
-            "logprob": entry.get("logprob").and_then(Value::as_f64).unwrap_or(-9999.0),
-        })
-    };
-    let list = |of: &Value, key: &str| of.get(key).and_then(Value::as_array).cloned();
-    let tokens = choice.get("logprobs").and_then(|logprobs| list(logprobs, "content"));
-    let with_top = |token: &Value| {
-        let top: Vec<Value> =
-            list(token, "top_logprobs").into_iter().flatten().map(|other| entry(&other)).collect();
-        let mut token = entry(token);
-        token["top_logprobs"] = Value::Array(top);
-        token
-    };
-    tokens.into_iter().flatten().map(|token| with_top(&token)).collect()
+    let content = choice.pointer("/logprobs/content").and_then(Value::as_array);
+    content.into_iter().flatten().map(logprob_with_alternatives).collect()
+}
+
+fn logprob_with_alternatives(token: &Value) -> Value {
+    let alternatives = token.get("top_logprobs").and_then(Value::as_array);
+    let mut entry = logprob(token);
+    entry["top_logprobs"] = alternatives.into_iter().flatten().map(logprob).collect();
+    entry
+}
+
+fn logprob(entry: &Value) -> Value {
+    json!({
+        "token": entry.get("token").and_then(Value::as_str).unwrap_or_default(),
+        "bytes": entry.get("bytes").filter(|bytes| bytes.is_array()).cloned().unwrap_or(json!([])),
+        // In a stream, vLLM leaves an unknown logprob out; elsewhere it sends this number.
+        "logprob": entry.get("logprob").and_then(Value::as_f64).unwrap_or(NO_LOGPROB),
+    })
 }

@@ -1,4 +1,4 @@
-//! Items of the output as they grow, and the events that tell of it.
+//! Output items as they grow, and the events that report their growth.
 
 use serde_json::{Map, Value, json};
 
@@ -8,71 +8,78 @@ use super::tools::{Tool, custom_input};
 
 /// Events of one stream, numbered from 0 without gaps.
 #[derive(Debug, Default)]
-pub(super) struct Events {
-    next: u64,
+pub(super) struct EventWriter {
+    next_number: u64,
     bytes: Vec<u8>,
 }
 
-impl Events {
-    /// Adds an event of a type with its fields.
-    pub(super) fn send(&mut self, kind: &str, fields: Value) {
+impl EventWriter {
+    /// Writes an event of a type with its fields.
+    pub(super) fn write(&mut self, kind: &str, fields: Value) {
         let mut event = Map::from_iter([
             ("type".to_owned(), json!(kind)),
-            ("sequence_number".to_owned(), json!(self.next)),
+            ("sequence_number".to_owned(), json!(self.next_number)),
         ]);
         if let Value::Object(fields) = fields {
             event.extend(fields);
         }
-        self.next += 1;
-        let event = Value::Object(event);
-        self.bytes.extend_from_slice(format!("event: {kind}\ndata: {event}\n\n").as_bytes());
+        self.next_number += 1;
+        let data = Value::Object(event);
+        self.bytes.extend_from_slice(format!("event: {kind}\ndata: {data}\n\n").as_bytes());
     }
 
-    /// The bytes of the events since the last time.
+    /// The bytes of the events since the last call.
     pub(super) fn drain(&mut self) -> Vec<u8> {
         std::mem::take(&mut self.bytes)
     }
 }
 
-/// What a text is: each kind has its own part and its own events.
+/// The kind of a text. Each has its own part and its own events.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum TextKind {
     Reasoning,
-    Text,
+    Answer,
     Refusal,
 }
 
-impl Kind {
-    /// The type of the part, and the key of its text.
-    fn names(self) -> (&'static str, &'static str) {
+impl TextKind {
+    /// The type of the part.
+    fn part_type(self) -> &'static str {
         match self {
-            Self::Reasoning => ("reasoning_text", "text"),
-            Self::Text => ("output_text", "text"),
-            Self::Refusal => ("refusal", "refusal"),
+            Self::Reasoning => "reasoning_text",
+            Self::Answer => "output_text",
+            Self::Refusal => "refusal",
+        }
+    }
+
+    /// The key of the part's text.
+    fn text_key(self) -> &'static str {
+        match self {
+            Self::Reasoning | Self::Answer => "text",
+            Self::Refusal => "refusal",
         }
     }
 }
 
-/// Some more of a text.
+/// The next piece of a text.
 #[derive(Debug)]
-pub(super) struct Piece<'a> {
-    pub(super) kind: Kind,
+pub(super) struct TextPiece<'a> {
+    pub(super) kind: TextKind,
     pub(super) text: &'a str,
     pub(super) logprobs: Vec<Value>,
 }
 
 #[derive(Debug)]
-struct Part {
-    kind: Kind,
+struct TextPart {
+    kind: TextKind,
     text: String,
     logprobs: Vec<Value>,
 }
 
-impl Part {
+impl TextPart {
     fn value(&self) -> Value {
-        let (name, key) = self.kind.names();
-        let mut part = json!({ "type": name, key: self.text });
-        if self.kind == Kind::Text {
+        let mut part = json!({ "type": self.kind.part_type(), self.kind.text_key(): self.text });
+        if self.kind == TextKind::Answer {
             part["annotations"] = json!([]);
             part["logprobs"] = json!(self.logprobs);
         }
@@ -80,9 +87,9 @@ impl Part {
     }
 }
 
-/// A tool call; its name comes once, its arguments in pieces.
+/// A tool call. Its name comes once, its arguments in pieces.
 #[derive(Debug, Default)]
-pub(super) struct Call {
+pub(super) struct CallDraft {
     pub(super) tool: Tool,
     pub(super) call_id: String,
     pub(super) arguments: String,
@@ -90,59 +97,61 @@ pub(super) struct Call {
 }
 
 #[derive(Debug)]
-enum Body {
-    /// A thought (one part) or a message (a part for each turn between text and refusal).
-    Parts(Vec<Part>),
-    Call(Call),
+enum ItemBody {
+    /// Reasoning (one part), or a message (a new part at each change between text and refusal).
+    Parts(Vec<TextPart>),
+    Call(CallDraft),
 }
 
 /// One item of the output.
 #[derive(Debug)]
-pub(super) struct Item {
+pub(super) struct OutputItem {
     id: String,
-    /// Its place in the output.
-    place: usize,
-    body: Body,
-    reasoning: bool,
-    /// Whether a thought is given in a form that can be sent back.
-    sealed: bool,
-    /// Whether the stream has told of it.
-    announced: bool,
+    /// Its index in the output.
+    index: usize,
+    body: ItemBody,
+    is_reasoning: bool,
+    /// Reasoning is also given in a form that can be sent back.
+    is_sealed: bool,
+    /// An event has announced the item.
+    is_announced: bool,
     status: &'static str,
 }
 
-impl Item {
-    /// A thought or a message, as `kind` says, at `place`; `core` makes its id unique. A thought
-    /// that is `sealed` can be sent back without its words.
-    pub(super) fn text(kind: Kind, core: &str, place: usize, sealed: bool) -> Self {
-        let reasoning = kind == Kind::Reasoning;
-        let prefix = if reasoning { "rs" } else { "msg" };
+impl OutputItem {
+    /// A reasoning item or a message, as `kind` says, at `index`; `id_stem` makes its id unique.
+    /// Reasoning that is sealed can be sent back without its text.
+    pub(super) fn text(kind: TextKind, id_stem: &str, index: usize, is_sealed: bool) -> Self {
+        let is_reasoning = kind == TextKind::Reasoning;
+        let prefix = if is_reasoning { "rs" } else { "msg" };
         Self {
-            id: format!("{prefix}_{core}_{place}"),
-            place,
-            body: Body::Parts(Vec::new()),
-            reasoning,
-            sealed,
-            announced: false,
+            id: format!("{prefix}_{id_stem}_{index}"),
+            index,
+            body: ItemBody::Parts(Vec::new()),
+            is_reasoning,
+            is_sealed,
+            is_announced: false,
             status: "in_progress",
         }
     }
 
-    /// A tool call, whose name and id may be still to come.
-    pub(super) fn call(place: usize) -> Self {
+    /// A tool call whose name and id may still come.
+    pub(super) fn call(index: usize) -> Self {
         Self {
             id: String::new(),
-            place,
-            body: Body::Call(Call::default()),
-            reasoning: false,
-            sealed: false,
-            announced: false,
+            index,
+            body: ItemBody::Call(CallDraft::default()),
+            is_reasoning: false,
+            is_sealed: false,
+            is_announced: false,
             status: "in_progress",
         }
     }
 
-    pub(super) fn is_reasoning(&self) -> bool {
-        self.reasoning
+    /// Returns true if a piece of `kind` belongs to this item.
+    pub(super) fn takes_text(&self, kind: TextKind) -> bool {
+        let is_of_kind = self.is_reasoning == (kind == TextKind::Reasoning);
+        self.is_open() && self.as_call().is_none() && is_of_kind
     }
 
     pub(super) fn is_open(&self) -> bool {
@@ -150,173 +159,183 @@ impl Item {
     }
 
     pub(super) fn is_announced(&self) -> bool {
-        self.announced
+        self.is_announced
     }
 
-    pub(super) fn as_call(&self) -> Option<&Call> {
+    pub(super) fn as_call(&self) -> Option<&CallDraft> {
         match &self.body {
-            Body::Call(call) => Some(call),
-            Body::Parts(_) => None,
+            ItemBody::Call(call) => Some(call),
+            ItemBody::Parts(_) => None,
         }
     }
 
-    /// Whether this is an open call whose arguments, one JSON object, have come to their end.
-    pub(super) fn is_whole_call(&self) -> bool {
-        let whole = |call: &Call| self.announced && call.nesting.closed();
-        self.is_open() && self.as_call().is_some_and(whole)
+    /// Returns true if this item can end before the next one begins: a text, or a call whose
+    /// arguments, one JSON object, are complete.
+    pub(super) fn can_close(&self) -> bool {
+        let is_complete = |call: &CallDraft| self.is_announced && call.nesting.is_closed();
+        self.is_open() && self.as_call().is_none_or(is_complete)
     }
 
-    /// Tells of the item; a call by what it is now known to be.
-    pub(super) fn announce(&mut self, to: &mut Events) {
-        self.announced = true;
-        to.send(
+    /// Announces the item as it is now.
+    pub(super) fn announce(&mut self, events: &mut EventWriter) {
+        self.is_announced = true;
+        events.write(
             "response.output_item.added",
-            json!({ "output_index": self.place, "item": self.value() }),
+            json!({ "output_index": self.index, "item": self.value() }),
         );
     }
 
-    /// Tells of a call whose name is known, with the arguments that came before the name.
-    pub(super) fn name(&mut self, tool: Tool, call_id: String, core: &str, to: &mut Events) {
-        let prefix = if tool.custom { "ctc" } else { "fc" };
-        self.id = format!("{prefix}_{core}_{}", self.place);
-        let Body::Call(call) = &mut self.body else { return };
+    /// Names a call and announces it, with the arguments that came before the name.
+    pub(super) fn name_call(
+        &mut self,
+        tool: Tool,
+        call_id: String,
+        id_stem: &str,
+        events: &mut EventWriter,
+    ) {
+        let prefix = if tool.is_custom { "ctc" } else { "fc" };
+        self.id = format!("{prefix}_{id_stem}_{}", self.index);
+        let ItemBody::Call(call) = &mut self.body else { return };
         call.tool = tool;
         call.call_id = call_id;
         let early = std::mem::take(&mut call.arguments);
         call.nesting = Nesting::default();
-        self.announce(to);
-        self.argue(&early, to);
+        self.announce(events);
+        self.push_arguments(&early, events);
     }
 
-    /// Adds to a call's arguments. The input of a custom tool is shown when it is whole: until
-    /// then it is a torn piece of the JSON around it. A call that has ended takes nothing more.
-    pub(super) fn argue(&mut self, piece: &str, to: &mut Events) {
-        let open = self.is_open();
-        let Body::Call(call) = &mut self.body else { return };
-        if !open {
+    /// Adds to a call's arguments. A call that has ended takes nothing more. The input of a custom
+    /// tool is only sent once it is complete: before, it is half of the JSON around it.
+    pub(super) fn push_arguments(&mut self, piece: &str, events: &mut EventWriter) {
+        let is_open = self.is_open();
+        let ItemBody::Call(call) = &mut self.body else { return };
+        if !is_open {
             return;
         }
         call.arguments.push_str(piece);
         call.nesting.push(piece);
-        if self.announced && !call.tool.custom && !piece.is_empty() {
-            self.send(to, "response.function_call_arguments.delta", json!({ "delta": piece }));
+        if self.is_announced && !call.tool.is_custom && !piece.is_empty() {
+            let event = json!({ "delta": piece });
+            self.write_event(events, "response.function_call_arguments.delta", event);
         }
     }
 
-    /// Adds to the text, in a new part when it is of another kind than the last.
-    pub(super) fn grow(&mut self, piece: Piece<'_>, to: &mut Events) {
-        let Body::Parts(parts) = &mut self.body else { return };
+    /// Adds to the text, in a new part if its kind differs from the last part's.
+    pub(super) fn push_text(&mut self, piece: TextPiece<'_>, events: &mut EventWriter) {
+        let ItemBody::Parts(parts) = &mut self.body else { return };
         if parts.last().is_none_or(|last| last.kind != piece.kind) {
-            self.end_part(to);
-            self.begin_part(piece.kind, to);
+            self.end_part(events);
+            self.begin_part(piece.kind, events);
         }
-        let Body::Parts(parts) = &mut self.body else { return };
+
+        let ItemBody::Parts(parts) = &mut self.body else { return };
         let index = parts.len().saturating_sub(1);
         let Some(part) = parts.last_mut() else { return };
         part.text.push_str(piece.text);
         let mut event = json!({ "content_index": index, "delta": piece.text });
-        if piece.kind == Kind::Text {
+        if piece.kind == TextKind::Answer {
             event["logprobs"] = json!(piece.logprobs);
         }
         part.logprobs.extend(piece.logprobs);
-        self.send(to, &format!("response.{}.delta", piece.kind.names().0), event);
+        self.write_event(events, &format!("response.{}.delta", piece.kind.part_type()), event);
     }
 
-    fn begin_part(&mut self, kind: Kind, to: &mut Events) {
-        let Body::Parts(parts) = &mut self.body else { return };
-        let part = Part { kind, text: String::new(), logprobs: Vec::new() };
+    fn begin_part(&mut self, kind: TextKind, events: &mut EventWriter) {
+        let ItemBody::Parts(parts) = &mut self.body else { return };
+        let part = TextPart { kind, text: String::new(), logprobs: Vec::new() };
         let event = json!({ "content_index": parts.len(), "part": part.value() });
         parts.push(part);
-        self.send(to, "response.content_part.added", event);
+        self.write_event(events, "response.content_part.added", event);
     }
 
-    fn end_part(&mut self, to: &mut Events) {
-        let Body::Parts(parts) = &self.body else { return };
+    fn end_part(&self, events: &mut EventWriter) {
+        let ItemBody::Parts(parts) = &self.body else { return };
         let Some(part) = parts.last() else { return };
         let index = parts.len() - 1;
-        let (name, key) = part.kind.names();
-        let mut done = json!({ "content_index": index, key: part.text });
-        if part.kind == Kind::Text {
+        let mut done = json!({ "content_index": index, part.kind.text_key(): part.text });
+        if part.kind == TextKind::Answer {
             done["logprobs"] = json!(part.logprobs);
         }
         let whole = json!({ "content_index": index, "part": part.value() });
-        self.send(to, &format!("response.{name}.done"), done);
-        self.send(to, "response.content_part.done", whole);
+        self.write_event(events, &format!("response.{}.done", part.kind.part_type()), done);
+        self.write_event(events, "response.content_part.done", whole);
     }
 
     /// Ends the item, `completed` or `incomplete`.
-    pub(super) fn close(&mut self, status: &'static str, to: &mut Events) {
+    pub(super) fn close(&mut self, status: &'static str, events: &mut EventWriter) {
         match &self.body {
-            Body::Parts(_) => self.end_part(to),
-            Body::Call(call) if call.tool.custom => {
-                let input = custom_input(&call.arguments);
-                let event = "response.custom_tool_call_input";
-                if !input.is_empty() {
-                    self.send(to, &format!("{event}.delta"), json!({ "delta": input }));
-                }
-                self.send(to, &format!("{event}.done"), json!({ "input": input }));
+            ItemBody::Parts(_) => self.end_part(events),
+            ItemBody::Call(call) if call.tool.is_custom => {
+                self.write_custom_input(&custom_input(&call.arguments), events);
             }
-            Body::Call(call) => {
+            ItemBody::Call(call) => {
                 // Older clients want the name here too.
                 let done = json!({ "name": call.tool.name, "arguments": call.arguments });
-                self.send(to, "response.function_call_arguments.done", done);
+                self.write_event(events, "response.function_call_arguments.done", done);
             }
         }
+
         self.status = status;
-        to.send(
+        events.write(
             "response.output_item.done",
-            json!({ "output_index": self.place, "item": self.value() }),
+            json!({ "output_index": self.index, "item": self.value() }),
         );
     }
 
-    /// Marks what a broken stream left open, of which no event tells.
+    fn write_custom_input(&self, input: &str, events: &mut EventWriter) {
+        let kind = "response.custom_tool_call_input";
+        if !input.is_empty() {
+            self.write_event(events, &format!("{kind}.delta"), json!({ "delta": input }));
+        }
+        self.write_event(events, &format!("{kind}.done"), json!({ "input": input }));
+    }
+
+    /// Marks an item that a failed stream left open, without an event.
     pub(super) fn abandon(&mut self) {
         if self.is_open() {
             self.status = "incomplete";
         }
     }
 
-    /// Sends an event of this item.
-    fn send(&self, to: &mut Events, kind: &str, fields: Value) {
+    /// Writes an event of this item.
+    fn write_event(&self, events: &mut EventWriter, kind: &str, fields: Value) {
         let mut event = Map::from_iter([
             ("item_id".to_owned(), json!(self.id)),
-            ("output_index".to_owned(), json!(self.place)),
+            ("output_index".to_owned(), json!(self.index)),
         ]);
         if let Value::Object(fields) = fields {
             event.extend(fields);
         }
-        to.send(kind, Value::Object(event));
+        events.write(kind, Value::Object(event));
     }
 
-    /// The item as it stands.
+    /// The item as it is now.
     pub(super) fn value(&self) -> Value {
         match &self.body {
-            Body::Parts(parts) => {
-                let content: Vec<Value> = parts.iter().map(Part::value).collect();
-                if self.reasoning {
-                    json!({
-                        "id": self.id, "type": "reasoning", "status": self.status, "summary": [],
-                        "content": content, "encrypted_content": self.thoughts(parts),
-                    })
-                } else {
-                    json!({
-                        "id": self.id, "type": "message", "status": self.status,
-                        "role": "assistant", "content": content,
-                    })
-                }
+            ItemBody::Parts(parts) if self.is_reasoning => {
+                json!({
+                    "id": self.id, "type": "reasoning", "status": self.status, "summary": [],
+                    "content": part_values(parts), "encrypted_content": self.sealed_text(parts),
+                })
             }
-            Body::Call(call) => self.call_value(call),
+            ItemBody::Parts(parts) => {
+                json!({
+                    "id": self.id, "type": "message", "status": self.status,
+                    "role": "assistant", "content": part_values(parts),
+                })
+            }
+            ItemBody::Call(call) => self.call_value(call),
         }
     }
 
-    /// What is sent back in place of a thought's words, once they are all there.
-    fn thoughts(&self, parts: &[Part]) -> Option<String> {
-        let is_asked = self.sealed && !self.is_open();
+    /// The form in which reasoning can be sent back, once all of it is there.
+    fn sealed_text(&self, parts: &[TextPart]) -> Option<String> {
+        let is_asked = self.is_sealed && !self.is_open();
         is_asked.then(|| seal(&parts.iter().map(|part| part.text.as_str()).collect::<String>()))
     }
 
-    fn call_value(&self, call: &Call) -> Value {
-        let (kind, key, said) = if call.tool.custom {
+    fn call_value(&self, call: &CallDraft) -> Value {
+        let (kind, key, text) = if call.tool.is_custom {
             // Half a JSON text is not half an input, so an open call shows none.
             let input = if self.is_open() { String::new() } else { custom_input(&call.arguments) };
             ("custom_tool_call", "input", input)
@@ -325,11 +344,15 @@ impl Item {
         };
         let mut item = json!({
             "id": self.id, "type": kind, "status": self.status, "call_id": call.call_id,
-            "name": call.tool.name, key: said,
+            "name": call.tool.name, key: text,
         });
         if let Some(namespace) = &call.tool.namespace {
             item["namespace"] = json!(namespace);
         }
         item
     }
+}
+
+fn part_values(parts: &[TextPart]) -> Vec<Value> {
+    parts.iter().map(TextPart::value).collect()
 }

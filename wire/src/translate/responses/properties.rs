@@ -1,13 +1,13 @@
-//! What holds for all replies: a stream says what the document says.
+//! A property of all replies: a stream holds the same as the document.
 
 use proptest::collection::vec;
 use proptest::prelude::*;
 use serde_json::{Map, Value, json};
 
-use super::{Reply, answer, error_document, request};
+use super::{ResponseBuilder, answer, error_document, request};
 use crate::sse::{Event, events};
 
-/// What a model says: texts by their keys, and the calls with their arguments.
+/// An answer of a model: texts by their keys, and the calls with their arguments.
 #[derive(Debug, Clone)]
 struct Said {
     texts: Vec<(&'static str, String)>,
@@ -99,7 +99,7 @@ fn chunks(said: &Said, cuts: &[prop::sample::Index]) -> Vec<Value> {
 }
 
 fn stream(chunks: &[Value]) -> Vec<u8> {
-    let mut reply = Reply::new(&asked());
+    let mut reply = ResponseBuilder::new(&asked());
     let mut bytes: Vec<u8> = chunks.iter().flat_map(|chunk| reply.chunk(chunk)).collect();
     bytes.extend(reply.end());
     bytes.extend(reply.end());
@@ -174,7 +174,7 @@ proptest! {
         said in said(),
         cuts in vec(any::<prop::sample::Index>(), 0..4),
     ) {
-        let whole = Reply::new(&asked()).document(&document(&said));
+        let whole = ResponseBuilder::new(&asked()).document(&document(&said));
         let stream = stream(&chunks(&said, &cuts));
         let expected = answer(whole.to_string().as_bytes());
         prop_assert!(expected.is_some());
@@ -207,7 +207,7 @@ proptest! {
         let mut said = said;
         let order = |key: &str| ["reasoning", "content", "refusal"].iter().position(|k| *k == key);
         said.texts.sort_by_key(|(key, _)| order(key));
-        let whole = Reply::new(&asked()).document(&document(&said));
+        let whole = ResponseBuilder::new(&asked()).document(&document(&said));
         let events = values(&stream(&chunks(&said, &cuts)));
         prop_assert_eq!(&events[events.len() - 1]["response"], &whole);
     }
@@ -219,7 +219,7 @@ proptest! {
     ) {
         let mut asking = asked();
         asking["include"] = json!(["reasoning.encrypted_content"]);
-        let mut reply = Reply::new(&asking);
+        let mut reply = ResponseBuilder::new(&asking);
         let chunks = chunks(&said, &cuts);
         let mut bytes: Vec<u8> = chunks.iter().flat_map(|chunk| reply.chunk(chunk)).collect();
         bytes.extend(reply.end());
@@ -240,8 +240,8 @@ proptest! {
         let _ = request(&value);
         let _ = request(&json!({ "input": value, "tools": other, "tool_choice": value }));
         let _ = request(&json!({ "input": [value], "tools": [other] }));
-        let _ = Reply::new(&value).document(&other);
-        let mut reply = Reply::new(&value);
+        let _ = ResponseBuilder::new(&value).document(&other);
+        let mut reply = ResponseBuilder::new(&value);
         let choice = json!({ "delta": other, "logprobs": { "content": value } });
         let mut bytes = Vec::new();
         for chunk in [&value, &other, &json!({ "choices": [choice] }), &value] {

@@ -6,7 +6,7 @@ use super::super::Untranslatable;
 use super::items::Messages;
 use super::{object, tools};
 
-/// Fields that stand for something the provider keeps, which a chat server does not have.
+/// Fields that refer to state which only the provider keeps, and the meaning of each.
 const STATEFUL: [(&str, &str); 6] = [
     ("previous_response_id", "continues a stored response"),
     ("previous_response", "continues a stored response"),
@@ -16,9 +16,9 @@ const STATEFUL: [(&str, &str); 6] = [
     ("background", "asks for a reply to be fetched later"),
 ];
 
-/// Fields that are read elsewhere, or that mean something on the Responses wire alone. What is
-/// not named here is sampling, or an extension of the server, and is passed on as it is.
-const OURS: [&str; 34] = [
+/// Fields that are translated, or that have a meaning on the Responses wire only. All other fields
+/// are sampling parameters or extensions of the server, and are passed on as they are.
+const NOT_PASSED_ON: [&str; 34] = [
     "model",
     "input",
     "instructions",
@@ -42,7 +42,7 @@ const OURS: [&str; 34] = [
     "prompt_cache_options",
     "prompt_cache_retention",
     "enable_response_messages",
-    // A chat server would obey these, and the Responses route knows none of them.
+    // A chat server would apply these, and the Responses route knows none of them.
     "messages",
     "functions",
     "function_call",
@@ -59,54 +59,58 @@ const OURS: [&str; 34] = [
 /// The body for `/v1/chat/completions` in place of an OpenAI `/v1/responses` one.
 ///
 /// # Errors
-/// [`Untranslatable`] when the request leans on state or on content that only the provider has.
+/// [`Untranslatable`] if the request refers to state or content that only the provider has.
 pub(crate) fn request(body: &Value) -> Result<Value, Untranslatable> {
     let Value::Object(body) = body else {
         return Err(Untranslatable("the body is not a JSON object".to_owned()));
     };
-    stateless(body)?;
-    in_chat(body)
+    refuse_state(body)?;
+    chat_request(body)
 }
 
-/// What a recorded request says for itself, whatever it goes on from.
+/// The chat request for a recorded body, without the conversation that it goes on from.
 ///
 /// # Errors
-/// [`Untranslatable`] when it has content that chat has no form for.
-pub(crate) fn recorded(body: &Value) -> Result<Value, Untranslatable> {
-    in_chat(body.as_object().unwrap_or(&Map::new()))
+/// [`Untranslatable`] if it has content without a form in chat.
+pub(crate) fn recorded_request(body: &Value) -> Result<Value, Untranslatable> {
+    chat_request(body.as_object().unwrap_or(&Map::new()))
 }
 
-fn in_chat(body: &Map<String, Value>) -> Result<Value, Untranslatable> {
+fn chat_request(body: &Map<String, Value>) -> Result<Value, Untranslatable> {
     let mut chat = Map::new();
-    if let Some(model) = given(body, "model") {
+    if let Some(model) = filled(body, "model") {
         chat.insert("model".to_owned(), model.clone());
     }
     chat.insert("messages".to_owned(), messages(body)?);
     tools::put(body, &mut chat)?;
-    limits(body, &mut chat);
-    shape(body, &mut chat);
+    put_limits(body, &mut chat);
+    put_output_format(body, &mut chat);
+    put_effort(body, &mut chat);
+
     if body.get("stream") == Some(&Value::Bool(true)) {
         chat.insert("stream".to_owned(), json!(true));
-        // The last event of a response carries the usage, which chat sends only when asked.
+        // The last event of a response has the usage, which chat sends only if asked.
         chat.insert("stream_options".to_owned(), json!({ "include_usage": true }));
     }
+
     for (key, value) in body {
-        let known = OURS.contains(&key.as_str()) || STATEFUL.iter().any(|(name, _)| name == key);
-        if !known && !value.is_null() && !chat.contains_key(key) {
+        let is_ours =
+            NOT_PASSED_ON.contains(&key.as_str()) || STATEFUL.iter().any(|(name, _)| name == key);
+        if !is_ours && !value.is_null() && !chat.contains_key(key) {
             chat.insert(key.clone(), value.clone());
         }
     }
     Ok(Value::Object(chat))
 }
 
-/// A field that is there and not null.
-fn given<'a>(body: &'a Map<String, Value>, key: &str) -> Option<&'a Value> {
+/// The value under `key`, if it is not null.
+fn filled<'a>(body: &'a Map<String, Value>, key: &str) -> Option<&'a Value> {
     body.get(key).filter(|value| !value.is_null())
 }
 
-fn stateless(body: &Map<String, Value>) -> Result<(), Untranslatable> {
+fn refuse_state(body: &Map<String, Value>) -> Result<(), Untranslatable> {
     for (key, meaning) in STATEFUL {
-        if given(body, key).is_some_and(|value| value != &Value::Bool(false)) {
+        if filled(body, key).is_some_and(|value| value != &Value::Bool(false)) {
             return Err(Untranslatable(format!(
                 "`{key}` {meaning}, and a chat server keeps none: send the whole input instead"
             )));
@@ -120,13 +124,13 @@ fn messages(body: &Map<String, Value>) -> Result<Value, Untranslatable> {
     if let Some(Value::String(text)) = body.get("instructions")
         && !text.is_empty()
     {
-        messages.say("system", json!(text));
+        messages.push("system", json!(text));
     }
     match body.get("input") {
-        Some(Value::String(text)) => messages.say("user", json!(text)),
+        Some(Value::String(text)) => messages.push("user", json!(text)),
         Some(Value::Array(items)) => {
             for item in items {
-                messages.item(item)?;
+                messages.push_item(item)?;
             }
         }
         _ => return Err(Untranslatable("`input` is neither a text nor a list".to_owned())),
@@ -134,39 +138,39 @@ fn messages(body: &Map<String, Value>) -> Result<Value, Untranslatable> {
     Ok(Value::Array(messages.finish()))
 }
 
-fn limits(body: &Map<String, Value>, chat: &mut Map<String, Value>) {
-    if let Some(limit) = given(body, "max_output_tokens") {
+fn put_limits(body: &Map<String, Value>, chat: &mut Map<String, Value>) {
+    if let Some(limit) = filled(body, "max_output_tokens") {
         // The older name: every chat server knows it, and many know no other.
         chat.insert("max_tokens".to_owned(), limit.clone());
     }
     if object::wants_logprobs(body) {
         chat.insert("logprobs".to_owned(), json!(true));
-        if let Some(count) = given(body, "top_logprobs") {
+        if let Some(count) = filled(body, "top_logprobs") {
             chat.insert("top_logprobs".to_owned(), count.clone());
         }
     }
 }
 
-/// What the answer has to look like, and how hard to think about it.
-fn shape(body: &Map<String, Value>, chat: &mut Map<String, Value>) {
-    let text = body.get("text");
-    let format = text.and_then(|text| text.get("format"));
-    match format.and_then(|format| format.get("type")).and_then(Value::as_str) {
-        Some("json_object") => {
-            chat.insert("response_format".to_owned(), json!({ "type": "json_object" }));
-        }
+fn put_output_format(body: &Map<String, Value>, chat: &mut Map<String, Value>) {
+    let Some(format) = body.get("text").and_then(|text| text.get("format")) else { return };
+    let chat_format = match format.get("type").and_then(Value::as_str) {
+        Some("json_object") => json!({ "type": "json_object" }),
         Some("json_schema") => {
             let schema: Map<String, Value> = ["name", "description", "schema", "strict"]
                 .into_iter()
-                .filter_map(|key| Some((key.to_owned(), format?.get(key)?.clone())))
+                .filter_map(|key| Some((key.to_owned(), format.get(key)?.clone())))
                 .filter(|(_, value)| !value.is_null())
                 .collect();
-            let format = json!({ "type": "json_schema", "json_schema": schema });
-            chat.insert("response_format".to_owned(), format);
+            json!({ "type": "json_schema", "json_schema": schema })
         }
-        _ => {}
-    }
-    let verbosity = text.and_then(|text| text.get("verbosity"));
+        _ => return,
+    };
+    chat.insert("response_format".to_owned(), chat_format);
+}
+
+/// Puts the amount of text and of reasoning.
+fn put_effort(body: &Map<String, Value>, chat: &mut Map<String, Value>) {
+    let verbosity = body.get("text").and_then(|text| text.get("verbosity"));
     let effort = body.get("reasoning").and_then(|reasoning| reasoning.get("effort"));
     for (key, value) in [("verbosity", verbosity), ("reasoning_effort", effort)] {
         if let Some(value) = value.filter(|value| !value.is_null()) {

@@ -1,42 +1,43 @@
-//! Thoughts in the place where OpenAI's server has them encrypted.
+//! Reasoning in the place where OpenAI's server has it encrypted.
 //!
-//! Agents that keep nothing on a server ask for `reasoning.encrypted_content` and send it back as
-//! they got it, and of the thoughts themselves some send nothing. So the thoughts travel there: a
-//! name with a version, then base64 of a checksum and the text. Nothing is remembered, any process
-//! reads what another one wrote.
+//! Agents that store nothing on a server ask for `reasoning.encrypted_content` and send it back
+//! unchanged. Some send nothing else of the reasoning. So the text travels in this field: a name
+//! with a version, then base64 of a checksum and the text. No state is needed: any process reads
+//! what another one wrote.
 //!
-//! It hides nothing and proves nothing. Who makes one up puts words into its own prompt, which it
-//! could do with `content` as well; the checksum is there to tell what was cut or changed on the
-//! way, so that no half of a thought is sent on.
+//! The field hides nothing and proves nothing. An agent that makes one up puts words into its own
+//! prompt, which it could do with `content` as well. The checksum finds fields that were cut or
+//! changed on the way, so that no half of the reasoning is used.
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 
-/// What ours begin with. Another form of what follows would be another number.
+/// The start of our fields. The number is the version of the format behind it.
 const MARK: &str = "rolltape-thoughts-1.";
 
-/// Bytes of the checksum.
+/// Length of the checksum.
 const SUM_BYTES: usize = 8;
 
-/// The thoughts as an opaque text.
-pub(super) fn seal(thoughts: &str) -> String {
-    let bytes = [&sum(thoughts.as_bytes()).to_be_bytes()[..], thoughts.as_bytes()].concat();
+/// The reasoning as an opaque text.
+pub(super) fn seal(text: &str) -> String {
+    let bytes = [&checksum(text.as_bytes()).to_be_bytes()[..], text.as_bytes()].concat();
     format!("{MARK}{}", URL_SAFE_NO_PAD.encode(bytes))
 }
 
-/// The thoughts in a text of [`seal`]; `None` for what another server wrote, and for one that is
-/// not whole.
+/// The reasoning in a text of [`seal`]; `None` if another server wrote the text, or if it was
+/// changed.
 pub(super) fn unseal(sealed: &str) -> Option<String> {
     let bytes = URL_SAFE_NO_PAD.decode(sealed.strip_prefix(MARK)?).ok()?;
-    let (said, thoughts) = bytes.split_first_chunk::<SUM_BYTES>()?;
-    let is_whole = u64::from_be_bytes(*said) == sum(thoughts);
-    is_whole.then(|| String::from_utf8(thoughts.to_vec()).ok()).flatten()
+    let (sum, text) = bytes.split_first_chunk::<SUM_BYTES>()?;
+    let is_unchanged = u64::from_be_bytes(*sum) == checksum(text);
+    is_unchanged.then(|| String::from_utf8(text.to_vec()).ok()).flatten()
 }
 
 /// FNV-1a over 64 bits.
-fn sum(bytes: &[u8]) -> u64 {
-    let mix = |sum: u64, byte: &u8| (sum ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
-    bytes.iter().fold(0xcbf2_9ce4_8422_2325, mix)
+fn checksum(bytes: &[u8]) -> u64 {
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |sum: u64, byte| {
+        (sum ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
+    })
 }
 
 #[cfg(test)]
@@ -45,9 +46,9 @@ mod tests {
 
     #[test]
     fn the_checksum_is_the_published_one() {
-        assert_eq!(sum(b""), 0xcbf2_9ce4_8422_2325);
-        assert_eq!(sum(b"a"), 0xaf63_dc4c_8601_ec8c);
-        assert_eq!(sum(b"foobar"), 0x8594_4171_f739_67e8);
+        assert_eq!(checksum(b""), 0xcbf2_9ce4_8422_2325);
+        assert_eq!(checksum(b"a"), 0xaf63_dc4c_8601_ec8c);
+        assert_eq!(checksum(b"foobar"), 0x8594_4171_f739_67e8);
     }
 
     #[test]

@@ -1,8 +1,8 @@
-//! Tools, and the names that a chat server knows them by.
+//! Tools, and the names by which a chat server knows them.
 //!
-//! Chat has functions only, in one flat list. A custom (freeform) tool becomes a function with
-//! one text, `input`; a tool of a namespace gets vLLM's name for it, `namespace__name`. Tools
-//! that the provider runs itself are left out: nobody behind a chat server would run them.
+//! Chat has functions only, in one flat list. A custom (freeform) tool becomes a function with one
+//! text parameter, `input`. A tool of a namespace gets vLLM's name for it, `namespace__name`. Tools
+//! that the provider runs itself are left out: a chat server does not run them.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +15,7 @@ use super::super::Untranslatable;
 pub(super) struct Tool {
     pub(super) name: String,
     pub(super) namespace: Option<String>,
-    pub(super) custom: bool,
+    pub(super) is_custom: bool,
 }
 
 /// The agent's tools by their names on the chat wire.
@@ -28,15 +28,15 @@ impl Tools {
         Self(offers(body).into_iter().map(|offer| (offer.chat_name(), offer.tool)).collect())
     }
 
-    /// The tool that the model called `name`; a function of that name when it was never offered.
+    /// The tool that the model called `name`; a function of that name if there is no such tool.
     pub(super) fn called(&self, name: &str) -> Tool {
-        let unknown = || Tool { name: name.to_owned(), ..Tool::default() };
-        self.0.get(name).cloned().unwrap_or_else(unknown)
+        let known = self.0.get(name).cloned();
+        known.unwrap_or_else(|| Tool { name: name.to_owned(), ..Tool::default() })
     }
 }
 
 /// The name of a tool on the chat wire.
-pub(super) fn flat(namespace: Option<&str>, name: &str) -> String {
+pub(super) fn chat_tool_name(namespace: Option<&str>, name: &str) -> String {
     match namespace {
         Some(namespace) if !namespace.is_empty() => format!("{namespace}__{name}"),
         _ => name.to_owned(),
@@ -48,35 +48,47 @@ pub(super) fn custom_arguments(input: &str) -> String {
     json!({ "input": input }).to_string()
 }
 
-/// The input of a custom tool out of those arguments; what is no such JSON is taken as it is,
-/// since a model may write the text straight away.
+/// The input of a custom tool, taken out of the function's arguments. A model may write the input
+/// without the JSON around it, so any other text is the input itself.
 pub(super) fn custom_input(arguments: &str) -> String {
-    let input = |value: Value| match value {
-        Value::String(text) => Some(text),
-        Value::Object(mut fields) => match fields.remove("input") {
-            Some(Value::String(text)) => Some(text),
-            _ => None,
+    match serde_json::from_str(arguments) {
+        Ok(Value::String(text)) => text,
+        Ok(Value::Object(mut fields)) => match fields.remove("input") {
+            Some(Value::String(text)) => text,
+            _ => arguments.to_owned(),
         },
-        _ => None,
-    };
-    let read = serde_json::from_str(arguments).ok().and_then(input);
-    read.unwrap_or_else(|| arguments.to_owned())
+        _ => arguments.to_owned(),
+    }
 }
 
+/// A tool with the fields that describe it.
 struct Offer<'a> {
     tool: Tool,
     fields: &'a Value,
 }
 
-impl Offer<'_> {
-    fn chat_name(&self) -> String {
-        flat(self.tool.namespace.as_deref(), &self.tool.name)
+impl<'a> Offer<'a> {
+    /// Reads a function or a custom tool; `None` for any other entry.
+    fn read(namespace: Option<&str>, entry: &'a Value) -> Option<Self> {
+        let is_custom = match text(entry, "type")? {
+            "function" => false,
+            "custom" => true,
+            _ => return None,
+        };
+        let fields = function_of(entry);
+        let name = text(fields, "name")?.to_owned();
+        let tool = Tool { name, namespace: namespace.map(str::to_owned), is_custom };
+        Some(Self { tool, fields })
     }
 
-    fn chat(&self) -> Value {
+    fn chat_name(&self) -> String {
+        chat_tool_name(self.tool.namespace.as_deref(), &self.tool.name)
+    }
+
+    fn chat_tool(&self) -> Value {
         let mut function = Map::from_iter([("name".to_owned(), json!(self.chat_name()))]);
-        if self.tool.custom {
-            function.insert("description".to_owned(), json!(self.description()));
+        if self.tool.is_custom {
+            function.insert("description".to_owned(), json!(self.custom_description()));
             function.insert("parameters".to_owned(), custom_parameters());
         } else {
             for key in ["description", "parameters", "strict"] {
@@ -88,17 +100,15 @@ impl Offer<'_> {
         json!({ "type": "function", "function": function })
     }
 
-    /// What a custom tool is for, with its grammar: chat has no other place to say it.
-    fn description(&self) -> String {
-        let text = |value: Option<&Value>| value.and_then(Value::as_str).map(str::to_owned);
-        let said = text(self.fields.get("description")).unwrap_or_default();
-        let format = self.fields.get("format");
-        let of = |key: &str| text(format.and_then(|format| format.get(key)));
-        match (of("syntax"), of("definition")) {
+    /// The description of a custom tool with its grammar, which has no other place in chat.
+    fn custom_description(&self) -> String {
+        let description = text(self.fields, "description").unwrap_or_default();
+        let format = self.fields.get("format").unwrap_or(&Value::Null);
+        match (text(format, "syntax"), text(format, "definition")) {
             (Some(syntax), Some(definition)) => {
-                format!("{said}\n\n`input` follows this {syntax} grammar:\n{definition}")
+                format!("{description}\n\n`input` follows this {syntax} grammar:\n{definition}")
             }
-            _ => said,
+            _ => description.to_owned(),
         }
     }
 }
@@ -117,23 +127,19 @@ fn custom_parameters() -> Value {
 /// The functions and custom tools on offer, each name once: those of the request itself, then
 /// those that an item of the input adds.
 fn offers(body: &Map<String, Value>) -> Vec<Offer<'_>> {
-    fn list(of: Option<&Value>) -> impl Iterator<Item = &Value> {
-        of.and_then(Value::as_array).into_iter().flatten()
-    }
-    let adds = |item: &&Value| {
-        let kind = item.get("type").and_then(Value::as_str);
-        matches!(kind, Some("additional_tools" | "tool_search_output"))
-    };
-    let added = list(body.get("input")).filter(adds).flat_map(|item| list(item.get("tools")));
+    let added = list(body.get("input"))
+        .filter(|item| adds_tools(item))
+        .flat_map(|item| list(item.get("tools")));
     let mut offers: Vec<Offer<'_>> = Vec::new();
+
     for entry in list(body.get("tools")).chain(added) {
-        let space = entry.get("type") == Some(&json!("namespace"));
-        let namespace = entry.get("name").and_then(Value::as_str).filter(|_| space);
-        let inner = list(if space { entry.get("tools") } else { None });
-        for fields in inner.chain((!space).then_some(entry)) {
-            if let Some(offer) = offer(namespace, fields)
-                && offers.iter().all(|known| known.chat_name() != offer.chat_name())
-            {
+        let is_namespace = text(entry, "type") == Some("namespace");
+        let (namespace, tools) = match is_namespace {
+            true => (text(entry, "name"), list(entry.get("tools")).collect()),
+            false => (None, vec![entry]),
+        };
+        for offer in tools.into_iter().filter_map(|tool| Offer::read(namespace, tool)) {
+            if offers.iter().all(|known| known.chat_name() != offer.chat_name()) {
                 offers.push(offer);
             }
         }
@@ -141,17 +147,9 @@ fn offers(body: &Map<String, Value>) -> Vec<Offer<'_>> {
     offers
 }
 
-fn offer<'a>(namespace: Option<&str>, fields: &'a Value) -> Option<Offer<'a>> {
-    let custom = match fields.get("type")?.as_str()? {
-        "function" => false,
-        "custom" => true,
-        _ => return None,
-    };
-    // Some agents send chat's nested form to either wire.
-    let fields = fields.get("function").filter(|nested| nested.is_object()).unwrap_or(fields);
-    let name = fields.get("name")?.as_str()?.to_owned();
-    let tool = Tool { name, namespace: namespace.map(str::to_owned), custom };
-    Some(Offer { tool, fields })
+/// Returns true for an item of the input that offers more tools.
+fn adds_tools(item: &Value) -> bool {
+    matches!(text(item, "type"), Some("additional_tools" | "tool_search_output"))
 }
 
 /// Puts the tools of `body` and the choice among them into `chat`. Without tools there is no
@@ -164,37 +162,35 @@ pub(super) fn put(
     let choice = match body.get("tool_choice") {
         None | Some(Value::Null) => None,
         Some(Value::String(mode)) => Some(json!(mode)),
-        Some(choice) => Some(choose(choice, &mut offers)?),
+        Some(choice) => Some(chat_choice(choice, &mut offers)?),
     };
     if offers.is_empty() {
         return Ok(());
     }
-    let tools: Vec<Value> = offers.iter().map(Offer::chat).collect();
+
+    let tools: Vec<Value> = offers.iter().map(Offer::chat_tool).collect();
     chat.insert("tools".to_owned(), Value::Array(tools));
-    let parallel = body.get("parallel_tool_calls").filter(|value| !value.is_null()).cloned();
-    for (key, value) in [("tool_choice", choice), ("parallel_tool_calls", parallel)] {
-        if let Some(value) = value {
-            chat.insert(key.to_owned(), value);
-        }
+    if let Some(choice) = choice {
+        chat.insert("tool_choice".to_owned(), choice);
+    }
+    if let Some(parallel) = body.get("parallel_tool_calls").filter(|value| !value.is_null()) {
+        chat.insert("parallel_tool_calls".to_owned(), parallel.clone());
     }
     Ok(())
 }
 
-/// A choice that is an object: one tool, or some of them. Chat has no choice among some, so the
-/// others are not offered.
-fn choose(choice: &Value, offers: &mut Vec<Offer<'_>>) -> Result<Value, Untranslatable> {
-    let text = |key: &str| choice.get(key).and_then(Value::as_str);
-    match text("type") {
+/// The choice of one tool, or of some. Chat has no choice of some, so the others are removed from
+/// `offers`.
+fn chat_choice(choice: &Value, offers: &mut Vec<Offer<'_>>) -> Result<Value, Untranslatable> {
+    match text(choice, "type") {
         Some("function" | "custom") => {
-            let named = choice.get("function").filter(|nested| nested.is_object());
-            let name = named.unwrap_or(choice).get("name").and_then(Value::as_str);
-            let name = flat(text("namespace"), name.unwrap_or_default());
+            let own_name = text(function_of(choice), "name").unwrap_or_default();
+            let name = chat_tool_name(text(choice, "namespace"), own_name);
             Ok(json!({ "type": "function", "function": { "name": name } }))
         }
         Some("allowed_tools") => {
-            let allowed = choice.get("tools").and_then(Value::as_array);
-            offers.retain(|offer| allowed.into_iter().flatten().any(|entry| allows(entry, offer)));
-            Ok(json!(text("mode").unwrap_or("auto")))
+            offers.retain(|offer| list(choice.get("tools")).any(|entry| allows(entry, offer)));
+            Ok(json!(text(choice, "mode").unwrap_or("auto")))
         }
         kind => Err(Untranslatable(format!(
             "`tool_choice` asks for `{}`, which a chat server cannot run",
@@ -203,13 +199,25 @@ fn choose(choice: &Value, offers: &mut Vec<Offer<'_>>) -> Result<Value, Untransl
     }
 }
 
-/// Whether an entry of the allowed tools is this one, or the namespace that it is of.
+/// Returns true if an entry of the allowed tools names this tool or its namespace.
 fn allows(entry: &Value, offer: &Offer<'_>) -> bool {
-    let text = |key: &str| entry.get(key).and_then(Value::as_str);
-    if text("type") == Some("namespace") {
-        return offer.tool.namespace.is_some() && text("name") == offer.tool.namespace.as_deref();
+    if text(entry, "type") == Some("namespace") {
+        return offer.tool.namespace.is_some()
+            && text(entry, "name") == offer.tool.namespace.as_deref();
     }
-    let named = entry.get("function").filter(|nested| nested.is_object()).unwrap_or(entry);
-    let name = named.get("name").and_then(Value::as_str).unwrap_or_default();
-    flat(text("namespace"), name) == offer.chat_name()
+    let name = text(function_of(entry), "name").unwrap_or_default();
+    chat_tool_name(text(entry, "namespace"), name) == offer.chat_name()
+}
+
+/// The fields of a function: some agents send chat's nested form on either wire.
+fn function_of(entry: &Value) -> &Value {
+    entry.get("function").filter(|nested| nested.is_object()).unwrap_or(entry)
+}
+
+fn text<'a>(value: &'a Value, key: &str) -> Option<&'a str> {
+    value.get(key).and_then(Value::as_str)
+}
+
+fn list(value: Option<&Value>) -> impl Iterator<Item = &Value> {
+    value.and_then(Value::as_array).into_iter().flatten()
 }

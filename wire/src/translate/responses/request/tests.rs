@@ -9,7 +9,7 @@ fn chat(fields: Value) -> Value {
     request(&body).unwrap()
 }
 
-/// What `fields` adds to the simplest chat request.
+/// The fields that `fields` adds to the simplest chat request.
 fn added(fields: Value) -> Value {
     let mut chat = chat(fields);
     let fields = chat.as_object_mut().unwrap();

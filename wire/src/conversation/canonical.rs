@@ -5,47 +5,61 @@ use serde_json::{Map, Value, json};
 /// One text for all spellings of one message in chat's form. Agents rename tool calls, write
 /// `null` for an empty text, reorder keys and drop reasoning when they send a history back.
 pub fn canonical(message: &Value) -> String {
-    let text = |key: &str| message.get(key).and_then(Value::as_str);
     let content = content_text(message.get("content")).unwrap_or_default();
-    let calls = message.get("tool_calls").and_then(Value::as_array);
-    let calls: Vec<Value> = calls.into_iter().flatten().map(call).collect();
-    let role = text("role").unwrap_or_default();
-    sorted(json!([role, content, text("name"), calls])).to_string()
+    let calls: Vec<Value> = message
+        .get("tool_calls")
+        .and_then(Value::as_array)
+        .into_iter()
+        .flatten()
+        .map(name_and_arguments)
+        .collect();
+    let role = text(message, "role").unwrap_or_default();
+    sorted(json!([role, content, text(message, "name"), calls])).to_string()
 }
 
-/// A string as it is, plain text parts joined, anything else as JSON text.
+fn text<'a>(value: &'a Value, key: &str) -> Option<&'a str> {
+    value.get(key).and_then(Value::as_str)
+}
+
+/// A message's content as text: a string as it is, text parts joined, anything else as JSON.
 pub fn content_text(content: Option<&Value>) -> Option<String> {
     match content? {
         Value::Null => None,
         Value::String(text) => Some(text.clone()),
-        other => Some(joined(other).unwrap_or_else(|| other.to_string())),
+        other => Some(joined_parts(other).unwrap_or_else(|| other.to_string())),
     }
 }
 
-fn joined(parts: &Value) -> Option<String> {
-    let text = |part: &Value| match part.get("type").and_then(Value::as_str) {
-        Some("text") => part.get("text").and_then(Value::as_str).map(str::to_owned),
+/// The text of a list of text parts; `None` if one of them is not text.
+fn joined_parts(parts: &Value) -> Option<String> {
+    parts.as_array()?.iter().map(part_text).collect()
+}
+
+fn part_text(part: &Value) -> Option<String> {
+    match text(part, "type") {
+        Some("text") => text(part, "text").map(str::to_owned),
         _ => None,
-    };
-    parts.as_array()?.iter().map(text).collect()
+    }
 }
 
-/// What the model thought before it answered, where the message says so.
+/// The reasoning of a message, if it has any.
 pub fn reasoning(message: &Value) -> Option<&str> {
-    let texts = ["reasoning", "reasoning_content"].into_iter();
-    let texts = texts.filter_map(|key| message.get(key).and_then(Value::as_str));
-    texts.into_iter().find(|text| !text.is_empty())
+    ["reasoning", "reasoning_content"]
+        .into_iter()
+        .filter_map(|key| text(message, key))
+        .find(|text| !text.is_empty())
 }
 
-/// A tool call's arguments as an object, where their text is one.
+/// A tool call's arguments as an object, if their text is one; else as they are.
 pub fn parsed_arguments(arguments: Value) -> Value {
     let object = arguments.as_str().and_then(|text| serde_json::from_str::<Value>(text).ok());
     object.filter(Value::is_object).unwrap_or(arguments)
 }
 
-fn call(call: &Value) -> Value {
-    let part = |key: &str| call.pointer(&format!("/function/{key}")).cloned().unwrap_or_default();
-    json!([part("name"), parsed_arguments(part("arguments"))])
+fn name_and_arguments(call: &Value) -> Value {
+    let name = call.pointer("/function/name");
+    let arguments = call.pointer("/function/arguments").cloned().unwrap_or_default();
+    json!([name, parsed_arguments(arguments)])
 }
 
 /// The same value with the keys of every object in order.

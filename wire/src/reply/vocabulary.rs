@@ -8,14 +8,14 @@ use thiserror::Error;
 /// The ids of a tokenizer by the bytes of their tokens.
 #[derive(Debug, Default)]
 pub struct Vocabulary {
-    /// None where two tokens have the same bytes: an id that could be another is not known.
+    /// `None` where two tokens have the same bytes: the id is ambiguous.
     ids: HashMap<Vec<u8>, Option<u32>>,
 }
 
 /// A file that is not a tokenizer we can read.
 #[derive(Debug, Error)]
 #[error("not a tokenizer.json with a vocabulary")]
-pub struct NoVocabulary;
+pub struct VocabularyError;
 
 /// The way in which a vocabulary spells bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -23,44 +23,43 @@ enum Spelling {
     /// Each byte is a printable character (GPT-2).
     ByteLevel,
     /// A space is `▁`, a lone byte is `<0xNN>` (SentencePiece).
-    Pieces,
+    SentencePiece,
 }
 
 impl Vocabulary {
     /// Reads a `tokenizer.json`.
     ///
     /// # Errors
-    /// [`NoVocabulary`] when there is none in it.
-    pub fn read(tokenizer: &[u8]) -> Result<Self, NoVocabulary> {
-        let file: Value = serde_json::from_slice(tokenizer).map_err(|_| NoVocabulary)?;
-        let model = file.get("model").ok_or(NoVocabulary)?;
-        let text = |key: &str| file.get(key).map(Value::to_string).unwrap_or_default();
-        let byte_level =
-            text("decoder").contains("ByteLevel") || text("pre_tokenizer").contains("ByteLevel");
-        let spelling = if byte_level { Spelling::ByteLevel } else { Spelling::Pieces };
+    /// [`VocabularyError`] if it holds no vocabulary.
+    pub fn read(tokenizer: &[u8]) -> Result<Self, VocabularyError> {
+        let file: Value = serde_json::from_slice(tokenizer).map_err(|_| VocabularyError)?;
+        let model = file.get("model").ok_or(VocabularyError)?;
+        let spelling = Spelling::of(&file);
         let mut vocabulary = Self::default();
+
+        // Added tokens are spelled as they are; in the model's list they would be decoded.
+        let mut added_ids = HashSet::new();
         let added = file.get("added_tokens").and_then(Value::as_array).into_iter().flatten();
-        let mut known = HashSet::new();
         for token in added {
-            let (Some(id), Some(content)) = (id_of(token.get("id")), token.get("content")) else {
+            let (Some(id), Some(content)) = (as_id(token.get("id")), token.get("content")) else {
                 continue;
             };
-            let bytes = content.as_str().unwrap_or_default().as_bytes().to_vec();
-            known.insert(id);
-            vocabulary.add(bytes, id);
+            added_ids.insert(id);
+            vocabulary.add(content.as_str().unwrap_or_default().as_bytes().to_vec(), id);
         }
-        for (token, id) in tokens(model) {
-            if !known.contains(&id)
+
+        for (token, id) in model_tokens(model) {
+            if !added_ids.contains(&id)
                 && let Some(bytes) = spelling.bytes(&token)
             {
                 vocabulary.add(bytes, id);
             }
         }
-        if vocabulary.ids.is_empty() { Err(NoVocabulary) } else { Ok(vocabulary) }
+        if vocabulary.ids.is_empty() { Err(VocabularyError) } else { Ok(vocabulary) }
     }
 
-    /// The one token with these bytes.
-    pub(crate) fn id_of(&self, bytes: &[u8]) -> Option<u32> {
+    /// The id of the only token with these bytes.
+    pub(super) fn id_of(&self, bytes: &[u8]) -> Option<u32> {
         self.ids.get(bytes).copied().flatten()
     }
 
@@ -76,32 +75,37 @@ impl Vocabulary {
     }
 }
 
-fn id_of(value: Option<&Value>) -> Option<u32> {
+fn as_id(value: Option<&Value>) -> Option<u32> {
     u32::try_from(value?.as_u64()?).ok()
 }
 
-/// BPE and WordLevel have an object of ids, Unigram a list of pieces with their scores.
-fn tokens(model: &Value) -> Vec<(String, u32)> {
+/// The tokens of a model. BPE and WordLevel have an object of ids, Unigram a list of pieces with
+/// their scores.
+fn model_tokens(model: &Value) -> Vec<(String, u32)> {
     match model.get("vocab") {
         Some(Value::Object(map)) => {
-            map.iter().filter_map(|(token, id)| Some((token.clone(), id_of(Some(id))?))).collect()
+            map.iter().filter_map(|(token, id)| Some((token.clone(), as_id(Some(id))?))).collect()
         }
-        Some(Value::Array(pieces)) => pieces
-            .iter()
-            .enumerate()
-            .filter_map(|(id, piece)| {
-                Some((piece.get(0)?.as_str()?.to_owned(), u32::try_from(id).ok()?))
-            })
+        Some(Value::Array(pieces)) => (0..)
+            .zip(pieces)
+            .filter_map(|(id, piece)| Some((piece.get(0)?.as_str()?.to_owned(), id)))
             .collect(),
         _ => Vec::new(),
     }
 }
 
 impl Spelling {
+    fn of(file: &Value) -> Self {
+        let is_byte_level = ["decoder", "pre_tokenizer"]
+            .iter()
+            .any(|key| file.get(key).is_some_and(|part| part.to_string().contains("ByteLevel")));
+        if is_byte_level { Self::ByteLevel } else { Self::SentencePiece }
+    }
+
     fn bytes(self, token: &str) -> Option<Vec<u8>> {
         match self {
             Self::ByteLevel => token.chars().map(byte_of).collect(),
-            Self::Pieces => {
+            Self::SentencePiece => {
                 let lone = token.strip_prefix("<0x").and_then(|rest| rest.strip_suffix('>'));
                 match lone.and_then(|hex| u8::from_str_radix(hex, 16).ok()) {
                     Some(byte) => Some(vec![byte]),
@@ -112,18 +116,18 @@ impl Spelling {
     }
 }
 
-/// The byte that GPT-2 spells as `character`: printable Latin-1 stands for itself, every other
-/// byte, in order, for a character from 256 on.
+/// The byte that GPT-2 spells as `character`. Printable Latin-1 stands for itself; every other
+/// byte, in order, is spelled as a character from 256 on.
 fn byte_of(character: char) -> Option<u8> {
-    let printable = |b: u32| matches!(b, 0x21..=0x7e | 0xa1..=0xac | 0xae..=0xff);
     let code = u32::from(character);
     match code.checked_sub(256) {
-        None => printable(code).then_some(code as u8),
-        Some(nth) => {
-            let other = (0..256).filter(|b| !printable(*b)).nth(nth as usize)?;
-            Some(other as u8)
-        }
+        None => is_printable(code).then_some(code as u8),
+        Some(nth) => (0..256).filter(|b| !is_printable(*b)).nth(nth as usize).map(|b| b as u8),
     }
+}
+
+fn is_printable(code: u32) -> bool {
+    matches!(code, 0x21..=0x7e | 0xa1..=0xac | 0xae..=0xff)
 }
 
 #[cfg(test)]

@@ -1,5 +1,5 @@
-//! One reply of a model, as a chat document and as a chat stream in any pieces, reads the same on
-//! every wire; and what was collected of a part of it is the beginning of the whole.
+//! An answer of a model reads the same as a chat document and as a chat stream, on every wire. The
+//! facts of a cut stream are the beginning of the facts of the whole.
 #![no_main]
 
 use bytes::Bytes;
@@ -8,22 +8,22 @@ use fuzz::{DIALECTS, TRANSLATED, events};
 use libfuzzer_sys::arbitrary::{self, Arbitrary, Unstructured};
 use libfuzzer_sys::fuzz_target;
 use serde_json::{Map, Value, json};
-use wire::{Back, Collector, Dialect, Facts, Request, answers, canonical, translate};
+use wire::{Collector, Dialect, Facts, ReplyTranslator, Request, answers, canonical, translate};
 
 const REQUEST: &str = r#"{"model":"m","messages":[{"role":"user","content":"hi"}],"input":"hi",
     "max_tokens":9,"include":["message.output_text.logprobs"],"stream":true}"#;
 
 #[derive(Debug, Arbitrary)]
-struct Said {
+struct ModelAnswer {
     dialect: u8,
     route: bool,
     finish: Finish,
     texts: Vec<(Key, String)>,
     calls: Vec<Call>,
-    /// Where the stream is cut.
+    /// The place where the stream is cut.
     cut: u8,
     tokens: Spelling,
-    /// Whether the calls take turns.
+    /// The deltas of the calls are interleaved.
     mixed: bool,
 }
 
@@ -40,7 +40,7 @@ enum Finish {
     ToolCalls,
 }
 
-/// Where a server puts its ids.
+/// The place where a server puts its ids.
 #[derive(Debug, Arbitrary, Clone, Copy)]
 enum Spelling {
     /// A list beside the logprobs.
@@ -88,7 +88,7 @@ impl Call {
     }
 }
 
-impl Said {
+impl ModelAnswer {
     fn text(&self, key: Key) -> String {
         self.texts.iter().filter(|(k, _)| *k == key).map(|(_, text)| text.as_str()).collect()
     }
@@ -149,11 +149,11 @@ impl Said {
     }
 
     fn deltas(&self) -> Vec<Value> {
-        let said = self.texts.iter().map(|(key, text)| match key {
+        let texts = self.texts.iter().map(|(key, text)| match key {
             Key::Reasoning => json!({ self.reasoning(): text }),
             Key::Content => json!({ "content": text }),
         });
-        let mut deltas: Vec<Value> = said.collect();
+        let mut deltas: Vec<Value> = texts.collect();
         let mut pieces = Vec::new();
         for (index, call) in self.calls.iter().enumerate() {
             let begin = json!({ "tool_calls": [{ "index": index, "id": format!("c{index}"),
@@ -205,31 +205,31 @@ fn bytes(chunks: &[Value]) -> Vec<u8> {
 }
 
 fuzz_target!(|input: &[u8]| {
-    let Ok(said) = Said::arbitrary_take_rest(Unstructured::new(input)) else { return };
-    let document = said.document().to_string().into_bytes();
-    let chunks = said.stream();
+    let Ok(answer) = ModelAnswer::arbitrary_take_rest(Unstructured::new(input)) else { return };
+    let document = answer.document().to_string().into_bytes();
+    let chunks = answer.stream();
     let stream = bytes(&chunks);
     let plain = answers(Route::Chat, &document);
     let told = answers(Route::Chat, &stream);
     assert_eq!(canonical(&plain[0].message), canonical(&told[0].message));
 
-    let dialect = DIALECTS[usize::from(said.dialect) % DIALECTS.len()];
-    let route = TRANSLATED[usize::from(said.route)];
-    let whole = answers(route, &back(dialect, route).document(200, &document).body);
-    let mut back = back(dialect, route);
+    let dialect = DIALECTS[usize::from(answer.dialect) % DIALECTS.len()];
+    let route = TRANSLATED[usize::from(answer.route)];
+    let whole = answers(route, &translator(dialect, route).document(200, &document).body);
+    let mut translator = translator(dialect, route);
     let mut shown = Vec::new();
-    events(&stream).iter().for_each(|event| shown.extend_from_slice(&back.event(event)));
-    shown.extend_from_slice(&back.end());
+    events(&stream).iter().for_each(|event| shown.extend_from_slice(&translator.event(event)));
+    shown.extend_from_slice(&translator.end());
     assert_eq!(answers(route, &shown), whole);
     assert_eq!(canonical(&whole[0].message), canonical(&plain[0].message));
 
     let all = facts(&chunks);
-    same(&all.choices, &facts(&[said.document()]).choices);
-    let cut = usize::from(said.cut) % (chunks.len() + 1);
+    same(&all.choices, &facts(&[answer.document()]).choices);
+    let cut = usize::from(answer.cut) % (chunks.len() + 1);
     begins(&facts(&chunks[..cut]), &all);
 });
 
-fn back(dialect: Dialect, route: Route) -> Back {
+fn translator(dialect: Dialect, route: Route) -> ReplyTranslator {
     let request = Request::read(&Bytes::from_static(REQUEST.as_bytes())).expect("it is an object");
     translate(dialect, route, &request).expect("it is plain").1
 }
@@ -251,7 +251,7 @@ fn same(streamed: &[Choice], whole: &[Choice]) {
     }
 }
 
-/// What was known of a cut stream is how the whole begins.
+/// The facts of a cut stream are the beginning of those of the whole.
 fn begins(part: &Facts, all: &Facts) {
     assert!(part.prompts.is_empty() || part.prompts == all.prompts);
     assert!(part.choices.len() <= all.choices.len() && part.unread == 0);

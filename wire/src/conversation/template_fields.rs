@@ -1,4 +1,4 @@
-//! What of a request a chat template sees beside its messages and tools.
+//! The request fields that a chat template reads beside messages and tools.
 
 use serde_json::{Map, Value};
 
@@ -16,12 +16,11 @@ const FIELDS: [&str; 10] = [
     "tool_choice",
 ];
 
-/// The fields of a request body, on any wire, that change how its messages are written as tokens;
-/// empty when it is not a JSON object.
-pub fn rendering(request: &[u8]) -> Map<String, Value> {
+/// The fields of a request body, on any wire, that change how its messages become tokens; empty if
+/// the body is not a JSON object.
+pub fn template_fields(request: &[u8]) -> Map<String, Value> {
     let body: Value = serde_json::from_slice(request).unwrap_or_default();
-    let field = |key: &&str| Some(((*key).to_owned(), body.get(*key)?.clone()));
-    FIELDS.iter().filter_map(field).collect()
+    FIELDS.iter().filter_map(|key| Some(((*key).to_owned(), body.get(*key)?.clone()))).collect()
 }
 
 #[cfg(test)]
@@ -34,11 +33,11 @@ mod tests {
     fn what_a_template_reads_is_told_from_what_it_does_not() {
         let body = json!({ "model": "m", "messages": [], "temperature": 1,
             "chat_template_kwargs": { "enable_thinking": false } });
-        let found = rendering(body.to_string().as_bytes());
+        let found = template_fields(body.to_string().as_bytes());
         assert_eq!(
             Value::Object(found),
             json!({ "chat_template_kwargs": { "enable_thinking": false } })
         );
-        assert!(rendering(b"[]").is_empty());
+        assert!(template_fields(b"[]").is_empty());
     }
 }

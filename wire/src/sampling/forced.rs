@@ -7,47 +7,55 @@ use bytes::Bytes;
 use serde_json::Value;
 use thiserror::Error;
 
+use super::parameters;
 use crate::dialect::Dialect;
-use crate::request::{Request, SAMPLING};
+use crate::request::Request;
 
 /// Sampling parameters with the values that every request gets.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Force(Vec<(&'static str, Setting)>);
+pub struct ForcedSampling(Vec<(&'static str, Setting)>);
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Setting {
-    /// JSON text.
+    /// A value, as JSON text.
     To(String),
+    /// The value that turns the parameter off.
     Off,
 }
 
-/// What is not a list of sampling parameters.
+/// A text that is not a list of sampling parameters.
 #[derive(Debug, Clone, Error)]
 #[error("`{0}` is not a sampling parameter with a value; give NAME=VALUE,... or NAME=off")]
-pub struct BadForce(String);
+pub struct ForcedSamplingError(String);
 
-impl FromStr for Force {
-    type Err = BadForce;
+impl FromStr for ForcedSampling {
+    type Err = ForcedSamplingError;
 
-    fn from_str(text: &str) -> Result<Self, BadForce> {
-        let pairs = text.split(',').map(str::trim).filter(|pair| !pair.is_empty());
-        let setting = |pair: &str| {
-            let (name, value) = pair.split_once('=')?;
-            let name = SAMPLING.into_iter().find(|known| *known == name.trim())?;
-            match value.trim() {
-                "off" => Some((name, Setting::Off)),
-                value => {
-                    let parsed: Value = serde_json::from_str(value).ok()?;
-                    Some((name, Setting::To(parsed.to_string())))
-                }
-            }
-        };
-        let settings: Option<Vec<_>> = pairs.map(setting).collect();
-        settings.map(Self).ok_or_else(|| BadForce(text.to_owned()))
+    fn from_str(text: &str) -> Result<Self, ForcedSamplingError> {
+        text.split(',')
+            .map(str::trim)
+            .filter(|pair| !pair.is_empty())
+            .map(parse_pair)
+            .collect::<Option<Vec<_>>>()
+            .map(Self)
+            .ok_or_else(|| ForcedSamplingError(text.to_owned()))
     }
 }
 
-impl std::fmt::Display for Force {
+/// Reads `NAME=VALUE` or `NAME=off`.
+fn parse_pair(pair: &str) -> Option<(&'static str, Setting)> {
+    let (name, value) = pair.split_once('=')?;
+    let known = parameters::NAMES.into_iter().find(|known| *known == name.trim())?;
+    match value.trim() {
+        "off" => Some((known, Setting::Off)),
+        json => {
+            let parsed: Value = serde_json::from_str(json).ok()?;
+            Some((known, Setting::To(parsed.to_string())))
+        }
+    }
+}
+
+impl std::fmt::Display for ForcedSampling {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let pairs = self.0.iter().map(|(name, setting)| match setting {
             Setting::To(value) => format!("{name}={value}"),
@@ -57,51 +65,55 @@ impl std::fmt::Display for Force {
     }
 }
 
-impl Force {
-    /// Whether nothing is forced.
+impl ForcedSampling {
+    /// Returns true if no parameter is forced.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Whether `name` is forced.
-    pub(crate) fn names(&self, name: &str) -> bool {
+    /// Returns true if the parameter `name` is forced.
+    pub(crate) fn has(&self, name: &str) -> bool {
         self.0.iter().any(|(forced, _)| *forced == name)
     }
 
-    /// The sampling parameters of `request` as they are once forced, as a JSON object; `None`
-    /// when there are none. A filter that is off has the value that vLLM has for it.
+    /// The sampling parameters of `request` once forced, as a JSON object; `None` if there are
+    /// none. A parameter that is off has the value that turns it off in vLLM.
     pub fn sampling(&self, request: &Request) -> Option<String> {
         let body = self.apply(Dialect::Vllm, request);
         Request::read(&body)?.sampling()
     }
 
-    /// `request` with its sampling as forced; every other byte stays.
+    /// The body of `request` with the forced parameters; every other byte stays.
     pub fn apply(&self, dialect: Dialect, request: &Request) -> Bytes {
         if self.is_empty() {
             return request.body().clone();
         }
-        let value = |name, setting: &Setting| match setting {
-            Setting::To(value) => Some(Cow::Owned(value.clone())),
-            Setting::Off => off(dialect, name).map(Cow::Borrowed),
-        };
-        let settings = self.0.iter().map(|(name, setting)| (*name, value(name, setting)));
-        let (set, gone): (Vec<_>, Vec<_>) = settings.partition(|(_, value)| value.is_some());
-        let set: Vec<_> =
-            set.into_iter().filter_map(|(name, value)| Some((name, value?))).collect();
-        let gone: Vec<_> = gone.into_iter().map(|(name, _)| name).collect();
-        let body = if gone.is_empty() { request.body().clone() } else { request.without(&gone) };
+
+        let (mut set, mut removed) = (Vec::new(), Vec::new());
+        for (name, setting) in &self.0 {
+            match setting {
+                Setting::To(value) => set.push((*name, Cow::Owned(value.clone()))),
+                Setting::Off => match value_when_off(dialect, name) {
+                    Some(value) => set.push((*name, Cow::Borrowed(value))),
+                    None => removed.push(*name),
+                },
+            }
+        }
+
+        let body =
+            if removed.is_empty() { request.body().clone() } else { request.without(&removed) };
         Request::read(&body).map_or(body, |request| request.edited(&set, &[]))
     }
 }
 
-/// The value that says "do not filter": leaving the field out lets the server's own defaults in.
-/// `None` where the server does not know the field, or where nothing means that.
-fn off(dialect: Dialect, name: &str) -> Option<&'static str> {
-    let hosted = dialect == Dialect::OpenAi;
+/// The value that turns a parameter off. Without the field, the server would use its own default.
+/// `None` if the server does not know the field, or if no value turns it off.
+fn value_when_off(dialect: Dialect, name: &str) -> Option<&'static str> {
+    let is_hosted = dialect == Dialect::OpenAi;
     match name {
         "top_p" => Some("1"),
         "presence_penalty" | "frequency_penalty" => Some("0"),
-        _ if hosted => None,
+        _ if is_hosted => None,
         "top_k" if dialect == Dialect::Llamacpp => Some("0"),
         "top_k" => Some("-1"),
         "min_p" => Some("0"),
@@ -116,7 +128,7 @@ mod tests {
 
     fn forced(force: &str, dialect: Dialect, body: &'static str) -> Bytes {
         let request = Request::read(&Bytes::from_static(body.as_bytes())).unwrap();
-        force.parse::<Force>().unwrap().apply(dialect, &request)
+        force.parse::<ForcedSampling>().unwrap().apply(dialect, &request)
     }
 
     #[test]
@@ -138,9 +150,9 @@ mod tests {
     #[test]
     fn what_is_not_a_parameter_is_refused() {
         for bad in ["top_p", "top_p=", "model=x", "top_p=hot", "=1"] {
-            assert!(bad.parse::<Force>().is_err(), "{bad}");
+            assert!(bad.parse::<ForcedSampling>().is_err(), "{bad}");
         }
-        let force: Force = "top_p=1.0,top_k=off".parse().unwrap();
+        let force: ForcedSampling = "top_p=1.0,top_k=off".parse().unwrap();
         assert_eq!(force.to_string(), "top_p=1.0,top_k=off");
     }
 }

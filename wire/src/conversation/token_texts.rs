@@ -1,52 +1,52 @@
-//! The texts of sampled tokens, where a recorded reply still shows them.
+//! The texts of sampled tokens, if a recorded reply still has them.
 
 use std::collections::BTreeMap;
 
 use episode::Route;
 use serde_json::Value;
 
-use crate::sse::{Event, events};
+use crate::sse::documents;
 
-/// For each choice of a reply the texts of its tokens, in order, by the server's index. An agent
-/// that asked for logprobs was sent them; what rolltape alone asked for was taken out.
+/// The texts of the tokens of each choice, in order, by the server's index. A reply has them if the
+/// agent itself asked for logprobs; otherwise they were taken out of it.
 pub fn token_texts(route: Route, reply: &[u8]) -> BTreeMap<u32, Vec<String>> {
     let mut found = BTreeMap::new();
-    if !matches!(route, Route::Chat | Route::Completions) {
-        return found;
-    }
-    match serde_json::from_slice::<Value>(reply) {
-        Ok(document) => add(&mut found, &document),
-        Err(_) => events(&[reply]).iter().filter_map(Event::data).for_each(|data| {
-            if let Ok(chunk) = serde_json::from_slice::<Value>(&data) {
-                add(&mut found, &chunk);
+    if matches!(route, Route::Chat | Route::Completions) {
+        for document in documents(reply) {
+            if let Ok(part) = serde_json::from_slice::<Value>(&document) {
+                add_part(&mut found, &part);
             }
-        }),
+        }
     }
     found
 }
 
-fn add(found: &mut BTreeMap<u32, Vec<String>>, part: &Value) {
+fn add_part(found: &mut BTreeMap<u32, Vec<String>>, part: &Value) {
     for choice in part.get("choices").and_then(Value::as_array).into_iter().flatten() {
         let index = choice.get("index").and_then(Value::as_u64).unwrap_or(0);
         let texts = found.entry(u32::try_from(index).unwrap_or(u32::MAX)).or_default();
-        let list = |path: &str| choice.pointer(path).and_then(Value::as_array);
-        if let Some(entries) = list("/logprobs/content") {
-            texts.extend(entries.iter().map(text_of));
-        } else if let Some(tokens) = list("/logprobs/tokens") {
+        let logprobs = choice.get("logprobs").unwrap_or(&Value::Null);
+        if let Some(Value::Array(entries)) = logprobs.get("content") {
+            texts.extend(entries.iter().map(entry_text));
+        } else if let Some(Value::Array(tokens)) = logprobs.get("tokens") {
             texts.extend(tokens.iter().map(|token| token.as_str().unwrap_or_default().to_owned()));
         }
     }
 }
 
-/// The bytes are the token itself; the text beside them may stand for half a character.
-fn text_of(entry: &Value) -> String {
-    let bytes = entry.get("bytes").and_then(Value::as_array).map(|bytes| {
-        let byte = |b: &Value| b.as_u64().and_then(|b| u8::try_from(b).ok());
-        bytes.iter().filter_map(byte).collect::<Vec<u8>>()
-    });
-    match bytes {
-        Some(bytes) if !bytes.is_empty() => String::from_utf8_lossy(&bytes).into_owned(),
-        _ => entry.get("token").and_then(Value::as_str).unwrap_or_default().to_owned(),
+/// The text of an entry's bytes, which are the token itself. The text beside them may stand for
+/// half a character.
+fn entry_text(entry: &Value) -> String {
+    let bytes: Vec<u8> = entry
+        .get("bytes")
+        .and_then(Value::as_array)
+        .into_iter()
+        .flatten()
+        .filter_map(|byte| byte.as_u64().and_then(|byte| u8::try_from(byte).ok()))
+        .collect();
+    match bytes.is_empty() {
+        false => String::from_utf8_lossy(&bytes).into_owned(),
+        true => entry.get("token").and_then(Value::as_str).unwrap_or_default().to_owned(),
     }
 }
 

@@ -1,18 +1,19 @@
-//! Chains of responses: a request that names the response it goes on from, where the server keeps
-//! them and only what is new is sent.
+//! Chains of responses: requests that name the response they go on from. The server keeps that
+//! response, and the request holds only what is new.
 
 use episode::Route;
 use serde_json::{Value, json};
 
 use crate::json::{members, root};
 use crate::sse::{Event, events};
-use crate::translate::responses::output;
+use crate::translate::responses::output_items;
 
-/// The id of a recorded reply of the Responses route, a document or a stream; `None` where it
-/// names none, as an error does.
+/// The id of a recorded reply of the Responses route, a document or a stream; `None` if it has
+/// none, as an error does.
 ///
-/// A stream names it in its first event, so that one that was cut short is known as well. The id
-/// is that which the agent was shown: of a translated call it is one that no server keeps.
+/// A stream has it in its first event, so that of a stream that was cut short it is known as well.
+/// The id is the one that the agent was shown. The id of a translated call is one that no server
+/// keeps.
 pub fn response_id(route: Route, reply: &[u8]) -> Option<String> {
     if route != Route::Responses {
         return None;
@@ -20,20 +21,20 @@ pub fn response_id(route: Route, reply: &[u8]) -> Option<String> {
     if reply.trim_ascii_start().first() == Some(&b'{') {
         let document = object(reply)?;
         // An error may have an id too, of the request.
-        return name(&document, "id").filter(|_| document.get("output").is_some());
+        return filled_text(&document, "id").filter(|_| document.get("output").is_some());
     }
     events(&[reply])
         .iter()
         .filter_map(Event::data)
-        .find_map(|data| name(object(&data)?.get("response")?, "id"))
+        .find_map(|data| filled_text(object(&data)?.get("response")?, "id"))
 }
 
-/// The id of the response that a recorded request of the Responses route goes on from; `None`
-/// where it holds the whole conversation itself.
+/// The id of the response that a recorded request of the Responses route goes on from; `None` if it
+/// holds the whole conversation itself.
 ///
 /// The server puts the input and the output of the named response, and of those before it, in
-/// front of this request's `input`. Its `instructions` are not carried on: each request has its
-/// own.
+/// front of this request's `input`. Each request has its own `instructions`: they are not carried
+/// on.
 pub fn previous_response(route: Route, request: &[u8]) -> Option<String> {
     if route != Route::Responses {
         return None;
@@ -45,34 +46,36 @@ pub fn previous_response(route: Route, request: &[u8]) -> Option<String> {
     id.filter(|id| !id.is_empty())
 }
 
-/// A request with the conversation that it goes on from put in front of its `input`: the input of
-/// `before`, which holds that of all requests before it, and the items of the `reply` to that.
-/// `None` where one of them cannot be read.
-pub fn whole_request(request: &[u8], before: &[u8], reply: &[u8]) -> Option<Vec<u8>> {
-    behind(request, &[(before, reply)])
+/// A request with the conversation that it goes on from in front of its `input`: the input of
+/// `before`, which holds that of all earlier requests, and the items of its `reply`. `None` if one
+/// of them cannot be read.
+pub fn prepend_turn(request: &[u8], before: &[u8], reply: &[u8]) -> Option<Vec<u8>> {
+    prepend_turns(request, &[(before, reply)])
 }
 
-/// The same for several turns, each with what it sent itself and the reply to it, the first one
-/// first. `None` also where there are none.
-pub fn behind(request: &[u8], turns: &[(&[u8], &[u8])]) -> Option<Vec<u8>> {
-    let mut whole = object(request)?;
-    let mut items = Vec::new();
-    for (asked, reply) in turns {
-        items.extend(input_items(&object(asked)?)?);
-        items.extend(output(reply)?);
-    }
+/// A request with several turns in front of its `input`, oldest first. Each turn is a request with
+/// only its own input, and the reply to it. `None` if one of them cannot be read, or if there are
+/// none.
+pub fn prepend_turns(request: &[u8], turns: &[(&[u8], &[u8])]) -> Option<Vec<u8>> {
     if turns.is_empty() {
         return None;
     }
+    let mut whole = object(request)?;
+    let mut items = Vec::new();
+    for (before, reply) in turns {
+        items.extend(input_items(&object(before)?)?);
+        items.extend(output_items(reply)?);
+    }
+
     items.extend(input_items(&whole)?);
     whole["input"] = Value::Array(items);
     whole.as_object_mut()?.shift_remove("previous_response_id");
     serde_json::to_vec(&whole).ok()
 }
 
-/// Whether a request of the Responses route lets the server keep its reply, as it does unless it
-/// says otherwise.
-pub fn is_to_be_kept(request: &[u8]) -> bool {
+/// Returns true if a request of the Responses route lets the server store its reply, which is the
+/// default.
+pub fn stores_reply(request: &[u8]) -> bool {
     object(request).is_some_and(|request| request.get("store") != Some(&Value::Bool(false)))
 }
 
@@ -91,8 +94,9 @@ fn object(json: &[u8]) -> Option<Value> {
     serde_json::from_slice(json).ok().filter(Value::is_object)
 }
 
-fn name(object: &Value, key: &str) -> Option<String> {
-    object.get(key)?.as_str().filter(|id| !id.is_empty()).map(str::to_owned)
+/// The text under `key`, if it is not empty.
+fn filled_text(object: &Value, key: &str) -> Option<String> {
+    object.get(key)?.as_str().filter(|text| !text.is_empty()).map(str::to_owned)
 }
 
 #[cfg(test)]
@@ -102,8 +106,8 @@ mod tests {
     #[test]
     fn a_reply_names_itself_however_it_came() {
         let of = |reply: &[u8]| response_id(Route::Responses, reply);
-        let whole = include_bytes!("../../tests/tapes/vllm/responses/text.plain.json");
-        let stream = include_bytes!("../../tests/tapes/vllm/responses/text_stream.plain.sse");
+        let whole = include_bytes!("../../../tests/tapes/vllm/responses/text.plain.json");
+        let stream = include_bytes!("../../../tests/tapes/vllm/responses/text_stream.plain.sse");
         assert_eq!(of(whole).as_deref(), Some("resp_1"));
         assert_eq!(of(stream).as_deref(), Some("resp_1"));
         let first = stream.iter().position(|b| *b == b'}').unwrap();
@@ -116,8 +120,8 @@ mod tests {
     #[test]
     fn a_reply_is_kept_unless_the_request_says_otherwise() {
         let kept = [&b"{}"[..], br#"{"store":true}"#, br#"{"store":null}"#];
-        assert!(kept.iter().all(|request| is_to_be_kept(request)));
-        assert!(!is_to_be_kept(br#"{"store":false}"#) && !is_to_be_kept(b"[]"));
+        assert!(kept.iter().all(|request| stores_reply(request)));
+        assert!(!stores_reply(br#"{"store":false}"#) && !stores_reply(b"[]"));
     }
 
     #[test]
@@ -162,20 +166,20 @@ mod tests {
             {"type":"function_call","call_id":"c","name":"f","arguments":"{}"}]}"#;
         let second = br#"{"model":"m","instructions":"new","previous_response_id":"resp_1",
             "input":[{"type":"function_call_output","call_id":"c","output":"b"}]}"#;
-        let whole = whole_request(second, first, reply).unwrap();
+        let whole = prepend_turn(second, first, reply).unwrap();
         assert_eq!(previous_response(Route::Responses, &whole), None);
         let said = crate::conversation(Route::Responses, &whole).unwrap().messages;
         let roles: Vec<_> = said.iter().map(|m| m["role"].as_str().unwrap()).collect();
         assert_eq!(roles, ["system", "user", "assistant", "tool"]);
         assert_eq!((&said[0]["content"], &said[1]["content"]), (&json!("new"), &json!("a")));
         assert_eq!(said[2]["tool_calls"][0]["function"]["name"], "f");
-        assert_eq!(behind(second, &[]), None);
+        assert_eq!(prepend_turns(second, &[]), None);
         let third = br#"{"previous_response_id":"resp_2","input":"c"}"#;
-        let told = br#"{"id":"resp_2","output":[]}"#;
-        let whole = behind(third, &[(first, reply), (second, told)]).unwrap();
+        let second_reply = br#"{"id":"resp_2","output":[]}"#;
+        let whole = prepend_turns(third, &[(first, reply), (second, second_reply)]).unwrap();
         let items = object(&whole).unwrap()["input"].as_array().unwrap().len();
         assert_eq!(items, 4, "a, the call, its result, c");
-        assert_eq!(whole_request(second, b"[]", reply), None);
-        assert_eq!(whole_request(second, first, b"<html>"), None);
+        assert_eq!(prepend_turn(second, b"[]", reply), None);
+        assert_eq!(prepend_turn(second, first, b"<html>"), None);
     }
 }

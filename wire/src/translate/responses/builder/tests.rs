@@ -19,7 +19,7 @@ fn values(stream: &[u8]) -> Vec<Value> {
 }
 
 fn run(request: &Value, chunks: &[Value]) -> Vec<Value> {
-    let mut reply = Reply::new(request);
+    let mut reply = ResponseBuilder::new(request);
     let mut bytes: Vec<u8> = chunks.iter().flat_map(|chunk| reply.chunk(chunk)).collect();
     bytes.extend(reply.end());
     values(&bytes)
@@ -34,7 +34,7 @@ fn types(events: &[Value]) -> Vec<String> {
     events.iter().map(name).collect()
 }
 
-/// A thought, a text, and two calls whose arguments come in turns.
+/// Reasoning, a text, and two calls with interleaved arguments.
 fn everything() -> Vec<Value> {
     let mut last = chunk(json!({}));
     last["choices"][0]["finish_reason"] = json!("tool_calls");
@@ -170,7 +170,7 @@ fn the_response_repeats_the_request() {
     let request = json!({ "model": "asked", "instructions": "i", "temperature": 0.5, "store": true,
         "metadata": { "a": "b" }, "tool_choice": "required", "text": { "verbosity": "low" },
         "reasoning": { "effort": "low" }, "tools": [{ "type": "function", "name": "f" }] });
-    let response = Reply::new(&request).document(&json!({ "id": "x", "choices": [] }));
+    let response = ResponseBuilder::new(&request).document(&json!({ "id": "x", "choices": [] }));
     for key in ["model", "instructions", "temperature", "metadata", "tool_choice", "reasoning"] {
         assert_eq!(response[key], request[key], "{key}");
     }
@@ -212,7 +212,8 @@ fn logprobs_come_back_to_who_asked() {
         "logprobs": { "content": [{ "id": 5, "token": "hi", "logprob": -0.5, "bytes": null,
             "top_logprobs": [{ "token": "ho", "logprob": -1.0, "bytes": [104, 111] }] }] } }] });
     let of = |request: Value| {
-        Reply::new(&request).document(&chat)["output"][0]["content"][0]["logprobs"].clone()
+        ResponseBuilder::new(&request).document(&chat)["output"][0]["content"][0]["logprobs"]
+            .clone()
     };
     assert_eq!(of(json!({})), json!([]));
     assert_eq!(
@@ -236,7 +237,7 @@ fn a_reply_that_was_cut_short_says_why() {
 
     let filtered = json!({ "choices": [{ "message": { "refusal": "no" },
         "finish_reason": "content_filter" }] });
-    let response = Reply::new(&json!({})).document(&filtered);
+    let response = ResponseBuilder::new(&json!({})).document(&filtered);
     assert_eq!(response["status"], "incomplete");
     assert_eq!(response["incomplete_details"]["reason"], "content_filter");
     assert_eq!(response["output"][0]["content"], json!([{ "type": "refusal", "refusal": "no" }]));
@@ -244,7 +245,7 @@ fn a_reply_that_was_cut_short_says_why() {
 
 #[test]
 fn a_stream_that_fails_ends_with_the_reason_and_no_half_item() {
-    let mut reply = Reply::new(&json!({}));
+    let mut reply = ResponseBuilder::new(&json!({}));
     let mut bytes = reply.chunk(&chunk(call(0, "c0", "f", "{")));
     bytes.extend(reply.chunk(&json!({ "error": { "message": "lost", "code": 500 } })));
     let events = values(&bytes);
@@ -258,7 +259,7 @@ fn a_stream_that_fails_ends_with_the_reason_and_no_half_item() {
     assert!(reply.error("again", 500).is_empty());
     assert!(reply.chunk(&chunk(json!({ "content": "late" }))).is_empty());
 
-    let early = Reply::new(&json!({})).error("the maximum context length is 8", 400);
+    let early = ResponseBuilder::new(&json!({})).error("the maximum context length is 8", 400);
     let kinds = types(&values(&early));
     assert_eq!(kinds, ["created", "in_progress", "failed"]);
     assert_eq!(values(&early)[2]["response"]["error"]["code"], "context_length_exceeded");
@@ -293,7 +294,7 @@ fn tools_come_back_under_the_agents_names() {
     };
     let chat = json!({ "choices": [{ "message": { "tool_calls":
         [call("ns__g", "{}"), call("ns__p", "plain text"), call("unknown", "")] } }] });
-    let response = Reply::new(&request).document(&chat);
+    let response = ResponseBuilder::new(&request).document(&chat);
     let of = |place: usize, key: &str| response["output"][place][key].clone();
     assert_eq!((of(0, "name"), of(0, "namespace")), (json!("g"), json!("ns")));
     assert_eq!((of(1, "name"), of(1, "namespace")), (json!("p"), json!("ns")));
@@ -303,7 +304,7 @@ fn tools_come_back_under_the_agents_names() {
 
 #[test]
 fn each_chunk_gives_whole_events_at_once() {
-    let mut reply = Reply::new(&json!({}));
+    let mut reply = ResponseBuilder::new(&json!({}));
     for delta in [json!({ "content": "a" }), json!({ "content": "b" })] {
         let bytes = reply.chunk(&chunk(delta));
         assert!(bytes.ends_with(b"\n\n"));

@@ -1,7 +1,7 @@
-//! Frames of several deltas, cut into frames of one each.
+//! Frames with several deltas, split into frames with one delta each.
 //!
-//! vLLM's Rust frontend sends each delta in a frame of its own, but puts those of one step of the
-//! engine into one frame where it has ids or logprobs to send with them.
+//! vLLM's Rust frontend sends each delta in a frame of its own. Where it has ids or logprobs to
+//! send with them, it joins the deltas of one engine step in one frame.
 
 use std::ops::Range;
 
@@ -10,47 +10,55 @@ use bytes::Bytes;
 use crate::json::{Malformed, elements, members, root};
 use crate::sse::Event;
 
-/// A delta, what it says and how much of it was sampled in its step.
+/// The delta of a choice, and the number of tokens that were sampled in its step.
 #[derive(Default)]
 struct Step {
     delta: Range<usize>,
     tokens: usize,
 }
 
-/// The frames in place of one, each with all that stands beside the delta; empty where it stays
-/// one.
-pub(super) fn apart(event: &Event) -> Vec<Event> {
+/// A joined delta: its place in the frame, and the deltas that it holds, in the order in which
+/// they are sent without our fields.
+struct JoinedDelta {
+    place: Range<usize>,
+    deltas: Vec<Vec<u8>>,
+}
+
+/// The frames in place of one, each with everything that stands beside its delta; empty if the
+/// frame stays as it is.
+pub(super) fn split(event: &Event) -> Vec<Event> {
     let places = event.payload();
     let [place] = places.as_slice() else { return Vec::new() };
     let frame = &event.0;
-    let Ok(Some((delta, alone))) = parts(&frame[place.clone()]) else { return Vec::new() };
-    let (before, after) = (place.start + delta.start, place.start + delta.end);
-    let whole = |delta: &Vec<u8>| [&frame[..before], delta, &frame[after..]].concat();
-    match alone.len() {
-        0 | 1 => Vec::new(),
-        _ => alone.iter().map(|delta| Event(Bytes::from(whole(delta)))).collect(),
+    let Ok(Some(joined)) = joined_delta(&frame[place.clone()]) else { return Vec::new() };
+    if joined.deltas.len() < 2 {
+        return Vec::new();
     }
+
+    let before = &frame[..place.start + joined.place.start];
+    let after = &frame[place.start + joined.place.end..];
+    let with_delta = |delta: &Vec<u8>| Event(Bytes::from([before, delta, after].concat()));
+    joined.deltas.iter().map(with_delta).collect()
 }
 
-type Parts = (Range<usize>, Vec<Vec<u8>>);
-
-/// The parts of a frame's only delta, in the order in which they are sent unasked.
-fn parts(doc: &[u8]) -> Result<Option<Parts>, Malformed> {
+/// The only delta of a frame, split; `None` if the frame is the same without our fields.
+fn joined_delta(doc: &[u8]) -> Result<Option<JoinedDelta>, Malformed> {
     let mut choices = Vec::new();
     for member in members(doc, &root(doc)?)? {
         match member.key(doc).as_ref() {
             "choices" => choices = elements(doc, &member.value)?,
-            // Where the agent wants running counts, it is one frame unasked, too.
+            // An agent that asks for running counts gets one frame for a step anyway.
             "usage" => return Ok(None),
             _ => {}
         }
     }
     let [choice] = choices.as_slice() else { return Ok(None) };
     let Some(step) = step(doc, choice)? else { return Ok(None) };
-    Ok(alone(doc, &step)?.map(|alone| (step.delta, alone)))
+    let deltas = single_deltas(doc, &step)?;
+    Ok(deltas.map(|deltas| JoinedDelta { place: step.delta, deltas }))
 }
 
-/// The step that a choice tells of; `None` where it is not one of the Rust frontend's.
+/// The step of a choice; `None` if the Rust frontend did not write it.
 fn step(doc: &[u8], choice: &Range<usize>) -> Result<Option<Step>, Malformed> {
     let mut step = Step::default();
     for member in members(doc, choice)? {
@@ -59,8 +67,8 @@ fn step(doc: &[u8], choice: &Range<usize>) -> Result<Option<Step>, Malformed> {
             "token_ids" => step.tokens = elements(doc, &member.value)?.len(),
             "logprobs" => {
                 for field in members(doc, &member.value)? {
-                    let told = elements(doc, &field.value).unwrap_or_default().len();
-                    step.tokens = step.tokens.max(told);
+                    let count = elements(doc, &field.value).unwrap_or_default().len();
+                    step.tokens = step.tokens.max(count);
                 }
             }
             "index" => {}
@@ -70,14 +78,15 @@ fn step(doc: &[u8], choice: &Range<usize>) -> Result<Option<Step>, Malformed> {
     Ok((!step.delta.is_empty()).then_some(step))
 }
 
-/// Thoughts end before anything else begins. One token that ends a call, or breaks it off, may have
-/// a text behind that; in several tokens the text is what stands before the call.
-fn alone(doc: &[u8], step: &Step) -> Result<Option<Vec<Vec<u8>>>, Malformed> {
-    let (mut thought, mut text, mut calls) = (None, None, Vec::new());
+/// The deltas that a joined one holds. Reasoning ends before anything else begins. A single token
+/// that ends a tool call, or breaks it off, may have text behind the call; with several tokens the
+/// text stands before the call.
+fn single_deltas(doc: &[u8], step: &Step) -> Result<Option<Vec<Vec<u8>>>, Malformed> {
+    let (mut reasoning, mut text, mut calls) = (None, None, Vec::new());
     for member in members(doc, &step.delta)? {
         let value = &doc[member.value.clone()];
         match member.key(doc).as_ref() {
-            "reasoning" => thought = Some([b"{\"reasoning\":", value, b"}"].concat()),
+            "reasoning" => reasoning = Some([b"{\"reasoning\":", value, b"}"].concat()),
             "content" => text = Some([b"{\"content\":", value, b"}"].concat()),
             "tool_calls" => {
                 for call in elements(doc, &member.value)? {
@@ -87,8 +96,9 @@ fn alone(doc: &[u8], step: &Step) -> Result<Option<Vec<Vec<u8>>>, Malformed> {
             _ => return Ok(None),
         }
     }
+
     let (before, after) = if step.tokens > 1 { (text, None) } else { (None, text) };
-    Ok(Some(thought.into_iter().chain(before).chain(calls).chain(after).collect()))
+    Ok(Some(reasoning.into_iter().chain(before).chain(calls).chain(after).collect()))
 }
 
 #[cfg(test)]
@@ -99,7 +109,7 @@ mod tests {
         let frame = format!("data: {{\"id\":\"a\",\"choices\":[{choice}]}}\n\n");
         let text = |event: &Event| String::from_utf8(event.0.to_vec()).unwrap();
         let before = r#"data: {"id":"a","choices":[{"index":0,"delta":"#;
-        apart(&Event(Bytes::from(frame)))
+        split(&Event(Bytes::from(frame)))
             .iter()
             .map(text)
             .map(|frame| frame.strip_prefix(before).unwrap().replace("}]}\n\n", ""))
@@ -109,8 +119,8 @@ mod tests {
     #[test]
     fn each_delta_of_a_step_gets_a_frame() {
         let calls = r#"[{"index":0,"id":"c"},{"index":0,"function":{"arguments":"{\"n\""}}]"#;
-        let step = |said: &str, ids: &str| {
-            cut(&format!(r#"{{"index":0,"delta":{{{said}}},"token_ids":{ids}}}"#))
+        let step = |fields: &str, ids: &str| {
+            cut(&format!(r#"{{"index":0,"delta":{{{fields}}},"token_ids":{ids}}}"#))
         };
         assert_eq!(
             step(&format!(r#""tool_calls":{calls}"#), "[1]"),

@@ -1,91 +1,91 @@
-//! The Anthropic reply out of a chat reply, whole or as it streams.
+//! The Anthropic reply made of a chat reply, whole or as it streams.
 
 use serde_json::{Map, Value, json};
 
-use super::arguments::input;
-use super::blocks::{Blocks, Kind, arguments, call_id, event, signature};
-use super::error::error_value;
-use super::usage::Usage;
+use super::arguments::tool_input;
+use super::blocks::{BlockKind, Blocks, arguments_text, made_up_call_id, signature, write_event};
+use super::error::error_event;
+use super::usage::UsageCounter;
 use super::{list, text};
-use crate::translate::id_core;
+use crate::translate::{chunk_error, id_stem, is_first_choice};
 
 /// The fields that hold reasoning: vLLM's name, then everyone else's.
 const REASONING: [&str; 2] = ["reasoning", "reasoning_content"];
-/// The fields that hold what is said aloud; a refusal is said instead of an answer.
-const SAID: [&str; 2] = ["content", "refusal"];
+/// The fields that hold the answer, or the refusal in its place.
+const TEXT: [&str; 2] = ["content", "refusal"];
 
 /// Builds the Anthropic reply out of a chat reply.
 #[derive(Debug)]
-pub(crate) struct Reply {
-    /// The chat reply's id without its prefix; all ids of the message grow from it.
-    stem: String,
+pub(crate) struct MessageBuilder {
+    /// The chat reply's id without its prefix; all ids of the message are made of it.
+    id_stem: String,
     model: String,
     /// The stop sequences that the agent asked for.
-    stops: Vec<String>,
+    stop_sequences: Vec<String>,
     finish_reason: String,
-    /// The one of them that was met.
-    stop: Option<String>,
-    usage: Usage,
+    /// The stop sequence that ended the reply.
+    met_sequence: Option<String>,
+    usage: UsageCounter,
     blocks: Blocks,
-    started: bool,
-    over: bool,
+    has_started: bool,
+    has_ended: bool,
 }
 
-impl Reply {
-    /// For the reply to `request`, the agent's Messages body.
+impl MessageBuilder {
+    /// A builder for the reply to `request`, the agent's Messages body.
     pub(crate) fn new(request: &Value) -> Self {
         let stops = list(request, "stop_sequences").iter().filter_map(Value::as_str);
         Self {
-            stem: String::new(),
+            id_stem: String::new(),
             model: text(request, "model").to_owned(),
-            stops: stops.map(str::to_owned).collect(),
+            stop_sequences: stops.map(str::to_owned).collect(),
             finish_reason: String::new(),
-            stop: None,
-            usage: Usage::default(),
+            met_sequence: None,
+            usage: UsageCounter::default(),
             blocks: Blocks::default(),
-            started: false,
-            over: false,
+            has_started: false,
+            has_ended: false,
         }
     }
 
-    /// The whole reply, out of a whole chat reply that is not an error.
+    /// The whole reply, made of a whole chat reply that is not an error.
     pub(crate) fn document(mut self, chat: &Value) -> Value {
-        self.note(chat);
-        let message = choice(chat).and_then(|choice| choice.get("message")).unwrap_or(&Value::Null);
-        let content = self.content(message);
+        self.take(chat);
+        let message =
+            first_choice(chat).and_then(|choice| choice.get("message")).unwrap_or(&Value::Null);
+        let content = self.content_of(message);
         let reason = self.stop_reason(!list(message, "tool_calls").is_empty());
+
         let mut document = self.message(content, self.usage.so_far());
         document.insert("stop_reason".to_owned(), json!(reason));
-        document.insert("stop_sequence".to_owned(), json!(self.stop));
+        document.insert("stop_sequence".to_owned(), json!(self.met_sequence));
         Value::Object(document)
     }
 
-    /// The events that one chunk of a chat stream brings, if any. An error among the chunks ends
-    /// the stream.
+    /// The events for one chunk of a chat stream, if any. An error among the chunks ends the
+    /// stream.
     pub(crate) fn chunk(&mut self, chat: &Value) -> Vec<u8> {
-        if let Some(error) = chat.get("error").filter(|error| !error.is_null()) {
-            let code = error.get("code").and_then(Value::as_u64);
-            let status = code.and_then(|code| u16::try_from(code).ok()).unwrap_or(500);
-            let message = error.get("message").unwrap_or(error);
-            let message = message.as_str().map_or_else(|| message.to_string(), str::to_owned);
+        if let Some((message, status)) = chunk_error(chat) {
             return self.error(&message, status);
         }
         let mut out = Vec::new();
-        if self.over {
+        if self.has_ended {
             return out;
         }
-        self.note(chat);
-        let Some(choice) = choice(chat) else { return out };
+
+        self.take(chat);
+        let Some(choice) = first_choice(chat) else { return out };
         let delta = choice.get("delta").unwrap_or(&Value::Null);
-        // The first event tells how long the prompt is, and some servers' first chunk does not.
-        if self.usage.knows_prompt() || !self.finish_reason.is_empty() || says(delta) {
+        // The first event holds the length of the prompt. Some servers' first chunk does not, so
+        // the start waits for it as long as there is nothing else to send.
+        if self.usage.knows_prompt() || !self.finish_reason.is_empty() || is_filled(delta) {
             self.start(&mut out);
         }
-        for (kind, keys) in [(Kind::Thinking, REASONING), (Kind::Text, SAID)] {
-            self.blocks.say(&mut out, kind, either(delta, keys));
-        }
+
+        self.blocks.take_text(&mut out, BlockKind::Thinking, either(delta, REASONING));
+        self.blocks.take_text(&mut out, BlockKind::Text, either(delta, TEXT));
         for (position, call) in (0..).zip(list(delta, "tool_calls")) {
-            self.blocks.call(&mut out, position, call);
+            self.blocks.take_call(&mut out, position, call);
         }
         out
     }
@@ -93,129 +93,138 @@ impl Reply {
     /// The events after the last chunk of a chat stream that ended well.
     pub(crate) fn end(&mut self) -> Vec<u8> {
         let mut out = Vec::new();
-        if std::mem::replace(&mut self.over, true) {
+        if std::mem::replace(&mut self.has_ended, true) {
             return out;
         }
         self.start(&mut out);
         self.blocks.finish(&mut out);
-        let reason = self.stop_reason(self.blocks.called());
-        event(
+
+        let reason = self.stop_reason(self.blocks.has_calls());
+        write_event(
             &mut out,
             &json!({
                 "type": "message_delta",
-                "delta": { "stop_reason": reason, "stop_sequence": self.stop },
+                "delta": { "stop_reason": reason, "stop_sequence": self.met_sequence },
                 "usage": self.usage.so_far(),
             }),
         );
-        event(&mut out, &json!({ "type": "message_stop" }));
+        write_event(&mut out, &json!({ "type": "message_stop" }));
         out
     }
 
     /// The events of an error inside the stream, which end it.
     pub(crate) fn error(&mut self, message: &str, status: u16) -> Vec<u8> {
         let mut out = Vec::new();
-        if !std::mem::replace(&mut self.over, true) {
+        if !std::mem::replace(&mut self.has_ended, true) {
             self.blocks.close(&mut out);
-            event(&mut out, &error_value(status, message));
+            write_event(&mut out, &error_event(status, message));
         }
         out
     }
 
-    /// Takes what a chat document or chunk says about the reply as a whole.
-    fn note(&mut self, chat: &Value) {
-        if self.stem.is_empty() {
-            id_core(chat).clone_into(&mut self.stem);
+    /// Takes the facts of the whole reply from a chat document or chunk.
+    fn take(&mut self, chat: &Value) {
+        if self.id_stem.is_empty() {
+            id_stem(chat).clone_into(&mut self.id_stem);
         }
-        // Once the message has begun, its model has been told.
-        if !self.started && !text(chat, "model").is_empty() {
+        // The first event names the model, which must not change after that.
+        if !self.has_started && !text(chat, "model").is_empty() {
             text(chat, "model").clone_into(&mut self.model);
         }
-        self.usage.note(chat);
-        let Some(choice) = choice(chat) else { return };
+        self.usage.take(chat);
+
+        let Some(choice) = first_choice(chat) else { return };
         if let Some(reason) = choice.get("finish_reason").and_then(Value::as_str) {
             reason.clone_into(&mut self.finish_reason);
             // vLLM's name, then SGLang's; a number there is a token and not a sequence.
             let met = [text(choice, "stop_reason"), text(choice, "matched_stop")];
-            self.stop = self.stops.iter().find(|stop| met.contains(&stop.as_str())).cloned();
+            self.met_sequence =
+                self.stop_sequences.iter().find(|stop| met.contains(&stop.as_str())).cloned();
         }
     }
 
-    /// Why the model stopped. Servers that were told which tool to call answer `stop` beside a
-    /// call; an agent that reads `end_turn` there would not run it.
-    fn stop_reason(&mut self, called: bool) -> &'static str {
+    /// Anthropic's stop reason. A server that must call a certain tool says `stop` beside the
+    /// call; an agent that reads `end_turn` there would not run the tool.
+    fn stop_reason(&mut self, has_calls: bool) -> &'static str {
         if self.finish_reason != "stop" {
-            self.stop = None;
+            self.met_sequence = None;
         }
         match self.finish_reason.as_str() {
             "length" => "max_tokens",
             "tool_calls" => "tool_use",
             "content_filter" => "refusal",
-            _ if self.stop.is_some() => "stop_sequence",
-            _ if called => "tool_use",
+            _ if self.met_sequence.is_some() => "stop_sequence",
+            _ if has_calls => "tool_use",
             _ => "end_turn",
         }
     }
 
+    /// Writes the start of the message, once.
     fn start(&mut self, out: &mut Vec<u8>) {
-        if std::mem::replace(&mut self.started, true) {
+        if std::mem::replace(&mut self.has_started, true) {
             return;
         }
-        self.stem.clone_into(&mut self.blocks.stem);
+        self.id_stem.clone_into(&mut self.blocks.id_stem);
         let mut message = self.message(Vec::new(), self.usage.at_start());
         message.insert("stop_reason".to_owned(), Value::Null);
         message.insert("stop_sequence".to_owned(), Value::Null);
-        event(out, &json!({ "type": "message_start", "message": message }));
+        write_event(out, &json!({ "type": "message_start", "message": message }));
     }
 
     fn message(&self, content: Vec<Value>, usage: Value) -> Map<String, Value> {
-        let mut message = Map::new();
-        message.insert("id".to_owned(), json!(format!("msg_{}", self.stem)));
-        message.insert("type".to_owned(), json!("message"));
-        message.insert("role".to_owned(), json!("assistant"));
-        message.insert("model".to_owned(), json!(self.model));
-        message.insert("content".to_owned(), Value::Array(content));
-        message.insert("usage".to_owned(), usage);
-        message
+        Map::from_iter([
+            ("id".to_owned(), json!(format!("msg_{}", self.id_stem))),
+            ("type".to_owned(), json!("message")),
+            ("role".to_owned(), json!("assistant")),
+            ("model".to_owned(), json!(self.model)),
+            ("content".to_owned(), Value::Array(content)),
+            ("usage".to_owned(), usage),
+        ])
     }
 
-    /// The blocks of a whole message; an empty one has an empty text, which clients count on.
-    fn content(&self, message: &Value) -> Vec<Value> {
+    /// The blocks of a whole message. Clients count on a block, so an empty message has an empty
+    /// text.
+    fn content_of(&self, message: &Value) -> Vec<Value> {
         let mut content = Vec::new();
-        let (thought, said) = (either(message, REASONING), either(message, SAID));
-        if !thought.is_empty() {
-            let signature = signature(&self.stem);
+        let thinking = either(message, REASONING);
+        if !thinking.is_empty() {
+            let signature = signature(&self.id_stem);
             content
-                .push(json!({ "type": "thinking", "thinking": thought, "signature": signature }));
+                .push(json!({ "type": "thinking", "thinking": thinking, "signature": signature }));
         }
-        if !said.is_empty() {
-            content.push(json!({ "type": "text", "text": said }));
+        let answer = either(message, TEXT);
+        if !answer.is_empty() {
+            content.push(json!({ "type": "text", "text": answer }));
         }
-        for (position, call) in list(message, "tool_calls").iter().enumerate() {
-            let id = match text(call, "id") {
-                "" => call_id(&self.stem, position),
-                id => id.to_owned(),
-            };
-            let name = call.pointer("/function/name").and_then(Value::as_str).unwrap_or_default();
-            let input = input(&arguments(call));
-            content.push(json!({ "type": "tool_use", "id": id, "name": name, "input": input }));
-        }
+
+        let calls = list(message, "tool_calls").iter().enumerate();
+        content.extend(calls.map(|(position, call)| self.tool_use(position, call)));
         if content.is_empty() {
             content.push(json!({ "type": "text", "text": "" }));
         }
         content
     }
+
+    fn tool_use(&self, position: usize, call: &Value) -> Value {
+        let id = match text(call, "id") {
+            "" => made_up_call_id(&self.id_stem, position),
+            id => id.to_owned(),
+        };
+        let name = call.pointer("/function/name").and_then(Value::as_str).unwrap_or_default();
+        let input = tool_input(&arguments_text(call));
+        json!({ "type": "tool_use", "id": id, "name": name, "input": input })
+    }
 }
 
-/// Whether a chunk says anything.
-fn says(delta: &Value) -> bool {
-    let texts = [either(delta, REASONING), either(delta, SAID)];
+/// Returns true if a delta holds any text or call.
+fn is_filled(delta: &Value) -> bool {
+    let texts = [either(delta, REASONING), either(delta, TEXT)];
     texts.iter().any(|text| !text.is_empty()) || !list(delta, "tool_calls").is_empty()
 }
 
-/// The one choice that this wire knows.
-fn choice(chat: &Value) -> Option<&Value> {
-    let first = |choice: &&Value| choice.get("index").and_then(Value::as_u64).unwrap_or(0) == 0;
-    list(chat, "choices").iter().find(first)
+/// The only choice that this wire has.
+fn first_choice(chat: &Value) -> Option<&Value> {
+    list(chat, "choices").iter().find(|choice| is_first_choice(choice))
 }
 
 /// The first of two fields that holds text; some servers send both with the same text.
@@ -227,8 +236,8 @@ fn either<'a>(message: &'a Value, keys: [&str; 2]) -> &'a str {
 mod tests {
     use super::*;
 
-    fn reply() -> Reply {
-        Reply::new(&json!({ "model": "asked", "stop_sequences": ["END", "###"] }))
+    fn reply() -> MessageBuilder {
+        MessageBuilder::new(&json!({ "model": "asked", "stop_sequences": ["END", "###"] }))
     }
 
     fn chunk(delta: Value, finish: Value) -> Value {
@@ -282,7 +291,7 @@ mod tests {
             "prompt_tokens_details": { "cached_tokens": 8 } } });
         let mut first = chunk(json!({ "role": "assistant", "content": "" }), Value::Null);
         first["prompt_token_ids"] = json!([1, 2, 3, 4, 5, 6, 7, 8, 9]);
-        let said = stream(&[
+        let events = stream(&[
             first,
             chunk(json!({ "reasoning_content": "hm" }), Value::Null),
             chunk(json!({ "content": "so" }), Value::Null),
@@ -320,7 +329,7 @@ event: message_stop
 data: {"type":"message_stop"}
 
 "#;
-        assert_eq!(said, expected);
+        assert_eq!(events, expected);
     }
 
     #[test]
@@ -348,14 +357,14 @@ data: {"type":"message_stop"}
                 Some("###"),
             ),
         ] {
-            let said = if called { json!({ "tool_calls": call }) } else { json!({}) };
+            let message = if called { json!({ "tool_calls": call }) } else { json!({}) };
             let mut whole = choice.clone();
-            whole["message"] = said.clone();
+            whole["message"] = message.clone();
             let document = reply().document(&json!({ "choices": [whole] }));
             assert_eq!(document["stop_reason"], reason, "{choice}");
             assert_eq!(document["stop_sequence"], json!(sequence), "{choice}");
             let mut part = choice.clone();
-            part["delta"] = said;
+            part["delta"] = message;
             let events = stream(&[json!({ "choices": [part] })]);
             let delta = json!({ "stop_reason": reason, "stop_sequence": sequence });
             assert!(events.contains(&format!("\"delta\":{delta},\"usage\"")), "{events}");
@@ -367,9 +376,9 @@ data: {"type":"message_stop"}
         let mut reply = reply();
         reply.chunk(&chunk(json!({ "content": "so" }), Value::Null));
         let fault = json!({ "error": { "message": "down", "code": 503 } });
-        let said = String::from_utf8(reply.chunk(&fault)).unwrap();
+        let events = String::from_utf8(reply.chunk(&fault)).unwrap();
         assert_eq!(
-            said,
+            events,
             concat!(
                 "event: content_block_stop\ndata: {\"type\":\"content_block_stop\",\"index\":0}\n\n",
                 "event: error\ndata: {\"type\":\"error\",\"error\":",

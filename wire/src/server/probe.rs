@@ -3,12 +3,12 @@
 
 use bytes::Bytes;
 use episode::Route;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 /// Tokens that a plain probe may sample.
 const TOKENS: u32 = 16;
 /// Tokens that a probe with a tool may sample: a short call. The city is one of few, so that a
-/// model that is forced to call comes to the end of one.
+/// model that must call a tool comes to the end of a call.
 const TOOL_TOKENS: u32 = 64;
 const CITIES: [&str; 2] = ["Paris", "London"];
 const QUESTION: &str = "What is the weather in Paris? Use the tool if there is one.";
@@ -20,25 +20,24 @@ const TOOL_USE: &str = "The weather of a city";
 pub struct Probe {
     /// The wire.
     pub route: Route,
-    /// Whether the reply is streamed.
+    /// Asks for a stream.
     pub streams: bool,
-    /// Whether a tool is offered, and its call forced.
+    /// Offers a tool, and forces a call of it.
     pub tools: bool,
 }
 
 impl Probe {
-    /// Every probe, wire by wire; text completions have no tools.
+    /// All probes, wire by wire. Text completions have no tools.
     pub fn all() -> Vec<Self> {
         let routes = [Route::Chat, Route::Completions, Route::Responses, Route::Messages];
         let modes = [(false, false), (true, false), (false, true), (true, true)];
-        let every = routes.into_iter().flat_map(|route| modes.map(|mode| (route, mode)));
-        every
-            .filter(|(route, (_, tools))| !tools || *route != Route::Completions)
-            .map(|(route, (streams, tools))| Self { route, streams, tools })
-            .collect()
+        let every = routes
+            .into_iter()
+            .flat_map(|route| modes.map(|(streams, tools)| Self { route, streams, tools }));
+        every.filter(|probe| !probe.tools || probe.route != Route::Completions).collect()
     }
 
-    /// Where it is sent.
+    /// The path that it is sent to.
     pub fn path(self) -> &'static str {
         match self.route {
             Route::Completions => "/v1/completions",
@@ -48,39 +47,47 @@ impl Probe {
         }
     }
 
-    /// The body, with all that makes a reply repeatable on its wire. A tool has to be called: many
-    /// a server tells less of a call than of a text.
+    /// The body, with every field that makes a reply of its wire repeatable. A tool call is forced:
+    /// many servers report less of a call than of a text.
     pub fn body(self, model: &str) -> Bytes {
         let choice = match self.route {
             _ if !self.tools => None,
             Route::Messages => Some(json!({ "type": "any" })),
             _ => Some(json!("required")),
         };
-        self.with_choice(model, choice)
+        self.body_with_choice(model, choice)
     }
 
-    /// The body as most agents send it, with a tool that may be called; `None` without a tool. Some
-    /// servers take a call that is forced and refuse one that is not.
+    /// The body as most agents send it, with a tool that the model need not call; `None` without a
+    /// tool. Some servers accept a forced call and refuse a free one.
+    pub fn unforced_body(self, model: &str) -> Option<Bytes> {
+        self.tools.then(|| self.body_with_choice(model, None))
+    }
+
+    #[doc(hidden)]
     pub fn offer(self, model: &str) -> Option<Bytes> {
-        self.tools.then(|| self.with_choice(model, None))
-    }
+        self.unforced_body(model)
+    } // alias
 
-    fn with_choice(self, model: &str, choice: Option<Value>) -> Bytes {
-        let tokens = if self.tools { TOOL_TOKENS } else { TOKENS };
-        let mut body = json!({ "model": model, "temperature": 0 });
-        let mut set = |key: &str, value: Value| {
-            body.as_object_mut().map(|fields| fields.insert(key.to_owned(), value));
-        };
+    fn body_with_choice(self, model: &str, choice: Option<Value>) -> Bytes {
+        let mut body = Map::new();
+        let mut set = |key: &str, value: Value| drop(body.insert(key.to_owned(), value));
+        set("model", json!(model));
+        set("temperature", json!(0));
+
         match self.route {
             Route::Completions => set("prompt", json!("Once upon a time")),
             Route::Responses => set("input", json!(QUESTION)),
             _ => set("messages", json!([{ "role": "user", "content": QUESTION }])),
         }
         let limit = if self.route == Route::Responses { "max_output_tokens" } else { "max_tokens" };
-        set(limit, json!(tokens));
-        if matches!(self.route, Route::Chat | Route::Completions) {
+        set(limit, json!(if self.tools { TOOL_TOKENS } else { TOKENS }));
+        // Only these two wires have a seed, and only they send usage in a stream on request.
+        let is_openai = matches!(self.route, Route::Chat | Route::Completions);
+        if is_openai {
             set("seed", json!(7));
         }
+
         if self.tools {
             set("tools", json!([self.tool()]));
         }
@@ -89,29 +96,29 @@ impl Probe {
         }
         if self.streams {
             set("stream", json!(true));
-            if matches!(self.route, Route::Chat | Route::Completions) {
+            if is_openai {
                 set("stream_options", json!({ "include_usage": true }));
             }
         }
-        Bytes::from(body.to_string())
+        Bytes::from(Value::Object(body).to_string())
     }
 
     fn tool(self) -> Value {
-        let given = json!({
+        let schema = json!({
             "type": "object",
             "properties": { "city": { "type": "string", "enum": CITIES } },
             "required": ["city"],
         });
         match self.route {
             Route::Messages => {
-                json!({ "name": TOOL, "description": TOOL_USE, "input_schema": given })
+                json!({ "name": TOOL, "description": TOOL_USE, "input_schema": schema })
             }
             Route::Responses => json!({
-                "type": "function", "name": TOOL, "description": TOOL_USE, "parameters": given,
+                "type": "function", "name": TOOL, "description": TOOL_USE, "parameters": schema,
             }),
             _ => json!({
                 "type": "function",
-                "function": { "name": TOOL, "description": TOOL_USE, "parameters": given },
+                "function": { "name": TOOL, "description": TOOL_USE, "parameters": schema },
             }),
         }
     }
@@ -120,7 +127,7 @@ impl Probe {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Dialect, Request, Wants, ask, route, translate, translates};
+    use crate::{AskOptions, Dialect, Request, ask, is_translated, route, translate};
 
     #[test]
     fn every_probe_is_a_request_of_its_wire() {
@@ -146,7 +153,7 @@ mod tests {
                 _ => json!("required"),
             };
             assert_eq!(choice(probe.body("m")), (probe.tools, probe.tools.then_some(forced)));
-            assert_eq!(probe.offer("m").map(choice), probe.tools.then_some((true, None)));
+            assert_eq!(probe.unforced_body("m").map(choice), probe.tools.then_some((true, None)));
         }
     }
 
@@ -154,10 +161,11 @@ mod tests {
     fn every_probe_can_be_asked_or_translated() {
         for probe in Probe::all() {
             let request = Request::read(&probe.body("m")).unwrap();
-            if translates(Dialect::Vllm, probe.route) {
+            if is_translated(Dialect::Vllm, probe.route) {
                 assert!(translate(Dialect::Vllm, probe.route, &request).is_ok(), "{probe:?}");
             } else {
-                let asked = ask(&Wants::of(Dialect::Vllm), probe.route, &request, |_| false);
+                let asked =
+                    ask(&AskOptions::for_dialect(Dialect::Vllm), probe.route, &request, |_| false);
                 assert_eq!(asked.unasked, None, "{probe:?}");
             }
         }

@@ -1,28 +1,29 @@
-//! rolltape's own errors in the form that the agent's wire has for them, and the words of others'.
+//! rolltape's own errors in the form of each wire, and the message of an upstream's error.
 
 use episode::Route;
 use serde_json::{Value, json};
 
 /// The body of an error that rolltape itself answers with. `kind` is OpenAI's word for it.
 pub fn error_body(route: Route, status: u16, kind: &str, message: &str) -> String {
-    error(route, status, kind, message).to_string()
+    error_value(route, status, kind, message).to_string()
 }
 
-/// The words of an upstream's error, given its body; empty when it has none.
+/// The message of an upstream's error, given its body; empty if it has none.
 pub fn error_text(body: &[u8]) -> String {
     let parsed: Value = serde_json::from_slice(body).unwrap_or(Value::Null);
     let places = ["/error/message", "/error", "/message", "/detail"];
-    let said = places.iter().find_map(|place| parsed.pointer(place)?.as_str());
-    match (said, parsed.pointer("/error").or_else(|| parsed.pointer("/detail"))) {
-        (Some(said), _) => said.to_owned(),
-        (None, Some(details)) => details.to_string(),
-        (None, None) => String::from_utf8_lossy(body).trim().to_owned(),
+    if let Some(message) = places.iter().find_map(|place| parsed.pointer(place)?.as_str()) {
+        return message.to_owned();
+    }
+    match parsed.pointer("/error").or_else(|| parsed.pointer("/detail")) {
+        Some(details) => details.to_string(),
+        None => String::from_utf8_lossy(body).trim().to_owned(),
     }
 }
 
 /// The event that ends a stream which cannot end well.
 pub fn error_event(route: Route, status: u16, kind: &str, message: &str) -> String {
-    let error = error(route, status, kind, message);
+    let error = error_value(route, status, kind, message);
     match route {
         Route::Messages => format!("event: error\ndata: {error}\n\n"),
         Route::Responses => {
@@ -35,20 +36,20 @@ pub fn error_event(route: Route, status: u16, kind: &str, message: &str) -> Stri
     }
 }
 
-fn error(route: Route, status: u16, kind: &str, message: &str) -> Value {
+fn error_value(route: Route, status: u16, kind: &str, message: &str) -> Value {
     if !matches!(route, Route::Messages | Route::CountTokens) {
         return json!({
             "error": { "message": message, "type": kind, "param": null, "code": status }
         });
     }
-    let kind = match status {
+    let anthropic_kind = match status {
         400 | 409 | 426 => "invalid_request_error",
         401 => "authentication_error",
         413 => "request_too_large",
         503 => "overloaded_error",
         _ => "api_error",
     };
-    json!({ "type": "error", "error": { "type": kind, "message": message } })
+    json!({ "type": "error", "error": { "type": anthropic_kind, "message": message } })
 }
 
 #[cfg(test)]

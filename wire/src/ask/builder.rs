@@ -1,0 +1,132 @@
+//! A request that grows by fields and headers, with the rules that hide their answers.
+
+use std::borrow::Cow;
+
+use super::{AskOptions, AugmentedRequest, RefusedFields};
+use crate::hide::{FrameKind, ReplyFilter, Rule};
+use crate::request::Request;
+
+/// The reason why a request goes on as the agent sent it.
+pub(super) struct NotAsked(pub(super) &'static str);
+
+/// The upstream will refuse what the agent sent. With our fields in it, it might not.
+pub(super) const INVALID_REQUEST: NotAsked = NotAsked("the upstream will refuse this request");
+
+/// A request that grows.
+pub(super) struct RequestBuilder<'a> {
+    pub(super) request: &'a Request,
+    fields: Vec<(&'static str, Cow<'static, str>)>,
+    appended: Vec<(&'static str, &'static str)>,
+    headers: Vec<(&'static str, &'static str)>,
+    pub(super) hide: ReplyFilter,
+    refused: RefusedFields,
+}
+
+impl<'a> RequestBuilder<'a> {
+    /// A builder that adds none of the `refused` fields.
+    pub(super) fn new(request: &'a Request, refused: RefusedFields) -> Self {
+        Self {
+            request,
+            fields: Vec::new(),
+            appended: Vec::new(),
+            headers: Vec::new(),
+            hide: ReplyFilter::default(),
+            refused,
+        }
+    }
+
+    /// The request with everything that was added.
+    pub(super) fn finish(self) -> AugmentedRequest {
+        let set = self.fields.iter().map(|(key, _)| *key);
+        let appended = self.appended.iter().map(|(key, _)| *key);
+        AugmentedRequest {
+            added: set.chain(appended).collect(),
+            body: self.request.edited(&self.fields, &self.appended),
+            headers: self.headers,
+            hide: self.hide,
+            unasked: None,
+        }
+    }
+
+    /// Returns true if the agent itself set the boolean `key`.
+    pub(super) fn asked(&self, key: &str) -> Result<bool, NotAsked> {
+        match self.request.raw(key) {
+            None | Some(b"null" | b"false") => Ok(false),
+            Some(b"true") => Ok(true),
+            Some(_) => Err(INVALID_REQUEST),
+        }
+    }
+
+    /// Returns true if the agent itself set `key`, a number that means something even when 0.
+    pub(super) fn asked_number(&self, key: &str) -> Result<bool, NotAsked> {
+        match self.request.raw(key) {
+            None | Some(b"null") => Ok(false),
+            Some([b'0'..=b'9' | b'-', ..]) => Ok(true),
+            Some(_) => Err(INVALID_REQUEST),
+        }
+    }
+
+    /// Returns true if `key` has a value other than null, 0 and false.
+    pub(super) fn is_set(&self, key: &str) -> bool {
+        !matches!(self.request.raw(key), None | Some(b"null" | b"0" | b"false"))
+    }
+
+    /// Sets `key` to true and hides the answer by `rules`, unless the agent set it itself. Returns
+    /// true if the agent did.
+    pub(super) fn flag(&mut self, key: &'static str, rules: &[Rule]) -> Result<bool, NotAsked> {
+        let is_asked = self.asked(key)?;
+        if !is_asked {
+            self.set(key, "true", rules);
+        }
+        Ok(is_asked)
+    }
+
+    /// Sets `key` and hides the answer by `rules`, unless the server refuses the field.
+    pub(super) fn set(
+        &mut self,
+        key: &'static str,
+        value: impl Into<Cow<'static, str>>,
+        rules: &[Rule],
+    ) {
+        if self.refused.holds(key) {
+            return;
+        }
+        self.fields.push((key, value.into()));
+        self.hide.add_rules(rules);
+    }
+
+    /// Adds `value` to the end of the list under `key` and hides the answer by `rules`, unless the
+    /// server refuses the field.
+    pub(super) fn append(&mut self, key: &'static str, value: &'static str, rules: &[Rule]) {
+        if self.refused.holds(key) {
+            return;
+        }
+        self.appended.push((key, value));
+        self.hide.add_rules(rules);
+    }
+
+    /// Sends a header.
+    pub(super) fn header(&mut self, name: &'static str) {
+        self.headers.push((name, "1"));
+    }
+
+    /// Asks for the alternatives that `options` want and the agent did not ask for. Where the
+    /// agent asked for logprobs without alternatives, `rule` empties them.
+    pub(super) fn set_top_logprobs(
+        &mut self,
+        options: &AskOptions,
+        agent_asked_logprobs: bool,
+        rule: Rule,
+    ) {
+        if options.top_logprobs == 0 || self.is_set("top_logprobs") {
+            return;
+        }
+        let rules = if agent_asked_logprobs { &[rule][..] } else { &[] };
+        self.set("top_logprobs", options.top_logprobs.to_string(), rules);
+    }
+
+    /// Hides the frames of this kind.
+    pub(super) fn hide_frames(&mut self, frames: FrameKind) {
+        self.hide.add_frames(frames);
+    }
+}

@@ -1,0 +1,249 @@
+//! A choice as it grows out of chunks, and the ids and logprobs that it ends with.
+
+use episode::{Choice, Fidelity, Side, VersionSpan};
+use serde_json::Value;
+
+use super::vocabulary::Vocabulary;
+
+/// A sampled token with its logprob; both are unknown to some servers.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(super) struct SampledToken {
+    pub(super) logprob: Option<f64>,
+    /// The id, if the server put it beside the logprob.
+    pub(super) id: Option<u32>,
+    /// The bytes; only kept if there is a vocabulary to find them in.
+    pub(super) bytes: Option<Vec<u8>>,
+}
+
+/// The facts of a reply that its choices share.
+pub(super) struct ReplyContext<'a> {
+    /// Number of sampled tokens of the choice, if the server counted only the whole reply.
+    pub(super) count: Option<u64>,
+    /// The weight version of all tokens, if the server reports no spans.
+    pub(super) version: Option<&'a str>,
+    /// Gives ids to tokens that come with their bytes only.
+    pub(super) vocabulary: Option<&'a Vocabulary>,
+}
+
+/// A choice that is not finished.
+#[derive(Debug, Default)]
+pub(super) struct ChoiceDraft {
+    index: u32,
+    prompt_index: u32,
+    /// Ids that came in a list of their own.
+    ids: Option<Vec<u32>>,
+    /// Ids that came with their logprobs in one list.
+    pairs: Option<Vec<(u32, Option<f64>)>>,
+    /// Entries of lists of logprobs.
+    tokens: Vec<SampledToken>,
+    /// The same entries once more, all of them, from the end of a stream.
+    repeated_tokens: Vec<SampledToken>,
+    /// The server's count of the tokens that it sampled for this choice.
+    count: Option<u64>,
+    finish_reason: Option<String>,
+    stop_reason: Option<Value>,
+    versions: Vec<VersionSpan>,
+    /// A part of the choice could not be read.
+    has_gap: bool,
+    /// The model's end token stopped it, whether or not the server reports that token.
+    stopped_by_end_token: bool,
+    /// Elements of side arrays by name, in the server's spelling.
+    sides: Vec<(&'static str, Vec<String>)>,
+}
+
+impl ChoiceDraft {
+    pub(super) fn new(index: u32, prompt_index: u32) -> Self {
+        Self { index, prompt_index, ..Self::default() }
+    }
+
+    pub(super) fn has_finished(&self) -> bool {
+        self.finish_reason.is_some()
+    }
+
+    /// Marks that a part of the choice is lost: ids and logprobs no longer stand side by side.
+    pub(super) fn mark_gap(&mut self) {
+        self.has_gap = true;
+    }
+
+    pub(super) fn add_ids(&mut self, ids: Vec<u32>) {
+        self.ids.get_or_insert_default().extend(ids);
+    }
+
+    /// Forgets all ids: the next chunk repeats them.
+    pub(super) fn clear_ids(&mut self) {
+        (self.ids, self.pairs) = (None, None);
+    }
+
+    pub(super) fn add_pairs(&mut self, pairs: impl IntoIterator<Item = (u32, Option<f64>)>) {
+        self.pairs.get_or_insert_default().extend(pairs);
+    }
+
+    pub(super) fn add_tokens(&mut self, tokens: impl IntoIterator<Item = SampledToken>) {
+        self.tokens.extend(tokens);
+    }
+
+    /// Adds tokens that may have come before, in pieces.
+    pub(super) fn repeat_tokens(&mut self, tokens: impl IntoIterator<Item = SampledToken>) {
+        self.repeated_tokens.extend(tokens);
+    }
+
+    pub(super) fn set_count(&mut self, count: Option<u64>) {
+        self.count = count.or(self.count);
+    }
+
+    pub(super) fn prompt_index(&self) -> u32 {
+        self.prompt_index
+    }
+
+    /// The server's count of the tokens that it sampled for this choice.
+    pub(super) fn count(&self) -> Option<u64> {
+        self.count
+    }
+
+    pub(super) fn set_finish(&mut self, reason: Option<String>, stop: Option<Value>) {
+        // Some servers send an empty reason with every chunk.
+        let filled = reason.filter(|reason| !reason.is_empty());
+        self.finish_reason = filled.or(self.finish_reason.take());
+        self.stop_reason = stop.filter(|stop| !stop.is_null()).or(self.stop_reason.take());
+    }
+
+    /// Marks that the model's end token stopped the choice.
+    pub(super) fn set_stopped_by_end_token(&mut self) {
+        self.stopped_by_end_token = true;
+    }
+
+    /// Returns true if all sampled tokens are known but the end token that stopped the choice.
+    pub(super) fn lacks_end_token(&self) -> bool {
+        let known = self.tokens.len() as u64;
+        let only_in_logprobs = self.ids.is_none() && self.pairs.is_none() && !self.has_gap;
+        let all_have_ids = self.tokens.iter().all(|token| token.id.is_some());
+        self.stopped_by_end_token
+            && only_in_logprobs
+            && all_have_ids
+            && self.count == Some(known + 1)
+    }
+
+    pub(super) fn set_versions(&mut self, versions: Vec<VersionSpan>) {
+        self.versions = versions;
+    }
+
+    /// Appends elements to the side array of this name.
+    pub(super) fn add_side(
+        &mut self,
+        name: &'static str,
+        elements: impl IntoIterator<Item = String>,
+    ) {
+        match self.sides.iter_mut().find(|(known, _)| *known == name) {
+            Some((_, list)) => list.extend(elements),
+            None => self.sides.push((name, elements.into_iter().collect())),
+        }
+    }
+
+    /// The finished choice.
+    pub(super) fn finish(mut self, context: &ReplyContext<'_>) -> Choice {
+        // After a gap, lists of tokens no longer match each other.
+        if self.has_gap {
+            self.clear_ids();
+            (self.tokens, self.repeated_tokens, self.sides) = Default::default();
+        }
+
+        let (token_ids, fidelity) = match self.known_ids(context) {
+            Some((ids, fidelity)) => (Some(ids), fidelity),
+            None => (None, Fidelity::Exact),
+        };
+        let logprobs = self.logprobs(token_ids.as_deref());
+        let tokens = token_ids.as_ref().map_or(logprobs.len(), Vec::len) as u32;
+        // A version of the whole reply holds for every token, unless there are spans.
+        let versions = match (self.versions.is_empty(), context.version) {
+            (true, Some(version)) if tokens > 0 => {
+                vec![VersionSpan { version: version.to_owned(), start: 0, end: tokens }]
+            }
+            _ => self.versions,
+        };
+
+        Choice {
+            index: self.index,
+            prompt_index: self.prompt_index,
+            token_ids,
+            logprobs,
+            finish_reason: self.finish_reason,
+            stop_reason: self.stop_reason.map(text_of),
+            versions,
+            fidelity,
+            sides: self.sides.into_iter().map(|(name, elements)| side(name, &elements)).collect(),
+        }
+    }
+
+    /// The sampled ids and how they are known. Ids in a list of logprobs count only if the server's
+    /// own count says that none is missing.
+    fn known_ids(&self, context: &ReplyContext<'_>) -> Option<(Vec<u32>, Fidelity)> {
+        if let Some(pairs) = &self.pairs {
+            return Some((pairs.iter().map(|(id, _)| *id).collect(), Fidelity::Exact));
+        }
+        if let Some(ids) = &self.ids {
+            return Some((ids.clone(), Fidelity::Exact));
+        }
+
+        let count = self.count.or(context.count);
+        let is_complete = count == Some(self.tokens.len() as u64) && !self.tokens.is_empty();
+        if !is_complete && !self.lacks_end_token() {
+            return None;
+        }
+        let in_logprobs: Option<Vec<u32>> = self.tokens.iter().map(|token| token.id).collect();
+        if let Some(ids) = in_logprobs {
+            return Some((ids, Fidelity::Exact));
+        }
+
+        // Some tokens have bytes only. One that the vocabulary lacks spoils the whole list.
+        let vocabulary = context.vocabulary?;
+        let found =
+            |token: &SampledToken| token.id.or_else(|| vocabulary.id_of(token.bytes.as_deref()?));
+        let mapped: Option<Vec<u32>> = self.tokens.iter().map(found).collect();
+        mapped.map(|ids| (ids, Fidelity::Mapped))
+    }
+
+    /// One logprob for each id; NaN for an unknown one. A server that lost some of its entries does
+    /// not say which. Only the loss of the last one, of the stop token, can be recognized.
+    fn logprobs(&self, ids: Option<&[u32]>) -> Vec<f32> {
+        if let Some(pairs) = &self.pairs {
+            return pairs.iter().map(|(_, logprob)| narrow(*logprob)).collect();
+        }
+        let Some(ids) = ids else {
+            return self.tokens.iter().map(|token| narrow(token.logprob)).collect();
+        };
+
+        let fits = |list: &&Vec<SampledToken>| list.len() == ids.len();
+        if let Some(list) = [&self.tokens, &self.repeated_tokens].into_iter().find(fits) {
+            return list.iter().map(|token| narrow(token.logprob)).collect();
+        }
+
+        // Some servers leave the stop token out of the logprobs, but not out of the ids.
+        let stop_id = self.stop_reason.as_ref().and_then(Value::as_u64);
+        let lost_only_stop = self.tokens.len() + 1 == ids.len()
+            && stop_id.is_some()
+            && stop_id == ids.last().map(|id| u64::from(*id));
+        match lost_only_stop {
+            true => {
+                let given = self.tokens.iter().map(|token| narrow(token.logprob));
+                given.chain([f32::NAN]).collect()
+            }
+            false => vec![f32::NAN; ids.len()],
+        }
+    }
+}
+
+fn side(name: &str, elements: &[String]) -> Side {
+    Side { name: name.to_owned(), json: format!("[{}]", elements.join(",")) }
+}
+
+fn text_of(stop: Value) -> String {
+    match stop {
+        Value::String(text) => text,
+        other => other.to_string(),
+    }
+}
+
+/// A logprob as float32. Servers widen float32 to double, so this loses nothing.
+fn narrow(logprob: Option<f64>) -> f32 {
+    logprob.map_or(f32::NAN, |value| value as f32)
+}

@@ -1,0 +1,373 @@
+//! The parameters that a call was sampled with, and whether its logprobs are of that distribution.
+
+use bytes::Bytes;
+use episode::Route;
+use serde_json::{Map, Value, json};
+
+use super::forced::ForcedSampling;
+use super::parameters::{Parameter, SHAPING, masks};
+use super::server::ServerSampling;
+use crate::dialect::Dialect;
+use crate::request::Request;
+use crate::sse::documents;
+
+/// Temperatures below this are greedy, on every server.
+const GREEDY_BELOW: f64 = 1e-5;
+/// The entry that notes that a server sends logits in the place of logprobs.
+const LOGITS: &str = "logprobs";
+
+/// The sampling of a call: each parameter with its value and its source, which is `request`,
+/// `forced`, `server`, or `unknown`.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct EffectiveSampling(Map<String, Value>);
+
+/// The answer to the question whether logprobs are of the distribution that was sampled from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LogprobFit {
+    /// They are.
+    Yes,
+    /// They are not.
+    No,
+    /// The server chose the parameters, and does not tell them.
+    Unknown,
+}
+
+impl EffectiveSampling {
+    /// The sampling that `request`, once forced, asks of a server of `dialect`. Parameters that it
+    /// leaves out are unknown.
+    pub fn from_request(dialect: Dialect, request: &Request, forced: &ForcedSampling) -> Self {
+        let body = Request::read(&forced.apply(dialect, request))
+            .and_then(|request| request.parsed())
+            .unwrap_or_default();
+        Self::from_fields(dialect, &body, forced)
+    }
+
+    #[doc(hidden)]
+    pub fn asked(dialect: Dialect, request: &Request, forced: &ForcedSampling) -> Self {
+        Self::from_request(dialect, request, forced)
+    } // alias
+
+    /// The sampling that a request to SGLang's own route asks for in `sampling_params`. A list of
+    /// them, one for each prompt of a batch, is not read.
+    pub fn from_native_request(request: &Request) -> Self {
+        let nested = request.parsed().and_then(|body| body.get("sampling_params").cloned());
+        let forced = ForcedSampling::default();
+        Self::from_fields(Dialect::Sglang, &nested.unwrap_or_default(), &forced)
+    }
+
+    #[doc(hidden)]
+    pub fn asked_natively(request: &Request) -> Self {
+        Self::from_native_request(request)
+    } // alias
+
+    fn from_fields(dialect: Dialect, fields: &Value, forced: &ForcedSampling) -> Self {
+        let source = |name: &str| if forced.has(name) { "forced" } else { "request" };
+        let mut entries = Map::new();
+
+        for parameter in SHAPING.iter().filter(|parameter| parameter.is_known_to(dialect)) {
+            let entry = match fields.get(parameter.name).filter(|value| !value.is_null()) {
+                Some(value) => json!({"value": value, "source": source(parameter.name)}),
+                None => unknown_entry(),
+            };
+            entries.insert(parameter.name.to_owned(), entry);
+        }
+        for name in masks(Some(dialect), fields) {
+            entries.insert(name.to_owned(), json!({"source": source(name)}));
+        }
+
+        Self(entries)
+    }
+
+    /// Reads the sampling that was recorded as [`Self::to_json`].
+    pub fn from_json(recorded: &str) -> Option<Self> {
+        serde_json::from_str(recorded).ok().map(Self)
+    }
+
+    #[doc(hidden)]
+    pub fn read(recorded: &str) -> Option<Self> {
+        Self::from_json(recorded)
+    } // alias
+
+    /// The sampling of a call of which only the request's side was recorded. Parameters that it
+    /// left out are unknown.
+    pub fn from_recorded_request(sampling: Option<&str>, request: &Bytes) -> Self {
+        let sampling: Value =
+            sampling.and_then(|json| serde_json::from_str(json).ok()).unwrap_or_default();
+        let mut entries = Map::new();
+
+        for parameter in &SHAPING {
+            let entry = match sampling.get(parameter.name) {
+                Some(value) => json!({"value": value, "source": "request"}),
+                // The dialect was not recorded, so llama.cpp's own parameters are not expected.
+                None if !parameter.is_known_to(Dialect::Vllm) => continue,
+                None => unknown_entry(),
+            };
+            entries.insert(parameter.name.to_owned(), entry);
+        }
+        let body = Request::read(request).and_then(|request| request.parsed()).unwrap_or_default();
+        for name in masks(None, &body).into_iter().chain(masks(None, &sampling)) {
+            entries.insert(name.to_owned(), json!({"source": "request"}));
+        }
+
+        Self(entries)
+    }
+
+    #[doc(hidden)]
+    pub fn of_request(sampling: Option<&str>, request: &Bytes) -> Self {
+        Self::from_recorded_request(sampling, request)
+    } // alias
+
+    /// Sets unknown parameters to the defaults of `server`.
+    pub fn fill_from_server(&mut self, server: &ServerSampling) {
+        self.fill(|name| server.default_of(name));
+        if server.sends_logits() {
+            self.0.insert(LOGITS.to_owned(), json!({"value": "logits", "source": "server"}));
+        }
+    }
+
+    #[doc(hidden)]
+    pub fn served(&mut self, server: &ServerSampling) {
+        self.fill_from_server(server);
+    } // alias
+
+    /// Sets unknown parameters to those that a reply on the Responses route repeats.
+    pub fn fill_from_reply(&mut self, route: Route, reply: &[u8]) {
+        if route != Route::Responses {
+            return;
+        }
+        let mut responses = documents(reply).into_iter().filter_map(|document| {
+            let parsed: Value = serde_json::from_slice(&document).ok()?;
+            Some(parsed.get("response").cloned().unwrap_or(parsed))
+        });
+        let is_response = |value: &Value| value.get("object") == Some(&json!("response"));
+        if let Some(last) = responses.rfind(is_response) {
+            self.fill(|name| last.get(name).filter(|value| value.is_number()));
+        }
+    }
+
+    #[doc(hidden)]
+    pub fn heard(&mut self, route: Route, reply: &[u8]) {
+        self.fill_from_reply(route, reply);
+    } // alias
+
+    /// Sets each unknown parameter to its value on the server, if that is known.
+    fn fill<'v>(&mut self, value_of: impl Fn(&str) -> Option<&'v Value>) {
+        for (name, entry) in &mut self.0 {
+            if is_unknown(entry)
+                && let Some(value) = value_of(name)
+            {
+                *entry = json!({"value": value, "source": "server"});
+            }
+        }
+    }
+
+    /// The sampling as a JSON object, to be recorded.
+    pub fn to_json(&self) -> String {
+        Value::Object(self.0.clone()).to_string()
+    }
+
+    /// Tells whether logprobs of `kind` are of the distribution that was sampled from. `kind` is a
+    /// word of [`Dialect::logprob_kind`].
+    ///
+    /// With greedy sampling the sampled token has probability one, and only `processed` logprobs
+    /// say so.
+    pub fn fit(&self, kind: &str) -> LogprobFit {
+        if self.0.contains_key(LOGITS) {
+            return LogprobFit::No;
+        }
+        // After temperature, only truncation still changes the distribution.
+        let matters: fn(&&Parameter) -> bool = match kind {
+            "processed" => return LogprobFit::Yes,
+            "temperature" => |parameter| parameter.truncates,
+            _ => |_| true,
+        };
+
+        let mut relevant = SHAPING.iter().filter(matters);
+        let is_shaped = relevant.clone().any(|parameter| self.shapes(parameter));
+        if self.is_masked() || self.is_greedy() || is_shaped {
+            return LogprobFit::No;
+        }
+        // An unknown temperature may be greedy.
+        if self.is_unknown("temperature") || relevant.any(|p| self.is_unknown(p.name)) {
+            return LogprobFit::Unknown;
+        }
+        LogprobFit::Yes
+    }
+
+    /// Returns true if `parameter` is known and changed the distribution.
+    fn shapes(&self, parameter: &Parameter) -> bool {
+        let known = self.0.get(parameter.name).filter(|entry| !is_unknown(entry));
+        known.is_some_and(|entry| !parameter.is_neutral(&entry["value"]))
+    }
+
+    fn is_unknown(&self, name: &str) -> bool {
+        self.0.get(name).is_some_and(is_unknown)
+    }
+
+    /// Returns true if there is an entry that is not a shaping parameter: these are the masks.
+    fn is_masked(&self) -> bool {
+        self.0.keys().any(|name| SHAPING.iter().all(|parameter| parameter.name != name))
+    }
+
+    fn is_greedy(&self) -> bool {
+        let temperature = self.0.get("temperature").and_then(|entry| entry["value"].as_f64());
+        temperature.is_some_and(|temperature| temperature < GREEDY_BELOW)
+    }
+}
+
+fn unknown_entry() -> Value {
+    json!({"value": null, "source": "unknown"})
+}
+
+fn is_unknown(entry: &Value) -> bool {
+    entry["source"] == "unknown"
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NEUTRAL: &str = r#""temperature":1,"top_p":1.0,"top_k":-1,"min_p":0,
+        "repetition_penalty":1,"presence_penalty":0,"frequency_penalty":0"#;
+    const OWN_DEFAULTS: &[u8] = br#"{"vllm_config":{"model_config":{"generation_config":"vllm"}}}"#;
+
+    fn asked(body: &str, force: &str) -> EffectiveSampling {
+        let request = Request::read(&Bytes::from(body.to_owned())).unwrap();
+        EffectiveSampling::from_request(Dialect::Vllm, &request, &force.parse().unwrap())
+    }
+
+    fn fits(effective: &EffectiveSampling) -> [LogprobFit; 3] {
+        ["raw", "temperature", "processed"].map(|kind| effective.fit(kind))
+    }
+
+    #[test]
+    fn what_nobody_tells_is_unknown_and_never_a_fit() {
+        use LogprobFit::{No, Unknown, Yes};
+        assert_eq!(fits(&asked("{}", "")), [Unknown, Unknown, Yes]);
+        assert_eq!(fits(&asked(&format!("{{{NEUTRAL}}}"), "")), [Yes, Yes, Yes]);
+        let cold = asked(r#"{"temperature":0.7}"#, "top_p=1,top_k=off,min_p=off");
+        assert_eq!(fits(&cold), [No, Yes, Yes]);
+        let force = "temperature=1,top_p=1,top_k=off,min_p=off,repetition_penalty=1";
+        assert_eq!(fits(&asked(r#"{"top_p":0.5}"#, force)), [Unknown, Yes, Yes]);
+        let entries: Value =
+            serde_json::from_str(&asked(r#"{"min_p":0}"#, "top_p=1").to_json()).unwrap();
+        assert_eq!(entries["top_p"], json!({"value": 1, "source": "forced"}));
+        assert_eq!(entries["min_p"], json!({"value": 0, "source": "request"}));
+        assert_eq!(entries["top_k"], json!({"value": null, "source": "unknown"}));
+    }
+
+    #[test]
+    fn greedy_sampling_is_alike_on_every_server() {
+        let greedy = NEUTRAL.replace(r#""temperature":1"#, r#""temperature":0"#);
+        let greedy = asked(&format!("{{{greedy}}}"), "");
+        assert_eq!(fits(&greedy), [LogprobFit::No, LogprobFit::No, LogprobFit::Yes]);
+    }
+
+    #[test]
+    fn the_server_chooses_what_the_request_left_out() {
+        let mut server = ServerSampling::for_dialect(Dialect::Vllm);
+        assert!(server.take(OWN_DEFAULTS));
+        let mut effective = asked(r#"{"temperature":1}"#, "");
+        effective.fill_from_server(&server);
+        assert_eq!(effective.fit("raw"), LogprobFit::Yes);
+        assert_eq!(EffectiveSampling::from_json(&effective.to_json()), Some(effective.clone()));
+        let hot = br#"{"default_generation_settings":{"params":{"top_p":0.95}}}"#;
+        let mut server = ServerSampling::default();
+        assert!(server.take(hot));
+        let mut effective = asked(r#"{"top_k":0}"#, "");
+        effective.fill_from_server(&server);
+        assert_eq!(effective.fit("raw"), LogprobFit::No);
+        assert_eq!(effective.0["top_p"], json!({"value": 0.95, "source": "server"}));
+    }
+
+    #[test]
+    fn logits_are_never_logprobs() {
+        let mut server = ServerSampling::for_dialect(Dialect::Vllm);
+        assert!(
+            server
+                .take(br#"{"vllm_config":{"model_config":{"logprobs_mode":"processed_logits"}}}"#)
+        );
+        let mut effective = asked(&format!("{{{NEUTRAL}}}"), "");
+        effective.fill_from_server(&server);
+        assert_eq!(fits(&effective), [LogprobFit::No; 3]);
+    }
+
+    #[test]
+    fn masks_bend_all_but_processed_logprobs() {
+        for mask in [
+            r#""min_tokens":4"#,
+            r#""bad_words":["x"]"#,
+            r#""logit_bias":{"5":-100}"#,
+            r#""allowed_token_ids":[1,2]"#,
+            r#""guided_regex":"a+""#,
+            r#""structured_outputs":{"choice":["a"]}"#,
+            r#""grammar":"root ::= \"a\"""#,
+            r#""response_format":{"type":"json_schema","json_schema":{}}"#,
+            r#""response_format":{"type":"json_object"}"#,
+            r#""text":{"format":{"type":"json_schema"}}"#,
+            r#""output_config":{"format":{"type":"json_schema"}}"#,
+            r#""tool_choice":"required""#,
+            r#""tool_choice":{"type":"any"}"#,
+            r#""tools":[{"type":"function","function":{"name":"f","strict":true}}]"#,
+        ] {
+            let body = format!("{{{NEUTRAL},{mask}}}");
+            assert_eq!(
+                fits(&asked(&body, "")),
+                [LogprobFit::No, LogprobFit::No, LogprobFit::Yes],
+                "{mask}"
+            );
+            let old = EffectiveSampling::from_recorded_request(
+                Some(&format!("{{{NEUTRAL}}}")),
+                &Bytes::from(body),
+            );
+            assert_eq!(old.fit("raw"), LogprobFit::No, "{mask}");
+        }
+        for none in [
+            r#""min_tokens":0"#,
+            r#""bad_words":[]"#,
+            r#""logit_bias":{}"#,
+            r#""allowed_token_ids":null"#,
+            r#""response_format":{"type":"text"}"#,
+            r#""text":{"format":{"type":"text"},"verbosity":"low"}"#,
+            r#""tool_choice":"auto""#,
+            r#""tool_choice":{"type":"auto"}"#,
+            r#""tools":[{"type":"function","function":{"name":"f","strict":false}}]"#,
+            r#""ignore_eos":true"#,
+        ] {
+            assert_eq!(
+                fits(&asked(&format!("{{{NEUTRAL},{none}}}"), "")),
+                [LogprobFit::Yes; 3],
+                "{none}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_call_of_before_is_known_as_far_as_it_asked() {
+        let old = |sampling: &str| {
+            EffectiveSampling::from_recorded_request(Some(sampling), &Bytes::new())
+        };
+        assert_eq!(fits(&old(&format!("{{{NEUTRAL}}}"))), [LogprobFit::Yes; 3]);
+        assert_eq!(fits(&old("{}")), [LogprobFit::Unknown, LogprobFit::Unknown, LogprobFit::Yes]);
+        assert_eq!(old(r#"{"top_p":0.9}"#).fit("temperature"), LogprobFit::No);
+        assert_eq!(
+            old(r#"{"min_tokens":3}"#).fit("raw"),
+            LogprobFit::No,
+            "forced, so not in its body"
+        );
+    }
+
+    #[test]
+    fn a_response_tells_what_it_was_sampled_with() {
+        let reply = br#"event: response.completed
+data: {"type":"response.completed","response":{"object":"response","temperature":0.6,"top_p":0.95}}
+
+"#;
+        let mut effective = asked(r#"{"top_p":1}"#, "");
+        effective.fill_from_reply(Route::Chat, reply);
+        assert_eq!(effective, asked(r#"{"top_p":1}"#, ""));
+        effective.fill_from_reply(Route::Responses, reply);
+        assert_eq!(effective.0["temperature"], json!({"value": 0.6, "source": "server"}));
+        assert_eq!(effective.0["top_p"], json!({"value": 1, "source": "request"}));
+    }
+}
