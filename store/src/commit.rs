@@ -178,6 +178,7 @@ async fn write_reward(
 ) -> CommitResult {
     let key = find_episode(connection, attempt).await?;
     let scope = reward.scope;
+    // `call_id` is no reference in the table, so the database would not refuse it.
     if let Some(call) = scope.call() {
         check_call(connection, key, call).await?;
     }

@@ -172,7 +172,7 @@ pub(crate) fn refused(reason: CommitError) -> Answer {
             StatusCode::CONFLICT
         }
         CommitError::NotBegun(_)
-        | CommitError::Trouble(_)
+        | CommitError::Unavailable(_)
         | CommitError::Database(_)
         | CommitError::Stopped => StatusCode::SERVICE_UNAVAILABLE,
     };

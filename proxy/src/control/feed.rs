@@ -220,7 +220,11 @@ pub(super) async fn settle(
         Some(_) => return Err(bad(&"`episodes` is not a list")),
     };
     let lease = lease.to_owned();
-    proxy.store().settle(Settlement { lease, held, fate, at }).await.map_err(refused)?;
+    proxy
+        .store()
+        .settle(Settlement { lease, part: held, disposition: fate, at })
+        .await
+        .map_err(refused)?;
     proxy.feed.changed();
     Ok(done())
 }

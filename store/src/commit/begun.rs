@@ -16,6 +16,7 @@ pub(crate) async fn write_begun(
     logs: &mut LogCache,
     begun: &Begun,
 ) -> CommitResult {
+    // Out of the cache while statements run: after an error it stays out, and is read back.
     let mut episode = logs.open_episode(connection, &begun.tag, begun.started_at).await?;
     let body = episode.log.add_body(&begun.request);
     let row = statements(begun, &episode, &body).run_to_row(connection).await?;
@@ -41,6 +42,7 @@ fn statements(begun: &Begun, episode: &OpenEpisode, body: &EncodedBody) -> Batch
     let mut batch = Batch::default();
     add_body(&mut batch, episode.log.key, body);
 
+    // `{key}` is the key of that body. The row that comes back has all that the writer must know.
     batch
         .then(
             "INSERT INTO call (call_id, episode_key, started_at, method, path, route, \

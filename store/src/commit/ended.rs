@@ -26,6 +26,7 @@ pub(crate) async fn write_ended(
     add_body(&mut statements.batch, log_key, &reply);
     statements.add_end(log_key, ended);
 
+    // Every prompt and choice refers to the one segment of new ids.
     let tokens = episode.log.add_tokens(ended);
     if let Some(segment) = &tokens.segment {
         add_segment(&mut statements.batch, log_key, segment);
@@ -38,6 +39,7 @@ pub(crate) async fn write_ended(
     }
     statements.batch.run(connection).await?;
 
+    // Only now: a statement that fails must leave no path that later prompts would continue.
     episode.log.remember_paths(call_key, ended, &tokens);
     logs.call_ended(ended.call_id);
     logs.put(episode);
@@ -53,6 +55,8 @@ struct EndStatements {
 impl EndStatements {
     /// Updates the row of the call. The batch's last key must be that of the reply's body.
     fn add_end(&mut self, log_key: i64, ended: &Ended) {
+        let (prompt_tokens, completion_tokens) = (ended.usage.prompt, ended.usage.completion);
+
         self.batch
             .then(
                 "UPDATE call SET reply_body = {key}, ended_at = ?, first_byte_at = ?, \
@@ -67,8 +71,8 @@ impl EndStatements {
             .bind(ended.outcome.as_str())
             .bind(ended.error.clone())
             .bind(ended.model.clone())
-            .bind(ended.usage.prompt.map(|tokens| tokens as i64))
-            .bind(ended.usage.completion.map(|tokens| tokens as i64))
+            .bind(prompt_tokens.map(|tokens| tokens as i64))
+            .bind(completion_tokens.map(|tokens| tokens as i64))
             .bind(ended.logprob_kind.clone())
             .bind(ended.translated.map(Route::as_str))
             .bind(ended.unasked.clone())
@@ -96,6 +100,7 @@ impl EndStatements {
             .bind(prompt.matched.shared() as i64)
             .bind(tokens as i64)
             .bind(IN_LOG)
+            // `token_ids` is for older formats, which have the ids here.
             .bind(Vec::new())
             .bind(prompt.start as i64)
             .bind(prompt.matched.depth())

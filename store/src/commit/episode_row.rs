@@ -40,6 +40,7 @@ pub(crate) async fn upsert_episode(
     let episode =
         EpisodeRow { key: row.try_get("episode_key")?, is_closed: row.try_get("closed")? };
 
+    // A label that the episode has keeps its first value.
     for (name, value) in &tag.labels {
         let insert = "INSERT INTO label (episode_key, name, value) VALUES ($1, $2, $3) \
                       ON CONFLICT DO NOTHING";

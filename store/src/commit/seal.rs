@@ -44,6 +44,7 @@ impl SealHasher {
     fn choice(&mut self, choice: &Choice) {
         self.number(Some(choice.index.into()));
         self.number(Some(choice.prompt_index.into()));
+        // Unknown ids differ from known ones of which there are none.
         match &choice.token_ids {
             None => self.number(None),
             Some(ids) => self.words(ids.iter().map(|id| id.to_le_bytes())),

@@ -121,6 +121,7 @@ impl Snapshot {
             .fetch_all(self.connection())
             .await?;
 
+        // A part may be several items, so the limit is applied once more below.
         let mut items = Vec::new();
         for row in &parts {
             let part = GroupPart::of(row)?;
@@ -177,6 +178,7 @@ impl Snapshot {
             let key = row.try_get("episode_key")?;
             let size = row.try_get::<Option<i64>>("item_size")?.unwrap_or_default();
             for item in items.iter_mut() {
+                // Those of the item itself are no peers.
                 if !item.keys.contains(&key) {
                     item.peers.push(key);
                 }
@@ -222,6 +224,7 @@ impl Snapshot {
             .fetch_all(self.connection())
             .await?;
 
+        // Rows of one item follow each other.
         let mut items: Vec<FeedItem> = Vec::new();
         for row in &rows {
             let (position, key) = (row.try_get("last")?, row.try_get("episode_key")?);

@@ -86,6 +86,7 @@ async fn number(
 
 /// Leases all of the items or none: one that another reader leased meanwhile refuses the whole.
 async fn write_lease(connection: &mut StoreConnection, lease: &Lease) -> CommitResult {
+    // All items are checked before any is written.
     let mut redelivered = 0;
     for key in lease.items.iter().flat_map(|item| &item.keys) {
         let free = "SELECT d.episode_key IS NOT NULL AS again FROM finished f \

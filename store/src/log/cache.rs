@@ -111,6 +111,7 @@ impl LogCache {
             return Ok((call.key, episode));
         }
 
+        // The call was begun by an earlier process, or its log was evicted.
         let row = query(
             "SELECT c.call_key, e.episode_key, e.episode_id, e.attempt \
              FROM call c JOIN episode e USING (episode_key) \
@@ -191,6 +192,7 @@ impl LogCache {
             self.logs.iter().map(|(attempt, cached)| (cached.used_at, attempt.clone())).collect();
         oldest.sort_unstable();
 
+        // Shrinking costs some compression; dropping costs reading the log back.
         for (_, attempt) in &oldest {
             if self.bytes <= bytes {
                 return;
@@ -230,6 +232,7 @@ async fn open_log(
         return Ok(EpisodeLog::new(row.first()?));
     }
 
+    // There are several where an earlier one could not be read back.
     let newest = "SELECT reel_key FROM reel WHERE episode_key = $1 AND writer = $2 \
                   ORDER BY reel_key DESC LIMIT 1";
     let key = query(newest).bind(episode_key).bind(writer).scalar(connection).await?;
@@ -256,6 +259,7 @@ async fn read_back(connection: &mut StoreConnection, key: i64) -> Result<Episode
                   WHERE c.episode_key = (SELECT episode_key FROM reel WHERE reel_key = $1) \
                   AND b.reel_key = $1 ORDER BY c.started_at DESC LIMIT $2";
     let rows = query(newest).bind(key).bind(CALLS_RESTORED).fetch_all(&mut *connection).await?;
+    // The oldest first: the newest request must come to lie in front.
     for row in rows.iter().rev() {
         let (call_key, body_key) = (row.try_get("call_key")?, row.try_get("body_key")?);
         let extents = reader.extents(connection, body_key).await?;

@@ -86,6 +86,7 @@ impl PathIndex {
     pub(crate) fn find(&self, prompt: &[u32]) -> PromptMatch {
         let (mut hashes, mut end) = (Vec::new(), [0, 0]);
         let mut odd_lengths = self.odd_lengths.keys().copied().peekable();
+        // Later marks are longer, so the last one that is found wins.
         let mut parent = None;
         for (at, id) in prompt.iter().enumerate() {
             end = self.step(end, *id);

@@ -153,6 +153,7 @@ impl LogReader {
         let row = self.row(connection, body_key).await?;
         let BodyRow { encoding, length, .. } = row;
 
+        // Formats before the log compressed each body by itself.
         let bytes = match (encoding, row.log_key) {
             (EXTENTS | FOLDED, Some(log_key)) => {
                 let extents = self.extents(connection, body_key).await?;

@@ -16,8 +16,8 @@ use crate::error::{DecodeError, ReadError};
 use crate::log::format::IN_LOG;
 use crate::log::reader::LogReader;
 
-const PROMPTS_OF_EPISODE: &str = "SELECT p.*, c.reel_key FROM prompt p JOIN call c USING (call_key) \
-    WHERE c.episode_key = $1";
+const PROMPTS_OF_EPISODE: &str = "SELECT p.*, c.reel_key \
+    FROM prompt p JOIN call c USING (call_key) WHERE c.episode_key = $1";
 const CHOICES_OF_EPISODE: &str = "SELECT k.*, c.reel_key \
     FROM choice k JOIN call c USING (call_key) WHERE c.episode_key = $1 ORDER BY k.choice_index";
 
@@ -319,7 +319,8 @@ impl TokenReader {
             count = count.min(row.shared);
             let Some(parent) = row.parent else { return Ok(parts) };
 
-            // The parent's path: its prompt, then the ids that it sampled.
+            // The parent's path: its prompt, then the ids that it sampled. The shared ones of them
+            // belong to this prompt.
             let choice = self.choices.get(&parent).ok_or(DecodeError::Log)?;
             at = CallIndex { call_key: parent.call_key, index: choice.prompt_index };
             let prompt_tokens = self.prompts.get(&at).ok_or(DecodeError::Log)?.tokens;

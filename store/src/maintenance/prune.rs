@@ -177,8 +177,8 @@ pub async fn plan_prune(
 /// Deletes episodes from the store at a location and gives the space back.
 ///
 /// A file must not be recorded to meanwhile: its writer holds in memory what later calls of an
-/// episode refer to. A database may be: its writers learn from the database that an episode is gone,
-/// and begin it anew.
+/// episode refer to. A database may be recorded to: its writers learn from the database that an
+/// episode is gone, and begin it anew.
 ///
 /// # Errors
 /// [`PruneError`] when another process records to the file, or the database refuses.
@@ -456,11 +456,14 @@ mod tests {
             query(leans).bind(whom).bind(who).execute(&mut connection).await.unwrap();
         }
         connection.close().await.unwrap();
-        let mut which = PruneFilter { silent_since: Some(3 * HOUR), now: 20 * HOUR, ..PruneFilter::default() };
+        let (since, now) = (Some(3 * HOUR), 20 * HOUR);
+        let mut which = PruneFilter { silent_since: since, now, ..PruneFilter::default() };
         let plan = plan_prune(&site.at, &which).await.unwrap();
-        assert_eq!((plan.candidates.len(), &plan.kept), (0, &BTreeMap::from([(KeepReason::Needed, 2)])));
+        let needed = BTreeMap::from([(KeepReason::Needed, 2)]);
+        assert_eq!((plan.candidates.len(), &plan.kept), (0, &needed));
         which.silent_since = Some(4 * HOUR);
-        assert_eq!(plan_prune(&site.at, &which).await.unwrap().candidates.len(), 3, "all go together");
+        let plan = plan_prune(&site.at, &which).await.unwrap();
+        assert_eq!(plan.candidates.len(), 3, "all go together");
 }).await;
     }
 }

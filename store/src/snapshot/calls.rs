@@ -92,6 +92,7 @@ impl Snapshot {
         let select = format!("{CALL} WHERE c.episode_key = $1 ORDER BY c.started_at, c.call_id");
         let call_rows = query(select).bind(episode.key).fetch_all(self.connection()).await?;
 
+        // Loaded at once; the calls below only look their rows up.
         let mut readers = Readers::default();
         let choice_rows = readers
             .tokens
@@ -159,6 +160,7 @@ impl Snapshot {
             begun.request = body.map_err(|error| error.of_call(call_id))?;
         }
 
+        // A call without an outcome has not ended, whatever else its row may hold.
         let Some(outcome) = rows.call.try_get::<Option<String>>("outcome")? else {
             return Ok(Call { begun, ended: None });
         };

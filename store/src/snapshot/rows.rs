@@ -43,6 +43,8 @@ fn parse<T: FromStr>(word: String, kind: &'static str) -> Result<T, SnapshotErro
 /// The beginning of a call, without its body.
 pub(crate) fn begun_of(row: &Row, episode: &EpisodeRecord) -> Result<Begun, SnapshotError> {
     let call_id: CallId = parse(row.try_get("call_id")?, "call id")?;
+
+    // Group, task and labels are those of the episode: calls do not differ in them.
     Ok(Begun {
         call_id,
         tag: Tag {

@@ -140,6 +140,7 @@ async fn examine(path: &Path) -> Result<Examined, OpenError> {
     let mut connection =
         read_options(path).connect().await.map_err(|error| examine_error(path, error))?;
 
+    // Checked before any table is read: another program's file may have tables of the same names.
     let application_id: i64 = sqlx::query_scalar("PRAGMA application_id")
         .fetch_one(&mut connection)
         .await

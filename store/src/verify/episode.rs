@@ -113,6 +113,7 @@ impl EpisodeCheck<'_> {
             self.damaged(Some(&name), "its id is not a call id");
             return Ok(());
         };
+        // Without the episode's row there is no tag to decode the call with.
         if let Some(Err(error)) = record.map(|record| begun_of(row, record)) {
             self.damaged(Some(&name), with_causes(&error));
         }
@@ -130,7 +131,7 @@ impl EpisodeCheck<'_> {
         }
         self.check_end(&call, row)?;
 
-        // Tokens. The seal covers them, so it is compared only where they are sound.
+        // Its tokens. The seal covers them, so it is compared only where they are sound.
         let damage_before = self.report.damage_found;
         self.check_prompts(&call, tokens).await;
         self.check_prompt_rows(&call).await?;
@@ -186,6 +187,7 @@ impl EpisodeCheck<'_> {
         if !has_time {
             self.damaged(name, "the time of its end is lost");
         }
+        // A refused call has no reply: it never reached the upstream.
         if !has_reply && outcome != "refused" {
             self.damaged(name, "its reply is lost");
         }
@@ -300,6 +302,7 @@ impl EpisodeCheck<'_> {
             let name: String = row.try_get("name")?;
             let index: i64 = row.try_get("choice_index")?;
             let has_choice = row.try_get::<Option<i64>>("choice_key")?.is_some();
+
             match side_of(row, call.id) {
                 Err(error) => {
                     let defect = with_causes(&error);
@@ -311,6 +314,7 @@ impl EpisodeCheck<'_> {
                     self.damaged(Some(&call.name), what);
                 }
                 Ok((index, side)) => {
+                    // Choices that do not decode are not in the list, and were reported.
                     if let Some(choice) = choices.iter_mut().find(|choice| choice.index == index) {
                         choice.sides.push(side);
                     }
@@ -332,6 +336,7 @@ impl EpisodeCheck<'_> {
         let outcome: Option<String> = row.try_get("outcome")?;
         let (Some(sealed), Some(outcome)) = (sealed, outcome) else { return Ok(()) };
 
+        // Their ids are not decoded with the row: they are in the log.
         for choice in &mut choices {
             let at = CallIndex { call_key: call.key, index: choice.index.into() };
             let mut source =

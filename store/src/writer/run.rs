@@ -83,6 +83,7 @@ impl WriterLoop {
     /// so that one bad record costs only itself; unless no other record can fare better.
     async fn write_group(&mut self, group: &mut Vec<QueuedRecord>) {
         let records: Vec<&Record> = group.iter().map(|queued| &queued.record).collect();
+
         match self.commit(&records).await {
             Ok(results) => {
                 for (queued, result) in group.drain(..).zip(results) {
@@ -94,6 +95,7 @@ impl WriterLoop {
                     self.send_result(queued, Err(reason.into()));
                 }
             }
+            // One record may be at fault, and nobody knows which.
             Err(_) => {
                 for queued in group.drain(..) {
                     let result = match self.commit(&[&queued.record]).await {
@@ -140,6 +142,7 @@ impl WriterLoop {
             match begun.unwrap_or(Err(sqlx::Error::Io(std::io::ErrorKind::TimedOut.into()))) {
                 Ok(()) => return Ok(connection),
                 Err(error) if StoreUnavailable::of(&error) == Some(StoreUnavailable::Gone) => {}
+                // A broken connection may show as this, too; `BEGIN` itself is never refused.
                 Err(sqlx::Error::Protocol(_)) => {}
                 Err(error) => {
                     let _ = connection.close().await;

@@ -116,6 +116,7 @@ impl WriterSession {
                 None
             }
             Self::Sqlite(session) => {
+                // The checkpointer goes first, so that it does not reopen what is closed here.
                 session.signals.close();
                 let _ = session.checkpointer.await;
                 if let Some(StoreConnection::Sqlite(sqlite)) = &mut connection {
