@@ -34,9 +34,8 @@ impl VersionRecord {
     }
 
     /// Forwards to [`Self::reported_at`].
-    #[doc(hidden)]
+    #[doc(hidden)] // alias
     pub fn told_at(&self) -> Micros {
-        // alias
         self.reported_at()
     }
 
