@@ -87,7 +87,7 @@ pub(crate) async fn run(args: Args) -> Done {
 
 /// That nothing goes is no failure, but a name may have been meant otherwise.
 fn tell_of_none(named: Option<&EpisodeId>, plan: &PrunePlan) {
-    if let Some(episode) = named.filter(|_| plan.doomed.is_empty() && plan.kept.is_empty()) {
+    if let Some(episode) = named.filter(|_| plan.candidates.is_empty() && plan.kept.is_empty()) {
         eprintln!("there is no such run of an episode `{episode}`");
     }
 }
@@ -108,8 +108,8 @@ fn plan_as_text(plan: &PrunePlan, verb: &str) -> Result<(), Failure> {
         let Doomed { episode, attempt, calls, bytes, .. } = doomed;
         vec![episode.clone(), attempt.to_string(), calls.to_string(), bytes.to_string()]
     };
-    if !plan.doomed.is_empty() {
-        let rows: Vec<_> = plan.doomed.iter().map(row).collect();
+    if !plan.candidates.is_empty() {
+        let rows: Vec<_> = plan.candidates.iter().map(row).collect();
         print::table(&["episode", "attempt", "calls", "bytes"], &rows)?;
     }
     let (episodes, calls, bytes) = totals(plan);
@@ -124,8 +124,8 @@ fn plan_as_text(plan: &PrunePlan, verb: &str) -> Result<(), Failure> {
 }
 
 fn totals(plan: &PrunePlan) -> (u64, u64, u64) {
-    let sum = |of: fn(&Doomed) -> u64| plan.doomed.iter().map(of).sum();
-    (plan.doomed.len() as u64, sum(|doomed| doomed.calls), sum(|doomed| doomed.bytes))
+    let sum = |of: fn(&Doomed) -> u64| plan.candidates.iter().map(of).sum();
+    (plan.candidates.len() as u64, sum(|doomed| doomed.calls), sum(|doomed| doomed.bytes))
 }
 
 fn why(kept: Kept) -> &'static str {
@@ -147,7 +147,7 @@ fn as_text(pruned: &Pruned) -> Result<(), Failure> {
 }
 
 fn plan_as_json(plan: &PrunePlan) -> Value {
-    let doomed = plan.doomed.iter().map(|doomed| {
+    let doomed = plan.candidates.iter().map(|doomed| {
         json!({ "episode_id": doomed.episode, "attempt": doomed.attempt, "calls": doomed.calls,
             "bytes": doomed.bytes })
     });

@@ -1,90 +1,76 @@
 //! The only crate that knows SQL.
 //!
 //! In reading order:
-//! - [`Store`]: the handle that queues records; [`Writer`] commits them in groups; [`Ack`] tells
-//!   when one is on disk. [`Amend`] writes a single record beside a writer.
-//! - `desk`: the writer's loop; `lock` keeps a second one out, `place` and `trouble` tell what
-//!   stands in its way, `checkpoint` keeps the WAL short, `relaxed` marks what may be lost.
-//! - `commit`: the one write transaction; `write_begun` and `write_ended` are most of it.
-//! - `reel`: what is new in an episode, and where the rest is; `reels` holds those in use, `read`
-//!   and `trace` read them back.
-//! - [`Snapshot`]: a read-only view of one moment (`rows` decodes it; `near` reads a file in the
-//!   thread that asks); [`Summary`]: an episode at a glance.
-//! - [`Lease`], [`Settlement`]: what is handed out to trainers (`feed`); [`Wanted`]: what could be
-//!   (`ready`). [`VersionRecord`]: weights.
-//! - The life of a file: [`verify()`] checks it, [`prune()`] takes episodes out of it,
-//!   [`backup()`] copies it.
+//! - [`Store`] queues records; its [`Writer`] commits them in groups; an [`Ack`] resolves when one
+//!   is on disk (`writer`). [`StoreEditor`] writes a single record beside a writer.
+//! - `commit`: the one write transaction, with the two records of a call in files of their own.
+//! - `log`: the log of an episode. It stores only the bytes and token ids that are new in a call,
+//!   and reads the rest back (`encoding` packs them).
+//! - [`Snapshot`]: a read-only view of one moment; [`EpisodeSummary`]: an episode in numbers.
+//! - `feed`: finished episodes that are handed out to trainers, in [`Lease`]s, and how they are
+//!   settled. [`VersionRecord`]: versions of the weights.
+//! - [`verify()`] checks a store, [`prune()`] deletes episodes, [`backup()`] copies a file.
+//! - `sqlite`, `postgres`: opening either database; `database`: one interface to both.
 //!
 //! The tables are in `migrations/`; what they mean to a reader is in `docs/schema.md`.
 #![forbid(unsafe_code)]
 
-mod amend;
-mod backup;
-mod batch;
-mod calls;
-mod checkpoint;
 mod commit;
-mod cut;
-mod desk;
-mod events;
+mod database;
+mod encoding;
+mod error;
 mod feed;
-mod fields;
-mod file;
-mod link;
 mod location;
-mod lock;
-mod near;
+mod log;
+mod maintenance;
 mod open;
-mod pack;
-mod paths;
-mod pieces;
-mod place;
+mod postgres;
 #[cfg(test)]
 mod properties;
-mod prune;
-mod query;
-mod read;
-mod ready;
-mod ready_look;
-mod reel;
-mod reels;
-mod relaxed;
-mod rows;
-mod seal;
-mod seat;
-mod server;
 #[cfg(test)]
 mod site;
 mod snapshot;
-mod space;
-mod summary;
+mod sqlite;
 #[cfg(test)]
 mod tests;
-mod trace;
-mod trouble;
-mod varint;
+mod types;
+mod unavailable;
 mod verify;
-mod verify_chains;
-mod verify_episode;
-mod verify_reel;
 mod versions;
-mod write;
-mod write_begun;
-mod write_ended;
 mod writer;
 
-pub use amend::Amend;
-pub use backup::{BackupError, backup};
-pub use commit::CommitError;
-pub use feed::{Fate, Held, Item, Lease, Settlement};
+pub use error::{CommitError, DecodeError, OpenError, SnapshotError};
+pub use feed::types::{
+    ConsumerCounts, Disposition, FeedItem, FeedQuery, FeedUnit, GroupLimits, Lease, LeasePart,
+    Settlement,
+};
 pub use location::{Location, LocationError};
-pub use open::{Durability, OpenError};
-pub use pack::DecodeError;
-pub use prune::{Doomed, Kept, Prune, PruneError, PrunePlan, Pruned, plan_prune, prune};
-pub use ready::{ConsumerCounts, Cut, Unit, Wanted};
-pub use snapshot::{EpisodeRecord, Selection, Snapshot, SnapshotError};
-pub use summary::Summary;
-pub use trouble::Trouble;
-pub use verify::{Damage, Place, Verified, verify};
+pub use maintenance::backup::{BackupError, backup};
+pub use maintenance::prune::{
+    KeepReason, PruneCandidate, PruneError, PruneFilter, PrunePlan, PruneReport, plan_prune, prune,
+};
+pub use snapshot::Snapshot;
+pub use snapshot::summary::EpisodeSummary;
+pub use types::{AttemptId, Durability, EpisodeRecord, Selection};
+pub use unavailable::StoreUnavailable;
+pub use verify::report::{Damage, RecordRef, VerifyReport};
+pub use verify::verify;
 pub use versions::VersionRecord;
+pub use writer::edit::StoreEditor;
 pub use writer::{Ack, Store, Writer};
+
+pub use feed::types::Disposition as Fate; // alias
+pub use feed::types::FeedItem as Item; // alias
+pub use feed::types::FeedQuery as Wanted; // alias
+pub use feed::types::FeedUnit as Unit; // alias
+pub use feed::types::GroupLimits as Cut; // alias
+pub use feed::types::LeasePart as Held; // alias
+pub use maintenance::prune::KeepReason as Kept; // alias
+pub use maintenance::prune::PruneCandidate as Doomed; // alias
+pub use maintenance::prune::PruneFilter as Prune; // alias
+pub use maintenance::prune::PruneReport as Pruned; // alias
+pub use snapshot::summary::EpisodeSummary as Summary; // alias
+pub use unavailable::StoreUnavailable as Trouble; // alias
+pub use verify::report::RecordRef as Place; // alias
+pub use verify::report::VerifyReport as Verified; // alias
+pub use writer::edit::StoreEditor as Amend; // alias

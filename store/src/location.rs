@@ -1,4 +1,4 @@
-//! Where a store is.
+//! The location of a store: a file, or a database of a PostgreSQL server.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -7,26 +7,26 @@ use std::str::FromStr;
 use sqlx::postgres::PgConnectOptions;
 use thiserror::Error;
 
-/// How the name of a database begins.
+/// Prefixes of a PostgreSQL URL.
 const SCHEMES: [&str; 2] = ["postgres://", "postgresql://"];
 
-/// Where a store is: a file of SQLite's, or a database of a PostgreSQL server.
+/// The location of a store.
 #[derive(Clone)]
 pub enum Location {
-    /// A file.
+    /// A SQLite file.
     File(PathBuf),
-    /// A database, in which the store has the schema `rolltape`.
+    /// A PostgreSQL database, in which the store has the schema `rolltape`.
     Server(Box<PgConnectOptions>),
 }
 
-/// A name that cannot be a store's.
+/// The reasons for which a name is not the location of a store.
 #[derive(Debug, Error)]
 pub enum LocationError {
     /// The URL does not parse.
-    #[error("this is no good PostgreSQL URL; one looks like postgres://user@host/database")]
+    #[error("invalid PostgreSQL URL; expected postgres://user@host/database")]
     Url(#[source] sqlx::Error),
-    /// It is a URL, but of something else.
-    #[error("`{0}` is not a place for a store: give a file, or postgres://user@host/database")]
+    /// The URL has another scheme.
+    #[error("`{0}` cannot hold a store; expected a file or postgres://user@host/database")]
     Scheme(String),
 }
 
@@ -45,7 +45,7 @@ impl FromStr for Location {
     }
 }
 
-/// Without the password.
+/// Leaves the password out.
 impl fmt::Display for Location {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

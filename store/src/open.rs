@@ -1,96 +1,59 @@
-//! Opening a store, wherever it is.
+//! Opening a store in either database.
 
-use thiserror::Error;
-
-use crate::link::Link;
+use crate::database::connection::StoreConnection;
+use crate::error::OpenError;
 use crate::location::Location;
-use crate::seat::Seat;
-use crate::{file, relaxed, server};
-
-/// What a commit survives.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Durability {
-    /// Loss of power: every commit is synced to the disk.
-    #[default]
-    Power,
-    /// The death of the process, but not of the machine.
-    Process,
-    /// Nothing is waited for: what is queued when the process dies is lost, and each episode that
-    /// may lack a call is marked.
-    Relaxed,
-}
-
-/// Why a store could not be opened.
-#[derive(Debug, Error)]
-pub enum OpenError {
-    /// There is no such file.
-    #[error("there is no store at `{0}`")]
-    Missing(String),
-    /// The file is something else.
-    #[error("`{0}` is not a rolltape store")]
-    NotAStore(String),
-    /// The file was written by a newer rolltape.
-    #[error("`{0}` was written by a newer rolltape (format {1}); upgrade this one to read it")]
-    Newer(String, i64),
-    /// Somebody records into the file.
-    #[error("`{0}` is being recorded to by another rolltape (process {1})")]
-    InUse(String, String),
-    /// Whether somebody records into the file cannot be known.
-    #[error("cannot make or lock the file beside `{0}` that keeps a second recorder out")]
-    Lock(String, #[source] std::io::Error),
-    /// A database whose tables must change is recorded to.
-    #[error(
-        "`{0}` must be brought up to date, and an older rolltape records to it; stop that first"
-    )]
-    OlderWriter(String),
-    /// The server's database cannot hold a store.
-    #[error("`{0}` cannot hold a store: {1}")]
-    Unfit(String, String),
-    /// The database refused.
-    #[error("cannot open the store at `{0}`")]
-    Database(String, #[source] sqlx::Error),
-}
+use crate::types::Durability;
+use crate::writer::loss::finalize_marks;
+use crate::writer::session::WriterSession;
+use crate::{postgres, sqlite};
 
 /// Opens a store to record into it, making it if it is not there.
 pub(crate) async fn for_recording(
     at: &Location,
     durability: Durability,
-) -> Result<(Link, Seat), OpenError> {
-    let (mut link, seat) = match at {
+) -> Result<(StoreConnection, WriterSession), OpenError> {
+    let (mut connection, session) = match at {
         Location::File(path) => {
-            let (sqlite, lock) = file::for_recording(path, durability).await?;
-            (Link::File(sqlite), Seat::at_file(path, durability, lock))
+            let (sqlite, lock) = sqlite::open::for_recording(path, durability).await?;
+            let session = WriterSession::of_file(path, durability, lock);
+            (StoreConnection::Sqlite(sqlite), session)
         }
         Location::Server(options) => {
-            let (link, slot) = server::for_recording(options, durability).await?;
-            (link, Seat::Server(slot))
+            let (connection, session) = postgres::for_recording(options, durability).await?;
+            (connection, WriterSession::Postgres(session))
         }
     };
-    let adopted = relaxed::adopt(&mut link, seat.writer()).await;
-    adopted.map_err(|error| OpenError::Database(at.to_string(), error))?;
-    Ok((link, seat))
+
+    // A writer of this number that died may have lost calls.
+    finalize_marks(&mut connection, session.writer())
+        .await
+        .map_err(|error| OpenError::Database(at.to_string(), error))?;
+    Ok((connection, session))
 }
 
-/// Opens a store beside whoever records into it, for statements of few words.
-pub(crate) async fn for_amending(at: &Location) -> Result<Link, OpenError> {
+/// Opens a store beside its recorders, to write single records.
+pub(crate) async fn for_editing(at: &Location) -> Result<StoreConnection, OpenError> {
     match at {
-        Location::File(path) => file::for_amending(path).await.map(Link::File),
-        Location::Server(options) => server::for_amending(options).await,
+        Location::File(path) => sqlite::open::for_editing(path).await.map(StoreConnection::Sqlite),
+        Location::Server(options) => postgres::for_editing(options).await,
     }
 }
 
 /// Opens a store for reading only.
-pub(crate) async fn for_reading(at: &Location) -> Result<Link, OpenError> {
+pub(crate) async fn for_reading(at: &Location) -> Result<StoreConnection, OpenError> {
     match at {
-        Location::File(path) => file::for_reading(path).await.map(Link::File),
-        Location::Server(options) => server::for_reading(options).await,
+        Location::File(path) => sqlite::open::for_reading(path).await.map(StoreConnection::Sqlite),
+        Location::Server(options) => postgres::for_reading(options).await,
     }
 }
 
-/// The same, in the thread that asks where the store is a file.
-pub(crate) async fn for_reading_here(at: &Location) -> Result<Link, OpenError> {
+/// Opens a store for reading only. A file is read in the caller's own thread.
+pub(crate) async fn for_local_reading(at: &Location) -> Result<StoreConnection, OpenError> {
     match at {
-        Location::File(path) => file::for_reading_here(path).await.map(Link::Near),
+        Location::File(path) => {
+            sqlite::open::for_local_reading(path).await.map(StoreConnection::Local)
+        }
         Location::Server(_) => for_reading(at).await,
     }
 }

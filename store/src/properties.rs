@@ -7,7 +7,7 @@ use uuid::Uuid;
 
 use crate::site::{Site, on_both};
 use crate::tests::{begun, ended};
-use crate::{Location, Prune, Selection, Snapshot, backup, plan_prune, prune, verify};
+use crate::{Location, PruneFilter, Selection, Snapshot, backup, plan_prune, prune, verify};
 
 /// What an agent does to its conversation before it calls.
 #[derive(Debug, Clone)]
@@ -142,7 +142,7 @@ async fn the_rest_stays(site: &Site, steps: &[(usize, Step)]) {
     }
     drop(store);
     writer.finish().await;
-    let which = Prune { episode: Some("a".parse().unwrap()), ..Prune::default() };
+    let which = PruneFilter { episode: Some("a".parse().unwrap()), ..PruneFilter::default() };
     let plan = plan_prune(&site.at, &which).await.unwrap();
     assert_eq!(prune(&site.at, &which).await.unwrap().plan, plan);
     holds(&site.at, &kept).await;

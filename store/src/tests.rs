@@ -10,9 +10,9 @@ use episode::{
 use tempfile::TempDir;
 use uuid::Uuid;
 
-use crate::query::query;
+use crate::database::query::query;
 use crate::site::{Site, on_both};
-use crate::{Amend, CommitError, Durability, OpenError, Selection, Snapshot, Store, Writer};
+use crate::{CommitError, Durability, OpenError, Selection, Snapshot, Store, StoreEditor, Writer};
 
 fn tag(episode: &str, attempt: u32) -> Tag {
     Tag {
@@ -349,8 +349,11 @@ async fn a_history_that_is_sent_again_is_not_stored_again() {
         }
         let mut snapshot = store.snapshot().await.unwrap();
         let stored = "SELECT CAST(sum(length) AS BIGINT) FROM segment WHERE track = $1";
-        let texts: i64 =
-            query(stored).bind(crate::reel::TEXTS).scalar(snapshot.connection()).await.unwrap();
+        let texts: i64 = query(stored)
+            .bind(crate::log::format::BODIES)
+            .scalar(snapshot.connection())
+            .await
+            .unwrap();
         assert!((texts as usize) < history.len() * 2, "{texts} for {}", history.len());
         let fresh = "SELECT CAST(sum(tokens - shared) AS BIGINT) FROM prompt";
         let fresh: i64 = query(fresh).scalar(snapshot.connection()).await.unwrap();
@@ -373,11 +376,11 @@ async fn two_recorders_are_refused_and_statements_beside_one_are_not() {
         source: "test".into(),
         at: 6,
     };
-    Amend::open(&path).await.unwrap().reward((id("a"), 0), reward).await.unwrap();
-    Amend::open(&path).await.unwrap().close((id("a"), 0), 9, None).await.unwrap();
-    let unknown = Amend::open(&path).await.unwrap().close((id("b"), 0), 9, None).await;
+    StoreEditor::open(&path).await.unwrap().reward((id("a"), 0), reward).await.unwrap();
+    StoreEditor::open(&path).await.unwrap().close((id("a"), 0), 9, None).await.unwrap();
+    let unknown = StoreEditor::open(&path).await.unwrap().close((id("b"), 0), 9, None).await;
     assert!(matches!(unknown, Err(CommitError::Unknown(..))));
-    let none = Amend::open(&folder.path().join("none.db")).await;
+    let none = StoreEditor::open(&folder.path().join("none.db")).await;
     assert!(matches!(none, Err(OpenError::Missing(_))));
     // The recorder goes on, and sees what was said beside it.
     let late = store.begin(begun("a", 2)).await.done().await;

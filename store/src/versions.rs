@@ -1,35 +1,42 @@
-//! Weights: their labels, numbers and checksums, and who told of them.
+//! Versions of the weights: their labels, numbers and checksums, and who reported them.
 
 use episode::{Micros, version_number};
 
-use crate::commit::Verdict;
-use crate::fields::Row;
-use crate::link::Link;
-use crate::query::query;
-use crate::snapshot::{Snapshot, SnapshotError};
+use crate::database::connection::StoreConnection;
+use crate::database::query::query;
+use crate::database::row::Row;
+use crate::error::{CommitResult, SnapshotError};
+use crate::snapshot::Snapshot;
 
 /// A version of the weights.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct VersionRecord {
-    /// What servers and trainers call it.
+    /// The name that servers and trainers give it.
     pub label: String,
     /// A hash of the weights, where it is known.
     pub checksum: Option<String>,
-    /// Who told of it first: `control` or `upstream`.
+    /// The first to report it: `control` or `upstream`.
     pub source: String,
-    /// When that was.
+    /// The time of that first report.
     pub first_seen: Micros,
-    /// When it was last said to be current; none where nobody said so.
+    /// The time at which it was last declared current; `None` where nobody declared it.
     pub said_at: Option<Micros>,
-    /// When the upstream was last found to have changed over to it; none where it never was.
+    /// The time at which the upstream was last found to have changed to it; `None` where it never
+    /// was.
     pub served_at: Option<Micros>,
 }
 
 impl VersionRecord {
-    /// When it was last told to be the one that is current: by what is said or served, else by
-    /// when it was seen first.
-    pub fn told_at(&self) -> Micros {
+    /// The time at which it was last reported as the current one: declared or served, else first
+    /// seen.
+    pub fn reported_at(&self) -> Micros {
         self.said_at.max(self.served_at).unwrap_or(self.first_seen)
+    }
+
+    /// Forwards to [`Self::reported_at`].
+    #[doc(hidden)] // alias
+    pub fn told_at(&self) -> Micros {
+        self.reported_at()
     }
 
     /// The number of its label, where it has one.
@@ -38,64 +45,91 @@ impl VersionRecord {
     }
 }
 
-/// Adds what is told to what is known of the label. Another checksum is another version.
-pub(crate) async fn write_version(link: &mut Link, told: &VersionRecord) -> Verdict {
-    let known = "SELECT version_key, checksum FROM version WHERE label = $1 \
-                 ORDER BY version_key DESC LIMIT 1";
-    let known = query(known).bind(&told.label).fetch_optional(link).await?;
+/// Adds a report to what is known of its label. Another checksum is another version.
+pub(crate) async fn write_version(
+    connection: &mut StoreConnection,
+    version: &VersionRecord,
+) -> CommitResult {
+    let newest = "SELECT version_key, checksum FROM version WHERE label = $1 \
+                  ORDER BY version_key DESC LIMIT 1";
+    let known = query(newest).bind(&version.label).fetch_optional(connection).await?;
+
     if let Some(row) = known {
         let checksum: Option<String> = row.try_get("checksum")?;
-        let agree = checksum.as_ref().zip(told.checksum.as_ref()).is_none_or(|(a, b)| a == b);
-        if agree {
-            let more = "UPDATE version SET checksum = coalesce(checksum, $2), \
-                        said_at = coalesce($3, said_at), served_at = coalesce($4, served_at) \
-                        WHERE version_key = $1";
-            let more = query(more).bind(row.try_get::<i64>("version_key")?);
-            let more = more.bind(told.checksum.as_deref()).bind(told.said_at);
-            let more = more.bind(told.served_at);
-            return Ok(more.execute(link).await?);
+        // A report without a checksum fits any version of its label.
+        let both = checksum.as_ref().zip(version.checksum.as_ref());
+        if both.is_none_or(|(known, reported)| known == reported) {
+            let key: i64 = row.try_get("version_key")?;
+            return Ok(update_version(connection, key, version).await?);
         }
     }
-    let new = "INSERT INTO version (label, number, checksum, source, first_seen, said_at, \
-               served_at) VALUES ($1, $2, $3, $4, $5, $6, $7)";
-    let new = query(new).bind(&told.label).bind(told.number()).bind(told.checksum.as_deref());
-    let new = new.bind(&told.source).bind(told.first_seen).bind(told.said_at);
-    let new = new.bind(told.served_at);
-    Ok(new.execute(link).await?)
+
+    let insert = "INSERT INTO version (label, number, checksum, source, first_seen, said_at, \
+                  served_at) VALUES ($1, $2, $3, $4, $5, $6, $7)";
+    query(insert)
+        .bind(&version.label)
+        .bind(version.number())
+        .bind(version.checksum.as_deref())
+        .bind(&version.source)
+        .bind(version.first_seen)
+        .bind(version.said_at)
+        .bind(version.served_at)
+        .execute(connection)
+        .await?;
+    Ok(())
+}
+
+async fn update_version(
+    connection: &mut StoreConnection,
+    key: i64,
+    version: &VersionRecord,
+) -> Result<(), sqlx::Error> {
+    let update = "UPDATE version SET checksum = coalesce(checksum, $2), \
+                  said_at = coalesce($3, said_at), served_at = coalesce($4, served_at) \
+                  WHERE version_key = $1";
+    query(update)
+        .bind(key)
+        .bind(version.checksum.as_deref())
+        .bind(version.said_at)
+        .bind(version.served_at)
+        .execute(connection)
+        .await
 }
 
 /// The columns of a version.
 const COLUMNS: &str = "label, checksum, source, first_seen, said_at, served_at";
 
+/// The SQL of [`VersionRecord::reported_at`].
+const REPORTED_AT: &str = "CASE WHEN said_at IS NULL AND served_at IS NULL THEN first_seen \
+    WHEN served_at IS NULL OR said_at > served_at THEN said_at ELSE served_at END";
+
 impl Snapshot {
-    /// The version that was last said to be current, and the one that was last told of in any way;
-    /// there may be neither, and they may be one.
+    /// The version that was last declared current, and the one that was last reported in any way.
+    /// There may be neither, and they may be the same one.
     ///
     /// # Errors
     /// [`SnapshotError`] when the store cannot be read.
     pub async fn current_versions(&mut self) -> Result<Vec<VersionRecord>, SnapshotError> {
-        // As `VersionRecord::told_at` has it.
-        let told = "CASE WHEN said_at IS NULL AND served_at IS NULL THEN first_seen \
-            WHEN served_at IS NULL OR said_at > served_at THEN said_at ELSE served_at END";
         let mut found = Vec::new();
         for rest in [
             "WHERE said_at IS NOT NULL ORDER BY said_at DESC, version_key DESC LIMIT 1".to_owned(),
-            format!("ORDER BY {told} DESC, version_key DESC LIMIT 1"),
+            format!("ORDER BY {REPORTED_AT} DESC, version_key DESC LIMIT 1"),
         ] {
-            let row = query(format!("SELECT {COLUMNS} FROM version {rest}"));
-            let row = row.fetch_optional(self.connection()).await?;
-            found.extend(row.as_ref().map(version_of).transpose()?);
+            let select = query(format!("SELECT {COLUMNS} FROM version {rest}"));
+            if let Some(row) = select.fetch_optional(self.connection()).await? {
+                found.push(version_of(&row)?);
+            }
         }
         Ok(found)
     }
 
-    /// All versions, in the order in which they were told of.
+    /// All versions, in the order in which they were first reported.
     ///
     /// # Errors
     /// [`SnapshotError`] when the store cannot be read.
     pub async fn versions(&mut self) -> Result<Vec<VersionRecord>, SnapshotError> {
-        let all = format!("SELECT {COLUMNS} FROM version ORDER BY version_key");
-        let rows = query(all).fetch_all(self.connection()).await?;
+        let select = format!("SELECT {COLUMNS} FROM version ORDER BY version_key");
+        let rows = query(select).fetch_all(self.connection()).await?;
         rows.iter().map(|row| Ok(version_of(row)?)).collect()
     }
 }

@@ -1,49 +1,59 @@
-//! The one writer: a bounded queue, commits in groups, an answer for every record.
+//! The one writer: a bounded queue, commits in groups, a result for every record.
+//!
+//! `run` is its loop and `session` what it holds while it runs. `loss` marks the episodes that may
+//! lack calls, and `edit` writes single records beside a writer.
 
 use std::sync::Arc;
 
-use episode::{Begun, Ended, EpisodeId, Micros, Reward, Tag};
+use episode::{Begun, Ended, Micros, Reward, Tag};
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio::task::JoinHandle;
 
-use crate::commit::{CommitError, Record, Verdict};
-use crate::desk::{Desk, Entry};
-use crate::feed::{FeedRecord, Lease, Settlement};
+use crate::commit::Record;
+use crate::error::{CommitError, CommitResult, OpenError, SnapshotError};
+use crate::feed::types::{FeedRecord, Lease, Settlement};
 use crate::location::Location;
-use crate::open::{self, Durability, OpenError};
-use crate::relaxed::Relaxed;
-use crate::snapshot::{Snapshot, SnapshotError};
+use crate::open;
+use crate::snapshot::Snapshot;
+use crate::types::{AttemptId, Durability};
 use crate::versions::VersionRecord;
+use crate::writer::loss::LossTracker;
+use crate::writer::run::{QueuedRecord, WriterLoop};
+
+pub(crate) mod edit;
+pub(crate) mod loss;
+mod run;
+pub(crate) mod session;
 
 /// Records that may wait for the writer.
 const QUEUE_RECORDS_MAX: usize = 1024;
-/// Bytes that may wait for the writer, in KiB. Rows alone are no bound: bodies differ by 10^6.
+/// Bytes that may wait for the writer, in KiB. A bound on records alone would not do: bodies differ
+/// in size by a factor of 10^6.
 const QUEUE_KIB_MAX: u32 = 256 * 1024;
 
 /// A handle on the store's writer. Cheap to clone; the writer stops when the last one is dropped.
 #[derive(Debug, Clone)]
 pub struct Store {
     at: Arc<Location>,
-    queue: mpsc::Sender<Entry>,
+    queue: mpsc::Sender<QueuedRecord>,
     budget: Arc<Semaphore>,
-    /// With `relaxed`, nothing that can be lost is waited for.
-    relaxed: Option<Arc<Relaxed>>,
+    /// Set with [`Durability::Relaxed`]: then records that may be lost are not waited for.
+    losses: Option<Arc<LossTracker>>,
 }
 
-/// The writer itself.
+/// The task of the writer.
 #[derive(Debug)]
 pub struct Writer(JoinHandle<()>);
 
-/// Resolves when the record is on disk, or is known not to be; with [`Durability::Relaxed`], when
-/// it is queued.
+/// The pending result of one record. It resolves when the record is on disk, or will never be; with
+/// [`Durability::Relaxed`], when it is queued.
 #[derive(Debug)]
-pub struct Ack(Option<oneshot::Receiver<Verdict>>);
+pub struct Ack(Option<oneshot::Receiver<CommitResult>>);
 
 impl Store {
-    /// Opens the store that is `at` a place, makes it if it is not there, and starts a writer.
-    /// No other process can record into a file until its writer has finished; a database takes
-    /// several.
+    /// Opens the store at a location, makes it if it is not there, and starts a writer. No other
+    /// process can record into a file until its writer has finished; a database takes several.
     ///
     /// # Errors
     /// [`OpenError`] when it is not a store, is too new, is recorded to, or cannot be opened.
@@ -52,39 +62,40 @@ impl Store {
         durability: Durability,
     ) -> Result<(Self, Writer), OpenError> {
         let at = at.into();
-        let opened = open::for_recording(&at, durability).await?;
+        let (connection, session) = open::for_recording(&at, durability).await?;
         let (queue, records) = mpsc::channel(QUEUE_RECORDS_MAX);
         let budget = Arc::new(Semaphore::new(QUEUE_KIB_MAX as usize));
-        let relaxed = Arc::new(Relaxed::default());
-        let desk = Desk::new(durability, opened, Arc::clone(&relaxed));
-        let writer = Writer(tokio::spawn(desk.write_all(records)));
-        let relaxed = Some(relaxed).filter(|_| durability == Durability::Relaxed);
-        Ok((Self { at: Arc::new(at), queue, budget, relaxed }, writer))
+
+        let tracker = Arc::new(LossTracker::default());
+        let writer_loop = WriterLoop::new(durability, connection, session, Arc::clone(&tracker));
+        let writer = Writer(tokio::spawn(writer_loop.run(records)));
+        let losses = (durability == Durability::Relaxed).then_some(tracker);
+        Ok((Self { at: Arc::new(at), queue, budget, losses }, writer))
     }
 
     /// Queues the begun record of a call. Waits only for room in the queue.
     pub async fn begin(&self, begun: Begun) -> Ack {
-        let Some(relaxed) = &self.relaxed else { return self.queue(Record::Begun(begun)).await };
-        let key = begun.tag.key();
-        if !relaxed.is_marked(&key) {
-            return self.queue(Record::First(begun)).await;
+        let Some(losses) = &self.losses else { return self.queue(Record::Begun(begun)).await };
+        let attempt = AttemptId::from(&begun.tag);
+        if !losses.is_marked(&attempt) {
+            return self.queue(Record::FirstBegun(begun)).await;
         }
         self.queue_if_room(Record::Begun(begun)).unwrap_or_else(|| {
-            relaxed.lost(key);
+            losses.add_lost(attempt);
             Ack(None)
         })
     }
 
     /// Queues the end of a call. Waits only for room in the queue.
     pub async fn end(&self, ended: Ended) -> Ack {
-        match self.relaxed {
+        match self.losses {
             None => self.queue(Record::Ended(ended)).await,
-            // An end that finds no room leaves a call without one, which is a visible hole.
+            // A call whose end finds no room stays without one, which is a visible hole.
             Some(_) => self.queue_if_room(Record::Ended(ended)).unwrap_or(Ack(None)),
         }
     }
 
-    /// What is on disk now.
+    /// Opens a view of what is on disk now.
     ///
     /// # Errors
     /// [`SnapshotError`] when the store cannot be read.
@@ -100,9 +111,9 @@ impl Store {
         Ok(self.snapshot().await?.setting("key").await?.unwrap_or_default())
     }
 
-    /// Makes an episode known before its first call, with its group, task and labels, and with
-    /// the sampling parameters that its requests are to get, and how many attempts make its group
-    /// (the first word stands).
+    /// Announces an episode before its first call: its group, task and labels, the sampling
+    /// parameters that its requests get, and the number of attempts in its group (the first one
+    /// given stands).
     ///
     /// # Errors
     /// [`CommitError::Closed`] when it was closed before.
@@ -113,7 +124,7 @@ impl Store {
         force: Option<String>,
         group_size: Option<u32>,
     ) -> Result<(), CommitError> {
-        self.queue(Record::Open { tag, at, force, group_size }).await.done().await
+        self.write(Record::Open { tag, at, force, group_size }).await
     }
 
     /// Closes an attempt at an episode: later calls are refused.
@@ -122,113 +133,118 @@ impl Store {
     /// [`CommitError::Unknown`] when there is no such episode.
     pub async fn close(
         &self,
-        (episode, attempt): (EpisodeId, u32),
+        attempt: impl Into<AttemptId>,
         at: Micros,
         status: Option<String>,
     ) -> Result<(), CommitError> {
-        let key = (episode.clone(), attempt);
-        if let Some(relaxed) = &self.relaxed {
-            relaxed.unmarked(&key);
+        let attempt = attempt.into();
+        if let Some(losses) = &self.losses {
+            losses.forget_mark(&attempt);
         }
-        self.queue(Record::Close { episode, attempt, at, status }).await.done().await?;
-        match self.relaxed {
+        self.write(Record::Close { attempt: attempt.clone(), at, status }).await?;
+
+        match self.losses {
             None => Ok(()),
-            // All that was queued before the close is on disk now.
-            Some(_) => self.queue(Record::Settle(key)).await.done().await,
+            // Every call that was queued before the close is on disk now.
+            Some(_) => self.write(Record::Unmark(attempt)).await,
         }
     }
 
-    /// Appends a reward.
+    /// Appends a reward to an attempt.
     ///
     /// # Errors
     /// [`CommitError::Unknown`] when there is no such episode.
     pub async fn reward(
         &self,
-        (episode, attempt): (EpisodeId, u32),
+        attempt: impl Into<AttemptId>,
         reward: Reward,
     ) -> Result<(), CommitError> {
-        self.queue(Record::Reward { episode, attempt, reward }).await.done().await
+        self.write(Record::Reward { attempt: attempt.into(), reward }).await
     }
 
-    /// Makes a consumer of the feed known, which begins behind a position; one that is known is
+    /// Registers a consumer of the feed that starts after the position `floor`. One that exists is
     /// left as it is.
     ///
     /// # Errors
     /// [`CommitError`] when it cannot be written.
     pub async fn begin_consumer(&self, consumer: &str, floor: i64) -> Result<(), CommitError> {
-        let begin = FeedRecord::Begin(consumer.to_owned(), floor);
-        self.queue(Record::Feed(begin)).await.done().await
+        self.write(Record::Feed(FeedRecord::Begin(consumer.to_owned(), floor))).await
     }
 
-    /// Gives attempts their positions that have waited for their calls: see
-    /// [`crate::Snapshot::finished_since`].
+    /// Gives positions to closed attempts that waited for their calls, with the times at which they
+    /// were finished: see [`Snapshot::finished_since`].
     ///
     /// # Errors
     /// [`CommitError`] when that cannot be written.
     pub async fn finish(&self, attempts: Vec<(i64, Micros)>) -> Result<(), CommitError> {
-        self.queue(Record::Feed(FeedRecord::Finish(attempts))).await.done().await
+        self.write(Record::Feed(FeedRecord::Finish(attempts))).await
     }
 
-    /// Holds items for a reader.
+    /// Leases items to a reader.
     ///
     /// # Errors
-    /// [`CommitError::Taken`] when another reader was handed one of them first; then none is held.
+    /// [`CommitError::Taken`] when another reader leased one of them first; then none is leased.
     pub async fn lease(&self, lease: Lease) -> Result<(), CommitError> {
-        self.queue(Record::Feed(FeedRecord::Lease(lease))).await.done().await
+        self.write(Record::Feed(FeedRecord::Lease(lease))).await
     }
 
-    /// Says what becomes of what a lease holds. May be said again.
+    /// Settles what a lease holds. May be repeated.
     ///
     /// # Errors
-    /// [`CommitError::NoLease`] when it holds nothing of that.
+    /// [`CommitError::NoLease`] when the lease holds nothing of it.
     pub async fn settle(&self, settlement: Settlement) -> Result<(), CommitError> {
-        self.queue(Record::Feed(FeedRecord::Settle(settlement))).await.done().await
+        self.write(Record::Feed(FeedRecord::Settle(settlement))).await
     }
 
-    /// Notes a version of the weights.
+    /// Records a version of the weights.
     ///
     /// # Errors
     /// [`CommitError`] when it cannot be written.
     pub async fn version(&self, version: VersionRecord) -> Result<(), CommitError> {
-        self.queue(Record::Version(version)).await.done().await
+        self.write(Record::Version(version)).await
     }
 
-    /// How many records wait to be written, and how many may.
+    /// The number of records that wait to be written, and the most that may.
     pub fn queued(&self) -> (usize, usize) {
         (QUEUE_RECORDS_MAX - self.queue.capacity(), QUEUE_RECORDS_MAX)
     }
 
-    /// Where the store is.
+    /// The location of the store.
     pub fn location(&self) -> &Location {
         &self.at
     }
 
-    /// Whether a record could be written now: writes one that tells nothing.
+    /// Tests whether a record can be written now, by writing one without content.
     ///
     /// # Errors
     /// [`CommitError`] as a call would get it.
     pub async fn probe(&self) -> Result<(), CommitError> {
-        self.queue(Record::Probe).await.done().await
+        self.write(Record::Probe).await
+    }
+
+    /// Queues a record and waits until it is on disk.
+    async fn write(&self, record: Record) -> CommitResult {
+        self.queue(record).await.done().await
     }
 
     async fn queue(&self, record: Record) -> Ack {
-        let (answer, ack) = oneshot::channel();
-        // Either step fails only when the writer has stopped, and then the answer's sender is
-        // dropped here, which is what `Ack` reports.
+        let (result, ack) = oneshot::channel();
+        // Either step fails only when the writer has stopped. Then the result's sender is dropped
+        // here, which `Ack` reports.
         if let Ok(permit) = Arc::clone(&self.budget).acquire_many_owned(kib(&record)).await {
-            let _ = self.queue.send(Entry { record, answer, _permit: permit }).await;
+            let _ = self.queue.send(QueuedRecord { record, result, _permit: permit }).await;
         }
         Ack(Some(ack))
     }
 
-    /// Queues a record that nobody waits for; `None` where there is no room for it.
+    /// Queues a record without waiting; `None` where there is no room for it.
     fn queue_if_room(&self, record: Record) -> Option<Ack> {
-        let (answer, ack) = oneshot::channel();
+        let (result, ack) = oneshot::channel();
         let permit = Arc::clone(&self.budget).try_acquire_many_owned(kib(&record)).ok()?;
-        match self.queue.try_send(Entry { record, answer, _permit: permit }) {
+        match self.queue.try_send(QueuedRecord { record, result, _permit: permit }) {
             Ok(()) => Some(Ack(None)),
             Err(TrySendError::Full(_)) => None,
-            // The answer's sender is gone, which is what this one reports.
+            // The result's sender is dropped, which this `Ack` reports.
             Err(TrySendError::Closed(_)) => Some(Ack(Some(ack))),
         }
     }
@@ -242,7 +258,7 @@ impl Ack {
     pub async fn done(self) -> Result<(), CommitError> {
         match self.0 {
             None => Ok(()),
-            Some(verdict) => verdict.await.unwrap_or(Err(CommitError::Stopped)),
+            Some(result) => result.await.unwrap_or(Err(CommitError::Stopped)),
         }
     }
 }
@@ -251,12 +267,12 @@ impl Writer {
     /// Waits until every queued record is on disk. Returns once all handles are dropped.
     pub async fn finish(self) {
         if self.0.await.is_err() {
-            tracing::error!("the writer of the store died");
+            tracing::error!("the writer of the store panicked");
         }
     }
 }
 
-/// What a record takes of the queue's budget.
+/// The record's part of the queue's budget, in KiB.
 fn kib(record: &Record) -> u32 {
     u32::try_from(record.bytes() / 1024).unwrap_or(u32::MAX).clamp(1, QUEUE_KIB_MAX)
 }

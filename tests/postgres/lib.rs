@@ -1,5 +1,5 @@
-//! A PostgreSQL server for tests: of the version that is installed, on a free port, with its data
-//! in a temporary folder, gone when the test process is gone, however that ends.
+//! A PostgreSQL server for tests: the installed version, on a free port, with its data in a
+//! temporary folder. It ends with the test process, however that ends.
 #![forbid(unsafe_code)]
 #![expect(clippy::print_stdout, reason = "what was skipped")]
 
@@ -10,7 +10,7 @@ use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
-/// Set where a server must be there: then nothing is skipped.
+/// The variable that makes a missing server an error, so that no test is skipped.
 const REQUIRED: &str = "ROLLTAPE_TEST_POSTGRES";
 
 /// Runs a server until its standard input ends. `$1` is the folder of PostgreSQL's programs, `$2`
@@ -45,7 +45,7 @@ kill -QUIT $pid 2>/dev/null; wait $pid 2>/dev/null
 rm -rf "$data"
 "#;
 
-/// A server that runs.
+/// A running server.
 #[derive(Debug)]
 pub struct Server {
     port: u16,
@@ -56,14 +56,14 @@ pub struct Server {
 
 #[derive(Debug)]
 struct Pipes {
-    words: Option<ChildStdin>,
+    commands: Option<ChildStdin>,
     answers: BufReader<std::process::ChildStdout>,
     child: Child,
 }
 
 impl Server {
-    /// Starts a server that syncs nothing, for tests that kill processes, not machines; `None`, and
-    /// a line that says so, where PostgreSQL is not installed.
+    /// Starts a server that syncs nothing, for tests that kill processes, not machines. Returns
+    /// `None` and prints a line where PostgreSQL is not installed.
     ///
     /// # Panics
     /// When it is installed and does not start, or when it is not and must be.
@@ -72,7 +72,7 @@ impl Server {
         Self::start_with("off")
     }
 
-    /// Starts a server that syncs each commit, as one does that is to be measured.
+    /// Starts a server that syncs each commit, for measurements.
     ///
     /// # Panics
     /// As [`Server::start`].
@@ -88,16 +88,16 @@ impl Server {
             return None;
         };
         let port = free_port();
-        let mut child = as_nobody_special()
+        let mut child = as_unprivileged_user()
             .args(["sh", "-c", SCRIPT, "sh"])
             .args([programs.as_os_str(), port.to_string().as_ref(), fsync.as_ref()])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
             .expect("a shell starts");
-        let words = child.stdin.take();
+        let commands = child.stdin.take();
         let answers = BufReader::new(child.stdout.take().expect("it was piped"));
-        let mut pipes = Pipes { words, answers, child };
+        let mut pipes = Pipes { commands, answers, child };
         assert_eq!(pipes.answer(), "ready", "PostgreSQL started");
         let (databases, pipes) = (AtomicU32::new(0), Mutex::new(pipes));
         Some(Self { port, databases, programs, pipes })
@@ -139,19 +139,19 @@ impl Server {
 
     /// Kills the server as a crash would.
     pub fn kill(&self) {
-        self.say("kill");
+        self.send("kill");
     }
 
     /// Starts it again.
     pub fn restart(&self) {
-        self.say("start");
+        self.send("start");
     }
 
-    fn say(&self, word: &str) {
+    fn send(&self, command: &str) {
         use std::io::Write;
         let mut pipes = self.pipes.lock().unwrap_or_else(PoisonError::into_inner);
-        let words = pipes.words.as_mut().expect("it is open until it is dropped");
-        writeln!(words, "{word}").expect("the shell reads");
+        let commands = pipes.commands.as_mut().expect("it is open until it is dropped");
+        writeln!(commands, "{command}").expect("the shell reads");
         assert_eq!(pipes.answer(), "done");
     }
 }
@@ -159,8 +159,8 @@ impl Server {
 impl Drop for Server {
     fn drop(&mut self) {
         let mut pipes = self.pipes.lock().unwrap_or_else(PoisonError::into_inner);
-        pipes.words = None;
-        // What it says at its end, nobody needs.
+        pipes.commands = None;
+        // Its last output is of no use.
         let _ = pipes.answers.read_to_end(&mut Vec::new());
         let _ = pipes.child.wait();
     }
@@ -188,8 +188,9 @@ fn programs() -> Option<PathBuf> {
     found.into_iter().rev().find(|folder| folder.join("initdb").exists())
 }
 
-/// PostgreSQL refuses to run as root; Debian's package has a user for it.
-fn as_nobody_special() -> Command {
+/// A command that runs as another user than root: PostgreSQL refuses to run as root, and Debian's
+/// package has a user for it.
+fn as_unprivileged_user() -> Command {
     let is_root = Command::new("id").arg("-u").output().is_ok_and(|id| id.stdout == b"0\n");
     if !is_root {
         return Command::new("env");

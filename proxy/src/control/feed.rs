@@ -225,7 +225,7 @@ async fn settle(
             Held::Episodes(episodes.into_iter().map(attempt).collect::<Result<_, _>>()?)
         }
     };
-    let settlement = Settlement { lease: lease.to_owned(), held, fate, at: now() };
+    let settlement = Settlement { lease: lease.to_owned(), part: held, disposition: fate, at: now() };
     proxy.store().settle(settlement).await.map_err(commit_error)?;
     proxy.feed.changed();
     Ok(done())

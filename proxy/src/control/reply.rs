@@ -61,7 +61,7 @@ pub(super) fn commit_error(reason: CommitError) -> JsonReply {
             StatusCode::CONFLICT
         }
         CommitError::NotBegun(_)
-        | CommitError::Trouble(_)
+        | CommitError::Unavailable(_)
         | CommitError::Database(_)
         | CommitError::Stopped => StatusCode::SERVICE_UNAVAILABLE,
     };

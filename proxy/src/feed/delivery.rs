@@ -124,7 +124,7 @@ impl Delivery {
     async fn settle(&mut self, keys: Vec<i64>, fate: Fate) -> Result<(), FeedError> {
         let Some(lease) = &self.lease else { return Ok(()) };
         let (lease, held) = (lease.id.clone(), Held::Keys(keys));
-        match self.store.settle(Settlement { lease, held, fate, at: now() }).await {
+        match self.store.settle(Settlement { lease, part: held, disposition: fate, at: now() }).await {
             // The lease has ended, and another reader has the items.
             Ok(()) | Err(CommitError::NoLease(_)) => Ok(()),
             Err(error) => Err(error.into()),
@@ -258,7 +258,7 @@ impl Drop for Delivery {
         let lease = self.lease.take().filter(|_| !keys.is_empty());
         if let (Some(lease), Ok(runtime)) = (lease, Handle::try_current()) {
             let (store, held, at) = (self.store.clone(), Held::Keys(keys), now());
-            let settlement = Settlement { lease: lease.id, held, fate: Fate::Unsent, at };
+            let settlement = Settlement { lease: lease.id, part: held, disposition: Fate::Unsent, at };
             runtime.spawn(async move { store.settle(settlement).await });
         }
     }

@@ -2,14 +2,14 @@
 
 use std::collections::BTreeSet;
 
-use episode::{CallId, Reward, RewardScope, Tag, TagSource};
+use episode::{CallId, Micros, Reward, RewardScope, Tag, TagSource};
 use proptest::prelude::*;
 
-use super::*;
-use crate::ready::{Cut, Unit, Wanted};
+use crate::error::{CommitError, CommitResult};
+use crate::feed::types::*;
 use crate::site::{Site, on_both};
 use crate::tests::{begun, ended};
-use crate::{Prune, Selection, Store, prune, verify};
+use crate::{PruneFilter, Selection, Store, prune, verify};
 
 /// Long after every call: none is waited for.
 const LATE: Micros = 1_000_000_000;
@@ -31,18 +31,18 @@ async fn finish_at(store: &Store, episode: &str, group: Option<&str>, at: Micros
     store.close((episode.parse().unwrap(), 0), at, None).await.unwrap();
 }
 
-fn wanted(consumer: &str, unit: Unit, now: Micros) -> Wanted {
-    Wanted { consumer: Some(consumer.to_owned()), unit, limit: 100, now, ..Wanted::default() }
+fn wanted(consumer: &str, unit: FeedUnit, now: Micros) -> FeedQuery {
+    FeedQuery { consumer: Some(consumer.to_owned()), unit, limit: 100, now, ..FeedQuery::default() }
 }
 
 /// What is ready, once attempts that wait no longer have their positions.
-async fn ready(store: &Store, wanted: &Wanted) -> Vec<Item> {
+async fn ready(store: &Store, wanted: &FeedQuery) -> Vec<FeedItem> {
     let finished = store.snapshot().await.unwrap().finished_since(&wanted.open, wanted.now).await;
     store.finish(finished.unwrap()).await.unwrap();
     store.snapshot().await.unwrap().ready(wanted).await.unwrap()
 }
 
-async fn names(store: &Store, items: &[Item]) -> Vec<String> {
+async fn names(store: &Store, items: &[FeedItem]) -> Vec<String> {
     let mut names = Vec::new();
     let mut snapshot = store.snapshot().await.unwrap();
     for item in items {
@@ -54,7 +54,7 @@ async fn names(store: &Store, items: &[Item]) -> Vec<String> {
 }
 
 /// The attempts `a` and `b`, finished at once and leased as `one`.
-async fn two_leased(store: &Store, wanted: &Wanted) -> Vec<Item> {
+async fn two_leased(store: &Store, wanted: &FeedQuery) -> Vec<FeedItem> {
     finish_at(store, "a", None, 10).await;
     finish_at(store, "b", None, 10).await;
     lease(store, "one", wanted, 100).await.unwrap()
@@ -63,9 +63,9 @@ async fn two_leased(store: &Store, wanted: &Wanted) -> Vec<Item> {
 async fn lease(
     store: &Store,
     id: &str,
-    wanted: &Wanted,
+    wanted: &FeedQuery,
     length: Micros,
-) -> Result<Vec<Item>, CommitError> {
+) -> Result<Vec<FeedItem>, CommitError> {
     let consumer = wanted.consumer.clone().unwrap();
     store.begin_consumer(&consumer, 0).await?;
     let items = ready(store, wanted).await;
@@ -74,8 +74,10 @@ async fn lease(
     store.lease(lease).await.map(|()| items)
 }
 
-async fn say(store: &Store, lease: &str, fate: Fate, at: Micros) -> Verdict {
-    store.settle(Settlement { lease: lease.to_owned(), held: Held::All, fate, at }).await
+async fn say(store: &Store, lease: &str, disposition: Disposition, at: Micros) -> CommitResult {
+    store
+        .settle(Settlement { lease: lease.to_owned(), part: LeasePart::All, disposition, at })
+        .await
 }
 
 #[tokio::test]
@@ -85,29 +87,34 @@ async fn what_is_not_acked_in_time_is_handed_out_again_and_what_is_acked_never()
         for episode in ["a", "b", "c"] {
             finish_at(&store, episode, None, 10).await;
         }
-        let at = |now| Wanted { limit: 2, ..wanted("t", Unit::Episode, LATE + now) };
+        let at = |now| FeedQuery { limit: 2, ..wanted("t", FeedUnit::Episode, LATE + now) };
         let first = lease(&store, "one", &at(0), 100).await.unwrap();
         assert_eq!(names(&store, &first).await, ["a", "b"]);
         let second = lease(&store, "two", &at(1), 50).await.unwrap();
         assert_eq!(names(&store, &second).await, ["c"]);
         assert!(ready(&store, &at(2)).await.is_empty());
-        let held = Held::Episodes(vec![("a".parse().unwrap(), 0)]);
-        let ack = |held| Settlement { lease: "one".into(), held, fate: Fate::Acked, at: LATE + 3 };
-        store.settle(ack(held.clone())).await.unwrap();
-        store.settle(ack(held)).await.unwrap();
+        let part = LeasePart::Episodes(vec![("a".parse().unwrap(), 0)]);
+        let ack = |part| Settlement {
+            lease: "one".into(),
+            part,
+            disposition: Disposition::Acked,
+            at: LATE + 3,
+        };
+        store.settle(ack(part.clone())).await.unwrap();
+        store.settle(ack(part)).await.unwrap();
         assert_eq!(names(&store, &ready(&store, &at(51)).await).await, ["c"]);
         assert_eq!(names(&store, &ready(&store, &at(100)).await).await, ["b", "c"]);
         // Late, but nobody else has it.
-        say(&store, "two", Fate::Acked, LATE + 101).await.unwrap();
+        say(&store, "two", Disposition::Acked, LATE + 101).await.unwrap();
         assert_eq!(
             names(&store, &lease(&store, "three", &at(102), 10).await.unwrap()).await,
             ["b"]
         );
-        let lost = say(&store, "one", Fate::Returned(0), LATE + 103).await;
+        let lost = say(&store, "one", Disposition::Returned(0), LATE + 103).await;
         assert!(lost.is_ok(), "the lease still holds what was acked");
         assert!(ready(&store, &at(104)).await.is_empty(), "and took nothing from another");
-        say(&store, "three", Fate::Acked, LATE + 105).await.unwrap();
-        let none = say(&store, "four", Fate::Acked, LATE).await.unwrap_err();
+        say(&store, "three", Disposition::Acked, LATE + 105).await.unwrap();
+        let none = say(&store, "four", Disposition::Acked, LATE).await.unwrap_err();
         assert!(matches!(none, CommitError::NoLease(_)), "{none}");
         let counts = store.snapshot().await.unwrap().consumers(LATE).await.unwrap().remove(0);
         assert_eq!((counts.depth, counts.leased, counts.oldest), (0, 0, None));
@@ -125,10 +132,11 @@ async fn leases_and_acks_outlive_the_writer() {
         let (store, writer) = site.open().await;
         finish_at(&store, "a", None, 10).await;
         finish_at(&store, "b", None, 11).await;
-        let now = |now| wanted("t", Unit::Episode, LATE + now);
+        let now = |now| wanted("t", FeedUnit::Episode, LATE + now);
         lease(&store, "one", &now(0), 100).await.unwrap();
-        let held = Held::Episodes(vec![("b".parse().unwrap(), 0)]);
-        let ack = Settlement { lease: "one".into(), held, fate: Fate::Acked, at: LATE };
+        let part = LeasePart::Episodes(vec![("b".parse().unwrap(), 0)]);
+        let ack =
+            Settlement { lease: "one".into(), part, disposition: Disposition::Acked, at: LATE };
         store.settle(ack).await.unwrap();
         drop(store);
         writer.finish().await;
@@ -147,7 +155,7 @@ async fn a_lease_of_what_another_took_holds_nothing() {
         let (store, writer) = site.open().await;
         finish_at(&store, "a", None, 10).await;
         finish_at(&store, "b", None, 11).await;
-        let at = |limit| Wanted { limit, ..wanted("t", Unit::Episode, LATE) };
+        let at = |limit| FeedQuery { limit, ..wanted("t", FeedUnit::Episode, LATE) };
         let both = ready(&store, &at(2)).await;
         lease(&store, "one", &at(1), 100).await.unwrap();
         let (id, consumer, until) = ("two".to_owned(), "t".to_owned(), LATE + 100);
@@ -155,7 +163,7 @@ async fn a_lease_of_what_another_took_holds_nothing() {
         assert!(matches!(store.lease(taken).await, Err(CommitError::Taken)));
         assert_eq!(names(&store, &ready(&store, &at(2)).await).await, ["b"]);
         // Another consumer is another matter.
-        let other = Wanted { consumer: Some("u".into()), ..at(2) };
+        let other = FeedQuery { consumer: Some("u".into()), ..at(2) };
         assert_eq!(names(&store, &ready(&store, &other).await).await, ["a", "b"]);
         drop(store);
         writer.finish().await;
@@ -183,7 +191,7 @@ async fn groups_are_cut_by_their_size_and_stay_together() {
             finish_at(&store, episode, Some(group), at).await;
         }
         finish_at(&store, "alone", None, 30).await;
-        let cut = Unit::Group(Cut { size: Some(3), wait: None });
+        let cut = FeedUnit::Group(GroupLimits { size: Some(3), wait: None });
         let at = |now| wanted("t", cut, LATE + now);
         let found = lease(&store, "one", &at(0), 100).await.unwrap();
         assert_eq!(names(&store, &found).await, ["a1+a2", "b1+b2+b3", "b4+b5+b6"]);
@@ -194,7 +202,7 @@ async fn groups_are_cut_by_their_size_and_stay_together() {
         let again = ["a1+a2", "b1+b2+b3", "b4+b5+b6", "a3+a4"];
         assert_eq!(names(&store, &found).await, again);
         // A reader with a cursor sees the same cuts.
-        let past = |after| Wanted { consumer: None, after, ..at(0) };
+        let past = |after| FeedQuery { consumer: None, after, ..at(0) };
         let found = ready(&store, &past(0)).await;
         let whole = ["a1+a2", "b1+b2+b3", "b4+b5+b6", "a3+a4"];
         assert_eq!(names(&store, &found).await, whole);
@@ -213,20 +221,20 @@ async fn a_part_of_a_group_comes_back_with_its_peers() {
         for (at, episode) in (10..).zip(["a", "b", "c", "d"]) {
             finish_at(&store, episode, Some("g"), at).await;
         }
-        let cut = Unit::Group(Cut { size: Some(4), wait: None });
+        let cut = FeedUnit::Group(GroupLimits { size: Some(4), wait: None });
         let at = |now| wanted("t", cut, LATE + now);
         let whole = lease(&store, "one", &at(0), 100).await.unwrap();
         let keys = whole[0].keys.clone();
         assert_eq!((keys.len(), whole[0].size, whole[0].peers.len()), (4, 4, 0));
-        let some = |keys: &[i64], fate| {
-            let held = Held::Keys(keys.to_vec());
-            Settlement { lease: "one".into(), held, fate, at: LATE }
+        let some = |keys: &[i64], disposition| {
+            let part = LeasePart::Keys(keys.to_vec());
+            Settlement { lease: "one".into(), part, disposition, at: LATE }
         };
-        store.settle(some(&keys[..1], Fate::Acked)).await.unwrap();
-        store.settle(some(&keys[2..], Fate::Returned(LATE))).await.unwrap();
+        store.settle(some(&keys[..1], Disposition::Acked)).await.unwrap();
+        store.settle(some(&keys[2..], Disposition::Returned(LATE))).await.unwrap();
         let part = lease(&store, "two", &at(1), 100).await.unwrap();
         let position = whole[0].position;
-        let of = |free: &[i64], peers: &[i64]| Item {
+        let of = |free: &[i64], peers: &[i64]| FeedItem {
             position,
             keys: free.to_vec(),
             peers: peers.to_vec(),
@@ -236,11 +244,11 @@ async fn a_part_of_a_group_comes_back_with_its_peers() {
         assert_eq!(part, [of(&keys[2..], &keys[..2])]);
         assert_eq!(ready(&store, &at(100)).await, [of(&keys[1..2], &[keys[0], keys[2], keys[3]])]);
         // Alone, it is still one of four.
-        let single = Wanted { limit: 1, ..wanted("t", Unit::Episode, LATE + 100) };
+        let single = FeedQuery { limit: 1, ..wanted("t", FeedUnit::Episode, LATE + 100) };
         assert_eq!(lease(&store, "three", &single, 1).await.unwrap()[0].keys, keys[1..2]);
         drop(store);
         writer.finish().await;
-        let which = Prune { episode: Some("a".parse().unwrap()), ..Prune::default() };
+        let which = PruneFilter { episode: Some("a".parse().unwrap()), ..PruneFilter::default() };
         prune(&site.at, &which).await.unwrap();
         let (store, writer) = site.open().await;
         let left = ready(&store, &at(200)).await;
@@ -257,7 +265,7 @@ async fn a_group_that_does_not_get_whole_is_late() {
         let (store, writer) = site.open().await;
         finish_at(&store, "a", Some("g"), 10).await;
         finish_at(&store, "b", Some("g"), 500).await;
-        let cut = |size, wait| Unit::Group(Cut { size, wait });
+        let cut = |size, wait| FeedUnit::Group(GroupLimits { size, wait });
         let at = |unit, now| wanted("t", unit, now);
         for (size, late) in [(Some(3), true), (None, true), (Some(2), false)] {
             let found = ready(&store, &at(cut(size, Some(LATE)), 10 + LATE)).await;
@@ -291,13 +299,15 @@ async fn a_lost_call_holds_back_its_own_attempt_and_no_other() {
         }
         // Said again, it changes nothing.
         store.close(("a".parse().unwrap(), 0), 102, None).await.unwrap();
-        let cursor = |after, now| Wanted { limit: 9, after, now, ..Wanted::default() };
-        let group =
-            |wanted| Wanted { unit: Unit::Group(Cut { size: Some(2), wait: None }), ..wanted };
+        let cursor = |after, now| FeedQuery { limit: 9, after, now, ..FeedQuery::default() };
+        let group = |wanted| FeedQuery {
+            unit: FeedUnit::Group(GroupLimits { size: Some(2), wait: None }),
+            ..wanted
+        };
         let now = 110;
         let found = ready(&store, &cursor(0, now)).await;
         assert_eq!(names(&store, &found).await, ["b", "g2", "g3"]);
-        let of = wanted("t", Unit::Episode, now);
+        let of = wanted("t", FeedUnit::Episode, now);
         assert_eq!(names(&store, &ready(&store, &of).await).await, ["b", "g2", "g3"]);
         let pairs = ready(&store, &group(cursor(0, now))).await;
         assert_eq!(names(&store, &pairs).await, ["g2+g3"]);
@@ -307,7 +317,7 @@ async fn a_lost_call_holds_back_its_own_attempt_and_no_other() {
         // Whoever has read on misses nothing.
         let rest = ready(&store, &cursor(passed, late)).await;
         assert_eq!(names(&store, &rest).await, ["a", "g1"]);
-        assert_eq!(ready(&store, &wanted("t", Unit::Episode, late)).await.len(), 5);
+        assert_eq!(ready(&store, &wanted("t", FeedUnit::Episode, late)).await.len(), 5);
         let pairs = ready(&store, &group(cursor(passed, late))).await;
         assert_eq!(names(&store, &pairs).await, ["a+g1"], "of one group, too");
         drop(store);
@@ -324,7 +334,7 @@ async fn an_attempt_waits_for_its_calls_as_long_as_they_are_known_to_run() {
         // Known however many there are.
         let mut open: Vec<CallId> = (0..2500).map(|at| begun("b", 100 + at).call_id).collect();
         open.push(call);
-        let at = |now| Wanted { open: open.clone(), ..wanted("t", Unit::Episode, now) };
+        let at = |now| FeedQuery { open: open.clone(), ..wanted("t", FeedUnit::Episode, now) };
         assert!(ready(&store, &at(9 * LATE)).await.is_empty());
         let mut snapshot = store.snapshot().await.unwrap();
         assert!(snapshot.finished_since(&[], 110).await.unwrap().is_empty());
@@ -342,7 +352,8 @@ async fn an_attempt_waits_for_its_calls_as_long_as_they_are_known_to_run() {
         close_early(&store, "gone", 100).await;
         drop(store);
         writer.finish().await;
-        let which = Prune { episode: Some("gone".parse().unwrap()), ..Prune::default() };
+        let which =
+            PruneFilter { episode: Some("gone".parse().unwrap()), ..PruneFilter::default() };
         prune(&site.at, &which).await.unwrap();
         let (store, writer) = site.open().await;
         assert!(
@@ -360,7 +371,7 @@ async fn rewards_and_selections_are_waited_for() {
         let (store, writer) = site.open().await;
         finish_at(&store, "a", Some("g"), 10).await;
         finish_at(&store, "b", None, 10).await;
-        let rewarded = Wanted { rewarded: true, ..wanted("t", Unit::Episode, LATE) };
+        let rewarded = FeedQuery { rewarded: true, ..wanted("t", FeedUnit::Episode, LATE) };
         assert!(ready(&store, &rewarded).await.is_empty());
         let reward = |name: &str| Reward {
             scope: RewardScope::Episode,
@@ -374,7 +385,7 @@ async fn rewards_and_selections_are_waited_for() {
         store.reward(("a".parse().unwrap(), 0), reward("reward")).await.unwrap();
         assert_eq!(names(&store, &ready(&store, &rewarded).await).await, ["a"]);
         let group = Selection { group: Some("g".parse().unwrap()), ..Selection::default() };
-        let of_group = Wanted { selection: group, rewarded: false, ..rewarded };
+        let of_group = FeedQuery { selection: group, rewarded: false, ..rewarded };
         assert_eq!(names(&store, &ready(&store, &of_group).await).await, ["a"]);
         drop(store);
         writer.finish().await;
@@ -386,21 +397,22 @@ async fn rewards_and_selections_are_waited_for() {
 async fn what_is_pruned_leaves_the_feed_and_positions_are_not_given_twice() {
     on_both(async |site| {
         let (store, writer) = site.open().await;
-        let at = wanted("t", Unit::Episode, LATE);
-        let held = two_leased(&store, &at).await;
+        let at = wanted("t", FeedUnit::Episode, LATE);
+        let part = two_leased(&store, &at).await;
         drop(store);
         writer.finish().await;
         for episode in ["a", "b"] {
-            let which = Prune { episode: Some(episode.parse().unwrap()), ..Prune::default() };
-            assert_eq!(prune(&site.at, &which).await.unwrap().plan.doomed.len(), 1);
+            let which =
+                PruneFilter { episode: Some(episode.parse().unwrap()), ..PruneFilter::default() };
+            assert_eq!(prune(&site.at, &which).await.unwrap().plan.candidates.len(), 1);
         }
         assert!(verify(&site.at).await.unwrap().is_clean());
         let (store, writer) = site.open().await;
-        let gone = say(&store, "one", Fate::Acked, LATE).await;
+        let gone = say(&store, "one", Disposition::Acked, LATE).await;
         assert!(matches!(gone, Err(CommitError::NoLease(_))));
         finish_at(&store, "c", None, 20).await;
         let new = ready(&store, &at).await;
-        assert!(new[0].position > held[1].position, "{new:?}");
+        assert!(new[0].position > part[1].position, "{new:?}");
         drop(store);
         writer.finish().await;
     })
@@ -411,21 +423,25 @@ async fn what_is_pruned_leaves_the_feed_and_positions_are_not_given_twice() {
 async fn what_was_not_sent_is_not_acked_with_the_rest() {
     on_both(async |site| {
         let (store, writer) = site.open().await;
-        let at = wanted("t", Unit::Episode, LATE);
-        let held = two_leased(&store, &at).await;
-        let unsent = Held::Keys(held[1].keys.clone());
-        let back = |fate, held| Settlement { lease: "one".into(), held, fate, at: LATE };
-        store.settle(back(Fate::Unsent, unsent)).await.unwrap();
+        let at = wanted("t", FeedUnit::Episode, LATE);
+        let part = two_leased(&store, &at).await;
+        let unsent = LeasePart::Keys(part[1].keys.clone());
+        let back =
+            |disposition, part| Settlement { lease: "one".into(), part, disposition, at: LATE };
+        store.settle(back(Disposition::Unsent, unsent)).await.unwrap();
         assert_eq!(names(&store, &ready(&store, &at).await).await, ["b"]);
-        store.settle(back(Fate::Acked, Held::All)).await.unwrap();
+        store.settle(back(Disposition::Acked, LeasePart::All)).await.unwrap();
         // A lease without a name is none.
         for nobody in ["", "unsent"] {
-            let none = say(&store, nobody, Fate::Acked, LATE).await;
+            let none = say(&store, nobody, Disposition::Acked, LATE).await;
             assert!(matches!(none, Err(CommitError::NoLease(_))), "{none:?}");
         }
         assert_eq!(names(&store, &ready(&store, &at).await).await, ["b"]);
         let dropped = lease(&store, "two", &at, 100).await.unwrap();
-        let drop_it = Settlement { lease: "two".into(), ..back(Fate::Dropped("stale"), Held::All) };
+        let drop_it = Settlement {
+            lease: "two".into(),
+            ..back(Disposition::Dropped("stale"), LeasePart::All)
+        };
         store.settle(drop_it).await.unwrap();
         assert_eq!((dropped.len(), ready(&store, &at).await.len()), (1, 0));
         let counts = store.snapshot().await.unwrap().consumers(LATE).await.unwrap().remove(0);
@@ -445,30 +461,30 @@ async fn what_was_given_back_is_not_the_rest_of_its_lease() {
         for episode in ["a", "b", "c"] {
             finish_at(&store, episode, None, 10).await;
         }
-        let at = |now| wanted("t", Unit::Episode, LATE + now);
+        let at = |now| wanted("t", FeedUnit::Episode, LATE + now);
         lease(&store, "one", &at(0), 100).await.unwrap();
-        let some = |episodes: &[&str], fate| {
+        let some = |episodes: &[&str], disposition| {
             let name = |episode: &&str| (episode.parse().unwrap(), 0);
-            let held = Held::Episodes(episodes.iter().map(name).collect());
-            Settlement { lease: "one".into(), held, fate, at: LATE }
+            let part = LeasePart::Episodes(episodes.iter().map(name).collect());
+            Settlement { lease: "one".into(), part, disposition, at: LATE }
         };
-        store.settle(some(&["a"], Fate::Returned(LATE))).await.unwrap();
-        say(&store, "one", Fate::Renewed(LATE + 500), LATE).await.unwrap();
+        store.settle(some(&["a"], Disposition::Returned(LATE))).await.unwrap();
+        say(&store, "one", Disposition::Renewed(LATE + 500), LATE).await.unwrap();
         assert_eq!(names(&store, &ready(&store, &at(1)).await).await, ["a"]);
-        store.settle(some(&["b"], Fate::Returned(LATE + 50))).await.unwrap();
-        say(&store, "one", Fate::Acked, LATE).await.unwrap();
+        store.settle(some(&["b"], Disposition::Returned(LATE + 50))).await.unwrap();
+        say(&store, "one", Disposition::Acked, LATE).await.unwrap();
         assert_eq!(names(&store, &ready(&store, &at(50)).await).await, ["a", "b"]);
         // Said again, it counts once and leaves the delay as it is.
-        say(&store, "one", Fate::Acked, LATE).await.unwrap();
-        say(&store, "one", Fate::Returned(LATE + 400), LATE).await.unwrap();
+        say(&store, "one", Disposition::Acked, LATE).await.unwrap();
+        say(&store, "one", Disposition::Returned(LATE + 400), LATE).await.unwrap();
         assert_eq!(names(&store, &ready(&store, &at(50)).await).await, ["a", "b"]);
         // By its name it may still be spoken of: nobody else has it.
-        store.settle(some(&["a"], Fate::Acked)).await.unwrap();
+        store.settle(some(&["a"], Disposition::Acked)).await.unwrap();
         assert_eq!(names(&store, &ready(&store, &at(50)).await).await, ["b"]);
         lease(&store, "two", &at(60), 100).await.unwrap();
-        say(&store, "two", Fate::Returned(LATE + 60), LATE + 60).await.unwrap();
-        for fate in [Fate::Acked, Fate::Renewed(LATE + 900)] {
-            let none = say(&store, "two", fate, LATE + 60).await;
+        say(&store, "two", Disposition::Returned(LATE + 60), LATE + 60).await.unwrap();
+        for disposition in [Disposition::Acked, Disposition::Renewed(LATE + 900)] {
+            let none = say(&store, "two", disposition, LATE + 60).await;
             assert!(matches!(none, Err(CommitError::NoLease(_))), "all was given back: {none:?}");
         }
         let counts = store.snapshot().await.unwrap().consumers(LATE).await.unwrap().remove(0);
@@ -520,33 +536,33 @@ struct Model {
 
 impl Model {
     async fn take(&mut self, store: &Store, limit: u32, now: Micros) {
-        let take = Wanted { limit, ..wanted("t", Unit::Episode, now) };
+        let take = FeedQuery { limit, ..wanted("t", FeedUnit::Episode, now) };
         let id = format!("l{}", self.leases.len());
         let items = lease(store, &id, &take, LEASE).await.unwrap();
         let keys: Vec<i64> = items.into_iter().flat_map(|item| item.keys).collect();
         for key in &keys {
             assert!(!self.acked.contains(key), "{key} was acked");
-            let held = |l: &&(String, Vec<i64>, Micros)| l.2 > now && l.1.contains(key);
-            assert!(self.leases.iter().find(held).is_none(), "{key} is held");
+            let part = |l: &&(String, Vec<i64>, Micros)| l.2 > now && l.1.contains(key);
+            assert!(self.leases.iter().find(part).is_none(), "{key} is part");
             self.back.remove(key);
         }
         self.leases.push((id, keys, now + LEASE));
     }
 
-    async fn say(&mut self, store: &Store, at: usize, fate: Fate, now: Micros) {
+    async fn say(&mut self, store: &Store, at: usize, disposition: Disposition, now: Micros) {
         let Self { leases, acked, back, nacked } = self;
         let later: Vec<i64> = leases[at + 1..].iter().flat_map(|l| l.1.clone()).collect();
-        let said = say(store, &leases[at].0, fate.clone(), now).await;
+        let said = say(store, &leases[at].0, disposition.clone(), now).await;
         let mut own = leases[at].1.clone();
         own.retain(|key| !later.contains(key));
         let any = !own.is_empty();
         let was_back = any && own.iter().all(|key| back.contains(key));
         own.retain(|key| !back.contains(key));
-        let is_nack = matches!(fate, Fate::Returned(_));
-        assert_eq!(said.is_ok(), any && (is_nack || !was_back), "{fate:?} {said:?}");
-        match fate {
-            Fate::Acked => acked.extend(own),
-            Fate::Returned(_) => {
+        let is_nack = matches!(disposition, Disposition::Returned(_));
+        assert_eq!(said.is_ok(), any && (is_nack || !was_back), "{disposition:?} {said:?}");
+        match disposition {
+            Disposition::Acked => acked.extend(own),
+            Disposition::Returned(_) => {
                 own.retain(|key| !acked.contains(key));
                 *nacked += own.len();
                 back.extend(own);
@@ -558,7 +574,7 @@ impl Model {
     }
 }
 
-/// Does what the deeds say; whatever they are, nothing is held twice at a time, what was acked
+/// Does what the deeds say; whatever they are, nothing is part twice at a time, what was acked
 /// never comes again, and all is there in the end.
 async fn act(site: &Site, deeds: Vec<Deed>) {
     let (mut store, mut writer) = site.open().await;
@@ -573,12 +589,12 @@ async fn act(site: &Site, deeds: Vec<Deed>) {
             Deed::Take(limit) => model.take(&store, limit, now).await,
             Deed::Ack(at) | Deed::Nack(at) | Deed::Renew(at) => {
                 let Some(at) = at.checked_rem(model.leases.len()) else { continue };
-                let fate = match deed {
-                    Deed::Ack(_) => Fate::Acked,
-                    Deed::Nack(_) => Fate::Returned(now),
-                    _ => Fate::Renewed(now + LEASE),
+                let disposition = match deed {
+                    Deed::Ack(_) => Disposition::Acked,
+                    Deed::Nack(_) => Disposition::Returned(now),
+                    _ => Disposition::Renewed(now + LEASE),
                 };
-                model.say(&store, at, fate, now).await;
+                model.say(&store, at, disposition, now).await;
             }
             Deed::Sleep => now += LEASE,
             Deed::Restart => {
@@ -597,7 +613,8 @@ async fn act(site: &Site, deeds: Vec<Deed>) {
 
 /// All that was made is acked or there to be handed out, and so it is counted.
 async fn check_end(store: &Store, (now, made): (Micros, usize), mut acked: Vec<i64>) {
-    let left = ready(store, &Wanted { limit: 1000, ..wanted("t", Unit::Episode, now) }).await;
+    let left =
+        ready(store, &FeedQuery { limit: 1000, ..wanted("t", FeedUnit::Episode, now) }).await;
     acked.sort_unstable();
     acked.dedup();
     assert_eq!(left.len() + acked.len(), made, "none is lost");
@@ -667,7 +684,7 @@ async fn read_on(site: &Site, events: Vec<Event>) {
                 }
             }
             Event::Read(limit) => {
-                let wanted = Wanted { limit, after: cursor, now, ..Wanted::default() };
+                let wanted = FeedQuery { limit, after: cursor, now, ..FeedQuery::default() };
                 let items = ready(&store, &wanted).await;
                 cursor = items.last().map_or(cursor, |item| item.position);
                 let names = names(&store, &items).await;
@@ -709,7 +726,7 @@ async fn two_writers_of_one_database_hand_out_nothing_twice() {
     let readers = writers.iter().enumerate().map(|(which, (store, _))| async move {
         let mut seen = Vec::new();
         for turn in 0..200 {
-            let at = Wanted { limit: 3, ..wanted("t", Unit::Episode, LATE) };
+            let at = FeedQuery { limit: 3, ..wanted("t", FeedUnit::Episode, LATE) };
             match lease(store, &format!("{which}-{turn}"), &at, 100).await {
                 Ok(items) => seen.extend(items.into_iter().map(|item| item.position)),
                 Err(CommitError::Taken) => {}

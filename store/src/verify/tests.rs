@@ -9,10 +9,13 @@ use sqlx::sqlite::SqliteConnectOptions;
 use sqlx::{ConnectOptions, Connection, SqliteConnection};
 use tempfile::TempDir;
 
-use super::*;
+use super::verify;
+use crate::Selection;
+use crate::database::query::query;
+use crate::location::Location;
 use crate::open;
 use crate::site::{Site, on_both};
-use crate::snapshot::Selection;
+use crate::snapshot::Snapshot;
 use crate::tests::{begun, ended};
 
 /// Bytes that do not shrink.
@@ -95,7 +98,7 @@ async fn a_sound_store_is_clean_and_its_hole_is_told() {
 const BROKEN: &[(&str, &str)] = &[
     ("DELETE FROM segment WHERE start = 0 AND track = 0 AND reel_key = 1", "are lost"),
     ("DELETE FROM segment WHERE segment_key = 3", "damaged"),
-    ("DELETE FROM segment WHERE track = 1 AND reel_key = 1", "not in the reel"),
+    ("DELETE FROM segment WHERE track = 1 AND reel_key = 1", "not in the log"),
     ("UPDATE segment SET track = 7 WHERE segment_key = 1", "track 7"),
     ("UPDATE segment SET start = start + 1 WHERE segment_key = 3", "`segment` 3 of `reel` 1"),
     ("UPDATE segment SET length = length + 1 WHERE segment_key = 3", "`segment` 3 of `reel` 1"),
@@ -103,8 +106,8 @@ const BROKEN: &[(&str, &str)] = &[
     ("UPDATE segment SET context = 1 << 40 WHERE segment_key = 3", "context"),
     ("UPDATE segment SET encoding = 9 WHERE segment_key = 3", "encoding 9"),
     ("UPDATE segment SET data = x'' WHERE segment_key = 1", "`segment` 1 of `reel` 1"),
-    ("DELETE FROM reel WHERE reel_key = 1", "points at a `reel` that is not there"),
-    ("UPDATE reel SET episode_key = 2 WHERE reel_key = 1", "in no reel of this episode"),
+    ("DELETE FROM reel WHERE reel_key = 1", "refers to a `reel` that does not exist"),
+    ("UPDATE reel SET episode_key = 2 WHERE reel_key = 1", "in no log of this episode"),
     ("DELETE FROM body WHERE body_key = 3", "`body` 3"),
     ("UPDATE body SET data = x'00' WHERE body_key = 3", "its request (`body` 3) is damaged"),
     ("UPDATE body SET length = length + 1 WHERE body_key = 3", "its request (`body` 3)"),
@@ -115,32 +118,32 @@ const BROKEN: &[(&str, &str)] = &[
     ("UPDATE body SET depth = 9 WHERE body_key = 3", "the depth of `body` 3 is wrong"),
     ("UPDATE body SET base_key = NULL WHERE body_key = 7", "`body` 7"),
     ("UPDATE body SET base_key = body_key WHERE body_key = 7", "`body` 7"),
-    ("UPDATE body SET base_key = 11 WHERE body_key = 3", "goes on from 11"),
-    ("DELETE FROM call WHERE call_key = 2", "`choice` 3 points at a `call`"),
+    ("UPDATE body SET base_key = 11 WHERE body_key = 3", "based on 11"),
+    ("DELETE FROM call WHERE call_key = 2", "`choice` 3 refers to a `call`"),
     ("DELETE FROM call WHERE outcome IS NULL", "belongs to no call"),
-    ("UPDATE call SET call_id = 'x' WHERE call_key = 2", "its id is not one"),
+    ("UPDATE call SET call_id = 'x' WHERE call_key = 2", "its id is not a call id"),
     ("UPDATE call SET outcome = 'x' WHERE call_key = 2", "`x` is not a known outcome"),
     ("UPDATE call SET outcome = NULL WHERE call_key = 2", "its outcome is lost"),
     ("UPDATE call SET ended_at = NULL WHERE call_key = 2", "the time of its end"),
     ("UPDATE call SET reply_body = NULL WHERE call_key = 2", "its reply is lost"),
     ("UPDATE call SET request_body = 1 WHERE call_key = 2", "`body` 3 belongs to no call"),
     ("UPDATE call SET reel_key = NULL WHERE call_key = 2", "choice 0"),
-    ("UPDATE call SET episode_key = 9 WHERE call_key = 6", "points at a `episode`"),
+    ("UPDATE call SET episode_key = 9 WHERE call_key = 6", "refers to a `episode`"),
     ("DELETE FROM prompt WHERE call_key = 1 AND prompt_index = 0", "prompt 0 is lost"),
-    ("DELETE FROM prompt WHERE call_key = 1 AND prompt_index = 1", "goes on from what"),
+    ("DELETE FROM prompt WHERE call_key = 1 AND prompt_index = 1", "continues a path"),
     ("UPDATE prompt SET tokens = tokens + 1 WHERE call_key = 2", "a prompt is damaged"),
     ("UPDATE prompt SET shared = 1 << 50 WHERE call_key = 2 AND prompt_index = 0", "prompt"),
     ("UPDATE prompt SET hash = zeroblob(16) WHERE call_key = 2", "a prompt is damaged"),
     ("UPDATE prompt SET hash = NULL WHERE call_key = 2", "the hash of prompt 0 is lost"),
     ("UPDATE prompt SET start = start + 1 WHERE call_key = 2", "a prompt is damaged"),
-    ("UPDATE prompt SET depth = 7 WHERE call_key = 2", "not as deep"),
+    ("UPDATE prompt SET depth = 7 WHERE call_key = 2", "the wrong depth"),
     ("UPDATE prompt SET parent_key = NULL WHERE call_key = 2 AND prompt_index = 0", "prompt"),
     ("UPDATE prompt SET parent_key = 6 WHERE call_key = 2 AND prompt_index = 0", "prompt 0"),
     ("UPDATE prompt SET parent_key = call_key WHERE call_key = 2", "a prompt is damaged"),
-    ("DELETE FROM choice WHERE call_key = 2 AND choice_index = 0", "goes on from what"),
+    ("DELETE FROM choice WHERE call_key = 2 AND choice_index = 0", "continues a path"),
     ("DELETE FROM choice WHERE call_key = 4 AND choice_index = 0", "choice 0 is lost"),
     ("UPDATE choice SET tokens = tokens - 1 WHERE call_key = 4 AND tokens > 0", "the seal differs"),
-    ("UPDATE choice SET start = 1 << 40 WHERE call_key = 4 AND tokens > 0", "not in the reel"),
+    ("UPDATE choice SET start = 1 << 40 WHERE call_key = 4 AND tokens > 0", "not in the log"),
     ("UPDATE choice SET logprobs = x'00' WHERE call_key = 1 AND choice_index = 0", "choice 0"),
     ("UPDATE choice SET logprob_count = logprob_count + 1 WHERE call_key = 1", "choice 0"),
     (
@@ -157,7 +160,7 @@ const BROKEN: &[(&str, &str)] = &[
         "ends before",
     ),
     ("UPDATE choice SET fidelity = 'x' WHERE call_key = 1 AND choice_index = 0", "fidelity"),
-    ("UPDATE choice SET call_key = 99 WHERE choice_key = 10", "points at a `call`"),
+    ("UPDATE choice SET call_key = 99 WHERE choice_key = 10", "refers to a `call`"),
     ("UPDATE choice SET finish_reason = 'x' WHERE call_key = 1", "the seal differs"),
     ("UPDATE choice SET versions = NULL WHERE call_key = 1", "the seal differs"),
     ("UPDATE choice SET tokens = NULL WHERE call_key = 4 AND choice_index = 0", "the seal differs"),
@@ -175,9 +178,9 @@ const BROKEN: &[(&str, &str)] = &[
     ("UPDATE reward SET episode_key = 2 WHERE call_id IS NOT NULL", "which is lost"),
     ("UPDATE reward SET scope = 'x'", "`x` is none of episode, trajectory, call, tokens"),
     ("UPDATE reward SET scope = 'tokens' WHERE scope = 'call'", "needs `start`"),
-    ("UPDATE reward SET episode_key = 9", "`reward` 1 points at a `episode`"),
-    ("UPDATE label SET episode_key = 9 WHERE label_key = 1", "`label` 1 points at a `episode`"),
-    ("DELETE FROM episode WHERE episode_key = 1", "points at a `episode` that is not there"),
+    ("UPDATE reward SET episode_key = 9", "`reward` 1 refers to a `episode`"),
+    ("UPDATE label SET episode_key = 9 WHERE label_key = 1", "`label` 1 refers to a `episode`"),
+    ("DELETE FROM episode WHERE episode_key = 1", "refers to a `episode` that does not exist"),
     ("UPDATE episode SET source = 'x' WHERE episode_key = 1", "`x` is not a known source"),
     ("UPDATE episode SET episode_id = '?' WHERE episode_key = 1", "not a known episode id"),
     ("DELETE FROM setting", "the secret in `setting`"),
@@ -259,11 +262,11 @@ async fn each_broken_row_of_a_server_is_found_and_named() {
     let mut missed = Vec::new();
     for (statement, named) in BROKEN {
         let broken = Site::at(server.copy(&sound.name()).parse::<Location>().unwrap());
-        let mut link = open::for_amending(&broken.at).await.unwrap();
+        let mut connection = open::for_editing(&broken.at).await.unwrap();
         // As if its own checks had failed.
-        query("SET session_replication_role = replica").execute(&mut link).await.unwrap();
-        query(in_postgres(statement)).execute(&mut link).await.unwrap();
-        link.close().await.unwrap();
+        query("SET session_replication_role = replica").execute(&mut connection).await.unwrap();
+        query(in_postgres(statement)).execute(&mut connection).await.unwrap();
+        connection.close().await.unwrap();
         let report = verify(&broken.at).await.unwrap();
         let told: Vec<_> = report.damage.iter().map(ToString::to_string).collect();
         if !told.iter().any(|line| line.contains(named)) {

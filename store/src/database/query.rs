@@ -1,0 +1,174 @@
+//! Statements in the SQL that both databases know: values are `$1`, `$2`, ...
+
+use std::borrow::Cow;
+
+use sqlx::error::BoxDynError;
+use sqlx::postgres::PgArguments;
+use sqlx::sqlite::SqliteArguments;
+use sqlx::{Arguments, AssertSqlSafe, Postgres, SqlSafeStr, SqlStr, Sqlite};
+
+use crate::database::connection::StoreConnection;
+use crate::database::row::{Field, Row};
+use crate::database::value::Value;
+
+/// A statement with its values.
+#[derive(Debug)]
+pub(crate) struct Query {
+    sql: Cow<'static, str>,
+    values: Vec<Value>,
+}
+
+/// Makes a statement without values.
+pub(crate) fn query(sql: impl Into<Cow<'static, str>>) -> Query {
+    Query { sql: sql.into(), values: Vec::new() }
+}
+
+impl Query {
+    /// A statement with all its values.
+    pub(crate) fn with(sql: String, values: Vec<Value>) -> Self {
+        Self { sql: sql.into(), values }
+    }
+
+    /// Adds the next value.
+    pub(crate) fn bind(mut self, value: impl Into<Value>) -> Self {
+        self.values.push(value.into());
+        self
+    }
+
+    /// Runs the statement.
+    pub(crate) async fn execute(self, on: &mut StoreConnection) -> Result<(), sqlx::Error> {
+        match on {
+            StoreConnection::Sqlite(sqlite) => {
+                let (sql, values) = self.for_sqlite()?;
+                sqlx::query_with::<Sqlite, _>(sql, values).execute(sqlite).await.map(drop)
+            }
+            StoreConnection::Postgres(postgres) => {
+                let (sql, values) = self.for_postgres()?;
+                let done = sqlx::query_with::<Postgres, _>(sql, values).execute(&mut **postgres);
+                done.await.map(drop)
+            }
+            StoreConnection::Local(local) => {
+                local.fetch(&self.sql, self.values, usize::MAX).map(drop)
+            }
+        }
+    }
+
+    /// All rows.
+    pub(crate) async fn fetch_all(self, on: &mut StoreConnection) -> Result<Vec<Row>, sqlx::Error> {
+        match on {
+            StoreConnection::Sqlite(sqlite) => {
+                let (sql, values) = self.for_sqlite()?;
+                let rows = sqlx::query_with::<Sqlite, _>(sql, values).fetch_all(sqlite).await?;
+                Ok(rows.into_iter().map(Row::Sqlite).collect())
+            }
+            StoreConnection::Postgres(postgres) => {
+                let (sql, values) = self.for_postgres()?;
+                let rows = sqlx::query_with::<Postgres, _>(sql, values).fetch_all(&mut **postgres);
+                Ok(rows.await?.into_iter().map(Row::Postgres).collect())
+            }
+            StoreConnection::Local(local) => {
+                let rows = local.fetch(&self.sql, self.values, usize::MAX)?;
+                Ok(rows.into_iter().map(Row::Local).collect())
+            }
+        }
+    }
+
+    /// The first row, if there is one.
+    pub(crate) async fn fetch_optional(
+        self,
+        on: &mut StoreConnection,
+    ) -> Result<Option<Row>, sqlx::Error> {
+        match on {
+            StoreConnection::Sqlite(sqlite) => {
+                let (sql, values) = self.for_sqlite()?;
+                let row = sqlx::query_with::<Sqlite, _>(sql, values).fetch_optional(sqlite);
+                Ok(row.await?.map(Row::Sqlite))
+            }
+            StoreConnection::Postgres(postgres) => {
+                let (sql, values) = self.for_postgres()?;
+                let row = sqlx::query_with::<Postgres, _>(sql, values);
+                Ok(row.fetch_optional(&mut **postgres).await?.map(Row::Postgres))
+            }
+            StoreConnection::Local(local) => {
+                let row = local.fetch(&self.sql, self.values, 1)?.pop();
+                Ok(row.map(Row::Local))
+            }
+        }
+    }
+
+    /// The first row.
+    ///
+    /// # Errors
+    /// [`sqlx::Error::RowNotFound`] where there is none.
+    pub(crate) async fn fetch_one(self, on: &mut StoreConnection) -> Result<Row, sqlx::Error> {
+        self.fetch_optional(on).await?.ok_or(sqlx::Error::RowNotFound)
+    }
+
+    /// The first column of the first row.
+    pub(crate) async fn scalar<T>(self, on: &mut StoreConnection) -> Result<T, sqlx::Error>
+    where
+        T: for<'r> Field<'r>,
+    {
+        self.fetch_one(on).await?.first()
+    }
+
+    /// The first column of all rows.
+    pub(crate) async fn scalars<T>(self, on: &mut StoreConnection) -> Result<Vec<T>, sqlx::Error>
+    where
+        T: for<'r> Field<'r>,
+    {
+        self.fetch_all(on).await?.iter().map(Row::first).collect()
+    }
+
+    fn for_sqlite(self) -> Result<(SqlStr, SqliteArguments), sqlx::Error> {
+        let mut arguments = SqliteArguments::default();
+        for value in self.values {
+            let added = match value {
+                Value::Integer(value) => arguments.add(value),
+                Value::Real(value) => arguments.add(value),
+                Value::Text(value) => arguments.add(value),
+                Value::Bytes(value) => arguments.add(value),
+            };
+            added.map_err(sqlx::Error::Encode)?;
+        }
+        Ok((text(self.sql), arguments))
+    }
+
+    fn for_postgres(self) -> Result<(SqlStr, PgArguments), sqlx::Error> {
+        let mut arguments = PgArguments::default();
+        for value in self.values {
+            let added: Result<(), BoxDynError> = match value {
+                Value::Integer(value) => arguments.add(value),
+                Value::Real(value) => arguments.add(value),
+                Value::Text(value) => arguments.add(value.map(without_nul)),
+                Value::Bytes(value) => arguments.add(value),
+            };
+            added.map_err(sqlx::Error::Encode)?;
+        }
+        Ok((text(self.sql), arguments))
+    }
+}
+
+fn text(sql: Cow<'static, str>) -> SqlStr {
+    match sql {
+        Cow::Borrowed(sql) => sql.into_sql_str(),
+        Cow::Owned(sql) => AssertSqlSafe(sql).into_sql_str(),
+    }
+}
+
+/// Replaces U+0000, which PostgreSQL's text cannot hold. The bodies keep the agent's own bytes.
+fn without_nul(text: String) -> String {
+    if text.contains('\0') { text.replace('\0', "\u{fffd}") } else { text }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_are_what_they_were() {
+        assert_eq!(Value::from(7u16), Value::Integer(Some(7)));
+        assert_eq!(Value::from(None::<&str>), Value::Text(None));
+        assert_eq!(without_nul("a\0b".to_owned()), "a\u{fffd}b");
+    }
+}

@@ -1,0 +1,155 @@
+//! Errors of opening, writing and reading a store.
+
+use std::error::Error as StdError;
+
+use episode::{CallId, EpisodeId};
+use thiserror::Error;
+
+use crate::unavailable::StoreUnavailable;
+
+/// The reasons for which a store cannot be opened.
+#[derive(Debug, Error)]
+pub enum OpenError {
+    /// There is no such file.
+    #[error("there is no store at `{0}`")]
+    Missing(String),
+    /// The file is something else.
+    #[error("`{0}` is not a rolltape store")]
+    NotAStore(String),
+    /// The file was written by a newer rolltape.
+    #[error("`{0}` was written by a newer rolltape (format {1}); upgrade this one to read it")]
+    Newer(String, i64),
+    /// Another process records into the file.
+    #[error("`{0}` is being recorded to by another rolltape (process {1})")]
+    InUse(String, String),
+    /// The lock file that keeps out a second recorder cannot be used.
+    #[error("cannot create or lock the lock file of `{0}`")]
+    Lock(String, #[source] std::io::Error),
+    /// The database needs a migration while an older version records to it.
+    #[error("`{0}` needs a migration, and an older rolltape records to it; stop that one first")]
+    OlderWriter(String),
+    /// The server's database cannot hold a store.
+    #[error("`{0}` cannot hold a store: {1}")]
+    Unfit(String, String),
+    /// The database refused.
+    #[error("cannot open the store at `{0}`")]
+    Database(String, #[source] sqlx::Error),
+}
+
+/// The reasons for which a record is not on disk.
+#[derive(Debug, Error)]
+pub enum CommitError {
+    /// The episode was closed; a re-run uses a new attempt.
+    #[error("episode `{0}` attempt {1} is closed")]
+    Closed(EpisodeId, u32),
+    /// No call of this episode was recorded.
+    #[error("no episode `{0}` attempt {1}")]
+    Unknown(EpisodeId, u32),
+    /// The episode has no such call.
+    #[error("the episode has no call `{0}`")]
+    UnknownCall(CallId),
+    /// The store cannot be written at the moment; nothing of the record was kept.
+    #[error("cannot write to the store: {0}")]
+    Unavailable(#[from] StoreUnavailable),
+    /// Another reader leased one of the items first.
+    #[error("another reader has leased one of the items")]
+    Taken,
+    /// The lease holds nothing.
+    #[error("lease `{0}` holds nothing: it does not exist, or its items were handed out again")]
+    NoLease(String),
+    /// The call that ends has no begun record.
+    #[error("call `{0}` was not begun")]
+    NotBegun(CallId),
+    /// The database refused the record; nothing of it was kept.
+    #[error("cannot write to the store")]
+    Database(#[from] sqlx::Error),
+    /// The writer has stopped.
+    #[error("the store is closed")]
+    Stopped,
+}
+
+/// The result of committing one record.
+pub(crate) type CommitResult = Result<(), CommitError>;
+
+/// The reasons for which a store cannot be read.
+#[derive(Debug, Error)]
+pub enum SnapshotError {
+    /// The store could not be opened.
+    #[error(transparent)]
+    Open(#[from] OpenError),
+    /// The database refused.
+    #[error("cannot read the store")]
+    Database(#[from] sqlx::Error),
+    /// A stored value does not decode.
+    #[error("{what} does not decode")]
+    Decode {
+        /// A call or an episode.
+        what: String,
+        /// The defect of the stored value.
+        #[source]
+        source: DecodeError,
+    },
+    /// A stored word is not one that this version writes.
+    #[error("`{0}` is not a known {1}")]
+    Word(String, &'static str),
+}
+
+/// The defects of stored bytes.
+#[derive(Debug, Error)]
+pub enum DecodeError {
+    /// Written in a way this build does not know.
+    #[error("encoding {0} is not known to this version")]
+    Encoding(i64),
+    /// The compressed frame is damaged.
+    #[error("the compressed frame is damaged")]
+    Frame,
+    /// It refers to something that is not in its episode's log.
+    #[error("it refers to something that is not in the log")]
+    Log,
+    /// Other bytes than were written.
+    #[error("it is not what was written: the hash differs")]
+    Hash,
+    /// Fewer or more bytes than were written.
+    #[error("{found} bytes where {expected} were written")]
+    Length {
+        /// Bytes written.
+        expected: usize,
+        /// Bytes found.
+        found: usize,
+    },
+}
+
+/// The reasons for which a body or token ids cannot be read back.
+#[derive(Debug, Error)]
+pub(crate) enum ReadError {
+    #[error(transparent)]
+    Database(#[from] sqlx::Error),
+    #[error(transparent)]
+    Decode(#[from] DecodeError),
+}
+
+impl ReadError {
+    /// The same error, naming the call or episode that was read.
+    pub(crate) fn while_reading(self, what: String) -> SnapshotError {
+        match self {
+            Self::Database(error) => error.into(),
+            Self::Decode(source) => SnapshotError::Decode { what, source },
+        }
+    }
+
+    /// The same error, naming the call that was read.
+    pub(crate) fn of_call(self, call: CallId) -> SnapshotError {
+        self.while_reading(format!("call `{call}`"))
+    }
+}
+
+/// An error and its causes, on one line.
+pub(crate) fn with_causes(error: &dyn StdError) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(source) = cause {
+        text = format!("{text}: {source}");
+        cause = source.source();
+    }
+    text
+}

@@ -1,0 +1,128 @@
+//! Candidates of the feed: finished attempts that are free, and closed ones that wait for calls.
+
+use episode::{CallId, EpisodeId, GroupId, Micros, TaskId};
+
+use crate::database::query::{Query, query};
+use crate::error::SnapshotError;
+use crate::feed::types::FeedQuery;
+use crate::snapshot::Snapshot;
+use crate::types::Selection;
+
+/// Time after the closing of an attempt during which its calls may still be under way.
+const SETTLE_US: Micros = 10_000_000;
+
+/// Calls that are looked up in one statement.
+const CALLS_MAX: usize = 1000;
+
+/// Attempts that get their positions in one transaction.
+const FINISHED_MAX: usize = 1000;
+
+/// Attempts that are free. The values are those of [`CandidateQuery::bind`].
+const FREE: &str = "FROM finished f JOIN episode e ON e.episode_key = f.episode_key \
+    LEFT JOIN delivery d ON d.consumer = $1 AND d.episode_key = f.episode_key \
+    LEFT JOIN group_size s ON s.group_id = e.group_id \
+    WHERE f.position > $2 AND (d.episode_key IS NULL OR d.free_at <= $3) \
+    AND ($4 IS NULL OR e.episode_id = $4) AND ($5 IS NULL OR e.group_id = $5) \
+    AND ($6 IS NULL OR e.task_id = $6) \
+    AND ($7 = 0 OR EXISTS (SELECT 1 FROM reward r WHERE r.episode_key = f.episode_key \
+        AND r.call_id IS NULL AND r.name = 'reward'))";
+
+/// Attempts that were closed while calls of theirs were under way, in the order of closing.
+const WAITING: &str = "SELECT w.episode_key, e.closed_at, \
+    (SELECT max(c.ended_at) FROM call c WHERE c.episode_key = w.episode_key) AS last, \
+    EXISTS (SELECT 1 FROM call c \
+        WHERE c.episode_key = w.episode_key AND c.outcome IS NULL) AS open \
+    FROM waiting w JOIN episode e ON e.episode_key = w.episode_key \
+    ORDER BY e.closed_at, w.episode_key";
+
+/// The part of a statement that selects the attempts a reader may be handed.
+pub(crate) struct CandidateQuery<'a> {
+    pub(crate) query: &'a FeedQuery,
+    /// Only attempts after this position.
+    pub(crate) floor: i64,
+    /// Attempts whose calls are known to be under way.
+    pub(crate) with_open_calls: Vec<i64>,
+}
+
+impl CandidateQuery<'_> {
+    /// The `FROM` and `WHERE` of the statement. Its values are `$1` to `$7`.
+    pub(crate) fn sql(&self) -> String {
+        // A reader with a cursor does not come back for those that it leaves out.
+        if self.query.consumer.is_none() {
+            return FREE.to_owned();
+        }
+        // No attempt has the key 0.
+        let open =
+            self.with_open_calls.iter().fold("0".to_owned(), |list, key| format!("{list}, {key}"));
+        format!("{FREE} AND f.episode_key NOT IN ({open})")
+    }
+
+    /// Binds the values.
+    pub(crate) fn bind(&self, statement: Query) -> Query {
+        let FeedQuery { consumer, now, rewarded, selection, .. } = self.query;
+        let Selection { episode, group, task } = selection;
+        statement
+            .bind(consumer.as_deref())
+            .bind(self.floor)
+            .bind(*now)
+            .bind(episode.as_ref().map(EpisodeId::as_str))
+            .bind(group.as_ref().map(GroupId::as_str))
+            .bind(task.as_ref().map(TaskId::as_str))
+            .bind(i64::from(*rewarded))
+    }
+}
+
+impl Snapshot {
+    /// Attempts that wait no longer for their calls, and the times at which they were finished, for
+    /// [`crate::Store::finish`]. `open` are the calls that are known to be under way. Another call
+    /// without an end is given up some time after the closing: its recorder died.
+    ///
+    /// # Errors
+    /// [`SnapshotError`] when the store cannot be read.
+    pub async fn finished_since(
+        &mut self,
+        open: &[CallId],
+        now: Micros,
+    ) -> Result<Vec<(i64, Micros)>, SnapshotError> {
+        let waiting = query(WAITING).fetch_all(self.connection()).await?;
+        if waiting.is_empty() {
+            return Ok(Vec::new());
+        }
+
+        let with_open_calls = self.with_open_calls(open).await?;
+        let mut finished = Vec::new();
+        for row in waiting {
+            let (key, closed) = (row.try_get("episode_key")?, row.try_get::<Micros>("closed_at")?);
+            let last = row.try_get::<Option<Micros>>("last")?.unwrap_or(closed).max(closed);
+            let given_up = closed.saturating_add(SETTLE_US);
+            let is_open = row.try_get::<bool>("open")?;
+            if is_open && (now < given_up || with_open_calls.contains(&key)) {
+                continue;
+            }
+            let finished_at = if is_open { last.max(given_up) } else { last };
+            // Clocks of several machines may differ, and nothing is finished in the future.
+            finished.push((key, finished_at.min(now)));
+        }
+        finished.truncate(FINISHED_MAX);
+        Ok(finished)
+    }
+
+    /// The keys of the attempts that have one of these calls without an end.
+    pub(crate) async fn with_open_calls(
+        &mut self,
+        calls: &[CallId],
+    ) -> Result<Vec<i64>, sqlx::Error> {
+        let mut keys = Vec::new();
+        for chunk in calls.chunks(CALLS_MAX) {
+            let numbers: Vec<String> = (1..=chunk.len()).map(|at| format!("${at}")).collect();
+            let select = format!(
+                "SELECT DISTINCT episode_key FROM call WHERE outcome IS NULL AND call_id IN ({})",
+                numbers.join(", ")
+            );
+            let bound =
+                chunk.iter().fold(query(select), |select, call| select.bind(call.to_string()));
+            keys.extend(bound.scalars::<i64>(self.connection()).await?);
+        }
+        Ok(keys)
+    }
+}

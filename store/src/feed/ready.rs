@@ -1,0 +1,344 @@
+//! Reading the feed: the items that could be handed out now, and counts of those that wait.
+
+use episode::Micros;
+
+use crate::database::query::query;
+use crate::database::row::Row;
+use crate::error::SnapshotError;
+use crate::feed::candidates::CandidateQuery;
+use crate::feed::types::{ConsumerCounts, FeedItem, FeedQuery, FeedUnit, GroupLimits};
+use crate::feed::write::last_position;
+use crate::snapshot::Snapshot;
+use crate::snapshot::rows::episode_of;
+use crate::types::EpisodeRecord;
+
+/// Members of a group that may be handed out: those that were never handed out, or those that were
+/// handed out together before.
+struct GroupPart {
+    group: String,
+    /// The item as which they were handed out before; 0 if never.
+    item: i64,
+    size: Option<i64>,
+    /// The time at which the first of them was finished.
+    since: Micros,
+}
+
+/// An attempt with its position.
+#[derive(Clone, Copy)]
+struct Member {
+    position: i64,
+    key: i64,
+}
+
+impl Snapshot {
+    /// True where a consumer is registered.
+    ///
+    /// # Errors
+    /// [`SnapshotError`] when the store cannot be read.
+    pub async fn has_consumer(&mut self, consumer: &str) -> Result<bool, SnapshotError> {
+        Ok(self.floor(consumer).await?.is_some())
+    }
+
+    /// The last position that was given; 0 if there is none.
+    ///
+    /// # Errors
+    /// [`SnapshotError`] when the store cannot be read.
+    pub async fn last_position(&mut self) -> Result<i64, SnapshotError> {
+        Ok(last_position(self.connection()).await?)
+    }
+
+    /// Items that could be handed out now, in the order of their positions.
+    ///
+    /// # Errors
+    /// [`SnapshotError`] when the store cannot be read.
+    pub async fn ready(&mut self, query: &FeedQuery) -> Result<Vec<FeedItem>, SnapshotError> {
+        let floor = match &query.consumer {
+            Some(consumer) => self.floor(consumer).await?.unwrap_or(query.after),
+            None => query.after,
+        };
+        let with_open_calls = self.with_open_calls(&query.open).await?;
+        let candidates = CandidateQuery { query, floor, with_open_calls };
+
+        match (query.unit, &query.consumer) {
+            (FeedUnit::Episode, _) => self.single(&candidates).await,
+            (FeedUnit::Group(limits), Some(_)) => self.groups(&candidates, limits).await,
+            (FeedUnit::Group(limits), None) => {
+                // A group whose last member lies after the cursor may have members before it.
+                let candidates = CandidateQuery { floor: 0, ..candidates };
+                self.complete_groups(&candidates, limits).await
+            }
+        }
+    }
+
+    async fn floor(&mut self, consumer: &str) -> Result<Option<i64>, sqlx::Error> {
+        let row = query("SELECT floor FROM consumer WHERE consumer = $1")
+            .bind(consumer)
+            .fetch_optional(self.connection())
+            .await?;
+        row.map(|row| row.first()).transpose()
+    }
+
+    /// Items of one attempt each.
+    async fn single(
+        &mut self,
+        candidates: &CandidateQuery<'_>,
+    ) -> Result<Vec<FeedItem>, SnapshotError> {
+        let select = format!(
+            "SELECT f.position, f.episode_key {} ORDER BY f.position LIMIT $8",
+            candidates.sql()
+        );
+        let rows = candidates
+            .bind(query(select))
+            .bind(candidates.query.limit)
+            .fetch_all(self.connection())
+            .await?;
+        let members = members_of(&rows)?;
+        Ok(members.iter().map(|member| FeedItem::new(member.position, vec![member.key])).collect())
+    }
+
+    /// Groups for a consumer: complete ones, overdue ones, and those that were handed out before.
+    async fn groups(
+        &mut self,
+        candidates: &CandidateQuery<'_>,
+        limits: GroupLimits,
+    ) -> Result<Vec<FeedItem>, SnapshotError> {
+        let wanted = candidates.query;
+        // Without a limit no group is overdue: none was finished at the minimum.
+        let overdue_at = limits.wait.map_or(Micros::MIN, |wait| wanted.now.saturating_sub(wait));
+        let select = format!(
+            "SELECT e.group_id, coalesce(d.item, 0) AS item, \
+             coalesce(min(s.size), $8) AS size, min(f.finished_at) AS since \
+             {} AND e.group_id IS NOT NULL GROUP BY e.group_id, coalesce(d.item, 0) \
+             HAVING coalesce(d.item, 0) > 0 OR count(*) >= coalesce(min(s.size), $8) \
+             OR min(f.finished_at) <= $9 ORDER BY max(f.position) LIMIT $10",
+            candidates.sql()
+        );
+        let parts = candidates
+            .bind(query(select))
+            .bind(limits.size.map(i64::from))
+            .bind(overdue_at)
+            .bind(wanted.limit)
+            .fetch_all(self.connection())
+            .await?;
+
+        // A part may be several items, so the limit is applied once more below.
+        let mut items = Vec::new();
+        for row in &parts {
+            let part = GroupPart::of(row)?;
+            let members = self.members(candidates, &part).await?;
+            let mut of_part = part.items(&members, part.since <= overdue_at);
+            if part.item > 0 {
+                self.add_peers(&part, wanted.consumer.as_deref(), &mut of_part).await?;
+            }
+            items.extend(of_part);
+        }
+        items.truncate(wanted.limit as usize);
+        Ok(items)
+    }
+
+    /// The members of a part, in the order of their positions.
+    async fn members(
+        &mut self,
+        candidates: &CandidateQuery<'_>,
+        part: &GroupPart,
+    ) -> Result<Vec<Member>, sqlx::Error> {
+        let select = format!(
+            "SELECT f.position, f.episode_key {} AND e.group_id = $8 \
+             AND coalesce(d.item, 0) = $9 ORDER BY f.position",
+            candidates.sql()
+        );
+        let rows = candidates
+            .bind(query(select))
+            .bind(&part.group)
+            .bind(part.item)
+            .fetch_all(self.connection())
+            .await?;
+        members_of(&rows)
+    }
+
+    /// Adds the attempts with which items were handed out before. Rewards are compared within the
+    /// whole group, however much of it is handed out again.
+    async fn add_peers(
+        &mut self,
+        part: &GroupPart,
+        consumer: Option<&str>,
+        items: &mut [FeedItem],
+    ) -> Result<(), sqlx::Error> {
+        let select = "SELECT d.episode_key, d.item_size FROM episode e JOIN delivery d \
+            ON d.consumer = $1 AND d.episode_key = e.episode_key \
+            WHERE e.group_id = $2 AND d.item = $3 ORDER BY d.episode_key";
+        let rows = query(select)
+            .bind(consumer)
+            .bind(&part.group)
+            .bind(part.item)
+            .fetch_all(self.connection())
+            .await?;
+
+        for row in &rows {
+            let key = row.try_get("episode_key")?;
+            let size = row.try_get::<Option<i64>>("item_size")?.unwrap_or_default();
+            for item in items.iter_mut() {
+                // Those of the item itself are no peers.
+                if !item.keys.contains(&key) {
+                    item.peers.push(key);
+                }
+                item.size = item.size.max(usize::try_from(size).unwrap_or_default());
+            }
+        }
+        for item in items {
+            item.size = item.size.max(item.keys.len() + item.peers.len());
+        }
+        Ok(())
+    }
+
+    /// Complete groups whose last attempt lies after the cursor, in the order in which they became
+    /// complete. A group of more attempts than its size is several items.
+    async fn complete_groups(
+        &mut self,
+        candidates: &CandidateQuery<'_>,
+        limits: GroupLimits,
+    ) -> Result<Vec<FeedItem>, SnapshotError> {
+        // Members are numbered within their group; `number` is the item of the group they are in.
+        let numbered = format!(
+            "SELECT e.group_id, f.position, f.episode_key, coalesce(s.size, $8) AS size, \
+             (row_number() OVER (PARTITION BY e.group_id ORDER BY f.position) - 1) \
+             / coalesce(s.size, $8) AS number {} AND e.group_id IN (SELECT x.group_id \
+             FROM finished y JOIN episode x ON x.episode_key = y.episode_key \
+             WHERE y.position > $9)",
+            candidates.sql()
+        );
+        let complete = format!(
+            "SELECT m.group_id, m.number, max(m.position) AS last FROM ({numbered}) AS m \
+             GROUP BY m.group_id, m.number HAVING count(*) = min(m.size) \
+             AND max(m.position) > $9 ORDER BY last LIMIT $10"
+        );
+        let select = format!(
+            "SELECT n.episode_key, w.last FROM ({numbered}) AS n JOIN ({complete}) AS w \
+             ON w.group_id = n.group_id AND w.number = n.number ORDER BY w.last, n.position"
+        );
+        let rows = candidates
+            .bind(query(select))
+            .bind(limits.size.map(i64::from))
+            .bind(candidates.query.after)
+            .bind(candidates.query.limit)
+            .fetch_all(self.connection())
+            .await?;
+
+        // Rows of one item follow each other.
+        let mut items: Vec<FeedItem> = Vec::new();
+        for row in &rows {
+            let (position, key) = (row.try_get("last")?, row.try_get("episode_key")?);
+            match items.last_mut().filter(|item| item.position == position) {
+                Some(item) => item.keys.push(key),
+                None => items.push(FeedItem::new(position, vec![key])),
+            }
+        }
+        items.iter_mut().for_each(|item| item.size = item.keys.len());
+        Ok(items)
+    }
+
+    /// Attempts by the store's keys, sorted by episode and attempt, without those that are gone.
+    ///
+    /// # Errors
+    /// [`SnapshotError`] when the store cannot be read.
+    pub async fn attempts(&mut self, keys: &[i64]) -> Result<Vec<EpisodeRecord>, SnapshotError> {
+        let mut found = Vec::with_capacity(keys.len());
+        for key in keys {
+            let select = "SELECT e.*, EXISTS (SELECT 1 FROM mark m \
+                          WHERE m.episode_key = e.episode_key) AS marked \
+                          FROM episode e WHERE e.episode_key = $1";
+            if let Some(row) = query(select).bind(*key).fetch_optional(self.connection()).await? {
+                found.push(self.with_labels(episode_of(&row)?).await?);
+            }
+        }
+        found.sort_by(|a, b| (&a.id, a.attempt).cmp(&(&b.id, b.attempt)));
+        Ok(found)
+    }
+
+    /// Counts of every consumer, by name.
+    ///
+    /// # Errors
+    /// [`SnapshotError`] when the store cannot be read.
+    pub async fn consumers(&mut self, now: Micros) -> Result<Vec<ConsumerCounts>, SnapshotError> {
+        let names = query("SELECT consumer FROM consumer ORDER BY consumer");
+        let mut found = Vec::new();
+        for consumer in names.scalars::<String>(self.connection()).await? {
+            found.push(self.consumer_counts(consumer, now).await?);
+        }
+        Ok(found)
+    }
+
+    async fn consumer_counts(
+        &mut self,
+        consumer: String,
+        now: Micros,
+    ) -> Result<ConsumerCounts, SnapshotError> {
+        let counts = "SELECT count(*) FILTER (WHERE d.episode_key IS NULL \
+                OR d.state = 'returned' OR d.free_at <= $2) AS depth, \
+            min(f.finished_at) FILTER (WHERE d.episode_key IS NULL \
+                OR d.state = 'returned' OR d.free_at <= $2) AS oldest, \
+            count(*) FILTER (WHERE d.state = 'leased' AND d.free_at > $2) AS leased \
+            FROM finished f LEFT JOIN delivery d \
+            ON d.consumer = $1 AND d.episode_key = f.episode_key \
+            WHERE f.position > (SELECT floor FROM consumer WHERE consumer = $1)";
+        let row = query(counts).bind(&consumer).bind(now).fetch_one(self.connection()).await?;
+
+        let events = query("SELECT what, attempts FROM tally WHERE consumer = $1 ORDER BY what")
+            .bind(&consumer)
+            .fetch_all(self.connection())
+            .await?;
+        let tally = events.iter().map(|row| Ok((row.try_get("what")?, count(row, "attempts")?)));
+        Ok(ConsumerCounts {
+            depth: count(&row, "depth")?,
+            oldest: row.try_get("oldest")?,
+            leased: count(&row, "leased")?,
+            tally: tally.collect::<Result<_, sqlx::Error>>()?,
+            consumer,
+        })
+    }
+}
+
+impl GroupPart {
+    fn of(row: &Row) -> Result<Self, sqlx::Error> {
+        Ok(Self {
+            group: row.try_get("group_id")?,
+            item: row.try_get("item")?,
+            size: row.try_get("size")?,
+            since: row.try_get("since")?,
+        })
+    }
+
+    /// The items that the part's members make.
+    fn items(&self, members: &[Member], is_overdue: bool) -> Vec<FeedItem> {
+        if self.item > 0 {
+            return vec![FeedItem { position: self.item, ..item_of(members) }];
+        }
+        let size = self.size.and_then(|size| usize::try_from(size).ok()).filter(|size| *size > 0);
+        let Some(size) = size else {
+            return vec![FeedItem { late: true, ..item_of(members) }];
+        };
+        members
+            .chunks(size)
+            .filter(|chunk| chunk.len() == size || is_overdue)
+            .map(|chunk| FeedItem { late: chunk.len() < size, ..item_of(chunk) })
+            .collect()
+    }
+}
+
+/// An item of members that were never handed out.
+fn item_of(members: &[Member]) -> FeedItem {
+    let position = members.last().map_or(0, |member| member.position);
+    FeedItem::new(position, members.iter().map(|member| member.key).collect())
+}
+
+fn members_of(rows: &[Row]) -> Result<Vec<Member>, sqlx::Error> {
+    rows.iter()
+        .map(|row| {
+            Ok(Member { position: row.try_get("position")?, key: row.try_get("episode_key")? })
+        })
+        .collect()
+}
+
+fn count(row: &Row, name: &str) -> Result<u64, sqlx::Error> {
+    Ok(row.try_get::<i64>(name)?.unsigned_abs())
+}

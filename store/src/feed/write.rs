@@ -1,0 +1,297 @@
+//! Writing the feed: positions, leases and settlements, one transaction each.
+//!
+//! Several processes may hand out of one database. Each transaction here holds a lock of the
+//! database until it ends, so that positions appear in their order and nothing is handed out twice.
+
+use episode::Micros;
+
+use crate::commit::episode_row::find_episode;
+use crate::database::connection::StoreConnection;
+use crate::database::query::query;
+use crate::database::row::Row;
+use crate::error::{CommitError, CommitResult};
+use crate::feed::types::{Disposition, FeedRecord, Lease, LeasePart, Settlement};
+use crate::types::AttemptId;
+
+/// The lock of the feed. Numbers above -1 are those of writers and of the schema.
+const LOCK: &str = "SELECT pg_advisory_xact_lock(1383034988, -1)";
+
+/// Writes a change of the feed.
+pub(crate) async fn write_feed(
+    connection: &mut StoreConnection,
+    record: &FeedRecord,
+) -> CommitResult {
+    lock(connection).await?;
+    match record {
+        FeedRecord::Begin(consumer, floor) => {
+            let insert = "INSERT INTO consumer (consumer, floor) VALUES ($1, $2) \
+                          ON CONFLICT DO NOTHING";
+            Ok(query(insert).bind(consumer).bind(*floor).execute(connection).await?)
+        }
+        FeedRecord::Lease(lease) => write_lease(connection, lease).await,
+        FeedRecord::Settle(settlement) => settle(connection, settlement).await,
+        FeedRecord::Finish(attempts) => Ok(finish_waiting(connection, attempts).await?),
+    }
+}
+
+async fn lock(connection: &mut StoreConnection) -> Result<(), sqlx::Error> {
+    match connection {
+        StoreConnection::Postgres(_) => query(LOCK).execute(connection).await,
+        // A file has one writer, and one transaction at a time.
+        StoreConnection::Sqlite(_) | StoreConnection::Local(_) => Ok(()),
+    }
+}
+
+/// Gives a closed attempt its position. One with calls under way has to wait: a reader who passes
+/// its position would not come back to it.
+pub(crate) async fn number_closed(
+    connection: &mut StoreConnection,
+    key: i64,
+) -> Result<(), sqlx::Error> {
+    lock(connection).await?;
+    let insert_waiting = "INSERT INTO waiting (episode_key) SELECT e.episode_key FROM episode e \
+        WHERE e.episode_key = $1 AND EXISTS (SELECT 1 FROM call c \
+            WHERE c.episode_key = e.episode_key AND c.outcome IS NULL) \
+        AND NOT EXISTS (SELECT 1 FROM finished f WHERE f.episode_key = e.episode_key) \
+        ON CONFLICT DO NOTHING";
+    query(insert_waiting).bind(key).execute(connection).await?;
+    number(connection, key, None).await
+}
+
+/// Gives positions to attempts that wait no longer.
+async fn finish_waiting(
+    connection: &mut StoreConnection,
+    attempts: &[(i64, Micros)],
+) -> Result<(), sqlx::Error> {
+    for (key, at) in attempts {
+        query("DELETE FROM waiting WHERE episode_key = $1").bind(*key).execute(connection).await?;
+        number(connection, *key, Some(*at)).await?;
+    }
+    Ok(())
+}
+
+/// Gives an attempt that does not wait its position, if it has none.
+async fn number(
+    connection: &mut StoreConnection,
+    key: i64,
+    at: Option<Micros>,
+) -> Result<(), sqlx::Error> {
+    let insert = "INSERT INTO finished (episode_key, finished_at) \
+        SELECT e.episode_key, coalesce($2, e.closed_at) FROM episode e \
+        WHERE e.episode_key = $1 \
+        AND NOT EXISTS (SELECT 1 FROM waiting w WHERE w.episode_key = e.episode_key) \
+        AND NOT EXISTS (SELECT 1 FROM finished f WHERE f.episode_key = e.episode_key)";
+    query(insert).bind(key).bind(at).execute(connection).await
+}
+
+/// Leases all of the items or none: one that another reader leased meanwhile refuses the whole.
+async fn write_lease(connection: &mut StoreConnection, lease: &Lease) -> CommitResult {
+    // All items are checked before any is written.
+    let mut redelivered = 0;
+    for key in lease.items.iter().flat_map(|item| &item.keys) {
+        let free = "SELECT d.episode_key IS NOT NULL AS again FROM finished f \
+            LEFT JOIN delivery d ON d.consumer = $1 AND d.episode_key = f.episode_key \
+            WHERE f.episode_key = $2 AND (d.episode_key IS NULL OR d.free_at <= $3)";
+        let row = query(free)
+            .bind(&lease.consumer)
+            .bind(*key)
+            .bind(lease.at)
+            .fetch_optional(connection)
+            .await?
+            .ok_or(CommitError::Taken)?;
+        redelivered += i64::from(row.first::<bool>()?);
+    }
+
+    let mut delivered = 0;
+    for item in &lease.items {
+        for key in &item.keys {
+            delivered += 1;
+            // On conflict the item stays: an attempt keeps the peers that it was first handed out
+            // with.
+            let upsert = "INSERT INTO delivery (consumer, episode_key, item, item_size, lease, \
+                free_at, state, changed_at) VALUES ($1, $2, $3, $4, $5, $6, 'leased', $7) \
+                ON CONFLICT (consumer, episode_key) DO UPDATE SET lease = excluded.lease, \
+                free_at = excluded.free_at, state = 'leased', changed_at = excluded.changed_at";
+            query(upsert)
+                .bind(&lease.consumer)
+                .bind(*key)
+                .bind(item.position)
+                .bind(item.size as i64)
+                .bind(&lease.id)
+                .bind(lease.until)
+                .bind(lease.at)
+                .execute(connection)
+                .await?;
+        }
+    }
+
+    count(connection, &lease.consumer, "delivered", delivered).await?;
+    Ok(count(connection, &lease.consumer, "redelivered", redelivered).await?)
+}
+
+async fn settle(connection: &mut StoreConnection, settlement: &Settlement) -> CommitResult {
+    let Settlement { lease, disposition, at, .. } = settlement;
+    if lease.is_empty() {
+        // An earlier version gave returned attempts that were never sent this name.
+        return Err(CommitError::NoLease(String::new()));
+    }
+
+    let LeasedAttempts { consumer, unsettled } = leased_attempts(connection, settlement).await?;
+    let free_at = disposition.free_at(*at);
+    let holder = if *disposition == Disposition::Unsent { unsent(lease) } else { lease.clone() };
+    for key in &unsettled {
+        let update = "UPDATE delivery SET lease = $3, state = $4, free_at = $5, changed_at = $6 \
+                      WHERE consumer = $1 AND episode_key = $2";
+        query(update)
+            .bind(&consumer)
+            .bind(*key)
+            .bind(&holder)
+            .bind(disposition.state())
+            .bind(free_at)
+            .bind(*at)
+            .execute(connection)
+            .await?;
+    }
+
+    if let Some(event) = disposition.event() {
+        count(connection, &consumer, &event, unsettled.len() as i64).await?;
+    }
+    if free_at.is_none() {
+        raise_floor(connection, &consumer).await?;
+    }
+    Ok(())
+}
+
+/// The holder of attempts that a lease took and never sent. Their reader cannot settle them: no
+/// path of a request can contain this name.
+fn unsent(lease: &str) -> String {
+    format!("unsent from {lease}")
+}
+
+/// The attempts of a lease that a settlement names.
+struct LeasedAttempts {
+    consumer: String,
+    /// Those of them that are not settled.
+    unsettled: Vec<i64>,
+}
+
+/// Finds the attempts that a settlement names. A settlement of all of a lease leaves out those that
+/// were returned from it.
+async fn leased_attempts(
+    connection: &mut StoreConnection,
+    settlement: &Settlement,
+) -> Result<LeasedAttempts, CommitError> {
+    let Settlement { lease, part, disposition, .. } = settlement;
+    let rows = query("SELECT consumer, episode_key, free_at, state FROM delivery WHERE lease = $1")
+        .bind(lease)
+        .fetch_all(connection)
+        .await?;
+    let named = named_keys(connection, part).await?;
+
+    let (mut consumer, mut unsettled) = (None, Vec::new());
+    for row in &rows {
+        let key: i64 = row.try_get("episode_key")?;
+        if named.as_ref().is_some_and(|named| !named.contains(&key)) {
+            continue;
+        }
+
+        // Returning what was returned before is a repetition, and no error.
+        let is_returned = named.is_none() && row.try_get::<String>("state")? == "returned";
+        if is_returned && !matches!(disposition, Disposition::Returned(_)) {
+            continue;
+        }
+        consumer = Some(row.try_get::<String>("consumer")?);
+        let is_settled = row.try_get::<Option<Micros>>("free_at")?.is_none();
+        if !is_settled && !is_returned {
+            unsettled.push(key);
+        }
+    }
+    let consumer = consumer.ok_or_else(|| CommitError::NoLease(lease.clone()))?;
+    Ok(LeasedAttempts { consumer, unsettled })
+}
+
+/// The keys that a part names; `None` where it is all of the lease.
+async fn named_keys(
+    connection: &mut StoreConnection,
+    part: &LeasePart,
+) -> Result<Option<Vec<i64>>, CommitError> {
+    let episodes = match part {
+        LeasePart::All => return Ok(None),
+        LeasePart::Keys(keys) => return Ok(Some(keys.clone())),
+        LeasePart::Episodes(episodes) => episodes,
+    };
+    let mut keys = Vec::with_capacity(episodes.len());
+    for attempt in episodes {
+        keys.push(find_episode(connection, &AttemptId::from(attempt.clone())).await?);
+    }
+    Ok(Some(keys))
+}
+
+impl Disposition {
+    /// The state of the attempts in the table `delivery`.
+    fn state(&self) -> String {
+        match self {
+            Self::Acked => "acked".to_owned(),
+            Self::Returned(_) | Self::Unsent => "returned".to_owned(),
+            Self::Renewed(_) => "leased".to_owned(),
+            Self::Dropped(reason) => format!("dropped:{reason}"),
+        }
+    }
+
+    /// The time from which the attempts may be handed out again; `None` where they are settled.
+    fn free_at(&self, now: Micros) -> Option<Micros> {
+        match self {
+            Self::Returned(free_at) => Some(*free_at),
+            Self::Unsent => Some(now),
+            Self::Renewed(until) => Some(*until),
+            Self::Acked | Self::Dropped(_) => None,
+        }
+    }
+
+    /// The event in the table `tally`.
+    fn event(&self) -> Option<String> {
+        match self {
+            Self::Acked => Some("acked".to_owned()),
+            Self::Returned(_) => Some("nacked".to_owned()),
+            Self::Dropped(reason) => Some(format!("dropped:{reason}")),
+            Self::Unsent | Self::Renewed(_) => None,
+        }
+    }
+}
+
+/// Adds to a consumer's count of an event.
+async fn count(
+    connection: &mut StoreConnection,
+    consumer: &str,
+    event: &str,
+    attempts: i64,
+) -> Result<(), sqlx::Error> {
+    if attempts == 0 {
+        return Ok(());
+    }
+    let add = "INSERT INTO tally (consumer, what, attempts) VALUES ($1, $2, $3) \
+        ON CONFLICT (consumer, what) DO UPDATE SET attempts = tally.attempts + excluded.attempts";
+    query(add).bind(consumer).bind(event).bind(attempts).execute(connection).await
+}
+
+/// Moves a consumer's floor up to the first attempt that is not settled. Attempts below the floor
+/// are not looked at again.
+async fn raise_floor(connection: &mut StoreConnection, consumer: &str) -> Result<(), sqlx::Error> {
+    let first_unsettled = "SELECT f.position FROM finished f LEFT JOIN delivery d \
+        ON d.consumer = $1 AND d.episode_key = f.episode_key \
+        WHERE f.position > (SELECT floor FROM consumer WHERE consumer = $1) \
+        AND (d.episode_key IS NULL OR d.free_at IS NOT NULL) ORDER BY f.position LIMIT 1";
+    let floor = match query(first_unsettled).bind(consumer).fetch_optional(connection).await? {
+        Some(row) => row.first::<i64>()? - 1,
+        None => last_position(connection).await?,
+    };
+    let raise = "UPDATE consumer SET floor = $2 WHERE consumer = $1 AND floor < $2";
+    query(raise).bind(consumer).bind(floor).execute(connection).await
+}
+
+/// The last position that was given; 0 if there is none.
+pub(crate) async fn last_position(connection: &mut StoreConnection) -> Result<i64, sqlx::Error> {
+    let last = "SELECT position FROM finished ORDER BY position DESC LIMIT 1";
+    let row: Option<Row> = query(last).fetch_optional(connection).await?;
+    row.map_or(Ok(0), |row| row.first())
+}

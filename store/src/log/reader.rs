@@ -1,0 +1,221 @@
+//! Reading logs and bodies back.
+
+use std::collections::HashMap;
+
+use bytes::Bytes;
+
+use crate::database::connection::StoreConnection;
+use crate::database::query::query;
+use crate::database::row::Row;
+use crate::encoding::pack::{Packed, hash, unpack};
+use crate::error::{DecodeError, ReadError};
+use crate::log::extent::{Extent, decode, gather};
+use crate::log::fold::unfold;
+use crate::log::format::{BODIES, EXTENTS, FOLDED};
+
+/// Both tracks of a log.
+#[derive(Debug, Default)]
+pub(crate) struct LogBytes {
+    /// The bytes of bodies.
+    pub(crate) bodies: Vec<u8>,
+    /// Token ids as varints.
+    pub(crate) tokens: Vec<u8>,
+}
+
+/// A reader of bodies. It keeps the logs, rows and extents that it had to read for them.
+#[derive(Debug, Default)]
+pub(crate) struct LogReader {
+    logs: HashMap<i64, LogBytes>,
+    rows: HashMap<i64, BodyRow>,
+    extents: HashMap<i64, Vec<Extent>>,
+}
+
+/// The row of a body.
+#[derive(Debug, Clone)]
+struct BodyRow {
+    encoding: i64,
+    length: usize,
+    data: Bytes,
+    base_key: Option<i64>,
+    log_key: Option<i64>,
+    hash: Option<Bytes>,
+}
+
+/// The names that a statement gives to the columns of a body.
+#[derive(Debug)]
+pub(crate) struct BodyColumns {
+    pub(crate) key: &'static str,
+    pub(crate) encoding: &'static str,
+    pub(crate) length: &'static str,
+    pub(crate) data: &'static str,
+    pub(crate) base_key: &'static str,
+    pub(crate) log_key: &'static str,
+    pub(crate) hash: &'static str,
+}
+
+const COLUMNS: BodyColumns = BodyColumns {
+    key: "body_key",
+    encoding: "encoding",
+    length: "length",
+    data: "data",
+    base_key: "base_key",
+    log_key: "reel_key",
+    hash: "hash",
+};
+
+/// One segment of a log, decoded.
+pub(crate) struct DecodedSegment<'a> {
+    pub(crate) track: i64,
+    pub(crate) context: usize,
+    pub(crate) bytes: &'a [u8],
+}
+
+impl LogReader {
+    /// The tracks of a log.
+    pub(crate) async fn log(
+        &mut self,
+        connection: &mut StoreConnection,
+        log_key: i64,
+    ) -> Result<&LogBytes, ReadError> {
+        if !self.logs.contains_key(&log_key) {
+            self.load(connection, log_key, |_| ()).await?;
+        }
+        Ok(&self.logs[&log_key])
+    }
+
+    /// Reads a log, passing each segment to `visit`.
+    pub(crate) async fn load(
+        &mut self,
+        connection: &mut StoreConnection,
+        log_key: i64,
+        mut visit: impl FnMut(DecodedSegment<'_>),
+    ) -> Result<(), ReadError> {
+        let segments = "SELECT track, start, length, context, encoding, data FROM segment \
+                        WHERE reel_key = $1 ORDER BY track, start";
+        let rows = query(segments).bind(log_key).fetch_all(connection).await?;
+
+        let mut log = LogBytes::default();
+        for row in rows {
+            let track: i64 = row.try_get("track")?;
+            let bytes = if track == BODIES { &mut log.bodies } else { &mut log.tokens };
+            if row.try_get::<usize>("start")? != bytes.len() {
+                return Err(DecodeError::Log.into());
+            }
+
+            let context = row.try_get("context")?;
+            let context_start = bytes.len().checked_sub(context).ok_or(DecodeError::Log)?;
+            let packed = Packed { encoding: row.try_get("encoding")?, data: row.try_get("data")? };
+            let segment = unpack(packed, row.try_get("length")?, &bytes[context_start..])?;
+            bytes.extend_from_slice(&segment);
+            visit(DecodedSegment { track, context, bytes: &segment });
+        }
+        self.logs.insert(log_key, log);
+        Ok(())
+    }
+
+    /// Takes a log that was read elsewhere.
+    pub(crate) fn insert_log(&mut self, log_key: i64, log: LogBytes) {
+        self.logs.insert(log_key, log);
+    }
+
+    /// A log, if it was read before.
+    pub(crate) fn known_log(&self, log_key: i64) -> Option<&LogBytes> {
+        self.logs.get(&log_key)
+    }
+
+    /// Keeps the row of a body and returns the body's key; `None` where the row has no body.
+    pub(crate) fn keep_row(
+        &mut self,
+        row: &Row,
+        columns: &BodyColumns,
+    ) -> Result<Option<i64>, sqlx::Error> {
+        let Some(key) = row.try_get::<Option<i64>>(columns.key)? else {
+            return Ok(None);
+        };
+        let body = BodyRow {
+            encoding: row.try_get(columns.encoding)?,
+            length: row.try_get(columns.length)?,
+            data: row.try_get::<Vec<u8>>(columns.data)?.into(),
+            base_key: row.try_get(columns.base_key)?,
+            log_key: row.try_get(columns.log_key)?,
+            hash: row.try_get::<Option<Vec<u8>>>(columns.hash)?.map(Into::into),
+        };
+        self.rows.insert(key, body);
+        Ok(Some(key))
+    }
+
+    /// The bytes of a body, checked against its hash.
+    pub(crate) async fn body(
+        &mut self,
+        connection: &mut StoreConnection,
+        body_key: i64,
+    ) -> Result<Bytes, ReadError> {
+        let row = self.row(connection, body_key).await?;
+        let BodyRow { encoding, length, .. } = row;
+
+        // Formats before the log compressed each body by itself.
+        let bytes = match (encoding, row.log_key) {
+            (EXTENTS | FOLDED, Some(log_key)) => {
+                let extents = self.extents(connection, body_key).await?;
+                let log = self.log(connection, log_key).await?;
+                let stored = gather(&extents, &log.bodies).ok_or(DecodeError::Log)?;
+                match encoding {
+                    FOLDED => unfold(&stored, length).ok_or(DecodeError::Frame)?,
+                    _ => stored,
+                }
+            }
+            _ => unpack(Packed { encoding, data: &row.data }, length, &[])?,
+        };
+
+        if bytes.len() != length {
+            return Err(DecodeError::Length { expected: length, found: bytes.len() }.into());
+        }
+        if row.hash.is_some_and(|expected| expected[..] != hash(&bytes)) {
+            return Err(DecodeError::Hash.into());
+        }
+        Ok(Bytes::from(bytes))
+    }
+
+    /// The extents of its log that a body consists of. They are encoded against those of a base,
+    /// which has a base in turn.
+    pub(crate) async fn extents(
+        &mut self,
+        connection: &mut StoreConnection,
+        body_key: i64,
+    ) -> Result<Vec<Extent>, ReadError> {
+        // Down the chain of bases to one that is known, or to the first.
+        let (mut chain, mut next) = (Vec::new(), Some(body_key));
+        while let Some(key) = next.filter(|key| !self.extents.contains_key(key)) {
+            let row = self.row(connection, key).await?;
+            if chain.iter().any(|(seen, _)| *seen == key) {
+                return Err(DecodeError::Log.into());
+            }
+            next = row.base_key;
+            chain.push((key, row));
+        }
+
+        // And back up.
+        let mut extents = next.map_or_else(Vec::new, |base| self.extents[&base].clone());
+        for (key, row) in chain.into_iter().rev() {
+            extents = decode(&row.data, &extents).ok_or(DecodeError::Log)?;
+            self.extents.insert(key, extents.clone());
+        }
+        Ok(extents)
+    }
+
+    async fn row(
+        &mut self,
+        connection: &mut StoreConnection,
+        body_key: i64,
+    ) -> Result<BodyRow, ReadError> {
+        if !self.rows.contains_key(&body_key) {
+            let row = query("SELECT * FROM body WHERE body_key = $1")
+                .bind(body_key)
+                .fetch_optional(connection)
+                .await?
+                .ok_or(DecodeError::Log)?;
+            self.keep_row(&row, &COLUMNS)?;
+        }
+        Ok(self.rows[&body_key].clone())
+    }
+}

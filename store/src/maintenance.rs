@@ -1,0 +1,4 @@
+//! The care of a store: copies of it, and the deletion of episodes.
+
+pub(crate) mod backup;
+pub(crate) mod prune;

@@ -1,0 +1,12 @@
+//! A store in a SQLite file.
+//!
+//! - `open`: pragmas, migrations, refusals; `lock` keeps a second recorder out.
+//! - `checkpoint` keeps the WAL short; `identity` notices that the file was moved.
+//! - `local`: reading in the caller's own thread; `space`: giving free pages back.
+
+pub(crate) mod checkpoint;
+pub(crate) mod identity;
+pub(crate) mod local;
+pub(crate) mod lock;
+pub(crate) mod open;
+pub(crate) mod space;

@@ -1,0 +1,136 @@
+//! Checkpoints beside the commits: a connection of their own copies the WAL into the database file,
+//! so that no commit waits for it.
+//!
+//! A WAL starts over only when a commit finds all of it checkpointed. Under steady load there is
+//! always a newer commit. So above a bound the writer itself does the last, short stretch.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use sqlx::{Connection, SqliteConnection};
+use tokio::sync::Notify;
+
+use crate::sqlite::open;
+use crate::types::Durability;
+
+/// Bytes of the WAL that are worth a checkpoint.
+const CHECKPOINT_BYTES: i64 = 8 << 20;
+/// Bytes of the WAL above which the writer does the last stretch itself. Only a reader that holds
+/// on to an old snapshot lets it grow further.
+const WAL_BYTES_MAX: i64 = 64 << 20;
+/// Time between two looks at the WAL while there are commits.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
+
+const NOOP: &str = "PRAGMA wal_checkpoint(NOOP)";
+const PASSIVE: &str = "PRAGMA wal_checkpoint(PASSIVE)";
+
+/// Signals between the writer and the checkpointer.
+#[derive(Debug, Default)]
+pub(crate) struct CheckpointSignals {
+    commit: Notify,
+    is_long: AtomicBool,
+    is_closing: AtomicBool,
+}
+
+impl CheckpointSignals {
+    /// Tells the checkpointer of a commit.
+    pub(crate) fn committed(&self) {
+        self.commit.notify_one();
+    }
+
+    /// True once each time that the writer has to checkpoint.
+    pub(crate) fn take_due(&self) -> bool {
+        self.is_long.swap(false, Ordering::Relaxed)
+    }
+
+    /// Lets the checkpointer end.
+    pub(crate) fn close(&self) {
+        self.is_closing.store(true, Ordering::Relaxed);
+        self.commit.notify_one();
+    }
+}
+
+/// The checkpointer's connection.
+struct Checkpointer {
+    connection: SqliteConnection,
+    page_bytes: i64,
+}
+
+/// Pages of the WAL.
+struct WalPages {
+    all: i64,
+    checkpointed: i64,
+}
+
+/// Checkpoints the store at `path` as its WAL grows, until the signals are closed.
+pub(crate) async fn keep_short(path: PathBuf, signals: Arc<CheckpointSignals>) {
+    let mut checkpointer = None;
+    let mut bound = WAL_BYTES_MAX;
+    loop {
+        signals.commit.notified().await;
+        if signals.is_closing.load(Ordering::Relaxed) {
+            break;
+        }
+
+        match look(&mut checkpointer, &path).await {
+            Ok(bytes) if bytes >= bound => {
+                // The writer is asked once, and again when the WAL has grown by as much again.
+                bound = bytes + WAL_BYTES_MAX;
+                signals.is_long.store(true, Ordering::Relaxed);
+            }
+            Ok(bytes) if bytes < WAL_BYTES_MAX => bound = WAL_BYTES_MAX,
+            Ok(_) => {}
+            Err(error) => {
+                tracing::warn!(%error, "no checkpoint was made; the WAL keeps growing");
+                checkpointer = None;
+            }
+        }
+        tokio::time::sleep(LOOK_EVERY).await;
+    }
+
+    if let Some(checkpointer) = checkpointer {
+        let _ = checkpointer.connection.close().await;
+    }
+}
+
+/// Checkpoints if the WAL is long enough, and returns its length in bytes. Opens the connection if
+/// there is none.
+async fn look(held: &mut Option<Checkpointer>, path: &Path) -> Result<i64, sqlx::Error> {
+    let checkpointer = match held {
+        Some(checkpointer) => checkpointer,
+        None => held.insert(Checkpointer::open(path).await?),
+    };
+    let page_bytes = checkpointer.page_bytes;
+    let mut pages = checkpoint(&mut checkpointer.connection, NOOP).await?;
+
+    // Above the bound always, so that little is left for the writer.
+    let pending = (pages.all - pages.checkpointed) * page_bytes;
+    if pending >= CHECKPOINT_BYTES || pages.all * page_bytes >= WAL_BYTES_MAX {
+        pages = checkpoint(&mut checkpointer.connection, PASSIVE).await?;
+    }
+    Ok(pages.all * page_bytes)
+}
+
+impl Checkpointer {
+    async fn open(path: &Path) -> Result<Self, sqlx::Error> {
+        let mut connection = open::reopen(path, Durability::Power).await?;
+        let page_bytes = sqlx::query_scalar("PRAGMA page_size").fetch_one(&mut connection).await?;
+        Ok(Self { connection, page_bytes })
+    }
+}
+
+/// Copies as much of the WAL as can be copied without waiting for anyone.
+pub(crate) async fn passive(connection: &mut SqliteConnection) -> Result<(), sqlx::Error> {
+    checkpoint(connection, PASSIVE).await.map(drop)
+}
+
+async fn checkpoint(
+    connection: &mut SqliteConnection,
+    pragma: &'static str,
+) -> Result<WalPages, sqlx::Error> {
+    let (_, all, checkpointed): (i64, i64, i64) =
+        sqlx::query_as(pragma).fetch_one(connection).await?;
+    Ok(WalPages { all, checkpointed })
+}

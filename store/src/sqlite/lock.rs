@@ -1,0 +1,111 @@
+//! One recorder to a store: an advisory lock on a file beside it.
+//!
+//! The lock is not on the store itself: SQLite's own locks are POSIX locks, and a process loses all
+//! of those on a file when it closes any one descriptor of it. The lock ends with the process,
+//! however that ends. The file stays: if it were deleted, two processes could lock two files.
+
+use std::fs::{File, OpenOptions, TryLockError};
+use std::io::{Read, Write};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use crate::error::OpenError;
+
+/// Attempts at a lock that another process holds.
+const TRIES: u32 = 10;
+const BETWEEN_TRIES: Duration = Duration::from_millis(20);
+
+/// The right to record into a store, until it is dropped.
+#[derive(Debug)]
+pub(crate) struct WriterLock(#[expect(dead_code, reason = "held for its lock")] File);
+
+impl WriterLock {
+    /// Takes the lock of the store at `path`.
+    ///
+    /// # Errors
+    /// [`OpenError::InUse`] with the process that holds it, or [`OpenError::Lock`].
+    pub(crate) fn take(path: &Path) -> Result<Self, OpenError> {
+        let store = path.display().to_string();
+        let mut file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .open(lock_path(path))
+            .map_err(|error| OpenError::Lock(store.clone(), error))?;
+
+        match lock_with_retries(&file) {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => {
+                return Err(OpenError::InUse(store, holder(&mut file)));
+            }
+            Err(TryLockError::Error(error)) => return Err(OpenError::Lock(store, error)),
+        }
+
+        // On a full disk the lock holds without a process id in its file.
+        let _ = file.set_len(0).and_then(|()| writeln!(file, "{}", std::process::id()));
+        Ok(Self(file))
+    }
+}
+
+/// The process id that the lock's holder wrote into the file. It only helps the reader of the
+/// error, so a file that cannot be read is no error of its own.
+fn holder(file: &mut File) -> String {
+    let mut process = String::new();
+    let _ = file.read_to_string(&mut process);
+    if process.is_empty() { "unknown".to_owned() } else { process.trim().to_owned() }
+}
+
+/// Tries for a moment: a process that the last holder has just forked shares its lock until it
+/// executes a program of its own.
+fn lock_with_retries(file: &File) -> Result<(), TryLockError> {
+    for _ in 0..TRIES {
+        match file.try_lock() {
+            Err(TryLockError::WouldBlock) => std::thread::sleep(BETWEEN_TRIES),
+            other => return other,
+        }
+    }
+    file.try_lock()
+}
+
+/// The lock file of the store at `path`. Links are resolved, so that every name of the store has
+/// the same lock.
+fn lock_path(path: &Path) -> PathBuf {
+    let store = path.canonicalize().unwrap_or_else(|_| within_canonical_folder(path));
+    let mut lock = store.into_os_string();
+    lock.push("-writer");
+    lock.into()
+}
+
+/// The path of a file that does not exist yet, with the links of its folder resolved.
+fn within_canonical_folder(path: &Path) -> PathBuf {
+    let folder = match path.parent() {
+        Some(folder) if !folder.as_os_str().is_empty() => folder,
+        _ => Path::new("."),
+    };
+    match folder.canonicalize() {
+        Ok(folder) => folder.join(path.file_name().unwrap_or_default()),
+        Err(_) => path.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_second_recorder_is_refused_by_any_name_and_told_who_the_first_is() {
+        let dir = tempfile::tempdir().unwrap();
+        let (path, other) = (dir.path().join("a.db"), dir.path().join("b.db"));
+        std::fs::write(&path, "").unwrap();
+        std::os::unix::fs::symlink(&path, &other).unwrap();
+        let held = WriterLock::take(&path).unwrap();
+        let error = WriterLock::take(&other).unwrap_err();
+        assert!(
+            matches!(&error, OpenError::InUse(_, who) if *who == std::process::id().to_string())
+        );
+        drop(held);
+        WriterLock::take(&other).unwrap();
+        assert!(matches!(WriterLock::take(&dir.path().join("no/a.db")), Err(OpenError::Lock(..))));
+    }
+}

@@ -1,0 +1,78 @@
+//! Types that the whole store shares.
+
+use episode::{EpisodeId, GroupId, Micros, Tag, TagSource, TaskId};
+
+/// The events that a commit survives.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Durability {
+    /// Loss of power: every commit is synced to the disk.
+    #[default]
+    Power,
+    /// The death of the process, but not of the machine.
+    Process,
+    /// Nothing is guaranteed: calls that are queued when the process dies are lost, and each
+    /// episode that may lack a call is marked.
+    Relaxed,
+}
+
+/// One attempt at an episode.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct AttemptId {
+    /// The episode.
+    pub episode: EpisodeId,
+    /// The number of the run; the first is 0.
+    pub attempt: u32,
+}
+
+impl From<(EpisodeId, u32)> for AttemptId {
+    fn from((episode, attempt): (EpisodeId, u32)) -> Self {
+        Self { episode, attempt }
+    }
+}
+
+impl From<&Tag> for AttemptId {
+    fn from(tag: &Tag) -> Self {
+        tag.key().into()
+    }
+}
+
+/// One attempt at an episode, as the store holds it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EpisodeRecord {
+    /// The store's own key.
+    pub key: i64,
+    /// The episode.
+    pub id: EpisodeId,
+    /// The number of the run; the first is 0.
+    pub attempt: u32,
+    /// The group whose rewards are compared.
+    pub group: Option<GroupId>,
+    /// The task.
+    pub task: Option<TaskId>,
+    /// Free labels, in the order first given.
+    pub labels: Vec<(String, String)>,
+    /// The source of its name.
+    pub source: TagSource,
+    /// The start of its first call.
+    pub opened_at: Micros,
+    /// The time at which it was closed; no call is accepted after that.
+    pub closed_at: Option<Micros>,
+    /// The end of its run in the words of the one who closed it: `completed`, `truncated`,
+    /// `aborted`, `failed`.
+    pub status: Option<String>,
+    /// Sampling parameters that every request of it gets, as `NAME=VALUE,...`.
+    pub force_sampling: Option<String>,
+    /// True where calls of it may be missing: see [`Durability::Relaxed`].
+    pub may_lack_calls: bool,
+}
+
+/// A filter of episodes. An empty one takes all.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Selection {
+    /// Only this episode (all its attempts).
+    pub episode: Option<EpisodeId>,
+    /// Only episodes of this group.
+    pub group: Option<GroupId>,
+    /// Only episodes of this task.
+    pub task: Option<TaskId>,
+}

@@ -1,0 +1,68 @@
+//! Single records, written by another process than the recorder.
+
+use episode::{Micros, Reward};
+
+use crate::commit::{Record, commit};
+use crate::database::connection::StoreConnection;
+use crate::error::{CommitError, CommitResult, OpenError};
+use crate::location::Location;
+use crate::log::cache::LogCache;
+use crate::open;
+use crate::types::AttemptId;
+use crate::unavailable::StoreUnavailable;
+
+/// A store that is edited beside its recorder. It takes no lock and writes to no log, so it may be
+/// used while another process records.
+#[derive(Debug)]
+pub struct StoreEditor(StoreConnection);
+
+impl StoreEditor {
+    /// Opens the store at a location, which must exist.
+    ///
+    /// # Errors
+    /// [`OpenError`] when there is none, it is too new, or it cannot be opened.
+    pub async fn open(at: impl Into<Location>) -> Result<Self, OpenError> {
+        Ok(Self(open::for_editing(&at.into()).await?))
+    }
+
+    /// Closes an attempt at an episode: later calls are refused.
+    ///
+    /// # Errors
+    /// [`CommitError::Unknown`] when there is no such episode.
+    pub async fn close(
+        self,
+        attempt: impl Into<AttemptId>,
+        at: Micros,
+        status: Option<String>,
+    ) -> Result<(), CommitError> {
+        self.write(Record::Close { attempt: attempt.into(), at, status }).await
+    }
+
+    /// Appends a reward to an attempt.
+    ///
+    /// # Errors
+    /// [`CommitError::Unknown`] when there is no such episode.
+    pub async fn reward(
+        self,
+        attempt: impl Into<AttemptId>,
+        reward: Reward,
+    ) -> Result<(), CommitError> {
+        self.write(Record::Reward { attempt: attempt.into(), reward }).await
+    }
+
+    async fn write(mut self, record: Record) -> CommitResult {
+        // No record of this kind uses a log.
+        let mut no_logs = LogCache::default();
+        let written = match self.0.begin().await {
+            Ok(()) => commit(&mut self.0, &mut no_logs, &[&record]).await,
+            Err(error) => Err(error),
+        };
+        let _ = self.0.close().await;
+
+        let results = written.map_err(|error| match StoreUnavailable::of(&error) {
+            Some(reason) => CommitError::Unavailable(reason),
+            None => CommitError::Database(error),
+        })?;
+        results.into_iter().next().unwrap_or(Err(CommitError::Stopped))
+    }
+}

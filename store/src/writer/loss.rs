@@ -1,0 +1,147 @@
+//! Marks on the episodes that may lack calls, for `--durability relaxed`.
+//!
+//! The first call of an episode in a process waits, as in the strict modes, and its commit marks
+//! the episode: from then on calls of it may be lost. A close removes the mark, because it is
+//! written after all calls before it; so does a clean stop. A recorder that dies leaves its marks,
+//! and the next one makes them final. A call that was dropped is final at once.
+
+use std::collections::HashSet;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use crate::database::connection::StoreConnection;
+use crate::database::query::query;
+use crate::types::AttemptId;
+
+/// Attempts that are remembered. Beyond it all are forgotten, and their next calls wait again.
+const ATTEMPTS_MAX: usize = 100_000;
+
+/// The marked attempts and the losses of this process.
+#[derive(Debug, Default)]
+pub(crate) struct LossTracker(Mutex<LossSets>);
+
+#[derive(Debug, Default)]
+struct LossSets {
+    marked: HashSet<AttemptId>,
+    /// Attempts that lost a call whose request is not on disk either.
+    lost: HashSet<AttemptId>,
+    /// True where more attempts lost calls than are remembered: no mark may be removed.
+    is_overrun: bool,
+}
+
+impl LossTracker {
+    /// True where the attempt's mark is on disk.
+    pub(crate) fn is_marked(&self, attempt: &AttemptId) -> bool {
+        self.sets().marked.contains(attempt)
+    }
+
+    /// Notes that the mark is on disk.
+    pub(crate) fn set_marked(&self, attempt: AttemptId) {
+        let mut sets = self.sets();
+        if sets.marked.len() >= ATTEMPTS_MAX {
+            sets.marked.clear();
+        }
+        sets.marked.insert(attempt);
+    }
+
+    /// Forgets the mark of an attempt that is being closed: its next call waits and is refused.
+    pub(crate) fn forget_mark(&self, attempt: &AttemptId) {
+        self.sets().marked.remove(attempt);
+    }
+
+    /// Notes that a call of the attempt is lost.
+    pub(crate) fn add_lost(&self, attempt: AttemptId) {
+        let mut sets = self.sets();
+        if sets.lost.len() < ATTEMPTS_MAX {
+            sets.lost.insert(attempt);
+        } else {
+            sets.is_overrun = true;
+        }
+    }
+
+    /// True where there are losses to write.
+    pub(crate) fn has_lost(&self) -> bool {
+        !self.sets().lost.is_empty()
+    }
+
+    /// Writes which attempts lost a call.
+    pub(crate) async fn write_losses(
+        &self,
+        connection: &mut StoreConnection,
+    ) -> Result<(), sqlx::Error> {
+        let lost: Vec<AttemptId> = self.sets().lost.iter().cloned().collect();
+        for attempt in lost {
+            set_may_lack_calls(connection, &attempt).await?;
+            // Only now: if the statement fails, the loss is written later.
+            self.sets().lost.remove(&attempt);
+        }
+        Ok(())
+    }
+
+    /// Removes the marks of `writer` at a clean stop.
+    pub(crate) async fn remove_marks(
+        &self,
+        connection: &mut StoreConnection,
+        writer: i64,
+    ) -> Result<(), sqlx::Error> {
+        self.write_losses(connection).await?;
+        if self.sets().is_overrun {
+            return Ok(());
+        }
+        query("DELETE FROM mark WHERE writer = $1").bind(writer).execute(connection).await
+    }
+
+    fn sets(&self) -> MutexGuard<'_, LossSets> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Marks an attempt for `writer`, in the transaction of its first call.
+pub(crate) async fn mark(
+    connection: &mut StoreConnection,
+    attempt: &AttemptId,
+    writer: i64,
+) -> Result<(), sqlx::Error> {
+    let insert = "INSERT INTO mark (writer, episode_key) SELECT $3, episode_key FROM episode \
+                  WHERE episode_id = $1 AND attempt = $2 ON CONFLICT DO NOTHING";
+    query(insert)
+        .bind(attempt.episode.as_str())
+        .bind(attempt.attempt)
+        .bind(writer)
+        .execute(connection)
+        .await
+}
+
+/// Removes the mark of an attempt.
+pub(crate) async fn unmark(
+    connection: &mut StoreConnection,
+    attempt: &AttemptId,
+    writer: i64,
+) -> Result<(), sqlx::Error> {
+    let delete = "DELETE FROM mark WHERE writer = $3 AND episode_key = \
+                  (SELECT episode_key FROM episode WHERE episode_id = $1 AND attempt = $2)";
+    query(delete)
+        .bind(attempt.episode.as_str())
+        .bind(attempt.attempt)
+        .bind(writer)
+        .execute(connection)
+        .await
+}
+
+/// Makes the marks final that `writer` left when it died.
+pub(crate) async fn finalize_marks(
+    connection: &mut StoreConnection,
+    writer: i64,
+) -> Result<(), sqlx::Error> {
+    let finalize = "UPDATE episode SET may_lack_calls = 1 \
+                    WHERE episode_key IN (SELECT episode_key FROM mark WHERE writer = $1)";
+    query(finalize).bind(writer).execute(connection).await?;
+    query("DELETE FROM mark WHERE writer = $1").bind(writer).execute(connection).await
+}
+
+async fn set_may_lack_calls(
+    connection: &mut StoreConnection,
+    attempt: &AttemptId,
+) -> Result<(), sqlx::Error> {
+    let update = "UPDATE episode SET may_lack_calls = 1 WHERE episode_id = $1 AND attempt = $2";
+    query(update).bind(attempt.episode.as_str()).bind(attempt.attempt).execute(connection).await
+}
