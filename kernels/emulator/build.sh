@@ -52,7 +52,7 @@ library() { # NAME SOURCE... : one of the doubles
 
 # The families and their files, by the table that the host has, too.
 families() {
-  tr '\n' ' ' <"$here/../src/cuda/source.rs" |
+  tr '\n' ' ' <"$here/../src/cuda/program/source.rs" |
     { grep -oE 'family!\("[a-z_]+":[^)]*' || true; } | sed 's/family!(//; s/[":]/ /g'
 }
 
