@@ -22,11 +22,12 @@ pub mod op;
 mod random;
 
 pub use cpu::{Cpu, Numerics};
-pub use op::DeviceLimits as Reach; // alias
-pub use op::DrawParams as Draw; // alias
-pub use op::DrawnToken as Drawn; // alias
-pub use op::Placement as Home;
 pub use op::{
     DeviceLimits, DrawParams, DrawnScores, DrawnToken, Heads, LayerPages, LoraTarget, LowRank,
     OpError, Ops, PAGE, Placement, Residual, RmsNorm, Rotation, Span, Step, TOP_MAX, Values,
-}; // alias
+};
+
+pub use op::DeviceLimits as Reach; // alias
+pub use op::DrawParams as Draw; // alias
+pub use op::DrawnToken as Drawn; // alias
+pub use op::Placement as Home; // alias

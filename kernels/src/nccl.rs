@@ -395,7 +395,7 @@ impl Communicator {
             return;
         }
         // Errors cannot be reported from here.
-        let _ = self.device.bind();
+        self.device.bind().ok();
         // SAFETY: nobody has the handle any more.
         unsafe { (self.functions.abort)(handle) };
     }

@@ -3,11 +3,9 @@
 //! The rows of an adapter are gathered and go through its two products like rows of any other
 //! product, so the addition to a row depends on that row alone.
 
-use std::ops::Range;
-
 use super::Cpu;
 use super::matrix::Matrix;
-use crate::op::{LowRank, OpError, Ops, check_index, check_len, check_multiple};
+use crate::op::{LoraTarget, LowRank, OpError, Ops, check_index, check_len, check_multiple};
 
 /// Low-rank additions to a `[rows, columns]` matrix.
 #[derive(Debug)]
@@ -48,19 +46,21 @@ impl Adapters {
         self.slots[slot] = Some(Addition { down, up, scale });
         Ok(())
     }
+}
 
-    /// Adds to the `columns` of each row of `out` the addition in the row's slot.
-    pub(super) fn add(
+impl Cpu {
+    /// Adds to the target's columns of each row of `out` the addition in the row's slot.
+    pub(super) fn add_adapters(
         &self,
-        cpu: &Cpu,
         slots: &[Option<usize>],
         x: &[f32],
-        columns: Range<usize>,
+        target: LoraTarget<'_, Adapters>,
         out: &mut [f32],
     ) -> Result<(), OpError> {
         let op = "add_low_rank";
-        check_len(op, "x", x.len(), slots.len() * self.columns)?;
-        check_len(op, "columns", columns.len(), self.rows)?;
+        let LoraTarget { adapters, columns } = target;
+        check_len(op, "x", x.len(), slots.len() * adapters.columns)?;
+        check_len(op, "columns", columns.len(), adapters.rows)?;
         if slots.is_empty() {
             return check_len(op, "out", out.len(), 0);
         }
@@ -68,16 +68,17 @@ impl Adapters {
         if columns.end > width {
             return Err(OpError::Index { op, index: columns.end, rows: width });
         }
-        slots.iter().flatten().try_for_each(|slot| check_index(op, *slot, self.slots.len()))?;
+        slots.iter().flatten().try_for_each(|slot| check_index(op, *slot, adapters.slots.len()))?;
 
-        for (slot, addition) in self.slots.iter().enumerate() {
+        // The rows of one adapter go through its products together.
+        for (slot, addition) in adapters.slots.iter().enumerate() {
             let Some(addition) = addition else { continue };
             let rows: Vec<usize> = (0..slots.len()).filter(|t| slots[*t] == Some(slot)).collect();
             if rows.is_empty() {
                 continue;
             }
-            let added = addition.apply(cpu, x, &rows)?;
-            for (row, added) in rows.into_iter().zip(added.chunks_exact(self.rows)) {
+            let added = addition.apply(self, x, &rows)?;
+            for (row, added) in rows.into_iter().zip(added.chunks_exact(adapters.rows)) {
                 let out = &mut out[row * width..][columns.clone()];
                 out.iter_mut().zip(added).for_each(|(out, more)| *out += more);
             }
@@ -102,8 +103,10 @@ impl Addition {
 
 #[cfg(test)]
 mod tests {
+    use std::ops::Range;
+
     use super::*;
-    use crate::op::{LoraTarget, Values};
+    use crate::op::Values;
 
     fn step(adapters: &[Option<usize>]) -> crate::op::Step<'_> {
         crate::op::Step { adapters, ..Default::default() }

@@ -97,10 +97,10 @@ macro_rules! levels {
                 #[cfg(target_arch = "aarch64")]
                 Set::Neon => run!($kind $module $name Neon <$($t)?> ($($arg),*)),
                 #[cfg(target_arch = "x86_64")]
-                // SAFETY: only `SimdLevel::available` makes this value, after detecting the features.
+                // SAFETY: only `SimdLevel::available` makes this value, after it has detected them.
                 Set::Avx2 => unsafe { avx2($($arg),*) },
                 #[cfg(target_arch = "x86_64")]
-                // SAFETY: only `SimdLevel::available` makes these values, after detecting the feature.
+                // SAFETY: only `SimdLevel::available` makes these values, after it has detected it.
                 Set::Avx512 | Set::Avx512Bf16 => unsafe { avx512($($arg),*) },
             }
         }

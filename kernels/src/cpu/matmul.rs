@@ -152,12 +152,12 @@ fn group_product<V: Vector, T>(
     while panel < panels {
         let column = (index * GROUP + panel) * LANES;
         if V::WIDE && panels == GROUP {
-            let block = Panels::<V, _, GROUP> { factor, panel, column, width, out, vector };
-            each_block::<V>(product.rows, &block);
+            let all = Panels::<V, _, GROUP> { factor, panel, column, width, out, vector };
+            each_block::<V>(product.rows, &all);
             panel += GROUP;
         } else {
-            let block = Panels::<V, _, 1> { factor, panel, column, width, out, vector };
-            each_block::<V>(product.rows, &block);
+            let one = Panels::<V, _, 1> { factor, panel, column, width, out, vector };
+            each_block::<V>(product.rows, &one);
             panel += 1;
         }
     }
@@ -170,11 +170,11 @@ pub(super) fn product<V: Vector>(product: &Product<'_, f32>, groups: Range<usize
     let lines = Lines { values: product.x, stride: depth, depth };
     for index in groups {
         if product.w.is_bf16() {
-            let group = product.w.bf16_group(index);
-            group_product::<V, _>(product, index, group.panels, &PairFactor(lines, group));
+            let pairs = product.w.bf16_group(index);
+            group_product::<V, _>(product, index, pairs.panels, &PairFactor(lines, pairs));
         } else {
-            let group = product.w.f32_group(index);
-            group_product::<V, _>(product, index, group.panels, &F32Factor(lines, group));
+            let floats = product.w.f32_group(index);
+            group_product::<V, _>(product, index, floats.panels, &F32Factor(lines, floats));
         }
     }
 }

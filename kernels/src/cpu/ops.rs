@@ -172,10 +172,10 @@ impl Ops for Cpu {
         let out = SharedSlice::new(out);
 
         if self.is_fast() && w.is_bf16() {
-            let pairs = bf16_pairs(x, w.columns());
-            let product = Product { x: &pairs, rows, w, out };
+            // The processor multiplies pairs, so the input is rounded once for all groups.
+            let pairs = Product { x: &bf16_pairs(x, w.columns()), rows, w, out };
             self.share(groups, operations, |groups| {
-                dispatch::product_dots(self.simd, &product, groups);
+                dispatch::product_dots(self.simd, &pairs, groups);
             });
         } else {
             let product = Product { x, rows, w, out };
@@ -193,7 +193,7 @@ impl Ops for Cpu {
         target: LoraTarget<'_, Adapters>,
         out: &mut Vec<f32>,
     ) -> Result<(), OpError> {
-        target.adapters.add(self, step.adapters, x, target.columns, out)
+        self.add_adapters(step.adapters, x, target, out)
     }
 
     fn add_bias(&self, x: &mut Vec<f32>, bias: &Vec<f32>) -> Result<(), OpError> {

@@ -61,7 +61,8 @@ struct Job {
     tasks: usize,
 }
 
-// SAFETY: the function is `Sync`, and `Pool::run` keeps it alive until every worker has left the job.
+// SAFETY: the function is `Sync`, and `Pool::run` keeps it alive until every worker has left the
+// job.
 unsafe impl Send for Job {}
 
 impl Shared {

@@ -81,6 +81,7 @@ impl Device {
 
         let processors = attribute(device, Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?;
         let libraries = Libraries::load(options.libraries.as_deref(), driver);
+        // Last, because an error after this would have to close it.
         let (context, stream) = open_stream(device)?;
         let state = DeviceState {
             device,

@@ -174,6 +174,7 @@ impl Kernels {
             threads.into_iter().map(|it| it.join().unwrap_or_else(|_| panicked())).collect()
         });
 
+        // An error drops what was loaded until then.
         let mut kernels = Kernels {
             device: device.clone(),
             functions: BTreeMap::new(),
@@ -300,7 +301,7 @@ fn panicked() -> Result<Program, CudaError> {
 
 impl Drop for Kernels {
     fn drop(&mut self) {
-        let _ = self.device.synchronize();
+        self.device.synchronize().ok();
         for module in self.modules.drain(..) {
             // SAFETY: it was loaded, none of its kernels runs any more, and it is unloaded once.
             let _ = unsafe { sys::cuModuleUnload(module) };

@@ -244,8 +244,7 @@ impl Ops for Cuda {
     }
 
     fn matmul(&self, x: &Buffer, w: &Matrix, out: &mut Buffer) -> Result<(), OpError> {
-        let (n, k) = (w.rows, w.columns);
-        let m = x.len / k;
+        let (m, n, k) = (x.len / w.columns, w.rows, w.columns);
         check_len("matmul", "x", x.len, m * k)?;
         out.resize(m * n).map_err(op_error("matmul"))?;
         let f32_out = out.element == ElementType::F32;
@@ -269,6 +268,7 @@ impl Ops for Cuda {
             }
         }
 
+        // Both of our own kernels give the same bits.
         let (name, grid) = if m <= SMALL_ROWS {
             ("gemm_small", grid::gemm::gemm_small(m, n, self.device.processors()))
         } else {
@@ -318,6 +318,7 @@ impl Ops for Cuda {
             bounds.pages = to.pages.count;
         });
 
+        // The kernel norms heads only if it gets weights.
         let [keys, values] = to.addresses()?;
         let args = [
             pointer(&qkv.storage),
@@ -365,7 +366,7 @@ impl Ops for Cuda {
         self.launch("attention", grid::attention::grid(shape.tiles, heads), &args)?;
 
         // Spans that decode are split into tiles; this adds up the sums of their splits.
-        let args = [
+        let combine_args = [
             pointer(&out.storage),
             pointer(&self.partial_sums),
             self.words_at(offsets.first_tile),
@@ -374,7 +375,8 @@ impl Ops for Cuda {
             Arg::from(heads.query),
             Arg::from(heads.kv),
         ];
-        self.launch("attention_combine", grid::attention::combine(shape.decodes, heads), &args)
+        let combine = grid::attention::combine(shape.decodes, heads);
+        self.launch("attention_combine", combine, &combine_args)
     }
 
     fn silu_mul(&self, gate_up: &Buffer, width: usize, out: &mut Buffer) -> Result<(), OpError> {
@@ -397,10 +399,10 @@ impl Ops for Cuda {
 
         // The vocabulary is also the stride of the logits.
         let (params, width) = (self.words_at(self.offsets().draws), Arg::from(vocab));
-        let args = [pointer(&logits.storage), params, tiles, width, width];
-        self.launch("sample_tiles", grid::sample_tiles(wanted, vocab), &args)?;
+        let tile_args = [pointer(&logits.storage), params, tiles, width, width];
+        self.launch("sample_tiles", grid::sample_tiles(wanted, vocab), &tile_args)?;
 
-        let args = [
+        let row_args = [
             pointer(&logits.storage),
             params,
             tiles,
@@ -411,6 +413,6 @@ impl Ops for Cuda {
             width,
             Arg::from(TOP_MAX),
         ];
-        self.launch("sample_rows", grid::sample_rows(wanted), &args)
+        self.launch("sample_rows", grid::sample_rows(wanted), &row_args)
     }
 }

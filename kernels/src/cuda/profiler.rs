@@ -96,6 +96,7 @@ impl Profiler {
             bandwidth: 0.0,
         };
 
+        // The best of some rounds: others may wait for the clock of the device to rise.
         let bytes = state.lead.source.bytes();
         for _ in 0..ROUNDS {
             state.begin(kernels)?;
@@ -211,6 +212,8 @@ pub(super) fn product_cost(name: &str, shape: ProductShape) -> (String, usize) {
 /// The label of a kernel of a step that only decodes, and the bytes that it moves.
 pub(super) fn kernel_cost(name: &str, args: &[Arg], plan: &Plan, heads: Heads) -> (String, usize) {
     let (rows, wanted, tiles) = (plan.shape.rows, plan.shape.wanted, plan.shape.tiles);
+
+    // Indexes of arguments are those of the kernels' parameters.
     let bytes = match name {
         "gemm" | "gemm_small" => {
             let (m, n, k) = (int_arg(args, 3), int_arg(args, 4), int_arg(args, 5));
@@ -228,6 +231,7 @@ pub(super) fn kernel_cost(name: &str, args: &[Arg], plan: &Plan, heads: Heads) -
         "silu_mul" => 6 * rows * int_arg(args, 2),
         "rope_write" => 4 * rows * heads.row(),
         "attention" => {
+            // Keys and values of bf16.
             let cache = 4 * plan.positions * heads.kv * heads.dim;
             cache + 2 * rows * heads.query_width() + split_sums_bytes(tiles, heads)
         }

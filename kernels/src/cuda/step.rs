@@ -143,7 +143,9 @@ impl Cuda {
         options: &CudaOptions,
         heads: Heads,
     ) -> Result<Cuda, CudaError> {
+        // Each operation sets its bounds when it is first called.
         let unbounded = Bounds { vocab: usize::MAX, positions: usize::MAX, pages: usize::MAX };
+
         Ok(Cuda {
             library: None,
             heads,
@@ -250,6 +252,7 @@ impl Cuda {
             }
         };
 
+        // Shapes that still come up are recorded again.
         if self.graphs.len() >= GRAPHS_MAX {
             self.graphs.clear();
         }

@@ -68,6 +68,7 @@ pub(in crate::cpu) fn attend<V: Vector, T: Element>(task: &AttentionTask<'_, T>)
     let lines = task.lines();
     let width = task.len(lines - 1).next_multiple_of(PAGE);
 
+    // The queries of all lines, one after another.
     queries.clear();
     for line in 0..lines {
         let (row, head) = task.row_and_head(line);
@@ -102,8 +103,9 @@ fn score<V: Vector, T: Element>(task: &AttentionTask<'_, T>, queries: &[f32], sc
             each_block(lines, &Scores::<V, T, SIDE> { keys, page, queries, scores, width, vector });
             page += SIDE;
         } else {
-            let keys = key_strip::<T, 1>(task, page);
-            each_block(lines, &Scores::<V, T, 1> { keys, page, queries, scores, width, vector });
+            let last_keys = key_strip::<T, 1>(task, page);
+            let block = Scores::<V, T, 1> { keys: last_keys, page, queries, scores, width, vector };
+            each_block(lines, &block);
             page += 1;
         }
     }

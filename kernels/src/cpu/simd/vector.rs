@@ -215,8 +215,8 @@ _mm_loadu_si128 _mm256_cvtepu16_epi32 }
 impl Dot for Avx512 {
     #[inline(always)]
     fn add_pairs(mut self, x: u32, w: &[u16; 2 * LANES]) -> Avx512 {
-        // SAFETY: see `Vector`; `crate::cpu::dispatch` calls this only where AVX-512 BF16 was detected. A
-        // register of pairs has the size and the bits of a register of integers.
+        // SAFETY: see `Vector`; `crate::cpu::dispatch` calls this only where AVX-512 BF16 was
+        // detected. A register of pairs has the size and the bits of a register of integers.
         unsafe {
             let pair = std::mem::transmute::<arch::__m512i, arch::__m512bh>(
                 arch::_mm512_set1_epi32(x.cast_signed()),

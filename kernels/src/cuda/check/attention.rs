@@ -67,6 +67,7 @@ impl AttentionCase {
         let counts: Vec<usize> =
             spans.iter().map(|(start, rows)| (start + rows).div_ceil(PAGE)).collect();
         let mut order: Vec<usize> = (0..counts.iter().sum()).collect();
+        // A Fisher-Yates shuffle.
         for at in (1..order.len()).rev() {
             order.swap(at, checker.random.below(at + 1));
         }
@@ -89,6 +90,7 @@ impl AttentionCase {
             values: checker.poisoned(0)?,
             tables: checker.upload(&tables)?,
         };
+        // Keys and values start as NaN.
         let (keys, values) = (vec![0x7FFF; elements], vec![0x7FFF; elements]);
         let spans = spans.to_vec();
         let mut case = AttentionCase { heads, spans, pages, qkv, keys, values, device };
@@ -199,6 +201,8 @@ impl AttentionCase {
             checker.upload(&words(spans, |span| span.start))?,
             checker.upload(&words(spans, |span| span.table_at))?,
         ];
+
+        // In the order of the kernel's parameters.
         let [tiles_arg, first_rows, starts, tables_at] = lists.each_ref().map(Arg::from);
         let args = [
             Arg::from(&to.out),
@@ -236,6 +240,7 @@ impl AttentionCase {
                 spans.push(LaunchSpan { first_row, start, table_at });
             }
         }
+        // A step's tiles are padded with empty ones.
         tiles.push(grid::NO_TILE);
 
         let to = self.outputs(checker, tiles.len())?;
@@ -313,6 +318,7 @@ fn speed(checker: &mut Checker<'_>) -> Result<(), CudaError> {
     let pages = LENGTH / PAGE;
     let side_bytes = SEQUENCES * LENGTH * heads.kv * heads.dim * 2;
     let (keys, values) = (checker.poisoned(side_bytes)?, checker.poisoned(side_bytes)?);
+    // All numbers are the same, small one.
     keys.fill(0x3C)?;
     values.fill(0x3C)?;
 

@@ -32,6 +32,7 @@ pub(super) fn embed(checker: &mut Checker<'_>) -> Result<(), CudaError> {
         // SAFETY: all sizes are those that the kernel's header requires.
         unsafe { checker.kernels.launch("embed", grid::embed(rows, hidden), &args)? };
 
+        // A row's id comes from the draws of the step before, from the host, or it is padding.
         let mut expected = Vec::new();
         for (from, id) in feedback.iter().zip(&ids) {
             let id = usize::try_from(*from).map_or(*id, |from| sampled[from]);

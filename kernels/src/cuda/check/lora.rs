@@ -86,6 +86,7 @@ impl<'s> LoraCase<'s> {
         let shrunk = checker.poisoned(count * slices * r_max * 4)?;
         let adapters = checker.upload(rows.adapters)?;
 
+        // One list of parameters each: `lora_shrink` and `lora_expand`.
         let [shrunk_arg, table, adapters_arg] = [&shrunk, &self.table, &adapters].map(Arg::from);
         let [count_arg, k, stride, slices_arg, rank] =
             [count, self.shape.k, self.stride(), slices, r_max].map(Arg::from);
@@ -143,6 +144,7 @@ pub(super) fn lora(checker: &mut Checker<'_>) -> Result<(), CudaError> {
             let what = format!("lora {rows}x{k} to {stride}");
             checker.compare_bf16(&what, &found, &expected, HALF_UNIT);
 
+            // The last row as a batch of its own.
             let last = rows - 1;
             let row =
                 Rows { x: &x[last * k..], out: &out[last * stride..], adapters: &adapters[last..] };

@@ -72,6 +72,7 @@ pub(super) fn add_rms_norm(checker: &mut Checker<'_>) -> Result<(), CudaError> {
         let found = out.to_vec::<u16>()?;
         checker.compare_bf16(&what, &found, &expected, HALF_UNIT);
 
+        // The sum of the last row, alone and without a delta, must give the same bits.
         let last = checker.upload(&expected_sums[(rows - 1) * hidden..])?;
         let alone = checker.poisoned(hidden * 2)?;
         let row = AddNorm { residual: &last, delta: None, weight: &weight_memory, out: &alone };

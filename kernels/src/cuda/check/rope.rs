@@ -141,6 +141,7 @@ impl RopeCase {
                 expected_queries.extend(self.reference(row, head));
             }
 
+            // Rows without a slot write nothing.
             let Ok(slot) = usize::try_from(*slot) else { continue };
             for kv in 0..self.kv_heads {
                 let at = ((slot / PAGE * self.kv_heads + kv) * PAGE + slot % PAGE) * dim;

@@ -229,7 +229,7 @@ impl Drop for Memory {
             return;
         }
         // The driver waits for running work, which may use this memory, before it frees.
-        let _ = self.device.bind();
+        self.device.bind().ok();
         // SAFETY: the address came from the driver and is freed once.
         let _ = unsafe { sys::cuMemFree_v2(self.address) };
     }
@@ -283,7 +283,7 @@ impl<T: Pod> std::ops::DerefMut for Pinned<T> {
 impl<T: Pod> Drop for Pinned<T> {
     fn drop(&mut self) {
         // A copy may be under way.
-        let _ = self.device.synchronize();
+        self.device.synchronize().ok();
         // SAFETY: the address came from the driver and is freed once.
         let _ = unsafe { sys::cuMemFreeHost(self.start.cast()) };
     }
