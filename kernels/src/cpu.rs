@@ -78,7 +78,7 @@ impl Cpu {
         self.pool.threads()
     }
 
-    /// Precision that was asked for.
+    /// Requested precision.
     pub fn numerics(&self) -> Numerics {
         self.numerics
     }

@@ -2,7 +2,7 @@
 //!
 //! - [`Ops`]: all operations, in groups: device, buffers, weights, adapters, pages, steps, and the
 //!   mathematics of a step.
-//! - [`Step`]: the inputs of one step. [`DrawnToken`]: its result where the device draws.
+//! - [`Step`]: the inputs of one step. [`DrawnToken`]: its result if the device draws.
 //! - [`Heads`], [`Values`], [`LowRank`] and others: operands.
 //! - [`OpError`]: why an operation failed.
 //!
@@ -40,7 +40,7 @@ pub trait Ops: Send {
     // Device.
 
     /// Opens a second handle to the device for another thread, which uploads weights while this
-    /// one computes. Its matrices stay on the host where the device has no room.
+    /// one computes. Its matrices stay on the host if the device has no room.
     fn loader(&self) -> Result<Self, OpError>
     where
         Self: Sized;
@@ -82,14 +82,14 @@ pub trait Ops: Send {
     /// Copies a vector of weights to the device.
     fn upload(&self, values: &[f32]) -> Result<Self::Buffer, OpError>;
 
-    /// Allocates a buffer for results of `[rows, width]`. It grows where a step needs more.
+    /// Allocates a buffer for results of `[rows, width]`. It grows if a step needs more.
     fn scratch(&self, rows: usize, width: usize) -> Result<Self::Buffer, OpError>;
 
     /// As [`Ops::scratch`], for logits, which are always 32-bit floats.
     fn logits(&self, rows: usize, width: usize) -> Result<Self::Buffer, OpError>;
 
     /// Moves `rows` of a `[_, width]` buffer into `to`, which is resized. The buffer's contents
-    /// are unspecified afterwards: where it is in the host's memory, the two may be swapped.
+    /// are unspecified afterwards: if it is in the host's memory, the two may be swapped.
     fn read_rows(
         &self,
         buffer: &mut Self::Buffer,
@@ -144,7 +144,7 @@ pub trait Ops: Send {
 
     /// Moves a matrix to the memory of the host or of the device. On the host it can be read and
     /// replaced, but no step may use it. It stays on the host if the device has no room. Does
-    /// nothing where the host's memory is the device's.
+    /// nothing if the device computes in the host's memory.
     fn move_matrix(&self, matrix: &mut Self::Matrix, to: Placement) -> Result<(), OpError> {
         let _ = (matrix, to);
         Ok(())

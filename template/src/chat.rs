@@ -223,8 +223,8 @@ fn refused(error: Error) -> RenderError {
     RenderError { reason: error.detail().map_or_else(|| error.to_string(), str::to_owned) }
 }
 
-/// Replaces the `generation` tags, which mark text for training and which only `transformers` knows,
-/// by tags that do nothing and treat the white space around them in the same way.
+/// Replaces the `generation` tags, which mark text for training and which only `transformers`
+/// knows, by tags that do nothing and treat the white space around them in the same way.
 fn without_generation_tags(source: &str) -> String {
     let mut out = String::with_capacity(source.len());
     let mut rest = source;

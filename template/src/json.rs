@@ -194,8 +194,8 @@ impl Formatter for PythonFormatter<'_> {
     }
 }
 
-/// Writes a float as Python does: with an exponent below 1e-4 and from 1e16 on, which has a sign and
-/// at least two digits.
+/// Writes a float as Python does: with an exponent below 1e-4 and from 1e16 on, which has a sign
+/// and at least two digits.
 pub(crate) fn float(value: f64) -> String {
     let magnitude = value.abs();
     if value == 0.0 || (1e-4..1e16).contains(&magnitude) {

@@ -3,7 +3,7 @@
 //! - [`chat`]: a model's chat template, rendered as `transformers` renders it.
 //! - [`messages`]: the messages of clients, in the form that templates expect.
 //! - [`tokenizer`]: text to ids and ids to text, as a whole or token by token.
-//! - [`reasoning`]: the reasoning of a model, told from its answer.
+//! - [`reasoning`]: the reasoning of a model, separated from its answer.
 //! - [`tools`]: tool calls in the text of a model.
 //! - [`mod@fingerprint`]: a hash of the files of a tokenizer.
 //! - [`json`]: JSON as Python writes it, because models were trained on that.

@@ -39,7 +39,7 @@ pub enum TokenizerError {
 #[derive(Debug)]
 pub struct Tokenizer {
     inner: tokenizers::Tokenizer,
-    /// A special token that never takes text beside it along.
+    /// A special token that never includes white space beside it.
     anchor: Option<(u32, String)>,
     /// Maximum number of bytes of a text that one token stands for, if that is known.
     max_token_bytes: Option<usize>,
@@ -197,7 +197,7 @@ impl Tokenizer {
     }
 }
 
-/// Returns the special token of the lowest id that never takes white space beside it along.
+/// Returns the special token of the lowest id that never includes white space beside it.
 fn anchor(inner: &tokenizers::Tokenizer) -> Option<(u32, String)> {
     inner
         .get_added_tokens_decoder()
@@ -208,7 +208,7 @@ fn anchor(inner: &tokenizers::Tokenizer) -> Option<(u32, String)> {
         .min()
 }
 
-/// Returns true if a token takes white space beside it along.
+/// Returns true if a token includes white space beside it.
 fn strips(token: &tokenizers::AddedToken) -> bool {
     token.lstrip || token.rstrip
 }
@@ -220,6 +220,7 @@ fn max_token_bytes(inner: &tokenizers::Tokenizer) -> Option<usize> {
     // Composition makes characters shorter: to a third at most, as when a syllable of nine bytes
     // becomes one of three.
     const COMPOSED: usize = 3;
+
     let (normalizer, pre_tokenizer) = (inner.get_normalizer(), inner.get_pre_tokenizer());
     let steps = pre_tokenizer_steps(serde_json::to_value(pre_tokenizer).ok()?)?;
     let by_bytes = steps.iter().any(|step| is_kind(step, "ByteLevel"));

@@ -1,9 +1,9 @@
 //! Tool calls in the text of a model.
 //!
-//! [`ToolParser`] takes the text in pieces and returns calls while they are written: the name first,
-//! then the arguments exactly as they were sampled. The pieces may be cut anywhere, with the same
-//! result in sum. All text is returned, except for the markup of calls and the white space around
-//! them.
+//! [`ToolParser`] takes the text in pieces and returns calls while they are written: the name
+//! first, then the arguments exactly as they were sampled. The pieces may be cut anywhere, with the
+//! same result in sum. All text is returned, except for the markup of calls and the white space
+//! around them.
 
 mod call;
 mod scan;
@@ -19,8 +19,8 @@ use call::{PartialCall, Progress};
 pub enum ToolFormat {
     /// `<tool_call>{"name": ..., "arguments": {...}}</tool_call>`: Hermes, Qwen.
     Hermes,
-    /// `{"name": ..., "parameters": {...}}` as the whole reply or after `<|python_tag|>`, several of
-    /// them separated by `;`: Llama 3.
+    /// `{"name": ..., "parameters": {...}}` as the whole reply or after `<|python_tag|>`, several
+    /// of them separated by `;`: Llama 3.
     Llama3Json,
 }
 

@@ -137,7 +137,7 @@ impl<V: Vector, F: Factor<V>, const P: usize> Block<V> for Panels<'_, V, F, P> {
     }
 }
 
-/// Multiplies all rows with one group, four panels at a time where the registers allow.
+/// Multiplies all rows with one group, four panels at a time if the registers allow it.
 #[inline(always)]
 fn group_product<V: Vector, T>(
     product: &Product<'_, T>,

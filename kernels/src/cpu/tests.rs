@@ -6,7 +6,7 @@ use super::simd::loops;
 use super::*;
 use crate::op::{Heads, LayerPages, OpError, Ops, Rotation, Span, Step, Values};
 
-/// Numbers in [-1, 1) that are the same on every run.
+/// Returns numbers in [-1, 1) that are the same on every run.
 fn numbers(seed: u64, len: usize) -> Vec<f32> {
     let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
     let step = |_| {
@@ -194,7 +194,7 @@ fn attention_oracle(qkv: &[f32], heads: Heads) -> Vec<f64> {
     out
 }
 
-/// Writes keys and values as they are, then attends.
+/// Writes keys and values without rotation, then runs attention.
 fn write_and_attend(
     cpu: &Cpu,
     qkv: &Vec<f32>,
@@ -213,7 +213,7 @@ fn write_and_attend(
     cpu.attend(&step, qkv, LayerPages { pages, layer }, out)
 }
 
-/// The attention of one sequence that comes in chunks, its positions in `order` of the pages.
+/// Runs attention of one sequence in chunks, with pages in this order.
 fn attention(cpu: &Cpu, qkv: &[f32], heads: Heads, chunks: &[usize], order: &[u32]) -> Vec<f32> {
     let mut pages = cpu.pages(heads, 2, 7).unwrap();
     let (mut all, mut out, mut start) = (Vec::new(), Vec::new(), 0);
@@ -282,7 +282,7 @@ fn a_page_that_is_not_there_is_an_error() {
     assert!(error.to_string().starts_with("`pages`: no memory for"), "{error}");
 }
 
-/// Numbers that bf16 can hold, in both forms.
+/// Returns numbers that bf16 can hold, as bf16 and as `f32`.
 fn halves(seed: u64, len: usize) -> (Vec<u16>, Vec<f32>) {
     let bits: Vec<u16> =
         numbers(seed, len).iter().map(|value| (value.to_bits() >> 16) as u16).collect();

@@ -4,7 +4,7 @@
 //! number with the reference's. Tests run the checks, and so does `rolltape doctor --gpu` on a real
 //! device.
 //!
-//! - [`CHECKS`]: all checks. [`Checker`]: what a check works with.
+//! - [`CHECKS`]: all checks. [`Checker`]: the kernels, the inputs and the findings.
 //! - [`Finding`]: the largest difference. [`Speed`]: the time of a launch.
 //!
 //! References round to bf16 where the kernel writes bf16, and add up in wider numbers than it does.

@@ -12,7 +12,7 @@ use crate::cuda::device::Device;
 use crate::cuda::device::memory::Memory;
 use crate::cuda::error::CudaError;
 
-/// Bytes of the library's workspace, as it recommends for a Hopper.
+/// Bytes of the library's workspace, as NVIDIA recommends for a Hopper.
 const WORKSPACE: usize = 32 << 20;
 
 /// `CUBLAS_OP_T`: an operand is transposed.

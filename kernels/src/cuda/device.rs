@@ -1,4 +1,4 @@
-//! One GPU: its context, a stream, and what is known of it.
+//! One GPU: its context, a stream, and its properties.
 
 pub(super) mod event;
 pub(super) mod graph;
@@ -81,7 +81,7 @@ impl Device {
 
         let processors = attribute(device, Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?;
         let libraries = Libraries::load(options.libraries.as_deref(), driver);
-        // Last, because an error after this would have to close it.
+        // The context is opened last: nothing after this can fail, so it is always released.
         let (context, stream) = open_stream(device)?;
         let state = DeviceState {
             device,

@@ -96,7 +96,7 @@ impl Profiler {
             bandwidth: 0.0,
         };
 
-        // The best of some rounds: others may wait for the clock of the device to rise.
+        // The best round counts: in the first ones the clock of the device may still be low.
         let bytes = state.lead.source.bytes();
         for _ in 0..ROUNDS {
             state.begin(kernels)?;
@@ -116,7 +116,7 @@ impl Profiler {
         self.state().bandwidth
     }
 
-    /// Chooses what makes products from now on.
+    /// Chooses the library or the kernels that make products from now on.
     pub fn set_products(&self, products: ProductChoice) {
         self.state().products = products;
     }

@@ -1,5 +1,5 @@
-//! [`Cuda`]: a device with all that a step needs beside the model. Steps are uploaded as words,
-//! then launched operation by operation or replayed as a recorded graph.
+//! [`Cuda`]: a device with everything that a step needs except the model. Steps are uploaded as
+//! words, then launched operation by operation or replayed as a recorded graph.
 
 pub(super) mod draws;
 pub(super) mod plan;
@@ -89,7 +89,7 @@ struct CachedStep {
     epoch: u64,
 }
 
-/// How the next step of a shape runs.
+/// The way in which the next step of a shape runs.
 #[derive(Debug)]
 enum Replay {
     /// The shape came up once. The next step of it is recorded.

@@ -70,7 +70,7 @@ pub(crate) fn check_multiple(
     }
 }
 
-/// Checks that `index` lies within a table of `rows` rows.
+/// Checks that `index` is within a table of `rows` rows.
 pub(crate) fn check_index(op: &'static str, index: usize, rows: usize) -> Result<(), OpError> {
     if index < rows {
         return Ok(());

@@ -121,7 +121,7 @@ pub struct Rotation<'a, B> {
 /// The memory in which weights are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Placement {
-    /// The device's memory, where they are used.
+    /// The device's memory, in which steps use them.
     Device,
     /// The host's memory, which frees the device's.
     Host,

@@ -32,7 +32,7 @@ pub const TOP_MAX: usize = 32;
 pub struct DrawnToken {
     /// The token.
     pub id: u32,
-    /// Scores, where they were requested.
+    /// Scores, if they were requested.
     pub scores: Option<DrawnScores>,
 }
 
@@ -77,7 +77,7 @@ pub struct Step<'a> {
     pub wanted: &'a [usize],
     /// The adapter slot of each row, the same for every matrix; empty if no row has an adapter.
     pub adapters: &'a [Option<usize>],
-    /// Sampling parameters of each wanted row, `None` where the host draws; empty if the host draws
+    /// Sampling parameters of each wanted row, `None` if the host draws; empty if the host draws
     /// all. Only for devices that draw.
     pub draws: &'a [Option<DrawParams>],
 }

@@ -14,8 +14,8 @@ pub(super) struct Sources {
     pub(super) special_tokens: Map<String, Value>,
 }
 
-/// Reads `chat_template.jinja` and `additional_chat_templates/tool_use.jinja`, or else the templates
-/// in `tokenizer_config.json`, as `transformers` does.
+/// Reads `chat_template.jinja` and `additional_chat_templates/tool_use.jinja`, or else the
+/// templates in `tokenizer_config.json`, as `transformers` does.
 pub(super) fn read(folder: &Path) -> Result<Sources, TemplateError> {
     let path = folder.join("tokenizer_config.json");
     let config = match text(&path)? {
@@ -41,8 +41,8 @@ fn text(path: &Path) -> Result<Option<String>, TemplateError> {
     }
 }
 
-/// Returns the default template and the one for tools in `tokenizer_config.json`, which has a string
-/// or a list of named templates.
+/// Returns the default template and the one for tools in `tokenizer_config.json`, which has a
+/// string or a list of named templates.
 fn embedded(config: &Value) -> Result<(Option<String>, Option<String>), ()> {
     match config.get("chat_template") {
         None | Some(Value::Null) => Ok((None, None)),

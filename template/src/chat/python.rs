@@ -151,8 +151,8 @@ const MONTHS: [&str; 12] = [
     "December",
 ];
 
-/// Formats a time, in seconds since 1970, as `strftime` does in UTC and the C locale. Directives that
-/// no date or time of day needs are left as they are.
+/// Formats a time, in seconds since 1970, as `strftime` does in UTC and the C locale. Directives
+/// that no date or time of day needs are left as they are.
 pub(super) fn strftime(now: i64, format: &str) -> String {
     let (day, second) = (now.div_euclid(86_400), now.rem_euclid(86_400));
     let (year, month, date) = civil(day);
@@ -168,7 +168,7 @@ pub(super) fn strftime(now: i64, format: &str) -> String {
             out.push(letter);
             continue;
         }
-        // A percent sign at the end stands for itself.
+        // A percent sign at the end is written as it is.
         let text = match letters.next() {
             Some('Y') => year.to_string(),
             Some('y') => format!("{:02}", year.rem_euclid(100)),

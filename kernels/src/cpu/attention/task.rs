@@ -3,7 +3,7 @@
 //!
 //! A line is one query head of one row. Its scores are products over the head's elements in order;
 //! its weights are summed in sixteen lanes by position; its result is a sum over positions in
-//! order. None of it depends on which lines are worked on together, or on where pages lie.
+//! order. None of it depends on the other lines of a block, or on the order of pages in memory.
 #![expect(unsafe_code, reason = "every task writes rows and heads of its own")]
 
 use std::cell::RefCell;
@@ -20,7 +20,7 @@ use crate::op::{Heads, PAGE};
 /// Lines that one task works on in one walk over the pages.
 pub(super) const LINES: usize = 24;
 
-/// Pages, or parts of a head, that are worked on at a time where registers allow.
+/// Pages, or parts of a head, that are worked on at a time if the registers allow it.
 const SIDE: usize = 4;
 
 /// Attention of some rows of one sequence, for one key and value head.

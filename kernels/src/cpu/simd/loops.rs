@@ -33,7 +33,7 @@ pub(in crate::cpu) fn exp(x: f32) -> f32 {
     let shifted = x * std::f32::consts::LOG2_E + ROUND;
     let n = shifted - ROUND;
 
-    // The rest is within half of ln 2, where a polynomial of degree seven is exact enough.
+    // |r| is at most half of ln 2, for which a polynomial of degree seven is exact enough.
     let r = x - n * LN2_HIGH - n * LN2_LOW;
     let mut p = 1.987_569_1e-4;
     p = p * r + 1.398_199_9e-3;

@@ -1,14 +1,14 @@
-//! The same bits at every level, with any number of threads and in any batch, over shapes drawn
-//! at random; and how far the faster mode is from the exact result.
+//! The same bits at every level, with any number of threads and in any batch, over random shapes;
+//! and the distance of the faster mode from the exact result.
 
 use super::*;
 
-/// A number in `range` that is the same on every run.
+/// Returns a number in `range` that is the same on every run.
 fn draw(seed: u64, range: std::ops::Range<usize>) -> usize {
     range.start + (numbers(seed, 9)[8].to_bits() as usize >> 2) % range.len()
 }
 
-/// Every level with one, two and five threads.
+/// Returns every level with one, two and five threads.
 fn devices(numerics: Numerics) -> Vec<Cpu> {
     let with = |threads| {
         let cpu = Cpu::new(threads, numerics);
@@ -17,7 +17,7 @@ fn devices(numerics: Numerics) -> Vec<Cpu> {
     [1, 2, 5].into_iter().flat_map(with).collect()
 }
 
-/// Rows cut into runs of at most nine.
+/// Cuts rows into runs of at most nine.
 fn cut(seed: u64, rows: usize) -> Vec<std::ops::Range<usize>> {
     let (mut runs, mut start) = (Vec::new(), 0);
     while start < rows {
@@ -28,7 +28,7 @@ fn cut(seed: u64, rows: usize) -> Vec<std::ops::Range<usize>> {
     runs
 }
 
-/// A product of rows of `depth` numbers, which has the same bits when it is made run by run.
+/// Computes a product of rows of `depth` numbers, and checks that it has the same bits run by run.
 fn product(
     cpu: &Cpu,
     x: &[f32],
@@ -94,7 +94,7 @@ fn fast_products_are_near_and_do_not_depend_on_the_batch() {
     }
 }
 
-/// The product of inputs that were rounded to bf16.
+/// Computes the product of inputs that were rounded to bf16.
 fn rounded_oracle(x: &[f32], w: &[f32], depth: usize) -> Vec<f64> {
     let x: Vec<f32> = x.iter().map(|value| half::bf16::from_f32(*value).to_f32()).collect();
     matmul_oracle(&x, w, depth)

@@ -179,7 +179,7 @@ impl AttentionCase {
         out
     }
 
-    /// Allocates the outputs of a launch of so many tiles.
+    /// Allocates the outputs of a launch with this number of tiles.
     fn outputs(&self, checker: &Checker<'_>, tiles: usize) -> Result<Outputs, CudaError> {
         Ok(Outputs {
             out: checker.poisoned(self.rows() * self.heads.query_width() * 2)?,

@@ -256,7 +256,7 @@ struct Compared<T> {
     expected: Vec<T>,
 }
 
-/// The results of a batch beside those of the reference.
+/// The results of a batch and those of the reference.
 #[derive(Default)]
 struct Comparison {
     /// Rows whose id the reference does not allow.

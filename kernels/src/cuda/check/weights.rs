@@ -26,7 +26,7 @@ pub(super) fn rows(checker: &mut Checker<'_>) -> Result<(), CudaError> {
             // SAFETY: both have room for so many elements.
             unsafe { checker.kernels.launch(name, grid::flat(count), &args)? };
 
-            // Nothing before and behind the rows may be written.
+            // Nothing before or after the rows may be written.
             let mut expected = vec![0xFF_u8; (offset + count + 1) * size];
             expected[offset * size..][..bytes.len()].copy_from_slice(bytes);
             checker.equal(&format!("{name} {count} at {offset}"), &out.to_vec::<u8>()?, &expected);

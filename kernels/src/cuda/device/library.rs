@@ -175,7 +175,7 @@ fn find(library: &str, named: Option<&Path>, folders: &[PathBuf]) -> Option<Libr
     Some(LibraryLocation::File(file))
 }
 
-/// Loads the builtins of NVRTC, which are beside it under a longer version.
+/// Loads the builtins of NVRTC from its folder. Their name has a longer version.
 fn open_builtins(folder: &Path, release: &Release) {
     for file in std::fs::read_dir(folder).into_iter().flatten().flatten() {
         if file.file_name().to_string_lossy().starts_with(release.builtins) {

@@ -1,4 +1,4 @@
-//! The doubles keep the driver's promises, and no more than those.
+//! The doubles keep the driver's promises, and nothing that it does not promise.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -7,7 +7,7 @@ use crate::cuda::check::{CHECKS, Checker};
 use crate::cuda::program::source::KernelText;
 use crate::cuda::{Arg, Device, DeviceOptions, FAMILIES, Grid, Kernels, Memory, Pinned};
 
-/// One at a time: they share a device and its settings.
+/// Opens the emulated device. Tests run one at a time, because they share it and its settings.
 fn device() -> (MutexGuard<'static, ()>, &'static Double, Device) {
     static ONE: Mutex<()> = Mutex::new(());
     let guard = ONE.lock().unwrap_or_else(PoisonError::into_inner);
@@ -86,7 +86,7 @@ fn kernels_are_launched_and_watched() {
     let values = out.to_vec::<u16>().unwrap();
     assert!(values[..64].iter().all(|value| *value == 0x3f80));
     assert!(values[64..].iter().all(|value| *value == 0));
-    // Past the end of what is written to: the context is lost, as on a device.
+    // A write past the end of a memory: the context is lost, as on a device.
     let before = double.get("faults");
     launch(&ids, 64).unwrap();
     assert!(device.synchronize().is_err());

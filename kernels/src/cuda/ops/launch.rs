@@ -1,4 +1,5 @@
-//! Helpers of operations: launches, and the arguments that stand for buffers and words of a step.
+//! Helpers of operations: launches, and the addresses of buffers and of words of a step as
+//! arguments.
 
 use crate::cuda::device::memory::Memory;
 use crate::cuda::error::CudaError;

@@ -133,7 +133,7 @@ pub(crate) enum ArgKind {
 }
 
 impl ArgKind {
-    /// Returns the letter that stands for it in errors.
+    /// Returns its letter in errors.
     pub(crate) fn letter(self) -> char {
         match self {
             ArgKind::Pointer => 'p',

@@ -155,7 +155,7 @@ impl Readback {
         })
     }
 
-    /// The token of a row, with scores and so many likeliest tokens if they were requested.
+    /// The token of a row, with scores if they were requested.
     fn token(&self, row: usize, requested: Option<usize>) -> DrawnToken {
         let scores = requested.map(|count| self.scores(row, count.min(TOP_MAX)));
         DrawnToken { id: self.ids[row] as u32, scores }

@@ -1,7 +1,7 @@
 //! The plan of one step: the words that its kernels read, as one run.
 //!
 //! Counts are padded, so that similar steps have the same [`StepShape`]. The shape alone decides
-//! all offsets, so a recorded step finds the words of the next one where its own were.
+//! all offsets, so a recorded step reads the words of any later step of its shape.
 
 use crate::cuda::grid::attention;
 use crate::cuda::params::SampleParams;
@@ -58,7 +58,7 @@ pub(crate) struct WordOffsets {
 struct WordCounter(usize);
 
 impl WordCounter {
-    /// Returns the offset of a part of so many words.
+    /// Adds a part of this number of words, and returns its offset.
     fn part(&mut self, words: usize) -> usize {
         self.0 += words;
         self.0 - words
