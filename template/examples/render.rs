@@ -36,7 +36,8 @@ fn render(case: &Case) -> Result<String, Box<dyn Error>> {
         variables: Some(&case.variables),
         now: case.now,
     };
-    let text = if case.open { template.render_continuation(&input) } else { template.render(&input) };
+    let text =
+        if case.open { template.render_continuation(&input) } else { template.render(&input) };
     Ok(text?)
 }
 

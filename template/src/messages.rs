@@ -56,6 +56,7 @@ fn prepare_one(message: &Value) -> Result<Value, InvalidField> {
     let mut out = Map::new();
     out.insert("role".into(), Value::String(role.clone()));
     out.insert("content".into(), Value::String(content(message.get("content"))?));
+    // Templates read these two as well. Other fields are dropped.
     for key in ["name", "tool_call_id"] {
         if let Some(value @ Value::String(_)) = message.get(key) {
             out.insert(key.into(), value.clone());
@@ -136,6 +137,7 @@ fn tool_call(index: usize, call: &Value) -> Result<Value, InvalidField> {
         return invalid(format!("{path}.name"), "must be a string");
     }
 
+    // Clients send arguments as JSON in a string, and templates read them as an object.
     let arguments = match function.get("arguments") {
         None | Some(Value::Null) => Value::Object(Map::new()),
         Some(Value::String(text)) if text.is_empty() => Value::Object(Map::new()),

@@ -71,6 +71,7 @@ impl ReasoningParser {
         }
 
         if self.state == ReasoningState::Outside {
+            // After the block, tags are content.
             delta.content = std::mem::take(&mut self.pending);
         }
         delta

@@ -56,7 +56,8 @@ fn templates_render_as_with_jinja2() {
             now: case["now"].as_i64(),
         };
         let open = case["open"].as_bool().unwrap();
-        let found = if open { template.render_continuation(&input) } else { template.render(&input) };
+        let found =
+            if open { template.render_continuation(&input) } else { template.render(&input) };
         match case["text"].as_str() {
             Some(expected) => assert_eq!(found.unwrap(), expected, "{}", case["name"]),
             None => assert!(found.is_err(), "{}", case["name"]),

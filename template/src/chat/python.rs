@@ -35,6 +35,7 @@ fn tojson(value: &Jinja, options: Kwargs) -> Result<Jinja, Error> {
     };
     options.assert_all_used()?;
 
+    // Python takes a pair: the separator of items, then the one after keys.
     match separators.as_deref() {
         None => {}
         Some([item, key]) => {
@@ -82,6 +83,7 @@ fn repr(value: &Jinja) -> Result<String, Error> {
         },
         ValueKind::String => quoted(value.as_str().unwrap_or_default()),
 
+        // Lists and maps print their items by `repr`, too.
         ValueKind::Seq => {
             let items: Result<Vec<String>, Error> = value.try_iter()?.map(|v| repr(&v)).collect();
             format!("[{}]", items?.join(", "))
@@ -156,6 +158,7 @@ const MONTHS: [&str; 12] = [
 pub(super) fn strftime(now: i64, format: &str) -> String {
     let (day, second) = (now.div_euclid(86_400), now.rem_euclid(86_400));
     let (year, month, date) = civil(day);
+    // The first day of 1970 was a Thursday.
     let weekday = DAYS[(day + 4).rem_euclid(7) as usize];
     let name = MONTHS[month as usize - 1];
     let (hour, minute) = (second / 3600, second / 60 % 60);

@@ -112,6 +112,7 @@ impl PartialCall {
         // After it was scanned: it may have ended a key or a value.
         if was_key && self.scanner.depth() == 1 && self.scanner.awaits_colon() {
             self.key.end = at + 1;
+            // With any other key, the object is not a call.
             return KEYS.contains(&self.key(piece).as_str());
         }
         if let Some(start) = self.value

@@ -89,6 +89,7 @@ pub(super) fn gemm(checker: &mut Checker<'_>) -> Result<(), CudaError> {
             checker.compare_bf16(&what, &numbers, &expected, HALF_UNIT + SUM_F32);
         }
 
+        // `gemm_small` has few blocks on a small device, each of which walks over many columns.
         for processors in [1, 132] {
             let small = case.gemm_small(checker, processors)?;
             checker.equal(&format!("{what}, as gemm_small"), &small, &found);

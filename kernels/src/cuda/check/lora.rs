@@ -49,6 +49,7 @@ impl<'s> LoraCase<'s> {
     fn new(checker: &mut Checker<'_>, shape: &'s LoraShape) -> Result<LoraCase<'s>, CudaError> {
         let (mut factors, mut memories) = (Vec::new(), Vec::new());
         for ranks in shape.ranks {
+            // The parts of a fused matrix are side by side.
             let mut first = 0;
             for (columns, rank) in shape.parts.iter().zip(*ranks) {
                 let a = checker.random.halves(rank * shape.k, 0.1);

@@ -76,6 +76,7 @@ impl RopeCase {
             return values.into_iter().map(|value| value as f32).collect();
         }
 
+        // Queries and keys have weights of their own.
         if let Some(norms) = &self.norms {
             let weight = &norms[usize::from(head >= self.query_heads)];
             let squares: f64 = values.iter().map(|value| value * value).sum();
@@ -85,6 +86,7 @@ impl RopeCase {
             }
         }
 
+        // The first half of a head is rotated against the second.
         let rotation = &self.table[self.positions[row] as usize * dim..][..dim];
         let (cosines, sines) = rotation.split_at(dim / 2);
         let (low, high) = values.split_at(dim / 2);

@@ -294,6 +294,7 @@ fn compare(
     for (index, (logits, params)) in rows.iter().enumerate() {
         let reference = Reference::new(logits, params);
         let id = usize::try_from(ids[index]).ok().filter(|id| *id < logits.len());
+        // Padding must get the id -1, and no other row may.
         let allowed = match id {
             Some(id) => params.row >= 0 && reference.allows(id),
             None => params.row < 0 && ids[index] == -1,
@@ -301,6 +302,7 @@ fn compare(
         if !allowed {
             all.wrong.push(index);
         }
+        // Padding has no scores, and neither has a row that did not request them.
         let Some(id) = id.filter(|_| allowed && params.top_n >= 0) else { continue };
 
         all.add_logprobs(&reference, &scores[index]);

@@ -138,6 +138,7 @@ impl Cuda {
             return Ok(());
         }
 
+        // Both kernels get the highest rank; the table has each adapter's own.
         let mut shrunk = self.lora_scratch.borrow_mut();
         shrunk.reserve(rows * rank * 4).map_err(op_error(op))?;
         let (shrunk, slots) = (pointer(&shrunk), self.words_at(self.offsets().adapters));
@@ -147,6 +148,7 @@ impl Cuda {
         let args = [shrunk, pointer(&x.storage), table, slots, row_count, depth, slices, rank_arg];
         self.launch("lora_shrink", grid::shrink(rows, 1, rank), &args)?;
 
+        // The target's columns are a part of each row.
         let to = Arg::Pointer(out.storage.address() + 2 * columns.start as u64);
         let args = [to, shrunk, table, slots, row_count, Arg::from(stride), slices, rank_arg];
         self.launch("lora_expand", grid::expand(rows, 1, columns.len()), &args)

@@ -182,6 +182,7 @@ impl Plan {
 
         let (mut table_at, mut first_tile) = (0, 0);
         for (index, span) in spans.iter().enumerate() {
+            // A slot is a position in the pages of a layer.
             for (row, position) in span.rows.clone().zip(span.start..) {
                 let page = span.pages[position / PAGE] as usize;
                 self.words[offsets.slots + row] = word(page * PAGE + position % PAGE);
@@ -192,6 +193,7 @@ impl Plan {
             self.words.extend(span.pages[..pages].iter().map(|page| *page as i32));
             table_at += word(pages);
 
+            // Decodes come first, so their indexes are within the padded count.
             if span.rows.len() == 1 {
                 let splits = word(attention::splits(span.start + 1));
                 self.words[offsets.first_tile + index] = first_tile;
