@@ -39,7 +39,7 @@ struct LoraCase<'s> {
 }
 
 /// Rows that go through the kernels, each with an adapter or -1.
-struct Rows<'a> {
+struct LoraRows<'a> {
     x: &'a [u16],
     out: &'a [u16],
     adapters: &'a [i32],
@@ -80,7 +80,7 @@ impl<'s> LoraCase<'s> {
     }
 
     /// Runs both kernels and returns `out`, `[rows, stride]`.
-    fn launch(&self, checker: &Checker<'_>, rows: &Rows<'_>) -> Result<Vec<u16>, CudaError> {
+    fn launch(&self, checker: &Checker<'_>, rows: &LoraRows<'_>) -> Result<Vec<u16>, CudaError> {
         let (count, slices, r_max) =
             (rows.adapters.len(), self.shape.parts.len(), self.shape.r_max);
         let (x, out) = (checker.upload(rows.x)?, checker.upload(rows.out)?);
@@ -135,7 +135,8 @@ pub(super) fn lora(checker: &mut Checker<'_>) -> Result<(), CudaError> {
             let x = random.halves(rows * k, 1.0);
             let out = random.halves(rows * stride, 4.0);
 
-            let found = case.launch(checker, &Rows { x: &x, out: &out, adapters: &adapters })?;
+            let found =
+                case.launch(checker, &LoraRows { x: &x, out: &out, adapters: &adapters })?;
             let expected: Vec<f32> = x
                 .chunks(k)
                 .zip(out.chunks(stride))
@@ -147,8 +148,11 @@ pub(super) fn lora(checker: &mut Checker<'_>) -> Result<(), CudaError> {
 
             // The last row as a batch of its own.
             let last = rows - 1;
-            let row =
-                Rows { x: &x[last * k..], out: &out[last * stride..], adapters: &adapters[last..] };
+            let row = LoraRows {
+                x: &x[last * k..],
+                out: &out[last * stride..],
+                adapters: &adapters[last..],
+            };
             let alone = case.launch(checker, &row)?;
             checker.equal(&format!("{what}, a row alone"), &alone, &found[last * stride..]);
         }

@@ -186,7 +186,7 @@ fn uniform(seed: u64, position: i32) -> f64 {
 }
 
 /// Rows of logits with their parameters.
-type Rows = [(Vec<f32>, SampleParams)];
+type SampleRows = [(Vec<f32>, SampleParams)];
 
 /// Rows on the device, with room for the results.
 struct SampleBatch {
@@ -203,7 +203,11 @@ struct SampleBatch {
 }
 
 impl SampleBatch {
-    fn new(checker: &Checker<'_>, rows: &Rows, stride: usize) -> Result<SampleBatch, CudaError> {
+    fn new(
+        checker: &Checker<'_>,
+        rows: &SampleRows,
+        stride: usize,
+    ) -> Result<SampleBatch, CudaError> {
         let vocab = rows.first().map_or(1, |row| row.0.len());
         let mut logits = vec![f32::NAN; rows.len() * stride];
         let mut words = Vec::new();
@@ -282,7 +286,7 @@ impl Comparison {
 fn compare(
     checker: &mut Checker<'_>,
     what: &str,
-    rows: &Rows,
+    rows: &SampleRows,
     stride: usize,
 ) -> Result<(), CudaError> {
     let batch = SampleBatch::new(checker, rows, stride)?;
