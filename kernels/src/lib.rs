@@ -1,6 +1,6 @@
 //! Tensor operations for a decoder-only transformer.
 //!
-//! Read [`op`] first: its trait, [`Ops`], names every operation that a model needs and gives the
+//! Read [`op`] first: its trait, [`Ops`], has every operation that a model needs, with the
 //! shapes. [`cpu`] implements it for any machine, [`cuda`] for NVIDIA's GPUs. [`nccl`] receives
 //! weights that a trainer broadcasts.
 //!

@@ -150,7 +150,7 @@ impl NcclFunctions {
 
     fn load() -> Result<NcclFunctions, NcclError> {
         locate(LIBRARY).ok_or_else(no_library)?;
-        // SAFETY: the library is made to be loaded, and was loaded before.
+        // SAFETY: loading the library runs its initializer only; it was loaded before.
         let library = unsafe { Library::new(LIBRARY) }.map_err(|_| no_library())?;
         // SAFETY: the types are those of `nccl.h`, the same in all versions since 2.14.
         let functions = unsafe {
@@ -414,7 +414,7 @@ impl Drop for Communicator {
 pub fn unique_id() -> Result<[u8; ID_BYTES], NcclError> {
     const CALL: &str = "ncclGetUniqueId";
     let functions = NcclFunctions::get()?;
-    // SAFETY: the library is there, and will be.
+    // SAFETY: the library is loaded, and is never unloaded.
     let library = unsafe { Library::new(LIBRARY) }.map_err(|_| no_library())?;
     // SAFETY: the type is that of `nccl.h`.
     let get = unsafe { symbol::<unsafe extern "C" fn(*mut UniqueId) -> c_int>(&library, CALL) }?;

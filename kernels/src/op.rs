@@ -133,9 +133,9 @@ pub trait Ops: Send {
         out: &mut Vec<f32>,
     ) -> Result<(), OpError>;
 
-    /// Gives `live` the numbers of `staged`, a matrix of the same shape and type, before the next
-    /// operation begins. The contents of `staged` are unspecified afterwards: a device that has
-    /// recorded the address of `live` copies, others swap the two.
+    /// Replaces the numbers of `live` by those of `staged`, a matrix of the same shape and type,
+    /// before the next operation begins. The contents of `staged` are unspecified afterwards: a
+    /// device that has recorded the address of `live` copies, others swap the two.
     fn replace_matrix(
         &self,
         live: &mut Self::Matrix,

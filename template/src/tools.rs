@@ -283,7 +283,7 @@ impl ToolParser {
         }
     }
 
-    /// Ends a call that is none: as content, unless parts of it were returned.
+    /// Ends a call that is not well-formed: as content, unless parts of it were returned.
     fn break_call(&mut self, call: PartialCall, out: &mut Vec<ToolEvent>) {
         let has_emitted = call.has_emitted();
         let (raw, rest) = call.into_raw();

@@ -147,7 +147,7 @@ impl Pool {
             jobs: AtomicUsize::new(0),
             next: AtomicUsize::new(0),
         });
-        // If the system starts no more threads, those that there are do the work.
+        // If the system starts no more threads, the existing ones do the work.
         let workers = (1..threads).filter_map(|index| start_worker(&shared, index).ok()).collect();
         Pool { shared, workers, turn: Mutex::new(()) }
     }

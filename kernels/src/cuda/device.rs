@@ -227,8 +227,8 @@ impl Drop for DeviceState {
 /// Initializes the driver, and returns its version and the device of a number.
 fn choose(ordinal: usize) -> Result<(i32, sys::CUdevice), NoCuda> {
     let (mut version, mut count, mut device) = (0, 0, 0);
-    // SAFETY: numbers are written by the driver, which is there. The version may be asked for
-    // before anything else.
+    // SAFETY: the driver is loaded and writes numbers. Its version may be read before anything
+    // else.
     unsafe {
         CudaError::check("cuDriverGetVersion", sys::cuDriverGetVersion(&mut version))?;
         if version < VERSION_MIN {

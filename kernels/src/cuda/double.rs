@@ -77,14 +77,14 @@ fn open(folder: &Path) -> Result<Double, String> {
 }
 
 fn library(path: &Path) -> Result<Library, String> {
-    // SAFETY: these libraries are made to be loaded, and stay loaded.
+    // SAFETY: loading these libraries runs their initializers only, and they are never unloaded.
     let loaded = unsafe { Library::open(Some(path), RTLD_NOW | RTLD_GLOBAL) };
     loaded.map_err(|error| format!("{}: {error}", path.display()))
 }
 
 impl Double {
     /// Sets `fail_allocation`, `fail_launch` or `fail_recording` (the n-th from now fails; 0 is
-    /// none), `seed` or `order`. Returns false if there is no setting of this name.
+    /// none), `seed` or `order`. Returns false for an unknown name.
     pub fn set(&self, name: &str, value: i64) -> bool {
         let Ok(name) = CString::new(name) else { return false };
         // SAFETY: the name ends in zero.
@@ -92,7 +92,7 @@ impl Double {
     }
 
     /// Reads a counter: `launches`, `graph_launches`, `recordings`, `allocations`,
-    /// `synchronizations`, `faults`, or the bytes `used`. Returns -1 if there is none of this name.
+    /// `synchronizations`, `faults`, or the bytes `used`. Returns -1 for an unknown name.
     pub fn get(&self, name: &str) -> i64 {
         let Ok(name) = CString::new(name) else { return -1 };
         // SAFETY: as above.

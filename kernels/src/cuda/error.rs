@@ -76,10 +76,10 @@ pub enum CudaError {
     Arguments {
         /// The kernel.
         name: String,
-        /// Kinds of the arguments that were given, one letter each.
+        /// Kinds of the passed arguments, one letter each.
         found: String,
     },
-    /// A copy exceeds the memory that it was given.
+    /// A copy exceeds its memory.
     #[error("{bytes} bytes at {offset} are not within {len}")]
     Bounds {
         /// First byte.

@@ -34,7 +34,7 @@ const ROUNDS: usize = 10;
 /// The time of one operation, between two events.
 #[derive(Debug, Clone, PartialEq)]
 pub struct OpTime {
-    /// The kernel, and the shape where it has one.
+    /// The kernel, with the shape of a product.
     pub what: String,
     /// Bytes that it has to read and write.
     pub bytes: usize,
@@ -68,7 +68,7 @@ struct ProfilerState {
     marked: Vec<(String, usize)>,
     lead: LeadMemory,
     lead_reads: usize,
-    /// Bytes that a read of memory gets in a second.
+    /// Bandwidth of reads of memory, in bytes a second.
     bandwidth: f64,
 }
 
@@ -254,7 +254,7 @@ fn int_arg(args: &[Arg], index: usize) -> usize {
     }
 }
 
-/// True if an argument is there and is not a null pointer.
+/// True if an argument exists and is not a null pointer.
 fn has_pointer(args: &[Arg], index: usize) -> bool {
     !matches!(args.get(index), Some(Arg::Pointer(0)) | None)
 }

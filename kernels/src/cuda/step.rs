@@ -56,7 +56,7 @@ pub struct Cuda {
     pub(super) profiler: Option<Profiler>,
     pub(super) eager: bool,
     deterministic: bool,
-    /// True if weights stay on the host where the device has no room.
+    /// True if weights may stay on the host for want of memory on the device.
     pub(super) spills: bool,
     /// The running step, and its words on the device.
     pub(super) plan: Plan,

@@ -152,7 +152,7 @@ impl Buffer {
         Ok(Buffer { storage, element: ElementType::F32, len: values.len() })
     }
 
-    /// Sets the number of elements in use, and grows where necessary.
+    /// Sets the number of elements in use, and grows if necessary.
     pub(crate) fn resize(&mut self, len: usize) -> Result<(), CudaError> {
         // If the device has no room, the buffer is empty.
         self.len = 0;

@@ -55,7 +55,7 @@ pub(crate) fn newest(driver: i32) -> &'static Release {
 pub(crate) fn nccl_package() -> &'static str {
     let mut driver = i32::MAX;
     if has_driver() {
-        // SAFETY: the driver writes a number; it may be asked for this before anything else.
+        // SAFETY: the driver writes a number; this may be its first call.
         let _ = unsafe { cudarc::driver::sys::cuDriverGetVersion(&mut driver) };
     }
     newest(driver).nccl_package
@@ -187,7 +187,7 @@ fn open_builtins(folder: &Path, release: &Release) {
 /// Loads a library and never unloads it. Every later search by its name finds this one.
 fn open(name: impl AsRef<OsStr>) -> bool {
     let name = name.as_ref();
-    // SAFETY: these libraries are made to be loaded, and stay loaded.
+    // SAFETY: loading these libraries runs their initializers only, and they are never unloaded.
     let loaded = unsafe { Library::open(Some(name), RTLD_NOW | RTLD_GLOBAL) };
     loaded.map(std::mem::forget).is_ok()
 }

@@ -1,4 +1,4 @@
-//! Memory of the device, and pinned memory of the host that the device copies by itself.
+//! Memory of the device, and pinned memory of the host.
 
 use std::marker::PhantomData;
 
@@ -144,7 +144,7 @@ impl Memory {
         CudaError::check("cuMemsetD8Async", code)
     }
 
-    /// Asks for a copy of another memory's bytes to byte `offset` of this one.
+    /// Starts a copy of all bytes of another memory, to byte `offset` of this one.
     ///
     /// # Errors
     /// If they do not fit, or the driver fails.

@@ -28,7 +28,7 @@ fn file(folder: &Path, key: u128) -> PathBuf {
     folder.join(format!("{key:032x}.cubin"))
 }
 
-/// Loads the program of a key; `None` if there is none, or it is damaged.
+/// Loads the program of a key; `None` if it is not cached, or is damaged.
 pub(super) fn load(folder: &Path, key: u128) -> Option<Vec<u8>> {
     let bytes = fs::read(file(folder, key)).ok()?;
     let rest = bytes.strip_prefix(MAGIC)?;

@@ -15,7 +15,7 @@ use crate::op::{DrawnScores, DrawnToken, TOP_MAX};
 
 /// Words of the scores of one row, and of one of its likeliest tokens.
 const SCORE_WORDS: usize = SampleScores::WORDS;
-/// Minimum number of draws of a step that there is room for.
+/// Minimum capacity, in draws of a step.
 const ROWS_MIN: usize = 256;
 /// Maximum number of steps whose tokens are being copied.
 const STEPS: usize = 2;
@@ -87,7 +87,7 @@ impl Draws {
         Ok(())
     }
 
-    /// Number of draws of a step that there is room for.
+    /// Capacity, in draws of a step.
     pub(crate) fn rows(&self) -> usize {
         self.ids.memory().bytes() / 4
     }
