@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # build.sh FOLDER [HEAD_DIM...]: the doubles of the CUDA libraries and the emulated kernels, for
-# LD_LIBRARY_PATH. Without sizes of heads: 16, 32, 64 and 128. What is up to date stays.
+# LD_LIBRARY_PATH. Without sizes of heads: 16, 32, 64 and 128. Files that are up to date are kept.
 #   FOLDER/libcuda.so.1           the driver
 #   FOLDER/libcublasLt.so.13      products
-#   FOLDER/nccl/libnccl.so.2      groups, for those who look for NCCL
+#   FOLDER/nccl/libnccl.so.2      groups, for programs that load NCCL
 #   FOLDER/nvrtc/libnvrtc.so.13   a compiler that compiles nothing, for tests without NVRTC
-#   FOLDER/cuda12/                products and compiler as they are called in CUDA 12
+#   FOLDER/cuda12/                products and compiler under their names in CUDA 12
 #   FOLDER/kernels/FAMILY-SIZE.so
 # UNWATCHED=1 leaves out the checks of memory, for long runs.
 set -euo pipefail
@@ -17,7 +17,7 @@ sizes=("$@")
 [ ${#sizes[@]} -gt 0 ] || sizes=(16 32 64 128)
 mkdir -p "$out/kernels" "$out/nccl" "$out/nvrtc" "$out/cuda12"
 out="$(cd "$out" && pwd)"
-# Several test programs may ask at once.
+# Several test programs may run this at once.
 exec 9>"$out/lock"
 flock 9
 
@@ -26,7 +26,7 @@ watched=(-fsanitize=thread --param tsan-instrument-func-entry-exit=0
   -fsanitize=alignment,bounds,shift-exponent)
 [ -z "${UNWATCHED:-}" ] || watched=()
 
-# What a library is made of is remembered beside it.
+# A stamp beside each library records its inputs.
 up_to_date() { # FILE SOURCE...
   local file="$1"
   shift
@@ -35,8 +35,8 @@ up_to_date() { # FILE SOURCE...
 }
 finish() { mv "$1.new" "$1" && echo "$stamp" >"$1.stamp"; }
 
-# Only what is named is seen from outside: a template of the C++ library that two libraries have
-# (NVRTC is one) must not be taken for one.
+# Only named symbols are exported: templates of the C++ library that two libraries have (NVRTC is one)
+# must not be merged.
 exports="$out/exports"
 echo '{ global: cu*; nccl*; nvrtc*; rolltape_*; __tsan_*; __ubsan_*; extern "C++" { emulate::*; };
   local: *; };' >"$exports"
@@ -50,13 +50,13 @@ library() { # NAME SOURCE... : one of the doubles
   finish "$file"
 }
 
-# The families and their files, by the table that the host has, too.
+# The families and their files, from the one list in the Rust code.
 families() {
-  tr '\n' ' ' <"$here/../src/cuda/source.rs" |
+  tr '\n' ' ' <"$here/../src/cuda/program/source.rs" |
     { grep -oE 'family!\("[a-z_]+":[^)]*' || true; } | sed 's/family!(//; s/[":]/ /g'
 }
 
-# The kernels of a text, as nvcc would see them.
+# The names of the kernels of a text.
 kernels_of() {
   cat "$@" | g++ -fpreprocessed -dD -E -P -x c++ - 2>/dev/null | tr '\n' ' ' |
     grep -oE '__global__ +(void +)?(__launch_bounds__ *\([^)]*\) *)?(void +)?[a-zA-Z_0-9]+ *\(' |
@@ -83,7 +83,7 @@ family() { # NAME SIZE FILE...
     echo 'extern "C" __attribute__((visibility("default")))'
     echo 'const emulate::Family *rolltape_family() { return &rolltape_these; }'
   } >"$source"
-  # In two steps: to link with -fsanitize would bring the real sanitizer in.
+  # In two steps: linking with -fsanitize would add the real sanitizer.
   g++ "${FLAGS[@]}" -w -fvisibility=hidden ${watched[@]+"${watched[@]}"} \
     -DHEAD_DIM="${size/any/64}" -c -o "$file.o" "$source" &&
     g++ -shared -Wl,-rpath,'$ORIGIN/..' -Wl,--version-script="$exports" -o "$file.new" \
@@ -110,7 +110,7 @@ while read -r name parts; do
   files=()
   for part in $parts; do files+=("$cuda/$part.cu"); done
   for size in "${sizes[@]}"; do
-    # base.cu, the first, knows the size for the sake of all.
+    # The first file, base.cu, contains the size for all families.
     cat "${files[@]:1}" | grep HEAD_DIM >/dev/null || size=any
     limit
     { family "$name" "$size" "${files[@]}" || echo "$name" >>"$out/failed"; } &

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # build_program.sh OUT SOURCE [g++ flags]: a test program around emulated kernels. SOURCE includes
-# "emulate.h", then base.cu and a family. Every memory access of it is watched.
+# "emulate.h", then base.cu and a family. Every memory access is checked.
 set -euo pipefail
 here="$(cd "$(dirname "$0")" && pwd)"
 out="$1" source="$2"

@@ -1,9 +1,9 @@
 // A double of cuBLASLt: products of bf16 or f32 matrices into bf16 or f32, summed in f32, on a
 // stream of the driver's double.
 //
-// As the real one may, it adds in another order for another number of columns: who needs the same
-// bits in every batch must not lean on it. An algorithm is good only for the shape that it was
-// found for, up to the columns, and needs the workspace that it asked for.
+// As in the real one, the order of sums may depend on the number of columns, so it does not give
+// the same bits in every batch. An algorithm is valid only for the shape for which it was found,
+// apart from the columns, and needs the workspace that it reported.
 #include <cmath>
 #include <cstdint>
 #include <cstring>
@@ -79,7 +79,7 @@ struct Product {
   uint64_t parts;  // the sum is split in so many
 };
 
-// Rows and columns of a matrix as it enters the product.
+// Rows and columns of a matrix in the product, after a transposition.
 uint64_t rows(const Layout &layout, int transposed) {
   return transposed ? layout.columns : layout.rows;
 }
@@ -237,7 +237,7 @@ API cublasLtMatmulPreferenceDestroy(Preference *preference) {
   delete preference;
   return OK;
 }
-// Which algorithms are wanted (reduction schemes, alignment) changes nothing here.
+// Preferences (reduction schemes, alignment) are ignored.
 API cublasLtMatmulPreferenceSetAttribute(Preference *preference, int attribute, const void *value,
                                          size_t bytes) {
   if (!preference || !value) return INVALID_VALUE;

@@ -72,7 +72,7 @@ inline float max(float a, float b) { return fmaxf(a, b); }
 inline double min(double a, double b) { return fmin(a, b); }
 inline double max(double a, double b) { return fmax(a, b); }
 
-// ---- reals: the fast intrinsics give here what they stand for ----
+// ---- reals: fast intrinsics are exact here ----
 inline float rsqrtf(float x) { return (float)(1.0 / sqrt((double)x)); }
 inline double rsqrt(double x) { return 1.0 / sqrt(x); }
 inline float __frsqrt_rn(float x) { return rsqrtf(x); }
@@ -98,7 +98,7 @@ inline double __ddiv_rn(double x, double y) { return x / y; }
 inline double __fma_rn(double x, double y, double z) { return fma(x, y, z); }
 inline float __saturatef(float x) { return x > 0 ? x < 1 ? x : 1.0f : 0.0f; }
 
-// A conversion on the device saturates, and gives 0 for what is not a number.
+// A conversion on the device saturates, and gives 0 for NaN.
 namespace emulate {
 template <class To> inline To convert(double x) {
   using Limits = std::numeric_limits<To>;

@@ -1,6 +1,6 @@
 // The driver's double: settings, devices, contexts, copies. Built as libcuda.so.1.
 //
-// A function that is not here is missing, as it would be from an old driver.
+// Other functions are missing, as they are in an old driver.
 #include "driver.h"
 
 #include <cstdio>
@@ -109,7 +109,7 @@ Result initialized() { return state.initialized ? SUCCESS : NOT_INITIALIZED; }
 
 bool is_device(int device) { return device >= 0 && device < settings().devices; }
 
-// Copies of memory that somebody freed too early are faults, not crashes.
+// A copy of memory that was freed too early is a fault, not a crash.
 Result copy(void *to, const void *from, size_t bytes, const char *what) {
   for (auto side : {reinterpret_cast<Address>(to), reinterpret_cast<Address>(from)})
     if (side && what && !live(side, bytes) && !pinned(reinterpret_cast<void *>(side), bytes))
@@ -176,7 +176,7 @@ __attribute__((visibility("default"))) long long rolltape_double_get(const char 
   return place ? *place : -1;
 }
 // For the other doubles: adds work to a stream. `function` is called with a copy of `data`, and
-// again as long as it answers NOT_READY.
+// again as long as it returns NOT_READY.
 API rolltape_double_enqueue(void *stream, int (*function)(void *), const void *data, size_t bytes) {
   BEGIN;
   auto known = stream_of(stream);
@@ -258,8 +258,8 @@ API cuDeviceGetAttribute(int *value, int attribute, int device) {
   return SUCCESS;
 }
 
-// NVRTC asks a driver that is loaded for a table of its own, and takes the answer without looking:
-// this one is empty, by its size.
+// NVRTC asks a loaded driver for a table, and does not check the answer. This table is empty: its
+// size says so.
 API cuGetExportTable(const void **table, const void *) {
   static const size_t empty[16] = {sizeof(size_t)};
   *table = empty;
@@ -386,8 +386,8 @@ API cuMemcpyDtoH_v2(void *to, Address from, size_t bytes) {
   memcpy(to, reinterpret_cast<void *>(from), bytes);
   return SUCCESS;
 }
-// From pageable memory the driver takes a copy at once; pinned memory is read when the stream
-// gets there.
+// The driver copies pageable memory at once. Pinned memory is read when the stream reaches the
+// copy.
 API cuMemcpyHtoDAsync_v2(Address to, const void *from, size_t bytes, void *stream) {
   BEGIN;
   Stream *known = stream_of(stream);
@@ -406,7 +406,8 @@ API cuMemcpyHtoDAsync_v2(Address to, const void *from, size_t bytes, void *strea
     return SUCCESS;
   });
 }
-// To pageable memory the driver waits; pinned memory holds anything until the stream is there.
+// The driver waits for copies to pageable memory. Pinned memory is unspecified until the stream
+// reaches the copy.
 API cuMemcpyDtoHAsync_v2(void *to, Address from, size_t bytes, void *stream) {
   BEGIN;
   Stream *known = stream_of(stream);

@@ -1,4 +1,4 @@
-// Inside of the driver's double: memory, streams, modules. Everything is under one lock.
+// The internals of the driver's double: memory, streams, modules. One lock guards everything.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -14,7 +14,7 @@
 
 #include "runtime.h"
 
-// The results that are given here, with the driver's numbers.
+// The results that functions return, with the driver's numbers.
 enum Result {
   SUCCESS = 0,
   INVALID_VALUE = 1,
@@ -45,7 +45,7 @@ namespace twin {
 using Address = uintptr_t;
 using Work = std::function<Result()>;  // NOT_READY: not yet, ask again
 
-// What environment or test sets; see README.md.
+// Settings of the environment or a test; see README.md.
 struct Settings {
   long long memory, fail_allocation, fail_launch, fail_recording, capability, driver, devices, seed,
       order;
@@ -62,11 +62,11 @@ Counts &counts();
 
 extern std::recursive_mutex lock;
 
-// Says on stderr what was wrong, counts it, and makes it the context's last state.
+// Reports an error on stderr, counts it, and makes the context fail with it from then on.
 Result fault(Result result, const std::string &text);
-// Runs `run` until it is more than NOT_READY, and lets others have the lock in between.
+// Calls `run` until it does not return NOT_READY, and releases the lock between calls.
 Result patiently(const Work &run);
-// What a call has to begin with: a context that is current and well.
+// Every call begins with this check: the context is current and has not failed.
 Result ready();
 
 // ---- memory.cc ----

@@ -1,12 +1,12 @@
-// CUDA C++ for g++, as far as the kernels use it: put in front of base.cu and a family's text.
+// The parts of CUDA C++ that the kernels use, for g++: compiled before base.cu and a family's text.
 //
-// What differs from nvcc, and how a kernel serves both:
+// Differences from nvcc, for which kernels must be written:
 //   - dynamic shared memory is declared by base.cu's `DYNAMIC_SHARED(name);`, which here calls
 //     `rolltape_dynamic_shared()`.
-//   - `__shared__` arrays stand in kernels, not in inline or template functions.
-//   - inline PTX stands in small functions under `#ifndef ROLLTAPE_EMULATED`; those of mma.cu
+//   - `__shared__` arrays are declared in kernels, not in inline or template functions.
+//   - inline PTX is in small functions under `#ifndef ROLLTAPE_EMULATED`; those of mma.cu
 //     are in tensor.h here.
-//   - `__activemask` is not here: no kernel may depend on how threads happen to run.
+//   - `__activemask` is missing: no kernel may depend on the order of threads.
 #pragma once
 #include <cfloat>
 #include <math.h>
@@ -19,7 +19,7 @@
 #include "runtime.h"
 
 #define ROLLTAPE_EMULATED 1
-// For what the emulator itself touches: it tells the checks by note_read and the like.
+// For accesses of the emulator itself, which it reports to the checks by note_read and the like.
 #define ROLLTAPE_UNWATCHED __attribute__((no_sanitize("thread"), noinline))
 #define __global__
 #define __device__
@@ -77,7 +77,8 @@ inline unsigned char *rolltape_dynamic_shared() {
 // ---- operations of a warp ----
 namespace emulate {
 
-// Runs `all(mask, arguments)` once the lanes of `mask` have met, each with its own `Arguments`.
+// Calls `all(mask, arguments)` once all lanes of `mask` have arrived, each with its own
+// `Arguments`.
 template <class Arguments, class All>
 inline void meet(const char *name, unsigned mask, Arguments &arguments, All) {
   collective(name, mask, &arguments, [](unsigned mask, void **given) {
@@ -90,7 +91,7 @@ template <class T> struct Shuffle {
   int argument, width;
 };
 
-// `source(lane, argument, width)` names the lane to read, or -1 to keep the own value.
+// `source(lane, argument, width)` returns the lane to read, or -1 to keep the own value.
 template <class T, class Source>
 inline T shuffle(const char *name, unsigned mask, T value, int argument, int width, Source) {
   Shuffle<T> mine{value, value, argument, width};

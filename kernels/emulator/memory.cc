@@ -1,7 +1,7 @@
 // Memory of the device and pinned memory of the host.
 //
-// An address is given out once until the arena is through, so that what is used after it was freed
-// is found. Fresh memory holds poison.
+// An address is not allocated again before the end of the arena is reached, so that a use after
+// free is found. New memory holds poison.
 #include "driver.h"
 
 #include <algorithm>
@@ -44,7 +44,7 @@ void open_arena() {
   emulate::set_arena({a.begin, a.end, is_live});
 }
 
-// The first hole of that size from `from` on; 0 if there is none.
+// The first gap of that size from `from` on; 0 if there is none.
 Address hole(Address from, size_t bytes) {
   Arena &a = arena();
   auto next = a.allocations.lower_bound(from);
@@ -78,7 +78,7 @@ Result allocate(Address *address, size_t bytes) {
   Address found = hole(a.next, size);
   if (!found) found = hole(a.begin, size);
   if (!found) return OUT_OF_MEMORY;
-  // The exact size is kept: one byte too many is a fault.
+  // The size is exact: an access one byte past the end is a fault.
   a.allocations[found] = bytes;
   a.used += size;
   a.next = found + size + GAP;
@@ -107,7 +107,7 @@ void release_all() {
 }
 
 bool live(Address address, size_t bytes) {
-  // A kernel comes back to the same few allocations again and again: they are looked at first.
+  // A kernel accesses the same few allocations again and again, so they are searched first.
   Arena &a = arena();
   for (auto &[begin, end] : a.recent)
     if (address >= begin && address + bytes <= end) return true;

@@ -1,6 +1,6 @@
-// Modules and functions: takes a cubin as the real compilers make it (or the image of this
-// folder's nvrtc.cc), believes it about architecture, names, sizes of arguments, registers, shared
-// memory and launch bounds, and runs the emulated kernel of the same name.
+// Modules and functions: loads a cubin of the real compilers (or an image of this folder's
+// nvrtc.cc), takes architecture, names, sizes of arguments, registers, shared memory and launch
+// bounds from it, and runs the emulated kernel of the same name.
 #include "driver.h"
 
 #include <algorithm>
@@ -69,7 +69,7 @@ const std::map<std::string, Emulated> &emulated(int head_dim) {
   return kernels;
 }
 
-// ---- what an image says ----
+// ---- the contents of an image ----
 struct Entry {
   unsigned static_shared = 0, registers = 0, threads_max = 1024;
   std::vector<size_t> sizes;
@@ -157,7 +157,7 @@ void read_symbols(const Elf &elf, int table, const std::map<uint32_t, uint32_t> 
 Image read_cubin(const char *bytes) {
   Image image;
   Elf elf(bytes);
-  // Since CUDA 13 the architecture stands in another byte, and older drivers do not know the form.
+  // Since CUDA 13 the architecture is in another byte, and older drivers do not know this form.
   bool recent = elf.header->e_ident[EI_ABIVERSION] >= 8;
   image.architecture = static_cast<int>(elf.header->e_flags >> (recent ? 8 : 0) & 0xff);
   image.driver_min = recent ? 13000 : 0;
@@ -185,7 +185,8 @@ Image read_cubin(const char *bytes) {
 unsigned shared_limit() { return settings().capability >= 90 ? 232448 : 166912; }
 
 Result load(Module *module, const Image &image) {
-  // Of its kind a device runs what was made for an older one, unless that is for one device alone.
+  // A device runs programs for older devices of its major version, unless they are for one device
+  // only.
   int capability = static_cast<int>(settings().capability);
   bool kin = image.architecture / 10 == capability / 10 && image.architecture <= capability;
   if (!kin || settings().driver < image.driver_min) return NO_BINARY_FOR_GPU;
@@ -242,7 +243,7 @@ Result launch(Function *function, emulate::Index grid, emulate::Index block, uns
   if (!function->kernel)
     return fault(NOT_FOUND, "kernel " + function->name + " was not built for the emulator");
   if (!arguments && !function->sizes.empty()) return INVALID_VALUE;
-  // The driver copies arguments when it is called: what the host does to them later is nothing.
+  // The driver copies the arguments during the call; later changes by the host have no effect.
   std::vector<std::vector<char>> values;
   for (size_t i = 0; i < function->sizes.size(); i++) {
     auto from = static_cast<const char *>(arguments[i]);

@@ -1,10 +1,10 @@
-// A double of NCCL: groups whose members call from threads or processes of one machine, over TCP.
+// A double of NCCL: groups whose members are threads or processes of one machine, over TCP.
 //
-// Only what the engine calls is here, and groups are of the kind that does not block: a call answers
-// `ncclInProgress`, and what was asked for is on the stream once `ncclCommGetAsyncError` has said
-// that all is well. As with the real one, nothing on the wire says where a collective begins or ends
-// or how large it is; a member that waits for one that stalled waits for ever; one whose peer is
-// gone is told by the asynchronous error alone, and its stream stands still until `ncclCommAbort`.
+// It has only the functions that the engine calls. Groups are non-blocking: a call returns
+// `ncclInProgress`, and its operation is on the stream once `ncclCommGetAsyncError` has returned
+// success. As with the real one, nothing on the wire marks the begin, the end or the size of a
+// collective. A member waits forever for a peer that stalls. A peer that is gone is reported by the
+// asynchronous error only, and the stream waits until `ncclCommAbort`.
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <sys/socket.h>
@@ -37,21 +37,21 @@ enum Result {
 };
 constexpr int VERSION = 23007;
 constexpr int UINT8 = 1, FLOAT32 = 7, SUM = 0;
-// What the driver's double takes for "ask again".
+// The result with which work asks the driver's double to call it again.
 constexpr int NOT_READY = 600;
-// So often a group says that it is busy with a call before it has asked the stream.
+// Number of times that a group reports a call as in progress before its work is on the stream.
 constexpr int POLLS = 3;
 
 struct Id {
   char internal[128];
 };
-// What an id says: where the first member listens.
+// The contents of an id: the address of the first member.
 struct Place {
   char magic[8];
   uint64_t nonce;
   uint16_t port;
 };
-// The beginning of `ncclConfig_t`, as it was when groups learned not to block.
+// The beginning of `ncclConfig_t`, as of the first version with non-blocking groups.
 struct Config {
   size_t size;
   unsigned magic, version;
@@ -62,7 +62,7 @@ struct Hello {
   int rank, size;
 };
 
-// A peer, and how far bytes have gone to it and come from it in the collective under way.
+// A peer, and the bytes that were sent to it and received from it in the current collective.
 struct Peer {
   int socket = -1;
   bool known = false;  // it has said who it is, or has said that all are there
@@ -111,7 +111,7 @@ std::shared_ptr<Group> group_of(void *handle) {
 
 void unblock(int socket) { fcntl(socket, F_SETFL, fcntl(socket, F_GETFL) | O_NONBLOCK); }
 
-// Moves what goes now. False if the other side is gone.
+// Transfers as much as possible now. False if the other side is gone.
 bool push(const Peer &peer, const void *from, size_t bytes, size_t &done) {
   while (done < bytes) {
     ssize_t n = send(peer.socket, static_cast<const char *>(from) + done, bytes - done, MSG_NOSIGNAL);
@@ -132,20 +132,20 @@ bool pull(const Peer &peer, void *to, size_t bytes, size_t &done) {
   return true;
 }
 
-// Whether the other side has closed its end, with nothing left to read.
+// True if the other side has closed its end, with nothing left to read.
 bool gone(const Peer &peer) {
   char byte;
   ssize_t n = recv(peer.socket, &byte, 1, MSG_PEEK);
   return n == 0 || (n < 0 && errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR);
 }
 
-// The first member takes in whoever comes with the right nonce, and tells all once all are there.
+// The first member accepts connections with the right nonce, and notifies all once all have joined.
 Result form_first(Group &group) {
   for (int socket; (socket = accept(group.listener, nullptr, nullptr)) >= 0;) {
     Hello hello{};
     size_t done = 0;
     Peer peer{socket};
-    // The hello is written in one piece right after the connection.
+    // The hello is sent in one piece right after the connection.
     if (!pull(peer, &hello, sizeof hello, done) || done != sizeof hello ||
         hello.nonce != group.place.nonce || hello.size != group.size || hello.rank < 1 ||
         hello.rank >= group.size || group.peers.count(hello.rank)) {
@@ -175,7 +175,7 @@ Result form_other(Group &group) {
     address.sin_family = AF_INET;
     address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
     address.sin_port = htons(group.place.port);
-    // Who is not there yet is asked again, as the real one asks.
+    // A member that does not listen yet is tried again, as the real one does.
     if (connect(made, reinterpret_cast<sockaddr *>(&address), sizeof address)) {
       close(made);
       return IN_PROGRESS;
@@ -192,7 +192,7 @@ Result form_other(Group &group) {
   return done ? SUCCESS : IN_PROGRESS;
 }
 
-// The bytes of the first member go to all others.
+// The first member sends its bytes to all others.
 bool broadcast(Group &group, Collective &it, bool &ready) {
   for (auto &[rank, peer] : group.peers) {
     bool well = group.rank == 0 ? push(peer, it.from, it.bytes, peer.sent)
@@ -203,7 +203,7 @@ bool broadcast(Group &group, Collective &it, bool &ready) {
   return true;
 }
 
-// All numbers go to the first member, and their sum to all.
+// All members send their numbers to the first one, which sends the sum to all.
 bool sum(Group &group, Collective &it, bool &ready) {
   if (group.rank != 0) {
     Peer &first = group.peers[0];
@@ -234,7 +234,7 @@ bool sum(Group &group, Collective &it, bool &ready) {
   return true;
 }
 
-// What the stream does: as much as goes now.
+// The work on the stream: transfers as much as possible now.
 int go_on(void *data) {
   auto it = *static_cast<std::shared_ptr<Collective> **>(data);
   Collective &collective = **it;

@@ -1,5 +1,5 @@
-// A double of NVRTC for tests without it: looks at the options and the text, and gives an image
-// that names architecture, head size and kernels for the driver's double. It compiles nothing.
+// A double of NVRTC for tests without it. It compiles nothing: from the options and the text it
+// makes an image that names architecture, head size and kernels for the driver's double.
 #include <cstring>
 #include <regex>
 #include <string>

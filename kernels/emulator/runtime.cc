@@ -1,4 +1,4 @@
-// Fibers, meetings of threads, and checks of memory. See runtime.h for what each call promises.
+// Fibers, synchronization of threads, and checks of memory. runtime.h documents each function.
 #include "runtime.h"
 
 #include <algorithm>
@@ -21,7 +21,7 @@ constexpr int MAX_THREADS = 1024;
 constexpr size_t STACK_BYTES = 128 << 10;
 constexpr size_t DYNAMIC_BYTES = 232448;
 constexpr uint64_t CANARY = 0x726f6c6c74617065;
-// bf16 and f32 read it as not a number, an index is far out of bounds.
+// It is NaN as bf16 and as f32, and far out of bounds as an index.
 constexpr uint16_t POISON = 0x7fff;
 
 // ---- switching stacks ----
@@ -71,7 +71,7 @@ void prepare(Context *context, char *stack, void (*entry)()) {
 }
 #endif
 
-// ---- the block that runs ----
+// ---- the running block ----
 enum class State { Ready, Collective, Barrier, Done };
 
 struct Pending {
@@ -92,8 +92,8 @@ struct Thread {
   std::vector<Pending> open;                 // copies not committed yet
 };
 
-// Who touched two bytes of memory, in eight: the block's number (it never comes again), how many
-// barriers of the block and of the warp lay behind it, the thread.
+// The last access to two bytes of memory, in eight bytes: the block's number (which is never used
+// again), the numbers of barriers that the block and the warp had passed, and the thread.
 constexpr unsigned BARRIERS_MAX = (1 << 12) - 1, WARP_BARRIERS_MAX = (1 << 9) - 1;
 struct Access {
   uint32_t block;
@@ -162,8 +162,8 @@ bool ordered(const Access &then, const Access &now) {
   return then.warp < now.warp || then.warp == WARP_BARRIERS_MAX;
 }
 
-// Blocks run one after another here, and side by side on a device: what one writes another may
-// read only after a fence and an atomic.
+// Blocks run one after another here, but in parallel on a device: a block may read what another one
+// wrote only after a fence and an atomic.
 bool published(const Access &then) {
   return m.acquired && then.block >= m.first_block && m.fenced[then.block - m.first_block];
 }
@@ -271,7 +271,7 @@ const char *state_name(const Thread &thread) {
   }
 }
 
-// No thread can go on and not all have ended.
+// No thread can continue, and not all have ended.
 void report_stuck() {
   const Thread *stuck = nullptr;
   for (auto &thread : m.threads)
@@ -547,7 +547,7 @@ void async_wait(int groups_left) {
 
 } // namespace emulate
 
-// ---- what g++ calls at every memory access of code built with -fsanitize=thread ----
+// ---- calls of g++ at every memory access of code built with -fsanitize=thread ----
 extern "C" {
 using emulate::note_read;
 using emulate::note_write;
@@ -566,7 +566,7 @@ ROLLTAPE_HOOK(16)
 void __tsan_read_range(void *p, size_t bytes) { note_read(p, bytes); }
 void __tsan_write_range(void *p, size_t bytes) { note_write(p, bytes); }
 
-// ---- and what it calls where a pointer, an index or a shift is wrong ----
+// ---- calls of g++ for a wrong pointer, index or shift ----
 struct Place {
   const char *file;
   unsigned line, column;

@@ -1,5 +1,6 @@
-// What the emulated kernels, the driver's double and test programs call: threads of a block as
-// fibers, their meetings, and the checks of memory. Built once, without instrumentation.
+// The functions that emulated kernels, the driver's double and test programs call: threads of a
+// block as fibers, their synchronization, and the checks of memory. Built once, without
+// instrumentation.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -18,7 +19,7 @@ struct Kernel {
   const size_t *sizes;
 };
 
-// What build.sh makes of one file of kernels; each library of it has `rolltape_family`.
+// The contents of one library of build.sh, which exports it as `rolltape_family`.
 struct Family {
   const char *name;
   int head_dim;  // 0 if the text does not say HEAD_DIM
@@ -46,11 +47,11 @@ struct Arena {
 };
 
 void set_arena(const Arena &arena);
-// Gives back what is kept about who touched a range that was freed.
+// Forgets the accesses to a range that was freed.
 void forget(uintptr_t address, size_t bytes);
 // 0 runs threads and blocks in order; every other seed shuffles them.
 void set_seed(uint64_t seed);
-// Runs all blocks of a launch, one after another. Returns null, or what the kernel did wrong.
+// Runs all blocks of a launch, one after another. Returns null, or the error of the kernel.
 const char *run(const Launch &launch);
 
 // ---- called from kernels ----
@@ -68,18 +69,18 @@ void barrier();
 // A barrier that also adds up (or ORs, ANDs) one value of every thread: kind '+', '|', '&'.
 int barrier_reduce(char kind, int value);
 
-// A meeting of the lanes in `mask`. The last to arrive calls `complete` with the arguments of all
-// lanes (null where a lane is not in the mask), after which all go on. `name` is compared by
-// pointer: lanes that meet in different operations are an error.
+// Synchronizes the lanes in `mask`. The last to arrive calls `complete` with the arguments of all
+// lanes (null for a lane that is not in the mask), after which all continue. `name` is compared by
+// pointer: lanes that arrive in different operations are an error.
 using Complete = void (*)(unsigned mask, void **arguments);
 void collective(const char *name, unsigned mask, void *arguments, Complete complete);
 // As `collective`, and orders the memory accesses of the warp (only __syncwarp does).
 void warp_barrier(unsigned mask);
 
-// __threadfence(): what this block wrote may now be read by blocks that see its atomics.
+// __threadfence(): blocks that see this block's atomics may now read what it wrote.
 void fence();
 
-// Memory touched by an operation that no instrumentation sees (atomics, ldmatrix, cp.async).
+// Accesses of an operation that the instrumentation does not see (atomics, ldmatrix, cp.async).
 void note_read(const void *address, size_t bytes);
 void note_write(const void *address, size_t bytes);
 void note_atomic(const void *address, size_t bytes);

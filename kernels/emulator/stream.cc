@@ -1,12 +1,11 @@
 // Streams, events, capture and graphs.
 //
-// What is asked of a stream waits in its queue until somebody waits for it: the latest moment that
-// the driver's promises allow, so that host code which reads or changes memory too early is found.
-// `order` may also be `early` (at once) or `random` (some of it, at any call).
+// Work stays in the queue of its stream until the host waits for it: the latest moment that the
+// driver allows, so that host code which reads or changes memory too early is found. `order` may
+// also be `early` (at once) or `random` (some of it, at any call).
 //
-// Work that answers NOT_READY waits for somebody else, as a broadcast does for its sender: it stays
-// where it is, what is behind it waits too, and whoever waits for the stream gives the lock away
-// meanwhile.
+// Work that returns NOT_READY waits for a peer, as a broadcast does for its sender. It stays in the
+// queue, later work waits, and a thread that waits for the stream releases the lock meanwhile.
 #include "driver.h"
 
 #include <chrono>
@@ -204,7 +203,7 @@ API cuStreamQuery(void *handle) {
   Stream *stream = stream_of(handle);
   if (!stream) return INVALID_HANDLE;
   if (Result result = breaks_capture(stream)) return result;
-  // Whoever asks again and again sees it come to an end.
+  // Polling makes progress, so that it ends.
   if (!stream->queue.empty())
     if (Result result = run_one(stream)) return result;
   return stream->queue.empty() ? SUCCESS : NOT_READY;
@@ -231,7 +230,7 @@ API cuEventDestroy_v2(void *handle) {
   BEGIN;
   Event *event = event_of(handle);
   if (!event) return INVALID_HANDLE;
-  // Who waits for it waits for what it stood for.
+  // Waiting for the event waits for all work before it.
   for (Stream *stream : streams)
     for (Operation &operation : stream->queue)
       if (operation.wait == event && event->stream)
@@ -263,7 +262,7 @@ API cuStreamWaitEvent(void *stream_handle, void *handle, unsigned) {
   Stream *stream = stream_of(stream_handle);
   if (!event || !stream) return INVALID_HANDLE;
   if (event->captured) {
-    // Forks of a capture into other streams are not known here.
+    // Forks of a capture into other streams are not supported.
     return event->stream == stream && stream->capture ? SUCCESS : CAPTURED_EVENT;
   }
   if (stream->capture && event->stream) {
@@ -396,7 +395,7 @@ API cuGraphDestroy(void *handle) {
   return SUCCESS;
 }
 
-// `nodes` may be null: only the count is asked for.
+// `nodes` may be null, to return the count only.
 API cuGraphGetNodes(void *handle, void **nodes, size_t *count) {
   BEGIN;
   auto graph = static_cast<Graph *>(handle);

@@ -1,5 +1,5 @@
-// The emulator itself: right kernels give the right result under every order of threads, and each
-// kind of mistake is told by name. Run by `.ci/run cuda`.
+// Tests of the emulator: correct kernels give the right result under every order of threads, and
+// each kind of error is reported by name. Run by `.ci/run cuda`.
 #include "emulate.h"
 
 #include <cstdio>
@@ -81,7 +81,7 @@ __global__ void blocks_meet(float *x) {
   if (threadIdx.x == 0) x[blockIdx.x == 0 ? 0 : 1] = x[blockIdx.x == 0 ? 1 : 0] + 1;
 }
 
-// The last block to come adds up what all have written.
+// The last block to arrive adds up what all blocks have written.
 __global__ void last_block(float *x, float *partial, unsigned *done) {
   __shared__ int last;
   if (threadIdx.x == 0) {
@@ -112,7 +112,7 @@ __global__ void copies(float *x, int wait) {
   x[N + threadIdx.x] = tile[1][N - 1 - threadIdx.x];
 }
 
-// Rows of A and columns of B come through ldmatrix, as in a real product.
+// Rows of A and columns of B are loaded by ldmatrix, as in a real product.
 __global__ void product(float *d, const bf16 *a, const bf16 *b) {
   __shared__ __align__(16) bf16 tile_a[16 * 16];
   __shared__ __align__(16) bf16 tile_b[8 * 16], tile_bt[16 * 8];

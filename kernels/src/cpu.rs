@@ -1,7 +1,8 @@
 //! The operations on the CPU.
 //!
-//! - [`Cpu`]: implements [`crate::Ops`]; checks shapes, then splits the work over the threads of a
-//!   pool, each in loops compiled for the best instruction set of the machine ([`Level`]).
+//! - [`Cpu`]: implements [`crate::Ops`]. It checks shapes, then splits the work over the threads
+//!   of a pool, each in loops compiled for the best instruction set of the machine
+//!   ([`SimdLevel`]).
 //! - [`Matrix`]: weights in panels of sixteen rows, so that the lanes of a register are sixteen
 //!   results and no sum crosses lanes.
 //! - [`Adapters`]: low-rank additions to one matrix.
@@ -11,44 +12,38 @@
 #![expect(unsafe_code, reason = "every task of an operation writes rows of its own")]
 
 mod adapters;
-mod attend;
-mod body;
-mod level;
+mod attention;
+mod dispatch;
 mod matmul;
 mod matrix;
-#[cfg(target_arch = "aarch64")]
-mod neon;
 mod ops;
-mod pages;
 mod pool;
 mod rows;
-mod split;
-mod step;
+mod shared;
+mod simd;
 #[cfg(test)]
 mod tests;
-mod tile;
-mod vector;
 
 pub use adapters::Adapters;
-pub use level::Level;
+pub use attention::pages::Pages;
+pub use dispatch::SimdLevel;
 pub use matrix::Matrix;
-pub use pages::Pages;
 
 use std::ops::Range;
 use std::sync::Arc;
 use std::thread::available_parallelism;
 
 use pool::Pool;
-use split::Split;
+use shared::SharedSlice;
 
-/// How exact results are.
+/// Precision of results.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Numerics {
     /// Products and sums of 32-bit floats in a fixed order: the same bits on every processor.
     #[default]
     Reference,
-    /// Keys, values and the inputs of products with bf16 weights are rounded to bf16, where the
-    /// processor multiplies such numbers: the same bits on one machine only. Elsewhere as
+    /// Rounds keys, values and the inputs of products with bf16 weights to bf16, if the processor
+    /// multiplies such numbers: the same bits on one machine only. Otherwise the same as
     /// [`Numerics::Reference`].
     Fast,
 }
@@ -56,55 +51,57 @@ pub enum Numerics {
 /// The CPU as a device. Clones share their threads.
 #[derive(Clone, Debug)]
 pub struct Cpu {
-    level: Level,
+    simd: SimdLevel,
     numerics: Numerics,
     pool: Arc<Pool>,
 }
 
 impl Cpu {
-    /// The CPU with the widest instruction set that it has and so many threads, the caller's among
-    /// them; one for every core if `threads` is zero.
+    /// Creates a device with the widest instruction set of the processor and `threads` threads,
+    /// the caller's included; one for every core if `threads` is zero.
     pub fn new(threads: usize, numerics: Numerics) -> Cpu {
-        let cores = || available_parallelism().map_or(1, |cores| cores.get());
-        let threads = if threads == 0 { cores() } else { threads };
-        let level = Level::available().pop().unwrap_or(Level::PLAIN);
-        Cpu { level, numerics, pool: Arc::new(Pool::new(threads)) }
+        let threads = match threads {
+            0 => available_parallelism().map_or(1, |cores| cores.get()),
+            threads => threads,
+        };
+        let simd = SimdLevel::available().pop().unwrap_or(SimdLevel::PORTABLE);
+        Cpu { simd, numerics, pool: Arc::new(Pool::new(threads)) }
     }
 
-    /// The same, held to one instruction set.
-    pub fn at_level(self, level: Level) -> Cpu {
-        Cpu { level, ..self }
+    /// Limits the device to one instruction set.
+    pub fn at_level(self, simd: SimdLevel) -> Cpu {
+        Cpu { simd, ..self }
     }
 
-    /// Threads, the caller's among them.
+    /// Number of threads, the caller's included.
     pub fn threads(&self) -> usize {
         self.pool.threads()
     }
 
-    /// How exact results were asked to be.
+    /// Requested precision.
     pub fn numerics(&self) -> Numerics {
         self.numerics
     }
 
-    /// Whether bf16 numbers are multiplied as such.
+    /// True if bf16 numbers are multiplied without widening them.
     fn is_fast(&self) -> bool {
-        self.numerics == Numerics::Fast && self.level.has_dots()
+        self.numerics == Numerics::Fast && self.simd.has_dots()
     }
 
-    /// Calls `work` with ranges that make up `0..units`, on all threads if there are at least
-    /// [`ALONE_MAX`] `operations` to do.
+    /// Calls `work` with ranges that together are `0..units`, on all threads if there are at least
+    /// [`SINGLE_THREAD_MAX`] `operations` to do.
     fn share(&self, units: usize, operations: usize, work: impl Fn(Range<usize>) + Sync) {
-        if operations < ALONE_MAX || self.threads() == 1 {
+        if operations < SINGLE_THREAD_MAX || self.threads() == 1 {
             return work(0..units);
         }
-        let tasks = units.min(self.threads() * TASKS);
+        let tasks = units.min(self.threads() * TASKS_PER_THREAD);
         self.pool.run(tasks, &|task| work(units * task / tasks..units * (task + 1) / tasks));
     }
 
-    /// Calls `work` with runs of rows of `out`, and where they start, on all threads.
+    /// Calls `work` with runs of rows of `out`, and the index of their first row, on all threads.
     fn share_rows(&self, out: &mut [f32], width: usize, work: impl Fn(&mut [f32], usize) + Sync) {
         let (rows, operations) = (out.len() / width, out.len() * ROW_OPERATIONS);
-        let out = Split::new(out);
+        let out = SharedSlice::new(out);
         self.share(rows, operations, |rows| {
             // SAFETY: ranges of rows do not overlap.
             work(unsafe { out.part(rows.start * width..rows.end * width) }, rows.start);
@@ -112,15 +109,15 @@ impl Cpu {
     }
 }
 
-/// Operations that are done sooner than another thread would have begun.
-const ALONE_MAX: usize = 200_000;
-/// Operations that one element of a norm or an activation is worth.
+/// Operations that one thread finishes before another one would have started.
+const SINGLE_THREAD_MAX: usize = 200_000;
+/// Operations for one element of a norm or an activation.
 const ROW_OPERATIONS: usize = 8;
-/// Tasks for every thread, so that all end at nearly the same time.
-const TASKS: usize = 8;
+/// Tasks for every thread, so that all threads end at nearly the same time.
+const TASKS_PER_THREAD: usize = 8;
 
 impl Default for Cpu {
-    /// All cores, exact.
+    /// Uses all cores and exact numerics.
     fn default() -> Self {
         Cpu::new(0, Numerics::Reference)
     }

@@ -1,52 +1,49 @@
 //! The operations on an NVIDIA GPU.
 //!
-//! Nothing of CUDA is needed to build this, and nothing is linked: the driver, the run-time
-//! compiler (NVRTC) and cuBLASLt are looked for when a device is opened, and whoever has no driver
-//! is told so in one sentence ([`NoCuda`]). For usual devices and heads compiled kernels are built
-//! in; others need NVRTC.
+//! Nothing of CUDA is needed to build this crate, and nothing is linked: the driver, the run-time
+//! compiler (NVRTC) and cuBLASLt are looked for when a device is opened. Without a driver the error
+//! is one sentence ([`NoCuda`]). Compiled kernels are built in for usual devices and sizes of
+//! heads; others need NVRTC.
 //!
-//! - [`Cuda`]: implements [`crate::Ops`]. Steps that only decode are recorded and run again as one.
-//! - [`Device`]: one GPU with a stream; memory, copies and launches go through it.
-//! - [`Kernels`]: our own kernels, compiled for the device and kept in a folder for the next start.
-//! - [`Memory`]: bytes on the device. [`Pinned`]: bytes of the host that a device reads by itself.
+//! - [`Cuda`]: implements [`crate::Ops`]. Steps that only decode are recorded and replayed as one
+//!   graph.
+//! - [`Device`]: one GPU with a stream. [`Memory`]: its memory. [`Pinned`]: memory of the host that
+//!   the device copies by itself.
+//! - [`Kernels`]: our own kernels, compiled for the device and cached in a folder.
+//! - [`check`]: every kernel against its reference, plain loops on the CPU.
+//! - [`profiler`]: the time of each operation of a step.
 //!
-//! - [`check`]: every kernel beside its twin, plain loops on the CPU.
-//!
-//! All work of a device runs in the order in which it was asked for, on one stream.
+//! All work of a device runs in the order of the calls, on one stream.
 #![expect(unsafe_code, reason = "the driver is a C library")]
 
-mod adapters;
-mod ask;
-mod built_in;
-mod cache;
 pub mod check;
-pub mod clock;
-mod compile;
+mod cublaslt;
 mod device;
 #[cfg(any(test, feature = "double"))]
 pub mod double;
-mod drawn;
 mod error;
-mod exchange;
-mod graph;
-mod launch;
-mod library;
-mod memory;
+pub mod grid;
+mod kernels;
 mod ops;
-mod plan;
-mod product;
-pub mod shape;
-mod source;
-mod state;
+pub mod params;
+pub mod profiler;
+mod program;
+mod step;
 mod tensor;
 
-pub use adapters::Adapters;
+pub use device::library::{Libraries, LibraryLocation};
+pub use device::memory::{Memory, Pinned, Pod};
 pub use device::{Device, DeviceOptions};
 pub use error::{CudaError, NoCuda};
-pub use launch::{Arg, Grid, Kernels, Made};
-pub use library::{Found, Libraries};
-pub(crate) use library::{locate, nccl_package};
-pub use memory::{Memory, Pinned, Plain};
-pub use source::{FAMILIES, Family};
-pub use state::{Cuda, CudaOptions};
+pub use kernels::{Arg, Grid, KernelLoad, Kernels};
+pub use ops::adapters::Adapters;
+pub use program::source::{FAMILIES, Family};
+pub use step::{Cuda, CudaOptions};
 pub use tensor::{Buffer, Matrix, Pages};
+
+pub(crate) use device::library::{locate, nccl_package};
+
+pub use self::KernelLoad as Made; // alias
+pub use self::LibraryLocation as Found; // alias
+pub use self::Pod as Plain; // alias
+pub use self::profiler as clock; // alias

@@ -1,29 +1,33 @@
 //! Tensor operations for a decoder-only transformer.
 //!
-//! Read [`op`] first: one trait, [`Ops`], names every operation that a model needs and gives its
-//! shapes.
-//! [`cpu`] implements it for any machine, [`cuda`] for NVIDIA's GPUs.
+//! Read [`op`] first: its trait, [`Ops`], has every operation that a model needs, with the
+//! shapes. [`cpu`] implements it for any machine, [`cuda`] for NVIDIA's GPUs. [`nccl`] receives
+//! weights that a trainer broadcasts.
 //!
-//! Two promises hold for every implementation that calls itself exact:
+//! An implementation that calls itself exact keeps two promises:
 //!
-//! - a row of a result depends on that row's inputs only, never on how many rows stand beside it,
-//!   so a request gets the same bits alone and in a batch;
+//! - a row of a result depends on that row's inputs only, not on the number of rows beside it, so
+//!   a request gets the same bits alone and in a batch;
 //! - the order of every sum is fixed, so all instruction sets give the same bits.
 //!
 //! [`Numerics::Fast`] gives up the second: its bits are those of one machine.
 //!
-//! This is the only crate of the workspace that may hold unsafe code.
+//! This is the only crate of the workspace that may contain unsafe code.
 
+mod bf16;
 pub mod cpu;
 pub mod cuda;
 pub mod nccl;
 pub mod op;
-mod reach;
-mod step;
+mod random;
 
 pub use cpu::{Cpu, Numerics};
 pub use op::{
-    Draw, Drawn, DrawnScores, Heads, Home, LowRank, OpError, Ops, PAGE, Rotation, Span, Step,
-    TOP_MAX, Values,
+    DeviceLimits, DrawParams, DrawnScores, DrawnToken, Heads, LayerPages, LoraTarget, LowRank,
+    OpError, Ops, PAGE, Placement, Residual, RmsNorm, Rotation, Span, Step, TOP_MAX, Values,
 };
-pub use reach::Reach;
+
+pub use op::DeviceLimits as Reach; // alias
+pub use op::DrawParams as Draw; // alias
+pub use op::DrawnToken as Drawn; // alias
+pub use op::Placement as Home; // alias

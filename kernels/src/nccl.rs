@@ -1,13 +1,16 @@
-//! NVIDIA's collective operations, for weights that a trainer broadcasts from its GPU to ours.
+//! NCCL, NVIDIA's library of collective operations: it receives weights that a trainer broadcasts
+//! from its GPU to ours.
 //!
-//! Nothing is linked: `libnccl.so.2` is looked for when somebody wants to join a group.
+//! - [`Communicator`]: this process as a member of a group. [`NcclError`]: why a call failed.
+//! - [`unique_id`]: the id of a new group.
 //!
-//! A peer that is dead or stuck must not take us with it, and NCCL waits for peers for ever: on the
-//! host while a group forms, and on the device in a kernel that nothing else ends. So groups are of
-//! the kind that does not block; whoever waits asks again and again how it stands, and may give up
-//! between two questions. A group that failed or was given up is aborted at once, before any memory
-//! that its kernels may still touch is freed: to free memory waits for the device, kernels
-//! included.
+//! Nothing is linked: `libnccl.so.2` is loaded when a group is joined.
+//!
+//! NCCL waits for dead or stuck peers forever: on the host while a group forms, and on the device
+//! in a kernel that only an abort ends. So groups are non-blocking: the waiting thread polls, and
+//! may stop waiting between two polls. A group that failed, or that is no longer waited for, is
+//! aborted at once, before any memory is freed that its kernels may still use, because to free
+//! memory waits for all kernels of the device.
 #![expect(unsafe_code, reason = "NCCL is a C library")]
 
 use std::ffi::{CStr, c_char, c_int, c_void};
@@ -21,7 +24,7 @@ use crate::cuda::{CudaError, Device, Memory, locate, nccl_package};
 
 const LIBRARY: &str = "libnccl.so.2";
 
-/// Bytes of the name of a group.
+/// Bytes of the id of a group.
 pub const ID_BYTES: usize = 128;
 
 /// `ncclUint8`, `ncclFloat32` and `ncclSum`.
@@ -34,33 +37,35 @@ const SUCCESS: c_int = 0;
 const REMOTE_ERROR: c_int = 6;
 const IN_PROGRESS: c_int = 7;
 
-/// How long to leave the library and the device alone between two questions: short at first, for
-/// what is nearly there.
-const PAUSES: [Duration; 2] = [Duration::from_micros(50), Duration::from_millis(2)];
+/// The pause between two polls: a short one for the first polls, then a longer one.
+const SHORT_PAUSE: Duration = Duration::from_micros(50);
+const LONG_PAUSE: Duration = Duration::from_millis(2);
+const SHORT_PAUSES: usize = 200;
 
-/// The name of a group, which its first member made up; passed by value.
+/// `ncclUniqueId`: the id of a group, which its first member creates. Passed by value.
 #[repr(C)]
 #[derive(Clone, Copy)]
-struct Id([u8; ID_BYTES]);
+struct UniqueId([u8; ID_BYTES]);
 
-type Group = *mut c_void;
+/// `ncclComm_t`.
+type CommHandle = *mut c_void;
+/// `cudaStream_t`.
 type Stream = *mut c_void;
 
-/// The beginning of `ncclConfig_t`, as it was in version 2.14; the library fills in what it has
-/// learned since.
+/// The beginning of `ncclConfig_t`, as of version 2.14. Later versions take defaults for the rest.
 #[repr(C)]
 struct Config {
     size: usize,
     magic: u32,
     version: u32,
     blocking: c_int,
-    /// Not read by the version that is named, but within the struct's size.
+    /// Not read for this `version`, but within the struct's size.
     clusters: c_int,
 }
 
 impl Config {
-    /// `NCCL_CONFIG_INITIALIZER`, but for a group that does not block.
-    const UNBLOCKED: Config = Config {
+    /// `NCCL_CONFIG_INITIALIZER`, for a non-blocking group.
+    const NON_BLOCKING: Config = Config {
         size: size_of::<Config>(),
         magic: 0xCAFE_BEEF,
         version: 21_400,
@@ -69,54 +74,54 @@ impl Config {
     };
 }
 
-/// Why a group could not be joined or did not work.
+/// Error of a group.
 #[derive(Debug, thiserror::Error)]
 pub enum NcclError {
-    /// There is no library.
+    /// The library was not found.
     #[error("{LIBRARY} was not found; install it with `pip install {0}`")]
     NoLibrary(&'static str),
-    /// The library is not the one that its name says.
+    /// The library lacks a function.
     #[error("{LIBRARY} has no `{0}`")]
     NoFunction(&'static str),
-    /// The library refused.
+    /// A call of the library failed.
     #[error("`{call}` failed: {reason}")]
     Call {
         /// The function.
         call: &'static str,
-        /// What the library says.
+        /// The library's message.
         reason: String,
     },
-    /// Another member is gone.
+    /// A call failed because another member is gone.
     #[error("`{call}`: {reason}")]
     Peer {
         /// The function.
         call: &'static str,
-        /// What the library says.
+        /// The library's message.
         reason: String,
     },
-    /// The device refused.
+    /// A call of the device failed.
     #[error(transparent)]
     Device(#[from] CudaError),
-    /// The caller waits no longer.
+    /// The caller stopped waiting for this call.
     #[error("`{0}` was given up")]
     GivenUp(&'static str),
 }
 
-/// Asked between two questions: whether to wait no longer.
-pub type GiveUp<'a> = &'a mut dyn FnMut() -> bool;
+/// A function that is called between two polls, and returns true to stop waiting.
+pub type ShouldStop<'a> = &'a mut dyn FnMut() -> bool;
 
-/// The functions that are called.
-struct Functions {
+/// The functions of the library.
+struct NcclFunctions {
     version: unsafe extern "C" fn(*mut c_int) -> c_int,
     reason: unsafe extern "C" fn(c_int) -> *const c_char,
-    join: unsafe extern "C" fn(*mut Group, c_int, Id, c_int, *const Config) -> c_int,
-    sum: unsafe extern "C" fn(
+    join: unsafe extern "C" fn(*mut CommHandle, c_int, UniqueId, c_int, *const Config) -> c_int,
+    all_reduce: unsafe extern "C" fn(
         *const c_void,
         *mut c_void,
         usize,
         c_int,
         c_int,
-        Group,
+        CommHandle,
         Stream,
     ) -> c_int,
     broadcast: unsafe extern "C" fn(
@@ -125,55 +130,56 @@ struct Functions {
         usize,
         c_int,
         c_int,
-        Group,
+        CommHandle,
         Stream,
     ) -> c_int,
-    state: unsafe extern "C" fn(Group, *mut c_int) -> c_int,
-    abort: unsafe extern "C" fn(Group) -> c_int,
+    state: unsafe extern "C" fn(CommHandle, *mut c_int) -> c_int,
+    abort: unsafe extern "C" fn(CommHandle) -> c_int,
 }
 
-impl Functions {
-    /// The library's, loaded when they are first needed, for good.
-    fn get() -> Result<&'static Functions, NcclError> {
-        static FUNCTIONS: OnceLock<Functions> = OnceLock::new();
+impl NcclFunctions {
+    /// Returns the functions. The first call loads the library, which is never unloaded.
+    fn get() -> Result<&'static NcclFunctions, NcclError> {
+        static FUNCTIONS: OnceLock<NcclFunctions> = OnceLock::new();
         if let Some(functions) = FUNCTIONS.get() {
             return Ok(functions);
         }
-        let functions = Functions::load()?;
+        let functions = NcclFunctions::load()?;
         Ok(FUNCTIONS.get_or_init(|| functions))
     }
 
-    fn load() -> Result<Functions, NcclError> {
+    fn load() -> Result<NcclFunctions, NcclError> {
         locate(LIBRARY).ok_or_else(no_library)?;
-        // SAFETY: the library is made to be loaded, and was loaded before.
+        // SAFETY: loading the library runs its initializer only; it was loaded before.
         let library = unsafe { Library::new(LIBRARY) }.map_err(|_| no_library())?;
         // SAFETY: the types are those of `nccl.h`, the same in all versions since 2.14.
         let functions = unsafe {
-            Functions {
+            NcclFunctions {
                 version: symbol(&library, "ncclGetVersion")?,
                 reason: symbol(&library, "ncclGetErrorString")?,
                 join: symbol(&library, "ncclCommInitRankConfig")?,
-                sum: symbol(&library, "ncclAllReduce")?,
+                all_reduce: symbol(&library, "ncclAllReduce")?,
                 broadcast: symbol(&library, "ncclBroadcast")?,
                 state: symbol(&library, "ncclCommGetAsyncError")?,
                 abort: symbol(&library, "ncclCommAbort")?,
             }
         };
-        // What was found above must stay where it is.
+        // The functions must stay loaded.
         std::mem::forget(library);
         Ok(functions)
     }
 
+    /// Converts a status of the library.
     fn check(&self, call: &'static str, status: c_int) -> Result<(), NcclError> {
         if status == 0 {
             return Ok(());
         }
         // SAFETY: the library has a text of its own for every number.
-        let reason = unsafe { (self.reason)(status) };
-        let reason = match reason.is_null() {
+        let text = unsafe { (self.reason)(status) };
+        let reason = match text.is_null() {
             true => format!("status {status}"),
             // SAFETY: its texts end in zero and live as long as it does.
-            false => unsafe { CStr::from_ptr(reason) }.to_string_lossy().into_owned(),
+            false => unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned(),
         };
         Err(match status {
             REMOTE_ERROR => NcclError::Peer { call, reason },
@@ -182,11 +188,13 @@ impl Functions {
     }
 }
 
-/// There is none, and what to install.
+/// The error of a missing library, with the package to install.
 fn no_library() -> NcclError {
     NcclError::NoLibrary(nccl_package())
 }
 
+/// Looks a function up.
+///
 /// # Safety
 /// The function must have the type `T`.
 unsafe fn symbol<T: Copy>(library: &Library, name: &'static str) -> Result<T, NcclError> {
@@ -195,145 +203,172 @@ unsafe fn symbol<T: Copy>(library: &Library, name: &'static str) -> Result<T, Nc
     symbol.map(|symbol| *symbol).map_err(|_| NcclError::NoFunction(name))
 }
 
-/// The version of the library, such as 22809 for 2.28.9.
+/// Returns the version of the library, such as 22809 for 2.28.9.
 ///
 /// # Errors
-/// If there is none.
+/// [`NcclError::NoLibrary`], or an error of the library.
 pub fn version() -> Result<i32, NcclError> {
-    let functions = Functions::get()?;
+    let functions = NcclFunctions::get()?;
     let mut version = 0;
     // SAFETY: the library writes a number.
     functions.check("ncclGetVersion", unsafe { (functions.version)(&mut version) })?;
     Ok(version)
 }
 
-/// A place in a group.
-pub struct Member {
-    functions: &'static Functions,
-    /// Null once it was aborted.
-    group: Group,
+/// The membership of this process in a group of GPUs.
+pub struct Communicator {
+    functions: &'static NcclFunctions,
+    /// Null after an abort.
+    handle: CommHandle,
     device: Device,
 }
 
 // SAFETY: a group may be used from any thread, by one at a time.
-unsafe impl Send for Member {}
+unsafe impl Send for Communicator {}
 
-impl std::fmt::Debug for Member {
+impl std::fmt::Debug for Communicator {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Member").field("device", &self.device.name()).finish_non_exhaustive()
+        f.debug_struct("Communicator").field("device", &self.device.name()).finish_non_exhaustive()
     }
 }
 
-impl Member {
-    /// Joins a group as number `rank` of `size`. Waits until all members are there, and until they
-    /// have added up a number, as PyTorch's and vLLM's groups do when they begin.
+impl Communicator {
+    /// Joins a group as member `rank` of `size`. Waits until all members have joined, and until
+    /// they have summed up a number, as PyTorch's and vLLM's groups do at first.
     ///
     /// # Errors
-    /// What the library or the device says; [`NcclError::GivenUp`] once `give_up` says so.
+    /// An error of the library or the device; [`NcclError::GivenUp`] if `should_stop` returns true.
+    pub fn new(
+        device: &Device,
+        id: &[u8; ID_BYTES],
+        rank: i32,
+        size: i32,
+        should_stop: ShouldStop<'_>,
+    ) -> Result<Communicator, NcclError> {
+        const JOIN: &str = "ncclCommInitRankConfig";
+        let functions = NcclFunctions::get()?;
+        device.bind()?;
+        let mut handle = std::ptr::null_mut();
+        let id = UniqueId(*id);
+        // SAFETY: the library writes a handle, and reads the configuration during the call.
+        let status =
+            unsafe { (functions.join)(&mut handle, size, id, rank, &Config::NON_BLOCKING) };
+        // From here on every failure aborts the group.
+        let mut communicator = Communicator { functions, handle, device: device.clone() };
+        communicator.wait_ready(JOIN, status, should_stop)?;
+
+        let number = Memory::of(&communicator.device, &[0.0_f32])?;
+        communicator.all_reduce(&number, should_stop)?;
+        Ok(communicator)
+    }
+
+    /// Adds up the 32-bit floats of all members into each member's memory.
+    ///
+    /// # Errors
+    /// As for [`Communicator::broadcast`].
+    pub fn all_reduce(
+        &mut self,
+        numbers: &Memory,
+        should_stop: ShouldStop<'_>,
+    ) -> Result<(), NcclError> {
+        self.device.bind()?;
+        let (from, to) = (numbers.address() as *const c_void, numbers.address() as *mut c_void);
+        let (handle, stream, count) = (self.handle()?, self.device.stream(), numbers.bytes() / 4);
+        // SAFETY: the numbers are on the device, and live until the sum is done or aborted.
+        let status =
+            unsafe { (self.functions.all_reduce)(from, to, count, FLOAT32, SUM, handle, stream) };
+        self.wait_done("ncclAllReduce", status, should_stop)
+    }
+
+    /// Fills `memory` with the bytes that member 0 sends, and waits for them; member 0 sends its
+    /// own. After an error the group is aborted, and the contents of `memory` are unspecified.
+    ///
+    /// # Errors
+    /// An error of the library or the device; [`NcclError::GivenUp`] if `should_stop` returns true.
+    pub fn broadcast(
+        &mut self,
+        memory: &Memory,
+        should_stop: ShouldStop<'_>,
+    ) -> Result<(), NcclError> {
+        self.device.bind()?;
+        let (from, to) = (memory.address() as *const c_void, memory.address() as *mut c_void);
+        let (count, stream, handle) = (memory.bytes(), self.device.stream(), self.handle()?);
+        // SAFETY: all of the memory is written, and it lives until that is done or aborted.
+        let status =
+            unsafe { (self.functions.broadcast)(from, to, count, UINT8, 0, handle, stream) };
+        self.wait_done("ncclBroadcast", status, should_stop)
+    }
+
+    #[doc(hidden)] // alias
     pub fn join(
         device: &Device,
         id: &[u8; ID_BYTES],
         (rank, size): (i32, i32),
-        give_up: GiveUp<'_>,
-    ) -> Result<Member, NcclError> {
-        const JOIN: &str = "ncclCommInitRankConfig";
-        let functions = Functions::get()?;
-        device.bind()?;
-        let mut group = std::ptr::null_mut();
-        // SAFETY: the library writes a handle, and reads the configuration during the call.
-        let status =
-            unsafe { (functions.join)(&mut group, size, Id(*id), rank, &Config::UNBLOCKED) };
-        // From here on whatever fails aborts the group.
-        let mut member = Member { functions, group, device: device.clone() };
-        member.until_ready(JOIN, status, give_up)?;
-        member.greet(give_up)?;
-        Ok(member)
+        should_stop: ShouldStop<'_>,
+    ) -> Result<Communicator, NcclError> {
+        Communicator::new(device, id, rank, size, should_stop)
     }
 
-    fn greet(&mut self, give_up: GiveUp<'_>) -> Result<(), NcclError> {
-        let number = Memory::of(&self.device, &[0.0_f32])?;
-        self.add_up(&number, give_up)
+    #[doc(hidden)] // alias
+    pub fn add_up(&mut self, numbers: &Memory, stop: ShouldStop<'_>) -> Result<(), NcclError> {
+        self.all_reduce(numbers, stop)
     }
 
-    /// Adds up the numbers of all members, 32-bit floats, into each one's memory.
-    ///
-    /// # Errors
-    /// As for [`Member::receive`].
-    pub fn add_up(&mut self, numbers: &Memory, give_up: GiveUp<'_>) -> Result<(), NcclError> {
-        self.device.bind()?;
-        let (from, to) = (numbers.address() as *const c_void, numbers.address() as *mut c_void);
-        let (group, stream, count) = (self.group()?, self.device.stream(), numbers.bytes() / 4);
-        // SAFETY: the numbers are on the device, and live until the sum is done or aborted.
-        let status = unsafe { (self.functions.sum)(from, to, count, FLOAT32, SUM, group, stream) };
-        self.until_done("ncclAllReduce", status, give_up)
+    #[doc(hidden)] // alias
+    pub fn receive(&mut self, memory: &Memory, stop: ShouldStop<'_>) -> Result<(), NcclError> {
+        self.broadcast(memory, stop)
     }
 
-    /// Receives what member 0 sends to all, as many bytes as `memory` has, and waits for it; called
-    /// by member 0 it sends them. After an error the group is gone, and so is whatever of the
-    /// memory was written.
-    ///
-    /// # Errors
-    /// What the library or the device says; [`NcclError::GivenUp`] once `give_up` says so.
-    pub fn receive(&mut self, memory: &Memory, give_up: GiveUp<'_>) -> Result<(), NcclError> {
-        self.device.bind()?;
-        let (from, to) = (memory.address() as *const c_void, memory.address() as *mut c_void);
-        let (count, stream, group) = (memory.bytes(), self.device.stream(), self.group()?);
-        // SAFETY: all of the memory is written, and it lives until that is done or aborted.
-        let status =
-            unsafe { (self.functions.broadcast)(from, to, count, UINT8, 0, group, stream) };
-        self.until_done("ncclBroadcast", status, give_up)
-    }
-
-    fn group(&self) -> Result<Group, NcclError> {
-        match self.group.is_null() {
-            false => Ok(self.group),
+    fn handle(&self) -> Result<CommHandle, NcclError> {
+        match self.handle.is_null() {
+            false => Ok(self.handle),
             true => Err(NcclError::GivenUp("the group")),
         }
     }
 
-    /// Waits for what was just asked for to be on the stream and done there; aborts the group if it
-    /// fails or is given up.
-    fn until_done(
+    /// Waits until the operation of a call is on the stream and done. Aborts the group after an
+    /// error.
+    fn wait_done(
         &mut self,
         call: &'static str,
         status: c_int,
-        give_up: GiveUp<'_>,
+        should_stop: ShouldStop<'_>,
     ) -> Result<(), NcclError> {
-        self.until_ready(call, status, give_up)?;
-        // The stream comes first: a peer that has sent everything may be gone by now.
-        self.poll(call, give_up, |member| match member.device.is_done()? {
+        self.wait_ready(call, status, should_stop)?;
+        // The stream is asked first: a peer that has sent everything may be gone by now.
+        self.poll(call, should_stop, |member| match member.device.is_done()? {
             true => Ok(true),
             false => member.is_ready(call).map(|_| false),
         })
     }
 
-    /// Waits until the library is done with a call; aborts the group if it fails or is given up.
-    fn until_ready(
+    /// Waits until the library has finished a call. Aborts the group after an error.
+    fn wait_ready(
         &mut self,
         call: &'static str,
         status: c_int,
-        give_up: GiveUp<'_>,
+        should_stop: ShouldStop<'_>,
     ) -> Result<(), NcclError> {
         if status != SUCCESS && status != IN_PROGRESS {
             self.abort();
             return self.functions.check(call, status);
         }
-        self.poll(call, give_up, |member| member.is_ready(call))
+        self.poll(call, should_stop, |member| member.is_ready(call))
     }
 
-    /// Asks until the answer is yes.
+    /// Calls `done` until it returns true. Aborts the group after an error.
     fn poll(
         &mut self,
         call: &'static str,
-        give_up: GiveUp<'_>,
-        done: impl Fn(&Member) -> Result<bool, NcclError>,
+        should_stop: ShouldStop<'_>,
+        done: impl Fn(&Communicator) -> Result<bool, NcclError>,
     ) -> Result<(), NcclError> {
-        let mut pauses = std::iter::repeat_n(PAUSES[0], 200).chain(std::iter::repeat(PAUSES[1]));
+        let mut short_pauses = std::iter::repeat_n(SHORT_PAUSE, SHORT_PAUSES);
         let outcome = loop {
             match done(self) {
                 Ok(true) => return Ok(()),
-                Ok(false) if give_up() => break Err(NcclError::GivenUp(call)),
-                Ok(false) => sleep(pauses.next().unwrap_or(PAUSES[1])),
+                Ok(false) if should_stop() => break Err(NcclError::GivenUp(call)),
+                Ok(false) => sleep(short_pauses.next().unwrap_or(LONG_PAUSE)),
                 Err(error) => break Err(error),
             }
         };
@@ -341,11 +376,11 @@ impl Member {
         outcome
     }
 
-    /// Whether the library is done with what was asked for last, and all is well.
+    /// Returns true if the library has finished its last call without an error.
     fn is_ready(&self, call: &'static str) -> Result<bool, NcclError> {
         let mut state = SUCCESS;
-        // SAFETY: the group is there, and the library writes a number.
-        let status = unsafe { (self.functions.state)(self.group()?, &mut state) };
+        // SAFETY: the handle is valid, and the library writes a number.
+        let status = unsafe { (self.functions.state)(self.handle()?, &mut state) };
         self.functions.check("ncclCommGetAsyncError", status)?;
         if state == IN_PROGRESS {
             return Ok(false);
@@ -353,41 +388,44 @@ impl Member {
         self.functions.check(call, state).map(|()| true)
     }
 
-    /// Leaves the group, whatever is under way in it. To destroy one instead might wait for peers.
+    /// Aborts the group and its running operations. `ncclCommDestroy` might wait for peers.
     fn abort(&mut self) {
-        let group = std::mem::replace(&mut self.group, std::ptr::null_mut());
-        if group.is_null() {
+        let handle = std::mem::replace(&mut self.handle, std::ptr::null_mut());
+        if handle.is_null() {
             return;
         }
-        // What fails here can be told to nobody.
-        let _ = self.device.bind();
-        // SAFETY: nobody has the group any more.
-        unsafe { (self.functions.abort)(group) };
+        // Errors cannot be reported from here.
+        self.device.bind().ok();
+        // SAFETY: nobody has the handle any more.
+        unsafe { (self.functions.abort)(handle) };
     }
 }
 
-impl Drop for Member {
+impl Drop for Communicator {
     fn drop(&mut self) {
         self.abort();
     }
 }
 
-/// A name for a new group, of which the caller is to be member 0: what trainers do.
+/// Creates the id of a new group, whose member 0 the caller will be. Trainers do so.
 ///
 /// # Errors
-/// What the library says.
-pub fn new_id() -> Result<[u8; ID_BYTES], NcclError> {
+/// An error of the library.
+pub fn unique_id() -> Result<[u8; ID_BYTES], NcclError> {
     const CALL: &str = "ncclGetUniqueId";
-    let functions = Functions::get()?;
-    // SAFETY: the library is there, and will be.
+    let functions = NcclFunctions::get()?;
+    // SAFETY: the library is loaded, and is never unloaded.
     let library = unsafe { Library::new(LIBRARY) }.map_err(|_| no_library())?;
     // SAFETY: the type is that of `nccl.h`.
-    let made = unsafe { symbol::<unsafe extern "C" fn(*mut Id) -> c_int>(&library, CALL) }?;
-    let mut id = Id([0; ID_BYTES]);
-    // SAFETY: the library writes the name.
-    functions.check(CALL, unsafe { made(&mut id) })?;
+    let get = unsafe { symbol::<unsafe extern "C" fn(*mut UniqueId) -> c_int>(&library, CALL) }?;
+    let mut id = UniqueId([0; ID_BYTES]);
+    // SAFETY: the library writes the id.
+    functions.check(CALL, unsafe { get(&mut id) })?;
     Ok(id.0)
 }
+
+pub use self::Communicator as Member; // alias
+pub use self::unique_id as new_id; // alias
 
 #[cfg(test)]
 mod tests {

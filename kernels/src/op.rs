@@ -1,212 +1,187 @@
 //! The operations of a transformer, as one trait.
 //!
-//! A [`Ops::Buffer`] is a row-major tensor whose shape the caller knows; `T` is the number of
-//! rows of a step, which are the tokens of all sequences one after another.
-//! Results are resized to fit, so a caller keeps one set of buffers and allocates nothing in the
-//! steady state.
+//! - [`Ops`]: all operations, in groups: device, buffers, weights, adapters, pages, steps, and the
+//!   mathematics of a step.
+//! - [`Step`]: the inputs of one step. [`DrawnToken`]: its result if the device draws.
+//! - [`Heads`], [`Values`], [`LowRank`] and others: operands.
+//! - [`OpError`]: why an operation failed.
+//!
+//! An [`Ops::Buffer`] is a row-major tensor whose shape the caller knows. `T` is the number of
+//! rows of a step, which are the tokens of all sequences one after another; `R` is the number of
+//! its wanted rows. Results are resized to fit, so a caller keeps one set of buffers and allocates
+//! nothing in the steady state.
+
+mod error;
+mod limits;
+mod operands;
+mod step;
 
 use std::ops::Range;
 
-use crate::reach::Reach;
-
-pub use crate::step::{Draw, Drawn, DrawnScores, Rotation, Step, TOP_MAX};
-
-/// How a row of queries, keys and values is divided: `[q0..qn | k0..km | v0..vm]`, each of `dim`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Heads {
-    /// Query heads.
-    pub query: usize,
-    /// Key heads, and as many value heads; divides `query`.
-    pub kv: usize,
-    /// Elements of one head.
-    pub dim: usize,
-}
-
-impl Heads {
-    /// Elements of one row of queries, keys and values.
-    pub fn row(&self) -> usize {
-        (self.query + 2 * self.kv) * self.dim
-    }
-
-    /// Elements of the query part of a row, which is also the width of an attention result.
-    pub fn query_width(&self) -> usize {
-        self.query * self.dim
-    }
-
-    /// Query heads that share one key and value head.
-    pub fn group(&self) -> usize {
-        self.query / self.kv
-    }
-}
-
-/// Positions of a page of keys and values.
-pub const PAGE: usize = 16;
-
-/// The rows of a step that belong to one sequence, and where its keys and values are.
-#[derive(Clone, Debug)]
-pub struct Span<'a> {
-    /// Rows of the step, in the order of their positions.
-    pub rows: Range<usize>,
-    /// Position of the first row; all before it must have been computed.
-    pub start: usize,
-    /// The page of every [`PAGE`] positions, from position 0 on; covers the last row's.
-    pub pages: &'a [u32],
-}
-
-/// A row-major part of a matrix as it lies in a file.
-#[derive(Clone, Copy, Debug)]
-pub enum Values<'a> {
-    /// 32-bit floats.
-    F32(&'a [f32]),
-    /// The upper halves of 32-bit floats.
-    Bf16(&'a [u16]),
-}
-
-impl Values<'_> {
-    /// Elements.
-    pub fn len(&self) -> usize {
-        match self {
-            Values::F32(values) => values.len(),
-            Values::Bf16(values) => values.len(),
-        }
-    }
-
-    /// Whether there is no element.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-}
-
-/// A low-rank addition to a `[rows, columns]` matrix: `scale · up · down`.
-#[derive(Clone, Copy, Debug)]
-pub struct LowRank<'a> {
-    /// `[rank, columns]`.
-    pub down: Values<'a>,
-    /// `[rows, rank]`.
-    pub up: Values<'a>,
-    /// Above zero.
-    pub rank: usize,
-    /// What the products are multiplied with.
-    pub scale: f32,
-}
-
-/// Where weights are.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Home {
-    /// Where they are computed with.
-    Device,
-    /// In the host's memory, while others need the device's.
-    Host,
-}
-
-/// Why an operation could not run.
-#[derive(Debug, thiserror::Error)]
-pub enum OpError {
-    /// An operand does not have the size that the others imply.
-    #[error("`{op}`: `{operand}` has {found} elements, expected {expected}")]
-    Shape {
-        /// The operation.
-        op: &'static str,
-        /// The operand, as the trait names it.
-        operand: &'static str,
-        /// Elements, or a divisor of them, that were expected.
-        expected: usize,
-        /// Elements that were found.
-        found: usize,
-    },
-    /// An index points outside its table.
-    #[error("`{op}`: index {index} is outside a table of {rows} rows")]
-    Index {
-        /// The operation.
-        op: &'static str,
-        /// The offending index.
-        index: usize,
-        /// Rows of the table.
-        rows: usize,
-    },
-    /// The device has no room.
-    #[error("`{op}`: no memory for {bytes} bytes")]
-    Memory {
-        /// The operation.
-        op: &'static str,
-        /// What was asked for.
-        bytes: usize,
-    },
-    /// The device failed.
-    #[error("`{op}`: {reason}")]
-    Device {
-        /// The operation.
-        op: &'static str,
-        /// What the device or its driver said.
-        reason: String,
-    },
-}
+pub use error::OpError;
+pub(crate) use error::{check_index, check_len, check_multiple};
+pub use limits::DeviceLimits;
+pub use operands::{
+    Heads, LayerPages, LoraTarget, LowRank, PAGE, Placement, Residual, RmsNorm, Rotation, Values,
+};
+pub use step::{DrawParams, DrawnScores, DrawnToken, Span, Step, TOP_MAX};
 
 /// The operations of a transformer on one device.
 pub trait Ops: Send {
-    /// A row-major tensor, of 32-bit floats where the device does not round.
+    /// A row-major tensor, of 32-bit floats unless the device uses bf16.
     type Buffer: Send + Sync;
-    /// A weight matrix in whatever layout the device likes best.
+    /// A weight matrix in the layout that suits the device.
     type Matrix: Send + Sync;
     /// Keys and values of all sequences and layers, in pages of [`PAGE`] positions.
     type Pages: Send;
     /// Low-rank additions to one matrix, each in a slot of its own.
     type Adapters: Send;
 
-    /// The same device for another thread, which lays out weights while this one computes: on the
-    /// host those that the device has no room for.
-    fn twin(&self) -> Result<Self, OpError>
+    // Device.
+
+    /// Opens a second handle to the device for another thread, which uploads weights while this
+    /// one computes. Its matrices stay on the host if the device has no room.
+    fn loader(&self) -> Result<Self, OpError>
     where
         Self: Sized;
 
-    /// Copies a vector of weights to the device.
-    fn upload(&self, values: &[f32]) -> Result<Self::Buffer, OpError>;
-
-    /// Room for the results of `rows` rows of `width` elements. It grows where a step needs more.
-    fn scratch(&self, rows: usize, width: usize) -> Result<Self::Buffer, OpError>;
-
-    /// The same for logits, which are always of 32 bits.
-    fn logits(&self, rows: usize, width: usize) -> Result<Self::Buffer, OpError>;
-
-    /// Moves rows of `width` elements back, into a vector that may be used again and again. What
-    /// the buffer holds afterwards is not said: where it is the host's own memory, the two may be
-    /// swapped.
-    fn download(
-        &self,
-        buffer: &mut Self::Buffer,
-        rows: (usize, &[usize]),
-        to: &mut Vec<f32>,
-    ) -> Result<(), OpError>;
-
-    /// Bytes that are left of this `share` of the device's memory, of which others than us may have
-    /// some, too; none if the device's memory is the machine's.
-    fn room(&self, share: f64) -> Result<Option<u64>, OpError> {
+    /// Returns the free bytes of this `share` (0 to 1) of the device's memory. Other processes may
+    /// use part of the share, too. `None` if the device computes in the host's memory.
+    fn free_memory(&self, share: f64) -> Result<Option<u64>, OpError> {
         let _ = share;
         Ok(None)
     }
 
-    /// What the operations take at most, and what suits the device.
-    fn reach(&self) -> Reach {
-        Reach::default()
+    /// Returns the sizes that the device supports and prefers.
+    fn limits(&self) -> DeviceLimits {
+        DeviceLimits::default()
     }
 
-    /// Whether the device failed for good: nothing that is asked of it from here on can succeed.
+    /// Returns true if the device has failed for good, so that every further call fails.
     fn is_lost(&self) -> bool {
         false
     }
 
-    /// Whether all matrices are bf16 here: elements of others are rounded.
-    fn rounds(&self) -> bool {
+    /// Returns true if all matrices are bf16 here; elements of other types are rounded.
+    fn uses_bf16(&self) -> bool {
         false
     }
 
-    /// Whether [`Step::draws`] are made on the device.
-    fn draws(&self) -> bool {
+    /// Returns true if the device makes [`Step::draws`].
+    fn draws_tokens(&self) -> bool {
         false
     }
 
-    /// Runs a step: calls `walk`, which asks for its operations, or does again what was recorded
-    /// when it asked for the same ones. A device may still be at it when this returns.
+    /// Frees memory that is kept for later steps. The next steps are slower once.
+    fn release_scratch(&mut self) -> Result<(), OpError> {
+        Ok(())
+    }
+
+    // Buffers.
+
+    /// Copies a vector of weights to the device.
+    fn upload(&self, values: &[f32]) -> Result<Self::Buffer, OpError>;
+
+    /// Allocates a buffer for results of `[rows, width]`. It grows if a step needs more.
+    fn scratch(&self, rows: usize, width: usize) -> Result<Self::Buffer, OpError>;
+
+    /// As [`Ops::scratch`], for logits, which are always 32-bit floats.
+    fn logits(&self, rows: usize, width: usize) -> Result<Self::Buffer, OpError>;
+
+    /// Moves `rows` of a `[_, width]` buffer into `to`, which is resized. The buffer's contents
+    /// are unspecified afterwards: if it is in the host's memory, the two may be swapped.
+    fn read_rows(
+        &self,
+        buffer: &mut Self::Buffer,
+        width: usize,
+        rows: &[usize],
+        to: &mut Vec<f32>,
+    ) -> Result<(), OpError>;
+
+    /// Appends a whole buffer to `out`.
+    fn read_buffer(&self, buffer: &Self::Buffer, out: &mut Vec<f32>) -> Result<(), OpError>;
+
+    /// As [`Ops::replace_matrix`], for a buffer.
+    fn replace_buffer(
+        &self,
+        live: &mut Self::Buffer,
+        staged: &mut Self::Buffer,
+    ) -> Result<(), OpError>;
+
+    /// As [`Ops::move_matrix`], for a buffer.
+    fn move_buffer(&self, buffer: &mut Self::Buffer, to: Placement) -> Result<(), OpError> {
+        let _ = (buffer, to);
+        Ok(())
+    }
+
+    // Weight matrices.
+
+    /// Makes a `[rows, columns]` matrix for [`Ops::matmul`] and [`Ops::embed`] of row-major
+    /// `parts`, one below another. It takes two bytes an element if every part does.
+    fn matrix(
+        &self,
+        parts: &[Values<'_>],
+        rows: usize,
+        columns: usize,
+    ) -> Result<Self::Matrix, OpError>;
+
+    /// Appends `rows` of a matrix to `out`, row-major, as 32-bit floats.
+    fn read_matrix(
+        &self,
+        matrix: &Self::Matrix,
+        rows: Range<usize>,
+        out: &mut Vec<f32>,
+    ) -> Result<(), OpError>;
+
+    /// Replaces the numbers of `live` by those of `staged`, a matrix of the same shape and type,
+    /// before the next operation begins. The contents of `staged` are unspecified afterwards: a
+    /// device that has recorded the address of `live` copies, others swap the two.
+    fn replace_matrix(
+        &self,
+        live: &mut Self::Matrix,
+        staged: &mut Self::Matrix,
+    ) -> Result<(), OpError>;
+
+    /// Moves a matrix to the memory of the host or of the device. On the host it can be read and
+    /// replaced, but no step may use it. It stays on the host if the device has no room. Does
+    /// nothing if the device computes in the host's memory.
+    fn move_matrix(&self, matrix: &mut Self::Matrix, to: Placement) -> Result<(), OpError> {
+        let _ = (matrix, to);
+        Ok(())
+    }
+
+    // Adapters.
+
+    /// Allocates `slots` empty slots for low-rank additions to a `[rows, columns]` matrix.
+    fn adapters(
+        &self,
+        slots: usize,
+        rows: usize,
+        columns: usize,
+    ) -> Result<Self::Adapters, OpError>;
+
+    /// Replaces the contents of a slot; `None` empties it. No running step may use the slot.
+    fn set_adapter(
+        &self,
+        adapters: &mut Self::Adapters,
+        slot: usize,
+        addition: Option<LowRank<'_>>,
+    ) -> Result<(), OpError>;
+
+    // Pages of keys and values.
+
+    /// Returns the bytes that the keys and values of one page take in one layer.
+    fn page_bytes(&self, heads: Heads) -> usize;
+
+    /// Allocates `count` pages in each of `layers` layers. On the CPU the memory is reserved, and
+    /// taken only when a page is written.
+    fn pages(&self, heads: Heads, layers: usize, count: usize) -> Result<Self::Pages, OpError>;
+
+    // Steps.
+
+    /// Runs a step. Calls `walk`, which calls the operations; a device that has recorded the same
+    /// operations before may replay them instead. A device may still be computing when this
+    /// returns.
     fn run(
         &mut self,
         step: &Step<'_>,
@@ -219,92 +194,13 @@ pub trait Ops: Send {
         walk(self)
     }
 
-    /// Waits for the tokens of the earliest step with draws whose tokens nobody has yet, one for
-    /// each wanted row.
-    fn drawn(&mut self) -> Result<Vec<Option<Drawn>>, OpError> {
+    /// Waits for the tokens of the earliest step with draws whose tokens were not taken yet, and
+    /// takes them: one for each wanted row.
+    fn take_draws(&mut self) -> Result<Vec<Option<DrawnToken>>, OpError> {
         Ok(Vec::new())
     }
 
-    /// Lays a `[rows, columns]` matrix out for [`Ops::matmul`] and [`Ops::embed`]: the parts one
-    /// under another, each row-major and some rows high. It takes two bytes an element if every
-    /// part does.
-    fn matrix(
-        &self,
-        parts: &[Values<'_>],
-        rows: usize,
-        columns: usize,
-    ) -> Result<Self::Matrix, OpError>;
-
-    /// Room for low-rank additions to a `[rows, columns]` matrix in `slots` slots, all of them
-    /// empty.
-    fn adapters(
-        &self,
-        slots: usize,
-        rows: usize,
-        columns: usize,
-    ) -> Result<Self::Adapters, OpError>;
-
-    /// Puts an addition into a slot in place of what is there; `None` empties it. No step that
-    /// uses the slot may be under way.
-    fn set_adapter(
-        &self,
-        adapters: &mut Self::Adapters,
-        slot: usize,
-        addition: Option<LowRank<'_>>,
-    ) -> Result<(), OpError>;
-
-    /// Appends `rows` of a matrix to `out`, row-major and widened.
-    fn read_matrix(
-        &self,
-        matrix: &Self::Matrix,
-        rows: Range<usize>,
-        out: &mut Vec<f32>,
-    ) -> Result<(), OpError>;
-
-    /// Appends a whole buffer to `out`.
-    fn read_buffer(&self, buffer: &Self::Buffer, out: &mut Vec<f32>) -> Result<(), OpError>;
-
-    /// Gives `live` the numbers of `staged`, a matrix of the same shape and type, before the next
-    /// operation begins. A device on which recorded work knows where `live` is copies; where
-    /// nothing does, the two are exchanged. What `staged` holds afterwards is not said.
-    fn replace_matrix(
-        &self,
-        live: &mut Self::Matrix,
-        staged: &mut Self::Matrix,
-    ) -> Result<(), OpError>;
-
-    /// As [`Ops::replace_matrix`].
-    fn replace_buffer(
-        &self,
-        live: &mut Self::Buffer,
-        staged: &mut Self::Buffer,
-    ) -> Result<(), OpError>;
-
-    /// Moves a matrix, with its numbers. On the host it can be read and replaced; no step may use
-    /// it. If there is no room on the device it stays on the host. Where the host's memory is the
-    /// device's, nothing happens.
-    fn move_matrix(&self, matrix: &mut Self::Matrix, to: Home) -> Result<(), OpError> {
-        let _ = (matrix, to);
-        Ok(())
-    }
-
-    /// As [`Ops::move_matrix`].
-    fn move_buffer(&self, buffer: &mut Self::Buffer, to: Home) -> Result<(), OpError> {
-        let _ = (buffer, to);
-        Ok(())
-    }
-
-    /// Gives back what was kept for steps to come, which are slower for once.
-    fn give_back(&mut self) -> Result<(), OpError> {
-        Ok(())
-    }
-
-    /// Bytes that the keys and values of one page take in one layer.
-    fn page_bytes(&self, heads: Heads) -> usize;
-
-    /// Room for keys and values of `count` pages in each of `layers` layers. The memory is
-    /// reserved, but taken only when a page is written.
-    fn pages(&self, heads: Heads, layers: usize, count: usize) -> Result<Self::Pages, OpError>;
+    // Mathematics of a step, in the order of a model's walk.
 
     /// `out[t] = table[ids[t]]`: table `[V, H]`, out `[T, H]`.
     fn embed(
@@ -314,23 +210,22 @@ pub trait Ops: Send {
         out: &mut Self::Buffer,
     ) -> Result<(), OpError>;
 
-    /// `sum += delta`, then `out = sum / rms(sum) * weight` over rows as wide as the weight: sum,
-    /// delta and out `[T, H]`, the norm a weight `[H]` and what is added to the mean square.
-    fn add_norm(
+    /// `sum += delta`, then `out = sum / rms(sum) * weight` by rows: sum, delta and out `[T, H]`.
+    fn add_rms_norm(
         &self,
         sum: &mut Self::Buffer,
         delta: Option<&Self::Buffer>,
-        norm: (&Self::Buffer, f32),
+        norm: RmsNorm<'_, Self::Buffer>,
         out: &mut Self::Buffer,
     ) -> Result<(), OpError>;
 
-    /// The same of `rows`, a sum and a delta, for the wanted rows only: out `[R, H]`. What the sum
-    /// holds afterwards is not said.
-    fn gather_norm(
+    /// As [`Ops::add_rms_norm`], for the wanted rows only: out `[R, H]`. The sum's contents are
+    /// unspecified afterwards.
+    fn gather_rms_norm(
         &self,
         step: &Step<'_>,
-        rows: (&mut Self::Buffer, &Self::Buffer),
-        norm: (&Self::Buffer, f32),
+        residual: Residual<'_, Self::Buffer>,
+        norm: RmsNorm<'_, Self::Buffer>,
         out: &mut Self::Buffer,
     ) -> Result<(), OpError>;
 
@@ -342,42 +237,42 @@ pub trait Ops: Send {
         out: &mut Self::Buffer,
     ) -> Result<(), OpError>;
 
-    /// `out[t][columns] += scale · up · (down · x[t])` by the addition in the slot of each row: x
-    /// `[T, K]`, adapters of a `[columns.len(), K]` matrix, out `[T, N]` with the columns among its
-    /// `N`. Rows without a slot, or whose slot is empty, keep their bits.
-    fn add_low_rank(
+    /// `out[t][columns] += scale · up · (down · x[t])` with the adapter in each row's slot: x
+    /// `[T, K]`, adapters of a `[columns.len(), K]` matrix, out `[T, N]`. Rows without a slot, or
+    /// with an empty one, keep their bits.
+    fn add_lora(
         &self,
         step: &Step<'_>,
         x: &Self::Buffer,
-        adapters: (&Self::Adapters, Range<usize>),
+        target: LoraTarget<'_, Self::Adapters>,
         out: &mut Self::Buffer,
     ) -> Result<(), OpError>;
 
     /// `x[t] += bias`: x `[T, N]`, bias `[N]`.
     fn add_bias(&self, x: &mut Self::Buffer, bias: &Self::Buffer) -> Result<(), OpError>;
 
-    /// Turns query and key heads, the first half of a head against the second, and writes keys and
-    /// values to their pages of one layer: qkv `[T, heads.row()]` with the heads that the pages
-    /// were made for, `pages` with the layer's index. Of qkv, the queries are used afterwards.
+    /// Rotates query and key heads (the first half of a head against the second) and writes keys
+    /// and values to the pages of one layer: qkv `[T, heads.row()]`, with the heads for which the
+    /// pages were made. Only the queries of qkv may be used afterwards.
     ///
-    /// Spans may share pages of which none of them writes a position that another reads or writes,
-    /// unless they write the same numbers. Which pages hold a position does not change a result.
-    fn rope_write(
+    /// Spans may share pages, as long as none writes a position that another reads or writes,
+    /// unless both write the same numbers. Results do not depend on which page holds a position.
+    fn rope_and_cache(
         &self,
         step: &Step<'_>,
         qkv: &mut Self::Buffer,
         rotation: &Rotation<'_, Self::Buffer>,
-        pages: (&mut Self::Pages, usize),
+        to: LayerPages<&mut Self::Pages>,
     ) -> Result<(), OpError>;
 
-    /// Lets each query attend to all positions up to its own, scaled by `1 / sqrt(dim)`, as pages
-    /// hold them: qkv `[T, heads.row()]`, `pages` with the layer's index, out
-    /// `[T, heads.query_width()]`. What rows that no span covers come out as is not said.
-    fn attention(
+    /// Causal attention: each query attends to all positions of its sequence up to its own, scaled
+    /// by `1 / sqrt(dim)`. qkv `[T, heads.row()]`, out `[T, heads.query_width()]`. Rows that no
+    /// span covers are unspecified.
+    fn attend(
         &self,
         step: &Step<'_>,
         qkv: &Self::Buffer,
-        pages: (&Self::Pages, usize),
+        past: LayerPages<&Self::Pages>,
         out: &mut Self::Buffer,
     ) -> Result<(), OpError>;
 
@@ -390,9 +285,112 @@ pub trait Ops: Send {
         out: &mut Self::Buffer,
     ) -> Result<(), OpError>;
 
-    /// Makes the draws of a step from its logits, `[R, V]` with `V` the `vocab`.
+    /// Makes the draws of a step from its logits, `[R, vocab]`.
     fn draw(&self, step: &Step<'_>, logits: &Self::Buffer, vocab: usize) -> Result<(), OpError> {
         let _ = (step, logits, vocab);
         Ok(())
+    }
+
+    #[doc(hidden)] // alias
+    fn twin(&self) -> Result<Self, OpError>
+    where
+        Self: Sized,
+    {
+        self.loader()
+    }
+
+    #[doc(hidden)] // alias
+    fn room(&self, share: f64) -> Result<Option<u64>, OpError> {
+        self.free_memory(share)
+    }
+
+    #[doc(hidden)] // alias
+    fn reach(&self) -> DeviceLimits {
+        self.limits()
+    }
+
+    #[doc(hidden)] // alias
+    fn rounds(&self) -> bool {
+        self.uses_bf16()
+    }
+
+    #[doc(hidden)] // alias
+    fn draws(&self) -> bool {
+        self.draws_tokens()
+    }
+
+    #[doc(hidden)] // alias
+    fn give_back(&mut self) -> Result<(), OpError> {
+        self.release_scratch()
+    }
+
+    #[doc(hidden)] // alias
+    fn drawn(&mut self) -> Result<Vec<Option<DrawnToken>>, OpError> {
+        self.take_draws()
+    }
+
+    #[doc(hidden)] // alias
+    fn download(
+        &self,
+        buffer: &mut Self::Buffer,
+        (width, rows): (usize, &[usize]),
+        to: &mut Vec<f32>,
+    ) -> Result<(), OpError> {
+        self.read_rows(buffer, width, rows, to)
+    }
+
+    #[doc(hidden)] // alias
+    fn add_norm(
+        &self,
+        sum: &mut Self::Buffer,
+        delta: Option<&Self::Buffer>,
+        (weight, eps): (&Self::Buffer, f32),
+        out: &mut Self::Buffer,
+    ) -> Result<(), OpError> {
+        self.add_rms_norm(sum, delta, RmsNorm { weight, eps }, out)
+    }
+
+    #[doc(hidden)] // alias
+    fn gather_norm(
+        &self,
+        step: &Step<'_>,
+        (sum, delta): (&mut Self::Buffer, &Self::Buffer),
+        (weight, eps): (&Self::Buffer, f32),
+        out: &mut Self::Buffer,
+    ) -> Result<(), OpError> {
+        self.gather_rms_norm(step, Residual { sum, delta }, RmsNorm { weight, eps }, out)
+    }
+
+    #[doc(hidden)] // alias
+    fn add_low_rank(
+        &self,
+        step: &Step<'_>,
+        x: &Self::Buffer,
+        (adapters, columns): (&Self::Adapters, Range<usize>),
+        out: &mut Self::Buffer,
+    ) -> Result<(), OpError> {
+        self.add_lora(step, x, LoraTarget { adapters, columns }, out)
+    }
+
+    #[doc(hidden)] // alias
+    fn rope_write(
+        &self,
+        step: &Step<'_>,
+        qkv: &mut Self::Buffer,
+        rotation: &Rotation<'_, Self::Buffer>,
+        (pages, layer): (&mut Self::Pages, usize),
+    ) -> Result<(), OpError> {
+        self.rope_and_cache(step, qkv, rotation, LayerPages { pages, layer })
+    }
+
+    #[doc(hidden)] // alias
+    fn attention(
+        &self,
+        step: &Step<'_>,
+        qkv: &Self::Buffer,
+        (pages, layer): (&Self::Pages, usize),
+        out: &mut Self::Buffer,
+    ) -> Result<(), OpError> {
+        self.attend(step, qkv, LayerPages { pages, layer }, out)
     }
 }

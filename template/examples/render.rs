@@ -21,7 +21,7 @@ struct Case {
     variables: Map<String, Value>,
     special_tokens: Map<String, Value>,
     now: Option<i64>,
-    /// Whether the prompt ends inside the last message.
+    /// True if the prompt ends inside the last message.
     open: bool,
 }
 
@@ -36,7 +36,8 @@ fn render(case: &Case) -> Result<String, Box<dyn Error>> {
         variables: Some(&case.variables),
         now: case.now,
     };
-    let text = if case.open { template.render_open(&input) } else { template.render(&input) };
+    let text =
+        if case.open { template.render_continuation(&input) } else { template.render(&input) };
     Ok(text?)
 }
 

@@ -1,8 +1,8 @@
 //! A model's chat template, rendered as `transformers` renders it.
 //!
-//! [`ChatTemplate`] holds the compiled template; [`ChatInput`] is what one call puts into it.
-//! There is no clock here: `strftime_now` is defined where the caller says what time it is, and
-//! templates that use it have a fixed date to fall back on where nobody does.
+//! [`ChatTemplate`] holds the compiled template; [`ChatInput`] has the inputs of one call. Nothing
+//! here reads a clock: `strftime_now` is defined only if the caller gives a time. Templates that
+//! use it fall back on a fixed date.
 
 mod files;
 mod python;
@@ -16,13 +16,13 @@ use minijinja::value::Value as Jinja;
 use minijinja::{Environment, Error};
 use serde_json::{Map, Value};
 
-/// The role of those who build on a model, between system and user.
+/// The role between system and user.
 const DEVELOPER: &str = "developer";
-/// What templates are called in their environment, and in the list of a tokenizer's own.
+/// Names of templates, in the environment and in the list of a tokenizer.
 const DEFAULT: &str = "default";
 const TOOL_USE: &str = "tool_use";
 
-/// Why a chat template could not be loaded.
+/// Error of loading a chat template.
 #[derive(Debug, thiserror::Error)]
 pub enum TemplateError {
     /// A file exists and cannot be read.
@@ -30,7 +30,7 @@ pub enum TemplateError {
     Read {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// Error of the system.
         #[source]
         source: io::Error,
     },
@@ -39,7 +39,7 @@ pub enum TemplateError {
     Json {
         /// The file.
         path: PathBuf,
-        /// Where and why.
+        /// Error of the parser, with the place.
         #[source]
         source: serde_json::Error,
     },
@@ -52,27 +52,27 @@ pub enum TemplateError {
     /// The template does not parse.
     #[error("the chat template does not parse")]
     Syntax {
-        /// Where and why.
+        /// Error of the parser, with the place.
         #[source]
         source: Error,
     },
 }
 
-/// Why messages could not be rendered; the text is meant for the caller.
+/// Error of rendering messages. The text is meant for the client.
 #[derive(Debug, thiserror::Error)]
 #[error("the chat template refused the messages: {reason}")]
 pub struct RenderError {
     reason: String,
 }
 
-/// What one call puts into a template.
+/// The inputs of one call.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ChatInput<'a> {
     /// Messages as [`crate::prepare`] returns them.
     pub messages: &'a [Value],
     /// Tool definitions, as the client sent them.
     pub tools: Option<&'a [Value]>,
-    /// Whether the reply of the assistant is to be opened.
+    /// Ends the prompt with the start of the assistant's reply.
     pub add_generation_prompt: bool,
     /// Documents for templates that quote from them, as the client sent them.
     pub documents: Option<&'a [Value]>,
@@ -89,17 +89,17 @@ pub struct ChatTemplate {
     special_tokens: Map<String, Value>,
     source: String,
     has_tool_use: bool,
-    /// Whether it has a word for what developers say; if not, that counts as the system's.
+    /// True if it mentions the role; if not, developers' messages become the system's.
     knows_developer: bool,
 }
 
 impl ChatTemplate {
     /// Reads the template of a model folder: `chat_template.jinja`, or else the `chat_template`
-    /// field of `tokenizer_config.json`. Where that names several, `default` is the template and
-    /// `tool_use` takes its place for calls with tools. A folder without any has no template.
+    /// field of `tokenizer_config.json`. If that has several templates, `default` is used, and
+    /// `tool_use` for calls with tools. Returns `None` if the folder has no template.
     ///
     /// # Errors
-    /// A file that cannot be read or parsed.
+    /// If a file cannot be read or parsed.
     pub fn load(folder: &Path) -> Result<Option<ChatTemplate>, TemplateError> {
         let files::Sources { default, tool_use, special_tokens } = files::read(folder)?;
         let Some(default) = default else { return Ok(None) };
@@ -116,7 +116,7 @@ impl ChatTemplate {
     /// Compiles a template; `special_tokens` become variables such as `bos_token`.
     ///
     /// # Errors
-    /// A template that does not parse.
+    /// If the template does not parse.
     pub fn new(
         source: &str,
         special_tokens: Map<String, Value>,
@@ -133,65 +133,76 @@ impl ChatTemplate {
     }
 
     fn add(&mut self, name: &'static str, source: &str) -> Result<(), TemplateError> {
-        let source = without_generation_tags(source);
-        let added = self.environment.add_template_owned(name, source);
-        added.map_err(|source| TemplateError::Syntax { source })
+        self.environment
+            .add_template_owned(name, without_generation_tags(source))
+            .map_err(|source| TemplateError::Syntax { source })
     }
 
-    /// The text of the template, all of them where there are several.
+    /// The text of the template, or of all templates one after another.
     pub fn source(&self) -> &str {
         &self.source
     }
 
-    /// The prompt for the messages, as text in which special tokens are spelled out.
+    /// Renders the prompt, as text in which special tokens are spelled out.
     ///
     /// # Errors
-    /// What the template raises, or a value that it cannot handle.
+    /// If the template raises an error, or cannot handle a value.
     pub fn render(&self, input: &ChatInput<'_>) -> Result<String, RenderError> {
-        let refused = |error: Error| RenderError {
-            reason: error.detail().map_or_else(|| error.to_string(), str::to_owned),
-        };
         let name = if self.has_tool_use && input.tools.is_some() { TOOL_USE } else { DEFAULT };
         let template = self.environment.get_template(name).map_err(refused)?;
-        // Later ones win: a request may replace a special token, but not the messages.
+
+        // Later entries replace earlier ones: a request may replace a special token, but not the
+        // messages.
         let given = input.variables.into_iter().flatten();
         let mut variables: BTreeMap<&str, Jinja> = BTreeMap::new();
         if let Some(now) = input.now {
-            let clock = move |format: String| Jinja::from(python::strftime(now, &format));
-            variables.insert("strftime_now", Jinja::from_function(clock));
+            let strftime_now = Jinja::from_function(move |format: String| {
+                Jinja::from(python::strftime(now, &format))
+            });
+            variables.insert("strftime_now", strftime_now);
         }
         for (key, value) in self.special_tokens.iter().chain(given) {
             variables.insert(key, Jinja::from_serialize(value));
         }
-        variables.insert("messages", Jinja::from_serialize(self.roles_of(input.messages)));
+
+        variables.insert("messages", Jinja::from_serialize(self.known_roles(input.messages)));
         variables.insert("tools", Jinja::from_serialize(input.tools));
         variables.insert("documents", Jinja::from_serialize(input.documents));
         variables.insert("add_generation_prompt", Jinja::from(input.add_generation_prompt));
         template.render(variables).map_err(refused)
     }
 
-    /// The prompt that ends inside the last message, for a reply that goes on with it.
+    /// Renders a prompt that ends inside the last message, for a reply that continues it.
     ///
     /// # Errors
-    /// As [`ChatTemplate::render`], and where the last message's content is not in the text.
-    pub fn render_open(&self, input: &ChatInput<'_>) -> Result<String, RenderError> {
+    /// As [`ChatTemplate::render`], and if the last message's content is not in the text.
+    pub fn render_continuation(&self, input: &ChatInput<'_>) -> Result<String, RenderError> {
         let input = ChatInput { add_generation_prompt: false, ..*input };
         let mut text = self.render(&input)?;
-        let last = input.messages.last().and_then(|message| message["content"].as_str());
-        let last = last.unwrap_or_default();
+        let last = input
+            .messages
+            .last()
+            .and_then(|message| message["content"].as_str())
+            .unwrap_or_default();
         let Some(start) = text.rfind(last.trim()) else {
             let reason = "the last message, which the reply is to go on with, is not in the prompt";
             return Err(RenderError { reason: reason.to_owned() });
         };
-        // A template may trim what was said; then the reply goes on after the trimmed text.
+
+        // If the template trims the content, the reply continues the trimmed text.
         let spaced = last.trim_start();
         let kept = if text[start..].starts_with(spaced) { spaced } else { last.trim() };
         text.truncate(start + kept.len());
         Ok(text)
     }
 
-    fn roles_of<'a>(&self, messages: &'a [Value]) -> Cow<'a, [Value]> {
-        let is_developer = |message: &Value| message.get("role").is_some_and(|r| r == DEVELOPER);
+    #[doc(hidden)] // alias
+    pub fn render_open(&self, input: &ChatInput<'_>) -> Result<String, RenderError> {
+        self.render_continuation(input)
+    }
+
+    /// Turns developers' messages into the system's, if the template does not know that role.
+    fn known_roles<'a>(&self, messages: &'a [Value]) -> Cow<'a, [Value]> {
         if self.knows_developer || !messages.iter().any(is_developer) {
             return Cow::Borrowed(messages);
         }
@@ -203,8 +214,17 @@ impl ChatTemplate {
     }
 }
 
-/// Turns the `generation` tags, which mark text for training and which only `transformers` knows,
-/// into tags that do nothing and treat the space around them alike.
+fn is_developer(message: &Value) -> bool {
+    message.get("role").is_some_and(|role| role == DEVELOPER)
+}
+
+/// The error of a template that refused its input.
+fn refused(error: Error) -> RenderError {
+    RenderError { reason: error.detail().map_or_else(|| error.to_string(), str::to_owned) }
+}
+
+/// Replaces the `generation` tags, which mark text for training and which only `transformers`
+/// knows, by tags that do nothing and treat the white space around them in the same way.
 fn without_generation_tags(source: &str) -> String {
     let mut out = String::with_capacity(source.len());
     let mut rest = source;
@@ -322,7 +342,7 @@ mod tests {
         let open = |source: &str, last: &str| {
             let messages = [json!({"content": "Hi"}), json!({"content": last})];
             let input = ChatInput { messages: &messages, ..ChatInput::default() };
-            ChatTemplate::new(source, Map::new()).unwrap().render_open(&input)
+            ChatTemplate::new(source, Map::new()).unwrap().render_continuation(&input)
         };
         let plain = "{% for m in messages %}<{{ m.content }}>{% endfor %}";
         assert_eq!(open(plain, " So ").unwrap(), "<Hi>< So ");

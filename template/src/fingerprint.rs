@@ -1,20 +1,20 @@
-//! A name for a tokenizer that changes when its files do.
+//! A hash of the files of a tokenizer, which changes when they do.
 
 use std::io;
 use std::path::Path;
 
 use sha2::{Digest, Sha256};
 
-/// What turns messages into ids, in the order in which it is hashed.
+/// The files that decide the ids of a conversation, in the order in which they are hashed.
 const FILES: [&str; 3] = ["tokenizer.json", "tokenizer_config.json", "chat_template.jinja"];
 
-/// SHA-256 over the tokenizer files of a model folder, as 64 hexadecimal digits.
+/// Returns the SHA-256 of the tokenizer files of a model folder, as 64 hexadecimal digits.
 ///
-/// Each file counts with its name and its length, so content cannot move from one to another
-/// unseen; a file that is absent does not count.
+/// Each file is hashed with its name and its length, so the hash changes if content moves from one
+/// file to another. Absent files are left out.
 ///
 /// # Errors
-/// A file that exists and cannot be read.
+/// If a file exists and cannot be read.
 pub fn fingerprint(folder: &Path) -> io::Result<String> {
     let mut hash = Sha256::new();
     for name in FILES {

@@ -10,15 +10,15 @@ use serde_json::ser::{CharEscape, Formatter, Serializer};
 /// The arguments of `json.dumps`.
 #[derive(Clone, Debug)]
 pub struct Layout<'a> {
-    /// Spaces a level; on one line if absent.
+    /// Spaces of each level; all on one line if absent.
     pub indent: Option<usize>,
-    /// Between items; Python's own if absent: `", "` on one line, `","` otherwise.
+    /// Separator of items; if absent Python's own: `", "` on one line, else `","`.
     pub item_separator: Option<Cow<'a, str>>,
-    /// After keys.
+    /// Separator after keys.
     pub key_separator: Cow<'a, str>,
-    /// Whether characters beyond ASCII are written as `\uXXXX`.
+    /// Writes characters beyond ASCII as `\uXXXX`.
     pub ascii: bool,
-    /// Whether keys are sorted.
+    /// Sorts keys.
     pub sorted: bool,
 }
 
@@ -34,15 +34,15 @@ impl Default for Layout<'_> {
     }
 }
 
-/// One line, `", "` between items and `": "` after keys.
+/// Writes a value on one line, with `", "` between items and `": "` after keys.
 ///
 /// # Errors
-/// A value that JSON cannot hold, such as a map whose keys are not strings.
+/// If JSON cannot hold the value, such as a map whose keys are not strings.
 pub fn dumps<T: Serialize + ?Sized>(value: &T) -> Result<String, serde_json::Error> {
     dumps_as(value, &Layout::default())
 }
 
-/// As `json.dumps` with these arguments.
+/// Writes a value as `json.dumps` with these arguments.
 ///
 /// # Errors
 /// As [`dumps`].
@@ -50,9 +50,9 @@ pub fn dumps_as<T>(value: &T, layout: &Layout<'_>) -> Result<String, serde_json:
 where
     T: Serialize + ?Sized,
 {
-    let item = if layout.indent.is_some() { "," } else { ", " };
-    let item = layout.item_separator.as_deref().unwrap_or(item);
-    let formatter = Python { layout, item, level: 0, filled: false };
+    let default_separator = if layout.indent.is_some() { "," } else { ", " };
+    let item_separator = layout.item_separator.as_deref().unwrap_or(default_separator);
+    let formatter = PythonFormatter { layout, item_separator, level: 0, has_items: false };
     let mut out = Vec::new();
     let mut serializer = Serializer::with_formatter(&mut out, formatter);
     if layout.sorted {
@@ -76,24 +76,25 @@ fn sort(value: &mut Value) {
     }
 }
 
-struct Python<'a> {
+/// A formatter of `serde_json` that writes as Python does.
+struct PythonFormatter<'a> {
     layout: &'a Layout<'a>,
-    item: &'a str,
+    item_separator: &'a str,
     level: usize,
-    /// Whether the list or map that ends next has anything in it.
-    filled: bool,
+    /// True if the innermost open list or map has items.
+    has_items: bool,
 }
 
-impl Python<'_> {
+impl PythonFormatter<'_> {
     fn begin<W: ?Sized + Write>(&mut self, out: &mut W, bracket: &[u8]) -> io::Result<()> {
         self.level += 1;
-        self.filled = false;
+        self.has_items = false;
         out.write_all(bracket)
     }
 
     fn end<W: ?Sized + Write>(&mut self, out: &mut W, bracket: &[u8]) -> io::Result<()> {
         self.level -= 1;
-        if self.filled {
+        if self.has_items {
             self.line(out)?;
         }
         out.write_all(bracket)
@@ -101,18 +102,19 @@ impl Python<'_> {
 
     fn separate<W: ?Sized + Write>(&mut self, out: &mut W, first: bool) -> io::Result<()> {
         if !first {
-            out.write_all(self.item.as_bytes())?;
+            out.write_all(self.item_separator.as_bytes())?;
         }
         self.line(out)
     }
 
+    /// Starts a new line, if items are indented.
     fn line<W: ?Sized + Write>(&self, out: &mut W) -> io::Result<()> {
         let Some(indent) = self.layout.indent else { return Ok(()) };
         write!(out, "\n{:1$}", "", indent * self.level)
     }
 }
 
-impl Formatter for Python<'_> {
+impl Formatter for PythonFormatter<'_> {
     fn begin_array<W: ?Sized + Write>(&mut self, out: &mut W) -> io::Result<()> {
         self.begin(out, b"[")
     }
@@ -126,7 +128,7 @@ impl Formatter for Python<'_> {
     }
 
     fn end_array_value<W: ?Sized + Write>(&mut self, _: &mut W) -> io::Result<()> {
-        self.filled = true;
+        self.has_items = true;
         Ok(())
     }
 
@@ -147,7 +149,7 @@ impl Formatter for Python<'_> {
     }
 
     fn end_object_value<W: ?Sized + Write>(&mut self, _: &mut W) -> io::Result<()> {
-        self.filled = true;
+        self.has_items = true;
         Ok(())
     }
 
@@ -192,8 +194,8 @@ impl Formatter for Python<'_> {
     }
 }
 
-/// A float as Python prints it: an exponent below 1e-4 and from 1e16 on, with a sign and two
-/// digits.
+/// Writes a float as Python does: with an exponent below 1e-4 and from 1e16 on, which has a sign
+/// and at least two digits.
 pub(crate) fn float(value: f64) -> String {
     let magnitude = value.abs();
     if value == 0.0 || (1e-4..1e16).contains(&magnitude) {

@@ -1,14 +1,14 @@
 //! Messages to token ids and back.
 //!
 //! - [`chat`]: a model's chat template, rendered as `transformers` renders it.
-//! - [`messages`]: what clients send, in the form that templates expect.
-//! - [`tokenizer`]: text to ids, ids to text, one token at a time where wanted.
-//! - [`reasoning`]: what a model thought before it answered.
-//! - [`tools`]: tool calls in what a model wrote.
-//! - [`mod@fingerprint`]: a name for a tokenizer that changes when its files do.
-//! - [`json`]: JSON as Python writes it, which is what models were trained on.
+//! - [`messages`]: the messages of clients, in the form that templates expect.
+//! - [`tokenizer`]: text to ids and ids to text, as a whole or token by token.
+//! - [`reasoning`]: the reasoning of a model, separated from its answer.
+//! - [`tools`]: tool calls in the text of a model.
+//! - [`mod@fingerprint`]: a hash of the files of a tokenizer.
+//! - [`json`]: JSON as Python writes it, because models were trained on that.
 //!
-//! Files are read at load and never again; there is no clock and nothing is async.
+//! Files are read once, at load. Nothing here reads a clock or is async.
 
 #![forbid(unsafe_code)]
 
@@ -24,5 +24,6 @@ pub use chat::{ChatInput, ChatTemplate, RenderError, TemplateError};
 pub use fingerprint::fingerprint;
 pub use messages::{MessageError, prepare};
 pub use reasoning::{ReasoningDelta, ReasoningParser};
-pub use tokenizer::{Detokenizer, TokenNames, Tokenizer, TokenizerError};
+pub use tokenizer::TokenStrings as TokenNames; // alias
+pub use tokenizer::{Detokenizer, TokenStrings, Tokenizer, TokenizerError};
 pub use tools::{ToolCall, ToolEvent, ToolFormat, ToolParser};

@@ -1,126 +1,150 @@
 //! Chat messages as clients send them, in the form that chat templates expect.
 //!
-//! What is done is what vLLM does with its "string" content format: text parts are joined by line
-//! breaks, absent content is an empty string, and the arguments of a tool call become an object.
+//! The form is that of vLLM's "string" content format: text parts are joined by line breaks, absent
+//! content is an empty string, and the arguments of a tool call become an object.
 
 use serde_json::{Map, Value};
 
-/// Why a message cannot be put before a template.
+/// Error of a message that no template could take.
 #[derive(Debug, thiserror::Error)]
 pub enum MessageError {
-    /// A field has a type or a value that no template could take.
+    /// A field has a wrong type or value.
     #[error("`messages[{index}]{field}` {reason}")]
     Field {
         /// Position of the message.
         index: usize,
         /// The path below the message, such as `.content[0].type`; empty for the message itself.
         field: String,
-        /// What is wrong.
+        /// The reason, as the end of a sentence.
         reason: String,
     },
 }
 
-/// The messages with `role`, `content` and what their role may add, in that order.
+/// Prepares messages: each gets `role`, `content` and the further fields of its role, in that
+/// order.
 ///
 /// # Errors
-/// A message that is not an object, has no role, holds parts that are not text, or calls a tool
-/// with arguments that are not JSON.
+/// If a message is not an object, has no role, has parts that are not text, or has a tool call
+/// whose arguments are not JSON.
 pub fn prepare(messages: &[Value]) -> Result<Vec<Value>, MessageError> {
-    let prepared = messages.iter().enumerate().map(|(index, message)| {
-        prepare_one(message).map_err(|(field, reason)| MessageError::Field { index, field, reason })
-    });
-    prepared.collect()
+    let mut prepared = Vec::with_capacity(messages.len());
+    for (index, message) in messages.iter().enumerate() {
+        let message = prepare_one(message).map_err(|InvalidField { field, reason }| {
+            MessageError::Field { index, field, reason }
+        })?;
+        prepared.push(message);
+    }
+    Ok(prepared)
 }
 
-type Fault = (String, String);
-
-fn fault<T>(field: impl Into<String>, reason: impl Into<String>) -> Result<T, Fault> {
-    Err((field.into(), reason.into()))
+/// A field of a message that is wrong, and the reason.
+struct InvalidField {
+    field: String,
+    reason: String,
 }
 
-fn prepare_one(message: &Value) -> Result<Value, Fault> {
-    let Value::Object(message) = message else { return fault("", "must be an object") };
+fn invalid<T>(field: impl Into<String>, reason: impl Into<String>) -> Result<T, InvalidField> {
+    Err(InvalidField { field: field.into(), reason: reason.into() })
+}
+
+fn prepare_one(message: &Value) -> Result<Value, InvalidField> {
+    let Value::Object(message) = message else { return invalid("", "must be an object") };
     let Some(Value::String(role)) = message.get("role") else {
-        return fault(".role", "must be a string");
+        return invalid(".role", "must be a string");
     };
+
     let mut out = Map::new();
     out.insert("role".into(), Value::String(role.clone()));
     out.insert("content".into(), Value::String(content(message.get("content"))?));
+    // Templates read these two as well. Other fields are dropped.
     for key in ["name", "tool_call_id"] {
         if let Some(value @ Value::String(_)) = message.get(key) {
             out.insert(key.into(), value.clone());
         }
     }
-    // Clients send back either name, and templates read either.
+
+    // Clients send reasoning under either name, and templates read either.
     let reasoning = ["reasoning", "reasoning_content"].map(|key| message.get(key));
     if let Some(Value::String(text)) = reasoning.into_iter().flatten().find(|v| v.is_string()) {
         out.insert("reasoning".into(), text.as_str().into());
         out.insert("reasoning_content".into(), text.as_str().into());
     }
+
     if let Some(calls) = tool_calls(message.get("tool_calls"))? {
         out.insert("tool_calls".into(), calls);
     }
     Ok(Value::Object(out))
 }
 
-fn content(content: Option<&Value>) -> Result<String, Fault> {
+fn content(content: Option<&Value>) -> Result<String, InvalidField> {
     match content {
         None | Some(Value::Null) => Ok(String::new()),
         Some(Value::String(text)) => Ok(text.clone()),
         Some(Value::Array(parts)) => {
-            let texts: Result<Vec<_>, _> = parts.iter().enumerate().map(part).collect();
-            Ok(texts?.join("\n"))
+            let mut texts = Vec::with_capacity(parts.len());
+            for (index, part) in parts.iter().enumerate() {
+                texts.push(part_text(index, part)?);
+            }
+            Ok(texts.join("\n"))
         }
-        Some(_) => fault(".content", "must be a string or a list of parts"),
+        Some(_) => invalid(".content", "must be a string or a list of parts"),
     }
 }
 
-fn part((index, part): (usize, &Value)) -> Result<&str, Fault> {
+/// The text of one part of a message's content.
+fn part_text(index: usize, part: &Value) -> Result<&str, InvalidField> {
     if let Value::String(text) = part {
         return Ok(text);
     }
-    let field = |name: &str| format!(".content[{index}]{name}");
-    match part.get("type").and_then(Value::as_str) {
-        Some("text" | "input_text" | "output_text") => match part.get("text") {
-            Some(Value::String(text)) => Ok(text),
-            _ => fault(field(".text"), "must be a string"),
-        },
-        Some("refusal") => match part.get("refusal") {
-            Some(Value::String(text)) => Ok(text),
-            _ => fault(field(".refusal"), "must be a string"),
-        },
-        Some(other) => fault(field(".type"), format!("`{other}` is not supported, only `text` is")),
-        None => fault(field(".type"), "must be a string"),
+    let path = format!(".content[{index}]");
+    let key = match part.get("type").and_then(Value::as_str) {
+        Some("text" | "input_text" | "output_text") => "text",
+        Some("refusal") => "refusal",
+        Some(other) => {
+            let reason = format!("`{other}` is not supported, only `text` is");
+            return invalid(format!("{path}.type"), reason);
+        }
+        None => return invalid(format!("{path}.type"), "must be a string"),
+    };
+    match part.get(key) {
+        Some(Value::String(text)) => Ok(text),
+        _ => invalid(format!("{path}.{key}"), "must be a string"),
     }
 }
 
-fn tool_calls(calls: Option<&Value>) -> Result<Option<Value>, Fault> {
+fn tool_calls(calls: Option<&Value>) -> Result<Option<Value>, InvalidField> {
     let calls = match calls {
         None | Some(Value::Null) => return Ok(None),
         Some(Value::Array(calls)) if calls.is_empty() => return Ok(None),
         Some(Value::Array(calls)) => calls,
-        Some(_) => return fault(".tool_calls", "must be a list"),
+        Some(_) => return invalid(".tool_calls", "must be a list"),
     };
-    let parsed: Result<Vec<_>, _> = calls.iter().enumerate().map(tool_call).collect();
-    Ok(Some(Value::Array(parsed?)))
+    let mut parsed = Vec::with_capacity(calls.len());
+    for (index, call) in calls.iter().enumerate() {
+        parsed.push(tool_call(index, call)?);
+    }
+    Ok(Some(Value::Array(parsed)))
 }
 
-fn tool_call((index, call): (usize, &Value)) -> Result<Value, Fault> {
-    let field = |name: &str| format!(".tool_calls[{index}]{name}");
+/// A tool call whose arguments are an object, or whatever JSON the client sent.
+fn tool_call(index: usize, call: &Value) -> Result<Value, InvalidField> {
+    let path = format!(".tool_calls[{index}].function");
     let mut call = call.clone();
     let Some(Value::Object(function)) = call.get_mut("function") else {
-        return fault(field(".function"), "must be an object");
+        return invalid(path, "must be an object");
     };
     if !matches!(function.get("name"), Some(Value::String(_))) {
-        return fault(field(".function.name"), "must be a string");
+        return invalid(format!("{path}.name"), "must be a string");
     }
+
+    // Clients send arguments as JSON in a string, and templates read them as an object.
     let arguments = match function.get("arguments") {
         None | Some(Value::Null) => Value::Object(Map::new()),
         Some(Value::String(text)) if text.is_empty() => Value::Object(Map::new()),
         Some(Value::String(text)) => match serde_json::from_str(text) {
             Ok(arguments) => arguments,
             Err(error) => {
-                return fault(field(".function.arguments"), format!("is not JSON: {error}"));
+                return invalid(format!("{path}.arguments"), format!("is not JSON: {error}"));
             }
         },
         Some(other) => other.clone(),

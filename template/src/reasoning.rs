@@ -1,84 +1,89 @@
-//! What a model thought before it answered: `<think>...</think>` at the start of a reply.
+//! The reasoning of a model: `<think>...</think>` at the start of a reply.
 
-use crate::tools::open_prefix;
+use crate::tools::partial_tag_len;
 
 const OPEN: &str = "<think>";
 const CLOSE: &str = "</think>";
 
-/// What a piece of text added.
+/// The reasoning and the content that a piece of text added.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ReasoningDelta {
     /// Text between the tags.
     pub reasoning: String,
-    /// Text behind them.
+    /// Text after them.
     pub content: String,
 }
 
-/// Splits a growing text. The pieces may be cut anywhere; nothing is lost but the tags and the
-/// white space before them.
+/// Splits a growing text into reasoning and content. The pieces may be cut anywhere; only the tags
+/// and the white space before the first one are dropped.
 #[derive(Clone, Debug)]
 pub struct ReasoningParser {
-    state: State,
-    /// Text that may yet turn out to be a tag.
-    held: String,
+    state: ReasoningState,
+    /// Text that may turn out to be a tag.
+    pending: String,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum ReasoningState {
     Start,
     Inside,
     Outside,
 }
 
 impl ReasoningParser {
-    /// Whether a chat template has its model think between these tags.
+    /// Returns true if a chat template uses these tags.
     pub fn is_in_template(source: &str) -> bool {
         source.contains(CLOSE)
     }
 
-    /// A parser for the reply to `prompt`, which may have opened the block already.
+    /// Creates a parser for the reply to `prompt`, which may already have opened the block.
     pub fn new(prompt: &str) -> ReasoningParser {
         let opened = prompt.trim_end().ends_with(OPEN);
-        let state = if opened { State::Inside } else { State::Start };
-        ReasoningParser { state, held: String::new() }
+        let state = if opened { ReasoningState::Inside } else { ReasoningState::Start };
+        ReasoningParser { state, pending: String::new() }
     }
 
-    /// Takes a piece of text; what could be a tag is held back.
+    /// Takes a piece of text. A possible start of a tag is pending back.
     pub fn push(&mut self, text: &str) -> ReasoningDelta {
-        self.held.push_str(text);
+        self.pending.push_str(text);
         let mut delta = ReasoningDelta::default();
-        if self.state == State::Start {
-            let said = self.held.trim_start();
-            if let Some(rest) = said.strip_prefix(OPEN) {
-                self.held = rest.to_owned();
-                self.state = State::Inside;
-            } else if !OPEN.starts_with(said) {
-                self.state = State::Outside;
+
+        // One piece may go through all three states.
+        if self.state == ReasoningState::Start {
+            let start = self.pending.trim_start();
+            if let Some(rest) = start.strip_prefix(OPEN) {
+                self.pending = rest.to_owned();
+                self.state = ReasoningState::Inside;
+            } else if !OPEN.starts_with(start) {
+                self.state = ReasoningState::Outside;
             }
         }
-        if self.state == State::Inside {
-            if let Some((thought, rest)) = self.held.split_once(CLOSE) {
-                delta.reasoning.push_str(thought);
-                self.held = rest.to_owned();
-                self.state = State::Outside;
+
+        if self.state == ReasoningState::Inside {
+            if let Some((reasoning, rest)) = self.pending.split_once(CLOSE) {
+                delta.reasoning.push_str(reasoning);
+                self.pending = rest.to_owned();
+                self.state = ReasoningState::Outside;
             } else {
-                let safe = self.held.len() - open_prefix(&self.held, CLOSE);
-                delta.reasoning.extend(self.held.drain(..safe));
+                let safe = self.pending.len() - partial_tag_len(&self.pending, CLOSE);
+                delta.reasoning.extend(self.pending.drain(..safe));
             }
         }
-        if self.state == State::Outside {
-            delta.content = std::mem::take(&mut self.held);
+
+        if self.state == ReasoningState::Outside {
+            // After the block, tags are content.
+            delta.content = std::mem::take(&mut self.pending);
         }
         delta
     }
 
-    /// The end of the text: a block that was not closed is reasoning all the same.
+    /// Ends the text. A block that was not closed is reasoning, too.
     pub fn finish(&mut self) -> ReasoningDelta {
-        let held = std::mem::take(&mut self.held);
+        let rest = std::mem::take(&mut self.pending);
         match self.state {
-            State::Inside => ReasoningDelta { reasoning: held, content: String::new() },
-            State::Start | State::Outside => {
-                ReasoningDelta { reasoning: String::new(), content: held }
+            ReasoningState::Inside => ReasoningDelta { reasoning: rest, content: String::new() },
+            ReasoningState::Start | ReasoningState::Outside => {
+                ReasoningDelta { reasoning: String::new(), content: rest }
             }
         }
     }
@@ -88,7 +93,7 @@ impl ReasoningParser {
 mod tests {
     use super::*;
 
-    /// Holds in pieces of any size.
+    /// Checks a text in pieces of any size.
     fn check(prompt: &str, text: &str, reasoning: &str, content: &str) {
         let letters: Vec<char> = text.chars().collect();
         for size in 1..=letters.len().max(1) {

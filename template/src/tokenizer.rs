@@ -1,21 +1,22 @@
 //! Text to ids and ids to text.
 //!
 //! - [`Tokenizer`]: a `tokenizer.json`.
-//! - [`Detokenizer`]: the text of a growing list of ids, never half a character.
-//! - [`TokenNames`]: the string that a logprob entry shows for each token.
+//! - [`Detokenizer`]: the text of a growing list of ids, in whole characters.
+//! - [`TokenStrings`]: the string of each token, as logprob entries have it.
 
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use tokenizers::pre_tokenizers::byte_level::ByteLevel;
 
-/// What decoding puts where bytes are not UTF-8.
+/// The character that decoding puts in place of bytes that are not UTF-8.
 const REPLACEMENT: char = '\u{FFFD}';
 
-/// Bytes that a character may still be missing, and so replacements that may yet turn into one.
+/// Maximum number of bytes that an incomplete character lacks, and so of replacements at the end of
+/// a text that further ids may turn into a character.
 const MISSING_BYTES: usize = 3;
 
-/// Why a tokenizer could not be loaded or used.
+/// Error of loading or using a tokenizer.
 #[derive(Debug, thiserror::Error)]
 pub enum TokenizerError {
     /// The file is absent or not a tokenizer.
@@ -23,13 +24,13 @@ pub enum TokenizerError {
     Load {
         /// The file.
         path: PathBuf,
-        /// What the parser said.
+        /// Message of the parser.
         reason: String,
     },
     /// The text cannot be encoded.
     #[error("cannot encode the text: {reason}")]
     Encode {
-        /// What the tokenizer said.
+        /// Message of the tokenizer.
         reason: String,
     },
 }
@@ -38,26 +39,26 @@ pub enum TokenizerError {
 #[derive(Debug)]
 pub struct Tokenizer {
     inner: tokenizers::Tokenizer,
-    /// A token that stands for nothing but itself, whatever is around it.
+    /// A special token that never includes white space beside it.
     anchor: Option<(u32, String)>,
-    /// The most bytes of a text that one token stands for, if that is known.
-    longest: Option<usize>,
+    /// Maximum number of bytes of a text that one token stands for, if that is known.
+    max_token_bytes: Option<usize>,
 }
 
 impl Tokenizer {
     /// Reads `tokenizer.json` of a model folder.
     ///
     /// # Errors
-    /// A file that is absent or not a tokenizer.
+    /// If the file is absent or not a tokenizer.
     pub fn load(folder: &Path) -> Result<Tokenizer, TokenizerError> {
-        Tokenizer::read(&folder.join("tokenizer.json"))
+        Tokenizer::from_file(&folder.join("tokenizer.json"))
     }
 
-    /// Reads a `tokenizer.json` under any name.
+    /// Reads a `tokenizer.json` of any file name.
     ///
     /// # Errors
-    /// A file that is absent or not a tokenizer.
-    pub fn read(path: &Path) -> Result<Tokenizer, TokenizerError> {
+    /// If the file is absent or not a tokenizer.
+    pub fn from_file(path: &Path) -> Result<Tokenizer, TokenizerError> {
         match tokenizers::Tokenizer::from_file(path) {
             Ok(inner) => Ok(Tokenizer::new(inner)),
             Err(error) => {
@@ -69,7 +70,7 @@ impl Tokenizer {
     /// Reads the contents of a `tokenizer.json`.
     ///
     /// # Errors
-    /// Contents that are not a tokenizer.
+    /// If they are not a tokenizer.
     pub fn parse(json: &[u8]) -> Result<Tokenizer, TokenizerError> {
         match tokenizers::Tokenizer::from_bytes(json) {
             Ok(inner) => Ok(Tokenizer::new(inner)),
@@ -80,24 +81,35 @@ impl Tokenizer {
         }
     }
 
+    #[doc(hidden)] // alias
+    pub fn read(path: &Path) -> Result<Tokenizer, TokenizerError> {
+        Tokenizer::from_file(path)
+    }
+
     fn new(mut inner: tokenizers::Tokenizer) -> Tokenizer {
-        // What somebody trained with once is no part of how texts are spelled: transformers lets
-        // go of both as well. Taking them away cannot fail.
+        // Truncation and padding are settings of an earlier training run. transformers drops both,
+        // too. Removing them cannot fail.
         inner.with_truncation(None).ok();
         inner.with_padding(None);
-        Tokenizer { anchor: anchor(&inner), longest: longest(&inner), inner }
+        Tokenizer { anchor: anchor(&inner), max_token_bytes: max_token_bytes(&inner), inner }
     }
 
-    /// The most bytes of a text that one token stands for; none if there may be no such number.
+    /// Maximum number of bytes of a text that one token stands for; `None` if there may be no
+    /// maximum.
+    pub fn max_token_bytes(&self) -> Option<usize> {
+        self.max_token_bytes
+    }
+
+    #[doc(hidden)] // alias
     pub fn longest(&self) -> Option<usize> {
-        self.longest
+        self.max_token_bytes
     }
 
-    /// Ids of a text in which special tokens are recognized. `add_special_tokens` adds those that
+    /// Encodes a text in which special tokens are recognized. `add_special_tokens` adds those that
     /// the tokenizer puts around a text; a rendered chat has them already.
     ///
     /// # Errors
-    /// A text that the tokenizer's model cannot represent.
+    /// If the tokenizer's model cannot represent the text.
     pub fn encode(&self, text: &str, add_special_tokens: bool) -> Result<Vec<u32>, TokenizerError> {
         match self.inner.encode_fast(text, add_special_tokens) {
             Ok(encoding) => Ok(encoding.get_ids().to_vec()),
@@ -105,16 +117,16 @@ impl Tokenizer {
         }
     }
 
-    /// Ids of a text that stands behind others: what the tokenizer does to the start of a text is
-    /// not done, and no token of it reaches back.
+    /// Encodes a text that follows another one: the tokenizer does not do what it does at the start
+    /// of a text, and no token includes earlier text.
     ///
     /// # Errors
-    /// A text that the tokenizer's model cannot represent.
+    /// If the tokenizer's model cannot represent the text.
     pub fn encode_after(&self, text: &str) -> Result<Vec<u32>, TokenizerError> {
         if text.is_empty() {
             return Ok(Vec::new());
         }
-        // Tokens of the whole vocabulary are cut out of a text first, so this one's place is sure.
+        // Special tokens are cut out of a text first, so the anchor is always the first id.
         let Some((id, anchor)) = &self.anchor else { return self.encode(text, false) };
         let mut ids = self.encode(&format!("{anchor}{text}"), false)?;
         if ids.first() != Some(id) {
@@ -124,47 +136,53 @@ impl Tokenizer {
         Ok(ids)
     }
 
-    /// Ids of a rendered chat, each with the bytes of the text that it stands for.
+    /// Encodes a rendered chat. Each id has the range of bytes of the text that it stands for.
     ///
     /// # Errors
-    /// A text that the tokenizer's model cannot represent.
+    /// If the tokenizer's model cannot represent the text.
     pub fn encode_spans(&self, text: &str) -> Result<Vec<(u32, Range<usize>)>, TokenizerError> {
-        let encoding = self.inner.encode(text, false);
-        let encoding =
-            encoding.map_err(|error| TokenizerError::Encode { reason: error.to_string() })?;
+        let encoding = self
+            .inner
+            .encode(text, false)
+            .map_err(|error| TokenizerError::Encode { reason: error.to_string() })?;
         let spans = encoding.get_offsets().iter().map(|(start, end)| *start..*end);
         Ok(encoding.get_ids().iter().copied().zip(spans).collect())
     }
 
-    /// The text of ids; ids without a token give nothing.
+    /// Decodes ids. Ids without a token give no text.
     pub fn decode(&self, ids: &[u32], skip_special_tokens: bool) -> String {
-        // A decoder that fails leaves no text to show; the ids themselves are still reported.
+        // If the decoder fails there is no text; the ids themselves are still reported.
         self.inner.decode(ids, skip_special_tokens).unwrap_or_default()
     }
 
-    /// Whether decoding passes over an id whatever is around it.
-    fn passes_over(&self, id: u32, skip_special_tokens: bool) -> bool {
-        let token = self.inner.id_to_token(id);
-        let special = |token: &String| self.inner.get_added_vocabulary().is_special_token(token);
-        token.is_none_or(|token| skip_special_tokens && special(&token))
+    /// Returns true if decoding always leaves an id out.
+    fn leaves_out(&self, id: u32, skip_special_tokens: bool) -> bool {
+        self.inner.id_to_token(id).is_none_or(|token| {
+            skip_special_tokens && self.inner.get_added_vocabulary().is_special_token(&token)
+        })
     }
 
-    /// The string of an id as the vocabulary spells it, special or not.
+    /// The token of an id as the vocabulary spells it, special or not.
     pub fn token(&self, id: u32) -> Option<String> {
         self.inner.id_to_token(id)
     }
 
-    /// The tokenizer in the form of `tokenizer.json`.
+    /// Writes the tokenizer in the form of `tokenizer.json`.
     ///
     /// # Errors
-    /// A tokenizer that has no such form.
+    /// If it has no such form.
     pub fn to_json(&self) -> Result<serde_json::Value, serde_json::Error> {
         serde_json::to_value(&self.inner)
     }
 
     /// The id of a special token, which decoding can leave out.
-    pub fn special(&self, token: &str) -> Option<u32> {
+    pub fn special_id(&self, token: &str) -> Option<u32> {
         self.id(token).filter(|id| self.decode(&[*id], true).is_empty())
+    }
+
+    #[doc(hidden)] // alias
+    pub fn special(&self, token: &str) -> Option<u32> {
+        self.special_id(token)
     }
 
     /// The id of a token, special or not.
@@ -179,81 +197,104 @@ impl Tokenizer {
     }
 }
 
-/// The special token of the lowest id that takes no white space beside it along.
+/// Returns the special token of the lowest id that never includes white space beside it.
 fn anchor(inner: &tokenizers::Tokenizer) -> Option<(u32, String)> {
-    let added = inner.get_added_tokens_decoder().into_iter();
-    let fits = added.filter(|(_, token)| {
-        token.special && !(token.lstrip || token.rstrip || token.single_word || token.normalized)
-    });
-    fits.map(|(id, token)| (id, token.content)).min()
+    inner
+        .get_added_tokens_decoder()
+        .into_iter()
+        .filter(|(_, token)| token.special && !(strips(token) || token.single_word))
+        .filter(|(_, token)| !token.normalized)
+        .map(|(id, token)| (id, token.content))
+        .min()
 }
 
-/// The most bytes of a text that one token stands for, where every byte of a text is in a token:
-/// byte-level spellings, and nothing that throws parts of a text away.
-fn longest(inner: &tokenizers::Tokenizer) -> Option<usize> {
-    // A character may be shorter once it is composed: three bytes come to one at most, as when a
-    // syllable of nine bytes becomes one of three.
+/// Returns true if a token includes white space beside it.
+fn strips(token: &tokenizers::AddedToken) -> bool {
+    token.lstrip || token.rstrip
+}
+
+/// Returns the maximum number of bytes of a text that one token stands for. It is known only if
+/// every byte of a text is in a token: tokens are spelled by bytes, and no part of a text is
+/// dropped.
+fn max_token_bytes(inner: &tokenizers::Tokenizer) -> Option<usize> {
+    // Composition makes characters shorter: to a third at most, as when a syllable of nine bytes
+    // becomes one of three.
     const COMPOSED: usize = 3;
-    let form = serde_json::to_value((inner.get_normalizer(), inner.get_pre_tokenizer())).ok()?;
-    let is = |step: &serde_json::Value, kind: &str| step["type"] == kind;
-    let keeps = |step: &serde_json::Value| {
-        let isolates = is(step, "Split") && step["behavior"] == "Isolated";
-        isolates || is(step, "ByteLevel") || is(step, "Digits")
-    };
-    let pre = match &form[1] {
-        all if is(all, "Sequence") => all["pretokenizers"].as_array()?.as_slice(),
-        one => std::slice::from_ref(one),
-    };
-    let strips = |token: &tokenizers::AddedToken| token.lstrip || token.rstrip;
-    let added = inner.get_added_tokens_decoder();
-    let whole = pre.iter().all(keeps) && pre.iter().any(|step| is(step, "ByteLevel"));
-    let vocab = inner.get_vocab(true);
+
+    let (normalizer, pre_tokenizer) = (inner.get_normalizer(), inner.get_pre_tokenizer());
+    let steps = pre_tokenizer_steps(serde_json::to_value(pre_tokenizer).ok()?)?;
+    let by_bytes = steps.iter().any(|step| is_kind(step, "ByteLevel"));
+    let drops_text =
+        !steps.iter().all(keeps_text) || inner.get_added_tokens_decoder().values().any(strips);
+
     // A byte without a token would vanish.
+    let vocab = inner.get_vocab(true);
     let complete = ByteLevel::alphabet().iter().all(|byte| vocab.contains_key(&byte.to_string()));
-    if !whole || !complete || added.values().any(strips) {
+    if !by_bytes || drops_text || !complete {
         return None;
     }
-    let factor = match &form[0] {
+
+    let factor = match serde_json::to_value(normalizer).ok()? {
         serde_json::Value::Null => 1,
-        one if is(one, "NFC") => COMPOSED,
+        step if is_kind(&step, "NFC") => COMPOSED,
         _ => return None,
     };
     // A byte is one character of a byte-level spelling; added tokens are spelled as they are.
     vocab.keys().map(String::len).max().map(|longest| longest.max(1) * factor)
 }
 
+/// The steps of a pre-tokenizer in the form of `tokenizer.json`.
+fn pre_tokenizer_steps(form: serde_json::Value) -> Option<Vec<serde_json::Value>> {
+    if is_kind(&form, "Sequence") {
+        return Some(form["pretokenizers"].as_array()?.clone());
+    }
+    Some(vec![form])
+}
+
+fn is_kind(step: &serde_json::Value, kind: &str) -> bool {
+    step["type"] == kind
+}
+
+/// Returns true if a step of a pre-tokenizer keeps all of a text.
+fn keeps_text(step: &serde_json::Value) -> bool {
+    let isolates = is_kind(step, "Split") && step["behavior"] == "Isolated";
+    isolates || is_kind(step, "ByteLevel") || is_kind(step, "Digits")
+}
+
 /// The text of a growing list of ids.
 ///
-/// Only a short window of ids is decoded again with each new one: long enough that what the decoder
-/// does to the start of a text does not show.
+/// Each new id is decoded together with a short window of earlier ids, so that the decoder does not
+/// treat it as the start of a text.
 #[derive(Clone, Debug)]
 pub struct Detokenizer {
     skip_special_tokens: bool,
     window: Vec<u32>,
-    /// Bytes of the window's text that were given out.
-    given: usize,
+    /// Bytes of the window's text that were returned already.
+    returned: usize,
 }
 
 impl Detokenizer {
-    /// Ids after which a window that never ends in a whole character is cut.
+    /// Maximum number of ids of the window, which may never end in a whole character.
     const WINDOW: usize = 32;
 
-    /// A detokenizer with no ids yet.
+    /// Creates a detokenizer with no ids yet.
     pub fn new(skip_special_tokens: bool) -> Detokenizer {
-        Detokenizer { skip_special_tokens, window: Vec::new(), given: 0 }
+        Detokenizer { skip_special_tokens, window: Vec::new(), returned: 0 }
     }
 
-    /// The text that `id` completes; empty while a character is not whole.
+    /// Adds an id and returns the text that it completes: empty while a character is incomplete.
     pub fn push(&mut self, tokenizer: &Tokenizer, id: u32) -> String {
-        if tokenizer.passes_over(id, self.skip_special_tokens) {
+        if tokenizer.leaves_out(id, self.skip_special_tokens) {
             return String::new();
         }
+
         self.window.push(id);
         let text = tokenizer.decode(&self.window, self.skip_special_tokens);
         let whole = whole_len(&text);
-        let new = text.get(self.given..whole).unwrap_or_default().to_owned();
-        self.given = self.given.max(whole);
-        let open = text.len() - self.given;
+        let new = text.get(self.returned..whole).unwrap_or_default().to_owned();
+        self.returned = self.returned.max(whole);
+
+        let open = text.len() - self.returned;
         if open == 0 {
             self.cut(tokenizer, 1, open);
         } else if self.window.len() > Detokenizer::WINDOW {
@@ -262,19 +303,19 @@ impl Detokenizer {
         new
     }
 
-    /// Keeps the last `count` ids, unless they have no text of their own to hold on to; `open`
-    /// bytes at the end of their text are not given out yet.
+    /// Shortens the window to its last `count` ids, unless they have no text of their own. The last
+    /// `open` bytes of their text were not returned yet.
     fn cut(&mut self, tokenizer: &Tokenizer, count: usize, open: usize) {
         let tail = &self.window[self.window.len() - count..];
         let text = tokenizer.decode(tail, self.skip_special_tokens);
         if !text.is_empty() {
-            self.given = text.len().saturating_sub(open);
+            self.returned = text.len().saturating_sub(open);
             self.window = tail.to_vec();
         }
     }
 }
 
-/// Bytes of `text` that no further id can change.
+/// Number of bytes of `text` that no further id can change.
 fn whole_len(text: &str) -> usize {
     let mut len = text.len();
     for _ in 0..MISSING_BYTES {
@@ -286,18 +327,18 @@ fn whole_len(text: &str) -> usize {
     len
 }
 
-/// The string of each token on its own, special tokens spelled out.
+/// The string of each token by itself, with special tokens spelled out.
 ///
-/// A token that ends inside a character has an empty string; the token that completes the character
-/// has the whole of it.
+/// A token that ends inside a character has an empty string. The token that completes the character
+/// has all of it.
 #[derive(Clone, Debug, Default)]
-pub struct TokenNames {
-    /// Tokens of a character that is not whole yet.
+pub struct TokenStrings {
+    /// Tokens of an incomplete character.
     open: Vec<u32>,
 }
 
-impl TokenNames {
-    /// The string of a token that could stand next; for alternatives that were not sampled.
+impl TokenStrings {
+    /// Returns the string of a possible next token, without adding it.
     pub fn peek(&self, tokenizer: &Tokenizer, id: u32) -> String {
         let alone = tokenizer.decode(&[id], false);
         if !alone.contains(REPLACEMENT) {
@@ -307,11 +348,11 @@ impl TokenNames {
         if text.ends_with(REPLACEMENT) { String::new() } else { text }
     }
 
-    /// The string of the token that stands next.
+    /// Adds a token and returns its string.
     pub fn push(&mut self, tokenizer: &Tokenizer, id: u32) -> String {
         let name = self.peek(tokenizer, id);
         if name.is_empty() && tokenizer.decode(&[id], false).ends_with(REPLACEMENT) {
-            // Older bytes cannot belong to this character any more.
+            // Earlier tokens cannot be part of this character.
             let keep = self.open.len().min(MISSING_BYTES - 1);
             self.open.drain(..self.open.len() - keep);
             self.open.push(id);
@@ -368,7 +409,10 @@ mod tests {
         assert_eq!(tokenizer.decode(&ids, false), "ab <|end|>é");
         assert_eq!(tokenizer.decode(&ids, true), "ab é");
         assert_eq!(tokenizer.id("<|end|>"), Some(257));
-        assert_eq!((tokenizer.special("<|end|>"), tokenizer.special("ab")), (Some(257), None));
+        assert_eq!(
+            (tokenizer.special_id("<|end|>"), tokenizer.special_id("ab")),
+            (Some(257), None)
+        );
         assert_eq!(tokenizer.size(), 258);
     }
 
@@ -419,7 +463,7 @@ mod tests {
         let longest = |change: &dyn Fn(&mut serde_json::Value)| {
             let mut json = tokenizer().to_json().unwrap();
             change(&mut json);
-            Tokenizer::parse(json.to_string().as_bytes()).unwrap().longest()
+            Tokenizer::parse(json.to_string().as_bytes()).unwrap().max_token_bytes()
         };
         assert_eq!(longest(&|_| ()), Some("<|end|>".len()));
         assert_eq!(
@@ -463,7 +507,7 @@ mod tests {
 
     #[test]
     fn a_name_is_empty_until_its_character_is_whole() {
-        let (tokenizer, mut names) = (tokenizer(), TokenNames::default());
+        let (tokenizer, mut names) = (tokenizer(), TokenStrings::default());
         let found: Vec<String> =
             [0x61, 0xE2, 0x82, 0xAC, 257].iter().map(|id| names.push(&tokenizer, *id)).collect();
         assert_eq!(found, ["a", "", "", "€", "<|end|>"]);

@@ -1,37 +1,45 @@
-//! Tool calls in what a model wrote.
+//! Tool calls in the text of a model.
 //!
-//! [`ToolParser`] takes the text in pieces and gives the calls out while they are written: the name
-//! first, then the arguments exactly as they were sampled. The pieces may be cut anywhere: the sum
-//! of what comes out is the same, and all of the text comes out, but for the markup of calls and
-//! the white space around them.
+//! [`ToolParser`] takes the text in pieces and returns calls while they are written: the name
+//! first, then the arguments exactly as they were sampled. The pieces may be cut anywhere, with the
+//! same result in sum. All text is returned, except for the markup of calls and the white space
+//! around them.
 
 mod call;
 mod scan;
 #[cfg(test)]
 mod tests;
 
-use call::{Call, Progress};
+use std::ops::Range;
 
-/// How a model writes its calls.
+use call::{PartialCall, Progress};
+
+/// The markup of tool calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ToolFormat {
     /// `<tool_call>{"name": ..., "arguments": {...}}</tool_call>`: Hermes, Qwen.
     Hermes,
-    /// `{"name": ..., "parameters": {...}}` as the whole reply or behind `<|python_tag|>`, several
-    /// of them set apart by `;`: Llama 3.
+    /// `{"name": ..., "parameters": {...}}` as the whole reply or after `<|python_tag|>`, several
+    /// of them separated by `;`: Llama 3.
     Llama3Json,
 }
 
 impl ToolFormat {
-    /// What a chat template shows to the model, if it is one of these forms.
-    pub fn of_template(source: &str) -> Option<ToolFormat> {
-        // Some models put XML between the same tags.
+    /// Returns the markup that a chat template shows to the model, if it is one of these.
+    pub fn detect(source: &str) -> Option<ToolFormat> {
+        // Some models put XML between the tags of Hermes.
         if source.contains("<tool_call>") && !source.contains("<function=") {
             return Some(ToolFormat::Hermes);
         }
         source.contains("<|python_tag|>").then_some(ToolFormat::Llama3Json)
     }
 
+    #[doc(hidden)] // alias
+    pub fn of_template(source: &str) -> Option<ToolFormat> {
+        ToolFormat::detect(source)
+    }
+
+    /// The markup before a call.
     fn open(self) -> &'static str {
         match self {
             ToolFormat::Hermes => "<tool_call>",
@@ -39,7 +47,7 @@ impl ToolFormat {
         }
     }
 
-    /// What ends a call, and may be absent.
+    /// The markup after a call, which may be absent.
     fn close(self) -> &'static str {
         match self {
             ToolFormat::Hermes => "</tool_call>",
@@ -48,32 +56,31 @@ impl ToolFormat {
     }
 }
 
-/// A call of a tool.
+/// A tool call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ToolCall {
     /// The tool.
     pub name: String,
-    /// Its arguments, as they were sampled.
+    /// The arguments, as they were sampled.
     pub arguments: String,
 }
 
-/// What a piece of text added.
+/// A part of the result that a piece of text added.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ToolEvent {
-    /// Text outside of calls; calls that do not parse are text.
+    /// Text outside of calls, or of a call that does not parse.
     Content(String),
     /// A call of this tool begins.
     Name(String),
     /// Further arguments of the call.
     Arguments(String),
-    /// The call is whole.
+    /// The call is complete.
     End,
-    /// The call broke off, or went on in something that is not JSON, after some of it was given
-    /// out.
+    /// The call ended early, or was not JSON, after parts of it were returned.
     Broken {
         /// All of it, from its markup on.
         raw: String,
-        /// What of it was not given out.
+        /// The part of it that was not returned.
         rest: String,
     },
 }
@@ -84,32 +91,42 @@ pub struct ToolParser {
     format: ToolFormat,
     state: State,
     /// Text that is neither content nor part of a call yet.
-    held: String,
-    called: bool,
-    /// Whether any text came before, other than white space.
-    spoke: bool,
+    pending: String,
+    /// True after the first call.
+    has_calls: bool,
+    /// True after the first content that is not white space.
+    has_content: bool,
 }
 
+/// The position of a [`ToolParser`] in its text.
 #[derive(Clone, Debug)]
 enum State {
+    /// Outside of calls.
     Text,
-    Call(Call),
-    /// Behind a call, before what ends it.
+    /// In a call.
+    Call(PartialCall),
+    /// After the object of a call, before its closing markup.
     Close,
 }
 
 impl ToolParser {
-    /// A parser at the start of a reply.
+    /// Creates a parser at the start of a reply.
     pub fn new(format: ToolFormat) -> ToolParser {
-        let state = State::Text;
-        ToolParser { format, state, held: String::new(), called: false, spoke: false }
+        ToolParser {
+            format,
+            state: State::Text,
+            pending: String::new(),
+            has_calls: false,
+            has_content: false,
+        }
     }
 
-    /// The content and the calls of a whole text; a call that broke is content.
+    /// Returns the content and the calls of a whole text. A broken call is content.
     pub fn parse(format: ToolFormat, text: &str) -> (String, Vec<ToolCall>) {
         let mut parser = ToolParser::new(format);
         let mut events = parser.push(text);
         events.extend(parser.finish());
+
         let (mut content, mut calls) = (String::new(), Vec::new());
         for event in events {
             match event {
@@ -128,143 +145,159 @@ impl ToolParser {
         (content, calls)
     }
 
-    /// Takes a piece of text. What could be the start of a call's markup is held back.
+    /// Takes a piece of text. A possible start of markup is pending back.
     pub fn push(&mut self, text: &str) -> Vec<ToolEvent> {
         let mut out = Vec::new();
-        self.held.push_str(text);
+        self.pending.push_str(text);
         while self.advance(&mut out) {}
         out
     }
 
-    /// The end of the text: what was held is content, and an open call is broken.
+    /// Ends the text. Text that was pending back is content, and an open call is broken.
     pub fn finish(&mut self) -> Vec<ToolEvent> {
         let mut out = Vec::new();
         match std::mem::replace(&mut self.state, State::Text) {
-            State::Call(call) => self.give_up(call, &mut out),
+            State::Call(call) => self.break_call(call, &mut out),
             State::Text | State::Close => {
-                let rest = std::mem::take(&mut self.held);
-                if !(self.called && rest.trim().is_empty()) {
-                    self.say(rest, &mut out);
+                let rest = std::mem::take(&mut self.pending);
+                if !(self.has_calls && rest.trim().is_empty()) {
+                    self.emit_content(rest, &mut out);
                 }
             }
         }
         out
     }
 
-    /// One step; `false` when more text is needed for the next.
+    /// Goes from one state to the next. Returns false if that needs more text.
     fn advance(&mut self, out: &mut Vec<ToolEvent>) -> bool {
-        match &mut self.state {
-            State::Text => self.text(out),
-            State::Call(call) => {
-                let piece = std::mem::take(&mut self.held);
-                match call.push(&piece, out) {
-                    Progress::Open => false,
-                    Progress::Done(end) => {
-                        piece[end..].clone_into(&mut self.held);
-                        self.done(out);
-                        true
-                    }
-                    Progress::Bad(at) => {
-                        piece[at..].clone_into(&mut self.held);
-                        if let State::Call(call) = std::mem::replace(&mut self.state, State::Text) {
-                            self.give_up(call, out);
-                        }
-                        true
-                    }
-                }
+        match &self.state {
+            State::Text => self.read_text(out),
+            State::Call(_) => self.read_call(out),
+            State::Close => self.read_close(),
+        }
+    }
+
+    /// Reads content up to the start of a call.
+    fn read_text(&mut self, out: &mut Vec<ToolEvent>) -> bool {
+        let Some(markup) = self.bare_call().or_else(|| self.opening_markup()) else {
+            let safe = self.pending.len() - partial_tag_len(&self.pending, self.format.open());
+            self.emit_pending(safe, out);
+            return false;
+        };
+
+        // White space before a call is kept with its markup, in case it turns out to be content.
+        let mut lead = String::new();
+        if self.is_layout(markup.start) {
+            lead.extend(self.pending.drain(..markup.start));
+        } else {
+            let content = self.pending.drain(..markup.start).collect();
+            self.emit_content(content, out);
+        }
+        lead.extend(self.pending.drain(..markup.len()));
+        self.state = State::Call(PartialCall::new(lead));
+        true
+    }
+
+    /// Reads the object of a call.
+    fn read_call(&mut self, out: &mut Vec<ToolEvent>) -> bool {
+        let State::Call(call) = &mut self.state else { return false };
+        let piece = std::mem::take(&mut self.pending);
+        match call.push(&piece, out) {
+            Progress::Open => false,
+            Progress::Done(end) => {
+                piece[end..].clone_into(&mut self.pending);
+                self.end_call(out);
+                true
             }
-            State::Close => {
-                let (close, rest) = (self.format.close(), self.held.trim_start());
-                if rest.len() < close.len() && close.starts_with(rest) {
-                    return false;
+            Progress::Bad(at) => {
+                piece[at..].clone_into(&mut self.pending);
+                if let State::Call(call) = std::mem::replace(&mut self.state, State::Text) {
+                    self.break_call(call, out);
                 }
-                if let Some(rest) = rest.strip_prefix(close) {
-                    self.held = rest.to_owned();
-                }
-                self.state = State::Text;
                 true
             }
         }
     }
 
-    fn text(&mut self, out: &mut Vec<ToolEvent>) -> bool {
-        let open = self.format.open();
-        let found = self.held.find(open).map(|start| (start, open.len()));
-        let Some((start, markup)) = self.bare().or(found) else {
-            let safe = self.held.len() - open_prefix(&self.held, open);
-            self.release(safe, out);
+    /// Reads the closing markup of a call, if it is there.
+    fn read_close(&mut self) -> bool {
+        let (close, text) = (self.format.close(), self.pending.trim_start());
+        if text.len() < close.len() && close.starts_with(text) {
             return false;
-        };
-        let mut lead = String::new();
-        if self.is_layout(start) {
-            lead.extend(self.held.drain(..start));
-        } else {
-            let said = self.held.drain(..start).collect();
-            self.say(said, out);
         }
-        lead.extend(self.held.drain(..markup));
-        self.state = State::Call(Call::new(lead));
+        if let Some(rest) = text.strip_prefix(close) {
+            self.pending = rest.to_owned();
+        }
+        self.state = State::Text;
         true
     }
 
-    /// Where an object without markup starts that may be a call.
-    fn bare(&self) -> Option<(usize, usize)> {
-        let start = self.held.len() - self.held.trim_start().len();
-        let possible = self.format == ToolFormat::Llama3Json && !self.spoke;
-        (possible && self.held[start..].starts_with('{')).then_some((start, 0))
+    /// Finds the markup before a call in the pending text.
+    fn opening_markup(&self) -> Option<Range<usize>> {
+        let open = self.format.open();
+        self.pending.find(open).map(|start| start..start + open.len())
     }
 
-    /// White space before, between and after calls is the model's layout, not content.
+    /// Finds the start of an object without markup that may be a call, as empty markup.
+    fn bare_call(&self) -> Option<Range<usize>> {
+        let start = self.pending.len() - self.pending.trim_start().len();
+        let possible = self.format == ToolFormat::Llama3Json && !self.has_content;
+        (possible && self.pending[start..].starts_with('{')).then_some(start..start)
+    }
+
+    /// Returns true if the first `count` pending bytes are white space before, between or after
+    /// calls, which is layout and not content.
     fn is_layout(&self, count: usize) -> bool {
-        self.held[..count].trim().is_empty() && (self.called || !self.spoke)
+        self.pending[..count].trim().is_empty() && (self.has_calls || !self.has_content)
     }
 
-    /// Gives out the first `count` held bytes as content. What may be layout is kept until it is
-    /// known what it leads to.
-    fn release(&mut self, count: usize, out: &mut Vec<ToolEvent>) {
+    /// Returns the first `count` pending bytes as content. Possible layout stays pending until the
+    /// text after it is known.
+    fn emit_pending(&mut self, count: usize, out: &mut Vec<ToolEvent>) {
         if self.is_layout(count) {
             return;
         }
-        let said = self.held.drain(..count).collect();
-        self.say(said, out);
+        let content = self.pending.drain(..count).collect();
+        self.emit_content(content, out);
     }
 
-    fn say(&mut self, text: String, out: &mut Vec<ToolEvent>) {
+    fn emit_content(&mut self, text: String, out: &mut Vec<ToolEvent>) {
         if !text.is_empty() {
-            self.spoke |= !text.trim().is_empty();
+            self.has_content |= !text.trim().is_empty();
             out.push(ToolEvent::Content(text));
         }
     }
 
-    /// The object of a call has ended.
-    fn done(&mut self, out: &mut Vec<ToolEvent>) {
+    /// Ends a call whose object is complete. It is broken if it has no name or no arguments.
+    fn end_call(&mut self, out: &mut Vec<ToolEvent>) {
         match std::mem::replace(&mut self.state, State::Close) {
-            State::Call(call) if call.begun() => {
-                self.called = true;
+            State::Call(call) if call.has_emitted() => {
+                self.has_calls = true;
                 out.push(ToolEvent::End);
             }
             State::Call(call) => {
                 self.state = State::Text;
-                self.give_up(call, out);
+                self.break_call(call, out);
             }
             State::Text | State::Close => {}
         }
     }
 
-    fn give_up(&mut self, call: Call, out: &mut Vec<ToolEvent>) {
-        let begun = call.begun();
+    /// Ends a call that is not well-formed: as content, unless parts of it were returned.
+    fn break_call(&mut self, call: PartialCall, out: &mut Vec<ToolEvent>) {
+        let has_emitted = call.has_emitted();
         let (raw, rest) = call.into_raw();
-        if begun {
-            (self.called, self.spoke) = (true, true);
+        if has_emitted {
+            (self.has_calls, self.has_content) = (true, true);
             out.push(ToolEvent::Broken { raw, rest });
         } else {
-            self.say(raw, out);
+            self.emit_content(raw, out);
         }
     }
 }
 
-/// Bytes at the end of `text` that could be the start of `tag`.
-pub(crate) fn open_prefix(text: &str, tag: &str) -> usize {
+/// Number of bytes at the end of `text` that could be the start of `tag`.
+pub(crate) fn partial_tag_len(text: &str, tag: &str) -> usize {
     let longest = (tag.len() - 1).min(text.len());
     (1..=longest).rev().find(|len| text.ends_with(&tag[..*len])).unwrap_or(0)
 }

@@ -34,8 +34,8 @@ fn chats_are_those_of_transformers() {
     }
 }
 
-/// `tests/python/oracle/templates.py --goldens` wrote what jinja2 makes of these, set up as
-/// `transformers` sets it up.
+/// `tests/python/oracle/templates.py --goldens` wrote the expected texts, with jinja2 set up as in
+/// `transformers`.
 #[test]
 fn templates_render_as_with_jinja2() {
     let text = std::fs::read_to_string(root().join("tests/tapes/engine/templates.json")).unwrap();
@@ -56,7 +56,8 @@ fn templates_render_as_with_jinja2() {
             now: case["now"].as_i64(),
         };
         let open = case["open"].as_bool().unwrap();
-        let found = if open { template.render_open(&input) } else { template.render(&input) };
+        let found =
+            if open { template.render_continuation(&input) } else { template.render(&input) };
         match case["text"].as_str() {
             Some(expected) => assert_eq!(found.unwrap(), expected, "{}", case["name"]),
             None => assert!(found.is_err(), "{}", case["name"]),

@@ -42,7 +42,7 @@ FAMILY = re.compile(r'family!\("(\w+)": ([^)]*)\)')
 
 def families():
     """Each family and its files, in order, by the table that the host has, too."""
-    table = (ROOT / "kernels/src/cuda/source.rs").read_text()
+    table = (ROOT / "kernels/src/cuda/program/source.rs").read_text()
     found = {name: re.findall(r'"([^"]+)"', parts) for name, parts in FAMILY.findall(table)}
     known = {part for parts in found.values() for part in parts}
     on_disk = {str(file.relative_to(CUDA).with_suffix("")) for file in CUDA.rglob("*.cu")}
@@ -121,12 +121,12 @@ class Nvrtc:
 
 
 def options_of(arch, head_dim):
-    """Those of `kernels/src/cuda/compile.rs`."""
+    """Those of `kernels/src/cuda/program.rs`."""
     return [f"--gpu-architecture={arch}", "--std=c++17", f"-DHEAD_DIM={head_dim}"]
 
 
 def key_of(family, options):
-    """That of `kernels/src/cuda/built_in.rs`: FNV-1a of 128 bits over text and options."""
+    """That of `kernels/src/cuda/program/built_in.rs`: FNV-1a of 128 bits over text and options."""
     total = 0x6C62272E07BB014262B821756295C58D
     for part in (text_of(families()[family]), " ".join(options)):
         data = part.encode()

@@ -1,14 +1,11 @@
 //! Low-rank additions to one matrix, of several adapters in one step.
 //!
-//! The rows of an adapter are put one under another and go through its two products like rows of
-//! any other, so what is added to a row depends on that row alone.
-
-use std::ops::Range;
+//! The rows of an adapter are gathered and go through its two products like rows of any other
+//! product, so the addition to a row depends on that row alone.
 
 use super::Cpu;
 use super::matrix::Matrix;
-use super::ops::{exact, multiple};
-use crate::op::{LowRank, OpError, Ops};
+use crate::op::{LoraTarget, LowRank, OpError, Ops, check_index, check_len, check_multiple};
 
 /// Low-rank additions to a `[rows, columns]` matrix.
 #[derive(Debug)]
@@ -18,7 +15,7 @@ pub struct Adapters {
     columns: usize,
 }
 
-/// What one adapter adds.
+/// The addition of one adapter.
 #[derive(Debug)]
 struct Addition {
     down: Matrix,
@@ -31,56 +28,59 @@ impl Adapters {
         Adapters { slots: (0..slots).map(|_| None).collect(), rows, columns }
     }
 
+    /// Replaces the contents of a slot; `None` empties it.
     pub(super) fn set(
         &mut self,
         cpu: &Cpu,
         slot: usize,
         addition: Option<LowRank<'_>>,
     ) -> Result<(), OpError> {
-        let (rows, columns) = (self.rows, self.columns);
-        let Adapters { slots, .. } = self;
-        let count = slots.len();
-        let place = slots.get_mut(slot).ok_or_else(|| outside("set_adapter", slot, count))?;
-        *place = None;
-        if let Some(LowRank { down, up, rank, scale }) = addition {
-            multiple("set_adapter", "rank", rank, rank)?;
-            let down = cpu.matrix(&[down], rank, columns)?;
-            let up = cpu.matrix(&[up], rows, rank)?;
-            *place = Some(Addition { down, up, scale });
-        }
+        check_index("set_adapter", slot, self.slots.len())?;
+        // The old addition goes first: there may be no memory for both.
+        self.slots[slot] = None;
+        let Some(LowRank { down, up, rank, scale }) = addition else { return Ok(()) };
+
+        check_multiple("set_adapter", "rank", rank, rank)?;
+        let down = cpu.matrix(&[down], rank, self.columns)?;
+        let up = cpu.matrix(&[up], self.rows, rank)?;
+        self.slots[slot] = Some(Addition { down, up, scale });
         Ok(())
     }
+}
 
-    /// Adds to the `columns` of each row of `out` what the row's slot says.
-    pub(super) fn add(
+impl Cpu {
+    /// Adds to the target's columns of each row of `out` the addition in the row's slot.
+    pub(super) fn add_adapters(
         &self,
-        cpu: &Cpu,
-        (x, slots): (&[f32], &[Option<usize>]),
-        columns: Range<usize>,
+        slots: &[Option<usize>],
+        x: &[f32],
+        target: LoraTarget<'_, Adapters>,
         out: &mut [f32],
     ) -> Result<(), OpError> {
         let op = "add_low_rank";
-        exact(op, "x", x.len(), slots.len() * self.columns)?;
-        exact(op, "columns", columns.len(), self.rows)?;
+        let LoraTarget { adapters, columns } = target;
+        check_len(op, "x", x.len(), slots.len() * adapters.columns)?;
+        check_len(op, "columns", columns.len(), adapters.rows)?;
         if slots.is_empty() {
-            return exact(op, "out", out.len(), 0);
+            return check_len(op, "out", out.len(), 0);
         }
-        let width = multiple(op, "out", out.len(), slots.len())?;
+        let width = check_multiple(op, "out", out.len(), slots.len())?;
         if columns.end > width {
             return Err(OpError::Index { op, index: columns.end, rows: width });
         }
-        if let Some(&slot) = slots.iter().flatten().find(|slot| **slot >= self.slots.len()) {
-            return Err(outside(op, slot, self.slots.len()));
-        }
-        for (slot, addition) in self.slots.iter().enumerate() {
+        slots.iter().flatten().try_for_each(|slot| check_index(op, *slot, adapters.slots.len()))?;
+
+        // The rows of one adapter go through its products together.
+        for (slot, addition) in adapters.slots.iter().enumerate() {
             let Some(addition) = addition else { continue };
             let rows: Vec<usize> = (0..slots.len()).filter(|t| slots[*t] == Some(slot)).collect();
-            if !rows.is_empty() {
-                let added = addition.of(cpu, x, &rows)?;
-                for (row, added) in rows.into_iter().zip(added.chunks_exact(self.rows)) {
-                    let out = &mut out[row * width..][columns.clone()];
-                    out.iter_mut().zip(added).for_each(|(out, more)| *out += more);
-                }
+            if rows.is_empty() {
+                continue;
+            }
+            let added = addition.apply(self, x, &rows)?;
+            for (row, added) in rows.into_iter().zip(added.chunks_exact(adapters.rows)) {
+                let out = &mut out[row * width..][columns.clone()];
+                out.iter_mut().zip(added).for_each(|(out, more)| *out += more);
             }
         }
         Ok(())
@@ -88,24 +88,23 @@ impl Adapters {
 }
 
 impl Addition {
-    /// What is added to some rows.
-    fn of(&self, cpu: &Cpu, x: &[f32], rows: &[usize]) -> Result<Vec<f32>, OpError> {
+    /// Computes the addition to some rows of `x`.
+    fn apply(&self, cpu: &Cpu, x: &[f32], rows: &[usize]) -> Result<Vec<f32>, OpError> {
         let width = self.down.columns();
-        let x: Vec<f32> = rows.iter().flat_map(|row| &x[row * width..][..width]).copied().collect();
+        let gathered: Vec<f32> =
+            rows.iter().flat_map(|row| &x[row * width..][..width]).copied().collect();
         let (mut low, mut added) = (Vec::new(), Vec::new());
-        cpu.matmul(&x, &self.down, &mut low)?;
+        cpu.matmul(&gathered, &self.down, &mut low)?;
         cpu.matmul(&low, &self.up, &mut added)?;
         added.iter_mut().for_each(|more| *more *= self.scale);
         Ok(added)
     }
 }
 
-fn outside(op: &'static str, slot: usize, slots: usize) -> OpError {
-    OpError::Index { op, index: slot, rows: slots }
-}
-
 #[cfg(test)]
 mod tests {
+    use std::ops::Range;
+
     use super::*;
     use crate::op::Values;
 
@@ -140,7 +139,7 @@ mod tests {
             LowRank { down, up, rank: self.rank, scale: 0.5 }
         }
 
-        /// What is added to one element of a row.
+        /// The addition to one element of a row.
         fn at(&self, x: &[f32], row: usize) -> f64 {
             let dot = |a: &[f32], b: &[f32]| {
                 a.iter().zip(b).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum::<f64>()
@@ -149,6 +148,10 @@ mod tests {
             let low = self.down.chunks_exact(COLUMNS).map(|down| dot(x, down));
             0.5 * up.iter().zip(low).map(|(up, low)| f64::from(*up) * low).sum::<f64>()
         }
+    }
+
+    fn target(adapters: &Adapters, columns: Range<usize>) -> LoraTarget<'_, Adapters> {
+        LoraTarget { adapters, columns }
     }
 
     fn filled(cpu: &Cpu, lows: &[&Low]) -> Adapters {
@@ -167,7 +170,7 @@ mod tests {
         let slots = [Some(1), None, Some(0), Some(1), Some(2), Some(0), Some(1)];
         let (x, before) = (numbers(9, slots.len() * COLUMNS), numbers(10, slots.len() * WIDTH));
         let mut out = before.clone();
-        cpu.add_low_rank(&step(&slots), &x, (&adapters, AT), &mut out).unwrap();
+        cpu.add_lora(&step(&slots), &x, target(&adapters, AT), &mut out).unwrap();
         for (i, (found, before)) in out.iter().zip(&before).enumerate() {
             let (row, column) = (i / WIDTH, i % WIDTH);
             let low = slots[row].and_then(|slot| lows.get(slot)).filter(|_| AT.contains(&column));
@@ -189,11 +192,11 @@ mod tests {
         let slots: Vec<_> = (0..23).map(|t| (t % 3 < 2).then_some(t % 3)).collect();
         let x = numbers(3, slots.len() * COLUMNS);
         let mut together = vec![0.25; slots.len() * ROWS];
-        cpu.add_low_rank(&step(&slots), &x, (&adapters, 0..ROWS), &mut together).unwrap();
+        cpu.add_lora(&step(&slots), &x, target(&adapters, 0..ROWS), &mut together).unwrap();
         for (row, slot) in slots.iter().enumerate() {
             let mut alone = vec![0.25; ROWS];
             let x = x[row * COLUMNS..][..COLUMNS].to_vec();
-            cpu.add_low_rank(&step(&[*slot]), &x, (&adapters, 0..ROWS), &mut alone).unwrap();
+            cpu.add_lora(&step(&[*slot]), &x, target(&adapters, 0..ROWS), &mut alone).unwrap();
             assert_eq!(alone, together[row * ROWS..][..ROWS], "row {row}");
         }
     }
@@ -204,8 +207,8 @@ mod tests {
         let mut adapters = filled(&cpu, &[&low]);
         cpu.set_adapter(&mut adapters, 0, None).unwrap();
         let mut out = vec![1.0; ROWS];
-        cpu.add_low_rank(&step(&[Some(0)]), &numbers(1, COLUMNS), (&adapters, 0..ROWS), &mut out)
-            .unwrap();
+        let x = numbers(1, COLUMNS);
+        cpu.add_lora(&step(&[Some(0)]), &x, target(&adapters, 0..ROWS), &mut out).unwrap();
         assert_eq!(out, [1.0; ROWS]);
     }
 
@@ -215,7 +218,7 @@ mod tests {
         let mut adapters = filled(&cpu, &[&low]);
         let x = numbers(1, COLUMNS);
         let add = |slots: &[Option<usize>], columns, mut out: Vec<f32>| {
-            cpu.add_low_rank(&step(slots), &x, (&adapters, columns), &mut out)
+            cpu.add_lora(&step(slots), &x, target(&adapters, columns), &mut out)
                 .unwrap_err()
                 .to_string()
         };

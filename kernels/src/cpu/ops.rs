@@ -1,48 +1,31 @@
-//! The CPU as [`Ops`]: checks of shapes, and the loops that each operation runs.
+//! [`Ops`] for the CPU: the checks of shapes, and the loops that each operation runs.
 
 use std::ops::Range;
 
 use super::adapters::Adapters;
+use super::attention::pages::{PageStorage, Pages, PagesShape};
+use super::attention::{AttentionStep, check_spans};
 use super::matmul::Product;
 use super::matrix::Matrix;
-use super::pages::{Pages, Shape, Shelf};
-use super::split::Split;
-use super::step::{Work, check_spans};
-use super::tile::Number;
-use super::{Cpu, level};
-use crate::op::{Heads, LowRank, OpError, Ops, Rotation, Step, Values};
+use super::shared::SharedSlice;
+use super::simd::tile::Element;
+use super::{Cpu, dispatch};
+use crate::op::{
+    Heads, LayerPages, LoraTarget, LowRank, OpError, Ops, Residual, RmsNorm, Rotation, Step,
+    Values, check_index, check_len, check_multiple,
+};
 
-/// `found` must be a multiple of `unit`.
-pub(super) fn multiple(
-    op: &'static str,
-    operand: &'static str,
-    found: usize,
-    unit: usize,
-) -> Result<usize, OpError> {
-    match unit {
-        0 => Err(OpError::Shape { op, operand, expected: 1, found: 0 }),
-        _ if found.is_multiple_of(unit) => Ok(found / unit),
-        _ => Err(OpError::Shape { op, operand, expected: unit, found }),
-    }
+/// Rounds rows of `columns` numbers to bf16 pairs; the last pair of an odd row ends in zero.
+fn bf16_pairs(x: &[f32], columns: usize) -> Vec<u32> {
+    x.chunks_exact(columns).flat_map(|row| row.chunks(2).map(bf16_pair)).collect()
 }
 
-pub(super) fn exact(
-    op: &'static str,
-    operand: &'static str,
-    found: usize,
-    expected: usize,
-) -> Result<(), OpError> {
-    if found == expected {
-        return Ok(());
-    }
-    Err(OpError::Shape { op, operand, expected, found })
+fn bf16_pair(pair: &[f32]) -> u32 {
+    bf16_bits(&pair[0]) | pair.get(1).map_or(0, bf16_bits) << 16
 }
 
-/// Rows of `columns` numbers, rounded to bf16 in pairs; the last pair of an odd row ends in zero.
-fn pairs(x: &[f32], columns: usize) -> Vec<u32> {
-    let half = |value: &f32| u32::from(u16::round(*value));
-    let pair = |pair: &[f32]| half(&pair[0]) | pair.get(1).map_or(0, half) << 16;
-    x.chunks_exact(columns).flat_map(|row| row.chunks(2).map(pair)).collect()
+fn bf16_bits(value: &f32) -> u32 {
+    u32::from(u16::round(*value))
 }
 
 impl Ops for Cpu {
@@ -51,7 +34,7 @@ impl Ops for Cpu {
     type Pages = Pages;
     type Adapters = Adapters;
 
-    fn twin(&self) -> Result<Cpu, OpError> {
+    fn loader(&self) -> Result<Cpu, OpError> {
         Ok(self.clone())
     }
 
@@ -67,13 +50,14 @@ impl Ops for Cpu {
         Ok(Vec::new())
     }
 
-    fn download(
+    fn read_rows(
         &self,
         buffer: &mut Vec<f32>,
-        (width, rows): (usize, &[usize]),
+        width: usize,
+        rows: &[usize],
         to: &mut Vec<f32>,
     ) -> Result<(), OpError> {
-        let count = multiple("download", "buffer", buffer.len(), width)?;
+        let count = check_multiple("download", "buffer", buffer.len(), width)?;
         if rows.iter().copied().eq(0..count) {
             std::mem::swap(buffer, to);
             return Ok(());
@@ -81,27 +65,25 @@ impl Ops for Cpu {
         self.gather(buffer, width, rows, to)
     }
 
+    fn read_buffer(&self, buffer: &Vec<f32>, out: &mut Vec<f32>) -> Result<(), OpError> {
+        out.extend_from_slice(buffer);
+        Ok(())
+    }
+
+    fn replace_buffer(&self, live: &mut Vec<f32>, staged: &mut Vec<f32>) -> Result<(), OpError> {
+        check_len("replace_buffer", "staged", staged.len(), live.len())?;
+        std::mem::swap(live, staged);
+        Ok(())
+    }
+
     fn matrix(&self, parts: &[Values<'_>], rows: usize, columns: usize) -> Result<Matrix, OpError> {
         let found = parts.iter().map(Values::len).sum();
-        exact("matrix", "parts", found, rows * columns)?;
-        multiple("matrix", "columns", columns, columns)?;
+        check_len("matrix", "parts", found, rows * columns)?;
+        check_multiple("matrix", "columns", columns, columns)?;
         for part in parts {
-            multiple("matrix", "parts", part.len(), columns)?;
+            check_multiple("matrix", "parts", part.len(), columns)?;
         }
         Ok(Matrix::pack(parts, rows, columns))
-    }
-
-    fn adapters(&self, slots: usize, rows: usize, columns: usize) -> Result<Adapters, OpError> {
-        Ok(Adapters::new(slots, rows, columns))
-    }
-
-    fn set_adapter(
-        &self,
-        adapters: &mut Adapters,
-        slot: usize,
-        addition: Option<LowRank<'_>>,
-    ) -> Result<(), OpError> {
-        adapters.set(self, slot, addition)
     }
 
     fn read_matrix(
@@ -118,22 +100,24 @@ impl Ops for Cpu {
         Ok(())
     }
 
-    fn read_buffer(&self, buffer: &Vec<f32>, out: &mut Vec<f32>) -> Result<(), OpError> {
-        out.extend_from_slice(buffer);
-        Ok(())
-    }
-
     fn replace_matrix(&self, live: &mut Matrix, staged: &mut Matrix) -> Result<(), OpError> {
-        exact("replace_matrix", "staged", staged.rows(), live.rows())?;
-        exact("replace_matrix", "staged", staged.columns(), live.columns())?;
+        check_len("replace_matrix", "staged", staged.rows(), live.rows())?;
+        check_len("replace_matrix", "staged", staged.columns(), live.columns())?;
         std::mem::swap(live, staged);
         Ok(())
     }
 
-    fn replace_buffer(&self, live: &mut Vec<f32>, staged: &mut Vec<f32>) -> Result<(), OpError> {
-        exact("replace_buffer", "staged", staged.len(), live.len())?;
-        std::mem::swap(live, staged);
-        Ok(())
+    fn adapters(&self, slots: usize, rows: usize, columns: usize) -> Result<Adapters, OpError> {
+        Ok(Adapters::new(slots, rows, columns))
+    }
+
+    fn set_adapter(
+        &self,
+        adapters: &mut Adapters,
+        slot: usize,
+        addition: Option<LowRank<'_>>,
+    ) -> Result<(), OpError> {
+        adapters.set(self, slot, addition)
     }
 
     fn page_bytes(&self, heads: Heads) -> usize {
@@ -141,124 +125,130 @@ impl Ops for Cpu {
     }
 
     fn pages(&self, heads: Heads, layers: usize, count: usize) -> Result<Pages, OpError> {
-        Pages::new(Shape { heads, layers, count }, self.is_fast())
+        Pages::new(PagesShape { heads, layers, count }, self.is_fast())
     }
 
     fn embed(&self, step: &Step<'_>, table: &Matrix, out: &mut Vec<f32>) -> Result<(), OpError> {
         out.clear();
         for id in step.ids {
-            let index = *id as usize;
-            if index >= table.rows() {
-                return Err(OpError::Index { op: "embed", index, rows: table.rows() });
-            }
-            table.copy_row(index, out);
+            check_index("embed", *id as usize, table.rows())?;
+            table.copy_row(*id as usize, out);
         }
         Ok(())
     }
 
-    fn add_norm(
+    fn add_rms_norm(
         &self,
         sum: &mut Vec<f32>,
         delta: Option<&Vec<f32>>,
-        (weight, eps): (&Vec<f32>, f32),
+        norm: RmsNorm<'_, Vec<f32>>,
         out: &mut Vec<f32>,
     ) -> Result<(), OpError> {
         if let Some(delta) = delta {
             self.add(sum, delta)?;
         }
-        self.rms_norm(sum, weight, eps, out)
+        self.rms_norm(sum, norm.weight, norm.eps, out)
     }
 
-    fn gather_norm(
+    fn gather_rms_norm(
         &self,
         step: &Step<'_>,
-        (sum, delta): (&mut Vec<f32>, &Vec<f32>),
-        (weight, eps): (&Vec<f32>, f32),
+        residual: Residual<'_, Vec<f32>>,
+        norm: RmsNorm<'_, Vec<f32>>,
         out: &mut Vec<f32>,
     ) -> Result<(), OpError> {
-        let width = weight.len();
-        let mut picked = Vec::new();
-        self.gather(sum, width, step.wanted, &mut picked)?;
-        self.gather(delta, width, step.wanted, out)?;
-        self.add(&mut picked, out)?;
-        self.rms_norm(&picked, weight, eps, out)
+        let width = norm.weight.len();
+        let mut gathered = Vec::new();
+        self.gather(residual.sum, width, step.wanted, &mut gathered)?;
+        self.gather(residual.delta, width, step.wanted, out)?;
+        self.add(&mut gathered, out)?;
+        self.rms_norm(&gathered, norm.weight, norm.eps, out)
     }
 
     fn matmul(&self, x: &Vec<f32>, w: &Matrix, out: &mut Vec<f32>) -> Result<(), OpError> {
-        let rows = multiple("matmul", "x", x.len(), w.columns())?;
+        let rows = check_multiple("matmul", "x", x.len(), w.columns())?;
         out.resize(rows * w.rows(), 0.0);
         let (groups, operations) = (w.groups(), x.len() * w.rows());
-        let out = Split::new(out);
-        if self.is_fast() && w.is_halves() {
-            let x = pairs(x, w.columns());
-            let product = Product { x: &x, rows, w, out };
-            let work = |groups| level::product_dots(self.level, &product, groups);
-            self.share(groups, operations, work);
+        let out = SharedSlice::new(out);
+
+        if self.is_fast() && w.is_bf16() {
+            // The processor multiplies pairs, so the input is rounded once for all groups.
+            let pairs = Product { x: &bf16_pairs(x, w.columns()), rows, w, out };
+            self.share(groups, operations, |groups| {
+                dispatch::product_dots(self.simd, &pairs, groups);
+            });
         } else {
             let product = Product { x, rows, w, out };
-            self.share(groups, operations, |groups| level::product(self.level, &product, groups));
+            self.share(groups, operations, |groups| {
+                dispatch::product(self.simd, &product, groups);
+            });
         }
         Ok(())
     }
 
-    fn add_low_rank(
+    fn add_lora(
         &self,
         step: &Step<'_>,
         x: &Vec<f32>,
-        (adapters, columns): (&Adapters, Range<usize>),
+        target: LoraTarget<'_, Adapters>,
         out: &mut Vec<f32>,
     ) -> Result<(), OpError> {
-        adapters.add(self, (x, step.adapters), columns, out)
+        self.add_adapters(step.adapters, x, target, out)
     }
 
     fn add_bias(&self, x: &mut Vec<f32>, bias: &Vec<f32>) -> Result<(), OpError> {
-        multiple("add_bias", "x", x.len(), bias.len())?;
+        check_multiple("add_bias", "x", x.len(), bias.len())?;
         for row in x.chunks_exact_mut(bias.len()) {
             row.iter_mut().zip(bias).for_each(|(x, bias)| *x += bias);
         }
         Ok(())
     }
 
-    fn rope_write(
+    fn rope_and_cache(
         &self,
         step: &Step<'_>,
         qkv: &mut Vec<f32>,
         rotation: &Rotation<'_, Vec<f32>>,
-        (pages, layer): (&mut Pages, usize),
+        to: LayerPages<&mut Pages>,
     ) -> Result<(), OpError> {
+        let LayerPages { pages, layer } = to;
         let heads = pages.shape().heads;
-        let count = multiple("rope_write", "qkv", qkv.len(), heads.row())?;
-        check_spans("rope_write", step.spans, count, (pages, layer))?;
+        let rows = check_multiple("rope_write", "qkv", qkv.len(), heads.row())?;
+        check_spans("rope_write", step.spans, rows, &LayerPages { pages: &*pages, layer })?;
+
         if let Some((query, key)) = rotation.norms {
-            self.head_norm(qkv, heads, (query, key), rotation.eps)?;
+            self.head_norm(qkv, heads, [query, key], rotation.eps)?;
         }
         self.rope(qkv, heads, rotation.table, step.positions)?;
-        match &mut pages.shelf {
-            Shelf::Wide(numbers) => numbers.write_spans(layer, step.spans, qkv),
-            Shelf::Halves(numbers) => numbers.write_spans(layer, step.spans, qkv),
+
+        match &mut pages.storage {
+            PageStorage::F32(pages) => pages.write_spans(layer, step.spans, qkv),
+            PageStorage::Bf16(pages) => pages.write_spans(layer, step.spans, qkv),
         }
         Ok(())
     }
 
-    fn attention(
+    fn attend(
         &self,
         step: &Step<'_>,
         qkv: &Vec<f32>,
-        (pages, layer): (&Pages, usize),
+        past: LayerPages<&Pages>,
         out: &mut Vec<f32>,
     ) -> Result<(), OpError> {
-        let heads = pages.shape().heads;
-        let count = multiple("attention", "qkv", qkv.len(), heads.row())?;
-        check_spans("attention", step.spans, count, (pages, layer))?;
+        let heads = past.pages.shape().heads;
+        let rows = check_multiple("attention", "qkv", qkv.len(), heads.row())?;
+        check_spans("attention", step.spans, rows, &past)?;
         out.clear();
-        out.resize(count * heads.query_width(), 0.0);
-        let work = Work { qkv, heads, layer, spans: step.spans, out: Split::new(out) };
-        match &pages.shelf {
-            Shelf::Wide(numbers) => {
-                self.attend(&work, numbers, |task| level::attend_wide(self.level, task));
+        out.resize(rows * heads.query_width(), 0.0);
+
+        let out = SharedSlice::new(out);
+        let step = AttentionStep { qkv, heads, layer: past.layer, spans: step.spans, out };
+        match &past.pages.storage {
+            PageStorage::F32(pages) => {
+                self.run_attention(&step, pages, |task| dispatch::attend_f32(self.simd, task));
             }
-            Shelf::Halves(numbers) => {
-                self.attend(&work, numbers, |task| level::attend_halves(self.level, task));
+            PageStorage::Bf16(pages) => {
+                self.run_attention(&step, pages, |task| dispatch::attend_bf16(self.simd, task));
             }
         }
         Ok(())
@@ -270,10 +260,10 @@ impl Ops for Cpu {
         width: usize,
         out: &mut Vec<f32>,
     ) -> Result<(), OpError> {
-        let rows = multiple("silu_mul", "gate_up", gate_up.len(), 2 * width)?;
+        let rows = check_multiple("silu_mul", "gate_up", gate_up.len(), 2 * width)?;
         out.resize(rows * width, 0.0);
         self.share_rows(out, width, |rows, first| {
-            level::silu_mul(self.level, &gate_up[first * 2 * width..], width, rows);
+            dispatch::silu_mul(self.simd, &gate_up[first * 2 * width..], width, rows);
         });
         Ok(())
     }

@@ -1,9 +1,9 @@
 //! Threads that share the work of one operation and sleep between steps.
 //!
 //! [`Pool::run`] calls a function once for every task index, on the calling thread and on the
-//! workers. Tasks are claimed one at a time, so a thread that the system holds up delays no more
-//! than the task it has. A worker waits a few microseconds for the next operation of a step and is
-//! then parked, so that the engine takes no time from its neighbors when it has nothing to do.
+//! workers. Tasks are claimed one at a time, so a thread that the system suspends delays one task
+//! only. A worker spins for a few microseconds, in which the next operation of a step may come, and
+//! is then parked, so that an idle engine takes no processor time.
 #![expect(unsafe_code, reason = "workers call a function that the caller keeps alive for them")]
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -11,64 +11,68 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::thread::JoinHandle;
 
-/// Looks at the clock of jobs before a worker is parked; about twenty microseconds.
+/// Times that a worker looks for a new job before it is parked: about twenty microseconds.
 const SPINS: usize = 2_000;
 
-/// The calling thread and its helpers.
+/// The calling thread and its workers.
 #[derive(Debug)]
 pub(super) struct Pool {
     shared: Arc<Shared>,
     workers: Vec<JoinHandle<()>>,
-    /// Held while a job runs; who does not get it works alone.
+    /// Held while a job runs; a caller that does not get it works alone.
     turn: Mutex<()>,
 }
 
+/// The state that all threads share.
 #[derive(Debug)]
 struct Shared {
-    state: Mutex<State>,
-    /// A job has come.
+    state: Mutex<PoolState>,
+    /// Signals a new job.
     wake: Condvar,
-    /// The last worker has left the job.
+    /// Signals that the last worker has left the job.
     done: Condvar,
-    /// `State::jobs`, to be seen without the lock.
+    /// A copy of `PoolState::jobs` that is read without the lock.
     jobs: AtomicUsize,
-    /// The first task of the job that nobody has claimed.
+    /// The first task of the job that no thread has claimed.
     next: AtomicUsize,
 }
 
+/// The state under the lock.
 #[derive(Debug)]
-struct State {
+struct PoolState {
     job: Option<Job>,
-    /// Jobs that there have been.
+    /// Number of jobs so far.
     jobs: usize,
-    /// Workers that are in the job.
+    /// Number of workers in the job.
     active: usize,
-    /// Workers that are parked.
+    /// Number of parked workers.
     parked: usize,
     panicked: bool,
     stop: bool,
 }
 
-/// What is called with the index of a task.
-type Work<'a> = dyn Fn(usize) + Sync + 'a;
+/// A function that is called with the index of each task.
+type TaskFn<'a> = dyn Fn(usize) + Sync + 'a;
 
+/// A function and the number of its tasks.
 #[derive(Clone, Copy, Debug)]
 struct Job {
-    work: *const Work<'static>,
+    work: *const TaskFn<'static>,
     tasks: usize,
 }
 
-// SAFETY: the function is `Sync`, and `Pool::run` keeps it until every worker has left the job.
+// SAFETY: the function is `Sync`, and `Pool::run` keeps it alive until every worker has left the
+// job.
 unsafe impl Send for Job {}
 
 impl Shared {
-    fn lock(&self) -> MutexGuard<'_, State> {
-        // Nothing panics while it holds the lock, so the state is whole.
+    fn lock(&self) -> MutexGuard<'_, PoolState> {
+        // Nothing panics while it holds the lock, so the state is consistent.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Runs tasks until all are claimed.
-    fn claim(&self, tasks: usize, work: &Work<'_>) {
+    fn claim(&self, tasks: usize, work: &TaskFn<'_>) {
         loop {
             let task = self.next.fetch_add(1, Ordering::Relaxed);
             if task >= tasks {
@@ -78,8 +82,8 @@ impl Shared {
         }
     }
 
-    /// What a worker does until the pool is dropped.
-    fn serve(&self) {
+    /// Runs the loop of a worker, until the pool is dropped.
+    fn work(&self) {
         let mut seen = 0;
         loop {
             for _ in 0..SPINS {
@@ -88,6 +92,7 @@ impl Shared {
                 }
                 std::hint::spin_loop();
             }
+
             let mut state = self.lock();
             while state.jobs == seen && !state.stop {
                 state.parked += 1;
@@ -101,9 +106,11 @@ impl Shared {
             let Some(job) = state.job else { continue };
             state.active += 1;
             drop(state);
+
             // SAFETY: this worker counts as active, so the caller of `run` keeps the function.
             let work = unsafe { &*job.work };
             let result = catch_unwind(AssertUnwindSafe(|| self.claim(job.tasks, work)));
+
             let mut state = self.lock();
             state.panicked |= result.is_err();
             state.active -= 1;
@@ -114,11 +121,11 @@ impl Shared {
     }
 }
 
-/// Ends a job when it goes out of scope, also by a panic: no worker enters it any more, and those
-/// that are in it have left.
-struct Closing<'a>(&'a Shared);
+/// A guard that ends a job when it is dropped, also by a panic: it lets no worker enter any more,
+/// and waits for those in the job to leave.
+struct JobGuard<'a>(&'a Shared);
 
-impl Drop for Closing<'_> {
+impl Drop for JobGuard<'_> {
     fn drop(&mut self) {
         let mut state = self.0.lock();
         state.job = None;
@@ -129,10 +136,10 @@ impl Drop for Closing<'_> {
 }
 
 impl Pool {
-    /// A pool of `threads` threads, of which the caller is one.
+    /// Starts a pool of `threads` threads, of which the caller is one.
     pub(super) fn new(threads: usize) -> Pool {
         let state =
-            State { job: None, jobs: 0, active: 0, parked: 0, panicked: false, stop: false };
+            PoolState { job: None, jobs: 0, active: 0, parked: 0, panicked: false, stop: false };
         let shared = Arc::new(Shared {
             state: Mutex::new(state),
             wake: Condvar::new(),
@@ -140,23 +147,18 @@ impl Pool {
             jobs: AtomicUsize::new(0),
             next: AtomicUsize::new(0),
         });
-        let worker = |index: usize| {
-            let shared = Arc::clone(&shared);
-            let name = format!("kernels-{index}");
-            // Where the system has no more threads, the others do the work.
-            std::thread::Builder::new().name(name).spawn(move || shared.serve()).ok()
-        };
-        let workers = (1..threads).filter_map(worker).collect();
+        // If the system starts no more threads, the existing ones do the work.
+        let workers = (1..threads).filter_map(|index| start_worker(&shared, index).ok()).collect();
         Pool { shared, workers, turn: Mutex::new(()) }
     }
 
-    /// Threads, the caller's among them.
+    /// Number of threads, the caller's included.
     pub(super) fn threads(&self) -> usize {
         self.workers.len() + 1
     }
 
     /// Calls `work` once with every number below `tasks`, in any order and on any thread.
-    pub(super) fn run(&self, tasks: usize, work: &Work<'_>) {
+    pub(super) fn run(&self, tasks: usize, work: &TaskFn<'_>) {
         let turn = match self.turn.try_lock() {
             Ok(turn) => Some(turn),
             Err(TryLockError::Poisoned(error)) => Some(error.into_inner()),
@@ -166,11 +168,13 @@ impl Pool {
             (0..tasks).for_each(work);
             return;
         }
-        // SAFETY: only the lifetime changes. `closing` is dropped before this function returns or
+
+        // SAFETY: only the lifetime changes. `guard` is dropped before this function returns or
         // unwinds, and then no worker has the function any more.
         let job_work =
-            unsafe { std::mem::transmute::<*const Work<'_>, *const Work<'static>>(work) };
+            unsafe { std::mem::transmute::<*const TaskFn<'_>, *const TaskFn<'static>>(work) };
         let job = Job { work: job_work, tasks };
+
         let mut state = self.shared.lock();
         self.shared.next.store(0, Ordering::Relaxed);
         state.job = Some(job);
@@ -178,15 +182,21 @@ impl Pool {
         state.panicked = false;
         self.shared.jobs.store(state.jobs, Ordering::Relaxed);
         let parked = state.parked;
-        let closing = Closing(&self.shared);
+        let guard = JobGuard(&self.shared);
         drop(state);
+
         if parked > 0 {
             self.shared.wake.notify_all();
         }
         self.shared.claim(tasks, work);
-        drop(closing);
+        drop(guard);
         assert!(!self.shared.lock().panicked, "a worker panicked");
     }
+}
+
+fn start_worker(shared: &Arc<Shared>, index: usize) -> std::io::Result<JoinHandle<()>> {
+    let shared = Arc::clone(shared);
+    std::thread::Builder::new().name(format!("kernels-{index}")).spawn(move || shared.work())
 }
 
 impl Drop for Pool {

@@ -1,8 +1,7 @@
-//! What is done to every row by itself: norms, sums, rotations. The operations are made of these.
+//! Computations on each row by itself, of which operations are made: norms, sums, rotations.
 
-use super::ops::{exact, multiple};
-use super::{Cpu, level};
-use crate::op::{Heads, OpError};
+use super::{Cpu, dispatch};
+use crate::op::{Heads, OpError, check_index, check_len, check_multiple};
 
 impl Cpu {
     /// `out[t] = x[rows[t]]`: x `[T, width]`, out `[rows.len(), width]`.
@@ -13,12 +12,10 @@ impl Cpu {
         rows: &[usize],
         out: &mut Vec<f32>,
     ) -> Result<(), OpError> {
-        let count = multiple("gather", "x", x.len(), width)?;
+        let count = check_multiple("gather", "x", x.len(), width)?;
         out.clear();
         for &index in rows {
-            if index >= count {
-                return Err(OpError::Index { op: "gather", index, rows: count });
-            }
+            check_index("gather", index, count)?;
             out.extend_from_slice(&x[index * width..][..width]);
         }
         Ok(())
@@ -32,39 +29,40 @@ impl Cpu {
         eps: f32,
         out: &mut Vec<f32>,
     ) -> Result<(), OpError> {
-        multiple("rms_norm", "x", x.len(), weight.len())?;
+        check_multiple("rms_norm", "x", x.len(), weight.len())?;
         out.clear();
         out.extend_from_slice(x);
         self.share_rows(out, weight.len(), |rows, _| {
-            level::rms_norm(self.level, rows, weight, eps)
+            dispatch::rms_norm(self.simd, rows, weight, eps)
         });
         Ok(())
     }
 
     /// `x += y`.
     pub(super) fn add(&self, x: &mut [f32], y: &[f32]) -> Result<(), OpError> {
-        exact("add", "y", y.len(), x.len())?;
+        check_len("add", "y", y.len(), x.len())?;
         x.iter_mut().zip(y).for_each(|(x, y)| *x += y);
         Ok(())
     }
 
-    /// Norms of every query head by `weights.0` and of every key head by `weights.1`, in place.
+    /// Norms every query head by the first of `weights` and every key head by the second, in
+    /// place.
     pub(super) fn head_norm(
         &self,
         qkv: &mut [f32],
         heads: Heads,
-        weights: (&[f32], &[f32]),
+        [query_weight, key_weight]: [&[f32]; 2],
         eps: f32,
     ) -> Result<(), OpError> {
-        multiple("head_norm", "qkv", qkv.len(), heads.row())?;
-        exact("head_norm", "weights.0", weights.0.len(), heads.dim)?;
-        exact("head_norm", "weights.1", weights.1.len(), heads.dim)?;
+        check_multiple("head_norm", "qkv", qkv.len(), heads.row())?;
+        check_len("head_norm", "weights.0", query_weight.len(), heads.dim)?;
+        check_len("head_norm", "weights.1", key_weight.len(), heads.dim)?;
         self.share_rows(qkv, heads.row(), |rows, _| {
             for row in rows.chunks_exact_mut(heads.row()) {
                 let (queries, rest) = row.split_at_mut(heads.query_width());
                 let keys = &mut rest[..heads.kv * heads.dim];
-                level::rms_norm(self.level, queries, weights.0, eps);
-                level::rms_norm(self.level, keys, weights.1, eps);
+                dispatch::rms_norm(self.simd, queries, query_weight, eps);
+                dispatch::rms_norm(self.simd, keys, key_weight, eps);
             }
         });
         Ok(())
@@ -78,15 +76,18 @@ impl Cpu {
         table: &[f32],
         positions: &[usize],
     ) -> Result<(), OpError> {
-        exact("rope", "qkv", qkv.len(), positions.len() * heads.row())?;
-        let rows = multiple("rope", "table", table.len(), heads.dim)?;
-        if let Some(&index) = positions.iter().find(|index| **index >= rows) {
-            return Err(OpError::Index { op: "rope", index, rows });
-        }
+        check_len("rope", "qkv", qkv.len(), positions.len() * heads.row())?;
+        let rows = check_multiple("rope", "table", table.len(), heads.dim)?;
+        positions.iter().try_for_each(|index| check_index("rope", *index, rows))?;
+
         self.share_rows(qkv, heads.row(), |rows, first| {
             for (row, index) in rows.chunks_exact_mut(heads.row()).zip(&positions[first..]) {
-                let turned = &mut row[..(heads.query + heads.kv) * heads.dim];
-                level::rotate_heads(self.level, turned, &table[index * heads.dim..][..heads.dim]);
+                let rotated = &mut row[..(heads.query + heads.kv) * heads.dim];
+                dispatch::rotate_heads(
+                    self.simd,
+                    rotated,
+                    &table[index * heads.dim..][..heads.dim],
+                );
             }
         });
         Ok(())

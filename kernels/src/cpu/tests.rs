@@ -2,11 +2,11 @@
 
 mod bits;
 
+use super::simd::loops;
 use super::*;
-use crate::op::Rotation;
-use crate::op::{Heads, OpError, Ops, Span, Step, Values};
+use crate::op::{Heads, LayerPages, OpError, Ops, Rotation, Span, Step, Values};
 
-/// Numbers in [-1, 1) that are the same on every run.
+/// Returns numbers in [-1, 1) that are the same on every run.
 fn numbers(seed: u64, len: usize) -> Vec<f32> {
     let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
     let step = |_| {
@@ -32,8 +32,8 @@ fn bits(values: &[f32]) -> Vec<u32> {
 
 /// Runs `op` at every level and returns the one result.
 fn at_all_levels(op: impl Fn(&Cpu) -> Vec<f32>) -> Vec<f32> {
-    let expected = op(&Cpu::default().at_level(Level::PLAIN));
-    for level in Level::available() {
+    let expected = op(&Cpu::default().at_level(SimdLevel::PORTABLE));
+    for level in SimdLevel::available() {
         assert_eq!(bits(&op(&Cpu::default().at_level(level))), bits(&expected), "{level:?}");
     }
     expected
@@ -147,7 +147,7 @@ fn exp_is_within_two_units_in_the_last_place() {
     for i in -87_000..88_000 {
         let x = i as f32 * 1e-3;
         let expected = f64::from(x).exp();
-        let error = (f64::from(body::exp(x)) / expected - 1.0).abs();
+        let error = (f64::from(loops::exp(x)) / expected - 1.0).abs();
         assert!(error < 2.5e-7, "exp({x}): relative error {error}");
     }
 }
@@ -194,7 +194,7 @@ fn attention_oracle(qkv: &[f32], heads: Heads) -> Vec<f64> {
     out
 }
 
-/// Writes keys and values as they are, then attends.
+/// Writes keys and values without rotation, then runs attention.
 fn write_and_attend(
     cpu: &Cpu,
     qkv: &Vec<f32>,
@@ -208,11 +208,12 @@ fn write_and_attend(
     let positions = vec![0; qkv.len() / heads.row()];
     let step = Step { positions: &positions, spans, ..Step::default() };
     let rotation = Rotation { table: &table, norms: None, eps: 0.0 };
-    cpu.rope_write(&step, &mut qkv.clone(), &rotation, (pages, layer))?;
-    cpu.attention(&step, qkv, (pages, layer), out)
+    let to = LayerPages { pages: &mut *pages, layer };
+    cpu.rope_and_cache(&step, &mut qkv.clone(), &rotation, to)?;
+    cpu.attend(&step, qkv, LayerPages { pages, layer }, out)
 }
 
-/// The attention of one sequence that comes in chunks, its positions in `order` of the pages.
+/// Runs attention of one sequence in chunks, with pages in this order.
 fn attention(cpu: &Cpu, qkv: &[f32], heads: Heads, chunks: &[usize], order: &[u32]) -> Vec<f32> {
     let mut pages = cpu.pages(heads, 2, 7).unwrap();
     let (mut all, mut out, mut start) = (Vec::new(), Vec::new(), 0);
@@ -281,7 +282,7 @@ fn a_page_that_is_not_there_is_an_error() {
     assert!(error.to_string().starts_with("`pages`: no memory for"), "{error}");
 }
 
-/// Numbers that bf16 can hold, in both forms.
+/// Returns numbers that bf16 can hold, as bf16 and as `f32`.
 fn halves(seed: u64, len: usize) -> (Vec<u16>, Vec<f32>) {
     let bits: Vec<u16> =
         numbers(seed, len).iter().map(|value| (value.to_bits() >> 16) as u16).collect();

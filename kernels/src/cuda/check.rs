@@ -1,9 +1,13 @@
-//! Every kernel beside its twin: plain loops on the CPU that say what it is to compute.
+//! Every kernel against its reference: plain loops on the CPU that define its result.
 //!
-//! A check makes fresh inputs, poisons the output, launches the kernel, and compares each number
-//! with the twin's. Checks are run by tests, and on a real device by `rolltape doctor --gpu`.
+//! A check makes random inputs, fills the output with NaN, launches the kernel, and compares each
+//! number with the reference's. Tests run the checks, and so does `rolltape doctor --gpu` on a real
+//! device.
 //!
-//! Twins round to bf16 where the kernel writes bf16, and add up in wider numbers than it does.
+//! - [`CHECKS`]: all checks. [`Checker`]: the kernels, the inputs and the findings.
+//! - [`Finding`]: the largest difference. [`Speed`]: the time of a launch.
+//!
+//! References round to bf16 where the kernel writes bf16, and add up in wider numbers than it does.
 
 mod attention;
 mod elementwise;
@@ -16,11 +20,13 @@ mod weights;
 
 use std::time::Instant;
 
+use super::device::memory::{Memory, Pod};
 use super::error::CudaError;
-use super::launch::Kernels;
-use super::memory::Memory;
+use super::kernels::Kernels;
+use crate::bf16::widen;
+use crate::random::Random;
 
-/// All checks, by the kernel that they look at.
+/// All checks, by the kernel that they check.
 pub const CHECKS: &[(&str, Check)] = &[
     ("embed", elementwise::embed),
     ("add_bias", elementwise::add_bias),
@@ -36,22 +42,22 @@ pub const CHECKS: &[(&str, Check)] = &[
     ("probe", weights::probe),
 ];
 
-/// Looks at one kernel, in all shapes that are worth it.
-pub type Check = fn(&mut Case<'_>) -> Result<(), CudaError>;
+/// A check of one kernel, in all shapes that matter.
+pub type Check = fn(&mut Checker<'_>) -> Result<(), CudaError>;
 
-/// How far a kernel was from its twin.
+/// The largest difference between a kernel and its reference in one shape.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Finding {
     /// The kernel and the shape.
     pub what: String,
-    /// The largest difference, as a part of what is allowed: at most one is well. Infinite if a
-    /// number is none, or was never written.
+    /// The difference as a part of the tolerance: the kernel is right if it is at most one.
+    /// Infinite if a number is NaN, or was not written.
     pub worst: f64,
-    /// Where that is.
+    /// Index of that number.
     pub at: usize,
 }
 
-/// How fast a kernel was.
+/// The time of a launch.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Speed {
     /// The kernel and the shape.
@@ -62,37 +68,37 @@ pub struct Speed {
     pub seconds: f64,
 }
 
-/// What a check works with.
+/// The kernels to check, the source of inputs, and the findings.
 #[derive(Debug)]
-pub struct Case<'a> {
+pub struct Checker<'a> {
     /// The kernels.
     pub kernels: &'a Kernels,
-    /// What they were compiled for.
+    /// Elements of a head, for which they were compiled.
     pub head_dim: usize,
-    /// Where inputs come from.
+    /// Source of inputs.
     pub random: Random,
     /// Differences, one for each shape.
     pub findings: Vec<Finding>,
-    /// Times, if they are wanted: an emulated device has none.
+    /// Times; `None` on an emulated device, which has none.
     pub speeds: Option<Vec<Speed>>,
 }
 
-impl<'a> Case<'a> {
-    /// A case with inputs that follow from a seed.
-    pub fn new(kernels: &'a Kernels, head_dim: usize, seed: u64) -> Case<'a> {
+impl<'a> Checker<'a> {
+    /// Creates a checker whose inputs follow from a seed.
+    pub fn new(kernels: &'a Kernels, head_dim: usize, seed: u64) -> Checker<'a> {
         let random = Random::new(seed);
-        Case { kernels, head_dim, random, findings: Vec::new(), speeds: None }
+        Checker { kernels, head_dim, random, findings: Vec::new(), speeds: None }
     }
 
-    /// Values on the device.
+    /// Copies values to the device.
     ///
     /// # Errors
     /// As for [`Memory::of`].
-    pub fn upload<T: super::memory::Plain>(&self, values: &[T]) -> Result<Memory, CudaError> {
+    pub fn upload<T: Pod>(&self, values: &[T]) -> Result<Memory, CudaError> {
         Memory::of(self.kernels.device(), values)
     }
 
-    /// Bytes on the device that are no numbers, neither as `f32` nor as bf16.
+    /// Allocates bytes on the device that are NaN, both as `f32` and as bf16.
     ///
     /// # Errors
     /// As for [`Memory::new`].
@@ -102,138 +108,82 @@ impl<'a> Case<'a> {
         Ok(memory)
     }
 
-    /// Compares bf16 numbers; `allowed` is a part of the expected one's size, and absolute below
-    /// one.
-    pub fn compare_bf16(&mut self, what: &str, found: &[u16], expected: &[f32], allowed: f64) {
-        let found: Vec<f32> = found.iter().map(|bits| widen(*bits)).collect();
-        self.compare(what, &found, expected, allowed);
+    /// As [`Checker::compare`], for bf16 numbers.
+    pub fn compare_bf16(&mut self, what: &str, found: &[u16], expected: &[f32], tolerance: f64) {
+        self.compare(what, &widened(found), expected, tolerance);
     }
 
-    /// Compares numbers; `allowed` is a part of the expected one's size, and absolute below one.
-    pub fn compare(&mut self, what: &str, found: &[f32], expected: &[f32], allowed: f64) {
-        let far = |(found, expected): (&f32, &f32)| {
-            let (found, expected) = (f64::from(*found), f64::from(*expected));
-            let far = (found - expected).abs() / (allowed * expected.abs().max(1.0));
-            let same = found == expected;
-            if same {
-                0.0
-            } else if far.is_nan() {
-                f64::INFINITY
-            } else {
-                far
-            }
-        };
+    /// Compares numbers. The tolerance is relative to the expected number, and absolute below one.
+    pub fn compare(&mut self, what: &str, found: &[f32], expected: &[f32], tolerance: f64) {
         let mut finding = Finding { what: what.to_owned(), worst: 0.0, at: 0 };
         if found.len() != expected.len() {
             finding.worst = f64::INFINITY;
         }
-        for (at, far) in found.iter().zip(expected).map(far).enumerate() {
-            if far > finding.worst {
-                (finding.worst, finding.at) = (far, at);
+        for (at, (found, expected)) in found.iter().zip(expected).enumerate() {
+            let distance = distance(f64::from(*found), f64::from(*expected), tolerance);
+            if distance > finding.worst {
+                (finding.worst, finding.at) = (distance, at);
             }
         }
         self.findings.push(finding);
     }
 
-    /// Notes whether numbers that must be equal are.
+    /// Compares numbers that must be equal.
     pub fn equal<T: PartialEq>(&mut self, what: &str, found: &[T], expected: &[T]) {
-        let pair = |(at, (a, b)): (usize, (&T, &T))| (a != b).then_some(at);
-        let different = found.iter().zip(expected).enumerate().find_map(pair);
-        let whole = found.len() == expected.len();
-        let worst = if whole && different.is_none() { 0.0 } else { f64::INFINITY };
-        let at = different.unwrap_or(0);
-        self.findings.push(Finding { what: what.to_owned(), worst, at });
+        let different = found.iter().zip(expected).position(|(a, b)| a != b);
+        let equal = found.len() == expected.len() && different.is_none();
+        let worst = if equal { 0.0 } else { f64::INFINITY };
+        self.findings.push(Finding { what: what.to_owned(), worst, at: different.unwrap_or(0) });
     }
 
-    /// Measures a launch that moves `bytes`, if times are wanted.
+    /// Times a launch that moves `bytes`, if times are wanted.
     ///
     /// # Errors
-    /// What the launch says.
+    /// An error of the launch.
     pub fn time(
         &mut self,
         what: &str,
         bytes: usize,
         mut launch: impl FnMut(&Kernels) -> Result<(), CudaError>,
     ) -> Result<(), CudaError> {
-        const WARM: usize = 5;
+        const WARM_UP: usize = 5;
         const ROUNDS: usize = 50;
         let Some(speeds) = &mut self.speeds else { return Ok(()) };
-        (0..WARM).try_for_each(|_| launch(self.kernels))?;
+        (0..WARM_UP).try_for_each(|_| launch(self.kernels))?;
         self.kernels.device().synchronize()?;
-        let begun = Instant::now();
+
+        let started = Instant::now();
         (0..ROUNDS).try_for_each(|_| launch(self.kernels))?;
         self.kernels.device().synchronize()?;
-        let seconds = begun.elapsed().as_secs_f64() / ROUNDS as f64;
+        let seconds = started.elapsed().as_secs_f64() / ROUNDS as f64;
         speeds.push(Speed { what: what.to_owned(), bytes, seconds });
         Ok(())
     }
 }
 
-/// Numbers that follow from a seed (SplitMix64).
-#[derive(Debug, Clone)]
-pub struct Random(u64);
-
-impl Random {
-    /// Starts at a seed.
-    pub fn new(seed: u64) -> Random {
-        Random(seed)
+/// The difference of two numbers, as a part of the tolerance.
+fn distance(found: f64, expected: f64, tolerance: f64) -> f64 {
+    // Equal infinities have a difference of NaN.
+    if found == expected {
+        return 0.0;
     }
-
-    /// 64 bits.
-    pub fn bits(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let value = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        let value = (value ^ (value >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        value ^ (value >> 31)
-    }
-
-    /// A whole number below `end`, which is not zero.
-    pub fn below(&mut self, end: usize) -> usize {
-        (self.bits() % end as u64) as usize
-    }
-
-    /// A number in [-1, 1).
-    pub fn signed(&mut self) -> f32 {
-        (self.bits() >> 40) as f32 / (1_u64 << 23) as f32 - 1.0
-    }
-
-    /// Numbers in [-size, size).
-    pub fn floats(&mut self, count: usize, size: f32) -> Vec<f32> {
-        (0..count).map(|_| self.signed() * size).collect()
-    }
-
-    /// The same as bf16.
-    pub fn halves(&mut self, count: usize, size: f32) -> Vec<u16> {
-        (0..count).map(|_| narrow(self.signed() * size)).collect()
-    }
+    let distance = (found - expected).abs() / (tolerance * expected.abs().max(1.0));
+    if distance.is_nan() { f64::INFINITY } else { distance }
 }
 
-/// The nearest bf16; of two as near, the one that ends in zero. Not for what is no number.
-pub fn narrow(value: f32) -> u16 {
-    let bits = value.to_bits();
-    ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16) as u16
+/// Widens bf16 numbers.
+fn widened(values: &[u16]) -> Vec<f32> {
+    values.iter().map(|bits| widen(*bits)).collect()
 }
 
-/// A bf16 as a wider number.
-pub fn widen(bits: u16) -> f32 {
-    f32::from_bits(u32::from(bits) << 16)
+/// Widens a bf16 number to double precision.
+fn wide(bits: u16) -> f64 {
+    f64::from(widen(bits))
 }
 
-/// Rounds to bf16 and back.
-pub fn round(value: f32) -> f32 {
-    widen(narrow(value))
+/// The product of two vectors of bf16 numbers, added up in order.
+fn dot(a: &[u16], b: &[u16]) -> f64 {
+    a.iter().zip(b).map(|(a, b)| wide(*a) * wide(*b)).sum()
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn rounding_is_that_of_the_half_crate() {
-        let mut random = Random::new(1);
-        for _ in 0..10_000 {
-            let value = random.signed() * f32::powi(2.0, random.below(80) as i32 - 40);
-            assert_eq!(narrow(value), half::bf16::from_f32(value).to_bits(), "{value}");
-        }
-    }
-}
+pub use self::Checker as Case; // alias

@@ -1,4 +1,9 @@
-//! One GPU.
+//! One GPU: its context, a stream, and its properties.
+
+pub(super) mod event;
+pub(super) mod graph;
+pub(super) mod library;
+pub(super) mod memory;
 
 use std::ffi::CStr;
 use std::path::PathBuf;
@@ -8,35 +13,35 @@ use std::sync::atomic::AtomicU64;
 use cudarc::driver::sys::{self, CUdevice_attribute as Attribute};
 
 use super::error::{CudaError, NoCuda};
-use super::library::{Libraries, Release, has_driver, newest};
+use library::{Libraries, Release, has_driver, newest};
 
-/// The oldest driver's version: what is asked of it has been there since.
+/// The oldest supported driver version: it has all functions that we call.
 const VERSION_MIN: i32 = 12_000;
-/// What the kernels are made of came with this.
+/// The oldest supported compute capability: it has all instructions of the kernels.
 const CAPABILITY_MIN: (i32, i32) = (8, 0);
 
-/// The choice of a device, and the places to look for what it needs.
+/// The choice of a device, and the folders of its files.
 #[derive(Debug, Clone, Default)]
 pub struct DeviceOptions {
-    /// The number that the driver gives it.
+    /// Number of the device, as the driver counts.
     pub ordinal: usize,
-    /// A folder with the libraries; else they are looked for.
+    /// The folder of the libraries; without it they are searched for.
     pub libraries: Option<PathBuf>,
-    /// A folder in which compiled kernels are kept for the next start.
+    /// The folder in which compiled kernels are cached.
     pub cache: Option<PathBuf>,
-    /// A folder with texts of kernels that are compiled in place of those of this program, to
-    /// compare variants.
+    /// A folder with texts of kernels that replace those of this program, to compare variants.
     pub texts: Option<PathBuf>,
 }
 
-/// A GPU that is ready. Clones are the same one.
+/// An open GPU with a stream. Clones share both.
 #[derive(Debug, Clone)]
 pub struct Device {
-    pub(super) inner: Arc<Inner>,
+    pub(super) inner: Arc<DeviceState>,
 }
 
+/// The state that clones of a [`Device`] share.
 #[derive(Debug)]
-pub(super) struct Inner {
+pub(super) struct DeviceState {
     device: sys::CUdevice,
     context: sys::CUcontext,
     pub(super) stream: sys::CUstream,
@@ -46,38 +51,39 @@ pub(super) struct Inner {
     processors: usize,
     libraries: Libraries,
     pub(super) options: DeviceOptions,
-    /// How often memory that launches may have been recorded with was given up.
+    /// Times that memory was freed whose address may have been recorded.
     pub(super) epoch: Arc<AtomicU64>,
 }
 
 // SAFETY: contexts and streams of the driver may be used from any thread, by several at once.
-unsafe impl Send for Inner {}
+unsafe impl Send for DeviceState {}
 // SAFETY: as above.
-unsafe impl Sync for Inner {}
+unsafe impl Sync for DeviceState {}
 
 impl Device {
-    /// Makes a device ready.
+    /// Opens a device.
     ///
     /// # Errors
-    /// Whatever is missing, with the way out.
+    /// [`NoCuda`], which says what is missing and how to get it.
     pub fn open(options: &DeviceOptions) -> Result<Device, NoCuda> {
         if !has_driver() {
             return Err(NoCuda::NoDriver);
         }
         let (driver, device) = choose(options.ordinal)?;
         let name = name(device)?;
-        let attribute = |which| attribute(device, which);
         let capability = (
-            attribute(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?,
-            attribute(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?,
+            attribute(device, Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?,
+            attribute(device, Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?,
         );
         if capability < CAPABILITY_MIN {
             return Err(NoCuda::OldDevice { name, capability });
         }
-        let processors = attribute(Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?;
+
+        let processors = attribute(device, Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?;
         let libraries = Libraries::load(options.libraries.as_deref(), driver);
-        let (context, stream) = begin(device)?;
-        let inner = Inner {
+        // The context is opened last: nothing after this can fail, so it is always released.
+        let (context, stream) = open_stream(device)?;
+        let state = DeviceState {
             device,
             context,
             stream,
@@ -89,30 +95,29 @@ impl Device {
             options: options.clone(),
             epoch: Arc::default(),
         };
-        Ok(Device { inner: Arc::new(inner) })
+        Ok(Device { inner: Arc::new(state) })
     }
 
-    /// The same device with a stream of its own: what is asked for here does not wait for what is
-    /// asked for there, and is not recorded there.
+    /// Opens a second stream of the same device. Its work does not wait for the first stream's, and
+    /// is not recorded there.
     ///
     /// # Errors
-    /// What the driver says.
-    pub fn beside(&self) -> Result<Device, CudaError> {
-        let inner = &self.inner;
-        let (context, stream) = begin(inner.device)?;
-        let inner = Inner {
+    /// An error of the driver.
+    pub fn with_new_stream(&self) -> Result<Device, CudaError> {
+        let (context, stream) = open_stream(self.inner.device)?;
+        let state = DeviceState {
             context,
             stream,
-            name: inner.name.clone(),
-            libraries: inner.libraries.clone(),
-            options: inner.options.clone(),
-            epoch: Arc::clone(&inner.epoch),
+            name: self.inner.name.clone(),
+            libraries: self.inner.libraries.clone(),
+            options: self.inner.options.clone(),
+            epoch: Arc::clone(&self.inner.epoch),
             ..*self.inner
         };
-        Ok(Device { inner: Arc::new(inner) })
+        Ok(Device { inner: Arc::new(state) })
     }
 
-    /// What the driver calls it.
+    /// Name of the device, as the driver has it.
     pub fn name(&self) -> &str {
         &self.inner.name
     }
@@ -127,39 +132,39 @@ impl Device {
         self.inner.capability
     }
 
-    /// What kernels are compiled for, such as `sm_90a`.
+    /// Architecture that kernels are compiled for, such as `sm_90a`.
     pub fn arch(&self) -> String {
         let (major, minor) = self.inner.capability;
-        // Only with the letter does the compiler give all that a Hopper has.
+        // The compiler uses all instructions of a Hopper only with the letter.
         let letter = if (major, minor) == (9, 0) { "a" } else { "" };
         format!("sm_{major}{minor}{letter}")
     }
 
-    /// The oldest of its kind, whose programs it runs, too.
-    pub(super) fn kin(&self) -> String {
+    /// Architecture of the oldest device of the same major version, whose programs this one runs.
+    pub(super) fn base_arch(&self) -> String {
         let (major, _) = self.inner.capability;
         format!("sm_{major}0")
     }
 
-    /// What to install for it.
+    /// The newest release of the libraries that the driver supports.
     pub(super) fn release(&self) -> &'static Release {
         newest(self.inner.driver)
     }
 
-    /// Streaming multiprocessors.
+    /// Number of streaming multiprocessors.
     pub fn processors(&self) -> usize {
         self.inner.processors
     }
 
-    /// Where its libraries were found.
+    /// The libraries that were found.
     pub fn libraries(&self) -> &Libraries {
         &self.inner.libraries
     }
 
-    /// Bytes of memory that are free, and all that there are.
+    /// Returns the free and the total bytes of memory.
     ///
     /// # Errors
-    /// What the driver says.
+    /// An error of the driver.
     pub fn memory(&self) -> Result<(usize, usize), CudaError> {
         self.bind()?;
         let (mut free, mut total) = (0, 0);
@@ -169,10 +174,10 @@ impl Device {
         Ok((free, total))
     }
 
-    /// Waits until all that was asked for is done.
+    /// Waits until all work of the stream is done.
     ///
     /// # Errors
-    /// What went wrong in it, which may be of any launch since the last time.
+    /// An error of any launch since the last call.
     pub fn synchronize(&self) -> Result<(), CudaError> {
         self.bind()?;
         // SAFETY: the stream lives as long as the device.
@@ -181,7 +186,7 @@ impl Device {
         })
     }
 
-    /// Whether all that was asked for is done; waits for nothing.
+    /// Returns true if all work of the stream is done. Does not wait.
     ///
     /// # Errors
     /// As for [`Device::synchronize`].
@@ -195,22 +200,22 @@ impl Device {
         CudaError::check("cuStreamQuery", code).map(|()| true)
     }
 
-    /// The one stream, as libraries want it.
+    /// The stream, as libraries take it.
     pub(crate) fn stream(&self) -> *mut std::ffi::c_void {
         self.inner.stream.cast()
     }
 
-    /// Makes this thread's calls go to this device.
+    /// Directs this thread's calls to this device.
     pub(crate) fn bind(&self) -> Result<(), CudaError> {
         // SAFETY: the context is kept until the device is dropped.
         CudaError::check("cuCtxSetCurrent", unsafe { sys::cuCtxSetCurrent(self.inner.context) })
     }
 }
 
-impl Drop for Inner {
+impl Drop for DeviceState {
     fn drop(&mut self) {
-        // SAFETY: nobody has the device any more, so nobody uses its stream; what fails here can
-        // be told to nobody.
+        // SAFETY: nobody has the device any more, so nobody uses its stream. Errors cannot be
+        // reported from here.
         unsafe {
             let _ = sys::cuCtxSetCurrent(self.context);
             let _ = sys::cuStreamDestroy_v2(self.stream);
@@ -219,21 +224,23 @@ impl Drop for Inner {
     }
 }
 
-/// The driver's version and its device of a number.
+/// Initializes the driver, and returns its version and the device of a number.
 fn choose(ordinal: usize) -> Result<(i32, sys::CUdevice), NoCuda> {
     let (mut version, mut count, mut device) = (0, 0, 0);
-    // SAFETY: numbers are written by the driver, which is there. The version may be asked for
-    // before anything else.
+    // SAFETY: the driver is loaded and writes numbers. Its version may be read before anything
+    // else.
     unsafe {
         CudaError::check("cuDriverGetVersion", sys::cuDriverGetVersion(&mut version))?;
         if version < VERSION_MIN {
             return Err(NoCuda::OldDriver { version });
         }
+
         let code = sys::cuInit(0);
         if code == sys::CUresult::CUDA_ERROR_NO_DEVICE {
             return Err(NoCuda::NoDevice { count: 0, ordinal });
         }
         CudaError::check("cuInit", code)?;
+
         CudaError::check("cuDeviceGetCount", sys::cuDeviceGetCount(&mut count))?;
         if ordinal >= count.max(0) as usize {
             return Err(NoCuda::NoDevice { count, ordinal });
@@ -244,12 +251,12 @@ fn choose(ordinal: usize) -> Result<(i32, sys::CUdevice), NoCuda> {
 }
 
 fn name(device: sys::CUdevice) -> Result<String, CudaError> {
-    let mut text = [0_u8; 256];
+    let mut bytes = [0_u8; 256];
     // SAFETY: the driver writes a text that ends in zero and is no longer than said.
     let code =
-        unsafe { sys::cuDeviceGetName(text.as_mut_ptr().cast(), text.len() as i32 - 1, device) };
+        unsafe { sys::cuDeviceGetName(bytes.as_mut_ptr().cast(), bytes.len() as i32 - 1, device) };
     CudaError::check("cuDeviceGetName", code)?;
-    let text = CStr::from_bytes_until_nul(&text).unwrap_or_default();
+    let text = CStr::from_bytes_until_nul(&bytes).unwrap_or_default();
     Ok(text.to_string_lossy().into_owned())
 }
 
@@ -261,20 +268,20 @@ fn attribute(device: sys::CUdevice, which: Attribute) -> Result<i32, CudaError> 
     Ok(value)
 }
 
-/// The device's context, and a stream of ours: what goes through the default one cannot be
+/// Opens the device's context and a stream of our own: the work of the default stream cannot be
 /// recorded.
-fn begin(device: sys::CUdevice) -> Result<(sys::CUcontext, sys::CUstream), CudaError> {
+fn open_stream(device: sys::CUdevice) -> Result<(sys::CUcontext, sys::CUstream), CudaError> {
     let (mut context, mut stream) = (std::ptr::null_mut(), std::ptr::null_mut());
     let flags = sys::CUstream_flags::CU_STREAM_NON_BLOCKING as u32;
     // SAFETY: the driver writes handles; the device is one that it gave.
     unsafe {
         let code = sys::cuDevicePrimaryCtxRetain(&mut context, device);
         CudaError::check("cuDevicePrimaryCtxRetain", code)?;
-        let made = CudaError::check("cuCtxSetCurrent", sys::cuCtxSetCurrent(context));
-        let made = made.and_then(|()| {
-            CudaError::check("cuStreamCreate", sys::cuStreamCreate(&mut stream, flags))
-        });
-        if let Err(error) = made {
+        let created =
+            CudaError::check("cuCtxSetCurrent", sys::cuCtxSetCurrent(context)).and_then(|()| {
+                CudaError::check("cuStreamCreate", sys::cuStreamCreate(&mut stream, flags))
+            });
+        if let Err(error) = created {
             let _ = sys::cuDevicePrimaryCtxRelease_v2(device);
             return Err(error);
         }

@@ -1,6 +1,6 @@
-//! For tests: doubles of the CUDA libraries, which run the kernels on the CPU.
+//! Doubles of the CUDA libraries for tests, which run the kernels on the CPU.
 //!
-//! See `kernels/emulator/README.md` for what they check and how they can be told to fail.
+//! `kernels/emulator/README.md` lists their checks and the failures that they can inject.
 
 use std::ffi::{CString, c_char, c_int, c_longlong};
 use std::path::{Path, PathBuf};
@@ -9,10 +9,10 @@ use std::sync::OnceLock;
 
 use libloading::os::unix::{Library, RTLD_GLOBAL, RTLD_NOW};
 
-/// A folder with the real NVRTC, which then compiles instead of its double.
+/// The variable that names a folder with the real NVRTC, which then replaces its double.
 pub const NVRTC_VAR: &str = "ROLLTAPE_TEST_NVRTC";
 
-/// The driver's double, loaded.
+/// The loaded double of the driver.
 #[derive(Debug)]
 pub struct Double {
     set: unsafe extern "C" fn(*const c_char, c_longlong) -> c_int,
@@ -20,26 +20,29 @@ pub struct Double {
     folder: PathBuf,
 }
 
-/// Builds the doubles where that is needed and loads them: whoever opens a device after that, in
-/// this process, opens the emulated one.
+/// Builds the doubles if necessary and loads them. Every device that this process opens from then
+/// on is the emulated one.
 ///
 /// # Errors
-/// What the compiler or the loader says.
+/// A message of the compiler or the loader.
 pub fn load() -> Result<&'static Double, String> {
     static LOADED: OnceLock<Result<Double, String>> = OnceLock::new();
     LOADED.get_or_init(|| open(&build()?)).as_ref().map_err(Clone::clone)
 }
 
-/// The folder of the doubles, built, for the loader's path of another process.
+/// Builds the doubles if necessary and returns their folder, for the loader's path of another
+/// process.
 ///
 /// # Errors
-/// What the compiler says.
+/// A message of the compiler.
 pub fn build() -> Result<PathBuf, String> {
     let program = std::env::current_exe().map_err(|error| error.to_string())?;
     let folder = program.with_file_name("cuda-double");
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("emulator/build.sh");
-    let output = Command::new(&script).arg(&folder).output();
-    let output = output.map_err(|error| format!("{}: {error}", script.display()))?;
+    let output = Command::new(&script)
+        .arg(&folder)
+        .output()
+        .map_err(|error| format!("{}: {error}", script.display()))?;
     match output.status.success() {
         true => Ok(folder),
         false => Err(String::from_utf8_lossy(&output.stderr).into_owned()),
@@ -53,49 +56,50 @@ fn open(folder: &Path) -> Result<Double, String> {
     match std::env::var_os(NVRTC_VAR) {
         None => std::mem::forget(library(&folder.join("nvrtc/libnvrtc.so.13"))?),
         Some(real) => {
-            // NVRTC looks for this one by its name.
+            // NVRTC opens its builtins by name, so they are loaded first.
             let real = PathBuf::from(real);
             std::mem::forget(library(&real.join("libnvrtc-builtins.so.13.0"))?);
             std::mem::forget(library(&real.join("libnvrtc.so.13"))?);
         }
     }
+
     // SAFETY: the double has both, with these types.
-    let found = unsafe {
+    let functions = unsafe {
         let set = driver.get(b"rolltape_double_set\0").map(|symbol| *symbol);
         let get = driver.get(b"rolltape_double_get\0").map(|symbol| *symbol);
         (set, get)
     };
     std::mem::forget(driver);
-    match found {
+    match functions {
         (Ok(set), Ok(get)) => Ok(Double { set, get, folder: folder.to_owned() }),
         _ => Err("the CUDA driver that was loaded is no double".to_owned()),
     }
 }
 
 fn library(path: &Path) -> Result<Library, String> {
-    // SAFETY: these libraries are made to be loaded, and stay loaded.
+    // SAFETY: loading these libraries runs their initializers only, and they are never unloaded.
     let loaded = unsafe { Library::open(Some(path), RTLD_NOW | RTLD_GLOBAL) };
     loaded.map_err(|error| format!("{}: {error}", path.display()))
 }
 
 impl Double {
-    /// Sets one of `fail_allocation`, `fail_launch`, `fail_recording` (the n-th from now; 0 is
-    /// none), `seed` and `order`. False if there is nothing of that name.
+    /// Sets `fail_allocation`, `fail_launch` or `fail_recording` (the n-th from now fails; 0 is
+    /// none), `seed` or `order`. Returns false for an unknown name.
     pub fn set(&self, name: &str, value: i64) -> bool {
         let Ok(name) = CString::new(name) else { return false };
         // SAFETY: the name ends in zero.
         unsafe { (self.set)(name.as_ptr(), value) != 0 }
     }
 
-    /// A counter: `launches`, `graph_launches`, `recordings`, `allocations`, `synchronizations`,
-    /// `faults`, or the bytes `used`. -1 if there is nothing of that name.
+    /// Reads a counter: `launches`, `graph_launches`, `recordings`, `allocations`,
+    /// `synchronizations`, `faults`, or the bytes `used`. Returns -1 for an unknown name.
     pub fn get(&self, name: &str) -> i64 {
         let Ok(name) = CString::new(name) else { return -1 };
         // SAFETY: as above.
         unsafe { (self.get)(name.as_ptr()) }
     }
 
-    /// Where the doubles are.
+    /// The folder of the doubles.
     pub fn folder(&self) -> &Path {
         &self.folder
     }

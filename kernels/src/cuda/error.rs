@@ -1,4 +1,4 @@
-//! What can go wrong with a device, and why there may be none.
+//! Errors of a device, and the reasons why none can be opened.
 
 use std::ffi::CStr;
 use std::path::PathBuf;
@@ -7,24 +7,24 @@ use cudarc::driver::sys;
 
 use crate::op::OpError;
 
-/// Why a call of the driver, or of a library beside it, failed.
+/// Error of the driver, of a library, or of a kernel.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum CudaError {
-    /// The device has no room.
+    /// The device is out of memory.
     #[error("no memory on the GPU for {bytes} bytes")]
     Memory {
-        /// What was asked for.
+        /// Bytes that were requested.
         bytes: usize,
     },
-    /// The driver refused.
+    /// A call of the driver failed.
     #[error("`{call}` failed: {reason}")]
     Driver {
         /// The function of the driver.
         call: &'static str,
-        /// What the driver calls it.
+        /// The driver's name of the error.
         reason: String,
     },
-    /// A library refused.
+    /// A call of a library failed.
     #[error("`{call}` failed with status {status}")]
     Library {
         /// The function of the library.
@@ -37,12 +37,12 @@ pub enum CudaError {
     Compile {
         /// The family of kernels.
         family: String,
-        /// What it was compiled for.
+        /// The architecture.
         arch: String,
-        /// What the compiler said.
+        /// The compiler's log.
         log: String,
     },
-    /// Kernels are not in this program, and there is nothing to compile them with.
+    /// Kernels are not built in, and there is no compiler.
     #[error(
         "`{family}.cu` for {arch} and heads of {head_dim} is not built in, and {library}, which \
          would compile it, was not found{}; install it with `pip install {package}` or name its \
@@ -52,15 +52,15 @@ pub enum CudaError {
     NoCompiler {
         /// The family of kernels.
         family: String,
-        /// What it was to be compiled for.
+        /// The architecture.
         arch: String,
         /// Elements of a head.
         head_dim: usize,
         /// The file of the compiler.
         library: &'static str,
-        /// Where it comes from.
+        /// The Python package that has it.
         package: &'static str,
-        /// The folder that was named.
+        /// The folder that was searched, if one was named.
         looked: Option<PathBuf>,
     },
     /// The text of a kernel could not be read from the folder that was named.
@@ -68,37 +68,37 @@ pub enum CudaError {
     Text {
         /// The file or the folder.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The reason, as the end of a sentence.
         reason: String,
     },
-    /// A kernel is not in the text that was compiled, or not with such arguments.
+    /// The compiled text has no such kernel, or it takes other arguments.
     #[error("kernel `{name}` does not take the arguments `{found}`")]
     Arguments {
         /// The kernel.
         name: String,
-        /// Kinds of the arguments that were given.
+        /// Kinds of the passed arguments, one letter each.
         found: String,
     },
-    /// A copy or a launch does not fit the memory that it was given.
+    /// A copy exceeds its memory.
     #[error("{bytes} bytes at {offset} are not within {len}")]
     Bounds {
         /// First byte.
         offset: usize,
-        /// Bytes that were wanted.
+        /// Bytes of the copy.
         bytes: usize,
-        /// Bytes that there are.
+        /// Bytes of the memory.
         len: usize,
     },
 }
 
 impl CudaError {
-    /// Makes an error of a result of the driver.
+    /// Converts a result of the driver.
     pub(super) fn check(call: &'static str, code: sys::CUresult) -> Result<(), CudaError> {
         if code == sys::CUresult::CUDA_SUCCESS {
             return Ok(());
         }
         let mut name = std::ptr::null();
-        // SAFETY: the driver writes the address of a text of its own, or leaves ours.
+        // SAFETY: the driver writes the address of a text of its own, or nothing.
         let known = unsafe { sys::cuGetErrorName(code, &mut name) };
         let reason = if known == sys::CUresult::CUDA_SUCCESS && !name.is_null() {
             // SAFETY: the driver's texts end in zero and live as long as it does.
@@ -109,7 +109,7 @@ impl CudaError {
         Err(CudaError::Driver { call, reason })
     }
 
-    /// As an error of an operation.
+    /// Converts it to an error of an operation.
     pub fn of(self, op: &'static str) -> OpError {
         match self {
             CudaError::Memory { bytes } => OpError::Memory { op, bytes },
@@ -118,31 +118,31 @@ impl CudaError {
     }
 }
 
-/// Why there is no GPU to work with, and the way out.
+/// Reason why no GPU can be used, with the remedy.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum NoCuda {
-    /// There is no driver.
+    /// The machine has no driver.
     #[error("no CUDA driver was found (libcuda.so.1); to use a GPU, install NVIDIA's driver")]
     NoDriver,
-    /// The driver is older than the interface that we speak.
+    /// The driver is too old.
     #[error(
         "the CUDA driver supports CUDA {}.{} at most; update it to one that supports CUDA 12 or 13 \
          (version 525 or later)",
         .version / 1000, .version % 1000 / 10
     )]
     OldDriver {
-        /// What the driver supports, as it says it: 13000 is 13.0.
+        /// Version of CUDA that the driver supports: 13000 is 13.0.
         version: i32,
     },
     /// The driver has no such device.
     #[error("the CUDA driver lists {count} devices, and there is no number {ordinal}")]
     NoDevice {
-        /// Devices that there are.
+        /// Number of devices.
         count: i32,
-        /// The one that was wanted.
+        /// Number of the device that was requested.
         ordinal: usize,
     },
-    /// The device lacks instructions that the kernels are made of.
+    /// The device lacks instructions of the kernels.
     #[error(
         "{name} has compute capability {}.{}; 8.0 or later is needed",
         .capability.0, .capability.1
@@ -153,7 +153,7 @@ pub enum NoCuda {
         /// Major and minor number.
         capability: (i32, i32),
     },
-    /// The model has heads that the kernels are not made for.
+    /// The kernels do not support the model's heads.
     #[error(
         "the GPU's kernels take heads of 16 to 256 elements in steps of 16, in groups of 16 at \
              most; the model's have {dim} elements in groups of {group}"
@@ -164,7 +164,7 @@ pub enum NoCuda {
         /// Query heads that share a key and value head.
         group: usize,
     },
-    /// The device could not be made ready.
+    /// The device could not be initialized.
     #[error("the GPU could not be made ready: {0}")]
     Failed(#[from] CudaError),
 }

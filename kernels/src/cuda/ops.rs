@@ -1,22 +1,29 @@
-//! The GPU as [`Ops`]: checks of shapes, and the launches that each operation is.
+//! [`Ops`] for the GPU: the checks of shapes, and the launches of each operation.
 //!
-//! Counts are those of the step's padded [`super::plan::Shape`]. What a padding row holds is not
-//! said; no row's result depends on another's.
+//! Counts are those of the step's padded [`StepShape`](super::step::plan::StepShape). Padding rows
+//! are unspecified; no row's result depends on another row.
+
+pub(super) mod adapters;
+pub(super) mod launch;
+mod weights;
 
 use std::ops::Range;
 
-use super::adapters::Adapters;
-use super::ask::{at, at_or_none, exact, of, width_of};
-use super::clock;
-use super::launch::Arg;
-use super::product;
-use super::shape::{self, product::SMALL_ROWS};
-use super::state::Cuda;
-use super::tensor::{Buffer, Kind, Live, Matrix, Pages};
-use crate::op::{Drawn, Heads, Home, LowRank, OpError, Ops, PAGE, Rotation, Step, TOP_MAX, Values};
-use crate::reach::Reach;
+use super::cublaslt::{ProductAddresses, ProductShape};
+use super::grid::{self, gemm::SMALL_ROWS};
+use super::kernels::Arg;
+use super::params::SampleParams;
+use super::profiler;
+use super::step::Cuda;
+use super::tensor::{Buffer, ElementType, Matrix, Pages, Storage};
+use crate::op::{
+    DeviceLimits, DrawnToken, Heads, LayerPages, LoraTarget, LowRank, OpError, Ops, Placement,
+    Residual, RmsNorm, Rotation, Step, TOP_MAX, Values, check_len,
+};
+use adapters::Adapters;
+use launch::{op_error, optional_pointer, pointer, row_width};
 
-/// What columns of a product's operands are a multiple of.
+/// Columns of a product's operands are a multiple of this.
 const DEPTH_UNIT: usize = 8;
 
 impl Ops for Cuda {
@@ -25,93 +32,111 @@ impl Ops for Cuda {
     type Pages = Pages;
     type Adapters = Adapters;
 
-    fn twin(&self) -> Result<Cuda, OpError> {
-        self.beside().map_err(of("twin"))
+    fn loader(&self) -> Result<Cuda, OpError> {
+        self.with_new_stream().map_err(op_error("twin"))
+    }
+
+    fn free_memory(&self, share: f64) -> Result<Option<u64>, OpError> {
+        let (free, total) = self.device.memory().map_err(op_error("room"))?;
+        let reserved = (total as f64 * (1.0 - share)) as u64;
+        Ok(Some((free as u64).saturating_sub(reserved)))
+    }
+
+    fn limits(&self) -> DeviceLimits {
+        let total = self.device.memory().map_or(0, |(_, total)| total);
+        let usual_rows = grid::usual_rows(self.device.capability(), total);
+        DeviceLimits { usual_rows, rows: grid::ROWS_MAX, vocab: SampleParams::VOCAB_MAX }
+    }
+
+    fn is_lost(&self) -> bool {
+        // Once the context is lost, every call returns that error.
+        self.device.synchronize().is_err()
+    }
+
+    fn uses_bf16(&self) -> bool {
+        true
+    }
+
+    fn draws_tokens(&self) -> bool {
+        true
+    }
+
+    fn release_scratch(&mut self) -> Result<(), OpError> {
+        self.free_scratch().map_err(op_error("give_back"))
     }
 
     fn upload(&self, values: &[f32]) -> Result<Buffer, OpError> {
-        Buffer::of(&self.device, values, self.spills).map_err(of("upload"))
+        Buffer::of(&self.device, values, self.spills).map_err(op_error("upload"))
     }
 
     fn scratch(&self, rows: usize, width: usize) -> Result<Buffer, OpError> {
-        self.buffer(Kind::Half, Cuda::padded(rows) * width)
+        self.buffer(ElementType::Bf16, Cuda::padded(rows) * width)
     }
 
     fn logits(&self, rows: usize, width: usize) -> Result<Buffer, OpError> {
-        self.buffer(Kind::Single, Cuda::padded(rows) * width)
+        self.buffer(ElementType::F32, Cuda::padded(rows) * width)
     }
 
-    fn download(
+    fn read_rows(
         &self,
         buffer: &mut Buffer,
-        (width, rows): (usize, &[usize]),
+        width: usize,
+        rows: &[usize],
         to: &mut Vec<f32>,
     ) -> Result<(), OpError> {
-        if buffer.kind != Kind::Single {
-            return Err(OpError::Shape {
-                op: "download",
-                operand: "buffer",
-                expected: 4,
-                found: 2,
-            });
+        let op = "download";
+        if buffer.element != ElementType::F32 {
+            return Err(OpError::Shape { op, operand: "buffer", expected: 4, found: 2 });
         }
         to.resize(rows.len() * width, 0.0);
+
         let mut done = 0;
-        // Rows that lie side by side are one copy.
+        // Adjacent rows are one copy.
         for run in rows.chunk_by(|a, b| a + 1 == *b) {
             let part = &mut to[done * width..][..run.len() * width];
-            buffer.live.memory().read(run[0] * width * 4, part).map_err(of("download"))?;
+            buffer.storage.memory().read(run[0] * width * 4, part).map_err(op_error(op))?;
             done += run.len();
         }
         Ok(())
     }
 
+    fn read_buffer(&self, buffer: &Buffer, out: &mut Vec<f32>) -> Result<(), OpError> {
+        self.read_vector(buffer, out)
+    }
+
+    fn replace_buffer(&self, live: &mut Buffer, staged: &mut Buffer) -> Result<(), OpError> {
+        self.replace(&mut live.storage, &mut staged.storage, "replace_buffer")
+    }
+
+    fn move_buffer(&self, buffer: &mut Buffer, to: Placement) -> Result<(), OpError> {
+        self.move_storage(&mut buffer.storage, to, "move_buffer")
+    }
+
     fn matrix(&self, parts: &[Values<'_>], rows: usize, columns: usize) -> Result<Matrix, OpError> {
-        exact("matrix", "parts", parts.iter().map(Values::len).sum(), rows * columns)?;
-        exact("matrix", "columns", columns % DEPTH_UNIT, 0)?;
-        let made = Matrix::new(&self.device, parts, (rows, columns), self.spills);
-        made.map_err(of("matrix"))
+        check_len("matrix", "parts", parts.iter().map(Values::len).sum(), rows * columns)?;
+        check_len("matrix", "columns", columns % DEPTH_UNIT, 0)?;
+        Matrix::new(&self.device, parts, rows, columns, self.spills).map_err(op_error("matrix"))
     }
 
-    fn room(&self, share: f64) -> Result<Option<u64>, OpError> {
-        let (free, total) = self.device.memory().map_err(of("room"))?;
-        let spared = (total as f64 * (1.0 - share)) as u64;
-        Ok(Some((free as u64).saturating_sub(spared)))
-    }
-
-    fn reach(&self) -> Reach {
-        let total = self.device.memory().map_or(0, |(_, total)| total);
-        let usual_rows = shape::usual_rows(self.device.capability(), total);
-        Reach { usual_rows, rows: shape::ROWS_MAX, vocab: shape::SampleParams::VOCAB_MAX }
-    }
-
-    fn is_lost(&self) -> bool {
-        // What took the context down is what every call says from then on.
-        self.device.synchronize().is_err()
-    }
-
-    fn rounds(&self) -> bool {
-        true
-    }
-
-    fn draws(&self) -> bool {
-        true
-    }
-
-    fn run(
-        &mut self,
-        step: &Step<'_>,
-        walk: &mut dyn FnMut(&Self) -> Result<(), OpError>,
+    fn read_matrix(
+        &self,
+        matrix: &Matrix,
+        rows: Range<usize>,
+        out: &mut Vec<f32>,
     ) -> Result<(), OpError> {
-        self.step(step, walk)
+        self.read_matrix_rows(matrix, rows, out)
     }
 
-    fn drawn(&mut self) -> Result<Vec<Option<Drawn>>, OpError> {
-        self.draws.take().map_err(of("drawn"))
+    fn replace_matrix(&self, live: &mut Matrix, staged: &mut Matrix) -> Result<(), OpError> {
+        self.replace(&mut live.storage, &mut staged.storage, "replace_matrix")
+    }
+
+    fn move_matrix(&self, matrix: &mut Matrix, to: Placement) -> Result<(), OpError> {
+        self.move_storage(&mut matrix.storage, to, "move_matrix")
     }
 
     fn adapters(&self, slots: usize, rows: usize, columns: usize) -> Result<Adapters, OpError> {
-        Adapters::new(&self.device, slots, (rows, columns)).map_err(of("adapters"))
+        Adapters::new(&self.device, slots, rows, columns).map_err(op_error("adapters"))
     }
 
     fn set_adapter(
@@ -123,264 +148,271 @@ impl Ops for Cuda {
         adapters.set(slot, addition)
     }
 
-    fn read_matrix(
-        &self,
-        matrix: &Matrix,
-        rows: Range<usize>,
-        out: &mut Vec<f32>,
-    ) -> Result<(), OpError> {
-        self.rows_of(matrix, rows, out)
-    }
-
-    fn read_buffer(&self, buffer: &Buffer, out: &mut Vec<f32>) -> Result<(), OpError> {
-        self.numbers_of(buffer, out)
-    }
-
-    fn replace_matrix(&self, live: &mut Matrix, staged: &mut Matrix) -> Result<(), OpError> {
-        self.copy(&mut live.live, &mut staged.live, "replace_matrix")
-    }
-
-    fn replace_buffer(&self, live: &mut Buffer, staged: &mut Buffer) -> Result<(), OpError> {
-        self.copy(&mut live.live, &mut staged.live, "replace_buffer")
-    }
-
-    fn move_matrix(&self, matrix: &mut Matrix, to: Home) -> Result<(), OpError> {
-        self.move_live(&mut matrix.live, to, "move_matrix")
-    }
-
-    fn move_buffer(&self, buffer: &mut Buffer, to: Home) -> Result<(), OpError> {
-        self.move_live(&mut buffer.live, to, "move_buffer")
-    }
-
-    fn give_back(&mut self) -> Result<(), OpError> {
-        Cuda::give_back(self).map_err(of("give_back"))
-    }
-
     fn page_bytes(&self, heads: Heads) -> usize {
-        2 * heads.kv * heads.dim * PAGE * 2
+        2 * Pages::side_bytes(heads)
     }
 
     fn pages(&self, heads: Heads, layers: usize, count: usize) -> Result<Pages, OpError> {
-        exact("pages", "heads", heads.row(), self.heads.row())?;
-        let bytes = self.page_bytes(heads) / 2 * layers * count;
-        let new = || Live::new(&self.device, bytes).map_err(of("pages"));
-        let (keys, values) = (new()?, new()?);
-        // A weight of zero times what was there before must be zero.
-        keys.memory().fill(0).map_err(of("pages"))?;
-        values.memory().fill(0).map_err(of("pages"))?;
+        check_len("pages", "heads", heads.row(), self.heads.row())?;
+        let bytes = Pages::side_bytes(heads) * layers * count;
+        let keys = Storage::new(&self.device, bytes).map_err(op_error("pages"))?;
+        let values = Storage::new(&self.device, bytes).map_err(op_error("pages"))?;
+        // Kernels multiply positions beyond the end by a weight of zero, which must give zero.
+        keys.memory().fill(0).map_err(op_error("pages"))?;
+        values.memory().fill(0).map_err(op_error("pages"))?;
         Ok(Pages { keys, values, heads, layers, count })
+    }
+
+    fn run(
+        &mut self,
+        step: &Step<'_>,
+        walk: &mut dyn FnMut(&Self) -> Result<(), OpError>,
+    ) -> Result<(), OpError> {
+        self.run_step(step, walk)
+    }
+
+    fn take_draws(&mut self) -> Result<Vec<Option<DrawnToken>>, OpError> {
+        self.draws.take().map_err(op_error("drawn"))
     }
 
     fn embed(&self, _: &Step<'_>, table: &Matrix, out: &mut Buffer) -> Result<(), OpError> {
         let rows = self.shape().rows;
-        self.note(|bounds| bounds.vocab = table.rows);
-        out.resize(rows * table.columns).map_err(of("embed"))?;
-        let places = self.places();
-        let (ids, feedback) = (self.word(places.ids), self.word(places.feedback));
-        let drawn = at(&self.draws.ids);
-        let args = [at(&out.live), at(&table.live), ids, feedback, drawn, Arg::from(table.columns)];
-        self.launch("embed", shape::embed(rows, table.columns), &args)
+        self.set_bounds(|bounds| bounds.vocab = table.rows);
+        out.resize(rows * table.columns).map_err(op_error("embed"))?;
+
+        let offsets = self.offsets();
+        let args = [
+            pointer(&out.storage),
+            pointer(&table.storage),
+            self.words_at(offsets.ids),
+            self.words_at(offsets.feedback),
+            pointer(&self.draws.ids),
+            Arg::from(table.columns),
+        ];
+        self.launch("embed", grid::embed(rows, table.columns), &args)
     }
 
-    fn add_norm(
+    fn add_rms_norm(
         &self,
         sum: &mut Buffer,
         delta: Option<&Buffer>,
-        (weight, eps): (&Buffer, f32),
+        norm: RmsNorm<'_, Buffer>,
         out: &mut Buffer,
     ) -> Result<(), OpError> {
-        let (rows, hidden) = (self.shape().rows, weight.len);
-        exact("add_norm", "sum", sum.len, rows * hidden)?;
-        exact("add_norm", "delta", delta.map_or(sum.len, |delta| delta.len), sum.len)?;
-        out.resize(sum.len).map_err(of("add_norm"))?;
+        let (rows, hidden) = (self.shape().rows, norm.weight.len);
+        check_len("add_norm", "sum", sum.len, rows * hidden)?;
+        check_len("add_norm", "delta", delta.map_or(sum.len, |delta| delta.len), sum.len)?;
+        out.resize(sum.len).map_err(op_error("add_norm"))?;
+
         let args = [
-            at(&sum.live),
-            at_or_none(delta),
-            at(&weight.live),
-            at(&out.live),
+            pointer(&sum.storage),
+            optional_pointer(delta),
+            pointer(&norm.weight.storage),
+            pointer(&out.storage),
             Arg::from(hidden),
-            Arg::from(eps),
+            Arg::from(norm.eps),
         ];
-        self.launch("add_rms_norm", shape::norm(rows, hidden), &args)
+        self.launch("add_rms_norm", grid::norm(rows, hidden), &args)
     }
 
-    fn gather_norm(
+    fn gather_rms_norm(
         &self,
         step: &Step<'_>,
-        (sum, delta): (&mut Buffer, &Buffer),
-        norm: (&Buffer, f32),
+        residual: Residual<'_, Buffer>,
+        norm: RmsNorm<'_, Buffer>,
         out: &mut Buffer,
     ) -> Result<(), OpError> {
-        self.add_norm(sum, Some(delta), norm, out)?;
-        // Where all rows are wanted, in their order, that was it.
+        let Residual { sum, delta } = residual;
+        let RmsNorm { weight, eps } = norm;
+        self.add_rms_norm(sum, Some(delta), RmsNorm { weight, eps }, out)?;
+        // If all rows are wanted, in their order, that is the result.
         if self.plan.records || step.wanted.iter().copied().eq(0..step.ids.len()) {
             return Ok(());
         }
-        let ((weight, eps), wanted) = (norm, self.shape().wanted);
-        let hidden = weight.len;
-        out.resize(wanted * hidden).map_err(of("gather_norm"))?;
-        let rows = self.word(self.places().wanted);
+
+        let (wanted, hidden) = (self.shape().wanted, weight.len);
+        out.resize(wanted * hidden).map_err(op_error("gather_norm"))?;
         let args = [
-            at(&sum.live),
-            rows,
-            at(&weight.live),
-            at(&out.live),
+            pointer(&sum.storage),
+            self.words_at(self.offsets().wanted),
+            pointer(&weight.storage),
+            pointer(&out.storage),
             Arg::from(hidden),
             Arg::from(eps),
         ];
-        self.launch("gather_norm", shape::norm(wanted, hidden), &args)
+        self.launch("gather_norm", grid::norm(wanted, hidden), &args)
     }
 
     fn matmul(&self, x: &Buffer, w: &Matrix, out: &mut Buffer) -> Result<(), OpError> {
-        let (n, k) = (w.rows, w.columns);
-        let m = x.len / k;
-        exact("matmul", "x", x.len, m * k)?;
-        out.resize(m * n).map_err(of("matmul"))?;
-        let wide = out.kind == Kind::Single;
-        let few = self.clock.as_ref().map_or(SMALL_ROWS, |clock| clock.library_above(SMALL_ROWS));
-        if let Some(products) = self.products.as_ref().filter(|_| m > few) {
-            let how = product::Shape { m, n, k, wide };
-            let addresses = (x.live.at(), w.live.at(), out.live.at());
-            // SAFETY: all three are of the shape, and freed behind the work that uses them.
-            let asked = unsafe { products.borrow_mut().multiply(how, addresses) };
-            if asked.map_err(of("matmul"))? {
-                return self.note_time("matmul", || clock::product("cublaslt", [m, n, k], wide));
+        let (m, n, k) = (x.len / w.columns, w.rows, w.columns);
+        check_len("matmul", "x", x.len, m * k)?;
+        out.resize(m * n).map_err(op_error("matmul"))?;
+        let f32_out = out.element == ElementType::F32;
+
+        // cuBLASLt makes the products of many rows, if it supports the shape.
+        let library_above = self
+            .profiler
+            .as_ref()
+            .map_or(SMALL_ROWS, |profiler| profiler.library_above(SMALL_ROWS));
+        if let Some(library) = self.library.as_ref().filter(|_| m > library_above) {
+            let shape = ProductShape { m, n, k, f32_out };
+            let addresses = ProductAddresses {
+                x: x.storage.address(),
+                w: w.storage.address(),
+                out: out.storage.address(),
+            };
+            // SAFETY: all three are of the shape, and freed in stream order behind this product.
+            let multiplied = unsafe { library.borrow_mut().multiply(shape, addresses) };
+            if multiplied.map_err(op_error("matmul"))? {
+                return self.profile("matmul", || profiler::product_cost("cublaslt", shape));
             }
         }
+
+        // Both of our own kernels give the same bits.
         let (name, grid) = if m <= SMALL_ROWS {
-            ("gemm_small", shape::product::gemm_small(m, n, self.device.processors()))
+            ("gemm_small", grid::gemm::gemm_small(m, n, self.device.processors()))
         } else {
-            ("gemm", shape::product::gemm(m, n))
+            ("gemm", grid::gemm::gemm(m, n))
         };
         let args = [
-            at(&out.live),
-            at(&x.live),
-            at(&w.live),
+            pointer(&out.storage),
+            pointer(&x.storage),
+            pointer(&w.storage),
             Arg::from(m),
             Arg::from(n),
             Arg::from(k),
-            Arg::Int(wide.into()),
+            Arg::Int(f32_out.into()),
         ];
         self.launch(name, grid, &args)
     }
 
-    fn add_low_rank(
+    fn add_lora(
         &self,
         step: &Step<'_>,
         x: &Buffer,
-        adapters: (&Adapters, Range<usize>),
+        target: LoraTarget<'_, Adapters>,
         out: &mut Buffer,
     ) -> Result<(), OpError> {
-        self.low_rank(step, x, adapters, out)
+        self.launch_lora(step, x, target, out)
     }
 
     fn add_bias(&self, x: &mut Buffer, bias: &Buffer) -> Result<(), OpError> {
         let (rows, width) = (self.shape().rows, bias.len);
-        exact("add_bias", "x", x.len, rows * width)?;
-        let args = [at(&x.live), at(&bias.live), Arg::from(width)];
-        self.launch("add_bias", shape::wide(rows, width), &args)
+        check_len("add_bias", "x", x.len, rows * width)?;
+        let args = [pointer(&x.storage), pointer(&bias.storage), Arg::from(width)];
+        self.launch("add_bias", grid::wide(rows, width), &args)
     }
 
-    fn rope_write(
+    fn rope_and_cache(
         &self,
         _: &Step<'_>,
         qkv: &mut Buffer,
         rotation: &Rotation<'_, Buffer>,
-        (pages, layer): (&mut Pages, usize),
+        to: LayerPages<&mut Pages>,
     ) -> Result<(), OpError> {
-        let (rows, heads, places) = (self.shape().rows, pages.heads, self.places());
-        exact("rope_write", "qkv", qkv.len, rows * heads.row())?;
-        let positions = rotation.table.len / heads.dim;
-        let count = pages.count;
-        self.note(|bounds| (bounds.positions, bounds.pages) = (positions, count));
-        let (keys, values) = pages.layer(layer)?;
-        let norms = rotation.norms;
+        let to = LayerPages { pages: &*to.pages, layer: to.layer };
+        let (rows, heads, offsets) = (self.shape().rows, to.pages.heads, self.offsets());
+        check_len("rope_write", "qkv", qkv.len, rows * heads.row())?;
+        self.set_bounds(|bounds| {
+            bounds.positions = rotation.table.len / heads.dim;
+            bounds.pages = to.pages.count;
+        });
+
+        // The kernel norms heads only if it gets weights.
+        let [keys, values] = to.addresses()?;
         let args = [
-            at(&qkv.live),
-            at_or_none(norms.map(|norms| norms.0)),
-            at_or_none(norms.map(|norms| norms.1)),
-            at(&rotation.table.live),
-            self.word(places.positions),
-            self.word(places.slots),
+            pointer(&qkv.storage),
+            optional_pointer(rotation.norms.map(|(query, _)| query)),
+            optional_pointer(rotation.norms.map(|(_, key)| key)),
+            pointer(&rotation.table.storage),
+            self.words_at(offsets.positions),
+            self.words_at(offsets.slots),
             keys,
             values,
             Arg::from(heads.query),
             Arg::from(heads.kv),
             Arg::from(rotation.eps),
         ];
-        self.launch("rope_write", shape::rope(rows, heads.query + 2 * heads.kv, heads.dim), &args)
+        self.launch("rope_write", grid::rope(rows, heads.query + 2 * heads.kv, heads.dim), &args)
     }
 
-    fn attention(
+    fn attend(
         &self,
         _: &Step<'_>,
         qkv: &Buffer,
-        (pages, layer): (&Pages, usize),
+        past: LayerPages<&Pages>,
         out: &mut Buffer,
     ) -> Result<(), OpError> {
-        let (counts, heads, places) = (self.shape(), pages.heads, self.places());
-        exact("attention", "qkv", qkv.len, counts.rows * heads.row())?;
-        out.resize(counts.rows * heads.query_width()).map_err(of("attention"))?;
-        let (keys, values) = pages.layer(layer)?;
-        let sizes = [Arg::from(heads.query), Arg::from(heads.kv)];
+        let (shape, heads, offsets) = (self.shape(), past.pages.heads, self.offsets());
+        check_len("attention", "qkv", qkv.len, shape.rows * heads.row())?;
+        out.resize(shape.rows * heads.query_width()).map_err(op_error("attention"))?;
+
+        let [keys, values] = past.addresses()?;
         let args = [
-            at(&out.live),
-            at(&qkv.live),
+            pointer(&out.storage),
+            pointer(&qkv.storage),
             keys,
             values,
-            self.word(places.tiles),
-            self.word(places.span_row),
-            self.word(places.span_start),
-            self.word(places.table_at),
-            self.word(places.tables),
-            at(&self.partial),
-            sizes[0],
-            sizes[1],
+            self.words_at(offsets.tiles),
+            self.words_at(offsets.span_row),
+            self.words_at(offsets.span_start),
+            self.words_at(offsets.table_at),
+            self.words_at(offsets.tables),
+            pointer(&self.partial_sums),
+            Arg::from(heads.query),
+            Arg::from(heads.kv),
             Arg::Float(1.0 / (heads.dim as f32).sqrt()),
         ];
-        self.launch("attention", shape::attention::grid(counts.tiles, heads), &args)?;
-        let args = [
-            at(&out.live),
-            at(&self.partial),
-            self.word(places.first_tile),
-            self.word(places.tile_count),
-            self.word(places.span_row),
-            sizes[0],
-            sizes[1],
+        self.launch("attention", grid::attention::grid(shape.tiles, heads), &args)?;
+
+        // Spans that decode are split into tiles; this adds up the sums of their splits.
+        let combine_args = [
+            pointer(&out.storage),
+            pointer(&self.partial_sums),
+            self.words_at(offsets.first_tile),
+            self.words_at(offsets.tile_count),
+            self.words_at(offsets.span_row),
+            Arg::from(heads.query),
+            Arg::from(heads.kv),
         ];
-        self.launch("attention_combine", shape::attention::combine(counts.decodes, heads), &args)
+        let combine = grid::attention::combine(shape.decodes, heads);
+        self.launch("attention_combine", combine, &combine_args)
     }
 
     fn silu_mul(&self, gate_up: &Buffer, width: usize, out: &mut Buffer) -> Result<(), OpError> {
         let rows = self.shape().rows;
-        exact("silu_mul", "gate_up", gate_up.len, rows * 2 * width)?;
-        out.resize(rows * width).map_err(of("silu_mul"))?;
-        let args = [at(&gate_up.live), at(&out.live), Arg::from(width)];
-        self.launch("silu_mul", shape::wide(rows, width), &args)
+        check_len("silu_mul", "gate_up", gate_up.len, rows * 2 * width)?;
+        out.resize(rows * width).map_err(op_error("silu_mul"))?;
+        let args = [pointer(&gate_up.storage), pointer(&out.storage), Arg::from(width)];
+        self.launch("silu_mul", grid::wide(rows, width), &args)
     }
 
     fn draw(&self, _: &Step<'_>, logits: &Buffer, vocab: usize) -> Result<(), OpError> {
-        let counts = self.shape();
-        if !counts.draws {
+        let shape = self.shape();
+        if !shape.draws {
             return Ok(());
         }
-        let wanted = counts.wanted;
-        exact("draw", "logits", width_of("draw", "logits", logits.len, wanted)?, vocab)?;
-        let tiles = Arg::Pointer(self.draws.tiles(wanted, vocab).map_err(of("draw"))?);
-        let (params, row) = (self.word(self.places().draws), Arg::from(vocab));
-        let args = [at(&logits.live), params, tiles, row, row];
-        self.launch("sample_tiles", shape::sample_tiles(wanted, vocab), &args)?;
-        let args = [
-            at(&logits.live),
+        let wanted = shape.wanted;
+        check_len("draw", "logits", row_width("draw", "logits", logits.len, wanted)?, vocab)?;
+        let tiles =
+            Arg::Pointer(self.draws.reserve_tiles(wanted, vocab).map_err(op_error("draw"))?);
+
+        // The vocabulary is also the stride of the logits.
+        let (params, width) = (self.words_at(self.offsets().draws), Arg::from(vocab));
+        let tile_args = [pointer(&logits.storage), params, tiles, width, width];
+        self.launch("sample_tiles", grid::sample_tiles(wanted, vocab), &tile_args)?;
+
+        let row_args = [
+            pointer(&logits.storage),
             params,
             tiles,
-            at(&self.draws.ids),
-            at(&self.draws.scores),
-            at(&self.draws.top),
-            row,
-            row,
+            pointer(&self.draws.ids),
+            pointer(&self.draws.scores),
+            pointer(&self.draws.top),
+            width,
+            width,
             Arg::from(TOP_MAX),
         ];
-        self.launch("sample_rows", shape::sample_rows(wanted), &args)
+        self.launch("sample_rows", grid::sample_rows(wanted), &row_args)
     }
 }

@@ -1,153 +1,162 @@
-//! What operations work on: memory with a shape, which knows whether launches were recorded with
-//! its address.
+//! The tensors of the GPU: buffers, weight matrices, and pages of keys and values.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::check::narrow;
-use super::device::Device;
-use super::error::CudaError;
-use super::memory::Memory;
-use crate::op::{Heads, Values};
+use crate::bf16::narrow;
+use crate::cuda::device::Device;
+use crate::cuda::device::memory::Memory;
+use crate::cuda::error::CudaError;
+use crate::cuda::kernels::Arg;
+use crate::op::{Heads, LayerPages, OpError, PAGE, Values, check_index};
 
 /// Elements that are converted at a time.
 const CHUNK: usize = 1 << 20;
 
-/// Memory whose address launches may have been recorded with. What was recorded is of no use once
-/// it is gone.
+/// The bytes of a tensor, on the device or offloaded to the host. Recorded launches may hold the
+/// address; freeing the memory makes all recordings of the device invalid.
 #[derive(Debug)]
-pub(super) struct Live {
+pub(crate) struct Storage {
     memory: Memory,
-    used: AtomicBool,
-    /// The bytes, while they are on the host and the device has none of them.
-    away: Option<Vec<u8>>,
+    /// Set once a launch has used the address.
+    launched: AtomicBool,
+    /// The bytes while they are on the host; the device then has none of them.
+    offloaded: Option<Vec<u8>>,
 }
 
-impl Live {
-    pub(super) fn new(device: &Device, bytes: usize) -> Result<Live, CudaError> {
-        Ok(Live::with(Memory::new(device, bytes)?))
+impl Storage {
+    /// Allocates memory whose contents are unspecified.
+    pub(crate) fn new(device: &Device, bytes: usize) -> Result<Storage, CudaError> {
+        Ok(Storage::from_memory(Memory::new(device, bytes)?))
     }
 
-    fn with(memory: Memory) -> Live {
-        Live { memory, used: AtomicBool::new(false), away: None }
+    fn from_memory(memory: Memory) -> Storage {
+        Storage { memory, launched: AtomicBool::new(false), offloaded: None }
     }
 
-    /// Bytes that are on the host for the time being.
-    fn on_host(device: &Device, bytes: Vec<u8>) -> Result<Live, CudaError> {
-        let mut live = Live::new(device, 0)?;
-        live.away = Some(bytes);
-        Ok(live)
+    /// Keeps bytes on the host.
+    fn on_host(device: &Device, bytes: Vec<u8>) -> Result<Storage, CudaError> {
+        let mut storage = Storage::new(device, 0)?;
+        storage.offloaded = Some(bytes);
+        Ok(storage)
     }
 
-    /// The address, for a launch.
-    pub(super) fn at(&self) -> u64 {
-        self.used.store(true, Ordering::Relaxed);
+    /// Returns the address for a launch, which may be recorded.
+    pub(crate) fn address(&self) -> u64 {
+        self.launched.store(true, Ordering::Relaxed);
         self.memory.address()
     }
 
-    pub(super) fn memory(&self) -> &Memory {
+    pub(crate) fn memory(&self) -> &Memory {
         &self.memory
     }
 
-    /// The bytes, if they are on the host.
-    pub(super) fn away(&self) -> Option<&[u8]> {
-        self.away.as_deref()
+    /// Returns the bytes if they are on the host.
+    pub(crate) fn offloaded(&self) -> Option<&[u8]> {
+        self.offloaded.as_deref()
     }
 
-    /// Bytes, wherever they are.
-    pub(super) fn bytes(&self) -> usize {
-        self.away.as_ref().map_or(self.memory.bytes(), Vec::len)
+    /// Number of bytes, on the device or on the host.
+    pub(crate) fn bytes(&self) -> usize {
+        self.offloaded.as_ref().map_or(self.memory.bytes(), Vec::len)
     }
 
-    /// Moves the bytes to the host and gives the device's memory back. Nothing that is under way
-    /// may write them.
-    pub(super) fn leave(&mut self) -> Result<(), CudaError> {
-        if self.away.is_none() {
+    /// Moves the bytes to the host and frees the device's memory. No running work may write them.
+    pub(crate) fn offload(&mut self) -> Result<(), CudaError> {
+        if self.offloaded.is_none() {
             let bytes = self.memory.to_vec()?;
-            *self = Live::on_host(&self.memory.device().clone(), bytes)?;
+            *self = Storage::on_host(&self.memory.device().clone(), bytes)?;
         }
         Ok(())
     }
 
-    /// Brings the bytes back, to another address. They stay on the host if there is no room.
-    pub(super) fn come_back(&mut self) -> Result<(), CudaError> {
-        if let Some(bytes) = &self.away {
+    /// Moves the bytes back to the device, to another address. They stay on the host if the device
+    /// has no room.
+    pub(crate) fn reload(&mut self) -> Result<(), CudaError> {
+        if let Some(bytes) = &self.offloaded {
             self.memory = Memory::of(self.memory.device(), bytes)?;
-            self.away = None;
+            self.offloaded = None;
         }
         Ok(())
     }
 
-    /// Makes room for so many bytes. What was there is lost if there was too little.
-    pub(super) fn reserve(&mut self, bytes: usize) -> Result<(), CudaError> {
+    /// Grows to at least `bytes`. The contents are lost if it has to grow.
+    pub(crate) fn reserve(&mut self, bytes: usize) -> Result<(), CudaError> {
         if self.memory.bytes() < bytes {
             let device = self.memory.device().clone();
-            // The old goes first: there may be no room for both.
-            *self = Live::new(&device, 0)?;
-            *self = Live::new(&device, bytes)?;
+            // The old memory is freed first: there may be no room for both.
+            *self = Storage::new(&device, 0)?;
+            *self = Storage::new(&device, bytes)?;
         }
         Ok(())
     }
 }
 
-impl Drop for Live {
+impl Drop for Storage {
     fn drop(&mut self) {
-        if *self.used.get_mut() {
+        if *self.launched.get_mut() {
             self.memory.device().inner.epoch.fetch_add(1, Ordering::Relaxed);
         }
     }
 }
 
-/// Numbers of one kind, row-major.
-#[derive(Debug)]
-pub struct Buffer {
-    pub(super) live: Live,
-    pub(super) kind: Kind,
-    /// Elements that are in use.
-    pub(super) len: usize,
-}
-
-/// What a buffer's numbers are.
+/// Type of the elements of a buffer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(crate) enum ElementType {
     /// 32-bit floats.
-    Single,
-    /// bf16.
-    Half,
+    F32,
+    /// bf16 numbers.
+    Bf16,
 }
 
-impl Kind {
-    pub(super) fn size(self) -> usize {
+impl ElementType {
+    /// Bytes of an element.
+    pub(crate) fn size(self) -> usize {
         match self {
-            Kind::Single => 4,
-            Kind::Half => 2,
+            ElementType::F32 => 4,
+            ElementType::Bf16 => 2,
         }
     }
 }
 
+/// A row-major tensor.
+#[derive(Debug)]
+pub struct Buffer {
+    pub(crate) storage: Storage,
+    pub(crate) element: ElementType,
+    /// Elements that are in use.
+    pub(crate) len: usize,
+}
+
 impl Buffer {
-    /// Room for so many elements; none is in use.
-    pub(super) fn new(device: &Device, kind: Kind, elements: usize) -> Result<Buffer, CudaError> {
-        Ok(Buffer { live: Live::new(device, elements * kind.size())?, kind, len: 0 })
+    /// Allocates a buffer for `elements` elements, none of them in use.
+    pub(crate) fn new(
+        device: &Device,
+        element: ElementType,
+        elements: usize,
+    ) -> Result<Buffer, CudaError> {
+        let storage = Storage::new(device, elements * element.size())?;
+        Ok(Buffer { storage, element, len: 0 })
     }
 
-    /// Numbers, copied from the host; or kept there, if they may `spill` and there is no room.
-    pub(super) fn of(device: &Device, values: &[f32], spill: bool) -> Result<Buffer, CudaError> {
-        let live = match Memory::of(device, values) {
-            Ok(memory) => Live::with(memory),
+    /// Copies 32-bit floats to the device. They stay on the host if they may `spill` and the device
+    /// has no room.
+    pub(crate) fn of(device: &Device, values: &[f32], spill: bool) -> Result<Buffer, CudaError> {
+        let storage = match Memory::of(device, values) {
+            Ok(memory) => Storage::from_memory(memory),
             Err(CudaError::Memory { .. }) if spill => {
                 let bytes = values.iter().flat_map(|value| value.to_ne_bytes()).collect();
-                Live::on_host(device, bytes)?
+                Storage::on_host(device, bytes)?
             }
             Err(error) => return Err(error),
         };
-        Ok(Buffer { live, kind: Kind::Single, len: values.len() })
+        Ok(Buffer { storage, element: ElementType::F32, len: values.len() })
     }
 
-    /// Takes so many elements in use.
-    pub(super) fn resize(&mut self, len: usize) -> Result<(), CudaError> {
-        // If there is no room, nothing is left that could be in use.
+    /// Sets the number of elements in use, and grows if necessary.
+    pub(crate) fn resize(&mut self, len: usize) -> Result<(), CudaError> {
+        // If the device has no room, the buffer is empty.
         self.len = 0;
-        self.live.reserve(len * self.kind.size())?;
+        self.storage.reserve(len * self.element.size())?;
         self.len = len;
         Ok(())
     }
@@ -156,67 +165,87 @@ impl Buffer {
 /// A weight matrix of bf16 numbers, row-major.
 #[derive(Debug)]
 pub struct Matrix {
-    pub(super) live: Live,
-    pub(super) rows: usize,
-    pub(super) columns: usize,
+    pub(crate) storage: Storage,
+    pub(crate) rows: usize,
+    pub(crate) columns: usize,
 }
 
 impl Matrix {
-    /// Parts one under another; other numbers than bf16 are rounded. It stays on the host if it may
-    /// `spill` and there is no room.
-    pub(super) fn new(
+    /// Copies a `[rows, columns]` matrix to the device: parts one below another, rounded to bf16.
+    /// It stays on the host if it may `spill` and the device has no room.
+    pub(crate) fn new(
         device: &Device,
         parts: &[Values<'_>],
-        (rows, columns): (usize, usize),
+        rows: usize,
+        columns: usize,
         spill: bool,
     ) -> Result<Matrix, CudaError> {
-        let live = match Live::new(device, rows * columns * 2) {
+        let storage = match Storage::new(device, rows * columns * 2) {
             Err(CudaError::Memory { .. }) if spill => {
-                let bytes = parts.iter().flat_map(|part| halves(*part)).flat_map(u16::to_ne_bytes);
-                let live = Live::on_host(device, bytes.collect())?;
-                return Ok(Matrix { live, rows, columns });
+                let bytes = parts.iter().flat_map(|part| to_bf16(*part)).flat_map(u16::to_ne_bytes);
+                let storage = Storage::on_host(device, bytes.collect())?;
+                return Ok(Matrix { storage, rows, columns });
             }
-            live => live?,
+            storage => storage?,
         };
-        let mut at = 0;
+
+        let mut offset = 0;
         for part in parts {
-            write_halves(live.memory(), at, *part)?;
-            at += 2 * part.len();
+            write_bf16(storage.memory(), offset, *part)?;
+            offset += 2 * part.len();
         }
-        Ok(Matrix { live, rows, columns })
+        Ok(Matrix { storage, rows, columns })
     }
 }
 
-/// Numbers as bf16.
-pub(super) fn halves(values: Values<'_>) -> Vec<u16> {
+/// Converts numbers to bf16.
+pub(crate) fn to_bf16(values: Values<'_>) -> Vec<u16> {
     match values {
         Values::Bf16(values) => values.to_vec(),
         Values::F32(values) => values.iter().map(|value| narrow(*value)).collect(),
     }
 }
 
-/// Writes numbers as bf16 to byte `at`.
-pub(super) fn write_halves(to: &Memory, at: usize, values: Values<'_>) -> Result<(), CudaError> {
+/// Writes numbers as bf16, from byte `offset` on.
+fn write_bf16(to: &Memory, offset: usize, values: Values<'_>) -> Result<(), CudaError> {
     match values {
-        Values::Bf16(values) => to.write(at, values),
+        Values::Bf16(values) => to.write(offset, values),
         Values::F32(values) => {
             for (index, chunk) in values.chunks(CHUNK).enumerate() {
-                let halves: Vec<u16> = chunk.iter().map(|value| narrow(*value)).collect();
-                to.write(at + index * CHUNK * 2, &halves)?;
+                let rounded: Vec<u16> = chunk.iter().map(|value| narrow(*value)).collect();
+                to.write(offset + index * CHUNK * 2, &rounded)?;
             }
             Ok(())
         }
     }
 }
 
-/// Keys and values of all sequences and layers: of each layer all keys `[pages, kv heads, 16,
-/// dim]`; likewise the values.
+/// Keys and values of all sequences and layers, bf16: the keys of each layer are `[pages, kv heads,
+/// 16, dim]`, and so are the values.
 #[derive(Debug)]
 pub struct Pages {
-    pub(super) keys: Live,
-    pub(super) values: Live,
-    pub(super) heads: Heads,
-    pub(super) layers: usize,
+    pub(crate) keys: Storage,
+    pub(crate) values: Storage,
+    pub(crate) heads: Heads,
+    pub(crate) layers: usize,
     /// Pages of one layer.
-    pub(super) count: usize,
+    pub(crate) count: usize,
+}
+
+impl Pages {
+    /// Bytes of the keys of one page in one layer, and of the values.
+    pub(crate) fn side_bytes(heads: Heads) -> usize {
+        heads.kv * heads.dim * PAGE * 2
+    }
+}
+
+impl LayerPages<&Pages> {
+    /// Returns the addresses of the keys and of the values of the layer.
+    pub(crate) fn addresses(&self) -> Result<[Arg; 2], OpError> {
+        let LayerPages { pages, layer } = *self;
+        check_index("attention", layer, pages.layers)?;
+        let offset = (Pages::side_bytes(pages.heads) * pages.count * layer) as u64;
+        let sides = [&pages.keys, &pages.values];
+        Ok(sides.map(|side| Arg::Pointer(side.address() + offset)))
+    }
 }

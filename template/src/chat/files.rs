@@ -1,4 +1,4 @@
-//! Where a model folder keeps its chat template.
+//! The chat templates in the files of a model folder.
 
 use std::io;
 use std::path::Path;
@@ -7,15 +7,15 @@ use serde_json::{Map, Value};
 
 use super::{DEFAULT, TOOL_USE, TemplateError};
 
-/// What a folder has.
+/// The chat templates and special tokens of a folder.
 pub(super) struct Sources {
     pub(super) default: Option<String>,
     pub(super) tool_use: Option<String>,
     pub(super) special_tokens: Map<String, Value>,
 }
 
-/// Reads `chat_template.jinja` with `additional_chat_templates/tool_use.jinja` beside it, or else
-/// what `tokenizer_config.json` holds, as `transformers` does.
+/// Reads `chat_template.jinja` and `additional_chat_templates/tool_use.jinja`, or else the
+/// templates in `tokenizer_config.json`, as `transformers` does.
 pub(super) fn read(folder: &Path) -> Result<Sources, TemplateError> {
     let path = folder.join("tokenizer_config.json");
     let config = match text(&path)? {
@@ -23,14 +23,16 @@ pub(super) fn read(folder: &Path) -> Result<Sources, TemplateError> {
         Some(text) => serde_json::from_str(&text)
             .map_err(|source| TemplateError::Json { path: path.clone(), source })?,
     };
-    let beside = folder.join("additional_chat_templates").join(format!("{TOOL_USE}.jinja"));
+
+    let tool_use = folder.join("additional_chat_templates").join(format!("{TOOL_USE}.jinja"));
     let (default, tool_use) = match text(&folder.join("chat_template.jinja"))? {
-        Some(source) => (Some(source), text(&beside)?),
+        Some(source) => (Some(source), text(&tool_use)?),
         None => embedded(&config).map_err(|()| TemplateError::Form { path })?,
     };
     Ok(Sources { default, tool_use, special_tokens: special_tokens(&config) })
 }
 
+/// Reads a file; `None` if it is absent.
 fn text(path: &Path) -> Result<Option<String>, TemplateError> {
     match std::fs::read_to_string(path) {
         Ok(text) => Ok(Some(text)),
@@ -39,23 +41,25 @@ fn text(path: &Path) -> Result<Option<String>, TemplateError> {
     }
 }
 
-/// The templates in `tokenizer_config.json`: a string, or a list of named ones.
+/// Returns the default template and the one for tools in `tokenizer_config.json`, which has a
+/// string or a list of named templates.
 fn embedded(config: &Value) -> Result<(Option<String>, Option<String>), ()> {
     match config.get("chat_template") {
         None | Some(Value::Null) => Ok((None, None)),
         Some(Value::String(source)) => Ok((Some(source.clone()), None)),
-        Some(Value::Array(named)) => {
-            let named = |name: &str| {
-                let entry = named.iter().find(|entry| entry["name"] == name)?;
-                entry["template"].as_str().map(str::to_owned)
-            };
-            Ok((Some(named(DEFAULT).ok_or(())?), named(TOOL_USE)))
+        Some(Value::Array(entries)) => {
+            Ok((Some(named(entries, DEFAULT).ok_or(())?), named(entries, TOOL_USE)))
         }
         Some(_) => Err(()),
     }
 }
 
-/// The `*_token` fields; each is a string or an object with `content`.
+fn named(entries: &[Value], name: &str) -> Option<String> {
+    let entry = entries.iter().find(|entry| entry["name"] == name)?;
+    entry["template"].as_str().map(str::to_owned)
+}
+
+/// Returns the `*_token` fields. Each is a string or an object with `content`.
 fn special_tokens(config: &Value) -> Map<String, Value> {
     let mut tokens = Map::new();
     for (key, value) in config.as_object().into_iter().flatten() {

@@ -1,4 +1,4 @@
-//! What templates expect of Python: its functions, and its way to print.
+//! The functions of Python that templates call, and its way to print values.
 
 use minijinja::value::{Kwargs, Value as Jinja, ValueKind};
 use minijinja::{Environment, Error, ErrorKind, Output, State};
@@ -6,7 +6,7 @@ use minijinja_contrib::pycompat::unknown_method_callback;
 
 use crate::json::{self, Layout};
 
-/// An environment set up as `transformers` sets up its own.
+/// Creates an environment with the settings of `transformers`.
 pub(super) fn environment() -> Environment<'static> {
     let mut environment = Environment::new();
     environment.set_trim_blocks(true);
@@ -23,7 +23,8 @@ fn raise_exception(message: String) -> Result<Jinja, Error> {
     Err(Error::new(ErrorKind::InvalidOperation, message))
 }
 
-/// `json.dumps` with `ensure_ascii=False`; unlike the built-in filter it escapes nothing for HTML.
+/// The filter `tojson`: `json.dumps` with `ensure_ascii=False`. Unlike the built-in filter it
+/// escapes nothing for HTML.
 fn tojson(value: &Jinja, options: Kwargs) -> Result<Jinja, Error> {
     let separators: Option<Vec<String>> = options.get("separators")?;
     let mut layout = Layout {
@@ -33,6 +34,8 @@ fn tojson(value: &Jinja, options: Kwargs) -> Result<Jinja, Error> {
         ..Layout::default()
     };
     options.assert_all_used()?;
+
+    // Python takes a pair: the separator of items, then the one after keys.
     match separators.as_deref() {
         None => {}
         Some([item, key]) => {
@@ -44,6 +47,7 @@ fn tojson(value: &Jinja, options: Kwargs) -> Result<Jinja, Error> {
             return Err(Error::new(ErrorKind::InvalidOperation, message));
         }
     }
+
     let text = json::dumps_as(value, &layout).map_err(|error| {
         Error::new(ErrorKind::BadSerialization, "cannot write as JSON").with_source(error)
     })?;
@@ -59,7 +63,7 @@ fn format(out: &mut Output<'_>, state: &State<'_, '_>, value: &Jinja) -> Result<
     }
 }
 
-/// Python's `str`.
+/// The filter `string`: Python's `str`.
 fn string(value: &Jinja) -> Result<String, Error> {
     match value.as_str() {
         Some(text) => Ok(text.to_owned()),
@@ -68,7 +72,7 @@ fn string(value: &Jinja) -> Result<String, Error> {
     }
 }
 
-/// Python's `repr` of what JSON can hold; other values as `minijinja` prints them.
+/// Writes values of JSON as Python's `repr` does, and other values as `minijinja` does.
 fn repr(value: &Jinja) -> Result<String, Error> {
     Ok(match value.kind() {
         ValueKind::None => "None".to_owned(),
@@ -78,23 +82,25 @@ fn repr(value: &Jinja) -> Result<String, Error> {
             Err(_) => value.to_string(),
         },
         ValueKind::String => quoted(value.as_str().unwrap_or_default()),
+
+        // Lists and maps print their items by `repr`, too.
         ValueKind::Seq => {
             let items: Result<Vec<String>, Error> = value.try_iter()?.map(|v| repr(&v)).collect();
             format!("[{}]", items?.join(", "))
         }
         ValueKind::Map => {
-            let entry = |key: Jinja| {
+            let mut entries = Vec::new();
+            for key in value.try_iter()? {
                 let item = value.get_item(&key)?;
-                Ok::<_, Error>(format!("{}: {}", repr(&key)?, repr(&item)?))
-            };
-            let entries: Result<Vec<String>, Error> = value.try_iter()?.map(entry).collect();
-            format!("{{{}}}", entries?.join(", "))
+                entries.push(format!("{}: {}", repr(&key)?, repr(&item)?));
+            }
+            format!("{{{}}}", entries.join(", "))
         }
         _ => value.to_string(),
     })
 }
 
-/// A string in quotes, the single ones unless it holds just those.
+/// Writes a string in single quotes, or in double quotes if it has single ones only.
 fn quoted(text: &str) -> String {
     let quote = if text.contains('\'') && !text.contains('"') { '"' } else { '\'' };
     let mut out = String::from(quote);
@@ -117,8 +123,8 @@ fn quoted(text: &str) -> String {
     out
 }
 
-/// `str.isprintable`, but for characters that are not assigned: no control, format or private
-/// character, and of the spaces only the usual one.
+/// Returns `str.isprintable`, except for unassigned characters: false for control, format and
+/// private characters, and for all spaces but the usual one.
 fn is_printable(letter: char) -> bool {
     let hidden = letter.is_control()
         || (letter.is_whitespace() && letter != ' ')
@@ -147,15 +153,17 @@ const MONTHS: [&str; 12] = [
     "December",
 ];
 
-/// `strftime` of the C locale in UTC, `now` in seconds since 1970. Directives that no calendar
-/// date or time of day needs are left as they are.
+/// Formats a time, in seconds since 1970, as `strftime` does in UTC and the C locale. Directives
+/// that no date or time of day needs are left as they are.
 pub(super) fn strftime(now: i64, format: &str) -> String {
     let (day, second) = (now.div_euclid(86_400), now.rem_euclid(86_400));
     let (year, month, date) = civil(day);
+    // The first day of 1970 was a Thursday.
     let weekday = DAYS[(day + 4).rem_euclid(7) as usize];
     let name = MONTHS[month as usize - 1];
     let (hour, minute) = (second / 3600, second / 60 % 60);
     let noon = if hour < 12 { "AM" } else { "PM" };
+
     let mut out = String::new();
     let mut letters = format.chars();
     while let Some(letter) = letters.next() {
@@ -163,8 +171,8 @@ pub(super) fn strftime(now: i64, format: &str) -> String {
             out.push(letter);
             continue;
         }
-        let directive = letters.next();
-        let text = match directive {
+        // A percent sign at the end is written as it is.
+        let text = match letters.next() {
             Some('Y') => year.to_string(),
             Some('y') => format!("{:02}", year.rem_euclid(100)),
             Some('m') => format!("{month:02}"),
@@ -193,7 +201,7 @@ pub(super) fn strftime(now: i64, format: &str) -> String {
     out
 }
 
-/// Year, month and day of month of a day since 1970, in the Gregorian calendar.
+/// Converts days since 1970 to year, month and day of the Gregorian calendar.
 fn civil(day: i64) -> (i64, i64, i64) {
     let mut year = 1970 + day.div_euclid(366);
     while days(year + 1, 1, 1) <= day {
@@ -206,14 +214,18 @@ fn civil(day: i64) -> (i64, i64, i64) {
     (year, month, day - days(year, month, 1) + 1)
 }
 
-/// Days from 1970 to a date.
+/// Returns the days from 1970 to a date.
 fn days(year: i64, month: i64, date: i64) -> i64 {
     const BEFORE: [i64; 12] = [0, 31, 59, 90, 120, 151, 181, 212, 243, 273, 304, 334];
-    let leaps = |year: i64| year.div_euclid(4) - year.div_euclid(100) + year.div_euclid(400);
-    let is_leap = leaps(year) - leaps(year - 1);
-    let february = if month > 2 { is_leap } else { 0 };
-    let years = 365 * (year - 1970) + leaps(year - 1) - leaps(1969);
-    years + BEFORE[month as usize - 1] + february + date - 1
+    let leap_day = leap_years(year) - leap_years(year - 1);
+    let passed_leap_day = if month > 2 { leap_day } else { 0 };
+    let years = 365 * (year - 1970) + leap_years(year - 1) - leap_years(1969);
+    years + BEFORE[month as usize - 1] + passed_leap_day + date - 1
+}
+
+/// Number of leap years up to a year.
+fn leap_years(year: i64) -> i64 {
+    year.div_euclid(4) - year.div_euclid(100) + year.div_euclid(400)
 }
 
 #[cfg(test)]

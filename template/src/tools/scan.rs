@@ -1,8 +1,9 @@
-//! Whether a text that arrives in pieces is JSON so far.
+//! A scanner that checks byte by byte that a growing text is the start of JSON.
 
-/// What may come next, where no token is open.
+/// The token that may come next, if none is open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Expect {
+    /// A value.
     Value,
     /// After `[`: a value or the end.
     FirstValue,
@@ -19,6 +20,7 @@ enum Expect {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Token {
     None,
+    /// A string.
     Text {
         is_key: bool,
     },
@@ -26,16 +28,17 @@ enum Token {
     Escape {
         is_key: bool,
     },
-    /// Hexadecimal digits that are missing after `\u`.
+    /// After `\u`, with the number of missing hexadecimal digits.
     Unicode {
         is_key: bool,
         missing: u8,
     },
+    /// `true`, `false` or `null`, with the missing bytes.
     Word(&'static [u8]),
     Number(Number),
 }
 
-/// How much of a number is there.
+/// The part of a number that came last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Number {
     Minus,
@@ -48,52 +51,52 @@ enum Number {
     Exponent,
 }
 
-/// Recognizes one JSON value, byte by byte, as strictly as `json.loads` of Python does.
+/// Scans one JSON value, as strictly as `json.loads` of Python does.
 #[derive(Clone, Debug)]
-pub(super) struct Scan {
+pub(super) struct JsonScanner {
     brackets: Vec<u8>,
     expect: Expect,
     token: Token,
 }
 
-impl Default for Scan {
+impl Default for JsonScanner {
     fn default() -> Self {
-        Scan { brackets: Vec::new(), expect: Expect::Value, token: Token::None }
+        JsonScanner { brackets: Vec::new(), expect: Expect::Value, token: Token::None }
     }
 }
 
-impl Scan {
-    /// Brackets that are open.
+impl JsonScanner {
+    /// Number of open brackets.
     pub(super) fn depth(&self) -> usize {
         self.brackets.len()
     }
 
-    /// Whether a bracketed value is whole.
+    /// Returns true if a bracketed value is complete.
     pub(super) fn is_done(&self) -> bool {
         self.brackets.is_empty() && self.token == Token::None && self.expect == Expect::Nothing
     }
 
-    /// Whether the next byte that is not white space starts a value.
+    /// Returns true if the next byte that is not white space starts a value.
     pub(super) fn awaits_value(&self) -> bool {
         self.token == Token::None && matches!(self.expect, Expect::Value | Expect::FirstValue)
     }
 
-    /// Whether the next byte that is not white space starts a key.
+    /// Returns true if the next byte that is not white space starts a key.
     pub(super) fn awaits_key(&self) -> bool {
         self.token == Token::None && matches!(self.expect, Expect::Key | Expect::FirstKey)
     }
 
-    /// Whether a key has just ended.
+    /// Returns true if a key has just ended.
     pub(super) fn awaits_colon(&self) -> bool {
         self.token == Token::None && self.expect == Expect::Colon
     }
 
-    /// Whether a value is open: it has started and its last byte is not known to be there.
+    /// Returns true if no token is open.
     pub(super) fn is_between(&self) -> bool {
         self.token == Token::None
     }
 
-    /// Takes a byte in. `false`: with it, this is not the start of any JSON.
+    /// Takes a byte. Returns false if the text is then not the start of any JSON.
     pub(super) fn push(&mut self, byte: u8) -> bool {
         match self.token {
             Token::None => self.start(byte),
@@ -103,6 +106,8 @@ impl Scan {
                 0..0x20 => false,
                 _ => true,
             },
+
+            // Escapes stay inside of their string.
             Token::Escape { is_key } => match byte {
                 b'u' => self.open(Token::Unicode { is_key, missing: 4 }),
                 b'"' | b'\\' | b'/' | b'b' | b'f' | b'n' | b'r' | b't' => {
@@ -117,6 +122,7 @@ impl Scan {
                 };
                 byte.is_ascii_hexdigit() && self.open(next)
             }
+
             Token::Word(rest) => match rest.split_first() {
                 Some((first, [])) if *first == byte => self.end(false),
                 Some((first, rest)) if *first == byte => self.open(Token::Word(rest)),
@@ -126,12 +132,13 @@ impl Scan {
         }
     }
 
+    /// Enters a token.
     fn open(&mut self, token: Token) -> bool {
         self.token = token;
         true
     }
 
-    /// The end of a token, or of a value where it was no key.
+    /// Leaves a token. It was a value if it was not a key.
     fn end(&mut self, is_key: bool) -> bool {
         self.token = Token::None;
         self.expect = match (is_key, self.brackets.is_empty()) {
@@ -142,6 +149,7 @@ impl Scan {
         true
     }
 
+    /// Takes a byte outside of tokens.
     fn start(&mut self, byte: u8) -> bool {
         let inner = self.brackets.last().copied();
         match (self.expect, byte) {
@@ -163,6 +171,7 @@ impl Scan {
         }
     }
 
+    /// Takes the first byte of a value.
     fn value(&mut self, byte: u8) -> bool {
         match byte {
             b'{' | b'[' => {
@@ -181,11 +190,13 @@ impl Scan {
         }
     }
 
+    /// Takes a closing bracket.
     fn close(&mut self) -> bool {
         self.brackets.pop();
         self.end(false)
     }
 
+    /// Takes a byte in or after a number.
     fn number(&mut self, number: Number, byte: u8) -> bool {
         use Number::{E, Exponent, Fraction, Minus, Point, Sign, Whole, Zero};
         let next = match (number, byte) {
@@ -196,7 +207,7 @@ impl Scan {
             (Zero | Whole | Fraction, b'e' | b'E') => E,
             (E, b'+' | b'-') => Sign,
             (E | Sign | Exponent, b'0'..=b'9') => Exponent,
-            // The byte behind a number is not part of it.
+            // The byte after a number is not part of it.
             (Zero | Whole | Fraction | Exponent, _) => return self.end(false) && self.start(byte),
             _ => return false,
         };
@@ -208,9 +219,9 @@ impl Scan {
 mod tests {
     use super::*;
 
-    /// Whether all of `text` is JSON, with brackets around it.
+    /// Returns true if all of `text` is a bracketed JSON value.
     fn whole(text: &str) -> bool {
-        let mut scan = Scan::default();
+        let mut scan = JsonScanner::default();
         text.bytes().all(|byte| scan.push(byte)) && scan.is_done()
     }
 
@@ -253,7 +264,7 @@ mod tests {
     fn every_start_of_json_is_taken() {
         let text = "{\"a\": [1.5e-7, \"é\\u00e9\", {\"b\": null}], \"c\": -12}";
         for end in 0..text.len() {
-            let mut scan = Scan::default();
+            let mut scan = JsonScanner::default();
             assert!(text.bytes().take(end).all(|byte| scan.push(byte)), "{end}");
             assert!(!scan.is_done());
         }

@@ -1,4 +1,4 @@
-//! Calls in texts that are cut anywhere.
+//! Calls in texts that are cut into pieces anywhere.
 
 use super::*;
 
@@ -6,7 +6,7 @@ fn call(name: &str, arguments: &str) -> ToolCall {
     ToolCall { name: name.into(), arguments: arguments.into() }
 }
 
-/// Everything that comes out of `text` in pieces of `size` characters, neighbors joined.
+/// Returns the events of `text` in pieces of `size` characters, with neighbors joined.
 fn events(format: ToolFormat, text: &str, size: usize) -> Vec<ToolEvent> {
     let mut parser = ToolParser::new(format);
     let letters: Vec<char> = text.chars().collect();
@@ -26,7 +26,7 @@ fn events(format: ToolFormat, text: &str, size: usize) -> Vec<ToolEvent> {
     joined
 }
 
-/// Holds in pieces of any size, and nothing of the text is lost.
+/// Checks a text in pieces of any size, and that no text is lost.
 fn check(format: ToolFormat, text: &str, content: &str, calls: &[ToolCall]) {
     let whole = events(format, text, text.len().max(1));
     for size in 1..=text.chars().count().max(1) {
@@ -37,7 +37,7 @@ fn check(format: ToolFormat, text: &str, content: &str, calls: &[ToolCall]) {
     assert_kept(text, &whole);
 }
 
-/// What was given out stands in the text in that order, and what stands between is markup.
+/// Checks that the returned parts are in the text in that order, with only markup between them.
 fn assert_kept(text: &str, events: &[ToolEvent]) {
     let mut rest = text;
     for event in events {

@@ -1,23 +1,23 @@
-//! The same bits at every level, with any number of threads and in any batch, over shapes drawn
-//! at random; and how far the faster mode is from the exact result.
+//! The same bits at every level, with any number of threads and in any batch, over random shapes;
+//! and the distance of the faster mode from the exact result.
 
 use super::*;
 
-/// A number in `range` that is the same on every run.
+/// Returns a number in `range` that is the same on every run.
 fn draw(seed: u64, range: std::ops::Range<usize>) -> usize {
     range.start + (numbers(seed, 9)[8].to_bits() as usize >> 2) % range.len()
 }
 
-/// Every level with one, two and five threads.
+/// Returns every level with one, two and five threads.
 fn devices(numerics: Numerics) -> Vec<Cpu> {
     let with = |threads| {
         let cpu = Cpu::new(threads, numerics);
-        Level::available().into_iter().map(move |level| cpu.clone().at_level(level))
+        SimdLevel::available().into_iter().map(move |level| cpu.clone().at_level(level))
     };
     [1, 2, 5].into_iter().flat_map(with).collect()
 }
 
-/// Rows cut into runs of at most nine.
+/// Cuts rows into runs of at most nine.
 fn cut(seed: u64, rows: usize) -> Vec<std::ops::Range<usize>> {
     let (mut runs, mut start) = (Vec::new(), 0);
     while start < rows {
@@ -28,7 +28,7 @@ fn cut(seed: u64, rows: usize) -> Vec<std::ops::Range<usize>> {
     runs
 }
 
-/// A product of rows of `depth` numbers, which has the same bits when it is made run by run.
+/// Computes a product of rows of `depth` numbers, and checks that it has the same bits run by run.
 fn product(
     cpu: &Cpu,
     x: &[f32],
@@ -86,7 +86,7 @@ fn fast_products_are_near_and_do_not_depend_on_the_batch() {
             // The input is rounded to eight bits, and the sum as in a product of 32-bit floats.
             let inputs = rounded_oracle(&x, &wide, depth);
             let bound = depth as f64 * depth as f64 * 2_f64.powi(-22) + 1e-6;
-            let has_dots = Level::available().pop().unwrap().has_dots();
+            let has_dots = SimdLevel::available().pop().unwrap().has_dots();
             let exact = matmul_oracle(&x, &wide, depth);
             close(&whole, if has_dots { &inputs } else { &exact }, bound);
         }
@@ -94,7 +94,7 @@ fn fast_products_are_near_and_do_not_depend_on_the_batch() {
     }
 }
 
-/// The product of inputs that were rounded to bf16.
+/// Computes the product of inputs that were rounded to bf16.
 fn rounded_oracle(x: &[f32], w: &[f32], depth: usize) -> Vec<f64> {
     let x: Vec<f32> = x.iter().map(|value| half::bf16::from_f32(*value).to_f32()).collect();
     matmul_oracle(&x, w, depth)
@@ -102,7 +102,7 @@ fn rounded_oracle(x: &[f32], w: &[f32], depth: usize) -> Vec<f64> {
 
 #[test]
 fn numbers_are_rounded_to_the_nearest_half_even() {
-    use crate::cpu::tile::Number;
+    use crate::cpu::simd::tile::Element;
     for bits in (0..=u32::MAX).step_by(997).chain([0x7F80_0000, 0xFF80_0000, 0x7F80_0001]) {
         let value = f32::from_bits(bits);
         assert_eq!(u16::round(value), half::bf16::from_f32(value).to_bits(), "{value:e}");
@@ -183,11 +183,11 @@ fn rows_have_the_same_bits_everywhere() {
             let (mut norm, mut silu, mut turned) = (Vec::new(), Vec::new(), qkv.clone());
             cpu.rms_norm(&x, &weight, 1e-6, &mut norm).unwrap();
             cpu.silu_mul(&x, width, &mut silu).unwrap();
-            cpu.head_norm(&mut turned, heads, (&query, &key), 1e-6).unwrap();
+            cpu.head_norm(&mut turned, heads, [&query, &key], 1e-6).unwrap();
             cpu.rope(&mut turned, heads, &table, &positions).unwrap();
             bits(&[norm, silu, turned].concat())
         };
-        let expected = run(&Cpu::new(1, Numerics::Reference).at_level(Level::PLAIN));
+        let expected = run(&Cpu::new(1, Numerics::Reference).at_level(SimdLevel::PORTABLE));
         for cpu in devices(Numerics::Reference) {
             assert_eq!(run(&cpu), expected, "{cpu:?} {rows} x {width}");
         }

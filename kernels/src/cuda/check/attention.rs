@@ -1,20 +1,20 @@
-//! Attention beside its twin: rows decoded one by one, and in tiles, to the same bits.
+//! Attention against its reference: rows decoded one by one, and rows in tiles, to the same bits.
 
-use super::{Case, widen};
-use crate::cuda::shape::attention as shape;
+use super::{Checker, dot, wide};
+use crate::cuda::grid::attention::{self as grid, Tile};
 use crate::cuda::{Arg, CudaError, Memory};
 use crate::op::{Heads, PAGE};
 
-/// Half a unit in the last place of a bf16 for the weights, whose sum is rounded as they are, and
-/// as much for the result.
-const ALLOWED: f64 = 2.0 / 256.0;
+/// Half a unit in the last place of a bf16 for the weights, whose sum is rounded like them, and as
+/// much for the result.
+const TOLERANCE: f64 = 2.0 / 256.0;
 
-/// A span's first position and its rows.
-type Rows = (usize, usize);
+/// A span: its first position and its number of rows.
+type SpanRows = (usize, usize);
 
-/// Query heads of a group, groups, and spans: borders of pages, tiles and splits, tiles of few rows
-/// and of many.
-const SHAPES: &[(usize, usize, &[Rows])] = &[
+/// Query heads of a group, groups, and spans: at the borders of pages, tiles and splits, and with
+/// tiles of few rows and of many.
+const SHAPES: &[(usize, usize, &[SpanRows])] = &[
     (1, 2, &[(0, 1), (14, 5), (0, 70)]),
     (2, 2, &[(509, 6), (0, 37)]),
     (7, 1, &[(60, 12)]),
@@ -22,28 +22,56 @@ const SHAPES: &[(usize, usize, &[Rows])] = &[
 ];
 
 /// Spans with their keys and values, on the host and on the device.
-struct Scene {
+struct AttentionCase {
     heads: Heads,
-    spans: Vec<Rows>,
+    spans: Vec<SpanRows>,
     /// Pages of each span.
     pages: Vec<Vec<usize>>,
     qkv: Vec<u16>,
     keys: Vec<u16>,
     values: Vec<u16>,
-    /// `qkv`, `keys`, `values`, page lists one after another.
-    memories: [Memory; 4],
+    device: DeviceTensors,
 }
 
-impl Scene {
-    /// Pages stand in any order, and what is past a span's last position is no number.
-    fn new(case: &mut Case<'_>, heads: Heads, spans: &[Rows]) -> Result<Scene, CudaError> {
+/// The tensors of a case on the device.
+struct DeviceTensors {
+    qkv: Memory,
+    keys: Memory,
+    values: Memory,
+    /// Page lists, one after another.
+    tables: Memory,
+}
+
+/// A span as the kernel takes it.
+struct LaunchSpan {
+    first_row: usize,
+    start: usize,
+    /// Offset of its page list.
+    table_at: usize,
+}
+
+/// The memory that `attention` writes.
+struct Outputs {
+    out: Memory,
+    partial_sums: Memory,
+}
+
+impl AttentionCase {
+    /// Makes random queries, keys and values. Pages are in any order, and positions past a span's
+    /// end are NaN.
+    fn new(
+        checker: &mut Checker<'_>,
+        heads: Heads,
+        spans: &[SpanRows],
+    ) -> Result<AttentionCase, CudaError> {
         let counts: Vec<usize> =
             spans.iter().map(|(start, rows)| (start + rows).div_ceil(PAGE)).collect();
         let mut order: Vec<usize> = (0..counts.iter().sum()).collect();
+        // A Fisher-Yates shuffle.
         for at in (1..order.len()).rev() {
-            order.swap(at, case.random.below(at + 1));
+            order.swap(at, checker.random.below(at + 1));
         }
-        let tables: Vec<i32> = order.iter().map(|page| *page as i32).collect();
+
         let mut rest = order.as_slice();
         let mut pages = Vec::new();
         for count in counts {
@@ -51,36 +79,43 @@ impl Scene {
             pages.push(own.to_vec());
             rest = others;
         }
+
         let rows: usize = spans.iter().map(|span| span.1).sum();
         let elements = order.len() * heads.kv * PAGE * heads.dim;
-        let qkv = case.random.halves(rows * heads.row(), 3.0);
+        let tables: Vec<i32> = order.iter().map(|page| *page as i32).collect();
+        let qkv = checker.random.halves(rows * heads.row(), 3.0);
+        let device = DeviceTensors {
+            qkv: checker.upload(&qkv)?,
+            keys: checker.poisoned(0)?,
+            values: checker.poisoned(0)?,
+            tables: checker.upload(&tables)?,
+        };
+        // Keys and values start as NaN.
         let (keys, values) = (vec![0x7FFF; elements], vec![0x7FFF; elements]);
-        let none = || case.poisoned(0);
-        let memories = [case.upload(&qkv)?, none()?, none()?, case.upload(&tables)?];
         let spans = spans.to_vec();
-        let mut scene = Scene { heads, spans, pages, qkv, keys, values, memories };
-        scene.fill(case);
-        scene.memories[1] = case.upload(&scene.keys)?;
-        scene.memories[2] = case.upload(&scene.values)?;
-        Ok(scene)
+        let mut case = AttentionCase { heads, spans, pages, qkv, keys, values, device };
+        case.fill(checker);
+        case.device.keys = checker.upload(&case.keys)?;
+        case.device.values = checker.upload(&case.values)?;
+        Ok(case)
     }
 
     /// Writes keys and values of all positions.
-    fn fill(&mut self, case: &mut Case<'_>) {
+    fn fill(&mut self, checker: &mut Checker<'_>) {
+        let dim = self.heads.dim;
         for (span, (start, rows)) in self.spans.clone().into_iter().enumerate() {
-            for (position, head) in
-                (0..start + rows).flat_map(|at| (0..self.heads.kv).map(move |head| (at, head)))
-            {
-                let at = self.place(span, position, head);
-                let dim = self.heads.dim;
-                self.keys[at..at + dim].copy_from_slice(&case.random.halves(dim, 1.0));
-                self.values[at..at + dim].copy_from_slice(&case.random.halves(dim, 1.0));
+            for position in 0..start + rows {
+                for head in 0..self.heads.kv {
+                    let at = self.offset(span, position, head);
+                    self.keys[at..at + dim].copy_from_slice(&checker.random.halves(dim, 1.0));
+                    self.values[at..at + dim].copy_from_slice(&checker.random.halves(dim, 1.0));
+                }
             }
         }
     }
 
-    /// Where keys and values of a position are.
-    fn place(&self, span: usize, position: usize, head: usize) -> usize {
+    /// Offset of the keys of a position and head, and of its values.
+    fn offset(&self, span: usize, position: usize, head: usize) -> usize {
         let page = self.pages[span][position / PAGE];
         ((page * self.heads.kv + head) * PAGE + position % PAGE) * self.heads.dim
     }
@@ -89,200 +124,237 @@ impl Scene {
         self.spans.iter().map(|span| span.1).sum()
     }
 
-    /// First rows and page lists of the spans.
-    fn offsets(&self) -> Vec<(usize, usize)> {
-        let mut at = (0, 0);
-        let next = |(span, pages): (&(usize, usize), &Vec<usize>)| {
-            let here = at;
-            at = (at.0 + span.1, at.1 + pages.len());
-            here
-        };
-        self.spans.iter().zip(&self.pages).map(next).collect()
+    /// All spans as the kernel takes them.
+    fn launch_spans(&self) -> Vec<LaunchSpan> {
+        let (mut first_row, mut table_at) = (0, 0);
+        let mut spans = Vec::new();
+        for ((start, rows), pages) in self.spans.iter().zip(&self.pages) {
+            spans.push(LaunchSpan { first_row, start: *start, table_at });
+            first_row += rows;
+            table_at += pages.len();
+        }
+        spans
     }
 
     fn scale(&self) -> f32 {
         1.0 / (self.heads.dim as f32).sqrt()
     }
 
-    /// Every row by plain sums: `[rows, query heads, dim]`.
-    fn twin(&self) -> Vec<f32> {
+    /// Computes every row by plain sums: `[rows, query heads, dim]`.
+    fn reference(&self) -> Vec<f32> {
         let mut out = Vec::new();
-        for (span, (start, rows)) in self.spans.iter().copied().enumerate() {
-            let first = self.offsets()[span].0;
-            for (row, head) in
-                (0..rows).flat_map(|row| (0..self.heads.query).map(move |head| (row, head)))
-            {
-                let at = (first + row) * self.heads.row() + head * self.heads.dim;
-                let query = &self.qkv[at..at + self.heads.dim];
-                out.extend(self.attend(query, span, head, start + row + 1));
+        for (span, placed) in self.launch_spans().iter().enumerate() {
+            let (start, rows) = self.spans[span];
+            for row in 0..rows {
+                for head in 0..self.heads.query {
+                    let at = (placed.first_row + row) * self.heads.row() + head * self.heads.dim;
+                    let query = &self.qkv[at..at + self.heads.dim];
+                    let kv = head / self.heads.group();
+                    let offsets: Vec<usize> =
+                        (0..=start + row).map(|at| self.offset(span, at, kv)).collect();
+                    out.extend(self.attend(query, &offsets));
+                }
             }
         }
         out
     }
 
-    fn attend(&self, query: &[u16], span: usize, head: usize, length: usize) -> Vec<f32> {
-        let wide = |bits: &u16| f64::from(widen(*bits));
-        let places: Vec<usize> = (0..length)
-            .map(|position| self.place(span, position, head / self.heads.group()))
+    /// Attention of one query to the positions at these offsets.
+    fn attend(&self, query: &[u16], offsets: &[usize]) -> Vec<f32> {
+        let scores: Vec<f64> = offsets
+            .iter()
+            .map(|at| dot(query, &self.keys[*at..at + query.len()]) * f64::from(self.scale()))
             .collect();
-        let score = |at: &usize| {
-            let keys = &self.keys[*at..at + query.len()];
-            let sum: f64 = query.iter().zip(keys).map(|(a, b)| wide(a) * wide(b)).sum();
-            sum * f64::from(self.scale())
-        };
-        let scores: Vec<f64> = places.iter().map(score).collect();
         let top = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
         let weights: Vec<f64> = scores.iter().map(|score| (score - top).exp()).collect();
-        let whole: f64 = weights.iter().sum();
-        let column = |column: usize| {
-            let mixed = places.iter().zip(&weights);
-            let sum: f64 = mixed.map(|(at, weight)| weight * wide(&self.values[at + column])).sum();
-            (sum / whole) as f32
-        };
-        (0..query.len()).map(column).collect()
+        let total: f64 = weights.iter().sum();
+
+        let mut out = Vec::new();
+        for element in 0..query.len() {
+            let weighted = offsets.iter().zip(&weights);
+            let sum: f64 =
+                weighted.map(|(at, weight)| weight * wide(self.values[at + element])).sum();
+            out.push((sum / total) as f32);
+        }
+        out
     }
 
-    /// Runs tiles over spans, each given by its first row, its start and its page list.
-    fn attention(
+    /// Allocates the outputs of a launch with this number of tiles.
+    fn outputs(&self, checker: &Checker<'_>, tiles: usize) -> Result<Outputs, CudaError> {
+        Ok(Outputs {
+            out: checker.poisoned(self.rows() * self.heads.query_width() * 2)?,
+            partial_sums: checker.poisoned(grid::partial_bytes(tiles, self.heads))?,
+        })
+    }
+
+    /// Launches `attention` for tiles over spans.
+    fn launch(
         &self,
-        case: &Case<'_>,
-        spans: &[[usize; 3]],
-        tiles: &[shape::Tile],
-        (out, partial): (&Memory, &Memory),
+        checker: &Checker<'_>,
+        spans: &[LaunchSpan],
+        tiles: &[Tile],
+        to: &Outputs,
     ) -> Result<(), CudaError> {
-        let column =
-            |which: usize| -> Vec<i32> { spans.iter().map(|span| span[which] as i32).collect() };
         let lists = [
-            case.upload(tiles.as_flattened())?,
-            case.upload(&column(0))?,
-            case.upload(&column(1))?,
-            case.upload(&column(2))?,
+            checker.upload(tiles.as_flattened())?,
+            checker.upload(&words(spans, |span| span.first_row))?,
+            checker.upload(&words(spans, |span| span.start))?,
+            checker.upload(&words(spans, |span| span.table_at))?,
         ];
-        let [qkv, keys, values, tables] = self.memories.each_ref().map(Arg::from);
-        let [tiles_at, rows, starts, tables_at] = lists.each_ref().map(Arg::from);
-        let (query, kv) = (self.heads.query.into(), self.heads.kv.into());
+
+        // In the order of the kernel's parameters.
+        let [tiles_arg, first_rows, starts, tables_at] = lists.each_ref().map(Arg::from);
         let args = [
-            out.into(),
-            qkv,
-            keys,
-            values,
-            tiles_at,
-            rows,
+            Arg::from(&to.out),
+            Arg::from(&self.device.qkv),
+            Arg::from(&self.device.keys),
+            Arg::from(&self.device.values),
+            tiles_arg,
+            first_rows,
             starts,
             tables_at,
-            tables,
-            partial.into(),
-            query,
-            kv,
-            self.scale().into(),
+            Arg::from(&self.device.tables),
+            Arg::from(&to.partial_sums),
+            Arg::from(self.heads.query),
+            Arg::from(self.heads.kv),
+            Arg::from(self.scale()),
         ];
-        let grid = shape::grid(tiles.len(), self.heads);
-        // SAFETY: tiles name spans and rows that there are, and pages lie within keys and values.
-        unsafe { case.kernels.launch("attention", grid, &args)? };
-        // The lists live until the kernel is done.
-        case.kernels.device().synchronize()
+        let grid = grid::grid(tiles.len(), self.heads);
+        // SAFETY: tiles name spans and rows that exist, and pages are within keys and values.
+        unsafe { checker.kernels.launch("attention", grid, &args)? };
+        // The lists must live until the kernel is done.
+        checker.kernels.device().synchronize()
     }
 
-    /// Every row as a span of its own.
-    fn decode(&self, case: &Case<'_>) -> Result<Vec<u16>, CudaError> {
-        let (mut spans, mut tiles, mut counts) = (Vec::new(), Vec::new(), Vec::new());
-        for ((start, rows), (first, pages)) in self.spans.iter().zip(self.offsets()) {
+    /// Computes every row as a span of its own, in splits that `attention_combine` adds up.
+    fn decode(&self, checker: &Checker<'_>) -> Result<Vec<u16>, CudaError> {
+        let (mut spans, mut tiles) = (Vec::new(), Vec::new());
+        let (mut first_tiles, mut tile_counts) = (Vec::new(), Vec::new());
+        for ((_, rows), placed) in self.spans.iter().zip(self.launch_spans()) {
             for row in 0..*rows {
-                counts.push([tiles.len() as i32, shape::splits(start + row + 1) as i32]);
-                tiles.extend(shape::decode(spans.len(), start + row + 1));
-                spans.push([first + row, start + row, pages]);
+                let start = placed.start + row;
+                first_tiles.push(tiles.len() as i32);
+                tile_counts.push(grid::splits(start + 1) as i32);
+                tiles.extend(grid::decode(spans.len(), start + 1));
+                let (first_row, table_at) = (placed.first_row + row, placed.table_at);
+                spans.push(LaunchSpan { first_row, start, table_at });
             }
         }
-        tiles.push(shape::NO_TILE);
-        let out = case.poisoned(self.rows() * self.heads.query_width() * 2)?;
-        let partial = case.poisoned(shape::partial_bytes(tiles.len(), self.heads))?;
-        self.attention(case, &spans, &tiles, (&out, &partial))?;
-        let list = |values: Vec<i32>| case.upload(&values);
+        // A step's tiles are padded with empty ones.
+        tiles.push(grid::NO_TILE);
+
+        let to = self.outputs(checker, tiles.len())?;
+        self.launch(checker, &spans, &tiles, &to)?;
         let lists = [
-            list(counts.iter().map(|pair| pair[0]).collect())?,
-            list(counts.iter().map(|pair| pair[1]).collect())?,
-            list(spans.iter().map(|span| span[0] as i32).collect())?,
+            checker.upload(&first_tiles)?,
+            checker.upload(&tile_counts)?,
+            checker.upload(&words(&spans, |span| span.first_row))?,
         ];
         let [first, count, row] = lists.each_ref().map(Arg::from);
-        let (query, kv) = (self.heads.query.into(), self.heads.kv.into());
-        let args = [(&out).into(), (&partial).into(), first, count, row, query, kv];
-        let grid = shape::combine(spans.len(), self.heads);
-        // SAFETY: every span has one row, and the tiles that were run for it.
-        unsafe { case.kernels.launch("attention_combine", grid, &args)? };
-        out.to_vec()
+        let args = [
+            Arg::from(&to.out),
+            Arg::from(&to.partial_sums),
+            first,
+            count,
+            row,
+            Arg::from(self.heads.query),
+            Arg::from(self.heads.kv),
+        ];
+        let grid = grid::combine(spans.len(), self.heads);
+        // SAFETY: every span has one row, and its tiles were launched above.
+        unsafe { checker.kernels.launch("attention_combine", grid, &args)? };
+        to.out.to_vec()
     }
 
-    /// Every span in tiles of at most `most` rows.
-    fn prefill(&self, case: &Case<'_>, most: usize) -> Result<Vec<u16>, CudaError> {
-        let offsets = self.offsets();
-        let spans: Vec<[usize; 3]> = (self.spans.iter().zip(offsets))
-            .map(|((start, _), (first, pages))| [first, *start, pages])
+    /// Computes every span in tiles of at most `most` rows.
+    fn prefill(&self, checker: &Checker<'_>, most: usize) -> Result<Vec<u16>, CudaError> {
+        let group = self.heads.group().max(grid::WIDE / most);
+        let tiles: Vec<Tile> = self
+            .spans
+            .iter()
+            .enumerate()
+            .flat_map(|(span, (_, rows))| grid::prefill(span, *rows, group))
             .collect();
-        let group = self.heads.group().max(shape::WIDE / most);
-        let tiles: Vec<shape::Tile> = (self.spans.iter().enumerate())
-            .flat_map(|(span, (_, rows))| shape::prefill(span, *rows, group))
-            .collect();
-        let out = case.poisoned(self.rows() * self.heads.query_width() * 2)?;
-        let none = case.poisoned(0)?;
-        self.attention(case, &spans, &tiles, (&out, &none))?;
-        out.to_vec()
+        let to = Outputs {
+            out: checker.poisoned(self.rows() * self.heads.query_width() * 2)?,
+            partial_sums: checker.poisoned(0)?,
+        };
+        self.launch(checker, &self.launch_spans(), &tiles, &to)?;
+        to.out.to_vec()
     }
 }
 
-/// Decoded rows against the twin; rows in tiles of any height against those, bit for bit.
-pub(super) fn attention(case: &mut Case<'_>) -> Result<(), CudaError> {
+/// One number of every span, as words.
+fn words(spans: &[LaunchSpan], number: fn(&LaunchSpan) -> usize) -> Vec<i32> {
+    spans.iter().map(|span| number(span) as i32).collect()
+}
+
+/// Compares decoded rows with the reference, and rows in tiles of any height with those, bit for
+/// bit.
+pub(super) fn attention(checker: &mut Checker<'_>) -> Result<(), CudaError> {
     for &(group, kv, spans) in SHAPES {
-        let heads = Heads { query: group * kv, kv, dim: case.head_dim };
-        let scene = Scene::new(case, heads, spans)?;
-        let what = format!("attention {group}x{kv}x{} {spans:?}", case.head_dim);
-        let decoded = scene.decode(case)?;
-        case.compare_bf16(&what, &decoded, &scene.twin(), ALLOWED);
+        let heads = Heads { query: group * kv, kv, dim: checker.head_dim };
+        let case = AttentionCase::new(checker, heads, spans)?;
+        let what = format!("attention {group}x{kv}x{} {spans:?}", checker.head_dim);
+        let decoded = case.decode(checker)?;
+        checker.compare_bf16(&what, &decoded, &case.reference(), TOLERANCE);
         for most in [64, 3, 1] {
-            let found = scene.prefill(case, most)?;
-            case.equal(&format!("{what}, {most} rows a tile"), &found, &decoded);
+            let found = case.prefill(checker, most)?;
+            checker.equal(&format!("{what}, {most} rows a tile"), &found, &decoded);
         }
     }
-    speed(case)
+    speed(checker)
 }
 
-/// 256 sequences of 1,024 positions, decoded, with eight key heads of two query heads each.
-fn speed(case: &mut Case<'_>) -> Result<(), CudaError> {
+/// Times 256 sequences of 1,024 positions that decode, with eight key heads of two query heads
+/// each.
+fn speed(checker: &mut Checker<'_>) -> Result<(), CudaError> {
     const SEQUENCES: usize = 256;
     const LENGTH: usize = 1024;
-    if case.speeds.is_none() {
+    if checker.speeds.is_none() {
         return Ok(());
     }
-    let heads = Heads { query: 16, kv: 8, dim: case.head_dim };
+    let heads = Heads { query: 16, kv: 8, dim: checker.head_dim };
     let pages = LENGTH / PAGE;
-    let side = SEQUENCES * LENGTH * heads.kv * heads.dim * 2;
-    let (keys, values) = (case.poisoned(side)?, case.poisoned(side)?);
+    let side_bytes = SEQUENCES * LENGTH * heads.kv * heads.dim * 2;
+    let (keys, values) = (checker.poisoned(side_bytes)?, checker.poisoned(side_bytes)?);
+    // All numbers are the same, small one.
     keys.fill(0x3C)?;
     values.fill(0x3C)?;
-    let qkv = case.random.halves(SEQUENCES * heads.row(), 1.0);
-    let tables: Vec<i32> = (0..(SEQUENCES * pages) as i32).rev().collect();
-    let tiles: Vec<_> = (0..SEQUENCES).flat_map(|span| shape::decode(span, LENGTH)).collect();
-    let each = |times: usize| (0..SEQUENCES).map(|span| (span * times) as i32).collect::<Vec<_>>();
+
+    let qkv = checker.random.halves(SEQUENCES * heads.row(), 1.0);
+    let tiles: Vec<_> = (0..SEQUENCES).flat_map(|span| grid::decode(span, LENGTH)).collect();
     let lists = [
-        case.upload(tiles.as_flattened())?,
-        case.upload(&each(1))?,
-        case.upload(&[LENGTH as i32 - 1; SEQUENCES])?,
-        case.upload(&each(pages))?,
-        case.upload(&tables)?,
-        case.upload(&qkv)?,
-        case.poisoned(SEQUENCES * heads.query_width() * 2)?,
-        case.poisoned(shape::partial_bytes(tiles.len(), heads))?,
+        checker.upload(tiles.as_flattened())?,
+        checker.upload(&(0..SEQUENCES as i32).collect::<Vec<_>>())?,
+        checker.upload(&[LENGTH as i32 - 1; SEQUENCES])?,
+        checker.upload(&(0..SEQUENCES).map(|span| (span * pages) as i32).collect::<Vec<_>>())?,
+        checker.upload(&(0..(SEQUENCES * pages) as i32).rev().collect::<Vec<_>>())?,
+        checker.upload(&qkv)?,
+        checker.poisoned(SEQUENCES * heads.query_width() * 2)?,
+        checker.poisoned(grid::partial_bytes(tiles.len(), heads))?,
     ];
-    let [tiles_at, rows, starts, tables_at, tables, qkv, out, partial] =
+    let [tiles_arg, rows, starts, tables_at, tables, qkv_arg, out, partial_sums] =
         lists.each_ref().map(Arg::from);
-    let (query, kv, scale) = (heads.query.into(), heads.kv.into(), 0.1_f32.into());
-    let (keys, values) = ((&keys).into(), (&values).into());
     let args = [
-        out, qkv, keys, values, tiles_at, rows, starts, tables_at, tables, partial, query, kv,
-        scale,
+        out,
+        qkv_arg,
+        Arg::from(&keys),
+        Arg::from(&values),
+        tiles_arg,
+        rows,
+        starts,
+        tables_at,
+        tables,
+        partial_sums,
+        Arg::from(heads.query),
+        Arg::from(heads.kv),
+        Arg::from(0.1_f32),
     ];
-    let grid = shape::grid(tiles.len(), heads);
-    case.time(&format!("attention, {SEQUENCES} of {LENGTH}"), side * 2, |kernels| {
-        // SAFETY: tiles name spans and rows that there are, and pages lie within keys and values.
+
+    let grid = grid::grid(tiles.len(), heads);
+    checker.time(&format!("attention, {SEQUENCES} of {LENGTH}"), side_bytes * 2, |kernels| {
+        // SAFETY: tiles name spans and rows that exist, and pages are within keys and values.
         unsafe { kernels.launch("attention", grid, &args) }
     })
 }

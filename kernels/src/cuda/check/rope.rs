@@ -1,155 +1,182 @@
-//! Head norms, rotation and the write to pages, beside their twin.
+//! Head norms, rotation and the write to pages, against their reference.
 
 use super::elementwise::HALF_UNIT;
-use super::{Case, widen};
+use super::{Checker, wide};
 use crate::PAGE;
-use crate::cuda::{Arg, CudaError, Memory, shape};
+use crate::cuda::{Arg, CudaError, Memory, grid};
 
 const EPS: f32 = 1e-6;
-/// Positions that the table has.
+/// Positions of the rotation table.
 const POSITIONS: usize = 61;
 /// Pages of the layer.
 const PAGES: usize = 5;
 
-/// A step to be written.
-struct Step {
-    nq: usize,
-    nkv: usize,
+/// The inputs of one launch.
+struct RopeCase {
+    query_heads: usize,
+    kv_heads: usize,
     dim: usize,
     qkv: Vec<u16>,
-    /// Of queries and of keys.
+    /// Weights for queries and for keys.
     norms: Option<[Vec<f32>; 2]>,
     table: Vec<f32>,
     positions: Vec<i32>,
+    /// The slot of each row in the pages; -1 to write nothing.
     slots: Vec<i32>,
 }
 
-impl Step {
-    fn new(case: &mut Case<'_>, rows: usize, (nq, nkv): (usize, usize), normed: bool) -> Step {
-        let (dim, heads) = (case.head_dim, nq + 2 * nkv);
-        // Every row has a slot of its own; 7 and 16 * PAGES have no common divisor.
-        let slot = |row: usize| (row * 7 % (PAGE * PAGES)) as i32;
-        let mut slots: Vec<i32> = (0..rows).map(slot).collect();
+/// The tensors after a launch.
+struct RopeOutput {
+    qkv: Vec<u16>,
+    keys: Vec<u16>,
+    values: Vec<u16>,
+}
+
+impl RopeCase {
+    fn new(
+        checker: &mut Checker<'_>,
+        rows: usize,
+        query_heads: usize,
+        kv_heads: usize,
+        has_norms: bool,
+    ) -> RopeCase {
+        let dim = checker.head_dim;
+        // Every row has a slot of its own: 7 and 16 * PAGES have no common divisor.
+        let mut slots: Vec<i32> = (0..rows).map(|row| (row * 7 % (PAGE * PAGES)) as i32).collect();
         if rows > 2 {
             slots[rows / 2] = -1;
         }
-        let random = &mut case.random;
+
+        let random = &mut checker.random;
         let norms = [random.floats(dim, 2.0), random.floats(dim, 2.0)];
-        Step {
-            nq,
-            nkv,
+        RopeCase {
+            query_heads,
+            kv_heads,
             dim,
-            qkv: random.halves(rows * heads * dim, 3.0),
-            norms: normed.then_some(norms),
+            qkv: random.halves(rows * (query_heads + 2 * kv_heads) * dim, 3.0),
+            norms: has_norms.then_some(norms),
             table: random.floats(POSITIONS * dim, 1.0),
             positions: (0..rows).map(|_| random.below(POSITIONS) as i32).collect(),
             slots,
         }
     }
 
+    /// Number of heads of a row: of queries, keys and values.
     fn heads(&self) -> usize {
-        self.nq + 2 * self.nkv
+        self.query_heads + 2 * self.kv_heads
     }
 
-    /// Head `head` of row `row` as it is to be.
-    fn turned(&self, row: usize, head: usize) -> Vec<f32> {
+    /// Computes one head of a row.
+    fn reference(&self, row: usize, head: usize) -> Vec<f32> {
         let dim = self.dim;
         let from = &self.qkv[(row * self.heads() + head) * dim..][..dim];
-        let mut values: Vec<f64> = from.iter().map(|bits| f64::from(widen(*bits))).collect();
-        if head >= self.nq + self.nkv {
+        let mut values: Vec<f64> = from.iter().map(|bits| wide(*bits)).collect();
+        let is_value = head >= self.query_heads + self.kv_heads;
+        if is_value {
             return values.into_iter().map(|value| value as f32).collect();
         }
+
+        // Queries and keys have weights of their own.
         if let Some(norms) = &self.norms {
+            let weight = &norms[usize::from(head >= self.query_heads)];
             let squares: f64 = values.iter().map(|value| value * value).sum();
             let scale = 1.0 / (squares / dim as f64 + f64::from(EPS)).sqrt();
-            for (value, weight) in values.iter_mut().zip(&norms[usize::from(head >= self.nq)]) {
+            for (value, weight) in values.iter_mut().zip(weight) {
                 *value *= scale * f64::from(*weight);
             }
         }
-        let turns = &self.table[self.positions[row] as usize * dim..][..dim];
-        let (cosines, sines) = turns.split_at(dim / 2);
-        let turn = |at: usize| {
-            let (low, high) = (at % (dim / 2), at % (dim / 2) + dim / 2);
-            let (cosine, sine) = (f64::from(cosines[low]), f64::from(sines[low]));
-            let turned = match at < dim / 2 {
-                true => values[low] * cosine - values[high] * sine,
-                false => values[high] * cosine + values[low] * sine,
-            };
-            turned as f32
-        };
-        (0..dim).map(turn).collect()
+
+        // The first half of a head is rotated against the second.
+        let rotation = &self.table[self.positions[row] as usize * dim..][..dim];
+        let (cosines, sines) = rotation.split_at(dim / 2);
+        let (low, high) = values.split_at(dim / 2);
+        let mut out = vec![0.0; dim];
+        for i in 0..dim / 2 {
+            let (cosine, sine) = (f64::from(cosines[i]), f64::from(sines[i]));
+            out[i] = (low[i] * cosine - high[i] * sine) as f32;
+            out[i + dim / 2] = (high[i] * cosine + low[i] * sine) as f32;
+        }
+        out
     }
 
-    fn launch(&self, case: &Case<'_>) -> Result<[Vec<u16>; 3], CudaError> {
-        let pages = PAGES * self.nkv * PAGE * self.dim * 2;
-        let (keys, values) = (case.poisoned(pages)?, case.poisoned(pages)?);
-        let qkv = case.upload(&self.qkv)?;
-        let norms = self.norms.as_ref().map(|[q, k]| Ok((case.upload(q)?, case.upload(k)?)));
-        let norms: Option<(Memory, Memory)> = norms.transpose()?;
-        let inputs = [case.upload(&self.positions)?, case.upload(&self.slots)?];
-        let table = case.upload(&self.table)?;
-        let [positions, slots] = inputs.each_ref().map(Arg::from);
+    fn launch(&self, checker: &Checker<'_>) -> Result<RopeOutput, CudaError> {
+        let side_bytes = PAGES * self.kv_heads * PAGE * self.dim * 2;
+        let (keys, values) = (checker.poisoned(side_bytes)?, checker.poisoned(side_bytes)?);
+        let qkv = checker.upload(&self.qkv)?;
+        let norms: Option<[Memory; 2]> = match &self.norms {
+            Some([query, key]) => Some([checker.upload(query)?, checker.upload(key)?]),
+            None => None,
+        };
+        let [query_norm, key_norm] =
+            [0, 1].map(|side| Arg::opt(norms.as_ref().map(|norms| &norms[side])));
+        let table = checker.upload(&self.table)?;
+        let (positions, slots) = (checker.upload(&self.positions)?, checker.upload(&self.slots)?);
+
         let args = [
             Arg::from(&qkv),
-            Arg::opt(norms.as_ref().map(|norms| &norms.0)),
-            Arg::opt(norms.as_ref().map(|norms| &norms.1)),
-            (&table).into(),
-            positions,
-            slots,
-            (&keys).into(),
-            (&values).into(),
-            self.nq.into(),
-            self.nkv.into(),
-            EPS.into(),
+            query_norm,
+            key_norm,
+            Arg::from(&table),
+            Arg::from(&positions),
+            Arg::from(&slots),
+            Arg::from(&keys),
+            Arg::from(&values),
+            Arg::from(self.query_heads),
+            Arg::from(self.kv_heads),
+            Arg::from(EPS),
         ];
-        let grid = shape::rope(self.slots.len(), self.heads(), self.dim);
-        // SAFETY: all sizes are those that the kernel's header asks for.
-        unsafe { case.kernels.launch("rope_write", grid, &args)? };
-        Ok([qkv.to_vec()?, keys.to_vec()?, values.to_vec()?])
+        let grid = grid::rope(self.slots.len(), self.heads(), self.dim);
+        // SAFETY: all sizes are those that the kernel's header requires.
+        unsafe { checker.kernels.launch("rope_write", grid, &args)? };
+        Ok(RopeOutput { qkv: qkv.to_vec()?, keys: keys.to_vec()?, values: values.to_vec()? })
     }
 
-    /// Compares queries, keys and values, and that nothing else was written.
-    fn compare(&self, case: &mut Case<'_>, what: &str, found: [Vec<u16>; 3]) {
-        let [qkv, keys, values] = found;
-        let (dim, heads) = (self.dim, self.heads());
-        let (mut queries, mut written, mut expected) = (Vec::new(), Vec::new(), [vec![], vec![]]);
-        let mut rest = vec![true; keys.len()];
+    /// Compares queries, keys and values, and checks that nothing else was written.
+    fn compare(&self, checker: &mut Checker<'_>, what: &str, found: &RopeOutput) {
+        let dim = self.dim;
+        let (mut queries, mut expected_queries) = (Vec::new(), Vec::new());
+        let (mut written, mut expected_written) = (Vec::new(), Vec::new());
+        let mut is_poison = vec![true; found.keys.len()];
         for (row, slot) in self.slots.iter().enumerate() {
-            for head in 0..self.nq {
-                queries.extend_from_slice(&qkv[(row * heads + head) * dim..][..dim]);
-                expected[0].extend(self.turned(row, head));
+            for head in 0..self.query_heads {
+                queries.extend_from_slice(&found.qkv[(row * self.heads() + head) * dim..][..dim]);
+                expected_queries.extend(self.reference(row, head));
             }
+
+            // Rows without a slot write nothing.
             let Ok(slot) = usize::try_from(*slot) else { continue };
-            for kv in 0..self.nkv {
-                let at = ((slot / PAGE * self.nkv + kv) * PAGE + slot % PAGE) * dim;
-                for (pages, head) in [(&keys, self.nq + kv), (&values, self.nq + self.nkv + kv)] {
+            for kv in 0..self.kv_heads {
+                let at = ((slot / PAGE * self.kv_heads + kv) * PAGE + slot % PAGE) * dim;
+                let (key, value) = (self.query_heads + kv, self.query_heads + self.kv_heads + kv);
+                for (pages, head) in [(&found.keys, key), (&found.values, value)] {
                     written.extend_from_slice(&pages[at..][..dim]);
-                    expected[1].extend(self.turned(row, head));
+                    expected_written.extend(self.reference(row, head));
                 }
-                rest[at..][..dim].fill(false);
+                is_poison[at..][..dim].fill(false);
             }
         }
-        case.compare_bf16(&format!("{what}, queries"), &queries, &expected[0], HALF_UNIT);
-        case.compare_bf16(&format!("{what}, pages"), &written, &expected[1], HALF_UNIT);
-        let untouched = |pages: &[u16]| {
-            let poison = pages.iter().zip(&rest).filter(|(_, rest)| **rest).map(|(bits, _)| *bits);
-            poison.collect::<Vec<u16>>()
-        };
-        let poison = vec![0xFFFF; rest.iter().filter(|rest| **rest).count()];
-        case.equal(&format!("{what}, other keys"), &untouched(&keys), &poison);
-        case.equal(&format!("{what}, other values"), &untouched(&values), &poison);
+
+        let rotated = format!("{what}, queries");
+        checker.compare_bf16(&rotated, &queries, &expected_queries, HALF_UNIT);
+        checker.compare_bf16(&format!("{what}, pages"), &written, &expected_written, HALF_UNIT);
+        for (side, pages) in [("keys", &found.keys), ("values", &found.values)] {
+            let rest = pages.iter().zip(&is_poison).filter(|(_, is_poison)| **is_poison);
+            let unwritten: Vec<u16> = rest.map(|(bits, _)| *bits).collect();
+            let poison = vec![0xFFFF; unwritten.len()];
+            checker.equal(&format!("{what}, other {side}"), &unwritten, &poison);
+        }
     }
 }
 
-/// `rope_write`, with head norms and without, with rows that write nothing.
-pub(super) fn rope_write(case: &mut Case<'_>) -> Result<(), CudaError> {
+/// Checks `rope_write`, with head norms and without, and with rows that write nothing.
+pub(super) fn rope_write(checker: &mut Checker<'_>) -> Result<(), CudaError> {
     let shapes = [(1, (14, 2), true), (5, (16, 8), false), (9, (3, 3), true), (33, (8, 1), false)];
-    for (rows, heads, normed) in shapes {
-        let step = Step::new(case, rows, heads, normed);
-        let norms = if normed { " with norms" } else { "" };
+    for (rows, heads, has_norms) in shapes {
+        let case = RopeCase::new(checker, rows, heads.0, heads.1, has_norms);
+        let norms = if has_norms { " with norms" } else { "" };
         let what = format!("rope_write {rows} rows of {heads:?}{norms}");
-        let found = step.launch(case)?;
-        step.compare(case, &what, found);
+        let found = case.launch(checker)?;
+        case.compare(checker, &what, &found);
     }
     Ok(())
 }

@@ -1,17 +1,21 @@
-//! Sampling, beside a twin that sorts whole rows and adds up in wider numbers.
+//! Sampling against a reference that sorts whole rows and adds up in wider numbers.
 
 use std::cmp::Ordering;
 
-use super::Case;
-use crate::cuda::shape::{self, SampleParams, SampleScores};
-use crate::cuda::{Arg, CudaError, Kernels, Memory};
+use super::Checker;
+use crate::cuda::params::{SampleParams, SampleScores};
+use crate::cuda::{Arg, CudaError, Kernels, Memory, grid};
+use crate::random::{Random, mix};
 
-/// How far from its interval of the distribution a draw may be: sums have other crumbs.
-const CRUMB: f64 = 1e-6;
-/// How far logprobs may be, as a part of their size.
-const LOGPROB: f64 = 1e-6;
+/// Tolerance of a draw at the borders of its interval, as a part of the distribution: the device's
+/// sums are rounded otherwise.
+const DRAW_TOLERANCE: f64 = 1e-6;
+/// Tolerance of logprobs, relative to their size.
+const LOGPROB_TOLERANCE: f64 = 1e-6;
+/// Temperatures below this are greedy.
+const GREEDY_BELOW: f32 = 1e-5;
 
-/// Everything as likely as the model says.
+/// The distribution of the model, unchanged.
 const PLAIN: SampleParams = SampleParams {
     temperature: 1.0,
     top_p: 1.0,
@@ -25,8 +29,8 @@ const PLAIN: SampleParams = SampleParams {
 };
 const GREEDY: SampleParams = SampleParams { temperature: 0.0, ..PLAIN };
 
-/// Ways to sample that go through every filter, alone and together.
-const WAYS: [SampleParams; 16] = [
+/// Parameters that use every filter, alone and together.
+const PARAMS: [SampleParams; 16] = [
     GREEDY,
     PLAIN,
     SampleParams { temperature: 0.7, ..PLAIN },
@@ -45,96 +49,109 @@ const WAYS: [SampleParams; 16] = [
     SampleParams { row: -1, ..PLAIN },
 ];
 
-/// A row of logits with what a sort says of it.
-struct Twin<'a> {
+/// A row of logits and its distribution, computed on the host.
+struct Reference<'a> {
     raw: &'a [f32],
+    params: SampleParams,
+    /// Logits divided by the temperature.
     values: Vec<f32>,
+    /// The lowest value that the filters keep.
     floor: f32,
-    highest: f64,
-    raw_highest: f64,
+    highest: f32,
+    raw_highest: f32,
+    /// Sum of the weights of the kept values, relative to the highest.
     sum: f64,
     raw_sum: f64,
 }
 
-fn highest(values: &[f32]) -> f32 {
-    values.iter().copied().fold(f32::NEG_INFINITY, f32::max)
-}
-
-impl<'a> Twin<'a> {
-    fn new(raw: &'a [f32], params: &SampleParams) -> Twin<'a> {
-        let greedy = params.temperature < 1e-5;
-        let divisor = if greedy { 1.0 } else { params.temperature };
+impl<'a> Reference<'a> {
+    fn new(raw: &'a [f32], params: &SampleParams) -> Reference<'a> {
+        let is_greedy = params.temperature < GREEDY_BELOW;
+        let divisor = if is_greedy { 1.0 } else { params.temperature };
         let values: Vec<f32> = raw.iter().map(|logit| logit / divisor).collect();
-        let (top, raw_top) = (highest(&values), highest(raw));
-        let floor =
-            if greedy || !top.is_finite() { f32::NEG_INFINITY } else { floor(&values, params) };
-        let weight = |value: &f32, top: f32| (f64::from(*value) - f64::from(top)).exp();
-        let left = values.iter().filter(|value| **value >= floor);
-        let sum = left.map(|value| weight(value, top)).sum();
+        let (highest, raw_highest) = (maximum(&values), maximum(raw));
+        let floor = match is_greedy || !highest.is_finite() {
+            true => f32::NEG_INFINITY,
+            false => floor(&values, params),
+        };
+
+        let kept = values.iter().filter(|value| **value >= floor);
+        let sum = kept.map(|value| weight(*value, highest)).sum();
         let numbers = raw.iter().filter(|logit| !logit.is_nan());
-        let raw_sum = numbers.map(|logit| weight(logit, raw_top)).sum();
-        let (highest, raw_highest) = (f64::from(top), f64::from(raw_top));
-        Twin { raw, values, floor, highest, raw_highest, sum, raw_sum }
+        let raw_sum = numbers.map(|logit| weight(*logit, raw_highest)).sum();
+        Reference { raw, params: *params, values, floor, highest, raw_highest, sum, raw_sum }
     }
 
-    /// Whether there is a distribution: the highest logit is a number.
+    /// True if there is a distribution: the highest logit is finite.
     fn is_finite(&self) -> bool {
         self.highest.is_finite()
     }
 
+    /// The processed and the raw logprob of an id.
     fn logprobs(&self, id: usize) -> [f32; 2] {
         let value = self.values[id];
         let processed = match value >= self.floor {
-            true => (f64::from(value) - self.highest - self.sum.ln()) as f32,
+            true => (f64::from(value) - f64::from(self.highest) - self.sum.ln()) as f32,
             false => f32::NEG_INFINITY,
         };
-        let raw = f64::from(self.raw[id]) - self.raw_highest - self.raw_sum.ln();
+        let raw = f64::from(self.raw[id]) - f64::from(self.raw_highest) - self.raw_sum.ln();
         [processed, raw as f32]
     }
 
-    /// Whether a draw may give `id`.
-    fn allows(&self, id: usize, params: &SampleParams) -> bool {
-        let first = self.values.iter().position(|value| f64::from(*value) == self.highest);
-        if params.temperature < 1e-5 || !self.is_finite() {
+    /// The weight of a value in the distribution; zero if the filters drop it.
+    fn kept_weight(&self, value: f32) -> f64 {
+        if value >= self.floor { weight(value, self.highest) } else { 0.0 }
+    }
+
+    /// True if a draw may give `id`.
+    fn allows(&self, id: usize) -> bool {
+        if self.params.temperature < GREEDY_BELOW || !self.is_finite() {
+            let first = self.values.iter().position(|value| *value == self.highest);
             return id == first.unwrap_or(0);
         }
-        let weight = |value: &f32| match *value >= self.floor {
-            true => (f64::from(*value) - self.highest).exp(),
-            false => 0.0,
-        };
-        let from: f64 = self.values[..id].iter().map(weight).sum();
-        let to = from + weight(&self.values[id]);
-        let at = uniform(params.seed, params.position) * self.sum;
-        let crumb = CRUMB * self.sum;
-        to > from && (from - crumb..=to + crumb).contains(&at)
+        let from: f64 = self.values[..id].iter().map(|value| self.kept_weight(*value)).sum();
+        let to = from + self.kept_weight(self.values[id]);
+        let drawn = uniform(self.params.seed, self.params.position) * self.sum;
+        let tolerance = DRAW_TOLERANCE * self.sum;
+        to > from && (from - tolerance..=to + tolerance).contains(&drawn)
     }
 
-    /// What rank and order go by.
-    fn shown(&self, params: &SampleParams) -> &[f32] {
-        if params.raw { self.raw } else { &self.values }
+    /// The values that decide rank and order.
+    fn ranked(&self) -> &[f32] {
+        if self.params.raw { self.raw } else { &self.values }
     }
 
-    fn rank(&self, id: usize, params: &SampleParams) -> i32 {
-        let shown = self.shown(params);
-        shown.iter().filter(|value| **value >= shown[id]).count() as i32
+    fn rank(&self, id: usize) -> i32 {
+        let ranked = self.ranked();
+        ranked.iter().filter(|value| **value >= ranked[id]).count() as i32
     }
 
-    /// The likeliest ids, and -1 where there are too few.
-    fn top(&self, params: &SampleParams) -> Vec<i32> {
-        let (shown, count) = (self.shown(params), params.top_n.max(0) as usize);
-        let mut ids: Vec<usize> = (0..shown.len()).filter(|id| !shown[*id].is_nan()).collect();
-        // Stable: of equals the lower id comes first.
-        ids.sort_by(|a, b| shown[*b].partial_cmp(&shown[*a]).unwrap_or(Ordering::Equal));
-        let mut ids: Vec<i32> = ids.into_iter().map(|id| id as i32).take(count).collect();
+    /// The likeliest ids, padded with -1.
+    fn top(&self) -> Vec<i32> {
+        let (ranked, count) = (self.ranked(), self.params.top_n.max(0) as usize);
+        let mut order: Vec<usize> = (0..ranked.len()).filter(|id| !ranked[*id].is_nan()).collect();
+        // The sort is stable: among equals the lower id comes first.
+        order.sort_by(|a, b| ranked[*b].partial_cmp(&ranked[*a]).unwrap_or(Ordering::Equal));
+        let mut ids: Vec<i32> = order.into_iter().map(|id| id as i32).take(count).collect();
         ids.resize(count, -1);
         ids
     }
 }
 
-/// What the filters leave: all values that reach the result.
+fn maximum(values: &[f32]) -> f32 {
+    values.iter().copied().fold(f32::NEG_INFINITY, f32::max)
+}
+
+/// e to the power of a value less the highest.
+fn weight(value: f32, highest: f32) -> f64 {
+    (f64::from(value) - f64::from(highest)).exp()
+}
+
+/// The lowest value that the filters keep.
 fn floor(values: &[f32], params: &SampleParams) -> f32 {
     let mut sorted: Vec<f32> = values.iter().copied().filter(|value| !value.is_nan()).collect();
     sorted.sort_by(|a, b| b.total_cmp(a));
+
     let mut floor = f32::NEG_INFINITY;
     if params.min_p > 0.0 {
         floor = sorted[0] + params.min_p.ln();
@@ -146,246 +163,273 @@ fn floor(values: &[f32], params: &SampleParams) -> f32 {
     if params.top_p >= 1.0 {
         return floor;
     }
+
+    // top_p keeps the likeliest values whose weights first reach this part of the sum.
     sorted.retain(|value| *value >= floor);
-    let weight = |value: &f32| (f64::from(*value) - f64::from(sorted[0])).exp();
-    let enough = f64::from(params.top_p) * sorted.iter().map(weight).sum::<f64>();
+    let enough =
+        f64::from(params.top_p) * sorted.iter().map(|value| weight(*value, sorted[0])).sum::<f64>();
     let mut sum = 0.0;
     let last = sorted.iter().find(|value| {
-        sum += weight(value);
+        sum += weight(**value, sorted[0]);
         sum >= enough
     });
     last.or(sorted.last()).copied().unwrap_or(floor)
 }
 
-/// The number that the host draws, too.
+/// The number in [0, 1) that the host draws, too.
 fn uniform(seed: u64, position: i32) -> f64 {
     const GOLDEN: u64 = 0x9E37_79B9_7F4A_7C15;
-    let mix = |value: u64| {
-        let value = value.wrapping_add(GOLDEN);
-        let value = (value ^ (value >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        let value = (value ^ (value >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        value ^ (value >> 31)
-    };
-    let bits = mix(mix(seed).wrapping_add((position as u64).wrapping_mul(GOLDEN)));
+    let seed_bits = mix(seed.wrapping_add(GOLDEN));
+    let counter = seed_bits.wrapping_add((position as u64).wrapping_mul(GOLDEN));
+    let bits = mix(counter.wrapping_add(GOLDEN));
     (bits >> 11) as f64 / (1_u64 << 53) as f64
 }
 
-/// Rows and parameters on the device, with room for what comes back.
-struct Batch {
+/// Rows of logits with their parameters.
+type SampleRows = [(Vec<f32>, SampleParams)];
+
+/// Rows on the device, with room for the results.
+struct SampleBatch {
     logits: Memory,
     params: Memory,
     tiles: Memory,
     ids: Memory,
     scores: Memory,
     top: Memory,
-    /// Of parameters, then of logits.
-    shape: (usize, usize, usize),
+    rows: usize,
+    vocab: usize,
+    /// Numbers from one row of logits to the next.
+    stride: usize,
 }
 
-impl Batch {
+impl SampleBatch {
     fn new(
-        case: &Case<'_>,
-        rows: &[(Vec<f32>, SampleParams)],
+        checker: &Checker<'_>,
+        rows: &SampleRows,
         stride: usize,
-    ) -> Result<Batch, CudaError> {
+    ) -> Result<SampleBatch, CudaError> {
         let vocab = rows.first().map_or(1, |row| row.0.len());
         let mut logits = vec![f32::NAN; rows.len() * stride];
         let mut words = Vec::new();
         for (index, (row, params)) in rows.iter().enumerate() {
-            // The last row of logits first: which row it is must come from the parameters.
+            // Logits are in reverse order: the kernel must take the row from the parameters.
             let at = rows.len() - 1 - index;
             logits[at * stride..][..vocab].copy_from_slice(row);
             let row = if params.row < 0 { -1 } else { at as i32 };
             words.extend(SampleParams { row, ..*params }.words());
         }
+
         let scores = rows.len() * SampleScores::WORDS * 4;
-        Ok(Batch {
-            logits: case.upload(&logits)?,
-            params: case.upload(&words)?,
-            tiles: case.poisoned(shape::sample_scratch(rows.len(), vocab))?,
-            ids: case.poisoned(rows.len() * 4)?,
-            scores: case.poisoned(scores)?,
-            top: case.poisoned(scores * SampleParams::TOP_MAX)?,
-            shape: (rows.len(), vocab, stride),
+        Ok(SampleBatch {
+            logits: checker.upload(&logits)?,
+            params: checker.upload(&words)?,
+            tiles: checker.poisoned(grid::sample_scratch(rows.len(), vocab))?,
+            ids: checker.poisoned(rows.len() * 4)?,
+            scores: checker.poisoned(scores)?,
+            top: checker.poisoned(scores * SampleParams::TOP_MAX)?,
+            rows: rows.len(),
+            vocab,
+            stride,
         })
     }
 
     fn launch(&self, kernels: &Kernels) -> Result<(), CudaError> {
-        let (rows, vocab, stride) = self.shape;
         let read = [&self.logits, &self.params, &self.tiles].map(Arg::from);
         let written = [&self.ids, &self.scores, &self.top].map(Arg::from);
-        let size = [Arg::from(vocab), stride.into()];
-        let first = [&read[..], &size].concat();
-        let second = [&read[..], &written, &size, &[SampleParams::TOP_MAX.into()]].concat();
-        // SAFETY: all sizes are those that the kernels' header asks for.
+        let size = [self.vocab, self.stride].map(Arg::from);
+        let tiles = [&read[..], &size].concat();
+        let rows = [&read[..], &written, &size, &[SampleParams::TOP_MAX.into()]].concat();
+        // SAFETY: all sizes are those that the kernels' header requires.
         unsafe {
-            kernels.launch("sample_tiles", shape::sample_tiles(rows, vocab), &first)?;
-            kernels.launch("sample_rows", shape::sample_rows(rows), &second)
+            kernels.launch("sample_tiles", grid::sample_tiles(self.rows, self.vocab), &tiles)?;
+            kernels.launch("sample_rows", grid::sample_rows(self.rows), &rows)
         }
-    }
-
-    fn read(memory: &Memory) -> Result<Vec<SampleScores>, CudaError> {
-        let words = memory.to_vec::<u32>()?;
-        let (scores, _) = words.as_chunks::<{ SampleScores::WORDS }>();
-        Ok(scores.iter().map(|words| SampleScores::of(*words)).collect())
     }
 }
 
-/// What was found and what the twin says, over all rows of a batch.
+fn read_scores(memory: &Memory) -> Result<Vec<SampleScores>, CudaError> {
+    let words = memory.to_vec::<u32>()?;
+    let (scores, _) = words.as_chunks::<{ SampleScores::WORDS }>();
+    Ok(scores.iter().map(|words| SampleScores::of(*words)).collect())
+}
+
+/// One kind of numbers over all rows of a batch.
 #[derive(Default)]
-struct Pairs {
-    /// Rows whose id the twin does not allow.
-    wrong: Vec<usize>,
-    logprobs: [Vec<f32>; 2],
-    ranks: [Vec<i32>; 2],
-    top: [Vec<i32>; 2],
+struct Compared<T> {
+    found: Vec<T>,
+    expected: Vec<T>,
 }
 
-impl Pairs {
-    fn scores(&mut self, twin: &Twin<'_>, found: &SampleScores) {
+/// The results of a batch and those of the reference.
+#[derive(Default)]
+struct Comparison {
+    /// Rows whose id the reference does not allow.
+    wrong: Vec<usize>,
+    logprobs: Compared<f32>,
+    ranks: Compared<i32>,
+    top: Compared<i32>,
+}
+
+impl Comparison {
+    /// Adds the logprobs of an id, if there is a distribution.
+    fn add_logprobs(&mut self, reference: &Reference<'_>, found: &SampleScores) {
         if let Ok(id) = usize::try_from(found.id)
-            && twin.is_finite()
+            && reference.is_finite()
         {
-            self.logprobs[0].extend([found.processed, found.raw]);
-            self.logprobs[1].extend(twin.logprobs(id));
+            self.logprobs.found.extend([found.processed, found.raw]);
+            self.logprobs.expected.extend(reference.logprobs(id));
         }
     }
 }
 
-/// Samples a batch and compares everything.
+/// Samples a batch and compares all results.
 fn compare(
-    case: &mut Case<'_>,
+    checker: &mut Checker<'_>,
     what: &str,
-    rows: &[(Vec<f32>, SampleParams)],
+    rows: &SampleRows,
     stride: usize,
 ) -> Result<(), CudaError> {
-    let batch = Batch::new(case, rows, stride)?;
-    batch.launch(case.kernels)?;
+    let batch = SampleBatch::new(checker, rows, stride)?;
+    batch.launch(checker.kernels)?;
     let ids = batch.ids.to_vec::<i32>()?;
-    let (scores, top) = (Batch::read(&batch.scores)?, Batch::read(&batch.top)?);
-    let mut pairs = Pairs::default();
+    let (scores, top) = (read_scores(&batch.scores)?, read_scores(&batch.top)?);
+
+    let mut all = Comparison::default();
     for (index, (logits, params)) in rows.iter().enumerate() {
-        let twin = Twin::new(logits, params);
+        let reference = Reference::new(logits, params);
         let id = usize::try_from(ids[index]).ok().filter(|id| *id < logits.len());
+        // Padding must get the id -1, and no other row may.
         let allowed = match id {
-            Some(id) => params.row >= 0 && twin.allows(id, params),
+            Some(id) => params.row >= 0 && reference.allows(id),
             None => params.row < 0 && ids[index] == -1,
         };
-        let Some(id) = id.filter(|_| allowed) else {
-            pairs.wrong.extend((!allowed).then_some(index));
-            continue;
-        };
-        if params.top_n < 0 {
-            continue;
+        if !allowed {
+            all.wrong.push(index);
         }
-        pairs.scores(&twin, &scores[index]);
-        pairs.ranks[0].extend([scores[index].id, scores[index].rank]);
-        pairs.ranks[1].extend([ids[index], twin.rank(id, params)]);
+        // Padding has no scores, and neither has a row that did not request them.
+        let Some(id) = id.filter(|_| allowed && params.top_n >= 0) else { continue };
+
+        all.add_logprobs(&reference, &scores[index]);
+        all.ranks.found.extend([scores[index].id, scores[index].rank]);
+        all.ranks.expected.extend([ids[index], reference.rank(id)]);
         let likeliest = &top[index * SampleParams::TOP_MAX..][..params.top_n as usize];
-        pairs.top[0].extend(likeliest.iter().map(|one| one.id));
-        pairs.top[1].extend(twin.top(params));
-        likeliest.iter().for_each(|one| pairs.scores(&twin, one));
+        all.top.found.extend(likeliest.iter().map(|scores| scores.id));
+        all.top.expected.extend(reference.top());
+        likeliest.iter().for_each(|scores| all.add_logprobs(&reference, scores));
     }
-    let [found, expected] = &pairs.logprobs;
-    case.equal(&format!("{what}, rows with a wrong id"), &pairs.wrong, &[]);
-    case.compare(&format!("{what}, logprobs"), found, expected, LOGPROB);
-    case.equal(&format!("{what}, ranks"), &pairs.ranks[0], &pairs.ranks[1]);
-    case.equal(&format!("{what}, likeliest"), &pairs.top[0], &pairs.top[1]);
+
+    let Comparison { wrong, logprobs, ranks, top } = all;
+    let logprob_label = format!("{what}, logprobs");
+    checker.equal(&format!("{what}, rows with a wrong id"), &wrong, &[]);
+    checker.compare(&logprob_label, &logprobs.found, &logprobs.expected, LOGPROB_TOLERANCE);
+    checker.equal(&format!("{what}, ranks"), &ranks.found, &ranks.expected);
+    checker.equal(&format!("{what}, likeliest"), &top.found, &top.expected);
     Ok(())
 }
 
-/// Rows that are hard: equals, what is not a number, nothing left, distances that bins do not have.
-fn hard_rows(case: &mut Case<'_>, vocab: usize) -> Vec<Vec<f32>> {
-    let mut normal = |size: f32| {
-        let random = &mut case.random;
-        let value = |_| (0..6).map(|_| random.signed()).sum::<f32>() * size * 0.7;
-        (0..vocab).map(value).collect::<Vec<f32>>()
-    };
-    let mut one = vec![f32::NEG_INFINITY; vocab];
-    one[vocab / 2] = 1.5;
-    let odd = |mut row: Vec<f32>, value: f32| {
-        row.iter_mut().skip(2).step_by(3).for_each(|logit| *logit = value);
-        row
-    };
-    let mut infinite = normal(1.0);
+/// Logits that are nearly normally distributed.
+fn normal(random: &mut Random, vocab: usize, size: f32) -> Vec<f32> {
+    (0..vocab).map(|_| (0..6).map(|_| random.signed()).sum::<f32>() * size * 0.7).collect()
+}
+
+/// Replaces every third logit, from the third on.
+fn with_every_third(mut row: Vec<f32>, value: f32) -> Vec<f32> {
+    row.iter_mut().skip(2).step_by(3).for_each(|logit| *logit = value);
+    row
+}
+
+/// Rows that are hard to sample: equal logits, NaN, infinities, a single id, and distances that are
+/// smaller or larger than any bin.
+fn hard_rows(random: &mut Random, vocab: usize) -> Vec<Vec<f32>> {
+    let mut single = vec![f32::NEG_INFINITY; vocab];
+    single[vocab / 2] = 1.5;
+    let mut infinite = normal(random, vocab, 1.0);
     infinite[vocab - 1] = f32::INFINITY;
+
     vec![
-        normal(1.0),
-        normal(10.0),
-        normal(0.01),
-        one,
+        normal(random, vocab, 1.0),
+        normal(random, vocab, 10.0),
+        normal(random, vocab, 0.01),
+        single,
         vec![2.25; vocab],
-        odd(normal(1.0), f32::NAN),
-        odd(normal(5.0), f32::NEG_INFINITY),
+        with_every_third(normal(random, vocab, 1.0), f32::NAN),
+        with_every_third(normal(random, vocab, 5.0), f32::NEG_INFINITY),
         vec![f32::NEG_INFINITY; vocab],
         vec![f32::NAN; vocab],
         infinite,
-        normal(1.0).into_iter().map(|logit| (logit * 4.0).round() / 4.0).collect(),
-        normal(1e-30),
-        normal(30.0),
+        normal(random, vocab, 1.0).into_iter().map(|logit| (logit * 4.0).round() / 4.0).collect(),
+        normal(random, vocab, 1e-30),
+        normal(random, vocab, 30.0),
     ]
 }
 
-/// `sample_tiles` and `sample_rows`; large vocabularies and many draws on a real device only.
-pub(super) fn sample(case: &mut Case<'_>) -> Result<(), CudaError> {
-    let real = case.speeds.is_some();
-    let few = [(1, 1), (3, 4), (1025, 1028), (2503, 2503)];
-    let many = [(127, 127), (1024, 1024), (50_257, 50_257), (151_936, 151_936)];
-    for (vocab, stride) in few.into_iter().chain(many.into_iter().filter(|_| real)) {
-        let hard = hard_rows(case, vocab);
+/// Checks `sample_tiles` and `sample_rows`; large vocabularies and many draws on a real device
+/// only.
+pub(super) fn sample(checker: &mut Checker<'_>) -> Result<(), CudaError> {
+    let is_real = checker.speeds.is_some();
+    let small = [(1, 1), (3, 4), (1025, 1028), (2503, 2503)];
+    let large = [(127, 127), (1024, 1024), (50_257, 50_257), (151_936, 151_936)];
+    for (vocab, stride) in small.into_iter().chain(large.into_iter().filter(|_| is_real)) {
+        let hard = hard_rows(&mut checker.random, vocab);
         let mut rows = Vec::new();
-        for (index, way) in WAYS.iter().enumerate() {
-            // Every way meets some of the rows, over the sizes most of them.
+        for (index, params) in PARAMS.iter().enumerate() {
+            // Each vocabulary pairs the parameters with two of the rows, all of them with most.
             for offset in [0, 5] {
                 let row = hard[(index + offset + vocab) % hard.len()].clone();
-                let (seed, position) = (case.random.bits(), case.random.below(1000) as i32);
-                rows.push((row, SampleParams { seed, position, ..*way }));
+                let (seed, position) = (checker.random.bits(), checker.random.below(1000) as i32);
+                rows.push((row, SampleParams { seed, position, ..*params }));
             }
         }
-        compare(case, &format!("sample {vocab} ids"), &rows, stride)?;
+        compare(checker, &format!("sample {vocab} ids"), &rows, stride)?;
     }
-    frequencies(case, if real { 20_000 } else { 300 })?;
-    speed(case)
+    frequencies(checker, if is_real { 20_000 } else { 300 })?;
+    speed(checker)
 }
 
-/// How often ids come up, with probabilities of all sizes.
-fn frequencies(case: &mut Case<'_>, draws: i32) -> Result<(), CudaError> {
+/// Counts how often each id is drawn, with probabilities of all sizes.
+fn frequencies(checker: &mut Checker<'_>, draws: i32) -> Result<(), CudaError> {
     let logits = vec![0.1, 1.0, -2.0, f32::NAN, 0.5, 1.0, f32::NEG_INFINITY];
-    for way in [PLAIN, SampleParams { temperature: 0.5, top_k: 3, ..PLAIN }] {
-        let way = SampleParams { top_n: -1, seed: case.random.bits(), ..way };
-        let row = |position| (logits.clone(), SampleParams { position, ..way });
-        let batch = Batch::new(case, &(0..draws).map(row).collect::<Vec<_>>(), 8)?;
-        batch.launch(case.kernels)?;
+    for params in [PLAIN, SampleParams { temperature: 0.5, top_k: 3, ..PLAIN }] {
+        let params = SampleParams { top_n: -1, seed: checker.random.bits(), ..params };
+        let rows: Vec<_> = (0..draws)
+            .map(|position| (logits.clone(), SampleParams { position, ..params }))
+            .collect();
+        let batch = SampleBatch::new(checker, &rows, 8)?;
+        batch.launch(checker.kernels)?;
         let ids = batch.ids.to_vec::<i32>()?;
-        let twin = Twin::new(&logits, &way);
-        let far = |id: usize| {
-            let expected = f64::from(twin.logprobs(id)[0]).exp() * f64::from(draws);
-            let expected = if expected.is_nan() { 0.0 } else { expected };
+
+        let reference = Reference::new(&logits, &params);
+        let mut unlikely = Vec::new();
+        for id in 0..logits.len() {
+            // Ids without a logprob are never drawn: the maximum of NaN and zero is zero.
+            let expected = (f64::from(reference.logprobs(id)[0]).exp() * f64::from(draws)).max(0.0);
             let count = ids.iter().filter(|found| **found == id as i32).count();
             // Six standard deviations: once in a billion.
-            (count as f64 - expected).abs() > 6.0 * expected.sqrt()
-        };
-        let far: Vec<usize> = (0..logits.len()).filter(|id| far(*id)).collect();
-        let what = format!("sample, frequencies at temperature {}", way.temperature);
-        case.equal(&format!("{what}, ids too rare or too frequent"), &far, &[]);
+            if (count as f64 - expected).abs() > 6.0 * expected.sqrt() {
+                unlikely.push(id);
+            }
+        }
+        let what = format!("sample, frequencies at temperature {}", params.temperature);
+        checker.equal(&format!("{what}, ids too rare or too frequent"), &unlikely, &[]);
     }
     Ok(())
 }
 
-fn speed(case: &mut Case<'_>) -> Result<(), CudaError> {
-    if case.speeds.is_none() {
+/// Times batches of several sizes, with and without filters.
+fn speed(checker: &mut Checker<'_>) -> Result<(), CudaError> {
+    if checker.speeds.is_none() {
         return Ok(());
     }
     let vocab = 151_936;
     let filtered = SampleParams { top_p: 0.95, top_k: 50, ..PLAIN };
     let nucleus = SampleParams { top_p: 0.95, ..PLAIN };
-    for (what, way) in [("plain", PLAIN), ("top_p", nucleus), ("top_k and top_p", filtered)] {
+    for (filters, params) in [("plain", PLAIN), ("top_p", nucleus), ("top_k and top_p", filtered)] {
         for count in [1, 32, 256] {
-            let row = |_| (case.random.floats(vocab, 8.0), way);
-            let rows: Vec<_> = (0..count).map(row).collect();
-            let batch = Batch::new(case, &rows, vocab)?;
-            let what = format!("sample {count}x{vocab}, {what}");
-            case.time(&what, count * vocab * 4, |kernels| batch.launch(kernels))?;
+            let random = &mut checker.random;
+            let rows: Vec<_> = (0..count).map(|_| (random.floats(vocab, 8.0), params)).collect();
+            let batch = SampleBatch::new(checker, &rows, vocab)?;
+            let what = format!("sample {count}x{vocab}, {filters}");
+            checker.time(&what, count * vocab * 4, |kernels| batch.launch(kernels))?;
         }
     }
     Ok(())

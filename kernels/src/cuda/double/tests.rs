@@ -1,13 +1,13 @@
-//! The doubles keep the driver's promises, and no more than those.
+//! The doubles keep the driver's promises, and nothing that it does not promise.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use super::super::check::{CHECKS, Case};
-use super::super::source::Text;
-use super::super::{Arg, Device, DeviceOptions, FAMILIES, Grid, Kernels, Memory, Pinned};
 use super::*;
+use crate::cuda::check::{CHECKS, Checker};
+use crate::cuda::program::source::KernelText;
+use crate::cuda::{Arg, Device, DeviceOptions, FAMILIES, Grid, Kernels, Memory, Pinned};
 
-/// One at a time: they share a device and its settings.
+/// Opens the emulated device. Tests run one at a time, because they share it and its settings.
 fn device() -> (MutexGuard<'static, ()>, &'static Double, Device) {
     static ONE: Mutex<()> = Mutex::new(());
     let guard = ONE.lock().unwrap_or_else(PoisonError::into_inner);
@@ -63,7 +63,7 @@ fn kernels_are_launched_and_watched() {
     let (_guard, double, device) = device();
     let text =
         [include_str!("../../../cuda/base.cu"), include_str!("../../../cuda/elementwise.cu")];
-    let text = Text { family: "elementwise", text: text.join("\n"), head_dim: 64 };
+    let text = KernelText { family: "elementwise", text: text.join("\n"), head_dim: 64 };
     let kernels = Kernels::of(&device, &[text]).unwrap();
     let table = Memory::of(&device, &[0x3f80_u16; 64]).unwrap();
     let ids = Memory::of(&device, &[0_i32, -1]).unwrap();
@@ -86,7 +86,7 @@ fn kernels_are_launched_and_watched() {
     let values = out.to_vec::<u16>().unwrap();
     assert!(values[..64].iter().all(|value| *value == 0x3f80));
     assert!(values[64..].iter().all(|value| *value == 0));
-    // Past the end of what is written to: the context is lost, as on a device.
+    // A write past the end of a memory: the context is lost, as on a device.
     let before = double.get("faults");
     launch(&ids, 64).unwrap();
     assert!(device.synchronize().is_err());
@@ -102,7 +102,7 @@ fn what_is_built_in_needs_no_compiler() {
     let device = Device::open(&DeviceOptions { libraries, ..DeviceOptions::default() }).unwrap();
     assert_eq!((&device.libraries().nvrtc, &device.libraries().cublaslt), (&None, &None));
     for head_dim in [64, 128] {
-        let made = Kernels::load(&device, FAMILIES, head_dim).unwrap().made();
+        let made = Kernels::load(&device, FAMILIES, head_dim).unwrap().load_summary();
         assert_eq!((made.built_in, made.kept, made.compiled), (FAMILIES.len(), 0, 0));
     }
     let error = Kernels::load(&device, FAMILIES, 48).unwrap_err().to_string();
@@ -116,7 +116,7 @@ fn texts_of_a_folder_are_compiled_in_place_of_what_is_built_in() {
     let folder = tempfile::tempdir().unwrap();
     let texts = Some(folder.path().to_owned());
     let device = Device::open(&DeviceOptions { texts, ..DeviceOptions::default() }).unwrap();
-    let made = || Kernels::load(&device, FAMILIES, 64).map(|kernels| kernels.made());
+    let made = || Kernels::load(&device, FAMILIES, 64).map(|kernels| kernels.load_summary());
     let error = made().unwrap_err().to_string();
     assert!(error.contains("has no text of a kernel"), "{error}");
     let change = |name: &str, text: &str| {
@@ -130,21 +130,23 @@ fn texts_of_a_folder_are_compiled_in_place_of_what_is_built_in() {
     assert_eq!((found.built_in, found.compiled), (0, FAMILIES.len()));
 }
 
-/// Every kernel beside its twin, in several orders of threads and blocks.
+/// Every kernel against its reference, in several orders of threads and blocks.
 #[test]
-fn kernels_agree_with_their_twins() {
+fn kernels_agree_with_their_references() {
     let (_guard, double, device) = device();
     let mut wrong = Vec::new();
     for (head_dim, seed) in [(64, 0), (128, 1), (16, 2)] {
         assert!(double.set("seed", seed));
         let kernels = Kernels::load(&device, FAMILIES, head_dim).unwrap();
         for (name, check) in CHECKS {
-            let mut case = Case::new(&kernels, head_dim, seed as u64);
-            match check(&mut case) {
+            let mut checker = Checker::new(&kernels, head_dim, seed as u64);
+            match check(&mut checker) {
                 Err(error) => wrong.push(format!("{name}, heads of {head_dim}: {error}")),
-                Ok(()) if case.findings.is_empty() => wrong.push(format!("{name}: nothing done")),
+                Ok(()) if checker.findings.is_empty() => {
+                    wrong.push(format!("{name}: nothing done"))
+                }
                 Ok(()) => {
-                    wrong.extend(case.findings.iter().filter(|one| one.worst > 1.0).map(|one| {
+                    wrong.extend(checker.findings.iter().filter(|one| one.worst > 1.0).map(|one| {
                         format!("{name}, heads of {head_dim}: {} {}", one.what, one.worst)
                     }))
                 }

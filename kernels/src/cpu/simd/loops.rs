@@ -1,0 +1,140 @@
+//! The loops that compilers vectorize by themselves, in safe code that is the same for every
+//! instruction set.
+//!
+//! Every function is `inline(always)`, so that [`crate::cpu::dispatch`] compiles the same code once
+//! for each instruction set. Sums run in sixteen lanes and then by a fixed tree, and nothing is
+//! contracted into a fused addition; so all instruction sets give equal bits.
+
+use crate::cpu::simd::vector::LANES;
+
+type Lanes = [f32; LANES];
+
+/// Adds up sixteen lanes by a fixed tree.
+#[inline(always)]
+fn tree_sum(mut lanes: Lanes) -> f32 {
+    for half in [8, 4, 2, 1] {
+        for i in 0..half {
+            lanes[i] += lanes[i + half];
+        }
+    }
+    lanes[0]
+}
+
+/// Returns e to the power of `x`, clamped to finite results, within two units in the last place.
+///
+/// The standard library's function is not vectorized and differs between systems.
+#[inline(always)]
+pub(in crate::cpu) fn exp(x: f32) -> f32 {
+    // Adding 1.5 * 2^23 rounds to an integer and leaves that integer in the low bits.
+    const ROUND: f32 = 12_582_912.0;
+    const LN2_HIGH: f32 = 0.693_359_4;
+    const LN2_LOW: f32 = -2.121_944_4e-4;
+    let x = x.clamp(-87.3, 88.3);
+    let shifted = x * std::f32::consts::LOG2_E + ROUND;
+    let n = shifted - ROUND;
+
+    // |r| is at most half of ln 2, for which a polynomial of degree seven is exact enough.
+    let r = x - n * LN2_HIGH - n * LN2_LOW;
+    let mut p = 1.987_569_1e-4;
+    p = p * r + 1.398_199_9e-3;
+    p = p * r + 8.333_452e-3;
+    p = p * r + 4.166_579_6e-2;
+    p = p * r + 1.666_666_6e-1;
+    p = p * r + 5e-1;
+    let y = p * r * r + r + 1.0;
+
+    let exponent = shifted.to_bits().wrapping_sub(ROUND.to_bits()).wrapping_add(127) << 23;
+    y * f32::from_bits(exponent)
+}
+
+/// Norms rows as wide as `weight` by their root mean square, in place.
+#[inline(always)]
+pub(in crate::cpu) fn rms_norm(out: &mut [f32], weight: &[f32], eps: f32) {
+    for row in out.chunks_exact_mut(weight.len()) {
+        let mut squares = [0.0; LANES];
+        let (chunks, rest) = row.as_chunks::<LANES>();
+        for chunk in chunks {
+            for lane in 0..LANES {
+                squares[lane] += chunk[lane] * chunk[lane];
+            }
+        }
+        for (sum, value) in squares.iter_mut().zip(rest) {
+            *sum += value * value;
+        }
+        let scale = 1.0 / (tree_sum(squares) / weight.len() as f32 + eps).sqrt();
+        for (value, weight) in row.iter_mut().zip(weight) {
+            *value = *value * scale * weight;
+        }
+    }
+}
+
+/// Computes [`crate::Ops::silu_mul`].
+#[inline(always)]
+pub(in crate::cpu) fn silu_mul(gate_up: &[f32], width: usize, out: &mut [f32]) {
+    for (row, out) in gate_up.chunks_exact(2 * width).zip(out.chunks_exact_mut(width)) {
+        let (gate, up) = row.split_at(width);
+        for ((out, gate), up) in out.iter_mut().zip(gate).zip(up) {
+            *out = gate / (1.0 + exp(-gate)) * up;
+        }
+    }
+}
+
+/// Turns scores times `scale` into weights that sum to one, in place. The scores are not empty.
+#[inline(always)]
+pub(in crate::cpu) fn softmax(scores: &mut [f32], scale: f32) {
+    let mut highest = [f32::NEG_INFINITY; LANES];
+    let mut sums = [0.0; LANES];
+    let (chunks, rest) = scores.as_chunks_mut::<LANES>();
+    for chunk in chunks.iter_mut() {
+        scale_lanes(chunk, scale, &mut highest);
+    }
+    scale_lanes(rest, scale, &mut highest);
+
+    let highest = highest.into_iter().fold(f32::NEG_INFINITY, f32::max);
+    for chunk in chunks {
+        raise_lanes(chunk, highest, &mut sums);
+    }
+    raise_lanes(rest, highest, &mut sums);
+
+    let scale = 1.0 / tree_sum(sums);
+    for score in scores {
+        *score *= scale;
+    }
+}
+
+/// Multiplies scores by `scale` and keeps the highest of each lane.
+#[inline(always)]
+fn scale_lanes(scores: &mut [f32], scale: f32, highest: &mut Lanes) {
+    for (highest, score) in highest.iter_mut().zip(scores) {
+        *score *= scale;
+        *highest = if *score > *highest { *score } else { *highest };
+    }
+}
+
+/// Raises e to the power of each score less the highest, and adds the results up by lane.
+#[inline(always)]
+fn raise_lanes(scores: &mut [f32], highest: f32, sums: &mut Lanes) {
+    for (sum, score) in sums.iter_mut().zip(scores) {
+        *score = exp(*score - highest);
+        *sum += *score;
+    }
+}
+
+/// Rotates the first half of a head against the second.
+#[inline(always)]
+pub(in crate::cpu) fn rotate(head: &mut [f32], cos_sin: &[f32]) {
+    let half = head.len() / 2;
+    let (cos, sin) = cos_sin.split_at(half);
+    let (first, second) = head.split_at_mut(half);
+    for (((a, b), cos), sin) in first.iter_mut().zip(second).zip(cos).zip(sin) {
+        (*a, *b) = (*a * cos - *b * sin, *b * cos + *a * sin);
+    }
+}
+
+/// Rotates all heads of a row.
+#[inline(always)]
+pub(in crate::cpu) fn rotate_heads(heads: &mut [f32], cos_sin: &[f32]) {
+    for head in heads.chunks_exact_mut(cos_sin.len()) {
+        rotate(head, cos_sin);
+    }
+}

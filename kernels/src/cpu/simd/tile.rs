@@ -1,0 +1,262 @@
+//! The innermost loops: some rows of an input against some panels of weights, in registers.
+//!
+//! Every sum is one chain of fused additions over the depth, in order, whatever the size of the
+//! tile. The size of a tile may therefore follow the registers of the processor.
+#![expect(unsafe_code, reason = "loads whose bounds are checked once before the loop")]
+
+#[cfg(target_arch = "x86_64")]
+use crate::cpu::simd::vector::Dot;
+use crate::cpu::simd::vector::{LANES, Vector};
+
+/// Rows of an input: row `i` is the `depth` numbers from `i * stride` on.
+#[derive(Clone, Copy)]
+pub(in crate::cpu) struct Lines<'a, T> {
+    pub(in crate::cpu) values: &'a [T],
+    pub(in crate::cpu) stride: usize,
+    pub(in crate::cpu) depth: usize,
+}
+
+impl<T> Lines<'_, T> {
+    /// Returns the starts of `R` lines from `first` on, after a check that they lie within the
+    /// values.
+    #[inline(always)]
+    fn starts<const R: usize>(&self, first: usize) -> [*const T; R] {
+        let mut starts = [self.values.as_ptr(); R];
+        for (r, start) in starts.iter_mut().enumerate() {
+            *start = self.values[(first + r) * self.stride..][..self.depth].as_ptr();
+        }
+        starts
+    }
+}
+
+/// Panels of weights side by side: row `i` of a panel starts at `i * stride`.
+#[derive(Clone, Copy)]
+pub(in crate::cpu) struct Strip<'a, T, const P: usize> {
+    pub(in crate::cpu) panels: [&'a [T]; P],
+    pub(in crate::cpu) stride: usize,
+    pub(in crate::cpu) prefetch: Prefetch,
+}
+
+/// Memory to prefetch during a tile, because it is needed afterwards: `lines` cache lines for every
+/// row of its panels.
+#[derive(Clone, Copy)]
+pub(in crate::cpu) struct Prefetch {
+    pub(in crate::cpu) from: *const u8,
+    pub(in crate::cpu) lines: usize,
+}
+
+/// Bytes of a cache line.
+pub(in crate::cpu) const CACHE_LINE: usize = 64;
+
+impl Prefetch {
+    pub(in crate::cpu) const NONE: Prefetch = Prefetch { from: std::ptr::null(), lines: 0 };
+
+    /// Prefetches the cache lines that belong to row `i` of the panels.
+    #[inline(always)]
+    fn fetch<V: Vector>(self, i: usize) {
+        for line in i * self.lines..(i + 1) * self.lines {
+            V::prefetch(self.from.wrapping_add(line * CACHE_LINE));
+        }
+    }
+}
+
+impl<T, const P: usize> Strip<'_, T, P> {
+    /// Returns the starts of the panels, after a check that each has `depth` rows of `row` numbers.
+    #[inline(always)]
+    fn starts(&self, depth: usize, row: usize) -> [*const T; P] {
+        let needed = if depth == 0 { 0 } else { (depth - 1) * self.stride + row };
+        let mut starts = [self.panels[0].as_ptr(); P];
+        for (panel, start) in self.panels.iter().zip(&mut starts) {
+            *start = panel[..needed].as_ptr();
+        }
+        starts
+    }
+}
+
+/// The type of an element of keys, values and weights.
+pub(in crate::cpu) trait Element: Copy + Default + Send + Sync {
+    /// Loads sixteen elements.
+    fn load<V: Vector>(from: &[Self; LANES]) -> V;
+
+    /// Returns the nearest number to `value`; ties go to the even one.
+    fn round(value: f32) -> Self;
+}
+
+impl Element for f32 {
+    #[inline(always)]
+    fn load<V: Vector>(from: &[f32; LANES]) -> V {
+        V::load(from)
+    }
+
+    #[inline(always)]
+    fn round(value: f32) -> f32 {
+        value
+    }
+}
+
+impl Element for u16 {
+    #[inline(always)]
+    fn load<V: Vector>(from: &[u16; LANES]) -> V {
+        V::load_bf16(from)
+    }
+
+    #[inline(always)]
+    fn round(value: f32) -> u16 {
+        let bits = value.to_bits();
+        let rounded = bits.wrapping_add(0x7FFF + (bits >> 16 & 1)) >> 16;
+        let quiet = bits >> 16 | 0x40;
+        (if value.is_nan() { quiet } else { rounded }) as u16
+    }
+}
+
+/// Sums of `R` lines and `P` panels.
+pub(in crate::cpu) type Sums<V, const R: usize, const P: usize> = [[V; P]; R];
+
+/// Adds the products of element `i` of every line with `weights`.
+///
+/// # Safety
+/// `i` must be below the depth of the lines.
+#[inline(always)]
+unsafe fn add_column<V: Vector, const R: usize, const P: usize>(
+    sums: &mut Sums<V, R, P>,
+    lines: [*const f32; R],
+    i: usize,
+    weights: [V; P],
+) {
+    for (sums, line) in sums.iter_mut().zip(lines) {
+        // SAFETY: the caller's promise.
+        let value = V::splat(unsafe { *line.add(i) });
+        for (sum, weights) in sums.iter_mut().zip(weights) {
+            *sum = sum.add_product(value, weights);
+        }
+    }
+}
+
+/// Adds the products of `R` lines from `first` on with `P` panels whose elements are not paired.
+#[inline(always)]
+pub(in crate::cpu) fn tile<V: Vector, T: Element, const R: usize, const P: usize>(
+    x: Lines<'_, f32>,
+    first: usize,
+    w: Strip<'_, T, P>,
+    sums: &mut Sums<V, R, P>,
+) {
+    let lines = x.starts::<R>(first);
+    let panels = w.starts(x.depth, LANES);
+    let mut acc = *sums;
+    for i in 0..x.depth {
+        let mut weights = [V::splat(0.0); P];
+        for (weights, panel) in weights.iter_mut().zip(panels) {
+            // SAFETY: `starts` has checked that `x.depth` rows of sixteen are there.
+            *weights = T::load(unsafe { &*panel.add(i * w.stride).cast::<[T; LANES]>() });
+        }
+        // SAFETY: `i` is below the depth of the lines, checked by `starts`.
+        unsafe { add_column(&mut acc, lines, i, weights) };
+    }
+    *sums = acc;
+}
+
+/// Adds the products of `R` lines from `first` on with `P` panels of bf16 pairs: pair `i` belongs
+/// to the elements `2 * i` and `2 * i + 1` of a line. A line of odd depth leaves out the second
+/// number of the last pair.
+#[inline(always)]
+pub(in crate::cpu) fn tile_pairs<V: Vector, const R: usize, const P: usize>(
+    x: Lines<'_, f32>,
+    first: usize,
+    w: Strip<'_, u16, P>,
+    sums: &mut Sums<V, R, P>,
+) {
+    let lines = x.starts::<R>(first);
+    let panels = w.starts(x.depth.div_ceil(2), 2 * LANES);
+    let mut acc = *sums;
+    let mut weights = [V::splat(0.0); P];
+
+    for pair in 0..x.depth / 2 {
+        w.prefetch.fetch::<V>(pair);
+        for (weights, panel) in weights.iter_mut().zip(panels) {
+            // SAFETY: `starts` has checked that there is a row of pairs for every two numbers.
+            *weights = V::load_lower(unsafe { pairs(panel, pair * w.stride) });
+        }
+        // SAFETY: `2 * pair + 1` is below the depth of the lines, checked by `starts`.
+        unsafe { add_column(&mut acc, lines, 2 * pair, weights) };
+
+        for (weights, panel) in weights.iter_mut().zip(panels) {
+            // SAFETY: as above.
+            *weights = V::load_upper(unsafe { pairs(panel, pair * w.stride) });
+        }
+        // SAFETY: as above.
+        unsafe { add_column(&mut acc, lines, 2 * pair + 1, weights) };
+    }
+
+    if x.depth % 2 == 1 {
+        for (weights, panel) in weights.iter_mut().zip(panels) {
+            // SAFETY: as above; the last pair is half used.
+            *weights = V::load_lower(unsafe { pairs(panel, x.depth / 2 * w.stride) });
+        }
+        // SAFETY: the depth is not zero here, and the lines are as deep.
+        unsafe { add_column(&mut acc, lines, x.depth - 1, weights) };
+    }
+    *sums = acc;
+}
+
+/// Returns sixteen pairs from `at` on.
+///
+/// # Safety
+/// The panel must have them.
+#[inline(always)]
+unsafe fn pairs<'a>(panel: *const u16, at: usize) -> &'a [u16; 2 * LANES] {
+    // SAFETY: the caller's promise.
+    unsafe { &*panel.add(at).cast() }
+}
+
+/// As [`tile_pairs`], for lines of bf16 pairs, which one instruction multiplies.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+pub(in crate::cpu) fn tile_dots<V: Dot, const R: usize, const P: usize>(
+    x: Lines<'_, u32>,
+    first: usize,
+    w: Strip<'_, u16, P>,
+    sums: &mut Sums<V, R, P>,
+) {
+    let lines = x.starts::<R>(first);
+    let panels = w.starts(x.depth, 2 * LANES);
+    let mut acc = *sums;
+    for i in 0..x.depth {
+        w.prefetch.fetch::<V>(i);
+        for (acc, line) in acc.iter_mut().zip(lines) {
+            // SAFETY: `i` is below the depth of the line, checked by `starts`.
+            let pair = unsafe { *line.add(i) };
+            for (sum, panel) in acc.iter_mut().zip(panels) {
+                // SAFETY: `starts` has checked that there is a row of pairs for every pair.
+                *sum = sum.add_pairs(pair, unsafe { pairs(panel, i * w.stride) });
+            }
+        }
+    }
+    *sums = acc;
+}
+
+/// Work on a block of lines, as many as the registers have room for.
+pub(in crate::cpu) trait Block<V: Vector> {
+    /// Works on `R` lines from `first` on.
+    fn run<const R: usize>(&self, first: usize);
+}
+
+/// Splits `lines` lines into blocks of nearly equal size and runs each.
+#[inline(always)]
+pub(in crate::cpu) fn each_block<V: Vector>(lines: usize, block: &impl Block<V>) {
+    let most = if V::WIDE { 6 } else { 4 };
+    let (mut first, mut blocks) = (0, lines.div_ceil(most));
+    while blocks > 0 {
+        let size = (lines - first).div_ceil(blocks);
+        match size {
+            1 => block.run::<1>(first),
+            2 => block.run::<2>(first),
+            3 => block.run::<3>(first),
+            4 => block.run::<4>(first),
+            5 if V::WIDE => block.run::<5>(first),
+            _ if V::WIDE => block.run::<6>(first),
+            _ => {}
+        }
+        first += size;
+        blocks -= 1;
+    }
+}

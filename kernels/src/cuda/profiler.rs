@@ -1,0 +1,267 @@
+//! The time that each operation of a step takes on the device, by events between the operations.
+//!
+//! If the device has finished a launch before the host starts the next one, the measured time
+//! includes the wait. So every timed step begins with a lead: long reads of memory, during which
+//! the host starts the whole step.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use super::cublaslt::ProductShape;
+use super::device::Device;
+use super::device::event::Event;
+use super::device::memory::Memory;
+use super::error::CudaError;
+use super::grid;
+use super::kernels::{Arg, Kernels};
+use super::step::plan::Plan;
+use crate::op::Heads;
+use crate::random::Random;
+
+/// Minimum seconds of a lead: more than a host needs to start the longest step.
+const LEAD_S: f64 = 0.012;
+/// Maximum reads of a lead: a stream takes about a thousand launches before the host must wait.
+const LEAD_READS_MAX: usize = 120;
+/// A lead reads this part of the free memory, within these limits in bytes. Little of it fits the
+/// cache.
+const LEAD_PART: usize = 256;
+const LEAD_BYTES: [usize; 2] = [1 << 16, 512 << 20];
+/// The function that returns the time between two events, and the first driver that has it.
+const ELAPSED: &str = "cuEventElapsedTime_v2";
+const DRIVER_MIN: (i32, i32) = (12, 8);
+/// Rounds in which the bandwidth is measured.
+const ROUNDS: usize = 10;
+
+/// The time of one operation, between two events.
+#[derive(Debug, Clone, PartialEq)]
+pub struct OpTime {
+    /// The kernel, with the shape of a product.
+    pub what: String,
+    /// Bytes that it has to read and write.
+    pub bytes: usize,
+    /// Seconds.
+    pub seconds: f64,
+}
+
+/// The library or the kernels that make the products of matrices.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum ProductChoice {
+    /// The same as without a profiler.
+    #[default]
+    Usual,
+    /// Our own kernels make all products.
+    Own,
+    /// cuBLASLt makes all products that it supports.
+    Library,
+}
+
+/// Times the steps of a [`Cuda`](super::Cuda). Clones share their state.
+#[derive(Debug, Clone)]
+pub struct Profiler(Arc<Mutex<ProfilerState>>);
+
+#[derive(Debug)]
+struct ProfilerState {
+    device: Device,
+    products: ProductChoice,
+    /// One event more than operations; kept from step to step.
+    events: Vec<Event>,
+    /// The label and the bytes of each operation of the step.
+    marked: Vec<(String, usize)>,
+    lead: LeadMemory,
+    lead_reads: usize,
+    /// Bandwidth of reads of memory, in bytes a second.
+    bandwidth: f64,
+}
+
+/// The memory that a lead reads, and a word for each block of the kernel that reads it.
+#[derive(Debug)]
+struct LeadMemory {
+    source: Memory,
+    sink: Memory,
+}
+
+impl Profiler {
+    /// Creates a profiler, and measures the bandwidth of the memory.
+    pub(super) fn new(device: &Device, kernels: &Kernels) -> Result<Profiler, CudaError> {
+        if device.driver() < DRIVER_MIN {
+            let reason = format!("the driver is older than CUDA {DRIVER_MIN:?}");
+            return Err(CudaError::Driver { call: ELAPSED, reason });
+        }
+        let mut state = ProfilerState {
+            device: device.clone(),
+            products: ProductChoice::default(),
+            events: Vec::new(),
+            marked: Vec::new(),
+            lead: LeadMemory::new(device)?,
+            lead_reads: 1,
+            bandwidth: 0.0,
+        };
+
+        // The best round counts: in the first ones the clock of the device may still be low.
+        let bytes = state.lead.source.bytes();
+        for _ in 0..ROUNDS {
+            state.begin(kernels)?;
+            state.read_lead(kernels)?;
+            state.mark("probe_read".to_owned(), bytes)?;
+            let seconds = state.take()?.first().map_or(f64::INFINITY, |op| op.seconds);
+            state.bandwidth = state.bandwidth.max(bytes as f64 / seconds);
+        }
+
+        let reads = LEAD_S / (bytes as f64 / state.bandwidth);
+        state.lead_reads = (reads.ceil() as usize).clamp(1, LEAD_READS_MAX);
+        Ok(Profiler(Arc::new(Mutex::new(state))))
+    }
+
+    /// Bandwidth of reads of memory, in bytes a second.
+    pub fn bandwidth(&self) -> f64 {
+        self.state().bandwidth
+    }
+
+    /// Chooses the library or the kernels that make products from now on.
+    pub fn set_products(&self, products: ProductChoice) {
+        self.state().products = products;
+    }
+
+    /// Waits for the device and returns the times of the latest step's operations.
+    ///
+    /// # Errors
+    /// An error of the driver.
+    pub fn take(&self) -> Result<Vec<OpTime>, CudaError> {
+        self.state().take()
+    }
+
+    /// Number of rows above which cuBLASLt makes products; `usual` without a profiler.
+    pub(super) fn library_above(&self, usual: usize) -> usize {
+        match self.state().products {
+            ProductChoice::Usual => usual,
+            ProductChoice::Own => usize::MAX,
+            ProductChoice::Library => 0,
+        }
+    }
+
+    /// Starts the lead of a step, and records the first event behind it.
+    pub(super) fn begin(&self, kernels: &Kernels) -> Result<(), CudaError> {
+        self.state().begin(kernels)
+    }
+
+    /// Records an event behind the last launch.
+    pub(super) fn mark(&self, label: String, bytes: usize) -> Result<(), CudaError> {
+        self.state().mark(label, bytes)
+    }
+
+    fn state(&self) -> MutexGuard<'_, ProfilerState> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl LeadMemory {
+    fn new(device: &Device) -> Result<LeadMemory, CudaError> {
+        let (free, _) = device.memory()?;
+        let bytes = (free / LEAD_PART).clamp(LEAD_BYTES[0], LEAD_BYTES[1]) / 16 * 16;
+        let blocks = grid::probe(device.processors()).blocks[0] as usize;
+        let source = Memory::of(device, &Random::new(1).halves(bytes / 2, 1.0))?;
+        Ok(LeadMemory { source, sink: Memory::new(device, blocks * 4)? })
+    }
+}
+
+impl ProfilerState {
+    fn begin(&mut self, kernels: &Kernels) -> Result<(), CudaError> {
+        self.marked.clear();
+        (0..self.lead_reads).try_for_each(|_| self.read_lead(kernels))?;
+        self.record_event(0)
+    }
+
+    fn read_lead(&self, kernels: &Kernels) -> Result<(), CudaError> {
+        let LeadMemory { source, sink } = &self.lead;
+        let args = [sink.into(), source.into(), Arg::Long(source.bytes() as u64 / 16)];
+        // SAFETY: the source has so many packs of 16 bytes, the sink a word for each block.
+        unsafe { kernels.launch("probe_read", grid::probe(self.device.processors()), &args) }
+    }
+
+    fn mark(&mut self, label: String, bytes: usize) -> Result<(), CudaError> {
+        self.marked.push((label, bytes));
+        self.record_event(self.marked.len())
+    }
+
+    /// Records an event, which is created when it is first needed.
+    fn record_event(&mut self, index: usize) -> Result<(), CudaError> {
+        while self.events.len() <= index {
+            self.events.push(Event::timed(&self.device)?);
+        }
+        self.events[index].record()
+    }
+
+    fn take(&mut self) -> Result<Vec<OpTime>, CudaError> {
+        self.device.synchronize()?;
+        std::mem::take(&mut self.marked)
+            .into_iter()
+            .zip(self.events.windows(2))
+            .map(|((what, bytes), pair)| {
+                Ok(OpTime { what, bytes, seconds: pair[1].seconds_since(&pair[0])? })
+            })
+            .collect()
+    }
+}
+
+/// The label of a product, and the bytes that it moves.
+pub(super) fn product_cost(name: &str, shape: ProductShape) -> (String, usize) {
+    let ProductShape { m, n, k, f32_out } = shape;
+    let out_size = if f32_out { 4 } else { 2 };
+    (format!("{name} {m}x{n}x{k}"), 2 * (m * k + n * k) + out_size * m * n)
+}
+
+/// The label of a kernel of a step that only decodes, and the bytes that it moves.
+pub(super) fn kernel_cost(name: &str, args: &[Arg], plan: &Plan, heads: Heads) -> (String, usize) {
+    let (rows, wanted, tiles) = (plan.shape.rows, plan.shape.wanted, plan.shape.tiles);
+
+    // Indexes of arguments are those of the kernels' parameters.
+    let bytes = match name {
+        "gemm" | "gemm_small" => {
+            let (m, n, k) = (int_arg(args, 3), int_arg(args, 4), int_arg(args, 5));
+            let f32_out = int_arg(args, 6) != 0;
+            return product_cost(name, ProductShape { m, n, k, f32_out });
+        }
+        "embed" => 4 * rows * int_arg(args, 5),
+        "add_rms_norm" => {
+            // With a delta, both are read, and the sum is written beside the result.
+            let tensors = if has_pointer(args, 1) { 4 } else { 2 };
+            2 * rows * int_arg(args, 4) * tensors
+        }
+        "gather_norm" => 4 * wanted * int_arg(args, 4),
+        "add_bias" => 4 * rows * int_arg(args, 2),
+        "silu_mul" => 6 * rows * int_arg(args, 2),
+        "rope_write" => 4 * rows * heads.row(),
+        "attention" => {
+            // Keys and values of bf16.
+            let cache = 4 * plan.positions * heads.kv * heads.dim;
+            cache + 2 * rows * heads.query_width() + split_sums_bytes(tiles, heads)
+        }
+        "attention_combine" => split_sums_bytes(tiles, heads) + 2 * rows * heads.query_width(),
+        "sample_tiles" => {
+            let vocab = int_arg(args, 3);
+            4 * wanted * vocab + grid::sample_scratch(wanted, vocab)
+        }
+        "sample_rows" => grid::sample_scratch(wanted, int_arg(args, 6)),
+        _ => 0,
+    };
+    (name.to_owned(), bytes)
+}
+
+/// The value of an integer argument; zero if it is not one.
+fn int_arg(args: &[Arg], index: usize) -> usize {
+    match args.get(index) {
+        Some(Arg::Int(value)) => *value as usize,
+        _ => 0,
+    }
+}
+
+/// True if an argument exists and is not a null pointer.
+fn has_pointer(args: &[Arg], index: usize) -> bool {
+    !matches!(args.get(index), Some(Arg::Pointer(0)) | None)
+}
+
+/// Bytes of the sums of all splits and heads, between the two kernels of attention.
+fn split_sums_bytes(tiles: usize, heads: Heads) -> usize {
+    4 * tiles * heads.query * (heads.dim + 2)
+}
+
+pub use self::{OpTime as Timed, ProductChoice as Products, Profiler as Clock}; // alias

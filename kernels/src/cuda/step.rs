@@ -1,0 +1,356 @@
+//! [`Cuda`]: a device with everything that a step needs except the model. Steps are uploaded as
+//! words, then launched operation by operation or replayed as a recorded graph.
+
+pub(super) mod draws;
+pub(super) mod plan;
+
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use super::cublaslt::CublasLt;
+use super::device::event::Event;
+use super::device::graph::Graph;
+use super::device::memory::Pinned;
+use super::device::{Device, DeviceOptions};
+use super::error::{CudaError, NoCuda};
+use super::grid::attention;
+use super::kernels::Kernels;
+use super::profiler::Profiler;
+use super::program::source::FAMILIES;
+use super::tensor::Storage;
+use crate::op::{Heads, OpError, PAGE, Span, Step, check_index};
+use draws::Draws;
+use plan::{Plan, StepShape, padded};
+
+/// Maximum number of elements of a head, and the number of which it is a multiple.
+const HEAD_DIM_MAX: usize = 256;
+const HEAD_DIM_UNIT: usize = 16;
+/// Maximum number of query heads that share a key and value head.
+const GROUP_MAX: usize = attention::NARROW;
+/// Minimum number of words that the buffers for steps have room for.
+const WORDS_MIN: usize = 1 << 18;
+/// Maximum number of recorded steps; each takes memory of the driver.
+const GRAPHS_MAX: usize = 256;
+
+/// Options of [`Cuda`].
+#[derive(Debug, Clone, Default)]
+pub struct CudaOptions {
+    /// The device.
+    pub device: DeviceOptions,
+    /// Gives a row the same bits in every batch: all products are made by our own kernels.
+    pub deterministic: bool,
+    /// Launches every step operation by operation, to compare with recorded steps.
+    pub eager: bool,
+}
+
+/// The operations on one GPU, for heads of one shape.
+#[derive(Debug)]
+pub struct Cuda {
+    pub(super) device: Device,
+    pub(super) kernels: Arc<Kernels>,
+    pub(super) library: Option<RefCell<CublasLt>>,
+    pub(super) heads: Heads,
+    /// Times every operation, if it is set.
+    pub(super) profiler: Option<Profiler>,
+    pub(super) eager: bool,
+    deterministic: bool,
+    /// True if weights may stay on the host for want of memory on the device.
+    pub(super) spills: bool,
+    /// The running step, and its words on the device.
+    pub(super) plan: Plan,
+    pub(super) words: Storage,
+    /// Two buffers from which words are copied in turn.
+    uploads: [Upload; 2],
+    next_upload: usize,
+    /// Sums of splits, between the two kernels of attention.
+    pub(super) partial_sums: Storage,
+    pub(super) draws: Draws,
+    /// Between the two kernels of low-rank additions.
+    pub(super) lora_scratch: RefCell<Storage>,
+    graphs: HashMap<StepShape, CachedStep>,
+    /// Bounds of indexes, as the operations of earlier steps have set them.
+    pub(super) bounds: Cell<Bounds>,
+}
+
+/// Pinned memory for the words of a step, and the end of their copy.
+#[derive(Debug)]
+struct Upload {
+    words: Pinned<i32>,
+    copied: Event,
+}
+
+/// The record of a step shape that came up before.
+#[derive(Debug)]
+struct CachedStep {
+    replay: Replay,
+    /// The device's epoch when it was recorded: a higher one means that its addresses may be gone.
+    epoch: u64,
+}
+
+/// The way in which the next step of a shape runs.
+#[derive(Debug)]
+enum Replay {
+    /// The shape came up once. The next step of it is recorded.
+    RecordNext,
+    Graph(Graph),
+    /// Recording failed, mostly for want of memory. Steps are launched operation by operation.
+    Failed,
+}
+
+/// Bounds of indexes. The device does not check them, and a replayed step does not call the
+/// operations, so each step is checked before it runs.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Bounds {
+    pub(super) vocab: usize,
+    pub(super) positions: usize,
+    pub(super) pages: usize,
+}
+
+impl Cuda {
+    /// Opens a device and loads the kernels for heads of this shape.
+    ///
+    /// # Errors
+    /// [`NoCuda`], which says what is missing and how to get it.
+    pub fn open(options: &CudaOptions, heads: Heads) -> Result<Cuda, NoCuda> {
+        check_heads(heads)?;
+        let device = Device::open(&options.device)?;
+        let kernels = Arc::new(Kernels::load(&device, FAMILIES, heads.dim)?);
+        let has_library = !options.deterministic && device.libraries().cublaslt.is_some();
+        let library = has_library.then(|| CublasLt::new(&device)).transpose()?;
+        let cuda = Cuda::new(device, kernels, options, heads)?;
+        Ok(Cuda { library: library.map(RefCell::new), ..cuda })
+    }
+
+    /// Opens a second stream of the same device for another thread, which uploads and reads weights
+    /// while this one computes. Weights for which the device has no room beside the live ones stay
+    /// on the host.
+    ///
+    /// # Errors
+    /// An error of the driver.
+    pub fn with_new_stream(&self) -> Result<Cuda, CudaError> {
+        let (deterministic, eager) = (self.deterministic, self.eager);
+        let options = CudaOptions { deterministic, eager, ..CudaOptions::default() };
+        let device = self.device.with_new_stream()?;
+        let cuda = Cuda::new(device, Arc::clone(&self.kernels), &options, self.heads)?;
+        Ok(Cuda { spills: true, ..cuda })
+    }
+
+    fn new(
+        device: Device,
+        kernels: Arc<Kernels>,
+        options: &CudaOptions,
+        heads: Heads,
+    ) -> Result<Cuda, CudaError> {
+        // Each operation sets its bounds when it is first called.
+        let unbounded = Bounds { vocab: usize::MAX, positions: usize::MAX, pages: usize::MAX };
+
+        Ok(Cuda {
+            library: None,
+            heads,
+            profiler: None,
+            eager: options.eager,
+            deterministic: options.deterministic,
+            spills: false,
+            plan: Plan::default(),
+            words: Storage::new(&device, 0)?,
+            uploads: [Upload::new(&device)?, Upload::new(&device)?],
+            next_upload: 0,
+            partial_sums: Storage::new(&device, 0)?,
+            draws: Draws::new(&device)?,
+            lora_scratch: RefCell::new(Storage::new(&device, 0)?),
+            graphs: HashMap::new(),
+            bounds: Cell::new(unbounded),
+            kernels,
+            device,
+        })
+    }
+
+    /// The device.
+    pub fn device(&self) -> &Device {
+        &self.device
+    }
+
+    /// The kernels of the device.
+    pub fn kernels(&self) -> &Kernels {
+        &self.kernels
+    }
+
+    /// True if a row has the same bits in every batch.
+    pub fn is_deterministic(&self) -> bool {
+        self.deterministic
+    }
+
+    /// Number of recorded steps.
+    pub fn recorded(&self) -> usize {
+        self.graphs.values().filter(|step| matches!(step.replay, Replay::Graph(_))).count()
+    }
+
+    /// Number of rows to which a step of `rows` rows is padded.
+    pub fn padded(rows: usize) -> usize {
+        padded(rows)
+    }
+
+    /// Runs one step; see [`crate::Ops::run`].
+    pub(super) fn run_step(
+        &mut self,
+        step: &Step<'_>,
+        walk: &mut dyn FnMut(&Self) -> Result<(), OpError>,
+    ) -> Result<(), OpError> {
+        self.check_indexes(step)?;
+        if self.draws.is_full() && step.draws.iter().any(Option::is_some) {
+            let reason = "the tokens of earlier steps were not taken".to_owned();
+            return Err(OpError::Device { op: "run", reason });
+        }
+
+        self.plan = Plan::of(step, self.heads.group());
+        self.upload_plan().map_err(|error| error.of("run"))?;
+        self.walk_or_replay(walk)?;
+        if self.plan.shape.draws {
+            let requested =
+                step.draws.iter().map(|draw| draw.as_ref().map(|draw| draw.top)).collect();
+            self.draws.fetch(&self.plan, requested).map_err(|error| error.of("run"))?;
+        }
+        Ok(())
+    }
+
+    /// Launches the operations of a step, or replays them.
+    ///
+    /// The first step of a shape is launched as it is, because memory grows and algorithms are
+    /// chosen in it. The second is recorded, and all later ones are replayed. If there is no memory
+    /// for a recording, steps of the shape are launched as the first.
+    fn walk_or_replay(
+        &mut self,
+        walk: &mut dyn FnMut(&Self) -> Result<(), OpError>,
+    ) -> Result<(), OpError> {
+        if let Some(profiler) = &self.profiler {
+            profiler.begin(&self.kernels).map_err(|error| error.of("run"))?;
+        }
+        if self.eager || !self.plan.records {
+            return walk(self);
+        }
+
+        let shape = self.plan.shape;
+        let epoch = self.epoch();
+        let cached = self.graphs.remove(&shape).filter(|step| step.epoch == epoch);
+        let graph = match cached.map(|step| step.replay) {
+            Some(Replay::Graph(graph)) => Some(Ok(graph)),
+            Some(Replay::RecordNext) => {
+                Some(Graph::record(&self.device, || walk(self).map_err(|_| RecordingFailed)))
+            }
+            Some(Replay::Failed) => Some(Err(RecordingFailed)),
+            None => None,
+        };
+        let replayed = graph.map(|graph| graph.and_then(launched));
+        let replay = match replayed {
+            Some(Ok(graph)) => Replay::Graph(graph),
+            other => {
+                // If the failure was not one of recording alone, this reports it.
+                walk(self)?;
+                other.map_or(Replay::RecordNext, |_| Replay::Failed)
+            }
+        };
+
+        // Shapes that still come up are recorded again.
+        if self.graphs.len() >= GRAPHS_MAX {
+            self.graphs.clear();
+        }
+        self.graphs.insert(shape, CachedStep { replay, epoch: self.epoch() });
+        Ok(())
+    }
+
+    fn epoch(&self) -> u64 {
+        self.device.inner.epoch.load(Ordering::Relaxed)
+    }
+
+    /// Frees recorded steps and the scratch memory between kernels.
+    pub(super) fn free_scratch(&mut self) -> Result<(), CudaError> {
+        self.graphs.clear();
+        self.partial_sums = Storage::new(&self.device, 0)?;
+        self.lora_scratch.replace(Storage::new(&self.device, 0)?);
+        self.draws.tiles.replace(Storage::new(&self.device, 0)?);
+        Ok(())
+    }
+
+    /// Copies the step's words to the device, and grows the scratch memory between kernels.
+    fn upload_plan(&mut self) -> Result<(), CudaError> {
+        let count = self.plan.words.len();
+        let upload = &mut self.uploads[self.next_upload];
+        self.next_upload = 1 - self.next_upload;
+        // The copy of two steps ago may still be reading this memory.
+        upload.copied.wait()?;
+
+        let capacity = count.next_power_of_two().max(WORDS_MIN);
+        if upload.words.len() < count {
+            upload.words = Pinned::new(&self.device, capacity)?;
+        }
+        self.words.reserve(capacity * 4)?;
+        upload.words[..count].copy_from_slice(&self.plan.words);
+        // SAFETY: this memory is not changed before the event behind its copy.
+        unsafe { self.words.memory().write_later(&upload.words, count)? };
+        upload.copied.record()?;
+
+        let shape = self.plan.shape;
+        let splits = if shape.decodes > 0 { shape.tiles } else { 0 };
+        self.partial_sums.reserve(attention::partial_bytes(splits, self.heads))?;
+        if shape.draws {
+            self.draws.reserve(&self.device, shape)?;
+        }
+        Ok(())
+    }
+
+    /// Checks that every index of a step is within its table.
+    fn check_indexes(&self, step: &Step<'_>) -> Result<(), OpError> {
+        let Bounds { vocab, positions, pages } = self.bounds.get();
+        let (count, drawn) = (step.ids.len(), self.draws.rows());
+        step.ids.iter().try_for_each(|id| check_index("embed", *id as usize, vocab))?;
+        step.feedback.iter().flatten().try_for_each(|from| check_index("embed", *from, drawn))?;
+        step.positions.iter().try_for_each(|at| check_index("rope_write", *at, positions))?;
+        step.wanted.iter().try_for_each(|row| check_index("gather_norm", *row, count))?;
+        step.spans.iter().try_for_each(|span| check_span(span, count, pages))
+    }
+}
+
+/// Checks that a span lies within the `rows` of a step, and its positions within existing pages.
+fn check_span(span: &Span<'_>, rows: usize, pages: usize) -> Result<(), OpError> {
+    if span.rows.is_empty() {
+        return Ok(());
+    }
+    let op = "rope_write";
+    let end = span.start + span.rows.len();
+    check_index(op, span.rows.end - 1, rows)?;
+    check_index(op, end - 1, span.pages.len() * PAGE)?;
+    let used = &span.pages[..end.div_ceil(PAGE)];
+    used.iter().try_for_each(|page| check_index(op, *page as usize, pages))
+}
+
+impl Upload {
+    fn new(device: &Device) -> Result<Upload, CudaError> {
+        Ok(Upload { words: Pinned::new(device, 0)?, copied: Event::new(device)? })
+    }
+}
+
+/// A step could not be recorded. The reason does not matter: it is launched without a recording.
+struct RecordingFailed;
+
+impl From<CudaError> for RecordingFailed {
+    fn from(_: CudaError) -> RecordingFailed {
+        RecordingFailed
+    }
+}
+
+fn launched(graph: Graph) -> Result<Graph, RecordingFailed> {
+    graph.launch()?;
+    Ok(graph)
+}
+
+/// Checks that the kernels support heads of this shape.
+fn check_heads(heads: Heads) -> Result<(), NoCuda> {
+    let dim = heads.dim;
+    let fits = (HEAD_DIM_UNIT..=HEAD_DIM_MAX).contains(&dim) && dim.is_multiple_of(HEAD_DIM_UNIT);
+    if fits && heads.group() <= GROUP_MAX {
+        return Ok(());
+    }
+    Err(NoCuda::Heads { dim, group: heads.group() })
+}

@@ -1,0 +1,360 @@
+//! The plan of one step: the words that its kernels read, as one run.
+//!
+//! Counts are padded, so that similar steps have the same [`StepShape`]. The shape alone decides
+//! all offsets, so a recorded step reads the words of any later step of its shape.
+
+use crate::cuda::grid::attention;
+use crate::cuda::params::SampleParams;
+use crate::op::{DrawParams, PAGE, Span, Step, TOP_MAX};
+
+/// Words of the parameters of one draw.
+const DRAW_WORDS: usize = SampleParams::WORDS;
+/// Words of a tile.
+const TILE_WORDS: usize = 4;
+/// The word for no row, slot or token.
+const NONE: i32 = -1;
+
+/// Padded counts of a step.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+pub(crate) struct StepShape {
+    /// Rows.
+    pub(crate) rows: usize,
+    /// Rows whose logits are wanted.
+    pub(crate) wanted: usize,
+    /// Sequences.
+    pub(crate) spans: usize,
+    /// Sequences that decode: they have one row.
+    pub(crate) decodes: usize,
+    /// Tiles of attention.
+    pub(crate) tiles: usize,
+    /// True if tokens are drawn.
+    pub(crate) draws: bool,
+    /// True if any row has an adapter.
+    pub(crate) adapters: bool,
+}
+
+/// Offsets of the parts of a plan, in words.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct WordOffsets {
+    pub(crate) tiles: usize,
+    pub(crate) draws: usize,
+    pub(crate) ids: usize,
+    pub(crate) feedback: usize,
+    pub(crate) positions: usize,
+    pub(crate) slots: usize,
+    pub(crate) adapters: usize,
+    pub(crate) wanted: usize,
+    pub(crate) span_row: usize,
+    pub(crate) span_start: usize,
+    pub(crate) table_at: usize,
+    pub(crate) first_tile: usize,
+    pub(crate) tile_count: usize,
+    /// Page lists. They come last, because the shape does not tell their length.
+    pub(crate) tables: usize,
+}
+
+/// Adds up the lengths of parts.
+#[derive(Default)]
+struct WordCounter(usize);
+
+impl WordCounter {
+    /// Adds a part of this number of words, and returns its offset.
+    fn part(&mut self, words: usize) -> usize {
+        self.0 += words;
+        self.0 - words
+    }
+}
+
+impl StepShape {
+    /// Offsets of the parts of a step of this shape.
+    pub(crate) fn offsets(&self) -> WordOffsets {
+        let mut words = WordCounter::default();
+        // In the order of their alignment: kernels read tiles by 16 bytes, draws by 8, all else by
+        // 4.
+        WordOffsets {
+            tiles: words.part(self.tiles * TILE_WORDS),
+            draws: words.part(if self.draws { self.wanted * DRAW_WORDS } else { 0 }),
+            ids: words.part(self.rows),
+            feedback: words.part(self.rows),
+            positions: words.part(self.rows),
+            slots: words.part(self.rows),
+            adapters: words.part(if self.adapters { self.rows } else { 0 }),
+            wanted: words.part(self.wanted),
+            span_row: words.part(self.spans),
+            span_start: words.part(self.spans),
+            table_at: words.part(self.spans),
+            first_tile: words.part(self.decodes),
+            tile_count: words.part(self.decodes),
+            tables: words.part(0),
+        }
+    }
+}
+
+/// The words of one step.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Plan {
+    pub(crate) words: Vec<i32>,
+    pub(crate) shape: StepShape,
+    /// True if steps of this shape are recorded: all rows decode, without adapters.
+    pub(crate) records: bool,
+    /// Maximum number of likeliest tokens that a draw reports.
+    pub(crate) top: usize,
+    /// Positions of all sequences, those of this step included.
+    pub(crate) positions: usize,
+}
+
+/// Rounds a count up to one of few values, large ones by at most an eighth.
+pub(crate) fn padded(count: usize) -> usize {
+    match count {
+        0..=2 => count,
+        3..=8 => count.next_power_of_two(),
+        9..=256 => count.next_multiple_of(16),
+        _ => count.next_multiple_of(64),
+    }
+}
+
+/// As [`padded`], for tiles, which cost next to nothing when they are empty.
+fn padded_tiles(count: usize) -> usize {
+    let power = count.next_power_of_two();
+    if power >= 16 && count <= power / 4 * 3 { power / 4 * 3 } else { power }
+}
+
+impl Plan {
+    /// Plans a step for groups of `group` query heads.
+    pub(crate) fn of(step: &Step<'_>, group: usize) -> Plan {
+        // Spans that decode come first, so that they alone have partial sums.
+        let decodes: Vec<&Span<'_>> =
+            step.spans.iter().filter(|span| span.rows.len() == 1).collect();
+        let prompts = step.spans.iter().filter(|span| span.rows.len() > 1);
+        let spans: Vec<&Span<'_>> = decodes.iter().copied().chain(prompts).collect();
+        let tiles = tiles(&spans, group);
+
+        let all_decode = decodes.len() == step.ids.len() && step.wanted.len() == step.ids.len();
+        let adapters = step.adapters.iter().any(Option::is_some);
+        let records = all_decode && !step.ids.is_empty() && !adapters;
+
+        // Steps that are not recorded need no common shape.
+        let rows = padded(step.ids.len());
+        let shape = StepShape {
+            rows,
+            wanted: padded(step.wanted.len()),
+            spans: if records { rows } else { spans.len() },
+            decodes: if records { rows } else { decodes.len() },
+            tiles: if records { padded_tiles(tiles.len().max(rows)) } else { tiles.len() },
+            draws: step.draws.iter().any(Option::is_some),
+            adapters,
+        };
+
+        let top = step.draws.iter().flatten().filter_map(|draw| draw.top).max().unwrap_or(0);
+        let positions = spans.iter().map(|span| span.start + span.rows.len()).sum();
+        let mut plan = Plan { words: Vec::new(), shape, records, top: top.min(TOP_MAX), positions };
+        plan.write_rows(step, &tiles);
+        plan.write_spans(&spans);
+        plan
+    }
+
+    /// Writes everything but the spans.
+    fn write_rows(&mut self, step: &Step<'_>, tiles: &[attention::Tile]) {
+        let offsets = self.shape.offsets();
+        self.words = vec![NONE; offsets.tables];
+        self.put(offsets.tiles, tiles.iter().flatten().copied());
+        if self.shape.draws {
+            self.put(offsets.draws, step.draws.iter().enumerate().flat_map(draw_words));
+        }
+
+        self.put(offsets.ids, step.ids.iter().map(|id| *id as i32));
+        self.put(offsets.feedback, step.feedback.iter().map(|from| from.map_or(NONE, word)));
+        // Padding rows have a position, because the kernel reads its rotation.
+        let padding = std::iter::repeat_n(0, self.shape.rows - step.positions.len());
+        self.put(offsets.positions, step.positions.iter().map(|at| word(*at)).chain(padding));
+        if self.shape.adapters {
+            self.put(offsets.adapters, step.adapters.iter().map(|slot| slot.map_or(NONE, word)));
+        }
+        self.put(offsets.wanted, step.wanted.iter().map(|row| word(*row)));
+    }
+
+    /// Writes the slots of rows, and of each span its first row, its start, its page list, and its
+    /// tiles if it decodes.
+    fn write_spans(&mut self, spans: &[&Span<'_>]) {
+        let offsets = self.shape.offsets();
+        self.put(offsets.span_row, spans.iter().map(|span| word(span.rows.start)));
+        self.put(offsets.span_start, spans.iter().map(|span| word(span.start)));
+
+        let (mut table_at, mut first_tile) = (0, 0);
+        for (index, span) in spans.iter().enumerate() {
+            // A slot is a position in the pages of a layer.
+            for (row, position) in span.rows.clone().zip(span.start..) {
+                let page = span.pages[position / PAGE] as usize;
+                self.words[offsets.slots + row] = word(page * PAGE + position % PAGE);
+            }
+
+            let pages = (span.start + span.rows.len()).div_ceil(PAGE);
+            self.words[offsets.table_at + index] = table_at;
+            self.words.extend(span.pages[..pages].iter().map(|page| *page as i32));
+            table_at += word(pages);
+
+            // Decodes come first, so their indexes are within the padded count.
+            if span.rows.len() == 1 {
+                let splits = word(attention::splits(span.start + 1));
+                self.words[offsets.first_tile + index] = first_tile;
+                self.words[offsets.tile_count + index] = splits;
+                first_tile += splits;
+            }
+        }
+    }
+
+    /// Writes words from an offset on.
+    fn put(&mut self, offset: usize, words: impl Iterator<Item = i32>) {
+        for (to, word) in self.words[offset..].iter_mut().zip(words) {
+            *to = word;
+        }
+    }
+}
+
+/// A count as a word.
+fn word(count: usize) -> i32 {
+    count as i32
+}
+
+/// Makes the tiles of attention, in the order of the spans.
+fn tiles(spans: &[&Span<'_>], group: usize) -> Vec<attention::Tile> {
+    let mut tiles = Vec::new();
+    for (index, span) in spans.iter().enumerate() {
+        match span.rows.len() {
+            1 => tiles.extend(attention::decode(index, span.start + 1)),
+            rows => tiles.extend(attention::prefill(index, rows, group)),
+        }
+    }
+    tiles
+}
+
+/// The words of the draw of a row.
+fn draw_words((row, draw): (usize, &Option<DrawParams>)) -> [i32; DRAW_WORDS] {
+    let Some(draw) = draw else { return [NONE; DRAW_WORDS] };
+    let params = SampleParams {
+        temperature: draw.temperature,
+        top_p: draw.top_p,
+        min_p: draw.min_p,
+        top_k: saturated(draw.top_k),
+        top_n: draw.top.map_or(NONE, |top| saturated(top.min(TOP_MAX))),
+        row: saturated(row),
+        seed: draw.seed,
+        position: saturated(draw.position),
+        raw: draw.raw,
+    };
+    params.words().map(u32::cast_signed)
+}
+
+/// A count as a word, or the largest word.
+fn saturated(count: usize) -> i32 {
+    i32::try_from(count).unwrap_or(i32::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn draw() -> DrawParams {
+        DrawParams {
+            temperature: 0.5,
+            top_p: 1.0,
+            min_p: 0.0,
+            top_k: 0,
+            top: None,
+            raw: false,
+            seed: 1 << 33 | 5,
+            position: 7,
+        }
+    }
+
+    #[test]
+    fn a_mixed_step_has_decodes_first_and_prompts_in_tiles() {
+        let (prompt, long): (Vec<u32>, Vec<u32>) = ((10..15).collect(), (20..90).collect());
+        let spans = [
+            Span { rows: 0..70, start: 3, pages: &prompt },
+            Span { rows: 70..71, start: 1030, pages: &long },
+        ];
+        let (ids, positions): (Vec<u32>, Vec<usize>) = ((100..171).collect(), (0..71).collect());
+        let step = Step {
+            ids: &ids,
+            positions: &positions,
+            spans: &spans,
+            wanted: &[69, 70],
+            draws: &[None, Some(draw())],
+            ..Step::default()
+        };
+        let plan = Plan::of(&step, 2);
+        assert!(!plan.records);
+        let shape = StepShape {
+            rows: 80,
+            wanted: 2,
+            spans: 2,
+            decodes: 1,
+            tiles: 6,
+            draws: true,
+            adapters: false,
+        };
+        assert_eq!(plan.shape, shape);
+        let (offsets, words) = (shape.offsets(), &plan.words);
+        let tiles: Vec<&[i32]> = words[..24].chunks(4).collect();
+        let expected = [[0, 0, 1, 0], [0, 0, 1, 1], [0, 0, 1, 2], [1, 0, 32, -1], [1, 32, 32, -1]];
+        assert_eq!(tiles[..5], expected);
+        assert_eq!(tiles[5], [1, 64, 6, -1]);
+        assert_eq!(words[offsets.draws..][..10], [NONE; 10]);
+        assert_eq!(words[offsets.draws + 10..][4..10], [-1, 1, 5, 2, 7, 0]);
+        assert_eq!(words[offsets.ids..][..2], [100, 101]);
+        assert_eq!(words[offsets.ids + 71], NONE);
+        // Row 15 is position 18, in the second page.
+        assert_eq!(words[offsets.slots + 15], 11 * 16 + 2);
+        assert_eq!(words[offsets.slots + 70], (20 + 64) * 16 + 6);
+        assert_eq!(words[offsets.span_row..][..2], [70, 0]);
+        assert_eq!(words[offsets.span_start..][..2], [1030, 3]);
+        assert_eq!(words[offsets.table_at..][..2], [0, 65]);
+        assert_eq!(words[offsets.first_tile], 0);
+        assert_eq!(words[offsets.tile_count], 3);
+        assert_eq!(words[offsets.tables..].len(), 65 + 5);
+        assert_eq!(words[offsets.tables + 65..], [10, 11, 12, 13, 14]);
+    }
+
+    #[test]
+    fn decodes_of_nearly_the_same_size_have_one_shape() {
+        let pages: Vec<u32> = (0..40).collect();
+        let plan = |rows: usize, start: usize| {
+            let spans: Vec<_> =
+                (0..rows).map(|row| Span { rows: row..row + 1, start, pages: &pages }).collect();
+            let (ids, wanted): (Vec<u32>, Vec<usize>) = (vec![1; rows], (0..rows).collect());
+            let positions = vec![start; rows];
+            let step = Step {
+                ids: &ids,
+                positions: &positions,
+                spans: &spans,
+                wanted: &wanted,
+                ..Step::default()
+            };
+            Plan::of(&step, 4)
+        };
+        let (a, b) = (plan(9, 100), plan(16, 511));
+        assert!(a.records && b.records);
+        assert_eq!(a.shape, b.shape);
+        assert_ne!(a.shape, plan(17, 100).shape);
+        assert_ne!(a.shape, plan(16, 512).shape);
+        // Padding is no tile, no row, no slot.
+        let offsets = a.shape.offsets();
+        assert_eq!(a.words[offsets.tiles + 9 * 4], NONE);
+        assert_eq!(a.words[offsets.ids + 9], NONE);
+        assert_eq!(a.words[offsets.slots + 9], NONE);
+        assert_eq!(a.words[offsets.wanted + 9], NONE);
+        assert_eq!(a.words[offsets.span_row + 9], NONE);
+        assert_eq!(a.words[offsets.positions + 9], 0);
+    }
+
+    #[test]
+    fn padding_is_bounded() {
+        for count in 0..5000 {
+            let (rows, tiles) = (padded(count), padded_tiles(count.max(1)));
+            assert!(rows >= count && (count < 128 || rows <= count + count / 2), "{count}: {rows}");
+            assert!(tiles >= count && tiles < 2 * count.max(1), "{count}: {tiles}");
+            assert_eq!(padded(rows), rows);
+        }
+    }
+}

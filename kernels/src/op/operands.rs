@@ -1,0 +1,128 @@
+//! The operands of operations, other than the tensors of a device.
+
+use std::ops::Range;
+
+/// Attention heads of a model: a row is `[q0..qn | k0..km | v0..vm]`, each head of `dim` elements.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Heads {
+    /// Number of query heads.
+    pub query: usize,
+    /// Number of key heads, and of value heads; divides `query`.
+    pub kv: usize,
+    /// Elements of one head.
+    pub dim: usize,
+}
+
+impl Heads {
+    /// Elements of one row of queries, keys and values.
+    pub fn row(&self) -> usize {
+        (self.query + 2 * self.kv) * self.dim
+    }
+
+    /// Elements of the query part of a row, which is also the width of an attention result.
+    pub fn query_width(&self) -> usize {
+        self.query * self.dim
+    }
+
+    /// Number of query heads that share one key and value head.
+    pub fn group(&self) -> usize {
+        self.query / self.kv
+    }
+}
+
+/// Positions of a page of keys and values.
+pub const PAGE: usize = 16;
+
+/// The keys and values of one layer: `P` is a reference to the pages of all layers.
+#[derive(Debug)]
+pub struct LayerPages<P> {
+    /// Pages of all layers.
+    pub pages: P,
+    /// Index of the layer.
+    pub layer: usize,
+}
+
+/// A row-major part of a matrix as it is stored in a file.
+#[derive(Clone, Copy, Debug)]
+pub enum Values<'a> {
+    /// 32-bit floats.
+    F32(&'a [f32]),
+    /// bf16 numbers: the upper halves of 32-bit floats.
+    Bf16(&'a [u16]),
+}
+
+impl Values<'_> {
+    /// Number of elements.
+    pub fn len(&self) -> usize {
+        match self {
+            Values::F32(values) => values.len(),
+            Values::Bf16(values) => values.len(),
+        }
+    }
+
+    /// True if there is no element.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+/// A low-rank addition (LoRA) to a `[rows, columns]` matrix: `scale · up · down`.
+#[derive(Clone, Copy, Debug)]
+pub struct LowRank<'a> {
+    /// `[rank, columns]`.
+    pub down: Values<'a>,
+    /// `[rows, rank]`.
+    pub up: Values<'a>,
+    /// Rank, above zero.
+    pub rank: usize,
+    /// Factor of the product.
+    pub scale: f32,
+}
+
+/// The adapters of a matrix, and the columns of a result to which that matrix contributes.
+#[derive(Debug)]
+pub struct LoraTarget<'a, A> {
+    /// Adapters of a `[columns.len(), K]` matrix.
+    pub adapters: &'a A,
+    /// Columns of the result.
+    pub columns: Range<usize>,
+}
+
+/// A root-mean-square norm.
+#[derive(Debug)]
+pub struct RmsNorm<'a, B> {
+    /// Weight, `[H]`.
+    pub weight: &'a B,
+    /// Addend of the mean square, above zero.
+    pub eps: f32,
+}
+
+/// The residual stream and the result of a block that is to be added to it, both `[T, H]`.
+#[derive(Debug)]
+pub struct Residual<'a, B> {
+    /// Sum of all blocks so far.
+    pub sum: &'a mut B,
+    /// Result of the last block.
+    pub delta: &'a B,
+}
+
+/// The rotation of queries and keys by their positions (RoPE).
+#[derive(Debug)]
+pub struct Rotation<'a, B> {
+    /// `[positions, dim]`: each row has `dim / 2` cosines, then as many sines.
+    pub table: &'a B,
+    /// Weights of a root-mean-square norm of every query head and of every key head before the
+    /// rotation, each `[dim]`.
+    pub norms: Option<(&'a B, &'a B)>,
+    /// Addend of the mean square in those norms.
+    pub eps: f32,
+}
+
+/// The memory in which weights are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Placement {
+    /// The device's memory, in which steps use them.
+    Device,
+    /// The host's memory, which frees the device's.
+    Host,
+}
