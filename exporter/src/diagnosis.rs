@@ -16,7 +16,7 @@ use crate::graph::thread::thread;
 use crate::notes::{DropReason, Reason};
 use crate::rows::verdict::{Verdicts, is_lost};
 
-/// What is known of one attempt at an episode.
+/// The diagnosis of one attempt at an episode.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Diagnosis {
     /// Verdict on everything recorded: `exact`, `usable` or `unusable`.

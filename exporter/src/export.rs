@@ -112,6 +112,7 @@ pub async fn export_telling(
         progress(done, planned.len());
         let (episode, scanned) = prefetch.next().await?;
 
+        // What the episode is: its calls as a forest, and the forest as paths.
         let (nodes, found) = choice_nodes(&episode.calls);
         let (forest, threaded) = thread(nodes);
         let (mut paths, merged) = merge(&forest);
@@ -124,6 +125,7 @@ pub async fn export_telling(
         report.add_episode(&episode, &forest, &shares);
         report.add_verdict(&Verdicts::new(&episode, &forest, &paths), &left);
 
+        // What is written of it.
         sink.start_attempt(&episode, left, &next.partition).await?;
         let extras = options.row_extras(&groups, &episode.record);
         for row in rows(&episode, &forest, &paths, &shares, extras) {

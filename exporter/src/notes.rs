@@ -118,7 +118,7 @@ pub struct Omission {
     pub trained_tokens: u64,
 }
 
-/// What was left out, by the word of the reason.
+/// Counts of what was left out, by the word of the reason.
 pub type Omissions = BTreeMap<&'static str, Omission>;
 
 impl Omission {
@@ -199,6 +199,7 @@ impl Notes {
         self.sides_unread += other.sides_unread;
         self.not_rendered += other.not_rendered;
 
+        // Counts by a key.
         add_counts(&mut self.dropped, &other.dropped);
         add_counts(&mut self.told, &other.told);
         add_counts(&mut self.kinds, &other.kinds);

@@ -103,8 +103,9 @@ fn kinds(value: &str) -> Result<BTreeSet<Kind>, String> {
 }
 
 fn kind(word: &str) -> Result<Kind, String> {
-    let words = || Kind::ALL.map(Kind::as_str).join(", ");
-    Kind::from_word(word).ok_or_else(|| format!("`{word}` is none of the kinds {}", words()))
+    Kind::from_word(word).ok_or_else(|| {
+        format!("`{word}` is none of the kinds {}", Kind::ALL.map(Kind::as_str).join(", "))
+    })
 }
 
 fn verdict(value: &str) -> Result<&'static str, String> {
@@ -114,9 +115,10 @@ fn verdict(value: &str) -> Result<&'static str, String> {
 }
 
 fn advantage(value: &str) -> Result<Advantage, String> {
-    let words = || Advantage::ALL.map(Advantage::as_str).join(", ");
     let rule = Advantage::ALL.into_iter().find(|rule| rule.as_str() == value);
-    rule.ok_or_else(|| format!("`advantage` is none of {}", words()))
+    rule.ok_or_else(|| {
+        format!("`advantage` is none of {}", Advantage::ALL.map(Advantage::as_str).join(", "))
+    })
 }
 
 fn gamma(value: &str) -> Result<f64, String> {

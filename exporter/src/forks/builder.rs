@@ -120,7 +120,7 @@ impl ForkBuilder<'_, '_> {
     }
 
     fn sampled_spans(&self, turns: &[NodeId], at: usize) -> Vec<SampledSpan> {
-        let span = |id: &NodeId| {
+        let spans = turns.iter().map(|id| {
             let node = &self.forest.nodes[*id];
             let tokens = node.prompt.len()..node.path_len();
             // Rules look only at the replies near the position; the others need not be parsed.
@@ -131,8 +131,8 @@ impl ForkBuilder<'_, '_> {
                 thinks: answer.as_ref().is_some_and(thinks),
                 calls: answer.as_ref().is_some_and(calls_tools),
             }
-        };
-        turns.iter().map(span).collect()
+        });
+        spans.collect()
     }
 
     /// Counts the messages that a call sent.

@@ -73,31 +73,34 @@ impl Cause {
     /// Returns the word that is exported.
     pub fn as_str(self) -> &'static str {
         match self {
-            Self::ArgumentsReserialized => "arguments_reserialized",
+            // Intended by the agent.
             Self::Branched => "branched",
             Self::Compaction => "compaction",
-
-            Self::InstructionsChanged => "instructions_changed",
-            Self::MessageDropped => "message_dropped",
-            Self::MessageEdited => "message_edited",
-            Self::MessageRespelled => "message_respelled",
-
-            Self::ModelChanged => "model_changed",
-            Self::NonceOrDate => "nonce_or_date",
-
             Self::OtherAgent => "other_agent",
             Self::OtherConversation => "other_conversation",
 
-            Self::Retokenized => "retokenized",
-            Self::Seam => "seam",
-            Self::TemplateChanged => "template_changed",
-
-            Self::ThinkingCutByTemplate => "thinking_cut_by_template",
+            // Differences in a message.
+            Self::ArgumentsReserialized => "arguments_reserialized",
+            Self::MessageDropped => "message_dropped",
+            Self::MessageEdited => "message_edited",
+            Self::MessageRespelled => "message_respelled",
+            Self::NonceOrDate => "nonce_or_date",
             Self::ThinkingStripped => "thinking_stripped",
+            Self::WhitespaceChanged => "whitespace_changed",
+
+            // Differences in the rest of the request.
+            Self::InstructionsChanged => "instructions_changed",
+            Self::ModelChanged => "model_changed",
+            Self::TemplateChanged => "template_changed",
             Self::ToolsChanged => "tools_changed",
 
+            // Differences in the tokens alone.
+            Self::Retokenized => "retokenized",
+            Self::Seam => "seam",
+            Self::ThinkingCutByTemplate => "thinking_cut_by_template",
+
+            // No rule applies.
             Self::Unknown => "unknown",
-            Self::WhitespaceChanged => "whitespace_changed",
         }
     }
 
@@ -112,15 +115,18 @@ impl Cause {
     /// Returns the meaning of the word, as the user's page has it.
     pub fn meaning(self) -> &'static str {
         match self {
+            // Intended by the agent.
+            Self::Branched => "the agent went back to an earlier turn and said something else",
+            Self::Compaction => "the history was replaced by a summary, or the call makes one",
+            Self::OtherAgent => "the call is another agent's, or for another purpose",
+            Self::OtherConversation => {
+                "it is another conversation, whose prompt begins with the same tokens"
+            }
+
+            // Differences in a message.
             Self::ArgumentsReserialized => {
                 "the arguments of a tool call are the same value in another spelling: other \
                  spaces, escapes or order of keys"
-            }
-            Self::Branched => "the agent went back to an earlier turn and said something else",
-            Self::Compaction => "the history was replaced by a summary, or the call makes one",
-
-            Self::InstructionsChanged => {
-                "the system's or the developer's message says something else"
             }
             Self::MessageDropped => "a message of the history is gone",
             Self::MessageEdited => "a message of the history says something else",
@@ -128,49 +134,48 @@ impl Cause {
                 "a message says the same in another form: text as a list of parts, another id of a \
                  tool call"
             }
-
-            Self::ModelChanged => "another model was asked",
             Self::NonceOrDate => "a date, a clock, a counter or a random word changed",
-
-            Self::OtherAgent => "the call is another agent's, or for another purpose",
-            Self::OtherConversation => {
-                "it is another conversation, whose prompt begins with the same tokens"
+            Self::ThinkingStripped => {
+                "the agent did not send the reasoning of an earlier turn back"
             }
+            Self::WhitespaceChanged => "a message differs in spaces and line breaks only",
 
-            Self::Retokenized => "the same text has other ids than those that were sampled",
-            Self::Seam => {
-                "only tokens around the end of a turn or the header of the next one differ"
+            // Differences in the rest of the request.
+            Self::InstructionsChanged => {
+                "the system's or the developer's message says something else"
             }
+            Self::ModelChanged => "another model was asked",
             Self::TemplateChanged => {
                 "the same messages were written as another prompt: by another template, or with \
                  other arguments to it"
             }
+            Self::ToolsChanged => "the tools that are offered, or their schemas, differ",
 
+            // Differences in the tokens alone.
+            Self::Retokenized => "the same text has other ids than those that were sampled",
+            Self::Seam => {
+                "only tokens around the end of a turn or the header of the next one differ"
+            }
             Self::ThinkingCutByTemplate => {
                 "the messages still hold the reasoning, but the prompt does not: the chat template \
                  leaves it out of earlier turns"
             }
-            Self::ThinkingStripped => {
-                "the agent did not send the reasoning of an earlier turn back"
-            }
-            Self::ToolsChanged => "the tools that are offered, or their schemas, differ",
 
+            // No rule applies.
             Self::Unknown => "no rule knows it",
-            Self::WhitespaceChanged => "a message differs in spaces and line breaks only",
         }
     }
 
     /// Returns what to change in the agent or its template.
     pub fn advice(self) -> &'static str {
         match self {
-            Self::ArgumentsReserialized => {
-                "keep the arguments of a tool call as the string that came, and send that back"
-            }
+            // Intended by the agent.
             Self::Branched | Self::OtherAgent | Self::OtherConversation => "nothing to change",
             Self::Compaction => "nothing to change; summarize less often if the cost is too high",
 
-            Self::InstructionsChanged => {
-                "keep the instructions as they were, and say what is new in the newest message"
+            // Differences in a message.
+            Self::ArgumentsReserialized => {
+                "keep the arguments of a tool call as the string that came, and send that back"
             }
             Self::MessageDropped => {
                 "send the history back whole, or drop many messages at once and seldom, so that \
@@ -182,16 +187,33 @@ impl Cause {
             Self::MessageRespelled => {
                 "send the message object that came, with its ids and in its form, back unchanged"
             }
-
-            Self::ModelChanged => {
-                "ask one model through the whole conversation; the tokens of two models are never \
-                 one path"
-            }
             Self::NonceOrDate => {
                 "fix the date for the episode, or put what changes into the newest message; for \
                  Claude Code set CLAUDE_CODE_ATTRIBUTION_HEADER=0"
             }
+            Self::ThinkingStripped => {
+                "send `reasoning` or `reasoning_content` back with each assistant message, and \
+                 leave `<think>` in its text"
+            }
+            Self::WhitespaceChanged => "do not trim or re-indent what the model or a tool said",
 
+            // Differences in the rest of the request.
+            Self::InstructionsChanged => {
+                "keep the instructions as they were, and say what is new in the newest message"
+            }
+            Self::ModelChanged => {
+                "ask one model through the whole conversation; the tokens of two models are never \
+                 one path"
+            }
+            Self::TemplateChanged => {
+                "send the same chat_template_kwargs and reasoning effort with every call, and \
+                 serve a template without a clock"
+            }
+            Self::ToolsChanged => {
+                "offer the same tools, in the same order and with the same schemas, in every call"
+            }
+
+            // Differences in the tokens alone.
             Self::Retokenized => {
                 "nothing in the agent: the server tokenizes the text of its own answer anew; rows \
                  stay exact, and only a server that is sent token ids can avoid it"
@@ -200,28 +222,16 @@ impl Cause {
                 "use a chat template that ends an answer of the history exactly as the model ends \
                  it: the end-of-turn token, the newline after it, the opener of the reasoning"
             }
-            Self::TemplateChanged => {
-                "send the same chat_template_kwargs and reasoning effort with every call, and \
-                 serve a template without a clock"
-            }
-
             Self::ThinkingCutByTemplate => {
                 "serve a chat template that keeps the reasoning of earlier turns \
                  (`--chat-template`), or train with the rows as they are"
             }
-            Self::ThinkingStripped => {
-                "send `reasoning` or `reasoning_content` back with each assistant message, and \
-                 leave `<think>` in its text"
-            }
-            Self::ToolsChanged => {
-                "offer the same tools, in the same order and with the same schemas, in every call"
-            }
 
+            // No rule applies.
             Self::Unknown => {
                 "compare the two calls with `rolltape show EPISODE --call CALL`; `--tokenizer` \
                  shows the text around the place"
             }
-            Self::WhitespaceChanged => "do not trim or re-indent what the model or a tool said",
         }
     }
 }

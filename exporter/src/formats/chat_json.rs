@@ -39,8 +39,8 @@ fn content(text: &str) -> Value {
 }
 
 fn are_parts(value: &Value) -> bool {
-    let has_type = |part: &Value| part.get("type").is_some_and(Value::is_string);
-    value.as_array().is_some_and(|parts| parts.iter().all(has_type))
+    let parts = value.as_array();
+    parts.is_some_and(|parts| parts.iter().all(|part| part["type"].is_string()))
 }
 
 fn tool_call(text: &str) -> Value {

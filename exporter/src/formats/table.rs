@@ -73,6 +73,7 @@ impl<T> Column<T> {
             Getter::Text(get) | Getter::Json(get) => text_column(records, get)?,
             Getter::Bytes(get) => Arc::new(records.iter().map(get).collect::<BinaryArray>()),
 
+            // Lists.
             Getter::Bools(get) => lists(field, records, get, |v| Arc::new(BooleanArray::from(v)))?,
             Getter::Int8s(get) => lists(field, records, get, |v| Arc::new(Int8Array::from(v)))?,
             Getter::Ints(get) => lists(field, records, get, |v| Arc::new(Int32Array::from(v)))?,
@@ -83,6 +84,7 @@ impl<T> Column<T> {
             Getter::Messages(get) => message_lists(field, records, get)?,
             Getter::Routing(get) => routings(field, records, get)?,
 
+            // Structs, whose columns read the same record.
             Getter::Struct(columns) => struct_column(columns, records, None)?,
             Getter::StructIf(is_present, columns) => {
                 let validity = records.iter().map(is_present).collect::<NullBuffer>();
@@ -141,8 +143,8 @@ fn routings<T>(
 ) -> Result<ArrayRef, ArrowError> {
     let found: Vec<Option<Routing>> = records.iter().map(get).collect();
     let present = || found.iter().flatten();
-    let experts = present().flat_map(|r| r.values.iter().map(|expert| i32::from(*expert)));
-    let experts = Int32Array::from_iter_values(experts);
+    let values = present().flat_map(|r| r.values.iter().map(|expert| i32::from(*expert)));
+    let experts = Int32Array::from_iter_values(values);
 
     // From the innermost lists outwards: experts of a layer, layers of a token, tokens.
     let of_layer = Field::new("element", list_of(DataType::Int32), false);
@@ -192,11 +194,12 @@ fn struct_column<T>(
 
 /// Returns the fields of a message under the names that chat templates read.
 fn template_fields() -> Fields {
-    let renamed = |field: &Arc<Field>| match field.name().as_str() {
+    let fields = message_fields();
+    let renamed = fields.iter().map(|field| match field.name().as_str() {
         "reasoning" => Arc::new(field.as_ref().clone().with_name("reasoning_content")),
         _ => Arc::clone(field),
-    };
-    message_fields().iter().map(renamed).collect()
+    });
+    renamed.collect()
 }
 
 fn fields<T>(columns: &[Column<T>]) -> Fields {

@@ -20,7 +20,7 @@ pub(crate) fn is_missing(logprob: f32) -> bool {
     !logprob.is_finite() || logprob <= LOGPROB_FLOOR
 }
 
-/// What is known of the tokens of one choice.
+/// The trainable tokens of one choice, and the reasons against the others.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Assessment {
     /// True where its tokens may be trained, except those without a logprob.

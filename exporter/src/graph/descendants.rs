@@ -16,7 +16,7 @@ pub(crate) struct Descendants {
     nodes: PerNode<Descent>,
 }
 
-/// What came of one node.
+/// The children of one node, and its standing among the tries at its prompt.
 #[derive(Debug, Clone)]
 pub(crate) struct Descent {
     /// Nodes that continue this one. One that extends its path comes first.
@@ -121,13 +121,13 @@ fn without_order(forest: &Forest<'_>) -> PerNode<Descent> {
             continued[node] = Some(true);
         }
     }
-    let empty = |continued: &Option<bool>| Descent {
+    let empty = continued.iter().map(|continued| Descent {
         children: Vec::new(),
         leading_try: None,
         continued: *continued,
         superseded: false,
-    };
-    continued.iter().map(empty).collect()
+    });
+    empty.collect()
 }
 
 /// Returns true where one path may hold both nodes: one agent does one thing with one model. Tokens

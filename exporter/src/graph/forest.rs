@@ -12,7 +12,7 @@ pub(crate) struct Forest<'a> {
     pub(crate) message_ids: PerNode<MessageIds>,
 }
 
-/// What one node continues.
+/// The nodes that one node continues, in tokens and in text.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct ParentLink {
     /// The node whose path this node's path extends. Both have ids, or both have none.

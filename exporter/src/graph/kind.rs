@@ -1,4 +1,4 @@
-//! What a path is for, and the reason for saying so.
+//! The kinds of paths, and the reasons for them.
 //!
 //! The agent's own statement about a call decides (`Begun::lineage`). Where it made none, the place
 //! in the forest and the messages do.
@@ -264,8 +264,8 @@ impl<'f, 'a> Kinds<'f, 'a> {
 
 /// Returns true for a probe. Agents ask for one token to see whether a key works or quota is left.
 fn asks_for_one_token(node: &Node<'_>) -> bool {
-    let sampling = node.call.begun.sampling.as_deref().unwrap_or("{}");
-    let sampling: Value = serde_json::from_str(sampling).unwrap_or_default();
+    let text = node.call.begun.sampling.as_deref().unwrap_or("{}");
+    let sampling: Value = serde_json::from_str(text).unwrap_or_default();
     let limits = ["max_tokens", "max_completion_tokens", "max_output_tokens"];
     limits.iter().any(|key| sampling.get(key).and_then(Value::as_u64).is_some_and(|n| n <= 1))
 }

@@ -122,6 +122,7 @@ fn read_request<'a>(
         return (ids, Some(body));
     }
 
+    // Other bodies are parsed whole, with the conversation that they name.
     let sent = wire::conversation(route, whole).unwrap_or_default();
     let ids = MessageIds {
         sent: sent.messages.iter().map(|message| numbers.number(message)).collect(),

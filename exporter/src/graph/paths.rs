@@ -31,7 +31,7 @@ pub(crate) struct Path {
     pub(crate) retokenized: Option<Retokenized>,
 }
 
-/// What is known of one node, whichever paths hold it.
+/// The findings about one node, whichever paths hold it.
 #[derive(Debug)]
 pub(crate) struct PathNode {
     /// The first path that holds the node.

@@ -70,11 +70,11 @@ pub(crate) async fn with_rewards(
     as_of: Option<Micros>,
 ) -> Result<Vec<ScoredAttempt>, SnapshotError> {
     let rewards = snapshot.episode_rewards(REWARD, as_of.unwrap_or(Micros::MAX)).await?;
-    let scored = |record: EpisodeRecord| {
+    let scored = records.into_iter().map(|record| {
         let reward = rewards.get(&record.key).copied().flatten();
         ScoredAttempt { record, reward: reward.filter(|value| value.is_finite()) }
-    };
-    Ok(records.into_iter().map(scored).collect())
+    });
+    Ok(scored.collect())
 }
 
 /// Reads attempts by the store's keys, each with the reward of its episode. Attempts that are gone

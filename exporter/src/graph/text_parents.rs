@@ -37,11 +37,11 @@ pub(crate) fn unexplained(forest: &Forest<'_>) -> PerNode<bool> {
         forks[parent] |= before.is_some_and(|before| before != node.prompt_key());
     }
 
-    let is_unexplained = |node| match forest.parent(node) {
+    let unexplained = forest.nodes.ids().map(|node| match forest.parent(node) {
         Some(parent) => forks[parent],
         None => !forest.is_ambiguous(node),
-    };
-    forest.nodes.ids().map(is_unexplained).collect()
+    });
+    unexplained.collect()
 }
 
 /// The indexes in which the text parents of a forest are searched.

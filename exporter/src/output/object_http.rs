@@ -36,10 +36,10 @@ impl HttpConnector for Connector {
         tcp.set_connect_timeout(Some(CONNECT_TIMEOUT));
         tcp.enforce_http(false);
 
-        let connector = HttpsConnectorBuilder::new().with_tls_config(tls);
+        let builder = HttpsConnectorBuilder::new().with_tls_config(tls);
         let connector = match options.get_config_value(&ClientConfigKey::AllowHttp).as_deref() {
-            Some("true") => connector.https_or_http(),
-            _ => connector.https_only(),
+            Some("true") => builder.https_or_http(),
+            _ => builder.https_only(),
         };
         let pool = Client::builder(TokioExecutor::new())
             .pool_timer(TokioTimer::new())
@@ -79,8 +79,9 @@ impl HttpService for ConnectionPool {
                 HttpError::new(kind, error)
             })?;
         Ok(response.map(|body| {
-            let interrupted = |error| HttpError::new(HttpErrorKind::Interrupted, error);
-            HttpResponseBody::new(body.map_err(interrupted))
+            HttpResponseBody::new(
+                body.map_err(|error| HttpError::new(HttpErrorKind::Interrupted, error)),
+            )
         }))
     }
 }

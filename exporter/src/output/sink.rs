@@ -102,6 +102,7 @@ impl Sink {
             layout,
         };
 
+        // Everything that can be refused is refused before a file is begun.
         sink.read_previous().await?;
         sink.continue_numbers(options)?;
         if sink.format == Format::Trajectories && !matches!(sink.target, Target::Stream(_)) {
@@ -382,10 +383,12 @@ impl Sink {
 fn open_target(options: &Options) -> Result<(Target, Layout), WriteError> {
     let Options { format, encoding, shard, .. } = *options;
     match &options.out {
+        // A folder, or a file whose folder it is.
         Destination::Path(path) => {
             let (folder, layout) = Layout::new(path, format, encoding, shard)?;
             Ok((Target::folder(folder)?, layout))
         }
+
         Destination::Bucket(bucket) => {
             let failed = |error| io_error(&PathBuf::from(&bucket.url))(as_io(error));
             let (store, path) = bucket.open().map_err(failed)?;
@@ -393,6 +396,7 @@ fn open_target(options: &Options) -> Result<(Target, Layout), WriteError> {
             let (prefix, layout) = Layout::new(&path, format, encoding, shard)?;
             Ok((Target::Objects(ObjectTarget::new(store, prefix, root)), layout))
         }
+
         Destination::Stream(stream) => {
             // Readers of a stream cannot seek, which Parquet needs.
             let default = if format.is_document() { Encoding::Jsonl } else { Encoding::Arrow };

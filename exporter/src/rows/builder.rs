@@ -197,6 +197,7 @@ impl RowBuilder<'_> {
         trajectory_score: Score,
     ) -> Vec<TurnRow> {
         let path = &self.paths[id];
+        // Rewards of later turns count for earlier ones only where that is asked for.
         let scores = self.latest.turn_scores(spans, trajectory_score);
         let returns = match self.extras.gamma {
             Some(gamma) => returns(&scores, gamma),
@@ -204,7 +205,7 @@ impl RowBuilder<'_> {
         };
         let messages = self.answer_positions(path);
 
-        let turn_row = |(at, turn): (usize, &Turn)| {
+        let rows = trajectory.turns.iter().enumerate().map(|(at, turn)| {
             let id_of_node = path.nodes[at];
             let node = &self.forest.nodes[id_of_node];
             let versions = turn_versions(turn, node);
@@ -225,8 +226,8 @@ impl RowBuilder<'_> {
                 complete: node.ended.outcome == Outcome::Complete,
                 message: messages[at],
             }
-        };
-        trajectory.turns.iter().enumerate().map(turn_row).collect()
+        });
+        rows.collect()
     }
 
     /// Returns the message of each node of a path, where that is asked for.

@@ -35,6 +35,7 @@ fn column(field: &Field, rows: &[Row]) -> Result<ArrayRef, ArrowError> {
         "fork_position" => Arc::new(Int32Array::from_iter(rows.iter().map(|r| r.fork_position))),
         "prompt_len" => ints(rows, |r| r.prompt_len),
 
+        // Tokens and their versions.
         "input_ids" | "loss_mask" | "logprobs" | "versions" => token_column(field, rows)?,
         "policy_version_min" => longs(rows, |r| r.tokens.trained_versions().min()),
         "policy_version_max" => longs(rows, |r| r.tokens.trained_versions().max()),
@@ -43,6 +44,7 @@ fn column(field: &Field, rows: &[Row]) -> Result<ArrayRef, ArrowError> {
         }
         "staleness" => longs(rows, |r| r.staleness),
 
+        // Rewards.
         "reward" => doubles(rows, |r| r.reward),
         "trajectory_reward" => doubles(rows, |r| r.trajectory_reward),
         "token_rewards" => token_rewards(field, rows)?,

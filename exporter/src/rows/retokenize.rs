@@ -73,6 +73,7 @@ pub(crate) fn retokenize(
         let conversation = full_conversation(leaf);
         let sampled: Vec<usize> =
             nodes.iter().map(|node| full_conversation(&forest.nodes[*node]).sent).collect();
+        // A template may refuse a conversation; its row stays without ids.
         match retokenizer.ids(&conversation.messages, &conversation.tools, &sampled) {
             Err(_) => notes.not_rendered += 1,
             Ok(made) => {

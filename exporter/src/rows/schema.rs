@@ -292,6 +292,7 @@ impl SchemaColumn {
             ColumnType::Text => "string",
             ColumnType::Json => "JSON",
 
+            // Lists, one element a token, turn, message or tool.
             ColumnType::Int8s => "list<int8>",
             ColumnType::Int32s => "list<int32>",
             ColumnType::Float32s => "list<float32>",
@@ -301,6 +302,7 @@ impl SchemaColumn {
             ColumnType::Turns => "list<turn>",
             ColumnType::Messages => "list<message>",
 
+            // One inner list a token.
             ColumnType::Ids | ColumnType::SomeIds => "list<list<int32>>",
             ColumnType::SomeTexts => "list<list<string>>",
             ColumnType::Floats => "list<list<float32>>",
@@ -412,18 +414,21 @@ fn features(fields: &Fields) -> Value {
 }
 
 fn feature(field: &FieldRef) -> Value {
-    let value = |dtype: &str| json!({ "dtype": dtype, "_type": "Value" });
     match field.data_type() {
         _ if is_json(field) => json!({ "_type": "Json" }),
         DataType::List(item) => json!({ "feature": feature(item), "_type": "List" }),
         DataType::Struct(fields) => features(fields),
-        DataType::Utf8 => value("string"),
-        DataType::Float32 => value("float32"),
-        DataType::Float64 => value("float64"),
-        DataType::Boolean => value("bool"),
+        DataType::Utf8 => plain_feature("string"),
+        DataType::Float32 => plain_feature("float32"),
+        DataType::Float64 => plain_feature("float64"),
+        DataType::Boolean => plain_feature("bool"),
         // The integer types are spelled alike but for the case.
-        integer => value(&integer.to_string().to_lowercase()),
+        integer => plain_feature(&integer.to_string().to_lowercase()),
     }
+}
+
+fn plain_feature(dtype: &str) -> Value {
+    json!({ "dtype": dtype, "_type": "Value" })
 }
 
 /// Returns the name and version of the program that wrote a file.

@@ -19,7 +19,9 @@ impl Paths {
     ) -> Trajectory {
         let path = &self[id];
         let mut turns = Vec::with_capacity(path.nodes.len());
+        // Tokens of the path before the turn, which its prompt repeats.
         let mut inherited = 0;
+
         for (at, node_id) in path.nodes.iter().enumerate() {
             let node = &forest.nodes[*node_id];
             let (new_prompt, sampled) = match &path.retokenized {
@@ -27,6 +29,7 @@ impl Paths {
                 None => (node.prompt[inherited..].to_vec(), reported(node)),
             };
             inherited = node.path_len();
+
             turns.push(Turn {
                 call_id: node.call_id(),
                 choice: node.index,

@@ -168,7 +168,7 @@ fn has_test(file: &str, name: &str) -> bool {
     false
 }
 
-const HERE: &str = "exporter/src/conformance/tests.rs";
+const HERE: &str = "exporter/src/tests/conformance/tests.rs";
 
 #[test]
 fn the_table_has_every_case_and_names_tests_that_are_there() {
@@ -205,8 +205,8 @@ fn every_test_of_a_case_is_in_the_table() {
 
 #[test]
 fn a_test_that_is_not_there_is_told() {
-    assert!(has_test("exporter/src/conformance.rs", "a_test_that_is_not_there_is_told"));
+    assert!(has_test("exporter/src/tests/conformance.rs", "a_test_that_is_not_there_is_told"));
     assert!(has_test("tests/it/tags.rs", "a_closed_episode_takes_no_more_calls"));
-    assert!(!has_test("exporter/src/conformance.rs", "has_test"));
+    assert!(!has_test("exporter/src/tests/conformance.rs", "has_test"));
     assert!(!has_test("exporter/src/none.rs", "has_test"));
 }

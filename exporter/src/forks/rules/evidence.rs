@@ -1,4 +1,4 @@
-//! What is recorded of the two calls of a fork.
+//! The records of the two calls of a fork, which rules look at.
 
 use std::ops::{Range, RangeInclusive};
 
@@ -44,7 +44,7 @@ impl HistorySide {
     }
 }
 
-/// How the two calls of a fork are related, apart from their content.
+/// Relation between the two calls of a fork, apart from their content.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct CallRelation {
     /// True where the call continues a history in tokens or in text.
@@ -64,7 +64,7 @@ pub(crate) struct ForkIds<'a> {
     pub(crate) sent: &'a [u32],
     /// The first position where they differ.
     pub(crate) at: usize,
-    /// What was sampled along the path.
+    /// Spans that were sampled along the path.
     pub(crate) spans: &'a [SampledSpan],
 }
 

@@ -32,16 +32,18 @@ fn starts_with_head(sent: &[u32], known: &[u32]) -> bool {
 /// Returns true where only tokens around the end of a turn, or around the header of the next one,
 /// differ.
 pub(super) fn is_seam(ids: &ForkIds<'_>) -> bool {
-    let is_at_end = |span: &SampledSpan| {
-        ids.at > span.tokens.start
-            && ids.at + END_TOKENS >= span.tokens.end
-            && ids.at <= span.tokens.end + SEAM_TOKENS
-    };
-    let is_at_start = |span: &SampledSpan| {
-        ids.at <= span.tokens.start && ids.at + SEAM_TOKENS >= span.tokens.start
-    };
-    (ids.spans.iter().any(is_at_end) && rejoins(ids, true))
-        || (ids.spans.iter().any(is_at_start) && rejoins(ids, false))
+    (ids.spans.iter().any(|span| is_at_end(span, ids.at)) && rejoins(ids, true))
+        || (ids.spans.iter().any(|span| is_at_start(span, ids.at)) && rejoins(ids, false))
+}
+
+fn is_at_end(span: &SampledSpan, at: usize) -> bool {
+    at > span.tokens.start
+        && at + END_TOKENS >= span.tokens.end
+        && at <= span.tokens.end + SEAM_TOKENS
+}
+
+fn is_at_start(span: &SampledSpan, at: usize) -> bool {
+    at <= span.tokens.start && at + SEAM_TOKENS >= span.tokens.start
 }
 
 /// Returns true where both sides agree again within the tokens of a seam. `at_end` accepts a history

@@ -36,11 +36,12 @@ pub(super) fn differ_only_in_volatile_words(one: &str, other: &str) -> bool {
 
 /// Splits a text into runs of letters and digits, and runs of everything else.
 fn words(text: &str) -> Vec<&str> {
-    let is_in_word = |c: char| c.is_ascii_alphanumeric();
     let mut words = Vec::new();
     let mut rest = text;
     while let Some(first) = rest.chars().next() {
-        let end = rest.find(|c| is_in_word(c) != is_in_word(first)).unwrap_or(rest.len());
+        let end = rest
+            .find(|c: char| c.is_ascii_alphanumeric() != first.is_ascii_alphanumeric())
+            .unwrap_or(rest.len());
         words.push(&rest[..end]);
         rest = &rest[end..];
     }

@@ -20,7 +20,7 @@ const CUT_OFF: [&str; 8] = [
     "model_context_window_exceeded",
 ];
 
-/// How a format trains the turns of a row.
+/// Way in which a format trains the turns of a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum MessageTraining {
     /// By their tokens and the loss mask.

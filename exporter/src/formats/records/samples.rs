@@ -125,8 +125,8 @@ impl RecordBuilder for SampleRecords {
         }
 
         for span in &spans {
-            let in_span = |at: &usize| (span.first_trained..span.end).contains(at);
-            let trained = messages.iter().copied().filter(in_span).collect();
+            let positions = span.first_trained..span.end;
+            let trained = messages.iter().copied().filter(|at| positions.contains(at)).collect();
             self.hold(Sample::new(row.clone(), numbers, *span, trained));
         }
         !spans.is_empty()

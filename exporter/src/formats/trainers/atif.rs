@@ -46,9 +46,9 @@ fn extra(sample: &Sample) -> String {
 }
 
 fn final_metrics(sample: &Sample) -> String {
-    let own_turns = || sample.row.turns.iter().filter(|turn| turn.own);
-    let prompt: i64 = own_turns().map(|turn| i64::from(turn.start)).sum();
-    let sampled: i64 = own_turns().map(|turn| i64::from(turn.end - turn.start)).sum();
+    let own_turns: Vec<&TurnRow> = sample.row.turns.iter().filter(|turn| turn.own).collect();
+    let prompt: i64 = own_turns.iter().map(|turn| i64::from(turn.start)).sum();
+    let sampled: i64 = own_turns.iter().map(|turn| i64::from(turn.end - turn.start)).sum();
     json!({
         "total_prompt_tokens": prompt,
         "total_completion_tokens": sampled,

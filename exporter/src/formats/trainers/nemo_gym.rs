@@ -195,10 +195,12 @@ fn function_call(text: &str) -> Value {
 /// Converts content. Content with images and the like is the JSON text of its parts in the form of
 /// the chat API.
 fn content(text: &str) -> Value {
-    let parts = || serde_json::from_str::<Vec<Value>>(text).ok();
-    match text.starts_with("[{").then(parts).flatten() {
-        Some(parts) => parts.iter().map(part).collect(),
-        None => json!(text),
+    if !text.starts_with("[{") {
+        return json!(text);
+    }
+    match serde_json::from_str::<Vec<Value>>(text) {
+        Ok(parts) => parts.iter().map(part).collect(),
+        Err(_) => json!(text),
     }
 }
 

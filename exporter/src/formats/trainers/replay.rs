@@ -1,4 +1,4 @@
-//! What a trainer reuses of the sampling: the experts of each token, and the ids that truncated
+//! Data of the sampling that a trainer reuses: the experts of each token, and the ids that truncated
 //! sampling could choose from.
 
 use crate::formats::sample::Sample;
