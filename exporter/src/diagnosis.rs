@@ -1,40 +1,41 @@
-//! Diagnosis: what is wrong with one episode, call by call, and why its history forked.
+//! Diagnosis of one episode: its verdict, the calls behind each reason, and its forks.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-use episode::{Call, CallId};
+use episode::{Call, CallId, Micros};
 use store::EpisodeRecord;
 use template::TokenizerError;
 
-use crate::forks::texts::Texts;
-use crate::forks::{Fork, forks};
+use crate::forks::Fork;
+use crate::forks::builder::forks;
+use crate::forks::token_texts::TokenTexts;
 use crate::graph::merge::merge;
-use crate::graph::scan::{Scanned, nodes};
+use crate::graph::scan::{RecordedAttempt, choice_nodes};
 use crate::graph::thread::thread;
-use crate::notes::{Dropped, Reason};
-use crate::rows::verdict::Verdicts;
+use crate::notes::{DropReason, Reason};
+use crate::rows::verdict::{Verdicts, is_lost};
 
-/// What is known of one attempt at an episode.
+/// The diagnosis of one attempt at an episode.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Diagnosis {
-    /// `exact`, `usable`, `unusable`: of everything recorded.
+    /// Verdict on everything recorded: `exact`, `usable` or `unusable`.
     pub verdict: &'static str,
-    /// Why it is not exact, by the words of the reasons.
+    /// Reasons why it is not exact, sorted by word.
     pub findings: Vec<Finding>,
-    /// Where histories were left, in the order in which the calls began.
+    /// Places where histories were left, in the order in which the calls began.
     pub forks: Vec<Fork>,
-    /// Calls read.
+    /// Number of calls.
     pub calls: u64,
-    /// Calls that make no turn, by why.
-    pub dropped: BTreeMap<Dropped, u64>,
-    /// Paths: the rows of an export of all kinds.
+    /// Calls that make no turn, by reason.
+    pub dropped: BTreeMap<DropReason, u64>,
+    /// Number of paths, which is that of the rows in an export of all kinds.
     pub trajectories: u64,
-    /// Sampled tokens with an id.
+    /// Number of sampled tokens with an id.
     pub sampled_tokens: u64,
-    /// Those of them that may be trained.
+    /// Number of those that may be trained.
     pub trainable_tokens: u64,
-    /// Whether the server said of any token which weights sampled it.
+    /// True where the server reported the policy version of any token.
     pub versioned: bool,
 }
 
@@ -43,65 +44,71 @@ pub struct Diagnosis {
 pub struct Finding {
     /// The reason.
     pub reason: Reason,
-    /// In the order in which they began; none where it is about the whole episode.
+    /// Calls in the order in which they began; none where it is about the whole episode.
     pub calls: Vec<CallId>,
 }
 
 /// Diagnoses one attempt. Text around forks is shown as far as it is recorded.
 pub fn diagnose(record: EpisodeRecord, calls: Vec<Call>) -> Diagnosis {
-    of(&Scanned { record, calls, rewards: Vec::new() }, None)
+    diagnosis(&RecordedAttempt { record, calls, rewards: Vec::new() }, None)
 }
 
-/// The same with a `tokenizer.json`: text around forks is that of their ids.
+/// Diagnoses one attempt with a `tokenizer.json`, which decodes the text around forks.
 ///
 /// # Errors
 /// [`TokenizerError`] when the file is absent or not a tokenizer.
-pub fn diagnose_with(
+pub fn diagnose_with_tokenizer(
     tokenizer: &Path,
     record: EpisodeRecord,
     calls: Vec<Call>,
 ) -> Result<Diagnosis, TokenizerError> {
-    let texts = Texts::read(tokenizer)?;
-    Ok(of(&Scanned { record, calls, rewards: Vec::new() }, Some(&texts)))
+    let texts = TokenTexts::read(tokenizer)?;
+    Ok(diagnosis(&RecordedAttempt { record, calls, rewards: Vec::new() }, Some(&texts)))
 }
 
-fn of(episode: &Scanned, texts: Option<&Texts>) -> Diagnosis {
-    let (nodes, scanned) = nodes(&episode.calls);
+fn diagnosis(episode: &RecordedAttempt, texts: Option<&TokenTexts>) -> Diagnosis {
+    let (nodes, scanned) = choice_nodes(&episode.calls);
     let (forest, _) = thread(nodes);
-    let (merged, _) = merge(&forest);
-    let verdicts = Verdicts::new(episode, &forest, &merged);
+    let (paths, _) = merge(&forest);
+    let verdicts = Verdicts::new(episode, &forest, &paths);
     let (verdict, reasons) = verdicts.of_episode();
-    let mut about: BTreeMap<Reason, BTreeSet<(i64, CallId)>> = BTreeMap::new();
-    for (index, node) in forest.nodes.iter().enumerate() {
-        let begun = &node.call.begun;
-        for reason in verdicts.of_node(index) {
-            about.entry(reason).or_default().insert((begun.started_at, begun.call_id));
+
+    // The start of each call comes first in its key, which sorts the calls.
+    let mut calls_of: BTreeMap<Reason, BTreeSet<(Micros, CallId)>> = BTreeMap::new();
+    for (id, node) in forest.nodes.entries() {
+        for reason in verdicts.of_node(id) {
+            calls_of.entry(reason).or_default().insert(start(node.call));
         }
     }
-    let lost = episode.calls.iter().filter(|c| c.ended.is_none() && c.begun.route.generates());
-    let lost = lost.map(|call| (call.begun.started_at, call.begun.call_id));
-    about.entry(Reason::LostCall).or_default().extend(lost);
-    let finding = |reason: Reason| {
-        let calls = about.get(&reason).into_iter().flatten().map(|(_, call)| *call).collect();
-        Finding { reason, calls }
-    };
+    // Lost calls have no node.
+    let lost = episode.calls.iter().filter(|call| is_lost(call));
+    calls_of.entry(Reason::LostCall).or_default().extend(lost.map(start));
+
+    let findings = reasons.into_iter().map(|reason| {
+        let calls = calls_of.get(&reason).into_iter().flatten().map(|(_, call)| *call);
+        Finding { reason, calls: calls.collect() }
+    });
     Diagnosis {
         verdict,
-        findings: reasons.into_iter().map(finding).collect(),
-        forks: forks(episode, &forest, &merged, texts),
+        findings: findings.collect(),
+        forks: forks(episode, &forest, &paths, texts),
         calls: scanned.calls,
         dropped: scanned.dropped,
-        trajectories: merged.paths.len() as u64,
-        sampled_tokens: forest.nodes.iter().map(|n| n.sampled.len() as u64).sum(),
-        trainable_tokens: merged.judged.iter().map(|j| j.tokens as u64).sum(),
+        trajectories: paths.len() as u64,
+        sampled_tokens: forest.nodes.iter().map(|node| node.sampled.len() as u64).sum(),
+        trainable_tokens: paths.nodes.iter().map(|node| node.assessment.tokens as u64).sum(),
         versioned: verdicts.versioned(),
     }
+}
+
+fn start(call: &Call) -> (Micros, CallId) {
+    (call.begun.started_at, call.begun.call_id)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fixture::{call, episode, reply};
+    use crate::tests::fixture::{call, episode, reply};
 
     #[test]
     fn reasons_name_their_calls() {
@@ -109,7 +116,7 @@ mod tests {
         reply(&mut uneven).choices[0].logprobs.pop();
         let mut lost = call(3, &[1], &[]);
         lost.ended = None;
-        let Scanned { record, calls, .. } =
+        let RecordedAttempt { record, calls, .. } =
             episode(vec![call(1, &[1], &[&[2]]), uneven.clone(), lost.clone()]);
         let found = diagnose(record, calls);
         assert_eq!((found.verdict, found.trajectories), ("usable", 1));

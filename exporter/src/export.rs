@@ -7,59 +7,63 @@ use serde::Serialize;
 use store::{Snapshot, SnapshotError};
 use thiserror::Error;
 
-use crate::forks::{Fork, forks};
+use crate::forks::Fork;
+use crate::forks::builder::forks;
 use crate::graph::forest::Forest;
 use crate::graph::merge::merge;
-use crate::graph::path::Merged;
-use crate::graph::scan::{Scanned, Scored, episodes, nodes, scored};
+use crate::graph::paths::Paths;
+use crate::graph::scan::{
+    RecordedAttempt, ScoredAttempt, choice_nodes, selected_attempts, with_rewards,
+};
 use crate::graph::thread::thread;
-use crate::input::ahead::Ahead;
 use crate::input::plan::plan;
-use crate::notes::{Lefts, Notes, add_left};
+use crate::input::prefetch::Prefetch;
+use crate::notes::{Notes, Omissions, add_omissions};
 use crate::options::Options;
-use crate::output::sink::{Said, Sink};
+use crate::output::sink::{ManifestNotes, Sink};
 use crate::output::target::WriteError;
-use crate::rewards::credit::Ledger;
-use crate::rewards::groups::{GroupSummary, Groups};
+use crate::rewards::groups::{GroupSummary, RewardGroups};
+use crate::rewards::latest::LatestRewards;
+use crate::rows::builder::rows;
 use crate::rows::retokenize::retokenize;
+use crate::rows::row::Row;
 use crate::rows::verdict::Verdicts;
-use crate::rows::{Row, rows};
-use crate::weigh::staleness::versions;
-use crate::weigh::{Shares, weigh};
+use crate::weigh::versions::trainable_versions;
+use crate::weigh::{TokenShares, weigh};
 
-/// What an export wrote.
+/// Counts of what an export wrote.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Report {
-    /// Rows of the files.
+    /// Number of rows of the files.
     pub rows: u64,
-    /// Attempts at episodes with at least one trajectory.
+    /// Number of attempts at episodes with at least one trajectory.
     pub episodes: u64,
-    /// Tokens over all trajectories, prompts included.
+    /// Number of tokens over all trajectories, prompts included.
     pub tokens: u64,
-    /// Tokens that the files train.
+    /// Number of tokens that the files train.
     pub trained_tokens: u64,
-    /// One for each group selected, in the order of the rows; episodes without a group are last.
+    /// Groups that were selected, in the order of the rows; episodes without a group are last.
     pub groups: Vec<GroupSummary>,
-    /// The files, manifest last.
+    /// Files, the manifest last.
     pub files: Vec<PathBuf>,
-    /// What was kept, what was not, and why.
+    /// Counts of what was kept and what was not, with the reasons.
     pub notes: Notes,
     /// Attempts, rows and turns that the options or the format leave out.
-    pub left_out: Lefts,
+    pub left_out: Omissions,
 }
 
-/// Why nothing was exported. No file is left behind.
+/// Reason why nothing was exported. No file is left behind.
 #[derive(Debug, Error)]
 pub enum ExportError {
     /// The selection holds nothing that makes a row.
     #[error("nothing to export: {episodes} episodes and {} calls make no row", .notes.calls)]
     Empty {
-        /// Attempts at episodes that were read.
+        /// Number of attempts at episodes that were read.
         episodes: u64,
-        /// Why their calls make no row.
+        /// Reasons why their calls make no row.
         notes: Box<Notes>,
-        /// Why their rows are none of the format.
-        left_out: Lefts,
+        /// Reasons why the format takes none of their rows.
+        left_out: Omissions,
     },
     /// Ids that a server reported are not those of the tokenizer given.
     #[error("the tokenizer is not that of the model which call `{0}` went to")]
@@ -74,11 +78,9 @@ pub enum ExportError {
 
 /// Exports the selected episodes of a snapshot: scan, thread, merge, weigh, rows, files.
 ///
-/// The forks of the episodes that have rows are a table beside.
-///
-/// Episodes are read a few ahead, within a bound of bytes, so memory is bounded by the largest one,
-/// not by their number (for pairs: by the largest group). The same snapshot and options make the
-/// same bytes.
+/// The forks of the episodes that have rows go to a table beside the rows. Episodes are read some
+/// ahead, within a bound of bytes, so memory is bounded by the largest episode and not by their
+/// number (for pairs: by the largest group). The same snapshot and options make the same bytes.
 ///
 /// # Errors
 /// [`ExportError`] when there is no row, the store cannot be read, or the files cannot be written.
@@ -86,121 +88,126 @@ pub async fn export(snapshot: Snapshot, options: &Options) -> Result<Report, Exp
     export_telling(snapshot, options, |_, _| {}).await
 }
 
-/// The same, and `tell` is told how many attempts are done, and of how many.
+/// Exports as [`export`] does, and tells `progress` how many attempts are done, and of how many.
 ///
 /// # Errors
 /// As [`export`].
 pub async fn export_telling(
     mut snapshot: Snapshot,
     options: &Options,
-    mut tell: impl FnMut(usize, usize),
+    mut progress: impl FnMut(usize, usize),
 ) -> Result<Report, ExportError> {
     let mut report = Report::default();
     let attempts = select(&mut snapshot, options).await?;
-    let groups = Groups::new(options.rewards.advantage, &attempts);
+    let groups = RewardGroups::new(options.rewards.advantage, &attempts);
 
     let mut sink = Sink::create(options).await?;
-    let rules = options.rules(&mut snapshot, sink.held()).await?;
-    let (planned, left) = plan(attempts, &rules, sink.numbers());
-    add_left(&mut report.left_out, &left);
+    let rules = options.selection_rules(&mut snapshot, sink.exported_before()).await?;
+    let (planned, omissions) = plan(attempts, &rules, sink.numbering());
+    add_omissions(&mut report.left_out, &omissions);
 
     let records = planned.iter().map(|next| next.record.clone()).collect();
-    let mut ahead = Ahead::start(snapshot, records, options.rewards.as_of);
+    let mut prefetch = Prefetch::start(snapshot, records, options.rewards.as_of);
     for (done, next) in planned.iter().enumerate() {
-        tell(done, planned.len());
-        let (episode, judged) = ahead.next().await?;
+        progress(done, planned.len());
+        let (episode, scanned) = prefetch.next().await?;
 
-        let (nodes, scanned) = nodes(&episode.calls);
+        // What the episode is: its calls as a forest, and the forest as paths.
+        let (nodes, found) = choice_nodes(&episode.calls);
         let (forest, threaded) = thread(nodes);
-        let (mut merged, walked) = merge(&forest);
-        let rendered = options.write_ids(&forest, &mut merged)?;
-        let (shares, weighed) = weigh(&merged, versions(&forest, &merged), &options.wanted());
-        report.add_notes([&judged, &scanned, &threaded, &walked, &rendered, &weighed]);
+        let (mut paths, merged) = merge(&forest);
+        let rendered = options.make_ids(&forest, &mut paths)?;
+        let versions = trainable_versions(&forest, &paths);
+        let (shares, weighed) = weigh(&paths, versions, &options.path_filter());
+        report.add_notes([&scanned, &found, &threaded, &merged, &rendered, &weighed]);
 
-        let found = told(&shares, || forks(&episode, &forest, &merged, None));
-        report.add_episode(&episode, &forest, shares.paths.len());
-        report.judge(&Verdicts::new(&episode, &forest, &merged), &found);
+        let left = forks_of_rows(&shares, || forks(&episode, &forest, &paths, None));
+        report.add_episode(&episode, &forest, &shares);
+        report.add_verdict(&Verdicts::new(&episode, &forest, &paths), &left);
 
-        sink.attempt(&episode, found, &next.partition).await?;
-        let beside = options.beside(&groups, &episode.record);
-        for row in rows(&episode, &forest, &merged, &shares, beside) {
+        // What is written of it.
+        sink.start_attempt(&episode, left, &next.partition).await?;
+        let extras = options.row_extras(&groups, &episode.record);
+        for row in rows(&episode, &forest, &paths, &shares, extras) {
             report.add_row(&row);
-            sink.row(row, next.place).await?;
+            sink.add_row(row, next.numbers).await?;
         }
-        sink.attempt_ended(next).await?;
+        sink.end_attempt(next).await?;
     }
-
-    tell(planned.len(), planned.len());
+    progress(planned.len(), planned.len());
     report.finish(sink, groups, options, planned.len() as u64).await
 }
 
-/// The attempts that are selected, with their rewards.
-async fn select(snapshot: &mut Snapshot, options: &Options) -> Result<Vec<Scored>, ExportError> {
-    let records = episodes(snapshot, &options.selection).await?;
+/// Reads the attempts that are selected, with their rewards.
+async fn select(
+    snapshot: &mut Snapshot,
+    options: &Options,
+) -> Result<Vec<ScoredAttempt>, ExportError> {
+    let records = selected_attempts(snapshot, &options.selection).await?;
     if records.is_empty() {
         return Err(Report::default().empty(0));
     }
-    Ok(scored(snapshot, records, options.rewards.as_of).await?)
+    Ok(with_rewards(snapshot, records, options.rewards.as_of).await?)
 }
 
 impl Options {
-    /// Makes ids for paths without any, where a tokenizer is given. It must be the one that knows
-    /// the ids that servers reported; a call whose ids it does not know is the error.
-    fn write_ids(&self, forest: &Forest<'_>, merged: &mut Merged) -> Result<Notes, ExportError> {
-        let Some(by) = &self.retokenizer else { return Ok(Notes::default()) };
-        match by.stranger(&forest.nodes) {
+    /// Makes ids for paths without any, where a tokenizer is given. The ids that servers reported
+    /// must be those of this tokenizer.
+    fn make_ids(&self, forest: &Forest<'_>, paths: &mut Paths) -> Result<Notes, ExportError> {
+        let Some(retokenizer) = &self.retokenizer else { return Ok(Notes::default()) };
+        match retokenizer.foreign_call(forest.nodes.iter()) {
             Some(call) => Err(ExportError::OtherTokenizer(call)),
-            None => Ok(retokenize(forest, merged, by)),
+            None => Ok(retokenize(forest, paths, retokenizer)),
         }
     }
 }
 
-/// Forks are told of episodes that have a row.
-fn told(shares: &Shares<'_>, forks: impl FnOnce() -> Vec<Fork>) -> Vec<Fork> {
+/// Finds the forks of an episode that has a row.
+fn forks_of_rows(shares: &TokenShares<'_>, forks: impl FnOnce() -> Vec<Fork>) -> Vec<Fork> {
     if shares.paths.is_empty() { Vec::new() } else { forks() }
 }
 
-/// What an export says of itself in its manifest.
+/// Notes of an export in its manifest.
 #[derive(Serialize)]
-struct Told<'a> {
+struct ManifestReport<'a> {
     #[serde(flatten)]
     notes: &'a Notes,
     groups: &'a [GroupSummary],
 }
 
 impl Report {
-    /// Ends the files and puts them in place. Nothing is put in place where there is no row, unless
-    /// it is a shard, of which a reader expects a file.
+    /// Ends the files and publishes them. Without a row nothing is published, except for a shard, of
+    /// which a reader expects a file.
     async fn finish(
         mut self,
         mut sink: Sink,
-        groups: Groups,
+        groups: RewardGroups,
         options: &Options,
         read: u64,
     ) -> Result<Self, ExportError> {
         self.groups = groups.summaries;
         self.rows = sink.end(options.shard.is_some()).await?;
-        let unsaid = sink.left_out();
-        let lost: u64 = unsaid.values().map(|left| left.trained_tokens).sum();
-        self.trained_tokens = self.trained_tokens.saturating_sub(lost);
-        add_left(&mut self.left_out, &unsaid);
-        add_left(&mut self.left_out, &self.notes.left_out);
+
+        let of_format = sink.omissions();
+        let not_trained: u64 = of_format.values().map(|omission| omission.trained_tokens).sum();
+        self.trained_tokens = self.trained_tokens.saturating_sub(not_trained);
+        add_omissions(&mut self.left_out, &of_format);
+        add_omissions(&mut self.left_out, &self.notes.left_out);
+
         if self.rows == 0 && (options.new || options.shard.is_none()) {
-            sink.give_up().await;
+            sink.discard().await;
+            // An addition of nothing is no error.
             return if options.new { Ok(self) } else { Err(self.empty(read)) };
         }
-        let notes = serde_json::to_value(self.told()).unwrap_or_default();
-        let left_out = self.left_out.clone();
-        self.files = sink.publish(Said { notes, left_out }).await?;
+        let report = ManifestReport { notes: &self.notes, groups: &self.groups };
+        let notes = serde_json::to_value(report).unwrap_or_default();
+        let omissions = self.left_out.clone();
+        self.files = sink.publish(ManifestNotes { notes, omissions }).await?;
         Ok(self)
     }
 
     fn empty(self, episodes: u64) -> ExportError {
         ExportError::Empty { episodes, notes: Box::new(self.notes), left_out: self.left_out }
-    }
-
-    fn told(&self) -> Told<'_> {
-        Told { notes: &self.notes, groups: &self.groups }
     }
 
     fn add_notes(&mut self, of_steps: [&Notes; 6]) {
@@ -209,7 +216,17 @@ impl Report {
         }
     }
 
-    fn judge(&mut self, verdicts: &Verdicts<'_>, forks: &[Fork]) {
+    fn add_episode(
+        &mut self,
+        episode: &RecordedAttempt,
+        forest: &Forest<'_>,
+        shares: &TokenShares<'_>,
+    ) {
+        self.notes.rewards_unplaced += LatestRewards::new(&episode.rewards).unplaced(forest);
+        self.episodes += u64::from(!shares.paths.is_empty());
+    }
+
+    fn add_verdict(&mut self, verdicts: &Verdicts<'_>, forks: &[Fork]) {
         *self.notes.verdicts.entry(verdicts.of_episode().0).or_default() += 1;
         for fork in forks {
             *self.notes.forks.entry(fork.cause).or_default() += 1;
@@ -219,15 +236,10 @@ impl Report {
     fn add_row(&mut self, row: &Row) {
         self.tokens += row.tokens.input_ids.len() as u64;
         self.trained_tokens += row.tokens.trained() as u64;
-        self.notes.sides_unread += row.sides.unread;
+        self.notes.sides_unread += row.side_arrays.unread;
         for reason in &row.reasons {
             *self.notes.reasons.entry(*reason).or_default() += 1;
         }
-    }
-
-    fn add_episode(&mut self, episode: &Scanned, forest: &Forest<'_>, paths: usize) {
-        self.notes.rewards_unplaced += Ledger::new(&episode.rewards).unplaced(forest);
-        self.episodes += u64::from(paths > 0);
     }
 }
 
@@ -240,9 +252,9 @@ mod tests {
     use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 
     use super::*;
-    use crate::fixture::call;
-    use crate::stored::stored;
-    use crate::weigh::Shared;
+    use crate::tests::fixture::call;
+    use crate::tests::stored::stored;
+    use crate::weigh::SharedTokens;
 
     fn two_turns() -> Vec<Call> {
         vec![call(1, &[1, 2], &[&[3]]), call(2, &[1, 2, 3, 4], &[&[5, 6]])]
@@ -304,7 +316,7 @@ mod tests {
         assert_eq!(manifest["options"]["shared"], "once");
         let all = Options { kinds: BTreeSet::new(), ..forks };
         assert_eq!(store.export(&all).await.unwrap().trained_tokens, 7);
-        let keep = Options { shared: Shared::Keep, ..all };
+        let keep = Options { shared: SharedTokens::Keep, ..all };
         assert_eq!(store.export(&keep).await.unwrap().trained_tokens, 8);
         let none = Options { kinds: [Kind::Retry].into(), ..keep };
         assert!(matches!(store.export(&none).await, Err(ExportError::Empty { .. })));

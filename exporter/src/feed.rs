@@ -1,7 +1,7 @@
-//! Feed: rows of a few attempts at a time, for a trainer that asks while agents run.
+//! The feed: rows of a few attempts at a time, for a trainer that asks while agents run.
 //!
-//! The same steps as those of an export, from scan to rows; what is handed out to whom is the
-//! store's to know.
+//! Rows are made by the steps of an export, from scan to rows. The store decides which item is handed
+//! to whom.
 
 pub(crate) mod options;
 
@@ -11,35 +11,36 @@ use arrow::array::{ArrayRef, Int64Array, RecordBatch};
 use arrow::datatypes::SchemaRef;
 use arrow::error::ArrowError;
 use episode::RewardScope;
-use store::{Item, Snapshot, SnapshotError};
+use store::{EpisodeRecord, Item, Snapshot, SnapshotError};
 use thiserror::Error;
 
 use crate::feed::options::{FeedOptions, VERDICTS};
 use crate::formats::Format;
 use crate::graph::merge::merge;
-use crate::graph::scan::{Scanned, Scored, nodes, scan, scored_by_key};
+use crate::graph::scan::{RecordedAttempt, ScoredAttempt, choice_nodes, scan, scored_by_key};
 use crate::graph::thread::thread;
-use crate::notes::{LeftOut, Notes};
-use crate::options::RewardOptions;
+use crate::notes::{Notes, VersionMismatch};
 use crate::output::encode::{EncodeError, Encoder};
-use crate::rewards::credit::Ledger;
-use crate::rewards::groups::Groups;
+use crate::rewards::groups::RewardGroups;
+use crate::rewards::latest::LatestRewards;
+use crate::rows::builder::{RowExtras, rows};
+use crate::rows::columns;
+use crate::rows::row::Row;
 use crate::rows::schema::{feed_schema, schema};
 use crate::rows::verdict::Verdicts;
-use crate::rows::{Beside, Row, columns, rows};
-use crate::weigh::staleness::{VersionFilter, versions};
-use crate::weigh::{Shared, Wanted, weigh};
+use crate::weigh::versions::{VersionFilter, trainable_versions};
+use crate::weigh::{PathFilter, SharedTokens, weigh};
 
-/// What became of an item.
+/// Result of an item.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Made {
+pub enum FeedOutcome {
     /// Its rows, as the next bytes of the stream.
     Rows(Vec<u8>),
-    /// It has none that were asked for, for this reason.
+    /// The reason why it has none that were asked for.
     Dropped(&'static str),
 }
 
-/// Why there are no rows.
+/// Reason why there are no rows.
 #[derive(Debug, Error)]
 pub enum FeedError {
     /// The store could not be read.
@@ -50,93 +51,122 @@ pub enum FeedError {
 /// A stream of rows.
 pub struct Feed {
     options: FeedOptions,
-    /// Of the rows, and of the rows with their item.
-    schemas: [SchemaRef; 2],
+    row_schema: SchemaRef,
+    /// Schema of rows with their item.
+    feed_schema: SchemaRef,
     encoder: Encoder,
 }
 
 impl Feed {
-    /// A stream without rows yet.
+    /// Makes a stream without rows.
     ///
     /// # Errors
     /// [`EncodeError`] when it cannot begin.
     pub fn new(options: FeedOptions) -> Result<Self, EncodeError> {
-        let schemas = [schema(), feed_schema()];
-        let encoder = Encoder::new(options.encoding, Format::Trajectories, &schemas[1])?;
-        Ok(Self { options, schemas, encoder })
+        let feed_schema = feed_schema();
+        let encoder = Encoder::new(options.encoding, Format::Trajectories, &feed_schema)?;
+        Ok(Self { options, row_schema: schema(), feed_schema, encoder })
     }
 
-    /// Makes the rows of an item's attempts, which are compared with each other and with their
-    /// peers; `newest` is the newest policy version that is known. An attempt that has no row drops
-    /// them all, and so does one, of them or of their peers, that is gone.
+    /// Encodes the rows of an item's attempts, which are compared with each other and with their
+    /// peers. `newest` is the newest policy version that is known.
+    ///
+    /// An attempt without a row drops the whole item, and so does an attempt or a peer that is gone
+    /// from the store.
     ///
     /// # Errors
     /// [`FeedError`] when the store cannot be read.
+    pub async fn encode_item(
+        &mut self,
+        snapshot: &mut Snapshot,
+        item: &Item,
+        newest: Option<i64>,
+    ) -> Result<FeedOutcome, FeedError> {
+        let compared = [item.keys.as_slice(), &item.peers].concat();
+        let scored = scored_by_key(snapshot, &compared).await?;
+        if scored.len() < item.size.max(compared.len()) {
+            return Ok(FeedOutcome::Dropped("gone"));
+        }
+
+        let mut episodes = Vec::with_capacity(item.keys.len());
+        for attempt in scored.iter().filter(|attempt| item.keys.contains(&attempt.record.key)) {
+            match read(snapshot, attempt.record.clone()).await? {
+                Some(episode) => episodes.push(episode),
+                None => return Ok(FeedOutcome::Dropped("unreadable")),
+            }
+        }
+        Ok(match self.options.at_version(newest).rows(&episodes, &scored) {
+            Ok(rows) => self.encode(&rows, item.position),
+            Err(reason) => FeedOutcome::Dropped(reason),
+        })
+    }
+
+    #[doc(hidden)]
     pub async fn item(
         &mut self,
         snapshot: &mut Snapshot,
         item: &Item,
         newest: Option<i64>,
-    ) -> Result<Made, FeedError> {
-        let together = [item.keys.as_slice(), &item.peers].concat();
-        let scored = scored_by_key(snapshot, &together).await?;
-        if scored.len() < item.size.max(together.len()) {
-            return Ok(Made::Dropped("gone"));
-        }
-        let mut episodes = Vec::with_capacity(item.keys.len());
-        for (record, _) in scored.iter().filter(|(record, _)| item.keys.contains(&record.key)) {
-            let record = record.clone();
-            match scan(snapshot, record, None).await {
-                Ok((scanned, _)) => episodes.push(scanned),
-                Err(error @ (SnapshotError::Decode { .. } | SnapshotError::Word(..))) => {
-                    tracing::error!(%error, "an episode cannot be handed out");
-                    return Ok(Made::Dropped("unreadable"));
-                }
-                Err(error) => return Err(error.into()),
-            }
-        }
-        match self.options.seen_from(newest).rows(&episodes, &scored) {
-            Ok(rows) => Ok(self.encoded(&rows, item.position)),
-            Err(why) => Ok(Made::Dropped(why)),
-        }
+    ) -> Result<FeedOutcome, FeedError> {
+        self.encode_item(snapshot, item, newest).await // alias
     }
 
-    /// Rows as the next bytes of the stream. What cannot be encoded now never can.
-    fn encoded(&mut self, rows: &[Row], item: i64) -> Made {
+    /// Encodes rows as the next bytes of the stream. Rows that cannot be encoded never can be, so
+    /// they are dropped.
+    fn encode(&mut self, rows: &[Row], item: i64) -> FeedOutcome {
         let bytes = rows.iter().map(Row::bytes).sum();
-        let before = self.encoder.waiting().len();
+        let before = self.encoder.pending().len();
         let batch = self.batch(rows, item).map_err(EncodeError::from);
         match batch.and_then(|batch| self.encoder.write(&batch, bytes)) {
-            Ok(()) => Made::Rows(self.encoder.take()),
+            Ok(()) => FeedOutcome::Rows(self.encoder.take()),
             Err(error) => {
                 tracing::error!(%error, "rows cannot be encoded");
-                self.encoder.waiting().truncate(before);
-                Made::Dropped("unreadable")
+                self.encoder.pending().truncate(before);
+                FeedOutcome::Dropped("unreadable")
             }
         }
     }
 
-    /// Rows, each with the item that it belongs to.
+    /// Makes a batch of rows, each with the item that it belongs to.
     fn batch(&self, rows: &[Row], item: i64) -> Result<RecordBatch, ArrowError> {
-        let [plain, with_item] = &self.schemas;
-        let mut columns = columns::batch(plain, rows)?.columns().to_vec();
+        let mut columns = columns::batch(&self.row_schema, rows)?.columns().to_vec();
         let items: ArrayRef = Arc::new(Int64Array::from_value(item, rows.len()));
         columns.push(items);
-        RecordBatch::try_new(Arc::clone(with_item), columns)
+        RecordBatch::try_new(Arc::clone(&self.feed_schema), columns)
     }
 
-    /// The last bytes of the stream.
+    /// Ends the stream and returns its last bytes.
     ///
     /// # Errors
     /// [`EncodeError`] when it cannot be ended.
-    pub fn end(&mut self) -> Result<Vec<u8>, EncodeError> {
+    pub fn finish(&mut self) -> Result<Vec<u8>, EncodeError> {
         self.encoder.finish()
+    }
+
+    #[doc(hidden)]
+    pub fn end(&mut self) -> Result<Vec<u8>, EncodeError> {
+        self.finish() // alias
+    }
+}
+
+/// Reads one attempt; none where what is stored of it cannot be decoded.
+async fn read(
+    snapshot: &mut Snapshot,
+    record: EpisodeRecord,
+) -> Result<Option<RecordedAttempt>, FeedError> {
+    match scan(snapshot, record, None).await {
+        Ok((episode, _)) => Ok(Some(episode)),
+        Err(error @ (SnapshotError::Decode { .. } | SnapshotError::Word(..))) => {
+            tracing::error!(%error, "an episode cannot be handed out");
+            Ok(None)
+        }
+        Err(error) => Err(error.into()),
     }
 }
 
 impl FeedOptions {
-    /// With the version that staleness is counted from.
-    fn seen_from(&self, newest: Option<i64>) -> Self {
+    /// Sets the version that staleness is counted from, where none is given.
+    fn at_version(&self, newest: Option<i64>) -> Self {
         let mut options = self.clone();
         if options.versions.at.is_none() && options.versions.staleness_max.is_some() {
             options.versions.at = Some(newest.unwrap_or(0));
@@ -144,66 +174,77 @@ impl FeedOptions {
         options
     }
 
-    /// The rows of attempts of one group, or why there are none; `scored` are all that they are
-    /// compared with, themselves among them.
-    fn rows(&self, episodes: &[Scanned], scored: &[Scored]) -> Result<Vec<Row>, &'static str> {
-        let is_less = |least: f64| episodes.iter().any(|e| reward(e).is_none_or(|r| r < least));
-        if self.min_reward.is_some_and(is_less) {
+    /// Makes the rows of attempts of one group, or returns the reason why there are none. `compared`
+    /// are the attempts that they are compared with, themselves included.
+    fn rows(
+        &self,
+        episodes: &[RecordedAttempt],
+        compared: &[ScoredAttempt],
+    ) -> Result<Vec<Row>, &'static str> {
+        if let Some(least) = self.min_reward
+            && episodes.iter().any(|episode| reward(episode).is_none_or(|r| r < least))
+        {
             return Err("below_min_reward");
         }
-        let RewardOptions { advantage, group_stats, gamma, .. } = self.rewards;
-        let groups = Groups::new(advantage, scored);
+        let groups = RewardGroups::new(self.rewards.advantage, compared);
         let mut all = Vec::new();
         for episode in episodes {
-            let (group, standing) = groups.standing(&episode.record);
-            let group = group.filter(|_| group_stats || advantage != Default::default());
-            let at_version = self.versions.at;
-            let beside = Beside { group, advantage: standing, gamma, at_version, answers: false };
-            all.extend(self.of_one(episode, beside)?);
+            let standing = groups.standing(&episode.record);
+            let extras = self.rewards.row_extras(standing, self.versions);
+            all.extend(self.rows_of_one(episode, extras)?);
         }
         Ok(all)
     }
 
-    fn of_one(&self, episode: &Scanned, beside: Beside<'_>) -> Result<Vec<Row>, &'static str> {
-        let (forest, _) = thread(nodes(&episode.calls).0);
-        let (merged, _) = merge(&forest);
-        let found = Verdicts::new(episode, &forest, &merged).of_episode().0;
-        let rank = |word: &str| VERDICTS.iter().position(|verdict| *verdict == word);
-        if merged.paths.is_empty() {
+    fn rows_of_one(
+        &self,
+        episode: &RecordedAttempt,
+        extras: RowExtras<'_>,
+    ) -> Result<Vec<Row>, &'static str> {
+        let (forest, _) = thread(choice_nodes(&episode.calls).0);
+        let (paths, _) = merge(&forest);
+        if paths.is_empty() {
             return Err("no_rows");
         }
-        if self.verdict.is_some_and(|worst| rank(found) > rank(worst)) {
+        let (verdict, _) = Verdicts::new(episode, &forest, &paths).of_episode();
+        if self.verdict.is_some_and(|worst| rank(verdict) > rank(worst)) {
             return Err("verdict");
         }
-        let mut wanted = Wanted {
+
+        let mut filter = PathFilter {
             kinds: self.kinds.clone(),
             models: self.models.clone(),
-            shared: Shared::Once,
+            shared: SharedTokens::Once,
             versions: self.versions,
         };
-        let weighed = |wanted: &_| weigh(&merged, versions(&forest, &merged), wanted);
-        let (mut shares, mut notes) = weighed(&wanted);
-        if shares.paths.is_empty() && why_none(&notes) == LeftOut::NothingTrained.as_str() {
-            // What trains nothing is of no wrong version, and its group needs it.
-            wanted.versions = VersionFilter::default();
-            (shares, notes) = weighed(&wanted);
+        let (mut shares, mut notes) = weigh(&paths, trainable_versions(&forest, &paths), &filter);
+        let nothing_trained = VersionMismatch::NothingTrained.as_str();
+        if shares.paths.is_empty() && exclusion(&notes) == nothing_trained {
+            // An episode that trains nothing has no wrong version, and its group needs its reward.
+            filter.versions = VersionFilter::default();
+            (shares, notes) = weigh(&paths, trainable_versions(&forest, &paths), &filter);
         }
         if shares.paths.is_empty() {
-            return Err(why_none(&notes));
+            return Err(exclusion(&notes));
         }
-        Ok(rows(episode, &forest, &merged, &shares, beside).collect())
+        Ok(rows(episode, &forest, &paths, &shares, extras).collect())
     }
 }
 
-/// What an episode was worth, where it is known.
-fn reward(episode: &Scanned) -> Option<f64> {
-    Ledger::new(&episode.rewards).value(RewardScope::Episode)
+/// Returns the place of a verdict, the best first.
+fn rank(verdict: &str) -> Option<usize> {
+    VERDICTS.iter().position(|other| *other == verdict)
 }
 
-/// Why an episode with paths has no row. That one trains nothing is said last.
-fn why_none(notes: &Notes) -> &'static str {
-    let rest = if notes.other_models.is_empty() { "kind" } else { "model" };
-    notes.not_of_versions.keys().next().map_or(rest, |why| why.as_str())
+/// Returns the reward of an episode, where it is known.
+fn reward(episode: &RecordedAttempt) -> Option<f64> {
+    LatestRewards::new(&episode.rewards).value(RewardScope::Episode)
+}
+
+/// Returns the reason why an episode with paths has no row. That it trains nothing is the last one.
+fn exclusion(notes: &Notes) -> &'static str {
+    let other = if notes.other_models.is_empty() { "kind" } else { "model" };
+    notes.not_of_versions.keys().next().map_or(other, |mismatch| mismatch.as_str())
 }
 
 #[cfg(test)]
@@ -213,27 +254,27 @@ mod tests {
     use store::Selection;
 
     use super::*;
-    use crate::fixture::{call, reply};
-    use crate::options::Options;
+    use crate::options::{Options, RewardOptions};
     use crate::output::encode::Encoding;
-    use crate::output::target::{Out, Stream};
+    use crate::output::target::{Destination, OutputStream};
     use crate::rewards::advantage::Advantage;
-    use crate::stored::{Stored, stored};
+    use crate::tests::fixture::{call, reply};
+    use crate::tests::stored::{Stored, stored};
 
     fn options() -> FeedOptions {
         FeedOptions::default()
     }
 
-    async fn made(store: &Stored, options: FeedOptions, names: &[&str]) -> Made {
+    async fn made(store: &Stored, options: FeedOptions, names: &[&str]) -> FeedOutcome {
         let mut snapshot = store.snapshot().await;
         let all = snapshot.episodes(&Selection::default()).await.unwrap();
         let keys = all.iter().filter(|e| names.contains(&e.id.as_str())).map(|e| e.key);
         let item = Item::new(1, keys.collect());
-        Feed::new(options).unwrap().item(&mut snapshot, &item, Some(8)).await.unwrap()
+        Feed::new(options).unwrap().encode_item(&mut snapshot, &item, Some(8)).await.unwrap()
     }
 
-    fn lines(made: &Made) -> Vec<Value> {
-        let Made::Rows(bytes) = made else { panic!("{made:?}") };
+    fn lines(made: &FeedOutcome) -> Vec<Value> {
+        let FeedOutcome::Rows(bytes) = made else { panic!("{made:?}") };
         let text = std::str::from_utf8(bytes).unwrap();
         text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
     }
@@ -259,7 +300,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let store = three(folder.path()).await;
         let path = folder.path().join("rows.jsonl");
-        let out = Out::Stream(Stream::new(std::fs::File::create(&path).unwrap()));
+        let out = Destination::Stream(OutputStream::new(std::fs::File::create(&path).unwrap()));
         let rewards = RewardOptions { advantage: Advantage::DrGrpo, ..RewardOptions::default() };
         let encoding = Some(Encoding::Jsonl);
         let group = Selection { group: Some("g".parse().unwrap()), ..Selection::default() };
@@ -267,7 +308,7 @@ mod tests {
         store.export(&exported).await.unwrap();
         let exported = std::fs::read(&path).unwrap();
         let fed = made(&store, FeedOptions { rewards, ..options() }, &["a", "b"]).await;
-        let Made::Rows(bytes) = &fed else { panic!("{fed:?}") };
+        let FeedOutcome::Rows(bytes) = &fed else { panic!("{fed:?}") };
         let plain = String::from_utf8(bytes.clone()).unwrap().replace(",\"feed_item\":1}", "}");
         assert_eq!(plain.as_bytes(), exported);
         assert_eq!(
@@ -289,7 +330,7 @@ mod tests {
         let row = lines(&made(&store, options(), &["a"]).await).remove(0);
         assert_eq!(row["routed_experts"], serde_json::json!([[4, 5], [6, 7], [0, 0]]));
         let arrow = FeedOptions { encoding: Encoding::Arrow, ..options() };
-        assert!(matches!(made(&store, arrow, &["a"]).await, Made::Rows(_)));
+        assert!(matches!(made(&store, arrow, &["a"]).await, FeedOutcome::Rows(_)));
     }
 
     #[tokio::test]
@@ -306,7 +347,7 @@ mod tests {
         };
         let fed = async |item: Item| {
             let mut feed = Feed::new(FeedOptions { rewards, ..options() }).unwrap();
-            let made = feed.item(&mut store.snapshot().await, &item, None).await.unwrap();
+            let made = feed.encode_item(&mut store.snapshot().await, &item, None).await.unwrap();
             lines(&made)
         };
         let whole = fed(Item::new(4, vec![1, 2, 3, 4])).await;
@@ -335,7 +376,7 @@ mod tests {
             (FeedOptions { min_reward: Some(0.5), ..options() }, "below_min_reward"),
         ];
         for (options, why) in cases {
-            assert_eq!(made(&store, options, &["a", "b"]).await, Made::Dropped(why));
+            assert_eq!(made(&store, options, &["a", "b"]).await, FeedOutcome::Dropped(why));
         }
         let fresh = made(&store, of(stale), &["a"]).await;
         assert_eq!(lines(&fresh)[0]["staleness"], 1);
@@ -347,8 +388,8 @@ mod tests {
             Item { peers: vec![99], ..Item::new(1, vec![1]) },
             Item { size: 2, ..Item::new(1, vec![1]) },
         ] {
-            let gone = Feed::new(options()).unwrap().item(&mut snapshot, &item, None).await;
-            assert_eq!(gone.unwrap(), Made::Dropped("gone"), "{item:?}");
+            let gone = Feed::new(options()).unwrap().encode_item(&mut snapshot, &item, None).await;
+            assert_eq!(gone.unwrap(), FeedOutcome::Dropped("gone"), "{item:?}");
         }
     }
 
@@ -373,7 +414,7 @@ mod tests {
         assert_eq!(masks, [serde_json::json!([0, 0, 1]), serde_json::json!([0, 0, 0])]);
         assert_eq!((&both[0]["staleness"], &both[1]["staleness"]), (&1.into(), &Value::Null));
         // It makes up for no row that is left out.
-        assert_eq!(made(&store, fresh, &["a", "c"]).await, Made::Dropped("stale"));
+        assert_eq!(made(&store, fresh, &["a", "c"]).await, FeedOutcome::Dropped("stale"));
     }
 
     #[tokio::test]
@@ -385,9 +426,9 @@ mod tests {
         let told = [("a", None, None, calls), ("b", None, None, vec![lost])];
         let store = stored(folder.path(), &told).await;
         let worst = |verdict| FeedOptions { verdict: Some(verdict), ..options() };
-        assert_eq!(made(&store, worst("exact"), &["a"]).await, Made::Dropped("verdict"));
+        assert_eq!(made(&store, worst("exact"), &["a"]).await, FeedOutcome::Dropped("verdict"));
         assert_eq!(lines(&made(&store, worst("usable"), &["a"]).await).len(), 1);
-        assert_eq!(made(&store, options(), &["b"]).await, Made::Dropped("no_rows"));
+        assert_eq!(made(&store, options(), &["b"]).await, FeedOutcome::Dropped("no_rows"));
     }
 
     #[tokio::test]
@@ -399,12 +440,14 @@ mod tests {
         let mut bytes = Vec::new();
         for (position, keys) in [(2, [1, 2].as_slice()), (3, &[3])] {
             let item = Item::new(position, keys.to_vec());
-            let Made::Rows(rows) = feed.item(&mut snapshot, &item, None).await.unwrap() else {
+            let FeedOutcome::Rows(rows) =
+                feed.encode_item(&mut snapshot, &item, None).await.unwrap()
+            else {
                 panic!()
             };
             bytes.extend(rows);
         }
-        bytes.extend(feed.end().unwrap());
+        bytes.extend(feed.finish().unwrap());
         let read = arrow::ipc::reader::StreamReader::try_new(&bytes[..], None).unwrap();
         let items = read.flat_map(|batch| {
             let batch = batch.unwrap();
@@ -423,14 +466,14 @@ mod tests {
         for encoding in [Encoding::Jsonl, Encoding::Arrow] {
             let mut feed = Feed::new(FeedOptions { encoding, ..options() }).unwrap();
             let right =
-                std::mem::replace(&mut feed.schemas[1], arrow::datatypes::Schema::empty().into());
-            let bad = feed.item(&mut snapshot, &Item::new(1, vec![1]), None).await.unwrap();
-            assert_eq!(bad, Made::Dropped("unreadable"));
-            feed.schemas[1] = right;
-            let fine = feed.item(&mut snapshot, &Item::new(2, vec![2]), None).await.unwrap();
+                std::mem::replace(&mut feed.feed_schema, arrow::datatypes::Schema::empty().into());
+            let bad = feed.encode_item(&mut snapshot, &Item::new(1, vec![1]), None).await.unwrap();
+            assert_eq!(bad, FeedOutcome::Dropped("unreadable"));
+            feed.feed_schema = right;
+            let fine = feed.encode_item(&mut snapshot, &Item::new(2, vec![2]), None).await.unwrap();
             let mut whole = Feed::new(FeedOptions { encoding, ..options() }).unwrap();
             let item = Item::new(2, vec![2]);
-            assert_eq!(fine, whole.item(&mut snapshot, &item, None).await.unwrap());
+            assert_eq!(fine, whole.encode_item(&mut snapshot, &item, None).await.unwrap());
         }
     }
 
@@ -447,7 +490,7 @@ mod tests {
                 VersionFilter { at: Some(at), staleness_max: Some(2), ..VersionFilter::default() };
             FeedOptions { versions, ..options() }
         };
-        assert_eq!(made(&store, at(7), &["a"]).await, Made::Dropped("stale"));
+        assert_eq!(made(&store, at(7), &["a"]).await, FeedOutcome::Dropped("stale"));
         let row = lines(&made(&store, at(6), &["a"]).await).remove(0);
         assert_eq!(row["versions"], serde_json::json!([-1, -1, -1]));
         let turn = &row["turns"][0];

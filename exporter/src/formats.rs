@@ -1,55 +1,34 @@
-//! Formats: what the records of an export are and how their columns are called.
+//! Formats: what the records of an export are, and the names of their columns.
 //!
-//! A format is a list of columns over one kind of record, each in a file of its own, under the
-//! names of the trainer that reads it.
-//! - `table`: columns as names and getters, made into Arrow arrays.
-//! - `maker`: makes records as rows come by.
-//! - `sample`: a row with its place, which most formats are columns of.
-//! - `taught`: which turns of a row its messages train.
-//! - `calls`, `turns`: one record a call, and one a choice of a call.
-//! - `sft`, `kto`, `preference`, `openai`: conversations.
-//! - `attempts`: one record an attempt.
-//! - the others: trainers' own; `replay` is what several of them use again of the sampling.
+//! A format is a list of columns over one kind of record, under the names of the trainer that reads
+//! it.
+//! - [`table`]: columns as names and getters, and their Arrow arrays.
+//! - [`records`]: builders that take rows and make records, one for each kind of record.
+//! - [`sample`]: a row with its numbers, of which most formats are columns.
+//! - [`conversations`]: formats of messages, and the turns that they train.
+//! - [`trainers`]: the formats of trainers.
+//! - [`chat_json`]: messages in the form of OpenAI's API. [`refusals`]: reasons to refuse a row.
 
-mod areal;
-mod art;
-mod atif;
-mod attempt;
-mod attempts;
-mod calls;
+mod chat_json;
 #[cfg(test)]
 mod conservation;
-mod kto;
-mod maker;
-mod nemo_gym;
-mod openai;
-mod preference;
-mod prime_rl;
-mod replay;
+mod conversations;
+pub(crate) mod records;
+mod refusals;
 mod sample;
-mod sft;
-mod sft_tokens;
-mod skyrl;
-mod slime;
 mod table;
-mod taught;
 #[cfg(test)]
 mod tests;
-mod tinker;
-mod trl;
-mod turns;
-mod verl;
+mod trainers;
 
 use episode::Kind;
 
-pub(crate) use maker::Maker;
-use taught::Teaching;
+use crate::formats::conversations::trained_messages::MessageTraining;
+use crate::weigh::model_filter::ModelFilter;
 
-use crate::weigh::models::Models;
-
-/// What an export writes.
+/// Kind of the records that an export writes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-#[expect(missing_docs, reason = "`Format::doc` says what each of them is")]
+#[expect(missing_docs, reason = "`Format::doc` describes each of them")]
 pub enum Format {
     #[default]
     Trajectories,
@@ -76,11 +55,11 @@ pub enum Format {
     OpenAiPreference,
 }
 
-/// The kinds that are conversations an agent went on with to their ends.
+/// Kinds of conversations that an agent continued to their ends.
 const CONVERSATIONS: [Kind; 3] = [Kind::Main, Kind::Subagent, Kind::Compaction];
 
 impl Format {
-    /// All of them.
+    /// All formats.
     pub const ALL: [Self; 22] = [
         Self::Trajectories,
         Self::Calls,
@@ -106,12 +85,12 @@ impl Format {
         Self::OpenAiPreference,
     ];
 
-    /// The word on the command line and in names of files.
+    /// Returns the word on the command line and in names of files.
     pub fn as_str(self) -> &'static str {
         self.words().0
     }
 
-    /// What one record of it is.
+    /// Returns a description of one record.
     pub fn doc(self) -> &'static str {
         self.words().1
     }
@@ -121,10 +100,12 @@ impl Format {
             Self::Trajectories => ("trajectories", "a trajectory: the contract with trainers"),
             Self::Calls => ("calls", "a call, as recorded"),
             Self::Turns => ("turns", "a choice of a call: its prompt and what was sampled"),
+
             Self::Sft => ("sft", "a conversation, for supervised training"),
             Self::SftTokens => ("sft-tokens", "tokens with labels, for supervised training"),
             Self::Preference => ("preference", "a better and a worse answer, for DPO"),
             Self::Kto => ("kto", "a conversation and whether it is good, for KTO"),
+
             Self::Trl => ("trl", "TRL: what a `rollout_func` of GRPOTrainer gives back"),
             Self::TrlAsync => ("trl-async", "TRL: a RolloutSample of AsyncGRPOTrainer"),
             Self::Verl => ("verl", "verl: an AgentLoopOutput"),
@@ -143,31 +124,36 @@ impl Format {
         }
     }
 
-    /// The format of that word.
+    /// Returns the format of a word.
     pub fn from_word(word: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|format| format.as_str() == word)
     }
 
-    /// Whether a record is a document in which what is not there has no key.
+    /// Returns true for formats that trainers read with all rows of an attempt in mind.
+    fn is_of_attempts(self) -> bool {
+        matches!(self, Self::Rllm | Self::NemoGym | Self::Verifiers)
+    }
+
+    /// Returns true where a record is a document that has no key for an absent value.
     pub(crate) fn is_document(self) -> bool {
-        let of_attempts = matches!(self, Self::Rllm | Self::NemoGym | Self::Verifiers);
-        of_attempts
+        self.is_of_attempts()
             || matches!(self, Self::Art | Self::Atif | Self::OpenAi | Self::OpenAiPreference)
     }
 
-    /// Whether rows have numbers of groups, attempts or rows, which no two increments or shards of
-    /// an export may share.
+    /// Returns true where rows have numbers of groups, attempts or rows, which no two increments or
+    /// shards of an export may share.
     pub(crate) fn is_numbered(self) -> bool {
-        let of_attempts = matches!(self, Self::Rllm | Self::NemoGym | Self::Verifiers);
-        of_attempts || matches!(self, Self::TrlAsync | Self::Verl | Self::SkyRl | Self::Slime)
+        self.is_of_attempts()
+            || matches!(self, Self::TrlAsync | Self::Verl | Self::SkyRl | Self::Slime)
     }
 
-    /// Whether a record is made of several attempts, which no increment holds all of.
+    /// Returns true where a record compares several attempts, which an increment does not hold all
+    /// of.
     pub(crate) fn is_of_groups(self) -> bool {
         matches!(self, Self::Preference | Self::OpenAiPreference)
     }
 
-    /// The kinds of trajectories that it takes when none are named; empty for all.
+    /// Returns the kinds of trajectories that it takes when none are named; empty for all.
     pub(crate) fn kinds(self) -> &'static [Kind] {
         match self {
             Self::Sft | Self::Kto | Self::Atif | Self::OpenAi => &CONVERSATIONS,
@@ -176,34 +162,32 @@ impl Format {
         }
     }
 
-    /// The models that it takes when none are named. A trainer has one policy; what a judge or a
-    /// model that writes titles said is no part of it.
-    pub(crate) fn models(self) -> &'static Models {
+    /// Returns the models that it takes when none are named. A trainer has one policy, so it does
+    /// not take what a judge or a model that writes titles sampled.
+    pub(crate) fn models(self) -> &'static ModelFilter {
         match self {
-            Self::Trajectories | Self::Calls | Self::Turns | Self::Atif => &Models::All,
-            _ => &Models::Policy,
+            Self::Trajectories | Self::Calls | Self::Turns | Self::Atif => &ModelFilter::All,
+            _ => &ModelFilter::Policy,
         }
     }
 
-    /// What it makes of the turns of a row.
-    pub(crate) fn teaching(self) -> Teaching {
+    pub(crate) fn message_training(self) -> MessageTraining {
         match self {
-            Self::Sft | Self::Kto => Teaching::Stretches,
-            Self::OpenAi => Teaching::Texts,
-            Self::Preference | Self::OpenAiPreference | Self::Atif => Teaching::Shown,
-            Self::Art => Teaching::Choices,
-            _ => Teaching::Tokens,
+            Self::Sft | Self::Kto => MessageTraining::Stretches,
+            Self::OpenAi => MessageTraining::Texts,
+            Self::Preference | Self::OpenAiPreference | Self::Atif => MessageTraining::Shown,
+            Self::Art => MessageTraining::Choices,
+            _ => MessageTraining::Tokens,
         }
     }
 
-    /// Whether turns are to say which messages they are.
+    /// Returns true where the message of each turn has to be found.
     pub(crate) fn reads_messages(self) -> bool {
-        let of_attempts = matches!(self, Self::Rllm | Self::NemoGym | Self::Verifiers);
-        of_attempts || self.teaching() != Teaching::Tokens
+        self.is_of_attempts() || self.message_training() != MessageTraining::Tokens
     }
 
-    /// Whether it has one row an attempt: TRL has one place for each prompt of a group and counts
-    /// its groups off, so that a row too many shifts all that follow.
+    /// Returns true for a format with one row an attempt. TRL has one place for each prompt of a
+    /// group and counts its groups off, so an additional row would shift all that follow.
     pub(crate) fn has_one_row(self) -> bool {
         self == Self::Trl
     }

@@ -1,31 +1,31 @@
-//! The graph of an episode: which choice each call continues, and the paths that this makes.
+//! The graph of an episode: which choice each call continues, and the paths that result.
 //!
 //! In the order of the walk:
-//! - [`node`]: one choice of one call. [`scan`] reads the calls of an episode, and `chain` puts
-//!   together what the server kept of a conversation.
-//! - [`forest`]: the nodes, and what each of them continues. [`thread`] finds that by token prefix,
-//!   never by arrival order: `index` finds the longest path, [`resolve`] tells equals apart, and
-//!   `leads` finds where the words go on and the tokens do not.
-//! - `message_ids`: the messages of a call as numbers, `message_numbers` gives them out, `written`
-//!   reads them from a body.
-//! - [`path`]: the paths of a forest. [`merge`] finds them: [`family`] orders them, [`kind`] says
-//!   what each is for, [`judged`] whether its tokens may be trained.
-//! - [`tree`]: the same, for those who draw or count it.
+//! - [`scan`] reads the calls of an episode and makes their [`node`]s, one a choice.
+//!   [`previous_responses`] restores conversations that the server kept.
+//! - [`thread`] links the nodes into a [`forest`] by token prefix, never by arrival order.
+//!   [`prefix_index`] finds the longest path that a prompt starts with. [`resolve`] chooses between
+//!   equal paths. [`text_parents`] finds parents by text where the tokens differ.
+//! - [`message_ids`] maps messages to numbers. [`message_numbers`] assigns the numbers, and
+//!   [`body_messages`] reads messages from a request body.
+//! - [`merge`] turns the forest into [`paths`]. [`descendants`] orders the nodes, [`kind`] says what
+//!   a path is for, [`assessment`] says which tokens may be trained.
+//! - [`links`] is the public, pure part of the walk.
 
-mod chain;
-pub(crate) mod family;
+pub(crate) mod assessment;
+mod body_messages;
+pub(crate) mod descendants;
 pub(crate) mod forest;
-mod index;
-pub(crate) mod judged;
 pub(crate) mod kind;
-mod leads;
+pub(crate) mod links;
 pub(crate) mod merge;
 pub(crate) mod message_ids;
 mod message_numbers;
 pub(crate) mod node;
-pub(crate) mod path;
+pub(crate) mod paths;
+mod prefix_index;
+mod previous_responses;
 pub(crate) mod resolve;
 pub(crate) mod scan;
+mod text_parents;
 pub(crate) mod thread;
-pub(crate) mod tree;
-mod written;

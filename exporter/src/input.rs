@@ -1,4 +1,4 @@
-//! What an export reads: which attempts, in which order ([`plan`]), a few ahead ([`ahead`]).
+//! The attempts that an export reads: which, in which order ([`plan`]), some ahead ([`prefetch`]).
 
-pub(crate) mod ahead;
 pub(crate) mod plan;
+pub(crate) mod prefetch;

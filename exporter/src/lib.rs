@@ -1,30 +1,33 @@
-//! A store snapshot to trajectories to Parquet: a function of the snapshot and the options alone.
+//! Makes training data of a store snapshot: trajectories, then Parquet. The result depends on the
+//! snapshot and the options alone.
 //!
 //! The walk is one function in `export.rs`. Each step is `fn(input) -> (output, notes)`, and each
-//! room of the house holds the steps of one kind:
-//! - `input`: which attempts are read, in which order, and a few ahead.
-//! - `graph`: `scan`, `thread`, `merge`: the calls of an episode, which choice each of them
-//!   continues, and the paths that this makes.
-//! - `weigh`: which paths are rows, and which of them trains a token that several hold.
-//! - `rewards`: which rewards fall on a row, and what they are worth.
+//! module holds the steps of one kind, in the order of the walk:
+//! - `input`: which attempts are read, in which order, and some ahead.
+//! - `graph`: `scan`, `thread`, `merge`: the calls of an episode, which choice each of them continues,
+//!   and the paths that result.
+//! - `weigh`: which paths make rows, and which row trains a token that several hold.
+//! - `rewards`: which rewards fall on a row, and how they compare within a group.
 //! - `rows`: one row a path, with its messages, verdict, reasons and arrays; the schema of rows.
-//! - `forks`: where histories were left, a table beside the rows, and why.
+//! - `forks`: where histories were left, and why: a table beside the rows.
 //! - `formats`: records of rows, one file a format.
-//! - `output`: files of records, put in place when they are whole.
-//! - `notes`: what was kept, what was left out, and why; every step adds to them.
+//! - `output`: files of records, which become visible when they are whole.
+//! - `notes`: what was kept, what was left out, and why. Every step adds to them.
 //!
-//! Only `graph::scan`, `output::target`, `output::object` and `output::exported` do I/O.
+//! `graph::scan` reads the store. `output` writes files, and objects over the network. Nothing else
+//! does I/O.
+//!
 //! In reading order:
-//! - [`export`], [`Options`], [`Report`]: the whole walk.
-//! - [`Format`], [`Encoding`], [`Out`], [`Partition`], [`Shard`]: what is written, how, where to;
+//! - [`export()`], [`Options`], [`Report`]: the whole walk.
+//! - [`Format`], [`Encoding`], [`Destination`], [`Partition`], [`Shard`]: what is written, and where;
 //!   [`Bucket`]: an object store.
-//! - [`Feed`], [`FeedOptions`], [`Made`]: rows of a few attempts at a time.
-//! - [`exported()`]: which episodes an export holds.
-//! - [`trajectories`], [`links`]: the pure part, for those who draw the same tree.
-//! - [`Notes`], [`Reason`], [`Dropped`], [`Told`]: what was kept, what was not, and why.
+//! - [`Feed`], [`FeedOptions`], [`FeedOutcome`]: rows of a few attempts at a time.
+//! - [`exported_attempts`]: the attempts that an export holds.
+//! - [`trajectories`], [`choice_links`]: the pure part, for callers that draw the same tree.
+//! - [`Notes`], [`Reason`], [`DropReason`], [`ParentEvidence`]: what was kept, what was not, and why.
 //! - [`diagnose()`], [`Diagnosis`], [`Fork`], [`Cause`]: what is wrong with one episode, and why.
-//! - [`Cue`]: what says that a trajectory is of its kind; [`Shared`]: where tokens are trained.
-//! - [`RewardOptions`], [`Advantage`], [`GroupSummary`], [`VersionFilter`], [`LeftOut`]: what
+//! - [`KindReason`]: why a trajectory is of its kind; [`SharedTokens`]: where tokens are trained.
+//! - [`RewardOptions`], [`Advantage`], [`GroupSummary`], [`VersionFilter`], [`VersionMismatch`]: what
 //!   rewards and policy versions add or leave out.
 //! - [`schema()`], [`COLUMNS`], [`SCHEMA_VERSION`]: the contract with trainers.
 #![forbid(unsafe_code)]
@@ -44,37 +47,50 @@ mod rows;
 mod weigh;
 
 #[cfg(test)]
-mod conformance;
-#[cfg(test)]
-mod fixture;
-#[cfg(test)]
-mod properties;
-#[cfg(test)]
-mod rewarded;
-#[cfg(test)]
-mod stored;
+mod tests;
 
-pub use diagnosis::{Diagnosis, Finding, diagnose, diagnose_with};
+pub use diagnosis::{Diagnosis, Finding, diagnose, diagnose_with_tokenizer};
 pub use export::{ExportError, Report};
 pub use export::{export, export_telling};
 pub use feed::options::FeedOptions;
-pub use feed::{Feed, FeedError, Made};
+pub use feed::{Feed, FeedError, FeedOutcome};
+pub use forks::Fork;
 pub use forks::cause::Cause;
-pub use forks::{FORKS, Fork, forks_schema};
+pub use forks::table::{FORK_COLUMNS, forks_schema};
 pub use formats::Format;
-pub use graph::kind::Cue;
-pub use graph::tree::{Link, links, trajectories};
+pub use graph::kind::KindReason;
+pub use graph::links::{ChoiceLink, choice_links, trajectories};
 pub use input::plan::{Partition, Shard};
-pub use notes::{Dropped, Left, LeftOut, Lefts, Notes, Reason, Told};
+pub use notes::{DropReason, Notes, Omission, Omissions, ParentEvidence, Reason, VersionMismatch};
 pub use options::{Options, RewardOptions, SETTLE_US};
 pub use output::encode::{EncodeError, Encoding};
-pub use output::exported::{ExportedError, exported};
-pub use output::object::Bucket;
-pub use output::target::{Out, Stream, WriteError};
+pub use output::objects::Bucket;
+pub use output::read_export::{ReadExportError, exported_attempts};
+pub use output::target::{Destination, OutputStream, WriteError};
 pub use rewards::advantage::{Advantage, EPSILON, STD_DDOF};
 pub use rewards::groups::GroupSummary;
 pub use rows::retokenize::{RetokenizeError, Retokenizer};
-pub use rows::schema::{COLUMNS, Column, SCHEMA_VERSION, schema};
-pub use weigh::Shared;
-pub use weigh::models::Models;
-pub use weigh::staleness::VersionFilter;
+pub use rows::schema::{COLUMNS, SCHEMA_VERSION, SchemaColumn, schema};
+pub use weigh::SharedTokens;
+pub use weigh::model_filter::ModelFilter;
+pub use weigh::versions::VersionFilter;
+
+// The names before, until all crates use the new ones.
+pub use diagnosis::diagnose_with_tokenizer as diagnose_with; // alias
+pub use feed::FeedOutcome as Made; // alias
+pub use forks::table::FORK_COLUMNS as FORKS; // alias
+pub use graph::kind::KindReason as Cue; // alias
+pub use graph::links::ChoiceLink as Link; // alias
+pub use graph::links::choice_links as links; // alias
+pub use notes::DropReason as Dropped; // alias
+pub use notes::Omission as Left; // alias
+pub use notes::Omissions as Lefts; // alias
+pub use notes::ParentEvidence as Told; // alias
+pub use notes::VersionMismatch as LeftOut; // alias
+pub use output::read_export::ReadExportError as ExportedError; // alias
+pub use output::read_export::exported_attempts as exported; // alias
+pub use output::target::Destination as Out; // alias
+pub use output::target::OutputStream as Stream; // alias
+pub use rows::schema::SchemaColumn as Column; // alias
+pub use weigh::SharedTokens as Shared; // alias
+pub use weigh::model_filter::ModelFilter as Models; // alias

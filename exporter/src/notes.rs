@@ -1,4 +1,4 @@
-//! What an export kept, what it left out, and why.
+//! Counts of what an export kept and left out, and the reasons.
 
 pub(crate) mod reason;
 
@@ -10,26 +10,26 @@ use serde::Serialize;
 use crate::forks::cause::Cause;
 pub use crate::notes::reason::Reason;
 
-/// What told equal candidates apart.
+/// Evidence that chose the parent of a call among equal candidates.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Told {
+pub enum ParentEvidence {
     /// The agent's own names for itself and for the agent that started it.
     Agent,
-    /// The messages that the call quotes, ids of tool calls included.
+    /// The messages that the call quotes, with the ids of tool calls.
     Messages,
     /// The model that answered.
     Model,
-    /// Nothing but their numbers: choices of one call that are alike. The lowest is taken.
+    /// The numbers of the choices, which are alike in all else. The lowest is taken.
     Choice,
-    /// One of them ended last before the call began.
+    /// The time: one candidate ended last before the call began.
     Time,
 }
 
-/// Why the versions of a row are not those that were asked for.
+/// Reason why the policy versions of a row do not pass the [`VersionFilter`](crate::VersionFilter).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum LeftOut {
+pub enum VersionMismatch {
     /// A version is below the minimum.
     BelowMinVersion,
     /// A version is above the maximum.
@@ -46,8 +46,8 @@ pub enum LeftOut {
     NothingTrained,
 }
 
-impl LeftOut {
-    /// The word in manifests.
+impl VersionMismatch {
+    /// Returns the word in manifests.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::BelowMinVersion => "below_min_version",
@@ -61,10 +61,10 @@ impl LeftOut {
     }
 }
 
-/// Why a call is in no row.
+/// Reason why a call is in no row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Dropped {
+pub enum DropReason {
     /// It was sent to a route that does not sample.
     OtherRoute,
     /// It began and its end was never recorded, or it still runs.
@@ -73,19 +73,19 @@ pub enum Dropped {
     NoReply,
 }
 
-/// Why a trajectory is no row.
+/// Reason why a trajectory makes no row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Why {
+pub(crate) enum RowExclusion {
     /// Its kind was not asked for.
     Kind(Kind),
     /// Its model was not asked for.
     Model,
     /// Its policy versions were not asked for.
-    Version(LeftOut),
+    Version(VersionMismatch),
 }
 
-impl Why {
-    /// The word in reports.
+impl RowExclusion {
+    /// Returns the word in reports.
     fn as_str(self) -> &'static str {
         match self {
             Self::Kind(Kind::Main) => "rows_of_kind_main",
@@ -95,44 +95,48 @@ impl Why {
             Self::Kind(Kind::Sibling) => "rows_of_kind_sibling",
             Self::Kind(Kind::Auxiliary) => "rows_of_kind_auxiliary",
             Self::Kind(Kind::Fork) => "rows_of_kind_fork",
+
             Self::Model => "rows_of_other_models",
-            Self::Version(LeftOut::BelowMinVersion) => "rows_below_min_version",
-            Self::Version(LeftOut::AboveMaxVersion) => "rows_above_max_version",
-            Self::Version(LeftOut::VersionSpan) => "rows_of_versions_too_far_apart",
-            Self::Version(LeftOut::Stale) => "rows_too_stale",
-            Self::Version(LeftOut::VersionNotANumber) => "rows_whose_version_is_no_number",
-            Self::Version(LeftOut::VersionUnknown) => "rows_of_unknown_version",
-            Self::Version(LeftOut::NothingTrained) => "rows_without_trained_tokens",
+
+            Self::Version(VersionMismatch::BelowMinVersion) => "rows_below_min_version",
+            Self::Version(VersionMismatch::AboveMaxVersion) => "rows_above_max_version",
+            Self::Version(VersionMismatch::VersionSpan) => "rows_of_versions_too_far_apart",
+            Self::Version(VersionMismatch::Stale) => "rows_too_stale",
+            Self::Version(VersionMismatch::VersionNotANumber) => "rows_whose_version_is_no_number",
+            Self::Version(VersionMismatch::VersionUnknown) => "rows_of_unknown_version",
+            Self::Version(VersionMismatch::NothingTrained) => "rows_without_trained_tokens",
         }
     }
 }
 
-/// What was left out for one reason.
+/// Count of what was left out for one reason.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Left {
-    /// How often: rows, attempts, turns or pairs, as the reason says.
+pub struct Omission {
+    /// Number of rows, attempts, turns or pairs, as the reason says.
     pub count: u64,
-    /// Tokens that `trajectories` trains and these files do not.
+    /// Number of tokens that `trajectories` trains and these files do not.
     pub trained_tokens: u64,
 }
 
-/// What was left out, by the reason.
-pub type Lefts = BTreeMap<&'static str, Left>;
+/// Counts of what was left out, by the word of the reason.
+pub type Omissions = BTreeMap<&'static str, Omission>;
 
-impl Left {
-    /// Adds what `other` counts.
+impl Omission {
+    /// Adds the counts of `other`.
     pub(crate) fn add(&mut self, other: Self) {
         self.count += other.count;
         self.trained_tokens += other.trained_tokens;
     }
 }
 
-/// Adds what was left out elsewhere.
-pub(crate) fn add_left(left: &mut Lefts, more: &Lefts) {
-    more.iter().for_each(|(why, more)| left.entry(why).or_default().add(*more));
+/// Adds the counts of `more` to `omissions`.
+pub(crate) fn add_omissions(omissions: &mut Omissions, more: &Omissions) {
+    for (reason, omission) in more {
+        omissions.entry(reason).or_default().add(*omission);
+    }
 }
 
-/// Counts over an export; [`Notes::add`] sums those of its parts.
+/// Counts over an export. [`Notes::add`] sums those of its parts.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Notes {
     /// Calls read.
@@ -140,11 +144,11 @@ pub struct Notes {
     /// Calls of which a choice is in a trajectory.
     pub kept: u64,
     /// Calls in no row, by reason.
-    pub dropped: BTreeMap<Dropped, u64>,
-    /// Calls whose parent could not be told from its equals; they stand alone.
+    pub dropped: BTreeMap<DropReason, u64>,
+    /// Calls with several equal parents that nothing tells apart. They stand alone.
     pub ambiguous: u64,
-    /// Calls whose parent had equals, by what told it from them.
-    pub told: BTreeMap<Told, u64>,
+    /// Calls with several equal parents, by the evidence that chose one.
+    pub told: BTreeMap<ParentEvidence, u64>,
     /// Conversations: paths that continue no other.
     pub roots: u64,
     /// Paths that left another one.
@@ -157,24 +161,24 @@ pub struct Notes {
     pub other_models: BTreeMap<String, u64>,
     /// Trajectories whose kind was not asked for.
     pub not_asked_for: u64,
-    /// Trajectories that are no rows, by the reason, with what they would have trained.
+    /// Trajectories that make no rows, with the tokens that they would have trained.
     #[serde(skip)]
-    pub left_out: Lefts,
+    pub left_out: Omissions,
     /// Rows by the reasons they carry.
     pub reasons: BTreeMap<Reason, u64>,
-    /// Trajectories whose policy versions are not those asked for, by why.
-    pub not_of_versions: BTreeMap<LeftOut, u64>,
+    /// Trajectories whose policy versions were not asked for, by reason.
+    pub not_of_versions: BTreeMap<VersionMismatch, u64>,
     /// Attempts at episodes by the verdict on all that is recorded of them.
     pub verdicts: BTreeMap<&'static str, u64>,
     /// Forks of the episodes that have rows, by their likely cause.
     pub forks: BTreeMap<Cause, u64>,
-    /// Rewards that are not a number, read as null.
+    /// Rewards that are not a finite number, read as null.
     pub rewards_not_finite: u64,
     /// Rewards that were given later than asked for.
     pub rewards_later: u64,
     /// Rewards of calls or tokens that no trajectory of their episode holds.
     pub rewards_unplaced: u64,
-    /// Arrays beside tokens that could not be read, over all rows.
+    /// Side arrays of tokens that could not be read, over all rows.
     pub sides_unread: u64,
     /// Conversations without ids that the model's template refused.
     pub not_rendered: u64,
@@ -188,47 +192,55 @@ impl Notes {
         self.ambiguous += other.ambiguous;
         self.roots += other.roots;
         self.branches += other.branches;
+        self.not_asked_for += other.not_asked_for;
         self.rewards_not_finite += other.rewards_not_finite;
         self.rewards_later += other.rewards_later;
         self.rewards_unplaced += other.rewards_unplaced;
         self.sides_unread += other.sides_unread;
         self.not_rendered += other.not_rendered;
-        other
-            .not_of_versions
-            .iter()
-            .for_each(|(w, n)| *self.not_of_versions.entry(*w).or_default() += n);
-        other.dropped.iter().for_each(|(why, n)| *self.dropped.entry(*why).or_default() += n);
-        self.not_asked_for += other.not_asked_for;
-        add_left(&mut self.left_out, &other.left_out);
-        add_names(&mut self.models, &other.models);
-        add_names(&mut self.other_models, &other.other_models);
-        other.told.iter().for_each(|(by, n)| *self.told.entry(*by).or_default() += n);
-        other.kinds.iter().for_each(|(kind, n)| *self.kinds.entry(*kind).or_default() += n);
-        other.verdicts.iter().for_each(|(word, n)| *self.verdicts.entry(word).or_default() += n);
-        other.forks.iter().for_each(|(cause, n)| *self.forks.entry(*cause).or_default() += n);
-        other.reasons.iter().for_each(|(why, n)| *self.reasons.entry(*why).or_default() += n);
+
+        // Counts by a key.
+        add_counts(&mut self.dropped, &other.dropped);
+        add_counts(&mut self.told, &other.told);
+        add_counts(&mut self.kinds, &other.kinds);
+        add_counts(&mut self.models, &other.models);
+        add_counts(&mut self.other_models, &other.other_models);
+        add_counts(&mut self.reasons, &other.reasons);
+        add_counts(&mut self.not_of_versions, &other.not_of_versions);
+        add_counts(&mut self.verdicts, &other.verdicts);
+        add_counts(&mut self.forks, &other.forks);
+        // These also count tokens.
+        add_omissions(&mut self.left_out, &other.left_out);
     }
 
-    /// Counts a trajectory of `model` that is no row and would have trained `trained_tokens` more.
-    pub(crate) fn refuse(&mut self, why: Why, model: &str, trained_tokens: u64) {
-        match why {
-            Why::Kind(_) => self.not_asked_for += 1,
-            Why::Model => *self.other_models.entry(model.to_owned()).or_default() += 1,
-            Why::Version(why) => *self.not_of_versions.entry(why).or_default() += 1,
+    /// Counts a trajectory of `model` that makes no row and would have trained `trained_tokens`
+    /// more.
+    pub(crate) fn exclude(&mut self, reason: RowExclusion, model: &str, trained_tokens: u64) {
+        match reason {
+            RowExclusion::Kind(_) => self.not_asked_for += 1,
+            RowExclusion::Model => *self.other_models.entry(model.to_owned()).or_default() += 1,
+            RowExclusion::Version(mismatch) => {
+                *self.not_of_versions.entry(mismatch).or_default() += 1;
+            }
         }
-        let left = Left { count: 1, trained_tokens };
-        self.left_out.entry(why.as_str()).or_default().add(left);
+        let omission = Omission { count: 1, trained_tokens };
+        self.left_out.entry(reason.as_str()).or_default().add(omission);
     }
 
-    pub(crate) fn tell(&mut self, by: Option<Told>) {
-        by.into_iter().for_each(|by| *self.told.entry(by).or_default() += 1);
+    /// Counts a call whose parent had equals, by the evidence that chose it.
+    pub(crate) fn count_evidence(&mut self, evidence: Option<ParentEvidence>) {
+        if let Some(evidence) = evidence {
+            *self.told.entry(evidence).or_default() += 1;
+        }
     }
 
-    pub(crate) fn drop_call(&mut self, why: Dropped) {
-        *self.dropped.entry(why).or_default() += 1;
+    pub(crate) fn drop_call(&mut self, reason: DropReason) {
+        *self.dropped.entry(reason).or_default() += 1;
     }
 }
 
-fn add_names(counts: &mut BTreeMap<String, u64>, more: &BTreeMap<String, u64>) {
-    more.iter().for_each(|(name, n)| *counts.entry(name.clone()).or_default() += n);
+fn add_counts<K: Ord + Clone>(counts: &mut BTreeMap<K, u64>, more: &BTreeMap<K, u64>) {
+    for (key, count) in more {
+        *counts.entry(key.clone()).or_default() += count;
+    }
 }

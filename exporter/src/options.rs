@@ -1,4 +1,4 @@
-//! Options: what an export holds, and how a manifest shows that.
+//! Options of an export, and their form in a manifest.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -9,180 +9,190 @@ use serde_json::{Value, json};
 use store::{EpisodeRecord, Selection, Snapshot, SnapshotError};
 
 use crate::formats::Format;
-use crate::input::plan::{Partition, Rules, Shard};
+use crate::input::plan::{Partition, SelectionRules, Shard};
 use crate::output::encode::Encoding;
-use crate::output::target::Out;
+use crate::output::target::Destination;
 use crate::rewards::advantage::{Advantage, EPSILON, STD_DDOF};
-use crate::rewards::groups::Groups;
-use crate::rows::Beside;
+use crate::rewards::groups::{GroupStanding, RewardGroups};
+use crate::rows::builder::RowExtras;
 use crate::rows::retokenize::Retokenizer;
-use crate::weigh::models::Models;
-use crate::weigh::staleness::VersionFilter;
-use crate::weigh::{Shared, Wanted};
+use crate::weigh::model_filter::ModelFilter;
+use crate::weigh::versions::VersionFilter;
+use crate::weigh::{PathFilter, SharedTokens};
 
-/// How long after its closing a call of an attempt may still end; as long as clients wait for a
-/// reply unless they are told otherwise. What is exported once is not taken again, so an attempt
-/// with a call under way waits for its end. A call whose recorder died has none and holds its
-/// attempt back no longer than this.
+/// Time after the close of an attempt in which a call of it may still end, in microseconds. Clients
+/// wait this long for a reply unless they are configured otherwise.
+///
+/// An attempt is exported only once, so one with a call under way waits for the call's end. A call
+/// whose recorder crashed never ends, and delays its attempt no longer than this.
 pub const SETTLE_US: Micros = 600_000_000;
 
-/// What to export, and where to.
+/// Options of an export.
 #[derive(Debug, Clone, Default)]
 pub struct Options {
     /// A file, a folder for `FORMAT.ENCODING`, a stream, or an object store.
-    pub out: Out,
-    /// What the rows are.
+    pub out: Destination,
+    /// Kind of the records.
     pub format: Format,
-    /// How they are written; none takes what the name of the file or the format says.
+    /// Encoding of the records; none takes that of the file's name or the format.
     pub encoding: Option<Encoding>,
-    /// Which episodes.
+    /// Episodes that are exported.
     pub selection: Selection,
-    /// Which kinds of trajectories; none takes those that the format is for.
+    /// Kinds of trajectories that are exported; empty takes those that the format is for.
     pub kinds: BTreeSet<Kind>,
-    /// Which models; none takes those that the format is for.
-    pub models: Option<Models>,
-    /// In which rows a sampled token is trained that stands in several.
-    pub shared: Shared,
-    /// What rewards are to say.
+    /// Models that are exported; none takes those that the format is for.
+    pub models: Option<ModelFilter>,
+    /// Rule for sampled tokens that stand in several rows.
+    pub shared: SharedTokens,
+    /// Options of rewards.
     pub rewards: RewardOptions,
-    /// Which policy versions.
+    /// Policy versions that are exported.
     pub versions: VersionFilter,
-    /// Makes ids for what no server reported ids of.
+    /// Makes ids for conversations of which no server reported any.
     pub retokenizer: Option<Arc<Retokenizer>>,
-    /// Only episodes with at least this reward.
+    /// Takes only episodes with at least this reward.
     pub min_reward: Option<f64>,
-    /// Rewards above this one are good, where a format tells good from bad.
+    /// Rewards above this one are good, where a format labels rows as good or bad.
     pub label_above: f64,
-    /// What rows are put into folders by.
+    /// Property that sorts rows into folders.
     pub partition: Option<Partition>,
-    /// Which part of the selection this process exports.
+    /// Part of the selection that this process exports.
     pub shard: Option<Shard>,
-    /// Only attempts that ended, or, while they are open, began at this time or later.
+    /// Takes only attempts that ended, or, while they are open, began at this time or later.
     pub since: Option<Micros>,
-    /// Add the closed attempts that the export there does not hold yet.
+    /// Adds the closed attempts that the export there does not hold yet.
     pub new: bool,
-    /// The time, which tells what is settled where only what is new is asked for: see
+    /// The time, which decides what is settled where only new attempts are asked for: see
     /// [`SETTLE_US`].
     pub now: Micros,
-    /// Whether to replace files that no export wrote. An export is always replaced by the next.
+    /// Replaces files that no export wrote. An export is always replaced by the next.
     pub overwrite: bool,
 }
 
-/// What rewards are to say.
+/// Options of rewards.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct RewardOptions {
-    /// Those given later do not count.
+    /// Leaves out rewards that were given later.
     pub as_of: Option<Micros>,
-    /// Which advantages, if any.
+    /// Rule of advantages.
     pub advantage: Advantage,
-    /// Whether rows show the numbers of their group.
+    /// Shows the rewards of its group in every row.
     pub group_stats: bool,
-    /// What a reward is worth one turn earlier, 0 to 1; returns are made where it is given.
+    /// Factor by which a reward counts one turn earlier, 0 to 1. Returns are made where it is given.
     pub gamma: Option<f64>,
 }
 
-/// The options as a manifest shows them. Where the files lie is not part of what they hold.
+/// The options in a manifest. They describe what the files hold, so the place of the files is not
+/// among them.
 #[derive(Serialize)]
-struct Asked<'a> {
+struct ManifestOptions<'a> {
     episode: Option<String>,
     group: Option<String>,
     task: Option<String>,
     kinds: Vec<&'static str>,
     shared: &'static str,
-    rewards: AskedOfRewards,
+    rewards: ManifestRewardOptions,
     versions: VersionFilter,
     encoding: &'static str,
-    /// Which one made ids, by what it is and not where it lies.
+    /// Fingerprint of the tokenizer that made ids.
     tokenizer: Option<&'a str>,
     group_stats: bool,
 }
 
-/// What was asked of rewards, with what the numbers are made by.
+/// The options of rewards in a manifest, with the constants of the formulas.
 #[derive(Serialize)]
-struct AskedOfRewards {
+struct ManifestRewardOptions {
     as_of: Option<Micros>,
     gamma: Option<f64>,
     advantage: &'static str,
-    /// Who is compared in an advantage, and in the numbers of groups.
+    /// Attempts that are compared in an advantage and counted in a group.
     population: &'static str,
     std_ddof: u32,
     epsilon: f64,
 }
 
-impl<'a> Asked<'a> {
+impl<'a> ManifestOptions<'a> {
     fn new(options: &'a Options, encoding: Encoding) -> Self {
         let Selection { episode, group, task } = &options.selection;
+        let RewardOptions { as_of, advantage, group_stats, gamma } = options.rewards;
         Self {
             episode: episode.as_ref().map(ToString::to_string),
             group: group.as_ref().map(ToString::to_string),
             task: task.as_ref().map(ToString::to_string),
             kinds: options.kinds().iter().map(|kind| kind.as_str()).collect(),
             shared: options.shared.as_str(),
-            rewards: AskedOfRewards {
-                as_of: options.rewards.as_of,
-                gamma: options.rewards.gamma,
-                advantage: options.rewards.advantage.as_str(),
+
+            rewards: ManifestRewardOptions {
+                as_of,
+                gamma,
+                advantage: advantage.as_str(),
                 population: "selected attempts of the group that have a reward",
                 std_ddof: STD_DDOF,
                 epsilon: EPSILON,
             },
+            // Stands beside `rewards` since manifests of the first version.
+            group_stats,
+
             versions: options.versions,
             encoding: encoding.as_str(),
             tokenizer: options.retokenizer.as_ref().map(|by| by.fingerprint()),
-            group_stats: options.rewards.group_stats,
         }
     }
 }
 
 impl Options {
-    pub(crate) async fn rules(
+    /// Returns the rules of the selection. `exported` are the attempts that the export holds already,
+    /// where only new ones are asked for.
+    pub(crate) async fn selection_rules(
         &self,
         snapshot: &mut Snapshot,
-        held: Option<BTreeSet<String>>,
-    ) -> Result<Rules, SnapshotError> {
+        exported: Option<BTreeSet<String>>,
+    ) -> Result<SelectionRules, SnapshotError> {
         let Self { partition, shard, since, min_reward, .. } = *self;
-        let unsettled = match held {
+        let unsettled = match exported {
             Some(_) => snapshot.closed_with_open_calls(self.now - SETTLE_US).await?,
             None => BTreeSet::new(),
         };
-        Ok(Rules { partition, shard, since, min_reward, not_in: held, unsettled })
+        Ok(SelectionRules { partition, shard, since, min_reward, not_in: exported, unsettled })
     }
 
-    /// The kinds asked for, else those that the format is for.
+    /// Returns the kinds asked for, else those that the format is for.
     pub(crate) fn kinds(&self) -> BTreeSet<Kind> {
-        let asked = self.kinds.iter();
-        let chosen = asked.chain(self.format.kinds().iter().filter(|_| self.kinds.is_empty()));
-        chosen.copied().collect()
+        if self.kinds.is_empty() {
+            return self.format.kinds().iter().copied().collect();
+        }
+        self.kinds.clone()
     }
 
-    /// The options as a manifest shows them, less which of the episodes this run was to take.
-    pub(crate) fn asked(&self, encoding: Encoding) -> Value {
-        let mut asked = json!(Asked::new(self, encoding));
-        if let Some(least) = self.min_reward {
-            asked["min_reward"] = json!(least);
-        }
-        if *self.models() != Models::All {
-            asked["models"] = json!(self.models().words());
-        }
-        if self.format == Format::Kto {
-            asked["label_above"] = json!(self.label_above);
-        }
-        if let Some(partition) = self.partition {
-            asked["partition_by"] = json!(partition.to_string());
-        }
-        if let Some(Shard { index, count }) = self.shard {
-            asked["shard"] = json!(format!("{index}/{count}"));
-        }
-        asked
-    }
-
-    /// The models asked for, else those that the format is for.
-    pub(crate) fn models(&self) -> &Models {
+    /// Returns the models asked for, else those that the format is for.
+    pub(crate) fn models(&self) -> &ModelFilter {
         self.models.as_ref().unwrap_or(self.format.models())
     }
 
-    pub(crate) fn wanted(&self) -> Wanted {
-        Wanted {
+    /// Returns the options as a manifest shows them. Options that only decide which episodes this run
+    /// takes are not among them.
+    pub(crate) fn in_manifest(&self, encoding: Encoding) -> Value {
+        let mut options = json!(ManifestOptions::new(self, encoding));
+        if let Some(least) = self.min_reward {
+            options["min_reward"] = json!(least);
+        }
+        if *self.models() != ModelFilter::All {
+            options["models"] = json!(self.models().words());
+        }
+        if self.format == Format::Kto {
+            options["label_above"] = json!(self.label_above);
+        }
+        if let Some(partition) = self.partition {
+            options["partition_by"] = json!(partition.to_string());
+        }
+        if let Some(Shard { index, count }) = self.shard {
+            options["shard"] = json!(format!("{index}/{count}"));
+        }
+        options
+    }
+
+    pub(crate) fn path_filter(&self) -> PathFilter {
+        PathFilter {
             kinds: self.kinds(),
             models: self.models().clone(),
             shared: self.shared,
@@ -190,11 +200,31 @@ impl Options {
         }
     }
 
-    pub(crate) fn beside<'a>(&self, groups: &'a Groups, record: &EpisodeRecord) -> Beside<'a> {
-        let RewardOptions { advantage, group_stats, gamma, .. } = self.rewards;
-        let (group, standing) = groups.standing(record);
-        let group = group.filter(|_| group_stats || advantage != Advantage::None);
-        let (at_version, answers) = (self.versions.at, self.format.reads_messages());
-        Beside { group, advantage: standing, gamma, at_version, answers }
+    /// Returns the values of the rows of an attempt that are not recorded with it.
+    pub(crate) fn row_extras<'a>(
+        &self,
+        groups: &'a RewardGroups,
+        record: &EpisodeRecord,
+    ) -> RowExtras<'a> {
+        let answers = self.format.reads_messages();
+        RowExtras { answers, ..self.rewards.row_extras(groups.standing(record), self.versions) }
+    }
+}
+
+impl RewardOptions {
+    /// Returns the values of the rows of an attempt with this standing in its group.
+    pub(crate) fn row_extras<'a>(
+        &self,
+        standing: GroupStanding<'a>,
+        versions: VersionFilter,
+    ) -> RowExtras<'a> {
+        let shows_group = self.group_stats || self.advantage != Advantage::None;
+        RowExtras {
+            group: standing.group.filter(|_| shows_group),
+            advantage: standing.advantage,
+            gamma: self.gamma,
+            at_version: versions.at,
+            answers: false,
+        }
     }
 }

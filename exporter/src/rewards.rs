@@ -1,6 +1,6 @@
-//! Rewards: where they fall, what they are worth to each turn, and beside those of the group.
+//! Rewards: the latest of each thing, what they are worth to each turn, and those of the group.
 
 pub(crate) mod advantage;
-pub(crate) mod credit;
 pub(crate) mod groups;
-pub(crate) mod returns;
+pub(crate) mod latest;
+pub(crate) mod score;

@@ -1,35 +1,36 @@
-//! Weigh: which rows there are, which tokens each of them trains, and how much it weighs.
+//! Chooses the paths that make rows, the tokens that each row trains, and the weights of the rows.
 //!
-//! A sampled token stands in every row whose path goes through it. It is trained in the first of
-//! them whose model sampled it, and the weights of an episode's rows sum to one, so that neither
-//! many branches nor many rows make an episode count for more than one.
+//! A sampled token stands in every row whose path holds it. It is trained in the first of these rows
+//! whose model sampled it. The weights of an episode's rows sum to one, so neither many branches nor
+//! many rows make an episode count for more than one.
 
-pub(crate) mod models;
-pub(crate) mod staleness;
+pub(crate) mod model_filter;
 #[cfg(test)]
 mod tests;
+pub(crate) mod versions;
 
 use std::collections::BTreeSet;
 
 use episode::Kind;
 
-use crate::graph::path::Merged;
-use crate::notes::{Notes, Why};
-use crate::weigh::models::{Models, policy};
-use crate::weigh::staleness::{VersionFilter, Versions};
+use crate::graph::node::{NodeId, PerNode};
+use crate::graph::paths::{PathId, Paths};
+use crate::notes::{Notes, RowExclusion};
+use crate::weigh::model_filter::{ModelFilter, policy};
+use crate::weigh::versions::{VersionFilter, VersionSet};
 
-/// In which rows a sampled token is trained that stands in several.
+/// Rule for sampled tokens that stand in several rows.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum Shared {
-    /// In the first one.
+pub enum SharedTokens {
+    /// They are trained in the first row.
     #[default]
     Once,
-    /// In every one.
+    /// They are trained in every row.
     Keep,
 }
 
-impl Shared {
-    /// The word on the command line.
+impl SharedTokens {
+    /// Returns the word on the command line.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Once => "once",
@@ -38,136 +39,142 @@ impl Shared {
     }
 }
 
-/// Which paths are to be rows, and what they are to train.
+/// Chooses the paths that make rows.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Wanted {
-    /// Of these kinds; none takes all.
+pub(crate) struct PathFilter {
+    /// Takes paths of these kinds; all if empty.
     pub(crate) kinds: BTreeSet<Kind>,
-    /// Of these models.
-    pub(crate) models: Models,
-    pub(crate) shared: Shared,
-    /// With tokens of these versions.
+    pub(crate) models: ModelFilter,
+    pub(crate) shared: SharedTokens,
     pub(crate) versions: VersionFilter,
 }
 
-/// What the rows of an episode train.
+/// The tokens that each row of an episode trains.
 #[derive(Debug)]
-pub(crate) struct Shares<'m> {
-    /// The paths that are rows, in order.
-    pub(crate) paths: Vec<usize>,
-    merged: &'m Merged,
-    /// For each node the row that trains it; none where no row may.
-    owners: Vec<Option<usize>>,
-    shared: Shared,
-    /// Tokens trained over all rows.
+pub(crate) struct TokenShares<'p> {
+    /// Paths that make rows, in order.
+    pub(crate) paths: Vec<PathId>,
+    all: &'p Paths,
+    /// The row that trains each node; none where no row may.
+    owners: PerNode<Option<PathId>>,
+    shared: SharedTokens,
+    /// Number of tokens trained over all rows.
     total: usize,
-    /// For each node the versions of what it may train.
-    versions: Vec<Versions>,
+    /// Versions of the tokens that each node may train.
+    versions: PerNode<VersionSet>,
 }
 
-/// Chooses the paths that are wanted, and shares the tokens out among them. A path is judged by the
-/// versions of those tokens that no chosen one before it trains. Counts what the others would have
-/// trained.
-pub(crate) fn weigh<'m>(
-    merged: &'m Merged,
-    versions: Vec<Versions>,
-    wanted: &Wanted,
-) -> (Shares<'m>, Notes) {
+/// Chooses the paths that pass `filter` and shares the tokens out among them. Counts what the other
+/// paths would have trained.
+///
+/// The version filter sees only those tokens of a path that no chosen path before it trains.
+pub(crate) fn weigh<'p>(
+    paths: &'p Paths,
+    versions: PerNode<VersionSet>,
+    filter: &PathFilter,
+) -> (TokenShares<'p>, Notes) {
     let mut notes = Notes::default();
-    let mut shares = Shares {
+    let mut shares = TokenShares {
         paths: Vec::new(),
-        merged,
-        owners: vec![None; merged.owners.len()],
-        shared: wanted.shared,
+        all: paths,
+        owners: PerNode::filled(paths.nodes.len(), None),
+        shared: filter.shared,
         total: 0,
         versions,
     };
-    let policy = policy(merged);
-    let mut left = Vec::new();
 
-    for index in 0..merged.paths.len() {
-        match wanted.refuses(&shares, index, policy) {
-            Some(why) => left.push((index, why)),
+    let policy = policy(paths);
+    let mut excluded = Vec::new();
+    for path in paths.ids() {
+        match filter.refuse(&shares, path, policy) {
+            Some(reason) => excluded.push((path, reason)),
             None => {
-                shares.take(index);
-                *notes.kinds.entry(merged.paths[index].kind.as_str()).or_default() += 1;
-                *notes.models.entry(merged.model(index).to_owned()).or_default() += 1;
+                shares.take(path);
+                *notes.kinds.entry(paths[path].kind.as_str()).or_default() += 1;
+                *notes.models.entry(paths.model(path).to_owned()).or_default() += 1;
             }
         }
     }
 
-    let mut counted = vec![false; merged.owners.len()];
-    for (index, why) in left {
-        notes.refuse(why, merged.model(index), shares.lost(index, &mut counted));
+    // Only now is it known which tokens no row trains.
+    let mut counted = PerNode::filled(paths.nodes.len(), false);
+    for (path, reason) in excluded {
+        notes.exclude(reason, paths.model(path), shares.untrained(path, &mut counted));
     }
     (shares, notes)
 }
 
-impl Wanted {
-    /// Why path `index` is no row, where it is none.
-    fn refuses(&self, shares: &Shares<'_>, index: usize, policy: Option<&str>) -> Option<Why> {
-        let path = &shares.merged.paths[index];
+impl PathFilter {
+    /// Returns the reason why a path makes no row; none for one that does.
+    fn refuse(
+        &self,
+        shares: &TokenShares<'_>,
+        id: PathId,
+        policy: Option<&str>,
+    ) -> Option<RowExclusion> {
+        let path = &shares.all[id];
         if !self.kinds.is_empty() && !self.kinds.contains(&path.kind) {
-            return Some(Why::Kind(path.kind));
+            return Some(RowExclusion::Kind(path.kind));
         }
-        if !self.models.takes(shares.merged.model(index), policy) {
-            return Some(Why::Model);
+        if !self.models.takes(shares.all.model(id), policy) {
+            return Some(RowExclusion::Model);
         }
-        let fresh = path.nodes.iter().filter(|node| shares.could_train(index, **node));
-        self.versions.check(&shares.of(fresh)).err().map(Why::Version)
+        let fresh = path.nodes.iter().filter(|node| shares.could_train(id, **node));
+        self.versions.check(&shares.versions_of(fresh)).err().map(RowExclusion::Version)
     }
 }
 
-impl Shares<'_> {
-    /// Makes path `index` a row, which trains what no row before it does.
-    fn take(&mut self, index: usize) {
-        self.paths.push(index);
-        for (at, node) in self.merged.paths[index].nodes.iter().enumerate() {
-            if self.could_train(index, *node) {
-                self.owners[*node].get_or_insert(index);
-                self.total += self.merged.tokens(index, at);
+impl TokenShares<'_> {
+    /// Makes a path a row, which trains what no row before it does.
+    fn take(&mut self, path: PathId) {
+        self.paths.push(path);
+        for (at, node) in self.all[path].nodes.iter().enumerate() {
+            if self.could_train(path, *node) {
+                self.owners[*node].get_or_insert(path);
+                self.total += self.all.trainable_tokens(path, at);
             }
         }
     }
 
-    /// Whether the row of `path` trains what `node` sampled, as far as that may be trained.
-    pub(crate) fn trains(&self, path: usize, node: usize) -> bool {
-        let held = self.shared == Shared::Keep || self.owners[node] == Some(path);
-        held && self.merged.is_own(path, node)
+    /// Returns true where the row of `path` trains the trainable tokens of `node`.
+    pub(crate) fn trains(&self, path: PathId, node: NodeId) -> bool {
+        let is_share = self.shared == SharedTokens::Keep || self.owners[node] == Some(path);
+        is_share && self.all.has_model_of(path, node)
     }
 
-    /// Whether `path`, as the next row, would train what `node` sampled.
-    fn could_train(&self, path: usize, node: usize) -> bool {
-        let free = self.shared == Shared::Keep || self.owners[node].is_none();
-        free && self.merged.is_own(path, node)
+    /// Returns true where `path`, as the next row, would train the trainable tokens of `node`.
+    fn could_train(&self, path: PathId, node: NodeId) -> bool {
+        let is_free = self.shared == SharedTokens::Keep || self.owners[node].is_none();
+        is_free && self.all.has_model_of(path, node)
     }
 
-    /// Number of tokens that path `index` would have trained, that no row trains, and that were not
+    /// Counts the tokens that a path would have trained, that no row trains, and that were not
     /// counted before.
-    fn lost(&self, index: usize, counted: &mut [bool]) -> u64 {
+    fn untrained(&self, path: PathId, counted: &mut PerNode<bool>) -> u64 {
         let mut tokens = 0;
-        for (at, node) in self.merged.paths[index].nodes.iter().enumerate() {
-            // The first path that holds a choice is one of its own model.
+        for (at, node) in self.all[path].nodes.iter().enumerate() {
+            // The first path that holds a node has the node's model, so the model needs no check.
             let is_lost = self.owners[*node].is_none();
             if is_lost && !std::mem::replace(&mut counted[*node], true) {
-                tokens += self.merged.tokens(index, at) as u64;
+                tokens += self.all.trainable_tokens(path, at) as u64;
             }
         }
         tokens
     }
 
-    fn of<'a>(&self, nodes: impl Iterator<Item = &'a usize>) -> Versions {
-        let mut versions = Versions::default();
+    fn versions_of<'a>(&self, nodes: impl Iterator<Item = &'a NodeId>) -> VersionSet {
+        let mut versions = VersionSet::default();
         nodes.for_each(|node| versions.join(&self.versions[*node]));
         versions
     }
 
-    /// The versions of what the row of `path`, which holds `nodes`, trains.
-    pub(crate) fn versions(&self, path: usize, nodes: &[usize]) -> Versions {
-        self.of(nodes.iter().filter(|node| self.trains(path, **node)))
+    /// Returns the versions of the tokens that the row of `path` trains.
+    pub(crate) fn versions(&self, path: PathId) -> VersionSet {
+        let nodes = self.all[path].nodes.iter();
+        self.versions_of(nodes.filter(|node| self.trains(path, **node)))
     }
 
-    /// The weight of a row that trains so many tokens.
+    /// Returns the weight of a row that trains this number of tokens.
     pub(crate) fn row_weight(&self, trained: usize) -> f64 {
         if trained == 0 { 0.0 } else { trained as f64 / self.total as f64 }
     }

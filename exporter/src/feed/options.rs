@@ -1,4 +1,4 @@
-//! Which rows a feed gives, and how they are written.
+//! Options of a feed: which rows it gives, and in which encoding.
 
 use std::collections::BTreeSet;
 
@@ -7,29 +7,29 @@ use episode::Kind;
 use crate::options::RewardOptions;
 use crate::output::encode::Encoding;
 use crate::rewards::advantage::Advantage;
-use crate::weigh::models::Models;
-use crate::weigh::staleness::VersionFilter;
+use crate::weigh::model_filter::ModelFilter;
+use crate::weigh::versions::VersionFilter;
 
 /// Verdicts, the best first.
 pub(crate) const VERDICTS: [&str; 3] = ["exact", "usable", "unusable"];
 
-/// Which rows, and how they are written.
+/// Options of a feed.
 #[derive(Debug, Clone)]
 pub struct FeedOptions {
     /// [`Encoding::Jsonl`] or [`Encoding::Arrow`].
     pub encoding: Encoding,
-    /// Which kinds of trajectories; none takes all.
+    /// Kinds of trajectories; empty takes all.
     pub kinds: BTreeSet<Kind>,
-    /// Which models.
-    pub models: Models,
-    /// What rewards are to say.
+    /// Models whose tokens make rows.
+    pub models: ModelFilter,
+    /// Options of rewards.
     pub rewards: RewardOptions,
-    /// Which policy versions. Where staleness is bounded and `at` is none, it is counted from the
-    /// newest version that is known when rows are made.
+    /// Policy versions. Where staleness is bounded and `at` is none, it is counted from the newest
+    /// version that is known when rows are made.
     pub versions: VersionFilter,
-    /// The worst verdict on an episode that will do; none takes any.
+    /// The worst verdict on an episode that is taken; none takes any.
     pub verdict: Option<&'static str>,
-    /// Only episodes with at least this reward.
+    /// Takes only episodes with at least this reward.
     pub min_reward: Option<f64>,
 }
 
@@ -38,7 +38,7 @@ impl Default for FeedOptions {
         Self {
             encoding: Encoding::Jsonl,
             kinds: BTreeSet::new(),
-            models: Models::All,
+            models: ModelFilter::All,
             rewards: RewardOptions::default(),
             versions: VersionFilter::default(),
             verdict: None,
@@ -48,50 +48,38 @@ impl Default for FeedOptions {
 }
 
 impl FeedOptions {
-    /// What the parameters of a query ask for: docs/feed.md tells of them.
+    /// Reads the parameters of a query, which docs/feed.md describes.
     ///
     /// # Errors
-    /// A sentence when one is not known or not one of its values.
-    pub fn of(parameters: &[(String, String)]) -> Result<Self, String> {
+    /// A sentence when a parameter is not known, or its value is not one of its values.
+    pub fn from_query(parameters: &[(String, String)]) -> Result<Self, String> {
         let mut options = Self::default();
         for (name, value) in parameters {
             set(&mut options, name, value)?;
         }
         Ok(options)
     }
+
+    #[doc(hidden)]
+    pub fn of(parameters: &[(String, String)]) -> Result<Self, String> {
+        Self::from_query(parameters) // alias
+    }
 }
 
 fn set(options: &mut FeedOptions, name: &str, value: &str) -> Result<(), String> {
     let FeedOptions { versions, rewards, .. } = options;
     match name {
-        "format" => {
-            options.encoding = match value {
-                "ndjson" => Encoding::Jsonl,
-                "arrow" => Encoding::Arrow,
-                _ => return Err("`format` is not ndjson or arrow".to_owned()),
-            }
-        }
+        "format" => options.encoding = encoding(value)?,
+
         "kind" => options.kinds = kinds(value)?,
         "model" => options.models = value.parse()?,
-        "verdict" => {
-            let word = VERDICTS[..2].iter().find(|word| **word == value);
-            options.verdict = Some(*word.ok_or("`verdict` is not exact or usable")?);
-        }
-        "advantage" => {
-            let rule = Advantage::ALL.into_iter().find(|rule| rule.as_str() == value);
-            let words = || Advantage::ALL.map(Advantage::as_str).join(", ");
-            rewards.advantage =
-                rule.ok_or_else(|| format!("`advantage` is none of {}", words()))?;
-        }
+        "verdict" => options.verdict = Some(verdict(value)?),
+
+        "advantage" => rewards.advantage = advantage(value)?,
         "group_stats" => rewards.group_stats = flag(name, value)?,
-        "gamma" => {
-            let gamma = value.parse().ok().filter(|gamma| (0.0..=1.0).contains(gamma));
-            rewards.gamma = Some(gamma.ok_or("`gamma` is not a number from 0 to 1")?);
-        }
-        "min_reward" => {
-            let least = value.parse().ok().filter(|least: &f64| least.is_finite());
-            options.min_reward = Some(least.ok_or("`min_reward` is not a number")?);
-        }
+        "gamma" => rewards.gamma = Some(gamma(value)?),
+        "min_reward" => options.min_reward = Some(reward(value)?),
+
         "at_version" => versions.at = Some(version(name, value)?),
         "max_staleness" => versions.staleness_max = Some(version(name, value)?),
         "min_version" => versions.min = Some(version(name, value)?),
@@ -100,6 +88,47 @@ fn set(options: &mut FeedOptions, name: &str, value: &str) -> Result<(), String>
         _ => return Err(format!("`{name}` is not a parameter of the feed")),
     }
     Ok(())
+}
+
+fn encoding(value: &str) -> Result<Encoding, String> {
+    match value {
+        "ndjson" => Ok(Encoding::Jsonl),
+        "arrow" => Ok(Encoding::Arrow),
+        _ => Err("`format` is not ndjson or arrow".to_owned()),
+    }
+}
+
+fn kinds(value: &str) -> Result<BTreeSet<Kind>, String> {
+    value.split(',').map(kind).collect()
+}
+
+fn kind(word: &str) -> Result<Kind, String> {
+    Kind::from_word(word).ok_or_else(|| {
+        format!("`{word}` is none of the kinds {}", Kind::ALL.map(Kind::as_str).join(", "))
+    })
+}
+
+fn verdict(value: &str) -> Result<&'static str, String> {
+    // A feed of unusable rows is of no use.
+    let word = VERDICTS[..2].iter().find(|word| **word == value);
+    word.copied().ok_or_else(|| "`verdict` is not exact or usable".to_owned())
+}
+
+fn advantage(value: &str) -> Result<Advantage, String> {
+    let rule = Advantage::ALL.into_iter().find(|rule| rule.as_str() == value);
+    rule.ok_or_else(|| {
+        format!("`advantage` is none of {}", Advantage::ALL.map(Advantage::as_str).join(", "))
+    })
+}
+
+fn gamma(value: &str) -> Result<f64, String> {
+    let gamma = value.parse().ok().filter(|gamma| (0.0..=1.0).contains(gamma));
+    gamma.ok_or_else(|| "`gamma` is not a number from 0 to 1".to_owned())
+}
+
+fn reward(value: &str) -> Result<f64, String> {
+    let reward = value.parse().ok().filter(|reward: &f64| reward.is_finite());
+    reward.ok_or_else(|| "`min_reward` is not a number".to_owned())
 }
 
 fn version(name: &str, value: &str) -> Result<i64, String> {
@@ -115,14 +144,6 @@ fn flag(name: &str, value: &str) -> Result<bool, String> {
     }
 }
 
-fn kinds(value: &str) -> Result<BTreeSet<Kind>, String> {
-    let words = || Kind::ALL.map(Kind::as_str).join(", ");
-    let one = |word| {
-        Kind::from_word(word).ok_or_else(|| format!("`{word}` is none of the kinds {}", words()))
-    };
-    value.split(',').map(one).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -130,7 +151,7 @@ mod tests {
     fn read(query: &str) -> Result<FeedOptions, String> {
         let pairs = query.split('&').filter_map(|pair| pair.split_once('='));
         let pairs: Vec<_> = pairs.map(|(a, b)| (a.to_owned(), b.to_owned())).collect();
-        FeedOptions::of(&pairs)
+        FeedOptions::from_query(&pairs)
     }
 
     #[test]

@@ -1,181 +1,260 @@
-//! Cause: why a history no longer starts with what was there before.
-//!
-//! Rules are pure functions over what is recorded of two calls: `messages` compares what was sent
-//! with what should have been, `ids` the tokens where the messages are the same, `passing` tells
-//! dates and nonces from other words. [`classify`] asks them in turn; what none of them knows is
-//! `unknown`.
+//! The causes of forks: their words, their meanings, and what to change.
 
-use serde_json::{Map, Value};
+use serde::Serialize;
 
-use crate::forks::texts::Texts;
+/// Cause of a fork: why a history no longer starts with what was there before.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Cause {
+    /// Arguments of a tool call are the same value in another spelling.
+    ArgumentsReserialized,
+    /// The agent went back to an earlier turn and said something else.
+    Branched,
+    /// The history was summarized, or is being summarized.
+    Compaction,
+    /// The system's or the developer's message changed.
+    InstructionsChanged,
+    /// A message was left out.
+    MessageDropped,
+    /// A message says something else.
+    MessageEdited,
+    /// A message says the same in another form.
+    MessageRespelled,
+    /// Another model was asked.
+    ModelChanged,
+    /// A date, a clock, a counter or a random word changed.
+    NonceOrDate,
+    /// The call is another agent's, or for another purpose.
+    OtherAgent,
+    /// The call belongs to another conversation that begins alike.
+    OtherConversation,
+    /// The same text has other ids.
+    Retokenized,
+    /// Only the tokens around the end of a turn or the next header differ.
+    Seam,
+    /// The same messages were written as other text.
+    TemplateChanged,
+    /// The messages still hold the reasoning, but the prompt does not.
+    ThinkingCutByTemplate,
+    /// The agent did not send the reasoning back.
+    ThinkingStripped,
+    /// The offered tools differ.
+    ToolsChanged,
+    /// No rule knows it.
+    Unknown,
+    /// Only spaces and line breaks differ.
+    WhitespaceChanged,
+}
 
-mod ids;
-mod messages;
-mod passing;
+impl Cause {
+    /// All causes, sorted by word.
+    pub const ALL: [Self; 19] = [
+        Self::ArgumentsReserialized,
+        Self::Branched,
+        Self::Compaction,
+        Self::InstructionsChanged,
+        Self::MessageDropped,
+        Self::MessageEdited,
+        Self::MessageRespelled,
+        Self::ModelChanged,
+        Self::NonceOrDate,
+        Self::OtherAgent,
+        Self::OtherConversation,
+        Self::Retokenized,
+        Self::Seam,
+        Self::TemplateChanged,
+        Self::ThinkingCutByTemplate,
+        Self::ThinkingStripped,
+        Self::ToolsChanged,
+        Self::Unknown,
+        Self::WhitespaceChanged,
+    ];
+
+    /// Returns the word that is exported.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            // Intended by the agent.
+            Self::Branched => "branched",
+            Self::Compaction => "compaction",
+            Self::OtherAgent => "other_agent",
+            Self::OtherConversation => "other_conversation",
+
+            // Differences in a message.
+            Self::ArgumentsReserialized => "arguments_reserialized",
+            Self::MessageDropped => "message_dropped",
+            Self::MessageEdited => "message_edited",
+            Self::MessageRespelled => "message_respelled",
+            Self::NonceOrDate => "nonce_or_date",
+            Self::ThinkingStripped => "thinking_stripped",
+            Self::WhitespaceChanged => "whitespace_changed",
+
+            // Differences in the rest of the request.
+            Self::InstructionsChanged => "instructions_changed",
+            Self::ModelChanged => "model_changed",
+            Self::TemplateChanged => "template_changed",
+            Self::ToolsChanged => "tools_changed",
+
+            // Differences in the tokens alone.
+            Self::Retokenized => "retokenized",
+            Self::Seam => "seam",
+            Self::ThinkingCutByTemplate => "thinking_cut_by_template",
+
+            // No rule applies.
+            Self::Unknown => "unknown",
+        }
+    }
+
+    /// Returns true where the agent intends to leave its history, so there is nothing to repair.
+    pub fn is_meant(self) -> bool {
+        matches!(
+            self,
+            Self::Branched | Self::Compaction | Self::OtherAgent | Self::OtherConversation
+        )
+    }
+
+    /// Returns the meaning of the word, as the user's page has it.
+    pub fn meaning(self) -> &'static str {
+        match self {
+            // Intended by the agent.
+            Self::Branched => "the agent went back to an earlier turn and said something else",
+            Self::Compaction => "the history was replaced by a summary, or the call makes one",
+            Self::OtherAgent => "the call is another agent's, or for another purpose",
+            Self::OtherConversation => {
+                "it is another conversation, whose prompt begins with the same tokens"
+            }
+
+            // Differences in a message.
+            Self::ArgumentsReserialized => {
+                "the arguments of a tool call are the same value in another spelling: other \
+                 spaces, escapes or order of keys"
+            }
+            Self::MessageDropped => "a message of the history is gone",
+            Self::MessageEdited => "a message of the history says something else",
+            Self::MessageRespelled => {
+                "a message says the same in another form: text as a list of parts, another id of a \
+                 tool call"
+            }
+            Self::NonceOrDate => "a date, a clock, a counter or a random word changed",
+            Self::ThinkingStripped => {
+                "the agent did not send the reasoning of an earlier turn back"
+            }
+            Self::WhitespaceChanged => "a message differs in spaces and line breaks only",
+
+            // Differences in the rest of the request.
+            Self::InstructionsChanged => {
+                "the system's or the developer's message says something else"
+            }
+            Self::ModelChanged => "another model was asked",
+            Self::TemplateChanged => {
+                "the same messages were written as another prompt: by another template, or with \
+                 other arguments to it"
+            }
+            Self::ToolsChanged => "the tools that are offered, or their schemas, differ",
+
+            // Differences in the tokens alone.
+            Self::Retokenized => "the same text has other ids than those that were sampled",
+            Self::Seam => {
+                "only tokens around the end of a turn or the header of the next one differ"
+            }
+            Self::ThinkingCutByTemplate => {
+                "the messages still hold the reasoning, but the prompt does not: the chat template \
+                 leaves it out of earlier turns"
+            }
+
+            // No rule applies.
+            Self::Unknown => "no rule knows it",
+        }
+    }
+
+    /// Returns what to change in the agent or its template.
+    pub fn advice(self) -> &'static str {
+        match self {
+            // Intended by the agent.
+            Self::Branched | Self::OtherAgent | Self::OtherConversation => "nothing to change",
+            Self::Compaction => "nothing to change; summarize less often if the cost is too high",
+
+            // Differences in a message.
+            Self::ArgumentsReserialized => {
+                "keep the arguments of a tool call as the string that came, and send that back"
+            }
+            Self::MessageDropped => {
+                "send the history back whole, or drop many messages at once and seldom, so that \
+                 the prompts between stay prefixes of each other"
+            }
+            Self::MessageEdited => {
+                "send messages back as they were said; put what is new into a new message"
+            }
+            Self::MessageRespelled => {
+                "send the message object that came, with its ids and in its form, back unchanged"
+            }
+            Self::NonceOrDate => {
+                "fix the date for the episode, or put what changes into the newest message; for \
+                 Claude Code set CLAUDE_CODE_ATTRIBUTION_HEADER=0"
+            }
+            Self::ThinkingStripped => {
+                "send `reasoning` or `reasoning_content` back with each assistant message, and \
+                 leave `<think>` in its text"
+            }
+            Self::WhitespaceChanged => "do not trim or re-indent what the model or a tool said",
+
+            // Differences in the rest of the request.
+            Self::InstructionsChanged => {
+                "keep the instructions as they were, and say what is new in the newest message"
+            }
+            Self::ModelChanged => {
+                "ask one model through the whole conversation; the tokens of two models are never \
+                 one path"
+            }
+            Self::TemplateChanged => {
+                "send the same chat_template_kwargs and reasoning effort with every call, and \
+                 serve a template without a clock"
+            }
+            Self::ToolsChanged => {
+                "offer the same tools, in the same order and with the same schemas, in every call"
+            }
+
+            // Differences in the tokens alone.
+            Self::Retokenized => {
+                "nothing in the agent: the server tokenizes the text of its own answer anew; rows \
+                 stay exact, and only a server that is sent token ids can avoid it"
+            }
+            Self::Seam => {
+                "use a chat template that ends an answer of the history exactly as the model ends \
+                 it: the end-of-turn token, the newline after it, the opener of the reasoning"
+            }
+            Self::ThinkingCutByTemplate => {
+                "serve a chat template that keeps the reasoning of earlier turns \
+                 (`--chat-template`), or train with the rows as they are"
+            }
+
+            // No rule applies.
+            Self::Unknown => {
+                "compare the two calls with `rolltape show EPISODE --call CALL`; `--tokenizer` \
+                 shows the text around the place"
+            }
+        }
+    }
+}
+
 #[cfg(test)]
-mod tests;
-mod words;
+mod tests {
+    use super::*;
 
-pub(crate) use ids::{Ids, Span, is_near};
-pub(crate) use messages::{Found, shown, thinks};
-pub use words::Cause;
-
-/// What one side of a fork says.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub(crate) struct History {
-    /// The messages; of what is known the answer last.
-    pub(crate) messages: Vec<Value>,
-    pub(crate) tools: Vec<Value>,
-    /// The names of the model that the agent and the server gave.
-    pub(crate) models: [Option<String>; 2],
-    /// What else of the request a template reads.
-    pub(crate) rendering: Map<String, Value>,
-}
-
-/// How the two calls of a fork are related, beside what they say.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Related {
-    /// The call goes on from the history in tokens or in words.
-    pub(crate) goes_on: bool,
-    /// The call makes a summary, or begins with one.
-    pub(crate) summary: bool,
-    /// The calls are of different agents, or for different purposes.
-    pub(crate) other_agent: bool,
-    /// How many messages the turn had, its answer included, whose tokens the call goes on from.
-    pub(crate) held: Option<usize>,
-}
-
-/// All that rules may look at.
-#[derive(Debug)]
-pub(crate) struct Case<'a> {
-    /// What the history was, up to the newest answer.
-    pub(crate) known: &'a History,
-    /// What was sent.
-    pub(crate) sent: &'a History,
-    pub(crate) ids: Option<Ids<'a>>,
-    pub(crate) related: Related,
-    pub(crate) texts: &'a Texts,
-}
-
-/// The causes that the rules find; the likely one is first.
-pub(crate) fn classify(case: &Case<'_>) -> Vec<Found> {
-    if let Some(cause) = meant(case) {
-        return vec![Found::new(cause)];
-    }
-    let (here, elsewhere) = differences(case);
-    let is_weak = |found: &&Found| found.cause == Cause::MessageRespelled;
-    let is_spelling = |found: &&Found| found.cause == Cause::ArgumentsReserialized;
-    let is_strong = |found: &&Found| !is_weak(found) && !is_spelling(found);
-    let mut all: Vec<Found> = here.iter().filter(is_strong).copied().collect();
-    let by_ids = case.ids.as_ref().and_then(|ids| ids_rule(case, ids, here.is_empty()));
-    match by_ids {
-        // What the tokens show goes before another spelling, which a template may not even see.
-        Some(Cause::ThinkingCutByTemplate) if all.is_empty() => {
-            all.push(Found::new(Cause::ThinkingCutByTemplate));
-            all.extend(here.iter().filter(is_spelling));
+    #[test]
+    fn a_cause_has_one_word_everywhere_and_they_are_in_order() {
+        for cause in Cause::ALL {
+            assert_eq!(serde_json::to_value(cause).unwrap(), cause.as_str());
         }
-        found => {
-            all.extend(here.iter().filter(is_spelling));
-            let found = found.filter(|_| all.is_empty());
-            all.extend(found.map(Found::new));
+        assert!(Cause::ALL.map(Cause::as_str).is_sorted());
+    }
+
+    #[test]
+    fn the_user_page_explains_every_cause() {
+        let page = include_str!("../../../docs/export.md");
+        for cause in Cause::ALL {
+            let line =
+                format!("| {} | {} | {} |\n", cause.as_str(), cause.meaning(), cause.advice());
+            assert!(page.contains(&line), "docs/export.md lacks the line\n{line}");
         }
     }
-    all.extend(here.iter().filter(is_weak));
-    all.extend(elsewhere);
-    if all.is_empty() {
-        all.push(Found::new(Cause::Unknown));
-    }
-    let mut seen = Vec::new();
-    all.retain(|found| {
-        !seen.contains(&found.cause) && {
-            seen.push(found.cause);
-            true
-        }
-    });
-    all
-}
-
-/// What an agent does on purpose.
-fn meant(case: &Case<'_>) -> Option<Cause> {
-    if case.related.summary {
-        return Some(Cause::Compaction);
-    }
-    if case.related.other_agent {
-        return Some(Cause::OtherAgent);
-    }
-    (!case.related.goes_on && is_other_conversation(case)).then_some(Cause::OtherConversation)
-}
-
-/// Whether neither the first message of the conversation nor any answer is shared. Of prompts that
-/// are no messages nothing is known.
-fn is_other_conversation(case: &Case<'_>) -> bool {
-    let [known, sent] = [case.known, case.sent]
-        .map(|history| &history.messages[messages::instructions(&history.messages)..]);
-    let Some((first_known, first_sent)) = known.first().zip(sent.first()) else { return false };
-    let text = |message: &Value| wire::content_text(message.get("content")).unwrap_or_default();
-    let begins_alike = wire::canonical(first_known) == wire::canonical(first_sent)
-        || passing::differ_in_passing(&text(first_known), &text(first_sent));
-    let is_answer = |m: &&Value| m.get("role").and_then(Value::as_str) == Some("assistant");
-    let said: Vec<String> = known.iter().filter(is_answer).map(wire::canonical).collect();
-    let mut answers = sent.iter().filter(is_answer);
-    !begins_alike && !answers.any(|m| said.contains(&wire::canonical(m)))
-}
-
-/// The differences between the requests: those at the place where the tokens part, and the others,
-/// which the tokens do not show there. Without ids all are at the place.
-fn differences(case: &Case<'_>) -> (Vec<Found>, Vec<Found>) {
-    let mut found = head(case.known, case.sent);
-    found.extend(messages::differences(
-        &case.known.messages,
-        &case.sent.messages,
-        case.related.held,
-    ));
-    let Some(ids) = &case.ids else { return (found, Vec::new()) };
-    let (first, last) = ids.place();
-    // What is no message stands at the head of a prompt.
-    let is_here = |found: &Found| match found.message {
-        None => first == 0,
-        Some(message) => (first..=last).contains(&message),
-    };
-    found.into_iter().partition(is_here)
-}
-
-fn head(known: &History, sent: &History) -> Vec<Found> {
-    let as_text = |tools: &[Value]| tools.iter().map(Value::to_string).collect::<Vec<_>>();
-    let mut causes = Vec::new();
-    let mut models = known.models.iter().zip(&sent.models);
-    // A call that failed has no name by the server.
-    if models.any(|(old, new)| old.is_some() && new.is_some() && old != new) {
-        causes.push(Cause::ModelChanged);
-    }
-    if as_text(&known.tools) != as_text(&sent.tools) {
-        causes.push(Cause::ToolsChanged);
-    }
-    if known.rendering != sent.rendering {
-        causes.push(Cause::TemplateChanged);
-    }
-    causes.into_iter().map(Found::new).collect()
-}
-
-fn ids_rule(case: &Case<'_>, ids: &Ids<'_>, same_messages: bool) -> Option<Cause> {
-    if ids::thinking_is_cut(ids) {
-        return Some(Cause::ThinkingCutByTemplate);
-    }
-    let same_text = ids::is_same_text(ids, case.texts);
-    if same_text == Some(true) {
-        return Some(Cause::Retokenized);
-    }
-    if ids::is_seam(ids) {
-        return Some(Cause::Seam);
-    }
-    if same_text.is_none() && ids::looks_retokenized(ids) {
-        return Some(Cause::Retokenized);
-    }
-    if ids::passes_as_text(ids, case.texts) {
-        return Some(Cause::NonceOrDate);
-    }
-    // Everything that a template was given is the same, and it stands before any answer.
-    let in_head = ids.spans.first().is_some_and(|span| ids.at < span.tokens.start);
-    let said = !case.known.messages.is_empty() && !case.sent.messages.is_empty();
-    (in_head && said && same_messages).then_some(Cause::TemplateChanged)
 }

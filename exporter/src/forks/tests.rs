@@ -5,16 +5,18 @@ use episode::{Call, CallKind, Outcome};
 use serde_json::{Value, json};
 
 use super::*;
-use crate::fixture::{call, episode, reply, text_call, with_bodies};
+use crate::forks::builder::forks;
+use crate::forks::token_texts::TokenTexts;
 use crate::graph::merge::merge;
-use crate::graph::scan::nodes;
+use crate::graph::scan::choice_nodes;
 use crate::graph::thread::thread;
+use crate::tests::fixture::{call, episode, reply, text_call, with_bodies};
 
-fn found_with(calls: Vec<Call>, texts: Option<&Texts>) -> Vec<Fork> {
+fn found_with(calls: Vec<Call>, texts: Option<&TokenTexts>) -> Vec<Fork> {
     let episode = episode(calls);
-    let (forest, _) = thread(nodes(&episode.calls).0);
-    let (merged, _) = merge(&forest);
-    forks(&episode, &forest, &merged, texts)
+    let (forest, _) = thread(choice_nodes(&episode.calls).0);
+    let (paths, _) = merge(&forest);
+    forks(&episode, &forest, &paths, texts)
 }
 
 fn found(calls: Vec<Call>) -> Vec<Fork> {
@@ -176,7 +178,7 @@ fn replies_that_name_their_tokens_show_the_text_around_the_place() {
     assert_eq!((sides, forks[0].text_source), ((" it is", " it is"), "logprobs"));
     let texts = [(2, "so"), (3, " it"), (4, " is"), (34, " it is"), (6, ".")];
     let texts = texts.map(|(id, text)| (id, text.to_owned())).into_iter().collect();
-    let forks = found_with(calls, Some(&Texts::Known(texts)));
+    let forks = found_with(calls, Some(&TokenTexts::Known(texts)));
     assert_eq!(forks[0].text_sent, " it is.");
 }
 

@@ -7,18 +7,20 @@ use episode::Call;
 use proptest::prelude::*;
 use serde_json::Value;
 
-use super::{Format, Maker};
-use crate::fixture::{episode, rows_of};
+use super::Format;
+use super::records::record_builder;
 use crate::graph::merge::merge;
-use crate::graph::scan::{Scanned, nodes};
+use crate::graph::scan::{RecordedAttempt, choice_nodes};
 use crate::graph::thread::thread;
-use crate::input::plan::Place;
-use crate::notes::{Lefts, add_left};
+use crate::input::plan::AttemptNumbers;
+use crate::notes::{Omissions, add_omissions};
 use crate::output::jsonl;
-use crate::properties::{Plan, distinct, plans};
-use crate::rows::{Beside, Row, rows};
-use crate::weigh::staleness::versions;
-use crate::weigh::{Wanted, weigh};
+use crate::rows::builder::{RowExtras, rows};
+use crate::rows::row::Row;
+use crate::tests::fixture::{episode, rows_of};
+use crate::tests::properties::{Plan, distinct, plans};
+use crate::weigh::versions::trainable_versions;
+use crate::weigh::{PathFilter, weigh};
 
 /// A trained token: the ids before it, its own, and its logprob in bits.
 type Token = (Vec<i64>, i64, u32);
@@ -26,7 +28,7 @@ type Token = (Vec<i64>, i64, u32);
 type Answer = (Vec<(String, String)>, String);
 
 /// Two attempts of one group, whose answers are all different texts.
-fn attempts(both: [&[Plan]; 2]) -> [Scanned; 2] {
+fn attempts(both: [&[Plan]; 2]) -> [RecordedAttempt; 2] {
     [0, 1].map(|attempt: u32| {
         let mut made = episode(distinct(both[attempt as usize], 1 + attempt * 1000));
         made.record.attempt = attempt;
@@ -42,28 +44,30 @@ fn attempts(both: [&[Plan]; 2]) -> [Scanned; 2] {
 }
 
 /// What a format makes of the attempts, and what it leaves out.
-fn made(format: Format, attempts: &[Scanned]) -> (Vec<Value>, Vec<Row>, Lefts) {
-    let mut maker = Maker::new(format, 0.5);
-    let (mut left, mut taken) = (Lefts::new(), Vec::new());
+fn made(format: Format, attempts: &[RecordedAttempt]) -> (Vec<Value>, Vec<Row>, Omissions) {
+    let mut builder = record_builder(format, 0.5);
+    let (mut left, mut taken) = (Omissions::new(), Vec::new());
     for (number, attempt) in attempts.iter().enumerate() {
-        let (forest, _) = thread(nodes(&attempt.calls).0);
-        let (merged, _) = merge(&forest);
+        let (forest, _) = thread(choice_nodes(&attempt.calls).0);
+        let (paths, _) = merge(&forest);
         let kinds = format.kinds().iter().copied().collect();
-        let wanted = Wanted { kinds, models: format.models().clone(), ..Wanted::default() };
-        let (shares, notes) = weigh(&merged, versions(&forest, &merged), &wanted);
-        add_left(&mut left, &notes.left_out);
-        let beside = Beside { answers: format.reads_messages(), ..Beside::default() };
-        for row in rows(attempt, &forest, &merged, &shares, beside) {
-            let place = Place { group: 0, attempt: number as i64, repetition: number as i64 };
+        let wanted = PathFilter { kinds, models: format.models().clone(), ..PathFilter::default() };
+        let (shares, notes) = weigh(&paths, trainable_versions(&forest, &paths), &wanted);
+        add_omissions(&mut left, &notes.left_out);
+        let beside = RowExtras { answers: format.reads_messages(), ..RowExtras::default() };
+        for row in rows(attempt, &forest, &paths, &shares, beside) {
+            let place =
+                AttemptNumbers { group: 0, attempt: number as i64, repetition: number as i64 };
             taken.push(row.clone());
-            maker.row(row, place);
+            builder.add_row(row, place);
         }
-        maker.attempt_ended();
+        builder.end_attempt();
     }
-    maker.file_ended();
-    add_left(&mut left, &maker.left_out());
+    builder.end_file();
+    add_omissions(&mut left, &builder.omissions());
     let mut text = Vec::new();
-    jsonl::write(&maker.batch().unwrap(), format.is_document(), &mut text).unwrap();
+    jsonl::write(&builder.pending().take_batch().unwrap(), format.is_document(), &mut text)
+        .unwrap();
     let lines = std::str::from_utf8(&text).unwrap().lines();
     (lines.map(|line| serde_json::from_str(line).unwrap()).collect(), taken, left)
 }
@@ -184,7 +188,7 @@ fn answers(format: Format, d: &Value) -> Vec<(Answer, Option<Vec<i64>>)> {
 /// Every trained answer of the rows: what it answered, its text, its ids and how many it trains.
 fn expected_answers(
     rows: &[Row],
-    attempts: &[Scanned],
+    attempts: &[RecordedAttempt],
 ) -> BTreeMap<String, (Answer, Vec<i64>, u64)> {
     let mut expected = BTreeMap::new();
     for row in rows {
@@ -205,7 +209,7 @@ fn expected_answers(
 }
 
 /// The texts of answers of which no server reported ids: they train text and no token.
-fn without_ids(attempts: &[Scanned]) -> BTreeSet<String> {
+fn without_ids(attempts: &[RecordedAttempt]) -> BTreeSet<String> {
     let ended = attempts.iter().flat_map(|a| &a.calls).filter_map(|c| c.ended.as_ref());
     let silent = ended.filter(|e| e.choices.iter().all(|choice| choice.token_ids.is_none()));
     let replies = silent.map(|e| serde_json::from_slice::<Value>(&e.reply).unwrap());
@@ -254,7 +258,7 @@ fn check_weights(part: &Value, rows: &[Row]) {
     within.for_each(|part| check_weights(part, rows));
 }
 
-fn check(format: Format, attempts: &[Scanned]) {
+fn check(format: Format, attempts: &[RecordedAttempt]) {
     let (documents, taken, left) = made(format, attempts);
     let all: Vec<Row> = attempts.iter().flat_map(rows_of).collect();
     let trained: u64 = all.iter().map(|row| row.tokens.trained() as u64).sum();

@@ -1,143 +1,181 @@
-//! Sample: a row with its place in the export, as adapters read it.
+//! Samples: rows with their numbers in the export, as the formats of trainers read them.
 
 use std::ops::Range;
 
 use serde_json::{Value, json};
 
-use crate::input::plan::{Place, family};
+use crate::input::plan::{AttemptNumbers, comparison_key};
 use crate::rows::messages::Message;
-use crate::rows::{Row, TurnRow};
+use crate::rows::row::{Row, TurnRow};
 
-/// One training sample: a row, and where it stands among the others.
+/// One training sample: a row, or the part of a row that trains some of its messages.
 #[derive(Debug, Clone)]
 pub(crate) struct Sample {
     pub(crate) row: Row,
-    pub(crate) place: Place,
-    /// Number of the row in its export; no two have the same.
+    pub(crate) numbers: AttemptNumbers,
+    /// Number of the sample in its export. No two have the same.
     pub(crate) index: i64,
-    /// Number of the row in its attempt, from 0.
-    pub(crate) of_attempt: i64,
-    /// Whether its reward is a good one.
-    pub(crate) good: bool,
-    /// Whether it is the last row of its attempt.
-    pub(crate) last: bool,
-    /// The messages that it trains, by their places in the whole conversation.
-    pub(crate) taught: Vec<usize>,
-    /// The first message that it may train, and where its conversation ends.
-    pub(super) part: (usize, usize),
+    /// Number of the sample in its attempt, from 0.
+    pub(crate) index_in_attempt: i64,
+    /// True where its reward is above the limit of good ones.
+    pub(crate) is_good: bool,
+    /// True for the last sample of its attempt.
+    pub(crate) is_last: bool,
+    /// Messages that it trains, by their positions in the whole conversation.
+    pub(crate) trained_messages: Vec<usize>,
+    pub(super) span: MessageSpan,
+}
+
+/// The messages of a row that a sample is about.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct MessageSpan {
+    /// Position of the first message that it may train.
+    pub(crate) first_trained: usize,
+    /// End of its conversation, exclusive.
+    pub(crate) end: usize,
+}
+
+impl MessageSpan {
+    /// Returns the span of all messages of a row.
+    pub(crate) fn whole(row: &Row) -> Self {
+        Self { first_trained: 0, end: row.messages().count() }
+    }
 }
 
 impl Sample {
-    /// The part of a row that trains these messages. Its number, and whether it is a good one and
-    /// the last one, are said later.
-    pub(crate) fn new(row: Row, place: Place, part: (usize, usize), taught: Vec<usize>) -> Self {
-        let (index, of_attempt, good, last) = (0, 0, false, false);
-        Self { row, place, index, of_attempt, good, last, taught, part }
+    /// Makes the part of a row that trains these messages. Its indices, and whether it is good and
+    /// the last one, are set later.
+    pub(crate) fn new(
+        row: Row,
+        numbers: AttemptNumbers,
+        span: MessageSpan,
+        trained_messages: Vec<usize>,
+    ) -> Self {
+        Self {
+            row,
+            numbers,
+            index: 0,
+            index_in_attempt: 0,
+            is_good: false,
+            is_last: false,
+            trained_messages,
+            span,
+        }
     }
 
-    /// The messages before the first that it may train.
-    pub(crate) fn given(&self) -> Vec<Message> {
-        self.messages().drain(..self.part.0).collect()
+    /// Returns the conversation, up to the last message that it may train.
+    pub(crate) fn messages(&self) -> Vec<Message> {
+        self.row.messages().take(self.span.end).cloned().collect()
     }
 
-    /// The messages from there on.
-    pub(crate) fn said(&self) -> Vec<Message> {
-        self.messages().drain(self.part.0..).collect()
+    /// Returns the messages before the first that it may train.
+    pub(crate) fn prompt_messages(&self) -> Vec<Message> {
+        self.row.messages().take(self.span.first_trained).cloned().collect()
     }
 
-    pub(crate) fn split(&self) -> usize {
+    /// Returns the messages from the first that it may train on.
+    pub(crate) fn completion_messages(&self) -> Vec<Message> {
+        self.messages().drain(self.span.first_trained..).collect()
+    }
+
+    /// Returns the number of tokens of the first prompt.
+    pub(crate) fn prompt_len(&self) -> usize {
         usize::try_from(self.row.prompt_len).unwrap_or(0).min(self.row.tokens.input_ids.len())
     }
 
     pub(crate) fn prompt_ids(&self) -> Vec<i32> {
-        self.row.tokens.input_ids[..self.split()].to_vec()
+        self.row.tokens.input_ids[..self.prompt_len()].to_vec()
     }
 
-    /// Everything after the first prompt, tool results included.
+    /// Returns all ids behind the first prompt, tool results included.
     pub(crate) fn completion_ids(&self) -> Vec<i32> {
-        self.row.tokens.input_ids[self.split()..].to_vec()
+        self.row.tokens.input_ids[self.prompt_len()..].to_vec()
     }
 
     pub(crate) fn completion_mask(&self) -> Vec<i8> {
-        self.row.tokens.loss_mask[self.split()..].to_vec()
+        self.row.tokens.loss_mask[self.prompt_len()..].to_vec()
     }
 
     pub(crate) fn completion_logprobs(&self) -> Vec<f32> {
-        self.row.tokens.logprobs[self.split()..].to_vec()
+        self.row.tokens.logprobs[self.prompt_len()..].to_vec()
     }
 
-    /// One value where a token is trained, another where it is not.
-    pub(crate) fn on_trained(&self, trained: f32, other: f32) -> Vec<f32> {
-        let value = |mask: &i8| if *mask == 1 { trained } else { other };
-        self.row.tokens.loss_mask.iter().map(value).collect()
+    /// Returns `trained` for each token that is trained and `other` for all others.
+    pub(crate) fn by_mask(&self, trained: f32, other: f32) -> Vec<f32> {
+        let masks = self.row.tokens.loss_mask.iter();
+        masks.map(|mask| if *mask == 1 { trained } else { other }).collect()
     }
 
-    /// The advantage on trained tokens, 0 on all others; none unless it was asked for.
+    /// Returns the advantage on trained tokens, and 0 on all others; none unless it was asked for.
     pub(crate) fn token_advantages(&self) -> Option<Vec<f32>> {
-        self.row.advantage.map(|advantage| self.on_trained(advantage as f32, 0.0))
+        self.row.advantage.map(|advantage| self.by_mask(advantage as f32, 0.0))
     }
 
-    /// The parts of turns that are trained, in order: all tokens of a part stand side by side.
-    pub(crate) fn runs(&self) -> impl Iterator<Item = (&TurnRow, Range<usize>)> {
+    /// Returns the trained parts of the turns, in order. The tokens of a part are neighbors.
+    pub(crate) fn trained_runs(&self) -> impl Iterator<Item = (&TurnRow, Range<usize>)> {
         self.row.turns.iter().flat_map(move |turn| {
-            let span = turn.start.max(0) as usize..turn.end.max(0) as usize;
-            let masks = self.row.tokens.loss_mask.get(span.clone()).unwrap_or_default();
-            let parts = masks.chunk_by(|a, b| a == b).scan(span.start, |start, part| {
-                let run = *start..*start + part.len();
-                *start = run.end;
-                Some((part[0] == 1, run))
-            });
-            parts.filter(|(trained, _)| *trained).map(move |(_, run)| (turn, run))
+            let masks = self.row.tokens.loss_mask.get(turn.span()).unwrap_or_default();
+            let mut start = turn.span().start;
+            masks.chunk_by(|a, b| a == b).filter_map(move |part| {
+                let run = start..start + part.len();
+                start = run.end;
+                (part[0] == 1).then_some((turn, run))
+            })
         })
     }
 
-    /// The temperature that each token was sampled with; 1 where none was, or none was named.
+    /// Returns the temperature that each token was sampled with; 1 where none was sampled or named.
     pub(crate) fn temperatures(&self) -> Vec<f32> {
-        let mut found = vec![1.0; self.row.tokens.input_ids.len()];
+        let mut temperatures = vec![1.0; self.row.tokens.input_ids.len()];
         for turn in &self.row.turns {
-            let span = turn.start.max(0) as usize..turn.end.max(0) as usize;
-            if let (Some(temperature), Some(part)) = (turn.temperature, found.get_mut(span)) {
+            let part = temperatures.get_mut(turn.span());
+            if let Some((temperature, part)) = turn.temperature.zip(part) {
                 part.fill(temperature as f32);
             }
         }
-        found
+        temperatures
     }
 
-    /// The conversation, up to the last message that it may train.
-    pub(crate) fn messages(&self) -> Vec<Message> {
-        let dialogue = &self.row.dialogue;
-        dialogue.prompt.iter().chain(&dialogue.completion).take(self.part.1).cloned().collect()
-    }
-
-    /// For each message of the conversation the turn that sampled it, if one did.
+    /// Returns for each message of the conversation the turn that sampled it, if one did.
     pub(crate) fn turns_of_messages(&self) -> Vec<Option<&TurnRow>> {
-        let mut found = vec![None; self.part.1];
+        let mut turns = vec![None; self.span.end];
         for turn in &self.row.turns {
-            if let Some(place) = turn.message.and_then(|at| found.get_mut(at)) {
-                *place = Some(turn);
+            if let Some(entry) = turn.message.and_then(|at| turns.get_mut(at)) {
+                *entry = Some(turn);
             }
         }
-        found
+        turns
     }
 
-    /// For each message of the completion the turn that sampled it, if one did.
+    /// Returns for each message of the completion the turn that sampled it, if one did.
     pub(crate) fn turns_of_completion(&self) -> Vec<Option<&TurnRow>> {
         self.turns_of_messages().drain(self.row.dialogue.prompt.len()..).collect()
     }
 
-    /// The server's word for how the last reply ended.
+    /// Returns the messages before a turn's answer, and the answer; nothing where that is not known.
+    pub(crate) fn messages_of_turn(&self, turn: &TurnRow) -> (Vec<&Message>, Option<&Message>) {
+        let dialogue = &self.row.dialogue;
+        let turns = self.turns_of_completion();
+        let Some(at) = turns.iter().position(|of_message| *of_message == Some(turn)) else {
+            return (Vec::new(), None);
+        };
+        let before = dialogue.prompt.iter().chain(&dialogue.completion[..at]);
+        (before.collect(), Some(&dialogue.completion[at]))
+    }
+
+    /// Returns the server's finish reason of the last reply.
     pub(crate) fn finish_reason(&self) -> Option<String> {
         self.row.turns.last().and_then(|turn| turn.finish_reason.clone())
     }
 
-    /// A name for what its reward is compared with: `g/` and the group, or `e/` and the episode
-    /// where it has none. A group and an episode of one name are two.
-    pub(crate) fn family(&self) -> String {
-        family(self.row.group_id.as_deref(), &self.row.episode_id)
+    /// Returns the name of what its reward is compared with: `g/` and the group, or `e/` and the
+    /// episode where it has none.
+    pub(crate) fn comparison_key(&self) -> String {
+        comparison_key(self.row.group_id.as_deref(), &self.row.episode_id)
     }
 
-    /// What a trainer may want to know of a row that has no field of its own there.
-    pub(crate) fn about(&self) -> Value {
+    /// Returns what a trainer may want to know of a row and has no field for.
+    pub(crate) fn metadata(&self) -> Value {
         let row = &self.row;
         json!({
             "episode_id": row.episode_id,

@@ -11,23 +11,21 @@ use arrow::buffer::NullBuffer;
 use arrow::datatypes::{DataType, Field, Fields, Schema, SchemaRef};
 use arrow::error::ArrowError;
 
-use super::replay::Routing;
+use crate::formats::trainers::replay::Routing;
 use crate::rows::columns::{list, messages, strings, texts};
 use crate::rows::messages::Message;
 use crate::rows::schema::{json_field, message_fields};
-
-/// Why no record was made of a row; a word for the report.
-pub(crate) type Refused = &'static str;
 
 /// One column of a record `T`.
 pub(crate) struct Column<T: 'static> {
     pub(crate) name: &'static str,
     pub(crate) nullable: bool,
-    pub(crate) of: Of<T>,
+    pub(crate) getter: Getter<T>,
 }
 
-/// What a column holds, and how it is got from a record. `None` is null.
-pub(crate) enum Of<T: 'static> {
+/// Gets the value of a column from a record. The variant is the type of the column, and `None` is
+/// null.
+pub(crate) enum Getter<T: 'static> {
     Bool(fn(&T) -> Option<bool>),
     Int(fn(&T) -> Option<i64>),
     Float(fn(&T) -> Option<f64>),
@@ -41,72 +39,86 @@ pub(crate) enum Of<T: 'static> {
     Texts(fn(&T) -> Option<Vec<String>>),
     /// One JSON document each.
     Jsons(fn(&T) -> Option<Vec<String>>),
-    /// The model's thoughts are called `reasoning_content`, as chat templates do.
+    /// Messages whose reasoning is called `reasoning_content`, as chat templates call it.
     Messages(fn(&T) -> Option<Vec<Message>>),
     Struct(&'static [Column<T>]),
-    /// The same, null where it says so.
+    /// A struct that is null where the function returns false.
     StructIf(fn(&T) -> bool, &'static [Column<T>]),
     Bytes(fn(&T) -> Option<Vec<u8>>),
-    /// Lists of lists: experts by layer by token.
+    /// Experts by layer by token, as lists of lists of lists.
     Routing(fn(&T) -> Option<Routing>),
 }
 
 impl<T> Column<T> {
-    pub(crate) const fn new(name: &'static str, of: Of<T>) -> Self {
-        Self { name, nullable: false, of }
+    pub(crate) const fn new(name: &'static str, getter: Getter<T>) -> Self {
+        Self { name, nullable: false, getter }
     }
 
-    pub(crate) const fn optional(name: &'static str, of: Of<T>) -> Self {
-        Self { name, nullable: true, of }
+    pub(crate) const fn optional(name: &'static str, getter: Getter<T>) -> Self {
+        Self { name, nullable: true, getter }
     }
 
     fn field(&self) -> Field {
-        let list = list_of;
-        let ty = match self.of {
-            Of::Bool(_) => DataType::Boolean,
-            Of::Int(_) => DataType::Int64,
-            Of::Float(_) => DataType::Float64,
-            Of::Text(_) => DataType::Utf8,
-            Of::Json(_) => return json_field(self.name).with_nullable(self.nullable),
-            Of::Bools(_) => list(DataType::Boolean),
-            Of::Int8s(_) => list(DataType::Int8),
-            Of::Ints(_) => list(DataType::Int32),
-            Of::Float32s(_) => list(DataType::Float32),
-            Of::Texts(_) => list(DataType::Utf8),
-            Of::Jsons(_) => DataType::List(Arc::new(json_field("element"))),
-            Of::Messages(_) => list(DataType::Struct(template_fields())),
-            Of::Struct(columns) | Of::StructIf(_, columns) => DataType::Struct(fields(columns)),
-            Of::Bytes(_) => DataType::Binary,
-            Of::Routing(_) => list(list_of(list_of(DataType::Int32))),
-        };
-        Field::new(self.name, ty, self.nullable)
+        if let Getter::Json(_) = self.getter {
+            return json_field(self.name).with_nullable(self.nullable);
+        }
+        Field::new(self.name, self.getter.data_type(), self.nullable)
     }
 
     fn array(&self, field: &Field, records: &[T]) -> Result<ArrayRef, ArrowError> {
-        Ok(match self.of {
-            Of::Bool(get) => Arc::new(records.iter().map(get).collect::<BooleanArray>()),
-            Of::Int(get) => Arc::new(records.iter().map(get).collect::<Int64Array>()),
-            Of::Float(get) => Arc::new(records.iter().map(get).collect::<Float64Array>()),
-            Of::Text(get) | Of::Json(get) => text_column(records, get)?,
-            Of::Bools(get) => lists(field, records, get, |v| Arc::new(BooleanArray::from(v)))?,
-            Of::Int8s(get) => lists(field, records, get, |v| Arc::new(Int8Array::from(v)))?,
-            Of::Ints(get) => lists(field, records, get, |v| Arc::new(Int32Array::from(v)))?,
-            Of::Float32s(get) => lists(field, records, get, |v| Arc::new(Float32Array::from(v)))?,
-            Of::Texts(get) | Of::Jsons(get) => text_lists(field, records, get)?,
-            Of::Messages(get) => message_lists(field, records, get)?,
-            Of::Struct(columns) => {
-                let arrays = arrays(columns, &fields(columns), records)?;
-                Arc::new(StructArray::try_new(fields(columns), arrays, None)?)
+        Ok(match self.getter {
+            Getter::Bool(get) => Arc::new(records.iter().map(get).collect::<BooleanArray>()),
+            Getter::Int(get) => Arc::new(records.iter().map(get).collect::<Int64Array>()),
+            Getter::Float(get) => Arc::new(records.iter().map(get).collect::<Float64Array>()),
+            Getter::Text(get) | Getter::Json(get) => text_column(records, get)?,
+            Getter::Bytes(get) => Arc::new(records.iter().map(get).collect::<BinaryArray>()),
+
+            // Lists.
+            Getter::Bools(get) => lists(field, records, get, |v| Arc::new(BooleanArray::from(v)))?,
+            Getter::Int8s(get) => lists(field, records, get, |v| Arc::new(Int8Array::from(v)))?,
+            Getter::Ints(get) => lists(field, records, get, |v| Arc::new(Int32Array::from(v)))?,
+            Getter::Float32s(get) => {
+                lists(field, records, get, |v| Arc::new(Float32Array::from(v)))?
             }
-            Of::StructIf(is, columns) => {
-                let arrays = arrays(columns, &fields(columns), records)?;
-                let nulls = records.iter().map(is).collect::<NullBuffer>();
-                Arc::new(StructArray::try_new(fields(columns), arrays, Some(nulls))?)
+            Getter::Texts(get) | Getter::Jsons(get) => text_lists(field, records, get)?,
+            Getter::Messages(get) => message_lists(field, records, get)?,
+            Getter::Routing(get) => routings(field, records, get)?,
+
+            // Structs, whose columns read the same record.
+            Getter::Struct(columns) => struct_column(columns, records, None)?,
+            Getter::StructIf(is_present, columns) => {
+                let validity = records.iter().map(is_present).collect::<NullBuffer>();
+                struct_column(columns, records, Some(validity))?
             }
-            Of::Bytes(get) => Arc::new(records.iter().map(get).collect::<BinaryArray>()),
-            Of::Routing(get) => routings(field, records, get)?,
         })
     }
+}
+
+impl<T> Getter<T> {
+    fn data_type(&self) -> DataType {
+        match self {
+            Self::Bool(_) => DataType::Boolean,
+            Self::Int(_) => DataType::Int64,
+            Self::Float(_) => DataType::Float64,
+            Self::Text(_) | Self::Json(_) => DataType::Utf8,
+            Self::Bytes(_) => DataType::Binary,
+
+            Self::Bools(_) => list_of(DataType::Boolean),
+            Self::Int8s(_) => list_of(DataType::Int8),
+            Self::Ints(_) => list_of(DataType::Int32),
+            Self::Float32s(_) => list_of(DataType::Float32),
+            Self::Texts(_) => list_of(DataType::Utf8),
+            Self::Jsons(_) => DataType::List(Arc::new(json_field("element"))),
+            Self::Messages(_) => list_of(DataType::Struct(template_fields())),
+            Self::Routing(_) => list_of(list_of(list_of(DataType::Int32))),
+
+            Self::Struct(columns) | Self::StructIf(_, columns) => DataType::Struct(fields(columns)),
+        }
+    }
+}
+
+fn list_of(element: DataType) -> DataType {
+    DataType::List(Arc::new(Field::new("element", element, false)))
 }
 
 fn lists<T, V>(
@@ -124,26 +136,24 @@ fn lists<T, V>(
     list(field, lengths.into_iter(), array(values))
 }
 
-fn list_of(ty: DataType) -> DataType {
-    DataType::List(Arc::new(Field::new("element", ty, false)))
-}
-
 fn routings<T>(
     field: &Field,
     records: &[T],
     get: fn(&T) -> Option<Routing>,
 ) -> Result<ArrayRef, ArrowError> {
     let found: Vec<Option<Routing>> = records.iter().map(get).collect();
-    let of_layers = Field::new("element", list_of(DataType::Int32), false);
-    let of_tokens = Field::new("element", list_of(of_layers.data_type().clone()), false);
-    let values = found.iter().flatten().flat_map(|r| r.values.iter().map(|v| i32::from(*v)));
-    let values = Arc::new(Int32Array::from_iter_values(values));
-    let all = || found.iter().flatten();
-    let each = all().flat_map(|r| vec![Some(r.inner[1]); r.tokens() * r.inner[0]]);
-    let layers = all().flat_map(|r| vec![Some(r.inner[0]); r.tokens()]);
-    let values = list(&of_layers, each, values)?;
-    let values = list(&of_tokens, layers, values)?;
-    list(field, found.iter().map(|r| r.as_ref().map(Routing::tokens)), values)
+    let present = || found.iter().flatten();
+    let values = present().flat_map(|r| r.values.iter().map(|expert| i32::from(*expert)));
+    let experts = Int32Array::from_iter_values(values);
+
+    // From the innermost lists outwards: experts of a layer, layers of a token, tokens.
+    let of_layer = Field::new("element", list_of(DataType::Int32), false);
+    let of_token = Field::new("element", list_of(list_of(DataType::Int32)), false);
+    let layer_lengths = present().flat_map(|r| vec![Some(r.experts); r.tokens() * r.layers]);
+    let token_lengths = present().flat_map(|r| vec![Some(r.layers); r.tokens()]);
+    let layers = list(&of_layer, layer_lengths, Arc::new(experts))?;
+    let tokens = list(&of_token, token_lengths, layers)?;
+    list(field, found.iter().map(|r| r.as_ref().map(Routing::tokens)), tokens)
 }
 
 fn text_column<T>(records: &[T], get: fn(&T) -> Option<String>) -> Result<ArrayRef, ArrowError> {
@@ -172,13 +182,24 @@ fn message_lists<T>(
     list(field, found.iter().map(|m| m.as_ref().map(Vec::len)), Arc::new(values))
 }
 
-/// The fields of a message, in the names that chat templates read.
+fn struct_column<T>(
+    columns: &[Column<T>],
+    records: &[T],
+    validity: Option<NullBuffer>,
+) -> Result<ArrayRef, ArrowError> {
+    let fields = fields(columns);
+    let arrays = arrays(columns, &fields, records)?;
+    Ok(Arc::new(StructArray::try_new(fields, arrays, validity)?))
+}
+
+/// Returns the fields of a message under the names that chat templates read.
 fn template_fields() -> Fields {
-    let renamed = |field: &Arc<Field>| match field.name().as_str() {
+    let fields = message_fields();
+    let renamed = fields.iter().map(|field| match field.name().as_str() {
         "reasoning" => Arc::new(field.as_ref().clone().with_name("reasoning_content")),
         _ => Arc::clone(field),
-    };
-    message_fields().iter().map(renamed).collect()
+    });
+    renamed.collect()
 }
 
 fn fields<T>(columns: &[Column<T>]) -> Fields {
@@ -211,7 +232,7 @@ impl<T> Table<T> {
         Arc::clone(&self.schema)
     }
 
-    /// Adds a record of about so many bytes.
+    /// Adds a record that takes about this many bytes.
     pub(crate) fn push(&mut self, record: T, bytes: usize) {
         self.pending.push(record);
         self.bytes += bytes;
@@ -221,8 +242,8 @@ impl<T> Table<T> {
         self.bytes
     }
 
-    /// What was added since the last batch.
-    pub(crate) fn batch(&mut self) -> Result<RecordBatch, ArrowError> {
+    /// Makes a batch of the records since the last one.
+    pub(crate) fn take_batch(&mut self) -> Result<RecordBatch, ArrowError> {
         let arrays = arrays(self.columns, self.schema.fields(), &self.pending)?;
         self.pending.clear();
         self.bytes = 0;

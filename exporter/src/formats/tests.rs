@@ -11,20 +11,21 @@ use bytes::Bytes;
 use episode::Call;
 use serde_json::{Value, json};
 
-use super::{Format, Maker};
-use crate::fixture::{call, episode, reply, rows_of, text_call, with_bodies};
-use crate::graph::scan::Scanned;
-use crate::input::plan::Place;
+use super::Format;
+use super::records::record_builder;
+use crate::graph::scan::RecordedAttempt;
+use crate::input::plan::AttemptNumbers;
 use crate::notes::reason::Reason;
 use crate::output::encode::{Encoder, Encoding};
 use crate::output::jsonl;
-use crate::rows::Row;
+use crate::rows::row::Row;
+use crate::tests::fixture::{call, episode, reply, rows_of, text_call, with_bodies};
 
 mod conversations;
 mod tokens;
 
 /// An attempt whose first call has two choices and calls a tool, and whose second one answers.
-fn attempt(number: u32, reward: Option<f64>, answer: &str) -> Scanned {
+fn attempt(number: u32, reward: Option<f64>, answer: &str) -> RecordedAttempt {
     let system = json!({ "role": "system", "content": "be brief" });
     let user = json!({ "role": "user", "content": "add 1 and 1" });
     let arguments = json!({ "name": "add", "arguments": "{\"a\": 1, \"b\": 1}" });
@@ -59,31 +60,35 @@ fn attempt(number: u32, reward: Option<f64>, answer: &str) -> Scanned {
     found
 }
 
-fn both() -> [Scanned; 2] {
+fn both() -> [RecordedAttempt; 2] {
     [attempt(0, Some(1.0), "two"), attempt(1, Some(0.25), "2!")]
 }
 
 /// The batch that a format makes of these attempts, and what it leaves out.
-fn made(format: Format, attempts: &[Scanned], change: impl Fn(&mut Row)) -> (RecordBatch, u64) {
-    let mut maker = Maker::new(format, 0.5);
+fn made(
+    format: Format,
+    attempts: &[RecordedAttempt],
+    change: impl Fn(&mut Row),
+) -> (RecordBatch, u64) {
+    let mut builder = record_builder(format, 0.5);
     let mut refused = 0;
     for (number, attempt) in attempts.iter().enumerate() {
-        let place = Place { group: 4, attempt: number as i64, repetition: number as i64 };
-        attempt.calls.iter().for_each(|call| maker.call(&attempt.record, call));
+        let place = AttemptNumbers { group: 4, attempt: number as i64, repetition: number as i64 };
+        attempt.calls.iter().for_each(|call| builder.add_call(&attempt.record, call));
         let kinds = format.kinds();
-        for mut row in crate::fixture::chosen(attempt, kinds, crate::Shared::Once) {
+        for mut row in crate::tests::fixture::chosen(attempt, kinds, crate::SharedTokens::Once) {
             change(&mut row);
-            refused += u64::from(!maker.row(row, place));
+            refused += u64::from(!builder.add_row(row, place));
         }
-        maker.attempt_ended();
+        builder.end_attempt();
     }
-    maker.file_ended();
+    builder.end_file();
     if format.is_of_groups() {
-        let left = maker.left_out();
+        let left = builder.omissions();
         let unpaired = left.iter().filter(|(why, _)| **why != "turns_in_no_pair");
         refused += unpaired.map(|(_, left)| left.count).sum::<u64>();
     }
-    (maker.batch().unwrap(), refused)
+    (builder.pending().take_batch().unwrap(), refused)
 }
 
 fn lines(format: Format, batch: &RecordBatch) -> String {
@@ -92,7 +97,7 @@ fn lines(format: Format, batch: &RecordBatch) -> String {
     String::from_utf8(out).unwrap()
 }
 
-fn documents(format: Format, attempts: &[Scanned]) -> Vec<Value> {
+fn documents(format: Format, attempts: &[RecordedAttempt]) -> Vec<Value> {
     let text = lines(format, &made(format, attempts, |_| {}).0);
     text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }

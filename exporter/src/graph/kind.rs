@@ -1,31 +1,32 @@
-//! Kind: what a path is for, and what says so.
+//! The kinds of paths, and the reasons for them.
 //!
-//! What the agent said of a call when it was made decides (`Begun::lineage`); where it said
-//! nothing, the place in the forest and the words do. The cue is kept beside the kind.
+//! The agent's own statement about a call decides (`Begun::lineage`). Where it made none, the place
+//! in the forest and the messages do.
 
 use episode::{CallKind, Kind, Outcome};
 use serde_json::Value;
 
-use crate::graph::family::{Family, same_agent};
+use crate::graph::descendants::{Descendants, is_same_task};
 use crate::graph::forest::Forest;
-use crate::graph::node::Node;
+use crate::graph::message_ids::MessageIds;
+use crate::graph::node::{Node, NodeId};
 
-/// What says that a path is of its kind.
+/// Reason why a path is of its kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Cue {
+pub enum KindReason {
     /// An earlier try at the same prompt did not end well.
     AfterFailure,
     /// It begins with the summary of an earlier conversation.
     AfterSummary,
     /// Nothing tells which of several equal paths it continues.
     AmbiguousParent,
-    /// It is the first conversation of the episode that nothing else is said of.
+    /// It is the first conversation of the episode that nothing else applies to.
     FirstConversation,
-    /// It continues a path in words; the server reported no ids of one of the two.
+    /// It continues a path in text; the server reported no ids of one of the two.
     IdsMissing,
-    /// It starts with tokens of another path and then goes on by itself.
+    /// It starts with tokens of another path and then leaves it.
     LeftHistory,
-    /// The agent said so: by a header, in the metadata, or by the words of its request.
+    /// The agent stated it: by a header, in the metadata, or by the words of its request.
     Lineage,
     /// It shares no turn with another conversation.
     NewConversation,
@@ -39,14 +40,14 @@ pub enum Cue {
     OtherInstructions,
     /// The client counted the tries.
     RetryCount,
-    /// It continues a path in words, but the tokens are others.
+    /// It continues a path in text, but the tokens differ.
     RewrittenHistory,
     /// It answers a prompt that has another answer.
     SamePrompt,
 }
 
-impl Cue {
-    /// All of them, in the order of their words.
+impl KindReason {
+    /// All reasons, sorted by word.
     pub const ALL: [Self; 15] = [
         Self::AfterFailure,
         Self::AfterSummary,
@@ -65,7 +66,7 @@ impl Cue {
         Self::SamePrompt,
     ];
 
-    /// The word exported.
+    /// Returns the word of the column `kind_reason`.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::AfterFailure => "after_failure",
@@ -87,147 +88,184 @@ impl Cue {
     }
 }
 
-/// Tells the kinds of the paths of one forest.
+/// Decides the kinds of the paths of one forest.
 pub(crate) struct Kinds<'f, 'a> {
     forest: &'f Forest<'a>,
-    family: &'f Family,
-    /// The root of the main conversation.
-    main: Option<usize>,
+    descendants: &'f Descendants,
+    /// Root of the main conversation.
+    main: Option<NodeId>,
 }
 
 impl<'f, 'a> Kinds<'f, 'a> {
-    pub(crate) fn new(forest: &'f Forest<'a>, family: &'f Family) -> Self {
-        let mut kinds = Self { forest, family, main: None };
-        let is_main = |i: &usize| {
-            forest.nodes[*i].strand().0 == CallKind::Main && family.elders[*i].is_none()
-        };
-        let roots: Vec<usize> = family.roots.iter().copied().filter(is_main).collect();
-        let stands_out = |i: &&usize| forest.unclear[**i].is_empty() && kinds.aside(**i).is_none();
-        kinds.main = roots.iter().find(stands_out).or(roots.first()).copied();
+    pub(crate) fn new(forest: &'f Forest<'a>, descendants: &'f Descendants) -> Self {
+        let mut kinds = Self { forest, descendants, main: None };
+        let roots = descendants.roots.iter().copied();
+        let main_roots: Vec<NodeId> = roots.filter(|root| kinds.may_be_main(*root)).collect();
+        let first_clear = main_roots
+            .iter()
+            .find(|root| !forest.is_ambiguous(**root) && kinds.auxiliary_reason(**root).is_none());
+        kinds.main = first_clear.or(main_roots.first()).copied();
         kinds
     }
 
-    /// The kind of the path that begins to differ from others at `start`. `of` is the kind of the
-    /// path that a node belongs to, where that is known.
-    pub(crate) fn of(&self, start: usize, of: impl Fn(usize) -> Option<Kind>) -> (Kind, Cue) {
-        let node = &self.forest.nodes[start];
-        let said = match node.strand().0 {
-            CallKind::Compaction => Some(Kind::Compaction),
-            CallKind::Auxiliary => Some(Kind::Auxiliary),
-            CallKind::Subagent => Some(Kind::Subagent),
-            CallKind::Main => None,
-        };
-        if let Some(kind) = said.filter(|kind| *kind != Kind::Subagent) {
-            return (kind, Cue::Lineage);
+    fn may_be_main(&self, root: NodeId) -> bool {
+        let is_leading = self.descendants[root].leading_try.is_none();
+        self.forest.nodes[root].agent_task().kind == CallKind::Main && is_leading
+    }
+
+    /// Returns the kind of the path that begins to differ from others at `start`. `kind_of_node`
+    /// gives the kind of the path that a node belongs to, where that is known.
+    pub(crate) fn of(
+        &self,
+        start: NodeId,
+        kind_of_node: impl Fn(NodeId) -> Option<Kind>,
+    ) -> (Kind, KindReason) {
+        let call_kind = self.forest.nodes[start].agent_task().kind;
+        match call_kind {
+            CallKind::Compaction => return (Kind::Compaction, KindReason::Lineage),
+            CallKind::Auxiliary => return (Kind::Auxiliary, KindReason::Lineage),
+            CallKind::Subagent | CallKind::Main => {}
         }
+
+        // A retry or a sibling is that first, whichever agent made it.
         if let Some(found) = self.of_try(start) {
             return found;
         }
-        if said.is_some() {
-            return (Kind::Subagent, Cue::Lineage);
+        if call_kind == CallKind::Subagent {
+            return (Kind::Subagent, KindReason::Lineage);
         }
-        if self.family.elders[start].is_some() {
-            return (Kind::Fork, Cue::LeftHistory);
+        if self.descendants[start].leading_try.is_some() {
+            return (Kind::Fork, KindReason::LeftHistory);
         }
-        match (self.forest.parents[start], self.forest.leads[start]) {
+
+        match (self.forest.parent(start), self.forest.text_parent(start)) {
             (Some(from), _) | (_, Some(from)) if self.is_summary(from) => {
-                (Kind::Main, Cue::AfterSummary)
+                (Kind::Main, KindReason::AfterSummary)
             }
-            (_, Some(from)) => self.of_lead(start, from, of(from)),
-            (Some(from), None) => self.of_child(start, from, of(from)),
+            (_, Some(from)) => self.of_text_child(start, from, kind_of_node(from)),
+            (Some(from), None) => self.of_child(start, from, kind_of_node(from)),
             (None, None) => self.of_root(start),
         }
     }
 
-    /// The kind of what answers a prompt that another node leads the answers to.
-    fn of_try(&self, start: usize) -> Option<(Kind, Cue)> {
-        let leads = self.family.elders[start].is_none() && !self.has_twin_with_ids(start);
-        if leads || self.family.continued[start] == Some(true) {
+    /// Returns the kind of a try that does not lead the answers to its prompt.
+    fn of_try(&self, start: NodeId) -> Option<(Kind, KindReason)> {
+        let leads = self.descendants[start].leading_try.is_none() && !self.has_twin_with_ids(start);
+        if leads || self.descendants.is_continued(start) {
             return None;
         }
         let failed = self.forest.nodes[start].ended.outcome != Outcome::Complete;
-        Some(match (self.family.superseded[start], failed) {
-            (true, true) => (Kind::Retry, Cue::AfterFailure),
-            (true, false) => (Kind::Retry, Cue::RetryCount),
-            (false, _) => (Kind::Sibling, Cue::SamePrompt),
+        Some(match (self.descendants[start].superseded, failed) {
+            (true, true) => (Kind::Retry, KindReason::AfterFailure),
+            (true, false) => (Kind::Retry, KindReason::RetryCount),
+            (false, _) => (Kind::Sibling, KindReason::SamePrompt),
         })
     }
 
-    /// Whether another choice of the call has ids where this one has none.
-    fn has_twin_with_ids(&self, start: usize) -> bool {
-        let node = &self.forest.nodes[start];
-        let before = self.forest.nodes[..start].iter().rev();
-        let mut twins = before.take_while(|n| n.call.begun.call_id == node.call.begun.call_id);
-        !node.has_ids && twins.any(|n| n.has_ids)
+    /// Returns true where another choice of the call has ids and this one has none.
+    fn has_twin_with_ids(&self, start: NodeId) -> bool {
+        let nodes = self.forest.nodes.as_slice();
+        let node = &nodes[start.0];
+        let before = nodes[..start.0].iter().rev();
+        let mut twins = before.take_while(|other| other.call_id() == node.call_id());
+        !node.has_ids && twins.any(|twin| twin.has_ids)
     }
 
-    fn is_summary(&self, node: usize) -> bool {
-        self.forest.nodes[node].strand().0 == CallKind::Compaction
+    fn is_summary(&self, node: NodeId) -> bool {
+        self.forest.nodes[node].agent_task().kind == CallKind::Compaction
     }
 
-    /// The kind of what goes on in words from `lead`: that of the path it left, if one agent does
-    /// one thing in both.
-    fn of_lead(&self, start: usize, lead: usize, of: Option<Kind>) -> (Kind, Cue) {
-        let ids = |i: usize| self.forest.nodes[i].has_ids;
-        let cue = if ids(start) != ids(lead) { Cue::IdsMissing } else { Cue::RewrittenHistory };
-        match of {
-            Some(kind) if same_agent(self.forest, start, lead) => (kind, cue),
-            _ => (Kind::Fork, Cue::RewrittenHistory),
+    /// Returns the kind of what continues `text_parent` in text: that of the path it left, if one
+    /// agent does one thing in both.
+    fn of_text_child(
+        &self,
+        start: NodeId,
+        text_parent: NodeId,
+        parent_kind: Option<Kind>,
+    ) -> (Kind, KindReason) {
+        let nodes = &self.forest.nodes;
+        let reason = if nodes[start].has_ids == nodes[text_parent].has_ids {
+            KindReason::RewrittenHistory
+        } else {
+            KindReason::IdsMissing
+        };
+        match parent_kind {
+            Some(kind) if is_same_task(self.forest, start, text_parent) => (kind, reason),
+            _ => (Kind::Fork, KindReason::RewrittenHistory),
         }
     }
 
-    /// The kind of what goes on token for token from `parent`, on a path of its own. Where only the
-    /// model is another and nothing else went on, the conversation did.
-    fn of_child(&self, start: usize, parent: usize, of: Option<Kind>) -> (Kind, Cue) {
-        let goes_on = same_agent(self.forest, start, parent)
-            && self.forest.nodes[start].model() != self.forest.nodes[parent].model()
-            && self.family.heir(self.forest, parent).is_none();
-        match of {
-            Some(kind) if goes_on => (kind, Cue::OtherModel),
-            _ => (Kind::Fork, Cue::LeftHistory),
+    /// Returns the kind of a path of its own that extends `parent` token for token. Where only the
+    /// model differs and nothing else extends the parent, it is the same conversation.
+    fn of_child(
+        &self,
+        start: NodeId,
+        parent: NodeId,
+        parent_kind: Option<Kind>,
+    ) -> (Kind, KindReason) {
+        let nodes = &self.forest.nodes;
+        let only_model_differs = is_same_task(self.forest, start, parent)
+            && nodes[start].model() != nodes[parent].model()
+            && self.descendants.heir(self.forest, parent).is_none();
+        match parent_kind {
+            Some(kind) if only_model_differs => (kind, KindReason::OtherModel),
+            _ => (Kind::Fork, KindReason::LeftHistory),
         }
     }
 
-    fn of_root(&self, start: usize) -> (Kind, Cue) {
-        if !self.forest.unclear[start].is_empty() {
-            return (Kind::Fork, Cue::AmbiguousParent);
+    fn of_root(&self, start: NodeId) -> (Kind, KindReason) {
+        if self.forest.is_ambiguous(start) {
+            return (Kind::Fork, KindReason::AmbiguousParent);
         }
         if self.main == Some(start) {
-            return (Kind::Main, Cue::FirstConversation);
+            return (Kind::Main, KindReason::FirstConversation);
         }
-        if let Some(cue) = self.aside(start) {
-            return (Kind::Auxiliary, cue);
+        if let Some(reason) = self.auxiliary_reason(start) {
+            return (Kind::Auxiliary, reason);
         }
-        let instructions = |i: usize| self.forest.said.get(i).map(|said| said.instructions());
-        let [this, main] = [Some(start), self.main].map(|i| instructions(i?));
-        match this.zip(main) {
-            Some((this, main)) if !this.is_empty() && !main.is_empty() && this != main => {
-                (Kind::Subagent, Cue::OtherInstructions)
-            }
-            _ => (Kind::Fork, Cue::NewConversation),
+        let main = self.main.map_or(&[][..], |main| self.instructions(main));
+        let these = self.instructions(start);
+        if !these.is_empty() && !main.is_empty() && these != main {
+            return (Kind::Subagent, KindReason::OtherInstructions);
         }
+        (Kind::Fork, KindReason::NewConversation)
     }
 
-    /// Why the call at `root` is beside the conversation, where it is.
-    fn aside(&self, root: usize) -> Option<Cue> {
-        if !self.family.children[root].is_empty() {
+    /// Returns the reason why a root is beside the conversation, where it is.
+    fn auxiliary_reason(&self, root: NodeId) -> Option<KindReason> {
+        if !self.descendants[root].children.is_empty() {
             return None;
         }
         if asks_for_one_token(&self.forest.nodes[root]) {
-            return Some(Cue::OneToken);
+            return Some(KindReason::OneToken);
         }
-        let offers = |i: usize| self.forest.said.get(i).is_some_and(|said| said.offers_tools());
-        let model = |i: usize| self.forest.nodes[i].call.begun.model.as_deref();
-        let at_work = |i: &usize| offers(*i) && model(*i) != model(root);
-        let found = !offers(root) && self.family.roots.iter().any(at_work);
-        found.then_some(Cue::OtherModelWithoutTools)
+        // A conversation with tools and another model is the work; this call is not part of it.
+        let mut roots = self.descendants.roots.iter();
+        let is_beside = !self.offers_tools(root)
+            && roots.any(|other| {
+                self.offers_tools(*other)
+                    && self.requested_model(*other) != self.requested_model(root)
+            });
+        is_beside.then_some(KindReason::OtherModelWithoutTools)
+    }
+
+    fn instructions(&self, node: NodeId) -> &[u32] {
+        self.forest.message_ids.get(node).map_or(&[], MessageIds::instructions)
+    }
+
+    fn offers_tools(&self, node: NodeId) -> bool {
+        self.forest.message_ids.get(node).is_some_and(MessageIds::offers_tools)
+    }
+
+    fn requested_model(&self, node: NodeId) -> Option<&str> {
+        self.forest.nodes[node].call.begun.model.as_deref()
     }
 }
 
-/// Probes ask for one token: whether the key is good, whether there is quota left.
+/// Returns true for a probe. Agents ask for one token to see whether a key works or quota is left.
 fn asks_for_one_token(node: &Node<'_>) -> bool {
-    let sampling = node.call.begun.sampling.as_deref().unwrap_or("{}");
-    let sampling: Value = serde_json::from_str(sampling).unwrap_or_default();
+    let text = node.call.begun.sampling.as_deref().unwrap_or("{}");
+    let sampling: Value = serde_json::from_str(text).unwrap_or_default();
     let limits = ["max_tokens", "max_completion_tokens", "max_output_tokens"];
     limits.iter().any(|key| sampling.get(key).and_then(Value::as_u64).is_some_and(|n| n <= 1))
 }
@@ -238,7 +276,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::fixture::{call, choice, episode, reply, rows_of, with_bodies};
+    use crate::tests::fixture::{call, choice, episode, reply, rows_of, with_bodies};
 
     fn kinds(calls: Vec<Call>) -> Vec<(&'static str, &'static str)> {
         rows_of(&episode(calls)).iter().map(|row| (row.kind, row.kind_reason)).collect()
@@ -397,10 +435,11 @@ mod tests {
     #[test]
     fn the_user_page_explains_every_kind_and_every_cue() {
         let page = include_str!("../../../docs/export.md");
-        let words = Kind::ALL.map(Kind::as_str).into_iter().chain(Cue::ALL.map(Cue::as_str));
+        let words =
+            Kind::ALL.map(Kind::as_str).into_iter().chain(KindReason::ALL.map(KindReason::as_str));
         for word in words {
             assert!(page.contains(&format!("\n| {word} | ")), "docs/export.md lacks {word}");
         }
-        assert!(Cue::ALL.map(Cue::as_str).is_sorted());
+        assert!(KindReason::ALL.map(KindReason::as_str).is_sorted());
     }
 }

@@ -1,94 +1,124 @@
-//! Merge: the paths of an episode's forest.
+//! Merges the nodes of a forest into paths.
 //!
-//! A path goes from a root down to where nothing of its own strand goes on from it (a *strand* is
-//! one agent doing one thing: a summary of a conversation is a path beside it). Paths are ordered
-//! depth first, roots and children by when their calls began. A node belongs to the first path
-//! that holds it.
+//! A path goes from a root down to the last node of the same agent task and model. A summary of a
+//! conversation is another task, so it is a path beside the conversation. Paths are ordered depth
+//! first, roots and children by the start of their calls. A node belongs to the first path that
+//! holds it.
 
 use episode::Branch;
 
-use crate::graph::family::Family;
+use crate::graph::assessment::assess_all;
+use crate::graph::descendants::Descendants;
 use crate::graph::forest::Forest;
-use crate::graph::judged::judge_all;
 use crate::graph::kind::Kinds;
-use crate::graph::node::Node;
-use crate::graph::path::{Merged, Path};
+use crate::graph::node::{Node, NodeId, PerNode};
+use crate::graph::paths::{Path, PathId, PathNode, Paths};
 use crate::notes::Notes;
 
 /// Turns a forest into paths.
-pub(crate) fn merge(forest: &Forest<'_>) -> (Merged, Notes) {
-    let family = Family::new(forest);
-    let (walked, owners) = walk(forest, &family);
-    let kinds = Kinds::new(forest, &family);
-    let mut paths: Vec<Path> = Vec::with_capacity(walked.len());
-    for (index, (start, nodes)) in walked.into_iter().enumerate() {
-        let of = |node: usize| paths.get(owners[node]).map(|path| path.kind);
-        let (kind, cue) = kinds.of(start, of);
-        let branch = origin(forest, &family, &owners, start).filter(|b| b.parent < index);
-        paths.push(Path { nodes, branch, kind, cue });
+pub(crate) fn merge(forest: &Forest<'_>) -> (Paths, Notes) {
+    let descendants = Descendants::new(forest);
+    let Walk { lines, first_paths } = Walk::new(forest, &descendants);
+    let kinds = Kinds::new(forest, &descendants);
+    let origins = Origins { forest, descendants: &descendants, first_paths: &first_paths };
+
+    let mut list: Vec<Path> = Vec::with_capacity(lines.len());
+    for Line { start, nodes } in lines {
+        // Only the kinds of earlier paths are known.
+        let kind_of_node = |node| list.get(first_paths[node].0).map(|path| path.kind);
+        let (kind, kind_reason) = kinds.of(start, kind_of_node);
+        let branch = origins.of(start).filter(|branch| branch.parent < list.len());
+        list.push(Path { nodes, branch, kind, kind_reason, retokenized: None });
     }
-    let branches = paths.iter().filter(|p| p.branch.is_some()).count() as u64;
-    let notes = Notes { roots: paths.len() as u64 - branches, branches, ..Notes::default() };
-    let judged = judge_all(forest, &family);
-    let written = vec![None; paths.len()];
-    let models = forest.nodes.iter().map(|node| node.model().to_owned()).collect();
-    let continued = family.continued;
-    (Merged { paths, owners, continued, judged, models, written }, notes)
+
+    let branches = list.iter().filter(|path| path.branch.is_some()).count() as u64;
+    let notes = Notes { roots: list.len() as u64 - branches, branches, ..Notes::default() };
+    let assessments = assess_all(forest, &descendants);
+    let nodes = forest.nodes.entries().map(|(id, node)| PathNode {
+        first_path: first_paths[id],
+        continued: descendants[id].continued,
+        assessment: assessments[id].clone(),
+        model: node.model().to_owned(),
+    });
+    (Paths::new(list, nodes.collect()), notes)
 }
 
-/// A node that no earlier path holds, and the path that goes through it.
-type Walked = (usize, Vec<usize>);
+/// The nodes of one path.
+struct Line {
+    /// The first node that no earlier path holds.
+    start: NodeId,
+    nodes: Vec<NodeId>,
+}
 
-/// All paths, and for each node the first one that holds it.
-fn walk(forest: &Forest<'_>, family: &Family) -> (Vec<Walked>, Vec<usize>) {
-    let mut owners = vec![0; forest.nodes.len()];
-    let mut paths: Vec<Walked> = Vec::new();
-    let mut starts: Vec<usize> = family.roots.iter().rev().copied().collect();
-    while let Some(start) = starts.pop() {
-        let mut nodes = ancestors(forest, start);
-        let mut next = Some(start);
-        while let Some(node) = next {
-            nodes.push(node);
-            owners[node] = paths.len();
-            next = family.heir(forest, node);
-            // Deeper branches are pushed later and so come out first: depth first.
-            let others = family.children[node].iter().skip(usize::from(next.is_some()));
-            starts.extend(others.rev());
+/// All lines of a forest, and the first path that holds each node.
+struct Walk {
+    lines: Vec<Line>,
+    first_paths: PerNode<PathId>,
+}
+
+impl Walk {
+    fn new(forest: &Forest<'_>, descendants: &Descendants) -> Self {
+        let mut lines: Vec<Line> = Vec::new();
+        let mut first_paths = PerNode::filled(forest.nodes.len(), PathId(0));
+        let mut starts: Vec<NodeId> = descendants.roots.iter().rev().copied().collect();
+
+        while let Some(start) = starts.pop() {
+            let mut nodes = forest.ancestors(start);
+            let mut next = Some(start);
+            while let Some(node) = next {
+                nodes.push(node);
+                first_paths[node] = PathId(lines.len());
+                next = descendants.heir(forest, node);
+                // Branches further down are pushed later and popped first: depth first.
+                let children = &descendants[node].children;
+                let others = children.iter().skip(usize::from(next.is_some()));
+                starts.extend(others.rev());
+            }
+            lines.push(Line { start, nodes });
         }
-        paths.push((start, nodes));
+        Self { lines, first_paths }
     }
-    (paths, owners)
 }
 
-/// The nodes above `node`, root first.
-fn ancestors(forest: &Forest<'_>, node: usize) -> Vec<usize> {
-    let mut above: Vec<usize> =
-        std::iter::successors(forest.parents[node], |n| forest.parents[*n]).collect();
-    above.reverse();
-    above
+/// Finds where paths left other paths.
+struct Origins<'f, 'a> {
+    forest: &'f Forest<'a>,
+    descendants: &'f Descendants,
+    first_paths: &'f PerNode<PathId>,
 }
 
-/// Where the path that begins to differ at `start` left another one.
-fn origin(forest: &Forest<'_>, family: &Family, owners: &[usize], start: usize) -> Option<Branch> {
-    let node = &forest.nodes[start];
-    if let Some(elder) = family.elders[start] {
-        // Both answer one prompt. Without ids no token is known to be shared.
-        return Some(Branch { parent: owners[elder], position: node.prompt.len() });
+impl Origins<'_, '_> {
+    /// Returns the place where the path that begins to differ at `start` left another one.
+    fn of(&self, start: NodeId) -> Option<Branch> {
+        let forest = self.forest;
+        let node = &forest.nodes[start];
+        if let Some(leading) = self.descendants[start].leading_try {
+            // Both answer one prompt. Without ids no token is known to be shared.
+            return Some(self.branch(leading, node.prompt.len()));
+        }
+
+        let shared_with = |other| {
+            let position = shared_tokens(&forest.nodes[other], node);
+            self.branch(other, position)
+        };
+        let text_parent = forest.text_parent(start).map(shared_with);
+        let Some(parent) = forest.parent(start) else { return text_parent };
+        let heir = self.descendants.heir(forest, parent).map(shared_with);
+        let inherited = self.branch(parent, forest.nodes[parent].path_len());
+        // `max_by_key` takes the last of equals, so the text parent wins a tie.
+        [Some(inherited), heir, text_parent]
+            .into_iter()
+            .flatten()
+            .max_by_key(|branch| branch.position)
     }
-    let beside = |other: usize| {
-        let position = alike(&forest.nodes[other], node);
-        Branch { parent: owners[other], position }
-    };
-    let lead = forest.leads[start].map(beside);
-    let Some(parent) = forest.parents[start] else { return lead };
-    let heir = family.heir(forest, parent).map(beside);
-    let held = Branch { parent: owners[parent], position: forest.nodes[parent].path_len() };
-    // Of those that share the most tokens the one that its words go on from.
-    [Some(held), heir, lead].into_iter().flatten().max_by_key(|branch| branch.position)
+
+    fn branch(&self, node: NodeId, position: usize) -> Branch {
+        Branch { parent: self.first_paths[node].0, position }
+    }
 }
 
-/// Number of tokens at the start of `node` that are those of the path to `other`.
-fn alike(other: &Node<'_>, node: &Node<'_>) -> usize {
+/// Returns the number of leading tokens that `node` shares with the path to `other`.
+fn shared_tokens(other: &Node<'_>, node: &Node<'_>) -> usize {
     let path = other.prompt.iter().chain(other.sampled);
     node.prompt.iter().chain(node.sampled).zip(path).take_while(|(a, b)| a == b).count()
 }
@@ -98,7 +128,7 @@ mod tests {
     use episode::{Choice, Kind};
 
     use super::*;
-    use crate::fixture::{brief, call, choice, reply};
+    use crate::tests::fixture::{brief, call, choice, reply};
     use crate::trajectories;
 
     #[test]

@@ -1,130 +1,146 @@
-//! Said: the messages of a call as numbers, one for each distinct message of its episode.
+//! The messages of a call as numbers, one for each distinct message of its episode.
 //!
-//! Spellings of one message are one number: arguments of tools are parsed and sorted by key, ids
-//! of tool calls and reasoning are left out, `null` and an empty text are the same
-//! (`wire::canonical`).
+//! Spellings of one message share one number (`wire::canonical`): arguments of tools are parsed and
+//! sorted by key, ids of tool calls and reasoning are left out, and `null` equals an empty text.
 
 use std::rc::Rc;
 
 use episode::Call;
 
-use crate::graph::message_numbers::{Words, is_instruction};
-use crate::graph::node::Node;
-use crate::graph::written::Written;
+use crate::graph::body_messages::BodyMessages;
+use crate::graph::message_numbers::{MessageNumbers, is_instruction};
+use crate::graph::node::{Node, NodeId, PerNode};
+use crate::graph::prefix_index::SymbolPath;
 
-/// What one choice of a call heard and said.
+/// The messages of one choice of a call: those sent, and the answer.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Said {
-    /// The messages that were sent.
-    history: Vec<u32>,
-    /// How many of the first ones are instructions: the system's or the developer's.
-    instructions: usize,
-    /// The message that was answered.
+pub(crate) struct MessageIds {
+    /// Messages that were sent.
+    sent: Vec<u32>,
+    /// Number of leading messages that are the system's or the developer's.
+    instruction_count: usize,
     answer: Option<u32>,
-    /// The tools that were offered, as one number; none without any.
+    /// The offered tools as one number; none where none were offered.
     tools: Option<u32>,
 }
 
-impl Said {
-    /// The whole history, instructions first.
-    pub(crate) fn history(&self) -> &[u32] {
-        &self.history
+impl MessageIds {
+    /// Returns all messages that were sent, instructions first.
+    pub(crate) fn sent(&self) -> &[u32] {
+        &self.sent
     }
 
-    /// Whether tools were offered.
     pub(crate) fn offers_tools(&self) -> bool {
         self.tools.is_some()
     }
 
-    /// Whether `other` has the same instructions and tools: they stand at the head of a prompt.
+    /// Returns true where `other` has the same instructions and tools. A template puts both at the
+    /// head of the prompt.
     pub(crate) fn has_head_of(&self, other: &Self) -> bool {
         (self.instructions(), self.tools) == (other.instructions(), other.tools)
     }
 
-    /// The messages before the conversation. Clocks and folders in them change from call to call.
+    /// Returns the leading messages of the system or the developer. Some agents put a clock or the
+    /// working folder there, so these change from call to call.
     pub(crate) fn instructions(&self) -> &[u32] {
-        &self.history[..self.instructions]
+        &self.sent[..self.instruction_count]
     }
 
-    /// The messages of the conversation itself.
-    pub(crate) fn spoken(&self) -> &[u32] {
-        &self.history[self.instructions..]
+    /// Returns the messages that were sent behind the instructions.
+    pub(crate) fn conversation(&self) -> &[u32] {
+        &self.sent[self.instruction_count..]
     }
 
-    /// What was said before the last message that was sent, and that message.
-    pub(crate) fn heard(&self) -> Option<(&[u32], &[u32])> {
-        let before = self.spoken().len().checked_sub(1)?;
-        Some(self.spoken().split_at(before))
+    /// Returns the conversation, split before the last message that was sent.
+    pub(crate) fn prompt_path(&self) -> Option<SymbolPath<'_>> {
+        let last = self.conversation().len().checked_sub(1)?;
+        let (prompt, answer) = self.conversation().split_at(last);
+        Some(SymbolPath { prompt, answer })
     }
 
-    /// What was said up to the answer, and the answer; none where there is none to continue.
-    pub(crate) fn path(&self) -> Option<(&[u32], &[u32])> {
-        Some((self.spoken(), std::slice::from_ref(self.answer.as_ref()?)))
+    /// Returns the conversation and the answer; none where there is no answer to continue.
+    pub(crate) fn path(&self) -> Option<SymbolPath<'_>> {
+        let answer = std::slice::from_ref(self.answer.as_ref()?);
+        Some(SymbolPath { prompt: self.conversation(), answer })
     }
 }
 
-/// Reads the bodies of all calls. One entry a node. A message that is sent again in the same
-/// letters is read once, and what a body has in common with that of the call it goes on from is
-/// not looked through again.
-pub(crate) fn said(nodes: &[Node<'_>], parents: &[Option<usize>]) -> Vec<Said> {
-    let mut words = Words::default();
-    let mut found = Vec::with_capacity(nodes.len());
-    let mut read: Vec<Option<Rc<Written<'_>>>> = Vec::with_capacity(nodes.len());
-    for choices in nodes.chunk_by(|a, b| a.call.begun.call_id == b.call.begun.call_id) {
-        let first = found.len();
-        let parent = parents[first].filter(|parent| *parent < first);
-        let before = parent.or(first.checked_sub(1)).and_then(|before| read[before].clone());
+/// Reads the request bodies of all calls. Gives one entry a node.
+///
+/// A message that is sent again byte for byte is read once. The part of a body that it shares with
+/// the body of the call that it continues is not scanned again.
+pub(crate) fn message_ids(
+    nodes: &PerNode<Node<'_>>,
+    parent: impl Fn(NodeId) -> Option<NodeId>,
+) -> PerNode<MessageIds> {
+    let mut numbers = MessageNumbers::default();
+    let mut found: Vec<MessageIds> = Vec::with_capacity(nodes.len());
+    let mut bodies: Vec<Option<Rc<BodyMessages<'_>>>> = Vec::with_capacity(nodes.len());
+
+    for choices in nodes.as_slice().chunk_by(|a, b| a.call_id() == b.call_id()) {
         let Node { call, request, .. } = &choices[0];
-        let (heard, written) = heard(&mut words, call, request, before.as_deref());
-        let written = written.map(Rc::new);
+        let first = found.len();
+        // The body most likely shared is the parent's, else that of the call before.
+        let parent = parent(NodeId(first)).map(|parent| parent.0).filter(|parent| *parent < first);
+        let previous = parent.or(first.checked_sub(1)).and_then(|before| bodies[before].as_deref());
+        let (sent, body) = read_request(&mut numbers, call, request, previous);
+        let body = body.map(Rc::new);
+
         let answers = wire::answers(call.begun.route, &choices[0].ended.reply);
         for node in choices {
-            let answer = answers.iter().find(|a| a.index == node.index);
-            let answer = answer.map(|a| words.number(&a.message));
-            found.push(Said { answer, ..heard.clone() });
-            read.push(written.clone());
+            let answer = answers
+                .iter()
+                .find(|answer| answer.index == node.index)
+                .map(|answer| numbers.number(&answer.message));
+            found.push(MessageIds { answer, ..sent.clone() });
+            bodies.push(body.clone());
         }
     }
-    found
+    found.into_iter().collect()
 }
 
-fn heard<'a>(
-    words: &mut Words<'a>,
+/// Reads the messages that a call sent, in one pass where its body allows that. `whole` is the
+/// request with the conversation that it names.
+fn read_request<'a>(
+    numbers: &mut MessageNumbers<'a>,
     call: &'a Call,
     whole: &[u8],
-    before: Option<&Written<'a>>,
-) -> (Said, Option<Written<'a>>) {
+    previous: Option<&BodyMessages<'a>>,
+) -> (MessageIds, Option<BodyMessages<'a>>) {
     let (route, request) = (call.begun.route, &call.begun.request);
-    if let Some(written) = before
-        .and_then(|before| before.continued(route, request, words))
-        .or_else(|| Written::whole(route, request, words))
-    {
-        let said = Said {
-            history: written.messages.iter().map(|known| known.number).collect(),
-            instructions: written.messages.iter().take_while(|known| known.is_instruction).count(),
+    let in_one_pass = previous
+        .and_then(|previous| previous.continued(route, request, numbers))
+        .or_else(|| BodyMessages::read(route, request, numbers));
+    if let Some(body) = in_one_pass {
+        let instructions = body.messages.iter().take_while(|message| message.is_instruction);
+        let ids = MessageIds {
+            sent: body.messages.iter().map(|message| message.number).collect(),
+            instruction_count: instructions.count(),
             answer: None,
-            tools: written.tools,
+            tools: body.tools,
         };
-        return (said, Some(written));
+        return (ids, Some(body));
     }
-    let asked = wire::conversation(route, whole).unwrap_or_default();
-    let said = Said {
-        history: asked.messages.iter().map(|m| words.number(m)).collect(),
-        instructions: asked.messages.iter().take_while(|m| is_instruction(m)).count(),
+
+    // Other bodies are parsed whole, with the conversation that they name.
+    let sent = wire::conversation(route, whole).unwrap_or_default();
+    let ids = MessageIds {
+        sent: sent.messages.iter().map(|message| numbers.number(message)).collect(),
+        instruction_count: sent.messages.iter().take_while(|m| is_instruction(m)).count(),
         answer: None,
-        tools: words.of_tools(asked.tools),
+        tools: numbers.of_tools(sent.tools),
     };
-    (said, None)
+    (ids, None)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fixture::call;
-    use crate::graph::scan::nodes;
+    use crate::graph::scan::choice_nodes;
+    use crate::tests::fixture::call;
 
-    fn alone(call: &Call) -> Said {
-        heard(&mut Words::default(), call, &call.begun.request, None).0
+    fn alone(call: &Call) -> MessageIds {
+        read_request(&mut MessageNumbers::default(), call, &call.begun.request, None).0
     }
 
     #[test]
@@ -151,8 +167,8 @@ mod tests {
             let [quick, slow] = calls.each_ref().map(alone);
             assert_eq!(quick, slow, "{body}");
             let both = [calls[1].clone(), calls[0].clone()];
-            let said = said(&nodes(&both).0, &[None, None]);
-            assert_eq!(said[0].history(), said[1].history(), "{body}");
+            let found = message_ids(&choice_nodes(&both).0, |_| None);
+            assert_eq!(found[NodeId(0)].sent(), found[NodeId(1)].sent(), "{body}");
         }
     }
 
@@ -190,10 +206,11 @@ mod tests {
             .collect();
         for before in &calls {
             for call in &calls {
-                let mut words = Words::default();
-                let written = heard(&mut words, before, &before.begun.request, None).1;
-                let alone = heard(&mut words, call, &call.begun.request, None).0;
-                let (said, _) = heard(&mut words, call, &call.begun.request, written.as_ref());
+                let mut numbers = MessageNumbers::default();
+                let body = read_request(&mut numbers, before, &before.begun.request, None).1;
+                let alone = read_request(&mut numbers, call, &call.begun.request, None).0;
+                let (said, _) =
+                    read_request(&mut numbers, call, &call.begun.request, body.as_ref());
                 let request = |c: &Call| String::from_utf8_lossy(&c.begun.request).into_owned();
                 assert_eq!(said, alone, "{} after {}", request(call), request(before));
             }

@@ -1,66 +1,69 @@
-//! Message numbers: one for each distinct message of an episode.
+//! Assigns one number to each distinct message of an episode.
 
 use std::collections::HashMap;
 
 use serde_json::Value;
 
-/// A message that was read before.
+/// A message that has a number.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Known {
+pub(crate) struct NumberedMessage {
     pub(crate) number: u32,
     pub(crate) is_instruction: bool,
 }
 
-/// One number for each distinct message of an episode.
+/// Numbers of the messages and tool lists of one episode.
 #[derive(Debug, Default)]
-pub(crate) struct Words<'a> {
-    numbers: HashMap<String, u32>,
-    written: HashMap<&'a str, Known>,
-    tools: HashMap<&'a str, Option<u32>>,
+pub(crate) struct MessageNumbers<'a> {
+    /// By canonical text.
+    by_content: HashMap<String, u32>,
+    /// Messages by their JSON text, so that one sent again is not parsed again.
+    by_text: HashMap<&'a str, NumberedMessage>,
+    /// Tool lists by their JSON text.
+    tools_by_text: HashMap<&'a str, Option<u32>>,
 }
 
-impl<'a> Words<'a> {
-    /// A message as it was written; none where that is no message.
-    pub(crate) fn of_written(&mut self, written: &'a str) -> Option<Known> {
-        if let Some(known) = self.written.get(written) {
+impl<'a> MessageNumbers<'a> {
+    /// Returns the message of a JSON text; none where the text is not JSON.
+    pub(crate) fn of_json(&mut self, text: &'a str) -> Option<NumberedMessage> {
+        if let Some(known) = self.by_text.get(text) {
             return Some(*known);
         }
-        let message: Value = serde_json::from_str(written).ok()?;
+        let message: Value = serde_json::from_str(text).ok()?;
         let is_instruction = is_instruction(&message);
-        let known = Known { number: self.number(&message), is_instruction };
-        self.written.insert(written, known);
-        Some(known)
+        let numbered = NumberedMessage { number: self.number(&message), is_instruction };
+        self.by_text.insert(text, numbered);
+        Some(numbered)
     }
 
-    pub(crate) fn of_written_tools(&mut self, written: &'a str) -> Option<u32> {
-        if let Some(known) = self.tools.get(written) {
+    /// Returns the number of a JSON list of tools; none where it lists none.
+    pub(crate) fn of_json_tools(&mut self, text: &'a str) -> Option<u32> {
+        if let Some(known) = self.tools_by_text.get(text) {
             return *known;
         }
-        let tools = serde_json::from_str::<Value>(written).ok();
-        let tools = tools.as_ref().and_then(Value::as_array).cloned().unwrap_or_default();
+        let parsed: Value = serde_json::from_str(text).unwrap_or_default();
+        let tools = parsed.as_array().cloned().unwrap_or_default();
         let number = self.of_tools(tools);
-        self.tools.insert(written, number);
+        self.tools_by_text.insert(text, number);
         number
     }
 
-    /// The number of a message.
     pub(super) fn number(&mut self, message: &Value) -> u32 {
-        self.of_text(wire::canonical(message))
+        self.of_content(wire::canonical(message))
     }
 
-    /// The number of the tools that a call offers; none without any.
+    /// Returns the number of the tools that a call offers; none for an empty list.
     pub(super) fn of_tools(&mut self, tools: Vec<Value>) -> Option<u32> {
-        (!tools.is_empty()).then(|| self.of_text(Value::Array(tools).to_string()))
+        (!tools.is_empty()).then(|| self.of_content(Value::Array(tools).to_string()))
     }
 
-    fn of_text(&mut self, text: String) -> u32 {
+    fn of_content(&mut self, content: String) -> u32 {
         // An episode's messages are in memory, so there are fewer of them than u32 can count.
-        let next = self.numbers.len() as u32;
-        *self.numbers.entry(text).or_insert(next)
+        let next = self.by_content.len() as u32;
+        *self.by_content.entry(content).or_insert(next)
     }
 }
 
-/// Whether a message is the system's or the developer's.
+/// Returns true for a message of the system or the developer.
 pub(crate) fn is_instruction(message: &Value) -> bool {
     let role = message.get("role").and_then(Value::as_str);
     role.is_some_and(|role| ["system", "developer"].contains(&role))

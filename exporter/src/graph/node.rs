@@ -1,22 +1,28 @@
-//! Node: one choice of one call.
+//! Nodes: the choices of an episode's calls, and collections that a node's id indexes.
+
+use std::ops::{Index, IndexMut};
 
 use bytes::Bytes;
-use episode::{Call, CallKind, Choice, Ended};
+use episode::{Call, CallId, CallKind, Choice, Ended};
 
-/// One choice of one call: what it was asked to continue, and what it sampled.
+/// Index of a node in its forest. Nodes are in the order in which their calls began.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct NodeId(pub(crate) usize);
+
+/// One choice of one call: its prompt and what was sampled.
 #[derive(Debug, Clone)]
 pub(crate) struct Node<'a> {
     pub(crate) call: &'a Call,
     pub(crate) ended: &'a Ended,
-    /// The body that was sent, with the conversation that it names.
+    /// Request body, with the whole conversation where it names a previous response.
     pub(crate) request: Bytes,
     /// Index of the choice in its call.
     pub(crate) index: u32,
-    /// Which of the call's prompts it continues.
+    /// Index of the call's prompt that the choice continues.
     pub(crate) prompt_index: u32,
-    /// What the server reported of the choice, if anything.
+    /// The choice as the server reported it, if it did.
     pub(crate) choice: Option<&'a Choice>,
-    /// Whether the server reported the ids of the prompt and of what was sampled.
+    /// True where the server reported the ids of both the prompt and the sampled tokens.
     pub(crate) has_ids: bool,
     /// Token ids of the prompt; empty without ids.
     pub(crate) prompt: &'a [u32],
@@ -24,32 +30,144 @@ pub(crate) struct Node<'a> {
     pub(crate) sampled: &'a [u32],
 }
 
+/// Identity of a prompt. Choices with one key continue one prompt of one call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct PromptKey {
+    call_id: CallId,
+    prompt_index: u32,
+    has_ids: bool,
+}
+
+/// Agent and purpose of a call, as the agent stated them. A path holds calls of one agent task.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct AgentTask<'a> {
+    pub(crate) kind: CallKind,
+    pub(crate) agent: Option<&'a str>,
+}
+
+/// The versions before and after a weight update that happened while a call ran.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct VersionChange<'a> {
+    pub(crate) start: &'a str,
+    pub(crate) end: &'a str,
+}
+
 impl<'a> Node<'a> {
-    /// Number of tokens of the path that ends here; 0 without ids.
+    pub(crate) fn call_id(&self) -> CallId {
+        self.call.begun.call_id
+    }
+
+    /// Returns the number of tokens of the path that ends here; 0 without ids.
     pub(crate) fn path_len(&self) -> usize {
         self.prompt.len() + self.sampled.len()
     }
 
-    /// Choices with one key continue one prompt of one call.
-    pub(crate) fn group(&self) -> (episode::CallId, u32, bool) {
-        (self.call.begun.call_id, self.prompt_index, self.has_ids)
+    pub(crate) fn prompt_key(&self) -> PromptKey {
+        let Self { prompt_index, has_ids, .. } = *self;
+        PromptKey { call_id: self.call_id(), prompt_index, has_ids }
     }
 
-    /// The older and the newer version, where the server says nothing and others say that it
-    /// changed while the call ran.
-    pub(crate) fn changed(&self) -> Option<(&'a str, &'a str)> {
-        let is_silent = self.choice.is_some_and(|choice| choice.versions.is_empty());
-        self.ended.stamps.changed().filter(|_| is_silent)
+    /// Returns the version change during the call, where the server labels no token of the choice
+    /// itself.
+    pub(crate) fn version_change(&self) -> Option<VersionChange<'a>> {
+        let is_unlabeled = self.choice.is_some_and(|choice| choice.versions.is_empty());
+        let (start, end) = self.ended.stamps.changed().filter(|_| is_unlabeled)?;
+        Some(VersionChange { start, end })
     }
 
-    /// The server's name of the model, else the agent's, else nothing.
+    /// Returns the server's name of the model, else the agent's, else an empty text.
     pub(crate) fn model(&self) -> &'a str {
         self.ended.model.as_deref().or(self.call.begun.model.as_deref()).unwrap_or_default()
     }
 
-    /// Whose turn it is, and what for, as the agent said. A path is of one strand.
-    pub(crate) fn strand(&self) -> (CallKind, Option<&'a str>) {
+    pub(crate) fn agent_task(&self) -> AgentTask<'a> {
         let lineage = &self.call.begun.lineage;
-        (lineage.kind, lineage.agent.as_deref())
+        AgentTask { kind: lineage.kind, agent: lineage.agent.as_deref() }
     }
+}
+
+/// One value for each node of a forest.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct PerNode<T>(Vec<T>);
+
+impl<T> PerNode<T> {
+    pub(crate) fn filled(count: usize, value: T) -> Self
+    where
+        T: Clone,
+    {
+        Self(vec![value; count])
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    pub(crate) fn get(&self, node: NodeId) -> Option<&T> {
+        self.0.get(node.0)
+    }
+
+    pub(crate) fn ids(&self) -> impl DoubleEndedIterator<Item = NodeId> + use<T> {
+        (0..self.0.len()).map(NodeId)
+    }
+
+    pub(crate) fn iter(&self) -> std::slice::Iter<'_, T> {
+        self.0.iter()
+    }
+
+    pub(crate) fn entries(&self) -> impl Iterator<Item = (NodeId, &T)> {
+        self.ids().zip(&self.0)
+    }
+
+    pub(crate) fn as_slice(&self) -> &[T] {
+        &self.0
+    }
+}
+
+impl<T> Index<NodeId> for PerNode<T> {
+    type Output = T;
+
+    fn index(&self, node: NodeId) -> &T {
+        &self.0[node.0]
+    }
+}
+
+impl<T> IndexMut<NodeId> for PerNode<T> {
+    fn index_mut(&mut self, node: NodeId) -> &mut T {
+        &mut self.0[node.0]
+    }
+}
+
+impl<T> FromIterator<T> for PerNode<T> {
+    fn from_iter<I: IntoIterator<Item = T>>(values: I) -> Self {
+        Self(values.into_iter().collect())
+    }
+}
+
+/// The choices that continue one prompt of one call; they are neighbors and never none.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct PromptChoices {
+    start: usize,
+    end: usize,
+}
+
+impl PromptChoices {
+    pub(crate) fn first(self) -> NodeId {
+        NodeId(self.start)
+    }
+
+    pub(crate) fn ids(self) -> impl Iterator<Item = NodeId> {
+        (self.start..self.end).map(NodeId)
+    }
+}
+
+/// Splits the nodes into runs that continue one prompt of one call.
+pub(crate) fn prompt_choices(nodes: &PerNode<Node<'_>>) -> Vec<PromptChoices> {
+    let mut start = 0;
+    let runs = nodes.as_slice().chunk_by(|a, b| a.prompt_key() == b.prompt_key());
+    runs.map(|run| {
+        let choices = PromptChoices { start, end: start + run.len() };
+        start = choices.end;
+        choices
+    })
+    .collect()
 }

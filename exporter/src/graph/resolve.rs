@@ -1,120 +1,141 @@
-//! Resolve: of paths with the same content, the one that a call continues.
+//! Chooses the parent of a call among paths with the same content.
 //!
-//! What the agent says of itself decides first, then the model, then what the call quotes, then,
-//! among choices of one call, their numbers, then time. Where all leave more than one, none is
-//! taken: a guess would be a false lineage.
+//! Evidence is asked in this order: the agent's own statement, the model, the quoted messages, the
+//! number of the choice within its call, and time. Where several candidates remain, none is taken: a
+//! guess would be a false lineage.
 
 use episode::Lineage;
 use serde_json::Value;
 
-use crate::graph::node::Node;
-use crate::notes::Told;
+use crate::graph::node::{Node, NodeId, PerNode};
+use crate::notes::ParentEvidence;
 
-/// Which candidate a call continues.
+/// Result of the choice between candidates.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Resolved {
-    /// There is none.
+pub(crate) enum Resolution {
+    /// There is no candidate.
     Nothing,
-    /// This one, and what told it from its equals, where it had any.
-    One(usize, Option<Told>),
-    /// Nothing tells these apart.
-    Unclear(Vec<usize>),
+    /// One candidate remains.
+    One {
+        parent: NodeId,
+        /// The last evidence that was needed; none for a single candidate.
+        evidence: Option<ParentEvidence>,
+    },
+    /// Nothing tells these candidates apart.
+    Ambiguous(Vec<NodeId>),
 }
 
-/// Keeps the candidates that one kind of evidence speaks for, where it speaks for any.
-type Step = fn(&[Node<'_>], &mut Vec<usize>, &Node<'_>);
+/// Keeps the candidates that one kind of evidence supports, where it supports any.
+type EvidenceRule = fn(&PerNode<Node<'_>>, &mut Vec<NodeId>, &Node<'_>);
 
-/// Of `candidates`, whose paths are equal, the one that `child` continues.
+/// Evidence in the order in which it is asked.
+const RULES: [(ParentEvidence, EvidenceRule); 5] = [
+    (ParentEvidence::Agent, by_agent),
+    (ParentEvidence::Model, by_model),
+    (ParentEvidence::Messages, by_messages),
+    (ParentEvidence::Choice, by_choice),
+    (ParentEvidence::Time, by_time),
+];
+
+/// Chooses the candidate that `child` continues. The paths of all candidates are equal.
 pub(crate) fn resolve(
-    nodes: &[Node<'_>],
-    mut candidates: Vec<usize>,
+    nodes: &PerNode<Node<'_>>,
+    mut candidates: Vec<NodeId>,
     child: &Node<'_>,
-) -> Resolved {
-    let steps: [(Told, Step); 5] = [
-        (Told::Agent, by_agent),
-        (Told::Model, by_model),
-        (Told::Messages, by_messages),
-        (Told::Choice, by_choice),
-        (Told::Time, by_time),
-    ];
-    let mut told = None;
-    for (by, step) in steps {
+) -> Resolution {
+    let mut evidence = None;
+    for (by, keep_supported) in RULES {
         if candidates.len() > 1 {
-            step(nodes, &mut candidates, child);
-            told = Some(by);
+            keep_supported(nodes, &mut candidates, child);
+            evidence = Some(by);
         }
     }
     match candidates.as_slice() {
-        [] => Resolved::Nothing,
-        [only] => Resolved::One(*only, told),
-        _ => Resolved::Unclear(candidates),
+        [] => Resolution::Nothing,
+        [only] => Resolution::One { parent: *only, evidence },
+        _ => Resolution::Ambiguous(candidates),
     }
 }
 
-/// Keeps those that `holds` is true of, where it is true of any.
-pub(crate) fn narrow(candidates: &mut Vec<usize>, holds: impl Fn(usize) -> bool) {
-    let kept: Vec<usize> = candidates.iter().copied().filter(|i| holds(*i)).collect();
+/// Keeps the candidates that `holds` is true of, where it is true of any.
+pub(crate) fn keep_if_any(candidates: &mut Vec<NodeId>, holds: impl Fn(NodeId) -> bool) {
+    let kept: Vec<NodeId> = candidates.iter().copied().filter(|node| holds(*node)).collect();
     if !kept.is_empty() {
         *candidates = kept;
     }
 }
 
-fn by_agent(nodes: &[Node<'_>], candidates: &mut Vec<usize>, child: &Node<'_>) {
-    let of = |node: usize| &nodes[node].call.begun.lineage;
-    let this = &child.call.begun.lineage;
-    let name = |l: &Lineage| (l.session.clone(), l.agent.clone());
-    if candidates.iter().any(|i| name(of(*i)) == name(this)) {
-        return narrow(candidates, |i| name(of(i)) == name(this));
+fn by_agent(nodes: &PerNode<Node<'_>>, candidates: &mut Vec<NodeId>, child: &Node<'_>) {
+    let lineage = &child.call.begun.lineage;
+    let is_same_agent = |candidate: NodeId| is_same_agent(lineage_of(nodes, candidate), lineage);
+    if candidates.iter().any(|candidate| is_same_agent(*candidate)) {
+        return keep_if_any(candidates, is_same_agent);
     }
-    // An agent that was just started inherits the history of the one that started it.
-    let parent = this.parent.as_deref();
-    narrow(candidates, |i| parent.is_some() && of(i).agent.as_deref() == parent);
+
+    // A new agent inherits the history of the one that started it.
+    if let Some(starter) = lineage.parent.as_deref() {
+        keep_if_any(candidates, |candidate| {
+            lineage_of(nodes, candidate).agent.as_deref() == Some(starter)
+        });
+    }
 }
 
-fn by_messages(nodes: &[Node<'_>], candidates: &mut Vec<usize>, child: &Node<'_>) {
-    let begun = &child.call.begun;
-    let Some(sent) = wire::conversation(begun.route, &child.request) else { return };
-    narrow(candidates, |i| is_quoted(&nodes[i], &sent.messages));
+fn lineage_of<'a>(nodes: &PerNode<Node<'a>>, node: NodeId) -> &'a Lineage {
+    &nodes[node].call.begun.lineage
 }
 
-/// Whether `sent` starts with what `node` heard and answered, its tool calls under the ids that
-/// this choice gave them.
+fn is_same_agent(one: &Lineage, other: &Lineage) -> bool {
+    (&one.session, &one.agent) == (&other.session, &other.agent)
+}
+
+/// Keeps the candidates that the same model answered. Tokens of two models are never one policy's.
+fn by_model(nodes: &PerNode<Node<'_>>, candidates: &mut Vec<NodeId>, child: &Node<'_>) {
+    keep_if_any(candidates, |candidate| nodes[candidate].model() == child.model());
+}
+
+fn by_messages(nodes: &PerNode<Node<'_>>, candidates: &mut Vec<NodeId>, child: &Node<'_>) {
+    let route = child.call.begun.route;
+    let Some(sent) = wire::conversation(route, &child.request) else { return };
+    keep_if_any(candidates, |candidate| is_quoted(&nodes[candidate], &sent.messages));
+}
+
+/// Returns true where `sent` starts with the prompt and the answer of `node`, its tool calls under
+/// the ids that this choice gave them.
 fn is_quoted(node: &Node<'_>, sent: &[Value]) -> bool {
-    let begun = &node.call.begun;
-    let Some(heard) = wire::conversation(begun.route, &node.request) else { return false };
-    let Some((quoted, rest)) = sent.split_at_checked(heard.messages.len()) else { return false };
-    let answers = wire::answers(begun.route, &node.ended.reply);
-    let answer = answers.into_iter().find(|a| a.index == node.index).map(|a| a.message);
-    let is_same = |a: &Value, b: &Value| wire::canonical(a) == wire::canonical(b);
-    let is_answer = |quoted: &Value, answer: &Value| {
-        is_same(quoted, answer) && tool_ids(quoted) == tool_ids(answer)
-    };
-    quoted.iter().zip(&heard.messages).all(|(a, b)| is_same(a, b))
-        && rest.first().zip(answer.as_ref()).is_some_and(|(a, b)| is_answer(a, b))
+    let route = node.call.begun.route;
+    let Some(prompt) = wire::conversation(route, &node.request) else { return false };
+    let Some((quoted, rest)) = sent.split_at_checked(prompt.messages.len()) else { return false };
+    let answers = wire::answers(route, &node.ended.reply);
+    let answer = answers.into_iter().find(|answer| answer.index == node.index);
+
+    quoted.iter().zip(&prompt.messages).all(|(a, b)| is_same_message(a, b))
+        && rest.first().zip(answer).is_some_and(|(quoted, answer)| {
+            is_same_message(quoted, &answer.message)
+                && tool_call_ids(quoted) == tool_call_ids(&answer.message)
+        })
 }
 
-fn tool_ids(message: &Value) -> Vec<Option<&str>> {
+fn is_same_message(one: &Value, other: &Value) -> bool {
+    wire::canonical(one) == wire::canonical(other)
+}
+
+fn tool_call_ids(message: &Value) -> Vec<Option<&str>> {
     let calls = message.get("tool_calls").and_then(Value::as_array).into_iter().flatten();
     calls.map(|call| call.get("id").and_then(Value::as_str)).collect()
 }
 
-/// Those that the same model answered: the tokens of two models are never one policy's.
-fn by_model(nodes: &[Node<'_>], candidates: &mut Vec<usize>, child: &Node<'_>) {
-    narrow(candidates, |i| nodes[i].model() == child.model());
+/// Keeps the first choice of each call. Choices that are still candidates are alike in all that is
+/// recorded, so the path has the same tokens whichever is taken.
+fn by_choice(nodes: &PerNode<Node<'_>>, candidates: &mut Vec<NodeId>, _: &Node<'_>) {
+    candidates.dedup_by_key(|candidate| nodes[*candidate].call_id());
 }
 
-/// Of each call the choice with the lowest number, which stands first. They are alike in all that
-/// is recorded, so that the path has the same tokens whichever is taken.
-fn by_choice(nodes: &[Node<'_>], candidates: &mut Vec<usize>, _: &Node<'_>) {
-    candidates.dedup_by_key(|i| nodes[*i].call.begun.call_id);
-}
-
-/// The one that ended last before the call began.
-fn by_time(nodes: &[Node<'_>], candidates: &mut Vec<usize>, child: &Node<'_>) {
-    let ended = |i: usize| nodes[i].ended.ended_at;
+/// Keeps the candidate that ended last before the call began.
+fn by_time(nodes: &PerNode<Node<'_>>, candidates: &mut Vec<NodeId>, child: &Node<'_>) {
     let begun = child.call.begun.started_at;
-    let last = candidates.iter().map(|i| ended(*i)).filter(|at| *at <= begun).max();
-    narrow(candidates, |i| Some(ended(i)) == last);
+    let ends = candidates.iter().map(|candidate| nodes[*candidate].ended.ended_at);
+    let last = ends.filter(|ended| *ended <= begun).max();
+    keep_if_any(candidates, |candidate| Some(nodes[candidate].ended.ended_at) == last);
 }
 
 #[cfg(test)]
@@ -123,8 +144,8 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::fixture::{call, reply, with_bodies};
-    use crate::links;
+    use crate::choice_links;
+    use crate::tests::fixture::{call, reply, with_bodies};
 
     fn by(agent: &str, mut call: Call) -> Call {
         call.begun.lineage.agent = Some(agent.to_owned());
@@ -132,8 +153,8 @@ mod tests {
     }
 
     /// The number of the call that the last one continues, and what told it from its equals.
-    fn parent(calls: &[Call]) -> (Option<u128>, Vec<Told>) {
-        let (links, notes) = links(calls);
+    fn parent(calls: &[Call]) -> (Option<u128>, Vec<ParentEvidence>) {
+        let (links, notes) = choice_links(calls);
         let parent = links.last().unwrap().parent;
         (parent.map(|(call, _)| call.0.as_u128()), notes.told.into_keys().collect())
     }
@@ -143,7 +164,7 @@ mod tests {
         let mut child = by("c", call(3, &[1, 2, 3], &[&[4]]));
         child.begun.lineage.parent = Some("a".to_owned());
         let calls = [by("a", call(1, &[1], &[&[2]])), by("b", call(2, &[1], &[&[2]])), child];
-        assert_eq!(parent(&calls), (Some(1), vec![Told::Agent]));
+        assert_eq!(parent(&calls), (Some(1), vec![ParentEvidence::Agent]));
     }
 
     fn asked(picture: &str) -> Value {
@@ -159,16 +180,16 @@ mod tests {
             with_bodies(call(2, &[1], &[&[2]]), &[asked("dog")], "x"),
             with_bodies(call(3, &[1, 2, 3], &[&[4]]), &[asked("cat"), answer, next], "y"),
         ];
-        assert_eq!(parent(&calls), (Some(1), vec![Told::Messages]));
+        assert_eq!(parent(&calls), (Some(1), vec![ParentEvidence::Messages]));
     }
 
     #[test]
     fn time_is_asked_last_and_only_of_what_ended_before() {
         let mut calls =
             [call(1, &[1], &[&[2]]), call(2, &[1], &[&[2]]), call(3, &[1, 2, 3], &[&[4]])];
-        assert_eq!(parent(&calls), (Some(2), vec![Told::Time]));
+        assert_eq!(parent(&calls), (Some(2), vec![ParentEvidence::Time]));
         reply(&mut calls[1]).ended_at = 31;
-        assert_eq!(parent(&calls), (Some(1), vec![Told::Time]));
+        assert_eq!(parent(&calls), (Some(1), vec![ParentEvidence::Time]));
         reply(&mut calls[0]).ended_at = 31;
         assert_eq!(parent(&calls), (None, vec![]));
     }
@@ -176,11 +197,11 @@ mod tests {
     #[test]
     fn of_choices_of_one_call_that_are_alike_the_lowest_is_continued() {
         let calls = [call(1, &[1], &[&[2], &[3], &[3]]), call(2, &[1, 3, 4], &[&[5]])];
-        let (found, notes) = links(&calls);
+        let (found, notes) = choice_links(&calls);
         assert_eq!(found[3].parent, Some((calls[0].begun.call_id, 1)));
         assert_eq!(
             (notes.told.into_keys().collect::<Vec<_>>(), notes.ambiguous),
-            (vec![Told::Choice], 0)
+            (vec![ParentEvidence::Choice], 0)
         );
     }
 
@@ -189,6 +210,6 @@ mod tests {
         let mut other = call(2, &[1], &[&[2]]);
         reply(&mut other).model = Some("judge".to_owned());
         let calls = [call(1, &[1], &[&[2]]), other, call(3, &[1, 2, 3], &[&[4]])];
-        assert_eq!(parent(&calls), (Some(1), vec![Told::Model]));
+        assert_eq!(parent(&calls), (Some(1), vec![ParentEvidence::Model]));
     }
 }

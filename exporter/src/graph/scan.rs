@@ -1,48 +1,57 @@
-//! Scan: the calls of one episode, and what they sampled.
+//! Reads the calls of one episode, and makes a node of each choice.
 
 use std::collections::BTreeSet;
 
 use episode::{Call, Choice, Ended, Micros, Reward, RewardScope};
 use store::{EpisodeRecord, Selection, Snapshot, SnapshotError};
 
-use crate::graph::chain::whole_requests;
-use crate::graph::node::Node;
-use crate::notes::{Dropped, Notes};
-use crate::rewards::credit::{Ledger, REWARD};
+use crate::graph::node::{Node, PerNode};
+use crate::graph::previous_responses::whole_requests;
+use crate::notes::{DropReason, Notes};
+use crate::rewards::latest::{LatestRewards, REWARD};
 
 /// One attempt at an episode with all that is recorded of it.
 #[derive(Debug)]
-pub(crate) struct Scanned {
+pub(crate) struct RecordedAttempt {
     pub(crate) record: EpisodeRecord,
-    /// In the order in which they began.
+    /// Calls in the order in which they began.
     pub(crate) calls: Vec<Call>,
-    /// In the order in which they were given.
+    /// Rewards in the order in which they were given.
     pub(crate) rewards: Vec<Reward>,
 }
 
-impl Scanned {
-    /// About how many bytes it occupies.
+impl RecordedAttempt {
+    /// Estimates the bytes that it takes in memory.
     pub(crate) fn bytes(&self) -> usize {
-        let of_choice = |c: &Choice| {
-            let sides: usize = c.sides.iter().map(|side| side.json.len()).sum();
-            c.token_ids.as_ref().map_or(0, Vec::len) * 4 + c.logprobs.len() * 4 + sides
-        };
-        let of_end = |e: &Ended| {
-            let prompts: usize = e.prompts.iter().map(|prompt| prompt.len() * 4).sum();
-            e.reply.len() + prompts + e.choices.iter().map(of_choice).sum::<usize>()
-        };
-        let of_call = |c: &Call| {
-            size_of::<Call>() + c.begun.request.len() + c.ended.as_ref().map_or(0, of_end)
-        };
-        self.calls.iter().map(of_call).sum()
+        self.calls.iter().map(call_bytes).sum()
     }
 }
 
-/// An attempt with the reward of its episode, if it has a finite one.
-pub(crate) type Scored = (EpisodeRecord, Option<f64>);
+fn call_bytes(call: &Call) -> usize {
+    size_of::<Call>() + call.begun.request.len() + call.ended.as_ref().map_or(0, ended_bytes)
+}
 
-/// The attempts to read, sorted as their rows will be: by group (none last), episode, attempt.
-pub(crate) async fn episodes(
+fn ended_bytes(ended: &Ended) -> usize {
+    let prompts: usize = ended.prompts.iter().map(|prompt| prompt.len() * 4).sum();
+    ended.reply.len() + prompts + ended.choices.iter().map(choice_bytes).sum::<usize>()
+}
+
+fn choice_bytes(choice: &Choice) -> usize {
+    let sides: usize = choice.sides.iter().map(|side| side.json.len()).sum();
+    choice.token_ids.as_ref().map_or(0, Vec::len) * 4 + choice.logprobs.len() * 4 + sides
+}
+
+/// An attempt with the reward of its episode.
+#[derive(Debug, Clone)]
+pub(crate) struct ScoredAttempt {
+    pub(crate) record: EpisodeRecord,
+    /// The reward; none where there is none, or where it is not finite.
+    pub(crate) reward: Option<f64>,
+}
+
+/// Lists the selected attempts, sorted as their rows will be: by group (none last), episode,
+/// attempt.
+pub(crate) async fn selected_attempts(
     snapshot: &mut Snapshot,
     selection: &Selection,
 ) -> Result<Vec<EpisodeRecord>, SnapshotError> {
@@ -54,71 +63,65 @@ pub(crate) async fn episodes(
     Ok(records)
 }
 
-/// Each attempt with the reward of its episode, as of a time; as many and in the same order.
-pub(crate) async fn scored(
+/// Adds to each attempt the reward of its episode as of a time. Keeps number and order.
+pub(crate) async fn with_rewards(
     snapshot: &mut Snapshot,
     records: Vec<EpisodeRecord>,
     as_of: Option<Micros>,
-) -> Result<Vec<Scored>, SnapshotError> {
+) -> Result<Vec<ScoredAttempt>, SnapshotError> {
     let rewards = snapshot.episode_rewards(REWARD, as_of.unwrap_or(Micros::MAX)).await?;
-    let of = |record: EpisodeRecord| {
+    let scored = records.into_iter().map(|record| {
         let reward = rewards.get(&record.key).copied().flatten();
-        (record, reward.filter(|value| value.is_finite()))
-    };
-    Ok(records.into_iter().map(of).collect())
+        ScoredAttempt { record, reward: reward.filter(|value| value.is_finite()) }
+    });
+    Ok(scored.collect())
 }
 
-/// Attempts by the store's keys, each with the reward of its episode; those that are gone are not
-/// among them.
+/// Reads attempts by the store's keys, each with the reward of its episode. Attempts that are gone
+/// from the store are left out.
 pub(crate) async fn scored_by_key(
     snapshot: &mut Snapshot,
     keys: &[i64],
-) -> Result<Vec<Scored>, SnapshotError> {
+) -> Result<Vec<ScoredAttempt>, SnapshotError> {
     let mut scored = Vec::with_capacity(keys.len());
     for record in snapshot.attempts(keys).await? {
         let rewards = snapshot.rewards(&record).await?;
-        let reward = Ledger::new(&rewards).value(RewardScope::Episode);
-        scored.push((record, reward));
+        let reward = LatestRewards::new(&rewards).value(RewardScope::Episode);
+        scored.push(ScoredAttempt { record, reward });
     }
     Ok(scored)
 }
 
-/// Reads one attempt, with what was said of it up to a time.
+/// Reads one attempt, with the rewards that were given up to a time.
 pub(crate) async fn scan(
     snapshot: &mut Snapshot,
     record: EpisodeRecord,
     as_of: Option<Micros>,
-) -> Result<(Scanned, Notes), SnapshotError> {
+) -> Result<(RecordedAttempt, Notes), SnapshotError> {
     let calls = snapshot.calls(&record).await?;
-    let (rewards, rewards_later) = rewards(snapshot, &record, as_of).await?;
-    let not_finite = |r: &&Reward| r.value.is_some_and(|v| !v.is_finite());
-    let rewards_not_finite = rewards.iter().filter(not_finite).count() as u64;
-    let notes = Notes { rewards_later, rewards_not_finite, ..Notes::default() };
-    Ok((Scanned { record, calls, rewards }, notes))
-}
+    let mut rewards = snapshot.rewards(&record).await?;
 
-/// What was said of an attempt up to a time, and how many statements came later.
-async fn rewards(
-    snapshot: &mut Snapshot,
-    record: &EpisodeRecord,
-    as_of: Option<Micros>,
-) -> Result<(Vec<Reward>, u64), SnapshotError> {
-    let mut rewards = snapshot.rewards(record).await?;
-    let all = rewards.len();
+    let given = rewards.len();
     rewards.retain(|reward| as_of.is_none_or(|time| reward.at <= time));
-    let later = (all - rewards.len()) as u64;
-    Ok((rewards, later))
+    let rewards_later = (given - rewards.len()) as u64;
+    let not_finite = |reward: &&Reward| reward.value.is_some_and(|value| !value.is_finite());
+    let rewards_not_finite = rewards.iter().filter(not_finite).count() as u64;
+
+    let notes = Notes { rewards_later, rewards_not_finite, ..Notes::default() };
+    Ok((RecordedAttempt { record, calls, rewards }, notes))
 }
 
-/// What the calls sampled, in the order in which they began, whatever the order of the list.
-pub(crate) fn nodes(calls: &[Call]) -> (Vec<Node<'_>>, Notes) {
+/// Makes a node of each choice, in the order in which the calls began. The order of `calls` does not
+/// matter.
+pub(crate) fn choice_nodes(calls: &[Call]) -> (PerNode<Node<'_>>, Notes) {
     let mut sorted: Vec<&Call> = calls.iter().collect();
-    sorted.sort_by_key(|c| (c.begun.started_at, c.begun.call_id));
+    sorted.sort_by_key(|call| (call.begun.started_at, call.begun.call_id));
+    let mut whole = whole_requests(&sorted);
+
     let mut notes = Notes { calls: calls.len() as u64, ..Notes::default() };
     let mut nodes: Vec<Node<'_>> = Vec::new();
-    let mut whole = whole_requests(&sorted);
     for call in sorted {
-        match of_call(call) {
+        match nodes_of_call(call) {
             Ok(mut found) => {
                 notes.kept += 1;
                 if let Some(request) = whole.remove(&call.begun.call_id) {
@@ -126,30 +129,32 @@ pub(crate) fn nodes(calls: &[Call]) -> (Vec<Node<'_>>, Notes) {
                 }
                 nodes.extend(found);
             }
-            Err(why) => notes.drop_call(why),
+            Err(reason) => notes.drop_call(reason),
         }
     }
-    (nodes, notes)
+    (nodes.into_iter().collect(), notes)
 }
 
-fn of_call(call: &Call) -> Result<Vec<Node<'_>>, Dropped> {
+fn nodes_of_call(call: &Call) -> Result<Vec<Node<'_>>, DropReason> {
     if !call.begun.route.generates() {
-        return Err(Dropped::OtherRoute);
+        return Err(DropReason::OtherRoute);
     }
-    let ended = call.ended.as_ref().ok_or(Dropped::Lost)?;
+    let ended = call.ended.as_ref().ok_or(DropReason::Lost)?;
     let mut nodes: Vec<Node<'_>> =
-        ended.choices.iter().filter_map(|choice| with_ids(call, ended, choice)).collect();
+        ended.choices.iter().filter_map(|choice| node_with_ids(call, ended, choice)).collect();
+    // The reply is parsed only where a choice without ids may be in it.
     if nodes.is_empty() || nodes.len() < ended.choices.len() {
-        let known: BTreeSet<u32> = nodes.iter().map(|n| n.index).collect();
-        nodes.extend(without_ids(call, ended).filter(|n| !known.contains(&n.index)));
+        let known: BTreeSet<u32> = nodes.iter().map(|node| node.index).collect();
+        let others = nodes_without_ids(call, ended).filter(|node| !known.contains(&node.index));
+        nodes.extend(others);
     }
-    nodes.sort_by_key(|n| (!n.has_ids, n.prompt_index, n.index));
-    if nodes.is_empty() { Err(Dropped::NoReply) } else { Ok(nodes) }
+    nodes.sort_by_key(|node| (!node.has_ids, node.prompt_index, node.index));
+    if nodes.is_empty() { Err(DropReason::NoReply) } else { Ok(nodes) }
 }
 
-/// `None` where the server did not report both the prompt's ids and the sampled ones, or where
-/// they are too large to be ids.
-fn with_ids<'a>(call: &'a Call, ended: &'a Ended, choice: &'a Choice) -> Option<Node<'a>> {
+/// Makes the node of a choice with ids. Gives none where the server did not report both the prompt's
+/// ids and the sampled ones, or where they are too large to be ids.
+fn node_with_ids<'a>(call: &'a Call, ended: &'a Ended, choice: &'a Choice) -> Option<Node<'a>> {
     let prompt = ended.prompts.get(choice.prompt_index as usize)?;
     let sampled = choice.token_ids.as_ref()?;
     if prompt.is_empty() || !are_ids(prompt) || !are_ids(sampled) {
@@ -168,36 +173,47 @@ fn with_ids<'a>(call: &'a Call, ended: &'a Ended, choice: &'a Choice) -> Option<
     })
 }
 
-/// Whether all numbers fit into the columns of ids. Without a way out, many are looked at at once.
+/// Returns true where all numbers fit into the columns of ids.
 fn are_ids(numbers: &[u32]) -> bool {
+    // A fold without an early exit compiles to vector instructions.
     numbers.iter().fold(0, |all, number| all | number) <= i32::MAX as u32
 }
 
-/// What the reply says in words alone.
-fn without_ids<'a>(call: &'a Call, ended: &'a Ended) -> impl Iterator<Item = Node<'a>> {
+/// Makes the nodes of a reply's choices from its text alone.
+fn nodes_without_ids<'a>(
+    call: &'a Call,
+    ended: &'a Ended,
+) -> impl Iterator<Item = Node<'a>> + use<'a> {
     wire::answers(call.begun.route, &ended.reply).into_iter().map(move |answer| {
-        let index = answer.index;
-        let choice = ended.choices.iter().find(|c| c.index == index);
-        let prompt_index = choice.map_or(0, |c| c.prompt_index);
-        let (prompt, sampled): (&[u32], &[u32]) = (&[], &[]);
-        let request = call.begun.request.clone();
-        Node { call, ended, request, index, prompt_index, choice, has_ids: false, prompt, sampled }
+        let choice = ended.choices.iter().find(|choice| choice.index == answer.index);
+        Node {
+            call,
+            ended,
+            request: call.begun.request.clone(),
+            index: answer.index,
+            prompt_index: choice.map_or(0, |choice| choice.prompt_index),
+            choice,
+            has_ids: false,
+            prompt: &[],
+            sampled: &[],
+        }
     })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fixture::{call, reply, rows_of};
+    use crate::graph::node::NodeId;
+    use crate::tests::fixture::{call, reply, rows_of};
 
     #[test]
     fn choices_are_taken_by_their_index() {
         let mut both = call(1, &[1], &[&[2], &[3]]);
         reply(&mut both).choices.reverse();
-        let rows = rows_of(&crate::fixture::episode(vec![both]));
+        let rows = rows_of(&crate::tests::fixture::episode(vec![both]));
         assert_eq!(rows[0].tokens.input_ids, [1, 2]);
         let calls = [call(1, &[1], &[&[2, 3]])];
-        let (nodes, notes) = nodes(&calls);
-        assert_eq!((nodes[0].path_len(), notes.kept), (3, 1));
+        let (nodes, notes) = choice_nodes(&calls);
+        assert_eq!((nodes[NodeId(0)].path_len(), notes.kept), (3, 1));
     }
 }

@@ -1,97 +1,109 @@
-//! Thread: which choice each call continues.
+//! Links each choice to the choice that it continues.
 //!
 //! A call continues the choice with the longest path (prompt and sampled tokens) that its own
-//! prompt starts with. Content decides, never the order in which calls came, so that parallel
-//! agents in one episode do not mix. Where ids are missing, the messages take their place; where
-//! ids are there and say no, the messages only say where the history was left.
+//! prompt starts with. Content decides, never the order in which calls came, so parallel agents of
+//! one episode do not mix. Where token ids are missing, messages take their place. Where ids are
+//! present and differ, messages only show which history was left.
 
-use crate::graph::forest::{Forest, groups};
-use crate::graph::index::Index;
-use crate::graph::leads::{is_loose, leads};
-use crate::graph::message_ids::{Said, said};
-use crate::graph::node::Node;
-use crate::graph::resolve::{Resolved, narrow, resolve};
+use crate::graph::forest::{Forest, ParentLink};
+use crate::graph::message_ids::{MessageIds, message_ids};
+use crate::graph::node::{Node, PerNode, PromptChoices, prompt_choices};
+use crate::graph::prefix_index::{PrefixIndex, SymbolPath};
+use crate::graph::resolve::{Resolution, keep_if_any, resolve};
+use crate::graph::text_parents::{text_parents, unexplained};
 use crate::notes::Notes;
 
-/// Finds what each node continues. Linear in the number of prompt tokens.
-pub(crate) fn thread(nodes: Vec<Node<'_>>) -> (Forest<'_>, Notes) {
-    let count = nodes.len();
-    let none = vec![None; count];
-    let mut forest = Forest {
-        nodes,
-        parents: none.clone(),
-        leads: none,
-        unclear: vec![Vec::new(); count],
-        said: Vec::new(),
-    };
-    let mut notes = by_ids(&mut forest);
-    if has_loose_ends(&forest) {
-        forest.said = said(&forest.nodes, &forest.parents);
-        notes.add(&by_messages(&mut forest));
-        forest.leads = leads(&forest);
+/// Finds what each node continues. Takes time linear in the number of prompt tokens.
+pub(crate) fn thread(nodes: PerNode<Node<'_>>) -> (Forest<'_>, Notes) {
+    let mut forest = Forest::unlinked(nodes);
+    let mut notes = link_by_ids(&mut forest);
+
+    // Request bodies are read only where the ids leave several conversations or forks.
+    if has_open_ends(&forest) {
+        forest.message_ids = message_ids(&forest.nodes, |node| forest.parent(node));
+        notes.add(&link_by_messages(&mut forest));
+        for (node, found) in text_parents(&forest).entries() {
+            forest.links[node].text_parent = *found;
+        }
     }
     (forest, notes)
 }
 
-fn by_ids(forest: &mut Forest<'_>) -> Notes {
+/// Links nodes that have token ids.
+fn link_by_ids(forest: &mut Forest<'_>) -> Notes {
     let mut notes = Notes::default();
-    let index = Index::new(forest.nodes.iter().map(|n| n.has_ids.then_some((n.prompt, n.sampled))));
-    for siblings in groups(&forest.nodes) {
-        let first = &forest.nodes[siblings.start];
-        if !first.has_ids {
-            continue;
-        }
-        let candidates = index.longest(first.prompt);
-        match resolve(&forest.nodes, candidates, first) {
-            Resolved::Nothing => {}
-            Resolved::One(parent, told) => {
-                notes.tell(told);
-                forest.parents[siblings].fill(Some(parent));
-            }
-            Resolved::Unclear(several) => {
-                notes.ambiguous += 1;
-                forest.unclear[siblings].fill(several);
-            }
+    let index = PrefixIndex::new(forest.nodes.iter().map(token_path));
+
+    for choices in prompt_choices(&forest.nodes) {
+        let first = &forest.nodes[choices.first()];
+        if first.has_ids {
+            let candidates = index.longest_prefixes(first.prompt);
+            let found = resolve(&forest.nodes, candidates, first);
+            link(&mut forest.links, choices, found, &mut notes);
         }
     }
     notes
 }
 
-/// Threads what has no ids.
-fn by_messages(forest: &mut Forest<'_>) -> Notes {
+fn token_path<'a>(node: &Node<'a>) -> Option<SymbolPath<'a>> {
+    node.has_ids.then_some(SymbolPath { prompt: node.prompt, answer: node.sampled })
+}
+
+/// Links nodes that have no token ids, by their messages.
+fn link_by_messages(forest: &mut Forest<'_>) -> Notes {
     let mut notes = Notes::default();
-    let index = Index::new(forest.said.iter().map(Said::path));
-    for siblings in groups(&forest.nodes) {
-        let start = siblings.start;
-        let spoken = forest.said[start].spoken();
-        if forest.nodes[start].has_ids || spoken.is_empty() {
+    let index = PrefixIndex::new(forest.message_ids.iter().map(MessageIds::path));
+
+    for choices in prompt_choices(&forest.nodes) {
+        let (node, messages) =
+            (&forest.nodes[choices.first()], &forest.message_ids[choices.first()]);
+        if node.has_ids || messages.conversation().is_empty() {
             continue;
         }
-        let mut candidates = index.longest(spoken);
-        let is_same = |i: usize| forest.said[i].has_head_of(&forest.said[start]);
-        narrow(&mut candidates, is_same);
-        match resolve(&forest.nodes, candidates, &forest.nodes[start]) {
-            // What has ids, or another head, is where its history was left: no path goes on there.
-            Resolved::One(found, told) if !forest.nodes[found].has_ids && is_same(found) => {
-                notes.tell(told);
-                forest.parents[siblings].fill(Some(found));
+
+        let mut candidates = index.longest_prefixes(messages.conversation());
+        keep_if_any(&mut candidates, |other| messages.has_head_of(&forest.message_ids[other]));
+        let found = resolve(&forest.nodes, candidates, node);
+
+        // A path cannot go on from a node that has ids, or from one with other instructions or
+        // tools. Such a node is the text parent at most.
+        let is_path = match &found {
+            Resolution::One { parent, .. } => {
+                !forest.nodes[*parent].has_ids && messages.has_head_of(&forest.message_ids[*parent])
             }
-            Resolved::Nothing | Resolved::One(..) => {}
-            Resolved::Unclear(several) => {
-                notes.ambiguous += 1;
-                forest.unclear[siblings].fill(several);
-            }
+            Resolution::Nothing | Resolution::Ambiguous(_) => true,
+        };
+        if is_path {
+            link(&mut forest.links, choices, found, &mut notes);
         }
     }
     notes
 }
 
-/// Whether there is more than one conversation that never forks.
-fn has_loose_ends(forest: &Forest<'_>) -> bool {
-    let loose = is_loose(forest);
-    let mut calls: Vec<_> = forest.nodes.iter().zip(loose).filter(|(_, loose)| *loose).collect();
-    calls.dedup_by_key(|(node, _)| node.group());
-    calls.len() > 1
+/// Stores what the choices of one prompt continue, and counts how that was found.
+fn link(
+    links: &mut PerNode<ParentLink>,
+    choices: PromptChoices,
+    found: Resolution,
+    notes: &mut Notes,
+) {
+    match found {
+        Resolution::Nothing => {}
+        Resolution::One { parent, evidence } => {
+            notes.count_evidence(evidence);
+            choices.ids().for_each(|node| links[node].parent = Some(parent));
+        }
+        Resolution::Ambiguous(candidates) => {
+            notes.ambiguous += 1;
+            choices.ids().for_each(|node| links[node].ambiguous.clone_from(&candidates));
+        }
+    }
+}
+
+/// Returns true unless the episode is one conversation that never forks.
+fn has_open_ends(forest: &Forest<'_>) -> bool {
+    let unexplained = unexplained(forest);
+    prompt_choices(&forest.nodes).iter().filter(|choices| unexplained[choices.first()]).count() > 1
 }
 
 #[cfg(test)]
@@ -99,13 +111,14 @@ mod tests {
     use std::time::Instant;
 
     use super::*;
-    use crate::fixture::{call, reply};
-    use crate::graph::scan::nodes;
-    use crate::{Link, Notes, links};
+    use crate::graph::node::NodeId;
+    use crate::graph::scan::choice_nodes;
+    use crate::tests::fixture::{call, reply};
+    use crate::{ChoiceLink, Notes, choice_links};
 
     fn parents(calls: &[episode::Call]) -> (Vec<Option<u128>>, Notes) {
-        let (links, notes) = links(calls);
-        let number = |l: &Link| l.parent.map(|(call, _)| call.0.as_u128());
+        let (links, notes) = choice_links(calls);
+        let number = |l: &ChoiceLink| l.parent.map(|(call, _)| call.0.as_u128());
         (links.iter().map(number).collect(), notes)
     }
 
@@ -124,9 +137,9 @@ mod tests {
     fn the_order_of_the_list_does_not_matter() {
         let mut calls =
             vec![call(1, &[1], &[&[2]]), call(2, &[8], &[&[9]]), call(3, &[1, 2, 3], &[&[4]])];
-        let before = links(&calls);
+        let before = choice_links(&calls);
         calls.reverse();
-        assert_eq!(links(&calls), before);
+        assert_eq!(choice_links(&calls), before);
     }
 
     #[test]
@@ -174,18 +187,18 @@ mod tests {
             calls.push(call(n, &history, &[&sampled]));
             history.extend(sampled);
         }
-        let (nodes, _) = nodes(&calls);
+        let (nodes, _) = choice_nodes(&calls);
         let begin = Instant::now();
         let (forest, _) = thread(nodes);
         assert!(begin.elapsed().as_secs() < 20, "{:?}", begin.elapsed());
-        assert!((1..200).all(|i| forest.parents[i] == Some(i - 1)));
+        assert!((1..200).all(|i| forest.parent(NodeId(i)) == Some(NodeId(i - 1))));
     }
 
     fn in_words(n: u32, words: &[&str], answer: &str) -> episode::Call {
         let roles = ["user", "assistant"].into_iter().cycle();
         let message = |(role, text)| serde_json::json!({ "role": role, "content": text });
         let messages: Vec<_> = roles.zip(words).map(message).collect();
-        crate::fixture::text_call(n, &messages, answer)
+        crate::tests::fixture::text_call(n, &messages, answer)
     }
 
     #[test]
@@ -226,8 +239,9 @@ mod tests {
             in_words(2, &["a", "other", "c"], "d"),
             in_words(3, &["z", "other", "c"], "d"),
         ];
-        let (forest, _) = thread(nodes(&calls).0);
-        assert_eq!((forest.parents[1], forest.leads[1]), (None, Some(0)));
-        assert_eq!((forest.parents[2], forest.leads[2]), (None, None));
+        let (forest, _) = thread(choice_nodes(&calls).0);
+        let links = |node| (forest.parent(NodeId(node)), forest.text_parent(NodeId(node)));
+        assert_eq!(links(1), (None, Some(NodeId(0))));
+        assert_eq!(links(2), (None, None));
     }
 }

@@ -1,8 +1,8 @@
-//! Plan: which attempts an export reads, in which order, and what number each of them has.
+//! Plans which attempts an export reads, in which order, and which numbers they get.
 //!
-//! Numbers are never given twice: not by the increments of one export, which go on from what its
-//! manifest keeps, and not by its shards, which see other moments of a store that is written to and
-//! so cannot count what is not theirs.
+//! A number is never given twice. Increments of one export continue from the numbers that its
+//! manifest keeps. Shards see different moments of a store that is written to, so each shard counts
+//! only its own attempts.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -12,13 +12,13 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use store::EpisodeRecord;
 
-use crate::graph::scan::Scored;
-use crate::notes::Lefts;
+use crate::graph::scan::ScoredAttempt;
+use crate::notes::Omissions;
 
-/// Where an attempt stands among all that are exported.
+/// Numbers of one attempt among all that are exported.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Place {
-    /// Number of its group, from 0. An episode without a group is one of its own.
+pub(crate) struct AttemptNumbers {
+    /// Number of its group, from 0. An episode without a group is a group of its own.
     pub(crate) group: i64,
     /// Number of the attempt, from 0.
     pub(crate) attempt: i64,
@@ -26,123 +26,144 @@ pub(crate) struct Place {
     pub(crate) repetition: i64,
 }
 
-/// The numbers that an export has given, for the increments that follow. A shard counts its own.
+/// Numbers that an export has given, kept for its next increments. A shard counts its own.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Numbers {
+pub(crate) struct Numbering {
     groups: i64,
     attempts: i64,
-    /// By what must stay together: its number, and how many attempts of it have one.
-    families: BTreeMap<String, (i64, i64)>,
+    /// By the [`comparison_key`] of the group.
+    families: BTreeMap<String, GroupNumbers>,
 }
 
-impl Numbers {
-    /// Gives the next attempt its numbers.
-    fn next(&mut self, family: &str, shard: Option<Shard>) -> Place {
-        let of_group = match self.families.get_mut(family) {
+/// The number of a group, and how many of its attempts have numbers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(from = "(i64, i64)", into = "(i64, i64)")]
+struct GroupNumbers {
+    group: i64,
+    attempts: i64,
+}
+
+impl From<(i64, i64)> for GroupNumbers {
+    fn from((group, attempts): (i64, i64)) -> Self {
+        Self { group, attempts }
+    }
+}
+
+impl From<GroupNumbers> for (i64, i64) {
+    fn from(numbers: GroupNumbers) -> Self {
+        (numbers.group, numbers.attempts)
+    }
+}
+
+impl Numbering {
+    /// Gives the next attempt of a group its numbers.
+    fn next(&mut self, key: &str, shard: Option<Shard>) -> AttemptNumbers {
+        let numbers = match self.families.get_mut(key) {
             Some(known) => known,
             None => {
-                let number = self.groups;
+                let group = self.groups;
                 self.groups += 1;
-                self.families.entry(family.to_owned()).or_insert((number, 0))
+                self.families.entry(key.to_owned()).or_insert(GroupNumbers { group, attempts: 0 })
             }
         };
-        let (group, repetition) = *of_group;
-        of_group.1 += 1;
+        // Shards never split a group, so only one shard counts in it.
+        let repetition = numbers.attempts;
+        numbers.attempts += 1;
         let attempt = self.attempts;
         self.attempts += 1;
-        let (group, attempt) = (Shard::number(shard, group), Shard::number(shard, attempt));
-        // A group is never cut, so one shard alone counts in it.
-        Place { group, attempt, repetition }
+
+        let group = Shard::number(shard, numbers.group);
+        AttemptNumbers { group, attempt: Shard::number(shard, attempt), repetition }
     }
 }
 
 /// One attempt to export.
 #[derive(Debug)]
-pub(crate) struct Planned {
+pub(crate) struct PlannedAttempt {
     pub(crate) record: EpisodeRecord,
-    pub(crate) place: Place,
-    /// The folder that its rows go to, below that of the export; empty without partitions.
+    pub(crate) numbers: AttemptNumbers,
+    /// Folder of its rows below that of the export; empty without partitions.
     pub(crate) partition: String,
 }
 
-/// What rows are put into folders by.
+/// Property that sorts rows into folders.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Partition {
     /// `group=ID`.
     Group,
     /// `task=ID`.
     Task,
-    /// `bucket=N`: the hash of the episode's id, in so many folders.
+    /// `bucket=N`: the hash of the episode's id, in this number of folders.
     EpisodeHash(u32),
 }
 
 /// One of several processes that export a part of the selection each.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Shard {
-    /// Which one, from 0.
+    /// Number of this shard, from 0.
     pub index: u32,
-    /// How many there are.
+    /// Number of shards.
     pub count: u32,
 }
 
-/// What is left out of a selection, and where the rest goes.
+/// Rules that leave attempts out of a selection, and that place the rest.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Rules {
+pub(crate) struct SelectionRules {
     pub(crate) partition: Option<Partition>,
     pub(crate) shard: Option<Shard>,
-    /// Only attempts that were closed, or, while open, began at this time or later.
+    /// Takes only attempts that were closed, or, while open, began at this time or later.
     pub(crate) since: Option<Micros>,
-    /// Only episodes with at least this reward.
+    /// Takes only episodes with at least this reward.
     pub(crate) min_reward: Option<f64>,
-    /// Only closed attempts that are not in here.
+    /// Takes only closed attempts whose names are not in this set.
     pub(crate) not_in: Option<BTreeSet<String>>,
-    /// The keys of closed attempts whose calls may still end; left for the next time.
+    /// Keys of closed attempts whose calls may still end. They are left for the next export.
     pub(crate) unsettled: BTreeSet<i64>,
 }
 
-/// The folder of rows that belong to no group or task, as Hive calls it.
+/// Folder of rows that belong to no group or task, by Hive's name for it.
 const NO_VALUE: &str = "__HIVE_DEFAULT_PARTITION__";
 
-/// Leaves out of the attempts, each with its episode's reward, what the rules say, numbers the rest
-/// and sorts it by partition. Attempts are sorted by group, so a group's stay together.
+/// Applies the rules to the attempts, numbers those that remain, and sorts them by partition.
+/// Attempts come sorted by group, so those of a group stay together.
 pub(crate) fn plan(
-    attempts: Vec<Scored>,
-    rules: &Rules,
-    numbers: &mut Numbers,
-) -> (Vec<Planned>, Lefts) {
-    let mut left = Lefts::new();
+    attempts: Vec<ScoredAttempt>,
+    rules: &SelectionRules,
+    numbering: &mut Numbering,
+) -> (Vec<PlannedAttempt>, Omissions) {
+    let mut omissions = Omissions::new();
     let mut planned = Vec::with_capacity(attempts.len());
-    for (record, reward) in attempts {
-        let family = family_of(&record);
-        match rules.refuse(&record, reward, &family) {
-            Some(why) => left.entry(why).or_default().count += 1,
-            None => {
-                let place = numbers.next(&family, rules.shard);
-                let partition = rules.partition.map_or_else(String::new, |by| by.folder(&record));
-                planned.push(Planned { record, place, partition });
-            }
+    for attempt in attempts {
+        let key = comparison_key_of(&attempt.record);
+        if let Some(reason) = rules.refuse(&attempt, &key) {
+            omissions.entry(reason).or_default().count += 1;
+            continue;
         }
+        let record = attempt.record;
+        let numbers = numbering.next(&key, rules.shard);
+        let partition = rules.partition.map_or_else(String::new, |by| by.folder(&record));
+        planned.push(PlannedAttempt { record, numbers, partition });
     }
     planned.sort_by(|a, b| a.partition.cmp(&b.partition));
-    (planned, left)
+    (planned, omissions)
 }
 
-/// How manifests name an attempt.
+/// Returns the name of an attempt in manifests.
 pub(crate) fn attempt_name(record: &EpisodeRecord) -> String {
     format!("{}/{}", record.id, record.attempt)
 }
 
-/// What must stay in one shard, and is compared: a group, else the episode. The two never share a
-/// name.
-pub(crate) fn family(group: Option<&str>, episode: &str) -> String {
+/// Returns the key of what an attempt is compared with, and must share a shard with: its group,
+/// else its episode. A group and an episode of one name have different keys.
+pub(crate) fn comparison_key(group: Option<&str>, episode: &str) -> String {
     match group {
         Some(group) => format!("g/{group}"),
         None => format!("e/{episode}"),
     }
 }
 
-fn family_of(record: &EpisodeRecord) -> String {
-    family(record.group.as_ref().map(|group| group.as_str()), record.id.as_str())
+fn comparison_key_of(record: &EpisodeRecord) -> String {
+    comparison_key(record.group.as_ref().map(|group| group.as_str()), record.id.as_str())
 }
 
 fn hash(text: &str) -> u64 {
@@ -150,24 +171,22 @@ fn hash(text: &str) -> u64 {
     digest.iter().take(8).fold(0, |number, byte| number << 8 | u64::from(*byte))
 }
 
-impl Rules {
-    fn refuse(
-        &self,
-        record: &EpisodeRecord,
-        reward: Option<f64>,
-        family: &str,
-    ) -> Option<&'static str> {
-        let other_shard =
-            |shard: &Shard| hash(family) % u64::from(shard.count.max(1)) != u64::from(shard.index);
-        let seen = self.not_in.as_ref().is_some_and(|seen| seen.contains(&attempt_name(record)));
+impl SelectionRules {
+    /// Returns the reason why an attempt is left out; none for one that is taken.
+    fn refuse(&self, attempt: &ScoredAttempt, key: &str) -> Option<&'static str> {
+        let ScoredAttempt { record, reward } = attempt;
         let ended = record.closed_at.unwrap_or(record.opened_at);
-        if self.shard.as_ref().is_some_and(other_shard) {
+        let is_exported =
+            self.not_in.as_ref().is_some_and(|names| names.contains(&attempt_name(record)));
+
+        // The first rule that applies is the reason.
+        if self.shard.is_some_and(|shard| !shard.holds(key)) {
             Some("episodes_of_other_shards")
         } else if self.since.is_some_and(|since| ended < since) {
             Some("episodes_before_since")
         } else if self.min_reward.is_some_and(|least| reward.is_none_or(|r| r < least)) {
             Some("episodes_below_min_reward")
-        } else if seen {
+        } else if is_exported {
             Some("episodes_exported_before")
         } else if self.not_in.is_some() && record.closed_at.is_none() {
             Some("episodes_still_open")
@@ -180,7 +199,7 @@ impl Rules {
 }
 
 impl fmt::Display for Partition {
-    /// The word on the command line.
+    /// Writes the word of the command line.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Group => f.write_str("group"),
@@ -192,16 +211,11 @@ impl fmt::Display for Partition {
 
 impl Partition {
     fn folder(self, record: &EpisodeRecord) -> String {
-        let named = |value: Option<String>| match value {
-            // The one character of an id that paths of other systems and URLs do not take.
-            Some(id) => id.replace(':', "%3A"),
-            None => NO_VALUE.to_owned(),
-        };
         match self {
-            Self::Group => format!("group={}", named(record.group.as_ref().map(|g| g.to_string()))),
-            Self::Task => format!("task={}", named(record.task.as_ref().map(|t| t.to_string()))),
-            Self::EpisodeHash(count) => {
-                let count = count.max(1);
+            Self::Group => format!("group={}", folder_name(record.group.as_ref())),
+            Self::Task => format!("task={}", folder_name(record.task.as_ref())),
+            Self::EpisodeHash(folders) => {
+                let count = folders.max(1);
                 let width = (count - 1).to_string().len();
                 let bucket = hash(&format!("e/{}", record.id)) % u64::from(count);
                 format!("bucket={bucket:0width$}")
@@ -210,13 +224,23 @@ impl Partition {
     }
 }
 
+fn folder_name(id: Option<&impl fmt::Display>) -> String {
+    // A colon is the one character of an id that paths of other systems and URLs do not allow.
+    id.map_or_else(|| NO_VALUE.to_owned(), |id| id.to_string().replace(':', "%3A"))
+}
+
 impl Shard {
-    /// What the names of its files end in.
+    /// Returns the ending of the names of its files.
     pub(crate) fn suffix(self) -> String {
         format!("-{:05}-of-{:05}", self.index, self.count)
     }
 
-    /// The `local`-th number of a shard: each takes every N-th one, so that no two give the same.
+    /// Returns true where the attempts of a comparison key belong to this shard.
+    fn holds(self, key: &str) -> bool {
+        hash(key) % u64::from(self.count.max(1)) == u64::from(self.index)
+    }
+
+    /// Maps the `local`-th number of a shard to one that no other shard gives.
     pub(crate) fn number(shard: Option<Self>, local: i64) -> i64 {
         shard.map_or(local, |shard| local * i64::from(shard.count) + i64::from(shard.index))
     }
@@ -225,18 +249,25 @@ impl Shard {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fixture::episode;
+    use crate::tests::fixture::episode;
 
-    fn plan(records: Vec<EpisodeRecord>, rules: &Rules) -> (Vec<Planned>, Lefts) {
-        numbered(records, rules, &mut Numbers::default())
+    fn plan(
+        records: Vec<EpisodeRecord>,
+        rules: &SelectionRules,
+    ) -> (Vec<PlannedAttempt>, Omissions) {
+        numbered(records, rules, &mut Numbering::default())
     }
 
     fn numbered(
         records: Vec<EpisodeRecord>,
-        rules: &Rules,
-        numbers: &mut Numbers,
-    ) -> (Vec<Planned>, Lefts) {
-        super::plan(records.into_iter().map(|record| (record, None)).collect(), rules, numbers)
+        rules: &SelectionRules,
+        numbers: &mut Numbering,
+    ) -> (Vec<PlannedAttempt>, Omissions) {
+        super::plan(
+            records.into_iter().map(|record| ScoredAttempt { record, reward: None }).collect(),
+            rules,
+            numbers,
+        )
     }
 
     fn record(id: &str, group: Option<&str>) -> EpisodeRecord {
@@ -246,7 +277,7 @@ mod tests {
         record
     }
 
-    fn names(planned: &[Planned]) -> Vec<(String, &str)> {
+    fn names(planned: &[PlannedAttempt]) -> Vec<(String, &str)> {
         planned.iter().map(|p| (p.record.id.to_string(), p.partition.as_str())).collect()
     }
 
@@ -258,9 +289,10 @@ mod tests {
             let lone = ["x", "y"].map(|e| record(e, None));
             groups.into_iter().flat_map(of).chain(lone).collect::<Vec<_>>()
         };
-        let (whole, left) = plan(all(), &Rules::default());
+        let (whole, left) = plan(all(), &SelectionRules::default());
         assert!(left.is_empty());
-        let numbers: Vec<_> = whole.iter().map(|p| (p.place.group, p.place.repetition)).collect();
+        let numbers: Vec<_> =
+            whole.iter().map(|p| (p.numbers.group, p.numbers.repetition)).collect();
         assert_eq!(numbers[..4], [(0, 0), (0, 1), (0, 2), (1, 0)]);
         assert_eq!(numbers[12..], [(4, 0), (5, 0)]);
         let (mut found, mut of_group) = (BTreeSet::new(), BTreeMap::new());
@@ -269,16 +301,19 @@ mod tests {
             let more = (0..index).map(|n| record(&format!("0-{n}"), Some(&format!("g0-{n}"))));
             let seen: Vec<_> = more.chain(all()).collect();
             let (shard, count) = (Some(Shard { index, count: 3 }), seen.len());
-            let (part, left) = plan(seen, &Rules { shard, ..Rules::default() });
+            let (part, left) = plan(seen, &SelectionRules { shard, ..SelectionRules::default() });
             assert_eq!(part.len() as u64 + left["episodes_of_other_shards"].count, count as u64);
             for group in groups {
                 let held = part.iter().filter(|p| p.record.id.as_str().starts_with(group)).count();
                 assert!(held == 0 || held == 3, "{group} is cut");
             }
-            for Planned { record, place, .. } in part {
-                let other = of_group.insert(place.group, family_of(&record));
-                assert!(other.is_none_or(|other| other == family_of(&record)), "{place:?}");
-                assert!(found.insert(place.attempt), "{place:?} is given twice");
+            for PlannedAttempt { record, numbers, .. } in part {
+                let other = of_group.insert(numbers.group, comparison_key_of(&record));
+                assert!(
+                    other.is_none_or(|other| other == comparison_key_of(&record)),
+                    "{numbers:?}"
+                );
+                assert!(found.insert(numbers.attempt), "{numbers:?} is given twice");
             }
         }
         assert!(found.len() >= 14);
@@ -286,19 +321,19 @@ mod tests {
 
     #[test]
     fn increments_go_on_counting() {
-        let mut numbers = Numbers::default();
+        let mut numbers = Numbering::default();
         let mut places = BTreeMap::new();
-        let mut add = |ids: &[(&str, Option<&str>)], numbers: &mut Numbers| {
+        let mut add = |ids: &[(&str, Option<&str>)], numbering: &mut Numbering| {
             let records = ids.iter().map(|(id, group)| record(id, *group)).collect();
-            for Planned { record, place, .. } in numbered(records, &Rules::default(), numbers).0 {
-                places.insert(record.id.to_string(), place);
+            for planned in numbered(records, &SelectionRules::default(), numbering).0 {
+                places.insert(planned.record.id.to_string(), planned.numbers);
             }
         };
         add(&[("e2", Some("g")), ("e3", Some("g")), ("x", None)], &mut numbers);
         let text = serde_json::to_string(&numbers).unwrap();
         let mut numbers = serde_json::from_str(&text).unwrap();
         add(&[("b", Some("a")), ("e1", Some("g")), ("g", None)], &mut numbers);
-        let place = |group, attempt, repetition| Place { group, attempt, repetition };
+        let place = |group, attempt, repetition| AttemptNumbers { group, attempt, repetition };
         let expected = [
             ("b", place(2, 3, 0)),
             ("e1", place(0, 4, 2)),
@@ -314,7 +349,8 @@ mod tests {
     fn partitions_are_folders_in_the_order_of_their_names() {
         let mut task = record("a", None);
         task.task = Some("t:1".parse().unwrap());
-        let by = |partition| Rules { partition: Some(partition), ..Rules::default() };
+        let by =
+            |partition| SelectionRules { partition: Some(partition), ..SelectionRules::default() };
         let (tasks, _) = plan(vec![task.clone(), record("b", None)], &by(Partition::Task));
         let none = format!("task={NO_VALUE}");
         let expected = [("b".to_owned(), none.as_str()), ("a".to_owned(), "task=t%3A1")];
@@ -334,12 +370,14 @@ mod tests {
         seen.id = "b".parse().unwrap();
         let open = record("c", None);
         let not_in = Some(["b/0".to_owned()].into());
-        let (new, left) =
-            plan(vec![closed.clone(), seen, open.clone()], &Rules { not_in, ..Rules::default() });
+        let (new, left) = plan(
+            vec![closed.clone(), seen, open.clone()],
+            &SelectionRules { not_in, ..SelectionRules::default() },
+        );
         assert_eq!(names(&new), [("a".to_owned(), "")]);
         let left: Vec<_> = left.into_iter().map(|(why, left)| (why, left.count)).collect();
         assert_eq!(left, [("episodes_exported_before", 1), ("episodes_still_open", 1)]);
-        let since = |at| Rules { since: Some(at), ..Rules::default() };
+        let since = |at| SelectionRules { since: Some(at), ..SelectionRules::default() };
         assert_eq!(plan(vec![closed.clone(), open.clone()], &since(50)).0.len(), 1);
         assert_eq!(plan(vec![closed, open], &since(0)).0.len(), 2);
     }

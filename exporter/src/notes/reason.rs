@@ -1,60 +1,62 @@
-//! Reason: why a row is less than exact.
+//! The reasons why a row is less than exact.
 
 use serde::{Serialize, Serializer};
 
-/// Why a row's verdict is not `exact`.
+/// Reason why a row's verdict is not `exact`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Reason {
-    /// Recorded paths are the same and nothing tells which one a call continues; it stands alone.
+    /// Several recorded paths are the same and nothing tells which one a call continues, so the call
+    /// stands alone.
     AmbiguousParent,
-    /// The episode has a call without token ids; what it sampled may stand in later prompts.
+    /// The episode has a call without token ids, whose sampled tokens may stand in later prompts.
     CallWithoutTokenIds,
     /// A reply outgrew the recorder's bound; its tokens are not trained.
     Capped,
     /// The agent left before the end of a reply; its tokens are not trained.
     ClientGone,
-    /// A reply was recorded whole, but the client counted another try: it may not have arrived.
+    /// A reply was recorded whole, but the client counted another try, so it may not have arrived.
     DeliveryUncertain,
-    /// An answer stands in a prompt that no recorded call gave, and a call was lost.
+    /// A prompt holds an answer that no recorded call gave, and a call was lost.
     HoleAfterLostCall,
     /// A reply has more or fewer logprobs than ids; its tokens are not trained.
     LogprobCountDiffers,
-    /// The server gave no logprob for a sampled token; that token is not trained.
+    /// The server reported no logprob for a sampled token; that token is not trained.
     LogprobMissing,
-    /// The logprobs are not those of the distribution that was sampled from.
+    /// The logprobs are not those of the sampling distribution.
     LogprobsNotOfSamplingDistribution,
     /// A call began and its end was never recorded, or calls may be missing altogether.
     LostCall,
-    /// Token ids were found in the vocabulary by their bytes, or the end token by its being one.
+    /// Token ids were found in the vocabulary by their bytes, or the end token by its role.
     Mapped,
-    /// The calls of the path were answered by models of different names; only what the last of
-    /// them sampled is trained.
+    /// Models of different names answered the calls of the path. Only tokens of the last one are
+    /// trained.
     ModelsDiffer,
     /// The server reported no token ids.
     NoTokenIds,
     /// A reply holds no sampled token.
     NothingSampled,
-    /// The server counts more tokens than it sent ids of, in a reply with tool calls or reasoning:
-    /// a parser of the server held them back. Its tokens are not trained.
+    /// The server counts more tokens than it sent ids of, in a reply with tool calls or reasoning,
+    /// because its parser withheld some. The tokens of the reply are not trained.
     ParserLostIds,
     /// The server declined the call but sampled; its tokens are not trained.
     Refused,
     /// The ids were made from text by a model's template and tokenizer, and have no logprobs.
     Retokenized,
-    /// The server was left to choose how it samples, and did not say how; raw logprobs may not be
-    /// of that.
+    /// The server chose how it samples and did not report it, so raw logprobs may not be those of
+    /// the sampling distribution.
     SamplingUnknown,
     /// The server's own token count differs from its ids.
     TokenCountDiffers,
-    /// A model's template shows a sampled turn otherwise once more follows; it is not trained.
+    /// The model's template renders a sampled turn otherwise once more turns follow; it is not
+    /// trained.
     TurnNotRendered,
     /// The upstream failed or cut a reply short; its tokens are not trained.
     UpstreamFailed,
-    /// The server did not say which weights sampled a token, though it did of others.
+    /// The server reported no version for a sampled token, though it did for others.
     VersionMissing,
 }
 
-/// Each with its word and what that says, in the order of their words.
+/// Each reason with its word and the meaning of that, sorted by word.
 const TABLE: [(Reason, &str, &str); 22] = [
     (
         Reason::AmbiguousParent,
@@ -172,7 +174,7 @@ const TABLE: [(Reason, &str, &str); 22] = [
 ];
 
 impl Reason {
-    /// All of them, in the order of their words.
+    /// All reasons, sorted by word.
     pub const ALL: [Self; 22] = {
         let mut all = [Self::AmbiguousParent; 22];
         let mut at = 0;
@@ -183,12 +185,12 @@ impl Reason {
         all
     };
 
-    /// The word exported.
+    /// Returns the word that is exported.
     pub fn as_str(self) -> &'static str {
         TABLE[self as usize].1
     }
 
-    /// What the word says, as the user page has it.
+    /// Returns the meaning of the word, as the user's page has it.
     pub fn meaning(self) -> &'static str {
         TABLE[self as usize].2
     }

@@ -1,29 +1,29 @@
-//! Card: tells `datasets` which files of a folder are rows, and of which format.
+//! The dataset card, which tells `datasets` which files of a folder are rows, and of which format.
 //!
-//! Without it `load_dataset` reads manifests of JSON lines along with the rows, and takes a
-//! partition whose name says `test` or `train` for a split and leaves the others out.
+//! Without it, `load_dataset` reads manifests of JSON lines along with the rows. It also takes a
+//! partition whose name contains `test` or `train` for a split and leaves out the others.
 
 use crate::formats::Format;
 use crate::output::encode::Encoding;
 
-/// The file that `datasets` looks for, beside a `README.md` that somebody may have written.
+/// The file that `datasets` looks for, beside a `README.md` that a user may have written.
 pub(crate) const NAME: &str = ".huggingface.yaml";
-/// What the file begins with; tells ours from others.
+/// First line, which tells our cards from others.
 const MARK: &str = "# Written by `rolltape export`, for load_dataset of this folder.";
 const CONFIG: &str = "- config_name: ";
 const FILES: &str = "  - ";
 
 /// The files of one format in a folder.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Rows {
+pub(crate) struct CardEntry {
     pub(crate) format: Format,
     pub(crate) encoding: Encoding,
     pub(crate) partitioned: bool,
 }
 
-impl Rows {
-    /// Globs for one file, those that were added, and shards: no format's name with a number
-    /// behind it is another format's.
+impl CardEntry {
+    /// Returns globs for the first file, and for files that were added and shards. No format's name
+    /// with a number behind it is another format's name.
     fn globs(self) -> Vec<String> {
         let folder = if self.partitioned { "*=*/" } else { "" };
         let (format, ending) = (self.format.as_str(), self.encoding.as_str());
@@ -31,49 +31,53 @@ impl Rows {
     }
 }
 
-/// One format with its globs, in quotes.
-type Config = (Format, Vec<String>);
+/// One format with the globs of its files, in quotes.
+struct CardConfig {
+    format: Format,
+    globs: Vec<String>,
+}
 
-/// The card with these rows in place of those of their format; none where the one that is there is
-/// not ours. One card is for files of one encoding, that of the first format.
-pub(crate) fn with(before: Option<&[u8]>, rows: Rows) -> Option<String> {
+impl CardConfig {
+    /// Returns the ending of the names of its files.
+    fn ending(&self) -> Option<&str> {
+        self.globs.first().and_then(|glob| glob.rsplit('*').next())
+    }
+}
+
+/// Returns the card with an entry in place of that of its format; none where the card that is there
+/// is not ours. A card lists files of one encoding, that of its first format.
+pub(crate) fn with(before: Option<&[u8]>, entry: CardEntry) -> Option<String> {
     let mut configs = before.map_or(Some(Vec::new()), read)?;
-    configs.retain(|(format, _)| *format != rows.format);
-    configs.push((rows.format, rows.globs()));
-    configs.sort_by_key(|(format, _)| Format::ALL.iter().position(|other| other == format));
-    let ending = |(_, globs): &Config| {
-        let glob = globs.first().and_then(|glob| glob.rsplit('*').next());
-        glob.map(str::to_owned)
-    };
-    let of_first = configs.first().and_then(ending);
-    configs.retain(|config| ending(config) == of_first);
+    configs.retain(|config| config.format != entry.format);
+    configs.push(CardConfig { format: entry.format, globs: entry.globs() });
+    configs.sort_by_key(|config| Format::ALL.iter().position(|other| *other == config.format));
+
+    let ending = configs.first().and_then(CardConfig::ending).map(str::to_owned);
+    configs.retain(|config| config.ending() == ending.as_deref());
     Some(written(&configs))
 }
 
-fn written(configs: &[Config]) -> String {
+fn written(configs: &[CardConfig]) -> String {
     let mut lines = vec![MARK.to_owned(), "configs:".to_owned()];
-    for (index, (format, globs)) in configs.iter().enumerate() {
-        lines.push(format!("{CONFIG}{}", format.as_str()));
+    for (index, config) in configs.iter().enumerate() {
+        lines.push(format!("{CONFIG}{}", config.format.as_str()));
         lines.extend((index == 0).then(|| "  default: true".to_owned()));
         lines.push("  data_files:".to_owned());
-        lines.extend(globs.iter().map(|glob| format!("{FILES}{glob}")));
+        lines.extend(config.globs.iter().map(|glob| format!("{FILES}{glob}")));
     }
     lines.push(String::new());
     lines.join("\n")
 }
 
-/// What stands in a card of ours.
-fn read(bytes: &[u8]) -> Option<Vec<Config>> {
+/// Reads a card; none where it is not ours.
+fn read(bytes: &[u8]) -> Option<Vec<CardConfig>> {
     let text = std::str::from_utf8(bytes).ok()?;
-    let lines = text.strip_prefix(MARK)?.lines();
-    let mut configs: Vec<Config> = Vec::new();
-    for line in lines {
+    let mut configs: Vec<CardConfig> = Vec::new();
+    for line in text.strip_prefix(MARK)?.lines() {
         if let Some(word) = line.strip_prefix(CONFIG) {
-            configs.push((Format::from_word(word)?, Vec::new()));
-        } else if let (Some(glob), Some((_, globs))) =
-            (line.strip_prefix(FILES), configs.last_mut())
-        {
-            globs.push(glob.to_owned());
+            configs.push(CardConfig { format: Format::from_word(word)?, globs: Vec::new() });
+        } else if let Some((glob, config)) = line.strip_prefix(FILES).zip(configs.last_mut()) {
+            config.globs.push(glob.to_owned());
         }
     }
     Some(configs)
@@ -83,8 +87,8 @@ fn read(bytes: &[u8]) -> Option<Vec<Config>> {
 mod tests {
     use super::*;
 
-    fn rows(format: Format, encoding: Encoding) -> Rows {
-        Rows { format, encoding, partitioned: false }
+    fn rows(format: Format, encoding: Encoding) -> CardEntry {
+        CardEntry { format, encoding, partitioned: false }
     }
 
     const TRAJECTORIES: &str = r#"- config_name: trajectories
@@ -104,7 +108,8 @@ mod tests {
         assert!(both.contains("- config_name: sft\n  data_files:\n"), "{both}");
         let again = with(Some(both.as_bytes()), rows(Format::Sft, Encoding::Parquet));
         assert_eq!(again.as_ref(), Some(&both));
-        let parts = Rows { partitioned: true, ..rows(Format::Trajectories, Encoding::Parquet) };
+        let parts =
+            CardEntry { partitioned: true, ..rows(Format::Trajectories, Encoding::Parquet) };
         let parts = with(Some(both.as_bytes()), parts).unwrap();
         assert!(parts.contains("  - \"*=*/trajectories.*parquet\"\n"), "{parts}");
         assert!(!parts.contains("  - \"trajectories"), "{parts}");

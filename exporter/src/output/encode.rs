@@ -1,4 +1,4 @@
-//! Encode: batches of records as the bytes of a file.
+//! Encodes batches of records as the bytes of a file.
 //!
 //! The same batches make the same bytes: nothing here depends on a clock or the machine.
 
@@ -16,7 +16,7 @@ use thiserror::Error;
 use crate::formats::Format;
 use crate::output::{jsonl, parquet};
 
-/// How records are written.
+/// Encoding of records.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Encoding {
     /// Apache Parquet.
@@ -27,21 +27,21 @@ pub enum Encoding {
     Arrow,
 }
 
-/// Why records could not be encoded.
+/// Reason why records could not be encoded.
 #[derive(Debug, Error)]
 #[error(transparent)]
 pub enum EncodeError {
-    /// What Arrow says.
+    /// An error of Arrow.
     Arrow(#[from] ArrowError),
-    /// What Parquet says.
+    /// An error of Parquet.
     Parquet(#[from] ParquetError),
 }
 
 impl Encoding {
-    /// All of them.
+    /// All encodings.
     pub const ALL: [Self; 3] = [Self::Parquet, Self::Jsonl, Self::Arrow];
 
-    /// The word on the command line, and what names of files end in.
+    /// Returns the word on the command line, which is also the ending of names of files.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Parquet => "parquet",
@@ -50,9 +50,9 @@ impl Encoding {
         }
     }
 
-    /// What names of tables beside the rows end in: another usual ending of the same encoding, so
-    /// that who reads all files with the first one gets rows alone.
-    pub(crate) fn beside(self) -> &'static str {
+    /// Returns the ending of names of tables beside the rows. It is another usual ending of the same
+    /// encoding, so a reader of all files with the first one gets only rows.
+    pub(crate) fn side_table_ending(self) -> &'static str {
         match self {
             Self::Parquet => "pq",
             Self::Jsonl => "ndjson",
@@ -60,28 +60,34 @@ impl Encoding {
         }
     }
 
-    /// The encoding of that word.
+    /// Returns the encoding of a word.
     pub fn from_word(word: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|encoding| encoding.as_str() == word)
     }
 
-    /// The encoding of a file of that name; none where the name says none, and so is a folder's.
+    /// Returns the encoding of a file's name; none for a name without one, which is a folder's.
     pub fn of_path(path: &Path) -> Option<Self> {
         Self::from_word(path.extension()?.to_str()?)
     }
 
-    /// What a format is written in when nothing else is said.
+    /// Returns the encoding of a format when none is named.
     pub fn default_of(format: Format) -> Self {
         if format.is_document() { Self::Jsonl } else { Self::Parquet }
     }
 }
 
-/// Encodes one file. What it wrote is taken out again and again, so that no file is ever whole in
-/// memory.
+/// Encodes one file. Its bytes are taken again and again, so no file is ever whole in memory.
 pub(crate) enum Encoder {
-    Parquet { writer: ArrowWriter<Vec<u8>>, group_bytes: usize },
+    Parquet {
+        writer: ArrowWriter<Vec<u8>>,
+        /// Bytes of the records of the current row group, before compression.
+        group_bytes: usize,
+    },
     Arrow(StreamWriter<Vec<u8>>),
-    Jsonl { bytes: Vec<u8>, omit_null: bool },
+    Jsonl {
+        bytes: Vec<u8>,
+        omit_null: bool,
+    },
 }
 
 impl Encoder {
@@ -102,7 +108,7 @@ impl Encoder {
         })
     }
 
-    /// Adds a batch of records that take about so many bytes.
+    /// Adds a batch of records that take about this many bytes.
     pub(crate) fn write(&mut self, batch: &RecordBatch, bytes: usize) -> Result<(), EncodeError> {
         match self {
             Self::Parquet { writer, group_bytes } => {
@@ -119,13 +125,13 @@ impl Encoder {
         Ok(())
     }
 
-    /// The bytes that were written since they were last taken.
+    /// Takes the bytes that were written since the last time.
     pub(crate) fn take(&mut self) -> Vec<u8> {
-        std::mem::take(self.waiting())
+        std::mem::take(self.pending())
     }
 
-    /// The same, left where they are.
-    pub(crate) fn waiting(&mut self) -> &mut Vec<u8> {
+    /// Returns the bytes that were written and not taken.
+    pub(crate) fn pending(&mut self) -> &mut Vec<u8> {
         match self {
             Self::Parquet { writer, .. } => writer.inner_mut(),
             Self::Arrow(writer) => writer.get_mut(),
@@ -133,7 +139,7 @@ impl Encoder {
         }
     }
 
-    /// Ends the file and gives its last bytes.
+    /// Ends the file and returns its last bytes.
     pub(crate) fn finish(&mut self) -> Result<Vec<u8>, EncodeError> {
         match self {
             Self::Parquet { writer, .. } => drop(writer.finish()?),

@@ -1,7 +1,7 @@
 //! JSON lines: a batch of records as one JSON object a line.
 //!
-//! Columns of JSON are written as what they hold, not as texts of it. A number that is not finite,
-//! for which JSON has no word, is null.
+//! Columns of JSON are written as JSON, not as text of it. A number that is not finite is null, since
+//! JSON has no word for it.
 
 use arrow::array::{Array, ArrayRef, AsArray, RecordBatch};
 use arrow::datatypes::{DataType, Field, FieldRef, Float32Type, Float64Type};
@@ -52,6 +52,7 @@ fn value(field: &Field, array: &ArrayRef, row: usize, out: &mut Vec<u8>) -> Resu
         out.extend_from_slice(b"null");
         return Ok(());
     }
+
     match array.data_type() {
         DataType::Boolean => put(&array.as_boolean().value(row), out),
         DataType::Int8 => put(&array.as_primitive::<Int8Type>().value(row), out),
@@ -60,25 +61,28 @@ fn value(field: &Field, array: &ArrayRef, row: usize, out: &mut Vec<u8>) -> Resu
         DataType::UInt16 => put(&array.as_primitive::<UInt16Type>().value(row), out),
         DataType::Float32 => put(&array.as_primitive::<Float32Type>().value(row), out),
         DataType::Float64 => put(&array.as_primitive::<Float64Type>().value(row), out),
-        DataType::Utf8 if is_json(field) => {
-            // Documents that were recorded with line breaks are written anew without them.
-            let text = array.as_string::<i32>().value(row);
-            if text.contains(['\n', '\r']) {
-                let parsed: serde_json::Value = serde_json::from_str(text).map_err(external)?;
-                return put(&parsed, out);
-            }
-            out.extend_from_slice(text.as_bytes());
-            Ok(())
-        }
-        // As JSON libraries that know bytes read them.
-        DataType::Binary => put(&STANDARD.encode(array.as_binary::<i32>().value(row)), out),
+
+        DataType::Utf8 if is_json(field) => document(array.as_string::<i32>().value(row), out),
         DataType::Utf8 => put(array.as_string::<i32>().value(row), out),
+        // Base64, as JSON libraries that know bytes read them.
+        DataType::Binary => put(&STANDARD.encode(array.as_binary::<i32>().value(row)), out),
+
         DataType::List(item) => list(item, &array.as_list::<i32>().value(row), out),
         DataType::Struct(fields) => {
             object(fields.iter().zip(array.as_struct().columns()), row, out)
         }
         other => Err(ArrowError::NotYetImplemented(format!("{other} as JSON"))),
     }
+}
+
+/// Writes a JSON document on one line. Line breaks that were recorded with it are left out.
+fn document(text: &str, out: &mut Vec<u8>) -> Result<(), ArrowError> {
+    if text.contains(['\n', '\r']) {
+        let parsed: serde_json::Value = serde_json::from_str(text).map_err(external)?;
+        return put(&parsed, out);
+    }
+    out.extend_from_slice(text.as_bytes());
+    Ok(())
 }
 
 fn list(item: &Field, values: &ArrayRef, out: &mut Vec<u8>) -> Result<(), ArrowError> {
@@ -106,12 +110,12 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::fixture::{call, episode, rows_of, with_bodies};
     use crate::rewards::groups::GroupSummary;
     use crate::rows::columns::batch;
     use crate::rows::row::Row;
     use crate::rows::schema::schema;
-    use crate::rows::sides::{Experts, Ragged, Sides};
+    use crate::rows::side_arrays::{Experts, Ragged, SideArrays};
+    use crate::tests::fixture::{call, episode, rows_of, with_bodies};
 
     #[test]
     fn a_row_is_one_line_that_reads_back() {
@@ -161,7 +165,7 @@ mod tests {
         row.advantage = Some(0.5);
         let (reward_mean, reward_std) = (Some(0.5), Some(0.5));
         row.group = Some(GroupSummary { reward_mean, reward_std, ..GroupSummary::default() });
-        row.sides = Sides {
+        row.side_arrays = SideArrays {
             top_ids: each([Some(1), None, Some(3)]),
             top_tokens: each([Some("a".to_owned()), None, Some("c".to_owned())]),
             top_logprobs: each([-0.5, -1.5, -2.5]),

@@ -1,4 +1,4 @@
-//! Layout: how the files of an export are called.
+//! Names of the files of an export.
 
 use std::path::{Path, PathBuf};
 
@@ -7,42 +7,56 @@ use crate::input::plan::Shard;
 use crate::output::encode::Encoding;
 use crate::output::target::WriteError;
 
-/// How the files of an export are called.
+/// Names of the files of an export.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Layout {
-    /// What stands before the number and the encoding.
+    /// Part of the names before the number and the encoding.
     stem: String,
-    /// The name of the one file, where one was named.
+    /// Name of the one file, where one was named.
     named: Option<String>,
     encoding: Encoding,
     pub(crate) manifest: String,
 }
 
 impl Layout {
-    /// The names of the files of an export, and the folder they are in.
+    /// Returns the folder of an export and the names of its files.
     pub(crate) fn new(
         path: &Path,
         format: Format,
         encoding: Option<Encoding>,
         shard: Option<Shard>,
     ) -> Result<(PathBuf, Self), WriteError> {
-        if let Some(of_name) = Encoding::of_path(path) {
-            if let Some(other) = encoding.filter(|encoding| *encoding != of_name) {
-                let encoding = other.as_str();
-                return Err(WriteError::OtherEncoding { path: path.to_owned(), encoding });
-            }
-            // The parent of a bare file name is empty, which no system call takes for a folder.
-            let parent = path.parent().filter(|p| !p.as_os_str().is_empty());
-            let folder = parent.unwrap_or(Path::new(".")).to_owned();
-            let stem = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
-            let named = path.file_name().map(|name| name.to_string_lossy().into_owned());
-            // Files that differ in their encoding alone have manifests of their own.
-            let manifest = match of_name {
-                Encoding::Parquet => format!("{stem}.manifest.json"),
-                other => format!("{stem}.{}.manifest.json", other.as_str()),
-            };
-            return Ok((folder, Self { stem, named, encoding: of_name, manifest }));
+        match Encoding::of_path(path) {
+            Some(of_name) => Self::of_file(path, of_name, encoding),
+            None => Ok((path.to_owned(), Self::of_folder(format, encoding, shard))),
         }
+    }
+
+    /// Returns the names of an export to one file, whose name says the encoding `of_name`.
+    fn of_file(
+        path: &Path,
+        of_name: Encoding,
+        asked: Option<Encoding>,
+    ) -> Result<(PathBuf, Self), WriteError> {
+        if let Some(other) = asked.filter(|asked| *asked != of_name) {
+            let encoding = other.as_str();
+            return Err(WriteError::OtherEncoding { path: path.to_owned(), encoding });
+        }
+        // The parent of a bare file name is empty, which no system call takes for a folder.
+        let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+        let folder = parent.unwrap_or(Path::new(".")).to_owned();
+
+        let stem = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+        let named = path.file_name().map(|name| name.to_string_lossy().into_owned());
+        // Files that differ only in their encoding have manifests of their own.
+        let manifest = match of_name {
+            Encoding::Parquet => format!("{stem}.manifest.json"),
+            other => format!("{stem}.{}.manifest.json", other.as_str()),
+        };
+        Ok((folder, Self { stem, named, encoding: of_name, manifest }))
+    }
+
+    fn of_folder(format: Format, encoding: Option<Encoding>, shard: Option<Shard>) -> Self {
         let encoding = encoding.unwrap_or_else(|| Encoding::default_of(format));
         let shard = shard.map(Shard::suffix).unwrap_or_default();
         let stem = format!("{}{shard}", format.as_str());
@@ -50,7 +64,7 @@ impl Layout {
             Format::Trajectories => format!("manifest{shard}.json"),
             _ => format!("{stem}.manifest.json"),
         };
-        Ok((path.to_owned(), Self { stem, named: None, encoding, manifest }))
+        Self { stem, named: None, encoding, manifest }
     }
 
     pub(crate) fn is_one_file(&self) -> bool {
@@ -61,10 +75,10 @@ impl Layout {
         self.encoding
     }
 
-    /// The table of forks, under a name that those who read the whole folder leave out: Spark and
-    /// pyarrow what begins with a line, DuckDB, polars and `datasets` what ends otherwise.
+    /// Returns the name of the table of forks. Readers of the whole folder leave it out: Spark and
+    /// pyarrow skip names that begin with `_`; DuckDB, polars and `datasets` skip other endings.
     pub(crate) fn forks(&self, addition: u32) -> String {
-        let ending = self.encoding.beside();
+        let ending = self.encoding.side_table_ending();
         let shard = self.stem.strip_prefix(Format::Trajectories.as_str());
         let stem = match &self.named {
             Some(_) => format!("{}.forks", self.stem),
@@ -76,8 +90,8 @@ impl Layout {
         }
     }
 
-    /// The file of a partition, below the folder of the export; `addition` counts what `--new` has
-    /// added before.
+    /// Returns the name of the file of a partition, below the folder of the export. `addition` counts
+    /// what `--new` has added before.
     pub(crate) fn file(&self, partition: &str, addition: u32) -> String {
         let ending = self.encoding.as_str();
         let name = match (&self.named, addition) {

@@ -1,4 +1,4 @@
-//! Manifest: what an export holds, written after its files.
+//! The manifest: a list of what an export holds, written after its files.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,20 +6,19 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::formats::Format;
-use crate::input::plan::Numbers;
-use crate::notes::Lefts;
+use crate::input::plan::Numbering;
+use crate::notes::Omissions;
 use crate::output::encode::Encoding;
-use crate::rows::schema::SCHEMA_VERSION;
-use crate::rows::schema::created_by;
+use crate::rows::schema::{SCHEMA_VERSION, created_by};
 
 /// Version of the manifest's own form.
 pub(crate) const FORMAT_VERSION: u32 = 1;
-/// What the first word of a manifest begins with; tells our files from others.
+/// Beginning of the field `format`, which tells our manifests from others.
 const PREFIX: &str = "rolltape-";
 /// Options that the first manifests did not have.
-const SAID_LATER: [&str; 3] = ["encoding", "tokenizer", "group_stats"];
+const NEWER_OPTIONS: [&str; 3] = ["encoding", "tokenizer", "group_stats"];
 
-/// What stands in a manifest.
+/// The content of a manifest.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub(crate) struct Manifest {
     /// `rolltape-` and the word of the format.
@@ -29,28 +28,28 @@ pub(crate) struct Manifest {
     pub(crate) schema_version: i32,
     #[serde(default)]
     pub(crate) created_by: String,
-    /// Over all files.
+    /// Number of rows of all files.
     #[serde(default)]
     pub(crate) rows: u64,
     pub(crate) files: Vec<FileEntry>,
-    /// How often `--new` has added files.
+    /// Number of times that `--new` has added files.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub(crate) additions: u32,
-    /// The attempts with a row, as `EPISODE/ATTEMPT`.
+    /// Attempts with a row, as `EPISODE/ATTEMPT`.
     #[serde(default)]
     pub(crate) episodes: BTreeSet<String>,
-    /// The numbers that were given, where the format has any.
+    /// Numbers that were given, where the format has any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) numbers: Option<Numbers>,
+    pub(crate) numbers: Option<Numbering>,
     #[serde(default)]
     pub(crate) options: Value,
-    /// What the last run kept, left out, and why.
+    /// Notes of the last run.
     #[serde(default)]
     pub(crate) notes: Value,
-    /// What the last run made no record of.
+    /// Counts of what the last run made no record of, by reason.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub(crate) left_out: BTreeMap<String, u64>,
-    /// Tokens of that which `trajectories` trains.
+    /// Tokens of that which `trajectories` trains, by reason.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub(crate) left_out_tokens: BTreeMap<String, u64>,
 }
@@ -58,7 +57,7 @@ pub(crate) struct Manifest {
 /// One file of records.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct FileEntry {
-    /// Below the folder of the manifest, with `/` between folders.
+    /// Path below the folder of the manifest, with `/` between folders.
     pub(crate) path: String,
     #[serde(default)]
     pub(crate) rows: u64,
@@ -82,38 +81,48 @@ impl Manifest {
         }
     }
 
-    /// Reads one; none where the bytes are not a manifest of ours.
+    /// Reads a manifest; none where the bytes are not one of ours.
     pub(crate) fn read(bytes: &[u8]) -> Option<Self> {
-        let read: Self = serde_json::from_slice(bytes).ok()?;
-        read.format.starts_with(PREFIX).then_some(read)
+        let manifest: Self = serde_json::from_slice(bytes).ok()?;
+        manifest.format.starts_with(PREFIX).then_some(manifest)
     }
 
-    /// Whether rows made with these options may stand beside those that are there. What an older
-    /// manifest does not say of [`SAID_LATER`] is compared with its files, or not at all.
-    pub(crate) fn agrees_with(&self, asked: &Value) -> bool {
-        let no_options = Map::new();
-        let [before, asked] = [&self.options, asked].map(|o| o.as_object().unwrap_or(&no_options));
-        let is_unsaid = |key: &str| SAID_LATER.contains(&key) && !before.contains_key(key);
-        let mut keys = before.keys().chain(asked.keys());
-        let encoding = asked.get("encoding").and_then(Value::as_str).unwrap_or_default();
-        let endings = Encoding::from_word(encoding).map(|e| [e.as_str(), e.beside()]);
-        let has_encoding = |file: &FileEntry| {
-            let ending = file.path.rsplit('.').next().unwrap_or_default();
-            endings.is_none_or(|endings| endings.contains(&ending))
+    /// Returns true where rows made with these options may stand beside those that are there.
+    /// [`NEWER_OPTIONS`] that an older manifest lacks are not compared; the encoding is compared with
+    /// the names of its files.
+    pub(crate) fn agrees_with(&self, options: &Value) -> bool {
+        let none = Map::new();
+        let [before, asked] =
+            [&self.options, options].map(|options| options.as_object().unwrap_or(&none));
+        let agrees = |key: &String| {
+            let is_unknown = NEWER_OPTIONS.contains(&key.as_str()) && !before.contains_key(key);
+            is_unknown || before.get(key) == asked.get(key)
         };
-        keys.all(|key| is_unsaid(key) || before.get(key) == asked.get(key))
-            && self.files.iter().all(has_encoding)
+        before.keys().chain(asked.keys()).all(agrees) && self.has_encoding(asked.get("encoding"))
     }
 
-    /// Says what the last run made no record of.
-    pub(crate) fn leave(&mut self, left: &Lefts) {
-        let name = |why: &&str| (*why).to_owned();
-        let tokens = left.iter().filter(|(_, left)| left.trained_tokens > 0);
-        self.left_out = left.iter().map(|(why, left)| (name(why), left.count)).collect();
-        self.left_out_tokens = tokens.map(|(why, left)| (name(why), left.trained_tokens)).collect();
+    /// Returns true where the names of all files have an ending of this encoding.
+    fn has_encoding(&self, word: Option<&Value>) -> bool {
+        let Some(encoding) = word.and_then(Value::as_str).and_then(Encoding::from_word) else {
+            return true;
+        };
+        let endings = [encoding.as_str(), encoding.side_table_ending()];
+        self.files
+            .iter()
+            .all(|file| endings.contains(&file.path.rsplit('.').next().unwrap_or_default()))
     }
 
-    /// The bytes of its file.
+    /// Sets what the last run made no record of.
+    pub(crate) fn set_omissions(&mut self, omissions: &Omissions) {
+        let named = || omissions.iter().map(|(reason, omission)| ((*reason).to_owned(), omission));
+        self.left_out = named().map(|(reason, omission)| (reason, omission.count)).collect();
+        self.left_out_tokens = named()
+            .filter(|(_, omission)| omission.trained_tokens > 0)
+            .map(|(reason, omission)| (reason, omission.trained_tokens))
+            .collect();
+    }
+
+    /// Returns the bytes of its file.
     pub(crate) fn to_bytes(&self) -> serde_json::Result<Vec<u8>> {
         let mut bytes = serde_json::to_vec_pretty(self)?;
         bytes.push(b'\n');

@@ -1,4 +1,5 @@
-//! How object stores are spoken to: the HTTP client and the TLS that the rest of rolltape has.
+//! The HTTP client of object stores, with the client and the TLS library that the rest of rolltape
+//! uses.
 
 use std::time::Duration;
 
@@ -15,9 +16,10 @@ use object_store::client::{
 use object_store::{ClientConfigKey, ClientOptions};
 use rustls::{ClientConfig, RootCertStore};
 
-const CONNECT_WAIT: Duration = Duration::from_secs(10);
-/// One request: a part of a file, on a slow line.
-const REQUEST_WAIT: Duration = Duration::from_secs(300);
+/// Maximum time to connect.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+/// Maximum time of one request, which may send a part of a file over a slow line.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(300);
 
 /// Makes clients.
 #[derive(Debug)]
@@ -25,29 +27,29 @@ pub(crate) struct Connector;
 
 impl HttpConnector for Connector {
     fn connect(&self, options: &ClientOptions) -> object_store::Result<HttpClient> {
-        let plain = options.get_config_value(&ClientConfigKey::AllowHttp);
-        let tls = tls().map_err(|source| object_store::Error::Generic {
+        let tls = tls_config().map_err(|source| object_store::Error::Generic {
             store: "HTTP",
             source: source.into(),
         })?;
         let mut tcp = Tcp::new();
         tcp.set_nodelay(true);
-        tcp.set_connect_timeout(Some(CONNECT_WAIT));
+        tcp.set_connect_timeout(Some(CONNECT_TIMEOUT));
         tcp.enforce_http(false);
-        let https = HttpsConnectorBuilder::new().with_tls_config(tls);
-        let https = match plain.as_deref() {
-            Some("true") => https.https_or_http(),
-            _ => https.https_only(),
+
+        let builder = HttpsConnectorBuilder::new().with_tls_config(tls);
+        let connector = match options.get_config_value(&ClientConfigKey::AllowHttp).as_deref() {
+            Some("true") => builder.https_or_http(),
+            _ => builder.https_only(),
         };
         let pool = Client::builder(TokioExecutor::new())
             .pool_timer(TokioTimer::new())
-            .build(https.enable_http1().wrap_connector(tcp));
-        Ok(HttpClient::new(Pool(pool)))
+            .build(connector.enable_http1().wrap_connector(tcp));
+        Ok(HttpClient::new(ConnectionPool(pool)))
     }
 }
 
-/// Trust in the system's roots, and where there are none, in Mozilla's.
-fn tls() -> Result<ClientConfig, rustls::Error> {
+/// Trusts the system's root certificates, and where there are none, Mozilla's.
+fn tls_config() -> Result<ClientConfig, rustls::Error> {
     let mut roots = RootCertStore::empty();
     roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
     if roots.is_empty() {
@@ -61,20 +63,25 @@ fn tls() -> Result<ClientConfig, rustls::Error> {
 
 /// A pool of connections.
 #[derive(Debug)]
-struct Pool(Client<HttpsConnector<Tcp>, HttpRequestBody>);
+struct ConnectionPool(Client<HttpsConnector<Tcp>, HttpRequestBody>);
 
 #[async_trait]
-impl HttpService for Pool {
+impl HttpService for ConnectionPool {
     async fn call(&self, request: HttpRequest) -> Result<HttpResponse, HttpError> {
-        let answered = tokio::time::timeout(REQUEST_WAIT, self.0.request(request)).await;
-        let response = answered
+        let response = tokio::time::timeout(REQUEST_TIMEOUT, self.0.request(request))
+            .await
             .map_err(|late| HttpError::new(HttpErrorKind::Timeout, late))?
             .map_err(|error| {
-                let refused = error.is_connect();
-                let kind = if refused { HttpErrorKind::Connect } else { HttpErrorKind::Request };
+                let kind = match error.is_connect() {
+                    true => HttpErrorKind::Connect,
+                    false => HttpErrorKind::Request,
+                };
                 HttpError::new(kind, error)
             })?;
-        let broken = |error| HttpError::new(HttpErrorKind::Interrupted, error);
-        Ok(response.map(|body| HttpResponseBody::new(body.map_err(broken))))
+        Ok(response.map(|body| {
+            HttpResponseBody::new(
+                body.map_err(|error| HttpError::new(HttpErrorKind::Interrupted, error)),
+            )
+        }))
     }
 }

@@ -1,4 +1,4 @@
-//! Parquet: how its files are written.
+//! Properties of Parquet files.
 
 use ::parquet::basic::{Compression, Encoding, ZstdLevel};
 use ::parquet::errors::ParquetError;
@@ -10,15 +10,15 @@ use serde_json::Value;
 
 use crate::rows::schema::{SCHEMA_VERSION, created_by, huggingface};
 
-/// A row group is written when its records hold this many bytes before compression. Memory is
-/// bounded by this, one batch and one episode.
+/// Bytes of the records of a row group, before compression. Memory is bounded by this, one batch and
+/// one episode.
 pub(crate) const GROUP_BYTES: usize = 128 << 20;
 /// Level of zstd compression.
 const ZSTD_LEVEL: i32 = 3;
 
-/// Nothing here may depend on a clock or the machine: the same rows make the same bytes.
+/// Returns the properties of a file. The same rows must make the same bytes, so nothing here may
+/// depend on a clock or the machine.
 pub(crate) fn properties(schema: &Schema) -> Result<WriterProperties, ParquetError> {
-    let entry = |key: &str, value: Value| KeyValue::new(key.to_owned(), value.to_string());
     let logprobs = ColumnPath::from(["logprobs", "list", "element"].map(str::to_owned).to_vec());
     Ok(WriterProperties::builder()
         .set_created_by(created_by())
@@ -26,10 +26,14 @@ pub(crate) fn properties(schema: &Schema) -> Result<WriterProperties, ParquetErr
         .set_column_dictionary_enabled(logprobs.clone(), false)
         .set_column_encoding(logprobs, Encoding::BYTE_STREAM_SPLIT)
         .set_key_value_metadata(Some(vec![
-            entry("rolltape_schema_version", SCHEMA_VERSION.into()),
-            entry("huggingface", huggingface(schema)),
+            entry("rolltape_schema_version", &SCHEMA_VERSION.into()),
+            entry("huggingface", &huggingface(schema)),
         ]))
         .build())
+}
+
+fn entry(key: &str, value: &Value) -> KeyValue {
+    KeyValue::new(key.to_owned(), value.to_string())
 }
 
 #[cfg(test)]
@@ -46,11 +50,11 @@ mod tests {
     use std::path::{Path, PathBuf};
 
     use super::*;
-    use crate::fixture::{call, episode, rows_of, text_call, with_bodies};
-    use crate::input::plan::Place;
-    use crate::output::sink::{Said, Sink};
-    use crate::rows::Row;
+    use crate::input::plan::AttemptNumbers;
+    use crate::output::sink::{ManifestNotes, Sink};
+    use crate::rows::row::Row;
     use crate::rows::schema::schema;
+    use crate::tests::fixture::{call, episode, rows_of, text_call, with_bodies};
     use crate::{COLUMNS, Options, WriteError};
 
     fn sample_rows() -> Vec<Row> {
@@ -70,12 +74,12 @@ mod tests {
     async fn write(out: &Path, overwrite: bool) -> Result<Vec<PathBuf>, WriteError> {
         let options = Options { out: out.to_owned().into(), overwrite, ..Options::default() };
         let mut sink = Sink::create(&options).await?;
-        sink.attempt(&episode(Vec::new()), Vec::new(), "").await?;
+        sink.start_attempt(&episode(Vec::new()), Vec::new(), "").await?;
         for row in sample_rows() {
-            sink.row(row, Place::default()).await?;
+            sink.add_row(row, AttemptNumbers::default()).await?;
         }
         sink.end(false).await?;
-        sink.publish(Said::default()).await
+        sink.publish(ManifestNotes::default()).await
     }
 
     #[test]

@@ -1,7 +1,7 @@
-//! Target: where files go, and how they become visible only when they are whole.
+//! The place of the files, which become visible only when they are whole.
 //!
-//! A file is written out of sight and put in its place at the end: on a disk under a temporary
-//! name, synced, then renamed. What goes to a stream is seen as it is written.
+//! A file is written out of sight and published at the end: on a disk under a temporary name, synced,
+//! then renamed. A stream is visible as it is written.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -12,12 +12,12 @@ use tempfile::{NamedTempFile, TempPath};
 use thiserror::Error;
 
 use crate::output::encode::EncodeError;
-use crate::output::object::{Bucket, Objects, Upload, as_io};
+use crate::output::objects::{Bucket, ObjectTarget, ObjectUpload, as_io};
 
-/// Why files could not be written.
+/// Reason why files could not be written.
 #[derive(Debug, Error)]
 pub enum WriteError {
-    /// The target is there and no manifest says that an export wrote it.
+    /// The target exists and no manifest says that an export wrote it.
     #[error("`{path}` exists and is not an export; choose another path or allow overwriting")]
     Foreign {
         /// The target.
@@ -28,7 +28,7 @@ pub enum WriteError {
     OneFile {
         /// The target.
         path: PathBuf,
-        /// What makes several files.
+        /// The option that makes several files.
         what: &'static str,
     },
     /// The name of the file says another encoding than the one asked for.
@@ -39,7 +39,7 @@ pub enum WriteError {
         /// The encoding asked for.
         encoding: &'static str,
     },
-    /// Rows were to be added to an export that was made otherwise.
+    /// Rows were to be added to an export that was made with other options.
     #[error("`{path}` was made with other options; nothing can be added to it")]
     OtherOptions {
         /// The manifest.
@@ -57,7 +57,7 @@ pub enum WriteError {
         /// The manifest.
         path: PathBuf,
     },
-    /// The manifest that is there is of a newer rolltape.
+    /// The manifest that is there was written by a newer rolltape.
     #[error("`{path}` was written by a newer rolltape (manifest {version}); upgrade this one")]
     Newer {
         /// The manifest.
@@ -70,7 +70,7 @@ pub enum WriteError {
     Encode {
         /// The file.
         path: PathBuf,
-        /// What is wrong.
+        /// The error of the encoder.
         #[source]
         source: EncodeError,
     },
@@ -79,30 +79,30 @@ pub enum WriteError {
     Io {
         /// The file or folder.
         path: PathBuf,
-        /// What the system says.
+        /// The error of the system.
         #[source]
         source: io::Error,
     },
 }
 
-/// Where an export goes.
+/// Destination of an export.
 #[derive(Debug, Clone)]
-pub enum Out {
+pub enum Destination {
     /// A file whose name ends in that of an encoding, or a folder.
     Path(PathBuf),
-    /// A stream, such as a pipe; it gets the records of one file and no manifest.
-    Stream(Stream),
+    /// A stream, such as a pipe. It gets the records of one file and no manifest.
+    Stream(OutputStream),
     /// An object store.
     Bucket(Bucket),
 }
 
-impl Default for Out {
+impl Default for Destination {
     fn default() -> Self {
         Self::Path(PathBuf::new())
     }
 }
 
-impl From<PathBuf> for Out {
+impl From<PathBuf> for Destination {
     fn from(path: PathBuf) -> Self {
         Self::Path(path)
     }
@@ -110,10 +110,10 @@ impl From<PathBuf> for Out {
 
 /// A stream to write to.
 #[derive(Clone)]
-pub struct Stream(Arc<Mutex<Box<dyn Write + Send>>>);
+pub struct OutputStream(Arc<Mutex<Box<dyn Write + Send>>>);
 
-impl Stream {
-    /// Takes what is written to.
+impl OutputStream {
+    /// Makes a stream of a writer.
     pub fn new(to: impl Write + Send + 'static) -> Self {
         Self(Arc::new(Mutex::new(Box::new(to))))
     }
@@ -127,9 +127,9 @@ impl Stream {
     }
 }
 
-impl std::fmt::Debug for Stream {
+impl std::fmt::Debug for OutputStream {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Stream")
+        f.write_str("OutputStream")
     }
 }
 
@@ -137,35 +137,35 @@ impl std::fmt::Debug for Stream {
 #[derive(Debug, Clone)]
 pub(crate) enum Target {
     Folder(PathBuf),
-    Stream(Stream),
-    Objects(Objects),
+    Stream(OutputStream),
+    Objects(ObjectTarget),
 }
 
 /// A file that is being written out of sight.
 #[derive(Debug)]
-pub(crate) enum Body {
+pub(crate) enum FileBody {
     File(NamedTempFile),
-    Stream(Stream),
-    Upload(Upload),
+    Stream(OutputStream),
+    Upload(ObjectUpload),
 }
 
-/// A whole file that is still out of sight. It is not open: there may be more partitions than a
+/// A whole file that is not visible yet. It is closed, since there may be more partitions than a
 /// process may have open files.
 #[derive(Debug)]
-pub(crate) enum Hidden {
+pub(crate) enum UnpublishedFile {
     File(TempPath),
-    Stream(Stream),
-    Upload(Upload),
+    Stream(OutputStream),
+    Upload(ObjectUpload),
 }
 
 impl Target {
-    /// A folder that is there afterwards.
+    /// Returns a folder, which is made if need be.
     pub(crate) fn folder(folder: PathBuf) -> Result<Self, WriteError> {
-        fs::create_dir_all(&folder).map_err(at(&folder))?;
+        fs::create_dir_all(&folder).map_err(io_error(&folder))?;
         Ok(Self::Folder(folder))
     }
 
-    /// Where a file of that name is.
+    /// Returns the path of a file, as people see it.
     pub(crate) fn path(&self, name: &str) -> PathBuf {
         match self {
             Self::Folder(folder) => folder.join(name),
@@ -174,17 +174,17 @@ impl Target {
         }
     }
 
-    /// The bytes of a file; none where there is no such file.
+    /// Reads a file; none where there is no such file.
     pub(crate) async fn read(&self, name: &str) -> Result<Option<Vec<u8>>, WriteError> {
         match self {
             Self::Folder(folder) => match fs::read(folder.join(name)) {
                 Ok(bytes) => Ok(Some(bytes)),
                 Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-                Err(error) => Err(at(&folder.join(name))(error)),
+                Err(error) => Err(self.error(name)(error)),
             },
             Self::Stream(_) => Ok(None),
             Self::Objects(objects) => {
-                objects.read(name).await.map_err(|error| at(&objects.url(name))(as_io(error)))
+                objects.read(name).await.map_err(as_io).map_err(self.error(name))
             }
         }
     }
@@ -194,75 +194,84 @@ impl Target {
             Self::Folder(folder) => Ok(folder.join(name).exists()),
             Self::Stream(_) => Ok(false),
             Self::Objects(objects) => {
-                objects.holds(name).await.map_err(|error| at(&objects.url(name))(as_io(error)))
+                objects.holds(name).await.map_err(as_io).map_err(self.error(name))
             }
         }
     }
 
-    /// Begins a file.
-    pub(crate) async fn begin(&self, name: &str) -> Result<Body, WriteError> {
+    /// Starts a file.
+    pub(crate) async fn begin(&self, name: &str) -> Result<FileBody, WriteError> {
         match self {
+            Self::Folder(folder) => temporary(folder).map(FileBody::File),
+            Self::Stream(stream) => Ok(FileBody::Stream(stream.clone())),
             Self::Objects(objects) => {
-                let begun = objects.begin(name).await;
-                begun.map(Body::Upload).map_err(|error| at(&objects.url(name))(as_io(error)))
+                let upload = objects.begin(name).await;
+                upload.map(FileBody::Upload).map_err(as_io).map_err(self.error(name))
             }
-            Self::Folder(folder) => temporary(folder).map(Body::File),
-            Self::Stream(stream) => Ok(Body::Stream(stream.clone())),
         }
     }
 
-    /// Does all that giving a whole file its name needs.
-    pub(crate) fn ready(&self, name: &str) -> Result<(), WriteError> {
+    /// Makes the folder that a file is published to.
+    pub(crate) fn prepare(&self, name: &str) -> Result<(), WriteError> {
         let Self::Folder(_) = self else { return Ok(()) };
         let path = self.path(name);
         let folder = path.parent().unwrap_or(&path);
-        fs::create_dir_all(folder).map_err(at(folder))
+        fs::create_dir_all(folder).map_err(io_error(folder))
     }
 
     /// Makes a whole file visible under its name.
-    pub(crate) async fn place(&self, file: Hidden, name: &str) -> Result<PathBuf, WriteError> {
+    pub(crate) async fn publish(
+        &self,
+        file: UnpublishedFile,
+        name: &str,
+    ) -> Result<PathBuf, WriteError> {
         let path = self.path(name);
         match file {
-            Hidden::File(file) => {
+            UnpublishedFile::File(file) => {
                 let folder = path.parent().unwrap_or(&path);
-                file.persist(&path).map_err(|e| at(&path)(e.error))?;
-                File::open(folder).and_then(|f| f.sync_all()).map_err(at(folder))?;
+                file.persist(&path).map_err(|e| io_error(&path)(e.error))?;
+                // The rename survives a crash only once the folder is synced.
+                File::open(folder).and_then(|f| f.sync_all()).map_err(io_error(folder))?;
             }
-            Hidden::Stream(stream) => stream.flush().map_err(at(&path))?,
-            Hidden::Upload(upload) => {
-                upload.place().await.map_err(|error| at(&path)(as_io(error)))?;
+            UnpublishedFile::Stream(stream) => stream.flush().map_err(io_error(&path))?,
+            UnpublishedFile::Upload(upload) => {
+                upload.publish().await.map_err(as_io).map_err(io_error(&path))?;
             }
         }
         Ok(path)
     }
 
-    /// Puts a small file in place. Gives its path.
+    /// Writes and publishes a small file. Returns its path.
     pub(crate) async fn put(&self, name: &str, bytes: &[u8]) -> Result<PathBuf, WriteError> {
-        let path = self.path(name);
         let mut body = self.begin(name).await?;
-        body.put(bytes).await.map_err(at(&path))?;
-        let file = body.end().await.map_err(at(&path))?;
-        self.place(file, name).await
+        body.put(bytes).await.map_err(self.error(name))?;
+        let file = body.end().await.map_err(self.error(name))?;
+        self.publish(file, name).await
     }
 
-    /// Takes a file away that the export before had and this one has not.
+    /// Deletes a file, if it is there.
     pub(crate) async fn remove(&self, name: &str) -> Result<(), WriteError> {
         match self {
             Self::Folder(folder) => match fs::remove_file(folder.join(name)) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                    Err(at(&folder.join(name))(error))
+                    Err(self.error(name)(error))
                 }
                 _ => Ok(()),
             },
             Self::Stream(_) => Ok(()),
             Self::Objects(objects) => {
-                objects.remove(name).await.map_err(|error| at(&objects.url(name))(as_io(error)))
+                objects.remove(name).await.map_err(as_io).map_err(self.error(name))
             }
         }
     }
+
+    fn error(&self, name: &str) -> impl FnOnce(io::Error) -> WriteError + use<> {
+        let path = self.path(name);
+        move |source| WriteError::Io { path, source }
+    }
 }
 
-impl Body {
+impl FileBody {
     pub(crate) async fn put(&mut self, bytes: &[u8]) -> io::Result<()> {
         match self {
             Self::File(file) => file.write_all(bytes),
@@ -271,49 +280,49 @@ impl Body {
         }
     }
 
-    /// Where the bytes lie until the file is whole, on a disk.
-    pub(crate) fn hidden(&self) -> Option<&Path> {
+    /// Returns the path of the temporary file on a disk.
+    pub(crate) fn temporary_path(&self) -> Option<&Path> {
         match self {
             Self::File(file) => Some(file.path()),
             Self::Stream(_) | Self::Upload(_) => None,
         }
     }
 
-    /// There are no more bytes. Those of a file are on the disk before its name is: a crash leaves
-    /// the old file or the new one.
-    pub(crate) async fn end(self) -> io::Result<Hidden> {
+    /// Ends the bytes. Those of a file are synced before it gets its name, so a crash leaves the old
+    /// file or the new one.
+    pub(crate) async fn end(self) -> io::Result<UnpublishedFile> {
         match self {
             Self::File(file) => {
                 file.as_file().sync_all()?;
-                Ok(Hidden::File(file.into_temp_path()))
+                Ok(UnpublishedFile::File(file.into_temp_path()))
             }
-            Self::Stream(stream) => Ok(Hidden::Stream(stream)),
+            Self::Stream(stream) => Ok(UnpublishedFile::Stream(stream)),
             Self::Upload(mut upload) => {
-                upload.ready().await.map_err(as_io)?;
-                Ok(Hidden::Upload(upload))
+                upload.finish().await.map_err(as_io)?;
+                Ok(UnpublishedFile::Upload(upload))
             }
         }
     }
 }
 
-impl Hidden {
-    /// It is not wanted any more.
-    pub(crate) async fn give_up(self) {
+impl UnpublishedFile {
+    /// Deletes what was uploaded. Temporary files are deleted when they are dropped.
+    pub(crate) async fn discard(self) {
         if let Self::Upload(upload) = self {
-            upload.give_up().await;
+            upload.discard().await;
         }
     }
 }
 
-pub(crate) fn at(path: &Path) -> impl FnOnce(io::Error) -> WriteError {
+pub(crate) fn io_error(path: &Path) -> impl FnOnce(io::Error) -> WriteError {
     move |source| WriteError::Io { path: path.to_owned(), source }
 }
 
-/// A file that others may read once it is in place, as far as the umask lets them.
+/// Makes a temporary file, which others may read once it is published, as far as the umask allows.
 fn temporary(folder: &Path) -> Result<NamedTempFile, WriteError> {
     let mut builder = tempfile::Builder::new();
     builder.prefix(".export-").suffix(".tmp");
     #[cfg(unix)]
     builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
-    builder.tempfile_in(folder).map_err(at(folder))
+    builder.tempfile_in(folder).map_err(io_error(folder))
 }

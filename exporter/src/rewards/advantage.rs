@@ -1,33 +1,34 @@
-//! Advantages: how much better an attempt went than the others of its group.
+//! Advantages: how much better an attempt did than the others of its group.
 //!
-//! The population is the attempts of the group that have a reward. One that was never scored, or
-//! could not be, is no part of it and has no advantage. Where only one attempt has a reward there
-//! is nothing to compare it with, so it has none either; 0 would say that it went as expected.
+//! The population is the attempts of the group that have a reward. An attempt that was not scored is
+//! not part of it and has no advantage. Where only one attempt has a reward, there is nothing to
+//! compare it with, so it has none either; 0 would mean that it did as expected.
 
-/// How an advantage is made of the rewards of a group.
+/// Rule that makes an advantage of the rewards of a group.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Advantage {
-    /// None is.
+    /// No advantage.
     #[default]
     None,
-    /// `(r - mean) / (std + epsilon)`, with the sample's standard deviation ([`STD_DDOF`]).
+    /// `(r - mean) / (std + epsilon)`, with the standard deviation of a sample ([`STD_DDOF`]); GRPO
+    /// (Shao et al., 2024).
     Grpo,
-    /// `r - mean`.
+    /// `r - mean`; Dr. GRPO (Liu et al., 2025).
     DrGrpo,
-    /// `r` less the mean of the other attempts.
+    /// `r` less the mean of the other attempts; RLOO (Ahmadian et al., 2024).
     Rloo,
 }
 
-/// What is taken off the number of attempts in the standard deviation: 1, as trainers do.
+/// Delta degrees of freedom of the standard deviation: 1, as trainers use.
 pub const STD_DDOF: u32 = 1;
-/// Keeps the division of GRPO finite where all rewards are alike.
+/// Term that keeps the division of GRPO finite where all rewards are alike.
 pub const EPSILON: f64 = 1e-6;
 
 impl Advantage {
-    /// All of them.
+    /// All rules.
     pub const ALL: [Self; 4] = [Self::None, Self::Grpo, Self::DrGrpo, Self::Rloo];
 
-    /// The word on the command line.
+    /// Returns the word on the command line.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::None => "none",
@@ -38,33 +39,33 @@ impl Advantage {
     }
 }
 
-/// Mean of some rewards; none where there are none.
+/// Returns the mean of rewards; none for an empty list.
 pub(crate) fn mean(rewards: &[f64]) -> Option<f64> {
     (!rewards.is_empty()).then(|| rewards.iter().sum::<f64>() / rewards.len() as f64)
 }
 
-/// Their standard deviation, less [`STD_DDOF`]; none where fewer than two are known.
+/// Returns the standard deviation with [`STD_DDOF`]; none for fewer than two rewards.
 pub(crate) fn std(rewards: &[f64]) -> Option<f64> {
     let mean = mean(rewards).filter(|_| rewards.len() > STD_DDOF as usize)?;
     let squares: f64 = rewards.iter().map(|reward| (reward - mean).powi(2)).sum();
     Some((squares / (rewards.len() - STD_DDOF as usize) as f64).sqrt())
 }
 
-/// The advantage of each attempt of a group; `rewards` has one entry an attempt.
+/// Returns the advantage of each attempt of a group. `rewards` has one entry an attempt.
 pub(crate) fn advantages(rule: Advantage, rewards: &[Option<f64>]) -> Vec<Option<f64>> {
     let known: Vec<f64> = rewards.iter().copied().flatten().collect();
     let (Some(mean), Some(std)) = (mean(&known), std(&known)) else {
         return vec![None; rewards.len()];
     };
     let count = known.len() as f64;
-    let of = |reward: f64| match rule {
+    let advantage = |reward: f64| match rule {
         Advantage::None => None,
         Advantage::Grpo => Some((reward - mean) / (std + EPSILON)),
         Advantage::DrGrpo => Some(reward - mean),
-        // r - (sum - r) / (n - 1), which is the distance to the mean stretched.
+        // r - (sum - r) / (n - 1), written as the scaled distance to the mean.
         Advantage::Rloo => Some((reward - mean) * count / (count - 1.0)),
     };
-    rewards.iter().map(|reward| reward.and_then(of)).collect()
+    rewards.iter().map(|reward| reward.and_then(advantage)).collect()
 }
 
 #[cfg(test)]

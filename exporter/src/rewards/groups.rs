@@ -1,26 +1,25 @@
-//! Groups: the attempts whose rewards are compared, known before the first row is written.
+//! The groups whose rewards are compared, known before the first row is written.
 
 use std::collections::BTreeMap;
 
 use serde::Serialize;
 use store::EpisodeRecord;
 
-use crate::graph::scan::Scored;
+use crate::graph::scan::ScoredAttempt;
 use crate::rewards::advantage::{Advantage, advantages, mean, std};
 
-/// The rewards of one group. Attempts of it that the selection leaves out are not in it; those
-/// that make no row are.
+/// The rewards of one group. It counts the selected attempts only, with those that make no row.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct GroupSummary {
     /// The group; none for episodes without one.
     pub group: Option<String>,
-    /// Attempts at episodes.
+    /// Number of attempts at episodes.
     pub episodes: u64,
-    /// Those of them that have a reward: the population.
+    /// Number of those that have a reward: the population.
     pub scored: u64,
-    /// Mean over those; none when there is none.
+    /// Mean reward; none where none has one.
     pub reward_mean: Option<f64>,
-    /// Their standard deviation, that of a sample; none when there are fewer than two.
+    /// Standard deviation of a sample; none for fewer than two rewards.
     pub reward_std: Option<f64>,
     /// Smallest reward.
     pub reward_min: Option<f64>,
@@ -29,8 +28,7 @@ pub struct GroupSummary {
 }
 
 impl GroupSummary {
-    /// Whether several attempts have a reward and it is the same, so that no advantage differs
-    /// from 0.
+    /// Returns true where several attempts have the same reward, so that every advantage is 0.
     pub fn is_flat(&self) -> bool {
         self.group.is_some() && self.scored > 1 && self.reward_min == self.reward_max
     }
@@ -38,36 +36,50 @@ impl GroupSummary {
 
 /// All groups of an export.
 #[derive(Debug, Default)]
-pub(crate) struct Groups {
-    /// In the order of the rows; episodes without a group are last.
+pub(crate) struct RewardGroups {
+    /// Groups in the order of the rows; episodes without a group are last.
     pub(crate) summaries: Vec<GroupSummary>,
-    /// By the key of the attempt: its group, and its advantage in it.
-    standings: BTreeMap<i64, (usize, Option<f64>)>,
+    /// Attempts by the store's key.
+    members: BTreeMap<i64, Member>,
 }
 
-impl Groups {
-    /// Of attempts sorted by group, each with its reward.
-    pub(crate) fn new(rule: Advantage, attempts: &[Scored]) -> Self {
+/// One attempt of a group.
+#[derive(Debug, Clone, Copy)]
+struct Member {
+    /// Index in `summaries`.
+    group: usize,
+    advantage: Option<f64>,
+}
+
+/// The group of an attempt, and the attempt's advantage in it.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub(crate) struct GroupStanding<'a> {
+    pub(crate) group: Option<&'a GroupSummary>,
+    pub(crate) advantage: Option<f64>,
+}
+
+impl RewardGroups {
+    /// Compares attempts, which are sorted by group.
+    pub(crate) fn new(rule: Advantage, attempts: &[ScoredAttempt]) -> Self {
         let mut groups = Self::default();
-        for members in attempts.chunk_by(|a, b| a.0.group == b.0.group) {
-            let rewards: Vec<Option<f64>> = members.iter().map(|member| member.1).collect();
-            let group = members[0].0.group.as_ref().map(ToString::to_string);
+        for attempts in attempts.chunk_by(|a, b| a.record.group == b.record.group) {
+            let rewards: Vec<Option<f64>> = attempts.iter().map(|a| a.reward).collect();
+            let name = attempts[0].record.group.as_ref().map(ToString::to_string);
             // Episodes without a group are not compared.
-            let rule = if group.is_some() { rule } else { Advantage::None };
-            let index = groups.summaries.len();
-            for ((record, _), advantage) in members.iter().zip(advantages(rule, &rewards)) {
-                groups.standings.insert(record.key, (index, advantage));
+            let rule = if name.is_some() { rule } else { Advantage::None };
+            let group = groups.summaries.len();
+            for (attempt, advantage) in attempts.iter().zip(advantages(rule, &rewards)) {
+                groups.members.insert(attempt.record.key, Member { group, advantage });
             }
-            groups.summaries.push(summary(group, &rewards));
+            groups.summaries.push(summary(name, &rewards));
         }
         groups
     }
 
-    /// The group of an attempt, and the attempt's advantage in it.
-    pub(crate) fn standing(&self, record: &EpisodeRecord) -> (Option<&GroupSummary>, Option<f64>) {
-        let (group, advantage) = self.standings.get(&record.key).copied().unzip();
-        let group = group.and_then(|index| self.summaries.get(index));
-        (group.filter(|group| group.group.is_some()), advantage.flatten())
+    pub(crate) fn standing(&self, record: &EpisodeRecord) -> GroupStanding<'_> {
+        let Some(member) = self.members.get(&record.key) else { return GroupStanding::default() };
+        let group = self.summaries.get(member.group).filter(|group| group.group.is_some());
+        GroupStanding { group, advantage: member.advantage }
     }
 }
 
@@ -87,11 +99,12 @@ fn summary(group: Option<String>, rewards: &[Option<f64>]) -> GroupSummary {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fixture::episode;
+    use crate::tests::fixture::episode;
 
-    fn attempt(key: i64, group: Option<&str>, reward: Option<f64>) -> Scored {
+    fn attempt(key: i64, group: Option<&str>, reward: Option<f64>) -> ScoredAttempt {
         let group = group.map(|group| group.parse().unwrap());
-        (EpisodeRecord { key, group, ..episode(Vec::new()).record }, reward)
+        let record = EpisodeRecord { key, group, ..episode(Vec::new()).record };
+        ScoredAttempt { record, reward }
     }
 
     #[test]
@@ -104,16 +117,16 @@ mod tests {
             attempt(5, None, Some(1.0)),
             attempt(6, None, Some(0.0)),
         ];
-        let groups = Groups::new(Advantage::DrGrpo, &attempts);
-        let standing = |at: usize| groups.standing(&attempts[at].0);
-        let advantages: Vec<_> = (0..6).map(|at| standing(at).1).collect();
+        let groups = RewardGroups::new(Advantage::DrGrpo, &attempts);
+        let standing = |at: usize| groups.standing(&attempts[at].record);
+        let advantages: Vec<_> = (0..6).map(|at| standing(at).advantage).collect();
         assert_eq!(advantages, [Some(0.5), None, Some(-0.5), None, None, None]);
-        let group = standing(1).0.unwrap();
+        let group = standing(1).group.unwrap();
         assert_eq!((group.episodes, group.scored), (3, 2));
         assert_eq!((group.reward_mean, group.reward_std), (Some(0.5), Some(0.5_f64.sqrt())));
         assert_eq!((group.reward_min, group.reward_max), (Some(0.0), Some(1.0)));
-        assert_eq!(standing(3).0.unwrap().reward_std, None);
-        assert_eq!(standing(4), (None, None));
+        assert_eq!(standing(3).group.unwrap().reward_std, None);
+        assert_eq!(standing(4), GroupStanding::default());
         assert_eq!(groups.summaries.len(), 3);
     }
 }

@@ -1,4 +1,4 @@
-//! Columns: rows turned into Arrow arrays, one column at a time.
+//! Turns rows into Arrow arrays, one column at a time.
 
 use std::sync::Arc;
 
@@ -11,9 +11,9 @@ use arrow::datatypes::{DataType, Field, SchemaRef};
 use arrow::error::ArrowError;
 
 use crate::rows::messages::Message;
+use crate::rows::row::{Row, TurnRow};
 use crate::rows::schema::{SCHEMA_VERSION, message_fields, turn_fields};
-use crate::rows::sides::{Experts, Ragged};
-use crate::rows::{Row, TurnRow};
+use crate::rows::side_arrays::{Experts, Ragged};
 
 /// Makes one batch of the given rows, in the schema's order of columns.
 ///
@@ -34,6 +34,8 @@ fn column(field: &Field, rows: &[Row]) -> Result<ArrayRef, ArrowError> {
         "num_trajectories" => ints(rows, |r| r.num_trajectories),
         "fork_position" => Arc::new(Int32Array::from_iter(rows.iter().map(|r| r.fork_position))),
         "prompt_len" => ints(rows, |r| r.prompt_len),
+
+        // Tokens and their versions.
         "input_ids" | "loss_mask" | "logprobs" | "versions" => token_column(field, rows)?,
         "policy_version_min" => longs(rows, |r| r.tokens.trained_versions().min()),
         "policy_version_max" => longs(rows, |r| r.tokens.trained_versions().max()),
@@ -41,6 +43,8 @@ fn column(field: &Field, rows: &[Row]) -> Result<ArrayRef, ArrowError> {
             Arc::new(BooleanArray::from_iter(rows.iter().map(|r| r.mixed_versions)))
         }
         "staleness" => longs(rows, |r| r.staleness),
+
+        // Rewards.
         "reward" => doubles(rows, |r| r.reward),
         "trajectory_reward" => doubles(rows, |r| r.trajectory_reward),
         "token_rewards" => token_rewards(field, rows)?,
@@ -50,23 +54,24 @@ fn column(field: &Field, rows: &[Row]) -> Result<ArrayRef, ArrowError> {
         "group_reward_std" => doubles(rows, |r| r.group.as_ref()?.reward_std),
         "advantage" => doubles(rows, |r| r.advantage),
         "row_weight" => doubles(rows, |r| Some(r.row_weight)),
+
         "turns" => structs(field, rows, |r| &r.turns, turns)?,
         "prompt" => structs(field, rows, |r| &r.dialogue.prompt, messages)?,
         "completion" => structs(field, rows, |r| &r.dialogue.completion, messages)?,
-        "top_logprob_ids"
-        | "top_logprob_tokens"
-        | "top_logprobs"
-        | "kept_token_ids"
-        | "routed_experts"
-        | "routed_experts_shape"
-        | "routed_experts_mask" => side(field, rows)?,
         "tools" => texts(field, rows.iter().map(|r| Some(r.dialogue.tools.iter())))?,
         "reasons" => texts(field, rows.iter().map(|r| Some(reasons(r))))?,
+
+        name if name.starts_with("routed_experts") => experts_column(field, rows)?,
+        "top_logprob_ids" | "top_logprob_tokens" | "top_logprobs" | "kept_token_ids" => {
+            ragged_column(field, rows)?
+        }
+        // All others hold one text a row.
         name => strings(rows.iter().map(|r| text(name, r)))?,
     })
 }
 
-/// The columns that hold one text a row. An unknown name gives nulls, which the schema refuses.
+/// Returns the text of a column that holds one a row. An unknown name gives null, which the schema
+/// refuses.
 fn text<'a>(name: &str, row: &'a Row) -> Option<&'a str> {
     match name {
         "episode_id" => Some(&row.episode_id),
@@ -128,34 +133,38 @@ fn token_rewards(field: &Field, rows: &[Row]) -> Result<ArrayRef, ArrowError> {
     list(field, lengths, Arc::new(Float64Array::from_iter(values)))
 }
 
-/// The arrays beside the tokens.
-fn side(field: &Field, rows: &[Row]) -> Result<ArrayRef, ArrowError> {
-    let sides = || rows.iter().map(|r| &r.sides);
-    let experts = || sides().map(|s| s.experts.as_ref());
+/// Makes a column with a list for each token, of values that the server reported beside it.
+fn ragged_column(field: &Field, rows: &[Row]) -> Result<ArrayRef, ArrowError> {
+    let arrays = || rows.iter().map(|row| &row.side_arrays);
     match field.name().as_str() {
-        "top_logprob_ids" => ragged(field, sides().map(|s| s.top_ids.as_ref()), |values| {
-            Ok(Arc::new(Int32Array::from_iter(values.copied())))
+        "top_logprob_ids" => ragged(field, arrays().map(|a| a.top_ids.as_ref()), |ids| {
+            Ok(Arc::new(Int32Array::from_iter(ids.copied())))
         }),
-        "top_logprob_tokens" => ragged(field, sides().map(|s| s.top_tokens.as_ref()), |values| {
-            let texts: Vec<_> = values.map(Option::as_deref).collect();
+        "top_logprob_tokens" => ragged(field, arrays().map(|a| a.top_tokens.as_ref()), |texts| {
+            let texts: Vec<_> = texts.map(Option::as_deref).collect();
             strings(texts.into_iter())
         }),
-        "top_logprobs" => ragged(field, sides().map(|s| s.top_logprobs.as_ref()), |values| {
-            Ok(Arc::new(Float32Array::from_iter_values(values.copied())))
+        "top_logprobs" => ragged(field, arrays().map(|a| a.top_logprobs.as_ref()), |logprobs| {
+            Ok(Arc::new(Float32Array::from_iter_values(logprobs.copied())))
         }),
-        "kept_token_ids" => ragged(field, sides().map(|s| s.kept.as_ref()), |values| {
-            Ok(Arc::new(Int32Array::from_iter_values(values.copied())))
+        _ => ragged(field, arrays().map(|a| a.kept.as_ref()), |ids| {
+            Ok(Arc::new(Int32Array::from_iter_values(ids.copied())))
         }),
+    }
+}
+
+fn experts_column(field: &Field, rows: &[Row]) -> Result<ArrayRef, ArrowError> {
+    let experts = || rows.iter().map(|row| row.side_arrays.experts.as_ref());
+    match field.name().as_str() {
         "routed_experts_shape" => {
             let shapes: Vec<Option<Vec<i32>>> = experts().map(|e| e.map(shape)).collect();
-            let values = shapes.iter().flatten().flatten().copied();
-            let values = Arc::new(Int32Array::from_iter_values(values));
-            list(field, shapes.iter().map(|s| s.as_ref().map(Vec::len)), values)
+            let sizes = Int32Array::from_iter_values(shapes.iter().flatten().flatten().copied());
+            list(field, shapes.iter().map(|shape| shape.as_ref().map(Vec::len)), Arc::new(sizes))
         }
         "routed_experts_mask" => {
-            let values = experts().flatten().flat_map(|e| e.known.iter().copied());
-            let values = Arc::new(Int8Array::from_iter_values(values));
-            list(field, experts().map(|e| e.map(|e| e.known.len())), values)
+            let known = experts().flatten().flat_map(|e| e.known.iter().copied());
+            let mask = Arc::new(Int8Array::from_iter_values(known));
+            list(field, experts().map(|e| e.map(|e| e.known.len())), mask)
         }
         _ => {
             let lengths = experts().map(|e| e.map(|e| vec![e.width(); e.known.len()]));
@@ -165,7 +174,7 @@ fn side(field: &Field, rows: &[Row]) -> Result<ArrayRef, ArrowError> {
     }
 }
 
-/// Tokens, then what one token has.
+/// Returns the number of tokens, then the shape of one token.
 fn shape(experts: &Experts) -> Vec<i32> {
     let sizes = std::iter::once(experts.known.len()).chain(experts.shape.iter().copied());
     sizes.map(|size| i32::try_from(size).unwrap_or(i32::MAX)).collect()
@@ -181,7 +190,7 @@ fn ragged<'a, T: 'a>(
     nested(field, rows.iter().map(|row| row.map(|row| row.lengths.clone())), values)
 }
 
-/// A list column of two levels: each row has the lengths of its inner lists.
+/// Makes a list column of two levels. Each row gives the lengths of its inner lists.
 fn nested(
     field: &Field,
     rows: impl Iterator<Item = Option<Vec<usize>>>,
@@ -195,8 +204,8 @@ fn nested(
     list(field, rows.iter().map(|row| row.as_ref().map(Vec::len)), inner)
 }
 
-/// A list column of one level. `lengths` has one entry a row, none where the row has no list;
-/// `values` all elements in order.
+/// Makes a list column of one level. `lengths` has one entry a row, none where the row has no list.
+/// `values` has all elements in order.
 pub(crate) fn list(
     field: &Field,
     lengths: impl Iterator<Item = Option<usize>>,
@@ -206,25 +215,28 @@ pub(crate) fn list(
         return Err(ArrowError::SchemaError(format!("column `{}` is not a list", field.name())));
     };
     let lengths: Vec<Option<usize>> = lengths.collect();
-    let nulls: NullBuffer = lengths.iter().map(Option::is_some).collect();
-    let lengths = lengths.into_iter().map(Option::unwrap_or_default);
-    let offsets = OffsetBuffer::try_from_lengths(lengths)
-        .map_err(|error| ArrowError::InvalidArgumentError(error.to_string()))?;
-    let nulls = Some(nulls).filter(|n| n.null_count() > 0);
+    let validity: NullBuffer = lengths.iter().map(Option::is_some).collect();
+    let offsets =
+        OffsetBuffer::try_from_lengths(lengths.into_iter().map(Option::unwrap_or_default))
+            .map_err(|error| ArrowError::InvalidArgumentError(error.to_string()))?;
+    let nulls = Some(validity).filter(|validity| validity.null_count() > 0);
     Ok(Arc::new(ListArray::try_new(Arc::clone(item), offsets, values, nulls)?))
 }
 
-/// A column of texts, of whose bytes a batch has no more than 32 bits count.
+/// Makes a column of texts.
+///
+/// # Errors
+/// When the texts of a batch have more bytes than 32 bits count.
 pub(crate) fn strings<'a>(
     texts: impl Iterator<Item = Option<&'a str>> + Clone,
 ) -> Result<ArrayRef, ArrowError> {
-    // Arrow panics where they are too many.
+    // Arrow itself panics where there are too many.
     let bytes = texts.clone().flatten().map(str::len).sum();
     i32::try_from(bytes).map_err(|_| ArrowError::OffsetOverflowError(bytes))?;
     Ok(Arc::new(StringArray::from_iter(texts)))
 }
 
-/// A list column of texts.
+/// Makes a list column of texts.
 pub(crate) fn texts<I>(
     field: &Field,
     rows: impl Iterator<Item = Option<I>>,

@@ -9,29 +9,31 @@ use crate::graph::node::Node;
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Message {
     pub(crate) role: String,
-    /// Plain text; the JSON text of the parts where they are not all plain text.
+    /// Plain text, or the JSON text of the parts where they are not all plain text.
     pub(crate) content: Option<String>,
     pub(crate) name: Option<String>,
     pub(crate) tool_call_id: Option<String>,
     pub(crate) reasoning: Option<String>,
-    /// One JSON document each; none, not an empty list, where the message makes no call: chat
-    /// templates ask whether a message has tool calls, and loaders leave out what is null.
+    /// One JSON document each. None, not an empty list, where the message makes no call: chat
+    /// templates ask whether a message has tool calls, and loaders leave out nulls.
     pub(crate) tool_calls: Option<Vec<String>>,
 }
 
-/// What the first call was asked, what came after that, and the tools offered.
+/// The messages of a path, and the tools of its first call.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct Dialogue {
+    /// Messages of the first call.
     pub(crate) prompt: Vec<Message>,
+    /// Messages behind those, the last answer included.
     pub(crate) completion: Vec<Message>,
     /// One JSON document each.
     pub(crate) tools: Vec<String>,
 }
 
-/// Reads the messages of the path from `root` to `leaf` out of the recorded bodies.
+/// Reads the messages of the path from `root` to `leaf` from the recorded bodies.
 pub(crate) fn dialogue(root: &Node<'_>, leaf: &Node<'_>) -> Dialogue {
-    let Conversation { messages: prompt, tools } = asked(root);
-    let history = asked(leaf).messages;
+    let Conversation { messages: prompt, tools } = sent_conversation(root);
+    let history = sent_conversation(leaf).messages;
     let answer = answer(leaf);
     let added = history.iter().skip(prompt.len());
     Dialogue {
@@ -41,73 +43,85 @@ pub(crate) fn dialogue(root: &Node<'_>, leaf: &Node<'_>) -> Dialogue {
     }
 }
 
-/// For each choice of a path, root first, its message in the history of the last one and, behind
-/// that, the last answer: where the next call has it, else the next message that says the same.
-/// None where the agent did not send it back as a message of its own.
-pub(crate) fn places_of_answers(path: &[&Node<'_>]) -> Vec<Option<usize>> {
+/// Finds the message of each choice of a path, root first.
+///
+/// Positions count the messages that the last call sent; its own answer is behind them. The answer
+/// to a call is where the next call has it, else the next message that says the same. Gives none
+/// where the agent did not send it back as a message of its own.
+pub(crate) fn answer_positions(path: &[&Node<'_>]) -> Vec<Option<usize>> {
     let Some((leaf, before)) = path.split_last() else { return Vec::new() };
-    let history = asked(leaf).messages;
+    let history = sent_conversation(leaf).messages;
+
     let mut next = 0;
-    let mut places: Vec<Option<usize>> = Vec::with_capacity(path.len());
+    let mut positions: Vec<Option<usize>> = Vec::with_capacity(path.len());
     for node in before {
-        let is_answer = |at: &usize| *at >= next && is_assistant(history.get(*at));
-        let found = Some(asked_len(node)).filter(is_answer).or_else(|| {
-            let text = wire::canonical(&answer(node)?);
-            let says_it = |at: &usize| {
-                is_assistant(history.get(*at)) && wire::canonical(&history[*at]) == text
-            };
-            (next..history.len()).find(says_it)
-        });
-        next = found.map_or(next, |at| at + 1);
-        places.push(found);
+        let position = answer_position(&history, next, node);
+        next = position.map_or(next, |at| at + 1);
+        positions.push(position);
     }
-    let given = path.first().map_or(0, |root| asked_len(root));
-    places.push(answer(leaf).map(|_| history.len().max(given)));
-    places
+
+    // The completion begins behind the messages of the first call, however short the last one is.
+    let prompt_len = sent_len(path[0]);
+    positions.push(answer(leaf).map(|_| history.len().max(prompt_len)));
+    positions
 }
 
-fn is_assistant(message: Option<&Value>) -> bool {
-    message.and_then(|m| m.get("role")).and_then(Value::as_str) == Some("assistant")
+/// Returns the position in `history`, from `from` on, of the answer of `node`.
+fn answer_position(history: &[Value], from: usize, node: &Node<'_>) -> Option<usize> {
+    let is_assistant = |at: usize| history.get(at).is_some_and(is_assistant);
+    let usual = sent_len(node);
+    if usual >= from && is_assistant(usual) {
+        return Some(usual);
+    }
+    let text = wire::canonical(&answer(node)?);
+    (from..history.len()).find(|at| is_assistant(*at) && wire::canonical(&history[*at]) == text)
 }
 
-/// The message of a choice.
-fn answer(node: &Node<'_>) -> Option<Value> {
+fn is_assistant(message: &Value) -> bool {
+    message.get("role").and_then(Value::as_str) == Some("assistant")
+}
+
+/// Returns the message that a choice answered.
+pub(crate) fn answer(node: &Node<'_>) -> Option<Value> {
     let answers = wire::answers(node.call.begun.route, &node.ended.reply);
-    answers.into_iter().find(|a| a.index == node.index).map(|a| a.message)
+    answers.into_iter().find(|answer| answer.index == node.index).map(|answer| answer.message)
 }
 
-/// How many messages a call sent.
-fn asked_len(node: &Node<'_>) -> usize {
-    let written = wire::written(node.call.begun.route, &node.request);
-    written.map_or_else(|| asked(node).messages.len(), |written| written.messages.len())
+/// Counts the messages that a call sent.
+fn sent_len(node: &Node<'_>) -> usize {
+    match wire::written(node.call.begun.route, &node.request) {
+        Some(written) => written.messages.len(),
+        None => sent_conversation(node).messages.len(),
+    }
 }
 
 /// A whole conversation, as it was sent and answered.
-pub(crate) struct Whole {
-    /// What was sent, then the answer.
+pub(crate) struct FullConversation {
+    /// Messages that were sent, then the answer.
     pub(crate) messages: Vec<Value>,
-    /// How many of them were sent: where the answer stands.
-    pub(crate) asked: usize,
+    /// Number of messages that were sent, which is the position of the answer.
+    pub(crate) sent: usize,
     pub(crate) tools: Vec<Value>,
 }
 
-/// The conversation that ends with a choice.
-pub(crate) fn whole(leaf: &Node<'_>) -> Whole {
-    let Conversation { mut messages, tools } = asked(leaf);
-    let asked = messages.len();
+/// Returns the conversation that ends with a choice.
+pub(crate) fn full_conversation(leaf: &Node<'_>) -> FullConversation {
+    let Conversation { mut messages, tools } = sent_conversation(leaf);
+    let sent = messages.len();
     messages.extend(answer(leaf));
-    Whole { messages, asked, tools }
+    FullConversation { messages, sent, tools }
 }
 
-/// A batch of prompts is one message each; a choice continues one of them.
-pub(crate) fn asked(node: &Node<'_>) -> Conversation {
+/// Returns the conversation that a call sent. A batch of prompts has one message for each of them,
+/// and a choice continues one.
+pub(crate) fn sent_conversation(node: &Node<'_>) -> Conversation {
     let begun = &node.call.begun;
-    let mut asked = wire::conversation(begun.route, &node.request).unwrap_or_default();
-    if begun.route == episode::Route::Completions && asked.messages.len() > 1 {
-        let one = node.prompt_index as usize;
-        asked.messages = asked.messages.into_iter().skip(one).take(1).collect();
+    let mut sent = wire::conversation(begun.route, &node.request).unwrap_or_default();
+    if begun.route == episode::Route::Completions && sent.messages.len() > 1 {
+        let only = sent.messages.into_iter().nth(node.prompt_index as usize);
+        sent.messages = only.into_iter().collect();
     }
-    asked
+    sent
 }
 
 fn message(value: &Value) -> Message {
@@ -123,8 +137,8 @@ fn message(value: &Value) -> Message {
     }
 }
 
-/// A tool call with its arguments as an object: chat templates print an object once, but would
-/// quote a string of JSON a second time.
+/// Writes a tool call with its arguments as an object. Chat templates print an object once, but
+/// would quote a string of JSON a second time.
 fn tool_call(call: &Value) -> String {
     let mut call = call.clone();
     if let Some(arguments) = call.pointer_mut("/function/arguments") {

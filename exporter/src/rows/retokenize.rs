@@ -1,9 +1,9 @@
-//! Retokenize: ids for what no server reported ids of, by the model's own template and tokenizer.
+//! Makes ids from text where no server reported any, by the model's own template and tokenizer.
 //!
-//! Never called exact: a model may have sampled other ids for the same text. What was sampled is
-//! found by rendering: a message is what its conversation grows by when it is added behind an
-//! opened reply. A turn that the template renders otherwise once more follows (reasoning that is
-//! left out of older turns) is not where it was, and is not trained.
+//! Such ids are never called exact: a model may have sampled other ids for the same text. Sampled
+//! tokens are found by rendering: a message is what its conversation grows by when it is added
+//! behind an opened reply. Some templates render a turn otherwise once more turns follow (they leave
+//! out old reasoning). Such a turn has no span and is not trained.
 
 use std::io;
 use std::ops::Range;
@@ -16,12 +16,12 @@ use template::{
 };
 use thiserror::Error;
 
+use crate::graph::assessment::Assessment;
 use crate::graph::forest::Forest;
-use crate::graph::node::Node;
-use crate::graph::path::Merged;
-use crate::graph::path::Retokenized;
+use crate::graph::node::{Node, NodeId};
+use crate::graph::paths::{Paths, Retokenized};
 use crate::notes::{Notes, Reason};
-use crate::rows::messages::whole;
+use crate::rows::messages::{answer, full_conversation};
 
 /// A model's template and tokenizer.
 #[derive(Debug)]
@@ -31,7 +31,7 @@ pub struct Retokenizer {
     fingerprint: String,
 }
 
-/// Why there are no ids.
+/// Reason why there are no ids.
 #[derive(Debug, Error)]
 pub enum RetokenizeError {
     /// The folder has no chat template.
@@ -48,7 +48,7 @@ pub enum RetokenizeError {
     /// The tokenizer cannot be used, or not for this text.
     #[error(transparent)]
     Tokenizer(#[from] TokenizerError),
-    /// A message is none that a template can take.
+    /// A message has a form that no template takes.
     #[error(transparent)]
     Message(#[from] MessageError),
     /// The template refuses the conversation.
@@ -56,45 +56,61 @@ pub enum RetokenizeError {
     Render(#[from] RenderError),
 }
 
-/// Writes the paths without ids as ids, and says which of their tokens may be trained.
-pub(crate) fn retokenize(forest: &Forest<'_>, merged: &mut Merged, by: &Retokenizer) -> Notes {
+/// Makes ids for the paths without any, and assesses which of their tokens may be trained.
+pub(crate) fn retokenize(
+    forest: &Forest<'_>,
+    paths: &mut Paths,
+    retokenizer: &Retokenizer,
+) -> Notes {
     let mut notes = Notes::default();
-    for index in 0..merged.paths.len() {
-        let path = &merged.paths[index];
-        let leaf = &forest.nodes[path.leaf()];
+    for id in paths.ids() {
+        let nodes: Vec<NodeId> = paths[id].nodes.clone();
+        let leaf = &forest.nodes[paths[id].leaf()];
         if leaf.has_ids {
             continue;
         }
-        let talk = whole(leaf);
-        let nodes = path.nodes.clone();
-        let sampled: Vec<usize> = nodes.iter().map(|n| whole(&forest.nodes[*n]).asked).collect();
-        match by.ids(&talk.messages, &talk.tools, &sampled) {
+
+        let conversation = full_conversation(leaf);
+        let sampled: Vec<usize> =
+            nodes.iter().map(|node| full_conversation(&forest.nodes[*node]).sent).collect();
+        // A template may refuse a conversation; its row stays without ids.
+        match retokenizer.ids(&conversation.messages, &conversation.tools, &sampled) {
             Err(_) => notes.not_rendered += 1,
-            Ok(found) => {
-                for (node, span) in nodes.iter().zip(&found.spans) {
-                    judge(merged, (*node, &forest.nodes[*node]), span.as_ref());
+            Ok(made) => {
+                for (node, span) in nodes.iter().zip(&made.spans) {
+                    let is_complete = forest.nodes[*node].ended.outcome == Outcome::Complete;
+                    reassess(&mut paths.nodes[*node].assessment, is_complete, span.as_ref());
                 }
-                merged.written[index] = Some(found);
+                paths[id].retokenized = Some(made);
             }
         }
     }
     notes
 }
 
-fn judge(merged: &mut Merged, (index, node): (usize, &Node<'_>), span: Option<&Range<usize>>) {
-    let judged = &mut merged.judged[index];
-    judged.reasons.remove(&Reason::NoTokenIds);
-    judged.reasons.insert(Reason::Retokenized);
+/// Updates the assessment of a choice that now has ids in `span`; none where it is not rendered.
+fn reassess(assessment: &mut Assessment, is_complete: bool, span: Option<&Range<usize>>) {
+    assessment.reasons.remove(&Reason::NoTokenIds);
+    assessment.reasons.insert(Reason::Retokenized);
     match span {
         None => {
-            judged.reasons.insert(Reason::TurnNotRendered);
+            assessment.reasons.insert(Reason::TurnNotRendered);
         }
         Some(span) => {
-            judged.trainable = node.ended.outcome == Outcome::Complete;
-            judged.tokens = if judged.trainable { span.len() } else { 0 };
+            assessment.trainable = is_complete;
+            assessment.tokens = if is_complete { span.len() } else { 0 };
         }
     }
 }
+
+/// A rendered conversation up to one message, and the bytes of that message in it.
+struct RenderedMessage {
+    text: String,
+    message: Range<usize>,
+}
+
+/// A token id and the bytes of the text that it stands for.
+type TokenSpan = (u32, Range<usize>);
 
 impl Retokenizer {
     /// Reads the template and the tokenizer of a model folder.
@@ -102,82 +118,92 @@ impl Retokenizer {
     /// # Errors
     /// [`RetokenizeError`] when one of them is not there or cannot be used.
     pub fn load(folder: &Path) -> Result<Self, RetokenizeError> {
-        let template = ChatTemplate::load(folder)?;
-        let template = template.ok_or_else(|| RetokenizeError::NoTemplate(folder.to_owned()))?;
-        let tokenizer = Tokenizer::load(folder)?;
-        let fingerprint = template::fingerprint(folder);
-        let fingerprint = fingerprint.map_err(|e| RetokenizeError::Read(folder.to_owned(), e))?;
-        Ok(Self { template, tokenizer, fingerprint })
+        Ok(Self {
+            template: ChatTemplate::load(folder)?
+                .ok_or_else(|| RetokenizeError::NoTemplate(folder.to_owned()))?,
+            tokenizer: Tokenizer::load(folder)?,
+            fingerprint: template::fingerprint(folder)
+                .map_err(|error| RetokenizeError::Read(folder.to_owned(), error))?,
+        })
     }
 
-    /// What it is, by its files.
+    /// Returns the identity of the tokenizer, made of its files.
     pub(crate) fn fingerprint(&self) -> &str {
         &self.fingerprint
     }
 
-    /// A call whose ids are not this tokenizer's: it does not have one of them, or of no call of
-    /// the episode do the ids stand for what the server says in words. (Of some they may not: a
-    /// server's parsers lose ids.)
-    pub(crate) fn stranger(&self, nodes: &[Node<'_>]) -> Option<CallId> {
+    /// Finds a call that shows that its ids are another tokenizer's.
+    ///
+    /// That is a call with an id that this tokenizer does not have, or, where the ids of no call of
+    /// the episode decode to its text, the first call with text. (The ids of some calls may decode to
+    /// less, since servers' parsers lose ids.)
+    pub(crate) fn foreign_call<'n, 'a: 'n>(
+        &self,
+        nodes: impl IntoIterator<Item = &'n Node<'a>>,
+    ) -> Option<CallId> {
         let size = self.tokenizer.size();
-        let mut spoken = Vec::new();
-        for node in nodes.iter().filter(|node| node.has_ids) {
-            let call = node.call.begun.call_id;
+        let mut first_with_text = None;
+        let mut any_decodes = false;
+        for node in nodes.into_iter().filter(|node| node.has_ids) {
             if node.prompt.iter().chain(node.sampled).any(|id| *id as usize >= size) {
-                return Some(call);
+                return Some(node.call_id());
             }
-            spoken.extend(self.says(node).map(|says| (call, says)));
+            if let Some(decodes) = self.decodes_to_text(node) {
+                first_with_text.get_or_insert(node.call_id());
+                any_decodes |= decodes;
+            }
         }
-        let none = !spoken.iter().any(|(_, says)| *says);
-        spoken.first().filter(|_| none).map(|(call, _)| *call)
+        first_with_text.filter(|_| !any_decodes)
     }
 
-    /// Whether a choice's ids stand for its words; none where it says none.
-    fn says(&self, node: &Node<'_>) -> Option<bool> {
-        let answers = wire::answers(node.call.begun.route, &node.ended.reply);
-        let answer = answers.into_iter().find(|answer| answer.index == node.index)?;
-        let text = wire::content_text(answer.message.get("content"))?;
-        let text = Some(text.trim()).filter(|text| !text.is_empty())?;
+    /// Returns true where a choice's ids decode to its text; none where it has no text.
+    fn decodes_to_text(&self, node: &Node<'_>) -> Option<bool> {
+        let content = wire::content_text(answer(node)?.get("content"))?;
+        let text = Some(content.trim()).filter(|text| !text.is_empty())?;
         Some(self.tokenizer.decode(node.sampled, false).contains(text))
     }
 
-    /// The ids of a conversation, and where in them the messages are that stand at `sampled`.
+    /// Makes the ids of a conversation, and finds the ids of the messages at the positions `sampled`.
     pub(crate) fn ids(
         &self,
         messages: &[Value],
         tools: &[Value],
         sampled: &[usize],
     ) -> Result<Retokenized, RetokenizeError> {
-        let messages = template::prepare(messages)?;
-        let whole = self.render(&messages, tools, false)?;
+        let prepared = template::prepare(messages)?;
+        let whole = self.render(&prepared, tools, false)?;
         let tokens = self.tokenizer.encode_spans(&whole)?;
+
         let mut spans = Vec::with_capacity(sampled.len());
         for at in sampled {
-            let text = self.place(&messages, tools, *at)?;
-            // Only what is rendered as it was when it was sampled is where it was.
-            let text = text.filter(|(until, _)| whole.starts_with(until.as_str()));
-            spans.push(text.and_then(|(_, range)| within(&tokens, &range)));
+            // A message that the whole conversation renders otherwise is not where it was sampled.
+            let rendered = self
+                .rendered_message(&prepared, tools, *at)?
+                .filter(|rendered| whole.starts_with(&rendered.text));
+            spans.push(rendered.and_then(|rendered| tokens_within(&tokens, &rendered.message)));
         }
+
         let ids = tokens.into_iter().map(|(id, _)| id).collect();
         Ok(Retokenized { ids, spans, fingerprint: self.fingerprint.clone() })
     }
 
-    /// The text up to the end of message `at`, and the bytes of it that the message is.
-    fn place(
+    /// Renders the conversation up to message `at`. Gives none where there is no such message, or
+    /// where it does not begin with the opened reply.
+    fn rendered_message(
         &self,
         messages: &[Value],
         tools: &[Value],
         at: usize,
-    ) -> Result<Option<(String, Range<usize>)>, RetokenizeError> {
+    ) -> Result<Option<RenderedMessage>, RetokenizeError> {
         let Some(until) = messages.get(..=at) else { return Ok(None) };
         let opened = self.render(&messages[..at], tools, true)?;
-        let closed = self.render(until, tools, false)?;
-        if !closed.starts_with(&opened) {
+        let text = self.render(until, tools, false)?;
+        if !text.starts_with(&opened) {
             return Ok(None);
         }
-        // The end of the turn is sampled; the line break behind it is the template's.
-        let end = closed.trim_end_matches('\n').len().max(opened.len());
-        Ok(Some((closed, opened.len()..end)))
+        // The model samples the end of the turn; the template adds the line break behind it.
+        let end = text.trim_end_matches('\n').len().max(opened.len());
+        Ok(Some(RenderedMessage { text, message: opened.len()..end }))
     }
 
     fn render(
@@ -192,8 +218,8 @@ impl Retokenizer {
     }
 }
 
-/// The tokens that lie within a range of the text; none where there is none.
-fn within(tokens: &[(u32, Range<usize>)], text: &Range<usize>) -> Option<Range<usize>> {
+/// Returns the tokens that lie within a range of the text; none where there are none.
+fn tokens_within(tokens: &[TokenSpan], text: &Range<usize>) -> Option<Range<usize>> {
     let start = tokens.partition_point(|(_, span)| span.start < text.start);
     let end = tokens.partition_point(|(_, span)| span.end <= text.end);
     (start < end).then_some(start..end)
@@ -204,13 +230,14 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::fixture::{call, episode, reply, text_call, with_bodies};
     use crate::graph::merge::merge;
-    use crate::graph::scan::nodes;
+    use crate::graph::scan::choice_nodes;
     use crate::graph::thread::thread;
-    use crate::rows::{Beside, Row, rows};
-    use crate::weigh::staleness::versions;
-    use crate::weigh::{Wanted, weigh};
+    use crate::rows::builder::{RowExtras, rows};
+    use crate::rows::row::Row;
+    use crate::tests::fixture::{call, episode, reply, text_call, with_bodies};
+    use crate::weigh::versions::trainable_versions;
+    use crate::weigh::{PathFilter, weigh};
 
     fn tiny() -> PathBuf {
         Path::new(env!("CARGO_MANIFEST_DIR")).join("../engine/models/tiny")
@@ -281,12 +308,12 @@ mod tests {
 
     fn rows_by(by: &Retokenizer, calls: Vec<episode::Call>) -> Vec<Row> {
         let episode = episode(calls);
-        let (forest, _) = thread(nodes(&episode.calls).0);
-        let (mut merged, _) = merge(&forest);
-        retokenize(&forest, &mut merged, by);
-        let versions = versions(&forest, &merged);
-        let (shares, _) = weigh(&merged, versions, &Wanted::default());
-        rows(&episode, &forest, &merged, &shares, Beside::default()).collect()
+        let (forest, _) = thread(choice_nodes(&episode.calls).0);
+        let (mut paths, _) = merge(&forest);
+        retokenize(&forest, &mut paths, by);
+        let versions = trainable_versions(&forest, &paths);
+        let (shares, _) = weigh(&paths, versions, &PathFilter::default());
+        rows(&episode, &forest, &paths, &shares, RowExtras::default()).collect()
     }
 
     fn trained(by: &Retokenizer, row: &Row) -> String {
@@ -340,7 +367,8 @@ mod tests {
             let talk = [json!({ "role": "user", "content": "one" })];
             [with_bodies(call(1, &[1], &[ids]), &talk, "two")]
         };
-        let strange = |calls: &[episode::Call]| by.stranger(&nodes(calls).0).is_some();
+        let strange =
+            |calls: &[episode::Call]| by.foreign_call(choice_nodes(calls).0.iter()).is_some();
         assert!(!strange(&spoken(&ids)));
         assert!(strange(&spoken(&[0, 0])), "other words");
         assert!(strange(&spoken(&[1 << 30])), "an id that it does not have");

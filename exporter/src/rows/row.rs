@@ -1,22 +1,24 @@
-//! One row: what stands in its columns, before it is an array.
+//! One row: the values of its columns, before they are arrays.
 
 use std::collections::BTreeSet;
+use std::ops::Range;
 
 use crate::notes::Reason;
 use crate::rewards::groups::GroupSummary;
 use crate::rows::messages::{Dialogue, Message};
-use crate::rows::sides::Sides;
+use crate::rows::side_arrays::SideArrays;
 
 /// Bytes of one token over all token columns.
 const TOKEN_BYTES: usize = 4 + 1 + 4 + 4;
 /// Bytes of the reward of one token.
 const REWARD_BYTES: usize = 16;
-/// Bytes of one message or turn beside its texts, roughly.
+/// Approximate bytes of one message or turn, without its texts.
 const MESSAGE_BYTES: usize = 128;
-/// Bytes of one row beside its lists, roughly.
+/// Approximate bytes of one row, without its lists.
 const ROW_BYTES: usize = 512;
 
-/// One row of the `trajectories` file, a field a column.
+/// One row of the `trajectories` file. The fields are described with its columns
+/// ([`crate::COLUMNS`]).
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Row {
     pub(crate) episode_id: String,
@@ -52,36 +54,37 @@ pub(crate) struct Row {
     pub(crate) status: String,
     pub(crate) dialogue: Dialogue,
     pub(crate) metadata: String,
-    pub(crate) sides: Sides,
+    pub(crate) side_arrays: SideArrays,
 }
 
-/// The token columns of a row; all of one length.
+/// The token columns of a row. All have one length.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct Tokens {
     pub(crate) input_ids: Vec<i32>,
     pub(crate) loss_mask: Vec<i8>,
     pub(crate) logprobs: Vec<f32>,
     pub(crate) versions: Vec<i32>,
-    /// Versions between which trained tokens lie whose own are not known.
+    /// Versions before and after version changes during trained turns, whose tokens have no version
+    /// of their own.
     pub(crate) changed: Vec<i64>,
 }
 
 impl Tokens {
-    /// Known policy versions of trained tokens; where only two are known between which they lie,
-    /// both.
+    /// Returns the known policy versions of trained tokens. Of a token during a version change it
+    /// gives the versions before and after.
     pub(crate) fn trained_versions(&self) -> impl Iterator<Item = i64> + '_ {
         let both = self.loss_mask.iter().zip(&self.versions);
         let known = both.filter(|(mask, version)| **mask == 1 && **version >= 0);
         known.map(|(_, version)| i64::from(*version)).chain(self.changed.iter().copied())
     }
 
-    /// Number of trained tokens.
+    /// Counts the trained tokens.
     pub(crate) fn trained(&self) -> usize {
-        self.loss_mask.iter().filter(|m| **m == 1).count()
+        self.loss_mask.iter().filter(|mask| **mask == 1).count()
     }
 }
 
-/// One element of the column `turns`, and what formats of messages read beside it.
+/// One element of the column `turns`, with values that formats of messages read beside it.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct TurnRow {
     pub(crate) call_id: String,
@@ -96,46 +99,56 @@ pub(crate) struct TurnRow {
     pub(crate) continued: Option<bool>,
     pub(crate) mc_return: Option<f64>,
     pub(crate) model: String,
-    /// Whether its tokens are trained in this row and in no other, as far as they may be trained.
+    /// True where its trainable tokens are trained in this row and in no other.
     pub(crate) own: bool,
-    /// Whether the reply was whole.
+    /// True where the reply ended as it should.
     pub(crate) complete: bool,
-    /// Its message in the prompt and, behind that, the completion; none where it is no message
-    /// there, or nobody asked.
+    /// Position of its message in the prompt followed by the completion; none where it is no message
+    /// there, or positions were not asked for.
     pub(crate) message: Option<usize>,
 }
 
+impl TurnRow {
+    /// Returns the positions of its sampled tokens in the row.
+    pub(crate) fn span(&self) -> Range<usize> {
+        self.start.max(0) as usize..self.end.max(0) as usize
+    }
+}
+
 impl Row {
-    /// The assistant's messages, by their places in the prompt and, behind that, the completion.
+    /// Returns the messages of the prompt followed by the completion.
+    pub(crate) fn messages(&self) -> impl Iterator<Item = &Message> {
+        self.dialogue.prompt.iter().chain(&self.dialogue.completion)
+    }
+
+    /// Returns the positions of the assistant's messages in the prompt followed by the completion.
     pub(crate) fn answers(&self) -> Vec<usize> {
-        let messages = self.dialogue.prompt.iter().chain(&self.dialogue.completion);
-        let answers = messages.enumerate().filter(|(_, message)| message.role == "assistant");
+        let answers = self.messages().enumerate().filter(|(_, m)| m.role == "assistant");
         answers.map(|(at, _)| at).collect()
     }
 
-    /// Number of tokens of a turn that are trained in this row.
+    /// Counts the tokens of a turn that are trained in this row.
     pub(crate) fn trained_of(&self, turn: &TurnRow) -> usize {
-        let span = turn.start.max(0) as usize..turn.end.max(0) as usize;
-        let mask = self.tokens.loss_mask.get(span).unwrap_or_default();
-        mask.iter().filter(|mask| **mask == 1).count()
+        let masks = self.tokens.loss_mask.get(turn.span()).unwrap_or_default();
+        masks.iter().filter(|mask| **mask == 1).count()
     }
 
-    /// About how many bytes the row takes in memory.
+    /// Estimates the bytes that the row takes in memory.
     pub(crate) fn bytes(&self) -> usize {
-        let message = |m: &Message| {
-            let texts = [&m.content, &m.name, &m.tool_call_id, &m.reasoning];
-            let texts =
-                texts.into_iter().flatten().chain(m.tool_calls.iter().flatten()).map(String::len);
-            MESSAGE_BYTES + texts.sum::<usize>()
-        };
-        let dialogue = self.dialogue.prompt.iter().chain(&self.dialogue.completion);
+        let messages: usize = self.messages().map(message_bytes).sum();
         let texts = self.dialogue.tools.iter().chain([&self.rewards, &self.metadata]);
         ROW_BYTES
             + self.tokens.input_ids.len() * TOKEN_BYTES
             + self.turns.len() * MESSAGE_BYTES
-            + dialogue.map(message).sum::<usize>()
+            + messages
             + texts.map(String::len).sum::<usize>()
             + self.token_rewards.as_ref().map_or(0, |rewards| rewards.len() * REWARD_BYTES)
-            + self.sides.bytes()
+            + self.side_arrays.bytes()
     }
+}
+
+fn message_bytes(message: &Message) -> usize {
+    let Message { content, name, tool_call_id, reasoning, tool_calls, .. } = message;
+    let texts = [content, name, tool_call_id, reasoning].into_iter().flatten();
+    MESSAGE_BYTES + texts.chain(tool_calls.iter().flatten()).map(String::len).sum::<usize>()
 }

@@ -1,4 +1,4 @@
-//! The schema of the `trajectories` file: the contract with trainers.
+//! The schema of the `trajectories` file, which is the contract with trainers.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -6,25 +6,25 @@ use std::sync::Arc;
 use arrow::datatypes::{DataType, Field, FieldRef, Fields, Schema, SchemaRef};
 use serde_json::{Map, Value, json};
 
-/// Version of the columns below. A column may be added under the same version; one that is renamed,
-/// removed or given another meaning makes a new version.
+/// Version of the columns below. A new column keeps the version. A column that is renamed, removed or
+/// given another meaning makes a new one.
 pub const SCHEMA_VERSION: i32 = 1;
 
-/// One column: its name, what it holds, and its type.
+/// One column: name, content and type.
 #[derive(Debug, Clone, Copy)]
-pub struct Column {
+pub struct SchemaColumn {
     /// The name in the file.
     pub name: &'static str,
-    /// What it holds.
+    /// Content, as the user's page describes it.
     pub doc: &'static str,
-    /// Whether a row may have none.
+    /// True where a row may have null.
     pub nullable: bool,
-    shape: Shape,
+    column_type: ColumnType,
 }
 
 /// The types that the columns need.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Shape {
+enum ColumnType {
     Int32,
     Int64,
     Float64,
@@ -47,277 +47,313 @@ enum Shape {
 }
 
 /// Every column of the file, in order.
-pub const COLUMNS: [Column; 51] = [
-    Column::required("schema_version", Shape::Int32, "version of this table: 1"),
-    Column::required("episode_id", Shape::Text, "one run of an agent under one id"),
-    Column::required("attempt", Shape::Int32, "which run of that episode, from 0"),
-    Column::required("trajectory_id", Shape::Text, "episode_id/attempt/trajectory_index"),
-    Column::required(
+pub const COLUMNS: [SchemaColumn; 51] = [
+    SchemaColumn::required("schema_version", ColumnType::Int32, "version of this table: 1"),
+    SchemaColumn::required("episode_id", ColumnType::Text, "one run of an agent under one id"),
+    SchemaColumn::required("attempt", ColumnType::Int32, "which run of that episode, from 0"),
+    SchemaColumn::required(
+        "trajectory_id",
+        ColumnType::Text,
+        "episode_id/attempt/trajectory_index",
+    ),
+    SchemaColumn::required(
         "trajectory_index",
-        Shape::Int32,
+        ColumnType::Int32,
         "which path of this episode and attempt, from 0",
     ),
-    Column::required(
+    SchemaColumn::required(
         "num_trajectories",
-        Shape::Int32,
+        ColumnType::Int32,
         "number of paths of this episode and attempt, exported or not",
     ),
-    Column::optional(
+    SchemaColumn::optional(
         "parent_trajectory_id",
-        Shape::Text,
+        ColumnType::Text,
         "the path that this one left, exported or not; null for a conversation of its own",
     ),
-    Column::optional(
+    SchemaColumn::optional(
         "fork_position",
-        Shape::Int32,
+        ColumnType::Int32,
         "number of leading tokens that both share, 0 without ids; null as above",
     ),
-    Column::required(
+    SchemaColumn::required(
         "kind",
-        Shape::Text,
+        ColumnType::Text,
         "main, subagent, compaction, retry, sibling, auxiliary, fork",
     ),
-    Column::required("kind_reason", Shape::Text, "what says that it is of that kind"),
-    Column::optional(
+    SchemaColumn::required("kind_reason", ColumnType::Text, "what says that it is of that kind"),
+    SchemaColumn::optional(
         "group_id",
-        Shape::Text,
+        ColumnType::Text,
         "episodes whose rewards are compared; rows are sorted by it, null last",
     ),
-    Column::optional("task_id", Shape::Text, "what the episode was asked to do"),
-    Column::required(
+    SchemaColumn::optional("task_id", ColumnType::Text, "what the episode was asked to do"),
+    SchemaColumn::required(
         "model",
-        Shape::Text,
+        ColumnType::Text,
         "the server's name of the model, else the agent's, else empty",
     ),
-    Column::required(
+    SchemaColumn::required(
         "tokenizer_fingerprint",
-        Shape::Text,
+        ColumnType::Text,
         "which tokenizer the ids belong to; empty where not known",
     ),
-    Column::required(
+    SchemaColumn::required(
         "input_ids",
-        Shape::Int32s,
+        ColumnType::Int32s,
         "all token ids of the path, prompt included; empty without ids",
     ),
-    Column::required(
+    SchemaColumn::required(
         "loss_mask",
-        Shape::Int8s,
+        ColumnType::Int8s,
         "1 on sampled tokens to be trained in this row, 0 on all others",
     ),
-    Column::required(
+    SchemaColumn::required(
         "logprobs",
-        Shape::Float32s,
+        ColumnType::Float32s,
         "of the sampled token as the server reported it; 0.0 where not sampled or missing",
     ),
-    Column::required("logprob_kind", Shape::Text, "processed, temperature, raw, unknown"),
-    Column::required(
+    SchemaColumn::required(
+        "logprob_kind",
+        ColumnType::Text,
+        "processed, temperature, raw, unknown",
+    ),
+    SchemaColumn::required(
         "versions",
-        Shape::Int32s,
+        ColumnType::Int32s,
         "policy version of each token; -1 where not sampled or not known",
     ),
-    Column::required(
+    SchemaColumn::required(
         "prompt_len",
-        Shape::Int32,
+        ColumnType::Int32,
         "length of the first prompt: prompt_ids = input_ids[:prompt_len]",
     ),
-    Column::required("turns", Shape::Turns, "the sampled spans, one for each call of the path"),
-    Column::optional(
+    SchemaColumn::required(
+        "turns",
+        ColumnType::Turns,
+        "the sampled spans, one for each call of the path",
+    ),
+    SchemaColumn::optional(
         "policy_version_min",
-        Shape::Int64,
+        ColumnType::Int64,
         "smallest version that a trained token may be of; null where none is known",
     ),
-    Column::optional(
+    SchemaColumn::optional(
         "policy_version_max",
-        Shape::Int64,
+        ColumnType::Int64,
         "largest version that a trained token may be of; null where none is known",
     ),
-    Column::optional(
+    SchemaColumn::optional(
         "mixed_versions",
-        Shape::Flag,
+        ColumnType::Flag,
         "whether trained tokens are of several versions; null where that is not known",
     ),
-    Column::optional(
+    SchemaColumn::optional(
         "staleness",
-        Shape::Int64,
+        ColumnType::Int64,
         "the trainer's version less policy_version_min; null unless asked for",
     ),
-    Column::optional(
+    SchemaColumn::optional(
         "reward",
-        Shape::Float64,
+        ColumnType::Float64,
         "the episode's last reward named `reward`; null is not zero",
     ),
-    Column::optional(
+    SchemaColumn::optional(
         "trajectory_reward",
-        Shape::Float64,
+        ColumnType::Float64,
         "the last reward named `reward` of this very path; null is not zero",
     ),
-    Column::optional(
+    SchemaColumn::optional(
         "token_rewards",
-        Shape::Rewards,
+        ColumnType::Rewards,
         "rewards of calls and spans on their last tokens, null on all others; null without any",
     ),
-    Column::optional("advantage", Shape::Float64, "null unless asked for"),
-    Column::optional(
+    SchemaColumn::optional("advantage", ColumnType::Float64, "null unless asked for"),
+    SchemaColumn::optional(
         "group_size",
-        Shape::Int64,
+        ColumnType::Int64,
         "selected attempts of the group; null unless asked for, as the next three",
     ),
-    Column::optional("group_scored", Shape::Int64, "those of them that have a reward"),
-    Column::optional(
+    SchemaColumn::optional("group_scored", ColumnType::Int64, "those of them that have a reward"),
+    SchemaColumn::optional(
         "group_reward_mean",
-        Shape::Float64,
+        ColumnType::Float64,
         "mean of their rewards; null where there are none",
     ),
-    Column::optional(
+    SchemaColumn::optional(
         "group_reward_std",
-        Shape::Float64,
+        ColumnType::Float64,
         "their standard deviation (ddof 1); null where there are fewer than two",
     ),
-    Column::required(
+    SchemaColumn::required(
         "rewards",
-        Shape::Json,
+        ColumnType::Json,
         "all statements: a list of {name, value, source, at, scope, call_id, choice, start, end}",
     ),
-    Column::required(
+    SchemaColumn::required(
         "row_weight",
-        Shape::Float64,
+        ColumnType::Float64,
         "trained tokens of this row over those of all rows of its episode and attempt",
     ),
-    Column::optional(
+    SchemaColumn::optional(
         "fidelity",
-        Shape::Text,
+        ColumnType::Text,
         "exact where the engine reported the ids; null without ids",
     ),
-    Column::required("verdict", Shape::Text, "exact, usable, unusable"),
-    Column::required(
+    SchemaColumn::required("verdict", ColumnType::Text, "exact, usable, unusable"),
+    SchemaColumn::required(
         "reasons",
-        Shape::Texts,
+        ColumnType::Texts,
         "why the verdict is not exact, sorted; empty when it is",
     ),
-    Column::required(
+    SchemaColumn::required(
         "episode_verdict",
-        Shape::Text,
+        ColumnType::Text,
         "the verdict on all paths of this episode and attempt, exported or not",
     ),
-    Column::required("status", Shape::Text, "completed, truncated, aborted, failed"),
-    Column::required("prompt", Shape::Messages, "the messages of the path's first call"),
-    Column::required(
+    SchemaColumn::required("status", ColumnType::Text, "completed, truncated, aborted, failed"),
+    SchemaColumn::required("prompt", ColumnType::Messages, "the messages of the path's first call"),
+    SchemaColumn::required(
         "completion",
-        Shape::Messages,
+        ColumnType::Messages,
         "the messages that followed, the last answer included",
     ),
-    Column::required("tools", Shape::Jsons, "the tools that the first call offered"),
-    Column::required("metadata", Shape::Json, "{labels, source} of the episode"),
-    Column::optional(
+    SchemaColumn::required("tools", ColumnType::Jsons, "the tools that the first call offered"),
+    SchemaColumn::required("metadata", ColumnType::Json, "{labels, source} of the episode"),
+    SchemaColumn::optional(
         "top_logprob_ids",
-        Shape::SomeIds,
+        ColumnType::SomeIds,
         "ids of the likeliest tokens beside each; an id is null where only a text is known",
     ),
-    Column::optional(
+    SchemaColumn::optional(
         "top_logprob_tokens",
-        Shape::SomeTexts,
+        ColumnType::SomeTexts,
         "their texts; a text is null where only an id is known",
     ),
-    Column::optional("top_logprobs", Shape::Floats, "their logprobs"),
-    Column::optional(
+    SchemaColumn::optional("top_logprobs", ColumnType::Floats, "their logprobs"),
+    SchemaColumn::optional(
         "kept_token_ids",
-        Shape::Ids,
+        ColumnType::Ids,
         "ids that truncated sampling left to choose from at each token",
     ),
-    Column::optional(
+    SchemaColumn::optional(
         "routed_experts",
-        Shape::Experts,
+        ColumnType::Experts,
         "the experts of each token, layer by layer; zeros where none are recorded",
     ),
-    Column::optional(
+    SchemaColumn::optional(
         "routed_experts_shape",
-        Shape::Int32s,
+        ColumnType::Int32s,
         "[tokens, layers, k], or [tokens, layers * k] where the server says no more",
     ),
-    Column::optional(
+    SchemaColumn::optional(
         "routed_experts_mask",
-        Shape::Int8s,
+        ColumnType::Int8s,
         "1 on tokens whose experts are recorded, 0 on all others",
     ),
 ];
 
-/// What a row of the feed has beside these: docs/feed.md tells of it.
-pub(crate) const FEED_ITEM: Column =
-    Column::required("feed_item", Shape::Int64, "the position of the item that the row belongs to");
+/// Column that rows of the feed have in addition; see docs/feed.md.
+pub(crate) const FEED_ITEM: SchemaColumn = SchemaColumn::required(
+    "feed_item",
+    ColumnType::Int64,
+    "the position of the item that the row belongs to",
+);
 
-/// The Arrow schema of the feed: that of the file, and one column more.
+/// Returns the Arrow schema of the feed: that of the file, and [`FEED_ITEM`].
 pub(crate) fn feed_schema() -> SchemaRef {
-    Arc::new(Schema::new(COLUMNS.iter().chain([&FEED_ITEM]).map(Column::field).collect::<Fields>()))
+    Arc::new(Schema::new(
+        COLUMNS.iter().chain([&FEED_ITEM]).map(SchemaColumn::field).collect::<Fields>(),
+    ))
 }
 
-/// The Arrow schema. JSON columns carry the extension `arrow.json`, which Parquet stores as the
-/// logical type JSON, so that readers decode them.
+/// Returns the Arrow schema. JSON columns carry the extension `arrow.json`, which Parquet stores as
+/// the logical type JSON, so that readers decode them.
 pub fn schema() -> SchemaRef {
-    Arc::new(Schema::new(COLUMNS.iter().map(Column::field).collect::<Fields>()))
+    Arc::new(Schema::new(COLUMNS.iter().map(SchemaColumn::field).collect::<Fields>()))
 }
 
-impl Column {
-    const fn required(name: &'static str, shape: Shape, doc: &'static str) -> Self {
-        Self { name, doc, shape, nullable: false }
+impl SchemaColumn {
+    const fn required(name: &'static str, column_type: ColumnType, doc: &'static str) -> Self {
+        Self { name, doc, column_type, nullable: false }
     }
 
-    const fn optional(name: &'static str, shape: Shape, doc: &'static str) -> Self {
-        Self { name, doc, shape, nullable: true }
+    const fn optional(name: &'static str, column_type: ColumnType, doc: &'static str) -> Self {
+        Self { name, doc, column_type, nullable: true }
     }
 
-    /// The type as documents write it.
+    /// Returns the type as documents write it.
     pub fn type_name(&self) -> &'static str {
-        match self.shape {
-            Shape::Int32 => "int32",
-            Shape::Int64 => "int64",
-            Shape::Float64 => "float64",
-            Shape::Text => "string",
-            Shape::Json => "JSON",
-            Shape::Int8s => "list<int8>",
-            Shape::Int32s => "list<int32>",
-            Shape::Float32s => "list<float32>",
-            Shape::Rewards => "list<float64>",
-            Shape::Flag => "bool",
-            Shape::Ids | Shape::SomeIds => "list<list<int32>>",
-            Shape::SomeTexts => "list<list<string>>",
-            Shape::Floats => "list<list<float32>>",
-            Shape::Experts => "list<list<uint16>>",
-            Shape::Texts => "list<string>",
-            Shape::Jsons => "list<JSON>",
-            Shape::Turns => "list<turn>",
-            Shape::Messages => "list<message>",
+        match self.column_type {
+            ColumnType::Int32 => "int32",
+            ColumnType::Int64 => "int64",
+            ColumnType::Float64 => "float64",
+            ColumnType::Flag => "bool",
+            ColumnType::Text => "string",
+            ColumnType::Json => "JSON",
+
+            // Lists, one element a token, turn, message or tool.
+            ColumnType::Int8s => "list<int8>",
+            ColumnType::Int32s => "list<int32>",
+            ColumnType::Float32s => "list<float32>",
+            ColumnType::Rewards => "list<float64>",
+            ColumnType::Texts => "list<string>",
+            ColumnType::Jsons => "list<JSON>",
+            ColumnType::Turns => "list<turn>",
+            ColumnType::Messages => "list<message>",
+
+            // One inner list a token.
+            ColumnType::Ids | ColumnType::SomeIds => "list<list<int32>>",
+            ColumnType::SomeTexts => "list<list<string>>",
+            ColumnType::Floats => "list<list<float32>>",
+            ColumnType::Experts => "list<list<uint16>>",
         }
     }
 
     fn field(&self) -> Field {
-        let list = |item: Field| DataType::List(Arc::new(item.with_name("element")));
-        let lists = |item: Field| list(required("", list(item)));
-        let plain = |ty: DataType| Field::new(self.name, ty, self.nullable);
-        match self.shape {
-            Shape::Int32 => plain(DataType::Int32),
-            Shape::Int64 => plain(DataType::Int64),
-            Shape::Float64 => plain(DataType::Float64),
-            Shape::Text => plain(DataType::Utf8),
-            Shape::Json => json_field(self.name),
-            Shape::Int8s => plain(list(required("", DataType::Int8))),
-            Shape::Int32s => plain(list(required("", DataType::Int32))),
-            Shape::Float32s => plain(list(required("", DataType::Float32))),
-            Shape::Rewards => plain(list(optional("", DataType::Float64))),
-            Shape::Flag => plain(DataType::Boolean),
-            Shape::Ids => plain(lists(required("", DataType::Int32))),
-            Shape::SomeIds => plain(lists(optional("", DataType::Int32))),
-            Shape::SomeTexts => plain(lists(optional("", DataType::Utf8))),
-            Shape::Floats => plain(lists(required("", DataType::Float32))),
-            Shape::Experts => plain(lists(required("", DataType::UInt16))),
-            Shape::Texts => plain(list(required("", DataType::Utf8))),
-            Shape::Jsons => plain(list(json_field(""))),
-            Shape::Turns => plain(list(required("", DataType::Struct(turn_fields())))),
-            Shape::Messages => plain(list(required("", DataType::Struct(message_fields())))),
+        if self.column_type == ColumnType::Json {
+            return json_field(self.name);
+        }
+        Field::new(self.name, self.data_type(), self.nullable)
+    }
+
+    fn data_type(&self) -> DataType {
+        match self.column_type {
+            ColumnType::Int32 => DataType::Int32,
+            ColumnType::Int64 => DataType::Int64,
+            ColumnType::Float64 => DataType::Float64,
+            ColumnType::Flag => DataType::Boolean,
+            ColumnType::Text | ColumnType::Json => DataType::Utf8,
+
+            ColumnType::Int8s => list(required("", DataType::Int8)),
+            ColumnType::Int32s => list(required("", DataType::Int32)),
+            ColumnType::Float32s => list(required("", DataType::Float32)),
+            ColumnType::Rewards => list(optional("", DataType::Float64)),
+            ColumnType::Texts => list(required("", DataType::Utf8)),
+            ColumnType::Jsons => list(json_field("")),
+            ColumnType::Turns => list(required("", DataType::Struct(turn_fields()))),
+            ColumnType::Messages => list(required("", DataType::Struct(message_fields()))),
+
+            // One inner list a token. The optional elements are null where only the other of an id
+            // and its text is known.
+            ColumnType::Ids => list_of_lists(required("", DataType::Int32)),
+            ColumnType::SomeIds => list_of_lists(optional("", DataType::Int32)),
+            ColumnType::SomeTexts => list_of_lists(optional("", DataType::Utf8)),
+            ColumnType::Floats => list_of_lists(required("", DataType::Float32)),
+            ColumnType::Experts => list_of_lists(required("", DataType::UInt16)),
         }
     }
 }
 
-/// The fields of an element of `turns`: `[start, end)` is the sampled span.
+fn list(element: Field) -> DataType {
+    DataType::List(Arc::new(element.with_name("element")))
+}
+
+fn list_of_lists(element: Field) -> DataType {
+    list(required("", list(element)))
+}
+
+/// Returns the fields of an element of `turns`, in which `[start, end)` is the sampled span.
 pub(crate) fn turn_fields() -> Fields {
     Fields::from(vec![
         required("call_id", DataType::Utf8),
@@ -335,7 +371,7 @@ pub(crate) fn turn_fields() -> Fields {
     ])
 }
 
-/// The fields of a message of `prompt` or `completion`.
+/// Returns the fields of a message of `prompt` or `completion`.
 pub(crate) fn message_fields() -> Fields {
     let calls = DataType::List(Arc::new(json_field("element")));
     Fields::from(vec![
@@ -367,7 +403,7 @@ pub(crate) fn is_json(field: &Field) -> bool {
     field.extension_type_name() == Some("arrow.json")
 }
 
-/// What `datasets` reads under the key `huggingface` of the file's metadata.
+/// Returns the value of the key `huggingface` in the file's metadata, which `datasets` reads.
 pub(crate) fn huggingface(schema: &Schema) -> Value {
     json!({ "info": { "features": features(schema.fields()) } })
 }
@@ -378,21 +414,24 @@ fn features(fields: &Fields) -> Value {
 }
 
 fn feature(field: &FieldRef) -> Value {
-    let value = |dtype: &str| json!({ "dtype": dtype, "_type": "Value" });
     match field.data_type() {
         _ if is_json(field) => json!({ "_type": "Json" }),
         DataType::List(item) => json!({ "feature": feature(item), "_type": "List" }),
         DataType::Struct(fields) => features(fields),
-        DataType::Utf8 => value("string"),
-        DataType::Float32 => value("float32"),
-        DataType::Float64 => value("float64"),
-        DataType::Boolean => value("bool"),
+        DataType::Utf8 => plain_feature("string"),
+        DataType::Float32 => plain_feature("float32"),
+        DataType::Float64 => plain_feature("float64"),
+        DataType::Boolean => plain_feature("bool"),
         // The integer types are spelled alike but for the case.
-        integer => value(&integer.to_string().to_lowercase()),
+        integer => plain_feature(&integer.to_string().to_lowercase()),
     }
 }
 
-/// Who wrote a file.
+fn plain_feature(dtype: &str) -> Value {
+    json!({ "dtype": dtype, "_type": "Value" })
+}
+
+/// Returns the name and version of the program that wrote a file.
 pub(crate) fn created_by() -> String {
     format!("rolltape {}", env!("CARGO_PKG_VERSION"))
 }
@@ -406,7 +445,7 @@ mod tests {
     fn the_user_page_shows_every_column() {
         let page = include_str!("../../../docs/export.md");
         for column in COLUMNS {
-            let Column { name, doc, nullable, .. } = column;
+            let SchemaColumn { name, doc, nullable, .. } = column;
             let null = if nullable { ", nullable" } else { "" };
             let line = format!("| `{name}` | {}{null} | {doc} |\n", column.type_name());
             assert!(page.contains(&line), "docs/export.md lacks the line\n{line}");
@@ -416,7 +455,7 @@ mod tests {
 
     #[test]
     fn the_page_of_the_feed_shows_its_column() {
-        let Column { name, doc, .. } = FEED_ITEM;
+        let SchemaColumn { name, doc, .. } = FEED_ITEM;
         let line = format!("| `{name}` | {} | {doc} |\n", FEED_ITEM.type_name());
         assert!(
             include_str!("../../../docs/feed.md").contains(&line),

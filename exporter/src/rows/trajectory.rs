@@ -1,67 +1,63 @@
-//! Trajectory: a path with its tokens.
+//! Makes the trajectory of a path: its turns with their tokens.
 
 use episode::{Sampled, Trajectory, Turn};
 
+use crate::graph::assessment::{is_missing, temperature};
 use crate::graph::forest::Forest;
-use crate::graph::judged::{is_missing, temperature};
 use crate::graph::node::Node;
-use crate::graph::path::Merged;
-use crate::weigh::Shares;
-use crate::weigh::staleness::number;
+use crate::graph::paths::{PathId, Paths};
+use crate::weigh::TokenShares;
+use crate::weigh::versions::row_version;
 
-impl Merged {
-    /// Builds path `index` with its tokens. Logprobs are NaN where the server gave none.
+impl Paths {
+    /// Makes the trajectory of a path. Logprobs are NaN where the server gave none.
     pub(crate) fn trajectory(
         &self,
         forest: &Forest<'_>,
-        shares: &Shares<'_>,
-        index: usize,
+        shares: &TokenShares<'_>,
+        id: PathId,
     ) -> Trajectory {
-        let path = &self.paths[index];
-        let trained = |n: usize| self.judged[n].trainable && shares.trains(index, n);
-        let mut held = 0;
-        let turn = |(at, &n): (usize, &usize)| {
-            let node = &forest.nodes[n];
-            if let Some(written) = &self.written[index] {
-                let (new_prompt, sampled) = written.turn(at);
-                return Turn { new_prompt, sampled, ..turn(node, node.prompt.len(), trained(n)) };
-            }
-            let from = std::mem::replace(&mut held, node.path_len());
-            turn(node, from, trained(n))
-        };
-        Trajectory {
-            turns: path.nodes.iter().enumerate().map(turn).collect(),
-            branch: path.branch,
-            kind: path.kind,
+        let path = &self[id];
+        let mut turns = Vec::with_capacity(path.nodes.len());
+        // Tokens of the path before the turn, which its prompt repeats.
+        let mut inherited = 0;
+
+        for (at, node_id) in path.nodes.iter().enumerate() {
+            let node = &forest.nodes[*node_id];
+            let (new_prompt, sampled) = match &path.retokenized {
+                Some(made) => made.turn(at),
+                None => (node.prompt[inherited..].to_vec(), reported(node)),
+            };
+            inherited = node.path_len();
+
+            turns.push(Turn {
+                call_id: node.call_id(),
+                choice: node.index,
+                new_prompt,
+                sampled,
+                trained: self.nodes[*node_id].assessment.trainable && shares.trains(id, *node_id),
+                finish_reason: node.choice.and_then(|choice| choice.finish_reason.clone()),
+                temperature: temperature(node),
+            });
         }
+        Trajectory { turns, branch: path.branch, kind: path.kind }
     }
 }
 
-fn turn(node: &Node<'_>, held: usize, trained: bool) -> Turn {
-    Turn {
-        call_id: node.call.begun.call_id,
-        choice: node.index,
-        new_prompt: node.prompt[held..].to_vec(),
-        sampled: sampled(node),
-        trained,
-        finish_reason: node.choice.and_then(|c| c.finish_reason.clone()),
-        temperature: temperature(node),
-    }
-}
-
-fn sampled(node: &Node<'_>) -> Sampled {
+/// Returns the sampled tokens as the server reported them; none without ids.
+fn reported(node: &Node<'_>) -> Sampled {
     let Some(choice) = node.choice.filter(|_| node.has_ids) else { return Sampled::default() };
-    let known = |l: &f32| if is_missing(*l) { f32::NAN } else { *l };
     let count = node.sampled.len();
     let logprobs = if choice.logprobs.len() == count {
-        choice.logprobs.iter().map(known).collect()
+        choice.logprobs.iter().map(|l| if is_missing(*l) { f32::NAN } else { *l }).collect()
     } else {
-        // Which logprob belongs to which token is not known, so none is.
+        // The counts differ, so no logprob is known to belong to a token.
         vec![f32::NAN; count]
     };
+
     let mut versions = vec![-1; count];
     for span in &choice.versions {
-        let version = number(&span.version).unwrap_or(-1);
+        let version = row_version(&span.version).unwrap_or(-1);
         let end = (span.end as usize).min(count);
         versions[(span.start as usize).min(end)..end].fill(version);
     }

@@ -1,6 +1,7 @@
-//! Verdict: whether tokens may be trained, and what is to be said about them.
+//! Verdicts: whether tokens may be trained, and the reasons against it.
 //!
-//! Of one choice first ([`judge`]), then of a path and of the whole episode ([`Verdicts`]).
+//! [`Verdicts`] judges one choice by its place, a path, and the whole episode. What a choice shows by
+//! itself is in [`crate::graph::assessment`].
 
 use std::collections::BTreeSet;
 
@@ -8,15 +9,15 @@ use episode::Call;
 use serde_json::Value;
 
 use crate::graph::forest::Forest;
-use crate::graph::node::Node;
-use crate::graph::path::{Merged, Path};
-use crate::graph::scan::Scanned;
+use crate::graph::node::{Node, NodeId};
+use crate::graph::paths::{Path, Paths};
+use crate::graph::scan::RecordedAttempt;
 use crate::notes::Reason;
 
 #[cfg(test)]
 mod tests;
 
-/// One word for what may be trained and what is said of it.
+/// Returns the verdict on a number of trained tokens and the reasons against them.
 pub(crate) fn verdict(trained: usize, reasons: &BTreeSet<Reason>) -> &'static str {
     match (trained, reasons.is_empty()) {
         (0, _) => "unusable",
@@ -25,125 +26,132 @@ pub(crate) fn verdict(trained: usize, reasons: &BTreeSet<Reason>) -> &'static st
     }
 }
 
-/// What is to be said of the paths of one episode.
+/// Judges the paths of one episode.
 pub(crate) struct Verdicts<'a> {
     forest: &'a Forest<'a>,
-    merged: &'a Merged,
+    paths: &'a Paths,
     lost_call: bool,
     call_without_ids: bool,
-    /// Whether the server said of any token which weights sampled it.
+    /// True where the server reported the version of any token.
     versioned: bool,
     /// Nodes whose prompt holds an answer that no recorded call gave.
-    holes: BTreeSet<usize>,
+    holes: BTreeSet<NodeId>,
 }
 
 impl<'a> Verdicts<'a> {
-    pub(crate) fn new(episode: &Scanned, forest: &'a Forest<'a>, merged: &'a Merged) -> Self {
-        let is_lost = |c: &&Call| c.ended.is_none() && c.begun.route.generates();
-        let lost: Vec<&Call> = episode.calls.iter().filter(is_lost).collect();
+    pub(crate) fn new(episode: &RecordedAttempt, forest: &'a Forest<'a>, paths: &'a Paths) -> Self {
+        let lost: Vec<&Call> = episode.calls.iter().filter(|call| is_lost(call)).collect();
         let lost_call = episode.record.may_lack_calls || !lost.is_empty();
-        let has_version = |n: &Node<'_>| n.choice.is_some_and(|c| !c.versions.is_empty());
         Self {
             forest,
-            merged,
+            paths,
             lost_call,
-            call_without_ids: forest.nodes.iter().any(|n| !n.has_ids),
+            call_without_ids: forest.nodes.iter().any(|node| !node.has_ids),
             versioned: forest.nodes.iter().any(has_version),
             holes: if lost_call { holes(forest, &lost) } else { BTreeSet::new() },
         }
     }
 
-    /// Whether the server said of any token which weights sampled it.
+    /// Returns true where the server reported the version of any token.
     pub(crate) fn versioned(&self) -> bool {
         self.versioned
     }
 
-    /// Why a path is less than exact.
+    /// Returns the reasons why a path is less than exact.
     pub(crate) fn of_path(&self, path: &Path) -> BTreeSet<Reason> {
-        let forest = self.forest;
-        let mut reasons: BTreeSet<Reason> =
-            path.nodes.iter().flat_map(|n| self.of_node(*n)).collect();
-        let leaf = &forest.nodes[path.leaf()];
-        if path.nodes.iter().any(|n| forest.nodes[*n].model() != leaf.model()) {
-            reasons.insert(Reason::ModelsDiffer);
-        }
-        if self.lost_call {
-            reasons.insert(Reason::LostCall);
-        }
-        if self.call_without_ids && leaf.has_ids {
-            reasons.insert(Reason::CallWithoutTokenIds);
-        }
-        reasons
+        let leaf = &self.forest.nodes[path.leaf()];
+        let mut models = path.nodes.iter().map(|node| self.forest.nodes[*node].model());
+        let by_place = [
+            (Reason::ModelsDiffer, models.any(|model| model != leaf.model())),
+            (Reason::LostCall, self.lost_call),
+            (Reason::CallWithoutTokenIds, self.call_without_ids && leaf.has_ids),
+        ];
+        let reasons = path.nodes.iter().flat_map(|node| self.of_node(*node));
+        reasons.chain(those_that_hold(by_place)).collect()
     }
 
-    /// What is said of one choice, by itself and by its place.
-    pub(crate) fn of_node(&self, node: usize) -> BTreeSet<Reason> {
-        let mut reasons = self.merged.judged[node].reasons.clone();
-        if !self.forest.unclear[node].is_empty() {
-            reasons.insert(Reason::AmbiguousParent);
-        }
-        if self.versioned && lacks_versions(&self.forest.nodes[node]) {
-            reasons.insert(Reason::VersionMissing);
-        }
-        if self.holes.contains(&node) {
-            reasons.insert(Reason::HoleAfterLostCall);
-        }
-        reasons
+    /// Returns the reasons of one choice, by itself and by its place.
+    pub(crate) fn of_node(&self, id: NodeId) -> BTreeSet<Reason> {
+        let by_place = [
+            (Reason::AmbiguousParent, self.forest.is_ambiguous(id)),
+            (Reason::VersionMissing, self.versioned && lacks_versions(&self.forest.nodes[id])),
+            (Reason::HoleAfterLostCall, self.holes.contains(&id)),
+        ];
+        let by_itself = self.paths.nodes[id].assessment.reasons.iter().copied();
+        by_itself.chain(those_that_hold(by_place)).collect()
     }
 
-    /// The verdict on the whole episode: of all its paths, whichever of them are exported.
+    /// Returns the verdict on all paths of the episode, exported or not, and its reasons.
     pub(crate) fn of_episode(&self) -> (&'static str, BTreeSet<Reason>) {
-        let paths = self.merged.paths.iter();
-        let mut reasons: BTreeSet<Reason> = paths.flat_map(|p| self.of_path(p)).collect();
-        if self.lost_call {
-            reasons.insert(Reason::LostCall);
-        }
-        let tokens = self.merged.judged.iter().map(|j| j.tokens).sum();
+        let of_paths = self.paths.iter().flat_map(|path| self.of_path(path));
+        // An episode without paths can still have lost a call.
+        let reasons = of_paths.chain(self.lost_call.then_some(Reason::LostCall)).collect();
+        let tokens = self.paths.nodes.iter().map(|node| node.assessment.tokens).sum();
         (verdict(tokens, &reasons), reasons)
     }
 }
 
-/// Whether a sampled token is in none of the spans that name the weights.
-fn lacks_versions(node: &Node<'_>) -> bool {
-    let Some(choice) = node.choice.filter(|_| node.has_ids) else { return false };
-    let mut spans: Vec<_> = choice.versions.iter().map(|v| (v.start, v.end)).collect();
-    spans.sort_unstable();
-    let reached = spans.into_iter().fold(0, |to, (start, end)| match start <= to {
-        true => end.max(to),
-        false => to,
-    });
-    (reached as usize) < node.sampled.len()
+fn those_that_hold<const N: usize>(reasons: [(Reason, bool); N]) -> impl Iterator<Item = Reason> {
+    reasons.into_iter().filter_map(|(reason, holds)| holds.then_some(reason))
 }
 
-/// The nodes in whose prompt an assistant speaks whom no recorded call let speak: a call between
-/// them and their parents was lost. What the agent sent to the lost calls is not their answer.
-fn holes(forest: &Forest<'_>, lost: &[&Call]) -> BTreeSet<usize> {
-    let asked = |call: &Call, request: &[u8]| {
-        wire::conversation(call.begun.route, request).unwrap_or_default().messages
-    };
-    let of_lost = lost.iter().flat_map(|call| asked(call, &call.begun.request));
-    let mut known: BTreeSet<String> = of_lost.map(|m| wire::canonical(&m)).collect();
-    for node in &forest.nodes {
+/// Returns true for a call whose sampled tokens are lost: its end was never recorded.
+pub(crate) fn is_lost(call: &Call) -> bool {
+    call.ended.is_none() && call.begun.route.generates()
+}
+
+fn has_version(node: &Node<'_>) -> bool {
+    node.choice.is_some_and(|choice| !choice.versions.is_empty())
+}
+
+/// Returns true where a sampled token is in none of the spans that name its version.
+fn lacks_versions(node: &Node<'_>) -> bool {
+    let Some(choice) = node.choice.filter(|_| node.has_ids) else { return false };
+    let mut spans: Vec<_> = choice.versions.iter().map(|span| (span.start, span.end)).collect();
+    spans.sort_unstable();
+    let mut covered = 0;
+    for (start, end) in spans {
+        if start <= covered {
+            covered = end.max(covered);
+        }
+    }
+    (covered as usize) < node.sampled.len()
+}
+
+/// Finds the nodes whose prompt holds an assistant's message that no recorded call answered. A call
+/// between such a node and its parent was lost. Messages that the agent sent to the lost calls were
+/// not answered by them.
+fn holes(forest: &Forest<'_>, lost: &[&Call]) -> BTreeSet<NodeId> {
+    let sent_to_lost = lost.iter().flat_map(|call| sent_messages(call, &call.begun.request));
+    let mut known: BTreeSet<String> =
+        sent_to_lost.map(|message| wire::canonical(&message)).collect();
+    for node in forest.nodes.iter() {
         let answers = wire::answers(node.call.begun.route, &node.ended.reply);
         known.extend(answers.iter().map(|answer| wire::canonical(&answer.message)));
     }
-    let is_unknown = |message: &Value| {
-        let role = message.get("role").and_then(Value::as_str);
-        role == Some("assistant") && !known.contains(&wire::canonical(message))
-    };
+
     let first_lost = lost.iter().map(|call| call.begun.started_at).min();
-    let has_hole = |i: &usize| {
-        let Node { call, request, .. } = &forest.nodes[*i];
-        let held = match forest.parents[*i] {
-            // What stands before the first known call may be the agent's own examples.
+    let has_hole = |id: &NodeId| {
+        let Node { call, request, .. } = &forest.nodes[*id];
+        let inherited = match forest.parent(*id) {
+            // Messages before the first known call may be the agent's own examples.
             None if first_lost.is_none_or(|at| at > call.begun.started_at) => return false,
             None => 0,
             Some(parent) => {
                 let parent = &forest.nodes[parent];
-                asked(parent.call, &parent.request).len() + 1
+                sent_messages(parent.call, &parent.request).len() + 1
             }
         };
-        asked(call, request).iter().skip(held).any(is_unknown)
+        let new = sent_messages(call, request).into_iter().skip(inherited);
+        new.filter(is_assistant).any(|message| !known.contains(&wire::canonical(&message)))
     };
-    (0..forest.nodes.len()).filter(has_hole).collect()
+    forest.nodes.ids().filter(has_hole).collect()
+}
+
+fn sent_messages(call: &Call, request: &[u8]) -> Vec<Value> {
+    wire::conversation(call.begun.route, request).unwrap_or_default().messages
+}
+
+fn is_assistant(message: &Value) -> bool {
+    message.get("role").and_then(Value::as_str) == Some("assistant")
 }

@@ -5,15 +5,16 @@ use std::collections::BTreeMap;
 use episode::{Call, VersionSpan};
 use proptest::prelude::*;
 
-use super::{Wanted, weigh};
-use crate::fixture::{call, episode, reply, rows_of};
+use super::{PathFilter, weigh};
 use crate::graph::merge::merge;
-use crate::graph::scan::nodes;
+use crate::graph::scan::choice_nodes;
 use crate::graph::thread::thread;
-use crate::notes::{LeftOut, Notes};
-use crate::properties::{Place, plans, recorded, trainable, trained};
-use crate::rows::{Beside, Row, rows};
-use crate::weigh::staleness::{VersionFilter, versions};
+use crate::notes::{Notes, VersionMismatch};
+use crate::rows::builder::{RowExtras, rows};
+use crate::rows::row::Row;
+use crate::tests::fixture::{call, episode, reply, rows_of};
+use crate::tests::properties::{Place, plans, recorded, trainable, trained};
+use crate::weigh::versions::{VersionFilter, trainable_versions};
 
 /// One episode of a group: its reward, and its calls.
 type Played = (&'static str, f64, Vec<Call>);
@@ -189,11 +190,11 @@ fn of_versions(labels: &[&[&str]], filter: VersionFilter) -> (Vec<Row>, Notes) {
         reply(call).choices[0].versions = labels.iter().map(span).collect();
     }
     let episode = episode(calls);
-    let (forest, _) = thread(nodes(&episode.calls).0);
-    let (merged, _) = merge(&forest);
-    let wanted = Wanted { versions: filter, ..Wanted::default() };
-    let (shares, notes) = weigh(&merged, versions(&forest, &merged), &wanted);
-    (rows(&episode, &forest, &merged, &shares, Beside::default()).collect(), notes)
+    let (forest, _) = thread(choice_nodes(&episode.calls).0);
+    let (paths, _) = merge(&forest);
+    let wanted = PathFilter { versions: filter, ..PathFilter::default() };
+    let (shares, notes) = weigh(&paths, trainable_versions(&forest, &paths), &wanted);
+    (rows(&episode, &forest, &paths, &shares, RowExtras::default()).collect(), notes)
 }
 
 fn shown(rows: &[Row]) -> Vec<(&str, Vec<i8>, f64)> {
@@ -207,11 +208,11 @@ fn a_path_that_is_left_out_trains_nothing_and_what_it_shares_is_trained_where_it
     let (rows, notes) = of_versions(&[&["5"], &["6"], &["4"]], filter);
     assert_eq!(shown(&rows), [("e/0/1", vec![0, 1, 0, 1], 1.0)]);
     assert_eq!(rows[0].mixed_versions, Some(true));
-    assert_eq!(notes.not_of_versions, [(LeftOut::AboveMaxVersion, 1)].into());
+    assert_eq!(notes.not_of_versions, [(VersionMismatch::AboveMaxVersion, 1)].into());
     // The shared token is too new for both; the second row would have to train it.
     let (rows, notes) = of_versions(&[&["6"], &["5"], &["4"]], filter);
     assert!(rows.is_empty());
-    assert_eq!(notes.not_of_versions, [(LeftOut::AboveMaxVersion, 2)].into());
+    assert_eq!(notes.not_of_versions, [(VersionMismatch::AboveMaxVersion, 2)].into());
     let (rows, _) = of_versions(&[&["4"], &["5"], &["6"]], filter);
     assert_eq!(shown(&rows), [("e/0/0", vec![0, 1, 0, 1], 1.0)]);
 }
@@ -225,7 +226,7 @@ fn a_row_is_judged_by_the_tokens_that_it_trains() {
     assert!(notes.not_of_versions.is_empty());
     let (rows, notes) = of_versions(&[&["6"], &["8"], &["9"]], stale);
     assert!(rows.is_empty(), "whoever holds the first token would train it");
-    assert_eq!(notes.not_of_versions, [(LeftOut::Stale, 2)].into());
+    assert_eq!(notes.not_of_versions, [(VersionMismatch::Stale, 2)].into());
 }
 
 #[test]
@@ -233,9 +234,9 @@ fn versions_that_are_no_numbers_or_not_known_are_told_apart() {
     let filter = VersionFilter { span_max: Some(0), ..VersionFilter::default() };
     let (rows, notes) = of_versions(&[&["latest"], &["default"], &[]], filter);
     assert!(rows.is_empty());
-    assert_eq!(notes.not_of_versions, [(LeftOut::VersionNotANumber, 2)].into());
+    assert_eq!(notes.not_of_versions, [(VersionMismatch::VersionNotANumber, 2)].into());
     let (_, notes) = of_versions(&[&["1"], &["1"], &[]], filter);
-    assert_eq!(notes.not_of_versions, [(LeftOut::VersionUnknown, 1)].into());
+    assert_eq!(notes.not_of_versions, [(VersionMismatch::VersionUnknown, 1)].into());
     let (rows, notes) = of_versions(&[&["latest"], &["b"], &[]], VersionFilter::default());
     assert!(notes.not_of_versions.is_empty());
     assert_eq!((rows[0].mixed_versions, rows[1].mixed_versions), (Some(true), None));
@@ -257,12 +258,12 @@ proptest! {
         let filter = VersionFilter { min: Some(bounds.0), span_max: Some(bounds.1),
             ..VersionFilter::default() };
         let episode = episode(calls);
-        let (forest, _) = thread(nodes(&episode.calls).0);
-        let (merged, _) = merge(&forest);
-        let wanted = Wanted { versions: filter, ..Wanted::default() };
-        let versions = crate::weigh::staleness::versions(&forest, &merged);
-        let (shares, _) = weigh(&merged, versions, &wanted);
-        let rows: Vec<_> = rows(&episode, &forest, &merged, &shares, Beside::default()).collect();
+        let (forest, _) = thread(choice_nodes(&episode.calls).0);
+        let (paths, _) = merge(&forest);
+        let wanted = PathFilter { versions: filter, ..PathFilter::default() };
+        let versions = trainable_versions(&forest, &paths);
+        let (shares, _) = weigh(&paths, versions, &wanted);
+        let rows: Vec<_> = rows(&episode, &forest, &paths, &shares, RowExtras::default()).collect();
         for row in &rows {
             let least = row.tokens.trained_versions().min().unwrap();
             let most = row.tokens.trained_versions().max().unwrap();

@@ -12,7 +12,7 @@ fn turn(n: u32, ids: (&[u32], u32), words: &[&str], answer: &str) -> Call {
 }
 
 /// Three turns, each of which has other tokens for the turns before it: thoughts are stripped.
-fn rewritten(attempt: u32, reward: f64) -> Scanned {
+fn rewritten(attempt: u32, reward: f64) -> RecordedAttempt {
     let mut made = super::attempt(attempt, Some(reward), "");
     let last = format!("f{attempt}");
     made.calls = vec![
@@ -114,12 +114,14 @@ fn a_turn_is_taken_from_the_row_that_trains_it() {
         turn(4, (&[1, 2, 3, 4, 5], 6), &["a", "b", "c", "d", "e"], "f"),
     ];
     reply(&mut judged.calls[2]).model = Some("judge".to_owned());
-    let mut maker = Maker::new(Format::Turns, 0.5);
-    for row in crate::fixture::chosen(&judged, &[episode::Kind::Fork], crate::Shared::Once) {
-        maker.row(row, Place::default());
+    let mut builder = record_builder(Format::Turns, 0.5);
+    for row in
+        crate::tests::fixture::chosen(&judged, &[episode::Kind::Fork], crate::SharedTokens::Once)
+    {
+        builder.add_row(row, AttemptNumbers::default());
     }
-    maker.attempt_ended();
-    let text = lines(Format::Turns, &maker.batch().unwrap());
+    builder.end_attempt();
+    let text = lines(Format::Turns, &builder.pending().take_batch().unwrap());
     let found = text.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
     let found: Vec<_> = found.map(|t| (t["model"].clone(), t["loss_mask"].clone())).collect();
     let expected = [("m", [1]), ("judge", [1]), ("m", [1])];

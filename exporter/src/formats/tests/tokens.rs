@@ -5,7 +5,7 @@ use arrow::array::{Array, AsArray};
 use serde_json::{Value, json};
 
 use super::*;
-use crate::rows::sides::{Experts, Ragged};
+use crate::rows::side_arrays::{Experts, Ragged};
 
 /// The first row is 1 2 [3] 6 [7 8]; the reply of its second turn is trained in its last token.
 fn half_trained(row: &mut Row) {
@@ -143,7 +143,7 @@ fn routed(known: usize) -> impl Fn(&mut Row) {
         let values = (0..tokens * 2).map(|n| if n < known * 2 { n as u16 + 300 } else { 0 });
         let known = (0..tokens).map(|at| i8::from(at < known)).collect();
         let shape = vec![2, 1];
-        row.sides.experts = Some(Experts { shape, values: values.collect(), known });
+        row.side_arrays.experts = Some(Experts { shape, values: values.collect(), known });
     }
 }
 
@@ -188,7 +188,7 @@ fn experts_that_lack_where_they_are_needed_are_none() {
         assert_eq!(main_rows(format, routed(4))[0][name], Value::Null, "{format:?}");
         let flat = |row: &mut Row| {
             routed(5)(row);
-            row.sides.experts.as_mut().unwrap().shape = vec![2];
+            row.side_arrays.experts.as_mut().unwrap().shape = vec![2];
         };
         assert_eq!(main_rows(format, flat)[0][name], Value::Null, "{format:?}");
     }
@@ -201,7 +201,7 @@ fn what_sampling_left_is_cut_at_the_tokens_of_the_response() {
     let kept = |row: &mut Row| {
         let lengths = row.tokens.loss_mask.iter().map(|m| usize::from(*m == 1) * 2).collect();
         let values = (10..10 + 2 * row.tokens.trained() as i32).collect();
-        row.sides.kept = Some(Ragged { lengths, values });
+        row.side_arrays.kept = Some(Ragged { lengths, values });
     };
     let row = &main_rows(Format::Slime, kept)[0];
     assert_eq!(row["rollout_top_p_token_ids"], json!([10, 11, 12, 13, 14, 15]));
@@ -212,8 +212,8 @@ fn what_sampling_left_is_cut_at_the_tokens_of_the_response() {
 
 #[test]
 fn trl_takes_the_row_that_trains_most_and_counts_the_others() {
-    let mut maker = Maker::new(Format::Trl, 0.0);
-    let place = Place { group: 0, attempt: 0, repetition: 0 };
+    let mut builder = record_builder(Format::Trl, 0.0);
+    let place = AttemptNumbers { group: 0, attempt: 0, repetition: 0 };
     let all = rows_of(&both()[0]);
     let with = |trained: usize, id: &str| {
         let mut row = all[0].clone();
@@ -222,19 +222,19 @@ fn trl_takes_the_row_that_trains_most_and_counts_the_others() {
         row.trajectory_id = id.to_owned();
         row
     };
-    let mut take = |trained, id| maker.row(with(trained, id), place);
+    let mut take = |trained, id| builder.add_row(with(trained, id), place);
     assert!(!take(0, "none"));
     for (trained, id) in [(2, "two"), (5, "five"), (5, "again"), (1, "one")] {
         take(trained, id);
     }
-    maker.attempt_ended();
-    assert!(maker.row(with(1, "next"), place));
-    maker.attempt_ended();
-    let left = |count, trained_tokens| crate::Left { count, trained_tokens };
+    builder.end_attempt();
+    assert!(builder.add_row(with(1, "next"), place));
+    builder.end_attempt();
+    let left = |count, trained_tokens| crate::Omission { count, trained_tokens };
     let expected =
         [("rows_that_train_less", left(3, 2 + 5 + 1)), ("rows_without_trained_tokens", left(1, 0))];
-    assert_eq!(maker.left_out(), expected.into());
-    let batch = maker.batch().unwrap();
+    assert_eq!(builder.omissions(), expected.into());
+    let batch = builder.pending().take_batch().unwrap();
     let names = batch.column_by_name("trajectory_id").unwrap().as_string::<i32>();
     assert_eq!(names.iter().flatten().collect::<Vec<_>>(), ["five", "next"]);
 }

@@ -11,10 +11,10 @@ use episode::Call;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::fixture::{call, with_bodies};
 use crate::input::plan::{Partition, Shard};
-use crate::output::target::Stream;
-use crate::stored::{Stored, stored};
+use crate::output::target::OutputStream;
+use crate::tests::fixture::{call, with_bodies};
+use crate::tests::stored::{Stored, stored};
 use crate::{ExportError, Report};
 
 fn calls() -> Vec<Call> {
@@ -40,7 +40,7 @@ fn to(out: &Path) -> Options {
 }
 
 /// How often each reason was met.
-fn counts(left: &Lefts) -> BTreeMap<&'static str, u64> {
+fn counts(left: &Omissions) -> BTreeMap<&'static str, u64> {
     left.iter().map(|(why, left)| (*why, left.count)).collect()
 }
 
@@ -395,7 +395,7 @@ async fn a_stream_gets_the_rows_and_nothing_else() {
     let store = six(folder.path()).await;
     let read = |pipe: &Pipe| pipe.0.lock().unwrap().clone();
     let pipe = Pipe::default();
-    let out = Out::Stream(Stream::new(pipe.clone()));
+    let out = Destination::Stream(OutputStream::new(pipe.clone()));
     let options = Options { out, ..Options::default() };
     let report = done(&store, &options).await;
     assert!(report.files.is_empty());
@@ -403,7 +403,8 @@ async fn a_stream_gets_the_rows_and_nothing_else() {
     let rows = StreamReader::try_new(bytes.as_slice(), None).unwrap();
     assert_eq!(rows.map(|batch| batch.unwrap().num_rows()).sum::<usize>(), 6);
     let pipe = Pipe::default();
-    let (out, encoding) = (Out::Stream(Stream::new(pipe.clone())), Some(Encoding::Jsonl));
+    let (out, encoding) =
+        (Destination::Stream(OutputStream::new(pipe.clone())), Some(Encoding::Jsonl));
     done(&store, &Options { out, encoding, ..options }).await;
     let text = String::from_utf8(read(&pipe)).unwrap();
     assert_eq!(text.lines().count(), 6);

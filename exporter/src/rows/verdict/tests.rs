@@ -5,19 +5,19 @@ use episode::{Call, Outcome, VersionSpan};
 use serde_json::json;
 
 use super::*;
-use crate::fixture::{call, episode, reply, rows_of, text_call, with_bodies};
 use crate::graph::merge::merge;
-use crate::graph::scan::nodes;
+use crate::graph::scan::choice_nodes;
 use crate::graph::thread::thread;
+use crate::tests::fixture::{call, episode, reply, rows_of, text_call, with_bodies};
 
 /// The reasons of each row, and the verdict on the episode.
 fn found(calls: Vec<Call>) -> (Vec<Vec<&'static str>>, &'static str) {
     let episode = episode(calls);
     let rows = rows_of(&episode);
     let words = |reasons: &BTreeSet<Reason>| reasons.iter().map(|r| r.as_str()).collect();
-    let (forest, _) = thread(nodes(&episode.calls).0);
-    let (merged, _) = merge(&forest);
-    let (verdict, _) = Verdicts::new(&episode, &forest, &merged).of_episode();
+    let (forest, _) = thread(choice_nodes(&episode.calls).0);
+    let (paths, _) = merge(&forest);
+    let (verdict, _) = Verdicts::new(&episode, &forest, &paths).of_episode();
     assert!(rows.iter().all(|row| row.episode_verdict == verdict));
     (rows.iter().map(|row| words(&row.reasons)).collect(), verdict)
 }
@@ -52,9 +52,9 @@ fn an_episode_is_as_good_as_all_its_paths() {
 #[test]
 fn an_episode_without_a_row_has_a_verdict_too() {
     let episode = episode(vec![lost(call(1, &[1], &[&[2]]))]);
-    let (forest, _) = thread(nodes(&episode.calls).0);
-    let (merged, _) = merge(&forest);
-    let verdicts = Verdicts::new(&episode, &forest, &merged);
+    let (forest, _) = thread(choice_nodes(&episode.calls).0);
+    let (paths, _) = merge(&forest);
+    let verdicts = Verdicts::new(&episode, &forest, &paths);
     assert_eq!(verdicts.of_episode(), ("unusable", [Reason::LostCall].into()));
 }
 
@@ -125,7 +125,7 @@ fn a_version_is_missing_where_others_are_known() {
     let second = |versions: Vec<VersionSpan>| {
         let mut call = call(2, &[1, 2, 3], &[&[4, 5, 6]]);
         reply(&mut call).choices[0].versions = versions;
-        found(vec![crate::fixture::call(1, &[1], &[&[2]]), call]).0
+        found(vec![crate::tests::fixture::call(1, &[1], &[&[2]]), call]).0
     };
     let span = |start, end| VersionSpan { version: "7".to_owned(), start, end };
     let whole = [[""; 0]];

@@ -1,0 +1,64 @@
+//! Messages and tools in the form of OpenAI's chat API.
+
+use serde_json::{Map, Value, json};
+
+use crate::rows::messages::Message;
+
+/// Writes a message with no key for an absent value, and with arguments of tools as text.
+pub(crate) fn chat(message: &Message) -> Map<String, Value> {
+    let mut object = Map::new();
+    object.insert("role".to_owned(), json!(message.role));
+    if let Some(text) = &message.content {
+        object.insert("content".to_owned(), content(text));
+    }
+    for (key, value) in [("name", &message.name), ("tool_call_id", &message.tool_call_id)] {
+        if let Some(text) = value {
+            object.insert(key.to_owned(), json!(text));
+        }
+    }
+    if let Some(calls) = &message.tool_calls {
+        let calls: Vec<Value> = calls.iter().map(|call| tool_call(call)).collect();
+        object.insert("tool_calls".to_owned(), json!(calls));
+    }
+    object
+}
+
+/// Writes a message with its reasoning.
+pub(crate) fn chat_with_reasoning(message: &Message) -> Value {
+    let mut object = chat(message);
+    if let Some(reasoning) = &message.reasoning {
+        object.insert("reasoning_content".to_owned(), json!(reasoning));
+    }
+    Value::Object(object)
+}
+
+/// Reads content. Content with images and the like is the JSON text of its parts.
+fn content(text: &str) -> Value {
+    let parts = || serde_json::from_str::<Value>(text).ok().filter(are_parts);
+    text.starts_with("[{").then(parts).flatten().unwrap_or_else(|| json!(text))
+}
+
+fn are_parts(value: &Value) -> bool {
+    let parts = value.as_array();
+    parts.is_some_and(|parts| parts.iter().all(|part| part["type"].is_string()))
+}
+
+fn tool_call(text: &str) -> Value {
+    let mut call: Value = serde_json::from_str(text).unwrap_or(Value::Null);
+    if let Some(arguments) = call.pointer_mut("/function/arguments").filter(|a| !a.is_string()) {
+        *arguments = Value::String(arguments.to_string());
+    }
+    call
+}
+
+/// Returns a tool without the envelope of the chat API.
+pub(crate) fn plain_tool(text: &str) -> Map<String, Value> {
+    let tool: Value = serde_json::from_str(text).unwrap_or(Value::Null);
+    let function = tool.get("function").unwrap_or(&tool);
+    function.as_object().cloned().unwrap_or_default()
+}
+
+/// Returns the tools; none where there are none, which the API takes as no key.
+pub(crate) fn tools_if_any(tools: &[String]) -> Option<Vec<String>> {
+    (!tools.is_empty()).then(|| tools.to_vec())
+}

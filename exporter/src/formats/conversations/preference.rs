@@ -1,0 +1,62 @@
+//! `preference`: a better and a worse answer to one prompt, as TRL's DPOTrainer reads them.
+
+use crate::formats::table::{Column, Getter};
+use crate::rows::messages::Message;
+use crate::rows::row::TurnRow;
+
+/// A better and a worse answer.
+#[derive(Debug, Clone)]
+pub(crate) struct PreferencePair {
+    pub(crate) prompt: Vec<Message>,
+    pub(crate) chosen: PairSide,
+    pub(crate) rejected: PairSide,
+    pub(crate) tools: Vec<String>,
+    /// `group` or `choices`: the comparison that the pair comes from.
+    pub(crate) source: &'static str,
+    pub(crate) group_id: Option<String>,
+    pub(crate) model: String,
+    /// The turns that its two sides hold.
+    pub(crate) turns: Vec<TurnKey>,
+}
+
+/// One side of a pair.
+#[derive(Debug, Clone)]
+pub(crate) struct PairSide {
+    pub(crate) messages: Vec<Message>,
+    pub(crate) score: Option<f64>,
+    pub(crate) trajectory_id: String,
+}
+
+impl PairSide {
+    /// Returns true for one message of the assistant.
+    pub(crate) fn is_one_answer(&self) -> bool {
+        matches!(self.messages.as_slice(), [only] if only.role == "assistant")
+    }
+}
+
+/// Identity of a turn: a choice of a call.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct TurnKey {
+    call_id: String,
+    choice: i32,
+}
+
+impl TurnKey {
+    pub(crate) fn of(turn: &TurnRow) -> Self {
+        Self { call_id: turn.call_id.clone(), choice: turn.choice }
+    }
+}
+
+pub(crate) const COLUMNS: &[Column<PreferencePair>] = &[
+    Column::new("prompt", Getter::Messages(|p| Some(p.prompt.clone()))),
+    Column::new("chosen", Getter::Messages(|p| Some(p.chosen.messages.clone()))),
+    Column::new("rejected", Getter::Messages(|p| Some(p.rejected.messages.clone()))),
+    Column::new("tools", Getter::Jsons(|p| Some(p.tools.clone()))),
+    Column::optional("score_chosen", Getter::Float(|p| p.chosen.score)),
+    Column::optional("score_rejected", Getter::Float(|p| p.rejected.score)),
+    Column::new("source", Getter::Text(|p| Some(p.source.to_owned()))),
+    Column::optional("group_id", Getter::Text(|p| p.group_id.clone())),
+    Column::new("model", Getter::Text(|p| Some(p.model.clone()))),
+    Column::new("chosen_trajectory_id", Getter::Text(|p| Some(p.chosen.trajectory_id.clone()))),
+    Column::new("rejected_trajectory_id", Getter::Text(|p| Some(p.rejected.trajectory_id.clone()))),
+];

@@ -1,0 +1,19 @@
+//! `sft`: conversations, as TRL's SFTTrainer and others read them.
+//!
+//! `prompt` and `completion` together are `messages`. Every answer of the completion is trained.
+
+use crate::formats::sample::Sample;
+use crate::formats::table::{Column, Getter};
+
+pub(crate) const COLUMNS: &[Column<Sample>] = &[
+    Column::new("messages", Getter::Messages(|s| Some(s.messages()))),
+    Column::new("prompt", Getter::Messages(|s| Some(s.prompt_messages()))),
+    Column::new("completion", Getter::Messages(|s| Some(s.completion_messages()))),
+    Column::new("tools", Getter::Jsons(|s| Some(s.row.dialogue.tools.clone()))),
+    Column::new("trajectory_id", Getter::Text(|s| Some(s.row.trajectory_id.clone()))),
+    Column::optional("group_id", Getter::Text(|s| s.row.group_id.clone())),
+    Column::optional("task_id", Getter::Text(|s| s.row.task_id.clone())),
+    Column::new("model", Getter::Text(|s| Some(s.row.model.clone()))),
+    Column::optional("reward", Getter::Float(|s| s.row.reward)),
+    Column::new("status", Getter::Text(|s| Some(s.row.status.clone()))),
+];

@@ -1,0 +1,36 @@
+//! `prime-rl`: TrainingSample, the trainer's input (as of August 2026).
+
+use super::replay::Routing;
+use crate::formats::sample::Sample;
+use crate::formats::table::{Column, Getter};
+
+pub(crate) const COLUMNS: &[Column<Sample>] = &[
+    Column::new("token_ids", Getter::Ints(|s| Some(s.row.tokens.input_ids.clone()))),
+    Column::new("mask", Getter::Bools(|s| Some(mask(s)))),
+    Column::new("logprobs", Getter::Float32s(|s| Some(s.row.tokens.logprobs.clone()))),
+    Column::new("temperatures", Getter::Float32s(|s| Some(s.temperatures()))),
+    Column::new("env_name", Getter::Text(|s| Some(s.row.task_id.clone().unwrap_or_default()))),
+    Column::optional("routed_experts", Getter::StructIf(|s| s.routing().is_some(), EXPERTS)),
+    Column::optional("advantages", Getter::Float32s(Sample::token_advantages)),
+];
+
+/// Columns of RoutedExperts: the experts of every token, as raw bytes.
+const EXPERTS: &[Column<Sample>] = &[
+    Column::optional("data", Getter::Bytes(|s| s.routing_of_all().map(|r| bytes(&r)))),
+    Column::optional("shape", Getter::Ints(|s| s.routing_of_all().map(|r| shape(&r)))),
+    Column::optional("dtype", Getter::Text(|s| s.routing().map(|_| "uint16".to_owned()))),
+];
+
+fn bytes(routing: &Routing) -> Vec<u8> {
+    routing.values.iter().flat_map(|expert| expert.to_le_bytes()).collect()
+}
+
+fn shape(routing: &Routing) -> Vec<i32> {
+    [routing.tokens(), routing.layers, routing.experts]
+        .map(|n| i32::try_from(n).unwrap_or(i32::MAX))
+        .to_vec()
+}
+
+fn mask(sample: &Sample) -> Vec<bool> {
+    sample.row.tokens.loss_mask.iter().map(|mask| *mask == 1).collect()
+}

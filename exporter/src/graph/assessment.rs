@@ -1,0 +1,151 @@
+//! Assesses one choice: which of its tokens may be trained, and why it is less than exact.
+
+use std::collections::BTreeSet;
+
+use episode::{Fidelity, Outcome};
+use serde_json::Value;
+use wire::{Effective, Fit};
+
+use crate::graph::descendants::Descendants;
+use crate::graph::forest::Forest;
+use crate::graph::node::{Node, PerNode};
+use crate::notes::reason::Reason;
+
+/// Lowest logprob that is a number. Servers that cannot send NaN or infinity in JSON send a smaller
+/// one.
+const LOGPROB_FLOOR: f32 = -9999.0;
+
+/// Returns true for a logprob that stands for "not known".
+pub(crate) fn is_missing(logprob: f32) -> bool {
+    !logprob.is_finite() || logprob <= LOGPROB_FLOOR
+}
+
+/// The trainable tokens of one choice, and the reasons against the others.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Assessment {
+    /// True where its tokens may be trained, except those without a logprob.
+    pub(crate) trainable: bool,
+    /// Number of tokens that may be trained.
+    pub(crate) tokens: usize,
+    /// Reasons why the choice is less than exact.
+    pub(crate) reasons: BTreeSet<Reason>,
+}
+
+/// Assesses one choice by itself. Its place in the forest does not matter.
+pub(crate) fn assess(node: &Node<'_>) -> Assessment {
+    let Some(choice) = node.choice.filter(|_| node.has_ids) else {
+        let reasons = outcome_reason(node.ended.outcome).into_iter().chain([Reason::NoTokenIds]);
+        return Assessment { reasons: reasons.collect(), ..Assessment::default() };
+    };
+
+    let counts_agree = choice.logprobs.len() == node.sampled.len();
+    let known = choice.logprobs.iter().filter(|logprob| !is_missing(**logprob)).count();
+    let lost_ids = parser_lost_ids(node);
+    // Each reason with the condition under which it holds.
+    let found = [
+        (Reason::NothingSampled, node.sampled.is_empty()),
+        (Reason::LogprobCountDiffers, !counts_agree),
+        (Reason::LogprobMissing, counts_agree && known < node.sampled.len()),
+        (Reason::Mapped, choice.fidelity == Fidelity::Mapped),
+        (Reason::TokenCountDiffers, usage_differs(node)),
+        (Reason::ParserLostIds, lost_ids),
+    ];
+    let reasons = found
+        .into_iter()
+        .filter_map(|(reason, holds)| holds.then_some(reason))
+        .chain(outcome_reason(node.ended.outcome))
+        .chain(logprob_reason(node))
+        .collect();
+
+    let is_whole = node.ended.outcome == Outcome::Complete && !lost_ids;
+    let trainable = counts_agree && known > 0 && is_whole;
+    Assessment { trainable, tokens: if trainable { known } else { 0 }, reasons }
+}
+
+/// Assesses every choice of an episode, with what the calls around it show of it.
+pub(crate) fn assess_all(forest: &Forest<'_>, descendants: &Descendants) -> PerNode<Assessment> {
+    let assessed = forest.nodes.entries().map(|(id, node)| {
+        let mut assessment = assess(node);
+        let is_complete = node.ended.outcome == Outcome::Complete;
+        if is_complete && descendants[id].superseded && !descendants.is_continued(id) {
+            assessment.reasons.insert(Reason::DeliveryUncertain);
+        }
+        assessment
+    });
+    assessed.collect()
+}
+
+/// Returns the reason that a reply's outcome gives; none for a complete one.
+fn outcome_reason(outcome: Outcome) -> Option<Reason> {
+    match outcome {
+        Outcome::Complete => None,
+        Outcome::ClientGone => Some(Reason::ClientGone),
+        Outcome::UpstreamFailed => Some(Reason::UpstreamFailed),
+        Outcome::Capped => Some(Reason::Capped),
+        Outcome::Refused => Some(Reason::Refused),
+    }
+}
+
+/// Returns true where the server's token counts differ from its ids. A reply that was cut short has
+/// no count to compare.
+fn usage_differs(node: &Node<'_>) -> bool {
+    let ended = node.ended;
+    if ended.outcome != Outcome::Complete {
+        return false;
+    }
+    // Servers count a batch of prompts in different ways; only a single prompt is comparable.
+    let prompt = match ended.prompts.as_slice() {
+        [only] => Some(only.len() as u64),
+        _ => None,
+    };
+    let sampled: Option<u64> = ended
+        .choices
+        .iter()
+        .map(|choice| choice.token_ids.as_ref().map(|ids| ids.len() as u64))
+        .sum();
+    let pairs = [(ended.usage.prompt, prompt), (ended.usage.completion, sampled)];
+    pairs.into_iter().any(|(reported, counted)| {
+        reported.zip(counted).is_some_and(|(reported, counted)| reported != counted)
+    })
+}
+
+/// Returns true where a parser of the server withheld ids. A parser of tool calls or of reasoning
+/// holds text back while the reply streams, and some servers never send the ids of that text.
+fn parser_lost_ids(node: &Node<'_>) -> bool {
+    let ended = node.ended;
+    let ids = ended.choices.iter().filter_map(|choice| choice.token_ids.as_ref());
+    let counted: u64 = ids.map(|ids| ids.len() as u64).sum();
+    let is_short = ended.usage.completion.is_some_and(|reported| reported > counted);
+    if ended.outcome != Outcome::Complete || !is_short {
+        return false;
+    }
+    let answers = wire::answers(node.call.begun.route, &ended.reply);
+    let answer = answers.into_iter().find(|answer| answer.index == node.index);
+    answer.is_some_and(|answer| {
+        wire::reasoning(&answer.message).is_some() || calls_tools(&answer.message)
+    })
+}
+
+fn calls_tools(message: &Value) -> bool {
+    message.get("tool_calls").and_then(Value::as_array).is_some_and(|calls| !calls.is_empty())
+}
+
+/// Returns the reason for logprobs that may not be those of the sampling distribution. Calls from
+/// before the server's choices were recorded are judged by their requests.
+fn logprob_reason(node: &Node<'_>) -> Option<Reason> {
+    let (begun, ended) = (&node.call.begun, node.ended);
+    let recorded = ended.sampled_with.as_deref().and_then(Effective::read);
+    let effective = recorded
+        .unwrap_or_else(|| Effective::of_request(begun.sampling.as_deref(), &begun.request));
+    match effective.fit(&ended.logprob_kind) {
+        Fit::Yes => None,
+        Fit::No => Some(Reason::LogprobsNotOfSamplingDistribution),
+        Fit::Unknown => Some(Reason::SamplingUnknown),
+    }
+}
+
+/// Returns the temperature that the agent asked for.
+pub(crate) fn temperature(node: &Node<'_>) -> Option<f64> {
+    let sampling: Value = serde_json::from_str(node.call.begun.sampling.as_deref()?).ok()?;
+    sampling.get("temperature").and_then(Value::as_f64)
+}

@@ -1,0 +1,84 @@
+//! The pure part of the walk, for callers that draw or count the tree of an episode.
+
+use episode::{Call, CallId, Kind, Trajectory};
+
+use crate::graph::forest::Forest;
+use crate::graph::kind::KindReason;
+use crate::graph::merge::merge;
+use crate::graph::node::NodeId;
+use crate::graph::paths::Paths;
+use crate::graph::scan::choice_nodes;
+use crate::graph::thread::thread;
+use crate::notes::{Notes, Reason};
+use crate::weigh::versions::trainable_versions;
+use crate::weigh::{PathFilter, weigh};
+
+/// One choice of one call, and the choice that its call continues.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ChoiceLink {
+    /// The call.
+    pub call_id: CallId,
+    /// Index of the choice in its call.
+    pub choice: u32,
+    /// The call and choice that it continues; none for the first call of a conversation.
+    pub parent: Option<(CallId, u32)>,
+    /// Kind of the first path that holds the choice, and the reason for it.
+    pub kind: (Kind, KindReason),
+    /// Number of prompt tokens behind the parent's path; 0 without ids.
+    pub new_prompt: usize,
+    /// Number of sampled tokens; 0 without ids.
+    pub sampled: usize,
+    /// Number of sampled tokens that may be trained.
+    pub trained: usize,
+    /// Reasons why the choice is less than exact, sorted.
+    pub reasons: Vec<Reason>,
+}
+
+/// Returns the trajectories of one episode, in the order in which they are exported.
+///
+/// Logprobs are NaN where the server gave none. Those tokens are not trained, even in a turn that
+/// is. Without token ids the turns of a trajectory are empty. The order of `calls` does not matter.
+pub fn trajectories(calls: &[Call]) -> (Vec<Trajectory>, Notes) {
+    let (nodes, mut notes) = choice_nodes(calls);
+    let (forest, threaded) = thread(nodes);
+    let (paths, merged) = merge(&forest);
+    notes.add(&threaded);
+    notes.add(&merged);
+
+    let versions = trainable_versions(&forest, &paths);
+    let (shares, _) = weigh(&paths, versions, &PathFilter::default());
+    let trajectories = shares.paths.iter().map(|path| paths.trajectory(&forest, &shares, *path));
+    (trajectories.collect(), notes)
+}
+
+/// Returns every choice of one episode with what it continues, in the order in which the calls
+/// began.
+pub fn choice_links(calls: &[Call]) -> (Vec<ChoiceLink>, Notes) {
+    let (nodes, mut notes) = choice_nodes(calls);
+    let (forest, threaded) = thread(nodes);
+    let (paths, _) = merge(&forest);
+    notes.add(&threaded);
+    (forest.nodes.ids().map(|node| choice_link(&forest, &paths, node)).collect(), notes)
+}
+
+fn choice_link(forest: &Forest<'_>, paths: &Paths, id: NodeId) -> ChoiceLink {
+    let node = &forest.nodes[id];
+    let parent = forest.parent(id).map(|parent| &forest.nodes[parent]);
+    let path = &paths[paths.first_of(id)];
+    let assessment = &paths.nodes[id].assessment;
+
+    let ambiguous = forest.is_ambiguous(id).then_some(Reason::AmbiguousParent);
+    let mut reasons: Vec<Reason> = assessment.reasons.iter().copied().chain(ambiguous).collect();
+    reasons.sort();
+
+    ChoiceLink {
+        call_id: node.call_id(),
+        choice: node.index,
+        parent: parent.map(|parent| (parent.call_id(), parent.index)),
+        kind: (path.kind, path.kind_reason),
+        new_prompt: forest.new_prompt(id).len(),
+        sampled: node.sampled.len(),
+        trained: assessment.tokens,
+        reasons,
+    }
+}

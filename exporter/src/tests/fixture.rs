@@ -1,0 +1,148 @@
+//! Calls and episodes for tests.
+
+use bytes::Bytes;
+use episode::{
+    Begun, Call, CallId, Choice, Ended, Kind, Outcome, Route, Tag, TagSource, TokenCounts,
+    VersionSpan,
+};
+use serde_json::{Value, json};
+use store::EpisodeRecord;
+
+use crate::graph::merge::merge;
+use crate::graph::scan::{RecordedAttempt, choice_nodes};
+use crate::graph::thread::thread;
+use crate::rows::builder::{RowExtras, rows};
+use crate::rows::row::Row;
+use crate::weigh::versions::trainable_versions;
+use crate::weigh::{PathFilter, SharedTokens, weigh};
+
+/// Call number `n`, begun at time 10 n and ended at 10 n + 5, with what each choice sampled.
+pub(crate) fn call(n: u32, prompt: &[u32], choices: &[&[u32]]) -> Call {
+    let call_id = CallId(uuid::Uuid::from_u128(u128::from(n)));
+    let tag = Tag {
+        episode: "e".parse().unwrap(),
+        attempt: 0,
+        group: None,
+        task: None,
+        labels: Vec::new(),
+        source: TagSource::Header,
+    };
+    let begun = Begun {
+        call_id,
+        tag,
+        started_at: i64::from(n) * 10,
+        method: "POST".to_owned(),
+        path: "/v1/chat/completions".to_owned(),
+        route: Route::Chat,
+        model: Some("m".to_owned()),
+        request: Bytes::new(),
+        sampling: None,
+        lineage: episode::Lineage::default(),
+    };
+    let ended = Ended {
+        call_id,
+        ended_at: i64::from(n) * 10 + 5,
+        first_byte_at: None,
+        status: Some(200),
+        outcome: Outcome::Complete,
+        error: None,
+        reply: Bytes::new(),
+        model: None,
+        prompts: vec![prompt.to_vec()],
+        choices: choices.iter().zip(0..).map(|(ids, index)| choice(index, ids)).collect(),
+        usage: TokenCounts::default(),
+        sampled_with: None,
+        logprob_kind: "processed".to_owned(),
+        translated: None,
+        unasked: None,
+        stamps: episode::Stamps::default(),
+    };
+    Call { begun, ended: Some(ended) }
+}
+
+/// A choice sampled by version 7, each token with logprob -0.5.
+pub(crate) fn choice(index: u32, ids: &[u32]) -> Choice {
+    Choice {
+        index,
+        prompt_index: 0,
+        token_ids: Some(ids.to_vec()),
+        logprobs: vec![-0.5; ids.len()],
+        finish_reason: Some("stop".to_owned()),
+        stop_reason: None,
+        versions: vec![VersionSpan { version: "7".to_owned(), start: 0, end: ids.len() as u32 }],
+        fidelity: episode::Fidelity::Exact,
+        sides: Vec::new(),
+    }
+}
+
+/// A call to a server that reports no ids.
+pub(crate) fn text_call(n: u32, messages: &[Value], answer: &str) -> Call {
+    let mut call = with_bodies(call(n, &[], &[]), messages, answer);
+    call.ended.as_mut().unwrap().prompts.clear();
+    call
+}
+
+/// The same call with a request and a reply in OpenAI's chat form.
+pub(crate) fn with_bodies(mut call: Call, messages: &[Value], answer: &str) -> Call {
+    let tool = json!({ "type": "function", "function": { "name": "f", "parameters": {} } });
+    let request = json!({ "messages": messages, "tools": [tool] });
+    let answer = json!({ "role": "assistant", "content": answer });
+    let reply = json!({ "choices": [{ "index": 0, "message": answer }] });
+    call.begun.request = Bytes::from(request.to_string());
+    call.ended.as_mut().unwrap().reply = Bytes::from(reply.to_string());
+    call
+}
+
+/// The reply of a call, to be changed.
+pub(crate) fn reply(call: &mut Call) -> &mut Ended {
+    call.ended.as_mut().unwrap()
+}
+
+/// An episode of these calls without rewards.
+pub(crate) fn episode(calls: Vec<Call>) -> RecordedAttempt {
+    let record = EpisodeRecord {
+        key: 1,
+        id: "e".parse().unwrap(),
+        attempt: 0,
+        group: Some("g".parse().unwrap()),
+        task: None,
+        labels: vec![("suite".to_owned(), "a".to_owned())],
+        source: TagSource::Header,
+        opened_at: 0,
+        closed_at: None,
+        status: None,
+        force_sampling: None,
+        may_lack_calls: false,
+    };
+    RecordedAttempt { record, calls, rewards: Vec::new() }
+}
+
+/// The rows of an episode.
+pub(crate) fn rows_of(episode: &RecordedAttempt) -> Vec<Row> {
+    chosen(episode, &[], SharedTokens::Once)
+}
+
+/// The rows of an episode with what they say when they are asked to.
+pub(crate) fn beside(episode: &RecordedAttempt, beside: RowExtras<'_>) -> Vec<Row> {
+    let (forest, _) = thread(choice_nodes(&episode.calls).0);
+    let (paths, _) = merge(&forest);
+    let (shares, _) = weigh(&paths, trainable_versions(&forest, &paths), &PathFilter::default());
+    rows(episode, &forest, &paths, &shares, beside).collect()
+}
+
+/// The rows of an episode that are of these kinds (none: of all).
+pub(crate) fn chosen(episode: &RecordedAttempt, kinds: &[Kind], shared: SharedTokens) -> Vec<Row> {
+    let (forest, _) = thread(choice_nodes(&episode.calls).0);
+    let (paths, _) = merge(&forest);
+    let kinds = kinds.iter().copied().collect();
+    let wanted = PathFilter { kinds, shared, ..PathFilter::default() };
+    let (shares, _) = weigh(&paths, trainable_versions(&forest, &paths), &wanted);
+    let beside = RowExtras { answers: true, ..RowExtras::default() };
+    rows(episode, &forest, &paths, &shares, beside).collect()
+}
+
+/// Ids, loss mask and kind of each row.
+pub(crate) fn brief(calls: Vec<Call>) -> Vec<(Vec<i32>, Vec<i8>, &'static str)> {
+    let rows = rows_of(&episode(calls));
+    rows.into_iter().map(|r| (r.tokens.input_ids, r.tokens.loss_mask, r.kind)).collect()
+}
