@@ -35,10 +35,10 @@ const QUIET_WAIT: Duration = Duration::from_secs(2);
 
 /// Diagnose an upstream, a recorded episode, or a GPU
 ///
-/// With --upstream: sends a few small requests on each wire, as the proxy would, and prints what the
-/// server reports. If a tool is offered, its call is forced. Nothing is recorded. Exits with 0 if
-/// every sampling route reports its tokens exactly, with 1 if one does not or the upstream cannot be
-/// reached, with 2 on wrong usage.
+/// With --upstream: sends a few small requests on each wire, as the proxy would, and prints what
+/// the server reports. If a tool is offered, its call is forced. Nothing is recorded. Exits with 0
+/// if every sampling route reports its tokens exactly, with 1 if one does not or the upstream
+/// cannot be reached, with 2 on wrong usage.
 ///
 /// With --episode: prints the verdict on the episode, the calls behind each reason, and for each
 /// fork of the history its cause, its cost and what to change. Exits with 0 if the verdict is exact
@@ -118,6 +118,7 @@ async fn examine_upstream(upstream: &Upstream, args: &Args) -> CommandResult {
         true => report.print_json()?,
         false => report.print_page()?,
     }
+    // Missing versions alone do not change the code: many servers have none.
     Ok(if advice.missing.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 

@@ -29,7 +29,8 @@ pub(crate) struct Args {
     filter: EpisodeFilter,
     #[command(flatten)]
     files: ExportFiles,
-    /// Export only trajectories of these kinds: main, subagent, compaction, retry, sibling, auxiliary, fork
+    /// Export only trajectories of these kinds: main, subagent, compaction, retry, sibling,
+    /// auxiliary, fork
     #[arg(long, value_name = "KIND", value_delimiter = ',', value_parser = kind)]
     kind: Vec<Kind>,
     /// Export only rows of these models: names, policy (each attempt's main model), or all
@@ -65,6 +66,7 @@ pub(crate) async fn run(args: Args) -> CommandResult {
     })?;
 
     let bar = progress_bar()?;
+    // A dropped export removes its temporary files, so a signal must not end the process first.
     let mut terminate = signal(SignalKind::terminate())?;
     let exported = exporter::export_telling(snapshot, &options, |done, all| {
         bar.set_length(all as u64);
@@ -80,6 +82,7 @@ pub(crate) async fn run(args: Args) -> CommandResult {
     let report = result?;
     let lines = if args.json { vec![as_json(&report).to_string()] } else { as_text(&report) };
     match to_stdout {
+        // Rows are on stdout, so the report goes to stderr.
         true => lines.iter().for_each(|line| eprintln!("{line}")),
         false => lines.iter().try_for_each(|line| print::line(line))?,
     }
@@ -222,6 +225,7 @@ fn as_json(report: &Report) -> Value {
         "reasons": reasons,
         "not_of_versions": report.notes.not_of_versions,
         "rewards_unplaced": report.notes.rewards_unplaced,
+        // The last entry is of the episodes without a group, and is none itself.
         "groups": report.groups.iter().filter(|group| group.group.is_some()).count(),
         "flat_groups": rewards::flat_groups(report),
         "models": report.notes.models,

@@ -130,6 +130,7 @@ pub(crate) async fn run(args: Args) -> CommandResult {
         server: &server,
     };
 
+    // Until here a signal may end the process at once: nothing is leased yet.
     let mut terminate = signal(SignalKind::terminate())?;
     let stop = tokio::select! {
         stop = reader.read_all() => stop,
@@ -137,6 +138,7 @@ pub(crate) async fn run(args: Args) -> CommandResult {
         _ = terminate.recv() => Stop::Signal,
     };
 
+    // Also after a failure: what was written is acked, the rest is given back.
     let output_closed = matches!(stop, Stop::OutputClosed);
     let finished = reader.finish(output_closed).await;
     if args.query.consumer.is_none() && reader.connected {

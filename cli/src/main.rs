@@ -87,6 +87,7 @@ fn main() -> ExitCode {
         .with_target(false)
         .init();
 
+    // After the log: what starting the runtime warns of is shown.
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => return exit::Failure::from(error).report(),

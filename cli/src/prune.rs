@@ -51,11 +51,13 @@ pub(crate) async fn run(args: Args) -> CommandResult {
 
     let now = now();
     let silent_since = args.older_than.map(|age| now.saturating_sub(age));
+    // With other filters an empty plan is usual and says nothing about the name.
     let only_named = silent_since.is_none() && keep.is_empty();
     let named = args.episode.clone().filter(|_| only_named);
     let request = Prune { episode: args.episode, attempt: args.attempt, silent_since, keep, now };
 
     if args.dry_run {
+        // A plan takes no lock, so it works while `serve` records.
         let plan = store::plan_prune(&args.store.location, &request).await?;
         warn_if_unknown(named.as_ref(), &plan);
         match args.json {

@@ -119,6 +119,7 @@ pub(crate) struct RunningServer {
 impl RunningServer {
     /// Checks everything, then starts.
     pub(crate) async fn start(options: ServerOptions) -> Result<Self, Failure> {
+        // An address that is taken is reported before a model is loaded.
         let data_socket = bind(options.listen, "--listen")?;
         let control_socket = bind(options.control, "--control")?;
         let (stop, stop_requested) = watch::channel(false);
@@ -140,6 +141,7 @@ impl RunningServer {
             (None, None) => return Err(Failure::new("neither --upstream nor --model was given")),
         };
 
+        // After the engine: a model that does not load must not leave an empty store behind.
         let (store, writer) = Store::open(&options.store, options.durability.into()).await?;
         let mut config = options.proxy.config(upstream, engine.is_some())?;
         config.rows = Some(Arc::new(ExportedRows));

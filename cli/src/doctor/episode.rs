@@ -37,6 +37,7 @@ pub(super) async fn run(id: &EpisodeId, args: &Args) -> CommandResult {
     let (episode_id, attempt) = (record.id.to_string(), record.attempt);
     let calls = snapshot.calls(&record).await?;
     let numbers = number_calls(&calls);
+    // With the tokenizer the texts of forks are exact; without it they are guessed from messages.
     let diagnosis = match args.upstream_args.tokenizer() {
         Some(path) => exporter::diagnose_with(path, record, calls).map_err(|e| Failure::of(&e))?,
         None => exporter::diagnose(record, calls),
@@ -101,6 +102,7 @@ impl EpisodeReport {
             calls += &format!(", {count} of which {why}");
         }
 
+        // Tokens of a reply that was cut off are sampled, but not trained.
         let tokens =
             format!("{} sampled, {} to be trained", found.sampled_tokens, found.trainable_tokens);
         let weights = if found.versioned { "named" } else { "not named by the server" };
@@ -155,10 +157,12 @@ impl EpisodeReport {
         let cause = format!("{}: {}", fork.cause.as_str(), fork.cause.meaning());
         page.extend(print::wrapped("  cause   ", &cause, WIDTH));
         if !fork.also.is_empty() {
+            // Differences that are not the cause are worth a look, but nothing more.
             let also: Vec<&str> = fork.also.iter().map(|cause| cause.as_str()).collect();
             page.extend(print::wrapped("  also    ", &also.join(", "), WIDTH));
         }
 
+        // Without ids there is no position, and so no cost.
         if let (Some(prefill), Some(lost), Some(sampled)) =
             (fork.prefill_tokens, fork.lost_tokens, fork.lost_sampled_tokens)
         {
@@ -170,6 +174,7 @@ impl EpisodeReport {
 
         if !fork.text_source.is_empty() {
             page.push(format!("  text    by {}", fork.text_source));
+            // Quoted, because spaces and line breaks are what often differs.
             let sides = [
                 ("before", &fork.text_before),
                 ("known", &fork.text_known),
@@ -191,6 +196,7 @@ impl EpisodeReport {
     fn as_json(&self) -> Value {
         let found = &self.diagnosis;
         let reasons = found.findings.iter().map(|finding| {
+            // All calls, unlike on the page: a program can shorten the list itself.
             let calls: Vec<String> = finding.calls.iter().map(CallId::to_string).collect();
             json!({
                 "reason": finding.reason,

@@ -56,12 +56,14 @@ pub(crate) async fn run(args: &GpuArgs, as_json: bool) -> CommandResult {
         times: !args.no_times,
     };
     if let Some(options) = args.profile.options(&options) {
+        // CUDA calls block, so they stay off the runtime's own threads.
         tokio::task::spawn_blocking(move || super::profile::run(&options, as_json))
             .await
             .map_err(|e| Failure::of(&e))??;
         return Ok(ExitCode::SUCCESS);
     }
 
+    // The report names the seed, so that a failure can be repeated.
     let seed = options.seed;
     let report = tokio::task::spawn_blocking(move || GpuReport::new(&options))
         .await
@@ -146,6 +148,7 @@ fn as_value(report: &GpuReport, seed: u64) -> serde_json::Value {
             "kernel": speed.what, "microseconds": speed.microseconds, "gigabytes": speed.gigabytes,
         })
     });
+    // How long a first start on this device takes.
     let compiled = report.made.iter().map(|(dim, made)| {
         json!({
             "head_dim": dim, "files": made.compiled, "built_in": made.built_in,

@@ -33,7 +33,9 @@ pub(super) fn notes(findings: &Findings) -> Vec<String> {
 fn notes_on_flags(findings: &Findings) -> Vec<String> {
     let is_vllm = findings.dialect == Dialect::Vllm;
     let is_sglang = findings.dialect == Dialect::Sglang;
+    // A vLLM in dev mode reports the kind, and then there is nothing to advise.
     let kind_unknown = findings.sampler.logprob_kind().is_none();
+    // Translated calls keep their conversations in rolltape, native ones in vLLM.
     let native_responses = findings
         .answered()
         .any(|row| row.probe.route == Route::Responses && row.served == ServedAs::Native);
@@ -121,6 +123,8 @@ fn truncated_sampling(findings: &Findings) -> Option<String> {
             bending.join(", ")
         ),
     };
+    // Either the logprobs become those of the sampled distribution, or the distribution becomes the
+    // plain one, which every kind of logprobs is of.
     let remedy = match findings.dialect {
         Dialect::Vllm => {
             "start vLLM with --logprobs-mode processed_logprobs, or with --generation-config vllm \
@@ -137,6 +141,7 @@ fn truncated_sampling(findings: &Findings) -> Option<String> {
              same with --force-sampling"
         }
         Dialect::Rolltape => "start the engine with --logprobs-mode processed_logprobs",
+        // A hosted server has no flags, and its kind is unknown anyway.
         Dialect::OpenAi => return None,
     };
     Some(format!(
@@ -152,6 +157,7 @@ fn unversioned(findings: &Findings) -> Option<String> {
         return None;
     }
 
+    // vLLM reports versions on its chat route but not on this one.
     let responses = silent.iter().all(|row| row.probe.route == Route::Responses);
     let remedy = match findings.dialect {
         Dialect::Vllm if responses => {
@@ -167,7 +173,8 @@ fn unversioned(findings: &Findings) -> Option<String> {
         Dialect::OpenAi => "hosted servers have no setting for it",
     };
     Some(format!(
-        "{}: the server does not report which weights sampled a token, so rows get version -1; {remedy}",
+        "{}: the server does not report which weights sampled a token, so rows get version -1; \
+         {remedy}",
         names(&silent)
     ))
 }
@@ -189,6 +196,7 @@ fn unnumbered(findings: &Findings) -> Option<String> {
         _ => "",
     };
     Some(format!(
-        "the weights have the label `{label}`, which is not a number, so rows get version -1{remedy}"
+        "the weights have the label `{label}`, which is not a number, so rows get version \
+         -1{remedy}"
     ))
 }

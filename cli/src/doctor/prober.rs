@@ -66,6 +66,7 @@ impl Prober {
             }
         }
 
+        // The user's --logprobs-mode overrides what the server reports.
         let reported = sampler.logprob_kind().filter(|_| config.logprob_kind.is_none());
         let logprob_kind = reported.unwrap_or_else(|| config.logprob_kind_of(dialect)).to_owned();
         Ok(Self { client, dialect, server, sampler, model, logprob_kind })
@@ -120,6 +121,7 @@ impl Prober {
         if !row.answered() {
             return HiddenReply::Unknown;
         }
+        // Some servers name their version in replies only.
         self.server.heard(&asked.ended.reply);
         if !asked.asked {
             return HiddenReply::NothingAsked;

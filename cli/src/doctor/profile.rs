@@ -86,6 +86,7 @@ fn page(profile: &Profile) -> Vec<String> {
         ));
 
         page.extend(rows.iter().map(|row| {
+            // The share of the bandwidth tells how far an operation is from its limit.
             let part = 100.0 * row.calls as f64 * row.microseconds / all;
             let share = 100.0 * row.rate() / profile.bandwidth;
             format!(
@@ -94,6 +95,7 @@ fn page(profile: &Profile) -> Vec<String> {
             )
         }));
     }
+    // A batch whose KV cache does not fit is not an error: the other batches were measured.
     page.extend(profile.left_out.iter().map(|case| format!("no room for {case}")));
     page
 }

@@ -71,6 +71,7 @@ impl UpstreamReport<'_> {
                 "probes": rows,
                 "missing": self.advice.missing,
                 "notes": self.advice.notes,
+                // Stricter than the exit code, which ignores missing versions.
                 "complete": self.is_complete(),
             })
             .to_string(),
@@ -188,6 +189,7 @@ fn cells(row: &ProbeRow) -> Vec<String> {
         yes_or_no(row.probe.tools),
         match (row.offered(), row.error.is_some(), row.status) {
             (true, true, Some(_)) if row.broke_off() => "broken".to_owned(),
+            // The exclamation mark tells an error's status from a number.
             (true, true, Some(status)) => format!("{status}!"),
             (true, true, None) => "silent".to_owned(),
             _ => row.served.as_str().to_owned(),

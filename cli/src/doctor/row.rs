@@ -130,6 +130,7 @@ impl ProbeRow {
         self.declined = reply.declined;
 
         let no_route = matches!(ended.status, Some(404 | 405 | 501));
+        // A 404 may be about the route or about the model; only the error's text tells.
         let names_model = String::from_utf8_lossy(&ended.reply).contains(model);
         self.served = match (ended.translated.is_some(), no_route && !names_model) {
             (_, true) => ServedAs::NotOffered,
@@ -212,6 +213,7 @@ impl ProbeRow {
             "how": self.served.as_str(),
             "status": self.status,
             "ids": self.ids,
+            // Without ids there is nothing whose origin could be named.
             "fidelity": self.ids.map(|_| self.fidelity.as_str()),
             "logprobs": self.logprobs,
             "prompt_ids": self.prompt_ids,

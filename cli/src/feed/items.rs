@@ -103,6 +103,7 @@ impl Decoder {
         match self {
             Self::Lines(rest) => {
                 rest.extend_from_slice(&bytes);
+                // The last line may be incomplete; it waits for the next bytes.
                 let end = rest.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
                 let incomplete = rest.split_off(end);
                 let lines = std::mem::replace(rest, incomplete);
@@ -115,6 +116,7 @@ impl Decoder {
                 let mut buffer = Buffer::from(bytes);
                 while !buffer.is_empty() {
                     let batch = decoder.decode(&mut buffer).map_err(|error| not_rows(&error))?;
+                    // An empty batch has no row to take the item's position from.
                     if let Some(batch) = batch.filter(|batch| batch.num_rows() > 0) {
                         parts.push(item_of_batch(batch)?);
                     }

@@ -41,7 +41,8 @@ pub(crate) struct FeedQuery {
     /// Only this task
     #[arg(long, value_name = "ID")]
     task: Option<String>,
-    /// Only trajectories of these kinds: main, subagent, compaction, retry, sibling, auxiliary, fork
+    /// Only trajectories of these kinds: main, subagent, compaction, retry, sibling, auxiliary,
+    /// fork
     #[arg(long, value_name = "KIND,...")]
     kind: Option<String>,
     /// Only rows of these models: names, policy (each attempt's main model), or all
@@ -83,6 +84,7 @@ impl FeedQuery {
     /// The given parameters as name and value.
     pub(crate) fn pairs(&self) -> Vec<Pair> {
         [
+            // The names are those of the parameters; the server checks the values.
             text("consumer", &self.consumer),
             number("limit", self.limit),
             number("lease_s", self.lease_s),

@@ -80,6 +80,7 @@ impl EngineArgs {
             max_queue: self.max_queue.unwrap_or(defaults.max_queue),
             kv_cache_memory: self.kv_cache_memory,
             prefix_caching: !self.no_prefix_caching,
+            // The engine takes 0 for one thread per core.
             threads: self.threads.map_or(0, NonZeroUsize::get),
             numerics: self.numerics.into(),
             tool_call_parser: self.tool_call_parser.into(),

@@ -69,6 +69,7 @@ impl UpstreamArgs {
         let mut config = Config::new(upstream);
 
         config.dialect = match self.dialect {
+            // The engine of this process need not be asked what it is.
             None if own_engine => Some(Dialect::Rolltape),
             named => named.map(Into::into),
         };

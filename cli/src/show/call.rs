@@ -38,6 +38,7 @@ fn as_json(call: &Call, versions: &VersionTable) -> Value {
         "status": ended.and_then(|ended| ended.status),
         "outcome": ended.map(|ended| ended.outcome.as_str()),
         "reply": ended.map(|ended| text(&ended.reply)),
+        // Ids of each prompt; a batch of completions has several.
         "prompts": ended.map(|ended| &ended.prompts),
         "choices": ended.map(|ended| {
             ended
