@@ -121,7 +121,7 @@ class RolloutWorker:
         self.rollout_buffer: queue.Queue[Any] = _Buffer(buffer_rows, self._took)
         self.metrics_queue: queue.Queue[dict[str, Any]] = queue.Queue()
         self.version = 0
-        """As the trainer counts them."""
+        """The current version, in the trainer's own count."""
         self.before = newest_version(client) if before is None else before
         self._max_staleness = max_staleness
         self._groups_per_lease = groups_per_lease
