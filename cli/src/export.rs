@@ -255,8 +255,8 @@ mod tests {
             "  other models: 1 x judge; select models with `--model`",
         ];
         assert_eq!(left_out_lines(&report), expected);
-        let told = as_json(&report);
-        assert_eq!(told["left_out"]["rows_of_kind_fork"], 3);
-        assert_eq!(told["left_out_tokens"]["rows_of_kind_fork"], 275);
+        let report_json = as_json(&report);
+        assert_eq!(report_json["left_out"]["rows_of_kind_fork"], 3);
+        assert_eq!(report_json["left_out_tokens"]["rows_of_kind_fork"], 275);
     }
 }

@@ -1,6 +1,6 @@
 //! The `rolltape` command: the only crate that reads argv and the environment, prints, and exits.
 //!
-//! One subcommand a file; a folder beside it holds its parts. [`options`] has what several share,
+//! One file per subcommand; a folder beside it holds its parts. [`options`] has what several share,
 //! [`server`] what `serve` and `run` start.
 #![forbid(unsafe_code)]
 #![expect(clippy::print_stderr, reason = "this is the one crate that speaks to the terminal")]
@@ -148,11 +148,11 @@ mod tests {
                 let long = option.get_long().unwrap();
                 let ways = [format!("`--{long}`"), format!("`--{long} ")];
                 let variable = option.get_env().map(|name| format!("`{}`", name.display()));
-                let told = page.lines().any(|line| {
+                let documented = page.lines().any(|line| {
                     ways.iter().any(|way| line.contains(way))
                         && variable.as_ref().is_none_or(|variable| line.contains(variable))
                 });
-                assert!(told, "`rolltape {server}` has --{long} ({variable:?})");
+                assert!(documented, "`rolltape {server}` has --{long} ({variable:?})");
                 seen += 1;
             }
         }

@@ -100,7 +100,7 @@ mod tests {
         args: Args,
     }
 
-    fn said(words: &str) -> Result<RewardScope, String> {
+    fn parse_scope(words: &str) -> Result<RewardScope, String> {
         let line = format!("reward a 1 {words}");
         let line = Line::try_parse_from(line.split_whitespace()).map_err(|e| e.to_string())?;
         scope(&line.args).map_err(|e| e.to_string())
@@ -110,12 +110,12 @@ mod tests {
     fn a_reward_is_about_what_the_options_name() {
         let id = "00000000-0000-0000-0000-000000000007";
         let call: CallId = id.parse().unwrap();
-        assert_eq!(said(""), Ok(RewardScope::Episode));
-        assert_eq!(said(&format!("--call {id}")), Ok(RewardScope::Call(call)));
+        assert_eq!(parse_scope(""), Ok(RewardScope::Episode));
+        assert_eq!(parse_scope(&format!("--call {id}")), Ok(RewardScope::Call(call)));
         let leaf = RewardScope::Trajectory { call, choice: 2 };
-        assert_eq!(said(&format!("--trajectory {id} --choice 2")), Ok(leaf));
+        assert_eq!(parse_scope(&format!("--trajectory {id} --choice 2")), Ok(leaf));
         let tokens = RewardScope::Tokens { call, choice: 0, start: 3, end: 5 };
-        assert_eq!(said(&format!("--call {id} --tokens 3..5")), Ok(tokens));
+        assert_eq!(parse_scope(&format!("--call {id} --tokens 3..5")), Ok(tokens));
         for (words, why) in [
             ("--tokens 3..5".to_owned(), "--call"),
             (format!("--call {id} --tokens 3"), "two numbers"),
@@ -123,7 +123,7 @@ mod tests {
             (format!("--call {id} --choice 1"), "has no `choice`"),
             (format!("--call {id} --trajectory {id}"), "cannot be used with"),
         ] {
-            let error = said(&words).unwrap_err();
+            let error = parse_scope(&words).unwrap_err();
             assert!(error.contains(why), "{words}: {error}");
         }
     }

@@ -348,9 +348,11 @@ mod tests {
                 row.fail("no parser".to_owned());
             }
         };
-        let told = missing(Dialect::Vllm, refused);
-        assert!(told.starts_with("chat with a tool; responses with a tool; messages with a tool:"));
-        assert!(told.contains("--enable-auto-tool-choice --tool-call-parser"));
+        let sentence = missing(Dialect::Vllm, refused);
+        assert!(
+            sentence.starts_with("chat with a tool; responses with a tool; messages with a tool:")
+        );
+        assert!(sentence.contains("--enable-auto-tool-choice --tool-call-parser"));
         assert!(!missing(Dialect::Llamacpp, refused).contains("--jinja"), "it parses templates");
         let legacy = |row: &mut ProbeRow| {
             if row.probe.tools {
@@ -377,8 +379,11 @@ mod tests {
     #[test]
     fn lost_logprobs_name_the_flag_of_the_server() {
         let streamed = |row: &mut ProbeRow| row.logprobs -= usize::from(row.probe.streams);
-        let told = missing(Dialect::Sglang, streamed);
-        assert!(told.contains("chat, streamed;") && told.contains("--reasoning-parser"), "{told}");
+        let sentence = missing(Dialect::Sglang, streamed);
+        assert!(
+            sentence.contains("chat, streamed;") && sentence.contains("--reasoning-parser"),
+            "{sentence}"
+        );
         let responses = |row: &mut ProbeRow| {
             row.logprobs -= usize::from(row.probe.route == Route::Responses && row.probe.tools);
         };
@@ -391,9 +396,9 @@ mod tests {
             *row = ProbeRow { status: Some(500), refused_asked: true, ..ProbeRow::new(row.probe) };
             row.fail("500 boom".to_owned());
         };
-        let told = missing(Dialect::Sglang, fails);
-        assert!(told.starts_with("chat; completions; responses; messages: "), "{told}");
-        assert!(told.contains("--dialect openai"));
+        let sentence = missing(Dialect::Sglang, fails);
+        assert!(sentence.starts_with("chat; completions; responses; messages: "), "{sentence}");
+        assert!(sentence.contains("--dialect openai"));
     }
 
     #[test]
@@ -422,6 +427,6 @@ mod tests {
             row.fail("Unauthorized".to_owned());
         };
         let advice = advice(Dialect::OpenAi, denied);
-        assert!(advice.missing.iter().all(|told| told.contains("--upstream-key-env")));
+        assert!(advice.missing.iter().all(|sentence| sentence.contains("--upstream-key-env")));
     }
 }

@@ -276,8 +276,8 @@ mod tests {
         };
         let rows: Vec<ProbeRow> = Probe::all().into_iter().map(denied).collect();
         let page = page(&rows, &Advice::default());
-        let said: Vec<_> = page.iter().filter(|line| line.contains("Unauthorized")).collect();
-        assert_eq!(said, ["- chat; completions; responses; messages: 401 Unauthorized"]);
+        let lines: Vec<_> = page.iter().filter(|line| line.contains("Unauthorized")).collect();
+        assert_eq!(lines, ["- chat; completions; responses; messages: 401 Unauthorized"]);
         assert!(page[2].ends_with("m (and 1 more)"), "{}", page[2]);
         assert_eq!(page.iter().filter(|line| line.contains("401!")).count(), rows.len());
     }
