@@ -19,7 +19,7 @@ pub(super) async fn run(
     let found = snapshot.call(call_id).await?.filter(|call| call.begun.tag.episode == *episode);
     let Some(call) = found else {
         return Err(Failure::new(format!("no call `{call_id}` in the episode `{episode}`"))
-            .hint("`rolltape show EPISODE --json` names its calls"));
+            .hint("`rolltape show EPISODE --json` lists its calls"));
     };
     let versions = VersionTable(snapshot.versions().await?);
     print::line(&as_json(&call, &versions).to_string())?;
