@@ -1,4 +1,4 @@
-//! `rolltape backup`: a whole copy of a store, while it is written to.
+//! `rolltape backup`: copies a store that may be in use.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -6,26 +6,26 @@ use std::process::ExitCode;
 use serde_json::json;
 use store::BackupError;
 
-use crate::at::At;
-use crate::exit::{Done, Failure};
+use crate::exit::{CommandResult, Failure};
+use crate::options::store::StoreArgs;
 use crate::print;
 
 /// Copy a store while it is in use
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// The copy to write; nothing may be there yet
+    /// File to write; it must not exist
     #[arg(long, value_name = "FILE")]
     to: PathBuf,
     #[command(flatten)]
-    at: At,
+    store: StoreArgs,
     /// Report as one JSON object
     #[arg(long)]
     json: bool,
 }
 
-/// Copies.
-pub(crate) async fn run(args: Args) -> Done {
-    let bytes = store::backup(&args.at.store, &args.to).await.map_err(failure)?;
+/// Copies the store.
+pub(crate) async fn run(args: Args) -> CommandResult {
+    let bytes = store::backup(&args.store.location, &args.to).await.map_err(failure)?;
     let to = args.to.display().to_string();
     match args.json {
         true => print::line(&json!({ "file": to, "bytes": bytes }).to_string())?,
@@ -38,11 +38,11 @@ fn failure(error: BackupError) -> Failure {
     match error {
         BackupError::Open(error) => error.into(),
         BackupError::Server(_) => Failure::of(&error).hint(
-            "`pg_dump --schema=rolltape` copies it while it is in use; `rolltape verify` checks \
-             the copy once it is restored",
+            "copy it with `pg_dump --schema=rolltape`, which works while it is in use; check the \
+             restored copy with `rolltape verify`",
         ),
         BackupError::Exists(_) => {
-            Failure::of(&error).hint("a backup replaces nothing; give another --to")
+            Failure::of(&error).hint("a backup never overwrites a file; give another --to")
         }
         other => Failure::of(&other),
     }

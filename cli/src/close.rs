@@ -1,4 +1,4 @@
-//! `rolltape close`: an episode takes no more calls.
+//! `rolltape close`: closes an episode to further calls.
 
 use std::process::ExitCode;
 
@@ -6,26 +6,26 @@ use clap::ValueEnum;
 use episode::EpisodeId;
 use store::Amend;
 
-use crate::at::At;
-use crate::exit::Done;
-use crate::reward::{now, unknown};
+use crate::exit::CommandResult;
+use crate::options::store::StoreArgs;
+use crate::time::now;
 
 /// Close an episode: later calls are answered 409
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// The episode
     episode: EpisodeId,
-    /// Which run of the episode
+    /// Attempt of the episode
     #[arg(long, default_value_t = 0)]
     attempt: u32,
-    /// How the run ended; read off its calls when not given
+    /// End of the run [default: exports derive it from the calls]
     #[arg(long, value_enum)]
     status: Option<Status>,
     #[command(flatten)]
-    at: At,
+    store: StoreArgs,
 }
 
-/// How a run ended.
+/// The end of a run.
 #[derive(Debug, Clone, Copy, ValueEnum)]
 enum Status {
     Completed,
@@ -35,16 +35,15 @@ enum Status {
 }
 
 impl Status {
-    fn word(self) -> String {
+    fn name(self) -> String {
         self.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
     }
 }
 
-/// Closes.
-pub(crate) async fn run(args: Args) -> Done {
-    let store = Amend::open(&args.at.store).await?;
-    let status = args.status.map(Status::word);
-    let done = store.close((args.episode, args.attempt), now(), status).await;
-    done.map_err(|e| unknown(&e))?;
+/// Closes the episode.
+pub(crate) async fn run(args: Args) -> CommandResult {
+    let store = Amend::open(&args.store.location).await?;
+    let status = args.status.map(Status::name);
+    store.close((args.episode, args.attempt), now(), status).await?;
     Ok(ExitCode::SUCCESS)
 }

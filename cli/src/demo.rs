@@ -1,4 +1,4 @@
-//! `rolltape demo`: the main job on a small scale, with every part real.
+//! `rolltape demo`: plays, records and exports a small game with the real parts.
 //!
 //! The engine serves the tiny model, the proxy records in front of it, and a small agent plays a
 //! guessing game over HTTP: groups of episodes, several at a time, rewarded and exported.
@@ -6,7 +6,6 @@
 mod agent;
 mod game;
 
-use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -21,16 +20,14 @@ use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use uuid::Uuid;
 
-use crate::engine_options::EngineArgs;
-use crate::exit::{Done, Failure};
+use self::agent::{GameEpisode, PlayedEpisode};
+use crate::exit::{CommandResult, Failure};
 use crate::http::Http;
-use crate::manner::Manner;
+use crate::options::proxy::ProxyArgs;
 use crate::print;
-use crate::server::{DurabilityName, Plan, Running, Source};
+use crate::server::{BackendArgs, RunningServer, ServerOptions};
 
-use self::agent::{Episode, Played};
-
-/// The files of the tiny model, part of the binary so that the demo needs nothing beside it.
+/// The files of the tiny model. They are part of the binary, so that the demo needs no other file.
 const MODEL: [(&str, &[u8]); 6] = [
     ("config.json", include_bytes!("../../engine/models/tiny/config.json")),
     ("generation_config.json", include_bytes!("../../engine/models/tiny/generation_config.json")),
@@ -40,16 +37,16 @@ const MODEL: [(&str, &[u8]); 6] = [
     ("chat_template.jinja", include_bytes!("../../engine/models/tiny/chat_template.jinja")),
 ];
 
-/// Play, record and export a small game, from nothing
+/// Play, record and export a small game
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Where the store and the export go
+    /// Folder of the store and the export
     #[arg(long, value_name = "DIR", default_value = "rolltape-demo")]
     out: PathBuf,
-    /// Groups; the episodes of a group share a secret number
+    /// Number of groups; the episodes of a group share a secret number
     #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     groups: u32,
-    /// Episodes of each group
+    /// Episodes per group
     #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     episodes: u32,
     /// Episodes played at once
@@ -58,29 +55,31 @@ pub(crate) struct Args {
 }
 
 /// Plays the demo.
-pub(crate) async fn run(args: Args) -> Done {
+pub(crate) async fn run(args: Args) -> CommandResult {
     let model = unpack(&args.out)?;
     let store = args.out.join("rolltape.db");
-    let running = Running::start(plan(model.path(), &store)).await?;
-    let name = Uuid::now_v7().as_simple().to_string();
-    // The front of a time-ordered id barely changes; its end is what tells two runs apart.
-    let run = &name[name.len() - 6..];
+    let running = RunningServer::start(server_options(model.path(), &store)).await?;
+    let id = Uuid::now_v7().as_simple().to_string();
+    // The start of a time-ordered id barely changes; its end tells two runs apart.
+    let run_id = &id[id.len() - 6..];
+
     let started = Instant::now();
-    let played = play_all(&args, run, &running).await?;
+    let played = play_all(&args, run_id, &running).await?;
     let seconds = started.elapsed().as_secs_f64();
     running.stop(std::future::pending()).await?;
+
     let report = export(&store, &args.out).await?;
-    tell(&played, seconds)?;
-    next(&played, &store, &report)?;
+    print_groups(&played, seconds)?;
+    print_next_steps(&played, &store, &report)?;
     Ok(ExitCode::SUCCESS)
 }
 
 fn unpack(out: &Path) -> Result<tempfile::TempDir, Failure> {
     std::fs::create_dir_all(out).map_err(|error| {
-        Failure::new(format!("cannot make `{}`: {error}", out.display()))
-            .hint("give a folder that can be written with --out")
+        Failure::new(format!("cannot create `{}`: {error}", out.display()))
+            .hint("give a writable folder with --out")
     })?;
-    // The folder's name becomes the model's.
+    // The folder's name becomes the name of the model.
     let model = tempfile::Builder::new().prefix("rolltape-model-").tempdir()?;
     std::fs::create_dir(model.path().join("tiny"))?;
     for (name, bytes) in MODEL {
@@ -89,47 +88,42 @@ fn unpack(out: &Path) -> Result<tempfile::TempDir, Failure> {
     Ok(model)
 }
 
-fn plan(model: &Path, store: &Path) -> Plan {
-    let free = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
-    Plan {
-        source: Source { upstream: None, model: Some(model.join("tiny")) },
-        manner: Manner::default(),
-        engine: EngineArgs::default(),
-        store: store.into(),
-        durability: DurabilityName::Power,
-        listen: free,
-        control: free,
-        engine_listen: free,
-    }
+fn server_options(model: &Path, store: &Path) -> ServerOptions {
+    let backend = BackendArgs { upstream: None, model: Some(model.join("tiny")) };
+    ServerOptions::private(backend, ProxyArgs::default(), store.into())
 }
 
-async fn play_all(args: &Args, run: &str, running: &Running) -> Result<Vec<Played>, Failure> {
-    let bar = ProgressBar::new(u64::from(args.groups) * u64::from(args.episodes));
-    let style = ProgressStyle::with_template("playing {bar:32} {pos}/{len} episodes {elapsed}")
-        .map_err(|e| Failure::of(&e))?;
-    bar.set_style(style);
+/// Plays all episodes of all groups, some at once. Returns them in the order of their ids.
+async fn play_all(
+    args: &Args,
+    run_id: &str,
+    running: &RunningServer,
+) -> Result<Vec<PlayedEpisode>, Failure> {
+    let bar = progress_bar(u64::from(args.groups) * u64::from(args.episodes))?;
     let http = Http::new();
-    let places = Arc::new(Semaphore::new(args.at_once as usize));
+    let permits = Arc::new(Semaphore::new(args.at_once as usize));
+
     let mut games = JoinSet::new();
     for group in 0..args.groups {
         for number in 0..args.episodes {
-            let episode = Episode {
-                id: format!("demo-{run}-g{group}-e{number}"),
-                group: format!("demo-{run}-g{group}"),
+            let episode = GameEpisode {
+                id: format!("demo-{run_id}-g{group}-e{number}"),
+                group: format!("demo-{run_id}-g{group}"),
                 secret: i64::from(group) % game::HIGH + 1,
                 proxy: format!("http://{}", running.data),
             };
             let control = format!("http://{}", running.control);
-            let (http, places, bar) = (http.clone(), Arc::clone(&places), bar.clone());
+            let (http, permits, bar) = (http.clone(), Arc::clone(&permits), bar.clone());
             games.spawn(async move {
-                let _place = places.acquire_owned().await;
+                let _permit = permits.acquire_owned().await;
                 let played = agent::play(&http, episode).await?;
-                settle(&http, &control, &played).await?;
+                reward_and_close(&http, &control, &played).await?;
                 bar.inc(1);
                 Ok::<_, Failure>(played)
             });
         }
     }
+
     let mut played = Vec::new();
     while let Some(game) = games.join_next().await {
         played.push(game.map_err(|e| Failure::of(&e))??);
@@ -139,17 +133,28 @@ async fn play_all(args: &Args, run: &str, running: &Running) -> Result<Vec<Playe
     Ok(played)
 }
 
-/// Rewards and closes an episode over the control listener, as a harness does.
-async fn settle(http: &Http, control: &str, played: &Played) -> Result<(), Failure> {
+fn progress_bar(length: u64) -> Result<ProgressBar, Failure> {
+    let style = ProgressStyle::with_template("playing {bar:32} {pos}/{len} episodes {elapsed}")
+        .map_err(|e| Failure::of(&e))?;
+    Ok(ProgressBar::new(length).with_style(style))
+}
+
+/// Rewards and closes an episode over the control listener, as a training harness does.
+async fn reward_and_close(
+    http: &Http,
+    control: &str,
+    played: &PlayedEpisode,
+) -> Result<(), Failure> {
     let page = format!("{control}/episodes/{}", played.episode.id);
-    let reward = json!({ "value": played.reward, "source": "demo" });
-    for (page, body) in [
-        (format!("{page}/rewards"), reward),
+    let requests = [
+        (format!("{page}/rewards"), json!({ "value": played.reward, "source": "demo" })),
         (format!("{page}/close"), json!({ "status": "completed" })),
-    ] {
-        let (status, reply) = http.json(Method::POST, &page, &[], &body).await?;
+    ];
+
+    for (url, body) in requests {
+        let (status, reply) = http.json(Method::POST, &url, &[], &body).await?;
         if status != 200 {
-            return Err(Failure::new(format!("{page} answered {status}: {reply}")));
+            return Err(Failure::new(format!("{url} answered {status}: {reply}")));
         }
     }
     Ok(())
@@ -161,25 +166,13 @@ async fn export(store: &Path, out: &Path) -> Result<Report, Failure> {
     exporter::export(snapshot, &options).await.map_err(|e| crate::export::failure(&e))
 }
 
-/// The groups, then one line on all of it.
-fn tell(played: &[Played], seconds: f64) -> Result<(), Failure> {
-    let mut rows = Vec::new();
-    for group in played.chunk_by(|a, b| a.episode.group == b.episode.group) {
-        let rewards: Vec<f64> = group.iter().map(|p| p.reward).collect();
-        let found = group.iter().filter(|p| p.found).count();
-        let mean = rewards.iter().sum::<f64>() / rewards.len() as f64;
-        let spread = rewards.iter().map(|r| (r - mean).powi(2)).sum::<f64>() / rewards.len() as f64;
-        rows.push(vec![
-            group[0].episode.group.clone(),
-            group[0].episode.secret.to_string(),
-            group.len().to_string(),
-            found.to_string(),
-            format!("{mean:.3}"),
-            format!("{:.3}", spread.sqrt()),
-        ]);
-    }
+/// Prints a table of the groups and a line of totals.
+fn print_groups(played: &[PlayedEpisode], seconds: f64) -> Result<(), Failure> {
     let head = ["group", "secret", "episodes", "found", "mean reward", "std"];
+    let rows: Vec<_> =
+        played.chunk_by(|a, b| a.episode.group == b.episode.group).map(group_row).collect();
     print::table(&head, &rows)?;
+
     let calls: u64 = played.iter().map(|p| p.calls).sum();
     let found = played.iter().filter(|p| p.found).count();
     print::line(&format!(
@@ -189,8 +182,28 @@ fn tell(played: &[Played], seconds: f64) -> Result<(), Failure> {
     ))
 }
 
-/// Where everything is, and what to try.
-fn next(played: &[Played], store: &Path, report: &Report) -> Result<(), Failure> {
+fn group_row(group: &[PlayedEpisode]) -> Vec<String> {
+    let episode = &group[0].episode;
+    let count = group.len() as f64;
+    let mean = group.iter().map(|p| p.reward).sum::<f64>() / count;
+    let variance = group.iter().map(|p| (p.reward - mean).powi(2)).sum::<f64>() / count;
+
+    vec![
+        episode.group.clone(),
+        episode.secret.to_string(),
+        group.len().to_string(),
+        group.iter().filter(|p| p.found).count().to_string(),
+        format!("{mean:.3}"),
+        format!("{:.3}", variance.sqrt()),
+    ]
+}
+
+/// Prints where the files are and which command to try next.
+fn print_next_steps(
+    played: &[PlayedEpisode],
+    store: &Path,
+    report: &Report,
+) -> Result<(), Failure> {
     let store = store.display();
     print::line(&format!("store   {store}"))?;
     for file in report.files.iter().take(1) {

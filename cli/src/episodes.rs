@@ -1,56 +1,29 @@
-//! `rolltape episodes`: what a store holds.
+//! `rolltape episodes`: lists the episodes of a store.
 
 use std::process::ExitCode;
 
-use episode::{EpisodeId, GroupId, TaskId};
+use episode::{GroupId, TaskId};
 use serde_json::{Value, json};
-use store::{Selection, Snapshot, Summary};
+use store::{Snapshot, Summary};
 
-use crate::at::At;
-use crate::exit::Done;
+use crate::exit::CommandResult;
+use crate::options::episodes::EpisodeFilter;
 use crate::print;
-
-/// Which store, and which of its episodes.
-#[derive(Debug, clap::Args)]
-pub(crate) struct Which {
-    #[command(flatten)]
-    pub(crate) at: At,
-    /// Only this episode
-    #[arg(long, value_name = "ID")]
-    pub(crate) episode: Option<EpisodeId>,
-    /// Only episodes of this group
-    #[arg(long, value_name = "ID")]
-    pub(crate) group: Option<GroupId>,
-    /// Only episodes of this task
-    #[arg(long, value_name = "ID")]
-    pub(crate) task: Option<TaskId>,
-}
-
-impl Which {
-    /// The selection for the store.
-    pub(crate) fn selection(&self) -> Selection {
-        Selection {
-            episode: self.episode.clone(),
-            group: self.group.clone(),
-            task: self.task.clone(),
-        }
-    }
-}
 
 /// List recorded episodes
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]
-    which: Which,
-    /// One JSON object a line
+    filter: EpisodeFilter,
+    /// Print one JSON object per line
     #[arg(long)]
     json: bool,
 }
 
-/// Lists.
-pub(crate) async fn run(args: Args) -> Done {
-    let mut snapshot = Snapshot::open(&args.which.at.store).await?;
-    let summaries = snapshot.summaries(&args.which.selection()).await?;
+/// Prints the list.
+pub(crate) async fn run(args: Args) -> CommandResult {
+    let mut snapshot = Snapshot::open(&args.filter.store.location).await?;
+    let summaries = snapshot.summaries(&args.filter.selection()).await?;
     if args.json {
         for summary in &summaries {
             print::line(&as_json(summary).to_string())?;
@@ -58,7 +31,7 @@ pub(crate) async fn run(args: Args) -> Done {
     } else {
         let head =
             ["episode", "attempt", "group", "calls", "prompt", "sampled", "ids", "state", "reward"];
-        print::table(&head, &summaries.iter().map(row).collect::<Vec<_>>())?;
+        print::table(&head, &summaries.iter().map(table_row).collect::<Vec<_>>())?;
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -71,7 +44,7 @@ fn state(summary: &Summary) -> &str {
     }
 }
 
-fn row(summary: &Summary) -> Vec<String> {
+fn table_row(summary: &Summary) -> Vec<String> {
     let episode = &summary.episode;
     let ids = format!("{}/{}", summary.with_ids, summary.generations);
     vec![

@@ -1,43 +1,43 @@
-//! How the command ends. The one place that names exit codes.
+//! Failures and exit codes. No other file names a code.
 //!
 //! | code | meaning |
 //! | --- | --- |
 //! | 0 | done |
-//! | 1 | failed; one sentence on stderr says why; `verify` and `doctor`: a fault was found |
+//! | 1 | failed; one sentence on stderr says why. Of `verify` and `doctor`: a fault was found |
 //! | 2 | wrong usage |
-//! | other | `run`: the code of the command it ran; 128 + N when signal N ended it; as shells have
-//! |       | it, 127 when there is no such command, 126 when it cannot be run |
+//! | other | `run`: the command's own code; 128 + N if signal N ended it; as in shells, 127 if the
+//! |       | command is not found, 126 if it cannot be run |
 
 use std::error::Error;
 use std::fmt::{self, Write};
 use std::process::ExitCode;
 
-/// A command that failed: one sentence, and a way out where there is one.
+/// The failure of a command: one sentence, and a hint if there is a way out.
 #[derive(Debug)]
 pub(crate) struct Failure {
     sentence: String,
     hint: Option<String>,
 }
 
-/// What a model is loaded from.
+/// The hint about model folders.
 pub(crate) const MODEL_FOLDER: &str =
     "give a Hugging Face folder with config.json, *.safetensors and tokenizer.json";
 
 /// The result of a subcommand.
-pub(crate) type Done = Result<ExitCode, Failure>;
+pub(crate) type CommandResult = Result<ExitCode, Failure>;
 
 impl Failure {
-    /// A failure with a sentence of its own.
+    /// A failure with this sentence and no hint.
     pub(crate) fn new(sentence: impl Into<String>) -> Self {
         Self { sentence: sentence.into(), hint: None }
     }
 
-    /// A failure told by its chain of causes.
+    /// A failure whose sentence is an error and its chain of causes.
     pub(crate) fn of(error: &dyn Error) -> Self {
         let mut sentence = error.to_string();
         let mut cause = error.source();
         while let Some(source) = cause {
-            // Some libraries repeat their cause in their own text.
+            // Some libraries repeat the cause in their own text.
             if !sentence.contains(&source.to_string()) {
                 let _ = write!(sentence, ": {source}");
             }
@@ -46,19 +46,19 @@ impl Failure {
         Self::new(sentence)
     }
 
-    /// Says first what was being done.
+    /// Puts what was being done in front of the sentence.
     pub(crate) fn context(mut self, doing: &str) -> Self {
         self.sentence = format!("{doing}: {}", self.sentence);
         self
     }
 
-    /// Adds what the user can do about it.
+    /// Adds what the user can do.
     pub(crate) fn hint(mut self, hint: impl Into<String>) -> Self {
         self.hint = Some(hint.into());
         self
     }
 
-    /// Says it on stderr.
+    /// Prints the sentence and the hint to stderr.
     pub(crate) fn report(&self) -> ExitCode {
         eprintln!("rolltape: {self}");
         if let Some(hint) = &self.hint {
@@ -74,13 +74,13 @@ impl fmt::Display for Failure {
     }
 }
 
-/// The code of a command that was not begun.
+/// The exit code of `run` if its command could not be started.
 pub(crate) fn not_run(error: &std::io::Error) -> ExitCode {
     ExitCode::from(if error.kind() == std::io::ErrorKind::NotFound { 127 } else { 126 })
 }
 
 /// Turns library errors into failures with `?`.
-macro_rules! told {
+macro_rules! failure_from {
     ($($error:ty),*) => {
         $(impl From<$error> for Failure {
             fn from(error: $error) -> Self {
@@ -90,7 +90,19 @@ macro_rules! told {
     };
 }
 
-told!(std::io::Error, store::CommitError);
+failure_from!(std::io::Error);
+
+impl From<store::CommitError> for Failure {
+    fn from(error: store::CommitError) -> Self {
+        let failure = Self::of(&error);
+        match error {
+            store::CommitError::Unknown(..) => {
+                failure.hint("`rolltape episodes` lists the episodes of the store")
+            }
+            _ => failure,
+        }
+    }
+}
 
 impl From<engine::LoadError> for Failure {
     fn from(error: engine::LoadError) -> Self {
@@ -105,26 +117,29 @@ impl From<engine::LoadError> for Failure {
 impl From<store::OpenError> for Failure {
     fn from(error: store::OpenError) -> Self {
         let failure = Self::of(&error);
+
         match error {
             store::OpenError::Missing(_) => {
-                failure.hint("give the store that `rolltape serve` records to with --store")
+                failure.hint("name the store that `rolltape serve` records to with --store")
             }
             store::OpenError::InUse(..) => {
-                failure.hint("stop that one, or record into another file with --store")
+                failure.hint("stop that process, or record into another file with --store")
             }
             store::OpenError::NotAStore(_) => {
-                failure.hint("name another file with --store; one that is not there is made")
+                failure.hint("name another file with --store; a missing file is created")
             }
+
+            // Opening fails alike if the folder is missing and if it is not writable.
             store::OpenError::Lock(at, _) => {
                 let folder = std::path::Path::new(&at).parent().unwrap_or("/".as_ref());
                 failure.hint(match folder.is_dir() || folder.as_os_str().is_empty() {
-                    true => "its folder must be one that you may write to".to_owned(),
-                    false => format!("make the folder first: mkdir -p {}", folder.display()),
+                    true => "you need write permission for its folder".to_owned(),
+                    false => format!("create the folder first: mkdir -p {}", folder.display()),
                 })
             }
             store::OpenError::Database(at, _) if at.starts_with("postgres") => failure.hint(
-                "is the server there, and may this user use the database? Its password stands in \
-                 PGPASSWORD or ~/.pgpass",
+                "check that the server runs and that this user may use the database; put the \
+                 password into PGPASSWORD or ~/.pgpass",
             ),
             _ => failure,
         }

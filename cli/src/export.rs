@@ -1,4 +1,7 @@
-//! `rolltape export`: a store to training data.
+//! `rolltape export`: writes training data from a store.
+
+mod files;
+mod rewards;
 
 use std::collections::BTreeMap;
 use std::io::IsTerminal;
@@ -9,49 +12,50 @@ use std::sync::Arc;
 use episode::Kind;
 use exporter::{ExportError, Left, Models, Options, Report, Retokenizer, Shared, WriteError};
 use indicatif::{ProgressBar, ProgressStyle};
-use serde_json::json;
+use serde_json::{Value, json};
 use store::Snapshot;
 use tokio::signal::unix::{SignalKind, signal};
 
-use crate::episodes::Which;
-use crate::exit::{Done, Failure};
-use crate::export_files::ExportFiles;
-use crate::export_rewards::{self, ExportRewards};
+use self::files::ExportFiles;
+use self::rewards::ExportRewards;
+use crate::exit::{CommandResult, Failure};
+use crate::options::episodes::EpisodeFilter;
 use crate::print;
 
 /// Export episodes as files that trainers read
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]
-    which: Which,
+    filter: EpisodeFilter,
     #[command(flatten)]
     files: ExportFiles,
-    /// Only these trajectories: main, subagent, compaction, retry, sibling, auxiliary, fork
+    /// Export only trajectories of these kinds: main, subagent, compaction, retry, sibling,
+    /// auxiliary, fork
     #[arg(long, value_name = "KIND", value_delimiter = ',', value_parser = kind)]
     kind: Vec<Kind>,
-    /// Only rows of these models: names, policy (each attempt's main model), all [default: policy
-    /// for trainers' formats, else all]
+    /// Export only rows of these models: names, policy (each attempt's main model), or all
+    /// [default: policy for trainers' formats, else all]
     #[arg(long, value_name = "MODEL,...")]
     model: Option<Models>,
-    /// Sampled tokens that several rows hold: trained in the first of them, or kept in all
+    /// Sampled tokens that several rows share: once (trained in the first row), keep (in all)
     #[arg(long, value_name = "RULE", default_value = "once", value_parser = shared)]
     shared: Shared,
     #[command(flatten)]
     rewards: ExportRewards,
-    /// A model folder, whose chat template and tokenizer make ids where no server reported any
+    /// Model folder whose chat template and tokenizer make ids where no server reported any
     #[arg(long, value_name = "DIR")]
     tokenizer: Option<PathBuf>,
-    /// Report as one JSON object
+    /// Print the report as one JSON object
     #[arg(long)]
     json: bool,
 }
 
-/// Exports. What is half written is taken away again when a signal ends it.
-pub(crate) async fn run(args: Args) -> Done {
-    let snapshot = Snapshot::open_here(&args.which.at.store).await?;
+/// Exports. A signal ends the export and removes what is half written.
+pub(crate) async fn run(args: Args) -> CommandResult {
+    let snapshot = Snapshot::open_here(&args.filter.store.location).await?;
     let to_stdout = args.files.to_stdout();
     let options = args.files.fill(Options {
-        selection: args.which.selection(),
+        selection: args.filter.selection(),
         kinds: args.kind.into_iter().collect(),
         models: args.model,
         shared: args.shared,
@@ -60,33 +64,38 @@ pub(crate) async fn run(args: Args) -> Done {
         retokenizer: retokenizer(args.tokenizer.as_deref())?,
         ..Options::default()
     })?;
-    let bar = progress()?;
-    let mut stopped = signal(SignalKind::terminate())?;
+
+    let bar = progress_bar()?;
+    // A dropped export removes its temporary files, so a signal must not end the process first.
+    let mut terminate = signal(SignalKind::terminate())?;
     let exported = exporter::export_telling(snapshot, &options, |done, all| {
         bar.set_length(all as u64);
         bar.set_position(done as u64);
     });
-    let report = tokio::select! {
-        done = exported => done.map_err(|error| failure(&error)),
+    let result = tokio::select! {
+        result = exported => result.map_err(|error| failure(&error)),
         _ = tokio::signal::ctrl_c() => Err(interrupted()),
-        _ = stopped.recv() => Err(interrupted()),
+        _ = terminate.recv() => Err(interrupted()),
     };
     bar.finish_and_clear();
-    let lines = if args.json { as_json(&report?) } else { as_text(&report?) };
+
+    let report = result?;
+    let lines = if args.json { vec![as_json(&report).to_string()] } else { as_text(&report) };
     match to_stdout {
+        // Rows are on stdout, so the report goes to stderr.
         true => lines.iter().for_each(|line| eprintln!("{line}")),
         false => lines.iter().try_for_each(|line| print::line(line))?,
     }
     Ok(ExitCode::SUCCESS)
 }
 
-/// A bar on a terminal, nothing elsewhere.
-fn progress() -> Result<ProgressBar, Failure> {
+/// A progress bar if stderr is a terminal, else a hidden one.
+fn progress_bar() -> Result<ProgressBar, Failure> {
     if !std::io::stderr().is_terminal() {
         return Ok(ProgressBar::hidden());
     }
-    let style = "exporting {bar:32} {pos}/{len} episodes {elapsed}";
-    let style = ProgressStyle::with_template(style).map_err(|e| Failure::of(&e))?;
+    let style = ProgressStyle::with_template("exporting {bar:32} {pos}/{len} episodes {elapsed}")
+        .map_err(|e| Failure::of(&e))?;
     Ok(ProgressBar::new(0).with_style(style))
 }
 
@@ -95,26 +104,32 @@ fn interrupted() -> Failure {
 }
 
 fn kind(word: &str) -> Result<Kind, String> {
-    let words = || Kind::ALL.map(Kind::as_str).join(", ");
-    Kind::from_word(word).ok_or_else(|| format!("the kinds are {}", words()))
+    Kind::from_word(word)
+        .ok_or_else(|| format!("the kinds are {}", Kind::ALL.map(Kind::as_str).join(", ")))
 }
 
 fn shared(word: &str) -> Result<Shared, String> {
-    let found = [Shared::Once, Shared::Keep].into_iter().find(|shared| shared.as_str() == word);
-    found.ok_or_else(|| "the rules are once and keep".to_owned())
+    [Shared::Once, Shared::Keep]
+        .into_iter()
+        .find(|shared| shared.as_str() == word)
+        .ok_or_else(|| "the rules are once and keep".to_owned())
 }
 
 fn retokenizer(folder: Option<&Path>) -> Result<Option<Arc<Retokenizer>>, Failure> {
-    let loaded = folder.map(Retokenizer::load).transpose();
-    let loaded = loaded.map_err(|error| {
-        Failure::of(&error).hint("give the folder that the model was served from with --tokenizer")
-    })?;
-    Ok(loaded.map(Arc::new))
+    let Some(folder) = folder else { return Ok(None) };
+    match Retokenizer::load(folder) {
+        Ok(retokenizer) => Ok(Some(Arc::new(retokenizer))),
+        Err(error) => {
+            Err(Failure::of(&error)
+                .hint("give --tokenizer the folder that the model was served from"))
+        }
+    }
 }
 
-/// What went wrong, with the way out.
+/// An export's failure, with a hint if there is a way out.
 pub(crate) fn failure(error: &ExportError) -> Failure {
     let failure = Failure::of(error);
+
     match error {
         ExportError::Empty { left_out, .. } if !left_out.is_empty() => {
             let left = left_out.iter().map(|(why, left)| left_out_words(why, left));
@@ -124,20 +139,22 @@ pub(crate) fn failure(error: &ExportError) -> Failure {
             "`rolltape episodes` lists what the store holds; check --store, --episode, --group, \
              --task and --kind",
         ),
+
         ExportError::OtherTokenizer(_) => {
-            failure.hint("give the folder of the model that answered it with --tokenizer")
+            failure.hint("give --tokenizer the folder of the model that answered it")
         }
+
         ExportError::Write(WriteError::Foreign { .. }) => {
             failure.hint("give another --out, or --overwrite to replace it")
         }
         ExportError::Write(WriteError::OtherOptions { .. }) => {
-            failure.hint("give the options that it was made with, or leave out --new to replace it")
+            failure.hint("give the options of the earlier export, or leave out --new to replace it")
         }
         ExportError::Write(WriteError::Pairs { .. }) => {
-            failure.hint("leave out --new: pairs of the attempts that are there now are made anew")
+            failure.hint("leave out --new: then all pairs are made again from all attempts")
         }
         ExportError::Write(WriteError::Uncounted { .. }) => {
-            failure.hint("leave out --new to replace it; `--new` can add to what is written then")
+            failure.hint("leave out --new to replace it; `--new` can add to the result later")
         }
         ExportError::Write(WriteError::OtherEncoding { .. }) => {
             failure.hint("name a folder, or a file that ends in the encoding's name")
@@ -155,15 +172,19 @@ fn left_out_words(why: &str, left: &Left) -> String {
     }
 }
 
-/// The lines about what is left out, and of which models.
+/// The report's lines on what is left out, and on other models.
 fn left_out_lines(report: &Report) -> Vec<String> {
-    let left = report.left_out.iter();
-    let mut lines: Vec<String> =
-        left.map(|(why, left)| format!("  left out: {}", left_out_words(why, left))).collect();
-    let others = report.notes.other_models.iter();
-    let others: Vec<String> = others.map(|(name, count)| format!("{count} x {name}")).collect();
-    if !others.is_empty() {
-        lines.push(format!("  other models: {}; `--model` names those to take", others.join(", ")));
+    let mut lines: Vec<String> = report
+        .left_out
+        .iter()
+        .map(|(why, left)| format!("  left out: {}", left_out_words(why, left)))
+        .collect();
+
+    let other_models: Vec<String> =
+        report.notes.other_models.iter().map(|(name, count)| format!("{count} x {name}")).collect();
+    if !other_models.is_empty() {
+        let names = other_models.join(", ");
+        lines.push(format!("  other models: {names}; select models with `--model`"));
     }
     lines
 }
@@ -176,9 +197,10 @@ fn as_text(report: &Report) -> Vec<String> {
         report.tokens,
         report.trained_tokens
     )];
+
     let kinds = report.notes.kinds.iter().filter(|(kind, _)| **kind != "main");
     lines.extend(kinds.map(|(kind, count)| format!("  {count} x {kind}")));
-    lines.extend(export_rewards::lines(report));
+    lines.extend(rewards::report_lines(report));
     let reasons = report.notes.reasons.iter();
     lines.extend(reasons.map(|(reason, count)| format!("  {count} x {}", reason.as_str())));
     lines.extend(left_out_lines(report));
@@ -186,13 +208,15 @@ fn as_text(report: &Report) -> Vec<String> {
     lines
 }
 
-fn as_json(report: &Report) -> Vec<String> {
-    let reasons: serde_json::Map<_, _> =
-        report.notes.reasons.iter().map(|(r, n)| (r.as_str().to_owned(), json!(n))).collect();
-    let left = |of: fn(&Left) -> u64| -> BTreeMap<&str, u64> {
-        report.left_out.iter().map(|(why, left)| (*why, of(left))).collect()
-    };
-    let body = json!({
+fn as_json(report: &Report) -> Value {
+    let reasons: BTreeMap<&str, _> =
+        report.notes.reasons.iter().map(|(reason, count)| (reason.as_str(), count)).collect();
+    let left_out: BTreeMap<_, _> =
+        report.left_out.iter().map(|(why, left)| (why, left.count)).collect();
+    let left_out_tokens: BTreeMap<_, _> =
+        report.left_out.iter().map(|(why, left)| (why, left.trained_tokens)).collect();
+
+    json!({
         "rows": report.rows,
         "episodes": report.episodes,
         "tokens": report.tokens,
@@ -201,15 +225,15 @@ fn as_json(report: &Report) -> Vec<String> {
         "reasons": reasons,
         "not_of_versions": report.notes.not_of_versions,
         "rewards_unplaced": report.notes.rewards_unplaced,
+        // The last entry is of the episodes without a group, and is none itself.
         "groups": report.groups.iter().filter(|group| group.group.is_some()).count(),
-        "flat_groups": export_rewards::flat(report),
+        "flat_groups": rewards::flat_groups(report),
         "models": report.notes.models,
         "other_models": report.notes.other_models,
-        "left_out": left(|left| left.count),
-        "left_out_tokens": left(|left| left.trained_tokens),
+        "left_out": left_out,
+        "left_out_tokens": left_out_tokens,
         "files": report.files,
-    });
-    vec![body.to_string()]
+    })
 }
 
 #[cfg(test)]
@@ -217,7 +241,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_left_out_is_told_with_what_it_costs() {
+    fn what_is_left_out_is_reported_with_what_it_costs() {
         let mut report = Report::default();
         let left = |count, trained_tokens| Left { count, trained_tokens };
         report.left_out.insert("rows_of_kind_fork", left(3, 275));
@@ -228,11 +252,11 @@ mod tests {
             "  left out: 2 episodes still open",
             "  left out: 3 rows of kind fork (275 trained tokens)",
             "  left out: 1 rows of other models (1 trained token)",
-            "  other models: 1 x judge; `--model` names those to take",
+            "  other models: 1 x judge; select models with `--model`",
         ];
         assert_eq!(left_out_lines(&report), expected);
-        let told: serde_json::Value = serde_json::from_str(&as_json(&report)[0]).unwrap();
-        assert_eq!(told["left_out"]["rows_of_kind_fork"], 3);
-        assert_eq!(told["left_out_tokens"]["rows_of_kind_fork"], 275);
+        let report_json = as_json(&report);
+        assert_eq!(report_json["left_out"]["rows_of_kind_fork"], 3);
+        assert_eq!(report_json["left_out_tokens"]["rows_of_kind_fork"], 275);
     }
 }

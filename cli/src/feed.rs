@@ -1,8 +1,13 @@
-//! `rolltape feed`: what is finished, from a server that runs.
+//! `rolltape feed`: reads finished episodes from a running server.
 //!
-//! Rows go on item by item as they come. An item is acked when it is where it was to go: synced in
-//! a file, or read out of a pipe. Whatever ends the reading, what is not acked by then is given
-//! back.
+//! Rows are written item by item as they arrive. An item is acked once it is at its target: synced
+//! in a file, or read out of a pipe. Items that are not acked at the end are given back, however
+//! the reading ends.
+
+mod client;
+mod items;
+mod query;
+mod sink;
 
 use std::collections::BTreeSet;
 use std::io::ErrorKind;
@@ -14,24 +19,24 @@ use hyper::body::Incoming;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::{sleep, timeout};
 
-use crate::exit::{Done, Failure};
-use crate::feed_asked::Asked;
-use crate::feed_http::{Told, Upstairs, more};
-use crate::feed_items::{Attempt, Cutter, Form, ItemRows, Writer};
-use crate::feed_sink::Sink;
+use self::client::{FeedClient, next_bytes};
+use self::items::{Attempt, FeedFormat, FeedItem, ItemSplitter, RowEncoder};
+use self::query::FeedQuery;
+use self::sink::Sink;
+use crate::exit::{CommandResult, Failure};
 use crate::http;
-use crate::manner::ControlToken;
+use crate::options::proxy::ControlToken;
 
-/// Pause before a server that is gone is asked again.
-const AGAIN_AFTER: Duration = Duration::from_secs(1);
-/// How long a reply is waited for with --follow, in seconds.
+/// Pause before a server that cannot be reached is asked again.
+const RETRY_AFTER: Duration = Duration::from_secs(1);
+/// Longest wait of one request with --follow, in seconds.
 const WAIT_S: u32 = 30;
-/// How long a lease lasts unless told, in seconds.
+/// The default length of a lease, in seconds.
 const LEASE_S: u32 = 300;
-/// How long a reader of ours that reads no more is waited for at the end.
+/// Longest wait for a pipe's reader, and for the server, at the end.
 const LAST_WAIT: Duration = Duration::from_secs(2);
 
-/// Read finished episodes off a server that runs, as rows
+/// Stream finished episodes from a running server, as rows
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// The server's control listener
@@ -44,204 +49,217 @@ pub(crate) struct Args {
     control: String,
     #[command(flatten)]
     token: ControlToken,
-    /// Go on until stopped
+    /// Keep reading until interrupted
     #[arg(long)]
     follow: bool,
-    /// Ack what was written out, so that it is not handed to this consumer again
+    /// Ack the items that were written, so that this consumer does not get them again
     #[arg(long, requires = "consumer")]
     ack: bool,
-    /// Where rows go; - is stdout
+    /// File to write; - is stdout
     #[arg(long, value_name = "FILE", default_value = "-")]
     out: PathBuf,
-    /// How rows are written
+    /// Encoding of the rows
     #[arg(long, value_enum, default_value_t)]
-    format: Form,
+    format: FeedFormat,
     #[command(flatten)]
-    asked: Asked,
+    query: FeedQuery,
 }
 
-/// Why no more is read.
-enum End {
-    /// Nothing is left.
-    Dry,
-    /// A signal says so.
-    Told,
-    /// Nobody reads what is written.
-    Closed,
-    /// The reply ended early.
+/// A reason to stop reading.
+enum Stop {
+    /// Nothing is ready, and --follow was not given.
+    NothingReady,
+    /// A signal arrived.
+    Signal,
+    /// The reader of the output has left.
+    OutputClosed,
+    /// The reply broke off.
     BrokenOff(Failure),
     Failed(Failure),
 }
 
-impl From<Failure> for End {
+impl From<Failure> for Stop {
     fn from(failure: Failure) -> Self {
         Self::Failed(failure)
     }
 }
 
-impl From<std::io::Error> for End {
+impl From<std::io::Error> for Stop {
     fn from(error: std::io::Error) -> Self {
         if error.kind() == ErrorKind::BrokenPipe {
-            Self::Closed
+            Self::OutputClosed
         } else {
             Self::Failed(error.into())
         }
     }
 }
 
-/// What was handed out in one reply and is not acked.
+/// The items of one reply that are not acked.
 #[derive(Default)]
-struct Held {
+struct LeasedItems {
     lease: Option<String>,
-    /// Of the items that were written whole.
+    /// Attempts of the items that are written.
     written: Vec<Attempt>,
-    /// The item that is being written.
+    /// Position and attempts of the item that is being written.
     writing: Option<(i64, BTreeSet<Attempt>)>,
 }
 
-/// One that reads, and how far it is.
-struct Reader<'a> {
+/// A reader of the feed and its progress.
+struct FeedReader<'a> {
     args: &'a Args,
-    server: &'a Upstairs,
+    server: &'a FeedClient,
     sink: Sink,
-    writer: Writer,
-    held: Held,
+    encoder: RowEncoder,
+    leased: LeasedItems,
+    /// Position of the last item that was written; unused if a consumer is named.
     cursor: Option<String>,
-    /// Whether the server has answered once.
-    begun: bool,
+    /// True once the server has answered.
+    connected: bool,
 }
 
-/// Reads until nothing is left, or with --follow until a signal ends it.
-pub(crate) async fn run(args: Args) -> Done {
-    let server = Upstairs::new(&args.control, args.token.read()?);
-    let mut reader = Reader {
+/// Reads until nothing is ready, or with --follow until a signal arrives.
+pub(crate) async fn run(args: Args) -> CommandResult {
+    let server = FeedClient::new(&args.control, args.token.read()?);
+    let mut reader = FeedReader {
         sink: Sink::open(&args.out)?,
-        writer: Writer::default(),
-        held: Held::default(),
-        cursor: args.asked.cursor.clone(),
-        begun: false,
+        encoder: RowEncoder::default(),
+        leased: LeasedItems::default(),
+        cursor: args.query.cursor.clone(),
+        connected: false,
         args: &args,
         server: &server,
     };
-    let mut stopped = signal(SignalKind::terminate())?;
-    let end = tokio::select! {
-        end = reader.read() => end,
-        _ = tokio::signal::ctrl_c() => End::Told,
-        _ = stopped.recv() => End::Told,
+
+    // Until here a signal may end the process at once: nothing is leased yet.
+    let mut terminate = signal(SignalKind::terminate())?;
+    let stop = tokio::select! {
+        stop = reader.read_all() => stop,
+        _ = tokio::signal::ctrl_c() => Stop::Signal,
+        _ = terminate.recv() => Stop::Signal,
     };
-    let left = reader.leave(matches!(end, End::Closed)).await;
-    if args.asked.consumer.is_none() && reader.begun {
+
+    // Also after a failure: what was written is acked, the rest is given back.
+    let output_closed = matches!(stop, Stop::OutputClosed);
+    let finished = reader.finish(output_closed).await;
+    if args.query.consumer.is_none() && reader.connected {
+        // The user continues from here with --cursor.
         eprintln!("cursor {}", reader.cursor.as_deref().unwrap_or("0"));
     }
-    match end {
-        End::BrokenOff(failure) | End::Failed(failure) => Err(failure),
-        End::Dry | End::Told | End::Closed => left.map(|()| ExitCode::SUCCESS),
+    match stop {
+        Stop::BrokenOff(failure) | Stop::Failed(failure) => Err(failure),
+        Stop::NothingReady | Stop::Signal | Stop::OutputClosed => {
+            finished.map(|()| ExitCode::SUCCESS)
+        }
     }
 }
 
-impl Reader<'_> {
-    async fn read(&mut self) -> End {
+impl FeedReader<'_> {
+    async fn read_all(&mut self) -> Stop {
         loop {
-            match self.reply().await {
+            match self.read_reply().await {
                 Ok(true) => {}
-                Ok(false) => return End::Dry,
-                // The rows that came are written; the others come again.
-                Err(End::BrokenOff(failure)) if self.args.follow => {
+                Ok(false) => return Stop::NothingReady,
+                // Complete items are written and acked; the server hands out the others again.
+                Err(Stop::BrokenOff(failure)) if self.args.follow => {
                     eprintln!("{failure}");
-                    if let Err(end) = self.ack().await {
-                        return end;
+                    if let Err(stop) = self.ack().await {
+                        return stop;
                     }
                     self.give_back().await;
                 }
-                Err(end) => return end,
+                Err(stop) => return stop,
             }
         }
     }
 
-    /// Reads one reply and writes it out; false when nothing is left.
-    async fn reply(&mut self) -> Result<bool, End> {
+    /// Reads one reply and writes its items. False if nothing is left.
+    async fn read_reply(&mut self) -> Result<bool, Stop> {
         let follow = self.args.follow;
-        let reply = match self.server.feed(&self.query()).await {
-            Err(_) if follow && self.begun => {
-                sleep(AGAIN_AFTER).await;
+        let reply = match self.server.feed(&self.query_string()).await {
+            // A server that restarts is waited for, but one that never answered is an error.
+            Err(_) if follow && self.connected => {
+                sleep(RETRY_AFTER).await;
                 return Ok(true);
             }
             reply => reply?,
         };
-        self.begun = true;
-        if let Told::Rows(body) = reply.told {
-            self.held = Held { lease: reply.lease, ..Held::default() };
-            self.hold(body).await?;
+        self.connected = true;
+
+        if let Some(body) = reply.rows {
+            self.leased = LeasedItems { lease: reply.lease, ..LeasedItems::default() };
+            self.write_under_lease(body).await?;
             self.ack().await?;
-            self.held = Held::default();
+            self.leased = LeasedItems::default();
         } else if !follow {
-            self.note(reply.cursor);
+            self.advance(reply.cursor);
             return Ok(false);
         }
-        self.note(reply.cursor);
+        self.advance(reply.cursor);
         Ok(true)
     }
 
-    /// A reader with a name has no cursor of its own.
-    fn note(&mut self, cursor: Option<String>) {
-        if self.args.asked.consumer.is_none() && cursor.is_some() {
+    /// Moves the cursor. The server keeps that of a named consumer.
+    fn advance(&mut self, cursor: Option<String>) {
+        if self.args.query.consumer.is_none() && cursor.is_some() {
             self.cursor = cursor;
         }
     }
 
-    /// Writes a reply out, and holds on to its lease as long as that lasts.
-    async fn hold(&mut self, body: Incoming) -> Result<(), End> {
-        let lease = self.held.lease.clone().filter(|_| self.args.ack);
-        let (server, lease_s) = (self.server, self.args.asked.lease_s.unwrap_or(LEASE_S));
-        let Some(lease) = lease else { return self.pass_on(body).await };
+    /// Writes a reply and renews its lease meanwhile.
+    async fn write_under_lease(&mut self, body: Incoming) -> Result<(), Stop> {
+        let lease = self.leased.lease.clone().filter(|_| self.args.ack);
+        let Some(lease) = lease else { return self.write_items(body).await };
+        let (server, lease_s) = (self.server, self.args.query.lease_s.unwrap_or(LEASE_S));
         let half = Duration::from_secs(lease_s.into()) / 2;
+
         tokio::select! {
-            end = self.pass_on(body) => end,
+            result = self.write_items(body) => result,
             never = server.renew(&lease, lease_s, half) => match never {},
         }
     }
 
-    /// Writes rows item by item as they come, and waits until they are where they were to go.
-    async fn pass_on(&mut self, mut body: Incoming) -> Result<(), End> {
-        let mut cutter = Cutter::new(self.args.format);
-        while let Some(bytes) = more(&mut body).await.map_err(End::BrokenOff)? {
-            for item in cutter.take(bytes)? {
+    /// Writes items as they arrive, and waits until they are at their target.
+    async fn write_items(&mut self, mut body: Incoming) -> Result<(), Stop> {
+        let mut splitter = ItemSplitter::new(self.args.format);
+        while let Some(bytes) = next_bytes(&mut body).await.map_err(Stop::BrokenOff)? {
+            for item in splitter.take(bytes)? {
                 self.write(item).await?;
             }
         }
-        if let Some(item) = cutter.end().map_err(End::BrokenOff)? {
+        if let Some(item) = splitter.end().map_err(Stop::BrokenOff)? {
             self.write(item).await?;
         }
-        Ok(self.sink.arrive(self.args.ack).await?)
+        Ok(self.sink.settle(self.args.ack).await?)
     }
 
-    async fn write(&mut self, item: ItemRows) -> Result<(), End> {
-        let bytes = self.writer.bytes(item.rows)?;
-        self.held.writing = Some((item.position, item.attempts));
+    async fn write(&mut self, item: FeedItem) -> Result<(), Stop> {
+        let bytes = self.encoder.encode(item.rows)?;
+        self.leased.writing = Some((item.position, item.attempts));
         self.sink.put(bytes).await?;
-        self.written();
+        self.mark_written();
         Ok(())
     }
 
-    /// The item that was being written is.
-    fn written(&mut self) {
-        let Some((position, attempts)) = self.held.writing.take() else { return };
-        self.held.written.extend(attempts);
-        self.note(Some(position.to_string()));
+    /// Marks the item that was being written as written.
+    fn mark_written(&mut self) {
+        let Some((position, attempts)) = self.leased.writing.take() else { return };
+        self.leased.written.extend(attempts);
+        self.advance(Some(position.to_string()));
     }
 
-    /// Acks what was written whole. A lease that has ended is told and no error: what it held comes
-    /// again.
-    async fn ack(&mut self) -> Result<(), End> {
-        let Held { lease: Some(lease), written, .. } = &self.held else { return Ok(()) };
+    /// Acks the items that are written. An expired lease is reported, but it is not an error: the
+    /// server hands out its items again.
+    async fn ack(&mut self) -> Result<(), Stop> {
+        let LeasedItems { lease: Some(lease), written, .. } = &self.leased else { return Ok(()) };
         if !self.args.ack || written.is_empty() {
             return Ok(());
         }
+
         loop {
             match self.server.ack(lease, written).await {
                 Ok(200) => return Ok(()),
                 Ok(409) => {
-                    eprintln!("lease {lease} had ended; what it held is handed out again");
+                    eprintln!("lease {lease} had ended; its items are handed out again");
                     return Ok(());
                 }
                 Ok(status) if !self.args.follow || status < 500 => {
@@ -249,51 +267,60 @@ impl Reader<'_> {
                     return Err(Failure::new(sentence).into());
                 }
                 Err(error) if !self.args.follow => return Err(error.into()),
-                _ => sleep(AGAIN_AFTER).await,
+                _ => sleep(RETRY_AFTER).await,
             }
         }
     }
 
-    /// Gives back what is not acked. Where that cannot be said it comes again when the lease ends.
+    /// Gives back the items that are not acked. If that fails, the server hands them out again when
+    /// the lease expires.
     async fn give_back(&mut self) {
-        if let Some(lease) = std::mem::take(&mut self.held).lease.filter(|_| self.args.ack) {
+        let lease = std::mem::take(&mut self.leased).lease;
+        if let Some(lease) = lease.filter(|_| self.args.ack) {
             let _ = self.server.nack(&lease).await;
         }
     }
 
-    /// Ends what was written, and acks it.
-    async fn end(&mut self) -> Result<(), End> {
+    /// Ends the output and acks its items.
+    async fn end_output(&mut self) -> Result<(), Stop> {
+        // A signal may have interrupted a write.
         self.sink.flush().await?;
-        self.written();
-        self.sink.put(self.writer.end()?).await?;
-        self.sink.arrive(self.args.ack).await?;
+        self.mark_written();
+
+        self.sink.put(self.encoder.end()?).await?;
+        self.sink.settle(self.args.ack).await?;
         self.ack().await
     }
 
-    /// Ends, acks what was written and gives the rest back, however the reading ended. Of what was
-    /// written for a reader that has left nobody knows whether it was read.
-    async fn leave(&mut self, closed: bool) -> Result<(), Failure> {
-        let mut left = Ok(());
-        if !closed {
-            left = timeout(LAST_WAIT, self.end()).await.unwrap_or(Ok(()));
-        }
+    /// Ends the output, acks its items and gives the rest back. If the reader of the output has
+    /// left, nothing more is acked: nobody knows what it has read.
+    async fn finish(&mut self, output_closed: bool) -> Result<(), Failure> {
+        let ended = match output_closed {
+            true => Ok(()),
+            false => timeout(LAST_WAIT, self.end_output()).await.unwrap_or(Ok(())),
+        };
         let _ = timeout(LAST_WAIT, self.give_back()).await;
-        match left {
-            Err(End::Failed(failure)) => Err(failure),
+
+        match ended {
+            Err(Stop::Failed(failure)) => Err(failure),
             _ => Ok(()),
         }
     }
 
-    fn query(&self) -> String {
-        let mut pairs = self.args.asked.pairs();
+    fn query_string(&self) -> String {
+        let mut pairs = self.args.query.pairs();
         pairs.extend(self.cursor.clone().map(|cursor| ("cursor", cursor)));
         if self.args.follow {
             pairs.push(("wait_s", WAIT_S.to_string()));
         }
-        if self.args.format == Form::Arrow {
+        if self.args.format == FeedFormat::Arrow {
             pairs.push(("format", "arrow".to_owned()));
         }
-        let pairs = pairs.iter().map(|(name, value)| format!("{name}={}", http::escaped(value)));
-        pairs.collect::<Vec<_>>().join("&")
+
+        pairs
+            .iter()
+            .map(|(name, value)| format!("{name}={}", http::escaped(value)))
+            .collect::<Vec<_>>()
+            .join("&")
     }
 }

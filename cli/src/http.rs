@@ -1,4 +1,4 @@
-//! A small HTTP client for JSON: the control listener, and the demo's agent.
+//! A small HTTP client for JSON, for the control listener and for the demo's agent.
 
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full, Limited};
@@ -12,9 +12,10 @@ use serde_json::Value;
 
 use crate::exit::Failure;
 
+/// Longest reply that is read, in bytes.
 const REPLY_BYTES_MAX: usize = 1 << 30;
 
-/// A pool of connections.
+/// An HTTP client with a pool of connections.
 #[derive(Debug, Clone)]
 pub(crate) struct Http(Client<HttpConnector, Full<Bytes>>);
 
@@ -26,7 +27,7 @@ impl Http {
         Self(Client::builder(TokioExecutor::new()).build(tcp))
     }
 
-    /// Sends `body` (nothing, if null) and reads JSON.
+    /// Sends `body` (nothing if null). Returns the status and the reply as JSON.
     pub(crate) async fn json(
         &self,
         method: Method,
@@ -35,10 +36,10 @@ impl Http {
         body: &Value,
     ) -> Result<(u16, Value), Failure> {
         let (status, _, body) = self.begin(method, url, headers, body).await?;
-        Ok((status, serde_json::from_slice(&whole(body, url).await?).unwrap_or(Value::Null)))
+        Ok((status, serde_json::from_slice(&read_body(body, url).await?).unwrap_or(Value::Null)))
     }
 
-    /// Sends `body` (nothing, if null) and reads the head of the reply.
+    /// Sends `body` (nothing if null). Returns the reply as soon as its headers have arrived.
     pub(crate) async fn begin(
         &self,
         method: Method,
@@ -46,41 +47,45 @@ impl Http {
         headers: &[(&str, &str)],
         body: &Value,
     ) -> Result<(u16, HeaderMap, Incoming), Failure> {
-        let failed = |what: &dyn std::error::Error| {
-            let cause = Failure::of(what);
-            cause.context(&format!("no answer from {url}"))
-        };
         let bytes = if body.is_null() { Bytes::new() } else { Bytes::from(body.to_string()) };
         let mut request = Request::builder()
             .method(method)
             .uri(url)
             .header(CONTENT_TYPE, "application/json")
             .body(Full::new(bytes))
-            .map_err(|e| failed(&e))?;
+            .map_err(|e| no_answer(url, &e))?;
+
         for (name, value) in headers {
-            let name: hyper::header::HeaderName = name.parse().map_err(|_| bad(name))?;
-            request.headers_mut().insert(name, value.parse().map_err(|_| bad(value))?);
+            let name: hyper::header::HeaderName = name.parse().map_err(|_| bad_header(name))?;
+            request.headers_mut().insert(name, value.parse().map_err(|_| bad_header(value))?);
         }
-        let reply = self.0.request(request).await.map_err(|e| failed(&e))?;
+
+        let reply = self.0.request(request).await.map_err(|e| no_answer(url, &e))?;
         let (head, body) = reply.into_parts();
         Ok((head.status.as_u16(), head.headers, body))
     }
 }
 
-/// A reply from there, read whole.
-pub(crate) async fn whole(body: Incoming, url: &str) -> Result<Bytes, Failure> {
-    let body = Limited::new(body, REPLY_BYTES_MAX).collect().await;
-    let body = body.map_err(|error| Failure::new(format!("no answer from {url}: {error}")))?;
-    Ok(body.to_bytes())
+fn no_answer(url: &str, error: &dyn std::error::Error) -> Failure {
+    Failure::of(error).context(&format!("no answer from {url}"))
 }
 
-/// The address of a server, with or without `http://` in front of it and a slash behind.
-pub(crate) fn base(text: &str) -> String {
+/// Reads the whole body of a reply from `url`.
+pub(crate) async fn read_body(body: Incoming, url: &str) -> Result<Bytes, Failure> {
+    Limited::new(body, REPLY_BYTES_MAX)
+        .collect()
+        .await
+        .map(|body| body.to_bytes())
+        .map_err(|error| Failure::new(format!("no answer from {url}: {error}")))
+}
+
+/// A server's base URL from `text`, which may lack `http://` and may end in a slash.
+pub(crate) fn base_url(text: &str) -> String {
     let text = text.trim_end_matches('/');
     if text.contains("://") { text.to_owned() } else { format!("http://{text}") }
 }
 
-/// A value as it stands in a query.
+/// Percent-encodes a value of a query.
 pub(crate) fn escaped(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for byte in text.bytes() {
@@ -94,20 +99,20 @@ pub(crate) fn escaped(text: &str) -> String {
     out
 }
 
-/// A refusal of the control listener with a way out, where its status tells one.
-pub(crate) fn hinted(failure: Failure, status: u16) -> Failure {
+/// Adds the hint that a refusal's status suggests.
+pub(crate) fn with_hint(failure: Failure, status: u16) -> Failure {
     match status {
         401 => failure.hint("name the variable that holds its token with --control-token-env"),
         404 | 405 => failure.hint(
-            "is --control the control listener? `rolltape serve` says at its start where that is; \
-             agents call another one",
+            "--control must name the control listener, which `rolltape serve` prints when it \
+             starts; it is not the listener that agents call",
         ),
         _ => failure,
     }
 }
 
-fn bad(text: &str) -> Failure {
-    Failure::new(format!("`{text}` cannot stand in a header"))
+fn bad_header(text: &str) -> Failure {
+    Failure::new(format!("`{text}` is not allowed in a header"))
 }
 
 #[cfg(test)]
@@ -116,8 +121,8 @@ mod tests {
 
     #[test]
     fn an_address_needs_no_scheme() {
-        assert_eq!(base("127.0.0.1:8081"), "http://127.0.0.1:8081");
-        assert_eq!(base("https://h/"), "https://h");
+        assert_eq!(base_url("127.0.0.1:8081"), "http://127.0.0.1:8081");
+        assert_eq!(base_url("https://h/"), "https://h");
     }
 
     #[test]

@@ -1,29 +1,21 @@
 //! The `rolltape` command: the only crate that reads argv and the environment, prints, and exits.
-//! One subcommand a file.
+//!
+//! One file per subcommand; a folder beside it holds its parts. [`options`] has what several share,
+//! [`server`] what `serve` and `run` start.
 #![forbid(unsafe_code)]
 #![expect(clippy::print_stderr, reason = "this is the one crate that speaks to the terminal")]
 
-mod at;
 mod backup;
 mod close;
 mod demo;
-mod device_options;
 mod doctor;
-mod engine_command;
-mod engine_options;
+mod engine;
 mod episodes;
 mod exit;
 mod export;
-mod export_files;
-mod export_rewards;
 mod feed;
-mod feed_asked;
-mod feed_http;
-mod feed_items;
-mod feed_rows;
-mod feed_sink;
 mod http;
-mod manner;
+mod options;
 mod print;
 mod prune;
 mod reward;
@@ -31,11 +23,8 @@ mod run;
 mod serve;
 mod server;
 mod show;
-mod show_call;
-mod show_versions;
+mod time;
 mod verify;
-mod when;
-mod words;
 
 use std::io::IsTerminal;
 use std::process::ExitCode;
@@ -43,7 +32,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 use tracing_subscriber::EnvFilter;
 
-/// Records what an agent says to a language model and turns it into training data.
+/// Record what an agent says to a language model, and turn it into training data
 #[derive(Debug, Parser)]
 #[command(name = "rolltape", version, after_help = AFTER_HELP)]
 struct Cli {
@@ -52,9 +41,9 @@ struct Cli {
 }
 
 const AFTER_HELP: &str = "\
-Exit codes: 0 done, 1 failed, 2 wrong usage; `run` gives the code of the command it ran, 127 where
-there is none such.
-Options that show [env: NAME] can stand in the environment.";
+Exit codes: 0 done, 1 failed, 2 wrong usage. `run` exits with its command's code, or with 127 if the
+command is not found.
+An option that shows [env: NAME] can also be set by that environment variable.";
 
 #[derive(Debug, Subcommand)]
 enum Command {
@@ -70,14 +59,13 @@ enum Command {
     Prune(prune::Args),
     Backup(backup::Args),
     Doctor(doctor::Args),
-    Engine(engine_command::Args),
+    Engine(engine::Args),
     Demo(demo::Args),
 }
 
 impl Command {
-    /// What is logged unless ROLLTAPE_LOG says otherwise: servers tell what they find, commands
-    /// only what goes wrong.
-    fn log(&self) -> &'static str {
+    /// The log filter if ROLLTAPE_LOG is not set: servers log events, other commands only warnings.
+    fn log_filter(&self) -> &'static str {
         match self {
             Self::Serve(_) | Self::Engine(_) => "warn,proxy=info,engine=info",
             _ => "warn",
@@ -85,24 +73,27 @@ impl Command {
     }
 }
 
-/// How long threads that still read or write are waited for at the end.
-const LEAVE: std::time::Duration = std::time::Duration::from_secs(30);
+/// Longest wait for blocking threads at the end.
+const SHUTDOWN_WAIT: std::time::Duration = std::time::Duration::from_secs(30);
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
     let filter = EnvFilter::try_from_env("ROLLTAPE_LOG")
-        .unwrap_or_else(|_| EnvFilter::new(cli.command.log()));
+        .unwrap_or_else(|_| EnvFilter::new(cli.command.log_filter()));
     tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr)
         .with_ansi(std::io::stderr().is_terminal())
         .with_target(false)
         .init();
+
+    // After the log: what starting the runtime warns of is shown.
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => return exit::Failure::from(error).report(),
     };
-    let done = runtime.block_on(async {
+
+    let result = runtime.block_on(async {
         match cli.command {
             Command::Serve(args) => serve::run(*args).await,
             Command::Run(args) => run::run(args).await,
@@ -116,13 +107,14 @@ fn main() -> ExitCode {
             Command::Prune(args) => prune::run(args).await,
             Command::Backup(args) => backup::run(args).await,
             Command::Doctor(args) => doctor::run(args).await,
-            Command::Engine(args) => engine_command::run(args).await,
+            Command::Engine(args) => engine::run(args).await,
             Command::Demo(args) => demo::run(args).await,
         }
     });
-    // What still waits for a peer that never answers is not waited for.
-    runtime.shutdown_timeout(LEAVE);
-    done.unwrap_or_else(|failure| failure.report())
+
+    // A thread may wait for a peer that never answers; the process must end all the same.
+    runtime.shutdown_timeout(SHUTDOWN_WAIT);
+    result.unwrap_or_else(|failure| failure.report())
 }
 
 #[cfg(test)]
@@ -134,11 +126,19 @@ mod tests {
         super::Cli::command().debug_assert();
     }
 
-    /// Every option of the two servers that is shown, with its variable, is in a line of the page.
+    /// The pages that list the options of `serve` and `engine`, as far as they exist.
+    fn option_pages() -> String {
+        let docs = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs");
+        ["serving.md", "engine.md", "operations.md"]
+            .iter()
+            .filter_map(|page| std::fs::read_to_string(docs.join(page)).ok())
+            .collect()
+    }
+
+    /// One line of the pages has the option and its variable.
     #[test]
-    fn what_servers_take_is_documented() {
-        let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/operations.md");
-        let page = std::fs::read_to_string(page).unwrap();
+    fn every_option_of_the_servers_is_documented() {
+        let page = option_pages();
         let cli = super::Cli::command();
         let mut seen = 0;
         for server in ["serve", "engine"] {
@@ -148,11 +148,11 @@ mod tests {
                 let long = option.get_long().unwrap();
                 let ways = [format!("`--{long}`"), format!("`--{long} ")];
                 let variable = option.get_env().map(|name| format!("`{}`", name.display()));
-                let told = page.lines().any(|line| {
+                let documented = page.lines().any(|line| {
                     ways.iter().any(|way| line.contains(way))
                         && variable.as_ref().is_none_or(|variable| line.contains(variable))
                 });
-                assert!(told, "`rolltape {server}` has --{long} ({variable:?})");
+                assert!(documented, "`rolltape {server}` has --{long} ({variable:?})");
                 seen += 1;
             }
         }

@@ -1,27 +1,27 @@
-//! `rolltape verify`: whether a store is whole, and what is broken where it is not.
+//! `rolltape verify`: checks a store and lists what is broken.
 
 use std::process::ExitCode;
 
 use serde_json::{Value, json};
 use store::{Place, Verified};
 
-use crate::at::At;
-use crate::exit::{Done, Failure};
+use crate::exit::{CommandResult, Failure};
+use crate::options::store::StoreArgs;
 use crate::print;
 
-/// Check every hash, chain and count of a store, and name what is broken
+/// Check every hash, chain and count of a store, and list what is broken
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]
-    at: At,
+    store: StoreArgs,
     /// Report as one JSON object
     #[arg(long)]
     json: bool,
 }
 
-/// Checks.
-pub(crate) async fn run(args: Args) -> Done {
-    let report = store::verify(&args.at.store).await?;
+/// Checks the store.
+pub(crate) async fn run(args: Args) -> CommandResult {
+    let report = store::verify(&args.store.location).await?;
     if args.json {
         print::line(&as_json(&report).to_string())?;
     } else {
@@ -40,22 +40,24 @@ fn as_text(report: &Verified) -> Result<(), Failure> {
         print::count(report.choices, "choice"),
         print::count(report.segments, "segment"),
     ))?;
+
     report.holes.iter().try_for_each(|hole| {
-        print::line(&format!("hole: {hole} has no end: it runs still, or the recorder died"))
+        print::line(&format!("hole: {hole} has no end: it still runs, or the recorder died"))
     })?;
-    more(report.holes_found, report.holes.len(), "hole")?;
+    print_rest(report.holes_found, report.holes.len(), "hole")?;
+
     report.damage.iter().try_for_each(|damage| print::line(&format!("broken: {damage}")))?;
-    more(report.damage_found, report.damage.len(), "more that is broken")?;
+    print_rest(report.damage_found, report.damage.len(), "more that is broken")?;
     match report.damage_found {
         0 => print::line("nothing is broken"),
         found => print::line(&format!("{} broken", counted(found, "thing is", "things are"))),
     }
 }
 
-fn more(found: u64, named: usize, what: &str) -> Result<(), Failure> {
+fn print_rest(found: u64, named: usize, what: &str) -> Result<(), Failure> {
     match found.saturating_sub(named as u64) {
         0 => Ok(()),
-        more => print::line(&format!("and {more} x {what}, not named here")),
+        rest => print::line(&format!("and {rest} x {what}, not listed here")),
     }
 }
 
@@ -63,16 +65,19 @@ fn counted(number: u64, one: &str, many: &str) -> String {
     format!("{number} {}", if number == 1 { one } else { many })
 }
 
+/// The episode and the call that a finding is about.
+fn location_json(place: &Place) -> Value {
+    let (id, attempt) = place.episode.clone().unzip();
+    json!({ "episode_id": id, "attempt": attempt, "call_id": place.call })
+}
+
 fn as_json(report: &Verified) -> Value {
-    let place = |place: &Place| {
-        let (id, attempt) = place.episode.clone().unzip();
-        json!({ "episode_id": id, "attempt": attempt, "call_id": place.call })
-    };
     let damage = report.damage.iter().map(|damage| {
-        let mut told = place(&damage.place);
-        told["what"] = json!(damage.what);
-        told
+        let mut object = location_json(&damage.place);
+        object["what"] = json!(damage.what);
+        object
     });
+
     json!({
         "clean": report.is_clean(),
         "episodes": report.episodes,
@@ -82,7 +87,7 @@ fn as_json(report: &Verified) -> Value {
         "choices": report.choices,
         "segments": report.segments,
         "holes_found": report.holes_found,
-        "holes": report.holes.iter().map(place).collect::<Vec<_>>(),
+        "holes": report.holes.iter().map(location_json).collect::<Vec<_>>(),
         "damage_found": report.damage_found,
         "damage": damage.collect::<Vec<_>>(),
     })

@@ -1,6 +1,6 @@
 """rolltape from Python: the control API, episodes, the feed, and adapters for trainers.
 
-Importing this needs nothing but the standard library. `rolltape.trl` wants TRL and torch,
+Importing this needs only the standard library. `rolltape.trl` needs TRL and torch,
 `rolltape.openenv` wants OpenEnv.
 """
 

@@ -1,4 +1,4 @@
-"""Where the `rolltape` binary is."""
+"""The path of the `rolltape` binary."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 def binary() -> str:
     """The binary: the one that ROLLTAPE_BIN names, else that of this installation, else PATH's.
 
-    Raises FileNotFoundError where there is none.
+    Raises FileNotFoundError if there is none.
     """
     named = os.environ.get("ROLLTAPE_BIN")
     if named:

@@ -54,7 +54,7 @@ class Client:
     # Looking
 
     def health(self) -> None:
-        """Raises unless the process lives."""
+        """Raises unless the server process responds."""
         self.http.get("/health")
 
     def ready(self) -> None:
@@ -62,13 +62,13 @@ class Client:
         self.http.get("/ready")
 
     def metrics(self) -> str:
-        """The counters, in Prometheus' text form."""
+        """The metrics, in Prometheus' text format."""
         return self.http.raw("GET", "/metrics")[1].decode()
 
     # Episodes
 
     def base_url(self, episode_id: str | None = None, attempt: int = 0) -> str:
-        """What an agent takes as OPENAI_BASE_URL, tagged by path if an episode is given."""
+        """An agent's OPENAI_BASE_URL; its path names the episode, if one is given."""
         if episode_id is None:
             return f"{self.data}/v1"
         tail = f"/a/{attempt}" if attempt else ""
@@ -85,7 +85,7 @@ class Client:
         force_sampling: str | None = None,
         **more: Json,
     ) -> None:
-        """Makes an episode known before its first call. `more` goes into the body as it is."""
+        """Announces an episode before its first call. `more` is added to the body."""
         told = {
             "group_id": group_id,
             "task_id": task_id,
@@ -97,14 +97,14 @@ class Client:
         self.http.post("/episodes", body | _given(told))
 
     def mint_key(self, episode_id: str, attempt: int = 0, *, ttl_s: int | None = None) -> Key:
-        """An API key that names this episode and no other; good for a day unless told."""
+        """An API key for this episode only, valid for `ttl_s` seconds (default: a day)."""
         made = self.http.post(
             f"/episodes/{segment(episode_id)}/key", _given({"ttl_s": ttl_s}), {"attempt": attempt}
         )
         return Key(made["api_key"], made["expires_at"])
 
     def show(self, episode_id: str, attempt: int = 0) -> Json:
-        """What was recorded of an episode, counted."""
+        """The counts of an episode: calls, tokens, reward."""
         return self.http.get(f"/episodes/{segment(episode_id)}", {"attempt": attempt})
 
     def reward(
@@ -142,7 +142,7 @@ class Client:
         return self.http.get("/versions")["versions"]
 
     def set_version(self, version: int | str, checksum: str | None = None) -> None:
-        """Says which weights the upstream samples with from now on, where it does not say so."""
+        """Reports the weights that sample from now on, for upstreams that do not report them."""
         self.http.post("/version", {"version": version} | _given({"checksum": checksum}))
 
     # The engine, whose routes the control listener passes on
@@ -150,22 +150,22 @@ class Client:
     def pause(
         self, mode: Literal["abort", "wait", "keep"] = "keep", *, clear_cache: bool | None = None
     ) -> None:
-        """Stops sampling. Replies under way freeze (`keep`), end (`wait`) or are cut (`abort`)."""
+        """Stops sampling. Replies in flight stop (`keep`), end (`wait`) or are cut (`abort`)."""
         query: Query = {"mode": mode, "clear_cache": clear_cache}
         patiently(lambda: self.http.post("/pause", query=query, timeout_s=WEIGHTS_WAIT_S))
 
     def resume(self) -> None:
-        """Samples again."""
+        """Resumes sampling."""
         patiently(lambda: self.http.post("/resume"))
 
     def is_paused(self) -> bool:
-        """Whether the engine is paused."""
+        """True if the engine is paused."""
         return bool(self.http.get("/is_paused")["is_paused"])
 
     def update_weights(
         self, folder: str | os.PathLike[str], version: int | str | None = None
     ) -> Json:
-        """Has the engine take the safetensors of a folder that it can read, as `version`.
+        """Loads the safetensors of a folder that the engine can read, as `version`.
 
         All or nothing; may be repeated with the same folder and version.
         """
@@ -180,7 +180,7 @@ class Client:
         return step("/finish_weight_update", named)
 
     def reload_weights(self, folder: str | os.PathLike[str], version: int | str) -> None:
-        """Has vLLM read the safetensors of a folder that it can read in place, as `version`.
+        """Lets vLLM load the safetensors of a folder that it can read, in place, as `version`.
 
         For vLLM with VLLM_SERVER_DEV_MODE=1, on whatever device: what it has for transfers between
         processes (`update_weights`) needs CUDA. It is paused meanwhile; replies under way go on
@@ -200,24 +200,24 @@ class Client:
             self.resume()
 
     def weight_info(self) -> Json:
-        """The label and the checksum of the weights that are served."""
+        """Label and checksum of the weights that serve."""
         return self.http.get("/weight_info")
 
     def server_info(self) -> Json:
-        """How the engine is set up, in vLLM's form."""
+        """The engine's settings, in vLLM's form."""
         return self.http.get("/server_info", {"config_format": "json"})
 
     def sleep(self, level: Literal[1, 2] = 1) -> None:
-        """Gives the engine's memory back: 1 drops keys and values, 2 the weights as well."""
+        """Frees the engine's memory: level 1 drops the KV cache, level 2 also the weights."""
         self.http.post("/sleep", query={"level": level}, timeout_s=WEIGHTS_WAIT_S)
 
     def wake_up(self, *tags: Literal["weights", "kv_cache", "scheduling"]) -> None:
-        """Takes the memory again, all of it or what `tags` name."""
+        """Takes the memory back, all of it or the parts that `tags` name."""
         route = "/wake_up" + "".join(f"{'&' if i else '?'}tags={t}" for i, t in enumerate(tags))
         self.http.post(route, timeout_s=WEIGHTS_WAIT_S)
 
     def is_sleeping(self) -> bool:
-        """Whether the engine sleeps."""
+        """True if the engine sleeps."""
         return bool(self.http.get("/is_sleeping")["is_sleeping"])
 
 

@@ -14,12 +14,12 @@ from rolltape.http import RolltapeError
 PLACEHOLDER_KEY = "rolltape"
 SECRETS = ("ROLLTAPE_CONTROL_TOKEN",)
 NAMES_OF_SECRETS = ("ROLLTAPE_CONTROL_TOKEN_ENV", "ROLLTAPE_UPSTREAM_KEY_ENV")
-"""Variables that say in which other ones a secret is."""
+"""Variables that name the variables of secrets."""
 
 
 @dataclass
 class Episode:
-    """Where an agent finds its model, and what it is to be told of how it did."""
+    """An agent's base URL and key, and the reward and status of its episode."""
 
     client: Client
     id: str
@@ -27,15 +27,15 @@ class Episode:
     base_url: str
     """For OPENAI_BASE_URL; ends in /v1."""
     api_key: str
-    """For OPENAI_API_KEY: a signed key where one was asked for, else any word."""
+    """For OPENAI_API_KEY: a signed key if `key=True`, else any word."""
     headers: dict[str, str] = field(default_factory=dict)
-    """For `default_headers`, where the episode was not announced: its group, task and labels."""
+    """For `default_headers`, if the episode was not announced: its group, task and labels."""
     status: Status | None = None
-    """How it ended; set it before the block ends where the block knows better."""
+    """The end of the run; set it inside the block to override the default."""
 
     @property
     def environment(self) -> dict[str, str]:
-        """The variables by which most agents find their model."""
+        """The environment variables that most agents read their base URL and key from."""
         root = self.base_url.removesuffix("/v1")
         return {
             "OPENAI_BASE_URL": self.base_url,

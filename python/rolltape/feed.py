@@ -16,7 +16,7 @@ from rolltape.http import BrokenOff, Http, Json, RolltapeError, patiently, segme
 from rolltape.client import Client
 
 Row = dict[str, Any]
-"""A row of the `trajectories` schema (docs/export.md), JSON columns as what they hold, and the
+"""A row of the `trajectories` schema (docs/export.md), with JSON columns as objects, and the
 `feed_item` that it belongs to (docs/feed.md)."""
 
 LEASE_S = 300
@@ -26,39 +26,39 @@ LIMIT = 16
 LIMIT_MAX = 1024
 ANSWER_S = 60.0
 PATIENCE_S = 120.0
-"""How long a server may be away, so that a trainer outlives its restart."""
+"""Longest wait for a server that restarts, in seconds."""
 
 
 @dataclass
 class Lease:
-    """Rows that are this reader's until `expires_at`, in seconds since 1970."""
+    """Rows that are leased to this reader until `expires_at`, in seconds since 1970."""
 
     id: str
     expires_at: float
     rows: list[Row]
     version: str | None
-    """The newest policy version that the recorder knows, its label."""
+    """Label of the newest policy version that the recorder knows."""
     _http: Http = field(repr=False)
     received_at: float = field(default_factory=time.monotonic, repr=False)
-    """When it came, on this machine's own clock, `time.monotonic()`."""
+    """Time of arrival by `time.monotonic()`."""
 
     @property
     def items(self) -> list[list[Row]]:
-        """The rows, item by item: of one attempt or of one group, however groups are named."""
+        """The rows by item: those of one attempt, or of one group."""
         return [list(rows) for _, rows in groupby(self.rows, itemgetter("feed_item"))]
 
     def ack(self, episodes: Iterable[tuple[str, int]] | None = None) -> None:
-        """They are done, or these (id, attempt) of them: never handed out to this name again."""
+        """Marks all rows, or these (id, attempt), as done: this name never gets them again."""
         self._say("ack", _named(episodes))
 
     def nack(
         self, episodes: Iterable[tuple[str, int]] | None = None, *, delay_s: float = 0
     ) -> None:
-        """Gives them back, or these of them, to be handed out again after so many seconds."""
+        """Gives all rows, or these, back, to be handed out again after `delay_s` seconds."""
         self._say("nack", _named(episodes) | ({"delay_s": delay_s} if delay_s else {}))
 
     def renew(self, lease_s: int = LEASE_S) -> None:
-        """Holds them for so many seconds from now."""
+        """Extends the lease to `lease_s` seconds from now."""
         self._say("renew", {"lease_s": lease_s})
 
     def _say(self, word: str, body: dict[str, Json]) -> None:
@@ -69,7 +69,7 @@ class Lease:
 class Feed:
     """A named reader of the feed.
 
-    Readers with one `consumer` share what is finished; each name gets all of it, at least once.
+    Readers with one `consumer` share the items; every name gets all of them, at least once.
     `options` are parameters of `GET /feed`, such as `unit="group"`, `advantage="grpo"`,
     `max_staleness=4`, `verdict="usable"`.
     """
@@ -83,7 +83,7 @@ class Feed:
         self._options = options
 
     def lease(self, *, limit: int = LIMIT, wait_s: float = WAIT_S, **options: Any) -> Lease | None:
-        """Takes up to `limit` items; None when none was finished within `wait_s`.
+        """Leases up to `limit` items; None if none was finished within `wait_s`.
 
         A server that is away is waited for, `PATIENCE_S`. What it had handed out in a reply that
         broke off is given back; in one that never began, it comes again when that lease ends.
@@ -110,14 +110,14 @@ class Feed:
             raise
 
     def __iter__(self) -> Iterator[Lease]:
-        """Lease after lease, without end. What is done with one is to be said to it."""
+        """Yields leases without end. Ack or nack each of them."""
         while True:
             lease = self.lease()
             if lease is not None:
                 yield lease
 
     def standing(self) -> dict[str, Json] | None:
-        """Depth, age, what is leased, acked and dropped; None before the first lease."""
+        """Depth, age, and counts of leased, acked and dropped; None before the first lease."""
         told = self._http.get("/feed/consumers")["consumers"]
         return next((one for one in told if one["consumer"] == self.consumer), None)
 

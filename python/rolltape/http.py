@@ -20,7 +20,7 @@ GONE = (http.client.HTTPException, ConnectionError)
 
 
 class RolltapeError(Exception):
-    """What a server refused, or that it cannot be reached.
+    """A refusal of a server, or a server that cannot be reached.
 
     `status` is that of HTTP, or None where no answer came; `body` is the answer as it was read.
     """
@@ -32,7 +32,7 @@ class RolltapeError(Exception):
 
 
 class BrokenOff(RolltapeError):
-    """An answer that began and did not end; `headers` are those it began with."""
+    """An answer that broke off; `headers` are its headers."""
 
     def __init__(self, message: str, headers: Mapping[str, str]) -> None:
         super().__init__(message)
@@ -45,7 +45,7 @@ def segment(text: str) -> str:
 
 
 class Http:
-    """One server. May be used by many threads, and by the children of a fork."""
+    """A client of one server. Safe to use from many threads, and after a fork."""
 
     def __init__(self, url: str, *, token: str | None = None, timeout_s: float = 60.0) -> None:
         parts = urlsplit(url if "//" in url else f"http://{url}")
@@ -64,13 +64,13 @@ class Http:
         Http.__init__(self, state["url"], token=state["token"], timeout_s=state["timeout_s"])
 
     def get(self, path: str, query: Query | None = None, **options: Any) -> Json:
-        """The JSON of a page."""
+        """GETs a page as JSON."""
         return self.call("GET", path, query=query, **options)
 
     def post(
         self, path: str, body: Json = None, query: Query | None = None, **options: Any
     ) -> Json:
-        """The JSON that answers a body of JSON."""
+        """POSTs JSON; returns the answer as JSON."""
         return self.call("POST", path, body=body, query=query, **options)
 
     def call(
@@ -84,7 +84,7 @@ class Http:
     ) -> Json:
         """One request; its answer read as JSON, or None if there is none.
 
-        Raises RolltapeError where the server refuses. A kept connection that has gone is made anew
+        Raises RolltapeError if the server refuses. A kept connection that has gone is opened again
         once; 502, 503 and 504 are not repeated here, see `patiently`.
         """
         status, data, _ = self.raw(method, path, body=body, query=query, timeout_s=timeout_s)
@@ -141,7 +141,7 @@ class Http:
             connection.close()
 
     def _connection(self, fresh: bool, timeout_s: float) -> tuple[http.client.HTTPConnection, bool]:
-        """This thread's connection, and whether it may have been used before."""
+        """This thread's connection, and True if it may have been used before."""
         held = getattr(self._kept, "connection", None)
         if held is None or self._kept.process != os.getpid():
             secure = self._parts.scheme == "https"
@@ -166,7 +166,7 @@ def _whole(reply: http.client.HTTPResponse, what: str) -> tuple[int, bytes, dict
 
 
 def patiently(call: Any, *, until_s: float = 30.0) -> Json:
-    """Repeats `call` while the server says 502, 503 or 504, or cannot be reached.
+    """Repeats `call` while the server answers 502, 503 or 504, or cannot be reached.
 
     For what may be repeated without harm. Gives up `until_s` seconds after the first failure,
     however long that took to come.
@@ -206,7 +206,7 @@ def _parsed(data: bytes) -> Json:
 
 
 def _said(answer: Json) -> str:
-    """The message of an error in OpenAI's form, or whatever came."""
+    """The message of an error in OpenAI's form, or else the whole text."""
     error = answer.get("error") if isinstance(answer, dict) else None
     if isinstance(error, dict):
         return str(error.get("message", error))[:MESSAGE_CHARS_MAX]

@@ -1,4 +1,4 @@
-"""OpenEnv's capture contract, out of what rolltape recorded.
+"""OpenEnv's capture contract, from what rolltape recorded.
 
 `training_trace` gives the `TrainingTrace` of an episode, and `SessionFactory` what TRL's
 `HarnessRolloutWorker` takes as its `harness_session_factory`: unmodified agents that play through
@@ -20,18 +20,18 @@ from rolltape.episodes import Episode, episode
 from rolltape.feed import Row, rows_of
 
 Run = Callable[[Episode, Any], "float | None"]
-"""Runs an agent on a task against an episode's base URL; gives its reward, None if unscorable."""
+"""Runs an agent on a task against an episode's base URL; returns its reward, None if it cannot be scored."""
 
 AGENT_WAIT_S = 3600.0
 ROWS_WAIT_S = 60.0
 AGENT_KINDS = ("main", "subagent", "compaction")
-"""What OpenEnv calls the agent's own turns; the others are auxiliary or discarded ones."""
+"""OpenEnv's name for the agent's own turns; others are auxiliary or discarded."""
 
 
 def trace_entries(
     rows: Iterable[Row], kinds: tuple[str, ...] = AGENT_KINDS
 ) -> list[dict[str, Any]]:
-    """One entry a sampled turn, in the order in which they stand, each once.
+    """One entry per sampled turn, in order, each once.
 
     A turn that several rows hold is taken from the row that trains it, with its mask.
     """
@@ -64,7 +64,7 @@ def training_trace(client: Client, episode_id: str, *, wait_s: float = 0) -> Any
 
 
 def rollout_document(session_id: str, rows: list[Row]) -> dict[str, Any]:
-    """What OpenEnv's capture server answers on `GET /sessions/{id}/rollout`."""
+    """The answer of OpenEnv's capture server to `GET /sessions/{id}/rollout`."""
     sequences = [_sequence(row) for row in rows]
     trainable = [sequence for sequence in sequences if sequence["trainable"]]
     tokens = sum(sequence["n_trainable"] for sequence in trainable)
@@ -120,7 +120,7 @@ def _entries(row: Row) -> Iterator[dict[str, Any]]:
 
 
 def _node(turn: dict[str, Any], row: Row) -> str:
-    """A name of a sampled turn that is the same in every row that holds it."""
+    """A name of a sampled turn that is the same in every row that has it."""
     return f"{turn['call_id']}/{turn.get('choice') or 0}"
 
 
@@ -205,7 +205,7 @@ class Session:
         return 0
 
     def fetch_training_trace(self) -> Any:
-        """Closes the episode and gives what was recorded of it."""
+        """Closes the episode and returns its recording."""
         self._open.close()
         return training_trace(self._client, self._name, wait_s=ROWS_WAIT_S)
 
@@ -216,7 +216,7 @@ class Session:
         return VerifyResult(env_reward=self._reward, done=self._ended.is_set())
 
     def close(self) -> None:
-        """Closes the episode; an agent that runs still gets 409 on its next call."""
+        """Closes the episode; an agent that still runs gets 409 on its next call."""
         self._open.close()
 
 
@@ -242,7 +242,7 @@ class SessionFactory:
 
 
 def forced(sampling: dict[str, Any]) -> str | None:
-    """Sampling parameters as `force_sampling` writes them; None where there are none."""
+    """Sampling parameters as `force_sampling` writes them; None if there are none."""
     filters = {"top_k": 0, "top_p": 1, "min_p": 0}
     words = []
     for name, value in sampling.items():

@@ -1,4 +1,4 @@
-"""A `rolltape serve` of one's own, for as long as a block runs."""
+"""A private `rolltape serve` that lives as long as a block."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ class Server:
         return self._client
 
     def stop(self) -> None:
-        """Asks it to stop, and ends it if it does not."""
+        """Stops it, and kills it if it does not stop."""
         if self._process is None:
             return
         self._process.terminate()
@@ -102,7 +102,7 @@ class Server:
             self._process.wait()
 
     def command(self, *arguments: str | os.PathLike[str]) -> str:
-        """Runs another rolltape command on the same store; gives its stdout."""
+        """Runs another rolltape command on the same store; returns its stdout."""
         words = [binary(), *map(str, arguments), "--store", self.store]
         done = subprocess.run(words, capture_output=True, text=True, env=self._environment)
         if done.returncode:
@@ -110,7 +110,7 @@ class Server:
         return done.stdout
 
     def _listen(self, process: subprocess.Popen[str], ready: threading.Event) -> None:
-        """Keeps what it says; reads its addresses off the first line."""
+        """Keeps its log; reads its addresses from the first line."""
         for line in process.stderr or ():
             self._said.append(line)
             found = LISTENING.search(line)

@@ -4,13 +4,13 @@
 
 - `POST /sessions {"metadata"?, "session_id"?, "sampling"?}`: a session. Its `api_key`, which is
   signed and names it alone, and its `base_url` are what the agent gets.
-- `GET /sessions/{id}`: what was recorded, counted.
+- `GET /sessions/{id}`: the counts of what was recorded.
 - `GET /sessions/{id}/rollout`: sequences with ids, masks and logprobs, once it is closed.
-- `GET /sessions/{id}/trace_entries`: an entry for each call, of which OpenEnv makes its
+- `GET /sessions/{id}/trace_entries`: an entry for each call, from which OpenEnv makes its
   `TrainingTrace`.
 - `DELETE /sessions/{id}`: closes it.
 
-For a trainer on the same machine: it asks for no password, and listens on loopback unless told.
+For a trainer on the same machine: it has no password, and listens on loopback by default.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def create(client: Client, asked: dict[str, Any]) -> Answer:
 
 
 def answer(client: Client, method: str, path: str, asked: dict[str, Any]) -> Answer:
-    """What a request is answered."""
+    """The answer to a request."""
     match method, [unquote(part) for part in path.strip("/").split("/")]:
         case "GET", ["health"]:
             return 200, {"status": "ok"}

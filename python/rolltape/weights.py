@@ -1,4 +1,4 @@
-"""Weights as folders of safetensors that an engine takes."""
+"""Weights as folders of safetensors that an engine loads."""
 
 from __future__ import annotations
 

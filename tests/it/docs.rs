@@ -43,13 +43,13 @@ async fn tables() -> String {
 #[tokio::test]
 async fn the_tables_are_listed_as_the_migrations_make_them() {
     const START: &str = "<!-- Made from the migrations by a test. -->\n";
-    let schema = read("docs/schema.md");
-    let (before, after) = schema.split_once(START).expect("the list of tables has a mark");
+    let page = read("docs/tables.md");
+    let (before, after) = page.split_once(START).expect("the list of tables has a mark");
     let end = after.match_indices("```").nth(1).expect("the list has an end").0 + 3;
     let (listed, rest) = after.split_at(end);
     let made = tables().await;
     if std::env::var_os("UPDATE_DOCS").is_some() {
-        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/schema.md");
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/tables.md");
         std::fs::write(path, format!("{before}{START}{made}{rest}")).unwrap();
     } else {
         assert_eq!(listed, made, "run with UPDATE_DOCS=1");

@@ -1,10 +1,10 @@
-//! The guessing game: find a secret number with a few guesses.
+//! The guessing game: finding a secret number with a few guesses.
 
 /// The largest secret.
 pub(crate) const HIGH: i64 = 7;
-/// Guesses of one game.
+/// The number of guesses in one game.
 pub(crate) const GUESSES: u32 = 3;
-/// Credit for a guess that agrees with what was said before, when the secret was not found.
+/// Reward for each guess that agrees with the answers before it, if the secret was not found.
 const CREDIT: f64 = 0.1;
 
 /// A game under way.
@@ -12,27 +12,29 @@ const CREDIT: f64 = 0.1;
 pub(crate) struct Game {
     secret: i64,
     guesses_left: u32,
-    /// What the answers so far leave open, both ends included.
+    /// The numbers that the answers so far leave possible, both ends included.
     open: (i64, i64),
-    sensible: u32,
+    /// Guesses that agreed with the answers before them.
+    consistent: u32,
     found: bool,
 }
 
 impl Game {
     /// A new game.
     pub(crate) fn new(secret: i64) -> Self {
-        Self { secret, guesses_left: GUESSES, open: (1, HIGH), sensible: 0, found: false }
+        Self { secret, guesses_left: GUESSES, open: (1, HIGH), consistent: 0, found: false }
     }
 
-    /// The words that start it.
+    /// The first message to the model.
     pub(crate) fn prompt() -> String {
         format!("Find the secret number from 1 to {HIGH}. You have {GUESSES} guesses.")
     }
 
-    /// Takes a guess and answers it.
+    /// Answers a guess.
     pub(crate) fn guess(&mut self, number: i64) -> &'static str {
         self.guesses_left = self.guesses_left.saturating_sub(1);
-        self.sensible += u32::from((self.open.0..=self.open.1).contains(&number));
+        self.consistent += u32::from((self.open.0..=self.open.1).contains(&number));
+
         if number == self.secret {
             self.found = true;
             return "correct";
@@ -49,19 +51,19 @@ impl Game {
         }
     }
 
-    /// Whether nothing more can happen.
-    pub(crate) fn over(&self) -> bool {
+    /// True if the game is over.
+    pub(crate) fn is_over(&self) -> bool {
         self.found || self.guesses_left == 0
     }
 
-    /// Whether the secret was found.
+    /// True if the secret was found.
     pub(crate) fn found(&self) -> bool {
         self.found
     }
 
-    /// One if found, else a little for sensible guesses.
+    /// 1 if the secret was found, else a small reward for consistent guesses.
     pub(crate) fn reward(&self) -> f64 {
-        if self.found { 1.0 } else { CREDIT * f64::from(self.sensible) }
+        if self.found { 1.0 } else { CREDIT * f64::from(self.consistent) }
     }
 }
 
@@ -73,13 +75,13 @@ mod tests {
     fn bisection_wins_and_nonsense_earns_little() {
         let mut game = Game::new(5);
         assert_eq!((game.guess(4), game.guess(6), game.guess(5)), ("higher", "lower", "correct"));
-        assert!(game.over() && game.reward() == 1.0);
+        assert!(game.is_over() && game.reward() == 1.0);
         let mut game = Game::new(5);
         assert_eq!(
             (game.guess(4), game.guess(1), game.guess(2)),
             ("higher", "higher", "no guesses left")
         );
-        assert!(game.over() && !game.found());
+        assert!(game.is_over() && !game.found());
         assert!((game.reward() - CREDIT).abs() < 1e-9);
     }
 }

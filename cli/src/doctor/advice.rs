@@ -1,191 +1,199 @@
-//! What is missing, and how each server is made to give it.
+//! What is missing for exact tokens, and the option or flag that gives it.
 
 use episode::{Fidelity, Route};
-use wire::{Dialect, Probe, Sampler, Server};
+use wire::{Dialect, Probe};
 
-use super::notes;
-use super::row::{Hidden, How, Row, names};
+use super::findings::Findings;
+use super::notes::notes;
+use super::row::{HiddenReply, ProbeRow, ServedAs, names};
 
-/// Models of the server that are named to choose from.
+/// Most models that a hint lists.
 const LISTED_MODELS_MAX: usize = 5;
-
-/// What is to be judged.
-pub(super) struct Case<'a> {
-    pub(super) dialect: Dialect,
-    pub(super) server: &'a Server,
-    pub(super) sampler: &'a Sampler,
-    /// The kind of its logprobs.
-    pub(super) logprob_kind: &'a str,
-    pub(super) rows: &'a [Row],
-    /// Whether the user said what the logprobs are.
-    pub(super) mode_named: bool,
-    /// Whether the user gave a tokenizer.
-    pub(super) vocabulary: bool,
-    /// Whether the user said that they are of the distribution that was sampled.
-    pub(super) processed: bool,
-}
 
 /// Sentences for the user.
 #[derive(Debug, Default)]
 pub(super) struct Advice {
-    /// What keeps tokens from being known exactly, each with a way out.
+    /// What keeps tokens from being exact, each with a remedy.
     pub(super) missing: Vec<String>,
-    /// What can be had beside that.
+    /// Remarks on everything else.
     pub(super) notes: Vec<String>,
 }
 
+/// A kind of fault: the rows that have it, and the sentence about them.
+struct Fault {
+    found_in: fn(&Findings, &ProbeRow) -> bool,
+    sentence: fn(&Findings, &[&ProbeRow]) -> String,
+}
+
+const FAULTS: [Fault; 10] = [
+    Fault { found_in: |_, row| refused(row) && row.refused_asked, sentence: asking_refused },
+    Fault {
+        found_in: |findings, row| refused(row) && is_tools_fault(findings, row),
+        sentence: tools_refused,
+    },
+    Fault {
+        found_in: |findings, row| {
+            refused(row) && !row.refused_asked && !is_tools_fault(findings, row)
+        },
+        sentence: plain_refused,
+    },
+    Fault { found_in: |_, row| row.offered() && row.broke_off(), sentence: broken },
+    Fault { found_in: |_, row| row.offered() && row.status.is_none(), sentence: silent },
+    Fault { found_in: |_, row| row.answered() && !row.has_ids(), sentence: no_ids },
+    Fault {
+        found_in: |_, row| row.answered() && row.has_ids() && !row.has_logprobs(),
+        sentence: no_logprobs,
+    },
+    Fault {
+        found_in: |_, row| row.answered() && row.ids.is_some() && row.prompt_ids.is_none(),
+        sentence: no_prompt_ids,
+    },
+    Fault { found_in: |_, row| row.answered() && !row.counts_fit(), sentence: other_counts },
+    Fault {
+        found_in: |_, row| matches!(row.hidden, HiddenReply::Differs(_)),
+        sentence: not_hidden,
+    },
+];
+
 impl Advice {
-    /// Judges what was found.
-    pub(super) fn new(case: &Case<'_>) -> Self {
+    /// Judges the findings.
+    pub(super) fn new(findings: &Findings) -> Self {
         let mut missing = Vec::new();
-        let kinds: [(Find, Tell); 10] = [
-            (|_, row| refused(row) && row.refused_asked, asking_refused),
-            (|case, row| refused(row) && is_tools_fault(case, row), tools_refused),
-            (
-                |case, row| refused(row) && !row.refused_asked && !is_tools_fault(case, row),
-                plain_refused,
-            ),
-            (|_, row| row.offered() && row.broke_off(), broken),
-            (|_, row| row.offered() && row.status.is_none(), silent),
-            (|_, row| row.answered() && !row.has_ids(), no_ids),
-            (|_, row| row.answered() && row.has_ids() && !row.has_logprobs(), no_logprobs),
-            (
-                |_, row| row.answered() && row.ids.is_some() && row.prompt_ids.is_none(),
-                no_prompt_ids,
-            ),
-            (|_, row| row.answered() && !row.counts_fit(), other_counts),
-            (|_, row| matches!(row.hidden, Hidden::Differs(_)), not_hidden),
-        ];
-        for (find, tell) in kinds {
-            let found: Vec<&Row> = case.rows.iter().filter(|row| find(case, row)).collect();
-            if !found.is_empty() {
-                missing.push(format!("{}: {}", names(&found), tell(case, &found)));
+        for fault in FAULTS {
+            let rows: Vec<&ProbeRow> =
+                findings.rows.iter().filter(|row| (fault.found_in)(findings, row)).collect();
+            if !rows.is_empty() {
+                missing.push(format!("{}: {}", names(&rows), (fault.sentence)(findings, &rows)));
             }
         }
-        if !case.rows.iter().any(Row::offered) {
+
+        if !findings.rows.iter().any(ProbeRow::offered) {
             missing.push("the server offers no route that samples".to_owned());
         }
-        Self { missing, notes: notes::of(case) }
+        Self { missing, notes: notes(findings) }
     }
 }
 
-type Find = fn(&Case<'_>, &Row) -> bool;
-type Tell = fn(&Case<'_>, &[&Row]) -> String;
-
-fn refused(row: &Row) -> bool {
+fn refused(row: &ProbeRow) -> bool {
     row.offered() && row.status.is_some() && row.error.is_some() && !row.broke_off()
 }
 
-/// Whether the same call goes well without a tool.
-fn is_tools_fault(case: &Case<'_>, row: &Row) -> bool {
+/// True if the same call succeeds without a tool.
+fn is_tools_fault(findings: &Findings, row: &ProbeRow) -> bool {
     let without = Probe { tools: false, ..row.probe };
-    let well = |other: &Row| other.probe == without && other.answered();
-    !row.refused_asked && row.probe.tools && case.rows.iter().any(well)
+    !row.refused_asked && row.probe.tools && findings.answered().any(|other| other.probe == without)
 }
 
-fn asking_refused(_: &Case<'_>, _: &[&Row]) -> String {
-    "the server fails only when it is asked for tokens; if another --dialect does not help, with \
-     --dialect openai it is asked for nothing"
+fn asking_refused(_: &Findings, _: &[&ProbeRow]) -> String {
+    "the server fails only if it is asked for tokens; try another --dialect, or --dialect openai, \
+     which asks for nothing"
         .to_owned()
 }
 
-fn tools_refused(case: &Case<'_>, rows: &[&Row]) -> String {
-    let statuses = rows.iter().filter_map(|row| row.status);
-    if let Some(denied) = denied(statuses) {
+fn tools_refused(findings: &Findings, rows: &[&ProbeRow]) -> String {
+    if let Some(denied) = denied(rows) {
         return denied;
     }
-    let way = match case.dialect {
+
+    let remedy = match findings.dialect {
         Dialect::Vllm => {
             "start vLLM with --enable-auto-tool-choice --tool-call-parser NAME, the parser of \
              this model"
         }
         Dialect::Sglang => "start SGLang with --tool-call-parser NAME, the parser of this model",
-        // It says so itself. Where it does not, it reads the template and something else is amiss.
+        // llama.cpp names the flag itself. If it does not, it has read the template and failed.
         Dialect::Llamacpp if rows.iter().any(|row| wants_jinja(row)) => {
-            "start llama.cpp with --jinja; where it then cannot read the model's template, give it \
-             one with --chat-template-file FILE"
+            "start llama.cpp with --jinja; if it then cannot read the model's template, give it \
+             another one with --chat-template-file FILE"
         }
         Dialect::Llamacpp => {
-            "see what the server said above; another template for llama.cpp is given with \
+            "see the server's error above; llama.cpp takes another template with \
              --chat-template-file FILE"
         }
-        Dialect::Rolltape => "the model's template must take tools",
-        Dialect::OpenAi => "the model must take tools",
+        Dialect::Rolltape => "the model's chat template must support tools",
+        Dialect::OpenAi => "the model must support tools",
     };
-    format!("a request with a tool is refused; {way}")
+    format!("a request with a tool is refused; {remedy}")
 }
 
-/// Whether llama.cpp says that it runs without the templates that know tools.
-fn wants_jinja(row: &Row) -> bool {
+/// True if llama.cpp says that it runs without --jinja.
+fn wants_jinja(row: &ProbeRow) -> bool {
     row.error.as_deref().is_some_and(|error| error.contains("--jinja"))
 }
 
-fn plain_refused(case: &Case<'_>, rows: &[&Row]) -> String {
-    let statuses = || rows.iter().filter_map(|row| row.status);
-    if let Some(denied) = denied(statuses()) {
+fn plain_refused(findings: &Findings, rows: &[&ProbeRow]) -> String {
+    if let Some(denied) = denied(rows) {
         return denied;
     }
-    let listed = case.server.models.iter().take(LISTED_MODELS_MAX).cloned().collect::<Vec<_>>();
-    match statuses().all(|status| status == 404) && !listed.is_empty() {
-        true => format!("name a model that the server has with --model: {}", listed.join(", ")),
-        false => "a small request is refused; see what the server said above, or name another \
-                  model with --model"
+
+    let models = &findings.server.models;
+    let listed = models[..models.len().min(LISTED_MODELS_MAX)].join(", ");
+    match statuses(rows).all(|status| status == 404) && !listed.is_empty() {
+        true => format!("name a model that the server has with --model: {listed}"),
+        false => "a small request is refused; see the server's error above, or name another model \
+                  with --model"
             .to_owned(),
     }
 }
 
-fn broken(_: &Case<'_>, _: &[&Row]) -> String {
-    "the reply broke off; see the server's own log, and what stands between it and rolltape"
-        .to_owned()
+fn broken(_: &Findings, _: &[&ProbeRow]) -> String {
+    "the reply broke off; see the server's log, and any proxy between it and rolltape".to_owned()
 }
 
-fn denied(mut statuses: impl Iterator<Item = u16>) -> Option<String> {
-    let denied = statuses.any(|status| matches!(status, 401 | 403));
-    denied.then(|| "the server wants a key; give it with --upstream-key-env NAME".to_owned())
+fn statuses(rows: &[&ProbeRow]) -> impl Iterator<Item = u16> {
+    rows.iter().filter_map(|row| row.status)
 }
 
-fn silent(_: &Case<'_>, _: &[&Row]) -> String {
-    "there was no answer; see whether the server is still up and how busy it is".to_owned()
+fn denied(rows: &[&ProbeRow]) -> Option<String> {
+    statuses(rows)
+        .any(|status| matches!(status, 401 | 403))
+        .then(|| "the server requires a key; give it with --upstream-key-env NAME".to_owned())
 }
 
-fn no_ids(case: &Case<'_>, rows: &[&Row]) -> String {
+fn silent(_: &Findings, _: &[&ProbeRow]) -> String {
+    "there was no answer; check that the server still runs and how busy it is".to_owned()
+}
+
+fn no_ids(findings: &Findings, rows: &[&ProbeRow]) -> String {
     let mapped = rows.iter().all(|row| row.ids.is_some() && row.fidelity == Fidelity::Mapped);
     let declined = rows.iter().any(|row| row.declined);
     let translatable =
         rows.iter().all(|row| matches!(row.probe.route, Route::Responses | Route::Messages));
-    let native = rows.iter().all(|row| row.how == How::Native);
-    match case.dialect {
+    let native = rows.iter().all(|row| row.served == ServedAs::Native);
+
+    // The first reason that applies to all of the rows; then the dialect's own.
+    match findings.dialect {
         _ if mapped => {
-            "the ids are mapped from the reported tokens, not reported; a server that \
-                        reports ids (vLLM, SGLang, llama.cpp, rolltape engine) gives exact ones"
+            "the ids are mapped from the reported tokens; a server that reports ids (vLLM, SGLang, \
+             llama.cpp, rolltape engine) gives exact ones"
         }
         _ if declined && translatable => {
-            "the server refuses to be asked for tokens here and answers without; with --translate \
-             always such calls go to its chat route"
+            "the server refuses to be asked for tokens on this route and answers without them; \
+             --translate always sends such calls to its chat route"
         }
         _ if declined => {
-            "the server refuses to be asked for tokens and answers without; upgrade it, or say \
-             with --dialect what it is"
+            "the server refuses to be asked for tokens and answers without them; upgrade it, or \
+             name its dialect with --dialect"
         }
-        _ if translatable && native && case.dialect != Dialect::OpenAi => {
-            "this route of the server tells no ids; with --translate always such calls go to \
-             its chat route"
+        _ if translatable && native && findings.dialect != Dialect::OpenAi => {
+            "this route of the server reports no ids; --translate always sends such calls to its \
+             chat route"
         }
-        Dialect::OpenAi if case.vocabulary => {
-            "the server tells no ids, and not every token has a logprob whose bytes are one \
-             entry of the tokenizer; see that --tokenizer is this model's"
+        Dialect::OpenAi if findings.given.tokenizer => {
+            "the server reports no ids, and not every token has a logprob whose bytes are one \
+             entry of the tokenizer; check that --tokenizer is this model's"
         }
         Dialect::OpenAi => {
-            "hosted servers tell no ids; give the model's --tokenizer FILE to have logprobs asked \
-             for and mapped to ids. If it is vLLM, SGLang or llama.cpp under another name, say so \
-             with --dialect"
+            "hosted servers report no ids; with the model's --tokenizer FILE they are asked for \
+             logprobs, which are mapped to ids. If the server is vLLM, SGLang or llama.cpp under \
+             another name, give its --dialect"
         }
-        Dialect::Vllm => "no token ids; upgrade vLLM to one that knows return_token_ids",
+        Dialect::Vllm => "no token ids; upgrade vLLM to a version with return_token_ids",
         Dialect::Sglang => {
-            "no token ids; upgrade SGLang to one that knows return_token_ids (0.5.23 does)"
+            "no token ids; upgrade SGLang to a version with return_token_ids (0.5.23 has it)"
         }
         Dialect::Llamacpp => {
-            "llama.cpp tells ids beside logprobs only, and loses them on a stream where a \
+            "llama.cpp reports ids with logprobs only, and on a stream it loses them if a \
              character takes several tokens or a tool call is held back; calls that are not \
              streamed lose none"
         }
@@ -194,87 +202,94 @@ fn no_ids(case: &Case<'_>, rows: &[&Row]) -> String {
     .to_owned()
 }
 
-fn no_logprobs(case: &Case<'_>, rows: &[&Row]) -> String {
+fn no_logprobs(findings: &Findings, rows: &[&ProbeRow]) -> String {
     let responses = rows.iter().all(|row| row.probe.route == Route::Responses);
-    match case.dialect {
+    match findings.dialect {
         Dialect::Vllm if responses => {
-            "vLLM loses logprobs of what is not text on this route, such as tool calls and \
-             reasoning; with --translate always such calls go to its chat route"
+            "vLLM loses logprobs of tool calls and reasoning on this route; --translate always \
+             sends such calls to its chat route"
         }
-        Dialect::Sglang if case.server.parses != Some(true) => {
-            "SGLang loses logprobs of steps without text on streams; start it with \
+        Dialect::Sglang if findings.server.parses != Some(true) => {
+            "SGLang loses the logprobs of steps without text on streams; start it with \
              --tool-call-parser NAME or --reasoning-parser NAME"
         }
         Dialect::Llamacpp => {
-            "llama.cpp loses logprobs where a character takes several tokens or a tool call is \
-             held back on a stream, and has no flag for it"
+            "llama.cpp loses logprobs on a stream if a character takes several tokens or a tool \
+             call is held back; no flag changes that"
         }
         _ => "not every sampled token has a logprob; upgrade the server",
     }
     .to_owned()
 }
 
-fn no_prompt_ids(case: &Case<'_>, _: &[&Row]) -> String {
-    match case.dialect {
+fn no_prompt_ids(findings: &Findings, _: &[&ProbeRow]) -> String {
+    match findings.dialect {
         Dialect::Llamacpp => {
-            "llama.cpp tells prompts as text, and its /apply-template and /tokenize did not make \
-             as many ids of it as it read; upgrade it to a build that takes `verbose` in a \
-             request, and see that both routes can be reached. Images are no ids"
+            "llama.cpp reports prompts as text, and its /apply-template and /tokenize gave another \
+             number of ids than it read; upgrade it to a build that takes `verbose` in a request, \
+             and check that both routes can be reached. Images have no ids"
         }
         Dialect::OpenAi => {
-            "hosted servers do not tell the ids of prompts, so such calls make no rows to train \
-             on; vLLM, SGLang and rolltape engine tell them"
+            "hosted servers do not report the ids of prompts, so such calls give no rows to train \
+             on; vLLM, SGLang and rolltape engine report them"
         }
-        Dialect::Sglang => "no ids of the prompt; upgrade SGLang (0.5.23 tells them)",
-        Dialect::Vllm => "no ids of the prompt; upgrade vLLM to one that knows return_token_ids",
+        Dialect::Sglang => "no ids of the prompt; upgrade SGLang (0.5.23 reports them)",
+        Dialect::Vllm => "no ids of the prompt; upgrade vLLM to a version with return_token_ids",
         Dialect::Rolltape => "no ids of the prompt; upgrade rolltape engine",
     }
     .to_owned()
 }
 
-fn other_counts(_: &Case<'_>, _: &[&Row]) -> String {
-    "the server counts other tokens than it tells; such calls are recorded as they are told. See \
-     whether whole replies agree, and upgrade the server"
+fn other_counts(_: &Findings, _: &[&ProbeRow]) -> String {
+    "the server's token counts are not those of its ids; such calls are recorded as reported. \
+     Check whether whole replies agree, and upgrade the server"
         .to_owned()
 }
 
-fn not_hidden(_: &Case<'_>, _: &[&Row]) -> String {
-    "what the agent is given is not what the server says unasked; with --dialect openai it is \
-     asked for nothing. Please report it with the server's version and the differences above"
+fn not_hidden(_: &Findings, _: &[&ProbeRow]) -> String {
+    "what the agent gets is not what the server says unasked; with --dialect openai it is asked \
+     for nothing. Please report this with the server's version and the differences above"
         .to_owned()
 }
 
 #[cfg(test)]
 mod tests {
+    use wire::{Sampler, Server};
+
+    use super::super::findings::GivenOptions;
     use super::*;
 
     /// Rows of a server that tells everything, changed.
-    fn rows(change: impl Fn(&mut Row)) -> Vec<Row> {
+    fn rows(change: impl Fn(&mut ProbeRow)) -> Vec<ProbeRow> {
         let exact = |probe| {
-            let mut row = Row::new(probe);
+            let mut row = ProbeRow::new(probe);
             (row.status, row.ids, row.logprobs, row.prompt_ids) = (Some(200), Some(2), 2, Some(3));
-            (row.versions, row.hidden) = (vec!["7".to_owned()], Hidden::Equal);
+            (row.versions, row.hidden) = (vec!["7".to_owned()], HiddenReply::Equal);
             change(&mut row);
             row
         };
         Probe::all().into_iter().map(exact).collect()
     }
 
-    fn advice(dialect: Dialect, change: impl Fn(&mut Row)) -> Advice {
-        Advice::new(&Case {
+    fn findings(dialect: Dialect, rows: Vec<ProbeRow>) -> Findings {
+        Findings {
+            upstream: "http://h:1".to_owned(),
             dialect,
-            server: &Server::default(),
-            sampler: &Sampler::of(dialect),
-            logprob_kind: dialect.logprob_kind(),
-            rows: &rows(change),
-            mode_named: false,
-            vocabulary: false,
-            processed: false,
-        })
+            server: Server::default(),
+            sampler: Sampler::of(dialect),
+            model: "m".to_owned(),
+            logprob_kind: dialect.logprob_kind().to_owned(),
+            rows,
+            given: GivenOptions::default(),
+        }
+    }
+
+    fn advice(dialect: Dialect, change: impl Fn(&mut ProbeRow)) -> Advice {
+        Advice::new(&findings(dialect, rows(change)))
     }
 
     /// The only thing that is missing.
-    fn missing(dialect: Dialect, change: impl Fn(&mut Row)) -> String {
+    fn missing(dialect: Dialect, change: impl Fn(&mut ProbeRow)) -> String {
         let [only] = advice(dialect, change).missing.try_into().unwrap();
         only
     }
@@ -287,21 +302,18 @@ mod tests {
     }
 
     #[test]
-    fn defaults_that_are_not_told_are_told_of_with_the_way_out() {
+    fn defaults_that_are_not_reported_are_noted_with_a_remedy() {
         let of = |dialect: Dialect, page: &[u8]| {
-            let mut sampler = Sampler::of(dialect);
-            sampler.take(page);
-            let notes = Advice::new(&Case {
-                dialect,
-                server: &Server::default(),
-                sampler: &sampler,
-                logprob_kind: sampler.logprob_kind().unwrap_or(dialect.logprob_kind()),
-                rows: &rows(|_| {}),
-                mode_named: false,
-                vocabulary: false,
-                processed: false,
-            });
-            notes.notes.into_iter().find(|note| note.starts_with("what a request leaves out"))
+            let mut findings = findings(dialect, rows(|_| {}));
+            findings.sampler.take(page);
+            if let Some(kind) = findings.sampler.logprob_kind() {
+                findings.logprob_kind = kind.to_owned();
+            }
+            let notes = Advice::new(&findings);
+            notes
+                .notes
+                .into_iter()
+                .find(|note| note.starts_with("parameters that a request leaves out"))
         };
         let silent = of(Dialect::Vllm, b"{}").unwrap();
         assert!(silent.contains("--generation-config vllm"), "{silent}");
@@ -318,32 +330,34 @@ mod tests {
 
     #[test]
     fn a_wire_that_is_not_there_is_not_missing() {
-        let gone = |row: &mut Row| {
+        let gone = |row: &mut ProbeRow| {
             if row.probe.route != Route::Chat {
-                *row = Row { how: How::NotOffered, ..Row::new(row.probe) };
+                *row = ProbeRow { served: ServedAs::NotOffered, ..ProbeRow::new(row.probe) };
             }
         };
         assert_eq!(advice(Dialect::OpenAi, gone).missing, [""; 0]);
-        let all = |row: &mut Row| row.how = How::NotOffered;
+        let all = |row: &mut ProbeRow| row.served = ServedAs::NotOffered;
         assert_eq!(missing(Dialect::OpenAi, all), "the server offers no route that samples");
     }
 
     #[test]
     fn refused_tools_name_the_flag_of_the_server() {
-        let refused = |row: &mut Row| {
+        let refused = |row: &mut ProbeRow| {
             if row.probe.tools {
-                *row = Row { status: Some(400), ..Row::new(row.probe) };
-                row.failed("no parser".to_owned());
+                *row = ProbeRow { status: Some(400), ..ProbeRow::new(row.probe) };
+                row.fail("no parser".to_owned());
             }
         };
-        let told = missing(Dialect::Vllm, refused);
-        assert!(told.starts_with("chat with a tool; responses with a tool; messages with a tool:"));
-        assert!(told.contains("--enable-auto-tool-choice --tool-call-parser"));
+        let sentence = missing(Dialect::Vllm, refused);
+        assert!(
+            sentence.starts_with("chat with a tool; responses with a tool; messages with a tool:")
+        );
+        assert!(sentence.contains("--enable-auto-tool-choice --tool-call-parser"));
         assert!(!missing(Dialect::Llamacpp, refused).contains("--jinja"), "it parses templates");
-        let legacy = |row: &mut Row| {
+        let legacy = |row: &mut ProbeRow| {
             if row.probe.tools {
-                *row = Row { status: Some(500), ..Row::new(row.probe) };
-                row.failed("tools param requires --jinja flag".to_owned());
+                *row = ProbeRow { status: Some(500), ..ProbeRow::new(row.probe) };
+                row.fail("tools param requires --jinja flag".to_owned());
             }
         };
         assert!(missing(Dialect::Llamacpp, legacy).contains("--jinja"));
@@ -352,22 +366,25 @@ mod tests {
 
     #[test]
     fn tools_are_not_blamed_where_nothing_goes_well() {
-        let refused = |row: &mut Row| {
-            *row = Row { status: Some(404), ..Row::new(row.probe) };
-            row.failed("404 no such model".to_owned());
+        let refused = |row: &mut ProbeRow| {
+            *row = ProbeRow { status: Some(404), ..ProbeRow::new(row.probe) };
+            row.fail("404 no such model".to_owned());
         };
         assert!(missing(Dialect::Vllm, refused).contains("--model"));
-        let broken = |row: &mut Row| row.failed("the stream ended early".to_owned());
+        let broken = |row: &mut ProbeRow| row.fail("the stream ended early".to_owned());
         assert!(missing(Dialect::Vllm, broken).contains("broke off"));
         assert_eq!(advice(Dialect::Vllm, broken).notes, [""; 0]);
     }
 
     #[test]
     fn lost_logprobs_name_the_flag_of_the_server() {
-        let streamed = |row: &mut Row| row.logprobs -= usize::from(row.probe.streams);
-        let told = missing(Dialect::Sglang, streamed);
-        assert!(told.contains("chat, streamed;") && told.contains("--reasoning-parser"), "{told}");
-        let responses = |row: &mut Row| {
+        let streamed = |row: &mut ProbeRow| row.logprobs -= usize::from(row.probe.streams);
+        let sentence = missing(Dialect::Sglang, streamed);
+        assert!(
+            sentence.contains("chat, streamed;") && sentence.contains("--reasoning-parser"),
+            "{sentence}"
+        );
+        let responses = |row: &mut ProbeRow| {
             row.logprobs -= usize::from(row.probe.route == Route::Responses && row.probe.tools);
         };
         assert!(missing(Dialect::Vllm, responses).contains("--translate always"));
@@ -375,18 +392,18 @@ mod tests {
 
     #[test]
     fn a_server_that_fails_when_asked_is_not_to_be_asked() {
-        let fails = |row: &mut Row| {
-            *row = Row { status: Some(500), refused_asked: true, ..Row::new(row.probe) };
-            row.failed("500 boom".to_owned());
+        let fails = |row: &mut ProbeRow| {
+            *row = ProbeRow { status: Some(500), refused_asked: true, ..ProbeRow::new(row.probe) };
+            row.fail("500 boom".to_owned());
         };
-        let told = missing(Dialect::Sglang, fails);
-        assert!(told.starts_with("chat; completions; responses; messages: "), "{told}");
-        assert!(told.contains("--dialect openai"));
+        let sentence = missing(Dialect::Sglang, fails);
+        assert!(sentence.starts_with("chat; completions; responses; messages: "), "{sentence}");
+        assert!(sentence.contains("--dialect openai"));
     }
 
     #[test]
     fn versions_that_are_not_there_or_are_no_numbers_are_told_of() {
-        let streamed = |row: &mut Row| {
+        let streamed = |row: &mut ProbeRow| {
             if row.probe.streams {
                 row.versions.clear();
             }
@@ -395,7 +412,7 @@ mod tests {
         assert!(
             notes.iter().any(|note| note.starts_with("chat, streamed; completions, streamed;"))
         );
-        let named = |row: &mut Row| row.versions = vec!["default".to_owned()];
+        let named = |row: &mut ProbeRow| row.versions = vec!["default".to_owned()];
         let notes = advice(Dialect::Vllm, named).notes;
         assert!(notes.iter().any(|note| note.contains("/update_weight_version")), "{notes:?}");
         assert!(!advice(Dialect::Rolltape, |_| {}).notes.iter().any(|n| n.contains("-1")));
@@ -403,13 +420,13 @@ mod tests {
 
     #[test]
     fn hosted_servers_need_a_tokenizer_and_some_a_key() {
-        let textual = |row: &mut Row| (row.ids, row.logprobs) = (None, 0);
+        let textual = |row: &mut ProbeRow| (row.ids, row.logprobs) = (None, 0);
         assert!(missing(Dialect::OpenAi, textual).contains("--tokenizer FILE"));
-        let denied = |row: &mut Row| {
-            *row = Row { status: Some(401), ..Row::new(row.probe) };
-            row.failed("Unauthorized".to_owned());
+        let denied = |row: &mut ProbeRow| {
+            *row = ProbeRow { status: Some(401), ..ProbeRow::new(row.probe) };
+            row.fail("Unauthorized".to_owned());
         };
         let advice = advice(Dialect::OpenAi, denied);
-        assert!(advice.missing.iter().all(|told| told.contains("--upstream-key-env")));
+        assert!(advice.missing.iter().all(|sentence| sentence.contains("--upstream-key-env")));
     }
 }

@@ -1,157 +1,147 @@
-//! What is wrong with a recorded episode, and why its history forked.
+//! `rolltape doctor --episode`: what is wrong with a recorded episode, and why its history forked.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::process::ExitCode;
 
 use ::episode::{Call, CallId, EpisodeId};
-use exporter::{Cause, Diagnosis, Dropped, Fork};
+use exporter::{Cause, Diagnosis, Dropped, Finding, Fork};
 use serde_json::{Value, json};
-use store::{Selection, Snapshot, Summary};
+use store::{Selection, Snapshot};
 
 use super::Args;
-use crate::exit::{Done, Failure};
+use crate::exit::{CommandResult, Failure};
 use crate::print;
 
-/// Columns that a page has.
+/// Width of a page, in characters.
 const WIDTH: usize = 100;
-/// Calls that are named of each reason.
+/// Most calls that are listed for a reason.
 const CALLS_MAX: usize = 8;
 
-/// Reads and tells.
-pub(super) async fn run(id: &EpisodeId, args: &Args) -> Done {
-    let mut snapshot = Snapshot::open(&args.at.store).await?;
-    let only = Selection { episode: Some(id.clone()), ..Selection::default() };
-    let attempts = snapshot.summaries(&only).await?;
-    let wanted = |s: &&Summary| args.attempt.is_none_or(|attempt| s.episode.attempt == attempt);
-    let Some(summary) = attempts.into_iter().rfind(|s| wanted(&s)) else {
+/// Reads the episode, diagnoses it, and prints the report.
+pub(super) async fn run(id: &EpisodeId, args: &Args) -> CommandResult {
+    let mut snapshot = Snapshot::open(&args.store.location).await?;
+    let filter = Selection { episode: Some(id.clone()), ..Selection::default() };
+    let attempts = snapshot.summaries(&filter).await?;
+    // Attempts are in order: the last one that fits is the newest.
+    let Some(summary) = attempts
+        .into_iter()
+        .rfind(|summary| args.attempt.is_none_or(|attempt| summary.episode.attempt == attempt))
+    else {
         let attempt = args.attempt.map(|n| format!(" with attempt {n}")).unwrap_or_default();
         return Err(Failure::new(format!("no episode `{id}`{attempt} in the store"))
-            .hint("`rolltape episodes` lists what it holds"));
+            .hint("`rolltape episodes` lists the episodes of the store"));
     };
+
     let record = summary.episode;
-    let name = (record.id.to_string(), record.attempt);
+    let (episode_id, attempt) = (record.id.to_string(), record.attempt);
     let calls = snapshot.calls(&record).await?;
-    let numbers = numbers(&calls);
-    let found = match args.speech.tokenizer() {
+    let numbers = number_calls(&calls);
+    // With the tokenizer the texts of forks are exact; without it they are guessed from messages.
+    let diagnosis = match args.upstream_args.tokenizer() {
         Some(path) => exporter::diagnose_with(path, record, calls).map_err(|e| Failure::of(&e))?,
         None => exporter::diagnose(record, calls),
     };
-    let report = Report { name, numbers, found };
+
+    let report = EpisodeReport { episode_id, attempt, numbers, diagnosis };
     if args.json {
         print::line(&report.as_json().to_string())?;
     } else {
         report.page().iter().try_for_each(|text| print::line(text))?;
     }
-    Ok(if report.is_well() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(if report.is_clean() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Calls as `rolltape show` numbers them.
-fn numbers(calls: &[Call]) -> BTreeMap<String, usize> {
+/// The numbers of calls, as in `rolltape show`.
+fn number_calls(calls: &[Call]) -> BTreeMap<String, usize> {
     calls.iter().zip(1..).map(|(call, n)| (call.begun.call_id.to_string(), n)).collect()
 }
 
-/// Everything that was found.
-struct Report {
-    name: (String, u32),
+/// The diagnosis of an episode.
+struct EpisodeReport {
+    episode_id: String,
+    attempt: u32,
+    /// Numbers of calls, by call id.
     numbers: BTreeMap<String, usize>,
-    found: Diagnosis,
+    diagnosis: Diagnosis,
 }
 
-impl Report {
-    /// Whether nothing is to be changed.
-    fn is_well(&self) -> bool {
-        self.found.verdict == "exact" && self.to_change().next().is_none()
-    }
-
-    fn to_change(&self) -> impl Iterator<Item = &Fork> {
-        self.found.forks.iter().filter(|fork| !fork.cause.is_meant())
+impl EpisodeReport {
+    /// True if nothing is to be changed.
+    fn is_clean(&self) -> bool {
+        self.diagnosis.verdict == "exact"
+            && self.diagnosis.forks.iter().all(|fork| fork.cause.is_meant())
     }
 
     fn page(&self) -> Vec<String> {
-        let mut page = self.head();
-        for finding in &self.found.findings {
-            let calls: Vec<String> = finding.calls.iter().map(|call| self.number(call)).collect();
-            let more = calls.len().saturating_sub(CALLS_MAX);
-            let more = if more > 0 { format!(" and {more} more") } else { String::new() };
-            let about = calls[..calls.len().min(CALLS_MAX)].join(", ");
-            let about = if about.is_empty() { about } else { format!(" ({about}{more})") };
-            let text = format!("{}{about}: {}", finding.reason.as_str(), finding.reason.meaning());
-            page.extend(print::wrapped("- ", &text, WIDTH));
+        let mut page = self.heading();
+        for finding in &self.diagnosis.findings {
+            page.extend(self.finding(finding));
         }
-        page.extend(self.sums());
-        for (number, fork) in self.found.forks.iter().enumerate() {
+
+        let costs = CauseCost::of_all(&self.diagnosis.forks);
+        page.extend(cost_table(&costs));
+        page.extend(changes(&costs));
+
+        for (fork, number) in self.diagnosis.forks.iter().zip(1..) {
             page.push(String::new());
-            page.extend(self.fork(number + 1, fork));
+            page.extend(self.fork(number, fork));
         }
         page
     }
 
-    fn head(&self) -> Vec<String> {
-        let found = &self.found;
-        let (id, attempt) = &self.name;
+    fn heading(&self) -> Vec<String> {
+        let found = &self.diagnosis;
         let mut calls = print::count(found.calls, "call");
         for (why, count) in &found.dropped {
             let why = match why {
                 Dropped::OtherRoute => "sampled nothing",
                 Dropped::Lost => "never ended",
-                Dropped::NoReply => "brought no answer",
+                Dropped::NoReply => "got no answer",
             };
             calls += &format!(", {count} of which {why}");
         }
+
+        // Tokens of a reply that was cut off are sampled, but not trained.
+        let tokens =
+            format!("{} sampled, {} to be trained", found.sampled_tokens, found.trainable_tokens);
         let weights = if found.versioned { "named" } else { "not named by the server" };
-        let lines = [
-            ("episode", format!("{id} attempt {attempt}")),
+        [
+            ("episode", format!("{} attempt {}", self.episode_id, self.attempt)),
             ("verdict", found.verdict.to_owned()),
             ("calls", calls),
-            (
-                "tokens",
-                format!(
-                    "{} sampled, {} to be trained",
-                    found.sampled_tokens, found.trainable_tokens
-                ),
-            ),
+            ("tokens", tokens),
             ("weights", weights.to_owned()),
             ("rows", print::count(found.trajectories, "trajectory").replace("ys", "ies")),
             ("forks", found.forks.len().to_string()),
-        ];
-        lines.map(|(what, said)| format!("{what:<8}  {said}")).into()
+        ]
+        .map(|(property, value)| format!("{property:<8}  {value}"))
+        .into()
     }
 
-    /// What forks cost together, by their causes, and what to change, the dearest first.
-    fn sums(&self) -> Vec<String> {
-        let mut sums: BTreeMap<Cause, [u64; 3]> = BTreeMap::new();
-        for fork in &self.found.forks {
-            let cost = [Some(1), fork.prefill_tokens, fork.lost_sampled_tokens];
-            let sum = sums.entry(fork.cause).or_default();
-            sum.iter_mut().zip(cost).for_each(|(sum, n)| *sum += u64::from(n.unwrap_or(0)));
+    /// A reason with its calls and its meaning.
+    fn finding(&self, finding: &Finding) -> Vec<String> {
+        let mut calls: Vec<String> = finding
+            .calls
+            .iter()
+            .take(CALLS_MAX)
+            .map(|call| self.number(&call.to_string()))
+            .collect();
+        let more = finding.calls.len() - calls.len();
+        if more > 0 {
+            let last = calls.pop().unwrap_or_default();
+            calls.push(format!("{last} and {more} more"));
         }
-        let mut sums: Vec<_> = sums.into_iter().collect();
-        sums.sort_by_key(|(_, [count, prefill, _])| std::cmp::Reverse((*prefill, *count)));
-        if sums.is_empty() {
-            return Vec::new();
-        }
-        let row = |(cause, numbers): &(Cause, [u64; 3])| {
-            let numbers = numbers.map(|n| n.to_string());
-            [&[cause.as_str().to_owned()][..], &numbers].concat()
+        let about = match calls.is_empty() {
+            true => String::new(),
+            false => format!(" ({})", calls.join(", ")),
         };
-        let head = ["cause", "forks", "prefill", "lost sampled"];
-        let mut page = vec![String::new()];
-        page.extend(print::columns(&head, &sums.iter().map(row).collect::<Vec<_>>()));
-        let advised = sums.iter().filter(|(cause, _)| !cause.is_meant());
-        let advice = advised.map(|(cause, _)| format!("{}: {}", cause.as_str(), cause.advice()));
-        let mut advice = advice.peekable();
-        if advice.peek().is_some() {
-            page.extend([String::new(), "to change:".to_owned()]);
-            page.extend(advice.flat_map(|text| print::wrapped("- ", &text, WIDTH)));
-        }
-        page
+
+        let text = format!("{}{about}: {}", finding.reason.as_str(), finding.reason.meaning());
+        print::wrapped("- ", &text, WIDTH)
     }
 
     fn fork(&self, number: usize, fork: &Fork) -> Vec<String> {
-        let call = |id: &str| match self.numbers.get(id) {
-            Some(number) => format!("#{number}"),
-            None => id.to_owned(),
-        };
         let place = match (fork.position, fork.in_sampled) {
             (Some(at), Some(true)) => format!(" at token {at}, which the model had sampled"),
             (Some(at), _) => format!(" at token {at}, in the prompt"),
@@ -159,26 +149,32 @@ impl Report {
         };
         let mut page = vec![format!(
             "fork {number}: {} ({}) leaves {}{place}",
-            call(&fork.call_id),
+            self.number(&fork.call_id),
             fork.kind,
-            call(&fork.parent_call_id)
+            self.number(&fork.parent_call_id)
         )];
-        let text = format!("{}: {}", fork.cause.as_str(), fork.cause.meaning());
-        page.extend(print::wrapped("  cause   ", &text, WIDTH));
+
+        let cause = format!("{}: {}", fork.cause.as_str(), fork.cause.meaning());
+        page.extend(print::wrapped("  cause   ", &cause, WIDTH));
         if !fork.also.is_empty() {
+            // Differences that are not the cause are worth a look, but nothing more.
             let also: Vec<&str> = fork.also.iter().map(|cause| cause.as_str()).collect();
             page.extend(print::wrapped("  also    ", &also.join(", "), WIDTH));
         }
+
+        // Without ids there is no position, and so no cost.
         if let (Some(prefill), Some(lost), Some(sampled)) =
             (fork.prefill_tokens, fork.lost_tokens, fork.lost_sampled_tokens)
         {
             page.push(format!(
-                "  cost    {prefill} tokens to read again; {lost} left behind, {sampled} of them \
-                 sampled"
+                "  cost    {prefill} tokens to prefill again; {lost} left behind, {sampled} of \
+                 them sampled"
             ));
         }
+
         if !fork.text_source.is_empty() {
             page.push(format!("  text    by {}", fork.text_source));
+            // Quoted, because spaces and line breaks are what often differs.
             let sides = [
                 ("before", &fork.text_before),
                 ("known", &fork.text_known),
@@ -189,27 +185,31 @@ impl Report {
         page
     }
 
-    fn number(&self, call: &CallId) -> String {
-        let id = call.to_string();
-        self.numbers.get(&id).map_or(id, |number| format!("#{number}"))
+    /// A call's number, or its id if it has none.
+    fn number(&self, call_id: &str) -> String {
+        match self.numbers.get(call_id) {
+            Some(number) => format!("#{number}"),
+            None => call_id.to_owned(),
+        }
     }
 
     fn as_json(&self) -> Value {
-        let found = &self.found;
-        let findings: Vec<Value> = found
-            .findings
-            .iter()
-            .map(|finding| {
-                let calls: Vec<String> = finding.calls.iter().map(CallId::to_string).collect();
-                json!({ "reason": finding.reason, "meaning": finding.reason.meaning(),
-                    "calls": calls })
+        let found = &self.diagnosis;
+        let reasons = found.findings.iter().map(|finding| {
+            // All calls, unlike on the page: a program can shorten the list itself.
+            let calls: Vec<String> = finding.calls.iter().map(CallId::to_string).collect();
+            json!({
+                "reason": finding.reason,
+                "meaning": finding.reason.meaning(),
+                "calls": calls,
             })
-            .collect();
+        });
+
         json!({
-            "episode_id": self.name.0,
-            "attempt": self.name.1,
+            "episode_id": self.episode_id,
+            "attempt": self.attempt,
             "verdict": found.verdict,
-            "reasons": findings,
+            "reasons": reasons.collect::<Vec<_>>(),
             "calls": found.calls,
             "dropped": found.dropped,
             "trajectories": found.trajectories,
@@ -217,15 +217,80 @@ impl Report {
             "trainable_tokens": found.trainable_tokens,
             "versions_named": found.versioned,
             "forks": found.forks,
-            "well": self.is_well(),
+            "well": self.is_clean(),
         })
     }
+}
+
+/// The cost of all forks with one cause.
+struct CauseCost {
+    cause: Cause,
+    forks: u64,
+    prefill_tokens: u64,
+    lost_sampled_tokens: u64,
+}
+
+impl CauseCost {
+    /// The costs of forks by cause, the highest first.
+    fn of_all(forks: &[Fork]) -> Vec<Self> {
+        let mut by_cause: BTreeMap<Cause, Self> = BTreeMap::new();
+        for fork in forks {
+            let cause = fork.cause;
+            let cost = by_cause.entry(cause).or_insert_with(|| Self {
+                cause,
+                forks: 0,
+                prefill_tokens: 0,
+                lost_sampled_tokens: 0,
+            });
+            cost.forks += 1;
+            cost.prefill_tokens += u64::from(fork.prefill_tokens.unwrap_or(0));
+            cost.lost_sampled_tokens += u64::from(fork.lost_sampled_tokens.unwrap_or(0));
+        }
+
+        let mut costs: Vec<Self> = by_cause.into_values().collect();
+        costs.sort_by_key(|cost| Reverse((cost.prefill_tokens, cost.forks)));
+        costs
+    }
+}
+
+fn cost_table(costs: &[CauseCost]) -> Vec<String> {
+    if costs.is_empty() {
+        return Vec::new();
+    }
+    let rows: Vec<_> = costs
+        .iter()
+        .map(|cost| {
+            vec![
+                cost.cause.as_str().to_owned(),
+                cost.forks.to_string(),
+                cost.prefill_tokens.to_string(),
+                cost.lost_sampled_tokens.to_string(),
+            ]
+        })
+        .collect();
+
+    let mut page = vec![String::new()];
+    page.extend(print::columns(&["cause", "forks", "prefill", "lost sampled"], &rows));
+    page
+}
+
+/// Advice on the causes that are not meant.
+fn changes(costs: &[CauseCost]) -> Vec<String> {
+    let mut page = Vec::new();
+    for cause in costs.iter().map(|cost| cost.cause).filter(|cause| !cause.is_meant()) {
+        if page.is_empty() {
+            page.extend([String::new(), "to change:".to_owned()]);
+        }
+        let text = format!("{}: {}", cause.as_str(), cause.advice());
+        page.extend(print::wrapped("- ", &text, WIDTH));
+    }
+    page
 }
 
 #[cfg(test)]
 mod tests {
     use ::episode::CallId;
-    use exporter::{Finding, Reason};
+    use exporter::Reason;
 
     use super::*;
 
@@ -259,8 +324,8 @@ mod tests {
         }
     }
 
-    fn report(verdict: &'static str, findings: Vec<Finding>, forks: Vec<Fork>) -> Report {
-        let found = Diagnosis {
+    fn report(verdict: &'static str, findings: Vec<Finding>, forks: Vec<Fork>) -> EpisodeReport {
+        let diagnosis = Diagnosis {
             verdict,
             findings,
             forks,
@@ -272,7 +337,7 @@ mod tests {
             versioned: true,
         };
         let numbers = (1..=20).map(|n| (id(n).to_string(), n as usize)).collect();
-        Report { name: ("e".to_owned(), 0), numbers, found }
+        EpisodeReport { episode_id: "e".to_owned(), attempt: 0, numbers, diagnosis }
     }
 
     #[test]
@@ -288,16 +353,16 @@ mod tests {
         has("nonce_or_date      1      500            30");
         has("- nonce_or_date: fix the date for the episode");
         has("fork 1: #2 (fork) leaves #1 at token 7, in the prompt");
-        has("500 tokens to read again; 40 left behind, 30 of them sampled");
+        has("500 tokens to prefill again; 40 left behind, 30 of them sampled");
         has(r#"  known   "09:15\n""#);
         assert!(!page.iter().any(|line| line.contains("other_agent: nothing")), "{page:#?}");
         assert!(page.iter().all(|line| line.chars().count() <= WIDTH), "{page:#?}");
     }
 
     #[test]
-    fn an_episode_is_well_when_it_is_exact_and_leaves_its_history_on_purpose_only() {
+    fn an_episode_is_clean_when_it_is_exact_and_leaves_its_history_on_purpose_only() {
         let of = |verdict, causes: &[Cause]| {
-            report(verdict, Vec::new(), causes.iter().copied().map(fork).collect()).is_well()
+            report(verdict, Vec::new(), causes.iter().copied().map(fork).collect()).is_clean()
         };
         assert!(of("exact", &[]) && of("exact", &[Cause::Compaction, Cause::Branched]));
         assert!(!of("exact", &[Cause::Compaction, Cause::Unknown]));

@@ -1,38 +1,37 @@
-//! `rolltape doctor --gpu`: what the engine would find on this machine's GPU.
+//! `rolltape doctor --gpu`: checks this machine's GPU as the engine would use it.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use engine::gpu::{GpuOptions, GpuReport, GroupReport};
 use serde_json::json;
 
-use crate::device_options::usual_cache;
-use crate::exit::{Done, Failure};
-use crate::print;
-
 use super::profile::ProfileArgs;
+use crate::exit::{CommandResult, Failure};
+use crate::options::device::default_kernel_cache;
+use crate::print;
+use crate::time::now;
 
-/// How to look at a GPU.
+/// Options of a GPU's examination.
 #[derive(Debug, clap::Args)]
 pub(crate) struct GpuArgs {
-    /// This machine's GPU, looked at in place of an upstream
-    #[arg(long, group = "patient")]
+    /// Examine this machine's GPU, in place of an upstream
+    #[arg(long, group = "target")]
     gpu: bool,
-    /// The number of the GPU, as its driver counts
+    /// Index of the GPU, in its driver's order
     #[arg(long, value_name = "N", default_value_t = 0, requires = "gpu")]
     gpu_index: usize,
-    /// The folder of CUDA's libnvrtc.so and libcublasLt.so, of version 13 or 12; else they are
-    /// looked for
+    /// Folder of CUDA's libnvrtc.so and libcublasLt.so, version 13 or 12 [default: the system's,
+    /// then those in the packages of the Python on the PATH]
     #[arg(long, value_name = "DIR", requires = "gpu", env = "ROLLTAPE_CUDA_LIBS")]
     cuda_libs: Option<PathBuf>,
-    /// A folder with texts of kernels (`gemm_small.cu`) to compile in place of those built in
+    /// Folder of kernel sources (`gemm_small.cu`) to compile in place of the built-in ones
     #[arg(long, value_name = "DIR", requires = "gpu", env = "ROLLTAPE_KERNEL_TEXTS", hide = true)]
     kernel_texts: Option<PathBuf>,
-    /// What random inputs follow from; another one each time if not given
+    /// Seed of the random inputs [default: the time]
     #[arg(long, value_name = "N", requires = "gpu")]
     seed: Option<u64>,
-    /// Compare kernels only, without measuring them
+    /// Compare kernels without measuring them
     #[arg(long, requires = "gpu")]
     no_times: bool,
     #[command(flatten)]
@@ -40,44 +39,48 @@ pub(crate) struct GpuArgs {
 }
 
 impl GpuArgs {
-    /// Whether a GPU is to be looked at.
-    pub(crate) fn is_asked(&self) -> bool {
+    /// True if --gpu was given.
+    pub(crate) fn is_given(&self) -> bool {
         self.gpu
     }
 }
 
-/// Looks and tells. Ends with 0 when all kernels are right.
-pub(crate) async fn run(args: &GpuArgs, as_json: bool) -> Done {
-    let clock = || SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |t| t.as_secs());
+/// Examines the GPU and prints the report. Exits with 0 if all kernels are right.
+pub(crate) async fn run(args: &GpuArgs, as_json: bool) -> CommandResult {
     let options = GpuOptions {
         gpu: args.gpu_index,
         cuda_libraries: args.cuda_libs.clone(),
-        kernel_cache: usual_cache(),
+        kernel_cache: default_kernel_cache(),
         kernel_texts: args.kernel_texts.clone(),
-        seed: args.seed.unwrap_or_else(clock),
+        seed: args.seed.unwrap_or_else(|| now().unsigned_abs() / 1_000_000),
         times: !args.no_times,
     };
     if let Some(options) = args.profile.options(&options) {
-        let done = tokio::task::spawn_blocking(move || super::profile::run(&options, as_json));
-        done.await.map_err(|e| Failure::of(&e))??;
+        // CUDA calls block, so they stay off the runtime's own threads.
+        tokio::task::spawn_blocking(move || super::profile::run(&options, as_json))
+            .await
+            .map_err(|e| Failure::of(&e))??;
         return Ok(ExitCode::SUCCESS);
     }
+
+    // The report names the seed, so that a failure can be repeated.
     let seed = options.seed;
-    let looked = tokio::task::spawn_blocking(move || GpuReport::new(&options)).await;
-    let report = looked.map_err(|e| Failure::of(&e))?.map_err(|e| Failure::of(&e))?;
+    let report = tokio::task::spawn_blocking(move || GpuReport::new(&options))
+        .await
+        .map_err(|e| Failure::of(&e))?
+        .map_err(|e| Failure::of(&e))?;
     if as_json {
         print::line(&as_value(&report, seed).to_string())?;
     } else {
         page(&report, seed).iter().try_for_each(|text| print::line(text))?;
     }
-    let well = report.wrong().next().is_none() && !report.group.is_wrong();
-    Ok(if well { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+
+    let is_right = report.wrong().next().is_none() && !report.group.is_wrong();
+    Ok(if is_right { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 fn page(report: &GpuReport, seed: u64) -> Vec<String> {
-    let gib = |bytes: usize| bytes as f64 / f64::from(1 << 30);
     let (free, all) = (gib(report.memory.0), gib(report.memory.1));
-    let without = "not found: products by our own kernels";
     let mut page = vec![
         format!("device    {}, {}", report.name, report.arch),
         format!("          {} multiprocessors, {free:.1} of {all:.1} GiB free", report.processors),
@@ -86,16 +89,23 @@ fn page(report: &GpuReport, seed: u64) -> Vec<String> {
             "nvrtc     {}",
             report.nvrtc.as_deref().unwrap_or("not found: nothing is compiled")
         ),
-        format!("cublaslt  {}", report.cublaslt.as_deref().unwrap_or(without)),
+        format!(
+            "cublaslt  {}",
+            report.cublaslt.as_deref().unwrap_or("not found: our own kernels multiply")
+        ),
     ];
+    // The built-in and cached kernels, for each width of attention heads.
     page.extend(report.made.iter().map(|(dim, made)| format!("heads     of {dim}: {made}")));
+
     page.push(String::new());
-    let head = "kernels beside plain loops, differences as parts of what is allowed";
-    page.push(format!("{head} (seed {seed})"));
+    page.push(format!(
+        "kernels compared with plain loops, differences as fractions of the tolerance (seed {seed})"
+    ));
     page.extend(report.kernels.iter().map(|kernel| {
         let mark = if kernel.worst <= 1.0 { " " } else { "!" };
         format!("{mark} {:8.3}  {}", kernel.worst, kernel.what)
     }));
+
     page.push(String::new());
     if !report.speeds.is_empty() {
         page.push(format!("{:>12} {:>8}", "microseconds", "GB/s"));
@@ -103,6 +113,7 @@ fn page(report: &GpuReport, seed: u64) -> Vec<String> {
     page.extend(report.speeds.iter().map(|speed| {
         format!("{:12.1} {:8.0}  {}", speed.microseconds, speed.gigabytes, speed.what)
     }));
+
     page.push(format!("nccl      {}", group(&report.group)));
     let wrong = report.wrong().count();
     page.push(format!(
@@ -112,7 +123,11 @@ fn page(report: &GpuReport, seed: u64) -> Vec<String> {
     page
 }
 
-/// The outcome of the NCCL check, in a line.
+fn gib(bytes: usize) -> f64 {
+    bytes as f64 / f64::from(1 << 30)
+}
+
+/// The outcome of the NCCL check, in one line.
 fn group(group: &GroupReport) -> String {
     match group {
         GroupReport::Absent(reason) => reason.clone(),
@@ -125,20 +140,22 @@ fn group(group: &GroupReport) -> String {
 }
 
 fn as_value(report: &GpuReport, seed: u64) -> serde_json::Value {
-    // JSON has no infinity: what is infinitely far off is null.
-    let kernels = report.kernels.iter();
-    let kernels = kernels.map(|one| json!({"kernel": one.what, "worst": one.worst}));
-    let speeds = report.speeds.iter().map(|one| {
+    // JSON has no infinity: an infinite difference is null.
+    let kernels =
+        report.kernels.iter().map(|kernel| json!({"kernel": kernel.what, "worst": kernel.worst}));
+    let speeds = report.speeds.iter().map(|speed| {
         json!({
-            "kernel": one.what, "microseconds": one.microseconds, "gigabytes": one.gigabytes,
+            "kernel": speed.what, "microseconds": speed.microseconds, "gigabytes": speed.gigabytes,
         })
     });
+    // How long a first start on this device takes.
     let compiled = report.made.iter().map(|(dim, made)| {
         json!({
             "head_dim": dim, "files": made.compiled, "built_in": made.built_in,
             "kept": made.kept, "seconds": made.took.as_secs_f64(),
         })
     });
+
     json!({
         "device": report.name,
         "arch": report.arch,

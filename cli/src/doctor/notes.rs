@@ -1,145 +1,189 @@
-//! What an upstream could give beside exact tokens, and what to know of what it gives.
+//! Remarks on what an upstream reports, beside exact tokens.
 
 use episode::Route;
 use wire::Dialect;
 
-use super::advice::Case;
-use super::row::{Hidden, How, Row, names};
+use super::findings::Findings;
+use super::row::{HiddenReply, ProbeRow, ServedAs, names};
 
-/// What can be had beside exact tokens.
-pub(super) fn of(case: &Case<'_>) -> Vec<String> {
+/// All remarks.
+pub(super) fn notes(findings: &Findings) -> Vec<String> {
     let mut notes = Vec::new();
-    let answered = || case.rows.iter().filter(|row| row.answered());
-    let mut note = |when: bool, text: &str| notes.extend(when.then(|| text.to_owned()));
-    let vllm = case.dialect == Dialect::Vllm && answered().next().is_some();
-    note(
-        vllm && !case.mode_named && case.sampler.logprob_kind().is_none(),
-        "vLLM's logprobs are taken to be raw, those before temperature; start it with \
-         --logprobs-mode processed_logprobs to have those of the distribution that was sampled, \
-         and give rolltape the same option",
-    );
-    note(
-        vllm && case.processed && case.sampler.logprob_kind().is_none(),
-        "whether vLLM runs with --logprobs-mode processed_logprobs cannot be seen from outside",
-    );
-    note(
-        vllm && !case.server.tells_cached,
-        "with --enable-prompt-tokens-details vLLM says how much of a prompt came out of its cache",
-    );
-    note(
-        vllm && answered().any(|r| r.probe.route == Route::Responses && r.how == How::Native),
-        "agents that send previous_response_id need VLLM_ENABLE_RESPONSES_API_STORE=1 in vLLM's \
-         environment",
-    );
-    note(
-        case.dialect == Dialect::Sglang
-            && case.server.parses == Some(false)
-            && answered().all(Row::has_logprobs),
-        "SGLang says that no parser is set; without --tool-call-parser NAME tool calls stay text",
-    );
-    note(
-        answered().any(|row| row.has_ids() && row.counts.completion.is_none()),
-        "the server does not count tokens on some calls, so lost ids would not be noticed there",
-    );
-    note(
-        answered().any(|row| row.hidden == Hidden::Chunked),
-        "other chunks: the same words in the same kinds of frames, cut at other places, which is \
-         a matter of timing",
-    );
-    note(
-        answered().any(|row| row.hidden == Hidden::NotRepeatable),
-        "not repeatable: the server itself answers the same request differently, at temperature 0 \
-         and with a seed, so whether hiding is exact could not be seen there",
-    );
-    note(
-        case.rows.iter().any(|row| row.declined),
-        "the server refused to be asked for tokens on some calls; those are recorded as text",
-    );
-    if answered().next().is_some() {
-        notes.extend(contradicted(case));
-        notes.extend(bent(case));
+    if findings.answered().next().is_some() {
+        notes.extend(notes_on_flags(findings));
+        notes.extend(notes_on_replies(findings));
     }
-    notes.extend(unversioned(case));
-    notes.extend(unnumbered(case));
+    if findings.rows.iter().any(|row| row.declined) {
+        notes.push(
+            "the server refused to be asked for tokens on some calls; those are recorded as text"
+                .to_owned(),
+        );
+    }
+
+    if findings.answered().next().is_some() {
+        notes.extend(contradicted(findings));
+        notes.extend(truncated_sampling(findings));
+    }
+    notes.extend(unversioned(findings));
+    notes.extend(unnumbered(findings));
     notes
 }
 
-/// A note where the user and the server disagree about the logprobs.
-fn contradicted(case: &Case<'_>) -> Option<String> {
-    let told = case.sampler.logprob_kind().filter(|told| *told != case.logprob_kind)?;
-    let named = case.logprob_kind;
+/// Remarks on flags of the server.
+fn notes_on_flags(findings: &Findings) -> Vec<String> {
+    let is_vllm = findings.dialect == Dialect::Vllm;
+    let is_sglang = findings.dialect == Dialect::Sglang;
+    // A vLLM in dev mode reports the kind, and then there is nothing to advise.
+    let kind_unknown = findings.sampler.logprob_kind().is_none();
+    // Translated calls keep their conversations in rolltape, native ones in vLLM.
+    let native_responses = findings
+        .answered()
+        .any(|row| row.probe.route == Route::Responses && row.served == ServedAs::Native);
+
+    let remarks = [
+        (
+            is_vllm && !findings.given.logprobs_mode && kind_unknown,
+            "vLLM's logprobs are taken to be raw, before temperature; start it with \
+             --logprobs-mode processed_logprobs to get those of the sampled distribution, and give \
+             rolltape the same option",
+        ),
+        (
+            is_vllm && findings.given.processed && kind_unknown,
+            "vLLM does not report whether it runs with --logprobs-mode processed_logprobs",
+        ),
+        (
+            is_vllm && !findings.server.tells_cached,
+            "with --enable-prompt-tokens-details vLLM reports how much of a prompt was cached",
+        ),
+        (
+            is_vllm && native_responses,
+            "agents that send previous_response_id need VLLM_ENABLE_RESPONSES_API_STORE=1 in \
+             vLLM's environment",
+        ),
+        (
+            is_sglang
+                && findings.server.parses == Some(false)
+                && findings.answered().all(ProbeRow::has_logprobs),
+            "SGLang has no parser set; without --tool-call-parser NAME tool calls stay text",
+        ),
+    ];
+    texts_of(&remarks)
+}
+
+/// Remarks on the replies.
+fn notes_on_replies(findings: &Findings) -> Vec<String> {
+    let remarks = [
+        (
+            findings.answered().any(|row| row.has_ids() && row.counts.completion.is_none()),
+            "the server reports no token counts on some calls, so lost ids would not be noticed \
+             there",
+        ),
+        (
+            findings.answered().any(|row| row.hidden == HiddenReply::Chunked),
+            "other chunks: the same text in the same kinds of frames, split at other places, which \
+             is a matter of timing",
+        ),
+        (
+            findings.answered().any(|row| row.hidden == HiddenReply::NotRepeatable),
+            "not repeatable: the server answers the same request differently, at temperature 0 and \
+             with a seed, so hiding could not be checked there",
+        ),
+    ];
+    texts_of(&remarks)
+}
+
+fn texts_of(remarks: &[(bool, &str)]) -> Vec<String> {
+    remarks.iter().filter(|(applies, _)| *applies).map(|(_, text)| (*text).to_owned()).collect()
+}
+
+/// A remark if --logprobs-mode and the server contradict each other.
+fn contradicted(findings: &Findings) -> Option<String> {
+    let reported = findings.sampler.logprob_kind().filter(|kind| *kind != findings.logprob_kind)?;
     Some(format!(
-        "the server says that its logprobs are {told}, and rolltape was told that they are \
-         {named}: leave --logprobs-mode out"
+        "the server reports {reported} logprobs, but --logprobs-mode says {}: leave the option out",
+        findings.logprob_kind
     ))
 }
 
-/// The reason why rows are not exact unless requests say all of their sampling, and the way out.
-fn bent(case: &Case<'_>) -> Option<String> {
-    let bending = case.sampler.bending();
-    if case.logprob_kind == "processed" || (case.sampler.tells_defaults() && bending.is_empty()) {
+/// A remark if the server's sampling defaults keep rows from being exact, with a remedy.
+fn truncated_sampling(findings: &Findings) -> Option<String> {
+    let bending = findings.sampler.bending();
+    if findings.logprob_kind == "processed"
+        || (findings.sampler.tells_defaults() && bending.is_empty())
+    {
         return None;
     }
-    let found = match bending.is_empty() {
-        true => "with defaults that the server does not tell, such as those of the model's \
-                 generation_config.json, and its logprobs may not be of that"
+
+    let defaults = match bending.is_empty() {
+        true => "defaults that the server does not report, such as those of the model's \
+                 generation_config.json, and its logprobs may be of another distribution"
             .to_owned(),
-        false => format!("with {}, and its logprobs are not of that", bending.join(", ")),
+        false => format!(
+            "the server's {}, and its logprobs are of another distribution",
+            bending.join(", ")
+        ),
     };
-    let way = match case.dialect {
+    // Either the logprobs become those of the sampled distribution, or the distribution becomes the
+    // plain one, which every kind of logprobs is of.
+    let remedy = match findings.dialect {
         Dialect::Vllm => {
             "start vLLM with --logprobs-mode processed_logprobs, or with --generation-config vllm \
-             and VLLM_SERVER_DEV_MODE=1 so that it says so, or force it with \
+             and VLLM_SERVER_DEV_MODE=1 so that it reports them, or force the sampling with \
              --force-sampling 'temperature=1, top_p=1, top_k=off, min_p=off, \
              repetition_penalty=1, presence_penalty=0, frequency_penalty=0'"
         }
         Dialect::Sglang => {
-            "start SGLang with --sampling-defaults openai, or force it with \
+            "start SGLang with --sampling-defaults openai, or force the sampling with \
              --force-sampling temperature=1,top_p=1,top_k=off,min_p=off,repetition_penalty=1"
         }
         Dialect::Llamacpp => {
-            "start llama.cpp with --temp 1 --top-k 0 --top-p 1 --min-p 0, or force the same with \
-             --force-sampling"
+            "start llama.cpp with --temp 1 --top-k 0 --top-p 1 --min-p 0, or force the \
+             same with --force-sampling"
         }
         Dialect::Rolltape => "start the engine with --logprobs-mode processed_logprobs",
+        // A hosted server has no flags, and its kind is unknown anyway.
         Dialect::OpenAi => return None,
     };
     Some(format!(
-        "what a request leaves out is sampled {found}, so that such rows are not exact; {way}"
+        "parameters that a request leaves out get {defaults}, so such rows are not \
+         exact; {remedy}"
     ))
 }
 
-/// Where the server does not say which weights sampled a token.
-fn unversioned(case: &Case<'_>) -> Option<String> {
-    let silent: Vec<&Row> = case.rows.iter().filter(|row| row.is_unversioned()).collect();
+/// A remark on calls without policy versions.
+fn unversioned(findings: &Findings) -> Option<String> {
+    let silent: Vec<&ProbeRow> = findings.rows.iter().filter(|row| row.is_unversioned()).collect();
     if silent.is_empty() {
         return None;
     }
+
+    // vLLM reports versions on its chat route but not on this one.
     let responses = silent.iter().all(|row| row.probe.route == Route::Responses);
-    let way = match case.dialect {
+    let remedy = match findings.dialect {
         Dialect::Vllm if responses => {
-            "with --translate always such calls go to vLLM's chat route, which does"
+            "--translate always sends such calls to vLLM's chat route, which does"
         }
         Dialect::Vllm => {
-            "upgrade vLLM to one that knows return_weight_versions, and leave out \
-             VLLM_USE_RUST_FRONTEND, or say them with POST /version on the control listener"
+            "upgrade vLLM to a version with return_weight_versions and unset \
+             VLLM_USE_RUST_FRONTEND, or report them with POST /version on the control listener"
         }
-        Dialect::Sglang => "SGLang does in whole replies only",
+        Dialect::Sglang => "SGLang does so in whole replies only",
         Dialect::Llamacpp => "llama.cpp has no flag for it",
         Dialect::Rolltape => "upgrade rolltape engine",
         Dialect::OpenAi => "hosted servers have no setting for it",
     };
     Some(format!(
-        "{}: the server does not say which weights sampled a token, and rows get version -1; {way}",
+        "{}: the server does not report which weights sampled a token, so rows get version -1; \
+         {remedy}",
         names(&silent)
     ))
 }
 
-/// A name of weights that trainers cannot compare.
-fn unnumbered(case: &Case<'_>) -> Option<String> {
-    let mut versions = case.rows.iter().flat_map(|row| &row.versions);
+/// A remark on version labels that trainers cannot compare.
+fn unnumbered(findings: &Findings) -> Option<String> {
+    let mut versions = findings.rows.iter().flat_map(|row| &row.versions);
     let label = versions.find(|version| version.parse::<i64>().is_err())?;
-    let way = match case.dialect {
+    let remedy = match findings.dialect {
         Dialect::Vllm => {
             "; give them a number by POST /update_weight_version {\"new_version\": \"1\"} (vLLM \
              started with VLLM_SERVER_DEV_MODE=1), or as the trainer updates them"
@@ -148,10 +192,11 @@ fn unnumbered(case: &Case<'_>) -> Option<String> {
             "; give them a number by POST /update_weight_version {\"new_version\": \"1\"}, or as \
              the trainer updates them"
         }
-        Dialect::Rolltape => "; rolltape engine takes no new weights yet, so there is one version",
+        Dialect::Rolltape => "; a trainer gives a number with each update of the weights",
         _ => "",
     };
     Some(format!(
-        "the weights are called `{label}`, which is no number, so rows get version -1{way}"
+        "the weights have the label `{label}`, which is not a number, so rows get version \
+         -1{remedy}"
     ))
 }

@@ -1,4 +1,5 @@
-//! `rolltape doctor --gpu --profile`: where the time of a decode step goes on this machine's GPU.
+//! `rolltape doctor --gpu --profile`: the time of each operation of a decode step on this machine's
+//! GPU.
 
 use std::path::PathBuf;
 
@@ -8,35 +9,37 @@ use serde_json::{Value, json};
 use crate::exit::Failure;
 use crate::print;
 
-/// What to profile.
+/// Options of a profile.
 #[derive(Debug, clap::Args)]
 pub(crate) struct ProfileArgs {
-    /// Instead of looking at kernels, time each operation of a decode step of a model of the shape
-    /// that this config.json describes; its weights are made up
+    /// Time each operation of a decode step instead of checking kernels, for a model of this
+    /// config.json with random weights
     #[arg(long, value_name = "FILE", requires = "gpu")]
     profile: Option<PathBuf>,
-    /// Sequences of a step
+    /// Sequences per step
     #[arg(long, value_name = "N,...", value_delimiter = ',', requires = "profile")]
     #[arg(default_value = "1,32,256", value_parser = at_least_one)]
     batch: Vec<usize>,
-    /// Positions of each sequence; once more with uneven lengths
+    /// Positions per sequence; measured again with uneven lengths
     #[arg(long, value_name = "N", requires = "profile")]
     #[arg(default_value = "1028", value_parser = at_least_one)]
     context: usize,
-    /// Steps that are timed
+    /// Steps to time
     #[arg(long, value_name = "N", requires = "profile")]
     #[arg(default_value = "5", value_parser = at_least_one)]
     steps: usize,
 }
 
-/// A count above zero, and not beyond what any GPU holds.
+/// Parses a count of at least 1 and at most 2^20.
 fn at_least_one(text: &str) -> Result<usize, String> {
-    let count = text.parse().ok().filter(|count| (1..=1 << 20).contains(count));
-    count.ok_or_else(|| "give a number of at least 1, such as 32".into())
+    text.parse()
+        .ok()
+        .filter(|count| (1..=1 << 20).contains(count))
+        .ok_or_else(|| "give a number from 1 to 1048576, such as 32".into())
 }
 
 impl ProfileArgs {
-    /// What is asked for, if it is.
+    /// The engine's options, if --profile was given.
     pub(crate) fn options(&self, gpu: &GpuOptions) -> Option<ProfileOptions> {
         Some(ProfileOptions {
             gpu: gpu.clone(),
@@ -48,7 +51,7 @@ impl ProfileArgs {
     }
 }
 
-/// Profiles and tells.
+/// Profiles and prints the result.
 pub(crate) fn run(options: &ProfileOptions, as_json: bool) -> Result<(), Failure> {
     let profile = Profile::new(options).map_err(|e| Failure::of(&e))?;
     if as_json {
@@ -57,9 +60,14 @@ pub(crate) fn run(options: &ProfileOptions, as_json: bool) -> Result<(), Failure
     page(&profile).iter().try_for_each(|text| print::line(text))
 }
 
-/// Microseconds that a step takes, as the sum of its operations.
+/// The time of a step, in microseconds: the sum over its operations.
 fn step(rows: &[ProfileRow]) -> f64 {
     rows.iter().map(|row| row.calls as f64 * row.microseconds).sum()
+}
+
+/// True for two operations of one step.
+fn is_same_step(a: &ProfileRow, b: &ProfileRow) -> bool {
+    (&a.case, a.products) == (&b.case, b.products)
 }
 
 fn page(profile: &Profile) -> Vec<String> {
@@ -67,8 +75,8 @@ fn page(profile: &Profile) -> Vec<String> {
         format!("device    {}", profile.name),
         format!("memory    {:.0} GB/s read", profile.bandwidth / 1e9),
     ];
-    let same = |a: &ProfileRow, b: &ProfileRow| (&a.case, a.products) == (&b.case, b.products);
-    for rows in profile.rows.chunk_by(same) {
+
+    for rows in profile.rows.chunk_by(is_same_step) {
         let (first, all) = (&rows[0], step(rows));
         page.push(String::new());
         page.push(format!("{}, products {}: {all:.1} us in all", first.case, first.products));
@@ -76,7 +84,9 @@ fn page(profile: &Profile) -> Vec<String> {
             "{:>6} {:>9} {:>6} {:>12} {:>7}",
             "calls", "us each", "part", "bytes each", "of read"
         ));
+
         page.extend(rows.iter().map(|row| {
+            // The share of the bandwidth tells how far an operation is from its limit.
             let part = 100.0 * row.calls as f64 * row.microseconds / all;
             let share = 100.0 * row.rate() / profile.bandwidth;
             format!(
@@ -85,6 +95,7 @@ fn page(profile: &Profile) -> Vec<String> {
             )
         }));
     }
+    // A batch whose KV cache does not fit is not an error: the other batches were measured.
     page.extend(profile.left_out.iter().map(|case| format!("no room for {case}")));
     page
 }

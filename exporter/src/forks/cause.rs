@@ -250,11 +250,11 @@ mod tests {
 
     #[test]
     fn the_user_page_explains_every_cause() {
-        let page = include_str!("../../../docs/export.md");
+        let page = include_str!("../../../docs/forks.md");
         for cause in Cause::ALL {
             let line =
                 format!("| {} | {} | {} |\n", cause.as_str(), cause.meaning(), cause.advice());
-            assert!(page.contains(&line), "docs/export.md lacks the line\n{line}");
+            assert!(page.contains(&line), "docs/forks.md lacks the line\n{line}");
         }
     }
 }

@@ -157,10 +157,10 @@ mod tests {
 
     #[test]
     fn the_user_page_shows_every_column_of_the_table() {
-        let page = include_str!("../../../docs/export.md");
+        let page = include_str!("../../../docs/forks.md");
         for (name, ty, doc) in FORK_COLUMNS {
             let line = format!("| {name} | {ty} | {doc} |\n");
-            assert!(page.contains(&line), "docs/export.md lacks the line\n{line}");
+            assert!(page.contains(&line), "docs/forks.md lacks the line\n{line}");
         }
     }
 

@@ -67,7 +67,7 @@ impl Batch {
         self.rows.iter().map(|row| row.row_weight).sum()
     }
 
-    /// The table of docs/export.md: per token, per sequence, per episode.
+    /// The table of docs/rewards.md: per token, per sequence, per episode.
     fn losses(&self) -> [f64; 3] {
         let sums = self.sums();
         let all: f64 = sums.iter().sum();

@@ -21,7 +21,7 @@ __all__ = [
 
 
 def use_cpu() -> None:
-    """Lets AsyncGRPOTrainer train on a CPU; to be called before one is made."""
+    """Lets AsyncGRPOTrainer train on a CPU; call it before one is created."""
     from rolltape.trl import cpu
 
     cpu.use_cpu()

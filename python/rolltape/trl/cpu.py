@@ -1,4 +1,4 @@
-"""What AsyncGRPOTrainer lacks on a machine without CUDA: attention over its packed rows."""
+"""Attention over packed rows, which AsyncGRPOTrainer lacks on a machine without CUDA."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def tree_attention(
     softcap: float | None = None,
     **_: Any,
 ) -> tuple[torch.Tensor, None]:
-    """TRL's attention over a row of packed trees, by torch alone.
+    """TRL's attention over a row of packed trees, with torch only.
 
     `query` is [1, heads, n, width], `key` and `value` [1, kv heads, n, width]; gives
     [1, n, heads, width]. Memory grows with n squared, so it is for small rows.
@@ -71,7 +71,7 @@ def tree_attention(
 
 
 def use_cpu() -> None:
-    """Lets AsyncGRPOTrainer train on a CPU; to be called before one is made.
+    """Lets AsyncGRPOTrainer train on a CPU; call it before one is created.
 
     Two functions that its module calls are replaced: the one that names the attention kernel, which
     is CUDA's alone, and the one that asks CUDA how fast it is.

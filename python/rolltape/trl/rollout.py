@@ -20,8 +20,8 @@ from rolltape.trl.samples import to_columns
 logger = logging.getLogger(__name__)
 
 Play = Callable[[Episode, Any], "float | None"]
-"""Runs an agent on a prompt against an episode's base URL, and gives its reward, None if it cannot
-be scored. Called in threads, several at once."""
+"""Runs an agent on a prompt against an episode's base URL, and returns its reward, None if it
+cannot be scored. Called in threads, several at once."""
 
 PLAYERS = 8
 ROWS_WAIT_S = 60
@@ -31,7 +31,7 @@ ROWS_POLL_S = 0.1
 def rollout_func(
     client: Client, play: Play, *, players: int = PLAYERS, task_id: str | None = None
 ) -> Callable[[list[Any], Any], dict[str, list[Any]]]:
-    """What GRPOTrainer takes as `rollout_func`: one episode for each prompt that it gives.
+    """A `rollout_func` for GRPOTrainer: one episode for each prompt.
 
     Repetitions of a prompt are a group. Of an episode's main rows the one that trains the most
     tokens is taken, as in `rolltape export --format trl`, because the trainer has one place for
@@ -92,7 +92,7 @@ def whole(client: Client, names: Sequence[str], wait_s: float = ROWS_WAIT_S) -> 
 
 
 def _has_rows(client: Client, name: str) -> bool:
-    """Whether an episode was closed and has tokens to be read."""
+    """True if an episode is closed and has tokens."""
     try:
         told = patiently(lambda: client.show(name))
     except RolltapeError as error:
@@ -116,13 +116,13 @@ def best_rows(rows: Sequence[Row]) -> dict[str, Row]:
 
 
 def trained(row: Row) -> int:
-    """How many tokens of a row are trained."""
+    """The number of trained tokens of a row."""
     return sum(row["loss_mask"])
 
 
 @dataclass
 class LeftOut:
-    """What was recorded of each episode and gives way to the row that is taken."""
+    """Counts of the rows that are left out for the row that is taken, by episode."""
 
     rows: Counter[str] = field(default_factory=Counter)
     tokens: Counter[str] = field(default_factory=Counter)
@@ -133,7 +133,7 @@ class LeftOut:
         return {what: count for what, count in counted.items() if count}
 
     def columns(self, names: Sequence[str]) -> dict[str, list[int]]:
-        """One number for each place, for reward functions and logs."""
+        """One number per place, for reward functions and logs."""
         return {
             "rows_left_out": [self.rows[name] for name in names],
             "tokens_left_out": [self.tokens[name] for name in names],

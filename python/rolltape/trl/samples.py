@@ -1,4 +1,4 @@
-"""Rows of the feed in TRL's words."""
+"""Rows of the feed in TRL's formats."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ NO_VERSION = -1
 
 
 def trains(row: Row) -> bool:
-    """Whether a row has a token that may be trained, and a worth."""
+    """True if a row has a trainable token and an advantage."""
     return row.get("advantage") is not None and any(row["loss_mask"])
 
 
@@ -51,7 +51,7 @@ def messages(told: Sequence[Mapping[str, Any]] | None) -> list[dict[str, Any]]:
 
 
 def to_columns(rows: Sequence[Row | None], empty_ids: tuple[int, int]) -> dict[str, list[Any]]:
-    """What a `rollout_func` of GRPOTrainer gives back: one row for each place, in order.
+    """The result of a `rollout_func` of GRPOTrainer: one row per place, in order.
 
     None is a place of which nothing was recorded: `empty_ids` stand for its prompt and completion,
     and nothing of it is trained.
@@ -93,7 +93,7 @@ def _empty(ids: tuple[int, int]) -> dict[str, Any]:
 def recorded_reward(
     prompts: Sequence[Any], completions: Sequence[Any], reward: Sequence[float | None], **_: Any
 ) -> list[float | None]:
-    """A reward function of GRPOTrainer: what each episode was given over the control API."""
+    """A reward function of GRPOTrainer: the recorded reward of each episode."""
     return list(reward)
 
 

@@ -52,21 +52,21 @@ class WeightTransfer:
         self._sent = sent
 
     def folder_of(self, version: int) -> Path:
-        """Where the weights of a version are, or were."""
+        """The folder of a version's weights."""
         return self.folder / f"v{version}"
 
     def init_weight_transfer(self) -> None:
-        """Raises unless the recorder lives and could record."""
+        """Raises unless the recorder runs and can record."""
         self.client.ready()
 
     def pause(self) -> None:
-        """Nothing: the engine needs no pause, and vLLM is paused where it reads."""
+        """Nothing: the engine needs no pause, and vLLM is paused while it reads."""
 
     def resume(self) -> None:
         """Nothing: the engine needed no pause."""
 
     def send_weights(self, iterator: Iterable[tuple[str, torch.Tensor]]) -> None:
-        """Writes the folder, and has the engine take it."""
+        """Writes the folder, and tells the engine to load it."""
         version = self.version + 1
         folder = save_folder(iterator, self.folder_of(version))
         self._take(folder, version)
@@ -83,7 +83,7 @@ class WeightTransfer:
 
 
 class _Sender:
-    """What GRPOTrainer finds in the place of its vLLM engine: weights are sent, nothing else."""
+    """Takes the place of GRPOTrainer's vLLM engine: sends weights, nothing else."""
 
     def __init__(self, trainer: Any, transfer: WeightTransfer) -> None:
         self._trainer = trainer
@@ -103,7 +103,7 @@ def _named(model: torch.nn.Module) -> Iterable[tuple[str, torch.Tensor]]:
 
 
 def sync_weights(trainer: Any, transfer: WeightTransfer) -> None:
-    """Has a GRPOTrainer with a `rollout_func` send its weights before each rollout.
+    """Makes a GRPOTrainer with a `rollout_func` send its weights before each rollout.
 
     Also makes it weigh rows by trainer's over recorded logprobs, as it does with vLLM. To be called
     before `train()`, on a trainer made with `use_vllm=False`; the model must not be a PEFT model.

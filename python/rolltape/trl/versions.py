@@ -1,4 +1,4 @@
-"""How a trainer's count of its versions goes on where the one before it ended."""
+"""Continues the version numbers of an earlier trainer."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def newest_version(client: Client) -> int:
 
 
 def _served(client: Client) -> int | None:
-    """The number of what the engine serves, where it tells."""
+    """The number of the engine's weights, if it reports one."""
     try:
         label = patiently(client.weight_info)["weight_version"]
     except (RolltapeError, KeyError, TypeError):

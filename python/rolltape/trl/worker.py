@@ -1,4 +1,4 @@
-"""Rollouts for AsyncGRPOTrainer, out of the feed."""
+"""Rollouts for AsyncGRPOTrainer, from the feed."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ GROUPS_PER_LEASE = 8
 POLL_S = 0.5
 WAIT_S = 2.0
 LEASE_S_MIN = 8
-"""A lease is renewed when half of it is over, and looked at no more often than every `WAIT_S`."""
+"""A lease is renewed after half of its time, and checked at most every `WAIT_S`."""
 STOP_WAIT_S = 30.0
 SYNCS_TO_ACK = 3
 """What is taken is trained later: accelerate's dispatcher fetches a batch before it gives out the
@@ -36,15 +36,15 @@ EpisodeKey = tuple[str, int]
 
 @dataclass
 class _Held:
-    """A lease and what of it the trainer has not taken yet."""
+    """A lease, and its rows that the trainer has not taken yet."""
 
     lease: Lease
     waiting: dict[EpisodeKey, int] = field(default_factory=dict)
-    """Rows that wait to be taken, by episode."""
+    """Rows that are not taken yet, by episode."""
     taken: dict[EpisodeKey, int] = field(default_factory=dict)
-    """How many syncs there had been when the last row of an episode was taken."""
+    """Number of syncs when the last row of an episode was taken."""
     renewed_at: float = 0.0
-    """On this machine's own clock: the server's may be another."""
+    """By this machine's clock; the server's may differ."""
 
     def __post_init__(self) -> None:
         self.renewed_at = self.lease.received_at
@@ -60,7 +60,7 @@ class _Held:
 
 
 class _Buffer(queue.Queue):  # type: ignore[type-arg]
-    """The queue that the trainer reads samples from; tells what it takes."""
+    """The queue that the trainer reads samples from; reports what it takes."""
 
     def __init__(self, maxsize: int, took: Callable[[_Held, EpisodeKey], None]) -> None:
         super().__init__(maxsize)
@@ -121,7 +121,7 @@ class RolloutWorker:
         self.rollout_buffer: queue.Queue[Any] = _Buffer(buffer_rows, self._took)
         self.metrics_queue: queue.Queue[dict[str, Any]] = queue.Queue()
         self.version = 0
-        """As the trainer counts them."""
+        """The current version, in the trainer's own count."""
         self.before = newest_version(client) if before is None else before
         self._max_staleness = max_staleness
         self._groups_per_lease = groups_per_lease
@@ -135,7 +135,7 @@ class RolloutWorker:
         self._lock = threading.Lock()
         self._stopping = threading.Event()
         self._stopped = False
-        """Whether all that was held has been settled: what comes later is given back at once."""
+        """True once everything held is settled; later leases are given back at once."""
         self._beat = time.monotonic()
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name="rolltape-feed", daemon=True)
@@ -143,7 +143,7 @@ class RolloutWorker:
     # What the trainer calls
 
     def start(self) -> None:
-        """Begins to read the feed."""
+        """Starts reading the feed."""
         self._thread.start()
 
     def stop(self) -> None:
@@ -158,13 +158,13 @@ class RolloutWorker:
             self._settle(held)
 
     def update_model_version(self, model_version: int) -> None:
-        """Hears of the version that samples from now on."""
+        """Records the version that samples from now on."""
         self.version = model_version
         with self._lock:
             self._syncs += 1
 
     def check_health(self, stale_after_s: float) -> None:
-        """Raises if the thread has failed, or has not come round for so many seconds."""
+        """Raises if the thread has failed, or made no progress for so many seconds."""
         if self._error is not None:
             raise RuntimeError("the feed could not be read") from self._error
         if time.monotonic() - self._beat > stale_after_s:
@@ -233,7 +233,7 @@ class RolloutWorker:
         return to_sample(row, self._groups, metrics, self.before)
 
     def _put(self, item: tuple[Any, _Held, EpisodeKey]) -> bool:
-        """Waits for room; false when it is to stop."""
+        """Waits for room; False if it must stop."""
         while not self._stopping.is_set():
             try:
                 self.rollout_buffer.put(item, timeout=POLL_S)
@@ -243,7 +243,7 @@ class RolloutWorker:
         return False
 
     def _tend(self) -> None:
-        """Acks what was trained, and holds on to the rest."""
+        """Acks what was trained, and keeps the rest."""
         self._beat = time.monotonic()
         for held in list(self._held):
             with self._lock:
@@ -274,7 +274,7 @@ class RolloutWorker:
             self._tell(lambda: held.lease.nack(rest))
 
     def _tell(self, say: Callable[[], None]) -> None:
-        """Says it; a lease that has ended has gone to someone else, which is no harm."""
+        """Sends it. An expired lease is ignored: its rows are handed out again."""
         try:
             say()
         except RolltapeError as error:

@@ -1,7 +1,8 @@
-//! Where rows of the feed go: a file, or stdout, which may be a pipe that is read slowly or no
-//! more.
+//! The output of `rolltape feed`: a file, or stdout, which may be a pipe with a slow reader or with
+//! none.
 //!
-//! A pipe is written to only while it has room, so that no signal waits for a reader.
+//! A pipe is written to only while it has room. So a write never blocks, and a signal is handled at
+//! once.
 
 use std::fs::File;
 use std::io::{self, ErrorKind, Write};
@@ -16,101 +17,102 @@ use tokio::time::sleep;
 
 use crate::exit::Failure;
 
-/// What a pipe with room takes at once.
+/// Bytes that a pipe with room takes at once (POSIX guarantees PIPE_BUF).
 const PIPE_BYTES: usize = 4096;
-/// Pauses before a pipe is looked at again; each is twice the one before.
+/// The first and the longest pause before a pipe is polled again; each is twice the one before.
 const PAUSES: [Duration; 2] = [Duration::from_millis(1), Duration::from_millis(32)];
 
-/// Where rows go.
+/// An output that rows are written to.
 pub(crate) struct Sink {
     file: File,
-    kind: Kind,
-    /// What was put last, and how much of it is written.
+    kind: OutputKind,
+    /// The bytes of the last [`Sink::put`].
     last: Vec<u8>,
-    done: usize,
+    /// The number of them that are written.
+    written: usize,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Kind {
+enum OutputKind {
     Pipe,
-    /// On a disk.
-    Stored,
+    /// A file on a disk.
+    File,
     Other,
 }
 
 impl Sink {
-    /// The file of this path, made anew; stdout for `-`.
+    /// Creates or truncates the file at `path`; `-` is stdout.
     pub(crate) fn open(path: &Path) -> Result<Self, Failure> {
         let file = match path == Path::new("-") {
             true => io::stdout().as_fd().try_clone_to_owned().map(File::from),
             false => File::create(path),
         };
-        let made = file.and_then(Self::new);
-        let failed = |error| Failure::new(format!("cannot write `{}`: {error}", path.display()));
-        made.map_err(failed)
+        file.and_then(Self::new)
+            .map_err(|error| Failure::new(format!("cannot write `{}`: {error}", path.display())))
     }
 
     fn new(file: File) -> io::Result<Self> {
-        let kind = file.metadata()?.file_type();
-        let kind = match (kind.is_fifo(), kind.is_file()) {
-            (true, _) => Kind::Pipe,
-            (_, true) => Kind::Stored,
-            _ => Kind::Other,
+        let file_type = file.metadata()?.file_type();
+        let kind = match (file_type.is_fifo(), file_type.is_file()) {
+            (true, _) => OutputKind::Pipe,
+            (_, true) => OutputKind::File,
+            _ => OutputKind::Other,
         };
-        Ok(Self { file, kind, last: Vec::new(), done: 0 })
+        Ok(Self { file, kind, last: Vec::new(), written: 0 })
     }
 
-    /// Writes these bytes. Who gives up on that may go on with [`Sink::flush`].
+    /// Writes these bytes. Cancel safe: [`Sink::flush`] writes what is left.
     pub(crate) async fn put(&mut self, bytes: Vec<u8>) -> io::Result<()> {
-        (self.last, self.done) = (bytes, 0);
+        (self.last, self.written) = (bytes, 0);
         self.flush().await
     }
 
-    /// Writes what is left of what was put last.
+    /// Writes what is left of the last [`Sink::put`].
     pub(crate) async fn flush(&mut self) -> io::Result<()> {
         let mut pause = PAUSES[0];
-        while self.done < self.last.len() {
-            let mut left = &self.last[self.done..];
-            if self.kind == Kind::Pipe {
+        while self.written < self.last.len() {
+            let mut left = &self.last[self.written..];
+            if self.kind == OutputKind::Pipe {
                 left = &left[..left.len().min(PIPE_BYTES)];
                 if !self.has_room()? {
-                    rest(&mut pause).await;
+                    wait(&mut pause).await;
                     continue;
                 }
             }
+
             match self.file.write(left) {
                 Ok(0) => return Err(ErrorKind::WriteZero.into()),
-                Ok(written) => (self.done, pause) = (self.done + written, PAUSES[0]),
+                Ok(count) => (self.written, pause) = (self.written + count, PAUSES[0]),
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(error) if error.kind() == ErrorKind::WouldBlock => rest(&mut pause).await,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => wait(&mut pause).await,
                 Err(error) => return Err(error),
             }
         }
         Ok(())
     }
 
-    /// Waits until what was written is on the disk; where it was written to a pipe and is to be
-    /// `acked`, until it was read.
+    /// Waits until a file's bytes are on the disk, and, if they are to be `acked`, until a pipe's
+    /// bytes are read.
     ///
     /// # Errors
-    /// `BrokenPipe` when nobody reads it any more.
-    pub(crate) async fn arrive(&self, acked: bool) -> io::Result<()> {
+    /// `BrokenPipe` if the pipe's reader has left.
+    pub(crate) async fn settle(&self, acked: bool) -> io::Result<()> {
         let mut pause = PAUSES[0];
         match self.kind {
-            Kind::Stored => self.file.sync_data(),
-            Kind::Pipe if acked => {
+            OutputKind::File => self.file.sync_data(),
+            OutputKind::Pipe if acked => {
                 while ioctl_fionread(&self.file)? > 0 {
-                    // Says so when the reader has left.
+                    // Fails if the reader has left.
                     self.has_room()?;
-                    rest(&mut pause).await;
+                    wait(&mut pause).await;
                 }
                 Ok(())
             }
-            Kind::Pipe | Kind::Other => Ok(()),
+            OutputKind::Pipe | OutputKind::Other => Ok(()),
         }
     }
 
-    /// Whether a pipe takes more.
+    /// True if the pipe takes [`PIPE_BYTES`] more.
     fn has_room(&self) -> io::Result<bool> {
         let mut pipe = [PollFd::new(&self.file, PollFlags::OUT)];
         poll(&mut pipe, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }))?;
@@ -122,7 +124,7 @@ impl Sink {
     }
 }
 
-async fn rest(pause: &mut Duration) {
+async fn wait(pause: &mut Duration) {
     sleep(*pause).await;
     *pause = (*pause * 2).min(PAUSES[1]);
 }
@@ -149,18 +151,18 @@ mod tests {
     async fn what_a_pipe_holds_has_not_arrived() {
         let (mut reader, mut sink) = pipe();
         sink.put(b"rows".to_vec()).await.unwrap();
-        assert!(timeout(SHORT, sink.arrive(true)).await.is_err(), "nobody has read it");
-        timeout(LONG, sink.arrive(false)).await.unwrap().unwrap();
+        assert!(timeout(SHORT, sink.settle(true)).await.is_err(), "nobody has read it");
+        timeout(LONG, sink.settle(false)).await.unwrap().unwrap();
         let mut read = [0; 4];
         reader.read_exact(&mut read).unwrap();
         drop(reader);
-        timeout(LONG, sink.arrive(true)).await.unwrap().unwrap();
+        timeout(LONG, sink.settle(true)).await.unwrap().unwrap();
         let closed = sink.put(b"more".to_vec()).await.unwrap_err();
         assert_eq!(closed.kind(), ErrorKind::BrokenPipe);
         let (reader, mut sink) = pipe();
         sink.put(b"rows".to_vec()).await.unwrap();
         drop(reader);
-        let lost = timeout(LONG, sink.arrive(true)).await.unwrap().unwrap_err();
+        let lost = timeout(LONG, sink.settle(true)).await.unwrap().unwrap_err();
         assert_eq!(lost.kind(), ErrorKind::BrokenPipe);
     }
 

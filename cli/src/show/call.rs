@@ -1,4 +1,4 @@
-//! `rolltape show --call`: one call with everything that the store keeps encoded.
+//! `rolltape show --call`: prints one call with all its arrays.
 
 use std::process::ExitCode;
 
@@ -6,25 +6,30 @@ use episode::{Call, CallId, Choice, EpisodeId};
 use serde_json::{Value, json};
 use store::Snapshot;
 
-use crate::exit::{Done, Failure};
+use super::versions::VersionTable;
+use crate::exit::{CommandResult, Failure};
 use crate::print;
-use crate::show_versions::Weights;
 
-/// Shows a call of `episode`.
-pub(crate) async fn run(snapshot: &mut Snapshot, episode: &EpisodeId, call_id: CallId) -> Done {
+/// Prints a call of `episode` as one JSON object.
+pub(super) async fn run(
+    snapshot: &mut Snapshot,
+    episode: &EpisodeId,
+    call_id: CallId,
+) -> CommandResult {
     let found = snapshot.call(call_id).await?.filter(|call| call.begun.tag.episode == *episode);
     let Some(call) = found else {
         return Err(Failure::new(format!("no call `{call_id}` in the episode `{episode}`"))
-            .hint("`rolltape show EPISODE --json` names its calls"));
+            .hint("`rolltape show EPISODE --json` lists its calls"));
     };
-    let weights = Weights(snapshot.versions().await?);
-    print::line(&as_json(&call, &weights).to_string())?;
+    let versions = VersionTable(snapshot.versions().await?);
+    print::line(&as_json(&call, &versions).to_string())?;
     Ok(ExitCode::SUCCESS)
 }
 
-fn as_json(call: &Call, weights: &Weights) -> Value {
+fn as_json(call: &Call, versions: &VersionTable) -> Value {
     let begun = &call.begun;
     let ended = call.ended.as_ref();
+
     json!({
         "call_id": begun.call_id.to_string(),
         "method": begun.method,
@@ -33,10 +38,14 @@ fn as_json(call: &Call, weights: &Weights) -> Value {
         "status": ended.and_then(|ended| ended.status),
         "outcome": ended.map(|ended| ended.outcome.as_str()),
         "reply": ended.map(|ended| text(&ended.reply)),
+        // Ids of each prompt; a batch of completions has several.
         "prompts": ended.map(|ended| &ended.prompts),
         "choices": ended.map(|ended| {
-            let choices = ended.choices.iter();
-            choices.map(|c| choice_json(c, weights.spans(call, c.index))).collect::<Vec<_>>()
+            ended
+                .choices
+                .iter()
+                .map(|choice| choice_json(choice, versions.spans_json(call, choice.index)))
+                .collect::<Vec<_>>()
         }),
         "stamps": ended.map(|ended| json!([ended.stamps.start, ended.stamps.end])),
     })
@@ -47,6 +56,7 @@ fn choice_json(choice: &Choice, versions: Vec<Value>) -> Value {
         let value = serde_json::from_str(&side.json).unwrap_or_else(|_| json!(side.json));
         (side.name.clone(), value)
     });
+
     json!({
         "index": choice.index,
         "prompt_index": choice.prompt_index,
@@ -60,7 +70,7 @@ fn choice_json(choice: &Choice, versions: Vec<Value>) -> Value {
     })
 }
 
-/// Bodies are text in practice; what is none is shown as far as it can be.
+/// A body as text; bytes that are not UTF-8 are replaced.
 fn text(body: &[u8]) -> String {
     String::from_utf8_lossy(body).into_owned()
 }

@@ -1,33 +1,35 @@
 //! The parameters of the feed, as options.
+//!
+//! The server checks them; docs/feed.md describes each.
 
-/// The parameters of the feed, each under its own name: docs/feed.md tells of them.
+/// The parameters of the feed, each under its own name.
 #[derive(Debug, Clone, Default, clap::Args)]
-pub(crate) struct Asked {
-    /// The name of who trains; what is handed out is leased to it
+pub(crate) struct FeedQuery {
+    /// Name of the consumer that items are leased to
     #[arg(long, value_name = "NAME")]
     pub(crate) consumer: Option<String>,
-    /// The position to read on from; `end` for what is finished from now on
+    /// Position to continue after; `end` skips everything finished so far
     #[arg(long, value_name = "POSITION")]
     pub(crate) cursor: Option<String>,
-    /// Items in one reply at most
+    /// Maximum items per reply
     #[arg(long, value_name = "N")]
     limit: Option<u32>,
-    /// Seconds until what is not acked is handed out again
+    /// Seconds until items that are not acked are handed out again
     #[arg(long, value_name = "S")]
     pub(crate) lease_s: Option<u32>,
-    /// What is handed out together: episode, group
+    /// Unit of an item: episode, group
     #[arg(long, value_name = "UNIT")]
     unit: Option<String>,
-    /// Attempts that make a group, where it was announced without
+    /// Attempts of a group that was announced without a size
     #[arg(long, value_name = "N")]
     group_size: Option<u32>,
-    /// Seconds after which a group is handed out as it is
+    /// Seconds to wait for a group to fill up
     #[arg(long, value_name = "S")]
     group_wait_s: Option<u32>,
-    /// What becomes of such a group: deliver, drop
-    #[arg(long, value_name = "FATE")]
+    /// Rule for a group that did not fill up in time: deliver, drop
+    #[arg(long, value_name = "RULE")]
     group_late: Option<String>,
-    /// Only attempts that were given a reward
+    /// Only attempts with a reward
     #[arg(long)]
     rewarded: bool,
     /// Only this episode
@@ -39,52 +41,50 @@ pub(crate) struct Asked {
     /// Only this task
     #[arg(long, value_name = "ID")]
     task: Option<String>,
-    /// Only these trajectories: main, subagent, compaction, retry, sibling, auxiliary, fork
+    /// Only trajectories of these kinds: main, subagent, compaction, retry, sibling, auxiliary,
+    /// fork
     #[arg(long, value_name = "KIND,...")]
     kind: Option<String>,
-    /// Only rows of these models: names, policy (each attempt's main model), all
+    /// Only rows of these models: names, policy (each attempt's main model), or all
     #[arg(long, value_name = "MODEL,...")]
     model: Option<String>,
-    /// The worst verdict that will do: exact, usable
+    /// Minimum verdict: exact, usable
     #[arg(long, value_name = "VERDICT")]
     verdict: Option<String>,
     /// Only episodes with at least this reward
     #[arg(long, value_name = "REWARD", allow_negative_numbers = true)]
     min_reward: Option<f64>,
-    /// Only rows whose oldest policy version is at most so many behind
+    /// Maximum staleness of a row: --at-version minus its oldest policy version
     #[arg(long, value_name = "N")]
     max_staleness: Option<u32>,
-    /// The version that staleness is counted from [default: the newest known]
+    /// The trainer's policy version [default: the newest known]
     #[arg(long, value_name = "V")]
     at_version: Option<u32>,
-    /// Only rows that train tokens of this policy version and later ones
+    /// Minimum policy version of the trained tokens of a row
     #[arg(long, value_name = "V")]
     min_version: Option<u32>,
-    /// Only rows that train tokens of this policy version and earlier ones
+    /// Maximum policy version of the trained tokens of a row
     #[arg(long, value_name = "V")]
     max_version: Option<u32>,
-    /// Only rows whose policy versions differ by at most so many
+    /// Maximum policy-version spread per row
     #[arg(long, value_name = "N")]
     max_version_span: Option<u32>,
-    /// Compare the attempts of each group: none, grpo, dr-grpo, rloo
+    /// Advantage within each group: none, grpo, dr-grpo, rloo
     #[arg(long, value_name = "RULE")]
     advantage: Option<String>,
-    /// Show the numbers of its group in every row
+    /// Add the statistics of its group to every row
     #[arg(long)]
     group_stats: bool,
-    /// Fill the returns of turns
+    /// Discount factor of the returns of turns; without it there are none
     #[arg(long, value_name = "G")]
     gamma: Option<f64>,
 }
 
-impl Asked {
-    /// The parameters that were given, as pairs of a query.
-    pub(crate) fn pairs(&self) -> Vec<(&'static str, String)> {
-        let text = |name, value: &Option<String>| value.clone().map(|value| (name, value));
-        let number = |name, value: Option<u32>| value.map(|value| (name, value.to_string()));
-        let real = |name, value: Option<f64>| value.map(|value| (name, value.to_string()));
-        let flag = |name, value: bool| value.then(|| (name, "true".to_owned()));
-        let all = [
+impl FeedQuery {
+    /// The given parameters as name and value.
+    pub(crate) fn pairs(&self) -> Vec<Pair> {
+        [
+            // The names are those of the parameters; the server checks the values.
             text("consumer", &self.consumer),
             number("limit", self.limit),
             number("lease_s", self.lease_s),
@@ -99,7 +99,7 @@ impl Asked {
             text("kind", &self.kind),
             text("model", &self.model),
             text("verdict", &self.verdict),
-            real("min_reward", self.min_reward),
+            number("min_reward", self.min_reward),
             number("max_staleness", self.max_staleness),
             number("at_version", self.at_version),
             number("min_version", self.min_version),
@@ -107,10 +107,26 @@ impl Asked {
             number("max_version_span", self.max_version_span),
             text("advantage", &self.advantage),
             flag("group_stats", self.group_stats),
-            real("gamma", self.gamma),
-        ];
-        all.into_iter().flatten().collect()
+            number("gamma", self.gamma),
+        ]
+        .into_iter()
+        .flatten()
+        .collect()
     }
+}
+
+type Pair = (&'static str, String);
+
+fn text(name: &'static str, value: &Option<String>) -> Option<Pair> {
+    value.clone().map(|value| (name, value))
+}
+
+fn number(name: &'static str, value: Option<impl ToString>) -> Option<Pair> {
+    value.map(|value| (name, value.to_string()))
+}
+
+fn flag(name: &'static str, value: bool) -> Option<Pair> {
+    value.then(|| (name, "true".to_owned()))
 }
 
 #[cfg(test)]
@@ -119,12 +135,12 @@ mod tests {
 
     #[test]
     fn every_parameter_has_its_own_name() {
-        let asked = Asked {
+        let query = FeedQuery {
             consumer: Some("t".into()),
             min_reward: Some(-0.5),
             rewarded: true,
             max_staleness: Some(4),
-            ..Asked::default()
+            ..FeedQuery::default()
         };
         let pair = |name, value: &str| (name, value.to_owned());
         let expected = [
@@ -133,6 +149,6 @@ mod tests {
             pair("min_reward", "-0.5"),
             pair("max_staleness", "4"),
         ];
-        assert_eq!(asked.pairs(), expected);
+        assert_eq!(query.pairs(), expected);
     }
 }

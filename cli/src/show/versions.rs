@@ -1,4 +1,4 @@
-//! `rolltape show`: which weights sampled a turn.
+//! The weights that sampled a turn.
 
 use std::collections::BTreeSet;
 
@@ -6,53 +6,63 @@ use episode::{Call, Choice, VersionSpan};
 use serde_json::{Value, json};
 use store::VersionRecord;
 
-/// The versions that a store knows.
-pub(crate) struct Weights(pub(crate) Vec<VersionRecord>);
+/// The policy versions of a store.
+pub(super) struct VersionTable(pub(super) Vec<VersionRecord>);
 
-impl Weights {
-    /// What is known of a label that a call names. Where it came again with another checksum, what
-    /// it was when the call ended.
-    fn of(&self, label: &str, call: &Call) -> Option<&VersionRecord> {
+impl VersionTable {
+    /// The record of a label that a call names. A label that was given to other weights later has
+    /// several records; the one that was valid when the call ended counts.
+    fn record(&self, label: &str, call: &Call) -> Option<&VersionRecord> {
         let ended = call.ended.as_ref().map_or(call.begun.started_at, |ended| ended.ended_at);
-        let mut all = self.0.iter().filter(|version| version.label == label);
-        let then = all.clone().rfind(|version| version.first_seen <= ended);
-        then.or_else(|| all.next())
+        let mut records = self.0.iter().filter(|record| record.label == label);
+        let valid = records.clone().rfind(|record| record.first_seen <= ended);
+        valid.or_else(|| records.next())
     }
 
-    /// The spans of a choice, each with what is known of its weights.
-    pub(crate) fn spans(&self, call: &Call, choice: u32) -> Vec<Value> {
-        let span = |span: &VersionSpan| {
-            json!({
-                "version": span.version,
-                "number": span.number(),
-                "checksum": self.of(&span.version, call).and_then(|v| v.checksum.as_ref()),
-                "start": span.start,
-                "end": span.end,
-            })
-        };
-        choice_of(call, choice).map_or(Vec::new(), |c| c.versions.iter().map(span).collect())
+    /// The version spans of a choice, each with the number and the checksum of its weights.
+    pub(super) fn spans_json(&self, call: &Call, choice: u32) -> Vec<Value> {
+        choice_of(call, choice)
+            .iter()
+            .flat_map(|choice| &choice.versions)
+            .map(|span| self.span_json(call, span))
+            .collect()
     }
 
-    /// A line for each of the weights that sampled anything in these calls.
-    pub(crate) fn lines(&self, calls: &[Call]) -> Vec<String> {
+    fn span_json(&self, call: &Call, span: &VersionSpan) -> Value {
+        let record = self.record(&span.version, call);
+        json!({
+            "version": span.version,
+            "number": span.number(),
+            "checksum": record.and_then(|record| record.checksum.as_ref()),
+            "start": span.start,
+            "end": span.end,
+        })
+    }
+
+    /// A line for each version that sampled tokens in these calls.
+    pub(super) fn lines(&self, calls: &[Call]) -> Vec<String> {
         let mut lines = BTreeSet::new();
         for call in calls {
             for label in labels_of(call) {
-                let known = self.of(label, call);
                 let number = episode::version_number(label);
-                let number = number.map_or("no number".to_owned(), |n| format!("version {n}"));
-                let sum = known.and_then(|version| version.checksum.as_deref());
-                let sum = sum.map_or("checksum not known".to_owned(), |s| format!("checksum {s}"));
-                lines.insert((episode::version_number(label), format!("{label}: {number}, {sum}")));
+                let record = self.record(label, call);
+                let checksum = record.and_then(|record| record.checksum.as_deref());
+
+                let number_text =
+                    number.map_or("no number".to_owned(), |number| format!("version {number}"));
+                let checksum_text = checksum
+                    .map_or("checksum not known".to_owned(), |sum| format!("checksum {sum}"));
+                // Sorted by number, then by label.
+                lines.insert((number, format!("{label}: {number_text}, {checksum_text}")));
             }
         }
         lines.into_iter().map(|(_, line)| format!("weights {line}")).collect()
     }
 }
 
-/// ` by 5`, or ` by 5, 6` where the weights changed between two tokens; nothing where it is not
-/// known. What changed at a token that nobody knows is ` by 5..6`.
-pub(crate) fn by(call: &Call, choice: u32) -> String {
+/// The versions of a choice, for its line: ` by 5`; ` by 5, 6` if they changed between two tokens;
+/// ` by 5..6` if they changed at an unknown token; nothing if they are not known.
+pub(super) fn versions_suffix(call: &Call, choice: u32) -> String {
     let mut labels: Vec<&str> = Vec::new();
     for span in choice_of(call, choice).iter().flat_map(|choice| &choice.versions) {
         if labels.last() != Some(&span.version.as_str()) {
@@ -72,9 +82,9 @@ fn choice_of(call: &Call, choice: u32) -> Option<&Choice> {
 }
 
 fn labels_of(call: &Call) -> impl Iterator<Item = &str> {
-    let ended = call.ended.iter();
-    let spans = ended.clone().flat_map(|ended| &ended.choices).flat_map(|c| &c.versions);
-    let stamps = ended.filter_map(|ended| ended.stamps.changed());
+    let spans =
+        call.ended.iter().flat_map(|ended| &ended.choices).flat_map(|choice| &choice.versions);
+    let stamps = call.ended.iter().filter_map(|ended| ended.stamps.changed());
     spans.map(|span| span.version.as_str()).chain(stamps.flat_map(|(start, end)| [start, end]))
 }
 
@@ -134,20 +144,23 @@ mod tests {
         Call { begun, ended: Some(ended) }
     }
 
-    fn told(label: &str, checksum: &str, first_seen: i64) -> VersionRecord {
+    fn record(label: &str, checksum: &str, first_seen: i64) -> VersionRecord {
         let (label, checksum) = (label.to_owned(), Some(checksum.to_owned()));
         VersionRecord { label, checksum, first_seen, ..VersionRecord::default() }
     }
 
     #[test]
     fn a_turn_leads_to_its_weights() {
-        let weights = Weights(vec![told("step_5", "a", 10), told("step_5", "b", 30)]);
+        let weights = VersionTable(vec![record("step_5", "a", 10), record("step_5", "b", 30)]);
         let early = call(20, &[("step_5", 0, 2), ("6", 2, 3)], Stamps::default());
         let late = call(40, &[("step_5", 0, 2)], Stamps::default());
-        assert_eq!((by(&early, 0), by(&late, 0)), (" by step_5, 6".into(), " by step_5".into()));
-        assert_eq!(weights.spans(&early, 0)[0]["checksum"], "a");
-        assert_eq!(weights.spans(&late, 0)[0]["checksum"], "b");
-        assert_eq!(weights.spans(&late, 0)[0]["number"], 5);
+        assert_eq!(
+            (versions_suffix(&early, 0), versions_suffix(&late, 0)),
+            (" by step_5, 6".into(), " by step_5".into())
+        );
+        assert_eq!(weights.spans_json(&early, 0)[0]["checksum"], "a");
+        assert_eq!(weights.spans_json(&late, 0)[0]["checksum"], "b");
+        assert_eq!(weights.spans_json(&late, 0)[0]["number"], 5);
         let lines = weights.lines(&[early, late]);
         let expected = [
             "weights step_5: version 5, checksum a",
@@ -161,8 +174,8 @@ mod tests {
     fn weights_that_changed_at_a_token_nobody_knows_are_both_named() {
         let stamps = Stamps { start: Some("5".into()), end: Some("run".into()) };
         let changed = call(20, &[], stamps);
-        assert_eq!(by(&changed, 0), " by 5..run");
-        assert_eq!(Weights(Vec::new()).lines(&[changed]).len(), 2);
-        assert_eq!(by(&call(20, &[], Stamps::default()), 0), "");
+        assert_eq!(versions_suffix(&changed, 0), " by 5..run");
+        assert_eq!(VersionTable(Vec::new()).lines(&[changed]).len(), 2);
+        assert_eq!(versions_suffix(&call(20, &[], Stamps::default()), 0), "");
     }
 }

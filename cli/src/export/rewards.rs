@@ -1,36 +1,36 @@
-//! `rolltape export`: what rewards and policy versions add or leave out.
+//! `rolltape export`: the options on rewards and policy versions, and their part of the report.
 
 use episode::Micros;
 use exporter::{Advantage, Report, RewardOptions, VersionFilter};
 
 use crate::print;
-use crate::when::when;
+use crate::time::moment;
 
-/// The options.
+/// Options on rewards and policy versions.
 #[derive(Debug, clap::Args)]
 pub(crate) struct ExportRewards {
-    /// Leave out rewards that were given later: 2026-11-21T20:17:47Z, or microseconds since 1970
-    #[arg(long, value_name = "TIME", value_parser = when)]
+    /// Ignore rewards given after this time: 2026-11-21T20:17:47Z, or microseconds since 1970
+    #[arg(long, value_name = "TIME", value_parser = moment)]
     rewards_as_of: Option<Micros>,
-    /// Compare the attempts of each group: none, grpo, dr-grpo, rloo
+    /// Advantage within each group: none, grpo, dr-grpo, rloo
     #[arg(long, value_name = "RULE", default_value = "none", value_parser = advantage)]
     advantage: Advantage,
-    /// Show the numbers of its group in every row
+    /// Add the statistics of its group to every row
     #[arg(long)]
     group_stats: bool,
-    /// Fill the returns of turns; a reward counts G times as much one turn earlier
+    /// Discount factor of the returns of turns; without it there are none
     #[arg(long, value_name = "G", value_parser = gamma)]
     gamma: Option<f64>,
-    /// Only rows that train tokens of this policy version and later ones
+    /// Minimum policy version of the trained tokens of a row
     #[arg(long, value_name = "V", value_parser = version())]
     min_version: Option<i64>,
-    /// Only rows that train tokens of this policy version and earlier ones
+    /// Maximum policy version of the trained tokens of a row
     #[arg(long, value_name = "V", value_parser = version())]
     max_version: Option<i64>,
-    /// Only rows whose policy versions differ by at most so many
+    /// Maximum policy-version spread per row
     #[arg(long, value_name = "N", value_parser = version())]
     max_version_span: Option<i64>,
-    /// Only rows whose oldest policy version is at most so many behind --at-version
+    /// Maximum staleness of a row: --at-version minus its oldest policy version
     #[arg(long, value_name = "N", value_parser = version(), requires = "at_version")]
     max_staleness: Option<i64>,
     /// The trainer's policy version
@@ -39,7 +39,7 @@ pub(crate) struct ExportRewards {
 }
 
 impl ExportRewards {
-    /// What rewards are to say.
+    /// The options on rewards.
     pub(crate) fn rewards(&self) -> RewardOptions {
         RewardOptions {
             as_of: self.rewards_as_of,
@@ -49,7 +49,7 @@ impl ExportRewards {
         }
     }
 
-    /// Which policy versions.
+    /// The filter on policy versions.
     pub(crate) fn versions(&self) -> VersionFilter {
         VersionFilter {
             min: self.min_version,
@@ -61,24 +61,24 @@ impl ExportRewards {
     }
 }
 
-/// What a person is to know of an export's rewards and versions.
-pub(crate) fn lines(report: &Report) -> Vec<String> {
+/// The report's lines on rewards.
+pub(crate) fn report_lines(report: &Report) -> Vec<String> {
     let mut lines = Vec::new();
-    let flat = flat(report);
+    let flat = flat_groups(report);
     if flat > 0 {
-        lines.push(format!("{} whose rewards are all alike", print::count(flat, "group")));
+        lines.push(format!("  {} whose rewards are all alike", print::count(flat, "group")));
     }
+
     let unplaced = report.notes.rewards_unplaced;
     if unplaced > 0 {
         let rewards = print::count(unplaced, "reward");
-        lines.push(format!("{rewards} of calls or tokens that no trajectory holds"));
+        lines.push(format!("  {rewards} of calls or tokens that no trajectory holds"));
     }
-    lines.iter_mut().for_each(|line| line.insert_str(0, "  "));
     lines
 }
 
-/// Number of groups whose rewards are all alike, which teach nothing.
-pub(crate) fn flat(report: &Report) -> u64 {
+/// The number of groups whose rewards are all alike: their advantages are zero.
+pub(crate) fn flat_groups(report: &Report) -> u64 {
     report.groups.iter().filter(|group| group.is_flat()).count() as u64
 }
 
@@ -87,14 +87,16 @@ fn version() -> impl clap::builder::TypedValueParser<Value = i64> {
 }
 
 fn advantage(word: &str) -> Result<Advantage, String> {
-    let words = || Advantage::ALL.map(Advantage::as_str).join(", ");
-    let found = Advantage::ALL.into_iter().find(|rule| rule.as_str() == word);
-    found.ok_or_else(|| format!("the rules are {}", words()))
+    Advantage::ALL.into_iter().find(|rule| rule.as_str() == word).ok_or_else(|| {
+        format!("the rules are {}", Advantage::ALL.map(Advantage::as_str).join(", "))
+    })
 }
 
 fn gamma(text: &str) -> Result<f64, String> {
-    let gamma = text.parse().ok().filter(|gamma| (0.0..=1.0).contains(gamma));
-    gamma.ok_or_else(|| "not a number from 0 to 1".to_owned())
+    text.parse()
+        .ok()
+        .filter(|gamma| (0.0..=1.0).contains(gamma))
+        .ok_or_else(|| "not a number from 0 to 1".to_owned())
 }
 
 #[cfg(test)]
@@ -110,21 +112,21 @@ mod tests {
         args: ExportRewards,
     }
 
-    fn said(words: &str) -> Result<ExportRewards, String> {
+    fn parse(words: &str) -> Result<ExportRewards, String> {
         let line = format!("export {words}");
         let line = Line::try_parse_from(line.split_whitespace()).map_err(|e| e.to_string());
         line.map(|line| line.args)
     }
 
     #[test]
-    fn nothing_is_asked_for_unless_told() {
-        let args = said("").unwrap();
+    fn the_defaults_filter_nothing() {
+        let args = parse("").unwrap();
         assert_eq!(args.rewards(), RewardOptions::default());
         assert_eq!(args.versions(), VersionFilter::default());
     }
 
     #[test]
-    fn what_teaches_nothing_is_told() {
+    fn groups_that_teach_nothing_are_reported() {
         let group = |name: &str, scored, most| GroupSummary {
             group: Some(name.to_owned()),
             scored,
@@ -134,16 +136,16 @@ mod tests {
         };
         let groups = vec![group("a", 2, 0.0), group("b", 2, 1.0), group("c", 1, 0.0)];
         let mut report = Report { groups, ..Report::default() };
-        assert_eq!(lines(&report), ["  1 group whose rewards are all alike"]);
+        assert_eq!(report_lines(&report), ["  1 group whose rewards are all alike"]);
         report.groups.clear();
         report.notes.rewards_unplaced = 2;
         let expected = ["  2 rewards of calls or tokens that no trajectory holds"];
-        assert_eq!(lines(&report), expected);
+        assert_eq!(report_lines(&report), expected);
     }
 
     #[test]
     fn the_options_say_what_they_mean() {
-        let args = said("--advantage rloo --gamma 0.5 --rewards-as-of 7 --min-version 2").unwrap();
+        let args = parse("--advantage rloo --gamma 0.5 --rewards-as-of 7 --min-version 2").unwrap();
         let RewardOptions { as_of, advantage, gamma, .. } = args.rewards();
         assert_eq!((as_of, advantage, gamma), (Some(7), Advantage::Rloo, Some(0.5)));
         assert_eq!(args.versions().min, Some(2));
@@ -156,7 +158,7 @@ mod tests {
             ("--at-version 2147483648", "2147483648"),
             ("--rewards-as-of yesterday", "not a time"),
         ] {
-            let error = said(words).unwrap_err();
+            let error = parse(words).unwrap_err();
             assert!(error.contains(why), "{words}: {error}");
         }
     }

@@ -1,20 +1,22 @@
-//! The rows of the feed, made as those of exports are: what joins the proxy and the exporter.
+//! The rows of the proxy's feed, made by the exporter.
+//!
+//! The two crates do not know each other; this file joins them.
 
 use exporter::{Encoding, Feed, FeedOptions, Made};
 use proxy::{ItemRows, RowSource, RowStream};
 use store::{Item, Snapshot};
 use tokio::runtime::Handle;
 
-/// Makes streams.
+/// Makes a stream of rows for each reply of the feed.
 #[derive(Debug)]
-pub(crate) struct Rows;
+pub(super) struct ExportedRows;
 
-struct Stream {
+struct ExportedStream {
     feed: Feed,
     content_type: &'static str,
 }
 
-impl RowSource for Rows {
+impl RowSource for ExportedRows {
     fn stream(&self, parameters: &[(String, String)]) -> Result<Box<dyn RowStream>, String> {
         let options = FeedOptions::of(parameters)?;
         let content_type = match options.encoding {
@@ -22,11 +24,11 @@ impl RowSource for Rows {
             _ => "application/x-ndjson",
         };
         let feed = Feed::new(options).map_err(|error| error.to_string())?;
-        Ok(Box::new(Stream { feed, content_type }))
+        Ok(Box::new(ExportedStream { feed, content_type }))
     }
 }
 
-impl RowStream for Stream {
+impl RowStream for ExportedStream {
     fn content_type(&self) -> &'static str {
         self.content_type
     }
@@ -37,7 +39,7 @@ impl RowStream for Stream {
         item: &Item,
         newest: Option<i64>,
     ) -> Result<ItemRows, String> {
-        // The thread is one of those that may be kept busy.
+        // The proxy calls this on a thread that may block.
         let made = Handle::current().block_on(self.feed.item(snapshot, item, newest));
         match made.map_err(|error| error.to_string())? {
             Made::Rows(bytes) => Ok(ItemRows::Rows(bytes)),

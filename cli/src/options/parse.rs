@@ -1,36 +1,39 @@
-//! Words of the command line that are read with more help than their types give.
+//! Parsers of values that several subcommands take.
 
 use std::net::SocketAddr;
 
 use episode::CallId;
 use store::Location;
 
-/// An address to listen at.
+/// Parses an address to listen on. The error names the port that was probably meant.
 pub(crate) fn address(text: &str) -> Result<SocketAddr, String> {
     text.parse().map_err(|_| {
         let (host, port) = text.rsplit_once(':').unwrap_or(("", text));
-        let local = matches!(host, "" | "localhost") && port.parse::<u16>().is_ok();
-        let port = if local { port } else { "8080" };
-        format!("give a number of a host and a port, such as 127.0.0.1:{port}")
+        let is_local = matches!(host, "" | "localhost") && port.parse::<u16>().is_ok();
+        let port = if is_local { port } else { "8080" };
+
+        format!("give an IP address and a port, such as 127.0.0.1:{port}")
     })
 }
 
-/// A call's id.
+/// Parses the id of a call.
 pub(crate) fn call_id(text: &str) -> Result<CallId, String> {
     text.parse().map_err(|_| {
-        "not the id of a call; `rolltape show EPISODE --json` names those of an episode".to_owned()
+        "not a call id; `rolltape show EPISODE --json` lists those of an episode".to_owned()
     })
 }
 
-/// Where a store is. A folder cannot be one, and SQLite's own words would not say so.
+/// Parses the location of a store. A folder is refused here, because SQLite's own error would not
+/// say what is wrong.
 pub(crate) fn location(text: &str) -> Result<Location, String> {
-    let found: Location = text.parse().map_err(|e: store::LocationError| e.to_string())?;
-    match &found {
+    let location: Location = text.parse().map_err(|e: store::LocationError| e.to_string())?;
+
+    match &location {
         Location::File(path) if path.is_dir() => {
             let inside = path.join("rolltape.db");
-            Err(format!("it is a folder; name a file in it, such as {}", inside.display()))
+            Err(format!("this is a folder; name a file in it, such as {}", inside.display()))
         }
-        _ => Ok(found),
+        _ => Ok(location),
     }
 }
 

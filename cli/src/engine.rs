@@ -1,4 +1,4 @@
-//! `rolltape engine`: the inference backend alone.
+//! `rolltape engine`: serves a model without the recording proxy.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -6,52 +6,57 @@ use std::process::ExitCode;
 
 use engine::{Engine, EngineOptions};
 
-use crate::engine_options::{EngineArgs, ReportName};
-use crate::exit::{Done, Failure};
-use crate::server::{StopSignals, bind, load, open};
-use crate::words::address;
+use crate::exit::{CommandResult, Failure};
+use crate::options::engine::{EngineArgs, ReportedLogprobsName};
+use crate::options::parse::address;
+use crate::server::engine::load;
+use crate::server::listen::{bind, open};
+use crate::server::signals::StopSignals;
 
 /// Serve a model folder, without recording
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]
-    weights: Weights,
-    /// Where to listen
+    model: ModelSource,
+    /// Address to listen on
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:8000", value_parser = address)]
     listen: SocketAddr,
-    /// What the reported logprobs are of
+    /// Numbers that are reported as logprobs
     #[arg(long, value_enum, default_value = "processed_logprobs")]
-    logprobs_mode: ReportName,
+    logprobs_mode: ReportedLogprobsName,
     #[command(flatten)]
     engine: EngineArgs,
 }
 
-/// Where the model comes from: give one of the two.
+/// The source of the model: one of the two is required.
 #[derive(Debug, clap::Args)]
 #[group(required = true, multiple = false)]
-struct Weights {
+struct ModelSource {
     /// A Hugging Face model folder
     #[arg(long, value_name = "DIR", env = "ROLLTAPE_MODEL")]
     model: Option<PathBuf>,
-    /// A config.json of which a model is made in memory, always with the same weights that nobody
-    /// trained: to measure a shape. A tokenizer.json beside it is used, or one of bytes is made
+    /// A config.json whose model is created in memory, with untrained weights that are the same
+    /// every time; for measuring a shape. Uses the tokenizer.json beside it, or a byte tokenizer
     #[arg(long, value_name = "FILE")]
     random_weights: Option<PathBuf>,
 }
 
-/// Serves until it is asked to stop.
-pub(crate) async fn run(args: Args) -> Done {
+/// Serves until a signal asks it to stop.
+pub(crate) async fn run(args: Args) -> CommandResult {
     let mut signals = StopSignals::new()?;
     let socket = bind(args.listen, "--listen")?;
     let logprobs_mode = args.logprobs_mode.into();
+
     let options = EngineOptions { logprobs_mode, ..args.engine.options() };
-    let engine = match (&args.weights.model, args.weights.random_weights) {
+    let engine = match (&args.model.model, args.model.random_weights) {
         (Some(model), _) => load(model, options).await?,
         (None, Some(config)) => random(config, options).await?,
         (None, None) => {
             return Err(Failure::new("neither --model nor --random-weights was given"));
         }
     };
+
+    // The port opens only now: nobody reaches an engine that could not be loaded.
     eprintln!("{}", engine.device());
     let listener = open(socket)?;
     eprintln!("listening on http://{}, serving {}", listener.local_addr()?, engine.model_name());
@@ -59,8 +64,10 @@ pub(crate) async fn run(args: Args) -> Done {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Makes a model without holding up the runtime.
+/// Creates a model of random weights, on a thread that may block.
 async fn random(config: PathBuf, options: EngineOptions) -> Result<Engine, Failure> {
-    let made = tokio::task::spawn_blocking(move || Engine::random(&config, options)).await;
-    Ok(made.map_err(|e| Failure::of(&e))??)
+    tokio::task::spawn_blocking(move || Engine::random(&config, options))
+        .await
+        .map_err(|e| Failure::of(&e))?
+        .map_err(Into::into)
 }

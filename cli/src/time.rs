@@ -1,49 +1,80 @@
-//! Moments as people write them.
+//! Time: now, and moments and lengths of time as people write them.
+
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use episode::Micros;
 
 /// Days of the months before each month, in a year that is not a leap year.
 const DAYS_BEFORE: [i64; 12] = [0, 31, 59, 90, 120, 151, 181, 212, 243, 273, 304, 334];
 
-/// Reads a moment: RFC 3339 (`2026-11-21T20:17:47.5+01:00`), or microseconds since 1970.
-pub(crate) fn when(text: &str) -> Result<Micros, String> {
-    let wrong = || "not a time such as 2026-11-21T20:17:47Z, or microseconds since 1970".to_owned();
-    text.parse().ok().or_else(|| rfc3339(text)).ok_or_else(wrong)
+/// The time now, in microseconds since 1970.
+pub(crate) fn now() -> Micros {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    Micros::try_from(since.as_micros()).unwrap_or(Micros::MAX)
+}
+
+/// Parses a length of time with a unit (`12h`), in microseconds.
+pub(crate) fn duration(text: &str) -> Result<Micros, String> {
+    const ERROR: &str = "not a time such as 45m, 12h, 30d or 8w";
+    let (digits, unit) = text.split_at_checked(text.len().saturating_sub(1)).ok_or(ERROR)?;
+    let seconds: Micros = match unit {
+        "s" => 1,
+        "m" => 60,
+        "h" => 3600,
+        "d" => 86_400,
+        "w" => 604_800,
+        _ => return Err(ERROR.to_owned()),
+    };
+
+    let number: u32 = digits.parse().map_err(|_| ERROR)?;
+    Ok(Micros::from(number) * seconds * 1_000_000)
+}
+
+/// Parses a moment: RFC 3339 (`2026-11-21T20:17:47.5+01:00`), or microseconds since 1970.
+pub(crate) fn moment(text: &str) -> Result<Micros, String> {
+    text.parse().ok().or_else(|| rfc3339(text)).ok_or_else(|| {
+        "not a time such as 2026-11-21T20:17:47Z, or microseconds since 1970".to_owned()
+    })
 }
 
 fn rfc3339(text: &str) -> Option<Micros> {
     let (date, time) = text.split_once(['T', 't', ' '])?;
     let [year, month, day] = numbers(date, '-', [4, 2, 2])?;
-    let zone = time.find(['Z', 'z', '+', '-'])?;
-    let (time, zone) = time.split_at(zone);
-    let (clock, fraction) = time.split_once('.').map_or((time, None), |(c, f)| (c, Some(f)));
+    let (local, zone) = time.split_at(time.find(['Z', 'z', '+', '-'])?);
+    let (clock, fraction) = local.split_once('.').map_or((local, None), |(c, f)| (c, Some(f)));
     let [hours, minutes, seconds] = numbers(clock, ':', [2, 2, 2])?;
-    let (month, last) = (usize::try_from(month).ok()?, days_of(year, month)?);
-    // A leap second is the second after it.
+
+    let last = days_of(year, month)?;
+    // A leap second is read as the second after it.
     if !(1..=last).contains(&day) || hours > 23 || minutes > 59 || seconds > 60 {
         return None;
     }
-    let days = days_since_1970(year, month) + day - 1;
+
+    let days = days_since_1970(year, usize::try_from(month).ok()?) + day - 1;
     let all = ((days * 24 + hours) * 60 + minutes) * 60 + seconds - offset(zone)?;
     Some(all * 1_000_000 + fraction.map_or(Some(0), micros)?)
 }
 
-/// Numbers of so many digits, and nothing else.
-fn numbers<const N: usize>(text: &str, between: char, digits: [usize; N]) -> Option<[i64; N]> {
-    let parts: Vec<&str> = text.split(between).collect();
-    let is_number = |part: &str, count| part.len() == count && is_digits(part);
-    if parts.len() != N || !parts.iter().zip(digits).all(|(part, count)| is_number(part, count)) {
+/// Splits `text` at `separator` into `N` numbers, each of the given count of digits.
+fn numbers<const N: usize>(text: &str, separator: char, digits: [usize; N]) -> Option<[i64; N]> {
+    let parts: Vec<&str> = text.split(separator).collect();
+    if parts.len() != N {
         return None;
     }
-    let numbers: Vec<i64> = parts.iter().map(|part| part.parse().ok()).collect::<Option<_>>()?;
-    numbers.try_into().ok()
+
+    let numbers: Option<Vec<i64>> = parts
+        .iter()
+        .zip(digits)
+        .map(|(part, count)| part.parse().ok().filter(|_| part.len() == count && is_digits(part)))
+        .collect();
+    numbers?.try_into().ok()
 }
 
 fn is_digits(text: &str) -> bool {
     text.bytes().all(|byte| byte.is_ascii_digit())
 }
 
-/// Seconds that a zone is ahead of UTC.
+/// A zone's offset from UTC, in seconds.
 fn offset(zone: &str) -> Option<i64> {
     if zone.eq_ignore_ascii_case("z") {
         return Some(0);
@@ -55,7 +86,7 @@ fn offset(zone: &str) -> Option<i64> {
     is_one.then_some(if sign == "-" { -seconds } else { seconds })
 }
 
-/// The digits behind the point, cut to millionths.
+/// The digits after the decimal point, cut to millionths.
 fn micros(fraction: &str) -> Option<i64> {
     let digits = format!("{fraction:0<6}");
     (!fraction.is_empty() && is_digits(fraction)).then(|| digits[..6].parse().ok())?
@@ -72,7 +103,7 @@ fn days_of(year: i64, month: i64) -> Option<i64> {
     Some(days + i64::from(month == 2 && is_leap(year)))
 }
 
-/// Days from 1970 to the first of a month.
+/// Days from 1970-01-01 to the first day of a month.
 fn days_since_1970(year: i64, month: usize) -> i64 {
     // Leap days before the year, less those before 1970.
     let before = year - 1;
@@ -99,11 +130,11 @@ mod tests {
             ("2026-11-21t21:17:47+01:00", 1_795_292_267),
             ("2026-11-21 14:47:47-05:30", 1_795_292_267),
         ] {
-            assert_eq!(when(text), Ok(seconds * 1_000_000), "{text}");
+            assert_eq!(moment(text), Ok(seconds * 1_000_000), "{text}");
         }
-        assert_eq!(when("1970-01-01T00:00:01.25Z"), Ok(1_250_000));
-        assert_eq!(when("1970-01-01T00:00:00.1234567Z"), Ok(123_456));
-        assert_eq!(when("1795292267000000"), Ok(1_795_292_267_000_000));
+        assert_eq!(moment("1970-01-01T00:00:01.25Z"), Ok(1_250_000));
+        assert_eq!(moment("1970-01-01T00:00:00.1234567Z"), Ok(123_456));
+        assert_eq!(moment("1795292267000000"), Ok(1_795_292_267_000_000));
     }
 
     #[test]
@@ -125,7 +156,16 @@ mod tests {
             "26-01-01T00:00:00Z",
             "2026-01-01T00:00:0\u{661}Z",
         ] {
-            assert!(when(text).is_err(), "{text}");
+            assert!(moment(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn lengths_of_time_have_a_unit() {
+        assert_eq!(duration("90s"), Ok(90_000_000));
+        assert_eq!(duration("2d"), Ok(2 * 86_400_000_000));
+        for wrong in ["", "d", "30", "-1d", "1.5h", "3y", "9999999999d", "1é"] {
+            assert!(duration(wrong).is_err(), "{wrong}");
         }
     }
 }

@@ -1,20 +1,20 @@
-//! Which store a command is about.
+//! `--store`.
 
 use store::Location;
 
-use crate::words;
+use super::parse;
 
-/// `--store`.
+/// The store that a command reads or writes.
 #[derive(Debug, Clone, clap::Args)]
-pub(crate) struct At {
+pub(crate) struct StoreArgs {
     /// The store: a file, or a database as postgres://USER@HOST/NAME
     #[arg(
-        long,
+        long = "store",
         value_name = "STORE",
         default_value = "rolltape.db",
         env = "ROLLTAPE_STORE",
-        value_parser = words::location,
+        value_parser = parse::location,
         hide_env_values = true
     )]
-    pub(crate) store: Location,
+    pub(crate) location: Location,
 }

@@ -1,0 +1,228 @@
+//! Sends probes to an upstream and records what comes back in rows.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use episode::{Outcome, Route};
+use proxy::{Client, NoReply, Question, Reply, Upstream};
+use tokio::time::timeout;
+use wire::{Dialect, Likeness, Probe, Sampler, Server, likeness};
+
+use super::row::{HiddenReply, ProbeRow};
+use crate::exit::Failure;
+use crate::options::upstream::UpstreamArgs;
+
+/// Longest time for one probe, all its calls together.
+const PROBE_WAIT: Duration = Duration::from_secs(60);
+/// Longest wait for each answer about the upstream itself.
+const IDENTIFY_WAIT: Duration = Duration::from_secs(10);
+
+/// A client of an upstream that is known by now.
+pub(super) struct Prober {
+    client: Client,
+    pub(super) dialect: Dialect,
+    pub(super) server: Server,
+    pub(super) sampler: Sampler,
+    pub(super) model: String,
+    /// The kind of the upstream's logprobs.
+    pub(super) logprob_kind: String,
+}
+
+impl Prober {
+    /// Finds out what the upstream is: its models, dialect, version and sampling defaults.
+    pub(super) async fn identify(
+        upstream: &Upstream,
+        model: Option<&str>,
+        args: &UpstreamArgs,
+    ) -> Result<Self, Failure> {
+        let config = args.config(upstream.clone(), false)?;
+        let client = Client::new(config.clone()).map_err(|e| Failure::of(&e))?;
+        refuse_recorder(&client, upstream).await?;
+
+        let mut server = Server::default();
+        let status = list_models(&client, upstream, &mut server).await?;
+        let listed = server.models.first().map(String::as_str);
+        let Some(model) = model.or(listed).map(str::to_owned) else {
+            let sentence = format!("{upstream} lists no model (status {status})");
+            return Err(Failure::new(sentence).hint(match status {
+                401 | 403 => "give its key with --upstream-key-env NAME",
+                _ => "name a model with --model, and the server with --dialect",
+            }));
+        };
+
+        let dialect = client.dialect().await.map_err(|e| Failure::of(&e))?;
+        for path in Server::paths(dialect) {
+            if let Some(document) = get(&client, path).await {
+                server.take(&document);
+            }
+        }
+        let mut sampler = Sampler::of(dialect);
+        for path in Sampler::paths(dialect) {
+            // The first page that says anything is enough.
+            if let Some(page) = get(&client, path).await
+                && sampler.take(&page)
+            {
+                break;
+            }
+        }
+
+        // The user's --logprobs-mode overrides what the server reports.
+        let reported = sampler.logprob_kind().filter(|_| config.logprob_kind.is_none());
+        let logprob_kind = reported.unwrap_or_else(|| config.logprob_kind_of(dialect)).to_owned();
+        Ok(Self { client, dialect, server, sampler, model, logprob_kind })
+    }
+
+    /// Sends one probe.
+    pub(super) async fn probe(&mut self, probe: Probe) -> ProbeRow {
+        let mut row = ProbeRow::new(probe);
+        if timeout(PROBE_WAIT, self.send_rounds(&mut row)).await.is_err() {
+            row.fail(format!("no answer in {} s", PROBE_WAIT.as_secs()));
+        }
+        row
+    }
+
+    /// Sends the probe in one round, or in two if the hidden reply differs. A difference that does
+    /// not come back is the server's own and not a fault of hiding.
+    async fn send_rounds(&mut self, row: &mut ProbeRow) {
+        let probe = row.probe;
+        // Some servers refuse a tool only if the model may choose not to call it.
+        if let Some(offer) = probe.offer(&self.model)
+            && let Ok(reply) = self.send(probe, &offer, false).await
+            && reply.ended.outcome == Outcome::Refused
+        {
+            row.record(&reply, &self.model);
+            return;
+        }
+
+        row.hidden = self.send_round(row).await;
+        if row.hidden.differs() && !self.send_round(row).await.differs() {
+            row.hidden = HiddenReply::NotRepeatable;
+        }
+    }
+
+    /// Sends the call as an agent is served, between two calls that ask for nothing. What only a
+    /// first call meets, such as an empty cache, is then not taken for a difference.
+    async fn send_round(&mut self, row: &mut ProbeRow) -> HiddenReply {
+        let probe = row.probe;
+        let body = probe.body(&self.model);
+        let first = self.send(probe, &body, false).await;
+        let asked = match self.send(probe, &body, true).await {
+            Ok(asked) => asked,
+            Err(error) => {
+                row.fail(error.to_string());
+                return HiddenReply::Unknown;
+            }
+        };
+
+        row.record(&asked, &self.model);
+        let first_complete =
+            first.as_ref().is_ok_and(|reply| reply.ended.outcome == Outcome::Complete);
+        row.refused_asked = !row.answered() && first_complete;
+        if !row.answered() {
+            return HiddenReply::Unknown;
+        }
+        // Some servers name their version in replies only.
+        self.server.heard(&asked.ended.reply);
+        if !asked.asked {
+            return HiddenReply::NothingAsked;
+        }
+
+        match (first, self.send(probe, &body, false).await) {
+            (Ok(first), Ok(second)) => compare_hidden(probe.route, [&asked, &first, &second]),
+            _ => HiddenReply::Unknown,
+        }
+    }
+
+    async fn send(&self, probe: Probe, body: &Bytes, asks: bool) -> Result<Reply, NoReply> {
+        let question = Question { route: probe.route, path: probe.path(), body, asks };
+        self.client.call(question).await
+    }
+}
+
+/// Refuses an upstream that is a recording rolltape: it would record the probes.
+async fn refuse_recorder(client: &Client, upstream: &Upstream) -> Result<(), Failure> {
+    match timeout(IDENTIFY_WAIT, client.is_recorder()).await {
+        Ok(true) => {
+            let sentence =
+                format!("{upstream} is a rolltape that records; it would record the probes");
+            Err(Failure::new(sentence).hint("name the server behind it"))
+        }
+        Ok(false) | Err(_) => Ok(()),
+    }
+}
+
+/// Asks for the list of models. Returns the status.
+async fn list_models(
+    client: &Client,
+    upstream: &Upstream,
+    server: &mut Server,
+) -> Result<u16, Failure> {
+    let reason = match timeout(IDENTIFY_WAIT, client.get("/v1/models")).await {
+        Ok(Ok((status, models))) => {
+            server.take_models(&models);
+            return Ok(status);
+        }
+        Ok(Err(error)) => error.to_string(),
+        Err(_) => format!("{upstream} does not answer"),
+    };
+    Err(Failure::new(reason).hint("start the server, or give its address with --upstream"))
+}
+
+/// The document at `path`, if the upstream has one.
+async fn get(client: &Client, path: &str) -> Option<Bytes> {
+    match timeout(IDENTIFY_WAIT, client.get(path)).await {
+        Ok(Ok((200, document))) => Some(document),
+        _ => None,
+    }
+}
+
+/// Compares a hidden reply with two plain ones.
+fn compare_hidden(route: Route, replies: [&Reply; 3]) -> HiddenReply {
+    let [asked, first, second] = replies.map(|reply| &reply.ended.reply);
+    match (likeness(route, first, second), likeness(route, first, asked)) {
+        (Likeness::Differs(_), _) => HiddenReply::NotRepeatable,
+        (_, Likeness::Differs(difference)) => HiddenReply::Differs(difference),
+        (_, Likeness::Equal) => HiddenReply::Equal,
+        (_, Likeness::Chunked) => HiddenReply::Chunked,
+    }
+}
+
+#[cfg(test)]
+pub(in crate::doctor) mod tests {
+    use episode::{CallId, Ended, TokenCounts};
+
+    use super::*;
+
+    pub(in crate::doctor) fn reply(text: &str) -> Reply {
+        let ended = Ended {
+            call_id: CallId(uuid::Uuid::nil()),
+            ended_at: 0,
+            first_byte_at: None,
+            status: Some(200),
+            outcome: Outcome::Complete,
+            error: None,
+            reply: Bytes::from(text.to_owned()),
+            model: None,
+            prompts: Vec::new(),
+            choices: Vec::new(),
+            usage: TokenCounts::default(),
+            sampled_with: None,
+            logprob_kind: "unknown".to_owned(),
+            translated: None,
+            unasked: None,
+            stamps: episode::Stamps::default(),
+        };
+        Reply { ended, asked: true, declined: false }
+    }
+
+    #[test]
+    fn hiding_is_judged_only_where_replies_repeat() {
+        let of = |texts: [&str; 3]| {
+            let replies = texts.map(reply);
+            compare_hidden(Route::Chat, [&replies[0], &replies[1], &replies[2]])
+        };
+        assert_eq!(of([r#"{"a":1}"#, r#"{"a":1}"#, r#"{"a":1}"#]), HiddenReply::Equal);
+        assert_eq!(of([r#"{"a":1}"#, r#"{"a":1}"#, r#"{"a":2}"#]), HiddenReply::NotRepeatable);
+        assert!(matches!(of([r#"{"a":2}"#, r#"{"a":1}"#, r#"{"a":1}"#]), HiddenReply::Differs(_)));
+    }
+}

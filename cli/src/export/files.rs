@@ -1,0 +1,172 @@
+//! `rolltape export`: the format, encoding, selection and target of the files.
+
+use std::io::IsTerminal;
+use std::path::{Path, PathBuf};
+
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
+use episode::Micros;
+use exporter::{Bucket, Encoding, Format, Options, Out, Partition, Shard, Stream};
+
+use crate::exit::Failure;
+use crate::time::{moment, now};
+
+/// Options of an export's files.
+#[derive(Debug, clap::Args)]
+pub(crate) struct ExportFiles {
+    /// Target: a folder; a file that ends in .parquet, .jsonl or .arrow; such a path in a bucket of
+    /// s3://, gs:// or az://; or - for stdout
+    #[arg(long, value_name = "PATH")]
+    pub(crate) out: PathBuf,
+    /// Format of the rows
+    #[arg(long, value_name = "FORMAT", value_parser = format(), default_value = "trajectories")]
+    format: Format,
+    /// Encoding: parquet, jsonl, arrow [default: by the name of --out, else by format]
+    #[arg(long, value_name = "ENCODING", value_parser = encoding)]
+    encoding: Option<Encoding>,
+    /// Split rows into folders by: group, task, episode-hash:N
+    #[arg(long, value_name = "KEY", value_parser = partition)]
+    partition_by: Option<Partition>,
+    /// Export only part I of N, counted from 0; a group is never split
+    #[arg(long, value_name = "I/N", value_parser = shard)]
+    shard: Option<Shard>,
+    /// Export only attempts closed at this time or later; an open attempt counts by its start
+    #[arg(long, value_name = "TIME", value_parser = moment)]
+    since: Option<Micros>,
+    /// Add the closed attempts that the export at --out does not have yet
+    #[arg(long)]
+    new: bool,
+    /// Export only episodes with at least this reward
+    #[arg(long, value_name = "REWARD", allow_negative_numbers = true)]
+    min_reward: Option<f64>,
+    /// Rewards above this one are good (kto)
+    #[arg(long, value_name = "REWARD", default_value_t = 0.0, allow_negative_numbers = true)]
+    label_above: f64,
+    /// Replace files that rolltape did not write
+    #[arg(long)]
+    overwrite: bool,
+}
+
+impl ExportFiles {
+    /// True if rows go to stdout; then nothing else may be printed there.
+    pub(crate) fn to_stdout(&self) -> bool {
+        self.out == Path::new("-")
+    }
+
+    /// Sets these options in the exporter's.
+    pub(crate) fn fill(self, options: Options) -> Result<Options, Failure> {
+        let out = match self.out.to_str() {
+            Some("-") => self.stdout()?,
+            Some(url) if url.contains("://") => Out::Bucket(bucket(url)),
+            _ => Out::Path(self.out),
+        };
+        Ok(Options {
+            out,
+            format: self.format,
+            encoding: self.encoding,
+            min_reward: self.min_reward,
+            label_above: self.label_above,
+            partition: self.partition_by,
+            shard: self.shard,
+            since: self.since,
+            new: self.new,
+            now: now(),
+            overwrite: self.overwrite,
+            ..options
+        })
+    }
+
+    fn stdout(&self) -> Result<Out, Failure> {
+        let stdout = std::io::stdout();
+        if stdout.is_terminal() && self.encoding != Some(Encoding::Jsonl) {
+            return Err(Failure::new("stdout is a terminal, and rows are binary")
+                .hint("redirect stdout, or give --encoding jsonl to read the rows"));
+        }
+        Ok(Out::Stream(Stream::new(stdout)))
+    }
+}
+
+/// A bucket, with its credentials and settings from the environment, as its vendor's tools do.
+fn bucket(url: &str) -> Bucket {
+    let options = std::env::vars_os().filter_map(|(name, value)| {
+        let name = name.into_string().ok().filter(|name| is_bucket_variable(name))?;
+        Some((name.to_ascii_lowercase(), value.into_string().ok()?))
+    });
+    Bucket { url: url.to_owned(), options: options.collect() }
+}
+
+fn is_bucket_variable(name: &str) -> bool {
+    ["AWS_", "AZURE_", "GOOGLE_"].iter().any(|prefix| name.starts_with(prefix))
+}
+
+/// A parser whose values `--help` lists, each with its own line.
+fn format() -> impl TypedValueParser<Value = Format> {
+    let values = Format::ALL.map(|format| PossibleValue::new(format.as_str()).help(format.doc()));
+    PossibleValuesParser::new(values)
+        .map(|word| Format::from_word(&word).expect("the parser admits formats only"))
+}
+
+fn encoding(word: &str) -> Result<Encoding, String> {
+    Encoding::from_word(word).ok_or_else(|| {
+        format!("the encodings are {}", Encoding::ALL.map(Encoding::as_str).join(", "))
+    })
+}
+
+/// Most partitions or shards; a larger number is a mistake.
+const PARTITIONS_MAX: u32 = 65_536;
+
+fn partition(word: &str) -> Result<Partition, String> {
+    match word {
+        "group" => Ok(Partition::Group),
+        "task" => Ok(Partition::Task),
+        _ => hash_partition(word).ok_or_else(|| {
+            format!("the keys are group, task and episode-hash:N with N up to {PARTITIONS_MAX}")
+        }),
+    }
+}
+
+fn hash_partition(word: &str) -> Option<Partition> {
+    let count = word.strip_prefix("episode-hash:")?.parse().ok()?;
+    (1..=PARTITIONS_MAX).contains(&count).then_some(Partition::EpisodeHash(count))
+}
+
+fn shard(word: &str) -> Result<Shard, String> {
+    word.split_once('/')
+        .and_then(|(index, count)| {
+            Some(Shard { index: index.parse().ok()?, count: count.parse().ok()? })
+        })
+        .filter(|shard| shard.index < shard.count && shard.count <= PARTITIONS_MAX)
+        .ok_or_else(|| "not I/N with I from 0 and below N, such as 0/16".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Args;
+
+    use super::*;
+
+    #[test]
+    fn parts_are_counted_from_zero() {
+        assert_eq!(shard("2/3"), Ok(Shard { index: 2, count: 3 }));
+        for wrong in ["3/3", "-1/3", "1", "0/0", "1/99999999"] {
+            assert!(shard(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn folders_are_by_group_task_or_hash() {
+        assert_eq!(partition("episode-hash:8"), Ok(Partition::EpisodeHash(8)));
+        for wrong in ["episode-hash", "episode-hash:0", "episode-hash:70000", "model"] {
+            assert!(partition(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn help_and_a_wrong_word_list_every_format() {
+        let mut command = ExportFiles::augment_args(clap::Command::new("export"));
+        let help = command.render_long_help().to_string();
+        assert!(Format::ALL.iter().all(|f| help.contains(f.doc())), "{help}");
+        let line = ["export", "--out", "d", "--format", "parquet"];
+        let error = command.try_get_matches_from(line).unwrap_err().to_string();
+        assert!(Format::ALL.iter().all(|f| error.contains(f.as_str())), "{error}");
+    }
+}

@@ -1,0 +1,184 @@
+//! The upstream's options: its dialect, and what it is asked for.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use clap::ValueEnum;
+use engine::LogprobsMode;
+use proxy::{Beside, Config, Translate, Upstream};
+use wire::{Dialect, Force, Vocabulary};
+
+use crate::exit::Failure;
+
+/// The upstream's dialect, its logprobs, and how it is reached.
+#[derive(Debug, Clone, Default, clap::Args)]
+pub(crate) struct UpstreamArgs {
+    /// Upstream dialect [default: auto-detect]
+    #[arg(long, value_enum, env = "ROLLTAPE_DIALECT")]
+    pub(crate) dialect: Option<DialectName>,
+    /// Distribution of the upstream's logprobs [default: by dialect; raw for a vLLM that does not
+    /// report its --logprobs-mode]
+    #[arg(long, value_enum, env = "ROLLTAPE_LOGPROBS_MODE")]
+    pub(crate) logprobs_mode: Option<UpstreamLogprobsName>,
+    /// Translation of Responses and Messages calls to the upstream's chat route
+    #[arg(long, value_enum, default_value_t, env = "ROLLTAPE_TRANSLATE")]
+    translate: TranslateName,
+    /// Sampling parameters that override those of every request: top_p=1,top_k=off
+    #[arg(long, value_name = "NAME=VALUE,...", env = "ROLLTAPE_FORCE_SAMPLING")]
+    force_sampling: Option<Force>,
+    /// The upstream's tokenizer.json, which maps reported token bytes to ids; a hosted server is
+    /// asked for logprobs only if it is given
+    #[arg(long, value_name = "FILE", env = "ROLLTAPE_TOKENIZER")]
+    tokenizer: Option<PathBuf>,
+    /// Alternatives to record for each token
+    #[arg(long, value_name = "N", default_value_t = 0, env = "ROLLTAPE_TOP_LOGPROBS")]
+    top_logprobs: u32,
+    /// Record the experts that each token was routed to (SGLang)
+    #[arg(long, env = "ROLLTAPE_ROUTED_EXPERTS")]
+    routed_experts: bool,
+    /// Record the tokens that truncated sampling kept (SGLang)
+    #[arg(long, env = "ROLLTAPE_SAMPLING_MASK")]
+    sampling_mask: bool,
+    /// Environment variable that holds the upstream's API key, which replaces the agent's
+    #[arg(long, value_name = "NAME", env = "ROLLTAPE_UPSTREAM_KEY_ENV")]
+    upstream_key_env: Option<String>,
+    /// Certificates to trust in addition to the system's, in PEM
+    #[arg(long, value_name = "FILE", env = "ROLLTAPE_UPSTREAM_CA")]
+    upstream_ca: Option<PathBuf>,
+    /// Use HTTP/2 with a plain http:// upstream; over https:// it is negotiated
+    #[arg(long, env = "ROLLTAPE_UPSTREAM_HTTP2")]
+    upstream_http2: bool,
+}
+
+impl UpstreamArgs {
+    /// The upstream's `tokenizer.json`, if it was given.
+    pub(crate) fn tokenizer(&self) -> Option<&Path> {
+        self.tokenizer.as_deref()
+    }
+
+    /// The name of the variable that holds the upstream's key, if it was given.
+    pub(super) fn key_variable(&self) -> Option<&str> {
+        self.upstream_key_env.as_deref()
+    }
+
+    /// The settings of a client of `upstream`. `own_engine` says that it is rolltape's own.
+    ///
+    /// # Errors
+    /// [`Failure`] if a file cannot be used or a variable is not set.
+    pub(crate) fn config(&self, upstream: Upstream, own_engine: bool) -> Result<Config, Failure> {
+        let mut config = Config::new(upstream);
+
+        config.dialect = match self.dialect {
+            // The engine of this process need not be asked what it is.
+            None if own_engine => Some(Dialect::Rolltape),
+            named => named.map(Into::into),
+        };
+        config.logprob_kind = self.logprobs_mode.map(|kind| match kind {
+            UpstreamLogprobsName::Processed => "processed".to_owned(),
+            UpstreamLogprobsName::Raw => "raw".to_owned(),
+        });
+
+        config.translate = self.translate.into();
+        config.force = self.force_sampling.clone().unwrap_or_default();
+        config.extras = Beside {
+            top_logprobs: self.top_logprobs,
+            routed_experts: self.routed_experts,
+            sampling_mask: self.sampling_mask,
+        };
+        config.vocabulary = self.tokenizer.as_deref().map(read_vocabulary).transpose()?;
+
+        config.upstream_key = self.upstream_key_env.as_deref().map(read_key).transpose()?;
+        let authorities = self.upstream_ca.as_deref().map(read_file).transpose()?;
+        config.upstream_ca = authorities.unwrap_or_default();
+        config.upstream_http2 = self.upstream_http2;
+        Ok(config)
+    }
+}
+
+fn read_vocabulary(path: &Path) -> Result<Arc<Vocabulary>, Failure> {
+    Vocabulary::read(&read_file(path)?)
+        .map(Arc::new)
+        .map_err(|e| Failure::new(format!("`{}` is {e}", path.display())))
+}
+
+fn read_key(variable: &str) -> Result<String, Failure> {
+    std::env::var(variable).map_err(|_| {
+        Failure::new(format!("the environment variable `{variable}` is not set"))
+            .hint("set it to the upstream's API key, or leave --upstream-key-env out")
+    })
+}
+
+/// Reads a file that an option names.
+pub(super) fn read_file(path: &Path) -> Result<Vec<u8>, Failure> {
+    std::fs::read(path)
+        .map_err(|error| Failure::new(format!("cannot read `{}`: {error}", path.display())))
+}
+
+/// A value of `--translate`.
+#[derive(Debug, Clone, Copy, Default, ValueEnum)]
+enum TranslateName {
+    /// Translate if the route would not report the sampled tokens
+    #[default]
+    Auto,
+    /// Never translate; such calls are recorded as text
+    Never,
+    /// Translate every such call
+    Always,
+}
+
+impl From<TranslateName> for Translate {
+    fn from(name: TranslateName) -> Self {
+        match name {
+            TranslateName::Auto => Self::Auto,
+            TranslateName::Never => Self::Never,
+            TranslateName::Always => Self::Always,
+        }
+    }
+}
+
+/// A value of `--dialect`.
+#[derive(Debug, Clone, Copy, ValueEnum)]
+pub(crate) enum DialectName {
+    /// vLLM
+    Vllm,
+    /// SGLang
+    Sglang,
+    /// llama.cpp
+    Llamacpp,
+    /// rolltape's own engine
+    Rolltape,
+    /// Any other OpenAI-compatible server; without --tokenizer nothing extra is asked for
+    Openai,
+}
+
+impl From<DialectName> for Dialect {
+    fn from(name: DialectName) -> Self {
+        match name {
+            DialectName::Vllm => Self::Vllm,
+            DialectName::Sglang => Self::Sglang,
+            DialectName::Llamacpp => Self::Llamacpp,
+            DialectName::Rolltape => Self::Rolltape,
+            DialectName::Openai => Self::OpenAi,
+        }
+    }
+}
+
+/// A value of `--logprobs-mode` of an upstream, in vLLM's words.
+#[derive(Debug, Clone, Copy, ValueEnum)]
+pub(crate) enum UpstreamLogprobsName {
+    /// The distribution that was sampled, after temperature and filters
+    #[value(name = "processed_logprobs")]
+    Processed,
+    /// The model's own distribution, before temperature
+    #[value(name = "raw_logprobs")]
+    Raw,
+}
+
+impl From<UpstreamLogprobsName> for LogprobsMode {
+    fn from(name: UpstreamLogprobsName) -> Self {
+        match name {
+            UpstreamLogprobsName::Processed => Self::ProcessedLogprobs,
+            UpstreamLogprobsName::Raw => Self::RawLogprobs,
+        }
+    }
+}
