@@ -12,31 +12,33 @@ use proptest::prelude::*;
 use tokio::sync::{Semaphore, mpsc, oneshot};
 
 use super::*;
-use crate::control::{Command, Mode};
-use crate::load::Folder;
-use crate::model::{Scratch, Size};
-use crate::pace::{Pace, Place};
-use crate::pages::Pages;
-use crate::parameters::Parameters;
-use crate::queue::Submission;
-use crate::sample::Params;
+use crate::core::message::{Command, PauseMode};
+use crate::model::ModelCapacity;
+use crate::model::folder::ModelFolder;
+use crate::model::forward::Scratch;
+use crate::model::parameters::Parameters;
+use crate::sample::SamplingParams;
 use crate::sample::tests::plain;
-use crate::schedule::Limits;
-use crate::sequence::{Outlet, Output, Request, StopRules, VersionSpan};
+use crate::schedule::StepLimits;
+use crate::schedule::pace::{QueuePace, QueuePlace};
+use crate::schedule::pages::PagePool;
+use crate::schedule::request::Submission;
+use crate::schedule::request::{Output, OutputSender, Request, StopRules, VersionSpan};
 use crate::stats::Stats;
 use crate::update::tests::{Truth, folder_of, loaded, variant};
-use crate::weights::{Tensors, Weights};
+use crate::weights::TensorSource;
+use crate::weights::files::WeightFiles;
 
 /// An engine thread that is stepped by hand.
 struct Bench<O: Ops = Cpu> {
-    core: Core<O>,
+    core: EngineCore<O>,
     stats: Arc<Stats>,
 }
 
 /// What an engine has room for.
 #[derive(Clone, Copy)]
 struct Room {
-    limits: Limits,
+    limits: StepLimits,
     pages: usize,
     /// Whether prefixes are shared.
     sharing: bool,
@@ -49,7 +51,7 @@ struct Said {
     /// Bits of the scores of the prompt.
     prompt: Vec<u32>,
     cached: usize,
-    finish: Option<Finish>,
+    finish: Option<FinishReason>,
 }
 
 #[derive(Clone, Debug)]
@@ -78,7 +80,7 @@ impl Ask {
         Request {
             index,
             prompt: self.prompt.clone().into(),
-            params: Params { seed: self.seed, logprobs: Some(2), ..plain() },
+            params: SamplingParams { seed: self.seed, logprobs: Some(2), ..plain() },
             stops: Arc::new(StopRules { max_tokens: self.max_tokens, ..StopRules::default() }),
             priority: self.priority,
             cache_salt: None,
@@ -91,9 +93,10 @@ impl Ask {
 
 impl Bench {
     fn new(sequences: usize, tokens: usize, pages: usize, sharing: bool) -> Bench {
-        let limits = Limits { sequences, tokens, scored: 24 };
+        let limits = StepLimits { sequences, tokens, scored: 24 };
         let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("models/tiny");
-        let (parts, weights) = (Folder::open(&folder).unwrap(), Weights::open(&folder).unwrap());
+        let (parts, weights) =
+            (ModelFolder::open(&folder).unwrap(), WeightFiles::open(&folder).unwrap());
         Bench::on(Cpu::default(), (parts, &weights), Room { limits, pages, sharing }, true)
     }
 
@@ -107,21 +110,21 @@ impl Bench {
 impl<O: Ops> Bench<O> {
     fn on(
         ops: O,
-        (parts, weights): (Folder, &impl Tensors),
+        (parts, weights): (ModelFolder, &impl TensorSource),
         Room { limits, pages, sharing }: Room,
         overlap: bool,
     ) -> Bench<O> {
         let parameters = Parameters::load(&ops, weights, &parts.model).unwrap();
         let scratch = Scratch::new(&ops, &parts.model, limits.tokens, limits.sequences).unwrap();
-        let size = Size { positions: 1024, pages, adapters: 0 };
+        let size = ModelCapacity { positions: 1024, pages, adapters: 0 };
         let model = Model::new(ops, parameters, parts.model, scratch, size).unwrap();
-        let dock = Arc::new(Dock::new(model.twin().unwrap()));
+        let dock = Arc::new(WeightStaging::new(model.twin().unwrap()));
         let stats = Arc::new(Stats::default());
         let tokenizer = Arc::new(parts.tokenizer);
-        let scheduler = Scheduler::new(limits, Pages::new(pages, sharing), Arc::clone(&stats));
-        let board = Arc::new(Board::new(Arc::from("default")));
+        let scheduler = Scheduler::new(limits, PagePool::new(pages, sharing), Arc::clone(&stats));
+        let board = Arc::new(SharedStatus::new(Arc::from("default")));
         let how = (LogprobsMode::default(), overlap);
-        let core = Core::new(model, tokenizer, scheduler, (board, dock), how);
+        let core = EngineCore::new(model, tokenizer, scheduler, (board, dock), how);
         Bench { core, stats }
     }
 
@@ -134,7 +137,7 @@ impl<O: Ops> Bench<O> {
         let (sender, outputs) = mpsc::channel(requests.len() + 4);
         let choice = |request| {
             let last = sender.clone().try_reserve_owned().unwrap();
-            (request, Outlet { sender: sender.clone(), last })
+            (request, OutputSender { sender: sender.clone(), last })
         };
         let choices = requests.into_iter().map(choice).collect();
         self.core.scheduler.enqueue(Submission { choices, place: Arc::new(place()) });
@@ -180,9 +183,9 @@ impl<O: Ops> Bench<O> {
     }
 }
 
-fn place() -> Place {
+fn place() -> QueuePlace {
     let permit = || Arc::new(Semaphore::new(1)).try_acquire_owned().unwrap();
-    Place::new(Arc::new(Pace::new(Instant::now())), [permit(), permit()])
+    QueuePlace::new(Arc::new(QueuePace::new(Instant::now())), [permit(), permit()])
 }
 
 fn take(said: &mut [Said], output: Output) {
@@ -224,7 +227,7 @@ fn a_request_has_the_same_bits_alone_and_in_batches_of_2_to_64() {
         let mut bench = Bench::new(64, 4096, 1024, true);
         let said = bench.run_each(&asks[..count]);
         assert_eq!(same(&said), expected[..count], "{count} at once");
-        assert!(said.iter().all(|one| one.finish == Some(Finish::Length)));
+        assert!(said.iter().all(|one| one.finish == Some(FinishReason::Length)));
     }
 }
 
@@ -470,7 +473,7 @@ proptest! {
             for (one, number) in said.iter().zip(numbers) {
                 let whole = &expected[number as usize];
                 prop_assert!(one.finish.is_some());
-                let aborted = one.finish == Some(Finish::Aborted);
+                let aborted = one.finish == Some(FinishReason::Aborted);
                 prop_assert!(aborted || one.tokens.len() == whole.tokens.len());
                 prop_assert_eq!(&one.tokens[..], &whole.tokens[..one.tokens.len()]);
                 prop_assert!(aborted || one.prompt == whole.prompt);
@@ -494,7 +497,7 @@ impl<O: Ops> Bench<O> {
         self.core.dock.leave(Some(Arc::new(parameters)));
         let clear = !keep_cache;
         let (done, _) = oneshot::channel();
-        self.command(Command::Pause { mode: Mode::Keep, clear, done });
+        self.command(Command::Pause { mode: PauseMode::Keep, clear, done });
         let (done, mut answer) = oneshot::channel();
         let version = Arc::from(number.to_string());
         self.command(Command::Exchange { version, same: false, done });
@@ -505,7 +508,7 @@ impl<O: Ops> Bench<O> {
 
     fn command(&mut self, command: Command) {
         let permit = Arc::new(Semaphore::new(1)).try_acquire_owned().unwrap();
-        self.core.take(Mail::Command(command, permit));
+        self.core.take(Message::Command(command, permit));
     }
 }
 

@@ -6,11 +6,12 @@ use kernels::Cpu;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::cache::SequenceCache;
-use crate::load::Folder;
-use crate::model::{Chunk, Model, Scratch, Size, Want};
-use crate::parameters::Parameters;
-use crate::weights::Weights;
+use crate::model::folder::ModelFolder;
+use crate::model::forward::{LogitRows, Scratch, SequenceChunk};
+use crate::model::parameters::Parameters;
+use crate::model::{Model, ModelCapacity};
+use crate::schedule::cache::SequenceCache;
+use crate::weights::files::WeightFiles;
 
 fn root() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("..")
@@ -25,22 +26,22 @@ fn taped(name: &str) -> PathBuf {
 }
 
 fn config() -> ModelConfig {
-    Folder::open(&tiny()).unwrap().model
+    ModelFolder::open(&tiny()).unwrap().model
 }
 
 fn adapter(number: u64, name: &str) -> Arc<Adapter> {
     let path = taped(name);
     let layers = read(&path, &config(), 64).unwrap();
     let name: Arc<str> = name.into();
-    let (hash, base) = (hash_of(&layers), "default".into());
+    let (hash, base) = (checksum(&layers), "default".into());
     Arc::new(Adapter { number, version: Arc::clone(&name), base, hash, name, path, layers })
 }
 
 const PAGES: usize = 32;
 
 fn model(adapters: usize) -> Model<Cpu> {
-    let weights = Weights::open(&tiny()).unwrap();
-    let size = Size { positions: 128, pages: PAGES, adapters };
+    let weights = WeightFiles::open(&tiny()).unwrap();
+    let size = ModelCapacity { positions: 128, pages: PAGES, adapters };
     let ops = Cpu::default();
     let parameters = Parameters::load(&ops, &weights, &config()).unwrap();
     let scratch = Scratch::new(&ops, &config(), 0, 0).unwrap();
@@ -69,10 +70,10 @@ fn logits(
         let mut chunks = Vec::new();
         for ((ids, adapter), cache) in asks.iter().zip(&mut caches) {
             let tokens = &ids[start.min(ids.len())..(start + step).min(ids.len())];
-            chunks.push(Chunk {
+            chunks.push(SequenceChunk {
                 tokens,
                 cache,
-                want: Want::All,
+                want: LogitRows::All,
                 adapter: *adapter,
                 draw: None,
                 feedback: None,
@@ -148,10 +149,10 @@ fn a_slot_is_used_again_when_nobody_holds_its_adapter() {
     let first = logits(&mut model, &[(&ids, Some(&every))], 4);
     let some = adapter(2, "some");
     let mut full = cache(0);
-    let mut chunk = [Chunk {
+    let mut chunk = [SequenceChunk {
         tokens: &ids,
         cache: &mut full,
-        want: Want::Last,
+        want: LogitRows::Last,
         adapter: Some(&some),
         draw: None,
         feedback: None,

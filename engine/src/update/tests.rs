@@ -1,4 +1,4 @@
-//! Staging by itself, and the weights that other tests push.
+//! IncomingWeights by itself, and the weights that other tests push.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -9,17 +9,18 @@ use kernels::Cpu;
 use safetensors::Dtype;
 use safetensors::tensor::TensorView;
 
-use super::dock::Yard;
+use super::staging::StagingArea;
 use super::*;
-use crate::cache::SequenceCache;
-use crate::load::Folder;
-use crate::model::{Chunk, Model, Scratch, Size, Want};
-use crate::parameters::Parameters;
+use crate::model::folder::ModelFolder;
+use crate::model::forward::{LogitRows, Scratch, SequenceChunk};
+use crate::model::parameters::Parameters;
+use crate::model::{Model, ModelCapacity};
 use crate::sample::score;
-use crate::update::staging::Piece;
-use crate::weights::Weights;
+use crate::schedule::cache::SequenceCache;
+use crate::update::incoming::IncomingTensor;
+use crate::weights::files::WeightFiles;
 
-/// Tensors by name: shape and elements.
+/// TensorSource by name: shape and elements.
 pub(crate) type Named = BTreeMap<String, (Vec<usize>, Vec<f32>)>;
 
 pub(crate) const EMBEDDING: &str = "model.embed_tokens.weight";
@@ -77,10 +78,10 @@ pub(crate) fn folder_of(named: &Named) -> tempfile::TempDir {
 }
 
 /// The weights of a folder on the CPU, and what they are.
-pub(crate) fn loaded(folder: &Path) -> (Parameters<Cpu>, Ledger) {
-    let config = Folder::open(&tiny()).unwrap().model;
-    let weights = Weights::open(folder).unwrap();
-    let recorder = Recorder::new(&weights, false);
+pub(crate) fn loaded(folder: &Path) -> (Parameters<Cpu>, WeightManifest) {
+    let config = ModelFolder::open(&tiny()).unwrap().model;
+    let weights = WeightFiles::open(folder).unwrap();
+    let recorder = ManifestRecorder::new(&weights, false);
     let parameters = Parameters::load(&Cpu::default(), &recorder, &config).unwrap();
     (parameters, recorder.ledger())
 }
@@ -94,9 +95,9 @@ impl Truth {
     pub(crate) fn new(count: u32) -> Truth {
         let model = |number| {
             let folder = folder_of(&variant(number));
-            let config = Folder::open(&tiny()).unwrap().model;
+            let config = ModelFolder::open(&tiny()).unwrap().model;
             let parameters = loaded(folder.path()).0;
-            let size = Size { positions: 1024, pages: 64, adapters: 0 };
+            let size = ModelCapacity { positions: 1024, pages: 64, adapters: 0 };
             let ops = Cpu::default();
             let scratch = Scratch::new(&ops, &config, 512, 64).unwrap();
             Model::new(ops, parameters, config, scratch, size).unwrap()
@@ -108,11 +109,11 @@ impl Truth {
     pub(crate) fn scores(&mut self, which: usize, tokens: &[u32]) -> Vec<u32> {
         let model = &mut self.models[which];
         let mut cache = SequenceCache { pages: (0..64).collect(), ..SequenceCache::default() };
-        let chunk = Chunk {
+        let chunk = SequenceChunk {
             tokens,
             cache: &mut cache,
             adapter: None,
-            want: Want::All,
+            want: LogitRows::All,
             draw: None,
             feedback: None,
         };
@@ -122,8 +123,8 @@ impl Truth {
     }
 }
 
-fn staging() -> Staging {
-    Staging::new(Arc::new(loaded(&tiny()).1))
+fn staging() -> IncomingWeights {
+    IncomingWeights::new(Arc::new(loaded(&tiny()).1))
 }
 
 #[test]
@@ -141,7 +142,7 @@ fn a_folder_and_pieces_of_any_type_come_to_the_same_weights() {
         let mut pieces = staging();
         for (name, (shape, values)) in &named {
             let bytes = bytes(values, dtype);
-            pieces.take(Piece { name, dtype, shape, bytes: &bytes }).unwrap();
+            pieces.take(IncomingTensor { name, dtype, shape, bytes: &bytes }).unwrap();
         }
         let folder = tempfile::tempdir().unwrap();
         std::fs::write(folder.path().join("model.safetensors"), file_of(&named, dtype)).unwrap();
@@ -158,12 +159,12 @@ fn wider_numbers_are_rounded_to_the_type_that_is_served() {
     std::fs::write(folder.path().join("model.safetensors"), file_of(&named, Dtype::BF16)).unwrap();
     let (_, halves) = loaded(folder.path());
     assert_eq!(halves.dtype(), "torch.bfloat16");
-    let mut staging = Staging::new(Arc::new(loaded_as(&variant(0), Dtype::BF16)));
+    let mut staging = IncomingWeights::new(Arc::new(loaded_as(&variant(0), Dtype::BF16)));
     staging.take_file(&file_of(&named, Dtype::F32)).unwrap();
     assert_eq!(staging.outcome().unwrap(), halves);
 }
 
-fn loaded_as(named: &Named, dtype: Dtype) -> Ledger {
+fn loaded_as(named: &Named, dtype: Dtype) -> WeightManifest {
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("model.safetensors"), file_of(named, dtype)).unwrap();
     loaded(folder.path()).1
@@ -175,7 +176,7 @@ fn what_cannot_be_used_is_refused_by_name() {
     let mut staging = staging();
     let ones = bytes(&[1.0; 96], Dtype::F32);
     let mut refuse = |name: &str, dtype, shape: &[usize], bytes: &[u8]| {
-        staging.take(Piece { name, dtype, shape, bytes }).unwrap_err().to_string()
+        staging.take(IncomingTensor { name, dtype, shape, bytes }).unwrap_err().to_string()
     };
     let cases = [
         (refuse("model.nothing", Dtype::F32, &[96], &ones), "no tensor of that name"),
@@ -189,12 +190,12 @@ fn what_cannot_be_used_is_refused_by_name() {
         assert!(found.contains(expected) && found.contains("model.n"), "{found}");
     }
     assert_eq!(staging.len(), 0);
-    let norm = Piece { name: NORM, dtype: Dtype::F32, shape: &[96], bytes: &ones };
+    let norm = IncomingTensor { name: NORM, dtype: Dtype::F32, shape: &[96], bytes: &ones };
     staging.take(norm).unwrap();
     // A piece whose answer was lost comes again; another under its name does not.
     staging.take(norm).unwrap();
     let twos = bytes(&[2.0; 96], Dtype::F32);
-    let twice = staging.take(Piece { bytes: &twos, ..norm }).unwrap_err();
+    let twice = staging.take(IncomingTensor { bytes: &twos, ..norm }).unwrap_err();
     assert!(twice.to_string().contains("came twice"), "{twice}");
     assert_eq!(staging.len(), 1);
 }
@@ -219,14 +220,14 @@ fn a_tied_head_may_come_but_must_be_the_embedding() {
 #[test]
 fn what_does_not_come_stays_and_what_lies_there_is_read_back_as_it_is() {
     let (live, ledger) = loaded(&tiny());
-    let config = Folder::open(&tiny()).unwrap().model;
-    let dock = Dock::new((Cpu::default(), config.clone()));
+    let config = ModelFolder::open(&tiny()).unwrap().model;
+    let dock = WeightStaging::new((Cpu::default(), config.clone()));
     dock.lend(Some(Arc::new(live)));
     assert_eq!(dock.inspect(&ledger).unwrap(), ledger);
     // One part of a fused matrix comes, the others and everything else stay.
     let name = "model.layers.1.self_attn.k_proj.weight";
     let changed: Named = variant(2).into_iter().filter(|(other, _)| other == name).collect();
-    let mut staging = Staging::new(Arc::new(ledger.clone()));
+    let mut staging = IncomingWeights::new(Arc::new(ledger.clone()));
     staging.take_file(&file_of(&changed, Dtype::F32)).unwrap();
     let outcome = staging.outcome().unwrap();
     dock.stage(staging).unwrap();
@@ -239,7 +240,7 @@ fn what_does_not_come_stays_and_what_lies_there_is_read_back_as_it_is() {
     assert_eq!(outcome.iter().filter_map(differ).collect::<Vec<_>>(), [name]);
     // Without weights that serve, everything must come.
     dock.lend(None);
-    let mut staging = Staging::new(Arc::new(ledger));
+    let mut staging = IncomingWeights::new(Arc::new(ledger));
     staging.take_file(&file_of(&changed, Dtype::F32)).unwrap();
     assert!(dock.stage(staging).unwrap_err().to_string().contains("is missing"));
 }
@@ -248,12 +249,12 @@ fn what_does_not_come_stays_and_what_lies_there_is_read_back_as_it_is() {
 fn every_kind_of_model_is_read_back_as_it_was_loaded() {
     for folder in ["llama", "qwen2"] {
         let folder = tiny().join("../../../tests/tapes/engine").join(folder);
-        let config = Folder::open(&folder).unwrap().model;
-        let weights = Weights::open(&folder).unwrap();
-        let recorder = Recorder::new(&weights, false);
+        let config = ModelFolder::open(&folder).unwrap().model;
+        let weights = WeightFiles::open(&folder).unwrap();
+        let recorder = ManifestRecorder::new(&weights, false);
         let live = Parameters::load(&Cpu::default(), &recorder, &config).unwrap();
         let ledger = recorder.ledger();
-        let dock = Dock::new((Cpu::default(), config));
+        let dock = WeightStaging::new((Cpu::default(), config));
         dock.lend(Some(Arc::new(live)));
         assert_eq!(dock.inspect(&ledger).unwrap(), ledger);
     }
@@ -262,14 +263,14 @@ fn every_kind_of_model_is_read_back_as_it_was_loaded() {
 #[test]
 fn labels_are_not_used_for_two_weights() {
     let (_, ledger) = loaded(&tiny());
-    let config = Folder::open(&tiny()).unwrap().model;
-    let dock = Arc::new(Dock::new((Cpu::default(), config)));
+    let config = ModelFolder::open(&tiny()).unwrap().model;
+    let dock = Arc::new(WeightStaging::new((Cpu::default(), config)));
     let updates = Updates::new(dock, ledger.clone(), "default");
     let known = ledger.checksum();
     assert_eq!(updates.checksum_of("default"), Some(known.clone()));
     assert_eq!(updates.label((Some("default"), None), 0, &known), Ok("default".into()));
     let refused = updates.label((Some("default"), None), 0, "other").unwrap_err();
-    assert!(matches!(refused, Refused::Label(_)), "{refused}");
+    assert!(matches!(refused, UpdateError::Label(_)), "{refused}");
     updates.remember(&Version { label: "2".into(), checksum: "two".into() });
     assert_eq!(updates.label((None, None), 0, "other"), Ok("1".into()));
     assert_eq!(updates.label((None, None), 1, "other"), Ok("3".into()));

@@ -5,19 +5,19 @@ use kernels::cuda::{Cuda, CudaOptions, double};
 use serde_json::json;
 
 use super::*;
-use crate::double::shared_turn;
-use crate::load::LoadError;
-use crate::random::tests::config;
-use crate::random::{Random, folder};
+use crate::double::shared_gpu;
+use crate::error::LoadError;
+use crate::model::random::tests::config;
+use crate::model::random::{RandomWeights, model_folder};
 use crate::weights::Tensor;
 
 const ROOM: Room =
-    Room { limits: Limits { sequences: 8, tokens: 48, scored: 24 }, pages: 96, sharing: true };
+    Room { limits: StepLimits { sequences: 8, tokens: 48, scored: 24 }, pages: 96, sharing: true };
 
 /// Made-up weights, other ones for every number.
 struct Numbered(u32);
 
-impl Tensors for Numbered {
+impl TensorSource for Numbered {
     fn take(&self, name: &str, shape: &[usize]) -> Result<Tensor, LoadError> {
         Random.take(&format!("{}.{name}", self.0), shape)
     }
@@ -152,14 +152,14 @@ fn mixed() -> Vec<Request> {
 
 #[test]
 fn mixed_requests_say_the_same_on_cuda_whether_steps_overlap_or_not() {
-    let _double = shared_turn();
+    let _double = shared_gpu();
     let expected = lasting(exact(ROOM, false).say(mixed()));
     let ends: Vec<_> = expected.iter().filter_map(|(said, _)| said.finish.as_ref()).collect();
-    let count = |of: fn(&Finish) -> bool| ends.iter().filter(|one| of(one)).count();
-    assert!(count(|one| *one == Finish::Eos) >= 3, "{ends:?}");
-    assert!(count(|one| *one == Finish::Length) >= 5, "{ends:?}");
-    assert_eq!(count(|one| matches!(one, Finish::StopId(_))), 1, "{ends:?}");
-    assert_eq!(count(|one| matches!(one, Finish::StopText { .. })), 1, "{ends:?}");
+    let count = |of: fn(&FinishReason) -> bool| ends.iter().filter(|one| of(one)).count();
+    assert!(count(|one| *one == FinishReason::Eos) >= 3, "{ends:?}");
+    assert!(count(|one| *one == FinishReason::Length) >= 5, "{ends:?}");
+    assert_eq!(count(|one| matches!(one, FinishReason::StopId(_))), 1, "{ends:?}");
+    assert_eq!(count(|one| matches!(one, FinishReason::StopText { .. })), 1, "{ends:?}");
     for eager in [false, true] {
         let options = CudaOptions { deterministic: true, eager, ..CudaOptions::default() };
         let replies = lasting(gpu(&options, ROOM, true).say(mixed()));
@@ -171,7 +171,7 @@ fn mixed_requests_say_the_same_on_cuda_whether_steps_overlap_or_not() {
 
 #[test]
 fn the_same_batches_say_the_same_on_cuda_with_a_library_too() {
-    let _double = shared_turn();
+    let _double = shared_gpu();
     // Nobody ends before the others do, so batches are the same ones.
     let say = |eager, overlap| {
         let options = CudaOptions { eager, ..CudaOptions::default() };
@@ -186,10 +186,10 @@ fn the_same_batches_say_the_same_on_cuda_with_a_library_too() {
 
 #[test]
 fn the_next_step_is_under_way_on_cuda_when_an_end_is_read() {
-    let _double = shared_turn();
+    let _double = shared_gpu();
     let mut without = exact(ROOM, false);
     let expected = without.say_alone(ending(3));
-    assert_eq!(expected.finish, Some(Finish::Eos));
+    assert_eq!(expected.finish, Some(FinishReason::Eos));
     assert!(without.core.flight.is_none());
     let mut bench = exact(ROOM, true);
     assert_eq!(bench.say_alone(ending(3)), expected);
@@ -205,7 +205,7 @@ fn the_next_step_is_under_way_on_cuda_when_an_end_is_read() {
 
 #[test]
 fn tokens_come_a_step_later_on_cuda_and_all_of_them_before_a_command() {
-    let _double = shared_turn();
+    let _double = shared_gpu();
     for late in [0, 1] {
         let mut bench = exact(ROOM, late == 1);
         let mut outputs = bench.send(vec![request(2)]);
@@ -216,7 +216,7 @@ fn tokens_come_a_step_later_on_cuda_and_all_of_them_before_a_command() {
         bench.steps(4);
         assert_eq!(heard(), 4 - late);
         let (done, mut answer) = oneshot::channel();
-        bench.command(Command::Pause { mode: Mode::Keep, clear: false, done });
+        bench.command(Command::Pause { mode: PauseMode::Keep, clear: false, done });
         assert!(answer.try_recv().unwrap());
         assert_eq!(heard(), late);
         assert!(bench.core.flight.is_none());
@@ -225,7 +225,7 @@ fn tokens_come_a_step_later_on_cuda_and_all_of_them_before_a_command() {
 
 #[test]
 fn a_beginning_that_others_wait_for_is_computed_once_on_cuda() {
-    let _double = shared_turn();
+    let _double = shared_gpu();
     let say = |overlap| {
         let mut bench = exact(ROOM, overlap);
         let with = |prompt: Vec<u32>, seed| {
@@ -250,7 +250,7 @@ fn a_beginning_that_others_wait_for_is_computed_once_on_cuda() {
 
 #[test]
 fn a_beginning_is_known_on_cuda_once_its_step_is_launched() {
-    let _double = shared_turn();
+    let _double = shared_gpu();
     for overlap in [false, true] {
         // Whoever computes it says one token, so it is in no step but that one.
         let one = || Request { prompt: beginning()[..40].into(), ..of_length(1, 1) };
@@ -262,7 +262,7 @@ fn a_beginning_is_known_on_cuda_once_its_step_is_launched() {
 
 #[test]
 fn whole_pages_of_a_reply_are_known_afterwards_on_cuda() {
-    let _double = shared_turn();
+    let _double = shared_gpu();
     for overlap in [false, true] {
         let mut bench = exact(ROOM, overlap);
         // The last page is full once the last token but one is computed, in the last step.
@@ -276,7 +276,7 @@ fn whole_pages_of_a_reply_are_known_afterwards_on_cuda() {
 
 #[test]
 fn who_gives_way_on_cuda_says_the_same() {
-    let _double = shared_turn();
+    let _double = shared_gpu();
     let say = |pages, overlap| {
         let mut bench = exact(Room { pages, ..ROOM }, overlap);
         let replies = bench.say((0..5).map(|number| of_length(number, 20)).collect());
@@ -293,10 +293,10 @@ fn who_gives_way_on_cuda_says_the_same() {
 
 #[test]
 fn a_call_without_a_place_on_cuda_gets_that_of_another_call() {
-    let _double = shared_turn();
+    let _double = shared_gpu();
     let many: Vec<Ask> = (0..5).map(|n| Ask { max_tokens: 9, ..Ask::numbered(n) }).collect();
     let say = |overlap| {
-        let limits = Limits { sequences: 3, ..ROOM.limits };
+        let limits = StepLimits { sequences: 3, ..ROOM.limits };
         let mut bench = exact(Room { limits, ..ROOM }, overlap);
         let mut large = bench.submit(&many);
         bench.steps(4);
@@ -312,7 +312,7 @@ fn a_call_without_a_place_on_cuda_gets_that_of_another_call() {
 
 #[test]
 fn who_leaves_on_cuda_takes_nothing_along() {
-    let _double = shared_turn();
+    let _double = shared_gpu();
     let run = |leave, overlap| {
         let mut bench = exact(ROOM, overlap);
         let aborted = of_length(4, 12);
@@ -324,7 +324,7 @@ fn who_leaves_on_cuda_takes_nothing_along() {
             flag.store(true, Ordering::Relaxed);
             drop(third);
         }
-        // Pages that come free are used again at once.
+        // PagePool that come free are used again at once.
         bench.steps(1);
         calls.push(bench.send(vec![of_length(7, 12)]));
         bench.finish();
@@ -336,7 +336,7 @@ fn who_leaves_on_cuda_takes_nothing_along() {
         let some = run(true, overlap);
         assert_eq!(some[1..], whole[1..], "overlap: {overlap}");
         let said = &some[0].0;
-        assert_eq!(said.finish, Some(Finish::Aborted));
+        assert_eq!(said.finish, Some(FinishReason::Aborted));
         assert_eq!(said.tokens.len(), 5 - usize::from(overlap));
         assert_eq!(said.tokens[..], whole[0].0.tokens[..said.tokens.len()]);
     }
@@ -344,7 +344,7 @@ fn who_leaves_on_cuda_takes_nothing_along() {
 
 #[test]
 fn weights_that_come_on_cuda_while_a_step_is_under_way_sample_what_follows() {
-    let _double = shared_turn();
+    let _double = shared_gpu();
     for keep_cache in [false, true] {
         let say = |overlap| {
             let mut bench = exact(ROOM, overlap);
@@ -365,14 +365,14 @@ fn weights_that_come_on_cuda_while_a_step_is_under_way_sample_what_follows() {
 
 #[test]
 fn what_was_drawn_on_cuda_is_told_before_a_step_fails() {
-    let _double = shared_turn();
+    let _double = shared_gpu();
     let mut bench = exact(ROOM, true);
     let call = bench.send(vec![request(2)]);
     bench.steps(4);
     bench.core.model.parameters = None;
     bench.steps(1);
     let said = replies(vec![call]).remove(0).0;
-    let failed = matches!(said.finish, Some(Finish::Failed(_)));
+    let failed = matches!(said.finish, Some(FinishReason::Failed(_)));
     assert_eq!((said.tokens.len(), failed), (4, true));
     assert!(bench.core.flight.is_none());
     assert_eq!(bench.pages_used(), 0);
@@ -380,8 +380,8 @@ fn what_was_drawn_on_cuda_is_told_before_a_step_fails() {
 
 #[test]
 fn room_for_more_tokens_on_cuda_loses_none_that_are_under_way() {
-    let _double = shared_turn();
-    let limits = Limits { tokens: 400, scored: 400, ..ROOM.limits };
+    let _double = shared_gpu();
+    let limits = StepLimits { tokens: 400, scored: 400, ..ROOM.limits };
     let say = |overlap| {
         let mut bench = exact(Room { limits, ..ROOM }, overlap);
         let first = bench.send(vec![request(4)]);

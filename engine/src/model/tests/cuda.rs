@@ -6,8 +6,8 @@ use serde_json::json;
 use tempfile::TempDir;
 
 use super::*;
-use crate::double::turn;
-use crate::random::tests::config;
+use crate::double::exclusive_gpu;
+use crate::model::random::tests::config;
 
 /// What bf16 may do to a logprob of such a small model: the worst of 70,000, and the mean.
 const NEAR: f32 = 0.2;
@@ -49,14 +49,14 @@ fn decode<O: Ops>(model: &mut Model<O>, prompts: &[Vec<u32>], steps: usize) -> V
     let mut all = Vec::new();
     for step in 0..steps {
         let chunks = tokens.iter().zip(&mut caches).enumerate();
-        let mut chunks: Vec<Chunk<'_>> = chunks
+        let mut chunks: Vec<SequenceChunk<'_>> = chunks
             .map(|(index, (tokens, cache))| {
                 let draw = draw(index, step);
                 let rest = &tokens[cache.len..];
-                Chunk {
+                SequenceChunk {
                     tokens: rest,
                     cache,
-                    want: Want::Last,
+                    want: LogitRows::Last,
                     adapter: None,
                     draw: Some(draw),
                     feedback: None,
@@ -95,7 +95,7 @@ fn prompts(count: u32) -> Vec<Vec<u32>> {
 
 #[test]
 fn logits_of_the_gpu_are_near_those_of_the_cpu() {
-    let _double = turn();
+    let _double = exclusive_gpu();
     let (_keep, path) = shape();
     let ids: Vec<u32> = (0..37).map(|i| i * 53 % 1999).collect();
     let mut cpu = made(Cpu::default(), &path);
@@ -125,7 +125,7 @@ fn logits_of<O: Ops>(model: &mut Model<O>, ids: &[u32], size: usize) -> Vec<f32>
 
 #[test]
 fn recorded_steps_give_the_bits_of_steps_that_are_asked_for() {
-    let double = turn();
+    let double = exclusive_gpu();
     let prompts = prompts(5);
     let eager =
         decode(&mut model(&CudaOptions { eager: true, ..CudaOptions::default() }), &prompts, 12);
@@ -138,7 +138,7 @@ fn recorded_steps_give_the_bits_of_steps_that_are_asked_for() {
 
 #[test]
 fn a_deterministic_gpu_gives_the_same_bits_in_any_batch_and_chunks() {
-    let _double = turn();
+    let _double = exclusive_gpu();
     let mut gpu = model(&CudaOptions { deterministic: true, ..CudaOptions::default() });
     let prompts = prompts(5);
     let together = decode(&mut gpu, &prompts, 6);
@@ -156,15 +156,16 @@ fn a_deterministic_gpu_gives_the_same_bits_in_any_batch_and_chunks() {
 
 #[test]
 fn a_token_that_nobody_has_read_is_taken_from_the_step_before() {
-    let _double = turn();
+    let _double = exclusive_gpu();
     let mut gpu = model(&CudaOptions::default());
     let prompt = prompts(1);
     let expected = decode(&mut gpu, &prompt, 3);
     let mut cache = caches(1).remove(0);
     let mut run = |gpu: &mut Model<Cuda>, tokens: &[u32], feedback, position| {
-        let (want, draw) = (Want::Last, Some(draw(0, position)));
+        let (want, draw) = (LogitRows::Last, Some(draw(0, position)));
         let cache = &mut cache;
-        gpu.run(&mut [Chunk { tokens, cache, want, adapter: None, draw, feedback }]).unwrap();
+        gpu.run(&mut [SequenceChunk { tokens, cache, want, adapter: None, draw, feedback }])
+            .unwrap();
     };
     run(&mut gpu, &prompt[0], None, 0);
     run(&mut gpu, &[0], Some(0), 1);
@@ -177,7 +178,7 @@ fn a_token_that_nobody_has_read_is_taken_from_the_step_before() {
 
 #[test]
 fn a_gpu_without_room_says_so_and_goes_on() {
-    let _double = turn();
+    let _double = exclusive_gpu();
     let mut gpu = model(&CudaOptions::default());
     let expected = decode(&mut gpu, &prompts(2), 2);
     let error = gpu.ops.pages(HEADS, 1 << 10, 1 << 20).unwrap_err();
