@@ -56,6 +56,5 @@ impl Drop for EmulatedGpu {
     }
 }
 
-#[allow(unused_imports)]
 pub(crate) use EmulatedGpu as Turn; // alias
 pub(crate) use exclusive_gpu_async as async_turn; // alias

@@ -98,7 +98,7 @@ impl<O: Ops> EngineCore<O> {
         self.finish_draining();
     }
 
-    fn rename(&mut self, version: Arc<str>) {
+    pub(super) fn rename(&mut self, version: Arc<str>) {
         self.status.lock().version = Arc::clone(&version);
         self.version = version;
     }

@@ -118,13 +118,16 @@ impl<O: Ops> Bench<O> {
         let scratch = Scratch::new(&ops, &parts.model, limits.tokens, limits.sequences).unwrap();
         let size = ModelCapacity { positions: 1024, pages, adapters: 0 };
         let model = Model::new(ops, parameters, parts.model, scratch, size).unwrap();
-        let dock = Arc::new(WeightStaging::new(model.twin().unwrap()));
+        let device = model.second_device().unwrap();
+        let staging = Arc::new(WeightStaging::new(device, model.config().clone()));
         let stats = Arc::new(Stats::default());
         let tokenizer = Arc::new(parts.tokenizer);
         let scheduler = Scheduler::new(limits, PagePool::new(pages, sharing), Arc::clone(&stats));
-        let board = Arc::new(SharedStatus::new(Arc::from("default")));
-        let how = (LogprobsMode::default(), overlap);
-        let core = EngineCore::new(model, tokenizer, scheduler, (board, dock), how);
+        let status = Arc::new(SharedStatus::new(Arc::from("default")));
+        let logprobs_mode = LogprobsMode::default();
+        let settings = CoreSettings { logprobs_mode, async_scheduling: overlap };
+        let shared = SharedState { status, staging };
+        let core = EngineCore::new(model, tokenizer, scheduler, shared, settings);
         Bench { core, stats }
     }
 
@@ -494,7 +497,7 @@ fn expected() -> &'static [Said] {
 impl<O: Ops> Bench<O> {
     /// Exchanges the weights for others whose label is the number.
     fn exchange(&mut self, parameters: Parameters<O>, number: u32, keep_cache: bool) {
-        self.core.dock.leave(Some(Arc::new(parameters)));
+        self.core.staging.put_back(Some(Arc::new(parameters)));
         let clear = !keep_cache;
         let (done, _) = oneshot::channel();
         self.command(Command::Pause { mode: PauseMode::Keep, clear, done });
@@ -508,7 +511,7 @@ impl<O: Ops> Bench<O> {
 
     fn command(&mut self, command: Command) {
         let permit = Arc::new(Semaphore::new(1)).try_acquire_owned().unwrap();
-        self.core.take(Message::Command(command, permit));
+        self.core.receive(Message::Command(command, permit));
     }
 }
 

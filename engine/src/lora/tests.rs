@@ -1,11 +1,13 @@
 //! Adapters against what PEFT computes with them, beside each other, and those that are refused.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use kernels::Cpu;
 use serde_json::{Value, json};
 
 use super::*;
+use crate::model::config::ModelConfig;
 use crate::model::folder::ModelFolder;
 use crate::model::forward::{LogitRows, Scratch, SequenceChunk};
 use crate::model::parameters::Parameters;
@@ -31,7 +33,7 @@ fn config() -> ModelConfig {
 
 fn adapter(number: u64, name: &str) -> Arc<Adapter> {
     let path = taped(name);
-    let layers = read(&path, &config(), 64).unwrap();
+    let layers = read_adapter(&path, &config(), 64).unwrap();
     let name: Arc<str> = name.into();
     let (hash, base) = (checksum(&layers), "default".into());
     Arc::new(Adapter { number, version: Arc::clone(&name), base, hash, name, path, layers })
@@ -73,7 +75,7 @@ fn logits(
             chunks.push(SequenceChunk {
                 tokens,
                 cache,
-                want: LogitRows::All,
+                logit_rows: LogitRows::All,
                 adapter: *adapter,
                 draw: None,
                 feedback: None,
@@ -152,7 +154,7 @@ fn a_slot_is_used_again_when_nobody_holds_its_adapter() {
     let mut chunk = [SequenceChunk {
         tokens: &ids,
         cache: &mut full,
-        want: LogitRows::Last,
+        logit_rows: LogitRows::Last,
         adapter: Some(&some),
         draw: None,
         feedback: None,
@@ -187,7 +189,7 @@ fn changed(folder: &Path, changes: Value) {
 }
 
 fn refusal(folder: &Path) -> String {
-    let error = read(folder, &config(), 64).unwrap_err();
+    let error = read_adapter(folder, &config(), 64).unwrap_err();
     let mut text = error.to_string();
     let mut source = std::error::Error::source(&error);
     while let Some(error) = source {
@@ -224,7 +226,7 @@ fn what_would_be_another_model_is_refused_by_field() {
     let same = [json!({"use_dora": false, "use_bdlora": null, "rank_pattern": {"q_proj": 3}})];
     for changes in same {
         changed(folder.path(), changes.clone());
-        assert!(read(folder.path(), &config(), 64).is_ok(), "{changes}");
+        assert!(read_adapter(folder.path(), &config(), 64).is_ok(), "{changes}");
     }
 }
 

@@ -7,9 +7,11 @@ use std::path::{Path, PathBuf};
 use kernels::Cpu;
 use serde_json::Value;
 
+use super::forward::LogitRows;
 use super::*;
 use crate::model::folder::ModelFolder;
 use crate::model::random;
+use crate::schedule::cache::SequenceCache;
 use crate::schedule::pages::PagePool;
 use crate::weights::files::WeightFiles;
 
@@ -55,20 +57,27 @@ impl<O: Ops> Model<O> {
     pub(crate) fn forward(
         &mut self,
         chunks: &mut [SequenceChunk<'_>],
-    ) -> Result<Vec<f32>, OpError> {
-        let wanted = |chunk: &SequenceChunk<'_>| match chunk.want {
+    ) -> Result<Vec<f32>, ModelError> {
+        let wanted = |chunk: &SequenceChunk<'_>| match chunk.logit_rows {
             LogitRows::None => 0,
             LogitRows::Last => 1,
             LogitRows::All => chunk.tokens.len(),
         };
         let wanted: usize = chunks.iter().map(wanted).sum();
         self.run(chunks)?;
-        self.logits(&(0..wanted).collect::<Vec<_>>())
+        Ok(self.logits(&(0..wanted).collect::<Vec<_>>())?)
     }
 }
 
 fn chunk<'a>(tokens: &'a [u32], cache: &'a mut SequenceCache) -> SequenceChunk<'a> {
-    SequenceChunk { tokens, cache, want: LogitRows::All, adapter: None, draw: None, feedback: None }
+    SequenceChunk {
+        tokens,
+        cache,
+        logit_rows: LogitRows::All,
+        adapter: None,
+        draw: None,
+        feedback: None,
+    }
 }
 
 /// Logits of all positions, given in chunks of `size`.
@@ -157,7 +166,7 @@ fn logits_have_the_same_bits_in_any_batch() {
         .map(|((cache, ids), split)| SequenceChunk {
             tokens: &ids[..*split],
             cache,
-            want: LogitRows::None,
+            logit_rows: LogitRows::None,
             adapter: None,
             draw: None,
             feedback: None,
@@ -187,7 +196,7 @@ fn only_wanted_rows_have_logits() {
     let last = SequenceChunk {
         tokens: &[5, 6, 7],
         cache: &mut cache,
-        want: LogitRows::Last,
+        logit_rows: LogitRows::Last,
         adapter: None,
         draw: None,
         feedback: None,

@@ -2,6 +2,7 @@
 
 mod speed;
 
+use super::params::Candidate;
 use super::*;
 
 /// Plain sampling with everything off.
@@ -35,7 +36,7 @@ fn sampled(
     position: usize,
     mode: LogprobsMode,
 ) -> SampledToken {
-    let mut sampler = Sampler::new(params.clone(), &[], (Arc::default(), 0));
+    let mut sampler = Sampler::new(params.clone(), &[], no_ends());
     sampler.sample(&mut logits.to_vec(), position, mode)
 }
 
@@ -113,12 +114,20 @@ fn many() -> Vec<SamplingParams> {
     ]
 }
 
+fn no_ends() -> EndTokens {
+    ends_after(0, &[])
+}
+
+fn ends_after(min_tokens: usize, ids: &[u32]) -> EndTokens {
+    EndTokens { ids: ids.into(), min_tokens }
+}
+
 #[test]
 fn probabilities_are_those_of_plain_code() {
     let prompt = [3, 5, 900, 5];
     for (index, params) in many().into_iter().enumerate() {
         let params = SamplingParams { logprobs: Some(1000), ..params };
-        let mut sampler = Sampler::new(params.clone(), &prompt, (Arc::default(), 0));
+        let mut sampler = Sampler::new(params.clone(), &prompt, no_ends());
         let mut said = Vec::new();
         for position in 0..12 {
             let logits = row(1000, (index * 100 + position) as u64);
@@ -297,22 +306,21 @@ fn only_allowed_ids_are_sampled() {
 
 #[test]
 fn ends_do_not_come_before_their_time() {
-    let mut sampler = Sampler::new(plain(), &[], ([1, 3].into(), 30));
+    let mut sampler = Sampler::new(plain(), &[], ends_after(30, &[1, 3]));
     for position in 0..200 {
         let id = sampler.sample(&mut LOGITS.to_vec(), position, PROCESSED).id;
         assert!(position >= 30 || ![1, 3].contains(&id));
     }
     // Where ends are all that is allowed, something has to be sampled all the same.
     let only = SamplingParams { allowed: Some([1].into()), ..plain() };
-    let mut sampler = Sampler::new(only, &[], ([1].into(), 5));
+    let mut sampler = Sampler::new(only, &[], ends_after(5, &[1]));
     assert_eq!(sampler.sample(&mut LOGITS.to_vec(), 0, PROCESSED).id, 1);
 }
 
 #[test]
 fn bad_words_are_never_completed() {
     let words: Arc<[Vec<u32>]> = [vec![2], vec![1, 3], vec![0, 1, 1]].into();
-    let mut sampler =
-        Sampler::new(SamplingParams { bad_words: words, ..plain() }, &[1], (Arc::default(), 0));
+    let mut sampler = Sampler::new(SamplingParams { bad_words: words, ..plain() }, &[1], no_ends());
     let mut said = Vec::new();
     for position in 0..3000 {
         said.push(sampler.sample(&mut LOGITS.to_vec(), position, PROCESSED).id);

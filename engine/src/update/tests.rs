@@ -9,7 +9,8 @@ use kernels::Cpu;
 use safetensors::Dtype;
 use safetensors::tensor::TensorView;
 
-use super::staging::StagingArea;
+use super::manifest::{ManifestRecorder, TensorDigest};
+use super::staging::{StagingArea, WeightStaging};
 use super::*;
 use crate::model::folder::ModelFolder;
 use crate::model::forward::{LogitRows, Scratch, SequenceChunk};
@@ -83,7 +84,7 @@ pub(crate) fn loaded(folder: &Path) -> (Parameters<Cpu>, WeightManifest) {
     let weights = WeightFiles::open(folder).unwrap();
     let recorder = ManifestRecorder::new(&weights, false);
     let parameters = Parameters::load(&Cpu::default(), &recorder, &config).unwrap();
-    (parameters, recorder.ledger())
+    (parameters, recorder.into_manifest())
 }
 
 /// Several weights, by the numbers of their variants, and what each says of a text.
@@ -113,7 +114,7 @@ impl Truth {
             tokens,
             cache: &mut cache,
             adapter: None,
-            want: LogitRows::All,
+            logit_rows: LogitRows::All,
             draw: None,
             feedback: None,
         };
@@ -219,30 +220,30 @@ fn a_tied_head_may_come_but_must_be_the_embedding() {
 
 #[test]
 fn what_does_not_come_stays_and_what_lies_there_is_read_back_as_it_is() {
-    let (live, ledger) = loaded(&tiny());
+    let (live, manifest) = loaded(&tiny());
     let config = ModelFolder::open(&tiny()).unwrap().model;
-    let dock = WeightStaging::new((Cpu::default(), config.clone()));
-    dock.lend(Some(Arc::new(live)));
-    assert_eq!(dock.inspect(&ledger).unwrap(), ledger);
+    let staging_area = WeightStaging::new(Cpu::default(), config.clone());
+    staging_area.lend(Some(Arc::new(live)));
+    assert_eq!(staging_area.inspect(&manifest).unwrap(), manifest);
     // One part of a fused matrix comes, the others and everything else stay.
     let name = "model.layers.1.self_attn.k_proj.weight";
     let changed: Named = variant(2).into_iter().filter(|(other, _)| other == name).collect();
-    let mut staging = IncomingWeights::new(Arc::new(ledger.clone()));
+    let mut staging = IncomingWeights::new(Arc::new(manifest.clone()));
     staging.take_file(&file_of(&changed, Dtype::F32)).unwrap();
     let outcome = staging.outcome().unwrap();
-    dock.stage(staging).unwrap();
-    let staged = dock.take_staged().unwrap();
-    dock.lend(Some(staged));
-    assert_eq!(dock.inspect(&ledger).unwrap(), outcome);
-    let differ = |(name, entry): (&str, &ledger::Entry)| {
-        (ledger.get(name) != Some(entry)).then(|| name.to_owned())
+    staging_area.stage(staging).unwrap();
+    let staged = staging_area.take_staged().unwrap();
+    staging_area.lend(Some(staged));
+    assert_eq!(staging_area.inspect(&manifest).unwrap(), outcome);
+    let differ = |(name, digest): (&str, &TensorDigest)| {
+        (manifest.get(name) != Some(digest)).then(|| name.to_owned())
     };
     assert_eq!(outcome.iter().filter_map(differ).collect::<Vec<_>>(), [name]);
     // Without weights that serve, everything must come.
-    dock.lend(None);
-    let mut staging = IncomingWeights::new(Arc::new(ledger));
+    staging_area.lend(None);
+    let mut staging = IncomingWeights::new(Arc::new(manifest));
     staging.take_file(&file_of(&changed, Dtype::F32)).unwrap();
-    assert!(dock.stage(staging).unwrap_err().to_string().contains("is missing"));
+    assert!(staging_area.stage(staging).unwrap_err().to_string().contains("is missing"));
 }
 
 #[test]
@@ -253,20 +254,20 @@ fn every_kind_of_model_is_read_back_as_it_was_loaded() {
         let weights = WeightFiles::open(&folder).unwrap();
         let recorder = ManifestRecorder::new(&weights, false);
         let live = Parameters::load(&Cpu::default(), &recorder, &config).unwrap();
-        let ledger = recorder.ledger();
-        let dock = WeightStaging::new((Cpu::default(), config));
-        dock.lend(Some(Arc::new(live)));
-        assert_eq!(dock.inspect(&ledger).unwrap(), ledger);
+        let manifest = recorder.into_manifest();
+        let staging_area = WeightStaging::new(Cpu::default(), config);
+        staging_area.lend(Some(Arc::new(live)));
+        assert_eq!(staging_area.inspect(&manifest).unwrap(), manifest);
     }
 }
 
 #[test]
 fn labels_are_not_used_for_two_weights() {
-    let (_, ledger) = loaded(&tiny());
+    let (_, manifest) = loaded(&tiny());
     let config = ModelFolder::open(&tiny()).unwrap().model;
-    let dock = Arc::new(WeightStaging::new((Cpu::default(), config)));
-    let updates = Updates::new(dock, ledger.clone(), "default");
-    let known = ledger.checksum();
+    let staging_area = Arc::new(WeightStaging::new(Cpu::default(), config));
+    let updates = WeightUpdates::new(staging_area, manifest.clone(), "default");
+    let known = manifest.checksum();
     assert_eq!(updates.checksum_of("default"), Some(known.clone()));
     assert_eq!(updates.label((Some("default"), None), 0, &known), Ok("default".into()));
     let refused = updates.label((Some("default"), None), 0, "other").unwrap_err();

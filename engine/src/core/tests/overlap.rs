@@ -19,7 +19,7 @@ struct Numbered(u32);
 
 impl TensorSource for Numbered {
     fn take(&self, name: &str, shape: &[usize]) -> Result<Tensor, LoadError> {
-        Random.take(&format!("{}.{name}", self.0), shape)
+        RandomWeights.take(&format!("{}.{name}", self.0), shape)
     }
 }
 
@@ -33,7 +33,7 @@ fn gpu(options: &CudaOptions, room: Room, overlap: bool) -> Bench<Cuda> {
         "vocab_size": 384, "hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1,
         "num_attention_heads": 2, "num_key_value_heads": 1, "eos_token_id": 383,
     }));
-    let parts = folder(&path).unwrap();
+    let parts = model_folder(&path).unwrap();
     let ops = Cuda::open(options, parts.model.heads).unwrap();
     Bench::on(ops, (parts, &Numbered(0)), room, overlap)
 }
@@ -46,8 +46,9 @@ fn exact(room: Room, overlap: bool) -> Bench<Cuda> {
 impl Bench<Cuda> {
     /// Exchanges the weights for those of this number.
     fn renumber(&mut self, number: u32, keep_cache: bool) {
-        let (ops, config) = self.core.model.twin().unwrap();
-        let parameters = Parameters::load(&ops, &Numbered(number), &config).unwrap();
+        let model = &self.core.model;
+        let ops = model.second_device().unwrap();
+        let parameters = Parameters::load(&ops, &Numbered(number), model.config()).unwrap();
         self.exchange(parameters, number, keep_cache);
     }
 
@@ -55,10 +56,10 @@ impl Bench<Cuda> {
         (0..count).for_each(|_| self.core.step());
     }
 
-    /// Whether the step under way has rows of a sequence that does not run any more.
-    fn flies_for_nobody(&self) -> bool {
-        let flight = self.core.flight.as_ref();
-        let mut rows = flight.into_iter().flat_map(|flight| &flight.rows);
+    /// Returns true if the step in flight has rows of a sequence that does not run any more.
+    fn has_rows_of_nobody(&self) -> bool {
+        let flight = self.core.in_flight.as_ref();
+        let mut rows = flight.into_iter().flat_map(|step| &step.sequences);
         let running = &self.core.scheduler.running;
         rows.any(|rows| running.iter().all(|one| one.rank() != rows.rank))
     }
@@ -190,17 +191,17 @@ fn the_next_step_is_under_way_on_cuda_when_an_end_is_read() {
     let mut without = exact(ROOM, false);
     let expected = without.say_alone(ending(3));
     assert_eq!(expected.finish, Some(FinishReason::Eos));
-    assert!(without.core.flight.is_none());
+    assert!(without.core.in_flight.is_none());
     let mut bench = exact(ROOM, true);
     assert_eq!(bench.say_alone(ending(3)), expected);
     // Its row of the next step is nobody's, and its pages are free.
-    assert!(bench.flies_for_nobody());
+    assert!(bench.has_rows_of_nobody());
     assert_eq!(bench.pages_used(), 0);
     // An end that can be foreseen has no such row.
     let length = expected.tokens.len() - 1;
     let said = bench.say_alone(of_length(3, length));
     assert_eq!(said.tokens, expected.tokens[..length]);
-    assert!(!bench.flies_for_nobody());
+    assert!(!bench.has_rows_of_nobody());
 }
 
 #[test]
@@ -219,7 +220,7 @@ fn tokens_come_a_step_later_on_cuda_and_all_of_them_before_a_command() {
         bench.command(Command::Pause { mode: PauseMode::Keep, clear: false, done });
         assert!(answer.try_recv().unwrap());
         assert_eq!(heard(), late);
-        assert!(bench.core.flight.is_none());
+        assert!(bench.core.in_flight.is_none());
     }
 }
 
@@ -374,7 +375,7 @@ fn what_was_drawn_on_cuda_is_told_before_a_step_fails() {
     let said = replies(vec![call]).remove(0).0;
     let failed = matches!(said.finish, Some(FinishReason::Failed(_)));
     assert_eq!((said.tokens.len(), failed), (4, true));
-    assert!(bench.core.flight.is_none());
+    assert!(bench.core.in_flight.is_none());
     assert_eq!(bench.pages_used(), 0);
 }
 

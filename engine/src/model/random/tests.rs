@@ -30,7 +30,7 @@ pub(crate) fn config(changes: Value) -> (TempDir, PathBuf) {
 
 #[test]
 fn numbers_are_spread_as_asked_and_follow_from_the_name() {
-    let take = |name: &str, shape: &[usize]| match Random.take(name, shape).unwrap() {
+    let take = |name: &str, shape: &[usize]| match RandomWeights.take(name, shape).unwrap() {
         Tensor::Bf16(values) => values,
         Tensor::F32(_) => panic!("weights are to be bf16"),
     };
@@ -50,7 +50,7 @@ fn numbers_are_spread_as_asked_and_follow_from_the_name() {
 #[test]
 fn a_made_tokenizer_has_a_token_for_every_id_and_takes_any_text() {
     let (_keep, path) = config(json!({"eos_token_id": [7, 1999]}));
-    let ModelFolder { tokenizer, eos, .. } = folder(&path).unwrap();
+    let ModelFolder { tokenizer, eos, .. } = model_folder(&path).unwrap();
     assert_eq!((tokenizer.size(), eos), (2000, vec![7, 1999]));
     for text in ["Hello, world!\n\ttwo  spaces", "é€😀\u{0}", "<|begin|>x<|end_1999|>"] {
         let ids = tokenizer.encode(text, false).unwrap();
@@ -73,7 +73,7 @@ fn logits_of_random_weights_are_not_flat() {
     let chunk = SequenceChunk {
         tokens,
         cache: &mut cache,
-        want: LogitRows::Last,
+        logit_rows: LogitRows::Last,
         adapter: None,
         draw: None,
         feedback: None,
@@ -89,7 +89,7 @@ fn logits_of_random_weights_are_not_flat() {
 fn what_cannot_be_made_is_refused() {
     let refused = |changes: Value| {
         let (_keep, path) = config(changes);
-        folder(&path).unwrap_err().to_string()
+        model_folder(&path).unwrap_err().to_string()
     };
     assert!(refused(json!({"vocab_size": 200})).contains("`vocab_size` = 200 is too small"));
     assert!(refused(json!({"hidden_act": "gelu"})).starts_with("cannot use"));
@@ -98,12 +98,12 @@ fn what_cannot_be_made_is_refused() {
 #[test]
 fn only_where_weights_end_up_must_there_be_room_for_all() {
     let (_keep, path) = config(json!({"num_hidden_layers": 100_000, "hidden_size": 100_000}));
-    let model = folder(&path).unwrap().model;
-    let refused = |room| Random.check_room(&model, room).unwrap_err().to_string();
+    let model = model_folder(&path).unwrap().model;
+    let refused = |room| RandomWeights.check_room(&model, room).unwrap_err().to_string();
     assert!(refused(None).starts_with("the weights take"));
     assert!(refused(Some(1 << 40)).starts_with("the GPU has no memory"));
     // The machine could not hold them either, and does not have to.
-    Random.check_room(&model, Some(u64::MAX)).unwrap();
+    RandomWeights.check_room(&model, Some(u64::MAX)).unwrap();
     let error = Engine::random(&path, EngineOptions::default()).unwrap_err().to_string();
     assert!(error.starts_with("the weights take"), "{error}");
 }

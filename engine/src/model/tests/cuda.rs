@@ -5,6 +5,7 @@ use kernels::{Cpu, Draw, Drawn, Heads};
 use serde_json::json;
 use tempfile::TempDir;
 
+use super::super::forward::LogitRows;
 use super::*;
 use crate::double::exclusive_gpu;
 use crate::model::random::tests::config;
@@ -56,7 +57,7 @@ fn decode<O: Ops>(model: &mut Model<O>, prompts: &[Vec<u32>], steps: usize) -> V
                 SequenceChunk {
                     tokens: rest,
                     cache,
-                    want: LogitRows::Last,
+                    logit_rows: LogitRows::Last,
                     adapter: None,
                     draw: Some(draw),
                     feedback: None,
@@ -64,7 +65,7 @@ fn decode<O: Ops>(model: &mut Model<O>, prompts: &[Vec<u32>], steps: usize) -> V
             })
             .collect();
         model.run(&mut chunks).unwrap();
-        let drawn: Vec<Drawn> = model.drawn().unwrap().into_iter().flatten().collect();
+        let drawn: Vec<Drawn> = model.drawn_tokens().unwrap().into_iter().flatten().collect();
         for (tokens, drawn) in tokens.iter_mut().zip(&drawn) {
             tokens.push(drawn.id);
         }
@@ -162,16 +163,16 @@ fn a_token_that_nobody_has_read_is_taken_from_the_step_before() {
     let expected = decode(&mut gpu, &prompt, 3);
     let mut cache = caches(1).remove(0);
     let mut run = |gpu: &mut Model<Cuda>, tokens: &[u32], feedback, position| {
-        let (want, draw) = (LogitRows::Last, Some(draw(0, position)));
+        let (logit_rows, draw) = (LogitRows::Last, Some(draw(0, position)));
         let cache = &mut cache;
-        gpu.run(&mut [SequenceChunk { tokens, cache, want, adapter: None, draw, feedback }])
+        gpu.run(&mut [SequenceChunk { tokens, cache, logit_rows, adapter: None, draw, feedback }])
             .unwrap();
     };
     run(&mut gpu, &prompt[0], None, 0);
     run(&mut gpu, &[0], Some(0), 1);
-    let first = gpu.drawn().unwrap();
+    let first = gpu.drawn_tokens().unwrap();
     run(&mut gpu, &[0], Some(0), 2);
-    let found = [first, gpu.drawn().unwrap(), gpu.drawn().unwrap()];
+    let found = [first, gpu.drawn_tokens().unwrap(), gpu.drawn_tokens().unwrap()];
     let ids = found.map(|drawn| drawn[0].clone().unwrap());
     assert_eq!(ids.to_vec(), expected.concat());
 }

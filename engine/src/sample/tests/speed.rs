@@ -43,7 +43,7 @@ fn sampler_at_the_vocabulary_of_qwen3() {
     for (name, params) in cases {
         for (kind, logits) in [("peaked", &model), ("flat", &flat)] {
             let prompt: Vec<u32> = (0..1000).map(|i| i * 97).collect();
-            let mut sampler = Sampler::new(params.clone(), &prompt, (std::sync::Arc::default(), 0));
+            let mut sampler = Sampler::new(params.clone(), &prompt, no_ends());
             let mut scratch = logits.clone();
             let mode = LogprobsMode::ProcessedLogprobs;
             let time = least(|position| {

@@ -1,15 +1,18 @@
 //! The pool against a plain account of who holds what.
 
+use std::sync::Arc;
+
 use proptest::prelude::*;
 
+use super::super::cache::CacheScope;
 use super::*;
 
-fn origin(weights: u64, salt: Option<&str>) -> Arc<CacheScope> {
+fn scope(weights: u64, salt: Option<&str>) -> Arc<CacheScope> {
     Arc::new(CacheScope { weights, adapter: None, salt: salt.map(Into::into) })
 }
 
 fn cache() -> SequenceCache {
-    SequenceCache::new(origin(1, None))
+    SequenceCache::new(scope(1, None))
 }
 
 /// As a step does it: takes what is known, computes the rest, publishes it.
@@ -54,12 +57,12 @@ fn other_tokens_versions_and_salts_share_nothing() {
     assert_eq!(compute(&mut pages, &mut cache(), &other), 16);
     // The same sixteen ids in another place are other contents.
     assert_eq!(compute(&mut pages, &mut cache(), &ids(40)[16..]), 0);
-    let mut of = |origin| compute(&mut pages, &mut SequenceCache::new(origin), &ids(40));
-    assert_eq!(of(origin(1, None)), 32);
-    assert_eq!(of(origin(2, None)), 0);
-    assert_eq!(of(origin(1, Some("s"))), 0);
-    assert_eq!(of(origin(1, Some("s"))), 32);
-    assert_eq!(of(origin(1, Some("t"))), 0);
+    let mut of = |scope| compute(&mut pages, &mut SequenceCache::new(scope), &ids(40));
+    assert_eq!(of(scope(1, None)), 32);
+    assert_eq!(of(scope(2, None)), 0);
+    assert_eq!(of(scope(1, Some("s"))), 0);
+    assert_eq!(of(scope(1, Some("s"))), 32);
+    assert_eq!(of(scope(1, Some("t"))), 0);
 }
 
 #[test]
@@ -82,7 +85,7 @@ fn without_sharing_nothing_is_found_again() {
     let mut pages = PagePool::new(8, false);
     let mut first = cache();
     compute(&mut pages, &mut first, &ids(40));
-    assert!(pages.next(&first, &ids(64)).is_none());
+    assert!(pages.next_key(&first, &ids(64)).is_none());
     pages.release(first);
     assert_eq!(compute(&mut pages, &mut cache(), &ids(40)), 0);
 }
@@ -148,7 +151,7 @@ impl Run {
             Act::Begin { family, len, salted } => {
                 let salt = salted.then_some("s");
                 let tokens = (0..len as u32).map(|i| i / 20 * family).collect();
-                self.live.push((SequenceCache::new(origin(1, salt)), tokens, salted));
+                self.live.push((SequenceCache::new(scope(1, salt)), tokens, salted));
                 self.advance(self.live.len() - 1);
             }
             Act::Extend { which, by } if !self.live.is_empty() => {

@@ -10,8 +10,8 @@ use super::*;
 use crate::sample::SamplingParams;
 use crate::sample::tests::plain;
 use crate::schedule::cache::SequenceCache;
-use crate::schedule::pace::QueuePace;
-use crate::schedule::request::{Output, StopRules};
+use crate::schedule::pace::{QueuePace, QueuePlace};
+use crate::schedule::request::{Output, OutputSender, StopRules};
 
 fn place() -> (Arc<QueuePlace>, Arc<Semaphore>) {
     let permits = Arc::new(Semaphore::new(2));
@@ -46,9 +46,9 @@ fn submit(queue: &mut Queue, name: u32, count: usize, priority: i64) -> Receiver
 /// The next one, by call and choice.
 fn next(queue: &mut Queue) -> Option<(u32, u32)> {
     let before = queue.len();
-    let fresh = queue.pop_fresh()?;
+    let choice = queue.pop_new()?;
     assert_eq!(queue.len() + 1, before);
-    Some((fresh.request.prompt[0], fresh.request.prompt[1]))
+    Some((choice.request.prompt[0], choice.request.prompt[1]))
 }
 
 #[test]
@@ -58,7 +58,7 @@ fn calls_take_turns_and_priorities_go_before() {
     let _outputs = calls.map(|(name, count, priority)| submit(&mut queue, name, count, priority));
     let order: Vec<(u32, u32)> = std::iter::from_fn(|| next(&mut queue)).collect();
     assert_eq!(order, [(3, 0), (3, 1), (1, 0), (2, 0), (4, 0), (1, 1), (4, 1), (1, 2)]);
-    assert!(queue.head().is_none() && queue.len() == 0);
+    assert!(queue.next().is_none() && queue.len() == 0);
 }
 
 #[test]
@@ -66,17 +66,17 @@ fn those_that_ran_go_on_first_in_the_order_in_which_they_began() {
     let mut queue = Queue::default();
     let _outputs = submit(&mut queue, 1, 4, 0);
     let mut begin = |started| {
-        let fresh = queue.pop_fresh().unwrap();
-        Sequence::new(fresh, SequenceCache::default(), started)
+        let choice = queue.pop_new().unwrap();
+        Sequence::new(choice, SequenceCache::default(), started)
     };
     let (first, second) = (begin(5), begin(9));
-    queue.put_back(second);
-    queue.put_back(first);
-    assert!(matches!(queue.head(), Some(Head::Again(sequence)) if sequence.started == 5));
-    assert_eq!(queue.pop_again().map(|sequence| sequence.started), Some(5));
-    assert_eq!(queue.pop_again().map(|sequence| sequence.started), Some(9));
-    assert!(queue.pop_again().is_none());
-    assert!(matches!(queue.head(), Some(Head::QueuedChoice(request)) if request.index == 2));
+    queue.requeue(second);
+    queue.requeue(first);
+    assert!(matches!(queue.next(), Some(NextChoice::Preempted(sequence)) if sequence.started == 5));
+    assert_eq!(queue.pop_preempted().map(|sequence| sequence.started), Some(5));
+    assert_eq!(queue.pop_preempted().map(|sequence| sequence.started), Some(9));
+    assert!(queue.pop_preempted().is_none());
+    assert!(matches!(queue.next(), Some(NextChoice::New(request)) if request.index == 2));
 }
 
 #[test]
@@ -84,11 +84,12 @@ fn the_first_call_that_has_nothing_is_found_wherever_it_stands() {
     let mut queue = Queue::default();
     let _outputs = [1, 2, 3].map(|name| submit(&mut queue, name, 2, 0));
     // Calls are numbered as they come.
-    let (priority, at, request) = queue.find(|call| call < 3).unwrap();
-    assert_eq!((priority, at, request.prompt[0]), (0, 2, 3));
-    assert_eq!(queue.pop_at(priority, at).unwrap().call, 3);
+    let found = queue.find_call(|call| call < 3).unwrap();
+    let (priority, index) = (found.priority, found.index);
+    assert_eq!((priority, index, found.request.prompt[0]), (0, 2, 3));
+    assert_eq!(queue.pop_of_call(priority, index).unwrap().call, 3);
     assert_eq!(next(&mut queue), Some((1, 0)));
-    assert!(queue.find(|_| true).is_none());
+    assert!(queue.find_call(|_| true).is_none());
 }
 
 #[test]
@@ -98,7 +99,7 @@ fn calls_that_are_left_or_told_to_end_are_gone() {
     let mut aborted = submit(&mut queue, 2, 2, 1);
     let _kept = submit(&mut queue, 3, 1, 1);
     drop(left);
-    if let Some(call) = queue.rings.get(&1).and_then(|ring| ring.calls.front()) {
+    if let Some(call) = queue.levels.get(&1).and_then(|level| level.calls.front()) {
         call.choices[0].request.aborted.store(true, Ordering::Relaxed);
     }
     assert_eq!(queue.drop_abandoned(), 5);
@@ -116,16 +117,16 @@ fn a_place_is_given_back_with_the_last_choice() {
     let (place, permits) = place();
     let outputs = submit(&mut queue, 1, 2, 0);
     // The place of the call itself stays with its choices.
-    for ring in queue.rings.values_mut() {
-        for fresh in ring.calls.iter_mut().flat_map(|call| &mut call.choices) {
-            fresh._place = Arc::clone(&place);
+    for level in queue.levels.values_mut() {
+        for choice in level.calls.iter_mut().flat_map(|call| &mut call.choices) {
+            choice._place = Arc::clone(&place);
         }
     }
     drop(place);
     assert_eq!(permits.available_permits(), 0);
-    drop(queue.pop_fresh());
+    drop(queue.pop_new());
     assert_eq!(permits.available_permits(), 0);
-    drop(queue.pop_fresh());
+    drop(queue.pop_new());
     assert_eq!(permits.available_permits(), 2);
     drop(outputs);
 }

@@ -64,10 +64,10 @@ pub(crate) fn store(listener: &TcpListener, value: &[u8]) -> Vec<String> {
     asked
 }
 
-fn invitation(port: u16) -> InitInfo {
+fn init_info(port: u16) -> InitInfo {
     let fields = json!({"master_address": "127.0.0.1", "master_port": port, "rank_offset": 1,
         "world_size": 2, "packed": true});
-    InitInfo::read(&info(fields)).unwrap()
+    InitInfo::parse(&info(fields)).unwrap()
 }
 
 /// A pickle of protocol 4 that holds `bytes`.
@@ -76,13 +76,13 @@ pub(crate) fn pickled(bytes: &[u8; 128]) -> Vec<u8> {
 }
 
 /// A wait of a while.
-fn soon() -> Wait {
+fn soon() -> TrainerWait {
     lasting(Duration::from_secs(30))
 }
 
-fn lasting(patience: Duration) -> Wait {
+fn lasting(timeout: Duration) -> TrainerWait {
     let mut wait = TrainerWaits::default().take_over();
-    wait.renew(patience);
+    wait.restart(timeout);
     wait
 }
 
@@ -92,7 +92,7 @@ fn the_name_of_the_group_comes_from_the_trainer_s_store() {
     let port = listener.local_addr().unwrap().port();
     let id: [u8; 128] = std::array::from_fn(|i| (i * 7) as u8);
     let server = thread::spawn(move || store(&listener, &pickled(&id)));
-    assert_eq!(invitation(port).group(&soon()), Ok(id));
+    assert_eq!(init_info(port).group_id(&soon()), Ok(id));
     let asked = server.join().unwrap();
     let key = "/broadcast_from/0/0";
     let expected =
@@ -105,7 +105,7 @@ fn a_store_that_is_not_there_yet_is_waited_for_and_one_that_never_is_is_named() 
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
     drop(listener);
-    let waiting = thread::spawn(move || invitation(port).group(&soon()));
+    let waiting = thread::spawn(move || init_info(port).group_id(&soon()));
     thread::sleep(Duration::from_millis(250));
     let listener = TcpListener::bind(("127.0.0.1", port)).unwrap();
     let id = [9; 128];
@@ -113,7 +113,7 @@ fn a_store_that_is_not_there_yet_is_waited_for_and_one_that_never_is_is_named() 
     assert_eq!(waiting.join().unwrap(), Ok(id));
     server.join().unwrap();
     let Err(UpdateError::Trainer(gone)) =
-        invitation(port).group(&lasting(Duration::from_millis(200)))
+        init_info(port).group_id(&lasting(Duration::from_millis(200)))
     else {
         panic!("nobody is there")
     };
@@ -125,7 +125,7 @@ fn what_is_no_name_is_refused() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
     let server = thread::spawn(move || store(&listener, b"not a pickle"));
-    let Err(UpdateError::Weights(error)) = invitation(port).group(&soon()) else {
+    let Err(UpdateError::Weights(error)) = init_info(port).group_id(&soon()) else {
         panic!("that is no name")
     };
     assert!(error.ends_with("is not the name of an NCCL group"), "{error}");
@@ -136,9 +136,9 @@ fn what_is_no_name_is_refused() {
 fn an_invitation_is_checked_before_anybody_is_waited_for() {
     let id = BASE64_STANDARD.encode([5_u8; 128]);
     let known = json!({"nccl_unique_id_b64": id, "rank_offset": 2, "world_size": 4});
-    let found = InitInfo::read(&info(known)).unwrap();
+    let found = InitInfo::parse(&info(known)).unwrap();
     assert_eq!((found.id, found.rank, found.size), (Some([5; 128]), 2, 4));
-    assert_eq!(found.group(&soon()), Ok([5; 128]));
+    assert_eq!(found.group_id(&soon()), Ok([5; 128]));
     let base = json!({"master_address": "h", "master_port": 1, "rank_offset": 1, "world_size": 2});
     let cases = [
         (json!({"master_address": null}), "`master_address` is missing"),
@@ -151,7 +151,7 @@ fn an_invitation_is_checked_before_anybody_is_waited_for() {
     for (changes, expected) in cases {
         let mut fields = info(base.clone());
         fields.extend(info(changes));
-        let error = InitInfo::read(&fields).unwrap_err();
+        let error = InitInfo::parse(&fields).unwrap_err();
         assert!(error.starts_with(expected), "{error}");
     }
 }
@@ -180,11 +180,11 @@ fn a_broadcast_is_cut_into_its_tensors() {
     };
     let part = [one("a", 4), one("b", 0), one("c", 2)];
     let mut seen = Vec::new();
-    let mut sink = |piece: IncomingTensor<'_>| {
-        seen.push((piece.name.to_owned(), piece.shape.to_vec(), piece.bytes.to_vec()));
+    let mut sink = |tensor: IncomingTensor<'_>| {
+        seen.push((tensor.name.to_owned(), tensor.shape.to_vec(), tensor.bytes.to_vec()));
         Ok(())
     };
-    handed_over(&part, &[1, 2, 3, 4, 5, 6], &mut sink).unwrap();
+    hand_over(&part, &[1, 2, 3, 4, 5, 6], &mut sink).unwrap();
     let expected =
         [("a", vec![2], vec![1, 2, 3, 4]), ("b", vec![0], vec![]), ("c", vec![1], vec![5, 6])];
     let expected = expected.map(|(name, shape, bytes)| (name.to_owned(), shape, bytes));
@@ -196,7 +196,8 @@ fn a_broadcast_is_cut_into_its_tensors() {
 #[ignore = "needs a store of PyTorch: see `tests/python/trainers/store.py`"]
 fn the_name_comes_from_pytorch_s_own_store() {
     let given = |name: &str| std::env::var(name).unwrap();
-    let id = invitation(given("ROLLTAPE_TEST_STORE_PORT").parse().unwrap()).group(&soon()).unwrap();
+    let id =
+        init_info(given("ROLLTAPE_TEST_STORE_PORT").parse().unwrap()).group_id(&soon()).unwrap();
     let hex: String = id.iter().map(|byte| format!("{byte:02x}")).collect();
     assert_eq!(hex, given("ROLLTAPE_TEST_STORE_ID"));
 }
