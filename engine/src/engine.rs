@@ -177,7 +177,9 @@ impl<T: TensorSource> Blueprint<'_, T> {
 
     fn into_info(self, max_model_len: usize) -> ModelInfo {
         let Blueprint { folder, path, options, .. } = self;
+        // The template shows the formats that the model was trained to write.
         let template_source = folder.template.as_ref().map_or("", ChatTemplate::source);
+
         ModelInfo {
             gpu: gpu_options(&options),
             tool_format: options.tool_call_parser.format(template_source),

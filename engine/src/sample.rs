@@ -113,6 +113,8 @@ impl Sampler {
         if params.logprobs.is_none() {
             return SampledToken { id, scores: None };
         }
+
+        // Without masks, penalties, temperature and filters the two distributions are the same.
         let scores = if raw.is_none() && processed.is_whole() {
             self.scores(id, &processed, &processed, mode)
         } else {

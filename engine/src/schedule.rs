@@ -203,6 +203,7 @@ impl Scheduler {
             return false;
         };
 
+        // The cache is allocated, so the one at the head of the queue can run.
         if let Some(mut sequence) = self.queue.pop_preempted() {
             sequence.cache = cache;
             self.run(sequence);

@@ -85,6 +85,7 @@ impl<O: Ops> EngineCore<O> {
                 self.scheduler.reset_prefixes(running);
                 answer(done, ());
             }
+            // A shared reference: the weights serve on while another thread reads them.
             Command::Lend { done } => {
                 self.staging.lend(self.model.parameters.clone());
                 answer(done, self.model.parameters.is_some());
@@ -95,6 +96,8 @@ impl<O: Ops> EngineCore<O> {
             Command::Sleep { parts, drop, done } => answer(done, self.sleep(parts, drop)),
             Command::Wake { parts, done } => answer(done, self.wake(parts)),
         }
+
+        // A command may have ended the last reply that a pause waits for.
         self.finish_draining();
     }
 

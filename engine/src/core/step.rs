@@ -23,7 +23,7 @@ use super::EngineCore;
 use crate::error::ModelError;
 use crate::model::forward::{LogitRows, SequenceChunk};
 use crate::schedule::request::FinishReason;
-use crate::schedule::sequence::Sequence;
+use crate::schedule::sequence::{Sequence, SequenceRank};
 
 /// The id in place of a token that only the device knows.
 const UNKNOWN_TOKEN: [u32; 1] = [0];
@@ -43,7 +43,7 @@ pub(super) struct InFlightStep {
 #[derive(Debug)]
 pub(super) struct SequenceRows {
     /// The rank of the sequence, which identifies it.
-    pub(super) rank: (i64, u64),
+    pub(super) rank: SequenceRank,
     /// The positions of the sequence that the rows belong to.
     positions: Range<usize>,
     /// True if the last row gives the next token.
@@ -76,7 +76,7 @@ impl InFlightStep {
     /// Appends the rows with logits of a sequence.
     fn add(
         &mut self,
-        rank: (i64, u64),
+        rank: SequenceRank,
         positions: Range<usize>,
         is_sampled: bool,
         on_device: bool,
@@ -210,6 +210,7 @@ impl<O: Ops> EngineCore<O> {
                 let drawn = results.drawn.get_mut(row)?.take()?;
                 sequence.sampler.accept(drawn, mode)
             }
+            // A scored prompt has many rows, of which only the last may give a token.
             SampledBy::Host(first) => {
                 let logits = results.logits.chunks_exact_mut(self.model.vocab()).skip(first);
                 let mut last = None;
@@ -222,6 +223,8 @@ impl<O: Ops> EngineCore<O> {
                 sequence.sampler.sample(row, position, mode)
             }
         };
+
+        // Before the push: the counter looks for sequences without a sampled token.
         self.scheduler.count_sampled(sequence);
         sequence.push(token, &self.version, &self.tokenizer)
     }

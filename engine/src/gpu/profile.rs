@@ -209,6 +209,7 @@ impl Profile {
             self.rows[index].microseconds += one.seconds * 1e6;
         }
 
+        // The sums become means of one call, and calls of one step.
         for index in row_of_operation.into_values() {
             let row = &mut self.rows[index];
             row.microseconds /= row.calls as f64;
@@ -260,6 +261,7 @@ fn time_steps(
 ) -> Result<Vec<Timed>, ModelError> {
     let mut all = Vec::new();
     for step in 0..WARM_STEPS + steps {
+        // Fresh caches, so that every step has the same lengths.
         let mut caches = case.caches();
         let mut chunks: Vec<SequenceChunk<'_>> = Vec::with_capacity(caches.len());
         for (index, cache) in caches.iter_mut().enumerate() {
@@ -274,6 +276,7 @@ fn time_steps(
         }
 
         model.run(&mut chunks)?;
+        // Waits for the step: the events are complete only then.
         model.drawn_tokens()?;
         let timed = clock.take().map_err(|error| error.of("profile"))?;
         if step >= WARM_STEPS {

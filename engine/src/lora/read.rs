@@ -147,6 +147,7 @@ impl AdapterReader<'_> {
             }
         };
 
+        // `r` is the rank of all matrices, unless `rank_pattern` has others for some.
         if let Some(expected) = self.scaling.rank.filter(|expected| *expected != rank) {
             let reason = format!("its rank is {rank}, but `r` is {expected}");
             return Err(self.refusal(name, reason));
@@ -154,6 +155,7 @@ impl AdapterReader<'_> {
         if rank == 0 {
             return Err(self.refusal(name, "its rank is 0"));
         }
+        // The device has slots for this rank at most.
         if rank > self.max_rank {
             let most = self.max_rank;
             let reason = format!("its rank is {rank}, more than `max_lora_rank` = {most} allows");

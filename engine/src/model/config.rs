@@ -49,6 +49,7 @@ impl ModelConfig {
 
         let hidden = count(config, "hidden_size")?;
         let heads = heads(config, hidden, architecture)?;
+        // Qwen2 has biases on queries, keys and values only, whatever the file says.
         let bias = flag(config, "attention_bias")?.unwrap_or(false);
         let rope = Rope::parse(config)?;
 
@@ -97,6 +98,7 @@ fn architecture(config: &Value) -> Result<Architecture, ConfigError> {
 
 /// Refuses fields that would change the result and that the forward pass does not implement.
 fn refuse_unsupported(config: &Value) -> Result<(), ConfigError> {
+    // `swish` is another name of `silu`.
     let activation = config.get("hidden_act").filter(|value| !value.is_null());
     if let Some(other) = activation.filter(|name| *name != "silu" && *name != "swish") {
         return Err(ConfigError::unsupported("hidden_act", plain_text(other), "`silu`"));
@@ -105,6 +107,7 @@ fn refuse_unsupported(config: &Value) -> Result<(), ConfigError> {
         return Err(ConfigError::unsupported("mlp_bias", "true", "`false`"));
     }
 
+    // Each family has its own name for the number of experts.
     for field in ["num_experts", "num_local_experts", "n_routed_experts"] {
         if let Some(experts) = number(config, field)?.filter(|experts| *experts != 0.0) {
             let found = experts.to_string();

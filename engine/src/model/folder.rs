@@ -46,6 +46,7 @@ impl ModelFolder {
             eos.clone_from(&model.eos);
         }
 
+        // An id without a row in the embedding could not be computed.
         let tokenizer = Tokenizer::load(folder)?;
         if tokenizer.size() > model.vocab {
             return Err(LoadError::Vocabulary { tokenizer: tokenizer.size(), model: model.vocab });
@@ -54,6 +55,7 @@ impl ModelFolder {
             .map_err(|source| LoadError::Read { path: folder.to_owned(), source })?;
         let template = ChatTemplate::load(folder)?;
 
+        // A reply ends at any of the ids that either file names.
         eos.extend(tokenizer_eos(folder, &tokenizer)?);
         eos.sort_unstable();
         eos.dedup();

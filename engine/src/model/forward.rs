@@ -158,6 +158,7 @@ impl<O: Ops> ForwardPass<'_, O> {
         let ForwardPass { ops, step, config, rope, adapters, scratch } = self;
         let Scratch { hidden, normed, wide, mixed, delta, .. } = &mut **scratch;
 
+        // The norm also adds the output of the layer before to the residual stream.
         let previous = (index > 0).then_some(&*delta);
         ops.add_norm(hidden, previous, (&layer.input_norm, config.eps), normed)?;
 
@@ -168,6 +169,7 @@ impl<O: Ops> ForwardPass<'_, O> {
         let group = ProjectionGroup::Qkv;
         adapters.add(ops, step, Product { layer: index, group, input: normed, output: wide })?;
 
+        // Rotated keys and the values go straight into the pages.
         let norms = layer.head_norms.as_ref().map(|(query, key)| (query, key));
         let rotation = Rotation { table: *rope, norms, eps: config.eps };
         ops.rope_write(step, wide, &rotation, (&mut *pages, index))?;

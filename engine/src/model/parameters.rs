@@ -168,11 +168,13 @@ impl<O: Ops> LayerParameters<O> {
     fn locate_attention(&self, config: &ModelConfig, name: &str) -> Option<TensorLocation<'_, O>> {
         let (hidden, heads) = (config.hidden, config.heads);
         let (query, kv) = (heads.query * heads.dim, heads.kv * heads.dim);
+        // The names of queries, keys and values begin with different letters.
         let qkv_rows = match name.get(..1)? {
             "q" => 0..query,
             "k" => query..query + kv,
             _ => query + kv..query + 2 * kv,
         };
+
         let location = match name {
             "q_proj.weight" | "k_proj.weight" | "v_proj.weight" => {
                 TensorLocation::Rows(&self.qkv, qkv_rows)
@@ -257,6 +259,7 @@ fn load_layer<O: Ops, T: TensorSource + ?Sized>(
 ) -> Result<LayerParameters<O>, LoadError> {
     let (hidden, inner, heads) = (config.hidden, config.intermediate, config.heads);
     let (query, kv) = (heads.query * heads.dim, heads.kv * heads.dim);
+    // Tensors with one input become one matrix, in this order.
     let qkv_weights = [
         ("self_attn.q_proj.weight", query),
         ("self_attn.k_proj.weight", kv),

@@ -57,6 +57,7 @@ impl Rope {
             return Err(not_above_zero("rope_theta", theta));
         }
 
+        // A rotation of a part of each head is not implemented.
         for holder in [fields, config] {
             let part = number(holder, "partial_rotary_factor")?;
             if let Some(part) = part.filter(|part| *part != 1.0) {
@@ -65,6 +66,7 @@ impl Rope {
             }
         }
 
+        // Older files call the field `type`.
         let rope_type = fields.get("rope_type").or_else(|| fields.get("type"));
         let scaling = match rope_type {
             None | Some(Value::Null) => RopeScaling::None,

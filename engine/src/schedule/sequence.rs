@@ -11,6 +11,10 @@ use super::request::{
 };
 use crate::sample::{EndTokens, SampledToken, Sampler, TokenLogprobs, score};
 
+/// The rank of a sequence, unique among the running ones: its priority, then the order of starts. The
+/// lower goes first.
+pub(crate) type SequenceRank = (i64, u64);
+
 /// A request that runs, or was preempted and will run again.
 pub(crate) struct Sequence {
     pub(crate) request: Request,
@@ -41,6 +45,7 @@ impl Sequence {
         let stops = &request.stops;
         let stop_texts =
             (!stops.texts.is_empty()).then(|| StopTextMatcher::new(stops.skip_special_tokens));
+        // The sampler and not the stop rules delay the ends, so that the model chooses another token.
         let ends = EndTokens { ids: Arc::clone(&stops.late), min_tokens: stops.min_tokens };
         let sampler = Sampler::new(request.params.clone(), &request.prompt, ends);
         let scores = request.prompt_logprobs.map(|_| Vec::new());
@@ -81,8 +86,8 @@ impl Sequence {
         self.tokens.len() + self.in_flight - self.cache.len
     }
 
-    /// The rank of the sequence, unique among the running ones; the lower goes first.
-    pub(crate) fn rank(&self) -> (i64, u64) {
+    /// The rank of the sequence.
+    pub(crate) fn rank(&self) -> SequenceRank {
         (self.request.priority, self.started)
     }
 

@@ -67,6 +67,7 @@ impl IncomingWeights {
         if self.is_computed(name) {
             return Ok(());
         }
+        // An untrusted shape may overflow.
         let element = dtype.bitsize() / 8;
         let size = shape.iter().try_fold(element, |size, side| size.checked_mul(*side));
         if size != Some(bytes.len()) {
@@ -74,6 +75,7 @@ impl IncomingWeights {
             return Err(UpdateError::tensor(name, reason));
         }
 
+        // f16 is widened: the engine serves f32 and bf16 only.
         let tensor = match dtype {
             Dtype::F32 => Tensor::F32(decode(bytes, f32::from_le_bytes)),
             Dtype::BF16 => Tensor::Bf16(decode(bytes, u16::from_le_bytes)),

@@ -104,6 +104,7 @@ impl WeightFiles {
             }
         };
 
+        // A tensor in two files would make the result depend on their order.
         let index = self.files.len();
         for (name, info) in metadata.tensors() {
             let offset = start + info.data_offsets.0 as u64;
@@ -183,6 +184,7 @@ impl TensorSource for WeightFiles {
                 return Err(self.refusal(name, stored, reason));
             }
         };
+        // Tensors that are never taken are refused at the end of loading.
         self.taken.borrow_mut().insert(name.to_owned());
         Ok(tensor)
     }
