@@ -137,7 +137,7 @@ impl<O: Ops> EngineCore<O> {
         };
         if counts.iter().all(|count| *count == 0) {
             if !counts.is_empty() && self.in_flight.is_none() {
-                self.fail("none of the running sequences can go on");
+                self.fail("no running sequence can continue");
             }
             return self.read_step();
         }
@@ -159,8 +159,8 @@ impl<O: Ops> EngineCore<O> {
         }
     }
 
-    /// Ends the sequences of a step whose adapters do not fit into the device's memory. Returns true
-    /// if there were any: the step must be planned anew. Other errors are left to the launch.
+    /// Ends the sequences of a step whose adapters do not fit into the device's memory. Returns
+    /// true if there were any: the step must be planned anew. Other errors are left to the launch.
     fn end_without_adapter_memory(&mut self, counts: &[usize]) -> bool {
         let running = std::mem::take(&mut self.scheduler.running);
         let before = running.len();
@@ -177,8 +177,8 @@ impl<O: Ops> EngineCore<O> {
                 continue;
             };
 
-            tracing::error!(%error, adapter = &**name, "an adapter has no room; its reply ends");
-            let reason = format!("the device has no room for the adapter `{name}`: {error}");
+            tracing::error!(%error, adapter = &**name, "no memory for an adapter; its reply ends");
+            let reason = format!("the device has no memory for the adapter `{name}`: {error}");
             self.scheduler.finish(sequence, FinishReason::Failed(reason.into()));
         }
         self.scheduler.running.len() < before
@@ -186,12 +186,12 @@ impl<O: Ops> EngineCore<O> {
 
     /// Ends all running replies after a failed step, which would fail again.
     fn fail(&mut self, error: &str) {
-        tracing::error!(error, "a step failed; its replies end here");
+        tracing::error!(error, "a step failed; its replies end");
         // Before the replies end: a caller may ask for the status as soon as its own has ended.
         if self.model.is_lost() {
             self.status.mark_lost();
         }
-        let reason: Arc<str> = format!("the engine could not go on: {error}").into();
+        let reason: Arc<str> = format!("the engine failed: {error}").into();
         for sequence in std::mem::take(&mut self.scheduler.running) {
             self.scheduler.finish(sequence, FinishReason::Failed(Arc::clone(&reason)));
         }

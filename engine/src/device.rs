@@ -22,7 +22,7 @@ impl SelectedDevice {
         heads: Heads,
     ) -> Result<(SelectedDevice, String), LoadError> {
         if options.device == DeviceChoice::Cpu {
-            return Ok(cpu(options, "as was asked for"));
+            return Ok(cpu(options, "as requested"));
         }
         match Cuda::open(&cuda_options(options), heads) {
             Ok(cuda) => {

@@ -28,8 +28,8 @@ use template::Tokenizer;
 /// Bytes of the largest form.
 const MAX_BYTES: usize = 128 << 10;
 
-/// The deepest nesting of groups in a regular expression or in rules. The JSON parser bounds that of
-/// schemas.
+/// The deepest nesting of groups in a regular expression or in rules. The JSON parser bounds that
+/// of schemas.
 const MAX_DEPTH: usize = 200;
 
 /// Bytes of stack for compiling a form. Memory is used only as deep as the form is nested.
@@ -100,7 +100,7 @@ impl GrammarSpec {
             return Err(GrammarError::form(format!("it is larger than {MAX_BYTES} bytes")));
         }
         if depth > MAX_DEPTH {
-            let reason = format!("it has more than {MAX_DEPTH} groups in one another");
+            let reason = format!("it has more than {MAX_DEPTH} nested groups");
             return Err(GrammarError::form(reason));
         }
         Ok(())
@@ -211,7 +211,7 @@ impl GrammarCompiler {
         let first =
             matcher.compute_mask_or_eos().map_err(|error| GrammarError::form(error.to_string()))?;
         if first.is_zero() {
-            return Err(GrammarError::form("no text has the form that is asked for"));
+            return Err(GrammarError::form("no text matches the form"));
         }
         Ok(Grammar { matcher, ends: Arc::clone(&self.ends), state: MatchState::Open })
     }
@@ -273,7 +273,7 @@ impl Grammar {
     }
 
     fn fail(&mut self, error: &dyn fmt::Display) {
-        tracing::warn!(%error, "a grammar could not be followed to the end");
+        tracing::warn!(%error, "a grammar exceeded a limit of the matcher");
         self.state = MatchState::Failed;
     }
 

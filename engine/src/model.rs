@@ -159,8 +159,8 @@ impl<O: Ops> Model<O> {
         Ok(slots)
     }
 
-    /// Waits for the latest step and reads its logits, `[rows, vocab]`. `rows` are indices among the
-    /// rows that asked for logits.
+    /// Waits for the latest step and reads its logits, `[rows, vocab]`. `rows` are indices among
+    /// the rows that asked for logits.
     pub(crate) fn logits(&mut self, rows: &[usize]) -> Result<Vec<f32>, OpError> {
         if rows.is_empty() {
             return Ok(Vec::new());

@@ -152,8 +152,8 @@ impl Sampler {
             || position < self.ends.min_tokens
     }
 
-    /// Excludes the ids that may not be sampled. If nothing is left, only the grammar is applied, or
-    /// without one only the allowed ids.
+    /// Excludes the ids that may not be sampled. If nothing is left, only the grammar is applied,
+    /// or without one only the allowed ids.
     fn mask(&mut self, logits: &mut [f32], raw: &[f32], position: usize) {
         if let Some(grammar) = &mut self.params.grammar {
             Arc::make_mut(grammar).mask(logits);

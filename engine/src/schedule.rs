@@ -2,9 +2,9 @@
 //!
 //! Sequences rank by priority, then by the moment at which they first ran. In a step, decodes come
 //! first and prompts share the rest of the budget, in chunks where they must; in both groups those
-//! of higher rank come first. When pages run out, the sequence of lowest rank is preempted: it loses
-//! its pages and is computed again later. Its tokens and its sampler stay, and results do not depend
-//! on how positions were computed, so the reply is the same.
+//! of higher rank come first. When pages run out, the sequence of lowest rank is preempted: it
+//! loses its pages and is computed again later. Its tokens and its sampler stay, and results do not
+//! depend on how positions were computed, so the reply is the same.
 //!
 //! The sequence of highest rank can have the pages of all others, and no request is admitted that
 //! needs more than there are, so every step makes progress.

@@ -33,7 +33,7 @@ def asked(run, config, engine):
 
 
 def recorded(run, config, source):
-    """Compares steps recorded as CUDA graphs and eager steps. The prefix cache is off: a prompt with
+    """Compares steps recorded as CUDA graphs with eager ones. No prefix cache: a prompt with
     a cached beginning has fewer rows, which a library may add up in another order.
     """
     with Engine(run, source, *COLD) as engine:

@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 use super::message::{PauseMode, SleepTags};
 
 /// The refusal of calls after the device failed for good.
-const DEVICE_LOST: &str = "the GPU failed, and this process cannot use it again; the log says of \
-     what, and a restart ends that";
+const DEVICE_LOST: &str = "the GPU failed, and this process cannot use it again; the log has the \
+     reason, and a restart ends that";
 
 /// The status of an engine.
 #[derive(Clone, Debug)]
@@ -30,7 +30,7 @@ impl EngineStatus {
             return Some(DEVICE_LOST);
         }
         if self.asleep.any() {
-            return Some("the engine sleeps; `POST /wake_up` ends that");
+            return Some("the engine is asleep; `POST /wake_up` ends that");
         }
         if !self.loaded {
             return Some(

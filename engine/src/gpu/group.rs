@@ -1,7 +1,7 @@
 //! A check of NCCL with one GPU: the library's interface, and the end of a group.
 //!
-//! One GPU tests the calls, groups in non-blocking mode, and their abort. It does not test transfers
-//! between GPUs.
+//! One GPU tests the calls, groups in non-blocking mode, and their abort. It does not test
+//! transfers between GPUs.
 
 use std::fmt::Display;
 use std::sync::mpsc::{self, RecvTimeoutError};
@@ -89,8 +89,8 @@ impl Steps {
     }
 }
 
-/// Runs a group of one through a join, a sum, a broadcast and an abort. Then gives up a group of two
-/// whose other member never comes.
+/// Runs a group of one through a join, a sum, a broadcast and an abort. Then gives up a group of
+/// two whose other member never comes.
 fn run_steps(device: &Device, steps: &mut Steps) -> Result<(), String> {
     let id = nccl::new_id().map_err(text)?;
     let mut member = Member::join(device, &id, (0, 1), &mut || false).map_err(text)?;

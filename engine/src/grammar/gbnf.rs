@@ -64,8 +64,8 @@ fn is_name(letter: char) -> bool {
     letter.is_ascii_alphanumeric() || letter == '-' || letter == '_'
 }
 
-/// Translates the name of a rule: a lower-case word in Lark, `start` for the first rule. A number, as
-/// in `{2,3}`, stays.
+/// Translates the name of a rule: a lower-case word in Lark, `start` for the first rule. A number,
+/// as in `{2,3}`, stays.
 fn rule_name(text: &str) -> String {
     if text.bytes().all(|byte| byte.is_ascii_digit()) {
         return text.to_owned();

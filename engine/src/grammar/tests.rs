@@ -1,4 +1,4 @@
-//! RandomWeights walks through forms: whatever is sampled has the form, and the end comes where it may.
+//! Random walks through forms: every sampled reply has the form, and ends where it may.
 
 use std::path::PathBuf;
 use std::sync::LazyLock;
@@ -186,7 +186,7 @@ fn depth_is_no_danger() {
     let nested = |count| format!("{}a{}", "(".repeat(count), ")".repeat(count));
     assert!(grammars.compile(GrammarSpec::Regex(nested(190))).is_ok());
     let reason = |form| grammars.compile(form).unwrap_err().to_string();
-    let groups = "it has more than 200 groups in one another";
+    let groups = "it has more than 200 nested groups";
     assert_eq!(reason(GrammarSpec::Regex(nested(100_000 / 2))), groups);
     assert_eq!(reason(GrammarSpec::Rules(format!("start: {}", nested(60_000)))), groups);
     assert_eq!(

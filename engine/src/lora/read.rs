@@ -179,8 +179,8 @@ impl AdapterReader<'_> {
                 let reason = format!("its rank is {other}, but that of lora_A is {rank}");
                 return Err(self.refusal(&up, reason));
             }
-            (Some(_), None) => return Err(self.refusal(&down, "there is no lora_B to it")),
-            (None, _) => return Err(self.refusal(&up, "there is no lora_A to it")),
+            (Some(_), None) => return Err(self.refusal(&down, "its lora_B is missing")),
+            (None, _) => return Err(self.refusal(&up, "its lora_A is missing")),
         };
 
         let (rows, columns) = projection.shape(self.config);
@@ -188,7 +188,7 @@ impl AdapterReader<'_> {
             (self.take(&down, &[rank, columns])?, self.take(&up, &[rows, rank])?);
         let scale = self.scaling.of(rank);
         if !scale.is_finite() {
-            return Err(self.refusal(&down, "`lora_alpha` makes its scale no number"));
+            return Err(self.refusal(&down, "`lora_alpha` gives a scale that is not finite"));
         }
         Ok(LoraMatrices { down: down_values, up: up_values, rank, scale })
     }
@@ -197,7 +197,7 @@ impl AdapterReader<'_> {
         let tensor = self.weights.take(name, shape)?;
         match is_finite(&tensor) {
             true => Ok(tensor),
-            false => Err(self.refusal(name, "it has elements that are no numbers")),
+            false => Err(self.refusal(name, "it has infinite or NaN elements")),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Adapters against what PEFT computes with them, beside each other, and those that are refused.
+//! Adapters against PEFT's results, adapters side by side, and refused ones.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -50,7 +50,7 @@ fn model(adapters: usize) -> Model<Cpu> {
     Model::new(ops, parameters, config(), scratch, size).unwrap()
 }
 
-/// An empty cache of eight of the pages.
+/// An empty cache with eight of the pages.
 fn cache(index: u32) -> SequenceCache {
     SequenceCache { pages: (8 * index..8 * index + 8).collect(), ..SequenceCache::default() }
 }
@@ -59,7 +59,7 @@ fn bits(logits: &[f32]) -> Vec<u32> {
     logits.iter().map(|logit| logit.to_bits()).collect()
 }
 
-/// Logits of all positions of some sequences, in steps of so many tokens of each.
+/// Logits of all positions of some sequences, in steps of `size` tokens of each.
 fn logits(
     model: &mut Model<Cpu>,
     asks: &[(&[u32], Option<&Arc<Adapter>>)],
@@ -267,8 +267,8 @@ fn tensors_that_have_no_place_are_refused_by_name() {
         (&[(padded, &[3, 96])], "only lora_A and lora_B"),
         (&[(A, &[3, 95]), (B, &[96, 3])], "its shape is [3, 95], not [r, 96]"),
         (&[(A, &[3, 96]), (B, &[3, 96])], "its shape is [3, 96], not [96, r]"),
-        (&[(A, &[3, 96])], "there is no lora_B to it"),
-        (&[(B, &[96, 3])], "there is no lora_A to it"),
+        (&[(A, &[3, 96])], "its lora_B is missing"),
+        (&[(B, &[96, 3])], "its lora_A is missing"),
         (&[], "has nothing to add"),
     ];
     for (tensors, expected) in cases {

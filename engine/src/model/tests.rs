@@ -19,7 +19,7 @@ fn root() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("..")
 }
 
-/// PagePool of a model in a test; a cache takes the first of them unless told otherwise.
+/// The pages of a model in a test; a cache has the first of them by default.
 const PAGES: usize = 64;
 
 /// An empty cache that shares its pages with every other one.
@@ -39,7 +39,7 @@ fn load(folder: &str) -> Model<Cpu> {
     Model::new(ops, parameters, config, scratch, size).unwrap()
 }
 
-/// A model of the shape that `config` describes, with weights that nobody trained.
+/// A model of the shape that `config` describes, with random weights.
 pub(crate) fn made<O: Ops>(ops: O, config: &Path) -> Model<O> {
     let config = random::model_folder(config).unwrap().model;
     let parameters = Parameters::load(&ops, &random::RandomWeights, &config).unwrap();
@@ -53,7 +53,7 @@ const LLAMA: &str = "tests/tapes/engine/llama";
 const QWEN2: &str = "tests/tapes/engine/qwen2";
 
 impl<O: Ops> Model<O> {
-    /// Runs one step and returns the logits of all wanted rows.
+    /// Runs one step. Returns all its logits.
     pub(crate) fn forward(
         &mut self,
         chunks: &mut [SequenceChunk<'_>],

@@ -129,8 +129,8 @@ impl<'a> Distribution<'a> {
         Distribution { row, floor, sums: Vec::new(), sum: 0.0 }.added_up()
     }
 
-    /// The distribution over the ids that `min_p`, then `top_k`, then `top_p` leave. Ids as likely as
-    /// the last one stay too.
+    /// The distribution over the ids that `min_p`, then `top_k`, then `top_p` leave. Ids as likely
+    /// as the last one stay too.
     pub(super) fn filtered(row: LogitsRow<'a>, params: &SamplingParams) -> Distribution<'a> {
         let mut floor = f32::NEG_INFINITY;
         if params.min_p > 0.0 {

@@ -93,8 +93,8 @@ pub(super) fn add_to_bins(bins: &mut [f64], block: &[f32], highest: f32, floor: 
     }
 }
 
-/// Returns `exp(x)` for `x` of at most zero, to about one unit in the last place. Returns zero if the
-/// result is smaller than the smallest normal number, and for NaN.
+/// Returns `exp(x)` for `x` of at most zero, to about one unit in the last place. Returns zero if
+/// the result is smaller than the smallest normal number, and for NaN.
 ///
 /// Adding and subtracting a large number rounds to an integer without an instruction that some
 /// machines lack. No operation can be fused with another.

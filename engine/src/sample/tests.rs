@@ -1,4 +1,4 @@
-//! Draws against reported probabilities, filters and penalties against plain ones, and facts.
+//! Draws against reported probabilities, and filters and penalties against plain code.
 
 mod speed;
 
@@ -53,7 +53,7 @@ pub(crate) fn row(count: usize, seed: u64) -> Vec<f32> {
     (0..count as u64).map(one).collect()
 }
 
-/// The probabilities of all ids as the plainest code would have them, in 64-bit floats.
+/// The probabilities of all ids by plain code, in 64-bit floats.
 fn oracle(logits: &[f32], params: &SamplingParams, prompt: &[u32], said: &[u32]) -> Vec<f64> {
     let mut scaled: Vec<f64> = logits.iter().map(|logit| f64::from(*logit)).collect();
     for (id, logit) in scaled.iter_mut().enumerate() {
@@ -95,7 +95,7 @@ fn oracle(logits: &[f32], params: &SamplingParams, prompt: &[u32], said: &[u32])
     weights.iter().map(|weight| weight / sum).collect()
 }
 
-/// Parameters that have little in common.
+/// Parameters of many kinds.
 fn many() -> Vec<SamplingParams> {
     let bias: Arc<[(u32, f32)]> = [(3, 4.0), (900, -100.0), (17, 9.5)].into();
     vec![

@@ -90,7 +90,7 @@ pub(crate) enum FinishReason {
     Length,
     /// The caller ended it, or is gone.
     Aborted,
-    /// The engine could not go on, for this reason.
+    /// The engine failed, for this reason.
     Failed(Arc<str>),
 }
 

@@ -11,8 +11,8 @@ use super::request::{
 };
 use crate::sample::{EndTokens, SampledToken, Sampler, TokenLogprobs, score};
 
-/// The rank of a sequence, unique among the running ones: its priority, then the order of starts. The
-/// lower goes first.
+/// The rank of a sequence, unique among the running ones: its priority, then the order of starts.
+/// The lower goes first.
 pub(crate) type SequenceRank = (i64, u64);
 
 /// A request that runs, or was preempted and will run again.
@@ -45,7 +45,8 @@ impl Sequence {
         let stops = &request.stops;
         let stop_texts =
             (!stops.texts.is_empty()).then(|| StopTextMatcher::new(stops.skip_special_tokens));
-        // The sampler and not the stop rules delay the ends, so that the model chooses another token.
+        // The sampler and not the stop rules delay the ends, so that the model chooses another
+        // token.
         let ends = EndTokens { ids: Arc::clone(&stops.late), min_tokens: stops.min_tokens };
         let sampler = Sampler::new(request.params.clone(), &request.prompt, ends);
         let scores = request.prompt_logprobs.map(|_| Vec::new());
@@ -178,7 +179,7 @@ impl Sequence {
     fn finish_reason(&mut self, id: u32, tokenizer: &Tokenizer) -> Option<FinishReason> {
         let stops = Arc::clone(&self.request.stops);
         if self.sampler.has_failed() {
-            let reason = "the form of the reply is too much to follow";
+            let reason = "the grammar of the reply exceeded a limit of the matcher";
             return Some(FinishReason::Failed(Arc::from(reason)));
         }
         if stops.eos.contains(&id) || self.sampler.is_over() {

@@ -157,7 +157,7 @@ impl IncomingWeights {
         }
         let converted = convert(tensor, serving.element_type);
         if !is_finite(&converted) {
-            return refuse("it has elements that are no numbers, or too large for its type");
+            return refuse("it has elements that are infinite, NaN, or too large for its type");
         }
 
         let digest = TensorDigest::of(served_name, shape, &converted);

@@ -102,7 +102,7 @@ impl InitInfo {
             }
         };
         pickle::bytes_of(&value).ok_or_else(|| {
-            UpdateError::Weights(format!("what {place} says is not the name of an NCCL group"))
+            UpdateError::Weights(format!("the value in {place} is not the id of an NCCL group"))
         })
     }
 }
@@ -128,8 +128,8 @@ fn decode_id(id: &Value) -> Option<[u8; ID_BYTES]> {
     BASE64_STANDARD.decode(id.as_str()?).ok()?.try_into().ok()
 }
 
-/// Joins the group that `init_info` names, with the GPU of the engine. Blocks until all members have
-/// joined.
+/// Joins the group that `init_info` names, with the GPU of the engine. Blocks until all members
+/// have joined.
 pub(crate) fn connect(
     info: &Map<String, Value>,
     gpu: &DeviceOptions,

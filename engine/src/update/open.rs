@@ -1,8 +1,8 @@
 //! An update that comes in several calls.
 //!
-//! The tensors of a call are taken all or none. A refused tensor is still owed: an update can finish
-//! only with everything that its trainer tried to send. Some trainers, TRL's clients among them,
-//! finish an update whatever the answers to its calls were.
+//! The tensors of a call are taken all or none. A refused tensor is still owed: an update can
+//! finish only with everything that its trainer tried to send. Some trainers, TRL's clients among
+//! them, finish an update whatever the answers to its calls were.
 
 use std::collections::BTreeSet;
 
@@ -93,19 +93,19 @@ impl OpenUpdate {
 
     /// Describes the refused tensors that have not come since, if there are any.
     pub(crate) fn missing(&self) -> Option<String> {
-        const REMEDY: &str = "send it again, or begin anew with `POST /start_weight_update`";
+        const REMEDY: &str = "send it again, or start over with `POST /start_weight_update`";
         if let Some(name) = self.owed.first() {
             let more = match self.owed.len() - 1 {
                 0 => String::new(),
                 more => format!(" and {more} more"),
             };
             return Some(format!(
-                "`{name}`{more} came, was refused, and has not come since; {REMEDY}"
+                "`{name}`{more} was refused and has not been sent again; {REMEDY}"
             ));
         }
         if self.has_unread_call && !self.incoming.is_whole() {
             return Some(format!(
-                "a call could not be read, and not all tensors have come since; {REMEDY}"
+                "a call could not be read, and not all tensors have been sent since; {REMEDY}"
             ));
         }
         None

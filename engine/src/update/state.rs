@@ -102,8 +102,8 @@ impl WeightUpdates {
         self.versions().retain(|known| known.label != label);
     }
 
-    /// Chooses the label of weights with this checksum: the one that was asked for, else the name of
-    /// the folder if it ends in a number, else the next number after `done` updates. A label of
+    /// Chooses the label of weights with this checksum: the one that was asked for, else the name
+    /// of the folder if it ends in a number, else the next number after `done` updates. A label of
     /// other weights is never chosen.
     ///
     /// # Errors
@@ -118,8 +118,8 @@ impl WeightUpdates {
             return match self.other_checksum(label, checksum) {
                 None => Ok(label.to_owned()),
                 Some(known) => Err(UpdateError::Label(format!(
-                    "`weight_version` `{label}` is that of other weights already (checksum \
-                     {known}, these have {checksum}); give them another label"
+                    "`weight_version` `{label}` belongs to other weights already (checksum \
+                     {known}, these have {checksum}); use another label"
                 ))),
             };
         }
@@ -130,7 +130,7 @@ impl WeightUpdates {
             .and_then(numbered_name)
             .filter(is_free)
             .or_else(|| numbers.find(is_free))
-            .ok_or_else(|| UpdateError::Label("there are no numbers left".into()))
+            .ok_or_else(|| UpdateError::Label("no version number is left".into()))
     }
 
     #[doc(hidden)]

@@ -1,4 +1,4 @@
-//! IncomingWeights by itself, and the weights that other tests push.
+//! Incoming and staged weights, and the weights that other tests push.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -21,7 +21,7 @@ use crate::schedule::cache::SequenceCache;
 use crate::update::incoming::IncomingTensor;
 use crate::weights::files::WeightFiles;
 
-/// TensorSource by name: shape and elements.
+/// Tensors by name: shape and elements.
 pub(crate) type Named = BTreeMap<String, (Vec<usize>, Vec<f32>)>;
 
 pub(crate) const EMBEDDING: &str = "model.embed_tokens.weight";
@@ -30,7 +30,8 @@ pub(crate) fn tiny() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("models/tiny")
 }
 
-/// The tiny model's weights, every one a little off in a way that `number` decides; 0 is as it is.
+/// The tiny model's weights, each changed a little depending on `number`; 0 leaves them as they
+/// are.
 pub(crate) fn variant(number: u32) -> Named {
     let file = std::fs::read(tiny().join("model.safetensors")).unwrap();
     let file = safetensors::SafeTensors::deserialize(&file).unwrap();
@@ -78,7 +79,7 @@ pub(crate) fn folder_of(named: &Named) -> tempfile::TempDir {
     folder
 }
 
-/// The weights of a folder on the CPU, and what they are.
+/// The weights of a folder on the CPU, and their manifest.
 pub(crate) fn loaded(folder: &Path) -> (Parameters<Cpu>, WeightManifest) {
     let config = ModelFolder::open(&tiny()).unwrap().model;
     let weights = WeightFiles::open(folder).unwrap();
@@ -87,7 +88,7 @@ pub(crate) fn loaded(folder: &Path) -> (Parameters<Cpu>, WeightManifest) {
     (parameters, recorder.into_manifest())
 }
 
-/// Several weights, by the numbers of their variants, and what each says of a text.
+/// The models of several variants, to score texts with.
 pub(crate) struct Truth {
     models: Vec<Model<Cpu>>,
 }
@@ -185,7 +186,10 @@ fn what_cannot_be_used_is_refused_by_name() {
         (refuse(NORM, Dtype::F32, &[96], &ones[..95]), "it has 95 bytes"),
         (refuse(NORM, Dtype::I64, &[48], &ones), "its type is I64"),
         (refuse(NORM, Dtype::F32, &[usize::MAX, 9], &ones), "it has 384 bytes"),
-        (refuse(NORM, Dtype::F32, &[96], &bytes(&[f32::NAN; 96], Dtype::F32)), "no numbers"),
+        (
+            refuse(NORM, Dtype::F32, &[96], &bytes(&[f32::NAN; 96], Dtype::F32)),
+            "infinite, NaN, or too large",
+        ),
     ];
     for (found, expected) in cases {
         assert!(found.contains(expected) && found.contains("model.n"), "{found}");

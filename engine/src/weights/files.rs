@@ -110,7 +110,7 @@ impl WeightFiles {
             let offset = start + info.data_offsets.0 as u64;
             let stored = StoredTensor { file: index, info: info.clone(), offset };
             if let Some(other) = self.tensors.insert(name.clone(), stored) {
-                let reason = format!("`{}` has it, too", self.files[other.file].0.display());
+                let reason = format!("`{}` has it too", self.files[other.file].0.display());
                 return Err(LoadError::Tensor { name, path, reason });
             }
         }

@@ -1,4 +1,4 @@
-//! Shapes without weights.
+//! Random weights, and the tokenizers that are made for them.
 
 use std::fs;
 use std::path::PathBuf;

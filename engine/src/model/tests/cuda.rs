@@ -1,4 +1,4 @@
-//! The model on an emulated GPU, beside the CPU and beside itself.
+//! The model on an emulated GPU, against the CPU and against itself.
 
 use kernels::cuda::{Cuda, CudaOptions};
 use kernels::{Cpu, Draw, Drawn, Heads};
@@ -10,11 +10,11 @@ use super::*;
 use crate::double::exclusive_gpu;
 use crate::model::random::tests::config;
 
-/// What bf16 may do to a logprob of such a small model: the worst of 70,000, and the mean.
+/// The tolerance of logprobs in bf16 for such a small model: the worst of 70,000, and the mean.
 const NEAR: f32 = 0.2;
 const NEAR_MEAN: f64 = 0.03;
 
-/// Heads as `config` of the tests of random weights has them.
+/// The heads of `config` in the tests of random weights.
 const HEADS: Heads = Heads { query: 4, kv: 2, dim: 16 };
 
 fn shape() -> (TempDir, PathBuf) {
@@ -43,7 +43,7 @@ fn caches(count: usize) -> Vec<SequenceCache> {
         .collect()
 }
 
-/// Prompts, then greedy tokens that the device draws: ids and logprobs, `[steps][sequences]`.
+/// Prompts, then greedy tokens that the device samples: ids and logprobs, `[steps][sequences]`.
 fn decode<O: Ops>(model: &mut Model<O>, prompts: &[Vec<u32>], steps: usize) -> Vec<Vec<Drawn>> {
     let mut caches = caches(prompts.len());
     let mut tokens: Vec<Vec<u32>> = prompts.to_vec();
@@ -74,7 +74,7 @@ fn decode<O: Ops>(model: &mut Model<O>, prompts: &[Vec<u32>], steps: usize) -> V
     all
 }
 
-/// Greedy for even sequences, by chance for odd ones.
+/// Parameters that are greedy for even sequences, and sample for odd ones.
 fn draw(index: usize, position: usize) -> Draw {
     let temperature = if index.is_multiple_of(2) { 0.0 } else { 1.0 };
     let seed = index as u64;

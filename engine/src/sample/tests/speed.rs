@@ -1,4 +1,4 @@
-//! How long the sampler takes for a row of Qwen3's vocabulary: `cargo test --release -p engine --
+//! The time of the sampler for a row of Qwen3's vocabulary: `cargo test --release -p engine --
 //! --ignored --nocapture sampler`. A step of a 0.6B model with 32 sequences takes some 100 ms on a
 //! CPU of two cores, and the rows of a step are sampled one after the other.
 

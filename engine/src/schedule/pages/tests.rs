@@ -1,4 +1,4 @@
-//! The pool against a plain account of who holds what.
+//! The pool against a plain model of it.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ fn cache() -> SequenceCache {
     SequenceCache::new(scope(1, None))
 }
 
-/// As a step does it: takes what is known, computes the rest, publishes it.
+/// Does what a step does: takes published pages, computes the rest, publishes it.
 fn compute(pages: &mut PagePool, cache: &mut SequenceCache, tokens: &[u32]) -> usize {
     let hits = pages.share(cache, tokens);
     assert!(pages.grow(cache, tokens.len()));
@@ -101,7 +101,7 @@ fn a_cache_grows_by_what_is_there_or_not_at_all() {
     assert!(!pages.grow(&mut first, 49));
 }
 
-/// What a random run does next.
+/// An action of a random run.
 #[derive(Clone, Debug)]
 enum Act {
     Begin { family: u32, len: usize, salted: bool },
@@ -124,7 +124,7 @@ fn act() -> impl Strategy<Value = Act> {
 struct Run {
     pages: PagePool,
     live: Vec<(SequenceCache, Vec<u32>, bool)>,
-    /// What each page was last filled with, as the model would have done it.
+    /// The last contents of each page, as the model would have written them.
     written: HashMap<u32, (bool, Vec<u32>)>,
 }
 

@@ -1,4 +1,4 @@
-//! Whose turn it is.
+//! The order of the queue.
 
 use std::sync::atomic::AtomicBool;
 use std::time::Instant;
@@ -43,7 +43,7 @@ fn submit(queue: &mut Queue, name: u32, count: usize, priority: i64) -> Receiver
     outputs
 }
 
-/// The next one, by call and choice.
+/// Removes the next choice. Returns its call and its index.
 fn next(queue: &mut Queue) -> Option<(u32, u32)> {
     let before = queue.len();
     let choice = queue.pop_new()?;

@@ -87,8 +87,8 @@ fn announced_tensor(name: &Value, dtype: &Value, shape: &Value) -> Result<Announ
     Ok(AnnouncedTensor { name: name.to_owned(), dtype, shape: sides, bytes })
 }
 
-/// The sides of a shape, and the bytes of a tensor of that shape. None if it is not a list of sizes,
-/// or if the bytes overflow.
+/// The sides of a shape, and the bytes of a tensor of that shape. None if it is not a list of
+/// sizes, or if the bytes overflow.
 fn sides_and_bytes(shape: &Value, dtype: Dtype) -> Option<(Vec<usize>, usize)> {
     let mut sides = Vec::new();
     let mut bytes = dtype.bitsize() / 8;

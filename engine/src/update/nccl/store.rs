@@ -1,7 +1,8 @@
-//! A client of PyTorch's `TCPStore`, in which members of a group read what the first one has written.
+//! A client of PyTorch's `TCPStore`, in which members of a group read what the first one has
+//! written.
 //!
-//! A request is one byte for the operation, then its operands. Numbers are little-endian, and a text
-//! follows its length in 64 bits.
+//! A request is one byte for the operation, then its operands. Numbers are little-endian, and a
+//! text follows its length in 64 bits.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
@@ -64,7 +65,7 @@ impl TcpStore {
         if echo == nonce {
             return Ok(());
         }
-        Err(garbled("it does not answer as a TCPStore does"))
+        Err(garbled("it does not answer like a TCPStore"))
     }
 
     /// Adds to a number and returns the sum.
@@ -84,7 +85,7 @@ impl TcpStore {
         push_text(&mut wait_request, &key);
         self.stream.write_all(&wait_request)?;
         if self.read::<1>(wait)? != [STOP_WAITING] {
-            return Err(garbled("it gave up waiting"));
+            return Err(garbled("the store stopped waiting"));
         }
 
         let mut get_request = vec![GET];
@@ -92,7 +93,7 @@ impl TcpStore {
         self.stream.write_all(&get_request)?;
         let length = u64::from_le_bytes(self.read(wait)?);
         if length > VALUE_MAX {
-            return Err(garbled("a value is larger than any group's name"));
+            return Err(garbled("the value is larger than any group's id"));
         }
         let mut value = vec![0; length as usize];
         self.fill(&mut value, wait)?;
@@ -148,7 +149,7 @@ fn connect_until(host: &str, port: u16, wait: &TrainerWait) -> io::Result<TcpStr
 
 /// Connects to the first address of a host that answers.
 fn connect_to_any(host: &str, port: u16) -> io::Result<TcpStream> {
-    let mut failed = garbled("the name has no address");
+    let mut failed = garbled("the host has no address");
     for address in (host, port).to_socket_addrs()? {
         match TcpStream::connect_timeout(&address, ATTEMPT) {
             Ok(stream) => return Ok(stream),

@@ -1,4 +1,4 @@
-//! The rendezvous against a small store, and what is refused before anybody is waited for.
+//! The rendezvous with a small store, and calls that are refused before any wait.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -75,7 +75,7 @@ pub(crate) fn pickled(bytes: &[u8; 128]) -> Vec<u8> {
     [b"\x80\x04\x95\x85\x00\x00\x00\x00\x00\x00\x00C\x80".as_slice(), bytes, b"\x94."].concat()
 }
 
-/// A wait of a while.
+/// A wait that is long enough for the test.
 fn soon() -> TrainerWait {
     lasting(Duration::from_secs(30))
 }
@@ -128,7 +128,7 @@ fn what_is_no_name_is_refused() {
     let Err(UpdateError::Weights(error)) = init_info(port).group_id(&soon()) else {
         panic!("that is no name")
     };
-    assert!(error.ends_with("is not the name of an NCCL group"), "{error}");
+    assert!(error.ends_with("is not the id of an NCCL group"), "{error}");
     server.join().unwrap();
 }
 

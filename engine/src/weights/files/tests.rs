@@ -1,4 +1,4 @@
-//! Files that are not what they should be, each by its name and reason.
+//! Damaged files: each error names the file and the reason.
 
 use std::collections::HashMap;
 use std::fs;
@@ -9,7 +9,7 @@ use tempfile::TempDir;
 
 use super::*;
 
-/// Writes tensors of type `F32`, unless told otherwise, and shape `[2, 2]`.
+/// Writes tensors of type `F32`, by default, and shape `[2, 2]`.
 fn write(folder: &TempDir, file: &str, tensors: &[(&str, Dtype)]) {
     let data = [0_u8; 16];
     let view =
