@@ -160,7 +160,7 @@ fn a_slot_is_used_again_when_nobody_holds_its_adapter() {
         feedback: None,
     }];
     let refused = model.forward(&mut chunk).unwrap_err();
-    assert_eq!(refused.to_string(), "`set_adapter`: index 1 is outside a table of 1 rows");
+    assert_eq!(refused.to_string(), "all 1 slots for adapters are in use");
     drop(every);
     let second = logits(&mut model, &[(&ids, Some(&some))], 4);
     drop(some);
