@@ -3,7 +3,7 @@
 //! - [`SamplingParams`]: the parameters of one sequence.
 //! - [`Sampler`]: the parameters with the state of one reply. It stays with the sequence through a
 //!   preemption.
-//! - [`SampledToken`]: a token and its [`TokenLogprobs`].
+//! - [`SampledToken`]: a token and its [`TokenScores`].
 //!
 //! The order is vLLM's: grammar, `allowed_token_ids`, `bad_words`, `min_tokens`, `logit_bias`,
 //! penalties, temperature, `min_p`, `top_k`, `top_p`. A draw depends on the seed and the position
@@ -23,7 +23,7 @@ use std::sync::Arc;
 use distribution::{Distribution, LogitsRow, Reported};
 pub(crate) use draw::mix;
 pub use params::LogprobsMode;
-pub(crate) use params::{SampledToken, SamplingDefaults, SamplingParams, TokenLogprobs};
+pub(crate) use params::{SampledToken, SamplingDefaults, SamplingParams, TokenScores};
 use processors::TokenHistory;
 
 /// Ids that end a reply, and the position before which they may not be sampled.
@@ -130,13 +130,13 @@ impl Sampler {
         processed: &Distribution<'_>,
         raw: &Distribution<'_>,
         mode: LogprobsMode,
-    ) -> TokenLogprobs {
+    ) -> TokenScores {
         let shown = if mode.is_raw() { raw } else { processed };
         let reported = match self.params.logprob_ids.as_deref() {
             Some(ids) => Reported::Ids(ids),
             None => Reported::Likeliest(self.params.logprobs.unwrap_or(0)),
         };
-        TokenLogprobs {
+        TokenScores {
             processed: processed.logprob_of(id),
             raw: raw.logprob_of(id),
             ..shown.scores(id, reported, mode.is_logits())
@@ -193,10 +193,10 @@ impl Sampler {
 
 /// Scores the prompt's token `id` with the `logits` at the position before it, and reports the
 /// `count` likeliest. The scores are the model's own in every [`LogprobsMode`].
-pub(crate) fn score(logits: &[f32], id: u32, count: usize) -> TokenLogprobs {
+pub(crate) fn score(logits: &[f32], id: u32, count: usize) -> TokenScores {
     let distribution = Distribution::whole(LogitsRow::new(logits));
     distribution.scores(id, Reported::Likeliest(count), false)
 }
 
 pub(crate) use SamplingParams as Params; // alias
-pub(crate) use TokenLogprobs as Scores; // alias
+pub(crate) use TokenScores as Scores; // alias

@@ -3,7 +3,7 @@
 use kernels::{Draw, Drawn, TOP_MAX};
 
 use super::Sampler;
-use super::params::{Candidate, LogprobsMode, SampledToken, TokenLogprobs};
+use super::params::{Candidate, LogprobsMode, SampledToken, TokenScores};
 
 impl Sampler {
     /// Returns the parameters with which the device samples the token at `position`. None if only
@@ -34,7 +34,7 @@ impl Sampler {
     /// Accepts a token that the device sampled with the parameters of [`Sampler::draw`].
     pub(crate) fn accept(&mut self, drawn: Drawn, mode: LogprobsMode) -> SampledToken {
         self.history.push(drawn.id);
-        let scores = drawn.scores.map(|scores| TokenLogprobs {
+        let scores = drawn.scores.map(|scores| TokenScores {
             logprob: select(mode, scores.processed, scores.raw),
             processed: scores.processed,
             raw: scores.raw,

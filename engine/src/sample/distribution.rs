@@ -5,7 +5,7 @@
 //! all sums is fixed, so the bits do not depend on the machine.
 
 use super::math::{BINS, BLOCK, add_to_bins, bin, count_at_least, highest, sum_of_weights, weight};
-use super::params::{Candidate, SamplingParams, TokenLogprobs};
+use super::params::{Candidate, SamplingParams, TokenScores};
 
 /// A row of logits in blocks, each with its maximum: a few blocks answer most questions about a
 /// row.
@@ -211,20 +211,14 @@ impl<'a> Distribution<'a> {
     }
 
     /// The scores of `id` and of the `reported` alternatives; as logits if `as_logits`.
-    pub(super) fn scores(&self, id: u32, reported: Reported<'_>, as_logits: bool) -> TokenLogprobs {
+    pub(super) fn scores(&self, id: u32, reported: Reported<'_>, as_logits: bool) -> TokenScores {
         let top = match reported {
             Reported::Ids(ids) => ids.iter().map(|id| self.candidate(*id, as_logits)).collect(),
             Reported::Likeliest(count) => self.likeliest(count, as_logits),
         };
         let own = self.candidate(id, as_logits);
         let logprob = self.logprob_of(id);
-        TokenLogprobs {
-            logprob: own.logprob,
-            processed: logprob,
-            raw: logprob,
-            rank: own.rank,
-            top,
-        }
+        TokenScores { logprob: own.logprob, processed: logprob, raw: logprob, rank: own.rank, top }
     }
 
     fn candidate(&self, id: u32, as_logits: bool) -> Candidate {

@@ -107,12 +107,12 @@ impl SamplingParams {
 pub(crate) struct SampledToken {
     pub(crate) id: u32,
     /// Present if the request asked for logprobs.
-    pub(crate) scores: Option<TokenLogprobs>,
+    pub(crate) scores: Option<TokenScores>,
 }
 
 /// The log-probabilities of a token, natural logarithms, and its rank.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct TokenLogprobs {
+pub(crate) struct TokenScores {
     /// In the mode of the engine, as the alternatives are.
     pub(crate) logprob: f32,
     /// Under the sampling distribution.

@@ -40,7 +40,7 @@ fn sampled(
     sampler.sample(&mut logits.to_vec(), position, mode)
 }
 
-fn scores(logits: &[f32], params: &SamplingParams, mode: LogprobsMode) -> TokenLogprobs {
+fn scores(logits: &[f32], params: &SamplingParams, mode: LogprobsMode) -> TokenScores {
     sampled(logits, params, 0, mode).scores.unwrap()
 }
 

@@ -10,7 +10,7 @@ use tokio::sync::mpsc::{OwnedPermit, Sender};
 
 use super::pace::QueuePlace;
 use crate::lora::Adapter;
-use crate::sample::{SampledToken, SamplingParams, TokenLogprobs};
+use crate::sample::{SampledToken, SamplingParams, TokenScores};
 
 /// The conditions that end a reply.
 #[derive(Clone, Debug, Default)]
@@ -117,7 +117,7 @@ pub(crate) struct PromptInfo {
     /// Positions that were taken from the prefix cache.
     pub(crate) cached_tokens: usize,
     /// One entry for each token but the first, if the request asked for them.
-    pub(crate) scores: Option<Vec<TokenLogprobs>>,
+    pub(crate) scores: Option<Vec<TokenScores>>,
 }
 
 /// New tokens of one choice.

@@ -9,7 +9,7 @@ use super::request::{
     FinishReason, Output, OutputSender, PromptInfo, QueuedChoice, ReplyEnd, Request, StopRules,
     VersionSpan,
 };
-use crate::sample::{EndTokens, SampledToken, Sampler, TokenLogprobs, score};
+use crate::sample::{EndTokens, SampledToken, Sampler, TokenScores, score};
 
 /// The rank of a sequence, unique among the running ones: its priority, then the order of starts.
 /// The lower goes first.
@@ -142,7 +142,7 @@ impl Sequence {
         }
     }
 
-    fn scores_mut(&mut self) -> Option<&mut Vec<TokenLogprobs>> {
+    fn scores_mut(&mut self) -> Option<&mut Vec<TokenScores>> {
         self.prompt.as_mut().and_then(|prompt| prompt.scores.as_mut())
     }
 

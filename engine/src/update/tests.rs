@@ -11,6 +11,7 @@ use safetensors::tensor::TensorView;
 
 use super::manifest::{ManifestRecorder, TensorDigest};
 use super::staging::{StagingArea, WeightStaging};
+use super::state::LabelWish;
 use super::*;
 use crate::model::folder::ModelFolder;
 use crate::model::forward::{LogitRows, Scratch, SequenceChunk};
@@ -273,17 +274,22 @@ fn labels_are_not_used_for_two_weights() {
     let updates = WeightUpdates::new(staging_area, manifest.clone(), "default");
     let known = manifest.checksum();
     assert_eq!(updates.checksum_of("default"), Some(known.clone()));
-    assert_eq!(updates.label((Some("default"), None), 0, &known), Ok("default".into()));
-    let refused = updates.label((Some("default"), None), 0, "other").unwrap_err();
+    let default = LabelWish { asked: Some("default"), folder: None };
+    assert_eq!(updates.choose_label(default, 0, &known), Ok("default".into()));
+    let refused = updates.choose_label(default, 0, "other").unwrap_err();
     assert!(matches!(refused, UpdateError::Label(_)), "{refused}");
-    updates.remember(&Version { label: "2".into(), checksum: "two".into() });
-    assert_eq!(updates.label((None, None), 0, "other"), Ok("1".into()));
-    assert_eq!(updates.label((None, None), 1, "other"), Ok("3".into()));
-    assert_eq!(updates.label((None, None), 1, "two"), Ok("2".into()));
-    let folder = |path: &str, checksum| updates.label((None, Some(path)), 7, checksum).unwrap();
+    updates.remember(&WeightVersion { label: "2".into(), checksum: "two".into() });
+    let any = LabelWish { asked: None, folder: None };
+    assert_eq!(updates.choose_label(any, 0, "other"), Ok("1".into()));
+    assert_eq!(updates.choose_label(any, 1, "other"), Ok("3".into()));
+    assert_eq!(updates.choose_label(any, 1, "two"), Ok("2".into()));
+    let folder = |path: &str, checksum| {
+        let wish = LabelWish { asked: None, folder: Some(path) };
+        updates.choose_label(wish, 7, checksum).unwrap()
+    };
     assert_eq!(folder("/runs/a/broadcast/step_12/", "other"), "step_12");
     assert_eq!(folder("v3", "other"), "v3");
-    updates.remember(&Version { label: "checkpoint-4".into(), checksum: "four".into() });
+    updates.remember(&WeightVersion { label: "checkpoint-4".into(), checksum: "four".into() });
     assert_eq!(folder("checkpoint-4", "four"), "checkpoint-4");
     assert_eq!(folder("checkpoint-4", "other"), "8");
     for path in ["latest", "12", "_12", ".tmpv9", "run2_12", "/", "step_"] {
