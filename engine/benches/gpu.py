@@ -1,36 +1,37 @@
-r"""Runs a binary that was built without CUDA on a machine with a GPU: checks first, then times.
+r"""Checks and times a binary on a machine with a GPU. The binary needs no CUDA to be built.
 
     cargo build --release -p cli && strip -o target/gpu/rolltape target/release/rolltape   (here)
     python3 engine/benches/gpu.py --out DIRECTORY                                          (there)
     python3 engine/benches/gpu.py --out DIRECTORY --only profile ncu        (there, a second time)
     python3 engine/benches/gpu.py --tiny --doubles FOLDER --out DIRECTORY             (anywhere)
 
-The last runs on the emulated device of `kernels/emulator`, to see that this script works: FOLDER is
-what `build.sh FOLDER 16 64 128` made.
+The last command runs on the emulated device of `kernels/emulator`, to test this script. FOLDER is
+the output of `build.sh FOLDER 16 64 128`.
 
-There it needs Python 3.10 and a driver; nothing is fetched. NVRTC, cuBLASLt, NCCL, torch and
-transformers are used where they are; what needs one that is not is said to be not made. The most
-telling parts come first, each on its own, whatever became of the others, all within nine minutes:
+The machine needs Python 3.10 and a driver; nothing is downloaded. NVRTC, cuBLASLt, NCCL, torch and
+transformers are used if they are installed; a check that needs a missing one is reported as not
+made. The most informative parts run first. Each part runs whether or not the others failed, and all
+together take at most nine minutes:
 
-    kernels      every kernel beside its twin, its time, and NCCL alone: `rolltape doctor --gpu`
-    logprobs     of sampled tokens beside transformers', same random weights, f32 and bf16
-    small        Qwen3-0.6B's shape: decoding at batch 1, 32 and 256 beside the memory floor, and
+    kernels      every kernel against plain loops, its time, and NCCL alone: `rolltape doctor --gpu`
+    logprobs     of sampled tokens against transformers', same random weights, f32 and bf16
+    small        Qwen3-0.6B's shape: decoding at batch 1, 32 and 256 against the memory floor, and
                  256 requests of 100 to 1,024 tokens in and out
-    profile      where the time of such a step goes, operation by operation
+    profile      the time of each operation of such a step
     bits         recorded steps (CUDA graphs) and eager ones; `--deterministic` in any batch
     large        the same as small for Qwen3-8B's shape, and its profile
     price        the same steps with `--deterministic`
-    generate     transformers' own loop at batch 256 beside the engine
-    ncu          counters of kernels, where Nsight Compute is
-    sanitizer    `doctor --gpu` under compute-sanitizer, where there is one
+    generate     transformers' own loop at batch 256 against the engine
+    ncu          counters of kernels, if Nsight Compute is installed
+    sanitizer    `doctor --gpu` under compute-sanitizer, if it is installed
 
 A floor is the time to read, once, all weights, the keys and values of every sequence, and the
 logits twice, at the best bandwidth that torch and our own probes reach in the same run. All weights
-are random; those of timed shapes are made by the engine in memory (`--random-weights`).
+are random; the engine makes those of timed shapes in memory (`--random-weights`).
 
-`--out` ($OUT where that is set) gets four files, whole at any moment: `report.txt`, `report.json`,
-`doctor.json`, and `rest.tar.gz` with all that programs printed. Ends with 0 if all checks held, 1
-if one failed, 2 if none failed but one could not be made.
+`--out` (default: $OUT) gets four files, each complete at any moment: `report.txt`, `report.json`,
+`doctor.json`, and `rest.tar.gz` with the output of all programs. The exit status is 0 if all checks
+passed, 1 if one failed, 2 if none failed but one could not be made.
 """
 
 import argparse
@@ -56,7 +57,7 @@ BINARIES = [ROOT / "target/gpu/rolltape", ROOT / "target/release/rolltape"]
 
 
 def run_of(args, report, scratch):
-    """What the parts take of a run."""
+    """The state that all parts of a run share."""
     found = [args.rolltape] if args.rolltape else [one for one in BINARIES if one.exists()]
     if not found:
         raise SystemExit(f"there is no binary at {' or '.join(map(str, BINARIES))}")
@@ -86,7 +87,7 @@ def run_of(args, report, scratch):
 
 
 def machine(run):
-    """The machine, as it says itself. torch is imported meanwhile."""
+    """Reports the machine. Starts the import of torch, which takes long."""
     try:
         compare.begin(run)
     except OSError as error:
@@ -104,10 +105,10 @@ def machine(run):
 
 
 def torch(run):
-    """Whether torch is there, and finds what it needs."""
+    """Reports torch, and decides whether the run uses it."""
     try:
         found = compare.reference(run, "look", seconds=100)
-    except Exception as error:  # noqa: BLE001: whatever it is, there is no torch to use
+    except Exception as error:  # noqa: BLE001: any failure means no torch
         run.report.fact("torch", f"not used: {' '.join(str(error).split())[-300:]}")
         return
     run.torch = found["cuda"] or run.tiny
@@ -116,7 +117,7 @@ def torch(run):
 
 
 def small_model(run, config, std=None):
-    """A folder of random weights, made once for each deviation."""
+    """Returns a folder of random weights, made once for each deviation."""
     if not run.torch:
         raise Skipped("torch and transformers are not here")
     folder = run.scratch / f"model-{std}"
@@ -126,7 +127,7 @@ def small_model(run, config, std=None):
 
 
 def logprobs(run, config, std, what, most=None):
-    """Tokens that the engine samples, beside transformers' logprobs of them."""
+    """Compares the logprobs of sampled tokens with those of transformers."""
     folder = small_model(run, config, std)
     count = 24 if run.tiny else 128
     prompts = prompts_of(config, 4 if run.tiny else 32, 24 if run.tiny else 200)
@@ -139,8 +140,7 @@ def logprobs(run, config, std, what, most=None):
 
 
 def parts(run):
-    """Name, seconds that it should have, seconds that it may take, and the part; the most telling
-    ones first."""
+    """The parts, most informative first: name, seconds that must be left, time limit, call."""
     name, large = ("tiny" if run.tiny else "qwen3-0.6b"), "qwen3-8b"
     small = config_of(name)
 
@@ -172,39 +172,39 @@ def parts(run):
     ]
 
 
-# What needs a GPU, or tools that come with one: left out on an emulated one unless asked for.
+# Parts that need a real GPU or its tools. `--tiny` skips them unless `--only` names them.
 REAL = ["large", "profile, large", "price, large", "ncu", "sanitizer"]
 
 
 def chosen(args, name):
-    """Whether a part is wanted; torch is looked for in any case."""
+    """Returns whether a part is to run; torch always is."""
     if args.only is None:
         return not (args.tiny and name in REAL)
     return name == "torch" or any(map(name.startswith, args.only))
 
 
 def stop(*_):
-    """Whoever ends this program gets what it has found."""
+    """Ends the program on a signal, with its report."""
     raise SystemExit("ended from outside")
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("rolltape", nargs="?", type=pathlib.Path,
-                        help="the binary; else target/gpu/rolltape or target/release/rolltape")
+                        help="the binary [default: target/gpu/rolltape or target/release/rolltape]")
     given = os.environ.get("OUT")
     parser.add_argument("--out", type=pathlib.Path, required=not given, default=given or None,
-                        help="for what is found; else the folder that $OUT names")
-    parser.add_argument("--seconds", type=float, default=540, help="for all parts together")
-    parser.add_argument("--only", nargs="*", help="parts whose name begins with one of these")
+                        help="folder for the report [default: $OUT]")
+    parser.add_argument("--seconds", type=float, default=540, help="time limit of all parts")
+    parser.add_argument("--only", nargs="*", help="run only parts whose name begins so")
     parser.add_argument("--cuda-libs", type=pathlib.Path, help="as for `rolltape engine`")
     parser.add_argument("--kernel-texts", type=pathlib.Path, metavar="DIR",
-                        help="texts of kernels to compile in place of those built in")
-    parser.add_argument("--python", help="one that has torch and transformers, if not this one")
+                        help="kernel sources to compile in place of the built-in ones")
+    parser.add_argument("--python", help="Python with torch and transformers [default: this one]")
     parser.add_argument("--tiny", action="store_true",
-                        help="a tiny shape, and transformers on the CPU; times mean nothing")
+                        help="use a tiny shape, and transformers on the CPU; times mean nothing")
     parser.add_argument("--doubles", type=pathlib.Path,
-                        help="the emulated device that kernels/emulator/build.sh made, for --tiny")
+                        help="emulated device built by kernels/emulator/build.sh, for --tiny")
     args = parser.parse_args()
     signal.signal(signal.SIGTERM, stop)
     status = 1

@@ -1,11 +1,11 @@
-r"""How far from 32-bit floats bf16 brings logprobs: this engine's GPU path, and transformers.
+r"""Measures the error of logprobs in bf16 against f32: of this engine's GPU path and transformers.
 
     python engine/benches/numerics.py BINARY --doubles FOLDER [--out DIRECTORY]
 
-The engine samples from small models on its GPU path, which here runs on the emulated device of
-`kernels/emulator` (FOLDER is what `build.sh FOLDER 16 64` made), so the arithmetic is seen and the
-speed is not. transformers, on the CPU, gives the same tokens logprobs in f32, in bf16, and in bf16
-with the last product in f32. Needs torch and transformers.
+The engine samples from small models on its GPU path, on the emulated device of `kernels/emulator`
+(FOLDER is the output of `build.sh FOLDER 16 64`): the arithmetic is real and the speed is not.
+transformers, on the CPU, computes logprobs of the same tokens in f32, in bf16, and in bf16 with the
+last product in f32. Needs torch and transformers.
 """
 
 import argparse
@@ -29,8 +29,8 @@ SMALL = COMMON | {
     "num_attention_heads": 8, "num_key_value_heads": 2, "head_dim": 64,
     "max_position_embeddings": 2048, "tie_word_embeddings": True,
 }
-# Name, configuration (none: a model that was trained), and the deviation of weights (none: as
-# `--random-weights` makes them, logits as peaked as those of a trained model).
+# Name, configuration (none: the trained tiny model), and the standard deviation of weights (none:
+# that of `--random-weights`, whose logits are as peaked as those of a trained model).
 MODELS = [
     ("the trained tiny model", None, None),
     ("random, deviation 0.02", SMALL, 0.02),
@@ -39,7 +39,7 @@ MODELS = [
 
 
 def run_of(args, folder):
-    """What the parts take of a run."""
+    """The state that all parts of a run share."""
     environment = dict(os.environ, XDG_CACHE_HOME=str(folder / "cache"))
     environment["LD_LIBRARY_PATH"] = f"{args.doubles}:{args.doubles / 'nvrtc'}"
     report = Report(args.out or folder / "out", folder / "rest", 3600, patience=5)
@@ -68,13 +68,13 @@ def main():
 
 
 def one(run, model, sizes):
-    """Samples from a model on the emulated GPU and compares all ways to compute."""
+    """Samples from a model on the emulated GPU, and compares the logprobs of all dtypes."""
     (what, config, std), (count, given, wanted) = model, sizes
     source = ROOT / "engine/models/tiny"
     if config:
         source = run.scratch / f"model-{std}"
         compare.make(run, source, config, std)
-    # Peaked logits of random weights are no model's: transformers is as far off.
+    # No limit for peaked logits of random weights: transformers has the same error there.
     most = compare.MEAN_MAX if config is None or std else None
     config = json.loads((source / "config.json").read_text())
     prompts = prompts_of(config, count, given)

@@ -1,4 +1,4 @@
-r"""Decodes with this engine and with llama.cpp on the same random weights, in the same run.
+r"""Compares the decoding speed of this engine and of llama.cpp on the same random weights.
 
     pip install numpy gguf llama-cpp-python     (the last one builds llama.cpp for this machine)
     cargo build --release -p cli
@@ -6,13 +6,12 @@ r"""Decodes with this engine and with llama.cpp on the same random weights, in t
     python engine/benches/versus.py target/release/rolltape --counts 4 900 \
         --config engine/models/tiny/config.json
 
-Makes a folder of the shape of Qwen3-0.6B, or of another Qwen3, with random bf16 weights, writes
-the same tensors as GGUF in bf16, and lets both decode 1, 8 and 32 sequences greedily with the same
-number of threads. A figure is tokens per second while decoding: the least time of a long reply less
-that of a short one, so that prompts and start-up are not in it, over some runs in which the engines
-take turns. The roof is the rate at which the weights could be read from memory once per step.
-llama.cpp runs through its batch API, with one argmax per sequence and step in numpy; this engine is
-asked over HTTP.
+Writes random bf16 weights of the shape of Qwen3-0.6B, or of another Qwen3, as a model folder and as
+GGUF. Both engines decode 1, 8 and 32 sequences greedily with the same number of threads, and take
+turns over some runs. A figure is tokens per second of decoding: the least time of a long reply
+minus that of a short one, which excludes prompts and start-up. The limit is the rate at which the
+weights could be read from memory once a step. llama.cpp runs through its batch API, with one argmax
+per sequence and step in numpy; this engine is called over HTTP.
 """
 
 import argparse
@@ -55,7 +54,7 @@ PROMPT = 16
 
 
 def tensors(config):
-    """Names in a folder and in GGUF, and shapes."""
+    """Yields the name in a folder, the name in GGUF, and the shape of each tensor."""
     hidden, inner = config["hidden_size"], config["intermediate_size"]
     dim = config["head_dim"]
     query, kv = config["num_attention_heads"] * dim, config["num_key_value_heads"] * dim
@@ -129,7 +128,7 @@ def make(folder, config):
 
 
 def prompts(count):
-    """Ids that the tokenizer of the folder has."""
+    """Returns prompts of ids that the tokenizer of the folder has."""
     return [[(7 * i + 3 * n) % 250 + 1 for i in range(PROMPT)] for n in range(count)]
 
 
@@ -158,7 +157,7 @@ class Llama:
         return self.api.llama_init_from_model(self.model, params)
 
     def step(self, context, rows):
-        """Decodes rows of (token, position, sequence, wanted); greedy tokens of the wanted."""
+        """Decodes rows of (token, position, sequence, wanted). Returns those of wanted rows."""
         batch = self.api.llama_batch_init(len(rows), 0, 1)
         batch.n_tokens = len(rows)
         for i, (token, position, sequence, wanted) in enumerate(rows):
@@ -176,7 +175,7 @@ class Llama:
         return found
 
     def run(self, batch, count):
-        """Replies of `count` tokens, and the seconds they took."""
+        """Returns replies of `count` tokens, and the seconds that they took."""
         context = self.context(batch, PROMPT + count)
         start = time.perf_counter()
         rows = [
@@ -218,7 +217,7 @@ class Rolltape:
         raise AssertionError("the engine does not answer")
 
     def run(self, batch, count):
-        """One call with all prompts, so that they begin together."""
+        """Makes one call with all prompts, so that they begin together."""
         body = {
             "prompt": prompts(batch),
             "max_tokens": count,
@@ -240,7 +239,7 @@ class Rolltape:
 
 
 def bandwidth(threads):
-    """Bytes a second that so many threads read: the best of some runs."""
+    """Returns the bytes a second that the threads read, the best of some runs."""
     numbers = np.ones(1 << 26, np.float64)
     parts = np.array_split(numbers, threads)
     with concurrent.futures.ThreadPoolExecutor(threads) as pool:
@@ -254,8 +253,8 @@ def bandwidth(threads):
 
 
 def measure(engines, args):
-    """The time of a step and the replies, for every engine and batch: the least that a long reply
-    took, less the least that a short one took."""
+    """Returns the time of a step and the replies, for every engine and batch. The time is the least
+    of a long reply minus the least of a short one."""
     found = {}
     for batch in args.batches:
         least = {(name, count): float("inf") for name in engines for count in args.counts}
@@ -305,8 +304,8 @@ def main():
     help = "tokens of a short and of a long reply"
     parser.add_argument("--counts", type=int, nargs=2, default=[4, 36], help=help)
     parser.add_argument("--runs", type=int, default=3)
-    parser.add_argument("--config", type=pathlib.Path, help="a config.json of another Qwen3")
-    parser.add_argument("--folder", type=pathlib.Path, help="keeps the model there")
+    parser.add_argument("--config", type=pathlib.Path, help="config.json of another Qwen3")
+    parser.add_argument("--folder", type=pathlib.Path, help="keep the model in this folder")
     args = parser.parse_args()
     if args.config:
         CONFIG.clear()

@@ -1,5 +1,5 @@
-//! Prints how long generation stands still while weights of the tiny model are pushed and streams
-//! run: the exchange between two steps, and from `/pause` to `/resume` with all that lies between.
+//! Prints for how long generation stops while weights are pushed under load: during the exchange
+//! between two steps, and from `/pause` to `/resume`.
 //!
 //! `cargo run --release -p engine --example push [PUSHES] [STREAMS] [MODEL]`
 
@@ -25,6 +25,7 @@ async fn main() -> Result<(), Fault> {
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     let address = listener.local_addr()?;
     let server = tokio::spawn(engine::serve(listener, engine, std::future::pending()));
+
     let streams: Vec<_> = (0..streams).map(|_| tokio::spawn(stream(address))).collect();
     let other = Other::of(&folder)?;
     let (mut exchanges, mut pauses) = (Vec::new(), Vec::new());
@@ -37,13 +38,16 @@ async fn main() -> Result<(), Fault> {
         let done = post(address, "/update_weights", &body).await?;
         post(address, "/resume", "").await?;
         pauses.push(begun.elapsed().as_secs_f64() * 1e3);
-        let pause = done.split("\"pause_us\":").nth(1).ok_or("no `pause_us` in the answer")?;
-        let pause: f64 = pause.trim_end_matches(['}', '\n']).parse()?;
-        exchanges.push(pause / 1e3);
+
+        let field = done.split("\"pause_us\":").nth(1).ok_or("no `pause_us` in the answer")?;
+        let microseconds: f64 = field.trim_end_matches(['}', '\n']).parse()?;
+        exchanges.push(microseconds / 1e3);
     }
+
     let lost = streams.iter().filter(|stream| stream.is_finished()).count();
     streams.iter().for_each(tokio::task::JoinHandle::abort);
     server.abort();
+
     let mut out = std::io::stdout();
     for (name, times) in [("exchange", &mut exchanges), ("pause to resume", &mut pauses)] {
         times.sort_by(f64::total_cmp);
@@ -55,7 +59,7 @@ async fn main() -> Result<(), Fault> {
     Ok(())
 }
 
-/// A copy of a model's weights with one bit changed, gone when it is dropped.
+/// A copy of a model's weights with one bit changed; deleted when it is dropped.
 struct Other {
     folder: PathBuf,
 }
@@ -76,7 +80,7 @@ impl Other {
 
 impl Drop for Other {
     fn drop(&mut self) {
-        // What cannot be removed is the system's to clear away.
+        // A folder for temporary files is cleared by the system in any case.
         let _ = std::fs::remove_dir_all(&self.folder);
     }
 }

@@ -26,6 +26,7 @@ async fn main() -> Result<(), Fault> {
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     let address = listener.local_addr()?;
     let server = tokio::spawn(engine::serve(listener, engine, std::future::pending()));
+
     let (calls, start) = (Arc::new(AtomicUsize::new(0)), Instant::now());
     let end = start + Duration::from_secs(seconds);
     let clients = (0..CLIENTS).map(|_| tokio::spawn(client(address, end, Arc::clone(&calls))));
@@ -38,7 +39,7 @@ async fn main() -> Result<(), Fault> {
     Ok(())
 }
 
-/// Calls one after another on one connection.
+/// Makes one call after another on one connection.
 async fn client(
     address: std::net::SocketAddr,
     end: Instant,
@@ -49,6 +50,7 @@ async fn client(
         "POST /v1/chat/completions HTTP/1.1\r\nhost: engine\r\ncontent-length: {}\r\n\r\n{body}",
         body.len()
     );
+
     let mut stream = TcpStream::connect(address).await?;
     stream.set_nodelay(true)?;
     let mut buffer = Vec::new();
@@ -68,7 +70,7 @@ async fn client(
     Ok(())
 }
 
-/// A game of three turns, about fifty tokens.
+/// The body of a call: a game of three turns, about fifty tokens.
 fn body() -> String {
     let mut messages = vec![r#"{"role":"user","content":"Find the secret number from 1 to 7."}"#];
     for _ in 0..3 {
@@ -85,11 +87,14 @@ fn body() -> String {
     )
 }
 
-/// Whether a reply with a content length has arrived in full.
+/// Returns true if a reply with a content length has arrived in full.
 fn is_whole(reply: &[u8]) -> bool {
     let text = String::from_utf8_lossy(reply);
     let Some((head, _)) = text.split_once("\r\n\r\n") else { return false };
-    let length = head.lines().find_map(|line| line.strip_prefix("content-length: "));
-    let length: usize = length.and_then(|length| length.parse().ok()).unwrap_or(0);
+    let length: usize = head
+        .lines()
+        .find_map(|line| line.strip_prefix("content-length: "))
+        .and_then(|length| length.parse().ok())
+        .unwrap_or(0);
     reply.len() >= head.len() + 4 + length
 }

@@ -1,7 +1,16 @@
 //! The engine thread: schedule, launch, read.
 //!
-//! One thread owns the model. Callers reach it through a bounded queue and hear from it through the
-//! outlets of their requests.
+//! One thread owns the model. Callers reach it through a bounded queue, and it answers them through
+//! the output channels of their requests.
+//!
+//! - [`message`]: calls and commands to the thread; [`commands`] carries the commands out.
+//! - [`step`]: a step in flight.
+//! - [`status`]: the status that other threads read.
+
+pub(crate) mod commands;
+pub(crate) mod message;
+pub(crate) mod status;
+pub(crate) mod step;
 
 use std::sync::Arc;
 
@@ -9,155 +18,184 @@ use kernels::{OpError, Ops};
 use template::Tokenizer;
 use tokio::sync::mpsc::Receiver;
 
-use crate::control::{Board, Hold, Mail};
-use crate::flight::Flight;
+use crate::error::ModelError;
 use crate::model::Model;
 use crate::sample::LogprobsMode;
-use crate::schedule::{Scheduler, Unsettled};
-use crate::sequence::Finish;
-use crate::update::Dock;
+use crate::schedule::request::FinishReason;
+use crate::schedule::{NeedsStepInFlight, Scheduler};
+use crate::update::staging::WeightStaging;
+use commands::PauseState;
+use message::Message;
+use status::SharedStatus;
+use step::InFlightStep;
 
-/// What the engine thread owns.
-pub(crate) struct Core<O: Ops> {
-    pub(crate) model: Model<O>,
-    pub(crate) tokenizer: Arc<Tokenizer>,
-    pub(crate) scheduler: Scheduler,
+/// The state of the engine thread.
+pub(crate) struct EngineCore<O: Ops> {
+    model: Model<O>,
+    tokenizer: Arc<Tokenizer>,
+    scheduler: Scheduler,
     /// The label of the weights.
-    pub(crate) version: Arc<str>,
-    /// Counts weights, the first included.
-    pub(crate) weights: u64,
-    pub(crate) board: Arc<Board>,
-    pub(crate) hold: Hold,
-    pub(crate) dock: Arc<Dock<O>>,
-    pub(crate) logprobs_mode: LogprobsMode,
-    /// Whether a step may stay under way while the next one is launched.
+    version: Arc<str>,
+    /// The number of the weights; the first ones have the number 1.
+    weights: u64,
+    status: Arc<SharedStatus>,
+    pause: PauseState,
+    staging: Arc<WeightStaging<O>>,
+    logprobs_mode: LogprobsMode,
+    /// True if a step may stay in flight while the next one is launched.
     overlap: bool,
-    /// The latest step, if nobody has read it.
-    pub(crate) flight: Option<Flight>,
+    /// The latest step, if it was not read yet.
+    in_flight: Option<InFlightStep>,
 }
 
-/// A core whatever its device is.
+/// The state that the engine thread shares with other threads.
+pub(crate) struct SharedState<O: Ops> {
+    pub(crate) status: Arc<SharedStatus>,
+    pub(crate) staging: Arc<WeightStaging<O>>,
+}
+
+/// Settings of the engine thread.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct CoreSettings {
+    pub(crate) logprobs_mode: LogprobsMode,
+    /// True if steps may overlap, where the device samples.
+    pub(crate) async_scheduling: bool,
+}
+
+/// An engine core for any device.
 pub(crate) trait Worker: Send {
-    /// Takes mail between steps until nobody can send any more.
-    fn work_off(self: Box<Self>, inbox: Receiver<Mail>);
+    /// Handles messages between steps until all senders are gone.
+    fn run_to_end(self: Box<Self>, inbox: Receiver<Message>);
+
+    #[doc(hidden)]
+    fn work_off(self: Box<Self>, inbox: Receiver<Message>) {
+        // alias
+        self.run_to_end(inbox);
+    }
 }
 
-impl<O: Ops + 'static> Worker for Core<O> {
-    fn work_off(self: Box<Self>, inbox: Receiver<Mail>) {
+impl<O: Ops + 'static> Worker for EngineCore<O> {
+    fn run_to_end(self: Box<Self>, inbox: Receiver<Message>) {
         self.run(inbox);
     }
 }
 
-impl<O: Ops> Core<O> {
-    /// A thread's worth of engine, which nothing was asked of yet.
+impl<O: Ops> EngineCore<O> {
+    /// An idle engine core.
     pub(crate) fn new(
         model: Model<O>,
         tokenizer: Arc<Tokenizer>,
         scheduler: Scheduler,
-        (board, dock): (Arc<Board>, Arc<Dock<O>>),
-        (logprobs_mode, overlap): (LogprobsMode, bool),
-    ) -> Core<O> {
-        Core {
-            overlap: overlap && model.draws(),
-            flight: None,
+        shared: SharedState<O>,
+        settings: CoreSettings,
+    ) -> EngineCore<O> {
+        EngineCore {
+            overlap: settings.async_scheduling && model.can_draw(),
+            in_flight: None,
             model,
             tokenizer,
             scheduler,
-            version: board.read().version,
+            version: shared.status.read().version,
             weights: 1,
-            board,
-            hold: Hold::default(),
-            dock,
-            logprobs_mode,
+            status: shared.status,
+            pause: PauseState::default(),
+            staging: shared.staging,
+            logprobs_mode: settings.logprobs_mode,
         }
     }
 
-    /// Takes mail between steps until nobody can send any more.
-    pub(crate) fn run(mut self, mut inbox: Receiver<Mail>) {
+    /// Handles messages between steps until all senders are gone.
+    fn run(mut self, mut inbox: Receiver<Message>) {
         loop {
             if !self.has_work() {
                 match inbox.blocking_recv() {
-                    Some(mail) => self.take(mail),
+                    Some(message) => self.receive(message),
                     None => return,
                 }
             }
-            while let Ok(mail) = inbox.try_recv() {
-                self.take(mail);
+            while let Ok(message) = inbox.try_recv() {
+                self.receive(message);
             }
             if self.has_work() {
                 self.step();
-                self.drain();
+                self.finish_draining();
             }
         }
     }
 
     fn step(&mut self) {
         self.scheduler.drop_abandoned();
-        self.work();
-        self.scheduler.gauge();
+        self.schedule_and_run();
+        self.scheduler.update_gauges();
     }
 
-    fn work(&mut self) {
+    fn schedule_and_run(&mut self) {
         let planned = self.scheduler.admit(self.weights).and_then(|()| self.scheduler.plan());
         let counts = match planned {
             Ok(counts) => counts,
-            Err(Unsettled) => return self.settle(),
+            Err(NeedsStepInFlight) => return self.read_step(),
         };
         if counts.iter().all(|count| *count == 0) {
-            if !counts.is_empty() && self.flight.is_none() {
-                self.fail("none of the running sequences can go on");
+            if !counts.is_empty() && self.in_flight.is_none() {
+                self.fail("no running sequence can continue");
             }
-            return self.settle();
+            return self.read_step();
         }
-        if self.end_without_room(&counts) {
+        if self.end_without_adapter_memory(&counts) {
             return;
         }
+
+        // The device runs the new step while the host reads the one before it.
         let launched = self.launch(&counts);
-        // The device is at that while the step before it is read.
-        self.settle();
+        self.read_step();
         match launched {
-            Ok(flight) => self.flight = Some(flight),
+            Ok(step) => self.in_flight = Some(step),
             Err(error) => self.fail(&error.to_string()),
         }
-        if !self.flight.as_ref().is_some_and(|flight| self.overlap && flight.is_of_device()) {
-            self.settle();
+
+        let may_stay = |step: &InFlightStep| self.overlap && step.is_sampled_by_device();
+        if !self.in_flight.as_ref().is_some_and(may_stay) {
+            self.read_step();
         }
     }
 
-    /// Ends those of a step whose adapters the device has no room for, and says whether there were
-    /// any: the others are then planned anew. Whatever else is wrong is left for the step to find.
-    fn end_without_room(&mut self, counts: &[usize]) -> bool {
+    /// Ends the sequences of a step whose adapters do not fit into the device's memory. Returns
+    /// true if there were any: the step must be planned anew. Other errors are left to the launch.
+    fn end_without_adapter_memory(&mut self, counts: &[usize]) -> bool {
         let running = std::mem::take(&mut self.scheduler.running);
         let before = running.len();
         for (sequence, count) in running.into_iter().zip(counts) {
             let adapter = sequence.request.adapter.as_ref().filter(|_| *count > 0);
-            let full = adapter.and_then(|adapter| match self.model.lay_out(adapter) {
-                Err(error @ OpError::Memory { .. }) => Some((&adapter.name, error)),
+            let failed = adapter.and_then(|adapter| match self.model.load_adapter(adapter) {
+                Err(ModelError::Device(error @ OpError::Memory { .. })) => {
+                    Some((&adapter.name, error))
+                }
                 _ => None,
             });
-            let Some((name, error)) = full else {
+            let Some((name, error)) = failed else {
                 self.scheduler.running.push(sequence);
                 continue;
             };
-            tracing::error!(%error, adapter = &**name, "an adapter has no room; its reply ends");
-            let reason = format!("the device has no room for the adapter `{name}`: {error}");
-            self.scheduler.finish(sequence, Finish::Failed(reason.into()));
+
+            tracing::error!(%error, adapter = &**name, "no memory for an adapter; its reply ends");
+            let reason = format!("the device has no memory for the adapter `{name}`: {error}");
+            self.scheduler.finish(sequence, FinishReason::Failed(reason.into()));
         }
         self.scheduler.running.len() < before
     }
 
-    /// Ends all that run: whatever went wrong would go wrong again.
-    pub(crate) fn fail(&mut self, error: &str) {
-        tracing::error!(error, "a step failed; its replies end here");
-        // Whoever hears of the failure may ask at once how the engine stands.
+    /// Ends all running replies after a failed step, which would fail again.
+    fn fail(&mut self, error: &str) {
+        tracing::error!(error, "a step failed; its replies end");
+        // Before the replies end: a caller may ask for the status as soon as its own has ended.
         if self.model.is_lost() {
-            self.board.lose();
+            self.status.mark_lost();
         }
-        let reason: Arc<str> = format!("the engine could not go on: {error}").into();
+        let reason: Arc<str> = format!("the engine failed: {error}").into();
         for sequence in std::mem::take(&mut self.scheduler.running) {
-            self.scheduler.finish(sequence, Finish::Failed(Arc::clone(&reason)));
+            self.scheduler.finish(sequence, FinishReason::Failed(Arc::clone(&reason)));
         }
-        // Nobody knows which pages say what they should.
+        // The failed step may have left wrong contents in published pages.
         self.scheduler.reset_prefixes(false);
     }
 }

@@ -1,57 +1,51 @@
-//! Where a model runs.
+//! The device that a model runs on.
+
+pub(crate) mod memory;
 
 use kernels::cuda::{Cuda, CudaError, CudaOptions, DeviceOptions, NoCuda};
 use kernels::{Cpu, Heads, OpError};
 
-use crate::load::LoadError;
-use crate::options::EngineOptions;
+use crate::error::LoadError;
+use crate::options::{DeviceChoice, EngineOptions};
 
-/// Where a model is to run.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum DeviceChoice {
-    /// On a GPU if there is one that can, else on the CPU.
-    Auto,
-    /// On the CPU: who calls the engine as a library gets the same everywhere.
-    #[default]
-    Cpu,
-    /// On a GPU, or not at all.
-    Cuda,
-}
-
-/// Where a model runs.
-pub(crate) enum Chosen {
+/// The device that the options select.
+pub(crate) enum SelectedDevice {
     Cpu(Cpu),
     Cuda(Box<Cuda>),
 }
 
-impl Chosen {
-    /// The device for a model with such heads, and a line that says which and why.
+impl SelectedDevice {
+    /// Opens the device for a model with such heads. Returns it with a line that names it and says
+    /// why it was selected.
     pub(crate) fn new(
         options: &EngineOptions,
         heads: Heads,
-    ) -> Result<(Chosen, String), LoadError> {
-        let cpu = |why: &str| {
-            let cpu = Cpu::new(options.threads, options.numerics);
-            let line = format!("running on the CPU with {} threads: {why}", cpu.threads());
-            (Chosen::Cpu(cpu), line)
-        };
+    ) -> Result<(SelectedDevice, String), LoadError> {
         if options.device == DeviceChoice::Cpu {
-            return Ok(cpu("as was asked for"));
+            return Ok(cpu(options, "as requested"));
         }
         match Cuda::open(&cuda_options(options), heads) {
             Ok(cuda) => {
-                let line = line(&cuda);
-                Ok((Chosen::Cuda(Box::new(cuda)), line))
+                let line = describe(&cuda);
+                Ok((SelectedDevice::Cuda(Box::new(cuda)), line))
             }
-            // A GPU that is full is not one that is missing: the CPU would hide that.
+            // A full GPU is an error under `Auto` too: falling back to the CPU would hide it.
             Err(NoCuda::Failed(CudaError::Memory { bytes })) => Err(LoadError::GpuMemory { bytes }),
-            Err(missing) if options.device == DeviceChoice::Auto => Ok(cpu(&missing.to_string())),
+            Err(missing) if options.device == DeviceChoice::Auto => {
+                Ok(cpu(options, &missing.to_string()))
+            }
             Err(missing) => Err(LoadError::NoGpu(missing)),
         }
     }
 }
 
-/// Which GPU, and where to look for what it needs.
+fn cpu(options: &EngineOptions, reason: &str) -> (SelectedDevice, String) {
+    let cpu = Cpu::new(options.threads, options.numerics);
+    let line = format!("running on the CPU with {} threads: {reason}", cpu.threads());
+    (SelectedDevice::Cpu(cpu), line)
+}
+
+/// The number of the GPU, and the places of the libraries and kernels that it needs.
 pub(crate) fn gpu_options(options: &EngineOptions) -> DeviceOptions {
     DeviceOptions {
         ordinal: options.gpu,
@@ -61,8 +55,8 @@ pub(crate) fn gpu_options(options: &EngineOptions) -> DeviceOptions {
     }
 }
 
-/// What kept a model from a GPU, as who started it can help it.
-pub(crate) fn on_gpu(error: LoadError) -> LoadError {
+/// Turns a lack of memory on a GPU into the error that names the remedies.
+pub(crate) fn gpu_load_error(error: LoadError) -> LoadError {
     match error {
         LoadError::Device(OpError::Memory { bytes, .. }) => LoadError::GpuMemory { bytes },
         other => other,
@@ -77,7 +71,7 @@ fn cuda_options(options: &EngineOptions) -> CudaOptions {
     }
 }
 
-fn line(cuda: &Cuda) -> String {
+fn describe(cuda: &Cuda) -> String {
     let device = cuda.device();
     let products = match &device.libraries().cublaslt {
         _ if cuda.is_deterministic() => "deterministic".to_owned(),
@@ -94,10 +88,11 @@ fn line(cuda: &Cuda) -> String {
 mod tests {
     use super::*;
 
-    /// What is said of a model with such heads on any machine: no device is opened for them.
+    /// The answers for a model with such heads, on any machine: no device is opened for them.
     fn said(query: usize, kv: usize, dim: usize) -> (String, String) {
         let heads = Heads { query, kv, dim };
-        let of = |device| Chosen::new(&EngineOptions { device, ..Default::default() }, heads);
+        let of =
+            |device| SelectedDevice::new(&EngineOptions { device, ..Default::default() }, heads);
         let refused = match of(DeviceChoice::Cuda) {
             Err(LoadError::NoGpu(reason)) => reason.to_string(),
             Err(other) => other.to_string(),

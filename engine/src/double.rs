@@ -1,47 +1,46 @@
-//! The emulated GPU, for one test at a time, or for several that let nothing fail: its memory, its
-//! counters and its failures belong to the process.
+//! The emulated GPU in tests. Its memory, its counters and its failures belong to the process, so a
+//! test that lets something fail must have it alone.
 
 use std::ops::Deref;
 
 use kernels::cuda::double::{self, Double};
 use tokio::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-static ONE: RwLock<()> = RwLock::const_new(());
+static LOCK: RwLock<()> = RwLock::const_new(());
 
-/// The emulated GPU, while a test has it. It is to be dropped after all that runs on it.
-pub(crate) struct Turn {
+/// Exclusive use of the emulated GPU. To be dropped after everything that runs on it.
+pub(crate) struct EmulatedGpu {
     double: &'static Double,
-    _one: RwLockWriteGuard<'static, ()>,
+    _lock: RwLockWriteGuard<'static, ()>,
 }
 
-/// Waits for the emulated GPU, in a test that does not wait for anything else.
-pub(crate) fn turn() -> Turn {
-    Turn::with(ONE.blocking_write())
+/// Waits for exclusive use, in a test that is not async.
+pub(crate) fn exclusive_gpu() -> EmulatedGpu {
+    EmulatedGpu::with(LOCK.blocking_write())
 }
 
-/// Waits until nobody has the emulated GPU alone, in a test that lets nothing fail and counts
-/// nothing; others of its kind run beside it.
-pub(crate) fn shared_turn() -> RwLockReadGuard<'static, ()> {
-    ONE.blocking_read()
+/// Waits for use beside other tests that let nothing fail and count nothing.
+pub(crate) fn shared_gpu() -> RwLockReadGuard<'static, ()> {
+    LOCK.blocking_read()
 }
 
-/// Waits for the emulated GPU, in a test that waits for other things too.
-pub(crate) async fn async_turn() -> Turn {
-    Turn::with(ONE.write().await)
+/// Waits for exclusive use, in an async test.
+pub(crate) async fn exclusive_gpu_async() -> EmulatedGpu {
+    EmulatedGpu::with(LOCK.write().await)
 }
 
-impl Turn {
-    fn with(one: RwLockWriteGuard<'static, ()>) -> Turn {
-        Turn { double: double::load().unwrap(), _one: one }
+impl EmulatedGpu {
+    fn with(lock: RwLockWriteGuard<'static, ()>) -> EmulatedGpu {
+        EmulatedGpu { double: double::load().unwrap(), _lock: lock }
     }
 
-    /// Lets the n-th allocation of device memory fail, counted from now; none if zero.
+    /// Makes the n-th allocation of device memory fail, counted from now; none if zero.
     pub(crate) fn fail_allocation(&self, n: i64) {
         assert!(self.set("fail_allocation", n));
     }
 }
 
-impl Deref for Turn {
+impl Deref for EmulatedGpu {
     type Target = Double;
 
     fn deref(&self) -> &Double {
@@ -49,10 +48,13 @@ impl Deref for Turn {
     }
 }
 
-impl Drop for Turn {
+impl Drop for EmulatedGpu {
     fn drop(&mut self) {
         for name in ["fail_allocation", "fail_launch", "fail_recording", "seed"] {
             self.double.set(name, 0);
         }
     }
 }
+
+pub(crate) use EmulatedGpu as Turn; // alias
+pub(crate) use exclusive_gpu_async as async_turn; // alias

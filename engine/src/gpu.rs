@@ -1,4 +1,4 @@
-//! What a GPU is, whether it computes what it should, and how fast.
+//! Checks of a GPU: its properties, the correctness of its kernels, and their speed.
 
 mod group;
 mod profile;
@@ -12,79 +12,78 @@ pub use group::GroupReport;
 pub use kernels::cuda::{Made, NoCuda};
 pub use profile::{Profile, ProfileOptions, ProfileRow};
 
-/// Sizes of heads that kernels are compiled for and looked at: those of the families that are
-/// served.
+/// The head sizes of the served model families, for which kernels are compiled and checked.
 const HEAD_DIMS: [usize; 2] = [64, 128];
 
-/// Which GPU to look at, and how.
+/// The GPU to check, and the extent of the check.
 #[derive(Clone, Debug, Default)]
 pub struct GpuOptions {
     /// The number of the GPU, as its driver counts.
     pub gpu: usize,
-    /// A folder with the libraries of CUDA; looked for if absent.
+    /// A folder with the libraries of CUDA; the usual places by default.
     pub cuda_libraries: Option<PathBuf>,
-    /// A folder in which compiled kernels are kept.
+    /// A folder that keeps compiled kernels.
     pub kernel_cache: Option<PathBuf>,
-    /// A folder with texts of kernels that stand in for those of this program.
+    /// A folder with kernel sources that replace the built-in ones.
     pub kernel_texts: Option<PathBuf>,
-    /// What random inputs follow from.
+    /// The seed of random inputs.
     pub seed: u64,
-    /// Whether kernels are timed; an emulated device has no speed.
+    /// True if kernels are timed.
     pub times: bool,
 }
 
-/// What was found out about a GPU.
+/// The report of a check.
 #[derive(Clone, Debug)]
 pub struct GpuReport {
-    /// What its driver calls it.
+    /// The name, as the driver has it.
     pub name: String,
     /// The version of CUDA that the driver supports.
     pub driver: (i32, i32),
-    /// What kernels are compiled for, such as `sm_90a`.
+    /// The architecture that kernels are compiled for, such as `sm_90a`.
     pub arch: String,
-    /// Streaming multiprocessors.
+    /// The number of streaming multiprocessors.
     pub processors: usize,
-    /// Bytes of memory that were free, and all.
+    /// Bytes of free memory, and of all memory.
     pub memory: (usize, usize),
     /// The path of the run-time compiler, if one was found.
     pub nvrtc: Option<String>,
-    /// Where cuBLASLt was found, if it was.
+    /// The path of cuBLASLt, if it was found.
     pub cublaslt: Option<String>,
-    /// For each size of heads: where the files of kernels came from, and how long that took.
+    /// For each head size, the origin of the compiled kernels and the time to get them.
     pub made: Vec<(usize, Made)>,
-    /// Each kernel in each shape, beside plain loops.
+    /// Each kernel in each shape, compared with plain loops.
     pub kernels: Vec<GpuKernel>,
-    /// Times of kernels, if they were wanted.
+    /// Times of kernels, if they were asked for.
     pub speeds: Vec<GpuSpeed>,
     /// The report of NCCL on this GPU alone.
     pub group: GroupReport,
 }
 
-/// How far a kernel was from plain loops.
+/// The error of a kernel against plain loops.
 #[derive(Clone, Debug)]
 pub struct GpuKernel {
-    /// The kernel, the size of heads and the shape.
+    /// The kernel, the head size and the shape.
     pub what: String,
-    /// The largest difference as a part of what is allowed: at most one is well.
+    /// The largest difference divided by the tolerance; correct if at most one.
     pub worst: f64,
 }
 
-/// How fast a kernel was.
+/// The speed of a kernel.
 #[derive(Clone, Debug)]
 pub struct GpuSpeed {
-    /// The kernel, the size of heads and the shape.
+    /// The kernel, the head size and the shape.
     pub what: String,
     /// Microseconds of one launch.
     pub microseconds: f64,
-    /// Bytes that it has to read and write, in billions a second.
+    /// Gigabytes (10^9) a second that it reads and writes.
     pub gigabytes: f64,
 }
 
 impl GpuReport {
-    /// Opens a GPU, compiles all kernels for it, and lets each run beside its twin.
+    /// Opens a GPU, compiles all kernels for it, and compares each with plain loops.
     ///
     /// # Errors
-    /// What is missing, with the way out, or what failed.
+    /// Something is missing, with the remedy, or something failed.
     pub fn new(options: &GpuOptions) -> Result<GpuReport, NoCuda> {
         let device = Device::open(&device_options(options))?;
         let libraries = device.libraries();
@@ -99,44 +98,52 @@ impl GpuReport {
             made: Vec::new(),
             kernels: Vec::new(),
             speeds: Vec::new(),
-            group: GroupReport::Absent("not looked for yet".to_owned()),
+            group: GroupReport::Absent("not checked yet".to_owned()),
         };
+
+        // A wrong kernel is part of the report, not an error.
         for dim in HEAD_DIMS {
-            report.look(&device, dim, options)?;
+            report.check_kernels(&device, dim, options)?;
         }
         report.group = GroupReport::new(&device);
         Ok(report)
     }
 
-    /// Looks at all kernels for heads of one size.
-    fn look(&mut self, device: &Device, dim: usize, options: &GpuOptions) -> Result<(), CudaError> {
+    /// Checks all kernels for one head size.
+    fn check_kernels(
+        &mut self,
+        device: &Device,
+        dim: usize,
+        options: &GpuOptions,
+    ) -> Result<(), CudaError> {
         let kernels = Kernels::load(device, FAMILIES, dim)?;
         self.made.push((dim, kernels.made()));
         for (name, check) in CHECKS {
             let mut case = Case::new(&kernels, dim, options.seed);
             case.speeds = options.times.then(Vec::new);
-            // A kernel that fails is told as one that is infinitely far off.
+            // A kernel that fails is reported with an infinite error.
             if let Err(error) = check(&mut case) {
                 let what = format!("{name}: {error}");
                 case.findings.push(Finding { what, worst: f64::INFINITY, at: 0 });
             }
-            let of = |what: &str| format!("{what} (heads of {dim})");
-            let findings = case.findings.iter();
-            self.kernels
-                .extend(findings.map(|one| GpuKernel { what: of(&one.what), worst: one.worst }));
-            let speeds = case.speeds.into_iter().flatten();
-            self.speeds.extend(speeds.map(|one| speed(of(&one.what), &one)));
+
+            for Finding { what, worst, .. } in case.findings {
+                self.kernels.push(GpuKernel { what: with_dim(&what, dim), worst });
+            }
+            for speed in case.speeds.into_iter().flatten() {
+                self.speeds.push(gpu_speed(&speed, dim));
+            }
         }
         Ok(())
     }
 
-    /// Kernels that were further off than is allowed.
+    /// The kernels whose error exceeds the tolerance.
     pub fn wrong(&self) -> impl Iterator<Item = &GpuKernel> {
         self.kernels.iter().filter(|kernel| kernel.worst.is_nan() || kernel.worst > 1.0)
     }
 }
 
-/// The choice of a device, and the places to look for what it needs.
+/// The number of the GPU, and the places of the libraries and kernels that it needs.
 fn device_options(options: &GpuOptions) -> DeviceOptions {
     DeviceOptions {
         ordinal: options.gpu,
@@ -146,7 +153,14 @@ fn device_options(options: &GpuOptions) -> DeviceOptions {
     }
 }
 
-fn speed(what: String, speed: &Speed) -> GpuSpeed {
-    let (microseconds, gigabytes) = (speed.seconds * 1e6, speed.bytes as f64 / speed.seconds / 1e9);
-    GpuSpeed { what, microseconds, gigabytes }
+fn gpu_speed(speed: &Speed, dim: usize) -> GpuSpeed {
+    GpuSpeed {
+        what: with_dim(&speed.what, dim),
+        microseconds: speed.seconds * 1e6,
+        gigabytes: speed.bytes as f64 / speed.seconds / 1e9,
+    }
+}
+
+fn with_dim(what: &str, dim: usize) -> String {
+    format!("{what} (heads of {dim})")
 }

@@ -1,13 +1,18 @@
-//! Replies of a prescribed form: JSON of a schema, a regular expression, a choice, a grammar.
+//! Structured outputs: JSON of a schema, a regular expression, a choice, a grammar.
 //!
-//! - [`Grammars`]: the tokenizer's vocabulary laid out for matching; one for each model.
-//! - [`Form`]: what a request prescribes.
-//! - [`Grammar`]: a form ready to say, token by token, what may come next; one for each reply.
+//! - [`GrammarSpec`]: the form that a request prescribes.
+//! - [`GrammarCompiler`]: the tokenizer's vocabulary, prepared for matching; one for each model.
+//! - [`Grammar`]: a compiled form with its state, which says token by token what may come next; one
+//!   for each reply.
 //!
-//! The matching itself is that of `llguidance`. It never forces tokens: the model chooses among all
-//! spellings of the form, so the reported distribution is the one that was sampled from.
+//! `llguidance` does the matching. It never forces tokens: the model chooses among all spellings of
+//! the form, so the reported distribution is the sampling distribution.
 
 mod gbnf;
+pub(crate) use GrammarCompiler as Grammars; // alias
+pub(crate) use GrammarSpec as Form; // alias
+pub(crate) use JsonWhitespace as Spacing; // alias
+
 #[cfg(test)]
 mod tests;
 
@@ -21,98 +26,111 @@ use serde_json::{Value, json};
 use template::Tokenizer;
 
 /// Bytes of the largest form.
-const LARGEST: usize = 128 << 10;
+const MAX_BYTES: usize = 128 << 10;
 
-/// Groups in one another in a regular expression or in rules. Schemas are as deep as JSON may be.
-const DEEPEST: usize = 200;
+/// The deepest nesting of groups in a regular expression or in rules. The JSON parser bounds that
+/// of schemas.
+const MAX_DEPTH: usize = 200;
 
-/// Bytes of stack for making a form ready; used only as far as the form goes down.
-const STACK: usize = 256 << 20;
+/// Bytes of stack for compiling a form. Memory is used only as deep as the form is nested.
+const STACK_BYTES: usize = 256 << 20;
 
-/// Why a form cannot be had.
+/// A reason why a form cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum GrammarError {
-    /// The form is damaged, contradicts itself, or is too large; the text says where.
+    /// The form is malformed, contradictory or too large; the text says where.
     #[error("{reason}")]
     Form { reason: String },
-    /// A reply of a form ends with the end-of-sequence token.
+    /// The model has no end-of-sequence token, with which a reply of a form ends.
     #[error("the model has no end-of-sequence token, without which no reply of a form can end")]
     NoEnd,
-    /// The vocabulary cannot be laid out.
+    /// The vocabulary cannot be prepared.
     #[error("the tokenizer cannot be used for this: {reason}")]
     Vocabulary { reason: String },
 }
 
-/// What a reply is to be.
+impl GrammarError {
+    fn form(reason: impl Into<String>) -> GrammarError {
+        GrammarError::Form { reason: reason.into() }
+    }
+
+    fn vocabulary(error: impl fmt::Display) -> GrammarError {
+        GrammarError::Vocabulary { reason: error.to_string() }
+    }
+}
+
+/// The form that a reply must have.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) enum Form {
-    /// JSON of a schema.
-    Json { schema: Value, spacing: Spacing },
-    /// The whole reply matches.
+pub(crate) enum GrammarSpec {
+    /// JSON that matches a schema.
+    Json { schema: Value, spacing: JsonWhitespace },
+    /// A text that matches a regular expression as a whole.
     Regex(String),
     /// One of the texts.
     Choice(Vec<String>),
-    /// A grammar in Lark's notation, or in GBNF's (`root ::= ...`).
+    /// A text of a grammar in Lark's notation, or in GBNF's (`root ::= ...`).
     Rules(String),
 }
 
-/// Where JSON may have white space.
+/// The white space that JSON may have.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Spacing {
-    /// Wherever JSON allows it.
+pub(crate) enum JsonWhitespace {
+    /// Any, wherever JSON allows it.
     Any,
-    /// Nowhere.
+    /// None.
     None,
-    /// What the expression matches, wherever JSON allows some.
+    /// Text that matches the expression, wherever JSON allows white space.
     Pattern(String),
 }
 
-impl Form {
+impl GrammarSpec {
     /// Any JSON object.
-    pub(crate) fn object(spacing: Spacing) -> Form {
-        Form::Json { schema: json!({"type": "object"}), spacing }
+    pub(crate) fn object(spacing: JsonWhitespace) -> GrammarSpec {
+        GrammarSpec::Json { schema: json!({"type": "object"}), spacing }
     }
 
-    /// Refuses what is too large or too deep to be made ready in bounded time and room.
+    /// Refuses a form that is too large or too deep to be compiled in bounded time and memory.
     fn check(&self) -> Result<(), GrammarError> {
         let (len, depth) = match self {
-            Form::Json { schema, .. } => (schema.to_string().len(), 0),
-            Form::Regex(text) | Form::Rules(text) => (text.len(), depth(text)),
-            Form::Choice(texts) => (texts.iter().map(String::len).sum(), 0),
+            GrammarSpec::Json { schema, .. } => (schema.to_string().len(), 0),
+            GrammarSpec::Regex(text) | GrammarSpec::Rules(text) => (text.len(), depth(text)),
+            GrammarSpec::Choice(texts) => (texts.iter().map(String::len).sum(), 0),
         };
-        let reason = match () {
-            () if len > LARGEST => format!("it is larger than {LARGEST} bytes"),
-            () if depth > DEEPEST => format!("it has more than {DEEPEST} groups in one another"),
-            () => return Ok(()),
-        };
-        Err(GrammarError::Form { reason })
+        if len > MAX_BYTES {
+            return Err(GrammarError::form(format!("it is larger than {MAX_BYTES} bytes")));
+        }
+        if depth > MAX_DEPTH {
+            let reason = format!("it has more than {MAX_DEPTH} nested groups");
+            return Err(GrammarError::form(reason));
+        }
+        Ok(())
     }
 
     fn top_level(self) -> Result<TopLevelGrammar, GrammarError> {
         match self {
-            Form::Json { mut schema, spacing } => {
+            GrammarSpec::Json { mut schema, spacing } => {
                 if schema.is_object() {
-                    options(spacing).apply_to(&mut schema);
+                    compile_options(spacing).apply_to(&mut schema);
                 }
                 Ok(TopLevelGrammar::from_json_schema(schema))
             }
-            Form::Regex(regex) => Ok(TopLevelGrammar::from_regex(&regex)),
-            Form::Choice(texts) => {
-                // A JSON string is a string of Lark's too.
-                let texts = texts.iter().map(|text| Value::from(text.as_str()).to_string());
-                let texts: Vec<String> = texts.collect();
-                Ok(TopLevelGrammar::from_lark(format!("start: {}", texts.join(" | "))))
+            GrammarSpec::Regex(regex) => Ok(TopLevelGrammar::from_regex(&regex)),
+            GrammarSpec::Choice(texts) => {
+                // A JSON string is a valid string in Lark too.
+                let literals: Vec<String> =
+                    texts.iter().map(|text| Value::from(text.as_str()).to_string()).collect();
+                Ok(TopLevelGrammar::from_lark(format!("start: {}", literals.join(" | "))))
             }
-            Form::Rules(text) if gbnf::is_gbnf(&text) => {
-                let lark = gbnf::to_lark(&text).map_err(|reason| GrammarError::Form { reason })?;
+            GrammarSpec::Rules(text) if gbnf::is_gbnf(&text) => {
+                let lark = gbnf::to_lark(&text).map_err(GrammarError::form)?;
                 Ok(TopLevelGrammar::from_lark(lark))
             }
-            Form::Rules(text) => Ok(TopLevelGrammar::from_lark(text)),
+            GrammarSpec::Rules(text) => Ok(TopLevelGrammar::from_lark(text)),
         }
     }
 }
 
-/// The most groups that could be in one another; marks in strings count too.
+/// Returns an upper bound of the nesting of groups; brackets in strings count too.
 fn depth(text: &str) -> usize {
     let (mut depth, mut deepest) = (0_usize, 0);
     for byte in text.bytes() {
@@ -126,97 +144,97 @@ fn depth(text: &str) -> usize {
     deepest
 }
 
-fn options(spacing: Spacing) -> JsonCompileOptions {
-    let plain = JsonCompileOptions::default();
+fn compile_options(spacing: JsonWhitespace) -> JsonCompileOptions {
+    let mut options = JsonCompileOptions::default();
     match spacing {
-        Spacing::Any => plain,
-        Spacing::None => JsonCompileOptions { whitespace_flexible: false, ..plain },
-        Spacing::Pattern(pattern) => {
-            JsonCompileOptions { whitespace_pattern: Some(pattern), ..plain }
-        }
+        JsonWhitespace::Any => {}
+        JsonWhitespace::None => options.whitespace_flexible = false,
+        JsonWhitespace::Pattern(pattern) => options.whitespace_pattern = Some(pattern),
     }
+    options
 }
 
-/// The vocabulary of a model, ready for any form.
-pub(crate) struct Grammars {
+/// The vocabulary of a model, prepared for any form.
+pub(crate) struct GrammarCompiler {
     factory: ParserFactory,
     ends: Arc<[u32]>,
 }
 
-impl Grammars {
-    /// Lays out the tokenizer's `vocab` ids, of which `ends` end a reply. Takes a moment for a
+impl GrammarCompiler {
+    /// Prepares the tokenizer's `vocab` ids, of which `ends` end a reply. Takes a moment for a
     /// large vocabulary.
     pub(crate) fn new(
         tokenizer: &Tokenizer,
         vocab: usize,
         ends: &[u32],
-    ) -> Result<Grammars, GrammarError> {
+    ) -> Result<GrammarCompiler, GrammarError> {
         let Some(end) = ends.first() else { return Err(GrammarError::NoEnd) };
-        let damaged = |reason: String| GrammarError::Vocabulary { reason };
-        let json = tokenizer.to_json().map_err(|error| damaged(error.to_string()))?;
-        let words = token_bytes_from_tokenizer_json(&json);
-        let mut words = words.map_err(|error| damaged(error.to_string()))?;
-        // Ids without a token have no text, so they never fit.
-        words.resize(vocab, Vec::new());
-        let trie = TokTrie::from(&TokRxInfo::new(vocab as u32, *end), &words).with_eos_tokens(ends);
+        let json = tokenizer.to_json().map_err(GrammarError::vocabulary)?;
+        let mut token_bytes =
+            token_bytes_from_tokenizer_json(&json).map_err(GrammarError::vocabulary)?;
+        // Ids without a token have no text, so they never match.
+        token_bytes.resize(vocab, Vec::new());
+
+        let info = TokRxInfo::new(vocab as u32, *end);
+        let trie = TokTrie::from(&info, &token_bytes).with_eos_tokens(ends);
         let env: TokEnv = Arc::new(ApproximateTokEnv::new(trie));
-        let factory = ParserFactory::new_simple(&env);
-        let mut factory = factory.map_err(|error| damaged(error.to_string()))?;
+        let mut factory = ParserFactory::new_simple(&env).map_err(GrammarError::vocabulary)?;
         factory.quiet();
         factory.limits_mut().verbose_errors = false;
-        Ok(Grammars { factory, ends: ends.into() })
+        Ok(GrammarCompiler { factory, ends: ends.into() })
     }
 
-    /// Makes a form ready. Blocks for as long as that takes, which the bounds on forms and the
-    /// library's limits keep to a second or so.
-    pub(crate) fn compile(&self, form: Form) -> Result<Grammar, GrammarError> {
+    /// Compiles a form. Blocks while it does, about a second at most: the bounds of forms and the
+    /// library's own limits hold it there.
+    pub(crate) fn compile(&self, form: GrammarSpec) -> Result<Grammar, GrammarError> {
         form.check()?;
-        // The library goes down into a form by recursion, so it gets room for all that the bounds
-        // on forms allow.
+        // The library recurses into a form, so it gets a stack for the deepest one allowed.
         std::thread::scope(|scope| {
-            let thread = std::thread::Builder::new().name("grammar".into()).stack_size(STACK);
-            let made = thread.spawn_scoped(scope, || self.compile_here(form));
-            let unfit = |reason: &str| GrammarError::Form { reason: reason.to_owned() };
-            let made = made.map_err(|error| unfit(&error.to_string()))?;
-            made.join().unwrap_or_else(|_| Err(unfit("the form is damaged")))
+            std::thread::Builder::new()
+                .name("grammar".into())
+                .stack_size(STACK_BYTES)
+                .spawn_scoped(scope, || self.compile_here(form))
+                .map_err(|error| GrammarError::form(error.to_string()))?
+                .join()
+                .unwrap_or_else(|_| Err(GrammarError::form("the form is damaged")))
         })
     }
 
-    fn compile_here(&self, form: Form) -> Result<Grammar, GrammarError> {
+    fn compile_here(&self, form: GrammarSpec) -> Result<Grammar, GrammarError> {
         let parser = self.factory.create_parser(form.top_level()?);
         let mut matcher = Matcher::new(parser);
         if let Some(reason) = matcher.get_error() {
-            return Err(GrammarError::Form { reason });
+            return Err(GrammarError::form(reason));
         }
-        // A form that nothing fits is refused now rather than in the middle of a step.
-        let first = matcher.compute_mask_or_eos();
-        let first = first.map_err(|error| GrammarError::Form { reason: error.to_string() })?;
+
+        // A form that nothing matches is refused now rather than in the middle of a step.
+        let first =
+            matcher.compute_mask_or_eos().map_err(|error| GrammarError::form(error.to_string()))?;
         if first.is_zero() {
-            let reason = "no text has the form that is asked for".to_owned();
-            return Err(GrammarError::Form { reason });
+            return Err(GrammarError::form("no text matches the form"));
         }
-        Ok(Grammar { matcher, ends: Arc::clone(&self.ends), state: State::Open })
+        Ok(Grammar { matcher, ends: Arc::clone(&self.ends), state: MatchState::Open })
     }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum MatchState {
     Open,
     /// The reply has ended.
     Over,
-    /// The library gave up.
+    /// The library stopped at one of its limits.
     Failed,
 }
 
-/// A form and how much of it has been said.
+/// A compiled form and its state after the tokens so far.
 pub(crate) struct Grammar {
     matcher: Matcher,
     ends: Arc<[u32]>,
-    state: State,
+    state: MatchState,
 }
 
 impl Clone for Grammar {
-    /// A grammar at the same place that shares nothing with this one.
+    /// A grammar in the same state that shares nothing with this one.
     fn clone(&self) -> Grammar {
         let (matcher, ends) = (self.matcher.deep_clone(), Arc::clone(&self.ends));
         Grammar { matcher, ends, state: self.state }
@@ -230,7 +248,7 @@ impl fmt::Debug for Grammar {
 }
 
 impl Grammar {
-    /// Takes all ids that cannot come next out of `logits`, one for each id.
+    /// Excludes the ids that cannot come next. `logits` is `[vocab]`.
     pub(crate) fn mask(&mut self, logits: &mut [f32]) {
         match self.matcher.compute_mask_or_eos() {
             Ok(mask) => {
@@ -242,35 +260,35 @@ impl Grammar {
         }
     }
 
-    /// Takes in the id that came next.
+    /// Appends a token.
     pub(crate) fn push(&mut self, id: u32) {
-        if self.state != State::Open {
+        if self.state != MatchState::Open {
             return;
         }
         if self.ends.contains(&id) {
-            self.state = State::Over;
+            self.state = MatchState::Over;
         } else if let Err(error) = self.matcher.consume_token(id) {
             self.fail(&error);
         }
     }
 
     fn fail(&mut self, error: &dyn fmt::Display) {
-        tracing::warn!(%error, "a grammar could not be followed to the end");
-        self.state = State::Failed;
+        tracing::warn!(%error, "a grammar exceeded a limit of the matcher");
+        self.state = MatchState::Failed;
     }
 
-    /// Whether the reply has ended.
+    /// Returns true if the reply has ended.
     pub(crate) fn is_over(&self) -> bool {
-        self.state == State::Over
+        self.state == MatchState::Over
     }
 
-    /// Whether the form turned out to be too much.
+    /// Returns true if the library stopped at one of its limits.
     pub(crate) fn has_failed(&self) -> bool {
-        self.state == State::Failed
+        self.state == MatchState::Failed
     }
 }
 
-/// Takes out the ids of 32 logits whose bit in `allowed` is not set.
+/// Excludes, of 32 ids, those whose bit in `allowed` is not set.
 fn forbid(allowed: u32, logits: &mut [f32]) {
     match allowed {
         u32::MAX => {}

@@ -1,81 +1,93 @@
-//! How an engine is to run, and whether the model and the machine allow it.
+//! The options of an engine, checked against the model and the machine.
+
+pub(crate) mod parsers;
 
 use std::path::PathBuf;
 
 use kernels::{Numerics, PAGE, Reach};
 
-use crate::device::DeviceChoice;
-use crate::load::LoadError;
-use crate::lora::Bounds;
-use crate::memory;
-use crate::parsers::{ReasoningParser, ToolCallParser};
+use crate::device::memory;
+use crate::error::LoadError;
+use crate::lora::LoraLimits;
 use crate::sample::LogprobsMode;
+use parsers::{ReasoningParser, ToolCallParser};
 
-/// The part of the machine's memory that keys and values take at most, unless more is asked for:
-/// one in so many bytes.
+/// The divisor of the machine's memory that gives the default for keys and values.
 const KV_CACHE_SHARE: u64 = 4;
 
-/// Bytes of the logits that prompts may have in a step when all their tokens are scored.
+/// Bytes of logits that a step may hold for prompts whose tokens are all scored.
 const SCORED_BYTES: usize = 64 << 20;
 
-/// How an engine is to run.
+/// A choice of the device that a model runs on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum DeviceChoice {
+    /// A GPU if one can be used, else the CPU.
+    Auto,
+    /// The CPU. The default of the library, so that results are the same on every machine.
+    #[default]
+    Cpu,
+    /// A GPU, or an error.
+    Cuda,
+}
+
+/// The options of an engine.
 #[derive(Clone, Debug)]
 pub struct EngineOptions {
-    /// The name that requests give as `model`; the folder's name if absent.
+    /// The name that requests give as `model`; by default the folder's name.
     pub served_model_name: Option<String>,
-    /// Tokens of a prompt and its reply; if absent what the model was made for, or what the memory
-    /// for keys and values has room for if that is less.
+    /// Tokens of a prompt and its reply. The default is the context length of the model, or less if
+    /// the memory for keys and values holds less.
     pub max_model_len: Option<usize>,
     /// Sequences that run at once; never more than `max_num_batched_tokens`.
     pub max_num_seqs: usize,
-    /// Tokens of one step, over all sequences; if absent what suits the device.
+    /// Tokens of one step, over all sequences; the default depends on the device.
     pub max_num_batched_tokens: Option<usize>,
-    /// Calls that wait for a place; one more is answered 429.
+    /// Calls that may wait in the queue; a further call is answered 429.
     pub max_queue: usize,
-    /// Bytes for keys and values. If absent, what `max_num_seqs` sequences of `max_model_len` need,
-    /// but at most a quarter of the machine's memory.
+    /// Bytes for keys and values. The default is the need of `max_num_seqs` sequences of
+    /// `max_model_len`, at most a quarter of the machine's memory.
     pub kv_cache_memory: Option<u64>,
-    /// Whether requests that begin with the same tokens share what was computed for them.
+    /// True if requests that begin with the same tokens share keys and values.
     pub prefix_caching: bool,
-    /// Threads that compute; one for every core if zero.
+    /// Threads that compute; zero takes one for every core.
     pub threads: usize,
-    /// Whether results are the same on every processor, or faster on this one.
+    /// The numerics of the CPU: the same results on every processor, or faster ones on this one.
     pub numerics: Numerics,
-    /// Alternatives that a reported logprob may have; `usize::MAX` is the whole vocabulary.
+    /// The largest number of alternatives of a logprob; `usize::MAX` is the whole vocabulary.
     pub max_logprobs: usize,
-    /// What the numbers that are reported as logprobs are.
+    /// The quantity that is reported as logprobs.
     pub logprobs_mode: LogprobsMode,
-    /// Where the seeds of requests that give none come from; random if absent.
+    /// The seed of requests without one; random by default.
     pub seed: Option<u64>,
-    /// How tool calls are found in replies.
+    /// The parser of tool calls in replies.
     pub tool_call_parser: ToolCallParser,
-    /// How thoughts are told from answers.
+    /// The parser that separates reasoning from the answer.
     pub reasoning_parser: ReasoningParser,
-    /// Whether prompts of chats start with what was sampled, token for token, where the text of
-    /// the conversation allows it.
+    /// True if the prompt of a chat reuses the sampled token ids of earlier turns wherever the text
+    /// of the conversation matches.
     pub prefix_exact_chat: bool,
-    /// LoRA adapters that may be loaded at once; zero refuses them all.
+    /// LoRA adapters that may be loaded at once; zero refuses all.
     pub max_loras: usize,
     /// The largest rank of an adapter.
     pub max_lora_rank: usize,
-    /// Where the model runs.
+    /// The device that the model runs on.
     pub device: DeviceChoice,
     /// The number of the GPU, as its driver counts.
     pub gpu: usize,
-    /// The part of a GPU's memory that all together may take, in (0, 1].
+    /// The fraction of a GPU's memory that the engine may use, in (0, 1].
     pub gpu_memory_utilization: f64,
-    /// Whether a GPU gives a request the same bits alone and in any batch, as the CPU does.
+    /// True if a GPU must compute the same bits for a request in any batch, as the CPU does.
     pub deterministic: bool,
-    /// Whether a GPU is asked for every operation anew, instead of for a whole recorded step.
+    /// True if a GPU launches every operation by itself instead of replaying recorded steps.
     pub eager: bool,
-    /// Whether a GPU gets a step before the tokens of the step before are read, where it draws all
-    /// of them itself.
+    /// True if a GPU gets the next step before the tokens of the current one are read. Applies to
+    /// steps whose tokens the GPU samples.
     pub async_scheduling: bool,
-    /// A folder with the libraries of CUDA; looked for if absent.
+    /// A folder with the libraries of CUDA; the usual places by default.
     pub cuda_libraries: Option<PathBuf>,
-    /// A folder in which kernels that were compiled are kept for the next start.
+    /// A folder that keeps compiled kernels for the next start.
     pub kernel_cache: Option<PathBuf>,
-    /// A folder with texts of kernels that stand in for those of this program, to compare variants.
+    /// A folder with kernel sources that replace the built-in ones, to compare variants.
     pub kernel_texts: Option<PathBuf>,
 }
 
@@ -112,12 +124,12 @@ impl Default for EngineOptions {
     }
 }
 
-/// The room that a model has.
+/// The capacity of the cache of keys and values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Room {
+pub(crate) struct KvCapacity {
     /// Tokens of a prompt and its reply.
     pub(crate) max_model_len: usize,
-    /// Pages of keys and values; enough for one sequence of that length.
+    /// Pages; enough for one sequence of that length.
     pub(crate) pages: usize,
 }
 
@@ -137,62 +149,67 @@ impl EngineOptions {
         if found > 0.0 && found <= 1.0 {
             return Ok(());
         }
-        Err(LoadError::Part { option: "gpu_memory_utilization", found })
+        Err(LoadError::NotAFraction { option: "gpu_memory_utilization", found })
     }
 
-    /// Tokens of one step of a model with `vocab` ids, on a device that reaches so far.
-    pub(crate) fn tokens(&self, vocab: usize, reach: Reach) -> Result<usize, LoadError> {
-        let tokens = self.max_num_batched_tokens.unwrap_or(reach.usual_rows);
+    /// Tokens of one step of a model with `vocab` ids, on a device with these limits.
+    pub(crate) fn step_tokens(&self, vocab: usize, limits: Reach) -> Result<usize, LoadError> {
+        let tokens = self.max_num_batched_tokens.unwrap_or(limits.usual_rows);
         let counts =
-            [("max_num_batched_tokens", tokens, reach.rows), ("vocab_size", vocab, reach.vocab)];
+            [("max_num_batched_tokens", tokens, limits.rows), ("vocab_size", vocab, limits.vocab)];
         match counts.into_iter().find(|(_, found, limit)| found > limit) {
-            Some((what, found, limit)) => Err(LoadError::Reach { what, found, limit }),
+            Some((what, found, limit)) => Err(LoadError::DeviceLimit { what, found, limit }),
             None => Ok(tokens),
         }
     }
 
-    /// How many adapters there may be.
-    pub(crate) fn lora(&self) -> Bounds {
-        Bounds { adapters: self.max_loras, rank: self.max_lora_rank }
+    /// The bounds of adapters.
+    pub(crate) fn lora(&self) -> LoraLimits {
+        LoraLimits { adapters: self.max_loras, rank: self.max_lora_rank }
     }
 
-    /// Rows of logits of `vocab` numbers that scored prompts may have in a step.
+    /// Rows of logits, of `vocab` numbers each, that scored prompts may have in a step.
     pub(crate) fn scored_rows(&self, vocab: usize) -> usize {
         (SCORED_BYTES / (vocab * size_of::<f32>())).max(1)
     }
 
-    /// The room for a model of `positions` of which a page takes `page` bytes in all layers, on a
-    /// device that has `free` bytes for pages, or whose memory is the machine's.
-    pub(crate) fn room(
+    /// The cache of a model with `positions`, one page of which takes `page_bytes` over all layers.
+    /// `free` are the bytes of a device with memory of its own.
+    pub(crate) fn kv_capacity(
         &self,
         positions: usize,
-        page: usize,
+        page_bytes: usize,
         free: Option<u64>,
-    ) -> Result<Room, LoadError> {
+    ) -> Result<KvCapacity, LoadError> {
         let max_model_len = self.max_model_len.unwrap_or(positions);
         if max_model_len > positions {
             let (option, limit) = ("max_model_len", positions);
             return Err(LoadError::Option { option, found: max_model_len, limit });
         }
-        let one = max_model_len.div_ceil(PAGE);
-        let usual = || free.unwrap_or_else(|| memory::total() / KV_CACHE_SHARE);
-        let bytes = self.kv_cache_memory.unwrap_or_else(usual);
-        let most = usize::try_from(bytes / page.max(1) as u64).unwrap_or(usize::MAX);
-        let most = most.min(u32::MAX as usize);
-        if most < one && (self.max_model_len.is_some() || most == 0) {
-            let needed = one as u64 * page as u64;
+
+        let default_bytes = free.unwrap_or_else(|| memory::total() / KV_CACHE_SHARE);
+        let bytes = self.kv_cache_memory.unwrap_or(default_bytes);
+        let affordable = usize::try_from(bytes / page_bytes.max(1) as u64)
+            .unwrap_or(usize::MAX)
+            .min(u32::MAX as usize);
+
+        // A length that was asked for is an error if it does not fit; the model's own is reduced.
+        let longest = max_model_len.div_ceil(PAGE);
+        if affordable < longest && (self.max_model_len.is_some() || affordable == 0) {
+            let needed = longest as u64 * page_bytes as u64;
             return Err(LoadError::KvCache { bytes, max_model_len, needed });
         }
-        if most < one {
-            let max_model_len = most * PAGE;
-            tracing::warn!(bytes, max_model_len, "the memory for keys and values bounds sequences");
-            return Ok(Room { max_model_len, pages: most });
+        if affordable < longest {
+            let max_model_len = affordable * PAGE;
+            tracing::warn!(bytes, max_model_len, "max_model_len reduced to fit the KV cache");
+            return Ok(KvCapacity { max_model_len, pages: affordable });
         }
+
         let pages = match self.kv_cache_memory {
-            Some(_) => most,
-            None => most.min(one.saturating_mul(self.max_num_seqs)),
+            Some(_) => affordable,
+            None => affordable.min(longest.saturating_mul(self.max_num_seqs)),
         };
-        Ok(Room { max_model_len, pages })
+        Ok(KvCapacity { max_model_len, pages })
     }
 }
 
@@ -200,43 +217,52 @@ impl EngineOptions {
 mod tests {
     use super::*;
 
-    fn room(
+    fn capacity(
         kv_cache_memory: Option<u64>,
         max_model_len: Option<usize>,
         positions: usize,
-    ) -> Result<Room, String> {
+    ) -> Result<KvCapacity, String> {
         let options = EngineOptions {
             kv_cache_memory,
             max_model_len,
             max_num_seqs: 4,
             ..EngineOptions::default()
         };
-        options.room(positions, 1000, None).map_err(|error| error.to_string())
+        options.kv_capacity(positions, 1000, None).map_err(|error| error.to_string())
     }
 
     #[test]
     fn pages_are_what_the_longest_sequences_need_or_what_the_memory_holds() {
-        let whole = Ok(Room { max_model_len: 100, pages: 28 });
-        assert_eq!(room(None, None, 100), whole);
-        assert_eq!(room(Some(50_000), None, 100), Ok(Room { max_model_len: 100, pages: 50 }));
-        assert_eq!(room(Some(7_000), Some(100), 200), Ok(Room { max_model_len: 100, pages: 7 }));
+        let whole = Ok(KvCapacity { max_model_len: 100, pages: 28 });
+        assert_eq!(capacity(None, None, 100), whole);
+        assert_eq!(
+            capacity(Some(50_000), None, 100),
+            Ok(KvCapacity { max_model_len: 100, pages: 50 })
+        );
+        assert_eq!(
+            capacity(Some(7_000), Some(100), 200),
+            Ok(KvCapacity { max_model_len: 100, pages: 7 })
+        );
         // A length that nobody asked for gives way; one that somebody asked for does not.
-        assert_eq!(room(Some(6_999), None, 100), Ok(Room { max_model_len: 96, pages: 6 }));
-        let refused = room(Some(6_999), Some(100), 100).unwrap_err();
+        assert_eq!(
+            capacity(Some(6_999), None, 100),
+            Ok(KvCapacity { max_model_len: 96, pages: 6 })
+        );
+        let refused = capacity(Some(6_999), Some(100), 100).unwrap_err();
         assert_eq!(
             refused,
             "option `kv_cache_memory` gives 6999 bytes, but one sequence of `max_model_len` = 100 \
              tokens needs 7000"
         );
-        assert!(room(Some(999), None, 100).unwrap_err().contains("needs 7000"));
-        assert!(room(None, Some(101), 100).unwrap_err().contains("`max_model_len` is 101"));
+        assert!(capacity(Some(999), None, 100).unwrap_err().contains("needs 7000"));
+        assert!(capacity(None, Some(101), 100).unwrap_err().contains("`max_model_len` is 101"));
     }
 
     #[test]
     fn a_device_with_memory_of_its_own_bounds_pages_by_that() {
-        let room = EngineOptions::default().room(1 << 20, 1000, Some(5_000)).unwrap();
-        assert_eq!(room, Room { max_model_len: 5 * PAGE, pages: 5 });
-        let refused = EngineOptions::default().room(100, 1000, Some(0)).unwrap_err();
+        let room = EngineOptions::default().kv_capacity(1 << 20, 1000, Some(5_000)).unwrap();
+        assert_eq!(room, KvCapacity { max_model_len: 5 * PAGE, pages: 5 });
+        let refused = EngineOptions::default().kv_capacity(100, 1000, Some(0)).unwrap_err();
         assert!(refused.to_string().contains("gives 0 bytes"), "{refused}");
     }
 
@@ -245,7 +271,7 @@ mod tests {
         let reach = Reach { usual_rows: 20, rows: 64, vocab: 1000 };
         let tokens = |max_num_batched_tokens, vocab| {
             let options = EngineOptions { max_num_batched_tokens, ..EngineOptions::default() };
-            options.tokens(vocab, reach).map_err(|error| error.to_string())
+            options.step_tokens(vocab, reach).map_err(|error| error.to_string())
         };
         assert_eq!(tokens(None, 1000), Ok(20));
         assert_eq!(tokens(Some(64), 1000), Ok(64));
@@ -255,7 +281,7 @@ mod tests {
         assert_eq!(tokens(None, 1001), Err(refused.into()));
         // A processor takes what it is given.
         let many = EngineOptions { max_num_batched_tokens: Some(1 << 20), ..Default::default() };
-        assert_eq!(many.tokens(1 << 30, Reach::default()).unwrap(), 1 << 20);
+        assert_eq!(many.step_tokens(1 << 30, Reach::default()).unwrap(), 1 << 20);
     }
 
     #[test]
@@ -274,7 +300,7 @@ mod tests {
 
     #[test]
     fn the_default_is_bounded_by_the_machine() {
-        let huge = EngineOptions::default().room(1 << 40, 1 << 20, None).unwrap();
+        let huge = EngineOptions::default().kv_capacity(1 << 40, 1 << 20, None).unwrap();
         let quarter = memory::total() / 4;
         assert_eq!(huge.pages as u64, quarter >> 20);
         assert_eq!(huge.max_model_len, huge.pages * PAGE);

@@ -1,68 +1,70 @@
-//! What the engine counts of itself, for whoever wants to look.
+//! The counters and gauges of an engine.
 //!
-//! The engine thread writes and others read, each number by itself: two of them read one after the
-//! other may be of different steps.
+//! The engine thread writes them and other threads read them, each by itself: two numbers read one
+//! after the other may be of different steps.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-use crate::sequence::Finish;
+use crate::schedule::request::FinishReason;
 
 /// Gauges (`usize`) of the last step, and counters (`u64`) since the start.
 #[derive(Debug, Default)]
 pub(crate) struct Stats {
-    /// Sequences that run.
+    /// Running sequences.
     pub(crate) running: AtomicUsize,
-    /// Choices that wait, those that were preempted among them.
+    /// Choices that wait, preempted ones included.
     pub(crate) waiting: AtomicUsize,
-    /// Pages of keys and values that sequences hold; those that are only kept do not count.
+    /// Pages of keys and values that sequences hold, without those of the prefix cache alone.
     pub(crate) pages_used: AtomicUsize,
     pub(crate) pages_total: AtomicUsize,
     /// Tokens of prompts whose replies have begun.
     pub(crate) prompt_tokens: AtomicU64,
     /// Tokens that were sampled.
     pub(crate) generated_tokens: AtomicU64,
-    /// Tokens that were looked up in the cache of prefixes.
+    /// Tokens that were looked up in the prefix cache.
     pub(crate) prefix_queries: AtomicU64,
-    /// Tokens that were found there.
+    /// Tokens that were found in the prefix cache.
     pub(crate) prefix_hits: AtomicU64,
-    /// Sequences that gave their pages or their place up and were computed again later.
+    /// Preemptions: a sequence lost its pages or its place, and was computed again later.
     pub(crate) preemptions: AtomicU64,
     /// Replies that ended at a stop token or text.
     pub(crate) stopped: AtomicU64,
     /// Replies that ended at their limit of tokens.
     pub(crate) cut: AtomicU64,
-    /// Replies that were told to end, or that nobody waited for any more.
+    /// Replies that were aborted, or whose caller was gone.
     pub(crate) aborted: AtomicU64,
     /// Replies that the engine failed to finish.
     pub(crate) failed: AtomicU64,
     pub(crate) updates: UpdateStats,
 }
 
-/// What became of weights that were pushed.
+/// The outcomes of weight updates.
 #[derive(Debug, Default)]
 pub(crate) struct UpdateStats {
-    /// They serve.
+    /// Updates whose weights were exchanged.
     pub(crate) exchanged: AtomicU64,
-    /// They were those that serve already, and got another label.
+    /// Updates with the weights that serve already, under another label.
     pub(crate) relabeled: AtomicU64,
-    /// They had come before, and nothing was done.
+    /// Updates that had been done before.
     pub(crate) repeated: AtomicU64,
-    /// The caller was told why they, or a piece of them, cannot be taken.
+    /// Calls whose weights were refused.
     pub(crate) refused: AtomicU64,
-    /// The engine could not take them.
+    /// Updates that the engine failed to do.
     pub(crate) failed: AtomicU64,
-    /// Microseconds during which generation stood still for exchanges.
+    /// Microseconds during which exchanges stopped generation.
     pub(crate) exchange_us: AtomicU64,
 }
 
 impl Stats {
     /// Counts a reply that ended.
-    pub(crate) fn finished(&self, finish: &Finish) {
+    pub(crate) fn finished(&self, finish: &FinishReason) {
         let counter = match finish {
-            Finish::Eos | Finish::StopId(_) | Finish::StopText { .. } => &self.stopped,
-            Finish::Length => &self.cut,
-            Finish::Aborted => &self.aborted,
-            Finish::Failed(_) => &self.failed,
+            FinishReason::Eos | FinishReason::StopId(_) | FinishReason::StopText { .. } => {
+                &self.stopped
+            }
+            FinishReason::Length => &self.cut,
+            FinishReason::Aborted => &self.aborted,
+            FinishReason::Failed(_) => &self.failed,
         };
         add(counter, 1);
     }

@@ -94,7 +94,7 @@ def on_the_cpu(tmp_path_factory):
     """What the CPU answers."""
     folder = tmp_path_factory.mktemp("cpu")
     with Started(folder, environment(), "--device", "cpu") as started:
-        assert started.line().endswith(": as was asked for")
+        assert started.line().endswith(": as requested")
         return started.ask()
 
 

@@ -1,4 +1,4 @@
-"""Equal to the last bit: recorded steps and eager ones, alone and in a batch."""
+"""Checks for equal bits: of recorded and eager steps, alone and in a batch."""
 
 from .engine import Engine, logprobs_of
 from .shapes import prompts_of
@@ -7,7 +7,7 @@ COLD = ["--no-prefix-caching"]
 
 
 def same_bits(run, name, first, second):
-    """Tokens and logprobs of two lists of choices."""
+    """Checks that two lists of choices have the same tokens and logprobs."""
     ids = [a["token_ids"] == b["token_ids"] for a, b in zip(first, second, strict=True)]
     pairs = zip(logprobs_of(first), logprobs_of(second), strict=True)
     numbers = [a == b for a, b in pairs]
@@ -17,12 +17,12 @@ def same_bits(run, name, first, second):
 
 
 def sizes(run):
-    """Tokens of a reply, and requests of a batch."""
+    """Returns the tokens of a reply and the requests of a batch."""
     return (12, 6) if run.tiny else (64, 48)
 
 
 def asked(run, config, engine):
-    """Half of a batch greedy, half by chance."""
+    """Asks for a batch, half of it greedy and half sampled."""
     count, many = sizes(run)
     prompts = prompts_of(config, many, 40)
     half = many // 2
@@ -33,8 +33,8 @@ def asked(run, config, engine):
 
 
 def recorded(run, config, source):
-    """Steps as CUDA graphs, and the same asked for launch by launch. Without the prefix cache: a
-    prompt whose beginning is there has fewer rows, and a library may add those up in another order.
+    """Compares steps recorded as CUDA graphs with eager ones. No prefix cache: a prompt with
+    a cached beginning has fewer rows, which a library may add up in another order.
     """
     with Engine(run, source, *COLD) as engine:
         first = asked(run, config, engine)
@@ -45,7 +45,7 @@ def recorded(run, config, source):
 
 
 def invariant(run, config, source):
-    """`--deterministic`: a request alone, in a batch, and behind a prompt of many chunks."""
+    """Compares, with `--deterministic`, a request alone, in a batch, and with a chunked prompt."""
     count, many = sizes(run)
     prompts = prompts_of(config, many, 40)
     with Engine(run, source, "--deterministic") as engine:

@@ -1,4 +1,4 @@
-"""Logprobs of the same tokens beside those of transformers."""
+"""Logprobs of the same tokens, compared with those of transformers."""
 
 import json
 import pathlib
@@ -7,14 +7,14 @@ import statistics
 import subprocess
 
 OURS = "ours"
-# The largest mean difference that is allowed, the mismatch that trainers publish.
+# The tolerance of the mean difference: the mismatch that trainers publish.
 MEAN_MAX = 0.01
-# How far we may be from f32, as a part of how far transformers is in bf16.
+# The tolerance of our error against f32, as a multiple of that of transformers in bf16.
 SHARE_MAX = 1.25
 
 
 class Torch:
-    """The one process that has torch imported: that alone takes many seconds."""
+    """The process that has torch imported. There is one, because the import takes many seconds."""
 
     def __init__(self, run):
         script = __file__.replace("compare.py", "reference.py")
@@ -44,19 +44,19 @@ class Torch:
 
 
 def begin(run):
-    """Starts torch, which imports while others work."""
+    """Starts the process, whose import of torch runs beside other parts."""
     run.torch_process = run.torch_process or Torch(run)
 
 
 def rest(run):
-    """Ends torch; the next question starts it again."""
+    """Ends the process; the next question starts it again."""
     process, run.torch_process = run.torch_process, None
     if process:
         process.close()
 
 
 def reference(run, what, seconds=150, **asked):
-    """What `reference.py` says. One that does not answer, or ended, is not asked again."""
+    """Asks `reference.py`. A process that does not answer is ended."""
     begin(run)
     asked = {name: str(value) if isinstance(value, pathlib.Path) else value
              for name, value in asked.items()}
@@ -71,18 +71,18 @@ def reference(run, what, seconds=150, **asked):
 
 
 def make(run, folder, config, std=None):
-    """A model folder of random weights."""
+    """Writes a model folder of random weights."""
     return reference(run, "make", folder=folder, config=config, std=std)
 
 
 def differences(first, second):
-    """Mean and largest absolute difference of two lists of replies."""
+    """Returns the mean and the largest absolute difference of two lists of replies."""
     apart = [abs(a - b) for x, y in zip(first, second) for a, b in zip(x, y)]
     return statistics.fmean(apart), max(apart)
 
 
 def table(run, what, folder, replies, found):
-    """All ways to compute beside f32, and ours beside transformers; returns the means."""
+    """Reports and returns mean errors: of each dtype against f32, and ours against transformers."""
     ways = reference(run, "score", folder=folder, replies=replies)
     ways[OURS] = found
     theirs = [way for way in ways if way not in (OURS, "f32")]
@@ -97,7 +97,8 @@ def table(run, what, folder, replies, found):
 
 
 def judge(run, what, means, most=None):
-    """As near to f32 as transformers in bf16 is, and within what is allowed beside it."""
+    """Checks that our error against f32 is like that of transformers in bf16, and that they differ
+    by at most `most`."""
     ours, theirs = means[OURS, "f32"], means["bf16, logits in f32", "f32"]
     run.report.check(f"{what}: as near to f32 as transformers", ours <= SHARE_MAX * theirs,
                      f"{ours:.5f}, transformers in bf16 {theirs:.5f}")

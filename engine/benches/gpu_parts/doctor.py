@@ -1,4 +1,4 @@
-"""Every kernel beside its twin, and what it reaches: `rolltape doctor --gpu`."""
+"""The correctness and the bandwidth of every kernel: `rolltape doctor --gpu`."""
 
 import glob
 import json
@@ -7,12 +7,12 @@ import subprocess
 
 from .report import Skipped
 
-# Where tools of NVIDIA's are that are not in the path.
+# The usual folders of NVIDIA's tools outside of the path.
 FOLDERS = ["/usr/local/cuda*/bin", "/opt/nvidia/nsight-compute/*"]
 
 
 def tool(name):
-    """A tool of NVIDIA's, where there is one."""
+    """Returns the path of a tool of NVIDIA's."""
     found = shutil.which(name)
     for folder in FOLDERS:
         found = found or next(iter(sorted(glob.glob(f"{folder}/{name}"), reverse=True)), None)
@@ -26,7 +26,7 @@ def command_of(run, *flags):
 
 
 def kernels(run):
-    """Every kernel beside plain loops; its bandwidths become the run's."""
+    """Checks every kernel against plain loops. Keeps the measured bandwidths for the run."""
     flags = ["--json", "--no-times"] if run.tiny else ["--json"]
     done = subprocess.run(command_of(run, *flags), capture_output=True, text=True, env=run.env,
                           timeout=run.report.limit(240))
@@ -55,7 +55,7 @@ def kernels(run):
 
 
 def sanitizer(run):
-    """The same under compute-sanitizer, where there is one."""
+    """Runs the same under compute-sanitizer, if it is installed."""
     found = tool("compute-sanitizer")
     for kind in ("memcheck", "racecheck"):
         under = [found, "--tool", kind, "--error-exitcode", "9", *command_of(run, "--no-times")]

@@ -1,4 +1,4 @@
-"""`rolltape engine`, started and asked over HTTP."""
+"""`rolltape engine` as a process, called over HTTP."""
 
 import concurrent.futures
 import http.client
@@ -14,7 +14,7 @@ WAITING = "vllm:num_requests_waiting{"
 
 
 class Engine:
-    """One that runs until it is closed; what it says is kept beside the report."""
+    """An engine that runs until it is closed. Its output is kept beside the report."""
 
     def __init__(self, run, source, *flags, length=2304):
         with socket.socket() as probe:
@@ -51,7 +51,7 @@ class Engine:
         raise TimeoutError("the engine did not begin to answer")
 
     def ask(self, prompts, count, **fields):
-        """One call; its choices in order, each with `token_ids`, and logprobs if asked for."""
+        """Makes one call. Returns its choices in order, with `token_ids` and perhaps logprobs."""
         body = {"prompt": prompts, "max_tokens": count, "temperature": 0, "ignore_eos": True,
                 "return_token_ids": True, **fields}
         kind = {"Content-Type": "application/json"}
@@ -71,19 +71,19 @@ class Engine:
         return sorted(choices, key=lambda choice: choice["index"])
 
     def post(self, path):
-        """A call without a body."""
+        """Posts without a body."""
         request = urllib.request.Request(f"{self.url}{path}", b"", method="POST")
         urllib.request.urlopen(request, timeout=self.run.report.limit(30)).read()
 
     def waiting(self):
-        """Choices that wait for a place."""
+        """Returns the number of choices that wait in the queue."""
         with urllib.request.urlopen(f"{self.url}/metrics", timeout=30) as answer:
             lines = answer.read().decode().splitlines()
         return sum(float(line.split()[-1]) for line in lines if line.startswith(WAITING))
 
     def ask_at_once(self, calls):
-        """Several `(prompts, count, fields)`, all of whose choices begin in one step, in this
-        order; the choices of all. Which step a choice begins in may else differ between runs."""
+        """Makes several calls `(prompts, count, fields)` whose choices begin in one step, in order.
+        Returns all choices. Otherwise the first step of a choice differs between runs."""
         self.post("/pause?mode=keep")
         until, wanted, jobs = time.monotonic() + self.run.report.limit(60), 0, []
         with concurrent.futures.ThreadPoolExecutor(len(calls)) as pool:
@@ -102,7 +102,7 @@ class Engine:
         self.close()
 
     def close(self):
-        """Ends it; one that does not within some seconds is killed, for its memory is needed."""
+        """Ends the engine. After 20 seconds it is killed, because the next one needs its memory."""
         killer = threading.Timer(20, self.process.kill)
         killer.start()
         self.process.terminate()
@@ -111,5 +111,5 @@ class Engine:
 
 
 def logprobs_of(choices):
-    """Logprobs of the sampled tokens, `[choice][token]`."""
+    """Returns the logprobs of the sampled tokens, `[choice][token]`."""
     return [choice["logprobs"]["token_logprobs"] for choice in choices]

@@ -1,4 +1,4 @@
-"""Where the time of a step goes: `rolltape doctor --gpu --profile`, and the same under ncu."""
+"""Profiles of a step: `rolltape doctor --gpu --profile`, and the same under ncu."""
 
 import json
 import subprocess
@@ -6,7 +6,7 @@ import subprocess
 from .doctor import command_of, tool
 from .shapes import config_of
 
-# Kernels of ours and of cuBLASLt, by what their names hold.
+# A pattern for the names of our kernels and cuBLASLt's.
 NAMES = "regex:gemm|nvjet|cutlass|attention|norm|rope|silu|sample|embed"
 METRICS = ["gpu__time_duration.sum", "dram__bytes_read.sum", "dram__bytes_write.sum",
            "dram__throughput.avg.pct_of_peak_sustained_elapsed",
@@ -16,14 +16,14 @@ METRICS = ["gpu__time_duration.sum", "dram__bytes_read.sum", "dram__bytes_write.
 
 
 def flags_of(run, name, *flags):
-    """The shape, and sizes that an emulated device can do."""
+    """Returns the flags for a shape; with `--tiny`, sizes for an emulated device."""
     path = run.scratch / f"profile-{name}.json"
     path.write_text(json.dumps(config_of(name)))
     return ["--json", "--profile", str(path), *(["--context", "24"] if run.tiny else []), *flags]
 
 
 def profile(run, name):
-    """Every operation of a decode step between two events, at several batches."""
+    """Times every operation of a decode step between two events, at several batches."""
     few = ["--batch", "1,20", "--steps", "1"] if run.tiny else []
     done = subprocess.run(command_of(run, *flags_of(run, name, *few)), capture_output=True,
                           text=True, env=run.env, timeout=run.report.limit(150))
@@ -49,7 +49,7 @@ def profile(run, name):
 
 
 def ncu(run, name):
-    """Counters of the kernels of some layers, where ncu is there."""
+    """Counts events of the kernels of some layers, if ncu is installed."""
     under = [tool("ncu"), "--clock-control", "none", "--csv", "--page", "raw", "-k", NAMES,
              "-s", "40", "-c", "36", "--metrics", ",".join(METRICS)]
     asked = command_of(run, *flags_of(run, name, "--batch", "32", "--steps", "1"))

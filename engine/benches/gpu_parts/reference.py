@@ -1,16 +1,16 @@
-"""What torch and transformers do, in a process of its own: it can be ended, and what it needed of
-the GPU's memory for one answer is free after it.
+"""torch and transformers in a process of their own, which can be killed and frees the GPU's memory
+after each answer.
 
     reference.py [--torch-device cuda|cpu]
 
-Reads questions, one JSON document a line, and answers each with a line: `{"found": ...}`, or
+Reads one JSON document a line, and answers each with a line: `{"found": ...}`, or
 `{"error": ...}`. `what` is one of
 
-    look                               what is here
+    look                               the installed versions
     make      folder, config, std      a model folder of random weights
     score     folder, replies          logprobs of given tokens
     generate  folder, prompts, count   transformers' own loop
-    bandwidth                          bytes a second of a plain sum
+    bandwidth                          bytes a second of a sum
 
 `--torch-device cpu` needs no GPU.
 """
@@ -24,7 +24,7 @@ import sys
 import time
 import types
 
-# Not this folder: transformers takes what it finds there under a name for its own optional parts.
+# Without this folder in the path: transformers imports optional parts by names that it may contain.
 sys.path.pop(0)
 
 import torch  # noqa: E402
@@ -32,15 +32,15 @@ import transformers  # noqa: E402
 
 
 def look(_):
-    """What is here."""
+    """Returns the installed versions."""
     return {"torch": torch.__version__, "transformers": transformers.__version__,
             "cuda": torch.cuda.is_available()}
 
 
 def make(args):
-    """A model folder with random bf16 weights, as wide as products keep the size of what goes in
-    and logits are as peaked as those of a trained model; or all of one deviation, as transformers
-    begins to train with."""
+    """Writes a model folder with random bf16 weights. Without `std`, products keep the variance of
+    their input and logits are as peaked as those of a trained model; with it, all weights have that
+    deviation, as when training starts."""
     config, args.folder = args.config, pathlib.Path(args.folder)
     args.folder.mkdir(parents=True, exist_ok=True)
     text = json.dumps(config)
@@ -57,14 +57,14 @@ def make(args):
             wide = 3.0 if "embed" in name or "lm_head" in name else 1.0
             weights.normal_(0, args.std or wide * weights.shape[-1] ** -0.5)
     model.save_pretrained(args.folder)
-    # As transformers writes it now, with what this engine reads.
+    # Replaces the file that transformers wrote, in which names may be newer than the engine knows.
     (args.folder / "config.json").write_text(text)
     (args.folder / "tokenizer.json").write_text(json.dumps(tokenizer(config["vocab_size"])))
     return {"parameters": sum(weights.numel() for weights in model.parameters())}
 
 
 def tokenizer(vocab):
-    """One that has an id for every byte and names for the rest: prompts are given as ids here."""
+    """A tokenizer with an id for every byte and made-up names for the rest; prompts are ids."""
     alphabet = list(range(33, 127)) + list(range(161, 173)) + list(range(174, 256))
     others = [byte for byte in range(256) if byte not in alphabet]
     table = {byte: chr(byte) for byte in alphabet}
@@ -83,14 +83,14 @@ def tokenizer(vocab):
 
 
 def load(args, dtype):
-    """The model of a folder in numbers of one kind."""
+    """Loads the model of a folder in one dtype."""
     model = transformers.AutoModelForCausalLM.from_pretrained(args.folder, dtype=dtype)
     return model.to(args.torch_device).eval()
 
 
 def score(args):
-    """Logprobs of the tokens of replies, `[reply][token]`, as transformers computes them: in f32,
-    in bf16 with the last product in f32 (as it is here), and in bf16 throughout."""
+    """Returns transformers' logprobs of the tokens of replies, `[reply][token]`: in f32, in bf16
+    with the last product in f32 (as in this engine), and in bf16 throughout."""
     replies = args.replies
     exact = scored(args, torch.float32, replies, head=None)
     halves = load(args, torch.bfloat16)
@@ -100,7 +100,7 @@ def score(args):
 
 
 def scored(args, dtype, replies, head, model=None):
-    """Logprobs under one way to compute."""
+    """Returns the logprobs of one dtype."""
     model = load(args, dtype) if model is None else model
     all_found = []
     for reply in replies:
@@ -115,7 +115,7 @@ def scored(args, dtype, replies, head, model=None):
 
 
 def generate(args):
-    """Greedy tokens by transformers' own loop: how many, and in what time."""
+    """Times greedy decoding with transformers' own loop."""
     prompts = args.prompts
     model = load(args, torch.bfloat16)
     ids = torch.tensor(prompts, device=args.torch_device)
@@ -132,7 +132,7 @@ def generate(args):
 
 
 def bandwidth(args):
-    """Bytes a second that a sum of many numbers reads, the best of some runs."""
+    """Returns the bytes a second of a large sum, the best of some runs."""
     on_gpu = args.torch_device != "cpu"
     numbers = torch.ones(1 << (30 if on_gpu else 22), dtype=torch.float32,
                          device=args.torch_device)
@@ -148,11 +148,11 @@ def bandwidth(args):
 
 
 def answer(line, device):
-    """One question's answer; nothing of it stays in the GPU's memory."""
+    """Answers one line, and frees the GPU's memory."""
     asked = types.SimpleNamespace(**json.loads(line), torch_device=device)
     try:
         return {"found": QUESTIONS[asked.what](asked)}
-    except Exception as error:  # noqa: BLE001: the next question may do
+    except Exception as error:  # noqa: BLE001: later lines may succeed
         return {"error": f"{type(error).__name__}: {error}"}
     finally:
         gc.collect()
@@ -171,7 +171,7 @@ def main():
     if device == "cpu":
         torch.set_num_threads(1)
     print("torch is imported", file=sys.stderr, flush=True)
-    # Answers alone go to stdout; what libraries print goes with the warnings.
+    # Only answers go to stdout. The output of libraries goes to stderr.
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     for line in sys.stdin:

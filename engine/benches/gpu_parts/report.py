@@ -1,25 +1,25 @@
-"""What a run has found so far: printed, and kept in files that are whole at any moment."""
+"""The report of a run: printed, and kept in files that are complete at any moment."""
 
 import json
 import os
 import tarfile
 import time
 
-# What programs print, beside the plain files.
+# The archive with the output of programs.
 ARCHIVE = "rest.tar.gz"
 
 
 class Skipped(Exception):
-    """A part that cannot be looked at here, and why."""
+    """Raised by a part that cannot run on this machine, with the reason."""
 
 
 class Report:
-    """Lines, checks and rows of the table, and the time that is left.
+    """The lines, checks and rows of the table, and the time that is left.
 
-    `out` gets few files, for a machine that gives few back: `report.txt` is what was printed;
-    `report.json` is written anew after every check and row; all that lies in `folder` goes into one
-    archive, packed anew after every part. So a run that is cut short leaves what it had. `patience`
-    stretches all limits but the whole.
+    `out` gets few files, because some machines return only a few: `report.txt` is the output;
+    `report.json` is written again after every check and row; the files in `folder` go into one
+    archive, packed again after every part. So a run that is cut short leaves its results so far.
+    `patience` multiplies all limits but that of the whole run.
     """
 
     def __init__(self, out, folder, seconds, patience=1):
@@ -37,40 +37,40 @@ class Report:
         print(text, file=self.file, flush=True)
 
     def fact(self, name, value):
-        """Something about the machine or the run."""
+        """Reports a fact about the machine or the run."""
         self.say(f"{name}: {value}")
         self.facts[name] = value
         self.save()
 
     def keep(self, name, value):
-        """Something too long to say, for `report.json` alone."""
+        """Keeps a long value, in `report.json` only."""
         self.facts[name] = value
         self.save()
 
     def check(self, name, holds, detail):
-        """A check: it held, it failed, or (`None`) it could not be made."""
+        """Reports a check that passed, failed, or (`None`) could not be made."""
         word = {True: "ok", False: "FAILED", None: "not made"}[holds]
         self.say(f"{word:9} {name}: {detail}")
         self.checks.append({"check": name, "result": word, "detail": detail})
         self.save()
 
     def row(self, text, **values):
-        """A line of the table, with its numbers."""
+        """Reports a row of the table, with its numbers."""
         self.say(text)
         self.rows.append({"row": text, **values})
         self.save()
 
     def left(self):
-        """Seconds until the run must end."""
+        """Returns the seconds until the run must end."""
         return self.until - time.monotonic()
 
     def limit(self, most):
-        """Seconds that something may take: at most what is left to its part, and never none."""
+        """Returns a timeout: `most` seconds, at most the time left to the part, never zero."""
         return max(1.0, min(most * self.patience, self.until_here - time.monotonic()))
 
     def part(self, name, limits, run):
-        """Runs a part if the first of `limits`, in seconds, is left, and lets it have the second
-        at most; what goes wrong in it is said, and the next runs."""
+        """Runs a part for at most the second of `limits` seconds, if at least the first is left. A
+        failure is reported, and the next part runs."""
         needed, most = limits
         self.say(f"\n== {name} ({self.left():.0f} s left)")
         begun = time.monotonic()

@@ -1,4 +1,4 @@
-"""The shapes that are run: configurations, prompts, and the least that a step of one must move."""
+"""The benchmarked shapes: configurations, prompts, and the bytes that a step must move."""
 
 COMMON = {
     "architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "vocab_size": 151_936,
@@ -15,8 +15,8 @@ OWN = {
              "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16, "vocab_size": 512,
              "tie_word_embeddings": True, "max_position_embeddings": 4096},
 }
-# Shares of the floor that are aimed at, by shape and batch. A step of one sequence of the small
-# shape is launches more than bytes: it is told, and held to nothing.
+# The target share of the floor, by shape and batch. Launches dominate a step of one sequence of the
+# small shape, so it is reported without a target.
 GOALS = {("qwen3-0.6b", 32): 0.6, ("qwen3-0.6b", 256): 0.6,
          ("qwen3-8b", 32): 0.6, ("qwen3-8b", 256): 0.6}
 HALF, SINGLE = 2, 4  # bytes
@@ -28,15 +28,15 @@ def config_of(name):
 
 
 def prompts_of(config, count, length):
-    """Prompts without a common beginning, so that none is taken from another's pages."""
+    """Returns prompts without a common beginning, so that none uses another's pages."""
     vocab = config["vocab_size"] - 2
     return [[(7919 * (n + 1) + 104_729 * i + i * i * n) % vocab + 1 for i in range(length)]
             for n in range(count)]
 
 
 def step_bytes(config, batch, context):
-    """What a decode step of `batch` sequences with `context` tokens each must move: all weights
-    but the embedding's table read once, keys and values read once, logits written and read."""
+    """Returns the bytes that a decode step of `batch` sequences of `context` tokens must move: all
+    weights but the embedding read once, keys and values read once, logits written and read."""
     hidden, inner, dim = config["hidden_size"], config["intermediate_size"], config["head_dim"]
     layers, vocab = config["num_hidden_layers"], config["vocab_size"]
     query, kv = config["num_attention_heads"] * dim, config["num_key_value_heads"] * dim
@@ -47,6 +47,6 @@ def step_bytes(config, batch, context):
 
 
 def cache_bytes(config, tokens):
-    """What the keys and values of so many tokens take."""
+    """Returns the bytes of the keys and values of `tokens` tokens."""
     kv = config["num_key_value_heads"] * config["head_dim"]
     return tokens * config["num_hidden_layers"] * 2 * kv * HALF

@@ -1,4 +1,4 @@
-"""How long steps take, beside the floor: all that must be moved, at the bandwidth found here."""
+"""Times of steps against the floor: the bytes that a step must move at the measured bandwidth."""
 
 import concurrent.futures
 import time
@@ -10,7 +10,7 @@ from .shapes import GOALS, cache_bytes, prompts_of, step_bytes
 
 
 def bandwidth(run):
-    """Bytes a second that memory gives: the best of torch and of our own probes."""
+    """Reports the memory bandwidth: the best of torch and of our own probes."""
     if run.torch:
         run.rates.append(reference(run, "bandwidth", seconds=30)["bytes_per_second"])
     if not run.rates:
@@ -19,8 +19,9 @@ def bandwidth(run):
 
 
 def step_seconds(engine, prompts, counts):
-    """Seconds of a decode step: a long reply less a short one, the least of two runs each. After
-    the first run prompts come from the prefix cache, so that only decoding differs."""
+    """Returns the seconds of a decode step: the time of a long reply minus that of a short one, the
+    least of two runs each. After the first run prompts come from the prefix cache, so only decoding
+    differs."""
     least = {}
     for _ in range(2):
         for count in counts:
@@ -33,7 +34,7 @@ def step_seconds(engine, prompts, counts):
 
 
 def decode(run, name, config, engine, manner):
-    """Decoding at several batches; a batch that does not fit or fails does not stop the others."""
+    """Times decoding at several batches. A batch that does not fit or fails is skipped."""
     batches = [1, 4] if run.tiny else [1, 32, 256]
     context, counts = (32, (2, 10)) if run.tiny else (960, (4, 132))
     for batch in batches:
@@ -44,7 +45,7 @@ def decode(run, name, config, engine, manner):
             continue
         try:
             seconds = step_seconds(engine, prompts_of(config, batch, context), counts)
-        except Exception as error:  # noqa: BLE001: the next batch may do
+        except Exception as error:  # noqa: BLE001: the next batch may succeed
             run.report.check(what, False, f"{type(error).__name__}: {error}")
             if engine.process.poll() is not None:
                 return
@@ -53,7 +54,7 @@ def decode(run, name, config, engine, manner):
 
 
 def decoded(run, shape, size, seconds):
-    """The row of one batch, beside its floor and its goal."""
+    """Reports one batch with its floor and its goal."""
     (name, config, manner), (batch, context) = shape, size
     row = (f"{name:11} {manner:13} batch {batch:3}: {1000 * seconds:8.3f} ms a step, "
            f"{batch / seconds:9.0f} tok/s")
@@ -96,21 +97,21 @@ def mixed(run, name, config, engine):
 
 
 def measure(run, name, config, source):
-    """One shape by default."""
+    """Times one shape with default options."""
     with Engine(run, source) as engine:
         decode(run, name, config, engine, "default")
         mixed(run, name, config, engine)
 
 
 def price(run, name, config, source):
-    """The same steps with `--deterministic`."""
+    """Times the same steps with `--deterministic`."""
     with Engine(run, source, "--deterministic") as engine:
         decode(run, name, config, engine, "deterministic")
 
 
 def beside_generate(run, name, config, folder):
-    """transformers' own loop on the same prompts and weights, one after the other: neither shares
-    the GPU."""
+    """Times the engine and then transformers' own loop on the same prompts and weights, each with
+    the GPU alone."""
     batch, length, count = (4, 16, 8) if run.tiny else (256, 128, 96)
     prompts = prompts_of(config, batch, length)
     with Engine(run, ["--model", folder]) as engine:

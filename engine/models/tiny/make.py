@@ -32,7 +32,7 @@ from tokenizers import decoders, models, pre_tokenizers, trainers  # noqa: E402
 HERE = Path(__file__).resolve().parent
 
 SEED = 0
-BISECT = 0.5  # how often the teacher bisects
+BISECT = 0.5  # probability that the teacher bisects
 STEPS = 400
 BATCH = 32  # episodes a step
 RATE = 2e-3
@@ -64,7 +64,7 @@ CALL_OPEN, CALL_CLOSE = "<tool_call>", "</tool_call>"
 
 
 class Game:
-    """One game and what its answers have told so far (`low` to `high` is still possible)."""
+    """One game; by the answers so far, `low` to `high` is still possible."""
 
     def __init__(self, secret):
         self.secret = secret
@@ -116,7 +116,7 @@ def messages_of(turns):
 
 
 def guess_in(text):
-    """The number in a sampled turn, or None where the turn is not one well-formed call."""
+    """Return the number in a sampled turn, or None if the turn is not one well-formed call."""
     if not (text.startswith(CALL_OPEN) and text.endswith(CALL_CLOSE + END)):
         return None
     try:

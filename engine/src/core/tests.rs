@@ -1,4 +1,4 @@
-//! The same bits, whatever else runs, however prompts are cut, and whoever gives way to whom.
+//! Equal bits in any batch, with any chunks of prompts, and through preemptions.
 
 mod overlap;
 
@@ -12,48 +12,50 @@ use proptest::prelude::*;
 use tokio::sync::{Semaphore, mpsc, oneshot};
 
 use super::*;
-use crate::control::{Command, Mode};
-use crate::load::Folder;
-use crate::model::{Scratch, Size};
-use crate::pace::{Pace, Place};
-use crate::pages::Pages;
-use crate::parameters::Parameters;
-use crate::queue::Submission;
-use crate::sample::Params;
+use crate::core::message::{Command, PauseMode};
+use crate::model::ModelCapacity;
+use crate::model::folder::ModelFolder;
+use crate::model::forward::Scratch;
+use crate::model::parameters::Parameters;
+use crate::sample::SamplingParams;
 use crate::sample::tests::plain;
-use crate::schedule::Limits;
-use crate::sequence::{Outlet, Output, Request, StopRules, VersionSpan};
+use crate::schedule::StepLimits;
+use crate::schedule::pace::{QueuePace, QueuePlace};
+use crate::schedule::pages::PagePool;
+use crate::schedule::request::Submission;
+use crate::schedule::request::{Output, OutputSender, Request, StopRules, VersionSpan};
 use crate::stats::Stats;
 use crate::update::tests::{Truth, folder_of, loaded, variant};
-use crate::weights::{Tensors, Weights};
+use crate::weights::TensorSource;
+use crate::weights::files::WeightFiles;
 
 /// An engine thread that is stepped by hand.
-struct Bench<O: Ops = Cpu> {
-    core: Core<O>,
+struct TestEngine<O: Ops = Cpu> {
+    core: EngineCore<O>,
     stats: Arc<Stats>,
 }
 
-/// What an engine has room for.
+/// The sizes of a test engine.
 #[derive(Clone, Copy)]
-struct Room {
-    limits: Limits,
+struct TestSizes {
+    limits: StepLimits,
     pages: usize,
-    /// Whether prefixes are shared.
+    /// True if prefixes are shared.
     sharing: bool,
 }
 
-/// What a choice said: ids with the bits of their logprobs, and why it ended.
+/// The result of a choice: ids with the bits of their logprobs, and the reason of the end.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
-struct Said {
+struct ChoiceResult {
     tokens: Vec<(u32, u32, u32)>,
     /// Bits of the scores of the prompt.
     prompt: Vec<u32>,
     cached: usize,
-    finish: Option<Finish>,
+    finish: Option<FinishReason>,
 }
 
 #[derive(Clone, Debug)]
-struct Ask {
+struct TestRequest {
     prompt: Vec<u32>,
     max_tokens: usize,
     seed: u64,
@@ -61,11 +63,11 @@ struct Ask {
     scored: bool,
 }
 
-impl Ask {
+impl TestRequest {
     /// A request that differs from others of other numbers in prompt, length and seed.
-    fn numbered(number: u32) -> Ask {
+    fn numbered(number: u32) -> TestRequest {
         let len = 3 + number * 7 % 90;
-        Ask {
+        TestRequest {
             prompt: (0..len).map(|i| (i * (number + 3) * 13 + number) % 380).collect(),
             max_tokens: 4 + number as usize % 21,
             seed: u64::from(number) * 77,
@@ -78,7 +80,7 @@ impl Ask {
         Request {
             index,
             prompt: self.prompt.clone().into(),
-            params: Params { seed: self.seed, logprobs: Some(2), ..plain() },
+            params: SamplingParams { seed: self.seed, logprobs: Some(2), ..plain() },
             stops: Arc::new(StopRules { max_tokens: self.max_tokens, ..StopRules::default() }),
             priority: self.priority,
             cache_salt: None,
@@ -89,12 +91,18 @@ impl Ask {
     }
 }
 
-impl Bench {
-    fn new(sequences: usize, tokens: usize, pages: usize, sharing: bool) -> Bench {
-        let limits = Limits { sequences, tokens, scored: 24 };
+impl TestEngine {
+    fn new(sequences: usize, tokens: usize, pages: usize, sharing: bool) -> TestEngine {
+        let limits = StepLimits { sequences, tokens, scored: 24 };
         let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("models/tiny");
-        let (parts, weights) = (Folder::open(&folder).unwrap(), Weights::open(&folder).unwrap());
-        Bench::on(Cpu::default(), (parts, &weights), Room { limits, pages, sharing }, true)
+        let (parts, weights) =
+            (ModelFolder::open(&folder).unwrap(), WeightFiles::open(&folder).unwrap());
+        TestEngine::on(
+            Cpu::default(),
+            (parts, &weights),
+            TestSizes { limits, pages, sharing },
+            true,
+        )
     }
 
     /// Exchanges the weights for those of this number; their label is the number.
@@ -104,37 +112,42 @@ impl Bench {
     }
 }
 
-impl<O: Ops> Bench<O> {
+impl<O: Ops> TestEngine<O> {
     fn on(
         ops: O,
-        (parts, weights): (Folder, &impl Tensors),
-        Room { limits, pages, sharing }: Room,
+        (parts, weights): (ModelFolder, &impl TensorSource),
+        TestSizes { limits, pages, sharing }: TestSizes,
         overlap: bool,
-    ) -> Bench<O> {
+    ) -> TestEngine<O> {
         let parameters = Parameters::load(&ops, weights, &parts.model).unwrap();
         let scratch = Scratch::new(&ops, &parts.model, limits.tokens, limits.sequences).unwrap();
-        let size = Size { positions: 1024, pages, adapters: 0 };
+        let size = ModelCapacity { positions: 1024, pages, adapters: 0 };
         let model = Model::new(ops, parameters, parts.model, scratch, size).unwrap();
-        let dock = Arc::new(Dock::new(model.twin().unwrap()));
+        let device = model.second_device().unwrap();
+        let staging = Arc::new(WeightStaging::new(device, model.config().clone()));
         let stats = Arc::new(Stats::default());
         let tokenizer = Arc::new(parts.tokenizer);
-        let scheduler = Scheduler::new(limits, Pages::new(pages, sharing), Arc::clone(&stats));
-        let board = Arc::new(Board::new(Arc::from("default")));
-        let how = (LogprobsMode::default(), overlap);
-        let core = Core::new(model, tokenizer, scheduler, (board, dock), how);
-        Bench { core, stats }
+        let scheduler = Scheduler::new(limits, PagePool::new(pages, sharing), Arc::clone(&stats));
+        let status = Arc::new(SharedStatus::new(Arc::from("default")));
+        let logprobs_mode = LogprobsMode::default();
+        let settings = CoreSettings { logprobs_mode, async_scheduling: overlap };
+        let shared = SharedState { status, staging };
+        let core = EngineCore::new(model, tokenizer, scheduler, shared, settings);
+        TestEngine { core, stats }
     }
 
-    /// Queues one call; what is returned hears of all its choices.
-    fn submit(&mut self, asks: &[Ask]) -> mpsc::Receiver<Output> {
-        self.send(asks.iter().enumerate().map(|(index, ask)| ask.request(index)).collect())
+    /// Queues one call. Returns the receiver of the outputs of all its choices.
+    fn submit(&mut self, requests: &[TestRequest]) -> mpsc::Receiver<Output> {
+        self.send(
+            requests.iter().enumerate().map(|(index, request)| request.request(index)).collect(),
+        )
     }
 
     fn send(&mut self, requests: Vec<Request>) -> mpsc::Receiver<Output> {
         let (sender, outputs) = mpsc::channel(requests.len() + 4);
         let choice = |request| {
             let last = sender.clone().try_reserve_owned().unwrap();
-            (request, Outlet { sender: sender.clone(), last })
+            (request, OutputSender { sender: sender.clone(), last })
         };
         let choices = requests.into_iter().map(choice).collect();
         self.core.scheduler.enqueue(Submission { choices, place: Arc::new(place()) });
@@ -153,21 +166,22 @@ impl<O: Ops> Bench<O> {
     }
 
     /// Runs calls side by side, each with its choices.
-    fn run(&mut self, calls: &[Vec<Ask>]) -> Vec<Vec<Said>> {
-        let outputs: Vec<_> = calls.iter().map(|asks| self.submit(asks)).collect();
+    fn run(&mut self, calls: &[Vec<TestRequest>]) -> Vec<Vec<ChoiceResult>> {
+        let outputs: Vec<_> = calls.iter().map(|requests| self.submit(requests)).collect();
         self.finish();
-        let said = calls.iter().zip(outputs).map(|(asks, mut outputs)| {
-            let mut said = vec![Said::default(); asks.len()];
+        let results = calls.iter().zip(outputs).map(|(requests, mut outputs)| {
+            let mut results = vec![ChoiceResult::default(); requests.len()];
             while let Ok(output) = outputs.try_recv() {
-                take(&mut said, output);
+                take(&mut results, output);
             }
-            said
+            results
         });
-        said.collect()
+        results.collect()
     }
 
-    fn run_each(&mut self, asks: &[Ask]) -> Vec<Said> {
-        let calls: Vec<Vec<Ask>> = asks.iter().map(|ask| vec![ask.clone()]).collect();
+    fn run_each(&mut self, requests: &[TestRequest]) -> Vec<ChoiceResult> {
+        let calls: Vec<Vec<TestRequest>> =
+            requests.iter().map(|request| vec![request.clone()]).collect();
         self.run(&calls).concat()
     }
 
@@ -180,13 +194,13 @@ impl<O: Ops> Bench<O> {
     }
 }
 
-fn place() -> Place {
+fn place() -> QueuePlace {
     let permit = || Arc::new(Semaphore::new(1)).try_acquire_owned().unwrap();
-    Place::new(Arc::new(Pace::new(Instant::now())), [permit(), permit()])
+    QueuePlace::new(Arc::new(QueuePace::new(Instant::now())), [permit(), permit()])
 }
 
-fn take(said: &mut [Said], output: Output) {
-    let one = &mut said[output.index];
+fn take(results: &mut [ChoiceResult], output: Output) {
+    let one = &mut results[output.index];
     if let Some(facts) = output.prompt {
         one.cached = facts.cached_tokens;
         one.prompt = facts.scores.iter().flatten().map(|s| s.raw.to_bits()).collect();
@@ -201,126 +215,128 @@ fn take(said: &mut [Said], output: Output) {
     }
 }
 
-/// What does not depend on caches.
-fn same(said: &[Said]) -> Vec<Said> {
-    said.iter().map(|one| Said { cached: 0, ..one.clone() }).collect()
+/// The results without the counts of cached tokens.
+fn same(results: &[ChoiceResult]) -> Vec<ChoiceResult> {
+    results.iter().map(|one| ChoiceResult { cached: 0, ..one.clone() }).collect()
 }
 
 /// Each request by itself on a fresh engine, computed in one piece.
-fn alone(asks: &[Ask]) -> Vec<Said> {
-    let mut bench = Bench::new(1, 4096, 64, false);
-    asks.iter().flat_map(|ask| bench.run_each(std::slice::from_ref(ask))).collect()
+fn alone(requests: &[TestRequest]) -> Vec<ChoiceResult> {
+    let mut engine = TestEngine::new(1, 4096, 64, false);
+    requests.iter().flat_map(|request| engine.run_each(std::slice::from_ref(request))).collect()
 }
 
-fn numbered(count: u32) -> Vec<Ask> {
-    (0..count).map(Ask::numbered).collect()
+fn numbered(count: u32) -> Vec<TestRequest> {
+    (0..count).map(TestRequest::numbered).collect()
 }
 
 #[test]
 fn a_request_has_the_same_bits_alone_and_in_batches_of_2_to_64() {
-    let asks = numbered(64);
-    let expected = alone(&asks);
+    let requests = numbered(64);
+    let expected = alone(&requests);
     for count in [2, 3, 8, 17, 32, 64] {
-        let mut bench = Bench::new(64, 4096, 1024, true);
-        let said = bench.run_each(&asks[..count]);
-        assert_eq!(same(&said), expected[..count], "{count} at once");
-        assert!(said.iter().all(|one| one.finish == Some(Finish::Length)));
+        let mut engine = TestEngine::new(64, 4096, 1024, true);
+        let results = engine.run_each(&requests[..count]);
+        assert_eq!(same(&results), expected[..count], "{count} at once");
+        assert!(results.iter().all(|one| one.finish == Some(FinishReason::Length)));
     }
 }
 
 #[test]
 fn a_request_has_the_same_bits_however_steps_are_cut() {
-    let mut asks = numbered(24);
-    asks[3].scored = true;
-    asks[11].scored = true;
-    let expected = alone(&asks);
-    assert_eq!(expected[3].prompt.len() + 1, asks[3].prompt.len());
+    let mut requests = numbered(24);
+    requests[3].scored = true;
+    requests[11].scored = true;
+    let expected = alone(&requests);
+    assert_eq!(expected[3].prompt.len() + 1, requests[3].prompt.len());
     for tokens in [1, 5, 16, 64, 512] {
-        let said = Bench::new(64, tokens, 512, true).run_each(&asks);
-        assert_eq!(same(&said), expected, "{tokens} tokens a step");
+        let results = TestEngine::new(64, tokens, 512, true).run_each(&requests);
+        assert_eq!(same(&results), expected, "{tokens} tokens a step");
     }
 }
 
 #[test]
 fn scored_prompts_share_the_rows_of_a_step() {
-    let asks: Vec<Ask> =
-        (0..5).map(|n| Ask { scored: true, ..Ask::numbered(11 + 13 * n) }).collect();
-    let expected = alone(&asks);
-    let mut bench = Bench::new(8, 512, 512, true);
-    let outputs: Vec<_> = asks.iter().map(|ask| bench.submit(std::slice::from_ref(ask))).collect();
-    let lens = |bench: &Bench<Cpu>| -> HashMap<u64, usize> {
-        bench.core.scheduler.running.iter().map(|one| (one.started, one.cache.len)).collect()
+    let requests: Vec<TestRequest> = (0..5)
+        .map(|n| TestRequest { scored: true, ..TestRequest::numbered(11 + 13 * n) })
+        .collect();
+    let expected = alone(&requests);
+    let mut engine = TestEngine::new(8, 512, 512, true);
+    let outputs: Vec<_> =
+        requests.iter().map(|request| engine.submit(std::slice::from_ref(request))).collect();
+    let lens = |engine: &TestEngine<Cpu>| -> HashMap<u64, usize> {
+        engine.core.scheduler.running.iter().map(|one| (one.started, one.cache.len)).collect()
     };
-    while !bench.core.scheduler.is_idle() {
-        let before = lens(&bench);
-        bench.core.step();
+    while !engine.core.scheduler.is_idle() {
+        let before = lens(&engine);
+        engine.core.step();
         let grown = |(one, len): (u64, usize)| len - before.get(&one).copied().unwrap_or(0);
-        let rows: usize = lens(&bench).into_iter().map(grown).sum();
-        assert!(rows <= 24 + asks.len(), "{rows} rows of logits in a step");
+        let rows: usize = lens(&engine).into_iter().map(grown).sum();
+        assert!(rows <= 24 + requests.len(), "{rows} rows of logits in a step");
     }
-    let mut said = vec![Said::default(); asks.len()];
-    for (one, mut outputs) in said.chunks_mut(1).zip(outputs) {
+    let mut results = vec![ChoiceResult::default(); requests.len()];
+    for (one, mut outputs) in results.chunks_mut(1).zip(outputs) {
         while let Ok(output) = outputs.try_recv() {
             take(one, output);
         }
     }
-    assert_eq!(same(&said), expected);
+    assert_eq!(same(&results), expected);
 }
 
 #[test]
 fn a_request_has_the_same_bits_with_and_without_a_prefix_hit() {
-    let mut asks = numbered(8);
+    let mut requests = numbered(8);
     let system: Vec<u32> = (0..50).map(|i| i * 31 % 380).collect();
-    for ask in &mut asks {
-        ask.prompt.splice(0..0, system.iter().copied());
+    for request in &mut requests {
+        request.prompt.splice(0..0, system.iter().copied());
     }
-    asks[5].scored = true;
-    let expected = alone(&asks);
-    let mut bench = Bench::new(8, 512, 512, true);
-    let said = bench.run_each(&asks);
-    assert_eq!(same(&said), expected);
+    requests[5].scored = true;
+    let expected = alone(&requests);
+    let mut engine = TestEngine::new(8, 512, 512, true);
+    let results = engine.run_each(&requests);
+    assert_eq!(same(&results), expected);
     // All at once: the first computes the common pages, the others wait for them.
-    let cached: Vec<usize> = said.iter().map(|one| one.cached).collect();
+    let cached: Vec<usize> = results.iter().map(|one| one.cached).collect();
     assert_eq!(cached, [0, 48, 48, 48, 48, 0, 48, 48]);
     // Again, everything but the last tokens is there; what is scored is computed all the same.
-    let again = bench.run_each(&asks);
+    let again = engine.run_each(&requests);
     assert_eq!(same(&again), expected);
-    for (one, ask) in again.iter().zip(&asks) {
-        let whole = (ask.prompt.len() - 1) / 16 * 16;
-        assert_eq!(one.cached, if ask.scored { 0 } else { whole });
+    for (one, request) in again.iter().zip(&requests) {
+        let whole = (request.prompt.len() - 1) / 16 * 16;
+        assert_eq!(one.cached, if request.scored { 0 } else { whole });
     }
     // A conversation that goes on finds its own reply.
-    let mut next = asks[1].clone();
-    next.prompt.extend(said[1].tokens.iter().map(|(id, ..)| *id));
+    let mut next = requests[1].clone();
+    next.prompt.extend(results[1].tokens.iter().map(|(id, ..)| *id));
     let longer = next.prompt.len();
     next.prompt.extend([5, 6, 7]);
-    let found = bench.run_each(std::slice::from_ref(&next));
+    let found = engine.run_each(std::slice::from_ref(&next));
     assert_eq!(found[0].cached, (longer - 1) / 16 * 16);
     assert_eq!(same(&found), alone(&[next]));
 }
 
 #[test]
 fn a_request_has_the_same_bits_after_it_gave_way() {
-    let mut asks = numbered(24);
-    asks[7].scored = true;
-    let expected = alone(&asks);
+    let mut requests = numbered(24);
+    requests[7].scored = true;
+    let expected = alone(&requests);
     for (pages, sharing) in [(9, false), (9, true), (16, true)] {
-        let mut bench = Bench::new(16, 64, pages, sharing);
-        assert_eq!(same(&bench.run_each(&asks)), expected, "{pages} pages");
-        assert!(bench.preemptions() > 0, "{pages} pages are enough for all");
-        assert_eq!(bench.pages_used(), 0);
+        let mut engine = TestEngine::new(16, 64, pages, sharing);
+        assert_eq!(same(&engine.run_each(&requests)), expected, "{pages} pages");
+        assert!(engine.preemptions() > 0, "{pages} pages are enough for all");
+        assert_eq!(engine.pages_used(), 0);
     }
 }
 
 #[test]
 fn the_lowest_priority_gives_way_and_the_highest_goes_first() {
-    let ask = |priority| Ask { max_tokens: 40, priority, ..Ask::numbered(9) };
-    let mut bench = Bench::new(4, 64, 8, false);
+    let request = |priority| TestRequest { max_tokens: 40, priority, ..TestRequest::numbered(9) };
+    let mut engine = TestEngine::new(4, 64, 8, false);
     let mut order = Vec::new();
     let mut calls: Vec<_> =
-        [5, 5, -1, 5].map(ask).iter().map(|a| bench.submit(std::slice::from_ref(a))).collect();
-    while !bench.core.scheduler.is_idle() {
-        bench.core.step();
+        [5, 5, -1, 5].map(request).iter().map(|a| engine.submit(std::slice::from_ref(a))).collect();
+    while !engine.core.scheduler.is_idle() {
+        engine.core.step();
         for (index, outputs) in calls.iter_mut().enumerate() {
             while let Ok(output) = outputs.try_recv() {
                 order.extend(output.end.map(|_| index));
@@ -328,33 +344,36 @@ fn the_lowest_priority_gives_way_and_the_highest_goes_first() {
         }
     }
     assert_eq!(order, [2, 0, 1, 3]);
-    assert!(bench.preemptions() > 0);
+    assert!(engine.preemptions() > 0);
 }
 
 #[test]
 fn choices_of_one_prompt_share_its_pages() {
-    let mut bench = Bench::new(16, 512, 64, true);
-    let ask = Ask { prompt: (0..100).map(|i| i * 3 % 380).collect(), ..Ask::numbered(1) };
-    let asks: Vec<Ask> = (0..8).map(|seed| Ask { seed, ..ask.clone() }).collect();
-    let outputs = bench.submit(&asks);
-    (0..4).for_each(|_| bench.core.step());
-    assert_eq!(bench.core.scheduler.running.len(), 8);
+    let mut engine = TestEngine::new(16, 512, 64, true);
+    let request =
+        TestRequest { prompt: (0..100).map(|i| i * 3 % 380).collect(), ..TestRequest::numbered(1) };
+    let requests: Vec<TestRequest> =
+        (0..8).map(|seed| TestRequest { seed, ..request.clone() }).collect();
+    let outputs = engine.submit(&requests);
+    (0..4).for_each(|_| engine.core.step());
+    assert_eq!(engine.core.scheduler.running.len(), 8);
     // Six pages are full; what follows each choice has for itself.
-    assert_eq!(bench.pages_used(), 6 + 8);
+    assert_eq!(engine.pages_used(), 6 + 8);
     drop(outputs);
-    bench.finish();
-    assert_eq!(same(&bench.run(std::slice::from_ref(&asks))[0]), alone(&asks));
+    engine.finish();
+    assert_eq!(same(&engine.run(std::slice::from_ref(&requests))[0]), alone(&requests));
 }
 
 #[test]
 fn equal_requests_do_not_wait_for_one_another_once_they_speak() {
-    let ask = Ask { max_tokens: 40, ..Ask::numbered(6) };
+    let request = TestRequest { max_tokens: 40, ..TestRequest::numbered(6) };
     let steps = |count: usize| {
-        let mut bench = Bench::new(16, 512, 256, true);
-        let calls: Vec<_> = (0..count).map(|_| bench.submit(std::slice::from_ref(&ask))).collect();
+        let mut engine = TestEngine::new(16, 512, 256, true);
+        let calls: Vec<_> =
+            (0..count).map(|_| engine.submit(std::slice::from_ref(&request))).collect();
         let steps = (0..10_000).take_while(|_| {
-            bench.core.step();
-            !bench.core.scheduler.is_idle()
+            engine.core.step();
+            !engine.core.scheduler.is_idle()
         });
         let steps = steps.count();
         drop(calls);
@@ -366,15 +385,16 @@ fn equal_requests_do_not_wait_for_one_another_once_they_speak() {
 
 #[test]
 fn a_large_call_does_not_keep_others_waiting() {
-    let many: Vec<Ask> = (0..64).map(|n| Ask { max_tokens: 200, ..Ask::numbered(n % 9) }).collect();
-    let mut bench = Bench::new(8, 256, 512, true);
-    let large = bench.submit(&many);
-    bench.core.step();
-    assert_eq!(bench.core.scheduler.running.len(), 8);
-    let mut small: Vec<_> = (0..5).map(|n| bench.submit(&[Ask::numbered(n)])).collect();
+    let many: Vec<TestRequest> =
+        (0..64).map(|n| TestRequest { max_tokens: 200, ..TestRequest::numbered(n % 9) }).collect();
+    let mut engine = TestEngine::new(8, 256, 512, true);
+    let large = engine.submit(&many);
+    engine.core.step();
+    assert_eq!(engine.core.scheduler.running.len(), 8);
+    let mut small: Vec<_> = (0..5).map(|n| engine.submit(&[TestRequest::numbered(n)])).collect();
     let mut steps = 0;
     while small.iter_mut().any(|outputs| !outputs.is_closed()) {
-        bench.core.step();
+        engine.core.step();
         for outputs in &mut small {
             while let Ok(output) = outputs.try_recv() {
                 if output.end.is_some() {
@@ -386,27 +406,27 @@ fn a_large_call_does_not_keep_others_waiting() {
         assert!(steps < 60, "a small call waits behind a large one");
     }
     drop(large);
-    bench.finish();
+    engine.finish();
 }
 
 #[test]
 fn what_nobody_waits_for_is_dropped_wherever_it_is() {
-    let mut bench = Bench::new(2, 64, 16, true);
-    let long = |n| Ask { max_tokens: 300, ..Ask::numbered(n) };
-    let running = bench.submit(&[long(1), long(2), long(3)]);
-    let waiting = bench.submit(&[long(4), long(5)]);
-    let kept = bench.submit(&[Ask::numbered(6)]);
-    (0..20).for_each(|_| bench.core.step());
+    let mut engine = TestEngine::new(2, 64, 16, true);
+    let long = |n| TestRequest { max_tokens: 300, ..TestRequest::numbered(n) };
+    let running = engine.submit(&[long(1), long(2), long(3)]);
+    let waiting = engine.submit(&[long(4), long(5)]);
+    let kept = engine.submit(&[TestRequest::numbered(6)]);
+    (0..20).for_each(|_| engine.core.step());
     drop((running, waiting));
-    bench.core.step();
-    assert_eq!(bench.core.scheduler.running.len(), 1);
-    assert_eq!(bench.stats.aborted.load(Ordering::Relaxed), 5);
-    bench.finish();
+    engine.core.step();
+    assert_eq!(engine.core.scheduler.running.len(), 1);
+    assert_eq!(engine.stats.aborted.load(Ordering::Relaxed), 5);
+    engine.finish();
     drop(kept);
-    assert_eq!(bench.pages_used(), 0);
+    assert_eq!(engine.pages_used(), 0);
 }
 
-/// What a random run does between steps.
+/// An action of a random run between two steps.
 #[derive(Clone, Debug)]
 enum Act {
     Submit { numbers: Vec<u32>, priority: i64 },
@@ -438,21 +458,24 @@ proptest! {
         sharing in any::<bool>(),
     ) {
         let expected = expected();
-        let mut bench = Bench::new(sequences, tokens, pages, sharing);
+        let mut engine = TestEngine::new(sequences, tokens, pages, sharing);
         let mut calls = Vec::new();
         for act in acts {
             match act {
                 Act::Submit { numbers, priority } => {
-                    let ask = |n: &u32| Ask { priority, scored: *n == 7, ..Ask::numbered(*n) };
-                    let asks: Vec<Ask> = numbers.iter().map(ask).collect();
-                    calls.push((bench.submit(&asks), numbers));
+                    let mut requests = Vec::new();
+                    for n in &numbers {
+                        let scored = *n == 7;
+                        requests.push(TestRequest { priority, scored, ..TestRequest::numbered(*n) });
+                    }
+                    calls.push((engine.submit(&requests), numbers));
                 }
-                Act::Step { count } => (0..count).for_each(|_| bench.core.step()),
+                Act::Step { count } => (0..count).for_each(|_| engine.core.step()),
                 Act::Leave { which } if !calls.is_empty() => {
                     calls.swap_remove(which % calls.len());
                 }
                 Act::Abort { which } => {
-                    let running = &bench.core.scheduler.running;
+                    let running = &engine.core.scheduler.running;
                     if let Some(one) = running.get(which % running.len().max(1)) {
                         one.request.aborted.store(true, Ordering::Relaxed);
                     }
@@ -460,17 +483,17 @@ proptest! {
                 Act::Leave { .. } => {}
             }
         }
-        bench.finish();
-        prop_assert_eq!(bench.pages_used(), 0);
+        engine.finish();
+        prop_assert_eq!(engine.pages_used(), 0);
         for (mut outputs, numbers) in calls {
-            let mut said = vec![Said::default(); numbers.len()];
+            let mut results = vec![ChoiceResult::default(); numbers.len()];
             while let Ok(output) = outputs.try_recv() {
-                take(&mut said, output);
+                take(&mut results, output);
             }
-            for (one, number) in said.iter().zip(numbers) {
+            for (one, number) in results.iter().zip(numbers) {
                 let whole = &expected[number as usize];
                 prop_assert!(one.finish.is_some());
-                let aborted = one.finish == Some(Finish::Aborted);
+                let aborted = one.finish == Some(FinishReason::Aborted);
                 prop_assert!(aborted || one.tokens.len() == whole.tokens.len());
                 prop_assert_eq!(&one.tokens[..], &whole.tokens[..one.tokens.len()]);
                 prop_assert!(aborted || one.prompt == whole.prompt);
@@ -479,22 +502,22 @@ proptest! {
     }
 }
 
-/// What the requests of the random run say when each has the engine for itself.
-fn expected() -> &'static [Said] {
-    static EXPECTED: std::sync::OnceLock<Vec<Said>> = std::sync::OnceLock::new();
+/// The results of the requests of the random run, each alone on an engine.
+fn expected() -> &'static [ChoiceResult] {
+    static EXPECTED: std::sync::OnceLock<Vec<ChoiceResult>> = std::sync::OnceLock::new();
     EXPECTED.get_or_init(|| {
-        let ask = |n| Ask { scored: n == 7, ..Ask::numbered(n) };
-        alone(&(0..12).map(ask).collect::<Vec<Ask>>())
+        let request = |n| TestRequest { scored: n == 7, ..TestRequest::numbered(n) };
+        alone(&(0..12).map(request).collect::<Vec<TestRequest>>())
     })
 }
 
-impl<O: Ops> Bench<O> {
+impl<O: Ops> TestEngine<O> {
     /// Exchanges the weights for others whose label is the number.
     fn exchange(&mut self, parameters: Parameters<O>, number: u32, keep_cache: bool) {
-        self.core.dock.leave(Some(Arc::new(parameters)));
+        self.core.staging.put_back(Some(Arc::new(parameters)));
         let clear = !keep_cache;
         let (done, _) = oneshot::channel();
-        self.command(Command::Pause { mode: Mode::Keep, clear, done });
+        self.command(Command::Pause { mode: PauseMode::Keep, clear, done });
         let (done, mut answer) = oneshot::channel();
         let version = Arc::from(number.to_string());
         self.command(Command::Exchange { version, same: false, done });
@@ -505,105 +528,109 @@ impl<O: Ops> Bench<O> {
 
     fn command(&mut self, command: Command) {
         let permit = Arc::new(Semaphore::new(1)).try_acquire_owned().unwrap();
-        self.core.take(Mail::Command(command, permit));
+        self.core.receive(Message::Command(command, permit));
     }
 }
 
-/// What a choice said, and under which labels.
-fn hear(outputs: &mut mpsc::Receiver<Output>, count: usize) -> Vec<(Said, Vec<VersionSpan>)> {
-    let mut said = vec![(Said::default(), Vec::new()); count];
+/// Collects the results of choices, and the labels of their tokens.
+fn hear(
+    outputs: &mut mpsc::Receiver<Output>,
+    count: usize,
+) -> Vec<(ChoiceResult, Vec<VersionSpan>)> {
+    let mut results = vec![(ChoiceResult::default(), Vec::new()); count];
     while let Ok(output) = outputs.try_recv() {
         if let Some(end) = &output.end {
-            said[output.index].1.clone_from(&end.versions);
+            results[output.index].1.clone_from(&end.versions);
         }
-        let mut one = [std::mem::take(&mut said[output.index].0)];
+        let mut one = [std::mem::take(&mut results[output.index].0)];
         let index = output.index;
         take(&mut one, Output { index: 0, ..output });
-        said[index].0 = one.into_iter().next().unwrap();
+        results[index].0 = one.into_iter().next().unwrap();
     }
-    said
+    results
 }
 
 #[test]
 fn after_an_exchange_every_token_is_what_its_own_version_says() {
     let mut truth = Truth::new(3);
-    let mut bench = Bench::new(16, 64, 48, true);
-    let mut asks: Vec<Ask> = (0..20).map(|n| Ask { max_tokens: 30, ..Ask::numbered(n) }).collect();
-    asks[4].scored = true;
-    asks[9].prompt = asks[3].prompt.clone();
-    bench.core.rename(Arc::from("0"));
+    let mut engine = TestEngine::new(16, 64, 48, true);
+    let mut requests: Vec<TestRequest> =
+        (0..20).map(|n| TestRequest { max_tokens: 30, ..TestRequest::numbered(n) }).collect();
+    requests[4].scored = true;
+    requests[9].prompt = requests[3].prompt.clone();
+    engine.core.rename(Arc::from("0"));
     let mut calls: Vec<_> =
-        asks.iter().map(|ask| bench.submit(std::slice::from_ref(ask))).collect();
+        requests.iter().map(|request| engine.submit(std::slice::from_ref(request))).collect();
     for number in [1, 2, 0, 2] {
-        (0..9).for_each(|_| bench.core.step());
-        bench.push(number, false);
+        (0..9).for_each(|_| engine.core.step());
+        engine.push(number, false);
     }
-    bench.finish();
+    engine.finish();
     let mut several = 0;
-    for (ask, outputs) in asks.iter().zip(&mut calls) {
-        let (said, spans) = hear(outputs, 1).remove(0);
-        assert_eq!(said.tokens.len(), 30);
+    for (request, outputs) in requests.iter().zip(&mut calls) {
+        let (results, spans) = hear(outputs, 1).remove(0);
+        assert_eq!(results.tokens.len(), 30);
         several += usize::from(spans.len() > 1);
-        check_spans(&mut truth, &ask.prompt, &said, &spans);
-        if ask.scored {
-            let whole: Vec<u32> = ask.prompt.clone();
+        check_spans(&mut truth, &request.prompt, &results, &spans);
+        if request.scored {
+            let whole: Vec<u32> = request.prompt.clone();
             let under: Vec<Vec<u32>> = (0..3).map(|which| truth.scores(which, &whole)).collect();
-            assert!(under.contains(&said.prompt), "scores of a prompt are of two versions");
+            assert!(under.contains(&results.prompt), "scores of a prompt are of two versions");
         }
     }
     assert!(several > 8, "{several} replies have tokens of several versions");
 }
 
-/// Spans follow one another over all tokens, and each token has the bits of its version.
-fn check_spans(truth: &mut Truth, prompt: &[u32], said: &Said, spans: &[VersionSpan]) {
+/// Checks that spans cover all tokens, and that each token has the bits of its version.
+fn check_spans(truth: &mut Truth, prompt: &[u32], results: &ChoiceResult, spans: &[VersionSpan]) {
     let mut end = 0;
-    let ids: Vec<u32> = said.tokens.iter().map(|(id, ..)| *id).collect();
+    let ids: Vec<u32> = results.tokens.iter().map(|(id, ..)| *id).collect();
     let tokens = [prompt, &ids].concat();
     for span in spans {
         assert!(span.start == end && span.end > span.start, "{spans:?}");
         end = span.end;
         let scores = truth.scores(span.version.parse().unwrap(), &tokens);
         let expected = &scores[prompt.len() - 1 + span.start..][..span.end - span.start];
-        let found: Vec<u32> = said.tokens[span.start..end].iter().map(|token| token.2).collect();
+        let found: Vec<u32> = results.tokens[span.start..end].iter().map(|token| token.2).collect();
         assert_eq!(found, expected, "{span:?}");
     }
-    assert_eq!(end, said.tokens.len());
+    assert_eq!(end, results.tokens.len());
 }
 
 #[test]
 fn old_keys_and_values_are_kept_if_asked_for_and_shared_with_nobody() {
     let mut truth = Truth::new(2);
-    let mut bench = Bench::new(16, 512, 64, true);
-    bench.core.rename(Arc::from("0"));
-    let ask = Ask { max_tokens: 60, ..Ask::numbered(9) };
-    let mut first = bench.submit(std::slice::from_ref(&ask));
-    (0..20).for_each(|_| bench.core.step());
-    let before = bench.preemptions();
-    bench.push(1, true);
-    (0..20).for_each(|_| bench.core.step());
-    assert_eq!(bench.preemptions(), before);
+    let mut engine = TestEngine::new(16, 512, 64, true);
+    engine.core.rename(Arc::from("0"));
+    let request = TestRequest { max_tokens: 60, ..TestRequest::numbered(9) };
+    let mut first = engine.submit(std::slice::from_ref(&request));
+    (0..20).for_each(|_| engine.core.step());
+    let before = engine.preemptions();
+    engine.push(1, true);
+    (0..20).for_each(|_| engine.core.step());
+    assert_eq!(engine.preemptions(), before);
     // The same prompt again finds nothing that the first one has computed, of either kind.
-    let mut second = bench.submit(std::slice::from_ref(&ask));
-    bench.finish();
-    let (said, spans) = hear(&mut second, 1).remove(0);
-    assert_eq!(said.cached, 0);
-    check_spans(&mut truth, &ask.prompt, &said, &spans);
-    let (said, spans) = hear(&mut first, 1).remove(0);
+    let mut second = engine.submit(std::slice::from_ref(&request));
+    engine.finish();
+    let (results, spans) = hear(&mut second, 1).remove(0);
+    assert_eq!(results.cached, 0);
+    check_spans(&mut truth, &request.prompt, &results, &spans);
+    let (results, spans) = hear(&mut first, 1).remove(0);
     let labels: Vec<&str> = spans.iter().map(|span| &*span.version).collect();
     assert_eq!(labels, ["0", "1"]);
     // The new weights with what the old ones computed are neither of the two.
     let first_new = [spans[1].clone()];
-    let ids: Vec<u32> = said.tokens.iter().map(|(id, ..)| *id).collect();
-    let scores = truth.scores(1, &[&ask.prompt[..], &ids].concat());
+    let ids: Vec<u32> = results.tokens.iter().map(|(id, ..)| *id).collect();
+    let scores = truth.scores(1, &[&request.prompt[..], &ids].concat());
     let at = first_new[0].start;
-    assert_ne!(said.tokens[at].2, scores[ask.prompt.len() - 1 + at]);
+    assert_ne!(results.tokens[at].2, scores[request.prompt.len() - 1 + at]);
     // A reply that went on with both leaves nothing behind for a third.
-    let mut third = Ask { max_tokens: 4, ..ask.clone() };
+    let mut third = TestRequest { max_tokens: 4, ..request.clone() };
     third.prompt.extend(&ids);
-    let mut outputs = bench.submit(std::slice::from_ref(&third));
-    bench.finish();
-    let (said, spans) = hear(&mut outputs, 1).remove(0);
-    check_spans(&mut truth, &third.prompt, &said, &spans);
+    let mut outputs = engine.submit(std::slice::from_ref(&third));
+    engine.finish();
+    let (results, spans) = hear(&mut outputs, 1).remove(0);
+    check_spans(&mut truth, &third.prompt, &results, &spans);
 }
 
 proptest! {
@@ -617,21 +644,21 @@ proptest! {
         sharing in any::<bool>(),
     ) {
         let mut truth = Truth::new(3);
-        let mut bench = Bench::new(6, tokens, pages, sharing);
-        bench.core.rename(Arc::from("0"));
+        let mut engine = TestEngine::new(6, tokens, pages, sharing);
+        engine.core.rename(Arc::from("0"));
         let mut calls = Vec::new();
         for (steps, weights, number) in acts {
-            let asks = vec![Ask::numbered(number), Ask::numbered(number + 3)];
-            calls.push((bench.submit(&asks), asks));
-            (0..steps).for_each(|_| bench.core.step());
-            bench.push(weights, false);
+            let requests = vec![TestRequest::numbered(number), TestRequest::numbered(number + 3)];
+            calls.push((engine.submit(&requests), requests));
+            (0..steps).for_each(|_| engine.core.step());
+            engine.push(weights, false);
         }
-        bench.finish();
-        prop_assert_eq!(bench.pages_used(), 0);
-        for (mut outputs, asks) in calls {
-            for ((said, spans), ask) in hear(&mut outputs, asks.len()).iter().zip(&asks) {
-                prop_assert_eq!(said.tokens.len(), ask.max_tokens);
-                check_spans(&mut truth, &ask.prompt, said, spans);
+        engine.finish();
+        prop_assert_eq!(engine.pages_used(), 0);
+        for (mut outputs, requests) in calls {
+            for ((results, spans), request) in hear(&mut outputs, requests.len()).iter().zip(&requests) {
+                prop_assert_eq!(results.tokens.len(), request.max_tokens);
+                check_spans(&mut truth, &request.prompt, results, spans);
             }
         }
     }

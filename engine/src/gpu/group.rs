@@ -1,8 +1,9 @@
-//! NCCL with one GPU: whether the library takes our calls, and lets go of a group.
+//! A check of NCCL with one GPU: the library's interface, and the end of a group.
 //!
-//! A GPU alone shows the interface, the kind of group that does not block, and its end. It does not
-//! show bytes that cross.
+//! One GPU tests the calls, groups in non-blocking mode, and their abort. It does not test
+//! transfers between GPUs.
 
+use std::fmt::Display;
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -10,42 +11,42 @@ use std::time::{Duration, Instant};
 use kernels::cuda::{Device, Memory};
 use kernels::nccl::{self, Member, NcclError};
 
-/// The time that all of it may take: a library that hangs must not keep the rest from being told.
-const PATIENCE: Duration = Duration::from_secs(60);
-/// How long the one member of a group of two waits before it gives up.
-const ALONE: Duration = Duration::from_millis(500);
-/// Bytes that are broadcast.
-const BYTES: usize = 1 << 20;
+/// The timeout of the whole check: a library that hangs must not hold up the rest of the report.
+const CHECK_TIMEOUT: Duration = Duration::from_secs(60);
+/// The time after which the only member of a group of two gives up.
+const JOIN_TIMEOUT: Duration = Duration::from_millis(500);
+/// The bytes of the broadcast.
+const BROADCAST_BYTES: usize = 1 << 20;
 
 /// The outcome of the NCCL check.
 #[derive(Clone, Debug, PartialEq)]
 pub enum GroupReport {
-    /// There is no library; why.
+    /// The library was not found, for this reason.
     Absent(String),
-    /// Something did not go as it should.
+    /// A step failed, for this reason.
     Failed(String),
-    /// All went well.
+    /// All steps succeeded.
     Well {
-        /// As the library says it: 22809 is 2.28.9.
+        /// The version in the library's encoding: 22809 is 2.28.9.
         version: i32,
-        /// What was done, with its seconds.
+        /// The steps with their seconds.
         steps: Vec<(&'static str, f64)>,
     },
 }
 
 impl GroupReport {
-    /// Looks, on a thread that is left alone if it does not come back.
+    /// Runs the check on a thread of its own, which is abandoned after the timeout.
     pub(super) fn new(device: &Device) -> GroupReport {
-        let (said, answer) = mpsc::sync_channel(1);
+        let (sender, report) = mpsc::sync_channel(1);
         let device = device.clone();
         thread::spawn(move || {
-            // Whoever waited too long is gone.
-            let _ = said.send(look(&device));
+            // After the timeout nobody receives this.
+            let _ = sender.send(check(&device));
         });
-        match answer.recv_timeout(PATIENCE) {
+        match report.recv_timeout(CHECK_TIMEOUT) {
             Ok(report) => report,
             Err(RecvTimeoutError::Timeout) => {
-                GroupReport::Failed(format!("no answer after {} s", PATIENCE.as_secs()))
+                GroupReport::Failed(format!("no answer after {} s", CHECK_TIMEOUT.as_secs()))
             }
             Err(RecvTimeoutError::Disconnected) => {
                 GroupReport::Failed("the thread that asked is gone".to_owned())
@@ -53,70 +54,89 @@ impl GroupReport {
         }
     }
 
-    /// Whether it is there and does not work.
+    /// Returns true if the library was found and does not work.
     pub fn is_wrong(&self) -> bool {
         matches!(self, GroupReport::Failed(_))
     }
 }
 
-fn look(device: &Device) -> GroupReport {
+fn check(device: &Device) -> GroupReport {
     let version = match nccl::version() {
         Ok(version) => version,
         Err(absent) => return GroupReport::Absent(absent.to_string()),
     };
-    let mut steps = Vec::new();
-    match run(device, &mut steps) {
-        Ok(()) => GroupReport::Well { version, steps },
+    let mut steps = Steps { done: Vec::new(), start: Instant::now() };
+    match run_steps(device, &mut steps) {
+        Ok(()) => GroupReport::Well { version, steps: steps.done },
         Err(reason) => {
-            let done: Vec<&str> = steps.iter().map(|step| step.0).collect();
+            let done: Vec<&str> = steps.done.iter().map(|step| step.0).collect();
             GroupReport::Failed(format!("{reason} (version {version}, done before: {done:?})"))
         }
     }
 }
 
-/// A group of one joins, adds up, broadcasts and is aborted; then one of two whose other member
-/// never comes is given up.
-fn run(device: &Device, steps: &mut Vec<(&'static str, f64)>) -> Result<(), String> {
-    let mut begun = Instant::now();
-    let mut done = |step| {
-        steps.push((step, begun.elapsed().as_secs_f64()));
-        begun = Instant::now();
-    };
-    let text = |error: NcclError| error.to_string();
+/// The steps that succeeded, with their seconds.
+struct Steps {
+    done: Vec<(&'static str, f64)>,
+    /// The start of the current step.
+    start: Instant,
+}
+
+impl Steps {
+    fn finish(&mut self, step: &'static str) {
+        self.done.push((step, self.start.elapsed().as_secs_f64()));
+        self.start = Instant::now();
+    }
+}
+
+/// Runs a group of one through a join, a sum, a broadcast and an abort. Then gives up a group of
+/// two whose other member never comes.
+fn run_steps(device: &Device, steps: &mut Steps) -> Result<(), String> {
     let id = nccl::new_id().map_err(text)?;
     let mut member = Member::join(device, &id, (0, 1), &mut || false).map_err(text)?;
-    done("join");
+    steps.finish("join");
+
     let numbers = [1.5_f32, -2.0, 1e-30];
-    let memory = Memory::of(device, &numbers).map_err(|error| error.to_string())?;
-    member.add_up(&memory, &mut || false).map_err(text)?;
-    unchanged("all-reduce", &memory, &numbers)?;
-    done("all-reduce");
-    let bytes: Vec<u8> = (0..BYTES).map(|at| (at * 31 % 251) as u8).collect();
-    let memory = Memory::of(device, &bytes).map_err(|error| error.to_string())?;
-    member.receive(&memory, &mut || false).map_err(text)?;
-    unchanged("broadcast", &memory, &bytes)?;
-    done("broadcast");
+    let summed = Memory::of(device, &numbers).map_err(text)?;
+    member.add_up(&summed, &mut || false).map_err(text)?;
+    check_unchanged("all-reduce", &summed, &numbers)?;
+    steps.finish("all-reduce");
+
+    let bytes: Vec<u8> = (0..BROADCAST_BYTES).map(|at| (at * 31 % 251) as u8).collect();
+    let received = Memory::of(device, &bytes).map_err(text)?;
+    member.receive(&received, &mut || false).map_err(text)?;
+    check_unchanged("broadcast", &received, &bytes)?;
+    steps.finish("broadcast");
+
     drop(member);
-    done("abort");
-    let id = nccl::new_id().map_err(text)?;
-    let until = Instant::now() + ALONE;
-    match Member::join(device, &id, (0, 2), &mut || Instant::now() > until) {
-        Err(NcclError::GivenUp(_)) => done("abort of a group whose other member never came"),
+    steps.finish("abort");
+
+    let id_of_two = nccl::new_id().map_err(text)?;
+    let deadline = Instant::now() + JOIN_TIMEOUT;
+    match Member::join(device, &id_of_two, (0, 2), &mut || Instant::now() > deadline) {
+        Err(NcclError::GivenUp(_)) => {
+            steps.finish("abort of a group whose other member never came");
+        }
         Err(other) => return Err(text(other)),
         Ok(_) => return Err("a group of two formed with one member".to_owned()),
     }
-    // The device must still do what it is asked for.
-    unchanged("the device after an abort", &memory, &bytes)
+
+    // The device must still work after an abort.
+    check_unchanged("the device after an abort", &received, &bytes)
 }
 
-/// A group of one leaves numbers as they are.
-fn unchanged<T: kernels::cuda::Plain + PartialEq>(
-    what: &str,
+fn text(error: impl Display) -> String {
+    error.to_string()
+}
+
+/// Checks that a group of one left numbers unchanged.
+fn check_unchanged<T: kernels::cuda::Plain + PartialEq>(
+    step: &str,
     memory: &Memory,
     expected: &[T],
 ) -> Result<(), String> {
-    let found = memory.to_vec::<T>().map_err(|error| format!("{what}: {error}"))?;
-    if found == expected { Ok(()) } else { Err(format!("{what}: other bytes came back")) }
+    let found = memory.to_vec::<T>().map_err(|error| format!("{step}: {error}"))?;
+    if found == expected { Ok(()) } else { Err(format!("{step}: other bytes came back")) }
 }
 
 #[cfg(test)]
@@ -124,11 +144,11 @@ mod tests {
     use kernels::cuda::DeviceOptions;
 
     use super::*;
-    use crate::double::turn;
+    use crate::double::exclusive_gpu;
 
     #[test]
     fn a_group_of_one_joins_works_and_ends_on_cuda() {
-        let double = turn();
+        let double = exclusive_gpu();
         let device = Device::open(&DeviceOptions::default()).unwrap();
         let faults = double.get("faults");
         let GroupReport::Well { version, steps } = GroupReport::new(&device) else {
@@ -138,13 +158,13 @@ mod tests {
         let names: Vec<&str> = steps.iter().map(|step| step.0).collect();
         let late = "abort of a group whose other member never came";
         assert_eq!(names, ["join", "all-reduce", "broadcast", "abort", late]);
-        assert!(steps[4].1 >= ALONE.as_secs_f64(), "{steps:?}");
+        assert!(steps[4].1 >= JOIN_TIMEOUT.as_secs_f64(), "{steps:?}");
         assert_eq!(double.get("faults"), faults);
     }
 
     #[test]
     fn a_device_that_fails_is_told_on_cuda() {
-        let double = turn();
+        let double = exclusive_gpu();
         let device = Device::open(&DeviceOptions::default()).unwrap();
         double.fail_allocation(2);
         let report = GroupReport::new(&device);

@@ -1,7 +1,7 @@
-//! Where the time of a decode step goes: each operation between two events of the device.
+//! A profile of decode steps: each operation is timed between two events of the device.
 //!
-//! A step walks through all layers, so every product reads weights that no cache holds any more,
-//! as in service. Weights, keys and values are random.
+//! A step runs all layers, so every product reads weights that the GPU's cache has lost by then, as
+//! in service. Weights, keys and values are random.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -11,66 +11,69 @@ use kernels::cuda::{Cuda, CudaError, CudaOptions};
 use kernels::{Draw, OpError, Ops, PAGE};
 
 use super::GpuOptions;
-use crate::cache::SequenceCache;
-use crate::config::ModelConfig;
-use crate::device::on_gpu;
-use crate::load::LoadError;
-use crate::model::{Chunk, Model, Scratch, Size, Want};
-use crate::parameters::Parameters;
-use crate::random::{self, Random};
-use crate::weights::Tensors;
+use crate::device::gpu_load_error;
+use crate::error::{LoadError, ModelError};
+use crate::model::config::ModelConfig;
+use crate::model::forward::{LogitRows, Scratch, SequenceChunk};
+use crate::model::parameters::Parameters;
+use crate::model::random::{RandomWeights, model_folder};
+use crate::model::{Model, ModelCapacity};
+use crate::schedule::cache::SequenceCache;
+use crate::weights::TensorSource;
 
-/// The part of the memory that weights, keys and values take at most.
-const SHARE: f64 = 0.9;
-/// Steps before those that are timed: memory grows, and algorithms are chosen.
+/// The fraction of the memory that weights, keys and values may take.
+const MEMORY_SHARE: f64 = 0.9;
+/// Untimed steps, in which buffers grow and algorithms are chosen.
 const WARM_STEPS: usize = 2;
-/// Rows up to which products are our own as a rule.
+/// The most rows of a product for which our own kernel is the default.
 const FEW_ROWS: usize = 16;
-/// Uneven sequences are between a tenth of the usual length and twice it.
-const UNEVEN: [usize; 2] = [10, 2];
+/// The divisor of the context that gives the shortest of uneven sequences.
+const SHORTEST_DIVISOR: usize = 10;
+/// The factor of the context that gives the longest of uneven sequences.
+const LONGEST_FACTOR: usize = 2;
 
 /// The shape and sizes to profile.
 #[derive(Clone, Debug)]
 pub struct ProfileOptions {
-    /// Which GPU.
+    /// The GPU.
     pub gpu: GpuOptions,
-    /// A `config.json`: the model's shape.
+    /// A `config.json` with the model's shape.
     pub config: PathBuf,
-    /// Sequences of a step.
+    /// The numbers of sequences in a step.
     pub batches: Vec<usize>,
     /// Positions of each sequence.
     pub context: usize,
-    /// Steps that are timed, at least one.
+    /// The number of timed steps, at least one.
     pub steps: usize,
 }
 
-/// What was found.
+/// The profile of a model on a GPU.
 #[derive(Clone, Debug)]
 pub struct Profile {
-    /// What the driver calls the GPU.
+    /// The name of the GPU, as the driver has it.
     pub name: String,
-    /// Bytes a second that reading memory reaches.
+    /// The measured memory bandwidth, bytes a second.
     pub bandwidth: f64,
-    /// Operations of each case, in the order of a step.
+    /// The operations of each case, in the order of a step.
     pub rows: Vec<ProfileRow>,
-    /// Cases that there was no room for.
+    /// The cases that did not fit into memory.
     pub left_out: Vec<String>,
 }
 
-/// One operation in one case: the mean of all its calls.
+/// One operation in one case, averaged over its calls.
 #[derive(Clone, Debug)]
 pub struct ProfileRow {
-    /// Sequences and their lengths.
+    /// The number of sequences, and their lengths.
     pub case: String,
-    /// Whose products: `usual`, `own` or `cublaslt`.
+    /// The implementation of products: `usual`, `own` or `cublaslt`.
     pub products: &'static str,
     /// The operation.
     pub what: String,
-    /// Calls of it in one step.
+    /// Calls in one step.
     pub calls: usize,
     /// Microseconds of a call.
     pub microseconds: f64,
-    /// Bytes that a call has to read and write.
+    /// Bytes that a call reads and writes.
     pub bytes: usize,
 }
 
@@ -82,21 +85,27 @@ impl ProfileRow {
 }
 
 /// Sequences that decode together.
-struct Case {
+struct DecodeCase {
     name: String,
-    /// Positions of each, that of the token under way among them.
+    /// The positions of each, with that of the current token.
     lengths: Vec<usize>,
 }
 
-impl Case {
-    /// Even and uneven lengths.
-    fn both(batch: usize, context: usize) -> [Case; 2] {
-        let (low, high) = ((context / UNEVEN[0]).max(1), context * UNEVEN[1]);
+impl DecodeCase {
+    /// The case of even lengths, and that of uneven ones.
+    fn pair(batch: usize, context: usize) -> [DecodeCase; 2] {
+        let low = (context / SHORTEST_DIVISOR).max(1);
+        let high = context * LONGEST_FACTOR;
         let uneven = (0..batch).map(|n| low + 613 * (n + 1) % (high - low + 1)).collect();
-        let even = format!("batch {batch}, {context} positions each");
         [
-            Case { name: even, lengths: vec![context; batch] },
-            Case { name: format!("batch {batch}, {low} to {high} positions"), lengths: uneven },
+            DecodeCase {
+                name: format!("batch {batch}, {context} positions each"),
+                lengths: vec![context; batch],
+            },
+            DecodeCase {
+                name: format!("batch {batch}, {low} to {high} positions"),
+                lengths: uneven,
+            },
         ]
     }
 
@@ -104,84 +113,88 @@ impl Case {
         self.lengths.iter().map(|length| length.div_ceil(PAGE)).sum()
     }
 
-    /// Caches as if all but the last position had been computed.
+    /// The caches of sequences with all but the last position computed.
     fn caches(&self) -> Vec<SequenceCache> {
-        let mut next = 0;
-        let cache = |length: &usize| {
-            let first = next;
-            next += length.div_ceil(PAGE) as u32;
+        let mut first = 0;
+        let mut caches = Vec::with_capacity(self.lengths.len());
+        for length in &self.lengths {
+            let next = first + length.div_ceil(PAGE) as u32;
             let pages = (first..next).collect();
-            SequenceCache { pages, len: length - 1, ..SequenceCache::default() }
-        };
-        self.lengths.iter().map(cache).collect()
+            caches.push(SequenceCache { pages, len: length - 1, ..SequenceCache::default() });
+            first = next;
+        }
+        caches
     }
 }
 
-/// All cases, as far as there is room; an even one and its uneven one go together.
-struct Cases {
-    fit: Vec<Case>,
+/// The cases that fit into memory. An even case and its uneven one go together.
+struct DecodeCases {
+    fit: Vec<DecodeCase>,
     left_out: Vec<String>,
 }
 
-impl Cases {
-    /// For so many pages.
-    fn new(options: &ProfileOptions, room: u64) -> Cases {
+impl DecodeCases {
+    /// The cases for this many pages.
+    fn new(options: &ProfileOptions, pages: u64) -> DecodeCases {
         let (mut fit, mut left_out) = (Vec::new(), Vec::new());
         for batch in &options.batches {
-            let both = Case::both(*batch, options.context);
-            match both.iter().all(|case| case.pages() as u64 <= room) {
-                true => fit.extend(both),
-                false => left_out.extend(both.map(|case| case.name)),
+            let pair = DecodeCase::pair(*batch, options.context);
+            match pair.iter().all(|case| case.pages() as u64 <= pages) {
+                true => fit.extend(pair),
+                false => left_out.extend(pair.map(|case| case.name)),
             }
         }
-        Cases { fit, left_out }
+        DecodeCases { fit, left_out }
     }
 }
 
 impl Profile {
-    /// Makes a model of the shape and times its steps.
+    /// Makes a random model of the shape and times its decode steps.
     ///
     /// # Errors
-    /// What is missing, what cannot be used, or what failed.
+    /// Something is missing or cannot be used, or the device failed.
     pub fn new(options: &ProfileOptions) -> Result<Profile, LoadError> {
-        let config = random::folder(&options.config)?.model;
+        let config = model_folder(&options.config)?.model;
         let device = super::device_options(&options.gpu);
-        let cuda = CudaOptions { device, deterministic: false, eager: true };
-        let cuda = Cuda::open(&cuda, config.heads).map_err(LoadError::NoGpu)?;
-        let (ops, clock) = cuda.timed().map_err(failed)?;
-        let name = ops.device().name().to_owned();
-        let library = ops.device().libraries().cublaslt.is_some();
-        let (cases, mut model) = prepare(ops, &config, options).map_err(on_gpu)?;
-        let (ops, pages) = model.device();
-        ops.scatter(pages).map_err(failed)?;
+        let cuda_options = CudaOptions { device, deterministic: false, eager: true };
+        let cuda = Cuda::open(&cuda_options, config.heads).map_err(LoadError::NoGpu)?;
+        let (timed_cuda, clock) = cuda.timed().map_err(cuda_failure)?;
+        let name = timed_cuda.device().name().to_owned();
+        let has_library = timed_cuda.device().libraries().cublaslt.is_some();
+
+        let (cases, mut model) = prepare(timed_cuda, &config, options).map_err(gpu_load_error)?;
+        let (ops, pages) = model.device_and_pages();
+        ops.scatter(pages).map_err(cuda_failure)?;
+
         let (bandwidth, left_out) = (clock.bandwidth(), cases.left_out);
         let mut profile = Profile { name, bandwidth, rows: Vec::new(), left_out };
-        for (at, case) in cases.fit.iter().enumerate() {
-            // Whose products there are makes no difference to uneven lengths.
+        for (index, case) in cases.fit.iter().enumerate() {
+            // Every second case has uneven lengths, which do not matter to products.
             let other = match case.lengths.len() <= FEW_ROWS {
-                _ if at % 2 == 1 || !library => None,
+                _ if index % 2 == 1 || !has_library => None,
                 true => Some(("cublaslt", Products::Library)),
                 false => Some(("own", Products::Own)),
             };
-            for (word, products) in [("usual", Products::Usual)].into_iter().chain(other) {
+            for (label, products) in [("usual", Products::Usual)].into_iter().chain(other) {
                 clock.set_products(products);
-                let timed = steps(&mut model, &clock, case, options.steps);
-                let timed = timed.map_err(LoadError::Device).map_err(on_gpu)?;
-                profile.add(case, word, &timed, options.steps);
+                let timed =
+                    time_steps(&mut model, &clock, case, options.steps).map_err(model_failure)?;
+                profile.add(case, label, &timed, options.steps);
             }
         }
         Ok(profile)
     }
 
-    /// Adds the means of calls that are alike. Of steps with others' products only those count.
-    fn add(&mut self, case: &Case, products: &'static str, timed: &[Timed], steps: usize) {
-        let mut places = HashMap::new();
+    /// Adds a row for each operation, averaged over its calls. Unless the step used the usual
+    /// products, only products are added.
+    fn add(&mut self, case: &DecodeCase, products: &'static str, timed: &[Timed], steps: usize) {
+        let mut row_of_operation = HashMap::new();
         for one in timed {
             let is_product = one.what.starts_with("gemm") || one.what.starts_with("cublaslt");
             if products != "usual" && !is_product {
                 continue;
             }
-            let at = *places.entry(&one.what).or_insert_with(|| {
+            let index = *row_of_operation.entry(&one.what).or_insert_with(|| {
                 self.rows.push(ProfileRow {
                     case: case.name.clone(),
                     products,
@@ -192,59 +205,79 @@ impl Profile {
                 });
                 self.rows.len() - 1
             });
-            self.rows[at].calls += 1;
-            self.rows[at].microseconds += one.seconds * 1e6;
+            self.rows[index].calls += 1;
+            self.rows[index].microseconds += one.seconds * 1e6;
         }
-        for at in places.into_values() {
-            let row = &mut self.rows[at];
+
+        // The sums become means of one call, and calls of one step.
+        for index in row_of_operation.into_values() {
+            let row = &mut self.rows[index];
             row.microseconds /= row.calls as f64;
             row.calls /= steps;
         }
     }
 }
 
-/// The cases that there is room for, and a model for them.
+/// Makes a random model with pages for all cases that fit.
 fn prepare(
     ops: Cuda,
     config: &ModelConfig,
     options: &ProfileOptions,
-) -> Result<(Cases, Model<Cuda>), LoadError> {
-    Random.check_room(config, ops.room(1.0)?)?;
-    let parameters = Parameters::load(&ops, &Random, config)?;
+) -> Result<(DecodeCases, Model<Cuda>), LoadError> {
+    RandomWeights.check_room(config, ops.room(1.0)?)?;
+    let parameters = Parameters::load(&ops, &RandomWeights, config)?;
     let scratch = Scratch::new(&ops, config, 0, 0)?;
-    let page = (ops.page_bytes(config.heads) * config.layers) as u64;
-    let cases = Cases::new(options, ops.room(SHARE)?.unwrap_or(0) / page);
-    let positions = options.context * UNEVEN[1] + 1;
-    let pages = cases.fit.iter().map(Case::pages).max().unwrap_or(0);
-    let size = Size { positions, pages, adapters: 0 };
-    Ok((cases, Model::new(ops, parameters, config.clone(), scratch, size)?))
+
+    let page_bytes = (ops.page_bytes(config.heads) * config.layers) as u64;
+    let free = ops.room(MEMORY_SHARE)?.unwrap_or(0);
+    let cases = DecodeCases::new(options, free / page_bytes);
+    let capacity = ModelCapacity {
+        positions: options.context * LONGEST_FACTOR + 1,
+        pages: cases.fit.iter().map(DecodeCase::pages).max().unwrap_or(0),
+        adapters: 0,
+    };
+    let model = Model::new(ops, parameters, config.clone(), scratch, capacity)?;
+    Ok((cases, model))
 }
 
-/// What the driver said, as what kept a model from being profiled.
-fn failed(error: CudaError) -> LoadError {
-    on_gpu(LoadError::Device(error.of("profile")))
+fn cuda_failure(error: CudaError) -> LoadError {
+    gpu_load_error(LoadError::Device(error.of("profile")))
 }
 
-/// Runs the same step again and again, and gives what each operation of all timed ones took.
-fn steps(
+fn model_failure(error: ModelError) -> LoadError {
+    let device_error = match error {
+        ModelError::Device(error) => error,
+        other => OpError::Device { op: "profile", reason: other.to_string() },
+    };
+    gpu_load_error(LoadError::Device(device_error))
+}
+
+/// Runs the same step again and again. Returns the times of all operations of the timed steps.
+fn time_steps(
     model: &mut Model<Cuda>,
     clock: &Clock,
-    case: &Case,
+    case: &DecodeCase,
     steps: usize,
-) -> Result<Vec<Timed>, OpError> {
+) -> Result<Vec<Timed>, ModelError> {
     let mut all = Vec::new();
     for step in 0..WARM_STEPS + steps {
+        // Fresh caches, so that every step has the same lengths.
         let mut caches = case.caches();
-        let chunks = caches.iter_mut().enumerate().map(|(index, cache)| Chunk {
-            tokens: &[5],
-            cache,
-            want: Want::Last,
-            adapter: None,
-            draw: Some(greedy(index)),
-            feedback: None,
-        });
-        model.run(&mut chunks.collect::<Vec<_>>())?;
-        model.drawn()?;
+        let mut chunks: Vec<SequenceChunk<'_>> = Vec::with_capacity(caches.len());
+        for (index, cache) in caches.iter_mut().enumerate() {
+            chunks.push(SequenceChunk {
+                tokens: &[5],
+                cache,
+                logit_rows: LogitRows::Last,
+                adapter: None,
+                draw: Some(greedy(index)),
+                feedback: None,
+            });
+        }
+
+        model.run(&mut chunks)?;
+        // Waits for the step: the events are complete only then.
+        model.drawn_tokens()?;
         let timed = clock.take().map_err(|error| error.of("profile"))?;
         if step >= WARM_STEPS {
             all.extend(timed);
@@ -271,8 +304,8 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::double::turn;
-    use crate::random::tests::config;
+    use crate::double::exclusive_gpu;
+    use crate::model::random::tests::config;
 
     fn options(batches: &[usize], context: usize) -> (tempfile::TempDir, ProfileOptions) {
         let (keep, config) = config(json!({}));
@@ -282,7 +315,7 @@ mod tests {
 
     #[test]
     fn every_operation_of_a_step_is_timed_on_cuda() {
-        let _double = turn();
+        let _double = exclusive_gpu();
         let (_keep, options) = options(&[1, 17], 20);
         let profile = Profile::new(&options).unwrap();
         assert!(profile.rows.iter().all(|row| row.microseconds > 0.0) && profile.bandwidth > 0.0);
@@ -314,7 +347,7 @@ mod tests {
 
     #[test]
     fn cases_without_room_are_left_out_on_cuda() {
-        let _double = turn();
+        let _double = exclusive_gpu();
         let (_keep, options) = options(&[1, 1 << 20], 20);
         let profile = Profile::new(&options).unwrap();
         assert_eq!(profile.left_out.len(), 2);

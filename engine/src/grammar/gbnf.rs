@@ -1,46 +1,39 @@
-//! Grammars in GBNF's notation (`root ::= "a" rule*`), said again in Lark's.
+//! Grammars in GBNF's notation (`root ::= "a" rule*`), translated to Lark's.
 //!
-//! What differs: the sign of definition, the name of the first rule, names of rules, character
-//! classes, and comments. Strings, repetition, alternatives and groups are the same in both.
+//! The notations differ in the sign of definition, the name of the first rule, names of rules,
+//! character classes, and comments. Strings, repetition, alternatives and groups are the same.
 
-/// Whether a text defines rules with `::=`.
+/// Returns true if a text defines rules with `::=`.
 pub(super) fn is_gbnf(text: &str) -> bool {
     text.lines().any(|line| line.split('#').next().is_some_and(|code| code.contains("::=")))
 }
 
-/// The grammar in Lark's notation.
+/// Translates a grammar to Lark's notation.
 pub(super) fn to_lark(text: &str) -> Result<String, String> {
     let mut out = String::new();
     let mut rest = text;
-    // Alternatives may go on over lines in GBNF; in Lark only if the next line starts with `|`, so
-    // a rule is put on one line.
     let mut depth = 0_usize;
     while let Some(first) = rest.chars().next() {
-        let len = match first {
-            '"' => quoted(rest, '"')?,
-            '[' => quoted(rest, ']')?,
-            '#' => rest.find('\n').unwrap_or(rest.len()),
-            _ if is_name(first) => rest.find(|c| !is_name(c)).unwrap_or(rest.len()),
-            _ => first.len_utf8(),
-        };
-        let (token, after) = rest.split_at(len);
+        let (token, after) = rest.split_at(token_len(rest, first)?);
         rest = after;
         match first {
             '#' => {}
-            '[' => out.push_str(&class(token)),
+            '[' => out.push_str(&character_class(token)),
             '"' => out.push_str(token),
             _ if is_name(first) => {
-                let defines = rest.trim_start().starts_with("::=");
-                if defines && depth == 0 && !out.is_empty() {
+                let is_definition = rest.trim_start().starts_with("::=");
+                if is_definition && depth == 0 && !out.is_empty() {
                     out.push('\n');
                 }
-                out.push_str(&name(token));
-                if defines {
+                out.push_str(&rule_name(token));
+                if is_definition {
                     out.push(':');
                     rest = rest.trim_start().trim_start_matches("::=");
                 }
             }
             '.' => out.push_str("/./"),
+            // An alternative may start a line in GBNF. Lark wants a `|` there, so each rule goes on
+            // one line.
             '\n' | '\r' => out.push(' '),
             _ => {
                 depth = match first {
@@ -52,35 +45,47 @@ pub(super) fn to_lark(text: &str) -> Result<String, String> {
             }
         }
     }
+
     if depth > 0 { Err("a parenthesis is not closed".to_owned()) } else { Ok(out) }
+}
+
+/// Returns the bytes of the token that `text` begins with.
+fn token_len(text: &str, first: char) -> Result<usize, String> {
+    match first {
+        '"' => quoted_len(text, '"'),
+        '[' => quoted_len(text, ']'),
+        '#' => Ok(text.find('\n').unwrap_or(text.len())),
+        _ if is_name(first) => Ok(text.find(|c| !is_name(c)).unwrap_or(text.len())),
+        _ => Ok(first.len_utf8()),
+    }
 }
 
 fn is_name(letter: char) -> bool {
     letter.is_ascii_alphanumeric() || letter == '-' || letter == '_'
 }
 
-/// Names of rules are lower-case words in Lark, and the first rule is `start`. A number, as in
-/// `{2,3}`, stays.
-fn name(text: &str) -> String {
+/// Translates the name of a rule: a lower-case word in Lark, `start` for the first rule. A number,
+/// as in `{2,3}`, stays.
+fn rule_name(text: &str) -> String {
     if text.bytes().all(|byte| byte.is_ascii_digit()) {
         return text.to_owned();
     }
     match text {
         "root" => "start".to_owned(),
-        // A name of another meaning must not become that of the first rule.
+        // Another rule of that name must not become the first one.
         "start" => "gbnf_start".to_owned(),
-        // Lark wants upper-case names for what has no structure, and GBNF does not tell.
+        // Upper-case names are terminals in Lark, which GBNF does not have.
         other => format!("r_{}", other.replace('-', "_").to_ascii_lowercase()),
     }
 }
 
-/// A character class is a regular expression; its slashes end it in Lark.
-fn class(text: &str) -> String {
+/// Translates a character class to a regular expression, which a slash ends in Lark.
+fn character_class(text: &str) -> String {
     format!("/{}/", text.replace('/', "\\/"))
 }
 
-/// The length of a text that starts with one mark and goes on to `close`, both with it.
-fn quoted(text: &str, close: char) -> Result<usize, String> {
+/// Returns the bytes of a text from its opening mark to `close`, both included.
+fn quoted_len(text: &str, close: char) -> Result<usize, String> {
     let mut escaped = false;
     for (at, letter) in text.char_indices().skip(1) {
         match letter {

@@ -1,4 +1,4 @@
-//! Random walks through forms: whatever is sampled has the form, and the end comes where it may.
+//! Random walks through forms: every sampled reply has the form, and ends where it may.
 
 use std::path::PathBuf;
 use std::sync::LazyLock;
@@ -14,8 +14,8 @@ fn tokenizer() -> Tokenizer {
     Tokenizer::load(&folder).unwrap()
 }
 
-fn grammars() -> Grammars {
-    Grammars::new(&tokenizer(), VOCAB, &[END, 388]).unwrap()
+fn grammars() -> GrammarCompiler {
+    GrammarCompiler::new(&tokenizer(), VOCAB, &[END, 388]).unwrap()
 }
 
 /// One random reply of a form, or none if it does not end in time.
@@ -40,7 +40,7 @@ fn walk(grammar: &Grammar, seed: u64) -> Option<String> {
     None
 }
 
-fn check(form: Form, fits: impl Fn(&str) -> bool) {
+fn check(form: GrammarSpec, fits: impl Fn(&str) -> bool) {
     let grammar = grammars().compile(form.clone()).unwrap();
     let replies: Vec<String> = (0..60).filter_map(|seed| walk(&grammar, seed)).collect();
     assert!(replies.len() > 20, "{form:?}: only {} replies ended", replies.len());
@@ -71,16 +71,16 @@ fn is_of_schema(text: &str) -> bool {
 
 #[test]
 fn json_has_its_schema() {
-    let tight = Form::Json { schema: schema(), spacing: Spacing::None };
+    let tight = GrammarSpec::Json { schema: schema(), spacing: JsonWhitespace::None };
     check(tight, |text| is_of_schema(text) && text.starts_with("{\"kind\":\""));
-    let one = Form::Json { schema: schema(), spacing: Spacing::Pattern(" ?".into()) };
+    let one = GrammarSpec::Json { schema: schema(), spacing: JsonWhitespace::Pattern(" ?".into()) };
     check(one, |text| is_of_schema(text) && !text.starts_with("{  "));
-    check(Form::Json { schema: schema(), spacing: Spacing::Any }, is_of_schema);
+    check(GrammarSpec::Json { schema: schema(), spacing: JsonWhitespace::Any }, is_of_schema);
 }
 
 #[test]
 fn any_object_is_json() {
-    let grammar = grammars().compile(Form::object(Spacing::None)).unwrap();
+    let grammar = grammars().compile(GrammarSpec::object(JsonWhitespace::None)).unwrap();
     let replies: Vec<String> = (0..40).filter_map(|seed| walk(&grammar, seed)).collect();
     assert!(!replies.is_empty());
     for reply in replies {
@@ -94,7 +94,7 @@ fn any_object_is_json() {
 
 #[test]
 fn the_whole_reply_matches_an_expression() {
-    let regex = Form::Regex("[a-c]{2,4}-(x|ü)[0-9]".into());
+    let regex = GrammarSpec::Regex("[a-c]{2,4}-(x|ü)[0-9]".into());
     check(regex, |text| {
         let (word, rest) = text.split_once('-').unwrap();
         let digit = rest.strip_prefix('x').or_else(|| rest.strip_prefix('ü')).unwrap();
@@ -108,7 +108,7 @@ fn the_whole_reply_matches_an_expression() {
 #[test]
 fn a_choice_is_one_of_its_texts() {
     let texts = ["yes", "no", "a \"quoted\"\nline", "näh", "yesterday"];
-    let form = Form::Choice(texts.map(String::from).to_vec());
+    let form = GrammarSpec::Choice(texts.map(String::from).to_vec());
     check(form, |text| texts.contains(&text));
 }
 
@@ -119,14 +119,14 @@ fn rules_of_both_notations_are_followed() {
         (1..=3).contains(&terms.len())
             && terms.iter().all(|term| term.len() == 1 && term.bytes().all(|b| b.is_ascii_digit()))
     };
-    check(Form::Rules("start: DIGIT (\" + \" DIGIT){0,2}\nDIGIT: /[0-9]/".into()), sum);
+    check(GrammarSpec::Rules("start: DIGIT (\" + \" DIGIT){0,2}\nDIGIT: /[0-9]/".into()), sum);
     let gbnf =
         "# a sum\nroot ::= the-digit (\n  \" + \" the-digit){0,2}\nthe-digit ::= [0-9] # one\n";
-    check(Form::Rules(gbnf.into()), sum);
+    check(GrammarSpec::Rules(gbnf.into()), sum);
     let list = "root ::= start | \"[\" start \"]\"\nstart ::= \"a\"\n  | \"b/]\"\n";
-    check(Form::Rules(list.into()), |text| ["a", "b/]", "[a]", "[b/]]"].contains(&text));
+    check(GrammarSpec::Rules(list.into()), |text| ["a", "b/]", "[a]", "[b/]]"].contains(&text));
     let class = "root ::= [^a-z/\\]]{2}";
-    check(Form::Rules(class.into()), |text| {
+    check(GrammarSpec::Rules(class.into()), |text| {
         text.chars().count() == 2
             && !text.contains(|c: char| "/]".contains(c) || c.is_ascii_lowercase())
     });
@@ -134,7 +134,8 @@ fn rules_of_both_notations_are_followed() {
 
 #[test]
 fn clones_go_their_own_ways() {
-    let mut first = grammars().compile(Form::Choice(vec!["ab".into(), "cd".into()])).unwrap();
+    let mut first =
+        grammars().compile(GrammarSpec::Choice(vec!["ab".into(), "cd".into()])).unwrap();
     let second = first.clone();
     let tokenizer = tokenizer();
     first.push(tokenizer.encode("a", false).unwrap()[0]);
@@ -147,30 +148,31 @@ fn clones_go_their_own_ways() {
 
 #[test]
 fn what_nothing_fits_is_refused() {
-    let schema = |schema| Form::Json { schema, spacing: Spacing::Any };
+    let schema = |schema| GrammarSpec::Json { schema, spacing: JsonWhitespace::Any };
     let impossible = [
         schema(json!(false)),
         schema(json!({"enum": []})),
         schema(json!({"type": "string", "minLength": 3, "maxLength": 2})),
         schema(json!({"type": "nothing"})),
         schema(json!({"$ref": "#/$defs/absent"})),
-        Form::Regex("(".into()),
-        Form::Rules("start: missing".into()),
-        Form::Rules("root ::= (\"a\"".into()),
-        Form::Rules("root ::= \"a".into()),
-        Form::Rules(String::new()),
+        GrammarSpec::Regex("(".into()),
+        GrammarSpec::Rules("start: missing".into()),
+        GrammarSpec::Rules("root ::= (\"a\"".into()),
+        GrammarSpec::Rules("root ::= \"a".into()),
+        GrammarSpec::Rules(String::new()),
     ];
     let grammars = grammars();
     for form in impossible {
         assert!(grammars.compile(form.clone()).is_err(), "{form:?}");
     }
-    assert!(matches!(Grammars::new(&tokenizer(), VOCAB, &[]), Err(GrammarError::NoEnd)));
+    assert!(matches!(GrammarCompiler::new(&tokenizer(), VOCAB, &[]), Err(GrammarError::NoEnd)));
 }
 
 #[test]
 fn depth_is_no_danger() {
     let grammars = grammars();
-    let json = |schema| grammars.compile(Form::Json { schema, spacing: Spacing::Any });
+    let json =
+        |schema| grammars.compile(GrammarSpec::Json { schema, spacing: JsonWhitespace::Any });
     let mut deep = json!({"type": "integer"});
     for _ in 0..120 {
         deep = json!({"type": "object", "properties": {"a": {"items": deep}}});
@@ -182,10 +184,13 @@ fn depth_is_no_danger() {
     chain.insert("d500".into(), json!({"type": "integer"}));
     assert!(json(json!({"$ref": "#/$defs/d0", "$defs": chain})).is_ok());
     let nested = |count| format!("{}a{}", "(".repeat(count), ")".repeat(count));
-    assert!(grammars.compile(Form::Regex(nested(190))).is_ok());
+    assert!(grammars.compile(GrammarSpec::Regex(nested(190))).is_ok());
     let reason = |form| grammars.compile(form).unwrap_err().to_string();
-    let groups = "it has more than 200 groups in one another";
-    assert_eq!(reason(Form::Regex(nested(100_000 / 2))), groups);
-    assert_eq!(reason(Form::Rules(format!("start: {}", nested(60_000)))), groups);
-    assert_eq!(reason(Form::Choice(vec!["a".repeat(131_073)])), "it is larger than 131072 bytes");
+    let groups = "it has more than 200 nested groups";
+    assert_eq!(reason(GrammarSpec::Regex(nested(100_000 / 2))), groups);
+    assert_eq!(reason(GrammarSpec::Rules(format!("start: {}", nested(60_000)))), groups);
+    assert_eq!(
+        reason(GrammarSpec::Choice(vec!["a".repeat(131_073)])),
+        "it is larger than 131072 bytes"
+    );
 }

@@ -1,12 +1,13 @@
-//! `adapter_config.json`, as PEFT writes it. What would change the result and is not computed here
-//! is refused by field.
+//! `adapter_config.json`, as PEFT writes it. A field that would change the result and is not
+//! implemented is refused by name.
 
 use serde_json::Value;
 
-use crate::config::{ConfigError, count, flag, number, unsupported};
+use crate::error::ConfigError;
+use crate::model::fields::{count, flag, number};
 
-/// Fields that say nothing of interest here only while they are absent, null, false or empty.
-const UNSET: [&str; 11] = [
+/// Fields that are accepted only while they are absent, null, false or empty.
+const MUST_BE_UNSET: [&str; 11] = [
     "modules_to_save",
     "target_parameters",
     "trainable_token_indices",
@@ -20,27 +21,27 @@ const UNSET: [&str; 11] = [
     "fan_in_fan_out",
 ];
 
-/// Ways to begin that leave the model's own weights as they are.
-const PLAIN_STARTS: [&str; 3] = ["gaussian", "eva", "orthogonal"];
+/// Values of `init_lora_weights` that leave the model's own weights unchanged.
+const UNCHANGED_STARTS: [&str; 3] = ["gaussian", "eva", "orthogonal"];
 
-/// What the products of an adapter are multiplied with.
+/// The factor of an adapter's products.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Scaling {
+pub(super) struct LoraScaling {
     /// The rank of all additions; absent if they differ.
     pub(super) rank: Option<usize>,
     alpha: f64,
-    /// Whether the square root of the rank divides, and not the rank.
+    /// True if alpha is divided by the square root of the rank (`use_rslora`).
     root: bool,
 }
 
-impl Scaling {
+impl LoraScaling {
     /// Reads `adapter_config.json`.
-    pub(super) fn parse(config: &Value) -> Result<Scaling, ConfigError> {
+    pub(super) fn parse(config: &Value) -> Result<LoraScaling, ConfigError> {
         refuse_unsupported(config)?;
         let rank = count(config, "r")?;
-        let alpha = number(config, "lora_alpha")?;
-        let alpha = alpha.ok_or(ConfigError::Missing { field: "lora_alpha" })?;
-        Ok(Scaling {
+        let alpha =
+            number(config, "lora_alpha")?.ok_or(ConfigError::Missing { field: "lora_alpha" })?;
+        Ok(LoraScaling {
             rank: is_unset(config.get("rank_pattern")).then_some(rank),
             alpha,
             root: flag(config, "use_rslora")?.unwrap_or(false),
@@ -55,34 +56,41 @@ impl Scaling {
 }
 
 fn refuse_unsupported(config: &Value) -> Result<(), ConfigError> {
-    let text = |field| config.get(field).and_then(Value::as_str);
-    match text("peft_type") {
+    match text(config, "peft_type") {
         Some("LORA") => {}
-        Some(other) => return unsupported("peft_type", other, "`LORA`"),
+        Some(other) => return Err(ConfigError::unsupported("peft_type", other, "`LORA`")),
         None => return Err(ConfigError::Missing { field: "peft_type" }),
     }
-    if let Some(other) = text("bias").filter(|bias| *bias != "none") {
-        return unsupported("bias", other, "`none`");
+    if let Some(other) = text(config, "bias").filter(|bias| *bias != "none") {
+        return Err(ConfigError::unsupported("bias", other, "`none`"));
     }
-    if let Some(start) = text("init_lora_weights").filter(|start| !PLAIN_STARTS.contains(start)) {
-        let plain = "starts that leave the model's own weights as they are";
-        return unsupported("init_lora_weights", start, plain);
+    let start = text(config, "init_lora_weights");
+    if let Some(other) = start.filter(|start| !UNCHANGED_STARTS.contains(start)) {
+        let supported = "starts that leave the model's own weights as they are";
+        return Err(ConfigError::unsupported("init_lora_weights", other, supported));
     }
-    for field in UNSET {
+
+    for field in MUST_BE_UNSET {
         if let Some(found) = config.get(field).filter(|value| !is_unset(Some(value))) {
-            return unsupported(field, &found.to_string(), "nothing");
+            return Err(ConfigError::unsupported(field, found.to_string(), "nothing"));
         }
     }
-    // What has no place in the list above because it is newer.
-    let variant = |(name, value): &(&String, &Value)| {
-        name.starts_with("use_") && *name != "use_rslora" && !is_unset(Some(value))
-    };
-    match config.as_object().and_then(|fields| fields.iter().find(variant)) {
-        Some((name, value)) => {
-            Err(ConfigError::Variant { field: name.clone(), found: value.to_string() })
+    refuse_unknown_variants(config)
+}
+
+/// Refuses every `use_...` field that is set, as newer versions of PEFT name their variants.
+fn refuse_unknown_variants(config: &Value) -> Result<(), ConfigError> {
+    for (name, value) in config.as_object().into_iter().flatten() {
+        let is_variant = name.starts_with("use_") && name != "use_rslora";
+        if is_variant && !is_unset(Some(value)) {
+            return Err(ConfigError::Variant { field: name.clone(), found: value.to_string() });
         }
-        None => Ok(()),
     }
+    Ok(())
+}
+
+fn text<'a>(config: &'a Value, field: &str) -> Option<&'a str> {
+    config.get(field).and_then(Value::as_str)
 }
 
 fn is_unset(value: Option<&Value>) -> bool {

@@ -3,23 +3,25 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use super::config::Scaling;
-use super::{Addition, LayerAdditions, Target};
-use crate::config::{ConfigError, ModelConfig};
-use crate::load::{LoadError, json};
-use crate::update::is_finite;
-use crate::weights::{Tensors, Weights};
+use super::adapter::{LoraLayer, LoraMatrices, Projection};
+use super::config::LoraScaling;
+use crate::error::{ConfigError, LoadError};
+use crate::model::config::ModelConfig;
+use crate::model::fields::read_json;
+use crate::update::manifest::is_finite;
+use crate::weights::files::WeightFiles;
+use crate::weights::{Tensor, TensorSource};
 
 const CONFIG: &str = "adapter_config.json";
 const WEIGHTS: &str = "adapter_model.safetensors";
 
-/// What stands before the names of a model's layers.
+/// The prefix of tensor names, before the number of the layer.
 const PREFIX: &str = "base_model.model.model.layers.";
 
-/// Why an adapter cannot be used.
+/// A reason why an adapter cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum AdapterError {
-    /// There is no such folder, or it has no configuration.
+    /// The folder or its configuration does not exist.
     #[error("No adapter found for {}", folder.display())]
     Absent { folder: PathBuf },
     #[error("cannot use `{}`: {source}", path.display())]
@@ -32,157 +34,184 @@ pub(crate) enum AdapterError {
     Empty { path: PathBuf },
 }
 
-/// One side of a product.
+/// The two factors of a low-rank addition.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Side {
+enum Factor {
+    /// `lora_A`, `[rank, columns of the matrix]`.
     Down,
+    /// `lora_B`, `[rows of the matrix, rank]`.
     Up,
 }
 
+/// The place of a tensor in the model, from its name.
+struct TensorPlace {
+    layer: usize,
+    projection: Projection,
+    factor: Factor,
+}
+
+/// The ranks of the two factors of one addition, as far as they were found.
+#[derive(Default)]
+struct FactorRanks {
+    down: Option<usize>,
+    up: Option<usize>,
+}
+
 /// Reads all additions of an adapter to a model. Blocks while it reads.
-pub(crate) fn read(
+pub(crate) fn read_adapter(
     folder: &Path,
     config: &ModelConfig,
     max_rank: usize,
-) -> Result<Vec<LayerAdditions>, AdapterError> {
-    let path = folder.join(CONFIG);
-    if !path.is_file() {
+) -> Result<Vec<LoraLayer>, AdapterError> {
+    let config_path = folder.join(CONFIG);
+    if !config_path.is_file() {
         return Err(AdapterError::Absent { folder: folder.to_owned() });
     }
-    let scaling = Scaling::parse(&json(&path)?);
-    let scaling = scaling.map_err(|source| AdapterError::Config { path, source })?;
+    let scaling = LoraScaling::parse(&read_json(&config_path)?)
+        .map_err(|source| AdapterError::Config { path: config_path, source })?;
     let path = folder.join(WEIGHTS);
-    let weights = Weights::open_one(path.clone())?;
-    let source = Source { path, weights: &weights, scaling, max_rank };
-    let mut ranks = BTreeMap::new();
+    let weights = WeightFiles::open_one(path.clone())?;
+    let reader = AdapterReader { path, weights: &weights, config, scaling, max_rank };
+
+    // Every name and shape is checked before an element is read.
+    let mut ranks: BTreeMap<(usize, usize), FactorRanks> = BTreeMap::new();
     for (name, shape) in weights.shapes() {
-        let (layer, target, side) = source.place(name, config)?;
-        let expected = target.shape(config);
-        let rank = source.rank(name, shape, (side, expected))?;
-        let sides: &mut [Option<usize>; 2] = ranks.entry((layer, target.index())).or_default();
-        sides[usize::from(side == Side::Up)] = Some(rank);
+        let place = reader.place(name)?;
+        let rank = reader.rank(name, shape, &place)?;
+        let found = ranks.entry((place.layer, place.projection.index())).or_default();
+        match place.factor {
+            Factor::Down => found.down = Some(rank),
+            Factor::Up => found.up = Some(rank),
+        }
     }
     if ranks.is_empty() {
-        return Err(AdapterError::Empty { path: source.path });
+        return Err(AdapterError::Empty { path: reader.path });
     }
-    let mut layers: Vec<LayerAdditions> = (0..config.layers).map(|_| Default::default()).collect();
-    for ((layer, index), sides) in ranks {
-        let target = Target::ALL[index];
-        layers[layer][index] =
-            Some(source.addition((layer, target), sides, target.shape(config))?);
+
+    let mut layers: Vec<LoraLayer> = (0..config.layers).map(|_| Default::default()).collect();
+    for ((layer, index), found) in ranks {
+        let matrices = reader.matrices(layer, Projection::ALL[index], &found)?;
+        layers[layer][index] = Some(matrices);
     }
     Ok(layers)
 }
 
-/// What an adapter is read from.
-struct Source<'a> {
+/// An adapter's file of weights with the bounds that it must keep.
+struct AdapterReader<'a> {
     path: PathBuf,
-    weights: &'a Weights,
-    scaling: Scaling,
+    weights: &'a WeightFiles,
+    config: &'a ModelConfig,
+    scaling: LoraScaling,
     max_rank: usize,
 }
 
-impl Source<'_> {
-    fn refuse<T>(&self, name: &str, reason: impl Into<String>) -> Result<T, AdapterError> {
+impl AdapterReader<'_> {
+    fn refusal(&self, name: &str, reason: impl Into<String>) -> AdapterError {
         let (name, path, reason) = (name.to_owned(), self.path.clone(), reason.into());
-        Err(AdapterError::Tensor { name, path, reason })
+        AdapterError::Tensor { name, path, reason }
     }
 
-    /// The matrix of the model that a tensor belongs to.
-    fn place(
-        &self,
-        name: &str,
-        config: &ModelConfig,
-    ) -> Result<(usize, Target, Side), AdapterError> {
-        let Some((layer, target, side)) = parse(name) else {
-            let names: Vec<&str> = Target::ALL.iter().map(|target| target.name()).collect();
-            let names = names.join(", ");
-            return self.refuse(
-                name,
-                format!("only lora_A and lora_B of {names} in a model's layers are supported"),
-            );
+    /// The place of a tensor in the model.
+    fn place(&self, name: &str) -> Result<TensorPlace, AdapterError> {
+        let Some(place) = parse_name(name) else {
+            let names = Projection::ALL.map(Projection::name).join(", ");
+            let reason =
+                format!("only lora_A and lora_B of {names} in a model's layers are supported");
+            return Err(self.refusal(name, reason));
         };
-        if layer >= config.layers {
-            return self.refuse(name, format!("the model has {} layers", config.layers));
+        if place.layer >= self.config.layers {
+            let reason = format!("the model has {} layers", self.config.layers);
+            return Err(self.refusal(name, reason));
         }
-        Ok((layer, target, side))
+        Ok(place)
     }
 
-    /// The rank that a tensor of `shape` says, on a side of a product of `rows` by `columns`.
+    /// The rank of a factor of this shape.
     fn rank(
         &self,
         name: &str,
         shape: &[usize],
-        (side, (rows, columns)): (Side, (usize, usize)),
+        place: &TensorPlace,
     ) -> Result<usize, AdapterError> {
-        let (expected, rank) = match (side, shape) {
-            (Side::Down, [rank, found]) if *found == columns => (self.scaling.rank, *rank),
-            (Side::Up, [found, rank]) if *found == rows => (self.scaling.rank, *rank),
-            (Side::Down, _) => {
-                return self.refuse(name, format!("its shape is {shape:?}, not [r, {columns}]"));
+        let (rows, columns) = place.projection.shape(self.config);
+        let rank = match (place.factor, shape) {
+            (Factor::Down, [rank, found]) if *found == columns => *rank,
+            (Factor::Up, [found, rank]) if *found == rows => *rank,
+            (Factor::Down, _) => {
+                let reason = format!("its shape is {shape:?}, not [r, {columns}]");
+                return Err(self.refusal(name, reason));
             }
-            (Side::Up, _) => {
-                return self.refuse(name, format!("its shape is {shape:?}, not [{rows}, r]"));
+            (Factor::Up, _) => {
+                let reason = format!("its shape is {shape:?}, not [{rows}, r]");
+                return Err(self.refusal(name, reason));
             }
         };
-        if let Some(expected) = expected.filter(|expected| *expected != rank) {
-            return self.refuse(name, format!("its rank is {rank}, but `r` is {expected}"));
+
+        // `r` is the rank of all matrices, unless `rank_pattern` has others for some.
+        if let Some(expected) = self.scaling.rank.filter(|expected| *expected != rank) {
+            let reason = format!("its rank is {rank}, but `r` is {expected}");
+            return Err(self.refusal(name, reason));
         }
         if rank == 0 {
-            return self.refuse(name, "its rank is 0");
+            return Err(self.refusal(name, "its rank is 0"));
         }
+        // The device has slots for this rank at most.
         if rank > self.max_rank {
             let most = self.max_rank;
             let reason = format!("its rank is {rank}, more than `max_lora_rank` = {most} allows");
-            return self.refuse(name, reason);
+            return Err(self.refusal(name, reason));
         }
         Ok(rank)
     }
 
-    /// Both sides of what is added to a matrix.
-    fn addition(
+    /// Reads both factors of an addition.
+    fn matrices(
         &self,
-        (layer, target): (usize, Target),
-        ranks: [Option<usize>; 2],
-        (rows, columns): (usize, usize),
-    ) -> Result<Addition, AdapterError> {
-        let name = |side| format!("{PREFIX}{layer}.{}.lora_{side}.weight", target.name());
-        let (down, up) = (name('A'), name('B'));
-        let rank = match ranks {
-            [Some(rank), Some(other)] if rank == other => rank,
-            [Some(rank), Some(other)] => {
-                return self
-                    .refuse(&up, format!("its rank is {other}, but that of lora_A is {rank}"));
+        layer: usize,
+        projection: Projection,
+        ranks: &FactorRanks,
+    ) -> Result<LoraMatrices, AdapterError> {
+        let stem = format!("{PREFIX}{layer}.{}", projection.name());
+        let (down, up) = (format!("{stem}.lora_A.weight"), format!("{stem}.lora_B.weight"));
+        let rank = match (ranks.down, ranks.up) {
+            (Some(rank), Some(other)) if rank == other => rank,
+            (Some(rank), Some(other)) => {
+                let reason = format!("its rank is {other}, but that of lora_A is {rank}");
+                return Err(self.refusal(&up, reason));
             }
-            [Some(_), None] => return self.refuse(&down, "there is no lora_B to it"),
-            _ => return self.refuse(&up, "there is no lora_A to it"),
+            (Some(_), None) => return Err(self.refusal(&down, "its lora_B is missing")),
+            (None, _) => return Err(self.refusal(&up, "its lora_A is missing")),
         };
-        let take = |name: &str, shape: &[usize]| {
-            let tensor = self.weights.take(name, shape)?;
-            match is_finite(&tensor) {
-                true => Ok(tensor),
-                false => self.refuse(name, "it has elements that are no numbers"),
-            }
-        };
-        let (lower, upper) = (take(&down, &[rank, columns])?, take(&up, &[rows, rank])?);
+
+        let (rows, columns) = projection.shape(self.config);
+        let (down_values, up_values) =
+            (self.take(&down, &[rank, columns])?, self.take(&up, &[rows, rank])?);
         let scale = self.scaling.of(rank);
         if !scale.is_finite() {
-            return self.refuse(&down, "`lora_alpha` makes its scale no number");
+            return Err(self.refusal(&down, "`lora_alpha` gives a scale that is not finite"));
         }
-        Ok(Addition { down: lower, up: upper, rank, scale })
+        Ok(LoraMatrices { down: down_values, up: up_values, rank, scale })
+    }
+
+    fn take(&self, name: &str, shape: &[usize]) -> Result<Tensor, AdapterError> {
+        let tensor = self.weights.take(name, shape)?;
+        match is_finite(&tensor) {
+            true => Ok(tensor),
+            false => Err(self.refusal(name, "it has infinite or NaN elements")),
+        }
     }
 }
 
-/// The layer, the matrix and the side of a name such as
-/// `base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight`.
-fn parse(name: &str) -> Option<(usize, Target, Side)> {
-    let (layer, rest) = name.strip_prefix(PREFIX)?.split_once('.')?;
-    // A number has one way to be written.
-    let number: usize = layer.parse().ok().filter(|number: &usize| number.to_string() == layer)?;
-    let (matrix, side) = match rest.strip_suffix(".lora_A.weight") {
-        Some(matrix) => (matrix, Side::Down),
-        None => (rest.strip_suffix(".lora_B.weight")?, Side::Up),
+/// Parses a name such as `base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight`.
+fn parse_name(name: &str) -> Option<TensorPlace> {
+    let (digits, rest) = name.strip_prefix(PREFIX)?.split_once('.')?;
+    // Only the canonical form of a number: no sign and no leading zeros.
+    let layer: usize = digits.parse().ok().filter(|layer: &usize| layer.to_string() == digits)?;
+
+    let (matrix, factor) = match rest.strip_suffix(".lora_A.weight") {
+        Some(matrix) => (matrix, Factor::Down),
+        None => (rest.strip_suffix(".lora_B.weight")?, Factor::Up),
     };
-    let target = Target::ALL.into_iter().find(|target| target.name() == matrix)?;
-    Some((number, target, side))
+    let projection = Projection::ALL.into_iter().find(|one| one.name() == matrix)?;
+    Some(TensorPlace { layer, projection, factor })
 }

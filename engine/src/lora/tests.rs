@@ -1,16 +1,19 @@
-//! Adapters against what PEFT computes with them, beside each other, and those that are refused.
+//! Adapters against PEFT's results, adapters side by side, and refused ones.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use kernels::Cpu;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::cache::SequenceCache;
-use crate::load::Folder;
-use crate::model::{Chunk, Model, Scratch, Size, Want};
-use crate::parameters::Parameters;
-use crate::weights::Weights;
+use crate::model::config::ModelConfig;
+use crate::model::folder::ModelFolder;
+use crate::model::forward::{LogitRows, Scratch, SequenceChunk};
+use crate::model::parameters::Parameters;
+use crate::model::{Model, ModelCapacity};
+use crate::schedule::cache::SequenceCache;
+use crate::weights::files::WeightFiles;
 
 fn root() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("..")
@@ -25,29 +28,29 @@ fn taped(name: &str) -> PathBuf {
 }
 
 fn config() -> ModelConfig {
-    Folder::open(&tiny()).unwrap().model
+    ModelFolder::open(&tiny()).unwrap().model
 }
 
 fn adapter(number: u64, name: &str) -> Arc<Adapter> {
     let path = taped(name);
-    let layers = read(&path, &config(), 64).unwrap();
+    let layers = read_adapter(&path, &config(), 64).unwrap();
     let name: Arc<str> = name.into();
-    let (hash, base) = (hash_of(&layers), "default".into());
+    let (hash, base) = (checksum(&layers), "default".into());
     Arc::new(Adapter { number, version: Arc::clone(&name), base, hash, name, path, layers })
 }
 
 const PAGES: usize = 32;
 
 fn model(adapters: usize) -> Model<Cpu> {
-    let weights = Weights::open(&tiny()).unwrap();
-    let size = Size { positions: 128, pages: PAGES, adapters };
+    let weights = WeightFiles::open(&tiny()).unwrap();
+    let size = ModelCapacity { positions: 128, pages: PAGES, adapters };
     let ops = Cpu::default();
     let parameters = Parameters::load(&ops, &weights, &config()).unwrap();
     let scratch = Scratch::new(&ops, &config(), 0, 0).unwrap();
     Model::new(ops, parameters, config(), scratch, size).unwrap()
 }
 
-/// An empty cache of eight of the pages.
+/// An empty cache with eight of the pages.
 fn cache(index: u32) -> SequenceCache {
     SequenceCache { pages: (8 * index..8 * index + 8).collect(), ..SequenceCache::default() }
 }
@@ -56,7 +59,7 @@ fn bits(logits: &[f32]) -> Vec<u32> {
     logits.iter().map(|logit| logit.to_bits()).collect()
 }
 
-/// Logits of all positions of some sequences, in steps of so many tokens of each.
+/// Logits of all positions of some sequences, in steps of `size` tokens of each.
 fn logits(
     model: &mut Model<Cpu>,
     asks: &[(&[u32], Option<&Arc<Adapter>>)],
@@ -69,10 +72,10 @@ fn logits(
         let mut chunks = Vec::new();
         for ((ids, adapter), cache) in asks.iter().zip(&mut caches) {
             let tokens = &ids[start.min(ids.len())..(start + step).min(ids.len())];
-            chunks.push(Chunk {
+            chunks.push(SequenceChunk {
                 tokens,
                 cache,
-                want: Want::All,
+                logit_rows: LogitRows::All,
                 adapter: *adapter,
                 draw: None,
                 feedback: None,
@@ -148,16 +151,16 @@ fn a_slot_is_used_again_when_nobody_holds_its_adapter() {
     let first = logits(&mut model, &[(&ids, Some(&every))], 4);
     let some = adapter(2, "some");
     let mut full = cache(0);
-    let mut chunk = [Chunk {
+    let mut chunk = [SequenceChunk {
         tokens: &ids,
         cache: &mut full,
-        want: Want::Last,
+        logit_rows: LogitRows::Last,
         adapter: Some(&some),
         draw: None,
         feedback: None,
     }];
     let refused = model.forward(&mut chunk).unwrap_err();
-    assert_eq!(refused.to_string(), "`set_adapter`: index 1 is outside a table of 1 rows");
+    assert_eq!(refused.to_string(), "all 1 slots for adapters are in use");
     drop(every);
     let second = logits(&mut model, &[(&ids, Some(&some))], 4);
     drop(some);
@@ -186,7 +189,7 @@ fn changed(folder: &Path, changes: Value) {
 }
 
 fn refusal(folder: &Path) -> String {
-    let error = read(folder, &config(), 64).unwrap_err();
+    let error = read_adapter(folder, &config(), 64).unwrap_err();
     let mut text = error.to_string();
     let mut source = std::error::Error::source(&error);
     while let Some(error) = source {
@@ -223,7 +226,7 @@ fn what_would_be_another_model_is_refused_by_field() {
     let same = [json!({"use_dora": false, "use_bdlora": null, "rank_pattern": {"q_proj": 3}})];
     for changes in same {
         changed(folder.path(), changes.clone());
-        assert!(read(folder.path(), &config(), 64).is_ok(), "{changes}");
+        assert!(read_adapter(folder.path(), &config(), 64).is_ok(), "{changes}");
     }
 }
 
@@ -264,8 +267,8 @@ fn tensors_that_have_no_place_are_refused_by_name() {
         (&[(padded, &[3, 96])], "only lora_A and lora_B"),
         (&[(A, &[3, 95]), (B, &[96, 3])], "its shape is [3, 95], not [r, 96]"),
         (&[(A, &[3, 96]), (B, &[3, 96])], "its shape is [3, 96], not [96, r]"),
-        (&[(A, &[3, 96])], "there is no lora_B to it"),
-        (&[(B, &[96, 3])], "there is no lora_A to it"),
+        (&[(A, &[3, 96])], "its lora_B is missing"),
+        (&[(B, &[96, 3])], "its lora_A is missing"),
         (&[], "has nothing to add"),
     ];
     for (tensors, expected) in cases {

@@ -7,17 +7,19 @@ use std::path::{Path, PathBuf};
 use kernels::Cpu;
 use serde_json::Value;
 
+use super::forward::LogitRows;
 use super::*;
-use crate::load::Folder;
-use crate::pages::Pages;
-use crate::random;
-use crate::weights::Weights;
+use crate::model::folder::ModelFolder;
+use crate::model::random;
+use crate::schedule::cache::SequenceCache;
+use crate::schedule::pages::PagePool;
+use crate::weights::files::WeightFiles;
 
 fn root() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("..")
 }
 
-/// Pages of a model in a test; a cache takes the first of them unless told otherwise.
+/// The pages of a model in a test; a cache has the first of them by default.
 const PAGES: usize = 64;
 
 /// An empty cache that shares its pages with every other one.
@@ -27,22 +29,22 @@ fn cache() -> SequenceCache {
 
 fn load(folder: &str) -> Model<Cpu> {
     let folder = root().join(folder);
-    let config = Folder::open(&folder).unwrap().model;
+    let config = ModelFolder::open(&folder).unwrap().model;
     let positions = config.positions;
-    let weights = Weights::open(&folder).unwrap();
+    let weights = WeightFiles::open(&folder).unwrap();
     let ops = Cpu::default();
     let parameters = Parameters::load(&ops, &weights, &config).unwrap();
     let scratch = Scratch::new(&ops, &config, 0, 0).unwrap();
-    let size = Size { positions, pages: PAGES, adapters: 0 };
+    let size = ModelCapacity { positions, pages: PAGES, adapters: 0 };
     Model::new(ops, parameters, config, scratch, size).unwrap()
 }
 
-/// A model of the shape that `config` describes, with weights that nobody trained.
+/// A model of the shape that `config` describes, with random weights.
 pub(crate) fn made<O: Ops>(ops: O, config: &Path) -> Model<O> {
-    let config = random::folder(config).unwrap().model;
-    let parameters = Parameters::load(&ops, &random::Random, &config).unwrap();
+    let config = random::model_folder(config).unwrap().model;
+    let parameters = Parameters::load(&ops, &random::RandomWeights, &config).unwrap();
     let scratch = Scratch::new(&ops, &config, 64, 16).unwrap();
-    let size = Size { positions: config.positions, pages: PAGES, adapters: 0 };
+    let size = ModelCapacity { positions: config.positions, pages: PAGES, adapters: 0 };
     Model::new(ops, parameters, config, scratch, size).unwrap()
 }
 
@@ -51,21 +53,31 @@ const LLAMA: &str = "tests/tapes/engine/llama";
 const QWEN2: &str = "tests/tapes/engine/qwen2";
 
 impl<O: Ops> Model<O> {
-    /// Runs one step and returns the logits of all wanted rows.
-    pub(crate) fn forward(&mut self, chunks: &mut [Chunk<'_>]) -> Result<Vec<f32>, OpError> {
-        let wanted = |chunk: &Chunk<'_>| match chunk.want {
-            Want::None => 0,
-            Want::Last => 1,
-            Want::All => chunk.tokens.len(),
+    /// Runs one step. Returns all its logits.
+    pub(crate) fn forward(
+        &mut self,
+        chunks: &mut [SequenceChunk<'_>],
+    ) -> Result<Vec<f32>, ModelError> {
+        let wanted = |chunk: &SequenceChunk<'_>| match chunk.logit_rows {
+            LogitRows::None => 0,
+            LogitRows::Last => 1,
+            LogitRows::All => chunk.tokens.len(),
         };
         let wanted: usize = chunks.iter().map(wanted).sum();
         self.run(chunks)?;
-        self.logits(&(0..wanted).collect::<Vec<_>>())
+        Ok(self.logits(&(0..wanted).collect::<Vec<_>>())?)
     }
 }
 
-fn chunk<'a>(tokens: &'a [u32], cache: &'a mut SequenceCache) -> Chunk<'a> {
-    Chunk { tokens, cache, want: Want::All, adapter: None, draw: None, feedback: None }
+fn chunk<'a>(tokens: &'a [u32], cache: &'a mut SequenceCache) -> SequenceChunk<'a> {
+    SequenceChunk {
+        tokens,
+        cache,
+        logit_rows: LogitRows::All,
+        adapter: None,
+        draw: None,
+        feedback: None,
+    }
 }
 
 /// Logits of all positions, given in chunks of `size`.
@@ -135,7 +147,7 @@ fn logits_have_the_same_bits_in_any_batch() {
         (1..8_u32).map(|n| (0..n * 5).map(|i| (i * n * 13 + 3) % 393).collect()).collect();
     let alone: Vec<Vec<f32>> =
         prompts.iter().map(|ids| logits(&mut model, ids, ids.len())).collect();
-    let mut pool = Pages::new(PAGES, false);
+    let mut pool = PagePool::new(PAGES, false);
     let mut caches: Vec<_> = prompts.iter().map(|_| SequenceCache::default()).collect();
     for (cache, ids) in caches.iter_mut().zip(&prompts) {
         assert!(pool.grow(cache, ids.len()));
@@ -151,10 +163,10 @@ fn logits_have_the_same_bits_in_any_batch() {
         .zip(&prompts)
         .zip(&split)
         .filter(|(_, split)| **split > 0)
-        .map(|((cache, ids), split)| Chunk {
+        .map(|((cache, ids), split)| SequenceChunk {
             tokens: &ids[..*split],
             cache,
-            want: Want::None,
+            logit_rows: LogitRows::None,
             adapter: None,
             draw: None,
             feedback: None,
@@ -181,10 +193,10 @@ fn only_wanted_rows_have_logits() {
     let mut model = load(TINY);
     let all = logits(&mut model, &[5, 6, 7], 3);
     let mut cache = cache();
-    let last = Chunk {
+    let last = SequenceChunk {
         tokens: &[5, 6, 7],
         cache: &mut cache,
-        want: Want::Last,
+        logit_rows: LogitRows::Last,
         adapter: None,
         draw: None,
         feedback: None,

@@ -1,20 +1,25 @@
-//! Tokens that the device draws: which ones it can, and what they are once drawn.
+//! Tokens that the device samples.
 
 use kernels::{Draw, Drawn, TOP_MAX};
 
-use super::{Candidate, LogprobsMode, Sampled, Sampler, Scores};
+use super::Sampler;
+use super::params::{Candidate, LogprobsMode, SampledToken, TokenScores};
 
 impl Sampler {
-    /// How the device is to choose the token at `position`; none if only the host can: masks,
-    /// penalties, biases, grammars, and more to report than the device tells.
+    /// Returns the parameters with which the device samples the token at `position`. None if only
+    /// the host can: for masks, penalties, biases, grammars, and more alternatives than the device
+    /// reports.
     pub(crate) fn draw(&self, position: usize, mode: LogprobsMode) -> Option<Draw> {
         let params = &self.params;
-        let host = self.masks(position)
-            || self.changes()
+        let needs_host = self.masks(position)
+            || self.shifts_logits()
             || mode.is_logits()
             || params.logprob_ids.is_some()
             || params.logprobs.is_some_and(|count| count > TOP_MAX);
-        let draw = Draw {
+        if needs_host {
+            return None;
+        }
+        Some(Draw {
             temperature: params.temperature,
             top_p: params.top_p,
             min_p: params.min_p,
@@ -23,16 +28,14 @@ impl Sampler {
             raw: mode.is_raw(),
             seed: params.seed,
             position,
-        };
-        (!host).then_some(draw)
+        })
     }
 
-    /// Takes a token in that the device drew as [`Sampler::draw`] said.
-    pub(crate) fn take(&mut self, drawn: Drawn, mode: LogprobsMode) -> Sampled {
+    /// Accepts a token that the device sampled with the parameters of [`Sampler::draw`].
+    pub(crate) fn accept(&mut self, drawn: Drawn, mode: LogprobsMode) -> SampledToken {
         self.history.push(drawn.id);
-        let shown = |processed: f32, raw: f32| if mode.is_raw() { raw } else { processed };
-        let scores = drawn.scores.map(|scores| Scores {
-            logprob: shown(scores.processed, scores.raw),
+        let scores = drawn.scores.map(|scores| TokenScores {
+            logprob: select(mode, scores.processed, scores.raw),
             processed: scores.processed,
             raw: scores.raw,
             rank: scores.rank,
@@ -40,11 +43,16 @@ impl Sampler {
                 .zip(scores.top)
                 .map(|(rank, (id, processed, raw))| Candidate {
                     id,
-                    logprob: shown(processed, raw),
+                    logprob: select(mode, processed, raw),
                     rank,
                 })
                 .collect(),
         });
-        Sampled { id: drawn.id, scores }
+        SampledToken { id: drawn.id, scores }
     }
+}
+
+/// Selects the logprob that the mode reports.
+fn select(mode: LogprobsMode, processed: f32, raw: f32) -> f32 {
+    if mode.is_raw() { raw } else { processed }
 }

@@ -1,25 +1,26 @@
 //! A row of logits as a distribution: filters, the draw, logprobs and ranks.
 //!
-//! A vocabulary has 150,000 ids and a step has many rows, so everything that looks at a whole row
-//! is a plain loop over blocks that the compiler makes vectors of, and nothing sorts a whole row.
-//! The order of all sums is fixed, so the bits do not depend on the machine.
+//! A vocabulary has 150,000 ids and a step has many rows. Everything that looks at a whole row is a
+//! plain loop over blocks that the compiler vectorizes, and nothing sorts a whole row. The order of
+//! all sums is fixed, so the bits do not depend on the machine.
 
 use super::math::{BINS, BLOCK, add_to_bins, bin, count_at_least, highest, sum_of_weights, weight};
-use super::{Candidate, Params, Scores};
+use super::params::{Candidate, SamplingParams, TokenScores};
 
-/// A row of logits by blocks, each with its highest one: most questions about a row are answered
-/// by a few of its blocks.
-pub(super) struct Row<'a> {
-    /// After temperature, one for each id.
+/// A row of logits in blocks, each with its maximum: a few blocks answer most questions about a
+/// row.
+pub(super) struct LogitsRow<'a> {
+    /// `[vocab]`, after temperature.
     logits: &'a [f32],
+    /// The maximum of each block.
     maxima: Vec<f32>,
     highest: f32,
 }
 
-impl<'a> Row<'a> {
-    pub(super) fn new(logits: &'a [f32]) -> Row<'a> {
+impl<'a> LogitsRow<'a> {
+    pub(super) fn new(logits: &'a [f32]) -> LogitsRow<'a> {
         let maxima: Vec<f32> = logits.chunks(BLOCK).map(highest).collect();
-        Row { logits, highest: highest(&maxima), maxima }
+        LogitsRow { logits, highest: highest(&maxima), maxima }
     }
 
     /// The id with the highest logit; the lowest of equals.
@@ -30,86 +31,107 @@ impl<'a> Row<'a> {
         (first + rest.iter().position(|logit| *logit == self.highest).unwrap_or(0)) as u32
     }
 
-    /// The blocks that reach a floor, with the first id of each.
-    fn reaching(&self, floor: f32) -> impl Iterator<Item = (usize, &'a [f32])> + '_ {
-        let blocks = self.logits.chunks(BLOCK).zip(&self.maxima).enumerate();
-        let blocks = blocks.filter(move |(_, (_, maximum))| **maximum >= floor);
-        blocks.map(|(index, (block, _))| (index * BLOCK, block))
+    /// The blocks whose maximum is at least `floor`, with the first id of each.
+    fn blocks_above(&self, floor: f32) -> impl Iterator<Item = (usize, &'a [f32])> + '_ {
+        self.logits
+            .chunks(BLOCK)
+            .zip(&self.maxima)
+            .enumerate()
+            .filter(move |(_, (_, maximum))| **maximum >= floor)
+            .map(|(index, (block, _))| (index * BLOCK, block))
     }
 
-    /// The ids that reach a floor, and their logits.
-    fn high(&self, floor: f32) -> impl Iterator<Item = (u32, f32)> + '_ {
-        self.reaching(floor).flat_map(move |(first, block)| {
-            let high = (first as u32..).zip(block.iter().copied());
-            high.filter(move |(_, logit)| *logit >= floor)
+    /// The ids whose logit is at least `floor`, with their logits.
+    fn ids_above(&self, floor: f32) -> impl Iterator<Item = (u32, f32)> + '_ {
+        self.blocks_above(floor).flat_map(move |(first, block)| {
+            let ids = (first as u32..).zip(block.iter().copied());
+            ids.filter(move |(_, logit)| *logit >= floor)
         })
     }
 
-    /// How many logits are at least this one.
+    /// Counts the logits that are at least this one.
     fn count_at_least(&self, logit: f32) -> usize {
-        self.reaching(logit).map(|(_, block)| count_at_least(block, logit)).sum()
+        self.blocks_above(logit).map(|(_, block)| count_at_least(block, logit)).sum()
     }
 
     /// The `k`-th highest logit; `k` is at least one and at most their number.
     fn kth_highest(&self, k: usize) -> f32 {
-        // `k` blocks that reach a floor have `k` logits that do.
-        let few = k < self.maxima.len();
-        let floor = if few { select(self.maxima.clone(), k) } else { f32::NEG_INFINITY };
-        select(self.high(floor).map(|(_, logit)| logit).collect(), k)
+        // `k` blocks with maxima above a floor have at least `k` logits above it.
+        let floor = match k < self.maxima.len() {
+            true => select(self.maxima.clone(), k),
+            false => f32::NEG_INFINITY,
+        };
+        select(self.ids_above(floor).map(|(_, logit)| logit).collect(), k)
     }
 
     fn weight(&self, logit: f32) -> f64 {
         f64::from(weight(logit - self.highest))
     }
 
-    /// Of the ids that reach `floor`, the logit of the last that is needed for `top_p` of their
-    /// weight, from the highest down.
+    /// The lowest logit of the nucleus: of the ids above `floor`, the likeliest that together have
+    /// `top_p` of the weight.
     ///
-    /// Ids are first put in bins by their distance from the highest, so that only those of one bin
-    /// have to be brought in order.
+    /// Ids are first put into bins by their distance from the highest, so that only the ids of one
+    /// bin have to be sorted.
     fn nucleus(&self, floor: f32, top_p: f32) -> f32 {
         let mut bins = vec![0.0; BINS];
-        for (_, block) in self.reaching(floor) {
+        for (_, block) in self.blocks_above(floor) {
             add_to_bins(&mut bins, block, self.highest, floor);
         }
-        let mut enough = f64::from(top_p) * bins.iter().sum::<f64>();
-        let last = bins.iter().position(|sum| {
-            let reached = *sum >= enough;
-            enough -= if reached { 0.0 } else { *sum };
-            reached
-        });
-        let Some(last) = last else { return floor };
-        let mut ids = Vec::new();
-        for (_, block) in self.reaching(floor) {
-            // A block whose highest is farther away has nothing in this bin.
-            if bin(self.highest, highest(block)) <= last {
-                let high = block.iter().copied().filter(|logit| *logit >= floor);
-                ids.extend(high.filter(|logit| bin(self.highest, *logit) == last));
+
+        // The bin in which the sum passes `top_p`, and the weight needed within it.
+        let mut needed = f64::from(top_p) * bins.iter().sum::<f64>();
+        let mut last_bin = None;
+        for (index, sum) in bins.iter().enumerate() {
+            if *sum >= needed {
+                last_bin = Some(index);
+                break;
+            }
+            needed -= sum;
+        }
+        let Some(last_bin) = last_bin else { return floor };
+
+        let mut in_bin = Vec::new();
+        for (_, block) in self.blocks_above(floor) {
+            // A block whose maximum is farther away has nothing in this bin.
+            if bin(self.highest, highest(block)) <= last_bin {
+                let above = block.iter().copied().filter(|logit| *logit >= floor);
+                in_bin.extend(above.filter(|logit| bin(self.highest, *logit) == last_bin));
             }
         }
-        let lowest = ids.iter().copied().fold(f32::INFINITY, f32::min);
-        last_needed(&mut ids, enough, |logit| self.weight(logit)).unwrap_or(lowest)
+        let lowest = in_bin.iter().copied().fold(f32::INFINITY, f32::min);
+        last_needed(&mut in_bin, needed, |logit| self.weight(logit)).unwrap_or(lowest)
     }
 }
 
-/// Probabilities of the ids whose logit is not below a floor; the others have none.
+/// The alternatives to report beside a token.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Reported<'a> {
+    /// The likeliest ids, this many.
+    Likeliest(usize),
+    /// These ids.
+    Ids(&'a [u32]),
+}
+
+/// The distribution over the ids whose logit is at least a floor.
 pub(super) struct Distribution<'a> {
-    row: Row<'a>,
+    row: LogitsRow<'a>,
     floor: f32,
-    /// The sum of the weights `exp(logit - highest)` of each block of ids.
+    /// The sums of the weights `exp(logit - highest)` of each block.
     sums: Vec<f64>,
     sum: f64,
 }
 
 impl<'a> Distribution<'a> {
-    /// All ids.
-    pub(super) fn whole(row: Row<'a>) -> Distribution<'a> {
+    /// The distribution over all ids.
+    pub(super) fn whole(row: LogitsRow<'a>) -> Distribution<'a> {
         let floor = f32::NEG_INFINITY;
         Distribution { row, floor, sums: Vec::new(), sum: 0.0 }.added_up()
     }
 
-    /// What `min_p`, then `top_k`, then `top_p` leave. Ids as likely as the last one are left too.
-    pub(super) fn filtered(row: Row<'a>, params: &Params) -> Distribution<'a> {
+    /// The distribution over the ids that `min_p`, then `top_k`, then `top_p` leave. Ids as likely
+    /// as the last one stay too.
+    pub(super) fn filtered(row: LogitsRow<'a>, params: &SamplingParams) -> Distribution<'a> {
         let mut floor = f32::NEG_INFINITY;
         if params.min_p > 0.0 {
             floor = row.highest + params.min_p.ln();
@@ -123,15 +145,15 @@ impl<'a> Distribution<'a> {
         Distribution { row, floor, sums: Vec::new(), sum: 0.0 }.added_up()
     }
 
-    /// Whether nothing is filtered out.
+    /// Returns true if nothing is filtered out.
     pub(super) fn is_whole(&self) -> bool {
         self.floor == f32::NEG_INFINITY
     }
 
     fn added_up(mut self) -> Distribution<'a> {
-        let Row { highest, logits, .. } = self.row;
+        let LogitsRow { highest, logits, .. } = self.row;
         self.sums = vec![0.0; logits.len().div_ceil(BLOCK)];
-        for (first, block) in self.row.reaching(self.floor) {
+        for (first, block) in self.row.blocks_above(self.floor) {
             self.sums[first / BLOCK] = f64::from(sum_of_weights(block, highest, self.floor));
         }
         self.sum = self.sums.iter().sum();
@@ -142,10 +164,12 @@ impl<'a> Distribution<'a> {
         if logit >= self.floor { self.row.weight(logit) } else { 0.0 }
     }
 
-    /// The id at which the sum over ids in order passes the fraction `at`, in [0, 1).
+    /// The id at which the sum of probabilities, in the order of ids, passes `at`, in [0, 1).
     pub(super) fn draw(&self, at: f64) -> u32 {
         let mut left = at * self.sum;
         let mut last = self.row.likeliest();
+
+        // Skip whole blocks, then look at each id of the block in which the sum passes.
         for (index, sum) in self.sums.iter().enumerate() {
             if *sum == 0.0 {
                 continue;
@@ -154,6 +178,7 @@ impl<'a> Distribution<'a> {
                 left -= sum;
                 continue;
             }
+
             let first = index * BLOCK;
             let block = self.row.logits.iter().enumerate().skip(first).take(BLOCK);
             for (id, logit) in block {
@@ -166,7 +191,8 @@ impl<'a> Distribution<'a> {
                     }
                 }
             }
-            // A block's sum and its parts may differ by a crumb, which its last id has.
+            // The sum of a block and the sum of its parts may differ in the last bits. The last id
+            // gets the difference.
             return last;
         }
         last
@@ -184,38 +210,32 @@ impl<'a> Distribution<'a> {
         f32::NEG_INFINITY
     }
 
-    /// The scores of `id` with the `count` likeliest, or with those of `ids` where given; as
-    /// logits if `logits`.
-    pub(super) fn scores(
-        &self,
-        id: u32,
-        (count, ids): (usize, Option<&[u32]>),
-        logits: bool,
-    ) -> Scores {
-        let top = match ids {
-            Some(ids) => ids.iter().map(|id| self.candidate(*id, logits)).collect(),
-            None => self.top(count, logits),
+    /// The scores of `id` and of the `reported` alternatives; as logits if `as_logits`.
+    pub(super) fn scores(&self, id: u32, reported: Reported<'_>, as_logits: bool) -> TokenScores {
+        let top = match reported {
+            Reported::Ids(ids) => ids.iter().map(|id| self.candidate(*id, as_logits)).collect(),
+            Reported::Likeliest(count) => self.likeliest(count, as_logits),
         };
-        let own = self.candidate(id, logits);
+        let own = self.candidate(id, as_logits);
         let logprob = self.logprob_of(id);
-        Scores { logprob: own.logprob, processed: logprob, raw: logprob, rank: own.rank, top }
+        TokenScores { logprob: own.logprob, processed: logprob, raw: logprob, rank: own.rank, top }
     }
 
-    fn candidate(&self, id: u32, logits: bool) -> Candidate {
+    fn candidate(&self, id: u32, as_logits: bool) -> Candidate {
         let logit = self.row.logits[id as usize];
-        Candidate { id, logprob: self.shown(logit, logits), rank: self.rank(logit) }
+        Candidate { id, logprob: self.reported_value(logit, as_logits), rank: self.rank(logit) }
     }
 
-    /// What is reported of an id: its logprob, or its logit.
-    fn shown(&self, logit: f32, logits: bool) -> f32 {
-        match logits {
+    /// The reported value of an id: its logprob, or its logit.
+    fn reported_value(&self, logit: f32, as_logits: bool) -> f32 {
+        match as_logits {
             true if logit >= self.floor => logit,
             true => f32::NEG_INFINITY,
             false => self.logprob(logit),
         }
     }
 
-    /// Ids that are at least as likely; what is filtered out comes last, together.
+    /// Counts the ids that are at least as likely. Filtered ids share the last rank.
     fn rank(&self, logit: f32) -> usize {
         match logit >= self.floor {
             true => self.row.count_at_least(logit),
@@ -224,24 +244,26 @@ impl<'a> Distribution<'a> {
     }
 
     /// The `count` likeliest ids of the whole vocabulary; of equals the lower id first.
-    fn top(&self, count: usize, logits: bool) -> Vec<Candidate> {
+    fn likeliest(&self, count: usize, as_logits: bool) -> Vec<Candidate> {
         let count = count.min(self.row.logits.len());
         if count == 0 {
             return Vec::new();
         }
-        let mut top: Vec<(u32, f32)> = self.row.high(self.row.kth_highest(count)).collect();
+        let mut top: Vec<(u32, f32)> = self.row.ids_above(self.row.kth_highest(count)).collect();
         top.sort_by(|a, b| b.1.total_cmp(&a.1));
         top.truncate(count);
-        let shown = (1..).zip(top).map(|(rank, (id, logit))| Candidate {
-            id,
-            logprob: self.shown(logit, logits),
-            rank,
-        });
-        shown.collect()
+        (1..)
+            .zip(top)
+            .map(|(rank, (id, logit))| Candidate {
+                id,
+                logprob: self.reported_value(logit, as_logits),
+                rank,
+            })
+            .collect()
     }
 }
 
-/// The `k`-th highest of all `values`, or the lowest if there are fewer.
+/// Returns the `k`-th highest of `values`, or the lowest if there are fewer.
 fn select(mut values: Vec<f32>, k: usize) -> f32 {
     let last = k.min(values.len()).saturating_sub(1);
     if values.is_empty() {
@@ -250,30 +272,33 @@ fn select(mut values: Vec<f32>, k: usize) -> f32 {
     *values.select_nth_unstable_by(last, |a, b| b.total_cmp(a)).1
 }
 
-/// The value at which the weights of the values, from the highest down, add up to `enough`; none if
+/// Returns the value at which the weights, from the highest value down, add up to `needed`; none if
 /// all together do not.
 fn last_needed(
     mut values: &mut [f32],
-    mut enough: f64,
+    mut needed: f64,
     weight: impl Fn(f32) -> f64,
 ) -> Option<f32> {
     const SORTED: usize = 512;
+
+    // Halve the values until few are left to sort.
     while values.len() > SORTED {
         let half = values.len() / 2;
         values.select_nth_unstable_by(half, |a, b| b.total_cmp(a));
         let (upper, lower) = values.split_at_mut(half);
         let sum: f64 = upper.iter().map(|value| weight(*value)).sum();
-        if sum >= enough {
+        if sum >= needed {
             values = upper;
         } else {
-            enough -= sum;
+            needed -= sum;
             values = lower;
         }
     }
+
     values.sort_unstable_by(|a, b| b.total_cmp(a));
     let mut sum = 0.0;
     values.iter().copied().find(|value| {
         sum += weight(*value);
-        sum >= enough
+        sum >= needed
     })
 }

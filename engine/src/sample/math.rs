@@ -1,19 +1,18 @@
-//! Loops over rows of logits, written so that they become vector code on any machine and give the
-//! same bits on all.
+//! Loops over rows of logits. They compile to vector instructions on any machine, and give the same
+//! bits on all of them.
 
-/// Ids whose weights are added up as one. Within a block sums are of 32-bit floats, of which each
-/// takes part in a dozen additions at most; over blocks they are of 64-bit ones.
+/// Ids in a block. Within a block sums are of 32-bit floats, each of which takes part in a dozen
+/// additions at most; over blocks they are of 64-bit floats.
 pub(super) const BLOCK: usize = 128;
 
-/// Values side by side.
+/// Values that are computed side by side.
 const LANES: usize = 16;
 
-/// Below this the exponential is taken to be zero.
+/// The argument below which the exponential counts as zero.
 const LOWEST: f32 = -87.0;
 
-/// The highest value; minus infinity if there is none. Not-a-number does not count.
+/// Returns the highest value, or minus infinity if there is none. NaN is ignored.
 pub(super) fn highest(values: &[f32]) -> f32 {
-    let higher = |a: f32, b: f32| if b > a { b } else { a };
     let mut lanes = [f32::NEG_INFINITY; LANES];
     let (whole, rest) = values.as_chunks::<LANES>();
     for values in whole {
@@ -24,25 +23,35 @@ pub(super) fn highest(values: &[f32]) -> f32 {
     lanes.iter().chain(rest).copied().fold(f32::NEG_INFINITY, higher)
 }
 
-/// How many values are at least `floor`.
-pub(super) fn count_at_least(values: &[f32], floor: f32) -> usize {
-    let count = |block: &[f32]| block.iter().map(|value| u32::from(*value >= floor)).sum::<u32>();
-    values.chunks(BLOCK).map(|block| count(block) as usize).sum()
+#[inline]
+fn higher(a: f32, b: f32) -> f32 {
+    if b > a { b } else { a }
 }
 
-/// The sum of `exp(value - highest)` over the values of a block that are at least `floor`.
+/// Counts the values that are at least `floor`.
+pub(super) fn count_at_least(values: &[f32], floor: f32) -> usize {
+    let mut count = 0;
+    for block in values.chunks(BLOCK) {
+        // A 32-bit sum of a block fills twice as many lanes as a `usize`.
+        count += block.iter().map(|value| u32::from(*value >= floor)).sum::<u32>() as usize;
+    }
+    count
+}
+
+/// Sums `exp(value - highest)` over the values of a block that are at least `floor`.
 pub(super) fn sum_of_weights(values: &[f32], highest: f32, floor: f32) -> f32 {
-    let term = |value: f32| if value >= floor { weight(value - highest) } else { 0.0 };
     let mut lanes = [0.0_f32; LANES];
     let (whole, rest) = values.as_chunks::<LANES>();
     for values in whole {
         for (lane, value) in lanes.iter_mut().zip(values) {
-            *lane += term(*value);
+            *lane += weight_above(*value, highest, floor);
         }
     }
     for (lane, value) in lanes.iter_mut().zip(rest) {
-        *lane += term(*value);
+        *lane += weight_above(*value, highest, floor);
     }
+
+    // Add the lanes in a fixed order, half to half.
     let mut width = LANES;
     while width > 1 {
         width /= 2;
@@ -54,16 +63,22 @@ pub(super) fn sum_of_weights(values: &[f32], highest: f32, floor: f32) -> f32 {
     lanes[0]
 }
 
-/// Bins by distance from the highest logit.
+/// Returns the weight of a value that is at least `floor`, and zero for any other.
+#[inline]
+fn weight_above(value: f32, highest: f32, floor: f32) -> f32 {
+    if value >= floor { weight(value - highest) } else { 0.0 }
+}
+
+/// The number of bins by distance from the highest logit.
 pub(super) const BINS: usize = 2048;
 
-/// Bins to a distance of one; the last bin has whatever is farther away than all.
+/// Bins for a distance of one. The last bin has everything that is farther away.
 const BINS_PER_UNIT: f32 = 32.0;
 
-/// The bin of a logit. A lower logit has the same bin or a later one.
+/// Returns the bin of a logit. A lower logit has the same bin or a later one.
 pub(super) fn bin(highest: f32, logit: f32) -> usize {
     let bin = (highest - logit) * BINS_PER_UNIT;
-    // Not a number cannot be: the logit has reached a floor.
+    // NaN does not occur: the logit is at least some floor.
     if bin < (BINS - 1) as f32 { bin as usize } else { BINS - 1 }
 }
 
@@ -71,32 +86,37 @@ pub(super) fn bin(highest: f32, logit: f32) -> usize {
 pub(super) fn add_to_bins(bins: &mut [f64], block: &[f32], highest: f32, floor: f32) {
     let mut weights = [0.0_f32; BLOCK];
     for (weight_of, logit) in weights.iter_mut().zip(block) {
-        *weight_of = if *logit >= floor { weight(*logit - highest) } else { 0.0 };
+        *weight_of = weight_above(*logit, highest, floor);
     }
     for (weight, logit) in weights.iter().zip(block) {
         bins[bin(highest, *logit)] += f64::from(*weight);
     }
 }
 
-/// `exp(x)` for `x` of at most zero, to about one unit in the last place; zero for what is smaller
-/// than the smallest normal number, and for what is not a number.
+/// Returns `exp(x)` for `x` of at most zero, to about one unit in the last place. Returns zero if
+/// the result is smaller than the smallest normal number, and for NaN.
 ///
-/// Adding and subtracting a large number rounds to an integer without the instruction for it, which
-/// not every machine has; no step can be fused with another.
+/// Adding and subtracting a large number rounds to an integer without an instruction that some
+/// machines lack. No operation can be fused with another.
 pub(super) fn weight(x: f32) -> f32 {
     const ROUND: f32 = 12_582_912.0;
     const LN_2_HIGH: f32 = 0.693_359_4;
     const LN_2_LOW: f32 = -2.121_944_4e-4;
+
+    // x = whole * ln 2 + rest.
     let bounded = if x > LOWEST { x } else { LOWEST };
     let shifted = bounded * std::f32::consts::LOG2_E + ROUND;
     let whole = shifted - ROUND;
     let rest = (bounded - whole * LN_2_HIGH) - whole * LN_2_LOW;
+
+    // A polynomial for the exponential of the rest.
     let mut power = 1.987_569_1e-4;
     for coefficient in [1.398_199_9e-3, 8.333_452e-3, 4.166_579_6e-2, 0.166_666_65, 0.5] {
         power = power * rest + coefficient;
     }
     let fraction = power * (rest * rest) + rest + 1.0;
-    // The integer stands in the low bits of the shifted number; it becomes the exponent.
+
+    // The integer is in the low bits of the shifted number; it becomes the exponent.
     let scale = f32::from_bits((shifted.to_bits() << 23).wrapping_add(127 << 23));
     if x > LOWEST { fraction * scale } else { 0.0 }
 }

@@ -1,12 +1,13 @@
-//! Draws against reported probabilities, filters and penalties against plain ones, and facts.
+//! Draws against reported probabilities, and filters and penalties against plain code.
 
 mod speed;
 
+use super::params::Candidate;
 use super::*;
 
 /// Plain sampling with everything off.
-pub(crate) fn plain() -> Params {
-    Params {
+pub(crate) fn plain() -> SamplingParams {
+    SamplingParams {
         temperature: 1.0,
         top_p: 1.0,
         top_k: 0,
@@ -29,12 +30,17 @@ const RAW: LogprobsMode = LogprobsMode::RawLogprobs;
 const LOGITS: [f32; 5] = [0.0, 2.0, 1.0, 2.0, -3.0];
 
 /// The token at `position` of a reply to nothing.
-fn sampled(logits: &[f32], params: &Params, position: usize, mode: LogprobsMode) -> Sampled {
-    let mut sampler = Sampler::new(params.clone(), &[], (Arc::default(), 0));
+fn sampled(
+    logits: &[f32],
+    params: &SamplingParams,
+    position: usize,
+    mode: LogprobsMode,
+) -> SampledToken {
+    let mut sampler = Sampler::new(params.clone(), &[], no_ends());
     sampler.sample(&mut logits.to_vec(), position, mode)
 }
 
-fn scores(logits: &[f32], params: &Params, mode: LogprobsMode) -> Scores {
+fn scores(logits: &[f32], params: &SamplingParams, mode: LogprobsMode) -> TokenScores {
     sampled(logits, params, 0, mode).scores.unwrap()
 }
 
@@ -47,8 +53,8 @@ pub(crate) fn row(count: usize, seed: u64) -> Vec<f32> {
     (0..count as u64).map(one).collect()
 }
 
-/// The probabilities of all ids as the plainest code would have them, in 64-bit floats.
-fn oracle(logits: &[f32], params: &Params, prompt: &[u32], said: &[u32]) -> Vec<f64> {
+/// The probabilities of all ids by plain code, in 64-bit floats.
+fn oracle(logits: &[f32], params: &SamplingParams, prompt: &[u32], said: &[u32]) -> Vec<f64> {
     let mut scaled: Vec<f64> = logits.iter().map(|logit| f64::from(*logit)).collect();
     for (id, logit) in scaled.iter_mut().enumerate() {
         let id = id as u32;
@@ -89,31 +95,39 @@ fn oracle(logits: &[f32], params: &Params, prompt: &[u32], said: &[u32]) -> Vec<
     weights.iter().map(|weight| weight / sum).collect()
 }
 
-/// Parameters that have little in common.
-fn many() -> Vec<Params> {
+/// Parameters of many kinds.
+fn many() -> Vec<SamplingParams> {
     let bias: Arc<[(u32, f32)]> = [(3, 4.0), (900, -100.0), (17, 9.5)].into();
     vec![
         plain(),
-        Params { temperature: 0.6, ..plain() },
-        Params { temperature: 1.7, top_p: 0.9, ..plain() },
-        Params { top_p: 0.3, ..plain() },
-        Params { top_k: 1, ..plain() },
-        Params { top_k: 20, top_p: 0.95, temperature: 0.6, ..plain() },
-        Params { top_k: 300, min_p: 0.001, ..plain() },
-        Params { min_p: 0.05, top_p: 0.99, ..plain() },
-        Params { logit_bias: bias, top_p: 0.8, ..plain() },
-        Params { repetition_penalty: 1.3, ..plain() },
-        Params { presence_penalty: 1.5, frequency_penalty: -0.5, top_k: 50, ..plain() },
-        Params { repetition_penalty: 0.8, frequency_penalty: 1.0, top_p: 0.97, ..plain() },
+        SamplingParams { temperature: 0.6, ..plain() },
+        SamplingParams { temperature: 1.7, top_p: 0.9, ..plain() },
+        SamplingParams { top_p: 0.3, ..plain() },
+        SamplingParams { top_k: 1, ..plain() },
+        SamplingParams { top_k: 20, top_p: 0.95, temperature: 0.6, ..plain() },
+        SamplingParams { top_k: 300, min_p: 0.001, ..plain() },
+        SamplingParams { min_p: 0.05, top_p: 0.99, ..plain() },
+        SamplingParams { logit_bias: bias, top_p: 0.8, ..plain() },
+        SamplingParams { repetition_penalty: 1.3, ..plain() },
+        SamplingParams { presence_penalty: 1.5, frequency_penalty: -0.5, top_k: 50, ..plain() },
+        SamplingParams { repetition_penalty: 0.8, frequency_penalty: 1.0, top_p: 0.97, ..plain() },
     ]
+}
+
+fn no_ends() -> EndTokens {
+    ends_after(0, &[])
+}
+
+fn ends_after(min_tokens: usize, ids: &[u32]) -> EndTokens {
+    EndTokens { ids: ids.into(), min_tokens }
 }
 
 #[test]
 fn probabilities_are_those_of_plain_code() {
     let prompt = [3, 5, 900, 5];
     for (index, params) in many().into_iter().enumerate() {
-        let params = Params { logprobs: Some(1000), ..params };
-        let mut sampler = Sampler::new(params.clone(), &prompt, (Arc::default(), 0));
+        let params = SamplingParams { logprobs: Some(1000), ..params };
+        let mut sampler = Sampler::new(params.clone(), &prompt, no_ends());
         let mut said = Vec::new();
         for position in 0..12 {
             let logits = row(1000, (index * 100 + position) as u64);
@@ -138,10 +152,10 @@ fn frequencies_are_the_reported_probabilities() {
     const DRAWS: usize = 20_000;
     let logits = row(1000, 4242);
     for params in many() {
-        let all = Params { logprobs: Some(1000), ..params.clone() };
+        let all = SamplingParams { logprobs: Some(1000), ..params.clone() };
         let mut counts = vec![0.0; logits.len()];
         for position in 0..DRAWS {
-            let quiet = Params { logprobs: None, ..params.clone() };
+            let quiet = SamplingParams { logprobs: None, ..params.clone() };
             let id = sampled(&logits, &quiet, position, PROCESSED).id;
             counts[id as usize] += 1.0 / DRAWS as f64;
         }
@@ -158,7 +172,7 @@ fn frequencies_are_the_reported_probabilities() {
 #[test]
 fn a_seed_fixes_the_token_of_a_position() {
     let tokens = |seed| {
-        let params = Params { seed, ..plain() };
+        let params = SamplingParams { seed, ..plain() };
         (0..64).map(|at| sampled(&LOGITS, &params, at, PROCESSED).id).collect::<Vec<u32>>()
     };
     assert_eq!(tokens(1), tokens(1));
@@ -171,7 +185,7 @@ fn what_is_reported_does_not_change_what_is_sampled() {
         for position in 0..50 {
             let logits = row(500, position as u64);
             let ids = [None, Some(0), Some(5)].map(|logprobs| {
-                let params = Params { logprobs, ..params.clone() };
+                let params = SamplingParams { logprobs, ..params.clone() };
                 [PROCESSED, RAW].map(|mode| sampled(&logits, &params, position, mode).id)
             });
             assert!(ids.iter().flatten().all(|id| *id == ids[0][0]));
@@ -181,9 +195,9 @@ fn what_is_reported_does_not_change_what_is_sampled() {
 
 #[test]
 fn the_lowest_of_equals_is_greedy() {
-    let greedy = Params { temperature: 0.0, ..plain() };
+    let greedy = SamplingParams { temperature: 0.0, ..plain() };
     assert_eq!(sampled(&LOGITS, &greedy, 3, RAW).id, 1);
-    let first = Params { top_k: 1, temperature: 0.3, ..plain() };
+    let first = SamplingParams { top_k: 1, temperature: 0.3, ..plain() };
     // Ties at the cut are kept, so the one token is taken from a model without them.
     let logits = [0.0, 2.0, 1.0, 1.9, -3.0];
     for position in 0..50 {
@@ -194,23 +208,23 @@ fn the_lowest_of_equals_is_greedy() {
 
 #[test]
 fn filters_cut_where_vllm_cuts() {
-    let kept = |params: Params| {
-        let top = scores(&LOGITS, &Params { logprobs: Some(5), ..params }, PROCESSED).top;
+    let kept = |params: SamplingParams| {
+        let top = scores(&LOGITS, &SamplingParams { logprobs: Some(5), ..params }, PROCESSED).top;
         let kept = top.iter().filter(|one| one.logprob > f32::NEG_INFINITY);
         let mut ids: Vec<u32> = kept.map(|one| one.id).collect();
         ids.sort_unstable();
         ids
     };
-    assert_eq!(kept(Params { top_k: 3, ..plain() }), [1, 2, 3]);
-    assert_eq!(kept(Params { top_p: 0.75, ..plain() }), [1, 3]);
-    assert_eq!(kept(Params { top_p: 0.85, ..plain() }), [1, 2, 3]);
-    assert_eq!(kept(Params { min_p: 0.3, ..plain() }), [1, 2, 3]);
-    assert_eq!(kept(Params { top_p: 1e-9, ..plain() }), [1, 3]);
+    assert_eq!(kept(SamplingParams { top_k: 3, ..plain() }), [1, 2, 3]);
+    assert_eq!(kept(SamplingParams { top_p: 0.75, ..plain() }), [1, 3]);
+    assert_eq!(kept(SamplingParams { top_p: 0.85, ..plain() }), [1, 2, 3]);
+    assert_eq!(kept(SamplingParams { min_p: 0.3, ..plain() }), [1, 2, 3]);
+    assert_eq!(kept(SamplingParams { top_p: 1e-9, ..plain() }), [1, 3]);
 }
 
 #[test]
 fn raw_logprobs_ignore_temperature_and_filters() {
-    let params = Params { temperature: 0.5, top_k: 2, logprobs: Some(3), ..plain() };
+    let params = SamplingParams { temperature: 0.5, top_k: 2, logprobs: Some(3), ..plain() };
     let raw = scores(&LOGITS, &params, RAW);
     let sum: f64 = LOGITS.iter().map(|logit| f64::from(*logit).exp()).sum();
     assert!((f64::from(raw.logprob) - (2.0 - sum.ln())).abs() < 1e-6);
@@ -225,7 +239,7 @@ fn raw_logprobs_ignore_temperature_and_filters() {
 
 #[test]
 fn modes_of_logits_report_what_probabilities_are_made_of() {
-    let params = Params { temperature: 0.5, top_k: 2, logprobs: Some(3), ..plain() };
+    let params = SamplingParams { temperature: 0.5, top_k: 2, logprobs: Some(3), ..plain() };
     let raw = scores(&LOGITS, &params, LogprobsMode::RawLogits);
     assert_eq!(raw.top.iter().map(|one| one.logprob).collect::<Vec<_>>(), [2.0, 2.0, 1.0]);
     let processed = scores(&LOGITS, &params, LogprobsMode::ProcessedLogits);
@@ -239,7 +253,7 @@ fn modes_of_logits_report_what_probabilities_are_made_of() {
 #[test]
 fn ids_that_are_asked_for_come_with_their_ranks() {
     let ids = Some([4, 0, 3].into());
-    let params = Params { logprob_ids: ids, temperature: 0.0, ..plain() };
+    let params = SamplingParams { logprob_ids: ids, temperature: 0.0, ..plain() };
     let top = scores(&LOGITS, &params, RAW).top;
     let found: Vec<(u32, usize)> = top.iter().map(|one| (one.id, one.rank)).collect();
     assert_eq!(found, [(4, 5), (0, 4), (3, 2)]);
@@ -251,7 +265,7 @@ fn ranks_and_alternatives_of_a_large_row_are_those_of_a_sort() {
     let mut sorted: Vec<(u32, f32)> = (0..).zip(logits.iter().copied()).collect();
     sorted.sort_by(|a, b| b.1.total_cmp(&a.1));
     for count in [1, 7, 100, 300, 30_011] {
-        let params = Params { logprobs: Some(count), ..plain() };
+        let params = SamplingParams { logprobs: Some(count), ..plain() };
         let scores = scores(&logits, &params, RAW);
         let ids: Vec<u32> = scores.top.iter().map(|one| one.id).collect();
         assert!(ids.iter().eq(sorted[..count].iter().map(|(id, _)| id)));
@@ -265,7 +279,7 @@ fn ranks_and_alternatives_of_a_large_row_are_those_of_a_sort() {
 #[test]
 fn a_flat_distribution_is_cut_at_the_right_place() {
     let logits: Vec<f32> = (0..40_000).map(|i| (i % 20_000) as f32 * 1e-5).collect();
-    let params = Params { top_p: 0.5, logprobs: Some(40_000), ..plain() };
+    let params = SamplingParams { top_p: 0.5, logprobs: Some(40_000), ..plain() };
     let expected = oracle(&logits, &params, &[], &[]);
     let kept = scores(&logits, &params, PROCESSED).top;
     let kept = kept.iter().filter(|one| one.logprob > f32::NEG_INFINITY).count();
@@ -276,37 +290,37 @@ fn a_flat_distribution_is_cut_at_the_right_place() {
 #[test]
 fn only_allowed_ids_are_sampled() {
     let allowed = Some([0, 2, 4].into());
-    let params = Params { allowed, ..plain() };
+    let params = SamplingParams { allowed, ..plain() };
     for position in 0..200 {
         let id = sampled(&LOGITS, &params, position, PROCESSED).id;
         assert!([0, 2, 4].contains(&id));
     }
-    let top = scores(&LOGITS, &Params { logprobs: Some(5), ..params }, PROCESSED);
+    let top = scores(&LOGITS, &SamplingParams { logprobs: Some(5), ..params }, PROCESSED);
     assert_eq!(top.top.iter().filter(|one| one.logprob > f32::NEG_INFINITY).count(), 3);
     // The model's own distribution is the one without the mask.
-    let id = sampled(&LOGITS, &Params { allowed: Some([0, 2, 4].into()), ..plain() }, 0, RAW).id;
+    let id =
+        sampled(&LOGITS, &SamplingParams { allowed: Some([0, 2, 4].into()), ..plain() }, 0, RAW).id;
     let whole = oracle(&LOGITS, &plain(), &[], &[])[id as usize];
     assert!((f64::from(top.raw) - whole.ln()).abs() < 1e-6);
 }
 
 #[test]
 fn ends_do_not_come_before_their_time() {
-    let mut sampler = Sampler::new(plain(), &[], ([1, 3].into(), 30));
+    let mut sampler = Sampler::new(plain(), &[], ends_after(30, &[1, 3]));
     for position in 0..200 {
         let id = sampler.sample(&mut LOGITS.to_vec(), position, PROCESSED).id;
         assert!(position >= 30 || ![1, 3].contains(&id));
     }
     // Where ends are all that is allowed, something has to be sampled all the same.
-    let only = Params { allowed: Some([1].into()), ..plain() };
-    let mut sampler = Sampler::new(only, &[], ([1].into(), 5));
+    let only = SamplingParams { allowed: Some([1].into()), ..plain() };
+    let mut sampler = Sampler::new(only, &[], ends_after(5, &[1]));
     assert_eq!(sampler.sample(&mut LOGITS.to_vec(), 0, PROCESSED).id, 1);
 }
 
 #[test]
 fn bad_words_are_never_completed() {
     let words: Arc<[Vec<u32>]> = [vec![2], vec![1, 3], vec![0, 1, 1]].into();
-    let mut sampler =
-        Sampler::new(Params { bad_words: words, ..plain() }, &[1], (Arc::default(), 0));
+    let mut sampler = Sampler::new(SamplingParams { bad_words: words, ..plain() }, &[1], no_ends());
     let mut said = Vec::new();
     for position in 0..3000 {
         said.push(sampler.sample(&mut LOGITS.to_vec(), position, PROCESSED).id);

@@ -1,85 +1,118 @@
 //! An update that comes in several calls.
 //!
-//! What a call brings is taken whole or not at all. What was refused is owed: an update is finished
-//! with all that its trainer wanted in it, or not at all, also where a trainer finishes whatever it
-//! was told before, as TRL's clients do.
+//! The tensors of a call are taken all or none. A refused tensor is still owed: an update can
+//! finish only with everything that its trainer tried to send. Some trainers, TRL's clients among
+//! them, finish an update whatever the answers to its calls were.
 
 use std::collections::BTreeSet;
 
-use super::Refused;
-use super::staging::Staging;
+use super::error::UpdateError;
+use super::incoming::IncomingWeights;
 
 /// An update that was begun.
 #[derive(Debug)]
-pub(crate) struct Open {
-    staging: Staging,
-    /// Tensors that came, were refused, and have not come since.
+pub(crate) struct OpenUpdate {
+    incoming: IncomingWeights,
+    /// Tensors that were refused and have not come since.
     owed: BTreeSet<String>,
-    /// A call was refused of which nobody knows what it was to bring.
-    unread: bool,
+    /// True if a refused call could not be read, so that its tensors are unknown.
+    has_unread_call: bool,
 }
 
-impl Open {
-    pub(crate) fn new(staging: Staging) -> Open {
-        Open { staging, owed: BTreeSet::new(), unread: false }
+impl OpenUpdate {
+    pub(crate) fn new(incoming: IncomingWeights) -> OpenUpdate {
+        OpenUpdate { incoming, owed: BTreeSet::new(), has_unread_call: false }
     }
 
-    /// What has arrived.
-    pub(crate) fn staging(&self) -> &Staging {
-        &self.staging
+    /// The tensors so far.
+    pub(crate) fn incoming(&self) -> &IncomingWeights {
+        &self.incoming
     }
 
-    pub(crate) fn into_staging(self) -> Staging {
-        self.staging
+    #[doc(hidden)]
+    pub(crate) fn staging(&self) -> &IncomingWeights {
+        self.incoming() // alias
     }
 
-    /// A place for what one call brings.
-    pub(crate) fn scratch(&self) -> Staging {
-        self.staging.empty()
+    /// The tensors of the whole update.
+    pub(crate) fn into_incoming(self) -> IncomingWeights {
+        self.incoming
     }
 
-    /// Takes in what a call brought: `read`, which was to be `names` if these are known.
+    #[doc(hidden)]
+    pub(crate) fn into_staging(self) -> IncomingWeights {
+        self.into_incoming() // alias
+    }
+
+    /// An empty collection for the tensors of one call.
+    pub(crate) fn new_batch(&self) -> IncomingWeights {
+        self.incoming.empty()
+    }
+
+    #[doc(hidden)]
+    pub(crate) fn scratch(&self) -> IncomingWeights {
+        self.new_batch() // alias
+    }
+
+    /// Adds the tensors of one call, all or none. `names` are the tensors that the call announced,
+    /// if they are known.
+    pub(crate) fn add(
+        &mut self,
+        batch: Result<IncomingWeights, UpdateError>,
+        names: Option<Vec<String>>,
+    ) -> Result<(), UpdateError> {
+        let error = match batch.and_then(|batch| self.absorb(batch)) {
+            Ok(()) => return Ok(()),
+            Err(error) => error,
+        };
+        match names {
+            Some(names) => {
+                let needed = names.into_iter().filter(|name| !self.incoming.is_computed(name));
+                self.owed.extend(needed);
+            }
+            None => self.has_unread_call = true,
+        }
+        Err(error)
+    }
+
+    #[doc(hidden)]
     pub(crate) fn settle(
         &mut self,
-        read: Result<Staging, Refused>,
+        batch: Result<IncomingWeights, UpdateError>,
         names: Option<Vec<String>>,
-    ) -> Result<(), Refused> {
-        let taken = read.and_then(|brought| {
-            let came: Vec<String> = brought.names().map(str::to_owned).collect();
-            self.staging.absorb(brought).map(|()| came)
-        });
-        match (taken, names) {
-            (Ok(came), _) => {
-                self.owed.retain(|name| !came.contains(name));
-                Ok(())
-            }
-            (Err(refused), Some(names)) => {
-                let wanted = |name: &String| !self.staging.is_computed(name);
-                self.owed.extend(names.into_iter().filter(wanted));
-                Err(refused)
-            }
-            (Err(refused), None) => {
-                self.unread = true;
-                Err(refused)
-            }
-        }
+    ) -> Result<(), UpdateError> {
+        self.add(batch, names) // alias
     }
 
-    /// What is still missing of what was refused.
-    pub(crate) fn debt(&self) -> Option<String> {
-        const AGAIN: &str = "send it again, or begin anew with `POST /start_weight_update`";
+    fn absorb(&mut self, batch: IncomingWeights) -> Result<(), UpdateError> {
+        let arrived: Vec<String> = batch.names().map(str::to_owned).collect();
+        self.incoming.absorb(batch)?;
+        self.owed.retain(|name| !arrived.contains(name));
+        Ok(())
+    }
+
+    /// Describes the refused tensors that have not come since, if there are any.
+    pub(crate) fn missing(&self) -> Option<String> {
+        const REMEDY: &str = "send it again, or start over with `POST /start_weight_update`";
         if let Some(name) = self.owed.first() {
             let more = match self.owed.len() - 1 {
                 0 => String::new(),
                 more => format!(" and {more} more"),
             };
             return Some(format!(
-                "`{name}`{more} came, was refused, and has not come since; {AGAIN}"
+                "`{name}`{more} was refused and has not been sent again; {REMEDY}"
             ));
         }
-        let missing = self.unread && !self.staging.is_whole();
-        missing.then(|| {
-            format!("a call could not be read, and not all tensors have come since; {AGAIN}")
-        })
+        if self.has_unread_call && !self.incoming.is_whole() {
+            return Some(format!(
+                "a call could not be read, and not all tensors have been sent since; {REMEDY}"
+            ));
+        }
+        None
+    }
+
+    #[doc(hidden)]
+    pub(crate) fn debt(&self) -> Option<String> {
+        self.missing() // alias
     }
 }

@@ -1,4 +1,4 @@
-//! Staging by itself, and the weights that other tests push.
+//! Incoming and staged weights, and the weights that other tests push.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -9,15 +9,18 @@ use kernels::Cpu;
 use safetensors::Dtype;
 use safetensors::tensor::TensorView;
 
-use super::dock::Yard;
+use super::manifest::{ManifestRecorder, TensorDigest};
+use super::staging::{StagingArea, WeightStaging};
+use super::state::LabelWish;
 use super::*;
-use crate::cache::SequenceCache;
-use crate::load::Folder;
-use crate::model::{Chunk, Model, Scratch, Size, Want};
-use crate::parameters::Parameters;
+use crate::model::folder::ModelFolder;
+use crate::model::forward::{LogitRows, Scratch, SequenceChunk};
+use crate::model::parameters::Parameters;
+use crate::model::{Model, ModelCapacity};
 use crate::sample::score;
-use crate::update::staging::Piece;
-use crate::weights::Weights;
+use crate::schedule::cache::SequenceCache;
+use crate::update::incoming::IncomingTensor;
+use crate::weights::files::WeightFiles;
 
 /// Tensors by name: shape and elements.
 pub(crate) type Named = BTreeMap<String, (Vec<usize>, Vec<f32>)>;
@@ -28,7 +31,8 @@ pub(crate) fn tiny() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("models/tiny")
 }
 
-/// The tiny model's weights, every one a little off in a way that `number` decides; 0 is as it is.
+/// The tiny model's weights, each changed a little depending on `number`; 0 leaves them as they
+/// are.
 pub(crate) fn variant(number: u32) -> Named {
     let file = std::fs::read(tiny().join("model.safetensors")).unwrap();
     let file = safetensors::SafeTensors::deserialize(&file).unwrap();
@@ -76,16 +80,16 @@ pub(crate) fn folder_of(named: &Named) -> tempfile::TempDir {
     folder
 }
 
-/// The weights of a folder on the CPU, and what they are.
-pub(crate) fn loaded(folder: &Path) -> (Parameters<Cpu>, Ledger) {
-    let config = Folder::open(&tiny()).unwrap().model;
-    let weights = Weights::open(folder).unwrap();
-    let recorder = Recorder::new(&weights, false);
+/// The weights of a folder on the CPU, and their manifest.
+pub(crate) fn loaded(folder: &Path) -> (Parameters<Cpu>, WeightManifest) {
+    let config = ModelFolder::open(&tiny()).unwrap().model;
+    let weights = WeightFiles::open(folder).unwrap();
+    let recorder = ManifestRecorder::new(&weights, false);
     let parameters = Parameters::load(&Cpu::default(), &recorder, &config).unwrap();
-    (parameters, recorder.ledger())
+    (parameters, recorder.into_manifest())
 }
 
-/// Several weights, by the numbers of their variants, and what each says of a text.
+/// The models of several variants, to score texts with.
 pub(crate) struct Truth {
     models: Vec<Model<Cpu>>,
 }
@@ -94,9 +98,9 @@ impl Truth {
     pub(crate) fn new(count: u32) -> Truth {
         let model = |number| {
             let folder = folder_of(&variant(number));
-            let config = Folder::open(&tiny()).unwrap().model;
+            let config = ModelFolder::open(&tiny()).unwrap().model;
             let parameters = loaded(folder.path()).0;
-            let size = Size { positions: 1024, pages: 64, adapters: 0 };
+            let size = ModelCapacity { positions: 1024, pages: 64, adapters: 0 };
             let ops = Cpu::default();
             let scratch = Scratch::new(&ops, &config, 512, 64).unwrap();
             Model::new(ops, parameters, config, scratch, size).unwrap()
@@ -108,11 +112,11 @@ impl Truth {
     pub(crate) fn scores(&mut self, which: usize, tokens: &[u32]) -> Vec<u32> {
         let model = &mut self.models[which];
         let mut cache = SequenceCache { pages: (0..64).collect(), ..SequenceCache::default() };
-        let chunk = Chunk {
+        let chunk = SequenceChunk {
             tokens,
             cache: &mut cache,
             adapter: None,
-            want: Want::All,
+            logit_rows: LogitRows::All,
             draw: None,
             feedback: None,
         };
@@ -122,8 +126,8 @@ impl Truth {
     }
 }
 
-fn staging() -> Staging {
-    Staging::new(Arc::new(loaded(&tiny()).1))
+fn staging() -> IncomingWeights {
+    IncomingWeights::new(Arc::new(loaded(&tiny()).1))
 }
 
 #[test]
@@ -141,7 +145,7 @@ fn a_folder_and_pieces_of_any_type_come_to_the_same_weights() {
         let mut pieces = staging();
         for (name, (shape, values)) in &named {
             let bytes = bytes(values, dtype);
-            pieces.take(Piece { name, dtype, shape, bytes: &bytes }).unwrap();
+            pieces.take(IncomingTensor { name, dtype, shape, bytes: &bytes }).unwrap();
         }
         let folder = tempfile::tempdir().unwrap();
         std::fs::write(folder.path().join("model.safetensors"), file_of(&named, dtype)).unwrap();
@@ -158,12 +162,12 @@ fn wider_numbers_are_rounded_to_the_type_that_is_served() {
     std::fs::write(folder.path().join("model.safetensors"), file_of(&named, Dtype::BF16)).unwrap();
     let (_, halves) = loaded(folder.path());
     assert_eq!(halves.dtype(), "torch.bfloat16");
-    let mut staging = Staging::new(Arc::new(loaded_as(&variant(0), Dtype::BF16)));
+    let mut staging = IncomingWeights::new(Arc::new(loaded_as(&variant(0), Dtype::BF16)));
     staging.take_file(&file_of(&named, Dtype::F32)).unwrap();
     assert_eq!(staging.outcome().unwrap(), halves);
 }
 
-fn loaded_as(named: &Named, dtype: Dtype) -> Ledger {
+fn loaded_as(named: &Named, dtype: Dtype) -> WeightManifest {
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("model.safetensors"), file_of(named, dtype)).unwrap();
     loaded(folder.path()).1
@@ -175,7 +179,7 @@ fn what_cannot_be_used_is_refused_by_name() {
     let mut staging = staging();
     let ones = bytes(&[1.0; 96], Dtype::F32);
     let mut refuse = |name: &str, dtype, shape: &[usize], bytes: &[u8]| {
-        staging.take(Piece { name, dtype, shape, bytes }).unwrap_err().to_string()
+        staging.take(IncomingTensor { name, dtype, shape, bytes }).unwrap_err().to_string()
     };
     let cases = [
         (refuse("model.nothing", Dtype::F32, &[96], &ones), "no tensor of that name"),
@@ -183,18 +187,21 @@ fn what_cannot_be_used_is_refused_by_name() {
         (refuse(NORM, Dtype::F32, &[96], &ones[..95]), "it has 95 bytes"),
         (refuse(NORM, Dtype::I64, &[48], &ones), "its type is I64"),
         (refuse(NORM, Dtype::F32, &[usize::MAX, 9], &ones), "it has 384 bytes"),
-        (refuse(NORM, Dtype::F32, &[96], &bytes(&[f32::NAN; 96], Dtype::F32)), "no numbers"),
+        (
+            refuse(NORM, Dtype::F32, &[96], &bytes(&[f32::NAN; 96], Dtype::F32)),
+            "infinite, NaN, or too large",
+        ),
     ];
     for (found, expected) in cases {
         assert!(found.contains(expected) && found.contains("model.n"), "{found}");
     }
     assert_eq!(staging.len(), 0);
-    let norm = Piece { name: NORM, dtype: Dtype::F32, shape: &[96], bytes: &ones };
+    let norm = IncomingTensor { name: NORM, dtype: Dtype::F32, shape: &[96], bytes: &ones };
     staging.take(norm).unwrap();
     // A piece whose answer was lost comes again; another under its name does not.
     staging.take(norm).unwrap();
     let twos = bytes(&[2.0; 96], Dtype::F32);
-    let twice = staging.take(Piece { bytes: &twos, ..norm }).unwrap_err();
+    let twice = staging.take(IncomingTensor { bytes: &twos, ..norm }).unwrap_err();
     assert!(twice.to_string().contains("came twice"), "{twice}");
     assert_eq!(staging.len(), 1);
 }
@@ -218,66 +225,71 @@ fn a_tied_head_may_come_but_must_be_the_embedding() {
 
 #[test]
 fn what_does_not_come_stays_and_what_lies_there_is_read_back_as_it_is() {
-    let (live, ledger) = loaded(&tiny());
-    let config = Folder::open(&tiny()).unwrap().model;
-    let dock = Dock::new((Cpu::default(), config.clone()));
-    dock.lend(Some(Arc::new(live)));
-    assert_eq!(dock.inspect(&ledger).unwrap(), ledger);
+    let (live, manifest) = loaded(&tiny());
+    let config = ModelFolder::open(&tiny()).unwrap().model;
+    let staging_area = WeightStaging::new(Cpu::default(), config.clone());
+    staging_area.lend(Some(Arc::new(live)));
+    assert_eq!(staging_area.inspect(&manifest).unwrap(), manifest);
     // One part of a fused matrix comes, the others and everything else stay.
     let name = "model.layers.1.self_attn.k_proj.weight";
     let changed: Named = variant(2).into_iter().filter(|(other, _)| other == name).collect();
-    let mut staging = Staging::new(Arc::new(ledger.clone()));
+    let mut staging = IncomingWeights::new(Arc::new(manifest.clone()));
     staging.take_file(&file_of(&changed, Dtype::F32)).unwrap();
     let outcome = staging.outcome().unwrap();
-    dock.stage(staging).unwrap();
-    let staged = dock.take_staged().unwrap();
-    dock.lend(Some(staged));
-    assert_eq!(dock.inspect(&ledger).unwrap(), outcome);
-    let differ = |(name, entry): (&str, &ledger::Entry)| {
-        (ledger.get(name) != Some(entry)).then(|| name.to_owned())
+    staging_area.stage(staging).unwrap();
+    let staged = staging_area.take_staged().unwrap();
+    staging_area.lend(Some(staged));
+    assert_eq!(staging_area.inspect(&manifest).unwrap(), outcome);
+    let differ = |(name, digest): (&str, &TensorDigest)| {
+        (manifest.get(name) != Some(digest)).then(|| name.to_owned())
     };
     assert_eq!(outcome.iter().filter_map(differ).collect::<Vec<_>>(), [name]);
     // Without weights that serve, everything must come.
-    dock.lend(None);
-    let mut staging = Staging::new(Arc::new(ledger));
+    staging_area.lend(None);
+    let mut staging = IncomingWeights::new(Arc::new(manifest));
     staging.take_file(&file_of(&changed, Dtype::F32)).unwrap();
-    assert!(dock.stage(staging).unwrap_err().to_string().contains("is missing"));
+    assert!(staging_area.stage(staging).unwrap_err().to_string().contains("is missing"));
 }
 
 #[test]
 fn every_kind_of_model_is_read_back_as_it_was_loaded() {
     for folder in ["llama", "qwen2"] {
         let folder = tiny().join("../../../tests/tapes/engine").join(folder);
-        let config = Folder::open(&folder).unwrap().model;
-        let weights = Weights::open(&folder).unwrap();
-        let recorder = Recorder::new(&weights, false);
+        let config = ModelFolder::open(&folder).unwrap().model;
+        let weights = WeightFiles::open(&folder).unwrap();
+        let recorder = ManifestRecorder::new(&weights, false);
         let live = Parameters::load(&Cpu::default(), &recorder, &config).unwrap();
-        let ledger = recorder.ledger();
-        let dock = Dock::new((Cpu::default(), config));
-        dock.lend(Some(Arc::new(live)));
-        assert_eq!(dock.inspect(&ledger).unwrap(), ledger);
+        let manifest = recorder.into_manifest();
+        let staging_area = WeightStaging::new(Cpu::default(), config);
+        staging_area.lend(Some(Arc::new(live)));
+        assert_eq!(staging_area.inspect(&manifest).unwrap(), manifest);
     }
 }
 
 #[test]
 fn labels_are_not_used_for_two_weights() {
-    let (_, ledger) = loaded(&tiny());
-    let config = Folder::open(&tiny()).unwrap().model;
-    let dock = Arc::new(Dock::new((Cpu::default(), config)));
-    let updates = Updates::new(dock, ledger.clone(), "default");
-    let known = ledger.checksum();
+    let (_, manifest) = loaded(&tiny());
+    let config = ModelFolder::open(&tiny()).unwrap().model;
+    let staging_area = Arc::new(WeightStaging::new(Cpu::default(), config));
+    let updates = WeightUpdates::new(staging_area, manifest.clone(), "default");
+    let known = manifest.checksum();
     assert_eq!(updates.checksum_of("default"), Some(known.clone()));
-    assert_eq!(updates.label((Some("default"), None), 0, &known), Ok("default".into()));
-    let refused = updates.label((Some("default"), None), 0, "other").unwrap_err();
-    assert!(matches!(refused, Refused::Label(_)), "{refused}");
-    updates.remember(&Version { label: "2".into(), checksum: "two".into() });
-    assert_eq!(updates.label((None, None), 0, "other"), Ok("1".into()));
-    assert_eq!(updates.label((None, None), 1, "other"), Ok("3".into()));
-    assert_eq!(updates.label((None, None), 1, "two"), Ok("2".into()));
-    let folder = |path: &str, checksum| updates.label((None, Some(path)), 7, checksum).unwrap();
+    let default = LabelWish { asked: Some("default"), folder: None };
+    assert_eq!(updates.choose_label(default, 0, &known), Ok("default".into()));
+    let refused = updates.choose_label(default, 0, "other").unwrap_err();
+    assert!(matches!(refused, UpdateError::Label(_)), "{refused}");
+    updates.remember(&WeightVersion { label: "2".into(), checksum: "two".into() });
+    let any = LabelWish { asked: None, folder: None };
+    assert_eq!(updates.choose_label(any, 0, "other"), Ok("1".into()));
+    assert_eq!(updates.choose_label(any, 1, "other"), Ok("3".into()));
+    assert_eq!(updates.choose_label(any, 1, "two"), Ok("2".into()));
+    let folder = |path: &str, checksum| {
+        let wish = LabelWish { asked: None, folder: Some(path) };
+        updates.choose_label(wish, 7, checksum).unwrap()
+    };
     assert_eq!(folder("/runs/a/broadcast/step_12/", "other"), "step_12");
     assert_eq!(folder("v3", "other"), "v3");
-    updates.remember(&Version { label: "checkpoint-4".into(), checksum: "four".into() });
+    updates.remember(&WeightVersion { label: "checkpoint-4".into(), checksum: "four".into() });
     assert_eq!(folder("checkpoint-4", "four"), "checkpoint-4");
     assert_eq!(folder("checkpoint-4", "other"), "8");
     for path in ["latest", "12", "_12", ".tmpv9", "run2_12", "/", "step_"] {

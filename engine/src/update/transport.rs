@@ -1,18 +1,22 @@
-//! Ways for weights to come in that are neither a folder nor a body.
+//! Connections over which weights arrive, beside folders and request bodies.
 
 use serde_json::{Map, Value};
 
-use super::Refused;
-use super::staging::Piece;
+use super::error::UpdateError;
+use super::incoming::IncomingTensor;
 
-/// Where tensors of an update are put, one after another.
-pub(crate) type Sink<'a> = &'a mut dyn FnMut(Piece<'_>) -> Result<(), Refused>;
+/// The receiver of the tensors of an update, one after another.
+pub(crate) type TensorSink<'a> = &'a mut dyn FnMut(IncomingTensor<'_>) -> Result<(), UpdateError>;
 
-/// A connection to the trainer that stays from one update to the next. All of it blocks.
+/// A connection to the trainer that lasts from one update to the next. All methods block.
 pub(crate) trait Transport: Send {
     /// Receives the tensors that `update_info` announces.
-    fn receive(&mut self, info: &Map<String, Value>, sink: Sink<'_>) -> Result<(), Refused>;
+    fn receive(
+        &mut self,
+        info: &Map<String, Value>,
+        sink: TensorSink<'_>,
+    ) -> Result<(), UpdateError>;
 
-    /// Whether all that the trainer has sent so far was received.
+    /// Returns true if everything that the trainer has sent so far was received.
     fn is_in_step(&self) -> bool;
 }

@@ -1,7 +1,7 @@
-//! How long a trainer is waited for, and who may end the wait.
+//! Waits for a trainer, and what ends them.
 //!
-//! A trainer may die, or never come. Whoever waits for one holds the book, so every wait has an
-//! end: its time is up, another trainer takes over, or the engine stops.
+//! A trainer may die, or never come, and a wait blocks all other updates. So every wait ends: at
+//! its timeout, when another trainer takes over, or when the engine stops.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -9,42 +9,45 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Map, Value};
 
-use super::Refused;
+use super::error::UpdateError;
 
-/// How long a trainer is waited for if nobody says otherwise: as long as PyTorch's store waits.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(300);
+/// The default timeout, that of PyTorch's store.
+pub(crate) const DEFAULT_TIMEOUT: Duration = Duration::from_secs(300);
 
-/// Seconds that can be asked for.
-const MOST: f64 = 86_400.0;
+/// The longest timeout in seconds that a trainer may ask for.
+const MAX_SECONDS: f64 = 86_400.0;
 
-/// Ends waits from outside. Clones end the same ones.
+/// A handle that ends waits from other threads. Clones end the same waits.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Waits {
-    /// Counts those who took over.
+pub(crate) struct TrainerWaits {
+    /// The number of takeovers. A wait of an earlier epoch is over.
     epoch: Arc<AtomicU64>,
     stopping: Arc<AtomicBool>,
 }
 
-impl Waits {
+impl TrainerWaits {
     /// A wait that begins now.
-    fn begin(&self) -> Wait {
-        let epoch = self.epoch.load(Ordering::Relaxed);
-        let deadline = Instant::now() + PATIENCE;
-        Wait { waits: self.clone(), epoch, patience: PATIENCE, deadline }
+    fn begin(&self) -> TrainerWait {
+        TrainerWait {
+            waits: self.clone(),
+            epoch: self.epoch.load(Ordering::Relaxed),
+            timeout: DEFAULT_TIMEOUT,
+            deadline: Instant::now() + DEFAULT_TIMEOUT,
+        }
     }
 
-    /// Ends all waits that were begun, and begins one.
-    pub(crate) fn take_over(&self) -> Wait {
+    /// Ends all waits so far, and begins one.
+    pub(crate) fn take_over(&self) -> TrainerWait {
         self.end();
         self.begin()
     }
 
-    /// Ends all waits that were begun.
+    /// Ends all waits so far.
     pub(crate) fn end(&self) {
         self.epoch.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Ends all waits, and those that are yet to begin: the engine stops.
+    /// Ends all waits, later ones included: the engine stops.
     pub(crate) fn stop(&self) {
         self.stopping.store(true, Ordering::Relaxed);
     }
@@ -52,47 +55,56 @@ impl Waits {
 
 /// One wait for a trainer.
 #[derive(Clone, Debug)]
-pub(crate) struct Wait {
-    waits: Waits,
+pub(crate) struct TrainerWait {
+    waits: TrainerWaits,
     epoch: u64,
-    patience: Duration,
+    timeout: Duration,
     deadline: Instant,
 }
 
-impl Wait {
-    /// Waits so long for each thing that is to come, the next of which is asked for now.
-    pub(crate) fn renew(&mut self, patience: Duration) {
-        self.patience = patience;
-        self.deadline = Instant::now() + patience;
+impl TrainerWait {
+    /// Sets the timeout, and starts it again for the next thing to come.
+    pub(crate) fn restart(&mut self, timeout: Duration) {
+        self.timeout = timeout;
+        self.deadline = Instant::now() + timeout;
     }
 
-    /// Why to wait no longer, once that is so.
-    pub(crate) fn over(&self) -> Option<Refused> {
+    /// The reason to stop waiting, if there is one.
+    pub(crate) fn stop_reason(&self) -> Option<UpdateError> {
         if self.waits.stopping.load(Ordering::Relaxed) {
-            return Some(Refused::Stopping);
+            return Some(UpdateError::Stopping);
         }
         if self.waits.epoch.load(Ordering::Relaxed) != self.epoch {
             let reason = "the wait for the trainer was ended by a later call of \
                           `/init_weight_transfer_engine` or `/shutdown_weight_transfer_engine`";
-            return Some(Refused::Interrupted(reason.into()));
+            return Some(UpdateError::Interrupted(reason.into()));
         }
-        let late = Instant::now() >= self.deadline;
-        late.then(|| {
-            let seconds = self.patience.as_secs_f64();
-            Refused::Trainer(format!("the trainer was waited for in vain for {seconds} seconds"))
-        })
+        if Instant::now() < self.deadline {
+            return None;
+        }
+        let seconds = self.timeout.as_secs_f64();
+        let reason = format!("the trainer was waited for in vain for {seconds} seconds");
+        Some(UpdateError::Trainer(reason))
+    }
+
+    /// Returns true if there is a reason to stop waiting.
+    pub(crate) fn is_over(&self) -> bool {
+        self.stop_reason().is_some()
     }
 }
 
-/// Seconds that `init_info` or `update_info` give the trainer, or else `before`.
-pub(crate) fn patience(info: &Map<String, Value>, before: Duration) -> Result<Duration, String> {
+/// Reads `timeout`, in seconds, of `init_info` or `update_info`; absent, it is `default`.
+pub(crate) fn parse_timeout(
+    info: &Map<String, Value>,
+    default: Duration,
+) -> Result<Duration, String> {
     match info.get("timeout") {
-        None | Some(Value::Null) => Ok(before),
+        None | Some(Value::Null) => Ok(default),
         Some(value) => match value.as_f64() {
-            Some(seconds) if seconds > 0.0 && seconds <= MOST => {
+            Some(seconds) if seconds > 0.0 && seconds <= MAX_SECONDS => {
                 Ok(Duration::from_secs_f64(seconds))
             }
-            _ => Err(format!("`timeout` is {value}, not seconds above 0, {MOST} at most")),
+            _ => Err(format!("`timeout` is {value}, not seconds above 0, {MAX_SECONDS} at most")),
         },
     }
 }
@@ -105,25 +117,26 @@ mod tests {
 
     #[test]
     fn a_wait_ends_with_its_time_with_the_next_one_or_with_the_engine() {
-        let waits = Waits::default();
+        let waits = TrainerWaits::default();
         let mut wait = waits.begin();
-        assert_eq!(wait.over(), None);
-        wait.renew(Duration::ZERO);
-        assert!(matches!(wait.over(), Some(Refused::Trainer(reason)) if reason.contains("vain")));
-        wait.renew(PATIENCE);
-        assert_eq!(wait.over(), None);
+        assert_eq!(wait.stop_reason(), None);
+        wait.restart(Duration::ZERO);
+        let Some(UpdateError::Trainer(reason)) = wait.stop_reason() else { panic!("not over") };
+        assert!(reason.contains("vain"));
+        wait.restart(DEFAULT_TIMEOUT);
+        assert_eq!(wait.stop_reason(), None);
         let next = waits.take_over();
-        assert!(matches!(wait.over(), Some(Refused::Interrupted(_))));
-        assert_eq!(next.over(), None);
+        assert!(matches!(wait.stop_reason(), Some(UpdateError::Interrupted(_))));
+        assert_eq!(next.stop_reason(), None);
         waits.stop();
-        assert_eq!(next.over(), Some(Refused::Stopping));
-        assert_eq!(waits.take_over().over(), Some(Refused::Stopping));
+        assert_eq!(next.stop_reason(), Some(UpdateError::Stopping));
+        assert_eq!(waits.take_over().stop_reason(), Some(UpdateError::Stopping));
     }
 
     #[test]
     fn seconds_are_above_zero_and_may_be_parts() {
         let read = |value: Value| {
-            patience(json!({ "timeout": value }).as_object().unwrap(), Duration::from_secs(7))
+            parse_timeout(json!({ "timeout": value }).as_object().unwrap(), Duration::from_secs(7))
         };
         assert_eq!(read(json!(0.25)), Ok(Duration::from_millis(250)));
         assert_eq!(read(json!(60)), Ok(Duration::from_secs(60)));

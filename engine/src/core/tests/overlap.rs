@@ -1,53 +1,57 @@
-//! Steps that are launched before the tokens of the step before are read, on an emulated GPU: the
-//! same tokens and the same bits as without.
+//! Steps that are launched before the tokens of the previous step are read, on an emulated GPU: the
+//! tokens and bits are the same as without overlap.
 
 use kernels::cuda::{Cuda, CudaOptions, double};
 use serde_json::json;
 
 use super::*;
-use crate::double::shared_turn;
-use crate::load::LoadError;
-use crate::random::tests::config;
-use crate::random::{Random, folder};
+use crate::double::shared_gpu;
+use crate::error::LoadError;
+use crate::model::random::tests::config;
+use crate::model::random::{RandomWeights, model_folder};
 use crate::weights::Tensor;
 
-const ROOM: Room =
-    Room { limits: Limits { sequences: 8, tokens: 48, scored: 24 }, pages: 96, sharing: true };
+const SIZES: TestSizes = TestSizes {
+    limits: StepLimits { sequences: 8, tokens: 48, scored: 24 },
+    pages: 96,
+    sharing: true,
+};
 
-/// Made-up weights, other ones for every number.
+/// Random weights, different ones for every number.
 struct Numbered(u32);
 
-impl Tensors for Numbered {
+impl TensorSource for Numbered {
     fn take(&self, name: &str, shape: &[usize]) -> Result<Tensor, LoadError> {
-        Random.take(&format!("{}.{name}", self.0), shape)
+        RandomWeights.take(&format!("{}.{name}", self.0), shape)
     }
 }
 
-/// What a reply was, and under which labels.
-type Reply = (Said, Vec<VersionSpan>);
+/// The result of a reply, and the labels of its tokens.
+type Reply = (ChoiceResult, Vec<VersionSpan>);
 
-fn gpu(options: &CudaOptions, room: Room, overlap: bool) -> Bench<Cuda> {
+fn gpu(options: &CudaOptions, room: TestSizes, overlap: bool) -> TestEngine<Cuda> {
     double::load().unwrap();
     // As small as kernels take it: an emulated product is slow.
     let (_keep, path) = config(json!({
         "vocab_size": 384, "hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1,
         "num_attention_heads": 2, "num_key_value_heads": 1, "eos_token_id": 383,
     }));
-    let parts = folder(&path).unwrap();
+    let parts = model_folder(&path).unwrap();
     let ops = Cuda::open(options, parts.model.heads).unwrap();
-    Bench::on(ops, (parts, &Numbered(0)), room, overlap)
+    TestEngine::on(ops, (parts, &Numbered(0)), room, overlap)
 }
 
-/// A row has the same bits in every batch: with overlap, others may be in one.
-fn exact(room: Room, overlap: bool) -> Bench<Cuda> {
+/// An engine whose rows have the same bits in every batch: overlap changes batches.
+fn exact(room: TestSizes, overlap: bool) -> TestEngine<Cuda> {
     gpu(&CudaOptions { deterministic: true, ..CudaOptions::default() }, room, overlap)
 }
 
-impl Bench<Cuda> {
+impl TestEngine<Cuda> {
     /// Exchanges the weights for those of this number.
     fn renumber(&mut self, number: u32, keep_cache: bool) {
-        let (ops, config) = self.core.model.twin().unwrap();
-        let parameters = Parameters::load(&ops, &Numbered(number), &config).unwrap();
+        let model = &self.core.model;
+        let ops = model.second_device().unwrap();
+        let parameters = Parameters::load(&ops, &Numbered(number), model.config()).unwrap();
         self.exchange(parameters, number, keep_cache);
     }
 
@@ -55,15 +59,15 @@ impl Bench<Cuda> {
         (0..count).for_each(|_| self.core.step());
     }
 
-    /// Whether the step under way has rows of a sequence that does not run any more.
-    fn flies_for_nobody(&self) -> bool {
-        let flight = self.core.flight.as_ref();
-        let mut rows = flight.into_iter().flat_map(|flight| &flight.rows);
+    /// Returns true if the step in flight has rows of a sequence that does not run any more.
+    fn has_rows_of_nobody(&self) -> bool {
+        let flight = self.core.in_flight.as_ref();
+        let mut rows = flight.into_iter().flat_map(|step| &step.sequences);
         let running = &self.core.scheduler.running;
         rows.any(|rows| running.iter().all(|one| one.rank() != rows.rank))
     }
 
-    /// What requests say that come one after the other, a step apart.
+    /// The results of requests that come one after the other, a step apart.
     fn say(&mut self, requests: Vec<Request>) -> Vec<Reply> {
         let mut calls = Vec::new();
         for request in requests {
@@ -75,7 +79,7 @@ impl Bench<Cuda> {
         replies(calls)
     }
 
-    /// What requests say that come at once.
+    /// The results of requests that come at once.
     fn say_together(&mut self, requests: Vec<Request>) -> Vec<Reply> {
         let calls = requests.into_iter().map(|request| self.send(vec![request])).collect();
         self.finish();
@@ -83,16 +87,16 @@ impl Bench<Cuda> {
     }
 
     /// Steps until the reply has ended, and no further.
-    fn say_alone(&mut self, request: Request) -> Said {
+    fn say_alone(&mut self, request: Request) -> ChoiceResult {
         let mut outputs = self.send(vec![request]);
-        let mut said = [Said::default()];
-        while said[0].finish.is_none() {
+        let mut results = [ChoiceResult::default()];
+        while results[0].finish.is_none() {
             self.steps(1);
             while let Ok(output) = outputs.try_recv() {
-                take(&mut said, output);
+                take(&mut results, output);
             }
         }
-        said.into_iter().next().unwrap()
+        results.into_iter().next().unwrap()
     }
 }
 
@@ -100,16 +104,19 @@ fn replies(calls: Vec<mpsc::Receiver<Output>>) -> Vec<Reply> {
     calls.into_iter().map(|mut outputs| hear(&mut outputs, 1).remove(0)).collect()
 }
 
-/// What does not depend on which pages were known when.
+/// The results without the counts of cached tokens.
 fn lasting(replies: Vec<Reply>) -> Vec<Reply> {
-    replies.into_iter().map(|(said, spans)| (Said { cached: 0, ..said }, spans)).collect()
+    replies
+        .into_iter()
+        .map(|(results, spans)| (ChoiceResult { cached: 0, ..results }, spans))
+        .collect()
 }
 
 fn request(number: u32) -> Request {
-    Ask::numbered(number).request(0)
+    TestRequest::numbered(number).request(0)
 }
 
-/// The request with other rules of when to stop.
+/// The request with other stop rules.
 fn ruled(number: u32, change: impl FnOnce(StopRules) -> StopRules) -> Request {
     let request = request(number);
     let stops = Arc::new(change(StopRules::clone(&request.stops)));
@@ -120,7 +127,7 @@ fn of_length(number: u32, max_tokens: usize) -> Request {
     ruled(number, |rules| StopRules { max_tokens, ..rules })
 }
 
-/// A request that ends at one of so many ids that it soon does.
+/// A request that ends soon, because many ids end it.
 fn ending(number: u32) -> Request {
     ruled(number, |rules| StopRules { eos: (0..100).collect(), max_tokens: 14, ..rules })
 }
@@ -130,8 +137,8 @@ fn beginning() -> Vec<u32> {
     (0..70).map(|i| i * 31 % 380).collect()
 }
 
-/// Calls that have little in common: prompts in chunks, ends at ids, texts and lengths, tokens that
-/// only the host can choose, some of them only at first, and a prompt that is scored.
+/// Different calls: prompts in chunks, ends at ids, texts and lengths, tokens that only the host
+/// can sample, some of them only at first, and a scored prompt.
 fn mixed() -> Vec<Request> {
     let mut requests: Vec<Request> = (0..4).map(ending).collect();
     let (mut greedy, mut penalized, mut scored) =
@@ -152,17 +159,17 @@ fn mixed() -> Vec<Request> {
 
 #[test]
 fn mixed_requests_say_the_same_on_cuda_whether_steps_overlap_or_not() {
-    let _double = shared_turn();
-    let expected = lasting(exact(ROOM, false).say(mixed()));
-    let ends: Vec<_> = expected.iter().filter_map(|(said, _)| said.finish.as_ref()).collect();
-    let count = |of: fn(&Finish) -> bool| ends.iter().filter(|one| of(one)).count();
-    assert!(count(|one| *one == Finish::Eos) >= 3, "{ends:?}");
-    assert!(count(|one| *one == Finish::Length) >= 5, "{ends:?}");
-    assert_eq!(count(|one| matches!(one, Finish::StopId(_))), 1, "{ends:?}");
-    assert_eq!(count(|one| matches!(one, Finish::StopText { .. })), 1, "{ends:?}");
+    let _double = shared_gpu();
+    let expected = lasting(exact(SIZES, false).say(mixed()));
+    let ends: Vec<_> = expected.iter().filter_map(|(results, _)| results.finish.as_ref()).collect();
+    let count = |of: fn(&FinishReason) -> bool| ends.iter().filter(|one| of(one)).count();
+    assert!(count(|one| *one == FinishReason::Eos) >= 3, "{ends:?}");
+    assert!(count(|one| *one == FinishReason::Length) >= 5, "{ends:?}");
+    assert_eq!(count(|one| matches!(one, FinishReason::StopId(_))), 1, "{ends:?}");
+    assert_eq!(count(|one| matches!(one, FinishReason::StopText { .. })), 1, "{ends:?}");
     for eager in [false, true] {
         let options = CudaOptions { deterministic: true, eager, ..CudaOptions::default() };
-        let replies = lasting(gpu(&options, ROOM, true).say(mixed()));
+        let replies = lasting(gpu(&options, SIZES, true).say(mixed()));
         for (index, (found, expected)) in replies.iter().zip(&expected).enumerate() {
             assert_eq!(found, expected, "request {index}, eager: {eager}");
         }
@@ -171,12 +178,12 @@ fn mixed_requests_say_the_same_on_cuda_whether_steps_overlap_or_not() {
 
 #[test]
 fn the_same_batches_say_the_same_on_cuda_with_a_library_too() {
-    let _double = shared_turn();
+    let _double = shared_gpu();
     // Nobody ends before the others do, so batches are the same ones.
     let say = |eager, overlap| {
         let options = CudaOptions { eager, ..CudaOptions::default() };
         let requests = (1..5).map(|number| of_length(number, 8)).collect();
-        gpu(&options, ROOM, overlap).say_together(requests)
+        gpu(&options, SIZES, overlap).say_together(requests)
     };
     let expected = say(true, false);
     for (eager, overlap) in [(true, true), (false, false), (false, true)] {
@@ -186,101 +193,101 @@ fn the_same_batches_say_the_same_on_cuda_with_a_library_too() {
 
 #[test]
 fn the_next_step_is_under_way_on_cuda_when_an_end_is_read() {
-    let _double = shared_turn();
-    let mut without = exact(ROOM, false);
+    let _double = shared_gpu();
+    let mut without = exact(SIZES, false);
     let expected = without.say_alone(ending(3));
-    assert_eq!(expected.finish, Some(Finish::Eos));
-    assert!(without.core.flight.is_none());
-    let mut bench = exact(ROOM, true);
-    assert_eq!(bench.say_alone(ending(3)), expected);
+    assert_eq!(expected.finish, Some(FinishReason::Eos));
+    assert!(without.core.in_flight.is_none());
+    let mut engine = exact(SIZES, true);
+    assert_eq!(engine.say_alone(ending(3)), expected);
     // Its row of the next step is nobody's, and its pages are free.
-    assert!(bench.flies_for_nobody());
-    assert_eq!(bench.pages_used(), 0);
+    assert!(engine.has_rows_of_nobody());
+    assert_eq!(engine.pages_used(), 0);
     // An end that can be foreseen has no such row.
     let length = expected.tokens.len() - 1;
-    let said = bench.say_alone(of_length(3, length));
-    assert_eq!(said.tokens, expected.tokens[..length]);
-    assert!(!bench.flies_for_nobody());
+    let results = engine.say_alone(of_length(3, length));
+    assert_eq!(results.tokens, expected.tokens[..length]);
+    assert!(!engine.has_rows_of_nobody());
 }
 
 #[test]
 fn tokens_come_a_step_later_on_cuda_and_all_of_them_before_a_command() {
-    let _double = shared_turn();
+    let _double = shared_gpu();
     for late in [0, 1] {
-        let mut bench = exact(ROOM, late == 1);
-        let mut outputs = bench.send(vec![request(2)]);
+        let mut engine = exact(SIZES, late == 1);
+        let mut outputs = engine.send(vec![request(2)]);
         let mut heard = || {
             let outputs = std::iter::from_fn(|| outputs.try_recv().ok());
             outputs.map(|output| output.tokens.len()).sum::<usize>()
         };
-        bench.steps(4);
+        engine.steps(4);
         assert_eq!(heard(), 4 - late);
         let (done, mut answer) = oneshot::channel();
-        bench.command(Command::Pause { mode: Mode::Keep, clear: false, done });
+        engine.command(Command::Pause { mode: PauseMode::Keep, clear: false, done });
         assert!(answer.try_recv().unwrap());
         assert_eq!(heard(), late);
-        assert!(bench.core.flight.is_none());
+        assert!(engine.core.in_flight.is_none());
     }
 }
 
 #[test]
 fn a_beginning_that_others_wait_for_is_computed_once_on_cuda() {
-    let _double = shared_turn();
+    let _double = shared_gpu();
     let say = |overlap| {
-        let mut bench = exact(ROOM, overlap);
+        let mut engine = exact(SIZES, overlap);
         let with = |prompt: Vec<u32>, seed| {
             let mut request = Request { prompt: prompt.into(), ..of_length(1, 12) };
             request.params.seed = seed;
             request
         };
         let group = (0..3).map(|seed| with(beginning(), seed)).collect();
-        let mut said = bench.say_together(group);
+        let mut results = engine.say_together(group);
         // A conversation that goes on finds what was said.
         let mut next = beginning();
-        next.extend(said[2].0.tokens.iter().map(|token| token.0));
+        next.extend(results[2].0.tokens.iter().map(|token| token.0));
         next.extend([5; 16]);
-        said.extend(bench.say_together(vec![with(next, 9)]));
-        said
+        results.extend(engine.say_together(vec![with(next, 9)]));
+        results
     };
     let expected = say(false);
-    let cached: Vec<usize> = expected.iter().map(|(said, _)| said.cached).collect();
+    let cached: Vec<usize> = expected.iter().map(|(results, _)| results.cached).collect();
     assert_eq!(cached, [0, 64, 64, 80]);
     assert_eq!(say(true), expected);
 }
 
 #[test]
 fn a_beginning_is_known_on_cuda_once_its_step_is_launched() {
-    let _double = shared_turn();
+    let _double = shared_gpu();
     for overlap in [false, true] {
         // Whoever computes it says one token, so it is in no step but that one.
         let one = || Request { prompt: beginning()[..40].into(), ..of_length(1, 1) };
-        let replies = exact(ROOM, overlap).say_together(vec![one(), one(), one()]);
-        let cached = replies.iter().map(|(said, _)| said.cached);
+        let replies = exact(SIZES, overlap).say_together(vec![one(), one(), one()]);
+        let cached = replies.iter().map(|(results, _)| results.cached);
         assert_eq!(cached.collect::<Vec<usize>>(), [0, 32, 32], "overlap: {overlap}");
     }
 }
 
 #[test]
 fn whole_pages_of_a_reply_are_known_afterwards_on_cuda() {
-    let _double = shared_turn();
+    let _double = shared_gpu();
     for overlap in [false, true] {
-        let mut bench = exact(ROOM, overlap);
+        let mut engine = exact(SIZES, overlap);
         // The last page is full once the last token but one is computed, in the last step.
-        let said = bench.say_alone(Request { prompt: beginning().into(), ..of_length(1, 11) });
-        let ids: Vec<u32> = said.tokens.iter().map(|token| token.0).collect();
+        let results = engine.say_alone(Request { prompt: beginning().into(), ..of_length(1, 11) });
+        let ids: Vec<u32> = results.tokens.iter().map(|token| token.0).collect();
         let next = [&beginning()[..], &ids, &[7]].concat();
         let next = Request { prompt: next.into(), ..of_length(2, 1) };
-        assert_eq!(bench.say_alone(next).cached, 80, "overlap: {overlap}");
+        assert_eq!(engine.say_alone(next).cached, 80, "overlap: {overlap}");
     }
 }
 
 #[test]
 fn who_gives_way_on_cuda_says_the_same() {
-    let _double = shared_turn();
+    let _double = shared_gpu();
     let say = |pages, overlap| {
-        let mut bench = exact(Room { pages, ..ROOM }, overlap);
-        let replies = bench.say((0..5).map(|number| of_length(number, 20)).collect());
-        (lasting(replies), bench.preemptions())
+        let mut engine = exact(TestSizes { pages, ..SIZES }, overlap);
+        let replies = engine.say((0..5).map(|number| of_length(number, 20)).collect());
+        (lasting(replies), engine.preemptions())
     };
     let (expected, none) = say(200, false);
     assert_eq!(none, 0);
@@ -293,18 +300,21 @@ fn who_gives_way_on_cuda_says_the_same() {
 
 #[test]
 fn a_call_without_a_place_on_cuda_gets_that_of_another_call() {
-    let _double = shared_turn();
-    let many: Vec<Ask> = (0..5).map(|n| Ask { max_tokens: 9, ..Ask::numbered(n) }).collect();
+    let _double = shared_gpu();
+    let many: Vec<TestRequest> =
+        (0..5).map(|n| TestRequest { max_tokens: 9, ..TestRequest::numbered(n) }).collect();
     let say = |overlap| {
-        let limits = Limits { sequences: 3, ..ROOM.limits };
-        let mut bench = exact(Room { limits, ..ROOM }, overlap);
-        let mut large = bench.submit(&many);
-        bench.steps(4);
+        let limits = StepLimits { sequences: 3, ..SIZES.limits };
+        let mut engine = exact(TestSizes { limits, ..SIZES }, overlap);
+        let mut large = engine.submit(&many);
+        engine.steps(4);
         let small = (0..2)
-            .map(|n| bench.submit(&[Ask { max_tokens: 5, ..Ask::numbered(n + 40) }]))
+            .map(|n| {
+                engine.submit(&[TestRequest { max_tokens: 5, ..TestRequest::numbered(n + 40) }])
+            })
             .collect();
-        bench.finish();
-        assert!(bench.preemptions() > 0);
+        engine.finish();
+        assert!(engine.preemptions() > 0);
         lasting([hear(&mut large, 5), replies(small)].concat())
     };
     assert_eq!(say(true), say(false));
@@ -312,49 +322,49 @@ fn a_call_without_a_place_on_cuda_gets_that_of_another_call() {
 
 #[test]
 fn who_leaves_on_cuda_takes_nothing_along() {
-    let _double = shared_turn();
+    let _double = shared_gpu();
     let run = |leave, overlap| {
-        let mut bench = exact(ROOM, overlap);
+        let mut engine = exact(SIZES, overlap);
         let aborted = of_length(4, 12);
         let flag = Arc::clone(&aborted.aborted);
-        let mut calls = vec![bench.send(vec![aborted]), bench.send(vec![of_length(5, 12)])];
-        let third = bench.send(vec![of_length(6, 12)]);
-        bench.steps(5);
+        let mut calls = vec![engine.send(vec![aborted]), engine.send(vec![of_length(5, 12)])];
+        let third = engine.send(vec![of_length(6, 12)]);
+        engine.steps(5);
         if leave {
             flag.store(true, Ordering::Relaxed);
             drop(third);
         }
-        // Pages that come free are used again at once.
-        bench.steps(1);
-        calls.push(bench.send(vec![of_length(7, 12)]));
-        bench.finish();
-        assert_eq!(bench.pages_used(), 0);
+        // PagePool that come free are used again at once.
+        engine.steps(1);
+        calls.push(engine.send(vec![of_length(7, 12)]));
+        engine.finish();
+        assert_eq!(engine.pages_used(), 0);
         lasting(replies(calls))
     };
     let whole = run(false, false);
     for overlap in [false, true] {
         let some = run(true, overlap);
         assert_eq!(some[1..], whole[1..], "overlap: {overlap}");
-        let said = &some[0].0;
-        assert_eq!(said.finish, Some(Finish::Aborted));
-        assert_eq!(said.tokens.len(), 5 - usize::from(overlap));
-        assert_eq!(said.tokens[..], whole[0].0.tokens[..said.tokens.len()]);
+        let results = &some[0].0;
+        assert_eq!(results.finish, Some(FinishReason::Aborted));
+        assert_eq!(results.tokens.len(), 5 - usize::from(overlap));
+        assert_eq!(results.tokens[..], whole[0].0.tokens[..results.tokens.len()]);
     }
 }
 
 #[test]
 fn weights_that_come_on_cuda_while_a_step_is_under_way_sample_what_follows() {
-    let _double = shared_turn();
+    let _double = shared_gpu();
     for keep_cache in [false, true] {
         let say = |overlap| {
-            let mut bench = exact(ROOM, overlap);
-            bench.core.rename(Arc::from("0"));
-            let calls = (0..3).map(|number| bench.send(vec![of_length(number, 12)])).collect();
+            let mut engine = exact(SIZES, overlap);
+            engine.core.rename(Arc::from("0"));
+            let calls = (0..3).map(|number| engine.send(vec![of_length(number, 12)])).collect();
             for number in [1, 2, 0] {
-                bench.steps(3);
-                bench.renumber(number, keep_cache);
+                engine.steps(3);
+                engine.renumber(number, keep_cache);
             }
-            bench.finish();
+            engine.finish();
             lasting(replies(calls))
         };
         let expected = say(false);
@@ -365,33 +375,33 @@ fn weights_that_come_on_cuda_while_a_step_is_under_way_sample_what_follows() {
 
 #[test]
 fn what_was_drawn_on_cuda_is_told_before_a_step_fails() {
-    let _double = shared_turn();
-    let mut bench = exact(ROOM, true);
-    let call = bench.send(vec![request(2)]);
-    bench.steps(4);
-    bench.core.model.parameters = None;
-    bench.steps(1);
-    let said = replies(vec![call]).remove(0).0;
-    let failed = matches!(said.finish, Some(Finish::Failed(_)));
-    assert_eq!((said.tokens.len(), failed), (4, true));
-    assert!(bench.core.flight.is_none());
-    assert_eq!(bench.pages_used(), 0);
+    let _double = shared_gpu();
+    let mut engine = exact(SIZES, true);
+    let call = engine.send(vec![request(2)]);
+    engine.steps(4);
+    engine.core.model.parameters = None;
+    engine.steps(1);
+    let results = replies(vec![call]).remove(0).0;
+    let failed = matches!(results.finish, Some(FinishReason::Failed(_)));
+    assert_eq!((results.tokens.len(), failed), (4, true));
+    assert!(engine.core.in_flight.is_none());
+    assert_eq!(engine.pages_used(), 0);
 }
 
 #[test]
 fn room_for_more_tokens_on_cuda_loses_none_that_are_under_way() {
-    let _double = shared_turn();
-    let limits = Limits { tokens: 400, scored: 400, ..ROOM.limits };
+    let _double = shared_gpu();
+    let limits = StepLimits { tokens: 400, scored: 400, ..SIZES.limits };
     let say = |overlap| {
-        let mut bench = exact(Room { limits, ..ROOM }, overlap);
-        let first = bench.send(vec![request(4)]);
-        bench.steps(3);
+        let mut engine = exact(TestSizes { limits, ..SIZES }, overlap);
+        let first = engine.send(vec![request(4)]);
+        engine.steps(3);
         // More wanted rows than any step before had room for.
         let long: Vec<u32> = (0..300).map(|i| i * 7 % 380).collect();
         let prompt_logprobs = Some(1);
         let scored = Request { prompt: long.into(), prompt_logprobs, ..request(5) };
-        let second = bench.send(vec![scored]);
-        bench.finish();
+        let second = engine.send(vec![scored]);
+        engine.finish();
         replies(vec![first, second])
     };
     assert_eq!(say(true), say(false));

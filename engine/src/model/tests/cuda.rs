@@ -1,19 +1,20 @@
-//! The model on an emulated GPU, beside the CPU and beside itself.
+//! The model on an emulated GPU, against the CPU and against itself.
 
 use kernels::cuda::{Cuda, CudaOptions};
 use kernels::{Cpu, Draw, Drawn, Heads};
 use serde_json::json;
 use tempfile::TempDir;
 
+use super::super::forward::LogitRows;
 use super::*;
-use crate::double::turn;
-use crate::random::tests::config;
+use crate::double::exclusive_gpu;
+use crate::model::random::tests::config;
 
-/// What bf16 may do to a logprob of such a small model: the worst of 70,000, and the mean.
+/// The tolerance of logprobs in bf16 for such a small model: the worst of 70,000, and the mean.
 const NEAR: f32 = 0.2;
 const NEAR_MEAN: f64 = 0.03;
 
-/// Heads as `config` of the tests of random weights has them.
+/// The heads of `config` in the tests of random weights.
 const HEADS: Heads = Heads { query: 4, kv: 2, dim: 16 };
 
 fn shape() -> (TempDir, PathBuf) {
@@ -42,21 +43,21 @@ fn caches(count: usize) -> Vec<SequenceCache> {
         .collect()
 }
 
-/// Prompts, then greedy tokens that the device draws: ids and logprobs, `[steps][sequences]`.
+/// Prompts, then greedy tokens that the device samples: ids and logprobs, `[steps][sequences]`.
 fn decode<O: Ops>(model: &mut Model<O>, prompts: &[Vec<u32>], steps: usize) -> Vec<Vec<Drawn>> {
     let mut caches = caches(prompts.len());
     let mut tokens: Vec<Vec<u32>> = prompts.to_vec();
     let mut all = Vec::new();
     for step in 0..steps {
         let chunks = tokens.iter().zip(&mut caches).enumerate();
-        let mut chunks: Vec<Chunk<'_>> = chunks
+        let mut chunks: Vec<SequenceChunk<'_>> = chunks
             .map(|(index, (tokens, cache))| {
                 let draw = draw(index, step);
                 let rest = &tokens[cache.len..];
-                Chunk {
+                SequenceChunk {
                     tokens: rest,
                     cache,
-                    want: Want::Last,
+                    logit_rows: LogitRows::Last,
                     adapter: None,
                     draw: Some(draw),
                     feedback: None,
@@ -64,7 +65,7 @@ fn decode<O: Ops>(model: &mut Model<O>, prompts: &[Vec<u32>], steps: usize) -> V
             })
             .collect();
         model.run(&mut chunks).unwrap();
-        let drawn: Vec<Drawn> = model.drawn().unwrap().into_iter().flatten().collect();
+        let drawn: Vec<Drawn> = model.drawn_tokens().unwrap().into_iter().flatten().collect();
         for (tokens, drawn) in tokens.iter_mut().zip(&drawn) {
             tokens.push(drawn.id);
         }
@@ -73,7 +74,7 @@ fn decode<O: Ops>(model: &mut Model<O>, prompts: &[Vec<u32>], steps: usize) -> V
     all
 }
 
-/// Greedy for even sequences, by chance for odd ones.
+/// Parameters that are greedy for even sequences, and sample for odd ones.
 fn draw(index: usize, position: usize) -> Draw {
     let temperature = if index.is_multiple_of(2) { 0.0 } else { 1.0 };
     let seed = index as u64;
@@ -95,7 +96,7 @@ fn prompts(count: u32) -> Vec<Vec<u32>> {
 
 #[test]
 fn logits_of_the_gpu_are_near_those_of_the_cpu() {
-    let _double = turn();
+    let _double = exclusive_gpu();
     let (_keep, path) = shape();
     let ids: Vec<u32> = (0..37).map(|i| i * 53 % 1999).collect();
     let mut cpu = made(Cpu::default(), &path);
@@ -125,7 +126,7 @@ fn logits_of<O: Ops>(model: &mut Model<O>, ids: &[u32], size: usize) -> Vec<f32>
 
 #[test]
 fn recorded_steps_give_the_bits_of_steps_that_are_asked_for() {
-    let double = turn();
+    let double = exclusive_gpu();
     let prompts = prompts(5);
     let eager =
         decode(&mut model(&CudaOptions { eager: true, ..CudaOptions::default() }), &prompts, 12);
@@ -138,7 +139,7 @@ fn recorded_steps_give_the_bits_of_steps_that_are_asked_for() {
 
 #[test]
 fn a_deterministic_gpu_gives_the_same_bits_in_any_batch_and_chunks() {
-    let _double = turn();
+    let _double = exclusive_gpu();
     let mut gpu = model(&CudaOptions { deterministic: true, ..CudaOptions::default() });
     let prompts = prompts(5);
     let together = decode(&mut gpu, &prompts, 6);
@@ -156,28 +157,29 @@ fn a_deterministic_gpu_gives_the_same_bits_in_any_batch_and_chunks() {
 
 #[test]
 fn a_token_that_nobody_has_read_is_taken_from_the_step_before() {
-    let _double = turn();
+    let _double = exclusive_gpu();
     let mut gpu = model(&CudaOptions::default());
     let prompt = prompts(1);
     let expected = decode(&mut gpu, &prompt, 3);
     let mut cache = caches(1).remove(0);
     let mut run = |gpu: &mut Model<Cuda>, tokens: &[u32], feedback, position| {
-        let (want, draw) = (Want::Last, Some(draw(0, position)));
+        let (logit_rows, draw) = (LogitRows::Last, Some(draw(0, position)));
         let cache = &mut cache;
-        gpu.run(&mut [Chunk { tokens, cache, want, adapter: None, draw, feedback }]).unwrap();
+        gpu.run(&mut [SequenceChunk { tokens, cache, logit_rows, adapter: None, draw, feedback }])
+            .unwrap();
     };
     run(&mut gpu, &prompt[0], None, 0);
     run(&mut gpu, &[0], Some(0), 1);
-    let first = gpu.drawn().unwrap();
+    let first = gpu.drawn_tokens().unwrap();
     run(&mut gpu, &[0], Some(0), 2);
-    let found = [first, gpu.drawn().unwrap(), gpu.drawn().unwrap()];
+    let found = [first, gpu.drawn_tokens().unwrap(), gpu.drawn_tokens().unwrap()];
     let ids = found.map(|drawn| drawn[0].clone().unwrap());
     assert_eq!(ids.to_vec(), expected.concat());
 }
 
 #[test]
 fn a_gpu_without_room_says_so_and_goes_on() {
-    let _double = turn();
+    let _double = exclusive_gpu();
     let mut gpu = model(&CudaOptions::default());
     let expected = decode(&mut gpu, &prompts(2), 2);
     let error = gpu.ops.pages(HEADS, 1 << 10, 1 << 20).unwrap_err();

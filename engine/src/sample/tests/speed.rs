@@ -1,4 +1,4 @@
-//! How long the sampler takes for a row of Qwen3's vocabulary: `cargo test --release -p engine --
+//! The time of the sampler for a row of Qwen3's vocabulary: `cargo test --release -p engine --
 //! --ignored --nocapture sampler`. A step of a 0.6B model with 32 sequences takes some 100 ms on a
 //! CPU of two cores, and the rows of a step are sampled one after the other.
 
@@ -25,25 +25,25 @@ fn least(mut run: impl FnMut(usize)) -> f64 {
 fn sampler_at_the_vocabulary_of_qwen3() {
     let model = row(VOCAB, 3);
     let flat: Vec<f32> = model.iter().map(|logit| logit * 0.05).collect();
-    let quiet = Params { logprobs: None, ..plain() };
-    let usual = Params { temperature: 0.7, top_k: 20, top_p: 0.95, ..quiet.clone() };
+    let quiet = SamplingParams { logprobs: None, ..plain() };
+    let usual = SamplingParams { temperature: 0.7, top_k: 20, top_p: 0.95, ..quiet.clone() };
     let cases = [
-        ("greedy", Params { temperature: 0.0, ..quiet.clone() }),
+        ("greedy", SamplingParams { temperature: 0.0, ..quiet.clone() }),
         ("temperature 1", quiet.clone()),
-        ("temperature 0.7", Params { temperature: 0.7, ..quiet.clone() }),
+        ("temperature 0.7", SamplingParams { temperature: 0.7, ..quiet.clone() }),
         ("temperature 1, logprobs 0", plain()),
-        ("temperature 0.7, logprobs 0", Params { temperature: 0.7, ..plain() }),
-        ("temperature 0.7, logprobs 20", Params { logprobs: Some(20), ..usual.clone() }),
-        ("top_k 20", Params { top_k: 20, ..quiet.clone() }),
-        ("top_p 0.95", Params { top_p: 0.95, ..quiet.clone() }),
-        ("min_p 0.05", Params { min_p: 0.05, ..quiet.clone() }),
+        ("temperature 0.7, logprobs 0", SamplingParams { temperature: 0.7, ..plain() }),
+        ("temperature 0.7, logprobs 20", SamplingParams { logprobs: Some(20), ..usual.clone() }),
+        ("top_k 20", SamplingParams { top_k: 20, ..quiet.clone() }),
+        ("top_p 0.95", SamplingParams { top_p: 0.95, ..quiet.clone() }),
+        ("min_p 0.05", SamplingParams { min_p: 0.05, ..quiet.clone() }),
         ("temperature 0.7, top_k 20, top_p 0.95", usual.clone()),
-        ("repetition 1.1, presence 1", Params { repetition_penalty: 1.1, ..quiet.clone() }),
+        ("repetition 1.1, presence 1", SamplingParams { repetition_penalty: 1.1, ..quiet.clone() }),
     ];
     for (name, params) in cases {
         for (kind, logits) in [("peaked", &model), ("flat", &flat)] {
             let prompt: Vec<u32> = (0..1000).map(|i| i * 97).collect();
-            let mut sampler = Sampler::new(params.clone(), &prompt, (std::sync::Arc::default(), 0));
+            let mut sampler = Sampler::new(params.clone(), &prompt, no_ends());
             let mut scratch = logits.clone();
             let mode = LogprobsMode::ProcessedLogprobs;
             let time = least(|position| {

@@ -1,0 +1,220 @@
+//! Commands, carried out by the engine thread between two steps.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use kernels::Ops;
+use tokio::sync::oneshot;
+
+use super::EngineCore;
+use super::message::{Command, Message, PauseMode, SleepTags};
+use crate::error::ModelError;
+
+/// The pause that the commands so far asked for.
+#[derive(Default)]
+pub(super) struct PauseState {
+    /// True while generation stands still.
+    frozen: bool,
+    /// Callers that wait until all replies have ended.
+    draining: Vec<oneshot::Sender<bool>>,
+    /// True if replies keep their keys and values when weights change.
+    keep_cache: bool,
+    /// True if sleep paused generation, so that waking resumes it.
+    by_sleep: bool,
+}
+
+impl PauseState {
+    /// Answers all callers that wait for the end of replies.
+    fn answer_draining(&mut self, stopped: bool) {
+        for done in self.draining.drain(..) {
+            answer(done, stopped);
+        }
+    }
+}
+
+/// Answers a command. A caller that is gone does not undo it.
+fn answer<T>(done: oneshot::Sender<T>, value: T) {
+    done.send(value).ok();
+}
+
+impl<O: Ops> EngineCore<O> {
+    /// Handles a message. A step in flight is read before a command is carried out.
+    pub(super) fn receive(&mut self, message: Message) {
+        match message {
+            Message::Call(submission) => self.scheduler.enqueue(submission),
+            Message::Command(command, _permit) => {
+                self.read_step();
+                self.handle(command);
+            }
+        }
+        self.scheduler.update_gauges();
+    }
+
+    /// Returns true if a step would compute something.
+    pub(super) fn has_work(&self) -> bool {
+        let status = self.status.lock();
+        let can_run = !self.pause.frozen && !status.asleep.any() && status.loaded;
+        can_run && !self.scheduler.is_idle()
+    }
+
+    /// Freezes generation if a pause waits for the last reply and it has ended.
+    pub(super) fn finish_draining(&mut self) {
+        if !self.pause.draining.is_empty() && self.scheduler.is_idle() {
+            self.pause.frozen = true;
+            self.pause.answer_draining(true);
+        }
+    }
+
+    fn handle(&mut self, command: Command) {
+        match command {
+            Command::Rename { version, done } => {
+                self.rename(version);
+                answer(done, ());
+            }
+            Command::Pause { mode, clear, done } => self.pause(mode, clear, done),
+            Command::Resume { done } => {
+                self.resume();
+                answer(done, ());
+            }
+            Command::AbortAll { done } => answer(done, self.scheduler.abort_all()),
+            Command::DropAbandoned { done } => {
+                self.scheduler.drop_abandoned();
+                answer(done, ());
+            }
+            Command::ResetPrefixes { running, done } => {
+                self.scheduler.reset_prefixes(running);
+                answer(done, ());
+            }
+            // A shared reference: the weights serve on while another thread reads them.
+            Command::Lend { done } => {
+                self.staging.lend(self.model.parameters.clone());
+                answer(done, self.model.parameters.is_some());
+            }
+            Command::Exchange { version, same, done } => {
+                answer(done, self.exchange(version, same));
+            }
+            Command::Sleep { parts, drop, done } => answer(done, self.sleep(parts, drop)),
+            Command::Wake { parts, done } => answer(done, self.wake(parts)),
+        }
+
+        // A command may have ended the last reply that a pause waits for.
+        self.finish_draining();
+    }
+
+    pub(super) fn rename(&mut self, version: Arc<str>) {
+        self.status.lock().version = Arc::clone(&version);
+        self.version = version;
+    }
+
+    fn pause(&mut self, mode: PauseMode, clear: bool, done: oneshot::Sender<bool>) {
+        let mut status = self.status.lock();
+        let cannot_run = status.asleep.any() || !status.loaded;
+        if mode == PauseMode::Wait && cannot_run && !self.scheduler.is_idle() {
+            // The running replies would never end.
+            return answer(done, false);
+        }
+        status.paused = Some(mode);
+        status.pauses.begin(Instant::now());
+        drop(status);
+
+        self.pause.keep_cache = !clear;
+        match mode {
+            PauseMode::Abort => {
+                self.scheduler.abort_all();
+            }
+            PauseMode::Recompute => self.scheduler.preempt_all(),
+            PauseMode::Wait | PauseMode::Keep => {}
+        }
+
+        // Under `Wait`, replies that an earlier pause suspended continue to their ends.
+        self.pause.draining.push(done);
+        self.pause.frozen = mode != PauseMode::Wait;
+        if self.pause.frozen {
+            self.pause.answer_draining(true);
+        }
+    }
+
+    fn resume(&mut self) {
+        let mut status = self.status.lock();
+        status.paused = None;
+        status.pauses.end(Instant::now());
+        let is_asleep = status.asleep.any();
+        drop(status);
+
+        self.pause.frozen = false;
+        self.pause.by_sleep &= is_asleep;
+        self.pause.keep_cache = false;
+        self.pause.answer_draining(false);
+    }
+
+    /// Takes the staged weights. Returns the time during which generation stopped.
+    fn exchange(&mut self, version: Arc<str>, same: bool) -> Result<Duration, ModelError> {
+        let start = Instant::now();
+        let mut staged = self.staging.take_staged();
+        if !same {
+            let replaced = match &mut staged {
+                Some(staged) => self.model.replace(staged),
+                None => Err(ModelError::NothingStaged),
+            };
+            self.status.lock().loaded = self.model.parameters.is_some();
+            replaced?;
+            self.weights += 1;
+            self.scheduler.prepare_for_new_weights(!self.pause.keep_cache);
+        }
+        self.rename(version);
+        let stopped = start.elapsed();
+
+        // The thread that staged them drops the old weights, which takes a while.
+        self.staging.put_back(staged);
+        Ok(stopped)
+    }
+
+    fn sleep(&mut self, parts: SleepTags, drop: bool) -> Result<(), ModelError> {
+        if parts.cache {
+            self.scheduler.prepare_for_new_weights(true);
+            // Set before the release: if that fails half-way, no step may use what is left.
+            self.status.lock().asleep.cache = true;
+            self.model.free_cache()?;
+        }
+
+        // A reader that is gone must not keep the weights in memory.
+        self.staging.lend(None);
+        if drop {
+            self.model.parameters = None;
+        }
+        let offloaded = if parts.weights { self.model.offload() } else { Ok(()) };
+
+        let mut status = self.status.lock();
+        status.loaded = self.model.parameters.is_some();
+        offloaded?;
+        self.pause.by_sleep |= parts.scheduling;
+        status.asleep.scheduling |= parts.scheduling;
+        status.asleep.weights |= parts.weights;
+        Ok(())
+    }
+
+    /// Wakes parts one by one. Parts that woke before a failure stay awake, and the command may be
+    /// repeated for the others.
+    fn wake(&mut self, parts: SleepTags) -> Result<SleepTags, ModelError> {
+        let before = self.status.lock().asleep;
+        if before.weights && parts.weights {
+            self.model.reload()?;
+            self.status.lock().asleep.weights = false;
+        }
+        if before.cache && parts.cache {
+            self.model.allocate_cache(self.scheduler.pages_total())?;
+            self.status.lock().asleep.cache = false;
+        }
+
+        // A caller that wakes the other two need not name the scheduling.
+        let mut asleep = self.status.lock().asleep;
+        asleep.scheduling &= !parts.scheduling && (asleep.weights || asleep.cache);
+        self.status.lock().asleep = asleep;
+
+        // A pause that a trainer asked for lasts until the trainer ends it.
+        if !asleep.any() && std::mem::take(&mut self.pause.by_sleep) {
+            self.resume();
+        }
+        Ok(asleep)
+    }
+}

@@ -1,0 +1,78 @@
+//! The messages to the engine thread.
+//!
+//! Calls and commands come through one bounded channel, in the order in which they were sent.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::{OwnedSemaphorePermit, oneshot};
+
+use crate::error::ModelError;
+use crate::schedule::request::Submission;
+
+/// Commands that may be under way at once.
+pub(crate) const MAX_COMMANDS: usize = 64;
+
+/// A message to the engine thread.
+pub(crate) enum Message {
+    Call(Submission),
+    /// A command; the permit bounds the commands that are under way.
+    Command(Command, OwnedSemaphorePermit),
+}
+
+/// The effect of a pause on running replies and on new calls.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum PauseMode {
+    /// Ends running replies; new calls are refused.
+    Abort,
+    /// Lets running replies finish first; new calls are refused.
+    Wait,
+    /// Suspends running replies with their keys and values; new calls wait.
+    Keep,
+    /// As [`PauseMode::Keep`], but keys and values are computed again afterwards.
+    Recompute,
+}
+
+/// Parts of an engine that can sleep: the tags of vLLM's `/wake_up`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct SleepTags {
+    pub(crate) scheduling: bool,
+    pub(crate) weights: bool,
+    pub(crate) cache: bool,
+}
+
+impl SleepTags {
+    /// Returns true if any part is named.
+    pub(crate) fn any(self) -> bool {
+        self.scheduling || self.weights || self.cache
+    }
+}
+
+/// A command to the engine thread. `done` gets the answer once the command is carried out.
+pub(crate) enum Command {
+    /// Gives the weights another label.
+    Rename { version: Arc<str>, done: oneshot::Sender<()> },
+    /// Pauses generation. With `clear`, an exchange of weights during the pause drops keys and
+    /// values. Answers true once generation stopped, false if it was resumed before running replies
+    /// had ended.
+    Pause { mode: PauseMode, clear: bool, done: oneshot::Sender<bool> },
+    /// Resumes generation.
+    Resume { done: oneshot::Sender<()> },
+    /// Ends all replies. Answers with their number.
+    AbortAll { done: oneshot::Sender<usize> },
+    /// Ends the replies that were marked as aborted. A step does that too, but none runs during a
+    /// pause.
+    DropAbandoned { done: oneshot::Sender<()> },
+    /// Clears the prefix cache; with `running`, also recomputes running replies.
+    ResetPrefixes { running: bool, done: oneshot::Sender<()> },
+    /// Lends the weights for reading. Answers false if there are none.
+    Lend { done: oneshot::Sender<bool> },
+    /// Takes the staged weights. If they are the `same`, only the label changes. Answers with the
+    /// time during which generation stopped.
+    Exchange { version: Arc<str>, same: bool, done: oneshot::Sender<Result<Duration, ModelError>> },
+    /// Frees memory. Weights move to the host's memory, or are dropped with `drop`.
+    Sleep { parts: SleepTags, drop: bool, done: oneshot::Sender<Result<(), ModelError>> },
+    /// Allocates memory again. Generation resumes once no part sleeps. Answers with the parts that
+    /// still sleep.
+    Wake { parts: SleepTags, done: oneshot::Sender<Result<SleepTags, ModelError>> },
+}

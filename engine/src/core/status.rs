@@ -1,0 +1,112 @@
+//! The status of an engine, which the engine thread writes and other threads read.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use super::message::{PauseMode, SleepTags};
+
+/// The refusal of calls after the device failed for good.
+const DEVICE_LOST: &str = "the GPU failed, and this process cannot use it again; the log has the \
+     reason, and a restart ends that";
+
+/// The status of an engine.
+#[derive(Clone, Debug)]
+pub(crate) struct EngineStatus {
+    /// The label of the weights.
+    pub(crate) version: Arc<str>,
+    pub(crate) paused: Option<PauseMode>,
+    pub(crate) pauses: PauseTimes,
+    pub(crate) asleep: SleepTags,
+    /// True if there are weights.
+    pub(crate) loaded: bool,
+    /// True if the device failed for good.
+    pub(crate) lost: bool,
+}
+
+impl EngineStatus {
+    /// The reason why a new reply can neither begin nor wait, if so.
+    pub(crate) fn refusal(&self) -> Option<&'static str> {
+        if self.lost {
+            return Some(DEVICE_LOST);
+        }
+        if self.asleep.any() {
+            return Some("the engine is asleep; `POST /wake_up` ends that");
+        }
+        if !self.loaded {
+            return Some(
+                "the engine has no weights after a sleep of level 2; \
+                 `POST /update_weights` with all of them ends that",
+            );
+        }
+        match self.paused {
+            Some(PauseMode::Abort | PauseMode::Wait) => {
+                Some("generation is paused; `POST /resume` ends that")
+            }
+            _ => None,
+        }
+    }
+}
+
+/// The number and the duration of pauses, those by sleep included.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct PauseTimes {
+    pub(crate) count: u64,
+    /// The sum of the pauses that are over.
+    over: Duration,
+    /// The start of the current pause.
+    since: Option<Instant>,
+}
+
+impl PauseTimes {
+    /// Seconds of all pauses, the current one included.
+    pub(crate) fn seconds(&self, now: Instant) -> f64 {
+        let current = self.since.map(|since| now.saturating_duration_since(since));
+        (self.over + current.unwrap_or_default()).as_secs_f64()
+    }
+
+    /// Starts a pause, unless one lasts already.
+    pub(super) fn begin(&mut self, now: Instant) {
+        self.count += u64::from(self.since.is_none());
+        self.since = self.since.or(Some(now));
+    }
+
+    pub(super) fn end(&mut self, now: Instant) {
+        let current = self.since.take().map(|since| now.saturating_duration_since(since));
+        self.over += current.unwrap_or_default();
+    }
+}
+
+/// An [`EngineStatus`] shared between threads.
+#[derive(Debug)]
+pub(crate) struct SharedStatus(Mutex<EngineStatus>);
+
+impl SharedStatus {
+    /// The status of an engine that runs with weights of this label.
+    pub(crate) fn new(version: Arc<str>) -> SharedStatus {
+        SharedStatus(Mutex::new(EngineStatus {
+            version,
+            paused: None,
+            pauses: PauseTimes::default(),
+            asleep: SleepTags::default(),
+            loaded: true,
+            lost: false,
+        }))
+    }
+
+    /// Returns a copy of the status.
+    pub(crate) fn read(&self) -> EngineStatus {
+        self.lock().clone()
+    }
+
+    /// Marks the device as failed for good.
+    pub(super) fn mark_lost(&self) {
+        if !std::mem::replace(&mut self.lock().lost, true) {
+            tracing::error!("{DEVICE_LOST}");
+        }
+    }
+
+    pub(super) fn lock(&self) -> MutexGuard<'_, EngineStatus> {
+        // Fields are written one by one, and each is whole after a panic.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,231 @@
+//! Steps in flight: launched on the device, and read later.
+//!
+//! If the device samples all tokens of a step, the step may stay in flight: the next one takes the
+//! tokens from the device's memory and is launched before the host has read them. Reading tokens,
+//! checking for ends and sending outputs then cost the device no time. The results are the same as
+//! without, for three reasons:
+//!
+//! - The device runs one step after the other. A page that is released, published or given to
+//!   another sequence while a step is in flight is written and read by *later* steps only, after
+//!   that step is done with it.
+//! - A reply may end at a token that was sampled while the next step was already launched with a
+//!   row for it. That row writes to a page of this sequence alone, because a page is published only
+//!   once its last token is known, and the token of the row is dropped. A reply whose end is known
+//!   in advance, by its length, gets no row.
+//! - Whatever could change a token waits until no step is in flight: commands, so weights and
+//!   labels are those that sampled, and preemptions.
+
+use std::ops::Range;
+
+use kernels::{Drawn, OpError, Ops};
+
+use super::EngineCore;
+use crate::error::ModelError;
+use crate::model::forward::{LogitRows, SequenceChunk};
+use crate::schedule::request::FinishReason;
+use crate::schedule::sequence::{Sequence, SequenceRank};
+
+/// The id in place of a token that only the device knows.
+const UNKNOWN_TOKEN: [u32; 1] = [0];
+
+/// A step that was launched and not read yet.
+#[derive(Debug, Default)]
+pub(super) struct InFlightStep {
+    /// The sequences with rows to read; by rank, highest first.
+    pub(super) sequences: Vec<SequenceRows>,
+    /// The rows with logits that the host samples from.
+    host_rows: Vec<usize>,
+    /// The number of rows with logits.
+    wanted: usize,
+}
+
+/// The rows with logits of one sequence.
+#[derive(Debug)]
+pub(super) struct SequenceRows {
+    /// The rank of the sequence, which identifies it.
+    pub(super) rank: SequenceRank,
+    /// The positions of the sequence that the rows belong to.
+    positions: Range<usize>,
+    /// True if the last row gives the next token.
+    is_sampled: bool,
+    sampled_by: SampledBy,
+}
+
+/// The side that samples, with the place of the rows.
+#[derive(Clone, Copy, Debug)]
+enum SampledBy {
+    /// The device, at this index among the rows with logits; the sequence has no others.
+    Device(usize),
+    /// The host; the index of the first row among those that it samples from.
+    Host(usize),
+}
+
+/// The results of a step: logits of the rows that the host samples from, and the sampled tokens of
+/// the others.
+struct StepResults {
+    logits: Vec<f32>,
+    drawn: Vec<Option<Drawn>>,
+}
+
+impl InFlightStep {
+    /// Returns true if the device samples all tokens, so that the step may stay in flight.
+    pub(super) fn is_sampled_by_device(&self) -> bool {
+        self.host_rows.is_empty()
+    }
+
+    /// Appends the rows with logits of a sequence.
+    fn add(
+        &mut self,
+        rank: SequenceRank,
+        positions: Range<usize>,
+        is_sampled: bool,
+        on_device: bool,
+    ) {
+        let end = self.wanted + positions.len();
+        let sampled_by = if on_device {
+            SampledBy::Device(self.wanted)
+        } else {
+            let first = self.host_rows.len();
+            self.host_rows.extend(self.wanted..end);
+            SampledBy::Host(first)
+        };
+        if !positions.is_empty() {
+            self.sequences.push(SequenceRows { rank, positions, is_sampled, sampled_by });
+        }
+        self.wanted = end;
+    }
+
+    fn rows_of(&self, sequence: &Sequence) -> Option<&SequenceRows> {
+        let found = self.sequences.binary_search_by_key(&sequence.rank(), |rows| rows.rank);
+        found.ok().map(|at| &self.sequences[at])
+    }
+
+    /// The index, among the tokens that the device samples, of the sequence's next token.
+    fn device_token_of(&self, sequence: &Sequence) -> Option<usize> {
+        match self.rows_of(sequence)?.sampled_by {
+            SampledBy::Device(at) => Some(at),
+            SampledBy::Host(_) => None,
+        }
+    }
+}
+
+impl<O: Ops> EngineCore<O> {
+    /// Launches a step with `counts[i]` tokens of each running sequence `i`.
+    pub(super) fn launch(&mut self, counts: &[usize]) -> Result<InFlightStep, ModelError> {
+        let (mut step, mut chunks) = (InFlightStep::default(), Vec::new());
+        let can_draw = self.model.can_draw();
+        for (sequence, &count) in self.scheduler.running.iter_mut().zip(counts) {
+            if count == 0 {
+                continue;
+            }
+
+            // A scored prompt needs the logits of all rows, any other sequence those of its end.
+            let start = sequence.cache.len;
+            let end = start + count;
+            let is_sampled = count == sequence.uncomputed();
+            let (logit_rows, first) = match (sequence.scores_prompt(count), is_sampled) {
+                (true, _) => (LogitRows::All, start),
+                (false, true) => (LogitRows::Last, end - 1),
+                (false, false) => (LogitRows::None, end),
+            };
+            let draw = match can_draw && logit_rows == LogitRows::Last {
+                true => sequence.sampler.draw(sequence.next_position(), self.logprobs_mode),
+                false => None,
+            };
+            step.add(sequence.rank(), first..end, is_sampled, draw.is_some());
+
+            let previous = self.in_flight.as_ref();
+            let feedback = previous.and_then(|step| step.device_token_of(sequence));
+            let tokens = match feedback {
+                Some(_) => &UNKNOWN_TOKEN,
+                None => &sequence.tokens[start..end],
+            };
+            sequence.in_flight += usize::from(is_sampled);
+            chunks.push(SequenceChunk {
+                tokens,
+                cache: &mut sequence.cache,
+                logit_rows,
+                adapter: sequence.request.adapter.as_ref(),
+                draw,
+                feedback,
+            });
+        }
+
+        self.model.run(&mut chunks)?;
+        // A sequence that waits for the same pages finds them from the next step on.
+        self.scheduler.publish();
+        Ok(step)
+    }
+
+    /// Reads the step in flight, if there is one, and gives the tokens to their sequences.
+    pub(super) fn read_step(&mut self) {
+        let Some(step) = self.in_flight.take() else { return };
+        match self.wait_for_results(&step) {
+            Ok(mut results) => {
+                // Pages whose last token was not known when they were computed.
+                self.scheduler.publish();
+                self.apply(&step, &mut results);
+                self.model.recycle(results.logits);
+            }
+            Err(error) => self.fail(&error.to_string()),
+        }
+    }
+
+    fn wait_for_results(&mut self, step: &InFlightStep) -> Result<StepResults, OpError> {
+        // Take the tokens even if the logits fail: they belong to this step, not to the next.
+        let has_drawn = step.host_rows.len() < step.wanted;
+        let drawn = if has_drawn { self.model.drawn_tokens() } else { Ok(Vec::new()) };
+        let logits = self.model.logits(&step.host_rows)?;
+        Ok(StepResults { drawn: drawn?, logits })
+    }
+
+    /// Gives the running sequences their tokens. Tokens of sequences that ended are dropped.
+    fn apply(&mut self, step: &InFlightStep, results: &mut StepResults) {
+        for mut sequence in std::mem::take(&mut self.scheduler.running) {
+            let finish = match step.rows_of(&sequence) {
+                Some(rows) => self.apply_rows(&mut sequence, rows, results),
+                None => None,
+            };
+            match finish {
+                Some(finish) => self.scheduler.finish(sequence, finish),
+                None => {
+                    sequence.deliver();
+                    self.scheduler.running.push(sequence);
+                }
+            }
+        }
+    }
+
+    /// Gives a sequence the results of its rows. Returns the reason if its reply ends.
+    fn apply_rows(
+        &self,
+        sequence: &mut Sequence,
+        rows: &SequenceRows,
+        results: &mut StepResults,
+    ) -> Option<FinishReason> {
+        let mode = self.logprobs_mode;
+        sequence.in_flight -= usize::from(rows.is_sampled);
+        let token = match rows.sampled_by {
+            SampledBy::Device(row) => {
+                let drawn = results.drawn.get_mut(row)?.take()?;
+                sequence.sampler.accept(drawn, mode)
+            }
+            // A scored prompt has many rows, of which only the last may give a token.
+            SampledBy::Host(first) => {
+                let logits = results.logits.chunks_exact_mut(self.model.vocab()).skip(first);
+                let mut last = None;
+                for (position, row) in rows.positions.clone().zip(logits) {
+                    sequence.score_prompt(position, row);
+                    last = Some(row);
+                }
+                let row = last.filter(|_| rows.is_sampled)?;
+                let position = sequence.sampled();
+                sequence.sampler.sample(row, position, mode)
+            }
+        };
+
+        // Before the push: the counter looks for sequences without a sampled token.
+        self.scheduler.count_sampled(sequence);
+        sequence.push(token, &self.version, &self.tokenizer)
+    }
+}

@@ -1,0 +1,235 @@
+//! The engine: a model folder turned into a core, its status and the facts that the server needs.
+
+use std::path::Path;
+use std::sync::{Arc, OnceLock};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use kernels::Ops;
+use template::ChatTemplate;
+
+use crate::core::status::SharedStatus;
+use crate::core::{CoreSettings, EngineCore, SharedState, Worker};
+use crate::device::{SelectedDevice, gpu_load_error, gpu_options};
+use crate::error::LoadError;
+use crate::info::ModelInfo;
+use crate::model::config::ModelConfig;
+use crate::model::folder::ModelFolder;
+use crate::model::forward::Scratch;
+use crate::model::parameters::Parameters;
+use crate::model::random::{RandomWeights, model_folder};
+use crate::model::{Model, ModelCapacity};
+use crate::options::EngineOptions;
+use crate::schedule::pages::PagePool;
+use crate::schedule::{Scheduler, StepLimits};
+use crate::stats::Stats;
+use crate::update::WeightUpdates;
+use crate::update::manifest::{ManifestRecorder, WeightManifest};
+use crate::update::staging::WeightStaging;
+use crate::weights::TensorSource;
+use crate::weights::files::WeightFiles;
+
+/// The label of the weights that an engine starts with.
+const FIRST_VERSION: &str = "default";
+
+/// A model that is ready to serve.
+pub struct Engine {
+    pub(crate) core: Box<dyn Worker>,
+    pub(crate) card: ModelInfo,
+    pub(crate) stats: Arc<Stats>,
+    pub(crate) board: Arc<SharedStatus>,
+    pub(crate) updates: Arc<WeightUpdates>,
+    device: String,
+}
+
+impl std::fmt::Debug for Engine {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Engine").field("model", &self.card.name).finish_non_exhaustive()
+    }
+}
+
+impl Engine {
+    /// Loads a model folder: `config.json`, safetensors, `tokenizer.json`, and, where they exist,
+    /// `generation_config.json`, `tokenizer_config.json` and `chat_template.jinja`.
+    ///
+    /// Blocks while it reads. Weights in bf16 stay so, others are widened to 32-bit floats; on a
+    /// GPU, matrices are rounded to bf16.
+    ///
+    /// # Errors
+    /// A file, field or tensor is missing, damaged or not supported, or an option does not fit the
+    /// model.
+    pub fn load(folder: &Path, options: EngineOptions) -> Result<Engine, LoadError> {
+        options.check()?;
+        let (model, weights) = (ModelFolder::open(folder)?, WeightFiles::open(folder)?);
+        let tied = model.model.tied;
+        let engine =
+            Blueprint { folder: model, weights: &weights, path: folder, options }.build()?;
+        weights.check_all_taken(tied)?;
+        Ok(engine)
+    }
+
+    /// Makes a model with random weights, in bf16, of the shape that `config` describes: a
+    /// `config.json` under any name. The same configuration always gives the same weights. The
+    /// tokenizer is the `tokenizer.json` beside the file, or else a byte-level one.
+    ///
+    /// # Errors
+    /// As for [`Engine::load`].
+    pub fn random(config: &Path, options: EngineOptions) -> Result<Engine, LoadError> {
+        options.check()?;
+        let (folder, weights) = (model_folder(config)?, &RandomWeights);
+        Blueprint { folder, weights, path: config, options }.build()
+    }
+
+    /// A line that names the device and says why it was selected.
+    pub fn device(&self) -> &str {
+        &self.device
+    }
+
+    /// The name that requests give as `model`.
+    pub fn model_name(&self) -> &str {
+        &self.card.name
+    }
+}
+
+/// The parts that an engine is built from.
+struct Blueprint<'a, T> {
+    folder: ModelFolder,
+    weights: &'a T,
+    path: &'a Path,
+    options: EngineOptions,
+}
+
+/// A model on its device, with the sizes that were chosen for it.
+struct LoadedModel<O: Ops> {
+    model: Model<O>,
+    manifest: WeightManifest,
+    /// Tokens of a prompt and its reply.
+    max_model_len: usize,
+    /// Pages of keys and values.
+    pages: usize,
+    limits: StepLimits,
+}
+
+impl<T: TensorSource> Blueprint<'_, T> {
+    fn build(self) -> Result<Engine, LoadError> {
+        let (device, description) = SelectedDevice::new(&self.options, self.folder.model.heads)?;
+        match device {
+            SelectedDevice::Cpu(ops) => self.build_on(ops, description),
+            SelectedDevice::Cuda(ops) => self.build_on(*ops, description).map_err(gpu_load_error),
+        }
+    }
+
+    fn build_on<O: Ops + 'static>(self, ops: O, device: String) -> Result<Engine, LoadError> {
+        let loaded = self.load_model(ops)?;
+        let staging_device = loaded.model.second_device()?;
+        let staging = Arc::new(WeightStaging::new(staging_device, loaded.model.config().clone()));
+        let updates = WeightUpdates::new(Arc::clone(&staging) as _, loaded.manifest, FIRST_VERSION);
+
+        let stats = Arc::new(Stats::default());
+        let pages = PagePool::new(loaded.pages, self.options.prefix_caching);
+        let scheduler = Scheduler::new(loaded.limits, pages, Arc::clone(&stats));
+        let status = Arc::new(SharedStatus::new(Arc::from(FIRST_VERSION)));
+        let settings = CoreSettings {
+            logprobs_mode: self.options.logprobs_mode,
+            async_scheduling: self.options.async_scheduling,
+        };
+
+        let card = self.into_info(loaded.max_model_len);
+        let tokenizer = Arc::clone(&card.tokenizer);
+        let shared = SharedState { status: Arc::clone(&status), staging };
+        let core = EngineCore::new(loaded.model, tokenizer, scheduler, shared, settings);
+        let updates = Arc::new(updates);
+        Ok(Engine { core: Box::new(core), card, stats, board: status, updates, device })
+    }
+
+    /// Places the weights on the device, and divides the memory that is left.
+    fn load_model<O: Ops>(&self, ops: O) -> Result<LoadedModel<O>, LoadError> {
+        let (config, options): (&ModelConfig, _) = (&self.folder.model, &self.options);
+        let tokens = options.step_tokens(config.vocab, ops.reach())?;
+        self.weights.check_room(config, ops.room(1.0)?)?;
+
+        let recorder = ManifestRecorder::new(self.weights, ops.rounds());
+        let parameters = Parameters::load(&ops, &recorder, config)?;
+        let logit_rows = options.max_num_seqs.min(tokens);
+        let scratch = Scratch::new(&ops, config, tokens, logit_rows)?;
+
+        // Keys and values get what weights and intermediate results have left.
+        let free = ops.room(options.gpu_memory_utilization)?;
+        let page_bytes = ops.page_bytes(config.heads) * config.layers;
+        let kv = options.kv_capacity(config.positions, page_bytes, free)?;
+        let capacity = ModelCapacity {
+            positions: kv.max_model_len,
+            pages: kv.pages,
+            adapters: options.lora().slots(),
+        };
+
+        Ok(LoadedModel {
+            manifest: recorder.into_manifest(),
+            model: Model::new(ops, parameters, config.clone(), scratch, capacity)?,
+            max_model_len: kv.max_model_len,
+            pages: kv.pages,
+            limits: StepLimits {
+                sequences: options.max_num_seqs,
+                tokens,
+                scored: options.scored_rows(config.vocab),
+            },
+        })
+    }
+
+    fn into_info(self, max_model_len: usize) -> ModelInfo {
+        let Blueprint { folder, path, options, .. } = self;
+        // The template shows the formats that the model was trained to write.
+        let template_source = folder.template.as_ref().map_or("", ChatTemplate::source);
+
+        ModelInfo {
+            gpu: gpu_options(&options),
+            tool_format: options.tool_call_parser.format(template_source),
+            thinks: options.reasoning_parser.is_on(template_source),
+            prefix_exact_chat: options.prefix_exact_chat,
+            lora: options.lora(),
+            name: options.served_model_name.unwrap_or_else(|| default_name(path)),
+            root: path.display().to_string(),
+            max_model_len,
+            vocab: folder.model.vocab,
+            created: now(),
+            system_fingerprint: system_fingerprint(&folder.fingerprint),
+            tokenizer: Arc::new(folder.tokenizer),
+            template: folder.template,
+            defaults: folder.defaults,
+            eos: folder.eos,
+            seed: options.seed.unwrap_or_else(random_seed),
+            max_queue: options.max_queue,
+            max_logprobs: options.max_logprobs,
+            config: folder.model,
+            logprobs_mode: options.logprobs_mode,
+            grammars: OnceLock::new(),
+        }
+    }
+}
+
+/// The default name of a model: the last part of the full path of its folder, or of a configuration
+/// without `.json`. A file with the usual name `config.json` stands for its folder.
+fn default_name(path: &Path) -> String {
+    let full = path.canonicalize().unwrap_or_else(|_| path.to_owned());
+    let named = match full.parent() {
+        Some(folder) if full.ends_with("config.json") => folder,
+        _ => &full,
+    };
+    let is_json = named.extension().is_some_and(|extension| extension == "json");
+    let name = if is_json { named.file_stem() } else { named.file_name() };
+    name.map_or_else(|| "model".into(), |name| name.to_string_lossy().into_owned())
+}
+
+/// The fingerprint in replies: the version of the server, and a hash of the tokenizer.
+fn system_fingerprint(tokenizer: &str) -> String {
+    let hash = &tokenizer[..tokenizer.len().min(8)];
+    format!("rolltape-{}-{hash}", env!("CARGO_PKG_VERSION"))
+}
+
+/// Seconds since 1970.
+pub(crate) fn now() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |elapsed| elapsed.as_secs())
+}
+
+fn random_seed() -> u64 {
+    uuid::Uuid::new_v4().as_u64_pair().0
+}

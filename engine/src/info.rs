@@ -1,0 +1,43 @@
+//! Facts about the model, for the server.
+
+use std::sync::{Arc, OnceLock};
+
+use kernels::cuda::DeviceOptions;
+use template::{ChatTemplate, Tokenizer, ToolFormat};
+
+use crate::grammar::GrammarCompiler;
+use crate::lora::LoraLimits;
+use crate::model::config::ModelConfig;
+use crate::sample::{LogprobsMode, SamplingDefaults};
+
+/// The model and the limits of its server.
+pub(crate) struct ModelInfo {
+    pub(crate) name: String,
+    /// The folder, as it was given.
+    pub(crate) root: String,
+    pub(crate) max_model_len: usize,
+    pub(crate) vocab: usize,
+    /// Seconds since 1970 at which the model was loaded.
+    pub(crate) created: u64,
+    pub(crate) system_fingerprint: String,
+    pub(crate) tokenizer: Arc<Tokenizer>,
+    pub(crate) template: Option<ChatTemplate>,
+    pub(crate) defaults: SamplingDefaults,
+    pub(crate) eos: Vec<u32>,
+    /// The seed of requests without one.
+    pub(crate) seed: u64,
+    pub(crate) max_queue: usize,
+    pub(crate) tool_format: Option<ToolFormat>,
+    /// True if replies may contain reasoning.
+    pub(crate) thinks: bool,
+    pub(crate) prefix_exact_chat: bool,
+    pub(crate) max_logprobs: usize,
+    /// The device that receives weights over NCCL.
+    pub(crate) gpu: DeviceOptions,
+    /// The shape that adapters must fit.
+    pub(crate) config: ModelConfig,
+    pub(crate) lora: LoraLimits,
+    pub(crate) logprobs_mode: LogprobsMode,
+    /// Prepared by the first request for a structured output.
+    pub(crate) grammars: OnceLock<GrammarCompiler>,
+}

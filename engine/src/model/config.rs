@@ -1,0 +1,186 @@
+//! A model's `config.json`, as transformers 4 and 5 write it.
+//!
+//! [`ModelConfig`] is what the forward pass needs. A field that it cannot honor is refused here, by
+//! name, before a weight is read.
+
+use kernels::Heads;
+use serde_json::Value;
+
+use super::fields::{count, eos_ids, flag, number, optional_count, plain_text};
+use super::rope::Rope;
+use crate::error::ConfigError;
+
+/// A decoder-only transformer of the Llama family.
+#[derive(Clone, Debug)]
+pub(crate) struct ModelConfig {
+    pub(crate) vocab: usize,
+    pub(crate) hidden: usize,
+    pub(crate) intermediate: usize,
+    pub(crate) layers: usize,
+    pub(crate) heads: Heads,
+    pub(crate) eps: f32,
+    pub(crate) rope: Rope,
+    pub(crate) positions: usize,
+    /// True if the embedding serves as the output head.
+    pub(crate) tied: bool,
+    /// True if every query and key head has a norm (Qwen3).
+    pub(crate) head_norm: bool,
+    /// True if queries, keys and values have a bias.
+    pub(crate) qkv_bias: bool,
+    /// True if the attention output has a bias.
+    pub(crate) output_bias: bool,
+    pub(crate) eos: Vec<u32>,
+}
+
+const ARCHITECTURES: &str = "`Qwen3ForCausalLM`, `Qwen2ForCausalLM`, `LlamaForCausalLM`";
+
+/// The width of a Qwen3 head without `head_dim`, as `transformers` has it.
+const QWEN3_HEAD_DIM: usize = 128;
+
+/// The default of `max_window_layers` in Qwen configurations: layers without a window.
+const DEFAULT_FULL_LAYERS: f64 = 28.0;
+
+impl ModelConfig {
+    /// Reads `config.json`.
+    pub(crate) fn parse(config: &Value) -> Result<ModelConfig, ConfigError> {
+        let architecture = architecture(config)?;
+        refuse_unsupported(config)?;
+        refuse_windows(config, architecture)?;
+
+        let hidden = count(config, "hidden_size")?;
+        let heads = heads(config, hidden, architecture)?;
+        // Qwen2 has biases on queries, keys and values only, whatever the file says.
+        let bias = flag(config, "attention_bias")?.unwrap_or(false);
+        let rope = Rope::parse(config)?;
+
+        Ok(ModelConfig {
+            vocab: count(config, "vocab_size")?,
+            hidden,
+            intermediate: count(config, "intermediate_size")?,
+            layers: count(config, "num_hidden_layers")?,
+            heads,
+            eps: number(config, "rms_norm_eps")?.unwrap_or(1e-6) as f32,
+            positions: rope.positions(count(config, "max_position_embeddings")?),
+            rope,
+            tied: flag(config, "tie_word_embeddings")?.unwrap_or(false),
+            head_norm: architecture == Architecture::Qwen3,
+            qkv_bias: bias || architecture == Architecture::Qwen2,
+            output_bias: bias && architecture != Architecture::Qwen2,
+            eos: eos_ids(config)?,
+        })
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Architecture {
+    Qwen3,
+    Qwen2,
+    Llama,
+}
+
+/// The model's class from `architectures`, or from `model_type` if the class is absent.
+fn architecture(config: &Value) -> Result<Architecture, ConfigError> {
+    const FIELD: &str = "architectures";
+    let class = config.get(FIELD).and_then(|list| list.get(0)).and_then(Value::as_str);
+    let model_type = config.get("model_type").and_then(Value::as_str);
+
+    match (class, model_type) {
+        (Some("Qwen3ForCausalLM"), _) | (None, Some("qwen3")) => Ok(Architecture::Qwen3),
+        (Some("Qwen2ForCausalLM"), _) | (None, Some("qwen2")) => Ok(Architecture::Qwen2),
+        (Some("LlamaForCausalLM"), _) | (None, Some("llama")) => Ok(Architecture::Llama),
+        (Some(other), _) => Err(ConfigError::unsupported(FIELD, other, ARCHITECTURES)),
+        (None, Some(other)) => {
+            Err(ConfigError::unsupported("model_type", other, "`qwen3`, `qwen2`, `llama`"))
+        }
+        (None, None) => Err(ConfigError::Missing { field: FIELD }),
+    }
+}
+
+/// Refuses fields that would change the result and that the forward pass does not implement.
+fn refuse_unsupported(config: &Value) -> Result<(), ConfigError> {
+    // `swish` is another name of `silu`.
+    let activation = config.get("hidden_act").filter(|value| !value.is_null());
+    if let Some(other) = activation.filter(|name| *name != "silu" && *name != "swish") {
+        return Err(ConfigError::unsupported("hidden_act", plain_text(other), "`silu`"));
+    }
+    if flag(config, "mlp_bias")?.unwrap_or(false) {
+        return Err(ConfigError::unsupported("mlp_bias", "true", "`false`"));
+    }
+
+    // Each family has its own name for the number of experts.
+    for field in ["num_experts", "num_local_experts", "n_routed_experts"] {
+        if let Some(experts) = number(config, field)?.filter(|experts| *experts != 0.0) {
+            let found = experts.to_string();
+            return Err(ConfigError::unsupported(field, found, "no mixture of experts"));
+        }
+    }
+
+    for field in ["quantization_config", "compression_config"] {
+        match config.get(field) {
+            None | Some(Value::Null) => {}
+            Some(found) => {
+                let method = found.get("quant_method").map_or("set".into(), plain_text);
+                return Err(ConfigError::unsupported(field, method, "no quantization"));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Refuses sliding-window attention. A window that no layer uses is accepted: most of these models
+/// name one.
+fn refuse_windows(config: &Value, architecture: Architecture) -> Result<(), ConfigError> {
+    if let Some(kinds) = config.get("layer_types").and_then(Value::as_array) {
+        return match kinds.iter().find(|kind| *kind != "full_attention") {
+            None => Ok(()),
+            Some(kind) => {
+                let found = plain_text(kind);
+                Err(ConfigError::unsupported("layer_types", found, "`full_attention`"))
+            }
+        };
+    }
+
+    let used = flag(config, "use_sliding_window")?.unwrap_or(architecture == Architecture::Llama);
+    let Some(window) = number(config, "sliding_window")?.filter(|_| used) else { return Ok(()) };
+
+    // The first `max_window_layers` layers have full attention.
+    let layers = count(config, "num_hidden_layers")?;
+    let full_layers = match number(config, "max_window_layers")? {
+        Some(full_layers) => full_layers,
+        None if architecture == Architecture::Llama => 0.0,
+        None => DEFAULT_FULL_LAYERS,
+    };
+    if full_layers >= layers as f64 {
+        return Ok(());
+    }
+    let supported = "`null`, or `use_sliding_window` = `false`";
+    Err(ConfigError::unsupported("sliding_window", window.to_string(), supported))
+}
+
+fn heads(config: &Value, hidden: usize, architecture: Architecture) -> Result<Heads, ConfigError> {
+    let query = count(config, "num_attention_heads")?;
+    let kv = optional_count(config, "num_key_value_heads")?.unwrap_or(query);
+    if !query.is_multiple_of(kv) {
+        let reason = format!("is {kv}, which does not divide `num_attention_heads` = {query}");
+        return Err(ConfigError::field("num_key_value_heads", reason));
+    }
+
+    let dim = match optional_count(config, "head_dim")? {
+        Some(dim) => dim,
+        None if architecture == Architecture::Qwen3 => QWEN3_HEAD_DIM,
+        None if hidden.is_multiple_of(query) => hidden / query,
+        None => {
+            let reason = format!("is {hidden}, not a multiple of `num_attention_heads` = {query}");
+            return Err(ConfigError::field("hidden_size", reason));
+        }
+    };
+    // A rotation turns pairs of elements.
+    if !dim.is_multiple_of(2) {
+        let reason = format!("is {dim}, which is not an even number");
+        return Err(ConfigError::field("head_dim", reason));
+    }
+    Ok(Heads { query, kv, dim })
+}
+
+#[cfg(test)]
+mod tests;

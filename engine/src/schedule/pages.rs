@@ -1,0 +1,217 @@
+//! The pool of pages of keys and values, with prefix caching.
+//!
+//! A page has sixteen positions. It is *held* by the sequences whose tokens it stands for; *kept*
+//! if nobody holds it and its contents may be reused; *blank* otherwise. A full page is published
+//! under its predecessor and its own sixteen ids, so that a sequence that begins with the same
+//! tokens takes it instead of computing it. The first page of a chain is published under the number
+//! of the weights and the request's salt, so other weights and other salts share nothing.
+//!
+//! Keys are compared whole, not by hash, so two prompts are never confused.
+
+use std::collections::{BTreeMap, HashMap};
+
+use kernels::PAGE;
+
+use super::cache::{ChainLink, SequenceCache};
+
+/// The key of a published page: its predecessor and its ids.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct PageKey {
+    link: ChainLink,
+    ids: [u32; PAGE],
+}
+
+/// Published contents.
+#[derive(Debug)]
+struct Published {
+    key: PageKey,
+    /// The number of the contents, by which a following page refers to them.
+    number: u64,
+}
+
+#[derive(Debug, Default)]
+struct PageState {
+    /// Sequences that hold the page.
+    holders: u32,
+    published: Option<Published>,
+    /// The moment at which it was released, while it is kept.
+    since: u64,
+}
+
+/// All pages of an engine.
+#[derive(Debug)]
+pub(crate) struct PagePool {
+    pages: Vec<PageState>,
+    blank: Vec<u32>,
+    /// Kept pages by the moment of their release, oldest first.
+    kept: BTreeMap<u64, u32>,
+    published: HashMap<PageKey, u32>,
+    sharing: bool,
+    /// A counter of moments and of contents.
+    counter: u64,
+}
+
+impl PagePool {
+    /// A pool of `count` blank pages; without `sharing` nothing is published.
+    pub(crate) fn new(count: usize, sharing: bool) -> PagePool {
+        let count = u32::try_from(count).unwrap_or(u32::MAX);
+        PagePool {
+            pages: (0..count).map(|_| PageState::default()).collect(),
+            blank: (0..count).rev().collect(),
+            kept: BTreeMap::new(),
+            published: HashMap::new(),
+            sharing,
+            counter: 0,
+        }
+    }
+
+    /// All pages.
+    pub(crate) fn total(&self) -> usize {
+        self.pages.len()
+    }
+
+    /// Pages that no sequence holds.
+    pub(crate) fn available(&self) -> usize {
+        self.blank.len() + self.kept.len()
+    }
+
+    /// Pages that `cache` still needs to have room for `positions`.
+    pub(crate) fn missing(cache: &SequenceCache, positions: usize) -> usize {
+        positions.div_ceil(PAGE).saturating_sub(cache.pages.len())
+    }
+
+    /// Gives `cache` room for `positions`. Returns false, and gives nothing, if there are too few
+    /// pages.
+    pub(crate) fn grow(&mut self, cache: &mut SequenceCache, positions: usize) -> bool {
+        let missing = PagePool::missing(cache, positions);
+        if missing > self.available() {
+            return false;
+        }
+        cache.pages.extend((0..missing).map_while(|_| self.take()));
+        true
+    }
+
+    /// Extends `cache` with published pages that continue `tokens`. Returns the positions gained.
+    /// The last token is never covered, because its logits are needed.
+    pub(crate) fn share(&mut self, cache: &mut SequenceCache, tokens: &[u32]) -> usize {
+        let before = cache.len;
+        while PagePool::could_share(cache, tokens) {
+            let key = self.next_key(cache, tokens);
+            let Some(&page) = key.and_then(|key| self.published.get(&key)) else { break };
+            self.hold(page);
+            cache.pages.push(page);
+            cache.len += PAGE;
+            self.advance_link(cache, page);
+        }
+        cache.len - before
+    }
+
+    /// Returns true if `cache` could take a whole page next and still leave the last of `tokens` to
+    /// be computed.
+    pub(crate) fn could_share(cache: &SequenceCache, tokens: &[u32]) -> bool {
+        cache.len + PAGE < tokens.len() && cache.pages.len() * PAGE == cache.len
+    }
+
+    /// The key under which the next full page of `cache` will be published, if its ids are known.
+    pub(crate) fn next_key(&self, cache: &SequenceCache, tokens: &[u32]) -> Option<PageKey> {
+        let link = cache.link.as_ref().filter(|_| self.sharing)?;
+        let ids = tokens.get(cache.published * PAGE..)?.first_chunk::<PAGE>()?;
+        Some(PageKey { link: link.clone(), ids: *ids })
+    }
+
+    /// Publishes the full pages of `cache`, whose ids are `tokens`.
+    ///
+    /// If another sequence published the same contents first, its page replaces ours: equal tokens
+    /// have equal bits, whoever computed them.
+    pub(crate) fn publish(&mut self, cache: &mut SequenceCache, tokens: &[u32]) {
+        while (cache.published + 1) * PAGE <= cache.len {
+            let Some(key) = self.next_key(cache, tokens) else { return };
+            let at = cache.published;
+            let own = cache.pages[at];
+            match self.published.get(&key) {
+                Some(&other) => {
+                    self.hold(other);
+                    self.release_page(own);
+                    cache.pages[at] = other;
+                }
+                None => {
+                    let number = self.next_number();
+                    self.published.insert(key.clone(), own);
+                    self.pages[own as usize].published = Some(Published { key, number });
+                }
+            }
+            self.advance_link(cache, cache.pages[at]);
+        }
+    }
+
+    /// Takes all pages of a cache back. The end of a chain is released first, so that it is also
+    /// reused first: a page without its predecessors is of no use.
+    pub(crate) fn release(&mut self, cache: SequenceCache) {
+        for page in cache.pages.into_iter().rev() {
+            self.release_page(page);
+        }
+    }
+
+    /// Clears the prefix cache: nothing that was published so far is found again. Held pages stay
+    /// held.
+    pub(crate) fn clear_published(&mut self) {
+        self.published.clear();
+        self.blank.extend(std::mem::take(&mut self.kept).into_values());
+        self.pages.iter_mut().for_each(|page| page.published = None);
+    }
+
+    /// Moves the link of `cache` behind its published page `page`.
+    fn advance_link(&self, cache: &mut SequenceCache, page: u32) {
+        cache.published += 1;
+        if let Some(published) = &self.pages[page as usize].published {
+            cache.link = Some(ChainLink::After(published.number));
+        }
+    }
+
+    /// Returns a page for new contents: a blank one, or the kept one that was released first.
+    fn take(&mut self) -> Option<u32> {
+        let page = match self.blank.pop() {
+            Some(page) => page,
+            None => {
+                let (_, page) = self.kept.pop_first()?;
+                if let Some(published) = self.pages[page as usize].published.take() {
+                    self.published.remove(&published.key);
+                }
+                page
+            }
+        };
+        self.pages[page as usize].holders = 1;
+        Some(page)
+    }
+
+    fn hold(&mut self, index: u32) {
+        let page = &mut self.pages[index as usize];
+        if page.holders == 0 {
+            self.kept.remove(&page.since);
+        }
+        page.holders += 1;
+    }
+
+    fn release_page(&mut self, index: u32) {
+        let moment = self.next_number();
+        let page = &mut self.pages[index as usize];
+        page.holders = page.holders.saturating_sub(1);
+        if page.holders > 0 {
+            return;
+        }
+        if page.published.is_some() {
+            page.since = moment;
+            self.kept.insert(moment, index);
+        } else {
+            self.blank.push(index);
+        }
+    }
+
+    fn next_number(&mut self) -> u64 {
+        self.counter += 1;
+        self.counter
+    }
+}
+
+#[cfg(test)]
+mod tests;

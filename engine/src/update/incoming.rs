@@ -1,0 +1,215 @@
+//! Tensors as they arrive: from a folder, from a body, or one by one.
+//!
+//! A tensor is checked by itself as soon as it arrives, so an error names the one that is wrong. It
+//! is kept in host memory in the type in which it will be served.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+
+use half::f16;
+use safetensors::{Dtype, SafeTensors};
+
+use super::error::UpdateError;
+use super::manifest::{TensorDigest, WeightManifest, convert, is_finite};
+use crate::weights::files::WeightFiles;
+use crate::weights::{Tensor, TensorSource, decode};
+
+/// The head of a model. It may arrive although the embedding serves as the head.
+const HEAD: &str = "lm_head.weight";
+
+/// The tensor that serves as the head of a model without one.
+const EMBEDDING: &str = "model.embed_tokens.weight";
+
+const DIFFERENT_TWICE: &str = "it came twice in one update, with different elements";
+
+/// A tensor that arrives.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct IncomingTensor<'a> {
+    pub(crate) name: &'a str,
+    pub(crate) dtype: Dtype,
+    pub(crate) shape: &'a [usize],
+    /// The elements, row-major, little-endian.
+    pub(crate) bytes: &'a [u8],
+}
+
+/// A tensor that was taken.
+#[derive(Debug)]
+struct TakenTensor {
+    tensor: Tensor,
+    digest: TensorDigest,
+}
+
+/// The tensors of an update that have arrived.
+#[derive(Debug)]
+pub(crate) struct IncomingWeights {
+    /// The weights that serve, which say what tensors the model has.
+    serving: Arc<WeightManifest>,
+    arrived: BTreeMap<String, TakenTensor>,
+    /// The digest of a head that arrived although the embedding serves as one, under the name of
+    /// the embedding.
+    tied_head: Option<TensorDigest>,
+}
+
+impl IncomingWeights {
+    pub(crate) fn new(serving: Arc<WeightManifest>) -> IncomingWeights {
+        IncomingWeights { serving, arrived: BTreeMap::new(), tied_head: None }
+    }
+
+    /// An empty collection for the same model.
+    pub(super) fn empty(&self) -> IncomingWeights {
+        IncomingWeights::new(Arc::clone(&self.serving))
+    }
+
+    /// Takes one tensor. The same one may come again; a different one of the same name may not.
+    pub(crate) fn take(&mut self, incoming: IncomingTensor<'_>) -> Result<(), UpdateError> {
+        let IncomingTensor { name, dtype, shape, bytes } = incoming;
+        if self.is_computed(name) {
+            return Ok(());
+        }
+        // An untrusted shape may overflow.
+        let element = dtype.bitsize() / 8;
+        let size = shape.iter().try_fold(element, |size, side| size.checked_mul(*side));
+        if size != Some(bytes.len()) {
+            let reason = format!("it has {} bytes, which is not {shape:?} {dtype:?}", bytes.len());
+            return Err(UpdateError::tensor(name, reason));
+        }
+
+        // f16 is widened: the engine serves f32 and bf16 only.
+        let tensor = match dtype {
+            Dtype::F32 => Tensor::F32(decode(bytes, f32::from_le_bytes)),
+            Dtype::BF16 => Tensor::Bf16(decode(bytes, u16::from_le_bytes)),
+            Dtype::F16 => Tensor::F32(decode(bytes, |half| f16::from_le_bytes(half).to_f32())),
+            other => {
+                let reason = format!("its type is {other:?}; supported: F32, BF16, F16");
+                return Err(UpdateError::tensor(name, reason));
+            }
+        };
+        self.insert(name, shape, tensor)
+    }
+
+    /// Takes all tensors of a safetensors file in memory.
+    pub(crate) fn take_file(&mut self, bytes: &[u8]) -> Result<(), UpdateError> {
+        let file = SafeTensors::deserialize(bytes).map_err(|error| {
+            UpdateError::Weights(format!("the body is not a whole safetensors file: {error}"))
+        })?;
+        for (name, view) in file.iter() {
+            let (dtype, shape, bytes) = (view.dtype(), view.shape(), view.data());
+            self.take(IncomingTensor { name, dtype, shape, bytes })?;
+        }
+        Ok(())
+    }
+
+    /// Takes the folder of a whole model.
+    pub(crate) fn take_folder(&mut self, folder: &Path) -> Result<(), UpdateError> {
+        let files = WeightFiles::open(folder)?;
+        let serving = Arc::clone(&self.serving);
+        for (name, digest) in serving.iter() {
+            let tensor = files.take(name, &digest.shape)?;
+            self.insert(name, &digest.shape, tensor)?;
+        }
+
+        // A head beside a tied embedding is read too, to check that the two are equal.
+        if serving.get(HEAD).is_none()
+            && files.has(HEAD)
+            && let Some(embedding) = serving.get(EMBEDDING)
+        {
+            let tensor = files.take(HEAD, &embedding.shape)?;
+            self.insert(HEAD, &embedding.shape, tensor)?;
+        }
+        files.check_all_taken(false)?;
+        Ok(())
+    }
+
+    /// Takes all tensors of `other`, which is of the same model, or none of them.
+    pub(super) fn absorb(&mut self, other: IncomingWeights) -> Result<(), UpdateError> {
+        for (name, taken) in &other.arrived {
+            if self.arrived.get(name).is_some_and(|before| before.digest != taken.digest) {
+                return Err(UpdateError::tensor(name, DIFFERENT_TWICE));
+            }
+        }
+        if let (Some(head), Some(before)) = (&other.tied_head, &self.tied_head)
+            && head != before
+        {
+            return Err(UpdateError::tensor(HEAD, DIFFERENT_TWICE));
+        }
+        self.arrived.extend(other.arrived);
+        self.tied_head = other.tied_head.or(self.tied_head.take());
+        Ok(())
+    }
+
+    /// The names of the tensors that have arrived.
+    pub(super) fn names(&self) -> impl Iterator<Item = &str> {
+        self.arrived.keys().map(String::as_str).chain(self.tied_head.is_some().then_some(HEAD))
+    }
+
+    fn insert(&mut self, name: &str, shape: &[usize], tensor: Tensor) -> Result<(), UpdateError> {
+        let refuse = |reason: &str| Err(UpdateError::tensor(name, reason));
+        // A tied head is compared with the embedding, so it is hashed under that name.
+        let is_tied = name == HEAD && self.serving.get(HEAD).is_none();
+        let served_name = if is_tied { EMBEDDING } else { name };
+        let Some(serving) = self.serving.get(served_name) else {
+            return refuse("the model has no tensor of that name");
+        };
+        if serving.shape != shape {
+            let expected = &serving.shape;
+            return refuse(&format!("its shape is {shape:?}, but the model's is {expected:?}"));
+        }
+        let converted = convert(tensor, serving.element_type);
+        if !is_finite(&converted) {
+            return refuse("it has elements that are infinite, NaN, or too large for its type");
+        }
+
+        let digest = TensorDigest::of(served_name, shape, &converted);
+        let before = match is_tied {
+            true => self.tied_head.as_ref(),
+            false => self.arrived.get(served_name).map(|taken| &taken.digest),
+        };
+        if before.is_some_and(|before| *before != digest) {
+            return refuse(DIFFERENT_TWICE);
+        }
+        if is_tied {
+            self.tied_head = Some(digest);
+        } else {
+            self.arrived.insert(name.to_owned(), TakenTensor { tensor: converted, digest });
+        }
+        Ok(())
+    }
+
+    /// Returns true for a tensor that old files have and the engine computes by itself.
+    pub(super) fn is_computed(&self, name: &str) -> bool {
+        name.ends_with("rotary_emb.inv_freq") && self.serving.get(name).is_none()
+    }
+
+    /// The number of tensors that have arrived.
+    pub(crate) fn len(&self) -> usize {
+        self.arrived.len()
+    }
+
+    /// Returns true if all tensors of the model have arrived.
+    pub(crate) fn is_whole(&self) -> bool {
+        self.arrived.len() == self.serving.len()
+    }
+
+    /// The manifest of the model after the update.
+    ///
+    /// # Errors
+    /// A head arrived that differs from the embedding that serves as the head.
+    pub(crate) fn outcome(&self) -> Result<WeightManifest, UpdateError> {
+        let mut outcome = WeightManifest::clone(&self.serving);
+        for (name, taken) in &self.arrived {
+            outcome.insert(name, taken.digest.clone());
+        }
+        if self.tied_head.is_some() && self.tied_head.as_ref() != outcome.get(EMBEDDING) {
+            let reason = "the model's head is its embedding, and this is another matrix";
+            return Err(UpdateError::tensor(HEAD, reason));
+        }
+        Ok(outcome)
+    }
+
+    /// The tensors by name, and the manifest of the weights that serve.
+    pub(super) fn into_parts(self) -> (BTreeMap<String, Tensor>, Arc<WeightManifest>) {
+        let tensors = self.arrived.into_iter().map(|(name, taken)| (name, taken.tensor)).collect();
+        (tensors, self.serving)
+    }
+}
