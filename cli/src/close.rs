@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use clap::ValueEnum;
 use episode::EpisodeId;
-use store::Amend;
+use store::StoreEditor;
 
 use crate::exit::CommandResult;
 use crate::options::store::StoreArgs;
@@ -42,7 +42,7 @@ impl Status {
 
 /// Closes the episode.
 pub(crate) async fn run(args: Args) -> CommandResult {
-    let store = Amend::open(&args.store.location).await?;
+    let store = StoreEditor::open(&args.store.location).await?;
     let status = args.status.map(Status::name);
     store.close((args.episode, args.attempt), now(), status).await?;
     Ok(ExitCode::SUCCESS)

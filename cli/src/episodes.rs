@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use episode::{GroupId, TaskId};
 use serde_json::{Value, json};
-use store::{Snapshot, Summary};
+use store::{EpisodeSummary, Snapshot};
 
 use crate::exit::CommandResult;
 use crate::options::episodes::EpisodeFilter;
@@ -36,7 +36,7 @@ pub(crate) async fn run(args: Args) -> CommandResult {
     Ok(ExitCode::SUCCESS)
 }
 
-fn state(summary: &Summary) -> &str {
+fn state(summary: &EpisodeSummary) -> &str {
     match (&summary.episode.status, summary.episode.closed_at) {
         (Some(status), _) => status,
         (None, Some(_)) => "closed",
@@ -44,7 +44,7 @@ fn state(summary: &Summary) -> &str {
     }
 }
 
-fn table_row(summary: &Summary) -> Vec<String> {
+fn table_row(summary: &EpisodeSummary) -> Vec<String> {
     let episode = &summary.episode;
     let ids = format!("{}/{}", summary.with_ids, summary.generations);
     vec![
@@ -60,7 +60,7 @@ fn table_row(summary: &Summary) -> Vec<String> {
     ]
 }
 
-fn as_json(summary: &Summary) -> Value {
+fn as_json(summary: &EpisodeSummary) -> Value {
     let episode = &summary.episode;
     json!({
         "episode_id": episode.id.as_str(),

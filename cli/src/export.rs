@@ -9,8 +9,10 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use episode::Kind;
-use exporter::{ExportError, Left, Models, Options, Report, Retokenizer, Shared, WriteError};
+use episode::TrajectoryKind;
+use exporter::{
+    ExportError, ModelFilter, Omission, Options, Report, Retokenizer, SharedTokens, WriteError,
+};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Value, json};
 use store::Snapshot;
@@ -32,14 +34,14 @@ pub(crate) struct Args {
     /// Export only trajectories of these kinds: main, subagent, compaction, retry, sibling,
     /// auxiliary, fork
     #[arg(long, value_name = "KIND", value_delimiter = ',', value_parser = kind)]
-    kind: Vec<Kind>,
+    kind: Vec<TrajectoryKind>,
     /// Export only rows of these models: names, policy (each attempt's main model), or all
     /// [default: policy for trainers' formats, else all]
     #[arg(long, value_name = "MODEL,...")]
-    model: Option<Models>,
+    model: Option<ModelFilter>,
     /// Sampled tokens that several rows share: once (trained in the first row), keep (in all)
     #[arg(long, value_name = "RULE", default_value = "once", value_parser = shared)]
-    shared: Shared,
+    shared: SharedTokens,
     #[command(flatten)]
     rewards: ExportRewards,
     /// Model folder whose chat template and tokenizer make ids where no server reported any
@@ -103,13 +105,14 @@ fn interrupted() -> Failure {
     Failure::new("the export was interrupted; nothing was changed")
 }
 
-fn kind(word: &str) -> Result<Kind, String> {
-    Kind::from_word(word)
-        .ok_or_else(|| format!("the kinds are {}", Kind::ALL.map(Kind::as_str).join(", ")))
+fn kind(word: &str) -> Result<TrajectoryKind, String> {
+    TrajectoryKind::from_word(word).ok_or_else(|| {
+        format!("the kinds are {}", TrajectoryKind::ALL.map(TrajectoryKind::as_str).join(", "))
+    })
 }
 
-fn shared(word: &str) -> Result<Shared, String> {
-    [Shared::Once, Shared::Keep]
+fn shared(word: &str) -> Result<SharedTokens, String> {
+    [SharedTokens::Once, SharedTokens::Keep]
         .into_iter()
         .find(|shared| shared.as_str() == word)
         .ok_or_else(|| "the rules are once and keep".to_owned())
@@ -164,7 +167,7 @@ pub(crate) fn failure(error: &ExportError) -> Failure {
 }
 
 /// `2 rows without reward (31 trained tokens)`.
-fn left_out_words(why: &str, left: &Left) -> String {
+fn left_out_words(why: &str, left: &Omission) -> String {
     let what = format!("{} {}", left.count, why.replace('_', " "));
     match left.trained_tokens {
         0 => what,
@@ -243,7 +246,7 @@ mod tests {
     #[test]
     fn what_is_left_out_is_reported_with_what_it_costs() {
         let mut report = Report::default();
-        let left = |count, trained_tokens| Left { count, trained_tokens };
+        let left = |count, trained_tokens| Omission { count, trained_tokens };
         report.left_out.insert("rows_of_kind_fork", left(3, 275));
         report.left_out.insert("rows_of_other_models", left(1, 1));
         report.left_out.insert("episodes_still_open", left(2, 0));

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use episode::{EpisodeId, Micros};
 use serde_json::{Value, json};
-use store::{Doomed, Kept, Prune, PruneError, PrunePlan, Pruned};
+use store::{KeepReason, PruneCandidate, PruneError, PruneFilter, PrunePlan, PruneReport};
 
 use crate::exit::{CommandResult, Failure};
 use crate::options::store::StoreArgs;
@@ -44,7 +44,7 @@ pub(crate) struct Args {
 pub(crate) async fn run(args: Args) -> CommandResult {
     let mut keep = BTreeSet::new();
     for path in &args.keep_exported {
-        keep.extend(exporter::exported(path).map_err(|error| {
+        keep.extend(exporter::exported_attempts(path).map_err(|error| {
             Failure::of(&error).hint("--keep-exported takes what `rolltape export` wrote")
         })?);
     }
@@ -54,7 +54,8 @@ pub(crate) async fn run(args: Args) -> CommandResult {
     // With other filters an empty plan is usual and says nothing about the name.
     let only_named = silent_since.is_none() && keep.is_empty();
     let named = args.episode.clone().filter(|_| only_named);
-    let request = Prune { episode: args.episode, attempt: args.attempt, silent_since, keep, now };
+    let request =
+        PruneFilter { episode: args.episode, attempt: args.attempt, silent_since, keep, now };
 
     if args.dry_run {
         // A plan takes no lock, so it works while `serve` records.
@@ -113,8 +114,8 @@ fn print_plan(plan: &PrunePlan, verb: &str) -> Result<(), Failure> {
     })
 }
 
-fn table_row(doomed: &Doomed) -> Vec<String> {
-    let Doomed { episode, attempt, calls, bytes, .. } = doomed;
+fn table_row(doomed: &PruneCandidate) -> Vec<String> {
+    let PruneCandidate { episode, attempt, calls, bytes, .. } = doomed;
     vec![episode.clone(), attempt.to_string(), calls.to_string(), bytes.to_string()]
 }
 
@@ -135,15 +136,15 @@ impl Totals {
     }
 }
 
-fn reason(kept: Kept) -> &'static str {
+fn reason(kept: KeepReason) -> &'static str {
     match kept {
-        Kept::Named => "exported",
-        Kept::Open => "not closed, and active within the last hour",
-        Kept::Needed => "needed by other episodes that are kept",
+        KeepReason::Named => "exported",
+        KeepReason::Open => "not closed, and active within the last hour",
+        KeepReason::Needed => "needed by other episodes that are kept",
     }
 }
 
-fn print_pruned(pruned: &Pruned) -> Result<(), Failure> {
+fn print_pruned(pruned: &PruneReport) -> Result<(), Failure> {
     print_plan(&pruned.plan, "gone")?;
     print::line(&format!(
         "the store has {} bytes; it had {}",
@@ -168,13 +169,13 @@ fn plan_json(plan: &PrunePlan) -> Value {
         "calls": totals.calls,
         "bytes": totals.bytes,
         "pruned": doomed.collect::<Vec<_>>(),
-        "kept_exported": plan.kept.get(&Kept::Named).unwrap_or(&0),
-        "kept_open": plan.kept.get(&Kept::Open).unwrap_or(&0),
-        "kept_needed": plan.kept.get(&Kept::Needed).unwrap_or(&0),
+        "kept_exported": plan.kept.get(&KeepReason::Named).unwrap_or(&0),
+        "kept_open": plan.kept.get(&KeepReason::Open).unwrap_or(&0),
+        "kept_needed": plan.kept.get(&KeepReason::Needed).unwrap_or(&0),
     })
 }
 
-fn pruned_json(pruned: &Pruned) -> Value {
+fn pruned_json(pruned: &PruneReport) -> Value {
     let mut object = plan_json(&pruned.plan);
     object["file_bytes_before"] = json!(pruned.bytes_before);
     object["file_bytes_after"] = json!(pruned.bytes_after);

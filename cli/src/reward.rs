@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use episode::{CallId, EpisodeId, Reward, RewardScope, ScopeError, ScopeParts};
-use store::{Amend, Snapshot};
+use store::{Snapshot, StoreEditor};
 
 use crate::exit::{CommandResult, Failure};
 use crate::options::parse::call_id;
@@ -81,7 +81,7 @@ pub(crate) async fn run(args: Args) -> CommandResult {
         scope.within(sampled).map_err(|e| Failure::of(&e))?;
     }
 
-    let store = Amend::open(&args.store.location).await?;
+    let store = StoreEditor::open(&args.store.location).await?;
     let reward =
         Reward { scope, name: args.name, value: args.value.0, source: args.source, at: now() };
     store.reward((args.episode, args.attempt), reward).await?;

@@ -8,7 +8,7 @@ mod versions;
 use std::process::ExitCode;
 
 use episode::{CallId, EpisodeId};
-use store::{Selection, Snapshot, Summary};
+use store::{EpisodeSummary, Selection, Snapshot};
 
 use self::tree::TurnTree;
 use self::versions::VersionTable;
@@ -54,7 +54,7 @@ pub(crate) async fn run(args: Args) -> CommandResult {
 
     let versions = VersionTable(snapshot.versions().await?);
     let calls = snapshot.calls(&summary.episode).await?;
-    let (links, _) = exporter::links(&calls);
+    let (links, _) = exporter::choice_links(&calls);
     let tree = TurnTree::new(&calls, &links);
 
     if args.json {
@@ -69,7 +69,7 @@ pub(crate) async fn run(args: Args) -> CommandResult {
     Ok(ExitCode::SUCCESS)
 }
 
-fn heading(summary: &Summary) -> String {
+fn heading(summary: &EpisodeSummary) -> String {
     let episode = &summary.episode;
     let mut parts = vec![format!("{} attempt {}", episode.id, episode.attempt)];
     parts.extend(episode.group.as_ref().map(|group| format!("group {group}")));

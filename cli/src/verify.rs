@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use serde_json::{Value, json};
-use store::{Place, Verified};
+use store::{RecordRef, VerifyReport};
 
 use crate::exit::{CommandResult, Failure};
 use crate::options::store::StoreArgs;
@@ -30,7 +30,7 @@ pub(crate) async fn run(args: Args) -> CommandResult {
     Ok(if report.is_clean() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-fn as_text(report: &Verified) -> Result<(), Failure> {
+fn as_text(report: &VerifyReport) -> Result<(), Failure> {
     print::line(&format!(
         "checked {}, {}: {}, {}, {}, {}",
         print::count(report.episodes, "episode"),
@@ -66,12 +66,12 @@ fn counted(number: u64, one: &str, many: &str) -> String {
 }
 
 /// The episode and the call that a finding is about.
-fn location_json(place: &Place) -> Value {
+fn location_json(place: &RecordRef) -> Value {
     let (id, attempt) = place.episode.clone().unzip();
     json!({ "episode_id": id, "attempt": attempt, "call_id": place.call })
 }
 
-fn as_json(report: &Verified) -> Value {
+fn as_json(report: &VerifyReport) -> Value {
     let damage = report.damage.iter().map(|damage| {
         let mut object = location_json(&damage.place);
         object["what"] = json!(damage.what);

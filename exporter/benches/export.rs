@@ -14,8 +14,8 @@ use std::time::{Duration, Instant};
 use arrow::record_batch::RecordBatch;
 use bytes::Bytes;
 use episode::{
-    Begun, CallId, CallKind, Choice, Ended, Fidelity, Lineage, Outcome, Reward, RewardScope, Route,
-    Tag, TagSource, TokenCounts, VersionSpan,
+    CallEnd, CallId, CallKind, CallStart, Choice, Fidelity, Lineage, Outcome, Reward, RewardScope,
+    Route, Tag, TagSource, TokenCounts, VersionSpan,
 };
 use exporter::{Options, Report, export};
 use parquet::arrow::ArrowWriter;
@@ -242,8 +242,8 @@ async fn play(store: &Store, number: usize, shape: Shape) {
     store.reward((episode, 0), reward).await.unwrap();
 }
 
-fn begun(tag: Tag, at: i64, messages: &[Value]) -> Begun {
-    Begun {
+fn begun(tag: Tag, at: i64, messages: &[Value]) -> CallStart {
+    CallStart {
         call_id: CallId(Uuid::now_v7()),
         tag,
         started_at: at,
@@ -264,11 +264,11 @@ fn begun(tag: Tag, at: i64, messages: &[Value]) -> Begun {
     }
 }
 
-fn ended(begun: &Begun, prompt: &[u32], sampled: &[u32], answer: &str) -> Ended {
+fn ended(begun: &CallStart, prompt: &[u32], sampled: &[u32], answer: &str) -> CallEnd {
     let message = json!({ "role": "assistant", "content": answer });
     let choice = json!({ "index": 0, "finish_reason": "stop", "message": message });
     let reply = json!({ "id": "c", "object": "chat.completion", "choices": [choice] });
-    Ended {
+    CallEnd {
         call_id: begun.call_id,
         ended_at: begun.started_at + 500,
         first_byte_at: Some(begun.started_at + 100),
@@ -301,7 +301,7 @@ fn ended(begun: &Begun, prompt: &[u32], sampled: &[u32], answer: &str) -> Ended 
         logprob_kind: "processed".into(),
         translated: None,
         unasked: None,
-        stamps: episode::Stamps::default(),
+        stamps: episode::VersionStamps::default(),
     }
 }
 

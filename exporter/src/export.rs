@@ -248,7 +248,7 @@ mod tests {
     use std::collections::BTreeSet;
     use std::fs;
 
-    use episode::{Call, Kind};
+    use episode::{Call, TrajectoryKind};
     use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 
     use super::*;
@@ -304,7 +304,8 @@ mod tests {
         let told = [("a", None, None, forked), ("b", None, None, two_turns())];
         let store = stored(folder.path(), &told).await;
         let out = folder.path().join("out");
-        let forks = Options { out: out.into(), kinds: [Kind::Fork].into(), ..Options::default() };
+        let forks =
+            Options { out: out.into(), kinds: [TrajectoryKind::Fork].into(), ..Options::default() };
         let report = store.export(&forks).await.unwrap();
         assert_eq!((report.rows, report.episodes, report.trained_tokens), (1, 1, 2));
         assert_eq!(report.notes.kinds, [("fork", 1)].into());
@@ -318,7 +319,7 @@ mod tests {
         assert_eq!(store.export(&all).await.unwrap().trained_tokens, 7);
         let keep = Options { shared: SharedTokens::Keep, ..all };
         assert_eq!(store.export(&keep).await.unwrap().trained_tokens, 8);
-        let none = Options { kinds: [Kind::Retry].into(), ..keep };
+        let none = Options { kinds: [TrajectoryKind::Retry].into(), ..keep };
         assert!(matches!(store.export(&none).await, Err(ExportError::Empty { .. })));
     }
 

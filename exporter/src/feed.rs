@@ -11,7 +11,7 @@ use arrow::array::{ArrayRef, Int64Array, RecordBatch};
 use arrow::datatypes::SchemaRef;
 use arrow::error::ArrowError;
 use episode::RewardScope;
-use store::{EpisodeRecord, Item, Snapshot, SnapshotError};
+use store::{EpisodeRecord, FeedItem, Snapshot, SnapshotError};
 use thiserror::Error;
 
 use crate::feed::options::{FeedOptions, VERDICTS};
@@ -79,7 +79,7 @@ impl Feed {
     pub async fn encode_item(
         &mut self,
         snapshot: &mut Snapshot,
-        item: &Item,
+        item: &FeedItem,
         newest: Option<i64>,
     ) -> Result<FeedOutcome, FeedError> {
         let compared = [item.keys.as_slice(), &item.peers].concat();
@@ -105,7 +105,7 @@ impl Feed {
     pub async fn item(
         &mut self,
         snapshot: &mut Snapshot,
-        item: &Item,
+        item: &FeedItem,
         newest: Option<i64>,
     ) -> Result<FeedOutcome, FeedError> {
         self.encode_item(snapshot, item, newest).await // alias
@@ -249,7 +249,7 @@ fn exclusion(notes: &Notes) -> &'static str {
 
 #[cfg(test)]
 mod tests {
-    use episode::Kind;
+    use episode::TrajectoryKind;
     use serde_json::Value;
     use store::Selection;
 
@@ -269,7 +269,7 @@ mod tests {
         let mut snapshot = store.snapshot().await;
         let all = snapshot.episodes(&Selection::default()).await.unwrap();
         let keys = all.iter().filter(|e| names.contains(&e.id.as_str())).map(|e| e.key);
-        let item = Item::new(1, keys.collect());
+        let item = FeedItem::new(1, keys.collect());
         Feed::new(options).unwrap().encode_item(&mut snapshot, &item, Some(8)).await.unwrap()
     }
 
@@ -324,7 +324,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let mut routed = call(1, &[1, 2], &[&[3]]);
         let json = "[[[4, 5]], [[6, 7]]]".to_owned();
-        let side = episode::Side { name: "routed_experts".to_owned(), json };
+        let side = episode::SideColumn { name: "routed_experts".to_owned(), json };
         reply(&mut routed).choices[0].sides.push(side);
         let store = stored(folder.path(), &[("a", None, None, vec![routed])]).await;
         let row = lines(&made(&store, options(), &["a"]).await).remove(0);
@@ -345,15 +345,15 @@ mod tests {
             group_stats: true,
             ..RewardOptions::default()
         };
-        let fed = async |item: Item| {
+        let fed = async |item: FeedItem| {
             let mut feed = Feed::new(FeedOptions { rewards, ..options() }).unwrap();
             let made = feed.encode_item(&mut store.snapshot().await, &item, None).await.unwrap();
             lines(&made)
         };
-        let whole = fed(Item::new(4, vec![1, 2, 3, 4])).await;
-        let rest = Item { peers: vec![1, 2], size: 4, ..Item::new(4, vec![3, 4]) };
+        let whole = fed(FeedItem::new(4, vec![1, 2, 3, 4])).await;
+        let rest = FeedItem { peers: vec![1, 2], size: 4, ..FeedItem::new(4, vec![3, 4]) };
         assert_eq!(fed(rest).await, whole[2..]);
-        let last = Item { peers: vec![1, 2, 4], size: 4, ..Item::new(4, vec![3]) };
+        let last = FeedItem { peers: vec![1, 2, 4], size: 4, ..FeedItem::new(4, vec![3]) };
         assert_eq!(fed(last).await, whole[2..3]);
         assert!((whole[2]["advantage"].as_f64().unwrap() - 0.387).abs() < 0.001, "{whole:?}");
         assert_eq!(whole[2]["group_size"], 4);
@@ -372,7 +372,7 @@ mod tests {
             (of(newest), "stale"),
             (of(VersionFilter { max: Some(6), ..none }), "above_max_version"),
             (FeedOptions { models: "judge".parse().unwrap(), ..options() }, "model"),
-            (FeedOptions { kinds: [Kind::Fork].into(), ..options() }, "kind"),
+            (FeedOptions { kinds: [TrajectoryKind::Fork].into(), ..options() }, "kind"),
             (FeedOptions { min_reward: Some(0.5), ..options() }, "below_min_reward"),
         ];
         for (options, why) in cases {
@@ -384,9 +384,9 @@ mod tests {
         assert_eq!(lines(&made(&store, worst("exact"), &["a", "b"]).await).len(), 2);
         let mut snapshot = store.snapshot().await;
         for item in [
-            Item::new(1, vec![1, 99]),
-            Item { peers: vec![99], ..Item::new(1, vec![1]) },
-            Item { size: 2, ..Item::new(1, vec![1]) },
+            FeedItem::new(1, vec![1, 99]),
+            FeedItem { peers: vec![99], ..FeedItem::new(1, vec![1]) },
+            FeedItem { size: 2, ..FeedItem::new(1, vec![1]) },
         ] {
             let gone = Feed::new(options()).unwrap().encode_item(&mut snapshot, &item, None).await;
             assert_eq!(gone.unwrap(), FeedOutcome::Dropped("gone"), "{item:?}");
@@ -439,7 +439,7 @@ mod tests {
         let mut feed = Feed::new(FeedOptions { encoding: Encoding::Arrow, ..options() }).unwrap();
         let mut bytes = Vec::new();
         for (position, keys) in [(2, [1, 2].as_slice()), (3, &[3])] {
-            let item = Item::new(position, keys.to_vec());
+            let item = FeedItem::new(position, keys.to_vec());
             let FeedOutcome::Rows(rows) =
                 feed.encode_item(&mut snapshot, &item, None).await.unwrap()
             else {
@@ -467,12 +467,14 @@ mod tests {
             let mut feed = Feed::new(FeedOptions { encoding, ..options() }).unwrap();
             let right =
                 std::mem::replace(&mut feed.feed_schema, arrow::datatypes::Schema::empty().into());
-            let bad = feed.encode_item(&mut snapshot, &Item::new(1, vec![1]), None).await.unwrap();
+            let bad =
+                feed.encode_item(&mut snapshot, &FeedItem::new(1, vec![1]), None).await.unwrap();
             assert_eq!(bad, FeedOutcome::Dropped("unreadable"));
             feed.feed_schema = right;
-            let fine = feed.encode_item(&mut snapshot, &Item::new(2, vec![2]), None).await.unwrap();
+            let fine =
+                feed.encode_item(&mut snapshot, &FeedItem::new(2, vec![2]), None).await.unwrap();
             let mut whole = Feed::new(FeedOptions { encoding, ..options() }).unwrap();
-            let item = Item::new(2, vec![2]);
+            let item = FeedItem::new(2, vec![2]);
             assert_eq!(fine, whole.encode_item(&mut snapshot, &item, None).await.unwrap());
         }
     }
@@ -482,7 +484,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let mut changed = call(1, &[1, 2], &[&[3]]);
         reply(&mut changed).choices[0].versions.clear();
-        let stamps = episode::Stamps { start: Some("4".into()), end: Some("step_5".into()) };
+        let stamps = episode::VersionStamps { start: Some("4".into()), end: Some("step_5".into()) };
         reply(&mut changed).stamps = stamps;
         let store = stored(folder.path(), &[("a", None, None, vec![changed])]).await;
         let at = |at| {

@@ -21,12 +21,12 @@ mod table;
 mod tests;
 mod trainers;
 
-use episode::Kind;
+use episode::TrajectoryKind;
 
 use crate::formats::conversations::trained_messages::MessageTraining;
 use crate::weigh::model_filter::ModelFilter;
 
-/// Kind of the records that an export writes.
+/// TrajectoryKind of the records that an export writes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[expect(missing_docs, reason = "`Format::doc` describes each of them")]
 pub enum Format {
@@ -56,7 +56,8 @@ pub enum Format {
 }
 
 /// Kinds of conversations that an agent continued to their ends.
-const CONVERSATIONS: [Kind; 3] = [Kind::Main, Kind::Subagent, Kind::Compaction];
+const CONVERSATIONS: [TrajectoryKind; 3] =
+    [TrajectoryKind::Main, TrajectoryKind::Subagent, TrajectoryKind::Compaction];
 
 impl Format {
     /// All formats.
@@ -154,10 +155,10 @@ impl Format {
     }
 
     /// Returns the kinds of trajectories that it takes when none are named; empty for all.
-    pub(crate) fn kinds(self) -> &'static [Kind] {
+    pub(crate) fn kinds(self) -> &'static [TrajectoryKind] {
         match self {
             Self::Sft | Self::Kto | Self::Atif | Self::OpenAi => &CONVERSATIONS,
-            Self::Trl => &[Kind::Main],
+            Self::Trl => &[TrajectoryKind::Main],
             _ => &[],
         }
     }

@@ -4,7 +4,7 @@ pub(crate) mod reason;
 
 use std::collections::BTreeMap;
 
-use episode::Kind;
+use episode::TrajectoryKind;
 use serde::Serialize;
 
 use crate::forks::cause::Cause;
@@ -77,7 +77,7 @@ pub enum DropReason {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum RowExclusion {
     /// Its kind was not asked for.
-    Kind(Kind),
+    Kind(TrajectoryKind),
     /// Its model was not asked for.
     Model,
     /// Its policy versions were not asked for.
@@ -88,13 +88,13 @@ impl RowExclusion {
     /// Returns the word in reports.
     fn as_str(self) -> &'static str {
         match self {
-            Self::Kind(Kind::Main) => "rows_of_kind_main",
-            Self::Kind(Kind::Subagent) => "rows_of_kind_subagent",
-            Self::Kind(Kind::Compaction) => "rows_of_kind_compaction",
-            Self::Kind(Kind::Retry) => "rows_of_kind_retry",
-            Self::Kind(Kind::Sibling) => "rows_of_kind_sibling",
-            Self::Kind(Kind::Auxiliary) => "rows_of_kind_auxiliary",
-            Self::Kind(Kind::Fork) => "rows_of_kind_fork",
+            Self::Kind(TrajectoryKind::Main) => "rows_of_kind_main",
+            Self::Kind(TrajectoryKind::Subagent) => "rows_of_kind_subagent",
+            Self::Kind(TrajectoryKind::Compaction) => "rows_of_kind_compaction",
+            Self::Kind(TrajectoryKind::Retry) => "rows_of_kind_retry",
+            Self::Kind(TrajectoryKind::Sibling) => "rows_of_kind_sibling",
+            Self::Kind(TrajectoryKind::Auxiliary) => "rows_of_kind_auxiliary",
+            Self::Kind(TrajectoryKind::Fork) => "rows_of_kind_fork",
 
             Self::Model => "rows_of_other_models",
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use episode::{Kind, Micros};
+use episode::{Micros, TrajectoryKind};
 use serde::Serialize;
 use serde_json::{Value, json};
 use store::{EpisodeRecord, Selection, Snapshot, SnapshotError};
@@ -32,14 +32,14 @@ pub const SETTLE_US: Micros = 600_000_000;
 pub struct Options {
     /// A file, a folder for `FORMAT.ENCODING`, a stream, or an object store.
     pub out: Destination,
-    /// Kind of the records.
+    /// TrajectoryKind of the records.
     pub format: Format,
     /// Encoding of the records; none takes that of the file's name or the format.
     pub encoding: Option<Encoding>,
     /// Episodes that are exported.
     pub selection: Selection,
     /// Kinds of trajectories that are exported; empty takes those that the format is for.
-    pub kinds: BTreeSet<Kind>,
+    pub kinds: BTreeSet<TrajectoryKind>,
     /// Models that are exported; none takes those that the format is for.
     pub models: Option<ModelFilter>,
     /// Rule for sampled tokens that stand in several rows.
@@ -157,7 +157,7 @@ impl Options {
     }
 
     /// Returns the kinds asked for, else those that the format is for.
-    pub(crate) fn kinds(&self) -> BTreeSet<Kind> {
+    pub(crate) fn kinds(&self) -> BTreeSet<TrajectoryKind> {
         if self.kinds.is_empty() {
             return self.format.kinds().iter().copied().collect();
         }

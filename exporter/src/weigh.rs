@@ -11,7 +11,7 @@ pub(crate) mod versions;
 
 use std::collections::BTreeSet;
 
-use episode::Kind;
+use episode::TrajectoryKind;
 
 use crate::graph::node::{NodeId, PerNode};
 use crate::graph::paths::{PathId, Paths};
@@ -43,7 +43,7 @@ impl SharedTokens {
 #[derive(Debug, Clone, Default)]
 pub(crate) struct PathFilter {
     /// Takes paths of these kinds; all if empty.
-    pub(crate) kinds: BTreeSet<Kind>,
+    pub(crate) kinds: BTreeSet<TrajectoryKind>,
     pub(crate) models: ModelFilter,
     pub(crate) shared: SharedTokens,
     pub(crate) versions: VersionFilter,

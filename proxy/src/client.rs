@@ -12,7 +12,7 @@ use hyper::http::request::Parts;
 use hyper::{HeaderMap, Method, Request, Response};
 use thiserror::Error;
 use uuid::Uuid;
-use wire::{Dialect, Owed, Splitter};
+use wire::{Dialect, MissingIds, Splitter};
 
 use crate::body::RequestBody;
 use crate::clock::now;
@@ -25,7 +25,7 @@ use crate::reply::tee::{self, read_whole, transform_document};
 use crate::reply::transform::{BodyTransform, EventTransform, TransformStep};
 use crate::upstream::connect::InvalidSetting;
 use crate::upstream::forward::{AgentRequest, Forward, RequestClass};
-use crate::upstream::prompts::PromptLookup;
+use crate::upstream::prompts::PromptFetcher;
 use crate::upstream::rewrite::{Plan, Rewrite};
 
 /// A client that speaks to an upstream as the proxy does.
@@ -121,10 +121,10 @@ impl Client {
         let plan = if request.asks { full_plan } else { full_plan.without_asking() };
         let head = self.head(request.route);
         // Compared with the rewrite that the upstream accepts, to tell what it declined.
-        let asks = plan.rewrite(wire::Refused::default(), &head.headers).asks;
+        let asks = plan.rewrite(wire::RefusedFields::default(), &head.headers).asks;
         let prompts = plan.prompts().filter(|_| request.asks);
         let lookup =
-            prompts.map(|prompts| PromptLookup::start(&self.forward, prompts, &head.headers));
+            prompts.map(|prompts| PromptFetcher::start(&self.forward, prompts, &head.headers));
 
         let body = RequestBody {
             raw: request.body.clone(),
@@ -181,7 +181,7 @@ struct ReplyReader {
 }
 
 impl ReplyReader {
-    async fn read(mut self, reply: Response<Incoming>) -> Result<(CallEnd, Owed), CallError> {
+    async fn read(mut self, reply: Response<Incoming>) -> Result<(CallEnd, MissingIds), CallError> {
         let (mut head, mut body) = reply.into_parts();
         let decoder = Coding::of(&head.headers)
             .decoder(self.bytes_max)

@@ -6,7 +6,7 @@ use std::time::Duration;
 use hyper::Uri;
 use hyper::http::uri::{Authority, Scheme};
 use thiserror::Error;
-use wire::{Dialect, Force, Vocabulary};
+use wire::{Dialect, ForcedSampling, Vocabulary};
 
 use crate::body::RequestLimits;
 use crate::feed::rows::RowSource;
@@ -27,7 +27,7 @@ pub struct Config {
     /// The upstream's vocabulary, for servers that report the bytes of tokens and no ids.
     pub vocabulary: Option<Arc<Vocabulary>>,
     /// Sampling parameters for every request whose episode has none of its own.
-    pub force: Force,
+    pub force: ForcedSampling,
     /// The API key for the upstream, in place of the agent's.
     pub upstream_key: Option<String>,
     /// PEM certificates to trust in addition to the system's.
@@ -88,7 +88,7 @@ impl Config {
             translate: TranslateMode::default(),
             extras: TokenExtras::default(),
             vocabulary: None,
-            force: Force::default(),
+            force: ForcedSampling::default(),
             upstream_key: None,
             upstream_ca: Vec::new(),
             upstream_http2: false,

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use episode::Micros;
-use store::{CommitError, Item, Lease, Snapshot, Store, Wanted};
+use store::{CommitError, FeedItem, FeedQuery, Lease, Snapshot, Store};
 use tokio::sync::{Mutex, Semaphore, watch};
 use tokio::time::Instant;
 use uuid::Uuid;
@@ -54,7 +54,7 @@ impl Default for Feed {
 /// The request of a reader.
 #[derive(Debug, Clone)]
 pub(crate) struct FeedRequest {
-    pub(crate) wanted: Wanted,
+    pub(crate) wanted: FeedQuery,
     /// Longest wait for the first item.
     pub(crate) wait: Duration,
     /// Length of the lease, in microseconds.
@@ -157,11 +157,11 @@ impl Feed {
         store: &Store,
         tracker: &CallTracker,
         request: &FeedRequest,
-    ) -> Result<Option<(VecDeque<Item>, Option<LeaseTerm>)>, FeedError> {
+    ) -> Result<Option<(VecDeque<FeedItem>, Option<LeaseTerm>)>, FeedError> {
         let _turn = self.turn.lock().await;
         // Read before the snapshot: a call that ends in between is waited for once more.
         let open = tracker.unwritten_calls();
-        let wanted = Wanted { now: now(), open, ..request.wanted.clone() };
+        let wanted = FeedQuery { now: now(), open, ..request.wanted.clone() };
         let items = finished_snapshot(store, &wanted).await?.ready(&wanted).await?;
         if items.is_empty() {
             return Ok(None);
@@ -181,7 +181,7 @@ impl Feed {
 }
 
 /// A snapshot in which closed attempts have positions if their calls have ended or are given up.
-async fn finished_snapshot(store: &Store, wanted: &Wanted) -> Result<Snapshot, FeedError> {
+async fn finished_snapshot(store: &Store, wanted: &FeedQuery) -> Result<Snapshot, FeedError> {
     let mut snapshot = store.snapshot().await?;
     let finished = snapshot.finished_since(&wanted.open, wanted.now).await?;
     if finished.is_empty() {

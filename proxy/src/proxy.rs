@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use store::{Selection, Snapshot, SnapshotError, Store};
 use thiserror::Error;
 use tokio::sync::Semaphore;
-use wire::{BadForce, Force};
+use wire::{ForcedSampling, ForcedSamplingError};
 
 use crate::config::Config;
 use crate::feed::Feed;
@@ -29,9 +29,9 @@ pub struct Proxy {
     pub(crate) tags: Arc<TagContext>,
     pub(crate) tracker: Arc<CallTracker>,
     pub(crate) feed: Arc<Feed>,
-    default_force: Arc<Force>,
+    default_force: Arc<ForcedSampling>,
     /// Sampling parameters of the attempts that have their own.
-    attempt_force: Mutex<HashMap<AttemptKey, Arc<Force>>>,
+    attempt_force: Mutex<HashMap<AttemptKey, Arc<ForcedSampling>>>,
 }
 
 /// The reason for which a proxy does not start.
@@ -45,7 +45,7 @@ pub enum StartError {
     Store(#[from] SnapshotError),
     /// The stored sampling parameters of an episode are not valid.
     #[error(transparent)]
-    Force(#[from] BadForce),
+    ForcedSampling(#[from] ForcedSamplingError),
 }
 
 impl Proxy {
@@ -88,13 +88,13 @@ impl Proxy {
     }
 
     /// Sampling parameters for the calls of an attempt.
-    pub(crate) fn force_of(&self, attempt: &AttemptKey) -> Arc<Force> {
+    pub(crate) fn force_of(&self, attempt: &AttemptKey) -> Arc<ForcedSampling> {
         let of_attempt = self.attempt_force.lock().ok().and_then(|all| all.get(attempt).cloned());
         of_attempt.unwrap_or_else(|| Arc::clone(&self.default_force))
     }
 
     /// Gives an attempt sampling parameters of its own.
-    pub(crate) fn set_force(&self, attempt: AttemptKey, force: Force) {
+    pub(crate) fn set_force(&self, attempt: AttemptKey, force: ForcedSampling) {
         if let Ok(mut all) = self.attempt_force.lock() {
             all.insert(attempt, Arc::new(force));
         }
@@ -112,7 +112,7 @@ impl Proxy {
 /// Sampling parameters of the open attempts in the store.
 async fn stored_force(
     snapshot: &mut Snapshot,
-) -> Result<HashMap<AttemptKey, Arc<Force>>, StartError> {
+) -> Result<HashMap<AttemptKey, Arc<ForcedSampling>>, StartError> {
     let mut stored = HashMap::new();
     for episode in snapshot.episodes(&Selection::default()).await? {
         if let Some(force) = episode.force_sampling.filter(|_| episode.closed_at.is_none()) {

@@ -77,7 +77,7 @@ pub(crate) fn tag(
 ) -> Result<RequestTag, CallError> {
     let path = head.uri.path_and_query().map_or("/", |path| path.as_str());
     let path = TaggedPath::parse(path)?;
-    let route = wire::route_of(head.method.as_str(), path.without_query(), request);
+    let route = wire::route_with_body(head.method.as_str(), path.without_query(), request);
     let lineage = wire::lineage(
         |name| head.headers.get(name).and_then(|value| value.to_str().ok()),
         route,
@@ -139,7 +139,7 @@ pub(crate) fn is_engine_route(path: &str) -> bool {
 pub(crate) fn is_unrecordable(method: &Method, path: &str) -> bool {
     TaggedPath::parse(path).is_ok_and(|path| {
         let path = routes::normalized(path.without_query());
-        wire::samples_unheard(method.as_str(), &path)
+        wire::samples_unrecorded(method.as_str(), &path)
     })
 }
 

@@ -8,7 +8,7 @@
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use episode::{Begun, CallId, Ended, Lineage, Outcome, Route, Tag, TagSource, TokenCounts};
+use episode::{CallEnd, CallId, CallStart, Lineage, Outcome, Route, Tag, TagSource, TokenCounts};
 use store::{Durability, Selection, Snapshot, Store};
 use uuid::Uuid;
 
@@ -95,9 +95,9 @@ async fn agent(store: Store, number: u64, calls: usize) -> Vec<Duration> {
     waits
 }
 
-fn call(agent: u64, seed: &mut u64) -> (Begun, Ended) {
+fn call(agent: u64, seed: &mut u64) -> (CallStart, CallEnd) {
     let call_id = CallId(Uuid::now_v7());
-    let begun = Begun {
+    let begun = CallStart {
         call_id,
         tag: Tag {
             episode: format!("e{agent}").parse().unwrap(),
@@ -116,7 +116,7 @@ fn call(agent: u64, seed: &mut u64) -> (Begun, Ended) {
         sampling: None,
         lineage: Lineage::default(),
     };
-    let ended = Ended {
+    let ended = CallEnd {
         call_id,
         ended_at: 2,
         first_byte_at: Some(1),
@@ -132,7 +132,7 @@ fn call(agent: u64, seed: &mut u64) -> (Begun, Ended) {
         logprob_kind: "raw".to_owned(),
         translated: None,
         unasked: None,
-        stamps: episode::Stamps::default(),
+        stamps: episode::VersionStamps::default(),
     };
     (begun, ended)
 }

@@ -83,7 +83,7 @@ async fn measure(turn: &Turn, durability: Durability, at_once: usize) {
 /// Calls one after the other, each in an episode of its own.
 async fn call(
     store: Store,
-    (mut begun, mut ended): (episode::Begun, episode::Ended),
+    (mut begun, mut ended): (episode::CallStart, episode::CallEnd),
     worker: usize,
     calls: usize,
 ) -> Vec<Duration> {

@@ -10,7 +10,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use episode::{Begun, CallId, Choice, Ended, Micros, Reward, Tag};
+use episode::{CallEnd, CallId, CallStart, Choice, Micros, Reward, Tag};
 
 use crate::commit::begun::write_begun;
 use crate::commit::ended::write_ended;
@@ -35,12 +35,12 @@ pub(crate) mod seal;
 #[derive(Debug, Clone)]
 pub(crate) enum Record {
     /// A call begins: its request.
-    Begun(Begun),
+    CallStart(CallStart),
     /// The first call of an episode whose later calls may be lost (`--durability relaxed`). Its
     /// commit marks the episode.
-    FirstBegun(Begun),
+    FirstCallStart(CallStart),
     /// A call ends: its reply, token ids and logprobs.
-    Ended(Ended),
+    CallEnd(CallEnd),
     /// An episode is announced before its first call.
     Open { tag: Tag, at: Micros, force: Option<String>, group_size: Option<u32> },
     /// An attempt is closed: later calls are refused.
@@ -103,12 +103,12 @@ async fn write(
     record: &Record,
 ) -> CommitResult {
     match record {
-        Record::Begun(begun) => write_begun(connection, logs, begun).await,
-        Record::FirstBegun(begun) => {
+        Record::CallStart(begun) => write_begun(connection, logs, begun).await,
+        Record::FirstCallStart(begun) => {
             write_begun(connection, logs, begun).await?;
             Ok(mark(connection, &AttemptId::from(&begun.tag), logs.writer()).await?)
         }
-        Record::Ended(ended) => write_ended(connection, logs, ended).await,
+        Record::CallEnd(ended) => write_ended(connection, logs, ended).await,
         Record::Open { tag, at, force, group_size } => {
             open(connection, tag, *at, force.as_deref(), *group_size).await
         }
@@ -230,8 +230,8 @@ impl Record {
     /// The memory that the record occupies while it waits, roughly, in bytes.
     pub(crate) fn bytes(&self) -> usize {
         match self {
-            Self::Begun(begun) | Self::FirstBegun(begun) => begun.request.len(),
-            Self::Ended(ended) => {
+            Self::CallStart(begun) | Self::FirstCallStart(begun) => begun.request.len(),
+            Self::CallEnd(ended) => {
                 let ids: usize = ended.prompts.iter().map(Vec::len).sum();
                 ended.reply.len() + 4 * ids + ended.choices.iter().map(choice_bytes).sum::<usize>()
             }
@@ -263,6 +263,6 @@ mod tests {
         let sides = bare.choices.iter_mut().flat_map(|choice| choice.sides.drain(..));
         let sides: usize = sides.map(|side| side.json.len()).sum();
         assert!(sides > 0);
-        assert_eq!(Record::Ended(whole).bytes(), Record::Ended(bare).bytes() + sides);
+        assert_eq!(Record::CallEnd(whole).bytes(), Record::CallEnd(bare).bytes() + sides);
     }
 }

@@ -1,7 +1,7 @@
 //! Whatever conversations send, in whatever order, comes back byte for byte and id for id.
 
 use bytes::Bytes;
-use episode::{Begun, CallId, Ended};
+use episode::{CallEnd, CallId, CallStart};
 use proptest::prelude::*;
 use uuid::Uuid;
 
@@ -75,8 +75,8 @@ impl Talk {
     }
 
     /// The call that it makes, and what is sampled in it.
-    fn call(&self, at: i64) -> (Begun, Ended) {
-        let begun = Begun {
+    fn call(&self, at: i64) -> (CallStart, CallEnd) {
+        let begun = CallStart {
             call_id: CallId(Uuid::now_v7()),
             request: Bytes::from(self.text.clone()),
             ..begun("e", at)
@@ -154,7 +154,7 @@ async fn the_rest_stays(site: &Site, steps: &[(usize, Step)]) {
 }
 
 /// Whether a store holds these calls and nothing else.
-async fn holds(at: &Location, kept: &[(Begun, Ended)]) {
+async fn holds(at: &Location, kept: &[(CallStart, CallEnd)]) {
     let report = verify(at).await.unwrap();
     assert_eq!((report.damage, report.calls as usize), (Vec::new(), kept.len()));
     let mut snapshot = Snapshot::open(at).await.unwrap();

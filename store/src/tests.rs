@@ -4,8 +4,8 @@ use std::path::Path;
 
 use bytes::Bytes;
 use episode::{
-    Begun, CallId, CallKind, Choice, Ended, EpisodeId, Fidelity, Lineage, Outcome, Reward,
-    RewardScope, Route, Side, Stamps, Tag, TagSource, TokenCounts, VersionSpan,
+    CallEnd, CallId, CallKind, CallStart, Choice, EpisodeId, Fidelity, Lineage, Outcome, Reward,
+    RewardScope, Route, SideColumn, Tag, TagSource, TokenCounts, VersionSpan, VersionStamps,
 };
 use tempfile::TempDir;
 use uuid::Uuid;
@@ -25,8 +25,8 @@ fn tag(episode: &str, attempt: u32) -> Tag {
     }
 }
 
-pub(crate) fn begun(episode: &str, at: i64) -> Begun {
-    Begun {
+pub(crate) fn begun(episode: &str, at: i64) -> CallStart {
+    CallStart {
         call_id: CallId(Uuid::now_v7()),
         tag: tag(episode, 0),
         started_at: at,
@@ -47,7 +47,7 @@ pub(crate) fn begun(episode: &str, at: i64) -> Begun {
     }
 }
 
-pub(crate) fn ended(call_id: CallId) -> Ended {
+pub(crate) fn ended(call_id: CallId) -> CallEnd {
     let choice = |index, ids: Option<Vec<u32>>, logprobs| Choice {
         index,
         prompt_index: index,
@@ -57,9 +57,9 @@ pub(crate) fn ended(call_id: CallId) -> Ended {
         stop_reason: None,
         versions: vec![VersionSpan { version: "a\"b".into(), start: 0, end: 2 }],
         fidelity: Fidelity::Mapped,
-        sides: vec![Side { name: "top_logprobs".into(), json: "[[],[1.50]]".repeat(40) }],
+        sides: vec![SideColumn { name: "top_logprobs".into(), json: "[[],[1.50]]".repeat(40) }],
     };
-    Ended {
+    CallEnd {
         call_id,
         ended_at: 20,
         first_byte_at: Some(15),
@@ -78,7 +78,7 @@ pub(crate) fn ended(call_id: CallId) -> Ended {
         logprob_kind: "processed".into(),
         translated: Some(Route::Chat),
         unasked: Some("because".into()),
-        stamps: Stamps { start: Some("3".into()), end: None },
+        stamps: VersionStamps { start: Some("3".into()), end: None },
     }
 }
 
@@ -225,7 +225,7 @@ async fn closed_episodes_refuse_and_rewards_keep_their_history() {
         assert!(matches!(unknown, Err(CommitError::Unknown(..))));
         store.close((id("a"), 1), 7, Some("failed".into())).await.unwrap();
         store.close((id("a"), 1), 9, Some("completed".into())).await.unwrap();
-        let late = Begun { tag: tag("a", 1), ..begun("a", 8) };
+        let late = CallStart { tag: tag("a", 1), ..begun("a", 8) };
         assert!(matches!(store.begin(late).await.done().await, Err(CommitError::Closed(_, 1))));
         let mut snapshot = store.snapshot().await.unwrap();
         let forced = &snapshot.episodes(&Selection::default()).await.unwrap()[0].force_sampling;
@@ -299,7 +299,7 @@ async fn what_was_rolled_back_is_written_whole_when_it_is_tried_again() {
         store.begin(first.clone()).await.done().await.unwrap();
         let words: String =
             (0..2000u32).map(|n| n.wrapping_mul(2_654_435_761).to_string()).collect();
-        let good = Begun { request: words.into(), ..begun("b", 2) };
+        let good = CallStart { request: words.into(), ..begun("b", 2) };
         // Both wait for the same transaction, which the second one fails.
         let (kept, twice) = (store.begin(good.clone()).await, store.begin(first).await);
         kept.done().await.unwrap();
@@ -338,7 +338,7 @@ async fn a_history_that_is_sent_again_is_not_stored_again() {
         for turn in 0..40u32 {
             history.extend((0..300).map(|n| noise(turn * 300 + n)));
             tokens.extend((0..300).map(|n| turn * 300 + n));
-            let begun = Begun { request: history.clone().into(), ..begun("a", turn.into()) };
+            let begun = CallStart { request: history.clone().into(), ..begun("a", turn.into()) };
             let mut end = ended(begun.call_id);
             end.prompts = vec![tokens.clone()];
             end.choices.truncate(1);
@@ -454,7 +454,7 @@ async fn the_wal_starts_over_under_steady_load() {
                 state as u8
             })
             .collect();
-        let call = Begun { request: request.into(), ..begun("a", at) };
+        let call = CallStart { request: request.into(), ..begun("a", at) };
         store.begin(call).await.done().await.unwrap();
     }
     let bytes = std::fs::metadata(&wal).unwrap().len();

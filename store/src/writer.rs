@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use episode::{Begun, Ended, Micros, Reward, Tag};
+use episode::{CallEnd, CallStart, Micros, Reward, Tag};
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio::task::JoinHandle;
@@ -74,24 +74,24 @@ impl Store {
     }
 
     /// Queues the begun record of a call. Waits only for room in the queue.
-    pub async fn begin(&self, begun: Begun) -> Ack {
-        let Some(losses) = &self.losses else { return self.queue(Record::Begun(begun)).await };
+    pub async fn begin(&self, begun: CallStart) -> Ack {
+        let Some(losses) = &self.losses else { return self.queue(Record::CallStart(begun)).await };
         let attempt = AttemptId::from(&begun.tag);
         if !losses.is_marked(&attempt) {
-            return self.queue(Record::FirstBegun(begun)).await;
+            return self.queue(Record::FirstCallStart(begun)).await;
         }
-        self.queue_if_room(Record::Begun(begun)).unwrap_or_else(|| {
+        self.queue_if_room(Record::CallStart(begun)).unwrap_or_else(|| {
             losses.add_lost(attempt);
             Ack(None)
         })
     }
 
     /// Queues the end of a call. Waits only for room in the queue.
-    pub async fn end(&self, ended: Ended) -> Ack {
+    pub async fn end(&self, ended: CallEnd) -> Ack {
         match self.losses {
-            None => self.queue(Record::Ended(ended)).await,
+            None => self.queue(Record::CallEnd(ended)).await,
             // A call whose end finds no room stays without one, which is a visible hole.
-            Some(_) => self.queue_if_room(Record::Ended(ended)).unwrap_or(Ack(None)),
+            Some(_) => self.queue_if_room(Record::CallEnd(ended)).unwrap_or(Ack(None)),
         }
     }
 

@@ -243,7 +243,7 @@ struct Leaving {
 
 impl Leaving {
     /// The call as it was recorded.
-    async fn recorded(&self) -> episode::Ended {
+    async fn recorded(&self) -> episode::CallEnd {
         let (before, after) = (self.before, self.after);
         let (gone, left) = tokio::sync::watch::channel(());
         let upstream = Upstream::start(self.dialect, move |_| {

@@ -1,6 +1,6 @@
 //! The upstream's control routes, the token of the control listener, and versions of weights.
 
-use episode::{Stamps, VersionSpan};
+use episode::{VersionSpan, VersionStamps};
 use hyper::{Response, StatusCode};
 use kit::{Answer, Heard, Manner, Reply, Server, World, exchange, post, tape};
 use proxy::Config;
@@ -135,9 +135,12 @@ async fn calls_are_stamped_with_the_version_that_is_said() {
 
     let ended = world.calls().await.into_iter().map(|call| call.ended.unwrap());
     let ended: Vec<_> = ended.collect();
-    assert_eq!((&ended[0].stamps, ended[0].choices[0].versions.len()), (&Stamps::default(), 0));
+    assert_eq!(
+        (&ended[0].stamps, ended[0].choices[0].versions.len()),
+        (&VersionStamps::default(), 0)
+    );
     let five = Some("step_5".to_owned());
-    assert_eq!(ended[1].stamps, Stamps { start: five.clone(), end: five });
+    assert_eq!(ended[1].stamps, VersionStamps { start: five.clone(), end: five });
     let count = ended[1].choices[0].token_ids.as_ref().unwrap().len() as u32;
     let span = VersionSpan { version: "step_5".to_owned(), start: 0, end: count };
     assert_eq!(ended[1].choices[0].versions, [span]);

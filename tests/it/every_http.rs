@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use episode::Outcome;
 use hyper::Response;
 use kit::{Agent, Answer, Got, Heard, Manner, Server, World, ask, sending, tape};
-use proxy::{Config, Translate};
+use proxy::{Config, TranslateMode};
 use serde_json::Value;
 use wire::Dialect;
 
@@ -65,7 +65,7 @@ async fn every_tape_is_byte_equal_over_every_http() {
         let server = Server::start(manner, move |heard| vllm(&known, heard)).await;
         let mut config = Config::new(format!("http://{}", server.address).parse().unwrap());
         config.dialect = Some(Dialect::Vllm);
-        (config.translate, config.upstream_http2) = (Translate::Never, http2);
+        (config.translate, config.upstream_http2) = (TranslateMode::Never, http2);
         let world = World::start_with(config).await;
         let mut direct = match http2 {
             true => Agent::http2(server.address).await,

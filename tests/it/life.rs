@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use exporter::Options;
 use kit::{Step, Upstream, World, post, tape};
-use store::{Prune, Selection, backup, plan_prune, prune, verify};
+use store::{PruneFilter, Selection, backup, plan_prune, prune, verify};
 
 const HOUR_US: i64 = 3_600_000_000;
 
@@ -42,9 +42,9 @@ async fn a_store_in_use_is_checked_and_copied_and_pruned_when_it_rests() {
     let before = world.calls().await;
     let _folder = world.stop().await;
 
-    let keep: BTreeSet<_> = exporter::exported(&out).unwrap();
+    let keep: BTreeSet<_> = exporter::exported_attempts(&out).unwrap();
     let now = before[0].begun.started_at + 2 * HOUR_US;
-    let which = Prune { keep, now, ..Prune::default() };
+    let which = PruneFilter { keep, now, ..PruneFilter::default() };
     let plan = plan_prune(&store, &which).await.unwrap();
     assert_eq!((plan.candidates.len(), plan.candidates[0].episode.as_str()), (1, "drop"));
     assert_eq!(prune(&store, &which).await.unwrap().plan, plan);

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use episode::{Ended, Fidelity};
+use episode::{CallEnd, Fidelity};
 use exporter::{Options, export};
 use kit::{Seen, Step, Upstream, World, post, tape};
 use serde_json::{Value, json};
@@ -41,7 +41,7 @@ async fn server(rendered: &'static str, tokens: u32) -> Upstream {
     upstream
 }
 
-async fn call(upstream: &Upstream) -> (Ended, BTreeSet<&'static str>, String) {
+async fn call(upstream: &Upstream) -> (CallEnd, BTreeSet<&'static str>, String) {
     let world = World::start(upstream.address).await;
     let body = String::from_utf8(tape("llamacpp/real/chat_stream.request.json")).unwrap();
     let reply = post(world.data, "/e/a/v1/chat/completions", &body).await;

@@ -11,7 +11,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use bytes::Bytes;
-use episode::{Begun, CallId, Ended, Lineage, Outcome, Route, Tag, TagSource, TokenCounts};
+use episode::{CallEnd, CallId, CallStart, Lineage, Outcome, Route, Tag, TagSource, TokenCounts};
 use store::{Durability, Snapshot, Store};
 
 const STORE: &str = "ROLLTAPE_TEST_POWER_STORE";
@@ -60,7 +60,7 @@ async fn agent(store: Store, agent: u32, round: u32) {
 }
 
 /// A call with much new text.
-fn call_of(agent: u32, number: u32) -> (Begun, Ended) {
+fn call_of(agent: u32, number: u32) -> (CallStart, CallEnd) {
     let call_id = CallId(uuid::Uuid::from_u128(u128::from(number)));
     let mut state = u64::from(number);
     let mut text = || -> Bytes {
@@ -70,7 +70,7 @@ fn call_of(agent: u32, number: u32) -> (Begun, Ended) {
         });
         letters.collect()
     };
-    let begun = Begun {
+    let begun = CallStart {
         call_id,
         tag: Tag {
             episode: format!("e{agent}").parse().unwrap(),
@@ -89,7 +89,7 @@ fn call_of(agent: u32, number: u32) -> (Begun, Ended) {
         sampling: None,
         lineage: Lineage::default(),
     };
-    let ended = Ended {
+    let ended = CallEnd {
         call_id,
         ended_at: i64::from(number) + 1,
         first_byte_at: None,
@@ -105,7 +105,7 @@ fn call_of(agent: u32, number: u32) -> (Begun, Ended) {
         logprob_kind: "raw".to_owned(),
         translated: None,
         unasked: None,
-        stamps: episode::Stamps::default(),
+        stamps: episode::VersionStamps::default(),
     };
     (begun, ended)
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use episode::{CallKind, Fidelity, Outcome, Route, TagSource};
 use kit::{Seen, Step, Upstream, World, exchange, post, start_engine, tape};
-use proxy::{Beside, Config};
+use proxy::{Config, TokenExtras};
 use serde_json::{Value, json};
 use wire::Vocabulary;
 
@@ -164,7 +164,7 @@ async fn a_hosted_server_is_asked_only_with_a_vocabulary() {
 #[tokio::test(flavor = "multi_thread")]
 async fn alternatives_are_kept_beside_the_ids_and_shown_to_nobody() {
     let engine = start_engine().await;
-    let extras = Beside { top_logprobs: 3, ..Beside::default() };
+    let extras = TokenExtras { top_logprobs: 3, ..TokenExtras::default() };
     let config = Config::new(format!("http://{engine}").parse().unwrap());
     let world = World::start_with(Config { extras, ..config }).await;
     let body = question(Route::Chat, false);

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use exporter::{Feed, FeedOptions, Made};
+use exporter::{Feed, FeedOptions, FeedOutcome};
 use proxy::{ItemRows, RowSource, RowStream};
-use store::{Item, Snapshot};
+use store::{FeedItem, Snapshot};
 use tokio::runtime::Handle;
 
 /// Makes the rows of the feed.
@@ -41,14 +41,14 @@ impl RowStream for Stream {
     fn item(
         &mut self,
         snapshot: &mut Snapshot,
-        item: &Item,
+        item: &FeedItem,
         newest: Option<i64>,
     ) -> Result<ItemRows, String> {
         self.items.fetch_add(1, Ordering::Relaxed);
         let made = Handle::current().block_on(self.feed.item(snapshot, item, newest));
         match made.map_err(|error| error.to_string())? {
-            Made::Rows(bytes) => Ok(ItemRows::Rows(bytes)),
-            Made::Dropped(why) => Ok(ItemRows::Dropped(why)),
+            FeedOutcome::Rows(bytes) => Ok(ItemRows::Rows(bytes)),
+            FeedOutcome::Dropped(why) => Ok(ItemRows::Dropped(why)),
         }
     }
 

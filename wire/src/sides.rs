@@ -4,7 +4,7 @@
 //! - [`sampling_mask`]: the tokens that truncated sampling left to choose from.
 //! - [`routing`]: the experts that each token was routed to ([`Routing`]).
 //!
-//! Each takes the JSON text of an [`episode::Side`]: a list with one element for each token, or
+//! Each takes the JSON text of an [`episode::SideColumn`]: a list with one element for each token, or
 //! with whatever the server sent instead. Each returns `None` for a text that it cannot read.
 
 use serde_json::Value;

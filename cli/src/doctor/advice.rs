@@ -254,7 +254,7 @@ fn not_hidden(_: &Findings, _: &[&ProbeRow]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use wire::{Sampler, Server};
+    use wire::{ServerInfo, ServerSampling};
 
     use super::super::findings::GivenOptions;
     use super::*;
@@ -275,8 +275,8 @@ mod tests {
         Findings {
             upstream: "http://h:1".to_owned(),
             dialect,
-            server: Server::default(),
-            sampler: Sampler::of(dialect),
+            server: ServerInfo::default(),
+            sampler: ServerSampling::of(dialect),
             model: "m".to_owned(),
             logprob_kind: dialect.logprob_kind().to_owned(),
             rows,

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::process::ExitCode;
 
 use ::episode::{Call, CallId, EpisodeId};
-use exporter::{Cause, Diagnosis, Dropped, Finding, Fork};
+use exporter::{Cause, Diagnosis, DropReason, Finding, Fork};
 use serde_json::{Value, json};
 use store::{Selection, Snapshot};
 
@@ -39,7 +39,9 @@ pub(super) async fn run(id: &EpisodeId, args: &Args) -> CommandResult {
     let numbers = number_calls(&calls);
     // With the tokenizer the texts of forks are exact; without it they are guessed from messages.
     let diagnosis = match args.upstream_args.tokenizer() {
-        Some(path) => exporter::diagnose_with(path, record, calls).map_err(|e| Failure::of(&e))?,
+        Some(path) => {
+            exporter::diagnose_with_tokenizer(path, record, calls).map_err(|e| Failure::of(&e))?
+        }
         None => exporter::diagnose(record, calls),
     };
 
@@ -95,9 +97,9 @@ impl EpisodeReport {
         let mut calls = print::count(found.calls, "call");
         for (why, count) in &found.dropped {
             let why = match why {
-                Dropped::OtherRoute => "sampled nothing",
-                Dropped::Lost => "never ended",
-                Dropped::NoReply => "got no answer",
+                DropReason::OtherRoute => "sampled nothing",
+                DropReason::Lost => "never ended",
+                DropReason::NoReply => "got no answer",
             };
             calls += &format!(", {count} of which {why}");
         }
@@ -330,7 +332,7 @@ mod tests {
             findings,
             forks,
             calls: 3,
-            dropped: [(Dropped::Lost, 1)].into(),
+            dropped: [(DropReason::Lost, 1)].into(),
             trajectories: 2,
             sampled_tokens: 60,
             trainable_tokens: 50,

@@ -1,6 +1,6 @@
 //! The findings about an upstream, which advice, notes and the report are made from.
 
-use wire::{Dialect, Sampler, Server};
+use wire::{Dialect, ServerInfo, ServerSampling};
 
 use super::row::ProbeRow;
 
@@ -9,8 +9,8 @@ pub(super) struct Findings {
     /// The upstream's URL.
     pub(super) upstream: String,
     pub(super) dialect: Dialect,
-    pub(super) server: Server,
-    pub(super) sampler: Sampler,
+    pub(super) server: ServerInfo,
+    pub(super) sampler: ServerSampling,
     pub(super) model: String,
     /// The kind of the upstream's logprobs.
     pub(super) logprob_kind: String,

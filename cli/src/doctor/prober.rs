@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use episode::{Outcome, Route};
-use proxy::{Client, NoReply, Question, Reply, Upstream};
+use proxy::{Client, ClientError, ClientReply, ClientRequest, Upstream};
 use tokio::time::timeout;
-use wire::{Dialect, Likeness, Probe, Sampler, Server, likeness};
+use wire::{Comparison, Dialect, Probe, ServerInfo, ServerSampling, compare};
 
 use super::row::{HiddenReply, ProbeRow};
 use crate::exit::Failure;
@@ -21,8 +21,8 @@ const IDENTIFY_WAIT: Duration = Duration::from_secs(10);
 pub(super) struct Prober {
     client: Client,
     pub(super) dialect: Dialect,
-    pub(super) server: Server,
-    pub(super) sampler: Sampler,
+    pub(super) server: ServerInfo,
+    pub(super) sampler: ServerSampling,
     pub(super) model: String,
     /// The kind of the upstream's logprobs.
     pub(super) logprob_kind: String,
@@ -39,7 +39,7 @@ impl Prober {
         let client = Client::new(config.clone()).map_err(|e| Failure::of(&e))?;
         refuse_recorder(&client, upstream).await?;
 
-        let mut server = Server::default();
+        let mut server = ServerInfo::default();
         let status = list_models(&client, upstream, &mut server).await?;
         let listed = server.models.first().map(String::as_str);
         let Some(model) = model.or(listed).map(str::to_owned) else {
@@ -51,13 +51,13 @@ impl Prober {
         };
 
         let dialect = client.dialect().await.map_err(|e| Failure::of(&e))?;
-        for path in Server::paths(dialect) {
+        for path in ServerInfo::paths(dialect) {
             if let Some(document) = get(&client, path).await {
                 server.take(&document);
             }
         }
-        let mut sampler = Sampler::of(dialect);
-        for path in Sampler::paths(dialect) {
+        let mut sampler = ServerSampling::of(dialect);
+        for path in ServerSampling::paths(dialect) {
             // The first page that says anything is enough.
             if let Some(page) = get(&client, path).await
                 && sampler.take(&page)
@@ -133,8 +133,13 @@ impl Prober {
         }
     }
 
-    async fn send(&self, probe: Probe, body: &Bytes, asks: bool) -> Result<Reply, NoReply> {
-        let question = Question { route: probe.route, path: probe.path(), body, asks };
+    async fn send(
+        &self,
+        probe: Probe,
+        body: &Bytes,
+        asks: bool,
+    ) -> Result<ClientReply, ClientError> {
+        let question = ClientRequest { route: probe.route, path: probe.path(), body, asks };
         self.client.call(question).await
     }
 }
@@ -155,7 +160,7 @@ async fn refuse_recorder(client: &Client, upstream: &Upstream) -> Result<(), Fai
 async fn list_models(
     client: &Client,
     upstream: &Upstream,
-    server: &mut Server,
+    server: &mut ServerInfo,
 ) -> Result<u16, Failure> {
     let reason = match timeout(IDENTIFY_WAIT, client.get("/v1/models")).await {
         Ok(Ok((status, models))) => {
@@ -177,24 +182,24 @@ async fn get(client: &Client, path: &str) -> Option<Bytes> {
 }
 
 /// Compares a hidden reply with two plain ones.
-fn compare_hidden(route: Route, replies: [&Reply; 3]) -> HiddenReply {
+fn compare_hidden(route: Route, replies: [&ClientReply; 3]) -> HiddenReply {
     let [asked, first, second] = replies.map(|reply| &reply.ended.reply);
-    match (likeness(route, first, second), likeness(route, first, asked)) {
-        (Likeness::Differs(_), _) => HiddenReply::NotRepeatable,
-        (_, Likeness::Differs(difference)) => HiddenReply::Differs(difference),
-        (_, Likeness::Equal) => HiddenReply::Equal,
-        (_, Likeness::Chunked) => HiddenReply::Chunked,
+    match (compare(route, first, second), compare(route, first, asked)) {
+        (Comparison::Differs(_), _) => HiddenReply::NotRepeatable,
+        (_, Comparison::Differs(difference)) => HiddenReply::Differs(difference),
+        (_, Comparison::Equal) => HiddenReply::Equal,
+        (_, Comparison::Chunked) => HiddenReply::Chunked,
     }
 }
 
 #[cfg(test)]
 pub(in crate::doctor) mod tests {
-    use episode::{CallId, Ended, TokenCounts};
+    use episode::{CallEnd, CallId, TokenCounts};
 
     use super::*;
 
-    pub(in crate::doctor) fn reply(text: &str) -> Reply {
-        let ended = Ended {
+    pub(in crate::doctor) fn reply(text: &str) -> ClientReply {
+        let ended = CallEnd {
             call_id: CallId(uuid::Uuid::nil()),
             ended_at: 0,
             first_byte_at: None,
@@ -210,9 +215,9 @@ pub(in crate::doctor) mod tests {
             logprob_kind: "unknown".to_owned(),
             translated: None,
             unasked: None,
-            stamps: episode::Stamps::default(),
+            stamps: episode::VersionStamps::default(),
         };
-        Reply { ended, asked: true, declined: false }
+        ClientReply { ended, asked: true, declined: false }
     }
 
     #[test]

@@ -227,19 +227,20 @@ fn shorten(versions: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use wire::{Dialect, Probe, Sampler, Server};
+    use wire::{Dialect, Probe, ServerInfo, ServerSampling};
 
     use super::super::findings::GivenOptions;
     use super::*;
 
     fn page(rows: &[ProbeRow], advice: &Advice) -> Vec<String> {
         let models = vec!["m".to_owned(), "n".to_owned()];
-        let server = Server { version: Some("0.33.0".to_owned()), models, ..Server::default() };
+        let server =
+            ServerInfo { version: Some("0.33.0".to_owned()), models, ..ServerInfo::default() };
         let findings = Findings {
             upstream: "http://h:1".to_owned(),
             dialect: Dialect::Vllm,
             server,
-            sampler: Sampler::of(Dialect::Vllm),
+            sampler: ServerSampling::of(Dialect::Vllm),
             model: "m".to_owned(),
             logprob_kind: "raw".to_owned(),
             rows: rows.to_vec(),

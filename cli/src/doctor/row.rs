@@ -1,9 +1,9 @@
 //! The result of one probe.
 
 use episode::{Fidelity, Outcome, Route, TokenCounts};
-use proxy::Reply;
+use proxy::ClientReply;
 use serde_json::{Value, json};
-use wire::{Difference, Probe, counts, error_text};
+use wire::{Difference, Probe, error_text, token_counts};
 
 /// Longest error text that is shown, in characters.
 const ERROR_CHARS_MAX: usize = 160;
@@ -123,7 +123,7 @@ impl ProbeRow {
 
     /// Records the reply to a call with the added fields. `model` is the model of the request: a
     /// server that does not have it may answer with the status of an unknown path.
-    pub(super) fn record(&mut self, reply: &Reply, model: &str) {
+    pub(super) fn record(&mut self, reply: &ClientReply, model: &str) {
         let ended = &reply.ended;
         self.status = ended.status;
         self.unasked.clone_from(&ended.unasked);
@@ -155,7 +155,7 @@ impl ProbeRow {
         }
 
         // Read from the agent's reply: it has no ids, so the counts cannot come from them.
-        self.counts = counts(self.probe.route, &ended.reply);
+        self.counts = token_counts(self.probe.route, &ended.reply);
         let prompt = equal(self.counts.prompt, self.prompt_ids);
         let sampled = equal(self.counts.completion, self.ids);
         self.counts_agree = sampled.map(|equal| equal && prompt.unwrap_or(true));
@@ -270,14 +270,14 @@ fn shorten(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use episode::{Choice, Ended, VersionSpan};
+    use episode::{CallEnd, Choice, VersionSpan};
 
     use super::*;
     use crate::doctor::prober::tests::reply;
 
     const CHAT: Probe = Probe { route: Route::Chat, streams: false, tools: false };
 
-    fn recorded(change: impl FnOnce(&mut Ended)) -> ProbeRow {
+    fn recorded(change: impl FnOnce(&mut CallEnd)) -> ProbeRow {
         let usage = r#"{"choices":[],"usage":{"prompt_tokens":3,"completion_tokens":2}}"#;
         let mut reply = reply(usage);
         reply.ended.prompts = vec![vec![1, 2, 3]];

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use episode::Micros;
-use exporter::{Bucket, Encoding, Format, Options, Out, Partition, Shard, Stream};
+use exporter::{Bucket, Destination, Encoding, Format, Options, OutputStream, Partition, Shard};
 
 use crate::exit::Failure;
 use crate::time::{moment, now};
@@ -56,8 +56,8 @@ impl ExportFiles {
     pub(crate) fn fill(self, options: Options) -> Result<Options, Failure> {
         let out = match self.out.to_str() {
             Some("-") => self.stdout()?,
-            Some(url) if url.contains("://") => Out::Bucket(bucket(url)),
-            _ => Out::Path(self.out),
+            Some(url) if url.contains("://") => Destination::Bucket(bucket(url)),
+            _ => Destination::Path(self.out),
         };
         Ok(Options {
             out,
@@ -75,13 +75,13 @@ impl ExportFiles {
         })
     }
 
-    fn stdout(&self) -> Result<Out, Failure> {
+    fn stdout(&self) -> Result<Destination, Failure> {
         let stdout = std::io::stdout();
         if stdout.is_terminal() && self.encoding != Some(Encoding::Jsonl) {
             return Err(Failure::new("stdout is a terminal, and rows are binary")
                 .hint("redirect stdout, or give --encoding jsonl to read the rows"));
         }
-        Ok(Out::Stream(Stream::new(stdout)))
+        Ok(Destination::Stream(OutputStream::new(stdout)))
     }
 }
 

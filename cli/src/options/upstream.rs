@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use clap::ValueEnum;
 use engine::LogprobsMode;
-use proxy::{Beside, Config, Translate, Upstream};
-use wire::{Dialect, Force, Vocabulary};
+use proxy::{Config, TokenExtras, TranslateMode, Upstream};
+use wire::{Dialect, ForcedSampling, Vocabulary};
 
 use crate::exit::Failure;
 
@@ -25,7 +25,7 @@ pub(crate) struct UpstreamArgs {
     translate: TranslateName,
     /// Sampling parameters that override those of every request: top_p=1,top_k=off
     #[arg(long, value_name = "NAME=VALUE,...", env = "ROLLTAPE_FORCE_SAMPLING")]
-    force_sampling: Option<Force>,
+    force_sampling: Option<ForcedSampling>,
     /// The upstream's tokenizer.json, which maps reported token bytes to ids; a hosted server is
     /// asked for logprobs only if it is given
     #[arg(long, value_name = "FILE", env = "ROLLTAPE_TOKENIZER")]
@@ -80,7 +80,7 @@ impl UpstreamArgs {
 
         config.translate = self.translate.into();
         config.force = self.force_sampling.clone().unwrap_or_default();
-        config.extras = Beside {
+        config.extras = TokenExtras {
             top_logprobs: self.top_logprobs,
             routed_experts: self.routed_experts,
             sampling_mask: self.sampling_mask,
@@ -117,16 +117,16 @@ pub(super) fn read_file(path: &Path) -> Result<Vec<u8>, Failure> {
 /// A value of `--translate`.
 #[derive(Debug, Clone, Copy, Default, ValueEnum)]
 enum TranslateName {
-    /// Translate if the route would not report the sampled tokens
+    /// TranslateMode if the route would not report the sampled tokens
     #[default]
     Auto,
     /// Never translate; such calls are recorded as text
     Never,
-    /// Translate every such call
+    /// TranslateMode every such call
     Always,
 }
 
-impl From<TranslateName> for Translate {
+impl From<TranslateName> for TranslateMode {
     fn from(name: TranslateName) -> Self {
         match name {
             TranslateName::Auto => Self::Auto,

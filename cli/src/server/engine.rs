@@ -37,7 +37,7 @@ pub(super) async fn start(
     let address = listener.local_addr()?;
     let upstream = format!("http://{}", reachable(address))
         .parse()
-        .map_err(|e: proxy::BadUpstream| Failure::of(&e))?;
+        .map_err(|e: proxy::InvalidUpstream| Failure::of(&e))?;
     tasks.spawn(engine::serve(listener, loaded, stopped(stop)));
 
     Ok(StartedEngine { upstream, model_name, address })

@@ -2,9 +2,9 @@
 //!
 //! The two crates do not know each other; this file joins them.
 
-use exporter::{Encoding, Feed, FeedOptions, Made};
+use exporter::{Encoding, Feed, FeedOptions, FeedOutcome};
 use proxy::{ItemRows, RowSource, RowStream};
-use store::{Item, Snapshot};
+use store::{FeedItem, Snapshot};
 use tokio::runtime::Handle;
 
 /// Makes a stream of rows for each reply of the feed.
@@ -36,14 +36,14 @@ impl RowStream for ExportedStream {
     fn item(
         &mut self,
         snapshot: &mut Snapshot,
-        item: &Item,
+        item: &FeedItem,
         newest: Option<i64>,
     ) -> Result<ItemRows, String> {
         // The proxy calls this on a thread that may block.
         let made = Handle::current().block_on(self.feed.item(snapshot, item, newest));
         match made.map_err(|error| error.to_string())? {
-            Made::Rows(bytes) => Ok(ItemRows::Rows(bytes)),
-            Made::Dropped(why) => Ok(ItemRows::Dropped(why)),
+            FeedOutcome::Rows(bytes) => Ok(ItemRows::Rows(bytes)),
+            FeedOutcome::Dropped(why) => Ok(ItemRows::Dropped(why)),
         }
     }
 

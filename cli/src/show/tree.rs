@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use episode::{Call, CallId, Kind, Outcome};
-use exporter::Link;
+use episode::{Call, CallId, Outcome, TrajectoryKind};
+use exporter::ChoiceLink;
 use serde_json::{Value, json};
 
 use super::messages::exchange;
@@ -17,7 +17,7 @@ type TurnId = (CallId, u32);
 /// An episode's turns, by the turn that each continues.
 pub(super) struct TurnTree<'a> {
     calls: HashMap<CallId, NumberedCall<'a>>,
-    children: BTreeMap<Option<TurnId>, Vec<&'a Link>>,
+    children: BTreeMap<Option<TurnId>, Vec<&'a ChoiceLink>>,
     /// Calls without a turn: plain exchanges, and calls without a token or an end.
     bare: Vec<&'a Call>,
 }
@@ -29,8 +29,8 @@ struct NumberedCall<'a> {
 }
 
 impl<'a> TurnTree<'a> {
-    pub(super) fn new(calls: &'a [Call], links: &'a [Link]) -> Self {
-        let mut children: BTreeMap<Option<TurnId>, Vec<&Link>> = BTreeMap::new();
+    pub(super) fn new(calls: &'a [Call], links: &'a [ChoiceLink]) -> Self {
+        let mut children: BTreeMap<Option<TurnId>, Vec<&ChoiceLink>> = BTreeMap::new();
         for link in links {
             children.entry(link.parent).or_default().push(link);
         }
@@ -81,7 +81,7 @@ impl<'a> TurnTree<'a> {
         }
     }
 
-    fn draw_forks(&self, forks: &[&Link], indent: &str) -> Result<(), Failure> {
+    fn draw_forks(&self, forks: &[&ChoiceLink], indent: &str) -> Result<(), Failure> {
         for (at, child) in forks.iter().enumerate() {
             let is_last = at + 1 == forks.len();
             let (branch, below) = if is_last { ("`- ", "   ") } else { ("|- ", "|  ") };
@@ -91,11 +91,11 @@ impl<'a> TurnTree<'a> {
         Ok(())
     }
 
-    fn turn_line(&self, link: &Link) -> String {
+    fn turn_line(&self, link: &ChoiceLink) -> String {
         let NumberedCall { number, call } = &self.calls[&link.call_id];
         let choice = if link.choice > 0 { format!(".{}", link.choice) } else { String::new() };
         let kind = match link.kind {
-            (Kind::Main, _) => String::new(),
+            (TrajectoryKind::Main, _) => String::new(),
             (kind, reason) => format!(" {} ({})", kind.as_str(), reason.as_str()),
         };
         let versions = versions_suffix(call, link.choice);
@@ -115,7 +115,7 @@ impl<'a> TurnTree<'a> {
     }
 
     /// A turn as one JSON object.
-    pub(super) fn turn_json(&self, link: &Link, versions: &VersionTable) -> Value {
+    pub(super) fn turn_json(&self, link: &ChoiceLink, versions: &VersionTable) -> Value {
         let call = self.calls[&link.call_id].call;
         let (heard, said) = exchange(call, link.choice);
         let reasons: Vec<_> = link.reasons.iter().map(|reason| reason.as_str()).collect();

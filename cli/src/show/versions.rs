@@ -91,20 +91,21 @@ fn labels_of(call: &Call) -> impl Iterator<Item = &str> {
 #[cfg(test)]
 mod tests {
     use episode::{
-        Begun, CallId, Ended, Lineage, Outcome, Route, Stamps, Tag, TagSource, TokenCounts,
+        CallEnd, CallId, CallStart, Lineage, Outcome, Route, Tag, TagSource, TokenCounts,
+        VersionStamps,
     };
     use uuid::Uuid;
 
     use super::*;
 
-    fn call(ended_at: i64, spans: &[(&str, u32, u32)], stamps: Stamps) -> Call {
+    fn call(ended_at: i64, spans: &[(&str, u32, u32)], stamps: VersionStamps) -> Call {
         let span = |(version, start, end): &(&str, u32, u32)| VersionSpan {
             version: (*version).to_owned(),
             start: *start,
             end: *end,
         };
         let versions = spans.iter().map(span).collect();
-        let begun = Begun {
+        let begun = CallStart {
             call_id: CallId(Uuid::nil()),
             tag: Tag {
                 episode: "e".parse().unwrap(),
@@ -123,7 +124,7 @@ mod tests {
             sampling: None,
             lineage: Lineage::default(),
         };
-        let ended = Ended {
+        let ended = CallEnd {
             call_id: begun.call_id,
             ended_at,
             first_byte_at: None,
@@ -152,8 +153,8 @@ mod tests {
     #[test]
     fn a_turn_leads_to_its_weights() {
         let weights = VersionTable(vec![record("step_5", "a", 10), record("step_5", "b", 30)]);
-        let early = call(20, &[("step_5", 0, 2), ("6", 2, 3)], Stamps::default());
-        let late = call(40, &[("step_5", 0, 2)], Stamps::default());
+        let early = call(20, &[("step_5", 0, 2), ("6", 2, 3)], VersionStamps::default());
+        let late = call(40, &[("step_5", 0, 2)], VersionStamps::default());
         assert_eq!(
             (versions_suffix(&early, 0), versions_suffix(&late, 0)),
             (" by step_5, 6".into(), " by step_5".into())
@@ -172,10 +173,10 @@ mod tests {
 
     #[test]
     fn weights_that_changed_at_a_token_nobody_knows_are_both_named() {
-        let stamps = Stamps { start: Some("5".into()), end: Some("run".into()) };
+        let stamps = VersionStamps { start: Some("5".into()), end: Some("run".into()) };
         let changed = call(20, &[], stamps);
         assert_eq!(versions_suffix(&changed, 0), " by 5..run");
         assert_eq!(VersionTable(Vec::new()).lines(&[changed]).len(), 2);
-        assert_eq!(versions_suffix(&call(20, &[], Stamps::default()), 0), "");
+        assert_eq!(versions_suffix(&call(20, &[], VersionStamps::default()), 0), "");
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use episode::Kind;
+use episode::TrajectoryKind;
 
 use crate::options::RewardOptions;
 use crate::output::encode::Encoding;
@@ -19,7 +19,7 @@ pub struct FeedOptions {
     /// [`Encoding::Jsonl`] or [`Encoding::Arrow`].
     pub encoding: Encoding,
     /// Kinds of trajectories; empty takes all.
-    pub kinds: BTreeSet<Kind>,
+    pub kinds: BTreeSet<TrajectoryKind>,
     /// Models whose tokens make rows.
     pub models: ModelFilter,
     /// Options of rewards.
@@ -98,13 +98,16 @@ fn encoding(value: &str) -> Result<Encoding, String> {
     }
 }
 
-fn kinds(value: &str) -> Result<BTreeSet<Kind>, String> {
+fn kinds(value: &str) -> Result<BTreeSet<TrajectoryKind>, String> {
     value.split(',').map(kind).collect()
 }
 
-fn kind(word: &str) -> Result<Kind, String> {
-    Kind::from_word(word).ok_or_else(|| {
-        format!("`{word}` is none of the kinds {}", Kind::ALL.map(Kind::as_str).join(", "))
+fn kind(word: &str) -> Result<TrajectoryKind, String> {
+    TrajectoryKind::from_word(word).ok_or_else(|| {
+        format!(
+            "`{word}` is none of the kinds {}",
+            TrajectoryKind::ALL.map(TrajectoryKind::as_str).join(", ")
+        )
     })
 }
 
@@ -163,7 +166,7 @@ mod tests {
         );
         let found = found.unwrap();
         assert_eq!((found.encoding, found.verdict), (Encoding::Arrow, Some("usable")));
-        assert_eq!(found.kinds, [Kind::Main, Kind::Fork].into());
+        assert_eq!(found.kinds, [TrajectoryKind::Main, TrajectoryKind::Fork].into());
         assert_eq!((found.rewards.advantage, found.rewards.gamma), (Advantage::Grpo, Some(0.5)));
         assert!(found.rewards.group_stats);
         let VersionFilter { min, max, span_max, at, staleness_max } = found.versions;

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use episode::{Fidelity, Outcome};
 use serde_json::Value;
-use wire::{Effective, Fit};
+use wire::{EffectiveSampling, LogprobFit};
 
 use crate::graph::descendants::Descendants;
 use crate::graph::forest::Forest;
@@ -134,13 +134,14 @@ fn calls_tools(message: &Value) -> bool {
 /// before the server's choices were recorded are judged by their requests.
 fn logprob_reason(node: &Node<'_>) -> Option<Reason> {
     let (begun, ended) = (&node.call.begun, node.ended);
-    let recorded = ended.sampled_with.as_deref().and_then(Effective::read);
-    let effective = recorded
-        .unwrap_or_else(|| Effective::of_request(begun.sampling.as_deref(), &begun.request));
+    let recorded = ended.sampled_with.as_deref().and_then(EffectiveSampling::read);
+    let effective = recorded.unwrap_or_else(|| {
+        EffectiveSampling::of_request(begun.sampling.as_deref(), &begun.request)
+    });
     match effective.fit(&ended.logprob_kind) {
-        Fit::Yes => None,
-        Fit::No => Some(Reason::LogprobsNotOfSamplingDistribution),
-        Fit::Unknown => Some(Reason::SamplingUnknown),
+        LogprobFit::Yes => None,
+        LogprobFit::No => Some(Reason::LogprobsNotOfSamplingDistribution),
+        LogprobFit::Unknown => Some(Reason::SamplingUnknown),
     }
 }
 

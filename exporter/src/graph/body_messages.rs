@@ -84,7 +84,7 @@ impl<'a> BodyMessages<'a> {
         rest: &ShortBody<'_>,
         numbers: &mut MessageNumbers<'a>,
     ) -> Option<Self> {
-        let written = wire::written(route, rest.text)?;
+        let written = wire::raw_conversation(route, rest.text)?;
         for message in &written.messages {
             let position = rest.whole_position(message.get());
             self.messages.push(numbers.of_json(self.text(&position)?)?);

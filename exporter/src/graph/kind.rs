@@ -3,7 +3,7 @@
 //! The agent's own statement about a call decides (`Begun::lineage`). Where it made none, the place
 //! in the forest and the messages do.
 
-use episode::{CallKind, Kind, Outcome};
+use episode::{CallKind, Outcome, TrajectoryKind};
 use serde_json::Value;
 
 use crate::graph::descendants::{Descendants, is_same_task};
@@ -118,12 +118,12 @@ impl<'f, 'a> Kinds<'f, 'a> {
     pub(crate) fn of(
         &self,
         start: NodeId,
-        kind_of_node: impl Fn(NodeId) -> Option<Kind>,
-    ) -> (Kind, KindReason) {
+        kind_of_node: impl Fn(NodeId) -> Option<TrajectoryKind>,
+    ) -> (TrajectoryKind, KindReason) {
         let call_kind = self.forest.nodes[start].agent_task().kind;
         match call_kind {
-            CallKind::Compaction => return (Kind::Compaction, KindReason::Lineage),
-            CallKind::Auxiliary => return (Kind::Auxiliary, KindReason::Lineage),
+            CallKind::Compaction => return (TrajectoryKind::Compaction, KindReason::Lineage),
+            CallKind::Auxiliary => return (TrajectoryKind::Auxiliary, KindReason::Lineage),
             CallKind::Subagent | CallKind::Main => {}
         }
 
@@ -132,15 +132,15 @@ impl<'f, 'a> Kinds<'f, 'a> {
             return found;
         }
         if call_kind == CallKind::Subagent {
-            return (Kind::Subagent, KindReason::Lineage);
+            return (TrajectoryKind::Subagent, KindReason::Lineage);
         }
         if self.descendants[start].leading_try.is_some() {
-            return (Kind::Fork, KindReason::LeftHistory);
+            return (TrajectoryKind::Fork, KindReason::LeftHistory);
         }
 
         match (self.forest.parent(start), self.forest.text_parent(start)) {
             (Some(from), _) | (_, Some(from)) if self.is_summary(from) => {
-                (Kind::Main, KindReason::AfterSummary)
+                (TrajectoryKind::Main, KindReason::AfterSummary)
             }
             (_, Some(from)) => self.of_text_child(start, from, kind_of_node(from)),
             (Some(from), None) => self.of_child(start, from, kind_of_node(from)),
@@ -149,16 +149,16 @@ impl<'f, 'a> Kinds<'f, 'a> {
     }
 
     /// Returns the kind of a try that does not lead the answers to its prompt.
-    fn of_try(&self, start: NodeId) -> Option<(Kind, KindReason)> {
+    fn of_try(&self, start: NodeId) -> Option<(TrajectoryKind, KindReason)> {
         let leads = self.descendants[start].leading_try.is_none() && !self.has_twin_with_ids(start);
         if leads || self.descendants.is_continued(start) {
             return None;
         }
         let failed = self.forest.nodes[start].ended.outcome != Outcome::Complete;
         Some(match (self.descendants[start].superseded, failed) {
-            (true, true) => (Kind::Retry, KindReason::AfterFailure),
-            (true, false) => (Kind::Retry, KindReason::RetryCount),
-            (false, _) => (Kind::Sibling, KindReason::SamePrompt),
+            (true, true) => (TrajectoryKind::Retry, KindReason::AfterFailure),
+            (true, false) => (TrajectoryKind::Retry, KindReason::RetryCount),
+            (false, _) => (TrajectoryKind::Sibling, KindReason::SamePrompt),
         })
     }
 
@@ -181,8 +181,8 @@ impl<'f, 'a> Kinds<'f, 'a> {
         &self,
         start: NodeId,
         text_parent: NodeId,
-        parent_kind: Option<Kind>,
-    ) -> (Kind, KindReason) {
+        parent_kind: Option<TrajectoryKind>,
+    ) -> (TrajectoryKind, KindReason) {
         let nodes = &self.forest.nodes;
         let reason = if nodes[start].has_ids == nodes[text_parent].has_ids {
             KindReason::RewrittenHistory
@@ -191,7 +191,7 @@ impl<'f, 'a> Kinds<'f, 'a> {
         };
         match parent_kind {
             Some(kind) if is_same_task(self.forest, start, text_parent) => (kind, reason),
-            _ => (Kind::Fork, KindReason::RewrittenHistory),
+            _ => (TrajectoryKind::Fork, KindReason::RewrittenHistory),
         }
     }
 
@@ -201,34 +201,34 @@ impl<'f, 'a> Kinds<'f, 'a> {
         &self,
         start: NodeId,
         parent: NodeId,
-        parent_kind: Option<Kind>,
-    ) -> (Kind, KindReason) {
+        parent_kind: Option<TrajectoryKind>,
+    ) -> (TrajectoryKind, KindReason) {
         let nodes = &self.forest.nodes;
         let only_model_differs = is_same_task(self.forest, start, parent)
             && nodes[start].model() != nodes[parent].model()
             && self.descendants.heir(self.forest, parent).is_none();
         match parent_kind {
             Some(kind) if only_model_differs => (kind, KindReason::OtherModel),
-            _ => (Kind::Fork, KindReason::LeftHistory),
+            _ => (TrajectoryKind::Fork, KindReason::LeftHistory),
         }
     }
 
-    fn of_root(&self, start: NodeId) -> (Kind, KindReason) {
+    fn of_root(&self, start: NodeId) -> (TrajectoryKind, KindReason) {
         if self.forest.is_ambiguous(start) {
-            return (Kind::Fork, KindReason::AmbiguousParent);
+            return (TrajectoryKind::Fork, KindReason::AmbiguousParent);
         }
         if self.main == Some(start) {
-            return (Kind::Main, KindReason::FirstConversation);
+            return (TrajectoryKind::Main, KindReason::FirstConversation);
         }
         if let Some(reason) = self.auxiliary_reason(start) {
-            return (Kind::Auxiliary, reason);
+            return (TrajectoryKind::Auxiliary, reason);
         }
         let main = self.main.map_or(&[][..], |main| self.instructions(main));
         let these = self.instructions(start);
         if !these.is_empty() && !main.is_empty() && these != main {
-            return (Kind::Subagent, KindReason::OtherInstructions);
+            return (TrajectoryKind::Subagent, KindReason::OtherInstructions);
         }
-        (Kind::Fork, KindReason::NewConversation)
+        (TrajectoryKind::Fork, KindReason::NewConversation)
     }
 
     /// Returns the reason why a root is beside the conversation, where it is.
@@ -435,8 +435,10 @@ mod tests {
     #[test]
     fn the_user_page_explains_every_kind_and_every_cue() {
         let page = include_str!("../../../docs/export.md");
-        let words =
-            Kind::ALL.map(Kind::as_str).into_iter().chain(KindReason::ALL.map(KindReason::as_str));
+        let words = TrajectoryKind::ALL
+            .map(TrajectoryKind::as_str)
+            .into_iter()
+            .chain(KindReason::ALL.map(KindReason::as_str));
         for word in words {
             assert!(page.contains(&format!("\n| {word} | ")), "docs/export.md lacks {word}");
         }

@@ -1,6 +1,6 @@
 //! The pure part of the walk, for callers that draw or count the tree of an episode.
 
-use episode::{Call, CallId, Kind, Trajectory};
+use episode::{Call, CallId, Trajectory, TrajectoryKind};
 
 use crate::graph::forest::Forest;
 use crate::graph::kind::KindReason;
@@ -22,8 +22,8 @@ pub struct ChoiceLink {
     pub choice: u32,
     /// The call and choice that it continues; none for the first call of a conversation.
     pub parent: Option<(CallId, u32)>,
-    /// Kind of the first path that holds the choice, and the reason for it.
-    pub kind: (Kind, KindReason),
+    /// TrajectoryKind of the first path that holds the choice, and the reason for it.
+    pub kind: (TrajectoryKind, KindReason),
     /// Number of prompt tokens behind the parent's path; 0 without ids.
     pub new_prompt: usize,
     /// Number of sampled tokens; 0 without ids.

@@ -125,7 +125,7 @@ fn shared_tokens(other: &Node<'_>, node: &Node<'_>) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use episode::{Choice, Kind};
+    use episode::{Choice, TrajectoryKind};
 
     use super::*;
     use crate::tests::fixture::{brief, call, choice, reply};
@@ -174,7 +174,7 @@ mod tests {
         let (found, _) = trajectories(&[call(1, &[1], &[&[2]]), call(2, &[1, 5], &[&[6]])]);
         assert_eq!(
             found.iter().map(|t| (t.kind, t.branch)).collect::<Vec<_>>(),
-            [(Kind::Main, None), (Kind::Fork, None)]
+            [(TrajectoryKind::Main, None), (TrajectoryKind::Fork, None)]
         );
     }
 

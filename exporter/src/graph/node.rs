@@ -3,7 +3,7 @@
 use std::ops::{Index, IndexMut};
 
 use bytes::Bytes;
-use episode::{Call, CallId, CallKind, Choice, Ended};
+use episode::{Call, CallEnd, CallId, CallKind, Choice};
 
 /// Index of a node in its forest. Nodes are in the order in which their calls began.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -13,7 +13,7 @@ pub(crate) struct NodeId(pub(crate) usize);
 #[derive(Debug, Clone)]
 pub(crate) struct Node<'a> {
     pub(crate) call: &'a Call,
-    pub(crate) ended: &'a Ended,
+    pub(crate) ended: &'a CallEnd,
     /// Request body, with the whole conversation where it names a previous response.
     pub(crate) request: Bytes,
     /// Index of the choice in its call.

@@ -2,7 +2,7 @@
 
 use std::ops::{Index, IndexMut, Range};
 
-use episode::{Branch, Kind, Sampled};
+use episode::{Branch, SampledTokens, TrajectoryKind};
 
 use crate::graph::assessment::Assessment;
 use crate::graph::kind::KindReason;
@@ -25,7 +25,7 @@ pub(crate) struct Path {
     /// Nodes from the root to the leaf; never empty.
     pub(crate) nodes: Vec<NodeId>,
     pub(crate) branch: Option<Branch>,
-    pub(crate) kind: Kind,
+    pub(crate) kind: TrajectoryKind,
     pub(crate) kind_reason: KindReason,
     /// Token ids that a tokenizer made for it, where no server reported any.
     pub(crate) retokenized: Option<Retokenized>,
@@ -124,7 +124,7 @@ pub(crate) struct Retokenized {
 impl Retokenized {
     /// Returns the ids between sampled message `at` and the one before, and its own. Logprobs are
     /// not known and stand as 0.
-    pub(crate) fn turn(&self, at: usize) -> (Vec<u32>, Sampled) {
+    pub(crate) fn turn(&self, at: usize) -> (Vec<u32>, SampledTokens) {
         let before = self.spans[..at].iter().rev().flatten().next();
         let from = before.map_or(0, |span| span.end);
         let is_last = at + 1 == self.spans.len();
@@ -136,7 +136,7 @@ impl Retokenized {
 
         let ids = self.ids[span.clone()].to_vec();
         let (logprobs, versions) = (vec![0.0; ids.len()], vec![-1; ids.len()]);
-        let sampled = Sampled::new(ids, logprobs, versions)
+        let sampled = SampledTokens::new(ids, logprobs, versions)
             .expect("all three arrays are made as long as the ids");
         (self.ids[from..span.start].to_vec(), sampled)
     }

@@ -44,7 +44,7 @@ fn response_id(call: &Call) -> Option<String> {
 fn joined(previous: &Call, call: &Call, whole: &BTreeMap<CallId, Bytes>) -> Option<Bytes> {
     let request = whole.get(&previous.begun.call_id).unwrap_or(&previous.begun.request);
     let reply = &previous.ended.as_ref()?.reply;
-    wire::whole_request(&call.begun.request, request, reply).map(Into::into)
+    wire::prepend_turn(&call.begun.request, request, reply).map(Into::into)
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use episode::{Call, Choice, Ended, Micros, Reward, RewardScope};
+use episode::{Call, CallEnd, Choice, Micros, Reward, RewardScope};
 use store::{EpisodeRecord, Selection, Snapshot, SnapshotError};
 
 use crate::graph::node::{Node, PerNode};
@@ -31,7 +31,7 @@ fn call_bytes(call: &Call) -> usize {
     size_of::<Call>() + call.begun.request.len() + call.ended.as_ref().map_or(0, ended_bytes)
 }
 
-fn ended_bytes(ended: &Ended) -> usize {
+fn ended_bytes(ended: &CallEnd) -> usize {
     let prompts: usize = ended.prompts.iter().map(|prompt| prompt.len() * 4).sum();
     ended.reply.len() + prompts + ended.choices.iter().map(choice_bytes).sum::<usize>()
 }
@@ -154,7 +154,7 @@ fn nodes_of_call(call: &Call) -> Result<Vec<Node<'_>>, DropReason> {
 
 /// Makes the node of a choice with ids. Gives none where the server did not report both the prompt's
 /// ids and the sampled ones, or where they are too large to be ids.
-fn node_with_ids<'a>(call: &'a Call, ended: &'a Ended, choice: &'a Choice) -> Option<Node<'a>> {
+fn node_with_ids<'a>(call: &'a Call, ended: &'a CallEnd, choice: &'a Choice) -> Option<Node<'a>> {
     let prompt = ended.prompts.get(choice.prompt_index as usize)?;
     let sampled = choice.token_ids.as_ref()?;
     if prompt.is_empty() || !are_ids(prompt) || !are_ids(sampled) {
@@ -182,7 +182,7 @@ fn are_ids(numbers: &[u32]) -> bool {
 /// Makes the nodes of a reply's choices from its text alone.
 fn nodes_without_ids<'a>(
     call: &'a Call,
-    ended: &'a Ended,
+    ended: &'a CallEnd,
 ) -> impl Iterator<Item = Node<'a>> + use<'a> {
     wire::answers(call.begun.route, &ended.reply).into_iter().map(move |answer| {
         let choice = ended.choices.iter().find(|choice| choice.index == answer.index);

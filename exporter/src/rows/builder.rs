@@ -572,7 +572,7 @@ mod tests {
             let mut call = call(n, prompt, sampled);
             reply(&mut call).choices[0].versions.clear();
             let [start, end] = labels.map(|label| Some(label.to_owned()));
-            reply(&mut call).stamps = episode::Stamps { start, end };
+            reply(&mut call).stamps = episode::VersionStamps { start, end };
             call
         };
         let first = stamped(1, &[1], &[&[2]], ["4", "5"]);

@@ -89,7 +89,7 @@ pub(crate) fn answer(node: &Node<'_>) -> Option<Value> {
 
 /// Counts the messages that a call sent.
 fn sent_len(node: &Node<'_>) -> usize {
-    match wire::written(node.call.begun.route, &node.request) {
+    match wire::raw_conversation(node.call.begun.route, &node.request) {
         Some(written) => written.messages.len(),
         None => sent_conversation(node).messages.len(),
     }

@@ -83,7 +83,7 @@ impl SideArrays {
     }
 
     fn add_kept(&mut self, node: &Node<'_>, json: &str) -> Option<()> {
-        let kept = per_sampled_token(node, wire::kept(json)?)?;
+        let kept = per_sampled_token(node, wire::sampling_mask(json)?)?;
         if kept.iter().flatten().any(|id| i32::try_from(*id).is_err()) {
             return None;
         }
@@ -164,7 +164,7 @@ impl<T> Ragged<T> {
 
 #[cfg(test)]
 mod tests {
-    use episode::{Call, Side};
+    use episode::{Call, SideColumn};
     use serde_json::{Value, json};
 
     use super::*;
@@ -172,7 +172,7 @@ mod tests {
     use crate::tests::fixture::{call, reply};
 
     fn with(mut call: Call, name: &str, json: &Value) -> Call {
-        let side = Side { name: name.to_owned(), json: json.to_string() };
+        let side = SideColumn { name: name.to_owned(), json: json.to_string() };
         reply(&mut call).choices[0].sides.push(side);
         call
     }

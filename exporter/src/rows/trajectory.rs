@@ -1,6 +1,6 @@
 //! Makes the trajectory of a path: its turns with their tokens.
 
-use episode::{Sampled, Trajectory, Turn};
+use episode::{SampledTokens, Trajectory, Turn};
 
 use crate::graph::assessment::{is_missing, temperature};
 use crate::graph::forest::Forest;
@@ -45,8 +45,10 @@ impl Paths {
 }
 
 /// Returns the sampled tokens as the server reported them; none without ids.
-fn reported(node: &Node<'_>) -> Sampled {
-    let Some(choice) = node.choice.filter(|_| node.has_ids) else { return Sampled::default() };
+fn reported(node: &Node<'_>) -> SampledTokens {
+    let Some(choice) = node.choice.filter(|_| node.has_ids) else {
+        return SampledTokens::default();
+    };
     let count = node.sampled.len();
     let logprobs = if choice.logprobs.len() == count {
         choice.logprobs.iter().map(|l| if is_missing(*l) { f32::NAN } else { *l }).collect()
@@ -61,6 +63,6 @@ fn reported(node: &Node<'_>) -> Sampled {
         let end = (span.end as usize).min(count);
         versions[(span.start as usize).min(end)..end].fill(version);
     }
-    Sampled::new(node.sampled.to_vec(), logprobs, versions)
+    SampledTokens::new(node.sampled.to_vec(), logprobs, versions)
         .expect("all three arrays are made as long as the ids")
 }

@@ -2,8 +2,8 @@
 
 use bytes::Bytes;
 use episode::{
-    Begun, Call, CallId, Choice, Ended, Kind, Outcome, Route, Tag, TagSource, TokenCounts,
-    VersionSpan,
+    Call, CallEnd, CallId, CallStart, Choice, Outcome, Route, Tag, TagSource, TokenCounts,
+    TrajectoryKind, VersionSpan,
 };
 use serde_json::{Value, json};
 use store::EpisodeRecord;
@@ -27,7 +27,7 @@ pub(crate) fn call(n: u32, prompt: &[u32], choices: &[&[u32]]) -> Call {
         labels: Vec::new(),
         source: TagSource::Header,
     };
-    let begun = Begun {
+    let begun = CallStart {
         call_id,
         tag,
         started_at: i64::from(n) * 10,
@@ -39,7 +39,7 @@ pub(crate) fn call(n: u32, prompt: &[u32], choices: &[&[u32]]) -> Call {
         sampling: None,
         lineage: episode::Lineage::default(),
     };
-    let ended = Ended {
+    let ended = CallEnd {
         call_id,
         ended_at: i64::from(n) * 10 + 5,
         first_byte_at: None,
@@ -55,7 +55,7 @@ pub(crate) fn call(n: u32, prompt: &[u32], choices: &[&[u32]]) -> Call {
         logprob_kind: "processed".to_owned(),
         translated: None,
         unasked: None,
-        stamps: episode::Stamps::default(),
+        stamps: episode::VersionStamps::default(),
     };
     Call { begun, ended: Some(ended) }
 }
@@ -94,7 +94,7 @@ pub(crate) fn with_bodies(mut call: Call, messages: &[Value], answer: &str) -> C
 }
 
 /// The reply of a call, to be changed.
-pub(crate) fn reply(call: &mut Call) -> &mut Ended {
+pub(crate) fn reply(call: &mut Call) -> &mut CallEnd {
     call.ended.as_mut().unwrap()
 }
 
@@ -131,7 +131,11 @@ pub(crate) fn beside(episode: &RecordedAttempt, beside: RowExtras<'_>) -> Vec<Ro
 }
 
 /// The rows of an episode that are of these kinds (none: of all).
-pub(crate) fn chosen(episode: &RecordedAttempt, kinds: &[Kind], shared: SharedTokens) -> Vec<Row> {
+pub(crate) fn chosen(
+    episode: &RecordedAttempt,
+    kinds: &[TrajectoryKind],
+    shared: SharedTokens,
+) -> Vec<Row> {
     let (forest, _) = thread(choice_nodes(&episode.calls).0);
     let (paths, _) = merge(&forest);
     let kinds = kinds.iter().copied().collect();

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use episode::{Call, CallKind, Choice, Kind, Outcome};
+use episode::{Call, CallKind, Choice, Outcome, TrajectoryKind};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
@@ -386,7 +386,7 @@ proptest! {
     #[test]
     fn any_choice_of_kinds_is_trained_once_and_weighs_one(
         plans in plans(),
-        kinds in prop::sample::subsequence(Kind::ALL.to_vec(), 1..7),
+        kinds in prop::sample::subsequence(TrajectoryKind::ALL.to_vec(), 1..7),
     ) {
         let calls = recorded(&plans);
         let may_train = trainable(&calls);

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use arrow::array::{Array, AsArray, RecordBatch};
 use arrow::datatypes::{Float32Type, Float64Type, Int8Type, Int32Type, Int64Type, UInt16Type};
-use episode::{Call, CallId, Ended, EpisodeId, Micros, Reward, RewardScope, Side};
+use episode::{Call, CallEnd, CallId, EpisodeId, Micros, Reward, RewardScope, SideColumn};
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 use serde_json::{Value, json};
 use store::{Durability, Store};
@@ -31,7 +31,7 @@ async fn stored(folder: &Path, episodes: &[StoredEpisode<'_>]) -> Stored {
             call.begun.tag.episode = episode.clone();
             call.begun.tag.group = group.map(|group| group.parse().unwrap());
             store.begin(call.begun).await.done().await.unwrap();
-            let ended = Ended { call_id: id, ..call.ended.unwrap() };
+            let ended = CallEnd { call_id: id, ..call.ended.unwrap() };
             store.end(ended).await.done().await.unwrap();
         }
         for (value, at) in *said {
@@ -151,7 +151,8 @@ async fn an_attempt_without_a_row_is_in_the_population() {
 async fn arrays_read_back_as_they_were_recorded() {
     let folder = tempfile::tempdir().unwrap();
     let mut calls = one_turn();
-    let side = |name: &str, json: Value| Side { name: name.to_owned(), json: json.to_string() };
+    let side =
+        |name: &str, json: Value| SideColumn { name: name.to_owned(), json: json.to_string() };
     reply(&mut calls[0]).choices[0].sides = vec![
         side(
             "top_logprobs",

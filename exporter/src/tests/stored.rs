@@ -40,7 +40,7 @@ pub(crate) async fn stored(folder: &Path, episodes: &[StoredEpisode<'_>]) -> Sto
             call.begun.tag.group = group.map(|g| g.parse().unwrap());
             store.begin(call.begun).await.done().await.unwrap();
             if let Some(ended) = call.ended {
-                let ended = episode::Ended { call_id: id, ..ended };
+                let ended = episode::CallEnd { call_id: id, ..ended };
                 store.end(ended).await.done().await.unwrap();
             }
         }

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::str::FromStr;
 
-use episode::{Call, Kind};
+use episode::{Call, TrajectoryKind};
 
 use crate::graph::paths::Paths;
 
@@ -70,13 +70,13 @@ impl ModelFilter {
 /// the most turns where no ids are known, and the first of equals. Where no conversation is main, all
 /// count.
 pub(crate) fn policy(paths: &Paths) -> Option<&str> {
-    main_model(paths, |kind| kind == Kind::Main).or_else(|| main_model(paths, |_| true))
+    main_model(paths, |kind| kind == TrajectoryKind::Main).or_else(|| main_model(paths, |_| true))
 }
 
 /// Tokens that may be trained, then turns.
 type ModelCount = (usize, usize);
 
-fn main_model(paths: &Paths, counts_kind: impl Fn(Kind) -> bool) -> Option<&str> {
+fn main_model(paths: &Paths, counts_kind: impl Fn(TrajectoryKind) -> bool) -> Option<&str> {
     let mut counts: BTreeMap<&str, ModelCount> = BTreeMap::new();
     let mut in_order: Vec<&str> = Vec::new();
     for id in paths.ids().filter(|path| counts_kind(paths[*path].kind)) {

@@ -11,7 +11,7 @@ use hyper::body::{Body, Incoming};
 use hyper::header::{CONNECTION, HeaderValue, UPGRADE};
 use hyper::{HeaderMap, Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
-use wire::Force;
+use wire::ForcedSampling;
 
 use crate::body::{ReplyBody, RequestBody, full};
 use crate::clock::now;
@@ -46,7 +46,7 @@ pub(crate) async fn relay(
     let tagged = tag::tag(&proxy.tags, &mut head, None, started_at)?;
     let path = tagged.path.clone();
 
-    let (body, force) = (&RequestBody::default(), &Force::default());
+    let (body, force) = (&RequestBody::default(), &ForcedSampling::default());
     let arrival = Arrival { head: &head, body, request: None, force, started_at };
     let mut call = OpenCall::begin(proxy, arrival, tagged, None).await;
     call.wait_for_start().await?;

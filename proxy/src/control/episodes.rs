@@ -5,7 +5,7 @@ use episode::{
 };
 use serde_json::{Value, json};
 use store::{CommitError, Selection};
-use wire::Force;
+use wire::ForcedSampling;
 
 use crate::clock::now;
 use crate::control::body::parse;
@@ -27,7 +27,7 @@ pub(super) async fn announce(proxy: &Proxy, body: &[u8]) -> Result<JsonReply, Js
     let force = body
         .force_sampling
         .as_deref()
-        .map(str::parse::<Force>)
+        .map(str::parse::<ForcedSampling>)
         .transpose()
         .map_err(|error| bad_request(&error))?;
     let tag = announced_tag(body)?;
@@ -37,7 +37,7 @@ pub(super) async fn announce(proxy: &Proxy, body: &[u8]) -> Result<JsonReply, Js
     }
 
     let attempt = tag.key();
-    let stored_force = force.as_ref().map(Force::to_string);
+    let stored_force = force.as_ref().map(ForcedSampling::to_string);
     let announced = proxy.store().announce(tag, now(), stored_force, group_size).await;
     announced.map_err(commit_error)?;
     if let Some(force) = force {

@@ -7,7 +7,9 @@ use http_body_util::BodyExt;
 use hyper::header::{CONTENT_TYPE, HeaderName, HeaderValue};
 use hyper::{Response, StatusCode};
 use serde_json::{Value, json};
-use store::{ConsumerCounts, Cut, Fate, Held, Selection, Settlement, Unit, Wanted};
+use store::{
+    ConsumerCounts, Disposition, FeedQuery, FeedUnit, GroupLimits, LeasePart, Selection, Settlement,
+};
 
 use crate::body::{ReplyBody, full};
 use crate::clock::now;
@@ -44,7 +46,7 @@ pub(super) async fn hand_out(
     let mut request = feed_request(&mut query)?;
     let cursor = query.take("cursor");
     let advantage = query.get("advantage");
-    if request.wanted.unit == Unit::Episode && advantage.is_some_and(|rule| rule != "none") {
+    if request.wanted.unit == FeedUnit::Episode && advantage.is_some_and(|rule| rule != "none") {
         let message = "`advantage` compares the attempts of a group: give unit=group";
         return Err(bad_request(&message));
     }
@@ -107,11 +109,11 @@ fn feed_request(query: &mut Query) -> Result<FeedRequest, JsonReply> {
     let consumer: Option<EpisodeId> = query.take_id("consumer")?;
     let unit = unit(query)?;
     let drops_late = drops_late(query)?;
-    if consumer.is_none() && matches!(unit, Unit::Group(Cut { wait: Some(_), .. })) {
+    if consumer.is_none() && matches!(unit, FeedUnit::Group(GroupLimits { wait: Some(_), .. })) {
         return Err(bad_request(&"`group_wait_s` needs a `consumer`"));
     }
 
-    let wanted = Wanted {
+    let wanted = FeedQuery {
         consumer: consumer.map(|consumer| consumer.to_string()),
         after: 0,
         unit,
@@ -129,20 +131,20 @@ fn feed_request(query: &mut Query) -> Result<FeedRequest, JsonReply> {
     let wait_s = query.take_number("wait_s", 0, WAIT_S_MAX)?.unwrap_or(0);
     let lease_s = query.take_number("lease_s", 1, LEASE_S_MAX)?.unwrap_or(LEASE_S);
     Ok(FeedRequest {
-        drop_late: drops_late && wanted.unit != Unit::Episode,
+        drop_late: drops_late && wanted.unit != FeedUnit::Episode,
         wanted,
         wait: Duration::from_secs(wait_s.into()),
         lease: Micros::from(lease_s) * SECOND,
     })
 }
 
-fn unit(query: &mut Query) -> Result<Unit, JsonReply> {
+fn unit(query: &mut Query) -> Result<FeedUnit, JsonReply> {
     let size = query.take_number("group_size", 1, GROUP_SIZE_MAX)?;
     let wait_s = query.take_number("group_wait_s", 0, GROUP_WAIT_S_MAX)?;
     let wait = wait_s.map(|wait_s| Micros::from(wait_s) * SECOND);
     match query.take("unit").as_deref() {
-        Some("group") => Ok(Unit::Group(Cut { size, wait })),
-        None | Some("episode") if size.is_none() && wait.is_none() => Ok(Unit::Episode),
+        Some("group") => Ok(FeedUnit::Group(GroupLimits { size, wait })),
+        None | Some("episode") if size.is_none() && wait.is_none() => Ok(FeedUnit::Episode),
         None | Some("episode") => {
             Err(bad_request(&"`group_size` and `group_wait_s` need unit=group"))
         }
@@ -161,7 +163,7 @@ fn drops_late(query: &mut Query) -> Result<bool, JsonReply> {
 /// The position after which a reader begins. A new consumer is written to the store.
 async fn start_position(
     proxy: &Proxy,
-    wanted: &Wanted,
+    wanted: &FeedQuery,
     cursor: Option<&str>,
 ) -> Result<i64, JsonReply> {
     let mut snapshot = proxy.store().snapshot().await.map_err(snapshot_error)?;
@@ -185,7 +187,7 @@ async fn start_position(
 /// Acknowledges what a lease holds: it is never handed out to this consumer again.
 pub(super) async fn ack(proxy: &Proxy, lease: &str, body: &[u8]) -> Result<JsonReply, JsonReply> {
     let AckBody { episodes } = parse(body)?;
-    settle(proxy, lease, episodes, Fate::Acked).await
+    settle(proxy, lease, episodes, Disposition::Acked).await
 }
 
 /// Gives back what a lease holds.
@@ -195,7 +197,7 @@ pub(super) async fn nack(proxy: &Proxy, lease: &str, body: &[u8]) -> Result<Json
     if delay_s > LEASE_S_MAX {
         return Err(bad_request(&format!("`delay_s` is not 0 to {LEASE_S_MAX}")));
     }
-    settle(proxy, lease, episodes, Fate::Returned(in_seconds(delay_s))).await
+    settle(proxy, lease, episodes, Disposition::Returned(in_seconds(delay_s))).await
 }
 
 /// Extends a lease.
@@ -205,7 +207,7 @@ pub(super) async fn renew(proxy: &Proxy, lease: &str, body: &[u8]) -> Result<Jso
     if !(1..=LEASE_S_MAX).contains(&lease_s) {
         return Err(bad_request(&format!("`lease_s` is not 1 to {LEASE_S_MAX}")));
     }
-    settle(proxy, lease, episodes, Fate::Renewed(in_seconds(lease_s))).await
+    settle(proxy, lease, episodes, Disposition::Renewed(in_seconds(lease_s))).await
 }
 
 fn in_seconds(seconds: u32) -> Micros {
@@ -217,15 +219,16 @@ async fn settle(
     proxy: &Proxy,
     lease: &str,
     episodes: Option<Vec<Value>>,
-    fate: Fate,
+    fate: Disposition,
 ) -> Result<JsonReply, JsonReply> {
     let held = match episodes {
-        None => Held::All,
+        None => LeasePart::All,
         Some(episodes) => {
-            Held::Episodes(episodes.into_iter().map(attempt).collect::<Result<_, _>>()?)
+            LeasePart::Episodes(episodes.into_iter().map(attempt).collect::<Result<_, _>>()?)
         }
     };
-    let settlement = Settlement { lease: lease.to_owned(), part: held, disposition: fate, at: now() };
+    let settlement =
+        Settlement { lease: lease.to_owned(), part: held, disposition: fate, at: now() };
     proxy.store().settle(settlement).await.map_err(commit_error)?;
     proxy.feed.changed();
     Ok(done())

@@ -9,7 +9,7 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 use episode::{Micros, version_number};
 use hyper::body::{Body, Frame};
-use store::{CommitError, Fate, Held, Item, Location, Settlement, Snapshot, Store};
+use store::{CommitError, Disposition, FeedItem, LeasePart, Location, Settlement, Snapshot, Store};
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 use tokio::task::spawn_blocking;
@@ -37,7 +37,7 @@ pub(crate) struct Delivery {
     tracker: Arc<CallTracker>,
     lease: Option<LeaseTerm>,
     /// Items whose rows are not made yet.
-    pending: VecDeque<Item>,
+    pending: VecDeque<FeedItem>,
     /// `None` while a piece is being made.
     rows: Option<Box<dyn RowStream>>,
     drop_late: bool,
@@ -49,7 +49,7 @@ pub(crate) struct Delivery {
 
 /// The items for a reader.
 pub(crate) struct ReadyItems {
-    pub(crate) items: VecDeque<Item>,
+    pub(crate) items: VecDeque<FeedItem>,
     /// `None` if the reader has no name.
     pub(crate) lease: Option<LeaseTerm>,
     /// True to drop a group that was not complete in time.
@@ -92,7 +92,7 @@ impl Delivery {
             }
             let piece = self.make_piece().await?;
             for (keys, reason) in piece.dropped {
-                self.settle(keys, Fate::Dropped(reason)).await?;
+                self.settle(keys, Disposition::Dropped(reason)).await?;
             }
             self.unsent = piece.keys;
             if !piece.bytes.is_empty() {
@@ -121,10 +121,14 @@ impl Delivery {
         piece
     }
 
-    async fn settle(&mut self, keys: Vec<i64>, fate: Fate) -> Result<(), FeedError> {
+    async fn settle(&mut self, keys: Vec<i64>, fate: Disposition) -> Result<(), FeedError> {
         let Some(lease) = &self.lease else { return Ok(()) };
-        let (lease, held) = (lease.id.clone(), Held::Keys(keys));
-        match self.store.settle(Settlement { lease, part: held, disposition: fate, at: now() }).await {
+        let (lease, held) = (lease.id.clone(), LeasePart::Keys(keys));
+        match self
+            .store
+            .settle(Settlement { lease, part: held, disposition: fate, at: now() })
+            .await
+        {
             // The lease has ended, and another reader has the items.
             Ok(()) | Err(CommitError::NoLease(_)) => Ok(()),
             Err(error) => Err(error.into()),
@@ -137,7 +141,7 @@ impl Delivery {
         if keys.is_empty() || self.lease.is_none() {
             return;
         }
-        if let Err(error) = self.settle(keys, Fate::Unsent).await {
+        if let Err(error) = self.settle(keys, Disposition::Unsent).await {
             tracing::warn!(%error, "items that were not sent stay leased until their lease ends");
         }
     }
@@ -212,7 +216,7 @@ struct Piece {
 /// The input of a piece. It blocks its thread.
 struct PieceMaker {
     location: Location,
-    pending: VecDeque<Item>,
+    pending: VecDeque<FeedItem>,
     rows: Box<dyn RowStream>,
     drop_late: bool,
     /// The newest policy version that is known.
@@ -257,8 +261,9 @@ impl Drop for Delivery {
         let keys = self.take_undelivered();
         let lease = self.lease.take().filter(|_| !keys.is_empty());
         if let (Some(lease), Ok(runtime)) = (lease, Handle::try_current()) {
-            let (store, held, at) = (self.store.clone(), Held::Keys(keys), now());
-            let settlement = Settlement { lease: lease.id, part: held, disposition: Fate::Unsent, at };
+            let (store, held, at) = (self.store.clone(), LeasePart::Keys(keys), now());
+            let settlement =
+                Settlement { lease: lease.id, part: held, disposition: Disposition::Unsent, at };
             runtime.spawn(async move { store.settle(settlement).await });
         }
     }

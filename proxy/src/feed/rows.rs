@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use store::{CommitError, Item, Snapshot, SnapshotError};
+use store::{CommitError, FeedItem, Snapshot, SnapshotError};
 use thiserror::Error;
 
 /// A source of row streams.
@@ -27,7 +27,7 @@ pub trait RowStream: Send {
     fn item(
         &mut self,
         snapshot: &mut Snapshot,
-        item: &Item,
+        item: &FeedItem,
         newest: Option<i64>,
     ) -> Result<ItemRows, String>;
 

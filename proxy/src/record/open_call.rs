@@ -9,7 +9,7 @@ use store::{Ack, CommitError, Store};
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::task::JoinHandle;
 use uuid::Uuid;
-use wire::{Dialect, Force, Owed, Request};
+use wire::{Dialect, ForcedSampling, MissingIds, Request};
 
 use crate::body::RequestBody;
 use crate::clock::now;
@@ -21,7 +21,7 @@ use crate::record::tracker::{CallTracker, UnwrittenEnd};
 use crate::tag::conversations::ConversationTurn;
 use crate::tag::responses::PendingResponse;
 use crate::tag::{RequestTag, TagContext};
-use crate::upstream::prompts::PromptLookup;
+use crate::upstream::prompts::PromptFetcher;
 use crate::upstream::rewrite::Plan;
 use crate::upstream::sampling::CallSampling;
 
@@ -33,7 +33,7 @@ pub(crate) struct Arrival<'a> {
     /// The body, if it is a JSON object.
     pub(crate) request: Option<&'a Request>,
     /// Sampling parameters of the attempt.
-    pub(crate) force: &'a Force,
+    pub(crate) force: &'a ForcedSampling,
     pub(crate) started_at: Micros,
 }
 
@@ -65,7 +65,7 @@ pub(crate) struct PlanInput<'a> {
     pub(crate) request: Option<&'a Request>,
     /// The request with the conversation that it continues, if rolltape stores that one.
     pub(crate) history: Option<&'a Request>,
-    pub(crate) force: &'a Force,
+    pub(crate) force: &'a ForcedSampling,
 }
 
 /// The write of a call's end. It completes whether or not it is awaited.
@@ -97,7 +97,7 @@ pub(crate) struct OpenCall {
     /// The sampling parameters, which the upstream may be asked for.
     sampling: Option<CallSampling>,
     /// The ids of the prompts, if the upstream is asked for them.
-    prompt_lookup: Option<PromptLookup>,
+    prompt_lookup: Option<PromptFetcher>,
 }
 
 impl OpenCall {
@@ -148,7 +148,7 @@ impl OpenCall {
         input: PlanInput<'a>,
         headers: &HeaderMap,
     ) -> Plan<'a> {
-        let route = wire::route_at(dialect, input.route, input.path);
+        let route = wire::route_for(dialect, input.route, input.path);
         let input = PlanInput { route, ..input };
         self.note_sampling(proxy, dialect, input, headers);
 
@@ -157,7 +157,7 @@ impl OpenCall {
         let plan = proxy.forward.untranslate_unknown_model(first_plan, headers).await;
         let prompts = plan.prompts();
         self.prompt_lookup =
-            prompts.map(|prompts| PromptLookup::start(&proxy.forward, prompts, headers));
+            prompts.map(|prompts| PromptFetcher::start(&proxy.forward, prompts, headers));
         plan
     }
 
@@ -275,10 +275,10 @@ impl Drop for OpenCall {
 /// The write of a call's end, once the lookups of the call are done.
 struct EndWrite {
     end: CallEnd,
-    owed: Owed,
+    owed: MissingIds,
     store: Store,
     tracker: Arc<CallTracker>,
-    prompt_lookup: Option<PromptLookup>,
+    prompt_lookup: Option<PromptFetcher>,
     sampling: Option<CallSampling>,
     _unwritten_end: Option<UnwrittenEnd>,
 }

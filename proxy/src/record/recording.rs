@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use episode::{CallEnd, CallId, Micros, Outcome, Route, VersionStamps};
 use serde_json::Value;
-use wire::{Collector, Owed};
+use wire::{Collector, MissingIds};
 
 use crate::upstream::rewrite::Rewrite;
 
@@ -116,7 +116,7 @@ impl Recording {
 
     /// Ends the call. `outcome` is that of the transport; the content of the reply can only make it
     /// worse. The second value is what remains to be asked of the upstream.
-    pub(crate) fn finish(mut self, outcome: Outcome, at: Micros) -> (CallEnd, Owed) {
+    pub(crate) fn finish(mut self, outcome: Outcome, at: Micros) -> (CallEnd, MissingIds) {
         if matches!(self.route, Route::Embeddings | Route::CountTokens) {
             // These are relayed unread; only their token counts are recorded.
             self.collector.take(&self.reply);

@@ -103,7 +103,7 @@ impl ResponseChains {
         }
         let content = match end.translated {
             None => None,
-            Some(_) if wire::is_to_be_kept(&pending.request) => {
+            Some(_) if wire::stores_reply(&pending.request) => {
                 Some(TurnContent { request: pending.request, reply: end.reply.clone() })
             }
             // The agent asked that the response is not stored.
@@ -142,7 +142,7 @@ impl ResponseChains {
         };
         let turns: Vec<(&[u8], &[u8])> =
             turns.iter().map(|turn| (&*turn.request, &*turn.reply)).collect();
-        Request::read(&wire::behind(request.body(), &turns)?.into())
+        Request::read(&wire::prepend_turns(request.body(), &turns)?.into())
     }
 
     /// The turns up to the response `id`, first to last. `None` if one of them is not known; empty

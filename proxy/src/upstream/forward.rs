@@ -13,7 +13,7 @@ use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HeaderValue};
 use hyper::http::request::Parts;
 use hyper::{HeaderMap, Method, Request, Response, StatusCode};
 use tokio::sync::OnceCell;
-use wire::{Dialect, REFUSAL_BYTES_MAX, Refused};
+use wire::{Dialect, REFUSAL_BYTES_MAX, RefusedFields};
 
 use crate::body::RequestBody;
 use crate::config::{Config, Upstream};
@@ -46,7 +46,7 @@ pub(crate) struct Forward {
     request_bytes_max: u64,
     dialect: OnceCell<Dialect>,
     probe_wait: Duration,
-    refused: Mutex<HashMap<RequestClass, Refused>>,
+    refused: Mutex<HashMap<RequestClass, RefusedFields>>,
     pub(super) samplers: SamplerCache,
     models: ModelList,
     stray_warnings: StrayWarnings,
@@ -343,12 +343,12 @@ impl Forward {
         }
     }
 
-    fn refused_by(&self, class: &RequestClass) -> Refused {
+    fn refused_by(&self, class: &RequestClass) -> RefusedFields {
         let classes = self.refused.lock();
         classes.ok().and_then(|classes| classes.get(class).copied()).unwrap_or_default()
     }
 
-    fn remember_refused(&self, class: &RequestClass, refused: Refused) {
+    fn remember_refused(&self, class: &RequestClass, refused: RefusedFields) {
         let fields: Vec<&str> = refused.names().collect();
         tracing::warn!(kind = ?class, ?fields, "the upstream refuses requests with these fields");
         if let Ok(mut classes) = self.refused.lock()

@@ -2,7 +2,7 @@
 
 use std::sync::{Mutex, PoisonError};
 
-use wire::Server;
+use wire::ServerInfo;
 
 /// The models that the upstream listed last.
 #[derive(Debug, Default)]
@@ -18,7 +18,7 @@ impl ModelList {
 
     /// Replaces the models by those in the reply to `GET /v1/models`.
     pub(super) fn replace(&self, reply: &[u8]) {
-        let mut server = Server::default();
+        let mut server = ServerInfo::default();
         server.take_models(reply);
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = server.models;
     }

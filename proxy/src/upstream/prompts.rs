@@ -8,7 +8,7 @@ use bytes::Bytes;
 use episode::CallEnd;
 use hyper::HeaderMap;
 use tokio::task::JoinHandle;
-use wire::{Owed, Prompts};
+use wire::{MissingIds, PromptLookup};
 
 use crate::upstream::forward::{Forward, credentials_of};
 
@@ -17,7 +17,7 @@ const END_WAIT: Duration = Duration::from_secs(5);
 
 /// The lookup of a call's prompts.
 #[derive(Debug)]
-pub(crate) struct PromptLookup {
+pub(crate) struct PromptFetcher {
     forward: Arc<Forward>,
     /// The agent's credentials.
     agent: HeaderMap,
@@ -31,7 +31,7 @@ struct AbortOnDrop(JoinHandle<PromptIds>);
 /// Prompts with their ids, in the order of the prompts; no ids if the lookup failed.
 #[derive(Debug)]
 struct PromptIds {
-    prompts: Prompts,
+    prompts: PromptLookup,
     ids: Vec<Vec<u32>>,
 }
 
@@ -41,16 +41,16 @@ impl Drop for AbortOnDrop {
     }
 }
 
-impl PromptLookup {
+impl PromptFetcher {
     /// Starts the lookup, with the agent's credentials.
-    pub(crate) fn start(forward: &Arc<Forward>, prompts: Prompts, agent: &HeaderMap) -> Self {
+    pub(crate) fn start(forward: &Arc<Forward>, prompts: PromptLookup, agent: &HeaderMap) -> Self {
         let agent = credentials_of(agent);
         let task = tokio::spawn(look_up(Arc::clone(forward), prompts, agent.clone()));
         Self { forward: Arc::clone(forward), agent, task: AbortOnDrop(task) }
     }
 
     /// Writes the ids into the end of the call, if anything was sampled.
-    pub(crate) async fn fill(self, end: &mut CallEnd, owed: &Owed) {
+    pub(crate) async fn fill(self, end: &mut CallEnd, owed: &MissingIds) {
         if end.choices.is_empty() || !end.prompts.is_empty() {
             return;
         }
@@ -61,7 +61,7 @@ impl PromptLookup {
 
     /// The ids of the prompts that were sampled from. The text in the reply decides for a chat: a
     /// template that contains the time may have rendered another text for the lookup.
-    async fn ids(mut self, owed: &Owed) -> Option<Vec<Vec<u32>>> {
+    async fn ids(mut self, owed: &MissingIds) -> Option<Vec<Vec<u32>>> {
         let PromptIds { mut prompts, ids } = (&mut self.task.0).await.ok()?;
         if !prompts.is_chat() {
             return Some(ids);
@@ -73,7 +73,7 @@ impl PromptLookup {
     }
 }
 
-async fn look_up(forward: Arc<Forward>, mut prompts: Prompts, agent: HeaderMap) -> PromptIds {
+async fn look_up(forward: Arc<Forward>, mut prompts: PromptLookup, agent: HeaderMap) -> PromptIds {
     if let Some((path, body)) = prompts.rendering() {
         let reply = ask(&forward, path, body, &agent).await;
         let Some(text) = reply.and_then(|reply| wire::rendered_text(&reply)) else {
@@ -85,7 +85,7 @@ async fn look_up(forward: Arc<Forward>, mut prompts: Prompts, agent: HeaderMap) 
     PromptIds { prompts, ids }
 }
 
-async fn tokenize(forward: &Forward, prompts: &Prompts, agent: &HeaderMap) -> Vec<Vec<u32>> {
+async fn tokenize(forward: &Forward, prompts: &PromptLookup, agent: &HeaderMap) -> Vec<Vec<u32>> {
     let mut replies = Vec::new();
     for question in prompts.tokenizing() {
         replies.push(match question {

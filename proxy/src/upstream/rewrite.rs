@@ -5,7 +5,8 @@ use episode::Route;
 use hyper::HeaderMap;
 use hyper::header::{self, HeaderName, HeaderValue};
 use wire::{
-    Back, Collector, Dialect, Force, Hide, Prompts, Refused, Request, Untranslatable, Wants,
+    AskOptions, Collector, Dialect, ForcedSampling, PromptFetcher, RefusedFields, ReplyFilter,
+    ReplyTranslator, Request, Untranslatable,
 };
 
 use crate::config::{Config, TranslateMode};
@@ -24,9 +25,9 @@ const MESSAGES_HEADERS: [&str; 3] = ["anthropic-version", "anthropic-beta", "x-a
 /// The facts that decide how a request is rewritten. A value: it does no I/O.
 #[derive(Debug)]
 pub(crate) struct Plan<'a> {
-    wants: Wants,
+    wants: AskOptions,
     is_translated: bool,
-    force: &'a Force,
+    force: &'a ForcedSampling,
     route: Route,
     /// The agent's request, if its body is a JSON object and the route generates.
     request: Option<&'a Request>,
@@ -52,7 +53,7 @@ pub(crate) struct Rewrite {
     /// The fields that request it.
     pub(crate) added: Vec<&'static str>,
     /// The fields that are left out because the upstream refused them.
-    pub(crate) refused: Refused,
+    pub(crate) refused: RefusedFields,
     /// The reason for which the upstream is not asked for all token data.
     pub(crate) unasked: Option<String>,
     /// The agent's request with forced sampling parameters, if that is what is sent.
@@ -63,9 +64,9 @@ pub(crate) struct Rewrite {
 #[derive(Debug)]
 pub(crate) enum ContentTransform {
     /// Removes fields that the agent did not request.
-    Native(Hide),
+    Native(ReplyFilter),
     /// Translates a chat reply to the agent's wire.
-    Translated(Box<Back>),
+    Translated(Box<ReplyTranslator>),
 }
 
 impl<'a> Plan<'a> {
@@ -73,20 +74,20 @@ impl<'a> Plan<'a> {
     pub(crate) fn new(
         config: &Config,
         dialect: Dialect,
-        force: &'a Force,
+        force: &'a ForcedSampling,
         route: Route,
         request: Option<&'a Request>,
     ) -> Self {
-        let wants = Wants {
+        let wants = AskOptions {
             dialect,
             hosted_logprobs: config.vocabulary.is_some(),
             top_logprobs: config.extras.top_logprobs,
             routed_experts: config.extras.routed_experts,
             sampling_mask: config.extras.sampling_mask,
-            refused: Refused::default(),
+            refused: RefusedFields::default(),
         };
         let is_translated = match config.translate {
-            TranslateMode::Auto => wire::translates(dialect, route),
+            TranslateMode::Auto => wire::is_translated(dialect, route),
             TranslateMode::Never => false,
             TranslateMode::Always => matches!(route, Route::Messages | Route::Responses),
         };
@@ -130,14 +131,14 @@ impl<'a> Plan<'a> {
     }
 
     /// The prompts to look up during the call, if its reply will not contain their ids.
-    pub(crate) fn prompts(&self) -> Option<Prompts> {
-        let is_needed = Prompts::are_asked_of(self.wants.dialect, self.route);
+    pub(crate) fn prompts(&self) -> Option<PromptFetcher> {
+        let is_needed = PromptFetcher::are_asked_of(self.wants.dialect, self.route);
         let request = self.request.filter(|_| is_needed)?;
         if !self.is_translated {
-            return Prompts::of(self.route, request);
+            return PromptFetcher::of(self.route, request);
         }
         let (chat, _) = self.translate(request).ok()?;
-        Prompts::of(Route::Chat, &Request::read(&chat)?)
+        PromptFetcher::of(Route::Chat, &Request::read(&chat)?)
     }
 
     /// The error for a request that can neither be translated nor be sent as it is.
@@ -146,10 +147,11 @@ impl<'a> Plan<'a> {
             return Some(CallError::Unrecordable);
         }
         let request = self.request.filter(|_| self.is_translated)?;
-        if let Some(body) = wire::leans_on_state(self.route, request) {
+        if let Some(body) = wire::server_state_error(self.route, request) {
             return Some(CallError::NeedsServerState(body));
         }
-        wire::lacks_limit(self.wants.dialect, self.route, request).map(CallError::NeedsLimit)
+        wire::missing_limit_error(self.wants.dialect, self.route, request)
+            .map(CallError::NeedsLimit)
     }
 
     /// True if the call goes to a native generating route whose tokens cannot be recorded, or
@@ -158,7 +160,7 @@ impl<'a> Plan<'a> {
         let dialect = self.wants.dialect;
         let nests_parameters = matches!(dialect, Dialect::Sglang | Dialect::Rolltape);
         let is_recordable =
-            wire::tells_natively(dialect) && (self.force.is_empty() || !nests_parameters);
+            wire::reports_natively(dialect) && (self.force.is_empty() || !nests_parameters);
         self.route == Route::Generate && !is_recordable && !self.allow_unrecorded
     }
 
@@ -171,12 +173,13 @@ impl<'a> Plan<'a> {
 
     /// The request to send. It asks for token data as far as that can be hidden from the agent,
     /// without the fields that the upstream `refused`.
-    pub(crate) fn rewrite(&self, refused: Refused, headers: &HeaderMap) -> Rewrite {
+    pub(crate) fn rewrite(&self, refused: RefusedFields, headers: &HeaderMap) -> Rewrite {
         let Some(request) = self.request else {
             let is_unread = self.route.generates();
             return self.unchanged(is_unread.then(|| "the body is not a JSON object".to_owned()));
         };
-        let wants = (self.asks && !refused.is_all()).then_some(Wants { refused, ..self.wants });
+        let wants =
+            (self.asks && !refused.is_all()).then_some(AskOptions { refused, ..self.wants });
         if !self.is_translated {
             return self.native(wants.as_ref(), request, headers);
         }
@@ -189,7 +192,7 @@ impl<'a> Plan<'a> {
         }
     }
 
-    fn translate(&self, request: &Request) -> Result<(Bytes, Back), Untranslatable> {
+    fn translate(&self, request: &Request) -> Result<(Bytes, ReplyTranslator), Untranslatable> {
         let whole = self.history.unwrap_or(request);
         let (chat, mut back) = wire::translate(self.wants.dialect, self.route, whole)?;
         if let Some(id) = wire::previous_response(self.route, request.body()) {
@@ -208,18 +211,23 @@ impl<'a> Plan<'a> {
             path: None,
             body: None,
             headers: Vec::new(),
-            transform: ContentTransform::Native(Hide::default()),
+            transform: ContentTransform::Native(ReplyFilter::default()),
             route: self.route,
             asks: false,
             added: Vec::new(),
-            refused: Refused::ALL,
+            refused: RefusedFields::ALL,
             unasked,
             forced: None,
         }
     }
 
     /// The request on the agent's own route.
-    fn native(&self, wants: Option<&Wants>, request: &Request, headers: &HeaderMap) -> Rewrite {
+    fn native(
+        &self,
+        wants: Option<&AskOptions>,
+        request: &Request,
+        headers: &HeaderMap,
+    ) -> Rewrite {
         let forced = self.forced(request);
         let body = forced.as_ref().map(|forced| forced.body().clone());
         let Some(wants) = wants else {
@@ -245,14 +253,19 @@ impl<'a> Plan<'a> {
     }
 
     /// The request on the chat route. Nothing needs to be hidden: the reply is written anew.
-    fn translated(&self, wants: Option<&Wants>, chat: Bytes, back: Back) -> Rewrite {
+    fn translated(
+        &self,
+        wants: Option<&AskOptions>,
+        chat: Bytes,
+        back: ReplyTranslator,
+    ) -> Rewrite {
         let forced = Request::read(&chat).and_then(|request| self.forced(&request));
         let body = forced.map_or(chat, |request| request.body().clone());
         let rewrite = Rewrite {
             path: Some(CHAT_PATH),
             transform: ContentTransform::Translated(Box::new(back)),
             route: Route::Chat,
-            refused: wants.map_or(Refused::ALL, |wants| wants.refused),
+            refused: wants.map_or(RefusedFields::ALL, |wants| wants.refused),
             ..self.unchanged(Some(self.not_asked()))
         };
 
@@ -285,7 +298,7 @@ impl<'a> Plan<'a> {
 }
 
 /// The reason for which not all fields are asked for.
-fn refused_fields(refused: Refused) -> Option<String> {
+fn refused_fields(refused: RefusedFields) -> Option<String> {
     let names: Vec<String> = refused.names().map(|name| format!("`{name}`")).collect();
     (!names.is_empty()).then(|| format!("the upstream refuses {}", names.join(", ")))
 }
@@ -341,11 +354,11 @@ mod tests {
         let plain = Plan::new(
             &Config::new("http://h".parse().unwrap()),
             Dialect::OpenAi,
-            &Force::default(),
+            &ForcedSampling::default(),
             Route::Other,
             None,
         )
-        .rewrite(Refused::default(), &HeaderMap::new());
+        .rewrite(RefusedFields::default(), &HeaderMap::new());
         let chat = || Rewrite { path: Some(CHAT_PATH), ..plain_copy(&plain) };
         let with = |rewrite: &Rewrite, pair: (&'static str, &'static str), key: Option<&str>| {
             let mut headers = HeaderMap::new();
@@ -372,11 +385,11 @@ mod tests {
             path: None,
             body: None,
             headers: Vec::new(),
-            transform: ContentTransform::Native(Hide::default()),
+            transform: ContentTransform::Native(ReplyFilter::default()),
             route: rewrite.route,
             asks: false,
             added: Vec::new(),
-            refused: Refused::ALL,
+            refused: RefusedFields::ALL,
             unasked: None,
             forced: None,
         }

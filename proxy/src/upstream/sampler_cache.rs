@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use wire::Sampler;
+use wire::ServerSampling;
 
 /// Time for which an answer is cached. It bounds how long a restart of the server goes unnoticed
 /// if no call fails meanwhile.
@@ -19,7 +19,7 @@ pub(super) struct SamplerCache {
 
 #[derive(Debug, Default)]
 struct CacheState {
-    answer: Option<(Instant, Arc<Sampler>)>,
+    answer: Option<(Instant, Arc<ServerSampling>)>,
     /// Number of [`SamplerCache::clear`] calls.
     generation: u64,
 }
@@ -33,7 +33,7 @@ impl SamplerCache {
     }
 
     /// The answer, if it is recent.
-    pub(super) fn get(&self) -> Option<Arc<Sampler>> {
+    pub(super) fn get(&self) -> Option<Arc<ServerSampling>> {
         let state = self.lock();
         let recent = state.answer.as_ref().filter(|(at, _)| at.elapsed() < CACHED_FOR);
         recent.map(|(_, sampler)| Arc::clone(sampler))
@@ -44,7 +44,7 @@ impl SamplerCache {
     }
 
     /// Stores an answer, unless the cache was cleared since `generation`.
-    pub(super) fn store(&self, sampler: &Arc<Sampler>, generation: u64) {
+    pub(super) fn store(&self, sampler: &Arc<ServerSampling>, generation: u64) {
         let mut state = self.lock();
         if state.generation == generation {
             state.answer = Some((Instant::now(), Arc::clone(sampler)));

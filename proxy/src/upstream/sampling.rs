@@ -6,7 +6,7 @@ use std::time::Duration;
 use episode::{CallEnd, Route};
 use hyper::HeaderMap;
 use tokio::task::JoinHandle;
-use wire::{Dialect, Effective, Force, Owed, Request, Sampler};
+use wire::{Dialect, EffectiveSampling, ForcedSampling, MissingIds, Request, ServerSampling};
 
 use crate::upstream::forward::{Forward, credentials_of};
 
@@ -18,7 +18,7 @@ const END_WAIT: Duration = Duration::from_secs(5);
 /// The sampling parameters of one call.
 #[derive(Debug)]
 pub(crate) struct CallSampling {
-    effective: Effective,
+    effective: EffectiveSampling,
     source: SamplerSource,
     route: Route,
     /// True if the user named the kind of logprobs.
@@ -28,14 +28,14 @@ pub(crate) struct CallSampling {
 /// The upstream's defaults.
 #[derive(Debug)]
 enum SamplerSource {
-    Known(Arc<Sampler>),
+    Known(Arc<ServerSampling>),
     /// The upstream is being asked. The dialect stands in if it does not answer in time.
-    Pending(JoinHandle<Arc<Sampler>>, Dialect),
+    Pending(JoinHandle<Arc<ServerSampling>>, Dialect),
 }
 
 impl Forward {
     /// The upstream's sampling defaults; asked for with the agent's credentials.
-    pub(crate) async fn sampler(&self, dialect: Dialect, agent: &HeaderMap) -> Arc<Sampler> {
+    pub(crate) async fn sampler(&self, dialect: Dialect, agent: &HeaderMap) -> Arc<ServerSampling> {
         let cache = &self.samplers;
         let _question = cache.question.lock().await;
         if let Some(sampler) = cache.get() {
@@ -45,9 +45,9 @@ impl Forward {
         let generation = cache.generation();
 
         // The servers differ in the page that lists the defaults; the first one that exists counts.
-        let mut sampler = Sampler::of(dialect);
+        let mut sampler = ServerSampling::of(dialect);
         let mut is_answered = true;
-        for path in Sampler::paths(dialect) {
+        for path in ServerSampling::paths(dialect) {
             match tokio::time::timeout(ASK_WAIT, self.fetch(path, agent)).await {
                 Ok(Ok((status, page))) if status.is_success() && sampler.take(&page) => break,
                 Ok(Ok(_)) => {}
@@ -76,13 +76,13 @@ impl CallSampling {
         dialect: Dialect,
         route: Route,
         request: &Request,
-        force: &Force,
-    ) -> Effective {
+        force: &ForcedSampling,
+    ) -> EffectiveSampling {
         match (dialect, route) {
             (Dialect::Sglang | Dialect::Rolltape, Route::Generate) => {
-                Effective::asked_natively(request)
+                EffectiveSampling::asked_natively(request)
             }
-            _ => Effective::asked(dialect, request, force),
+            _ => EffectiveSampling::asked(dialect, request, force),
         }
     }
 
@@ -92,13 +92,13 @@ impl CallSampling {
         forward: &Arc<Forward>,
         dialect: Dialect,
         route: Route,
-        effective: Effective,
+        effective: EffectiveSampling,
         agent: &HeaderMap,
     ) -> Self {
         let source = match forward.samplers.get() {
             Some(sampler) => SamplerSource::Known(sampler),
-            None if Sampler::paths(dialect).is_empty() => {
-                SamplerSource::Known(Arc::new(Sampler::of(dialect)))
+            None if ServerSampling::paths(dialect).is_empty() => {
+                SamplerSource::Known(Arc::new(ServerSampling::of(dialect)))
             }
             None => {
                 let forward = Arc::clone(forward);
@@ -116,7 +116,7 @@ impl CallSampling {
     }
 
     /// Writes the parameters into the end of the call, if anything was sampled.
-    pub(crate) async fn fill(mut self, end: &mut CallEnd, owed: &Owed) {
+    pub(crate) async fn fill(mut self, end: &mut CallEnd, owed: &MissingIds) {
         if end.choices.is_empty() {
             return;
         }
@@ -137,12 +137,12 @@ impl CallSampling {
 }
 
 impl SamplerSource {
-    async fn sampler(&mut self) -> Arc<Sampler> {
+    async fn sampler(&mut self) -> Arc<ServerSampling> {
         match self {
             Self::Known(sampler) => Arc::clone(sampler),
             Self::Pending(answer, dialect) => match tokio::time::timeout(END_WAIT, answer).await {
                 Ok(Ok(sampler)) => sampler,
-                _ => Arc::new(Sampler::of(*dialect)),
+                _ => Arc::new(ServerSampling::of(*dialect)),
             },
         }
     }

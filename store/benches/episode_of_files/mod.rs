@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
 use episode::{
-    Begun, CallId, Choice, Ended, Fidelity, Lineage, Outcome, Route, Tag, TagSource, TokenCounts,
+    CallEnd, CallId, CallStart, Choice, Fidelity, Lineage, Outcome, Route, Tag, TagSource,
+    TokenCounts,
 };
 use serde_json::{Value, json};
 use uuid::Uuid;
@@ -17,8 +18,8 @@ const SAID_CHARS: usize = 1_000;
 /// One call, and what is new in it.
 #[derive(Clone)]
 pub(crate) struct Turn {
-    pub(crate) begun: Begun,
-    pub(crate) ended: Ended,
+    pub(crate) begun: CallStart,
+    pub(crate) ended: CallEnd,
     /// New messages' texts, the reply's included.
     pub(crate) text: String,
     /// New token ids, the reply's included.
@@ -80,12 +81,12 @@ fn tools(description: &str) -> Value {
     ])
 }
 
-fn begun(turn: usize, messages: &[Value], tools: &Value) -> Begun {
+fn begun(turn: usize, messages: &[Value], tools: &Value) -> CallStart {
     let body = json!({
         "messages": messages, "model": "Qwen/Qwen3-8B", "stream": false,
         "temperature": 1.0, "tools": tools, "tool_choice": "auto",
     });
-    Begun {
+    CallStart {
         call_id: CallId(Uuid::now_v7()),
         tag: Tag {
             episode: "growth".parse().unwrap(),
@@ -107,11 +108,11 @@ fn begun(turn: usize, messages: &[Value], tools: &Value) -> Begun {
 }
 
 fn ended(
-    begun: &Begun,
+    begun: &CallStart,
     (said, words): (&str, &[String]),
     (prompt, sampled): (Vec<u32>, Vec<u32>),
     streamed: bool,
-) -> Ended {
+) -> CallEnd {
     let id = format!("chatcmpl-{}", begun.call_id);
     let created = begun.started_at / 1_000_000;
     let usage =
@@ -134,7 +135,7 @@ fn ended(
         fidelity: Fidelity::Exact,
         sides: Vec::new(),
     };
-    Ended {
+    CallEnd {
         call_id: begun.call_id,
         ended_at: begun.started_at + 900_000,
         first_byte_at: Some(begun.started_at + 50_000),
@@ -150,7 +151,7 @@ fn ended(
         logprob_kind: "processed".to_owned(),
         translated: None,
         unasked: None,
-        stamps: episode::Stamps::default(),
+        stamps: episode::VersionStamps::default(),
     }
 }
 

@@ -1,6 +1,6 @@
 //! The beginning of a call, inside the write transaction.
 
-use episode::{Begun, Outcome};
+use episode::{CallStart, Outcome};
 
 use crate::commit::body::add_body;
 use crate::database::batch::Batch;
@@ -14,7 +14,7 @@ use crate::log::episode::EncodedBody;
 pub(crate) async fn write_begun(
     connection: &mut StoreConnection,
     logs: &mut LogCache,
-    begun: &Begun,
+    begun: &CallStart,
 ) -> CommitResult {
     // Out of the cache while statements run: after an error it stays out, and is read back.
     let mut episode = logs.open_episode(connection, &begun.tag, begun.started_at).await?;
@@ -37,7 +37,7 @@ pub(crate) async fn write_begun(
     Ok(())
 }
 
-fn statements(begun: &Begun, episode: &OpenEpisode, body: &EncodedBody) -> Batch {
+fn statements(begun: &CallStart, episode: &OpenEpisode, body: &EncodedBody) -> Batch {
     let lineage = &begun.lineage;
     let mut batch = Batch::default();
     add_body(&mut batch, episode.log.key, body);

@@ -1,6 +1,6 @@
 //! The end of a call, with all that was sampled, inside the write transaction.
 
-use episode::{Choice, Ended, Route, Side, VersionSpan};
+use episode::{CallEnd, Choice, Route, SideColumn, VersionSpan};
 
 use crate::commit::body::{add_body, add_segment};
 use crate::commit::seal::seal;
@@ -16,7 +16,7 @@ use crate::log::format::IN_LOG;
 pub(crate) async fn write_ended(
     connection: &mut StoreConnection,
     logs: &mut LogCache,
-    ended: &Ended,
+    ended: &CallEnd,
 ) -> CommitResult {
     let (call_key, mut episode) = logs.open_episode_of(connection, ended.call_id).await?;
     let log_key = episode.log.key;
@@ -54,7 +54,7 @@ struct EndStatements {
 
 impl EndStatements {
     /// Updates the row of the call. The batch's last key must be that of the reply's body.
-    fn add_end(&mut self, log_key: i64, ended: &Ended) {
+    fn add_end(&mut self, log_key: i64, ended: &CallEnd) {
         let (prompt_tokens, completion_tokens) = (ended.usage.prompt, ended.usage.completion);
 
         self.batch
@@ -134,7 +134,7 @@ impl EndStatements {
     }
 
     /// Inserts an array that stands beside the ids of a choice.
-    fn add_side(&mut self, choice_index: u32, side: &Side) {
+    fn add_side(&mut self, choice_index: u32, side: &SideColumn) {
         let packed = pack(side.json.as_bytes(), &[]);
         self.batch
             .then(

@@ -2,12 +2,12 @@
 //! covers the rest: sampled ids, logprobs, stop reasons, token counts.
 
 use blake3::Hasher;
-use episode::{Choice, Ended, Route, Stamps};
+use episode::{CallEnd, Choice, Route, VersionStamps};
 
 use crate::encoding::pack::first_half;
 
 /// The first 16 bytes of the BLAKE3 hash over every value, each after its length.
-pub(crate) fn seal(ended: &Ended) -> [u8; 16] {
+pub(crate) fn seal(ended: &CallEnd) -> [u8; 16] {
     let mut sealed = SealHasher(Hasher::new());
     sealed.text(Some(ended.outcome.as_str()));
     sealed.number(ended.status.map(i64::from));
@@ -22,7 +22,7 @@ pub(crate) fn seal(ended: &Ended) -> [u8; 16] {
     sealed.text(ended.unasked.as_deref());
 
     // Added by later versions: a value that is absent adds nothing, so that older seals still hold.
-    if ended.stamps != Stamps::default() {
+    if ended.stamps != VersionStamps::default() {
         sealed.text(ended.stamps.start.as_deref());
         sealed.text(ended.stamps.end.as_deref());
     }
@@ -107,13 +107,13 @@ mod tests {
     #[test]
     fn every_value_counts() {
         let first = ended(CallId(Uuid::now_v7()));
-        let changed = |change: fn(&mut Ended)| {
+        let changed = |change: fn(&mut CallEnd)| {
             let mut other = first.clone();
             change(&mut other);
             seal(&other)
         };
         assert_eq!(seal(&first), changed(|ended| ended.choices.reverse()));
-        let changes: [fn(&mut Ended); 11] = [
+        let changes: [fn(&mut CallEnd); 11] = [
             |ended| ended.sampled_with = Some("{}".into()),
             |ended| ended.status = None,
             |ended| ended.ended_at += 1,

@@ -6,7 +6,7 @@
 
 use std::collections::{HashMap, VecDeque};
 
-use episode::Ended;
+use episode::CallEnd;
 
 use crate::encoding::pack::{Packed, hash, hash_ids, pack};
 use crate::encoding::varint::push;
@@ -166,7 +166,7 @@ impl EpisodeLog {
     }
 
     /// Adds the token ids of a call.
-    pub(crate) fn add_tokens(&mut self, ended: &Ended) -> EncodedTokens {
+    pub(crate) fn add_tokens(&mut self, ended: &CallEnd) -> EncodedTokens {
         let mut new_bytes = Vec::new();
         let mut add_run = |ids: &[u32]| {
             let start = self.tokens.length + new_bytes.len() as u64;
@@ -189,7 +189,12 @@ impl EpisodeLog {
     }
 
     /// Lets later prompts continue the choices of a call, whose ids were added as `tokens`.
-    pub(crate) fn remember_paths(&mut self, call_key: i64, ended: &Ended, tokens: &EncodedTokens) {
+    pub(crate) fn remember_paths(
+        &mut self,
+        call_key: i64,
+        ended: &CallEnd,
+        tokens: &EncodedTokens,
+    ) {
         for choice in &ended.choices {
             let Some(prompt) = tokens.prompts.get(choice.prompt_index as usize) else { continue };
             let path = PathEnd {

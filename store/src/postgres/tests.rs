@@ -1,6 +1,6 @@
 //! What only a server's database does: several writers, and a server that comes and goes.
 
-use episode::{Begun, Ended};
+use episode::{CallEnd, CallStart};
 use postgres_kit::Server;
 
 use super::*;
@@ -14,7 +14,7 @@ fn site() -> Option<Site> {
     Server::shared().map(Site::of_server)
 }
 
-async fn told(store: &Store, begun: &Begun, ended: &Ended) -> Result<(), CommitError> {
+async fn told(store: &Store, begun: &CallStart, ended: &CallEnd) -> Result<(), CommitError> {
     store.begin(begun.clone()).await.done().await?;
     store.end(ended.clone()).await.done().await
 }
@@ -31,9 +31,9 @@ async fn numbers(site: &Site) -> Vec<i64> {
 }
 
 /// A call whose prompt and body begin like those before it.
-fn turn(at: i64) -> (Begun, Ended) {
+fn turn(at: i64) -> (CallStart, CallEnd) {
     let history: String = (0..=at).map(|n| format!("turn {n} of a long conversation; ")).collect();
-    let begun = Begun { request: history.repeat(9).into(), ..begun("a", at) };
+    let begun = CallStart { request: history.repeat(9).into(), ..begun("a", at) };
     let mut ended = ended(begun.call_id);
     ended.prompts = vec![(0..1500 + 10 * at as u32).collect()];
     ended.choices.truncate(1);

@@ -4,8 +4,9 @@ use std::str::FromStr;
 
 use bytes::Bytes;
 use episode::{
-    Begun, CallId, CallKind, Choice, Ended, Fidelity, Lineage, Outcome, Reward, RewardScope, Route,
-    ScopeError, ScopeParts, Side, Stamps, Tag, TagSource, TokenCounts, VersionSpan,
+    CallEnd, CallId, CallKind, CallStart, Choice, Fidelity, Lineage, Outcome, Reward, RewardScope,
+    Route, ScopeError, ScopeParts, SideColumn, Tag, TagSource, TokenCounts, VersionSpan,
+    VersionStamps,
 };
 
 use crate::database::row::Row;
@@ -41,11 +42,11 @@ fn parse<T: FromStr>(word: String, kind: &'static str) -> Result<T, SnapshotErro
 }
 
 /// The beginning of a call, without its body.
-pub(crate) fn begun_of(row: &Row, episode: &EpisodeRecord) -> Result<Begun, SnapshotError> {
+pub(crate) fn begun_of(row: &Row, episode: &EpisodeRecord) -> Result<CallStart, SnapshotError> {
     let call_id: CallId = parse(row.try_get("call_id")?, "call id")?;
 
     // Group, task and labels are those of the episode: calls do not differ in them.
-    Ok(Begun {
+    Ok(CallStart {
         call_id,
         tag: Tag {
             episode: episode.id.clone(),
@@ -74,13 +75,17 @@ pub(crate) fn begun_of(row: &Row, episode: &EpisodeRecord) -> Result<Begun, Snap
 }
 
 /// The end of a call, without its body, prompts and choices.
-pub(crate) fn ended_of(row: &Row, call_id: CallId, outcome: &str) -> Result<Ended, SnapshotError> {
+pub(crate) fn ended_of(
+    row: &Row,
+    call_id: CallId,
+    outcome: &str,
+) -> Result<CallEnd, SnapshotError> {
     let outcome = Outcome::from_word(outcome)
         .ok_or_else(|| SnapshotError::Word(outcome.to_owned(), "outcome"))?;
     let logprob_kind: Option<String> = row.try_get("logprob_kind")?;
     let translated: Option<String> = row.try_get("translated")?;
 
-    Ok(Ended {
+    Ok(CallEnd {
         call_id,
         ended_at: row.try_get("ended_at")?,
         first_byte_at: row.try_get("first_byte_at")?,
@@ -99,7 +104,10 @@ pub(crate) fn ended_of(row: &Row, call_id: CallId, outcome: &str) -> Result<Ende
         logprob_kind: logprob_kind.unwrap_or_else(|| "unknown".to_owned()),
         translated: translated.map(|word| Route::from_word(&word)),
         unasked: row.try_get("unasked")?,
-        stamps: Stamps { start: row.try_get("stamp_start")?, end: row.try_get("stamp_end")? },
+        stamps: VersionStamps {
+            start: row.try_get("stamp_start")?,
+            end: row.try_get("stamp_end")?,
+        },
     })
 }
 
@@ -136,13 +144,13 @@ fn spans_of(text: &str) -> Result<Vec<VersionSpan>, SnapshotError> {
 }
 
 /// A side array and the index of its choice.
-pub(crate) fn side_of(row: &Row, call: CallId) -> Result<(u32, Side), SnapshotError> {
+pub(crate) fn side_of(row: &Row, call: CallId) -> Result<(u32, SideColumn), SnapshotError> {
     let packed = Packed { encoding: row.try_get("encoding")?, data: row.try_get("data")? };
     let bytes = unpack(packed, row.try_get("length")?, &[])
         .map_err(|error| ReadError::from(error).of_call(call))?;
     let name: String = row.try_get("name")?;
     let json = String::from_utf8(bytes).map_err(|_| SnapshotError::Word(name.clone(), "text"))?;
-    Ok((row.try_get("choice_index")?, Side { name, json }))
+    Ok((row.try_get("choice_index")?, SideColumn { name, json }))
 }
 
 /// A reward.

@@ -181,13 +181,13 @@ impl WriterLoop {
 
     fn track_losses(&self, record: &Record, result: &CommitResult) {
         match (record, result) {
-            (Record::FirstBegun(begun), Ok(())) => {
+            (Record::FirstCallStart(begun), Ok(())) => {
                 self.losses.set_marked(AttemptId::from(&begun.tag));
             }
-            (Record::Begun(begun), Err(CommitError::Closed(..))) => {
+            (Record::CallStart(begun), Err(CommitError::Closed(..))) => {
                 self.losses.forget_mark(&AttemptId::from(&begun.tag));
             }
-            (Record::Begun(begun), Err(_)) => self.losses.add_lost(AttemptId::from(&begun.tag)),
+            (Record::CallStart(begun), Err(_)) => self.losses.add_lost(AttemptId::from(&begun.tag)),
             _ => {}
         }
     }

@@ -1,6 +1,6 @@
 //! A choice as it grows out of chunks, and the ids and logprobs that it ends with.
 
-use episode::{Choice, Fidelity, Side, VersionSpan};
+use episode::{Choice, Fidelity, SideColumn, VersionSpan};
 use serde_json::Value;
 
 use super::vocabulary::Vocabulary;
@@ -232,8 +232,8 @@ impl ChoiceDraft {
     }
 }
 
-fn side(name: &str, elements: &[String]) -> Side {
-    Side { name: name.to_owned(), json: format!("[{}]", elements.join(",")) }
+fn side(name: &str, elements: &[String]) -> SideColumn {
+    SideColumn { name: name.to_owned(), json: format!("[{}]", elements.join(",")) }
 }
 
 fn text_of(stop: Value) -> String {

@@ -115,9 +115,11 @@ fn a_turn_is_taken_from_the_row_that_trains_it() {
     ];
     reply(&mut judged.calls[2]).model = Some("judge".to_owned());
     let mut builder = record_builder(Format::Turns, 0.5);
-    for row in
-        crate::tests::fixture::chosen(&judged, &[episode::Kind::Fork], crate::SharedTokens::Once)
-    {
+    for row in crate::tests::fixture::chosen(
+        &judged,
+        &[episode::TrajectoryKind::Fork],
+        crate::SharedTokens::Once,
+    ) {
         builder.add_row(row, AttemptNumbers::default());
     }
     builder.end_attempt();

@@ -226,7 +226,7 @@ async fn what_is_new_waits_for_the_ends_of_its_calls() {
     let id = store.snapshot().await.episodes(&store::Selection::default()).await.unwrap();
     let calls = store.snapshot().await.calls(&id[0]).await.unwrap();
     let call_id = calls[1].begun.call_id;
-    on_disk.end(episode::Ended { call_id, ..late }).await.done().await.unwrap();
+    on_disk.end(episode::CallEnd { call_id, ..late }).await.done().await.unwrap();
     drop(on_disk);
     writer.finish().await;
     let report = done(&store, &at(99 + crate::SETTLE_US - 1)).await;

@@ -3,7 +3,7 @@
 use arrow::array::AsArray;
 use arrow::datatypes::Int32Type;
 use bytes::Bytes;
-use episode::{Call, CallKind, Outcome, Reward, RewardScope, Side, VersionSpan};
+use episode::{Call, CallKind, Outcome, Reward, RewardScope, SideColumn, VersionSpan};
 use serde_json::json;
 
 use super::{
@@ -803,7 +803,7 @@ fn row_43_an_empty_reply_is_kept_and_nothing_of_it_is_trained() {
 #[test]
 fn row_44_experts_have_one_row_less_than_tokens_and_are_padded() {
     let with = |mut call: Call, experts: serde_json::Value| {
-        let side = Side { name: "routed_experts".to_owned(), json: experts.to_string() };
+        let side = SideColumn { name: "routed_experts".to_owned(), json: experts.to_string() };
         reply(&mut call).choices[0].sides.push(side);
         call
     };
