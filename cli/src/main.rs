@@ -134,11 +134,14 @@ mod tests {
         super::Cli::command().debug_assert();
     }
 
-    /// Every option of the two servers that is shown, with its variable, is in a line of the page.
+    /// Every option of the two servers that is shown, with its variable, is in a line of a page.
     #[test]
     fn what_servers_take_is_documented() {
-        let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/operations.md");
-        let page = std::fs::read_to_string(page).unwrap();
+        let page = ["operations.md", "engine.md"].map(|name| {
+            let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs");
+            std::fs::read_to_string(std::path::Path::new(folder).join(name)).unwrap()
+        });
+        let page = page.concat();
         let cli = super::Cli::command();
         let mut seen = 0;
         for server in ["serve", "engine"] {

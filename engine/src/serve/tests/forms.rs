@@ -14,7 +14,7 @@ fn fits(text: &str) -> bool {
     (1..=7).contains(&n) && ["low", "high"].contains(&value["word"].as_str().unwrap_or_default())
 }
 
-/// White space would let a reply go on for ever.
+/// Disallows white space, which could go on until `max_tokens`.
 fn tight(kind: &str, value: Value) -> Value {
     json!({"structured_outputs": {kind: value, "disable_any_whitespace": true}})
 }
