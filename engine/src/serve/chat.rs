@@ -95,8 +95,6 @@ pub(super) async fn complete(
         return Err(ApiError::bad_field("echo", "is not supported"));
     }
 
-    // The grammar of demanded calls comes last: it depends on the prompt, which may have opened the
-    // reasoning.
     let tools = ToolChoice::parse(fields, model)?;
     let mut request =
         GenerationRequest::parse(fields, model, adapter, parse_logprobs(fields, model)?)?;
@@ -109,6 +107,7 @@ pub(super) async fn complete(
     let ChatPrompt { ids, text, prefix, remembered } =
         ChatPrompt::new(state, fields, request.cache_salt.as_ref())?;
     check_length("messages", &ids, model)?;
+    // The prompt may have opened the reasoning, so the grammar of demanded calls depends on it.
     request.params.grammar = tools.grammar(model, &text, request.params.grammar.take())?;
     let format = MessageFormat {
         tools: tools.parsing,
@@ -117,7 +116,7 @@ pub(super) async fn complete(
         includes_reasoning: fields.flag("include_reasoning", true)?,
     };
 
-    // From here on the request is valid. Submitting it may still be refused.
+    // The prompt decides the room that is left for the reply.
     let limit = max_tokens(model, ids.len(), parse_limit(fields)?)?;
     let stops = stop_rules(&request, limit)?;
     let prompt = Prompt { ids: Arc::clone(&ids), stops: Arc::clone(&stops) };

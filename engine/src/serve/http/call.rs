@@ -76,13 +76,13 @@ impl HttpCall {
         is_usable_id(id).then_some(id)
     }
 
-    /// Parses the body, which must be a JSON object.
-    pub(crate) fn fields(&self) -> Result<Fields, ApiError> {
+    /// Parses the body, which must be a JSON object, and drops it.
+    pub(crate) fn fields(self) -> Result<Fields, ApiError> {
         Ok(Fields::parse(&self.body)?.declared_as(self.spec.fields))
     }
 
     /// Parses the body, where an empty body stands for `{}`.
-    pub(crate) fn fields_or_empty(&self) -> Result<Fields, ApiError> {
+    pub(crate) fn fields_or_empty(self) -> Result<Fields, ApiError> {
         match self.body.iter().all(u8::is_ascii_whitespace) {
             true => Ok(Fields::default().declared_as(self.spec.fields)),
             false => self.fields(),
@@ -90,8 +90,9 @@ impl HttpCall {
     }
 
     /// Parses the body of a call that is answered under an id, which starts with `prefix`.
-    pub(crate) fn fields_with_reply_id(&self, prefix: &str) -> Result<Fields, ApiError> {
-        with_reply_id(self.fields()?, self.request_id(), prefix)
+    pub(crate) fn fields_with_reply_id(self, prefix: &str) -> Result<Fields, ApiError> {
+        let id = self.request_id().map(str::to_owned);
+        with_reply_id(self.fields()?, id.as_deref(), prefix)
     }
 }
 
