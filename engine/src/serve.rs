@@ -1,38 +1,39 @@
-//! HTTP in front of the engine thread.
+//! The HTTP server in front of the engine thread.
 //!
-//! The walk of a call: `routes` reads the body, `chat` or `completions` parse it, `submit` queues
-//! its choices, and the outputs come back as one reply or, through `sse`, as frames.
+//! A call passes these rooms:
+//! - `routes`: the table of all routes, by which a call finds its handler. It alone imports
+//!   handlers.
+//! - `http`: calls, replies, errors, JSON fields and server-sent events, without the engine.
+//! - `chat`, `completions`, `generate`, `translation`, `sglang`: handlers that sample. They read
+//!   their fields and what `generation` reads for all of them, and submit their choices.
+//! - `engine_client`: the bounded queue to the engine thread. The outputs come back as one reply or
+//!   as events.
+//! - `rl`, `lora`: handlers of weights, pauses and adapters.
+//! - `prefix`: the sampled replies of chats, which later prompts start with.
+//!
+//! `state` holds what all connections share.
 
-mod adapters;
 mod chat;
-mod chat_prompt;
-mod chat_stream;
-mod choice;
 mod completions;
-mod completions_stream;
-mod encode;
-mod error;
-mod fields;
-mod form;
+mod engine_client;
 mod generate;
-mod logprobs;
+mod generation;
+mod http;
+mod lora;
 mod metrics;
 mod models;
+mod openapi;
 mod prefix;
-mod request;
 mod rl;
+mod route;
 mod routes;
-mod sampling;
 mod sglang;
-mod speech;
-mod sse;
-mod submit;
+mod state;
+mod status;
 #[cfg(test)]
 mod tests;
 mod tokenize;
-mod tool_choice;
-mod usage;
-mod wires;
+mod translation;
 
 use std::future::Future;
 use std::io;
@@ -47,15 +48,15 @@ use tokio::sync::watch;
 use tokio::task::{JoinError, JoinSet};
 
 use crate::Engine;
-use submit::{Gate, State};
+use state::ServerState;
 
-/// How long replies under way may take to finish once the server was told to stop.
+/// Time for replies under way to finish once the server stops.
 const GRACE: Duration = Duration::from_secs(5);
 
-/// How long to wait after a failed accept, which is mostly a lack of file descriptors.
+/// Pause after a failed accept, which is mostly a lack of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// Serves the engine on `listener` until `shutdown` completes; replies under way then have five
+/// Serves the engine on `listener` until `shutdown` completes. Replies under way then have five
 /// seconds to finish.
 ///
 /// # Errors
@@ -66,11 +67,12 @@ pub async fn serve(
     shutdown: impl Future<Output = ()>,
 ) -> io::Result<()> {
     let Engine { core, card, stats, board, updates, .. } = engine;
-    let (gate, inbox) = Gate::new(card.max_queue, board);
-    let thread = std::thread::Builder::new().name("engine".into());
-    let thread = thread.spawn(move || core.work_off(inbox))?;
-    accept(&listener, Arc::new(State::new(card, gate, stats, updates)), shutdown).await;
-    // The last sender is gone, so the thread ends with the step that it is in.
+    let (state, receiver) = ServerState::new(card, board, stats, updates);
+    let thread =
+        std::thread::Builder::new().name("engine".into()).spawn(move || core.work_off(receiver))?;
+    accept(&listener, Arc::new(state), shutdown).await;
+
+    // The state and with it the last sender is gone, so the thread ends after its current step.
     let joined = tokio::task::spawn_blocking(move || thread.join()).await;
     if panicked(&joined) {
         tracing::error!("the engine thread panicked");
@@ -78,8 +80,8 @@ pub async fn serve(
     Ok(())
 }
 
-/// Whether the thread itself failed. A runtime that ends first gives the wait up, which says
-/// nothing of the thread.
+/// True if the thread panicked. A runtime that ends first cancels the wait, which says nothing of
+/// the thread.
 fn panicked(joined: &Result<std::thread::Result<()>, JoinError>) -> bool {
     match joined {
         Ok(thread) => thread.is_err(),
@@ -87,20 +89,26 @@ fn panicked(joined: &Result<std::thread::Result<()>, JoinError>) -> bool {
     }
 }
 
-async fn accept(listener: &TcpListener, state: Arc<State>, shutdown: impl Future<Output = ()>) {
+/// Accepts connections until `shutdown` completes, then waits for the replies under way.
+async fn accept(
+    listener: &TcpListener,
+    state: Arc<ServerState>,
+    shutdown: impl Future<Output = ()>,
+) {
     let mut shutdown = std::pin::pin!(shutdown);
     let (stop, stopping) = watch::channel(false);
     let mut connections = JoinSet::new();
+
     loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
-            // Ended connections are collected, so that the set holds live ones only.
+            // Ended connections are removed, so that the set holds live ones only.
             Some(_) = connections.join_next() => continue,
             () = &mut shutdown => break,
         };
         match accepted {
             Ok((stream, _)) => {
-                connections.spawn(connection(stream, Arc::clone(&state), stopping.clone()));
+                connections.spawn(serve_connection(stream, Arc::clone(&state), stopping.clone()));
             }
             Err(error) => {
                 tracing::warn!(%error, "cannot accept a connection");
@@ -108,17 +116,24 @@ async fn accept(listener: &TcpListener, state: Arc<State>, shutdown: impl Future
             }
         }
     }
-    // New weights are of no use any more, and their trainer may never come.
+
+    // A call that waits for a trainer would hold the shutdown up: the trainer may never come.
     state.updates.waits.stop();
     drop(state);
     stop.send_replace(true);
+
     let drained = async { while connections.join_next().await.is_some() {} };
     if tokio::time::timeout(GRACE, drained).await.is_err() {
         connections.shutdown().await;
     }
 }
 
-async fn connection(stream: TcpStream, state: Arc<State>, mut stopping: watch::Receiver<bool>) {
+/// Serves one connection until it ends. Once `stopping` is true, it ends with its current reply.
+async fn serve_connection(
+    stream: TcpStream,
+    state: Arc<ServerState>,
+    mut stopping: watch::Receiver<bool>,
+) {
     if let Err(error) = stream.set_nodelay(true) {
         tracing::debug!(%error, "cannot set TCP_NODELAY");
     }
@@ -126,6 +141,7 @@ async fn connection(stream: TcpStream, state: Arc<State>, mut stopping: watch::R
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
         .serve_connection(TokioIo::new(stream), service);
+
     let mut connection = std::pin::pin!(connection);
     let result = tokio::select! {
         result = connection.as_mut() => result,

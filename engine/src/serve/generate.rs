@@ -1,29 +1,54 @@
-//! `/inference/v1/generate`: ids in, ids out, whole or as a stream.
+//! `/inference/v1/generate`: token ids in, token ids out, whole or as a stream.
 //!
-//! How to sample stands in the object `sampling_params`, in the fields of the other routes; the
-//! text comes along only if `output_mode` is `text`.
+//! The object `sampling_params` holds the fields of the other routes. The text is part of the reply
+//! only if `output_mode` is `text`.
 
 use std::sync::Arc;
 
-use hyper::Response;
+use hyper::StatusCode;
 use serde::Serialize;
-use serde_json::{Map, Value};
+use serde_json::Value;
 use tokio::sync::mpsc::Receiver;
 
-use super::choice::{Choice, Piece, StopReason, WeightVersion, ended, gather};
-use super::encode::check_length;
-use super::error::ApiError;
-use super::fields::{Fields, token_ids};
-use super::logprobs::{ChatLogprobs, PromptTokens, TokenLogprobs};
-use super::request::{self, Ask, Show};
-use super::routes::{ReplyBody, event_reply, json_reply};
-use super::sampling::alternatives;
-use super::sse::{EventStream, Events, Ready};
-use super::submit::{Prompt, State};
-use super::usage::Usage;
+use super::engine_client::Prompt;
+use super::generation::{
+    ChatLogprobs, ChoiceDecoder, ChoiceDelta, GenerationRequest, PromptLogprobs, PromptTokens,
+    ReplyOptions, RequestedLimit, StopReason, TokenLogprobs, Usage, WeightVersion, alternatives,
+    check_length, collect_choices, max_tokens, require_end, stop_rules,
+};
+use super::http::{
+    ApiError, EventQueue, EventStream, Events, Field, Fields, HttpCall, HttpReply, empty_reply,
+    event_reply, json_reply, parse_token_ids,
+};
+use super::state::ServerState;
 use crate::sequence::{End, Output};
 
-/// Fields of the body that are read where `sampling_params` are.
+/// The fields of the body. Those of `sampling_params` are the ones of all sampling.
+pub(super) const GENERATE_FIELDS: &[Field] = &[
+    Field::array(TOKEN_IDS),
+    Field::object("sampling_params"),
+    Field::string("output_mode"),
+    Field::string("request_id"),
+    Field::boolean("stream"),
+    Field::object("stream_options"),
+    Field::string("cache_salt"),
+    Field::integer("priority"),
+    Field::boolean("return_token_ids"),
+    Field::boolean("return_weight_versions"),
+    Field::boolean("return_tokens_as_token_ids"),
+    Field::boolean("return_both_logprobs"),
+    Field::string("model"),
+    Field::refused("features"),
+    Field::refused("content_parts"),
+];
+
+/// The fields of `/inference/v1/abort_requests`.
+pub(super) const ABORT_FIELDS: &[Field] = &[Field::any(REQUEST_IDS)];
+
+const TOKEN_IDS: &str = "token_ids";
+const REQUEST_IDS: &str = "request_ids";
+
+/// The fields of the body that take the place of those in `sampling_params`.
 const OUTER: [&str; 9] = [
     "stream",
     "stream_options",
@@ -36,90 +61,106 @@ const OUTER: [&str; 9] = [
     "model",
 ];
 
-struct Call {
+/// A call, for as long as its reply is made.
+struct GenerateCall {
     id: String,
+    /// The name of the model in the reply.
     model: Arc<str>,
-    state: Arc<State>,
+    state: Arc<ServerState>,
     n: usize,
-    show: Show,
+    options: ReplyOptions,
     prompt: Prompt,
-    /// Whether the text comes along.
-    text: bool,
+    /// True if the reply has the text.
+    has_text: bool,
 }
 
-impl Call {
-    fn choices(&self) -> Vec<Choice> {
-        (0..self.n).map(|_| Choice::new(&self.prompt.stops, &self.show)).collect()
+impl GenerateCall {
+    fn decoders(&self) -> Vec<ChoiceDecoder> {
+        (0..self.n).map(|_| ChoiceDecoder::new(&self.prompt.stops, &self.options)).collect()
     }
 
     fn output_mode(&self) -> &'static str {
-        if self.text { "text" } else { "tokens" }
+        if self.has_text { "text" } else { "tokens" }
     }
 
-    fn prompt_ids(&self) -> Option<&[u32]> {
-        self.show.token_ids.then_some(&*self.prompt.ids)
+    fn reported_prompt(&self) -> Option<&[u32]> {
+        self.options.token_ids.then_some(&*self.prompt.ids)
     }
 
-    fn choice(&self, index: usize, piece: Piece) -> TokenChoice {
-        let (end, show) = (piece.end.as_ref(), &self.show);
-        let logprobs = match self.text {
-            true => ChatLogprobs::of(&piece.tokens, show).map(Logprobs::Text),
-            false => TokenLogprobs::of(&piece.tokens, show).map(Logprobs::Ids),
+    fn choice(&self, index: usize, delta: ChoiceDelta) -> GenerateChoice {
+        let end = delta.end.as_ref();
+        let logprobs = match self.has_text {
+            true => ChatLogprobs::new(&delta.tokens, &self.options).map(GenerateLogprobs::Text),
+            false => TokenLogprobs::new(&delta.tokens, &self.options).map(GenerateLogprobs::Ids),
         };
-        TokenChoice {
+        GenerateChoice {
             index,
             finish_reason: end.map(End::finish_reason),
             stop_reason: end.and_then(End::stop_reason),
-            token_ids: piece.ids,
+            token_ids: delta.ids,
             routed_experts: (),
             sampling_mask: (),
-            // Always part of this reply.
-            weight_versions: end.map(End::spans),
-            text: self.text.then_some(piece.text),
+            // This reply has them whether or not the request asks for them.
+            weight_versions: end.map(End::weight_versions),
+            text: self.has_text.then_some(delta.text),
             logprobs,
         }
     }
 }
 
+/// Handles `/inference/v1/generate`.
 pub(super) async fn answer(
-    state: &Arc<State>,
-    id: String,
-    fields: &Fields,
-) -> Result<Response<ReplyBody>, ApiError> {
-    const PROMPT: &str = "token_ids";
-    let card = &state.card;
-    request::check_model(fields, state)?;
+    state: &Arc<ServerState>,
+    call: HttpCall,
+) -> Result<HttpReply, ApiError> {
+    let fields = call.fields_with_reply_id("generate-tokens-")?;
+    let model = &state.model;
+    let adapter = state.requested_adapter(&fields)?;
     for name in ["features", "content_parts"] {
         if fields.get(name).is_some() {
-            return Err(ApiError::bad(name, "is not supported: the model reads text only"));
+            let message = "is not supported: the model reads text only";
+            return Err(ApiError::bad_field(name, message));
         }
     }
-    let text = match fields.text("output_mode")? {
+
+    let has_text = match fields.text("output_mode")? {
         None | Some("tokens") => false,
         Some("text") => true,
-        Some(_) => return Err(ApiError::bad("output_mode", "must be `tokens` or `text`")),
+        Some(_) => return Err(ApiError::bad_field("output_mode", "must be `tokens` or `text`")),
     };
-    let ids = token_ids(PROMPT, fields.list(PROMPT)?.unwrap_or_default(), card.vocab)?;
-    check_length(PROMPT, &ids, card)?;
-    let inner = sampling_fields(fields, &id)?;
-    let ask = Ask::parse(&inner, state, alternatives(&inner, card, "logprobs")?)?;
-    let wanted = inner.count("max_tokens", 1)?.map(|count| ("max_tokens", count));
-    let stops = request::rules(&ask, request::max_tokens(card, ids.len(), wanted)?)?;
+    let list = fields.list(TOKEN_IDS)?.unwrap_or_default();
+    let ids = parse_token_ids(TOKEN_IDS, list, model.vocab)?;
+    check_length(TOKEN_IDS, &ids, model)?;
+
+    // The fields of all sampling stand in `sampling_params`, and are read as those of a body.
+    let inner = sampling_fields(&fields)?;
+    let logprobs = alternatives(&inner, model, "logprobs")?;
+    let request = GenerationRequest::parse(&inner, model, adapter, logprobs)?;
+    let requested =
+        inner.count("max_tokens", 1)?.map(|tokens| RequestedLimit { field: "max_tokens", tokens });
+    let stops = stop_rules(&request, max_tokens(model, ids.len(), requested)?)?;
+
+    // The queue borrows the prompt, and the reply keeps it.
     let prompts = [Prompt { ids: Arc::from(ids), stops }];
-    let outputs = state.gate.submit(card.seed, &ask, &prompts)?;
+    let outputs = state.engine.submit(&request, &prompts)?;
     let [prompt] = prompts;
-    let Ask { n, show, model, .. } = ask;
-    let call = Call { id, model, state: Arc::clone(state), n, show, prompt, text };
-    if call.show.stream {
-        let choices = call.choices();
-        let events = TokenEvents { call, choices, started: false };
-        return Ok(event_reply(EventStream::new(outputs, events)));
+    let call = GenerateCall {
+        id: request.id,
+        model: request.model,
+        state: Arc::clone(state),
+        n: request.n,
+        options: request.options,
+        prompt,
+        has_text,
+    };
+    if call.options.stream {
+        return Ok(event_reply(EventStream::new(outputs, GenerateEvents::new(call))));
     }
-    whole(&call, outputs).await
+    whole_reply(&call, outputs).await
 }
 
-/// The sampling parameters, with what stands beside them.
-fn sampling_fields(fields: &Fields, id: &str) -> Result<Fields, ApiError> {
+/// Returns `sampling_params` with the fields that stand beside it.
+fn sampling_fields(fields: &Fields) -> Result<Fields, ApiError> {
     let mut inner = fields.object("sampling_params")?.cloned().unwrap_or_default();
     for name in OUTER {
         inner.remove(name);
@@ -127,31 +168,38 @@ fn sampling_fields(fields: &Fields, id: &str) -> Result<Fields, ApiError> {
             inner.insert(name.to_owned(), value.clone());
         }
     }
-    Ok(Fields::new(inner).under(id.to_owned()))
+    Ok(Fields::new(inner).with_reply_id(fields.reply_id().to_owned()))
 }
 
-/// `/inference/v1/abort_requests`: ends replies as they are, by their ids.
-pub(super) fn abort(state: &State, fields: &Fields) -> Result<(), ApiError> {
-    const FIELD: &str = "request_ids";
-    let ids = fields.get(FIELD).ok_or_else(|| ApiError::bad(FIELD, "is missing"))?;
-    let ids = match ids {
-        Value::Array(ids) => ids.as_slice(),
-        one => std::slice::from_ref(one),
+/// Handles `/inference/v1/abort_requests`: ends replies by their ids, with the tokens that they
+/// have.
+pub(super) async fn abort(state: &Arc<ServerState>, call: HttpCall) -> Result<HttpReply, ApiError> {
+    let fields = call.fields()?;
+    let ids = match fields.get(REQUEST_IDS) {
+        None => return Err(ApiError::bad_field(REQUEST_IDS, "is missing")),
+        Some(Value::Array(ids)) => ids.as_slice(),
+        Some(id) => std::slice::from_ref(id),
     };
     for id in ids {
-        let id = id.as_str();
-        state.gate.abort(id.ok_or_else(|| ApiError::bad(FIELD, "must be strings"))?);
+        let Some(id) = id.as_str() else {
+            return Err(ApiError::bad_field(REQUEST_IDS, "must be strings"));
+        };
+        state.engine.abort(id);
     }
-    Ok(())
+
+    // While generation is paused, no step would notice that they ended.
+    state.engine.drop_abandoned().await?;
+    Ok(empty_reply(StatusCode::OK))
 }
 
+/// A reply in one piece. Fields of type `()` are null, as in vLLM.
 #[derive(Serialize)]
-struct Reply<'a> {
+struct GenerateReply<'a> {
     request_id: &'a str,
     model: &'a str,
     created: u64,
     usage: Usage,
-    prompt_logprobs: Option<Vec<Option<Map<String, Value>>>>,
+    prompt_logprobs: Option<PromptLogprobs>,
     prompt_token_id_logprobs: (),
     prompt_token_ids: Option<&'a [u32]>,
     mm_placeholders: (),
@@ -159,11 +207,11 @@ struct Reply<'a> {
     kv_transfer_params: (),
     ec_transfer_params: (),
     output_mode: &'static str,
-    choices: Vec<TokenChoice>,
+    choices: Vec<GenerateChoice>,
 }
 
 #[derive(Serialize)]
-struct TokenChoice {
+struct GenerateChoice {
     index: usize,
     finish_reason: Option<&'static str>,
     stop_reason: Option<StopReason>,
@@ -173,65 +221,78 @@ struct TokenChoice {
     weight_versions: Option<Vec<WeightVersion>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     text: Option<String>,
-    logprobs: Option<Logprobs>,
+    logprobs: Option<GenerateLogprobs>,
 }
 
 #[derive(Serialize)]
 #[serde(untagged)]
-enum Logprobs {
+enum GenerateLogprobs {
     Ids(TokenLogprobs),
     Text(ChatLogprobs),
 }
 
-async fn whole(call: &Call, outputs: Receiver<Output>) -> Result<Response<ReplyBody>, ApiError> {
-    let card = &call.state.card;
-    let gathered = gather(call.choices(), &card.tokenizer, outputs).await;
-    gathered.iter().try_for_each(|one| ended(one.end.clone()).map(drop))?;
-    let sampled = gathered.iter().map(|one| one.ids.len()).sum();
-    let facts = gathered.first().and_then(|first| first.prompt.as_ref());
-    let scores = facts.and_then(|facts| facts.scores.as_deref());
-    let prompt = &call.prompt.ids;
-    let prompt_logprobs =
-        scores.map(|scores| PromptTokens::new(&card.tokenizer, prompt, scores).logprobs());
-    let cached = gathered.first().map_or(0, Piece::cached_tokens);
-    let choices = gathered.into_iter().enumerate();
-    Ok(json_reply(&Reply {
+async fn whole_reply(
+    call: &GenerateCall,
+    outputs: Receiver<Output>,
+) -> Result<HttpReply, ApiError> {
+    let tokenizer = &call.state.model.tokenizer;
+    let prompt_ids = &call.prompt.ids;
+    let collected = collect_choices(call.decoders(), tokenizer, outputs).await;
+    // One choice that failed fails the call: a reply has no place for its error.
+    for choice in &collected {
+        require_end(choice.end.clone())?;
+    }
+
+    // All choices have the same prompt, so its facts are those of the first.
+    let sampled = collected.iter().map(|choice| choice.ids.len()).sum();
+    let cached = collected.first().map_or(0, ChoiceDelta::cached_tokens);
+    let prompt = collected.first().and_then(|choice| choice.prompt.as_ref());
+    let prompt_logprobs = prompt
+        .and_then(|prompt| prompt.scores.as_deref())
+        .map(|scores| PromptTokens::new(tokenizer, prompt_ids, scores).logprobs());
+
+    let choices = collected.into_iter().enumerate();
+    Ok(json_reply(&GenerateReply {
         request_id: &call.id,
         model: &call.model,
         created: crate::now(),
-        usage: Usage::new(prompt.len(), sampled).with_cached(cached),
+        usage: Usage::new(prompt_ids.len(), sampled).with_cached(cached),
         prompt_logprobs,
         prompt_token_id_logprobs: (),
-        prompt_token_ids: call.prompt_ids(),
+        prompt_token_ids: call.reported_prompt(),
         mm_placeholders: (),
         metrics: (),
         kv_transfer_params: (),
         ec_transfer_params: (),
         output_mode: call.output_mode(),
-        choices: choices.map(|(index, one)| call.choice(index, one)).collect(),
+        choices: choices.map(|(index, choice)| call.choice(index, choice)).collect(),
     }))
 }
 
 #[derive(Serialize)]
-struct Chunk<'a> {
+struct GenerateChunk<'a> {
     request_id: &'a str,
     usage: Option<Usage>,
     #[serde(skip_serializing_if = "Option::is_none")]
     prompt_token_ids: Option<&'a [u32]>,
     output_mode: &'static str,
-    choices: Vec<TokenChoice>,
+    choices: Vec<GenerateChoice>,
 }
 
 /// The events of one call.
-struct TokenEvents {
-    call: Call,
-    choices: Vec<Choice>,
-    started: bool,
+struct GenerateEvents {
+    call: GenerateCall,
+    choices: Vec<ChoiceDecoder>,
+    has_started: bool,
 }
 
-impl TokenEvents {
-    fn chunk(&self, usage: Option<Usage>, choices: Vec<TokenChoice>) -> Chunk<'_> {
-        Chunk {
+impl GenerateEvents {
+    fn new(call: GenerateCall) -> GenerateEvents {
+        GenerateEvents { choices: call.decoders(), call, has_started: false }
+    }
+
+    fn chunk(&self, usage: Option<Usage>, choices: Vec<GenerateChoice>) -> GenerateChunk<'_> {
+        GenerateChunk {
             request_id: &self.call.id,
             usage,
             prompt_token_ids: None,
@@ -241,29 +302,31 @@ impl TokenEvents {
     }
 }
 
-impl Events for TokenEvents {
-    fn output(&mut self, output: Output, ready: &mut Ready) {
+impl Events for GenerateEvents {
+    fn on_output(&mut self, output: Output, queue: &mut EventQueue) {
         let index = output.index;
-        let Some(choice) = self.choices.get_mut(index) else { return };
-        let piece = choice.take(&self.call.state.card.tokenizer, output);
-        let usage = Usage::new(self.call.prompt.ids.len(), choice.count);
-        let usage = self.call.show.continuous_usage.then_some(usage);
-        let first = !std::mem::replace(&mut self.started, true);
-        let choice = self.call.choice(index, piece);
-        let prompt_token_ids = self.call.prompt_ids().filter(|_| first);
-        ready.push(&Chunk { prompt_token_ids, ..self.chunk(usage, vec![choice]) });
+        let Some(decoder) = self.choices.get_mut(index) else { return };
+        let delta = decoder.push(&self.call.state.model.tokenizer, output);
+        let so_far = Usage::new(self.call.prompt.ids.len(), decoder.count);
+        let usage = self.call.options.continuous_usage.then_some(so_far);
+
+        let is_first = !std::mem::replace(&mut self.has_started, true);
+        let prompt_token_ids = self.call.reported_prompt().filter(|_| is_first);
+        let choice = self.call.choice(index, delta);
+        queue.push(&GenerateChunk { prompt_token_ids, ..self.chunk(usage, vec![choice]) });
     }
 
-    fn end(&mut self, ready: &mut Ready) {
-        if self.call.show.usage {
-            let sampled = self.choices.iter().map(|choice| choice.count).sum();
-            let cached = self.choices.first().map_or(0, |choice| choice.cached_tokens);
-            let usage = Usage::new(self.call.prompt.ids.len(), sampled).with_cached(cached);
-            ready.push(&self.chunk(Some(usage), Vec::new()));
+    fn on_end(&mut self, queue: &mut EventQueue) {
+        if !self.call.options.usage {
+            return;
         }
+        let sampled = self.choices.iter().map(|choice| choice.count).sum();
+        let cached = self.choices.first().map_or(0, |choice| choice.cached_tokens);
+        let usage = Usage::new(self.call.prompt.ids.len(), sampled).with_cached(cached);
+        queue.push(&self.chunk(Some(usage), Vec::new()));
     }
 
     fn is_complete(&self) -> bool {
-        self.choices.iter().all(|choice| choice.ended)
+        self.choices.iter().all(|choice| choice.has_ended)
     }
 }

@@ -1,43 +1,49 @@
-//! `/metrics`: the engine's counts in the text form of Prometheus.
+//! `/metrics`: the engine's counters and gauges in the text format of Prometheus.
 //!
-//! Names and labels are vLLM's where vLLM has them, so that its dashboards and autoscalers read
-//! this engine too; what a trainer does to the engine has names of this one, `rolltape_...`.
-//! What vLLM has and this engine does not measure is left out rather than shown as zero.
+//! Names and labels are vLLM's where vLLM has the metric, so that its dashboards and autoscalers
+//! read this engine, too. Metrics of weights and pauses have names of their own, `rolltape_...`.
+//! Metrics of vLLM that this engine does not measure are absent rather than zero.
 
-use std::fmt::Write;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-use super::submit::State;
+use hyper::StatusCode;
+use prometheus::TextEncoder;
+use prometheus::proto::{Counter, Gauge, LabelPair, Metric, MetricFamily, MetricType};
+
+use super::http::{ApiError, HttpCall, HttpReply, typed_reply};
+use super::state::ServerState;
 use crate::control::Standing;
 use crate::stats::UpdateStats;
 
-/// The content type of the text form.
-pub(super) const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
+/// The content type of the text format.
+const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// Everything that is counted.
-pub(super) fn render(state: &State) -> String {
-    let mut page = Page { text: String::new(), model: escaped(&state.card.name) };
-    requests(&mut page, state);
-    standing(&mut page, state);
-    updates(&mut page, &state.stats.updates);
-    page.text
+/// Handles `/metrics`.
+pub(super) async fn answer(state: &Arc<ServerState>, _: HttpCall) -> Result<HttpReply, ApiError> {
+    let mut page = MetricsPage { model: &state.model.name, families: Vec::new() };
+    add_requests(&mut page, state);
+    add_status(&mut page, state);
+    add_updates(&mut page, &state.stats.updates);
+
+    let text = TextEncoder::new().encode_to_string(&page.families).map_err(ApiError::failed)?;
+    Ok(typed_reply(StatusCode::OK, CONTENT_TYPE, text))
 }
 
-/// Requests, tokens and pages.
-fn requests(page: &mut Page, state: &State) {
+/// Adds the metrics of requests, tokens and pages.
+fn add_requests(page: &mut MetricsPage, state: &ServerState) {
+    // Each number is read by itself, so two of them may be of different steps.
     let stats = &state.stats;
-    let gauges: [(&str, &str, &AtomicUsize); 2] = [
-        ("vllm:num_requests_running", "Sequences that run.", &stats.running),
-        ("vllm:num_requests_waiting", "Choices that wait for a place.", &stats.waiting),
-    ];
-    for (name, help, gauge) in gauges {
-        page.gauge(name, help, gauge.load(Ordering::Relaxed) as f64);
-    }
+    let running = stats.running.load(Ordering::Relaxed) as f64;
+    page.gauge("vllm:num_requests_running", "Sequences that run.", running);
+    let waiting = stats.waiting.load(Ordering::Relaxed) as f64;
+    page.gauge("vllm:num_requests_waiting", "Choices that wait for a place.", waiting);
     let used = stats.pages_used.load(Ordering::Relaxed) as f64;
     let total = stats.pages_total.load(Ordering::Relaxed).max(1) as f64;
     page.gauge("vllm:kv_cache_usage_perc", "Part of the pages in use; 1 is all.", used / total);
-    let counters: [(&str, &str, &AtomicU64); 5] = [
+
+    let counters = [
         ("vllm:prompt_tokens_total", "Tokens of prompts.", &stats.prompt_tokens),
         ("vllm:generation_tokens_total", "Tokens that were sampled.", &stats.generated_tokens),
         (
@@ -53,37 +59,51 @@ fn requests(page: &mut Page, state: &State) {
         ),
     ];
     for (name, help, counter) in counters {
-        page.counter(name, help, counter.load(Ordering::Relaxed) as f64);
+        page.counter(name, help, count(counter));
     }
-    let finished = [
-        ("stop", &stats.stopped),
-        ("length", &stats.cut),
-        ("abort", &stats.aborted),
-        ("error", &stats.failed),
-    ];
-    let name = "vllm:request_success_total";
-    page.by(name, "Replies that ended, by reason.", "finished_reason", &finished);
+
+    page.labeled(
+        MetricType::COUNTER,
+        "vllm:request_success_total",
+        "Replies that ended, by reason.",
+        [
+            ("stop", &stats.stopped),
+            ("length", &stats.cut),
+            ("abort", &stats.aborted),
+            ("error", &stats.failed),
+        ]
+        .map(|(reason, counter)| Sample::labeled("finished_reason", reason, count(counter))),
+    );
 }
 
-/// Which weights serve, whether generation is paused, and what sleeps.
-fn standing(page: &mut Page, state: &State) {
-    let Standing { version, paused, pauses, asleep, loaded, .. } = state.gate.board.read();
-    let states = [
-        ("awake", !asleep.any()),
-        ("weights_offloaded", asleep.weights && loaded),
-        ("discard_all", asleep.any() && !loaded),
-    ];
-    let name = "vllm:engine_sleep_state";
-    page.metric(name, "gauge", "1 for the state in which the engine is.");
-    for (word, is) in states {
-        page.sample(name, &format!(",sleep_state=\"{word}\""), f64::from(u8::from(is)));
-    }
-    let name = "rolltape_weight_version_info";
+/// Adds the metrics of weights, pauses and sleep.
+fn add_status(page: &mut MetricsPage, state: &ServerState) {
+    let Standing { version, paused, pauses, asleep, loaded, .. } = state.engine.status();
+    // As in vLLM there is a sample for each state; the one of the present state is 1.
+    page.labeled(
+        MetricType::GAUGE,
+        "vllm:engine_sleep_state",
+        "1 for the state in which the engine is.",
+        [
+            ("awake", !asleep.any()),
+            ("weights_offloaded", asleep.weights && loaded),
+            ("discard_all", asleep.any() && !loaded),
+        ]
+        .map(|(name, is_state)| Sample::labeled("sleep_state", name, flag(is_state))),
+    );
+
     let checksum = state.updates.checksum_of(&version).unwrap_or_default();
-    let labels = format!(",version=\"{}\",checksum=\"{checksum}\"", escaped(&version));
-    page.metric(name, "gauge", "1 for the label and checksum of the weights that serve.");
-    page.sample(name, &labels, 1.0);
-    let is_paused = f64::from(u8::from(paused.is_some()));
+    page.labeled(
+        MetricType::GAUGE,
+        "rolltape_weight_version_info",
+        "1 for the label and checksum of the weights that serve.",
+        [Sample {
+            labels: vec![label_pair("version", &version), label_pair("checksum", &checksum)],
+            value: 1.0,
+        }],
+    );
+
+    let is_paused = flag(paused.is_some());
     page.gauge("rolltape_paused", "1 while generation is paused.", is_paused);
     page.counter("rolltape_pauses_total", "Pauses, those of sleep included.", pauses.count as f64);
     let seconds = pauses.seconds(Instant::now());
@@ -91,65 +111,103 @@ fn standing(page: &mut Page, state: &State) {
     page.counter("rolltape_paused_seconds_total", help, seconds);
 }
 
-/// What became of weights that were pushed.
-fn updates(page: &mut Page, stats: &UpdateStats) {
-    let outcomes = [
-        ("exchanged", &stats.exchanged),
-        ("relabeled", &stats.relabeled),
-        ("repeated", &stats.repeated),
-        ("refused", &stats.refused),
-        ("failed", &stats.failed),
-    ];
-    let name = "rolltape_weight_updates_total";
-    page.by(name, "Updates of the weights, by what became of them.", "outcome", &outcomes);
+/// Adds the metrics of weight updates.
+fn add_updates(page: &mut MetricsPage, stats: &UpdateStats) {
+    page.labeled(
+        MetricType::COUNTER,
+        "rolltape_weight_updates_total",
+        "Updates of the weights, by outcome.",
+        [
+            ("exchanged", &stats.exchanged),
+            ("relabeled", &stats.relabeled),
+            ("repeated", &stats.repeated),
+            ("refused", &stats.refused),
+            ("failed", &stats.failed),
+        ]
+        .map(|(outcome, counter)| Sample::labeled("outcome", outcome, count(counter))),
+    );
     let seconds = stats.exchange_us.load(Ordering::Relaxed) as f64 / 1e6;
     let help = "Seconds that generation stood still while weights were exchanged.";
     page.counter("rolltape_weight_exchange_seconds_total", help, seconds);
 }
 
-struct Page {
-    text: String,
-    /// The value of the label that every sample has.
-    model: String,
+fn count(counter: &AtomicU64) -> f64 {
+    counter.load(Ordering::Relaxed) as f64
 }
 
-impl Page {
+fn flag(is_set: bool) -> f64 {
+    f64::from(u8::from(is_set))
+}
+
+/// A value of a metric, with the labels that tell it from the others.
+struct Sample {
+    labels: Vec<LabelPair>,
+    value: f64,
+}
+
+impl Sample {
+    fn labeled(name: &str, label: &str, value: f64) -> Sample {
+        Sample { labels: vec![label_pair(name, label)], value }
+    }
+}
+
+/// The metrics of a page, in their order.
+struct MetricsPage<'a> {
+    /// The value of the label `model_name`, which every sample has.
+    model: &'a str,
+    families: Vec<MetricFamily>,
+}
+
+impl MetricsPage<'_> {
     fn gauge(&mut self, name: &str, help: &str, value: f64) {
-        self.metric(name, "gauge", help);
-        self.sample(name, "", value);
+        self.labeled(MetricType::GAUGE, name, help, [Sample { labels: Vec::new(), value }]);
     }
 
     fn counter(&mut self, name: &str, help: &str, value: f64) {
-        self.metric(name, "counter", help);
-        self.sample(name, "", value);
+        self.labeled(MetricType::COUNTER, name, help, [Sample { labels: Vec::new(), value }]);
     }
 
-    /// A counter for each value of a label.
-    fn by(&mut self, name: &str, help: &str, label: &str, counters: &[(&str, &AtomicU64)]) {
-        self.metric(name, "counter", help);
-        for (value, counter) in counters {
-            let count = counter.load(Ordering::Relaxed) as f64;
-            self.sample(name, &format!(",{label}=\"{value}\""), count);
+    /// Adds a metric with the given samples.
+    fn labeled<const N: usize>(
+        &mut self,
+        kind: MetricType,
+        name: &str,
+        help: &str,
+        samples: [Sample; N],
+    ) {
+        let mut family = MetricFamily::default();
+        family.set_name(name.to_owned());
+        family.set_help(help.to_owned());
+        family.set_field_type(kind);
+        for Sample { labels, value } in samples {
+            let mut metric = Metric::default();
+            let common = [label_pair("engine", "0"), label_pair("model_name", self.model)];
+            metric.set_label(common.into_iter().chain(labels).collect());
+            match kind {
+                MetricType::COUNTER => metric.set_counter(counter_of(value)),
+                _ => metric.set_gauge(gauge_of(value)),
+            }
+            family.mut_metric().push(metric);
         }
-    }
-
-    fn metric(&mut self, name: &str, kind: &str, help: &str) {
-        self.line(format_args!("# HELP {name} {help}"));
-        self.line(format_args!("# TYPE {name} {kind}"));
-    }
-
-    fn sample(&mut self, name: &str, labels: &str, value: f64) {
-        let model = self.model.clone();
-        let labels = format!("{{engine=\"0\",model_name=\"{model}\"{labels}}}");
-        self.line(format_args!("{name}{labels} {value:?}"));
-    }
-
-    fn line(&mut self, line: std::fmt::Arguments<'_>) {
-        writeln!(self.text, "{line}").expect("a string takes any text");
+        self.families.push(family);
     }
 }
 
-/// The value of a label between its quotation marks.
-fn escaped(text: &str) -> String {
-    text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
+fn counter_of(value: f64) -> Counter {
+    let mut counter = Counter::default();
+    counter.set_value(value);
+    counter
+}
+
+fn gauge_of(value: f64) -> Gauge {
+    let mut gauge = Gauge::default();
+    gauge.set_value(value);
+    gauge
+}
+
+fn label_pair(name: &str, value: &str) -> LabelPair {
+    let mut pair = LabelPair::default();
+    pair.set_name(name.to_owned());
+    pair.set_value(value.to_owned());
+    pair
 }

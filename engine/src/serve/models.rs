@@ -1,69 +1,71 @@
 //! `/v1/models`: the model that is served, and the adapters to it.
 
-use hyper::Response;
+use std::sync::Arc;
+
 use serde::Serialize;
 
-use super::error::ApiError;
-use super::routes::{ReplyBody, json_reply};
-use super::submit::State;
+use super::http::{ApiError, HttpCall, HttpReply, json_reply};
+use super::state::ServerState;
 use crate::lora::Adapter;
 
 #[derive(Serialize)]
-struct Model {
+struct ModelEntry {
     id: String,
     object: &'static str,
     created: u64,
     owned_by: &'static str,
     root: String,
     parent: Option<String>,
-    /// vLLM tells it of the model only.
+    /// Null for adapters, as in vLLM.
     max_model_len: Option<usize>,
 }
 
-impl Model {
-    fn of(state: &State) -> Model {
-        let card = &state.card;
-        Model {
-            id: card.name.clone(),
+#[derive(Serialize)]
+struct ModelList {
+    object: &'static str,
+    data: Vec<ModelEntry>,
+}
+
+impl ModelEntry {
+    fn of_model(state: &ServerState) -> ModelEntry {
+        let model = &state.model;
+        ModelEntry {
+            id: model.name.clone(),
             object: "model",
-            created: card.created,
+            created: model.created,
             owned_by: "rolltape",
-            root: card.root.clone(),
+            root: model.root.clone(),
             parent: None,
-            max_model_len: Some(card.max_model_len),
+            max_model_len: Some(model.max_model_len),
         }
     }
 
-    fn with(state: &State, adapter: &Adapter) -> Model {
-        Model {
+    fn of_adapter(state: &ServerState, adapter: &Adapter) -> ModelEntry {
+        ModelEntry {
             id: adapter.name.to_string(),
             root: adapter.path.display().to_string(),
-            parent: Some(state.card.name.clone()),
+            parent: Some(state.model.name.clone()),
             max_model_len: None,
-            ..Model::of(state)
+            ..ModelEntry::of_model(state)
         }
     }
 }
 
-/// All models, the served one first.
-pub(super) fn list(state: &State) -> Response<ReplyBody> {
-    #[derive(Serialize)]
-    struct List {
-        object: &'static str,
-        data: Vec<Model>,
-    }
-    let adapters = state.adapters.list();
-    let adapters = adapters.iter().map(|adapter| Model::with(state, adapter));
-    let data = std::iter::once(Model::of(state)).chain(adapters).collect();
-    json_reply(&List { object: "list", data })
+/// Handles `/v1/models`: the model first, then the adapters.
+pub(super) async fn list(state: &Arc<ServerState>, _: HttpCall) -> Result<HttpReply, ApiError> {
+    let mut data = vec![ModelEntry::of_model(state)];
+    data.extend(state.adapters.list().iter().map(|one| ModelEntry::of_adapter(state, one)));
+    Ok(json_reply(&ModelList { object: "list", data }))
 }
 
-/// One model by its name, which may have slashes.
-pub(super) fn one(state: &State, name: &str) -> Result<Response<ReplyBody>, ApiError> {
-    if name == state.card.name {
-        return Ok(json_reply(&Model::of(state)));
+/// Handles `/v1/models/{name}`. A name may contain slashes.
+pub(super) async fn show(state: &Arc<ServerState>, call: HttpCall) -> Result<HttpReply, ApiError> {
+    let name = &call.parameter;
+    if *name == state.model.name {
+        return Ok(json_reply(&ModelEntry::of_model(state)));
     }
-    let adapter =
-        state.adapters.find(name).ok_or_else(|| ApiError::no_model(name, &state.card.name))?;
-    Ok(json_reply(&Model::with(state, &adapter)))
+    match state.adapters.find(name) {
+        Some(adapter) => Ok(json_reply(&ModelEntry::of_adapter(state, &adapter))),
+        None => Err(ApiError::unknown_model(name, &state.model.name)),
+    }
 }

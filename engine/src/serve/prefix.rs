@@ -1,228 +1,283 @@
-//! Prefix-exact chat: what this engine sampled is put back into later prompts as it was sampled.
+//! Prefix-exact chat: a prompt that continues a sampled reply starts with the sampled ids.
 //!
-//! A chat server is sent the text of a conversation and turns all of it into tokens again. The
-//! tokens of what the model said may then be others than those that it sampled, and a trainer that
-//! reads prompt and completion finds them torn apart. So prompts and the replies to them are
-//! remembered, text and ids ([`Memory`]), and a prompt that goes on from one of them starts with
-//! its ids ([`Recalled`]).
+//! A chat server receives the text of a conversation and encodes all of it again. The new ids of an
+//! earlier reply may then differ from those that were sampled, and a trainer that compares prompt
+//! and completion finds the reply torn apart. This engine therefore remembers prompts and replies
+//! with text and ids ([`ReplyMemory`]), and starts a prompt that continues one of them with its ids
+//! ([`PrefixMatch`]).
 //!
-//! What is remembered lies in a `trie` of texts: a prompt without the words that open the reply,
-//! and at its end the replies. `fit` says whether a prompt goes on from a reply: in the same words,
-//! in others that mean the same, or not. Of the latter, a prompt whose template rewrote history
-//! (thoughts taken out of earlier turns, mostly) is told so ([`Report`]).
+//! - `trie`: the remembered prompts, without the words that open the reply; their replies are at
+//!   the ends.
+//! - `stored_reply`: a remembered reply.
+//! - `matcher`: tells whether a prompt continues a reply in the same words, in others of the same
+//!   meaning, or in a rewritten form. A template that rewrites history, mostly by leaving out
+//!   reasoning, is reported as such ([`PrefixReport`]).
 //!
-//! Ids are remembered across policy versions: they say what was said, whoever said it, and a
-//! conversation goes on when the weights change. What the tokens would cost under other weights is
-//! none of this module's business; the cache of keys and values does tell versions apart.
+//! Ids are remembered across weight versions: a conversation goes on when the weights change. The
+//! cache of keys and values tells the versions apart.
 
-mod fit;
-mod ids;
+mod matcher;
+mod stored_reply;
 #[cfg(test)]
 mod tests;
+mod token_chain;
 mod trie;
 
+use std::cmp::Reverse;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use serde::Serialize;
 use template::{Tokenizer, ToolFormat};
 
+use crate::Card;
 use crate::sequence::Finish;
-use fit::Reply;
-use fit::{Fit, Talk};
-pub(super) use ids::Ids;
-use trie::Trie;
+use matcher::{MatchKind, ReplyMatcher};
+use stored_reply::StoredReply;
+pub(super) use token_chain::TokenChain;
+use trie::{NodeId, Trie};
 
-/// Bytes of texts and ids that are remembered, at most; the half that was not used for longest
-/// goes first.
-const BYTES: usize = 256 << 20;
+/// Bytes of texts and ids that are remembered, at most. The half that was not used for longest is
+/// forgotten first.
+const MAX_BYTES: usize = 256 << 20;
 
-/// Replies to one prompt that are remembered, at most; the oldest goes first.
-const REPLIES: usize = 1024;
+/// Replies to one prompt that are remembered, at most. The oldest is forgotten first.
+const MAX_REPLIES: usize = 1024;
 
-/// So many times that many for prompts that differ only in the words that open the reply.
-const OPENINGS: usize = 16;
+/// Multiple of [`MAX_REPLIES`] for prompts that differ only in the words that open the reply.
+const MAX_OPENINGS: usize = 16;
 
-/// What a reply says about the start of its prompt.
+/// The field `prefix` of a reply, on the start of its prompt.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub(super) struct Report {
-    /// Tokens at the start of the prompt that are as they were remembered: an earlier prompt and
-    /// what was sampled after it.
+pub(super) struct PrefixReport {
+    /// Tokens at the start of the prompt that are an earlier prompt and the tokens sampled after
+    /// it.
     pub(super) reused_tokens: usize,
-    /// Tokens of the longest remembered prompt and reply that the conversation goes on from,
-    /// whether or not they could be used again.
+    /// Tokens of the longest remembered prompt and reply that the conversation continues, reused or
+    /// not.
     pub(super) remembered_tokens: usize,
-    /// What to know about that: `respelled` (all were used again, and the messages spell some of
-    /// the text otherwise), or why some were not used again. Null if there is nothing to know.
-    pub(super) reason: Option<Reason>,
+    /// `respelled` if all were reused and the messages spell some of the text otherwise, or the
+    /// reason why some were not reused. Null if there is nothing to report.
+    pub(super) reason: Option<PrefixReason>,
 }
 
-/// What became of a remembered reply.
+/// A difference between a remembered reply and the prompt that continues it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub(super) enum Reason {
-    /// Other words of the same meaning: arguments in another spacing, white space that was trimmed.
+pub(super) enum PrefixReason {
+    /// The prompt has other words of the same meaning: arguments in another spacing, white space
+    /// that was trimmed.
     Respelled,
-    /// The thoughts before the answer are not in the prompt.
+    /// The prompt lacks the reasoning before the answer.
     ReasoningDropped,
-    /// The words that open the reply are others in the history than they were in the prompt.
+    /// The words that open the reply differ from those of the earlier prompt.
     OpeningRewritten,
-    /// Of several tool calls the first is left.
+    /// The prompt has only the first of several tool calls.
     CallsDropped,
-    /// The reply was cut at a text or a token that the request named, which was sampled and is not
+    /// The reply was cut at a text or a token that the request named. That was sampled, and is not
     /// part of the conversation.
     StopCut,
 }
 
-/// The start of a prompt as it was sampled.
+/// The start of a prompt, as it is remembered.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Recalled {
-    pub(super) report: Report,
-    /// The ids, and how many bytes of the prompt's text they stand for.
-    pub(super) start: Option<(Ids, usize)>,
-    /// Whether the ids spell some of that text otherwise.
+pub(super) struct PrefixMatch {
+    pub(super) report: PrefixReport,
+    pub(super) start: Option<RememberedStart>,
+    /// True if the ids spell some of the text otherwise.
     pub(super) is_respelled: bool,
 }
 
-/// What tells the end of a turn, and how replies are read.
+/// The ids at the start of a prompt.
+#[derive(Clone, Debug)]
+pub(super) struct RememberedStart {
+    pub(super) ids: TokenChain,
+    /// The bytes of the prompt's text that the ids stand for.
+    pub(super) text_bytes: usize,
+}
+
+/// The syntax of the model's replies: the ends of turns, tool calls and reasoning.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Manner {
+pub(super) struct ReplySyntax {
     /// Texts of the tokens that end a reply.
-    pub(super) ends: Vec<String>,
+    pub(super) turn_ends: Vec<String>,
     pub(super) tools: Option<ToolFormat>,
-    pub(super) thinks: bool,
+    pub(super) has_reasoning: bool,
+}
+
+impl ReplySyntax {
+    /// Returns the syntax of a model's replies.
+    pub(super) fn of(model: &Card) -> ReplySyntax {
+        let turn_ends = model
+            .eos
+            .iter()
+            .map(|id| model.tokenizer.decode(&[*id], false))
+            .filter(|text| !text.is_empty())
+            .collect();
+        ReplySyntax { turn_ends, tools: model.tool_format, has_reasoning: model.thinks }
+    }
+}
+
+/// A prompt, as replies to it are remembered by.
+#[derive(Clone, Debug)]
+pub(super) struct RememberedPrompt {
+    /// Only calls of the same salt share replies.
+    pub(super) salt: Option<Arc<str>>,
+    pub(super) text: Arc<str>,
+    pub(super) ids: TokenChain,
+    /// True if the ids spell some of the text otherwise.
+    pub(super) is_respelled: bool,
+}
+
+/// The tokens that were sampled, and how they ended.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct SampledReply<'a> {
+    pub(super) ids: &'a [u32],
+    pub(super) finish: &'a Finish,
+    /// True if special tokens have no text.
+    pub(super) skip_special_tokens: bool,
+    /// True if the token or text that ended the reply is part of its text.
+    pub(super) includes_stop: bool,
 }
 
 /// Prompts and the replies to them.
-pub(super) struct Memory {
-    manner: Manner,
-    bytes: usize,
-    tries: Mutex<Generations>,
+pub(super) struct ReplyMemory {
+    syntax: ReplySyntax,
+    max_bytes: usize,
+    generations: Mutex<Generations>,
 }
 
-/// What is remembered, in two halves: a half that is full becomes the old one, and what is used
-/// there moves to the young one.
+/// The remembered replies in two halves. A young half that is full becomes the old one, and replies
+/// that are used there move to the young one.
 #[derive(Default)]
 struct Generations {
-    young: Trie<Arc<Reply>>,
-    old: Trie<Arc<Reply>>,
+    young: Trie<Arc<StoredReply>>,
+    old: Trie<Arc<StoredReply>>,
 }
 
-/// A prompt, for replies that are to be remembered.
-#[derive(Clone, Debug)]
-pub(super) struct Asked {
-    /// Only calls with the same salt share what is remembered.
-    pub(super) salt: Option<Arc<str>>,
-    pub(super) text: Arc<str>,
-    pub(super) ids: Ids,
-    /// Whether the ids spell some of the text otherwise.
-    pub(super) is_respelled: bool,
+/// A node of a trie whose text a prompt starts with.
+struct Candidate {
+    /// Bytes of the node's key.
+    len: usize,
+    is_old: bool,
+    node: NodeId,
 }
 
-impl Memory {
-    pub(super) fn new(manner: Manner) -> Memory {
-        Memory { manner, bytes: BYTES, tries: Mutex::default() }
+impl ReplyMemory {
+    pub(super) fn new(syntax: ReplySyntax) -> ReplyMemory {
+        ReplyMemory { syntax, max_bytes: MAX_BYTES, generations: Mutex::default() }
     }
 
-    /// What is remembered of the start of a prompt.
-    pub(super) fn recall(&self, salt: Option<&str>, text: &str) -> Recalled {
-        let key = key(salt, text);
-        let mut tries = self.tries.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut places: Vec<(usize, bool, usize)> = Vec::new();
-        for (is_old, trie) in [(false, &tries.young), (true, &tries.old)] {
-            places.extend(trie.along(&key).into_iter().map(|(len, node)| (len, is_old, node)));
-        }
-        // The longest first, and the young before the old.
-        places.sort_by_key(|(len, is_old, _)| (std::cmp::Reverse(*len), *is_old));
-        let talk = Talk { manner: &self.manner };
-        let mut recalled = Recalled::default();
-        let salted = key.len() - text.len();
-        for (len, is_old, node) in places {
-            let base = len - salted;
-            let trie = if is_old { &tries.old } else { &tries.young };
-            let Some(found) = talk.best(trie.at(node), &text[base..]) else { continue };
-            let (mut reply, fit) = (Arc::clone(found.0), found.1);
-            let known = reply.prompt.len() + reply.sampled;
-            let told = recalled.report.reason.is_some();
-            if !told {
-                recalled.report.remembered_tokens = known;
-                recalled.report.reason = fit.reason(&reply);
+    /// Finds the remembered start of a prompt.
+    pub(super) fn recall(&self, salt: Option<&str>, text: &str) -> PrefixMatch {
+        let key = key_of(salt, text);
+        let salt_bytes = key.len() - text.len();
+        let matcher = ReplyMatcher { syntax: &self.syntax };
+        let mut generations = self.generations.lock().unwrap_or_else(PoisonError::into_inner);
+
+        let mut found = PrefixMatch::default();
+        for Candidate { len, is_old, node } in generations.candidates(&key) {
+            let prompt_bytes = len - salt_bytes;
+            let replies = generations.replies(is_old, node);
+            let Some((reply, kind)) = matcher.best(replies, &text[prompt_bytes..]) else {
+                continue;
+            };
+            // The report is of the longest reply, also where a shorter one is reused.
+            if found.report.reason.is_none() {
+                found.report.remembered_tokens = reply.prompt.len() + reply.sampled;
+                found.report.reason = kind.reason(reply);
             }
-            let (Fit::Exact(used) | Fit::Same(used)) = fit else { continue };
-            if is_old {
-                // It must not hold on to what is dropped with the others that are old.
-                reply = Arc::new(reply.alone());
-                tries.add(&key[..len], Arc::clone(&reply), self.bytes);
-            }
-            let ids = reply.prompt.and(&reply.ids);
-            recalled.is_respelled = reply.is_respelled || matches!(fit, Fit::Same(_));
-            recalled.report.reused_tokens = ids.len();
-            recalled.start = Some((ids, base + used));
+            let Some(reply_bytes) = kind.reusable_bytes() else { continue };
+
+            found.is_respelled = reply.is_respelled || matches!(kind, MatchKind::Equivalent(_));
+            let ids = if is_old {
+                // A copy, because the reply's own chain would keep all that is old in memory.
+                let copy = Arc::new(reply.deep_copy());
+                generations.add(&key[..len], Arc::clone(&copy), self.max_bytes);
+                copy.prompt.append(&copy.ids)
+            } else {
+                reply.prompt.append(&reply.ids)
+            };
+            found.report.reused_tokens = ids.len();
+            found.start = Some(RememberedStart { ids, text_bytes: prompt_bytes + reply_bytes });
             break;
         }
-        recalled
+        found
     }
 
-    /// Remembers what was sampled after a prompt. What was cut at a named text or token is
-    /// remembered up to there.
-    pub(super) fn remember(&self, asked: &Asked, said: &Sampled<'_>, tokenizer: &Tokenizer) {
-        let base = self.base(&asked.text);
-        let opening = &asked.text[base..];
-        let Some(reply) = Reply::new(opening, asked, said, (tokenizer, &self.manner)) else {
+    /// Remembers the reply that was sampled after a prompt. A reply that was cut at a named text or
+    /// token is remembered up to there.
+    pub(super) fn remember(
+        &self,
+        prompt: &RememberedPrompt,
+        sampled: &SampledReply<'_>,
+        tokenizer: &Tokenizer,
+    ) {
+        let key_end = self.end_of_last_turn(&prompt.text);
+        let opening = &prompt.text[key_end..];
+        let Some(reply) = StoredReply::new(opening, prompt, sampled, tokenizer, &self.syntax)
+        else {
             return;
         };
-        let key = key(asked.salt.as_deref(), &asked.text[..base]);
-        let mut tries = self.tries.lock().unwrap_or_else(PoisonError::into_inner);
-        tries.add(&key, Arc::new(reply), self.bytes);
+        let key = key_of(prompt.salt.as_deref(), &prompt.text[..key_end]);
+        let mut generations = self.generations.lock().unwrap_or_else(PoisonError::into_inner);
+        generations.add(&key, Arc::new(reply), self.max_bytes);
     }
 
-    /// Where the words that open the reply start: behind the last turn that has an end. They may
-    /// be others once the reply is history.
-    fn base(&self, text: &str) -> usize {
-        let ends = self.manner.ends.iter();
+    /// Returns the byte behind the last turn that has an end, where the words that open the reply
+    /// start. Once the reply is history, these words may differ.
+    fn end_of_last_turn(&self, text: &str) -> usize {
+        let ends = self.syntax.turn_ends.iter();
         ends.filter_map(|end| Some(text.rfind(end.as_str())? + end.len())).max().unwrap_or(0)
     }
 }
 
 impl Generations {
-    fn add(&mut self, key: &[u8], reply: Arc<Reply>, bytes: usize) {
-        // The most that it can add.
-        let size = reply.bytes();
-        let most = Trie::<Arc<Reply>>::bytes_of(key) + size;
-        if most > bytes / 2 {
+    /// Lists the nodes whose texts `key` starts with: the longest first, and of equals the young
+    /// one first.
+    fn candidates(&self, key: &[u8]) -> Vec<Candidate> {
+        let mut candidates = Vec::new();
+        for (is_old, trie) in [(false, &self.young), (true, &self.old)] {
+            let nodes = trie.prefixes_of(key).into_iter();
+            candidates.extend(nodes.map(|(len, node)| Candidate { len, is_old, node }));
+        }
+        candidates.sort_by_key(|candidate| (Reverse(candidate.len), candidate.is_old));
+        candidates
+    }
+
+    fn replies(&self, is_old: bool, node: NodeId) -> &[Arc<StoredReply>] {
+        if is_old { self.old.values(node) } else { self.young.values(node) }
+    }
+
+    fn add(&mut self, key: &[u8], reply: Arc<StoredReply>, max_bytes: usize) {
+        let reply_bytes = reply.bytes();
+        let most_bytes = Trie::<Arc<StoredReply>>::max_bytes_of(key) + reply_bytes;
+        if most_bytes > max_bytes / 2 {
             return;
         }
-        if self.young.bytes() + most > bytes / 2 {
+        if self.young.bytes() + most_bytes > max_bytes / 2 {
             self.old = std::mem::take(&mut self.young);
         }
+
         let node = self.young.insert(key);
-        let replies = self.young.at_mut(node);
-        // The same again is only younger.
+        let replies = self.young.values_mut(node);
+        // A reply that comes again is only renewed.
         replies.retain(|other| !other.is_same(&reply));
-        let alike = |other: &Arc<Reply>| other.opens_as(&reply);
-        if replies.iter().filter(|other| alike(other)).count() >= REPLIES {
-            // The search ends at the oldest of them.
-            replies.iter().position(alike).map(|oldest| replies.remove(oldest));
-        } else if replies.len() == OPENINGS * REPLIES {
+        let same_opening = replies.iter().filter(|other| other.opens_as(&reply)).count();
+        if same_opening >= MAX_REPLIES {
+            // The first that is found is the oldest.
+            let oldest = replies.iter().position(|other| other.opens_as(&reply));
+            oldest.map(|oldest| replies.remove(oldest));
+        } else if replies.len() == MAX_OPENINGS * MAX_REPLIES {
             replies.remove(0);
         }
         replies.push(reply);
-        self.young.count(size);
+        self.young.count_bytes(reply_bytes);
     }
 }
 
-/// What was sampled, and how it ended.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Sampled<'a> {
-    pub(super) ids: &'a [u32],
-    pub(super) finish: &'a Finish,
-    /// Whether special tokens had no text.
-    pub(super) skip_special_tokens: bool,
-    /// Whether what ended the reply is part of its text.
-    pub(super) includes_stop: bool,
-}
-
-/// The text under its salt. No salt has a byte that no text has, and so no key starts another's.
-fn key(salt: Option<&str>, text: &str) -> Vec<u8> {
+/// Returns the text behind its salt. The salt ends with a byte that no text has, so that no key
+/// starts with the key of another salt.
+fn key_of(salt: Option<&str>, text: &str) -> Vec<u8> {
     let mut key = salt.unwrap_or_default().as_bytes().to_vec();
     key.push(0xFF);
     key.extend_from_slice(text.as_bytes());

@@ -1,235 +1,308 @@
-//! Which path leads where.
+//! The table of all routes, and the dispatch by it.
+//!
+//! The documents are made from the same table: `GET /openapi.json`, and the list in
+//! `docs/engine.md`.
 
 use std::convert::Infallible;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
-use bytes::Bytes;
-use http_body_util::combinators::UnsyncBoxBody;
-use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
 use hyper::body::Incoming;
-use hyper::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderValue, RETRY_AFTER, SERVER};
-use hyper::{Method, Request, Response, StatusCode};
-use serde::Serialize;
+use hyper::header::{HeaderValue, SERVER};
+use hyper::{Request, StatusCode};
 
-use super::error::ApiError;
-use super::fields::Fields;
-use super::sse::{EventStream, Events, json};
-use super::submit::State;
-use super::{adapters, chat, completions, generate, metrics, models, rl, sglang, tokenize, wires};
-use crate::control::Command;
+use super::http::{ApiError, Field, HttpCall, HttpReply, error_reply, json_reply};
+use super::route::{Route, RouteGroup};
+use super::state::ServerState;
+use super::{
+    chat, completions, generate, generation, lora, metrics, models, openapi, rl, sglang, status,
+    tokenize, translation,
+};
 
-/// Bytes of the largest request body.
-const MAX_BODY: usize = 64 << 20;
+/// Makes a [`Handler`](super::route::Handler) of an async function.
+macro_rules! handler {
+    ($function:path) => {
+        |state, call| Box::pin($function(state, call))
+    };
+}
 
-/// Characters of the longest request id that a reply takes over.
-const MAX_REQUEST_ID: usize = 128;
-
-/// Paths that are only read.
-const READS: [&str; 7] =
-    ["/health", "/ping", "/version", "/load", "/kv_event_sources", "/metrics", "/v1/models"];
-
-/// Paths that take a body.
-const TAKES: [&str; 11] = [
-    "/v1/chat/completions",
-    "/v1/completions",
-    "/v1/responses",
-    "/v1/messages",
-    "/v1/messages/count_tokens",
-    "/inference/v1/generate",
-    "/inference/v1/abort_requests",
-    "/tokenize",
-    "/detokenize",
-    "/v1/load_lora_adapter",
-    "/v1/unload_lora_adapter",
+/// All routes, in the order in which they are documented.
+pub(super) static ROUTES: &[RouteGroup] = &[
+    RouteGroup { title: "Sampling", routes: SAMPLING },
+    RouteGroup { title: "Models and tokens", routes: MODELS },
+    RouteGroup { title: "State of the engine", routes: STATUS },
+    RouteGroup { title: "Pauses and sleep", routes: PAUSES },
+    RouteGroup { title: "Weights", routes: WEIGHTS },
+    RouteGroup { title: "LoRA adapters", routes: ADAPTERS },
+    RouteGroup { title: "SGLang's calls", routes: SGLANG },
 ];
 
-pub(super) type ReplyBody = UnsyncBoxBody<Bytes, Infallible>;
-pub(super) type Reply = Response<ReplyBody>;
+static SAMPLING: &[Route] = &[
+    Route::post("/v1/chat/completions", handler!(chat::answer), "samples replies to a chat")
+        .fields(&[chat::PROMPT_FIELDS, chat::CHAT_FIELDS, generation::GENERATION_FIELDS]),
+    Route::post("/v1/completions", handler!(completions::answer), "continues texts or token ids")
+        .fields(&[completions::COMPLETION_FIELDS, generation::GENERATION_FIELDS]),
+    Route::post(
+        "/v1/responses",
+        handler!(translation::responses),
+        "samples a reply as OpenAI's Responses API does",
+    )
+    .fields(&[translation::HOSTED_FIELDS])
+    .errors(translation::responses_error),
+    Route::post(
+        "/v1/messages",
+        handler!(translation::messages),
+        "samples a reply as Anthropic's Messages API does",
+    )
+    .fields(&[translation::HOSTED_FIELDS])
+    .errors(translation::messages_error),
+    Route::post(
+        "/v1/messages/count_tokens",
+        handler!(translation::count_tokens),
+        "counts the tokens of a prompt in Anthropic's form",
+    )
+    .fields(&[translation::HOSTED_FIELDS])
+    .errors(translation::count_tokens_error),
+    Route::post(
+        "/inference/v1/generate",
+        handler!(generate::answer),
+        "continues token ids; the reply is token ids, too",
+    )
+    .fields(&[generate::GENERATE_FIELDS]),
+    Route::post(
+        "/inference/v1/abort_requests",
+        handler!(generate::abort),
+        "ends replies by their ids, with the tokens that they have",
+    )
+    .fields(&[generate::ABORT_FIELDS]),
+];
 
-/// Answers one request; a refusal is an answer too.
+static MODELS: &[Route] = &[
+    Route::get("/v1/models", handler!(models::list), "lists the model and its adapters"),
+    Route::get("/v1/models/{name}", handler!(models::show), "describes one of them"),
+    Route::post(
+        "/tokenize",
+        handler!(tokenize::tokenize),
+        "returns the token ids of a text, or of messages as chat renders them",
+    )
+    .fields(&[tokenize::TOKENIZE_FIELDS, chat::PROMPT_FIELDS]),
+    Route::post("/detokenize", handler!(tokenize::detokenize), "returns the text of token ids")
+        .fields(&[tokenize::DETOKENIZE_FIELDS]),
+];
+
+static STATUS: &[Route] = &[
+    Route::get(
+        "/health",
+        handler!(status::health),
+        "200, or 503 once the device has failed for good",
+    ),
+    Route::get("/ping", handler!(status::health), "the same as `/health`")
+        .methods(&["GET", "POST"]),
+    Route::get("/version", handler!(status::version), "the version of rolltape"),
+    Route::get("/load", handler!(status::load), "the number of choices that run or wait"),
+    Route::get("/metrics", handler!(metrics::answer), "metrics in the text format of Prometheus"),
+    Route::get(
+        "/kv_event_sources",
+        handler!(status::kv_event_sources),
+        "an empty object: no cache events are published",
+    ),
+    Route::get(
+        "/get_world_size",
+        handler!(rl::world_size),
+        "the number of processes that hold the weights: 1",
+    ),
+    Route::get("/server_info", handler!(rl::server_info), "the configuration in vLLM's form")
+        .query(&[Field::string("config_format")]),
+    Route::get(
+        "/openapi.json",
+        handler!(openapi_document),
+        "all routes as an OpenAPI 3.1 document",
+    ),
+];
+
+static PAUSES: &[Route] = &[
+    Route::post("/pause", handler!(rl::pause), "stops sampling").query(&[
+        Field::string("mode"),
+        Field::boolean("clear_cache"),
+        Field::boolean("wait_for_inflight_requests"),
+    ]),
+    Route::post("/resume", handler!(rl::resume), "continues after a pause"),
+    Route::get("/is_paused", handler!(rl::is_paused), "tells whether generation is paused"),
+    Route::post(
+        "/abort_requests",
+        handler!(rl::abort),
+        "ends replies with the tokens that they have; all of them for `{}`",
+    )
+    .fields(&[rl::ABORT_FIELDS]),
+    Route::post("/sleep", handler!(rl::sleep), "gives memory back").query(&[
+        Field::integer("level"),
+        Field::string("mode"),
+        Field::boolean("wait_for_inflight_requests"),
+    ]),
+    Route::post("/wake_up", handler!(rl::wake_up), "takes the memory again")
+        .query(&[Field::string("tags")]),
+    Route::get("/is_sleeping", handler!(rl::is_sleeping), "tells whether any part sleeps"),
+    Route::post(
+        "/release_kv_cache_memory",
+        handler!(rl::release_kv_cache),
+        "gives the memory of keys and values back",
+    ),
+    Route::post(
+        "/reset_prefix_cache",
+        handler!(rl::reset_prefix_cache),
+        "forgets all prefixes; with the flag, running replies are computed again",
+    )
+    .query(&[Field::boolean("reset_running_requests")]),
+    Route::post("/reset_mm_cache", handler!(rl::reset_absent_cache), "200: there is no such cache"),
+    Route::post(
+        "/reset_encoder_cache",
+        handler!(rl::reset_absent_cache),
+        "200: there is no such cache",
+    ),
+];
+
+static WEIGHTS: &[Route] = &[
+    Route::post(
+        "/init_weight_transfer_engine",
+        handler!(rl::connect),
+        "connects a transport; folders and bodies need none",
+    )
+    .fields(&[rl::CONNECT_FIELDS]),
+    Route::post(
+        "/start_weight_update",
+        handler!(rl::start),
+        "starts an update, and drops one that was started and not finished",
+    ),
+    Route::post(
+        "/update_weights",
+        handler!(rl::update),
+        "receives tensors: a folder, a body, or a transport's broadcast",
+    )
+    .query(&[Field::string("weight_version")])
+    .fields(&[rl::UPDATE_FIELDS])
+    .or_weights(),
+    Route::post(
+        "/finish_weight_update",
+        handler!(rl::finish),
+        "serves the received tensors from now on, under the label `weight_version`",
+    )
+    .fields(&[rl::FINISH_FIELDS]),
+    Route::post(
+        "/update_weight_version",
+        handler!(rl::rename),
+        "gives the weights another label, `new_version`",
+    )
+    .fields(&[rl::RENAME_FIELDS]),
+    Route::get(
+        "/weight_info",
+        handler!(rl::weight_info),
+        "label and checksum of the weights that serve, or of those that had the label `version`",
+    )
+    .query(&[Field::string("version")]),
+    Route::post(
+        "/weight_checker",
+        handler!(rl::check_weights),
+        "reads the weights back: `checksum` of each, or `compare` with a `baseline`",
+    )
+    .fields(&[rl::CHECK_FIELDS]),
+    Route::post(
+        "/shutdown_weight_transfer_engine",
+        handler!(rl::disconnect),
+        "drops the transport, and an update that was started",
+    ),
+    Route::post("/collective_rpc", handler!(rl::collective_rpc), "501: there are no such workers"),
+];
+
+static ADAPTERS: &[Route] = &[
+    Route::post(
+        "/v1/load_lora_adapter",
+        handler!(lora::load),
+        "loads an adapter from a PEFT folder",
+    )
+    .fields(&[lora::LOAD_FIELDS]),
+    Route::post("/v1/unload_lora_adapter", handler!(lora::unload), "unloads an adapter")
+        .fields(&[lora::UNLOAD_FIELDS]),
+];
+
+static SGLANG: &[Route] = &[
+    Route::post("/generate", handler!(sglang::generate), "continues texts or token ids")
+        .methods(&["POST", "PUT"])
+        .fields(&[sglang::GENERATE_FIELDS]),
+    Route::post("/abort_request", handler!(sglang::abort), "ends one reply, or all")
+        .fields(&[sglang::ABORT_FIELDS]),
+    Route::post(
+        "/pause_generation",
+        handler!(sglang::pause),
+        "stops sampling: `abort`, `retract` or `in_place`",
+    )
+    .fields(&[sglang::PAUSE_FIELDS]),
+    Route::post("/continue_generation", handler!(sglang::resume), "continues after a pause"),
+    Route::post(
+        "/update_weights_from_disk",
+        handler!(sglang::update_from_disk),
+        "serves a folder of a whole model",
+    )
+    .fields(&[sglang::UPDATE_FIELDS]),
+    Route::get(
+        "/flush_cache",
+        handler!(sglang::flush_cache),
+        "forgets the prefixes that no reply uses",
+    )
+    .methods(&["GET", "POST"]),
+    Route::post(
+        "/load_lora_adapter",
+        handler!(sglang::load_adapter),
+        "loads an adapter from a PEFT folder",
+    )
+    .fields(&[lora::LOAD_FIELDS]),
+    Route::post("/unload_lora_adapter", handler!(sglang::unload_adapter), "unloads an adapter")
+        .fields(&[lora::UNLOAD_FIELDS]),
+    Route::get("/model_info", handler!(sglang::model_info), "folder and label of the weights"),
+    Route::get("/get_model_info", handler!(sglang::model_info), "the same under its older name"),
+];
+
+/// Handles `/openapi.json`.
+async fn openapi_document(_: &Arc<ServerState>, _: HttpCall) -> Result<HttpReply, ApiError> {
+    Ok(json_reply(&openapi::document(ROUTES)))
+}
+
+/// Answers one call. An error is an answer, too.
 pub(super) async fn answer(
-    state: Arc<State>,
+    state: Arc<ServerState>,
     request: Request<Incoming>,
-) -> Result<Reply, Infallible> {
-    let mut reply = route(state, request).await.unwrap_or_else(|error| refusal(&error));
+) -> Result<HttpReply, Infallible> {
+    let mut reply = match find(&request) {
+        Ok((route, parameter)) => match call(&state, route, parameter, request).await {
+            Ok(reply) => reply,
+            Err(error) => (route.write_error)(&error),
+        },
+        Err(error) => error_reply(&error),
+    };
     reply.headers_mut().insert(SERVER, HeaderValue::from_static("rolltape"));
     Ok(reply)
 }
 
-async fn route(state: Arc<State>, request: Request<Incoming>) -> Result<Reply, ApiError> {
-    let (path, method) = (request.uri().path().to_owned(), request.method().clone());
-    if let Some(reply) = look(&state, &path, &method) {
-        return reply;
-    }
-    if let Some(route) = wires::route(&method, &path) {
-        let (given, body) = (given(&request), body_of(request, MAX_BODY).await);
-        return Ok(wires::answer(&state, route, (given, body)).await);
-    }
-    if rl::has(&path) {
-        return rl::answer(&state, request).await;
-    }
-    if let Some(route) = sglang::route(&method, &path) {
-        return sglang::answer(&state, route?, &body_of(request, MAX_BODY).await?).await;
-    }
-    let prefix = match (path.as_str(), method) {
-        ("/v1/chat/completions", Method::POST) => "chatcmpl-",
-        ("/v1/completions", Method::POST) => "cmpl-",
-        ("/inference/v1/generate", Method::POST) => "generate-tokens-",
-        ("/tokenize" | "/detokenize" | "/inference/v1/abort_requests", Method::POST) => "",
-        ("/v1/load_lora_adapter" | "/v1/unload_lora_adapter", Method::POST) => "",
-        (path, _) if READS.contains(&path) || TAKES.contains(&path) => {
-            return Err(ApiError::no_route(StatusCode::METHOD_NOT_ALLOWED));
+/// Finds the route of a request, and the parameter in its path.
+///
+/// # Errors
+/// 404 if no route has the path, 405 if none of those that do has the method.
+fn find(request: &Request<Incoming>) -> Result<(&'static Route, String), ApiError> {
+    let mut status = StatusCode::NOT_FOUND;
+    for route in ROUTES.iter().flat_map(|group| group.routes) {
+        let Some(parameter) = route.matches(request.uri().path()) else { continue };
+        if route.methods.contains(&request.method().as_str()) {
+            return Ok((route, parameter.to_owned()));
         }
-        _ => return Err(ApiError::no_route(StatusCode::NOT_FOUND)),
-    };
-    let (id, fields) = read(request, prefix).await?;
-    match path.as_str() {
-        "/v1/chat/completions" => chat::answer(&state, id, &fields).await,
-        "/v1/completions" => completions::answer(&state, id, &fields).await,
-        "/inference/v1/generate" => generate::answer(&state, id, &fields).await,
-        "/tokenize" => tokenize::tokenize(&state, &fields),
-        "/detokenize" => tokenize::detokenize(&state, &fields),
-        "/v1/load_lora_adapter" => adapters::load(&state, &fields).await,
-        "/v1/unload_lora_adapter" => adapters::unload(&state, &fields),
-        _ => {
-            generate::abort(&state, &fields)?;
-            // While generation is paused nobody would look.
-            state.gate.tell(|done| Command::DropAbandoned { done }).await?;
-            Ok(empty(StatusCode::OK))
-        }
+        status = StatusCode::METHOD_NOT_ALLOWED;
     }
+    Err(ApiError::no_route(status))
 }
 
-/// Answers what has no body, if the path is of that kind.
-fn look(state: &State, path: &str, method: &Method) -> Option<Result<Reply, ApiError>> {
-    let reply = match (method, path) {
-        (&Method::GET, "/health") | (&Method::GET | &Method::POST, "/ping") => Ok(health(state)),
-        (&Method::GET, "/version") => Ok(version()),
-        (&Method::GET, "/load") => Ok(load(state)),
-        // No events of the cache are published.
-        (&Method::GET, "/kv_event_sources") => Ok(json_reply(&serde_json::json!({}))),
-        (&Method::GET, "/metrics") => Ok(metrics(state)),
-        (&Method::GET, "/v1/models") => Ok(models::list(state)),
-        (&Method::GET, path) => models::one(state, path.strip_prefix("/v1/models/")?),
-        _ => return None,
-    };
-    Some(reply)
-}
-
-/// The id of the reply and the fields of the body. The id is the caller's, if it gave one.
-async fn read(request: Request<Incoming>, prefix: &str) -> Result<(String, Fields), ApiError> {
-    let given = given(&request);
-    let fields = Fields::parse(&body_of(request, MAX_BODY).await?)?;
-    under(fields, given, prefix)
-}
-
-/// The fields under the id of the reply: the header's, the field's, or a new one.
-pub(super) fn under(
-    fields: Fields,
-    given: Option<String>,
-    prefix: &str,
-) -> Result<(String, Fields), ApiError> {
-    let named = fields.text("request_id")?.filter(fits).map(str::to_owned);
-    let id = given.or(named).unwrap_or_else(|| uuid::Uuid::new_v4().simple().to_string());
-    let id = format!("{prefix}{id}");
-    let fields = fields.under(id.clone());
-    Ok((id, fields))
-}
-
-/// The id that the caller gave in a header.
-fn given(request: &Request<Incoming>) -> Option<String> {
-    let given = request.headers().get("x-request-id").and_then(|id| id.to_str().ok());
-    given.filter(fits).map(str::to_owned)
-}
-
-/// Whether an id can be the reply's.
-fn fits(id: &&str) -> bool {
-    !id.is_empty() && id.len() <= MAX_REQUEST_ID
-}
-
-/// The body, of at most so many bytes.
-pub(super) async fn body_of(request: Request<Incoming>, most: usize) -> Result<Bytes, ApiError> {
-    let body = Limited::new(request.into_body(), most).collect().await;
-    let body = body.map_err(|error| match error.downcast_ref::<LengthLimitError>() {
-        Some(_) => ApiError::too_large(most),
-        None => ApiError::malformed("the body ended early"),
-    })?;
-    Ok(body.to_bytes())
-}
-
-/// A reply of JSON.
-pub(super) fn json_reply<T: Serialize>(value: &T) -> Reply {
-    body_reply(StatusCode::OK, json(value))
-}
-
-/// A reply of events.
-pub(super) fn event_reply<E: Events + Unpin + 'static>(stream: EventStream<E>) -> Reply {
-    let mut reply = Response::new(stream.boxed_unsync());
-    let headers = reply.headers_mut();
-    headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/event-stream; charset=utf-8"));
-    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache"));
-    reply
-}
-
-/// A reply of plain text.
-pub(super) fn text_reply(text: String) -> Reply {
-    let mut reply = Response::new(Full::new(Bytes::from(text)).boxed_unsync());
-    let kind = HeaderValue::from_static("text/plain; charset=utf-8");
-    reply.headers_mut().insert(CONTENT_TYPE, kind);
-    reply
-}
-
-pub(super) fn body_reply(status: StatusCode, body: String) -> Reply {
-    let mut reply = Response::new(Full::new(Bytes::from(body)).boxed_unsync());
-    *reply.status_mut() = status;
-    reply.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
-    reply
-}
-
-pub(super) fn refusal(error: &ApiError) -> Reply {
-    let mut reply = body_reply(error.status(), error.body());
-    if let Some(seconds) = error.retry_after() {
-        reply.headers_mut().insert(RETRY_AFTER, HeaderValue::from(seconds));
-    }
-    reply
-}
-
-/// A reply without a body.
-pub(super) fn empty(status: StatusCode) -> Reply {
-    let mut reply = Response::new(Full::new(Bytes::new()).boxed_unsync());
-    *reply.status_mut() = status;
-    reply
-}
-
-/// An engine that is paused or asleep is well; one that will never sample again is not.
-fn health(state: &State) -> Reply {
-    let standing = state.gate.board.read();
-    if let Some(reason) = standing.refusal().filter(|_| standing.lost) {
-        return refusal(&ApiError::unavailable(reason));
-    }
-    let open = state.gate.is_open();
-    empty(if open { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE })
-}
-
-/// Choices that run or wait. vLLM counts calls, and only with `--enable-server-load-tracking`.
-fn load(state: &State) -> Reply {
-    let counts = [&state.stats.running, &state.stats.waiting];
-    let load: usize = counts.iter().map(|count| count.load(Ordering::Relaxed)).sum();
-    json_reply(&serde_json::json!({ "server_load": load }))
-}
-
-fn metrics(state: &State) -> Reply {
-    let mut reply = body_reply(StatusCode::OK, metrics::render(state));
-    let kind = HeaderValue::from_static(metrics::CONTENT_TYPE);
-    reply.headers_mut().insert(CONTENT_TYPE, kind);
-    reply
-}
-
-fn version() -> Reply {
-    #[derive(Serialize)]
-    struct Version {
-        version: &'static str,
-    }
-    json_reply(&Version { version: env!("CARGO_PKG_VERSION") })
+async fn call(
+    state: &Arc<ServerState>,
+    route: &'static Route,
+    parameter: String,
+    request: Request<Incoming>,
+) -> Result<HttpReply, ApiError> {
+    let call = HttpCall::read(request, parameter, &route.body).await?;
+    (route.handler)(state, call).await
 }

@@ -47,7 +47,7 @@ impl Answer {
         serde_json::from_str(&self.body).unwrap()
     }
 
-    /// The events of a stream, less `[DONE]`, which must be the last.
+    /// Returns the events of a stream without `[DONE]`, which must be the last.
     fn events(&self) -> Vec<Value> {
         let mut frames: Vec<&str> =
             self.body.split_terminator("\n\n").map(|f| f.strip_prefix("data: ").unwrap()).collect();
@@ -87,7 +87,7 @@ impl Server {
         send(self.address, request.into_bytes()).await
     }
 
-    /// A call that goes on while others are made.
+    /// Starts a call that runs beside others.
     fn begin(&self, path: &str, body: &Value) -> tokio::task::JoinHandle<Answer> {
         let body = body.to_string();
         let head = format!("POST {path} HTTP/1.1\r\nhost: t\r\nconnection: close\r\n");
@@ -128,7 +128,7 @@ impl Server {
     }
 }
 
-/// Waits for what must end, and fails where it does not.
+/// Waits for work that must end, and panics after 25 seconds.
 async fn ends<T>(what: &str, work: impl Future<Output = T>) -> T {
     let long = std::time::Duration::from_secs(25);
     let ended = tokio::time::timeout(long, work).await;

@@ -2,60 +2,84 @@
 
 use std::sync::Arc;
 
-use hyper::Response;
 use serde::Serialize;
 
-use super::chat_prompt::ChatPrompt;
-use super::encode;
-use super::error::ApiError;
-use super::fields::{Fields, token_ids};
-use super::request;
-use super::routes::{ReplyBody, json_reply};
-use super::submit::State;
+use super::chat::ChatPrompt;
+use super::generation::encode_any_length;
+use super::http::{ApiError, Field, HttpCall, HttpReply, json_reply, parse_token_ids};
+use super::state::ServerState;
 
-/// The ids of a text, or of messages as chat would render them.
-pub(super) fn tokenize(state: &State, fields: &Fields) -> Result<Response<ReplyBody>, ApiError> {
-    #[derive(Serialize)]
-    struct Reply {
-        count: usize,
-        max_model_len: usize,
-        tokens: Vec<u32>,
-        token_strs: Option<Vec<String>>,
-    }
-    let card = &state.card;
-    request::check_model(fields, state)?;
+/// The fields of `/tokenize` besides those of a chat's prompt.
+pub(super) const TOKENIZE_FIELDS: &[Field] = &[
+    Field::string("model"),
+    Field::string("prompt"),
+    Field::string("cache_salt"),
+    Field::boolean("return_token_strs"),
+];
+
+/// The fields of `/detokenize`.
+pub(super) const DETOKENIZE_FIELDS: &[Field] = &[Field::string("model"), Field::array(TOKENS)];
+
+const TOKENS: &str = "tokens";
+
+#[derive(Serialize)]
+struct TokenizeReply {
+    count: usize,
+    max_model_len: usize,
+    tokens: Vec<u32>,
+    token_strs: Option<Vec<String>>,
+}
+
+#[derive(Serialize)]
+struct DetokenizeReply {
+    prompt: String,
+}
+
+/// Handles `/tokenize`: the ids of a text, or of messages as chat renders them.
+pub(super) async fn tokenize(
+    state: &Arc<ServerState>,
+    call: HttpCall,
+) -> Result<HttpReply, ApiError> {
+    let fields = call.fields()?;
+    let model = &state.model;
+    state.requested_adapter(&fields)?;
+
     let tokens = match fields.text("prompt")? {
         Some(text) => {
             let special = fields.flag("add_special_tokens", true)?;
-            // Tokens are only counted: no model has to have room for them.
-            encode::cut("prompt", text, special, card)?
+            // The tokens are only counted, so they need not fit the model.
+            encode_any_length("prompt", text, special, model)?
         }
+        // The ids are those of a chat with this salt, remembered replies included.
         None if fields.get("messages").is_some() => {
             let salt = fields.text("cache_salt")?.map(Arc::from);
-            ChatPrompt::new(state, fields, salt.as_ref())?.ids.to_vec()
+            ChatPrompt::new(state, &fields, salt.as_ref())?.ids.to_vec()
         }
-        None => return Err(ApiError::bad("prompt", "or `messages` is missing")),
+        None => return Err(ApiError::bad_field("prompt", "or `messages` is missing")),
     };
-    let spelled = |id: &u32| card.tokenizer.token(*id).unwrap_or_default();
-    let token_strs = fields.flag("return_token_strs", false)?;
-    Ok(json_reply(&Reply {
+
+    let token_strs = fields
+        .flag("return_token_strs", false)?
+        .then(|| tokens.iter().map(|id| model.tokenizer.token(*id).unwrap_or_default()).collect());
+    Ok(json_reply(&TokenizeReply {
         count: tokens.len(),
-        max_model_len: card.max_model_len,
-        token_strs: token_strs.then(|| tokens.iter().map(spelled).collect()),
+        max_model_len: model.max_model_len,
         tokens,
+        token_strs,
     }))
 }
 
-/// The text of ids, special tokens spelled out.
-pub(super) fn detokenize(state: &State, fields: &Fields) -> Result<Response<ReplyBody>, ApiError> {
-    #[derive(Serialize)]
-    struct Reply {
-        prompt: String,
-    }
-    const FIELD: &str = "tokens";
-    let card = &state.card;
-    request::check_model(fields, state)?;
-    let ids = fields.list(FIELD)?.ok_or_else(|| ApiError::bad(FIELD, "is missing"))?;
-    let ids = token_ids(FIELD, ids, card.vocab)?;
-    Ok(json_reply(&Reply { prompt: card.tokenizer.decode(&ids, false) }))
+/// Handles `/detokenize`: the text of ids, with special tokens spelled out.
+pub(super) async fn detokenize(
+    state: &Arc<ServerState>,
+    call: HttpCall,
+) -> Result<HttpReply, ApiError> {
+    let fields = call.fields()?;
+    let model = &state.model;
+    state.requested_adapter(&fields)?;
+    let Some(list) = fields.list(TOKENS)? else {
+        return Err(ApiError::bad_field(TOKENS, "is missing"));
+    };
+    let ids = parse_token_ids(TOKENS, list, model.vocab)?;
+    Ok(json_reply(&DetokenizeReply { prompt: model.tokenizer.decode(&ids, false) }))
 }

@@ -5,7 +5,7 @@ use episode::Route;
 use hyper::HeaderMap;
 use hyper::header::{self, HeaderName, HeaderValue};
 use wire::{
-    AskOptions, Collector, Dialect, ForcedSampling, PromptFetcher, RefusedFields, ReplyFilter,
+    AskOptions, Collector, Dialect, ForcedSampling, PromptLookup, RefusedFields, ReplyFilter,
     ReplyTranslator, Request, Untranslatable,
 };
 
@@ -131,14 +131,14 @@ impl<'a> Plan<'a> {
     }
 
     /// The prompts to look up during the call, if its reply will not contain their ids.
-    pub(crate) fn prompts(&self) -> Option<PromptFetcher> {
-        let is_needed = PromptFetcher::are_asked_of(self.wants.dialect, self.route);
+    pub(crate) fn prompts(&self) -> Option<PromptLookup> {
+        let is_needed = PromptLookup::are_asked_of(self.wants.dialect, self.route);
         let request = self.request.filter(|_| is_needed)?;
         if !self.is_translated {
-            return PromptFetcher::of(self.route, request);
+            return PromptLookup::of(self.route, request);
         }
         let (chat, _) = self.translate(request).ok()?;
-        PromptFetcher::of(Route::Chat, &Request::read(&chat)?)
+        PromptLookup::of(Route::Chat, &Request::read(&chat)?)
     }
 
     /// The error for a request that can neither be translated nor be sent as it is.

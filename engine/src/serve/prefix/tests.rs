@@ -9,8 +9,7 @@ use super::*;
 
 const END: &str = "<|im_end|>";
 
-/// ChatML that writes calls with spaces, trims what is said and drops thoughts but in the last
-/// turn.
+/// ChatML that writes calls with spaces, trims content, and drops reasoning but in the last turn.
 const TEMPLATE: &str = "\
 {%- for message in messages -%}
 {{- '<|im_start|>' + message.role + '\\n' -}}
@@ -33,28 +32,31 @@ const TEMPLATE: &str = "\
 struct World {
     tokenizer: Tokenizer,
     template: ChatTemplate,
-    memory: Memory,
+    memory: ReplyMemory,
     state: u32,
     variables: Map<String, Value>,
 }
 
-/// A prompt and what was sampled after it.
+/// A prompt and its reply.
 struct Turn {
-    asked: Asked,
+    asked: RememberedPrompt,
     prompt: Vec<u32>,
     ids: Vec<u32>,
-    report: Report,
+    report: PrefixReport,
 }
 
 impl World {
     fn new() -> World {
         let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("models/tiny");
-        let manner =
-            Manner { ends: vec![END.to_owned()], tools: Some(ToolFormat::Hermes), thinks: true };
+        let syntax = ReplySyntax {
+            turn_ends: vec![END.to_owned()],
+            tools: Some(ToolFormat::Hermes),
+            has_reasoning: true,
+        };
         World {
             tokenizer: Tokenizer::load(&folder).unwrap(),
             template: ChatTemplate::new(TEMPLATE, Map::new()).unwrap(),
-            memory: Memory::new(manner),
+            memory: ReplyMemory::new(syntax),
             state: 1,
             variables: Map::new(),
         }
@@ -65,7 +67,7 @@ impl World {
         (self.state >> 8) as usize % below
     }
 
-    /// Ids of a text in pieces cut at random, so that mostly they are not the tokenizer's own.
+    /// Encodes a text in random pieces, so that its ids mostly differ from the tokenizer's own.
     fn spelled(&mut self, text: &str) -> Vec<u32> {
         let (mut ids, mut piece) = (Vec::new(), String::new());
         let (text, end) = text.strip_suffix(END).map_or((text, ""), |text| (text, END));
@@ -82,7 +84,7 @@ impl World {
         ids
     }
 
-    /// Asks for a reply to the messages, in which `said` is sampled.
+    /// Renders the messages, and remembers `said` as the sampled reply.
     fn turn(&mut self, messages: &[Value], said: &str, finish: &Finish) -> Turn {
         let prepared = prepare(messages).unwrap();
         let input = ChatInput {
@@ -92,10 +94,13 @@ impl World {
             ..ChatInput::default()
         };
         let text: Arc<str> = self.template.render(&input).unwrap().into();
-        let Recalled { report, start, is_respelled } = self.memory.recall(None, &text);
+        let PrefixMatch { report, start, is_respelled } = self.memory.recall(None, &text);
         let ids = match start {
-            Some((ids, used)) => ids.and(&self.tokenizer.encode_after(&text[used..]).unwrap()),
-            None => Ids::new(&self.tokenizer.encode(&text, false).unwrap()),
+            Some(start) => {
+                let rest = self.tokenizer.encode_after(&text[start.text_bytes..]).unwrap();
+                start.ids.append(&rest)
+            }
+            None => TokenChain::new(&self.tokenizer.encode(&text, false).unwrap()),
         };
         let prompt = ids.to_vec();
         assert!(report.reused_tokens <= report.remembered_tokens);
@@ -106,21 +111,20 @@ impl World {
             assert!(!is_respelled);
             assert_eq!(report.reused_tokens, report.remembered_tokens);
         }
-        let asked = Asked { salt: None, text, ids, is_respelled };
+        let asked = RememberedPrompt { salt: None, text, ids, is_respelled };
         let ids = self.spelled(said);
         let sampled =
-            Sampled { ids: &ids, finish, skip_special_tokens: true, includes_stop: false };
+            SampledReply { ids: &ids, finish, skip_special_tokens: true, includes_stop: false };
         self.memory.remember(&asked, &sampled, &self.tokenizer);
         Turn { asked, prompt, ids, report }
     }
 
-    /// Asks again, with an answer to an earlier turn in the history, and checks what is said of
-    /// it.
-    fn follow(&mut self, before: &Turn, messages: &[Value], reason: Option<Reason>) -> Turn {
+    /// Continues an earlier turn, and checks the report on it.
+    fn follow(&mut self, before: &Turn, messages: &[Value], reason: Option<PrefixReason>) -> Turn {
         let next = self.turn(messages, "ok<|im_end|>", &Finish::Eos);
         let known = before.prompt.len() + before.ids.len();
         assert_eq!((next.report.reason, next.report.remembered_tokens), (reason, known));
-        if matches!(reason, None | Some(Reason::Respelled)) {
+        if matches!(reason, None | Some(PrefixReason::Respelled)) {
             assert_eq!(next.report.reused_tokens, known);
             assert!(next.prompt.starts_with(&[&*before.prompt, &*before.ids].concat()));
         }
@@ -141,7 +145,7 @@ fn what_was_said_is_put_back_as_it_was_sampled() {
     let mut world = World::new();
     let said = "the answer is the sum of these";
     let first = world.turn(&[user("hi")], &format!("{said}{END}"), &Finish::Eos);
-    assert_eq!(first.report, Report::default());
+    assert_eq!(first.report, PrefixReport::default());
     let history = [user("hi"), assistant(said), user("and?")];
     let second = world.follow(&first, &history, None);
     assert_ne!(second.prompt, world.tokenizer.encode(&second.asked.text, false).unwrap());
@@ -161,7 +165,7 @@ fn a_reply_that_was_cut_goes_on_where_it_was_cut() {
     let stop = Finish::StopText { text: "Observe".into(), at: 5 };
     let first = world.turn(&[user("ho")], "do it Observe", &stop);
     let next = world.turn(&[user("ho"), assistant("do it"), user("x")], "y", &Finish::Length);
-    assert_eq!(next.report.reason, Some(Reason::StopCut));
+    assert_eq!(next.report.reason, Some(PrefixReason::StopCut));
     assert_eq!(next.report.remembered_tokens, first.prompt.len() + first.ids.len());
     let kept = next.report.reused_tokens;
     assert!(kept > first.prompt.len() && kept < next.report.remembered_tokens);
@@ -169,30 +173,30 @@ fn a_reply_that_was_cut_goes_on_where_it_was_cut() {
     assert_eq!(world.tokenizer.decode(&next.prompt, false), *next.asked.text);
 }
 
-/// A template that puts an end behind what the model says alone, as those of Llama 2 do.
+/// The template has an end behind the model's turns only, as those of Llama 2 do.
 #[test]
 fn conversations_whose_first_turns_have_no_end_are_told_apart() {
     let world = World::new();
     let ask = |text: &str| {
         let text: Arc<str> = text.into();
         let recalled = world.memory.recall(None, &text);
-        let ids = Ids::new(&world.tokenizer.encode(&text, false).unwrap());
-        (Asked { salt: None, text, ids, is_respelled: false }, recalled.report)
+        let ids = TokenChain::new(&world.tokenizer.encode(&text, false).unwrap());
+        (RememberedPrompt { salt: None, text, ids, is_respelled: false }, recalled.report)
     };
     let said =
         [world.tokenizer.encode("ok", false).unwrap(), vec![world.tokenizer.id(END).unwrap()]]
             .concat();
-    let sampled = Sampled {
+    let sampled = SampledReply {
         ids: &said,
         finish: &Finish::Eos,
         skip_special_tokens: true,
         includes_stop: false,
     };
     let first = |number: usize| format!("[INST] {number:04} [/INST]");
-    for number in 0..REPLIES + 100 {
+    for number in 0..MAX_REPLIES + 100 {
         world.memory.remember(&ask(&first(number)).0, &sampled, &world.tokenizer);
     }
-    for number in [0, 1, 50, REPLIES + 99] {
+    for number in [0, 1, 50, MAX_REPLIES + 99] {
         let (asked, report) = ask(&(first(number) + "ok" + END + "[INST] and? [/INST]"));
         assert!(report.reused_tokens > said.len(), "{number}: {report:?}");
         assert_eq!(report.reused_tokens, report.remembered_tokens);
@@ -206,7 +210,7 @@ fn half_a_character_stays_with_its_reply() {
     let mut first = world.turn(&[user("hi")], "so", &Finish::Length);
     let half = world.tokenizer.encode("é", false).unwrap()[0];
     first.ids.push(half);
-    let said = Sampled {
+    let said = SampledReply {
         ids: &first.ids,
         finish: &Finish::Length,
         skip_special_tokens: true,
@@ -219,7 +223,7 @@ fn half_a_character_stays_with_its_reply() {
     let mut world = World::new();
     let mut first = world.turn(&[user("hi")], "", &Finish::Length);
     first.ids = [world.tokenizer.encode("so", false).unwrap(), vec![half]].concat();
-    let said = Sampled {
+    let said = SampledReply {
         ids: &first.ids,
         finish: &Finish::Length,
         skip_special_tokens: true,
@@ -227,7 +231,7 @@ fn half_a_character_stays_with_its_reply() {
     };
     world.memory.remember(&first.asked, &said, &world.tokenizer);
     let history = [user("hi"), assistant("so"), user("x")];
-    world.follow(&first, &history, Some(Reason::Respelled));
+    world.follow(&first, &history, Some(PrefixReason::Respelled));
 }
 
 #[test]
@@ -240,14 +244,14 @@ fn calls_in_other_words_are_the_sampled_calls() {
             "type": "function", "function": {"name": "f", "arguments": arguments}}]})
     };
     let result = json!({"role": "tool", "content": "3", "tool_call_id": "1"});
-    let respelled = Some(Reason::Respelled);
+    let respelled = Some(PrefixReason::Respelled);
     let history = [user("hi"), message("{\"a\": \"x\", \"b\": [1, 2]}"), result.clone()];
     let second = world.follow(&first, &history, respelled);
     // What goes on from that is told the same, whoever asks.
     let history = [&history[..], &[assistant("ok"), user("so")]].concat();
     world.follow(&second, &history, respelled);
     let other = [user("hi"), message("{\"a\": \"y\", \"b\": [1, 2]}"), result];
-    assert_eq!(world.turn(&other, "ok", &Finish::Length).report, Report::default());
+    assert_eq!(world.turn(&other, "ok", &Finish::Length).report, PrefixReport::default());
 }
 
 #[test]
@@ -256,14 +260,14 @@ fn history_that_was_rewritten_is_told() {
     let said = format!("<think>\nhm\n</think>\n\nyes{END}");
     let first = world.turn(&[user("hi")], &said, &Finish::Eos);
     let kept = json!({"role": "assistant", "content": "yes", "reasoning": "hm"});
-    let dropped = Some(Reason::ReasoningDropped);
+    let dropped = Some(PrefixReason::ReasoningDropped);
     world.follow(&first, &[user("hi"), kept, user("x")], dropped);
     world.follow(&first, &[user("hi"), assistant("yes"), user("x")], dropped);
     assert_eq!(world.turn(&[user("hi"), assistant("no")], "y", &Finish::Eos).report.reason, None);
     world.variables.insert("enable_thinking".into(), false.into());
     let first = world.turn(&[user("ho")], &format!("yes{END}"), &Finish::Eos);
     let history = [user("ho"), assistant("yes"), user("x")];
-    world.follow(&first, &history, Some(Reason::OpeningRewritten));
+    world.follow(&first, &history, Some(PrefixReason::OpeningRewritten));
 }
 
 #[test]
@@ -273,10 +277,10 @@ fn one_of_two_calls_is_not_both() {
     let first = world.turn(&[user("hi")], &format!("{call}\n{call}{END}"), &Finish::Eos);
     let one = json!({"role": "assistant", "content": null, "tool_calls": [{"id": "1",
         "type": "function", "function": {"name": "f", "arguments": "{}"}}]});
-    world.follow(&first, &[user("hi"), one, user("x")], Some(Reason::CallsDropped));
+    world.follow(&first, &[user("hi"), one, user("x")], Some(PrefixReason::CallsDropped));
 }
 
-/// Behind a special token a text is encoded as it is in the whole.
+/// A text behind a special token is encoded as it is within the whole text.
 #[test]
 fn a_seam_at_the_end_of_a_turn_does_not_show() {
     let world = World::new();
@@ -305,7 +309,7 @@ fn callers_of_other_salts_know_nothing_of_it() {
 #[test]
 fn memory_is_bounded_and_what_is_used_stays() {
     let mut world = World::new();
-    world.memory.bytes = 64 << 10;
+    world.memory.max_bytes = 64 << 10;
     let first = world.turn(&[user("keep")], &format!("yes{END}"), &Finish::Eos);
     let history = [user("keep"), assistant("yes"), user("x")];
     for turn in 0..400 {
@@ -313,11 +317,11 @@ fn memory_is_bounded_and_what_is_used_stays() {
         if turn % 50 == 0 {
             world.follow(&first, &history, None);
         }
-        let tries = world.memory.tries.lock().unwrap();
-        assert!(tries.young.bytes() + tries.old.bytes() <= 64 << 10);
+        let halves = world.memory.generations.lock().unwrap();
+        assert!(halves.young.bytes() + halves.old.bytes() <= 64 << 10);
     }
     let forgotten = [user("question 0"), assistant("a0"), user("x")];
-    assert_eq!(world.turn(&forgotten, "y", &Finish::Length).report, Report::default());
+    assert_eq!(world.turn(&forgotten, "y", &Finish::Length).report, PrefixReport::default());
 }
 
 #[test]
@@ -330,7 +334,7 @@ fn of_two_replies_the_one_that_was_said_is_meant() {
     world.follow(&other, &[user("hi"), assistant("no"), user("x")], None);
 }
 
-/// Whatever is said in whatever tokens, the next prompt starts with it or says why not.
+/// A prompt starts with the earlier reply, in any tokens, or reports why it does not.
 #[test]
 fn any_conversation_keeps_its_tokens() {
     let parts = [
@@ -360,7 +364,7 @@ fn any_conversation_keeps_its_tokens() {
             };
             let next = world.turn(&messages, &text, &finish);
             if let Some(before) = &before
-                && matches!(next.report.reason, None | Some(Reason::Respelled))
+                && matches!(next.report.reason, None | Some(PrefixReason::Respelled))
                 && next.report.remembered_tokens == before.prompt.len() + before.ids.len()
             {
                 assert!(next.prompt.starts_with(&[&*before.prompt, &*before.ids].concat()));
@@ -372,7 +376,7 @@ fn any_conversation_keeps_its_tokens() {
     }
 }
 
-/// A reply as a client sends it back.
+/// Makes the message that a client sends back for a reply.
 fn message(said: &str) -> Value {
     let mut parser = template::ReasoningParser::new("");
     let (first, rest) = (parser.push(said), parser.finish());

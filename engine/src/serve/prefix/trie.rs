@@ -1,20 +1,26 @@
-//! Texts that share their starts, with values where they end.
+//! Texts that share their starts, with values at their ends.
 
-/// A radix tree over bytes. Nothing is ever taken out of it; it is dropped whole.
+/// A radix tree over bytes. Nothing is removed from it; it is dropped whole.
 #[derive(Debug)]
 pub(super) struct Trie<T> {
-    /// The first is the root. By number and not nested, so that dropping a long line of them needs
-    /// no deep stack.
+    /// The nodes by number; the first is the root. They are not nested, so that dropping a long
+    /// chain of them needs no deep stack.
     nodes: Vec<Node<T>>,
     bytes: usize,
 }
 
+/// The number of a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct NodeId(usize);
+
+const ROOT: NodeId = NodeId(0);
+
 #[derive(Debug)]
 struct Node<T> {
-    /// What this node adds to the text of its parent.
+    /// The text that this node adds to that of its parent.
     edge: Box<[u8]>,
     /// Children by the first bytes of their edges, ascending.
-    children: Vec<(u8, usize)>,
+    children: Vec<(u8, NodeId)>,
     values: Vec<T>,
 }
 
@@ -29,47 +35,52 @@ impl<T> Node<T> {
         Node { edge: edge.into(), children: Vec::new(), values: Vec::new() }
     }
 
-    fn child(&self, first: u8) -> Result<usize, usize> {
+    /// Finds the child whose edge starts with `first`: its index, or the index to insert it at.
+    fn child_index(&self, first: u8) -> Result<usize, usize> {
         self.children.binary_search_by_key(&first, |(byte, _)| *byte)
     }
 }
 
 impl<T> Trie<T> {
-    /// Bytes of texts and of what was counted.
+    /// Returns the bytes of all texts and counted values.
     pub(super) fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// The most bytes that a text adds: a node for its end and one in the middle of an edge.
-    pub(super) fn bytes_of(text: &[u8]) -> usize {
+    /// Returns the most bytes that a text adds: one node at its end, and one in the middle of an
+    /// edge.
+    pub(super) fn max_bytes_of(text: &[u8]) -> usize {
         text.len() + 2 * size_of::<Node<T>>()
     }
 
     /// Counts the bytes of a value.
-    pub(super) fn count(&mut self, bytes: usize) {
+    pub(super) fn count_bytes(&mut self, bytes: usize) {
         self.bytes += bytes;
     }
 
-    /// The values at a node, oldest first.
-    pub(super) fn at(&self, node: usize) -> &[T] {
-        &self.nodes[node].values
+    /// Returns the values at a node, oldest first.
+    pub(super) fn values(&self, node: NodeId) -> &[T] {
+        &self.node(node).values
     }
 
-    pub(super) fn at_mut(&mut self, node: usize) -> &mut Vec<T> {
-        &mut self.nodes[node].values
+    /// Returns the values at a node for changes.
+    pub(super) fn values_mut(&mut self, node: NodeId) -> &mut Vec<T> {
+        &mut self.node_mut(node).values
     }
 
-    /// The nodes with values whose texts `text` starts with, and their lengths.
-    pub(super) fn along(&self, text: &[u8]) -> Vec<(usize, usize)> {
-        let (mut found, mut node, mut len) = (Vec::new(), 0, 0);
+    /// Lists the nodes with values whose texts `text` starts with, and the lengths of these texts.
+    pub(super) fn prefixes_of(&self, text: &[u8]) -> Vec<(usize, NodeId)> {
+        let mut found = Vec::new();
+        let mut node = ROOT;
+        let mut len = 0;
         loop {
-            if !self.nodes[node].values.is_empty() {
+            if !self.values(node).is_empty() {
                 found.push((len, node));
             }
             let Some(&first) = text.get(len) else { return found };
-            let Ok(place) = self.nodes[node].child(first) else { return found };
-            node = self.nodes[node].children[place].1;
-            let edge = &self.nodes[node].edge;
+            let Ok(index) = self.node(node).child_index(first) else { return found };
+            node = self.node(node).children[index].1;
+            let edge = &self.node(node).edge;
             if !text[len..].starts_with(edge) {
                 return found;
             }
@@ -77,47 +88,56 @@ impl<T> Trie<T> {
         }
     }
 
-    /// The node of `text`, made if there is none.
-    pub(super) fn insert(&mut self, text: &[u8]) -> usize {
-        let (mut node, mut rest) = (0, text);
+    /// Returns the node of `text`, and makes it if there is none.
+    pub(super) fn insert(&mut self, text: &[u8]) -> NodeId {
+        let mut node = ROOT;
+        let mut rest = text;
         while let Some(&first) = rest.first() {
-            let place = match self.nodes[node].child(first) {
-                Ok(place) => place,
-                Err(place) => {
-                    let new = self.push(rest);
-                    self.nodes[node].children.insert(place, (first, new));
-                    return new;
+            let index = match self.node(node).child_index(first) {
+                Ok(index) => index,
+                Err(index) => {
+                    let leaf = self.push_node(rest);
+                    self.node_mut(node).children.insert(index, (first, leaf));
+                    return leaf;
                 }
             };
-            let next = self.nodes[node].children[place].1;
-            let edge = &self.nodes[next].edge;
+
+            // Where the text leaves the edge, a new node splits it.
+            let child = self.node(node).children[index].1;
+            let edge = &self.node(child).edge;
             let common = edge.iter().zip(rest).take_while(|(a, b)| a == b).count();
-            if common < edge.len() {
-                let middle = self.split(next, common);
-                self.nodes[node].children[place].1 = middle;
-                node = middle;
-            } else {
-                node = next;
-            }
+            let is_whole = common == edge.len();
+            let next = if is_whole { child } else { self.split_edge(child, common) };
+            self.node_mut(node).children[index].1 = next;
+            node = next;
             rest = &rest[common..];
         }
         node
     }
 
-    fn push(&mut self, edge: &[u8]) -> usize {
-        self.bytes += edge.len() + size_of::<Node<T>>();
-        self.nodes.push(Node::new(edge));
-        self.nodes.len() - 1
+    fn node(&self, NodeId(index): NodeId) -> &Node<T> {
+        &self.nodes[index]
     }
 
-    /// A new node in the middle of the edge to `node`, behind its first `count` bytes.
-    fn split(&mut self, node: usize, count: usize) -> usize {
-        let edge = std::mem::take(&mut self.nodes[node].edge);
+    fn node_mut(&mut self, NodeId(index): NodeId) -> &mut Node<T> {
+        &mut self.nodes[index]
+    }
+
+    fn push_node(&mut self, edge: &[u8]) -> NodeId {
+        self.bytes += edge.len() + size_of::<Node<T>>();
+        self.nodes.push(Node::new(edge));
+        NodeId(self.nodes.len() - 1)
+    }
+
+    /// Makes a node behind the first `count` bytes of the edge to `node`, with `node` as its child.
+    fn split_edge(&mut self, node: NodeId, count: usize) -> NodeId {
+        let edge = std::mem::take(&mut self.node_mut(node).edge);
         let (head, tail) = edge.split_at(count);
-        let middle = self.push(head);
+        let middle = self.push_node(head);
+        // The bytes of the edge are counted already.
         self.bytes -= head.len();
-        self.nodes[middle].children.push((tail[0], node));
-        self.nodes[node].edge = tail.into();
+        self.node_mut(middle).children.push((tail[0], node));
+        self.node_mut(node).edge = tail.into();
         middle
     }
 }
@@ -132,14 +152,14 @@ mod tests {
         let mut trie = Trie::default();
         for text in texts {
             let node = trie.insert(text.as_bytes());
-            trie.at_mut(node).push(text);
+            trie.values_mut(node).push(text);
         }
         for text in ["", "abcdefg", "abdx", "ax", "éab", "è", "x", "abcde"] {
             let found: Vec<&str> = trie
-                .along(text.as_bytes())
+                .prefixes_of(text.as_bytes())
                 .into_iter()
                 .flat_map(|(len, node)| {
-                    trie.at(node).iter().inspect(move |value| assert_eq!(value.len(), len))
+                    trie.values(node).iter().inspect(move |value| assert_eq!(value.len(), len))
                 })
                 .copied()
                 .collect();
@@ -149,7 +169,7 @@ mod tests {
             assert_eq!(found, expected, "{text}");
         }
         let again = trie.insert(b"abd");
-        assert_eq!(trie.at(again), ["abd"]);
+        assert_eq!(trie.values(again), ["abd"]);
     }
 
     #[test]

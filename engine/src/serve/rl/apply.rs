@@ -1,114 +1,136 @@
-//! Weights that have arrived begin to serve.
+//! Weights that were received begin to serve.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use tokio::task::spawn_blocking;
-
-use super::super::error::ApiError;
-use super::super::submit::State;
-use super::update::refused;
+use super::task::run_blocking;
 use crate::control::Command;
+use crate::serve::http::ApiError;
+use crate::serve::state::ServerState;
 use crate::stats::add;
 use crate::update::{Book, Ledger, Receipt, Staging, Version};
 
-/// What an update is called: the folder that it came from, and the label that is asked for.
-pub(super) type Asked = (Option<String>, Option<String>);
-
-/// An update that can be done.
-pub(super) struct Ready {
-    /// What the weights will be.
-    outcome: Ledger,
-    version: Version,
-    /// Whether the weights that serve are these already.
-    same: bool,
-    asked: Asked,
-    /// The answer, where the same update was done before.
-    again: Option<Receipt>,
+/// The names of an update.
+#[derive(Default)]
+pub(super) struct UpdateName {
+    /// The folder that the weights came from.
+    pub(super) folder: Option<String>,
+    /// The label that the trainer asks for.
+    pub(super) label: Option<String>,
 }
 
-/// Checks what arrived as a whole. Nothing has changed if it is refused.
+/// An update that was checked and can be applied.
+pub(super) struct PreparedUpdate {
+    /// The checksums of the weights after the update.
+    ledger: Ledger,
+    version: Version,
+    /// True if the engine serves these weights already.
+    is_same: bool,
+    name: UpdateName,
+    /// The answer to the same update, if it was done before.
+    earlier: Option<Receipt>,
+}
+
+/// Checks an update as a whole. It changes nothing.
 pub(super) fn prepare(
-    state: &State,
+    state: &ServerState,
     book: &Book,
     staging: &Staging,
-    asked: Asked,
-) -> Result<Ready, ApiError> {
-    let (folder, wanted) = (asked.0.as_deref(), asked.1.as_deref());
-    let loaded = state.gate.board.read().loaded;
-    let outcome = staging.outcome().map_err(refused)?;
-    let checksum = outcome.checksum();
-    let same = loaded && checksum == book.version.checksum;
-    let again = book.last.as_ref().filter(|last| {
-        same && folder.is_some() && last.is_of(folder, wanted) && last.version == book.version
+    name: UpdateName,
+) -> Result<PreparedUpdate, ApiError> {
+    let folder = name.folder.as_deref();
+    let label = name.label.as_deref();
+    let loaded = state.engine.status().loaded;
+    let ledger = staging.outcome()?;
+    let checksum = ledger.checksum();
+    let is_same = loaded && checksum == book.version.checksum;
+
+    // A folder that comes again under the same name was pushed by a client that lost the answer.
+    let earlier = book.last.as_ref().filter(|last| {
+        is_same && folder.is_some() && last.is_of(folder, label) && last.version == book.version
     });
-    if let Some(again) = again.cloned() {
-        let version = again.version.clone();
-        return Ok(Ready { outcome, version, same, asked, again: Some(again) });
+    if let Some(earlier) = earlier.cloned() {
+        let version = earlier.version.clone();
+        return Ok(PreparedUpdate { ledger, version, is_same, name, earlier: Some(earlier) });
     }
-    let label = state.updates.label((wanted, folder), book.done, &checksum).map_err(refused)?;
+
+    let label = state.updates.label((label, folder), book.done, &checksum)?;
+    // After a sleep of level 2 there are no weights that missing tensors could keep.
     if !loaded && !staging.is_whole() {
         let reason = "the engine has no weights, so an update must be of all tensors";
-        return Err(ApiError::malformed(reason));
+        return Err(ApiError::bad_request(reason));
     }
     let version = Version { label, checksum };
-    Ok(Ready { outcome, version, same, asked, again: None })
+    Ok(PreparedUpdate { ledger, version, is_same, name, earlier: None })
 }
 
-/// Lays the tensors out beside the weights that serve, then has the engine thread exchange them.
+/// Lays the tensors out beside the weights that serve, and has the engine thread exchange them.
 pub(super) async fn apply(
-    state: &State,
+    state: &ServerState,
     book: &mut Book,
     staging: Staging,
-    ready: Ready,
+    update: PreparedUpdate,
 ) -> Result<Receipt, ApiError> {
     let stats = &state.stats.updates;
-    let Ready { outcome, version, same, asked: (folder, asked), again } = ready;
-    if let Some(again) = again {
+    let PreparedUpdate { ledger, version, is_same, name, earlier } = update;
+    if let Some(receipt) = earlier {
         add(&stats.repeated, 1);
-        return Ok(again);
+        return Ok(receipt);
     }
-    if !same {
+    if !is_same {
         stage(state, staging).await?;
     }
-    let new = state.updates.remember(&version);
-    let pause = exchange(state, &version, same).await.inspect_err(|_| {
-        if new {
+
+    // The label must be known before any token is sampled under it.
+    let is_new = state.updates.remember(&version);
+    let pause = exchange(state, &version, is_same).await.inspect_err(|_| {
+        if is_new {
             state.updates.forget(&version.label);
         }
     })?;
     book.done += 1;
-    book.ledger = Arc::new(outcome);
+    book.ledger = Arc::new(ledger);
     book.version = version.clone();
+
+    // The receipt answers the same update again, should its answer be lost.
     let pause_us = u64::try_from(pause.as_micros()).unwrap_or(u64::MAX);
-    add(if same { &stats.relabeled } else { &stats.exchanged }, 1);
+    add(if is_same { &stats.relabeled } else { &stats.exchanged }, 1);
     stats.exchange_us.fetch_add(pause_us, Ordering::Relaxed);
-    let receipt = Receipt { folder, asked, version, pause_us };
+    let receipt = Receipt { folder: name.folder, asked: name.label, version, pause_us };
     book.last = Some(receipt.clone());
     tracing::info!(version = receipt.version.label, pause_us, "weights were updated");
     Ok(receipt)
 }
 
-async fn stage(state: &State, staging: Staging) -> Result<(), ApiError> {
-    state.gate.tell(|done| Command::Lend { done }).await?;
-    let yard = Arc::clone(&state.updates.yard);
-    let staged = spawn_blocking(move || {
-        let staged = yard.stage(staging);
+/// Lays the tensors out beside the weights that serve.
+async fn stage(state: &ServerState, staging: Staging) -> Result<(), ApiError> {
+    state.engine.send(|done| Command::Lend { done }).await?;
+    let area = Arc::clone(&state.updates.yard);
+    run_blocking(move || {
+        let staged = area.stage(staging);
         if staged.is_err() {
-            yard.clear();
+            area.clear();
         }
         staged
-    });
-    staged.await.map_err(|_| ApiError::internal())?.map_err(refused)
+    })
+    .await??;
+    Ok(())
 }
 
-async fn exchange(state: &State, version: &Version, same: bool) -> Result<Duration, ApiError> {
-    state.adapters.remember_over(version, &state.updates);
-    let version: Arc<str> = Arc::from(version.label.as_str());
-    let pause = state.gate.tell(|done| Command::Exchange { version, same, done }).await?;
-    let yard = Arc::clone(&state.updates.yard);
-    // The weights that served before are given back to the system, which takes a while.
-    spawn_blocking(move || yard.clear()).await.map_err(|_| ApiError::internal())?;
-    pause.map_err(|error| ApiError::failed(&error))
+/// Exchanges the weights, and returns how long generation stood still.
+async fn exchange(
+    state: &ServerState,
+    version: &Version,
+    is_same: bool,
+) -> Result<Duration, ApiError> {
+    state.adapters.record_versions_over(version, &state.updates);
+    let label: Arc<str> = Arc::from(version.label.as_str());
+    let exchanged =
+        state.engine.send(|done| Command::Exchange { version: label, same: is_same, done }).await?;
+
+    // Freeing the weights that served before takes a while, so no other call waits for it.
+    let area = Arc::clone(&state.updates.yard);
+    run_blocking(move || area.clear()).await?;
+    exchanged.map_err(ApiError::failed)
 }

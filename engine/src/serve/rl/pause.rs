@@ -1,17 +1,19 @@
-//! Generation stops and goes on; the engine sleeps and wakes up.
+//! Generation is paused and resumed; the engine sleeps and wakes up.
 
 use std::sync::Arc;
 
-use serde_json::json;
+use serde_json::{Value, json};
 
-use super::super::error::ApiError;
-use super::super::fields::Fields;
-use super::super::routes::{Reply, json_reply};
-use super::super::submit::{Gate, State};
-use super::query::Query;
-use super::update::whole;
+use super::task::{lock_book, run_to_end};
 use crate::control::{Command, Mode, Parts};
+use crate::serve::engine_client::EngineClient;
+use crate::serve::http::{ApiError, Field, HttpCall, HttpReply, Query, json_reply};
+use crate::serve::state::ServerState;
 
+/// The fields of `/abort_requests`.
+pub(crate) const ABORT_FIELDS: &[Field] = &[Field::array("request_ids")];
+
+/// The modes of a pause by name.
 const MODES: [(&str, Mode); 4] = [
     ("abort", Mode::Abort),
     ("wait", Mode::Wait),
@@ -19,31 +21,43 @@ const MODES: [(&str, Mode); 4] = [
     ("recompute", Mode::Recompute),
 ];
 
-/// The mode that a query names; what is under way is aborted if it names none.
-fn mode(query: &Query) -> Result<Mode, ApiError> {
-    // vLLM's older name for one of the modes.
-    let named = match query.get("mode") {
+/// Reads the mode of a pause; `abort` if the query names none.
+fn parse_mode(query: &Query) -> Result<Mode, ApiError> {
+    let name = match query.get("mode") {
+        // vLLM's older name of a mode.
         None if query.flag("wait_for_inflight_requests", false)? => "wait",
         None => "abort",
         Some(name) => name,
     };
-    let found = MODES.iter().find(|(name, _)| *name == named);
-    found.map(|(_, mode)| *mode).ok_or_else(|| {
-        let names = "`abort`, `wait`, `keep` or `recompute`";
-        ApiError::bad("mode", format!("must be {names}, got `{named}`"))
-    })
+    match MODES.iter().find(|(known, _)| *known == name) {
+        Some((_, mode)) => Ok(*mode),
+        None => {
+            let message = format!("must be `abort`, `wait`, `keep` or `recompute`, got `{name}`");
+            Err(ApiError::bad_field("mode", message))
+        }
+    }
 }
 
-pub(super) async fn pause(state: &State, query: &Query) -> Result<Reply, ApiError> {
-    let (mode, clear) = (mode(query)?, query.flag("clear_cache", true)?);
-    stop(&state.gate, mode, clear).await?;
+/// Handles `/pause`.
+pub(crate) async fn pause(state: &Arc<ServerState>, call: HttpCall) -> Result<HttpReply, ApiError> {
+    let query = call.query();
+    let mode = parse_mode(&query)?;
+    let clear_cache = query.flag("clear_cache", true)?;
+    pause_generation(&state.engine, mode, clear_cache).await?;
     Ok(json_reply(&json!({"status": "paused"})))
 }
 
-/// Stops generation; `clear` says that replies under way are computed again should weights change
-/// before it goes on.
-pub(in crate::serve) async fn stop(gate: &Gate, mode: Mode, clear: bool) -> Result<(), ApiError> {
-    match gate.tell(|done| Command::Pause { mode, clear, done }).await? {
+/// Pauses generation. With `clear_cache`, replies under way are computed again if the weights
+/// change before generation is resumed.
+///
+/// # Errors
+/// 409 if the mode waits for replies that cannot end.
+pub(crate) async fn pause_generation(
+    engine: &EngineClient,
+    mode: Mode,
+    clear_cache: bool,
+) -> Result<(), ApiError> {
+    match engine.send(|done| Command::Pause { mode, clear: clear_cache, done }).await? {
         true => Ok(()),
         false => Err(ApiError::conflict(
             "not all replies have ended: generation was resumed meanwhile, or the engine sleeps or \
@@ -52,78 +66,116 @@ pub(in crate::serve) async fn stop(gate: &Gate, mode: Mode, clear: bool) -> Resu
     }
 }
 
-pub(super) async fn resume(state: &State) -> Result<Reply, ApiError> {
-    state.gate.tell(|done| Command::Resume { done }).await?;
+/// Handles `/resume`.
+pub(crate) async fn resume(state: &Arc<ServerState>, _: HttpCall) -> Result<HttpReply, ApiError> {
+    state.engine.send(|done| Command::Resume { done }).await?;
     Ok(json_reply(&json!({"status": "resumed"})))
 }
 
-pub(super) fn is_paused(state: &State) -> Reply {
-    json_reply(&json!({"is_paused": state.gate.board.read().paused.is_some()}))
+/// Handles `/is_paused`.
+pub(crate) async fn is_paused(
+    state: &Arc<ServerState>,
+    _: HttpCall,
+) -> Result<HttpReply, ApiError> {
+    Ok(json_reply(&json!({"is_paused": state.engine.status().paused.is_some()})))
 }
 
-/// Ends the replies that are named; all where none is, or the list is empty.
-pub(super) async fn abort(state: &State, fields: &Fields) -> Result<Reply, ApiError> {
-    let named = fields.list("request_ids")?.filter(|ids| !ids.is_empty());
-    let aborted = match named {
-        None => state.gate.tell(|done| Command::AbortAll { done }).await?,
+/// Handles `/abort_requests`: ends the replies with these ids, or all replies if the list is absent
+/// or empty.
+pub(crate) async fn abort(state: &Arc<ServerState>, call: HttpCall) -> Result<HttpReply, ApiError> {
+    let fields = call.fields()?;
+    let aborted = match fields.list("request_ids")? {
+        None | Some([]) => state.engine.abort_all().await?,
         Some(ids) => {
-            let count = ids.iter().filter_map(|id| id.as_str()).filter(|id| state.gate.abort(id));
-            let count = count.count();
-            state.gate.tell(|done| Command::DropAbandoned { done }).await?;
+            let strings = ids.iter().filter_map(Value::as_str);
+            let count = strings.filter(|id| state.engine.abort(id)).count();
+            state.engine.drop_abandoned().await?;
             count
         }
     };
     Ok(json_reply(&json!({"status": "aborted", "aborted": aborted})))
 }
 
-pub(super) async fn sleep(state: &Arc<State>, query: &Query) -> Result<Reply, ApiError> {
+/// Handles `/reset_prefix_cache`.
+pub(crate) async fn reset_prefix_cache(
+    state: &Arc<ServerState>,
+    call: HttpCall,
+) -> Result<HttpReply, ApiError> {
+    let running = call.query().flag("reset_running_requests", false)?;
+    state.engine.send(|done| Command::ResetPrefixes { running, done }).await?;
+    Ok(json_reply(&json!({"success": true})))
+}
+
+/// Handles `/sleep`.
+pub(crate) async fn sleep(state: &Arc<ServerState>, call: HttpCall) -> Result<HttpReply, ApiError> {
+    let query = call.query();
     let level = match query.get("level") {
         None | Some("1") => 1,
         Some("0") => 0,
         Some("2") => 2,
         Some(other) => {
-            return Err(ApiError::bad("level", format!("must be 0, 1 or 2, got `{other}`")));
+            let message = format!("must be 0, 1 or 2, got `{other}`");
+            return Err(ApiError::bad_field("level", message));
         }
     };
-    let mode = mode(query)?;
+    let mode = parse_mode(&query)?;
+
+    // A caller that disconnects must not leave the engine half asleep.
     let state = Arc::clone(state);
-    whole(async move {
-        stop(&state.gate, mode, true).await?;
-        // No update may be under way while its weights go.
+    run_to_end(async move {
+        pause_generation(&state.engine, mode, true).await?;
+        // An update must not read or change the weights while they go.
         let _book = state.updates.book.lock().await;
         let parts = Parts { scheduling: true, weights: level > 0, cache: level > 0 };
-        fall_asleep(&state, parts, level == 2).await?;
+        release_parts(&state.engine, parts, level == 2).await?;
         Ok(json_reply(&json!({"status": "sleeping", "level": level})))
     })
     .await
 }
 
-pub(super) async fn release_cache(state: &State) -> Result<Reply, ApiError> {
+/// Handles `/release_kv_cache_memory`.
+pub(crate) async fn release_kv_cache(
+    state: &Arc<ServerState>,
+    _: HttpCall,
+) -> Result<HttpReply, ApiError> {
     let parts = Parts { cache: true, ..Parts::default() };
-    fall_asleep(state, parts, false).await?;
+    release_parts(&state.engine, parts, false).await?;
     Ok(json_reply(&json!({"status": "kv_cache_released"})))
 }
 
-async fn fall_asleep(state: &State, parts: Parts, drop: bool) -> Result<(), ApiError> {
-    let asleep = state.gate.tell(|done| Command::Sleep { parts, drop, done }).await?;
-    asleep.map_err(|error| ApiError::failed(&error))
+/// Gives back the memory of parts of the engine; weights are dropped if `drop` says so.
+async fn release_parts(engine: &EngineClient, parts: Parts, drop: bool) -> Result<(), ApiError> {
+    engine.send(|done| Command::Sleep { parts, drop, done }).await?.map_err(ApiError::failed)
 }
 
-pub(super) async fn wake_up(state: &State, query: &Query) -> Result<Reply, ApiError> {
+/// Handles `/wake_up`.
+pub(crate) async fn wake_up(
+    state: &Arc<ServerState>,
+    call: HttpCall,
+) -> Result<HttpReply, ApiError> {
+    let query = call.query();
     let tags: Vec<&str> = query.all("tags").filter(|tag| !tag.is_empty()).collect();
-    // Nothing sleeps under another tag, such as SGLang's `cuda_graph`.
-    let has = |tag: &str| tags.is_empty() || tags.contains(&tag);
-    let parts =
-        Parts { scheduling: has("scheduling"), weights: has("weights"), cache: has("kv_cache") };
+    // A tag that names no part, such as SGLang's `cuda_graph`, wakes nothing.
+    let is_named = |tag: &str| tags.is_empty() || tags.contains(&tag);
+    let parts = Parts {
+        scheduling: is_named("scheduling"),
+        weights: is_named("weights"),
+        cache: is_named("kv_cache"),
+    };
+
     // Nobody may read the weights while they move.
-    let _book = if parts.weights { Some(state.updates.book.lock().await) } else { None };
-    let left = state.gate.tell(|done| Command::Wake { parts, done }).await?;
-    let left = left.map_err(|error| ApiError::failed(&error))?;
-    let status = if left.any() { "sleeping" } else { "awake" };
-    let tags = (!tags.is_empty()).then_some(tags);
-    Ok(json_reply(&json!({"status": status, "tags": tags})))
+    let _book = if parts.weights { Some(lock_book(state).await) } else { None };
+    let asleep =
+        state.engine.send(|done| Command::Wake { parts, done }).await?.map_err(ApiError::failed)?;
+    let status = if asleep.any() { "sleeping" } else { "awake" };
+    let woken = (!tags.is_empty()).then_some(tags);
+    Ok(json_reply(&json!({"status": status, "tags": woken})))
 }
 
-pub(super) fn is_sleeping(state: &State) -> Reply {
-    json_reply(&json!({"is_sleeping": state.gate.board.read().asleep.any()}))
+/// Handles `/is_sleeping`.
+pub(crate) async fn is_sleeping(
+    state: &Arc<ServerState>,
+    _: HttpCall,
+) -> Result<HttpReply, ApiError> {
+    Ok(json_reply(&json!({"is_sleeping": state.engine.status().asleep.any()})))
 }

@@ -1,185 +1,205 @@
-//! Weights come in: start, pieces, finish; or all at once from a folder.
+//! Weights are received: start, pieces and finish, or all at once.
 //!
-//! What changes anything runs in a task of its own, to its end whether or not the caller stays.
+//! Work that changes the weights runs in a task of its own, which ends whether or not the caller
+//! stays connected.
 
-use std::future::Future;
 use std::path::Path;
 use std::sync::Arc;
 
 use safetensors::SafeTensors;
 use serde_json::{Map, Value, json};
-use tokio::sync::OwnedMutexGuard;
-use tokio::task::spawn_blocking;
 
-use super::super::error::ApiError;
-use super::super::fields::Fields;
-use super::super::routes::{Reply, json_reply};
-use super::super::submit::State;
-use super::Call;
-use super::apply::{apply, prepare};
+use super::apply::{UpdateName, apply, prepare};
+use super::task::{BookGuard, lock_book, run_blocking, run_to_end};
 use crate::control::Command;
+use crate::serve::http::{ApiError, Field, Fields, HttpCall, HttpReply, json_reply};
+use crate::serve::state::ServerState;
 use crate::stats::add;
 use crate::update::{Book, Open, Receipt, Refused, Staging, Version};
 
-/// Why some tensors alone are refused.
-const PARTS: &str = "an update of one call must be of all tensors; parts go between \
-                     `POST /start_weight_update` and `POST /finish_weight_update`";
+/// The fields of `/init_weight_transfer_engine`.
+pub(crate) const CONNECT_FIELDS: &[Field] = &[Field::object("init_info")];
 
-/// Why there is nothing to finish.
+/// The fields of `/update_weights`.
+pub(crate) const UPDATE_FIELDS: &[Field] = &[
+    Field::any("update_info"),
+    Field::string("weight_dir"),
+    Field::string("path"),
+    Field::any("weight_version"),
+    Field::any("version"),
+];
+
+/// The fields of `/finish_weight_update`.
+pub(crate) const FINISH_FIELDS: &[Field] = &[Field::any("weight_version")];
+
+/// The fields of `/update_weight_version`.
+pub(crate) const RENAME_FIELDS: &[Field] = &[Field::any("new_version")];
+
+/// The refusal of an update of one call that lacks tensors.
+const NOT_ALL_TENSORS: &str = "an update of one call must be of all tensors; parts go between \
+                               `POST /start_weight_update` and `POST /finish_weight_update`";
+
+/// The refusal of a finish without a start.
 const NONE_STARTED: &str = "no update was started; `POST /start_weight_update` comes first";
 
-type Held = OwnedMutexGuard<Book>;
+/// The refusal of a transfer without a transport.
+const NOT_CONNECTED: &str = "no transport is connected; `POST /init_weight_transfer_engine` comes \
+                             first, or give `update_info.path`";
 
-/// A refusal as the caller sees it.
-pub(super) fn refused(refused: Refused) -> ApiError {
-    match refused {
-        Refused::Weights(reason) => ApiError::malformed(reason),
-        Refused::Label(reason) => ApiError::conflict(reason),
-        Refused::Device(reason) => ApiError::failed(&reason),
-        Refused::Trainer(reason) => ApiError::no_answer(reason),
-        Refused::Interrupted(reason) => ApiError::conflict(reason),
-        Refused::Stopping => ApiError::unavailable(&Refused::Stopping.to_string()),
-    }
-}
-
-/// Runs `work` to its end, whoever still waits for it.
-pub(super) async fn whole<T: Send + 'static>(
-    work: impl Future<Output = Result<T, ApiError>> + Send + 'static,
-) -> Result<T, ApiError> {
-    tokio::spawn(work).await.map_err(|_| ApiError::internal())?
-}
-
-/// Counts a refusal or failure of weights that came.
-fn counted<T>(state: &State, came: Result<T, ApiError>) -> Result<T, ApiError> {
-    if let Err(error) = &came {
+/// Counts the error of an update, and passes the result on.
+fn count_error<T>(state: &ServerState, result: Result<T, ApiError>) -> Result<T, ApiError> {
+    if let Err(error) = &result {
         let stats = &state.stats.updates;
-        let fault = error.status().is_server_error();
-        add(if fault { &stats.failed } else { &stats.refused }, 1);
+        let is_failure = error.status().is_server_error();
+        add(if is_failure { &stats.failed } else { &stats.refused }, 1);
     }
-    came
+    result
 }
 
-async fn hold(state: &State) -> Held {
-    Arc::clone(&state.updates.book).lock_owned().await
-}
-
-fn message(text: &str) -> Reply {
+fn message_reply(text: &str) -> HttpReply {
     json_reply(&json!({ "message": text }))
 }
 
-/// Gets a transport ready, if `init_info` asks for one: folders and bodies need none.
-pub(super) async fn connect(state: &Arc<State>, fields: &Fields) -> Result<Reply, ApiError> {
-    let missing = || ApiError::bad("init_info", "must be an object; empty for folders and bodies");
-    let info = fields.object("init_info")?.cloned().ok_or_else(missing)?;
+/// Handles `/init_weight_transfer_engine`: connects a transport, if `init_info` describes one.
+/// Folders and bodies need none.
+pub(crate) async fn connect(
+    state: &Arc<ServerState>,
+    call: HttpCall,
+) -> Result<HttpReply, ApiError> {
+    let fields = call.fields_or_empty()?;
+    let Some(info) = fields.object("init_info")?.cloned() else {
+        let message = "must be an object; empty for folders and bodies";
+        return Err(ApiError::bad_field("init_info", message));
+    };
     if info.contains_key("master_address") || info.contains_key("nccl_unique_id_b64") {
-        let state = Arc::clone(state);
-        whole(join(state, info)).await?;
+        run_to_end(join_group(Arc::clone(state), info)).await?;
     }
-    Ok(message("Weight transfer initialized"))
+    Ok(message_reply("Weight transfer initialized"))
 }
 
-/// Waits for the trainer, which may take minutes, and holds nobody else up meanwhile. A trainer
-/// that was waited for before is not any more: who begins anew comes in its place.
-async fn join(state: Arc<State>, info: Map<String, Value>) -> Result<(), ApiError> {
+/// Joins the group of a trainer. This may take minutes and blocks no other call. A trainer that
+/// connects again takes the place of the one that the engine waits for.
+async fn join_group(state: Arc<ServerState>, info: Map<String, Value>) -> Result<(), ApiError> {
     let wait = state.updates.waits.take_over();
-    let _one = state.updates.joining.lock().await;
-    // The other side waits for nobody whom it does not know.
-    hold(&state).await.transport = None;
-    let gpu = state.card.gpu.clone();
-    let joined = spawn_blocking(move || crate::nccl::connect(&info, &gpu, wait)).await;
-    let joined = joined.map_err(|_| ApiError::internal())?.map_err(refused)?;
-    hold(&state).await.transport = Some(joined);
+    let _joining = state.updates.joining.lock().await;
+    // The old transport goes first: a trainer that begins anew does not know its group.
+    lock_book(&state).await.transport = None;
+
+    let gpu = state.model.gpu.clone();
+    let transport = run_blocking(move || crate::nccl::connect(&info, &gpu, wait)).await??;
+    lock_book(&state).await.transport = Some(transport);
     Ok(())
 }
 
-pub(super) async fn disconnect(state: &State) -> Result<Reply, ApiError> {
+/// Handles `/shutdown_weight_transfer_engine`.
+pub(crate) async fn disconnect(
+    state: &Arc<ServerState>,
+    _: HttpCall,
+) -> Result<HttpReply, ApiError> {
     state.updates.waits.end();
-    let mut book = hold(state).await;
+    let mut book = lock_book(state).await;
     book.transport = None;
-    (book.open, book.finished) = (None, None);
-    Ok(message("Weight transfer shut down"))
+    drop_open_update(&mut book);
+    Ok(message_reply("Weight transfer shut down"))
 }
 
-/// Begins an update; one that was begun and never finished is forgotten.
-pub(super) async fn start(state: &State) -> Result<Reply, ApiError> {
-    let mut book = hold(state).await;
-    (book.open, book.finished) = (Some(Open::new(book.staging())), None);
-    Ok(message("Weight update started"))
+/// Handles `/start_weight_update`. An update that was started and not finished is dropped.
+pub(crate) async fn start(state: &Arc<ServerState>, _: HttpCall) -> Result<HttpReply, ApiError> {
+    let mut book = lock_book(state).await;
+    drop_open_update(&mut book);
+    book.open = Some(Open::new(book.staging()));
+    Ok(message_reply("Weight update started"))
 }
 
-/// Where the tensors of a call are.
-enum Source {
+fn drop_open_update(book: &mut Book) {
+    book.open = None;
+    book.finished = None;
+}
+
+/// The place that the tensors of a call come from.
+enum WeightSource {
     Folder(String),
+    /// A safetensors file.
     Body(bytes::Bytes),
-    /// To be received as these fields announce.
+    /// The connected transport; the fields announce the tensors.
     Transport(Map<String, Value>),
 }
 
-impl Source {
-    fn of(call: Call) -> Result<(Source, Option<String>), ApiError> {
-        if call.binary {
-            let asked = call.query.get("weight_version").map(str::to_owned);
-            return Ok((Source::Body(call.body), asked));
+/// The tensors of a call, and the label that it asks for.
+struct WeightPush {
+    source: WeightSource,
+    label: Option<String>,
+}
+
+impl WeightPush {
+    fn parse(call: HttpCall) -> Result<WeightPush, ApiError> {
+        if call.is_binary() {
+            let label = call.query().get("weight_version").map(str::to_owned);
+            return Ok(WeightPush { source: WeightSource::Body(call.body), label });
         }
-        let fields = call.fields()?;
-        let asked = version(&fields, "weight_version")?.or(version(&fields, "version")?);
+        let fields = call.fields_or_empty()?;
+        let label = parse_label(&fields, "weight_version")?.or(parse_label(&fields, "version")?);
+        Ok(WeightPush { source: WeightSource::parse(&fields)?, label })
+    }
+}
+
+impl WeightSource {
+    fn parse(fields: &Fields) -> Result<WeightSource, ApiError> {
         for name in ["weight_dir", "path"] {
             if let Some(folder) = fields.text(name)? {
-                return Ok((Source::Folder(folder.to_owned()), asked));
+                return Ok(WeightSource::Folder(folder.to_owned()));
             }
         }
+
+        // Some clients wrap the object in a list of one.
         let info = match fields.get("update_info") {
             Some(Value::Array(list)) if list.len() == 1 => list[0].as_object(),
             info => info.and_then(Value::as_object),
         };
         let Some(info) = info else {
-            let forms = "must be an object: `path` of a folder, or what a transport sends";
-            return Err(ApiError::bad("update_info", forms));
+            let message = "must be an object: `path` of a folder, or what a transport sends";
+            return Err(ApiError::bad_field("update_info", message));
         };
         match info.get("path").or_else(|| info.get("weight_dir")) {
-            Some(Value::String(folder)) => Ok((Source::Folder(folder.clone()), asked)),
-            Some(_) => Err(ApiError::bad("update_info.path", "must be a string")),
-            None => Ok((Source::Transport(info.clone()), asked)),
+            Some(Value::String(folder)) => Ok(WeightSource::Folder(folder.clone())),
+            Some(_) => Err(ApiError::bad_field("update_info.path", "must be a string")),
+            None => Ok(WeightSource::Transport(info.clone())),
         }
     }
 
     fn folder(&self) -> Option<String> {
         match self {
-            Source::Folder(folder) => Some(folder.clone()),
+            WeightSource::Folder(folder) => Some(folder.clone()),
             _ => None,
         }
     }
 
-    /// Names of the tensors that it is to bring, where they can be known without reading it.
+    /// Returns the names of its tensors, if these are known before it is read.
     fn names(&self) -> Option<Vec<String>> {
         match self {
-            Source::Folder(_) => None,
-            Source::Body(body) => {
-                let (_, file) = SafeTensors::read_metadata(body).ok()?;
-                Some(file.offset_keys())
+            WeightSource::Folder(_) => None,
+            WeightSource::Body(body) => {
+                let (_, metadata) = SafeTensors::read_metadata(body).ok()?;
+                Some(metadata.offset_keys())
             }
-            Source::Transport(info) => {
+            WeightSource::Transport(info) => {
                 let names = info.get("names")?.as_array()?.iter();
                 names.map(|name| name.as_str().map(str::to_owned)).collect()
             }
         }
     }
 
-    /// Puts all tensors into `staging`. Blocks.
+    /// Reads all tensors into `staging`. Blocks.
     fn read(self, book: &mut Book, staging: &mut Staging) -> Result<(), Refused> {
         match self {
-            Source::Folder(folder) => staging.take_folder(Path::new(&folder)),
-            Source::Body(body) => staging.take_file(&body),
-            Source::Transport(info) => {
+            WeightSource::Folder(folder) => staging.take_folder(Path::new(&folder)),
+            WeightSource::Body(body) => staging.take_file(&body),
+            WeightSource::Transport(info) => {
                 let Some(mut transport) = book.transport.take() else {
-                    return Err(Refused::Weights(
-                        "no transport is connected; `POST /init_weight_transfer_engine` comes \
-                         first, or give `update_info.path`"
-                            .into(),
-                    ));
+                    return Err(Refused::Weights(NOT_CONNECTED.into()));
                 };
                 let received = transport.receive(&info, &mut |piece| staging.take(piece));
-                // One that is out of step would take an old broadcast for a new one.
+                // A transport out of step would take an old broadcast for a new one.
                 book.transport = transport.is_in_step().then_some(transport);
                 received
             }
@@ -187,146 +207,187 @@ impl Source {
     }
 }
 
-/// A label, which may be given as a number.
-fn version(fields: &Fields, name: &str) -> Result<Option<String>, ApiError> {
+/// Reads a label, which may be given as a number.
+fn parse_label(fields: &Fields, name: &str) -> Result<Option<String>, ApiError> {
     match fields.get(name) {
         None => Ok(None),
         Some(Value::Number(number)) => Ok(Some(number.to_string())),
         Some(Value::String(text)) if !text.is_empty() => Ok(Some(text.clone())),
-        Some(_) => Err(ApiError::bad(name, "must be a text that is not empty")),
+        Some(_) => Err(ApiError::bad_field(name, "must be a text that is not empty")),
     }
 }
 
-/// Reads all tensors of a source into `staging`. The book comes back, whatever came of it.
-async fn read(
-    mut book: Held,
+/// The result of reading a source; the lock comes back also if that failed.
+struct ReadWeights {
+    book: BookGuard,
+    staging: Result<Staging, Refused>,
+}
+
+/// Reads all tensors of a source into `staging`.
+async fn read_source(
+    mut book: BookGuard,
     mut staging: Staging,
-    source: Source,
-) -> Result<(Held, Result<Staging, Refused>), ApiError> {
-    let reading = spawn_blocking(move || {
+    source: WeightSource,
+) -> Result<ReadWeights, ApiError> {
+    run_blocking(move || {
         let read = source.read(&mut book, &mut staging);
-        (book, read.map(|()| staging))
-    });
-    reading.await.map_err(|_| ApiError::internal())
-}
-
-/// Serves a folder of a whole model from now on, under the label that is asked for.
-pub(in crate::serve) async fn push_folder(
-    state: &Arc<State>,
-    folder: String,
-    asked: Option<String>,
-) -> Result<Receipt, ApiError> {
-    let book = hold(state).await;
-    push(state, book, Source::Folder(folder), asked).await
-}
-
-/// An update that is one call. It ends one that was begun.
-async fn push(
-    state: &Arc<State>,
-    mut book: Held,
-    source: Source,
-    asked: Option<String>,
-) -> Result<Receipt, ApiError> {
-    let state = Arc::clone(state);
-    whole(async move {
-        (book.open, book.finished) = (None, None);
-        let (folder, staging) = (source.folder(), book.staging());
-        let (mut book, read) = read(book, staging, source).await?;
-        let done = async {
-            let staging = read.map_err(refused)?;
-            if !staging.is_whole() {
-                return Err(ApiError::malformed(PARTS));
-            }
-            let ready = prepare(&state, &book, &staging, (folder, asked))?;
-            apply(&state, &mut book, staging, ready).await
-        };
-        counted(&state, done.await)
+        ReadWeights { book, staging: read.map(|()| staging) }
     })
     .await
 }
 
-/// Takes tensors in. Without an update that was started they are one by themselves, and so is a
-/// call that is given a label.
-pub(super) async fn update(state: &Arc<State>, call: Call) -> Result<Reply, ApiError> {
-    const UPDATED: &str = "Weights updated";
-    let (source, asked) = Source::of(call)?;
-    let mut book = hold(state).await;
-    let open = if asked.is_none() { book.open.take() } else { None };
-    let Some(mut open) = open else {
-        return Ok(done(UPDATED, &push(state, book, source, asked).await?));
-    };
+/// Serves the weights in a folder of a whole model from now on, under the label if there is one.
+pub(crate) async fn push_folder(
+    state: &Arc<ServerState>,
+    folder: String,
+    label: Option<String>,
+) -> Result<Receipt, ApiError> {
+    let book = lock_book(state).await;
+    push_all(state, book, WeightPush { source: WeightSource::Folder(folder), label }).await
+}
+
+/// Applies an update of one call. An update that was started is dropped.
+async fn push_all(
+    state: &Arc<ServerState>,
+    mut book: BookGuard,
+    push: WeightPush,
+) -> Result<Receipt, ApiError> {
     let state = Arc::clone(state);
-    whole(async move {
-        let (names, scratch) = (source.names(), open.scratch());
-        let (mut book, read) = read(book, scratch, source).await?;
-        let settled = open.settle(read, names).map_err(refused);
+    run_to_end(async move {
+        drop_open_update(&mut book);
+        let WeightPush { source, label } = push;
+        let name = UpdateName { folder: source.folder(), label };
+        let empty = book.staging();
+        let ReadWeights { mut book, staging } = read_source(book, empty, source).await?;
+        let applied = apply_whole(&state, &mut book, staging, name).await;
+        count_error(&state, applied)
+    })
+    .await
+}
+
+async fn apply_whole(
+    state: &ServerState,
+    book: &mut Book,
+    staging: Result<Staging, Refused>,
+    name: UpdateName,
+) -> Result<Receipt, ApiError> {
+    let staging = staging?;
+    if !staging.is_whole() {
+        return Err(ApiError::bad_request(NOT_ALL_TENSORS));
+    }
+    let prepared = prepare(state, book, &staging, name)?;
+    apply(state, book, staging, prepared).await
+}
+
+/// Handles `/update_weights`. A call is an update of its own if none was started, or if it gives a
+/// label.
+pub(crate) async fn update(
+    state: &Arc<ServerState>,
+    call: HttpCall,
+) -> Result<HttpReply, ApiError> {
+    const UPDATED: &str = "Weights updated";
+    let push = WeightPush::parse(call)?;
+    let mut book = lock_book(state).await;
+    let open = if push.label.is_none() { book.open.take() } else { None };
+    let Some(mut open) = open else {
+        return Ok(receipt_reply(UPDATED, &push_all(state, book, push).await?));
+    };
+
+    let state = Arc::clone(state);
+    run_to_end(async move {
+        let names = push.source.names();
+        let read = read_source(book, open.scratch(), push.source).await?;
+        let settled = open.settle(read.staging, names).map_err(ApiError::from);
         let tensors = open.staging().len();
+
+        let mut book = read.book;
         book.open = Some(open);
-        counted(&state, settled)?;
+        count_error(&state, settled)?;
         Ok(json_reply(&json!({"message": UPDATED, "tensors": tensors})))
     })
     .await
 }
 
-/// Serves what has arrived from now on.
-pub(super) async fn finish(state: &Arc<State>, fields: &Fields) -> Result<Reply, ApiError> {
+/// Handles `/finish_weight_update`: serves the received weights from now on.
+pub(crate) async fn finish(
+    state: &Arc<ServerState>,
+    call: HttpCall,
+) -> Result<HttpReply, ApiError> {
     const FINISHED: &str = "Weight update finished";
-    let asked = version(fields, "weight_version")?;
+    let label = parse_label(&call.fields_or_empty()?, "weight_version")?;
     let state = Arc::clone(state);
-    whole(async move {
-        let mut book = hold(&state).await;
+    run_to_end(async move {
+        let mut book = lock_book(&state).await;
         let Some(open) = book.open.take() else {
-            // The answer may have been lost.
-            let last = book.finished.as_ref().filter(|last| last.is_of(None, asked.as_deref()));
-            let last = last.ok_or_else(|| ApiError::conflict(NONE_STARTED))?;
+            // A client that lost the answer finishes again, and gets the same one.
+            let finished = book.finished.as_ref();
+            let last = finished.filter(|last| last.is_of(None, label.as_deref()));
+            let receipt = last.ok_or_else(|| ApiError::conflict(NONE_STARTED))?;
             add(&state.stats.updates.repeated, 1);
-            return Ok(done(FINISHED, last));
+            return Ok(receipt_reply(FINISHED, receipt));
         };
-        let ready = match open.debt() {
-            Some(debt) => Err(ApiError::conflict(debt)),
-            None => prepare(&state, &book, open.staging(), (None, asked)),
-        };
-        let receipt = match ready {
-            Ok(ready) => apply(&state, &mut book, open.into_staging(), ready).await,
-            Err(refused) => {
-                // What has arrived stays, so that what is missing can come.
-                book.open = Some(open);
-                Err(refused)
-            }
-        };
-        let receipt = counted(&state, receipt)?;
+
+        let applied = finish_open(&state, &mut book, open, label).await;
+        let receipt = count_error(&state, applied)?;
         book.finished = Some(receipt.clone());
-        Ok(done(FINISHED, &receipt))
+        Ok(receipt_reply(FINISHED, &receipt))
     })
     .await
 }
 
-fn done(text: &str, receipt: &Receipt) -> Reply {
+/// Applies a started update. If it is refused, it stays open, so that missing tensors can come.
+async fn finish_open(
+    state: &ServerState,
+    book: &mut Book,
+    open: Open,
+    label: Option<String>,
+) -> Result<Receipt, ApiError> {
+    let name = UpdateName { folder: None, label };
+    let prepared = match open.debt() {
+        Some(debt) => Err(ApiError::conflict(debt)),
+        None => prepare(state, book, open.staging(), name),
+    };
+    match prepared {
+        Ok(prepared) => apply(state, book, open.into_staging(), prepared).await,
+        Err(refusal) => {
+            book.open = Some(open);
+            Err(refusal)
+        }
+    }
+}
+
+fn receipt_reply(message: &str, receipt: &Receipt) -> HttpReply {
     let Version { label, checksum } = &receipt.version;
     json_reply(&json!({
-        "message": text,
+        "message": message,
         "weight_version": label,
         "checksum": checksum,
         "pause_us": receipt.pause_us,
     }))
 }
 
-/// Gives the weights that serve another label.
-pub(super) async fn rename(state: &Arc<State>, fields: &Fields) -> Result<Reply, ApiError> {
-    let asked = version(fields, "new_version")?;
-    let asked = asked.ok_or_else(|| ApiError::bad("new_version", "must be a text"))?;
+/// Handles `/update_weight_version`: gives the weights that serve another label.
+pub(crate) async fn rename(
+    state: &Arc<ServerState>,
+    call: HttpCall,
+) -> Result<HttpReply, ApiError> {
+    const FIELD: &str = "new_version";
+    let Some(wanted) = parse_label(&call.fields_or_empty()?, FIELD)? else {
+        return Err(ApiError::bad_field(FIELD, "must be a text"));
+    };
     let state = Arc::clone(state);
-    whole(async move {
-        let mut book = hold(&state).await;
+    run_to_end(async move {
+        let mut book = lock_book(&state).await;
         let checksum = book.version.checksum.clone();
-        let label =
-            state.updates.label((Some(&asked), None), book.done, &checksum).map_err(refused)?;
+        let label = state.updates.label((Some(&wanted), None), book.done, &checksum)?;
         let version = Version { label, checksum };
+        // The label must be known before any token is sampled under it.
         state.updates.remember(&version);
-        let label: Arc<str> = Arc::from(asked.as_str());
-        state.gate.tell(|done| Command::Rename { version: label, done }).await?;
+
+        let engine_label: Arc<str> = Arc::from(wanted.as_str());
+        state.engine.send(|done| Command::Rename { version: engine_label, done }).await?;
         book.version = version;
-        Ok(json_reply(&json!({"success": true, "new_version": asked})))
+        Ok(json_reply(&json!({"success": true, "new_version": wanted})))
     })
     .await
 }

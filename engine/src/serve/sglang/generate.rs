@@ -1,4 +1,4 @@
-//! `/generate`: a text or ids, or several of either, continued.
+//! `/generate`: continues a text or ids, or several of either.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -6,95 +6,134 @@ use std::time::Instant;
 use serde_json::{Map, Value};
 use tokio::sync::mpsc::Receiver;
 
-use super::super::choice::{Choice, gather};
-use super::super::encode::{self, check_length};
-use super::super::error::ApiError;
-use super::super::fields::{Fields, token_ids};
-use super::super::request::{self, Ask};
-use super::super::routes::{Reply, event_reply, json_reply};
-use super::super::sampling::alternatives;
-use super::super::sse::EventStream;
-use super::super::submit::{Prompt, State};
 use super::params::{is_empty, translate};
-use super::reply::{Call, GenerateEvents, Generated};
+use super::reply::{SglangCall, SglangEvents, SglangReply};
 use crate::Card;
 use crate::sequence::Output;
+use crate::serve::engine_client::Prompt;
+use crate::serve::generation::{
+    ChoiceDecoder, GenerationRequest, RequestedLimit, alternatives, check_length, collect_choices,
+    encode_prompt, max_tokens, stop_rules,
+};
+use crate::serve::http::{
+    ApiError, EventStream, Field, Fields, HttpCall, HttpReply, event_reply, json_reply,
+    parse_token_ids,
+};
+use crate::serve::state::ServerState;
+
+/// The fields of `/generate`. Each may be a list in a call of several prompts.
+pub(crate) const GENERATE_FIELDS: &[Field] = &[
+    Field::any("text"),
+    Field::any("input_ids"),
+    Field::any("sampling_params"),
+    Field::any("rid"),
+    Field::any("return_logprob"),
+    Field::any("top_logprobs_num"),
+    Field::any("logprob_start_len"),
+    Field::boolean("return_text_in_logprobs"),
+    Field::boolean("stream"),
+    Field::any("lora_path"),
+    Field::any("cache_salt"),
+    Field::any("extra_key"),
+    Field::any("priority"),
+    Field::refused("input_embeds"),
+    Field::refused("image_data"),
+    Field::refused("video_data"),
+    Field::refused("audio_data"),
+    Field::refused("token_ids_logprob"),
+    Field::refused("return_sampling_mask"),
+    Field::refused("return_flat_raw_top_logprobs"),
+    Field::refused("return_hidden_states"),
+    Field::refused("return_routed_experts"),
+    Field::refused("return_indexer_topk"),
+    Field::refused("session_params"),
+    Field::refused("custom_logit_processor"),
+    Field::refused("positional_embed_overrides"),
+    Field::refused("max_thinking_tokens"),
+    Field::refused("return_entropy"),
+];
+
+/// Fields beside `sampling_params`, and the engine's names of them.
+const OUTER: [(&str, &str); 5] = [
+    ("lora_path", "model"),
+    ("cache_salt", "cache_salt"),
+    ("extra_key", "cache_salt"),
+    ("priority", "priority"),
+    ("stream", "stream"),
+];
 
 /// Prompts of one call.
 const MAX_PROMPTS: usize = 1024;
 
-/// Fields that would change the reply and have no counterpart.
-const UNSUPPORTED: [&str; 15] = [
-    "input_embeds",
-    "image_data",
-    "video_data",
-    "audio_data",
-    "token_ids_logprob",
-    "return_sampling_mask",
-    "return_flat_raw_top_logprobs",
-    "return_hidden_states",
-    "return_routed_experts",
-    "return_indexer_topk",
-    "session_params",
-    "custom_logit_processor",
-    "positional_embed_overrides",
-    "max_thinking_tokens",
-    "return_entropy",
-];
+/// One prompt of a call, ready to be submitted.
+struct PromptCall {
+    call: SglangCall,
+    request: GenerationRequest,
+    prompt: Prompt,
+}
 
-pub(super) async fn answer(state: &Arc<State>, fields: &Fields) -> Result<Reply, ApiError> {
-    for name in UNSUPPORTED {
-        if fields.get(name).is_some_and(|value| !is_empty(value)) {
-            return Err(ApiError::bad(name, "is not supported"));
+/// Handles `/generate`.
+pub(crate) async fn answer(
+    state: &Arc<ServerState>,
+    call: HttpCall,
+) -> Result<HttpReply, ApiError> {
+    let fields = call.fields_or_empty()?;
+    for field in GENERATE_FIELDS.iter().filter(|field| field.is_refused()) {
+        if fields.get(field.name).is_some_and(|value| !is_empty(value)) {
+            return Err(ApiError::bad_field(field.name, "is not supported"));
         }
     }
+
+    // A stream has no place for the index of a prompt, so it is for one.
     let started = Instant::now();
-    let batch = Batch::parse(fields)?;
+    let batch = Batch::parse(&fields)?;
     let stream = fields.flag("stream", false)?;
     if stream && batch.prompts.len() > 1 {
-        return Err(ApiError::bad("stream", "is for one prompt; send a call for each"));
+        return Err(ApiError::bad_field("stream", "is for one prompt; send a call for each"));
     }
-    let calls: Result<Vec<_>, ApiError> =
-        (0..batch.prompts.len()).map(|index| batch.call(state, index, started)).collect();
-    let mut calls = calls?;
-    if stream && let Some((call, ask, prompt)) = calls.pop() {
-        let outputs = state.gate.submit(state.card.seed, &ask, &[prompt])?;
-        return Ok(event_reply(EventStream::new(outputs, GenerateEvents::new(call))));
+    let mut calls = Vec::with_capacity(batch.prompts.len());
+    for index in 0..batch.prompts.len() {
+        calls.push(batch.prompt_call(state, index, started)?);
     }
-    // All of them run at once; those that are not awaited yet wait in their channels.
+    if stream && let Some(PromptCall { call, request, prompt }) = calls.pop() {
+        let outputs = state.engine.submit(&request, &[prompt])?;
+        return Ok(event_reply(EventStream::new(outputs, SglangEvents::new(call))));
+    }
+
+    // All prompts run at once. The outputs of those that are not awaited yet wait in their
+    // channels.
     let mut running = Vec::with_capacity(calls.len());
-    for (call, ask, prompt) in calls {
-        running.push((call, state.gate.submit(state.card.seed, &ask, &[prompt])?));
+    for PromptCall { call, request, prompt } in calls {
+        running.push((call, state.engine.submit(&request, &[prompt])?));
     }
     let mut replies = Vec::new();
     for (call, outputs) in running {
-        replies.extend(whole(state, &call, outputs).await?);
+        replies.extend(whole_replies(state, &call, outputs).await?);
     }
     match replies.as_slice() {
-        [one] if !batch.is_list => Ok(json_reply(one)),
+        [reply] if !batch.is_list => Ok(json_reply(reply)),
         all => Ok(json_reply(&all)),
     }
 }
 
-/// All choices of one prompt.
-async fn whole(
-    state: &State,
-    call: &Call,
+/// Collects the replies to one prompt.
+async fn whole_replies(
+    state: &ServerState,
+    call: &SglangCall,
     outputs: Receiver<Output>,
-) -> Result<Vec<Generated>, ApiError> {
-    let choices = (0..call.n).map(|_| Choice::new(&call.stops, &call.show)).collect();
-    let pieces = gather(choices, &state.card.tokenizer, outputs).await;
-    let replies = pieces.into_iter().enumerate();
-    replies.map(|(index, piece)| call.reply(index, piece)).collect()
+) -> Result<Vec<SglangReply>, ApiError> {
+    let decoders = (0..call.n).map(|_| ChoiceDecoder::new(&call.stops, &call.options)).collect();
+    let choices = collect_choices(decoders, &state.model.tokenizer, outputs).await;
+    choices.into_iter().enumerate().map(|(index, choice)| call.reply(index, choice)).collect()
 }
 
-/// The prompts of a call, and what is said of all of them or of each.
+/// The prompts of a call, and the fields that hold for all of them or for each.
 struct Batch<'a> {
     fields: &'a Fields,
     prompts: Vec<&'a Value>,
-    /// The field that they came in.
+    /// The field that the prompts are in.
     field: &'static str,
-    /// Whether the reply is a list even if there is one prompt.
+    /// True if the call gives a list of prompts. Its reply is then a list, too.
     is_list: bool,
 }
 
@@ -102,146 +141,149 @@ impl<'a> Batch<'a> {
     fn parse(fields: &'a Fields) -> Result<Batch<'a>, ApiError> {
         let (field, given) = match (fields.get("input_ids"), fields.get("text")) {
             (Some(_), Some(_)) => {
-                return Err(ApiError::bad("text", "and `input_ids` cannot both be given"));
+                return Err(ApiError::bad_field("text", "and `input_ids` cannot both be given"));
             }
             (Some(ids), None) => ("input_ids", ids),
             (None, Some(text)) => ("text", text),
-            (None, None) => return Err(ApiError::bad("text", "or `input_ids` is missing")),
+            (None, None) => return Err(ApiError::bad_field("text", "or `input_ids` is missing")),
         };
-        let several = match given {
+
+        // A list of ids is one prompt; a list of lists is several.
+        let list = match given {
             Value::Array(list) if field == "text" => Some(list),
             Value::Array(list) if list.iter().any(Value::is_array) => Some(list),
             _ => None,
         };
-        let prompts = several.map_or_else(|| vec![given], |list| list.iter().collect());
+        let prompts = list.map_or_else(|| vec![given], |list| list.iter().collect());
         if prompts.is_empty() || prompts.len() > MAX_PROMPTS {
             let message = format!("must hold 1 to {MAX_PROMPTS} prompts, got {}", prompts.len());
-            return Err(ApiError::bad(field, message));
+            return Err(ApiError::bad_field(field, message));
         }
-        Ok(Batch { fields, prompts, field, is_list: several.is_some() })
+        Ok(Batch { fields, prompts, field, is_list: list.is_some() })
     }
 
-    /// What a field says of a prompt: the field is one value for all, or a list in a batch.
-    fn of(&self, name: &str, index: usize) -> Result<Option<&'a Value>, ApiError> {
+    /// Returns a field's value for one prompt: the value for all, or the entry of a list.
+    fn field_of(&self, name: &str, index: usize) -> Result<Option<&'a Value>, ApiError> {
         match self.fields.get(name) {
-            Some(Value::Array(list)) if self.is_list => {
-                let message = || format!("must have one entry for each of {}", self.prompts.len());
-                let fits = list.len() == self.prompts.len();
-                let value = list.get(index).filter(|_| fits);
-                value.ok_or_else(|| ApiError::bad(name, message())).map(Some)
+            Some(Value::Array(list)) if self.is_list && list.len() == self.prompts.len() => {
+                Ok(Some(&list[index]))
+            }
+            Some(Value::Array(_)) if self.is_list => {
+                let message = format!("must have one entry for each of {}", self.prompts.len());
+                Err(ApiError::bad_field(name, message))
             }
             value => Ok(value),
         }
     }
 
-    /// The engine's own request for a prompt.
-    fn fields(&self, index: usize) -> Result<Fields, ApiError> {
-        let params = match self.of("sampling_params", index)? {
-            None | Some(Value::Null) => Map::new(),
+    /// Translates the fields for one prompt to the engine's own.
+    fn translated_fields(&self, index: usize) -> Result<Fields, ApiError> {
+        let mut fields = match self.field_of("sampling_params", index)? {
+            None | Some(Value::Null) => translate(&Map::new())?,
             Some(Value::Object(params)) => translate(params)?,
-            Some(_) => return Err(ApiError::bad("sampling_params", "must be an object")),
+            Some(_) => return Err(ApiError::bad_field("sampling_params", "must be an object")),
         };
-        let mut fields = match params.is_empty() {
-            true => translate(&Map::new())?,
-            false => params,
-        };
-        if self.of("return_logprob", index)? == Some(&Value::Bool(true)) {
-            let top = self.of("top_logprobs_num", index)?.filter(|top| !top.is_null());
-            let top = top.cloned().unwrap_or_else(|| 0.into());
-            fields.insert("logprobs".to_owned(), top);
+        if self.field_of("return_logprob", index)? == Some(&Value::Bool(true)) {
+            let top = self.field_of("top_logprobs_num", index)?.filter(|top| !top.is_null());
+            fields.insert("logprobs".to_owned(), top.cloned().unwrap_or_else(|| 0.into()));
         }
-        let outer = [
-            ("lora_path", "model"),
-            ("cache_salt", "cache_salt"),
-            ("extra_key", "cache_salt"),
-            ("priority", "priority"),
-            ("stream", "stream"),
-        ];
-        for (theirs, ours) in outer {
-            if let Some(value) = self.of(theirs, index)?.filter(|value| !value.is_null()) {
-                fields.insert(ours.to_owned(), value.clone());
+        for (theirs, own) in OUTER {
+            if let Some(value) = self.field_of(theirs, index)?.filter(|value| !value.is_null()) {
+                fields.insert(own.to_owned(), value.clone());
             }
         }
-        Ok(Fields::new(fields).under(self.rid(index)?))
+        Ok(Fields::new(fields).with_reply_id(self.reply_id(index)?))
     }
 
-    /// The id of a prompt's reply.
-    fn rid(&self, index: usize) -> Result<String, ApiError> {
-        match self.of("rid", index)? {
+    /// Returns the id of the reply to one prompt.
+    fn reply_id(&self, index: usize) -> Result<String, ApiError> {
+        match self.field_of("rid", index)? {
             None | Some(Value::Null) => Ok(uuid::Uuid::new_v4().simple().to_string()),
             Some(Value::String(rid)) => match self.fields.get("rid") {
-                // One name for several.
+                // One id for several prompts is made unique.
                 Some(Value::String(_)) if self.is_list => Ok(format!("{rid}_{index}")),
                 _ => Ok(rid.clone()),
             },
-            Some(_) => Err(ApiError::bad("rid", "must be a string")),
+            Some(_) => Err(ApiError::bad_field("rid", "must be a string")),
         }
     }
 
-    fn ids(&self, index: usize, card: &Card) -> Result<Vec<u32>, ApiError> {
-        let wrong = || ApiError::bad(self.field, "must be texts, or lists of token ids");
+    fn prompt_ids(&self, index: usize, model: &Card) -> Result<Vec<u32>, ApiError> {
         let ids = match self.prompts[index] {
             Value::String(text) if self.field == "text" => {
-                encode::prompt(self.field, text, true, card)?
+                encode_prompt(self.field, text, true, model)?
             }
             Value::Array(ids) if self.field == "input_ids" => {
-                token_ids(self.field, ids, card.vocab)?
+                parse_token_ids(self.field, ids, model.vocab)?
             }
-            _ => return Err(wrong()),
+            _ => {
+                let message = "must be texts, or lists of token ids";
+                return Err(ApiError::bad_field(self.field, message));
+            }
         };
-        check_length(self.field, &ids, card)?;
+        check_length(self.field, &ids, model)?;
         Ok(ids)
     }
 
-    /// Where the scores of a prompt begin; none if they are not asked for.
-    fn scored_from(&self, index: usize, ids: usize) -> Result<Option<usize>, ApiError> {
+    /// Returns the position at which the scores of a prompt start; none if it is not scored.
+    fn scored_from(&self, index: usize, prompt_len: usize) -> Result<Option<usize>, ApiError> {
         const FIELD: &str = "logprob_start_len";
-        let start = match self.of(FIELD, index)? {
+        let start = match self.field_of(FIELD, index)? {
             None | Some(Value::Null) => return Ok(None),
             Some(value) => value.as_i64(),
         };
         match start {
             Some(-1) => Ok(None),
             Some(start) => match usize::try_from(start) {
-                Ok(start) if start < ids => Ok(Some(start)),
-                _ => Err(ApiError::bad(FIELD, format!("must be -1, or from 0 to {}", ids - 1))),
+                Ok(start) if start < prompt_len => Ok(Some(start)),
+                _ => {
+                    let message = format!("must be -1, or from 0 to {}", prompt_len - 1);
+                    Err(ApiError::bad_field(FIELD, message))
+                }
             },
-            None => Err(ApiError::bad(FIELD, "must be a whole number")),
+            None => Err(ApiError::bad_field(FIELD, "must be a whole number")),
         }
     }
 
-    fn call(
+    /// Makes the call for one prompt. `started` is the time at which the whole call came.
+    fn prompt_call(
         &self,
-        state: &Arc<State>,
+        state: &Arc<ServerState>,
         index: usize,
         started: Instant,
-    ) -> Result<(Call, Ask, Prompt), ApiError> {
-        let (card, fields) = (&state.card, self.fields(index)?);
-        let ids: Arc<[u32]> = self.ids(index, card)?.into();
-        let mut ask = Ask::parse(&fields, state, alternatives(&fields, card, "logprobs")?)?;
-        let scored = self.scored_from(index, ids.len())?.filter(|_| ask.show.logprobs.is_some());
-        if scored.is_some() && ask.show.stream {
+    ) -> Result<PromptCall, ApiError> {
+        let model = &state.model;
+        let fields = self.translated_fields(index)?;
+        let ids: Arc<[u32]> = self.prompt_ids(index, model)?.into();
+        let logprobs = alternatives(&fields, model, "logprobs")?;
+        let adapter = state.requested_adapter(&fields)?;
+        let mut request = GenerationRequest::parse(&fields, model, adapter, logprobs)?;
+
+        let has_logprobs = request.options.logprobs.is_some();
+        let scored_from = self.scored_from(index, ids.len())?.filter(|_| has_logprobs);
+        if scored_from.is_some() && request.options.stream {
             let message = "is not available when `stream` is true";
-            return Err(ApiError::bad("logprob_start_len", message));
+            return Err(ApiError::bad_field("logprob_start_len", message));
         }
-        ask.prompt_logprobs = ask.show.logprobs.filter(|_| scored.is_some());
-        // To be scored, a prompt needs no reply, but the engine makes one of at least one token.
+        request.prompt_logprobs = request.options.logprobs.filter(|_| scored_from.is_some());
+
+        // A prompt that is only scored needs no reply, but the engine samples at least one token.
         let wanted = fields.count("max_tokens", 0)?.unwrap_or(0);
-        let limit = request::max_tokens(card, ids.len(), Some(("max_new_tokens", wanted.max(1))))?;
-        let stops = request::rules(&ask, limit)?;
+        let requested = RequestedLimit { field: "max_new_tokens", tokens: wanted.max(1) };
+        let stops = stop_rules(&request, max_tokens(model, ids.len(), Some(requested))?)?;
         let prompt = Prompt { ids: Arc::clone(&ids), stops: Arc::clone(&stops) };
-        let call = Call {
+        let call = SglangCall {
             state: Arc::clone(state),
-            id: ask.id.clone(),
-            n: ask.n,
-            show: ask.show.clone(),
+            id: request.id.clone(),
+            n: request.n,
+            options: request.options.clone(),
             prompt: ids,
             stops,
-            scored,
-            is_silent: wanted == 0,
-            with_text: self.fields.flag("return_text_in_logprobs", false)?,
+            scored_from,
+            hides_sampled: wanted == 0,
+            has_texts: self.fields.flag("return_text_in_logprobs", false)?,
             started,
         };
-        Ok((call, ask, prompt))
+        Ok(PromptCall { call, request, prompt })
     }
 }

@@ -1,10 +1,10 @@
-//! `sampling_params` of `/generate` as fields of the engine's own requests.
+//! Translation of `sampling_params` to the engine's own fields.
 
 use serde_json::{Map, Value, json};
 
-use super::super::error::ApiError;
+use crate::serve::http::ApiError;
 
-/// Fields that have another name here; all others of [`SAME`] keep theirs.
+/// Fields of other names: SGLang's, and the engine's.
 const RENAMED: [(&str, &str); 4] = [
     ("max_new_tokens", "max_tokens"),
     ("min_new_tokens", "min_tokens"),
@@ -12,6 +12,7 @@ const RENAMED: [(&str, &str); 4] = [
     ("sampling_seed", "seed"),
 ];
 
+/// Fields of the same name.
 const SAME: [&str; 13] = [
     "temperature",
     "top_p",
@@ -28,43 +29,49 @@ const SAME: [&str; 13] = [
     "logit_bias",
 ];
 
-/// Forms of a reply, under their names in `structured_outputs`.
+/// Fields that prescribe a form, and their names in `structured_outputs`.
 const FORMS: [(&str, &str); 3] = [("json_schema", "json"), ("regex", "regex"), ("ebnf", "grammar")];
 
-/// Fields that change nothing here.
-const IDLE: [&str; 2] = ["spaces_between_special_tokens", "stream_interval"];
+/// Fields without effect on the replies of this engine.
+const IGNORED: [&str; 2] = ["spaces_between_special_tokens", "stream_interval"];
 
-/// Tokens of a reply whose request does not say.
-const MAX_NEW_TOKENS: u64 = 128;
+/// Tokens of a reply if the request sets no limit, as in SGLang.
+const DEFAULT_MAX_TOKENS: u64 = 128;
 
-/// The engine's fields for SGLang's.
+/// Translates `sampling_params`.
+///
+/// # Errors
+/// 400 for a second form, or a field without a counterpart that is set.
 pub(super) fn translate(params: &Map<String, Value>) -> Result<Map<String, Value>, ApiError> {
     let mut fields = Map::new();
-    fields.insert("max_tokens".to_owned(), MAX_NEW_TOKENS.into());
+    fields.insert("max_tokens".to_owned(), DEFAULT_MAX_TOKENS.into());
     for (name, value) in params.iter().filter(|(_, value)| !value.is_null()) {
         let name = name.as_str();
-        let renamed = RENAMED.iter().find(|(theirs, _)| *theirs == name).map(|(_, ours)| *ours);
-        let same = SAME.contains(&name).then_some(name);
-        let form = FORMS.iter().find(|(theirs, _)| *theirs == name).map(|(_, ours)| *ours);
-        match (renamed.or(same), form) {
-            (Some(ours), _) => {
-                fields.insert(ours.to_owned(), value.clone());
+        if let Some(own_name) = plain_name(name) {
+            fields.insert(own_name.to_owned(), value.clone());
+        } else if let Some(form) = find(&FORMS, name) {
+            if fields.contains_key("structured_outputs") {
+                let message = "prescribes a second form; a reply can have only one";
+                return Err(ApiError::bad_field(name, message));
             }
-            (None, Some(form)) => {
-                if fields.contains_key("structured_outputs") {
-                    let message = "prescribes a second form; a reply can have only one";
-                    return Err(ApiError::bad(name, message));
-                }
-                fields.insert("structured_outputs".to_owned(), json!({form: value}));
-            }
-            (None, None) if IDLE.contains(&name) || is_empty(value) => {}
-            (None, None) => return Err(ApiError::bad(name, "is not supported")),
+            fields.insert("structured_outputs".to_owned(), json!({form: value}));
+        } else if !IGNORED.contains(&name) && !is_empty(value) {
+            return Err(ApiError::bad_field(name, "is not supported"));
         }
     }
     Ok(fields)
 }
 
-/// Whether a value asks for nothing.
+/// Returns the engine's name of a field that keeps its meaning.
+fn plain_name(name: &str) -> Option<&str> {
+    find(&RENAMED, name).or_else(|| SAME.contains(&name).then_some(name))
+}
+
+fn find(names: &[(&str, &'static str)], name: &str) -> Option<&'static str> {
+    names.iter().find(|(theirs, _)| *theirs == name).map(|(_, own)| *own)
+}
+
+/// True if a value asks for nothing.
 pub(super) fn is_empty(value: &Value) -> bool {
     match value {
         Value::Null | Value::Bool(false) => true,

@@ -1,47 +1,48 @@
-//! What `/generate` answers, whole or as a stream in which each event has all so far.
+//! The replies of `/generate`, whole or as a stream in which each event has all text so far.
 
 use std::sync::Arc;
 use std::time::Instant;
 
 use serde::Serialize;
 
-use super::super::choice::{Choice, Named, Piece, WeightVersion, ended};
-use super::super::error::ApiError;
-use super::super::logprobs::PromptTokens;
-use super::super::request::Show;
-use super::super::sse::{Events, Ready};
-use super::super::submit::State;
 use crate::sequence::{End, Finish, Output, StopRules};
+use crate::serve::generation::{
+    Alternative, ChoiceDecoder, ChoiceDelta, PromptTokens, ReplyOptions, ScoredToken,
+    WeightVersion, require_end,
+};
+use crate::serve::http::{ApiError, EventQueue, Events};
+use crate::serve::state::ServerState;
 
-/// What the reply needs to know of the call.
-pub(super) struct Call {
-    pub(super) state: Arc<State>,
+/// A call for one prompt, for as long as its reply is made.
+pub(super) struct SglangCall {
+    pub(super) state: Arc<ServerState>,
     pub(super) id: String,
     pub(super) n: usize,
-    pub(super) show: Show,
+    pub(super) options: ReplyOptions,
     pub(super) prompt: Arc<[u32]>,
     pub(super) stops: Arc<StopRules>,
-    /// The first position of the prompt whose token is scored.
-    pub(super) scored: Option<usize>,
-    /// Whether what is sampled is not told.
-    pub(super) is_silent: bool,
-    /// Whether tokens of logprobs come with their texts.
-    pub(super) with_text: bool,
+    /// The first position of the prompt whose token is scored; none if it is not scored.
+    pub(super) scored_from: Option<usize>,
+    /// True if the reply leaves the sampled tokens out.
+    pub(super) hides_sampled: bool,
+    /// True if the tokens of logprobs come with their texts.
+    pub(super) has_texts: bool,
     pub(super) started: Instant,
 }
 
-/// A logprob, the id and the text, if texts are told.
-type Scored = (Option<f64>, u32, Option<String>);
+/// A logprob, the token id, and its text if texts are reported.
+type TokenScore = (Option<f64>, u32, Option<String>);
 
-/// The likeliest tokens of each position of a prompt, but for the first.
-type Tops = Vec<Option<Vec<Scored>>>;
+/// The likeliest tokens of each position of a prompt; none for the first.
+type PromptAlternatives = Vec<Option<Vec<TokenScore>>>;
 
+/// The reply of one choice.
 #[derive(Debug, Serialize)]
-pub(super) struct Generated {
+pub(super) struct SglangReply {
     text: String,
     output_ids: Vec<u32>,
     meta_info: MetaInfo,
-    /// Which of several choices it is, in a stream.
+    /// The index of the choice, if there are several.
     #[serde(skip_serializing_if = "Option::is_none")]
     index: Option<usize>,
 }
@@ -49,173 +50,206 @@ pub(super) struct Generated {
 #[derive(Debug, Serialize)]
 struct MetaInfo {
     id: String,
-    finish_reason: Option<Reason>,
+    finish_reason: Option<SglangFinishReason>,
     prompt_tokens: usize,
     completion_tokens: usize,
     cached_tokens: usize,
-    /// The label of the weights that sampled the last token, which is told at the end.
+    /// The label of the weights that sampled the last token, present at the end.
     #[serde(skip_serializing_if = "Option::is_none")]
     weight_version: Option<String>,
     weight_versions: Option<Vec<WeightVersion>>,
     e2e_latency: f64,
     #[serde(flatten)]
-    logprobs: Option<Logprobs>,
+    logprobs: Option<SglangLogprobs>,
 }
 
 #[derive(Debug, Serialize)]
-struct Logprobs {
-    input_token_logprobs: Vec<Scored>,
-    output_token_logprobs: Vec<Scored>,
+struct SglangLogprobs {
+    input_token_logprobs: Vec<TokenScore>,
+    output_token_logprobs: Vec<TokenScore>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    input_top_logprobs: Option<Tops>,
+    input_top_logprobs: Option<PromptAlternatives>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    output_top_logprobs: Option<Vec<Vec<Scored>>>,
+    output_top_logprobs: Option<Vec<Vec<TokenScore>>>,
+}
+
+/// The scores of a prompt from the first scored position on.
+#[derive(Default)]
+struct PromptScores {
+    tokens: Vec<TokenScore>,
+    top: PromptAlternatives,
 }
 
 #[derive(Debug, Serialize)]
 #[serde(tag = "type", rename_all = "lowercase")]
-enum Reason {
-    Stop { matched: Matched },
+enum SglangFinishReason {
+    Stop { matched: MatchedStop },
     Length { length: usize },
     Abort { message: &'static str },
 }
 
 #[derive(Debug, Serialize)]
 #[serde(untagged)]
-enum Matched {
+enum MatchedStop {
     Id(Option<u32>),
     Text(String),
 }
 
-impl Call {
-    /// The reply of a choice with all that it said, or why there is none.
-    pub(super) fn reply(&self, index: usize, mut piece: Piece) -> Result<Generated, ApiError> {
-        piece.end = Some(ended(piece.end)?);
-        if self.is_silent {
-            piece.mute();
+impl SglangCall {
+    /// Makes the reply of a choice that has ended.
+    ///
+    /// # Errors
+    /// 500 if the engine failed.
+    pub(super) fn reply(
+        &self,
+        index: usize,
+        mut choice: ChoiceDelta,
+    ) -> Result<SglangReply, ApiError> {
+        choice.end = Some(require_end(choice.end)?);
+        if self.hides_sampled {
+            choice.clear_sampled();
         }
-        let index = (self.n > 1).then_some(index);
-        Ok(Generated { index, ..self.told(&piece) })
+        Ok(self.reply_so_far(index, &choice))
     }
 
-    fn told(&self, piece: &Piece) -> Generated {
-        Generated {
-            text: piece.text.clone(),
-            output_ids: piece.ids.clone(),
+    /// Makes the reply of a choice from all that it has.
+    fn reply_so_far(&self, index: usize, choice: &ChoiceDelta) -> SglangReply {
+        let end = choice.end.as_ref();
+        SglangReply {
+            text: choice.text.clone(),
+            output_ids: choice.ids.clone(),
             meta_info: MetaInfo {
                 id: self.id.clone(),
-                finish_reason: piece.end.as_ref().and_then(|end| self.reason(end, &piece.ids)),
+                finish_reason: end.and_then(|end| self.finish_reason(end, &choice.ids)),
                 prompt_tokens: self.prompt.len(),
-                completion_tokens: piece.ids.len(),
-                cached_tokens: piece.cached_tokens(),
-                weight_version: piece.end.as_ref().map(|end| self.version(end)),
-                weight_versions: piece.end.as_ref().map(End::spans),
+                completion_tokens: choice.ids.len(),
+                cached_tokens: choice.cached_tokens(),
+                weight_version: end.map(|end| self.weight_version(end)),
+                weight_versions: end.map(End::weight_versions),
                 e2e_latency: self.started.elapsed().as_secs_f64(),
-                logprobs: self.logprobs(piece),
+                logprobs: self.logprobs(choice),
             },
-            index: None,
+            index: (self.n > 1).then_some(index),
         }
     }
 
-    fn version(&self, end: &End) -> String {
-        let last = end.versions.last();
-        let version =
-            last.map_or_else(|| self.state.gate.board.read().version, |s| s.version.clone());
-        version.to_string()
+    /// Returns the label of the weights that sampled the last token, or that serve if there is
+    /// none.
+    fn weight_version(&self, end: &End) -> String {
+        match end.versions.last() {
+            Some(span) => span.version.to_string(),
+            None => self.state.engine.status().version.to_string(),
+        }
     }
 
-    fn reason(&self, end: &End, ids: &[u32]) -> Option<Reason> {
-        Some(match &end.finish {
-            _ if self.is_silent => Reason::Length { length: 0 },
-            Finish::Eos => Reason::Stop { matched: Matched::Id(ids.last().copied()) },
-            Finish::StopId(id) => Reason::Stop { matched: Matched::Id(Some(*id)) },
-            Finish::StopText { text, .. } => Reason::Stop { matched: Matched::Text(text.clone()) },
-            Finish::Length => Reason::Length { length: ids.len() },
-            Finish::Aborted => Reason::Abort { message: "Aborted" },
+    fn finish_reason(&self, end: &End, ids: &[u32]) -> Option<SglangFinishReason> {
+        if self.hides_sampled {
+            return Some(SglangFinishReason::Length { length: 0 });
+        }
+        let matched = match &end.finish {
+            Finish::Eos => MatchedStop::Id(ids.last().copied()),
+            Finish::StopId(id) => MatchedStop::Id(Some(*id)),
+            Finish::StopText { text, .. } => MatchedStop::Text(text.clone()),
+            Finish::Length => return Some(SglangFinishReason::Length { length: ids.len() }),
+            Finish::Aborted => return Some(SglangFinishReason::Abort { message: "Aborted" }),
             Finish::Failed(_) => return None,
+        };
+        Some(SglangFinishReason::Stop { matched })
+    }
+
+    fn logprobs(&self, choice: &ChoiceDelta) -> Option<SglangLogprobs> {
+        let count = self.options.logprobs?;
+        let has_top = count > 0;
+        let output_top = choice.tokens.iter().map(|token| self.top(token, count)).collect();
+        let prompt = self.prompt_scores(choice, count).unwrap_or_default();
+        Some(SglangLogprobs {
+            input_token_logprobs: prompt.tokens,
+            output_token_logprobs: choice.tokens.iter().map(|token| self.score(token)).collect(),
+            input_top_logprobs: has_top.then_some(prompt.top),
+            output_top_logprobs: has_top.then_some(output_top),
         })
     }
 
-    fn logprobs(&self, piece: &Piece) -> Option<Logprobs> {
-        let count = self.show.logprobs?;
-        let tops = count > 0;
-        let output: Vec<Scored> = piece.tokens.iter().map(|token| self.scored(token)).collect();
-        let output_tops = piece.tokens.iter().map(|token| self.top(token, count)).collect();
-        let (input, input_tops) = self.input(piece, count).unwrap_or_default();
-        Some(Logprobs {
-            input_token_logprobs: input,
-            output_token_logprobs: output,
-            input_top_logprobs: tops.then_some(input_tops),
-            output_top_logprobs: tops.then_some(output_tops),
-        })
-    }
-
-    /// The scores of the prompt. Nothing is said of the first token that is told of.
-    fn input(&self, piece: &Piece, count: usize) -> Option<(Vec<Scored>, Tops)> {
-        let start = self.scored?;
-        let scores = piece.prompt.as_ref()?.scores.as_deref()?;
-        let tokens = PromptTokens::new(&self.state.card.tokenizer, &self.prompt, scores);
-        let (first_name, rest) = match start {
-            0 => (tokens.first_name(), tokens.rest()),
-            _ => (&*tokens.rest().get(start - 1)?.name, tokens.rest().get(start..)?),
+    /// Returns the scores of the prompt. The first reported token has no logprob.
+    fn prompt_scores(&self, choice: &ChoiceDelta, count: usize) -> Option<PromptScores> {
+        let start = self.scored_from?;
+        let scores = choice.prompt.as_ref()?.scores.as_deref()?;
+        let tokens = PromptTokens::new(&self.state.model.tokenizer, &self.prompt, scores);
+        // The list of tokens lacks the first of the prompt.
+        let (first_text, rest) = match start.checked_sub(1) {
+            None => (tokens.first_text(), tokens.rest()),
+            Some(before) => (&*tokens.rest().get(before)?.text, tokens.rest().get(start..)?),
         };
-        let first = (None, *self.prompt.get(start)?, self.text(first_name));
-        let scored = rest.iter().map(|token| self.scored(token));
-        let tops = rest.iter().map(|token| Some(self.top(token, count)));
-        let all = std::iter::once(first).chain(scored).collect();
-        Some((all, std::iter::once(None).chain(tops).collect()))
+
+        let first = (None, *self.prompt.get(start)?, self.reported_text(first_text));
+        let mut scores = PromptScores { tokens: vec![first], top: vec![None] };
+        for token in rest {
+            scores.tokens.push(self.score(token));
+            scores.top.push(Some(self.top(token, count)));
+        }
+        Some(scores)
     }
 
-    fn scored(&self, token: &Named) -> Scored {
-        (Some(token.logprob), token.id, self.text(&token.name))
+    fn score(&self, token: &ScoredToken) -> TokenScore {
+        (Some(token.logprob), token.id, self.reported_text(&token.text))
     }
 
-    /// The likeliest tokens.
-    fn top(&self, token: &Named, count: usize) -> Vec<Scored> {
-        let mut top: Vec<_> = token.top.iter().collect();
-        // The token itself is the first whatever its rank.
-        top.sort_by_key(|one| one.rank);
-        let scored = |one: &&_| {
-            let one: &super::super::choice::Alternative = one;
-            (Some(one.logprob), one.id, self.text(&one.name))
-        };
-        top.iter().take(count).map(scored).collect()
+    /// Returns the `count` likeliest tokens.
+    fn top(&self, token: &ScoredToken, count: usize) -> Vec<TokenScore> {
+        let mut likeliest: Vec<&Alternative> = token.top.iter().collect();
+        // The token itself comes first in the list, whatever its rank.
+        likeliest.sort_by_key(|one| one.rank);
+        likeliest.truncate(count);
+        likeliest
+            .into_iter()
+            .map(|one| (Some(one.logprob), one.id, self.reported_text(&one.text)))
+            .collect()
     }
 
-    fn text(&self, name: &str) -> Option<String> {
-        self.with_text.then(|| name.to_owned())
+    fn reported_text(&self, text: &str) -> Option<String> {
+        self.has_texts.then(|| text.to_owned())
     }
+}
+
+/// One choice of a stream.
+struct SglangStreamChoice {
+    decoder: ChoiceDecoder,
+    /// All that it has so far.
+    whole: ChoiceDelta,
 }
 
 /// The events of one call.
-pub(super) struct GenerateEvents {
-    call: Call,
-    choices: Vec<(Choice, Piece)>,
+pub(super) struct SglangEvents {
+    call: SglangCall,
+    choices: Vec<SglangStreamChoice>,
 }
 
-impl GenerateEvents {
-    pub(super) fn new(call: Call) -> GenerateEvents {
-        let choice = |_| (Choice::new(&call.stops, &call.show), Piece::default());
-        GenerateEvents { choices: (0..call.n).map(choice).collect(), call }
-    }
-}
-
-impl Events for GenerateEvents {
-    fn output(&mut self, output: Output, ready: &mut Ready) {
-        let index = output.index;
-        let Some((choice, whole)) = self.choices.get_mut(index) else { return };
-        let mut piece = choice.take(&self.call.state.card.tokenizer, output);
-        if self.call.is_silent {
-            piece.mute();
+impl SglangEvents {
+    pub(super) fn new(call: SglangCall) -> SglangEvents {
+        let mut choices = Vec::with_capacity(call.n);
+        for _ in 0..call.n {
+            let decoder = ChoiceDecoder::new(&call.stops, &call.options);
+            choices.push(SglangStreamChoice { decoder, whole: ChoiceDelta::default() });
         }
-        whole.add(piece);
-        let index = (self.call.n > 1).then_some(index);
-        ready.push(&Generated { index, ..self.call.told(whole) });
+        SglangEvents { call, choices }
+    }
+}
+
+impl Events for SglangEvents {
+    fn on_output(&mut self, output: Output, queue: &mut EventQueue) {
+        let index = output.index;
+        let Some(choice) = self.choices.get_mut(index) else { return };
+        let mut delta = choice.decoder.push(&self.call.state.model.tokenizer, output);
+        if self.call.hides_sampled {
+            delta.clear_sampled();
+        }
+        choice.whole.append(delta);
+        queue.push(&self.call.reply_so_far(index, &choice.whole));
     }
 
-    fn end(&mut self, _: &mut Ready) {}
+    fn on_end(&mut self, _: &mut EventQueue) {}
 
     fn is_complete(&self) -> bool {
-        self.choices.iter().all(|(choice, _)| choice.ended)
+        self.choices.iter().all(|choice| choice.decoder.has_ended)
     }
 }

@@ -1,4 +1,4 @@
-//! Many at once: what a server must survive without losing a token.
+//! Many calls at once, of which no token may be lost.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -11,10 +11,10 @@ use super::*;
 /// Bytes of one page of the tiny model: keys and values of one head of 32 in three layers.
 const PAGE_BYTES: u64 = 16 * 2 * 32 * 4 * 3;
 
-/// Fewer pages than the sequences that may run would like to have, but enough for the longest.
+/// Pages enough for the longest sequence, and too few for all that may run.
 const PAGES: usize = 70;
 
-/// What the engine's gauges were at most.
+/// The largest values of the engine's gauges.
 #[derive(Default)]
 struct Peaks {
     running: AtomicUsize,
@@ -42,7 +42,7 @@ fn asked(number: usize) -> Value {
         "ignore_eos": true, "seed": number, "stream": true, "return_token_ids": true})
 }
 
-/// The ids of all events of a stream that ended as it should.
+/// Returns the ids of all events of a stream, which must end as it should.
 fn ids(answer: &Answer) -> Vec<u64> {
     let events = answer.events();
     let ends = events.iter().filter(|event| event["choices"][0]["finish_reason"] == "length");
@@ -51,7 +51,7 @@ fn ids(answer: &Answer) -> Vec<u64> {
     ids.flatten().map(|id| id.as_u64().unwrap()).collect()
 }
 
-/// The ids of a reply, asked for until it is given.
+/// Sends a call until it is answered, and returns the ids of the reply.
 async fn insist(server: &Server, number: usize, refused: &AtomicUsize) -> Vec<u64> {
     loop {
         let answer = server.post("/v1/completions", &asked(number)).await;
@@ -80,8 +80,8 @@ async fn a_short_queue_turns_some_of_a_thousand_away_and_says_when_to_come_back(
     assert!(crowd(40).await > 0, "a queue of 40 took a thousand calls");
 }
 
-/// A thousand streams at once, before a queue of so many calls. Returns how often a call was
-/// refused; it came back then.
+/// Starts a thousand streams at once, before a queue of so many calls. Returns the number of
+/// refusals; a refused call is sent again.
 async fn crowd(max_queue: usize) -> usize {
     let options = EngineOptions {
         seed: Some(1),

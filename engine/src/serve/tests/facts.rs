@@ -1,16 +1,16 @@
-//! Scores of prompts and replies, echoes, and what else a reply says of its tokens.
+//! Logprobs of prompts and replies, echoes, and other facts about tokens.
 
 use super::*;
 
 use crate::LogprobsMode;
 
-/// The model in a mode.
+/// Starts a server in a logprobs mode.
 async fn server(logprobs_mode: LogprobsMode) -> Server {
     let options = EngineOptions { seed: Some(1), logprobs_mode, ..EngineOptions::default() };
     Server::start(options).await
 }
 
-/// A prompt of some length that the server has tokens for.
+/// A prompt of 90 tokens.
 fn long_prompt() -> Vec<u32> {
     (0..90).map(|i| (i * 37 + 5) % 380).collect()
 }

@@ -12,7 +12,7 @@ use super::*;
 use crate::DeviceChoice;
 use crate::double::{Turn, async_turn};
 
-/// A small engine that gives the same bits alone and in company.
+/// Options of a small engine whose results do not depend on the batch.
 fn deterministic() -> EngineOptions {
     EngineOptions {
         device: DeviceChoice::Cuda,
@@ -26,7 +26,7 @@ fn deterministic() -> EngineOptions {
     }
 }
 
-/// A request that differs from others of other numbers, and of which every bit is told.
+/// Makes request `number`: unlike all others, with logprobs in its reply.
 fn numbered(number: u32) -> Value {
     let prompt: Vec<u32> =
         (0..6 + number * 5 % 11).map(|i| (i * (number + 3) * 13 + number) % 380).collect();
@@ -36,13 +36,13 @@ fn numbered(number: u32) -> Value {
         "temperature": temperature, "top_p": 0.95, "logprobs": 2, "return_token_ids": true})
 }
 
-/// What one says, to the bit.
+/// Returns the choices of a reply, logprobs included.
 fn said(answer: &Answer) -> Value {
     assert_eq!(answer.status, 200, "{}", answer.body);
     answer.json()["choices"].clone()
 }
 
-/// What each says when it has the engine for itself.
+/// Returns the replies of requests that run one after the other.
 async fn alone(server: &Server, bodies: &[Value]) -> Vec<Value> {
     let mut all = Vec::new();
     for body in bodies {
@@ -51,7 +51,7 @@ async fn alone(server: &Server, bodies: &[Value]) -> Vec<Value> {
     all
 }
 
-/// What each says when all begin in the same step.
+/// Returns the replies of requests that start in the same step.
 async fn together(server: &Server, bodies: &[Value]) -> Vec<Value> {
     server.post_text("/pause?mode=keep", "").await;
     let calls: Vec<_> = bodies.iter().map(|body| server.begin("/v1/completions", body)).collect();
@@ -64,7 +64,7 @@ async fn together(server: &Server, bodies: &[Value]) -> Vec<Value> {
     all
 }
 
-/// What the weights are, read from where they are, which is what is said of them.
+/// Reads the weights back, and checks that their checksum is the reported one.
 async fn checked(server: &Server) -> Value {
     let read = server.post("/weight_checker", &json!({"action": "checksum"})).await;
     assert_eq!(read.status, 200, "{}", read.body);
@@ -73,7 +73,7 @@ async fn checked(server: &Server) -> Value {
     checksum
 }
 
-/// How often steps were recorded, and how often recorded ones ran.
+/// Counts the steps that were recorded, and the runs of recorded steps.
 fn recordings(double: &Turn) -> (i64, i64) {
     (double.get("recordings"), double.get("graph_launches"))
 }

@@ -1,11 +1,11 @@
-//! What `/metrics` says of weights, pauses and sleep.
+//! `/metrics` of weights, pauses and sleep.
 
 use serde_json::json;
 
 use super::Server;
 use crate::update::tests::{folder_of, variant};
 
-/// The value of the sample whose line holds all of `parts`.
+/// Returns the value of the sample whose line has all of `parts`.
 fn value(page: &str, parts: &[&str]) -> f64 {
     let mut lines = page.lines().filter(|line| !line.starts_with('#'));
     let line = lines.find(|line| parts.iter().all(|part| line.contains(part)));
@@ -60,7 +60,7 @@ async fn the_weights_that_serve_are_named_as_labels_are_written() {
     let label = json!({"new_version": "a \"b\" \\ c"});
     server.post("/update_weight_version", &label).await;
     let checksum = server.get("/weight_info").await.json()["checksum"].clone();
-    let info = format!(",version=\"a \\\"b\\\" \\\\ c\",checksum={checksum}}} 1.0");
+    let info = format!(",version=\"a \\\"b\\\" \\\\ c\",checksum={checksum}}} 1");
     let page = page(&server).await;
     assert!(page.contains(&info), "{info} in {page}");
     assert_eq!(page.matches("rolltape_weight_version_info{").count(), 1);

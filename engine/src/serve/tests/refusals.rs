@@ -1,4 +1,4 @@
-//! What is refused, and how.
+//! Requests that are refused, and the errors.
 
 use std::time::{Duration, Instant};
 
@@ -66,7 +66,7 @@ async fn impossible_forms_are_refused_by_name() {
     refuse(&cases).await;
 }
 
-/// Both routes refuse each case and blame the field that it names.
+/// Checks that both routes refuse each case and blame its field.
 async fn refuse(cases: &[(&str, Value)]) {
     let server = Server::plain().await;
     for (param, changes) in cases {

@@ -1,4 +1,4 @@
-//! What trainers call.
+//! The routes that trainers call.
 
 mod info;
 mod killed;
@@ -12,7 +12,7 @@ use std::time::Duration;
 use super::*;
 use crate::update::tests::{Named, Truth, file_of, folder_of, tiny, variant};
 
-/// Waits until something is so, which another thread sees to.
+/// Waits until another thread makes a condition true.
 async fn until(what: &str, is_so: impl Fn() -> bool) {
     for _ in 0..20_000 {
         if is_so() {
@@ -23,18 +23,18 @@ async fn until(what: &str, is_so: impl Fn() -> bool) {
     panic!("{what}: it never came to that");
 }
 
-/// Waits until so many tokens were sampled.
+/// Waits until `count` tokens were sampled.
 pub(super) async fn sampled(server: &Server, count: u64) {
     let tokens = || server.stats.generated_tokens.load(Ordering::Relaxed);
     until("tokens are sampled", || tokens() >= count).await;
 }
 
-/// Waits until so many calls wait for their turn.
+/// Waits until `count` calls wait in the queue.
 pub(super) async fn waiting_calls(server: &Server, count: usize) {
     until("calls wait", || server.stats.waiting.load(Ordering::Relaxed) == count).await;
 }
 
-/// A prompt that no other number has.
+/// The prompt of a number; no two are the same.
 fn prompt(number: u32) -> Vec<u32> {
     (0..20 + number % 30).map(|i| (i * (number + 3) * 13 + number) % 380).collect()
 }
@@ -64,7 +64,7 @@ pub(super) fn read(choices: &[&Value]) -> (Vec<u32>, Vec<u32>, Spans) {
     (ids, bits, spans)
 }
 
-/// Every token's logprob is what the weights of its version say, to the bit.
+/// Checks every logprob against the weights of its version, to the bit.
 fn check(truth: &mut Truth, prompt: &[u32], choices: &[&Value], tokens: usize) -> usize {
     let (ids, bits, spans) = read(choices);
     assert_eq!((ids.len(), bits.len()), (tokens, tokens));

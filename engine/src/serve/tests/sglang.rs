@@ -1,4 +1,4 @@
-//! `/generate` and what else SGLang calls by other names.
+//! `/generate` and the other routes of SGLang.
 
 use super::*;
 
@@ -197,7 +197,7 @@ async fn a_call_is_aborted_while_generation_stands_still() {
     server.stop().await;
 }
 
-/// A copy of the tiny model with one weight changed.
+/// Copies the tiny model and changes one weight.
 fn changed_model() -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
     let tiny = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("models/tiny");

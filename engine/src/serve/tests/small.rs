@@ -17,6 +17,28 @@ async fn the_small_routes_answer() {
     server.stop().await;
 }
 
+/// Calls every operation of the document with an empty object. Most refuse it, but none is absent.
+#[tokio::test]
+async fn every_route_of_the_document_is_answered() {
+    let server = Server::plain().await;
+    let document = server.get("/openapi.json").await.json();
+    assert_eq!(document["openapi"], "3.1.0");
+    for (path, operations) in document["paths"].as_object().unwrap() {
+        let path = path.replace("{name}", "tiny");
+        for method in operations.as_object().unwrap().keys() {
+            let body = if method == "get" { "" } else { "{}" };
+            let head = format!("{} {path} HTTP/1.1\r\nhost: t", method.to_ascii_uppercase());
+            let length = format!("content-length: {}", body.len());
+            let request = format!("{head}\r\nconnection: close\r\n{length}\r\n\r\n{body}");
+            let status = ends(&path, server.send(request)).await.status;
+            assert!(![404, 405].contains(&status), "{method} {path}: {status}");
+        }
+        let request = format!("DELETE {path} HTTP/1.1\r\nhost: t\r\nconnection: close\r\n\r\n");
+        assert_eq!(server.send(request).await.status, 405, "DELETE {path}");
+    }
+    server.stop().await;
+}
+
 #[tokio::test]
 async fn a_model_is_found_by_its_name() {
     let options = EngineOptions {

@@ -1,4 +1,4 @@
-//! Conversations: what was sampled comes back in the next prompt, thoughts, calls, open messages.
+//! Conversations: sampled replies in later prompts, reasoning, tool calls, open messages.
 
 use super::*;
 
@@ -10,7 +10,7 @@ fn ids(value: &Value) -> Vec<u64> {
     value.as_array().unwrap().iter().map(|id| id.as_u64().unwrap()).collect()
 }
 
-/// A copy of the tiny model whose chat template is another.
+/// Copies the tiny model with another chat template.
 fn templated(source: &str) -> tempfile::TempDir {
     let tiny = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("models/tiny");
     let folder = tempfile::tempdir().unwrap();
@@ -62,7 +62,7 @@ async fn the_next_prompt_starts_with_the_last_and_what_was_sampled() {
     server.stop().await;
 }
 
-/// The ids that the tokenizer gives the text of ids.
+/// Decodes ids and encodes the text again.
 fn retokenized(known: &[u64]) -> Vec<u64> {
     let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("models/tiny");
     let tokenizer = template::Tokenizer::load(&folder).unwrap();
@@ -171,7 +171,7 @@ async fn what_is_no_text_is_refused_by_its_place() {
     server.stop().await;
 }
 
-/// Two tools whose arguments no reply of the tiny model would have of itself.
+/// Two tools whose arguments the tiny model would not sample by chance.
 fn strange_tools() -> Value {
     let tool = |name: &str, schema: Value| {
         let function = json!({"name": name, "parameters": schema});

@@ -1,4 +1,4 @@
-//! Updates that are refused, crossed or begun twice: what serves is whole, and has its own label.
+//! Updates that are refused, crossed or started twice: the weights are whole and have their label.
 
 use safetensors::Dtype;
 
@@ -13,14 +13,14 @@ async fn start(server: &Server) {
     assert_eq!(server.post_text("/start_weight_update", "").await.status, 200);
 }
 
-/// A file of the tensors `from..to` of a variant.
+/// Makes a file of the tensors `from..to` of a variant.
 fn part(number: u32, range: std::ops::Range<usize>) -> Vec<u8> {
     let (skip, take) = (range.start, range.len());
     let some: Named = variant(number).into_iter().skip(skip).take(take).collect();
     file_of(&some, Dtype::F32)
 }
 
-/// The engine's weights are what it says of them, read back.
+/// Reads the weights back, and checks that their checksum is the reported one.
 async fn is_what_it_says(server: &Server) -> Value {
     let info = server.get("/weight_info").await.json();
     let read = server.post("/weight_checker", &json!({"action": "checksum"})).await.json();

@@ -3,7 +3,7 @@
 use super::super::adapters::{LOAD, named};
 use super::*;
 
-/// What bf16 may do to a logprob of such a small model, at worst and on average.
+/// Error of a logprob of such a small model in bf16, at worst and on average.
 const NEAR: f64 = 0.2;
 const NEAR_MEAN: f64 = 0.03;
 
@@ -23,7 +23,7 @@ fn bodies() -> Vec<Value> {
     (0..3).map(of).collect()
 }
 
-/// The model's own score of each token of a prompt but the first.
+/// Returns the model's own logprob of each token of a prompt but the first.
 fn scores(choices: &Value) -> Vec<f64> {
     let list = choices[0]["prompt_logprobs"].as_array().unwrap();
     let score = |position: &Value| position.as_object()?.values().next()?["logprob"].as_f64();
@@ -119,7 +119,7 @@ async fn an_adapter_without_room_ends_its_own_reply_only() {
     server.stop().await;
 }
 
-/// How far apart scores are on average, and at worst.
+/// Returns the mean and the largest difference of scores.
 fn apart(found: &[f64], expected: &[f64]) -> (f64, f64) {
     assert_eq!(found.len(), expected.len());
     assert!(found.len() > 15);

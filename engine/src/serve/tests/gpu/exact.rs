@@ -1,4 +1,4 @@
-//! The same tokens, whoever gives way, whatever is known already, and whoever else is there.
+//! The same tokens with preemption, with cached prefixes and in any batch.
 
 use std::sync::atomic::Ordering;
 
@@ -83,7 +83,7 @@ async fn tokens_that_the_host_and_the_device_choose_come_from_one_step() {
     server.stop().await;
 }
 
-/// A folder of the tiny model with other weights.
+/// Makes a folder of the tiny model with other weights.
 fn model_of(number: u32) -> tempfile::TempDir {
     let folder = folder_of(&variant(number));
     for file in std::fs::read_dir(tiny()).unwrap() {

@@ -1,4 +1,4 @@
-//! Memory of a GPU that runs out.
+//! A GPU without enough memory.
 
 use super::*;
 use crate::LoadError;

@@ -1,5 +1,5 @@
-//! Weights that a trainer broadcasts: through the doubles of the driver and of NCCL, by the calls
-//! that TRL's and vLLM's clients make, packed as they pack.
+//! Weights that a trainer broadcasts through doubles of the driver and of NCCL, by the calls and in
+//! the packing of TRL's and vLLM's clients.
 //!
 //! The trainer is member 0 of a group of two and calls the same library as the engine. Trainers
 //! die, stall and stay away here; what is served is whole all the time, and the next trainer is
@@ -22,10 +22,10 @@ const START: &str = "/start_weight_update";
 const UPDATE: &str = "/update_weights";
 const FINISH: &str = "/finish_weight_update";
 
-/// Bytes after which the trainer ends a packed broadcast: several tensors, and several broadcasts.
+/// Bytes of a packed broadcast: enough for several tensors, and few enough for several broadcasts.
 const PACKED: usize = 100_000;
 
-/// What must not hang is looked at after so long.
+/// Time after which a call that must not hang is checked.
 const LONG: Duration = Duration::from_secs(60);
 
 fn given_up_after(patience: Duration) -> impl FnMut() -> bool {
@@ -33,13 +33,13 @@ fn given_up_after(patience: Duration) -> impl FnMut() -> bool {
     move || Instant::now() > deadline
 }
 
-/// The other side.
+/// The trainer's side.
 struct Trainer {
     device: Device,
     member: Member,
 }
 
-/// A name for a group, and `init_info` that says where it is written.
+/// Makes a name of a group, and the `init_info` to join it.
 fn invitation() -> ([u8; nccl::ID_BYTES], Value) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -76,7 +76,7 @@ impl Trainer {
         sending.await.unwrap()
     }
 
-    /// A whole update by the calls of a client; the answer to the finish.
+    /// Makes a whole update by a client's calls, and returns the answer to the finish.
     async fn push(self, server: &Server, number: u32, label: &str) -> (Trainer, Value) {
         let named = variant(number);
         let updating = begun(server, &named, json!({})).await;
@@ -88,14 +88,14 @@ impl Trainer {
     }
 }
 
-/// What is announced of tensors.
+/// The announcement of tensors.
 fn announced(named: &Named, dtype: &str) -> Value {
     let names: Vec<&String> = named.keys().collect();
     let shapes: Vec<&Vec<usize>> = named.values().map(|(shape, _)| shape).collect();
     json!({"names": names, "dtype_names": vec![dtype; names.len()], "shapes": shapes})
 }
 
-/// An update that is started, and whose tensors are waited for.
+/// Starts an update, and waits until the engine waits for its tensors.
 async fn begun(server: &Server, named: &Named, changes: Value) -> JoinHandle<Answer> {
     assert_eq!(server.post_text(START, "").await.status, 200);
     let info = merged(announced(named, "float32"), changes);
@@ -106,7 +106,7 @@ async fn said_of(call: JoinHandle<Answer>) -> Answer {
     tokio::time::timeout(LONG, call).await.expect("the call hangs").unwrap()
 }
 
-/// Tensors as vLLM's client packs them: one behind another, until there are more bytes than fit.
+/// Packs tensors as vLLM's client does: one behind the other, until the bytes do not fit.
 fn packed(named: &Named, dtype: Dtype) -> Vec<Vec<u8>> {
     let (mut parts, mut part) = (Vec::new(), Vec::new());
     for (_, values) in named.values() {
@@ -122,7 +122,7 @@ fn packed(named: &Named, dtype: Dtype) -> Vec<Vec<u8>> {
     parts
 }
 
-/// What is served: label, checksum of the weights as they are read back, and replies to the bit.
+/// Returns the label, the checksum of the weights as they are read back, and the bits of replies.
 async fn served(server: &Server) -> (Value, Value, Vec<Value>) {
     let bodies: Vec<Value> = (0..3).map(numbered).collect();
     let replies = alone(server, &bodies).await;
@@ -130,7 +130,7 @@ async fn served(server: &Server) -> (Value, Value, Vec<Value>) {
     (info["weight_version"].clone(), checked(server).await, replies)
 }
 
-/// What an engine serves that was given a variant as a body.
+/// Returns the same of an engine that got a variant as a body.
 async fn served_from_a_body(number: u32, dtype: Dtype, label: &str) -> (Value, Value, Vec<Value>) {
     let server = Server::start(deterministic()).await;
     let file = file_of(&variant(number), dtype);
@@ -208,7 +208,7 @@ async fn what_does_not_fit_is_refused_and_the_group_stays_in_step() {
     server.stop().await;
 }
 
-/// A second trainer comes and its weights serve.
+/// Checks that a second trainer can push weights.
 async fn the_next_one_is_served(server: Server) {
     let before = served(&server).await;
     let trainer = Trainer::join(&server, json!({})).await;

@@ -1,4 +1,4 @@
-//! Sleep on a GPU: its memory is given back, and taken again.
+//! Sleep on a GPU: memory is given back and taken again.
 
 use super::*;
 use crate::update::tests::{Named, file_of, variant};

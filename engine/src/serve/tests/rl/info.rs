@@ -1,4 +1,4 @@
-//! What is served, and how.
+//! Reports on the weights and on the configuration.
 
 use super::*;
 

@@ -4,15 +4,15 @@ use std::io::{BufRead, Write};
 
 use super::*;
 
-/// Where the process of the test below finds its model.
+/// The variable with the model folder of the process below.
 const MODEL: &str = "ROLLTAPE_TEST_ENGINE_MODEL";
 
-/// What it says when it listens, in front of its address.
+/// The text in front of the process' address once it listens.
 const READY: &str = "engine at ";
 
-/// What the process of the test below runs: an engine that serves until it is killed. It is no test
-/// of its own. A test program has no other way in than its tests, so this is one, ignored wherever
-/// it is not asked for by name and over at once where nobody says which model.
+/// Runs an engine until it is killed. This is the process of the test below and no test of its own:
+/// a test program can only run tests. It is ignored unless it is named, and ends at once without
+/// the variable of the model.
 #[tokio::test]
 #[ignore = "the process of another test, which starts it"]
 async fn process() {
@@ -25,7 +25,7 @@ async fn process() {
     crate::serve(listener, engine, std::future::pending()).await.unwrap();
 }
 
-/// The process, and where it listens.
+/// The process and its address.
 fn engine_process(model: &Path) -> (std::process::Child, std::net::SocketAddr) {
     let mut child = std::process::Command::new(std::env::current_exe().unwrap())
         .args(["serve::tests::rl::killed::process", "--exact", "--ignored", "--nocapture"])

@@ -1,4 +1,4 @@
-//! Generation stops and goes on.
+//! Pauses, and replies under way in them.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! Weights come in, and replies say which.
+//! Updates of weights, and their labels in replies.
 
 use super::*;
 

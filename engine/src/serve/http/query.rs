@@ -1,49 +1,51 @@
-//! The query of an address.
+//! Query strings.
 
-use super::super::error::ApiError;
+use super::error::ApiError;
 
-/// Names and values, in their order.
+/// The names and values of a query string, in their order.
 #[derive(Debug, Default)]
-pub(super) struct Query(Vec<(String, String)>);
+pub(crate) struct Query(Vec<(String, String)>);
 
 impl Query {
-    pub(super) fn parse(query: &str) -> Query {
+    /// Parses `a=1&b=2`. A name without `=` has an empty value.
+    pub(crate) fn parse(query: &str) -> Query {
         let pairs = query.split('&').filter(|pair| !pair.is_empty()).map(|pair| {
             let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
-            (decoded(name), decoded(value))
+            (percent_decode(name), percent_decode(value))
         });
         Query(pairs.collect())
     }
 
-    /// All values of a name.
-    pub(super) fn all<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a str> {
+    /// Iterates over all values of a name.
+    pub(crate) fn all<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a str> {
         self.0.iter().filter(move |(key, _)| key == name).map(|(_, value)| value.as_str())
     }
 
-    /// The last value of a name.
-    pub(super) fn get(&self, name: &str) -> Option<&str> {
+    /// Returns the last value of a name.
+    pub(crate) fn get(&self, name: &str) -> Option<&str> {
         self.0.iter().rev().find(|(key, _)| key == name).map(|(_, value)| value.as_str())
     }
 
-    /// A truth value, as FastAPI reads one.
-    pub(super) fn flag(&self, name: &str, default: bool) -> Result<bool, ApiError> {
+    /// Reads a boolean in the words that FastAPI accepts.
+    pub(crate) fn flag(&self, name: &str, default: bool) -> Result<bool, ApiError> {
         match self.get(name).map(str::to_ascii_lowercase).as_deref() {
             None => Ok(default),
             Some("true" | "1" | "on" | "yes" | "t" | "y") => Ok(true),
             Some("false" | "0" | "off" | "no" | "f" | "n") => Ok(false),
-            Some(other) => Err(ApiError::bad(name, format!("must be a boolean, got `{other}`"))),
+            Some(other) => {
+                Err(ApiError::bad_field(name, format!("must be a boolean, got `{other}`")))
+            }
         }
     }
 }
 
-/// `%41` and `+` as what they stand for.
-fn decoded(text: &str) -> String {
+/// Decodes `%41` and `+`. A percent sign without two hexadecimal digits stays.
+fn percent_decode(text: &str) -> String {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
+
     while let Some((&byte, after)) = rest.split_first() {
-        let code = after.get(..2).and_then(|hex| std::str::from_utf8(hex).ok());
-        let code = code.and_then(|hex| u8::from_str_radix(hex, 16).ok());
-        match (byte, code) {
+        match (byte, hex_byte(after)) {
             (b'%', Some(code)) => {
                 bytes.push(code);
                 rest = &after[2..];
@@ -54,7 +56,14 @@ fn decoded(text: &str) -> String {
             }
         }
     }
+
     String::from_utf8_lossy(&bytes).into_owned()
+}
+
+/// Returns the byte that the first two hexadecimal digits spell.
+fn hex_byte(digits: &[u8]) -> Option<u8> {
+    let pair = std::str::from_utf8(digits.get(..2)?).ok()?;
+    u8::from_str_radix(pair, 16).ok()
 }
 
 #[cfg(test)]

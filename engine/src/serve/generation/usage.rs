@@ -1,10 +1,11 @@
-//! Token counts, in the order and with the nulls of vLLM.
+//! Token counts, with vLLM's order of fields and its nulls.
 
 use serde::Serialize;
 
-/// Counts of a reply. The details are null where a form has them and absent where not.
+/// The token counts of a reply. The details are null in the forms that have them, and absent in the
+/// others.
 #[derive(Clone, Copy, Debug, Serialize)]
-pub(super) struct Usage {
+pub(crate) struct Usage {
     prompt_tokens: usize,
     total_tokens: usize,
     completion_tokens: usize,
@@ -20,8 +21,8 @@ struct PromptDetails {
 }
 
 impl Usage {
-    /// Counts alone.
-    pub(super) fn new(prompt: usize, completion: usize) -> Usage {
+    /// Counts tokens, without details.
+    pub(crate) fn new(prompt: usize, completion: usize) -> Usage {
         Usage {
             prompt_tokens: prompt,
             total_tokens: prompt + completion,
@@ -31,13 +32,13 @@ impl Usage {
         }
     }
 
-    /// With how many tokens of the prompts came from a cache.
-    pub(super) fn with_cached(self, cached_tokens: usize) -> Usage {
+    /// Adds the number of prompt tokens that came from the cache.
+    pub(crate) fn with_cached(self, cached_tokens: usize) -> Usage {
         Usage { prompt_tokens_details: Some(PromptDetails { cached_tokens }), ..self }
     }
 
-    /// With `completion_tokens_details`, which streams of completions do not have.
-    pub(super) fn with_completion_details(self) -> Usage {
+    /// Adds `completion_tokens_details`, which streams of completions do not have.
+    pub(crate) fn with_completion_details(self) -> Usage {
         Usage { completion_tokens_details: Some(()), ..self }
     }
 }

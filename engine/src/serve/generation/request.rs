@@ -1,0 +1,279 @@
+//! The fields that all routes for sampling share.
+
+use std::sync::Arc;
+
+use serde_json::{Map, Value};
+
+use super::sampling::{self, alternatives};
+use crate::Card;
+use crate::lora::Adapter;
+use crate::sample::Params;
+use crate::sequence::StopRules;
+use crate::serve::http::{ApiError, Field, Fields};
+
+/// The fields that every route for sampling reads; each route has a few of its own.
+pub(crate) const GENERATION_FIELDS: &[Field] = &[
+    Field::string("model"),
+    Field::string("request_id"),
+    Field::integer("n"),
+    Field::integer("seed"),
+    Field::number("temperature"),
+    Field::number("top_p"),
+    Field::integer("top_k"),
+    Field::number("min_p"),
+    Field::number("presence_penalty"),
+    Field::number("frequency_penalty"),
+    Field::number("repetition_penalty"),
+    Field::object("logit_bias"),
+    Field::array("allowed_token_ids"),
+    Field::array("bad_words"),
+    Field::array("logprob_token_ids"),
+    Field::any("stop"),
+    Field::array("stop_token_ids"),
+    Field::integer("min_tokens"),
+    Field::boolean("ignore_eos"),
+    Field::boolean("include_stop_str_in_output"),
+    Field::boolean("skip_special_tokens"),
+    Field::object("response_format"),
+    Field::object("structured_outputs"),
+    Field::any("guided_json"),
+    Field::any("guided_regex"),
+    Field::any("guided_choice"),
+    Field::any("guided_grammar"),
+    Field::string("guided_whitespace_pattern"),
+    Field::integer("priority"),
+    Field::string("cache_salt"),
+    Field::integer("prompt_logprobs"),
+    Field::boolean("return_both_logprobs"),
+    Field::boolean("return_token_ids"),
+    Field::boolean("return_tokens_as_token_ids"),
+    Field::boolean("return_weight_versions"),
+    Field::boolean("stream"),
+    Field::object("stream_options"),
+    Field::refused("use_beam_search"),
+    Field::refused("thinking_token_budget"),
+    Field::refused("prompt_embeds"),
+    Field::refused("logits_processors"),
+    Field::refused("repetition_detection"),
+    Field::refused("chat_template"),
+];
+
+/// Longest `cache_salt`, in bytes.
+const MAX_SALT_BYTES: usize = 1024;
+
+/// The facts that a reply reports besides its text.
+#[derive(Clone, Debug)]
+pub(crate) struct ReplyOptions {
+    /// Alternatives of each token; none if no logprobs are reported.
+    pub(crate) logprobs: Option<usize>,
+    /// True if each logprob comes with its rank, the model's own and the processed logprob.
+    pub(crate) both_logprobs: bool,
+    pub(crate) token_ids: bool,
+    /// True if tokens are named `token_id:N` rather than by their text.
+    pub(crate) ids_as_tokens: bool,
+    pub(crate) weight_versions: bool,
+    /// True if a stream ends with usage.
+    pub(crate) usage: bool,
+    /// True if every chunk of a stream has usage.
+    pub(crate) continuous_usage: bool,
+    pub(crate) stream: bool,
+}
+
+/// The settings of a call: how to sample, when to stop and what to report, for all its prompts.
+#[derive(Clone, Debug)]
+pub(crate) struct GenerationRequest {
+    /// The id of the reply, by which the call can be aborted; empty if it cannot.
+    pub(crate) id: String,
+    /// Replies to each prompt.
+    pub(crate) n: usize,
+    /// The seed of the request, if it has one.
+    pub(crate) seed: Option<u64>,
+    /// Sampling parameters but the seed, which differs by choice.
+    pub(crate) params: Params,
+    /// Stop rules but `max_tokens`, which depends on the prompt.
+    pub(crate) stops: StopRules,
+    /// Lower values go first.
+    pub(crate) priority: i64,
+    /// Prefixes are shared only between calls of the same salt.
+    pub(crate) cache_salt: Option<Arc<str>>,
+    /// Alternatives of each token of the prompt; none if the prompt is not scored.
+    pub(crate) prompt_logprobs: Option<usize>,
+    pub(crate) options: ReplyOptions,
+    /// The adapter that the request names as `model`.
+    pub(crate) adapter: Option<Arc<Adapter>>,
+    /// The name of the model in the reply.
+    pub(crate) model: Arc<str>,
+}
+
+impl GenerationRequest {
+    /// Reads the shared fields. The route reads `logprobs`, because its meaning differs by route.
+    ///
+    /// # Errors
+    /// 400 that names the field.
+    pub(crate) fn parse(
+        fields: &Fields,
+        model: &Card,
+        adapter: Option<Arc<Adapter>>,
+        logprobs: Option<usize>,
+    ) -> Result<GenerationRequest, ApiError> {
+        refuse_unsupported(fields)?;
+        let n = fields.count("n", 1)?.unwrap_or(1);
+        let params = sampling::parse_params(fields, model, logprobs)?;
+        if n > 1 && params.temperature == 0.0 {
+            let message = format!("must be 1 for greedy sampling, got {n}");
+            return Err(ApiError::bad_field("n", message));
+        }
+
+        let options = parse_options(fields, logprobs, params.logprob_ids.is_some())?;
+        let name = adapter.as_ref().map_or_else(|| (*model.name).into(), |one| one.name.clone());
+        Ok(GenerationRequest {
+            id: fields.reply_id().to_owned(),
+            n,
+            // vLLM takes -1 as no seed.
+            seed: fields.seed("seed")?.filter(|seed| *seed != u64::MAX),
+            params,
+            stops: sampling::parse_stops(fields, model)?,
+            priority: fields.integer("priority")?.unwrap_or(0),
+            cache_salt: parse_salt(fields)?,
+            prompt_logprobs: parse_prompt_logprobs(fields, model, options.stream)?,
+            options,
+            adapter,
+            model: name,
+        })
+    }
+}
+
+/// A limit of tokens that a request sets, and the field that sets it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RequestedLimit<'a> {
+    pub(crate) field: &'a str,
+    pub(crate) tokens: usize,
+}
+
+/// Returns the limit of a reply to a prompt of `prompt_len` tokens: the requested one, or the rest
+/// of the context.
+///
+/// # Errors
+/// 400 if the context has less room than requested, in vLLM's words.
+pub(crate) fn max_tokens(
+    model: &Card,
+    prompt_len: usize,
+    requested: Option<RequestedLimit<'_>>,
+) -> Result<usize, ApiError> {
+    let room = model.max_model_len - prompt_len;
+    match requested {
+        None => Ok(room),
+        Some(limit) if limit.tokens <= room => Ok(limit.tokens),
+        Some(RequestedLimit { field, tokens }) => {
+            let context = model.max_model_len;
+            let message = format!(
+                "is too large: {tokens}. This model's maximum context length is {context} tokens \
+                 and your request has {prompt_len} input tokens \
+                 ({tokens} > {context} - {prompt_len})."
+            );
+            Err(ApiError::bad_field(field, message))
+        }
+    }
+}
+
+/// Completes the stop rules for one prompt.
+pub(crate) fn stop_rules(
+    request: &GenerationRequest,
+    max_tokens: usize,
+) -> Result<Arc<StopRules>, ApiError> {
+    let min_tokens = request.stops.min_tokens;
+    if min_tokens > max_tokens {
+        let message = format!("must be at most `max_tokens` = {max_tokens}, got {min_tokens}");
+        return Err(ApiError::bad_field("min_tokens", message));
+    }
+    Ok(Arc::new(StopRules { max_tokens, ..request.stops.clone() }))
+}
+
+fn parse_salt(fields: &Fields) -> Result<Option<Arc<str>>, ApiError> {
+    const FIELD: &str = "cache_salt";
+    match fields.text(FIELD)? {
+        Some("") => Err(ApiError::bad_field(FIELD, "must not be empty")),
+        Some(salt) if salt.len() > MAX_SALT_BYTES => {
+            Err(ApiError::bad_field(FIELD, format!("must be at most {MAX_SALT_BYTES} bytes")))
+        }
+        salt => Ok(salt.map(Arc::from)),
+    }
+}
+
+fn parse_prompt_logprobs(
+    fields: &Fields,
+    model: &Card,
+    stream: bool,
+) -> Result<Option<usize>, ApiError> {
+    const FIELD: &str = "prompt_logprobs";
+    let count = alternatives(fields, model, FIELD)?;
+    if stream && count.is_some_and(|count| count > 0) {
+        return Err(ApiError::bad_field(FIELD, "are not available when `stream` is true"));
+    }
+    // The chunks of a stream have no place for them.
+    Ok(count.filter(|_| !stream))
+}
+
+/// Reads the fields that say what to report. `by_id` says that the request names the alternatives
+/// by id; all of these are reported.
+fn parse_options(
+    fields: &Fields,
+    logprobs: Option<usize>,
+    by_id: bool,
+) -> Result<ReplyOptions, ApiError> {
+    let stream = fields.flag("stream", false)?;
+    let stream_options = fields.object("stream_options")?;
+    if stream_options.is_some() && !stream {
+        let message = "can only be given when `stream` is true";
+        return Err(ApiError::bad_field("stream_options", message));
+    }
+
+    let usage = stream_option(stream_options, "include_usage")?;
+    // vLLM ignores this one without `include_usage`.
+    let continuous_usage = stream_option(stream_options, "continuous_usage_stats")? && usage;
+    Ok(ReplyOptions {
+        logprobs: logprobs.map(|count| if by_id { usize::MAX } else { count }),
+        both_logprobs: fields.flag("return_both_logprobs", false)?,
+        token_ids: fields.flag("return_token_ids", false)?,
+        ids_as_tokens: fields.flag("return_tokens_as_token_ids", false)?,
+        weight_versions: fields.flag("return_weight_versions", false)?,
+        usage,
+        continuous_usage,
+        stream,
+    })
+}
+
+fn stream_option(options: Option<&Map<String, Value>>, name: &str) -> Result<bool, ApiError> {
+    match options.and_then(|options| options.get(name)) {
+        None | Some(Value::Null) => Ok(false),
+        Some(Value::Bool(flag)) => Ok(*flag),
+        Some(_) => Err(ApiError::bad_field("stream_options", format!(".{name} must be a boolean"))),
+    }
+}
+
+/// Refuses the fields that would change the tokens and that this engine does not implement.
+/// Without them the reply would answer another request.
+fn refuse_unsupported(fields: &Fields) -> Result<(), ApiError> {
+    const MESSAGE: &str = "is not supported";
+    if fields.flag("use_beam_search", false)? {
+        return Err(ApiError::bad_field("use_beam_search", MESSAGE));
+    }
+    if fields.integer("thinking_token_budget")?.is_some_and(|budget| budget != -1) {
+        return Err(ApiError::bad_field("thinking_token_budget", MESSAGE));
+    }
+    for name in ["prompt_embeds", "logits_processors", "repetition_detection", "chat_template"] {
+        if fields.get(name).is_some_and(|value| !is_empty(value)) {
+            return Err(ApiError::bad_field(name, MESSAGE));
+        }
+    }
+    Ok(())
+}
+
+fn is_empty(value: &Value) -> bool {
+    match value {
+        Value::Array(list) => list.is_empty(),
+        Value::Object(map) => map.is_empty(),
+        Value::String(text) => text.is_empty(),
+        _ => false,
+    }
+}

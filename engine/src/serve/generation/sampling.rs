@@ -1,0 +1,255 @@
+//! The fields that say how tokens are chosen and when a reply ends.
+
+use std::sync::Arc;
+
+use serde_json::Value;
+
+use super::structured;
+use crate::Card;
+use crate::sample::Params;
+use crate::sequence::StopRules;
+use crate::serve::http::{ApiError, Fields, parse_token_ids};
+
+/// The smallest temperature that is not greedy; lower ones are raised to it, as in vLLM.
+const MIN_TEMPERATURE: f32 = 0.01;
+
+/// The largest bias of a logit, as in OpenAI's service; larger ones are clamped.
+const MAX_BIAS: f64 = 100.0;
+
+/// Ids whose logprobs one request may ask for.
+const MAX_LOGPROB_IDS: usize = 128;
+
+/// Token sequences that one request may forbid.
+const MAX_BAD_WORDS: usize = 512;
+
+/// Ids that may end a reply by a request.
+const MAX_STOP_IDS: usize = 1024;
+
+/// Texts that may end a reply. Each is searched for behind every token.
+const MAX_STOPS: usize = 256;
+
+/// Bytes of all texts that may end a reply.
+const MAX_STOP_BYTES: usize = 16 << 10;
+
+/// Reads a number of alternatives; -1 stands for the whole vocabulary.
+///
+/// # Errors
+/// 400 if the server reports fewer (`--max-logprobs`).
+pub(crate) fn alternatives(
+    fields: &Fields,
+    model: &Card,
+    name: &str,
+) -> Result<Option<usize>, ApiError> {
+    let Some(number) = fields.integer(name)? else { return Ok(None) };
+    let count = match usize::try_from(number) {
+        Ok(count) => count,
+        Err(_) if number == -1 => model.vocab,
+        Err(_) => {
+            let message = format!("must be non-negative or -1, got {number}");
+            return Err(ApiError::bad_field(name, message));
+        }
+    };
+
+    if count > model.max_logprobs {
+        let message = format!("must be at most {}, got {number}", model.max_logprobs);
+        return Err(ApiError::bad_field(name, message));
+    }
+    Ok(Some(count.min(model.vocab)))
+}
+
+/// Reads the sampling parameters. The seed stays 0, because it differs by choice.
+pub(super) fn parse_params(
+    fields: &Fields,
+    model: &Card,
+    logprobs: Option<usize>,
+) -> Result<Params, ApiError> {
+    let defaults = &model.defaults;
+    let temperature = at_least_zero(fields, "temperature", defaults.temperature)?;
+    let logprob_ids = parse_logprob_ids(fields, model, logprobs)?;
+
+    Ok(Params {
+        temperature: if temperature > 0.0 { temperature.max(MIN_TEMPERATURE) } else { 0.0 },
+        top_p: checked(fields, "top_p", defaults.top_p, |p| p > 0.0 && p <= 1.0, "in (0, 1]")?,
+        top_k: parse_top_k(fields, model)?,
+        min_p: checked(fields, "min_p", defaults.min_p, |p| (0.0..=1.0).contains(&p), "in [0, 1]")?,
+        presence_penalty: penalty(fields, "presence_penalty")?,
+        frequency_penalty: penalty(fields, "frequency_penalty")?,
+        repetition_penalty: positive(fields, "repetition_penalty", defaults.repetition_penalty)?,
+        logit_bias: parse_logit_bias(fields, model)?,
+        allowed: parse_allowed(fields, model)?,
+        bad_words: parse_bad_words(fields, model)?,
+        seed: 0,
+        logprobs,
+        logprob_ids,
+        grammar: structured::parse_grammar(fields, model)?,
+    })
+}
+
+/// Reads a number that must satisfy `is_valid`; `range` names the numbers that do.
+fn checked(
+    fields: &Fields,
+    name: &str,
+    default: f32,
+    is_valid: fn(f32) -> bool,
+    range: &str,
+) -> Result<f32, ApiError> {
+    let value = fields.number(name)?.unwrap_or(default);
+    if is_valid(value) {
+        return Ok(value);
+    }
+    Err(ApiError::bad_field(name, format!("must be {range}, got {value}")))
+}
+
+fn at_least_zero(fields: &Fields, name: &str, default: f32) -> Result<f32, ApiError> {
+    let is_valid = |value: f32| value >= 0.0 && value.is_finite();
+    checked(fields, name, default, is_valid, "a non-negative number")
+}
+
+fn positive(fields: &Fields, name: &str, default: f32) -> Result<f32, ApiError> {
+    let is_valid = |value: f32| value > 0.0 && value.is_finite();
+    checked(fields, name, default, is_valid, "a positive number")
+}
+
+fn penalty(fields: &Fields, name: &str) -> Result<f32, ApiError> {
+    checked(fields, name, 0.0, |value| (-2.0..=2.0).contains(&value), "in [-2, 2]")
+}
+
+fn parse_top_k(fields: &Fields, model: &Card) -> Result<usize, ApiError> {
+    let top_k = fields.integer("top_k")?.unwrap_or(model.defaults.top_k as i64);
+    if top_k < -1 {
+        let message = format!("must be 0 or -1 (off) or more, got {top_k}");
+        return Err(ApiError::bad_field("top_k", message));
+    }
+    Ok(usize::try_from(top_k).unwrap_or(0))
+}
+
+/// Reads an object from token ids, as strings, to biases.
+fn parse_logit_bias(fields: &Fields, model: &Card) -> Result<Arc<[(u32, f32)]>, ApiError> {
+    const FIELD: &str = "logit_bias";
+    let Some(map) = fields.object(FIELD)? else { return Ok(Arc::default()) };
+
+    let mut biases = Vec::with_capacity(map.len());
+    for (key, value) in map {
+        let Some(id) = key.parse::<u32>().ok().filter(|id| (*id as usize) < model.vocab) else {
+            let vocab = model.vocab;
+            let message = format!("has the key `{key}`, which is no token id below {vocab}");
+            return Err(ApiError::bad_field(FIELD, message));
+        };
+        let Some(bias) = value.as_f64() else {
+            return Err(ApiError::bad_field(FIELD, format!("has no number at `{key}`")));
+        };
+        biases.push((id, bias.clamp(-MAX_BIAS, MAX_BIAS) as f32));
+    }
+    Ok(biases.into())
+}
+
+fn parse_allowed(fields: &Fields, model: &Card) -> Result<Option<Arc<[u32]>>, ApiError> {
+    const FIELD: &str = "allowed_token_ids";
+    let Some(list) = fields.list(FIELD)? else { return Ok(None) };
+    let mut ids = parse_token_ids(FIELD, list, model.vocab)?;
+    if ids.is_empty() {
+        return Err(ApiError::bad_field(FIELD, "is empty, so nothing could be sampled"));
+    }
+    ids.sort_unstable();
+    ids.dedup();
+    Ok(Some(ids.into()))
+}
+
+fn parse_logprob_ids(
+    fields: &Fields,
+    model: &Card,
+    logprobs: Option<usize>,
+) -> Result<Option<Arc<[u32]>>, ApiError> {
+    const FIELD: &str = "logprob_token_ids";
+    let Some(list) = fields.list(FIELD)? else { return Ok(None) };
+    if list.is_empty() || list.len() > MAX_LOGPROB_IDS {
+        let message = format!("must hold 1 to {MAX_LOGPROB_IDS} ids, got {}", list.len());
+        return Err(ApiError::bad_field(FIELD, message));
+    }
+    if logprobs.is_none() {
+        return Err(ApiError::bad_field(FIELD, "can only be given together with `logprobs`"));
+    }
+    Ok(Some(parse_token_ids(FIELD, list, model.vocab)?.into()))
+}
+
+/// Reads the forbidden texts as token sequences. A text is also forbidden after a space if it has
+/// as many tokens there and begins with another one.
+fn parse_bad_words(fields: &Fields, model: &Card) -> Result<Arc<[Vec<u32>]>, ApiError> {
+    const FIELD: &str = "bad_words";
+    let encode = |text: &str| {
+        model.tokenizer.encode(text, false).map_err(|error| ApiError::bad_field(FIELD, error))
+    };
+
+    let mut sequences: Vec<Vec<u32>> = Vec::new();
+    for word in fields.list(FIELD)?.into_iter().flatten() {
+        let Some(word) = word.as_str().map(str::trim_start) else {
+            return Err(ApiError::bad_field(FIELD, "must be a list of strings"));
+        };
+        // In most vocabularies a word behind a space is another token.
+        let plain = encode(word)?;
+        let spaced = encode(&format!(" {word}"))?;
+        if plain.is_empty() {
+            return Err(ApiError::bad_field(FIELD, "must not hold a text without tokens"));
+        }
+        let is_other = spaced.first() != plain.first() && spaced.len() == plain.len();
+        sequences.push(plain);
+        sequences.extend(is_other.then_some(spaced));
+    }
+
+    if sequences.len() > MAX_BAD_WORDS {
+        let count = sequences.len();
+        let message = format!("make {count} sequences of tokens, at most {MAX_BAD_WORDS} fit");
+        return Err(ApiError::bad_field(FIELD, message));
+    }
+    Ok(sequences.into())
+}
+
+/// Reads the stop rules. `max_tokens` stays 0, because it depends on the prompt.
+pub(super) fn parse_stops(fields: &Fields, model: &Card) -> Result<StopRules, ApiError> {
+    const IDS: &str = "stop_token_ids";
+    let ignore_eos = fields.flag("ignore_eos", false)?;
+    let ids = fields.token_ids(IDS, model.vocab)?;
+    if ids.len() > MAX_STOP_IDS {
+        let message = format!("must hold at most {MAX_STOP_IDS} ids, got {}", ids.len());
+        return Err(ApiError::bad_field(IDS, message));
+    }
+
+    Ok(StopRules {
+        // Before `min_tokens`, an end-of-sequence token that is ignored may not come either.
+        late: model.eos.iter().chain(&ids).copied().collect(),
+        eos: if ignore_eos { Vec::new() } else { model.eos.clone() },
+        ids: ids.into(),
+        texts: parse_stop_texts(fields)?,
+        include_text: fields.flag("include_stop_str_in_output", false)?,
+        skip_special_tokens: fields.flag("skip_special_tokens", true)?,
+        max_tokens: 0,
+        min_tokens: fields.count("min_tokens", 0)?.unwrap_or(0),
+    })
+}
+
+/// Reads `stop`: a text or a list of texts.
+fn parse_stop_texts(fields: &Fields) -> Result<Arc<[String]>, ApiError> {
+    const FIELD: &str = "stop";
+    let texts = match fields.get(FIELD) {
+        None => return Ok(Arc::default()),
+        Some(Value::Array(list)) => list.as_slice(),
+        Some(text) => std::slice::from_ref(text),
+    };
+
+    let bytes = texts.iter().filter_map(Value::as_str).map(str::len).sum::<usize>();
+    if texts.len() > MAX_STOPS || bytes > MAX_STOP_BYTES {
+        let message = format!("must be at most {MAX_STOPS} texts of {MAX_STOP_BYTES} bytes in all");
+        return Err(ApiError::bad_field(FIELD, message));
+    }
+    texts.iter().map(parse_stop_text).collect()
+}
+
+fn parse_stop_text(value: &Value) -> Result<String, ApiError> {
+    match value {
+        Value::String(text) if text.is_empty() => {
+            Err(ApiError::bad_field("stop", "cannot contain an empty string"))
+        }
+        Value::String(text) => Ok(text.clone()),
+        _ => Err(ApiError::bad_field("stop", "must be a string or a list of strings")),
+    }
+}

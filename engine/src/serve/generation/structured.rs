@@ -1,0 +1,197 @@
+//! The fields that prescribe the form of a reply: `response_format`, vLLM's `structured_outputs`,
+//! and its older `guided_*`.
+
+use std::sync::Arc;
+
+use serde_json::{Map, Value};
+
+use super::encode::run_blocking;
+use crate::Card;
+use crate::grammar::{Form, Grammar, GrammarError, Grammars, Spacing};
+use crate::serve::http::{ApiError, Fields};
+
+/// The forms of `structured_outputs`.
+const KINDS: [&str; 5] = ["json", "json_object", "regex", "choice", "grammar"];
+
+/// The older fields, with the form that each prescribes.
+const GUIDED: [(&str, &str); 4] = [
+    ("guided_json", "json"),
+    ("guided_regex", "regex"),
+    ("guided_choice", "choice"),
+    ("guided_grammar", "grammar"),
+];
+
+/// A form, and the field that prescribes it.
+struct PrescribedForm {
+    field: &'static str,
+    form: Form,
+}
+
+/// Compiles the grammar of a request, if it prescribes a form.
+///
+/// # Errors
+/// 400 for two forms, or for one that cannot be used.
+pub(super) fn parse_grammar(
+    fields: &Fields,
+    model: &Card,
+) -> Result<Option<Arc<Grammar>>, ApiError> {
+    let prescribed =
+        [parse_response_format(fields)?, parse_structured_outputs(fields)?, parse_guided(fields)?];
+    let mut forms = prescribed.into_iter().flatten();
+    match (forms.next(), forms.next()) {
+        (_, Some(second)) => Err(second_form(second.field)),
+        (Some(PrescribedForm { field, form }), None) => {
+            compile_grammar(model, field, form).map(Some)
+        }
+        (None, None) => Ok(None),
+    }
+}
+
+/// Compiles a form. `field` is the one to blame if it cannot be used.
+///
+/// A large form takes a second, and so does the first one of a large vocabulary.
+pub(crate) fn compile_grammar(
+    model: &Card,
+    field: &str,
+    form: Form,
+) -> Result<Arc<Grammar>, ApiError> {
+    run_blocking(|| grammars(model)?.compile(form))
+        .map(Arc::new)
+        .map_err(|error| ApiError::bad_field(field, format!("cannot be used: {error}")))
+}
+
+/// Returns the vocabulary in the layout that grammars need, which is made with the first of them.
+fn grammars(model: &Card) -> Result<&Grammars, GrammarError> {
+    if let Some(grammars) = model.grammars.get() {
+        return Ok(grammars);
+    }
+    let grammars = Grammars::new(&model.tokenizer, model.vocab, &model.eos)?;
+    Ok(model.grammars.get_or_init(|| grammars))
+}
+
+fn second_form(field: &str) -> ApiError {
+    ApiError::bad_field(field, "prescribes a second form; a reply can have only one")
+}
+
+fn parse_response_format(fields: &Fields) -> Result<Option<PrescribedForm>, ApiError> {
+    const FIELD: &str = "response_format";
+    let Some(format) = fields.object(FIELD)? else { return Ok(None) };
+
+    let form = match format.get("type").and_then(Value::as_str) {
+        Some("text") => return Ok(None),
+        Some("json_object") => Form::object(Spacing::Any),
+        Some("json_schema") => {
+            let schema = format.get("json_schema").and_then(|outer| outer.get("schema"));
+            let Some(schema) = schema.filter(|schema| !schema.is_null()) else {
+                let message = "needs `json_schema.schema` for this type";
+                return Err(ApiError::bad_field(FIELD, message));
+            };
+            Form::Json { schema: parse_schema(FIELD, schema)?, spacing: Spacing::Any }
+        }
+        Some(other) => {
+            return Err(ApiError::bad_field(FIELD, format!("of type `{other}` is not supported")));
+        }
+        None => return Err(ApiError::bad_field(FIELD, "needs a `type`")),
+    };
+    Ok(Some(PrescribedForm { field: FIELD, form }))
+}
+
+fn parse_structured_outputs(fields: &Fields) -> Result<Option<PrescribedForm>, ApiError> {
+    const FIELD: &str = "structured_outputs";
+    let Some(outputs) = fields.object(FIELD)? else { return Ok(None) };
+    for name in ["structural_tag", "disable_additional_properties"] {
+        if is_set(outputs, name).is_some() {
+            return Err(ApiError::bad_field(FIELD, format!(".{name} is not supported")));
+        }
+    }
+
+    let mut given = KINDS.into_iter().filter_map(|kind| Some((kind, is_set(outputs, kind)?)));
+    let (Some((kind, value)), None) = (given.next(), given.next()) else {
+        let message = format!("must have exactly one of {}", KINDS.join(", "));
+        return Err(ApiError::bad_field(FIELD, message));
+    };
+    let form = parse_form(FIELD, kind, value, parse_spacing(outputs))?;
+    Ok(Some(PrescribedForm { field: FIELD, form }))
+}
+
+fn parse_spacing(outputs: &Map<String, Value>) -> Spacing {
+    if outputs.get("disable_any_whitespace").is_some_and(|value| value == true) {
+        return Spacing::None;
+    }
+    match outputs.get("whitespace_pattern").and_then(Value::as_str) {
+        Some(pattern) => Spacing::Pattern(pattern.to_owned()),
+        None => Spacing::Any,
+    }
+}
+
+fn parse_guided(fields: &Fields) -> Result<Option<PrescribedForm>, ApiError> {
+    let spacing = match fields.text("guided_whitespace_pattern")? {
+        Some(pattern) => Spacing::Pattern(pattern.to_owned()),
+        None => Spacing::Any,
+    };
+
+    let mut prescribed = None;
+    for (field, kind) in GUIDED {
+        let Some(value) = fields.get(field) else { continue };
+        let form = parse_form(field, kind, value, spacing.clone())?;
+        if prescribed.is_some() {
+            return Err(second_form(field));
+        }
+        prescribed = Some(PrescribedForm { field, form });
+    }
+    Ok(prescribed)
+}
+
+/// Returns a value that is neither absent, nor null, nor false.
+fn is_set<'a>(object: &'a Map<String, Value>, name: &str) -> Option<&'a Value> {
+    object.get(name).filter(|value| !value.is_null() && *value != false)
+}
+
+/// Reads a form of the kind `kind` (see [`KINDS`]) from the value in `field`.
+fn parse_form(field: &str, kind: &str, value: &Value, spacing: Spacing) -> Result<Form, ApiError> {
+    match kind {
+        "json" => Ok(Form::Json { schema: parse_schema(field, value)?, spacing }),
+        "json_object" => Ok(Form::object(spacing)),
+        "regex" => parse_text(field, kind, value).map(Form::Regex),
+        "choice" => parse_choice(field, value).map(Form::Choice),
+        _ => parse_text(field, kind, value).map(Form::Rules),
+    }
+}
+
+fn parse_text(field: &str, kind: &str, value: &Value) -> Result<String, ApiError> {
+    match value.as_str() {
+        Some(text) => Ok(text.to_owned()),
+        None => Err(ApiError::bad_field(field, format!("needs a string for `{kind}`"))),
+    }
+}
+
+/// Reads a JSON schema, or the text of one.
+fn parse_schema(field: &str, value: &Value) -> Result<Value, ApiError> {
+    let schema = match value {
+        Value::String(text) => serde_json::from_str(text).map_err(|error| {
+            ApiError::bad_field(field, format!("holds a schema that is not JSON: {error}"))
+        })?,
+        other => other.clone(),
+    };
+    match schema {
+        Value::Object(_) | Value::Bool(_) => Ok(schema),
+        _ => Err(ApiError::bad_field(field, "needs an object as its schema")),
+    }
+}
+
+/// Reads the texts of a choice.
+fn parse_choice(field: &str, value: &Value) -> Result<Vec<String>, ApiError> {
+    let texts: Option<Vec<&str>> =
+        value.as_array().and_then(|list| list.iter().map(Value::as_str).collect());
+    match texts {
+        Some(texts) if is_choice(&texts) => Ok(texts.into_iter().map(str::to_owned).collect()),
+        _ => {
+            let message = "needs a list of texts, none of them empty, to choose from";
+            Err(ApiError::bad_field(field, message))
+        }
+    }
+}
+
+fn is_choice(texts: &[&str]) -> bool {
+    !texts.is_empty() && !texts.contains(&"")
+}

@@ -1,0 +1,259 @@
+//! The fields of a JSON request.
+//!
+//! An absent field and a null are the same. A wrong type is refused by the field's name. A route
+//! declares the fields that it reads ([`Field`]), and the OpenAPI document is made from these; in
+//! a debug build, reading a field that the route does not declare panics.
+
+use serde_json::{Map, Value};
+
+use super::error::ApiError;
+
+/// A declared field of a request's body, or a declared name of its query string.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Field {
+    pub(crate) name: &'static str,
+    pub(crate) kind: FieldKind,
+}
+
+/// The JSON type of a field.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum FieldKind {
+    /// One of several types.
+    Any,
+    Array,
+    Boolean,
+    Integer,
+    Number,
+    Object,
+    /// Known, and refused with a 400 when it is set.
+    Refused,
+    String,
+}
+
+impl Field {
+    const fn new(name: &'static str, kind: FieldKind) -> Field {
+        Field { name, kind }
+    }
+
+    /// Declares a field of several types.
+    pub(crate) const fn any(name: &'static str) -> Field {
+        Field::new(name, FieldKind::Any)
+    }
+
+    /// Declares a list.
+    pub(crate) const fn array(name: &'static str) -> Field {
+        Field::new(name, FieldKind::Array)
+    }
+
+    /// Declares a boolean.
+    pub(crate) const fn boolean(name: &'static str) -> Field {
+        Field::new(name, FieldKind::Boolean)
+    }
+
+    /// Declares an integer.
+    pub(crate) const fn integer(name: &'static str) -> Field {
+        Field::new(name, FieldKind::Integer)
+    }
+
+    /// Declares a number.
+    pub(crate) const fn number(name: &'static str) -> Field {
+        Field::new(name, FieldKind::Number)
+    }
+
+    /// Declares an object.
+    pub(crate) const fn object(name: &'static str) -> Field {
+        Field::new(name, FieldKind::Object)
+    }
+
+    /// Declares a field that is refused when it is set.
+    pub(crate) const fn refused(name: &'static str) -> Field {
+        Field::new(name, FieldKind::Refused)
+    }
+
+    /// True if the field is refused when it is set.
+    pub(crate) fn is_refused(&self) -> bool {
+        self.kind == FieldKind::Refused
+    }
+
+    /// Declares a string.
+    pub(crate) const fn string(name: &'static str) -> Field {
+        Field::new(name, FieldKind::String)
+    }
+}
+
+/// The fields of a request.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Fields {
+    map: Map<String, Value>,
+    /// The id of the reply; empty if it has none.
+    reply_id: String,
+    /// The fields that may be read; none where they are not checked.
+    declared: Option<&'static [&'static [Field]]>,
+}
+
+impl Fields {
+    /// Wraps an object, whose fields are not checked against a declaration.
+    pub(crate) fn new(map: Map<String, Value>) -> Fields {
+        Fields { map, ..Fields::default() }
+    }
+
+    /// Parses a body.
+    ///
+    /// # Errors
+    /// 400 if it is not JSON, or not an object.
+    pub(crate) fn parse(body: &[u8]) -> Result<Fields, ApiError> {
+        match serde_json::from_slice(body) {
+            Ok(Value::Object(map)) => Ok(Fields::new(map)),
+            Ok(_) => Err(ApiError::bad_request("the body must be a JSON object")),
+            Err(error) => Err(ApiError::bad_request(format!("the body is not JSON: {error}"))),
+        }
+    }
+
+    /// Names the fields that may be read.
+    pub(crate) fn declared_as(self, declared: &'static [&'static [Field]]) -> Fields {
+        Fields { declared: Some(declared), ..self }
+    }
+
+    /// Names the reply to this request.
+    pub(crate) fn with_reply_id(self, reply_id: String) -> Fields {
+        Fields { reply_id, ..self }
+    }
+
+    /// Returns the id of the reply; empty if it has none.
+    pub(crate) fn reply_id(&self) -> &str {
+        &self.reply_id
+    }
+
+    /// Returns a field of any type; none if it is absent or null.
+    pub(crate) fn get(&self, name: &str) -> Option<&Value> {
+        if cfg!(debug_assertions) {
+            assert!(self.kind(name).is_some(), "the route does not declare `{name}`");
+        }
+        self.map.get(name).filter(|value| !value.is_null())
+    }
+
+    /// True if the field is present and null.
+    pub(crate) fn is_null(&self, name: &str) -> bool {
+        self.map.get(name).is_some_and(Value::is_null)
+    }
+
+    /// Reads a boolean.
+    pub(crate) fn flag(&self, name: &str, default: bool) -> Result<bool, ApiError> {
+        match self.typed(name, FieldKind::Boolean) {
+            None => Ok(default),
+            Some(Value::Bool(flag)) => Ok(*flag),
+            Some(_) => Err(ApiError::bad_field(name, "must be a boolean")),
+        }
+    }
+
+    /// Reads a string.
+    pub(crate) fn text(&self, name: &str) -> Result<Option<&str>, ApiError> {
+        match self.typed(name, FieldKind::String) {
+            None => Ok(None),
+            Some(Value::String(text)) => Ok(Some(text)),
+            Some(_) => Err(ApiError::bad_field(name, "must be a string")),
+        }
+    }
+
+    /// Reads a list.
+    pub(crate) fn list(&self, name: &str) -> Result<Option<&[Value]>, ApiError> {
+        match self.typed(name, FieldKind::Array) {
+            None => Ok(None),
+            Some(Value::Array(list)) => Ok(Some(list)),
+            Some(_) => Err(ApiError::bad_field(name, "must be a list")),
+        }
+    }
+
+    /// Reads an object.
+    pub(crate) fn object(&self, name: &str) -> Result<Option<&Map<String, Value>>, ApiError> {
+        match self.typed(name, FieldKind::Object) {
+            None => Ok(None),
+            Some(Value::Object(map)) => Ok(Some(map)),
+            Some(_) => Err(ApiError::bad_field(name, "must be an object")),
+        }
+    }
+
+    /// Reads an integer; `2.0` is one.
+    pub(crate) fn integer(&self, name: &str) -> Result<Option<i64>, ApiError> {
+        let Some(value) = self.typed(name, FieldKind::Integer) else { return Ok(None) };
+        match value.as_i64().or_else(|| value.as_f64().and_then(whole_number)) {
+            Some(number) => Ok(Some(number)),
+            None => Err(ApiError::bad_field(name, "must be an integer")),
+        }
+    }
+
+    /// Reads an integer of at least `least`.
+    pub(crate) fn count(&self, name: &str, least: usize) -> Result<Option<usize>, ApiError> {
+        let Some(number) = self.integer(name)? else { return Ok(None) };
+        match usize::try_from(number) {
+            Ok(count) if count >= least => Ok(Some(count)),
+            _ => Err(ApiError::bad_field(name, format!("must be at least {least}, got {number}"))),
+        }
+    }
+
+    /// Reads a number, rounded to 32 bits.
+    pub(crate) fn number(&self, name: &str) -> Result<Option<f32>, ApiError> {
+        let Some(value) = self.typed(name, FieldKind::Number) else { return Ok(None) };
+        match value.as_f64() {
+            Some(number) => Ok(Some(number as f32)),
+            None => Err(ApiError::bad_field(name, "must be a number")),
+        }
+    }
+
+    /// Reads an integer of 64 bits, signed or not. A negative one stands for its bits.
+    pub(crate) fn seed(&self, name: &str) -> Result<Option<u64>, ApiError> {
+        let Some(value) = self.typed(name, FieldKind::Integer) else { return Ok(None) };
+        match value.as_u64().or_else(|| value.as_i64().map(i64::cast_unsigned)) {
+            Some(seed) => Ok(Some(seed)),
+            None => Err(ApiError::bad_field(name, "must be an integer of 64 bits")),
+        }
+    }
+
+    /// Reads a list of token ids below `vocab`; empty if it is absent.
+    pub(crate) fn token_ids(&self, name: &str, vocab: usize) -> Result<Vec<u32>, ApiError> {
+        self.list(name)?.map_or(Ok(Vec::new()), |list| parse_token_ids(name, list, vocab))
+    }
+
+    /// Returns a field that is declared with this type, or as refused.
+    fn typed(&self, name: &str, kind: FieldKind) -> Option<&Value> {
+        if cfg!(debug_assertions) {
+            let declared = self.kind(name);
+            let readable = [kind, FieldKind::Refused, FieldKind::Any].map(Some);
+            assert!(readable.contains(&declared), "`{name}`: {kind:?} is not {declared:?}");
+        }
+        self.map.get(name).filter(|value| !value.is_null())
+    }
+
+    /// Returns the declared type of a field: any where none are declared.
+    fn kind(&self, name: &str) -> Option<FieldKind> {
+        let Some(declared) = self.declared else { return Some(FieldKind::Any) };
+        declared.iter().copied().flatten().find(|field| field.name == name).map(|field| field.kind)
+    }
+}
+
+/// Returns a float that is an integer of at most 53 bits.
+fn whole_number(number: f64) -> Option<i64> {
+    (number.fract() == 0.0 && number.abs() < 9e15).then_some(number as i64)
+}
+
+/// Parses token ids below `vocab` from the list in the field `name`.
+///
+/// # Errors
+/// 400 that names the first entry that is not such an id.
+pub(crate) fn parse_token_ids(
+    name: &str,
+    list: &[Value],
+    vocab: usize,
+) -> Result<Vec<u32>, ApiError> {
+    let mut ids = Vec::with_capacity(list.len());
+    for value in list {
+        match value.as_u64() {
+            Some(id) if (id as usize) < vocab => ids.push(id as u32),
+            _ => {
+                let message = format!("holds {value}, which is not a token id below {vocab}");
+                return Err(ApiError::bad_field(name, message));
+            }
+        }
+    }
+    Ok(ids)
+}

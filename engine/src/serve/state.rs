@@ -1,0 +1,59 @@
+//! The state that all connections share.
+
+use std::sync::Arc;
+
+use tokio::sync::mpsc::Receiver;
+
+use super::engine_client::EngineClient;
+use super::http::{ApiError, Fields};
+use super::lora::AdapterRegistry;
+use super::prefix::{ReplyMemory, ReplySyntax};
+use crate::Card;
+use crate::control::{Board, Mail};
+use crate::lora::Adapter;
+use crate::stats::Stats;
+use crate::update::Updates;
+
+/// A model that serves, and everything that its handlers need.
+pub(super) struct ServerState {
+    pub(super) model: Card,
+    pub(super) engine: EngineClient,
+    pub(super) stats: Arc<Stats>,
+    pub(super) updates: Arc<Updates>,
+    /// The sampled replies of chats, unless prefix-exact chat is off.
+    pub(super) memory: Option<ReplyMemory>,
+    pub(super) adapters: AdapterRegistry,
+}
+
+impl ServerState {
+    /// Makes the state, and the receiver for the engine thread.
+    pub(super) fn new(
+        model: Card,
+        status: Arc<Board>,
+        stats: Arc<Stats>,
+        updates: Arc<Updates>,
+    ) -> (ServerState, Receiver<Mail>) {
+        let (engine, receiver) = EngineClient::new(model.max_queue, model.seed, status);
+        let memory = model.prefix_exact_chat.then(|| ReplyMemory::new(ReplySyntax::of(&model)));
+        let adapters = AdapterRegistry::new(model.lora);
+        (ServerState { model, engine, stats, updates, memory, adapters }, receiver)
+    }
+
+    /// Returns the adapter that the request names as `model`; none for the model itself, or if the
+    /// field is absent.
+    ///
+    /// # Errors
+    /// 404 for any other name.
+    pub(super) fn requested_adapter(
+        &self,
+        fields: &Fields,
+    ) -> Result<Option<Arc<Adapter>>, ApiError> {
+        match fields.text("model")? {
+            Some(name) if name != self.model.name => match self.adapters.find(name) {
+                Some(adapter) => Ok(Some(adapter)),
+                None => Err(ApiError::unknown_model(name, &self.model.name)),
+            },
+            _ => Ok(None),
+        }
+    }
+}

@@ -1,0 +1,220 @@
+//! `/v1/responses`, `/v1/messages` and `/v1/messages/count_tokens`, translated to chat.
+//!
+//! The crate `wire` translates the request, and translates the reply back, as the proxy does for
+//! servers that have chat only. An agent therefore gets the same bytes here as behind the proxy.
+
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use bytes::Bytes;
+use episode::Route;
+use http_body_util::BodyExt;
+use hyper::StatusCode;
+use hyper::body::{Body, Frame};
+use hyper::header::{CONTENT_TYPE, HeaderValue};
+use serde_json::{Value, json};
+use wire::{Back, Dialect, Event, Request};
+
+use super::chat::{self, ChatPrompt};
+use super::generation::check_length;
+use super::http::{
+    ApiError, Field, Fields, HttpCall, HttpReply, ReplyBody, error_reply, json_reply,
+    raw_json_reply, to_json, with_reply_id,
+};
+use super::state::ServerState;
+
+/// The fields of the hosted APIs. The crate `wire` reads them, so none is listed here.
+pub(super) const HOSTED_FIELDS: &[Field] = &[];
+
+/// Handles `/v1/responses`.
+pub(super) async fn responses(
+    state: &Arc<ServerState>,
+    call: HttpCall,
+) -> Result<HttpReply, ApiError> {
+    complete(state, Route::Responses, &call).await
+}
+
+/// Handles `/v1/messages`.
+pub(super) async fn messages(
+    state: &Arc<ServerState>,
+    call: HttpCall,
+) -> Result<HttpReply, ApiError> {
+    complete(state, Route::Messages, &call).await
+}
+
+/// Handles `/v1/messages/count_tokens`: counts the tokens of a prompt without a reply to it.
+pub(super) async fn count_tokens(
+    state: &Arc<ServerState>,
+    call: HttpCall,
+) -> Result<HttpReply, ApiError> {
+    let request = read_request(&call.body)?;
+    if let Some(refusal) = refuse_state(Route::CountTokens, &request) {
+        return Ok(refusal);
+    }
+
+    // The prompt is the one that `/v1/messages` would have.
+    let TranslatedRequest { chat, back } = translate(Route::Messages, &request)?;
+    match count_prompt(state, &call, &chat) {
+        Ok(reply) => Ok(reply),
+        Err(error) => Ok(translate_back(back, error_reply(&error)).await),
+    }
+}
+
+/// Writes an error of `/v1/responses` in the form of that API.
+pub(super) fn responses_error(error: &ApiError) -> HttpReply {
+    translated_error(Route::Responses, error)
+}
+
+/// Writes an error of `/v1/messages` in the form of that API.
+pub(super) fn messages_error(error: &ApiError) -> HttpReply {
+    translated_error(Route::Messages, error)
+}
+
+/// Writes an error of `/v1/messages/count_tokens` in the form of that API.
+pub(super) fn count_tokens_error(error: &ApiError) -> HttpReply {
+    translated_error(Route::CountTokens, error)
+}
+
+fn translated_error(route: Route, error: &ApiError) -> HttpReply {
+    let status = error.status();
+    let body = wire::error_body(route, status.as_u16(), "invalid_request_error", error.message());
+    raw_json_reply(status, body)
+}
+
+/// A request as chat, and the way back for its reply.
+struct TranslatedRequest {
+    chat: Bytes,
+    back: Back,
+}
+
+fn read_request(body: &Bytes) -> Result<Request, ApiError> {
+    Request::read(body).ok_or_else(|| ApiError::bad_request("the body must be a JSON object"))
+}
+
+/// Refuses a request that refers to state of the hosted API, in the form of the route.
+fn refuse_state(route: Route, request: &Request) -> Option<HttpReply> {
+    let error = wire::leans_on_state(route, request)?;
+    Some(raw_json_reply(StatusCode::BAD_REQUEST, error))
+}
+
+fn translate(route: Route, request: &Request) -> Result<TranslatedRequest, ApiError> {
+    let (chat, back) =
+        wire::translate(Dialect::Rolltape, route, request).map_err(ApiError::bad_request)?;
+    Ok(TranslatedRequest { chat: with_usage_in_chunks(&chat), back })
+}
+
+/// Adds usage to every chunk of a stream: Anthropic's first event has the tokens of the prompt.
+fn with_usage_in_chunks(chat: &Bytes) -> Bytes {
+    let Ok(mut fields) = serde_json::from_slice::<Value>(chat) else { return chat.clone() };
+    if fields.get("stream") == Some(&Value::Bool(true)) {
+        fields["stream_options"] = json!({"include_usage": true, "continuous_usage_stats": true});
+    }
+    Bytes::from(to_json(&fields))
+}
+
+/// Answers a call by chat, and translates the reply back.
+async fn complete(
+    state: &Arc<ServerState>,
+    route: Route,
+    call: &HttpCall,
+) -> Result<HttpReply, ApiError> {
+    let request = read_request(&call.body)?;
+    if let Some(refusal) = refuse_state(route, &request) {
+        return Ok(refusal);
+    }
+
+    let TranslatedRequest { chat, back } = translate(route, &request)?;
+    let reply = match chat_fields(call, &chat) {
+        Ok(fields) => chat::complete(state, &fields).await,
+        Err(error) => Err(error),
+    };
+    let reply = reply.unwrap_or_else(|error| error_reply(&error));
+    match is_stream(&reply) {
+        true => Ok(reply.map(|body| TranslatedStream::new(body, back).boxed_unsync())),
+        false => Ok(translate_back(back, reply).await),
+    }
+}
+
+fn chat_fields(call: &HttpCall, chat: &[u8]) -> Result<Fields, ApiError> {
+    with_reply_id(Fields::parse(chat)?, call.request_id(), "chatcmpl-")
+}
+
+fn count_prompt(state: &ServerState, call: &HttpCall, chat: &[u8]) -> Result<HttpReply, ApiError> {
+    let fields = chat_fields(call, chat)?;
+    state.requested_adapter(&fields)?;
+    let salt = fields.text("cache_salt")?.map(Arc::from);
+    let ids = ChatPrompt::new(state, &fields, salt.as_ref())?.ids;
+    check_length("messages", &ids, &state.model)?;
+    let edits = json!({ "original_input_tokens": ids.len() });
+    Ok(json_reply(&json!({ "input_tokens": ids.len(), "context_management": edits })))
+}
+
+fn is_stream(reply: &HttpReply) -> bool {
+    let content_type = reply.headers().get(CONTENT_TYPE).map(HeaderValue::as_bytes);
+    content_type.is_some_and(|value| value.starts_with(b"text/event-stream"))
+}
+
+/// Translates a reply in one piece. It keeps its other headers, such as `retry-after`.
+async fn translate_back(back: Back, reply: HttpReply) -> HttpReply {
+    let (head, body) = reply.into_parts();
+    let Ok(collected) = body.collect().await;
+    let document = back.document(head.status.as_u16(), &collected.to_bytes());
+
+    let status = StatusCode::from_u16(document.status).unwrap_or(head.status);
+    let text = String::from_utf8_lossy(&document.body).into_owned();
+    let mut translated = raw_json_reply(status, text);
+    translated.headers_mut().extend(head.headers);
+    let content_type = HeaderValue::from_static(document.content_type);
+    translated.headers_mut().insert(CONTENT_TYPE, content_type);
+    translated
+}
+
+/// A stream of chat chunks, translated event by event. Dropping it cancels the call.
+struct TranslatedStream {
+    body: ReplyBody,
+    back: Back,
+    is_done: bool,
+}
+
+impl TranslatedStream {
+    fn new(body: ReplyBody, back: Back) -> TranslatedStream {
+        TranslatedStream { body, back, is_done: false }
+    }
+
+    /// Translates a frame, which is one event of chat.
+    fn translate(&mut self, frame: Bytes) -> Bytes {
+        let event = Event(frame);
+        if event.ends(Route::Chat) {
+            self.is_done = true;
+            return self.back.end();
+        }
+        self.back.event(&event)
+    }
+}
+
+impl Body for TranslatedStream {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        while !self.is_done {
+            let frame = match ready!(Pin::new(&mut self.body).poll_frame(context)) {
+                Some(Ok(frame)) => frame,
+                Some(Err(never)) => match never {},
+                None => break,
+            };
+            let Ok(data) = frame.into_data() else { continue };
+            let translated = self.translate(data);
+            // An event of chat may have no counterpart.
+            if !translated.is_empty() {
+                return Poll::Ready(Some(Ok(Frame::data(translated))));
+            }
+        }
+        Poll::Ready(None)
+    }
+}
