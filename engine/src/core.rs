@@ -66,12 +66,6 @@ pub(crate) struct CoreSettings {
 pub(crate) trait Worker: Send {
     /// Handles messages between steps until all senders are gone.
     fn run_to_end(self: Box<Self>, inbox: Receiver<Message>);
-
-    #[doc(hidden)]
-    fn work_off(self: Box<Self>, inbox: Receiver<Message>) {
-        // alias
-        self.run_to_end(inbox);
-    }
 }
 
 impl<O: Ops + 'static> Worker for EngineCore<O> {

@@ -55,6 +55,3 @@ impl Drop for EmulatedGpu {
         }
     }
 }
-
-pub(crate) use EmulatedGpu as Turn; // alias
-pub(crate) use exclusive_gpu_async as async_turn; // alias

@@ -34,16 +34,16 @@ const FIRST_VERSION: &str = "default";
 /// A model that is ready to serve.
 pub struct Engine {
     pub(crate) core: Box<dyn Worker>,
-    pub(crate) card: ModelInfo,
+    pub(crate) info: ModelInfo,
     pub(crate) stats: Arc<Stats>,
-    pub(crate) board: Arc<SharedStatus>,
+    pub(crate) status: Arc<SharedStatus>,
     pub(crate) updates: Arc<WeightUpdates>,
     device: String,
 }
 
 impl std::fmt::Debug for Engine {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Engine").field("model", &self.card.name).finish_non_exhaustive()
+        f.debug_struct("Engine").field("model", &self.info.name).finish_non_exhaustive()
     }
 }
 
@@ -86,7 +86,7 @@ impl Engine {
 
     /// The name that requests give as `model`.
     pub fn model_name(&self) -> &str {
-        &self.card.name
+        &self.info.name
     }
 }
 
@@ -133,12 +133,12 @@ impl<T: TensorSource> Blueprint<'_, T> {
             async_scheduling: self.options.async_scheduling,
         };
 
-        let card = self.into_info(loaded.max_model_len);
-        let tokenizer = Arc::clone(&card.tokenizer);
+        let info = self.into_info(loaded.max_model_len);
+        let tokenizer = Arc::clone(&info.tokenizer);
         let shared = SharedState { status: Arc::clone(&status), staging };
         let core = EngineCore::new(loaded.model, tokenizer, scheduler, shared, settings);
         let updates = Arc::new(updates);
-        Ok(Engine { core: Box::new(core), card, stats, board: status, updates, device })
+        Ok(Engine { core: Box::new(core), info, stats, status, updates, device })
     }
 
     /// Places the weights on the device, and divides the memory that is left.

@@ -9,9 +9,6 @@
 //! the form, so the reported distribution is the sampling distribution.
 
 mod gbnf;
-pub(crate) use GrammarCompiler as Grammars; // alias
-pub(crate) use GrammarSpec as Form; // alias
-pub(crate) use JsonWhitespace as Spacing; // alias
 
 #[cfg(test)]
 mod tests;

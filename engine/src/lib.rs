@@ -47,34 +47,3 @@ pub use options::parsers::{ReasoningParser, ToolCallParser};
 pub use options::{DeviceChoice, EngineOptions};
 pub use sample::LogprobsMode;
 pub use serve::serve;
-
-// Former names and paths that `serve` uses.
-pub(crate) use engine::now; // alias
-pub(crate) use info::ModelInfo as Card; // alias
-pub(crate) use update::nccl; // alias
-
-/// Former home of messages and status.
-pub(crate) mod control {
-    pub(crate) use crate::core::message::{
-        Command, MAX_COMMANDS as COMMANDS, Message as Mail, PauseMode as Mode, SleepTags as Parts,
-    };
-    pub(crate) use crate::core::status::{EngineStatus as Standing, SharedStatus as Board};
-}
-
-/// Former home of the pace of the queue.
-pub(crate) mod pace {
-    pub(crate) use crate::schedule::pace::{QueuePace as Pace, QueuePlace as Place};
-}
-
-/// Former home of submissions.
-pub(crate) mod queue {
-    pub(crate) use crate::schedule::request::Submission;
-}
-
-/// Former home of requests and their outputs.
-pub(crate) mod sequence {
-    pub(crate) use crate::schedule::request::{
-        FinishReason as Finish, Output, OutputSender as Outlet, PromptInfo as PromptFacts,
-        ReplyEnd as End, Request, StopRules,
-    };
-}

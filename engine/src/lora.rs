@@ -13,10 +13,5 @@ pub(crate) use adapter::{Adapter, LoraLayer, LoraLimits, checksum};
 pub(crate) use read::{AdapterError, read_adapter};
 pub(crate) use slots::{AdapterSlots, Product, ProjectionGroup};
 
-pub(crate) use LoraLayer as LayerAdditions; // alias
-pub(crate) use LoraLimits as Bounds; // alias
-pub(crate) use checksum as hash_of; // alias
-pub(crate) use read_adapter as read; // alias
-
 #[cfg(test)]
 mod tests;

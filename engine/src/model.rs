@@ -20,7 +20,7 @@ pub(crate) mod rope;
 
 use std::sync::Arc;
 
-use kernels::{Drawn, Home, OpError, Ops, Step};
+use kernels::{DrawnToken, OpError, Ops, Placement, Step};
 
 use crate::error::ModelError;
 use crate::lora::{Adapter, AdapterSlots};
@@ -166,13 +166,13 @@ impl<O: Ops> Model<O> {
             return Ok(Vec::new());
         }
         let mut logits = std::mem::take(&mut self.host_logits);
-        self.ops.download(&mut self.scratch.logits, (self.config.vocab, rows), &mut logits)?;
+        self.ops.read_rows(&mut self.scratch.logits, self.config.vocab, rows, &mut logits)?;
         Ok(logits)
     }
 
     /// Waits for the earliest step whose sampled tokens were not read, and returns one token for
     /// each of its rows with logits; a token is absent if the host samples it.
-    pub(crate) fn drawn_tokens(&mut self) -> Result<Vec<Option<Drawn>>, OpError> {
+    pub(crate) fn drawn_tokens(&mut self) -> Result<Vec<Option<DrawnToken>>, OpError> {
         self.ops.drawn()
     }
 
@@ -192,7 +192,7 @@ impl<O: Ops> Model<O> {
     pub(crate) fn replace(&mut self, staged: &mut Arc<Parameters<O>>) -> Result<(), ModelError> {
         let Some(live) = &mut self.parameters else {
             let new = Arc::get_mut(staged).ok_or(ModelError::WeightsInUse)?;
-            new.move_to(&self.ops, Home::Device)?;
+            new.move_to(&self.ops, Placement::Device)?;
             self.parameters = Some(Arc::clone(staged));
             return Ok(());
         };
@@ -232,10 +232,10 @@ impl<O: Ops> Model<O> {
     /// cannot be moved back either, the weights are dropped.
     pub(crate) fn offload(&mut self) -> Result<(), ModelError> {
         let offloaded = match self.adapters.clear(&self.ops) {
-            Ok(()) => self.move_to(Home::Host),
+            Ok(()) => self.move_to(Placement::Host),
             Err(error) => Err(error.into()),
         };
-        if offloaded.is_err() && self.move_to(Home::Device).is_err() {
+        if offloaded.is_err() && self.move_to(Placement::Device).is_err() {
             self.parameters = None;
         }
         offloaded
@@ -243,16 +243,16 @@ impl<O: Ops> Model<O> {
 
     /// Moves them back to the device, all of them or none.
     pub(crate) fn reload(&mut self) -> Result<(), ModelError> {
-        let reloaded = self.move_to(Home::Device);
+        let reloaded = self.move_to(Placement::Device);
         if reloaded.is_err() {
             // Free the memory of the part that was moved. What cannot be moved back to the host
             // is found on the device by the next reload.
-            self.move_to(Home::Host).ok();
+            self.move_to(Placement::Host).ok();
         }
         reloaded
     }
 
-    fn move_to(&mut self, home: Home) -> Result<(), ModelError> {
+    fn move_to(&mut self, home: Placement) -> Result<(), ModelError> {
         if let Some(parameters) = &mut self.parameters {
             let parameters = Arc::get_mut(parameters).ok_or(ModelError::WeightsInUse)?;
             parameters.move_to(&self.ops, home)?;

@@ -4,7 +4,7 @@ pub(crate) mod parsers;
 
 use std::path::PathBuf;
 
-use kernels::{Numerics, PAGE, Reach};
+use kernels::{DeviceLimits, Numerics, PAGE};
 
 use crate::device::memory;
 use crate::error::LoadError;
@@ -153,7 +153,11 @@ impl EngineOptions {
     }
 
     /// Tokens of one step of a model with `vocab` ids, on a device with these limits.
-    pub(crate) fn step_tokens(&self, vocab: usize, limits: Reach) -> Result<usize, LoadError> {
+    pub(crate) fn step_tokens(
+        &self,
+        vocab: usize,
+        limits: DeviceLimits,
+    ) -> Result<usize, LoadError> {
         let tokens = self.max_num_batched_tokens.unwrap_or(limits.usual_rows);
         let counts =
             [("max_num_batched_tokens", tokens, limits.rows), ("vocab_size", vocab, limits.vocab)];
@@ -268,7 +272,7 @@ mod tests {
 
     #[test]
     fn steps_and_vocabularies_are_within_the_device_s_reach() {
-        let reach = Reach { usual_rows: 20, rows: 64, vocab: 1000 };
+        let reach = DeviceLimits { usual_rows: 20, rows: 64, vocab: 1000 };
         let tokens = |max_num_batched_tokens, vocab| {
             let options = EngineOptions { max_num_batched_tokens, ..EngineOptions::default() };
             options.step_tokens(vocab, reach).map_err(|error| error.to_string())
@@ -281,7 +285,7 @@ mod tests {
         assert_eq!(tokens(None, 1001), Err(refused.into()));
         // A processor takes what it is given.
         let many = EngineOptions { max_num_batched_tokens: Some(1 << 20), ..Default::default() };
-        assert_eq!(many.step_tokens(1 << 30, Reach::default()).unwrap(), 1 << 20);
+        assert_eq!(many.step_tokens(1 << 30, DeviceLimits::default()).unwrap(), 1 << 20);
     }
 
     #[test]

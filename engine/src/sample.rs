@@ -197,6 +197,3 @@ pub(crate) fn score(logits: &[f32], id: u32, count: usize) -> TokenScores {
     let distribution = Distribution::whole(LogitsRow::new(logits));
     distribution.scores(id, Reported::Likeliest(count), false)
 }
-
-pub(crate) use SamplingParams as Params; // alias
-pub(crate) use TokenScores as Scores; // alias

@@ -66,10 +66,11 @@ pub async fn serve(
     engine: Engine,
     shutdown: impl Future<Output = ()>,
 ) -> io::Result<()> {
-    let Engine { core, card, stats, board, updates, .. } = engine;
+    let Engine { core, info: card, stats, status: board, updates, .. } = engine;
     let (state, receiver) = ServerState::new(card, board, stats, updates);
-    let thread =
-        std::thread::Builder::new().name("engine".into()).spawn(move || core.work_off(receiver))?;
+    let thread = std::thread::Builder::new()
+        .name("engine".into())
+        .spawn(move || core.run_to_end(receiver))?;
     accept(&listener, Arc::new(state), shutdown).await;
 
     // The state and with it the last sender is gone, so the thread ends after its current step.

@@ -28,13 +28,4 @@ pub(crate) use error::UpdateError;
 pub(crate) use incoming::IncomingWeights;
 pub(crate) use manifest::WeightManifest;
 pub(crate) use open::OpenUpdate;
-pub(crate) use state::{UpdateReceipt, UpdateState, WeightUpdates, WeightVersion};
-
-pub(crate) use IncomingWeights as Staging; // alias
-pub(crate) use OpenUpdate as Open; // alias
-pub(crate) use UpdateError as Refused; // alias
-pub(crate) use UpdateReceipt as Receipt; // alias
-pub(crate) use UpdateState as Book; // alias
-pub(crate) use WeightManifest as Ledger; // alias
-pub(crate) use WeightUpdates as Updates; // alias
-pub(crate) use WeightVersion as Version; // alias
+pub(crate) use state::{LabelWish, UpdateReceipt, UpdateState, WeightUpdates, WeightVersion};

@@ -17,7 +17,7 @@
 
 use std::ops::Range;
 
-use kernels::{Drawn, OpError, Ops};
+use kernels::{DrawnToken, OpError, Ops};
 
 use super::EngineCore;
 use crate::error::ModelError;
@@ -64,7 +64,7 @@ enum SampledBy {
 /// the others.
 struct StepResults {
     logits: Vec<f32>,
-    drawn: Vec<Option<Drawn>>,
+    drawn: Vec<Option<DrawnToken>>,
 }
 
 impl InFlightStep {

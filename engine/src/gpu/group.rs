@@ -9,7 +9,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use kernels::cuda::{Device, Memory};
-use kernels::nccl::{self, Member, NcclError};
+use kernels::nccl::{self, Communicator, NcclError};
 
 /// The timeout of the whole check: a library that hangs must not hold up the rest of the report.
 const CHECK_TIMEOUT: Duration = Duration::from_secs(60);
@@ -93,7 +93,7 @@ impl Steps {
 /// two whose other member never comes.
 fn run_steps(device: &Device, steps: &mut Steps) -> Result<(), String> {
     let id = nccl::new_id().map_err(text)?;
-    let mut member = Member::join(device, &id, (0, 1), &mut || false).map_err(text)?;
+    let mut member = Communicator::new(device, &id, 0, 1, &mut || false).map_err(text)?;
     steps.finish("join");
 
     let numbers = [1.5_f32, -2.0, 1e-30];
@@ -113,7 +113,7 @@ fn run_steps(device: &Device, steps: &mut Steps) -> Result<(), String> {
 
     let id_of_two = nccl::new_id().map_err(text)?;
     let deadline = Instant::now() + JOIN_TIMEOUT;
-    match Member::join(device, &id_of_two, (0, 2), &mut || Instant::now() > deadline) {
+    match Communicator::new(device, &id_of_two, 0, 2, &mut || Instant::now() > deadline) {
         Err(NcclError::GivenUp(_)) => {
             steps.finish("abort of a group whose other member never came");
         }

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 
 use kernels::cuda::clock::{Clock, Products, Timed};
 use kernels::cuda::{Cuda, CudaError, CudaOptions};
-use kernels::{Draw, OpError, Ops, PAGE};
+use kernels::{DrawParams, OpError, Ops, PAGE};
 
 use super::GpuOptions;
 use crate::device::gpu_load_error;
@@ -286,8 +286,8 @@ fn time_steps(
     Ok(all)
 }
 
-fn greedy(index: usize) -> Draw {
-    Draw {
+fn greedy(index: usize) -> DrawParams {
+    DrawParams {
         temperature: 0.0,
         top_p: 1.0,
         min_p: 0.0,

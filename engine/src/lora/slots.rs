@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::sync::{Arc, Weak};
 
-use kernels::{LowRank, OpError, Ops, Step};
+use kernels::{LoraTarget, LowRank, OpError, Ops, Step};
 
 use super::adapter::{Adapter, LoraMatrices, Projection};
 use crate::error::ModelError;
@@ -143,7 +143,12 @@ impl<O: Ops> AdapterSlots<O> {
         let Product { layer, group, input, output } = product;
         for projection in group.projections() {
             let ProjectionSlots { matrices, columns } = &self.layers[layer][projection.index()];
-            ops.add_low_rank(step, input, (matrices, columns.clone()), output)?;
+            ops.add_lora(
+                step,
+                input,
+                LoraTarget { adapters: matrices, columns: columns.clone() },
+                output,
+            )?;
         }
         Ok(())
     }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use kernels::{Draw, OpError, Ops, Rotation, Span, Step};
+use kernels::{DrawParams, LayerPages, OpError, Ops, Residual, RmsNorm, Rotation, Span, Step};
 
 use super::config::ModelConfig;
 use super::parameters::{LayerParameters, Parameters};
@@ -26,7 +26,7 @@ pub(crate) struct SequenceChunk<'a> {
     pub(crate) adapter: Option<&'a Arc<Adapter>>,
     /// The parameters with which the device samples the token after the last row, which must be the
     /// only row with logits. The host samples it if they are absent.
-    pub(crate) draw: Option<Draw>,
+    pub(crate) draw: Option<DrawParams>,
     /// The index, among the tokens that the step before samples, of the single token of this chunk,
     /// if the host does not know that token yet.
     pub(crate) feedback: Option<usize>,
@@ -83,7 +83,7 @@ pub(super) struct StepRows {
     /// The rows that need logits.
     pub(super) wanted: Vec<usize>,
     /// For each of those, the parameters with which the device samples.
-    pub(super) draws: Vec<Option<Draw>>,
+    pub(super) draws: Vec<Option<DrawParams>>,
     /// The first row of each chunk.
     starts: Vec<usize>,
 }
@@ -160,7 +160,12 @@ impl<O: Ops> ForwardPass<'_, O> {
 
         // The norm also adds the output of the layer before to the residual stream.
         let previous = (index > 0).then_some(&*delta);
-        ops.add_norm(hidden, previous, (&layer.input_norm, config.eps), normed)?;
+        ops.add_rms_norm(
+            hidden,
+            previous,
+            RmsNorm { weight: &layer.input_norm, eps: config.eps },
+            normed,
+        )?;
 
         ops.matmul(normed, &layer.qkv, wide)?;
         if let Some(bias) = &layer.qkv_bias {
@@ -172,8 +177,8 @@ impl<O: Ops> ForwardPass<'_, O> {
         // Rotated keys and the values go straight into the pages.
         let norms = layer.head_norms.as_ref().map(|(query, key)| (query, key));
         let rotation = Rotation { table: *rope, norms, eps: config.eps };
-        ops.rope_write(step, wide, &rotation, (&mut *pages, index))?;
-        ops.attention(step, wide, (&*pages, index), mixed)?;
+        ops.rope_and_cache(step, wide, &rotation, LayerPages { pages: &mut *pages, layer: index })?;
+        ops.attend(step, wide, LayerPages { pages: &*pages, layer: index }, mixed)?;
 
         ops.matmul(mixed, &layer.output, delta)?;
         if let Some(bias) = &layer.output_bias {
@@ -187,7 +192,12 @@ impl<O: Ops> ForwardPass<'_, O> {
         let ForwardPass { ops, step, config, adapters, scratch, .. } = self;
         let Scratch { hidden, normed, wide, mixed, delta, .. } = &mut **scratch;
 
-        ops.add_norm(hidden, Some(delta), (&layer.post_norm, config.eps), normed)?;
+        ops.add_rms_norm(
+            hidden,
+            Some(delta),
+            RmsNorm { weight: &layer.post_norm, eps: config.eps },
+            normed,
+        )?;
         ops.matmul(normed, &layer.gate_up, wide)?;
         let group = ProjectionGroup::GateUp;
         adapters.add(ops, step, Product { layer: index, group, input: normed, output: wide })?;
@@ -205,7 +215,12 @@ impl<O: Ops> ForwardPass<'_, O> {
         }
         let ForwardPass { ops, step, config, scratch, .. } = self;
         let Scratch { hidden, normed, delta, logits, .. } = &mut **scratch;
-        ops.gather_norm(step, (hidden, delta), (&parameters.norm, config.eps), normed)?;
+        ops.gather_rms_norm(
+            step,
+            Residual { sum: hidden, delta },
+            RmsNorm { weight: &parameters.norm, eps: config.eps },
+            normed,
+        )?;
         ops.matmul(normed, parameters.head(), logits)?;
         ops.draw(step, logits, config.vocab)
     }

@@ -4,7 +4,7 @@
 
 use std::ops::Range;
 
-use kernels::{Home, OpError, Ops, Values};
+use kernels::{OpError, Ops, Placement, Values};
 
 use super::config::ModelConfig;
 use crate::error::LoadError;
@@ -85,7 +85,7 @@ impl<O: Ops> Parameters<O> {
 
     /// Moves all weights between the device's memory and the host's. After a failure the ones that
     /// were moved stay moved, and the call may be repeated.
-    pub(crate) fn move_to(&mut self, ops: &O, home: Home) -> Result<(), OpError> {
+    pub(crate) fn move_to(&mut self, ops: &O, home: Placement) -> Result<(), OpError> {
         ops.move_matrix(&mut self.embedding, home)?;
         ops.move_buffer(&mut self.norm, home)?;
         self.head.iter_mut().try_for_each(|head| ops.move_matrix(head, home))?;

@@ -1,6 +1,6 @@
 //! Tokens that the device samples.
 
-use kernels::{Draw, Drawn, TOP_MAX};
+use kernels::{DrawParams, DrawnToken, TOP_MAX};
 
 use super::Sampler;
 use super::params::{Candidate, LogprobsMode, SampledToken, TokenScores};
@@ -9,7 +9,7 @@ impl Sampler {
     /// Returns the parameters with which the device samples the token at `position`. None if only
     /// the host can: for masks, penalties, biases, grammars, and more alternatives than the device
     /// reports.
-    pub(crate) fn draw(&self, position: usize, mode: LogprobsMode) -> Option<Draw> {
+    pub(crate) fn draw(&self, position: usize, mode: LogprobsMode) -> Option<DrawParams> {
         let params = &self.params;
         let needs_host = self.masks(position)
             || self.shifts_logits()
@@ -19,7 +19,7 @@ impl Sampler {
         if needs_host {
             return None;
         }
-        Some(Draw {
+        Some(DrawParams {
             temperature: params.temperature,
             top_p: params.top_p,
             min_p: params.min_p,
@@ -32,7 +32,7 @@ impl Sampler {
     }
 
     /// Accepts a token that the device sampled with the parameters of [`Sampler::draw`].
-    pub(crate) fn accept(&mut self, drawn: Drawn, mode: LogprobsMode) -> SampledToken {
+    pub(crate) fn accept(&mut self, drawn: DrawnToken, mode: LogprobsMode) -> SampledToken {
         self.history.push(drawn.id);
         let scores = drawn.scores.map(|scores| TokenScores {
             logprob: select(mode, scores.processed, scores.raw),

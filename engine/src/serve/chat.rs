@@ -24,8 +24,10 @@ use super::http::{
 };
 use super::prefix::{PrefixReport, RememberedPrompt, SampledReply};
 use super::state::ServerState;
-use crate::Card;
-use crate::sequence::{Finish, Output, StopRules};
+use crate::info::ModelInfo;
+use crate::schedule::request::FinishReason;
+use crate::schedule::request::Output;
+use crate::schedule::request::StopRules;
 use message::{
     MessageDelta, MessageFormat, MessageParser, ToolCallDelta, ToolDemand, ToolParsing,
     finish_reason,
@@ -64,7 +66,7 @@ struct ChatCall {
 
 impl ChatCall {
     /// Remembers a reply, so that prompts that continue it can start with its ids.
-    fn remember(&self, ids: &[u32], finish: &Finish) {
+    fn remember(&self, ids: &[u32], finish: &FinishReason) {
         let (Some(memory), Some(prompt)) = (&self.state.memory, &self.remembered) else { return };
         let reply = SampledReply {
             ids,
@@ -124,7 +126,7 @@ pub(super) async fn complete(
     let call = ChatCall {
         id: request.id,
         model: request.model,
-        created: crate::now(),
+        created: crate::engine::now(),
         state: Arc::clone(state),
         n: request.n,
         options: request.options,
@@ -155,7 +157,7 @@ fn requested_limit(
 }
 
 /// Reads the number of alternatives. In chat `logprobs` is a flag, and `top_logprobs` the number.
-fn parse_logprobs(fields: &Fields, model: &Card) -> Result<Option<usize>, ApiError> {
+fn parse_logprobs(fields: &Fields, model: &ModelInfo) -> Result<Option<usize>, ApiError> {
     let has_logprobs = fields.flag("logprobs", false)?;
     let top = alternatives(fields, model, "top_logprobs")?.unwrap_or(0);
     if top > 0 && !has_logprobs {

@@ -18,8 +18,9 @@ use super::http::{
     ApiError, EventStream, Field, Fields, HttpCall, HttpReply, event_reply, json_reply,
 };
 use super::state::ServerState;
-use crate::Card;
-use crate::sequence::{Output, PromptFacts};
+use crate::info::ModelInfo;
+use crate::schedule::request::Output;
+use crate::schedule::request::PromptInfo;
 use prompts::{Echo, parse_echo, parse_prompts};
 use stream::CompletionEvents;
 
@@ -86,7 +87,7 @@ impl CompletionCall {
     }
 
     /// Returns the tokens of a choice's prompt, if the engine scored them.
-    fn prompt_tokens_of(&self, index: usize, facts: &PromptFacts) -> Option<PromptTokens> {
+    fn prompt_tokens_of(&self, index: usize, facts: &PromptInfo) -> Option<PromptTokens> {
         let scores = facts.scores.as_deref()?;
         Some(PromptTokens::new(&self.state.model.tokenizer, self.prompt_of(index), scores))
     }
@@ -130,7 +131,7 @@ pub(super) async fn answer(
     let call = CompletionCall {
         id: request.id,
         model: request.model,
-        created: crate::now(),
+        created: crate::engine::now(),
         state: Arc::clone(state),
         n: request.n,
         options: request.options,
@@ -147,7 +148,7 @@ pub(super) async fn answer(
 /// Returns the limit of the reply to a prompt of `prompt_len` tokens.
 fn reply_limit(
     fields: &Fields,
-    model: &Card,
+    model: &ModelInfo,
     prompt_len: usize,
     echo: &Echo,
 ) -> Result<usize, ApiError> {

@@ -10,11 +10,19 @@ use tokio::sync::{Semaphore, oneshot};
 
 use super::generation::GenerationRequest;
 use super::http::ApiError;
-use crate::control::{Board, COMMANDS, Command, Mail, Standing};
-use crate::pace::{Pace, Place};
-use crate::queue::Submission;
+use crate::core::message::Command;
+use crate::core::message::MAX_COMMANDS;
+use crate::core::message::Message;
+use crate::core::status::EngineStatus;
+use crate::core::status::SharedStatus;
 use crate::sample::mix;
-use crate::sequence::{Outlet, Output, Request, StopRules};
+use crate::schedule::pace::QueuePace;
+use crate::schedule::pace::QueuePlace;
+use crate::schedule::request::Output;
+use crate::schedule::request::OutputSender;
+use crate::schedule::request::Request;
+use crate::schedule::request::StopRules;
+use crate::schedule::request::Submission;
 
 /// Outputs that wait for a slow caller before tokens are merged, beside one for each end.
 const OUTPUTS: usize = 64;
@@ -33,7 +41,7 @@ pub(super) struct Prompt {
 
 /// Sends calls and commands to the engine thread, and bounds how many wait.
 pub(super) struct EngineClient {
-    inbox: Sender<Mail>,
+    inbox: Sender<Message>,
     /// Places of calls.
     places: Arc<Semaphore>,
     /// Places of single choices, so that a queue of large calls has a bound, too.
@@ -42,13 +50,13 @@ pub(super) struct EngineClient {
     commands: Arc<Semaphore>,
     max_queue: usize,
     /// The rate at which calls leave the queue.
-    pace: Arc<Pace>,
+    pace: Arc<QueuePace>,
     /// The seed of prompts whose request has none.
     seed: u64,
     /// Prompts that got such a seed.
     seeded: AtomicU64,
     abortable: Mutex<AbortableCalls>,
-    status: Arc<Board>,
+    status: Arc<SharedStatus>,
 }
 
 /// The calls that can be aborted, by the ids of their replies.
@@ -88,18 +96,18 @@ impl EngineClient {
     pub(super) fn new(
         max_queue: usize,
         seed: u64,
-        status: Arc<Board>,
-    ) -> (EngineClient, Receiver<Mail>) {
-        let max_queue = max_queue.min(Semaphore::MAX_PERMITS - COMMANDS);
+        status: Arc<SharedStatus>,
+    ) -> (EngineClient, Receiver<Message>) {
+        let max_queue = max_queue.min(Semaphore::MAX_PERMITS - MAX_COMMANDS);
         // Every message holds a place, so the channel is never full.
-        let (inbox, receiver) = mpsc::channel(max_queue + COMMANDS);
+        let (inbox, receiver) = mpsc::channel(max_queue + MAX_COMMANDS);
         let client = EngineClient {
             inbox,
             places: Arc::new(Semaphore::new(max_queue)),
             choices: Arc::new(Semaphore::new(MAX_WAITING_CHOICES)),
-            commands: Arc::new(Semaphore::new(COMMANDS)),
+            commands: Arc::new(Semaphore::new(MAX_COMMANDS)),
             max_queue,
-            pace: Arc::new(Pace::new(Instant::now())),
+            pace: Arc::new(QueuePace::new(Instant::now())),
             seed,
             seeded: AtomicU64::new(0),
             abortable: Mutex::default(),
@@ -114,7 +122,7 @@ impl EngineClient {
     }
 
     /// Returns the engine's status as of its last step.
-    pub(super) fn status(&self) -> Standing {
+    pub(super) fn status(&self) -> EngineStatus {
         self.status.read()
     }
 
@@ -144,7 +152,7 @@ impl EngineClient {
                 let choice = choice_of(request, prompt, choices.len(), seed, Arc::clone(&aborted));
                 // The end of a choice has a place of its own, and is never lost.
                 let last = sender.clone().try_reserve_owned().map_err(|_| ApiError::internal())?;
-                choices.push((choice, Outlet { sender: sender.clone(), last }));
+                choices.push((choice, OutputSender { sender: sender.clone(), last }));
             }
         }
 
@@ -153,7 +161,7 @@ impl EngineClient {
             self.abortable().insert(&request.id, &aborted);
         }
         let submission = Submission { choices, place: Arc::new(place) };
-        self.inbox.try_send(Mail::Call(submission)).map_err(|_| ApiError::internal())?;
+        self.inbox.try_send(Message::Call(submission)).map_err(|_| ApiError::internal())?;
         Ok(outputs)
     }
 
@@ -165,7 +173,7 @@ impl EngineClient {
         let permit =
             Arc::clone(&self.commands).acquire_owned().await.map_err(|_| ApiError::internal())?;
         let (done, answer) = oneshot::channel();
-        let message = Mail::Command(command(done), permit);
+        let message = Message::Command(command(done), permit);
         self.inbox.try_send(message).map_err(|_| ApiError::internal())?;
         answer.await.map_err(|_| ApiError::internal())
     }
@@ -196,7 +204,7 @@ impl EngineClient {
     }
 
     /// Reserves a place for a call of `count` choices.
-    fn reserve_place(&self, count: usize) -> Result<Place, ApiError> {
+    fn reserve_place(&self, count: usize) -> Result<QueuePlace, ApiError> {
         let now = Instant::now();
         if self.places.available_permits() == self.max_queue {
             self.pace.idle(now);
@@ -206,7 +214,7 @@ impl EngineClient {
         let call = Arc::clone(&self.places).try_acquire_owned();
         let choices = Arc::clone(&self.choices).try_acquire_many_owned(count);
         match (call, choices) {
-            (Ok(call), Ok(choices)) => Ok(Place::new(Arc::clone(&self.pace), [call, choices])),
+            (Ok(call), Ok(choices)) => Ok(QueuePlace::new(Arc::clone(&self.pace), [call, choices])),
             _ => {
                 let waiting = self.max_queue - self.places.available_permits();
                 self.request_sweep();
@@ -223,7 +231,7 @@ impl EngineClient {
         let Ok(permit) = Arc::clone(&self.commands).try_acquire_owned() else { return };
         // Nobody waits for the answer: the caller that was refused tries again.
         let (done, _) = oneshot::channel();
-        self.inbox.try_send(Mail::Command(Command::DropAbandoned { done }, permit)).ok();
+        self.inbox.try_send(Message::Command(Command::DropAbandoned { done }, permit)).ok();
     }
 
     /// Returns a seed for a prompt whose request has none.

@@ -21,7 +21,8 @@ use super::http::{
     event_reply, json_reply, parse_token_ids,
 };
 use super::state::ServerState;
-use crate::sequence::{End, Output};
+use crate::schedule::request::Output;
+use crate::schedule::request::ReplyEnd;
 
 /// The fields of the body. Those of `sampling_params` are the ones of all sampling.
 pub(super) const GENERATE_FIELDS: &[Field] = &[
@@ -95,13 +96,13 @@ impl GenerateCall {
         };
         GenerateChoice {
             index,
-            finish_reason: end.map(End::finish_reason),
-            stop_reason: end.and_then(End::stop_reason),
+            finish_reason: end.map(ReplyEnd::finish_reason),
+            stop_reason: end.and_then(ReplyEnd::stop_reason),
             token_ids: delta.ids,
             routed_experts: (),
             sampling_mask: (),
             // This reply has them whether or not the request asks for them.
-            weight_versions: end.map(End::weight_versions),
+            weight_versions: end.map(ReplyEnd::weight_versions),
             text: self.has_text.then_some(delta.text),
             logprobs,
         }
@@ -255,7 +256,7 @@ async fn whole_reply(
     Ok(json_reply(&GenerateReply {
         request_id: &call.id,
         model: &call.model,
-        created: crate::now(),
+        created: crate::engine::now(),
         usage: Usage::new(prompt_ids.len(), sampled).with_cached(cached),
         prompt_logprobs,
         prompt_token_id_logprobs: (),

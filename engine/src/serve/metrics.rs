@@ -14,7 +14,7 @@ use prometheus::proto::{Counter, Gauge, LabelPair, Metric, MetricFamily, MetricT
 
 use super::http::{ApiError, HttpCall, HttpReply, typed_reply};
 use super::state::ServerState;
-use crate::control::Standing;
+use crate::core::status::EngineStatus;
 use crate::stats::UpdateStats;
 
 /// The content type of the text format.
@@ -78,7 +78,7 @@ fn add_requests(page: &mut MetricsPage, state: &ServerState) {
 
 /// Adds the metrics of weights, pauses and sleep.
 fn add_status(page: &mut MetricsPage, state: &ServerState) {
-    let Standing { version, paused, pauses, asleep, loaded, .. } = state.engine.status();
+    let EngineStatus { version, paused, pauses, asleep, loaded, .. } = state.engine.status();
     // As in vLLM there is a sample for each state; the one of the present state is 1.
     page.labeled(
         MetricType::GAUGE,

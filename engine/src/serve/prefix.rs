@@ -29,8 +29,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use serde::Serialize;
 use template::{Tokenizer, ToolFormat};
 
-use crate::Card;
-use crate::sequence::Finish;
+use crate::info::ModelInfo;
+use crate::schedule::request::FinishReason;
 use matcher::{MatchKind, ReplyMatcher};
 use stored_reply::StoredReply;
 pub(super) use token_chain::TokenChain;
@@ -106,7 +106,7 @@ pub(super) struct ReplySyntax {
 
 impl ReplySyntax {
     /// Returns the syntax of a model's replies.
-    pub(super) fn of(model: &Card) -> ReplySyntax {
+    pub(super) fn of(model: &ModelInfo) -> ReplySyntax {
         let turn_ends = model
             .eos
             .iter()
@@ -132,7 +132,7 @@ pub(super) struct RememberedPrompt {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SampledReply<'a> {
     pub(super) ids: &'a [u32],
-    pub(super) finish: &'a Finish,
+    pub(super) finish: &'a FinishReason,
     /// True if special tokens have no text.
     pub(super) skip_special_tokens: bool,
     /// True if the token or text that ended the reply is part of its text.

@@ -8,18 +8,19 @@ use super::engine_client::EngineClient;
 use super::http::{ApiError, Fields};
 use super::lora::AdapterRegistry;
 use super::prefix::{ReplyMemory, ReplySyntax};
-use crate::Card;
-use crate::control::{Board, Mail};
+use crate::core::message::Message;
+use crate::core::status::SharedStatus;
+use crate::info::ModelInfo;
 use crate::lora::Adapter;
 use crate::stats::Stats;
-use crate::update::Updates;
+use crate::update::WeightUpdates;
 
 /// A model that serves, and everything that its handlers need.
 pub(super) struct ServerState {
-    pub(super) model: Card,
+    pub(super) model: ModelInfo,
     pub(super) engine: EngineClient,
     pub(super) stats: Arc<Stats>,
-    pub(super) updates: Arc<Updates>,
+    pub(super) updates: Arc<WeightUpdates>,
     /// The sampled replies of chats, unless prefix-exact chat is off.
     pub(super) memory: Option<ReplyMemory>,
     pub(super) adapters: AdapterRegistry,
@@ -28,11 +29,11 @@ pub(super) struct ServerState {
 impl ServerState {
     /// Makes the state, and the receiver for the engine thread.
     pub(super) fn new(
-        model: Card,
-        status: Arc<Board>,
+        model: ModelInfo,
+        status: Arc<SharedStatus>,
         stats: Arc<Stats>,
-        updates: Arc<Updates>,
-    ) -> (ServerState, Receiver<Mail>) {
+        updates: Arc<WeightUpdates>,
+    ) -> (ServerState, Receiver<Message>) {
         let (engine, receiver) = EngineClient::new(model.max_queue, model.seed, status);
         let memory = model.prefix_exact_chat.then(|| ReplyMemory::new(ReplySyntax::of(&model)));
         let adapters = AdapterRegistry::new(model.lora);

@@ -26,8 +26,9 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::oneshot;
 
+use crate::Engine;
+use crate::EngineOptions;
 use crate::stats::Stats;
-use crate::{Engine, EngineOptions};
 
 struct Server {
     address: std::net::SocketAddr,

@@ -15,7 +15,7 @@ use hyper::StatusCode;
 use hyper::body::{Body, Frame};
 use hyper::header::{CONTENT_TYPE, HeaderValue};
 use serde_json::{Value, json};
-use wire::{Back, Dialect, Event, Request};
+use wire::{Dialect, Event, ReplyTranslator, Request};
 
 use super::chat::{self, ChatPrompt};
 use super::generation::check_length;
@@ -86,7 +86,7 @@ fn translated_error(route: Route, error: &ApiError) -> HttpReply {
 /// A request as chat, and the way back for its reply.
 struct TranslatedRequest {
     chat: Bytes,
-    back: Back,
+    back: ReplyTranslator,
 }
 
 fn read_request(body: &Bytes) -> Result<Request, ApiError> {
@@ -95,7 +95,7 @@ fn read_request(body: &Bytes) -> Result<Request, ApiError> {
 
 /// Refuses a request that refers to state of the hosted API, in the form of the route.
 fn refuse_state(route: Route, request: &Request) -> Option<HttpReply> {
-    let error = wire::leans_on_state(route, request)?;
+    let error = wire::server_state_error(route, request)?;
     Some(raw_json_reply(StatusCode::BAD_REQUEST, error))
 }
 
@@ -157,7 +157,7 @@ fn is_stream(reply: &HttpReply) -> bool {
 }
 
 /// Translates a reply in one piece. It keeps its other headers, such as `retry-after`.
-async fn translate_back(back: Back, reply: HttpReply) -> HttpReply {
+async fn translate_back(back: ReplyTranslator, reply: HttpReply) -> HttpReply {
     let (head, body) = reply.into_parts();
     let Ok(collected) = body.collect().await;
     let document = back.document(head.status.as_u16(), &collected.to_bytes());
@@ -174,12 +174,12 @@ async fn translate_back(back: Back, reply: HttpReply) -> HttpReply {
 /// A stream of chat chunks, translated event by event. Dropping it cancels the call.
 struct TranslatedStream {
     body: ReplyBody,
-    back: Back,
+    back: ReplyTranslator,
     is_done: bool,
 }
 
 impl TranslatedStream {
-    fn new(body: ReplyBody, back: Back) -> TranslatedStream {
+    fn new(body: ReplyBody, back: ReplyTranslator) -> TranslatedStream {
         TranslatedStream { body, back, is_done: false }
     }
 

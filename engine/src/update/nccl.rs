@@ -23,7 +23,7 @@ use std::time::Duration;
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use kernels::cuda::{Device, DeviceOptions, Memory};
-use kernels::nccl::{self, ID_BYTES, Member, NcclError};
+use kernels::nccl::{self, ID_BYTES, Communicator, NcclError};
 use serde_json::{Map, Value};
 
 use super::error::UpdateError;
@@ -147,7 +147,7 @@ pub(crate) fn connect(
     let id = init.group_id(&wait)?;
     let InitInfo { rank, size, .. } = init;
     tracing::info!(rank, size, "joining the trainer's NCCL group");
-    let member = Member::join(&device, &id, (rank, size), &mut || wait.is_over())
+    let member = Communicator::new(&device, &id, rank, size, &mut || wait.is_over())
         .map_err(|error| group_error(&error, &wait))?;
     Ok(Box::new(NcclTransport { device, member, packing, timeout, wait, in_step: true }))
 }
@@ -163,7 +163,7 @@ fn device_error(error: impl Display) -> UpdateError {
 /// The membership in a trainer's group.
 struct NcclTransport {
     device: Device,
-    member: Member,
+    member: Communicator,
     packing: Packing,
     /// The timeout of each broadcast.
     timeout: Duration,

@@ -29,29 +29,14 @@ impl OpenUpdate {
         &self.incoming
     }
 
-    #[doc(hidden)]
-    pub(crate) fn staging(&self) -> &IncomingWeights {
-        self.incoming() // alias
-    }
-
     /// The tensors of the whole update.
     pub(crate) fn into_incoming(self) -> IncomingWeights {
         self.incoming
     }
 
-    #[doc(hidden)]
-    pub(crate) fn into_staging(self) -> IncomingWeights {
-        self.into_incoming() // alias
-    }
-
     /// An empty collection for the tensors of one call.
     pub(crate) fn new_batch(&self) -> IncomingWeights {
         self.incoming.empty()
-    }
-
-    #[doc(hidden)]
-    pub(crate) fn scratch(&self) -> IncomingWeights {
-        self.new_batch() // alias
     }
 
     /// Adds the tensors of one call, all or none. `names` are the tensors that the call announced,
@@ -73,15 +58,6 @@ impl OpenUpdate {
             None => self.has_unread_call = true,
         }
         Err(error)
-    }
-
-    #[doc(hidden)]
-    pub(crate) fn settle(
-        &mut self,
-        batch: Result<IncomingWeights, UpdateError>,
-        names: Option<Vec<String>>,
-    ) -> Result<(), UpdateError> {
-        self.add(batch, names) // alias
     }
 
     fn absorb(&mut self, batch: IncomingWeights) -> Result<(), UpdateError> {
@@ -109,10 +85,5 @@ impl OpenUpdate {
             ));
         }
         None
-    }
-
-    #[doc(hidden)]
-    pub(crate) fn debt(&self) -> Option<String> {
-        self.missing() // alias
     }
 }

@@ -25,11 +25,11 @@ pub(crate) struct WeightVersion {
 
 /// The updates of an engine's weights.
 pub(crate) struct WeightUpdates {
-    pub(crate) yard: Arc<dyn StagingArea>,
+    pub(crate) staging: Arc<dyn StagingArea>,
     /// The type of the weights, in torch's spelling.
     pub(crate) dtype: &'static str,
     /// Locked during an update, and during anything that must not overlap with one.
-    pub(crate) book: Arc<tokio::sync::Mutex<UpdateState>>,
+    pub(crate) state: Arc<tokio::sync::Mutex<UpdateState>>,
     /// Locked while a trainer's group is joined.
     pub(crate) joining: tokio::sync::Mutex<()>,
     /// The waits for trainers.
@@ -54,7 +54,7 @@ impl WeightUpdates {
         let dtype = manifest.dtype();
         let version = WeightVersion { label: label.to_owned(), checksum: manifest.checksum() };
         let state = UpdateState {
-            ledger: Arc::new(manifest),
+            manifest: Arc::new(manifest),
             version: version.clone(),
             done: 0,
             open: None,
@@ -63,9 +63,9 @@ impl WeightUpdates {
             transport: None,
         };
         WeightUpdates {
-            yard: staging,
+            staging,
             dtype,
-            book: Arc::new(tokio::sync::Mutex::new(state)),
+            state: Arc::new(tokio::sync::Mutex::new(state)),
             joining: tokio::sync::Mutex::default(),
             waits: TrainerWaits::default(),
             versions: Mutex::new(VecDeque::from([version])),
@@ -133,16 +133,6 @@ impl WeightUpdates {
             .ok_or_else(|| UpdateError::Label("no version number is left".into()))
     }
 
-    #[doc(hidden)]
-    pub(crate) fn label(
-        &self,
-        (asked, folder): (Option<&str>, Option<&str>),
-        done: u64,
-        checksum: &str,
-    ) -> Result<String, UpdateError> {
-        self.choose_label(LabelWish { asked, folder }, done, checksum) // alias
-    }
-
     /// The checksum of other weights with this label.
     fn other_checksum(&self, label: &str, checksum: &str) -> Option<String> {
         self.checksum_of(label).filter(|known| known != checksum)
@@ -161,7 +151,7 @@ fn numbered_name(folder: &str) -> Option<String> {
 /// The weights that serve, and the update that is under way.
 pub(crate) struct UpdateState {
     /// The manifest of the weights that serve.
-    pub(crate) ledger: Arc<WeightManifest>,
+    pub(crate) manifest: Arc<WeightManifest>,
     pub(crate) version: WeightVersion,
     /// The number of updates that were done.
     pub(crate) done: u64,
@@ -195,11 +185,6 @@ impl UpdateReceipt {
 impl UpdateState {
     /// An empty collection for the tensors of a new update.
     pub(crate) fn new_incoming(&self) -> IncomingWeights {
-        IncomingWeights::new(Arc::clone(&self.ledger))
-    }
-
-    #[doc(hidden)]
-    pub(crate) fn staging(&self) -> IncomingWeights {
-        self.new_incoming() // alias
+        IncomingWeights::new(Arc::clone(&self.manifest))
     }
 }

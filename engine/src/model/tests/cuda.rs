@@ -1,7 +1,7 @@
 //! The model on an emulated GPU, against the CPU and against itself.
 
 use kernels::cuda::{Cuda, CudaOptions};
-use kernels::{Cpu, Draw, Drawn, Heads};
+use kernels::{Cpu, DrawParams, DrawnToken, Heads};
 use serde_json::json;
 use tempfile::TempDir;
 
@@ -44,7 +44,11 @@ fn caches(count: usize) -> Vec<SequenceCache> {
 }
 
 /// Prompts, then greedy tokens that the device samples: ids and logprobs, `[steps][sequences]`.
-fn decode<O: Ops>(model: &mut Model<O>, prompts: &[Vec<u32>], steps: usize) -> Vec<Vec<Drawn>> {
+fn decode<O: Ops>(
+    model: &mut Model<O>,
+    prompts: &[Vec<u32>],
+    steps: usize,
+) -> Vec<Vec<DrawnToken>> {
     let mut caches = caches(prompts.len());
     let mut tokens: Vec<Vec<u32>> = prompts.to_vec();
     let mut all = Vec::new();
@@ -65,7 +69,7 @@ fn decode<O: Ops>(model: &mut Model<O>, prompts: &[Vec<u32>], steps: usize) -> V
             })
             .collect();
         model.run(&mut chunks).unwrap();
-        let drawn: Vec<Drawn> = model.drawn_tokens().unwrap().into_iter().flatten().collect();
+        let drawn: Vec<DrawnToken> = model.drawn_tokens().unwrap().into_iter().flatten().collect();
         for (tokens, drawn) in tokens.iter_mut().zip(&drawn) {
             tokens.push(drawn.id);
         }
@@ -75,10 +79,10 @@ fn decode<O: Ops>(model: &mut Model<O>, prompts: &[Vec<u32>], steps: usize) -> V
 }
 
 /// Parameters that are greedy for even sequences, and sample for odd ones.
-fn draw(index: usize, position: usize) -> Draw {
+fn draw(index: usize, position: usize) -> DrawParams {
     let temperature = if index.is_multiple_of(2) { 0.0 } else { 1.0 };
     let seed = index as u64;
-    Draw {
+    DrawParams {
         temperature,
         top_p: 0.9,
         min_p: 0.0,

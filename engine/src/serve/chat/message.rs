@@ -3,7 +3,7 @@
 use serde::Serialize;
 use template::{ReasoningParser, ToolCall, ToolEvent, ToolFormat, ToolParser};
 
-use crate::sequence::End;
+use crate::schedule::request::ReplyEnd;
 
 /// The tool calls that are parsed out of a reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -111,7 +111,7 @@ impl MessageParser {
     }
 
     /// Returns the `finish_reason` of a reply in a stream.
-    pub(super) fn finish_reason(&self, end: &End) -> &'static str {
+    pub(super) fn finish_reason(&self, end: &ReplyEnd) -> &'static str {
         finish_reason(end, &self.format, self.complete_calls > 0)
     }
 
@@ -170,7 +170,11 @@ impl MessageDelta {
 /// Returns the `finish_reason` of a reply. A reply that stopped by itself after a call says
 /// `tool_calls`; after a call of the tool that the request names it says `stop`, as those of OpenAI
 /// and vLLM do.
-pub(super) fn finish_reason(end: &End, format: &MessageFormat, has_calls: bool) -> &'static str {
+pub(super) fn finish_reason(
+    end: &ReplyEnd,
+    format: &MessageFormat,
+    has_calls: bool,
+) -> &'static str {
     match end.finish_reason() {
         "stop" if has_calls && format.demand != ToolDemand::Named => "tool_calls",
         other => other,

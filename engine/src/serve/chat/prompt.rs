@@ -5,7 +5,7 @@ use std::sync::Arc;
 use serde_json::{Map, Value};
 use template::{ChatInput, prepare};
 
-use crate::Card;
+use crate::info::ModelInfo;
 use crate::serve::generation::{encode_after, encode_prompt};
 use crate::serve::http::{ApiError, Field, Fields};
 use crate::serve::prefix::{PrefixMatch, PrefixReport, RememberedPrompt, TokenChain};
@@ -75,7 +75,7 @@ impl ChatPrompt {
 }
 
 /// Renders the messages of a request by the model's chat template.
-fn render(fields: &Fields, model: &Card) -> Result<String, ApiError> {
+fn render(fields: &Fields, model: &ModelInfo) -> Result<String, ApiError> {
     let messages = fields.list(MESSAGES)?.unwrap_or_default();
     if messages.is_empty() {
         return Err(ApiError::bad_field(MESSAGES, "must be a list of at least one message"));
@@ -102,7 +102,7 @@ fn render(fields: &Fields, model: &Card) -> Result<String, ApiError> {
         add_generation_prompt: opens_reply,
         documents: fields.list("documents")?,
         variables: Some(&variables),
-        now: i64::try_from(crate::now()).ok(),
+        now: i64::try_from(crate::engine::now()).ok(),
     };
     let rendered =
         if continues_last { template.render_open(&input) } else { template.render(&input) };

@@ -5,7 +5,7 @@ use serde::Serialize;
 
 use super::ChatCall;
 use super::message::{MessageParser, ToolCallDelta};
-use crate::sequence::Output;
+use crate::schedule::request::Output;
 use crate::serve::generation::{
     ChatLogprobs, ChoiceDecoder, ChoiceDelta, StopReason, Usage, WeightVersion,
 };

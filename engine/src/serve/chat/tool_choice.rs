@@ -10,8 +10,9 @@ use serde_json::{Value, json};
 use template::{Tokenizer, ToolFormat};
 
 use super::message::{ToolDemand, ToolParsing};
-use crate::Card;
-use crate::grammar::{Form, Grammar};
+use crate::grammar::Grammar;
+use crate::grammar::GrammarSpec;
+use crate::info::ModelInfo;
 use crate::serve::generation::compile_grammar;
 use crate::serve::http::{ApiError, Fields};
 
@@ -45,7 +46,7 @@ struct RequiredCalls {
 
 impl ToolChoice {
     /// Reads the tool settings of a request.
-    pub(super) fn parse(fields: &Fields, model: &Card) -> Result<ToolChoice, ApiError> {
+    pub(super) fn parse(fields: &Fields, model: &ModelInfo) -> Result<ToolChoice, ApiError> {
         let tools = parse_tools(fields)?;
         let only_one = !fields.flag("parallel_tool_calls", true)?;
         let parsing = match model.tool_format {
@@ -102,7 +103,7 @@ impl ToolChoice {
     /// 400 if there are both.
     pub(super) fn grammar(
         &self,
-        model: &Card,
+        model: &ModelInfo,
         prompt: &str,
         other: Option<Arc<Grammar>>,
     ) -> Result<Option<Arc<Grammar>>, ApiError> {
@@ -112,7 +113,7 @@ impl ToolChoice {
             return Err(ApiError::bad_field(CHOICE, message));
         }
         let rules = required.rules(&model.tokenizer, model.thinks.then_some(prompt));
-        compile_grammar(model, CHOICE, Form::Rules(rules)).map(Some)
+        compile_grammar(model, CHOICE, GrammarSpec::Rules(rules)).map(Some)
     }
 }
 
@@ -245,7 +246,7 @@ mod tests {
     use std::path::PathBuf;
 
     use super::*;
-    use crate::grammar::Grammars;
+    use crate::grammar::GrammarCompiler;
 
     fn required(format: ToolFormat, only_one: bool) -> RequiredCalls {
         let schema = json!({"type": "object", "properties": {"w": {"enum": ["b", "c"]}},
@@ -260,8 +261,8 @@ mod tests {
         let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("models/tiny");
         let tokenizer = Tokenizer::load(&folder).unwrap();
         let (vocab, end) = (tokenizer.size(), tokenizer.id("<|im_end|>").unwrap());
-        let grammars = Grammars::new(&tokenizer, vocab, &[end]).unwrap();
-        let rules = Form::Rules(calls.rules(&tokenizer, prompt));
+        let grammars = GrammarCompiler::new(&tokenizer, vocab, &[end]).unwrap();
+        let rules = GrammarSpec::Rules(calls.rules(&tokenizer, prompt));
         let mut grammar = grammars.compile(rules).unwrap();
         let ids = tokenizer.encode(text, false).unwrap();
         ids.into_iter().chain([end]).all(|id| {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use crate::Card;
+use crate::info::ModelInfo;
 use crate::serve::engine_client::count_choices;
 use crate::serve::generation::{check_length, encode_any_length, encode_prompt};
 use crate::serve::http::{ApiError, Fields, parse_token_ids};
@@ -38,7 +38,7 @@ struct Truncation {
 /// Reads `prompt`: a text, a list of ids, or a list of either, for `n` replies each.
 pub(super) fn parse_prompts(
     fields: &Fields,
-    model: &Card,
+    model: &ModelInfo,
     n: usize,
 ) -> Result<Vec<GivenPrompt>, ApiError> {
     let special = fields.flag("add_special_tokens", true)?;
@@ -59,7 +59,7 @@ fn parse_prompt(
     prompt: &Value,
     special: bool,
     truncation: Option<Truncation>,
-    model: &Card,
+    model: &ModelInfo,
 ) -> Result<GivenPrompt, ApiError> {
     let mut ids = match prompt {
         Value::String(text) if truncation.is_some() => {
@@ -84,7 +84,7 @@ fn parse_prompt(
 }
 
 /// Reads `truncate_prompt_tokens` and `truncation_side`.
-fn parse_truncation(fields: &Fields, model: &Card) -> Result<Option<Truncation>, ApiError> {
+fn parse_truncation(fields: &Fields, model: &ModelInfo) -> Result<Option<Truncation>, ApiError> {
     const SIDE: &str = "truncation_side";
     const TOKENS: &str = "truncate_prompt_tokens";
     let keeps_end = match fields.text(SIDE)? {
@@ -110,7 +110,7 @@ fn parse_truncation(fields: &Fields, model: &Card) -> Result<Option<Truncation>,
 /// Reads the texts to echo. They are empty if the reply has the prompts' ids.
 pub(super) fn parse_echo(
     fields: &Fields,
-    model: &Card,
+    model: &ModelInfo,
     prompts: &[GivenPrompt],
     has_token_ids: bool,
 ) -> Result<Echo, ApiError> {

@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 use super::CompletionCall;
-use crate::sequence::Output;
+use crate::schedule::request::Output;
 use crate::serve::generation::{
     ChoiceDecoder, ChoiceDelta, StopReason, TextLogprobs, Usage, WeightVersion,
 };

@@ -1,12 +1,16 @@
 //! One choice of a reply: tokens in, text out.
 
 use serde::Serialize;
-use template::{Detokenizer, TokenNames, Tokenizer};
+use template::{Detokenizer, TokenStrings, Tokenizer};
 use tokio::sync::mpsc::Receiver;
 
 use super::request::ReplyOptions;
-use crate::sample::Scores;
-use crate::sequence::{End, Finish, Output, PromptFacts, StopRules};
+use crate::sample::TokenScores;
+use crate::schedule::request::FinishReason;
+use crate::schedule::request::Output;
+use crate::schedule::request::PromptInfo;
+use crate::schedule::request::ReplyEnd;
+use crate::schedule::request::StopRules;
 use crate::serve::http::ApiError;
 
 /// A token with its text and its logprobs.
@@ -38,10 +42,10 @@ pub(crate) struct Alternative {
 impl ScoredToken {
     /// Decodes the token `id` and its alternatives. `names` has seen all tokens before it.
     pub(super) fn new(
-        names: &mut TokenNames,
+        names: &mut TokenStrings,
         tokenizer: &Tokenizer,
         id: u32,
-        scores: &Scores,
+        scores: &TokenScores,
     ) -> ScoredToken {
         // Alternatives are decoded first: each stands in the place of the token itself.
         let mut top = Vec::with_capacity(scores.top.len() + 1);
@@ -76,10 +80,10 @@ fn finite(logprob: f32) -> f64 {
 }
 
 /// Returns the end of a choice, unless the engine failed.
-pub(crate) fn require_end(end: Option<End>) -> Result<End, ApiError> {
+pub(crate) fn require_end(end: Option<ReplyEnd>) -> Result<ReplyEnd, ApiError> {
     let end = end.ok_or_else(ApiError::internal)?;
     match &end.finish {
-        Finish::Failed(reason) => Err(ApiError::failed(reason)),
+        FinishReason::Failed(reason) => Err(ApiError::failed(reason)),
         _ => Ok(end),
     }
 }
@@ -92,9 +96,9 @@ pub(crate) struct ChoiceDelta {
     /// Empty unless logprobs are reported.
     pub(crate) tokens: Vec<ScoredToken>,
     /// Present with the first output of a choice.
-    pub(crate) prompt: Option<PromptFacts>,
+    pub(crate) prompt: Option<PromptInfo>,
     /// Present with the last output of a choice.
-    pub(crate) end: Option<End>,
+    pub(crate) end: Option<ReplyEnd>,
 }
 
 impl ChoiceDelta {
@@ -155,23 +159,26 @@ pub(crate) struct WeightVersion {
     end: usize,
 }
 
-impl End {
+impl ReplyEnd {
     /// Returns the `finish_reason` of a reply without tool calls.
     pub(crate) fn finish_reason(&self) -> &'static str {
         match self.finish {
-            Finish::Eos | Finish::StopId(_) | Finish::StopText { .. } => "stop",
-            Finish::Length => "length",
-            Finish::Aborted => "abort",
-            Finish::Failed(_) => "error",
+            FinishReason::Eos | FinishReason::StopId(_) | FinishReason::StopText { .. } => "stop",
+            FinishReason::Length => "length",
+            FinishReason::Aborted => "abort",
+            FinishReason::Failed(_) => "error",
         }
     }
 
     /// Returns the `stop_reason` of a reply.
     pub(crate) fn stop_reason(&self) -> Option<StopReason> {
         match &self.finish {
-            Finish::StopId(id) => Some(StopReason::Id(*id)),
-            Finish::StopText { text, .. } => Some(StopReason::Text(text.clone())),
-            Finish::Eos | Finish::Length | Finish::Aborted | Finish::Failed(_) => None,
+            FinishReason::StopId(id) => Some(StopReason::Id(*id)),
+            FinishReason::StopText { text, .. } => Some(StopReason::Text(text.clone())),
+            FinishReason::Eos
+            | FinishReason::Length
+            | FinishReason::Aborted
+            | FinishReason::Failed(_) => None,
         }
     }
 
@@ -198,7 +205,7 @@ impl End {
 pub(crate) struct ChoiceDecoder {
     detokenizer: Detokenizer,
     /// Decodes single tokens; none if no logprobs are reported.
-    names: Option<TokenNames>,
+    names: Option<TokenStrings>,
     text: String,
     /// Bytes of the text that were released.
     released: usize,
@@ -218,7 +225,7 @@ impl ChoiceDecoder {
         let longest_stop = stops.texts.iter().map(String::len).max().unwrap_or(0);
         ChoiceDecoder {
             detokenizer: Detokenizer::new(stops.skip_special_tokens),
-            names: options.logprobs.map(|_| TokenNames::default()),
+            names: options.logprobs.map(|_| TokenStrings::default()),
             text: String::new(),
             released: 0,
             held_back: if stops.include_text { 0 } else { longest_stop.saturating_sub(1) },
@@ -239,7 +246,7 @@ impl ChoiceDecoder {
 
         // A token that ends the reply has no text, unless the request asks for it.
         let finish = delta.end.as_ref().map(|end| &end.finish);
-        let ends_at_token = matches!(finish, Some(Finish::Eos | Finish::StopId(_)));
+        let ends_at_token = matches!(finish, Some(FinishReason::Eos | FinishReason::StopId(_)));
         let hidden = usize::from(ends_at_token && !self.includes_stop);
         let visible = output.tokens.len().saturating_sub(hidden);
         for (index, token) in output.tokens.into_iter().enumerate() {
@@ -253,7 +260,7 @@ impl ChoiceDecoder {
         }
 
         // The stop text itself is not part of the reply, unless the engine counted it in.
-        if let Some(Finish::StopText { at, .. }) = finish {
+        if let Some(FinishReason::StopText { at, .. }) = finish {
             self.text.truncate(*at);
         }
         self.count += delta.ids.len();

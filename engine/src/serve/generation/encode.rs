@@ -6,7 +6,7 @@
 
 use tokio::runtime::{Handle, RuntimeFlavor};
 
-use crate::Card;
+use crate::info::ModelInfo;
 use crate::serve::http::ApiError;
 
 /// Bytes that take about a millisecond to encode. Longer texts are encoded apart.
@@ -18,7 +18,7 @@ pub(crate) fn encode_prompt(
     param: &str,
     text: &str,
     special: bool,
-    model: &Card,
+    model: &ModelInfo,
 ) -> Result<Vec<u32>, ApiError> {
     check_bytes(param, text, model)?;
     encode_any_length(param, text, special, model)
@@ -29,21 +29,25 @@ pub(crate) fn encode_any_length(
     param: &str,
     text: &str,
     special: bool,
-    model: &Card,
+    model: &ModelInfo,
 ) -> Result<Vec<u32>, ApiError> {
     run_unless_short(text, || model.tokenizer.encode(text, special))
         .map_err(|error| ApiError::bad_field(param, error))
 }
 
 /// Encodes the rest of a prompt, which stands behind other text.
-pub(crate) fn encode_after(param: &str, text: &str, model: &Card) -> Result<Vec<u32>, ApiError> {
+pub(crate) fn encode_after(
+    param: &str,
+    text: &str,
+    model: &ModelInfo,
+) -> Result<Vec<u32>, ApiError> {
     check_bytes(param, text, model)?;
     run_unless_short(text, || model.tokenizer.encode_after(text))
         .map_err(|error| ApiError::bad_field(param, error))
 }
 
 /// Refuses a prompt that is empty or leaves no room for a reply.
-pub(crate) fn check_length(param: &str, ids: &[u32], model: &Card) -> Result<(), ApiError> {
+pub(crate) fn check_length(param: &str, ids: &[u32], model: &ModelInfo) -> Result<(), ApiError> {
     match ids.len() {
         0 => Err(ApiError::bad_field(param, "must give at least one token")),
         len if len >= model.max_model_len => {
@@ -54,7 +58,7 @@ pub(crate) fn check_length(param: &str, ids: &[u32], model: &Card) -> Result<(),
 }
 
 /// Refuses a text that does not fit even if all its tokens are the longest of the vocabulary.
-fn check_bytes(param: &str, text: &str, model: &Card) -> Result<(), ApiError> {
+fn check_bytes(param: &str, text: &str, model: &ModelInfo) -> Result<(), ApiError> {
     let Some(longest) = model.tokenizer.longest() else { return Ok(()) };
     let least = text.len() / longest;
     if least < model.max_model_len {
@@ -63,7 +67,7 @@ fn check_bytes(param: &str, text: &str, model: &Card) -> Result<(), ApiError> {
     Err(ApiError::prompt_too_long(param, too_long(&format!("at least {least}"), model)))
 }
 
-fn too_long(tokens: &str, model: &Card) -> String {
+fn too_long(tokens: &str, model: &ModelInfo) -> String {
     let context = model.max_model_len;
     format!(
         "has {tokens} tokens, which leaves no room for a reply: this model's maximum context \

@@ -2,11 +2,11 @@
 
 use serde::Serialize;
 use serde_json::{Map, Value, json};
-use template::{TokenNames, Tokenizer};
+use template::{TokenStrings, Tokenizer};
 
 use super::choice::ScoredToken;
 use super::request::ReplyOptions;
-use crate::sample::Scores;
+use crate::sample::TokenScores;
 
 /// The fields that `return_both_logprobs` adds to a sampled token, in every mode of the server.
 #[derive(Debug, Serialize)]
@@ -192,8 +192,12 @@ pub(crate) struct PromptTokens {
 impl PromptTokens {
     /// Decodes the tokens of a prompt, which is not empty. `scores` has an element for each token
     /// but the first.
-    pub(crate) fn new(tokenizer: &Tokenizer, prompt: &[u32], scores: &[Scores]) -> PromptTokens {
-        let mut names = TokenNames::default();
+    pub(crate) fn new(
+        tokenizer: &Tokenizer,
+        prompt: &[u32],
+        scores: &[TokenScores],
+    ) -> PromptTokens {
+        let mut names = TokenStrings::default();
         let first = prompt.first().copied().unwrap_or_default();
         let first_text = names.push(tokenizer, first);
         let rest = prompt

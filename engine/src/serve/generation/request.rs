@@ -5,10 +5,10 @@ use std::sync::Arc;
 use serde_json::{Map, Value};
 
 use super::sampling::{self, alternatives};
-use crate::Card;
+use crate::info::ModelInfo;
 use crate::lora::Adapter;
-use crate::sample::Params;
-use crate::sequence::StopRules;
+use crate::sample::SamplingParams;
+use crate::schedule::request::StopRules;
 use crate::serve::http::{ApiError, Field, Fields};
 
 /// The fields that every route for sampling reads; each route has a few of its own.
@@ -89,7 +89,7 @@ pub(crate) struct GenerationRequest {
     /// The seed of the request, if it has one.
     pub(crate) seed: Option<u64>,
     /// Sampling parameters but the seed, which differs by choice.
-    pub(crate) params: Params,
+    pub(crate) params: SamplingParams,
     /// Stop rules but `max_tokens`, which depends on the prompt.
     pub(crate) stops: StopRules,
     /// Lower values go first.
@@ -112,7 +112,7 @@ impl GenerationRequest {
     /// 400 that names the field.
     pub(crate) fn parse(
         fields: &Fields,
-        model: &Card,
+        model: &ModelInfo,
         adapter: Option<Arc<Adapter>>,
         logprobs: Option<usize>,
     ) -> Result<GenerationRequest, ApiError> {
@@ -156,7 +156,7 @@ pub(crate) struct RequestedLimit<'a> {
 /// # Errors
 /// 400 if the context has less room than requested, in vLLM's words.
 pub(crate) fn max_tokens(
-    model: &Card,
+    model: &ModelInfo,
     prompt_len: usize,
     requested: Option<RequestedLimit<'_>>,
 ) -> Result<usize, ApiError> {
@@ -202,7 +202,7 @@ fn parse_salt(fields: &Fields) -> Result<Option<Arc<str>>, ApiError> {
 
 fn parse_prompt_logprobs(
     fields: &Fields,
-    model: &Card,
+    model: &ModelInfo,
     stream: bool,
 ) -> Result<Option<usize>, ApiError> {
     const FIELD: &str = "prompt_logprobs";

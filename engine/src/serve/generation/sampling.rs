@@ -5,9 +5,9 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use super::structured;
-use crate::Card;
-use crate::sample::Params;
-use crate::sequence::StopRules;
+use crate::info::ModelInfo;
+use crate::sample::SamplingParams;
+use crate::schedule::request::StopRules;
 use crate::serve::http::{ApiError, Fields, parse_token_ids};
 
 /// The smallest temperature that is not greedy; lower ones are raised to it, as in vLLM.
@@ -37,7 +37,7 @@ const MAX_STOP_BYTES: usize = 16 << 10;
 /// 400 if the server reports fewer (`--max-logprobs`).
 pub(crate) fn alternatives(
     fields: &Fields,
-    model: &Card,
+    model: &ModelInfo,
     name: &str,
 ) -> Result<Option<usize>, ApiError> {
     let Some(number) = fields.integer(name)? else { return Ok(None) };
@@ -60,14 +60,14 @@ pub(crate) fn alternatives(
 /// Reads the sampling parameters. The seed stays 0, because it differs by choice.
 pub(super) fn parse_params(
     fields: &Fields,
-    model: &Card,
+    model: &ModelInfo,
     logprobs: Option<usize>,
-) -> Result<Params, ApiError> {
+) -> Result<SamplingParams, ApiError> {
     let defaults = &model.defaults;
     let temperature = at_least_zero(fields, "temperature", defaults.temperature)?;
     let logprob_ids = parse_logprob_ids(fields, model, logprobs)?;
 
-    Ok(Params {
+    Ok(SamplingParams {
         temperature: if temperature > 0.0 { temperature.max(MIN_TEMPERATURE) } else { 0.0 },
         top_p: checked(fields, "top_p", defaults.top_p, |p| p > 0.0 && p <= 1.0, "in (0, 1]")?,
         top_k: parse_top_k(fields, model)?,
@@ -114,7 +114,7 @@ fn penalty(fields: &Fields, name: &str) -> Result<f32, ApiError> {
     checked(fields, name, 0.0, |value| (-2.0..=2.0).contains(&value), "in [-2, 2]")
 }
 
-fn parse_top_k(fields: &Fields, model: &Card) -> Result<usize, ApiError> {
+fn parse_top_k(fields: &Fields, model: &ModelInfo) -> Result<usize, ApiError> {
     let top_k = fields.integer("top_k")?.unwrap_or(model.defaults.top_k as i64);
     if top_k < -1 {
         let message = format!("must be 0 or -1 (off) or more, got {top_k}");
@@ -124,7 +124,7 @@ fn parse_top_k(fields: &Fields, model: &Card) -> Result<usize, ApiError> {
 }
 
 /// Reads an object from token ids, as strings, to biases.
-fn parse_logit_bias(fields: &Fields, model: &Card) -> Result<Arc<[(u32, f32)]>, ApiError> {
+fn parse_logit_bias(fields: &Fields, model: &ModelInfo) -> Result<Arc<[(u32, f32)]>, ApiError> {
     const FIELD: &str = "logit_bias";
     let Some(map) = fields.object(FIELD)? else { return Ok(Arc::default()) };
 
@@ -143,7 +143,7 @@ fn parse_logit_bias(fields: &Fields, model: &Card) -> Result<Arc<[(u32, f32)]>, 
     Ok(biases.into())
 }
 
-fn parse_allowed(fields: &Fields, model: &Card) -> Result<Option<Arc<[u32]>>, ApiError> {
+fn parse_allowed(fields: &Fields, model: &ModelInfo) -> Result<Option<Arc<[u32]>>, ApiError> {
     const FIELD: &str = "allowed_token_ids";
     let Some(list) = fields.list(FIELD)? else { return Ok(None) };
     let mut ids = parse_token_ids(FIELD, list, model.vocab)?;
@@ -157,7 +157,7 @@ fn parse_allowed(fields: &Fields, model: &Card) -> Result<Option<Arc<[u32]>>, Ap
 
 fn parse_logprob_ids(
     fields: &Fields,
-    model: &Card,
+    model: &ModelInfo,
     logprobs: Option<usize>,
 ) -> Result<Option<Arc<[u32]>>, ApiError> {
     const FIELD: &str = "logprob_token_ids";
@@ -174,7 +174,7 @@ fn parse_logprob_ids(
 
 /// Reads the forbidden texts as token sequences. A text is also forbidden after a space if it has
 /// as many tokens there and begins with another one.
-fn parse_bad_words(fields: &Fields, model: &Card) -> Result<Arc<[Vec<u32>]>, ApiError> {
+fn parse_bad_words(fields: &Fields, model: &ModelInfo) -> Result<Arc<[Vec<u32>]>, ApiError> {
     const FIELD: &str = "bad_words";
     let encode = |text: &str| {
         model.tokenizer.encode(text, false).map_err(|error| ApiError::bad_field(FIELD, error))
@@ -205,7 +205,7 @@ fn parse_bad_words(fields: &Fields, model: &Card) -> Result<Arc<[Vec<u32>]>, Api
 }
 
 /// Reads the stop rules. `max_tokens` stays 0, because it depends on the prompt.
-pub(super) fn parse_stops(fields: &Fields, model: &Card) -> Result<StopRules, ApiError> {
+pub(super) fn parse_stops(fields: &Fields, model: &ModelInfo) -> Result<StopRules, ApiError> {
     const IDS: &str = "stop_token_ids";
     let ignore_eos = fields.flag("ignore_eos", false)?;
     let ids = fields.token_ids(IDS, model.vocab)?;

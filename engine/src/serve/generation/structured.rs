@@ -6,8 +6,12 @@ use std::sync::Arc;
 use serde_json::{Map, Value};
 
 use super::encode::run_blocking;
-use crate::Card;
-use crate::grammar::{Form, Grammar, GrammarError, Grammars, Spacing};
+use crate::grammar::Grammar;
+use crate::grammar::GrammarCompiler;
+use crate::grammar::GrammarError;
+use crate::grammar::GrammarSpec;
+use crate::grammar::JsonWhitespace;
+use crate::info::ModelInfo;
 use crate::serve::http::{ApiError, Fields};
 
 /// The forms of `structured_outputs`.
@@ -24,7 +28,7 @@ const GUIDED: [(&str, &str); 4] = [
 /// A form, and the field that prescribes it.
 struct PrescribedForm {
     field: &'static str,
-    form: Form,
+    form: GrammarSpec,
 }
 
 /// Compiles the grammar of a request, if it prescribes a form.
@@ -33,7 +37,7 @@ struct PrescribedForm {
 /// 400 for two forms, or for one that cannot be used.
 pub(super) fn parse_grammar(
     fields: &Fields,
-    model: &Card,
+    model: &ModelInfo,
 ) -> Result<Option<Arc<Grammar>>, ApiError> {
     let prescribed =
         [parse_response_format(fields)?, parse_structured_outputs(fields)?, parse_guided(fields)?];
@@ -51,9 +55,9 @@ pub(super) fn parse_grammar(
 ///
 /// A large form takes a second, and so does the first one of a large vocabulary.
 pub(crate) fn compile_grammar(
-    model: &Card,
+    model: &ModelInfo,
     field: &str,
-    form: Form,
+    form: GrammarSpec,
 ) -> Result<Arc<Grammar>, ApiError> {
     run_blocking(|| grammars(model)?.compile(form))
         .map(Arc::new)
@@ -61,11 +65,11 @@ pub(crate) fn compile_grammar(
 }
 
 /// Returns the vocabulary in the layout that grammars need, which is made with the first of them.
-fn grammars(model: &Card) -> Result<&Grammars, GrammarError> {
+fn grammars(model: &ModelInfo) -> Result<&GrammarCompiler, GrammarError> {
     if let Some(grammars) = model.grammars.get() {
         return Ok(grammars);
     }
-    let grammars = Grammars::new(&model.tokenizer, model.vocab, &model.eos)?;
+    let grammars = GrammarCompiler::new(&model.tokenizer, model.vocab, &model.eos)?;
     Ok(model.grammars.get_or_init(|| grammars))
 }
 
@@ -79,14 +83,14 @@ fn parse_response_format(fields: &Fields) -> Result<Option<PrescribedForm>, ApiE
 
     let form = match format.get("type").and_then(Value::as_str) {
         Some("text") => return Ok(None),
-        Some("json_object") => Form::object(Spacing::Any),
+        Some("json_object") => GrammarSpec::object(JsonWhitespace::Any),
         Some("json_schema") => {
             let schema = format.get("json_schema").and_then(|outer| outer.get("schema"));
             let Some(schema) = schema.filter(|schema| !schema.is_null()) else {
                 let message = "needs `json_schema.schema` for this type";
                 return Err(ApiError::bad_field(FIELD, message));
             };
-            Form::Json { schema: parse_schema(FIELD, schema)?, spacing: Spacing::Any }
+            GrammarSpec::Json { schema: parse_schema(FIELD, schema)?, spacing: JsonWhitespace::Any }
         }
         Some(other) => {
             return Err(ApiError::bad_field(FIELD, format!("of type `{other}` is not supported")));
@@ -114,20 +118,20 @@ fn parse_structured_outputs(fields: &Fields) -> Result<Option<PrescribedForm>, A
     Ok(Some(PrescribedForm { field: FIELD, form }))
 }
 
-fn parse_spacing(outputs: &Map<String, Value>) -> Spacing {
+fn parse_spacing(outputs: &Map<String, Value>) -> JsonWhitespace {
     if outputs.get("disable_any_whitespace").is_some_and(|value| value == true) {
-        return Spacing::None;
+        return JsonWhitespace::None;
     }
     match outputs.get("whitespace_pattern").and_then(Value::as_str) {
-        Some(pattern) => Spacing::Pattern(pattern.to_owned()),
-        None => Spacing::Any,
+        Some(pattern) => JsonWhitespace::Pattern(pattern.to_owned()),
+        None => JsonWhitespace::Any,
     }
 }
 
 fn parse_guided(fields: &Fields) -> Result<Option<PrescribedForm>, ApiError> {
     let spacing = match fields.text("guided_whitespace_pattern")? {
-        Some(pattern) => Spacing::Pattern(pattern.to_owned()),
-        None => Spacing::Any,
+        Some(pattern) => JsonWhitespace::Pattern(pattern.to_owned()),
+        None => JsonWhitespace::Any,
     };
 
     let mut prescribed = None;
@@ -148,13 +152,18 @@ fn is_set<'a>(object: &'a Map<String, Value>, name: &str) -> Option<&'a Value> {
 }
 
 /// Reads a form of the kind `kind` (see [`KINDS`]) from the value in `field`.
-fn parse_form(field: &str, kind: &str, value: &Value, spacing: Spacing) -> Result<Form, ApiError> {
+fn parse_form(
+    field: &str,
+    kind: &str,
+    value: &Value,
+    spacing: JsonWhitespace,
+) -> Result<GrammarSpec, ApiError> {
     match kind {
-        "json" => Ok(Form::Json { schema: parse_schema(field, value)?, spacing }),
-        "json_object" => Ok(Form::object(spacing)),
-        "regex" => parse_text(field, kind, value).map(Form::Regex),
-        "choice" => parse_choice(field, value).map(Form::Choice),
-        _ => parse_text(field, kind, value).map(Form::Rules),
+        "json" => Ok(GrammarSpec::Json { schema: parse_schema(field, value)?, spacing }),
+        "json_object" => Ok(GrammarSpec::object(spacing)),
+        "regex" => parse_text(field, kind, value).map(GrammarSpec::Regex),
+        "choice" => parse_choice(field, value).map(GrammarSpec::Choice),
+        _ => parse_text(field, kind, value).map(GrammarSpec::Rules),
     }
 }
 

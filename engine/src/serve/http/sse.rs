@@ -12,7 +12,8 @@ use tokio::sync::mpsc::Receiver;
 
 use super::error::ApiError;
 use super::json::to_json;
-use crate::sequence::{Finish, Output};
+use crate::schedule::request::FinishReason;
+use crate::schedule::request::Output;
 
 /// Events that wait to be sent, each one frame of the body.
 #[derive(Default)]
@@ -83,7 +84,7 @@ impl<E: Events> EventStream<E> {
 /// Returns the error of an output that says that the engine failed.
 fn failure(output: &Output) -> Option<ApiError> {
     match &output.end.as_ref()?.finish {
-        Finish::Failed(reason) => Some(ApiError::failed(reason)),
+        FinishReason::Failed(reason) => Some(ApiError::failed(reason)),
         _ => None,
     }
 }

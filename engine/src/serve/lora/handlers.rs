@@ -7,7 +7,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use super::registry::NewAdapter;
-use crate::lora::{self, AdapterError};
+use crate::lora;
+use crate::lora::AdapterError;
 use crate::serve::http::{ApiError, Field, Fields, HttpCall, HttpReply, text_reply};
 use crate::serve::state::ServerState;
 
@@ -82,7 +83,7 @@ fn read_and_register(
     replaces: bool,
 ) -> Result<(), ApiError> {
     let rank = state.adapters.bounds.rank;
-    let layers = lora::read(&path, &state.model.config, rank)
+    let layers = lora::read_adapter(&path, &state.model.config, rank)
         .map_err(|error| adapter_error(&name, &error))?;
     let new = NewAdapter { name, path, layers, replaces };
     state.adapters.register(new, &state.engine, &state.updates)

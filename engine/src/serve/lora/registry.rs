@@ -4,14 +4,18 @@ use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use crate::lora::{self, Adapter, Bounds, LayerAdditions};
+use crate::lora;
+use crate::lora::Adapter;
+use crate::lora::LoraLayer;
+use crate::lora::LoraLimits;
 use crate::serve::engine_client::EngineClient;
 use crate::serve::http::ApiError;
-use crate::update::{Updates, Version};
+use crate::update::WeightUpdates;
+use crate::update::WeightVersion;
 
 /// The adapters of a server.
 pub(crate) struct AdapterRegistry {
-    pub(crate) bounds: Bounds,
+    pub(crate) bounds: LoraLimits,
     entries: Mutex<Entries>,
 }
 
@@ -31,13 +35,13 @@ struct Entries {
 pub(crate) struct NewAdapter {
     pub(crate) name: String,
     pub(crate) path: PathBuf,
-    pub(crate) layers: Vec<LayerAdditions>,
+    pub(crate) layers: Vec<LoraLayer>,
     /// True if it may take the place of a loaded adapter of this name.
     pub(crate) replaces: bool,
 }
 
 impl AdapterRegistry {
-    pub(crate) fn new(bounds: Bounds) -> AdapterRegistry {
+    pub(crate) fn new(bounds: LoraLimits) -> AdapterRegistry {
         AdapterRegistry { bounds, entries: Mutex::default() }
     }
 
@@ -53,12 +57,12 @@ impl AdapterRegistry {
 
     /// Records the labels and checksums that all adapters in use have over new weights of the
     /// model.
-    pub(crate) fn record_versions_over(&self, base: &Version, updates: &Updates) {
+    pub(crate) fn record_versions_over(&self, base: &WeightVersion, updates: &WeightUpdates) {
         let base_label: Arc<str> = Arc::from(base.label.as_str());
         for adapter in self.lock().living.iter().filter_map(Weak::upgrade) {
             let checksum = adapter.checksum_over(&base.checksum);
             let label = adapter.version_over(&base_label).to_string();
-            updates.remember(&Version { label, checksum });
+            updates.remember(&WeightVersion { label, checksum });
         }
     }
 
@@ -75,11 +79,11 @@ impl AdapterRegistry {
         &self,
         new: NewAdapter,
         engine: &EngineClient,
-        updates: &Updates,
+        updates: &WeightUpdates,
     ) -> Result<(), ApiError> {
         let NewAdapter { name, path, layers, replaces } = new;
         // Hashing takes long, so it is done before the lock is taken.
-        let hash = lora::hash_of(&layers);
+        let hash = lora::checksum(&layers);
         let mut entries = self.lock_for(&name, replaces)?;
 
         let base = engine.status().version;
@@ -92,7 +96,7 @@ impl AdapterRegistry {
         // Tokens that are sampled with it have this label, so its checksum must be known by then.
         if let Some(base_checksum) = updates.checksum_of(&adapter.base) {
             let checksum = adapter.checksum_over(&base_checksum);
-            updates.remember(&Version { label: adapter.version.to_string(), checksum });
+            updates.remember(&WeightVersion { label: adapter.version.to_string(), checksum });
         }
         entries.insert(adapter);
         Ok(())
@@ -149,7 +153,7 @@ impl Entries {
 
     /// Returns the label of the next adapter of this name: the name, then `NAME#v2` and so on. A
     /// label that stands for other weights is left out.
-    fn next_version(&mut self, name: &Arc<str>, updates: &Updates) -> Arc<str> {
+    fn next_version(&mut self, name: &Arc<str>, updates: &WeightUpdates) -> Arc<str> {
         let loads = self.loads.entry(Arc::clone(name)).or_default();
         loop {
             *loads += 1;

@@ -3,7 +3,7 @@
 use template::Tokenizer;
 
 use super::{RememberedPrompt, ReplySyntax, SampledReply, TokenChain};
-use crate::sequence::Finish;
+use crate::schedule::request::FinishReason;
 
 /// The character that decoding puts in the place of bytes that are not UTF-8.
 const REPLACEMENT: char = '\u{FFFD}';
@@ -110,12 +110,12 @@ impl<'a> KeptIds<'a> {
     ) -> Option<KeptIds<'a>> {
         let ids = sampled.ids;
         let kept = match sampled.finish {
-            Finish::Failed(_) => return None,
-            Finish::Length | Finish::Aborted => KeptIds { ids, end: None },
-            Finish::StopText { at, .. } => {
+            FinishReason::Failed(_) => return None,
+            FinishReason::Length | FinishReason::Aborted => KeptIds { ids, end: None },
+            FinishReason::StopText { at, .. } => {
                 KeptIds { ids: ids_within(sampled, *at, tokenizer), end: None }
             }
-            Finish::Eos | Finish::StopId(_) => {
+            FinishReason::Eos | FinishReason::StopId(_) => {
                 let last = ids.last().map(|id| tokenizer.decode(&[*id], false));
                 match last {
                     Some(end) if syntax.turn_ends.contains(&end) => KeptIds { ids, end: Some(end) },

@@ -85,7 +85,7 @@ impl World {
     }
 
     /// Renders the messages, and remembers `said` as the sampled reply.
-    fn turn(&mut self, messages: &[Value], said: &str, finish: &Finish) -> Turn {
+    fn turn(&mut self, messages: &[Value], said: &str, finish: &FinishReason) -> Turn {
         let prepared = prepare(messages).unwrap();
         let input = ChatInput {
             messages: &prepared,
@@ -121,7 +121,7 @@ impl World {
 
     /// Continues an earlier turn, and checks the report on it.
     fn follow(&mut self, before: &Turn, messages: &[Value], reason: Option<PrefixReason>) -> Turn {
-        let next = self.turn(messages, "ok<|im_end|>", &Finish::Eos);
+        let next = self.turn(messages, "ok<|im_end|>", &FinishReason::Eos);
         let known = before.prompt.len() + before.ids.len();
         assert_eq!((next.report.reason, next.report.remembered_tokens), (reason, known));
         if matches!(reason, None | Some(PrefixReason::Respelled)) {
@@ -144,7 +144,7 @@ fn assistant(text: &str) -> Value {
 fn what_was_said_is_put_back_as_it_was_sampled() {
     let mut world = World::new();
     let said = "the answer is the sum of these";
-    let first = world.turn(&[user("hi")], &format!("{said}{END}"), &Finish::Eos);
+    let first = world.turn(&[user("hi")], &format!("{said}{END}"), &FinishReason::Eos);
     assert_eq!(first.report, PrefixReport::default());
     let history = [user("hi"), assistant(said), user("and?")];
     let second = world.follow(&first, &history, None);
@@ -152,19 +152,20 @@ fn what_was_said_is_put_back_as_it_was_sampled() {
     let history = [&history[..], &[assistant("ok"), user("so")]].concat();
     world.follow(&second, &history, None);
     // The same again is the same.
-    let again = world.turn(&[user("hi"), assistant(said), user("and?")], "no", &Finish::Length);
+    let again =
+        world.turn(&[user("hi"), assistant(said), user("and?")], "no", &FinishReason::Length);
     assert_eq!(again.prompt, second.prompt);
 }
 
 #[test]
 fn a_reply_that_was_cut_goes_on_where_it_was_cut() {
     let mut world = World::new();
-    let first = world.turn(&[user("hi")], "the answer is th", &Finish::Length);
+    let first = world.turn(&[user("hi")], "the answer is th", &FinishReason::Length);
     world.follow(&first, &[user("hi"), assistant("the answer is th"), user("and?")], None);
     world.follow(&first, &[user("hi"), assistant("the answer is this"), user("and?")], None);
-    let stop = Finish::StopText { text: "Observe".into(), at: 5 };
+    let stop = FinishReason::StopText { text: "Observe".into(), at: 5 };
     let first = world.turn(&[user("ho")], "do it Observe", &stop);
-    let next = world.turn(&[user("ho"), assistant("do it"), user("x")], "y", &Finish::Length);
+    let next = world.turn(&[user("ho"), assistant("do it"), user("x")], "y", &FinishReason::Length);
     assert_eq!(next.report.reason, Some(PrefixReason::StopCut));
     assert_eq!(next.report.remembered_tokens, first.prompt.len() + first.ids.len());
     let kept = next.report.reused_tokens;
@@ -188,7 +189,7 @@ fn conversations_whose_first_turns_have_no_end_are_told_apart() {
             .concat();
     let sampled = SampledReply {
         ids: &said,
-        finish: &Finish::Eos,
+        finish: &FinishReason::Eos,
         skip_special_tokens: true,
         includes_stop: false,
     };
@@ -207,25 +208,25 @@ fn conversations_whose_first_turns_have_no_end_are_told_apart() {
 #[test]
 fn half_a_character_stays_with_its_reply() {
     let mut world = World::new();
-    let mut first = world.turn(&[user("hi")], "so", &Finish::Length);
+    let mut first = world.turn(&[user("hi")], "so", &FinishReason::Length);
     let half = world.tokenizer.encode("é", false).unwrap()[0];
     first.ids.push(half);
     let said = SampledReply {
         ids: &first.ids,
-        finish: &Finish::Length,
+        finish: &FinishReason::Length,
         skip_special_tokens: true,
         includes_stop: false,
     };
     world.memory.remember(&first.asked, &said, &world.tokenizer);
     // Both fit; the one whose text is whole is the better.
-    let next = world.turn(&[user("hi"), assistant("so"), user("x")], "y", &Finish::Length);
+    let next = world.turn(&[user("hi"), assistant("so"), user("x")], "y", &FinishReason::Length);
     assert_eq!(next.report.reason, None);
     let mut world = World::new();
-    let mut first = world.turn(&[user("hi")], "", &Finish::Length);
+    let mut first = world.turn(&[user("hi")], "", &FinishReason::Length);
     first.ids = [world.tokenizer.encode("so", false).unwrap(), vec![half]].concat();
     let said = SampledReply {
         ids: &first.ids,
-        finish: &Finish::Length,
+        finish: &FinishReason::Length,
         skip_special_tokens: true,
         includes_stop: false,
     };
@@ -238,7 +239,7 @@ fn half_a_character_stays_with_its_reply() {
 fn calls_in_other_words_are_the_sampled_calls() {
     let mut world = World::new();
     let said = "<tool_call>{\"name\":\"f\",\"arguments\":{\"b\":[1,2],\"a\":\"x\"}}</tool_call>";
-    let first = world.turn(&[user("hi")], &format!(" Well. {said}{END}"), &Finish::Eos);
+    let first = world.turn(&[user("hi")], &format!(" Well. {said}{END}"), &FinishReason::Eos);
     let message = |arguments: &str| {
         json!({"role": "assistant", "content": "Well.", "tool_calls": [{"id": "1",
             "type": "function", "function": {"name": "f", "arguments": arguments}}]})
@@ -251,21 +252,24 @@ fn calls_in_other_words_are_the_sampled_calls() {
     let history = [&history[..], &[assistant("ok"), user("so")]].concat();
     world.follow(&second, &history, respelled);
     let other = [user("hi"), message("{\"a\": \"y\", \"b\": [1, 2]}"), result];
-    assert_eq!(world.turn(&other, "ok", &Finish::Length).report, PrefixReport::default());
+    assert_eq!(world.turn(&other, "ok", &FinishReason::Length).report, PrefixReport::default());
 }
 
 #[test]
 fn history_that_was_rewritten_is_told() {
     let mut world = World::new();
     let said = format!("<think>\nhm\n</think>\n\nyes{END}");
-    let first = world.turn(&[user("hi")], &said, &Finish::Eos);
+    let first = world.turn(&[user("hi")], &said, &FinishReason::Eos);
     let kept = json!({"role": "assistant", "content": "yes", "reasoning": "hm"});
     let dropped = Some(PrefixReason::ReasoningDropped);
     world.follow(&first, &[user("hi"), kept, user("x")], dropped);
     world.follow(&first, &[user("hi"), assistant("yes"), user("x")], dropped);
-    assert_eq!(world.turn(&[user("hi"), assistant("no")], "y", &Finish::Eos).report.reason, None);
+    assert_eq!(
+        world.turn(&[user("hi"), assistant("no")], "y", &FinishReason::Eos).report.reason,
+        None
+    );
     world.variables.insert("enable_thinking".into(), false.into());
-    let first = world.turn(&[user("ho")], &format!("yes{END}"), &Finish::Eos);
+    let first = world.turn(&[user("ho")], &format!("yes{END}"), &FinishReason::Eos);
     let history = [user("ho"), assistant("yes"), user("x")];
     world.follow(&first, &history, Some(PrefixReason::OpeningRewritten));
 }
@@ -274,7 +278,7 @@ fn history_that_was_rewritten_is_told() {
 fn one_of_two_calls_is_not_both() {
     let mut world = World::new();
     let call = "<tool_call>{\"name\": \"f\", \"arguments\": {}}</tool_call>";
-    let first = world.turn(&[user("hi")], &format!("{call}\n{call}{END}"), &Finish::Eos);
+    let first = world.turn(&[user("hi")], &format!("{call}\n{call}{END}"), &FinishReason::Eos);
     let one = json!({"role": "assistant", "content": null, "tool_calls": [{"id": "1",
         "type": "function", "function": {"name": "f", "arguments": "{}"}}]});
     world.follow(&first, &[user("hi"), one, user("x")], Some(PrefixReason::CallsDropped));
@@ -298,7 +302,7 @@ fn a_seam_at_the_end_of_a_turn_does_not_show() {
 #[test]
 fn callers_of_other_salts_know_nothing_of_it() {
     let mut world = World::new();
-    let first = world.turn(&[user("hi")], &format!("yes{END}"), &Finish::Eos);
+    let first = world.turn(&[user("hi")], &format!("yes{END}"), &FinishReason::Eos);
     let text = format!("{}yes{END}\n", first.asked.text);
     assert!(world.memory.recall(None, &text).start.is_some());
     for salt in ["a", "<|im_start|>"] {
@@ -310,10 +314,14 @@ fn callers_of_other_salts_know_nothing_of_it() {
 fn memory_is_bounded_and_what_is_used_stays() {
     let mut world = World::new();
     world.memory.max_bytes = 64 << 10;
-    let first = world.turn(&[user("keep")], &format!("yes{END}"), &Finish::Eos);
+    let first = world.turn(&[user("keep")], &format!("yes{END}"), &FinishReason::Eos);
     let history = [user("keep"), assistant("yes"), user("x")];
     for turn in 0..400 {
-        world.turn(&[user(&format!("question {turn}"))], &format!("a{turn}{END}"), &Finish::Eos);
+        world.turn(
+            &[user(&format!("question {turn}"))],
+            &format!("a{turn}{END}"),
+            &FinishReason::Eos,
+        );
         if turn % 50 == 0 {
             world.follow(&first, &history, None);
         }
@@ -321,15 +329,15 @@ fn memory_is_bounded_and_what_is_used_stays() {
         assert!(halves.young.bytes() + halves.old.bytes() <= 64 << 10);
     }
     let forgotten = [user("question 0"), assistant("a0"), user("x")];
-    assert_eq!(world.turn(&forgotten, "y", &Finish::Length).report, PrefixReport::default());
+    assert_eq!(world.turn(&forgotten, "y", &FinishReason::Length).report, PrefixReport::default());
 }
 
 #[test]
 fn of_two_replies_the_one_that_was_said_is_meant() {
     let mut world = World::new();
-    world.turn(&[user("hi")], "yes", &Finish::Length);
-    let longer = world.turn(&[user("hi")], &format!("yes it is{END}"), &Finish::Eos);
-    let other = world.turn(&[user("hi")], &format!("no{END}"), &Finish::Eos);
+    world.turn(&[user("hi")], "yes", &FinishReason::Length);
+    let longer = world.turn(&[user("hi")], &format!("yes it is{END}"), &FinishReason::Eos);
+    let other = world.turn(&[user("hi")], &format!("no{END}"), &FinishReason::Eos);
     world.follow(&longer, &[user("hi"), assistant("yes it is"), user("x")], None);
     world.follow(&other, &[user("hi"), assistant("no"), user("x")], None);
 }
@@ -359,8 +367,8 @@ fn any_conversation_keeps_its_tokens() {
                 said.push_str(parts[world.random(parts.len())]);
             }
             let (text, finish) = match world.random(2) {
-                0 => (format!("{said}{END}"), Finish::Eos),
-                _ => (said.clone(), Finish::Length),
+                0 => (format!("{said}{END}"), FinishReason::Eos),
+                _ => (said.clone(), FinishReason::Length),
             };
             let next = world.turn(&messages, &text, &finish);
             if let Some(before) = &before

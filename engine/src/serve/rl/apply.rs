@@ -5,11 +5,16 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::task::run_blocking;
-use crate::control::Command;
+use crate::core::message::Command;
 use crate::serve::http::ApiError;
 use crate::serve::state::ServerState;
 use crate::stats::add;
-use crate::update::{Book, Ledger, Receipt, Staging, Version};
+use crate::update::IncomingWeights;
+use crate::update::LabelWish;
+use crate::update::UpdateReceipt;
+use crate::update::UpdateState;
+use crate::update::WeightManifest;
+use crate::update::WeightVersion;
 
 /// The names of an update.
 #[derive(Default)]
@@ -23,20 +28,20 @@ pub(super) struct UpdateName {
 /// An update that was checked and can be applied.
 pub(super) struct PreparedUpdate {
     /// The checksums of the weights after the update.
-    ledger: Ledger,
-    version: Version,
+    ledger: WeightManifest,
+    version: WeightVersion,
     /// True if the engine serves these weights already.
     is_same: bool,
     name: UpdateName,
     /// The answer to the same update, if it was done before.
-    earlier: Option<Receipt>,
+    earlier: Option<UpdateReceipt>,
 }
 
 /// Checks an update as a whole. It changes nothing.
 pub(super) fn prepare(
     state: &ServerState,
-    book: &Book,
-    staging: &Staging,
+    book: &UpdateState,
+    staging: &IncomingWeights,
     name: UpdateName,
 ) -> Result<PreparedUpdate, ApiError> {
     let folder = name.folder.as_deref();
@@ -55,23 +60,24 @@ pub(super) fn prepare(
         return Ok(PreparedUpdate { ledger, version, is_same, name, earlier: Some(earlier) });
     }
 
-    let label = state.updates.label((label, folder), book.done, &checksum)?;
+    let label =
+        state.updates.choose_label(LabelWish { asked: label, folder }, book.done, &checksum)?;
     // After a sleep of level 2 there are no weights that missing tensors could keep.
     if !loaded && !staging.is_whole() {
         let reason = "the engine has no weights, so an update must be of all tensors";
         return Err(ApiError::bad_request(reason));
     }
-    let version = Version { label, checksum };
+    let version = WeightVersion { label, checksum };
     Ok(PreparedUpdate { ledger, version, is_same, name, earlier: None })
 }
 
 /// Lays the tensors out beside the weights that serve, and has the engine thread exchange them.
 pub(super) async fn apply(
     state: &ServerState,
-    book: &mut Book,
-    staging: Staging,
+    book: &mut UpdateState,
+    staging: IncomingWeights,
     update: PreparedUpdate,
-) -> Result<Receipt, ApiError> {
+) -> Result<UpdateReceipt, ApiError> {
     let stats = &state.stats.updates;
     let PreparedUpdate { ledger, version, is_same, name, earlier } = update;
     if let Some(receipt) = earlier {
@@ -90,23 +96,23 @@ pub(super) async fn apply(
         }
     })?;
     book.done += 1;
-    book.ledger = Arc::new(ledger);
+    book.manifest = Arc::new(ledger);
     book.version = version.clone();
 
     // The receipt answers the same update again, should its answer be lost.
     let pause_us = u64::try_from(pause.as_micros()).unwrap_or(u64::MAX);
     add(if is_same { &stats.relabeled } else { &stats.exchanged }, 1);
     stats.exchange_us.fetch_add(pause_us, Ordering::Relaxed);
-    let receipt = Receipt { folder: name.folder, asked: name.label, version, pause_us };
+    let receipt = UpdateReceipt { folder: name.folder, asked: name.label, version, pause_us };
     book.last = Some(receipt.clone());
     tracing::info!(version = receipt.version.label, pause_us, "weights were updated");
     Ok(receipt)
 }
 
 /// Lays the tensors out beside the weights that serve.
-async fn stage(state: &ServerState, staging: Staging) -> Result<(), ApiError> {
+async fn stage(state: &ServerState, staging: IncomingWeights) -> Result<(), ApiError> {
     state.engine.send(|done| Command::Lend { done }).await?;
-    let area = Arc::clone(&state.updates.yard);
+    let area = Arc::clone(&state.updates.staging);
     run_blocking(move || {
         let staged = area.stage(staging);
         if staged.is_err() {
@@ -121,7 +127,7 @@ async fn stage(state: &ServerState, staging: Staging) -> Result<(), ApiError> {
 /// Exchanges the weights, and returns how long generation stood still.
 async fn exchange(
     state: &ServerState,
-    version: &Version,
+    version: &WeightVersion,
     is_same: bool,
 ) -> Result<Duration, ApiError> {
     state.adapters.record_versions_over(version, &state.updates);
@@ -130,7 +136,7 @@ async fn exchange(
         state.engine.send(|done| Command::Exchange { version: label, same: is_same, done }).await?;
 
     // Freeing the weights that served before takes a while, so no other call waits for it.
-    let area = Arc::clone(&state.updates.yard);
+    let area = Arc::clone(&state.updates.staging);
     run_blocking(move || area.clear()).await?;
     exchanged.map_err(ApiError::failed)
 }

@@ -1,16 +1,18 @@
 //! Refusals of weights, as errors of HTTP.
 
 use crate::serve::http::ApiError;
-use crate::update::Refused;
+use crate::update::UpdateError;
 
-impl From<Refused> for ApiError {
-    fn from(refused: Refused) -> ApiError {
+impl From<UpdateError> for ApiError {
+    fn from(refused: UpdateError) -> ApiError {
         match refused {
-            Refused::Weights(reason) => ApiError::bad_request(reason),
-            Refused::Label(reason) | Refused::Interrupted(reason) => ApiError::conflict(reason),
-            Refused::Device(reason) => ApiError::failed(reason),
-            Refused::Trainer(reason) => ApiError::gateway_timeout(reason),
-            Refused::Stopping => ApiError::unavailable(Refused::Stopping),
+            UpdateError::Weights(reason) => ApiError::bad_request(reason),
+            UpdateError::Label(reason) | UpdateError::Interrupted(reason) => {
+                ApiError::conflict(reason)
+            }
+            UpdateError::Device(reason) => ApiError::failed(reason),
+            UpdateError::Trainer(reason) => ApiError::gateway_timeout(reason),
+            UpdateError::Stopping => ApiError::unavailable(UpdateError::Stopping),
         }
     }
 }

@@ -5,12 +5,12 @@ use std::sync::Arc;
 use serde_json::{Map, Value, json};
 
 use super::task::{lock_book, run_blocking};
-use crate::control::Command;
-use crate::lora::Bounds;
+use crate::core::message::Command;
+use crate::lora::LoraLimits;
 use crate::sample::LogprobsMode;
 use crate::serve::http::{ApiError, Field, HttpCall, HttpReply, json_reply};
 use crate::serve::state::ServerState;
-use crate::update::Ledger;
+use crate::update::WeightManifest;
 
 /// The fields of `/weight_checker`.
 pub(crate) const CHECK_FIELDS: &[Field] = &[Field::string("action"), Field::object("baseline")];
@@ -42,7 +42,7 @@ pub(crate) async fn server_info(
 ) -> Result<HttpReply, ApiError> {
     let model = &state.model;
     // TRL sends adapters instead of weights where it finds a `lora_config`.
-    let Bounds { adapters, rank } = model.lora;
+    let LoraLimits { adapters, rank } = model.lora;
     let lora = (adapters > 0).then(|| json!({"max_lora_rank": rank, "max_loras": adapters}));
     let config = json!({
         "model_config": model_config(state),
@@ -127,7 +127,7 @@ pub(crate) async fn check_weights(
 }
 
 /// Returns the checksum of each tensor by name.
-fn checksums(ledger: &Ledger) -> Map<String, Value> {
+fn checksums(ledger: &WeightManifest) -> Map<String, Value> {
     ledger
         .iter()
         .map(|(name, entry)| (name.to_owned(), entry.hash.to_hex().as_str().into()))
@@ -142,12 +142,12 @@ fn mismatches(baseline: &Map<String, Value>, found: &Map<String, Value>) -> Vec<
 }
 
 /// Computes the checksums of the weights from the memory that the engine computes with.
-async fn read_back(state: &ServerState) -> Result<Ledger, ApiError> {
+async fn read_back(state: &ServerState) -> Result<WeightManifest, ApiError> {
     let book = lock_book(state).await;
     state.engine.send(|done| Command::Lend { done }).await?;
-    let area = Arc::clone(&state.updates.yard);
+    let area = Arc::clone(&state.updates.staging);
     let ledger = run_blocking(move || {
-        let ledger = area.inspect(&book.ledger);
+        let ledger = area.inspect(&book.manifest);
         area.clear();
         ledger
     })

@@ -5,7 +5,9 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 
 use super::task::{lock_book, run_to_end};
-use crate::control::{Command, Mode, Parts};
+use crate::core::message::Command;
+use crate::core::message::PauseMode;
+use crate::core::message::SleepTags;
 use crate::serve::engine_client::EngineClient;
 use crate::serve::http::{ApiError, Field, HttpCall, HttpReply, Query, json_reply};
 use crate::serve::state::ServerState;
@@ -14,15 +16,15 @@ use crate::serve::state::ServerState;
 pub(crate) const ABORT_FIELDS: &[Field] = &[Field::array("request_ids")];
 
 /// The modes of a pause by name.
-const MODES: [(&str, Mode); 4] = [
-    ("abort", Mode::Abort),
-    ("wait", Mode::Wait),
-    ("keep", Mode::Keep),
-    ("recompute", Mode::Recompute),
+const MODES: [(&str, PauseMode); 4] = [
+    ("abort", PauseMode::Abort),
+    ("wait", PauseMode::Wait),
+    ("keep", PauseMode::Keep),
+    ("recompute", PauseMode::Recompute),
 ];
 
 /// Reads the mode of a pause; `abort` if the query names none.
-fn parse_mode(query: &Query) -> Result<Mode, ApiError> {
+fn parse_mode(query: &Query) -> Result<PauseMode, ApiError> {
     let name = match query.get("mode") {
         // vLLM's older name of a mode.
         None if query.flag("wait_for_inflight_requests", false)? => "wait",
@@ -54,7 +56,7 @@ pub(crate) async fn pause(state: &Arc<ServerState>, call: HttpCall) -> Result<Ht
 /// 409 if the mode waits for replies that cannot end.
 pub(crate) async fn pause_generation(
     engine: &EngineClient,
-    mode: Mode,
+    mode: PauseMode,
     clear_cache: bool,
 ) -> Result<(), ApiError> {
     match engine.send(|done| Command::Pause { mode, clear: clear_cache, done }).await? {
@@ -125,8 +127,8 @@ pub(crate) async fn sleep(state: &Arc<ServerState>, call: HttpCall) -> Result<Ht
     run_to_end(async move {
         pause_generation(&state.engine, mode, true).await?;
         // An update must not read or change the weights while they go.
-        let _book = state.updates.book.lock().await;
-        let parts = Parts { scheduling: true, weights: level > 0, cache: level > 0 };
+        let _book = state.updates.state.lock().await;
+        let parts = SleepTags { scheduling: true, weights: level > 0, cache: level > 0 };
         release_parts(&state.engine, parts, level == 2).await?;
         Ok(json_reply(&json!({"status": "sleeping", "level": level})))
     })
@@ -138,13 +140,17 @@ pub(crate) async fn release_kv_cache(
     state: &Arc<ServerState>,
     _: HttpCall,
 ) -> Result<HttpReply, ApiError> {
-    let parts = Parts { cache: true, ..Parts::default() };
+    let parts = SleepTags { cache: true, ..SleepTags::default() };
     release_parts(&state.engine, parts, false).await?;
     Ok(json_reply(&json!({"status": "kv_cache_released"})))
 }
 
 /// Gives back the memory of parts of the engine; weights are dropped if `drop` says so.
-async fn release_parts(engine: &EngineClient, parts: Parts, drop: bool) -> Result<(), ApiError> {
+async fn release_parts(
+    engine: &EngineClient,
+    parts: SleepTags,
+    drop: bool,
+) -> Result<(), ApiError> {
     engine.send(|done| Command::Sleep { parts, drop, done }).await?.map_err(ApiError::failed)
 }
 
@@ -157,7 +163,7 @@ pub(crate) async fn wake_up(
     let tags: Vec<&str> = query.all("tags").filter(|tag| !tag.is_empty()).collect();
     // A tag that names no part, such as SGLang's `cuda_graph`, wakes nothing.
     let is_named = |tag: &str| tags.is_empty() || tags.contains(&tag);
-    let parts = Parts {
+    let parts = SleepTags {
         scheduling: is_named("scheduling"),
         weights: is_named("weights"),
         cache: is_named("kv_cache"),

@@ -8,14 +8,14 @@ use tokio::task::spawn_blocking;
 
 use crate::serve::http::ApiError;
 use crate::serve::state::ServerState;
-use crate::update::Book;
+use crate::update::UpdateState;
 
 /// The lock on the engine's weights: nobody else reads or changes them while it is held.
-pub(super) type BookGuard = OwnedMutexGuard<Book>;
+pub(super) type BookGuard = OwnedMutexGuard<UpdateState>;
 
 /// Waits for the lock on the engine's weights.
 pub(super) async fn lock_book(state: &ServerState) -> BookGuard {
-    Arc::clone(&state.updates.book).lock_owned().await
+    Arc::clone(&state.updates.state).lock_owned().await
 }
 
 /// Runs `work` to its end, also if its caller disconnects.

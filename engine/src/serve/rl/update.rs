@@ -11,11 +11,17 @@ use serde_json::{Map, Value, json};
 
 use super::apply::{UpdateName, apply, prepare};
 use super::task::{BookGuard, lock_book, run_blocking, run_to_end};
-use crate::control::Command;
+use crate::core::message::Command;
 use crate::serve::http::{ApiError, Field, Fields, HttpCall, HttpReply, json_reply};
 use crate::serve::state::ServerState;
 use crate::stats::add;
-use crate::update::{Book, Open, Receipt, Refused, Staging, Version};
+use crate::update::IncomingWeights;
+use crate::update::LabelWish;
+use crate::update::OpenUpdate;
+use crate::update::UpdateError;
+use crate::update::UpdateReceipt;
+use crate::update::UpdateState;
+use crate::update::WeightVersion;
 
 /// The fields of `/init_weight_transfer_engine`.
 pub(crate) const CONNECT_FIELDS: &[Field] = &[Field::object("init_info")];
@@ -86,7 +92,7 @@ async fn join_group(state: Arc<ServerState>, info: Map<String, Value>) -> Result
     lock_book(&state).await.transport = None;
 
     let gpu = state.model.gpu.clone();
-    let transport = run_blocking(move || crate::nccl::connect(&info, &gpu, wait)).await??;
+    let transport = run_blocking(move || crate::update::nccl::connect(&info, &gpu, wait)).await??;
     lock_book(&state).await.transport = Some(transport);
     Ok(())
 }
@@ -107,11 +113,11 @@ pub(crate) async fn disconnect(
 pub(crate) async fn start(state: &Arc<ServerState>, _: HttpCall) -> Result<HttpReply, ApiError> {
     let mut book = lock_book(state).await;
     drop_open_update(&mut book);
-    book.open = Some(Open::new(book.staging()));
+    book.open = Some(OpenUpdate::new(book.new_incoming()));
     Ok(message_reply("Weight update started"))
 }
 
-fn drop_open_update(book: &mut Book) {
+fn drop_open_update(book: &mut UpdateState) {
     book.open = None;
     book.finished = None;
 }
@@ -190,13 +196,17 @@ impl WeightSource {
     }
 
     /// Reads all tensors into `staging`. Blocks.
-    fn read(self, book: &mut Book, staging: &mut Staging) -> Result<(), Refused> {
+    fn read(
+        self,
+        book: &mut UpdateState,
+        staging: &mut IncomingWeights,
+    ) -> Result<(), UpdateError> {
         match self {
             WeightSource::Folder(folder) => staging.take_folder(Path::new(&folder)),
             WeightSource::Body(body) => staging.take_file(&body),
             WeightSource::Transport(info) => {
                 let Some(mut transport) = book.transport.take() else {
-                    return Err(Refused::Weights(NOT_CONNECTED.into()));
+                    return Err(UpdateError::Weights(NOT_CONNECTED.into()));
                 };
                 let received = transport.receive(&info, &mut |piece| staging.take(piece));
                 // A transport out of step would take an old broadcast for a new one.
@@ -220,13 +230,13 @@ fn parse_label(fields: &Fields, name: &str) -> Result<Option<String>, ApiError> 
 /// The result of reading a source; the lock comes back also if that failed.
 struct ReadWeights {
     book: BookGuard,
-    staging: Result<Staging, Refused>,
+    staging: Result<IncomingWeights, UpdateError>,
 }
 
 /// Reads all tensors of a source into `staging`.
 async fn read_source(
     mut book: BookGuard,
-    mut staging: Staging,
+    mut staging: IncomingWeights,
     source: WeightSource,
 ) -> Result<ReadWeights, ApiError> {
     run_blocking(move || {
@@ -241,7 +251,7 @@ pub(crate) async fn push_folder(
     state: &Arc<ServerState>,
     folder: String,
     label: Option<String>,
-) -> Result<Receipt, ApiError> {
+) -> Result<UpdateReceipt, ApiError> {
     let book = lock_book(state).await;
     push_all(state, book, WeightPush { source: WeightSource::Folder(folder), label }).await
 }
@@ -251,13 +261,13 @@ async fn push_all(
     state: &Arc<ServerState>,
     mut book: BookGuard,
     push: WeightPush,
-) -> Result<Receipt, ApiError> {
+) -> Result<UpdateReceipt, ApiError> {
     let state = Arc::clone(state);
     run_to_end(async move {
         drop_open_update(&mut book);
         let WeightPush { source, label } = push;
         let name = UpdateName { folder: source.folder(), label };
-        let empty = book.staging();
+        let empty = book.new_incoming();
         let ReadWeights { mut book, staging } = read_source(book, empty, source).await?;
         let applied = apply_whole(&state, &mut book, staging, name).await;
         count_error(&state, applied)
@@ -267,10 +277,10 @@ async fn push_all(
 
 async fn apply_whole(
     state: &ServerState,
-    book: &mut Book,
-    staging: Result<Staging, Refused>,
+    book: &mut UpdateState,
+    staging: Result<IncomingWeights, UpdateError>,
     name: UpdateName,
-) -> Result<Receipt, ApiError> {
+) -> Result<UpdateReceipt, ApiError> {
     let staging = staging?;
     if !staging.is_whole() {
         return Err(ApiError::bad_request(NOT_ALL_TENSORS));
@@ -296,9 +306,9 @@ pub(crate) async fn update(
     let state = Arc::clone(state);
     run_to_end(async move {
         let names = push.source.names();
-        let read = read_source(book, open.scratch(), push.source).await?;
-        let settled = open.settle(read.staging, names).map_err(ApiError::from);
-        let tensors = open.staging().len();
+        let read = read_source(book, open.new_batch(), push.source).await?;
+        let settled = open.add(read.staging, names).map_err(ApiError::from);
+        let tensors = open.incoming().len();
 
         let mut book = read.book;
         book.open = Some(open);
@@ -338,17 +348,17 @@ pub(crate) async fn finish(
 /// Applies a started update. If it is refused, it stays open, so that missing tensors can come.
 async fn finish_open(
     state: &ServerState,
-    book: &mut Book,
-    open: Open,
+    book: &mut UpdateState,
+    open: OpenUpdate,
     label: Option<String>,
-) -> Result<Receipt, ApiError> {
+) -> Result<UpdateReceipt, ApiError> {
     let name = UpdateName { folder: None, label };
-    let prepared = match open.debt() {
+    let prepared = match open.missing() {
         Some(debt) => Err(ApiError::conflict(debt)),
-        None => prepare(state, book, open.staging(), name),
+        None => prepare(state, book, open.incoming(), name),
     };
     match prepared {
-        Ok(prepared) => apply(state, book, open.into_staging(), prepared).await,
+        Ok(prepared) => apply(state, book, open.into_incoming(), prepared).await,
         Err(refusal) => {
             book.open = Some(open);
             Err(refusal)
@@ -356,8 +366,8 @@ async fn finish_open(
     }
 }
 
-fn receipt_reply(message: &str, receipt: &Receipt) -> HttpReply {
-    let Version { label, checksum } = &receipt.version;
+fn receipt_reply(message: &str, receipt: &UpdateReceipt) -> HttpReply {
+    let WeightVersion { label, checksum } = &receipt.version;
     json_reply(&json!({
         "message": message,
         "weight_version": label,
@@ -379,8 +389,12 @@ pub(crate) async fn rename(
     run_to_end(async move {
         let mut book = lock_book(&state).await;
         let checksum = book.version.checksum.clone();
-        let label = state.updates.label((Some(&wanted), None), book.done, &checksum)?;
-        let version = Version { label, checksum };
+        let label = state.updates.choose_label(
+            LabelWish { asked: Some(&wanted), folder: None },
+            book.done,
+            &checksum,
+        )?;
+        let version = WeightVersion { label, checksum };
         // The label must be known before any token is sampled under it.
         state.updates.remember(&version);
 

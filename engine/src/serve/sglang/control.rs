@@ -6,7 +6,8 @@ use hyper::StatusCode;
 use serde_json::{Map, Value, json};
 
 use super::params::is_empty;
-use crate::control::{Command, Mode};
+use crate::core::message::Command;
+use crate::core::message::PauseMode;
 use crate::serve::http::{
     ApiError, Field, HttpCall, HttpReply, json_reply, raw_json_reply, text_reply, to_json,
 };
@@ -52,9 +53,9 @@ pub(crate) async fn abort(state: &Arc<ServerState>, call: HttpCall) -> Result<Ht
 pub(crate) async fn pause(state: &Arc<ServerState>, call: HttpCall) -> Result<HttpReply, ApiError> {
     let fields = call.fields_or_empty()?;
     let (mode, clear_cache) = match fields.text("mode")?.unwrap_or("abort") {
-        "abort" => (Mode::Abort, true),
-        "retract" => (Mode::Recompute, true),
-        "in_place" => (Mode::Keep, false),
+        "abort" => (PauseMode::Abort, true),
+        "retract" => (PauseMode::Recompute, true),
+        "in_place" => (PauseMode::Keep, false),
         other => {
             let message = format!("must be `abort`, `retract` or `in_place`, got `{other}`");
             return Err(ApiError::bad_field("mode", message));

@@ -8,8 +8,8 @@ use tokio::sync::mpsc::Receiver;
 
 use super::params::{is_empty, translate};
 use super::reply::{SglangCall, SglangEvents, SglangReply};
-use crate::Card;
-use crate::sequence::Output;
+use crate::info::ModelInfo;
+use crate::schedule::request::Output;
 use crate::serve::engine_client::Prompt;
 use crate::serve::generation::{
     ChoiceDecoder, GenerationRequest, RequestedLimit, alternatives, check_length, collect_choices,
@@ -208,7 +208,7 @@ impl<'a> Batch<'a> {
         }
     }
 
-    fn prompt_ids(&self, index: usize, model: &Card) -> Result<Vec<u32>, ApiError> {
+    fn prompt_ids(&self, index: usize, model: &ModelInfo) -> Result<Vec<u32>, ApiError> {
         let ids = match self.prompts[index] {
             Value::String(text) if self.field == "text" => {
                 encode_prompt(self.field, text, true, model)?

@@ -5,7 +5,10 @@ use std::time::Instant;
 
 use serde::Serialize;
 
-use crate::sequence::{End, Finish, Output, StopRules};
+use crate::schedule::request::FinishReason;
+use crate::schedule::request::Output;
+use crate::schedule::request::ReplyEnd;
+use crate::schedule::request::StopRules;
 use crate::serve::generation::{
     Alternative, ChoiceDecoder, ChoiceDelta, PromptTokens, ReplyOptions, ScoredToken,
     WeightVersion, require_end,
@@ -125,7 +128,7 @@ impl SglangCall {
                 completion_tokens: choice.ids.len(),
                 cached_tokens: choice.cached_tokens(),
                 weight_version: end.map(|end| self.weight_version(end)),
-                weight_versions: end.map(End::weight_versions),
+                weight_versions: end.map(ReplyEnd::weight_versions),
                 e2e_latency: self.started.elapsed().as_secs_f64(),
                 logprobs: self.logprobs(choice),
             },
@@ -135,24 +138,24 @@ impl SglangCall {
 
     /// Returns the label of the weights that sampled the last token, or that serve if there is
     /// none.
-    fn weight_version(&self, end: &End) -> String {
+    fn weight_version(&self, end: &ReplyEnd) -> String {
         match end.versions.last() {
             Some(span) => span.version.to_string(),
             None => self.state.engine.status().version.to_string(),
         }
     }
 
-    fn finish_reason(&self, end: &End, ids: &[u32]) -> Option<SglangFinishReason> {
+    fn finish_reason(&self, end: &ReplyEnd, ids: &[u32]) -> Option<SglangFinishReason> {
         if self.hides_sampled {
             return Some(SglangFinishReason::Length { length: 0 });
         }
         let matched = match &end.finish {
-            Finish::Eos => MatchedStop::Id(ids.last().copied()),
-            Finish::StopId(id) => MatchedStop::Id(Some(*id)),
-            Finish::StopText { text, .. } => MatchedStop::Text(text.clone()),
-            Finish::Length => return Some(SglangFinishReason::Length { length: ids.len() }),
-            Finish::Aborted => return Some(SglangFinishReason::Abort { message: "Aborted" }),
-            Finish::Failed(_) => return None,
+            FinishReason::Eos => MatchedStop::Id(ids.last().copied()),
+            FinishReason::StopId(id) => MatchedStop::Id(Some(*id)),
+            FinishReason::StopText { text, .. } => MatchedStop::Text(text.clone()),
+            FinishReason::Length => return Some(SglangFinishReason::Length { length: ids.len() }),
+            FinishReason::Aborted => return Some(SglangFinishReason::Abort { message: "Aborted" }),
+            FinishReason::Failed(_) => return None,
         };
         Some(SglangFinishReason::Stop { matched })
     }

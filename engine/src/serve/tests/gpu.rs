@@ -10,7 +10,8 @@ mod sleep;
 use super::rl::waiting_calls;
 use super::*;
 use crate::DeviceChoice;
-use crate::double::{Turn, async_turn};
+use crate::double::EmulatedGpu;
+use crate::double::exclusive_gpu_async;
 
 /// Options of a small engine whose results do not depend on the batch.
 fn deterministic() -> EngineOptions {
@@ -74,6 +75,6 @@ async fn checked(server: &Server) -> Value {
 }
 
 /// Counts the steps that were recorded, and the runs of recorded steps.
-fn recordings(double: &Turn) -> (i64, i64) {
+fn recordings(double: &EmulatedGpu) -> (i64, i64) {
     (double.get("recordings"), double.get("graph_launches"))
 }

@@ -32,7 +32,7 @@ fn scores(choices: &Value) -> Vec<f64> {
 
 #[tokio::test]
 async fn adapters_say_the_same_alone_and_side_by_side() {
-    let double = async_turn().await;
+    let double = exclusive_gpu_async().await;
     let server = with_both(deterministic()).await;
     let expected = alone(&server, &bodies()).await;
     assert_eq!(together(&server, &bodies()).await, expected);
@@ -52,7 +52,7 @@ async fn adapters_say_the_same_alone_and_side_by_side() {
 
 #[tokio::test]
 async fn adapters_on_a_gpu_are_near_those_on_the_cpu() {
-    let _double = async_turn().await;
+    let _double = exclusive_gpu_async().await;
     let scored = |body: &Value| {
         let mut prompt = numbered(8)["prompt"].as_array().unwrap().clone();
         prompt.extend(body["prompt"].as_array().unwrap().iter().cloned());
@@ -86,7 +86,7 @@ async fn adapters_on_a_gpu_are_near_those_on_the_cpu() {
 
 #[tokio::test]
 async fn an_adapter_without_room_ends_its_own_reply_only() {
-    let double = async_turn().await;
+    let double = exclusive_gpu_async().await;
     let server = with_both(deterministic()).await;
     let bodies = bodies();
     let plain = alone(&server, &bodies[..1]).await;

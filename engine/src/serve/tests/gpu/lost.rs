@@ -4,7 +4,7 @@ use super::*;
 
 #[tokio::test]
 async fn a_gpu_that_is_lost_shows_in_health_and_takes_no_more_calls() {
-    let double = async_turn().await;
+    let double = exclusive_gpu_async().await;
     let faults = double.get("faults");
     let server = Server::start(deterministic()).await;
     let body = numbered(1);

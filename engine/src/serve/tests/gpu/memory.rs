@@ -6,7 +6,7 @@ use crate::update::tests::{file_of, tiny, variant};
 
 #[tokio::test]
 async fn a_start_without_room_is_one_line_and_leaves_nothing_behind() {
-    let double = async_turn().await;
+    let double = exclusive_gpu_async().await;
     let mut n = 0;
     let engine = loop {
         n += 1;
@@ -36,7 +36,7 @@ async fn a_start_without_room_is_one_line_and_leaves_nothing_behind() {
 
 #[tokio::test]
 async fn a_step_without_room_ends_its_replies_with_the_reason_and_the_next_ones_come() {
-    let double = async_turn().await;
+    let double = exclusive_gpu_async().await;
     let server = Server::start(deterministic()).await;
     let bodies: Vec<Value> = (0..2).map(numbered).collect();
     let expected = together(&server, &bodies).await;
@@ -93,7 +93,7 @@ async fn a_step_without_room_ends_its_replies_with_the_reason_and_the_next_ones_
 
 #[tokio::test]
 async fn steps_that_cannot_be_recorded_are_asked_for_launch_by_launch() {
-    let double = async_turn().await;
+    let double = exclusive_gpu_async().await;
     let bodies: Vec<Value> = (0..2).map(numbered).collect();
     let eager = EngineOptions { eager: true, ..deterministic() };
     let server = Server::start(eager).await;
@@ -114,7 +114,7 @@ async fn steps_that_cannot_be_recorded_are_asked_for_launch_by_launch() {
 
 #[tokio::test]
 async fn new_weights_that_find_no_room_wait_on_the_host() {
-    let double = async_turn().await;
+    let double = exclusive_gpu_async().await;
     let server = Server::start(deterministic()).await;
     let bodies: Vec<Value> = (0..2).map(numbered).collect();
     let files = [0, 1].map(|number| file_of(&variant(number), safetensors::Dtype::F32));

@@ -9,12 +9,12 @@ use std::net::TcpListener;
 use std::time::{Duration, Instant};
 
 use kernels::cuda::{Device, DeviceOptions, Memory};
-use kernels::nccl::{self, Member};
+use kernels::nccl::{self, Communicator};
 use safetensors::Dtype;
 use tokio::task::{JoinHandle, spawn_blocking};
 
 use super::*;
-use crate::nccl::tests::{pickled, store};
+use crate::update::nccl::tests::{pickled, store};
 use crate::update::tests::{Named, bytes, file_of, variant};
 
 const INIT: &str = "/init_weight_transfer_engine";
@@ -36,7 +36,7 @@ fn given_up_after(patience: Duration) -> impl FnMut() -> bool {
 /// The trainer's side.
 struct Trainer {
     device: Device,
-    member: Member,
+    member: Communicator,
 }
 
 /// Makes a name of a group, and the `init_info` to join it.
@@ -56,7 +56,7 @@ impl Trainer {
         let (id, info) = invitation();
         let leading = spawn_blocking(move || {
             let device = Device::open(&DeviceOptions::default()).unwrap();
-            let member = Member::join(&device, &id, (0, 2), &mut given_up_after(LONG)).unwrap();
+            let member = Communicator::new(&device, &id, 0, 2, &mut given_up_after(LONG)).unwrap();
             Trainer { device, member }
         });
         let answer = server.post(INIT, &json!({"init_info": merged(info, changes)})).await;
@@ -143,7 +143,7 @@ async fn served_from_a_body(number: u32, dtype: Dtype, label: &str) -> (Value, V
 
 #[tokio::test]
 async fn what_a_trainer_broadcasts_is_served_as_if_it_had_come_as_a_body() {
-    let _double = async_turn().await;
+    let _double = exclusive_gpu_async().await;
     let expected = [
         served_from_a_body(1, Dtype::F32, "a").await,
         served_from_a_body(2, Dtype::BF16, "b").await,
@@ -172,7 +172,7 @@ async fn what_a_trainer_broadcasts_is_served_as_if_it_had_come_as_a_body() {
 
 #[tokio::test]
 async fn what_does_not_fit_is_refused_and_the_group_stays_in_step() {
-    let _double = async_turn().await;
+    let _double = exclusive_gpu_async().await;
     let expected = served_from_a_body(1, Dtype::F32, "a").await;
     let server = Server::start(deterministic()).await;
     let before = served(&server).await;
@@ -223,7 +223,7 @@ async fn the_next_one_is_served(server: Server) {
 
 #[tokio::test]
 async fn a_trainer_that_never_comes_is_not_waited_for_for_ever() {
-    let _double = async_turn().await;
+    let _double = exclusive_gpu_async().await;
     let server = Server::start(deterministic()).await;
     let before = served(&server).await;
     // Its store is there, but it never joins; and nobody is there at all.
@@ -245,7 +245,7 @@ async fn a_trainer_that_never_comes_is_not_waited_for_for_ever() {
 
 #[tokio::test]
 async fn a_trainer_that_dies_between_two_broadcasts_is_told_of_at_once() {
-    let _double = async_turn().await;
+    let _double = exclusive_gpu_async().await;
     let server = Server::start(deterministic()).await;
     let before = served(&server).await;
     let trainer = Trainer::join(&server, json!({})).await;
@@ -265,7 +265,7 @@ async fn a_trainer_that_dies_between_two_broadcasts_is_told_of_at_once() {
 
 #[tokio::test]
 async fn a_trainer_that_stalls_is_given_up_after_its_time() {
-    let _double = async_turn().await;
+    let _double = exclusive_gpu_async().await;
     let server = Server::start(deterministic()).await;
     let before = served(&server).await;
     let trainer = Trainer::join(&server, json!({"timeout": 600})).await;
@@ -283,7 +283,7 @@ async fn a_trainer_that_stalls_is_given_up_after_its_time() {
 
 #[tokio::test]
 async fn while_a_trainer_stalls_the_engine_serves_and_the_next_one_takes_over() {
-    let _double = async_turn().await;
+    let _double = exclusive_gpu_async().await;
     let server = Server::start(deterministic()).await;
     let bodies: Vec<Value> = (0..3).map(numbered).collect();
     let expected = alone(&server, &bodies).await;
@@ -306,7 +306,7 @@ async fn while_a_trainer_stalls_the_engine_serves_and_the_next_one_takes_over() 
 
 #[tokio::test]
 async fn an_engine_that_stops_does_not_wait_for_a_trainer() {
-    let _double = async_turn().await;
+    let _double = exclusive_gpu_async().await;
     for caller_leaves in [false, true] {
         let server = Server::start(deterministic()).await;
         let trainer = Trainer::join(&server, json!({})).await;

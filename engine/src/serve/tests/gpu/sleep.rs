@@ -6,7 +6,7 @@ use crate::update::tests::{Named, file_of, variant};
 /// Bytes that an engine may keep while it sleeps: room for a step's words and tokens.
 const KEPT: i64 = 5 << 18;
 
-async fn used(double: &Turn, server: &Server) -> i64 {
+async fn used(double: &EmulatedGpu, server: &Server) -> i64 {
     // What was dropped on another thread is gone by the time that this one is answered.
     server.get("/weight_info").await;
     double.get("used")
@@ -14,7 +14,7 @@ async fn used(double: &Turn, server: &Server) -> i64 {
 
 #[tokio::test]
 async fn a_sleep_gives_the_memory_back_and_replies_are_the_same_after_it() {
-    let double = async_turn().await;
+    let double = exclusive_gpu_async().await;
     let server = Server::start(deterministic()).await;
     let bodies: Vec<Value> = (0..2).map(numbered).collect();
     // Other engines have recorded steps on this device.
@@ -45,7 +45,7 @@ async fn a_sleep_gives_the_memory_back_and_replies_are_the_same_after_it() {
 
 #[tokio::test]
 async fn weights_can_be_exchanged_while_they_are_on_the_host() {
-    let double = async_turn().await;
+    let double = exclusive_gpu_async().await;
     let server = Server::start(deterministic()).await;
     let bodies: Vec<Value> = (0..2).map(numbered).collect();
     let some: Named = variant(1).into_iter().step_by(3).collect();
@@ -77,7 +77,7 @@ async fn weights_can_be_exchanged_while_they_are_on_the_host() {
 
 #[tokio::test]
 async fn a_deep_sleep_keeps_nothing_and_goes_on_with_weights_that_come() {
-    let double = async_turn().await;
+    let double = exclusive_gpu_async().await;
     let server = Server::start(deterministic()).await;
     let bodies: Vec<Value> = (0..2).map(numbered).collect();
     let expected = together(&server, &bodies).await;
@@ -107,7 +107,7 @@ async fn a_deep_sleep_keeps_nothing_and_goes_on_with_weights_that_come() {
 
 #[tokio::test]
 async fn a_waking_that_finds_no_room_says_so_and_can_be_tried_again() {
-    let double = async_turn().await;
+    let double = exclusive_gpu_async().await;
     let server = Server::start(deterministic()).await;
     let bodies: Vec<Value> = (0..2).map(numbered).collect();
     let expected = together(&server, &bodies).await;
