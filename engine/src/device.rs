@@ -79,7 +79,7 @@ fn describe(cuda: &Cuda) -> String {
         None => "without cuBLASLt".to_owned(),
     };
     let compiler = if device.libraries().nvrtc.is_some() { "" } else { ", without NVRTC" };
-    let made = cuda.kernels().made();
+    let made = cuda.kernels().load_summary();
     let (name, arch) = (device.name(), device.arch());
     format!("running on the GPU {name}, {arch}, {made}{compiler}, {products}")
 }

@@ -144,16 +144,16 @@ impl<T: TensorSource> Blueprint<'_, T> {
     /// Places the weights on the device, and divides the memory that is left.
     fn load_model<O: Ops>(&self, ops: O) -> Result<LoadedModel<O>, LoadError> {
         let (config, options): (&ModelConfig, _) = (&self.folder.model, &self.options);
-        let tokens = options.step_tokens(config.vocab, ops.reach())?;
-        self.weights.check_room(config, ops.room(1.0)?)?;
+        let tokens = options.step_tokens(config.vocab, ops.limits())?;
+        self.weights.check_room(config, ops.free_memory(1.0)?)?;
 
-        let recorder = ManifestRecorder::new(self.weights, ops.rounds());
+        let recorder = ManifestRecorder::new(self.weights, ops.uses_bf16());
         let parameters = Parameters::load(&ops, &recorder, config)?;
         let logit_rows = options.max_num_seqs.min(tokens);
         let scratch = Scratch::new(&ops, config, tokens, logit_rows)?;
 
         // Keys and values get what weights and intermediate results have left.
-        let free = ops.room(options.gpu_memory_utilization)?;
+        let free = ops.free_memory(options.gpu_memory_utilization)?;
         let page_bytes = ops.page_bytes(config.heads) * config.layers;
         let kv = options.kv_capacity(config.positions, page_bytes, free)?;
         let capacity = ModelCapacity {

@@ -5,11 +5,11 @@ mod profile;
 
 use std::path::PathBuf;
 
-use kernels::cuda::check::{CHECKS, Case, Finding, Speed};
+use kernels::cuda::check::{CHECKS, Checker, Finding, Speed};
 use kernels::cuda::{CudaError, Device, DeviceOptions, FAMILIES, Kernels};
 
 pub use group::GroupReport;
-pub use kernels::cuda::{Made, NoCuda};
+pub use kernels::cuda::{KernelLoad, NoCuda};
 pub use profile::{Profile, ProfileOptions, ProfileRow};
 
 /// The head sizes of the served model families, for which kernels are compiled and checked.
@@ -50,7 +50,7 @@ pub struct GpuReport {
     /// The path of cuBLASLt, if it was found.
     pub cublaslt: Option<String>,
     /// For each head size, the origin of the compiled kernels and the time to get them.
-    pub made: Vec<(usize, Made)>,
+    pub made: Vec<(usize, KernelLoad)>,
     /// Each kernel in each shape, compared with plain loops.
     pub kernels: Vec<GpuKernel>,
     /// Times of kernels, if they were asked for.
@@ -117,9 +117,9 @@ impl GpuReport {
         options: &GpuOptions,
     ) -> Result<(), CudaError> {
         let kernels = Kernels::load(device, FAMILIES, dim)?;
-        self.made.push((dim, kernels.made()));
+        self.made.push((dim, kernels.load_summary()));
         for (name, check) in CHECKS {
-            let mut case = Case::new(&kernels, dim, options.seed);
+            let mut case = Checker::new(&kernels, dim, options.seed);
             case.speeds = options.times.then(Vec::new);
             // A kernel that fails is reported with an infinite error.
             if let Err(error) = check(&mut case) {

@@ -76,7 +76,7 @@ impl<O: Ops> Model<O> {
 
     /// The device for another thread.
     pub(crate) fn second_device(&self) -> Result<O, OpError> {
-        self.ops.twin()
+        self.ops.loader()
     }
 
     /// The shape of the model.
@@ -96,7 +96,7 @@ impl<O: Ops> Model<O> {
 
     /// Returns true if the device can sample tokens.
     pub(crate) fn can_draw(&self) -> bool {
-        self.ops.draws()
+        self.ops.draws_tokens()
     }
 
     /// Returns true if the device failed for good.
@@ -173,7 +173,7 @@ impl<O: Ops> Model<O> {
     /// Waits for the earliest step whose sampled tokens were not read, and returns one token for
     /// each of its rows with logits; a token is absent if the host samples it.
     pub(crate) fn drawn_tokens(&mut self) -> Result<Vec<Option<DrawnToken>>, OpError> {
-        self.ops.drawn()
+        self.ops.take_draws()
     }
 
     /// Takes back the buffer that [`Model::logits`] returned. Without this, a step of many rows
@@ -210,7 +210,7 @@ impl<O: Ops> Model<O> {
     /// Frees the memory of keys and values and of intermediate results.
     pub(crate) fn free_cache(&mut self) -> Result<(), OpError> {
         let Model { ops, config, .. } = self;
-        ops.give_back()?;
+        ops.release_scratch()?;
         let Scratch { rows, logit_rows, .. } = self.scratch;
         self.scratch = Scratch { rows, logit_rows, ..Scratch::new(ops, config, 0, 0)? };
         self.host_logits = Vec::new();

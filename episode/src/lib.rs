@@ -36,10 +36,3 @@ pub use tag::{CLOSE_STATUSES, Tag, TagSource};
 pub use trajectory::{Branch, Trajectory, TrajectoryKind};
 pub use turn::{SampledTokens, Turn, UnevenColumns};
 pub use version::{VersionStamps, version_number};
-
-pub use call::CallEnd as Ended; // alias
-pub use call::CallStart as Begun; // alias
-pub use call::SideColumn as Side; // alias
-pub use trajectory::TrajectoryKind as Kind; // alias
-pub use turn::SampledTokens as Sampled; // alias
-pub use version::VersionStamps as Stamps; // alias

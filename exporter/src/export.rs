@@ -289,11 +289,11 @@ mod tests {
         assert_eq!(fs::read(&report.files[0]).unwrap(), bytes);
         let held = ["a", "b", "c"].map(|name| (name.to_owned(), 0)).into();
         for path in [&out, &report.files[2]] {
-            assert_eq!(crate::exported(path).unwrap(), held);
+            assert_eq!(crate::exported_attempts(path).unwrap(), held);
         }
         fs::write(&report.files[0], "cut").unwrap();
-        let changed = crate::exported(&out);
-        assert!(matches!(changed, Err(crate::ExportedError::Changed(_))));
+        let changed = crate::exported_attempts(&out);
+        assert!(matches!(changed, Err(crate::ReadExportError::Changed(_))));
     }
 
     #[tokio::test]

@@ -101,16 +101,6 @@ impl Feed {
         })
     }
 
-    #[doc(hidden)]
-    pub async fn item(
-        &mut self,
-        snapshot: &mut Snapshot,
-        item: &FeedItem,
-        newest: Option<i64>,
-    ) -> Result<FeedOutcome, FeedError> {
-        self.encode_item(snapshot, item, newest).await // alias
-    }
-
     /// Encodes rows as the next bytes of the stream. Rows that cannot be encoded never can be, so
     /// they are dropped.
     fn encode(&mut self, rows: &[Row], item: i64) -> FeedOutcome {
@@ -141,11 +131,6 @@ impl Feed {
     /// [`EncodeError`] when it cannot be ended.
     pub fn finish(&mut self) -> Result<Vec<u8>, EncodeError> {
         self.encoder.finish()
-    }
-
-    #[doc(hidden)]
-    pub fn end(&mut self) -> Result<Vec<u8>, EncodeError> {
-        self.finish() // alias
     }
 }
 

@@ -74,23 +74,3 @@ pub use rows::schema::{COLUMNS, SCHEMA_VERSION, SchemaColumn, schema};
 pub use weigh::SharedTokens;
 pub use weigh::model_filter::ModelFilter;
 pub use weigh::versions::VersionFilter;
-
-// The names before, until all crates use the new ones.
-pub use diagnosis::diagnose_with_tokenizer as diagnose_with; // alias
-pub use feed::FeedOutcome as Made; // alias
-pub use forks::table::FORK_COLUMNS as FORKS; // alias
-pub use graph::kind::KindReason as Cue; // alias
-pub use graph::links::ChoiceLink as Link; // alias
-pub use graph::links::choice_links as links; // alias
-pub use notes::DropReason as Dropped; // alias
-pub use notes::Omission as Left; // alias
-pub use notes::Omissions as Lefts; // alias
-pub use notes::ParentEvidence as Told; // alias
-pub use notes::VersionMismatch as LeftOut; // alias
-pub use output::read_export::ReadExportError as ExportedError; // alias
-pub use output::read_export::exported_attempts as exported; // alias
-pub use output::target::Destination as Out; // alias
-pub use output::target::OutputStream as Stream; // alias
-pub use rows::schema::SchemaColumn as Column; // alias
-pub use weigh::SharedTokens as Shared; // alias
-pub use weigh::model_filter::ModelFilter as Models; // alias

@@ -42,8 +42,3 @@ pub use step::{Cuda, CudaOptions};
 pub use tensor::{Buffer, Matrix, Pages};
 
 pub(crate) use device::library::{locate, nccl_package};
-
-pub use self::KernelLoad as Made; // alias
-pub use self::LibraryLocation as Found; // alias
-pub use self::Pod as Plain; // alias
-pub use self::profiler as clock; // alias

@@ -26,8 +26,3 @@ pub use op::{
     DeviceLimits, DrawParams, DrawnScores, DrawnToken, Heads, LayerPages, LoraTarget, LowRank,
     OpError, Ops, PAGE, Placement, Residual, RmsNorm, Rotation, Span, Step, TOP_MAX, Values,
 };
-
-pub use op::DeviceLimits as Reach; // alias
-pub use op::DrawParams as Draw; // alias
-pub use op::DrawnToken as Drawn; // alias
-pub use op::Placement as Home; // alias

@@ -299,26 +299,6 @@ impl Communicator {
         self.wait_done("ncclBroadcast", status, should_stop)
     }
 
-    #[doc(hidden)] // alias
-    pub fn join(
-        device: &Device,
-        id: &[u8; ID_BYTES],
-        (rank, size): (i32, i32),
-        should_stop: ShouldStop<'_>,
-    ) -> Result<Communicator, NcclError> {
-        Communicator::new(device, id, rank, size, should_stop)
-    }
-
-    #[doc(hidden)] // alias
-    pub fn add_up(&mut self, numbers: &Memory, stop: ShouldStop<'_>) -> Result<(), NcclError> {
-        self.all_reduce(numbers, stop)
-    }
-
-    #[doc(hidden)] // alias
-    pub fn receive(&mut self, memory: &Memory, stop: ShouldStop<'_>) -> Result<(), NcclError> {
-        self.broadcast(memory, stop)
-    }
-
     fn handle(&self) -> Result<CommHandle, NcclError> {
         match self.handle.is_null() {
             false => Ok(self.handle),
@@ -423,9 +403,6 @@ pub fn unique_id() -> Result<[u8; ID_BYTES], NcclError> {
     functions.check(CALL, unsafe { get(&mut id) })?;
     Ok(id.0)
 }
-
-pub use self::Communicator as Member; // alias
-pub use self::unique_id as new_id; // alias
 
 #[cfg(test)]
 mod tests {

@@ -147,8 +147,8 @@ impl Client {
         // There is no `OpenCall` to fill in what the upstream reports apart from its reply.
         if let Some(lookup) = lookup {
             lookup.fill(&mut ended, &owed).await;
-            if let Some(end) = self.forward.sampler(dialect, &HeaderMap::new()).await.end() {
-                owed.end(end, &mut ended.choices);
+            if let Some(end) = self.forward.sampler(dialect, &HeaderMap::new()).await.end_token() {
+                owed.append_end_token(end, &mut ended.choices);
             }
         }
         Ok(ClientReply { ended, asked, declined })

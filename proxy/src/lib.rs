@@ -39,11 +39,3 @@ pub use feed::rows::{ItemRows, RowSource, RowStream};
 pub use proxy::{Proxy, StartError};
 pub use serve::serve_data;
 pub use upstream::connect::{InvalidSetting, server_tls};
-
-pub use client::ClientError as NoReply; // alias
-pub use client::ClientReply as Reply; // alias
-pub use client::ClientRequest as Question; // alias
-pub use config::InvalidUpstream as BadUpstream; // alias
-pub use config::TokenExtras as Beside; // alias
-pub use config::TranslateMode as Translate; // alias
-pub use upstream::connect::InvalidSetting as BadSetting; // alias

@@ -58,19 +58,3 @@ pub use verify::verify;
 pub use versions::VersionRecord;
 pub use writer::edit::StoreEditor;
 pub use writer::{Ack, Store, Writer};
-
-pub use feed::types::Disposition as Fate; // alias
-pub use feed::types::FeedItem as Item; // alias
-pub use feed::types::FeedQuery as Wanted; // alias
-pub use feed::types::FeedUnit as Unit; // alias
-pub use feed::types::GroupLimits as Cut; // alias
-pub use feed::types::LeasePart as Held; // alias
-pub use maintenance::prune::KeepReason as Kept; // alias
-pub use maintenance::prune::PruneCandidate as Doomed; // alias
-pub use maintenance::prune::PruneFilter as Prune; // alias
-pub use maintenance::prune::PruneReport as Pruned; // alias
-pub use snapshot::summary::EpisodeSummary as Summary; // alias
-pub use unavailable::StoreUnavailable as Trouble; // alias
-pub use verify::report::RecordRef as Place; // alias
-pub use verify::report::VerifyReport as Verified; // alias
-pub use writer::edit::StoreEditor as Amend; // alias

@@ -34,10 +34,6 @@ impl VersionRecord {
     }
 
     /// Forwards to [`Self::reported_at`].
-    #[doc(hidden)] // alias
-    pub fn told_at(&self) -> Micros {
-        self.reported_at()
-    }
 
     /// The number of its label, where it has one.
     pub fn number(&self) -> Option<i64> {
@@ -184,7 +180,7 @@ mod tests {
             store.version(served).await.unwrap();
             store.version(told("latest", None, 10, None)).await.unwrap();
             let found = store.snapshot().await.unwrap().versions().await.unwrap();
-            let at: Vec<_> = found.iter().map(VersionRecord::told_at).collect();
+            let at: Vec<_> = found.iter().map(VersionRecord::reported_at).collect();
             assert_eq!((at, found[1].served_at), (vec![4, 9, 6], Some(9)));
             let current = store.snapshot().await.unwrap().current_versions().await.unwrap();
             assert_eq!(current, [found[0].clone(), found[1].clone()]);

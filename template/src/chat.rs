@@ -196,11 +196,6 @@ impl ChatTemplate {
         Ok(text)
     }
 
-    #[doc(hidden)] // alias
-    pub fn render_open(&self, input: &ChatInput<'_>) -> Result<String, RenderError> {
-        self.render_continuation(input)
-    }
-
     /// Turns developers' messages into the system's, if the template does not know that role.
     fn known_roles<'a>(&self, messages: &'a [Value]) -> Cow<'a, [Value]> {
         if self.knows_developer || !messages.iter().any(is_developer) {

@@ -24,6 +24,5 @@ pub use chat::{ChatInput, ChatTemplate, RenderError, TemplateError};
 pub use fingerprint::fingerprint;
 pub use messages::{MessageError, prepare};
 pub use reasoning::{ReasoningDelta, ReasoningParser};
-pub use tokenizer::TokenStrings as TokenNames; // alias
 pub use tokenizer::{Detokenizer, TokenStrings, Tokenizer, TokenizerError};
 pub use tools::{ToolCall, ToolEvent, ToolFormat, ToolParser};

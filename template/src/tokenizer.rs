@@ -81,11 +81,6 @@ impl Tokenizer {
         }
     }
 
-    #[doc(hidden)] // alias
-    pub fn read(path: &Path) -> Result<Tokenizer, TokenizerError> {
-        Tokenizer::from_file(path)
-    }
-
     fn new(mut inner: tokenizers::Tokenizer) -> Tokenizer {
         // Truncation and padding are settings of an earlier training run. transformers drops both,
         // too. Removing them cannot fail.
@@ -97,11 +92,6 @@ impl Tokenizer {
     /// Maximum number of bytes of a text that one token stands for; `None` if there may be no
     /// maximum.
     pub fn max_token_bytes(&self) -> Option<usize> {
-        self.max_token_bytes
-    }
-
-    #[doc(hidden)] // alias
-    pub fn longest(&self) -> Option<usize> {
         self.max_token_bytes
     }
 
@@ -178,11 +168,6 @@ impl Tokenizer {
     /// The id of a special token, which decoding can leave out.
     pub fn special_id(&self, token: &str) -> Option<u32> {
         self.id(token).filter(|id| self.decode(&[*id], true).is_empty())
-    }
-
-    #[doc(hidden)] // alias
-    pub fn special(&self, token: &str) -> Option<u32> {
-        self.special_id(token)
     }
 
     /// The id of a token, special or not.

@@ -34,11 +34,6 @@ impl ToolFormat {
         source.contains("<|python_tag|>").then_some(ToolFormat::Llama3Json)
     }
 
-    #[doc(hidden)] // alias
-    pub fn of_template(source: &str) -> Option<ToolFormat> {
-        ToolFormat::detect(source)
-    }
-
     /// The markup before a call.
     fn open(self) -> &'static str {
         match self {

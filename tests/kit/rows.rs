@@ -28,7 +28,8 @@ impl Rows {
 
 impl RowSource for Rows {
     fn stream(&self, parameters: &[(String, String)]) -> Result<Box<dyn RowStream>, String> {
-        let feed = Feed::new(FeedOptions::of(parameters)?).map_err(|error| error.to_string())?;
+        let feed =
+            Feed::new(FeedOptions::from_query(parameters)?).map_err(|error| error.to_string())?;
         Ok(Box::new(Stream { feed, items: Arc::clone(&self.items) }))
     }
 }
@@ -45,7 +46,7 @@ impl RowStream for Stream {
         newest: Option<i64>,
     ) -> Result<ItemRows, String> {
         self.items.fetch_add(1, Ordering::Relaxed);
-        let made = Handle::current().block_on(self.feed.item(snapshot, item, newest));
+        let made = Handle::current().block_on(self.feed.encode_item(snapshot, item, newest));
         match made.map_err(|error| error.to_string())? {
             FeedOutcome::Rows(bytes) => Ok(ItemRows::Rows(bytes)),
             FeedOutcome::Dropped(why) => Ok(ItemRows::Dropped(why)),
@@ -53,6 +54,6 @@ impl RowStream for Stream {
     }
 
     fn end(&mut self) -> Result<Vec<u8>, String> {
-        self.feed.end().map_err(|error| error.to_string())
+        self.feed.finish().map_err(|error| error.to_string())
     }
 }

@@ -48,11 +48,6 @@ impl AskOptions {
             refused: RefusedFields::default(),
         }
     }
-
-    #[doc(hidden)]
-    pub fn of(dialect: Dialect) -> Self {
-        Self::for_dialect(dialect)
-    } // alias
 }
 
 /// A request with the added fields, and the filter that hides their answers.

@@ -43,11 +43,6 @@ impl ReplyFilter {
         self.rules.is_empty() && self.frames.is_empty()
     }
 
-    #[doc(hidden)]
-    pub fn nothing(&self) -> bool {
-        self.is_empty()
-    } // alias
-
     /// A whole reply without the hidden data. A reply that is not JSON stays as it is.
     pub fn document(&self, body: &Bytes) -> Bytes {
         match self.edits(body) {

@@ -63,22 +63,3 @@ pub use translate::{
     ReplyTranslator, TranslatedReply, Untranslatable, is_translated, missing_limit_error,
     server_state_error, translate,
 };
-
-pub use ask::{AskOptions as Wants, AugmentedRequest as Asked, RefusedFields as Refused}; // alias
-pub use conversation::RawConversation as Written; // alias
-pub use conversation::template_fields as rendering; // alias
-pub use conversation::{prepend_turn as whole_request, prepend_turns as behind}; // alias
-pub use conversation::{raw_conversation as written, stores_reply as is_to_be_kept}; // alias
-pub use hide::ReplyFilter as Hide; // alias
-pub use reply::{MissingIds as Owed, PromptLookup as Prompts}; // alias
-pub use reply::{VocabularyError as NoVocabulary, token_counts as counts}; // alias
-pub use routes::{reports_natively as tells_natively, route_for as route_at}; // alias
-pub use routes::{route_with_body as route_of, samples_unrecorded as samples_unheard}; // alias
-pub use sampling::ServerSampling as Sampler; // alias
-pub use sampling::{EffectiveSampling as Effective, ForcedSampling as Force}; // alias
-pub use sampling::{ForcedSamplingError as BadForce, LogprobFit as Fit}; // alias
-pub use server::{Comparison as Likeness, ServerInfo as Server, compare as likeness}; // alias
-pub use sides::sampling_mask as kept; // alias
-pub use translate::server_state_error as leans_on_state; // alias
-pub use translate::{ReplyTranslator as Back, TranslatedReply as Document}; // alias
-pub use translate::{is_translated as translates, missing_limit_error as lacks_limit}; // alias

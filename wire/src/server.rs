@@ -76,11 +76,6 @@ impl ServerInfo {
             self.tells_cached |= cached.is_some_and(Value::is_number);
         }
     }
-
-    #[doc(hidden)]
-    pub fn heard(&mut self, reply: &[u8]) {
-        self.take_reply(reply);
-    } // alias
 }
 
 #[cfg(test)]

@@ -198,12 +198,6 @@ impl ReplyTranslator {
         self
     }
 
-    #[doc(hidden)]
-    #[must_use]
-    pub fn after(self, id: &str) -> Self {
-        self.continuing(id)
-    } // alias
-
     /// The events for the agent in place of one event of the chat stream. Comments stay as they
     /// are. Half a comment is left out: the next event would become part of it.
     pub fn event(&mut self, event: &Event) -> Bytes {
@@ -397,7 +391,8 @@ mod tests {
     #[test]
     fn a_reply_names_what_it_goes_on_from() {
         let (_, back) = translated(Dialect::Vllm, Route::Responses, r#"{"model":"m","input":"a"}"#);
-        let shown = back.after("resp_1").document(200, br#"{"choices":[{"message":{}}]}"#).body;
+        let shown =
+            back.continuing("resp_1").document(200, br#"{"choices":[{"message":{}}]}"#).body;
         assert!(String::from_utf8_lossy(&shown).contains(r#""previous_response_id":"resp_1""#));
     }
 

@@ -276,7 +276,7 @@ mod tests {
             upstream: "http://h:1".to_owned(),
             dialect,
             server: ServerInfo::default(),
-            sampler: ServerSampling::of(dialect),
+            sampler: ServerSampling::for_dialect(dialect),
             model: "m".to_owned(),
             logprob_kind: dialect.logprob_kind().to_owned(),
             rows,

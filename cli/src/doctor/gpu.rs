@@ -182,7 +182,7 @@ fn as_value(report: &GpuReport, seed: u64) -> serde_json::Value {
 mod tests {
     use std::time::Duration;
 
-    use engine::gpu::{GpuKernel, GpuSpeed, Made};
+    use engine::gpu::{GpuKernel, GpuSpeed, KernelLoad};
 
     use super::*;
 
@@ -199,7 +199,7 @@ mod tests {
             cublaslt: None,
             made: vec![(
                 64,
-                Made { built_in: 7, kept: 0, compiled: 2, took: Duration::from_millis(1500) },
+                KernelLoad { built_in: 7, kept: 0, compiled: 2, took: Duration::from_millis(1500) },
             )],
             kernels: vec![kernel("fine", 0.5), kernel("far", 1.5), kernel("none", f64::INFINITY)],
             speeds: vec![GpuSpeed { what: "fine".into(), microseconds: 2.0, gigabytes: 4000.0 }],

@@ -107,9 +107,9 @@ fn contradicted(findings: &Findings) -> Option<String> {
 
 /// A remark if the server's sampling defaults keep rows from being exact, with a remedy.
 fn truncated_sampling(findings: &Findings) -> Option<String> {
-    let bending = findings.sampler.bending();
+    let bending = findings.sampler.non_neutral_defaults();
     if findings.logprob_kind == "processed"
-        || (findings.sampler.tells_defaults() && bending.is_empty())
+        || (findings.sampler.knows_defaults() && bending.is_empty())
     {
         return None;
     }

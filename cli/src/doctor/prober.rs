@@ -56,7 +56,7 @@ impl Prober {
                 server.take(&document);
             }
         }
-        let mut sampler = ServerSampling::of(dialect);
+        let mut sampler = ServerSampling::for_dialect(dialect);
         for path in ServerSampling::paths(dialect) {
             // The first page that says anything is enough.
             if let Some(page) = get(&client, path).await
@@ -86,7 +86,7 @@ impl Prober {
     async fn send_rounds(&mut self, row: &mut ProbeRow) {
         let probe = row.probe;
         // Some servers refuse a tool only if the model may choose not to call it.
-        if let Some(offer) = probe.offer(&self.model)
+        if let Some(offer) = probe.unforced_body(&self.model)
             && let Ok(reply) = self.send(probe, &offer, false).await
             && reply.ended.outcome == Outcome::Refused
         {
@@ -122,7 +122,7 @@ impl Prober {
             return HiddenReply::Unknown;
         }
         // Some servers name their version in replies only.
-        self.server.heard(&asked.ended.reply);
+        self.server.take_reply(&asked.ended.reply);
         if !asked.asked {
             return HiddenReply::NothingAsked;
         }

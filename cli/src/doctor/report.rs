@@ -92,10 +92,10 @@ impl UpstreamReport<'_> {
     /// The sampling parameters that the server uses if a request names none.
     fn defaults(&self) -> String {
         let sampler = &self.findings.sampler;
-        let bending = sampler.bending();
+        let bending = sampler.non_neutral_defaults();
         let source = sampler.source().map(|source| format!(" ({source})")).unwrap_or_default();
 
-        let defaults = match (bending.is_empty(), sampler.tells_defaults()) {
+        let defaults = match (bending.is_empty(), sampler.knows_defaults()) {
             (true, true) => "temperature 1, nothing truncated or penalized".to_owned(),
             (true, false) => "not reported".to_owned(),
             (false, true) => bending.join(", "),
@@ -240,7 +240,7 @@ mod tests {
             upstream: "http://h:1".to_owned(),
             dialect: Dialect::Vllm,
             server,
-            sampler: ServerSampling::of(Dialect::Vllm),
+            sampler: ServerSampling::for_dialect(Dialect::Vllm),
             model: "m".to_owned(),
             logprob_kind: "raw".to_owned(),
             rows: rows.to_vec(),

@@ -18,7 +18,7 @@ struct ExportedStream {
 
 impl RowSource for ExportedRows {
     fn stream(&self, parameters: &[(String, String)]) -> Result<Box<dyn RowStream>, String> {
-        let options = FeedOptions::of(parameters)?;
+        let options = FeedOptions::from_query(parameters)?;
         let content_type = match options.encoding {
             Encoding::Arrow => "application/vnd.apache.arrow.stream",
             _ => "application/x-ndjson",
@@ -40,7 +40,7 @@ impl RowStream for ExportedStream {
         newest: Option<i64>,
     ) -> Result<ItemRows, String> {
         // The proxy calls this on a thread that may block.
-        let made = Handle::current().block_on(self.feed.item(snapshot, item, newest));
+        let made = Handle::current().block_on(self.feed.encode_item(snapshot, item, newest));
         match made.map_err(|error| error.to_string())? {
             FeedOutcome::Rows(bytes) => Ok(ItemRows::Rows(bytes)),
             FeedOutcome::Dropped(why) => Ok(ItemRows::Dropped(why)),
@@ -48,6 +48,6 @@ impl RowStream for ExportedStream {
     }
 
     fn end(&mut self) -> Result<Vec<u8>, String> {
-        self.feed.end().map_err(|error| error.to_string())
+        self.feed.finish().map_err(|error| error.to_string())
     }
 }

@@ -92,26 +92,26 @@ impl Steps {
 /// Runs a group of one through a join, a sum, a broadcast and an abort. Then gives up a group of
 /// two whose other member never comes.
 fn run_steps(device: &Device, steps: &mut Steps) -> Result<(), String> {
-    let id = nccl::new_id().map_err(text)?;
+    let id = nccl::unique_id().map_err(text)?;
     let mut member = Communicator::new(device, &id, 0, 1, &mut || false).map_err(text)?;
     steps.finish("join");
 
     let numbers = [1.5_f32, -2.0, 1e-30];
     let summed = Memory::of(device, &numbers).map_err(text)?;
-    member.add_up(&summed, &mut || false).map_err(text)?;
+    member.all_reduce(&summed, &mut || false).map_err(text)?;
     check_unchanged("all-reduce", &summed, &numbers)?;
     steps.finish("all-reduce");
 
     let bytes: Vec<u8> = (0..BROADCAST_BYTES).map(|at| (at * 31 % 251) as u8).collect();
     let received = Memory::of(device, &bytes).map_err(text)?;
-    member.receive(&received, &mut || false).map_err(text)?;
+    member.broadcast(&received, &mut || false).map_err(text)?;
     check_unchanged("broadcast", &received, &bytes)?;
     steps.finish("broadcast");
 
     drop(member);
     steps.finish("abort");
 
-    let id_of_two = nccl::new_id().map_err(text)?;
+    let id_of_two = nccl::unique_id().map_err(text)?;
     let deadline = Instant::now() + JOIN_TIMEOUT;
     match Communicator::new(device, &id_of_two, 0, 2, &mut || Instant::now() > deadline) {
         Err(NcclError::GivenUp(_)) => {
@@ -130,7 +130,7 @@ fn text(error: impl Display) -> String {
 }
 
 /// Checks that a group of one left numbers unchanged.
-fn check_unchanged<T: kernels::cuda::Plain + PartialEq>(
+fn check_unchanged<T: kernels::cuda::Pod + PartialEq>(
     step: &str,
     memory: &Memory,
     expected: &[T],

@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 use std::path::PathBuf;
 
-use kernels::cuda::clock::{Clock, Products, Timed};
+use kernels::cuda::profiler::{OpTime, ProductChoice, Profiler};
 use kernels::cuda::{Cuda, CudaError, CudaOptions};
 use kernels::{DrawParams, OpError, Ops, PAGE};
 
@@ -158,13 +158,13 @@ impl Profile {
         let device = super::device_options(&options.gpu);
         let cuda_options = CudaOptions { device, deterministic: false, eager: true };
         let cuda = Cuda::open(&cuda_options, config.heads).map_err(LoadError::NoGpu)?;
-        let (timed_cuda, clock) = cuda.timed().map_err(cuda_failure)?;
+        let (timed_cuda, clock) = cuda.profiled().map_err(cuda_failure)?;
         let name = timed_cuda.device().name().to_owned();
         let has_library = timed_cuda.device().libraries().cublaslt.is_some();
 
         let (cases, mut model) = prepare(timed_cuda, &config, options).map_err(gpu_load_error)?;
         let (ops, pages) = model.device_and_pages();
-        ops.scatter(pages).map_err(cuda_failure)?;
+        ops.randomize(pages).map_err(cuda_failure)?;
 
         let (bandwidth, left_out) = (clock.bandwidth(), cases.left_out);
         let mut profile = Profile { name, bandwidth, rows: Vec::new(), left_out };
@@ -172,10 +172,10 @@ impl Profile {
             // Every second case has uneven lengths, which do not matter to products.
             let other = match case.lengths.len() <= FEW_ROWS {
                 _ if index % 2 == 1 || !has_library => None,
-                true => Some(("cublaslt", Products::Library)),
-                false => Some(("own", Products::Own)),
+                true => Some(("cublaslt", ProductChoice::Library)),
+                false => Some(("own", ProductChoice::Own)),
             };
-            for (label, products) in [("usual", Products::Usual)].into_iter().chain(other) {
+            for (label, products) in [("usual", ProductChoice::Usual)].into_iter().chain(other) {
                 clock.set_products(products);
                 let timed =
                     time_steps(&mut model, &clock, case, options.steps).map_err(model_failure)?;
@@ -187,7 +187,7 @@ impl Profile {
 
     /// Adds a row for each operation, averaged over its calls. Unless the step used the usual
     /// products, only products are added.
-    fn add(&mut self, case: &DecodeCase, products: &'static str, timed: &[Timed], steps: usize) {
+    fn add(&mut self, case: &DecodeCase, products: &'static str, timed: &[OpTime], steps: usize) {
         let mut row_of_operation = HashMap::new();
         for one in timed {
             let is_product = one.what.starts_with("gemm") || one.what.starts_with("cublaslt");
@@ -224,12 +224,12 @@ fn prepare(
     config: &ModelConfig,
     options: &ProfileOptions,
 ) -> Result<(DecodeCases, Model<Cuda>), LoadError> {
-    RandomWeights.check_room(config, ops.room(1.0)?)?;
+    RandomWeights.check_room(config, ops.free_memory(1.0)?)?;
     let parameters = Parameters::load(&ops, &RandomWeights, config)?;
     let scratch = Scratch::new(&ops, config, 0, 0)?;
 
     let page_bytes = (ops.page_bytes(config.heads) * config.layers) as u64;
-    let free = ops.room(MEMORY_SHARE)?.unwrap_or(0);
+    let free = ops.free_memory(MEMORY_SHARE)?.unwrap_or(0);
     let cases = DecodeCases::new(options, free / page_bytes);
     let capacity = ModelCapacity {
         positions: options.context * LONGEST_FACTOR + 1,
@@ -255,10 +255,10 @@ fn model_failure(error: ModelError) -> LoadError {
 /// Runs the same step again and again. Returns the times of all operations of the timed steps.
 fn time_steps(
     model: &mut Model<Cuda>,
-    clock: &Clock,
+    clock: &Profiler,
     case: &DecodeCase,
     steps: usize,
-) -> Result<Vec<Timed>, ModelError> {
+) -> Result<Vec<OpTime>, ModelError> {
     let mut all = Vec::new();
     for step in 0..WARM_STEPS + steps {
         // Fresh caches, so that every step has the same lengths.

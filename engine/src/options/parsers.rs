@@ -20,7 +20,7 @@ impl ToolCallParser {
     /// The format of tool calls for a model with this chat template, if any.
     pub(crate) fn format(self, template: &str) -> Option<ToolFormat> {
         match self {
-            ToolCallParser::Auto => ToolFormat::of_template(template),
+            ToolCallParser::Auto => ToolFormat::detect(template),
             ToolCallParser::Hermes => Some(ToolFormat::Hermes),
             ToolCallParser::Llama3Json => Some(ToolFormat::Llama3Json),
             ToolCallParser::None => None,

@@ -101,7 +101,7 @@ pub(super) async fn complete(
     let mut request =
         GenerationRequest::parse(fields, model, adapter, parse_logprobs(fields, model)?)?;
     // The tags of calls and of reasoning may be special tokens, and the parser has to see them.
-    let has_think_tag = model.thinks && model.tokenizer.special("<think>").is_some();
+    let has_think_tag = model.thinks && model.tokenizer.special_id("<think>").is_some();
     if tools.parsing != ToolParsing::Off || has_think_tag {
         request.stops.skip_special_tokens = false;
     }

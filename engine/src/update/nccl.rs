@@ -23,7 +23,7 @@ use std::time::Duration;
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use kernels::cuda::{Device, DeviceOptions, Memory};
-use kernels::nccl::{self, ID_BYTES, Communicator, NcclError};
+use kernels::nccl::{self, Communicator, ID_BYTES, NcclError};
 use serde_json::{Map, Value};
 
 use super::error::UpdateError;
@@ -223,7 +223,7 @@ impl NcclTransport {
         self.wait.restart(timeout);
         let NcclTransport { member, wait, .. } = self;
         member
-            .receive(&memory, &mut || wait.is_over())
+            .broadcast(&memory, &mut || wait.is_over())
             .map_err(|error| group_error(&error, wait))?;
         memory.to_vec().map_err(device_error)
     }

@@ -59,11 +59,6 @@ impl FeedOptions {
         }
         Ok(options)
     }
-
-    #[doc(hidden)]
-    pub fn of(parameters: &[(String, String)]) -> Result<Self, String> {
-        Self::from_query(parameters) // alias
-    }
 }
 
 fn set(options: &mut FeedOptions, name: &str, value: &str) -> Result<(), String> {

@@ -19,7 +19,7 @@ pub(crate) enum TokenTexts {
 impl TokenTexts {
     /// Reads a `tokenizer.json`.
     pub(crate) fn read(tokenizer: &Path) -> Result<Self, TokenizerError> {
-        Ok(Self::All(Box::new(Tokenizer::read(tokenizer)?)))
+        Ok(Self::All(Box::new(Tokenizer::from_file(tokenizer)?)))
     }
 
     /// Collects the texts that the recorded replies show.

@@ -134,9 +134,9 @@ fn calls_tools(message: &Value) -> bool {
 /// before the server's choices were recorded are judged by their requests.
 fn logprob_reason(node: &Node<'_>) -> Option<Reason> {
     let (begun, ended) = (&node.call.begun, node.ended);
-    let recorded = ended.sampled_with.as_deref().and_then(EffectiveSampling::read);
+    let recorded = ended.sampled_with.as_deref().and_then(EffectiveSampling::from_json);
     let effective = recorded.unwrap_or_else(|| {
-        EffectiveSampling::of_request(begun.sampling.as_deref(), &begun.request)
+        EffectiveSampling::from_recorded_request(begun.sampling.as_deref(), &begun.request)
     });
     match effective.fit(&ended.logprob_kind) {
         LogprobFit::Yes => None,

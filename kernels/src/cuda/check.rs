@@ -185,5 +185,3 @@ fn wide(bits: u16) -> f64 {
 fn dot(a: &[u16], b: &[u16]) -> f64 {
     a.iter().zip(b).map(|(a, b)| wide(*a) * wide(*b)).sum()
 }
-
-pub use self::Checker as Case; // alias

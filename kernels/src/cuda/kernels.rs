@@ -226,11 +226,6 @@ impl Kernels {
         self.load
     }
 
-    #[doc(hidden)] // alias
-    pub fn made(&self) -> KernelLoad {
-        self.load
-    }
-
     /// Raises the limit of a kernel's dynamic shared memory, if it is lower than `shared` bytes.
     ///
     /// # Errors

@@ -263,5 +263,3 @@ fn has_pointer(args: &[Arg], index: usize) -> bool {
 fn split_sums_bytes(tiles: usize, heads: Heads) -> usize {
     4 * tiles * heads.query * (heads.dim + 2)
 }
-
-pub use self::{OpTime as Timed, ProductChoice as Products, Profiler as Clock}; // alias

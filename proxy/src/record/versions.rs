@@ -62,8 +62,8 @@ impl WeightVersions {
             .map(|last| last.label.clone());
         state.newest = versions
             .iter()
-            .max_by_key(|version| version.told_at())
-            .map(|last| DatedLabel { at: last.told_at(), label: last.label.clone() });
+            .max_by_key(|version| version.reported_at())
+            .map(|last| DatedLabel { at: last.reported_at(), label: last.label.clone() });
         state.known = versions.into_iter().map(|version| version.label).collect();
     }
 
@@ -79,7 +79,7 @@ impl WeightVersions {
     pub(super) fn merge(&self, versions: Vec<VersionRecord>) {
         let mut state = self.lock();
         for version in versions {
-            let (told_at, label) = (version.told_at(), version.label);
+            let (told_at, label) = (version.reported_at(), version.label);
             if let Some(at) = version.said_at.filter(|at| is_later(*at, &state.declared)) {
                 state.declared = Some(DatedLabel { at, label: label.clone() });
             }

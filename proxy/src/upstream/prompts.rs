@@ -55,7 +55,7 @@ impl PromptFetcher {
             return;
         }
         if let Ok(Some(ids)) = tokio::time::timeout(END_WAIT, self.ids(owed)).await {
-            end.prompts = owed.believed(ids, end.usage.prompt);
+            end.prompts = owed.verified(ids, end.usage.prompt);
         }
     }
 
@@ -74,7 +74,7 @@ impl PromptFetcher {
 }
 
 async fn look_up(forward: Arc<Forward>, mut prompts: PromptLookup, agent: HeaderMap) -> PromptIds {
-    if let Some((path, body)) = prompts.rendering() {
+    if let Some((path, body)) = prompts.template_request() {
         let reply = ask(&forward, path, body, &agent).await;
         let Some(text) = reply.and_then(|reply| wire::rendered_text(&reply)) else {
             return PromptIds { prompts, ids: Vec::new() };
@@ -87,7 +87,7 @@ async fn look_up(forward: Arc<Forward>, mut prompts: PromptLookup, agent: Header
 
 async fn tokenize(forward: &Forward, prompts: &PromptLookup, agent: &HeaderMap) -> Vec<Vec<u32>> {
     let mut replies = Vec::new();
-    for question in prompts.tokenizing() {
+    for question in prompts.tokenize_requests() {
         replies.push(match question {
             Some((path, body)) => ask(forward, path, body, agent).await,
             None => None,

@@ -132,13 +132,13 @@ impl<'a> Plan<'a> {
 
     /// The prompts to look up during the call, if its reply will not contain their ids.
     pub(crate) fn prompts(&self) -> Option<PromptLookup> {
-        let is_needed = PromptLookup::are_asked_of(self.wants.dialect, self.route);
+        let is_needed = PromptLookup::applies_to(self.wants.dialect, self.route);
         let request = self.request.filter(|_| is_needed)?;
         if !self.is_translated {
-            return PromptLookup::of(self.route, request);
+            return PromptLookup::for_request(self.route, request);
         }
         let (chat, _) = self.translate(request).ok()?;
-        PromptLookup::of(Route::Chat, &Request::read(&chat)?)
+        PromptLookup::for_request(Route::Chat, &Request::read(&chat)?)
     }
 
     /// The error for a request that can neither be translated nor be sent as it is.
@@ -196,7 +196,7 @@ impl<'a> Plan<'a> {
         let whole = self.history.unwrap_or(request);
         let (chat, mut back) = wire::translate(self.wants.dialect, self.route, whole)?;
         if let Some(id) = wire::previous_response(self.route, request.body()) {
-            back = back.after(&id);
+            back = back.continuing(&id);
         }
         Ok((chat, back))
     }

@@ -45,7 +45,7 @@ impl Forward {
         let generation = cache.generation();
 
         // The servers differ in the page that lists the defaults; the first one that exists counts.
-        let mut sampler = ServerSampling::of(dialect);
+        let mut sampler = ServerSampling::for_dialect(dialect);
         let mut is_answered = true;
         for path in ServerSampling::paths(dialect) {
             match tokio::time::timeout(ASK_WAIT, self.fetch(path, agent)).await {
@@ -55,9 +55,9 @@ impl Forward {
             }
         }
         // Some servers do not report the end token of a turn; they are asked for its id once.
-        if let Some((path, body)) = sampler.end_question() {
+        if let Some((path, body)) = sampler.end_token_request() {
             match tokio::time::timeout(ASK_WAIT, self.post(path, body, agent)).await {
-                Ok(Ok((status, page))) if status.is_success() => sampler.take_end(&page),
+                Ok(Ok((status, page))) if status.is_success() => sampler.take_end_token(&page),
                 _ => is_answered = false,
             }
         }
@@ -80,9 +80,9 @@ impl CallSampling {
     ) -> EffectiveSampling {
         match (dialect, route) {
             (Dialect::Sglang | Dialect::Rolltape, Route::Generate) => {
-                EffectiveSampling::asked_natively(request)
+                EffectiveSampling::from_native_request(request)
             }
-            _ => EffectiveSampling::asked(dialect, request, force),
+            _ => EffectiveSampling::from_request(dialect, request, force),
         }
     }
 
@@ -98,7 +98,7 @@ impl CallSampling {
         let source = match forward.samplers.get() {
             Some(sampler) => SamplerSource::Known(sampler),
             None if ServerSampling::paths(dialect).is_empty() => {
-                SamplerSource::Known(Arc::new(ServerSampling::of(dialect)))
+                SamplerSource::Known(Arc::new(ServerSampling::for_dialect(dialect)))
             }
             None => {
                 let forward = Arc::clone(forward);
@@ -121,13 +121,13 @@ impl CallSampling {
             return;
         }
         let sampler = self.source.sampler().await;
-        if let Some(end_token) = sampler.end() {
-            owed.end(end_token, &mut end.choices);
+        if let Some(end_token) = sampler.end_token() {
+            owed.append_end_token(end_token, &mut end.choices);
         }
 
-        self.effective.served(&sampler);
+        self.effective.fill_from_server(&sampler);
         if end.translated.is_none() {
-            self.effective.heard(self.route, &end.reply);
+            self.effective.fill_from_reply(self.route, &end.reply);
         }
         end.sampled_with = Some(self.effective.to_json());
         if let Some(kind) = sampler.logprob_kind().filter(|_| !self.is_kind_named) {
@@ -142,7 +142,7 @@ impl SamplerSource {
             Self::Known(sampler) => Arc::clone(sampler),
             Self::Pending(answer, dialect) => match tokio::time::timeout(END_WAIT, answer).await {
                 Ok(Ok(sampler)) => sampler,
-                _ => Arc::new(ServerSampling::of(*dialect)),
+                _ => Arc::new(ServerSampling::for_dialect(*dialect)),
             },
         }
     }

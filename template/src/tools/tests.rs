@@ -241,8 +241,8 @@ fn nothing_is_lost_whatever_the_text_and_its_pieces() {
 
 #[test]
 fn the_form_is_the_one_that_the_template_shows() {
-    assert_eq!(ToolFormat::of_template("a <tool_call> b"), Some(ToolFormat::Hermes));
-    assert_eq!(ToolFormat::of_template("<|python_tag|>"), Some(ToolFormat::Llama3Json));
-    assert_eq!(ToolFormat::of_template("<tool_call><function=f>"), None);
-    assert_eq!(ToolFormat::of_template(""), None);
+    assert_eq!(ToolFormat::detect("a <tool_call> b"), Some(ToolFormat::Hermes));
+    assert_eq!(ToolFormat::detect("<|python_tag|>"), Some(ToolFormat::Llama3Json));
+    assert_eq!(ToolFormat::detect("<tool_call><function=f>"), None);
+    assert_eq!(ToolFormat::detect(""), None);
 }

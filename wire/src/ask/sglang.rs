@@ -187,7 +187,7 @@ mod tests {
 
     fn asked(route: Route, body: &'static str, header: &str) -> AugmentedRequest {
         let request = Request::read(&Bytes::from_static(body.as_bytes())).unwrap();
-        ask(&AskOptions::of(Dialect::Sglang), route, &request, |name| name == header)
+        ask(&AskOptions::for_dialect(Dialect::Sglang), route, &request, |name| name == header)
     }
 
     /// The last event of a stream, when both are asked for.

@@ -74,11 +74,6 @@ impl MissingIds {
         ids
     }
 
-    #[doc(hidden)]
-    pub fn believed(&self, ids: Vec<Vec<u32>>, counted: Option<u64>) -> Vec<Vec<u32>> {
-        self.verified(ids, counted)
-    } // alias
-
     /// Appends the end token `id` to the choices that lack it. It has no logprob, and is known from
     /// the reason why the reply stopped, not from a list of ids.
     pub fn append_end_token(&self, id: u32, choices: &mut [Choice]) {
@@ -89,11 +84,6 @@ impl MissingIds {
             choice.fidelity = Fidelity::Mapped;
         }
     }
-
-    #[doc(hidden)]
-    pub fn end(&self, id: u32, choices: &mut [Choice]) {
-        self.append_end_token(id, choices);
-    } // alias
 }
 
 impl PromptLookup {
@@ -102,11 +92,6 @@ impl PromptLookup {
     pub fn applies_to(dialect: Dialect, route: Route) -> bool {
         dialect == Dialect::Llamacpp || route == Route::Generate
     }
-
-    #[doc(hidden)]
-    pub fn are_asked_of(dialect: Dialect, route: Route) -> bool {
-        Self::applies_to(dialect, route)
-    } // alias
 
     /// The lookup for a request to `route`; `None` if it could not find the prompts.
     pub fn for_request(route: Route, request: &Request) -> Option<Self> {
@@ -124,20 +109,10 @@ impl PromptLookup {
         Some(Self { chat, prompts })
     }
 
-    #[doc(hidden)]
-    pub fn of(route: Route, request: &Request) -> Option<Self> {
-        Self::for_request(route, request)
-    } // alias
-
     /// The path and body of the request that renders a chat as text.
     pub fn template_request(&self) -> Option<(&'static str, Bytes)> {
         Some((TEMPLATE, self.chat.clone()?))
     }
-
-    #[doc(hidden)]
-    pub fn rendering(&self) -> Option<(&'static str, Bytes)> {
-        self.template_request()
-    } // alias
 
     /// Returns true if a template makes the prompt.
     pub fn is_chat(&self) -> bool {
@@ -161,11 +136,6 @@ impl PromptLookup {
         });
         requests.collect()
     }
-
-    #[doc(hidden)]
-    pub fn tokenizing(&self) -> Vec<Option<(&'static str, Bytes)>> {
-        self.tokenize_requests()
-    } // alias
 
     /// The ids of each prompt, given the `answers` to [`Self::tokenize_requests`]; an empty list
     /// for a prompt whose ids are not known.

@@ -42,11 +42,6 @@ impl EffectiveSampling {
         Self::from_fields(dialect, &body, forced)
     }
 
-    #[doc(hidden)]
-    pub fn asked(dialect: Dialect, request: &Request, forced: &ForcedSampling) -> Self {
-        Self::from_request(dialect, request, forced)
-    } // alias
-
     /// The sampling that a request to SGLang's own route asks for in `sampling_params`. A list of
     /// them, one for each prompt of a batch, is not read.
     pub fn from_native_request(request: &Request) -> Self {
@@ -54,11 +49,6 @@ impl EffectiveSampling {
         let forced = ForcedSampling::default();
         Self::from_fields(Dialect::Sglang, &nested.unwrap_or_default(), &forced)
     }
-
-    #[doc(hidden)]
-    pub fn asked_natively(request: &Request) -> Self {
-        Self::from_native_request(request)
-    } // alias
 
     fn from_fields(dialect: Dialect, fields: &Value, forced: &ForcedSampling) -> Self {
         let source = |name: &str| if forced.has(name) { "forced" } else { "request" };
@@ -82,11 +72,6 @@ impl EffectiveSampling {
     pub fn from_json(recorded: &str) -> Option<Self> {
         serde_json::from_str(recorded).ok().map(Self)
     }
-
-    #[doc(hidden)]
-    pub fn read(recorded: &str) -> Option<Self> {
-        Self::from_json(recorded)
-    } // alias
 
     /// The sampling of a call of which only the request's side was recorded. Parameters that it
     /// left out are unknown.
@@ -112,11 +97,6 @@ impl EffectiveSampling {
         Self(entries)
     }
 
-    #[doc(hidden)]
-    pub fn of_request(sampling: Option<&str>, request: &Bytes) -> Self {
-        Self::from_recorded_request(sampling, request)
-    } // alias
-
     /// Sets unknown parameters to the defaults of `server`.
     pub fn fill_from_server(&mut self, server: &ServerSampling) {
         self.fill(|name| server.default_of(name));
@@ -124,11 +104,6 @@ impl EffectiveSampling {
             self.0.insert(LOGITS.to_owned(), json!({"value": "logits", "source": "server"}));
         }
     }
-
-    #[doc(hidden)]
-    pub fn served(&mut self, server: &ServerSampling) {
-        self.fill_from_server(server);
-    } // alias
 
     /// Sets unknown parameters to those that a reply on the Responses route repeats.
     pub fn fill_from_reply(&mut self, route: Route, reply: &[u8]) {
@@ -144,11 +119,6 @@ impl EffectiveSampling {
             self.fill(|name| last.get(name).filter(|value| value.is_number()));
         }
     }
-
-    #[doc(hidden)]
-    pub fn heard(&mut self, route: Route, reply: &[u8]) {
-        self.fill_from_reply(route, reply);
-    } // alias
 
     /// Sets each unknown parameter to its value on the server, if that is known.
     fn fill<'v>(&mut self, value_of: impl Fn(&str) -> Option<&'v Value>) {

@@ -50,11 +50,6 @@ impl ServerSampling {
         sampling
     }
 
-    #[doc(hidden)]
-    pub fn of(dialect: Dialect) -> Self {
-        Self::for_dialect(dialect)
-    } // alias
-
     /// The paths where a server of `dialect` reports how it samples; later ones are older names.
     pub fn paths(dialect: Dialect) -> &'static [&'static str] {
         match dialect {
@@ -131,31 +126,16 @@ impl ServerSampling {
         self.end_text.as_deref().map(|text| tokenize_request(text, false))
     }
 
-    #[doc(hidden)]
-    pub fn end_question(&self) -> Option<(&'static str, Bytes)> {
-        self.end_token_request()
-    } // alias
-
     /// Takes the answer to [`Self::end_token_request`]. A text of several tokens is no end token.
     pub fn take_end_token(&mut self, answer: &[u8]) {
         let ids = tokens_of_answer(answer).unwrap_or_default();
         self.end_id = <[u32; 1]>::try_from(ids).ok().map(|[id]| id);
     }
 
-    #[doc(hidden)]
-    pub fn take_end(&mut self, answer: &[u8]) {
-        self.take_end_token(answer);
-    } // alias
-
     /// The id of the model's end token, if the server was asked for it.
     pub fn end_token(&self) -> Option<u32> {
         self.end_id
     }
-
-    #[doc(hidden)]
-    pub fn end(&self) -> Option<u32> {
-        self.end_token()
-    } // alias
 
     /// The default of the parameter `name`, if it is known.
     pub(crate) fn default_of(&self, name: &str) -> Option<&Value> {
@@ -190,21 +170,11 @@ impl ServerSampling {
         MODEL_DEFAULTS[..4].iter().all(|(name, _)| is_known(name)) && penalties.any(is_known)
     }
 
-    #[doc(hidden)]
-    pub fn tells_defaults(&self) -> bool {
-        self.knows_defaults()
-    } // alias
-
     /// The known defaults that change the distribution, as `name value`.
     pub fn non_neutral_defaults(&self) -> Vec<String> {
         let shaping = self.defaults.iter().filter(|(name, value)| is_shaping(name, value));
         shaping.map(|(name, value)| format!("{name} {value}")).collect()
     }
-
-    #[doc(hidden)]
-    pub fn bending(&self) -> Vec<String> {
-        self.non_neutral_defaults()
-    } // alias
 }
 
 /// SGLang's preferred parameters, which it shows as they were given: as JSON, or as text that is

@@ -64,11 +64,6 @@ impl Probe {
         self.tools.then(|| self.body_with_choice(model, None))
     }
 
-    #[doc(hidden)]
-    pub fn offer(self, model: &str) -> Option<Bytes> {
-        self.unforced_body(model)
-    } // alias
-
     fn body_with_choice(self, model: &str, choice: Option<Value>) -> Bytes {
         let mut body = Map::new();
         let mut set = |key: &str, value: Value| drop(body.insert(key.to_owned(), value));

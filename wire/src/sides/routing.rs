@@ -268,7 +268,7 @@ mod tests {
         fn no_text_is_too_odd(json in r#"[\[\]{}:,"0-9a-c=\-]{0,40}"#, tokens in 0..9usize) {
             routing(&json, tokens);
             crate::alternatives(&json);
-            crate::kept(&json);
+            crate::sampling_mask(&json);
         }
     }
 

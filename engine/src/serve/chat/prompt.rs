@@ -105,7 +105,7 @@ fn render(fields: &Fields, model: &ModelInfo) -> Result<String, ApiError> {
         now: i64::try_from(crate::engine::now()).ok(),
     };
     let rendered =
-        if continues_last { template.render_open(&input) } else { template.render(&input) };
+        if continues_last { template.render_continuation(&input) } else { template.render(&input) };
     rendered.map_err(|error| ApiError::bad_field(MESSAGES, error))
 }
 

@@ -235,7 +235,7 @@ fn reasoning_rules(tokenizer: &Tokenizer) -> String {
 
 /// Writes a tag in Lark's notation: the special token if it is one, else its text.
 fn tag(tokenizer: &Tokenizer, text: &str) -> String {
-    match tokenizer.special(text) {
+    match tokenizer.special_id(text) {
         Some(id) => format!("<[{id}]>"),
         None => Value::from(text).to_string(),
     }

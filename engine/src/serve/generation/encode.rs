@@ -59,7 +59,7 @@ pub(crate) fn check_length(param: &str, ids: &[u32], model: &ModelInfo) -> Resul
 
 /// Refuses a text that does not fit even if all its tokens are the longest of the vocabulary.
 fn check_bytes(param: &str, text: &str, model: &ModelInfo) -> Result<(), ApiError> {
-    let Some(longest) = model.tokenizer.longest() else { return Ok(()) };
+    let Some(longest) = model.tokenizer.max_token_bytes() else { return Ok(()) };
     let least = text.len() / longest;
     if least < model.max_model_len {
         return Ok(());

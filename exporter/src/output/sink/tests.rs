@@ -91,7 +91,7 @@ async fn partitions_are_folders_and_the_same_every_time() {
     assert_eq!(first.len(), 7);
     done(&store, &options).await;
     assert_eq!(files(&out), first);
-    assert_eq!(crate::exported(&out).unwrap().len(), 6);
+    assert_eq!(crate::exported_attempts(&out).unwrap().len(), 6);
     // What the export before had and the next one has not is gone.
     let whole = done(&store, &to(&out)).await;
     let expected = [".huggingface.yaml", "_forks.pq", "manifest.json", "trajectories.parquet"];
@@ -139,7 +139,7 @@ async fn shards_stand_side_by_side_and_an_empty_one_has_a_file() {
     let names = names(&out);
     assert_eq!(names.len(), 22, "three files a shard, and a card");
     assert!(names.contains(&"trajectories-00006-of-00007.parquet".to_owned()), "{names:?}");
-    assert_eq!(crate::exported(&out).unwrap().len(), 6);
+    assert_eq!(crate::exported_attempts(&out).unwrap().len(), 6);
 }
 
 #[tokio::test]
@@ -152,7 +152,7 @@ async fn a_folder_holds_what_all_its_exports_hold() {
         ..store::Selection::default()
     };
     let held = || {
-        let held = crate::exported(&out).unwrap();
+        let held = crate::exported_attempts(&out).unwrap();
         held.into_iter().map(|(id, _)| id).collect::<Vec<_>>()
     };
     done(&store, &Options { selection: one("a"), ..to(&out) }).await;
@@ -165,8 +165,8 @@ async fn a_folder_holds_what_all_its_exports_hold() {
     }
     assert_eq!(held(), ["a", "b", "c", "d", "e", "f"], "shards stand beside");
     fs::write(out.join("sft.manifest.json"), "{}").unwrap();
-    let unknown = crate::exported(&out);
-    assert!(matches!(unknown, Err(crate::ExportedError::NotAnExport(_))), "{unknown:?}");
+    let unknown = crate::exported_attempts(&out);
+    assert!(matches!(unknown, Err(crate::ReadExportError::NotAnExport(_))), "{unknown:?}");
 }
 
 #[tokio::test]
@@ -194,7 +194,7 @@ async fn what_is_new_is_added_beside_what_is_there() {
     assert!(second.contains_key("trajectories.1.parquet"), "{:?}", second.keys());
     let read = manifest(out.join("manifest.json"));
     assert_eq!((&read["rows"], &read["episodes"]), (&json!(2), &json!(["a/0", "c/0"])));
-    assert_eq!(crate::exported(&out).unwrap().len(), 2);
+    assert_eq!(crate::exported_attempts(&out).unwrap().len(), 2);
     assert_eq!(done(&store, &new).await.files.len(), 0);
     assert_eq!(files(&out), second, "nothing new changes nothing");
     let other = Options { selection: one("a"), ..new.clone() };
@@ -233,7 +233,7 @@ async fn what_is_new_waits_for_the_ends_of_its_calls() {
     assert_eq!((report.rows, report.trained_tokens, counts(&report.left_out)), (1, 2, waiting(1)));
     // Of a recorder that died nobody waits for more.
     assert_eq!(done(&store, &at(99 + crate::SETTLE_US)).await.rows, 1);
-    assert_eq!(crate::exported(&out).unwrap().len(), 2);
+    assert_eq!(crate::exported_attempts(&out).unwrap().len(), 2);
 }
 
 /// Adds closed episodes of these names and groups to a store, each with a reward.
@@ -454,7 +454,11 @@ async fn formats_stand_in_one_folder_and_a_name_says_the_encoding() {
     assert_eq!(report.files[1..], written);
     assert_eq!(fs::read_to_string(&named).unwrap().lines().count(), 6);
     done(&store, &to(&folder.path().join("some.parquet"))).await;
-    assert_eq!(crate::exported(&named).unwrap().len(), 6, "each has a manifest of its own");
+    assert_eq!(
+        crate::exported_attempts(&named).unwrap().len(),
+        6,
+        "each has a manifest of its own"
+    );
     let refused = [
         Options { encoding: Some(Encoding::Arrow), ..to(&named) },
         Options { partition: Some(Partition::Task), ..to(&named) },
@@ -535,9 +539,9 @@ async fn what_stands_beside_an_export_is_not_ours_for_that() {
     for name in ["trajectories.jsonl", "trajectories.1.parquet"] {
         assert_eq!(fs::read(out.join(name)).unwrap(), b"mine", "{name}");
     }
-    assert_eq!(crate::exported(&out).unwrap().len(), 1);
+    assert_eq!(crate::exported_attempts(&out).unwrap().len(), 1);
     done(&store, &Options { overwrite: true, ..in_lines }).await;
-    assert_eq!(crate::exported(&out).unwrap().len(), 2);
+    assert_eq!(crate::exported_attempts(&out).unwrap().len(), 2);
 }
 
 #[tokio::test]

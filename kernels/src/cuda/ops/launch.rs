@@ -107,11 +107,6 @@ impl Cuda {
         Ok((self, profiler))
     }
 
-    #[doc(hidden)] // alias
-    pub fn timed(self) -> Result<(Cuda, Profiler), CudaError> {
-        self.profiled()
-    }
-
     /// Fills keys and values with random numbers, for measurements: kernels run faster on zeros.
     ///
     /// # Errors
@@ -125,10 +120,5 @@ impl Cuda {
             self.device.synchronize()?;
         }
         Ok(())
-    }
-
-    #[doc(hidden)] // alias
-    pub fn scatter(&self, pages: &Pages) -> Result<(), CudaError> {
-        self.randomize(pages)
     }
 }

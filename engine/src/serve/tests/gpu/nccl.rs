@@ -43,7 +43,7 @@ struct Trainer {
 fn invitation() -> ([u8; nccl::ID_BYTES], Value) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
-    let id = nccl::new_id().unwrap();
+    let id = nccl::unique_id().unwrap();
     std::thread::spawn(move || store(&listener, &pickled(&id)));
     let info = json!({"master_address": "127.0.0.1", "master_port": port, "rank_offset": 1,
         "world_size": 2, "packed": true, "packed_buffer_size_bytes": PACKED});
@@ -69,7 +69,7 @@ impl Trainer {
         let sending = spawn_blocking(move || {
             for part in parts {
                 let memory = Memory::of(&self.device, &part).unwrap();
-                self.member.receive(&memory, &mut given_up_after(LONG)).unwrap();
+                self.member.broadcast(&memory, &mut given_up_after(LONG)).unwrap();
             }
             self
         });
