@@ -7,7 +7,7 @@
 
 use std::time::Duration;
 
-use sqlx::migrate::{MigrateError, Migrator};
+use sqlx::migrate::MigrateError;
 use sqlx::postgres::PgConnectOptions;
 use sqlx::{ConnectOptions, Connection, Executor, PgConnection};
 
@@ -15,9 +15,8 @@ use crate::database::connection::StoreConnection;
 use crate::database::query::query;
 use crate::error::OpenError;
 use crate::location::Location;
+use crate::migrations::POSTGRES as MIGRATIONS;
 use crate::types::Durability;
-
-static MIGRATIONS: Migrator = sqlx::migrate!("../migrations/postgres");
 
 /// The oldest server that makes random keys by itself, as `server_version_num`.
 const VERSION_MIN: i64 = 130_000;

@@ -33,8 +33,6 @@ impl VersionRecord {
         self.said_at.max(self.served_at).unwrap_or(self.first_seen)
     }
 
-    /// Forwards to [`Self::reported_at`].
-
     /// The number of its label, where it has one.
     pub fn number(&self) -> Option<i64> {
         version_number(&self.label)

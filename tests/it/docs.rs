@@ -102,6 +102,20 @@ fn the_walk_of_a_call_and_of_an_export_fit_one_screen() {
     }
 }
 
+/// The files that CONTRIBUTING.md names for a first reading can be read in fifteen minutes.
+#[test]
+fn the_first_reading_is_short() {
+    let page = read("CONTRIBUTING.md");
+    let section = page.split_once("## Fifteen minutes").unwrap().1.split_once("\n## ").unwrap().0;
+    let is_file = |name: &&str| tidy::root().join(name).is_file();
+    let files: Vec<&str> = section.split('`').filter(is_file).collect();
+    assert_eq!(files.len(), 9, "{files:?}");
+
+    let lines = |file: &&str| tidy::product(&read(file)).lines().count();
+    let sum: usize = files.iter().map(lines).sum();
+    assert!(sum <= 1500, "{sum} lines");
+}
+
 /// The steps of CI, their short names and the page that lists them agree.
 #[test]
 fn the_steps_of_ci_are_listed_where_people_look() {

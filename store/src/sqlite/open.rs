@@ -5,16 +5,15 @@ use std::path::Path;
 use std::pin::Pin;
 use std::time::Duration;
 
-use sqlx::migrate::{MigrateError, Migrator};
+use sqlx::migrate::MigrateError;
 use sqlx::sqlite::{SqliteAutoVacuum, SqliteConnectOptions, SqliteJournalMode, SqliteSynchronous};
 use sqlx::{ConnectOptions, Connection, SqliteConnection};
 
 use crate::error::OpenError;
+use crate::migrations::SQLITE as MIGRATIONS;
 use crate::sqlite::local::LocalReader;
 use crate::sqlite::lock::WriterLock;
 use crate::types::Durability;
-
-static MIGRATIONS: Migrator = sqlx::migrate!("../migrations/sqlite");
 
 /// `application_id` of the file header: "Roll".
 const APPLICATION_ID: i64 = 0x526f_6c6c;
