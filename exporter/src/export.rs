@@ -176,8 +176,8 @@ struct ManifestReport<'a> {
 }
 
 impl Report {
-    /// Ends the files and publishes them. Without a row nothing is published, except for a shard, of
-    /// which a reader expects a file.
+    /// Ends the files and publishes them. Without a row nothing is published, except for a shard,
+    /// of which a reader expects a file.
     async fn finish(
         mut self,
         mut sink: Sink,

@@ -466,7 +466,8 @@ proptest! {
                     let mut requests = Vec::new();
                     for n in &numbers {
                         let scored = *n == 7;
-                        requests.push(TestRequest { priority, scored, ..TestRequest::numbered(*n) });
+                        let request = TestRequest::numbered(*n);
+                        requests.push(TestRequest { priority, scored, ..request });
                     }
                     calls.push((engine.submit(&requests), numbers));
                 }
@@ -656,7 +657,8 @@ proptest! {
         engine.finish();
         prop_assert_eq!(engine.pages_used(), 0);
         for (mut outputs, requests) in calls {
-            for ((results, spans), request) in hear(&mut outputs, requests.len()).iter().zip(&requests) {
+            let heard = hear(&mut outputs, requests.len());
+            for ((results, spans), request) in heard.iter().zip(&requests) {
                 prop_assert_eq!(results.tokens.len(), request.max_tokens);
                 check_spans(&mut truth, &request.prompt, results, spans);
             }
