@@ -5,6 +5,8 @@ use std::path::Path;
 
 use sqlx::Connection;
 
+use crate::tidy;
+
 fn read(name: &str) -> String {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
     std::fs::read_to_string(root.join(name)).unwrap_or_else(|e| panic!("{name}: {e}"))
