@@ -32,16 +32,12 @@ use tower::ServiceBuilder;
 
 use crate::agent::accept::{self, Listener};
 use crate::body::ReplyBody;
+use crate::bounds::{CONTROL_BODY_BYTES_MAX, CONTROL_REQUESTS_MAX};
 use crate::control::body::Query;
 use crate::control::reply::{JsonReply, call_error, commit_error, done, error, ok};
 use crate::control::routes::{ControlRoute, Handler, JsonHandler, Lookup};
 use crate::proxy::Proxy;
 use crate::record::attempts::AttemptKey;
-
-/// Longest JSON body, in bytes.
-const REQUEST_BYTES_MAX: usize = 1 << 20;
-/// Requests that are served at once; further ones wait.
-const REQUESTS_MAX: usize = 256;
 
 /// Serves the control listener until `shutdown`.
 pub async fn serve_control(
@@ -54,7 +50,7 @@ pub async fn serve_control(
     tasks.spawn(engine::record_versions(Arc::clone(&proxy)));
     tasks.spawn(versions::read_declared(Arc::clone(&proxy)));
 
-    let service = ServiceBuilder::new().concurrency_limit(REQUESTS_MAX).service_fn({
+    let service = ServiceBuilder::new().concurrency_limit(CONTROL_REQUESTS_MAX).service_fn({
         let proxy = Arc::clone(&proxy);
         move |request| answer(Arc::clone(&proxy), request)
     });
@@ -99,7 +95,7 @@ async fn respond(
         Handler::Metrics => metrics::page(proxy).await,
         Handler::Json(handler) => {
             let (head, body) =
-                accept::read_whole(request, REQUEST_BYTES_MAX).await.map_err(call_error)?;
+                accept::read_whole(request, CONTROL_BODY_BYTES_MAX).await.map_err(call_error)?;
             let query = head.uri.query();
             let request = JsonRequest { route, handler, parameter: &parameter, query, body: &body };
             request.answer(proxy).await.map(JsonReply::into_response)

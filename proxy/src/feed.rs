@@ -19,13 +19,12 @@ use tokio::sync::{Mutex, Semaphore, watch};
 use tokio::time::Instant;
 use uuid::Uuid;
 
+use crate::bounds::FEED_READERS_MAX;
 use crate::clock::now;
 use crate::feed::delivery::{Delivery, LeaseTerm, ReadyItems};
 use crate::feed::rows::{FeedError, RowStream};
 use crate::record::tracker::CallTracker;
 
-/// Readers that are served at once.
-const READERS_MAX: usize = 128;
 /// Time between two looks for the writes of other processes and for leases that end.
 const POLL_EVERY: Duration = Duration::from_millis(500);
 
@@ -44,7 +43,7 @@ impl Default for Feed {
     fn default() -> Self {
         Self {
             turn: Mutex::default(),
-            reader_permits: Semaphore::new(READERS_MAX),
+            reader_permits: Semaphore::new(FEED_READERS_MAX),
             changes: watch::Sender::new(0),
             stopping: watch::Sender::new(false),
         }
@@ -99,7 +98,7 @@ impl Feed {
         mut rows: Box<dyn RowStream>,
     ) -> Result<FeedReply, FeedError> {
         let permit = self.reader_permits.try_acquire();
-        let _permit = permit.map_err(|_| FeedError::TooManyReaders(READERS_MAX))?;
+        let _permit = permit.map_err(|_| FeedError::TooManyReaders(FEED_READERS_MAX))?;
         let (mut changes, mut stopping) = (self.changes.subscribe(), self.stopping.subscribe());
         let deadline = Instant::now() + request.wait;
 

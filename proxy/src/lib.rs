@@ -7,7 +7,7 @@
 //! - `upstream`: the rewritten request, the connections, and what the upstream is asked besides.
 //! - `reply`: the reply on its way to the agent. Its end waits for the disk.
 //!
-//! `error` is the one place where an error becomes an HTTP response. `body`, `outgoing`, `coding`
+//! `bounds` names what anybody may cost the proxy. `error` is the one place where an error becomes an HTTP response. `body`, `outgoing`, `coding`
 //! and `headers` handle the parts of HTTP messages.
 //!
 //! `control` is the other listener: episodes, rewards, versions and engine control. It serves the
@@ -16,6 +16,7 @@
 
 mod agent;
 mod body;
+mod bounds;
 mod client;
 mod clock;
 mod coding;

@@ -23,17 +23,13 @@ use tokio::task::JoinSet;
 use tokio_rustls::TlsAcceptor;
 
 use crate::body::{BoxError, ReplyBody, RequestBody, RequestLimits};
+use crate::bounds::{CONNECTIONS_MAX, HANDSHAKE_WAIT};
 use crate::coding::{Coding, DecodeError};
 use crate::error::CallError;
 use crate::tag;
 
 /// Pause after the system refused a connection, most likely because file descriptors ran out.
 const REFUSED_PAUSE: Duration = Duration::from_millis(50);
-/// Connections of one listener; a further one is accepted when one has ended.
-const CONNECTIONS_MAX: usize = 65_536;
-/// Longest TLS handshake.
-const HANDSHAKE_WAIT: Duration = Duration::from_secs(10);
-
 /// A listening socket.
 pub(crate) struct Listener {
     pub(crate) socket: TcpListener,

@@ -1,7 +1,6 @@
 //! The upstream's own control routes, and the versions of the weights that it serves.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use episode::{Micros, Route};
 use http_body_util::BodyExt;
@@ -13,6 +12,7 @@ use store::VersionRecord;
 use wire::Dialect;
 
 use crate::body::ReplyBody;
+use crate::bounds::WEIGHT_INFO_WAIT;
 use crate::clock::now;
 use crate::control::reply::{JsonReply, call_error};
 use crate::headers;
@@ -40,9 +40,6 @@ pub(super) async fn forward(
     headers::remove_hop_by_hop(&mut head.headers);
     Ok(Response::from_parts(head, body.map_err(Into::into).boxed_unsync()))
 }
-
-/// Longest wait for the label of the upstream's weights.
-const INFO_WAIT: Duration = Duration::from_secs(10);
 
 /// The weights of rolltape's own engine.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -106,7 +103,7 @@ async fn checksum_of(proxy: &Proxy, label: &str) -> Option<String> {
 
 /// Reads a page that describes weights.
 async fn weight_info(proxy: &Proxy, page: &str) -> Option<WeightInfo> {
-    let reply = tokio::time::timeout(INFO_WAIT, proxy.forward.get(page)).await;
+    let reply = tokio::time::timeout(WEIGHT_INFO_WAIT, proxy.forward.get(page)).await;
     let (status, body) = reply.ok()?.ok()?;
     let info: Value = serde_json::from_slice(&body).ok().filter(|_| status.is_success())?;
     let text = |name: &str| info.get(name).and_then(Value::as_str).map(str::to_owned);

@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 use store::{CommitError, Selection};
 use wire::ForcedSampling;
 
+use crate::bounds::{GROUP_SIZE_MAX, KEY_LIFE_S_MAX};
 use crate::clock::now;
 use crate::control::body::parse;
 use crate::control::reply::{JsonReply, bad_request, commit_error, done, ok, snapshot_error};
@@ -16,10 +17,6 @@ use crate::record::attempts::AttemptKey;
 
 /// Default life of an API key, in seconds: a day.
 const KEY_LIFE_S: i64 = 86_400;
-const KEY_LIFE_S_MAX: i64 = 31_536_000;
-/// Largest group.
-const GROUP_SIZE_MAX: u32 = 100_000;
-
 /// Announces an episode, with the sampling parameters for its calls.
 pub(super) async fn announce(proxy: &Proxy, body: &[u8]) -> Result<JsonReply, JsonReply> {
     let body: AnnounceBody = parse(body)?;

@@ -12,6 +12,9 @@ use store::{
 };
 
 use crate::body::{ReplyBody, full};
+use crate::bounds::{
+    FEED_LIMIT_MAX, FEED_WAIT_S_MAX, GROUP_SIZE_MAX, GROUP_WAIT_S_MAX, LEASE_S_MAX,
+};
 use crate::clock::now;
 use crate::control::body::{Query, parse, parse_value};
 use crate::control::episodes::named_attempt;
@@ -24,17 +27,9 @@ use crate::feed::rows::FeedError;
 use crate::feed::{FeedReply, FeedRequest};
 use crate::proxy::Proxy;
 
-/// Items of one reply.
-const LIMIT_MAX: u32 = 1024;
 const LIMIT: u32 = 16;
-/// Longest wait for an item, in seconds.
-const WAIT_S_MAX: u32 = 600;
 /// Length of a lease, in seconds.
 const LEASE_S: u32 = 300;
-const LEASE_S_MAX: u32 = 86_400;
-const GROUP_WAIT_S_MAX: u32 = 31_536_000;
-/// Largest group.
-const GROUP_SIZE_MAX: u32 = 100_000;
 const SECOND: Micros = 1_000_000;
 
 /// Hands out the items that are ready.
@@ -123,12 +118,12 @@ fn feed_request(query: &mut Query) -> Result<FeedRequest, JsonReply> {
             task: query.take_id("task")?,
         },
         rewarded: query.take_flag("rewarded")?,
-        limit: query.take_number("limit", 1, LIMIT_MAX)?.unwrap_or(LIMIT),
+        limit: query.take_number("limit", 1, FEED_LIMIT_MAX)?.unwrap_or(LIMIT),
         // Set at each look for items.
         now: 0,
         open: Vec::new(),
     };
-    let wait_s = query.take_number("wait_s", 0, WAIT_S_MAX)?.unwrap_or(0);
+    let wait_s = query.take_number("wait_s", 0, FEED_WAIT_S_MAX)?.unwrap_or(0);
     let lease_s = query.take_number("lease_s", 1, LEASE_S_MAX)?.unwrap_or(LEASE_S);
     Ok(FeedRequest {
         drop_late: drops_late && wanted.unit != FeedUnit::Episode,

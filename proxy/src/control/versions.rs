@@ -7,14 +7,12 @@ use episode::version_number;
 use serde_json::{Value, json};
 use store::VersionRecord;
 
+use crate::bounds::VERSION_TEXT_BYTES_MAX;
 use crate::clock::now;
 use crate::control::body::parse;
 use crate::control::reply::{JsonReply, bad_request, commit_error, done, ok, snapshot_error};
 use crate::control::requests::VersionBody;
 use crate::proxy::Proxy;
-
-/// Longest label and checksum, in bytes.
-const TEXT_BYTES_MAX: usize = 256;
 
 /// Declares the version that samples from now on.
 pub(super) async fn declare(proxy: &Proxy, body: &[u8]) -> Result<JsonReply, JsonReply> {
@@ -26,8 +24,12 @@ pub(super) async fn declare(proxy: &Proxy, body: &[u8]) -> Result<JsonReply, Jso
     };
     // The label becomes a header of every reply of the feed.
     let texts = [Some(&label), checksum.as_ref()];
-    if texts.into_iter().flatten().any(|text| text.is_empty() || text.len() > TEXT_BYTES_MAX) {
-        let message = format!("`version` and `checksum` are 1 to {TEXT_BYTES_MAX} bytes");
+    if texts
+        .into_iter()
+        .flatten()
+        .any(|text| text.is_empty() || text.len() > VERSION_TEXT_BYTES_MAX)
+    {
+        let message = format!("`version` and `checksum` are 1 to {VERSION_TEXT_BYTES_MAX} bytes");
         return Err(bad_request(&message));
     }
 

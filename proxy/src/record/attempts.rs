@@ -4,13 +4,11 @@
 //! attempt of this set is forwarded while that transaction runs. Any other waits for it first, so
 //! that a call into a closed episode costs the upstream nothing.
 
+use crate::bounds::ATTEMPTS_MAX;
 use std::collections::HashSet;
 use std::sync::Mutex;
 
 use episode::EpisodeId;
-
-/// Attempts that are remembered. At the limit all are forgotten and learned again.
-const ATTEMPTS_MAX: usize = 100_000;
 
 /// An attempt at an episode.
 pub(crate) type AttemptKey = (EpisodeId, u32);

@@ -3,6 +3,7 @@
 //! A version becomes known in three ways: a trainer *declares* it current, a reply of the upstream
 //! *reports* it, or the upstream *serves* it when asked.
 
+use crate::bounds::VERSION_LABELS_MAX;
 use std::collections::HashSet;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -11,8 +12,6 @@ use episode::Micros;
 use store::VersionRecord;
 use tokio::sync::Notify;
 
-/// Labels that are remembered. The upstream is not asked about further ones.
-const LABELS_MAX: usize = 100_000;
 /// Shortest time between two questions to the upstream about an older label.
 const DOUBT_EVERY: Duration = Duration::from_secs(1);
 
@@ -108,7 +107,7 @@ impl WeightVersions {
             if state.newest.as_ref().is_some_and(|newest| newest.label == label) {
                 continue;
             }
-            if !state.known.contains(label) && state.known.len() < LABELS_MAX {
+            if !state.known.contains(label) && state.known.len() < VERSION_LABELS_MAX {
                 state.known.insert(label.to_owned());
                 state.newest = Some(DatedLabel { at, label: label.to_owned() });
                 state.unwritten.push((label.to_owned(), at));
@@ -124,7 +123,7 @@ impl WeightVersions {
     /// Adapters have labels of their own and do not change the one that the upstream serves.
     pub(crate) fn note_served(&self, label: &str, at: Micros) -> bool {
         let mut state = self.lock();
-        let is_new = state.known.len() < LABELS_MAX && state.known.insert(label.to_owned());
+        let is_new = state.known.len() < VERSION_LABELS_MAX && state.known.insert(label.to_owned());
         let before = state.served.replace(label.to_owned());
         let is_other = before.map_or(is_new, |before| before != label);
         if is_other {

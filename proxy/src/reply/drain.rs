@@ -2,17 +2,14 @@
 //! token ids. It is read for the recording alone.
 
 use std::pin::pin;
-use std::time::Duration;
 
 use http_body_util::BodyExt;
 use hyper::body::{Frame, Incoming};
 use tokio::runtime::Handle;
 
+use crate::bounds::REST_WAIT;
 use crate::record::open_call::OpenCall;
 use crate::reply::transform::BodyTransform;
-
-/// Longest wait for the rest of a reply after its last finish reason.
-const REST_WAIT: Duration = Duration::from_secs(1);
 
 /// Reads a reply to its end, then ends the call. The upstream samples no more tokens for it, so
 /// its connection is closed only if that takes too long.

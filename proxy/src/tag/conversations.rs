@@ -5,6 +5,7 @@
 //! conversation unless the client says that it is a retry. The state is in memory and is lost on
 //! restart.
 
+use crate::bounds::CONVERSATION_ENDS_MAX;
 use std::collections::{HashMap, VecDeque};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Mutex;
@@ -12,9 +13,6 @@ use std::sync::Mutex;
 use episode::EpisodeId;
 use serde_json::Value;
 use uuid::Uuid;
-
-/// Ends of conversations that are remembered. The oldest are forgotten first.
-const ENDS_MAX: usize = 200_000;
 
 /// The conversations under way.
 #[derive(Debug, Default)]
@@ -100,7 +98,7 @@ impl ConversationIndex {
         if self.episodes.insert(end, episode.clone()).is_none() {
             self.oldest.push_back(end);
         }
-        while self.oldest.len() > ENDS_MAX {
+        while self.oldest.len() > CONVERSATION_ENDS_MAX {
             if let Some(oldest) = self.oldest.pop_front() {
                 self.episodes.remove(&oldest);
             }

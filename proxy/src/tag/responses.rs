@@ -13,16 +13,12 @@ use hyper::HeaderMap;
 use store::{Selection, SnapshotError, Store};
 use wire::Request;
 
+use crate::bounds::{RESPONSE_CACHE_BYTES_MAX, RESPONSE_TURNS_MAX};
 use crate::record::attempts::AttemptKey;
 use crate::tag::owner::owner;
 
-/// Bytes of requests and replies in memory. The oldest are dropped first.
-const CACHE_BYTES_MAX: usize = 64 << 20;
 /// Bytes that a turn counts for, beside its request and reply.
 const TURN_BYTES: usize = 256;
-/// Longest chain of turns that is put before a request.
-const TURNS_MAX: usize = 10_000;
-
 /// Responses by their ids, each linked to the one that it continues.
 #[derive(Debug, Default)]
 pub(crate) struct ResponseChains(Mutex<TurnCache>);
@@ -153,7 +149,8 @@ impl ResponseChains {
         let mut next_id = Some(id.to_owned());
         while let Some(id) = next_id {
             let turn = cache.turns.get(&id)?;
-            let Some(content) = turn.content.clone().filter(|_| turns.len() < TURNS_MAX) else {
+            let Some(content) = turn.content.clone().filter(|_| turns.len() < RESPONSE_TURNS_MAX)
+            else {
                 return Some(Vec::new());
             };
             next_id = turn.previous_id();
@@ -198,7 +195,7 @@ impl TurnCache {
             Some(replaced) => self.bytes -= replaced.bytes(),
             None => self.oldest.push_back(id),
         }
-        while self.bytes > CACHE_BYTES_MAX {
+        while self.bytes > RESPONSE_CACHE_BYTES_MAX {
             let Some(oldest) = self.oldest.pop_front() else { return };
             self.bytes -= self.turns.remove(&oldest).map_or(0, |turn| turn.bytes());
         }
@@ -252,7 +249,7 @@ mod tests {
         for n in 0..100 {
             cache.add(n.to_string(), turn(None, 1 << 20));
         }
-        assert!(cache.bytes <= CACHE_BYTES_MAX && cache.turns.len() == cache.oldest.len());
+        assert!(cache.bytes <= RESPONSE_CACHE_BYTES_MAX && cache.turns.len() == cache.oldest.len());
         assert!(!cache.turns.contains_key("0") && cache.turns.contains_key("99"));
         cache.add("99".to_owned(), turn(None, 1));
         let counted: usize = cache.turns.values().map(ResponseTurn::bytes).sum();

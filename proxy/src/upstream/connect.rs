@@ -1,7 +1,6 @@
 //! Connections to the upstream, and TLS of both sides.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::client::legacy::Client;
@@ -12,13 +11,9 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ClientConfig, RootCertStore, ServerConfig};
 use thiserror::Error;
 
+use crate::bounds::{CONNECT_WAIT, UPSTREAM_IDLE_WAIT};
 use crate::config::Config;
 use crate::outgoing::OutgoingBody;
-
-const CONNECT_WAIT: Duration = Duration::from_secs(10);
-/// Servers close idle connections after five seconds (uvicorn) or more. Ours close sooner, so that
-/// no call is sent on a connection that the server closes.
-const IDLE_WAIT: Duration = Duration::from_secs(4);
 
 /// A setting that cannot be used.
 #[derive(Debug, Clone, Error)]
@@ -61,7 +56,7 @@ fn pool(https: HttpsConnector<HttpConnector>, http2_only: bool) -> Connections {
     Client::builder(TokioExecutor::new())
         .http1_preserve_header_case(true)
         .http2_only(http2_only)
-        .pool_idle_timeout(IDLE_WAIT)
+        .pool_idle_timeout(UPSTREAM_IDLE_WAIT)
         .pool_timer(TokioTimer::new())
         .timer(TokioTimer::new())
         .build(https)

@@ -16,6 +16,7 @@ use tokio::sync::OnceCell;
 use wire::{Dialect, REFUSAL_BYTES_MAX, RefusedFields};
 
 use crate::body::RequestBody;
+use crate::bounds::{DOCUMENT_BYTES_MAX, PROBE_WAIT, REFUSAL_WAIT, REFUSED_CLASSES_MAX};
 use crate::config::{Config, Upstream};
 use crate::error::CallError;
 use crate::outgoing::OutgoingBody;
@@ -24,15 +25,6 @@ use crate::upstream::models::ModelList;
 use crate::upstream::rewrite::{self, Plan, Rewrite};
 use crate::upstream::sampler_cache::SamplerCache;
 use crate::upstream::stray::{SentRequest, StrayWarnings};
-
-/// Longest wait for the dialect.
-const PROBE_WAIT: Duration = Duration::from_secs(10);
-/// Longest document that rolltape itself fetches, in bytes.
-const DOCUMENT_BYTES_MAX: usize = 16 << 20;
-/// Longest wait for the body of a refusal.
-const REFUSAL_WAIT: Duration = Duration::from_secs(5);
-/// Request classes whose refused fields are remembered.
-const REFUSED_CLASSES_MAX: usize = 1024;
 
 /// The client of the upstream.
 #[derive(Debug)]

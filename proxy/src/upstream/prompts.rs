@@ -2,7 +2,6 @@
 //! are known when it ends.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use bytes::Bytes;
 use episode::CallEnd;
@@ -10,10 +9,8 @@ use hyper::HeaderMap;
 use tokio::task::JoinHandle;
 use wire::{MissingIds, PromptLookup};
 
+use crate::bounds::PROMPT_END_WAIT;
 use crate::upstream::forward::{Forward, credentials_of};
-
-/// Longest wait at the end of a call. Without the ids of its prompt a call makes no row.
-const END_WAIT: Duration = Duration::from_secs(5);
 
 /// The lookup of a call's prompts.
 #[derive(Debug)]
@@ -54,7 +51,7 @@ impl PromptFetcher {
         if end.choices.is_empty() || !end.prompts.is_empty() {
             return;
         }
-        if let Ok(Some(ids)) = tokio::time::timeout(END_WAIT, self.ids(owed)).await {
+        if let Ok(Some(ids)) = tokio::time::timeout(PROMPT_END_WAIT, self.ids(owed)).await {
             end.prompts = owed.verified(ids, end.usage.prompt);
         }
     }

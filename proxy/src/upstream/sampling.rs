@@ -1,19 +1,14 @@
 //! The sampling parameters of a call. The upstream is asked for its defaults during the call.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use episode::{CallEnd, Route};
 use hyper::HeaderMap;
 use tokio::task::JoinHandle;
 use wire::{Dialect, EffectiveSampling, ForcedSampling, MissingIds, Request, ServerSampling};
 
+use crate::bounds::{SAMPLING_ASK_WAIT, SAMPLING_END_WAIT};
 use crate::upstream::forward::{Forward, credentials_of};
-
-/// Longest wait for an answer of the upstream. vLLM inspects the machine at the first question.
-const ASK_WAIT: Duration = Duration::from_secs(30);
-/// Longest wait at the end of a call.
-const END_WAIT: Duration = Duration::from_secs(5);
 
 /// The sampling parameters of one call.
 #[derive(Debug)]
@@ -48,7 +43,7 @@ impl Forward {
         let mut sampler = ServerSampling::for_dialect(dialect);
         let mut is_answered = true;
         for path in ServerSampling::paths(dialect) {
-            match tokio::time::timeout(ASK_WAIT, self.fetch(path, agent)).await {
+            match tokio::time::timeout(SAMPLING_ASK_WAIT, self.fetch(path, agent)).await {
                 Ok(Ok((status, page))) if status.is_success() && sampler.take(&page) => break,
                 Ok(Ok(_)) => {}
                 Ok(Err(_)) | Err(_) => is_answered = false,
@@ -56,7 +51,7 @@ impl Forward {
         }
         // Some servers do not report the end token of a turn; they are asked for its id once.
         if let Some((path, body)) = sampler.end_token_request() {
-            match tokio::time::timeout(ASK_WAIT, self.post(path, body, agent)).await {
+            match tokio::time::timeout(SAMPLING_ASK_WAIT, self.post(path, body, agent)).await {
                 Ok(Ok((status, page))) if status.is_success() => sampler.take_end_token(&page),
                 _ => is_answered = false,
             }
@@ -140,10 +135,12 @@ impl SamplerSource {
     async fn sampler(&mut self) -> Arc<ServerSampling> {
         match self {
             Self::Known(sampler) => Arc::clone(sampler),
-            Self::Pending(answer, dialect) => match tokio::time::timeout(END_WAIT, answer).await {
-                Ok(Ok(sampler)) => sampler,
-                _ => Arc::new(ServerSampling::for_dialect(*dialect)),
-            },
+            Self::Pending(answer, dialect) => {
+                match tokio::time::timeout(SAMPLING_END_WAIT, answer).await {
+                    Ok(Ok(sampler)) => sampler,
+                    _ => Arc::new(ServerSampling::for_dialect(*dialect)),
+                }
+            }
         }
     }
 }

@@ -1,6 +1,7 @@
 //! Calls to a path that resembles a generating route and is none. They are recorded without tokens,
 //! so a warning names the likely mistake, once for each path.
 
+use crate::bounds::STRAY_PATHS_MAX;
 use std::collections::BTreeSet;
 use std::sync::Mutex;
 
@@ -11,9 +12,6 @@ use hyper::{Method, StatusCode};
 const ENDINGS: [&str; 4] = ["/chat/completions", "/completions", "/responses", "/messages"];
 /// A part of OpenAI's thread routes, whose messages nothing samples.
 const THREADS: &str = "/threads/";
-/// Paths that are remembered.
-const PATHS_MAX: usize = 64;
-
 /// The paths that were warned of.
 #[derive(Debug, Default)]
 pub(super) struct StrayWarnings(Mutex<BTreeSet<String>>);
@@ -59,7 +57,7 @@ impl StrayWarnings {
 
     fn is_new(&self, path: &str) -> bool {
         let paths = self.0.lock();
-        paths.is_ok_and(|mut paths| paths.len() < PATHS_MAX && paths.insert(path.to_owned()))
+        paths.is_ok_and(|mut paths| paths.len() < STRAY_PATHS_MAX && paths.insert(path.to_owned()))
     }
 }
 

@@ -91,9 +91,11 @@ def read_again(client, version, handed):
     reader.update_model_version(version)
     reader.start()
     until = time.monotonic() + READ_WAIT_S
-    standing, samples = reader.feed.standing(), 0
-    # What is leased is handed on a moment later.
-    while time.monotonic() < until and (standing["depth"] > 0 or samples < standing["leased"]):
+    standing, samples = None, 0
+    # There is no standing before the first lease; what is leased is handed on a moment later.
+    while time.monotonic() < until and (
+        standing is None or standing["depth"] > 0 or samples < standing["leased"]
+    ):
         reader.check_health(READ_WAIT_S)
         time.sleep(0.1)
         standing, samples = reader.feed.standing(), reader.rollout_buffer.qsize()
