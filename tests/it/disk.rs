@@ -1,6 +1,7 @@
 //! Full disks and files that vanish or are damaged. The agent gets an error, no acknowledged call
 //! is lost, and once the fault is gone the recorder goes on without a restart.
 
+use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
