@@ -1,7 +1,7 @@
 //! The feed: rows of a few attempts at a time, for a trainer that asks while agents run.
 //!
-//! Rows are made by the steps of an export, from scan to rows. The store decides which item is handed
-//! to whom.
+//! Rows are made by the steps of an export, from scan to rows. The store decides which item is
+//! handed to whom.
 
 pub(crate) mod options;
 
@@ -159,8 +159,8 @@ impl FeedOptions {
         options
     }
 
-    /// Makes the rows of attempts of one group, or returns the reason why there are none. `compared`
-    /// are the attempts that they are compared with, themselves included.
+    /// Makes the rows of attempts of one group, or returns the reason why there are none.
+    /// `compared` are the attempts that they are compared with, themselves included.
     fn rows(
         &self,
         episodes: &[RecordedAttempt],

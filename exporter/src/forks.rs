@@ -1,8 +1,8 @@
 //! Forks: where a prompt left a history that was known when it was sent, why, and what that cost.
 //!
 //! A fork is described from the later call. When it began, turns were on record whose tokens its
-//! prompt starts with, and then does not continue. Tries at one prompt are no forks, and neither are
-//! calls whose prompts hold the whole history.
+//! prompt starts with, and then does not continue. Tries at one prompt are no forks, and neither
+//! are calls whose prompts hold the whole history.
 //!
 //! [`finder`] finds them, [`builder`] describes them: [`rules`] finds the [`cause`], [`excerpts`]
 //! shows the place with the [`token_texts`]. [`table`] is the table beside the rows.
@@ -44,7 +44,8 @@ pub struct Fork {
     pub in_sampled: Option<bool>,
     /// Number of prompt tokens from there on, which the server must read anew; none without ids.
     pub prefill_tokens: Option<u32>,
-    /// Number of history tokens from there on, which the prompt does not continue; none without ids.
+    /// Number of history tokens from there on, which the prompt does not continue; none without
+    /// ids.
     pub lost_tokens: Option<u32>,
     /// Number of those that the model had sampled; none without ids.
     pub lost_sampled_tokens: Option<u32>,

@@ -8,8 +8,8 @@
 //!   equal paths. [`text_parents`] finds parents by text where the tokens differ.
 //! - [`message_ids`] maps messages to numbers. [`message_numbers`] assigns the numbers, and
 //!   [`body_messages`] reads messages from a request body.
-//! - [`merge`] turns the forest into [`paths`]. [`descendants`] orders the nodes, [`kind`] says what
-//!   a path is for, [`assessment`] says which tokens may be trained.
+//! - [`merge`] turns the forest into [`paths`]. [`descendants`] orders the nodes, [`kind`] says
+//!   what a path is for, [`assessment`] says which tokens may be trained.
 //! - [`links`] is the public, pure part of the walk.
 
 pub(crate) mod assessment;

@@ -4,8 +4,8 @@
 //! The walk is one function in `export.rs`. Each step is `fn(input) -> (output, notes)`, and each
 //! module holds the steps of one kind, in the order of the walk:
 //! - `input`: which attempts are read, in which order, and some ahead.
-//! - `graph`: `scan`, `thread`, `merge`: the calls of an episode, which choice each of them continues,
-//!   and the paths that result.
+//! - `graph`: `scan`, `thread`, `merge`: the calls of an episode, which choice each of them
+//!   continues, and the paths that result.
 //! - `weigh`: which paths make rows, and which row trains a token that several hold.
 //! - `rewards`: which rewards fall on a row, and how they compare within a group.
 //! - `rows`: one row a path, with its messages, verdict, reasons and arrays; the schema of rows.
@@ -19,16 +19,17 @@
 //!
 //! In reading order:
 //! - [`export()`], [`Options`], [`Report`]: the whole walk.
-//! - [`Format`], [`Encoding`], [`Destination`], [`Partition`], [`Shard`]: what is written, and where;
-//!   [`Bucket`]: an object store.
+//! - [`Format`], [`Encoding`], [`Destination`], [`Partition`], [`Shard`]: what is written, and
+//!   where; [`Bucket`]: an object store.
 //! - [`Feed`], [`FeedOptions`], [`FeedOutcome`]: rows of a few attempts at a time.
 //! - [`exported_attempts`]: the attempts that an export holds.
 //! - [`trajectories`], [`choice_links`]: the pure part, for callers that draw the same tree.
-//! - [`Notes`], [`Reason`], [`DropReason`], [`ParentEvidence`]: what was kept, what was not, and why.
+//! - [`Notes`], [`Reason`], [`DropReason`], [`ParentEvidence`]: what was kept, what was not, and
+//!   why.
 //! - [`diagnose()`], [`Diagnosis`], [`Fork`], [`Cause`]: what is wrong with one episode, and why.
 //! - [`KindReason`]: why a trajectory is of its kind; [`SharedTokens`]: where tokens are trained.
-//! - [`RewardOptions`], [`Advantage`], [`GroupSummary`], [`VersionFilter`], [`VersionMismatch`]: what
-//!   rewards and policy versions add or leave out.
+//! - [`RewardOptions`], [`Advantage`], [`GroupSummary`], [`VersionFilter`], [`VersionMismatch`]:
+//!   what rewards and policy versions add or leave out.
 //! - [`schema()`], [`COLUMNS`], [`SCHEMA_VERSION`]: the contract with trainers.
 #![forbid(unsafe_code)]
 

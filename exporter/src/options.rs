@@ -78,7 +78,8 @@ pub struct RewardOptions {
     pub advantage: Advantage,
     /// Shows the rewards of its group in every row.
     pub group_stats: bool,
-    /// Factor by which a reward counts one turn earlier, 0 to 1. Returns are made where it is given.
+    /// Factor by which a reward counts one turn earlier, 0 to 1. Returns are made where it is
+    /// given.
     pub gamma: Option<f64>,
 }
 
@@ -141,8 +142,8 @@ impl<'a> ManifestOptions<'a> {
 }
 
 impl Options {
-    /// Returns the rules of the selection. `exported` are the attempts that the export holds already,
-    /// where only new ones are asked for.
+    /// Returns the rules of the selection. `exported` are the attempts that the export holds
+    /// already, where only new ones are asked for.
     pub(crate) async fn selection_rules(
         &self,
         snapshot: &mut Snapshot,
@@ -169,8 +170,8 @@ impl Options {
         self.models.as_ref().unwrap_or(self.format.models())
     }
 
-    /// Returns the options as a manifest shows them. Options that only decide which episodes this run
-    /// takes are not among them.
+    /// Returns the options as a manifest shows them. Options that only decide which episodes this
+    /// run takes are not among them.
     pub(crate) fn in_manifest(&self, encoding: Encoding) -> Value {
         let mut options = json!(ManifestOptions::new(self, encoding));
         if let Some(least) = self.min_reward {

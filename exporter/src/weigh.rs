@@ -1,8 +1,8 @@
 //! Chooses the paths that make rows, the tokens that each row trains, and the weights of the rows.
 //!
-//! A sampled token stands in every row whose path holds it. It is trained in the first of these rows
-//! whose model sampled it. The weights of an episode's rows sum to one, so neither many branches nor
-//! many rows make an episode count for more than one.
+//! A sampled token stands in every row whose path holds it. It is trained in the first of these
+//! rows whose model sampled it. The weights of an episode's rows sum to one, so neither many
+//! branches nor many rows make an episode count for more than one.
 
 pub(crate) mod model_filter;
 #[cfg(test)]

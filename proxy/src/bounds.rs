@@ -14,8 +14,8 @@ pub(crate) const HANDSHAKE_WAIT: Duration = Duration::from_secs(10);
 
 /// Longest wait for a connection.
 pub(crate) const CONNECT_WAIT: Duration = Duration::from_secs(10);
-/// Longest life of an idle connection. Servers close idle connections after five seconds (uvicorn) or more. Ours close sooner, so that
-/// no call is sent on a connection that the server closes.
+/// Longest life of an idle connection. Servers close idle connections after five seconds (uvicorn)
+/// or more. Ours close sooner, so that no call is sent on a connection that the server closes.
 pub(crate) const UPSTREAM_IDLE_WAIT: Duration = Duration::from_secs(4);
 
 // What is asked of the upstream beside calls.
@@ -24,11 +24,13 @@ pub(crate) const UPSTREAM_IDLE_WAIT: Duration = Duration::from_secs(4);
 pub(crate) const PROBE_WAIT: Duration = Duration::from_secs(10);
 /// Longest document that rolltape itself fetches, in bytes.
 pub(crate) const DOCUMENT_BYTES_MAX: usize = 16 << 20;
-/// Longest wait for what the upstream says of its sampling. vLLM inspects the machine at the first question.
+/// Longest wait for what the upstream says of its sampling. vLLM inspects the machine at the first
+/// question.
 pub(crate) const SAMPLING_ASK_WAIT: Duration = Duration::from_secs(30);
 /// Longest wait at the end of a call for what the upstream says of its sampling.
 pub(crate) const SAMPLING_END_WAIT: Duration = Duration::from_secs(5);
-/// Longest wait at the end of a call for the ids of its prompt. Without the ids of its prompt a call makes no row.
+/// Longest wait at the end of a call for the ids of its prompt. Without the ids of its prompt a
+/// call makes no row.
 pub(crate) const PROMPT_END_WAIT: Duration = Duration::from_secs(5);
 /// Longest wait for the label of the upstream's weights.
 pub(crate) const WEIGHT_INFO_WAIT: Duration = Duration::from_secs(10);

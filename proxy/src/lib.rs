@@ -7,8 +7,8 @@
 //! - `upstream`: the rewritten request, the connections, and what the upstream is asked besides.
 //! - `reply`: the reply on its way to the agent. Its end waits for the disk.
 //!
-//! `bounds` names what anybody may cost the proxy. `error` is the one place where an error becomes an HTTP response. `body`, `outgoing`, `coding`
-//! and `headers` handle the parts of HTTP messages.
+//! `bounds` names what anybody may cost the proxy. `error` is the one place where an error becomes
+//! an HTTP response. `body`, `outgoing`, `coding` and `headers` handle the parts of HTTP messages.
 //!
 //! `control` is the other listener: episodes, rewards, versions and engine control. It serves the
 //! `feed`, which hands finished episodes out to trainers. `client` sends calls of rolltape itself.

@@ -10,7 +10,8 @@
 //! - `feed`: finished episodes that are handed out to trainers, in [`Lease`]s, and how they are
 //!   settled. [`VersionRecord`]: versions of the weights.
 //! - [`verify()`] checks a store, [`prune()`] deletes episodes, [`backup()`] copies a file.
-//! - `sqlite`, `postgres`: opening either database, by its `migrations`; `database`: one interface to both.
+//! - `sqlite`, `postgres`: opening either database, by its `migrations`; `database`: one interface
+//!   to both.
 //!
 //! The tables are in `migrations/`; what they mean to a reader is in `docs/schema.md`.
 #![forbid(unsafe_code)]

@@ -4,8 +4,8 @@
 //! - [`sampling_mask`]: the tokens that truncated sampling left to choose from.
 //! - [`routing`]: the experts that each token was routed to ([`Routing`]).
 //!
-//! Each takes the JSON text of an [`episode::SideColumn`]: a list with one element for each token, or
-//! with whatever the server sent instead. Each returns `None` for a text that it cannot read.
+//! Each takes the JSON text of an [`episode::SideColumn`]: a list with one element for each token,
+//! or with whatever the server sent instead. Each returns `None` for a text that it cannot read.
 
 use serde_json::Value;
 
@@ -92,7 +92,10 @@ mod tests {
     fn alternatives_are_read_in_each_spelling() {
         let cases = [
             (
-                r#"[[{"token":"a","logprob":-0.5,"bytes":[97]},{"token":"token_id:7","logprob":-1}]]"#,
+                concat!(
+                    r#"[[{"token":"a","logprob":-0.5,"bytes":[97]},"#,
+                    r#"{"token":"token_id:7","logprob":-1}]]"#
+                ),
                 vec![other(None, Some("a"), -0.5), other(Some(7), None, -1.0)],
             ),
             (r#"[[{"token":"a","id":3,"logprob":-0.5}]]"#, vec![other(Some(3), Some("a"), -0.5)]),

@@ -32,8 +32,8 @@ pub(crate) struct IdWindows<'a> {
     pub(crate) sent: &'a [u32],
 }
 
-/// Shows the position of a fork: by a tokenizer, else by the messages where they differ, else by the
-/// texts that replies recorded of their tokens, else as bare ids.
+/// Shows the position of a fork: by a tokenizer, else by the messages where they differ, else by
+/// the texts that replies recorded of their tokens, else as bare ids.
 pub(crate) fn excerpt(difference: &Difference, case: &ForkCase<'_>) -> ForkExcerpt {
     let ForkCase { known, sent, ids, texts, .. } = *case;
     let decoded = || ids.and_then(|ids| of_tokens(&ids, texts));

@@ -1,9 +1,9 @@
 //! Rules that find why a history no longer starts with what was there before.
 //!
-//! Rules are pure functions over what is recorded of two calls ([`evidence`]). [`messages`] compares
-//! the messages that were sent with the known ones, [`ids`] the tokens where the messages are the
-//! same, and [`volatile`] tells dates and nonces from other words. [`classify`] asks them in turn.
-//! A difference that no rule knows is `unknown`.
+//! Rules are pure functions over what is recorded of two calls ([`evidence`]). [`messages`]
+//! compares the messages that were sent with the known ones, [`ids`] the tokens where the messages
+//! are the same, and [`volatile`] tells dates and nonces from other words. [`classify`] asks them
+//! in turn. A difference that no rule knows is `unknown`.
 
 pub(crate) mod evidence;
 mod ids;

@@ -152,7 +152,8 @@ impl Sample {
         self.turns_of_messages().drain(self.row.dialogue.prompt.len()..).collect()
     }
 
-    /// Returns the messages before a turn's answer, and the answer; nothing where that is not known.
+    /// Returns the messages before a turn's answer, and the answer; nothing where that is not
+    /// known.
     pub(crate) fn messages_of_turn(&self, turn: &TurnRow) -> (Vec<&Message>, Option<&Message>) {
         let dialogue = &self.row.dialogue;
         let turns = self.turns_of_completion();

@@ -41,7 +41,8 @@ impl ShortBody<'_> {
 }
 
 impl<'a> BodyMessages<'a> {
-    /// Reads a body. Gives none unless it is a chat that holds its messages and its tools once each.
+    /// Reads a body. Gives none unless it is a chat that holds its messages and its tools once
+    /// each.
     pub(crate) fn read(
         route: Route,
         body: &'a [u8],

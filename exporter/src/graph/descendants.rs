@@ -11,7 +11,8 @@ use crate::graph::node::{AgentTask, Node, NodeId, PerNode};
 /// Roots and descendants of a forest.
 #[derive(Debug)]
 pub(crate) struct Descendants {
-    /// Roots by the start of their calls. Of several tries at one prompt the leading one comes first.
+    /// Roots by the start of their calls. Of several tries at one prompt the leading one comes
+    /// first.
     pub(crate) roots: Vec<NodeId>,
     nodes: PerNode<Descent>,
 }
@@ -96,8 +97,8 @@ impl Descendants {
         prompts
     }
 
-    /// Returns the place of the tries whose leading one extends the path of `parent`: the first that
-    /// was itself continued, else the first.
+    /// Returns the place of the tries whose leading one extends the path of `parent`: the first
+    /// that was itself continued, else the first.
     fn heir_among(
         &self,
         forest: &Forest<'_>,
@@ -171,8 +172,8 @@ enum PromptIdentity<'f> {
     Ids(AgentTask<'f>, &'f [u32]),
     /// Numbers of the messages.
     Messages(AgentTask<'f>, &'f [u32]),
-    /// A call and its prompt index. Nothing else is known of the prompt, so only choices of one call
-    /// share it.
+    /// A call and its prompt index. Nothing else is known of the prompt, so only choices of one
+    /// call share it.
     Call(CallId, u32),
 }
 

@@ -28,8 +28,8 @@ type PathEnd = (usize, u64);
 const HASHED_SYMBOLS: usize = 8;
 
 impl<'a> PrefixIndex<'a> {
-    /// Indexes one path for each node, in the order of the nodes. Takes time in the number of paths,
-    /// not in their lengths.
+    /// Indexes one path for each node, in the order of the nodes. Takes time in the number of
+    /// paths, not in their lengths.
     pub(crate) fn new(paths: impl Iterator<Item = Option<SymbolPath<'a>>>) -> Self {
         // Nothing continues an empty answer: the next call is a new try.
         let paths: Vec<_> = paths.map(|path| path.filter(|path| !path.answer.is_empty())).collect();

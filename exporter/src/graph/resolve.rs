@@ -1,8 +1,8 @@
 //! Chooses the parent of a call among paths with the same content.
 //!
 //! Evidence is asked in this order: the agent's own statement, the model, the quoted messages, the
-//! number of the choice within its call, and time. Where several candidates remain, none is taken: a
-//! guess would be a false lineage.
+//! number of the choice within its call, and time. Where several candidates remain, none is taken:
+//! a guess would be a false lineage.
 
 use episode::Lineage;
 use serde_json::Value;

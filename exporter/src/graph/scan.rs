@@ -111,8 +111,8 @@ pub(crate) async fn scan(
     Ok((RecordedAttempt { record, calls, rewards }, notes))
 }
 
-/// Makes a node of each choice, in the order in which the calls began. The order of `calls` does not
-/// matter.
+/// Makes a node of each choice, in the order in which the calls began. The order of `calls` does
+/// not matter.
 pub(crate) fn choice_nodes(calls: &[Call]) -> (PerNode<Node<'_>>, Notes) {
     let mut sorted: Vec<&Call> = calls.iter().collect();
     sorted.sort_by_key(|call| (call.begun.started_at, call.begun.call_id));
@@ -152,8 +152,8 @@ fn nodes_of_call(call: &Call) -> Result<Vec<Node<'_>>, DropReason> {
     if nodes.is_empty() { Err(DropReason::NoReply) } else { Ok(nodes) }
 }
 
-/// Makes the node of a choice with ids. Gives none where the server did not report both the prompt's
-/// ids and the sampled ones, or where they are too large to be ids.
+/// Makes the node of a choice with ids. Gives none where the server did not report both the
+/// prompt's ids and the sampled ones, or where they are too large to be ids.
 fn node_with_ids<'a>(call: &'a Call, ended: &'a CallEnd, choice: &'a Choice) -> Option<Node<'a>> {
     let prompt = ended.prompts.get(choice.prompt_index as usize)?;
     let sampled = choice.token_ids.as_ref()?;

@@ -5,8 +5,8 @@ use serde::{Serialize, Serializer};
 /// Reason why a row's verdict is not `exact`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Reason {
-    /// Several recorded paths are the same and nothing tells which one a call continues, so the call
-    /// stands alone.
+    /// Several recorded paths are the same and nothing tells which one a call continues, so the
+    /// call stands alone.
     AmbiguousParent,
     /// The episode has a call without token ids, whose sampled tokens may stand in later prompts.
     CallWithoutTokenIds,

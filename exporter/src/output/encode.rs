@@ -50,8 +50,8 @@ impl Encoding {
         }
     }
 
-    /// Returns the ending of names of tables beside the rows. It is another usual ending of the same
-    /// encoding, so a reader of all files with the first one gets only rows.
+    /// Returns the ending of names of tables beside the rows. It is another usual ending of the
+    /// same encoding, so a reader of all files with the first one gets only rows.
     pub(crate) fn side_table_ending(self) -> &'static str {
         match self {
             Self::Parquet => "pq",

@@ -1,7 +1,7 @@
 //! JSON lines: a batch of records as one JSON object a line.
 //!
-//! Columns of JSON are written as JSON, not as text of it. A number that is not finite is null, since
-//! JSON has no word for it.
+//! Columns of JSON are written as JSON, not as text of it. A number that is not finite is null,
+//! since JSON has no word for it.
 
 use arrow::array::{Array, ArrayRef, AsArray, RecordBatch};
 use arrow::datatypes::{DataType, Field, FieldRef, Float32Type, Float64Type};

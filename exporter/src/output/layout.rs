@@ -90,8 +90,8 @@ impl Layout {
         }
     }
 
-    /// Returns the name of the file of a partition, below the folder of the export. `addition` counts
-    /// what `--new` has added before.
+    /// Returns the name of the file of a partition, below the folder of the export. `addition`
+    /// counts what `--new` has added before.
     pub(crate) fn file(&self, partition: &str, addition: u32) -> String {
         let ending = self.encoding.as_str();
         let name = match (&self.named, addition) {

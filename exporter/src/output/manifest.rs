@@ -88,8 +88,8 @@ impl Manifest {
     }
 
     /// Returns true where rows made with these options may stand beside those that are there.
-    /// [`NEWER_OPTIONS`] that an older manifest lacks are not compared; the encoding is compared with
-    /// the names of its files.
+    /// [`NEWER_OPTIONS`] that an older manifest lacks are not compared; the encoding is compared
+    /// with the names of its files.
     pub(crate) fn agrees_with(&self, options: &Value) -> bool {
         let none = Map::new();
         let [before, asked] =

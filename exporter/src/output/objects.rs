@@ -1,7 +1,7 @@
 //! Files in object stores: S3, Google Cloud Storage and Azure.
 //!
-//! A file is uploaded in parts of one size while it is written, so it is never whole in memory or on
-//! a local disk. It becomes visible when the store is told that it has all parts.
+//! A file is uploaded in parts of one size while it is written, so it is never whole in memory or
+//! on a local disk. It becomes visible when the store is told that it has all parts.
 
 use std::io;
 use std::path::{Path as FilePath, PathBuf};

@@ -10,8 +10,8 @@ use serde_json::Value;
 
 use crate::rows::schema::{SCHEMA_VERSION, created_by, huggingface};
 
-/// Bytes of the records of a row group, before compression. Memory is bounded by this, one batch and
-/// one episode.
+/// Bytes of the records of a row group, before compression. Memory is bounded by this, one batch
+/// and one episode.
 pub(crate) const GROUP_BYTES: usize = 128 << 20;
 /// Level of zstd compression.
 const ZSTD_LEVEL: i32 = 3;

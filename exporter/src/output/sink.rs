@@ -1,7 +1,7 @@
 //! The sink of an export: rows in, files out.
 //!
-//! It makes records of rows, has them encoded, and publishes the files and their manifest when all is
-//! written.
+//! It makes records of rows, has them encoded, and publishes the files and their manifest when all
+//! is written.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;

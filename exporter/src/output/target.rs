@@ -1,7 +1,7 @@
 //! The place of the files, which become visible only when they are whole.
 //!
-//! A file is written out of sight and published at the end: on a disk under a temporary name, synced,
-//! then renamed. A stream is visible as it is written.
+//! A file is written out of sight and published at the end: on a disk under a temporary name,
+//! synced, then renamed. A stream is visible as it is written.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -288,8 +288,8 @@ impl FileBody {
         }
     }
 
-    /// Ends the bytes. Those of a file are synced before it gets its name, so a crash leaves the old
-    /// file or the new one.
+    /// Ends the bytes. Those of a file are synced before it gets its name, so a crash leaves the
+    /// old file or the new one.
     pub(crate) async fn end(self) -> io::Result<UnpublishedFile> {
         match self {
             Self::File(file) => {

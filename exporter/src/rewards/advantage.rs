@@ -1,7 +1,7 @@
 //! Advantages: how much better an attempt did than the others of its group.
 //!
-//! The population is the attempts of the group that have a reward. An attempt that was not scored is
-//! not part of it and has no advantage. Where only one attempt has a reward, there is nothing to
+//! The population is the attempts of the group that have a reward. An attempt that was not scored
+//! is not part of it and has no advantage. Where only one attempt has a reward, there is nothing to
 //! compare it with, so it has none either; 0 would mean that it did as expected.
 
 /// Rule that makes an advantage of the rewards of a group.

@@ -1,8 +1,8 @@
 //! The latest reward of each thing, and the tokens of a row that it falls on.
 //!
-//! Of all rewards named [`REWARD`] for one thing the last one counts, null included. The reward of a
-//! call falls on the last token that the call sampled, that of a span of tokens on the last token of
-//! the span. So the sum over a row's tokens is the sum over its parts.
+//! Of all rewards named [`REWARD`] for one thing the last one counts, null included. The reward of
+//! a call falls on the last token that the call sampled, that of a span of tokens on the last token
+//! of the span. So the sum over a row's tokens is the sum over its parts.
 
 use std::collections::BTreeMap;
 

@@ -48,8 +48,8 @@ impl Score {
 
 /// Returns for each turn its score plus `gamma` times the return of the next turn of the branch.
 ///
-/// The order of the branch counts, not that in which the calls came. A return is none where no score
-/// was given from there on, or where one of them is null.
+/// The order of the branch counts, not that in which the calls came. A return is none where no
+/// score was given from there on, or where one of them is null.
 pub(crate) fn returns(scores: &[Score], gamma: f64) -> Vec<Option<f64>> {
     let mut later = Score::NotGiven;
     let mut returns: Vec<Option<f64>> = Vec::with_capacity(scores.len());

@@ -2,8 +2,8 @@
 //!
 //! Such ids are never called exact: a model may have sampled other ids for the same text. Sampled
 //! tokens are found by rendering: a message is what its conversation grows by when it is added
-//! behind an opened reply. Some templates render a turn otherwise once more turns follow (they leave
-//! out old reasoning). Such a turn has no span and is not trained.
+//! behind an opened reply. Some templates render a turn otherwise once more turns follow (they
+//! leave out old reasoning). Such a turn has no span and is not trained.
 
 use std::io;
 use std::ops::Range;
@@ -135,8 +135,8 @@ impl Retokenizer {
     /// Finds a call that shows that its ids are another tokenizer's.
     ///
     /// That is a call with an id that this tokenizer does not have, or, where the ids of no call of
-    /// the episode decode to its text, the first call with text. (The ids of some calls may decode to
-    /// less, since servers' parsers lose ids.)
+    /// the episode decode to its text, the first call with text. (The ids of some calls may decode
+    /// to less, since servers' parsers lose ids.)
     pub(crate) fn foreign_call<'n, 'a: 'n>(
         &self,
         nodes: impl IntoIterator<Item = &'n Node<'a>>,
@@ -163,7 +163,8 @@ impl Retokenizer {
         Some(self.tokenizer.decode(node.sampled, false).contains(text))
     }
 
-    /// Makes the ids of a conversation, and finds the ids of the messages at the positions `sampled`.
+    /// Makes the ids of a conversation, and finds the ids of the messages at the positions
+    /// `sampled`.
     pub(crate) fn ids(
         &self,
         messages: &[Value],

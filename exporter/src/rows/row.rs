@@ -103,8 +103,8 @@ pub(crate) struct TurnRow {
     pub(crate) own: bool,
     /// True where the reply ended as it should.
     pub(crate) complete: bool,
-    /// Position of its message in the prompt followed by the completion; none where it is no message
-    /// there, or positions were not asked for.
+    /// Position of its message in the prompt followed by the completion; none where it is no
+    /// message there, or positions were not asked for.
     pub(crate) message: Option<usize>,
 }
 

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use arrow::datatypes::{DataType, Field, FieldRef, Fields, Schema, SchemaRef};
 use serde_json::{Map, Value, json};
 
-/// Version of the columns below. A new column keeps the version. A column that is renamed, removed or
-/// given another meaning makes a new one.
+/// Version of the columns below. A new column keeps the version. A column that is renamed, removed
+/// or given another meaning makes a new one.
 pub const SCHEMA_VERSION: i32 = 1;
 
 /// One column: name, content and type.

@@ -1,7 +1,7 @@
 //! Verdicts: whether tokens may be trained, and the reasons against it.
 //!
-//! [`Verdicts`] judges one choice by its place, a path, and the whole episode. What a choice shows by
-//! itself is in [`crate::graph::assessment`].
+//! [`Verdicts`] judges one choice by its place, a path, and the whole episode. What a choice shows
+//! by itself is in [`crate::graph::assessment`].
 
 use std::collections::BTreeSet;
 

@@ -13,8 +13,8 @@ pub enum ModelFilter {
     /// All models.
     #[default]
     All,
-    /// In each attempt, the model that sampled most of its main conversation. This leaves out judges
-    /// and models that write titles.
+    /// In each attempt, the model that sampled most of its main conversation. This leaves out
+    /// judges and models that write titles.
     Policy,
     /// Models of these names.
     Named(BTreeSet<String>),
@@ -66,9 +66,9 @@ impl ModelFilter {
     }
 }
 
-/// Finds the policy of an attempt: the model that sampled the most tokens of its main conversations,
-/// the most turns where no ids are known, and the first of equals. Where no conversation is main, all
-/// count.
+/// Finds the policy of an attempt: the model that sampled the most tokens of its main
+/// conversations, the most turns where no ids are known, and the first of equals. Where no
+/// conversation is main, all count.
 pub(crate) fn policy(paths: &Paths) -> Option<&str> {
     main_model(paths, |kind| kind == TrajectoryKind::Main).or_else(|| main_model(paths, |_| true))
 }

@@ -13,7 +13,8 @@ use crate::notes::VersionMismatch;
 
 /// Takes rows by the policy versions that sampled the tokens they train.
 ///
-/// Where a bound is set, a row is taken only if every one of these versions is known and is a number.
+/// Where a bound is set, a row is taken only if every one of these versions is known and is a
+/// number.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct VersionFilter {
     /// Smallest version that is taken.

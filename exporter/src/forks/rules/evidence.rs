@@ -120,8 +120,8 @@ impl ForkIds<'_> {
         self.spans.iter().find(|span| is_near(&span.tokens, self.at))
     }
 
-    /// Returns true where both continue alike behind this many tokens; to the end of the path if that
-    /// comes first.
+    /// Returns true where both continue alike behind this many tokens; to the end of the path if
+    /// that comes first.
     pub(super) fn agree(&self, dropped: usize, added: usize) -> bool {
         let Some(known) = self.known_rest().get(dropped..) else { return false };
         let Some(sent) = self.sent_rest().get(added..) else { return false };

@@ -46,16 +46,16 @@ fn is_at_start(span: &SampledSpan, at: usize) -> bool {
     at <= span.tokens.start && at + SEAM_TOKENS >= span.tokens.start
 }
 
-/// Returns true where both sides agree again within the tokens of a seam. `at_end` accepts a history
-/// that ends within them.
+/// Returns true where both sides agree again within the tokens of a seam. `at_end` accepts a
+/// history that ends within them.
 fn rejoins(ids: &ForkIds<'_>, at_end: bool) -> bool {
     (0..=SEAM_TOKENS)
         .filter(|dropped| at_end || !ids.is_end(*dropped))
         .any(|dropped| (0..=SEAM_TOKENS).any(|added| ids.agree(dropped, added)))
 }
 
-/// Returns true where sampled text was split into other tokens; none where the texts of these tokens
-/// are not known, or the position is not in sampled tokens.
+/// Returns true where sampled text was split into other tokens; none where the texts of these
+/// tokens are not known, or the position is not in sampled tokens.
 pub(super) fn is_same_text(ids: &ForkIds<'_>, texts: &TokenTexts) -> Option<bool> {
     ids.near_span().filter(|span| span.tokens.contains(&ids.at))?;
     let [known, sent] = [ids.known_rest(), ids.sent_rest()].map(resplit_window);

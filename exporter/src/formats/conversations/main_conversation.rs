@@ -1,7 +1,7 @@
 //! The main conversation of an attempt, joined from the rows that its tokens make.
 //!
-//! Where a history is rewritten (reasoning that a template strips, an answer that an agent repairs),
-//! the same conversation continues in a row of its own, whose messages hold all of it.
+//! Where a history is rewritten (reasoning that a template strips, an answer that an agent
+//! repairs), the same conversation continues in a row of its own, whose messages hold all of it.
 
 use crate::formats::conversations::trained_messages::is_cut_off;
 use crate::rows::messages::Message;

@@ -8,8 +8,8 @@ use crate::formats::sample::Sample;
 use crate::formats::table::{Column, Getter};
 use crate::rows::messages::Message;
 
-/// Columns of a conversation. An answer has the weight 1 in the one line that trains it and 0 in all
-/// others. What the agent wrote itself has the weight 0.
+/// Columns of a conversation. An answer has the weight 1 in the one line that trains it and 0 in
+/// all others. What the agent wrote itself has the weight 0.
 pub(crate) const COLUMNS: &[Column<Sample>] = &[
     Column::new("messages", Getter::Jsons(|s| Some(weighted(s)))),
     Column::optional("tools", Getter::Jsons(|s| tools_if_any(&s.row.dialogue.tools))),

@@ -27,8 +27,8 @@ pub(crate) enum MessageTraining {
     Tokens,
     /// By their tokens, which stand beside their messages.
     Shown,
-    /// By their texts, each message with a mark of its own. A cut-off answer is not trained, since a
-    /// trainer would end it as if it were finished.
+    /// By their texts, each message with a mark of its own. A cut-off answer is not trained, since
+    /// a trainer would end it as if it were finished.
     Texts,
     /// By their texts, where all answers behind the first are trained. A row becomes one record for
     /// each stretch of trained answers.
@@ -64,8 +64,8 @@ pub(crate) fn trained_messages(training: MessageTraining, row: &Row) -> TrainedM
     found
 }
 
-/// Returns the message of a trained turn, none for a turn that is not trained, or the reason why the
-/// message of a trained turn cannot be.
+/// Returns the message of a trained turn, none for a turn that is not trained, or the reason why
+/// the message of a trained turn cannot be.
 fn trained_message(
     training: MessageTraining,
     row: &Row,
@@ -98,8 +98,8 @@ pub(crate) fn is_cut_off(turn: &TurnRow) -> bool {
     turn.finish_reason.as_deref().is_some_and(|reason| CUT_OFF.contains(&reason)) || !turn.complete
 }
 
-/// Returns the stretches of a conversation whose answers are all trained. `answers` are the positions
-/// of all messages of the assistant.
+/// Returns the stretches of a conversation whose answers are all trained. `answers` are the
+/// positions of all messages of the assistant.
 pub(crate) fn stretches(answers: &[usize], trained: &[usize]) -> Vec<MessageSpan> {
     let runs = answers.chunk_by(|a, b| trained.contains(a) == trained.contains(b));
     let trained_runs = runs.filter(|run| trained.contains(&run[0]));

@@ -3,8 +3,8 @@
 //! Two comparisons show which of two answers is better:
 //! - `group`: attempts of a group that began with the same messages and tools. The one with the
 //!   highest reward is compared with the one with the lowest.
-//! - `choices`: answers to one prompt inside an attempt. The one whose call has the higher reward is
-//!   better, else the one that the agent continued. Choices of one call share their reward.
+//! - `choices`: answers to one prompt inside an attempt. The one whose call has the higher reward
+//!   is better, else the one that the agent continued. Choices of one call share their reward.
 //!
 //! An attempt is its whole main conversation, however many rows its tokens make.
 
@@ -250,8 +250,8 @@ fn rival<'r>(row: &Row, turn: &'r TurnRow, position: usize) -> Option<Rival<'r>>
     Some(Rival { turn, side, history })
 }
 
-/// Returns true where the agent continued the first of two answers and not the second, false for the
-/// reverse; none where it continued both or neither, or that is not known.
+/// Returns true where the agent continued the first of two answers and not the second, false for
+/// the reverse; none where it continued both or neither, or that is not known.
 fn was_continued_instead(first: &TurnRow, second: &TurnRow) -> Option<bool> {
     match (first.continued?, second.continued?) {
         (true, false) => Some(true),

@@ -66,8 +66,8 @@ fn response(sample: &Sample) -> String {
     .to_string()
 }
 
-/// Returns the start of a call, in milliseconds since the Unix epoch. Its id is a UUID of version 7,
-/// which begins with that.
+/// Returns the start of a call, in milliseconds since the Unix epoch. Its id is a UUID of version
+/// 7, which begins with that.
 fn milliseconds(call_id: &str) -> u64 {
     let digits: String = call_id.chars().filter(|c| *c != '-').take(12).collect();
     u64::from_str_radix(&digits, 16).unwrap_or(0)

@@ -1,5 +1,5 @@
-//! Data of the sampling that a trainer reuses: the experts of each token, and the ids that truncated
-//! sampling could choose from.
+//! Data of the sampling that a trainer reuses: the experts of each token, and the ids that
+//! truncated sampling could choose from.
 
 use crate::formats::sample::Sample;
 use crate::rows::side_arrays::Experts;
@@ -47,7 +47,8 @@ impl Sample {
         Some(Routing { layers, experts, values })
     }
 
-    /// Returns the experts of every token. The last ones, after which nothing was sampled, are zeros.
+    /// Returns the experts of every token. The last ones, after which nothing was sampled, are
+    /// zeros.
     pub(crate) fn routing_of_all(&self) -> Option<Routing> {
         Some(self.routing()?.resized(self.row.tokens.input_ids.len()))
     }
@@ -59,7 +60,8 @@ impl Sample {
         Some(routing.resized(inputs))
     }
 
-    /// Returns the ids that sampling could choose from, of all tokens of the completion in one list.
+    /// Returns the ids that sampling could choose from, of all tokens of the completion in one
+    /// list.
     pub(crate) fn kept_ids(&self) -> Option<Vec<i32>> {
         let kept = self.row.side_arrays.kept.as_ref()?;
         let before: usize = kept.lengths[..self.prompt_len()].iter().sum();

@@ -12,8 +12,8 @@ pub(crate) const COLUMNS: &[Column<Sample>] = &[
     Column::optional("reward", Getter::Float(|s| s.row.reward)),
 ];
 
-/// Columns of the loss. `importance_sampling` and `ppo` read target_tokens, logprobs and advantages;
-/// `cross_entropy` reads target_tokens and weights.
+/// Columns of the loss. `importance_sampling` and `ppo` read target_tokens, logprobs and
+/// advantages; `cross_entropy` reads target_tokens and weights.
 const LOSS_INPUTS: &[Column<Sample>] = &[
     Column::new("target_tokens", Getter::Ints(|s| Some(targets(s.row.tokens.input_ids.clone())))),
     Column::new("logprobs", Getter::Float32s(|s| Some(targets(s.row.tokens.logprobs.clone())))),

@@ -1,16 +1,16 @@
 //! `trl`, `trl-async`: the rows of TRL's GRPO trainers.
 //!
 //! In TRL 1.16, `GRPOTrainer` reads the required and optional keys of a `rollout_func`, and passes
-//! every other key to its reward functions. Workers of `AsyncGRPOTrainer` put a `RolloutSample` into
-//! its queue.
+//! every other key to its reward functions. Workers of `AsyncGRPOTrainer` put a `RolloutSample`
+//! into its queue.
 
 use serde_json::json;
 
 use crate::formats::sample::Sample;
 use crate::formats::table::{Column, Getter};
 
-/// Columns of a `rollout_func`, one element of each returned list a row. The last six are for reward
-/// functions.
+/// Columns of a `rollout_func`, one element of each returned list a row. The last six are for
+/// reward functions.
 pub(crate) const COLUMNS: &[Column<Sample>] = &[
     Column::new("prompt", Getter::Messages(|s| Some(s.row.dialogue.prompt.clone()))),
     Column::new("prompt_ids", Getter::Ints(|s| Some(s.prompt_ids()))),

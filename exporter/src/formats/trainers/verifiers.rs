@@ -108,8 +108,8 @@ fn is_truncated(turn: &TurnRow) -> bool {
     turn.finish_reason.as_deref() == Some("length")
 }
 
-/// Writes the tokens of a turn; null for ids that were made from text, whose logprobs are zeros that
-/// a trainer would take for real.
+/// Writes the tokens of a turn; null for ids that were made from text, whose logprobs are zeros
+/// that a trainer would take for real.
 fn tokens(sample: &Sample, turn: &TurnRow) -> Value {
     let (tokens, span) = (&sample.row.tokens, turn.span());
     if span.is_empty() || sample.row.reasons.contains(&Reason::Retokenized) {
