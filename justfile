@@ -31,11 +31,16 @@ deny:
 test:
     .ci/run test
 
+# lines that break, kills and a full disk, by a plan: `just chaos 200`; `ROLLTAPE_CHAOS_SEED=N`
+# replays one seed
+chaos runs="20":
+    ROLLTAPE_CHAOS_RUNS={{runs}} cargo test -p tests --test it chaos -- --nocapture
+
 # kernels through the real compilers; host code and kernels on doubles, without a GPU
 cuda:
     .ci/run cuda
 
-# each fuzz target of `wire` for 15 s
+# each fuzz target of `wire` and `proxy` for 10 s
 fuzz:
     .ci/run fuzz
 
@@ -47,9 +52,17 @@ build:
 demo:
     .ci/run demo
 
-# the Python tests against the release binary
+# the Python tests and the attacks against the release binary
 python:
     .ci/run python
+
+# the attacks alone, in the environment that `just python` makes: `just attacks -k key`
+attacks *options:
+    ROLLTAPE_BIN={{binary}} tests/python/.venv/bin/python -m pytest -q tests/attacks {{options}}
+
+# an hour of agents with a `kill -9` a minute, as a table: `just soak --minutes 10 --out table.md`
+soak *options:
+    ROLLTAPE_BIN={{binary}} python3 tests/soak.py {{options}}
 
 # real vLLM and SGLang on a CPU, directly and through the release binary
 servers:
@@ -82,6 +95,11 @@ aider-demo *options:
 # agents on their own against agents that wait for each other
 async-bench *options:
     ROLLTAPE_BIN={{binary}} python3 examples/async_bench.py {{options}}
+
+# what recording costs beside plain proxies: `just bench --shapes small --rounds 3`
+bench *options:
+    cargo build --release -p benches
+    ROLLTAPE_BIN={{binary}} target/release/benches {{options}}
 
 # how the code reads, in numbers
 measure *ARGS:

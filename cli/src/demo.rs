@@ -6,6 +6,8 @@
 mod agent;
 mod game;
 
+use std::fs::DirBuilder;
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -75,7 +77,7 @@ pub(crate) async fn run(args: Args) -> CommandResult {
 }
 
 fn unpack(out: &Path) -> Result<tempfile::TempDir, Failure> {
-    std::fs::create_dir_all(out).map_err(|error| {
+    DirBuilder::new().recursive(true).mode(0o700).create(out).map_err(|error| {
         Failure::new(format!("cannot create `{}`: {error}", out.display()))
             .hint("give a writable folder with --out")
     })?;
@@ -112,7 +114,10 @@ async fn play_all(
                 secret: i64::from(group) % game::HIGH + 1,
                 proxy: format!("http://{}", running.data),
             };
-            let control = format!("http://{}", running.control);
+            let control = ControlAddress {
+                url: format!("http://{}", running.control),
+                bearer: running.control_bearer().unwrap_or_default(),
+            };
             let (http, permits, bar) = (http.clone(), Arc::clone(&permits), bar.clone());
             games.spawn(async move {
                 let _permit = permits.acquire_owned().await;
@@ -139,20 +144,28 @@ fn progress_bar(length: u64) -> Result<ProgressBar, Failure> {
     Ok(ProgressBar::new(length).with_style(style))
 }
 
+/// The control listener of the demo's server.
+struct ControlAddress {
+    url: String,
+    /// The `authorization` of requests.
+    bearer: String,
+}
+
 /// Rewards and closes an episode over the control listener, as a training harness does.
 async fn reward_and_close(
     http: &Http,
-    control: &str,
+    control: &ControlAddress,
     played: &PlayedEpisode,
 ) -> Result<(), Failure> {
-    let page = format!("{control}/episodes/{}", played.episode.id);
+    let page = format!("{}/episodes/{}", control.url, played.episode.id);
     let requests = [
         (format!("{page}/rewards"), json!({ "value": played.reward, "source": "demo" })),
         (format!("{page}/close"), json!({ "status": "completed" })),
     ];
 
+    let headers = [("authorization", control.bearer.as_str())];
     for (url, body) in requests {
-        let (status, reply) = http.json(Method::POST, &url, &[], &body).await?;
+        let (status, reply) = http.json(Method::POST, &url, &headers, &body).await?;
         if status != 200 {
             return Err(Failure::new(format!("{url} answered {status}: {reply}")));
         }

@@ -29,6 +29,7 @@ use self::row::ProbeRow;
 use crate::exit::{CommandResult, Failure};
 use crate::options::store::StoreArgs;
 use crate::options::upstream::{UpstreamArgs, UpstreamLogprobsName};
+use crate::terminal;
 
 /// Progress is printed only after this time.
 const QUIET_WAIT: Duration = Duration::from_secs(2);
@@ -129,7 +130,8 @@ async fn send_probes(prober: &mut Prober) -> Vec<ProbeRow> {
 
     for (number, probe) in probes.iter().enumerate() {
         if started.elapsed() > QUIET_WAIT {
-            eprintln!("probe {} of {}: {}", number + 1, probes.len(), row::name(*probe));
+            let (all, name) = (probes.len(), row::name(*probe));
+            terminal::message(&format!("probe {} of {all}: {name}", number + 1));
         }
         rows.push(prober.probe(*probe).await);
     }

@@ -4,14 +4,16 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use engine::{Engine, EngineOptions};
+use engine::{Access, Engine, EngineOptions};
 
 use crate::exit::{CommandResult, Failure};
 use crate::options::engine::{EngineArgs, ReportedLogprobsName};
 use crate::options::parse::address;
+use crate::options::token::EngineToken;
 use crate::server::engine::load;
 use crate::server::listen::{bind, open};
 use crate::server::signals::StopSignals;
+use crate::terminal;
 
 /// Serve a model folder, without recording
 #[derive(Debug, clap::Args)]
@@ -24,6 +26,11 @@ pub(crate) struct Args {
     /// Numbers that are reported as logprobs
     #[arg(long, value_enum, default_value = "processed_logprobs")]
     logprobs_mode: ReportedLogprobsName,
+    /// Let requests overtake others by their `priority`; without it, priorities have no effect
+    #[arg(long, env = "ROLLTAPE_ALLOW_PRIORITY")]
+    allow_priority: bool,
+    #[command(flatten)]
+    token: EngineToken,
     #[command(flatten)]
     engine: EngineArgs,
 }
@@ -44,10 +51,12 @@ struct ModelSource {
 /// Serves until a signal asks it to stop.
 pub(crate) async fn run(args: Args) -> CommandResult {
     let mut signals = StopSignals::new()?;
+    let access = access(&args)?;
     let socket = bind(args.listen, "--listen")?;
     let logprobs_mode = args.logprobs_mode.into();
 
-    let options = EngineOptions { logprobs_mode, ..args.engine.options() };
+    let allow_priority = args.allow_priority;
+    let options = EngineOptions { logprobs_mode, allow_priority, ..args.engine.options() };
     let engine = match (&args.model.model, args.model.random_weights) {
         (Some(model), _) => load(model, options).await?,
         (None, Some(config)) => random(config, options).await?,
@@ -57,11 +66,33 @@ pub(crate) async fn run(args: Args) -> CommandResult {
     };
 
     // The port opens only now: nobody reaches an engine that could not be loaded.
-    eprintln!("{}", engine.device());
+    terminal::message(engine.device());
     let listener = open(socket)?;
-    eprintln!("listening on http://{}, serving {}", listener.local_addr()?, engine.model_name());
-    engine::serve(listener, engine, signals.received()).await?;
+    terminal::message(&format!(
+        "listening on http://{}, serving {}",
+        listener.local_addr()?,
+        engine.model_name()
+    ));
+    if access.is_open() {
+        terminal::message(
+            "without --token-env or --token-file, every process of this machine can use every \
+             route, those that change the weights included",
+        );
+    }
+    engine::serve(listener, engine, access, signals.received()).await?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Returns who may call the engine: callers with the token, or everybody on this machine.
+fn access(args: &Args) -> Result<Access, Failure> {
+    let token = args.token.read()?;
+    if token.is_none() && !args.listen.ip().is_loopback() {
+        return Err(Failure::new("the engine needs a token beyond loopback").hint(
+            "name the variable or the file that holds it with --token-env or --token-file, or give \
+             a loopback address with --listen, such as 127.0.0.1:8000",
+        ));
+    }
+    Ok(Access::with_tokens(token))
 }
 
 /// Creates a model of random weights, on a thread that may block.

@@ -10,7 +10,10 @@
 
 use std::error::Error;
 use std::fmt::{self, Write};
+use std::io::ErrorKind;
 use std::process::ExitCode;
+
+use crate::terminal;
 
 /// The failure of a command: one sentence, and a hint if there is a way out.
 #[derive(Debug)]
@@ -60,10 +63,11 @@ impl Failure {
 
     /// Prints the sentence and the hint to stderr.
     pub(crate) fn report(&self) -> ExitCode {
-        eprintln!("rolltape: {self}");
+        let mut text = format!("rolltape: {self}");
         if let Some(hint) = &self.hint {
-            eprintln!("  {hint}");
+            text = format!("{text}\n{hint}");
         }
+        terminal::message(&text);
         ExitCode::FAILURE
     }
 }
@@ -72,6 +76,11 @@ impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.sentence)
     }
+}
+
+/// The exit code of a command that was called wrongly.
+pub(crate) fn usage() -> ExitCode {
+    ExitCode::from(2)
 }
 
 /// The exit code of `run` if its command could not be started.
@@ -128,6 +137,12 @@ impl From<store::OpenError> for Failure {
             store::OpenError::NotAStore(_) => {
                 failure.hint("name another file with --store; a missing file is created")
             }
+
+            store::OpenError::Link(_) => {
+                failure.hint("name the file that it should lead to with --store")
+            }
+            store::OpenError::Lock(at, cause) if cause.kind() == ErrorKind::InvalidInput => failure
+                .hint(format!("remove `{at}-writer`, which rolltape has not made, and try again")),
 
             // Opening fails alike if the folder is missing and if it is not writable.
             store::OpenError::Lock(at, _) => {

@@ -23,6 +23,7 @@ use self::rewards::ExportRewards;
 use crate::exit::{CommandResult, Failure};
 use crate::options::episodes::EpisodeFilter;
 use crate::print;
+use crate::terminal;
 
 /// Export episodes as files that trainers read
 #[derive(Debug, clap::Args)]
@@ -85,7 +86,7 @@ pub(crate) async fn run(args: Args) -> CommandResult {
     let lines = if args.json { vec![as_json(&report).to_string()] } else { as_text(&report) };
     match to_stdout {
         // Rows are on stdout, so the report goes to stderr.
-        true => lines.iter().for_each(|line| eprintln!("{line}")),
+        true => lines.iter().for_each(|line| terminal::message(line)),
         false => lines.iter().try_for_each(|line| print::line(line))?,
     }
     Ok(ExitCode::SUCCESS)

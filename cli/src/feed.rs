@@ -25,7 +25,9 @@ use self::query::FeedQuery;
 use self::sink::Sink;
 use crate::exit::{CommandResult, Failure};
 use crate::http;
-use crate::options::proxy::ControlToken;
+use crate::options::control::ControlToken;
+use crate::options::store::StoreArgs;
+use crate::terminal;
 
 /// Pause before a server that cannot be reached is asked again.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
@@ -49,6 +51,8 @@ pub(crate) struct Args {
     control: String,
     #[command(flatten)]
     token: ControlToken,
+    #[command(flatten)]
+    store: StoreArgs,
     /// Keep reading until interrupted
     #[arg(long)]
     follow: bool,
@@ -119,7 +123,7 @@ struct FeedReader<'a> {
 
 /// Reads until nothing is ready, or with --follow until a signal arrives.
 pub(crate) async fn run(args: Args) -> CommandResult {
-    let server = FeedClient::new(&args.control, args.token.read()?);
+    let server = FeedClient::new(&args.control, args.token.of_client(&args.store.location)?);
     let mut reader = FeedReader {
         sink: Sink::open(&args.out)?,
         encoder: RowEncoder::default(),
@@ -143,7 +147,8 @@ pub(crate) async fn run(args: Args) -> CommandResult {
     let finished = reader.finish(output_closed).await;
     if args.query.consumer.is_none() && reader.connected {
         // The user continues from here with --cursor.
-        eprintln!("cursor {}", reader.cursor.as_deref().unwrap_or("0"));
+        let cursor = reader.cursor.as_deref().unwrap_or("0");
+        terminal::message(&format!("cursor {cursor}"));
     }
     match stop {
         Stop::BrokenOff(failure) | Stop::Failed(failure) => Err(failure),
@@ -161,7 +166,7 @@ impl FeedReader<'_> {
                 Ok(false) => return Stop::NothingReady,
                 // Complete items are written and acked; the server hands out the others again.
                 Err(Stop::BrokenOff(failure)) if self.args.follow => {
-                    eprintln!("{failure}");
+                    terminal::message(&failure.to_string());
                     if let Err(stop) = self.ack().await {
                         return stop;
                     }
@@ -259,7 +264,9 @@ impl FeedReader<'_> {
             match self.server.ack(lease, written).await {
                 Ok(200) => return Ok(()),
                 Ok(409) => {
-                    eprintln!("lease {lease} had ended; its items are handed out again");
+                    terminal::message(&format!(
+                        "lease {lease} had ended; its items are handed out again"
+                    ));
                     return Ok(());
                 }
                 Ok(status) if !self.args.follow || status < 500 => {

@@ -102,8 +102,11 @@ pub(crate) fn escaped(text: &str) -> String {
 /// Adds the hint that a refusal's status suggests.
 pub(crate) fn with_hint(failure: Failure, status: u16) -> Failure {
     match status {
-        401 => failure.hint("name the variable that holds its token with --control-token-env"),
-        404 | 405 => failure.hint(
+        401 => failure.hint(
+            "the token lies beside the server's store: give that store with --store, or the token \
+             with --control-token-file or --control-token-env",
+        ),
+        403..=405 => failure.hint(
             "--control must name the control listener, which `rolltape serve` prints when it \
              starts; it is not the listener that agents call",
         ),

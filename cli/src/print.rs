@@ -2,14 +2,14 @@
 //!
 //! A closed stdout is not an error: its reader has what it wanted.
 
-use std::io::{ErrorKind, Write};
+use std::io::ErrorKind;
 
 use crate::exit::Failure;
+use crate::terminal;
 
 /// Prints a line to stdout.
 pub(crate) fn line(text: &str) -> Result<(), Failure> {
-    let mut out = std::io::stdout().lock();
-    match out.write_all(text.as_bytes()).and_then(|()| out.write_all(b"\n")) {
+    match terminal::line(text) {
         Err(error) if error.kind() != ErrorKind::BrokenPipe => Err(error.into()),
         _ => Ok(()),
     }

@@ -11,6 +11,7 @@ use store::{KeepReason, PruneCandidate, PruneError, PruneFilter, PrunePlan, Prun
 use crate::exit::{CommandResult, Failure};
 use crate::options::store::StoreArgs;
 use crate::print;
+use crate::terminal;
 use crate::time::{duration, now};
 
 /// Remove episodes from a store and free their space
@@ -80,16 +81,18 @@ pub(crate) async fn run(args: Args) -> CommandResult {
 /// Warns if the named episode does not exist. That is not a failure, but the name may be wrong.
 fn warn_if_unknown(named: Option<&EpisodeId>, plan: &PrunePlan) {
     if let Some(episode) = named.filter(|_| plan.candidates.is_empty() && plan.kept.is_empty()) {
-        eprintln!("the store holds no such attempt of the episode `{episode}`");
+        terminal::message(&format!("the store holds no such attempt of the episode `{episode}`"));
     }
 }
 
 fn failure(error: PruneError) -> Failure {
-    use store::OpenError::{Missing, Newer, NotAStore};
+    use store::OpenError::{Database, InUse, OlderWriter};
 
     match error {
-        PruneError::Open(error @ (Missing(_) | NotAStore(_) | Newer(..))) => error.into(),
         PruneError::Read(error) => error.into(),
+        PruneError::Open(error) if !matches!(error, InUse(..) | OlderWriter(_) | Database(..)) => {
+            error.into()
+        }
         PruneError::Open(_) | PruneError::Database(_) => Failure::of(&error)
             .hint("if `rolltape serve` records to it, stop that, prune, and start it again"),
     }

@@ -1,5 +1,7 @@
 //! `rolltape run`: runs a command as one episode.
 
+mod environment;
+
 use std::io::IsTerminal;
 use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
@@ -15,12 +17,14 @@ use tokio::process::{Child, Command};
 use tokio::signal::unix::{SignalKind, signal};
 use uuid::Uuid;
 
+use self::environment::EnvironmentArgs;
 use crate::exit::{self, CommandResult, Failure};
 use crate::http::{self, Http};
 use crate::options::proxy::ProxyArgs;
 use crate::options::store::StoreArgs;
 use crate::print::count;
 use crate::server::{BackendArgs, RunningServer, ServerOptions};
+use crate::terminal;
 
 /// Run a command as one episode
 ///
@@ -67,6 +71,8 @@ pub(crate) struct Args {
     proxy_args: ProxyArgs,
     #[command(flatten)]
     store: StoreArgs,
+    #[command(flatten)]
+    environment: EnvironmentArgs,
     /// The command and its arguments
     #[arg(last = true, required = true, value_name = "COMMAND")]
     command: Vec<String>,
@@ -74,9 +80,14 @@ pub(crate) struct Args {
 
 /// Runs the command, closes the episode, prints what was recorded, and returns the command's code.
 pub(crate) async fn run(args: Args) -> CommandResult {
+    args.environment.check(&args.proxy_args.secret_variables())?;
+    hide_memory();
     let server = start_own_server(&args).await?;
-    let episode = EpisodeClient::new(&args, server.as_ref())?;
+    let mut episode = EpisodeClient::new(&args, server.as_ref())?;
     episode.announce(&args).await?;
+    if args.proxy_args.require_key {
+        episode.mint_key().await?;
+    }
 
     // Before the command starts, so that no signal is lost in between and leaves it an orphan.
     let signals = ForwardedSignals::new()?;
@@ -116,6 +127,15 @@ async fn start_own_server(args: &Args) -> Result<Option<RunningServer>, Failure>
     RunningServer::start(options).await.map(Some)
 }
 
+/// Keeps the environment and the memory of this process from its command, which could read both in
+/// `/proc`. It is no wall against an administrator, or for other processes of this user.
+fn hide_memory() {
+    #[cfg(target_os = "linux")]
+    if let Err(error) = nix::sys::prctl::set_dumpable(false) {
+        tracing::warn!(%error, "the command may read the environment of rolltape");
+    }
+}
+
 /// One episode, and the server that records it.
 struct EpisodeClient {
     id: EpisodeId,
@@ -127,6 +147,8 @@ struct EpisodeClient {
     http: Http,
     /// The control listener's `authorization`.
     bearer: Option<String>,
+    /// The command's own API key, if it needs one.
+    key: Option<String>,
 }
 
 impl EpisodeClient {
@@ -141,16 +163,12 @@ impl EpisodeClient {
             Some(server) => (server.agents_url(), format!("http://{}", server.control)),
             None => (http::base_url(&args.proxy), http::base_url(&args.control)),
         };
-        let token = args.proxy_args.token.read()?;
+        let bearer = match own_server {
+            Some(server) => server.control_bearer(),
+            None => args.proxy_args.control.token.of_client(&args.store.location)?,
+        };
 
-        Ok(Self {
-            id,
-            attempt: args.attempt,
-            proxy,
-            control,
-            http: Http::new(),
-            bearer: token.map(|token| format!("Bearer {token}")),
-        })
+        Ok(Self { id, attempt: args.attempt, proxy, control, http: Http::new(), bearer, key: None })
     }
 
     /// Announces group and task, which the path that the agent gets cannot carry.
@@ -162,6 +180,14 @@ impl EpisodeClient {
             "task_id": args.task.as_ref().map(TaskId::as_str),
         });
         self.request(Method::POST, "/episodes", &body).await.map(|_| ())
+    }
+
+    /// Makes an API key for the command.
+    async fn mint_key(&mut self) -> Result<(), Failure> {
+        let page = format!("/episodes/{}/key?attempt={}", self.id, self.attempt);
+        let minted = self.request(Method::POST, &page, &json!({})).await?;
+        self.key = minted["api_key"].as_str().map(str::to_owned);
+        Ok(())
     }
 
     /// Closes the episode and returns its summary.
@@ -211,19 +237,22 @@ impl EpisodeClient {
 
         // With the secrets an agent could reward itself, or call the upstream unrecorded.
         let secrets = args.proxy_args.secret_variables();
-        for name in &secrets {
-            child.env_remove(name);
-        }
+        let passed = args.environment.passed(std::env::vars_os(), &secrets);
+        let has = |name: &str| passed.iter().any(|(passed, _)| passed == name);
+        let keys = ["OPENAI_API_KEY", "ANTHROPIC_API_KEY", "HOSTED_VLLM_API_KEY"];
+        let missing_keys = keys.into_iter().filter(|name| !has(name)).collect::<Vec<_>>();
+        child.env_clear().envs(passed);
 
         for name in ["OPENAI_BASE_URL", "OPENAI_API_BASE", "HOSTED_VLLM_API_BASE"] {
             child.env(name, format!("{root}/v1"));
         }
         child.env("ANTHROPIC_BASE_URL", &root);
         // The user's own key stays: the upstream may require it.
-        for name in ["OPENAI_API_KEY", "ANTHROPIC_API_KEY", "HOSTED_VLLM_API_KEY"] {
-            if std::env::var_os(name).is_none() || secrets.contains(&name) {
-                child.env(name, "rolltape");
-            }
+        for name in missing_keys {
+            child.env(name, "rolltape");
+        }
+        if let Some(key) = &self.key {
+            child.envs(keys.map(|name| (name, key)));
         }
 
         // Claude Code's header puts a nonce into the system prompt: every request would be a new
@@ -285,7 +314,7 @@ fn print_summary(episode: &EpisodeId, summary: &Value) {
     if incomplete > 0 {
         line += &format!(", {incomplete} incomplete");
     }
-    eprintln!("{line}");
+    terminal::message(&line);
 }
 
 fn number(summary: &Value, name: &str) -> u64 {

@@ -4,13 +4,16 @@ use std::net::SocketAddr;
 use std::process::ExitCode;
 
 use crate::exit::{CommandResult, Failure};
+use crate::options::control::FoundToken;
 use crate::options::engine::EngineArgs;
 use crate::options::parse::address;
 use crate::options::proxy::ProxyArgs;
 use crate::options::store::StoreArgs;
 use crate::print::count;
-use crate::server::signals::StopSignals;
+use crate::server::passed::{PassedSockets, report_ready, report_stopping};
+use crate::server::signals::{StopSignals, raise_descriptors};
 use crate::server::{BackendArgs, DurabilityName, RunningServer, ServerOptions};
+use crate::terminal;
 
 /// Serve agents and record every call
 #[derive(Debug, clap::Args)]
@@ -42,12 +45,12 @@ pub(crate) struct Args {
 
 /// Serves until a signal asks it to stop.
 pub(crate) async fn run(args: Args) -> CommandResult {
-    if !args.control.ip().is_loopback() && args.proxy.token.read()?.is_none() {
-        return Err(Failure::new("the control listener needs a token beyond loopback").hint(
-            "name the variable that holds it with --control-token-env, or give a loopback \
-             address with --control, such as 127.0.0.1:8081",
-        ));
-    }
+    let passed = PassedSockets::take()?;
+    let control = passed.control_address()?.unwrap_or(args.control);
+    args.proxy.control.check(control)?;
+    args.proxy.check_relay(passed.data_address()?.unwrap_or(args.listen))?;
+
+    check_engine(&args)?;
 
     let mut signals = StopSignals::new()?;
     let store = args.store.location.to_string();
@@ -60,28 +63,63 @@ pub(crate) async fn run(args: Args) -> CommandResult {
         listen: args.listen,
         control: args.control,
         engine_listen: args.engine_listen,
+        is_private: false,
+        passed,
+        descriptors_max: raise_descriptors(),
     })
     .await?;
 
-    // Tests and scripts read the addresses from these lines.
-    eprintln!(
-        "listening on {}://{}, control on http://{}, in front of {}, recording to {store}",
-        running.scheme, running.data, running.control, running.backend
-    );
-    if let Some(engine) = running.engine {
-        eprintln!("the engine listens on http://{engine}, for trainers");
-    }
-    eprintln!("point an agent at it: OPENAI_BASE_URL={}/e/EPISODE/v1", running.agents_url());
+    report_addresses(&running, &store);
+    report_ready();
 
     signals.received().await;
+    report_stopping();
     let calls = running.calls_in_flight();
     if calls > 0 {
         let wait = running.drain_wait.as_secs();
         let calls = count(calls as u64, "call");
-        eprintln!(
+        terminal::message(&format!(
             "waiting up to {wait} s for {calls} in flight; a second signal ends them at once"
-        );
+        ));
     }
     running.stop(signals.received()).await?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Refuses an engine that everybody beyond this machine could use.
+fn check_engine(args: &Args) -> Result<(), Failure> {
+    let has_engine = args.backend.upstream.is_none();
+    if !has_engine || args.engine_listen.ip().is_loopback() || !args.proxy.control.is_open() {
+        return Ok(());
+    }
+    Err(Failure::new("the engine needs a token beyond loopback").hint(
+        "leave --control-open out, since the control listener's token opens the engine, too, or \
+         give a loopback address with --engine-listen",
+    ))
+}
+
+/// Prints the token's place and the addresses. Tests and scripts read these lines.
+fn report_addresses(running: &RunningServer, store: &str) {
+    match &running.token {
+        Some(FoundToken { place: Some(place), .. }) => {
+            terminal::message(&format!("the control listener's token is in {place}"));
+        }
+        Some(_) => {}
+        None => terminal::message(
+            "anybody on this machine can use the control listener: --control-open",
+        ),
+    }
+    terminal::message(&format!(
+        "listening on {}://{}, control on http://{}, in front of {}, recording to {store}",
+        running.scheme, running.data, running.control, running.backend
+    ));
+    if let Some(engine) = running.engine {
+        let whom = match running.token {
+            Some(_) => "trainers with the control listener's token",
+            None => "this process alone: --control-open leaves no token for trainers",
+        };
+        terminal::message(&format!("the engine listens on http://{engine}, for {whom}"));
+    }
+    let agents_url = running.agents_url();
+    terminal::message(&format!("point an agent at it: OPENAI_BASE_URL={agents_url}/e/EPISODE/v1"));
 }

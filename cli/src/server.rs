@@ -4,10 +4,11 @@
 pub(crate) mod engine;
 mod feed_rows;
 pub(crate) mod listen;
+pub(crate) mod passed;
 pub(crate) mod signals;
 
 use std::net::{Ipv4Addr, SocketAddr};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -18,9 +19,12 @@ use store::{Durability, Location, Store, Writer};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
+use self::engine::{LoadedEngine, StartedBackend};
 use self::feed_rows::ExportedRows;
-use self::listen::{bind, open, reachable};
+use self::listen::{Listening, reachable};
+use self::passed::PassedSockets;
 use crate::exit::Failure;
+use crate::options::control::FoundToken;
 use crate::options::engine::EngineArgs;
 use crate::options::proxy::ProxyArgs;
 
@@ -73,6 +77,12 @@ pub(crate) struct ServerOptions {
     pub(crate) engine: EngineArgs,
     /// Address of the engine's listener, if the backend is a model.
     pub(crate) engine_listen: SocketAddr,
+    /// True if only this process calls the control listener.
+    pub(crate) is_private: bool,
+    /// Sockets in place of the first two addresses.
+    pub(crate) passed: PassedSockets,
+    /// File descriptors that the process may have.
+    pub(crate) descriptors_max: Option<usize>,
 }
 
 impl ServerOptions {
@@ -89,8 +99,20 @@ impl ServerOptions {
             control: free,
             engine: EngineArgs::default(),
             engine_listen: free,
+            is_private: true,
+            passed: PassedSockets::default(),
+            descriptors_max: signals::descriptors(),
         }
     }
+}
+
+/// Loads the model of a server, whose sockets are bound already.
+async fn load_engine(model: &Path, options: &ServerOptions) -> Result<LoadedEngine, Failure> {
+    let upstream_args = &options.proxy.upstream;
+    let logprobs_mode = upstream_args.logprobs_mode.map(Into::into).unwrap_or_default();
+    let allow_priority = options.proxy.allow_priority;
+    let settings = EngineOptions { logprobs_mode, allow_priority, ..options.engine.options() };
+    LoadedEngine::load(model, settings, options.engine_listen).await
 }
 
 /// A running server.
@@ -106,68 +128,89 @@ pub(crate) struct RunningServer {
     pub(crate) backend: String,
     /// Scheme of the data listener: http or https.
     pub(crate) scheme: &'static str,
+    /// The token of the control listener; `None` if it is open.
+    pub(crate) token: Option<FoundToken>,
     /// Longest wait for calls in flight at a stop.
     pub(crate) drain_wait: Duration,
     /// Weak, because a proxy that is held keeps the store open.
     proxy: Weak<Proxy>,
-    stop: watch::Sender<bool>,
-    proxy_tasks: JoinSet<()>,
+    /// Stops the data listener.
+    stop_data: watch::Sender<bool>,
+    /// Stops the others, which calls in flight and whoever watches them still need.
+    stop_others: watch::Sender<bool>,
+    data_tasks: JoinSet<()>,
+    control_tasks: JoinSet<()>,
     engine_tasks: JoinSet<std::io::Result<()>>,
     writer: Writer,
 }
 
 impl RunningServer {
     /// Checks everything, then starts.
-    pub(crate) async fn start(options: ServerOptions) -> Result<Self, Failure> {
+    pub(crate) async fn start(mut options: ServerOptions) -> Result<Self, Failure> {
         // An address that is taken is reported before a model is loaded.
-        let data_socket = bind(options.listen, "--listen")?;
-        let control_socket = bind(options.control, "--control")?;
-        let (stop, stop_requested) = watch::channel(false);
+        let PassedSockets { data, control } = std::mem::take(&mut options.passed);
+        let data_socket = Listening::take(data, options.listen, "--listen")?;
+        let control_socket = Listening::take(control, options.control, "--control")?;
+        let (stop_data, data_stop) = watch::channel(false);
+        let (stop_others, others_stop) = watch::channel(false);
 
-        let mut engine_tasks = JoinSet::new();
-        let upstream_args = &options.proxy.upstream;
-        let (upstream, backend, engine) = match (&options.backend.upstream, &options.backend.model)
-        {
-            (Some(upstream), _) => (upstream.clone(), upstream.to_string(), None),
-            (None, Some(model)) => {
-                let logprobs_mode = upstream_args.logprobs_mode.map(Into::into).unwrap_or_default();
-                let settings = EngineOptions { logprobs_mode, ..options.engine.options() };
-                let address = options.engine_listen;
-                let stop = stop_requested.clone();
-                let started =
-                    engine::start(model, settings, address, stop, &mut engine_tasks).await?;
-                (started.upstream, started.model_name, Some(started.address))
-            }
-            (None, None) => return Err(Failure::new("neither --upstream nor --model was given")),
+        let loaded = match &options.backend.model {
+            Some(model) => Some(load_engine(model, &options).await?),
+            None => None,
         };
 
         // After the engine: a model that does not load must not leave an empty store behind.
         let (store, writer) = Store::open(&options.store, options.durability.into()).await?;
-        let mut config = options.proxy.config(upstream, engine.is_some())?;
+        // After the store: whoever holds it is the only one to make the token beside it.
+        let token = match options.is_private {
+            true => options.proxy.control.of_private_server()?,
+            false => options.proxy.control.of_server(&options.store)?,
+        };
+        let control_token = token.as_ref().map(|found| found.token.clone());
+
+        let mut engine_tasks = JoinSet::new();
+        let started = match (&options.backend.upstream, loaded) {
+            (Some(upstream), _) => StartedBackend::of_user(upstream.clone()),
+            (None, Some(loaded)) => {
+                let stop = others_stop.clone();
+                loaded.serve(control_token.clone(), stop, &mut engine_tasks)?
+            }
+            (None, None) => return Err(Failure::new("neither --upstream nor --model was given")),
+        };
+
+        let StartedBackend { upstream, name, engine, key } = started;
+        let mut config = options.proxy.config(upstream, engine.is_some(), &options.store)?;
+        config.control_token = control_token;
         config.rows = Some(Arc::new(ExportedRows));
+        config.descriptors_max = options.descriptors_max;
+        config.upstream_key = key.or(config.upstream_key);
         let scheme = if config.tls.is_some() { "https" } else { "http" };
         let drain_wait = config.drain_wait;
         let proxy = Arc::new(Proxy::start(config, store).await.map_err(|e| Failure::of(&e))?);
         let weak_proxy = Arc::downgrade(&proxy);
 
         // The ports open last: until here nothing could have been served.
-        let (data_listener, control_listener) = (open(data_socket)?, open(control_socket)?);
+        let (data_listener, control_listener) = (data_socket.open()?, control_socket.open()?);
         let (data, control) = (data_listener.local_addr()?, control_listener.local_addr()?);
-        let mut proxy_tasks = JoinSet::new();
-        let data_stop = stopped(stop_requested.clone());
-        proxy_tasks.spawn(proxy::serve_data(Arc::clone(&proxy), data_listener, data_stop));
-        proxy_tasks.spawn(proxy::serve_control(proxy, control_listener, stopped(stop_requested)));
+        let (mut data_tasks, mut control_tasks) = (JoinSet::new(), JoinSet::new());
+        let data_stop = stopped(data_stop);
+        data_tasks.spawn(proxy::serve_data(Arc::clone(&proxy), data_listener, data_stop));
+        let control_stop = stopped(others_stop);
+        control_tasks.spawn(proxy::serve_control(proxy, control_listener, control_stop));
 
         Ok(Self {
             data,
             control,
             engine,
-            backend,
+            backend: name,
             scheme,
+            token,
             drain_wait,
             proxy: weak_proxy,
-            stop,
-            proxy_tasks,
+            stop_data,
+            stop_others,
+            data_tasks,
+            control_tasks,
             engine_tasks,
             writer,
         })
@@ -178,6 +221,11 @@ impl RunningServer {
         format!("{}://{}", self.scheme, reachable(self.data))
     }
 
+    /// The `authorization` of requests to the control listener.
+    pub(crate) fn control_bearer(&self) -> Option<String> {
+        self.token.as_ref().map(FoundToken::bearer)
+    }
+
     /// The number of agents' calls that have not ended.
     pub(crate) fn calls_in_flight(&self) -> usize {
         self.proxy.upgrade().map_or(0, |proxy| proxy.calls_in_flight())
@@ -186,8 +234,13 @@ impl RunningServer {
     /// Waits for calls in flight, unless `hurry` resolves first, and stops everything. All records
     /// are on disk afterwards.
     pub(crate) async fn stop(mut self, hurry: impl Future<Output = ()>) -> Result<(), Failure> {
-        self.stop.send_replace(true);
-        let drained = async { while self.proxy_tasks.join_next().await.is_some() {} };
+        self.stop_data.send_replace(true);
+        // Meanwhile the engine answers calls in flight, and `/ready` says that they are awaited.
+        let drained = async {
+            while self.data_tasks.join_next().await.is_some() {}
+            self.stop_others.send_replace(true);
+            while self.control_tasks.join_next().await.is_some() {}
+        };
         let hurried = tokio::select! {
             () = drained => false,
             () = hurry => true,
@@ -195,8 +248,10 @@ impl RunningServer {
 
         if hurried {
             // Calls in flight end as if their agents had left, and are recorded as such.
-            self.proxy_tasks.shutdown().await;
+            self.data_tasks.shutdown().await;
+            self.control_tasks.shutdown().await;
             self.engine_tasks.shutdown().await;
+            self.stop_others.send_replace(true);
         }
         self.writer.finish().await;
         while let Some(ended) = self.engine_tasks.join_next().await {

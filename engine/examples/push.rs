@@ -24,7 +24,12 @@ async fn main() -> Result<(), Fault> {
     let engine = Engine::load(&folder, EngineOptions::default())?;
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     let address = listener.local_addr()?;
-    let server = tokio::spawn(engine::serve(listener, engine, std::future::pending()));
+    let server = tokio::spawn(engine::serve(
+        listener,
+        engine,
+        engine::Access::open(),
+        std::future::pending(),
+    ));
 
     let streams: Vec<_> = (0..streams).map(|_| tokio::spawn(stream(address))).collect();
     let other = Other::of(&folder)?;

@@ -25,7 +25,12 @@ async fn main() -> Result<(), Fault> {
     let engine = Engine::load(&folder, EngineOptions::default())?;
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     let address = listener.local_addr()?;
-    let server = tokio::spawn(engine::serve(listener, engine, std::future::pending()));
+    let server = tokio::spawn(engine::serve(
+        listener,
+        engine,
+        engine::Access::open(),
+        std::future::pending(),
+    ));
 
     let (calls, start) = (Arc::new(AtomicUsize::new(0)), Instant::now());
     let end = start + Duration::from_secs(seconds);

@@ -7,6 +7,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use kernels::Ops;
 use template::ChatTemplate;
 
+use crate::bounds::ENCODED_BYTES_MAX;
 use crate::core::status::SharedStatus;
 use crate::core::{CoreSettings, EngineCore, SharedState, Worker};
 use crate::device::{SelectedDevice, gpu_load_error, gpu_options};
@@ -19,6 +20,7 @@ use crate::model::parameters::Parameters;
 use crate::model::random::{RandomWeights, model_folder};
 use crate::model::{Model, ModelCapacity};
 use crate::options::EngineOptions;
+use crate::room::Room;
 use crate::schedule::pages::PagePool;
 use crate::schedule::{Scheduler, StepLimits};
 use crate::stats::Stats;
@@ -27,6 +29,7 @@ use crate::update::manifest::{ManifestRecorder, WeightManifest};
 use crate::update::staging::WeightStaging;
 use crate::weights::TensorSource;
 use crate::weights::files::WeightFiles;
+use crate::weights::root::WeightsRoot;
 
 /// The label of the weights that an engine starts with.
 const FIRST_VERSION: &str = "default";
@@ -133,7 +136,8 @@ impl<T: TensorSource> Blueprint<'_, T> {
             async_scheduling: self.options.async_scheduling,
         };
 
-        let info = self.into_info(loaded.max_model_len);
+        let weights_root = self.options.weights_root()?;
+        let info = self.into_info(loaded.max_model_len, weights_root);
         let tokenizer = Arc::clone(&info.tokenizer);
         let shared = SharedState { status: Arc::clone(&status), staging };
         let core = EngineCore::new(loaded.model, tokenizer, scheduler, shared, settings);
@@ -175,7 +179,7 @@ impl<T: TensorSource> Blueprint<'_, T> {
         })
     }
 
-    fn into_info(self, max_model_len: usize) -> ModelInfo {
+    fn into_info(self, max_model_len: usize, weights_root: WeightsRoot) -> ModelInfo {
         let Blueprint { folder, path, options, .. } = self;
         // The template shows the formats that the model was trained to write.
         let template_source = folder.template.as_ref().map_or("", ChatTemplate::source);
@@ -198,6 +202,9 @@ impl<T: TensorSource> Blueprint<'_, T> {
             eos: folder.eos,
             seed: options.seed.unwrap_or_else(random_seed),
             max_queue: options.max_queue,
+            allow_priority: options.allow_priority,
+            weights_root,
+            text_room: Room::new(ENCODED_BYTES_MAX),
             max_logprobs: options.max_logprobs,
             config: folder.model,
             logprobs_mode: options.logprobs_mode,

@@ -9,12 +9,15 @@
 //! the form, so the reported distribution is the sampling distribution.
 
 mod gbnf;
+mod schema_cost;
+mod watch;
 
 #[cfg(test)]
 mod tests;
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use llguidance::api::TopLevelGrammar;
 use llguidance::toktrie::{ApproximateTokEnv, TokEnv, TokRxInfo, TokTrie};
@@ -22,15 +25,11 @@ use llguidance::{JsonCompileOptions, Matcher, ParserFactory, token_bytes_from_to
 use serde_json::{Value, json};
 use template::Tokenizer;
 
-/// Bytes of the largest form.
-const MAX_BYTES: usize = 128 << 10;
-
-/// The deepest nesting of groups in a regular expression or in rules. The JSON parser bounds that
-/// of schemas.
-const MAX_DEPTH: usize = 200;
-
-/// Bytes of stack for compiling a form. Memory is used only as deep as the form is nested.
-const STACK_BYTES: usize = 256 << 20;
+use crate::bounds::{
+    FIRST_MASK_WAIT, FORM_BYTES_MAX, FORM_DEPTH_MAX, FORM_STACK_BYTES, FORMS_AT_ONCE,
+    MASK_START_WAIT, MASK_TOKEN_WAIT, MASK_WAIT,
+};
+use crate::room::Room;
 
 /// A reason why a form cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -93,14 +92,18 @@ impl GrammarSpec {
             GrammarSpec::Regex(text) | GrammarSpec::Rules(text) => (text.len(), depth(text)),
             GrammarSpec::Choice(texts) => (texts.iter().map(String::len).sum(), 0),
         };
-        if len > MAX_BYTES {
-            return Err(GrammarError::form(format!("it is larger than {MAX_BYTES} bytes")));
+        if len > FORM_BYTES_MAX {
+            return Err(GrammarError::form(format!("it is larger than {FORM_BYTES_MAX} bytes")));
         }
-        if depth > MAX_DEPTH {
-            let reason = format!("it has more than {MAX_DEPTH} nested groups");
+        if depth > FORM_DEPTH_MAX {
+            let reason = format!("it has more than {FORM_DEPTH_MAX} nested groups");
             return Err(GrammarError::form(reason));
         }
-        Ok(())
+        match self {
+            GrammarSpec::Json { schema, .. } => schema_cost::check(schema),
+            GrammarSpec::Rules(text) => schema_cost::check_rules(text),
+            GrammarSpec::Regex(_) | GrammarSpec::Choice(_) => Ok(()),
+        }
     }
 
     fn top_level(self) -> Result<TopLevelGrammar, GrammarError> {
@@ -155,6 +158,8 @@ fn compile_options(spacing: JsonWhitespace) -> JsonCompileOptions {
 pub(crate) struct GrammarCompiler {
     factory: ParserFactory,
     ends: Arc<[u32]>,
+    /// Room for the forms that are compiled at once.
+    room: Room,
 }
 
 impl GrammarCompiler {
@@ -178,18 +183,19 @@ impl GrammarCompiler {
         let mut factory = ParserFactory::new_simple(&env).map_err(GrammarError::vocabulary)?;
         factory.quiet();
         factory.limits_mut().verbose_errors = false;
-        Ok(GrammarCompiler { factory, ends: ends.into() })
+        Ok(GrammarCompiler { factory, ends: ends.into(), room: Room::new(FORMS_AT_ONCE) })
     }
 
-    /// Compiles a form. Blocks while it does, about a second at most: the bounds of forms and the
-    /// library's own limits hold it there.
+    /// Compiles a form, when it is its turn. Blocks while it does, about a second at most: the bounds
+    /// of forms and the library's own limits hold it there.
     pub(crate) fn compile(&self, form: GrammarSpec) -> Result<Grammar, GrammarError> {
         form.check()?;
+        let _place = self.room.enter(1);
         // The library recurses into a form, so it gets a stack for the deepest one allowed.
         std::thread::scope(|scope| {
             std::thread::Builder::new()
                 .name("grammar".into())
-                .stack_size(STACK_BYTES)
+                .stack_size(FORM_STACK_BYTES)
                 .spawn_scoped(scope, || self.compile_here(form))
                 .map_err(|error| GrammarError::form(error.to_string()))?
                 .join()
@@ -199,18 +205,23 @@ impl GrammarCompiler {
 
     fn compile_here(&self, form: GrammarSpec) -> Result<Grammar, GrammarError> {
         let parser = self.factory.create_parser(form.top_level()?);
-        let mut matcher = Matcher::new(parser);
+        let mut matcher = Matcher::new(parser).into_cancellable();
         if let Some(reason) = matcher.get_error() {
             return Err(GrammarError::form(reason));
         }
 
         // A form that nothing matches is refused now rather than in the middle of a step.
-        let first =
-            matcher.compute_mask_or_eos().map_err(|error| GrammarError::form(error.to_string()))?;
+        let first = watch::within(FIRST_MASK_WAIT, &mut matcher, Matcher::compute_mask_or_eos);
+        let first = match first {
+            _ if matcher.is_cancelled() => {
+                return Err(GrammarError::form("it takes too long to match"));
+            }
+            first => first.map_err(|error| GrammarError::form(error.to_string()))?,
+        };
         if first.is_zero() {
             return Err(GrammarError::form("no text matches the form"));
         }
-        Ok(Grammar { matcher, ends: Arc::clone(&self.ends), state: MatchState::Open })
+        Ok(Grammar::new(matcher, Arc::clone(&self.ends)))
     }
 }
 
@@ -228,13 +239,19 @@ pub(crate) struct Grammar {
     matcher: Matcher,
     ends: Arc<[u32]>,
     state: MatchState,
+    /// Tokens that were matched.
+    tokens: u32,
+    /// The time that their masks and matches took.
+    spent: Duration,
+    /// The part of it that the last token took.
+    last: Duration,
 }
 
 impl Clone for Grammar {
     /// A grammar in the same state that shares nothing with this one.
     fn clone(&self) -> Grammar {
         let (matcher, ends) = (self.matcher.deep_clone(), Arc::clone(&self.ends));
-        Grammar { matcher, ends, state: self.state }
+        Grammar { matcher, ends, ..*self }
     }
 }
 
@@ -245,9 +262,15 @@ impl fmt::Debug for Grammar {
 }
 
 impl Grammar {
+    fn new(matcher: Matcher, ends: Arc<[u32]>) -> Grammar {
+        let (state, zero) = (MatchState::Open, Duration::ZERO);
+        Grammar { matcher, ends, state, tokens: 0, spent: zero, last: zero }
+    }
+
     /// Excludes the ids that cannot come next. `logits` is `[vocab]`.
     pub(crate) fn mask(&mut self, logits: &mut [f32]) {
-        match self.matcher.compute_mask_or_eos() {
+        self.last = Duration::ZERO;
+        match self.timed(Matcher::compute_mask_or_eos) {
             Ok(mask) => {
                 for (word, logits) in mask.as_slice().iter().zip(logits.chunks_mut(32)) {
                     forbid(*word, logits);
@@ -264,14 +287,35 @@ impl Grammar {
         }
         if self.ends.contains(&id) {
             self.state = MatchState::Over;
-        } else if let Err(error) = self.matcher.consume_token(id) {
-            self.fail(&error);
+            return;
         }
+        self.tokens += 1;
+        if let Err(error) = self.timed(|matcher| matcher.consume_token(id)) {
+            self.fail(&error);
+        } else if self.spent > MASK_START_WAIT + MASK_TOKEN_WAIT * self.tokens {
+            self.fail(&"its tokens take too long to match");
+        }
+    }
+
+    /// Has the matcher work on one token, and counts the time. A matcher that works for too long
+    /// is stopped.
+    fn timed<T>(&mut self, work: impl FnOnce(&mut Matcher) -> T) -> T {
+        let begun = Instant::now();
+        let result = watch::within(MASK_WAIT, &mut self.matcher, work);
+        let elapsed = begun.elapsed();
+        self.spent += elapsed;
+        self.last += elapsed;
+        result
     }
 
     fn fail(&mut self, error: &dyn fmt::Display) {
         tracing::warn!(%error, "a grammar exceeded a limit of the matcher");
         self.state = MatchState::Failed;
+    }
+
+    /// Returns the time that the last token took.
+    pub(crate) fn last_time(&self) -> Duration {
+        self.last
     }
 
     /// Returns true if the reply has ended.

@@ -8,7 +8,9 @@ use template::{ChatTemplate, Tokenizer, ToolFormat};
 use crate::grammar::GrammarCompiler;
 use crate::lora::LoraLimits;
 use crate::model::config::ModelConfig;
+use crate::room::Room;
 use crate::sample::{LogprobsMode, SamplingDefaults};
+use crate::weights::root::WeightsRoot;
 
 /// The model and the limits of its server.
 pub(crate) struct ModelInfo {
@@ -27,6 +29,11 @@ pub(crate) struct ModelInfo {
     /// The seed of requests without one.
     pub(crate) seed: u64,
     pub(crate) max_queue: usize,
+    /// True if the `priority` of a request counts.
+    pub(crate) allow_priority: bool,
+    pub(crate) weights_root: WeightsRoot,
+    /// The room for texts that are encoded.
+    pub(crate) text_room: Room,
     pub(crate) tool_format: Option<ToolFormat>,
     /// True if replies may contain reasoning.
     pub(crate) thinks: bool,

@@ -10,6 +10,7 @@
 //! | room | contents |
 //! | --- | --- |
 //! | `engine`, `options`, `device`, `info` | building an engine |
+//! | `bounds` | what a caller may cost |
 //! | `core` | the engine thread: steps, commands, status |
 //! | `schedule` | requests, the queue, sequences, pages |
 //! | `model` | the folder, the parameters, the forward pass |
@@ -21,6 +22,7 @@
 
 #![forbid(unsafe_code)]
 
+mod bounds;
 mod core;
 mod device;
 #[cfg(test)]
@@ -33,6 +35,7 @@ mod info;
 mod lora;
 mod model;
 mod options;
+mod room;
 mod sample;
 mod schedule;
 mod serve;
@@ -46,4 +49,4 @@ pub use kernels::Numerics;
 pub use options::parsers::{ReasoningParser, ToolCallParser};
 pub use options::{DeviceChoice, EngineOptions};
 pub use sample::LogprobsMode;
-pub use serve::serve;
+pub use serve::{Access, serve};

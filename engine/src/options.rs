@@ -2,7 +2,7 @@
 
 pub(crate) mod parsers;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use kernels::{DeviceLimits, Numerics, PAGE};
 
@@ -10,6 +10,7 @@ use crate::device::memory;
 use crate::error::LoadError;
 use crate::lora::LoraLimits;
 use crate::sample::LogprobsMode;
+use crate::weights::root::WeightsRoot;
 use parsers::{ReasoningParser, ToolCallParser};
 
 /// The divisor of the machine's memory that gives the default for keys and values.
@@ -44,6 +45,12 @@ pub struct EngineOptions {
     pub max_num_batched_tokens: Option<usize>,
     /// Calls that may wait in the queue; a further call is answered 429.
     pub max_queue: usize,
+    /// True if the `priority` of a request counts. Whoever may call the engine can then overtake
+    /// all others.
+    pub allow_priority: bool,
+    /// The folder that weights and adapters may be loaded from, with all below it; any that the
+    /// process can read if absent.
+    pub weights_root: Option<PathBuf>,
     /// Bytes for keys and values. The default is the need of `max_num_seqs` sequences of
     /// `max_model_len`, at most a quarter of the machine's memory.
     pub kv_cache_memory: Option<u64>,
@@ -99,6 +106,8 @@ impl Default for EngineOptions {
             max_num_seqs: 256,
             max_num_batched_tokens: None,
             max_queue: 1024,
+            allow_priority: false,
+            weights_root: None,
             kv_cache_memory: None,
             prefix_caching: true,
             max_logprobs: 20,
@@ -136,6 +145,7 @@ pub(crate) struct KvCapacity {
 impl EngineOptions {
     /// Refuses options that no model can be served with.
     pub(crate) fn check(&self) -> Result<(), LoadError> {
+        self.weights_root()?;
         let counts = [
             ("max_model_len", self.max_model_len.unwrap_or(1)),
             ("max_num_seqs", self.max_num_seqs),
@@ -165,6 +175,15 @@ impl EngineOptions {
             Some((what, found, limit)) => Err(LoadError::DeviceLimit { what, found, limit }),
             None => Ok(tokens),
         }
+    }
+
+    /// The folder that weights may be loaded from.
+    pub(crate) fn weights_root(&self) -> Result<WeightsRoot, LoadError> {
+        let given = self.weights_root.as_deref();
+        WeightsRoot::new(given).map_err(|source| {
+            let path = given.map_or_else(PathBuf::new, Path::to_owned);
+            LoadError::Read { path, source }
+        })
     }
 
     /// The bounds of adapters.

@@ -19,12 +19,15 @@ mod processors;
 pub(crate) mod tests;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use distribution::{Distribution, LogitsRow, Reported};
 pub(crate) use draw::mix;
 pub use params::LogprobsMode;
 pub(crate) use params::{SampledToken, SamplingDefaults, SamplingParams, TokenScores};
 use processors::TokenHistory;
+
+use crate::bounds::SLOW_MASK;
 
 /// Ids that end a reply, and the position before which they may not be sampled.
 #[derive(Clone, Debug)]
@@ -56,6 +59,16 @@ impl Sampler {
     /// Returns true if the grammar could not be matched any further, so the reply has to end.
     pub(crate) fn has_failed(&self) -> bool {
         self.params.grammar.as_ref().is_some_and(|grammar| grammar.has_failed())
+    }
+
+    /// Returns true if the last token of a grammar took so long that it held others up.
+    pub(crate) fn is_slow(&self) -> bool {
+        self.form_time() > SLOW_MASK
+    }
+
+    /// Returns the time that the last token of a grammar took; zero without one.
+    pub(crate) fn form_time(&self) -> Duration {
+        self.params.grammar.as_ref().map_or(Duration::ZERO, |grammar| grammar.last_time())
     }
 
     /// Samples the token at `position` of the reply from `logits`, `[vocab]` and not empty.

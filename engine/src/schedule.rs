@@ -23,9 +23,11 @@ pub(crate) mod sequence;
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
+use std::time::Instant;
 
 use kernels::PAGE;
 
+use crate::bounds::SLOW_REST;
 use crate::stats::{self, Stats};
 use cache::{CacheScope, SequenceCache};
 use pages::{PageKey, PagePool};
@@ -60,6 +62,8 @@ pub(crate) struct Scheduler {
     running_of_call: HashMap<u64, usize>,
     /// Sequences that ever ran.
     started: u64,
+    /// The moment at which a slow form may get its next token, if there is other work.
+    slow_forms_rest_until: Instant,
     stats: Arc<Stats>,
 }
 
@@ -92,6 +96,7 @@ impl Scheduler {
             running: Vec::new(),
             running_of_call: HashMap::new(),
             started: 0,
+            slow_forms_rest_until: Instant::now(),
             stats,
         }
     }
@@ -302,6 +307,15 @@ impl Scheduler {
 
     /// Returns the tokens of each running sequence in the next step; zero for those that wait.
     pub(crate) fn plan(&mut self) -> Result<Vec<usize>, NeedsStepInFlight> {
+        let rests = self.resting_forms(Instant::now());
+        let counts = self.plan_all_but(&rests)?;
+        // Those that rest may hold the pages that all others need.
+        let stands_still = counts.iter().all(|count| *count == 0);
+        if stands_still && rests.contains(&true) { self.plan_all_but(&[]) } else { Ok(counts) }
+    }
+
+    /// Plans a step without the sequences that rest.
+    fn plan_all_but(&mut self, rests: &[bool]) -> Result<Vec<usize>, NeedsStepInFlight> {
         let mut plan = StepPlan {
             counts: vec![0; self.running.len()],
             tokens_left: self.limits.tokens,
@@ -311,6 +325,9 @@ impl Scheduler {
         let decodes: Vec<bool> = self.running.iter().map(|one| one.uncomputed() == 1).collect();
         for decoding in [true, false] {
             for (index, decodes) in decodes.iter().enumerate() {
+                if rests.get(index).is_some_and(|rests| *rests) {
+                    continue;
+                }
                 // Sequences of lower rank may have been preempted by now.
                 if *decodes == decoding && index < self.running.len() {
                     self.plan_sequence(index, &mut plan)?;
@@ -318,6 +335,29 @@ impl Scheduler {
             }
         }
         Ok(plan.counts)
+    }
+
+    /// Returns, for each running sequence, whether it rests in this step because its form is slow;
+    /// nothing if none does. If there is other work, one of them at most gets a token, and then all
+    /// rest for a multiple of the time that it takes.
+    fn resting_forms(&mut self, now: Instant) -> Vec<bool> {
+        let is_slow = |one: &Sequence| one.sampler.is_slow();
+        if !self.running.iter().any(is_slow) {
+            return Vec::new();
+        }
+        let mut rests: Vec<bool> = self.running.iter().map(is_slow).collect();
+        let has_other_work = rests.iter().any(|rests| !rests);
+        if has_other_work && now < self.slow_forms_rest_until {
+            return rests;
+        }
+
+        // The one with the fewest tokens, so that all go on evenly.
+        let slow = self.running.iter().enumerate().filter(|(_, one)| is_slow(one));
+        if let Some((index, next)) = slow.min_by_key(|(_, one)| one.sampled()) {
+            self.slow_forms_rest_until = now + next.sampler.form_time() * (SLOW_REST + 1);
+            rests[index] = false;
+        }
+        rests
     }
 
     fn plan_sequence(

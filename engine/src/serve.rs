@@ -1,6 +1,7 @@
 //! The HTTP server in front of the engine thread.
 //!
 //! A call passes these rooms:
+//! - `access`: who is answered.
 //! - `routes`: the table of all routes, by which a call finds its handler. It alone imports
 //!   handlers.
 //! - `http`: calls, replies, errors, JSON fields and server-sent events, without the engine.
@@ -13,6 +14,7 @@
 //!
 //! `state` holds what all connections share.
 
+mod access;
 mod chat;
 mod completions;
 mod engine_client;
@@ -48,15 +50,14 @@ use tokio::sync::watch;
 use tokio::task::{JoinError, JoinSet};
 
 use crate::Engine;
+use crate::bounds::{CONNECTIONS_MAX, HEAD_WAIT, STOP_WAIT};
+pub use access::Access;
 use state::ServerState;
-
-/// Time for replies under way to finish once the server stops.
-const GRACE: Duration = Duration::from_secs(5);
 
 /// Pause after a failed accept, which is mostly a lack of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// Serves the engine on `listener` until `shutdown` completes. Replies under way then have five
+/// Serves the engine on `listener` to the callers of `access` until `shutdown` completes. Replies under way then have five
 /// seconds to finish.
 ///
 /// # Errors
@@ -64,10 +65,11 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 pub async fn serve(
     listener: TcpListener,
     engine: Engine,
+    access: Access,
     shutdown: impl Future<Output = ()>,
 ) -> io::Result<()> {
     let Engine { core, info: card, stats, status: board, updates, .. } = engine;
-    let (state, receiver) = ServerState::new(card, board, stats, updates);
+    let (state, receiver) = ServerState::new(card, board, stats, updates, access);
     let thread = std::thread::Builder::new()
         .name("engine".into())
         .spawn(move || core.run_to_end(receiver))?;
@@ -101,8 +103,9 @@ async fn accept(
     let mut connections = JoinSet::new();
 
     loop {
+        let has_room = connections.len() < CONNECTIONS_MAX;
         let accepted = tokio::select! {
-            accepted = listener.accept() => accepted,
+            accepted = listener.accept(), if has_room => accepted,
             // Ended connections are removed, so that the set holds live ones only.
             Some(_) = connections.join_next() => continue,
             () = &mut shutdown => break,
@@ -124,7 +127,7 @@ async fn accept(
     stop.send_replace(true);
 
     let drained = async { while connections.join_next().await.is_some() {} };
-    if tokio::time::timeout(GRACE, drained).await.is_err() {
+    if tokio::time::timeout(STOP_WAIT, drained).await.is_err() {
         connections.shutdown().await;
     }
 }
@@ -141,6 +144,7 @@ async fn serve_connection(
     let service = service_fn(move |request| routes::answer(Arc::clone(&state), request));
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
+        .header_read_timeout(HEAD_WAIT)
         .serve_connection(TokioIo::new(stream), service);
 
     let mut connection = std::pin::pin!(connection);

@@ -3,8 +3,10 @@
 //! - [`Tensor`]: the elements of one tensor.
 //! - [`TensorSource`]: where the weights of a model come from.
 //! - [`files`]: the safetensors files of a folder.
+//! - [`root`]: the folder that callers may load from.
 
 pub(crate) mod files;
+pub(crate) mod root;
 
 use half::bf16;
 use kernels::Values;

@@ -142,6 +142,25 @@ impl VersionSpan {
     }
 }
 
+impl Choice {
+    /// Version spans of one choice that are recorded; further ones are left out. Weights are not
+    /// exchanged as often while a reply runs.
+    pub const SPANS_MAX: usize = 1024;
+
+    /// Returns true where the version spans cannot be those of this choice: one ends before it
+    /// begins, two overlap, or there are too many.
+    pub fn has_impossible_versions(&self) -> bool {
+        let mut end = 0;
+        let mut spans: Vec<_> = self.versions.iter().map(|span| (span.start, span.end)).collect();
+        spans.sort_unstable();
+        let is_impossible = |(start, until): (u32, u32)| {
+            let begins = std::mem::replace(&mut end, until);
+            start > until || start < begins
+        };
+        self.versions.len() >= Self::SPANS_MAX || spans.into_iter().any(is_impossible)
+    }
+}
+
 /// Token counts that the server reported, or that follow from its ids.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct TokenCounts {
@@ -149,6 +168,17 @@ pub struct TokenCounts {
     pub prompt: Option<u64>,
     /// Tokens sampled, over all choices.
     pub completion: Option<u64>,
+}
+
+impl TokenCounts {
+    /// The largest count that is recorded, in tokens; larger ones are recorded as this one. No
+    /// server has counted as many, and the sums of a million calls still fit into 64 bits.
+    pub const MAX: u64 = 1 << 40;
+
+    /// Returns true where a count is larger than any that a server can have counted.
+    pub fn is_absurd(&self) -> bool {
+        [self.prompt, self.completion].into_iter().flatten().any(|count| count >= Self::MAX)
+    }
 }
 
 words! {
@@ -165,5 +195,37 @@ words! {
         Capped = "capped",
         /// The server or the proxy declined the request (status 4xx).
         Refused = "refused",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn spans_that_follow_each_other_are_possible_and_others_are_not() {
+        let impossible = |spans: &[(u32, u32)]| {
+            let span = |(start, end): &(u32, u32)| VersionSpan {
+                version: "v".to_owned(),
+                start: *start,
+                end: *end,
+            };
+            let versions = spans.iter().map(span).collect();
+            Choice { versions, ..Choice::default() }.has_impossible_versions()
+        };
+        for spans in [&[][..], &[(0, 3)], &[(0, 2), (2, 5)], &[(2, 5), (0, 2)], &[(1, 1), (4, 9)]] {
+            assert!(!impossible(spans), "{spans:?}");
+        }
+        for spans in [&[(3, 0)][..], &[(0, 3), (2, 5)], &[(0, 9), (1, 2)]] {
+            assert!(impossible(spans), "{spans:?}");
+        }
+        assert!(impossible(&vec![(0, 0); Choice::SPANS_MAX]));
+    }
+
+    #[test]
+    fn a_count_beyond_all_bounds_is_absurd() {
+        let absurd = |prompt, completion| TokenCounts { prompt, completion }.is_absurd();
+        assert!(!absurd(None, None) && !absurd(Some(0), Some(TokenCounts::MAX - 1)));
+        assert!(absurd(Some(TokenCounts::MAX), None) && absurd(None, Some(u64::MAX)));
     }
 }

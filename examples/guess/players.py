@@ -43,9 +43,8 @@ class Players:
     def __init__(self, client, processes):
         self.jobs = SPAWN.Queue()
         self.results = SPAWN.Queue()
-        where = (client.http.url, client.data)
         self.processes = [
-            SPAWN.Process(target=run, args=(*where, self.jobs, self.results), daemon=True)
+            SPAWN.Process(target=run, args=(client, self.jobs, self.results), daemon=True)
             for _ in range(processes)
         ]
         for process in self.processes:
@@ -65,12 +64,11 @@ class Players:
             process.join()
 
 
-def run(control, data, jobs, results):
+def run(client, jobs, results):
     """The life of a process: games until it is ended."""
     import openai
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    client = rolltape.Client(control, data)
     agent = openai.OpenAI(base_url=client.base_url(), api_key="none", max_retries=2, timeout=120)
     threads = [
         threading.Thread(target=take, args=(client, agent, jobs, results), daemon=True)

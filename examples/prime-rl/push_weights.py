@@ -2,6 +2,9 @@
 
     python examples/prime-rl/push_weights.py outputs/broadcasts [--control URL] [--once]
 
+The control listener's token is found beside the store, rolltape.db in this folder, or in the file
+that ROLLTAPE_CONTROL_TOKEN_FILE names.
+
 prime-rl's trainer writes a checkpoint to `step_N/` and touches `STABLE` in it when it is whole. Its
 own orchestrator then asks each inference server to take it; this does the same for rolltape, with
 the same requests, where the orchestrator is not prime-rl's: pause and keep what runs, take the

@@ -8,7 +8,7 @@ Name it in the configuration of verl, with the data set's `agent_name` or as the
 The agent is a command, in `command`; it finds its model in the usual variables and its task, the
 row of the data set as JSON, in ROLLTAPE_TASK. A number that ends its stdout is the reward.
 rolltape runs in front of verl's own server (`rolltape serve --upstream URL`), which verl keeps in
-step with its weights. Imports without verl; then there is no class to register.
+step with its weights; `token_file` is the one that it names at its start. Imports without verl; then there is no class to register.
 """
 
 import asyncio
@@ -64,10 +64,10 @@ def number(said):
 class RolltapeAgentLoop(AgentLoopBase):
     """One episode for each row of the data set."""
 
-    def __init__(self, *args, command, control=None, data=None, **kwargs):
+    def __init__(self, *args, command, control=None, data=None, token_file=None, **kwargs):
         super().__init__(*args, **kwargs)
         self.command = list(command)
-        self.client = rolltape.Client(control, data)
+        self.client = rolltape.Client(control, data, token_file=token_file)
 
     async def run(self, sampling_params, **row):
         """Runs the agent and gives what rolltape recorded of it."""

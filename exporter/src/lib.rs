@@ -65,6 +65,7 @@ pub use input::plan::{Partition, Shard};
 pub use notes::{DropReason, Notes, Omission, Omissions, ParentEvidence, Reason, VersionMismatch};
 pub use options::{Options, RewardOptions, SETTLE_US};
 pub use output::encode::{EncodeError, Encoding};
+pub use output::mode::FileMode;
 pub use output::objects::Bucket;
 pub use output::read_export::{ReadExportError, exported_attempts};
 pub use output::target::{Destination, OutputStream, WriteError};

@@ -1,5 +1,6 @@
 //! Counts of what an export kept and left out, and the reasons.
 
+pub(crate) mod models;
 pub(crate) mod reason;
 
 use std::collections::BTreeMap;
@@ -8,6 +9,7 @@ use episode::TrajectoryKind;
 use serde::Serialize;
 
 use crate::forks::cause::Cause;
+use crate::notes::models::count_model;
 pub use crate::notes::reason::Reason;
 
 /// Evidence that chose the parent of a call among equal candidates.
@@ -203,8 +205,10 @@ impl Notes {
         add_counts(&mut self.dropped, &other.dropped);
         add_counts(&mut self.told, &other.told);
         add_counts(&mut self.kinds, &other.kinds);
-        add_counts(&mut self.models, &other.models);
-        add_counts(&mut self.other_models, &other.other_models);
+        other.models.iter().for_each(|(name, count)| count_model(&mut self.models, name, *count));
+        for (name, count) in &other.other_models {
+            count_model(&mut self.other_models, name, *count);
+        }
         add_counts(&mut self.reasons, &other.reasons);
         add_counts(&mut self.not_of_versions, &other.not_of_versions);
         add_counts(&mut self.verdicts, &other.verdicts);
@@ -218,7 +222,7 @@ impl Notes {
     pub(crate) fn exclude(&mut self, reason: RowExclusion, model: &str, trained_tokens: u64) {
         match reason {
             RowExclusion::Kind(_) => self.not_asked_for += 1,
-            RowExclusion::Model => *self.other_models.entry(model.to_owned()).or_default() += 1,
+            RowExclusion::Model => count_model(&mut self.other_models, model, 1),
             RowExclusion::Version(mismatch) => {
                 *self.not_of_versions.entry(mismatch).or_default() += 1;
             }

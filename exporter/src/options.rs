@@ -11,6 +11,7 @@ use store::{EpisodeRecord, Selection, Snapshot, SnapshotError};
 use crate::formats::Format;
 use crate::input::plan::{Partition, SelectionRules, Shard};
 use crate::output::encode::Encoding;
+use crate::output::mode::FileMode;
 use crate::output::target::Destination;
 use crate::rewards::advantage::{Advantage, EPSILON, STD_DDOF};
 use crate::rewards::groups::{GroupStanding, RewardGroups};
@@ -67,6 +68,8 @@ pub struct Options {
     pub now: Micros,
     /// Replaces files that no export wrote. An export is always replaced by the next.
     pub overwrite: bool,
+    /// Mode of the files.
+    pub file_mode: FileMode,
 }
 
 /// Options of rewards.

@@ -15,6 +15,7 @@ use episode::TrajectoryKind;
 
 use crate::graph::node::{NodeId, PerNode};
 use crate::graph::paths::{PathId, Paths};
+use crate::notes::models::count_model;
 use crate::notes::{Notes, RowExclusion};
 use crate::weigh::model_filter::{ModelFilter, policy};
 use crate::weigh::versions::{VersionFilter, VersionSet};
@@ -91,7 +92,7 @@ pub(crate) fn weigh<'p>(
             None => {
                 shares.take(path);
                 *notes.kinds.entry(paths[path].kind.as_str()).or_default() += 1;
-                *notes.models.entry(paths.model(path).to_owned()).or_default() += 1;
+                count_model(&mut notes.models, paths.model(path), 1);
             }
         }
     }

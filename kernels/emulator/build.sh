@@ -91,7 +91,7 @@ family() { # NAME SIZE FILE...
     finish "$file" && rm "$file.o"
 }
 
-limit() { while [ "$(jobs -rp | wc -l)" -ge "$(nproc)" ]; do wait -n; done; }
+limit() { while [ "$(jobs -rp | wc -l)" -ge "$(nproc)" ]; do wait -n || true; done; }
 
 g++ --version >/dev/null || exit 1
 if ! up_to_date "$out/libemulate.so" "$here/runtime.cc"; then

@@ -14,7 +14,7 @@ use thiserror::Error;
 use uuid::Uuid;
 use wire::{Dialect, MissingIds, Splitter};
 
-use crate::body::RequestBody;
+use crate::agent::request_body::RequestBody;
 use crate::clock::now;
 use crate::coding::Coding;
 use crate::config::Config;
@@ -24,8 +24,9 @@ use crate::record::recording::Recording;
 use crate::reply::tee::{self, read_whole, transform_document};
 use crate::reply::transform::{BodyTransform, EventTransform, TransformStep};
 use crate::upstream::connect::InvalidSetting;
-use crate::upstream::forward::{AgentRequest, Forward, RequestClass};
+use crate::upstream::forward::{AgentRequest, Forward};
 use crate::upstream::prompts::PromptFetcher;
+use crate::upstream::refusals::RequestClass;
 use crate::upstream::rewrite::{Plan, Rewrite};
 
 /// A client that speaks to an upstream as the proxy does.
@@ -66,7 +67,7 @@ pub struct ClientRequest<'a> {
 
 impl From<CallError> for ClientError {
     fn from(error: CallError) -> Self {
-        Self(error.to_string())
+        Self(error.detail())
     }
 }
 
@@ -131,7 +132,7 @@ impl Client {
             decoded: request.body.clone(),
             ..RequestBody::default()
         };
-        let class = RequestClass::of(request.route, json.as_ref());
+        let class = RequestClass::of(None, request.route, json.as_ref());
         let outgoing = AgentRequest { head, path: request.path, body, class };
         let (reply, rewrite) = self.forward.exchange(outgoing, &plan).await?;
         let asked = rewrite.asks;
@@ -183,14 +184,13 @@ struct ReplyReader {
 impl ReplyReader {
     async fn read(mut self, reply: Response<Incoming>) -> Result<(CallEnd, MissingIds), CallError> {
         let (mut head, mut body) = reply.into_parts();
-        let decoder = Coding::of(&head.headers)
-            .decoder(self.bytes_max)
-            .ok_or_else(|| tee::unknown_coding(&head))?;
+        let coding = Coding::of(&head.headers);
+        let decoder = coding.decoder(self.bytes_max).ok_or_else(|| tee::unknown_coding(&head))?;
         let recording = &mut self.recording;
         recording.set_status(head.status.as_u16());
 
         if !tee::is_event_stream(&head) {
-            let whole = read_whole(body, decoder, recording, self.bytes_max).await;
+            let whole = read_whole(body, coding, recording, self.bytes_max).await;
             let document = whole.map_err(|failure| failure.error)?.bytes;
             transform_document(&mut head, &document, self.rewrite.transform, recording);
             return Ok(self.recording.finish(Outcome::Complete, now()));

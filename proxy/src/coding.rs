@@ -1,18 +1,42 @@
 //! Content codings: gzip, deflate, br and zstd, undone so that bodies can be read.
 
 use std::io::{self, Write};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use brotli_decompressor::DecompressorWriter;
+use brotli_decompressor::writer::DecompressorWriterCustomAlloc;
+use brotli_decompressor::{Allocator, StandardAlloc};
 use bytes::Bytes;
 use flate2::write::MultiGzDecoder;
 use flate2::{Decompress, FlushDecompress, Status};
 use hyper::HeaderMap;
 use hyper::header::{CONTENT_ENCODING, HeaderValue};
 
-use crate::body::RequestLimits;
+use crate::agent::request_body::RequestLimits;
+use crate::bounds::{
+    DECODED_BYTES_FREE, DECODED_RATIO_MAX, DECODER_WINDOW_BYTES_MAX, ZSTD_WINDOW_LOG_MAX,
+};
 
 /// Working memory of a decoder, in bytes.
 const BUFFER_BYTES: usize = 4096;
+/// Bytes that a decoder of brotli allocates beside its window.
+const BROTLI_SLACK_BYTES: usize = 64 << 10;
+
+/// The memory of a decoder of brotli.
+type Memory<T> = <StandardAlloc as Allocator<T>>::AllocatedMemory;
+/// A decoder of brotli whose window has a bound.
+type BrotliDecoder = DecompressorWriterCustomAlloc<
+    DecodedBytes,
+    Memory<u8>,
+    BoundedAlloc,
+    StandardAlloc,
+    StandardAlloc,
+>;
+
+/// The most bytes that a body of `sent` bytes may decode to.
+pub(crate) fn decoded_bytes_max(sent: u64) -> u64 {
+    sent.saturating_mul(DECODED_RATIO_MAX).max(DECODED_BYTES_FREE)
+}
 
 /// The content coding of a body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -53,12 +77,19 @@ impl Coding {
         if self == Self::Identity || body.is_empty() {
             return Ok(body.clone());
         }
-        let mut decode = self.decode_into(DecodedBytes::new(limits)).ok_or(DecodeError::Unknown)?;
+        let dense_max = decoded_bytes_max(body.len() as u64);
+        let bounded = RequestLimits { max: limits.max.min(dense_max), ..limits };
+        // A window is rounded up to a power of two.
+        let window_max = usize::try_from(dense_max.saturating_mul(2)).unwrap_or(usize::MAX);
+        let output = DecodedBytes::new(bounded);
+        let mut decode = self.decode_into(output, window_max).ok_or(DecodeError::Unknown)?;
         let result = decode.write_all(body).and_then(|()| decode.finish());
 
         let length = decode.decoded().length;
         match result {
             _ if length > limits.max => Err(DecodeError::TooLong),
+            _ if length > dense_max => Err(DecodeError::TooDense(dense_max)),
+            Err(_) if decode.lacked_window() => Err(DecodeError::TooDense(dense_max)),
             Err(error) => Err(DecodeError::Damaged(error)),
             Ok(()) if length > limits.kept as u64 => Err(DecodeError::NotKept),
             Ok(()) => Ok(decode.decoded().take()),
@@ -66,24 +97,35 @@ impl Coding {
     }
 
     /// A decoder that takes a body piece by piece; `None` for an unknown coding. A piece that
-    /// decodes to more than `bytes_max` is an error.
+    /// decodes to more than `bytes_max` is an error, and so are pieces that together decode to more
+    /// than [`decoded_bytes_max`].
     pub(crate) fn decoder(self, bytes_max: usize) -> Option<Decoder> {
         let limits = RequestLimits { kept: bytes_max, max: bytes_max as u64 };
         let decode = match self {
             Self::Identity => None,
-            _ => Some(self.decode_into(DecodedBytes::new(limits))?),
+            _ => Some(self.decode_into(DecodedBytes::new(limits), usize::MAX)?),
         };
-        Some(Decoder { decode, is_fed: false })
+        Some(Decoder { decode, piece_bytes_max: bytes_max as u64, fed: 0, made: 0 })
     }
 
-    fn decode_into(self, decoded: DecodedBytes) -> Option<Box<dyn Decode + Send>> {
+    /// A decoder with a window of at most `window_max` bytes.
+    fn decode_into(
+        self,
+        decoded: DecodedBytes,
+        window_max: usize,
+    ) -> Option<Box<dyn Decode + Send>> {
+        let window_max = window_max.min(DECODER_WINDOW_BYTES_MAX);
         Some(match self {
             Self::Gzip => Box::new(MultiGzDecoder::new(decoded)),
             Self::Deflate => {
                 Box::new(Inflate { state: Decompress::new(true), decoded, is_at_end: false })
             }
-            Self::Brotli => Box::new(DecompressorWriter::new(decoded, BUFFER_BYTES)),
-            Self::Zstd => Box::new(zstd::stream::write::Decoder::new(decoded).ok()?),
+            Self::Brotli => Box::new(Brotli::new(decoded, window_max)),
+            Self::Zstd => {
+                let mut decoder = zstd::stream::write::Decoder::new(decoded).ok()?;
+                decoder.window_log_max(ZSTD_WINDOW_LOG_MAX).ok()?;
+                Box::new(decoder)
+            }
             Self::Identity | Self::Other => return None,
         })
     }
@@ -100,13 +142,20 @@ pub(crate) enum DecodeError {
     NotKept,
     /// The decoded body is longer than what is allowed.
     TooLong,
+    /// The decoded body is longer than this number of bytes, the most for what was sent.
+    TooDense(u64),
 }
 
 /// Decodes a body piece by piece.
 pub(crate) struct Decoder {
     /// `None` for the identity coding.
     decode: Option<Box<dyn Decode + Send>>,
-    is_fed: bool,
+    /// Longest output of one piece, in bytes.
+    piece_bytes_max: u64,
+    /// Bytes that were taken.
+    fed: u64,
+    /// Bytes that came out.
+    made: u64,
 }
 
 impl Decoder {
@@ -116,10 +165,19 @@ impl Decoder {
     /// If the body is damaged, or the piece decodes to too many bytes.
     pub(crate) fn push(&mut self, piece: Bytes) -> io::Result<Bytes> {
         let Some(decode) = &mut self.decode else { return Ok(piece) };
-        self.is_fed |= !piece.is_empty();
+        self.fed += piece.len() as u64;
+        let left = decoded_bytes_max(self.fed).saturating_sub(self.made);
+        decode.decoded().limits.max = left.min(self.piece_bytes_max);
         decode.write_all(&piece)?;
         decode.flush()?;
-        Ok(decode.decoded().take())
+        let made = decode.decoded().take();
+        self.made += made.len() as u64;
+        Ok(made)
+    }
+
+    /// True if the bytes pass as they are.
+    pub(crate) fn is_identity(&self) -> bool {
+        self.decode.is_none()
     }
 
     /// Ends the body.
@@ -129,7 +187,7 @@ impl Decoder {
     pub(crate) fn finish(&mut self) -> io::Result<()> {
         match &mut self.decode {
             // An empty body is valid in every coding.
-            Some(decode) if self.is_fed => decode.finish(),
+            Some(decode) if self.fed > 0 => decode.finish(),
             _ => Ok(()),
         }
     }
@@ -140,6 +198,10 @@ trait Decode: Write {
     /// Ends the coded bytes; an error unless they are whole.
     fn finish(&mut self) -> io::Result<()>;
     fn decoded(&mut self) -> &mut DecodedBytes;
+    /// True if the body asked for a longer window than it may have.
+    fn lacked_window(&self) -> bool {
+        false
+    }
 }
 
 impl Decode for MultiGzDecoder<DecodedBytes> {
@@ -152,13 +214,67 @@ impl Decode for MultiGzDecoder<DecodedBytes> {
     }
 }
 
-impl Decode for DecompressorWriter<DecodedBytes> {
+/// A decoder of brotli, which allocates by the lengths that the body announces.
+struct Brotli {
+    decoder: BrotliDecoder,
+    lacked_window: Arc<AtomicBool>,
+}
+
+/// An allocator for brotli's window, with a bound.
+struct BoundedAlloc {
+    bytes_max: usize,
+    was_exceeded: Arc<AtomicBool>,
+}
+
+impl Allocator<u8> for BoundedAlloc {
+    type AllocatedMemory = Memory<u8>;
+
+    fn alloc_cell(&mut self, length: usize) -> Memory<u8> {
+        if length > self.bytes_max {
+            self.was_exceeded.store(true, Ordering::Relaxed);
+            return Memory::<u8>::default();
+        }
+        <StandardAlloc as Allocator<u8>>::alloc_cell(&mut StandardAlloc::default(), length)
+    }
+
+    fn free_cell(&mut self, _: Memory<u8>) {}
+}
+
+impl Brotli {
+    fn new(decoded: DecodedBytes, window_max: usize) -> Self {
+        let lacked_window = Arc::new(AtomicBool::new(false));
+        let window = BoundedAlloc {
+            bytes_max: window_max.saturating_add(BROTLI_SLACK_BYTES),
+            was_exceeded: Arc::clone(&lacked_window),
+        };
+        let mut plain = StandardAlloc::default();
+        let buffer = <StandardAlloc as Allocator<u8>>::alloc_cell(&mut plain, BUFFER_BYTES);
+        let decoder = BrotliDecoder::new(decoded, buffer, window, plain, plain);
+        Self { decoder, lacked_window }
+    }
+}
+
+impl Write for Brotli {
+    fn write(&mut self, coded: &[u8]) -> io::Result<usize> {
+        self.decoder.write(coded)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.decoder.flush()
+    }
+}
+
+impl Decode for Brotli {
     fn finish(&mut self) -> io::Result<()> {
-        self.close()
+        self.decoder.close()
     }
 
     fn decoded(&mut self) -> &mut DecodedBytes {
-        self.get_mut()
+        self.decoder.get_mut()
+    }
+
+    fn lacked_window(&self) -> bool {
+        self.lacked_window.load(Ordering::Relaxed)
     }
 }
 
@@ -245,7 +361,8 @@ impl Write for DecodedBytes {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.length += bytes.len() as u64;
         if self.length > self.limits.max {
-            return Err(io::ErrorKind::FileTooLarge.into());
+            let why = "the body decodes to more bytes than it may";
+            return Err(io::Error::new(io::ErrorKind::FileTooLarge, why));
         }
         match self.length <= self.limits.kept as u64 {
             true => self.bytes.extend_from_slice(bytes),

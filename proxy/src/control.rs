@@ -1,13 +1,17 @@
 //! The control listener: requests that an agent must not be able to make.
 //!
 //! `routes` lists the routes. A field or parameter that is unknown is refused by its name; requests
-//! to the upstream's control routes are forwarded unread. If a token is set, every route but
-//! `GET /health` requires it.
+//! to the upstream's control routes are forwarded unread. `door` checks who asks, on every route
+//! but `GET /health`.
 
 mod body;
+mod door;
 mod engine;
 mod episodes;
 mod feed;
+#[cfg(feature = "fuzzing")]
+pub(crate) mod fuzzing;
+mod keys;
 mod metrics;
 mod openapi;
 mod reply;
@@ -19,21 +23,26 @@ mod versions;
 
 use std::convert::Infallible;
 use std::future::Future;
+use std::net::Ipv4Addr;
 use std::sync::Arc;
 
+use bytes::Bytes;
 use hyper::body::Incoming;
-use hyper::header::AUTHORIZATION;
+use hyper::header::CONTENT_TYPE;
+use hyper::http::request::Parts;
 use hyper::{HeaderMap, Method, Request, Response, StatusCode};
 use serde_json::json;
-use sha2::{Digest, Sha256};
 use tokio::net::TcpListener;
+use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
-use tower::ServiceBuilder;
+use tokio::time::Instant;
 
-use crate::agent::accept::{self, Listener};
+use crate::agent::accept;
+use crate::agent::listen::{self, Listener};
 use crate::body::ReplyBody;
-use crate::bounds::{CONTROL_BODY_BYTES_MAX, CONTROL_REQUESTS_MAX};
+use crate::bounds::{CONTROL_BODY_BYTES_MAX, CONTROL_DRAIN_WAIT, CONTROL_REQUESTS_MAX};
 use crate::control::body::Query;
+use crate::control::door::Door;
 use crate::control::reply::{JsonReply, call_error, commit_error, done, error, ok};
 use crate::control::routes::{ControlRoute, Handler, JsonHandler, Lookup};
 use crate::proxy::Proxy;
@@ -50,34 +59,52 @@ pub async fn serve_control(
     tasks.spawn(engine::record_versions(Arc::clone(&proxy)));
     tasks.spawn(versions::read_declared(Arc::clone(&proxy)));
 
-    let service = ServiceBuilder::new().concurrency_limit(CONTROL_REQUESTS_MAX).service_fn({
-        let proxy = Arc::clone(&proxy);
-        move |request| answer(Arc::clone(&proxy), request)
+    // A socket that listens has an address; without one no name but loopback's is taken.
+    let local = listener.local_addr().map_or(Ipv4Addr::LOCALHOST.into(), |address| address.ip());
+    let control = Arc::new(Control {
+        door: Door::new(proxy.config(), local),
+        requests: Semaphore::new(CONTROL_REQUESTS_MAX),
+        proxy: Arc::clone(&proxy),
     });
-    let shutdown = async {
+    let draining = Arc::clone(&proxy);
+    let shutdown = async move {
         shutdown.await;
-        proxy.feed.stop();
+        // The calls may have used up the time of the drain.
+        draining.begin_drain().max(Instant::now() + CONTROL_DRAIN_WAIT)
     };
-    let drain_wait = proxy.config().drain_wait;
-    accept::serve(Listener { socket: listener, tls: None, drain_wait }, service, shutdown).await;
+    let bounds = proxy.config().control_bounds();
+    let listener = Listener { socket: listener, tls: None, bounds };
+    let answer = move |request| answer(Arc::clone(&control), request);
+    listen::serve(listener, answer, shutdown).await;
     tasks.shutdown().await;
 }
 
-async fn answer(
+/// A control listener.
+struct Control {
     proxy: Arc<Proxy>,
+    door: Door,
+    /// Bounds the requests that are served at once. Those that the door refuses take no permit, nor
+    /// do bodies of JSON that are still being read. A request to the upstream's control routes has
+    /// one while its body passes.
+    requests: Semaphore,
+}
+
+async fn answer(
+    control: Arc<Control>,
     request: Request<Incoming>,
 ) -> Result<Response<ReplyBody>, Infallible> {
-    Ok(respond(&proxy, request).await.unwrap_or_else(JsonReply::into_response))
+    Ok(respond(&control, request).await.unwrap_or_else(JsonReply::into_response))
 }
 
 async fn respond(
-    proxy: &Proxy,
+    control: &Control,
     request: Request<Incoming>,
 ) -> Result<Response<ReplyBody>, JsonReply> {
-    let (method, path) = (request.method(), request.uri().path());
+    let (head, body) = request.into_parts();
+    let (method, path) = (&head.method, head.uri.path());
     let lookup = routes::find(method, path);
     if !lookup.is_health() {
-        check_token(proxy.config().control_token.as_deref(), request.headers())?;
+        control.door.check(&head).await?;
     }
     let (route, parameter) = match lookup {
         Lookup::Found { route, parameter } => (route, parameter),
@@ -85,17 +112,31 @@ async fn respond(
         Lookup::Unknown(similar) => return Err(unknown_path(path, similar.as_deref())),
     };
 
-    // Only JSON routes read the body whole; the others forward or stream.
+    // A body of JSON is read before the permit is taken: a slow one holds up nobody.
+    let proxy = &*control.proxy;
+    let request = Request::from_parts(head, body);
     match route.handler {
+        Handler::Health => Ok(done().into_response()),
         Handler::Engine { changes_weights, .. } => {
+            let _permit = control.requests.acquire().await;
             engine::forward(proxy, request, changes_weights).await
         }
-        Handler::Models => engine::forward(proxy, request, false).await,
-        Handler::Feed => feed::hand_out(proxy, request.uri().query()).await,
-        Handler::Metrics => metrics::page(proxy).await,
+        Handler::Models => {
+            let _permit = control.requests.acquire().await;
+            engine::forward(proxy, request, false).await
+        }
+        Handler::Feed => {
+            let (head, body) = read_json(proxy, request).await?;
+            let _permit = control.requests.acquire().await;
+            feed::hand_out(proxy, head.uri.query(), &body).await
+        }
+        Handler::Metrics => {
+            let _permit = control.requests.acquire().await;
+            metrics::page(proxy, &control.door).await
+        }
         Handler::Json(handler) => {
-            let (head, body) =
-                accept::read_whole(request, CONTROL_BODY_BYTES_MAX).await.map_err(call_error)?;
+            let (head, body) = read_json(proxy, request).await?;
+            let _permit = control.requests.acquire().await;
             let query = head.uri.query();
             let request = JsonRequest { route, handler, parameter: &parameter, query, body: &body };
             request.answer(proxy).await.map(JsonReply::into_response)
@@ -103,18 +144,27 @@ async fn respond(
     }
 }
 
-/// Checks the token. The comparison takes the same time for any wrong token.
-fn check_token(token: Option<&str>, headers: &HeaderMap) -> Result<(), JsonReply> {
-    let Some(token) = token else { return Ok(()) };
-    let given = headers
-        .get(AUTHORIZATION)
-        .and_then(|value| value.as_bytes().strip_prefix(b"Bearer "))
-        .unwrap_or_default();
-    if Sha256::digest(given) == Sha256::digest(token.as_bytes()) {
-        return Ok(());
+/// Reads a request whole. A body must say that it is JSON: a web page cannot send such a one to
+/// another origin without asking first.
+async fn read_json(proxy: &Proxy, request: Request<Incoming>) -> Result<(Parts, Bytes), JsonReply> {
+    let wait = proxy.config().body_wait;
+    let read = accept::read_whole(request, CONTROL_BODY_BYTES_MAX, wait).await;
+    let (head, body) = read.map_err(call_error)?;
+    if body.is_empty() || is_json(&head.headers) {
+        return Ok((head, body));
     }
-    let message = "the control listener requires its token: authorization: Bearer TOKEN";
-    Err(error(StatusCode::UNAUTHORIZED, message))
+    let message = "this route takes JSON; send content-type: application/json";
+    Err(error(StatusCode::UNSUPPORTED_MEDIA_TYPE, message))
+}
+
+/// True if a content type is given, and only that of JSON.
+fn is_json(headers: &HeaderMap) -> bool {
+    let mut types = headers.get_all(CONTENT_TYPE).iter().peekable();
+    types.peek().is_some()
+        && types.all(|value| {
+            let essence = value.as_bytes().split(|byte| *byte == b';').next().unwrap_or_default();
+            essence.trim_ascii().eq_ignore_ascii_case(b"application/json")
+        })
 }
 
 fn wrong_method(method: &Method, path: &str, allowed: &'static str) -> JsonReply {
@@ -145,13 +195,14 @@ impl JsonRequest<'_> {
     async fn answer(&self, proxy: &Proxy) -> Result<JsonReply, JsonReply> {
         let body = self.body;
         match self.handler {
-            JsonHandler::Health => Ok(done()),
             JsonHandler::Ready => ready(proxy).await,
             JsonHandler::OpenApi => Ok(ok(openapi::document())),
 
             JsonHandler::AnnounceEpisode => episodes::announce(proxy, body).await,
             JsonHandler::ShowEpisode => episodes::show(proxy, self.attempt()?).await,
-            JsonHandler::SignKey => episodes::sign_key(proxy, &self.attempt()?, body),
+            JsonHandler::SignKey => keys::sign(proxy, self.attempt()?, body).await,
+            JsonHandler::RevokeKeys => keys::revoke(proxy, self.attempt()?, body).await,
+            JsonHandler::RotateSecrets => keys::rotate(proxy, body),
             JsonHandler::AddReward => episodes::add_reward(proxy, self.attempt()?, body).await,
             JsonHandler::CloseEpisode => episodes::close(proxy, self.attempt()?, body).await,
 
@@ -173,9 +224,18 @@ impl JsonRequest<'_> {
     }
 }
 
-/// Reports whether a call could be recorded now, and the address of the upstream.
+/// Reports whether a call could be forwarded and recorded now, and the address of the upstream.
 async fn ready(proxy: &Proxy) -> Result<JsonReply, JsonReply> {
+    let unavailable = |reason: &str| error(StatusCode::SERVICE_UNAVAILABLE, reason);
+    if proxy.is_draining() {
+        return Err(unavailable(
+            "rolltape is draining: it takes no more calls and is about to stop",
+        ));
+    }
     proxy.store().probe().await.map_err(commit_error)?;
     let upstream = proxy.config().upstream.to_string();
+    if !proxy.forward.is_reachable().await {
+        return Err(unavailable(&format!("the upstream at {upstream} takes no connections")));
+    }
     Ok(ok(json!({ "status": "ok", "upstream": upstream })))
 }

@@ -2,12 +2,13 @@
 
 use bytes::Bytes;
 use episode::{CallEnd, InvalidId, Outcome, Route};
-use hyper::header::{CONTENT_TYPE, HeaderValue};
+use hyper::header::{CONTENT_TYPE, HeaderValue, RETRY_AFTER};
 use hyper::{HeaderMap, Response, StatusCode};
 use store::CommitError;
 use thiserror::Error;
 
 use crate::body::{ReplyBody, full};
+use crate::memory::MemoryFull;
 
 /// The reason for which rolltape itself answers a call.
 #[derive(Debug, Error)]
@@ -16,20 +17,58 @@ pub(crate) enum CallError {
     Unreadable(String),
     #[error("the request body is longer than {0} bytes")]
     TooLong(u64),
+    /// Holds the number of bytes that came.
+    #[error("the request body came too slowly: {0} bytes so far")]
+    TooSlow(u64),
+    #[error("the request body decodes to more than {0} bytes; send it with less compression")]
+    TooDense(u64),
+    #[error("the request body is nested too deeply or has too many fields")]
+    TooComplex,
+    #[error("too much memory is in use; try again in a second")]
+    Overloaded,
     #[error(transparent)]
     InvalidId(#[from] InvalidId),
     #[error("the episode is named twice with different names: `{0}` and `{1}`")]
     TwoEpisodes(String, String),
     #[error("`{value}` is not a valid {name}; give {expected}")]
     InvalidTag { name: &'static str, value: String, expected: &'static str },
+    #[error("the header `{0}` is sent twice with different values")]
+    TwoValues(&'static str),
+    #[error("{what}; {max} are the limit")]
+    TooMuch { what: &'static str, max: usize },
     #[error("the API key is invalid or expired")]
     InvalidKey,
+    #[error("this server takes only calls with an API key that its control listener made")]
+    KeyRequired,
+    #[error("an API key does not belong in a path; send it as `authorization: Bearer KEY`")]
+    KeyInPath,
+    #[error("the episode was closed")]
+    Cut,
     /// Holds the body of the reply, in the form of the agent's wire.
     #[error("the request refers to server-side state that the upstream lacks")]
     NeedsServerState(String),
     /// Holds the body of the reply, in the form of the agent's wire.
     #[error("the request sets no maximum length for the reply")]
     NeedsLimit(String),
+    #[error("the path of the request is ambiguous: {0}")]
+    AmbiguousPath(&'static str),
+    /// The endpoint is the method and the path.
+    #[error(
+        "`{endpoint}` is not on the list of paths that agents may use; {}`rolltape serve \
+         --allow-path '{endpoint}'` adds it",
+        hint.map(|hint| format!("{hint} ")).unwrap_or_default()
+    )]
+    ClosedPath { endpoint: String, hint: Option<&'static str> },
+    #[error(
+        "a web page of the origin `{0}` may not use this server; `rolltape serve --allow-origin \
+         ORIGIN` lets it"
+    )]
+    ForeignOrigin(String),
+    #[error(
+        "`{0}` is not a name of this machine; `rolltape serve --allow-origin http://HOST:PORT` \
+         lets requests to that host pass"
+    )]
+    ForeignHost(String),
     #[error("engine control is not available on the data listener; use the control listener")]
     EngineRoute,
     #[error(
@@ -37,16 +76,27 @@ pub(crate) enum CallError {
          --allow-unrecorded-sampling` lets such calls pass"
     )]
     Unrecordable,
+    #[error("sampling parameters are forced here, and the body is no JSON object that they fit in")]
+    NotForced,
     #[error("WebSocket is not recorded on this route; use POST")]
     Upgrade,
-    #[error("the upstream at {0} could not be reached: {1}")]
-    Unreachable(String, String),
+    /// Agents read the reason only; the detail has the address.
+    #[error("the upstream could not be reached: {reason}")]
+    Unreachable { reason: &'static str, detail: String },
     #[error("the upstream's reply broke off: {0}")]
     Broken(String),
     #[error("the upstream's reply is longer than {0} bytes")]
     ReplyTooLong(usize),
+    #[error("the upstream's reply decodes to more than {0} bytes")]
+    ReplyTooDense(u64),
     #[error("the call could not be recorded: {0}")]
     Unrecorded(#[from] CommitError),
+}
+
+impl From<MemoryFull> for CallError {
+    fn from(_: MemoryFull) -> Self {
+        Self::Overloaded
+    }
 }
 
 impl CallError {
@@ -54,31 +104,62 @@ impl CallError {
     pub(crate) fn status(&self) -> StatusCode {
         match self {
             Self::Unreadable(_)
+            | Self::AmbiguousPath(_)
+            | Self::NotForced
+            | Self::TooComplex
             | Self::InvalidId(_)
             | Self::TwoEpisodes(..)
             | Self::InvalidTag { .. }
+            | Self::TwoValues(_)
+            | Self::TooMuch { .. }
+            | Self::KeyInPath
             | Self::NeedsServerState(_)
             | Self::NeedsLimit(_) => StatusCode::BAD_REQUEST,
 
-            Self::TooLong(_) => StatusCode::PAYLOAD_TOO_LARGE,
-            Self::InvalidKey => StatusCode::UNAUTHORIZED,
-            Self::EngineRoute | Self::Unrecordable => StatusCode::FORBIDDEN,
+            Self::TooLong(_) | Self::TooDense(_) => StatusCode::PAYLOAD_TOO_LARGE,
+            Self::TooSlow(_) => StatusCode::REQUEST_TIMEOUT,
+            Self::InvalidKey | Self::KeyRequired => StatusCode::UNAUTHORIZED,
+            Self::EngineRoute
+            | Self::Unrecordable
+            | Self::ClosedPath { .. }
+            | Self::ForeignOrigin(_)
+            | Self::ForeignHost(_) => StatusCode::FORBIDDEN,
             Self::Upgrade => StatusCode::UPGRADE_REQUIRED,
 
-            Self::Unreachable(..) | Self::Broken(_) | Self::ReplyTooLong(_) => {
-                StatusCode::BAD_GATEWAY
+            Self::Unreachable { .. }
+            | Self::Broken(_)
+            | Self::ReplyTooLong(_)
+            | Self::ReplyTooDense(_) => StatusCode::BAD_GATEWAY,
+            Self::Overloaded => StatusCode::SERVICE_UNAVAILABLE,
+            Self::Cut => StatusCode::CONFLICT,
+            Self::Unrecorded(error) => status_of_unrecorded(error),
+        }
+    }
+
+    /// The error as the user reads it, in the store and on the control listener. It names the
+    /// upstream, which agents are not told.
+    pub(crate) fn detail(&self) -> String {
+        match self {
+            Self::Unreachable { detail, .. } => {
+                format!("the upstream could not be reached at {detail}")
             }
-            Self::Unrecorded(CommitError::Closed(..)) => StatusCode::CONFLICT,
-            Self::Unrecorded(_) => StatusCode::SERVICE_UNAVAILABLE,
+            _ => self.to_string(),
         }
     }
 
     /// The `type` of the error in a reply's body.
     fn error_type(&self) -> &'static str {
         match self {
-            Self::Unreachable(..) | Self::Broken(_) | Self::ReplyTooLong(_) => "upstream_error",
-            Self::Unrecorded(CommitError::Closed(..)) => "episode_closed",
-            Self::Unrecorded(_) => "recorder_error",
+            Self::Unreachable { .. }
+            | Self::Broken(_)
+            | Self::ReplyTooLong(_)
+            | Self::ReplyTooDense(_) => "upstream_error",
+            Self::Overloaded => "overloaded_error",
+            Self::Cut | Self::Unrecorded(CommitError::Closed(..)) => "episode_closed",
+            Self::Unrecorded(CommitError::Spent(..)) => "budget_spent",
+            Self::Unrecorded(error) if status_of_unrecorded(error).is_server_error() => {
+                "recorder_error"
+            }
             _ => "invalid_request_error",
         }
     }
@@ -94,9 +175,12 @@ impl CallError {
         let mut response = Response::new(full(Bytes::from(body)));
         *response.status_mut() = status;
         set_error_headers(response.headers_mut());
-        if matches!(self, Self::Unrecorded(CommitError::Closed(..))) {
-            // SDKs retry a 409 by default; a closed episode stays closed.
+        if matches!(status, StatusCode::CONFLICT | StatusCode::TOO_MANY_REQUESTS) {
+            // SDKs retry these by default; a closed episode stays closed, and a budget spent.
             response.headers_mut().insert("x-should-retry", HeaderValue::from_static("false"));
+        }
+        if matches!(self, Self::Overloaded) {
+            response.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static("1"));
         }
         response
     }
@@ -107,7 +191,7 @@ impl CallError {
         Bytes::from(wire::error_event(route, status, self.error_type(), &self.to_string()))
     }
 
-    /// Writes the error into the end of the call, as the agent saw it.
+    /// Writes the error into the end of the call.
     pub(crate) fn mark(&self, end: &mut CallEnd) {
         end.status = Some(self.status().as_u16());
         end.outcome = match self {
@@ -115,10 +199,23 @@ impl CallError {
             Self::NeedsServerState(_)
             | Self::NeedsLimit(_)
             | Self::TooLong(_)
+            | Self::NotForced
+            | Self::TooSlow(_)
             | Self::Unrecordable => Outcome::Refused,
             _ => Outcome::UpstreamFailed,
         };
-        end.error = Some(self.to_string());
+        end.error = Some(self.detail());
+    }
+}
+
+/// The status for a call that the store did not take.
+fn status_of_unrecorded(error: &CommitError) -> StatusCode {
+    match error {
+        CommitError::Closed(..) | CommitError::Announced(..) => StatusCode::CONFLICT,
+        CommitError::NeedsKey(_) | CommitError::Revoked => StatusCode::UNAUTHORIZED,
+        CommitError::TooManyLabels(_) => StatusCode::BAD_REQUEST,
+        CommitError::Spent(..) => StatusCode::TOO_MANY_REQUESTS,
+        _ => StatusCode::SERVICE_UNAVAILABLE,
     }
 }
 

@@ -16,6 +16,15 @@ const HOP_BY_HOP: [&str; 7] = [
     "transfer-encoding",
     "upgrade",
 ];
+/// Request headers by which some servers take another path or method than those of the request
+/// line.
+const OVERRIDES: [&str; 5] = [
+    "x-original-url",
+    "x-rewrite-url",
+    "x-http-method",
+    "x-http-method-override",
+    "x-method-override",
+];
 /// Request headers that every hop writes anew, or answers itself.
 const REWRITTEN_BY_HOP: [&str; 3] = ["host", "content-length", "expect"];
 
@@ -87,10 +96,16 @@ impl AcceptedCodings {
     }
 }
 
+/// Removes what every hop writes anew, and what names another path or method.
+pub(crate) fn remove_rewritten(headers: &mut HeaderMap) {
+    remove(headers, &REWRITTEN_BY_HOP);
+    remove(headers, &OVERRIDES);
+}
+
 /// Prepares the agent's headers for the upstream.
 pub(crate) fn prepare_request(headers: &mut HeaderMap, route: Route) {
     remove_hop_by_hop(headers);
-    remove(headers, &REWRITTEN_BY_HOP);
+    remove_rewritten(headers);
     retain(headers, |name, value| name != header::TE || value == "trailers");
     join_cookies(headers);
 
@@ -145,6 +160,7 @@ mod tests {
             ("x-first", "1"),
             ("host", "proxy"),
             ("content-length", "5"),
+            ("x-original-url", "/pause"),
             ("accept-encoding", "gzip"),
             ("x-first", "2"),
             ("authorization", "Bearer k"),

@@ -1,7 +1,8 @@
 //! The transparent recording proxy.
 //!
 //! The walk of a call is one function, `call` in `serve.rs`. It meets these rooms in this order:
-//! - `agent`: connections and whole requests, each within bounds; upgrades to other protocols.
+//! - `agent`: connections and whole requests, each within bounds; the paths that agents may use;
+//!   upgrades to other protocols.
 //! - `tag`: the episode of a call, from its path, headers, API key, session or conversation.
 //! - `record`: the recording of a call, which reaches the store however the call ends.
 //! - `upstream`: the rewritten request, the connections, and what the upstream is asked besides.
@@ -23,8 +24,12 @@ mod coding;
 mod config;
 mod control;
 mod error;
+mod escapes;
 mod feed;
+#[cfg(feature = "fuzzing")]
+pub mod fuzzing;
 mod headers;
+mod memory;
 mod outgoing;
 mod proxy;
 mod record;
@@ -32,11 +37,14 @@ mod reply;
 mod serve;
 mod tag;
 mod upstream;
+mod web;
 
+pub use agent::allowed::{AllowedPath, InvalidAllowedPath};
 pub use client::{Client, ClientError, ClientReply, ClientRequest};
 pub use config::{Config, InvalidUpstream, TokenExtras, TranslateMode, Upstream};
 pub use control::serve_control;
 pub use feed::rows::{ItemRows, RowSource, RowStream};
 pub use proxy::{Proxy, StartError};
 pub use serve::serve_data;
+pub use tag::api_key::{SecretChange, SigningSecretPlace};
 pub use upstream::connect::{InvalidSetting, server_tls};

@@ -4,22 +4,27 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
+use http_body_util::BodyExt;
 use hyper::HeaderMap;
-use hyper::body::{Body, Frame, Incoming, SizeHint};
+use hyper::body::{Body, Frame, SizeHint};
 
-use crate::body::BoxError;
+use crate::agent::trailers;
+use crate::body::{BoxError, ReplyBody};
 use crate::error::CallError;
+use crate::memory::MemoryLease;
 
 /// Bytes in memory, then the rest of an incoming body, or trailers.
 #[derive(Debug, Default)]
 pub(crate) struct OutgoingBody {
     first: Option<Bytes>,
-    rest: Option<Incoming>,
+    rest: Option<ReplyBody>,
     /// Bytes that the rest may still have.
     remaining: u64,
     /// Longest body, in bytes.
     bytes_max: u64,
     trailers: Option<HeaderMap>,
+    /// The memory that the body takes. The rest takes none: it is sent on as it comes.
+    memory: Option<MemoryLease>,
 }
 
 impl OutgoingBody {
@@ -29,11 +34,31 @@ impl OutgoingBody {
         Self { first, trailers, ..Self::default() }
     }
 
+    /// The body, with the lease of its memory.
+    pub(crate) fn charged_to(self, memory: Option<MemoryLease>) -> Self {
+        Self { memory, ..self }
+    }
+
     /// A body of at most `bytes_max` bytes, of which only the beginning is in memory.
-    pub(crate) fn streamed(first: Bytes, rest: Incoming, bytes_max: u64) -> Self {
+    pub(crate) fn streamed<B>(first: Bytes, rest: B, bytes_max: u64) -> Self
+    where
+        B: Body<Data = Bytes, Error: Into<BoxError>> + Send + 'static,
+    {
         let remaining = bytes_max.saturating_sub(first.len() as u64);
         let first = Some(first).filter(|first| !first.is_empty());
-        Self { first, rest: Some(rest), remaining, bytes_max, trailers: None }
+        let rest = Some(rest.map_err(Into::into).boxed_unsync());
+        Self { first, rest, remaining, bytes_max, ..Self::default() }
+    }
+}
+
+/// A frame of a request.
+fn with_clean_trailers(frame: Frame<Bytes>) -> Frame<Bytes> {
+    match frame.into_trailers() {
+        Ok(mut trailers) => {
+            trailers::clean(&mut trailers);
+            Frame::trailers(trailers)
+        }
+        Err(frame) => frame,
     }
 }
 
@@ -48,16 +73,20 @@ impl Body for OutgoingBody {
         if let Some(first) = self.first.take() {
             return Poll::Ready(Some(Ok(Frame::data(first))));
         }
-        let Some(rest) = self.rest.as_mut() else {
-            return Poll::Ready(self.trailers.take().map(|trailers| Ok(Frame::trailers(trailers))));
+        let this = &mut *self;
+        let Some(rest) = this.rest.as_mut() else {
+            return Poll::Ready(this.trailers.take().map(|trailers| Ok(Frame::trailers(trailers))));
         };
 
-        let polled = Pin::new(rest).poll_frame(cx).map_err(BoxError::from);
+        // Whoever asks for the rest has sent the beginning, or all of it but little.
+        this.memory = None;
+        let polled = Pin::new(rest).poll_frame(cx);
+        let polled = polled.map_ok(with_clean_trailers);
         if let Poll::Ready(Some(Ok(frame))) = &polled {
             let size = frame.data_ref().map_or(0, |data| data.len() as u64);
-            match self.remaining.checked_sub(size) {
-                Some(remaining) => self.remaining = remaining,
-                None => return Poll::Ready(Some(Err(CallError::TooLong(self.bytes_max).into()))),
+            match this.remaining.checked_sub(size) {
+                Some(remaining) => this.remaining = remaining,
+                None => return Poll::Ready(Some(Err(CallError::TooLong(this.bytes_max).into()))),
             }
         }
         polled

@@ -1,19 +1,28 @@
 //! A proxy: one upstream, one store, and its state in memory.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 
-use store::{Selection, Snapshot, SnapshotError, Store};
+use episode::Micros;
+use hyper::Request;
+use hyper::http::request::Parts;
+use store::{Budget, CommitError, Selection, Snapshot, SnapshotError, Store};
 use thiserror::Error;
 use tokio::sync::Semaphore;
+use tokio::time::Instant;
 use wire::{ForcedSampling, ForcedSamplingError};
 
+use crate::agent::activity::CallPermit;
+use crate::clock::now;
 use crate::config::Config;
+use crate::error::CallError;
 use crate::feed::Feed;
+use crate::memory::MemoryAccount;
 use crate::record::attempts::{AttemptKey, OpenAttempts};
+use crate::record::mask::KeyMask;
 use crate::record::tracker::CallTracker;
-use crate::tag::TagContext;
 use crate::tag::api_key::KeySigner;
+use crate::tag::{self, RequestTag, TagContext};
 use crate::upstream::connect::InvalidSetting;
 use crate::upstream::forward::Forward;
 
@@ -23,12 +32,16 @@ pub struct Proxy {
     config: Config,
     store: Store,
     pub(crate) forward: Arc<Forward>,
+    pub(crate) memory: Arc<MemoryAccount>,
     /// Bounds the calls in flight.
-    pub(crate) call_permits: Arc<Semaphore>,
+    call_permits: Arc<Semaphore>,
     pub(crate) open_attempts: OpenAttempts,
     pub(crate) tags: Arc<TagContext>,
     pub(crate) tracker: Arc<CallTracker>,
+    pub(crate) mask: KeyMask,
     pub(crate) feed: Arc<Feed>,
+    /// The end of the drain, once one has begun.
+    drain_until: OnceLock<Instant>,
     default_force: Arc<ForcedSampling>,
     /// Sampling parameters of the attempts that have their own.
     attempt_force: Mutex<HashMap<AttemptKey, Arc<ForcedSampling>>>,
@@ -43,6 +56,12 @@ pub enum StartError {
     /// The store cannot be read.
     #[error(transparent)]
     Store(#[from] SnapshotError),
+    /// The secrets that sign API keys cannot be read or kept.
+    #[error("the secrets that sign API keys cannot be used: {0}")]
+    SigningSecrets(#[source] std::io::Error),
+    /// The store cannot be written.
+    #[error(transparent)]
+    Commit(#[from] CommitError),
     /// The stored sampling parameters of an episode are not valid.
     #[error(transparent)]
     ForcedSampling(#[from] ForcedSamplingError),
@@ -54,21 +73,32 @@ impl Proxy {
     /// # Errors
     /// [`StartError`] if a setting cannot be used or the store cannot be read.
     pub async fn start(config: Config, store: Store) -> Result<Self, StartError> {
-        let signer = KeySigner::new(store.signing_key().await?);
+        let signer = open_signer(&config, &store).await?;
         let mut snapshot = store.snapshot().await?;
         let attempt_force = stored_force(&mut snapshot).await?;
+        let open_attempts = OpenAttempts::default();
+        for attempt in snapshot.budgeted_attempts().await? {
+            open_attempts.count((attempt.episode, attempt.attempt));
+        }
+        if config.budget != Budget::default() {
+            store.set_default_budget(config.budget).await?;
+            open_attempts.count_all();
+        }
         let tracker = CallTracker::default();
         tracker.versions.load(snapshot.versions().await?);
 
         Ok(Self {
             forward: Arc::new(Forward::new(&config)?),
-            call_permits: Arc::new(Semaphore::new(config.calls_max)),
+            call_permits: Arc::new(Semaphore::new(config.calls_at_once())),
+            memory: Arc::new(MemoryAccount::new(config.memory_bytes_max)),
             default_force: Arc::new(config.force.clone()),
+            mask: KeyMask::new(config.upstream_key.as_deref()),
             config,
             store,
-            open_attempts: OpenAttempts::default(),
+            open_attempts,
             tracker: Arc::new(tracker),
             feed: Arc::default(),
+            drain_until: OnceLock::new(),
             tags: Arc::new(TagContext::new(signer)),
             attempt_force: Mutex::new(attempt_force),
         })
@@ -81,6 +111,53 @@ impl Proxy {
     /// Number of agents' calls that have begun and not ended.
     pub fn calls_in_flight(&self) -> usize {
         usize::try_from(self.tracker.counts().in_flight).unwrap_or(0)
+    }
+
+    /// A place among the calls in flight. Taken when a request was read as far as it is kept: an
+    /// agent that sends its body slowly holds none before, and the rest of a longer body has the
+    /// times of [`PacedBody`](crate::agent::pace::PacedBody).
+    pub(crate) async fn call_permit(&self) -> CallPermit {
+        // The semaphore is never closed.
+        Arc::clone(&self.call_permits).acquire_owned().await.ok()
+    }
+
+    /// Refuses a request without a signed key if keys are required.
+    ///
+    /// # Errors
+    /// [`CallError`] if the key is missing, invalid or expired.
+    pub(crate) fn check_key<B>(&self, request: &Request<B>) -> Result<(), CallError> {
+        match self.config.require_key {
+            true => tag::require_key(&self.tags, request.headers(), request.uri(), now()),
+            false => Ok(()),
+        }
+    }
+
+    /// Reads the tag of a request.
+    ///
+    /// # Errors
+    /// [`CallError`] if a tag is malformed, two tags disagree, or an id holds the upstream's key.
+    pub(crate) fn tag(
+        &self,
+        head: &mut Parts,
+        request: Option<&wire::Request>,
+        at: Micros,
+    ) -> Result<RequestTag, CallError> {
+        let tagged = tag::tag(&self.tags, head, request, at)?;
+        self.mask.check_ids(&tagged.tag)?;
+        Ok(tagged)
+    }
+
+    /// Begins the drain: readers of the feed are sent away, and calls in flight have until the
+    /// instant that is returned. Later calls return the same instant.
+    pub(crate) fn begin_drain(&self) -> Instant {
+        let until = *self.drain_until.get_or_init(|| Instant::now() + self.config.drain_wait);
+        self.feed.stop();
+        until
+    }
+
+    /// True once the drain has begun.
+    pub(crate) fn is_draining(&self) -> bool {
+        self.drain_until.get().is_some()
     }
 
     pub(crate) fn store(&self) -> &Store {
@@ -107,6 +184,19 @@ impl Proxy {
             all.remove(attempt);
         }
     }
+}
+
+/// The signer of API keys. A secret that an earlier version kept in the store is moved out of it.
+async fn open_signer(config: &Config, store: &Store) -> Result<KeySigner, StartError> {
+    let old = store.old_signing_key().await?;
+    let has_place = config.signing_secrets.is_some();
+    let place = config.signing_secrets.clone();
+    let signer = KeySigner::open(place, old.clone()).map_err(StartError::SigningSecrets)?;
+    if old.is_some() && has_place {
+        store.erase_signing_key().await?;
+        tracing::info!("the secret that signs API keys was moved out of the store");
+    }
+    Ok(signer)
 }
 
 /// Sampling parameters of the open attempts in the store.

@@ -1,6 +1,8 @@
 //! The recording of a call: collected while it passes, and brought to the store however it ends.
 
 pub(crate) mod attempts;
+pub(crate) mod cut;
+pub(crate) mod mask;
 pub(crate) mod open_call;
 pub(crate) mod recording;
 pub(crate) mod tracker;

@@ -9,17 +9,20 @@ use hyper::{Request, Response};
 use tokio::net::TcpListener;
 use tokio_rustls::TlsAcceptor;
 
-use crate::agent::accept::{self, Listener};
-use crate::agent::upgrade;
+use crate::agent::gate::Gate;
+use crate::agent::listen::{self, Listener};
+use crate::agent::{accept, target, upgrade};
 use crate::body::ReplyBody;
 use crate::clock::now;
 use crate::error::CallError;
 use crate::headers::{self, AcceptedCodings};
 use crate::proxy::Proxy;
-use crate::record::open_call::{Arrival, CallPermit, OpenCall, PlanInput};
+use crate::record::cut;
+use crate::record::open_call::{Arrival, OpenCall, PlanInput};
 use crate::reply::tee::{self, ReplyReceiver};
 use crate::tag;
-use crate::upstream::forward::{AgentRequest, RequestClass};
+use crate::upstream::forward::AgentRequest;
+use crate::upstream::refusals::RequestClass;
 
 /// Serves agents on `listener` until `shutdown`, then lets calls in flight end.
 pub async fn serve_data(
@@ -27,35 +30,56 @@ pub async fn serve_data(
     listener: TcpListener,
     shutdown: impl Future<Output = ()>,
 ) {
+    let address = listener.local_addr().ok().map(|address| address.ip());
+    let gate = Arc::new(Gate::new(proxy.config(), address));
     let listener = Listener {
         socket: listener,
         tls: proxy.config().tls.clone().map(TlsAcceptor::from),
-        drain_wait: proxy.config().drain_wait,
+        bounds: proxy.config().data_bounds(),
     };
-    let service = tower::service_fn(move |request| answer(Arc::clone(&proxy), request));
-    accept::serve(listener, service, shutdown).await;
+    let draining = Arc::clone(&proxy);
+    let shutdown = async move {
+        shutdown.await;
+        draining.begin_drain()
+    };
+    let answer = move |request| {
+        let (proxy, gate) = (Arc::clone(&proxy), Arc::clone(&gate));
+        async move { answer(&proxy, &gate, request).await }
+    };
+    listen::serve(listener, answer, shutdown).await;
 }
 
 /// Answers one request with the upstream's reply, or with an error in the form of its wire.
 async fn answer(
-    proxy: Arc<Proxy>,
-    request: Request<Incoming>,
+    proxy: &Arc<Proxy>,
+    gate: &Gate,
+    mut request: Request<Incoming>,
 ) -> Result<Response<ReplyBody>, Infallible> {
-    let (method, path) = (request.method(), request.uri().path());
-    let route = tag::route_of(method, path);
-    // The semaphore is never closed.
-    let permit = Arc::clone(&proxy.call_permits).acquire_owned().await.ok();
+    // Everything from here on reads the path in its normal form.
+    let normal = target::normalize(request.uri_mut());
+    let route = tag::route_of(request.method(), request.uri().path());
+    let admitted =
+        normal.and_then(|()| proxy.check_key(&request)).and_then(|()| gate.check(&request));
+    if let Err(refused) = admitted {
+        return Ok(refused.response(route));
+    }
 
-    let reply = if tag::is_engine_route(path) {
-        Err(CallError::EngineRoute)
-    } else if !proxy.config().allow_unrecorded_sampling && tag::is_unrecordable(method, path) {
-        Err(CallError::Unrecordable)
-    } else if upgrade::is_requested(&request) {
-        upgrade::relay(&proxy, request).await
-    } else {
-        call(&proxy, request, permit).await
+    let (cut, mut cut_signal) = cut::channel();
+    request.extensions_mut().insert(cut);
+    // In boxes, since a connection keeps the room of this future for as long as it lasts.
+    let walk = async {
+        match upgrade::is_requested(&request) {
+            true => Box::pin(upgrade::relay(proxy, request)).await,
+            false => Box::pin(call(proxy, request)).await,
+        }
     };
-    Ok(reply.unwrap_or_else(|error| error.response(route)))
+    let reply = tokio::select! {
+        reply = walk => reply,
+        // Dropping the call records its end.
+        () = cut_signal.cut() => Err(CallError::Cut),
+    };
+    let reply = reply.unwrap_or_else(|error| error.response(route));
+    Ok(reply.map(|body| cut_signal.guard(body)))
 }
 
 /// The walk of a call: accept, tag, rewrite, forward, tee. The recording starts before the upstream
@@ -63,13 +87,13 @@ async fn answer(
 async fn call(
     proxy: &Proxy,
     incoming: Request<Incoming>,
-    permit: CallPermit,
 ) -> Result<Response<ReplyBody>, CallError> {
     let started_at = now();
-    let (mut head, body) = accept::read(incoming, proxy.config().request_limits()).await?;
-    let json = wire::Request::read(&body.decoded);
+    let (mut head, body) = accept::read(incoming, proxy.config(), &proxy.memory).await?;
+    let permit = proxy.call_permit().await;
+    let json = accept::json(&body)?;
     let request = json.as_ref();
-    let tagged = tag::tag(&proxy.tags, &mut head, request, started_at)?;
+    let tagged = proxy.tag(&mut head, request, started_at)?;
     let (route, path, attempt) = (tagged.route, tagged.path.clone(), tagged.tag.key());
 
     // The start record is queued. An attempt that this process does not know to be open waits for
@@ -77,6 +101,7 @@ async fn call(
     let force = proxy.force_of(&attempt);
     let arrival = Arrival { head: &head, body: &body, request, force: &force, started_at };
     let mut call = OpenCall::begin(proxy, arrival, tagged, permit).await;
+    let class = RequestClass::of(Some(&attempt), route, request);
     let history = proxy.tags.responses.history(proxy.store(), &attempt, route, request).await;
     call.admit(&proxy.open_attempts, attempt).await?;
 
@@ -89,7 +114,6 @@ async fn call(
 
     let codings = AcceptedCodings::of(&head.headers);
     headers::prepare_request(&mut head.headers, route);
-    let class = RequestClass::of(route, request);
     let outgoing = AgentRequest { head, path: &path, body, class };
     let (reply, rewrite) = match proxy.forward.exchange(outgoing, &plan).await {
         Ok(exchange) => exchange,
@@ -99,6 +123,5 @@ async fn call(
 
     // No byte of the reply leaves before the start record is on disk.
     call.wait_for_start().await?;
-    let bytes_max = proxy.config().reply_bytes_max;
-    tee::relay(reply, rewrite, call, ReplyReceiver { route, codings, bytes_max }).await
+    tee::relay(reply, rewrite, call, ReplyReceiver::new(route, codings, proxy.config())).await
 }

@@ -6,6 +6,7 @@
 
 pub(crate) mod api_key;
 pub(crate) mod conversations;
+pub(crate) mod credentials;
 pub(crate) mod owner;
 mod path;
 pub(crate) mod responses;
@@ -13,18 +14,20 @@ pub(crate) mod responses;
 use std::str::FromStr;
 
 use episode::{EpisodeId, InvalidId, Lineage, Micros, Route, Tag, TagSource};
-use hyper::header::{AUTHORIZATION, HeaderValue};
+use hyper::header::{CONTENT_LENGTH, HeaderValue};
 use hyper::http::request::Parts;
-use hyper::{HeaderMap, Method};
+use hyper::{HeaderMap, Method, Uri};
 use wire::Request;
 
+use crate::bounds::{
+    CALL_LABELS_MAX, LABEL_NAME_BYTES_MAX, LABEL_VALUE_BYTES_MAX, PROBE_BYTES_MAX,
+};
 use crate::control::routes;
 use crate::error::CallError;
 use crate::headers;
-use crate::record::attempts::AttemptKey;
 use crate::tag::api_key::KeySigner;
 use crate::tag::conversations::{ConversationTurn, Conversations};
-use crate::tag::owner::{API_KEY, owner};
+use crate::tag::owner::owner;
 use crate::tag::path::TaggedPath;
 use crate::tag::responses::ResponseChains;
 
@@ -34,6 +37,7 @@ const ATTEMPT: &str = "x-attempt";
 const GROUP: &str = "x-group-id";
 const TASK: &str = "x-task-id";
 const LABEL: &str = "x-episode-tag";
+const TAGS: [&str; 5] = [EPISODE, ATTEMPT, GROUP, TASK, LABEL];
 
 /// The episode of untagged calls that sample nothing: probes and lists of models must not make an
 /// episode each.
@@ -61,6 +65,8 @@ pub(crate) struct RequestTag {
     pub(crate) path: String,
     pub(crate) route: Route,
     pub(crate) lineage: Lineage,
+    /// The id of the API key, if it came with a signed one.
+    pub(crate) key_id: Option<String>,
     /// The conversation that named the episode, if one did.
     pub(crate) conversation: Option<ConversationTurn>,
 }
@@ -75,8 +81,12 @@ pub(crate) fn tag(
     request: Option<&Request>,
     now: Micros,
 ) -> Result<RequestTag, CallError> {
+    // Keys are for rolltape alone: nothing behind this point sees one.
+    let key = credentials::signed_key(&context.signer, &head.headers, &head.uri, now)?;
+    credentials::strip_headers(&mut head.headers);
     let path = head.uri.path_and_query().map_or("/", |path| path.as_str());
-    let path = TaggedPath::parse(path)?;
+    let path = credentials::strip_path(path)?;
+    let path = TaggedPath::parse(&path)?;
     let route = wire::route_with_body(head.method.as_str(), path.without_query(), request);
     let lineage = wire::lineage(
         |name| head.headers.get(name).and_then(|value| value.to_str().ok()),
@@ -86,20 +96,19 @@ pub(crate) fn tag(
 
     // An explicit name, in the path, a header or a key, counts before all others.
     let headers = &mut head.headers;
-    let key = take_keys(&context.signer, headers, now)?;
     let sources = EpisodeSources {
         path: path.episode.map(str::parse).transpose()?,
         header: parsed_header(headers, EPISODE)?,
-        key: key.as_ref().map(|(episode, _)| episode.clone()),
+        key: key.as_ref().map(|key| key.attempt.0.clone()),
     };
 
     // The agent's own session comes next, then the conversation.
     let mut conversation = None;
     let (episode, source) = match sources.agreed()? {
         Some(named) => named,
-        None => match session_episode(headers, &lineage) {
+        None => match session_episode(headers, &lineage)? {
             Some(session) => session,
-            None if route.generates() => {
+            None if route.generates() && !is_probe(headers, request) => {
                 let turn = find_conversation(context, headers, request, route, &lineage);
                 (conversation.insert(turn).episode().clone(), TagSource::Auto)
             }
@@ -110,7 +119,7 @@ pub(crate) fn tag(
     let attempts = AttemptSources {
         path: path.attempt.map(parse_attempt).transpose()?,
         header: text_header(headers, ATTEMPT)?.map(parse_attempt).transpose()?,
-        key: key.map(|(_, attempt)| attempt),
+        key: key.as_ref().map(|key| key.attempt.1),
     };
     let tag = Tag {
         episode,
@@ -121,8 +130,42 @@ pub(crate) fn tag(
         source,
     };
     // The upstream never receives a tag.
-    headers::remove(headers, &[EPISODE, ATTEMPT, GROUP, TASK, LABEL]);
-    Ok(RequestTag { tag, path: path.rest.to_owned(), route, lineage, conversation })
+    headers::remove(headers, &TAGS);
+    let key_id = key.map(|key| key.id);
+    Ok(RequestTag { tag, path: path.rest.to_owned(), route, lineage, key_id, conversation })
+}
+
+/// Removes tags, credentials and signed keys from the trailers of a request.
+pub(crate) fn remove_tags_and_keys(trailers: &mut HeaderMap) {
+    headers::remove(trailers, &TAGS);
+    headers::remove(trailers, &credentials::KEY_HEADERS);
+    credentials::strip_headers(trailers);
+}
+
+/// Refuses a request without a signed key, before its body is read.
+///
+/// # Errors
+/// [`CallError`] if it has none, or one that is not valid.
+pub(crate) fn require_key(
+    context: &TagContext,
+    headers: &HeaderMap,
+    uri: &Uri,
+    now: Micros,
+) -> Result<(), CallError> {
+    let key = credentials::signed_key(&context.signer, headers, uri, now)?;
+    key.map(drop).ok_or(CallError::KeyRequired)
+}
+
+/// True if a request has nothing to answer, or a short body that is no JSON object. Such probes get
+/// no episode of their own.
+fn is_probe(headers: &HeaderMap, request: Option<&Request>) -> bool {
+    let Some(request) = request else {
+        let length = headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok());
+        return length
+            .and_then(|length| length.parse().ok())
+            .is_some_and(|bytes: usize| bytes <= PROBE_BYTES_MAX);
+    };
+    !request.says_anything()
 }
 
 /// The route of a request, tagged or not. `Other` if the tag cannot be read.
@@ -135,12 +178,9 @@ pub(crate) fn is_engine_route(path: &str) -> bool {
     TaggedPath::parse(path).is_ok_and(|path| routes::engine_route(path.rest).is_some())
 }
 
-/// True if a request, tagged or not, samples tokens on a route that reports none.
-pub(crate) fn is_unrecordable(method: &Method, path: &str) -> bool {
-    TaggedPath::parse(path).is_ok_and(|path| {
-        let path = routes::normalized(path.without_query());
-        wire::samples_unrecorded(method.as_str(), &path)
-    })
+/// The path for the upstream of a request, tagged or not. All of it if the tag cannot be read.
+pub(crate) fn path_of(path: &str) -> &str {
+    TaggedPath::parse(path).map_or(path, |path| path.without_query())
 }
 
 /// The sources that name an episode, in order of precedence. They must not disagree.
@@ -196,49 +236,19 @@ fn parse_attempt(text: &str) -> Result<u32, CallError> {
     })
 }
 
-/// Reads the signed API keys and removes their headers: they are for rolltape alone.
-fn take_keys(
-    signer: &KeySigner,
-    headers: &mut HeaderMap,
-    now: Micros,
-) -> Result<Option<AttemptKey>, CallError> {
-    let mut named: Option<AttemptKey> = None;
-    for name in [AUTHORIZATION.as_str(), API_KEY] {
-        let values = headers.get_all(name).iter().filter_map(|value| value.to_str().ok());
-        let keys: Vec<_> =
-            values.filter_map(|value| signer.verify(without_scheme(value), now)).collect();
-        if !keys.is_empty() {
-            headers::remove(headers, &[name]);
-        }
-
-        for attempt in keys {
-            let attempt = attempt.map_err(|_| CallError::InvalidKey)?;
-            if let Some(first) = named.as_ref().filter(|first| **first != attempt) {
-                let [first, other] = [first, &attempt].map(|(id, n)| format!("{id} attempt {n}"));
-                return Err(CallError::TwoEpisodes(first, other));
-            }
-            named = Some(attempt);
-        }
-    }
-    Ok(named)
-}
-
-/// Credentials without the word `Bearer`.
-fn without_scheme(credentials: &str) -> &str {
-    match credentials.trim().split_once(' ') {
-        Some((scheme, key)) if scheme.eq_ignore_ascii_case("bearer") => key.trim_start(),
-        _ => credentials.trim(),
-    }
-}
-
 /// The agent's own name for its session.
-fn session_episode(headers: &mut HeaderMap, lineage: &Lineage) -> Option<(EpisodeId, TagSource)> {
-    let session = lineage.session.as_deref()?.parse().ok()?;
-    if !headers.contains_key(SESSION) {
-        return Some((session, TagSource::Session));
+fn session_episode(
+    headers: &mut HeaderMap,
+    lineage: &Lineage,
+) -> Result<Option<(EpisodeId, TagSource)>, CallError> {
+    let Some(session) = lineage.session.as_deref().and_then(|session| session.parse().ok()) else {
+        return Ok(None);
+    };
+    if text_header(headers, SESSION)?.is_none() {
+        return Ok(Some((session, TagSource::Session)));
     }
     headers::remove(headers, &[SESSION]);
-    Some((session, TagSource::Header))
+    Ok(Some((session, TagSource::Header)))
 }
 
 /// The conversation that a call continues, or a new one.
@@ -272,9 +282,30 @@ fn labels(headers: &HeaderMap) -> Result<Vec<(String, String)>, CallError> {
                 value: text.to_owned(),
                 expected: "NAME=VALUE",
             })?;
-        labels.push((name.trim().to_owned(), value.trim().to_owned()));
+        let (name, value) = (name.trim(), value.trim());
+        check_label(name, value)?;
+        match labels.iter().find(|(known, _): &&(String, String)| known == name) {
+            Some((_, known)) if known != value => return Err(CallError::TwoValues(LABEL)),
+            Some(_) => {}
+            None => labels.push((name.to_owned(), value.to_owned())),
+        }
+        if labels.len() > CALL_LABELS_MAX {
+            let what = "a call has too many labels";
+            return Err(CallError::TooMuch { what, max: CALL_LABELS_MAX });
+        }
     }
     Ok(labels)
+}
+
+fn check_label(name: &str, value: &str) -> Result<(), CallError> {
+    let bounds = [
+        ("the name of a label is too long, in bytes", name.len(), LABEL_NAME_BYTES_MAX),
+        ("the value of a label is too long, in bytes", value.len(), LABEL_VALUE_BYTES_MAX),
+    ];
+    match bounds.into_iter().find(|(_, len, max)| len > max) {
+        Some((what, _, max)) => Err(CallError::TooMuch { what, max }),
+        None => Ok(()),
+    }
 }
 
 fn parsed_header<T>(headers: &HeaderMap, name: &'static str) -> Result<Option<T>, CallError>
@@ -288,7 +319,12 @@ fn text_header<'a>(
     headers: &'a HeaderMap,
     name: &'static str,
 ) -> Result<Option<&'a str>, CallError> {
-    headers.get(name).map(|value| to_text(name, value)).transpose()
+    let mut values = headers.get_all(name).iter();
+    let Some(first) = values.next() else { return Ok(None) };
+    match values.all(|value| value == first) {
+        true => to_text(name, first).map(Some),
+        false => Err(CallError::TwoValues(name)),
+    }
 }
 
 fn to_text<'a>(name: &'static str, value: &'a HeaderValue) -> Result<&'a str, CallError> {
@@ -304,7 +340,7 @@ mod tests {
     use super::*;
 
     fn context() -> TagContext {
-        TagContext::new(KeySigner::new(vec![7; 32]))
+        TagContext::new(KeySigner::open(None, Some(vec![7; 32])).unwrap())
     }
 
     fn read(path: &str, pairs: &[(&'static str, &str)]) -> Result<RequestTag, CallError> {
@@ -374,9 +410,45 @@ mod tests {
     }
 
     #[test]
+    fn a_probe_gets_no_episode_of_its_own() {
+        let tagged = |body: &'static str| {
+            let request = Request::read(&bytes::Bytes::from_static(body.as_bytes()));
+            let path = "/v1/chat/completions";
+            let mut head = hyper::Request::post(path).body(()).unwrap().into_parts().0;
+            tag(&context(), &mut head, request.as_ref(), 0).unwrap().tag.episode
+        };
+        for body in ["{}", r#"{"messages": []}"#, r#"{"model":"m","prompt":""}"#] {
+            assert_eq!(tagged(body).as_str(), UNTAGGED, "{body}");
+        }
+        for body in [r#"{"messages":[{}]}"#, r#"{"prompt":[1]}"#, r#"{"input":"a"}"#] {
+            assert_ne!(tagged(body).as_str(), UNTAGGED, "{body}");
+        }
+        let empty = read("/v1/chat/completions", &[("content-length", "0")]).unwrap();
+        assert_eq!(empty.tag.episode.as_str(), UNTAGGED);
+    }
+
+    #[test]
+    fn a_header_of_ours_is_sent_once_or_says_the_same() {
+        for name in [EPISODE, ATTEMPT, GROUP, TASK, SESSION] {
+            assert!(read("/v1/x", &[(name, "1"), (name, "1")]).is_ok(), "{name}");
+            let refused = read("/v1/x", &[(name, "1"), (name, "2")]).unwrap_err();
+            assert_eq!(refused.status(), 400, "{name}");
+        }
+        let labels = [(LABEL, "a=1"), (LABEL, "a=1"), (LABEL, "b=1")];
+        assert_eq!(read("/v1/x", &labels).unwrap().tag.labels.len(), 2);
+        assert!(read("/v1/x", &[(LABEL, "a=1"), (LABEL, "a=2")]).is_err());
+        let long = "v".repeat(LABEL_VALUE_BYTES_MAX);
+        assert!(read("/v1/x", &[(LABEL, &format!("a={long}"))]).is_ok());
+        assert!(read("/v1/x", &[(LABEL, &format!("a={long}v"))]).is_err());
+        let many: Vec<_> = (0..=CALL_LABELS_MAX).map(|n| format!("n{n}=1")).collect();
+        let many: Vec<_> = many.iter().map(|label| (LABEL, label.as_str())).collect();
+        assert!(read("/v1/x", &many).is_err() && read("/v1/x", &many[1..]).is_ok());
+    }
+
+    #[test]
     fn a_signed_key_tags_and_goes_no_further() {
         let episode: EpisodeId = "r".parse().unwrap();
-        let key = context().signer.sign(&episode, 4, 100);
+        let (key, _) = context().signer.sign(&episode, 4, 100);
         let bearer = format!("Bearer {key}");
         let lower = format!("bearer  {key}");
         for headers in [
@@ -390,7 +462,7 @@ mod tests {
             assert_eq!((tagged.episode.as_str(), tagged.attempt), ("r", 4));
             assert_eq!(tagged.source, TagSource::Key);
         }
-        let next = context().signer.sign(&episode, 5, 100);
+        let (next, _) = context().signer.sign(&episode, 5, 100);
         let two = [("authorization", bearer.as_str()), ("x-api-key", &next)];
         assert_eq!(read("/v1/messages", &two).unwrap_err().status(), 400);
         let other = read("/e/other/v1/x", &[("x-api-key", &key)]).unwrap_err();

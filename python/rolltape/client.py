@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from rolltape._token import Token
 from rolltape.http import Http, Json, Query, patiently, segment
 
 Status = Literal["completed", "truncated", "aborted", "failed"]
@@ -23,15 +24,19 @@ class Key:
 
     api_key: str
     expires_at: int
+    key_id: str | None = None
+    """For `revoke_keys`; None from a server that cannot."""
 
 
 class Client:
     """A running `rolltape serve`, from the trainer's side.
 
     `control` and `data` are the addresses of its two listeners (else ROLLTAPE_CONTROL and
-    ROLLTAPE_LISTEN, else the defaults). `token` is the control listener's, where it asks for one
-    (else ROLLTAPE_CONTROL_TOKEN). Every method raises RolltapeError where the server refuses.
-    Threads may share a client.
+    ROLLTAPE_LISTEN, else the defaults). `token` is the control listener's, or `token_file` the file
+    that holds it; else ROLLTAPE_CONTROL_TOKEN, else the file that ROLLTAPE_CONTROL_TOKEN_FILE
+    names, else the one beside `store`, which is ROLLTAPE_STORE or rolltape.db in this folder by
+    default. Every method raises RolltapeError where the server refuses. Threads may share a client,
+    and it may be pickled.
     """
 
     def __init__(
@@ -40,11 +45,13 @@ class Client:
         data: str | None = None,
         *,
         token: str | None = None,
+        token_file: str | os.PathLike[str] | None = None,
+        store: str | os.PathLike[str] | None = None,
         timeout_s: float = 60.0,
     ) -> None:
         control = control or os.environ.get("ROLLTAPE_CONTROL") or CONTROL
-        token = token or os.environ.get("ROLLTAPE_CONTROL_TOKEN")
-        self.http = Http(control, token=token, timeout_s=timeout_s)
+        found = Token(token, token_file, store)
+        self.http = Http(control, token=found, timeout_s=timeout_s)
         self.data = Http(data or os.environ.get("ROLLTAPE_LISTEN") or DATA).url
 
     def close_connections(self) -> None:
@@ -96,12 +103,33 @@ class Client:
         body = {"episode_id": episode_id, "attempt": attempt}
         self.http.post("/episodes", body | _given(told))
 
-    def mint_key(self, episode_id: str, attempt: int = 0, *, ttl_s: int | None = None) -> Key:
-        """An API key for this episode only, valid for `ttl_s` seconds (default: a day)."""
-        made = self.http.post(
-            f"/episodes/{segment(episode_id)}/key", _given({"ttl_s": ttl_s}), {"attempt": attempt}
-        )
-        return Key(made["api_key"], made["expires_at"])
+    def mint_key(
+        self,
+        episode_id: str,
+        attempt: int = 0,
+        *,
+        ttl_s: int | None = None,
+        calls_max: int | None = None,
+        tokens_max: int | None = None,
+    ) -> Key:
+        """An API key for this episode only, valid for `ttl_s` seconds (default: a day).
+
+        From then on the episode takes only calls with a key. `calls_max` and `tokens_max` limit
+        those with this one.
+        """
+        told = _given({"ttl_s": ttl_s, "calls_max": calls_max, "tokens_max": tokens_max})
+        where = f"/episodes/{segment(episode_id)}/key"
+        made = self.http.post(where, told, {"attempt": attempt})
+        return Key(made["api_key"], made["expires_at"], made.get("key_id"))
+
+    def revoke_keys(self, episode_id: str, attempt: int = 0, *, key_id: str | None = None) -> None:
+        """Ends a key of an attempt, or all of them; later calls with it are refused."""
+        where = f"/episodes/{segment(episode_id)}/keys/revoke"
+        self.http.post(where, _given({"key_id": key_id}), {"attempt": attempt})
+
+    def rotate_keys(self, *, old_keys_s: int = 0) -> None:
+        """Signs keys with a new secret; those that were made before end after `old_keys_s`."""
+        self.http.post("/keys/rotate", {"old_keys_s": old_keys_s})
 
     def show(self, episode_id: str, attempt: int = 0) -> Json:
         """The counts of an episode: calls, tokens, reward."""

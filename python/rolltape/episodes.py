@@ -12,7 +12,18 @@ from rolltape.client import Client, Status
 from rolltape.http import RolltapeError
 
 PLACEHOLDER_KEY = "rolltape"
-SECRETS = ("ROLLTAPE_CONTROL_TOKEN",)
+REMOVED = (
+    "ROLLTAPE_",
+    "PG",
+    "DATABASE_URL",
+    "AWS_",
+    "AZURE_STORAGE_",
+    "AZURE_CLIENT_",
+    "AZURE_FEDERATED_",
+    "GOOGLE_APPLICATION_CREDENTIALS",
+    "GOOGLE_SERVICE_ACCOUNT",
+)
+"""Beginnings of the names that an agent does not get, as in `rolltape run`."""
 NAMES_OF_SECRETS = ("ROLLTAPE_CONTROL_TOKEN_ENV", "ROLLTAPE_UPSTREAM_KEY_ENV")
 """Variables that name the variables of secrets."""
 
@@ -55,7 +66,8 @@ class Episode:
         """This process's environment with `environment` in it, for a child that plays.
 
         Without the control listener's token and the upstream's key, wherever they are: an agent
-        that has them can reward itself, and call past the recorder.
+        that has them can reward itself, and call past the recorder. Without variables of rolltape,
+        of PostgreSQL and of object stores either.
         """
         return without_secrets(os.environ, self.client.http.token) | self.environment
 
@@ -65,11 +77,13 @@ class Episode:
 
 
 def without_secrets(environ: Mapping[str, str], token: str | None = None) -> dict[str, str]:
-    """Variables without those that hold rolltape's secrets or name them, or that hold `token`."""
+    """Variables without those that rolltape reads, that hold its secrets, or that hold `token`."""
     named = {environ[name] for name in NAMES_OF_SECRETS if name in environ}
-    left_out = {*SECRETS, *NAMES_OF_SECRETS, *named}
-    kept = environ.items()
-    return {name: held for name, held in kept if name not in left_out and held != (token or None)}
+    return {
+        name: held
+        for name, held in environ.items()
+        if name not in named and not name.startswith(REMOVED) and held != (token or None)
+    }
 
 
 @contextmanager

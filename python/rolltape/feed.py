@@ -70,7 +70,7 @@ class Feed:
     """A named reader of the feed.
 
     Readers with one `consumer` share the items; every name gets all of them, at least once.
-    `options` are parameters of `GET /feed`, such as `unit="group"`, `advantage="grpo"`,
+    `options` are parameters of `POST /feed`, such as `unit="group"`, `advantage="grpo"`,
     `max_staleness=4`, `verdict="usable"`.
     """
 
@@ -159,13 +159,12 @@ def _read(
 ) -> tuple[list[Row], Mapping[str, str]]:
     """The rows of one reply and its headers, names in small letters."""
     status, body, headers = http.raw(
-        "GET", "/feed", query=asked, timeout_s=min(wait_s, WAIT_S_MAX) + ANSWER_S
+        "POST", "/feed", query=asked, timeout_s=min(wait_s, WAIT_S_MAX) + ANSWER_S
     )
     if status == 204:
         return [], headers
     if status != 200:
-        said = body[:500].decode(errors="replace")
-        raise RolltapeError(f"GET /feed: {status}: {said}", status, said)
+        raise http.refused("POST /feed", status, body)
     return [json.loads(line) for line in body.splitlines()], headers
 
 

@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import quote, urlencode, urlsplit
 
+from rolltape._token import Token, UnusableToken
+
 Json = Any
 Query = Mapping[str, str | int | float | bool | None]
 
@@ -47,21 +49,31 @@ def segment(text: str) -> str:
 class Http:
     """A client of one server. Safe to use from many threads, and after a fork."""
 
-    def __init__(self, url: str, *, token: str | None = None, timeout_s: float = 60.0) -> None:
+    def __init__(self, url: str, *, token: Token | None = None, timeout_s: float = 60.0) -> None:
         parts = urlsplit(url if "//" in url else f"http://{url}")
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise ValueError(f"not an address of HTTP: {url}")
         self.url = f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/')}"
         self._parts = parts
-        self.token = token
+        self._token = token
         self._timeout_s = timeout_s
         self._kept = threading.local()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"url": self.url, "token": self.token, "timeout_s": self._timeout_s}
+        return {"url": self.url, "token": self._token, "timeout_s": self._timeout_s}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         Http.__init__(self, state["url"], token=state["token"], timeout_s=state["timeout_s"])
+
+    @property
+    def token(self) -> str | None:
+        """The token that is sent, if there is one."""
+        if self._token is None:
+            return None
+        try:
+            return self._token.read()
+        except UnusableToken as error:
+            raise RolltapeError(str(error)) from error
 
     def get(self, path: str, query: Query | None = None, **options: Any) -> Json:
         """GETs a page as JSON."""
@@ -88,10 +100,17 @@ class Http:
         once; 502, 503 and 504 are not repeated here, see `patiently`.
         """
         status, data, _ = self.raw(method, path, body=body, query=query, timeout_s=timeout_s)
-        answer = _parsed(data)
         if status >= 400:
-            raise RolltapeError(f"{method} {path}: {status}: {_said(answer)}", status, answer)
-        return answer
+            raise self.refused(f"{method} {path}", status, data)
+        return _parsed(data)
+
+    def refused(self, what: str, status: int, data: bytes) -> RolltapeError:
+        """The error for a refusal, with what to do about it."""
+        answer = _parsed(data)
+        said = f"{what}: {status}: {_said(answer)}"
+        if status == 401 and self._token is not None:
+            said += f"; {self._token.why_refused()}"
+        return RolltapeError(said, status, answer)
 
     def raw(
         self,
@@ -114,8 +133,9 @@ class Http:
             headers["content-type"] = "application/json"
         elif body is not None:
             headers["content-type"] = "application/octet-stream"
-        if self.token:
-            headers["authorization"] = f"Bearer {self.token}"
+        token = self.token
+        if token is not None:
+            headers["authorization"] = f"Bearer {token}"
         target = self._parts.path.rstrip("/") + path + _query(query)
         for fresh in (False, True):
             connection, kept = self._connection(fresh, timeout_s or self._timeout_s)

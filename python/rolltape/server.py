@@ -14,6 +14,7 @@ from rolltape._binary import binary
 from rolltape.client import Client
 
 LISTENING = re.compile(r"listening on (\S+?),? control on (\S+?),? in front of")
+TOKEN_PLACE = re.compile(r"the control listener's token is in (?:the variable (\S+)|(.+))$")
 SAID_LINES_MAX = 200
 START_WAIT_S = 60.0
 STOP_WAIT_S = 30.0
@@ -110,12 +111,17 @@ class Server:
         return done.stdout
 
     def _listen(self, process: subprocess.Popen[str], ready: threading.Event) -> None:
-        """Keeps its log; reads its addresses from the first line."""
+        """Keeps its log; reads from it where the token is, and then the addresses."""
+        token: dict[str, str | None] = {"store": self.store}
         for line in process.stderr or ():
             self._said.append(line)
+            place = TOKEN_PLACE.match(line)
+            if place and not ready.is_set():
+                variable, file = place.groups()
+                token = {"token": self._environment.get(variable or ""), "token_file": file}
             found = LISTENING.search(line)
             if found and not ready.is_set():
-                self._client = Client(found[2], found[1])
+                self._client = Client(found[2], found[1], **token)
                 ready.set()
         ready.set()
 

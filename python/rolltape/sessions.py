@@ -115,9 +115,11 @@ def main() -> None:
     parser.add_argument("--listen", default="127.0.0.1:8082")
     parser.add_argument("--control")
     parser.add_argument("--data")
+    parser.add_argument("--token-file", help="the file of the control listener's token")
     options = parser.parse_args()
     host, _, port = options.listen.rpartition(":")
-    server(Client(options.control, options.data), host, int(port)).serve_forever()
+    client = Client(options.control, options.data, token_file=options.token_file)
+    server(client, host, int(port)).serve_forever()
 
 
 if __name__ == "__main__":

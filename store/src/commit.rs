@@ -10,39 +10,54 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use episode::{CallEnd, CallId, CallStart, Choice, Micros, Reward, Tag};
+use episode::{CallEnd, CallId, CallStart, Choice, Micros, Reward};
 
 use crate::commit::begun::write_begun;
+use crate::commit::cut::cut;
 use crate::commit::ended::write_ended;
-use crate::commit::episode_row::{find_episode, upsert_episode};
+use crate::commit::episode_row::{NamedBy, evict, find_episode, upsert_episode};
+use crate::commit::keys::{add_key, erase_signing_key, revoke_keys};
 use crate::database::connection::StoreConnection;
 use crate::database::query::query;
 use crate::error::{CommitError, CommitResult};
 use crate::feed::types::FeedRecord;
 use crate::feed::write::{number_closed, write_feed};
 use crate::log::cache::LogCache;
-use crate::types::AttemptId;
+use crate::types::{Announcement, ApiKeyRecord, AttemptId, Budget};
 use crate::versions::{VersionRecord, write_version};
 use crate::writer::loss::{mark, unmark};
 
 mod begun;
 mod body;
+mod cut;
 mod ended;
 pub(crate) mod episode_row;
+pub(crate) mod gate;
+mod keys;
 pub(crate) mod seal;
 
 /// One thing to write.
 #[derive(Debug, Clone)]
 pub(crate) enum Record {
-    /// A call begins: its request.
-    CallStart(CallStart),
+    /// A call begins: its request, and the id of the API key that it came with.
+    CallStart(CallStart, Option<String>),
     /// The first call of an episode whose later calls may be lost (`--durability relaxed`). Its
     /// commit marks the episode.
-    FirstCallStart(CallStart),
+    FirstCallStart(CallStart, Option<String>),
     /// A call ends: its reply, token ids and logprobs.
     CallEnd(CallEnd),
-    /// An episode is announced before its first call.
-    Open { tag: Tag, at: Micros, force: Option<String>, group_size: Option<u32> },
+    /// An episode is announced.
+    Open(Box<Announcement>),
+    /// An API key is made.
+    AddKey(ApiKeyRecord),
+    /// A key of an attempt is revoked, or all of them.
+    RevokeKeys { attempt: AttemptId, key_id: Option<String>, at: Micros },
+    /// The secret of an earlier version is erased.
+    EraseSigningKey,
+    /// The budget of attempts that were announced without one is set.
+    DefaultBudget(Budget),
+    /// Calls under way are ended without a reply.
+    Cut { calls: Vec<CallId>, at: Micros },
     /// An attempt is closed: later calls are refused.
     Close { attempt: AttemptId, at: Micros, status: Option<String> },
     /// All calls of a closed attempt are written, so its mark goes.
@@ -103,17 +118,42 @@ async fn write(
     record: &Record,
 ) -> CommitResult {
     match record {
-        Record::CallStart(begun) => write_begun(connection, logs, begun).await,
-        Record::FirstCallStart(begun) => {
-            write_begun(connection, logs, begun).await?;
+        Record::CallStart(begun, key) => write_begun(connection, logs, begun, key.as_deref()).await,
+        Record::FirstCallStart(begun, key) => {
+            write_begun(connection, logs, begun, key.as_deref()).await?;
             Ok(mark(connection, &AttemptId::from(&begun.tag), logs.writer()).await?)
         }
         Record::CallEnd(ended) => write_ended(connection, logs, ended).await,
-        Record::Open { tag, at, force, group_size } => {
-            open(connection, tag, *at, force.as_deref(), *group_size).await
+        Record::Open(announcement) => {
+            logs.forget_gate(&AttemptId::from(&announcement.tag));
+            connection.begin_part().await?;
+            match open(connection, logs, announcement).await {
+                Ok(()) => Ok(connection.keep_part().await?),
+                Err(error @ CommitError::Database(_)) => Err(error),
+                Err(refused) => {
+                    connection.undo_part().await?;
+                    Err(refused)
+                }
+            }
         }
+        Record::AddKey(key) => {
+            logs.forget_gates(connection, &key.attempt.episode).await?;
+            add_key(connection, key).await
+        }
+        Record::RevokeKeys { attempt, key_id, at } => {
+            logs.forget_gates(connection, &attempt.episode).await?;
+            revoke_keys(connection, attempt, key_id.as_deref(), *at).await
+        }
+        Record::EraseSigningKey => Ok(erase_signing_key(connection).await?),
+        Record::DefaultBudget(budget) => {
+            logs.set_default_budget(*budget);
+            Ok(())
+        }
+        Record::Cut { calls, at } => cut(connection, logs, calls, *at).await,
         Record::Close { attempt, at, status } => {
-            close(connection, attempt, *at, status.as_deref()).await
+            close(connection, attempt, *at, status.as_deref()).await?;
+            logs.drop_log(attempt);
+            Ok(())
         }
         Record::Unmark(attempt) => Ok(unmark(connection, attempt, logs.writer()).await?),
         Record::Reward { attempt, reward } => write_reward(connection, attempt, reward).await,
@@ -125,30 +165,45 @@ async fn write(
 
 async fn open(
     connection: &mut StoreConnection,
-    tag: &Tag,
-    at: Micros,
-    force: Option<&str>,
-    group_size: Option<u32>,
+    logs: &mut LogCache,
+    announcement: &Announcement,
 ) -> CommitResult {
-    let episode = upsert_episode(connection, tag, at).await?;
+    let Announcement { tag, at, force, group_size, budget } = announcement;
+    let episode = upsert_episode(connection, tag, *at, NamedBy::Control).await?;
     if episode.is_closed {
         return Err(CommitError::Closed(tag.episode.clone(), tag.attempt));
     }
 
-    if force.is_some() {
-        query("UPDATE episode SET force_sampling = $1 WHERE episode_key = $2")
-            .bind(force)
-            .bind(episode.key)
-            .execute(connection)
-            .await?;
+    if let Some(group) = &tag.group {
+        for evicted in evict(connection, group).await? {
+            logs.forget_gate(&evicted);
+        }
     }
+    let budget = budget.or(episode.budget);
+    query(
+        "UPDATE episode SET force_sampling = coalesce($1, force_sampling), calls_max = $2, \
+         tokens_max = $3, seconds_max = $4 WHERE episode_key = $5",
+    )
+    .bind(force.as_deref())
+    .bind(limit(budget.calls))
+    .bind(limit(budget.tokens))
+    .bind(limit(budget.seconds))
+    .bind(episode.key)
+    .execute(connection)
+    .await?;
+
     // The first announcement decides the size of a group.
-    if let (Some(group), Some(size)) = (&tag.group, group_size) {
+    if let (Some(group), Some(size)) = (&tag.group, *group_size) {
         let insert = "INSERT INTO group_size (group_id, size) VALUES ($1, $2) \
                       ON CONFLICT DO NOTHING";
         query(insert).bind(group.as_str()).bind(size).execute(connection).await?;
     }
     Ok(())
+}
+
+/// A limit as a column has it.
+pub(crate) fn limit(limit: Option<u64>) -> Option<i64> {
+    limit.map(|limit| i64::try_from(limit).unwrap_or(i64::MAX))
 }
 
 /// Closing twice is no error; the first time and status stand.
@@ -230,12 +285,17 @@ impl Record {
     /// The memory that the record occupies while it waits, roughly, in bytes.
     pub(crate) fn bytes(&self) -> usize {
         match self {
-            Self::CallStart(begun) | Self::FirstCallStart(begun) => begun.request.len(),
+            Self::CallStart(begun, _) | Self::FirstCallStart(begun, _) => begun.request.len(),
             Self::CallEnd(ended) => {
                 let ids: usize = ended.prompts.iter().map(Vec::len).sum();
                 ended.reply.len() + 4 * ids + ended.choices.iter().map(choice_bytes).sum::<usize>()
             }
-            Self::Open { .. }
+            Self::Open(_)
+            | Self::AddKey(_)
+            | Self::RevokeKeys { .. }
+            | Self::EraseSigningKey
+            | Self::DefaultBudget(_)
+            | Self::Cut { .. }
             | Self::Close { .. }
             | Self::Unmark(_)
             | Self::Reward { .. }

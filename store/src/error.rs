@@ -16,6 +16,13 @@ pub enum OpenError {
     /// The file is something else.
     #[error("`{0}` is not a rolltape store")]
     NotAStore(String),
+    /// There is a link that leads to no store. A new store is not made at its end: whoever may
+    /// write to the folder of the link could otherwise choose the place.
+    #[error("`{0}` is a link, and there is no store at its end")]
+    Link(String),
+    /// The file cannot be made.
+    #[error("cannot create `{0}`")]
+    Create(String, #[source] std::io::Error),
     /// The file was written by a newer rolltape.
     #[error("`{0}` was written by a newer rolltape (format {1}); upgrade this one to read it")]
     Newer(String, i64),
@@ -42,6 +49,24 @@ pub enum CommitError {
     /// The episode was closed; a re-run uses a new attempt.
     #[error("episode `{0}` attempt {1} is closed")]
     Closed(EpisodeId, u32),
+    /// The attempt takes only calls with a key.
+    #[error("episode `{0}` takes only calls that carry its API key")]
+    NeedsKey(EpisodeId),
+    /// The key was revoked, or is not on record here.
+    #[error("the API key was revoked")]
+    Revoked,
+    /// The kind of word and the word, which control did not announce.
+    #[error("the {0} `{1}` is not one that the control listener announced for this episode")]
+    Announced(&'static str, String),
+    /// The attempt has no room for a further label.
+    #[error("an episode has at most {0} labels")]
+    TooManyLabels(i64),
+    /// The limit that is reached, and its unit.
+    #[error("the budget of {0} {1} is spent")]
+    Spent(u64, &'static str),
+    /// There is no such key.
+    #[error("the episode has no key `{0}`")]
+    UnknownKey(String),
     /// No call of this episode was recorded.
     #[error("no episode `{0}` attempt {1}")]
     Unknown(EpisodeId, u32),
@@ -66,6 +91,21 @@ pub enum CommitError {
     /// The writer has stopped.
     #[error("the store is closed")]
     Stopped,
+}
+
+impl CommitError {
+    /// True if the record is lost that should have been kept. The store's rules refuse others.
+    pub(crate) fn is_loss(&self) -> bool {
+        !matches!(
+            self,
+            Self::Closed(..)
+                | Self::NeedsKey(_)
+                | Self::Revoked
+                | Self::Announced(..)
+                | Self::TooManyLabels(_)
+                | Self::Spent(..)
+        )
+    }
 }
 
 /// The result of committing one record.

@@ -37,6 +37,7 @@ const SQLITE_FILES: Files = files! {
     "0008_feed_items"
     "0009_waiting"
     "0010_sampled_with"
+    "0011_keys"
 };
 
 const POSTGRES_FILES: Files = files! {
@@ -47,6 +48,7 @@ const POSTGRES_FILES: Files = files! {
     "0004_feed_items"
     "0005_waiting"
     "0006_sampled_with"
+    "0007_keys"
 };
 
 fn migrator(files: Files) -> Migrator {

@@ -15,9 +15,10 @@ pub(crate) async fn for_recording(
 ) -> Result<(StoreConnection, WriterSession), OpenError> {
     let (mut connection, session) = match at {
         Location::File(path) => {
-            let (sqlite, lock) = sqlite::open::for_recording(path, durability).await?;
+            let path = &sqlite::open::without_link(path);
+            let (local, lock) = sqlite::open::for_recording(path, durability).await?;
             let session = WriterSession::of_file(path, durability, lock);
-            (StoreConnection::Sqlite(sqlite), session)
+            (StoreConnection::Local(local), session)
         }
         Location::Server(options) => {
             let (connection, session) = postgres::for_recording(options, durability).await?;

@@ -13,7 +13,7 @@ use crate::error::SnapshotError;
 use crate::location::Location;
 use crate::open;
 use crate::snapshot::rows::{episode_of, reward_of};
-use crate::types::{EpisodeRecord, Selection};
+use crate::types::{AttemptId, EpisodeRecord, Selection};
 
 pub(crate) mod calls;
 pub(crate) mod rows;
@@ -141,6 +141,27 @@ impl Snapshot {
         let found = first.await?.is_some();
         self.has_sides = Some(found);
         Ok(found)
+    }
+
+    /// The open attempts of which something has a budget: they, or a key of theirs.
+    ///
+    /// # Errors
+    /// [`SnapshotError`] when the store cannot be read.
+    pub async fn budgeted_attempts(&mut self) -> Result<Vec<AttemptId>, SnapshotError> {
+        let select = "SELECT e.episode_id, e.attempt FROM episode e WHERE e.closed_at IS NULL \
+                      AND (e.calls_max IS NOT NULL OR e.tokens_max IS NOT NULL \
+                      OR e.seconds_max IS NOT NULL OR EXISTS (SELECT 1 FROM api_key k \
+                      WHERE k.episode_key = e.episode_key \
+                      AND (k.calls_max IS NOT NULL OR k.tokens_max IS NOT NULL)))";
+        let rows = query(select).fetch_all(&mut self.connection).await?;
+        rows.iter()
+            .map(|row| {
+                let episode: String = row.try_get("episode_id")?;
+                let known = episode.parse();
+                let episode = known.map_err(|_| SnapshotError::Word(episode, "episode id"))?;
+                Ok(AttemptId { episode, attempt: row.try_get("attempt")? })
+            })
+            .collect()
     }
 
     /// The value under `name` in the store's settings.

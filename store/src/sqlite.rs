@@ -1,6 +1,7 @@
 //! A store in a SQLite file.
 //!
-//! - `open`: pragmas, migrations, refusals; `lock` keeps a second recorder out.
+//! - `open`: pragmas, migrations, refusals; `lock` keeps a second recorder out; `private` keeps
+//!   other users out.
 //! - `checkpoint` keeps the WAL short; `identity` notices that the file was moved.
 //! - `local`: reading in the caller's own thread; `space`: giving free pages back.
 
@@ -9,4 +10,5 @@ pub(crate) mod identity;
 pub(crate) mod local;
 pub(crate) mod lock;
 pub(crate) mod open;
+pub(crate) mod private;
 pub(crate) mod space;

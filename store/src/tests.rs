@@ -1,6 +1,7 @@
 //! What is written comes back.
 
 use std::path::Path;
+use std::time::Duration;
 
 use bytes::Bytes;
 use episode::{
@@ -12,7 +13,10 @@ use uuid::Uuid;
 
 use crate::database::query::query;
 use crate::site::{Site, on_both};
-use crate::{CommitError, Durability, OpenError, Selection, Snapshot, Store, StoreEditor, Writer};
+use crate::{
+    Announcement, Budget, CommitError, Durability, OpenError, Selection, Snapshot, Store,
+    StoreEditor, Writer,
+};
 
 fn tag(episode: &str, attempt: u32) -> Tag {
     Tag {
@@ -23,6 +27,10 @@ fn tag(episode: &str, attempt: u32) -> Tag {
         labels: vec![("split".into(), "train".into())],
         source: TagSource::Path,
     }
+}
+
+pub(crate) fn announced(tag: Tag) -> Announcement {
+    Announcement { tag, at: 5, force: None, group_size: None, budget: Budget::default() }
 }
 
 pub(crate) fn begun(episode: &str, at: i64) -> CallStart {
@@ -210,7 +218,8 @@ async fn one_bad_record_costs_only_itself() {
 async fn closed_episodes_refuse_and_rewards_keep_their_history() {
     on_both(async |site| {
         let (store, _writer) = site.open().await;
-        store.announce(tag("a", 1), 5, Some("top_p=1".into()), None).await.unwrap();
+        let announcement = Announcement { force: Some("top_p=1".into()), ..announced(tag("a", 1)) };
+        store.announce(announcement).await.unwrap();
         let reward = |value| Reward {
             scope: RewardScope::Episode,
             name: "reward".into(),
@@ -230,7 +239,6 @@ async fn closed_episodes_refuse_and_rewards_keep_their_history() {
         let mut snapshot = store.snapshot().await.unwrap();
         let forced = &snapshot.episodes(&Selection::default()).await.unwrap()[0].force_sampling;
         assert_eq!(forced.as_deref(), Some("top_p=1"));
-        assert_eq!(store.signing_key().await.unwrap().len(), 32);
         let summary = snapshot.summaries(&Selection::default()).await.unwrap().remove(0);
         assert_eq!(summary.episode.closed_at, Some(7));
         assert_eq!(summary.episode.status.as_deref(), Some("failed"));
@@ -444,8 +452,44 @@ async fn relaxed_drops_what_finds_no_room_and_says_so_for_ever() {
 async fn the_wal_starts_over_under_steady_load() {
     let (folder, store, writer) = open().await;
     let wal = folder.path().join("a.db-wal");
+    write_mebibytes(&store, 200).await;
+    let bytes = std::fs::metadata(&wal).unwrap().len();
+    assert!(bytes < 160 << 20, "200 MiB were written, the WAL has {bytes} bytes");
+    drop(store);
+    writer.finish().await;
+    assert!(!wal.exists(), "a clean stop leaves one file");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_wal_starts_over_though_there_is_always_a_reader() {
+    let (folder, store, writer) = open().await;
+    let wal = folder.path().join("a.db-wal");
+    // Feeds that are read at the same time: each opens its next snapshot before another's ends.
+    let readers = {
+        let store = store.clone();
+        tokio::spawn(async move {
+            let mut held = Vec::new();
+            loop {
+                held.push(store.snapshot().await.unwrap());
+                tokio::time::sleep(Duration::from_millis(20)).await;
+                held.drain(..held.len().saturating_sub(3));
+            }
+        })
+    };
+
+    write_mebibytes(&store, 400).await;
+    let bytes = std::fs::metadata(&wal).unwrap().len();
+    assert!(bytes < 160 << 20, "400 MiB were written, the WAL has {bytes} bytes");
+    readers.abort();
+    let _ = readers.await;
+    drop(store);
+    writer.finish().await;
+}
+
+/// Begins calls whose requests have a MiB each that cannot be compressed.
+async fn write_mebibytes(store: &Store, count: i64) {
     let mut state = 1u64;
-    for at in 0..200 {
+    for at in 0..count {
         let request: Vec<u8> = (0..1 << 20)
             .map(|_| {
                 state ^= state << 13;
@@ -457,11 +501,6 @@ async fn the_wal_starts_over_under_steady_load() {
         let call = CallStart { request: request.into(), ..begun("a", at) };
         store.begin(call).await.done().await.unwrap();
     }
-    let bytes = std::fs::metadata(&wal).unwrap().len();
-    assert!(bytes < 160 << 20, "200 MiB were written, the WAL has {bytes} bytes");
-    drop(store);
-    writer.finish().await;
-    assert!(!wal.exists(), "a clean stop leaves one file");
 }
 
 #[tokio::test]

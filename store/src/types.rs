@@ -15,6 +15,47 @@ pub enum Durability {
     Relaxed,
 }
 
+/// Limits of what the calls of an attempt, or those with one key, may spend; `None` is no limit.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Budget {
+    /// Calls that begin.
+    pub calls: Option<u64>,
+    /// Sampled tokens. A call that has begun may exceed them.
+    pub tokens: Option<u64>,
+    /// Seconds from the first call or the announcement, in which calls may begin.
+    pub seconds: Option<u64>,
+}
+
+/// What control says of an attempt.
+#[derive(Debug, Clone)]
+pub struct Announcement {
+    /// The attempt, its group, task and labels.
+    pub tag: Tag,
+    /// The time.
+    pub at: Micros,
+    /// Sampling parameters that its requests get, as `NAME=VALUE,...`.
+    pub force: Option<String>,
+    /// Number of attempts in its group. The first one given stands.
+    pub group_size: Option<u32>,
+    /// The limits of the attempt. Those that are absent stay.
+    pub budget: Budget,
+}
+
+/// An API key that was made for an attempt. The key itself is not stored.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ApiKeyRecord {
+    /// The hash of what the key says.
+    pub id: String,
+    /// The attempt that it names.
+    pub attempt: AttemptId,
+    /// The time at which it was made.
+    pub made_at: Micros,
+    /// The time from which it is refused.
+    pub expires_at: Micros,
+    /// The limits of the calls with this key.
+    pub budget: Budget,
+}
+
 /// One attempt at an episode.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct AttemptId {

@@ -37,6 +37,10 @@ impl StoreUnavailable {
                 Some(error) => Self::of_sqlstate(error.code()),
                 None => Self::of_result_code(error.code()?.parse().ok()?),
             },
+            sqlx::Error::AnyDriverError(error) => {
+                let code = error.downcast_ref::<rusqlite::Error>()?.sqlite_error()?.extended_code;
+                Self::of_result_code(code)
+            }
             // The connection broke. `Error::Protocol` is not listed: sqlx uses it for statements
             // that it refuses to send, and those are the record's own fault.
             sqlx::Error::Io(_) | sqlx::Error::Tls(_) => Some(Self::Gone),

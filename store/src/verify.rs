@@ -25,8 +25,6 @@ mod tests;
 
 /// Findings that one check of the whole store reports.
 const FINDINGS_MAX: i64 = 100;
-/// Length of the secret that API keys are signed with, in bytes.
-const SECRET_BYTES: i64 = 32;
 
 /// Checks the store at a location. It may be written to meanwhile: one moment of it is checked.
 ///
@@ -43,7 +41,6 @@ pub async fn verify(at: impl Into<Location>) -> Result<VerifyReport, SnapshotErr
     }
     check_references(connection, &mut report).await;
     check_strays(connection, &mut report).await;
-    check_secret(connection, &mut report).await;
 
     let episodes = query("SELECT episode_key FROM episode ORDER BY episode_key");
     let keys = match episodes.scalars::<i64>(connection).await {
@@ -91,8 +88,9 @@ const fn reference(
 }
 
 /// All references. The databases check most of them themselves when they are written.
-const REFERENCES: [Reference; 15] = [
+const REFERENCES: [Reference; 16] = [
     reference("label", "label_key", "episode_key", "episode"),
+    reference("api_key", "api_key_key", "episode_key", "episode"),
     reference("mark", "writer", "episode_key", "episode"),
     reference("reel", "reel_key", "episode_key", "episode"),
     reference("reward", "reward_key", "episode_key", "episode"),
@@ -144,19 +142,6 @@ async fn check_strays(connection: &mut StoreConnection, report: &mut VerifyRepor
             for key in keys {
                 report.add_store_damage(format!("`body` {key} belongs to no call: a call is lost"));
             }
-        }
-    }
-}
-
-/// Looks for the secret that API keys are signed with.
-async fn check_secret(connection: &mut StoreConnection, report: &mut VerifyReport) {
-    let length = query("SELECT CAST(length(value) AS BIGINT) FROM setting WHERE name = 'key'");
-    match length.scalars::<i64>(connection).await.as_deref() {
-        Ok([SECRET_BYTES]) => {}
-        Err(error) => report.add_store_damage(format!("its settings cannot be read: {error}")),
-        Ok(_) => {
-            report
-                .add_store_damage("the secret in `setting` that API keys are signed with is lost");
         }
     }
 }

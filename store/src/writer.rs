@@ -5,10 +5,10 @@
 
 use std::sync::Arc;
 
-use episode::{CallEnd, CallStart, Micros, Reward, Tag};
+use episode::{CallEnd, CallId, CallStart, EpisodeId, Micros, Reward};
+use tokio::runtime::Handle;
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{Semaphore, mpsc, oneshot};
-use tokio::task::JoinHandle;
 
 use crate::commit::Record;
 use crate::error::{CommitError, CommitResult, OpenError, SnapshotError};
@@ -16,7 +16,7 @@ use crate::feed::types::{FeedRecord, Lease, Settlement};
 use crate::location::Location;
 use crate::open;
 use crate::snapshot::Snapshot;
-use crate::types::{AttemptId, Durability};
+use crate::types::{Announcement, ApiKeyRecord, AttemptId, Budget, Durability};
 use crate::versions::VersionRecord;
 use crate::writer::loss::LossTracker;
 use crate::writer::run::{QueuedRecord, WriterLoop};
@@ -32,6 +32,9 @@ const QUEUE_RECORDS_MAX: usize = 1024;
 /// in size by a factor of 10^6.
 const QUEUE_KIB_MAX: u32 = 256 * 1024;
 
+/// The name of the thread that writes to a file.
+const THREAD: &str = "rolltape-writer";
+
 /// A handle on the store's writer. Cheap to clone; the writer stops when the last one is dropped.
 #[derive(Debug, Clone)]
 pub struct Store {
@@ -42,9 +45,9 @@ pub struct Store {
     losses: Option<Arc<LossTracker>>,
 }
 
-/// The task of the writer.
+/// The writer that a [`Store`] records with.
 #[derive(Debug)]
-pub struct Writer(JoinHandle<()>);
+pub struct Writer(oneshot::Receiver<()>);
 
 /// The pending result of one record. It resolves when the record is on disk, or will never be; with
 /// [`Durability::Relaxed`], when it is queued.
@@ -68,19 +71,26 @@ impl Store {
 
         let tracker = Arc::new(LossTracker::default());
         let writer_loop = WriterLoop::new(durability, connection, session, Arc::clone(&tracker));
-        let writer = Writer(tokio::spawn(writer_loop.run(records)));
+        let writer = start(&at, writer_loop.run(records))?;
         let losses = (durability == Durability::Relaxed).then_some(tracker);
         Ok((Self { at: Arc::new(at), queue, budget, losses }, writer))
     }
 
     /// Queues the begun record of a call. Waits only for room in the queue.
     pub async fn begin(&self, begun: CallStart) -> Ack {
-        let Some(losses) = &self.losses else { return self.queue(Record::CallStart(begun)).await };
-        let attempt = AttemptId::from(&begun.tag);
-        if !losses.is_marked(&attempt) {
-            return self.queue(Record::FirstCallStart(begun)).await;
+        self.begin_with_key(begun, None).await
+    }
+
+    /// Queues the begun record of a call that came with an API key of this id.
+    pub async fn begin_with_key(&self, begun: CallStart, api_key: Option<String>) -> Ack {
+        let Some(losses) = &self.losses else {
+            return self.queue(Record::CallStart(begun, api_key)).await;
+        };
+        if api_key.is_some() || !losses.is_marked(&begun.tag) {
+            return self.queue(Record::FirstCallStart(begun, api_key)).await;
         }
-        self.queue_if_room(Record::CallStart(begun)).unwrap_or_else(|| {
+        let attempt = AttemptId::from(&begun.tag);
+        self.queue_if_room(Record::CallStart(begun, api_key)).unwrap_or_else(|| {
             losses.add_lost(attempt);
             Ack(None)
         })
@@ -103,28 +113,78 @@ impl Store {
         Snapshot::open(&*self.at).await
     }
 
-    /// The secret that this store's API keys are signed with.
+    /// The secret that an earlier version signed API keys with, if it is still here.
     ///
     /// # Errors
     /// [`SnapshotError`] when the store cannot be read.
-    pub async fn signing_key(&self) -> Result<Vec<u8>, SnapshotError> {
-        Ok(self.snapshot().await?.setting("key").await?.unwrap_or_default())
+    pub async fn old_signing_key(&self) -> Result<Option<Vec<u8>>, SnapshotError> {
+        self.snapshot().await?.setting("key").await
     }
 
-    /// Announces an episode before its first call: its group, task and labels, the sampling
-    /// parameters that its requests get, and the number of attempts in its group (the first one
-    /// given stands).
+    /// Erases the secret of [`Self::old_signing_key`].
     ///
     /// # Errors
-    /// [`CommitError::Closed`] when it was closed before.
-    pub async fn announce(
+    /// [`CommitError`] when it cannot be written.
+    pub async fn erase_signing_key(&self) -> Result<(), CommitError> {
+        self.write(Record::EraseSigningKey).await
+    }
+
+    /// Sets the budget of attempts that were announced without one.
+    ///
+    /// # Errors
+    /// [`CommitError`] when the writer has stopped.
+    pub async fn set_default_budget(&self, budget: Budget) -> Result<(), CommitError> {
+        self.write(Record::DefaultBudget(budget)).await?;
+        self.forget_marks(LossTracker::forget_all_marks);
+        Ok(())
+    }
+
+    /// Announces an episode, best before its first call. What calls said of its group, task and
+    /// labels is replaced; what was announced before stays.
+    ///
+    /// # Errors
+    /// [`CommitError::Closed`] when it was closed before; [`CommitError::Announced`] when another
+    /// group, task or label was announced.
+    pub async fn announce(&self, announcement: Announcement) -> Result<(), CommitError> {
+        let episode = announcement.tag.episode.clone();
+        if announcement.tag.group.is_some() {
+            // Other episodes may lose their place in the group.
+            self.forget_marks(LossTracker::forget_all_marks);
+        }
+        self.change_gate(&episode, Record::Open(Box::new(announcement))).await
+    }
+
+    /// Records an API key. From then on its episode takes only calls with a key.
+    ///
+    /// # Errors
+    /// [`CommitError::Closed`] when the attempt was closed before.
+    pub async fn add_key(&self, key: ApiKeyRecord) -> Result<(), CommitError> {
+        let episode = key.attempt.episode.clone();
+        self.change_gate(&episode, Record::AddKey(key)).await
+    }
+
+    /// Revokes a key of an attempt by its id, or all of them.
+    ///
+    /// # Errors
+    /// [`CommitError::Unknown`] and [`CommitError::UnknownKey`] when there is no such attempt or
+    /// key.
+    pub async fn revoke_keys(
         &self,
-        tag: Tag,
+        attempt: impl Into<AttemptId>,
+        key_id: Option<String>,
         at: Micros,
-        force: Option<String>,
-        group_size: Option<u32>,
     ) -> Result<(), CommitError> {
-        self.write(Record::Open { tag, at, force, group_size }).await
+        let attempt = attempt.into();
+        let episode = attempt.episode.clone();
+        self.change_gate(&episode, Record::RevokeKeys { attempt, key_id, at }).await
+    }
+
+    /// Ends calls that are under way as `client_gone`, without a reply. Those that have ended stay.
+    ///
+    /// # Errors
+    /// [`CommitError`] when that cannot be written.
+    pub async fn cut(&self, calls: Vec<CallId>, at: Micros) -> Result<(), CommitError> {
+        self.write(Record::Cut { calls, at }).await
     }
 
     /// Closes an attempt at an episode: later calls are refused.
@@ -222,6 +282,22 @@ impl Store {
         self.write(Record::Probe).await
     }
 
+    /// Writes what decides which calls of an episode may begin. Calls that come later wait until
+    /// they are looked at.
+    async fn change_gate(&self, episode: &EpisodeId, record: Record) -> CommitResult {
+        self.forget_marks(|losses| losses.forget_marks(episode));
+        let written = self.write(record).await;
+        // Again: a call that was queued before may have set it meanwhile.
+        self.forget_marks(|losses| losses.forget_marks(episode));
+        written
+    }
+
+    fn forget_marks(&self, forget: impl FnOnce(&LossTracker)) {
+        if let Some(losses) = &self.losses {
+            forget(losses);
+        }
+    }
+
     /// Queues a record and waits until it is on disk.
     async fn write(&self, record: Record) -> CommitResult {
         self.queue(record).await.done().await
@@ -266,10 +342,36 @@ impl Ack {
 impl Writer {
     /// Waits until every queued record is on disk. Returns once all handles are dropped.
     pub async fn finish(self) {
+        // The sender is dropped without a word where the writer panicked.
         if self.0.await.is_err() {
             tracing::error!("the writer of the store panicked");
         }
     }
+}
+
+/// Starts a writer. That of a file gets a thread of its own, because its statements block.
+fn start(
+    at: &Location,
+    writer: impl Future<Output = ()> + Send + 'static,
+) -> Result<Writer, OpenError> {
+    let (done, finished) = oneshot::channel();
+    let run = async move {
+        writer.await;
+        let _ = done.send(());
+    };
+    match at {
+        Location::Server(_) => {
+            tokio::spawn(run);
+        }
+        Location::File(_) => {
+            let runtime = Handle::current();
+            let thread = std::thread::Builder::new().name(THREAD.to_owned());
+            thread
+                .spawn(move || runtime.block_on(run))
+                .map_err(|error| OpenError::Database(at.to_string(), sqlx::Error::Io(error)))?;
+        }
+    }
+    Ok(Writer(finished))
 }
 
 /// The record's part of the queue's budget, in KiB.

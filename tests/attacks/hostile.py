@@ -40,6 +40,8 @@ class Upstream:
         self.answer = answer
         self.heard = []
         """Every request that came, in order."""
+        self.pieces = 0
+        """How many pieces of replies were taken from it."""
         self._listener = socket.create_server(("127.0.0.1", 0), backlog=1024)
         self.address = self._listener.getsockname()
         self.url = f"http://{harness.text(self.address)}"
@@ -87,6 +89,7 @@ class Upstream:
         said = self.answer(request)
         for piece in [said] if isinstance(said, bytes) else said:
             line.sendall(piece)
+            self.pieces += 1
 
 
 class Stage:

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs the fuzz targets, each for a bounded time: run.sh [SECONDS_A_TARGET=15] [TARGET...]
+# Runs the fuzz targets, each for a bounded time: run.sh [SECONDS_A_TARGET=10] [TARGET...]
 # Needs Rust, a C++ compiler, python3 and crates.io. README.md says what to do with a finding.
 set -euo pipefail
 cd "$(dirname "$0")"
@@ -37,7 +37,7 @@ run_target() {
 }
 
 main() {
-  local seconds=${1:-15} targets=("${@:2}") failed=() target
+  local seconds=${1:-10} targets=("${@:2}") failed=() target
   [ ${#targets[@]} -gt 0 ] || mapfile -t targets < <(basename --suffix=.rs targets/*.rs)
   python3 seed.py
   build

@@ -3,9 +3,11 @@
 A seed is a text and 8 bytes, the knobs, that say what is done with it; see `Knobs` in src/lib.rs.
 """
 
+import gzip
 import json
 import pathlib
 import random
+import re
 import zlib
 
 HERE = pathlib.Path(__file__).resolve().parent
@@ -72,11 +74,56 @@ def hostile():
         plant(target, "hostile-deep", deep, 0, 0)
 
 
+REQUESTS = """POST /e/a/v1/chat/completions
+POST /e/a/a/3/v1/responses?x=1
+POST //e/a/./v1/%63hat/completions
+GET /v1/models
+POST /v1/chat/completions
+x-episode-id: a
+x-attempt: 2
+x-group-id: g
+x-episode-tag: k=v
+POST /v1/messages
+x-api-key: $KEY
+authorization: Bearer $KEY
+POST /e/a/v1/completions
+authorization: bearer  $KEY
+x-session-id: ses_1
+POST /v1/chat/completions
+cookie: k=$KEY
+x-claude-code-session-id: s-1"""
+BODY = '{"model":"m","messages":[{"role":"user","content":"x"}],"metadata":{"user_id":"a"}}'
+CONTROL = [
+    '{"episode_id":"a","attempt":1,"group_id":"g","group_size":2,"labels":{"k":1}}',
+    '{"value":null,"scope":"call","call_id":"x","choice":0,"start":1,"end":2}',
+    '{"episodes":[{"episode_id":"a","attempt":0}],"delay_s":1,"lease_s":2}',
+    '{"version":7,"checksum":"c"}',
+    '{"status":"completed","ttl_s":3}',
+    "attempt=1&consumer=t&limit=2",
+    "attempt=%31&%61ttempt=2",
+]
+
+
+def requests():
+    """Tagged requests; bodies and queries of the control listener; coded bodies."""
+    for at, request in enumerate(re.split(r"\n(?=[A-Z]+ /)", REQUESTS)):
+        for method, body in enumerate(["", BODY]):
+            plant("tags", f"{at}-{method}", f"{request}\n\n{body}".encode(), method)
+    for at, text in enumerate(CONTROL):
+        plant("control", str(at), text.encode(), 0, 0)
+    bomb = bytes(1 << 20)
+    for at, coded in enumerate([gzip.compress(bomb), zlib.compress(bomb)]):
+        plant("codings", f"bomb-{at}", coded, at, 0)
+    for at in range(4):
+        plant("codings", f"text-{at}", BODY.encode() * 9, at, 1)
+
+
 def main():
     # There is no tape of an answer alone: the target reads any bytes as one.
     for n in range(32):
         plant("conversations", f"random-{n}", random.Random(n).randbytes(16 * n))
     hostile()
+    requests()
     for entry in json.loads((TAPES / "index.json").read_text()):
         case(entry)
 

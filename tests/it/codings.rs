@@ -9,7 +9,7 @@ use kit::{Seen, Step, Upstream, World, exchange, tape};
 
 const CODINGS: [&str; 4] = ["gzip", "deflate", "br", "zstd"];
 const CHAT: &str = "/e/a/v1/chat/completions";
-const OTHER: &str = "/e/a/v1/other";
+const OTHER: &str = "/e/a/v1/score";
 
 fn coded(coding: &str, plain: &[u8]) -> Vec<u8> {
     match coding {
@@ -102,7 +102,7 @@ async fn a_request_that_cannot_be_decoded_is_refused_where_it_must_be_read() {
             };
             assert_eq!(reply.json()["error"]["type"], kind, "{coding} {path}");
             let message = reply.json()["error"]["message"].to_string();
-            let word = if status == 413 { "4194304 bytes" } else { "coding is damaged" };
+            let word = if status == 413 { "decodes to more than" } else { "coding is damaged" };
             assert!(message.contains(word), "{message}");
         }
         // Elsewhere the upstream is the judge.
@@ -123,7 +123,9 @@ async fn a_request_that_need_not_be_decoded_goes_on_as_sent() {
     config.request_bytes_kept = 1 << 20;
     let world = World::start_with(config).await;
 
-    let long = vec![b' '; 2 << 20];
+    // Decoded it is longer than what is held, and it is not denser than a body may be.
+    let word = |n: u32| format!("{0:08x}{0:08x}", n.wrapping_mul(2_654_435_761));
+    let long = (0..100_000).map(word).collect::<String>().into_bytes();
     let mut sent = Vec::new();
     for (name, body) in [
         ("gzip", coded("gzip", &long)),
@@ -143,8 +145,12 @@ async fn a_request_that_need_not_be_decoded_goes_on_as_sent() {
         }
     }
 
+    // What is no JSON object lies with other probes, so the order is that of episodes.
     let calls = world.calls().await;
-    assert!(bodies(&calls).into_iter().eq(sent.iter().map(Vec::as_slice)));
+    let (mut kept, mut sent) = (bodies(&calls), sent.iter().map(Vec::as_slice).collect::<Vec<_>>());
+    kept.sort_unstable();
+    sent.sort_unstable();
+    assert!(kept == sent);
     world.stop().await;
 }
 

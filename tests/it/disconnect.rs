@@ -271,7 +271,7 @@ impl Leaving {
         } else {
             // The proxy must notice that the agent left before there is more to send, and no event
             // says that it did.
-            tokio::time::sleep(Duration::from_millis(200)).await;
+            tokio::time::sleep(Duration::from_millis(600)).await;
             gone.send_replace(());
         }
 

@@ -118,6 +118,44 @@ fn the_first_reading_is_short() {
     assert!(sum <= 1500, "{sum} lines");
 }
 
+/// Each promise of the threat model names a test that is there, as `FILE::NAME` or `FILE`, and each
+/// file of attacks is named.
+#[test]
+fn the_promises_of_the_threat_model_are_held_by_tests() {
+    let page = read("docs/security.md");
+    let folders = ["tests/attacks", "tests/python", "tests/it"];
+    let text_of = |file: &str| {
+        let paths = folders.map(|folder| tidy::root().join(folder).join(file));
+        paths.into_iter().find_map(|path| std::fs::read_to_string(path).ok())
+    };
+    let is_test = |word: &&str| {
+        let file = word.split("::").next().unwrap_or(word);
+        !word.contains(' ') && (file.ends_with(".rs") || file.starts_with("test_"))
+    };
+
+    let rows = page.lines().filter(|line| line.starts_with("| ") && line.contains("::"));
+    assert!(rows.count() > 30, "the promises were not read");
+    let (mut named, mut missing) = (BTreeSet::new(), Vec::new());
+    for word in page.split('`').skip(1).step_by(2).filter(is_test) {
+        let (file, test) = word.split_once("::").unwrap_or((word, ""));
+        let text = text_of(file).unwrap_or_default();
+        let is_there = [format!("def {test}("), format!("fn {test}(")];
+        if text.is_empty() || (!test.is_empty() && !is_there.iter().any(|fun| text.contains(fun))) {
+            missing.push(word);
+        }
+        named.insert(file.to_owned());
+    }
+    assert!(missing.is_empty(), "docs/security.md names what is not there: {missing:?}");
+
+    let mut attacks = Vec::new();
+    tidy::files(&tidy::root().join("tests/attacks"), "py", &mut attacks);
+    for path in attacks {
+        let name = path.file_name().unwrap().to_string_lossy().into_owned();
+        let is_named = !name.starts_with("test_") || named.contains(&name);
+        assert!(is_named, "docs/security.md does not name {name}");
+    }
+}
+
 /// The steps of CI, their short names and the page that lists them agree.
 #[test]
 fn the_steps_of_ci_are_listed_where_people_look() {
@@ -136,5 +174,72 @@ fn the_steps_of_ci_are_listed_where_people_look() {
     for step in steps {
         assert!(recipes.contains(&format!("\n{step}:\n    .ci/run {step}\n")), "just {step}");
         assert!(ci.contains(&format!("\nstep_{step}()")), ".ci/run {step}");
+    }
+}
+
+/// The files in which bounds are named.
+const BOUNDS: [&str; 3] = ["proxy/src/bounds.rs", "wire/src/bounds.rs", "engine/src/bounds.rs"];
+
+/// A bound's value in words: a size, a time or a number.
+fn bound_value(name: &str, value: &str) -> String {
+    for (start, unit) in [("Duration::from_secs(", "s"), ("Duration::from_millis(", "ms")] {
+        if let Some(number) = value.strip_prefix(start) {
+            return format!("{} {unit}", number.trim_end_matches(')'));
+        }
+    }
+    let number = |text: &str| text.replace('_', "").parse::<u64>();
+    let (base, bits) = value.split_once(" << ").unwrap_or((value, "0"));
+    let (Ok(base), Ok(bits)) = (number(base), number(bits)) else {
+        return value.to_owned();
+    };
+    let whole = base << bits;
+    let units = [(30, "GiB"), (20, "MiB"), (10, "KiB")];
+    let fits = |(bits, _): &&(u64, &str)| whole >= 1 << bits && whole.is_multiple_of(1 << bits);
+    match units.iter().find(fits).filter(|_| name.contains("BYTES")) {
+        Some((bits, unit)) => format!("{} {unit}", whole >> bits),
+        None => whole.to_string(),
+    }
+}
+
+/// The bounds of the files as a table for each.
+fn bounds_table() -> String {
+    let mut page = String::new();
+    for file in BOUNDS.into_iter().filter(|file| tidy::root().join(file).is_file()) {
+        page += &format!("\n`{file}`\n\n| bound | value | of |\n| --- | --- | --- |\n");
+        let mut meaning = Vec::new();
+        // A constant may take two lines.
+        let text = read(file).replace("=\n    ", "= ");
+        for line in text.lines() {
+            if let Some(words) = line.strip_prefix("/// ") {
+                meaning.push(words.to_owned());
+            } else if let Some((name, rest)) = line
+                .strip_prefix("pub(crate) const ")
+                .or_else(|| line.strip_prefix("pub const "))
+                .and_then(|constant| constant.split_once(": "))
+            {
+                let value = rest.split_once(" = ").unwrap().1.trim_end_matches(';');
+                let words = std::mem::take(&mut meaning).join(" ");
+                page += &format!("| `{name}` | {} | {words} |\n", bound_value(name, value));
+            } else {
+                meaning.clear();
+            }
+        }
+    }
+    page
+}
+
+/// `UPDATE_DOCS=1 cargo test -p tests docs` writes the list instead of comparing it.
+#[test]
+fn every_bound_is_listed_with_its_value() {
+    const START: &str = "<!-- Made from the code by a test. -->\n";
+    let page = read("docs/bounds.md");
+    let (before, listed) = page.split_once(START).expect("the list of bounds has a mark");
+    let made = bounds_table();
+    assert!(made.contains("| `EVENT_BYTES_MAX` | 64 MiB |"), "{made}");
+    if std::env::var_os("UPDATE_DOCS").is_some() {
+        std::fs::write(tidy::root().join("docs/bounds.md"), format!("{before}{START}{made}"))
+            .unwrap();
+    } else {
+        assert_eq!(listed, made, "run with UPDATE_DOCS=1");
     }
 }

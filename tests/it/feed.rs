@@ -28,6 +28,11 @@ async fn get(control: SocketAddr, page: &str) -> Reply {
     exchange(control, ("GET", page), &[], b"").await
 }
 
+/// Asks the feed for items.
+async fn ask_feed(control: SocketAddr, page: &str) -> Reply {
+    post(control, page, "").await
+}
+
 /// Makes a call of `bytes` bytes and closes its episode.
 async fn play(world: &World, episode: &str, bytes: usize) {
     let words = "word ".repeat(bytes / 5 + 1);
@@ -63,7 +68,7 @@ async fn two_readers_share_what_is_finished_and_none_gets_the_same() {
     let reader = move || async move {
         let mut seen = Vec::new();
         loop {
-            let reply = get(control, "/feed?consumer=t&limit=3&wait_s=2").await;
+            let reply = ask_feed(control, "/feed?consumer=t&limit=3&wait_s=2").await;
             if reply.status == 204 {
                 return seen;
             }
@@ -99,7 +104,7 @@ async fn a_reader_that_waits_is_woken_by_a_close_and_sent_away_by_the_end() {
     let world = World::start(upstream().await.address).await;
     let control = world.control;
     let wait = |query: &'static str| {
-        tokio::spawn(async move { get(control, &format!("/feed?{query}")).await })
+        tokio::spawn(async move { ask_feed(control, &format!("/feed?{query}")).await })
     };
     let waiting = [wait("wait_s=60"), wait("consumer=t&wait_s=60&rewarded=true")];
     play(&world, "a", 10).await;
@@ -133,7 +138,7 @@ async fn a_slow_reader_is_waited_for_and_what_it_leaves_is_given_back() {
     }
 
     let mut slow = connect(world.control).await;
-    let ask = request("GET", "/feed?consumer=t&limit=1000&lease_s=3600", &[], b"");
+    let ask = request("POST", "/feed?consumer=t&limit=1000&lease_s=3600", &[], b"");
     slow.write_all(&ask).await.unwrap();
     let mut head = vec![0; 64 * 1024];
     slow.read_exact(&mut head).await.unwrap();
@@ -150,7 +155,7 @@ async fn a_slow_reader_is_waited_for_and_what_it_leaves_is_given_back() {
     assert_eq!(counts(&world).await["leased"], EPISODES);
     // Others are not held up by it.
     play(&world, "late", 10).await;
-    let late = get(world.control, "/feed?consumer=t").await;
+    let late = ask_feed(world.control, "/feed?consumer=t").await;
     assert_eq!(names(&late), ["late"]);
     drop(slow);
     // The server sees that the reader is gone when it next writes, and gives back behind that.
@@ -172,13 +177,13 @@ async fn what_is_too_old_is_dropped_for_good_and_counted() {
         play(&world, episode, 10).await;
     }
 
-    let fresh = get(world.control, "/feed?consumer=t&max_staleness=2").await;
+    let fresh = ask_feed(world.control, "/feed?consumer=t&max_staleness=2").await;
     assert_eq!(
         (names(&fresh), fresh.header("x-rolltape-version")),
         (vec!["new".into()], Some("5"))
     );
     assert_eq!(rows(&fresh)[0]["staleness"], 0);
-    assert_eq!(get(world.control, "/feed?consumer=t").await.status, 204);
+    assert_eq!(ask_feed(world.control, "/feed?consumer=t").await.status, 204);
     let told = counts(&world).await;
     assert_eq!(told["dropped"], json!({ "stale": 1 }));
     let page = get(world.control, "/metrics").await.text();
@@ -210,17 +215,17 @@ async fn groups_come_whole_with_their_advantages() {
     }
 
     let page = "/feed?consumer=t&unit=group&advantage=dr-grpo&lease_s=60";
-    let group = get(world.control, page).await;
+    let group = ask_feed(world.control, page).await;
     let found: Vec<_> = rows(&group).iter().map(|row| row["advantage"].clone()).collect();
     assert_eq!(
         (names(&group), found),
         (vec!["e0".into(), "e1".into()], vec![0.5.into(), (-0.5).into()])
     );
-    assert_eq!(get(world.control, page).await.status, 204, "the third one is alone");
+    assert_eq!(ask_feed(world.control, page).await.status, 204, "the third one is alone");
     let lease = group.header("x-rolltape-lease").unwrap();
     let nack = post(world.control, &format!("/feed/leases/{lease}/nack"), "").await;
     assert_eq!(nack.status, 200);
-    let again = get(world.control, page).await;
+    let again = ask_feed(world.control, page).await;
     assert_eq!(names(&again), names(&group));
     let lease = again.header("x-rolltape-lease").unwrap();
 
@@ -257,7 +262,7 @@ async fn a_part_of_a_group_keeps_the_advantages_of_the_whole() {
     }
 
     let page = "/feed?consumer=t&unit=group&advantage=grpo&group_stats=true";
-    let whole = get(world.control, page).await;
+    let whole = ask_feed(world.control, page).await;
     let lease = whole.header("x-rolltape-lease").unwrap();
 
     for (word, episodes) in [("ack", ["e0", "e1"]), ("nack", ["e2", "e3"])] {
@@ -267,7 +272,7 @@ async fn a_part_of_a_group_keeps_the_advantages_of_the_whole() {
         assert_eq!(said.status, 200);
     }
 
-    let rest = get(world.control, page).await;
+    let rest = ask_feed(world.control, page).await;
     assert_eq!(rows(&rest), rows(&whole)[2..]);
     world.stop().await;
 }
@@ -291,7 +296,7 @@ async fn what_is_asked_wrongly_is_told() {
         ("kind=main,none", "none of the kinds"),
         ("limit=1&limit=2", "given twice"),
     ] {
-        let reply = get(world.control, &format!("/feed?{query}")).await;
+        let reply = ask_feed(world.control, &format!("/feed?{query}")).await;
         assert_eq!(reply.status, 400, "{query}");
         let told = reply.json()["error"]["message"].as_str().unwrap().to_owned();
         assert!(told.contains(why), "{query}: {told}");

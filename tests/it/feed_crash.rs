@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use kit::{Step, Upstream, exchange, tape, try_get, try_post};
+use kit::{Step, Upstream, exchange, tape, try_post};
 use postgres_kit::Server;
 use serde_json::Value;
 
@@ -50,7 +50,7 @@ async fn train(control: SocketAddr, seen: &mut Seen, drain: bool) {
     let wait = if drain { 3 } else { 1 };
     let page = format!("/feed?consumer=t&limit=4&lease_s=1&wait_s={wait}");
     for turn in 0.. {
-        let Some(reply) = try_get(control, &page).await else { return };
+        let Some(reply) = try_post(control, &page, "").await else { return };
         if reply.status == 204 && drain {
             return;
         }

@@ -24,7 +24,7 @@ async fn request_headers_keep_spelling_and_order() {
     let upstream = Upstream::start("openai", |_| vec![Step::reply("200 OK", "a/b", b"{}")]).await;
     let world = World::start(upstream.address).await;
 
-    for path in ["/v1/messages", "/v1/other"] {
+    for path in ["/v1/messages", "/v1/score"] {
         let sent = format!(
             "POST {path}?beta=true HTTP/1.1\r\nHost: proxy\r\nX-ZEBRA: 1\r\nx-Episode-ID: a\r\n\
              anthropic-beta: one\r\nX-Attempt: 0\r\nConnection: close, X-Mine\r\nX-Mine: 1\r\n\
@@ -66,7 +66,7 @@ async fn reply_headers_keep_spelling_and_order() {
     .await;
     let world = World::start(upstream.address).await;
 
-    for path in ["/v1/chat/completions", "/v1/other"] {
+    for path in ["/v1/chat/completions", "/v1/score"] {
         let reply = post(world.data, path, "{}").await;
         let kept = [
             "X-Request-ID: r",
@@ -100,18 +100,24 @@ async fn paths_are_joined_without_loss() {
 
     for (asked, path) in [
         ("/v1/chat/completions?beta=true", "/v1/chat/completions?beta=true"),
-        ("//v1/chat/completions", "//v1/chat/completions"),
-        ("/v1//chat/completions/", "/v1//chat/completions/"),
-        ("/e/a//v1/responses/", "//v1/responses/"),
+        ("//v1/chat/completions", "/v1/chat/completions"),
+        ("/v1//chat/%63ompletions/", "/v1/chat/completions/"),
+        ("/e/a//v1/responses/", "/v1/responses/"),
         ("/e/a/a/3/v1/messages?beta=true&x=%2F%20", "/v1/messages?beta=true&x=%2F%20"),
         ("/e/a/chat/completions", "/chat/completions"),
-        ("/v1/models/org%2Fname?client_version=1", "/v1/models/org%2Fname?client_version=1"),
-        ("/e/a?x=1", "/"),
-        ("/?", "/?"),
     ] {
         assert_eq!(post(plain.data, asked, "{}").await.text(), path, "{asked}");
         let under = format!("/deep/llm{path}");
         assert_eq!(post(deep.data, asked, "{}").await.text(), under, "{asked}");
+    }
+    for (asked, path) in [
+        ("/v1/models/org%2Fname?client_version=1", "/v1/models/org%2Fname?client_version=1"),
+        ("/e/a?x=1", "/"),
+        ("/?", "/?"),
+    ] {
+        assert_eq!(exchange(plain.data, ("GET", asked), &[], b"").await.text(), path, "{asked}");
+        let under = exchange(deep.data, ("GET", asked), &[], b"").await;
+        assert_eq!(under.text(), format!("/deep/llm{path}"), "{asked}");
     }
 
     let routes: Vec<_> = plain.calls().await.iter().map(|call| call.begun.route).collect();
@@ -121,7 +127,7 @@ async fn paths_are_joined_without_loss() {
 }
 
 #[tokio::test]
-async fn any_method_passes() {
+async fn the_methods_of_agents_pass_and_no_others() {
     let upstream = Upstream::start("openai", |seen| {
         let method = seen.head.split(' ').next().unwrap_or("").to_owned();
         let sized = "HTTP/1.1 200 OK\r\nX-Length: kept\r\nContent-Length: 1234\r\n\r\n";
@@ -130,7 +136,7 @@ async fn any_method_passes() {
                          Access-Control-Allow-Headers: authorization, x-episode-id\r\n\
                          Vary: Origin\r\n\r\n";
         let reply = match (method.as_str(), seen.path.as_str()) {
-            ("HEAD", "/chunked") => chunked,
+            ("HEAD", "/health") => chunked,
             ("HEAD", _) => sized,
             ("OPTIONS", _) => preflight,
             _ => return vec![Step::reply("200 OK", "text/plain", method.as_bytes())],
@@ -141,16 +147,18 @@ async fn any_method_passes() {
     let world = World::start(upstream.address).await;
 
     let ask = |method, path| exchange(world.data, (method, path), &[], b"");
-    for path in ["/", "/v1/chat/completions"] {
+    for path in ["/", "/v1/models/m"] {
         let head: Reply = ask("HEAD", path).await;
         assert_eq!((head.status, head.header("content-length")), (200, Some("1234")), "{path}");
         assert!(head.body.is_empty());
     }
 
-    let head = ask("HEAD", "/chunked").await;
+    let head = ask("HEAD", "/health").await;
     assert_eq!((head.status, head.header("content-length")), (200, None));
-    for method in ["GET", "PUT", "PATCH", "DELETE", "PROPFIND", "QUERY"] {
-        assert_eq!(ask(method, "/v1/chat/completions").await.text(), method);
+    assert_eq!(ask("PUT", "/generate").await.status, 403, "a hosted server has no such route");
+    assert_eq!(ask("POST", "/v1/score").await.text(), "POST");
+    for method in ["GET", "HEAD", "PUT", "PATCH", "DELETE", "PROPFIND", "QUERY"] {
+        assert_eq!(ask(method, "/v1/chat/completions").await.status, 403, "{method}");
     }
 
     let headers = [
@@ -185,7 +193,7 @@ fn is_stored(world: &World, secret: &str) -> bool {
 #[tokio::test]
 async fn credentials_pass_and_are_not_stored() {
     let upstream = Upstream::start("openai", |seen| match seen.path.as_str() {
-        "/v1/cut" => vec![Step::Cut],
+        "/v1/rerank" => vec![Step::Cut],
         _ => vec![Step::reply("401 Unauthorized", "application/json", b"{\"error\":\"no\"}")],
     })
     .await;
@@ -199,7 +207,7 @@ async fn credentials_pass_and_are_not_stored() {
         ("proxy-authorization", "Basic cHJveHk6c2VjcmV0"),
     ];
 
-    for path in ["/v1/chat/completions", "/v1/messages", "/v1/other", "/v1/cut"] {
+    for path in ["/v1/chat/completions", "/v1/messages", "/v1/score", "/v1/rerank"] {
         exchange(world.data, ("POST", path), &headers, b"{\"seen\":\"body-is-stored\"}").await;
         let head = upstream.seen().pop().unwrap().head;
         assert_eq!(secrets.map(|secret| head.contains(secret)), [true, true, true, false]);
@@ -207,7 +215,7 @@ async fn credentials_pass_and_are_not_stored() {
 
     // Too bad to be tagged, too: its error must not be kept with what it was sent.
     let two = [&headers[..], &[("x-episode-id", "b")]].concat();
-    assert_eq!(exchange(world.data, ("POST", "/e/a/v1/x"), &two, b"").await.status, 400);
+    assert_eq!(exchange(world.data, ("POST", "/e/a/v1/score"), &two, b"").await.status, 400);
     assert!(is_stored(&world, "body-is-stored"), "the search finds what is there");
 
     for secret in secrets {
@@ -245,12 +253,20 @@ async fn the_upstreams_key_takes_the_place_of_the_agents() {
     .await;
     let mut config = proxy::Config::new(format!("http://{}", upstream.address).parse().unwrap());
     config.upstream_key = Some("sk-own-4b8e".to_owned());
+    config.allowed_paths = vec!["GET /v1/score".parse().unwrap()];
+    config.allowed_origins = vec!["http://test".to_owned()];
     let world = World::start_with(config).await;
     let bearer = ("authorization", "Bearer sk-agent-7f3a");
     let upgrade = [bearer, ("upgrade", "websocket"), ("connection", "upgrade")];
     let other = ("x-api-key", "sk-agent-7f3a");
-    for headers in [&[bearer][..], &[other], &[bearer, other], &[], &upgrade] {
-        exchange(world.data, ("POST", "/v1/other"), headers, b"").await;
+    for (method, headers) in [
+        ("POST", &[bearer][..]),
+        ("POST", &[other]),
+        ("POST", &[bearer, other]),
+        ("POST", &[]),
+        ("GET", &upgrade),
+    ] {
+        exchange(world.data, (method, "/v1/score"), headers, b"").await;
         let head = upstream.seen().pop().unwrap().head;
         assert!(head.contains("sk-own-4b8e"), "{head}");
         assert!(!head.contains("sk-agent-7f3a"), "{head}");

@@ -14,7 +14,7 @@ use tokio::io::AsyncWriteExt;
 use wire::Dialect;
 
 const CHAT: &str = "/e/a/v1/chat/completions";
-const OTHER: &str = "/e/a/v1/other";
+const OTHER: &str = "/e/a/v1/score";
 
 /// A vLLM that answers from the tapes.
 fn vllm(heard: &Heard) -> Answer {
@@ -229,22 +229,22 @@ async fn bodies_over_the_bound_are_refused_however_they_come() {
 #[tokio::test]
 async fn a_connection_that_was_closed_while_idle_costs_no_call() {
     let upstream = Upstream::start("openai", |seen| match seen.path.as_str() {
-        "/v1/last" => vec![Step::reply("200 OK", "a/b", b""), Step::Cut],
-        "/v1/cut" => vec![Step::Cut],
+        "/v1/score" => vec![Step::reply("200 OK", "a/b", b""), Step::Cut],
+        "/v1/rerank" => vec![Step::Cut],
         _ => vec![Step::reply("200 OK", "a/b", b"")],
     })
     .await;
     let world = World::start(upstream.address).await;
     let asked = |path: &str| upstream.seen().iter().filter(|seen| seen.path == path).count();
     for turn in 1..=10 {
-        assert_eq!(post(world.data, "/v1/last", "{}").await.status, 200);
+        assert_eq!(post(world.data, "/v1/score", "{}").await.status, 200);
         // The proxy must see the end of the connection, and no event says that it did.
         tokio::time::sleep(Duration::from_millis(5)).await;
-        assert_eq!(post(world.data, "/v1/next", "{}").await.status, 200, "turn {turn}");
-        assert_eq!(asked("/v1/next"), turn);
+        assert_eq!(post(world.data, "/v1/embeddings", "{}").await.status, 200, "turn {turn}");
+        assert_eq!(asked("/v1/embeddings"), turn);
         // This one goes over the connection of the one before, was read, and is not sent again.
-        assert_eq!(post(world.data, "/v1/cut", "{}").await.status, 502);
-        assert_eq!(asked("/v1/cut"), turn);
+        assert_eq!(post(world.data, "/v1/rerank", "{}").await.status, 502);
+        assert_eq!(asked("/v1/rerank"), turn);
     }
     // Ten for `last` with `models` on the first, ten for `next` and `cut`.
     assert_eq!(upstream.connections(), 20);
@@ -327,7 +327,7 @@ async fn cookies_that_came_apart_go_on_as_one() {
     let server = Server::start(Manner::default(), |_| reply(200, "a/b", "")).await;
     let world = World::start_with(config("http", &server, Dialect::OpenAi)).await;
     let mut agent = Agent::http2(world.data).await;
-    let request = ask("GET", OTHER).header("cookie", "a=1").header("cookie", "b=2");
+    let request = ask("GET", "/v1/models/m").header("cookie", "a=1").header("cookie", "b=2");
     agent.call(request.body(sending("")).unwrap()).await;
     let heard = server.heard().pop().unwrap();
     let cookies: Vec<_> = heard.headers.get_all("cookie").iter().collect();

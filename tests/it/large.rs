@@ -86,7 +86,7 @@ async fn in_a_process_of_its_own() {
     (config.request_bytes_kept, config.reply_bytes_max) = (kept, kept);
     let world = World::start_with(config).await;
 
-    for path in ["/e/a/v1/chat/completions", "/e/a/v1/other"] {
+    for path in ["/e/a/v1/chat/completions", "/e/a/v1/score"] {
         let mut agent = Agent::http1(world.data).await;
         let body = spaces(bytes, words[0] == "sized");
         let got = agent.call(ask("POST", path).body(body).unwrap()).await;
@@ -95,7 +95,7 @@ async fn in_a_process_of_its_own() {
 
     // A reply is longer than what is kept of it, too.
     let mut agent = Agent::http1(world.data).await;
-    let request = ask("GET", &format!("/e/a/v1/files?bytes={bytes}"));
+    let request = ask("GET", &format!("/e/a/v1/models/m?bytes={bytes}"));
     let mut reply = agent.send(request.body(sending("")).unwrap()).await.unwrap();
     let mut got = 0;
 

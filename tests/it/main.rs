@@ -5,6 +5,7 @@
 #![expect(clippy::print_stdout, reason = "skipped tests and counts")]
 
 mod chains;
+mod chaos;
 mod circles;
 mod codings;
 mod crash;

@@ -256,7 +256,7 @@ async fn what_samples_unheard_is_refused_unless_it_is_let_pass() {
 
     assert!(upstream.seen().is_empty());
     let get = exchange(world.data, ("GET", "/v1/chat/completions/batch"), &[], b"").await;
-    assert_eq!(get.status, 200, "nothing is sampled by looking");
+    assert_eq!(get.status, 403, "no agent needs it");
     world.stop().await;
     let config = Config { allow_unrecorded_sampling: true, ..config(&upstream) };
     let world = World::start_with(config).await;

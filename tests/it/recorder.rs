@@ -2,7 +2,7 @@
 //! this binary, started again for the one test below.
 
 use std::ffi::OsStr;
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::SocketAddr;
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::Arc;
@@ -19,13 +19,15 @@ const MODE: &str = "ROLLTAPE_TEST_RECORDER_MODE";
 const UPSTREAM: &str = "ROLLTAPE_TEST_RECORDER_UPSTREAM";
 /// The word before its addresses that says that it is ready.
 const READY: &str = "recorder at ";
+/// The word before the number of its tasks, its answer to a line.
+const TASKS: &str = "recorder has tasks ";
 
 /// The process, killed when it is dropped.
 #[derive(Debug)]
 pub(crate) struct Recorder {
     child: Child,
     /// Kept open, since the process writes to it once more when it ends.
-    _out: BufReader<ChildStdout>,
+    out: BufReader<ChildStdout>,
     /// The address for agents.
     pub(crate) data: SocketAddr,
     /// The address for trainers.
@@ -69,7 +71,7 @@ impl Recorder {
             if let Some((data, control)) = line.split_once(READY).and_then(|l| l.1.split_once(' '))
             {
                 let [data, control] = [data, control].map(|at| at.trim().parse().unwrap());
-                return Ok(Self { child, _out: out, data, control });
+                return Ok(Self { child, out, data, control });
             }
             said += &line;
             line.clear();
@@ -83,6 +85,24 @@ impl Recorder {
     /// The number of the process.
     pub(crate) fn id(&self) -> u32 {
         self.child.id()
+    }
+
+    /// The number of tasks that it runs.
+    pub(crate) fn tasks(&mut self) -> usize {
+        writeln!(self.child.stdin.as_ref().unwrap()).unwrap();
+        let mut line = String::new();
+        loop {
+            line.clear();
+            assert!(self.out.read_line(&mut line).unwrap() > 0, "the recorder is gone");
+            if let Some(number) = line.strip_prefix(TASKS) {
+                return number.trim().parse().unwrap();
+            }
+        }
+    }
+
+    /// The number of descriptors that it has open.
+    pub(crate) fn descriptors(&self) -> usize {
+        std::fs::read_dir(format!("/proc/{}/fd", self.id())).unwrap().count()
     }
 
     /// `kill -9`.
@@ -105,7 +125,8 @@ impl Drop for Recorder {
     }
 }
 
-/// The process itself. It ends cleanly when its input does.
+/// The process itself. It answers a line with the number of its tasks, and ends cleanly when its
+/// input does.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "started by other tests"]
 async fn process() {
@@ -129,7 +150,12 @@ async fn process() {
 
     // The end of the input stops both listeners.
     let (stop, mut stopped) = watch::channel(());
-    let input = tokio::task::spawn_blocking(|| std::io::stdin().read_to_end(&mut Vec::new()));
+    let tasks = tokio::runtime::Handle::current().metrics();
+    let input = tokio::task::spawn_blocking(move || {
+        for _ in std::io::stdin().lines() {
+            println!("{TASKS}{}", tasks.num_alive_tasks());
+        }
+    });
     let ended = async move {
         drop(input.await);
         drop(stop);

@@ -9,7 +9,7 @@ const FILE_LINES_MAX: usize = 600;
 const LINE_COLUMNS_MAX: usize = 100;
 
 /// Each crate with the crates of ours that it may use.
-const ARROWS: [(&str, &[&str]); 10] = [
+const ARROWS: [(&str, &[&str]); 11] = [
     ("cli", &["proxy", "exporter", "engine", "store", "wire", "episode"]),
     ("proxy", &["store", "wire", "episode"]),
     ("exporter", &["store", "wire", "template", "episode"]),
@@ -19,6 +19,7 @@ const ARROWS: [(&str, &[&str]); 10] = [
     ("wire", &["episode"]),
     ("template", &["episode"]),
     ("kernels", &[]),
+    ("benches", &[]),
     ("tests", &["proxy", "exporter", "engine", "store", "wire", "episode", "kernels", "template"]),
 ];
 
@@ -125,6 +126,19 @@ fn only_one_crate_knows() {
                 assert!(!found, "{} has `{word}`, which only {owner} may", relative.display());
             }
         }
+    }
+}
+
+/// What is printed elsewhere is not made safe for a terminal.
+#[test]
+fn the_command_line_prints_in_one_place() {
+    let words = ["println!(", "print!(", "io::stdout()", "io::stderr()"];
+    // The log and the progress bar ask for a terminal; the feed writes to a descriptor.
+    let others = ["terminal.rs", "log.rs", "main.rs", "export.rs", "feed/sink.rs"];
+    for (path, text) in sources() {
+        let Ok(name) = path.strip_prefix(root().join("cli/src")) else { continue };
+        let prints = words.iter().any(|word| product(&text).contains(word));
+        assert!(!prints || others.iter().any(|other| name == Path::new(other)), "{name:?} prints");
     }
 }
 

@@ -119,8 +119,8 @@ async fn other_paths_and_methods_pass_and_are_recorded() {
             return vec![Step::Send(head.to_vec())];
         }
         match request.path.as_str() {
-            "/v1/none" => vec![Step::Send(b"HTTP/1.1 204 No Content\r\n\r\n".to_vec())],
-            "/v1/slow" => {
+            "/v1/models/none" => vec![Step::Send(b"HTTP/1.1 204 No Content\r\n\r\n".to_vec())],
+            "/v1/models/slow" => {
                 let mut steps = vec![Step::stream_head(), Step::chunk(b"a")];
                 steps.extend([Step::Pause(Duration::from_millis(50)), Step::chunk(b"b")]);
                 steps.push(Step::chunk(b""));
@@ -133,15 +133,15 @@ async fn other_paths_and_methods_pass_and_are_recorded() {
     let world = World::start(upstream.address).await;
 
     let get = |path| exchange(world.data, ("GET", path), &[], b"");
-    let reply = get("/e/a/v1/things?x=%20y&beta=true").await;
-    assert_eq!((reply.status, reply.text().as_str()), (418, "/v1/things?x=%20y&beta=true"));
-    assert_eq!(get("/v1/none").await.status, 204);
-    assert_eq!(get("/v1/slow").await.text(), "ab");
+    let reply = get("/e/a/v1/models/things?x=%20y&beta=true").await;
+    assert_eq!((reply.status, reply.text().as_str()), (418, "/v1/models/things?x=%20y&beta=true"));
+    assert_eq!(get("/v1/models/none").await.status, 204);
+    assert_eq!(get("/v1/models/slow").await.text(), "ab");
     let head = exchange(world.data, ("HEAD", "/e/a/"), &[], b"").await;
     assert_eq!((head.status, head.header("x-kept")), (200, Some("1")));
     assert!(head.body.is_empty());
-    let put = exchange(world.data, ("PUT", "/e/a/v1/files/9"), &[], &[0, 255, 10]).await;
-    assert_eq!(put.text(), "/v1/files/9");
+    let sent = exchange(world.data, ("POST", "/e/a/v1/score"), &[], &[0, 255, 10]).await;
+    assert_eq!(sent.text(), "/v1/score");
     let calls = world.calls().await;
     assert_eq!(calls.len(), 5);
     assert!(calls.iter().all(|call| call.ended.is_some()));

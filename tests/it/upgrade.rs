@@ -35,12 +35,12 @@ async fn a_websocket_on_a_generating_route_is_refused_and_the_connection_goes_on
     }
 
     assert!(upstream.seen().is_empty());
-    let posted = "POST /e/a/v1/other HTTP/1.1\r\nHost: test\r\nContent-Length: 2\r\n\r\n{}";
+    let posted = "POST /e/a/v1/score HTTP/1.1\r\nHost: test\r\nContent-Length: 2\r\n\r\n{}";
     socket.write_all(posted.as_bytes()).await.unwrap();
-    read_some(&mut socket, |read| read.ends_with(b"\r\n\r\n/v1/other")).await;
-    let get = "GET /e/a/v1/responses HTTP/1.1\r\nHost: test\r\n\r\n";
+    read_some(&mut socket, |read| read.ends_with(b"\r\n\r\n/v1/score")).await;
+    let get = "GET /e/a/v1/models/m HTTP/1.1\r\nHost: test\r\n\r\n";
     socket.write_all(get.as_bytes()).await.unwrap();
-    read_some(&mut socket, |read| read.ends_with(b"\r\n\r\n/v1/responses")).await;
+    read_some(&mut socket, |read| read.ends_with(b"\r\n\r\n/v1/models/m")).await;
     world.stop().await;
 }
 
@@ -63,10 +63,11 @@ async fn echo() -> (std::net::SocketAddr, tokio::task::JoinHandle<String>) {
 }
 
 #[tokio::test]
-async fn other_upgrades_are_relayed_both_ways() {
+async fn an_allowed_websocket_is_relayed_both_ways() {
     let (address, served) = echo().await;
     let mut config = proxy::Config::new(format!("http://{address}").parse().unwrap());
     config.dialect = Some(wire::Dialect::OpenAi);
+    config.allowed_paths = vec!["GET /v1/realtime".parse().unwrap()];
     let world = World::start_with(config).await;
 
     let mut socket = connect(world.data).await;
@@ -104,13 +105,47 @@ async fn other_upgrades_are_relayed_both_ways() {
 }
 
 #[tokio::test]
+async fn a_websocket_has_a_place_among_the_calls_until_it_ends() {
+    let (address, served) = echo().await;
+    let mut config = proxy::Config::new(format!("http://{address}").parse().unwrap());
+    config.dialect = Some(wire::Dialect::OpenAi);
+    config.allowed_paths = vec!["GET /v1/realtime".parse().unwrap()];
+    config.calls_max = 1;
+    let world = World::start_with(config).await;
+
+    let mut socket = connect(world.data).await;
+    let get = format!("GET /v1/realtime HTTP/1.1\r\nHost: test\r\n{WEBSOCKET}\r\n");
+    socket.write_all(get.as_bytes()).await.unwrap();
+    read_some(&mut socket, |read| read.ends_with(b"hello")).await;
+    // A call that is answered as soon as it has a place.
+    let body = format!("{{\"a\":{}", "[".repeat(600));
+    let post = format!(
+        "POST /v1/chat/completions HTTP/1.1\r\nHost: test\r\nContent-Length: {}\r\n\r\n{body}",
+        body.len()
+    );
+    let mut other = connect(world.data).await;
+    other.write_all(post.as_bytes()).await.unwrap();
+    let wait = Duration::from_millis(500);
+    let early = tokio::time::timeout(wait, other.peek(&mut [0; 1])).await;
+    assert!(early.is_err(), "there is one place");
+
+    drop(socket);
+    served.await.unwrap();
+    let late = read_some(&mut other, |read| read.ends_with(b"}")).await;
+    assert!(late.starts_with(b"HTTP/1.1 400 "), "{}", String::from_utf8_lossy(&late));
+    world.stop().await;
+}
+
+#[tokio::test]
 async fn an_upgrade_that_the_upstream_declines_is_answered_as_it_answers() {
     let upstream = Upstream::start("openai", |seen| {
         let body = seen.head.to_ascii_lowercase().contains("upgrade: websocket").to_string();
         vec![Step::reply("403 Forbidden", "text/plain", body.as_bytes())]
     })
     .await;
-    let world = World::start(upstream.address).await;
+    let mut config = proxy::Config::new(format!("http://{}", upstream.address).parse().unwrap());
+    config.allowed_paths = vec!["GET /v1/realtime".parse().unwrap()];
+    let world = World::start_with(config).await;
     let mut socket = connect(world.data).await;
     for _ in 0..2 {
         let get = format!("GET /v1/realtime HTTP/1.1\r\nHost: test\r\n{WEBSOCKET}\r\n");
@@ -164,9 +199,10 @@ async fn an_upgrade_goes_over_http1_where_the_upstream_prefers_http2() {
     .await;
     let mut config = proxy::Config::new(format!("https://{}", server.address).parse().unwrap());
     config.dialect = Some(wire::Dialect::OpenAi);
+    config.allowed_paths = vec!["GET /v1/realtime".parse().unwrap()];
     config.upstream_ca = authority.pem().to_vec();
     let world = World::start_with(config).await;
-    assert_eq!(post(world.data, "/v1/other", "").await.text(), "HTTP/2.0 None");
+    assert_eq!(post(world.data, "/v1/score", "").await.text(), "HTTP/2.0 None");
     let headers = [("upgrade", "websocket"), ("connection", "close, upgrade")];
     let reply = kit::exchange(world.data, ("GET", "/v1/realtime"), &headers, b"").await;
     assert_eq!(reply.text(), "HTTP/1.1 Some(\"websocket\")");

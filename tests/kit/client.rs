@@ -38,7 +38,7 @@ impl Reply {
 
 /// The bytes of a request that is alone on its connection.
 pub fn request(method: &str, path: &str, headers: &[(&str, &str)], body: &[u8]) -> Vec<u8> {
-    let mut head = format!("{method} {path} HTTP/1.1\r\nhost: test\r\nconnection: close\r\n");
+    let mut head = format!("{method} {path} HTTP/1.1\r\nhost: 127.0.0.1\r\nconnection: close\r\n");
     for (name, value) in headers {
         head += &format!("{name}: {value}\r\n");
     }
@@ -110,34 +110,60 @@ pub async fn read_some(socket: &mut TcpStream, enough: impl Fn(&[u8]) -> bool) -
 }
 
 fn parse(read: &[u8], headless: bool) -> Reply {
-    let Some(end) = read.windows(4).position(|w| w == b"\r\n\r\n") else {
-        return Reply { status: 0, head: String::new(), body: Vec::new(), whole: false };
-    };
-    let head = String::from_utf8_lossy(&read[..end]).into_owned();
+    let (head, body) = split_head(read);
+    let whole = head.is_some();
+    let head = head.unwrap_or_default();
     let status = head.split(' ').nth(1).and_then(|s| s.parse().ok()).unwrap_or(0);
-    let mut reply = Reply { status, head, body: read[end + 4..].to_vec(), whole: true };
+    let mut reply = Reply { status, head, body: body.to_vec(), whole };
     if reply.header("transfer-encoding") == Some("chunked") {
-        (reply.body, reply.whole) = unchunk(&reply.body);
+        (reply.body, reply.whole, _) = unchunk(body);
     } else if let Some(length) = reply.header("content-length").filter(|_| !headless) {
         reply.whole = length.parse() == Ok(reply.body.len());
     }
     reply
 }
 
-/// The joined chunks, and whether the last one came.
-fn unchunk(mut framed: &[u8]) -> (Vec<u8>, bool) {
+/// The replies to requests that were sent on one connection, in their order. The last one may have
+/// broken off; one that did not get as far as its head is left out.
+pub fn replies(mut read: &[u8]) -> Vec<Reply> {
+    let mut found = Vec::new();
+    while let (Some(head), after) = split_head(read) {
+        let empty = Reply { status: 0, head, body: Vec::new(), whole: true };
+        let length = empty.header("content-length").and_then(|length| length.parse().ok());
+        let bytes = match empty.header("transfer-encoding") == Some("chunked") {
+            true => after.len() - unchunk(after).2.len(),
+            false => length.unwrap_or(usize::MAX).min(after.len()),
+        };
+        let end = read.len() - after.len() + bytes;
+        found.push(parse(&read[..end], false));
+        read = &read[end..];
+    }
+    found
+}
+
+/// The head of a reply, if it is whole, and what follows it.
+fn split_head(read: &[u8]) -> (Option<String>, &[u8]) {
+    match read.windows(4).position(|w| w == b"\r\n\r\n") {
+        Some(end) => (Some(String::from_utf8_lossy(&read[..end]).into_owned()), &read[end + 4..]),
+        None => (None, &[]),
+    }
+}
+
+/// The joined chunks, whether the last one came, and what follows it.
+fn unchunk(mut framed: &[u8]) -> (Vec<u8>, bool, &[u8]) {
     let mut body = Vec::new();
     loop {
-        let Some(line) = framed.windows(2).position(|w| w == b"\r\n") else { return (body, false) };
+        let line = framed.windows(2).position(|w| w == b"\r\n");
+        let Some(line) = line else { return (body, false, &[]) };
         let size = std::str::from_utf8(&framed[..line]).unwrap_or("");
-        let Ok(size) = usize::from_str_radix(size, 16) else { return (body, false) };
-        if size == 0 {
-            return (body, true);
-        }
+        let Ok(size) = usize::from_str_radix(size, 16) else { return (body, false, &[]) };
         framed = &framed[line + 2..];
+        if size == 0 {
+            return (body, true, framed.strip_prefix(b"\r\n").unwrap_or_default());
+        }
         if framed.len() < size + 2 {
             body.extend_from_slice(framed);
-            return (body, false);
+            return (body, false, &[]);
         }
         body.extend_from_slice(&framed[..size]);
         framed = &framed[size + 2..];

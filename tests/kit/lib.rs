@@ -8,11 +8,13 @@
 //! - [`Rows`]: the rows of its feed, made by the exporter.
 //! - [`start_engine`]: the real engine with the tiny model.
 //! - [`sql`]: a connection to a store behind its writer's back.
+//! - [`Relay`], [`converse`]: lines that break as a [`FaultPlan`] says.
 //! - [`exchange`], [`Reply`]: one raw HTTP/1.1 exchange, byte for byte.
 #![forbid(unsafe_code)]
 
 mod agent;
 mod client;
+mod relay;
 mod rows;
 mod server;
 mod tls;
@@ -20,7 +22,8 @@ mod upstream;
 mod world;
 
 pub use agent::{Agent, Got, Sending, ask, sending, spaces, trailed};
-pub use client::{Reply, connect, exchange, post, read_some, request, try_get, try_post};
+pub use client::{Reply, connect, exchange, post, read_some, replies, request, try_get, try_post};
+pub use relay::{Exchange, Fault, FaultPlan, Relay, converse};
 pub use rows::Rows;
 pub use server::{Answer, Heard, Manner, Server};
 pub use tls::Authority;

@@ -132,7 +132,7 @@ pub async fn start_engine() -> SocketAddr {
     let engine = Engine::load(&folder, EngineOptions::default()).expect("the tiny model is served");
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("the tiny model is served");
     let address = listener.local_addr().expect("the tiny model is served");
-    tokio::spawn(engine::serve(listener, engine, std::future::pending()));
+    tokio::spawn(engine::serve(listener, engine, engine::Access::open(), std::future::pending()));
     address
 }
 

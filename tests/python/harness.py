@@ -2,6 +2,7 @@
 
 import itertools
 import os
+import resource
 import signal
 import socket
 import subprocess
@@ -23,6 +24,8 @@ COMMAND_WAIT_S = 30
 
 started = []
 """Every process that the current test could have met, for the report of a failure."""
+token_files = {}
+"""The token files of control listeners, by their addresses."""
 _numbers = itertools.count()
 
 
@@ -36,9 +39,21 @@ def binary():
     raise FileNotFoundError("no rolltape binary: run `cargo build --release` or set ROLLTAPE_BIN")
 
 
+def token_file(store):
+    """The file of the token that `rolltape serve` makes beside a store."""
+    return Path(f"{store}-token")
+
+
 def forget_ended():
     """Leaves only the processes that still run in `started`."""
     started[:] = [process for process in started if process.child.poll() is None]
+
+
+def raise_descriptors():
+    """Gives this process as many file descriptors as it may have, and says how many."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    return hard
 
 
 def environment(**changes):
@@ -165,9 +180,20 @@ class Proxy:
         tag = f"/e/{episode}" if episode else ""
         return f"http://{text(self.data)}{tag}/v1"
 
+    @property
+    def token(self):
+        """The control listener's token."""
+        return token_of(self.control)
+
     def command(self, *arguments):
         """Runs a command on the store that this one writes to; it must succeed."""
         return done(*arguments, "--store", self.store, folder=self.folder)
+
+
+def token_of(control):
+    """The token of the control listener at an address that `serve` started; None if it has none."""
+    file = token_files.get(tuple(control))
+    return file.read_text().strip() if file and file.is_file() else None
 
 
 @contextmanager
@@ -175,6 +201,7 @@ def serve(folder, *arguments, env=None):
     """`rolltape serve` on free ports with a store in `folder`."""
     data, control = free_addresses(2)
     store = folder / "recorded.db"
+    token_files[control] = token_file(store)
     where = ("--listen", text(data), "--control", text(control), "--store", store)
     process = Process("serve", *arguments, *where, folder=folder, env=env)
     try:
@@ -200,7 +227,9 @@ def world(folder):
     with engine(folder) as backend:
         tap = Tap(backend)
         try:
-            with serve(folder, "--upstream", tap.url, "--dialect", "rolltape") as proxy:
+            # Calls through the proxy and past it find the same prefixes.
+            alike = ("--dialect", "rolltape", "--share-prefixes")
+            with serve(folder, "--upstream", tap.url, *alike) as proxy:
                 yield World(backend, tap, proxy)
         finally:
             tap.stop()

@@ -81,7 +81,7 @@ def _joined_chunks(data, at):
 
 def request(method, path, body=b"", headers=()):
     """The bytes of a request that is alone on its connection."""
-    lines = [f"{method} {path} HTTP/1.1", "host: test", "connection: close"]
+    lines = [f"{method} {path} HTTP/1.1", "host: 127.0.0.1", "connection: close"]
     lines += [f"{name}: {value}" for name, value in headers]
     if body and not any(name == "transfer-encoding" for name, _ in headers):
         lines.append(f"content-length: {len(body)}")

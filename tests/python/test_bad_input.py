@@ -237,7 +237,7 @@ def test_an_engine_that_is_given_up_has_not_panicked(tmp_path):
 
 def test_a_feed_that_is_asked_at_the_wrong_door_or_without_its_token(tmp_path):
     options = ["--upstream", "http://127.0.0.1:9", "--control-token-env", "SECRET"]
-    env = harness.environment(SECRET="s")
+    env = harness.environment(SECRET="s" * 16)
     with harness.serve(tmp_path, *options, env=env) as proxy:
         at = harness.text(proxy.control)
         without = command("feed", "--control", at, folder=tmp_path)
@@ -252,7 +252,7 @@ def test_a_feed_that_is_asked_at_the_wrong_door_or_without_its_token(tmp_path):
 
 def test_a_feed_of_the_agents_door(world, tmp_path):
     ended = command("feed", "--control", harness.text(world.proxy.data), folder=tmp_path)
-    assert "404" in told(ended, FAILED) and "--control" in ended.stderr
+    assert "403" in told(ended, FAILED) and "--control must name" in ended.stderr
 
 
 def test_a_pruned_name_that_nobody_has(tmp_path, store):
@@ -294,7 +294,8 @@ def test_an_unreachable_upstream(tmp_path):
             client.chat.completions.create(model="tiny", messages=[{"role": "user", "content": ""}])
         assert met.value.status_code == 502
         assert met.value.response.headers["x-rolltape-error"] == "1"
-        assert harness.text(nowhere) in met.value.response.json()["error"]["message"]
+        assert harness.text(nowhere) not in met.value.response.json()["error"]["message"]
+        assert harness.text(nowhere) in proxy.process.stderr
         (line,) = proxy.command("show", "e").splitlines()[1:]
         assert "upstream_failed" in line
         assert not INNARDS.search(proxy.process.stderr)

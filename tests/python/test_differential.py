@@ -155,8 +155,6 @@ REFUSED = {
     "bad-token": completion(prompt=[1, 100_000]),
     "suffix": completion(suffix="and so on"),
     "unknown-route": Sent(b"{}", "/v1/embeddings"),
-    "wrong-method": Sent(b"", CHAT, "GET", ()),
-    "delete": Sent(b"", "/v1/models", "DELETE", ()),
 }
 SPELLINGS = {
     "spaces": raw(f' \n{{ "messages" :{MESSAGES} , "seed":1 ,"max_tokens": 8\t}}\r\n '),

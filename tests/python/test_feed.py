@@ -16,7 +16,7 @@ from harness import MODEL, Process, command, done, environment, serve, text
 
 QUESTION = "Find the secret number from 1 to 7. You have 3 guesses."
 ACKED = ("--consumer", "t", "--ack")
-TOKEN = {"FEED_TOKEN": "s3cret"}
+TOKEN = {"FEED_TOKEN": "s3cret-of-the-test"}
 
 
 @pytest.fixture
@@ -53,20 +53,15 @@ def url(proxy):
 
 def feed(proxy, *options):
     """What `rolltape feed` prints, and what it says."""
-    ended = command("feed", "--control", url(proxy), *options, folder=proxy.folder)
+    where = ("--control", url(proxy), "--store", proxy.store)
+    ended = command("feed", *where, *options, folder=proxy.folder)
     assert ended.returncode == 0, ended.stderr
     return [json.loads(line)["episode_id"] for line in ended.stdout.splitlines()], ended.stderr
 
 
-def page(proxy, path):
-    """A page of the control listener."""
-    with urllib.request.urlopen(f"{url(proxy)}{path}", timeout=10) as reply:
-        return json.load(reply)
-
-
 def acked(proxy):
     """How many attempts the consumer has acked."""
-    (counts,) = page(proxy, "/feed/consumers")["consumers"]
+    (counts,) = control.page(proxy, "/feed/consumers")["consumers"]
     return counts["acked"]
 
 
@@ -98,7 +93,8 @@ def test_streams_of_arrow_are_one_file(server):
 def follow(server, out):
     """A reader that goes on until it is stopped."""
     options = ("--consumer", "t", "--ack", "--follow", "--limit", "2", "--lease-s", "2")
-    reader = ("feed", "--control", url(server), *options)
+    where = ("--control", url(server), "--store", server.store)
+    reader = ("feed", *where, *options)
     return Process(*reader, folder=server.folder, stdout=out.open("ab"))
 
 
@@ -121,7 +117,8 @@ def test_a_reader_that_is_killed_costs_nothing_but_a_wait(server):
 
 def piped(server, *options):
     """A reader whose rows go through a pipe, which is read here byte by byte."""
-    reader = ("feed", "--control", url(server), *options)
+    where = ("--control", url(server), "--store", server.store)
+    reader = ("feed", *where, *options)
     rows, into = os.pipe()
     process = Process(*reader, folder=server.folder, stdout=into)
     os.close(into)
@@ -140,7 +137,7 @@ def row_of(rows):
 
 def standing(server):
     """What became of the attempts: acked, leased, not handed out."""
-    (counts,) = page(server, "/feed/consumers")["consumers"]
+    (counts,) = control.page(server, "/feed/consumers")["consumers"]
     return [counts[name] for name in ("acked", "leased", "depth")]
 
 
@@ -244,8 +241,8 @@ def test_a_token_is_asked_for_and_sent(tmp_path):
 
 def test_beyond_loopback_a_token_is_needed(tmp_path):
     where = ("--control", "0.0.0.0:0", "--listen", "127.0.0.1:0", "--store", tmp_path / "a.db")
-    refused = command("serve", "--model", MODEL, *where, folder=tmp_path)
-    assert refused.returncode == 1 and "--control-token-env" in refused.stderr
+    refused = command("serve", "--model", MODEL, *where, "--control-open", folder=tmp_path)
+    assert refused.returncode == 1 and "--control-open" in refused.stderr
     unset = ("--control-token-env", "NOT_SET_ANYWHERE")
     refused = command("serve", "--model", MODEL, *where, *unset, folder=tmp_path)
     assert refused.returncode == 1 and "NOT_SET_ANYWHERE" in refused.stderr
@@ -253,11 +250,11 @@ def test_beyond_loopback_a_token_is_needed(tmp_path):
 
 def test_show_names_the_weights_of_each_turn(server):
     play(server, "a")
-    served = page(server, "/weight_info")
+    served = control.page(server, "/weight_info")
     assert served["weight_version"] == "default"
     until = time.monotonic() + 20
     # It is asked for when the first reply has passed.
-    while not page(server, "/versions")["versions"]:
+    while not control.page(server, "/versions")["versions"]:
         assert time.monotonic() < until, "the version was not written down"
         time.sleep(0.02)
     shown = server.command("show", "a")

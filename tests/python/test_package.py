@@ -3,6 +3,7 @@
 import json
 import multiprocessing
 import pickle
+import re
 import socket
 import sqlite3
 import subprocess
@@ -14,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 import openai
 import pytest
 
+import harness
 from game import Agent, Game
 from harness import MODEL, command, environment
 from package import PYTHON, rolltape
@@ -147,7 +149,8 @@ def test_the_environment_is_that_of_rolltape_run(server, tmp_path):
     client = server.client
     look = "import json, os; print(json.dumps(dict(os.environ)))"
     where = ["--proxy", client.data, "--control", client.http.url, "--episode", "ran"]
-    ended = command("run", *where, "--attempt", "3", "--", sys.executable, "-c", look, folder=tmp_path)
+    where += ["--store", server.store, "--attempt", "3"]
+    ended = command("run", *where, "--", sys.executable, "-c", look, folder=tmp_path)
     assert ended.returncode == 0, ended.stderr
     ran = json.loads(ended.stdout)
     with rolltape.episode(client, "ran", attempt=3, announce=False) as episode:
@@ -173,15 +176,68 @@ def test_an_agent_s_environment_holds_no_secret(server, monkeypatch):
         "ROLLTAPE_UPSTREAM_KEY_ENV": "OPENAI_API_KEY",
         "OPENAI_API_KEY": "s3",
         "ANOTHER_NAME": "s4",
+        "ROLLTAPE_CONTROL_TOKEN_FILE": "s5",
     }
     for name, held in {**secrets, "KEPT": "kept"}.items():
         monkeypatch.setenv(name, held)
-    client = rolltape.Client(server.client.http.url, server.client.data, token="s4")
+    token = server.client.http.token
+    monkeypatch.setenv("ANOTHER_NAME", token)
+    client = rolltape.Client(server.client.http.url, server.client.data, token=token)
     with rolltape.episode(client, "secretless") as episode:
         given = episode.environ()
     assert given["KEPT"] == "kept" and given["OPENAI_API_KEY"] == episode.api_key
-    assert not {"s1", "s2", "s3", "s4"} & {*given.values()}
+    assert not {"s1", "s2", "s3", token, "s5"} & {*given.values()}
     assert {*secrets} & {*given} == {"OPENAI_API_KEY"}
+
+
+def test_the_names_that_agents_do_not_get_are_those_of_the_command_line():
+    rust = (harness.ROOT / "cli" / "src" / "run" / "environment.rs").read_text()
+    (listed,) = re.findall(r"const REMOVED: \[&str; \d+\] = \[(.*?)\];", rust, re.DOTALL)
+    assert rolltape.episodes.REMOVED == tuple(re.findall(r'"(\w+)"', listed))
+
+
+TOKENS = {place: f"{place}-{'x' * 16}" for place in ("given", "file", "variable", "named", "store")}
+
+
+@pytest.fixture
+def places(tmp_path, monkeypatch):
+    """A token in each place where one is looked for, as what a client is given."""
+    store = tmp_path / "rolltape.db"
+    files = {place: tmp_path / place for place in ("file", "named")}
+    for place, file in {**files, "store": harness.token_file(store)}.items():
+        file.touch(0o600)
+        file.write_text(TOKENS[place] + "\n")
+    monkeypatch.setenv("ROLLTAPE_CONTROL_TOKEN", TOKENS["variable"])
+    monkeypatch.setenv("ROLLTAPE_CONTROL_TOKEN_FILE", str(files["named"]))
+    return {"token": TOKENS["given"], "token_file": files["file"], "store": store}
+
+
+def test_the_token_is_looked_for_in_the_order_of_the_command_line(places, monkeypatch):
+    def found():
+        return rolltape.Client(**places).http.token
+
+    assert found() == TOKENS["given"]
+    del places["token"]
+    assert found() == TOKENS["file"]
+    del places["token_file"]
+    assert found() == TOKENS["variable"]
+    monkeypatch.delenv("ROLLTAPE_CONTROL_TOKEN")
+    assert found() == TOKENS["named"]
+    monkeypatch.delenv("ROLLTAPE_CONTROL_TOKEN_FILE")
+    assert found() == TOKENS["store"]
+    monkeypatch.setenv("ROLLTAPE_STORE", str(places.pop("store")))
+    assert found() == TOKENS["store"]
+
+
+def test_a_client_beside_a_server_takes_the_variable_that_the_server_took(tmp_path, monkeypatch):
+    monkeypatch.setenv("ROLLTAPE_CONTROL_TOKEN", TOKENS["variable"])
+    env = environment(ROLLTAPE_CONTROL_TOKEN=TOKENS["variable"])
+    with harness.serve(tmp_path, "--upstream", "http://127.0.0.1:9", env=env) as proxy:
+        where = {"control": harness.text(proxy.control), "store": proxy.store}
+        assert rolltape.Client(**where).versions() == []
+        monkeypatch.setenv("ROLLTAPE_CONTROL_TOKEN", TOKENS["named"])
+        with pytest.raises(rolltape.RolltapeError, match="token in ROLLTAPE_CONTROL_TOKEN is"):
+            rolltape.Client(**where).versions()
 
 
 def test_what_the_server_refuses_is_an_error_with_its_words(server):

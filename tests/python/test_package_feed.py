@@ -98,6 +98,9 @@ def test_an_ack_of_what_was_handed_to_another_is_an_error(server):
     other.ack()
 
 
+SENT_ON = ("authorization", "content-type")
+
+
 class Relay(http.server.BaseHTTPRequestHandler):
     """Passes requests on to `upstream`; the first reply with rows breaks off in the middle."""
 
@@ -110,7 +113,8 @@ class Relay(http.server.BaseHTTPRequestHandler):
         self.asked.append(page)
         length = int(self.headers.get("content-length", 0))
         data = self.rfile.read(length) if length else None
-        request = urllib.request.Request(self.upstream + self.path, data, method=self.command)
+        sent = {name: self.headers[name] for name in SENT_ON if name in self.headers}
+        request = urllib.request.Request(self.upstream + self.path, data, sent, method=self.command)
         with urllib.request.urlopen(request, timeout=60) as reply:
             body = reply.read()
             self.send_response_only(reply.status)
@@ -135,7 +139,8 @@ def test_a_reply_that_breaks_off_leaves_no_lease_behind(server):
     thread = threading.Thread(target=relay.serve_forever)
     thread.start()
     try:
-        client = rolltape.Client("127.0.0.1:%d" % relay.server_address[1])
+        token = server.client.http.token
+        client = rolltape.Client("127.0.0.1:%d" % relay.server_address[1], token=token)
         client.versions()  # the connection is a kept one when rows are asked for
         reader = rolltape.Feed(client, "breaks", unit="group", group_size=GROUP_SIZE)
         lease = reader.lease(limit=2, wait_s=0)

@@ -31,7 +31,8 @@ class Served:
         self.folder = folder
         data, control = harness.free_addresses(2)
         self._data, self._control = harness.text(data), harness.text(control)
-        self.client = rolltape.Client(self._control, self._data)
+        store = folder / "recorded.db"
+        self.client = rolltape.Client(self._control, self._data, store=store)
         self.start()
 
     def start(self):
@@ -148,11 +149,16 @@ def test_a_trainer_that_begins_again_counts_on_whether_or_not_the_engine_did(ser
 
 def test_a_recorder_with_a_new_store_learns_of_the_engine_how_far_it_is(tmp_path):
     (engine,) = map(harness.text, harness.free_addresses(1))
-    options = {"model": MODEL, "store": tmp_path / "first.db"}
-    with rolltape.Server("--engine-listen", engine, **options) as first:
+    token = {"ENGINE_TOKEN": "a-token-of-24-characters"}
+    control = {**token, "ROLLTAPE_CONTROL_TOKEN": token["ENGINE_TOKEN"]}
+    options = {"model": MODEL, "store": tmp_path / "first.db", "environment": control}
+    where = ("--engine-listen", engine, "--control-token-env", "ENGINE_TOKEN")
+    with rolltape.Server(*where, **options) as first:
         transfer = rolltape.trl.WeightTransfer(first.client, tmp_path, first=17, kept=None)
         assert push(first.client, transfer) == "17"
-        with rolltape.Server(upstream=f"http://{engine}", store=tmp_path / "new.db") as second:
+        beside = {"upstream": f"http://{engine}", "store": tmp_path / "new.db"}
+        key = ("--upstream-key-env", "ENGINE_TOKEN")
+        with rolltape.Server(*key, **beside, environment=token) as second:
             assert second.client.versions() == []
             transfer = rolltape.trl.WeightTransfer(second.client, tmp_path, kept=None)
             assert push(second.client, transfer) == "18"

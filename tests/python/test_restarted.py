@@ -46,8 +46,9 @@ def command(client, out, steps, way):
     return [str(word) for word in (test_trainers.PYTHON, script, *where, steps, way)]
 
 
-def environment():
-    return harness.environment(CUDA_VISIBLE_DEVICES="", HF_HUB_OFFLINE="1")
+def environment(token):
+    offline = {"CUDA_VISIBLE_DEVICES": "", "HF_HUB_OFFLINE": "1"}
+    return harness.environment(ROLLTAPE_CONTROL_TOKEN=token, **offline)
 
 
 def killed(client, out):
@@ -56,7 +57,7 @@ def killed(client, out):
     with open(out / "killed.stderr", "w") as log:
         process = subprocess.Popen(
             command(client, out, STEPS, "killed"),
-            env=environment(), stdout=subprocess.PIPE, stderr=log, text=True,
+            env=environment(client.http.token), stdout=subprocess.PIPE, stderr=log, text=True,
         )  # fmt: skip
     said = queue.Queue()
     read = threading.Thread(target=lambda: [said.put(line) for line in process.stdout], daemon=True)
@@ -110,7 +111,8 @@ def told(tmp_path_factory):
         left = GROUPS - ACKED_GROUPS + LATER_GROUPS
         found = subprocess.run(
             command(client, out, left - 1, "after"),
-            env=environment(), capture_output=True, text=True, timeout=test_trainers.WAIT_S,
+            env=environment(client.http.token), timeout=test_trainers.WAIT_S,
+            capture_output=True, text=True,
         )  # fmt: skip
         assert found.returncode == 0, found.stderr[-5000:]
         after = json.loads(found.stdout.splitlines()[-1])

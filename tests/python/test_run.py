@@ -73,14 +73,15 @@ def test_the_child_sees_no_token_and_no_key_that_is_not_its_own(tmp_path):
     secrets = {
         "ROLLTAPE_CONTROL_TOKEN": "s1",
         "ROLLTAPE_CONTROL_TOKEN_ENV": "ROLLTAPE_TEST_TOKEN",
-        "ROLLTAPE_TEST_TOKEN": "s2",
+        "ROLLTAPE_CONTROL_TOKEN_FILE": "s4",
+        "ROLLTAPE_TEST_TOKEN": "s2-long-enough-to-be-taken",
     }
     options = [*own(tmp_path), "--upstream-key-env", "OPENAI_API_KEY"]
-    ended = run(tmp_path, options, AGENT, OPENAI_API_KEY="s3", ROLLTAPE_OTHER="kept", **secrets)
+    ended = run(tmp_path, options, AGENT, OPENAI_API_KEY="s3", ANTHROPIC_OTHER="kept", **secrets)
     assert ended.returncode == 0, ended.stderr
     env = json.loads(ended.stdout)["env"]
-    assert env["ROLLTAPE_OTHER"] == "kept" and env["OPENAI_API_KEY"] == "rolltape"
-    assert not {*secrets} & {*env} and not {"s1", "s2", "s3"} & {*env.values()}
+    assert env["ANTHROPIC_OTHER"] == "kept" and env["OPENAI_API_KEY"] == "rolltape"
+    assert not {*secrets} & {*env} and not {*secrets.values(), "s3"} & {*env.values()}
 
 
 @pytest.mark.parametrize("code, status", [(0, "completed"), (7, "failed")])
@@ -121,7 +122,8 @@ def test_an_attempt_has_its_own_path(tmp_path):
 def test_a_serving_rolltape_is_used(world, tmp_path):
     proxy = world.proxy
     urls = [f"http://{harness.text(address)}" for address in (proxy.data, proxy.control)]
-    options = ["--proxy", urls[0], "--control", urls[1], "--episode", "from-outside"]
+    token = ["--control-token-file", harness.token_file(proxy.store)]
+    options = ["--proxy", urls[0], "--control", urls[1], *token, "--episode", "from-outside"]
     ended = run(tmp_path, options, AGENT)
     assert ended.returncode == 0, ended.stderr
     env = json.loads(ended.stdout)["env"]

@@ -57,7 +57,9 @@ def test_pushed_weights_sample_under_their_label(vllm, tmp_path):
     ids = [*PROMPT, 391, 386]
     before = truth.score(vllm, ids, 1)
     with harness.serve(tmp_path, "--upstream", vllm.url, *vllm.kind.told) as proxy:
-        client = rolltape.Client(f"http://{harness.text(proxy.control)}", proxy.base_url()[:-3])
+        client = rolltape.Client(
+            f"http://{harness.text(proxy.control)}", proxy.base_url()[:-3], store=proxy.store
+        )
         try:
             client.reload_weights(flatter(tmp_path / "flat"), 7)
             after = truth.score(vllm, ids, 1)
@@ -76,7 +78,9 @@ def test_pushed_weights_sample_under_their_label(vllm, tmp_path):
 def test_recorded_logprobs_are_of_the_pushed_weights(vllm, tmp_path):
     """Scored while they are served: nothing of the weights before is left in a cache."""
     with harness.serve(tmp_path, "--upstream", vllm.url, *vllm.kind.told) as proxy:
-        client = rolltape.Client(f"http://{harness.text(proxy.control)}", proxy.base_url()[:-3])
+        client = rolltape.Client(
+            f"http://{harness.text(proxy.control)}", proxy.base_url()[:-3], store=proxy.store
+        )
         row_of(proxy, "warm", PROMPT)
         try:
             client.reload_weights(flatter(tmp_path / "flat"), 8)

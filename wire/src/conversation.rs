@@ -18,7 +18,9 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 
-use crate::sse::{Event, events};
+use crate::bounds::ANSWER_BYTES_MAX;
+use crate::json::{members, root, tree};
+use crate::sse::events;
 use crate::translate::{messages, responses};
 pub use canonical::{canonical, content_text, parsed_arguments, reasoning};
 pub use chain::{prepend_turn, prepend_turns, previous_response, response_id, stores_reply};
@@ -46,18 +48,25 @@ pub struct Answer {
 /// The messages and tools of a request body; `None` if it has none. For a request that goes on from
 /// a stored response, these are only the new ones: see [`previous_response`].
 pub fn conversation(route: Route, request: &[u8]) -> Option<Conversation> {
-    let body: Value = serde_json::from_slice(request).ok()?;
+    if matches!(route, Route::Completions | Route::Generate) {
+        let message = json!({ "role": "user", "content": text_prompt(request)? });
+        return Some(Conversation { messages: vec![message], tools: Vec::new() });
+    }
+    let body = tree(request)?;
     match route {
         Route::Chat => Some(of_chat(body)),
-        Route::Completions | Route::Generate => {
-            let prompt = body.get("prompt").or_else(|| body.get("text"))?.as_str()?;
-            let message = json!({ "role": "user", "content": prompt });
-            Some(Conversation { messages: vec![message], tools: Vec::new() })
-        }
         Route::Messages => Some(of_chat(messages::request(&body).ok()?)),
         Route::Responses => Some(of_chat(responses::recorded_request(&body).ok()?)),
         _ => None,
     }
+}
+
+/// The prompt of a text completion, if it is one text. Ids are not read.
+fn text_prompt(request: &[u8]) -> Option<String> {
+    let fields = members(request, &root(request).ok()?).ok()?;
+    let last = |key: &str| fields.iter().rev().find(|field| field.key(request) == key);
+    let prompt = last("prompt").or_else(|| last("text"))?;
+    serde_json::from_slice(&request[prompt.value.clone()]).ok()
 }
 
 fn of_chat(mut body: Value) -> Conversation {
@@ -92,6 +101,14 @@ pub fn raw_conversation(route: Route, request: &[u8]) -> Option<RawConversation<
     serde_json::from_slice(request).ok()
 }
 
+/// The first answer of a reply body, for the call that is under way; `None` if the reply is too
+/// long to be read meanwhile.
+pub fn answer(route: Route, reply: &[u8]) -> Option<Value> {
+    let is_read = reply.len() <= ANSWER_BYTES_MAX;
+    let found = if is_read { answers(route, reply) } else { Vec::new() };
+    found.into_iter().next().map(|answer| answer.message)
+}
+
 /// The answers of a reply body, which is one JSON document or a stream of events.
 pub fn answers(route: Route, reply: &[u8]) -> Vec<Answer> {
     match route {
@@ -102,10 +119,10 @@ pub fn answers(route: Route, reply: &[u8]) -> Vec<Answer> {
     }
 
     let mut drafts = BTreeMap::new();
-    match serde_json::from_slice::<Value>(reply) {
-        Ok(document) => add_part(&mut drafts, &document),
-        Err(_) => events(&[reply]).iter().filter_map(Event::data).for_each(|data| {
-            if let Ok(chunk) = serde_json::from_slice::<Value>(&data) {
+    match tree(reply) {
+        Some(document) => add_part(&mut drafts, &document),
+        None => events(reply).for_each(|event| {
+            if let Some(chunk) = event.data().and_then(|data| tree(&data)) {
                 add_part(&mut drafts, &chunk);
             }
         }),

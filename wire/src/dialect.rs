@@ -2,6 +2,8 @@
 
 use serde_json::Value;
 
+use crate::json::tree;
+
 /// The dialect of an upstream: which fields it accepts, and where its answers stand.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Dialect {
@@ -55,7 +57,7 @@ const RUST_FRONTEND: &str = "vllm-frontend-rs";
 
 /// The dialect of the server that sent this list of models; `openai` if the list does not tell.
 pub fn dialect_of_models(models: &[u8]) -> Dialect {
-    let list: Value = serde_json::from_slice(models).unwrap_or_default();
+    let list = tree(models).unwrap_or_default();
     match list.pointer("/data/0/owned_by").and_then(Value::as_str) {
         Some(RUST_FRONTEND) => Dialect::Vllm,
         Some(owner) => Dialect::from_word(owner).unwrap_or(Dialect::OpenAi),

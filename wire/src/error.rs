@@ -3,6 +3,8 @@
 use episode::Route;
 use serde_json::{Value, json};
 
+use crate::json::tree;
+
 /// The body of an error that rolltape itself answers with. `kind` is OpenAI's word for it.
 pub fn error_body(route: Route, status: u16, kind: &str, message: &str) -> String {
     error_value(route, status, kind, message).to_string()
@@ -10,7 +12,7 @@ pub fn error_body(route: Route, status: u16, kind: &str, message: &str) -> Strin
 
 /// The message of an upstream's error, given its body; empty if it has none.
 pub fn error_text(body: &[u8]) -> String {
-    let parsed: Value = serde_json::from_slice(body).unwrap_or(Value::Null);
+    let parsed = tree(body).unwrap_or_default();
     let places = ["/error/message", "/error", "/message", "/detail"];
     if let Some(message) = places.iter().find_map(|place| parsed.pointer(place)?.as_str()) {
         return message.to_owned();

@@ -11,8 +11,9 @@ mod rules;
 
 use bytes::Bytes;
 
-use crate::json::{Edits, Malformed};
-use crate::sse::Event;
+use crate::document::ReplyDocument;
+use crate::json::{Edits, Malformed, Outline};
+use crate::sse::{Event, in_event};
 pub(crate) use frames::FrameKind;
 pub(crate) use rules::{Replacement, Rule, rule};
 
@@ -44,10 +45,14 @@ impl ReplyFilter {
     }
 
     /// A whole reply without the hidden data. A reply that is not JSON stays as it is.
-    pub fn document(&self, body: &Bytes) -> Bytes {
-        match self.edits(body) {
-            Ok(edits) if !edits.is_empty() => Bytes::from(edits.apply(body)),
-            _ => body.clone(),
+    pub fn document(&self, document: &ReplyDocument<'_>) -> Bytes {
+        let edits = match self.rules.is_empty() {
+            true => Ok(Edits::default()),
+            false => document.outline().and_then(|outline| rules::edits(outline, &self.rules)),
+        };
+        match edits {
+            Ok(edits) if !edits.is_empty() => Bytes::from(edits.apply(document.bytes())),
+            _ => document.bytes().clone(),
         }
     }
 
@@ -81,8 +86,7 @@ impl ReplyFilter {
         match self.edits(&doc) {
             Ok(edits) if !edits.is_empty() => {
                 // Edits are places in the joined payload, which may stand on several lines.
-                let in_event = edits.moved(|at| event.place_of(&places, at));
-                Some(Bytes::from(in_event.apply(&event.0)))
+                Some(Bytes::from(in_event(edits, &places).apply(&event.0)))
             }
             _ => Some(event.0.clone()),
         }
@@ -91,7 +95,7 @@ impl ReplyFilter {
     fn edits(&self, doc: &[u8]) -> Result<Edits, Malformed> {
         match self.rules.is_empty() {
             true => Ok(Edits::default()),
-            false => rules::edits(doc, &self.rules),
+            false => rules::edits(&Outline::of(doc)?, &self.rules),
         }
     }
 }
@@ -124,8 +128,11 @@ mod tests {
         );
         let reply = r#"{"choices":[{"ids":[1], "logprobs":{"a":[1]},"x":1e5},{"ids":[2]}],"output":[{"content":[{"logprobs":[1]},{"logprobs":[]}]},7],"tops":[[1]],"__verbose":{}}"#;
         let hidden = r#"{"choices":[{"logprobs":null,"x":1e5},{}],"output":[{"content":[{"logprobs":null},{"logprobs":[]}]},7],"tops":[]}"#;
-        assert_eq!(hide.document(&Bytes::from_static(reply.as_bytes())), hidden);
-        assert_eq!(hide.document(&Bytes::from_static(b"<html>")), &b"<html>"[..]);
+        let shown = |text: &'static str| {
+            hide.document(&ReplyDocument::new(&Bytes::from_static(text.as_bytes())))
+        };
+        assert_eq!(shown(reply), hidden);
+        assert_eq!(shown("<html>"), "<html>");
     }
 
     #[test]

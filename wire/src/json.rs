@@ -8,8 +8,14 @@
 use std::borrow::Cow;
 use std::ops::Range;
 
-/// Deeper nesting of brackets is refused.
-const DEPTH_MAX: usize = 512;
+use serde_json::Value;
+
+use crate::bounds::{DEPTH_MAX, MEMBERS_MAX, TREE_VALUES_MAX};
+
+mod outline;
+mod scan;
+
+pub(crate) use outline::Outline;
 
 /// A document that is not structurally JSON.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -43,41 +49,150 @@ impl Member {
     }
 }
 
+/// A document that tells where its values end: plain bytes, which are scanned for it each time, or
+/// an [`Outline`].
+pub(crate) trait Ends {
+    /// The whole document.
+    fn bytes(&self) -> &[u8];
+
+    /// The end of the value that starts at `start`.
+    fn end_of(&self, start: usize) -> Result<usize, Malformed>;
+}
+
+impl Ends for [u8] {
+    fn bytes(&self) -> &[u8] {
+        self
+    }
+
+    fn end_of(&self, start: usize) -> Result<usize, Malformed> {
+        match self.get(start).ok_or(Malformed)? {
+            b'"' => string(self, start),
+            b'{' | b'[' => bracketed(self, start),
+            b'}' | b']' | b',' | b':' => Err(Malformed),
+            _ => Ok(scalar(self, start)),
+        }
+    }
+}
+
 /// The one value of a document, without surrounding space.
-pub(crate) fn root(doc: &[u8]) -> Result<Range<usize>, Malformed> {
+pub(crate) fn root<D: Ends + ?Sized>(document: &D) -> Result<Range<usize>, Malformed> {
+    let doc = document.bytes();
     let start = skip_space(doc, 0);
-    let end = value(doc, start)?;
+    let end = document.end_of(start)?;
     if skip_space(doc, end) != doc.len() {
         return Err(Malformed);
     }
     Ok(start..end)
 }
 
-/// The members of the object at `object`, in order; duplicates stay.
-pub(crate) fn members(doc: &[u8], object: &Range<usize>) -> Result<Vec<Member>, Malformed> {
+/// The document as a tree; `None` if it is not JSON, or holds too many values.
+pub(crate) fn tree(doc: &[u8]) -> Option<Value> {
+    // A value and its comma take two bytes.
+    if doc.len() / 2 > TREE_VALUES_MAX && values(doc) > TREE_VALUES_MAX {
+        return None;
+    }
+    serde_json::from_slice(doc).ok()
+}
+
+/// The number of values in a document, and of keys.
+fn values(doc: &[u8]) -> usize {
+    let (mut count, mut at) = (1, 0);
+    while let Some(byte) = doc.get(at) {
+        match byte {
+            b'"' => match string(doc, at) {
+                Ok(end) => at = end,
+                Err(Malformed) => return count,
+            },
+            b',' | b':' | b'[' | b'{' => {
+                count += 1;
+                at += 1;
+            }
+            _ => at += 1,
+        }
+    }
+    count
+}
+
+/// True if `doc` is an object that is nested too deeply or has too many members, so that its
+/// members cannot be looked at.
+pub(crate) fn is_beyond_bounds(doc: &[u8]) -> bool {
+    let (mut depth, mut separators, mut at) = (0_usize, 0_usize, skip_space(doc, 0));
+    if doc.get(at) != Some(&b'{') {
+        return false;
+    }
+    while let Some(byte) = doc.get(at) {
+        at += 1;
+        match byte {
+            b'"' => match string(doc, at - 1) {
+                Ok(end) => at = end,
+                Err(Malformed) => return false,
+            },
+            b'{' | b'[' => depth += 1,
+            b'}' | b']' => depth = depth.saturating_sub(1),
+            b',' if depth == 1 => separators += 1,
+            _ => {}
+        }
+        if depth > DEPTH_MAX || separators >= MEMBERS_MAX {
+            return true;
+        }
+    }
+    false
+}
+
+/// The members of the object at `object`, in order; duplicates stay. More than [`MEMBERS_MAX`] are
+/// an error.
+pub(crate) fn members<D: Ends + ?Sized>(
+    document: &D,
+    object: &Range<usize>,
+) -> Result<Vec<Member>, Malformed> {
     let mut found = Vec::new();
-    list(doc, object, b'{', |doc, at| {
+    list(document.bytes(), object, b'{', |doc, at| {
         let key = at + 1..string(doc, at)? - 1;
         let colon = skip_space(doc, key.end + 1);
         if doc.get(colon) != Some(&b':') {
             return Err(Malformed);
         }
         let start = skip_space(doc, colon + 1);
-        let end = value(doc, start)?;
+        let end = document.end_of(start)?;
+        if found.len() == MEMBERS_MAX {
+            return Err(Malformed);
+        }
         found.push(Member { key, value: start..end });
         Ok(end)
     })?;
     Ok(found)
 }
 
-/// The elements of the array at `array`, in order.
-pub(crate) fn elements(doc: &[u8], array: &Range<usize>) -> Result<Vec<Range<usize>>, Malformed> {
-    let mut found = Vec::new();
-    list(doc, array, b'[', |doc, at| {
-        let end = value(doc, at)?;
-        found.push(at..end);
+/// Calls `take` with each element of the array at `array`, in order, until it fails.
+pub(crate) fn each_element<D: Ends + ?Sized>(
+    document: &D,
+    array: &Range<usize>,
+    mut take: impl FnMut(Range<usize>) -> Result<(), Malformed>,
+) -> Result<(), Malformed> {
+    list(document.bytes(), array, b'[', |_, at| {
+        let end = document.end_of(at)?;
+        take(at..end)?;
         Ok(end)
-    })?;
+    })
+}
+
+/// The first `count` elements of the array at `array`, or all if there are fewer.
+pub(crate) fn first_elements(
+    doc: &[u8],
+    array: &Range<usize>,
+    count: usize,
+) -> Result<Vec<Range<usize>>, Malformed> {
+    let mut found = Vec::new();
+    let walked = each_element(doc, array, |element| {
+        if found.len() == count {
+            return Err(Malformed);
+        }
+        found.push(element);
+        Ok(())
+    });
+    if found.len() < count {
+        walked?;
+    }
     Ok(found)
 }
 
@@ -113,16 +228,6 @@ fn skip_space(doc: &[u8], mut at: usize) -> usize {
     at
 }
 
-/// The end of the value that starts at `start`.
-fn value(doc: &[u8], start: usize) -> Result<usize, Malformed> {
-    match doc.get(start).ok_or(Malformed)? {
-        b'"' => string(doc, start),
-        b'{' | b'[' => bracketed(doc, start),
-        b'}' | b']' | b',' | b':' => Err(Malformed),
-        _ => Ok(scalar(doc, start)),
-    }
-}
-
 /// The end of the scalar that starts at `start`.
 fn scalar(doc: &[u8], start: usize) -> usize {
     doc[start..].iter().position(ends_scalar).map_or(doc.len(), |length| start + length)
@@ -139,41 +244,49 @@ fn string(doc: &[u8], start: usize) -> Result<usize, Malformed> {
     }
     let mut at = start + 1;
     loop {
+        at = scan::end_of_text(doc, at);
         match doc.get(at).ok_or(Malformed)? {
             b'"' => return Ok(at + 1),
-            b'\\' => at += 2,
-            _ => at += 1,
+            // A backslash and what it escapes.
+            _ => at += 2,
         }
     }
 }
 
 /// The end of the object or array that starts at `start`.
 fn bracketed(doc: &[u8], start: usize) -> Result<usize, Malformed> {
-    // The brackets that must still close. A list of our own, so that depth costs no stack.
-    let mut closing = Vec::new();
-    let mut at = start;
+    // A bit for each bracket that must still close, so that depth costs neither stack nor heap.
+    let mut is_brace = [0_u64; DEPTH_MAX / 64 + 1];
+    let (mut depth, mut at) = (0, start);
 
     loop {
+        at = scan::structure(doc, at);
         match doc.get(at).ok_or(Malformed)? {
             b'"' => {
                 at = string(doc, at)?;
                 continue;
             }
-            b'{' => closing.push(b'}'),
-            b'[' => closing.push(b']'),
-            close @ (b'}' | b']') => {
-                if closing.pop() != Some(*close) {
+            open @ (b'{' | b'[') => {
+                if depth == DEPTH_MAX {
                     return Err(Malformed);
                 }
-                if closing.is_empty() {
+                let bit = 1 << (depth % 64);
+                match open {
+                    b'{' => is_brace[depth / 64] |= bit,
+                    _ => is_brace[depth / 64] &= !bit,
+                }
+                depth += 1;
+            }
+            close => {
+                depth -= 1;
+                let opened_by_brace = is_brace[depth / 64] >> (depth % 64) & 1 == 1;
+                if opened_by_brace != (*close == b'}') {
+                    return Err(Malformed);
+                }
+                if depth == 0 {
                     return Ok(at + 1);
                 }
             }
-            _ => {}
-        }
-
-        if closing.len() > DEPTH_MAX {
-            return Err(Malformed);
         }
         at += 1;
     }
@@ -277,8 +390,10 @@ mod tests {
 
     #[test]
     fn elements_are_found() {
-        let doc = br#"[ 1, "two,]" , [3] ,{}]"#;
-        let found = elements(doc, &root(doc).unwrap()).unwrap();
+        let doc = &br#"[ 1, "two,]" , [3] ,{}]"#[..];
+        let array = root(doc).unwrap();
+        let found = first_elements(doc, &array, 9).unwrap();
+        assert_eq!(first_elements(doc, &array, 2).unwrap(), found[..2]);
         let texts: Vec<_> =
             found.into_iter().map(|r| std::str::from_utf8(&doc[r]).unwrap()).collect();
         assert_eq!(texts, ["1", "\"two,]\"", "[3]", "{}"]);
@@ -296,8 +411,37 @@ mod tests {
     }
 
     #[test]
+    fn what_is_beyond_a_bound_is_told_from_what_is_not_json() {
+        let fields = |count: usize| format!("{{{}}}", vec![r#""a":[1,2]"#; count].join(","));
+        for (doc, is_beyond) in [
+            (fields(MEMBERS_MAX), false),
+            (fields(MEMBERS_MAX + 1), true),
+            (format!("{{\"a\":{}", "[".repeat(DEPTH_MAX)), true),
+            (format!("{{\"a\":\"{}\"}}", "[,".repeat(DEPTH_MAX * 10)), false),
+            ("{\"a\"".to_owned(), false),
+            ("[1]".to_owned(), false),
+        ] {
+            let doc = doc.as_bytes();
+            assert_eq!(is_beyond_bounds(doc), is_beyond, "{}", doc.len());
+            assert_eq!(
+                root(doc).and_then(|object| members(doc, &object)).is_ok(),
+                doc.len() > 9 && !is_beyond
+            );
+        }
+    }
+
+    #[test]
+    fn a_tree_has_a_bound() {
+        let list = |count: usize| format!("[{}1]", "1,".repeat(count)).into_bytes();
+        assert!(tree(&list(TREE_VALUES_MAX - 10)).is_some());
+        assert!(tree(&list(TREE_VALUES_MAX)).is_none());
+        let text = format!("[\"{}\"]", "[1,".repeat(TREE_VALUES_MAX));
+        assert!(tree(text.as_bytes()).is_some(), "a text is one value");
+    }
+
+    #[test]
     fn members_leave_with_their_commas() {
-        let doc = br#"{ "a":1, "b" : [2,3] ,"c":4 }"#;
+        let doc = &br#"{ "a":1, "b" : [2,3] ,"c":4 }"#[..];
         let all = members(doc, &root(doc).unwrap()).unwrap();
         let without = |gone: [bool; 3]| {
             let mut edits = Edits::default();

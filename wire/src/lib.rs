@@ -1,8 +1,9 @@
 //! The only crate that knows provider JSON. No I/O, no clock, not async.
 //!
 //! The rooms, in the order in which a call meets them:
-//! - [`route`], [`Request`] and [`lineage`]: the kind of a call, its body, and the agent that
-//!   made it.
+//! - [`access`], [`route`], [`Request`] and [`lineage`]: the routes that agents may use, the kind
+//!   of a call, its body, and the agent that made it. [`without_scheduling`] cuts the fields that
+//!   only the user decides.
 //! - [`ForcedSampling`] overrides the agent's sampling parameters. [`ServerSampling`] and
 //!   [`EffectiveSampling`] tell what a call was sampled with, and [`LogprobFit`] whether its
 //!   logprobs are of that distribution.
@@ -20,8 +21,10 @@
 #![forbid(unsafe_code)]
 
 mod ask;
+mod bounds;
 mod conversation;
 mod dialect;
+mod document;
 mod error;
 mod hide;
 mod json;
@@ -32,18 +35,21 @@ mod reply;
 mod request;
 mod routes;
 mod sampling;
+mod scheduling;
 mod server;
+mod shape;
 mod sides;
 mod sse;
 mod translate;
 
 pub use ask::{AskOptions, AugmentedRequest, REFUSAL_BYTES_MAX, RefusedFields, ask};
 pub use conversation::{
-    Answer, Conversation, RawConversation, answers, canonical, content_text, conversation,
+    Answer, Conversation, RawConversation, answer, answers, canonical, content_text, conversation,
     parsed_arguments, prepend_turn, prepend_turns, previous_response, raw_conversation, reasoning,
     response_id, stores_reply, template_fields, token_texts,
 };
 pub use dialect::{Dialect, dialect_of_models};
+pub use document::ReplyDocument;
 pub use error::{error_body, error_event, error_text};
 pub use hide::ReplyFilter;
 pub use lineage::lineage;
@@ -52,11 +58,15 @@ pub use reply::{
     token_counts,
 };
 pub use request::Request;
-pub use routes::{reports_natively, route, route_for, route_with_body, samples_unrecorded};
+pub use routes::{
+    Access, access, depends_on_body, reports_natively, route, route_for, route_with_body,
+};
 pub use sampling::{
     EffectiveSampling, ForcedSampling, ForcedSamplingError, LogprobFit, ServerSampling,
 };
+pub use scheduling::{SCHEDULING_HEADERS, without_scheduling};
 pub use server::{Comparison, Difference, Probe, ServerInfo, compare};
+pub use shape::shape;
 pub use sides::{Alternative, Routing, alternatives, routing, sampling_mask};
 pub use sse::{Event, EventTooLong, Splitter};
 pub use translate::{

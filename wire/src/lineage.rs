@@ -4,6 +4,7 @@ use episode::{CallKind, Lineage, Route};
 use serde::Deserialize;
 use serde_json::Value;
 
+use crate::bounds::VALUE_BYTES_MAX;
 use crate::request::Request;
 
 /// The header in which an SDK counts how often it sent this request before.
@@ -95,7 +96,7 @@ fn claude_code<'h>(
 /// The session in `metadata.user_id`: a JSON text in newer versions, `user_..._session_ID` in older
 /// ones.
 fn session_of_user(request: &Request) -> Option<String> {
-    let metadata: Value = serde_json::from_slice(request.raw("metadata")?).ok()?;
+    let metadata = short_value(request, "metadata")?;
     let user = metadata.get("user_id")?.as_str()?;
     let json = serde_json::from_str::<Value>(user).ok();
     let session = json.as_ref().and_then(|user| user.get("session_id")?.as_str());
@@ -188,11 +189,17 @@ fn litellm<'h>(
 fn body_session(request: &Request) -> Option<String> {
     ["session_id", "litellm_session_id"]
         .iter()
-        .find_map(|key| serde_json::from_slice(request.raw(key)?).ok())
+        .find_map(|key| Some(short_value(request, key)?.as_str()?.to_owned()))
         .or_else(|| {
-            let metadata: Value = serde_json::from_slice(request.raw("metadata")?).ok()?;
+            let metadata = short_value(request, "metadata")?;
             Some(metadata.get("session_id")?.as_str()?.to_owned())
         })
+}
+
+/// The value of a field that names a session; `None` if it is too long to be one.
+fn short_value(request: &Request, key: &str) -> Option<Value> {
+    let raw = request.raw(key).filter(|raw| raw.len() <= VALUE_BYTES_MAX)?;
+    serde_json::from_slice(raw).ok()
 }
 
 fn kind_of(request: &Request) -> CallKind {

@@ -7,7 +7,9 @@ use proptest::prelude::*;
 use serde_json::{Map, Value};
 
 use crate::sse::events;
-use crate::{AskOptions, AugmentedRequest, Collector, Dialect, Event, Request};
+use crate::{
+    AskOptions, AugmentedRequest, Collector, Dialect, Event, ReplyDocument, Request, Splitter,
+};
 
 /// Any JSON, with the keys we look for among its keys and texts.
 fn json() -> impl Strategy<Value = Value> {
@@ -118,7 +120,8 @@ proptest! {
         pretty: bool,
     ) {
         let hide = ask(Dialect::Vllm, Route::Completions, &request("{}")).hide;
-        let shown = hide.document(&Bytes::from(text(&asked, pretty)));
+        let reply = Bytes::from(text(&asked, pretty));
+        let shown = hide.document(&ReplyDocument::new(&reply));
         // Pretty printing breaks a list over lines that a null is not broken over, so the text of
         // what stands around it is compared through the values.
         if pretty {
@@ -140,7 +143,7 @@ proptest! {
         let mut collector = Collector::new(Route::Chat, None, None);
         collector.take(&noise);
         collector.take(text(&value, false).as_bytes());
-        let _ = hide.document(&Bytes::from(text(&value, true)));
+        let _ = hide.document(&ReplyDocument::new(&Bytes::from(text(&value, true))));
         let _ = crate::answers(Route::Chat, &noise);
         let _ = crate::answers(Route::Chat, text(&value, false).as_bytes());
         prop_assert!(collector.facts().unread <= 2);
@@ -156,8 +159,14 @@ proptest! {
         places.extend([0, stream.len()]);
         places.sort_unstable();
         let chunks: Vec<&[u8]> = places.windows(2).map(|w| &stream[w[0]..w[1]]).collect();
-        let split = events(&chunks);
-        prop_assert_eq!(&split, &events(&[&stream]));
+        let mut splitter = Splitter::default();
+        let mut split = Vec::new();
+        for chunk in &chunks {
+            splitter.push(chunk);
+            split.extend(std::iter::from_fn(|| splitter.next_event().ok().flatten()));
+        }
+        split.extend(splitter.rest());
+        prop_assert_eq!(&split, &events(&stream).collect::<Vec<_>>());
         let joined: Vec<u8> = split.iter().flat_map(|event| event.0.to_vec()).collect();
         prop_assert_eq!(joined, stream);
     }

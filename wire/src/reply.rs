@@ -2,15 +2,18 @@
 //!
 //! - `chat`, `native`, `messages`, `responses`: readers, one for each kind of route.
 //! - `choice`: a choice as it grows, and the ids and logprobs that it ends with.
+//! - `list`: lists and texts, read within bounds.
 //! - [`Vocabulary`]: finds ids by the bytes of their tokens.
 //! - [`MissingIds`] and [`PromptLookup`]: ids that a reply does not hold, and how to ask for them.
 
 mod chat;
 mod choice;
+mod list;
 mod messages;
 pub(crate) mod missing;
 mod native;
 mod responses;
+mod versions;
 mod vocabulary;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -18,10 +21,18 @@ use std::sync::Arc;
 
 use episode::{Choice, Route, TokenCounts};
 use serde_json::Value;
+use serde_json::value::RawValue;
 
+use crate::bounds::{
+    CHOICES_MAX, ERROR_BYTES_MAX, MODEL_BYTES_MAX, PROMPTS_MAX, SIDE_BYTES_MAX, TOKEN_BYTES_MAX,
+};
+use crate::document::ReplyDocument;
+use crate::json::Outline;
 use crate::request::Request;
 use crate::sse::documents;
+use chat::PromptIds;
 use choice::{ChoiceDraft, ReplyContext};
+use list::{short, short_value};
 pub use missing::{MissingIds, PromptLookup, rendered_text};
 pub use vocabulary::{Vocabulary, VocabularyError};
 
@@ -33,6 +44,16 @@ pub struct Collector {
     choices_per_prompt: u32,
     /// Number of prompts of the request. Ids of other prompts are ignored.
     prompts_max: u32,
+    /// Number of choices that the request asks for. Further ones are not collected.
+    choices_max: u32,
+    /// Bytes that ids and logprobs occupy.
+    token_bytes: usize,
+    /// Bytes that the other data of the tokens occupies.
+    side_bytes: usize,
+    /// The reply holds more than is collected, so that none of it is.
+    is_capped: bool,
+    /// The other data of the tokens was too long, and is left out.
+    lacks_sides: bool,
     /// Keeps lists of alternatives: they hold more than the sampled token itself.
     keeps_alternatives: bool,
     vocabulary: Option<Arc<Vocabulary>>,
@@ -67,6 +88,8 @@ pub struct Facts {
     pub error: Option<String>,
     /// Number of chunks that could not be read.
     pub unread: u32,
+    /// True if the reply holds more choices or tokens than are collected. Then none are.
+    pub is_capped: bool,
     /// Ids that are not in the reply, but that the server can still be asked for.
     pub missing: MissingIds,
 }
@@ -74,7 +97,7 @@ pub struct Facts {
 /// The token counts of a reply, whether or not it reports ids.
 pub fn token_counts(route: Route, reply: &[u8]) -> TokenCounts {
     let mut collector = Collector::new(route, None, None);
-    documents(reply).iter().for_each(|document| collector.take(document));
+    documents(reply).for_each(|document| collector.take(&document));
     collector.reported_counts()
 }
 
@@ -89,7 +112,12 @@ impl Collector {
         Self {
             route,
             choices_per_prompt: request.map_or(1, Request::choices),
-            prompts_max: prompt_count(route, request),
+            prompts_max: prompt_count(route, request).min(PROMPTS_MAX),
+            choices_max: choice_count(route, request),
+            token_bytes: 0,
+            side_bytes: 0,
+            is_capped: false,
+            lacks_sides: false,
             keeps_alternatives: request.is_some_and(|request| request.asks_alternatives(route)),
             vocabulary,
             model: None,
@@ -117,8 +145,23 @@ impl Collector {
             Route::Messages => self.take_messages(json),
             Route::Responses => self.take_responses(json),
             Route::Generate => self.take_native(json),
-            _ => self.take_chat(json),
+            _ => Outline::of(json).ok().and_then(|outline| self.take_chat(&outline)),
         };
+        self.note_read(read, json);
+    }
+
+    /// Takes one document, whose outline others need too.
+    pub fn take_document(&mut self, document: &ReplyDocument<'_>) {
+        match self.route {
+            Route::Messages | Route::Responses | Route::Generate => self.take(document.bytes()),
+            _ => {
+                let read = document.outline().ok().and_then(|outline| self.take_chat(outline));
+                self.note_read(read, document.bytes());
+            }
+        }
+    }
+
+    fn note_read(&mut self, read: Option<()>, json: &[u8]) {
         if read.is_none() {
             self.unread += 1;
             self.mark_gap(json);
@@ -129,8 +172,7 @@ impl Collector {
     fn mark_gap(&mut self, json: &[u8]) {
         match chat::choice_indices(json).filter(|indices| !indices.is_empty()) {
             Some(indices) => indices.into_iter().for_each(|index| {
-                let prompt_index = self.prompt_of(index);
-                self.choice(index, prompt_index).mark_gap();
+                self.change(index, ChoiceDraft::mark_gap);
             }),
             None => self.has_gap = true,
         }
@@ -153,6 +195,16 @@ impl Collector {
     /// Returns true if the reply carried an error.
     pub fn failed(&self) -> bool {
         self.error.is_some()
+    }
+
+    /// Stops to collect tokens, and forgets those that were collected.
+    pub fn stop(&mut self) {
+        self.note_cut(true);
+    }
+
+    /// Number of bytes that what was collected occupies, roughly.
+    pub fn held(&self) -> usize {
+        self.token_bytes + self.side_bytes + self.choices.len() * size_of::<ChoiceDraft>()
     }
 
     /// The facts that were collected.
@@ -187,6 +239,7 @@ impl Collector {
             usage,
             error: self.error,
             unread: self.unread,
+            is_capped: self.is_capped,
             missing: self.missing,
         }
     }
@@ -204,9 +257,10 @@ impl Collector {
             _ => sum(self.choices.values().map(ChoiceDraft::count)),
         };
 
+        let bounded = |count: Option<u64>| count.map(|count| count.min(TokenCounts::MAX));
         TokenCounts {
-            prompt: self.usage.prompt.or(prompt),
-            completion: self.usage.completion.or(completion),
+            prompt: bounded(self.usage.prompt.or(prompt)),
+            completion: bounded(self.usage.completion.or(completion)),
         }
     }
 
@@ -219,12 +273,71 @@ impl Collector {
 
     fn set_error(&mut self, error: &Value) {
         let message = error.get("message").and_then(Value::as_str).or(error.as_str());
-        self.error = Some(message.map_or_else(|| error.to_string(), str::to_owned));
+        let text = message.map_or_else(|| error.to_string(), str::to_owned);
+        self.error = Some(short(text, ERROR_BYTES_MAX));
     }
 
-    /// The choice of this index, which is made if it is new.
-    fn choice(&mut self, index: u32, prompt_index: u32) -> &mut ChoiceDraft {
-        self.choices.entry(index).or_insert_with(|| ChoiceDraft::new(index, prompt_index))
+    /// Sets the error. Of a long one the beginning is kept.
+    fn set_raw_error(&mut self, error: &RawValue) {
+        self.set_error(&short_value(error, ERROR_BYTES_MAX));
+    }
+
+    fn set_model(&mut self, model: Option<String>) {
+        if let Some(model) = model {
+            self.model = Some(short(model, MODEL_BYTES_MAX));
+        }
+    }
+
+    /// Sets the ids of a prompt. The first ones hold.
+    fn set_prompt(&mut self, prompt_index: u32, ids: PromptIds) {
+        let is_new = prompt_index < self.prompts_max && !self.prompts.contains_key(&prompt_index);
+        if is_new && !self.is_capped {
+            self.token_bytes += ids.items.len() * size_of::<u32>();
+            self.prompts.insert(prompt_index, ids.items);
+            self.note_cut(ids.is_cut || self.token_bytes > TOKEN_BYTES_MAX);
+        }
+    }
+
+    /// Changes the choice of this index, which is made if it is new. Returns false if the reply has
+    /// no room for it.
+    fn change(&mut self, index: u32, change: impl FnOnce(&mut ChoiceDraft)) -> bool {
+        if self.choices.len() as u64 >= u64::from(self.choices_max)
+            && !self.choices.contains_key(&index)
+        {
+            self.note_cut(true);
+            return false;
+        }
+        let prompt_index = self.prompt_of(index);
+        let choice =
+            self.choices.entry(index).or_insert_with(|| ChoiceDraft::new(index, prompt_index));
+
+        let (tokens, sides) = (choice.token_bytes(), choice.side_bytes());
+        change(choice);
+        if self.is_capped {
+            choice.drop_tokens();
+        } else if self.lacks_sides {
+            choice.drop_sides();
+        }
+        self.token_bytes = self.token_bytes.saturating_sub(tokens) + choice.token_bytes();
+        self.side_bytes = self.side_bytes.saturating_sub(sides) + choice.side_bytes();
+
+        let is_cut = choice.is_cut();
+        if self.side_bytes > SIDE_BYTES_MAX {
+            (self.lacks_sides, self.side_bytes) = (true, 0);
+            self.choices.values_mut().for_each(ChoiceDraft::drop_sides);
+        }
+        self.note_cut(is_cut || self.token_bytes > TOKEN_BYTES_MAX);
+        true
+    }
+
+    /// Stops to collect if the reply `is_cut`: it holds more than is collected.
+    fn note_cut(&mut self, is_cut: bool) {
+        if is_cut && !self.is_capped {
+            self.is_capped = true;
+            self.choices.values_mut().for_each(ChoiceDraft::drop_tokens);
+            self.prompts.clear();
+            (self.token_bytes, self.side_bytes) = (0, 0);
+        }
     }
 }
 
@@ -247,6 +360,12 @@ fn prompt_count(route: Route, request: Option<&Request>) -> u32 {
     batch.map_or(1, |request| u32::try_from(request.prompts()).unwrap_or(u32::MAX))
 }
 
+/// The number of choices of the reply to a request.
+fn choice_count(route: Route, request: Option<&Request>) -> u32 {
+    let Some(request) = request else { return CHOICES_MAX };
+    request.choices().saturating_mul(prompt_count(route, Some(request)).max(1)).min(CHOICES_MAX)
+}
+
 /// Prompts at their places. A reply that was cut short has some of them only, and not always the
 /// first ones.
 fn in_place(mut reported: BTreeMap<u32, Vec<u32>>, prompts_max: u32) -> Vec<Vec<u32>> {
@@ -259,11 +378,14 @@ mod tests {
     use bytes::Bytes;
     use episode::Fidelity;
 
+    use std::borrow::Cow;
+
     use super::*;
 
     fn collect(route: Route, n: u32, parts: &[&str]) -> Facts {
         let mut collector = Collector::new(route, None, None);
         (collector.choices_per_prompt, collector.prompts_max) = (n, 2);
+        collector.choices_max = 2 * n;
         parts.iter().for_each(|part| collector.take(part.as_bytes()));
         collector.facts()
     }
@@ -316,7 +438,10 @@ mod tests {
             include_bytes!("../../tests/tapes/vllm/completions/batch_stream.request.json");
         let stream = include_bytes!("../../tests/tapes/vllm/completions/batch_stream.asked.sse");
         let request = Request::read(&Bytes::from_static(request)).unwrap();
-        (Collector::new(Route::Completions, Some(&request), None), documents(stream))
+        (
+            Collector::new(Route::Completions, Some(&request), None),
+            documents(stream).map(Cow::into_owned).collect(),
+        )
     }
 
     #[test]
@@ -356,6 +481,63 @@ mod tests {
         collector.take(br#"{"choices":[{"index":4294967295,"prompt_token_ids":[9]}]}"#);
         collector.take(br#"{"choices":[{"index":0,"prompt_token_ids":[1,5]}]}"#);
         assert_eq!(collector.facts().prompts, [[1, 5]]);
+    }
+
+    fn of_one_choice() -> Collector {
+        let request = Request::read(&Bytes::from_static(b"{}")).unwrap();
+        Collector::new(Route::Chat, Some(&request), None)
+    }
+
+    #[test]
+    fn choices_that_were_not_asked_for_are_not_collected() {
+        let choices = |indices: std::ops::Range<u32>| {
+            let all = indices.map(|index| format!(r#"{{"index":{index},"token_ids":[1]}}"#));
+            format!(r#"{{"choices":[{}]}}"#, all.collect::<Vec<_>>().join(","))
+        };
+        let mut one = of_one_choice();
+        one.take(choices(0..1).as_bytes());
+        assert!(!one.is_capped);
+        one.take(choices(0..1000).as_bytes());
+        (1000..2000).for_each(|index| one.take(choices(index..index + 1).as_bytes()));
+        let facts = one.facts();
+        assert!(facts.is_capped && facts.choices[0].token_ids.is_none());
+        assert_eq!(facts.choices.len(), 1);
+    }
+
+    #[test]
+    fn ids_and_other_data_without_end_take_no_room() {
+        let ids = format!(r#"{{"choices":[{{"token_ids":[{}1]}}]}}"#, "1,".repeat(1 << 17));
+        let mut endless = of_one_choice();
+        let per_chunk = (1 << 17) * 4;
+        for _ in 0..=TOKEN_BYTES_MAX / per_chunk {
+            endless.take(ids.as_bytes());
+            assert!(endless.held() <= TOKEN_BYTES_MAX + per_chunk);
+        }
+        assert!(endless.is_capped && endless.held() < 1 << 16);
+        endless.take(br#"{"choices":[{"finish_reason":"stop"}]}"#);
+        assert!(endless.finished());
+
+        let mask = format!(r#"{{"choices":[{{"sampling_mask":["{}"]}}]}}"#, "x".repeat(8 << 20));
+        let mut masked = of_one_choice();
+        masked.take(br#"{"choices":[{"token_ids":[7]}]}"#);
+        (0..=SIDE_BYTES_MAX / (8 << 20)).for_each(|_| masked.take(mask.as_bytes()));
+        let choice = &masked.facts().choices[0];
+        assert_eq!((choice.token_ids.as_deref(), choice.sides.len()), (Some(&[7][..]), 0));
+    }
+
+    #[test]
+    fn long_words_of_an_upstream_are_cut() {
+        let long = "x".repeat(1 << 20);
+        let mut wordy = of_one_choice();
+        let chunk = format!(
+            r#"{{"model":"{long}","choices":[{{"finish_reason":"{long}","stop_reason":"{long}"}}],
+            "error":{{"message":"{long}"}}}}"#
+        );
+        wordy.take(chunk.as_bytes());
+        let facts = wordy.facts();
+        let choice = &facts.choices[0];
+        let words = [&facts.model, &choice.finish_reason, &choice.stop_reason, &facts.error];
+        assert!(words.iter().all(|word| word.as_ref().unwrap().len() <= ERROR_BYTES_MAX));
     }
 
     #[test]
@@ -465,13 +647,17 @@ mod tests {
     }
 
     #[test]
-    fn counts_without_measure_stay_at_the_largest() {
+    fn counts_without_measure_are_the_largest() {
         let most = u64::MAX;
         let timings = format!(r#"{{"timings":{{"prompt_n":{most},"cache_n":{most}}}}}"#);
         let usage =
             format!(r#"{{"usage":{{"input_tokens":{most},"cache_read_input_tokens":{most}}}}}"#);
         for (route, reply) in [(Route::Chat, timings), (Route::Messages, usage)] {
-            assert_eq!(collect(route, 1, &[&reply]).usage.prompt, Some(most), "{reply}");
+            assert_eq!(
+                collect(route, 1, &[&reply]).usage.prompt,
+                Some(TokenCounts::MAX),
+                "{reply}"
+            );
         }
     }
 
@@ -502,7 +688,7 @@ mod tests {
         let span = r#"{"version":"1","start":0,"end":1}"#;
         let shared = |spans: usize| {
             let spans = vec![span; spans].join(",");
-            collect(Route::Chat, 1, &[&reply(format!(r#""weight_versions":[{spans}]"#))])
+            collect(Route::Chat, 500, &[&reply(format!(r#""weight_versions":[{spans}]"#))])
         };
         let spans = |facts: &Facts| facts.choices.iter().map(|c| c.versions.len()).sum::<usize>();
         assert_eq!((spans(&shared(4)), shared(4).unread), (4000, 0));

@@ -7,11 +7,18 @@ use bytes::Bytes;
 use episode::Route;
 use serde_json::{Map, Value, json};
 
-use crate::json::{Edits, cuts, elements, members, root};
+use crate::bounds::{MODEL_BYTES_MAX, VALUE_BYTES_MAX};
+use crate::json::{
+    Edits, Outline, cuts, each_element, first_elements, is_beyond_bounds, members, root, tree,
+};
 use crate::sampling::parameters;
 
 /// The summary tells only the length of longer values; the request itself keeps them.
 const SAMPLING_VALUE_BYTES_MAX: usize = 4096;
+
+/// Fields that say in their depth how tokens are drawn.
+const NESTED: [&str; 7] =
+    ["tools", "tool_choice", "text", "output_config", "response_format", "bad_words", "logit_bias"];
 
 /// A request body and the places of its top-level fields.
 #[derive(Debug, Clone)]
@@ -22,15 +29,21 @@ pub struct Request {
 }
 
 impl Request {
-    /// Reads `body`; `None` if it is not a JSON object.
+    /// Reads `body`; `None` if it is not a JSON object, or beyond the bounds of one.
     pub fn read(body: &Bytes) -> Option<Self> {
-        let object = root(body).ok()?;
-        let fields = members(body, &object)
+        let document = Outline::of(body).ok()?;
+        let object = root(&document).ok()?;
+        let fields = members(&document, &object)
             .ok()?
             .into_iter()
             .map(|member| (member.key(body).into_owned(), member.value))
             .collect();
         Some(Self { body: body.clone(), object, fields })
+    }
+
+    /// True if `body` is an object that is nested too deeply or has too many fields to be read.
+    pub fn is_beyond_bounds(body: &[u8]) -> bool {
+        is_beyond_bounds(body)
     }
 
     /// The place of a top-level field's value; of duplicates the last, as most servers read them.
@@ -43,13 +56,35 @@ impl Request {
         Some(&self.body[self.place(key)?.clone()])
     }
 
+    /// The names of the top-level fields with their raw values, duplicates included.
+    pub(crate) fn raw_fields(&self) -> impl Iterator<Item = (&str, &[u8])> {
+        self.fields.iter().map(|(name, place)| (name.as_str(), &self.body[place.clone()]))
+    }
+
+    /// The value of a top-level field, unless it is too long to be a parameter.
     fn value(&self, key: &str) -> Option<Value> {
-        serde_json::from_slice(self.raw(key)?).ok()
+        let raw = self.raw(key).filter(|raw| raw.len() <= VALUE_BYTES_MAX)?;
+        serde_json::from_slice(raw).ok()
+    }
+
+    /// The top-level fields without the conversation: a value that is too long is `true`, but for
+    /// those that say how tokens are drawn.
+    pub(crate) fn short_fields(&self) -> Value {
+        let short = |(name, place): &(String, Range<usize>)| {
+            let raw = &self.body[place.clone()];
+            let is_nested = matches!(raw.first(), Some(b'{' | b'['));
+            let is_read = raw.len() <= SAMPLING_VALUE_BYTES_MAX
+                || is_nested && NESTED.contains(&name.as_str());
+            let value = if is_read { tree(raw) } else { None };
+            (name.clone(), value.unwrap_or(Value::Bool(true)))
+        };
+        Value::Object(self.fields.iter().map(short).collect())
     }
 
     /// The model that the agent named.
     pub fn model(&self) -> Option<String> {
-        self.value("model")?.as_str().map(str::to_owned)
+        let raw = self.raw("model").filter(|raw| raw.len() <= MODEL_BYTES_MAX)?;
+        serde_json::from_slice(raw).ok()
     }
 
     /// Returns true if the agent asked for a stream.
@@ -70,11 +105,16 @@ impl Request {
 
     /// Number of choices for each prompt, at least 1. Each server has its own field for it.
     pub fn choices(&self) -> u32 {
-        let native = || self.value("sampling_params").and_then(|params| params.get("n").cloned());
-        self.value("n")
-            .or_else(|| self.value("n_cmpl"))
-            .or_else(native)
-            .and_then(|n| n.as_u64())
+        let native = || match self.raw("sampling_params").and_then(tree)? {
+            // One object for each prompt.
+            Value::Array(list) => list.iter().filter_map(|params| params.get("n")?.as_u64()).max(),
+            params => params.get("n")?.as_u64(),
+        };
+        let of = |key| self.value(key).map(|n| n.as_u64());
+        of("n")
+            .or_else(|| of("n_cmpl"))
+            .or_else(|| Some(native()))
+            .flatten()
             .map_or(1, |n| u32::try_from(n).unwrap_or(1).max(1))
     }
 
@@ -132,7 +172,8 @@ impl Request {
     fn append_to_lists(&self, appended: &[(&str, &'static str)], edits: &mut Edits) {
         for (key, value) in appended {
             let Some(list) = self.place(key) else { continue };
-            let is_empty = elements(&self.body, list).is_ok_and(|items| items.is_empty());
+            let first = first_elements(&self.body, list, 1);
+            let is_empty = first.is_ok_and(|items| items.is_empty());
             let comma = if is_empty { "" } else { "," };
             let end = list.end - 1;
             edits.put(end..end, format!("{comma}{value}"));
@@ -141,7 +182,7 @@ impl Request {
 
     /// The body without its fields of these names.
     pub(crate) fn without(&self, names: &[&str]) -> Bytes {
-        let fields = members(&self.body, &self.object).unwrap_or_default();
+        let fields = members(&self.body[..], &self.object).unwrap_or_default();
         let removed: Vec<bool> =
             fields.iter().map(|field| names.contains(&field.key(&self.body).as_ref())).collect();
 
@@ -152,18 +193,44 @@ impl Request {
 
     /// The last element of the list under `key`.
     pub(crate) fn last_of(&self, key: &str) -> Option<&[u8]> {
-        let last = elements(&self.body, self.place(key)?).ok()?.pop()?;
-        Some(&self.body[last])
+        let mut last = None;
+        each_element(&self.body[..], self.place(key)?, |element| {
+            last = Some(element);
+            Ok(())
+        })
+        .ok()?;
+        Some(&self.body[last?])
     }
 
-    /// The whole body, parsed.
+    /// The whole body as a tree; `None` if it holds too many values.
     pub(crate) fn parsed(&self) -> Option<Value> {
-        serde_json::from_slice(&self.body).ok()
+        tree(&self.body)
     }
 
     /// The body as it was read.
     pub fn body(&self) -> &Bytes {
         &self.body
+    }
+
+    /// True if the request has something to answer: messages, a prompt or an earlier response.
+    pub fn says_anything(&self) -> bool {
+        let said = [
+            "messages",
+            "prompt",
+            "input",
+            "text",
+            "input_ids",
+            "input_embeds",
+            "token_ids",
+            "previous_response_id",
+            "conversation",
+        ];
+        let is_empty = |value: &[u8]| {
+            let value = value.iter().filter(|byte| !byte.is_ascii_whitespace());
+            let value: Vec<u8> = value.copied().take(5).collect();
+            matches!(value.as_slice(), b"null" | b"[]" | b"{}" | b"\"\"")
+        };
+        said.iter().any(|key| self.raw(key).is_some_and(|value| !is_empty(value)))
     }
 
     /// Number of prompts: 1, or the length of a text completion's batch.
@@ -173,10 +240,18 @@ impl Request {
 
     fn batch_size(&self) -> Option<usize> {
         let place = ["prompt", "text", "input_ids"].iter().find_map(|key| self.place(key))?;
-        let items = elements(&self.body, place).ok()?;
         // A list of numbers is one prompt, given as ids.
-        let first = self.body[items.first()?.clone()].first()?;
-        matches!(first, b'"' | b'[').then_some(items.len())
+        let first = first_elements(&self.body, place, 1).ok()?.pop()?;
+        if !matches!(self.body.get(first.start), Some(b'"' | b'[')) {
+            return None;
+        }
+        let mut count = 0;
+        each_element(&self.body[..], place, |_| {
+            count += 1;
+            Ok(())
+        })
+        .ok()?;
+        Some(count)
     }
 }
 

@@ -1,61 +1,137 @@
-//! The kind of a call by its method and path, and the routes that sample unrecorded tokens.
+//! The routes of agents: which are served, which are recorded with tokens, and which sample tokens
+//! that cannot be recorded.
 
 use episode::Route;
 
 use crate::dialect::Dialect;
 use crate::request::Request;
 
-/// The treatment of a sampling route beside OpenAI's and Anthropic's.
+/// The treatment of a route of agents.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum OtherRoute {
-    /// It is recorded as the server's own route for text.
-    Text,
-    /// It is chat or a text completion, as its body says.
+enum Treatment {
+    /// A call of this kind. Its tokens are recorded if the kind generates.
+    Call(Route),
+    /// Chat or a text completion, as the body says.
     ByBody,
+    /// A plain exchange, which samples nothing.
+    Plain,
     /// No reader knows the tokens that it samples, so agents are refused.
     Unrecorded,
 }
 
-/// Such routes without a leading `/v1`, sorted.
-const OTHER_ROUTES: [(&str, OtherRoute); 10] = [
-    // SGLang, in Ollama's form.
-    ("api/chat", OtherRoute::Unrecorded),
-    ("api/generate", OtherRoute::Unrecorded),
+use Treatment::{ByBody, Call, Plain, Unrecorded};
+
+/// The routes of agents, by method and path without a leading `/v1`, sorted by path. The last
+/// segment of a path may be `*`, which stands for the rest of any path. Every other route is
+/// closed: OpenAI's files and batches, tokenizers, adapters, slots, models to load or delete, and
+/// the control of a server.
+const ROUTES: [(&str, &str, Treatment); 39] = [
+    // Claude Code's first request. TGI samples on a POST to it.
+    ("GET", "", Plain),
+    ("POST", "", Unrecorded),
+    // Ollama's own form, which SGLang and llama.cpp have, too.
+    ("POST", "api/chat", Unrecorded),
+    ("POST", "api/generate", Unrecorded),
+    // Models of speech.
+    ("POST", "audio/speech", Unrecorded),
+    ("POST", "audio/transcriptions", Unrecorded),
+    ("POST", "audio/translations", Unrecorded),
+    ("POST", "chat/completions", Call(Route::Chat)),
     // vLLM: several conversations at once.
-    ("chat/completions/batch", OtherRoute::Unrecorded),
+    ("POST", "chat/completions/batch", Unrecorded),
     // vLLM, in Cohere's form.
-    ("cohere/v2/chat", OtherRoute::Unrecorded),
+    ("POST", "cohere/v2/chat", Unrecorded),
     // llama.cpp.
-    ("completion", OtherRoute::Text),
+    ("POST", "completion", Call(Route::Generate)),
+    ("POST", "completions", Call(Route::Completions)),
+    ("POST", "embeddings", Call(Route::Embeddings)),
     // SGLang.
-    ("generate", OtherRoute::Text),
+    ("POST", "generate", Call(Route::Generate)),
+    ("PUT", "generate", Call(Route::Generate)),
+    // TGI.
+    ("POST", "generate_stream", Unrecorded),
+    ("GET", "health", Plain),
+    // SGLang samples a token for it.
+    ("GET", "health_generate", Unrecorded),
     // vLLM: ids in, ids out.
-    ("inference/v1/generate", OtherRoute::Unrecorded),
+    ("POST", "inference/v1/generate", Unrecorded),
     // llama.cpp: fills in the code between two pieces of code.
-    ("infill", OtherRoute::Text),
+    ("POST", "infill", Call(Route::Generate)),
     // vLLM and SGLang, in SageMaker's form.
-    ("invocations", OtherRoute::ByBody),
+    ("POST", "invocations", ByBody),
+    ("POST", "messages", Call(Route::Messages)),
+    // Anthropic: many calls at once, answered later.
+    ("POST", "messages/batches", Unrecorded),
+    ("POST", "messages/count_tokens", Call(Route::CountTokens)),
+    ("GET", "models", Call(Route::Models)),
+    ("GET", "models/*", Plain),
+    ("GET", "ping", Plain),
+    ("POST", "rerank", Plain),
+    ("POST", "reranking", Plain),
+    ("POST", "responses", Call(Route::Responses)),
+    // OpenAI: a model writes a summary.
+    ("POST", "responses/compact", Unrecorded),
+    ("POST", "responses/input_tokens", Plain),
+    ("POST", "score", Plain),
+    // TGI, in Vertex's form.
+    ("POST", "v2/chat", Unrecorded),
+    ("POST", "v2/rerank", Plain),
+    ("GET", "version", Plain),
+    ("POST", "vertex", Unrecorded),
     // SGLang, in Vertex's form.
-    ("vertex_generate", OtherRoute::Unrecorded),
+    ("POST", "vertex_generate", Unrecorded),
+    ("POST", "videos", Unrecorded),
 ];
 
-fn other_route(name: &str) -> Option<OtherRoute> {
-    let found = OTHER_ROUTES.binary_search_by(|(known, _)| (*known).cmp(name)).ok()?;
-    Some(OTHER_ROUTES[found].1)
+/// The treatment of a method on a path, if the table has it.
+fn treatment(method: &str, path: &str) -> Option<Treatment> {
+    let name = endpoint_name(path);
+    ROUTES
+        .iter()
+        .find(|(known, template, _)| *known == method && names(template, name))
+        .map(|(_, _, treatment)| *treatment)
+}
+
+/// Returns true if a path of the table names this endpoint.
+fn names(template: &str, name: &str) -> bool {
+    match template.strip_suffix('*') {
+        Some(start) => name.len() > start.len() && name.starts_with(start),
+        None => template == name,
+    }
+}
+
+/// What an agent may do with a method on a path.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Access {
+    /// The call is served.
+    Open,
+    /// The call samples tokens that cannot be recorded.
+    Unrecorded,
+    /// No agent needs it, so it is not on the list.
+    Closed,
+}
+
+/// The access of agents to `path`, which has no query and is in its normal form. `HEAD` goes
+/// wherever `GET` goes, and `OPTIONS` to every open path.
+pub fn access(method: &str, path: &str) -> Access {
+    let methods: &[&str] = match method {
+        "HEAD" => &["GET"],
+        "OPTIONS" => &["GET", "POST", "PUT"],
+        _ => &[method],
+    };
+    let found: Vec<_> = methods.iter().filter_map(|method| treatment(method, path)).collect();
+    match found.first() {
+        None => Access::Closed,
+        Some(_) if found.iter().any(|treatment| *treatment != Unrecorded) => Access::Open,
+        Some(_) => Access::Unrecorded,
+    }
 }
 
 /// The kind of endpoint that `path` (without a query) names under `method`. A route that only its
 /// body names is `Other`: see [`route_with_body`].
 pub fn route(method: &str, path: &str) -> Route {
-    match (method, endpoint_name(path)) {
-        ("POST", "chat/completions") => Route::Chat,
-        ("POST", "completions") => Route::Completions,
-        ("POST", "responses") => Route::Responses,
-        ("POST", "messages") => Route::Messages,
-        ("POST", "messages/count_tokens") => Route::CountTokens,
-        ("POST", "embeddings") => Route::Embeddings,
-        ("GET", "models") => Route::Models,
-        ("POST" | "PUT", name) if other_route(name) == Some(OtherRoute::Text) => Route::Generate,
+    match treatment(method, path) {
+        Some(Call(route)) => route,
         _ => Route::Other,
     }
 }
@@ -63,11 +139,17 @@ pub fn route(method: &str, path: &str) -> Route {
 /// The kind of endpoint, where the body may tell it.
 pub fn route_with_body(method: &str, path: &str, request: Option<&Request>) -> Route {
     let has = |key| request.and_then(|r| r.raw(key)).is_some_and(|value| value != b"null");
-    match other_route(endpoint_name(path)) {
-        Some(OtherRoute::ByBody) if method == "POST" && has("messages") => Route::Chat,
-        Some(OtherRoute::ByBody) if method == "POST" && has("prompt") => Route::Completions,
-        _ => route(method, path),
+    match treatment(method, path) {
+        Some(ByBody) if has("messages") => Route::Chat,
+        Some(ByBody) if has("prompt") => Route::Completions,
+        Some(Call(route)) => route,
+        _ => Route::Other,
     }
+}
+
+/// Returns true if only the body of a `POST` to `path` tells whether it samples.
+pub fn depends_on_body(path: &str) -> bool {
+    treatment("POST", path.split('?').next().unwrap_or(path)) == Some(ByBody)
 }
 
 /// The kind of endpoint as a server of `dialect` reads it: llama.cpp's `/completions` without a
@@ -80,13 +162,6 @@ pub fn route_for(dialect: Dialect, route: Route, path: &str) -> Route {
         }
         _ => route,
     }
-}
-
-/// Returns true if a call samples, on some server, tokens that cannot be recorded. `path` is as a
-/// server reads it, without a query.
-pub fn samples_unrecorded(method: &str, path: &str) -> bool {
-    !matches!(method, "GET" | "HEAD" | "OPTIONS" | "DELETE")
-        && other_route(endpoint_name(path)) == Some(OtherRoute::Unrecorded)
 }
 
 /// Returns true if a server of `dialect` reports the sampled tokens of its own route.
@@ -149,15 +224,111 @@ mod tests {
         assert_eq!(route_for(Dialect::Llamacpp, Route::Chat, "/chat/completions"), Route::Chat);
     }
 
+    /// The sampling routes of vLLM, SGLang, llama.cpp, Ollama and TGI, as their sources list them.
+    const SAMPLING: [&str; 29] = [
+        // All of them.
+        "/v1/chat/completions",
+        "/v1/completions",
+        "/v1/responses",
+        "/v1/messages",
+        // vLLM.
+        "/v1/chat/completions/batch",
+        "/cohere/v2/chat",
+        "/inference/v1/generate",
+        "/invocations",
+        "/v1/audio/transcriptions",
+        "/v1/audio/translations",
+        "/v1/audio/speech",
+        // SGLang.
+        "/generate",
+        "/api/chat",
+        "/api/generate",
+        "/vertex_generate",
+        // llama.cpp.
+        "/completion",
+        "/completions",
+        "/chat/completions",
+        "/responses",
+        "/messages",
+        "/infill",
+        "/audio/transcriptions",
+        // TGI.
+        "/",
+        "/generate_stream",
+        "/vertex",
+        // Hosted servers.
+        "/v1/responses/compact",
+        "/v1/messages/batches",
+        "/v1/videos",
+        "/v2/chat",
+    ];
+
     #[test]
-    fn what_samples_unheard_is_known_by_its_path() {
-        assert!(OTHER_ROUTES.is_sorted_by_key(|(path, _)| path));
-        for path in ["/v1/chat/completions/batch", "/api/chat", "/inference/v1/generate/"] {
-            assert!(samples_unrecorded("POST", path), "{path}");
-            assert!(!samples_unrecorded("GET", path), "{path}");
+    fn no_route_that_samples_is_a_plain_exchange() {
+        for path in SAMPLING {
+            match access("POST", path) {
+                Access::Open => {
+                    let is_recorded = route("POST", path).generates();
+                    assert!(is_recorded || depends_on_body(path), "{path}");
+                }
+                Access::Unrecorded => assert_eq!(route("POST", path), Route::Other, "{path}"),
+                Access::Closed => panic!("{path}: the refusal names the wrong option"),
+            }
         }
-        for path in ["/v1/chat/completions", "/generate", "/invocations", "/v1/embeddings", "/"] {
-            assert!(!samples_unrecorded("POST", path), "{path}");
+        assert_eq!(access("GET", "/health_generate"), Access::Unrecorded);
+    }
+
+    #[test]
+    fn what_no_agent_needs_is_closed() {
+        for (method, path) in [
+            ("POST", "/tokenize"),
+            ("POST", "/detokenize"),
+            ("POST", "/v1/files"),
+            ("GET", "/v1/files/f"),
+            ("POST", "/v1/batches"),
+            ("GET", "/v1/responses/resp_1"),
+            ("DELETE", "/v1/responses/resp_1"),
+            ("POST", "/v1/responses/resp_1/cancel"),
+            ("GET", "/v1/chat/completions"),
+            ("DELETE", "/v1/models/m"),
+            ("POST", "/v1/models/m:generateContent"),
+            ("POST", "/models/load"),
+            ("POST", "/lora-adapters"),
+            ("POST", "/slots/0"),
+            ("GET", "/slots"),
+            ("POST", "/props"),
+            ("POST", "/load_lora_adapter_from_tensors"),
+            ("POST", "/weights_checker"),
+            ("DELETE", "/api/delete"),
+            ("POST", "/api/pull"),
+            ("GET", "/metrics"),
+            ("GET", "/server_info"),
+            ("CONNECT", "/"),
+            ("TRACE", "/v1/models"),
+            ("POST", "/V1/chat/completions"),
+            ("POST", "/v1/v1/chat/completions"),
+        ] {
+            assert_eq!(access(method, path), Access::Closed, "{method} {path}");
         }
+    }
+
+    #[test]
+    fn what_agents_need_is_open() {
+        assert!(ROUTES.is_sorted_by_key(|(_, path, _)| path));
+        for (method, path) in [
+            ("HEAD", "/"),
+            ("GET", "/health"),
+            ("HEAD", "/v1/models/"),
+            ("GET", "/v1/models/org/name"),
+            ("OPTIONS", "/v1/chat/completions"),
+            ("POST", "//v1/responses/"),
+            ("PUT", "/generate"),
+            ("POST", "/v1/embeddings"),
+            ("POST", "/v1/score"),
+        ] {
+            assert_eq!(access(method, path), Access::Open, "{method} {path}");
+        }
+        assert_eq!(access("OPTIONS", "/api/chat"), Access::Unrecorded);
+        assert_eq!(access("OPTIONS", "/tokenize"), Access::Closed);
     }
 }

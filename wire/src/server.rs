@@ -10,6 +10,7 @@ mod probe;
 use serde_json::Value;
 
 use crate::dialect::Dialect;
+use crate::json::tree;
 use crate::sse::documents;
 pub use compare::{Comparison, Difference, compare};
 pub use probe::Probe;
@@ -46,7 +47,7 @@ impl ServerInfo {
 
     /// Takes a document of one of [`Self::paths`]. Facts that are known already stay.
     pub fn take(&mut self, document: &[u8]) {
-        let Ok(document) = serde_json::from_slice::<Value>(document) else { return };
+        let Some(document) = tree(document) else { return };
         let text = |key: &str| document.get(key).and_then(Value::as_str).map(str::to_owned);
 
         let version = text("version").or_else(|| text("build_info"));
@@ -60,7 +61,7 @@ impl ServerInfo {
 
     /// Takes the list of models.
     pub fn take_models(&mut self, list: &[u8]) {
-        let list: Value = serde_json::from_slice(list).unwrap_or_default();
+        let list = tree(list).unwrap_or_default();
         let models = list.get("data").and_then(Value::as_array).into_iter().flatten();
         self.models =
             models.filter_map(|model| Some(model.get("id")?.as_str()?.to_owned())).collect();
@@ -69,7 +70,7 @@ impl ServerInfo {
     /// Takes a reply of any wire.
     pub fn take_reply(&mut self, reply: &[u8]) {
         for document in documents(reply) {
-            let Ok(document) = serde_json::from_slice::<Value>(&document) else { continue };
+            let Some(document) = tree(&document) else { continue };
             let fingerprint = document.get("system_fingerprint").and_then(Value::as_str);
             self.fingerprint = self.fingerprint.take().or_else(|| fingerprint.map(str::to_owned));
             let cached = document.pointer("/usage/prompt_tokens_details/cached_tokens");

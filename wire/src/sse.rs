@@ -6,10 +6,11 @@ use std::ops::Range;
 use bytes::{Bytes, BytesMut};
 use episode::Route;
 
-use crate::json::{members, root};
+use crate::bounds::{EVENT_BYTES_MAX, EVENT_LINES_MAX};
+use crate::json::{Edits, members, root};
 
-/// A stream with a longer event is broken: no first chunk with prompt ids is as long.
-const EVENT_BYTES_MAX: usize = 64 << 20;
+/// Bytes of a recorded stream that are cut at a time.
+const PIECE_BYTES: usize = 16 << 10;
 
 /// The data of the event that ends a stream of chat or text completions.
 const DONE: &[u8] = b"[DONE]";
@@ -19,7 +20,7 @@ const RESPONSE_ENDS: [&str; 3] = ["response.completed", "response.incomplete", "
 
 /// An event that outgrew its bound.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("an event of the stream is longer than {EVENT_BYTES_MAX} bytes")]
+#[error("an event of the stream is longer than {EVENT_BYTES_MAX} bytes or {EVENT_LINES_MAX} lines")]
 pub struct EventTooLong;
 
 /// Cuts a byte stream into events.
@@ -30,6 +31,8 @@ pub struct Splitter {
     line_start: usize,
     /// Number of bytes already searched for the end of a line.
     searched: usize,
+    /// Number of lines of the event in the buffer that have ended.
+    lines: usize,
 }
 
 /// One event: its lines and the blank line that ends it, exactly as received.
@@ -45,7 +48,7 @@ impl Splitter {
     /// The next whole event, if there is one.
     ///
     /// # Errors
-    /// [`EventTooLong`] if the stream sends more than 64 MiB without ending an event.
+    /// [`EventTooLong`] if an event has more than 64 MiB or 65,536 lines.
     pub fn next_event(&mut self) -> Result<Option<Event>, EventTooLong> {
         while let Some(length) = memchr::memchr(b'\n', &self.buffer[self.searched..]) {
             let end = self.searched + length + 1;
@@ -53,19 +56,67 @@ impl Splitter {
             self.line_start = end;
             self.searched = end;
             if blank {
-                (self.line_start, self.searched) = (0, 0);
+                (self.line_start, self.searched, self.lines) = (0, 0, 0);
                 return Ok(Some(Event(self.buffer.split_to(end).freeze())));
+            }
+            self.lines += 1;
+            if self.lines > EVENT_LINES_MAX {
+                return Err(EventTooLong);
             }
         }
         self.searched = self.buffer.len();
         if self.buffer.len() > EVENT_BYTES_MAX { Err(EventTooLong) } else { Ok(None) }
     }
 
+    /// Number of bytes that are held, in an event that has not ended.
+    pub fn held(&self) -> usize {
+        self.buffer.len()
+    }
+
     /// The bytes that are left if the stream ends without a blank line.
     pub fn rest(&mut self) -> Option<Event> {
-        (self.line_start, self.searched) = (0, 0);
+        (self.line_start, self.searched, self.lines) = (0, 0, 0);
         let rest = self.buffer.split().freeze();
         (!rest.is_empty()).then_some(Event(rest))
+    }
+}
+
+/// The offsets of the lines of a payload that is joined from places in an event.
+struct LineMap<'a> {
+    places: &'a [Range<usize>],
+    /// The offset in the joined payload at which each line begins.
+    starts: Vec<usize>,
+}
+
+/// Edits of a payload that is joined from `places` in an event, as edits of the event.
+pub(crate) fn in_event(edits: Edits, places: &[Range<usize>]) -> Edits {
+    match places {
+        [line] => edits.moved(|at| line.start + at),
+        lines => {
+            let lines = LineMap::of(lines);
+            edits.moved(|at| lines.place_of(at))
+        }
+    }
+}
+
+impl<'a> LineMap<'a> {
+    fn of(places: &'a [Range<usize>]) -> Self {
+        let begin = |at: &mut usize, place: &Range<usize>| {
+            let start = *at;
+            // Lines are joined by a line feed.
+            *at += place.len() + 1;
+            Some(start)
+        };
+        Self { places, starts: places.iter().scan(0, begin).collect() }
+    }
+
+    /// The offset in the event of byte `at` of the joined payload.
+    fn place_of(&self, at: usize) -> usize {
+        let line = self.starts.partition_point(|start| *start <= at).saturating_sub(1);
+        match (self.places.get(line), self.starts.get(line)) {
+            (Some(place), Some(start)) => place.start + (at - start),
+            _ => 0,
+        }
     }
 }
 
@@ -88,18 +139,6 @@ impl Event {
                 Cow::Owned(lines.join(&b'\n'))
             }
         }
-    }
-
-    /// The offset in the event of byte `at` of the payload that is joined from `places`.
-    pub(crate) fn place_of(&self, places: &[Range<usize>], at: usize) -> usize {
-        let mut left = at;
-        for place in places {
-            if left <= place.len() {
-                return place.start + left;
-            }
-            left -= place.len() + 1;
-        }
-        self.0.len()
     }
 
     /// Returns true if the event's name is `name`.
@@ -168,27 +207,32 @@ fn without_line_end(line: &[u8]) -> &[u8] {
     text.strip_suffix(b"\r").unwrap_or(text)
 }
 
-/// All events of a whole stream, in one chunk or many.
-pub(crate) fn events(chunks: &[&[u8]]) -> Vec<Event> {
+/// The events of a whole stream, one by one; up to one that is too long.
+pub(crate) fn events(stream: &[u8]) -> impl Iterator<Item = Event> {
+    let mut rest = stream;
     let mut splitter = Splitter::default();
-    let mut found = Vec::new();
-    for chunk in chunks {
-        splitter.push(chunk);
-        while let Ok(Some(event)) = splitter.next_event() {
-            found.push(event);
+    std::iter::from_fn(move || {
+        loop {
+            match splitter.next_event() {
+                Ok(Some(event)) => return Some(event),
+                Ok(None) if rest.is_empty() => return splitter.rest(),
+                Ok(None) => {
+                    let (piece, after) = rest.split_at(rest.len().min(PIECE_BYTES));
+                    splitter.push(piece);
+                    rest = after;
+                }
+                Err(EventTooLong) => return None,
+            }
         }
-    }
-    found.extend(splitter.rest());
-    found
+    })
 }
 
-/// The documents of a whole reply: the reply itself, or the data of its events.
-pub(crate) fn documents(reply: &[u8]) -> Vec<Vec<u8>> {
-    if reply.trim_ascii_start().first() == Some(&b'{') {
-        return vec![reply.to_vec()];
-    }
-    let found = events(&[reply]);
-    found.iter().filter_map(Event::data).map(Cow::into_owned).collect()
+/// The documents of a whole reply, one by one: the reply itself, or the data of its events.
+pub(crate) fn documents(reply: &[u8]) -> impl Iterator<Item = Cow<'_, [u8]>> {
+    let is_document = reply.trim_ascii_start().first() == Some(&b'{');
+    let (whole, stream) = if is_document { (Some(reply), &b""[..]) } else { (None, reply) };
+    let of_events = events(stream).filter_map(|event| event.data().map(Cow::into_owned));
+    whole.map(Cow::Borrowed).into_iter().chain(of_events.map(Cow::Owned))
 }
 
 /// The string under `key` of the object `doc`.
@@ -213,7 +257,17 @@ mod tests {
 
     #[test]
     fn events_are_the_same_at_every_cut_and_lose_no_byte() {
-        let whole = events(&[STREAM]);
+        let whole: Vec<Event> = events(STREAM).collect();
+        let cut_events = |chunks: &[&[u8]]| -> Vec<Event> {
+            let mut splitter = Splitter::default();
+            let mut found = Vec::new();
+            for chunk in chunks {
+                splitter.push(chunk);
+                found.extend(std::iter::from_fn(|| splitter.next_event().ok().flatten()));
+            }
+            found.extend(splitter.rest());
+            found
+        };
         let data: Vec<_> = whole.iter().map(|e| e.data().map(Cow::into_owned)).collect();
         assert_eq!(
             data,
@@ -227,23 +281,32 @@ mod tests {
             ]
         );
         for cut in 0..=STREAM.len() {
-            let halves = events(&[&STREAM[..cut], &STREAM[cut..]]);
+            let halves = cut_events(&[&STREAM[..cut], &STREAM[cut..]]);
             assert_eq!(halves, whole, "cut at {cut}");
         }
         let single: Vec<&[u8]> = STREAM.chunks(1).collect();
-        assert_eq!(events(&single), whole);
+        assert_eq!(cut_events(&single), whole);
         assert_eq!(whole.iter().flat_map(|e| e.0.to_vec()).collect::<Vec<_>>(), STREAM);
     }
 
     #[test]
     fn an_event_without_an_end_is_not_held_for_ever() {
         let mut splitter = Splitter::default();
-        let piece = b"data: x\n".repeat(1 << 17);
+        let piece = [&b"data: "[..], &b"x".repeat((1 << 20) - 7), b"\n"].concat();
         let pushes = (0..=EVENT_BYTES_MAX / piece.len()).take_while(|_| {
             splitter.push(&piece);
             splitter.next_event() == Ok(None)
         });
         assert_eq!(pushes.count(), EVENT_BYTES_MAX / piece.len());
+    }
+
+    #[test]
+    fn an_event_of_endless_lines_is_not_held_for_ever() {
+        let mut splitter = Splitter::default();
+        splitter.push(&b"data:\n".repeat(EVENT_LINES_MAX));
+        assert_eq!(splitter.next_event(), Ok(None));
+        splitter.push(b"data:\n");
+        assert_eq!(splitter.next_event(), Err(EventTooLong));
     }
 
     #[test]
@@ -267,6 +330,8 @@ mod tests {
         let two = Event(Bytes::from_static(b"data: 1\r\ndata:23\n\n"));
         let places = two.payload();
         assert_eq!(two.joined(&places).as_ref(), b"1\n23");
-        assert_eq!(two.0[two.place_of(&places, 3)], b'3');
+        let lines = LineMap::of(&places);
+        let mapped = [0, 1, 2, 3].map(|at| lines.place_of(at));
+        assert_eq!(mapped.map(|at| two.0[at]), *b"1\r23");
     }
 }

@@ -10,6 +10,7 @@ use episode::Route;
 use serde_json::{Map, Value, json};
 
 use crate::dialect::Dialect;
+use crate::json::tree;
 use crate::request::Request;
 use crate::sse::Event;
 
@@ -18,6 +19,9 @@ const ID_BYTES_MAX: usize = 256;
 
 /// The limit that llama.cpp's own Messages route sets for a reply without one, in tokens.
 const LLAMACPP_MAX_TOKENS: u64 = 4096;
+
+/// The reason against a body that cannot be read.
+const NOT_A_TREE: &str = "the body is not JSON, or holds too many values";
 
 /// The reason against a field that chat does not have.
 const VLLM_ROUTE_ONLY: &str = "`enable_response_messages` is known to vLLM's own route only";
@@ -105,7 +109,7 @@ pub fn translate(
         return Err(Untranslatable(VLLM_ROUTE_ONLY.to_owned()));
     }
 
-    let body = request.parsed().ok_or_else(|| Untranslatable("the body is not JSON".to_owned()))?;
+    let body = request.parsed().ok_or_else(|| Untranslatable(NOT_A_TREE.to_owned()))?;
     let (mut chat, wire) = match route {
         Route::Messages => {
             let builder = messages::MessageBuilder::new(&body);
@@ -204,10 +208,10 @@ impl ReplyTranslator {
         let Some(data) = event.data() else {
             return if event.is_whole() { event.0.clone() } else { Bytes::new() };
         };
-        match (serde_json::from_slice(&data), &mut self.wire) {
-            (Err(_), _) => Bytes::new(),
-            (Ok(chunk), Wire::Messages(builder)) => Bytes::from(builder.chunk(&chunk)),
-            (Ok(chunk), Wire::Responses(builder)) => Bytes::from(builder.chunk(&chunk)),
+        match (tree(&data), &mut self.wire) {
+            (None, _) => Bytes::new(),
+            (Some(chunk), Wire::Messages(builder)) => Bytes::from(builder.chunk(&chunk)),
+            (Some(chunk), Wire::Responses(builder)) => Bytes::from(builder.chunk(&chunk)),
         }
     }
 
@@ -230,7 +234,7 @@ impl ReplyTranslator {
     /// The translation of a whole chat reply with this HTTP status.
     pub fn document(self, status: u16, body: &[u8]) -> TranslatedReply {
         if is_success(status)
-            && let Ok(chat) = serde_json::from_slice::<Value>(body)
+            && let Some(chat) = tree(body)
         {
             let document = match self.wire {
                 Wire::Messages(builder) => builder.document(&chat),
@@ -441,7 +445,7 @@ mod tests {
             let first = format!("data: {{\"id\":\"{}\",\"choices\":[]}}\n\n", "\u{e9}".repeat(500));
             let more = format!("data: {delta}\n\n").repeat(100);
             let mut shown = back.event(&Event(Bytes::from(first))).to_vec();
-            for event in crate::sse::events(&[more.as_bytes()]) {
+            for event in crate::sse::events(more.as_bytes()) {
                 shown.extend_from_slice(&back.event(&event));
             }
             shown.extend_from_slice(&back.end());

@@ -1,13 +1,15 @@
 //! `rolltape export`: the format, encoding, selection and target of the files.
 
-use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use episode::Micros;
-use exporter::{Bucket, Destination, Encoding, Format, Options, OutputStream, Partition, Shard};
+use exporter::{
+    Bucket, Destination, Encoding, FileMode, Format, Options, OutputStream, Partition, Shard,
+};
 
 use crate::exit::Failure;
+use crate::terminal;
 use crate::time::{moment, now};
 
 /// Options of an export's files.
@@ -44,6 +46,9 @@ pub(crate) struct ExportFiles {
     /// Replace files that rolltape did not write
     #[arg(long)]
     overwrite: bool,
+    /// Mode of the files, in octal: 640 lets their group read them [default: 600]
+    #[arg(long, value_name = "MODE", value_parser = mode)]
+    mode: Option<FileMode>,
 }
 
 impl ExportFiles {
@@ -71,17 +76,17 @@ impl ExportFiles {
             new: self.new,
             now: now(),
             overwrite: self.overwrite,
+            file_mode: self.mode.unwrap_or_default(),
             ..options
         })
     }
 
     fn stdout(&self) -> Result<Destination, Failure> {
-        let stdout = std::io::stdout();
-        if stdout.is_terminal() && self.encoding != Some(Encoding::Jsonl) {
+        if terminal::is_terminal() && self.encoding != Some(Encoding::Jsonl) {
             return Err(Failure::new("stdout is a terminal, and rows are binary")
                 .hint("redirect stdout, or give --encoding jsonl to read the rows"));
         }
-        Ok(Destination::Stream(OutputStream::new(stdout)))
+        Ok(Destination::Stream(OutputStream::new(terminal::rows())))
     }
 }
 
@@ -108,6 +113,13 @@ fn format() -> impl TypedValueParser<Value = Format> {
 fn encoding(word: &str) -> Result<Encoding, String> {
     Encoding::from_word(word).ok_or_else(|| {
         format!("the encodings are {}", Encoding::ALL.map(Encoding::as_str).join(", "))
+    })
+}
+
+fn mode(word: &str) -> Result<FileMode, String> {
+    let bits = u32::from_str_radix(word, 8).ok().filter(|_| !word.starts_with('+'));
+    bits.and_then(FileMode::from_bits).ok_or_else(|| {
+        "not an octal mode that lets the owner read and write, such as 600 or 640".to_owned()
     })
 }
 
@@ -149,6 +161,14 @@ mod tests {
         assert_eq!(shard("2/3"), Ok(Shard { index: 2, count: 3 }));
         for wrong in ["3/3", "-1/3", "1", "0/0", "1/99999999"] {
             assert!(shard(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn modes_are_octal() {
+        assert_eq!(mode("0640"), Ok(FileMode::from_bits(0o640).unwrap()));
+        for wrong in ["", "rw", "400", "777", "888", "+600"] {
+            assert!(mode(wrong).is_err(), "{wrong}");
         }
     }
 

@@ -29,19 +29,15 @@ pub(crate) struct FeedReply {
 }
 
 impl FeedClient {
-    /// A client of the control listener at `control`.
-    pub(crate) fn new(control: &str, token: Option<String>) -> Self {
-        Self {
-            http: Http::new(),
-            control: http::base_url(control),
-            bearer: token.map(|token| format!("Bearer {token}")),
-        }
+    /// A client of the control listener at `control`, which sends `bearer` as `authorization`.
+    pub(crate) fn new(control: &str, bearer: Option<String>) -> Self {
+        Self { http: Http::new(), control: http::base_url(control), bearer }
     }
 
     /// Asks for items. Returns once the headers have arrived.
     pub(crate) async fn feed(&self, query: &str) -> Result<FeedReply, Failure> {
         let url = format!("{}/feed?{query}", self.control);
-        let answer = self.http.begin(Method::GET, &url, &self.headers(), &Value::Null).await;
+        let answer = self.http.begin(Method::POST, &url, &self.headers(), &Value::Null).await;
         let (status, headers, body) = answer.map_err(|failure| {
             failure.hint("give the control listener of `rolltape serve` with --control")
         })?;

@@ -5,17 +5,19 @@
 //! once.
 
 use std::fs::File;
-use std::io::{self, ErrorKind, Write};
+use std::io::{self, ErrorKind, IsTerminal, Write};
 use std::os::fd::AsFd;
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::io::ioctl_fionread;
+use rustix::fs::{Mode, OFlags};
+use rustix::io::{Errno, ioctl_fionread};
 use tokio::time::sleep;
 
 use crate::exit::Failure;
+use crate::terminal;
 
 /// Bytes that a pipe with room takes at once (POSIX guarantees PIPE_BUF).
 const PIPE_BYTES: usize = 4096;
@@ -37,15 +39,17 @@ enum OutputKind {
     Pipe,
     /// A file on a disk.
     File,
+    Terminal,
     Other,
 }
 
 impl Sink {
-    /// Creates or truncates the file at `path`; `-` is stdout.
+    /// Creates or truncates the file at `path`, which nobody but its owner may read if it is new;
+    /// `-` is stdout.
     pub(crate) fn open(path: &Path) -> Result<Self, Failure> {
         let file = match path == Path::new("-") {
             true => io::stdout().as_fd().try_clone_to_owned().map(File::from),
-            false => File::create(path),
+            false => create(path),
         };
         file.and_then(Self::new)
             .map_err(|error| Failure::new(format!("cannot write `{}`: {error}", path.display())))
@@ -56,6 +60,7 @@ impl Sink {
         let kind = match (file_type.is_fifo(), file_type.is_file()) {
             (true, _) => OutputKind::Pipe,
             (_, true) => OutputKind::File,
+            _ if file.is_terminal() => OutputKind::Terminal,
             _ => OutputKind::Other,
         };
         Ok(Self { file, kind, last: Vec::new(), written: 0 })
@@ -63,6 +68,7 @@ impl Sink {
 
     /// Writes these bytes. Cancel safe: [`Sink::flush`] writes what is left.
     pub(crate) async fn put(&mut self, bytes: Vec<u8>) -> io::Result<()> {
+        let bytes = if self.kind == OutputKind::Terminal { terminal::shown(&bytes) } else { bytes };
         (self.last, self.written) = (bytes, 0);
         self.flush().await
     }
@@ -108,7 +114,7 @@ impl Sink {
                 }
                 Ok(())
             }
-            OutputKind::Pipe | OutputKind::Other => Ok(()),
+            OutputKind::Pipe | OutputKind::Terminal | OutputKind::Other => Ok(()),
         }
     }
 
@@ -122,6 +128,23 @@ impl Sink {
             false => Ok(found.contains(PollFlags::OUT)),
         }
     }
+}
+
+/// Opens a file to write. A link is not followed to a file, which whoever made the link could
+/// choose; one to a pipe or a device is, such as a shell's `/dev/fd/63`.
+fn create(path: &Path) -> io::Result<File> {
+    let is_special = path.metadata().is_ok_and(|found| !found.is_file() && !found.is_dir());
+    let flags = match is_special {
+        true => OFlags::WRONLY,
+        false => OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::NOFOLLOW,
+    };
+    let file = rustix::fs::open(path, flags | OFlags::CLOEXEC, Mode::RUSR | Mode::WUSR);
+    file.map(File::from).map_err(|error| match error {
+        Errno::LOOP => {
+            io::Error::new(ErrorKind::InvalidInput, "it is a link; name the file itself")
+        }
+        _ => error.into(),
+    })
 }
 
 async fn wait(pause: &mut Duration) {

@@ -1,6 +1,7 @@
 //! The engine's options, of `rolltape engine` and of `rolltape serve --model`.
 
 use std::num::NonZeroUsize;
+use std::path::PathBuf;
 
 use clap::ValueEnum;
 use engine::{EngineOptions, LogprobsMode, Numerics, ReasoningParser, ToolCallParser};
@@ -28,6 +29,10 @@ pub(crate) struct EngineArgs {
     /// Maximum calls that wait; one more is answered 429 with a Retry-After [default: 1024]
     #[arg(long, value_name = "N", env = "ROLLTAPE_MAX_QUEUE")]
     max_queue: Option<usize>,
+    /// Folder that weights and adapters may be loaded from, with all below it [default: any folder
+    /// that this process can read]
+    #[arg(long, value_name = "DIR", env = "ROLLTAPE_WEIGHTS_ROOT")]
+    weights_root: Option<PathBuf>,
     /// Memory of the KV cache, such as 4GiB or a number of bytes [default: enough for
     /// --max-num-seqs sequences of --max-model-len, but at most a quarter of the machine's memory]
     #[arg(long, value_name = "BYTES", value_parser = bytes, env = "ROLLTAPE_KV_CACHE_MEMORY")]
@@ -78,6 +83,8 @@ impl EngineArgs {
             max_num_seqs: self.max_num_seqs.unwrap_or(defaults.max_num_seqs),
             max_num_batched_tokens: self.max_num_batched_tokens,
             max_queue: self.max_queue.unwrap_or(defaults.max_queue),
+            allow_priority: defaults.allow_priority,
+            weights_root: self.weights_root.clone(),
             kv_cache_memory: self.kv_cache_memory,
             prefix_caching: !self.no_prefix_caching,
             // The engine takes 0 for one thread per core.
@@ -197,7 +204,7 @@ fn max_logprobs(text: &str) -> Result<usize, String> {
 }
 
 /// Parses a number of bytes, with or without a unit.
-fn bytes(text: &str) -> Result<u64, String> {
+pub(super) fn bytes(text: &str) -> Result<u64, String> {
     const UNITS: [(&str, u64); 4] = [("TiB", 40), ("GiB", 30), ("MiB", 20), ("KiB", 10)];
     let with_unit = UNITS.iter().find_map(|(unit, bits)| Some((text.strip_suffix(unit)?, *bits)));
     let (digits, bits) = with_unit.unwrap_or((text, 0));

@@ -5,6 +5,9 @@ use std::net::SocketAddr;
 use episode::CallId;
 use store::Location;
 
+/// Seconds of a year.
+const SECONDS_MAX: u64 = 31_536_000;
+
 /// Parses an address to listen on. The error names the port that was probably meant.
 pub(crate) fn address(text: &str) -> Result<SocketAddr, String> {
     text.parse().map_err(|_| {
@@ -14,6 +17,12 @@ pub(crate) fn address(text: &str) -> Result<SocketAddr, String> {
 
         format!("give an IP address and a port, such as 127.0.0.1:{port}")
     })
+}
+
+/// Parses a time in seconds, from 1 to a year.
+pub(crate) fn seconds(text: &str) -> Result<u64, String> {
+    let seconds = text.parse().ok().filter(|seconds| (1..=SECONDS_MAX).contains(seconds));
+    seconds.ok_or_else(|| format!("give whole seconds, from 1 to {SECONDS_MAX}"))
 }
 
 /// Parses the id of a call.

@@ -1,5 +1,6 @@
 //! The upstream's options: its dialect, and what it is asked for.
 
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -42,6 +43,10 @@ pub(crate) struct UpstreamArgs {
     /// Environment variable that holds the upstream's API key, which replaces the agent's
     #[arg(long, value_name = "NAME", env = "ROLLTAPE_UPSTREAM_KEY_ENV")]
     upstream_key_env: Option<String>,
+    /// File that holds the upstream's API key; no process of this user finds it in an environment
+    #[arg(long, value_name = "FILE", env = "ROLLTAPE_UPSTREAM_KEY_FILE")]
+    #[arg(conflicts_with = "upstream_key_env")]
+    upstream_key_file: Option<PathBuf>,
     /// Certificates to trust in addition to the system's, in PEM
     #[arg(long, value_name = "FILE", env = "ROLLTAPE_UPSTREAM_CA")]
     upstream_ca: Option<PathBuf>,
@@ -56,6 +61,11 @@ impl UpstreamArgs {
         self.tokenizer.as_deref()
     }
 
+    /// True if rolltape calls the upstream with a key of its own.
+    pub(super) fn has_key(&self) -> bool {
+        self.upstream_key_env.is_some() || self.upstream_key_file.is_some()
+    }
+
     /// The name of the variable that holds the upstream's key, if it was given.
     pub(super) fn key_variable(&self) -> Option<&str> {
         self.upstream_key_env.as_deref()
@@ -66,6 +76,12 @@ impl UpstreamArgs {
     /// # Errors
     /// [`Failure`] if a file cannot be used or a variable is not set.
     pub(crate) fn config(&self, upstream: Upstream, own_engine: bool) -> Result<Config, Failure> {
+        if upstream.has_credentials() {
+            return Err(Failure::new("the upstream's address holds a user or a password").hint(
+                "give the address without them, and name the variable that holds the key with \
+                 --upstream-key-env",
+            ));
+        }
         let mut config = Config::new(upstream);
 
         config.dialect = match self.dialect {
@@ -87,7 +103,11 @@ impl UpstreamArgs {
         };
         config.vocabulary = self.tokenizer.as_deref().map(read_vocabulary).transpose()?;
 
-        config.upstream_key = self.upstream_key_env.as_deref().map(read_key).transpose()?;
+        config.upstream_key = match (&self.upstream_key_env, &self.upstream_key_file) {
+            (Some(variable), _) => Some(read_key(variable)?),
+            (None, Some(path)) => Some(read_key_file(path)?),
+            (None, None) => None,
+        };
         let authorities = self.upstream_ca.as_deref().map(read_file).transpose()?;
         config.upstream_ca = authorities.unwrap_or_default();
         config.upstream_http2 = self.upstream_http2;
@@ -106,6 +126,19 @@ fn read_key(variable: &str) -> Result<String, Failure> {
         Failure::new(format!("the environment variable `{variable}` is not set"))
             .hint("set it to the upstream's API key, or leave --upstream-key-env out")
     })
+}
+
+/// Reads a key from a file. It ends with the line, as editors and `echo` write it.
+fn read_key_file(path: &Path) -> Result<String, Failure> {
+    let bytes = read_file(path)?;
+    let key = String::from_utf8(bytes).ok().map(|text| text.trim_end().to_owned());
+    let key = key.filter(|key| !key.is_empty() && !key.contains(char::is_control));
+
+    let mode = path.metadata().map(|file| file.permissions().mode());
+    if mode.is_ok_and(|mode| mode & 0o077 != 0) {
+        tracing::warn!("others can read the key in `{}`; chmod 600 it", path.display());
+    }
+    key.ok_or_else(|| Failure::new(format!("`{}` does not hold a key on one line", path.display())))
 }
 
 /// Reads a file that an option names.

@@ -3,44 +3,74 @@
 use std::net::SocketAddr;
 use std::path::Path;
 
-use engine::{Engine, EngineOptions};
+use engine::{Access, Engine, EngineOptions};
 use proxy::Upstream;
+use tokio::net::TcpSocket;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use super::listen::{bind, open, reachable};
 use super::stopped;
 use crate::exit::{Failure, MODEL_FOLDER};
+use crate::{secret_file, terminal};
 
-/// An engine that listens, as the proxy's upstream.
-pub(super) struct StartedEngine {
+/// The server that answers the proxy: an upstream of the user's, or an engine of this process.
+pub(super) struct StartedBackend {
     pub(super) upstream: Upstream,
-    pub(super) model_name: String,
-    pub(super) address: SocketAddr,
+    /// The upstream's URL, or the name of the engine's model.
+    pub(super) name: String,
+    /// The address of the engine's listener.
+    pub(super) engine: Option<SocketAddr>,
+    /// The key that opens the engine for this process alone.
+    pub(super) key: Option<String>,
 }
 
-/// Loads the model and serves it at `address` in a task of `tasks`, until `stop` is true.
-pub(super) async fn start(
-    model: &Path,
-    options: EngineOptions,
-    address: SocketAddr,
-    stop: watch::Receiver<bool>,
-    tasks: &mut JoinSet<std::io::Result<()>>,
-) -> Result<StartedEngine, Failure> {
-    // An address that is taken is reported before the model is read, which takes long.
-    let socket = bind(address, "--engine-listen")?;
-    let loaded = load(model, options).await?;
-    eprintln!("{}", loaded.device());
-    let model_name = loaded.model_name().to_owned();
+impl StartedBackend {
+    pub(super) fn of_user(upstream: Upstream) -> Self {
+        Self { name: upstream.to_string(), upstream, engine: None, key: None }
+    }
+}
 
-    let listener = open(socket)?;
-    let address = listener.local_addr()?;
-    let upstream = format!("http://{}", reachable(address))
-        .parse()
-        .map_err(|e: proxy::InvalidUpstream| Failure::of(&e))?;
-    tasks.spawn(engine::serve(listener, loaded, stopped(stop)));
+/// A loaded model with a bound socket, before it is served.
+pub(super) struct LoadedEngine {
+    socket: TcpSocket,
+    engine: Engine,
+}
 
-    Ok(StartedEngine { upstream, model_name, address })
+impl LoadedEngine {
+    /// Binds `address` and loads the model.
+    pub(super) async fn load(
+        model: &Path,
+        options: EngineOptions,
+        address: SocketAddr,
+    ) -> Result<Self, Failure> {
+        // An address that is taken is reported before the model is read, which takes long.
+        let socket = bind(address, "--engine-listen")?;
+        let engine = load(model, options).await?;
+        terminal::message(engine.device());
+        Ok(Self { socket, engine })
+    }
+
+    /// Serves the model in a task of `tasks`, until `stop` is true. Only callers with `token` or
+    /// with a key that nobody else knows are answered.
+    pub(super) fn serve(
+        self,
+        token: Option<String>,
+        stop: watch::Receiver<bool>,
+        tasks: &mut JoinSet<std::io::Result<()>>,
+    ) -> Result<StartedBackend, Failure> {
+        let name = self.engine.model_name().to_owned();
+        let listener = open(self.socket)?;
+        let address = listener.local_addr()?;
+        let upstream = format!("http://{}", reachable(address))
+            .parse()
+            .map_err(|e: proxy::InvalidUpstream| Failure::of(&e))?;
+        let key = secret_file::random()?;
+        let access = Access::with_tokens(token.iter().chain([&key]));
+        tasks.spawn(engine::serve(listener, self.engine, access, stopped(stop)));
+
+        Ok(StartedBackend { upstream, name, engine: Some(address), key: Some(key) })
+    }
 }
 
 /// Loads a model folder, on a thread that may block.

@@ -9,6 +9,38 @@ use crate::exit::Failure;
 /// Connections that may wait to be accepted.
 const BACKLOG: u32 = 1024;
 
+/// A socket that takes no connections yet, or one that a supervisor opened before.
+#[derive(Debug)]
+pub(crate) enum Listening {
+    Bound(TcpSocket),
+    Passed(std::net::TcpListener),
+}
+
+impl Listening {
+    /// Takes the passed socket, or binds one.
+    pub(crate) fn take(
+        passed: Option<std::net::TcpListener>,
+        address: SocketAddr,
+        option: &str,
+    ) -> Result<Self, Failure> {
+        match passed {
+            Some(socket) => Ok(Self::Passed(socket)),
+            None => bind(address, option).map(Self::Bound),
+        }
+    }
+
+    /// Opens the port.
+    pub(crate) fn open(self) -> Result<TcpListener, Failure> {
+        match self {
+            Self::Bound(socket) => open(socket),
+            Self::Passed(socket) => {
+                socket.set_nonblocking(true)?;
+                Ok(TcpListener::from_std(socket)?)
+            }
+        }
+    }
+}
+
 /// Binds a socket, or names the option to change. The port opens only in [`open`], so that nobody
 /// reaches a server that then fails to start.
 pub(crate) fn bind(address: SocketAddr, option: &str) -> Result<TcpSocket, Failure> {

@@ -6,6 +6,11 @@ use episode::{Call, Choice, VersionSpan};
 use serde_json::{Value, json};
 use store::VersionRecord;
 
+/// Most labels that are listed; an upstream may send another one with every token.
+const LINES_MAX: usize = 100;
+/// Characters of a label that are shown.
+const LABEL_CHARS_MAX: usize = 200;
+
 /// The policy versions of a store.
 pub(super) struct VersionTable(pub(super) Vec<VersionRecord>);
 
@@ -53,10 +58,13 @@ impl VersionTable {
                 let checksum_text = checksum
                     .map_or("checksum not known".to_owned(), |sum| format!("checksum {sum}"));
                 // Sorted by number, then by label.
-                lines.insert((number, format!("{label}: {number_text}, {checksum_text}")));
+                let shown: String = label.chars().take(LABEL_CHARS_MAX).collect();
+                lines.insert((number, format!("{shown}: {number_text}, {checksum_text}")));
             }
         }
-        lines.into_iter().map(|(_, line)| format!("weights {line}")).collect()
+        let more = lines.len().saturating_sub(LINES_MAX);
+        let lines = lines.into_iter().take(LINES_MAX).map(|(_, line)| format!("weights {line}"));
+        lines.chain((more > 0).then(|| format!("weights of {more} further labels"))).collect()
     }
 }
 

@@ -72,7 +72,9 @@ class Engine:
 
     def post(self, path):
         """Posts without a body."""
-        request = urllib.request.Request(f"{self.url}{path}", b"", method="POST")
+        # Without a kind, urllib names that of a web page's form, which the engine refuses.
+        kind = {"Content-Type": "application/json"}
+        request = urllib.request.Request(f"{self.url}{path}", b"", kind, method="POST")
         urllib.request.urlopen(request, timeout=self.run.report.limit(30)).read()
 
     def waiting(self):

@@ -10,9 +10,6 @@ use tokio::sync::{OwnedSemaphorePermit, oneshot};
 use crate::error::ModelError;
 use crate::schedule::request::Submission;
 
-/// Commands that may be under way at once.
-pub(crate) const MAX_COMMANDS: usize = 64;
-
 /// A message to the engine thread.
 pub(crate) enum Message {
     Call(Submission),

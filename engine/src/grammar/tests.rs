@@ -194,3 +194,20 @@ fn depth_is_no_danger() {
         "it is larger than 131072 bytes"
     );
 }
+
+#[test]
+fn a_form_that_takes_too_long_fails_and_others_go_on() {
+    let rules = "s: s s s | s s | /[^\\n]/\nstart: s";
+    let Ok(mut grammar) = grammars().compile(GrammarSpec::Rules(rules.to_owned())) else { return };
+    let begun = Instant::now();
+    for _ in 0..600 {
+        let mut logits = vec![0.0; VOCAB];
+        grammar.mask(&mut logits);
+        let allowed = logits.iter().position(|logit| *logit == 0.0 && !grammar.has_failed());
+        let Some(id) = allowed else { break };
+        grammar.push(id as u32);
+    }
+    assert!(grammar.has_failed());
+    assert!(begun.elapsed() < Duration::from_secs(20));
+    check(GrammarSpec::Regex("[a-c]{2,4}".to_owned()), |text| (2..=4).contains(&text.len()));
+}

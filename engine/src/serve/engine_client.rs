@@ -10,8 +10,9 @@ use tokio::sync::{Semaphore, oneshot};
 
 use super::generation::GenerationRequest;
 use super::http::ApiError;
+use crate::bounds::COMMANDS_MAX;
+use crate::bounds::{CHOICES_MAX, OUTPUTS_MAX, WAITING_CHOICES_MAX};
 use crate::core::message::Command;
-use crate::core::message::MAX_COMMANDS;
 use crate::core::message::Message;
 use crate::core::status::EngineStatus;
 use crate::core::status::SharedStatus;
@@ -23,15 +24,6 @@ use crate::schedule::request::OutputSender;
 use crate::schedule::request::Request;
 use crate::schedule::request::StopRules;
 use crate::schedule::request::Submission;
-
-/// Outputs that wait for a slow caller before tokens are merged, beside one for each end.
-const OUTPUTS: usize = 64;
-
-/// Choices of one call, over all its prompts.
-const MAX_CHOICES: usize = 4096;
-
-/// Choices that wait, over all calls.
-const MAX_WAITING_CHOICES: usize = 4 * MAX_CHOICES;
 
 /// A prompt, and when replies to it end.
 pub(super) struct Prompt {
@@ -62,18 +54,33 @@ pub(super) struct EngineClient {
 /// The calls that can be aborted, by the ids of their replies.
 #[derive(Default)]
 struct AbortableCalls {
-    flags: HashMap<String, Weak<AtomicBool>>,
-    /// Number of entries at which those of ended calls are removed.
+    /// Callers may choose the ids, so an id may be that of several calls.
+    flags: HashMap<String, Vec<Weak<AtomicBool>>>,
+    /// Number of flags.
+    count: usize,
+    /// Number of flags at which those of ended calls are removed.
     sweep_at: usize,
 }
 
 impl AbortableCalls {
     fn insert(&mut self, id: &str, aborted: &Arc<AtomicBool>) {
-        if self.flags.len() >= self.sweep_at {
-            self.flags.retain(|_, aborted| aborted.strong_count() > 0);
-            self.sweep_at = 2 * self.flags.len() + OUTPUTS;
+        if self.count >= self.sweep_at {
+            self.flags.retain(|_, flags| {
+                flags.retain(|aborted| aborted.strong_count() > 0);
+                !flags.is_empty()
+            });
+            self.count = self.flags.values().map(Vec::len).sum();
+            self.sweep_at = 2 * self.count + OUTPUTS_MAX;
         }
-        self.flags.insert(id.to_owned(), Arc::downgrade(aborted));
+        self.flags.entry(id.to_owned()).or_default().push(Arc::downgrade(aborted));
+        self.count += 1;
+    }
+
+    /// Removes the calls of an id.
+    fn remove(&mut self, id: &str) -> Vec<Weak<AtomicBool>> {
+        let flags = self.flags.remove(id).unwrap_or_default();
+        self.count = self.count.saturating_sub(flags.len());
+        flags
     }
 }
 
@@ -83,8 +90,8 @@ impl AbortableCalls {
 /// 400 if they are too many for one call.
 pub(super) fn count_choices(n: usize, prompts: usize) -> Result<usize, ApiError> {
     let count = n.saturating_mul(prompts);
-    if count > MAX_CHOICES {
-        let message = format!("asks for {count} choices in all, at most {MAX_CHOICES} are made");
+    if count > CHOICES_MAX {
+        let message = format!("asks for {count} choices in all, at most {CHOICES_MAX} are made");
         return Err(ApiError::bad_field("n", message));
     }
     Ok(count)
@@ -98,14 +105,14 @@ impl EngineClient {
         seed: u64,
         status: Arc<SharedStatus>,
     ) -> (EngineClient, Receiver<Message>) {
-        let max_queue = max_queue.min(Semaphore::MAX_PERMITS - MAX_COMMANDS);
+        let max_queue = max_queue.min(Semaphore::MAX_PERMITS - COMMANDS_MAX);
         // Every message holds a place, so the channel is never full.
-        let (inbox, receiver) = mpsc::channel(max_queue + MAX_COMMANDS);
+        let (inbox, receiver) = mpsc::channel(max_queue + COMMANDS_MAX);
         let client = EngineClient {
             inbox,
             places: Arc::new(Semaphore::new(max_queue)),
-            choices: Arc::new(Semaphore::new(MAX_WAITING_CHOICES)),
-            commands: Arc::new(Semaphore::new(MAX_COMMANDS)),
+            choices: Arc::new(Semaphore::new(WAITING_CHOICES_MAX)),
+            commands: Arc::new(Semaphore::new(COMMANDS_MAX)),
             max_queue,
             pace: Arc::new(QueuePace::new(Instant::now())),
             seed,
@@ -142,7 +149,7 @@ impl EngineClient {
         }
         // The place is given back when the last choice runs, or when this function fails.
         let place = self.reserve_place(count)?;
-        let (sender, outputs) = mpsc::channel(count + OUTPUTS);
+        let (sender, outputs) = mpsc::channel(count + OUTPUTS_MAX);
         let aborted = Arc::new(AtomicBool::new(false));
 
         let mut choices = Vec::with_capacity(count);
@@ -184,8 +191,9 @@ impl EngineClient {
     /// The engine notices with its next step. While generation is paused there is none, so callers
     /// send [`Command::DropAbandoned`] afterwards.
     pub(super) fn abort(&self, id: &str) -> bool {
-        let aborted = self.abortable().flags.remove(id).and_then(|aborted| aborted.upgrade());
-        aborted.is_some_and(|aborted| !aborted.swap(true, Ordering::Relaxed))
+        let flags = self.abortable().remove(id);
+        let running = flags.iter().filter_map(Weak::upgrade);
+        running.filter(|aborted| !aborted.swap(true, Ordering::Relaxed)).count() > 0
     }
 
     /// Removes the calls that were aborted, or that their callers left, without waiting for a step.
@@ -199,7 +207,7 @@ impl EngineClient {
     }
 
     fn abortable(&self) -> MutexGuard<'_, AbortableCalls> {
-        // Every change is one insertion or removal, so a panic leaves the map whole.
+        // A panic leaves the flags whole, and at most a count that is off.
         self.abortable.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -169,7 +169,7 @@ fn sampling_fields(fields: &Fields) -> Result<Fields, ApiError> {
             inner.insert(name.to_owned(), value.clone());
         }
     }
-    Ok(Fields::new(inner).with_reply_id(fields.reply_id().to_owned()))
+    Ok(fields.nested(inner))
 }
 
 /// Handles `/inference/v1/abort_requests`: ends replies by their ids, with the tokens that they

@@ -4,6 +4,7 @@ mod call;
 mod error;
 mod fields;
 mod json;
+mod json_room;
 mod query;
 mod reply;
 mod sse;
@@ -12,6 +13,7 @@ pub(crate) use call::{BodySpec, HttpCall, with_reply_id};
 pub(crate) use error::ApiError;
 pub(crate) use fields::{Field, FieldKind, Fields, parse_token_ids};
 pub(crate) use json::to_json;
+pub(crate) use json_room::JsonRoom;
 pub(crate) use query::Query;
 pub(crate) use reply::{
     HttpReply, ReplyBody, empty_reply, error_reply, event_reply, json_reply, raw_json_reply,

@@ -110,21 +110,25 @@ fn schema_of(field: &Field) -> Value {
     json!({"type": [name, "null"]})
 }
 
+/// Returns the schema of an error: OpenAI's form, Anthropic's on its routes, or SGLang's for an
+/// update of the weights that failed.
 fn error_schema() -> Value {
-    json!({
-        "type": "object",
-        "required": ["error"],
-        "properties": {"error": {
-            "type": "object",
-            "required": ["message", "type", "param", "code"],
-            "properties": {
-                "message": {"type": "string"},
-                "type": {"type": "string"},
-                "param": {"type": ["string", "null"]},
-                "code": {"type": "integer"},
-            },
-        }},
-    })
+    let text = json!({"type": "string"});
+    let word_or_null = json!({"type": ["string", "null"]});
+    let openai = object(
+        &["message", "type", "param", "code"],
+        json!({"message": text, "type": text, "param": word_or_null, "code": {"type": "integer"}}),
+    );
+    let anthropic = object(&["message", "type"], json!({"message": text, "type": text}));
+    json!({"anyOf": [
+        object(&["error"], json!({"error": openai})),
+        object(&["type", "error"], json!({"type": {"const": "error"}, "error": anthropic})),
+        object(&["success", "message"], json!({"success": {"const": false}, "message": text})),
+    ]})
+}
+
+fn object(required: &[&str], properties: Value) -> Value {
+    json!({"type": "object", "required": required, "properties": properties})
 }
 
 #[cfg(test)]

@@ -29,22 +29,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 use serde::Serialize;
 use template::{Tokenizer, ToolFormat};
 
+use crate::bounds::{OPENINGS_MAX, REMEMBERED_BYTES_MAX, REMEMBERED_REPLIES_MAX};
 use crate::info::ModelInfo;
 use crate::schedule::request::FinishReason;
 use matcher::{MatchKind, ReplyMatcher};
 use stored_reply::StoredReply;
 pub(super) use token_chain::TokenChain;
 use trie::{NodeId, Trie};
-
-/// Bytes of texts and ids that are remembered, at most. The half that was not used for longest is
-/// forgotten first.
-const MAX_BYTES: usize = 256 << 20;
-
-/// Replies to one prompt that are remembered, at most. The oldest is forgotten first.
-const MAX_REPLIES: usize = 1024;
-
-/// Multiple of [`MAX_REPLIES`] for prompts that differ only in the words that open the reply.
-const MAX_OPENINGS: usize = 16;
 
 /// The field `prefix` of a reply, on the start of its prompt.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -164,7 +155,7 @@ struct Candidate {
 
 impl ReplyMemory {
     pub(super) fn new(syntax: ReplySyntax) -> ReplyMemory {
-        ReplyMemory { syntax, max_bytes: MAX_BYTES, generations: Mutex::default() }
+        ReplyMemory { syntax, max_bytes: REMEMBERED_BYTES_MAX, generations: Mutex::default() }
     }
 
     /// Finds the remembered start of a prompt.
@@ -263,11 +254,11 @@ impl Generations {
         // A reply that comes again is only renewed.
         replies.retain(|other| !other.is_same(&reply));
         let same_opening = replies.iter().filter(|other| other.opens_as(&reply)).count();
-        if same_opening >= MAX_REPLIES {
+        if same_opening >= REMEMBERED_REPLIES_MAX {
             // The first that is found is the oldest.
             let oldest = replies.iter().position(|other| other.opens_as(&reply));
             oldest.map(|oldest| replies.remove(oldest));
-        } else if replies.len() == MAX_OPENINGS * MAX_REPLIES {
+        } else if replies.len() == OPENINGS_MAX * REMEMBERED_REPLIES_MAX {
             replies.remove(0);
         }
         replies.push(reply);

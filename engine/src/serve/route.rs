@@ -26,6 +26,10 @@ pub(super) struct Route {
     pub(super) summary: &'static str,
     pub(super) query: &'static [Field],
     pub(super) body: BodySpec,
+    /// True if a call changes what others get, and may not come from a web page.
+    pub(super) is_control: bool,
+    /// True if callers without a token are answered, too.
+    pub(super) is_open: bool,
     /// Writes an error in the form of the route's API.
     pub(super) write_error: fn(&ApiError) -> HttpReply,
 }
@@ -40,13 +44,24 @@ impl Route {
             summary,
             query: &[],
             body: BodySpec { fields: &[], takes_weights: false },
+            is_control: false,
+            is_open: false,
             write_error: error_reply,
         }
     }
 
-    /// Makes a route that takes a body, or that changes something.
+    /// Makes a route that takes a body.
     pub(super) const fn post(path: &'static str, handler: Handler, summary: &'static str) -> Route {
         Route { methods: &["POST"], ..Route::get(path, handler, summary) }
+    }
+
+    /// Makes a route that changes what others get.
+    pub(super) const fn control(
+        path: &'static str,
+        handler: Handler,
+        summary: &'static str,
+    ) -> Route {
+        Route { is_control: true, ..Route::post(path, handler, summary) }
     }
 
     /// Replaces the methods.
@@ -62,6 +77,11 @@ impl Route {
     /// Declares the fields of the body.
     pub(super) const fn fields(self, fields: &'static [&'static [Field]]) -> Route {
         Route { body: BodySpec { fields, ..self.body }, ..self }
+    }
+
+    /// Answers callers without a token, too.
+    pub(super) const fn open(self) -> Route {
+        Route { is_open: true, ..self }
     }
 
     /// Allows a safetensors file as the body.

@@ -68,7 +68,7 @@ static SAMPLING: &[Route] = &[
         "continues token ids; the reply is token ids, too",
     )
     .fields(&[generate::GENERATE_FIELDS]),
-    Route::post(
+    Route::control(
         "/inference/v1/abort_requests",
         handler!(generate::abort),
         "ends replies by their ids, with the tokens that they have",
@@ -94,9 +94,11 @@ static STATUS: &[Route] = &[
         "/health",
         handler!(status::health),
         "200, or 503 once the device has failed for good",
-    ),
+    )
+    .open(),
     Route::get("/ping", handler!(status::health), "the same as `/health`")
-        .methods(&["GET", "POST"]),
+        .methods(&["GET", "POST"])
+        .open(),
     Route::get("/version", handler!(status::version), "the version of rolltape"),
     Route::get("/load", handler!(status::load), "the number of choices that run or wait"),
     Route::get("/metrics", handler!(metrics::answer), "metrics in the text format of Prometheus"),
@@ -120,40 +122,44 @@ static STATUS: &[Route] = &[
 ];
 
 static PAUSES: &[Route] = &[
-    Route::post("/pause", handler!(rl::pause), "stops sampling").query(&[
+    Route::control("/pause", handler!(rl::pause), "stops sampling").query(&[
         Field::string("mode"),
         Field::boolean("clear_cache"),
         Field::boolean("wait_for_inflight_requests"),
     ]),
-    Route::post("/resume", handler!(rl::resume), "continues after a pause"),
+    Route::control("/resume", handler!(rl::resume), "continues after a pause"),
     Route::get("/is_paused", handler!(rl::is_paused), "tells whether generation is paused"),
-    Route::post(
+    Route::control(
         "/abort_requests",
         handler!(rl::abort),
         "ends replies with the tokens that they have; all of them for `{}`",
     )
     .fields(&[rl::ABORT_FIELDS]),
-    Route::post("/sleep", handler!(rl::sleep), "gives memory back").query(&[
+    Route::control("/sleep", handler!(rl::sleep), "gives memory back").query(&[
         Field::integer("level"),
         Field::string("mode"),
         Field::boolean("wait_for_inflight_requests"),
     ]),
-    Route::post("/wake_up", handler!(rl::wake_up), "takes the memory again")
+    Route::control("/wake_up", handler!(rl::wake_up), "takes the memory again")
         .query(&[Field::string("tags")]),
     Route::get("/is_sleeping", handler!(rl::is_sleeping), "tells whether any part sleeps"),
-    Route::post(
+    Route::control(
         "/release_kv_cache_memory",
         handler!(rl::release_kv_cache),
         "gives the memory of keys and values back",
     ),
-    Route::post(
+    Route::control(
         "/reset_prefix_cache",
         handler!(rl::reset_prefix_cache),
         "forgets all prefixes; with the flag, running replies are computed again",
     )
     .query(&[Field::boolean("reset_running_requests")]),
-    Route::post("/reset_mm_cache", handler!(rl::reset_absent_cache), "200: there is no such cache"),
-    Route::post(
+    Route::control(
+        "/reset_mm_cache",
+        handler!(rl::reset_absent_cache),
+        "200: there is no such cache",
+    ),
+    Route::control(
         "/reset_encoder_cache",
         handler!(rl::reset_absent_cache),
         "200: there is no such cache",
@@ -161,18 +167,18 @@ static PAUSES: &[Route] = &[
 ];
 
 static WEIGHTS: &[Route] = &[
-    Route::post(
+    Route::control(
         "/init_weight_transfer_engine",
         handler!(rl::connect),
         "connects a transport; folders and bodies need none",
     )
     .fields(&[rl::CONNECT_FIELDS]),
-    Route::post(
+    Route::control(
         "/start_weight_update",
         handler!(rl::start),
         "starts an update, and drops one that was started and not finished",
     ),
-    Route::post(
+    Route::control(
         "/update_weights",
         handler!(rl::update),
         "receives tensors: a folder, a body, or a transport's broadcast",
@@ -180,13 +186,13 @@ static WEIGHTS: &[Route] = &[
     .query(&[Field::string("weight_version")])
     .fields(&[rl::UPDATE_FIELDS])
     .or_weights(),
-    Route::post(
+    Route::control(
         "/finish_weight_update",
         handler!(rl::finish),
         "serves the received tensors from now on, under the label `weight_version`",
     )
     .fields(&[rl::FINISH_FIELDS]),
-    Route::post(
+    Route::control(
         "/update_weight_version",
         handler!(rl::rename),
         "gives the weights another label, `new_version`",
@@ -198,28 +204,32 @@ static WEIGHTS: &[Route] = &[
         "label and checksum of the weights that serve, or of those that had the label `version`",
     )
     .query(&[Field::string("version")]),
-    Route::post(
+    Route::control(
         "/weight_checker",
         handler!(rl::check_weights),
         "reads the weights back: `checksum` of each, or `compare` with a `baseline`",
     )
     .fields(&[rl::CHECK_FIELDS]),
-    Route::post(
+    Route::control(
         "/shutdown_weight_transfer_engine",
         handler!(rl::disconnect),
         "drops the transport, and an update that was started",
     ),
-    Route::post("/collective_rpc", handler!(rl::collective_rpc), "501: there are no such workers"),
+    Route::control(
+        "/collective_rpc",
+        handler!(rl::collective_rpc),
+        "501: there are no such workers",
+    ),
 ];
 
 static ADAPTERS: &[Route] = &[
-    Route::post(
+    Route::control(
         "/v1/load_lora_adapter",
         handler!(lora::load),
         "loads an adapter from a PEFT folder",
     )
     .fields(&[lora::LOAD_FIELDS]),
-    Route::post("/v1/unload_lora_adapter", handler!(lora::unload), "unloads an adapter")
+    Route::control("/v1/unload_lora_adapter", handler!(lora::unload), "unloads an adapter")
         .fields(&[lora::UNLOAD_FIELDS]),
 ];
 
@@ -227,34 +237,34 @@ static SGLANG: &[Route] = &[
     Route::post("/generate", handler!(sglang::generate), "continues texts or token ids")
         .methods(&["POST", "PUT"])
         .fields(&[sglang::GENERATE_FIELDS]),
-    Route::post("/abort_request", handler!(sglang::abort), "ends one reply, or all")
+    Route::control("/abort_request", handler!(sglang::abort), "ends one reply, or all")
         .fields(&[sglang::ABORT_FIELDS]),
-    Route::post(
+    Route::control(
         "/pause_generation",
         handler!(sglang::pause),
         "stops sampling: `abort`, `retract` or `in_place`",
     )
     .fields(&[sglang::PAUSE_FIELDS]),
-    Route::post("/continue_generation", handler!(sglang::resume), "continues after a pause"),
-    Route::post(
+    Route::control("/continue_generation", handler!(sglang::resume), "continues after a pause"),
+    Route::control(
         "/update_weights_from_disk",
         handler!(sglang::update_from_disk),
         "serves a folder of a whole model",
     )
     .fields(&[sglang::UPDATE_FIELDS]),
-    Route::get(
+    Route::control(
         "/flush_cache",
         handler!(sglang::flush_cache),
         "forgets the prefixes that no reply uses",
     )
     .methods(&["GET", "POST"]),
-    Route::post(
+    Route::control(
         "/load_lora_adapter",
         handler!(sglang::load_adapter),
         "loads an adapter from a PEFT folder",
     )
     .fields(&[lora::LOAD_FIELDS]),
-    Route::post("/unload_lora_adapter", handler!(sglang::unload_adapter), "unloads an adapter")
+    Route::control("/unload_lora_adapter", handler!(sglang::unload_adapter), "unloads an adapter")
         .fields(&[lora::UNLOAD_FIELDS]),
     Route::get("/model_info", handler!(sglang::model_info), "folder and label of the weights"),
     Route::get("/get_model_info", handler!(sglang::model_info), "the same under its older name"),
@@ -270,7 +280,11 @@ pub(super) async fn answer(
     state: Arc<ServerState>,
     request: Request<Incoming>,
 ) -> Result<HttpReply, Infallible> {
-    let mut reply = match find(&request) {
+    let found = find(&request);
+    let is_open = found.as_ref().is_ok_and(|(route, _)| route.is_open);
+    let admitted = if is_open { Ok(()) } else { state.access.check_token(request.headers()) };
+
+    let mut reply = match admitted.and(found) {
         Ok((route, parameter)) => match call(&state, route, parameter, request).await {
             Ok(reply) => reply,
             Err(error) => (route.write_error)(&error),
@@ -303,6 +317,9 @@ async fn call(
     parameter: String,
     request: Request<Incoming>,
 ) -> Result<HttpReply, ApiError> {
-    let call = HttpCall::read(request, parameter, &route.body).await?;
+    if route.is_control {
+        state.access.check_origin(request.headers())?;
+    }
+    let call = HttpCall::read(request, parameter, &route.body, &state.json_room).await?;
     (route.handler)(state, call).await
 }

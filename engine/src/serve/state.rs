@@ -4,8 +4,9 @@ use std::sync::Arc;
 
 use tokio::sync::mpsc::Receiver;
 
+use super::access::Access;
 use super::engine_client::EngineClient;
-use super::http::{ApiError, Fields};
+use super::http::{ApiError, Fields, JsonRoom};
 use super::lora::AdapterRegistry;
 use super::prefix::{ReplyMemory, ReplySyntax};
 use crate::core::message::Message;
@@ -24,6 +25,9 @@ pub(super) struct ServerState {
     /// The sampled replies of chats, unless prefix-exact chat is off.
     pub(super) memory: Option<ReplyMemory>,
     pub(super) adapters: AdapterRegistry,
+    pub(super) access: Access,
+    /// The memory for parsed bodies.
+    pub(super) json_room: JsonRoom,
 }
 
 impl ServerState {
@@ -33,11 +37,15 @@ impl ServerState {
         status: Arc<SharedStatus>,
         stats: Arc<Stats>,
         updates: Arc<WeightUpdates>,
+        access: Access,
     ) -> (ServerState, Receiver<Message>) {
         let (engine, receiver) = EngineClient::new(model.max_queue, model.seed, status);
         let memory = model.prefix_exact_chat.then(|| ReplyMemory::new(ReplySyntax::of(&model)));
         let adapters = AdapterRegistry::new(model.lora);
-        (ServerState { model, engine, stats, updates, memory, adapters }, receiver)
+        let json_room = JsonRoom::default();
+        let state =
+            ServerState { model, engine, stats, updates, memory, adapters, access, json_room };
+        (state, receiver)
     }
 
     /// Returns the adapter that the request names as `model`; none for the model itself, or if the

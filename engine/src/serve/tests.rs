@@ -26,6 +26,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::oneshot;
 
+use super::Access;
 use crate::Engine;
 use crate::EngineOptions;
 use crate::stats::Stats;
@@ -64,12 +65,16 @@ impl Server {
     }
 
     async fn of(folder: &Path, options: EngineOptions) -> Server {
+        Server::with_access(folder, options, Access::open()).await
+    }
+
+    async fn with_access(folder: &Path, options: EngineOptions, access: Access) -> Server {
         let engine = Engine::load(folder, options).unwrap();
         let stats = Arc::clone(&engine.stats);
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let (stop, stopped) = oneshot::channel::<()>();
-        let done = tokio::spawn(super::serve(listener, engine, async {
+        let done = tokio::spawn(super::serve(listener, engine, access, async {
             stopped.await.ok();
         }));
         Server { address, stats, stop: Some(stop), done }

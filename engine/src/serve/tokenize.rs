@@ -8,6 +8,7 @@ use super::chat::ChatPrompt;
 use super::generation::encode_any_length;
 use super::http::{ApiError, Field, HttpCall, HttpReply, json_reply, parse_token_ids};
 use super::state::ServerState;
+use crate::bounds::{DETOKENIZED_MIN, DETOKENIZED_PER_TOKEN_MAX};
 
 /// The fields of `/tokenize` besides those of a chat's prompt.
 pub(super) const TOKENIZE_FIELDS: &[Field] = &[
@@ -52,7 +53,7 @@ pub(super) async fn tokenize(
         }
         // The ids are those of a chat with this salt, remembered replies included.
         None if fields.get("messages").is_some() => {
-            let salt = fields.text("cache_salt")?.map(Arc::from);
+            let salt = fields.cache_salt()?;
             ChatPrompt::new(state, &fields, salt.as_ref())?.ids.to_vec()
         }
         None => return Err(ApiError::bad_field("prompt", "or `messages` is missing")),
@@ -80,6 +81,11 @@ pub(super) async fn detokenize(
     let Some(list) = fields.list(TOKENS)? else {
         return Err(ApiError::bad_field(TOKENS, "is missing"));
     };
+    let most = model.max_model_len.saturating_mul(DETOKENIZED_PER_TOKEN_MAX).max(DETOKENIZED_MIN);
+    if list.len() > most {
+        let message = format!("holds {} ids; at most {most} are decoded", list.len());
+        return Err(ApiError::bad_field(TOKENS, message));
+    }
     let ids = parse_token_ids(TOKENS, list, model.vocab)?;
     Ok(json_reply(&DetokenizeReply { prompt: model.tokenizer.decode(&ids, false) }))
 }

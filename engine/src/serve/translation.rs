@@ -138,13 +138,14 @@ async fn complete(
 }
 
 fn chat_fields(call: &HttpCall, chat: &[u8]) -> Result<Fields, ApiError> {
-    with_reply_id(Fields::parse(chat)?, call.request_id(), "chatcmpl-")
+    let fields = Fields::parse(chat)?.with_cache_scope(call.cache_scope());
+    with_reply_id(fields, call.request_id(), "chatcmpl-")
 }
 
 fn count_prompt(state: &ServerState, call: &HttpCall, chat: &[u8]) -> Result<HttpReply, ApiError> {
     let fields = chat_fields(call, chat)?;
     state.requested_adapter(&fields)?;
-    let salt = fields.text("cache_salt")?.map(Arc::from);
+    let salt = fields.cache_salt()?;
     let ids = ChatPrompt::new(state, &fields, salt.as_ref())?.ids;
     check_length("messages", &ids, &state.model)?;
     let edits = json!({ "original_input_tokens": ids.len() });

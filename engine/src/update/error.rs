@@ -4,6 +4,7 @@ use std::error::Error;
 use std::fmt::Display;
 
 use crate::error::LoadError;
+use crate::weights::root::OutsideRoot;
 
 /// A reason why weights were not taken. The weights that served still serve.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -32,6 +33,12 @@ impl UpdateError {
     /// A refusal of one tensor.
     pub(crate) fn tensor(name: &str, reason: impl Display) -> UpdateError {
         UpdateError::Weights(format!("cannot use tensor `{name}`: {reason}"))
+    }
+}
+
+impl From<OutsideRoot> for UpdateError {
+    fn from(error: OutsideRoot) -> UpdateError {
+        UpdateError::Weights(error.to_string())
     }
 }
 

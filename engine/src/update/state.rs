@@ -11,9 +11,7 @@ use super::open::OpenUpdate;
 use super::staging::StagingArea;
 use super::transport::Transport;
 use super::wait::TrainerWaits;
-
-/// The number of labels that are remembered with their checksums.
-const REMEMBERED: usize = 65_536;
+use crate::bounds::LABELS_MAX;
 
 /// A label with the checksum of its weights.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -91,7 +89,7 @@ impl WeightUpdates {
         versions.retain(|known| known.label != version.label);
         let is_new = versions.len() == before;
         versions.push_back(version.clone());
-        if versions.len() > REMEMBERED {
+        if versions.len() > LABELS_MAX {
             versions.pop_front();
         }
         is_new

@@ -7,13 +7,14 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 
 use half::f16;
 use safetensors::tensor::{Dtype, Metadata, TensorInfo};
 use serde_json::Value;
 
 use super::{Tensor, TensorSource, decode};
+use crate::bounds::TENSOR_HEADER_BYTES_MAX;
 use crate::error::LoadError;
 use crate::model::fields::read_json;
 
@@ -22,9 +23,6 @@ const INDEX: &str = "model.safetensors.index.json";
 
 /// The name of a single file of weights.
 const SINGLE: &str = "model.safetensors";
-
-/// Bytes of the longest header that the format allows.
-const MAX_HEADER: u64 = 100_000_000;
 
 /// Bytes before the header, which hold its length.
 const LENGTH_BYTES: u64 = 8;
@@ -60,6 +58,10 @@ impl WeightFiles {
 
         let map = read_weight_map(&list)?;
         let file_names: BTreeSet<&String> = map.values().collect();
+        if let Some(name) = file_names.iter().find(|name| !is_plain_name(name)) {
+            let reason = format!("names `{name}`, which is no file of this folder");
+            return Err(LoadError::Index { path: list, reason });
+        }
         let mut weights = WeightFiles::empty(list);
         for file_name in file_names {
             weights.add(folder.join(file_name))?;
@@ -92,7 +94,7 @@ impl WeightFiles {
     }
 
     fn add(&mut self, path: PathBuf) -> Result<(), LoadError> {
-        let mut file = match File::open(&path) {
+        let mut file = match open_regular(&path) {
             Ok(file) => file,
             Err(source) => return Err(LoadError::Read { path, source }),
         };
@@ -239,7 +241,7 @@ fn read_header(file: &mut File) -> Result<(Metadata, u64), HeaderError> {
     let mut length_bytes = [0; LENGTH_BYTES as usize];
     file.read_exact(&mut length_bytes)?;
     let length = u64::from_le_bytes(length_bytes);
-    if length > MAX_HEADER || LENGTH_BYTES + length > size {
+    if length > TENSOR_HEADER_BYTES_MAX || LENGTH_BYTES + length > size {
         return malformed(format!("its header of {length} bytes does not fit a file of {size}"));
     }
 
@@ -255,6 +257,20 @@ fn read_header(file: &mut File) -> Result<(Metadata, u64), HeaderError> {
         return malformed(format!("it has {size} bytes, but its header describes {expected}"));
     }
     Ok((metadata, LENGTH_BYTES + length))
+}
+
+/// True for the name of a file in the folder itself.
+fn is_plain_name(name: &str) -> bool {
+    let mut parts = Path::new(name).components();
+    matches!((parts.next(), parts.next()), (Some(Component::Normal(_)), None))
+}
+
+/// Opens a file. Anything else, such as a pipe, might never answer.
+fn open_regular(path: &Path) -> io::Result<File> {
+    if path.metadata()?.is_file() {
+        return File::open(path);
+    }
+    Err(io::Error::other("it is not a file"))
 }
 
 #[cfg(test)]

@@ -9,11 +9,15 @@ use wire::{EffectiveSampling, LogprobFit};
 use crate::graph::descendants::Descendants;
 use crate::graph::forest::Forest;
 use crate::graph::node::{Node, PerNode};
+use crate::graph::scan::are_ids;
 use crate::notes::reason::Reason;
 
 /// Lowest logprob that is a number. Servers that cannot send NaN or infinity in JSON send a smaller
 /// one.
 const LOGPROB_FLOOR: f32 = -9999.0;
+
+/// Highest logprob that can be: 0, with room for the rounding of servers that sum in 32 bits.
+const LOGPROB_CEILING: f32 = 1e-5;
 
 /// Returns true for a logprob that stands for "not known".
 pub(crate) fn is_missing(logprob: f32) -> bool {
@@ -34,13 +38,16 @@ pub(crate) struct Assessment {
 /// Assesses one choice by itself. Its place in the forest does not matter.
 pub(crate) fn assess(node: &Node<'_>) -> Assessment {
     let Some(choice) = node.choice.filter(|_| node.has_ids) else {
-        let reasons = outcome_reason(node.ended.outcome).into_iter().chain([Reason::NoTokenIds]);
+        let impossible = has_impossible_values(node).then_some(Reason::ImpossibleValues);
+        let outcome = outcome_reason(node.ended.outcome);
+        let reasons = outcome.into_iter().chain([Reason::NoTokenIds]).chain(impossible);
         return Assessment { reasons: reasons.collect(), ..Assessment::default() };
     };
 
     let counts_agree = choice.logprobs.len() == node.sampled.len();
     let known = choice.logprobs.iter().filter(|logprob| !is_missing(**logprob)).count();
     let lost_ids = parser_lost_ids(node);
+    let is_impossible = has_impossible_values(node);
     // Each reason with the condition under which it holds.
     let found = [
         (Reason::NothingSampled, node.sampled.is_empty()),
@@ -49,6 +56,7 @@ pub(crate) fn assess(node: &Node<'_>) -> Assessment {
         (Reason::Mapped, choice.fidelity == Fidelity::Mapped),
         (Reason::TokenCountDiffers, usage_differs(node)),
         (Reason::ParserLostIds, lost_ids),
+        (Reason::ImpossibleValues, is_impossible),
     ];
     let reasons = found
         .into_iter()
@@ -58,7 +66,7 @@ pub(crate) fn assess(node: &Node<'_>) -> Assessment {
         .collect();
 
     let is_whole = node.ended.outcome == Outcome::Complete && !lost_ids;
-    let trainable = counts_agree && known > 0 && is_whole;
+    let trainable = counts_agree && known > 0 && is_whole && !is_impossible;
     Assessment { trainable, tokens: if trainable { known } else { 0 }, reasons }
 }
 
@@ -73,6 +81,19 @@ pub(crate) fn assess_all(forest: &Forest<'_>, descendants: &Descendants) -> PerN
         assessment
     });
     assessed.collect()
+}
+
+/// Returns true where the server reported what cannot be. Such a server is not believed in anything
+/// about the choice.
+fn has_impossible_values(node: &Node<'_>) -> bool {
+    let Some(choice) = node.choice else { return false };
+    let prompt = node.ended.prompts.get(choice.prompt_index as usize);
+    let ids = [prompt, choice.token_ids.as_ref()];
+
+    choice.logprobs.iter().any(|logprob| *logprob > LOGPROB_CEILING)
+        || ids.into_iter().flatten().any(|ids| !are_ids(ids))
+        || choice.has_impossible_versions()
+        || node.ended.usage.is_absurd()
 }
 
 /// Returns the reason that a reply's outcome gives; none for a complete one.

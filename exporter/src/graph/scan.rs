@@ -173,10 +173,13 @@ fn node_with_ids<'a>(call: &'a Call, ended: &'a CallEnd, choice: &'a Choice) -> 
     })
 }
 
-/// Returns true where all numbers fit into the columns of ids.
-fn are_ids(numbers: &[u32]) -> bool {
+/// More ids than any vocabulary has; a power of two.
+const TOKEN_IDS_MAX: u32 = 1 << 24;
+
+/// Returns true where all numbers may be ids. They then fit into the columns of ids, too.
+pub(crate) fn are_ids(numbers: &[u32]) -> bool {
     // A fold without an early exit compiles to vector instructions.
-    numbers.iter().fold(0, |all, number| all | number) <= i32::MAX as u32
+    numbers.iter().fold(0, |all, number| all | number) < TOKEN_IDS_MAX
 }
 
 /// Makes the nodes of a reply's choices from its text alone.

@@ -18,6 +18,9 @@ pub enum Reason {
     DeliveryUncertain,
     /// A prompt holds an answer that no recorded call gave, and a call was lost.
     HoleAfterLostCall,
+    /// The server reported what cannot be, such as a logprob above 0; the tokens of the reply are
+    /// not trained.
+    ImpossibleValues,
     /// A reply has more or fewer logprobs than ids; its tokens are not trained.
     LogprobCountDiffers,
     /// The server reported no logprob for a sampled token; that token is not trained.
@@ -57,7 +60,7 @@ pub enum Reason {
 }
 
 /// Each reason with its word and the meaning of that, sorted by word.
-const TABLE: [(Reason, &str, &str); 22] = [
+const TABLE: [(Reason, &str, &str); 23] = [
     (
         Reason::AmbiguousParent,
         "ambiguous_parent",
@@ -87,6 +90,13 @@ const TABLE: [(Reason, &str, &str); 22] = [
         "hole_after_lost_call",
         "a call was lost, and a later prompt holds an answer that no recorded call \
          gave; it was sampled, but is prompt here",
+    ),
+    (
+        Reason::ImpossibleValues,
+        "impossible_values",
+        "the server reported what cannot be: a logprob above 0, an id beyond any vocabulary, \
+         version spans that overlap or run backwards, or a count of tokens beyond all bounds; the \
+         tokens of the reply are not trained",
     ),
     (
         Reason::LogprobCountDiffers,
@@ -175,8 +185,8 @@ const TABLE: [(Reason, &str, &str); 22] = [
 
 impl Reason {
     /// All reasons, sorted by word.
-    pub const ALL: [Self; 22] = {
-        let mut all = [Self::AmbiguousParent; 22];
+    pub const ALL: [Self; 23] = {
+        let mut all = [Self::AmbiguousParent; 23];
         let mut at = 0;
         while at < all.len() {
             all[at] = TABLE[at].0;

@@ -386,7 +386,7 @@ fn open_target(options: &Options) -> Result<(Target, Layout), WriteError> {
         // A folder, or a file whose folder it is.
         Destination::Path(path) => {
             let (folder, layout) = Layout::new(path, format, encoding, shard)?;
-            Ok((Target::folder(folder)?, layout))
+            Ok((Target::folder(folder, options.file_mode)?, layout))
         }
 
         Destination::Bucket(bucket) => {

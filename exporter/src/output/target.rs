@@ -12,6 +12,7 @@ use tempfile::{NamedTempFile, TempPath};
 use thiserror::Error;
 
 use crate::output::encode::EncodeError;
+use crate::output::mode::FileMode;
 use crate::output::objects::{Bucket, ObjectTarget, ObjectUpload, as_io};
 
 /// Reason why files could not be written.
@@ -136,7 +137,7 @@ impl std::fmt::Debug for OutputStream {
 /// A place for files.
 #[derive(Debug, Clone)]
 pub(crate) enum Target {
-    Folder(PathBuf),
+    Folder(PathBuf, FileMode),
     Stream(OutputStream),
     Objects(ObjectTarget),
 }
@@ -159,16 +160,16 @@ pub(crate) enum UnpublishedFile {
 }
 
 impl Target {
-    /// Returns a folder, which is made if need be.
-    pub(crate) fn folder(folder: PathBuf) -> Result<Self, WriteError> {
-        fs::create_dir_all(&folder).map_err(io_error(&folder))?;
-        Ok(Self::Folder(folder))
+    /// Returns a folder, which is made if need be, and the mode of its files.
+    pub(crate) fn folder(folder: PathBuf, mode: FileMode) -> Result<Self, WriteError> {
+        mode.make_folder(&folder).map_err(io_error(&folder))?;
+        Ok(Self::Folder(folder, mode))
     }
 
     /// Returns the path of a file, as people see it.
     pub(crate) fn path(&self, name: &str) -> PathBuf {
         match self {
-            Self::Folder(folder) => folder.join(name),
+            Self::Folder(folder, _) => folder.join(name),
             Self::Stream(_) => PathBuf::from("-"),
             Self::Objects(objects) => objects.url(name),
         }
@@ -177,7 +178,7 @@ impl Target {
     /// Reads a file; none where there is no such file.
     pub(crate) async fn read(&self, name: &str) -> Result<Option<Vec<u8>>, WriteError> {
         match self {
-            Self::Folder(folder) => match fs::read(folder.join(name)) {
+            Self::Folder(folder, _) => match fs::read(folder.join(name)) {
                 Ok(bytes) => Ok(Some(bytes)),
                 Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
                 Err(error) => Err(self.error(name)(error)),
@@ -191,7 +192,7 @@ impl Target {
 
     pub(crate) async fn holds(&self, name: &str) -> Result<bool, WriteError> {
         match self {
-            Self::Folder(folder) => Ok(folder.join(name).exists()),
+            Self::Folder(folder, _) => Ok(folder.join(name).exists()),
             Self::Stream(_) => Ok(false),
             Self::Objects(objects) => {
                 objects.holds(name).await.map_err(as_io).map_err(self.error(name))
@@ -202,7 +203,7 @@ impl Target {
     /// Starts a file.
     pub(crate) async fn begin(&self, name: &str) -> Result<FileBody, WriteError> {
         match self {
-            Self::Folder(folder) => temporary(folder).map(FileBody::File),
+            Self::Folder(folder, mode) => temporary(folder, *mode).map(FileBody::File),
             Self::Stream(stream) => Ok(FileBody::Stream(stream.clone())),
             Self::Objects(objects) => {
                 let upload = objects.begin(name).await;
@@ -213,10 +214,15 @@ impl Target {
 
     /// Makes the folder that a file is published to.
     pub(crate) fn prepare(&self, name: &str) -> Result<(), WriteError> {
-        let Self::Folder(_) = self else { return Ok(()) };
+        let Self::Folder(_, mode) = self else { return Ok(()) };
         let path = self.path(name);
         let folder = path.parent().unwrap_or(&path);
-        fs::create_dir_all(folder).map_err(io_error(folder))
+        // The folder of a partition; that of the export may be reached by a link.
+        if name.contains('/') && folder.is_symlink() {
+            let error = io::Error::new(io::ErrorKind::InvalidInput, "it is a link");
+            return Err(io_error(folder)(error));
+        }
+        mode.make_folder(folder).map_err(io_error(folder))
     }
 
     /// Makes a whole file visible under its name.
@@ -252,7 +258,7 @@ impl Target {
     /// Deletes a file, if it is there.
     pub(crate) async fn remove(&self, name: &str) -> Result<(), WriteError> {
         match self {
-            Self::Folder(folder) => match fs::remove_file(folder.join(name)) {
+            Self::Folder(folder, _) => match fs::remove_file(folder.join(name)) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => {
                     Err(self.error(name)(error))
                 }
@@ -318,11 +324,12 @@ pub(crate) fn io_error(path: &Path) -> impl FnOnce(io::Error) -> WriteError {
     move |source| WriteError::Io { path: path.to_owned(), source }
 }
 
-/// Makes a temporary file, which others may read once it is published, as far as the umask allows.
-fn temporary(folder: &Path) -> Result<NamedTempFile, WriteError> {
-    let mut builder = tempfile::Builder::new();
-    builder.prefix(".export-").suffix(".tmp");
-    #[cfg(unix)]
-    builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
-    builder.tempfile_in(folder).map_err(io_error(folder))
+/// Makes a temporary file, which others may read as far as its mode and the umask allow.
+fn temporary(folder: &Path, mode: FileMode) -> Result<NamedTempFile, WriteError> {
+    tempfile::Builder::new()
+        .prefix(".export-")
+        .suffix(".tmp")
+        .permissions(mode.permissions())
+        .tempfile_in(folder)
+        .map_err(io_error(folder))
 }

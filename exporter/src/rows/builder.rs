@@ -347,6 +347,25 @@ mod tests {
     }
 
     #[test]
+    fn a_reply_that_says_what_cannot_be_is_not_trained() {
+        let untrained = |change: &dyn Fn(&mut episode::CallEnd)| {
+            let mut lie = call(1, &[1], &[&[2]]);
+            change(reply(&mut lie));
+            let row = one(vec![lie]);
+            (row.verdict, reasons(&row).contains(&"impossible_values"))
+        };
+        let lies: [&dyn Fn(&mut episode::CallEnd); 4] = [
+            &|end| end.choices[0].logprobs[0] = 7.5,
+            &|end| end.choices[0].logprobs[0] = f32::INFINITY,
+            &|end| end.usage.completion = Some(u64::MAX),
+            &|end| end.choices[0].versions[0].start = 9,
+        ];
+        assert!(lies.iter().all(|lie| untrained(*lie) == ("unusable", true)));
+        // Servers that sum in 32 bits are a little off.
+        assert_eq!(untrained(&|end| end.choices[0].logprobs[0] = 1e-6), ("exact", false));
+    }
+
+    #[test]
     fn a_call_without_an_end_marks_every_row_of_its_episode() {
         let mut lost = call(2, &[1, 2, 3], &[&[4]]);
         lost.ended = None;

@@ -1,7 +1,10 @@
 //! Connections that switch from HTTP to another protocol.
 //!
 //! Bytes after the switch are not recorded. A WebSocket to a generating route is therefore refused
-//! with 426, after which clients fall back to POST. Others are relayed.
+//! with 426, after which clients fall back to POST. Others are relayed where the user allows their
+//! path, within the bounds of a call: a connection that has switched keeps its place among the
+//! connections and among the calls, and ends when nothing passes for too long, when its episode is
+//! closed, and when rolltape stops. No other protocol is switched to.
 
 use std::sync::Arc;
 
@@ -9,42 +12,51 @@ use bytes::Bytes;
 use episode::{Outcome, Route};
 use hyper::body::{Body, Incoming};
 use hyper::header::{CONNECTION, HeaderValue, UPGRADE};
-use hyper::{HeaderMap, Request, Response, StatusCode};
-use hyper_util::rt::TokioIo;
+use hyper::{HeaderMap, Method, Request, Response, StatusCode, Version};
 use wire::ForcedSampling;
 
-use crate::body::{ReplyBody, RequestBody, full};
+use crate::agent::request_body::RequestBody;
+use crate::agent::tunnel::{Switched, Tunnel};
+use crate::body::{ReplyBody, full};
 use crate::clock::now;
 use crate::error::CallError;
 use crate::headers::{self, AcceptedCodings};
 use crate::proxy::Proxy;
 use crate::record::open_call::{Arrival, OpenCall, committed};
 use crate::reply::tee::{self, ReplyReceiver};
-use crate::tag;
 
-/// True if a request asks for a protocol other than HTTP and has no body. A request with a body is
-/// a call: its upgrade is optional, and is declined.
-pub(crate) fn is_requested(request: &Request<Incoming>) -> bool {
+/// The only protocol that a connection switches to.
+const WEBSOCKET: &[u8] = b"websocket";
+
+/// True if a request asks for a WebSocket and nothing else. Any other request is a call: its
+/// upgrade is optional, and is declined.
+pub(crate) fn is_requested(request: &Request<impl Body>) -> bool {
     let asks = headers::list_members(request.headers(), CONNECTION).any(|name| name == "upgrade");
-    let protocol = request.headers().get(UPGRADE).map(HeaderValue::as_bytes);
-    let is_other = protocol.is_some_and(|name| !name.eq_ignore_ascii_case(b"h2c"));
-    asks && is_other && request.body().is_end_stream()
+    let can_ask = request.method() == Method::GET && request.version() == Version::HTTP_11;
+    asks && can_ask && names_websocket(request.headers()) && request.body().is_end_stream()
 }
 
-/// Relays an upgrade and, if the upstream agrees, every byte after it.
+/// True if the one protocol that the headers name is WebSocket.
+fn names_websocket(headers: &HeaderMap) -> bool {
+    let mut protocols = headers.get_all(UPGRADE).iter().map(HeaderValue::as_bytes);
+    let first = protocols.next().unwrap_or_default();
+    first.trim_ascii().eq_ignore_ascii_case(WEBSOCKET) && protocols.next().is_none()
+}
+
+/// Relays an upgrade that the gate lets pass and, if the upstream agrees, every byte after it.
 pub(crate) async fn relay(
     proxy: &Arc<Proxy>,
     mut request: Request<Incoming>,
 ) -> Result<Response<ReplyBody>, CallError> {
-    // A WebSocket starts with GET, but its path is that of a POST that samples.
-    if tag::route_of(&hyper::Method::POST, request.uri().path()).generates() {
-        return Err(CallError::Upgrade);
-    }
     let agent = hyper::upgrade::on(&mut request);
     let (mut head, _) = request.into_parts();
     let started_at = now();
-    let tagged = tag::tag(&proxy.tags, &mut head, None, started_at)?;
+    let switched = Switched::take_from(&mut head.extensions);
+    let permit = proxy.call_permit().await;
+    let tagged = proxy.tag(&mut head, None, started_at)?;
     let path = tagged.path.clone();
+    // Before the start record: an episode that was closed by then takes no call.
+    let closed = proxy.tracker.add_tunnel(tagged.tag.key());
 
     let (body, force) = (&RequestBody::default(), &ForcedSampling::default());
     let arrival = Arrival { head: &head, body, request: None, force, started_at };
@@ -61,20 +73,16 @@ pub(crate) async fn relay(
     };
 
     if reply.status() == StatusCode::SWITCHING_PROTOCOLS {
+        if !names_websocket(reply.headers()) {
+            let error = CallError::Broken("it switches to another protocol".to_owned());
+            return Err(call.fail(error).await);
+        }
         let upstream = hyper::upgrade::on(&mut reply);
-        tokio::spawn(async move {
-            if let (Ok(agent), Ok(upstream)) = tokio::join!(agent, upstream) {
-                let (mut agent, mut upstream) = (TokioIo::new(agent), TokioIo::new(upstream));
-                // Either side may close the connection at any time.
-                let _ = tokio::io::copy_bidirectional(&mut agent, &mut upstream).await;
-            }
-        });
+        let idle_wait = proxy.config().idle_wait;
+        switched.set(Tunnel { agent, upstream, idle_wait, closed, _permit: permit });
     }
-    let receiver = ReplyReceiver {
-        route: Route::Other,
-        codings: AcceptedCodings::of(&head.headers),
-        bytes_max: proxy.config().reply_bytes_max,
-    };
+    let codings = AcceptedCodings::of(&head.headers);
+    let receiver = ReplyReceiver::new(Route::Other, codings, proxy.config());
     relay_reply(reply, call, &receiver).await
 }
 

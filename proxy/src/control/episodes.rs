@@ -1,22 +1,24 @@
-//! Episodes: announced, shown, rewarded and closed, and API keys that name them.
+//! Episodes: announced, shown, rewarded and closed.
+
+use std::sync::Arc;
 
 use episode::{
     CLOSE_STATUSES, EpisodeId, GroupId, Reward, RewardScope, ScopeParts, Tag, TagSource, TaskId,
 };
 use serde_json::{Value, json};
-use store::{CommitError, Selection};
+use store::{Announcement, Budget, CommitError, Selection};
 use wire::ForcedSampling;
 
-use crate::bounds::{GROUP_SIZE_MAX, KEY_LIFE_S_MAX};
+use crate::bounds::{
+    CUT_PAUSE, CUT_WAIT, GROUP_SIZE_MAX, LABEL_NAME_BYTES_MAX, LABEL_VALUE_BYTES_MAX,
+};
 use crate::clock::now;
 use crate::control::body::parse;
 use crate::control::reply::{JsonReply, bad_request, commit_error, done, ok, snapshot_error};
-use crate::control::requests::{AnnounceBody, CloseBody, KeyBody, RewardBody};
+use crate::control::requests::{AnnounceBody, CloseBody, RewardBody};
 use crate::proxy::Proxy;
 use crate::record::attempts::AttemptKey;
 
-/// Default life of an API key, in seconds: a day.
-const KEY_LIFE_S: i64 = 86_400;
 /// Announces an episode, with the sampling parameters for its calls.
 pub(super) async fn announce(proxy: &Proxy, body: &[u8]) -> Result<JsonReply, JsonReply> {
     let body: AnnounceBody = parse(body)?;
@@ -27,6 +29,11 @@ pub(super) async fn announce(proxy: &Proxy, body: &[u8]) -> Result<JsonReply, Js
         .map(str::parse::<ForcedSampling>)
         .transpose()
         .map_err(|error| bad_request(&error))?;
+    let budget = Budget {
+        calls: body.calls_max.map(u64::from),
+        tokens: body.tokens_max.map(u64::from),
+        seconds: body.seconds_max.map(u64::from),
+    };
     let tag = announced_tag(body)?;
     if group_size.is_some_and(|size| !(1..=GROUP_SIZE_MAX).contains(&size) || tag.group.is_none()) {
         let message = format!("`group_size` is 1 to {GROUP_SIZE_MAX}, beside a `group_id`");
@@ -35,8 +42,13 @@ pub(super) async fn announce(proxy: &Proxy, body: &[u8]) -> Result<JsonReply, Js
 
     let attempt = tag.key();
     let stored_force = force.as_ref().map(ForcedSampling::to_string);
-    let announced = proxy.store().announce(tag, now(), stored_force, group_size).await;
-    announced.map_err(commit_error)?;
+    let announcement = Announcement { tag, at: now(), force: stored_force, group_size, budget };
+    proxy.store().announce(announcement).await.map_err(commit_error)?;
+    if budget != Budget::default() {
+        proxy.open_attempts.count(attempt.clone());
+    }
+    // Calls that say something else must not pass as those before.
+    proxy.open_attempts.forget(&attempt.0);
     if let Some(force) = force {
         proxy.set_force(attempt, force);
     }
@@ -49,30 +61,24 @@ fn announced_tag(body: AnnounceBody) -> Result<Tag, JsonReply> {
         Value::String(text) => (name, text),
         other => (name, other.to_string()),
     });
+    let labels: Vec<_> = labels.collect();
+    let is_long = |(name, value): &(String, String)| {
+        name.len() > LABEL_NAME_BYTES_MAX || value.len() > LABEL_VALUE_BYTES_MAX
+    };
+    if labels.iter().any(is_long) {
+        return Err(bad_request(&format!(
+            "a label's name has {LABEL_NAME_BYTES_MAX} bytes at most, and its value \
+             {LABEL_VALUE_BYTES_MAX}"
+        )));
+    }
     Ok(Tag {
         episode,
         attempt,
         group: parse_id(body.group_id.as_deref())?,
         task: parse_id(body.task_id.as_deref())?,
-        labels: labels.collect(),
+        labels,
         source: TagSource::Control,
     })
-}
-
-/// Returns an API key for an attempt.
-pub(super) fn sign_key(
-    proxy: &Proxy,
-    (episode, attempt): &AttemptKey,
-    body: &[u8],
-) -> Result<JsonReply, JsonReply> {
-    let body: KeyBody = parse(body)?;
-    let life_s = body.ttl_s.unwrap_or(KEY_LIFE_S);
-    if !(1..=KEY_LIFE_S_MAX).contains(&life_s) {
-        return Err(bad_request(&format!("`ttl_s` is not 1 to {KEY_LIFE_S_MAX}")));
-    }
-    let expires_at = now() + life_s * 1_000_000;
-    let key = proxy.tags.signer.sign(episode, *attempt, expires_at);
-    Ok(ok(json!({ "api_key": key, "expires_at": expires_at / 1_000_000 })))
 }
 
 /// Closes an attempt: later calls are refused, and the feed hands it out.
@@ -87,12 +93,38 @@ pub(super) async fn close(
         return Err(bad_request(&format!("`status` is not one of {known}")));
     }
 
-    proxy.forget(&attempt);
+    // Calls wait for the store from here on. The rest of what is known of the attempt stays until
+    // it is closed: it goes on if the store cannot be written.
+    proxy.open_attempts.forget(&attempt.0);
     proxy.store().close(attempt.clone(), now(), status).await.map_err(commit_error)?;
-    // A call that began meanwhile may have added the attempt again.
     proxy.forget(&attempt);
+    end_calls(proxy, &attempt);
     proxy.feed.changed();
     Ok(done())
+}
+
+/// Ends the calls of a closed attempt. Those whose agents do not read are ended in the store.
+fn end_calls(proxy: &Proxy, attempt: &AttemptKey) {
+    let running = proxy.tracker.cut(attempt);
+    if running.is_empty() {
+        return;
+    }
+    let (tracker, feed) = (Arc::clone(&proxy.tracker), Arc::clone(&proxy.feed));
+    let store = proxy.store().clone();
+    tokio::spawn(async move {
+        let deadline = tokio::time::Instant::now() + CUT_WAIT;
+        let mut left = running;
+        while !left.is_empty() && tokio::time::Instant::now() < deadline {
+            tokio::time::sleep(CUT_PAUSE).await;
+            left = tracker.still_running(&left);
+        }
+        if !left.is_empty()
+            && let Err(error) = store.cut(left, now()).await
+        {
+            tracing::error!(%error, "calls of a closed episode could not be ended");
+        }
+        feed.changed();
+    });
 }
 
 /// Appends a reward.
@@ -176,4 +208,32 @@ fn parse_id<T: std::str::FromStr<Err: std::fmt::Display>>(
     id: Option<&str>,
 ) -> Result<Option<T>, JsonReply> {
     id.map(str::parse).transpose().map_err(|error: T::Err| bad_request(&error))
+}
+
+#[cfg(test)]
+mod tests {
+    use store::{Durability, Store};
+
+    use super::*;
+    use crate::config::Config;
+
+    #[tokio::test]
+    async fn an_attempt_that_could_not_be_closed_keeps_what_its_calls_are_held_to() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = folder.path().join("test.db");
+        let (store, writer) = Store::open(at.as_path(), Durability::Process).await.unwrap();
+        let config = Config::new("http://127.0.0.1:9".parse().unwrap());
+        let proxy = Proxy::start(config, store).await.unwrap();
+        let attempt: AttemptKey = ("a".parse().unwrap(), 0);
+        proxy.open_attempts.count(attempt.clone());
+        proxy.set_force(attempt.clone(), "temperature=1".parse().unwrap());
+
+        // The store has no such episode: the close is not written.
+        assert!(close(&proxy, attempt.clone(), b"").await.is_err());
+        proxy.open_attempts.insert(attempt.clone(), 1);
+        assert!(!proxy.open_attempts.contains(&attempt, 1), "its calls are counted");
+        assert!(!proxy.force_of(&attempt).is_empty(), "its sampling is forced");
+        drop(proxy);
+        writer.finish().await;
+    }
 }

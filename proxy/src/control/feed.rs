@@ -36,7 +36,11 @@ const SECOND: Micros = 1_000_000;
 pub(super) async fn hand_out(
     proxy: &Proxy,
     query: Option<&str>,
+    body: &[u8],
 ) -> Result<Response<ReplyBody>, JsonReply> {
+    if !body.trim_ascii().is_empty() {
+        return Err(bad_request(&"the feed takes no body; its parameters stand in the query"));
+    }
     let mut query = Query::parse(query)?;
     let mut request = feed_request(&mut query)?;
     let cursor = query.take("cursor");

@@ -8,6 +8,7 @@ use store::ConsumerCounts;
 
 use crate::body::{ReplyBody, full};
 use crate::clock::now;
+use crate::control::door::Door;
 use crate::control::feed::{dropped, oldest_age_s, total};
 use crate::control::reply::{JsonReply, error, snapshot_error};
 use crate::proxy::Proxy;
@@ -15,12 +16,12 @@ use crate::proxy::Proxy;
 const TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 /// Returns all metrics.
-pub(super) async fn page(proxy: &Proxy) -> Result<Response<ReplyBody>, JsonReply> {
+pub(super) async fn page(proxy: &Proxy, door: &Door) -> Result<Response<ReplyBody>, JsonReply> {
     let at = now();
     let mut snapshot = proxy.store().snapshot().await.map_err(snapshot_error)?;
     let consumers = snapshot.consumers(at).await.map_err(snapshot_error)?;
 
-    let page = encoded(proxy, &consumers, at).map_err(|why| {
+    let page = encoded(proxy, door, &consumers, at).map_err(|why| {
         error(StatusCode::INTERNAL_SERVER_ERROR, &format!("metrics cannot be encoded: {why}"))
     })?;
     let mut reply = Response::new(full(page));
@@ -30,12 +31,14 @@ pub(super) async fn page(proxy: &Proxy) -> Result<Response<ReplyBody>, JsonReply
 
 fn encoded(
     proxy: &Proxy,
+    door: &Door,
     consumers: &[ConsumerCounts],
     at: i64,
 ) -> Result<Bytes, prometheus::Error> {
     let page = Page(Registry::new());
     add_calls(&page, proxy)?;
     add_feed(&page, consumers, at)?;
+    add_refused(&page, door)?;
     let mut text = Vec::new();
     TextEncoder::new().encode(&page.0.gather(), &mut text)?;
     Ok(Bytes::from(text))
@@ -84,6 +87,27 @@ fn add_calls(page: &Page, proxy: &Proxy) -> Result<(), prometheus::Error> {
         ended.with_label_values(&[outcome]).inc_by(count);
     }
 
+    let help = "Calls whose added fields the upstream refused, and that were answered without.";
+    page.counter("rolltape_asks_refused_total", help, &NONE)?
+        .with_label_values(&NONE)
+        .inc_by(proxy.forward.refusals.count());
+
+    let help = "1 if the upstream takes connections, as far as calls have shown.";
+    page.gauge("rolltape_upstream_up", help, &NONE)?
+        .with_label_values(&NONE)
+        .set(f64::from(u8::from(proxy.forward.takes_connections())));
+    let memory = proxy.memory.counts();
+    for (name, help, bytes) in [
+        ("rolltape_memory_bytes", "Memory of requests and replies.", memory.held),
+        ("rolltape_memory_bytes_max", "The most that they may take.", memory.bytes_max),
+    ] {
+        page.gauge(name, help, &NONE)?.with_label_values(&NONE).set(bytes as f64);
+    }
+    let help = "Calls that were refused because there was no memory.";
+    page.counter("rolltape_calls_shed_total", help, &NONE)?
+        .with_label_values(&NONE)
+        .inc_by(memory.shed);
+
     // The queue is bounded: calls wait when it is full.
     let (queued, queued_max) = proxy.store().queued();
     let help = "Records that wait to be written.";
@@ -94,6 +118,15 @@ fn add_calls(page: &Page, proxy: &Proxy) -> Result<(), prometheus::Error> {
     page.gauge("rolltape_store_queue_records_max", help, &NONE)?
         .with_label_values(&NONE)
         .set(queued_max as f64);
+    Ok(())
+}
+
+fn add_refused(page: &Page, door: &Door) -> Result<(), prometheus::Error> {
+    let help = "Requests refused at the control listener, by the reason.";
+    let refused = page.counter("rolltape_control_refused_total", help, &["reason"])?;
+    for (refusal, count) in door.refused() {
+        refused.with_label_values(&[refusal.name()]).inc_by(count);
+    }
     Ok(())
 }
 

@@ -45,6 +45,10 @@ fn operation(route: &ControlRoute) -> Value {
         },
     });
 
+    if route.handler == Handler::Feed {
+        operation["responses"]["204"] = json!({ "description": "nothing became ready in time" });
+    }
+
     // An empty list of parameters is left out.
     let parameters = parameters(route);
     if !parameters.is_empty() {

@@ -56,11 +56,18 @@ pub(super) fn bad_request(reason: &dyn Display) -> JsonReply {
 /// The reply to a request that the store refuses.
 pub(super) fn commit_error(reason: CommitError) -> JsonReply {
     let status = match reason {
-        CommitError::Unknown(..) | CommitError::UnknownCall(..) => StatusCode::NOT_FOUND,
-        CommitError::Closed(..) | CommitError::Taken | CommitError::NoLease(_) => {
-            StatusCode::CONFLICT
+        CommitError::Unknown(..) | CommitError::UnknownCall(..) | CommitError::UnknownKey(_) => {
+            StatusCode::NOT_FOUND
         }
+        CommitError::Closed(..)
+        | CommitError::Announced(..)
+        | CommitError::Taken
+        | CommitError::NoLease(_) => StatusCode::CONFLICT,
+        CommitError::TooManyLabels(_) => StatusCode::BAD_REQUEST,
         CommitError::NotBegun(_)
+        | CommitError::NeedsKey(_)
+        | CommitError::Revoked
+        | CommitError::Spent(..)
         | CommitError::Unavailable(_)
         | CommitError::Database(_)
         | CommitError::Stopped => StatusCode::SERVICE_UNAVAILABLE,
@@ -75,5 +82,5 @@ pub(super) fn snapshot_error(reason: SnapshotError) -> JsonReply {
 
 /// The reply to a request that cannot be read or forwarded.
 pub(super) fn call_error(reason: CallError) -> JsonReply {
-    error(reason.status(), &reason.to_string())
+    error(reason.status(), &reason.detail())
 }

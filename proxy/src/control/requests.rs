@@ -14,12 +14,31 @@ pub(super) struct AnnounceBody {
     pub(super) task_id: Option<String>,
     pub(super) labels: Option<Map<String, Value>>,
     pub(super) force_sampling: Option<String>,
+    pub(super) calls_max: Option<u32>,
+    pub(super) tokens_max: Option<u32>,
+    pub(super) seconds_max: Option<u32>,
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct KeyBody {
     pub(super) ttl_s: Option<i64>,
+    pub(super) calls_max: Option<u32>,
+    pub(super) tokens_max: Option<u32>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RevokeBody {
+    /// One key; all keys of the attempt if it is absent.
+    pub(super) key_id: Option<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RotateBody {
+    /// Seconds for which keys of the earlier secrets still hold.
+    pub(super) old_keys_s: Option<i64>,
 }
 
 #[derive(Deserialize)]

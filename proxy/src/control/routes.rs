@@ -4,11 +4,13 @@
 use hyper::Method;
 
 use crate::control::requests::{
-    AckBody, AnnounceBody, CloseBody, KeyBody, NackBody, RenewBody, RewardBody, VersionBody,
+    AckBody, AnnounceBody, CloseBody, KeyBody, NackBody, RenewBody, RevokeBody, RewardBody,
+    RotateBody, VersionBody,
 };
 use crate::control::schema::{Field, fields_of};
 use crate::control::suggest::nearest;
-use Handler::{Feed, Json, Metrics, Models};
+use crate::escapes::unescaped;
+use Handler::{Feed, Health, Json, Metrics, Models};
 use JsonHandler as J;
 
 /// A route of the control listener.
@@ -30,6 +32,8 @@ pub(crate) struct ControlRoute {
 /// The function that answers a route.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Handler {
+    /// Returns at once, to anybody.
+    Health,
     /// Reads a small body and returns a JSON document.
     Json(JsonHandler),
     /// Returns a stream of rows.
@@ -45,12 +49,13 @@ pub(super) enum Handler {
 /// A handler that returns a JSON document.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum JsonHandler {
-    Health,
     Ready,
     OpenApi,
     AnnounceEpisode,
     ShowEpisode,
     SignKey,
+    RevokeKeys,
+    RotateSecrets,
     AddReward,
     CloseEpisode,
     ListConsumers,
@@ -139,7 +144,8 @@ impl ControlRoute {
 
 const ENGINE_REPLY: &str = "the reply of the upstream";
 
-/// A control route of the upstream, which is forwarded with any method. `method` is for the docs.
+/// A control route of the upstream. Some servers take a GET where it changes something; here it is
+/// the method of the table.
 const fn engine(
     server: EngineServer,
     method: &'static str,
@@ -176,34 +182,45 @@ const fn sglang_weights(path: &'static str, summary: &'static str) -> ControlRou
 
 /// All routes: rolltape's own, then those of the upstream.
 #[rustfmt::skip]
-pub(super) static ROUTES: [ControlRoute; 72] = [
-    get("/health", Json(J::Health), "Reports that the process lives. Needs no token.")
+pub(super) static ROUTES: [ControlRoute; 74] = [
+    get("/health", Health, "Reports that the process lives. Needs no token.")
         .reply("`{status: \"ok\"}`"),
     get("/ready", Json(J::Ready),
-        "Commits a test write and names the upstream; 503 with the reason if the write fails.")
+        "Commits a test write and names the upstream; 503 with the reason if the write fails, the \
+         upstream takes no connections, or rolltape drains.")
         .reply("`{status: \"ok\", upstream}`"),
     get("/openapi.json", Json(J::OpenApi), "Returns these routes as an OpenAPI 3.1 document.")
         .reply("the document"),
     get("/metrics", Metrics, "Returns metrics in the text format of Prometheus.")
         .reply("the metrics, as text"),
 
-    post("/episodes", J::AnnounceEpisode, "Announces an episode before its first call.")
+    post("/episodes", J::AnnounceEpisode,
+        "Announces an episode: its group, task, labels and budget are those that are given here.")
         .body(fields_of::<AnnounceBody>),
     get("/episodes/{id}", Json(J::ShowEpisode),
         "Returns counts of what was recorded of an episode.")
         .query(ATTEMPT)
         .reply("`{episode_id, attempt, group_id, task_id, closed, status, calls, generations, \
             with_ids, incomplete, prompt_tokens, completion_tokens, reward}`"),
-    post("/episodes/{id}/key", J::SignKey, "Returns an API key that names the episode.")
+    post("/episodes/{id}/key", J::SignKey,
+        "Returns an API key that names the episode, which takes only calls with a key from then \
+         on.")
         .query(ATTEMPT).body(fields_of::<KeyBody>)
-        .reply("`{api_key, expires_at}`"),
+        .reply("`{api_key, key_id, expires_at}`"),
+    post("/episodes/{id}/keys/revoke", J::RevokeKeys,
+        "Revokes a key of the episode, or all of them: later calls with it are refused.")
+        .query(ATTEMPT).body(fields_of::<RevokeBody>),
+    post("/keys/rotate", J::RotateSecrets,
+        "Signs keys with a new secret; those of the earlier ones end after `old_keys_s` seconds.")
+        .body(fields_of::<RotateBody>),
     post("/episodes/{id}/rewards", J::AddReward, "Appends a reward.")
         .query(ATTEMPT).body(fields_of::<RewardBody>),
     post("/episodes/{id}/close", J::CloseEpisode,
-        "Closes the episode: later calls are refused, and the feed hands it out.")
+        "Closes the episode: its calls end, later ones are refused, and the feed hands it out.")
         .query(ATTEMPT).body(fields_of::<CloseBody>),
 
-    get("/feed", Feed, "Hands out finished episodes as rows.")
+    // A lease changes what others are handed out, so it is no GET.
+    ControlRoute { method: POST, ..get("/feed", Feed, "Hands out finished episodes as rows.") }
         .query(FEED).reply("rows; 204 if none became ready in time"),
     get("/feed/consumers", Json(J::ListConsumers),
         "Returns the backlog of each consumer of the feed.")
@@ -302,7 +319,7 @@ pub(super) enum Lookup {
 impl Lookup {
     /// True for the route that needs no token, because health checks of a load balancer carry none.
     pub(super) fn is_health(&self) -> bool {
-        matches!(self, Self::Found { route, .. } if route.handler == Json(JsonHandler::Health))
+        matches!(self, Self::Found { route, .. } if route.handler == Health)
     }
 }
 
@@ -317,7 +334,10 @@ pub(super) fn find(method: &Method, path: &str) -> Lookup {
         other_method = Some(route.method);
     }
     if let Some(route) = engine_route(path) {
-        return Lookup::Found { route, parameter: String::new() };
+        if method == route.method || (route.method == GET && *method == Method::HEAD) {
+            return Lookup::Found { route, parameter: String::new() };
+        }
+        other_method = Some(route.method);
     }
     match other_method {
         Some(method) => Lookup::WrongMethod(method),
@@ -413,22 +433,6 @@ pub(crate) fn normalized(path: &str) -> String {
 /// Number of times that escapes within escapes are decoded.
 const ESCAPE_LEVELS_MAX: usize = 4;
 
-/// The path with its escapes decoded. Bytes that are not UTF-8 are replaced.
-fn unescaped(path: &str) -> String {
-    let mut bytes = Vec::with_capacity(path.len());
-    let mut rest = path.as_bytes();
-    while let Some((first, after)) = rest.split_first() {
-        let digits = after.get(..2).filter(|pair| pair.iter().all(u8::is_ascii_hexdigit));
-        let escape = digits
-            .filter(|_| *first == b'%')
-            .and_then(|pair| std::str::from_utf8(pair).ok())
-            .and_then(|pair| u8::from_str_radix(pair, 16).ok());
-        bytes.push(escape.unwrap_or(*first));
-        rest = if escape.is_some() { &after[2..] } else { after };
-    }
-    String::from_utf8_lossy(&bytes).into_owned()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -471,6 +475,27 @@ mod tests {
     }
 
     #[test]
+    fn what_changes_the_upstream_is_a_post_however_it_is_spelled() {
+        for path in [
+            "/flush_cache",
+            "/release_memory_occupation",
+            "//v1/../flush_cache/",
+            "/%66lush_cache",
+            "/areal_anything",
+            "/inference/v1/pause",
+            "/sleep?level=2",
+        ] {
+            let path_only = path.split('?').next().unwrap();
+            for method in [Method::GET, Method::HEAD, Method::PUT, Method::OPTIONS, Method::DELETE]
+            {
+                let found = find(&method, path_only);
+                assert!(matches!(found, Lookup::WrongMethod(POST)), "{method} {path}");
+            }
+            assert!(matches!(find(&Method::POST, path_only), Lookup::Found { .. }), "{path}");
+        }
+    }
+
+    #[test]
     fn a_path_stands_in_the_table_once() {
         let mut paths: Vec<&str> = ROUTES.iter().map(|route| route.path).collect();
         paths.sort_unstable();
@@ -488,7 +513,10 @@ mod tests {
         };
         assert_eq!(find(Method::POST, "/episodes/a/rewards"), "/episodes/{id}/rewards a");
         assert_eq!(find(Method::GET, "/feed/consumers/"), "/feed/consumers ");
-        assert_eq!(find(Method::PUT, "//pause"), "/pause ");
+        assert_eq!(find(Method::POST, "//pause"), "/pause ");
+        assert_eq!(find(Method::HEAD, "/is_paused"), "/is_paused ");
+        assert_eq!(find(Method::POST, "/is_paused"), "use GET");
+        assert_eq!(find(Method::GET, "/feed"), "use POST");
         assert_eq!(find(Method::GET, "/episodes"), "use POST");
         assert_eq!(find(Method::POST, "/v1/models"), "use GET");
         assert_eq!(find(Method::POST, "/episodes/a/reward"), "like /episodes/a/rewards");

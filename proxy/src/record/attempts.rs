@@ -1,39 +1,129 @@
 //! Attempts that took a call and were not closed since, as far as this process knows.
 //!
-//! The transaction that writes a start record decides whether an attempt is closed. A call into an
-//! attempt of this set is forwarded while that transaction runs. Any other waits for it first, so
-//! that a call into a closed episode costs the upstream nothing.
+//! The transaction that writes a start record decides whether an attempt takes a call. A call with
+//! the same key and words as an earlier one of this set is forwarded while that transaction runs.
+//! Any other waits for it first, so that a call that is refused costs the upstream nothing.
 
-use crate::bounds::ATTEMPTS_MAX;
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::Mutex;
 
 use episode::EpisodeId;
 
+use crate::bounds::ATTEMPTS_MAX;
+
 /// An attempt at an episode.
 pub(crate) type AttemptKey = (EpisodeId, u32);
 
-/// The set of attempts that are known to be open.
+/// The attempts that are known to be open.
 #[derive(Debug, Default)]
-pub(crate) struct OpenAttempts(Mutex<HashSet<AttemptKey>>);
+pub(crate) struct OpenAttempts(Mutex<AttemptSets>);
+
+#[derive(Debug, Default)]
+struct AttemptSets {
+    /// By episode and attempt: the hash of the key and the words with which it took its last call.
+    open: HashMap<EpisodeId, HashMap<u32, u64>>,
+    /// Number of attempts in `open`.
+    len: usize,
+    /// Attempts whose calls are counted. Each call waits.
+    counted: HashSet<AttemptKey>,
+    counts_all: bool,
+}
 
 impl OpenAttempts {
-    pub(crate) fn contains(&self, attempt: &AttemptKey) -> bool {
-        self.0.lock().is_ok_and(|attempts| attempts.contains(attempt))
+    pub(crate) fn contains(&self, (episode, attempt): &AttemptKey, words: u64) -> bool {
+        let known = |sets: &AttemptSets| sets.open.get(episode)?.get(attempt).copied();
+        self.0.lock().is_ok_and(|sets| known(&sets) == Some(words))
     }
 
-    pub(crate) fn insert(&self, attempt: AttemptKey) {
-        if let Ok(mut attempts) = self.0.lock() {
-            if attempts.len() >= ATTEMPTS_MAX {
-                attempts.clear();
-            }
-            attempts.insert(attempt);
+    pub(crate) fn insert(&self, attempt: AttemptKey, words: u64) {
+        let Ok(mut sets) = self.0.lock() else { return };
+        if sets.counts_all || sets.counted.contains(&attempt) {
+            return;
+        }
+        if sets.len >= ATTEMPTS_MAX {
+            sets.open.clear();
+            sets.len = 0;
+        }
+        let (episode, attempt) = attempt;
+        let is_new = sets.open.entry(episode).or_default().insert(attempt, words).is_none();
+        sets.len += usize::from(is_new);
+    }
+
+    /// Lets every call of an attempt wait, because it has a budget.
+    pub(crate) fn count(&self, attempt: AttemptKey) {
+        let Ok(mut sets) = self.0.lock() else { return };
+        sets.remove(&attempt);
+        match sets.counted.len() < ATTEMPTS_MAX {
+            true => drop(sets.counted.insert(attempt)),
+            false => sets.counts_all = true,
         }
     }
 
+    /// Lets every call wait, because all attempts have a budget.
+    pub(crate) fn count_all(&self) {
+        if let Ok(mut sets) = self.0.lock() {
+            sets.counts_all = true;
+        }
+    }
+
+    /// Forgets the attempts of an episode, whose next calls wait.
+    pub(crate) fn forget(&self, episode: &EpisodeId) {
+        if let Ok(mut sets) = self.0.lock() {
+            let forgotten = sets.open.remove(episode).map_or(0, |attempts| attempts.len());
+            sets.len -= forgotten;
+        }
+    }
+
+    /// Drops an attempt that takes no more calls.
     pub(crate) fn remove(&self, attempt: &AttemptKey) {
-        if let Ok(mut attempts) = self.0.lock() {
-            attempts.remove(attempt);
+        if let Ok(mut sets) = self.0.lock() {
+            sets.remove(attempt);
+            sets.counted.remove(attempt);
         }
+    }
+}
+
+impl AttemptSets {
+    fn remove(&mut self, (episode, attempt): &AttemptKey) {
+        let Some(attempts) = self.open.get_mut(episode) else { return };
+        self.len -= usize::from(attempts.remove(attempt).is_some());
+        if attempts.is_empty() {
+            self.open.remove(episode);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_call_with_other_words_waits_again() {
+        let attempts = OpenAttempts::default();
+        let named = |episode: &str, attempt| (episode.parse().unwrap(), attempt);
+        for n in 0..3 {
+            attempts.insert(named("a", n), 1);
+        }
+        attempts.insert(named("b", 0), 1);
+        assert!(attempts.contains(&named("a", 2), 1));
+        assert!(!attempts.contains(&named("a", 2), 2) && !attempts.contains(&named("a", 3), 1));
+        attempts.remove(&named("a", 2));
+        assert!(!attempts.contains(&named("a", 2), 1));
+        attempts.forget(&named("a", 0).0);
+        assert!(!attempts.contains(&named("a", 1), 1) && attempts.contains(&named("b", 0), 1));
+        assert_eq!(attempts.0.lock().unwrap().len, 1);
+    }
+
+    #[test]
+    fn every_call_of_a_counted_attempt_waits() {
+        let attempts = OpenAttempts::default();
+        let attempt: AttemptKey = ("a".parse().unwrap(), 0);
+        attempts.insert(attempt.clone(), 1);
+        attempts.count(attempt.clone());
+        attempts.insert(attempt.clone(), 1);
+        assert!(!attempts.contains(&attempt, 1));
+        attempts.remove(&attempt);
+        attempts.insert(attempt.clone(), 1);
+        assert!(attempts.contains(&attempt, 1));
     }
 }

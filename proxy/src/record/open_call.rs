@@ -1,21 +1,27 @@
 //! A call between its start and its end. Dropping an [`OpenCall`] always records its end.
 
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
-use episode::{CallEnd, CallId, CallStart, Micros, Outcome, Route};
+use episode::{CallEnd, CallId, CallStart, Micros, Outcome, Route, Tag};
 use hyper::HeaderMap;
+use hyper::header::HeaderValue;
 use hyper::http::request::Parts;
 use store::{Ack, CommitError, Store};
-use tokio::sync::OwnedSemaphorePermit;
 use tokio::task::JoinHandle;
 use uuid::Uuid;
 use wire::{Dialect, ForcedSampling, MissingIds, Request};
 
-use crate::body::RequestBody;
+use crate::agent::activity::CallPermit;
+use crate::agent::request_body::RequestBody;
+use crate::agent::target::redacted;
 use crate::clock::now;
 use crate::error::CallError;
+use crate::memory::MemoryLease;
 use crate::proxy::Proxy;
 use crate::record::attempts::{AttemptKey, OpenAttempts};
+use crate::record::cut::CutHandle;
+use crate::record::mask::KeyMask;
 use crate::record::recording::Recording;
 use crate::record::tracker::{CallTracker, UnwrittenEnd};
 use crate::tag::conversations::ConversationTurn;
@@ -46,13 +52,42 @@ impl Arrival<'_> {
             tag: tagged.tag,
             started_at: self.started_at,
             method: self.head.method.as_str().to_owned(),
-            path: tagged.path,
+            path: redacted(&tagged.path).into_owned(),
             route: tagged.route,
             model: request.and_then(Request::model),
             request: self.body.decoded.clone(),
             sampling: request.and_then(|request| self.force.sampling(request)),
             lineage: tagged.lineage,
         }
+    }
+}
+
+/// The calls with which one may share prefixes: those of its group, else of its episode.
+fn cache_scope(proxy: &Proxy, tag: &Tag) -> Option<HeaderValue> {
+    if proxy.config().share_prefixes {
+        return None;
+    }
+    let scope = match &tag.group {
+        Some(group) => format!("group:{group}"),
+        None => format!("episode:{}", tag.episode),
+    };
+    HeaderValue::from_str(&scope).ok()
+}
+
+/// A call that begins.
+struct CallOpening<'a> {
+    start: CallStart,
+    /// The id of the API key that it came with.
+    key: Option<String>,
+    cut: Option<&'a CutHandle>,
+    permit: CallPermit,
+}
+
+impl CallOpening<'_> {
+    /// A call without a key that nothing cuts.
+    #[cfg(test)]
+    fn plain(start: CallStart) -> Self {
+        Self { start, key: None, cut: None, permit: None }
     }
 }
 
@@ -71,9 +106,6 @@ pub(crate) struct PlanInput<'a> {
 /// The write of a call's end. It completes whether or not it is awaited.
 pub(crate) type Commit = JoinHandle<Result<(), CommitError>>;
 
-/// The permit of a call in flight; `None` for calls that need none.
-pub(crate) type CallPermit = Option<OwnedSemaphorePermit>;
-
 /// A call that began and has not ended. Dropping it ends it as `client_gone`, or as `complete` if
 /// the agent had received the whole answer: hyper drops a call only because its agent left.
 #[derive(Debug)]
@@ -81,12 +113,15 @@ pub(crate) struct OpenCall {
     store: Store,
     tags: Arc<TagContext>,
     tracker: Arc<CallTracker>,
+    mask: KeyMask,
     /// The write of the start record, until it is awaited.
     start: Option<Ack>,
     /// `None` once the call has ended.
     recording: Option<Recording>,
     /// Held until the end is on disk, so that the episode is not handed out before.
     unwritten_end: Option<UnwrittenEnd>,
+    /// The hash of the key, group, task and labels.
+    words: u64,
     /// The version that was declared current when the call began.
     start_stamp: Option<String>,
     _permit: CallPermit,
@@ -98,6 +133,8 @@ pub(crate) struct OpenCall {
     sampling: Option<CallSampling>,
     /// The ids of the prompts, if the upstream is asked for them.
     prompt_lookup: Option<PromptFetcher>,
+    /// The calls that may share prefixes with this one; all if absent.
+    cache_scope: Option<HeaderValue>,
 }
 
 impl OpenCall {
@@ -108,35 +145,45 @@ impl OpenCall {
         mut tagged: RequestTag,
         permit: CallPermit,
     ) -> Self {
-        let conversation = tagged.conversation.take();
+        let (conversation, key) = (tagged.conversation.take(), tagged.key_id.take());
+        let cache_scope = cache_scope(proxy, &tagged.tag);
         let start = arrival.start(tagged);
         let pending_response = PendingResponse::of(&start, &arrival.head.headers);
-        let mut call = Self::queue(proxy, start, permit).await;
+        let cut = arrival.head.extensions.get::<CutHandle>();
+        let mut call = Self::queue(proxy, CallOpening { start, key, cut, permit }).await;
         call.conversation = conversation;
+        call.cache_scope = cache_scope;
         call.pending_response = pending_response;
         call
     }
 
     /// Queues the start record, which rides with the commit under way.
-    async fn queue(proxy: &Proxy, start: CallStart, permit: CallPermit) -> Self {
+    async fn queue(proxy: &Proxy, opening: CallOpening<'_>) -> Self {
+        let CallOpening { mut start, key, cut, permit } = opening;
+        let (attempt, cut) = (start.tag.key(), cut.and_then(CutHandle::take));
         let reply_bytes_max = proxy.config().reply_bytes_max;
         proxy.tracker.count_start();
+        proxy.mask.hide_in_start(&mut start);
+        let recording = Recording::new(start.call_id, start.route, reply_bytes_max);
         // If the agent leaves while the queue is full, the drop of this value ends the call.
         let mut call = Self {
             store: proxy.store().clone(),
             tags: Arc::clone(&proxy.tags),
             tracker: Arc::clone(&proxy.tracker),
+            mask: proxy.mask.clone(),
             start: None,
-            recording: Some(Recording::new(start.call_id, start.route, reply_bytes_max)),
-            unwritten_end: Some(proxy.tracker.expect_end(start.call_id)),
+            unwritten_end: Some(proxy.tracker.expect_end(start.call_id, attempt, cut)),
+            words: words_of(&start, key.as_deref()),
+            recording: Some(recording.charged_to(proxy.memory.lease())),
             start_stamp: proxy.tracker.versions.declared(),
             _permit: permit,
             conversation: None,
             pending_response: None,
             sampling: None,
             prompt_lookup: None,
+            cache_scope: None,
         };
-        call.start = Some(call.store.begin(start).await);
+        call.start = Some(call.store.begin_with_key(start, key).await);
         call
     }
 
@@ -152,8 +199,11 @@ impl OpenCall {
         let input = PlanInput { route, ..input };
         self.note_sampling(proxy, dialect, input, headers);
 
+        let is_unknown = route == Route::Other && wire::depends_on_body(input.path);
         let first_plan = Plan::new(proxy.config(), dialect, input.force, route, input.request)
-            .with_history(input.history);
+            .with_history(input.history)
+            .of_unknown_kind(is_unknown)
+            .within(self.cache_scope.take());
         let plan = proxy.forward.untranslate_unknown_model(first_plan, headers).await;
         let prompts = plan.prompts();
         self.prompt_lookup =
@@ -196,9 +246,9 @@ impl OpenCall {
         open_attempts: &OpenAttempts,
         attempt: AttemptKey,
     ) -> Result<(), CommitError> {
-        if !open_attempts.contains(&attempt) {
+        if !open_attempts.contains(&attempt, self.words) {
             self.wait_for_start().await?;
-            open_attempts.insert(attempt);
+            open_attempts.insert(attempt, self.words);
         }
         Ok(())
     }
@@ -234,7 +284,8 @@ impl OpenCall {
 
     /// Starts the write of the end, in a task of its own because the agent may leave meanwhile.
     fn write_end(&mut self, outcome: Outcome, error: Option<&CallError>) -> Option<Commit> {
-        let recording = self.recording.take()?;
+        let mut recording = self.recording.take()?;
+        let memory = recording.take_memory();
         if let Some(turn) = self.conversation.take().filter(|_| error.is_none())
             && let Some(answer) = recording.answer()
         {
@@ -249,7 +300,11 @@ impl OpenCall {
         if let Some(pending) = self.pending_response.take() {
             self.tags.responses.store_response(pending, &end);
         }
+        self.mask.hide_in_end(&mut end);
         self.tracker.count_end(&mut end, self.start_stamp.take());
+        if let Some(unwritten) = &self.unwritten_end {
+            unwritten.set_ended();
+        }
 
         // The task owns what it needs, because the call itself may be dropped meanwhile.
         let write = EndWrite {
@@ -257,8 +312,10 @@ impl OpenCall {
             owed,
             store: self.store.clone(),
             tracker: Arc::clone(&self.tracker),
+            mask: self.mask.clone(),
             prompt_lookup: self.prompt_lookup.take(),
             sampling: self.sampling.take(),
+            _memory: memory,
             _unwritten_end: self.unwritten_end.take(),
         };
         Some(tokio::spawn(write.run()))
@@ -272,14 +329,24 @@ impl Drop for OpenCall {
     }
 }
 
+/// The hash of what decides whether an attempt takes a call.
+fn words_of(start: &CallStart, key: Option<&str>) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    (key, &start.tag.group, &start.tag.task, &start.tag.labels).hash(&mut hasher);
+    hasher.finish()
+}
+
 /// The write of a call's end, once the lookups of the call are done.
 struct EndWrite {
     end: CallEnd,
     owed: MissingIds,
     store: Store,
     tracker: Arc<CallTracker>,
+    mask: KeyMask,
     prompt_lookup: Option<PromptFetcher>,
     sampling: Option<CallSampling>,
+    /// Held until the reply is on disk.
+    _memory: Option<MemoryLease>,
     _unwritten_end: Option<UnwrittenEnd>,
 }
 
@@ -291,6 +358,7 @@ impl EndWrite {
         if let Some(sampling) = self.sampling.take() {
             sampling.fill(&mut self.end, &self.owed).await;
         }
+        self.mask.hide_in_lookups(&mut self.end);
         self.tracker.fill_versions(&self.store, &mut self.end).await;
         self.store.end(self.end).await.done().await
     }
@@ -361,11 +429,11 @@ mod tests {
         let (proxy, writer) = proxy(&folder).await;
         let started = start();
         let call_id = started.call_id;
-        let mut open = OpenCall::queue(&proxy, started, None).await;
+        let mut open = OpenCall::queue(&proxy, CallOpening::plain(started)).await;
         open.wait_for_start().await.unwrap();
         let filled = (0..RECORDS_MAX).find(|_| at_once(proxy.store().begin(start())).is_pending());
         assert!(filled.is_some(), "the queue has a bound");
-        let fault = CallError::Unreachable("u".into(), "refused".into());
+        let fault = CallError::Unreachable { reason: "refused", detail: "u".into() };
         assert!(at_once(open.fail(fault)).is_pending(), "there is no room");
         let ended = async {
             loop {

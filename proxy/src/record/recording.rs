@@ -3,9 +3,14 @@
 use bytes::Bytes;
 use episode::{CallEnd, CallId, Micros, Outcome, Route, VersionStamps};
 use serde_json::Value;
-use wire::{Collector, MissingIds};
+use wire::{Collector, MissingIds, ReplyDocument};
 
+use crate::bounds::REPLY_PIECE_BYTES;
+use crate::memory::MemoryLease;
 use crate::upstream::rewrite::Rewrite;
+
+/// The reason why no tokens of a reply are recorded.
+const UNCOLLECTED: &str = "the reply holds more choices or tokens than are read";
 
 /// The recording of a call that is under way.
 #[derive(Debug)]
@@ -15,8 +20,12 @@ pub(crate) struct Recording {
     status: Option<u16>,
     first_byte_at: Option<Micros>,
     reply: Vec<u8>,
+    /// The reply, if it is a document. It is shared with the agent's transfer.
+    document: Option<Bytes>,
     reply_bytes_max: usize,
     is_capped: bool,
+    /// The memory that the recording takes.
+    memory: Option<MemoryLease>,
     /// True if the upstream answered with a 4xx, even if the agent received another status.
     is_declined: bool,
     error: Option<String>,
@@ -37,12 +46,49 @@ impl Recording {
             status: None,
             first_byte_at: None,
             reply: Vec::new(),
+            document: None,
             reply_bytes_max,
             is_capped: false,
+            memory: None,
             is_declined: false,
             error: None,
             logprob_kind: "unknown".to_owned(),
         }
+    }
+
+    /// Charges the memory of the recording to a lease.
+    pub(crate) fn charged_to(self, memory: MemoryLease) -> Self {
+        Self { memory: Some(memory), ..self }
+    }
+
+    /// Takes the lease, which outlives the recording until the call is on disk.
+    pub(crate) fn take_memory(&mut self) -> Option<MemoryLease> {
+        self.memory.take()
+    }
+
+    /// The lease of the recording.
+    pub(crate) fn memory(&self) -> Option<&MemoryLease> {
+        self.memory.as_ref()
+    }
+
+    /// The lease of the recording, to wait with.
+    pub(crate) fn memory_mut(&mut self) -> Option<&mut MemoryLease> {
+        self.memory.as_mut()
+    }
+
+    /// Notes that `bytes` are held for the reply beside what is recorded of it.
+    pub(crate) fn hold_beside(&mut self, bytes: usize) {
+        let document = self.document.as_ref().map_or(0, Bytes::len);
+        let held = self.reply.capacity() + document + self.collector.held() + bytes;
+        if let Some(memory) = &mut self.memory {
+            memory.hold(held);
+        }
+    }
+
+    /// Stops to record the reply. What was recorded of its bytes stays.
+    pub(crate) fn cap(&mut self) {
+        self.is_capped = true;
+        self.collector.stop();
     }
 
     /// Sets the reader of the reply, and notes how the request was rewritten.
@@ -70,8 +116,8 @@ impl Recording {
     }
 
     /// Notes that bytes of the reply's body arrived.
-    pub(crate) fn add_arrival(&mut self, at: Micros) {
-        self.first_byte_at.get_or_insert(at);
+    pub(crate) fn add_arrival(&mut self, now: impl FnOnce() -> Micros) {
+        self.first_byte_at.get_or_insert_with(now);
     }
 
     /// Adds a document, or the data of an event, as the upstream sent it.
@@ -79,13 +125,35 @@ impl Recording {
         self.collector.take(json);
     }
 
+    /// Adds the upstream's reply, which others look at too.
+    pub(crate) fn add_upstream_document(&mut self, document: &ReplyDocument<'_>) {
+        self.collector.take_document(document);
+    }
+
     /// Adds bytes that the agent receives.
     pub(crate) fn add_reply_bytes(&mut self, bytes: &[u8]) {
         if self.is_capped || self.reply.len() + bytes.len() > self.reply_bytes_max {
             self.is_capped = true;
-        } else {
-            self.reply.extend_from_slice(bytes);
+            return;
         }
+        if self.reply.capacity() - self.reply.len() < bytes.len() {
+            // Doubling would hold up to twice as much as a long reply.
+            self.reply.reserve_exact(bytes.len().max(self.reply.len() / 4).max(REPLY_PIECE_BYTES));
+        }
+        self.reply.extend_from_slice(bytes);
+    }
+
+    /// Sets the document that the agent receives.
+    pub(crate) fn set_document(&mut self, document: Bytes) {
+        match document.len() <= self.reply_bytes_max {
+            true => self.document = Some(document),
+            false => self.is_capped = true,
+        }
+    }
+
+    /// The reply, as far as it is recorded.
+    fn reply(&self) -> &[u8] {
+        self.document.as_deref().unwrap_or(&self.reply)
     }
 
     /// Sets the error that ended the reply. The first one counts.
@@ -110,8 +178,7 @@ impl Recording {
 
     /// The answer that the agent received, if any.
     pub(crate) fn answer(&self) -> Option<Value> {
-        let answers = wire::answers(self.route, &self.reply);
-        answers.into_iter().next().map(|answer| answer.message)
+        wire::answer(self.route, self.reply())
     }
 
     /// Ends the call. `outcome` is that of the transport; the content of the reply can only make it
@@ -119,12 +186,16 @@ impl Recording {
     pub(crate) fn finish(mut self, outcome: Outcome, at: Micros) -> (CallEnd, MissingIds) {
         if matches!(self.route, Route::Embeddings | Route::CountTokens) {
             // These are relayed unread; only their token counts are recorded.
-            self.collector.take(&self.reply);
+            let reply =
+                self.document.clone().unwrap_or_else(|| std::mem::take(&mut self.reply).into());
+            self.collector.take(&reply);
+            self.document = Some(reply);
         }
 
         // An error of the transfer takes precedence over one in the reply.
         let facts = self.collector.facts();
         let error = self.error.or(facts.error);
+        let is_capped = self.is_capped || facts.is_capped;
         let outcome = match (outcome, self.status) {
             // An error made the agent leave.
             (Outcome::ClientGone, _) if error.is_some() => Outcome::UpstreamFailed,
@@ -132,9 +203,11 @@ impl Recording {
             (Outcome::Complete, _) if self.is_declined => Outcome::Refused,
             (Outcome::Complete, Some(500..)) => Outcome::UpstreamFailed,
             (Outcome::Complete, _) if error.is_some() => Outcome::UpstreamFailed,
-            (Outcome::Complete, _) if self.is_capped => Outcome::Capped,
+            (Outcome::Complete, _) if is_capped => Outcome::Capped,
             (of_transport, _) => of_transport,
         };
+        let uncollected = || UNCOLLECTED.to_owned();
+        let error = error.or_else(|| facts.is_capped.then(uncollected));
 
         let end = CallEnd {
             call_id: self.call_id,
@@ -143,7 +216,7 @@ impl Recording {
             status: self.status,
             outcome,
             error,
-            reply: Bytes::from(self.reply),
+            reply: self.document.unwrap_or_else(|| Bytes::from(self.reply)),
             model: facts.model,
             prompts: facts.prompts,
             choices: facts.choices,
@@ -173,8 +246,8 @@ mod tests {
     #[test]
     fn a_whole_reply_is_complete() {
         let mut recording = recording();
-        recording.add_arrival(5);
-        recording.add_arrival(6);
+        recording.add_arrival(|| 5);
+        recording.add_arrival(|| 6);
         recording.add_upstream_json(
             br#"{"choices":[{"index":0,"token_ids":[1],"finish_reason":"stop"}]}"#,
         );

@@ -1,15 +1,16 @@
 //! The calls of a proxy: their number, those without an end on disk, and the versions that answer
 //! them.
 
-use std::collections::BTreeMap;
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use episode::{CallEnd, CallId, VersionSpan, VersionStamps};
 use store::{Location, SnapshotError, Store};
+use tokio::sync::oneshot;
 
+use crate::record::attempts::AttemptKey;
 use crate::record::versions::WeightVersions;
 
 /// A call whose end this process has yet to write. It is dropped when the end is written or cannot
@@ -18,6 +19,25 @@ use crate::record::versions::WeightVersions;
 pub(crate) struct UnwrittenEnd {
     tracker: Arc<CallTracker>,
     call: CallId,
+}
+
+impl UnwrittenEnd {
+    /// Notes that the call has ended, and only its record is to be written.
+    pub(crate) fn set_ended(&self) {
+        if let Some(call) = lock(&self.tracker.unwritten).get_mut(&self.call) {
+            call.is_running = false;
+        }
+    }
+}
+
+/// A call without an end on disk.
+#[derive(Debug)]
+struct UnwrittenCall {
+    attempt: AttemptKey,
+    /// False once the call has ended.
+    is_running: bool,
+    /// Ends the call.
+    cut: Option<oneshot::Sender<()>>,
 }
 
 impl Drop for UnwrittenEnd {
@@ -42,7 +62,9 @@ pub(crate) struct CallTracker {
     in_flight: AtomicI64,
     ended: Mutex<BTreeMap<&'static str, u64>>,
     /// Calls whose ends are not on disk yet.
-    unwritten: Mutex<HashSet<CallId>>,
+    unwritten: Mutex<HashMap<CallId, UnwrittenCall>>,
+    /// Connections that have switched, or are about to, with what ends them.
+    tunnels: Mutex<Vec<(AttemptKey, oneshot::Sender<()>)>>,
     /// Time of the last read of the versions that other processes declared.
     versions_read_at: tokio::sync::Mutex<Option<Instant>>,
     pub(crate) versions: WeightVersions,
@@ -55,15 +77,54 @@ impl CallTracker {
         self.in_flight.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Registers a call whose end this process will write.
-    pub(crate) fn expect_end(self: &Arc<Self>, call: CallId) -> UnwrittenEnd {
-        lock(&self.unwritten).insert(call);
+    /// Registers a call of `attempt` whose end this process will write. `cut` ends it.
+    pub(crate) fn expect_end(
+        self: &Arc<Self>,
+        call: CallId,
+        attempt: AttemptKey,
+        cut: Option<oneshot::Sender<()>>,
+    ) -> UnwrittenEnd {
+        lock(&self.unwritten).insert(call, UnwrittenCall { attempt, is_running: true, cut });
         UnwrittenEnd { tracker: Arc::clone(self), call }
+    }
+
+    /// Registers a connection of `attempt` that switches to another protocol. The receiver resolves
+    /// when the attempt is closed.
+    pub(crate) fn add_tunnel(&self, attempt: AttemptKey) -> oneshot::Receiver<()> {
+        let (cut, closed) = oneshot::channel();
+        let mut tunnels = lock(&self.tunnels);
+        tunnels.retain(|(_, cut)| !cut.is_closed());
+        tunnels.push((attempt, cut));
+        closed
+    }
+
+    /// Ends the calls of an attempt; returns those that were running. Connections that have
+    /// switched end as well.
+    pub(crate) fn cut(&self, attempt: &AttemptKey) -> Vec<CallId> {
+        // What ends a connection is dropped, which is enough.
+        lock(&self.tunnels).retain(|(of, cut)| of != attempt && !cut.is_closed());
+        let mut unwritten = lock(&self.unwritten);
+        let of_attempt = unwritten.iter_mut().filter(|(_, call)| call.attempt == *attempt);
+        of_attempt
+            .filter(|(_, call)| call.is_running)
+            .map(|(id, call)| {
+                // A call that is already ending no longer listens.
+                let _ = call.cut.take().map(|cut| cut.send(()));
+                *id
+            })
+            .collect()
+    }
+
+    /// Those of `calls` that are still running.
+    pub(crate) fn still_running(&self, calls: &[CallId]) -> Vec<CallId> {
+        let unwritten = lock(&self.unwritten);
+        let runs = |call: &&CallId| unwritten.get(*call).is_some_and(|call| call.is_running);
+        calls.iter().filter(runs).copied().collect()
     }
 
     /// The calls whose ends this process has yet to write.
     pub(crate) fn unwritten_calls(&self) -> Vec<CallId> {
-        lock(&self.unwritten).iter().copied().collect()
+        lock(&self.unwritten).keys().copied().collect()
     }
 
     /// Counts a call that has ended, stamps it, and notes the versions that it reports.
@@ -204,10 +265,31 @@ mod tests {
     }
 
     #[test]
+    fn a_tunnel_ends_with_its_attempt() {
+        let tracker = CallTracker::default();
+        let attempt = |n| ("a".parse().unwrap(), n);
+        let (one, mut two) = (tracker.add_tunnel(attempt(1)), tracker.add_tunnel(attempt(2)));
+        tracker.cut(&attempt(1));
+        assert!(one.blocking_recv().is_err(), "it hears of the end");
+        assert!(matches!(two.try_recv(), Err(oneshot::error::TryRecvError::Empty)));
+        drop(two);
+        let _third = tracker.add_tunnel(attempt(3));
+        assert_eq!(lock(&tracker.tunnels).len(), 1, "those that have ended are forgotten");
+    }
+
+    #[test]
     fn a_call_is_open_until_its_end_is_written() {
         let tracker = Arc::new(CallTracker::default());
         let [first, second] = [1, 2].map(|n| CallId(Uuid::from_u128(n)));
-        let (one, two) = (tracker.expect_end(first), tracker.expect_end(second));
+        let attempt = |episode: &str| (episode.parse().unwrap(), 0);
+        let (cut, cut_one) = oneshot::channel();
+        let one = tracker.expect_end(first, attempt("a"), Some(cut));
+        let two = tracker.expect_end(second, attempt("b"), None);
+        assert_eq!(tracker.cut(&attempt("a")), [first]);
+        assert!(cut_one.blocking_recv().is_ok(), "it is told to end");
+        two.set_ended();
+        assert!(tracker.cut(&attempt("b")).is_empty(), "it has ended by itself");
+        assert_eq!(tracker.still_running(&[first, second]), [first]);
         // That it is gone is not that its end is on disk.
         tracker.count_exit();
         assert_eq!(tracker.unwritten_calls().len(), 2);

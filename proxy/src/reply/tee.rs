@@ -12,17 +12,22 @@ use hyper::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, HeaderValue}
 use hyper::http::response::Parts;
 use hyper::{HeaderMap, Response, StatusCode};
 use store::CommitError;
-use wire::Splitter;
+use tokio::time::Sleep;
+use wire::{ReplyDocument, Splitter};
 
+use crate::agent::request_body::RequestLimits;
 use crate::body::{BoxError, ReplyBody, full};
+use crate::bounds::{BODY_COPIES, STALLED_EVENT_BYTES_MAX};
 use crate::clock::now;
-use crate::coding::{Coding, Decoder};
+use crate::coding::{Coding, DecodeError, decoded_bytes_max};
+use crate::config::Config;
 use crate::error::CallError;
 use crate::headers::{AcceptedCodings, remove, remove_hop_by_hop};
+use crate::memory::{MemoryFull, MemoryLease, RoomWait};
 use crate::outgoing::OutgoingBody;
 use crate::record::open_call::{Commit, OpenCall, committed};
 use crate::record::recording::Recording;
-use crate::reply::drain::drain;
+use crate::reply::drain::{RestOfReply, drain};
 use crate::reply::transform::{
     BodyTransform, EventTransform, OpaqueTransform, Tail, TransformStep,
 };
@@ -37,6 +42,12 @@ pub(crate) struct ReplyReceiver {
     pub(crate) bytes_max: usize,
 }
 
+impl ReplyReceiver {
+    pub(crate) fn new(route: Route, codings: AcceptedCodings, config: &Config) -> Self {
+        Self { route, codings, bytes_max: config.reply_bytes_max }
+    }
+}
+
 /// Relays the upstream's reply to the agent and to the recording.
 pub(crate) async fn relay(
     reply: Response<Incoming>,
@@ -46,7 +57,8 @@ pub(crate) async fn relay(
 ) -> Result<Response<ReplyBody>, CallError> {
     let (mut head, body) = reply.into_parts();
     let (agent, bytes_max) = (receiver.route, receiver.bytes_max);
-    let decoder = Coding::of(&head.headers).decoder(bytes_max).filter(|_| agent.generates());
+    let coding = Coding::of(&head.headers);
+    let decoder = coding.decoder(bytes_max).filter(|_| agent.generates());
     let Some(decoder) = decoder else {
         return match rewrite.transform {
             ContentTransform::Native(_) => relay_opaque(head, body, call, &receiver).await,
@@ -58,13 +70,8 @@ pub(crate) async fn relay(
     remove_hop_by_hop(&mut head.headers);
     remove(&mut head.headers, &[CONTENT_LENGTH, CONTENT_ENCODING]);
     if !is_event_stream(&head) {
-        return relay_document(
-            Document { head, body, decoder },
-            rewrite.transform,
-            call,
-            bytes_max,
-        )
-        .await;
+        return relay_document(Document { head, body, coding }, rewrite.transform, call, bytes_max)
+            .await;
     }
 
     // A stream is relayed event by event.
@@ -128,7 +135,7 @@ pub(crate) async fn relay_opaque(
 struct Document {
     head: Parts,
     body: Incoming,
-    decoder: Decoder,
+    coding: Coding,
 }
 
 /// Relays a document. It is read whole, because what to hide can be anywhere in it.
@@ -138,22 +145,31 @@ async fn relay_document(
     mut call: OpenCall,
     bytes_max: usize,
 ) -> Result<Response<ReplyBody>, CallError> {
-    let Document { mut head, body, decoder } = document;
+    let Document { mut head, body, coding } = document;
     let recording = call.recording();
     recording.set_status(head.status.as_u16());
 
-    let whole = match read_whole(body, decoder, recording, bytes_max).await {
+    let WholeReply { bytes, trailers } = match read_whole(body, coding, recording, bytes_max).await
+    {
         Ok(whole) => whole,
         Err(failure) => {
             if let ContentTransform::Native(hide) = &transform {
-                recording.add_reply_bytes(&hide.document(&failure.read));
+                recording.add_reply_bytes(&hide.document(&ReplyDocument::new(&failure.read)));
             }
             return Err(call.fail(failure.error).await);
         }
     };
-    let sent = transform_document(&mut head, &whole.bytes, transform, recording);
+    let sent = transform_document(&mut head, &bytes, transform, recording);
+    // The agent may be slow to read what is on disk by then.
+    let memory = recording.memory().map(|memory| {
+        let mut of_agent = memory.sibling();
+        of_agent.hold(sent.len());
+        of_agent
+    });
+    drop(bytes);
     committed(call.end(Outcome::Complete)).await?;
-    Ok(Response::from_parts(head, OutgoingBody::whole(sent, whole.trailers).boxed_unsync()))
+    let body = OutgoingBody::whole(sent, trailers).charged_to(memory);
+    Ok(Response::from_parts(head, body.boxed_unsync()))
 }
 
 /// The agent's form of a document. Its status and content type are set in `head`.
@@ -163,9 +179,10 @@ pub(crate) fn transform_document(
     transform: ContentTransform,
     recording: &mut Recording,
 ) -> Bytes {
-    recording.add_upstream_json(document);
+    let read = ReplyDocument::new(document);
+    recording.add_upstream_document(&read);
     let sent = match transform {
-        ContentTransform::Native(hide) => hide.document(document),
+        ContentTransform::Native(hide) => hide.document(&read),
         ContentTransform::Translated(back) => {
             recording.note_upstream_status(head.status.as_u16());
             let translated = back.document(head.status.as_u16(), document);
@@ -177,7 +194,8 @@ pub(crate) fn transform_document(
             translated.body
         }
     };
-    recording.add_reply_bytes(&sent);
+    recording.set_document(sent.clone());
+    recording.hold_beside(document.len());
     sent
 }
 
@@ -196,7 +214,7 @@ pub(crate) struct ReadFailure {
 /// Reads and decodes a document of at most `bytes_max`.
 pub(crate) async fn read_whole(
     body: Incoming,
-    mut decoder: Decoder,
+    coding: Coding,
     recording: &mut Recording,
     bytes_max: usize,
 ) -> Result<WholeReply, ReadFailure> {
@@ -205,34 +223,68 @@ pub(crate) async fn read_whole(
     let mut trailers = None;
 
     while let Some(frame) = body.frame().await {
-        recording.add_arrival(now());
-        let decoded = match frame.map(Frame::into_data) {
-            Ok(Ok(data)) => decoder.push(data).map_err(BoxError::from),
-            Ok(Err(frame)) => {
-                trailers = frame.into_trailers().ok();
-                continue;
-            }
-            Err(error) => Err(error.into()),
-        };
-        match decoded {
-            Ok(decoded) => read.extend_from_slice(&decoded),
-            Err(error) => return Err(ReadFailure::broken(read, &error)),
+        recording.add_arrival(now);
+        match frame.map(Frame::into_data) {
+            Ok(Ok(data)) => read.extend_from_slice(&data),
+            Ok(Err(frame)) => trailers = frame.into_trailers().ok(),
+            Err(error) => return Err(ReadFailure::broken(read.freeze(), coding, error)),
         }
         if read.len() > bytes_max {
-            let error = CallError::ReplyTooLong(bytes_max);
-            return Err(ReadFailure { read: Bytes::new(), error });
+            return Err(CallError::ReplyTooLong(bytes_max).into());
+        }
+        recording.hold_beside(read.len() * BODY_COPIES);
+        if let Some(memory) = recording.memory_mut() {
+            memory.room().await.map_err(CallError::from)?;
         }
     }
 
-    match decoder.finish() {
-        Ok(()) => Ok(WholeReply { bytes: read.freeze(), trailers }),
-        Err(error) => Err(ReadFailure::broken(read, &error.into())),
+    let work_memory = recording.memory_mut().map(|memory| memory.sibling());
+    let bytes = decode_whole(coding, read.freeze(), bytes_max, work_memory).await?;
+    recording.hold_beside(bytes.len() * BODY_COPIES);
+    Ok(WholeReply { bytes, trailers })
+}
+
+/// Decodes a document. A coded one is decoded elsewhere: that can take long. `memory` stays with
+/// the work, which goes on if the agent leaves.
+async fn decode_whole(
+    coding: Coding,
+    read: Bytes,
+    bytes_max: usize,
+    mut memory: Option<MemoryLease>,
+) -> Result<Bytes, ReadFailure> {
+    if coding == Coding::Identity {
+        return Ok(read);
+    }
+    let limits = RequestLimits { kept: bytes_max, max: bytes_max as u64 };
+    if let Some(memory) = &mut memory {
+        let decoded_max = decoded_bytes_max(read.len() as u64).min(limits.max);
+        memory.hold(usize::try_from(decoded_max).unwrap_or(bytes_max));
+        memory.room().await.map_err(CallError::from)?;
+    }
+    let coded = read.clone();
+    let work = move || (coding.decode(&coded, limits), memory);
+
+    let decoded = tokio::task::spawn_blocking(work).await.map(|(decoded, _memory)| decoded);
+    decoded.unwrap_or(Err(DecodeError::Unknown)).map_err(|error| match error {
+        DecodeError::TooLong | DecodeError::NotKept => CallError::ReplyTooLong(bytes_max).into(),
+        DecodeError::TooDense(max) => CallError::ReplyTooDense(max).into(),
+        DecodeError::Damaged(error) => ReadFailure::broken(read, coding, error),
+        DecodeError::Unknown => ReadFailure::broken(read, coding, "its coding is not known"),
+    })
+}
+
+impl From<CallError> for ReadFailure {
+    fn from(error: CallError) -> Self {
+        Self { read: Bytes::new(), error }
     }
 }
 
 impl ReadFailure {
-    fn broken(read: BytesMut, error: &BoxError) -> Self {
-        Self { read: read.freeze(), error: CallError::Broken(error.to_string()) }
+    /// A document that broke off, with as much of it as can be decoded.
+    fn broken(read: Bytes, coding: Coding, error: impl Into<BoxError>) -> Self {
+        let decoded = coding.decoder(read.len()).and_then(|mut decoder| decoder.push(read).ok());
+        let error = CallError::Broken(error.into().to_string());
+        Self { read: decoded.unwrap_or_default(), error }
     }
 }
 
@@ -242,7 +294,39 @@ struct Tee {
     upstream: Option<Incoming>,
     state: State,
     transform: BodyTransform,
+    /// Coded bytes that came and are not decoded yet.
+    unread: Bytes,
+    room: RoomPause,
     trailers: Option<HeaderMap>,
+}
+
+/// The wait of a reply for memory.
+#[derive(Default)]
+struct RoomPause {
+    wait: RoomWait,
+    pause: Option<Pin<Box<Sleep>>>,
+}
+
+impl RoomPause {
+    /// Ready once there is room, or with an error once there was none for too long.
+    fn poll(
+        &mut self,
+        memory: &mut MemoryLease,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<(), MemoryFull>> {
+        while memory.is_full() {
+            let pause =
+                match (self.pause.as_mut(), self.wait.next_pause().filter(|_| !memory.is_most())) {
+                    (Some(pause), _) => pause,
+                    (None, Some(pause)) => self.pause.insert(Box::pin(tokio::time::sleep(pause))),
+                    (None, None) => return Poll::Ready(Err(MemoryFull)),
+                };
+            ready!(pause.as_mut().poll(cx));
+            self.pause = None;
+        }
+        self.wait = RoomWait::default();
+        Poll::Ready(Ok(()))
+    }
 }
 
 enum State {
@@ -266,7 +350,8 @@ enum State {
 impl Tee {
     fn new(upstream: Incoming, call: OpenCall, transform: BodyTransform) -> Self {
         let state = State::Relaying(Box::new(call));
-        Self { upstream: Some(upstream), state, transform, trailers: None }
+        let (unread, room) = (Bytes::new(), RoomPause::default());
+        Self { upstream: Some(upstream), state, transform, unread, room, trailers: None }
     }
 
     /// The next step of a reply that is being relayed.
@@ -276,13 +361,29 @@ impl Tee {
             return Poll::Ready(TransformStep::nothing());
         };
         let recording = call.recording();
+        if let Some(memory) = recording.memory_mut()
+            && ready!(self.room.poll(memory, cx)).is_err()
+        {
+            if self.transform.held() > STALLED_EVENT_BYTES_MAX {
+                let error = CallError::Overloaded.to_string();
+                return Poll::Ready(self.transform.cut(error, recording));
+            }
+            recording.cap();
+        }
+        if !self.unread.is_empty() {
+            let piece = self.transform.take_piece(&mut self.unread);
+            return Poll::Ready(self.transform.push(piece, recording));
+        }
+
         Poll::Ready(match ready!(Pin::new(upstream).poll_frame(cx)) {
             None => self.transform.end(recording),
             Some(Err(error)) => self.transform.cut(error.to_string(), recording),
             Some(Ok(frame)) => match frame.into_data() {
                 Ok(bytes) => {
-                    recording.add_arrival(now());
-                    self.transform.push(bytes, recording)
+                    recording.add_arrival(now);
+                    self.unread = bytes;
+                    let piece = self.transform.take_piece(&mut self.unread);
+                    self.transform.push(piece, recording)
                 }
                 Err(frame) => {
                     self.trailers = frame.into_trailers().ok();
@@ -319,17 +420,20 @@ impl Tee {
     /// The next bytes after the terminal event; `None` at the end.
     fn poll_after(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, BoxError>>> {
         let Some(upstream) = self.upstream.as_mut() else { return Poll::Ready(None) };
-        let Some(frame) = ready!(Pin::new(upstream).poll_frame(cx)) else {
-            return Poll::Ready(None);
-        };
-        Poll::Ready(Some(match frame.map(Frame::into_data) {
-            Ok(Ok(bytes)) => self.transform.push_after_end(bytes).map_err(BoxError::from),
-            Ok(Err(frame)) => {
-                self.trailers = frame.into_trailers().ok();
-                Ok(Bytes::new())
+        // The terminal event may have been in the middle of what came.
+        if self.unread.is_empty() {
+            let Some(frame) = ready!(Pin::new(upstream).poll_frame(cx)) else {
+                return Poll::Ready(None);
+            };
+            match frame.map(Frame::into_data) {
+                Ok(Ok(bytes)) => self.unread = bytes,
+                Ok(Err(frame)) => self.trailers = frame.into_trailers().ok(),
+                Err(error) => return Poll::Ready(Some(Err(error.into()))),
             }
-            Err(error) => Err(error.into()),
-        }))
+        }
+        let piece = self.transform.take_piece(&mut self.unread);
+        let sent = self.transform.push_after_end(piece);
+        Poll::Ready(Some(sent.map_err(BoxError::from)))
     }
 }
 
@@ -343,7 +447,8 @@ impl Drop for Tee {
         let transform = std::mem::replace(&mut self.transform, unused);
         match self.upstream.take() {
             Some(upstream) if call.outcome_if_left() == Outcome::Complete => {
-                drain(upstream, transform, call);
+                let unread = std::mem::take(&mut self.unread);
+                drain(RestOfReply { unread, upstream }, transform, call);
             }
             _ => drop(call),
         }

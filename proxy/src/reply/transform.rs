@@ -5,6 +5,7 @@ use episode::{Outcome, Route};
 use wire::{Event, Splitter};
 
 use crate::body::BoxError;
+use crate::bounds::DECODED_PIECE_BYTES_MAX;
 use crate::coding::Decoder;
 use crate::error::CallError;
 use crate::record::recording::Recording;
@@ -74,8 +75,34 @@ impl TransformStep {
 }
 
 impl BodyTransform {
+    /// Takes a piece off `bytes`: all, or of coded ones as many as are decoded at a time.
+    pub(crate) fn take_piece(&self, bytes: &mut Bytes) -> Bytes {
+        let decoder = match self {
+            Self::Opaque(opaque) => opaque.decoder.as_ref(),
+            Self::Events(events) => Some(&events.decoder),
+        };
+        match decoder.is_none_or(Decoder::is_identity) {
+            true => std::mem::take(bytes),
+            false => bytes.split_to(bytes.len().min(DECODED_PIECE_BYTES_MAX)),
+        }
+    }
+
+    /// Bytes that are held of an event that has not ended.
+    pub(crate) fn held(&self) -> usize {
+        match self {
+            Self::Opaque(_) => 0,
+            Self::Events(events) => events.splitter.held(),
+        }
+    }
+
     /// Takes the next bytes of the upstream.
     pub(crate) fn push(&mut self, bytes: Bytes, recording: &mut Recording) -> TransformStep {
+        let step = self.push_unmetered(bytes, recording);
+        recording.hold_beside(self.held());
+        step
+    }
+
+    fn push_unmetered(&mut self, bytes: Bytes, recording: &mut Recording) -> TransformStep {
         match self {
             Self::Opaque(opaque) => opaque.push(bytes, recording),
             Self::Events(events) => match events.decoder.push(bytes) {

@@ -4,7 +4,7 @@ use hyper::HeaderMap;
 use hyper::header::AUTHORIZATION;
 
 /// Anthropic's header for an API key.
-pub(super) const API_KEY: &str = "x-api-key";
+const API_KEY: &str = "x-api-key";
 
 /// The credentials of a call; empty if it has none.
 pub(crate) fn owner(headers: &HeaderMap) -> &str {

@@ -2,9 +2,10 @@
 //! reply is in no server's store, and a later request may refer to it by its id.
 //!
 //! The newest are in memory, within a bound; others are read back from the recording of the
-//! episode. A request that refers to a response of the server itself is not changed.
+//! episode. A request that refers to a response of the server itself is not changed. A response is
+//! known within its own attempt only: no agent can go on from another's conversation.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
@@ -13,33 +14,47 @@ use hyper::HeaderMap;
 use store::{Selection, SnapshotError, Store};
 use wire::Request;
 
-use crate::bounds::{RESPONSE_CACHE_BYTES_MAX, RESPONSE_TURNS_MAX};
+use crate::bounds::{RESPONSE_CACHE_BYTES_MAX, RESPONSE_ID_BYTES_MAX, RESPONSE_TURNS_MAX};
 use crate::record::attempts::AttemptKey;
 use crate::tag::owner::owner;
 
-/// Bytes that a turn counts for, beside its request and reply.
-const TURN_BYTES: usize = 256;
+/// Bytes that a turn counts for, beside its content, its ids and its agent's credentials: its
+/// entries in tables that may be half empty, and what the allocator adds.
+const TURN_BYTES: usize = 1024;
+
 /// Responses by their ids, each linked to the one that it continues.
 #[derive(Debug, Default)]
-pub(crate) struct ResponseChains(Mutex<TurnCache>);
+pub(crate) struct ResponseChains {
+    cache: Mutex<TurnCache>,
+    /// Held while a recording is read back, so that one at a time is in memory.
+    reading: tokio::sync::Mutex<()>,
+}
+
+/// The attempt of a response, and its id.
+type TurnKey = (AttemptKey, String);
 
 #[derive(Debug, Default)]
 struct TurnCache {
-    turns: HashMap<String, ResponseTurn>,
-    oldest: VecDeque<String>,
+    turns: HashMap<TurnKey, ResponseTurn>,
+    /// The responses whose calls had no tag, by their ids.
+    untagged: HashMap<String, TurnKey>,
+    oldest: VecDeque<TurnKey>,
+    /// Attempts whose recording was read back, and whose turns are all here since.
+    whole: HashSet<AttemptKey>,
     bytes: usize,
 }
 
 /// One response.
 #[derive(Debug, Clone)]
 struct ResponseTurn {
-    /// Set if the call had no tag.
-    untagged: Option<UntaggedEpisode>,
     /// `None` if the server that answered stores the response.
     content: Option<TurnContent>,
+    /// `None` if its call had a tag.
+    untagged: Option<UntaggedEpisode>,
 }
 
-/// A request and its reply.
+/// A request and its reply, in memory of their own: the bytes of a call are a part of the buffer
+/// of its connection, which may be many times longer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct TurnContent {
     request: Bytes,
@@ -56,6 +71,7 @@ struct UntaggedEpisode {
 /// A call of the Responses route that has not ended.
 #[derive(Debug)]
 pub(crate) struct PendingResponse {
+    attempt: AttemptKey,
     request: Bytes,
     untagged: Option<UntaggedEpisode>,
 }
@@ -71,18 +87,28 @@ impl PendingResponse {
             episode: start.tag.episode.clone(),
             owner: owner(headers).to_owned(),
         });
-        Some(Self { request: start.request.clone(), untagged })
+        Some(Self { attempt: start.tag.key(), request: start.request.clone(), untagged })
+    }
+}
+
+impl TurnContent {
+    fn copied(request: &[u8], reply: &[u8]) -> Self {
+        let [request, reply] = [request, reply].map(Bytes::copy_from_slice);
+        Self { request, reply }
     }
 }
 
 impl ResponseTurn {
     /// A response that the server stores.
     fn of_server() -> Self {
-        Self { untagged: None, content: None }
+        Self { content: None, untagged: None }
     }
 
-    fn bytes(&self) -> usize {
-        TURN_BYTES + self.content.as_ref().map_or(0, |turn| turn.request.len() + turn.reply.len())
+    /// The memory that it occupies under `id`, roughly, in bytes.
+    fn bytes(&self, id: &str) -> usize {
+        let content = self.content.as_ref().map_or(0, |turn| turn.request.len() + turn.reply.len());
+        let owner = self.untagged.as_ref().map_or(0, |untagged| untagged.owner.len());
+        TURN_BYTES + content + 3 * id.len() + owner
     }
 
     /// The id of the response that its request continues.
@@ -100,13 +126,15 @@ impl ResponseChains {
         let content = match end.translated {
             None => None,
             Some(_) if wire::stores_reply(&pending.request) => {
-                Some(TurnContent { request: pending.request, reply: end.reply.clone() })
+                Some(TurnContent::copied(&pending.request, &end.reply))
             }
             // The agent asked that the response is not stored.
             Some(_) => return,
         };
-        if let Some(id) = wire::response_id(Route::Responses, &end.reply) {
-            self.cache().add(id, ResponseTurn { untagged: pending.untagged, content });
+        if let Some(id) = wire::response_id(Route::Responses, &end.reply).filter(|id| is_short(id))
+        {
+            let turn = ResponseTurn { content, untagged: pending.untagged };
+            self.cache().add((pending.attempt, id), turn);
         }
     }
 
@@ -114,7 +142,8 @@ impl ResponseChains {
     pub(crate) fn episode(&self, owner: &str, request: &Request) -> Option<EpisodeId> {
         let id = wire::previous_response(Route::Responses, request.body())?;
         let cache = self.cache();
-        let untagged = cache.turns.get(&id)?.untagged.as_ref()?;
+        let turn = cache.turns.get(cache.untagged.get(&id)?)?;
+        let untagged = turn.untagged.as_ref()?;
         (untagged.owner == owner).then(|| untagged.episode.clone())
     }
 
@@ -128,12 +157,12 @@ impl ResponseChains {
         request: Option<&Request>,
     ) -> Option<Request> {
         let request = request?;
-        let id = wire::previous_response(route, request.body())?;
-        let turns = match self.turns_up_to(&id) {
+        let id = wire::previous_response(route, request.body()).filter(|id| is_short(id))?;
+        let turns = match self.turns_up_to(attempt, &id) {
             Some(turns) => turns,
             None => {
                 self.reload(store, attempt, &id).await;
-                self.turns_up_to(&id)?
+                self.turns_up_to(attempt, &id)?
             }
         };
         let turns: Vec<(&[u8], &[u8])> =
@@ -141,14 +170,14 @@ impl ResponseChains {
         Request::read(&wire::prepend_turns(request.body(), &turns)?.into())
     }
 
-    /// The turns up to the response `id`, first to last. `None` if one of them is not known; empty
-    /// if the server stores them.
-    fn turns_up_to(&self, id: &str) -> Option<Vec<TurnContent>> {
+    /// The turns of an attempt up to the response `id`, first to last. `None` if one of them is not
+    /// known; empty if the server stores them.
+    fn turns_up_to(&self, attempt: &AttemptKey, id: &str) -> Option<Vec<TurnContent>> {
         let cache = self.cache();
         let mut turns = Vec::new();
         let mut next_id = Some(id.to_owned());
         while let Some(id) = next_id {
-            let turn = cache.turns.get(&id)?;
+            let turn = cache.turns.get(&(attempt.clone(), id))?;
             let Some(content) = turn.content.clone().filter(|_| turns.len() < RESPONSE_TURNS_MAX)
             else {
                 return Some(Vec::new());
@@ -163,43 +192,67 @@ impl ResponseChains {
     /// Reads the responses of an attempt back from its recording. If `id` is not among them, the
     /// server stores it.
     async fn reload(&self, store: &Store, attempt: &AttemptKey, id: &str) {
+        let _alone = self.reading.lock().await;
+        if !self.cache().whole.contains(attempt) {
+            self.read_back(store, attempt).await;
+        }
+
+        let mut cache = self.cache();
+        let key = (attempt.clone(), id.to_owned());
+        if !cache.turns.contains_key(&key) {
+            cache.add(key, ResponseTurn::of_server());
+        }
+    }
+
+    async fn read_back(&self, store: &Store, attempt: &AttemptKey) {
+        // First: a turn that is dropped meanwhile takes this back.
+        self.cache().whole.insert(attempt.clone());
         let calls = match recorded_calls(store, attempt).await {
             Ok(calls) => calls,
             Err(error) => {
                 tracing::warn!(%error, "the response that a request continues cannot be read");
+                self.cache().whole.remove(attempt);
                 return;
             }
         };
         for call in calls.into_iter().filter(|call| call.begun.route == Route::Responses) {
             if let Some(end) = call.ended {
-                let pending = PendingResponse { request: call.begun.request, untagged: None };
+                let request = call.begun.request;
+                let pending = PendingResponse { attempt: attempt.clone(), request, untagged: None };
                 self.store_response(pending, &end);
             }
-        }
-
-        let mut cache = self.cache();
-        if !cache.turns.contains_key(id) {
-            cache.add(id.to_owned(), ResponseTurn::of_server());
         }
     }
 
     fn cache(&self) -> MutexGuard<'_, TurnCache> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.cache.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl TurnCache {
-    fn add(&mut self, id: String, turn: ResponseTurn) {
-        self.bytes += turn.bytes();
-        match self.turns.insert(id.clone(), turn) {
-            Some(replaced) => self.bytes -= replaced.bytes(),
-            None => self.oldest.push_back(id),
+    fn add(&mut self, key: TurnKey, turn: ResponseTurn) {
+        self.bytes += turn.bytes(&key.1);
+        if turn.untagged.is_some() {
+            self.untagged.insert(key.1.clone(), key.clone());
+        }
+        match self.turns.insert(key.clone(), turn) {
+            Some(replaced) => self.bytes -= replaced.bytes(&key.1),
+            None => self.oldest.push_back(key),
         }
         while self.bytes > RESPONSE_CACHE_BYTES_MAX {
             let Some(oldest) = self.oldest.pop_front() else { return };
-            self.bytes -= self.turns.remove(&oldest).map_or(0, |turn| turn.bytes());
+            self.bytes -= self.turns.remove(&oldest).map_or(0, |turn| turn.bytes(&oldest.1));
+            self.whole.remove(&oldest.0);
+            if self.untagged.get(&oldest.1) == Some(&oldest) {
+                self.untagged.remove(&oldest.1);
+            }
         }
     }
+}
+
+/// True for the id of a response. A longer text is no server's, and is not kept.
+fn is_short(id: &str) -> bool {
+    id.len() <= RESPONSE_ID_BYTES_MAX
 }
 
 /// The calls of an attempt, in the order in which they began.
@@ -224,35 +277,70 @@ mod tests {
         let before = before.map(|id| format!(r#","previous_response_id":"{id}""#));
         let asked = format!(r#"{{"input":"{}"{}}}"#, "a".repeat(bytes), before.unwrap_or_default());
         let content = TurnContent { request: asked.into(), reply: Bytes::new() };
-        ResponseTurn { untagged: None, content: Some(content) }
+        ResponseTurn { content: Some(content), untagged: None }
+    }
+
+    fn of(episode: &str, id: &str) -> TurnKey {
+        ((episode.parse().unwrap(), 0), id.to_owned())
     }
 
     #[test]
     fn a_chain_is_whole_or_not_known() {
         let chains = ResponseChains::default();
-        chains.cache().add("1".to_owned(), turn(None, 1));
-        chains.cache().add("2".to_owned(), turn(Some("1"), 2));
-        chains.cache().add("4".to_owned(), turn(Some("3"), 3));
-        chains.cache().add("native".to_owned(), ResponseTurn::of_server());
-        assert_eq!(chains.turns_up_to("2").unwrap().len(), 2);
-        assert!(chains.turns_up_to("2").unwrap()[0].request.starts_with(br#"{"input":"a"}"#));
-        assert_eq!(chains.turns_up_to("native"), Some(Vec::new()));
-        assert_eq!((chains.turns_up_to("3"), chains.turns_up_to("4")), (None, None));
+        chains.cache().add(of("e", "1"), turn(None, 1));
+        chains.cache().add(of("e", "2"), turn(Some("1"), 2));
+        chains.cache().add(of("e", "4"), turn(Some("3"), 3));
+        let turns_up_to = |id: &str| chains.turns_up_to(&of("e", "").0, id);
+        chains.cache().add(of("e", "native"), ResponseTurn::of_server());
+        assert_eq!(turns_up_to("2").unwrap().len(), 2);
+        assert!(turns_up_to("2").unwrap()[0].request.starts_with(br#"{"input":"a"}"#));
+        assert_eq!(turns_up_to("native"), Some(Vec::new()));
+        assert_eq!((turns_up_to("3"), turns_up_to("4")), (None, None));
+        assert_eq!(chains.turns_up_to(&of("other", "").0, "2"), None, "of its own attempt only");
         // A circle, which no server makes, ends.
-        chains.cache().add("5".to_owned(), turn(Some("5"), 1));
-        assert_eq!(chains.turns_up_to("5"), Some(Vec::new()));
+        chains.cache().add(of("e", "5"), turn(Some("5"), 1));
+        assert_eq!(turns_up_to("5"), Some(Vec::new()));
+    }
+
+    #[test]
+    fn a_turn_does_not_hold_the_buffer_that_its_bytes_came_in() {
+        let buffer = Bytes::from(vec![b'a'; 1 << 16]);
+        let (request, reply) = (buffer.slice(..10), buffer.slice(10..20));
+        let turn = TurnContent::copied(&request, &reply);
+        drop((request, reply));
+        assert_eq!((turn.request.len(), turn.reply.len()), (10, 10));
+        assert!(buffer.is_unique());
     }
 
     #[test]
     fn the_oldest_turns_are_let_go_of() {
         let mut cache = TurnCache::default();
         for n in 0..100 {
-            cache.add(n.to_string(), turn(None, 1 << 20));
+            cache.add(of("e", &n.to_string()), turn(None, 1 << 20));
         }
         assert!(cache.bytes <= RESPONSE_CACHE_BYTES_MAX && cache.turns.len() == cache.oldest.len());
-        assert!(!cache.turns.contains_key("0") && cache.turns.contains_key("99"));
-        cache.add("99".to_owned(), turn(None, 1));
-        let counted: usize = cache.turns.values().map(ResponseTurn::bytes).sum();
+        assert!(
+            !cache.turns.contains_key(&of("e", "0")) && cache.turns.contains_key(&of("e", "99"))
+        );
+        cache.add(of("e", "99"), turn(None, 1));
+        let counted: usize = cache.turns.iter().map(|((_, id), turn)| turn.bytes(id)).sum();
         assert_eq!(cache.bytes, counted);
+    }
+
+    #[test]
+    fn ids_and_credentials_count_and_what_was_dropped_is_read_again() {
+        let mut cache = TurnCache::default();
+        let attempt = of("e", "").0;
+        cache.whole.insert(attempt.clone());
+        let owner = "k".repeat(8000);
+        for n in 0..20_000 {
+            let untagged = UntaggedEpisode { episode: attempt.0.clone(), owner: owner.clone() };
+            let turn = ResponseTurn { content: None, untagged: Some(untagged) };
+            cache.add(of("e", &n.to_string()), turn);
+        }
+        assert!(cache.turns.len() * owner.len() <= RESPONSE_CACHE_BYTES_MAX);
+        assert_eq!(cache.untagged.len(), cache.turns.len());
+        assert!(!cache.whole.contains(&attempt));
+        assert!(!is_short(&"r".repeat(10_000)));
     }
 }

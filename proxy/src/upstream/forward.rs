@@ -1,27 +1,29 @@
 //! The client of the upstream: its connections, its dialect, and the fields that it refuses.
 
-use std::collections::HashMap;
 use std::error::Error;
-use std::sync::Mutex;
+use std::io;
 use std::time::Duration;
 
 use bytes::Bytes;
-use episode::Route;
 use http_body_util::{BodyExt, Limited};
 use hyper::body::Incoming;
 use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HeaderValue};
 use hyper::http::request::Parts;
 use hyper::{HeaderMap, Method, Request, Response, StatusCode};
+use hyper_util::client::legacy::Error as ClientFailure;
 use tokio::sync::OnceCell;
-use wire::{Dialect, REFUSAL_BYTES_MAX, RefusedFields};
+use wire::{Dialect, REFUSAL_BYTES_MAX};
 
-use crate::body::RequestBody;
-use crate::bounds::{DOCUMENT_BYTES_MAX, PROBE_WAIT, REFUSAL_WAIT, REFUSED_CLASSES_MAX};
+use crate::agent::request_body::RequestBody;
+use crate::agent::target::redacted;
+use crate::bounds::{DOCUMENT_BYTES_MAX, PROBE_WAIT, READY_PROBE_WAIT, REFUSAL_WAIT};
 use crate::config::{Config, Upstream};
 use crate::error::CallError;
 use crate::outgoing::OutgoingBody;
 use crate::upstream::connect::{self, Connections, InvalidSetting};
 use crate::upstream::models::ModelList;
+use crate::upstream::reachability::Reachability;
+use crate::upstream::refusals::{Refusals, RequestClass};
 use crate::upstream::rewrite::{self, Plan, Rewrite};
 use crate::upstream::sampler_cache::SamplerCache;
 use crate::upstream::stray::{SentRequest, StrayWarnings};
@@ -36,33 +38,15 @@ pub(crate) struct Forward {
     /// HTTP/1.1 connections, because HTTP/2 has no `upgrade` header.
     upgrade_client: Connections,
     request_bytes_max: u64,
+    /// True if agents may choose their place in the upstream's queue.
+    keeps_priority: bool,
     dialect: OnceCell<Dialect>,
     probe_wait: Duration,
-    refused: Mutex<HashMap<RequestClass, RefusedFields>>,
+    pub(crate) refusals: Refusals,
     pub(super) samplers: SamplerCache,
     models: ModelList,
     stray_warnings: StrayWarnings,
-}
-
-/// A class of requests for which the upstream refuses the same fields.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(crate) struct RequestClass {
-    route: Route,
-    model: Option<String>,
-    streams: bool,
-    has_tools: bool,
-}
-
-impl RequestClass {
-    /// The class of a request to `route`.
-    pub(crate) fn of(route: Route, request: Option<&wire::Request>) -> Self {
-        Self {
-            route,
-            model: request.filter(|_| route.generates()).and_then(wire::Request::model),
-            streams: request.is_some_and(wire::Request::streams),
-            has_tools: request.is_some_and(wire::Request::has_tools),
-        }
-    }
+    reachability: Reachability,
 }
 
 /// The reason for which a probe does not tell the dialect.
@@ -88,6 +72,12 @@ impl Forward {
     /// # Errors
     /// [`InvalidSetting`] if a certificate or the key cannot be used.
     pub(crate) fn new(config: &Config) -> Result<Self, InvalidSetting> {
+        if config.upstream.has_credentials() {
+            return Err(InvalidSetting(
+                "the upstream's address holds a user or a password; give the address without \
+                 them, and name the variable that holds its key with --upstream-key-env",
+            ));
+        }
         let key = config.upstream_key.as_deref().map(HeaderValue::from_str).transpose();
         Ok(Self {
             upstream: config.upstream.clone(),
@@ -96,12 +86,14 @@ impl Forward {
             client: connect::client(config)?,
             upgrade_client: connect::http1_client(config)?,
             request_bytes_max: config.request_bytes_max,
+            keeps_priority: config.allow_priority,
             dialect: config.dialect.map_or_else(OnceCell::new, OnceCell::from),
             probe_wait: PROBE_WAIT,
-            refused: Mutex::default(),
+            refusals: Refusals::default(),
             samplers: SamplerCache::default(),
             models: ModelList::default(),
             stray_warnings: StrayWarnings::default(),
+            reachability: Reachability::default(),
         })
     }
 
@@ -114,9 +106,7 @@ impl Forward {
             Ok(Ok(dialect)) => Ok(*dialect),
             Ok(Err(DialectError::Declined)) => Ok(Dialect::OpenAi),
             Ok(Err(DialectError::Failed(error))) => Err(error),
-            Err(_) => {
-                Err(CallError::Unreachable(self.upstream.to_string(), "no answer".to_owned()))
-            }
+            Err(_) => Err(self.unreachable_because("no answer", "no answer")),
         }
     }
 
@@ -150,13 +140,15 @@ impl Forward {
         }
         if let Some(rest) = request.body.rest.take() {
             let rewrite = plan.too_long();
-            let beginning = request.body.raw.clone();
-            let body = OutgoingBody::streamed(beginning, rest, self.request_bytes_max);
+            // The beginning is held until it is sent, and its memory given back then.
+            let RequestBody { raw: beginning, memory, .. } = std::mem::take(&mut request.body);
+            let body =
+                OutgoingBody::streamed(beginning, rest, self.request_bytes_max).charged_to(memory);
             return Ok((self.send(&request, &rewrite, body).await?, rewrite));
         }
 
         // Start with the fields that requests of this class are known to be accepted with.
-        let known = self.refused_by(&request.class);
+        let known = self.refusals.of(&request.class);
         let mut refused = known;
         loop {
             let rewrite = plan.rewrite(refused, &request.head.headers);
@@ -168,8 +160,14 @@ impl Forward {
                 continue;
             }
             // Another error status, such as 429, has nothing to do with our fields.
-            if reply.status().is_success() && refused != known {
-                self.remember_refused(&request.class, refused);
+            if reply.status().is_success() {
+                match refused {
+                    _ if refused != known => self.refusals.remember(&request.class, refused),
+                    _ if refused.is_none() && rewrite.asks => {
+                        self.refusals.note_accepted(&request.class);
+                    }
+                    _ => {}
+                }
             }
             return Ok((reply, rewrite));
         }
@@ -188,12 +186,15 @@ impl Forward {
         *request.headers_mut() = agent.head.headers.clone();
         rewrite::set_headers(rewrite, self.key.as_ref(), request.headers_mut());
 
-        let result = self.client.request(request).await;
+        let result = self.connected(self.client.request(request).await);
         if result.as_ref().map_or(true, |reply| reply.status().is_server_error()) {
             // The server may have been restarted with other defaults.
             self.samplers.clear();
         }
         let reply = result.map_err(|error| self.unreachable(&error))?;
+        if reply.status() == StatusCode::SWITCHING_PROTOCOLS {
+            return Err(CallError::Broken("it switched protocols, which nobody asked for".into()));
+        }
         let (method, route) = (&agent.head.method, agent.class.route);
         let sent = SentRequest { method, path: agent.path, route };
         self.stray_warnings.check(sent, reply.status());
@@ -209,6 +210,7 @@ impl Forward {
         let mut request = self.request(head.method.clone(), path, OutgoingBody::default())?;
         *request.extensions_mut() = head.extensions.clone();
         *request.headers_mut() = head.headers.clone();
+        rewrite::remove_reserved(self.keeps_priority, request.headers_mut());
         rewrite::set_credentials(self.key.as_ref(), request.headers_mut());
         self.upgrade_client.request(request).await.map_err(|error| self.unreachable(&error))
     }
@@ -224,7 +226,28 @@ impl Forward {
         let mut request = self.request(head.method, path, body)?;
         *request.headers_mut() = head.headers;
         rewrite::set_credentials(self.key.as_ref(), request.headers_mut());
-        self.client.request(request).await.map_err(|error| self.unreachable(&error))
+        self.connected(self.client.request(request).await).map_err(|error| self.unreachable(&error))
+    }
+
+    /// Notes whether a request found a connection.
+    fn connected<T>(&self, result: Result<T, ClientFailure>) -> Result<T, ClientFailure> {
+        let is_connected = !matches!(&result, Err(error) if error.is_connect());
+        self.reachability.note(is_connected, &self.upstream);
+        result
+    }
+
+    /// True if the upstream takes connections, as far as calls have shown. A lost one is tried
+    /// again, since a server that is not ready may get no calls that could show it.
+    pub(crate) async fn is_reachable(&self) -> bool {
+        if self.reachability.is_lost() {
+            let _ = tokio::time::timeout(READY_PROBE_WAIT, self.get("/v1/models")).await;
+        }
+        self.takes_connections()
+    }
+
+    /// True if the upstream takes connections, as far as calls have shown.
+    pub(crate) fn takes_connections(&self) -> bool {
+        !self.reachability.is_lost()
     }
 
     fn request(
@@ -239,7 +262,7 @@ impl Forward {
             .and_then(|uri| Request::builder().method(method).uri(uri).body(body));
         request.map_err(|_| CallError::InvalidTag {
             name: "path",
-            value: path.to_owned(),
+            value: redacted(path).into_owned(),
             expected: "a path and query",
         })
     }
@@ -247,14 +270,27 @@ impl Forward {
     /// The error for a request that got no reply, with its innermost cause.
     fn unreachable(&self, error: &(dyn Error + 'static)) -> CallError {
         let mut cause = error;
+        let mut reason = "it sent no whole answer";
         while let Some(source) = cause.source() {
             cause = source;
-            // The agent's body exceeded its limit while it was sent.
-            if let Some(CallError::TooLong(bytes_max)) = cause.downcast_ref() {
-                return CallError::TooLong(*bytes_max);
+            if let Some(fault) = cause.downcast_ref::<io::Error>() {
+                reason = reason_of(fault);
+            }
+            // The agent's body exceeded its limit, or its time, while it was sent.
+            match cause.downcast_ref() {
+                Some(CallError::TooLong(bytes_max)) => return CallError::TooLong(*bytes_max),
+                Some(CallError::TooSlow(bytes)) => return CallError::TooSlow(*bytes),
+                _ => {}
             }
         }
-        CallError::Unreachable(self.upstream.to_string(), cause.to_string())
+        self.unreachable_because(reason, &cause.to_string())
+    }
+
+    /// The error for a request that got no reply. Agents learn the `reason` and no address.
+    fn unreachable_because(&self, reason: &'static str, cause: &str) -> CallError {
+        let upstream = self.upstream.to_string();
+        tracing::warn!(upstream, cause, "the upstream could not be reached");
+        CallError::Unreachable { reason, detail: format!("{upstream}: {cause}") }
     }
 
     /// Fetches a document with our own key.
@@ -292,7 +328,8 @@ impl Forward {
         if let Some(key) = own.or_else(|| agent.get(AUTHORIZATION).cloned()) {
             request.headers_mut().insert(AUTHORIZATION, key);
         }
-        let reply = self.client.request(request).await.map_err(|error| self.unreachable(&error))?;
+        let reply = self.connected(self.client.request(request).await);
+        let reply = reply.map_err(|error| self.unreachable(&error))?;
         let status = reply.status();
         let body = Limited::new(reply.into_body(), DOCUMENT_BYTES_MAX).collect().await;
         Ok((status, body.map_err(|error| CallError::Broken(error.to_string()))?.to_bytes()))
@@ -330,25 +367,29 @@ impl Forward {
 
     /// Forgets the fields that the upstream refused.
     pub(crate) fn forget_refused(&self) {
-        if let Ok(mut classes) = self.refused.lock() {
-            classes.clear();
-        }
+        self.refusals.clear();
     }
+}
 
-    fn refused_by(&self, class: &RequestClass) -> RefusedFields {
-        let classes = self.refused.lock();
-        classes.ok().and_then(|classes| classes.get(class).copied()).unwrap_or_default()
+/// The kind of an error of a connection, in words that name no address.
+fn reason_of(fault: &io::Error) -> &'static str {
+    match fault.kind() {
+        _ if is_tls_fault(fault) => "its TLS or its certificate is not accepted",
+        io::ErrorKind::ConnectionRefused => "connection refused",
+        io::ErrorKind::TimedOut => "timed out",
+        io::ErrorKind::ConnectionReset
+        | io::ErrorKind::ConnectionAborted
+        | io::ErrorKind::BrokenPipe
+        | io::ErrorKind::UnexpectedEof => "the connection broke off",
+        _ => "no connection",
     }
+}
 
-    fn remember_refused(&self, class: &RequestClass, refused: RefusedFields) {
-        let fields: Vec<&str> = refused.names().collect();
-        tracing::warn!(kind = ?class, ?fields, "the upstream refuses requests with these fields");
-        if let Ok(mut classes) = self.refused.lock()
-            && (classes.len() < REFUSED_CLASSES_MAX || classes.contains_key(class))
-        {
-            classes.insert(class.clone(), refused);
-        }
-    }
+/// Returns true if an error of TLS is behind the error of a connection.
+fn is_tls_fault(fault: &io::Error) -> bool {
+    fault.get_ref().is_some_and(|inner| {
+        inner.is::<rustls::Error>() || inner.downcast_ref().is_some_and(is_tls_fault)
+    })
 }
 
 /// The agent's `authorization` header alone.
@@ -389,7 +430,9 @@ mod tests {
             forward.dialect(&agent),
             forward.dialect(&agent),
         );
-        assert!([a, b, c, d, e].iter().all(|told| matches!(told, Err(CallError::Unreachable(..)))));
+        assert!(
+            [a, b, c, d, e].iter().all(|told| matches!(told, Err(CallError::Unreachable { .. })))
+        );
         assert!(asked.elapsed() < Duration::from_secs(20), "{:?}", asked.elapsed());
     }
 }

@@ -19,6 +19,9 @@ const CHAT_PATH: &str = "/v1/chat/completions";
 /// The reason for which a call is not asked for tokens after a 400 to it or to one of its class.
 const REFUSED: &str = "the upstream answered 400 when it was asked for tokens";
 
+/// The header by which rolltape's own engine learns who may share prefixes.
+pub(crate) const CACHE_SCOPE: &str = "x-rolltape-cache-scope";
+
 /// Headers of Anthropic's wire only.
 const MESSAGES_HEADERS: [&str; 3] = ["anthropic-version", "anthropic-beta", "x-api-key"];
 
@@ -31,10 +34,18 @@ pub(crate) struct Plan<'a> {
     route: Route,
     /// The agent's request, if its body is a JSON object and the route generates.
     request: Option<&'a Request>,
+    /// The agent's request on any route, if its body is a JSON object.
+    any_request: Option<&'a Request>,
+    /// True if the request may name its place in the upstream's queue.
+    keeps_priority: bool,
     /// The request with the conversation that it continues, if rolltape stores that one.
     history: Option<&'a Request>,
     asks: bool,
     allow_unrecorded: bool,
+    /// True if the call may sample, and its body does not tell how.
+    is_of_unknown_kind: bool,
+    /// The scope within which rolltape's own engine shares prefixes.
+    cache_scope: Option<HeaderValue>,
 }
 
 /// A request for the upstream, and the transform of its reply.
@@ -56,8 +67,12 @@ pub(crate) struct Rewrite {
     pub(crate) refused: RefusedFields,
     /// The reason for which the upstream is not asked for all token data.
     pub(crate) unasked: Option<String>,
-    /// The agent's request with forced sampling parameters, if that is what is sent.
+    /// The agent's request with what the user sets in it, if that is what is sent.
     pub(crate) forced: Option<Request>,
+    /// True if the headers may name a place in the upstream's queue.
+    keeps_priority: bool,
+    /// The scope within which the upstream may share prefixes.
+    pub(crate) cache_scope: Option<HeaderValue>,
 }
 
 /// The transform of a reply's JSON on its way to the agent.
@@ -97,17 +112,32 @@ impl<'a> Plan<'a> {
             is_translated,
             force,
             route,
-            // The body of any other route means nothing to rolltape.
+            // Of the body of any other route only the place in the queue is read.
             request: request.filter(|_| route.generates()),
+            any_request: request,
+            keeps_priority: config.allow_priority,
             history: None,
             asks: true,
             allow_unrecorded: config.allow_unrecorded_sampling,
+            is_of_unknown_kind: false,
+            cache_scope: None,
         }
+    }
+
+    /// Lets rolltape's own engine share prefixes within `scope` only.
+    pub(crate) fn within(self, scope: Option<HeaderValue>) -> Self {
+        let has_scopes = self.wants.dialect == Dialect::Rolltape;
+        Self { cache_scope: scope.filter(|_| has_scopes), ..self }
     }
 
     /// Sets the request with the conversation that it continues.
     pub(crate) fn with_history(self, history: Option<&'a Request>) -> Self {
         Self { history, ..self }
+    }
+
+    /// Sets whether the call may sample without telling how.
+    pub(crate) fn of_unknown_kind(self, is_of_unknown_kind: bool) -> Self {
+        Self { is_of_unknown_kind, ..self }
     }
 
     /// Asks the upstream for no token data.
@@ -146,6 +176,10 @@ impl<'a> Plan<'a> {
         if self.is_unrecordable() {
             return Some(CallError::Unrecordable);
         }
+        // A server may read what rolltape cannot, such as another encoding of text.
+        if self.route.generates() && self.request.is_none() && !self.force.is_empty() {
+            return Some(CallError::NotForced);
+        }
         let request = self.request.filter(|_| self.is_translated)?;
         if let Some(body) = wire::server_state_error(self.route, request) {
             return Some(CallError::NeedsServerState(body));
@@ -154,14 +188,16 @@ impl<'a> Plan<'a> {
             .map(CallError::NeedsLimit)
     }
 
-    /// True if the call goes to a native generating route whose tokens cannot be recorded, or
-    /// whose sampling parameters cannot be forced: SGLang has them in another place there.
+    /// True if the call may sample on a route that its body does not tell, or goes to a native
+    /// generating route whose tokens cannot be recorded, or whose sampling parameters cannot be
+    /// forced: SGLang has them in another place there.
     fn is_unrecordable(&self) -> bool {
         let dialect = self.wants.dialect;
         let nests_parameters = matches!(dialect, Dialect::Sglang | Dialect::Rolltape);
         let is_recordable =
             wire::reports_natively(dialect) && (self.force.is_empty() || !nests_parameters);
-        self.route == Route::Generate && !is_recordable && !self.allow_unrecorded
+        let is_lost = self.route == Route::Generate && !is_recordable || self.is_of_unknown_kind;
+        is_lost && !self.allow_unrecorded
     }
 
     /// The model of a translated call, if the server checks it on the agent's route and not on its
@@ -176,7 +212,10 @@ impl<'a> Plan<'a> {
     pub(crate) fn rewrite(&self, refused: RefusedFields, headers: &HeaderMap) -> Rewrite {
         let Some(request) = self.request else {
             let is_unread = self.route.generates();
-            return self.unchanged(is_unread.then(|| "the body is not a JSON object".to_owned()));
+            let unread = is_unread.then(|| "the body is not a JSON object".to_owned());
+            let sent = self.any_request.and_then(|request| self.without_priority(request));
+            let body = sent.map(|request| request.body().clone());
+            return Rewrite { body, ..self.unchanged(unread) };
         };
         let wants =
             (self.asks && !refused.is_all()).then_some(AskOptions { refused, ..self.wants });
@@ -218,6 +257,8 @@ impl<'a> Plan<'a> {
             refused: RefusedFields::ALL,
             unasked,
             forced: None,
+            keeps_priority: self.keeps_priority,
+            cache_scope: self.cache_scope.clone(),
         }
     }
 
@@ -288,12 +329,21 @@ impl<'a> Plan<'a> {
         if self.asks { REFUSED } else { "nothing was to be asked for" }.to_owned()
     }
 
-    /// The request with forced sampling parameters; `None` if none are forced.
+    /// The request with forced sampling parameters and without a place in the queue; `None` if that
+    /// changes nothing.
     fn forced(&self, request: &Request) -> Option<Request> {
+        let unplaced = self.without_priority(request);
         if self.force.is_empty() {
-            return None;
+            return unplaced;
         }
+        let request = unplaced.as_ref().unwrap_or(request);
         Request::read(&self.force.apply(self.wants.dialect, request))
+    }
+
+    /// The request without the fields by which it chooses its place in the upstream's queue; `None`
+    /// if it has none, or may keep them.
+    fn without_priority(&self, request: &Request) -> Option<Request> {
+        if self.keeps_priority { None } else { wire::without_scheduling(request) }
     }
 }
 
@@ -321,10 +371,23 @@ pub(crate) fn set_headers(
         }
         headers::remove(headers, &MESSAGES_HEADERS);
     }
+    remove_reserved(rewrite.keeps_priority, headers);
     set_credentials(upstream_key, headers);
+    if let Some(scope) = &rewrite.cache_scope {
+        headers.insert(CACHE_SCOPE, scope.clone());
+    }
     for (name, value) in &rewrite.headers {
         headers.insert(*name, HeaderValue::from_static(value));
     }
+}
+
+/// Removes the headers that are not for agents to set: the scope of a cache, and unless
+/// `keeps_priority` a place in the upstream's queue.
+pub(crate) fn remove_reserved(keeps_priority: bool, headers: &mut HeaderMap) {
+    if !keeps_priority {
+        headers::remove(headers, &wire::SCHEDULING_HEADERS);
+    }
+    headers::remove(headers, &[CACHE_SCOPE]);
 }
 
 /// Replaces the agent's key by the upstream's own, if there is one.
@@ -392,6 +455,8 @@ mod tests {
             refused: RefusedFields::ALL,
             unasked: None,
             forced: None,
+            keeps_priority: rewrite.keeps_priority,
+            cache_scope: None,
         }
     }
 }

@@ -41,15 +41,23 @@ impl SentRequest<'_> {
     }
 }
 
+/// The likely mistake in a call to this path, if it resembles one to a generating route.
+pub(crate) fn likely_mistake(path: &str) -> Option<&'static str> {
+    match path {
+        path if path.ends_with("/messages") => Some("does ANTHROPIC_BASE_URL end without /v1?"),
+        path if ENDINGS.iter().any(|ending| path.ends_with(ending)) => {
+            Some("does OPENAI_BASE_URL end in /v1?")
+        }
+        _ => None,
+    }
+}
+
 impl StrayWarnings {
     /// Warns if the request is a stray.
     pub(super) fn check(&self, request: SentRequest<'_>, status: StatusCode) {
         let path = request.path_without_query();
         if request.is_stray(status) && self.is_new(path) {
-            let question = match path.ends_with("/messages") {
-                true => "does ANTHROPIC_BASE_URL end without /v1?",
-                false => "does OPENAI_BASE_URL end in /v1?",
-            };
+            let question = likely_mistake(path).unwrap_or_default();
             let status = status.as_u16();
             tracing::warn!(path, status, "no route whose tokens are recorded; {question}");
         }

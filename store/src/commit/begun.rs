@@ -10,47 +10,64 @@ use crate::error::{CommitError, CommitResult};
 use crate::log::cache::{LogCache, OpenEpisode};
 use crate::log::episode::EncodedBody;
 
-/// Writes the beginning of a call.
+/// Writes the beginning of a call. `api_key` is the id of the API key that it came with.
 pub(crate) async fn write_begun(
     connection: &mut StoreConnection,
     logs: &mut LogCache,
     begun: &CallStart,
+    api_key: Option<&str>,
 ) -> CommitResult {
     // Out of the cache while statements run: after an error it stays out, and is read back.
-    let mut episode = logs.open_episode(connection, &begun.tag, begun.started_at).await?;
+    let tag = &begun.tag;
+    let mut episode = logs.open_episode(connection, begun, api_key).await?;
     let body = episode.log.add_body(&begun.request);
-    let row = statements(begun, &episode, &body).run_to_row(connection).await?;
+    let row = statements(begun, &episode, &body, api_key).run_to_row(connection).await?;
     let call_key: i64 = row.try_get("call_key")?;
     episode.log.remember_request(row.try_get("request_body")?, body);
 
-    // The same statement that inserts the call tells whether its episode is closed, which saves a
-    // trip for every call that is not late.
-    let is_closed: bool = row.try_get("closed")?;
-    if is_closed {
-        refuse(connection, call_key).await?;
+    // The same statement that inserts the call tells whether its episode takes it, which saves a
+    // trip for every call that is not late. Another process may have made or revoked a key.
+    let refused = match row.try_get::<i64>("refused")? {
+        0 => None,
+        1 => Some(CommitError::Closed(tag.episode.clone(), tag.attempt)),
+        _ if api_key.is_some() => Some(CommitError::Revoked),
+        _ => Some(CommitError::NeedsKey(tag.episode.clone())),
+    };
+    if let Some(refused) = refused {
+        refuse(connection, call_key, &refused).await?;
+        episode.gate = None;
         logs.put(episode);
-        return Err(CommitError::Closed(begun.tag.episode.clone(), begun.tag.attempt));
+        return Err(refused);
     }
 
-    logs.call_begun(begun.call_id, call_key, &episode);
+    logs.call_begun(begun.call_id, call_key, &episode, api_key);
     logs.put(episode);
     Ok(())
 }
 
-fn statements(begun: &CallStart, episode: &OpenEpisode, body: &EncodedBody) -> Batch {
+fn statements(
+    begun: &CallStart,
+    episode: &OpenEpisode,
+    body: &EncodedBody,
+    api_key: Option<&str>,
+) -> Batch {
     let lineage = &begun.lineage;
     let mut batch = Batch::default();
     add_body(&mut batch, episode.log.key, body);
 
-    // `{key}` is the key of that body. The row that comes back has all that the writer must know.
+    // `last_insert_rowid()` is the key of that body. The row that comes back has what the writer
+    // must know.
     batch
         .then(
             "INSERT INTO call (call_id, episode_key, started_at, method, path, route, \
              requested_model, request_body, sampling, client, session, agent, parent_agent, \
-             kind, retry) \
-             VALUES (?, ?, ?, ?, ?, ?, ?, {key}, ?, ?, ?, ?, ?, ?, ?) \
-             RETURNING call_key, request_body, (SELECT closed_at IS NOT NULL FROM episode \
-             WHERE episode_key = ?) AS closed",
+             kind, retry, key_id) \
+             VALUES (?, ?, ?, ?, ?, ?, ?, last_insert_rowid(), ?, ?, ?, ?, ?, ?, ?, ?) \
+             RETURNING call_key, request_body, \
+             CAST((SELECT CASE WHEN e.closed_at IS NOT NULL THEN 1 WHEN e.keyed = 1 \
+             AND NOT EXISTS (SELECT 1 FROM api_key k \
+              WHERE k.key_id = ? AND k.revoked_at IS NULL) THEN 2 ELSE 0 END \
+             FROM episode e WHERE e.episode_key = ?) AS BIGINT) AS refused",
         )
         .bind(begun.call_id.to_string())
         .bind(episode.key)
@@ -66,17 +83,29 @@ fn statements(begun: &CallStart, episode: &OpenEpisode, body: &EncodedBody) -> B
         .bind(lineage.parent.clone())
         .bind(lineage.kind.as_str())
         .bind(lineage.retry)
+        .bind(api_key)
+        .bind(api_key)
         .bind(episode.key);
     batch
 }
 
 /// Ends a late call as refused. It stays visible.
-async fn refuse(connection: &mut StoreConnection, call_key: i64) -> Result<(), sqlx::Error> {
+async fn refuse(
+    connection: &mut StoreConnection,
+    call_key: i64,
+    refused: &CommitError,
+) -> Result<(), sqlx::Error> {
+    let (status, error) = match refused {
+        CommitError::Closed(..) => (409, "the episode is closed".to_owned()),
+        other => (401, other.to_string()),
+    };
     query(
-        "UPDATE call SET ended_at = started_at, status = 409, outcome = $1, \
-         error = 'the episode is closed' WHERE call_key = $2",
+        "UPDATE call SET ended_at = started_at, status = $1, outcome = $2, error = $3 \
+         WHERE call_key = $4",
     )
+    .bind(status)
     .bind(Outcome::Refused.as_str())
+    .bind(error)
     .bind(call_key)
     .execute(connection)
     .await

@@ -18,7 +18,7 @@ pub(crate) async fn write_ended(
     logs: &mut LogCache,
     ended: &CallEnd,
 ) -> CommitResult {
-    let (call_key, mut episode) = logs.open_episode_of(connection, ended.call_id).await?;
+    let (call_key, api_key, mut episode) = logs.open_episode_of(connection, ended.call_id).await?;
     let log_key = episode.log.key;
     let mut statements = EndStatements { batch: Batch::default(), call_key };
 
@@ -41,6 +41,9 @@ pub(crate) async fn write_ended(
 
     // Only now: a statement that fails must leave no path that later prompts would continue.
     episode.log.remember_paths(call_key, ended, &tokens);
+    if let (Some(gate), Some(tokens)) = (&mut episode.gate, ended.usage.completion) {
+        gate.add_tokens(api_key.as_deref(), tokens);
+    }
     logs.call_ended(ended.call_id);
     logs.put(episode);
     Ok(())
@@ -59,11 +62,11 @@ impl EndStatements {
 
         self.batch
             .then(
-                "UPDATE call SET reply_body = {key}, ended_at = ?, first_byte_at = ?, \
-                 status = ?, outcome = ?, error = ?, reply_model = ?, prompt_tokens = ?, \
-                 completion_tokens = ?, logprob_kind = ?, translated = ?, unasked = ?, \
-                 stamp_start = ?, stamp_end = ?, sampled_with = ?, reel_key = ?, \
-                 seal = ? WHERE call_key = ?",
+                "UPDATE call SET reply_body = last_insert_rowid(), ended_at = ?, \
+                 first_byte_at = ?, status = ?, outcome = ?, error = ?, reply_model = ?, \
+                 prompt_tokens = ?, completion_tokens = ?, logprob_kind = ?, \
+                 translated = ?, unasked = ?, stamp_start = ?, stamp_end = ?, \
+                 sampled_with = ?, reel_key = ?, seal = ? WHERE call_key = ?",
             )
             .bind(ended.ended_at)
             .bind(ended.first_byte_at)

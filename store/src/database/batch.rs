@@ -1,8 +1,8 @@
 //! Several statements in one round trip: each trip to a database costs more than a small insert.
 //!
-//! SQLite takes them one after the other in one text. PostgreSQL takes one statement at a time, so
-//! there they are the parts of one: `WITH s0 AS (...), s1 AS (...) ...`. A batch with very many
-//! values takes several trips.
+//! SQLite takes them one after the other: in one text where another thread runs them, else each as
+//! it was prepared. PostgreSQL takes one statement at a time, so there they are the parts of one:
+//! `WITH s0 AS (...), s1 AS (...) ...`. A batch with very many values takes several trips.
 
 use std::fmt::Write;
 
@@ -10,9 +10,11 @@ use crate::database::connection::StoreConnection;
 use crate::database::query::Query;
 use crate::database::row::Row;
 use crate::database::value::Value;
+use crate::sqlite::local::{LocalConnection, LocalRow};
 
-/// Stands in a statement for the key of the last row that [`Batch::then_keyed`] inserted.
-const KEY: &str = "{key}";
+/// The key of the last row that [`Batch::then_keyed`] inserted: in SQLite's own words, for which
+/// PostgreSQL gets others.
+const KEY: &str = "last_insert_rowid()";
 
 /// Values in one trip, unless statements that need each other's keys have more. PostgreSQL takes at
 /// most 65,535 in a statement, and plans each part of it.
@@ -39,7 +41,8 @@ impl Batch {
         self
     }
 
-    /// Adds a statement that inserts a row, whose key later ones can refer to as `{key}`.
+    /// Adds a statement that inserts a row, whose key later ones can refer to as
+    /// `last_insert_rowid()`.
     pub(crate) fn then_keyed(&mut self, sql: &'static str, key: &'static str) -> &mut Self {
         self.statements.push(Statement { sql, key: Some(key) });
         self
@@ -53,6 +56,9 @@ impl Batch {
 
     /// Runs all of it.
     pub(crate) async fn run(self, on: &mut StoreConnection) -> Result<(), sqlx::Error> {
+        if let StoreConnection::Local(local) = on {
+            return self.run_here(local).map(drop);
+        }
         for trip in self.trips(VALUES_MAX) {
             trip.query(on).execute(on).await?;
         }
@@ -61,7 +67,20 @@ impl Batch {
 
     /// Runs all of it in one trip and returns the row of the last statement.
     pub(crate) async fn run_to_row(self, on: &mut StoreConnection) -> Result<Row, sqlx::Error> {
+        if let StoreConnection::Local(local) = on {
+            let row = self.run_here(local)?.ok_or(sqlx::Error::RowNotFound)?;
+            return Ok(Row::Local(row));
+        }
         self.query(on).fetch_one(on).await
+    }
+
+    /// Runs one statement after the other, each as it was prepared before. The last one's row.
+    fn run_here(self, local: &LocalConnection) -> Result<Option<LocalRow>, sqlx::Error> {
+        let (mut values, mut last) = (self.values.into_iter(), None);
+        for statement in &self.statements {
+            last = local.step(statement.sql, &mut values)?;
+        }
+        Ok(last)
     }
 
     /// Splits the batch into trips. A split is only made before a statement that needs no key of an
@@ -112,7 +131,7 @@ fn sequence(statements: &[Statement]) -> String {
     for statement in statements {
         let separator = if sql.is_empty() { "" } else { "; " };
         sql.push_str(separator);
-        sql.push_str(&statement.sql.replace(KEY, "last_insert_rowid()"));
+        sql.push_str(statement.sql);
     }
     sql
 }
@@ -156,7 +175,7 @@ mod tests {
     #[test]
     fn statements_are_put_together_as_each_database_takes_them() {
         let mut batch = Batch::default();
-        batch.then("A ?, ?").then_keyed("B ?", "b_key").then("C {key}, ?");
+        batch.then("A ?, ?").then_keyed("B ?", "b_key").then("C last_insert_rowid(), ?");
         assert_eq!(sequence(&batch.statements), "A ?, ?; B ?; C last_insert_rowid(), ?");
         assert_eq!(
             with_clauses(&batch.statements),
@@ -168,7 +187,12 @@ mod tests {
     #[test]
     fn many_statements_are_several_goes_and_what_needs_a_key_stays_with_it() {
         let mut batch = Batch::default();
-        batch.then("A ?, ?").then_keyed("B ?", "b_key").then("C {key}, ?").then("D ?").then("E ?");
+        batch
+            .then("A ?, ?")
+            .then_keyed("B ?", "b_key")
+            .then("C last_insert_rowid(), ?")
+            .then("D ?")
+            .then("E ?");
         (0..6).for_each(|n| {
             batch.bind(n);
         });

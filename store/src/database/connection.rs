@@ -2,7 +2,7 @@
 
 use sqlx::{Connection, Executor, PgConnection, SqliteConnection};
 
-use crate::sqlite::local::LocalReader;
+use crate::sqlite::local::LocalConnection;
 
 /// A read that costs little. It fixes the moment of a transaction.
 const FIRST_READ: &str = "SELECT 1 FROM episode LIMIT 1";
@@ -12,8 +12,8 @@ const FIRST_READ: &str = "SELECT 1 FROM episode LIMIT 1";
 pub(crate) enum StoreConnection {
     /// To a file; statements run in sqlx's thread.
     Sqlite(SqliteConnection),
-    /// To a file, for reading; statements run in the caller's thread.
-    Local(LocalReader),
+    /// To a file; statements run in the caller's thread.
+    Local(LocalConnection),
     /// To a server.
     Postgres(Box<PgConnection>),
 }
@@ -22,38 +22,49 @@ impl StoreConnection {
     /// Begins a transaction that writes. It ends with [`Self::commit`], or with the connection.
     pub(crate) async fn begin(&mut self) -> Result<(), sqlx::Error> {
         match self {
-            Self::Sqlite(sqlite) => sqlite.execute("BEGIN IMMEDIATE").await.map(drop),
-            Self::Local(local) => local.run("BEGIN"),
-            Self::Postgres(postgres) => postgres.execute("BEGIN").await.map(drop),
+            Self::Sqlite(_) | Self::Local(_) => self.run("BEGIN IMMEDIATE").await,
+            Self::Postgres(_) => self.run("BEGIN").await,
         }
     }
 
     /// Makes durable what was written since [`Self::begin`].
     pub(crate) async fn commit(&mut self) -> Result<(), sqlx::Error> {
+        self.run("COMMIT").await
+    }
+
+    /// Begins a part of the transaction that [`Self::keep_part`] or [`Self::undo_part`] ends.
+    pub(crate) async fn begin_part(&mut self) -> Result<(), sqlx::Error> {
+        self.run("SAVEPOINT part").await
+    }
+
+    /// Ends a part of the transaction.
+    pub(crate) async fn keep_part(&mut self) -> Result<(), sqlx::Error> {
+        self.run("RELEASE SAVEPOINT part").await
+    }
+
+    /// Ends a part of the transaction and undoes it.
+    pub(crate) async fn undo_part(&mut self) -> Result<(), sqlx::Error> {
+        self.run("ROLLBACK TO SAVEPOINT part").await?;
+        self.keep_part().await
+    }
+
+    async fn run(&mut self, sql: &'static str) -> Result<(), sqlx::Error> {
         match self {
-            Self::Sqlite(sqlite) => sqlite.execute("COMMIT").await.map(drop),
-            Self::Local(local) => local.run("COMMIT"),
-            Self::Postgres(postgres) => postgres.execute("COMMIT").await.map(drop),
+            Self::Sqlite(sqlite) => sqlite.execute(sql).await.map(drop),
+            Self::Local(local) => local.run(sql),
+            Self::Postgres(postgres) => postgres.execute(sql).await.map(drop),
         }
     }
 
     /// Begins a transaction that reads one moment of the store. Either database fixes the moment at
     /// the first read, not at the `BEGIN`, so this also reads.
     pub(crate) async fn begin_snapshot(&mut self) -> Result<(), sqlx::Error> {
-        match self {
-            Self::Sqlite(sqlite) => {
-                sqlite.execute("BEGIN").await?;
-                sqlite.execute(FIRST_READ).await.map(drop)
-            }
-            Self::Local(local) => {
-                local.run("BEGIN")?;
-                local.run(FIRST_READ)
-            }
-            Self::Postgres(postgres) => {
-                postgres.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY").await?;
-                postgres.execute(FIRST_READ).await.map(drop)
-            }
-        }
+        let begin = match self {
+            Self::Sqlite(_) | Self::Local(_) => "BEGIN",
+            Self::Postgres(_) => "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY",
+        };
+        self.run(begin).await?;
+        self.run(FIRST_READ).await
     }
 
     /// Ends a transaction that failed and returns the connection. `None` where the state of the

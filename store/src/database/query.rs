@@ -48,7 +48,7 @@ impl Query {
                 done.await.map(drop)
             }
             StoreConnection::Local(local) => {
-                local.fetch(&self.sql, self.values, usize::MAX).map(drop)
+                local.fetch(&self.sql, &self.values, usize::MAX).map(drop)
             }
         }
     }
@@ -67,7 +67,7 @@ impl Query {
                 Ok(rows.await?.into_iter().map(Row::Postgres).collect())
             }
             StoreConnection::Local(local) => {
-                let rows = local.fetch(&self.sql, self.values, usize::MAX)?;
+                let rows = local.fetch(&self.sql, &self.values, usize::MAX)?;
                 Ok(rows.into_iter().map(Row::Local).collect())
             }
         }
@@ -90,7 +90,7 @@ impl Query {
                 Ok(row.fetch_optional(&mut **postgres).await?.map(Row::Postgres))
             }
             StoreConnection::Local(local) => {
-                let row = local.fetch(&self.sql, self.values, 1)?.pop();
+                let row = local.fetch(&self.sql, &self.values, 1)?.pop();
                 Ok(row.map(Row::Local))
             }
         }

@@ -3,6 +3,7 @@
 
 use std::cell::RefCell;
 
+use twox_hash::XxHash64;
 use zstd::zstd_safe::{CCtx, CParameter, DCtx, compress_bound, get_frame_content_size};
 
 use crate::encoding::varint::{push, take};
@@ -15,6 +16,10 @@ const PLAIN_BYTES_MAX: usize = 32;
 
 /// The magic number of a zstd dictionary. Other bytes are used as the dictionary's content.
 const DICTIONARY: [u8; 4] = 0xec30_a437u32.to_le_bytes();
+
+/// The place of a frame's descriptor, and its bit for a checksum at the end of the frame.
+const FRAME_DESCRIPTOR: usize = 4;
+const HAS_CHECKSUM: u8 = 1 << 2;
 
 const PLAIN: i64 = 0;
 const ZSTD: i64 = 1;
@@ -38,17 +43,35 @@ pub(crate) fn pack(bytes: &[u8], context: &[u8]) -> Packed {
 }
 
 fn compress(bytes: &[u8], context: &[u8]) -> Option<Vec<u8>> {
-    let mut frame = Vec::with_capacity(compress_bound(bytes.len()));
-    if context.is_empty() {
-        // Making a compressor costs as much as compressing a small frame does.
-        thread_local!(static KEPT: RefCell<Option<CCtx<'static>>> = RefCell::new(compressor()));
-        KEPT.with_borrow_mut(|zstd| zstd.as_mut()?.compress2(&mut frame, bytes).ok())?;
-    } else {
+    let mut frame = Vec::with_capacity(compress_bound(bytes.len()) + size_of::<u32>());
+    // The faster calls below would parse such a context as a dictionary.
+    if context.starts_with(&DICTIONARY) {
         let mut zstd = compressor()?;
         zstd.ref_prefix(context).ok()?;
         zstd.compress2(&mut frame, bytes).ok()?;
+        return Some(frame);
     }
+
+    // Making a compressor costs as much as compressing a small frame does: it asks the processor
+    // for its features, which a virtual machine answers slowly.
+    thread_local!(static KEPT: RefCell<Option<CCtx<'static>>> = RefCell::new(compressor()));
+    KEPT.with_borrow_mut(|zstd| {
+        let zstd = zstd.as_mut()?;
+        if context.is_empty() {
+            return zstd.compress2(&mut frame, bytes).ok();
+        }
+        let written = zstd.compress_using_dict(&mut frame, bytes, context, LEVEL).ok()?;
+        add_checksum(&mut frame, bytes);
+        Some(written)
+    })?;
     Some(frame)
+}
+
+/// Adds the checksum of its content to a frame that has none (RFC 8878, section 3.1.1).
+fn add_checksum(frame: &mut Vec<u8>, content: &[u8]) {
+    frame[FRAME_DESCRIPTOR] |= HAS_CHECKSUM;
+    let checksum = XxHash64::oneshot(0, content) as u32;
+    frame.extend_from_slice(&checksum.to_le_bytes());
 }
 
 fn compressor<'a>() -> Option<CCtx<'a>> {
@@ -265,10 +288,17 @@ mod tests {
     #[test]
     fn what_is_damaged_is_an_error() {
         let bytes = "abc ".repeat(100).into_bytes();
-        let mut packed = pack(&bytes, &[]);
-        let last = packed.data.len() - 1;
-        packed.data[last] ^= 1;
-        assert!(unpack(borrowed(&packed), bytes.len(), &[]).is_err());
+        for context in [&b""[..], b"abd "] {
+            let mut packed = pack(&bytes, context);
+            assert_eq!(unpack(borrowed(&packed), bytes.len(), context).unwrap(), bytes);
+            let last = packed.data.len() - 1;
+            packed.data[last] ^= 1;
+            assert!(unpack(borrowed(&packed), bytes.len(), context).is_err());
+        }
+        // Another context of the same length gives other bytes, or none.
+        let packed = pack(&bytes[..64], &bytes);
+        let other = "abd ".repeat(100).into_bytes();
+        assert!(unpack(borrowed(&packed), 64, &other).is_err());
         assert!(unpack(Packed { encoding: PLAIN, data: &[1] }, 2, &[]).is_err());
         assert!(unpack_ids(PLAIN, &[1, 2, 3]).is_err());
         assert!(unpack_ids(7, &[]).is_err());

@@ -8,8 +8,8 @@ use proptest::prelude::*;
 use crate::error::{CommitError, CommitResult};
 use crate::feed::types::*;
 use crate::site::{Site, on_both};
-use crate::tests::{begun, ended};
-use crate::{PruneFilter, Selection, Store, prune, verify};
+use crate::tests::{announced, begun, ended};
+use crate::{Announcement, PruneFilter, Selection, Store, prune, verify};
 
 /// Long after every call: none is waited for.
 const LATE: Micros = 1_000_000_000;
@@ -27,7 +27,7 @@ fn named(episode: &str, group: Option<&str>) -> Tag {
 
 /// Announces an attempt and closes it at a time.
 async fn finish_at(store: &Store, episode: &str, group: Option<&str>, at: Micros) {
-    store.announce(named(episode, group), 1, None, None).await.unwrap();
+    store.announce(announced(named(episode, group))).await.unwrap();
     store.close((episode.parse().unwrap(), 0), at, None).await.unwrap();
 }
 
@@ -175,7 +175,10 @@ async fn a_lease_of_what_another_took_holds_nothing() {
 async fn groups_are_cut_by_their_size_and_stay_together() {
     on_both(async |site| {
         let (store, writer) = site.open().await;
-        store.announce(named("a1", Some("known")), 1, None, Some(2)).await.unwrap();
+        store
+            .announce(Announcement { group_size: Some(2), ..announced(named("a1", Some("known"))) })
+            .await
+            .unwrap();
         for (at, (episode, group)) in (10..).zip([
             ("a1", "known"),
             ("b1", "told"),
@@ -294,7 +297,7 @@ async fn a_lost_call_holds_back_its_own_attempt_and_no_other() {
         let (store, writer) = site.open().await;
         close_early(&store, "a", 100).await;
         close_early(&store, "g1", 100).await;
-        for (episode, group) in [("b", None), ("g2", Some("g")), ("g3", Some("g"))] {
+        for (episode, group) in [("b", None), ("g2", Some("h")), ("g3", Some("h"))] {
             finish_at(&store, episode, group, 101).await;
         }
         // Said again, it changes nothing.

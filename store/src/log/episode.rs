@@ -210,8 +210,7 @@ impl EpisodeLog {
     /// The memory that this occupies, roughly, in bytes.
     pub(crate) fn weight(&self) -> usize {
         let extents: usize = self.requests.iter().map(|request| request.extents.capacity()).sum();
-        size_of::<Self>()
-            + self.bodies.newest.capacity()
+        self.bodies.newest.capacity()
             + self.tokens.newest.capacity()
             + self.chunks.capacity() * (size_of::<([u8; 16], Extent)>() + 1)
             + extents * size_of::<Extent>()

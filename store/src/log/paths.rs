@@ -20,11 +20,14 @@ const PRIME: u64 = (1 << 61) - 1;
 /// Two polynomial hashes modulo [`PRIME`], so that no two paths collide by chance.
 type PathHash = [u64; 2];
 
+/// The first to the fourth power of a base.
+type Powers = [u64; 4];
+
 /// The paths of an episode.
 #[derive(Debug)]
 pub(crate) struct PathIndex {
     /// Random and secret, so that nobody can send two prompts that look alike.
-    bases: [u64; 2],
+    bases: [Powers; 2],
     marks: HashMap<PathHash, PathMark>,
     /// The number of marks at each length that is no multiple of [`MARK_EVERY`].
     odd_lengths: BTreeMap<usize, u32>,
@@ -78,8 +81,12 @@ impl PromptMatch {
 impl PathIndex {
     pub(crate) fn new() -> Self {
         let random = RandomState::new();
-        let base = |n: u64| random.hash_one(n) % (PRIME - 1_000_000) + 1_000_000;
-        Self { bases: [base(0), base(1)], marks: HashMap::new(), odd_lengths: BTreeMap::new() }
+        let powers = |n: u64| {
+            let base = random.hash_one(n) % (PRIME - 1_000_000) + 1_000_000;
+            let square = multiply(base, base);
+            [base, square, multiply(square, base), multiply(square, square)]
+        };
+        Self { bases: [powers(0), powers(1)], marks: HashMap::new(), odd_lengths: BTreeMap::new() }
     }
 
     /// Looks a prompt up. A parent that is too deep is left out.
@@ -87,17 +94,19 @@ impl PathIndex {
         let (mut hashes, mut end) = (Vec::new(), [0, 0]);
         let mut odd_lengths = self.odd_lengths.keys().copied().peekable();
         // Later marks are longer, so the last one that is found wins.
-        let mut parent = None;
-        for (at, id) in prompt.iter().enumerate() {
-            end = self.step(end, *id);
-            let length = at + 1;
-            let is_odd = odd_lengths.next_if_eq(&length).is_some();
-            if length % MARK_EVERY == 0 || is_odd {
-                let found = self.marks.get(&end).filter(|mark| mark.shared == length);
-                parent = found.copied().or(parent);
-                hashes.push((length, end));
-            }
+        let (mut parent, mut length) = (None, 0);
+        loop {
+            let even = (length / MARK_EVERY + 1) * MARK_EVERY;
+            let next = odd_lengths.peek().map_or(even, |odd| even.min(*odd));
+            let Some(run) = prompt.get(length..next) else { break };
+            odd_lengths.next_if_eq(&next);
+            end = self.hash_on(end, run);
+            length = next;
+            let found = self.marks.get(&end).filter(|mark| mark.shared == length);
+            parent = found.copied().or(parent);
+            hashes.push((length, end));
         }
+        end = self.hash_on(end, &prompt[length..]);
 
         let parent = parent.filter(|mark| mark.depth < DEPTH_MAX);
         PromptMatch { parent, length: prompt.len(), hashes, end }
@@ -121,13 +130,11 @@ impl PathIndex {
         self.insert(prompt.end, mark(prompt.length));
 
         // The sampled tokens behind it.
-        let mut end = prompt.end;
-        for (at, id) in sampled.iter().enumerate() {
-            end = self.step(end, *id);
-            let length = prompt.length + at + 1;
-            if length.is_multiple_of(MARK_EVERY) || at + 1 == sampled.len() {
-                self.insert(end, mark(length));
-            }
+        let (mut end, mut length, mut rest) = (prompt.end, prompt.length, sampled);
+        while !rest.is_empty() {
+            let (run, behind) = rest.split_at(rest.len().min(MARK_EVERY - length % MARK_EVERY));
+            (end, length, rest) = (self.hash_on(end, run), length + run.len(), behind);
+            self.insert(end, mark(length));
         }
     }
 
@@ -148,16 +155,36 @@ impl PathIndex {
         }
     }
 
-    fn step(&self, hash: PathHash, id: u32) -> PathHash {
-        let next = |hash: u64, base: u64| reduce(multiply(hash, base) + u64::from(id) + 1);
-        [next(hash[0], self.bases[0]), next(hash[1], self.bases[1])]
+    /// The hash of a path that has this one and goes on with `ids`.
+    fn hash_on(&self, hash: PathHash, ids: &[u32]) -> PathHash {
+        let [first, second] = hash;
+        [hash_on(first, &self.bases[0], ids), hash_on(second, &self.bases[1], ids)]
     }
+}
+
+/// Appends ids to a polynomial hash: `hash * base + id + 1` for each. Four at a time, since each
+/// step of one waits for the one before it.
+fn hash_on(hash: u64, powers: &Powers, ids: &[u32]) -> u64 {
+    let digit = |id: u32| u64::from(id) + 1;
+    let times = |value: u64, power: usize| u128::from(value) * u128::from(powers[power - 1]);
+    let (fours, rest) = ids.as_chunks::<4>();
+    let hash = fours.iter().fold(hash, |hash, &[a, b, c, d]| {
+        let older = times(hash, 4) + times(digit(a), 3) + times(digit(b), 2) + times(digit(c), 1);
+        modulo(older + u128::from(digit(d)))
+    });
+    rest.iter().fold(hash, |hash, id| modulo(times(hash, 1) + u128::from(digit(*id))))
 }
 
 /// The product modulo [`PRIME`].
 fn multiply(a: u64, b: u64) -> u64 {
-    let product = u128::from(a) * u128::from(b);
-    reduce((product as u64 & PRIME) + (product >> 61) as u64)
+    modulo(u128::from(a) * u128::from(b))
+}
+
+/// A value below 2^126, modulo [`PRIME`]: 2^61 is one more.
+fn modulo(value: u128) -> u64 {
+    let prime = u128::from(PRIME);
+    let folded = (value & prime) + (value >> 61);
+    reduce(((folded & prime) + (folded >> 61)) as u64)
 }
 
 /// A value below twice [`PRIME`], modulo it.
@@ -220,6 +247,21 @@ mod tests {
     }
 
     proptest! {
+        #[test]
+        fn a_hash_is_that_of_one_id_after_the_other(
+            ids in proptest::collection::vec(any::<u32>(), 0..40),
+            cut in 0_usize..40,
+        ) {
+            let paths = PathIndex::new();
+            let one_by_one = ids.iter().fold([0, 0], |hash, id| paths.hash_on(hash, &[*id]));
+            let (before, after) = ids.split_at(cut.min(ids.len()));
+            prop_assert_eq!(paths.hash_on(paths.hash_on([0, 0], before), after), one_by_one);
+            let plain = |n: usize| ids.iter().fold(0_u128, |hash, id| {
+                (hash * u128::from(paths.bases[n][0]) + u128::from(*id) + 1) % u128::from(PRIME)
+            });
+            prop_assert_eq!(one_by_one.map(u128::from), [plain(0), plain(1)]);
+        }
+
         #[test]
         fn what_is_shared_is_equal(paths in proptest::collection::vec(
             (proptest::collection::vec(0u32..2, 0..12), proptest::collection::vec(0u32..2, 0..4)),

@@ -56,13 +56,11 @@ pub async fn backup(from: impl Into<Location>, to: &Path) -> Result<u64, BackupE
         _ => Path::new("."),
     };
 
-    // The store holds the secret that API keys are signed with, so the copy gets its permissions.
+    // The temporary file, and so the copy, is its owner's alone.
     let mut connection = sqlite::open::for_reading(&from).await?;
-    let permissions = std::fs::metadata(&from).map_err(io_error)?.permissions();
     let copy = tempfile::Builder::new()
         .prefix(".backup-")
         .suffix(".tmp")
-        .permissions(permissions)
         .tempfile_in(folder)
         .map_err(io_error)?;
     sqlx::query("VACUUM INTO $1")

@@ -17,7 +17,6 @@ use crate::error::{OpenError, SnapshotError};
 use crate::location::Location;
 use crate::snapshot::Snapshot;
 use crate::sqlite::space::{FreeSpace, file_bytes, give_back};
-use crate::types::Durability;
 use crate::{open, sqlite};
 
 /// Episodes that are deleted in one transaction.
@@ -141,7 +140,7 @@ const NEEDS: &str = "SELECT c.episode_key AS who, q.episode_key AS whom \
 
 /// Deletions of one episode's rows, children first. References are not checked row by row: for each
 /// deleted row, SQLite would read whole tables whose references have no index.
-const DELETIONS: [&str; 14] = [
+const DELETIONS: [&str; 15] = [
     "DELETE FROM side WHERE call_key IN (SELECT call_key FROM call WHERE episode_key = $1)",
     "DELETE FROM choice WHERE call_key IN (SELECT call_key FROM call WHERE episode_key = $1)",
     "DELETE FROM prompt WHERE call_key IN (SELECT call_key FROM call WHERE episode_key = $1)",
@@ -153,6 +152,7 @@ const DELETIONS: [&str; 14] = [
     "DELETE FROM reward WHERE episode_key = $1",
     "DELETE FROM label WHERE episode_key = $1",
     "DELETE FROM mark WHERE episode_key = $1",
+    "DELETE FROM api_key WHERE episode_key = $1",
     "DELETE FROM delivery WHERE episode_key = $1",
     "DELETE FROM finished WHERE episode_key = $1",
     "DELETE FROM waiting WHERE episode_key = $1",
@@ -196,7 +196,7 @@ async fn prune_file(path: &Path, filter: &PruneFilter) -> Result<PruneReport, Pr
     if !path.exists() {
         return Err(OpenError::Missing(path.display().to_string()).into());
     }
-    let (sqlite, _lock) = sqlite::open::for_recording(path, Durability::Power).await?;
+    let (sqlite, _lock) = sqlite::open::for_maintenance(path).await?;
     let mut connection = StoreConnection::Sqlite(sqlite);
     let bytes_before = file_bytes(path);
     let plan = plan_prune(path, filter).await?;
@@ -409,7 +409,7 @@ mod tests {
         let site = Site::file();
         filled(&site, &[("old", HOUR), ("new", 9 * HOUR)], 900_000).await;
         let Location::File(path) = &site.at else { unreachable!() };
-        let mut connection = sqlite::open::reopen(path, Durability::Power).await.unwrap();
+        let mut connection = sqlite::open::reopen(path, crate::Durability::Power).await.unwrap();
         for statement in ["PRAGMA auto_vacuum = NONE", "VACUUM"] {
             sqlx::query(statement).execute(&mut connection).await.unwrap();
         }

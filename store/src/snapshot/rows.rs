@@ -97,8 +97,8 @@ pub(crate) fn ended_of(
         prompts: Vec::new(),
         choices: Vec::new(),
         usage: TokenCounts {
-            prompt: row.try_get::<Option<i64>>("prompt_tokens")?.map(i64::unsigned_abs),
-            completion: row.try_get::<Option<i64>>("completion_tokens")?.map(i64::unsigned_abs),
+            prompt: row.try_get::<Option<i64>>("prompt_tokens")?.map(i64::cast_unsigned),
+            completion: row.try_get::<Option<i64>>("completion_tokens")?.map(i64::cast_unsigned),
         },
         sampled_with: row.try_get("sampled_with")?,
         logprob_kind: logprob_kind.unwrap_or_else(|| "unknown".to_owned()),

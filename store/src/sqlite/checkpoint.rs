@@ -18,13 +18,16 @@ use crate::types::Durability;
 /// Bytes of the WAL that are worth a checkpoint.
 const CHECKPOINT_BYTES: i64 = 8 << 20;
 /// Bytes of the WAL above which the writer does the last stretch itself. Only a reader that holds
-/// on to an old snapshot lets it grow further.
+/// on to one snapshot for longer than the writer waits lets it grow further.
 const WAL_BYTES_MAX: i64 = 64 << 20;
 /// Time between two looks at the WAL while there are commits.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
 const NOOP: &str = "PRAGMA wal_checkpoint(NOOP)";
-const PASSIVE: &str = "PRAGMA wal_checkpoint(PASSIVE)";
+/// Copies as much of the WAL as can be copied without waiting for anyone.
+pub(crate) const PASSIVE: &str = "PRAGMA wal_checkpoint(PASSIVE)";
+/// Copies all of the WAL and waits, within the connection's bound, until no snapshot reads it.
+pub(crate) const RESTART: &str = "PRAGMA wal_checkpoint(RESTART)";
 
 /// Signals between the writer and the checkpointer.
 #[derive(Debug, Default)]
@@ -119,11 +122,6 @@ impl Checkpointer {
         let page_bytes = sqlx::query_scalar("PRAGMA page_size").fetch_one(&mut connection).await?;
         Ok(Self { connection, page_bytes })
     }
-}
-
-/// Copies as much of the WAL as can be copied without waiting for anyone.
-pub(crate) async fn passive(connection: &mut SqliteConnection) -> Result<(), sqlx::Error> {
-    checkpoint(connection, PASSIVE).await.map(drop)
 }
 
 async fn checkpoint(

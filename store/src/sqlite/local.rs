@@ -1,24 +1,24 @@
-//! A SQLite file, read in the caller's own thread.
+//! A SQLite file, used in the caller's own thread.
 //!
-//! sqlx runs a thread for each file, and every row crosses from that thread to the caller. For a
-//! process that does nothing but read, the crossing costs more than the reading itself:
-//! `docs/design/0015-sqlite-drivers.md`.
+//! sqlx runs a thread for each file, and every statement and row crosses to it and back. For the
+//! writer, which has a thread of its own, and for a process that only reads, the crossing costs
+//! more than the database does: `docs/design/0015-sqlite-drivers.md`.
 
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use rusqlite::types::Value as SqlValue;
-use rusqlite::{Connection, OpenFlags, Statement};
+use rusqlite::{Connection, OpenFlags, Statement, ToSql};
 
 use crate::database::value::{Column, Value};
 
 /// Prepared statements that a connection keeps.
-const STATEMENTS: usize = 32;
+const STATEMENTS: usize = 64;
 
-/// A connection for reading.
+/// A connection whose statements run where they are called.
 #[derive(Debug)]
-pub(crate) struct LocalReader(Connection);
+pub(crate) struct LocalConnection(Connection);
 
 /// A row, with values of its own.
 #[derive(Debug)]
@@ -27,67 +27,104 @@ pub(crate) struct LocalRow {
     values: Vec<SqlValue>,
 }
 
-impl LocalReader {
-    /// Opens a file that is known to be a store. `busy_wait` bounds the wait for a lock,
-    /// `cache_kib` the page cache.
-    pub(crate) fn open(
-        path: &Path,
-        busy_wait: Duration,
-        cache_kib: u32,
-    ) -> Result<Self, sqlx::Error> {
-        let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-        let connection = Connection::open_with_flags(path, flags).map_err(driver_error)?;
-        connection.set_prepared_statement_cache_capacity(STATEMENTS);
-        connection.busy_timeout(busy_wait).map_err(driver_error)?;
-        // SQLite takes a negative size as KiB, a positive one as pages.
-        let cache_size = -i64::from(cache_kib);
-        connection.pragma_update(None, "cache_size", cache_size).map_err(driver_error)?;
-        Ok(Self(connection))
+impl LocalConnection {
+    /// Opens a file that is known to be a store, for reading only. `busy_wait` bounds the wait for
+    /// a lock.
+    pub(crate) fn for_reading(path: &Path, busy_wait: Duration) -> Result<Self, sqlx::Error> {
+        Self::open(path, OpenFlags::SQLITE_OPEN_READ_ONLY, busy_wait)
     }
 
-    /// Runs statements without values and ignores their rows.
+    /// The same, for writing.
+    pub(crate) fn for_writing(path: &Path, busy_wait: Duration) -> Result<Self, sqlx::Error> {
+        Self::open(path, OpenFlags::SQLITE_OPEN_READ_WRITE, busy_wait)
+    }
+
+    fn open(path: &Path, mode: OpenFlags, busy_wait: Duration) -> Result<Self, sqlx::Error> {
+        let flags = mode | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+        let connection = Connection::open_with_flags(path, flags).map_err(driver_error)?;
+        connection.set_prepared_statement_cache_capacity(STATEMENTS);
+        let connection = Self(connection);
+        connection.wait_for_locks(busy_wait)?;
+        Ok(connection)
+    }
+
+    /// Bounds the wait for a lock.
+    pub(crate) fn wait_for_locks(&self, wait: Duration) -> Result<(), sqlx::Error> {
+        self.0.busy_timeout(wait).map_err(driver_error)
+    }
+
+    /// Sets a pragma of the connection.
+    pub(crate) fn set(&self, pragma: &str, value: impl ToSql) -> Result<(), sqlx::Error> {
+        self.0.pragma_update(None, pragma, value).map_err(driver_error)
+    }
+
+    /// Runs a statement without values and ignores its rows.
     pub(crate) fn run(&self, sql: &str) -> Result<(), sqlx::Error> {
-        self.0.execute_batch(sql).map_err(driver_error)
+        let mut statement = self.0.prepare_cached(sql).map_err(driver_error)?;
+        let mut rows = statement.raw_query();
+        while rows.next().map_err(driver_error)?.is_some() {}
+        Ok(())
+    }
+
+    /// Runs a statement with the next values, one for each `?`. Its first row, if it has any.
+    pub(crate) fn step(
+        &self,
+        sql: &str,
+        values: &mut impl Iterator<Item = Value>,
+    ) -> Result<Option<LocalRow>, sqlx::Error> {
+        let mut statement = self.0.prepare_cached(sql).map_err(driver_error)?;
+        for (place, value) in (1..=statement.parameter_count()).zip(values) {
+            bind_one(&mut statement, place, &value).map_err(driver_error)?;
+        }
+        Ok(rows_of(&mut statement, 1)?.pop())
     }
 
     /// The rows of a statement, `rows_max` at most.
     pub(crate) fn fetch(
         &self,
         sql: &str,
-        values: Vec<Value>,
+        values: &[Value],
         rows_max: usize,
     ) -> Result<Vec<LocalRow>, sqlx::Error> {
         let mut statement = self.0.prepare_cached(sql).map_err(driver_error)?;
         bind(&mut statement, values).map_err(driver_error)?;
-        let names: Arc<[String]> =
-            statement.column_names().into_iter().map(str::to_owned).collect();
-
-        let (mut found, mut rows) = (Vec::new(), statement.raw_query());
-        while found.len() < rows_max
-            && let Some(row) = rows.next().map_err(driver_error)?
-        {
-            let values = (0..names.len()).map(|at| row.get(at)).collect::<Result<_, _>>();
-            found.push(LocalRow {
-                names: Arc::clone(&names),
-                values: values.map_err(driver_error)?,
-            });
-        }
-        Ok(found)
+        rows_of(&mut statement, rows_max)
     }
 }
 
+/// Runs a statement to its end, and returns its first rows.
+fn rows_of(statement: &mut Statement<'_>, rows_max: usize) -> Result<Vec<LocalRow>, sqlx::Error> {
+    let names: Arc<[String]> = statement.column_names().into_iter().map(str::to_owned).collect();
+    let (mut found, mut rows) = (Vec::new(), statement.raw_query());
+    while let Some(row) = rows.next().map_err(driver_error)? {
+        if found.len() == rows_max {
+            break;
+        }
+        let values = (0..names.len()).map(|at| row.get(at)).collect::<Result<_, _>>();
+        found.push(LocalRow { names: Arc::clone(&names), values: values.map_err(driver_error)? });
+    }
+    Ok(found)
+}
+
 /// Binds the n-th value to every `$n`, in whatever order the statement names them.
-fn bind(statement: &mut Statement<'_>, values: Vec<Value>) -> rusqlite::Result<()> {
-    for (number, value) in (1..).zip(values) {
-        let Some(index) = statement.parameter_index(&format!("${number}"))? else { continue };
-        match value {
-            Value::Integer(value) => statement.raw_bind_parameter(index, value),
-            Value::Real(value) => statement.raw_bind_parameter(index, value),
-            Value::Text(value) => statement.raw_bind_parameter(index, value),
-            Value::Bytes(value) => statement.raw_bind_parameter(index, value),
-        }?;
+fn bind(statement: &mut Statement<'_>, values: &[Value]) -> rusqlite::Result<()> {
+    for place in 1..=statement.parameter_count() {
+        let name = statement.parameter_name(place);
+        let number = name.and_then(|name| name.strip_prefix('$')?.parse::<usize>().ok());
+        if let Some(value) = number.and_then(|number| values.get(number.checked_sub(1)?)) {
+            bind_one(statement, place, value)?;
+        }
     }
     Ok(())
+}
+
+fn bind_one(statement: &mut Statement<'_>, place: usize, value: &Value) -> rusqlite::Result<()> {
+    match value {
+        Value::Integer(value) => statement.raw_bind_parameter(place, value),
+        Value::Real(value) => statement.raw_bind_parameter(place, value),
+        Value::Text(value) => statement.raw_bind_parameter(place, value),
+        Value::Bytes(value) => statement.raw_bind_parameter(place, value),
+    }
 }
 
 fn driver_error(error: rusqlite::Error) -> sqlx::Error {

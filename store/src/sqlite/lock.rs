@@ -4,16 +4,19 @@
 //! of those on a file when it closes any one descriptor of it. The lock ends with the process,
 //! however that ends. The file stays: if it were deleted, two processes could lock two files.
 
-use std::fs::{File, OpenOptions, TryLockError};
+use std::fs::{File, TryLockError};
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::error::OpenError;
+use crate::sqlite::private::{has_one_name, open_or_make};
 
 /// Attempts at a lock that another process holds.
 const TRIES: u32 = 10;
 const BETWEEN_TRIES: Duration = Duration::from_millis(20);
+/// Bytes of a lock file that can be a process id.
+const HOLDER_BYTES_MAX: u64 = 32;
 
 /// The right to record into a store, until it is dropped.
 #[derive(Debug)]
@@ -26,12 +29,7 @@ impl WriterLock {
     /// [`OpenError::InUse`] with the process that holds it, or [`OpenError::Lock`].
     pub(crate) fn take(path: &Path) -> Result<Self, OpenError> {
         let store = path.display().to_string();
-        let mut file = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .open(lock_path(path))
+        let mut file = open_or_make(&lock_path(path))
             .map_err(|error| OpenError::Lock(store.clone(), error))?;
 
         match lock_with_retries(&file) {
@@ -42,8 +40,11 @@ impl WriterLock {
             Err(TryLockError::Error(error)) => return Err(OpenError::Lock(store, error)),
         }
 
-        // On a full disk the lock holds without a process id in its file.
-        let _ = file.set_len(0).and_then(|()| writeln!(file, "{}", std::process::id()));
+        // On a full disk the lock holds without a process id in its file; also where the file has
+        // another name, under which somebody else may need what is in it.
+        if has_one_name(&file) {
+            let _ = file.set_len(0).and_then(|()| writeln!(file, "{}", std::process::id()));
+        }
         Ok(Self(file))
     }
 }
@@ -52,8 +53,10 @@ impl WriterLock {
 /// error, so a file that cannot be read is no error of its own.
 fn holder(file: &mut File) -> String {
     let mut process = String::new();
-    let _ = file.read_to_string(&mut process);
-    if process.is_empty() { "unknown".to_owned() } else { process.trim().to_owned() }
+    let _ = file.take(HOLDER_BYTES_MAX).read_to_string(&mut process);
+    let process = process.trim();
+    let is_number = !process.is_empty() && process.bytes().all(|byte| byte.is_ascii_digit());
+    if is_number { process.to_owned() } else { "unknown".to_owned() }
 }
 
 /// Tries for a moment: a process that the last holder has just forked shares its lock until it
@@ -107,5 +110,19 @@ mod tests {
         drop(held);
         WriterLock::take(&other).unwrap();
         assert!(matches!(WriterLock::take(&dir.path().join("no/a.db")), Err(OpenError::Lock(..))));
+    }
+
+    #[test]
+    fn what_lies_in_the_place_of_the_lock_is_not_overwritten() {
+        let dir = tempfile::tempdir().unwrap();
+        let (path, mine) = (dir.path().join("a.db"), dir.path().join("mine"));
+        let lock = dir.path().join("a.db-writer");
+        std::fs::write(&mine, "mine").unwrap();
+        std::os::unix::fs::symlink(&mine, &lock).unwrap();
+        assert!(matches!(WriterLock::take(&path), Err(OpenError::Lock(..))));
+        std::fs::remove_file(&lock).unwrap();
+        std::fs::hard_link(&mine, &lock).unwrap();
+        WriterLock::take(&path).unwrap();
+        assert_eq!(std::fs::read(&mine).unwrap(), b"mine");
     }
 }

@@ -1,29 +1,32 @@
 //! Opening a SQLite file: pragmas, migrations, and the refusal of files that are not stores or are
 //! too new.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::time::Duration;
 
 use sqlx::migrate::MigrateError;
-use sqlx::sqlite::{SqliteAutoVacuum, SqliteConnectOptions, SqliteJournalMode, SqliteSynchronous};
+use sqlx::sqlite::{SqliteAutoVacuum, SqliteConnectOptions, SqliteJournalMode};
 use sqlx::{ConnectOptions, Connection, SqliteConnection};
 
 use crate::error::OpenError;
 use crate::migrations::SQLITE as MIGRATIONS;
-use crate::sqlite::local::LocalReader;
+use crate::sqlite::local::LocalConnection;
 use crate::sqlite::lock::WriterLock;
+use crate::sqlite::private;
 use crate::types::Durability;
 
 /// `application_id` of the file header: "Roll".
 const APPLICATION_ID: i64 = 0x526f_6c6c;
 /// Time that a statement waits for another process that writes to the same file.
-const BUSY_WAIT: Duration = Duration::from_secs(5);
+pub(crate) const BUSY_WAIT: Duration = Duration::from_secs(5);
 /// The page cache of a reader, in KiB: episodes that were recorded side by side lie side by side,
 /// and are read one after the other.
 const READ_CACHE_KIB: u32 = 16 * 1024;
 /// Rows that a reader fetches before they are asked for.
 const READ_ROWS: usize = 512;
+/// Checkpoints have a connection of their own.
+const NO_AUTOCHECKPOINT: &str = "0";
 /// Larger than the default of 4 KiB, because most rows are bodies of tens of kilobytes.
 const PAGE_BYTES: u32 = 16 * 1024;
 
@@ -33,10 +36,30 @@ struct Examined {
     format: i64,
 }
 
-/// Opens the store at `path` for its one writer, making it if it is not there.
+/// The path of the store itself where there is a link to it: SQLite puts its other files beside the
+/// store, not beside the link.
+pub(crate) fn without_link(path: &Path) -> PathBuf {
+    let is_link = path.is_symlink() && has_content(path);
+    let found = is_link.then(|| path.canonicalize().ok()).flatten();
+    found.unwrap_or_else(|| path.to_owned())
+}
+
+/// Opens the store at `path` for its one writer, making it if it is not there. The writer works in
+/// a thread of its own.
 pub(crate) async fn for_recording(
     path: &Path,
     durability: Durability,
+) -> Result<(LocalConnection, WriterLock), OpenError> {
+    let (connection, lock) = for_maintenance(path).await?;
+    let local = reopen_here(path, durability).map_err(|error| database_error(path, error))?;
+    // Only now: the last connection that closes takes the WAL away.
+    connection.close().await.map_err(|error| database_error(path, error))?;
+    Ok((local, lock))
+}
+
+/// Opens the store at `path` as its one writer does, making it if it is not there.
+pub(crate) async fn for_maintenance(
+    path: &Path,
 ) -> Result<(SqliteConnection, WriterLock), OpenError> {
     // A file that is not a store gets no lock file beside it.
     if has_content(path) {
@@ -50,16 +73,19 @@ pub(crate) async fn for_recording(
         };
         // A connection that is dropped without this may delete the WAL at any later time.
         let _ = connection.close().await;
+    } else if path.is_symlink() {
+        return Err(OpenError::Link(path.display().to_string()));
     }
 
     let lock = WriterLock::take(path)?;
-    Ok((create_or_migrate(path, durability).await?, lock))
+    Ok((create_or_migrate(path).await?, lock))
 }
 
 /// Opens the store at `path` beside its recorder, if it has one, to write single records.
 pub(crate) async fn for_editing(path: &Path) -> Result<SqliteConnection, OpenError> {
     // Migrates an older one.
     for_reading(path).await?;
+    private::narrow(path);
     reopen(path, Durability::Power).await.map_err(|error| database_error(path, error))
 }
 
@@ -69,6 +95,20 @@ pub(crate) async fn reopen(
     durability: Durability,
 ) -> Result<SqliteConnection, sqlx::Error> {
     write_options(path, durability).connect().await
+}
+
+/// The same, for a connection that is used in the caller's own thread.
+pub(crate) fn reopen_here(
+    path: &Path,
+    durability: Durability,
+) -> Result<LocalConnection, sqlx::Error> {
+    let local = LocalConnection::for_writing(path, BUSY_WAIT)?;
+    local.set("foreign_keys", true)?;
+    local.set("synchronous", synchronous(durability))?;
+    // Statements that may be undone copy pages aside; files for them cost more than the copies.
+    local.set("temp_store", "MEMORY")?;
+    local.set("wal_autocheckpoint", NO_AUTOCHECKPOINT)?;
+    Ok(local)
 }
 
 /// Opens the store at `path` for reading only. One of an older format is migrated first.
@@ -81,24 +121,30 @@ pub(crate) async fn for_reading(path: &Path) -> Result<SqliteConnection, OpenErr
 
     // A recorder of the older version must not be running meanwhile.
     let _lock = WriterLock::take(path)?;
-    create_or_migrate(path, Durability::Power).await?;
+    create_or_migrate(path).await?;
     Ok(examine(path).await?.connection)
 }
 
 /// Opens the store at `path` for reading in the caller's own thread.
-pub(crate) async fn for_local_reading(path: &Path) -> Result<LocalReader, OpenError> {
+pub(crate) async fn for_local_reading(path: &Path) -> Result<LocalConnection, OpenError> {
     for_reading(path).await?;
-    LocalReader::open(path, BUSY_WAIT, READ_CACHE_KIB).map_err(|error| database_error(path, error))
+    let local = LocalConnection::for_reading(path, BUSY_WAIT);
+    // SQLite takes a negative size as KiB, a positive one as pages.
+    local
+        .and_then(|local| local.set("cache_size", -i64::from(READ_CACHE_KIB)).map(|()| local))
+        .map_err(|error| database_error(path, error))
 }
 
-async fn create_or_migrate(
-    path: &Path,
-    durability: Durability,
-) -> Result<SqliteConnection, OpenError> {
+async fn create_or_migrate(path: &Path) -> Result<SqliteConnection, OpenError> {
     if has_content(path) {
         let examined = examine(path).await?;
         examined.connection.close().await.map_err(|error| database_error(path, error))?;
+    } else {
+        // SQLite gives its other files the mode of this one.
+        private::make_empty(path)
+            .map_err(|error| OpenError::Create(path.display().to_string(), error))?;
     }
+    private::narrow(path);
 
     // This is synced in every mode: calls may be lost, the store may not.
     let mut connection = write_options(path, Durability::Power)
@@ -111,11 +157,6 @@ async fn create_or_migrate(
         .await
         .map_err(|error| database_error(path, error))?;
     migrate(&mut connection).await.map_err(|error| migration_error(path, error))?;
-
-    if durability == Durability::Process {
-        let normal = sqlx::query("PRAGMA synchronous = NORMAL").execute(&mut connection).await;
-        normal.map_err(|error| database_error(path, error))?;
-    }
     Ok(connection)
 }
 
@@ -190,13 +231,17 @@ fn read_options(path: &Path) -> SqliteConnectOptions {
 }
 
 fn write_options(path: &Path, durability: Durability) -> SqliteConnectOptions {
-    let synchronous = match durability {
+    base_options(path)
+        .pragma("synchronous", synchronous(durability))
+        .pragma("wal_autocheckpoint", NO_AUTOCHECKPOINT)
+}
+
+fn synchronous(durability: Durability) -> &'static str {
+    match durability {
         // With `relaxed`, marks must be on disk before calls may be lost; nothing else waits.
-        Durability::Power | Durability::Relaxed => SqliteSynchronous::Full,
-        Durability::Process => SqliteSynchronous::Normal,
-    };
-    // Checkpoints have a connection of their own.
-    base_options(path).synchronous(synchronous).pragma("wal_autocheckpoint", "0")
+        Durability::Power | Durability::Relaxed => "FULL",
+        Durability::Process => "NORMAL",
+    }
 }
 
 fn database_error(path: &Path, error: sqlx::Error) -> OpenError {
@@ -226,7 +271,7 @@ mod tests {
     use super::*;
 
     async fn open(path: &Path) -> Result<(), OpenError> {
-        create_or_migrate(path, Durability::Power).await.map(drop)
+        create_or_migrate(path).await.map(drop)
     }
 
     #[tokio::test]
@@ -330,7 +375,7 @@ mod tests {
     async fn a_store_from_a_newer_version_is_refused() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("a.db");
-        let mut connection = create_or_migrate(&path, Durability::Power).await.unwrap();
+        let mut connection = create_or_migrate(&path).await.unwrap();
         sqlx::query("UPDATE _sqlx_migrations SET version = 9000 + version")
             .execute(&mut connection)
             .await

@@ -424,8 +424,5 @@ fn sound_choice(row: &Row, call: CallId) -> Result<Result<Choice, String>, sqlx:
     if choice.logprobs.len() != row.try_get::<usize>("logprob_count")? {
         return Ok(Err(format!("choice {index} has lost logprobs")));
     }
-    if choice.versions.iter().any(|span| span.start > span.end) {
-        return Ok(Err(format!("choice {index}: a version span ends before it begins")));
-    }
     Ok(Ok(choice))
 }

@@ -1,13 +1,18 @@
 //! Marks on the episodes that may lack calls, for `--durability relaxed`.
 //!
 //! The first call of an episode in a process waits, as in the strict modes, and its commit marks
-//! the episode: from then on calls of it may be lost. A close removes the mark, because it is
+//! the episode: from then on calls of it may be lost. Calls of an episode with keys or a budget all
+//! wait, because each may be refused, and so do calls that name another group, task or label. A
+//! close removes the mark, because it is
 //! written after all calls before it; so does a clean stop. A recorder that dies leaves its marks,
 //! and the next one makes them final. A call that was dropped is final at once.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use episode::{EpisodeId, Tag};
+
+use crate::commit::gate::words_of;
 use crate::database::connection::StoreConnection;
 use crate::database::query::query;
 use crate::types::AttemptId;
@@ -21,7 +26,8 @@ pub(crate) struct LossTracker(Mutex<LossSets>);
 
 #[derive(Debug, Default)]
 struct LossSets {
-    marked: HashSet<AttemptId>,
+    /// The words of the call that marked each attempt.
+    marked: HashMap<AttemptId, u64>,
     /// Attempts that lost a call whose request is not on disk either.
     lost: HashSet<AttemptId>,
     /// True where more attempts lost calls than are remembered: no mark may be removed.
@@ -29,23 +35,33 @@ struct LossSets {
 }
 
 impl LossTracker {
-    /// True where the attempt's mark is on disk.
-    pub(crate) fn is_marked(&self, attempt: &AttemptId) -> bool {
-        self.sets().marked.contains(attempt)
+    /// True where the mark of the tag's attempt is on disk, and its words were let in.
+    pub(crate) fn is_marked(&self, tag: &Tag) -> bool {
+        self.sets().marked.get(&AttemptId::from(tag)) == Some(&words_of(tag))
     }
 
-    /// Notes that the mark is on disk.
-    pub(crate) fn set_marked(&self, attempt: AttemptId) {
+    /// Notes that the mark of the tag's attempt is on disk.
+    pub(crate) fn set_marked(&self, tag: &Tag) {
         let mut sets = self.sets();
         if sets.marked.len() >= ATTEMPTS_MAX {
             sets.marked.clear();
         }
-        sets.marked.insert(attempt);
+        sets.marked.insert(AttemptId::from(tag), words_of(tag));
     }
 
-    /// Forgets the mark of an attempt that is being closed: its next call waits and is refused.
+    /// Forgets the mark of an attempt: its next call waits, and may be refused.
     pub(crate) fn forget_mark(&self, attempt: &AttemptId) {
         self.sets().marked.remove(attempt);
+    }
+
+    /// Forgets the marks of all attempts at an episode.
+    pub(crate) fn forget_marks(&self, episode: &EpisodeId) {
+        self.sets().marked.retain(|attempt, _| attempt.episode != *episode);
+    }
+
+    /// Forgets all marks.
+    pub(crate) fn forget_all_marks(&self) {
+        self.sets().marked.clear();
     }
 
     /// Notes that a call of the attempt is lost.

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
-use tokio::time::timeout;
 
 use crate::commit::{Record, commit};
 use crate::database::connection::StoreConnection;
@@ -15,7 +14,7 @@ use crate::writer::loss::LossTracker;
 use crate::writer::session::WriterSession;
 
 /// Records in one transaction. More would only add to the wait of the first one.
-const GROUP_RECORDS_MAX: usize = 32;
+const GROUP_RECORDS_MAX: usize = 128;
 
 /// A record that waits, and the sender of its result.
 #[derive(Debug)]
@@ -54,7 +53,7 @@ impl WriterLoop {
         while queue.recv_many(&mut group, GROUP_RECORDS_MAX).await > 0 {
             self.write_losses().await;
             self.write_group(&mut group).await;
-            self.session.maintain(self.connection.as_mut()).await;
+            self.session.maintain(self.connection.as_ref());
         }
         self.stop().await;
     }
@@ -111,23 +110,22 @@ impl WriterLoop {
     /// Writes records in one transaction, and checks that others will find them.
     async fn commit(&mut self, records: &[&Record]) -> Result<Vec<CommitResult>, CommitError> {
         let mut connection = self.in_transaction().await?;
-        let limit = self.session.commit_timeout();
         let written = commit(&mut connection, &mut self.logs, records);
 
-        match timeout(limit, written).await {
-            Ok(Ok(results)) => {
+        match self.session.bounded(written).await {
+            Some(Ok(results)) => {
                 self.connection = Some(connection);
                 self.session.committed()?;
                 Ok(results)
             }
-            Ok(Err(error)) => {
+            Some(Err(error)) => {
                 self.connection = connection.after_failure().await;
                 Err(log_and_classify(error, "records could not be written"))
             }
-            Err(_) => {
+            None => {
                 // The commit was dropped halfway, so the log cache was not told.
                 self.logs.rolled_back();
-                tracing::error!(?limit, "the database server does not answer");
+                tracing::error!("the database server does not answer");
                 Err(StoreUnavailable::Gone.into())
             }
         }
@@ -136,9 +134,8 @@ impl WriterLoop {
     /// A connection on which a transaction has begun. The connection to a server may have been cut
     /// since it was last used; then a new one is opened.
     async fn in_transaction(&mut self) -> Result<StoreConnection, CommitError> {
-        let limit = self.session.commit_timeout();
         if let Some(mut connection) = self.connection.take() {
-            let begun = timeout(limit, connection.begin()).await;
+            let begun = self.session.bounded(connection.begin()).await;
             match begun.unwrap_or(Err(sqlx::Error::Io(std::io::ErrorKind::TimedOut.into()))) {
                 Ok(()) => return Ok(connection),
                 Err(error) if StoreUnavailable::of(&error) == Some(StoreUnavailable::Gone) => {}
@@ -154,7 +151,7 @@ impl WriterLoop {
         let mut connection = self.session.reconnect().await?;
         // Another process may have taken the number meanwhile, and with it the logs.
         if self.logs.writer() != self.session.writer() {
-            self.logs = LogCache::of(self.session.writer());
+            self.logs = self.logs.anew(self.session.writer());
         }
         match connection.begin().await {
             Ok(()) => Ok(connection),
@@ -181,13 +178,17 @@ impl WriterLoop {
 
     fn track_losses(&self, record: &Record, result: &CommitResult) {
         match (record, result) {
-            (Record::FirstCallStart(begun), Ok(())) => {
-                self.losses.set_marked(AttemptId::from(&begun.tag));
+            (Record::FirstCallStart(begun, None), Ok(()))
+                if self.logs.is_ungated(&AttemptId::from(&begun.tag)) =>
+            {
+                self.losses.set_marked(&begun.tag);
             }
-            (Record::CallStart(begun), Err(CommitError::Closed(..))) => {
+            (Record::CallStart(begun, _), Err(error)) if !error.is_loss() => {
                 self.losses.forget_mark(&AttemptId::from(&begun.tag));
             }
-            (Record::CallStart(begun), Err(_)) => self.losses.add_lost(AttemptId::from(&begun.tag)),
+            (Record::CallStart(begun, _), Err(_)) => {
+                self.losses.add_lost(AttemptId::from(&begun.tag));
+            }
             _ => {}
         }
     }

@@ -5,19 +5,24 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::task::JoinHandle;
+use tokio::time::timeout;
 
 use crate::database::connection::StoreConnection;
 use crate::database::query::query;
 use crate::postgres::PostgresSession;
 use crate::sqlite::checkpoint::{self, CheckpointSignals};
 use crate::sqlite::identity::FileIdentity;
+use crate::sqlite::local::LocalConnection;
 use crate::sqlite::lock::WriterLock;
-use crate::sqlite::open::reopen;
+use crate::sqlite::open::{BUSY_WAIT, reopen_here};
 use crate::types::Durability;
 use crate::unavailable::StoreUnavailable;
 
 /// Time that a server may take over one group of records.
 const SERVER_WAIT: Duration = Duration::from_secs(30);
+/// Longest time that a group waits for snapshots to end when the WAL is to start over. A piece of
+/// the feed is made in less.
+const SNAPSHOT_WAIT: Duration = Duration::from_millis(250);
 
 /// The session of a writer.
 #[derive(Debug)]
@@ -66,9 +71,9 @@ impl WriterSession {
             Self::Sqlite(session) => {
                 let holds = session.identity.holds_for_reopening();
                 session.check_identity(holds)?;
-                let opened = reopen(&session.path, session.durability).await;
+                let opened = reopen_here(&session.path, session.durability);
                 opened
-                    .map(StoreConnection::Sqlite)
+                    .map(StoreConnection::Local)
                     .map_err(|error| cannot_reopen(&error).unwrap_or(StoreUnavailable::Disk))
             }
             Self::Postgres(session) => session
@@ -78,11 +83,12 @@ impl WriterSession {
         }
     }
 
-    /// The time that one group of records may take. There is no bound for a disk.
-    pub(crate) fn commit_timeout(&self) -> Duration {
+    /// Waits for a step of a commit; `None` where a server takes too long over it. There is no
+    /// bound for a disk.
+    pub(crate) async fn bounded<T>(&self, step: impl Future<Output = T>) -> Option<T> {
         match self {
-            Self::Sqlite(_) => Duration::MAX,
-            Self::Postgres(_) => SERVER_WAIT,
+            Self::Sqlite(_) => Some(step.await),
+            Self::Postgres(_) => timeout(SERVER_WAIT, step).await.ok(),
         }
     }
 
@@ -96,11 +102,11 @@ impl WriterSession {
     }
 
     /// Does what is due between two groups.
-    pub(crate) async fn maintain(&mut self, connection: Option<&mut StoreConnection>) {
-        if let (Self::Sqlite(session), Some(StoreConnection::Sqlite(sqlite))) = (self, connection)
+    pub(crate) fn maintain(&mut self, connection: Option<&StoreConnection>) {
+        if let (Self::Sqlite(session), Some(StoreConnection::Local(local))) = (self, connection)
             && session.signals.take_due()
         {
-            checkpoint_now(sqlite).await;
+            start_wal_over(local);
         }
     }
 
@@ -119,8 +125,8 @@ impl WriterSession {
                 // The checkpointer goes first, so that it does not reopen what is closed here.
                 session.signals.close();
                 let _ = session.checkpointer.await;
-                if let Some(StoreConnection::Sqlite(sqlite)) = &mut connection {
-                    checkpoint_now(sqlite).await;
+                if let Some(StoreConnection::Local(local)) = &connection {
+                    checkpoint_now(local);
                 }
                 Some(session.lock)
             }
@@ -147,8 +153,22 @@ impl SqliteSession {
     }
 }
 
-async fn checkpoint_now(sqlite: &mut sqlx::SqliteConnection) {
-    if let Err(error) = checkpoint::passive(sqlite).await {
+/// Copies the whole WAL and lets the next commit write at its beginning. Waits for snapshots that
+/// are about to end: where readers follow each other closely, there is always one.
+fn start_wal_over(local: &LocalConnection) {
+    let restart = || {
+        local.wait_for_locks(SNAPSHOT_WAIT)?;
+        let restarted = local.run(checkpoint::RESTART);
+        local.wait_for_locks(BUSY_WAIT)?;
+        restarted
+    };
+    if let Err(error) = restart() {
+        tracing::warn!(%error, "no checkpoint was made; the WAL keeps growing");
+    }
+}
+
+fn checkpoint_now(local: &LocalConnection) {
+    if let Err(error) = local.run(checkpoint::PASSIVE) {
         tracing::warn!(%error, "no checkpoint was made; the WAL keeps growing");
     }
 }

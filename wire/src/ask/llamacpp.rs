@@ -96,6 +96,7 @@ mod tests {
     use super::*;
     use crate::ask::{AskOptions, AugmentedRequest, ask};
     use crate::dialect::Dialect;
+    use crate::document::ReplyDocument;
     use crate::request::Request;
 
     fn asked(route: Route, body: &'static str) -> AugmentedRequest {
@@ -111,7 +112,8 @@ mod tests {
             "generation_settings":{"n_probs":1,"min_p":0.05},"completion_probabilities":[{}]}}"#;
         let plain = r#"{"choices":[{"index":0}],"__verbose":{"tokens":[],
             "generation_settings":{"n_probs":0,"min_p":0.05}}}"#;
-        assert_eq!(verbose.hide.document(&Bytes::from_static(reply.as_bytes())), plain);
+        let reply = Bytes::from_static(reply.as_bytes());
+        assert_eq!(verbose.hide.document(&ReplyDocument::new(&reply)), plain);
         let all = r#"{"verbose":true,"n_probs":2,"return_tokens":true}"#;
         assert!(asked(Route::Chat, all).hide.is_empty());
     }

@@ -2,6 +2,8 @@
 
 use serde_json::{Map, Value, json};
 
+use crate::json::tree;
+
 /// One text for all spellings of one message in chat's form. Agents rename tool calls, write
 /// `null` for an empty text, reorder keys and drop reasoning when they send a history back.
 pub fn canonical(message: &Value) -> String {
@@ -52,7 +54,7 @@ pub fn reasoning(message: &Value) -> Option<&str> {
 
 /// A tool call's arguments as an object, if their text is one; else as they are.
 pub fn parsed_arguments(arguments: Value) -> Value {
-    let object = arguments.as_str().and_then(|text| serde_json::from_str::<Value>(text).ok());
+    let object = arguments.as_str().and_then(|text| tree(text.as_bytes()));
     object.filter(Value::is_object).unwrap_or(arguments)
 }
 

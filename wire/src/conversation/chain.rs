@@ -1,11 +1,13 @@
 //! Chains of responses: requests that name the response they go on from. The server keeps that
 //! response, and the request holds only what is new.
 
+use std::borrow::Cow;
+
 use episode::Route;
 use serde_json::{Value, json};
 
-use crate::json::{members, root};
-use crate::sse::{Event, events};
+use crate::json::{members, root, tree};
+use crate::sse::events;
 use crate::translate::responses::output_items;
 
 /// The id of a recorded reply of the Responses route, a document or a stream; `None` if it has
@@ -23,9 +25,8 @@ pub fn response_id(route: Route, reply: &[u8]) -> Option<String> {
         // An error may have an id too, of the request.
         return filled_text(&document, "id").filter(|_| document.get("output").is_some());
     }
-    events(&[reply])
-        .iter()
-        .filter_map(Event::data)
+    events(reply)
+        .filter_map(|event| event.data().map(Cow::into_owned))
         .find_map(|data| filled_text(object(&data)?.get("response")?, "id"))
 }
 
@@ -76,7 +77,11 @@ pub fn prepend_turns(request: &[u8], turns: &[(&[u8], &[u8])]) -> Option<Vec<u8>
 /// Returns true if a request of the Responses route lets the server store its reply, which is the
 /// default.
 pub fn stores_reply(request: &[u8]) -> bool {
-    object(request).is_some_and(|request| request.get("store") != Some(&Value::Bool(false)))
+    let fields = root(request).and_then(|object| members(request, &object)).ok();
+    fields.is_some_and(|fields| {
+        let store = fields.iter().rev().find(|field| field.key(request) == "store");
+        store.is_none_or(|store| &request[store.value.clone()] != b"false")
+    })
 }
 
 /// The items of a request's input; a text is one message of the user.
@@ -91,7 +96,7 @@ fn input_items(request: &Value) -> Option<Vec<Value>> {
 }
 
 fn object(json: &[u8]) -> Option<Value> {
-    serde_json::from_slice(json).ok().filter(Value::is_object)
+    tree(json).filter(Value::is_object)
 }
 
 /// The text under `key`, if it is not empty.

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use episode::Route;
 use serde_json::Value;
 
+use crate::json::tree;
 use crate::sse::documents;
 
 /// The texts of the tokens of each choice, in order, by the server's index. A reply has them if the
@@ -13,7 +14,7 @@ pub fn token_texts(route: Route, reply: &[u8]) -> BTreeMap<u32, Vec<String>> {
     let mut found = BTreeMap::new();
     if matches!(route, Route::Chat | Route::Completions) {
         for document in documents(reply) {
-            if let Ok(part) = serde_json::from_slice::<Value>(&document) {
+            if let Some(part) = tree(&document) {
                 add_part(&mut found, &part);
             }
         }

@@ -7,10 +7,11 @@ use std::ops::Range;
 
 use bytes::Bytes;
 
-use crate::json::{Malformed, elements, members, root};
+use crate::bounds::{DELTAS_MAX, SPLIT_BYTES_MAX};
+use crate::json::{Malformed, first_elements, members, root};
 use crate::sse::Event;
 
-/// The delta of a choice, and the number of tokens that were sampled in its step.
+/// The delta of a choice, and the number of tokens that were sampled in its step, counted up to 2.
 #[derive(Default)]
 struct Step {
     delta: Range<usize>,
@@ -31,7 +32,9 @@ pub(super) fn split(event: &Event) -> Vec<Event> {
     let [place] = places.as_slice() else { return Vec::new() };
     let frame = &event.0;
     let Ok(Some(joined)) = joined_delta(&frame[place.clone()]) else { return Vec::new() };
-    if joined.deltas.len() < 2 {
+    let count = joined.deltas.len();
+    // Each frame repeats what stands beside the deltas.
+    if count < 2 || count.saturating_mul(frame.len()) > SPLIT_BYTES_MAX {
         return Vec::new();
     }
 
@@ -46,7 +49,7 @@ fn joined_delta(doc: &[u8]) -> Result<Option<JoinedDelta>, Malformed> {
     let mut choices = Vec::new();
     for member in members(doc, &root(doc)?)? {
         match member.key(doc).as_ref() {
-            "choices" => choices = elements(doc, &member.value)?,
+            "choices" => choices = first_elements(doc, &member.value, 2)?,
             // An agent that asks for running counts gets one frame for a step anyway.
             "usage" => return Ok(None),
             _ => {}
@@ -64,11 +67,11 @@ fn step(doc: &[u8], choice: &Range<usize>) -> Result<Option<Step>, Malformed> {
     for member in members(doc, choice)? {
         match member.key(doc).as_ref() {
             "delta" => step.delta = member.value,
-            "token_ids" => step.tokens = elements(doc, &member.value)?.len(),
+            "token_ids" => step.tokens = first_elements(doc, &member.value, 2)?.len(),
             "logprobs" => {
                 for field in members(doc, &member.value)? {
-                    let count = elements(doc, &field.value).unwrap_or_default().len();
-                    step.tokens = step.tokens.max(count);
+                    let entries = first_elements(doc, &field.value, 2).unwrap_or_default();
+                    step.tokens = step.tokens.max(entries.len());
                 }
             }
             "index" => {}
@@ -89,7 +92,11 @@ fn single_deltas(doc: &[u8], step: &Step) -> Result<Option<Vec<Vec<u8>>>, Malfor
             "reasoning" => reasoning = Some([b"{\"reasoning\":", value, b"}"].concat()),
             "content" => text = Some([b"{\"content\":", value, b"}"].concat()),
             "tool_calls" => {
-                for call in elements(doc, &member.value)? {
+                let found = first_elements(doc, &member.value, DELTAS_MAX + 1)?;
+                if found.len() > DELTAS_MAX {
+                    return Ok(None);
+                }
+                for call in found {
                     calls.push([b"{\"tool_calls\":[", &doc[call], b"]}"].concat());
                 }
             }

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use crate::json::{Malformed, elements, members, root};
+use crate::json::{Malformed, first_elements, members, root};
 
 /// A kind of frame that is sent only because of our fields.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -29,7 +29,8 @@ pub(super) fn is_one_of(doc: &[u8], kinds: &[FrameKind]) -> Result<bool, Malform
     let (mut choices, mut has_sglext) = (Vec::new(), false);
     for member in members(doc, &root(doc)?)? {
         match member.key(doc).as_ref() {
-            "choices" => choices = elements(doc, &member.value)?,
+            // Only a lone choice is looked at.
+            "choices" => choices = first_elements(doc, &member.value, 2)?,
             "sglext" => has_sglext = &doc[member.value.clone()] != b"null",
             _ => {}
         }

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use crate::json::{Edits, Malformed, Member, cuts, elements, members, root};
+use crate::json::{Edits, Ends, Malformed, Member, Outline, cuts, each_element, members, root};
 
 /// A place to hide.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -34,10 +34,10 @@ pub(crate) const fn rule(path: &'static [&'static str], replacement: Replacement
     Rule { path, replacement }
 }
 
-/// The edits that `rules` make in `doc`.
-pub(super) fn edits(doc: &[u8], rules: &[Rule]) -> Result<Edits, Malformed> {
-    let nulls_are_absent =
-        rules.iter().any(|rule| rule.replacement == Replacement::NullOrAbsent) && omits_nulls(doc)?;
+/// The edits that `rules` make in a document.
+pub(super) fn edits(document: &Outline<'_>, rules: &[Rule]) -> Result<Edits, Malformed> {
+    let nulls_are_absent = rules.iter().any(|rule| rule.replacement == Replacement::NullOrAbsent)
+        && omits_nulls(document)?;
     let in_this_spelling = |rule: &Rule| match rule.replacement {
         Replacement::NullOrAbsent if nulls_are_absent => {
             Rule { replacement: Replacement::Absent, ..*rule }
@@ -47,22 +47,27 @@ pub(super) fn edits(doc: &[u8], rules: &[Rule]) -> Result<Edits, Malformed> {
     let spelled: Vec<Rule> = rules.iter().map(in_this_spelling).collect();
 
     let mut edits = Edits::default();
-    edit_value(doc, &root(doc)?, &spelled, &mut edits)?;
+    edit_value(document, &root(document)?, &spelled, &mut edits)?;
     Ok(edits)
 }
 
 /// Returns true if a frame leaves null keys out. Python servers write `finish_reason` and
 /// `logprobs` in every choice; vLLM's Rust frontend never writes both.
-fn omits_nulls(doc: &[u8]) -> Result<bool, Malformed> {
-    for member in members(doc, &root(doc)?)? {
+fn omits_nulls(document: &Outline<'_>) -> Result<bool, Malformed> {
+    let doc = document.bytes();
+    for member in members(document, &root(document)?)? {
         if member.key(doc) != "choices" || doc.get(member.value.start) != Some(&b'[') {
             continue;
         }
-        for choice in elements(doc, &member.value)? {
-            let fields = members(doc, &choice)?;
-            if !(has_key(doc, &fields, "finish_reason") && has_key(doc, &fields, "logprobs")) {
-                return Ok(true);
-            }
+        let mut omits = false;
+        each_element(document, &member.value, |choice| {
+            let fields = if omits { Vec::new() } else { members(document, &choice)? };
+            let has = |name| has_key(doc, &fields, name);
+            omits = omits || !(has("finish_reason") && has("logprobs"));
+            Ok(())
+        })?;
+        if omits {
+            return Ok(true);
         }
     }
     Ok(false)
@@ -74,33 +79,34 @@ fn has_key(doc: &[u8], fields: &[Member], name: &str) -> bool {
 
 /// Collects the edits that `rules` make in the value at `place`.
 fn edit_value(
-    doc: &[u8],
+    document: &Outline<'_>,
     place: &Range<usize>,
     rules: &[Rule],
     edits: &mut Edits,
 ) -> Result<(), Malformed> {
-    match doc.get(place.start) {
+    match document.bytes().get(place.start) {
         Some(b'[') => {
             let inner = below(rules, "*");
             if !inner.is_empty() {
-                for element in elements(doc, place)? {
-                    edit_value(doc, &element, &inner, edits)?;
-                }
+                each_element(document, place, |element| {
+                    edit_value(document, &element, &inner, edits)
+                })?;
             }
             Ok(())
         }
-        Some(b'{') => edit_object(doc, place, rules, edits),
+        Some(b'{') => edit_object(document, place, rules, edits),
         _ => Ok(()),
     }
 }
 
 fn edit_object(
-    doc: &[u8],
+    document: &Outline<'_>,
     place: &Range<usize>,
     rules: &[Rule],
     edits: &mut Edits,
 ) -> Result<(), Malformed> {
-    let fields = members(doc, place)?;
+    let doc = document.bytes();
+    let fields = members(document, place)?;
     let mut removed = vec![false; fields.len()];
 
     for (field, removed) in fields.iter().zip(&mut removed) {
@@ -111,7 +117,7 @@ fn edit_object(
             Some(Replacement::EmptyListOf(kind)) if !is_of_type(doc, &fields, kind) => {}
             Some(replacement) => replace(doc, &field.value, replacement, edits),
             None if inner.is_empty() => {}
-            None => edit_value(doc, &field.value, &inner, edits)?,
+            None => edit_value(document, &field.value, &inner, edits)?,
         }
     }
 

@@ -4,38 +4,80 @@ use std::borrow::Cow;
 
 use episode::{TokenCounts, VersionSpan};
 use serde::Deserialize;
-use serde_json::Value;
+use serde::de::IgnoredAny;
 use serde_json::value::RawValue;
 
 use super::Collector;
 use super::choice::{ChoiceDraft, SampledToken};
+use super::list::{Capped, each, each_unread, filled, short_value};
+use super::versions::{Spans, version_name};
+use crate::bounds::{PROMPT_TOKENS_MAX, STOP_BYTES_MAX};
+use crate::json::{Ends, Malformed, Member, Outline, each_element, members, root};
 
-/// A longer name of a version is cut: every choice gets a copy.
-const VERSION_BYTES_MAX: usize = 256;
 /// Spans that all choices share are copied to each. If the copies were more than this in all, they
 /// are not read.
 const SHARED_SPANS_MAX: usize = 4096;
 
-/// A reply, or a chunk of one. Fields that we do not read are not listed.
+/// Choices of a chunk that could not be read, beyond which all choices count as damaged.
+const GAP_CHOICES_MAX: usize = 4096;
+
+/// The long lists of a reply, and the reply without them. They are read apart, because serde passes
+/// over a value once before it hands it on.
+#[derive(Default)]
+struct LongLists<'a> {
+    /// A list of [`ChatChoice`], read one by one.
+    choices: Option<&'a [u8]>,
+    prompt_ids: Option<&'a [u8]>,
+    /// The reply with nulls in their places.
+    rest: Vec<u8>,
+}
+
+impl<'a> LongLists<'a> {
+    fn of(document: &'a Outline<'_>) -> Result<Self, Malformed> {
+        let json = document.bytes();
+        let mut found = Self::default();
+        let mut copied = 0;
+        for member in members(document, &root(document)?)? {
+            let place = match &*member.key(json) {
+                "choices" => &mut found.choices,
+                "prompt_token_ids" => &mut found.prompt_ids,
+                _ => continue,
+            };
+            *place = Some(&json[member.value.clone()]).filter(|list| *list != b"null");
+            found.rest.extend_from_slice(&json[copied..member.value.start]);
+            found.rest.extend_from_slice(b"null");
+            copied = member.value.end;
+        }
+        found.rest.extend_from_slice(&json[copied..]);
+        Ok(found)
+    }
+}
+
+/// A reply, or a chunk of one, without its [`LongLists`]. Fields that we do not read are not listed.
 #[derive(Deserialize)]
 struct ChatReply<'a> {
     model: Option<String>,
-    #[serde(borrow)]
-    choices: Option<Vec<ChatChoice<'a>>>,
     usage: Option<ChatUsage>,
-    prompt_token_ids: Option<Vec<u32>>,
-    error: Option<Value>,
+    #[serde(borrow)]
+    error: Option<&'a RawValue>,
     /// SGLang's flat errors have `error` here.
-    object: Option<Value>,
-    message: Option<Value>,
+    #[serde(borrow)]
+    object: Option<&'a RawValue>,
+    #[serde(borrow)]
+    message: Option<&'a RawValue>,
     /// The reply of `count_tokens`.
     input_tokens: Option<u64>,
-    metadata: Option<Metadata>,
+    #[serde(borrow)]
+    metadata: Option<Metadata<'a>>,
     #[serde(borrow)]
     sglext: Option<Sglext<'a>>,
     timings: Option<Timings>,
-    __verbose: Option<Verbose>,
+    #[serde(borrow)]
+    __verbose: Option<Verbose<'a>>,
 }
+
+/// The ids of a prompt.
+pub(super) type PromptIds = Capped<u32, PROMPT_TOKENS_MAX>;
 
 #[derive(Deserialize)]
 struct ChatChoice<'a> {
@@ -44,12 +86,15 @@ struct ChatChoice<'a> {
     #[serde(borrow)]
     logprobs: Option<Logprobs<'a>>,
     finish_reason: Option<String>,
-    stop_reason: Option<Value>,
-    matched_stop: Option<Value>,
-    token_ids: Option<Vec<u32>>,
-    response_token_ids: Option<Vec<u32>>,
-    prompt_token_ids: Option<Vec<u32>>,
-    weight_versions: Option<Vec<WeightSpan>>,
+    #[serde(borrow)]
+    stop_reason: Option<&'a RawValue>,
+    #[serde(borrow)]
+    matched_stop: Option<&'a RawValue>,
+    token_ids: Option<Capped<u32>>,
+    response_token_ids: Option<Capped<u32>>,
+    prompt_token_ids: Option<PromptIds>,
+    #[serde(borrow)]
+    weight_versions: Option<Spans<'a>>,
     #[serde(borrow)]
     meta_info: Option<MetaInfo<'a>>,
     #[serde(borrow)]
@@ -68,15 +113,15 @@ struct ChatUsage {
 #[derive(Deserialize)]
 struct Logprobs<'a> {
     #[serde(borrow)]
-    content: Option<Vec<LogprobEntry<'a>>>,
+    content: Option<Capped<LogprobEntry<'a>>>,
     #[serde(borrow)]
-    refusal: Option<Vec<LogprobEntry<'a>>>,
-    token_logprobs: Option<Vec<Option<f64>>>,
+    refusal: Option<Capped<LogprobEntry<'a>>>,
+    token_logprobs: Option<Capped<Option<f64>>>,
     #[serde(borrow)]
-    tokens: Option<Vec<Cow<'a, str>>>,
-    token_ids: Option<Vec<u32>>,
+    tokens: Option<Capped<TokenText<'a>>>,
+    token_ids: Option<Capped<u32>>,
     #[serde(borrow)]
-    top_logprobs: Option<Vec<&'a RawValue>>,
+    top_logprobs: Option<Capped<&'a RawValue>>,
 }
 
 /// One token in a list of logprobs.
@@ -85,20 +130,25 @@ pub(super) struct LogprobEntry<'a> {
     logprob: Option<f64>,
     id: Option<u32>,
     #[serde(borrow)]
-    token: Option<Cow<'a, str>>,
+    token: Option<TokenText<'a>>,
     #[serde(borrow)]
     bytes: Option<&'a RawValue>,
     #[serde(borrow)]
     top_logprobs: Option<&'a RawValue>,
 }
 
+/// The text of a token, borrowed from the reply unless it has escapes. A field of type
+/// `Option<Cow<str>>` would be copied always.
+#[derive(Deserialize)]
+struct TokenText<'a>(#[serde(borrow)] Cow<'a, str>);
+
 /// A triple of SGLang's lists of logprobs: logprob, id and text.
-pub(super) type LogprobTriple = (Option<f64>, u32, Value);
+pub(super) type LogprobTriple = (Option<f64>, u32, IgnoredAny);
 
 /// SGLang: the tokens of a choice.
 #[derive(Deserialize)]
 struct MetaInfo<'a> {
-    output_token_logprobs: Option<Vec<LogprobTriple>>,
+    output_token_logprobs: Option<Capped<LogprobTriple>>,
     completion_tokens: Option<u64>,
     #[serde(borrow)]
     output_token_sampling_mask: Option<&'a RawValue>,
@@ -110,16 +160,20 @@ struct MetaInfo<'a> {
 
 /// SGLang: the weights of a reply.
 #[derive(Deserialize)]
-struct Metadata {
-    weight_version: Option<Value>,
-    weight_versions: Option<Vec<WeightSpan>>,
+struct Metadata<'a> {
+    #[serde(borrow)]
+    weight_version: Option<&'a RawValue>,
+    #[serde(borrow)]
+    weight_versions: Option<Spans<'a>>,
 }
 
 /// SGLang: ids and experts of a streamed reply.
 #[derive(Deserialize)]
 struct Sglext<'a> {
-    input_ids: Option<Vec<u32>>,
-    output_ids: Option<Vec<Vec<u32>>>,
+    input_ids: Option<PromptIds>,
+    /// A list of lists, read one by one.
+    #[serde(borrow)]
+    output_ids: Option<&'a RawValue>,
     #[serde(borrow)]
     routed_experts: Option<&'a RawValue>,
 }
@@ -134,65 +188,70 @@ struct Timings {
 
 /// llama.cpp: the details of a choice that has ended.
 #[derive(Deserialize)]
-struct Verbose {
+struct Verbose<'a> {
     #[serde(default)]
     index: u32,
     /// All sampled ids; empty unless they were asked for.
-    tokens: Option<Vec<u32>>,
+    tokens: Option<Capped<u32>>,
     /// False on the steps of a streamed text.
     stop: Option<bool>,
     tokens_predicted: Option<u64>,
     tokens_evaluated: Option<u64>,
-    prompt: Option<Value>,
+    #[serde(borrow)]
+    prompt: Option<&'a RawValue>,
     stop_type: Option<String>,
-}
-
-/// Tokens `start..end` of a choice that were sampled by one version of the weights.
-#[derive(Deserialize)]
-pub(super) struct WeightSpan {
-    version: Value,
-    start: u32,
-    end: u32,
 }
 
 /// The indices of the choices in a chunk that could not be read as a whole; `None` if one of them
 /// is not known.
 pub(super) fn choice_indices(json: &[u8]) -> Option<Vec<u32>> {
-    let chunk: Value = serde_json::from_slice(json).ok()?;
-    chunk.get("choices")?.as_array()?.iter().map(choice_index).collect()
-}
-
-fn choice_index(choice: &Value) -> Option<u32> {
-    u32::try_from(choice.get("index").map_or(Some(0), Value::as_u64)?).ok()
+    let fields = members(json, &root(json).ok()?).ok()?;
+    let choices = fields.iter().rev().find(|field| field.key(json) == "choices")?;
+    let mut indices = Vec::new();
+    each_element(json, &choices.value, |choice| {
+        let fields = members(json, &choice)?;
+        let index = fields.iter().rev().find(|field| field.key(json) == "index");
+        let read = |field: &Member| serde_json::from_slice(&json[field.value.clone()]).ok();
+        indices.push(index.map_or(Some(0), read).ok_or(Malformed)?);
+        if indices.len() > GAP_CHOICES_MAX { Err(Malformed) } else { Ok(()) }
+    })
+    .ok()?;
+    Some(indices)
 }
 
 impl Collector {
-    pub(super) fn take_chat(&mut self, json: &[u8]) -> Option<()> {
+    pub(super) fn take_chat(&mut self, document: &Outline<'_>) -> Option<()> {
         // llama.cpp begins a streamed batch with it.
-        if json.trim_ascii() == b"null" {
+        if document.bytes().trim_ascii() == b"null" {
             return Some(());
         }
-        let reply: ChatReply<'_> = serde_json::from_slice(json).ok()?;
+        let lists = LongLists::of(document).ok()?;
+        let reply: ChatReply<'_> = serde_json::from_slice(&lists.rest).ok()?;
 
-        self.model = reply.model.or(self.model.take());
+        self.set_model(reply.model);
         // Beside timings, the usage is that of one choice.
         if let Some(usage) = reply.usage.filter(|_| reply.timings.is_none()) {
             self.set_usage(usage.prompt_tokens, usage.completion_tokens);
         }
         self.set_usage(reply.input_tokens, None);
-        if let Some(error) = reply.error.filter(|error| !error.is_null()) {
-            self.set_error(&error);
-        } else if reply.object.is_some_and(|object| object == "error") {
-            self.set_error(&reply.message.unwrap_or_default());
+        if let Some(error) = filled(reply.error) {
+            self.set_raw_error(error);
+        } else if reply.object.is_some_and(|object| object.get() == "\"error\"") {
+            self.set_raw_error(reply.message.unwrap_or(RawValue::NULL));
         }
-        if let Some(ids) = reply.prompt_token_ids {
-            self.prompts.entry(0).or_insert(ids);
+        if let Some(list) = lists.prompt_ids
+            && let Some(ids) = PromptIds::of_ids(list).ok()?
+        {
+            self.set_prompt(0, ids);
         }
 
-        let choices = reply.choices.unwrap_or_default();
-        let first = choices.first().map(|choice| choice.index);
-        for choice in choices {
-            self.take_choice(choice);
+        let mut first = None;
+        if let Some(choices) = lists.choices {
+            let is_cut = each_unread(choices, |choice: ChatChoice<'_>| {
+                first.get_or_insert(choice.index);
+                self.take_choice(choice)
+            });
+            self.note_cut(is_cut.ok()?);
         }
 
         // These speak of choices that must be there by now.
@@ -219,13 +278,13 @@ impl Collector {
         let only = if self.choices.len() == 1 { self.choices.keys().next().copied() } else { None };
         let Some(index) = first.or(only) else { return };
         let prompt_index = self.prompt_of(index);
-        self.choice(index, prompt_index).set_count(completion);
+        self.change(index, |choice| choice.set_count(completion));
         if let Some(tokens) = prompt {
             self.missing.set_prompt_tokens(prompt_index, tokens);
         }
     }
 
-    fn take_verbose(&mut self, verbose: Verbose) {
+    fn take_verbose(&mut self, verbose: Verbose<'_>) {
         if verbose.stop == Some(false) {
             return;
         }
@@ -234,54 +293,61 @@ impl Collector {
         if let Some(tokens) = verbose.tokens_evaluated {
             self.missing.set_prompt_tokens(prompt_index, tokens);
         }
-        if let Some(Value::String(text)) = verbose.prompt.filter(|_| prompt_index == 0) {
+        if let Some(prompt) = verbose.prompt.filter(|_| prompt_index == 0)
+            && let Ok(text) = serde_json::from_str(prompt.get())
+        {
             self.missing.text = Some(text);
         }
 
-        let choice = self.choice(verbose.index, prompt_index);
-        choice.set_count(verbose.tokens_predicted);
-        if let Some(ids) = verbose.tokens.filter(|ids| !ids.is_empty()) {
-            choice.add_ids(ids);
-        }
-        if verbose.stop_type.as_deref() == Some("eos") {
-            choice.set_stopped_by_end_token();
-        }
+        self.change(verbose.index, |choice| {
+            choice.set_count(verbose.tokens_predicted);
+            if let Some(ids) = verbose.tokens.filter(|ids| !ids.items.is_empty()) {
+                choice.add_ids(ids);
+            }
+            if verbose.stop_type.as_deref() == Some("eos") {
+                choice.set_stopped_by_end_token();
+            }
+        });
     }
 
-    fn take_choice(&mut self, part: ChatChoice<'_>) {
+    /// Takes a choice, or a piece of one. Returns false if the reply has no room for further ones.
+    fn take_choice(&mut self, part: ChatChoice<'_>) -> bool {
         let prompt_index = self.prompt_of(part.index);
         if let Some(ids) = part.prompt_token_ids {
-            self.prompts.entry(prompt_index).or_insert(ids);
+            self.set_prompt(prompt_index, ids);
         }
 
         // Read before the choice is borrowed.
         let (keeps_bytes, keeps_alternatives) =
             (self.vocabulary.is_some(), self.keeps_alternatives);
-        let choice = self.choice(part.index, prompt_index);
-        if let Some(ids) = part.token_ids.or(part.response_token_ids) {
-            choice.add_ids(ids);
-        }
-        if let Some(logprobs) = part.logprobs {
-            logprobs.add_to(choice, keeps_bytes, keeps_alternatives);
-        }
-        if let Some(spans) = part.weight_versions {
-            choice.set_versions(spans.into_iter().map(VersionSpan::from).collect());
-        }
-        if let Some(meta) = part.meta_info {
-            meta.add_to(choice);
-        }
-        // vLLM's name for the stop, then SGLang's.
-        choice.set_finish(part.finish_reason, part.stop_reason.or(part.matched_stop));
-        add_side(choice, "routed_experts", part.routed_experts);
-        add_side(choice, "sampling_mask", part.sampling_mask);
+        self.change(part.index, |choice| {
+            if let Some(ids) = part.token_ids.or(part.response_token_ids) {
+                choice.add_ids(ids);
+            }
+            if let Some(logprobs) = part.logprobs {
+                logprobs.add_to(choice, keeps_bytes, keeps_alternatives);
+            }
+            if let Some(spans) = part.weight_versions {
+                choice.add_spans(spans);
+            }
+            if let Some(meta) = part.meta_info {
+                meta.add_to(choice);
+            }
+            // vLLM's name for the stop, then SGLang's.
+            let stop = filled(part.stop_reason).or(filled(part.matched_stop));
+            let stop = stop.map(|stop| short_value(stop, STOP_BYTES_MAX));
+            choice.set_finish(part.finish_reason, stop);
+            add_side(choice, "routed_experts", part.routed_experts);
+            add_side(choice, "sampling_mask", part.sampling_mask);
+        })
     }
 
-    fn take_metadata(&mut self, metadata: Option<Metadata>) {
+    fn take_metadata(&mut self, metadata: Option<Metadata<'_>>) {
         let Some(metadata) = metadata else { return };
-        let version = metadata.weight_version.filter(|version| !version.is_null());
-        self.version = version.map(version_name).or(self.version.take());
+        self.version = filled(metadata.weight_version).map(version_name).or(self.version.take());
         if let Some(spans) = metadata.weight_versions {
-            self.take_spans_of_one(spans.into_iter().map(VersionSpan::from).collect());
+            self.note_cut(spans.is_cut);
+            self.take_spans_of_one(spans.items.into_iter().map(VersionSpan::from).collect());
         }
     }
 
@@ -308,13 +374,20 @@ impl Collector {
     fn take_sglext(&mut self, sglext: Option<Sglext<'_>>) {
         let Some(sglext) = sglext else { return };
         if let Some(ids) = sglext.input_ids {
-            self.prompts.entry(0).or_insert(ids);
+            self.set_prompt(0, ids);
         }
-        for (index, ids) in sglext.output_ids.into_iter().flatten().enumerate() {
-            self.choice(index as u32, 0).add_ids(ids);
+        if let Some(lists) = filled(sglext.output_ids) {
+            let mut index = 0;
+            let is_cut = each(lists, |ids: Capped<u32>| {
+                let has_room = self.change(index, |choice| choice.add_ids(ids));
+                index += 1;
+                has_room
+            });
+            // The outer list was read with the chunk; an inner one may hold other things than ids.
+            self.note_cut(is_cut.unwrap_or(true));
         }
         if let Some(raw) = sglext.routed_experts {
-            add_side(self.choice(0, 0), "routed_experts", Some(raw));
+            self.change(0, |choice| add_side(choice, "routed_experts", Some(raw)));
         }
     }
 }
@@ -322,51 +395,57 @@ impl Collector {
 impl Logprobs<'_> {
     fn add_to(self, choice: &mut ChoiceDraft, keeps_bytes: bool, keeps_alternatives: bool) {
         // Chat: a list of entries.
-        let entries: Vec<LogprobEntry<'_>> =
-            self.content.into_iter().chain(self.refusal).flatten().collect();
-        if keeps_alternatives && !entries.is_empty() {
-            let tops = entries.iter().map(|e| e.top_logprobs.map_or("[]", RawValue::get));
-            choice.add_side("top_logprobs", tops.map(str::to_owned).collect::<Vec<_>>());
+        for entries in self.content.into_iter().chain(self.refusal) {
+            choice.note_cut(entries.is_cut);
+            if keeps_alternatives && !entries.items.is_empty() {
+                let tops = entries.items.iter();
+                let tops = tops.map(|entry| entry.top_logprobs.map_or("[]", RawValue::get));
+                choice.add_side("top_logprobs", tops);
+            }
+            choice.add_tokens(entries.items.into_iter().map(|entry| entry.token(keeps_bytes)));
         }
-        choice.add_tokens(entries.into_iter().map(|entry| entry.token(keeps_bytes)));
 
         // Text completions: parallel lists.
-        let names = self.tokens.unwrap_or_default();
-        let numbers = self.token_logprobs.unwrap_or_default().into_iter().enumerate();
-        choice.add_tokens(numbers.map(|(at, logprob)| {
+        let names = self.tokens.unwrap_or_default().items;
+        let ids = self.token_ids.unwrap_or_default().items;
+        let numbers = self.token_logprobs.unwrap_or_default();
+        choice.note_cut(numbers.is_cut);
+        choice.add_tokens(numbers.items.into_iter().enumerate().map(|(at, logprob)| {
             let name = names.get(at);
-            let id = self.token_ids.as_ref().and_then(|ids| ids.get(at).copied());
+            let id = ids.get(at).copied();
             SampledToken {
                 logprob,
-                id: id.or_else(|| name.and_then(|name| id_in_name(name))),
-                bytes: name.filter(|_| keeps_bytes).map(|name| name.as_bytes().to_vec()),
+                id: id.or_else(|| name.and_then(id_in_name)),
+                bytes: name.filter(|_| keeps_bytes).map(|name| name.0.as_bytes().to_vec()),
             }
         }));
         if let Some(tops) = self.top_logprobs.filter(|_| keeps_alternatives) {
-            choice.add_side("top_logprobs", tops.into_iter().map(|top| top.get().to_owned()));
+            choice.add_side("top_logprobs", tops.items.into_iter().map(RawValue::get));
         }
     }
 }
 
 impl LogprobEntry<'_> {
     pub(super) fn token(self, keeps_bytes: bool) -> SampledToken {
-        let name = self.token.as_deref();
-        let id = self.id.or_else(|| name.and_then(id_in_name));
+        let id = self.id.or_else(|| self.token.as_ref().and_then(id_in_name));
         let bytes = if keeps_bytes { self.token_bytes() } else { None };
         SampledToken { logprob: self.logprob, id, bytes }
     }
 
     /// The bytes of the token; the text stands in for them if there are none.
     fn token_bytes(&self) -> Option<Vec<u8>> {
-        let given = self.bytes.and_then(|raw| serde_json::from_str(raw.get()).ok()).flatten();
-        given.or_else(|| Some(self.token.as_deref()?.as_bytes().to_vec()))
+        let given: Option<Option<Capped<u8>>> =
+            self.bytes.and_then(|raw| serde_json::from_str(raw.get()).ok());
+        let given = given.flatten().map(|bytes| bytes.items);
+        given.or_else(|| Some(self.token.as_ref()?.0.as_bytes().to_vec()))
     }
 }
 
 impl MetaInfo<'_> {
     fn add_to(self, choice: &mut ChoiceDraft) {
         if let Some(triples) = self.output_token_logprobs {
-            choice.add_pairs(triples.into_iter().map(|(logprob, id, _)| (id, logprob)));
+            choice.note_cut(triples.is_cut);
+            choice.add_pairs(triples.items.into_iter().map(|(logprob, id, _)| (id, logprob)));
         }
         choice.set_count(self.completion_tokens);
         add_side(choice, "sampling_mask", self.output_token_sampling_mask);
@@ -377,30 +456,21 @@ impl MetaInfo<'_> {
 
 /// Adds a value that covers the whole choice, or a list with an element for each new token.
 fn add_side(choice: &mut ChoiceDraft, name: &'static str, raw: Option<&RawValue>) {
-    let Some(text) = raw.map(RawValue::get).filter(|text| *text != "null") else { return };
-    match serde_json::from_str::<Vec<&RawValue>>(text) {
-        Ok(list) => choice.add_side(name, list.into_iter().map(|value| value.get().to_owned())),
-        Err(_) => choice.add_side(name, [text.to_owned()]),
-    }
+    let Some(value) = filled(raw) else { return };
+    let added = if value.get().starts_with('[') {
+        choice.add_side(name, []);
+        each(value, |element: &RawValue| {
+            choice.add_side(name, [element.get()]);
+            true
+        })
+    } else {
+        choice.add_side(name, [value.get()]);
+        Ok(false)
+    };
+    debug_assert!(added.is_ok(), "the value was read as JSON before");
 }
 
 /// The id in a token that is spelled `token_id:N`.
-fn id_in_name(name: &str) -> Option<u32> {
-    name.strip_prefix("token_id:")?.parse().ok()
-}
-
-/// The name of a version, at most `VERSION_BYTES_MAX` bytes long.
-pub(super) fn version_name(version: Value) -> String {
-    let mut name = match version {
-        Value::String(name) => name,
-        other => other.to_string(),
-    };
-    name.truncate(name.floor_char_boundary(VERSION_BYTES_MAX));
-    name
-}
-
-impl From<WeightSpan> for VersionSpan {
-    fn from(span: WeightSpan) -> Self {
-        Self { version: version_name(span.version), start: span.start, end: span.end }
-    }
+fn id_in_name(name: &TokenText<'_>) -> Option<u32> {
+    name.0.strip_prefix("token_id:")?.parse().ok()
 }

@@ -3,7 +3,13 @@
 use episode::{Choice, Fidelity, SideColumn, VersionSpan};
 use serde_json::Value;
 
+use super::list::{Capped, short};
+use super::versions::Spans;
 use super::vocabulary::Vocabulary;
+use crate::bounds::REASON_BYTES_MAX;
+
+/// Bytes of an id with its logprob.
+const PAIR_BYTES: usize = size_of::<(u32, Option<f64>)>();
 
 /// A sampled token with its logprob; both are unknown to some servers.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -47,8 +53,14 @@ pub(super) struct ChoiceDraft {
     has_gap: bool,
     /// The model's end token stopped it, whether or not the server reports that token.
     stopped_by_end_token: bool,
-    /// Elements of side arrays by name, in the server's spelling.
-    sides: Vec<(&'static str, Vec<String>)>,
+    /// Elements of side arrays by name, in the server's spelling, joined by commas.
+    sides: Vec<(&'static str, String)>,
+    /// Bytes that ids, logprobs and spans occupy.
+    token_bytes: usize,
+    /// Bytes that the side arrays occupy.
+    side_bytes: usize,
+    /// A list of the choice was longer than its bound.
+    is_cut: bool,
 }
 
 impl ChoiceDraft {
@@ -65,26 +77,72 @@ impl ChoiceDraft {
         self.has_gap = true;
     }
 
-    pub(super) fn add_ids(&mut self, ids: Vec<u32>) {
-        self.ids.get_or_insert_default().extend(ids);
+    /// Notes whether a list of the choice was longer than its bound.
+    pub(super) fn note_cut(&mut self, is_cut: bool) {
+        self.is_cut |= is_cut;
+    }
+
+    /// Returns true if a list of the choice was longer than its bound.
+    pub(super) fn is_cut(&self) -> bool {
+        self.is_cut
+    }
+
+    /// Bytes that ids, logprobs and spans occupy.
+    pub(super) fn token_bytes(&self) -> usize {
+        self.token_bytes
+    }
+
+    /// Bytes that the side arrays occupy.
+    pub(super) fn side_bytes(&self) -> usize {
+        self.side_bytes
+    }
+
+    /// Forgets what was sampled, and goes on to notice how the choice ends.
+    pub(super) fn drop_tokens(&mut self) {
+        self.has_gap = true;
+        self.drop_lists();
+        self.drop_sides();
+        self.versions = Vec::new();
+    }
+
+    /// Forgets the side arrays.
+    pub(super) fn drop_sides(&mut self) {
+        (self.sides, self.side_bytes) = (Vec::new(), 0);
+    }
+
+    fn drop_lists(&mut self) {
+        (self.ids, self.pairs) = (None, None);
+        (self.tokens, self.repeated_tokens) = (Vec::new(), Vec::new());
+        self.token_bytes = 0;
+    }
+
+    pub(super) fn add_ids(&mut self, ids: Capped<u32>) {
+        self.is_cut |= ids.is_cut;
+        self.token_bytes += ids.items.len() * size_of::<u32>();
+        self.ids.get_or_insert_default().extend(ids.items);
     }
 
     /// Forgets all ids: the next chunk repeats them.
     pub(super) fn clear_ids(&mut self) {
-        (self.ids, self.pairs) = (None, None);
+        let ids = self.ids.take().map_or(0, |ids| ids.len() * size_of::<u32>());
+        let pairs = self.pairs.take().map_or(0, |pairs| pairs.len() * PAIR_BYTES);
+        self.token_bytes = self.token_bytes.saturating_sub(ids + pairs);
     }
 
     pub(super) fn add_pairs(&mut self, pairs: impl IntoIterator<Item = (u32, Option<f64>)>) {
-        self.pairs.get_or_insert_default().extend(pairs);
+        let list = self.pairs.get_or_insert_default();
+        let before = list.len();
+        list.extend(pairs);
+        self.token_bytes += (list.len() - before) * PAIR_BYTES;
     }
 
     pub(super) fn add_tokens(&mut self, tokens: impl IntoIterator<Item = SampledToken>) {
-        self.tokens.extend(tokens);
+        self.token_bytes += extend_counted(&mut self.tokens, tokens);
     }
 
     /// Adds tokens that may have come before, in pieces.
     pub(super) fn repeat_tokens(&mut self, tokens: impl IntoIterator<Item = SampledToken>) {
-        self.repeated_tokens.extend(tokens);
+        self.token_bytes += extend_counted(&mut self.repeated_tokens, tokens);
     }
 
     pub(super) fn set_count(&mut self, count: Option<u64>) {
@@ -103,6 +161,7 @@ impl ChoiceDraft {
     pub(super) fn set_finish(&mut self, reason: Option<String>, stop: Option<Value>) {
         // Some servers send an empty reason with every chunk.
         let filled = reason.filter(|reason| !reason.is_empty());
+        let filled = filled.map(|reason| short(reason, REASON_BYTES_MAX));
         self.finish_reason = filled.or(self.finish_reason.take());
         self.stop_reason = stop.filter(|stop| !stop.is_null()).or(self.stop_reason.take());
     }
@@ -123,31 +182,55 @@ impl ChoiceDraft {
             && self.count == Some(known + 1)
     }
 
+    /// Sets the versions to `spans`.
+    pub(super) fn add_spans(&mut self, spans: Spans<'_>) {
+        self.is_cut |= spans.is_cut;
+        self.set_versions(spans.items.into_iter().map(VersionSpan::from).collect());
+    }
+
     pub(super) fn set_versions(&mut self, versions: Vec<VersionSpan>) {
+        let bytes = |spans: &[VersionSpan]| -> usize {
+            spans.iter().map(|span| size_of::<VersionSpan>() + span.version.len()).sum()
+        };
+        self.token_bytes = self.token_bytes.saturating_sub(bytes(&self.versions));
+        self.token_bytes += bytes(&versions);
         self.versions = versions;
     }
 
     /// Appends elements to the side array of this name.
-    pub(super) fn add_side(
+    pub(super) fn add_side<'e>(
         &mut self,
         name: &'static str,
-        elements: impl IntoIterator<Item = String>,
+        elements: impl IntoIterator<Item = &'e str>,
     ) {
-        match self.sides.iter_mut().find(|(known, _)| *known == name) {
-            Some((_, list)) => list.extend(elements),
-            None => self.sides.push((name, elements.into_iter().collect())),
+        let known = self.sides.iter().position(|(known, _)| *known == name);
+        let at = known.unwrap_or(self.sides.len());
+        if known.is_none() {
+            self.sides.push((name, String::new()));
         }
+        let list = &mut self.sides[at].1;
+        let before = list.len();
+        for element in elements {
+            if !list.is_empty() {
+                list.push(',');
+            }
+            list.push_str(element);
+        }
+        self.side_bytes += list.len() - before;
     }
 
     /// The finished choice.
     pub(super) fn finish(mut self, context: &ReplyContext<'_>) -> Choice {
         // After a gap, lists of tokens no longer match each other.
         if self.has_gap {
-            self.clear_ids();
-            (self.tokens, self.repeated_tokens, self.sides) = Default::default();
+            self.drop_lists();
+            self.drop_sides();
         }
 
-        let (token_ids, fidelity) = match self.known_ids(context) {
+        // Ids that no vocabulary has are as good as none.
+        let is_known = |id: &u32| context.vocabulary.is_none_or(|words| words.may_have(*id));
+        let known = self.known_ids(context).filter(|(ids, _)| ids.iter().all(is_known));
+        let (token_ids, fidelity) = match known {
             Some((ids, fidelity)) => (Some(ids), fidelity),
             None => (None, Fidelity::Exact),
         };
@@ -232,8 +315,19 @@ impl ChoiceDraft {
     }
 }
 
-fn side(name: &str, elements: &[String]) -> SideColumn {
-    SideColumn { name: name.to_owned(), json: format!("[{}]", elements.join(",")) }
+/// Adds tokens to a list; returns the number of bytes that they occupy.
+fn extend_counted(
+    list: &mut Vec<SampledToken>,
+    tokens: impl IntoIterator<Item = SampledToken>,
+) -> usize {
+    let before = list.len();
+    list.extend(tokens);
+    let bytes_of = |token: &SampledToken| token.bytes.as_ref().map_or(0, Vec::len);
+    list[before..].iter().map(|token| size_of::<SampledToken>() + bytes_of(token)).sum()
+}
+
+fn side(name: &str, elements: &str) -> SideColumn {
+    SideColumn { name: name.to_owned(), json: format!("[{elements}]") }
 }
 
 fn text_of(stop: Value) -> String {

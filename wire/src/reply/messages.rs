@@ -2,19 +2,24 @@
 
 use serde::Deserialize;
 use serde_json::Value;
+use serde_json::value::RawValue;
 
 use super::Collector;
+use super::list::{filled, short};
+use crate::bounds::STOP_BYTES_MAX;
 
 /// A message, or an event that may hold one.
 #[derive(Deserialize)]
-struct MessagesReply {
-    message: Option<Value>,
+struct MessagesReply<'a> {
+    #[serde(borrow)]
+    message: Option<&'a RawValue>,
     model: Option<String>,
     usage: Option<MessagesUsage>,
     delta: Option<StopDelta>,
     stop_reason: Option<String>,
     stop_sequence: Option<String>,
-    error: Option<Value>,
+    #[serde(borrow)]
+    error: Option<&'a RawValue>,
     #[serde(rename = "type")]
     kind: Option<String>,
 }
@@ -48,20 +53,20 @@ impl Collector {
         Some(())
     }
 
-    fn take_message(&mut self, reply: MessagesReply) {
-        // `message_start` holds a whole message.
-        if let Some(inner) = reply.message.filter(Value::is_object)
-            && let Ok(message) = serde_json::from_value(inner)
+    fn take_message(&mut self, mut reply: MessagesReply<'_>) {
+        // `message_start` holds a whole message, which holds no further one.
+        if let Some(inner) = reply.message.take().filter(|inner| inner.get().starts_with('{'))
+            && let Ok(message) = serde_json::from_str::<MessagesReply<'_>>(inner.get())
         {
-            self.take_message(message);
+            self.take_message(MessagesReply { message: None, ..message });
         }
 
-        self.model = reply.model.or(self.model.take());
+        self.set_model(reply.model);
         if let Some(usage) = reply.usage {
             self.set_usage(usage.prompt_tokens(), usage.output_tokens);
         }
-        if let Some(error) = reply.error.filter(|error| !error.is_null()) {
-            self.set_error(&error);
+        if let Some(error) = filled(reply.error) {
+            self.set_raw_error(error);
         }
 
         // An event has the reason in its delta, a document at its root.
@@ -70,8 +75,8 @@ impl Collector {
             None => (reply.stop_reason, reply.stop_sequence),
         };
         if reason.is_some() || reply.kind.as_deref() == Some("message") {
-            let stop = sequence.map(Value::String);
-            self.choice(0, 0).set_finish(reason.map(finish_reason), stop);
+            let stop = sequence.map(|text| Value::String(short(text, STOP_BYTES_MAX)));
+            self.change(0, |choice| choice.set_finish(reason.map(finish_reason), stop));
         }
     }
 }

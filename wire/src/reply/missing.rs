@@ -5,14 +5,17 @@
 //! it. [`MissingIds`] says what a reply left out; [`PromptLookup`] asks for it.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 
 use bytes::Bytes;
 use episode::{Choice, Fidelity, Route};
 use serde::Deserialize;
-use serde_json::{Value, json};
+use serde_json::json;
 
+use super::chat::PromptIds;
 use super::sum;
 use crate::dialect::Dialect;
+use crate::json::first_elements;
 use crate::request::Request;
 
 const TEMPLATE: &str = "/apply-template";
@@ -99,7 +102,7 @@ impl PromptLookup {
             Route::Chat => Vec::new(),
             // The server itself writes the prompt around two pieces of code.
             Route::Generate if request.raw("input_prefix").is_some() => return None,
-            Route::Completions | Route::Generate => prompts_of(&prompt_field(request)?),
+            Route::Completions | Route::Generate => prompts_of(prompt_field(request)?),
             _ => return None,
         };
         if prompts.len() > PROMPTS_MAX {
@@ -177,38 +180,36 @@ pub(crate) fn tokens_of_answer(answer: &[u8]) -> Option<Vec<u32>> {
 
 /// The prompt of a text completion, in each server's words. SGLang's own `text` is left out: the
 /// server reports its ids itself.
-fn prompt_field(request: &Request) -> Option<Value> {
-    let raw = request.raw("prompt").or_else(|| request.raw("input_ids"))?;
-    serde_json::from_slice(raw).ok()
+fn prompt_field(request: &Request) -> Option<&[u8]> {
+    request.raw("prompt").or_else(|| request.raw("input_ids"))
 }
 
-/// The prompts in a text completion's field: a text, ids, or a list of these.
-fn prompts_of(field: &Value) -> Vec<Prompt> {
-    match field {
-        Value::Array(list) if list.iter().any(|item| item.is_string() || item.is_array()) => {
-            // Ids among texts are one prompt.
-            match list.iter().any(Value::is_number) {
-                true => vec![Prompt::Other],
-                false => list.iter().map(one_prompt).collect(),
-            }
-        }
-        one => vec![one_prompt(one)],
+/// The prompts in a text completion's field: a text, ids, or a list of these. Of more than
+/// [`PROMPTS_MAX`] there are a few too many.
+fn prompts_of(field: &[u8]) -> Vec<Prompt> {
+    let whole = 0..field.len();
+    let Ok(first) = first_elements(field, &whole, PROMPTS_MAX + 1) else {
+        return vec![one_prompt(field)];
+    };
+    let is_number = |item: &Range<usize>| matches!(field[item.start], b'0'..=b'9' | b'-');
+    let is_prompt = |item: &Range<usize>| matches!(field[item.start], b'"' | b'[');
+    match first.iter().any(is_prompt) {
+        // Ids among texts are one prompt.
+        true if first.iter().any(is_number) => vec![Prompt::Other],
+        true => first.into_iter().map(|item| one_prompt(&field[item])).collect(),
+        false => vec![one_prompt(field)],
     }
 }
 
-fn one_prompt(value: &Value) -> Prompt {
-    match value {
-        Value::String(text) => Prompt::Text(text.clone()),
-        Value::Array(list) if !list.is_empty() => {
-            let ids: Option<Vec<u32>> = list.iter().map(as_id).collect();
-            ids.map_or(Prompt::Other, Prompt::Ids)
-        }
+fn one_prompt(value: &[u8]) -> Prompt {
+    match value.first() {
+        Some(b'"') => serde_json::from_slice(value).map_or(Prompt::Other, Prompt::Text),
+        Some(b'[') => match serde_json::from_slice::<PromptIds>(value) {
+            Ok(ids) if !ids.is_cut && !ids.items.is_empty() => Prompt::Ids(ids.items),
+            _ => Prompt::Other,
+        },
         _ => Prompt::Other,
     }
-}
-
-fn as_id(value: &Value) -> Option<u32> {
-    value.as_u64().and_then(|id| u32::try_from(id).ok())
 }
 
 #[cfg(test)]
@@ -247,7 +248,7 @@ mod tests {
         let text = rendered_text(br#"{"prompt":"<s>hi"}"#).unwrap();
         assert!(prompts.take_text(text.clone()) && !prompts.take_text(text));
         let [Some((path, body))] = &prompts.tokenize_requests()[..] else { panic!("one text") };
-        let asked: Value = serde_json::from_slice(body).unwrap();
+        let asked: serde_json::Value = serde_json::from_slice(body).unwrap();
         assert_eq!(*path, "/tokenize");
         assert_eq!(asked, json!({"content": "<s>hi", "add_special": true, "parse_special": true}));
         let ids = prompts.ids(&[Some(Bytes::from_static(br#"{"tokens":[1,2,3]}"#))]);

@@ -1,47 +1,57 @@
 //! Servers' own routes for text: llama.cpp's `/completion` and SGLang's `/generate`.
 
-use episode::VersionSpan;
 use serde::Deserialize;
+use serde::de::DeserializeSeed;
 use serde_json::Value;
+use serde_json::value::RawValue;
 
 use super::Collector;
-use super::chat::{LogprobEntry, LogprobTriple, WeightSpan, version_name};
+use super::chat::{LogprobEntry, LogprobTriple, PromptIds};
+use super::list::{Capped, Each, filled, short, short_value};
+use super::versions::{Spans, version_name};
+use crate::bounds::STOP_BYTES_MAX;
 
 /// A reply of either server, or an event of one.
 #[derive(Deserialize)]
 struct NativeReply<'a> {
     index: Option<u32>,
     model: Option<String>,
-    error: Option<Value>,
-    /// llama.cpp: sampled ids, of one step or, if they were asked for, of the whole reply.
-    tokens: Option<Vec<u32>>,
     #[serde(borrow)]
-    completion_probabilities: Option<Vec<LogprobEntry<'a>>>,
+    error: Option<&'a RawValue>,
+    /// llama.cpp: sampled ids, of one step or, if they were asked for, of the whole reply.
+    tokens: Option<Capped<u32>>,
+    #[serde(borrow)]
+    completion_probabilities: Option<Capped<LogprobEntry<'a>>>,
     stop: Option<bool>,
     stop_type: Option<String>,
     stopping_word: Option<String>,
     tokens_predicted: Option<u64>,
     tokens_evaluated: Option<u64>,
     /// SGLang: all ids so far, or those of this event.
-    output_ids: Option<Vec<u32>>,
-    prompt_token_ids: Option<Vec<u32>>,
-    meta_info: Option<SglangInfo>,
+    output_ids: Option<Capped<u32>>,
+    prompt_token_ids: Option<PromptIds>,
+    #[serde(borrow)]
+    meta_info: Option<SglangInfo<'a>>,
 }
 
 #[derive(Deserialize)]
-struct SglangInfo {
-    finish_reason: Option<SglangFinish>,
+struct SglangInfo<'a> {
+    #[serde(borrow)]
+    finish_reason: Option<SglangFinish<'a>>,
     prompt_tokens: Option<u64>,
     completion_tokens: Option<u64>,
-    output_token_logprobs: Option<Vec<LogprobTriple>>,
-    weight_version: Option<Value>,
-    weight_versions: Option<Vec<WeightSpan>>,
+    output_token_logprobs: Option<Capped<LogprobTriple>>,
+    #[serde(borrow)]
+    weight_version: Option<&'a RawValue>,
+    #[serde(borrow)]
+    weight_versions: Option<Spans<'a>>,
 }
 
 #[derive(Deserialize)]
-struct SglangFinish {
+struct SglangFinish<'a> {
     r#type: Option<String>,
-    matched: Option<Value>,
+    #[serde(borrow)]
+    matched: Option<&'a RawValue>,
     message: Option<String>,
 }
 
@@ -52,25 +62,33 @@ impl Collector {
         if trimmed == b"null" {
             return Some(());
         }
-        let parts: Vec<NativeReply<'_>> = match trimmed.first() {
-            Some(b'[') => serde_json::from_slice(trimmed).ok()?,
-            _ => vec![serde_json::from_slice(trimmed).ok()?],
-        };
-        for (at, part) in (0..).zip(parts) {
-            self.take_native_part(part.index.unwrap_or(at), part);
+        if trimmed.first() != Some(&b'[') {
+            let part: NativeReply<'_> = serde_json::from_slice(trimmed).ok()?;
+            self.take_native_part(part.index.unwrap_or(0), part);
+            return Some(());
         }
-        Some(())
+
+        let (mut at, choices_max) = (0, self.choices_max);
+        let parts = Each::new(|part: NativeReply<'_>| {
+            self.take_native_part(part.index.unwrap_or(at), part);
+            at += 1;
+            at < choices_max
+        });
+        let mut list = serde_json::Deserializer::from_slice(trimmed);
+        let is_cut = parts.deserialize(&mut list).ok()?;
+        self.note_cut(is_cut);
+        list.end().ok()
     }
 
     fn take_native_part(&mut self, index: u32, mut part: NativeReply<'_>) {
-        self.model = part.model.take().or(self.model.take());
-        if let Some(error) = part.error.take().filter(|error| !error.is_null()) {
-            self.set_error(&error);
+        self.set_model(part.model.take());
+        if let Some(error) = filled(part.error.take()) {
+            self.set_raw_error(error);
             return;
         }
         let prompt_index = self.prompt_of(index);
         if let Some(ids) = part.prompt_token_ids.take() {
-            self.prompts.entry(prompt_index).or_insert(ids);
+            self.set_prompt(prompt_index, ids);
         }
         match part.meta_info.take() {
             Some(info) => self.take_sglang(index, part.output_ids.unwrap_or_default(), info),
@@ -85,56 +103,63 @@ impl Collector {
 
         let keeps_bytes = self.vocabulary.is_some();
         let entries = part.completion_probabilities.unwrap_or_default();
-        let choice = self.choice(index, prompt_index);
-        choice.add_tokens(entries.into_iter().map(|entry| entry.token(keeps_bytes)));
+        self.change(index, |choice| {
+            choice.note_cut(entries.is_cut);
+            choice.add_tokens(entries.items.into_iter().map(|entry| entry.token(keeps_bytes)));
+        });
         // Ids of a step are in its logprobs, too. Only the last part has what follows.
         if part.stop != Some(true) {
             return;
         }
 
-        if let Some(ids) = part.tokens.filter(|ids| !ids.is_empty()) {
-            choice.add_ids(ids);
-        }
-        choice.set_count(part.tokens_predicted);
         let reason = match part.stop_type.as_deref() {
             Some("limit") => "length",
             _ => "stop",
         };
         let word = part.stopping_word.filter(|word| !word.is_empty());
-        choice.set_finish(Some(reason.to_owned()), word.map(Value::String));
+        let word = word.map(|word| Value::String(short(word, STOP_BYTES_MAX)));
+        self.change(index, |choice| {
+            if let Some(ids) = part.tokens.filter(|ids| !ids.items.is_empty()) {
+                choice.add_ids(ids);
+            }
+            choice.set_count(part.tokens_predicted);
+            choice.set_finish(Some(reason.to_owned()), word);
+        });
         self.timing_counts.completion = part.tokens_predicted;
     }
 
-    fn take_sglang(&mut self, index: u32, mut ids: Vec<u32>, info: SglangInfo) {
+    fn take_sglang(&mut self, index: u32, mut ids: Capped<u32>, info: SglangInfo<'_>) {
         let prompt_index = self.prompt_of(index);
-        let version = info.weight_version.filter(|version| !version.is_null());
-        self.version = version.map(version_name).or(self.version.take());
+        self.version = filled(info.weight_version).map(version_name).or(self.version.take());
         self.take_prompt_count(prompt_index, info.prompt_tokens);
         self.timing_counts.completion = info.completion_tokens;
 
         // An event may have more ids than its count says: those of the next step, which came while
         // the event was written. An event with fewer ids holds only the new ones.
         let so_far = info.completion_tokens.and_then(|count| usize::try_from(count).ok());
-        let has_all = so_far.is_some_and(|count| count <= ids.len());
-        ids.truncate(so_far.unwrap_or(ids.len()));
-        let choice = self.choice(index, prompt_index);
-        if has_all {
-            choice.clear_ids();
-        }
-        if let Some(triples) = info.output_token_logprobs.filter(|list| list.len() == ids.len()) {
-            choice.add_pairs(triples.into_iter().map(|(logprob, id, _)| (id, logprob)));
-        }
-        choice.add_ids(ids);
+        let has_all = so_far.is_some_and(|count| count <= ids.items.len());
+        ids.items.truncate(so_far.unwrap_or(ids.items.len()));
+        let pairs = info.output_token_logprobs.filter(|list| list.items.len() == ids.items.len());
+        self.change(index, |choice| {
+            if has_all {
+                choice.clear_ids();
+            }
+            if let Some(triples) = pairs {
+                choice.add_pairs(triples.items.into_iter().map(|(logprob, id, _)| (id, logprob)));
+            }
+            choice.add_ids(ids);
+            choice.set_count(info.completion_tokens);
+            if let Some(spans) = info.weight_versions {
+                choice.add_spans(spans);
+            }
+        });
 
-        choice.set_count(info.completion_tokens);
-        if let Some(spans) = info.weight_versions {
-            choice.set_versions(spans.into_iter().map(VersionSpan::from).collect());
-        }
         let Some(finish) = info.finish_reason else { return };
         if finish.r#type.as_deref() == Some("abort") {
             self.set_error(&finish.message.map_or(Value::from("aborted"), Value::from));
         } else {
-            choice.set_finish(finish.r#type, finish.matched);
+            let stop = filled(finish.matched).map(|stop| short_value(stop, STOP_BYTES_MAX));
+            self.change(index, |choice| choice.set_finish(finish.r#type, stop));
         }
     }
 

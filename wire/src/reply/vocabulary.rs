@@ -5,11 +5,17 @@ use std::collections::{HashMap, HashSet};
 use serde_json::Value;
 use thiserror::Error;
 
+/// Ids beyond those of a tokenizer that its model may still have: embeddings are padded to sizes
+/// that suit the hardware.
+const PADDING_MAX: u32 = 4096;
+
 /// The ids of a tokenizer by the bytes of their tokens.
 #[derive(Debug, Default)]
 pub struct Vocabulary {
     /// `None` where two tokens have the same bytes: the id is ambiguous.
     ids: HashMap<Vec<u8>, Option<u32>>,
+    /// The largest id.
+    largest: u32,
 }
 
 /// A file that is not a tokenizer we can read.
@@ -58,12 +64,19 @@ impl Vocabulary {
         if vocabulary.ids.is_empty() { Err(VocabularyError) } else { Ok(vocabulary) }
     }
 
+    /// Returns false for an id that the model cannot have sampled: one beyond the tokenizer's and
+    /// beyond what models add to their number for the sake of the hardware.
+    pub(super) fn may_have(&self, id: u32) -> bool {
+        id <= self.largest.saturating_add(PADDING_MAX)
+    }
+
     /// The id of the only token with these bytes.
     pub(super) fn id_of(&self, bytes: &[u8]) -> Option<u32> {
         self.ids.get(bytes).copied().flatten()
     }
 
     fn add(&mut self, bytes: Vec<u8>, id: u32) {
+        self.largest = self.largest.max(id);
         self.ids
             .entry(bytes)
             .and_modify(|known| {

@@ -8,6 +8,7 @@ use super::forced::ForcedSampling;
 use super::parameters::{Parameter, SHAPING, masks};
 use super::server::ServerSampling;
 use crate::dialect::Dialect;
+use crate::json::tree;
 use crate::request::Request;
 use crate::sse::documents;
 
@@ -36,16 +37,18 @@ impl EffectiveSampling {
     /// The sampling that `request`, once forced, asks of a server of `dialect`. Parameters that it
     /// leaves out are unknown.
     pub fn from_request(dialect: Dialect, request: &Request, forced: &ForcedSampling) -> Self {
-        let body = Request::read(&forced.apply(dialect, request))
-            .and_then(|request| request.parsed())
-            .unwrap_or_default();
-        Self::from_fields(dialect, &body, forced)
+        let edited = match forced.is_empty() {
+            true => None,
+            false => Request::read(&forced.apply(dialect, request)),
+        };
+        let fields = edited.as_ref().unwrap_or(request).short_fields();
+        Self::from_fields(dialect, &fields, forced)
     }
 
     /// The sampling that a request to SGLang's own route asks for in `sampling_params`. A list of
     /// them, one for each prompt of a batch, is not read.
     pub fn from_native_request(request: &Request) -> Self {
-        let nested = request.parsed().and_then(|body| body.get("sampling_params").cloned());
+        let nested = request.raw("sampling_params").and_then(tree);
         let forced = ForcedSampling::default();
         Self::from_fields(Dialect::Sglang, &nested.unwrap_or_default(), &forced)
     }
@@ -89,7 +92,8 @@ impl EffectiveSampling {
             };
             entries.insert(parameter.name.to_owned(), entry);
         }
-        let body = Request::read(request).and_then(|request| request.parsed()).unwrap_or_default();
+        let body = Request::read(request);
+        let body = body.as_ref().map(Request::short_fields).unwrap_or_default();
         for name in masks(None, &body).into_iter().chain(masks(None, &sampling)) {
             entries.insert(name.to_owned(), json!({"source": "request"}));
         }
@@ -110,12 +114,12 @@ impl EffectiveSampling {
         if route != Route::Responses {
             return;
         }
-        let mut responses = documents(reply).into_iter().filter_map(|document| {
-            let parsed: Value = serde_json::from_slice(&document).ok()?;
+        let responses = documents(reply).filter_map(|document| {
+            let parsed = tree(&document)?;
             Some(parsed.get("response").cloned().unwrap_or(parsed))
         });
         let is_response = |value: &Value| value.get("object") == Some(&json!("response"));
-        if let Some(last) = responses.rfind(is_response) {
+        if let Some(last) = responses.filter(is_response).last() {
             self.fill(|name| last.get(name).filter(|value| value.is_number()));
         }
     }

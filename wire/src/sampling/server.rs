@@ -6,6 +6,7 @@ use serde_json::{Map, Value, json};
 
 use super::parameters::is_shaping;
 use crate::dialect::Dialect;
+use crate::json::tree;
 use crate::reply::missing::{tokenize_request, tokens_of_answer};
 
 /// A server's own sampling, as far as the server reports it.
@@ -62,7 +63,7 @@ impl ServerSampling {
 
     /// Takes a document of one of [`Self::paths`]. Returns true if it held anything.
     pub fn take(&mut self, document: &[u8]) -> bool {
-        let Ok(document) = serde_json::from_slice::<Value>(document) else { return false };
+        let Some(document) = tree(document) else { return false };
         let vllm = document.pointer("/vllm_config/model_config").filter(|c| c.is_object());
         let llamacpp =
             document.pointer("/default_generation_settings/params").and_then(Value::as_object);

@@ -7,8 +7,8 @@ use episode::Route;
 use serde_json::{Value, json};
 
 use crate::conversation::answers;
-use crate::json::{Edits, Malformed, Member, elements, members, root};
-use crate::sse::{Event, Splitter};
+use crate::json::{Edits, Malformed, Member, each_element, members, root};
+use crate::sse::{Event, Splitter, in_event};
 
 /// Keys of values that differ between any two replies: ids, times, random bytes, and counts of
 /// cached tokens.
@@ -104,7 +104,7 @@ fn masked(reply: &[u8]) -> Vec<u8> {
 fn masked_event(event: &Event) -> Vec<u8> {
     let places = event.payload();
     match mask_edits(&event.joined(&places)) {
-        Ok(edits) => edits.moved(|at| event.place_of(&places, at)).apply(&event.0),
+        Ok(edits) => in_event(edits, &places).apply(&event.0),
         Err(Malformed) => event.0.to_vec(),
     }
 }
@@ -145,9 +145,7 @@ fn mask_value(
             }
         }
         Some(b'[') => {
-            for element in elements(doc, place)? {
-                mask_value(doc, &element, is_volatile, edits)?;
-            }
+            each_element(doc, place, |element| mask_value(doc, &element, is_volatile, edits))?;
         }
 
         Some(b'"') if is_volatile => edits.put(place.clone(), "\"*\""),

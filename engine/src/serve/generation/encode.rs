@@ -1,16 +1,16 @@
 //! Text to token ids.
 //!
-//! A text may be as long as a request, which takes seconds to encode. A prompt that cannot fit the
-//! model is therefore refused by its length in bytes first, and long texts are encoded where they
-//! do not block other connections.
+//! A text may be as long as a request, and would take seconds and hundreds of times its length in
+//! memory to encode. A text that is far longer than the context is therefore refused by its length
+//! in bytes, and long texts are encoded one after another, where they do not block other
+//! connections.
 
+use template::TokenizerError;
 use tokio::runtime::{Handle, RuntimeFlavor};
 
+use crate::bounds::{SHORT_TEXT_BYTES, TEXT_BYTES_MIN, TEXT_BYTES_PER_TOKEN_MAX};
 use crate::info::ModelInfo;
 use crate::serve::http::ApiError;
-
-/// Bytes that take about a millisecond to encode. Longer texts are encoded apart.
-const SHORT_BYTES: usize = 4 << 10;
 
 /// Encodes a prompt that must fit the model whole. `param` is the field to blame; `special` adds
 /// the tokenizer's special tokens around the text.
@@ -24,15 +24,14 @@ pub(crate) fn encode_prompt(
     encode_any_length(param, text, special, model)
 }
 
-/// Encodes a text of which the model may get only a part.
+/// Encodes a text of which the model may get only a part, or that is only counted.
 pub(crate) fn encode_any_length(
     param: &str,
     text: &str,
     special: bool,
     model: &ModelInfo,
 ) -> Result<Vec<u32>, ApiError> {
-    run_unless_short(text, || model.tokenizer.encode(text, special))
-        .map_err(|error| ApiError::bad_field(param, error))
+    encode_in_room(param, text, model, || model.tokenizer.encode(text, special))
 }
 
 /// Encodes the rest of a prompt, which stands behind other text.
@@ -42,8 +41,7 @@ pub(crate) fn encode_after(
     model: &ModelInfo,
 ) -> Result<Vec<u32>, ApiError> {
     check_bytes(param, text, model)?;
-    run_unless_short(text, || model.tokenizer.encode_after(text))
-        .map_err(|error| ApiError::bad_field(param, error))
+    encode_in_room(param, text, model, || model.tokenizer.encode_after(text))
 }
 
 /// Refuses a prompt that is empty or leaves no room for a reply.
@@ -75,8 +73,27 @@ fn too_long(tokens: &str, model: &ModelInfo) -> String {
     )
 }
 
-fn run_unless_short<T>(text: &str, encode: impl FnOnce() -> T) -> T {
-    if text.len() > SHORT_BYTES { run_blocking(encode) } else { encode() }
+/// Encodes a text that is not far longer than the context, once there is room for it.
+fn encode_in_room(
+    param: &str,
+    text: &str,
+    model: &ModelInfo,
+    encode: impl FnOnce() -> Result<Vec<u32>, TokenizerError>,
+) -> Result<Vec<u32>, ApiError> {
+    let most = model.max_model_len.saturating_mul(TEXT_BYTES_PER_TOKEN_MAX).max(TEXT_BYTES_MIN);
+    if text.len() > most {
+        let message = format!("has {} bytes of text; at most {most} are encoded", text.len());
+        return Err(ApiError::prompt_too_long(param, message));
+    }
+
+    let encoded = match text.len() {
+        0..=SHORT_TEXT_BYTES => encode(),
+        bytes => run_blocking(|| {
+            let _place = model.text_room.enter(bytes);
+            encode()
+        }),
+    };
+    encoded.map_err(|error| ApiError::bad_field(param, error))
 }
 
 /// Runs slow work without blocking other connections, if the runtime has other threads for them.

@@ -58,9 +58,6 @@ pub(crate) const GENERATION_FIELDS: &[Field] = &[
     Field::refused("chat_template"),
 ];
 
-/// Longest `cache_salt`, in bytes.
-const MAX_SALT_BYTES: usize = 1024;
-
 /// The facts that a reply reports besides its text.
 #[derive(Clone, Debug)]
 pub(crate) struct ReplyOptions {
@@ -133,8 +130,8 @@ impl GenerationRequest {
             seed: fields.seed("seed")?.filter(|seed| *seed != u64::MAX),
             params,
             stops: sampling::parse_stops(fields, model)?,
-            priority: fields.integer("priority")?.unwrap_or(0),
-            cache_salt: parse_salt(fields)?,
+            priority: parse_priority(fields, model)?,
+            cache_salt: fields.cache_salt()?,
             prompt_logprobs: parse_prompt_logprobs(fields, model, options.stream)?,
             options,
             adapter,
@@ -189,15 +186,10 @@ pub(crate) fn stop_rules(
     Ok(Arc::new(StopRules { max_tokens, ..request.stops.clone() }))
 }
 
-fn parse_salt(fields: &Fields) -> Result<Option<Arc<str>>, ApiError> {
-    const FIELD: &str = "cache_salt";
-    match fields.text(FIELD)? {
-        Some("") => Err(ApiError::bad_field(FIELD, "must not be empty")),
-        Some(salt) if salt.len() > MAX_SALT_BYTES => {
-            Err(ApiError::bad_field(FIELD, format!("must be at most {MAX_SALT_BYTES} bytes")))
-        }
-        salt => Ok(salt.map(Arc::from)),
-    }
+/// Reads the priority, which has no effect unless the engine was started with `--allow-priority`.
+fn parse_priority(fields: &Fields, model: &ModelInfo) -> Result<i64, ApiError> {
+    let priority = fields.integer("priority")?.unwrap_or(0);
+    Ok(if model.allow_priority { priority } else { 0 })
 }
 
 fn parse_prompt_logprobs(

@@ -5,6 +5,9 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use super::structured;
+use crate::bounds::{
+    BAD_WORD_BYTES_MAX, BAD_WORDS_MAX, LOGPROB_IDS_MAX, STOP_BYTES_MAX, STOP_IDS_MAX, STOPS_MAX,
+};
 use crate::info::ModelInfo;
 use crate::sample::SamplingParams;
 use crate::schedule::request::StopRules;
@@ -15,21 +18,6 @@ const MIN_TEMPERATURE: f32 = 0.01;
 
 /// The largest bias of a logit, as in OpenAI's service; larger ones are clamped.
 const MAX_BIAS: f64 = 100.0;
-
-/// Ids whose logprobs one request may ask for.
-const MAX_LOGPROB_IDS: usize = 128;
-
-/// Token sequences that one request may forbid.
-const MAX_BAD_WORDS: usize = 512;
-
-/// Ids that may end a reply by a request.
-const MAX_STOP_IDS: usize = 1024;
-
-/// Texts that may end a reply. Each is searched for behind every token.
-const MAX_STOPS: usize = 256;
-
-/// Bytes of all texts that may end a reply.
-const MAX_STOP_BYTES: usize = 16 << 10;
 
 /// Reads a number of alternatives; -1 stands for the whole vocabulary.
 ///
@@ -162,8 +150,8 @@ fn parse_logprob_ids(
 ) -> Result<Option<Arc<[u32]>>, ApiError> {
     const FIELD: &str = "logprob_token_ids";
     let Some(list) = fields.list(FIELD)? else { return Ok(None) };
-    if list.is_empty() || list.len() > MAX_LOGPROB_IDS {
-        let message = format!("must hold 1 to {MAX_LOGPROB_IDS} ids, got {}", list.len());
+    if list.is_empty() || list.len() > LOGPROB_IDS_MAX {
+        let message = format!("must hold 1 to {LOGPROB_IDS_MAX} ids, got {}", list.len());
         return Err(ApiError::bad_field(FIELD, message));
     }
     if logprobs.is_none() {
@@ -180,8 +168,16 @@ fn parse_bad_words(fields: &Fields, model: &ModelInfo) -> Result<Arc<[Vec<u32>]>
         model.tokenizer.encode(text, false).map_err(|error| ApiError::bad_field(FIELD, error))
     };
 
+    let words = fields.list(FIELD)?.unwrap_or_default();
+    let bytes = words.iter().filter_map(Value::as_str).map(str::len).sum::<usize>();
+    if words.len() > BAD_WORDS_MAX || bytes > BAD_WORD_BYTES_MAX {
+        let message =
+            format!("must be at most {BAD_WORDS_MAX} texts of {BAD_WORD_BYTES_MAX} bytes in all");
+        return Err(ApiError::bad_field(FIELD, message));
+    }
+
     let mut sequences: Vec<Vec<u32>> = Vec::new();
-    for word in fields.list(FIELD)?.into_iter().flatten() {
+    for word in words {
         let Some(word) = word.as_str().map(str::trim_start) else {
             return Err(ApiError::bad_field(FIELD, "must be a list of strings"));
         };
@@ -196,9 +192,9 @@ fn parse_bad_words(fields: &Fields, model: &ModelInfo) -> Result<Arc<[Vec<u32>]>
         sequences.extend(is_other.then_some(spaced));
     }
 
-    if sequences.len() > MAX_BAD_WORDS {
+    if sequences.len() > BAD_WORDS_MAX {
         let count = sequences.len();
-        let message = format!("make {count} sequences of tokens, at most {MAX_BAD_WORDS} fit");
+        let message = format!("make {count} sequences of tokens, at most {BAD_WORDS_MAX} fit");
         return Err(ApiError::bad_field(FIELD, message));
     }
     Ok(sequences.into())
@@ -209,8 +205,8 @@ pub(super) fn parse_stops(fields: &Fields, model: &ModelInfo) -> Result<StopRule
     const IDS: &str = "stop_token_ids";
     let ignore_eos = fields.flag("ignore_eos", false)?;
     let ids = fields.token_ids(IDS, model.vocab)?;
-    if ids.len() > MAX_STOP_IDS {
-        let message = format!("must hold at most {MAX_STOP_IDS} ids, got {}", ids.len());
+    if ids.len() > STOP_IDS_MAX {
+        let message = format!("must hold at most {STOP_IDS_MAX} ids, got {}", ids.len());
         return Err(ApiError::bad_field(IDS, message));
     }
 
@@ -237,8 +233,8 @@ fn parse_stop_texts(fields: &Fields) -> Result<Arc<[String]>, ApiError> {
     };
 
     let bytes = texts.iter().filter_map(Value::as_str).map(str::len).sum::<usize>();
-    if texts.len() > MAX_STOPS || bytes > MAX_STOP_BYTES {
-        let message = format!("must be at most {MAX_STOPS} texts of {MAX_STOP_BYTES} bytes in all");
+    if texts.len() > STOPS_MAX || bytes > STOP_BYTES_MAX {
+        let message = format!("must be at most {STOPS_MAX} texts of {STOP_BYTES_MAX} bytes in all");
         return Err(ApiError::bad_field(FIELD, message));
     }
     texts.iter().map(parse_stop_text).collect()

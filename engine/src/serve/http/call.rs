@@ -1,6 +1,8 @@
 //! A call as its handler receives it: head, query, path parameter and whole body.
 
-use bytes::Bytes;
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use hyper::body::Incoming;
 use hyper::header::{CONTENT_TYPE, HeaderMap};
@@ -9,16 +11,12 @@ use hyper::{Method, Request};
 
 use super::error::ApiError;
 use super::fields::{Field, Fields};
+use super::json_room::{JsonLease, JsonRoom};
 use super::query::Query;
+use crate::bounds::{BODY_IDLE_WAIT, JSON_BYTES_MAX, REQUEST_ID_BYTES_MAX, WEIGHT_BYTES_MAX};
 
-/// Largest body of JSON, in bytes.
-const MAX_JSON_BYTES: usize = 64 << 20;
-
-/// Largest body of weights, in bytes.
-const MAX_WEIGHT_BYTES: usize = 256 << 20;
-
-/// Longest request id that a reply adopts, in bytes.
-const MAX_REQUEST_ID_BYTES: usize = 128;
+/// The header by which a proxy says with whom a caller may share prefixes.
+const CACHE_SCOPE: &str = "x-rolltape-cache-scope";
 
 /// The bodies that a route takes.
 #[derive(Clone, Copy, Debug)]
@@ -37,27 +35,31 @@ pub(crate) struct HttpCall {
     /// The part of the path that the route leaves open, such as the name of a model.
     pub(crate) parameter: String,
     spec: &'static BodySpec,
+    /// The memory that the values of the body may take.
+    lease: JsonLease,
 }
 
 impl HttpCall {
     /// Reads the body of `request`.
     ///
     /// # Errors
-    /// 413 for a body over the limit, 400 for one that ends early.
+    /// 413 for a body over the limit, 400 for one that ends early, 408 for one that stands still.
     pub(crate) async fn read(
         request: Request<Incoming>,
         parameter: String,
         spec: &'static BodySpec,
+        room: &JsonRoom,
     ) -> Result<HttpCall, ApiError> {
         let (head, incoming) = request.into_parts();
         let has_weights = spec.takes_weights && is_binary(&head.headers);
-        let limit = if has_weights { MAX_WEIGHT_BYTES } else { MAX_JSON_BYTES };
+        let limit = if has_weights { WEIGHT_BYTES_MAX } else { JSON_BYTES_MAX };
         let body = match head.method {
             Method::GET => Bytes::new(),
-            _ => read_body(incoming, limit).await?,
+            _ => read_body(incoming, limit, BODY_IDLE_WAIT).await?,
         };
+        let lease = if has_weights { JsonLease::default() } else { room.reserve(&body).await? };
 
-        Ok(HttpCall { head, body, parameter, spec })
+        Ok(HttpCall { head, body, parameter, spec, lease })
     }
 
     /// Parses the query string.
@@ -76,9 +78,15 @@ impl HttpCall {
         is_usable_id(id).then_some(id)
     }
 
+    /// Returns the scope of prefixes that the caller's proxy names.
+    pub(crate) fn cache_scope(&self) -> Option<&str> {
+        self.head.headers.get(CACHE_SCOPE)?.to_str().ok().filter(|scope| !scope.is_empty())
+    }
+
     /// Parses the body, which must be a JSON object, and drops it.
     pub(crate) fn fields(self) -> Result<Fields, ApiError> {
-        Ok(Fields::parse(&self.body)?.declared_as(self.spec.fields))
+        let fields = Fields::parse(&self.body)?.declared_as(self.spec.fields);
+        Ok(fields.with_cache_scope(self.cache_scope()).holding(self.lease))
     }
 
     /// Parses the body, where an empty body stands for `{}`.
@@ -112,7 +120,7 @@ pub(crate) fn with_reply_id(
 }
 
 fn is_usable_id(id: &str) -> bool {
-    !id.is_empty() && id.len() <= MAX_REQUEST_ID_BYTES
+    !id.is_empty() && id.len() <= REQUEST_ID_BYTES_MAX
 }
 
 fn is_binary(headers: &HeaderMap) -> bool {
@@ -120,10 +128,23 @@ fn is_binary(headers: &HeaderMap) -> bool {
     content_type.is_some_and(|value| value.starts_with("application/octet-stream"))
 }
 
-async fn read_body(body: Incoming, limit: usize) -> Result<Bytes, ApiError> {
-    match Limited::new(body, limit).collect().await {
-        Ok(collected) => Ok(collected.to_bytes()),
-        Err(error) if error.is::<LengthLimitError>() => Err(ApiError::too_large(limit)),
-        Err(_) => Err(ApiError::bad_request("the body ended early")),
+/// Reads a body of at most `limit` bytes, between whose parts no more than `idle_wait` passes.
+async fn read_body(body: Incoming, limit: usize, idle_wait: Duration) -> Result<Bytes, ApiError> {
+    let mut body = Limited::new(body, limit);
+    let mut whole = BytesMut::new();
+    loop {
+        let frame = tokio::time::timeout(idle_wait, body.frame()).await;
+        match frame.map_err(|_| ApiError::too_slow("the body stands still"))? {
+            None => return Ok(whole.freeze()),
+            Some(Ok(frame)) => {
+                if let Some(data) = frame.data_ref() {
+                    whole.extend_from_slice(data);
+                }
+            }
+            Some(Err(error)) if error.is::<LengthLimitError>() => {
+                return Err(ApiError::too_large(limit));
+            }
+            Some(Err(_)) => return Err(ApiError::bad_request("the body ended early")),
+        }
     }
 }

@@ -48,6 +48,21 @@ impl ApiError {
         ApiError::new(StatusCode::BAD_REQUEST, "InvalidUserInput", message)
     }
 
+    /// 401: the caller sent no token that opens the engine.
+    pub(crate) fn unauthorized(message: impl Display) -> ApiError {
+        ApiError::new(StatusCode::UNAUTHORIZED, "AuthenticationError", message)
+    }
+
+    /// 403: the caller may not do this.
+    pub(crate) fn forbidden(message: impl Display) -> ApiError {
+        ApiError::new(StatusCode::FORBIDDEN, "PermissionDeniedError", message)
+    }
+
+    /// 415: the route takes bodies of another type.
+    pub(crate) fn unsupported_type(message: impl Display) -> ApiError {
+        ApiError::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "BadRequestError", message)
+    }
+
     /// 404: the thing that the request names does not exist.
     pub(crate) fn not_found(message: impl Display) -> ApiError {
         ApiError::new(StatusCode::NOT_FOUND, "NotFoundError", message)
@@ -63,6 +78,18 @@ impl ApiError {
     pub(crate) fn no_route(status: StatusCode) -> ApiError {
         let message = status.canonical_reason().unwrap_or("Not Found");
         ApiError::new(status, "NotFoundError", message)
+    }
+
+    /// 408: the request did not arrive in time.
+    pub(crate) fn too_slow(message: impl Display) -> ApiError {
+        ApiError::new(StatusCode::REQUEST_TIMEOUT, "BadRequestError", message)
+    }
+
+    /// 413: the values of the body would take more than `limit` bytes of memory.
+    pub(crate) fn too_many_values(limit: usize) -> ApiError {
+        let message =
+            format!("the values of the body would take more than {limit} bytes of memory");
+        ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, "BadRequestError", message)
     }
 
     /// 413: the body is larger than `limit` bytes.

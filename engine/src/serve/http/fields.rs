@@ -4,9 +4,13 @@
 //! declares the fields that it reads ([`Field`]), and the OpenAPI document is made from these; in
 //! a debug build, reading a field that the route does not declare panics.
 
+use std::sync::Arc;
+
 use serde_json::{Map, Value};
 
 use super::error::ApiError;
+use super::json_room::JsonLease;
+use crate::bounds::SALT_BYTES_MAX;
 
 /// A declared field of a request's body, or a declared name of its query string.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -87,6 +91,10 @@ pub(crate) struct Fields {
     map: Map<String, Value>,
     /// The id of the reply; empty if it has none.
     reply_id: String,
+    /// The scope of prefixes that the caller's proxy names.
+    cache_scope: Option<Arc<str>>,
+    /// The memory of the values.
+    lease: JsonLease,
     /// The fields that may be read; none where they are not checked.
     declared: Option<&'static [&'static [Field]]>,
 }
@@ -112,6 +120,51 @@ impl Fields {
     /// Names the fields that may be read.
     pub(crate) fn declared_as(self, declared: &'static [&'static [Field]]) -> Fields {
         Fields { declared: Some(declared), ..self }
+    }
+
+    /// Sets the scope within which prefixes are shared.
+    pub(crate) fn with_cache_scope(self, scope: Option<&str>) -> Fields {
+        Fields { cache_scope: scope.map(Arc::from), ..self }
+    }
+
+    /// Keeps the memory of the values reserved.
+    pub(crate) fn holding(self, lease: JsonLease) -> Fields {
+        Fields { lease, ..self }
+    }
+
+    /// Returns the fields of another object of the same request, which are not checked against a
+    /// declaration.
+    pub(crate) fn nested(&self, map: Map<String, Value>) -> Fields {
+        Fields {
+            map,
+            reply_id: self.reply_id.clone(),
+            cache_scope: self.cache_scope.clone(),
+            lease: self.lease.clone(),
+            declared: None,
+        }
+    }
+
+    /// Returns what calls must have in common to share prefixes: the scope, and the salt that the
+    /// request itself gives.
+    ///
+    /// # Errors
+    /// 400 for a salt that is empty or too long.
+    pub(crate) fn cache_salt(&self) -> Result<Option<Arc<str>>, ApiError> {
+        const FIELD: &str = "cache_salt";
+        let own = self.text(FIELD)?;
+        if own == Some("") {
+            return Err(ApiError::bad_field(FIELD, "must not be empty"));
+        }
+        if own.is_some_and(|salt| salt.len() > SALT_BYTES_MAX) {
+            let message = format!("must be at most {SALT_BYTES_MAX} bytes");
+            return Err(ApiError::bad_field(FIELD, message));
+        }
+        // A header has no line break, so no salt of one scope is that of another.
+        Ok(match (&self.cache_scope, own) {
+            (Some(scope), Some(own)) => Some(format!("{scope}\n{own}").into()),
+            (Some(scope), None) => Some(Arc::clone(scope)),
+            (None, own) => own.map(Arc::from),
+        })
     }
 
     /// Names the reply to this request.

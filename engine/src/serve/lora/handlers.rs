@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use super::registry::NewAdapter;
+use crate::bounds::ADAPTER_NAME_BYTES_MAX;
 use crate::lora;
 use crate::lora::AdapterError;
 use crate::serve::http::{ApiError, Field, Fields, HttpCall, HttpReply, text_reply};
@@ -22,9 +23,6 @@ pub(crate) const LOAD_FIELDS: &[Field] = &[
 
 /// The fields of a call that unloads an adapter.
 pub(crate) const UNLOAD_FIELDS: &[Field] = &[Field::string("lora_name")];
-
-/// Longest name of an adapter, in bytes.
-const MAX_NAME_BYTES: usize = 256;
 
 /// Handles `/v1/load_lora_adapter`. Requests may name the adapter once this is answered.
 pub(crate) async fn load(state: &Arc<ServerState>, call: HttpCall) -> Result<HttpReply, ApiError> {
@@ -61,9 +59,10 @@ pub(crate) async fn load_adapter(
 
 /// Refuses settings of the request or of the server that allow no adapter.
 fn check_request(state: &ServerState, fields: &Fields, name: &str) -> Result<(), ApiError> {
-    if name == state.model.name || name.len() > MAX_NAME_BYTES {
-        let message =
-            format!("must be another name than the model's, of at most {MAX_NAME_BYTES} bytes");
+    if name == state.model.name || name.len() > ADAPTER_NAME_BYTES_MAX {
+        let message = format!(
+            "must be another name than the model's, of at most {ADAPTER_NAME_BYTES_MAX} bytes"
+        );
         return Err(ApiError::bad_field("lora_name", message));
     }
     if fields.flag("is_3d_lora_weight", false)? {
@@ -83,7 +82,8 @@ fn read_and_register(
     replaces: bool,
 ) -> Result<(), ApiError> {
     let rank = state.adapters.bounds.rank;
-    let layers = lora::read_adapter(&path, &state.model.config, rank)
+    let folder = state.model.weights_root.folder(&path).map_err(ApiError::invalid_input)?;
+    let layers = lora::read_adapter(&folder, &state.model.config, rank)
         .map_err(|error| adapter_error(&name, &error))?;
     let new = NewAdapter { name, path, layers, replaces };
     state.adapters.register(new, &state.engine, &state.updates)

@@ -194,10 +194,10 @@ fn conversations_whose_first_turns_have_no_end_are_told_apart() {
         includes_stop: false,
     };
     let first = |number: usize| format!("[INST] {number:04} [/INST]");
-    for number in 0..MAX_REPLIES + 100 {
+    for number in 0..REMEMBERED_REPLIES_MAX + 100 {
         world.memory.remember(&ask(&first(number)).0, &sampled, &world.tokenizer);
     }
-    for number in [0, 1, 50, MAX_REPLIES + 99] {
+    for number in [0, 1, 50, REMEMBERED_REPLIES_MAX + 99] {
         let (asked, report) = ask(&(first(number) + "ok" + END + "[INST] and? [/INST]"));
         assert!(report.reused_tokens > said.len(), "{number}: {report:?}");
         assert_eq!(report.reused_tokens, report.remembered_tokens);

@@ -11,6 +11,7 @@ use serde_json::{Map, Value, json};
 
 use super::apply::{UpdateName, apply, prepare};
 use super::task::{BookGuard, lock_book, run_blocking, run_to_end};
+use crate::bounds::LABEL_BYTES_MAX;
 use crate::core::message::Command;
 use crate::serve::http::{ApiError, Field, Fields, HttpCall, HttpReply, json_reply};
 use crate::serve::state::ServerState;
@@ -22,6 +23,7 @@ use crate::update::UpdateError;
 use crate::update::UpdateReceipt;
 use crate::update::UpdateState;
 use crate::update::WeightVersion;
+use crate::weights::root::WeightsRoot;
 
 /// The fields of `/init_weight_transfer_engine`.
 pub(crate) const CONNECT_FIELDS: &[Field] = &[Field::object("init_info")];
@@ -198,11 +200,12 @@ impl WeightSource {
     /// Reads all tensors into `staging`. Blocks.
     fn read(
         self,
+        root: &WeightsRoot,
         book: &mut UpdateState,
         staging: &mut IncomingWeights,
     ) -> Result<(), UpdateError> {
         match self {
-            WeightSource::Folder(folder) => staging.take_folder(Path::new(&folder)),
+            WeightSource::Folder(folder) => staging.take_folder(&root.folder(Path::new(&folder))?),
             WeightSource::Body(body) => staging.take_file(&body),
             WeightSource::Transport(info) => {
                 let Some(mut transport) = book.transport.take() else {
@@ -222,6 +225,10 @@ fn parse_label(fields: &Fields, name: &str) -> Result<Option<String>, ApiError> 
     match fields.get(name) {
         None => Ok(None),
         Some(Value::Number(number)) => Ok(Some(number.to_string())),
+        Some(Value::String(text)) if text.len() > LABEL_BYTES_MAX => {
+            let message = format!("must be at most {LABEL_BYTES_MAX} bytes");
+            Err(ApiError::bad_field(name, message))
+        }
         Some(Value::String(text)) if !text.is_empty() => Ok(Some(text.clone())),
         Some(_) => Err(ApiError::bad_field(name, "must be a text that is not empty")),
     }
@@ -235,12 +242,13 @@ struct ReadWeights {
 
 /// Reads all tensors of a source into `staging`.
 async fn read_source(
+    root: WeightsRoot,
     mut book: BookGuard,
     mut staging: IncomingWeights,
     source: WeightSource,
 ) -> Result<ReadWeights, ApiError> {
     run_blocking(move || {
-        let read = source.read(&mut book, &mut staging);
+        let read = source.read(&root, &mut book, &mut staging);
         ReadWeights { book, staging: read.map(|()| staging) }
     })
     .await
@@ -268,7 +276,8 @@ async fn push_all(
         let WeightPush { source, label } = push;
         let name = UpdateName { folder: source.folder(), label };
         let empty = book.new_incoming();
-        let ReadWeights { mut book, staging } = read_source(book, empty, source).await?;
+        let root = state.model.weights_root.clone();
+        let ReadWeights { mut book, staging } = read_source(root, book, empty, source).await?;
         let applied = apply_whole(&state, &mut book, staging, name).await;
         count_error(&state, applied)
     })
@@ -306,7 +315,8 @@ pub(crate) async fn update(
     let state = Arc::clone(state);
     run_to_end(async move {
         let names = push.source.names();
-        let read = read_source(book, open.new_batch(), push.source).await?;
+        let root = state.model.weights_root.clone();
+        let read = read_source(root, book, open.new_batch(), push.source).await?;
         let settled = open.add(read.staging, names).map_err(ApiError::from);
         let tensors = open.incoming().len();
 

@@ -8,6 +8,7 @@ use tokio::sync::mpsc::Receiver;
 
 use super::params::{is_empty, translate};
 use super::reply::{SglangCall, SglangEvents, SglangReply};
+use crate::bounds::PROMPTS_MAX;
 use crate::info::ModelInfo;
 use crate::schedule::request::Output;
 use crate::serve::engine_client::Prompt;
@@ -61,9 +62,6 @@ const OUTER: [(&str, &str); 5] = [
     ("priority", "priority"),
     ("stream", "stream"),
 ];
-
-/// Prompts of one call.
-const MAX_PROMPTS: usize = 1024;
 
 /// One prompt of a call, ready to be submitted.
 struct PromptCall {
@@ -155,8 +153,8 @@ impl<'a> Batch<'a> {
             _ => None,
         };
         let prompts = list.map_or_else(|| vec![given], |list| list.iter().collect());
-        if prompts.is_empty() || prompts.len() > MAX_PROMPTS {
-            let message = format!("must hold 1 to {MAX_PROMPTS} prompts, got {}", prompts.len());
+        if prompts.is_empty() || prompts.len() > PROMPTS_MAX {
+            let message = format!("must hold 1 to {PROMPTS_MAX} prompts, got {}", prompts.len());
             return Err(ApiError::bad_field(field, message));
         }
         Ok(Batch { fields, prompts, field, is_list: list.is_some() })
@@ -192,7 +190,7 @@ impl<'a> Batch<'a> {
                 fields.insert(own.to_owned(), value.clone());
             }
         }
-        Ok(Fields::new(fields).with_reply_id(self.reply_id(index)?))
+        Ok(self.fields.nested(fields).with_reply_id(self.reply_id(index)?))
     }
 
     /// Returns the id of the reply to one prompt.

@@ -9,6 +9,7 @@ use std::net::{TcpStream, ToSocketAddrs};
 use std::thread::sleep;
 use std::time::Duration;
 
+use crate::bounds::STORE_VALUE_BYTES_MAX;
 use crate::update::wait::TrainerWait;
 
 /// The number with which a client introduces itself.
@@ -31,9 +32,6 @@ const RETRY: Duration = Duration::from_millis(100);
 
 /// The timeout of one attempt to connect, and of sending a request.
 const ATTEMPT: Duration = Duration::from_secs(2);
-
-/// Bytes of the largest accepted value.
-const VALUE_MAX: u64 = 1 << 20;
 
 /// A connection to a store.
 #[derive(Debug)]
@@ -92,7 +90,7 @@ impl TcpStore {
         push_text(&mut get_request, &key);
         self.stream.write_all(&get_request)?;
         let length = u64::from_le_bytes(self.read(wait)?);
-        if length > VALUE_MAX {
+        if length > STORE_VALUE_BYTES_MAX {
             return Err(garbled("the value is larger than any group's id"));
         }
         let mut value = vec![0; length as usize];

@@ -6,7 +6,8 @@ use serde_json::{Map, Value, json};
 
 use super::arguments::{python_json, tool_input};
 use super::text;
-use crate::sse::{Event, events};
+use crate::json::tree;
+use crate::sse::events;
 
 /// The assistant's message in a recorded reply, a document or a stream of events; `None` if it
 /// holds no message.
@@ -14,9 +15,9 @@ use crate::sse::{Event, events};
 /// A tool call's arguments are spelled as the next request will spell them, so that an answer
 /// and the history that repeats it are equal.
 pub(crate) fn answer(reply: &[u8]) -> Option<Value> {
-    match serde_json::from_slice::<Value>(reply) {
-        Ok(document) => Some(message_of(document.get("content")?.as_array()?)),
-        Err(_) => Some(message_of(&streamed_blocks(reply)?)),
+    match tree(reply) {
+        Some(document) => Some(message_of(document.get("content")?.as_array()?)),
+        None => Some(message_of(&streamed_blocks(reply)?)),
     }
 }
 
@@ -32,8 +33,8 @@ fn streamed_blocks(reply: &[u8]) -> Option<Vec<Value>> {
     let mut drafts = BTreeMap::<u64, BlockDraft>::new();
     let mut has_started = false;
 
-    for data in events(&[reply]).iter().filter_map(Event::data) {
-        let Ok(event) = serde_json::from_slice::<Value>(&data) else { continue };
+    for event in events(reply) {
+        let Some(event) = event.data().and_then(|data| tree(&data)) else { continue };
         let index = event.get("index").and_then(Value::as_u64).unwrap_or(0);
         match text(&event, "type") {
             "message_start" => has_started = true,

@@ -2,6 +2,8 @@
 
 use serde_json::{Number, Value, json};
 
+use crate::json::tree;
+
 /// `value` as Python's `json.dumps` writes it. vLLM hands an agent's tool inputs to the chat
 /// template in this spelling, so it is part of the prompt if a template shows the text.
 pub(super) fn python_json(value: &Value) -> String {
@@ -16,9 +18,9 @@ pub(super) fn python_json(value: &Value) -> String {
 /// could run a tool whose parameters are all optional. The wrapper is the one that Anthropic's
 /// documentation names: the tool's own check refuses it, and the model sees what it wrote.
 pub(super) fn tool_input(arguments: &str) -> Value {
-    match serde_json::from_str(arguments) {
-        Ok(object @ Value::Object(_)) => object,
-        Ok(Value::Null) => json!({}),
+    match tree(arguments.as_bytes()) {
+        Some(object @ Value::Object(_)) => object,
+        Some(Value::Null) => json!({}),
         _ if arguments.trim().is_empty() => json!({}),
         _ => json!({ "INVALID_JSON": arguments }),
     }

@@ -4,6 +4,7 @@ use serde_json::{Value, json};
 
 use super::text;
 use crate::error::error_text;
+use crate::json::tree;
 
 /// Longer messages of an upstream, such as a page of HTML, are cut: agents print them.
 const MESSAGE_CHARS_MAX: usize = 4000;
@@ -22,7 +23,7 @@ const TOO_LONG: &str = "prompt is too long";
 
 /// An upstream's refusal of a chat request, given its body, in Anthropic's form.
 pub(crate) fn error_document(status: u16, body: &[u8]) -> Value {
-    let parsed: Value = serde_json::from_slice(body).unwrap_or(Value::Null);
+    let parsed = tree(body).unwrap_or_default();
     let message = match error_text(body) {
         text if text.is_empty() => format!("the upstream answered {status}"),
         text => text.chars().take(MESSAGE_CHARS_MAX).collect(),

@@ -149,7 +149,7 @@ fn chat(choice: Value) -> Value {
 /// The parts of a stream around its content. Checks that its blocks follow each other.
 fn envelope(stream: &[u8]) -> Value {
     let parsed = |event: &Event| serde_json::from_slice::<Value>(&event.data().unwrap()).unwrap();
-    let events: Vec<Value> = events(&[stream]).iter().map(parsed).collect();
+    let events: Vec<Value> = events(stream).map(|event| parsed(&event)).collect();
     let mut message = events[0]["message"].clone();
     let (mut open, mut next) = (None, 0);
     for event in &events[1..events.len() - 2] {

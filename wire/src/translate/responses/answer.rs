@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use serde_json::{Map, Value, json};
 
 use super::items::Messages;
-use crate::sse::{Event, events};
+use crate::json::tree;
+use crate::sse::events;
 
 /// Real replies have fewer parts. A larger index would only make the item grow.
 const PARTS_MAX: usize = 1024;
@@ -24,9 +25,9 @@ pub(crate) fn answer(reply: &[u8]) -> Option<Value> {
 /// The items of a recorded Responses reply, a document or a stream; `None` if it is neither, or
 /// holds nothing at all.
 pub(crate) fn output_items(reply: &[u8]) -> Option<Vec<Value>> {
-    match serde_json::from_slice::<Value>(reply) {
-        Ok(document) => document.get("output")?.as_array().cloned(),
-        Err(_) => streamed_items(reply),
+    match tree(reply) {
+        Some(document) => document.get("output")?.as_array().cloned(),
+        None => streamed_items(reply),
     }
 }
 
@@ -34,8 +35,8 @@ pub(crate) fn output_items(reply: &[u8]) -> Option<Vec<Value>> {
 fn streamed_items(reply: &[u8]) -> Option<Vec<Value>> {
     let mut items = BTreeMap::new();
     let (mut final_output, mut has_failed) = (None, false);
-    for data in events(&[reply]).iter().filter_map(Event::data) {
-        let Ok(event) = serde_json::from_slice::<Value>(&data) else { continue };
+    for event in events(reply) {
+        let Some(event) = event.data().and_then(|data| tree(&data)) else { continue };
         match event.get("type").and_then(Value::as_str) {
             Some("response.completed" | "response.incomplete" | "response.failed") => {
                 final_output = event.pointer("/response/output").and_then(Value::as_array).cloned();

@@ -2,6 +2,8 @@
 
 use serde_json::{Value, json};
 
+use crate::json::tree;
+
 /// A body that is not JSON is quoted up to this length.
 const QUOTE_CHARS_MAX: usize = 2000;
 
@@ -23,7 +25,7 @@ const OVERFLOW: &str = "context_length_exceeded";
 
 /// An upstream's refusal of a chat request as the Responses route would send it.
 pub(crate) fn error_document(status: u16, body: &[u8]) -> Value {
-    let parsed: Value = serde_json::from_slice(body).unwrap_or_default();
+    let parsed = tree(body).unwrap_or_default();
     let error = parsed.get("error").filter(|error| !error.is_null()).unwrap_or(&parsed);
     let message = message_of(error).unwrap_or_else(|| quoted(status, body));
     let kind =

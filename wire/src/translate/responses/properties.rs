@@ -107,7 +107,7 @@ fn stream(chunks: &[Value]) -> Vec<u8> {
 }
 
 fn values(stream: &[u8]) -> Vec<Value> {
-    let events = events(&[stream]);
+    let events: Vec<Event> = events(stream).collect();
     let data = events.iter().filter_map(Event::data);
     data.map(|data| serde_json::from_slice(&data).unwrap()).collect()
 }

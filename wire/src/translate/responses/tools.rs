@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use serde_json::{Map, Value, json};
 
 use super::super::Untranslatable;
+use crate::json::tree;
 
 /// A tool as the agent knows it.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -51,9 +52,9 @@ pub(super) fn custom_arguments(input: &str) -> String {
 /// The input of a custom tool, taken out of the function's arguments. A model may write the input
 /// without the JSON around it, so any other text is the input itself.
 pub(super) fn custom_input(arguments: &str) -> String {
-    match serde_json::from_str(arguments) {
-        Ok(Value::String(text)) => text,
-        Ok(Value::Object(mut fields)) => match fields.remove("input") {
+    match tree(arguments.as_bytes()) {
+        Some(Value::String(text)) => text,
+        Some(Value::Object(mut fields)) => match fields.remove("input") {
             Some(Value::String(text)) => text,
             _ => arguments.to_owned(),
         },

@@ -22,7 +22,7 @@ async fn process() {
     let mut out = std::io::stdout();
     writeln!(out, "\n{READY}{}", listener.local_addr().unwrap()).unwrap();
     out.flush().unwrap();
-    crate::serve(listener, engine, std::future::pending()).await.unwrap();
+    crate::serve(listener, engine, crate::Access::open(), std::future::pending()).await.unwrap();
 }
 
 /// The process and its address.

@@ -14,7 +14,7 @@ fn call(index: u64, id: &str, name: &str, arguments: &str) -> Value {
 }
 
 fn values(stream: &[u8]) -> Vec<Value> {
-    let events = events(&[stream]);
+    let events: Vec<Event> = events(stream).collect();
     events.iter().map(|event| serde_json::from_slice(&event.data().unwrap()).unwrap()).collect()
 }
 
@@ -308,7 +308,7 @@ fn each_chunk_gives_whole_events_at_once() {
     for delta in [json!({ "content": "a" }), json!({ "content": "b" })] {
         let bytes = reply.chunk(&chunk(delta));
         assert!(bytes.ends_with(b"\n\n"));
-        assert!(events(&[&bytes]).iter().all(|event: &Event| event.data().is_some()));
+        assert!(events(&bytes).all(|event| event.data().is_some()));
     }
     assert!(reply.chunk(&json!({ "choices": [] })).is_empty());
 }

@@ -1,0 +1,325 @@
+//! The control listener's options: its token, and who else may ask.
+//!
+//! A server and its clients look for the token in the same order: the option, the variable
+//! `ROLLTAPE_CONTROL_TOKEN`, the file that `ROLLTAPE_CONTROL_TOKEN_FILE` names, the file beside the
+//! store. A server makes the file if it is missing.
+
+use std::ffi::OsString;
+use std::fmt;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use store::Location;
+
+use crate::exit::Failure;
+use crate::secret_file;
+
+/// Variables that hold the token or the name of its file.
+const TOKEN_VARIABLE: &str = "ROLLTAPE_CONTROL_TOKEN";
+const TOKEN_FILE_VARIABLE: &str = "ROLLTAPE_CONTROL_TOKEN_FILE";
+/// Fewest characters of a token. 16 random ones cannot be guessed.
+const TOKEN_CHARS_MIN: usize = 16;
+/// The end of the token file's name, after that of the store.
+const TOKEN_FILE_END: &str = "-token";
+/// The token file of stores that are no files, in the user's folder of states.
+const TOKEN_FILE_OF_USER: &str = "rolltape/control-token";
+
+/// The token of the control listener.
+#[derive(Debug, Clone, Default, clap::Args)]
+pub(crate) struct ControlToken {
+    /// Environment variable that holds the control listener's token
+    #[arg(long, value_name = "NAME", env = "ROLLTAPE_CONTROL_TOKEN_ENV")]
+    pub(super) control_token_env: Option<String>,
+    /// File that holds the control listener's token; a server makes it if it is missing [default:
+    /// the store's name and -token] [env: ROLLTAPE_CONTROL_TOKEN_FILE]
+    // The variable comes after another one in the order, so it is not read here.
+    #[arg(long, value_name = "FILE")]
+    control_token_file: Option<PathBuf>,
+}
+
+/// The options of a control listener.
+#[derive(Debug, Clone, Default, clap::Args)]
+pub(crate) struct ControlArgs {
+    #[command(flatten)]
+    pub(crate) token: ControlToken,
+    /// Require no token of requests to the control listener, which must be on loopback
+    #[arg(long, env = "ROLLTAPE_CONTROL_OPEN")]
+    control_open: bool,
+    /// Name by which requests may address the control listener, besides loopback and its own
+    /// address; repeatable
+    #[arg(long, value_name = "NAME", env = "ROLLTAPE_CONTROL_HOST", value_delimiter = ',')]
+    control_host: Vec<String>,
+}
+
+/// The place of a token.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Place {
+    Variable(String),
+    File(PathBuf),
+}
+
+/// A token, with where it is for whoever needs it.
+#[derive(Clone)]
+pub(crate) struct FoundToken {
+    pub(crate) token: String,
+    /// The file or the variable that holds it; `None` if only this process knows it.
+    pub(crate) place: Option<String>,
+}
+
+impl FoundToken {
+    /// The `authorization` of a request that carries the token.
+    pub(crate) fn bearer(&self) -> String {
+        format!("Bearer {}", self.token)
+    }
+}
+
+/// Leaves the token out.
+impl fmt::Debug for FoundToken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "a token in {:?}", self.place)
+    }
+}
+
+impl ControlArgs {
+    /// Refuses what could not be served, before anything is touched.
+    ///
+    /// # Errors
+    /// [`Failure`] if everybody beyond this machine could ask, or a variable holds no token.
+    pub(crate) fn check(&self, control: SocketAddr) -> Result<(), Failure> {
+        if self.control_open && !control.ip().is_loopback() {
+            let sentence = "the control listener needs a token beyond loopback";
+            return Err(Failure::new(sentence).hint(
+                "leave --control-open out, or give a loopback address with --control, such as \
+                 127.0.0.1:8081",
+            ));
+        }
+        if self.control_open && self.token.given(&|_| None).is_some() {
+            return Err(Failure::new("--control-open and a token contradict each other")
+                .hint("leave one of them out"));
+        }
+        match self.token.given(&|name| std::env::var_os(name)) {
+            Some(Place::Variable(name)) => read_variable(&name).map(drop),
+            _ => Ok(()),
+        }
+    }
+
+    /// Returns true if no token is required.
+    pub(crate) fn is_open(&self) -> bool {
+        self.control_open
+    }
+
+    /// The token that a server with this store requires; `None` if it is open.
+    ///
+    /// # Errors
+    /// [`Failure`] if the token cannot be read, made or used.
+    pub(crate) fn of_server(&self, store: &Location) -> Result<Option<FoundToken>, Failure> {
+        if self.control_open {
+            return Ok(None);
+        }
+        let get = |name: &str| std::env::var_os(name);
+        let place = match self.token.given(&get) {
+            Some(place) => place,
+            None => {
+                let file = token_file(store, &get)?;
+                secret_file::create_folder_of(&file, store)?;
+                Place::File(file)
+            }
+        };
+        place.read_or_create().map(Some)
+    }
+
+    /// The token of a server that lives within this process and that nobody else calls. Without
+    /// an option only this process knows it.
+    ///
+    /// # Errors
+    /// [`Failure`] if the token that an option names cannot be used.
+    pub(crate) fn of_private_server(&self) -> Result<Option<FoundToken>, Failure> {
+        match self.token.given(&|_| None) {
+            _ if self.control_open => Ok(None),
+            Some(place) => place.read_or_create().map(Some),
+            None => Ok(Some(FoundToken { token: secret_file::random()?, place: None })),
+        }
+    }
+
+    /// The names by which the listener may be addressed.
+    pub(super) fn hosts(&self) -> Vec<String> {
+        self.control_host.clone()
+    }
+}
+
+impl ControlToken {
+    /// The `authorization` for a running server that records into `store`; `None` if no token is
+    /// found here.
+    ///
+    /// # Errors
+    /// [`Failure`] if there is a token that cannot be used.
+    pub(crate) fn of_client(&self, store: &Location) -> Result<Option<String>, Failure> {
+        let get = |name: &str| std::env::var_os(name);
+        let found = match self.given(&get) {
+            Some(place) => {
+                let missing = || {
+                    Failure::new(format!("there is no token in {}", place.name()))
+                        .hint("`rolltape serve` says where its token is when it starts")
+                };
+                Some(place.read()?.ok_or_else(missing)?)
+            }
+            // Without a folder of states there is no file either.
+            None => match token_file(store, &get) {
+                Ok(file) => Place::File(file).read()?,
+                Err(_) => None,
+            },
+        };
+        Ok(found.map(|found| found.bearer()))
+    }
+
+    /// The place that an option or a variable names.
+    fn given(&self, variable: &dyn Fn(&str) -> Option<OsString>) -> Option<Place> {
+        let is_set = |name: &&str| variable(name).is_some_and(|value| !value.is_empty());
+        let by_option = self.control_token_file.clone().map(Place::File);
+        by_option
+            .or_else(|| self.control_token_env.clone().map(Place::Variable))
+            .or_else(|| {
+                let name = Some(TOKEN_VARIABLE).filter(|name| variable(name).is_some())?;
+                Some(Place::Variable(name.to_owned()))
+            })
+            .or_else(|| {
+                let name = Some(TOKEN_FILE_VARIABLE).filter(is_set)?;
+                Some(Place::File(variable(name)?.into()))
+            })
+    }
+}
+
+impl Place {
+    fn name(&self) -> String {
+        match self {
+            Self::Variable(name) => format!("the variable {name}"),
+            Self::File(path) => {
+                std::path::absolute(path).unwrap_or_else(|_| path.clone()).display().to_string()
+            }
+        }
+    }
+
+    /// Reads the token; `None` if the file is missing.
+    fn read(&self) -> Result<Option<FoundToken>, Failure> {
+        let token = match self {
+            Self::Variable(name) => Some(read_variable(name)?),
+            Self::File(path) => secret_file::read(path)?
+                .map(|content| checked(&content, &format!("`{}`", path.display())))
+                .transpose()?,
+        };
+        Ok(token.map(|token| FoundToken { token, place: Some(self.name()) }))
+    }
+
+    fn read_or_create(&self) -> Result<FoundToken, Failure> {
+        if let Self::File(path) = self {
+            let line = || Ok(secret_file::random()? + "\n");
+            secret_file::read_or_create(path, line)?;
+        }
+        let missing = || Failure::new(format!("there is no token in {}", self.name()));
+        self.read()?.ok_or_else(missing)
+    }
+}
+
+/// The file of the token of servers that record into `store`.
+fn token_file(
+    store: &Location,
+    variable: &dyn Fn(&str) -> Option<OsString>,
+) -> Result<PathBuf, Failure> {
+    secret_file::of_store(store, TOKEN_FILE_END, TOKEN_FILE_OF_USER, variable).ok_or_else(|| {
+        Failure::new("there is no folder for the control listener's token").hint(
+            "name a file with --control-token-file, or set HOME; a PostgreSQL store has no folder \
+             of its own",
+        )
+    })
+}
+
+fn read_variable(name: &str) -> Result<String, Failure> {
+    let place = format!("the environment variable `{name}`");
+    match std::env::var(name) {
+        Ok(token) => checked(&token, &place),
+        Err(_) => Err(Failure::new(format!("{place} holds no token"))
+            .hint("set it to the control listener's token, or leave --control-token-env out")),
+    }
+}
+
+/// The token in `content`, without the line's end.
+fn checked(content: &str, place: &str) -> Result<String, Failure> {
+    let token = content.trim_end_matches(['\r', '\n']);
+    let hint = format!(
+        "a token is {TOKEN_CHARS_MIN} or more visible ASCII characters without a space, such as \
+         those of: openssl rand -hex 32"
+    );
+    let why = if token.trim().is_empty() {
+        "holds no token"
+    } else if !token.bytes().all(|byte| byte.is_ascii_graphic()) {
+        "holds a token that a header cannot carry"
+    } else if token.len() < TOKEN_CHARS_MIN {
+        "holds a token that can be guessed: it is too short"
+    } else {
+        return Ok(token.to_owned());
+    };
+    Err(Failure::new(format!("{place} {why}")).hint(hint))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn options(env: Option<&str>, file: Option<&str>) -> ControlToken {
+        ControlToken {
+            control_token_env: env.map(str::to_owned),
+            control_token_file: file.map(PathBuf::from),
+        }
+    }
+
+    #[test]
+    fn an_option_comes_before_a_variable_and_a_token_before_its_file() {
+        let both = |name: &str| match name {
+            TOKEN_VARIABLE => Some("t".into()),
+            TOKEN_FILE_VARIABLE => Some("f".into()),
+            _ => None,
+        };
+        let file_only = |name: &str| both(name).filter(|_| name == TOKEN_FILE_VARIABLE);
+        let file = |name: &str| Some(Place::File(name.into()));
+        let variable = |name: &str| Some(Place::Variable(name.to_owned()));
+        assert_eq!(options(Some("A"), Some("a")).given(&both), file("a"));
+        assert_eq!(options(Some("A"), None).given(&both), variable("A"));
+        assert_eq!(options(None, None).given(&both), variable(TOKEN_VARIABLE));
+        assert_eq!(options(None, None).given(&file_only), file("f"));
+        assert_eq!(options(None, None).given(&|_| None), None);
+    }
+
+    #[test]
+    fn a_token_that_can_be_guessed_is_refused() {
+        for bad in [
+            "",
+            " ",
+            "\n",
+            "                ",
+            "short",
+            "fifteen-letters",
+            "a b c d e f g h i",
+            "sixteen-letters\0",
+            "sixteen-letters-\u{e9}",
+            "sixteen\nletters-and-more",
+        ] {
+            assert!(checked(bad, "it").is_err(), "{bad:?}");
+        }
+        assert_eq!(checked("sixteen-letters!\r\n", "it").unwrap(), "sixteen-letters!");
+    }
+
+    #[test]
+    fn the_token_lies_beside_the_store_or_in_the_folder_of_states() {
+        let states = |name: &str| (name == "XDG_STATE_HOME").then(|| "/states".into());
+        let home = |name: &str| (name == "HOME").then(|| "/home/me".into());
+        let relative = |name: &str| (name == "HOME").then(|| "me".into());
+        let file = Location::File("runs/a.db".into());
+        assert_eq!(token_file(&file, &|_| None).unwrap(), PathBuf::from("runs/a.db-token"));
+        let server: Location = "postgres://me@h/d".parse().unwrap();
+        let found = |variable: &dyn Fn(&str) -> Option<OsString>| token_file(&server, variable);
+        assert_eq!(found(&states).unwrap(), PathBuf::from("/states/rolltape/control-token"));
+        let in_home = PathBuf::from("/home/me/.local/state/rolltape/control-token");
+        assert_eq!(found(&home).unwrap(), in_home);
+        assert!(found(&relative).is_err());
+    }
+}

@@ -1,0 +1,69 @@
+//! The token of `rolltape engine`.
+
+use std::path::PathBuf;
+
+use crate::exit::Failure;
+
+/// The token that callers of the engine must send.
+#[derive(Debug, Clone, Default, clap::Args)]
+pub(crate) struct EngineToken {
+    /// Environment variable that holds the token that callers must send; without one everybody on
+    /// this machine can use every route
+    #[arg(long, value_name = "NAME", conflicts_with = "token_file")]
+    #[arg(env = "ROLLTAPE_ENGINE_TOKEN_ENV")]
+    token_env: Option<String>,
+    /// File that holds the token, such as the one that vLLM's clients read their key from
+    #[arg(long, value_name = "FILE", env = "ROLLTAPE_ENGINE_TOKEN_FILE")]
+    token_file: Option<PathBuf>,
+}
+
+impl EngineToken {
+    /// Reads the token, if one is named. White space around it is not part of it.
+    ///
+    /// # Errors
+    /// [`Failure`] if there is no token where it should be.
+    pub(crate) fn read(&self) -> Result<Option<String>, Failure> {
+        let (place, text) = match (&self.token_env, &self.token_file) {
+            (Some(name), _) => {
+                (format!("the environment variable `{name}`"), std::env::var(name).ok())
+            }
+            (None, Some(path)) => {
+                (format!("the file `{}`", path.display()), std::fs::read_to_string(path).ok())
+            }
+            (None, None) => return Ok(None),
+        };
+        let token = text.as_deref().map(str::trim).filter(|token| is_sendable(token));
+
+        token.map(|token| Some(token.to_owned())).ok_or_else(|| {
+            Failure::new(format!("{place} holds no token")).hint(
+                "a token is one line of visible ASCII characters, such as `openssl rand -hex 32` \
+                 prints",
+            )
+        })
+    }
+}
+
+/// True for a text that can be sent in a header as it is.
+fn is_sendable(token: &str) -> bool {
+    !token.is_empty() && token.bytes().all(|byte| byte.is_ascii_graphic())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_that_holds_no_token_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let read = |text: &str| {
+            let path = folder.path().join("token");
+            std::fs::write(&path, text).unwrap();
+            EngineToken { token_env: None, token_file: Some(path) }.read()
+        };
+        assert_eq!(read("secret\n").unwrap().as_deref(), Some("secret"));
+        for text in ["", " ", "\n", "two words", "two\nlines", "\u{e9}"] {
+            assert!(read(text).is_err(), "{text:?}");
+        }
+        assert_eq!(EngineToken::default().read().unwrap(), None);
+    }
+}

@@ -1,0 +1,121 @@
+//! Ending calls from outside, because their episode is closed.
+//!
+//! A call that waits for its upstream, or whose reply is being sent, ends at once: its future or
+//! its body is dropped, which records its end. A reply that its agent does not read is not polled,
+//! so nothing can be dropped; the record of its call is ended in the store instead.
+
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use http_body_util::BodyExt;
+use hyper::body::{Body, Frame, SizeHint};
+use tokio::sync::oneshot;
+
+use crate::body::{BoxError, ReplyBody};
+
+/// The end of a cut that the recording of a call takes. A request carries it as an extension.
+#[derive(Debug, Clone)]
+pub(crate) struct CutHandle(Arc<Mutex<Option<oneshot::Sender<()>>>>);
+
+/// The end of a cut that the call listens to.
+#[derive(Debug)]
+pub(crate) struct CutSignal(Option<oneshot::Receiver<()>>);
+
+/// Both ends of a cut.
+pub(crate) fn channel() -> (CutHandle, CutSignal) {
+    let (sender, receiver) = oneshot::channel();
+    (CutHandle(Arc::new(Mutex::new(Some(sender)))), CutSignal(Some(receiver)))
+}
+
+impl CutHandle {
+    /// The sender of the cut, once.
+    pub(crate) fn take(&self) -> Option<oneshot::Sender<()>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+}
+
+impl CutSignal {
+    /// Waits for the cut. It never comes once the call has ended.
+    pub(crate) async fn cut(&mut self) {
+        std::future::poll_fn(|cx| self.poll_cut(cx)).await;
+    }
+
+    fn poll_cut(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let Some(receiver) = &mut self.0 else { return Poll::Pending };
+        match Pin::new(receiver).poll(cx) {
+            Poll::Pending => Poll::Pending,
+            Poll::Ready(Ok(())) => Poll::Ready(()),
+            Poll::Ready(Err(_)) => {
+                self.0 = None;
+                Poll::Pending
+            }
+        }
+    }
+
+    /// The body of a reply that breaks off at the cut.
+    pub(crate) fn guard(self, body: ReplyBody) -> ReplyBody {
+        match self.0.is_some() && !body.is_end_stream() {
+            true => CutBody { body: Some(body), signal: self }.boxed_unsync(),
+            false => body,
+        }
+    }
+}
+
+/// A body that is dropped at the cut.
+struct CutBody {
+    body: Option<ReplyBody>,
+    signal: CutSignal,
+}
+
+impl Body for CutBody {
+    type Data = Bytes;
+    type Error = BoxError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        if self.signal.poll_cut(cx).is_ready() {
+            self.signal.0 = None;
+            self.body = None;
+            return Poll::Ready(Some(Err("the episode was closed".into())));
+        }
+        match &mut self.body {
+            Some(body) => Pin::new(body).poll_frame(cx),
+            None => Poll::Ready(None),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.as_ref().is_none_or(Body::is_end_stream)
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.as_ref().map_or_else(SizeHint::default, Body::size_hint)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::body::full;
+
+    #[tokio::test]
+    async fn a_body_breaks_off_at_the_cut_and_not_because_its_call_ended() {
+        let (handle, signal) = channel();
+        let sender = handle.take().unwrap();
+        assert!(handle.take().is_none());
+        let mut body = signal.guard(full(Bytes::from("abc")));
+        assert_eq!(body.size_hint().exact(), Some(3));
+        sender.send(()).unwrap();
+        assert!(body.frame().await.unwrap().is_err());
+        assert!(body.frame().await.is_none());
+
+        let (handle, signal) = channel();
+        drop(handle.take());
+        let body = signal.guard(full(Bytes::from("abc")));
+        assert_eq!(body.collect().await.unwrap().to_bytes(), "abc");
+    }
+}

@@ -1,0 +1,107 @@
+//! The outline of a document: where each of its objects and arrays ends.
+//!
+//! Walking into a document looks at what lies deep in it once for each level above. With an outline
+//! it is looked at once.
+
+use crate::bounds::DEPTH_MAX;
+use crate::json::{Ends, Malformed, scalar, scan, string};
+
+/// A document whose brackets were found in one pass.
+pub(crate) struct Outline<'a> {
+    doc: &'a [u8],
+    /// The start and the end of each object and array, in the order of the starts.
+    brackets: Vec<(usize, usize)>,
+}
+
+impl<'a> Outline<'a> {
+    /// Finds the brackets of a document, all of which must match.
+    pub(crate) fn of(doc: &'a [u8]) -> Result<Self, Malformed> {
+        let mut brackets: Vec<(usize, usize)> = Vec::new();
+        // The places in `brackets` of those that must still close.
+        let mut open = Vec::new();
+        let mut at = scan::structure(doc, 0);
+
+        while let Some(byte) = doc.get(at) {
+            match byte {
+                b'"' => {
+                    at = scan::structure(doc, string(doc, at)?);
+                    continue;
+                }
+                b'{' | b'[' if open.len() == DEPTH_MAX => return Err(Malformed),
+                b'{' | b'[' => {
+                    open.push(brackets.len());
+                    brackets.push((at, at));
+                }
+                close => {
+                    let (start, end) = &mut brackets[open.pop().ok_or(Malformed)?];
+                    if (doc[*start] == b'{') != (*close == b'}') {
+                        return Err(Malformed);
+                    }
+                    *end = at + 1;
+                }
+            }
+            at = scan::structure(doc, at + 1);
+        }
+        if open.is_empty() { Ok(Self { doc, brackets }) } else { Err(Malformed) }
+    }
+}
+
+impl Ends for Outline<'_> {
+    fn bytes(&self) -> &[u8] {
+        self.doc
+    }
+
+    fn end_of(&self, start: usize) -> Result<usize, Malformed> {
+        match self.doc.get(start).ok_or(Malformed)? {
+            b'"' => string(self.doc, start),
+            b'{' | b'[' => {
+                let found = self.brackets.binary_search_by_key(&start, |(start, _)| *start);
+                found.map(|place| self.brackets[place].1).map_err(|_| Malformed)
+            }
+            b'}' | b']' | b',' | b':' => Err(Malformed),
+            _ => Ok(scalar(self.doc, start)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::json::{each_element, members, root};
+
+    proptest! {
+        #[test]
+        fn an_outline_says_what_a_scan_says(
+            parts in proptest::collection::vec(
+                proptest::sample::select(vec![
+                    "{", "}", "[", "]", ",", ":", "\"a\"", "\"\\\"]\"", "1.5", " ", "null", "\"",
+                ]),
+                0..24,
+            ),
+            is_wrapped in any::<bool>(),
+        ) {
+            let text = parts.concat();
+            let text = if is_wrapped { format!("[{{\"k\":[{text}]}}]") } else { format!("[{text}") };
+            let doc = text.as_bytes();
+            let scanned = root(doc);
+            let outlined = Outline::of(doc).and_then(|outline| root(&outline));
+            prop_assert_eq!(&scanned, &outlined);
+            if let Ok(place) = scanned {
+                let outline = Outline::of(doc).unwrap();
+                prop_assert_eq!(members(doc, &place), members(&outline, &place));
+                let (mut one, mut other) = (Vec::new(), Vec::new());
+                let scanned = each_element(doc, &place, |element| {
+                    one.push((element.clone(), members(doc, &element)));
+                    Ok(())
+                });
+                let outlined = each_element(&outline, &place, |element| {
+                    other.push((element.clone(), members(&outline, &element)));
+                    Ok(())
+                });
+                prop_assert_eq!((scanned, one), (outlined, other));
+            }
+        }
+    }
+}
