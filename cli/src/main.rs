@@ -34,10 +34,6 @@ use clap::{Parser, Subcommand};
 
 use crate::log::LogFormat;
 
-/// The system's allocator costs a small call a tenth of its time.
-#[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
-
 /// Record what an agent says to a language model, and turn it into training data
 #[derive(Debug, Parser)]
 #[command(name = "rolltape", version, after_help = AFTER_HELP)]

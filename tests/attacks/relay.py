@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 import harness
+import hostile
 
 START_WAIT_S = 30
 
@@ -67,12 +68,28 @@ def postgres():
 
 
 def new_database(address):
-    """The name of a new database of the server at this address."""
+    """The URL of a new database of the server at this address."""
     name = f"d{uuid.uuid4().hex}"
-    url = f"postgres://test@{harness.text(address)}/postgres"
-    make = [_programs() / "psql", url, "-q", "-c", f"CREATE DATABASE {name}"]
+    server = f"postgres://test@{harness.text(address)}"
+    make = [_programs() / "psql", f"{server}/postgres", "-q", "-c", f"CREATE DATABASE {name}"]
     subprocess.run(make, check=True, capture_output=True)
-    return name
+    return f"{server}/{name}"
+
+
+@contextmanager
+def recording(folder, url, *options, upstream=None):
+    """A server that records in the database at this URL."""
+    upstream = upstream or hostile.Upstream()
+    data, control = harness.free_addresses(2)
+    at = ("--listen", harness.text(data), "--control", harness.text(control))
+    where = ("--upstream", upstream.url, *at, "--store", url)
+    process = harness.Process("serve", *where, *options, folder=folder)
+    try:
+        process.await_answer(f"http://{harness.text(control)}/health")
+        yield harness.Proxy(data, control, url, folder, process)
+    finally:
+        process.kill()
+        upstream.stop()
 
 
 def _await(programs, address):

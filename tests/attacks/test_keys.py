@@ -13,6 +13,7 @@ import hostile
 import http1
 import keyed
 import lines
+import relay
 
 SESSIONS = [
     ("x-episode-id", "{}"),
@@ -365,14 +366,26 @@ def test_a_link_in_place_of_the_secrets_is_neither_followed_nor_replaced(tmp_pat
     assert not target.exists()
 
 
-def test_servers_that_share_a_file_take_each_others_keys(serve, tmp_path):
-    shared = tmp_path / "shared-keys"
-    first = serve("--signing-key-file", shared)
+def test_servers_of_one_database_that_share_a_file_take_each_others_keys(tmp_path):
+    options = ("--control-open", "--signing-key-file", tmp_path / "shared-keys")
+    with relay.postgres() as address:
+        url = relay.new_database(address)
+        with (
+            relay.recording(tmp_path, url, *options) as first,
+            relay.recording(tmp_path, url, *options, "--require-key") as second,
+        ):
+            key, _ = keyed.mint(first, "a")
+            assert keyed.call(second, key=key).status == 200
+            assert control.post(first, "/keys/rotate", {})[0] == 200
+            lines.until("the key ends there", lambda: keyed.call(second, key=key).status == 401)
+
+
+def test_a_key_of_another_store_opens_nothing(serve, tmp_path):
+    shared = ("--signing-key-file", tmp_path / "shared-keys")
+    first = serve(*shared)
     other = tmp_path / "other"
     other.mkdir()
-    where = ("--upstream", first.upstream.url, "--signing-key-file", shared)
-    with harness.serve(other, *where, "--require-key") as second:
+    with harness.serve(other, "--upstream", first.upstream.url, *shared) as second:
         key, _ = keyed.mint(first, "a")
-        assert keyed.call(second, key=key).status == 200
-        assert control.post(first, "/keys/rotate", {})[0] == 200
-        lines.until("the key ends there too", lambda: keyed.call(second, key=key).status == 401)
+        refused = keyed.call(second, key=key)
+        assert (refused.status, "revoked" in keyed.message(refused)) == (401, True)

@@ -309,25 +309,8 @@ def database(tmp_path_factory):
         yield between
 
 
-@contextmanager
-def recording(folder, between, *options, upstream=None):
-    """A server that records through the relay, in a database of its own."""
-    upstream = upstream or hostile.Upstream()
-    data, control = harness.free_addresses(2)
-    at = ("--listen", harness.text(data), "--control", harness.text(control))
-    url = f"postgres://test@{harness.text(between.address)}/{relay.new_database(between.address)}"
-    where = ("--upstream", upstream.url, *at, "--store", url)
-    process = harness.Process("serve", *where, *options, folder=folder)
-    try:
-        process.await_answer(f"http://{harness.text(control)}/health")
-        yield harness.Proxy(data, control, url, folder, process)
-    finally:
-        process.kill()
-        upstream.stop()
-
-
 def test_connections_to_a_database_that_were_cut_cost_no_call(database, tmp_path):
-    with recording(tmp_path, database) as proxy:
+    with relay.recording(tmp_path, relay.new_database(database.address)) as proxy:
         for _ in range(3):
             assert hostile.post(proxy, "/e/cut/v1/chat/completions").status == 200
             database.cut()
@@ -338,7 +321,7 @@ def test_connections_to_a_database_that_were_cut_cost_no_call(database, tmp_path
 
 
 def test_a_database_that_is_away_gives_503_and_comes_back(database, tmp_path):
-    with recording(tmp_path, database) as proxy:
+    with relay.recording(tmp_path, relay.new_database(database.address)) as proxy:
         assert hostile.post(proxy, "/e/away/v1/chat/completions").status == 200
         with database.away():
             for _ in range(3):
@@ -377,8 +360,8 @@ def stored(request, tmp_path):
     if request.param == "SQLite":
         yield request.getfixturevalue("serve")(*options, upstream=upstream)
         return
-    database = request.getfixturevalue("database")
-    with recording(tmp_path, database, *options, upstream=upstream) as proxy:
+    url = relay.new_database(request.getfixturevalue("database").address)
+    with relay.recording(tmp_path, url, *options, upstream=upstream) as proxy:
         yield proxy
 
 

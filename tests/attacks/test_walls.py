@@ -60,8 +60,9 @@ def test_the_rest_of_a_long_body_holds_no_memory(serve):
     proxy = serve("--dialect", "openai", "--request-mib", "1")
     with lines.connect(proxy.data) as line:
         line.sendall(long_body(4 * MIB))
-        costs.until(lambda: costs.metric(proxy, "rolltape_calls_in_flight") == 1)
-        costs.until(lambda: costs.metric(proxy, "rolltape_memory_bytes") < MIB // 8, lines.WAIT_S)
+        lines.until("the call", lambda: lines.metric(proxy, "rolltape_calls_in_flight") == 1)
+        taken = "rolltape_memory_bytes"
+        lines.until("memory", lambda: lines.metric(proxy, taken) < MIB // 8, lines.WAIT_S)
 
 
 def test_a_long_body_that_goes_on_is_taken(short):
