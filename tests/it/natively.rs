@@ -5,7 +5,7 @@ use episode::{Outcome, Route};
 use kit::{Seen, Step, Upstream, World, exchange, post, tape};
 use proxy::Config;
 use serde_json::{Value, json};
-use wire::{AskOptions, Collector, Dialect, Facts, ReplyFilter, Request, Splitter};
+use wire::{AskOptions, Collector, Dialect, Facts, ReplyDocument, ReplyFilter, Request, Splitter};
 
 /// Real replies with our fields and without: server, case, and the ending of the file.
 const CASES: [(&str, &str, &str); 10] = [
@@ -52,8 +52,10 @@ fn events(bytes: &[u8]) -> Vec<wire::Event> {
 
 fn shown(hide: &ReplyFilter, reply: &Bytes, ending: &str) -> Vec<u8> {
     match ending {
-        "sse" => events(reply).iter().filter_map(|event| hide.event(event)).flatten().collect(),
-        _ => hide.document(reply).to_vec(),
+        "sse" => {
+            events(reply).iter().filter_map(|event| hide.event(&event.read())).flatten().collect()
+        }
+        _ => hide.document(&ReplyDocument::new(reply.clone())).to_vec(),
     }
 }
 

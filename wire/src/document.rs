@@ -1,32 +1,32 @@
-//! A whole reply, outlined once for all that read it.
+//! A reply, outlined once for all that read it.
 
 use std::cell::OnceCell;
 
 use bytes::Bytes;
 
-use crate::json::{Malformed, Outline};
+use crate::json::{Brackets, Malformed, Outline};
 
-/// A reply that came as one document. Its outline is made when it is first asked for.
-pub struct ReplyDocument<'a> {
-    bytes: &'a Bytes,
-    outline: OnceCell<Result<Outline<'a>, Malformed>>,
+/// A reply that came as one document, or the data of an event. Its outline is made when it is first
+/// asked for.
+#[derive(Debug)]
+pub struct ReplyDocument {
+    bytes: Bytes,
+    brackets: OnceCell<Result<Brackets, Malformed>>,
 }
 
-impl<'a> ReplyDocument<'a> {
+impl ReplyDocument {
     /// A reply that was not looked at yet.
-    pub fn new(bytes: &'a Bytes) -> Self {
-        Self { bytes, outline: OnceCell::new() }
+    pub fn new(bytes: Bytes) -> Self {
+        Self { bytes, brackets: OnceCell::new() }
     }
 
     /// The bytes as they came.
-    pub fn bytes(&self) -> &'a Bytes {
-        self.bytes
+    pub fn bytes(&self) -> &Bytes {
+        &self.bytes
     }
 
-    pub(crate) fn outline(&self) -> Result<&Outline<'a>, Malformed> {
-        self.outline
-            .get_or_init(|| Outline::of(self.bytes))
-            .as_ref()
-            .map_err(|malformed| *malformed)
+    pub(crate) fn outline(&self) -> Result<Outline<'_>, Malformed> {
+        let brackets = self.brackets.get_or_init(|| Brackets::of(&self.bytes));
+        brackets.as_ref().map(|brackets| brackets.outline(&self.bytes)).map_err(|error| *error)
     }
 }

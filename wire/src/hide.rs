@@ -12,8 +12,8 @@ mod rules;
 use bytes::Bytes;
 
 use crate::document::ReplyDocument;
-use crate::json::{Edits, Malformed, Outline};
-use crate::sse::{Event, in_event};
+use crate::json::{Edits, Malformed};
+use crate::sse::{Event, ReadEvent, in_event};
 pub(crate) use frames::FrameKind;
 pub(crate) use rules::{Replacement, Rule, rule};
 
@@ -45,57 +45,54 @@ impl ReplyFilter {
     }
 
     /// A whole reply without the hidden data. A reply that is not JSON stays as it is.
-    pub fn document(&self, document: &ReplyDocument<'_>) -> Bytes {
-        let edits = match self.rules.is_empty() {
-            true => Ok(Edits::default()),
-            false => document.outline().and_then(|outline| rules::edits(outline, &self.rules)),
-        };
-        match edits {
+    pub fn document(&self, document: &ReplyDocument) -> Bytes {
+        match self.edits(document) {
             Ok(edits) if !edits.is_empty() => Bytes::from(edits.apply(document.bytes())),
             _ => document.bytes().clone(),
         }
     }
 
     /// An event of a stream without the hidden data; `None` if nothing is left of it.
-    pub fn event(&self, event: &Event) -> Option<Bytes> {
+    pub fn event(&self, read: &ReadEvent<'_>) -> Option<Bytes> {
         if self.is_empty() {
-            return Some(event.0.clone());
+            return Some(read.event.0.clone());
         }
 
-        let parts = if self.splits_frames { deltas::split(event) } else { Vec::new() };
+        let parts = if self.splits_frames { deltas::split(read) } else { Vec::new() };
         if parts.is_empty() {
-            return self.filtered(event);
+            return self.filtered(read);
         }
-        let shown: Vec<Bytes> = parts.iter().filter_map(|part| self.filtered(part)).collect();
+        let shown: Vec<Bytes> =
+            parts.iter().filter_map(|part| self.filtered(&part.read())).collect();
         Some(Bytes::from(shown.concat()))
     }
 
-    fn filtered(&self, event: &Event) -> Option<Bytes> {
-        let is_hidden =
-            |kind: &FrameKind| matches!(kind, FrameKind::Named(name) if event.is_named(name));
-        if self.frames.iter().any(is_hidden) {
+    fn filtered(&self, read: &ReadEvent<'_>) -> Option<Bytes> {
+        let (event, data) = (read.event, read.data());
+        let is_hidden = |data| frames::is_one_of(data, &self.frames).unwrap_or(false);
+        if self.hides_by_name(event) || data.is_some_and(is_hidden) {
             return None;
         }
 
-        let places = event.payload();
-        let doc = event.joined(&places);
-        if frames::is_one_of(&doc, &self.frames).unwrap_or(false) {
-            return None;
-        }
-
-        match self.edits(&doc) {
+        match data.map_or_else(|| Ok(Edits::default()), |data| self.edits(data)) {
             Ok(edits) if !edits.is_empty() => {
                 // Edits are places in the joined payload, which may stand on several lines.
-                Some(Bytes::from(in_event(edits, &places).apply(&event.0)))
+                Some(Bytes::from(in_event(edits, &read.places).apply(&event.0)))
             }
             _ => Some(event.0.clone()),
         }
     }
 
-    fn edits(&self, doc: &[u8]) -> Result<Edits, Malformed> {
+    fn hides_by_name(&self, event: &Event) -> bool {
+        let is_hidden =
+            |kind: &FrameKind| matches!(kind, FrameKind::Named(name) if event.is_named(name));
+        self.frames.iter().any(is_hidden)
+    }
+
+    fn edits(&self, document: &ReplyDocument) -> Result<Edits, Malformed> {
         match self.rules.is_empty() {
             true => Ok(Edits::default()),
-            false => rules::edits(&Outline::of(doc)?, &self.rules),
+            false => rules::edits(&document.outline()?, &self.rules),
         }
     }
 }
@@ -129,7 +126,7 @@ mod tests {
         let reply = r#"{"choices":[{"ids":[1], "logprobs":{"a":[1]},"x":1e5},{"ids":[2]}],"output":[{"content":[{"logprobs":[1]},{"logprobs":[]}]},7],"tops":[[1]],"__verbose":{}}"#;
         let hidden = r#"{"choices":[{"logprobs":null,"x":1e5},{}],"output":[{"content":[{"logprobs":null},{"logprobs":[]}]},7],"tops":[]}"#;
         let shown = |text: &'static str| {
-            hide.document(&ReplyDocument::new(&Bytes::from_static(text.as_bytes())))
+            hide.document(&ReplyDocument::new(Bytes::from_static(text.as_bytes())))
         };
         assert_eq!(shown(reply), hidden);
         assert_eq!(shown("<html>"), "<html>");
@@ -140,24 +137,24 @@ mod tests {
         let empty = event("data: {\"choices\":[{\"delta\":{},\"finish_reason\":null}]}\n\n");
         let last = event("data: {\"choices\":[{\"delta\":{},\"finish_reason\":\"stop\"}]}\n\n");
         let vllm = hide(&[LOGPROBS], &[FrameKind::EmptyDelta]);
-        assert_eq!(vllm.event(&empty), None);
-        assert_eq!(vllm.event(&last).unwrap(), last.0);
-        assert_eq!(hide(&[LOGPROBS], &[]).event(&empty).unwrap(), empty.0);
+        assert_eq!(vllm.event(&empty.read()), None);
+        assert_eq!(vllm.event(&last.read()).unwrap(), last.0);
+        assert_eq!(hide(&[LOGPROBS], &[]).event(&empty.read()).unwrap(), empty.0);
         let only = event(
             "data: {\"choices\":[{\"delta\":{\"reasoning_content\":null},\"logprobs\":{},\
              \"finish_reason\":null}]}\n\n",
         );
         let named = event("event: sglext_ids\ndata: {\"choices\":[]}\n\n");
         let sglang = hide(&[LOGPROBS], &[FrameKind::OnlyLogprobs, FrameKind::Named("sglext_ids")]);
-        assert_eq!((sglang.event(&only), sglang.event(&named)), (None, None));
-        assert!(sglang.event(&event(": sglext_ids\n\n")).is_some());
+        assert_eq!((sglang.event(&only.read()), sglang.event(&named.read())), (None, None));
+        assert!(sglang.event(&event(": sglext_ids\n\n").read()).is_some());
     }
 
     #[test]
     fn a_payload_over_several_lines_is_hidden_in_too() {
         let hide = hide(&[LOGPROBS], &[]);
         let long = event("data: {\"choices\":\r\ndata: [{\"logprobs\":[1,\r\ndata:2]}]}\r\n\r\n");
-        let shown = hide.event(&long).unwrap();
+        let shown = hide.event(&long.read()).unwrap();
         assert_eq!(shown, &b"data: {\"choices\":\r\ndata: [{\"logprobs\":null}]}\r\n\r\n"[..]);
     }
 }

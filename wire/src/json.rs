@@ -15,7 +15,7 @@ use crate::bounds::{DEPTH_MAX, MEMBERS_MAX, TREE_VALUES_MAX};
 mod outline;
 mod scan;
 
-pub(crate) use outline::Outline;
+pub(crate) use outline::{Brackets, Outline};
 
 /// A document that is not structurally JSON.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -177,13 +177,13 @@ pub(crate) fn each_element<D: Ends + ?Sized>(
 }
 
 /// The first `count` elements of the array at `array`, or all if there are fewer.
-pub(crate) fn first_elements(
-    doc: &[u8],
+pub(crate) fn first_elements<D: Ends + ?Sized>(
+    document: &D,
     array: &Range<usize>,
     count: usize,
 ) -> Result<Vec<Range<usize>>, Malformed> {
     let mut found = Vec::new();
-    let walked = each_element(doc, array, |element| {
+    let walked = each_element(document, array, |element| {
         if found.len() == count {
             return Err(Malformed);
         }

@@ -68,7 +68,7 @@ pub use scheduling::{SCHEDULING_HEADERS, without_scheduling};
 pub use server::{Comparison, Difference, Probe, ServerInfo, compare};
 pub use shape::shape;
 pub use sides::{Alternative, Routing, alternatives, routing, sampling_mask};
-pub use sse::{Event, EventTooLong, Splitter};
+pub use sse::{Event, EventTooLong, ReadEvent, Splitter};
 pub use translate::{
     ReplyTranslator, TranslatedReply, Untranslatable, is_translated, missing_limit_error,
     server_state_error, translate,

@@ -121,7 +121,7 @@ proptest! {
     ) {
         let hide = ask(Dialect::Vllm, Route::Completions, &request("{}")).hide;
         let reply = Bytes::from(text(&asked, pretty));
-        let shown = hide.document(&ReplyDocument::new(&reply));
+        let shown = hide.document(&ReplyDocument::new(reply));
         // Pretty printing breaks a list over lines that a null is not broken over, so the text of
         // what stands around it is compared through the values.
         if pretty {
@@ -137,13 +137,13 @@ proptest! {
         let hide = ask(Dialect::Vllm, Route::Chat, &request("{}")).hide;
         let noise = Bytes::from(bytes);
         if serde_json::from_slice::<Value>(&noise).is_err() {
-            let _ = hide.event(&Event(noise.clone()));
+            let _ = hide.event(&Event(noise.clone()).read());
             let _ = Request::read(&noise);
         }
         let mut collector = Collector::new(Route::Chat, None, None);
         collector.take(&noise);
         collector.take(text(&value, false).as_bytes());
-        let _ = hide.document(&ReplyDocument::new(&Bytes::from(text(&value, true))));
+        let _ = hide.document(&ReplyDocument::new(Bytes::from(text(&value, true))));
         let _ = crate::answers(Route::Chat, &noise);
         let _ = crate::answers(Route::Chat, text(&value, false).as_bytes());
         prop_assert!(collector.facts().unread <= 2);

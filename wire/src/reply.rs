@@ -27,7 +27,7 @@ use crate::bounds::{
     CHOICES_MAX, ERROR_BYTES_MAX, MODEL_BYTES_MAX, PROMPTS_MAX, SIDE_BYTES_MAX, TOKEN_BYTES_MAX,
 };
 use crate::document::ReplyDocument;
-use crate::json::Outline;
+use crate::json::Brackets;
 use crate::request::Request;
 use crate::sse::documents;
 use chat::PromptIds;
@@ -145,17 +145,20 @@ impl Collector {
             Route::Messages => self.take_messages(json),
             Route::Responses => self.take_responses(json),
             Route::Generate => self.take_native(json),
-            _ => Outline::of(json).ok().and_then(|outline| self.take_chat(&outline)),
+            _ => {
+                let brackets = Brackets::of(json).ok();
+                brackets.and_then(|brackets| self.take_chat(&brackets.outline(json)))
+            }
         };
         self.note_read(read, json);
     }
 
-    /// Takes one document, whose outline others need too.
-    pub fn take_document(&mut self, document: &ReplyDocument<'_>) {
+    /// Takes one document, or the data of one event, whose outline others need too.
+    pub fn take_document(&mut self, document: &ReplyDocument) {
         match self.route {
             Route::Messages | Route::Responses | Route::Generate => self.take(document.bytes()),
             _ => {
-                let read = document.outline().ok().and_then(|outline| self.take_chat(outline));
+                let read = document.outline().ok().and_then(|outline| self.take_chat(&outline));
                 self.note_read(read, document.bytes());
             }
         }

@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 
 use crate::bounds::{MODEL_BYTES_MAX, VALUE_BYTES_MAX};
 use crate::json::{
-    Edits, Outline, cuts, each_element, first_elements, is_beyond_bounds, members, root, tree,
+    Brackets, Edits, cuts, each_element, first_elements, is_beyond_bounds, members, root, tree,
 };
 use crate::sampling::parameters;
 
@@ -31,7 +31,8 @@ pub struct Request {
 impl Request {
     /// Reads `body`; `None` if it is not a JSON object, or beyond the bounds of one.
     pub fn read(body: &Bytes) -> Option<Self> {
-        let document = Outline::of(body).ok()?;
+        let brackets = Brackets::of(body).ok()?;
+        let document = brackets.outline(body);
         let object = root(&document).ok()?;
         let fields = members(&document, &object)
             .ok()?
@@ -172,7 +173,7 @@ impl Request {
     fn append_to_lists(&self, appended: &[(&str, &'static str)], edits: &mut Edits) {
         for (key, value) in appended {
             let Some(list) = self.place(key) else { continue };
-            let first = first_elements(&self.body, list, 1);
+            let first = first_elements(&*self.body, list, 1);
             let is_empty = first.is_ok_and(|items| items.is_empty());
             let comma = if is_empty { "" } else { "," };
             let end = list.end - 1;
@@ -241,7 +242,7 @@ impl Request {
     fn batch_size(&self) -> Option<usize> {
         let place = ["prompt", "text", "input_ids"].iter().find_map(|key| self.place(key))?;
         // A list of numbers is one prompt, given as ids.
-        let first = first_elements(&self.body, place, 1).ok()?.pop()?;
+        let first = first_elements(&*self.body, place, 1).ok()?.pop()?;
         if !matches!(self.body.get(first.start), Some(b'"' | b'[')) {
             return None;
         }

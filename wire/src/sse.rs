@@ -7,6 +7,7 @@ use bytes::{Bytes, BytesMut};
 use episode::Route;
 
 use crate::bounds::{EVENT_BYTES_MAX, EVENT_LINES_MAX};
+use crate::document::ReplyDocument;
 use crate::json::{Edits, members, root};
 
 /// Bytes of a recorded stream that are cut at a time.
@@ -38,6 +39,15 @@ pub struct Splitter {
 /// One event: its lines and the blank line that ends it, exactly as received.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Event(pub Bytes);
+
+/// An event with its data, found once for all that read it.
+#[derive(Debug)]
+pub struct ReadEvent<'a> {
+    pub(crate) event: &'a Event,
+    /// The places of the values of the `data:` lines.
+    pub(crate) places: Vec<Range<usize>>,
+    data: ReplyDocument,
+}
 
 impl Splitter {
     /// Takes the next bytes of the stream.
@@ -121,6 +131,16 @@ impl<'a> LineMap<'a> {
 }
 
 impl Event {
+    /// The event with its data.
+    pub fn read(&self) -> ReadEvent<'_> {
+        let places = self.payload();
+        let data = match places.as_slice() {
+            [only] => self.0.slice(only.clone()),
+            several => Bytes::copy_from_slice(&self.joined(several)),
+        };
+        ReadEvent { event: self, places, data: ReplyDocument::new(data) }
+    }
+
     /// The places of the values of the event's `data:` lines.
     pub(crate) fn payload(&self) -> Vec<Range<usize>> {
         self.lines()
@@ -168,22 +188,7 @@ impl Event {
 
     /// Returns true if this event ends the stream of a reply to `route`.
     pub fn ends(&self, route: Route) -> bool {
-        match route {
-            Route::Messages => self.is_of_type(&["message_stop"]),
-            Route::Responses => self.is_of_type(&RESPONSE_ENDS),
-            _ => self.data().is_some_and(|data| data.trim_ascii() == DONE),
-        }
-    }
-
-    /// Returns true if the event is of one of `types`, by its name or else by its data's `type`.
-    fn is_of_type(&self, types: &[&str]) -> bool {
-        match self.name() {
-            Some(name) => types.iter().any(|kind| kind.as_bytes() == name),
-            None => self.data().is_some_and(|data| {
-                let kind = text_member(&data, "type");
-                kind.is_some_and(|kind| types.contains(&kind.as_str()))
-            }),
-        }
+        self.read().ends(route)
     }
 
     /// The lines without line ends, each with its offset.
@@ -199,6 +204,38 @@ impl Event {
                 _ => (at, text),
             }
         })
+    }
+}
+
+impl ReadEvent<'_> {
+    /// The event's data: its `data:` lines joined; `None` if it has none, as a comment.
+    pub fn data(&self) -> Option<&ReplyDocument> {
+        (!self.places.is_empty()).then_some(&self.data)
+    }
+
+    /// Returns true if this event ends the stream of a reply to `route`.
+    pub fn ends(&self, route: Route) -> bool {
+        match route {
+            Route::Messages => self.is_of_type(&["message_stop"]),
+            Route::Responses => self.is_of_type(&RESPONSE_ENDS),
+            _ => self.is_done(),
+        }
+    }
+
+    /// Returns true if the event says that a stream of completions is done, and nothing else.
+    pub fn is_done(&self) -> bool {
+        self.data.bytes().trim_ascii() == DONE
+    }
+
+    /// Returns true if the event is of one of `types`, by its name or else by its data's `type`.
+    fn is_of_type(&self, types: &[&str]) -> bool {
+        match self.event.name() {
+            Some(name) => types.iter().any(|kind| kind.as_bytes() == name),
+            None => self.data().is_some_and(|data| {
+                let kind = text_member(data, "type");
+                kind.is_some_and(|kind| types.contains(&kind.as_str()))
+            }),
+        }
     }
 }
 
@@ -235,9 +272,10 @@ pub(crate) fn documents(reply: &[u8]) -> impl Iterator<Item = Cow<'_, [u8]>> {
     whole.map(Cow::Borrowed).into_iter().chain(of_events.map(Cow::Owned))
 }
 
-/// The string under `key` of the object `doc`.
-fn text_member(doc: &[u8], key: &str) -> Option<String> {
-    let all = members(doc, &root(doc).ok()?).ok()?;
+/// The string under `key` of an object.
+fn text_member(document: &ReplyDocument, key: &str) -> Option<String> {
+    let (doc, outline) = (document.bytes(), document.outline().ok()?);
+    let all = members(&outline, &root(&outline).ok()?).ok()?;
     let found = all.iter().find(|member| member.key(doc) == key)?;
     serde_json::from_slice(&doc[found.value.clone()]).ok()
 }

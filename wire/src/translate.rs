@@ -12,7 +12,7 @@ use serde_json::{Map, Value, json};
 use crate::dialect::Dialect;
 use crate::json::tree;
 use crate::request::Request;
-use crate::sse::Event;
+use crate::sse::ReadEvent;
 
 /// Longer ids are cut: every event of a translated stream repeats the id.
 const ID_BYTES_MAX: usize = 256;
@@ -204,11 +204,12 @@ impl ReplyTranslator {
 
     /// The events for the agent in place of one event of the chat stream. Comments stay as they
     /// are. Half a comment is left out: the next event would become part of it.
-    pub fn event(&mut self, event: &Event) -> Bytes {
-        let Some(data) = event.data() else {
+    pub fn event(&mut self, read: &ReadEvent<'_>) -> Bytes {
+        let Some(data) = read.data() else {
+            let event = read.event;
             return if event.is_whole() { event.0.clone() } else { Bytes::new() };
         };
-        match (tree(&data), &mut self.wire) {
+        match (tree(data.bytes()), &mut self.wire) {
             (None, _) => Bytes::new(),
             (Some(chunk), Wire::Messages(builder)) => Bytes::from(builder.chunk(&chunk)),
             (Some(chunk), Wire::Responses(builder)) => Bytes::from(builder.chunk(&chunk)),
@@ -296,6 +297,7 @@ fn overflow_stream(mut builder: responses::ResponseBuilder, error: &Value) -> Tr
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sse::Event;
 
     fn translated(dialect: Dialect, route: Route, body: &'static str) -> (String, ReplyTranslator) {
         let request = Request::read(&Bytes::from_static(body.as_bytes())).unwrap();
@@ -343,9 +345,9 @@ mod tests {
             ),
         ] {
             let (_, mut back) = translated(dialect, Route::Messages, STREAM);
-            let role = back.event(&chunk(r#"{"role":"assistant","content":""}"#, ""));
+            let role = back.event(&chunk(r#"{"role":"assistant","content":""}"#, "").read());
             assert!(role.is_empty(), "the first chunk does not tell");
-            let start = back.event(&chunk(r#"{"content":"a"}"#, counts));
+            let start = back.event(&chunk(r#"{"content":"a"}"#, counts).read());
             let start = String::from_utf8(start.to_vec()).unwrap();
             assert!(
                 start.starts_with("event: message_start") && start.contains(expected),
@@ -426,13 +428,13 @@ mod tests {
     fn half_an_event_does_not_run_into_the_end() {
         for rest in ["dat", ": pin", "event: x", ": ping\n"] {
             let mut back = translated(Dialect::Vllm, Route::Messages, THOUGHT).1;
-            let mut shown = back.event(&Event(Bytes::from_static(rest.as_bytes()))).to_vec();
+            let mut shown = back.event(&Event(Bytes::from_static(rest.as_bytes())).read()).to_vec();
             shown.extend_from_slice(&back.error("cut", 502));
             assert!(shown.starts_with(b"event: error\n"), "{rest}");
         }
         let mut back = translated(Dialect::Vllm, Route::Messages, THOUGHT).1;
         for whole in [": ping\n\n", ": ping\r\n\r\n", "\n"] {
-            assert_eq!(back.event(&Event(Bytes::from_static(whole.as_bytes()))), whole);
+            assert_eq!(back.event(&Event(Bytes::from_static(whole.as_bytes())).read()), whole);
         }
     }
 
@@ -444,9 +446,9 @@ mod tests {
             let mut back = translated(Dialect::Vllm, route, body).1;
             let first = format!("data: {{\"id\":\"{}\",\"choices\":[]}}\n\n", "\u{e9}".repeat(500));
             let more = format!("data: {delta}\n\n").repeat(100);
-            let mut shown = back.event(&Event(Bytes::from(first))).to_vec();
+            let mut shown = back.event(&Event(Bytes::from(first)).read()).to_vec();
             for event in crate::sse::events(more.as_bytes()) {
-                shown.extend_from_slice(&back.event(&event));
+                shown.extend_from_slice(&back.event(&event.read()));
             }
             shown.extend_from_slice(&back.end());
             let shown = String::from_utf8(shown).unwrap();

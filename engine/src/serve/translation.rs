@@ -187,11 +187,12 @@ impl TranslatedStream {
     /// Translates a frame, which is one event of chat.
     fn translate(&mut self, frame: Bytes) -> Bytes {
         let event = Event(frame);
-        if event.ends(Route::Chat) {
+        let read = event.read();
+        if read.ends(Route::Chat) {
             self.is_done = true;
             return self.back.end();
         }
-        self.back.event(&event)
+        self.back.event(&read)
     }
 }
 

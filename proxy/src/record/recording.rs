@@ -120,13 +120,8 @@ impl Recording {
         self.first_byte_at.get_or_insert_with(now);
     }
 
-    /// Adds a document, or the data of an event, as the upstream sent it.
-    pub(crate) fn add_upstream_json(&mut self, json: &[u8]) {
-        self.collector.take(json);
-    }
-
-    /// Adds the upstream's reply, which others look at too.
-    pub(crate) fn add_upstream_document(&mut self, document: &ReplyDocument<'_>) {
+    /// Adds a reply of the upstream, or the data of an event, as it was sent.
+    pub(crate) fn add_upstream_document(&mut self, document: &ReplyDocument) {
         self.collector.take_document(document);
     }
 
@@ -237,6 +232,10 @@ mod tests {
 
     use super::*;
 
+    fn add(recording: &mut Recording, json: &[u8]) {
+        recording.add_upstream_document(&ReplyDocument::new(Bytes::copy_from_slice(json)));
+    }
+
     fn recording() -> Recording {
         let mut recording = Recording::new(CallId(Uuid::nil()), Route::Chat, 10);
         recording.set_status(200);
@@ -248,9 +247,7 @@ mod tests {
         let mut recording = recording();
         recording.add_arrival(|| 5);
         recording.add_arrival(|| 6);
-        recording.add_upstream_json(
-            br#"{"choices":[{"index":0,"token_ids":[1],"finish_reason":"stop"}]}"#,
-        );
+        add(&mut recording, br#"{"choices":[{"index":0,"token_ids":[1],"finish_reason":"stop"}]}"#);
         recording.add_reply_bytes(b"12345");
         assert!(recording.is_finished());
         let ended = recording.finish(Outcome::Complete, 9).0;
@@ -272,15 +269,15 @@ mod tests {
             format!(r#"{{"choices":[{{"index":{index},"finish_reason":{reason}}}]}}"#)
         };
         for (index, reason) in [(0, "null"), (1, "\"\""), (0, "\"length\"")] {
-            two.add_upstream_json(finish(index, reason).as_bytes());
+            add(&mut two, finish(index, reason).as_bytes());
             assert_eq!(two.outcome_if_left(), Outcome::ClientGone, "{index} {reason}");
         }
-        two.add_upstream_json(finish(1, "\"stop\"").as_bytes());
+        add(&mut two, finish(1, "\"stop\"").as_bytes());
         assert_eq!(two.outcome_if_left(), Outcome::Complete);
         two.translated = Some(Route::Chat);
         assert_eq!(two.outcome_if_left(), Outcome::ClientGone, "its own wire has not told it yet");
         two.translated = None;
-        two.add_upstream_json(br#"{"error":{"message":"boom"}}"#);
+        add(&mut two, br#"{"error":{"message":"boom"}}"#);
         assert_eq!(two.outcome_if_left(), Outcome::ClientGone);
         assert_eq!(two.finish(Outcome::ClientGone, 0).0.outcome, Outcome::UpstreamFailed);
     }
@@ -292,10 +289,10 @@ mod tests {
         assert_eq!(refused.finish(Outcome::Complete, 0).0.outcome, Outcome::Refused);
         let mut in_stream = recording();
         in_stream.note_upstream_status(400);
-        in_stream.add_upstream_json(br#"{"error":{"message":"too long"}}"#);
+        add(&mut in_stream, br#"{"error":{"message":"too long"}}"#);
         assert_eq!(in_stream.finish(Outcome::Complete, 0).0.outcome, Outcome::Refused);
         let mut broken = recording();
-        broken.add_upstream_json(br#"{"error":{"message":"boom"}}"#);
+        add(&mut broken, br#"{"error":{"message":"boom"}}"#);
         let ended = broken.finish(Outcome::Complete, 0).0;
         assert_eq!(
             (ended.outcome, ended.error.as_deref()),
@@ -309,7 +306,7 @@ mod tests {
         let left = recording().finish(Outcome::ClientGone, 0).0;
         assert_eq!(left.outcome, Outcome::ClientGone);
         let mut left = recording();
-        left.add_upstream_json(br#"{"error":{"message":"boom"}}"#);
+        add(&mut left, br#"{"error":{"message":"boom"}}"#);
         assert_eq!(left.finish(Outcome::ClientGone, 0).0.outcome, Outcome::UpstreamFailed);
     }
 }

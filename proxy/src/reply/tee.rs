@@ -33,6 +33,9 @@ use crate::reply::transform::{
 };
 use crate::upstream::rewrite::{ContentTransform, Rewrite};
 
+/// Bytes of a frame to which no further events are joined.
+const FRAME_BYTES: usize = 16 << 10;
+
 /// The receiver of a reply.
 #[derive(Debug)]
 pub(crate) struct ReplyReceiver {
@@ -154,7 +157,7 @@ async fn relay_document(
         Ok(whole) => whole,
         Err(failure) => {
             if let ContentTransform::Native(hide) = &transform {
-                recording.add_reply_bytes(&hide.document(&ReplyDocument::new(&failure.read)));
+                recording.add_reply_bytes(&hide.document(&ReplyDocument::new(failure.read)));
             }
             return Err(call.fail(failure.error).await);
         }
@@ -179,7 +182,7 @@ pub(crate) fn transform_document(
     transform: ContentTransform,
     recording: &mut Recording,
 ) -> Bytes {
-    let read = ReplyDocument::new(document);
+    let read = ReplyDocument::new(document.clone());
     recording.add_upstream_document(&read);
     let sent = match transform {
         ContentTransform::Native(hide) => hide.document(&read),
@@ -393,6 +396,27 @@ impl Tee {
         })
     }
 
+    /// The steps of a stream that are ready, joined: a burst of events costs one frame.
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<TransformStep> {
+        if matches!(self.transform, BodyTransform::Opaque(_)) {
+            return self.poll_upstream(cx);
+        }
+        let mut joined = BytesMut::new();
+        while joined.len() < FRAME_BYTES {
+            match self.poll_upstream(cx) {
+                Poll::Ready(TransformStep::Send(bytes)) => joined.extend_from_slice(&bytes),
+                Poll::Ready(TransformStep::End { now, held, outcome, tail }) => {
+                    joined.extend_from_slice(&now);
+                    let now = joined.freeze();
+                    return Poll::Ready(TransformStep::End { now, held, outcome, tail });
+                }
+                Poll::Pending if joined.is_empty() => return Poll::Pending,
+                Poll::Pending => break,
+            }
+        }
+        Poll::Ready(TransformStep::Send(joined.freeze()))
+    }
+
     /// Starts the commit of the call.
     fn commit(&mut self, held: Bytes, outcome: Outcome, tail: Tail) {
         if let State::Relaying(call) = std::mem::replace(&mut self.state, State::Ended) {
@@ -466,7 +490,7 @@ impl Body for Tee {
         // Each turn either returns or changes the state.
         loop {
             match &mut self.state {
-                State::Relaying(_) => match ready!(self.poll_upstream(cx)) {
+                State::Relaying(_) => match ready!(self.poll_ready(cx)) {
                     TransformStep::Send(bytes) if bytes.is_empty() => {}
                     TransformStep::Send(bytes) => return frame(bytes),
                     TransformStep::End { now, held, outcome, tail } => {

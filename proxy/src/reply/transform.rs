@@ -2,7 +2,7 @@
 
 use bytes::{Bytes, BytesMut};
 use episode::{Outcome, Route};
-use wire::{Event, Splitter};
+use wire::{ReadEvent, Splitter};
 
 use crate::body::BoxError;
 use crate::bounds::DECODED_PIECE_BYTES_MAX;
@@ -130,11 +130,12 @@ impl BodyTransform {
         events.splitter.push(&decoded);
         while let Ok(next) = events.splitter.next_event() {
             let Some(event) = next else { return false };
-            if event.ends(events.upstream) {
+            let read = event.read();
+            if read.ends(events.upstream) {
                 return true;
             }
-            if let Some(data) = event.data() {
-                recording.add_upstream_json(&data);
+            if let Some(data) = read.data() {
+                recording.add_upstream_document(data);
             }
         }
         true
@@ -212,35 +213,39 @@ impl EventTransform {
     fn take_events(&mut self, recording: &mut Recording) -> TransformStep {
         let mut sent = BytesMut::new();
         loop {
-            match self.splitter.next_event() {
-                Ok(Some(event)) if event.ends(self.upstream) => {
-                    let held = self.take_terminal(&event, recording);
-                    let tail = match &self.content {
-                        ContentTransform::Native(_) => Tail::Upstream,
-                        ContentTransform::Translated(_) => Tail::Nothing,
-                    };
-                    let (now, outcome) = (sent.freeze(), Outcome::Complete);
-                    return TransformStep::End { now, held, outcome, tail };
-                }
-                Ok(Some(event)) => self.take_event(&event, recording, &mut sent),
+            let event = match self.splitter.next_event() {
+                Ok(Some(event)) => event,
                 Ok(None) => return TransformStep::Send(sent.freeze()),
                 Err(error) => {
                     return TransformStep::broken(sent.freeze(), error.to_string(), recording);
                 }
+            };
+            let read = event.read();
+            if !read.ends(self.upstream) {
+                self.take_event(&read, recording, &mut sent);
+                continue;
             }
+
+            let held = self.take_terminal(&read, recording);
+            let tail = match &self.content {
+                ContentTransform::Native(_) => Tail::Upstream,
+                ContentTransform::Translated(_) => Tail::Nothing,
+            };
+            let (now, outcome) = (sent.freeze(), Outcome::Complete);
+            return TransformStep::End { now, held, outcome, tail };
         }
     }
 
     /// The agent's form of the terminal event and of the bytes that came with it.
-    fn take_terminal(&mut self, event: &Event, recording: &mut Recording) -> Bytes {
+    fn take_terminal(&mut self, read: &ReadEvent<'_>, recording: &mut Recording) -> Bytes {
         let mut held = BytesMut::new();
         match &mut self.content {
             ContentTransform::Translated(back) => held.extend_from_slice(&back.end()),
             ContentTransform::Native(hide) => {
-                if let Some(data) = event.data().filter(|data| data.trim_ascii() != b"[DONE]") {
-                    recording.add_upstream_json(&data);
+                if let Some(data) = read.data().filter(|_| !read.is_done()) {
+                    recording.add_upstream_document(data);
                 }
-                held.extend_from_slice(&hide.event(event).unwrap_or_default());
+                held.extend_from_slice(&hide.event(read).unwrap_or_default());
                 if let Some(rest) = self.splitter.rest() {
                     held.extend_from_slice(&rest.0);
                 }
@@ -251,13 +256,13 @@ impl EventTransform {
     }
 
     /// Records an event, and adds the agent's form of it to `sent`.
-    fn take_event(&mut self, event: &Event, recording: &mut Recording, sent: &mut BytesMut) {
-        if let Some(data) = event.data() {
-            recording.add_upstream_json(&data);
+    fn take_event(&mut self, read: &ReadEvent<'_>, recording: &mut Recording, sent: &mut BytesMut) {
+        if let Some(data) = read.data() {
+            recording.add_upstream_document(data);
         }
         let bytes = match &mut self.content {
-            ContentTransform::Native(hide) => hide.event(event),
-            ContentTransform::Translated(back) => Some(back.event(event)),
+            ContentTransform::Native(hide) => hide.event(read),
+            ContentTransform::Translated(back) => Some(back.event(read)),
         };
         if let Some(bytes) = bytes {
             recording.add_reply_bytes(&bytes);
@@ -270,7 +275,7 @@ impl EventTransform {
     fn end(&mut self, recording: &mut Recording) -> TransformStep {
         let mut held = BytesMut::new();
         if let Some(event) = self.splitter.rest() {
-            self.take_event(&event, recording, &mut held);
+            self.take_event(&event.read(), recording, &mut held);
         }
 
         let is_whole = recording.is_finished();

@@ -6,7 +6,7 @@ use std::sync::LazyLock;
 use bytes::Bytes;
 use fuzz::{DIALECTS, ROUTES, Spelled, events, events_of, is_whole, parts, request, text_or_grown};
 use libfuzzer_sys::fuzz_target;
-use wire::{AskOptions, Event, ReplyFilter, ask};
+use wire::{AskOptions, Event, ReplyDocument, ReplyFilter, ask};
 
 /// All keys that are ever hidden.
 const HIDDEN: [&str; 10] = [
@@ -70,26 +70,26 @@ fuzz_target!(|input: &[u8]| {
 
 /// The bytes that the agent gets for these events.
 fn shown(hide: &ReplyFilter, events: &[Event]) -> Bytes {
-    events.iter().filter_map(|event| hide.event(event)).flatten().collect()
+    events.iter().filter_map(|event| hide.event(&event.read())).flatten().collect()
 }
 
 fn document(hide: &ReplyFilter, body: &Bytes) {
-    let shown = hide.document(body);
-    assert_eq!(hide.document(&shown), shown, "hidden twice");
+    let shown = hide.document(&ReplyDocument::new(body.clone()));
+    assert_eq!(hide.document(&ReplyDocument::new(shown.clone())), shown, "hidden twice");
     same_but_hidden(body, &shown);
 }
 
 fn event(hide: &ReplyFilter, event: &Event) {
-    let Some(shown) = hide.event(event) else { return };
+    let Some(shown) = hide.event(&event.read()) else { return };
     let apart = events(&shown);
     if apart.len() > 1 {
         // The deltas of one step, each in an event of its own.
-        let again = |part: &Event| hide.event(part).as_ref() == Some(&part.0);
+        let again = |part: &Event| hide.event(&part.read()).as_ref() == Some(&part.0);
         assert!(apart.iter().all(again), "hidden twice");
         return;
     }
     let shown = Event(shown);
-    assert_eq!(hide.event(&shown).as_ref(), Some(&shown.0), "hidden twice");
+    assert_eq!(hide.event(&shown.read()).as_ref(), Some(&shown.0), "hidden twice");
     assert_eq!(is_whole(&event.0), is_whole(&shown.0));
     assert_eq!(beside_data(event), beside_data(&shown), "{event:?}");
     let (before, after) = (event.data(), shown.data());

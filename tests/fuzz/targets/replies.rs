@@ -70,7 +70,7 @@ fn streamed(
     let mut comments = 0;
     for event in events(reply) {
         comments += usize::from(event.data().is_none());
-        shown.extend_from_slice(&translator.event(&event));
+        shown.extend_from_slice(&translator.event(&event.read()));
     }
     let (ended, message) = (knobs.flag(3, 1), String::from_utf8_lossy(reply));
     match ended {
@@ -81,7 +81,10 @@ fn streamed(
     }
     let late =
         Event(Bytes::from_static(b"data: {\"choices\":[{\"delta\":{\"content\":\"a\"}}]}\n\n"));
-    assert!(translator.event(&late).is_empty() && translator.end().is_empty(), "an end is the end");
+    assert!(
+        translator.event(&late.read()).is_empty() && translator.end().is_empty(),
+        "an end is the end"
+    );
     assert!(translator.error("late", 500).is_empty(), "an end is the end");
     // The shortest that says something is `{}` among the calls: three events and a place in the
     // last, each with its id. More than that repeats what it must not.

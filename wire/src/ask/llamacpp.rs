@@ -113,7 +113,7 @@ mod tests {
         let plain = r#"{"choices":[{"index":0}],"__verbose":{"tokens":[],
             "generation_settings":{"n_probs":0,"min_p":0.05}}}"#;
         let reply = Bytes::from_static(reply.as_bytes());
-        assert_eq!(verbose.hide.document(&ReplyDocument::new(&reply)), plain);
+        assert_eq!(verbose.hide.document(&ReplyDocument::new(reply)), plain);
         let all = r#"{"verbose":true,"n_probs":2,"return_tokens":true}"#;
         assert!(asked(Route::Chat, all).hide.is_empty());
     }

@@ -203,7 +203,7 @@ mod tests {
         ] {
             let asked = asked(Route::Chat, r#"{"stream":true}"#, header);
             assert_eq!(asked.headers, [(added, "1")]);
-            let shown = asked.hide.event(&event).unwrap();
+            let shown = asked.hide.event(&event.read()).unwrap();
             assert_eq!(shown, format!("data: {{\"choices\":[],\"sglext\":{left}}}\n\n"));
         }
         let own = r#"{"stream":true,"return_output_ids_in_sglext":true}"#;
@@ -211,7 +211,7 @@ mod tests {
         let framed = asked(Route::Chat, r#"{"stream":true}"#, FRAMED);
         assert_eq!(framed.headers.len(), 2);
         let named = Event(Bytes::from(format!("event: sglext_ids\n{BOTH}")));
-        assert_eq!(framed.hide.event(&named), None);
+        assert_eq!(framed.hide.event(&named.read()), None);
     }
 
     #[test]

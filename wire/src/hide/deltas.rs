@@ -8,8 +8,8 @@ use std::ops::Range;
 use bytes::Bytes;
 
 use crate::bounds::{DELTAS_MAX, SPLIT_BYTES_MAX};
-use crate::json::{Malformed, first_elements, members, root};
-use crate::sse::Event;
+use crate::json::{Ends, Malformed, Outline, first_elements, members, root};
+use crate::sse::{Event, ReadEvent};
 
 /// The delta of a choice, and the number of tokens that were sampled in its step, counted up to 2.
 #[derive(Default)]
@@ -27,11 +27,11 @@ struct JoinedDelta {
 
 /// The frames in place of one, each with everything that stands beside its delta; empty if the
 /// frame stays as it is.
-pub(super) fn split(event: &Event) -> Vec<Event> {
-    let places = event.payload();
-    let [place] = places.as_slice() else { return Vec::new() };
-    let frame = &event.0;
-    let Ok(Some(joined)) = joined_delta(&frame[place.clone()]) else { return Vec::new() };
+pub(super) fn split(read: &ReadEvent<'_>) -> Vec<Event> {
+    let ([place], Some(data)) = (read.places.as_slice(), read.data()) else { return Vec::new() };
+    let frame = &read.event.0;
+    let joined = data.outline().and_then(|outline| joined_delta(&outline));
+    let Ok(Some(joined)) = joined else { return Vec::new() };
     let count = joined.deltas.len();
     // Each frame repeats what stands beside the deltas.
     if count < 2 || count.saturating_mul(frame.len()) > SPLIT_BYTES_MAX {
@@ -45,32 +45,34 @@ pub(super) fn split(event: &Event) -> Vec<Event> {
 }
 
 /// The only delta of a frame, split; `None` if the frame is the same without our fields.
-fn joined_delta(doc: &[u8]) -> Result<Option<JoinedDelta>, Malformed> {
+fn joined_delta(document: &Outline<'_>) -> Result<Option<JoinedDelta>, Malformed> {
+    let doc = document.bytes();
     let mut choices = Vec::new();
-    for member in members(doc, &root(doc)?)? {
+    for member in members(document, &root(document)?)? {
         match member.key(doc).as_ref() {
-            "choices" => choices = first_elements(doc, &member.value, 2)?,
+            "choices" => choices = first_elements(document, &member.value, 2)?,
             // An agent that asks for running counts gets one frame for a step anyway.
             "usage" => return Ok(None),
             _ => {}
         }
     }
     let [choice] = choices.as_slice() else { return Ok(None) };
-    let Some(step) = step(doc, choice)? else { return Ok(None) };
-    let deltas = single_deltas(doc, &step)?;
+    let Some(step) = step(document, choice)? else { return Ok(None) };
+    let deltas = single_deltas(document, &step)?;
     Ok(deltas.map(|deltas| JoinedDelta { place: step.delta, deltas }))
 }
 
 /// The step of a choice; `None` if the Rust frontend did not write it.
-fn step(doc: &[u8], choice: &Range<usize>) -> Result<Option<Step>, Malformed> {
+fn step(document: &Outline<'_>, choice: &Range<usize>) -> Result<Option<Step>, Malformed> {
+    let doc = document.bytes();
     let mut step = Step::default();
-    for member in members(doc, choice)? {
+    for member in members(document, choice)? {
         match member.key(doc).as_ref() {
             "delta" => step.delta = member.value,
-            "token_ids" => step.tokens = first_elements(doc, &member.value, 2)?.len(),
+            "token_ids" => step.tokens = first_elements(document, &member.value, 2)?.len(),
             "logprobs" => {
-                for field in members(doc, &member.value)? {
-                    let entries = first_elements(doc, &field.value, 2).unwrap_or_default();
+                for field in members(document, &member.value)? {
+                    let entries = first_elements(document, &field.value, 2).unwrap_or_default();
                     step.tokens = step.tokens.max(entries.len());
                 }
             }
@@ -84,15 +86,16 @@ fn step(doc: &[u8], choice: &Range<usize>) -> Result<Option<Step>, Malformed> {
 /// The deltas that a joined one holds. Reasoning ends before anything else begins. A single token
 /// that ends a tool call, or breaks it off, may have text behind the call; with several tokens the
 /// text stands before the call.
-fn single_deltas(doc: &[u8], step: &Step) -> Result<Option<Vec<Vec<u8>>>, Malformed> {
+fn single_deltas(document: &Outline<'_>, step: &Step) -> Result<Option<Vec<Vec<u8>>>, Malformed> {
+    let doc = document.bytes();
     let (mut reasoning, mut text, mut calls) = (None, None, Vec::new());
-    for member in members(doc, &step.delta)? {
+    for member in members(document, &step.delta)? {
         let value = &doc[member.value.clone()];
         match member.key(doc).as_ref() {
             "reasoning" => reasoning = Some([b"{\"reasoning\":", value, b"}"].concat()),
             "content" => text = Some([b"{\"content\":", value, b"}"].concat()),
             "tool_calls" => {
-                let found = first_elements(doc, &member.value, DELTAS_MAX + 1)?;
+                let found = first_elements(document, &member.value, DELTAS_MAX + 1)?;
                 if found.len() > DELTAS_MAX {
                     return Ok(None);
                 }
@@ -116,7 +119,7 @@ mod tests {
         let frame = format!("data: {{\"id\":\"a\",\"choices\":[{choice}]}}\n\n");
         let text = |event: &Event| String::from_utf8(event.0.to_vec()).unwrap();
         let before = r#"data: {"id":"a","choices":[{"index":0,"delta":"#;
-        split(&Event(Bytes::from(frame)))
+        split(&Event(Bytes::from(frame)).read())
             .iter()
             .map(text)
             .map(|frame| frame.strip_prefix(before).unwrap().replace("}]}\n\n", ""))

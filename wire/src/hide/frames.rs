@@ -2,7 +2,8 @@
 
 use std::ops::Range;
 
-use crate::json::{Malformed, first_elements, members, root};
+use crate::document::ReplyDocument;
+use crate::json::{Ends, Malformed, Outline, first_elements, members, root};
 
 /// A kind of frame that is sent only because of our fields.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -19,24 +20,25 @@ pub(crate) enum FrameKind {
     Sglext,
 }
 
-/// Returns true if the frame `doc` is of one of these kinds. `Named` is not looked at: the name is
+/// Returns true if a frame is of one of these kinds. `Named` is not looked at: the name is
 /// not part of the document.
-pub(super) fn is_one_of(doc: &[u8], kinds: &[FrameKind]) -> Result<bool, Malformed> {
+pub(super) fn is_one_of(document: &ReplyDocument, kinds: &[FrameKind]) -> Result<bool, Malformed> {
     if kinds.is_empty() {
         return Ok(false);
     }
 
+    let (document, doc) = (&document.outline()?, document.bytes());
     let (mut choices, mut has_sglext) = (Vec::new(), false);
-    for member in members(doc, &root(doc)?)? {
+    for member in members(document, &root(document)?)? {
         match member.key(doc).as_ref() {
             // Only a lone choice is looked at.
-            "choices" => choices = first_elements(doc, &member.value, 2)?,
+            "choices" => choices = first_elements(document, &member.value, 2)?,
             "sglext" => has_sglext = &doc[member.value.clone()] != b"null",
             _ => {}
         }
     }
     let choice = match choices.as_slice() {
-        [only] => ChoiceShape::read(doc, only)?,
+        [only] => ChoiceShape::read(document, only)?,
         _ => ChoiceShape::default(),
     };
 
@@ -71,13 +73,14 @@ enum DeltaShape {
 }
 
 impl ChoiceShape {
-    fn read(doc: &[u8], choice: &Range<usize>) -> Result<Self, Malformed> {
+    fn read(document: &Outline<'_>, choice: &Range<usize>) -> Result<Self, Malformed> {
+        let doc = document.bytes();
         let mut shape = Self::default();
-        for field in members(doc, choice)? {
+        for field in members(document, choice)? {
             let value = &doc[field.value.clone()];
             let is_null = value == b"null";
             match field.key(doc).as_ref() {
-                "delta" => shape.delta = DeltaShape::read(doc, &field.value)?,
+                "delta" => shape.delta = DeltaShape::read(document, &field.value)?,
                 "finish_reason" => (shape.has_finished, shape.has_finish_key) = (!is_null, true),
                 "text" => shape.has_empty_text = value == b"\"\"",
                 "prompt_token_ids" => shape.has_prompt_ids = !is_null,
@@ -103,8 +106,9 @@ impl ChoiceShape {
 }
 
 impl DeltaShape {
-    fn read(doc: &[u8], delta: &Range<usize>) -> Result<Self, Malformed> {
-        let fields = members(doc, delta)?;
+    fn read(document: &Outline<'_>, delta: &Range<usize>) -> Result<Self, Malformed> {
+        let doc = document.bytes();
+        let fields = members(document, delta)?;
         if fields.is_empty() {
             return Ok(Self::Empty);
         }

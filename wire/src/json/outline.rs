@@ -6,16 +6,20 @@
 use crate::bounds::DEPTH_MAX;
 use crate::json::{Ends, Malformed, scalar, scan, string};
 
-/// A document whose brackets were found in one pass.
+/// The start and the end of each object and array of a document, in the order of the starts.
+#[derive(Debug)]
+pub(crate) struct Brackets(Vec<(usize, usize)>);
+
+/// A document with its brackets.
+#[derive(Clone, Copy)]
 pub(crate) struct Outline<'a> {
     doc: &'a [u8],
-    /// The start and the end of each object and array, in the order of the starts.
-    brackets: Vec<(usize, usize)>,
+    brackets: &'a [(usize, usize)],
 }
 
-impl<'a> Outline<'a> {
-    /// Finds the brackets of a document, all of which must match.
-    pub(crate) fn of(doc: &'a [u8]) -> Result<Self, Malformed> {
+impl Brackets {
+    /// Finds the brackets of a document in one pass. All of them must match.
+    pub(crate) fn of(doc: &[u8]) -> Result<Self, Malformed> {
         let mut brackets: Vec<(usize, usize)> = Vec::new();
         // The places in `brackets` of those that must still close.
         let mut open = Vec::new();
@@ -42,7 +46,12 @@ impl<'a> Outline<'a> {
             }
             at = scan::structure(doc, at + 1);
         }
-        if open.is_empty() { Ok(Self { doc, brackets }) } else { Err(Malformed) }
+        if open.is_empty() { Ok(Self(brackets)) } else { Err(Malformed) }
+    }
+
+    /// The outline of the document that they were found in.
+    pub(crate) fn outline<'a>(&'a self, doc: &'a [u8]) -> Outline<'a> {
+        Outline { doc, brackets: &self.0 }
     }
 }
 
@@ -86,10 +95,12 @@ mod tests {
             let text = if is_wrapped { format!("[{{\"k\":[{text}]}}]") } else { format!("[{text}") };
             let doc = text.as_bytes();
             let scanned = root(doc);
-            let outlined = Outline::of(doc).and_then(|outline| root(&outline));
+            let brackets = Brackets::of(doc);
+            let outlined = brackets.as_ref().map_err(|error| *error);
+            let outlined = outlined.and_then(|brackets| root(&brackets.outline(doc)));
             prop_assert_eq!(&scanned, &outlined);
             if let Ok(place) = scanned {
-                let outline = Outline::of(doc).unwrap();
+                let outline = brackets.as_ref().unwrap().outline(doc);
                 prop_assert_eq!(members(doc, &place), members(&outline, &place));
                 let (mut one, mut other) = (Vec::new(), Vec::new());
                 let scanned = each_element(doc, &place, |element| {
