@@ -36,6 +36,10 @@ use crate::upstream::rewrite::{ContentTransform, Rewrite};
 /// Bytes of a frame to which no further events are joined.
 const FRAME_BYTES: usize = 16 << 10;
 
+/// Times that events wait for further ones. hyper's client hands over one chunk at a time, and its
+/// task must run before the next one; hyper's server polls a body twice before it lets others run.
+const YIELDS: u8 = 2;
+
 /// The receiver of a reply.
 #[derive(Debug)]
 pub(crate) struct ReplyReceiver {
@@ -300,6 +304,10 @@ struct Tee {
     /// Coded bytes that came and are not decoded yet.
     unread: Bytes,
     room: RoomPause,
+    /// Events for the agent that go into one frame.
+    joined: BytesMut,
+    /// Times that this body has let others run since the last of them came.
+    yields: u8,
     trailers: Option<HeaderMap>,
 }
 
@@ -353,8 +361,16 @@ enum State {
 impl Tee {
     fn new(upstream: Incoming, call: OpenCall, transform: BodyTransform) -> Self {
         let state = State::Relaying(Box::new(call));
-        let (unread, room) = (Bytes::new(), RoomPause::default());
-        Self { upstream: Some(upstream), state, transform, unread, room, trailers: None }
+        Self {
+            upstream: Some(upstream),
+            state,
+            transform,
+            unread: Bytes::new(),
+            room: RoomPause::default(),
+            joined: BytesMut::new(),
+            yields: 0,
+            trailers: None,
+        }
     }
 
     /// The next step of a reply that is being relayed.
@@ -401,20 +417,27 @@ impl Tee {
         if matches!(self.transform, BodyTransform::Opaque(_)) {
             return self.poll_upstream(cx);
         }
-        let mut joined = BytesMut::new();
-        while joined.len() < FRAME_BYTES {
+        while self.joined.len() < FRAME_BYTES {
             match self.poll_upstream(cx) {
-                Poll::Ready(TransformStep::Send(bytes)) => joined.extend_from_slice(&bytes),
+                Poll::Ready(TransformStep::Send(bytes)) => {
+                    self.joined.extend_from_slice(&bytes);
+                    self.yields = 0;
+                }
                 Poll::Ready(TransformStep::End { now, held, outcome, tail }) => {
-                    joined.extend_from_slice(&now);
-                    let now = joined.freeze();
+                    self.joined.extend_from_slice(&now);
+                    let now = self.joined.split().freeze();
                     return Poll::Ready(TransformStep::End { now, held, outcome, tail });
                 }
-                Poll::Pending if joined.is_empty() => return Poll::Pending,
-                Poll::Pending => break,
+                Poll::Pending if self.joined.is_empty() => return Poll::Pending,
+                Poll::Pending if self.yields == YIELDS => break,
+                Poll::Pending => {
+                    self.yields += 1;
+                    cx.waker().wake_by_ref();
+                    return Poll::Pending;
+                }
             }
         }
-        Poll::Ready(TransformStep::Send(joined.freeze()))
+        Poll::Ready(TransformStep::Send(self.joined.split().freeze()))
     }
 
     /// Starts the commit of the call.
