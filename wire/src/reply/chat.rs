@@ -53,7 +53,7 @@ impl<'a> LongLists<'a> {
     }
 }
 
-/// A reply, or a chunk of one, without its [`LongLists`]. Fields that we do not read are not listed.
+/// A reply, or a chunk of one, without its [`LongLists`]. Fields that are not read are not here.
 #[derive(Deserialize)]
 struct ChatReply<'a> {
     model: Option<String>,
