@@ -517,6 +517,8 @@ class Soak:
         code = recorder.process.stop()
         if code != 0:
             self._counts.breaks(f"the {name} recorder ended with {code}")
+        if "panicked at" in recorder.process.stderr:
+            self._counts.breaks(f"the {name} recorder panicked:\n{recorder.process.stderr}")
         if lost := self._checks[recorder].lost(self._counts.take_acknowledged(recorder.store)):
             self._counts.breaks(f"{lost} acknowledged calls are not in the store at the end")
         verified = self._command(recorder, "verify", "--json")

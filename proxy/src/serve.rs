@@ -78,8 +78,10 @@ async fn answer(
         // Dropping the call records its end.
         () = cut_signal.cut() => Err(CallError::Cut),
     };
-    let reply = reply.unwrap_or_else(|error| error.response(route));
-    Ok(reply.map(|body| cut_signal.guard(body)))
+    Ok(match reply {
+        Ok(reply) => reply.map(|body| cut_signal.guard(body)),
+        Err(error) => error.response(route),
+    })
 }
 
 /// The walk of a call: accept, tag, rewrite, forward, tee. The recording starts before the upstream

@@ -266,6 +266,27 @@ def test_closing_an_episode_ends_its_calls(serve):
     hold.set()
 
 
+def test_closing_an_episode_answers_a_call_whose_upstream_is_silent(serve):
+    hold = threading.Event()
+
+    def silent(request):
+        if request.method != "GET":
+            hold.wait()
+        yield hostile.reply({"data": []})
+
+    proxy = serve(answer=silent)
+    with socket.create_connection(proxy.data, timeout=10) as agent:
+        agent.sendall(keyed.sent("/e/run/v1/chat/completions", body=STREAM))
+        lines.until("the call begins", lambda: keyed.recorded(proxy, "run"))
+        control.close(proxy, "run")
+        answer = lines.whole(agent)
+    hold.set()
+    assert (answer.status, b"episode_closed" in answer.body) == (409, True)
+    ended = "SELECT outcome FROM calls WHERE episode_id = 'run' AND outcome IS NOT NULL"
+    (call,) = lines.until("the call ends", lambda: hostile.rows(proxy, ended))
+    assert call["outcome"] == "client_gone"
+
+
 def test_a_reader_that_stalls_does_not_keep_a_closed_episode_from_the_feed(serve):
     hold = threading.Event()
     proxy = serve(answer=flooding(hold))

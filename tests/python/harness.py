@@ -126,8 +126,10 @@ class Process:
             self.child.wait()
 
     def end_well(self):
-        """Stops it, unless a test has killed it: then there is no good end to ask for."""
+        """Stops it, unless a test has killed it: then there is no good end to ask for. A panic of
+        one task ends a connection, and no process."""
         assert self.killed or self.stop() == 0, f"{self.child.returncode}\n{self.stderr}"
+        assert "panicked at" not in self.stderr, self.stderr
 
 
 def command(*arguments, folder, **options):

@@ -6,7 +6,7 @@
 
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
 use http_body_util::BodyExt;
@@ -44,14 +44,10 @@ impl CutSignal {
 
     fn poll_cut(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let Some(receiver) = &mut self.0 else { return Poll::Pending };
-        match Pin::new(receiver).poll(cx) {
-            Poll::Pending => Poll::Pending,
-            Poll::Ready(Ok(())) => Poll::Ready(()),
-            Poll::Ready(Err(_)) => {
-                self.0 = None;
-                Poll::Pending
-            }
-        }
+        let is_cut = ready!(Pin::new(receiver).poll(cx)).is_ok();
+        // It must not be asked again.
+        self.0 = None;
+        if is_cut { Poll::Ready(()) } else { Poll::Pending }
     }
 
     /// The body of a reply that breaks off at the cut.
@@ -78,7 +74,6 @@ impl Body for CutBody {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
         if self.signal.poll_cut(cx).is_ready() {
-            self.signal.0 = None;
             self.body = None;
             return Poll::Ready(Some(Err("the episode was closed".into())));
         }
@@ -112,6 +107,12 @@ mod tests {
         sender.send(()).unwrap();
         assert!(body.frame().await.unwrap().is_err());
         assert!(body.frame().await.is_none());
+
+        let (handle, mut signal) = channel();
+        handle.take().unwrap().send(()).unwrap();
+        signal.cut().await;
+        let error = signal.guard(full(Bytes::from("the episode was closed")));
+        assert_eq!(error.collect().await.unwrap().to_bytes(), "the episode was closed");
 
         let (handle, signal) = channel();
         drop(handle.take());
