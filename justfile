@@ -7,7 +7,7 @@ binary := env("ROLLTAPE_BIN", justfile_directory() / "target/release/rolltape")
 check:
     .ci/run
 
-# what the checks need: C and C++ compilers, git, python3-venv, strace
+# what the checks need: C and C++ compilers, git, python3-venv, strace, debootstrap
 install:
     .ci/run install
 
@@ -76,21 +76,39 @@ clients:
 node:
     .ci/run node
 
-# the Python package as a wheel, from the release binary
+# the recipes and the operations of the documents, block by block
+recipes:
+    .ci/run recipes
+
+# the Python package as a wheel, from the release binary, installed in a bare Debian
 wheel:
     .ci/run wheel
 
-# TRL trains the tiny model on what its agents do: `just train-demo --seed 1`
+# a release into dist/: wheels, static archives, checksums; then tries them where nothing else is
+package:
+    packaging/build.sh
+    packaging/check.sh
+
+# the page's files are what its sources build; then Chromium looks at a recording with it
+page:
+    .ci/run page
+
+# the documents as a book in target/book, by `cargo install mdbook`
+book *options:
+    mdbook build docs {{options}}
+
+# TRL trains the tiny model on what its agents do, in the environment of docs/training.md:
+# `just train-demo --seed 1`
 train-demo *options:
-    ROLLTAPE_BIN={{binary}} tests/python/trainers/.venv/bin/python examples/guess/train.py {{options}}
+    .venv/bin/python examples/guess/train.py {{options}}
 
 # the same with GRPOTrainer's rollout_func
 train-sync-demo *options:
-    ROLLTAPE_BIN={{binary}} tests/python/trainers/.venv/bin/python examples/guess/train_sync.py {{options}}
+    .venv/bin/python examples/guess/train_sync.py {{options}}
 
 # Aider processes side by side
 aider-demo *options:
-    ROLLTAPE_BIN={{binary}} tests/python/.venv/bin/python examples/aider/run.py --aider tests/python/clients/.venvs/aider/bin/aider {{options}}
+    ROLLTAPE_BIN={{binary}} tests/python/.venv/bin/python examples/aider/run.py --aider {{justfile_directory()}}/tests/python/clients/.venvs/aider/bin/aider {{options}}
 
 # agents on their own against agents that wait for each other
 async-bench *options:

@@ -15,7 +15,7 @@ import re
 import subprocess
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-CRATES = "cli engine episode exporter kernels proxy store template wire".split()
+CRATES = "cli engine episode exporter kernels proxy store template viewer wire".split()
 TEST_FILES = {"tests.rs", "properties.rs", "site.rs", "conservation.rs", "conformance.rs"}
 
 # A doc comment opens with a noun or a verb; these open a question or an aside.

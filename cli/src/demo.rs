@@ -188,8 +188,9 @@ fn print_groups(played: &[PlayedEpisode], seconds: f64) -> Result<(), Failure> {
 
     let calls: u64 = played.iter().map(|p| p.calls).sum();
     let found = played.iter().filter(|p| p.found).count();
+    print::line("")?;
     print::line(&format!(
-        "\n{found} of {} found it; {calls} calls in {seconds:.1} s, {:.0} calls/s",
+        "{found} of {} found it; {calls} calls in {seconds:.1} s, {:.0} calls/s",
         print::count(played.len() as u64, "episode"),
         calls as f64 / seconds
     ))

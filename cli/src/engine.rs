@@ -29,6 +29,15 @@ pub(crate) struct Args {
     /// Let requests overtake others by their `priority`; without it, priorities have no effect
     #[arg(long, env = "ROLLTAPE_ALLOW_PRIORITY")]
     allow_priority: bool,
+    /// Origin whose web pages may call the engine and read its replies, such as
+    /// https://app.example; repeatable; `*` for all, as vLLM has it
+    #[arg(
+        long,
+        value_name = "ORIGIN",
+        env = "ROLLTAPE_ENGINE_ALLOW_ORIGIN",
+        value_delimiter = ','
+    )]
+    allow_origin: Vec<String>,
     #[command(flatten)]
     token: EngineToken,
     #[command(flatten)]
@@ -92,7 +101,7 @@ fn access(args: &Args) -> Result<Access, Failure> {
              a loopback address with --listen, such as 127.0.0.1:8000",
         ));
     }
-    Ok(Access::with_tokens(token))
+    Ok(Access::with_tokens(token).with_origins(args.allow_origin.clone()))
 }
 
 /// Creates a model of random weights, on a thread that may block.

@@ -7,6 +7,10 @@
 //! | 2 | wrong usage |
 //! | other | `run`: the command's own code; 128 + N if signal N ended it; as in shells, 127 if the
 //! |       | command is not found, 126 if it cannot be run |
+//!
+//! A reader of stdout that leaves early, as `head` does, is not a failure: it has what it wanted.
+//! The command ends quietly with the code that it would have had. What a pipeline makes of rows
+//! that it read in part is for its last command to say.
 
 use std::error::Error;
 use std::fmt::{self, Write};

@@ -4,7 +4,8 @@ mod files;
 mod rewards;
 
 use std::collections::BTreeMap;
-use std::io::IsTerminal;
+use std::error::Error;
+use std::io::{self, ErrorKind, IsTerminal};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -76,13 +77,17 @@ pub(crate) async fn run(args: Args) -> CommandResult {
         bar.set_position(done as u64);
     });
     let result = tokio::select! {
-        result = exported => result.map_err(|error| failure(&error)),
+        result = exported => match result {
+            Err(error) if to_stdout && is_reader_gone(&error) => Ok(None),
+            result => result.map(Some).map_err(|error| failure(&error)),
+        },
         _ = tokio::signal::ctrl_c() => Err(interrupted()),
         _ = terminate.recv() => Err(interrupted()),
     };
     bar.finish_and_clear();
 
-    let report = result?;
+    // A report on rows that nobody reads is of no use, either.
+    let Some(report) = result? else { return Ok(ExitCode::SUCCESS) };
     let lines = if args.json { vec![as_json(&report).to_string()] } else { as_text(&report) };
     match to_stdout {
         // Rows are on stdout, so the report goes to stderr.
@@ -94,12 +99,26 @@ pub(crate) async fn run(args: Args) -> CommandResult {
 
 /// A progress bar if stderr is a terminal, else a hidden one.
 fn progress_bar() -> Result<ProgressBar, Failure> {
-    if !std::io::stderr().is_terminal() {
+    if !io::stderr().is_terminal() {
         return Ok(ProgressBar::hidden());
     }
     let style = ProgressStyle::with_template("exporting {bar:32} {pos}/{len} episodes {elapsed}")
         .map_err(|e| Failure::of(&e))?;
     Ok(ProgressBar::new(0).with_style(style))
+}
+
+/// True if whoever read the rows has left.
+fn is_reader_gone(error: &ExportError) -> bool {
+    let ExportError::Write(error) = error else { return false };
+    let mut cause: Option<&dyn Error> = Some(error);
+    while let Some(error) = cause {
+        let fault = error.downcast_ref::<io::Error>();
+        if fault.is_some_and(|fault| fault.kind() == ErrorKind::BrokenPipe) {
+            return true;
+        }
+        cause = error.source();
+    }
+    false
 }
 
 fn interrupted() -> Failure {

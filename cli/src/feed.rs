@@ -8,6 +8,7 @@ mod client;
 mod items;
 mod query;
 mod sink;
+mod waiting;
 
 use std::collections::BTreeSet;
 use std::io::ErrorKind;
@@ -31,8 +32,11 @@ use crate::terminal;
 
 /// Pause before a server that cannot be reached is asked again.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
-/// Longest wait of one request with --follow, in seconds.
+/// Longest wait of one request with --follow, in seconds. What is waited for is said that often at
+/// most.
 const WAIT_S: u32 = 30;
+/// The wait of the first request: its reader is soon told what is waited for.
+const FIRST_WAIT_S: u32 = 2;
 /// The default length of a lease, in seconds.
 const LEASE_S: u32 = 300;
 /// Longest wait for a pipe's reader, and for the server, at the end.
@@ -119,6 +123,8 @@ struct FeedReader<'a> {
     cursor: Option<String>,
     /// True once the server has answered.
     connected: bool,
+    /// What was said last of what is waited for.
+    said: Option<String>,
 }
 
 /// Reads until nothing is ready, or with --follow until a signal arrives.
@@ -126,10 +132,11 @@ pub(crate) async fn run(args: Args) -> CommandResult {
     let server = FeedClient::new(&args.control, args.token.of_client(&args.store.location)?);
     let mut reader = FeedReader {
         sink: Sink::open(&args.out)?,
-        encoder: RowEncoder::default(),
+        encoder: RowEncoder::new(args.format),
         leased: LeasedItems::default(),
         cursor: args.query.cursor.clone(),
         connected: false,
+        said: None,
         args: &args,
         server: &server,
     };
@@ -143,8 +150,13 @@ pub(crate) async fn run(args: Args) -> CommandResult {
     };
 
     // Also after a failure: what was written is acked, the rest is given back.
-    let output_closed = matches!(stop, Stop::OutputClosed);
-    let finished = reader.finish(output_closed).await;
+    let has_output = match stop {
+        Stop::OutputClosed => false,
+        // That a server has no rows is known of one that answers.
+        Stop::Failed(_) => reader.connected,
+        Stop::NothingReady | Stop::Signal | Stop::BrokenOff(_) => true,
+    };
+    let finished = reader.finish(has_output).await;
     if args.query.consumer.is_none() && reader.connected {
         // The user continues from here with --cursor.
         let cursor = reader.cursor.as_deref().unwrap_or("0");
@@ -195,12 +207,23 @@ impl FeedReader<'_> {
             self.write_under_lease(body).await?;
             self.ack().await?;
             self.leased = LeasedItems::default();
-        } else if !follow {
+            self.said = None;
             self.advance(reply.cursor);
-            return Ok(false);
+            return Ok(true);
         }
+        self.tell(reply.waiting.sentence());
         self.advance(reply.cursor);
-        Ok(true)
+        Ok(follow)
+    }
+
+    /// Says what is waited for, unless that was said last.
+    fn tell(&mut self, waiting: Option<String>) {
+        let closing = || Some("waiting for episodes to be closed".to_owned());
+        let sentence = waiting.or_else(|| closing().filter(|_| self.args.follow));
+        if sentence != self.said {
+            sentence.iter().for_each(|sentence| terminal::message(sentence));
+            self.said = sentence;
+        }
     }
 
     /// Moves the cursor. The server keeps that of a named consumer.
@@ -299,12 +322,12 @@ impl FeedReader<'_> {
         self.ack().await
     }
 
-    /// Ends the output, acks its items and gives the rest back. If the reader of the output has
-    /// left, nothing more is acked: nobody knows what it has read.
-    async fn finish(&mut self, output_closed: bool) -> Result<(), Failure> {
-        let ended = match output_closed {
-            true => Ok(()),
-            false => timeout(LAST_WAIT, self.end_output()).await.unwrap_or(Ok(())),
+    /// Ends the output, acks its items and gives the rest back. Without an output, as if its
+    /// reader has left, nothing more is acked: nobody knows what was read.
+    async fn finish(&mut self, has_output: bool) -> Result<(), Failure> {
+        let ended = match has_output {
+            true => timeout(LAST_WAIT, self.end_output()).await.unwrap_or(Ok(())),
+            false => Ok(()),
         };
         let _ = timeout(LAST_WAIT, self.give_back()).await;
 
@@ -318,7 +341,8 @@ impl FeedReader<'_> {
         let mut pairs = self.args.query.pairs();
         pairs.extend(self.cursor.clone().map(|cursor| ("cursor", cursor)));
         if self.args.follow {
-            pairs.push(("wait_s", WAIT_S.to_string()));
+            let wait_s = if self.connected { WAIT_S } else { FIRST_WAIT_S };
+            pairs.push(("wait_s", wait_s.to_string()));
         }
         if self.args.format == FeedFormat::Arrow {
             pairs.push(("format", "arrow".to_owned()));

@@ -31,6 +31,7 @@ pub(crate) fn start(format: LogFormat, default: &str) -> Result<(), Failure> {
         Ok(_) | Err(VarError::NotPresent) => default.to_owned(),
         Err(VarError::NotUnicode(_)) => return Err(not_a_filter("it is not UTF-8")),
     };
+    check_filter(&filter).map_err(|why| not_a_filter(&why))?;
     let filter = EnvFilter::try_new(filter).map_err(|error| not_a_filter(&error.to_string()))?;
 
     let has_colors = format == LogFormat::Text && io::stderr().is_terminal();
@@ -43,9 +44,59 @@ pub(crate) fn start(format: LogFormat, default: &str) -> Result<(), Failure> {
     Ok(())
 }
 
+/// Levels of a filter.
+const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
+/// Parts that log: crates of rolltape, then libraries.
+const PARTS: [&str; 12] = [
+    "rolltape",
+    "proxy",
+    "engine",
+    "exporter",
+    "store",
+    "h2",
+    "hyper_util",
+    "object_store",
+    "sqlx",
+    "sqlx_core",
+    "sqlx_postgres",
+    "sqlx_sqlite",
+];
+
+/// Checks a filter: `LEVEL`, `PART=LEVEL` or `PART`, with commas between. What is none of these
+/// would be taken for a part that never logs, and silently have no effect.
+fn check_filter(filter: &str) -> Result<(), String> {
+    for directive in filter.split(',').map(str::trim).filter(|directive| !directive.is_empty()) {
+        let (part, level) = match directive.split_once('=') {
+            Some((part, level)) => (Some(part), Some(level)),
+            None if is_level(directive) => (None, Some(directive)),
+            None => (Some(directive), None),
+        };
+        if level.is_some_and(|level| !is_level(level)) {
+            return Err(format!("`{directive}` has no level: {}", LEVELS.join(", ")));
+        }
+        if part.is_some_and(|part| !is_part(part)) {
+            return Err(format!("`{directive}` is no level, and names no part that logs"));
+        }
+    }
+    Ok(())
+}
+
+fn is_level(word: &str) -> bool {
+    LEVELS.iter().any(|level| level.eq_ignore_ascii_case(word))
+}
+
+/// True for a part, or a module of one.
+fn is_part(path: &str) -> bool {
+    path.split("::").next().is_some_and(|part| PARTS.contains(&part))
+}
+
 fn not_a_filter(why: &str) -> Failure {
     Failure::new(format!("the environment variable `ROLLTAPE_LOG` is not a log filter: {why}"))
-        .hint("give a level, such as debug, or levels by part, such as warn,proxy=debug")
+        .hint(format!(
+            "give a level, such as debug, or levels by part, such as warn,proxy=debug; the parts \
+             are {}",
+            PARTS.join(", ")
+        ))
 }
 
 /// A writer that escapes control characters. Each event is one write.
@@ -57,7 +108,8 @@ struct SafeWriter<W = Stderr> {
 
 impl<W: Write> Write for SafeWriter<W> {
     fn write(&mut self, event: &[u8]) -> io::Result<usize> {
-        self.out.write_all(&escaped(event, self.has_colors))?;
+        // The log's own report of an error would go to the same place, and panic there.
+        let _ = self.out.write_all(&escaped(event, self.has_colors));
         Ok(event.len())
     }
 
@@ -95,6 +147,17 @@ mod tests {
         assert_eq!(escaped(event.as_bytes(), false), safe.as_bytes());
         assert_eq!(escaped(b"\x1b[31mred\x1b[0m\r\n", true), b"\x1b[31mred\x1b[0m\\u000d\n");
         assert_eq!(escaped(b"\xff", false), "\u{fffd}".as_bytes());
+    }
+
+    #[test]
+    fn a_filter_that_would_have_no_effect_is_refused() {
+        for good in ["debug", "WARN,proxy=info", "proxy", " warn , store::log=trace,", "sqlx=off"] {
+            assert_eq!(check_filter(good), Ok(()), "{good}");
+        }
+        for bad in ["loud", "proxi=debug", "debug,proxy=", "a b c", "proxy=loud", "[", "==", "7"] {
+            let why = check_filter(bad).unwrap_err();
+            assert!(why.contains(bad.rsplit(',').next().unwrap()), "{bad}: {why}");
+        }
     }
 
     #[test]

@@ -4,12 +4,11 @@
 //! [`server`] what `serve` and `run` start.
 #![forbid(unsafe_code)]
 
-mod backup;
 mod close;
+mod completions;
 mod demo;
 mod doctor;
 mod engine;
-mod episodes;
 mod exit;
 mod export;
 mod feed;
@@ -17,30 +16,45 @@ mod http;
 mod log;
 mod options;
 mod print;
-mod prune;
+mod reading;
 mod reward;
 mod run;
 mod secret_file;
 mod serve;
 mod server;
-mod show;
+mod spans;
 mod terminal;
+#[cfg(test)]
+mod tests;
 mod time;
-mod verify;
+mod upkeep;
+mod version;
 
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::log::LogFormat;
+use crate::reading::{diff, episodes, show, sql, stats, tail, view};
+use crate::terminal::ColorMode;
+use crate::upkeep::{backup, prune, verify};
 
 /// Record what an agent says to a language model, and turn it into training data
 #[derive(Debug, Parser)]
-#[command(name = "rolltape", version, after_help = AFTER_HELP)]
+#[command(name = "rolltape", version = version::text(), after_help = AFTER_HELP)]
 struct Cli {
     /// Form of the log on stderr
     #[arg(long, value_enum, default_value_t, global = true, env = "ROLLTAPE_LOG_FORMAT")]
     log_format: LogFormat,
+    /// Colors in what is printed
+    #[arg(long, value_enum, default_value_t, global = true, value_name = "WHEN")]
+    color: ColorMode,
+    /// Log more: events of a server; twice, its steps as well
+    #[arg(short, long, action = clap::ArgAction::Count, global = true, conflicts_with = "quiet")]
+    verbose: u8,
+    /// Print no progress, no remarks and no line per call, and log errors only
+    #[arg(short, long, global = true)]
+    quiet: bool,
     #[command(subcommand)]
     command: Command,
 }
@@ -58,18 +72,36 @@ enum Command {
     Feed(feed::Args),
     Episodes(episodes::Args),
     Show(show::Args),
+    Tail(tail::Args),
+    Stats(stats::Args),
+    Diff(diff::Args),
     Reward(reward::Args),
     Close(close::Args),
     Verify(verify::Args),
     Prune(prune::Args),
     Backup(backup::Args),
+    Sql(sql::Args),
+    View(view::Args),
     Doctor(doctor::Args),
     Engine(engine::Args),
     Demo(demo::Args),
+    Completions(completions::Args),
+}
+
+impl Cli {
+    /// The log filter if ROLLTAPE_LOG is not set.
+    fn log_filter(&self) -> &'static str {
+        match (self.quiet, self.verbose) {
+            (true, _) => "error",
+            (false, 0) => self.command.log_filter(),
+            (false, 1) => "info",
+            (false, _) => "debug",
+        }
+    }
 }
 
 impl Command {
-    /// The log filter if ROLLTAPE_LOG is not set: servers log events, other commands only warnings.
+    /// The log filter if no option changes it: servers log events, other commands only warnings.
     /// The doctor reports what a server does wrong itself.
     fn log_filter(&self) -> &'static str {
         match self {
@@ -83,9 +115,16 @@ impl Command {
 /// Longest wait for blocking threads at the end.
 const SHUTDOWN_WAIT: std::time::Duration = std::time::Duration::from_secs(30);
 
+/// The memory of the static build. Its libc is Zig's, which writes every page of a zeroed
+/// allocation, so that the engine's whole cache of keys and values would be resident at the start.
+#[cfg(target_env = "musl")]
+#[global_allocator]
+static MEMORY: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 fn main() -> ExitCode {
     let cli = Cli::parse();
-    if let Err(failure) = log::start(cli.log_format, cli.command.log_filter()) {
+    terminal::configure(cli.color, cli.quiet);
+    if let Err(failure) = log::start(cli.log_format, cli.log_filter()) {
         failure.report();
         return exit::usage();
     }
@@ -98,66 +137,30 @@ fn main() -> ExitCode {
 
     let result = runtime.block_on(async {
         match cli.command {
-            Command::Serve(args) => serve::run(*args).await,
+            Command::Serve(args) => serve::run(*args, cli.log_format).await,
             Command::Run(args) => run::run(*args).await,
             Command::Export(args) => export::run(args).await,
             Command::Feed(args) => feed::run(args).await,
             Command::Episodes(args) => episodes::run(args).await,
             Command::Show(args) => show::run(args).await,
+            Command::Tail(args) => tail::run(args).await,
+            Command::Stats(args) => stats::run(args).await,
+            Command::Diff(args) => diff::run(args).await,
             Command::Reward(args) => reward::run(args).await,
             Command::Close(args) => close::run(args).await,
             Command::Verify(args) => verify::run(args).await,
             Command::Prune(args) => prune::run(args).await,
             Command::Backup(args) => backup::run(args).await,
+            Command::Sql(args) => sql::run(args).await,
+            Command::View(args) => view::run(args).await,
             Command::Doctor(args) => doctor::run(args).await,
             Command::Engine(args) => engine::run(args).await,
             Command::Demo(args) => demo::run(args).await,
+            Command::Completions(args) => completions::run(&args, &mut Cli::command()),
         }
     });
 
     // A thread may wait for a peer that never answers; the process must end all the same.
     runtime.shutdown_timeout(SHUTDOWN_WAIT);
     result.unwrap_or_else(|failure| failure.report())
-}
-
-#[cfg(test)]
-mod tests {
-    use clap::CommandFactory;
-
-    #[test]
-    fn the_command_line_is_sound() {
-        super::Cli::command().debug_assert();
-    }
-
-    /// The pages that list the options of `serve` and `engine`.
-    fn option_pages() -> String {
-        let docs = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs");
-        ["serving.md", "engine.md", "weights.md"]
-            .map(|page| std::fs::read_to_string(docs.join(page)).unwrap())
-            .concat()
-    }
-
-    /// One line of the pages has the option and its variable.
-    #[test]
-    fn every_option_of_the_servers_is_documented() {
-        let page = option_pages();
-        let cli = super::Cli::command();
-        let mut seen = 0;
-        for server in ["serve", "engine"] {
-            let command = cli.find_subcommand(server).unwrap();
-            let shown = command.get_arguments().filter(|option| !option.is_hide_set());
-            for option in shown.filter(|option| option.get_id() != "help") {
-                let long = option.get_long().unwrap();
-                let ways = [format!("`--{long}`"), format!("`--{long} ")];
-                let variable = option.get_env().map(|name| format!("`{}`", name.display()));
-                let documented = page.lines().any(|line| {
-                    ways.iter().any(|way| line.contains(way))
-                        && variable.as_ref().is_none_or(|variable| line.contains(variable))
-                });
-                assert!(documented, "`rolltape {server}` has --{long} ({variable:?})");
-                seen += 1;
-            }
-        }
-        assert!(seen > 40, "{seen}");
-    }
 }

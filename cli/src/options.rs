@@ -1,8 +1,8 @@
 //! Options that several subcommands share, and the parsers of their values.
 //!
 //! [`store`] and [`episodes`] say what a command reads, [`upstream`] and [`proxy`] how `serve` and
-//! `run` record, [`control`] who may steer them, [`engine`] and [`device`] how the engine computes,
-//! [`token`] who may call it.
+//! `run` record, [`telemetry`] where their spans go, [`control`] who may steer them, [`engine`] and
+//! [`device`] how the engine computes, [`token`] who may call it.
 
 pub(crate) mod control;
 pub(crate) mod device;
@@ -13,5 +13,6 @@ pub(crate) mod parse;
 pub(crate) mod proxy;
 mod signing;
 pub(crate) mod store;
+pub(crate) mod telemetry;
 pub(crate) mod token;
 pub(crate) mod upstream;

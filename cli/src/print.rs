@@ -15,6 +15,25 @@ pub(crate) fn line(text: &str) -> Result<(), Failure> {
     }
 }
 
+/// Prints a line with colors. Returns false if nobody reads any more.
+pub(crate) fn styled(line: &terminal::Line) -> Result<bool, Failure> {
+    match terminal::styled(line) {
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(false),
+        Err(error) => Err(error.into()),
+        Ok(()) => Ok(true),
+    }
+}
+
+/// Prints lines with colors. Returns false if nobody reads any more.
+pub(crate) fn styled_lines(lines: &[terminal::Line]) -> Result<bool, Failure> {
+    for line in lines {
+        if !styled(line)? {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
 /// Prints a table.
 pub(crate) fn table(head: &[&str], rows: &[Vec<String>]) -> Result<(), Failure> {
     columns(head, rows).iter().try_for_each(|text| line(text))

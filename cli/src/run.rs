@@ -96,6 +96,7 @@ pub(crate) async fn run(args: Args) -> CommandResult {
         Err(error) => Err(error),
     };
 
+    let has_own_server = server.is_some();
     let succeeded = ended.as_ref().is_ok_and(ExitStatus::success);
     let summary = episode.close(if succeeded { "completed" } else { "failed" }).await;
     if let Some(server) = server {
@@ -106,7 +107,10 @@ pub(crate) async fn run(args: Args) -> CommandResult {
     let recorded = summary?;
     match ended {
         Ok(ended) => {
-            print_summary(&episode.id, &recorded);
+            print_summary(&episode.id, &recorded, &where_to_read(&args, has_own_server));
+            if number(&recorded, "calls") == 0 {
+                terminal::message(SILENT_HINT);
+            }
             Ok(exit_code(ended))
         }
         Err(error) => {
@@ -302,7 +306,15 @@ impl ForwardedSignals {
     }
 }
 
-fn print_summary(episode: &EpisodeId, summary: &Value) {
+/// The option of `rolltape show` that leads to the recording.
+fn where_to_read(args: &Args, has_own_server: bool) -> String {
+    match has_own_server {
+        true => format!("--store {}", args.store.location),
+        false => format!("--control {}", args.control),
+    }
+}
+
+fn print_summary(episode: &EpisodeId, summary: &Value, place: &str) {
     let mut line = format!(
         "recorded {episode}: {}, {} with token ids, {} prompt + {} sampled tokens",
         count(number(summary, "calls"), "call"),
@@ -314,8 +326,15 @@ fn print_summary(episode: &EpisodeId, summary: &Value) {
     if incomplete > 0 {
         line += &format!(", {incomplete} incomplete");
     }
+    line += &format!("; read it: rolltape show {episode} {place}");
     terminal::message(&line);
 }
+
+/// The likely causes of a command that made no call, and the way out.
+const SILENT_HINT: &str = "\
+    the command called no model through rolltape. If it should have, it reads its base URL from \
+    elsewhere than OPENAI_BASE_URL and ANTHROPIC_BASE_URL, such as an option or a file of its own.
+Hand the variable on, as in: rolltape run -- sh -c 'COMMAND --base-url \"$OPENAI_BASE_URL\"'";
 
 fn number(summary: &Value, name: &str) -> u64 {
     summary[name].as_u64().unwrap_or(0)

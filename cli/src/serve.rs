@@ -4,12 +4,15 @@ use std::net::SocketAddr;
 use std::process::ExitCode;
 
 use crate::exit::{CommandResult, Failure};
+use crate::log::LogFormat;
 use crate::options::control::FoundToken;
 use crate::options::engine::EngineArgs;
 use crate::options::parse::address;
 use crate::options::proxy::ProxyArgs;
 use crate::options::store::StoreArgs;
 use crate::print::count;
+use crate::server::call_lines;
+use crate::server::listen::reachable;
 use crate::server::passed::{PassedSockets, report_ready, report_stopping};
 use crate::server::signals::{StopSignals, raise_descriptors};
 use crate::server::{BackendArgs, DurabilityName, RunningServer, ServerOptions};
@@ -44,7 +47,7 @@ pub(crate) struct Args {
 }
 
 /// Serves until a signal asks it to stop.
-pub(crate) async fn run(args: Args) -> CommandResult {
+pub(crate) async fn run(args: Args, log_format: LogFormat) -> CommandResult {
     let passed = PassedSockets::take()?;
     let control = passed.control_address()?.unwrap_or(args.control);
     args.proxy.control.check(control)?;
@@ -54,6 +57,7 @@ pub(crate) async fn run(args: Args) -> CommandResult {
 
     let mut signals = StopSignals::new()?;
     let store = args.store.location.to_string();
+    let requires_key = args.proxy.require_key;
     let running = RunningServer::start(ServerOptions {
         backend: args.backend,
         proxy: args.proxy,
@@ -69,8 +73,10 @@ pub(crate) async fn run(args: Args) -> CommandResult {
     })
     .await?;
 
-    report_addresses(&running, &store);
+    report_addresses(&running, &store, requires_key);
     report_ready();
+    let lines =
+        (!terminal::is_quiet()).then(|| call_lines::start(running.viewer.clone(), log_format));
 
     signals.received().await;
     report_stopping();
@@ -83,6 +89,13 @@ pub(crate) async fn run(args: Args) -> CommandResult {
         ));
     }
     running.stop(signals.received()).await?;
+    if let Some(lines) = lines {
+        // A person waits for the lines of the last calls; a log does not.
+        if terminal::messages_are_read() {
+            tokio::time::sleep(call_lines::LOOK_EVERY).await;
+        }
+        lines.abort();
+    }
     Ok(ExitCode::SUCCESS)
 }
 
@@ -99,7 +112,7 @@ fn check_engine(args: &Args) -> Result<(), Failure> {
 }
 
 /// Prints the token's place and the addresses. Tests and scripts read these lines.
-fn report_addresses(running: &RunningServer, store: &str) {
+fn report_addresses(running: &RunningServer, store: &str, requires_key: bool) {
     match &running.token {
         Some(FoundToken { place: Some(place), .. }) => {
             terminal::message(&format!("the control listener's token is in {place}"));
@@ -120,6 +133,26 @@ fn report_addresses(running: &RunningServer, store: &str) {
         };
         terminal::message(&format!("the engine listens on http://{engine}, for {whom}"));
     }
-    let agents_url = running.agents_url();
-    terminal::message(&format!("point an agent at it: OPENAI_BASE_URL={agents_url}/e/EPISODE/v1"));
+    terminal::message(&agent_hint(&running.agents_url(), requires_key));
+    let page = reachable(running.control);
+    terminal::message(&format!(
+        "read what is recorded: http://{page}/ in a browser, or the link that `rolltape view` \
+         prints"
+    ));
+}
+
+/// The line that points an agent here. OpenAI's SDK does not start without a key.
+fn agent_hint(agents_url: &str, requires_key: bool) -> String {
+    let url = format!("OPENAI_BASE_URL={agents_url}/e/EPISODE/v1");
+    match requires_key {
+        // A key is made for one episode.
+        true => format!(
+            "point an agent at it: rolltape run --require-key --proxy {agents_url} -- COMMAND, or \
+             {url} with a key of the episode in OPENAI_API_KEY"
+        ),
+        // The user's own key stays: the upstream may require it.
+        false => format!(
+            "point an agent at it: {url} OPENAI_API_KEY=${{OPENAI_API_KEY:-unused}} python agent.py"
+        ),
+    }
 }

@@ -1,10 +1,13 @@
 //! The server of `rolltape serve` in one process: the engine, if there is a model, and the proxy
 //! with its two listeners.
 
+pub(crate) mod call_lines;
+pub(crate) mod changes;
 pub(crate) mod engine;
 mod feed_rows;
 pub(crate) mod listen;
 pub(crate) mod passed;
+pub(crate) mod reading;
 pub(crate) mod signals;
 
 use std::net::{Ipv4Addr, SocketAddr};
@@ -16,17 +19,21 @@ use ::engine::EngineOptions;
 use clap::ValueEnum;
 use proxy::{Proxy, Upstream};
 use store::{Durability, Location, Store, Writer};
+use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
+use viewer::{TokenTexts, Viewer};
 
 use self::engine::{LoadedEngine, StartedBackend};
 use self::feed_rows::ExportedRows;
 use self::listen::{Listening, reachable};
 use self::passed::PassedSockets;
+use self::reading::reader;
 use crate::exit::Failure;
 use crate::options::control::FoundToken;
 use crate::options::engine::EngineArgs;
 use crate::options::proxy::ProxyArgs;
+use crate::spans::SpanExport;
 
 /// The backend: one of the two is required.
 #[derive(Debug, Clone, clap::Args)]
@@ -106,6 +113,23 @@ impl ServerOptions {
     }
 }
 
+impl ServerOptions {
+    /// The token of the control listener, which is made if it is missing.
+    fn token(&self) -> Result<Option<FoundToken>, Failure> {
+        match self.is_private {
+            true => self.proxy.control.of_private_server(),
+            false => self.proxy.control.of_server(&self.store),
+        }
+    }
+
+    /// The viewer of the store, with the tokenizer of the model if it is at hand.
+    fn viewer(&self) -> Viewer {
+        let model = self.backend.model.as_deref();
+        let tokenizer = model.or_else(|| self.proxy.upstream.tokenizer());
+        Viewer::new(self.store.clone(), tokenizer.map(TokenTexts::later))
+    }
+}
+
 /// Loads the model of a server, whose sockets are bound already.
 async fn load_engine(model: &Path, options: &ServerOptions) -> Result<LoadedEngine, Failure> {
     let upstream_args = &options.proxy.upstream;
@@ -134,6 +158,10 @@ pub(crate) struct RunningServer {
     pub(crate) drain_wait: Duration,
     /// Weak, because a proxy that is held keeps the store open.
     proxy: Weak<Proxy>,
+    /// Reads the recording for people.
+    pub(crate) viewer: Viewer,
+    /// Sends spans of what is recorded, if there is a collector.
+    spans: Option<SpanExport>,
     /// Stops the data listener.
     stop_data: watch::Sender<bool>,
     /// Stops the others, which calls in flight and whoever watches them still need.
@@ -162,10 +190,7 @@ impl RunningServer {
         // After the engine: a model that does not load must not leave an empty store behind.
         let (store, writer) = Store::open(&options.store, options.durability.into()).await?;
         // After the store: whoever holds it is the only one to make the token beside it.
-        let token = match options.is_private {
-            true => options.proxy.control.of_private_server()?,
-            false => options.proxy.control.of_server(&options.store)?,
-        };
+        let token = options.token()?;
         let control_token = token.as_ref().map(|found| found.token.clone());
 
         let mut engine_tasks = JoinSet::new();
@@ -182,6 +207,8 @@ impl RunningServer {
         let mut config = options.proxy.config(upstream, engine.is_some(), &options.store)?;
         config.control_token = control_token;
         config.rows = Some(Arc::new(ExportedRows));
+        let viewer = options.viewer();
+        config.reader = Some(reader(viewer.clone()));
         config.descriptors_max = options.descriptors_max;
         config.upstream_key = key.or(config.upstream_key);
         let scheme = if config.tls.is_some() { "https" } else { "http" };
@@ -189,14 +216,15 @@ impl RunningServer {
         let proxy = Arc::new(Proxy::start(config, store).await.map_err(|e| Failure::of(&e))?);
         let weak_proxy = Arc::downgrade(&proxy);
 
+        let spans = SpanExport::start(&options.proxy.telemetry, &viewer, &options.store).await?;
+
         // The ports open last: until here nothing could have been served.
         let (data_listener, control_listener) = (data_socket.open()?, control_socket.open()?);
         let (data, control) = (data_listener.local_addr()?, control_listener.local_addr()?);
-        let (mut data_tasks, mut control_tasks) = (JoinSet::new(), JoinSet::new());
+        let mut data_tasks = JoinSet::new();
         let data_stop = stopped(data_stop);
         data_tasks.spawn(proxy::serve_data(Arc::clone(&proxy), data_listener, data_stop));
-        let control_stop = stopped(others_stop);
-        control_tasks.spawn(proxy::serve_control(proxy, control_listener, control_stop));
+        let control_tasks = serve_control(proxy, control_listener, &others_stop, engine.is_none());
 
         Ok(Self {
             data,
@@ -207,6 +235,8 @@ impl RunningServer {
             token,
             drain_wait,
             proxy: weak_proxy,
+            viewer,
+            spans,
             stop_data,
             stop_others,
             data_tasks,
@@ -254,11 +284,29 @@ impl RunningServer {
             self.stop_others.send_replace(true);
         }
         self.writer.finish().await;
+        if let Some(spans) = self.spans {
+            spans.finish().await;
+        }
         while let Some(ended) = self.engine_tasks.join_next().await {
             ended.map_err(|e| Failure::of(&e))??;
         }
         Ok(())
     }
+}
+
+/// Serves the control listener, and watches an upstream that is another process.
+fn serve_control(
+    proxy: Arc<Proxy>,
+    listener: TcpListener,
+    stop: &watch::Receiver<bool>,
+    watches: bool,
+) -> JoinSet<()> {
+    let mut tasks = JoinSet::new();
+    if watches {
+        tasks.spawn(proxy::watch_upstream(Arc::clone(&proxy), stopped(stop.clone())));
+    }
+    tasks.spawn(proxy::serve_control(proxy, listener, stopped(stop.clone())));
+    tasks
 }
 
 /// Resolves when the server is to stop.

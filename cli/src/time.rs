@@ -37,6 +37,43 @@ pub(crate) fn moment(text: &str) -> Result<Micros, String> {
     })
 }
 
+/// Parses a moment, or a length of time before now (`1h`). Returns seconds since 1970.
+pub(crate) fn past(text: &str) -> Result<f64, String> {
+    let at = duration(text).map(|length| now() - length).or_else(|_| moment(text));
+    at.map(|at| at as f64 / 1e6).map_err(|_| {
+        "not a time such as 45m, 12h or 7d before now, or 2026-11-21T20:17:47Z".to_owned()
+    })
+}
+
+/// The time of day of seconds since 1970, in UTC: `20:17:47Z`.
+pub(crate) fn clock(seconds: f64) -> String {
+    let of_day = (seconds.floor() as i64).rem_euclid(86_400);
+    format!("{:02}:{:02}:{:02}Z", of_day / 3600, of_day / 60 % 60, of_day % 60)
+}
+
+/// The day and the time of day of seconds since 1970, in UTC: `2026-11-21 20:17:47Z`.
+pub(crate) fn date(seconds: f64) -> String {
+    let days = (seconds.floor() as i64).div_euclid(86_400);
+    // A year has fewer days than this, so that the guess is never too late.
+    let guess = 1970 + days.div_euclid(366);
+    let year = (guess..).take_while(|year| days_since_1970(*year, 1) <= days).last();
+    let year = year.unwrap_or(guess);
+    let months = (1..=12).take_while(|month| days_since_1970(year, *month) <= days);
+    let month = months.last().unwrap_or(1);
+    let day = days - days_since_1970(year, month) + 1;
+    format!("{year:04}-{month:02}-{day:02} {}", clock(seconds))
+}
+
+/// A length of time in its largest unit: `45 s`, `12 min`, `3 h`, `8 d`.
+pub(crate) fn rough(seconds: f64) -> String {
+    match seconds.max(0.0) {
+        seconds if seconds < 99.5 => format!("{seconds:.0} s"),
+        seconds if seconds < 5970.0 => format!("{:.0} min", seconds / 60.0),
+        seconds if seconds < 169_200.0 => format!("{:.0} h", seconds / 3600.0),
+        seconds => format!("{:.0} d", seconds / 86_400.0),
+    }
+}
+
 fn rfc3339(text: &str) -> Option<Micros> {
     let (date, time) = text.split_once(['T', 't', ' '])?;
     let [year, month, day] = numbers(date, '-', [4, 2, 2])?;
@@ -135,6 +172,34 @@ mod tests {
         assert_eq!(moment("1970-01-01T00:00:01.25Z"), Ok(1_250_000));
         assert_eq!(moment("1970-01-01T00:00:00.1234567Z"), Ok(123_456));
         assert_eq!(moment("1795292267000000"), Ok(1_795_292_267_000_000));
+    }
+
+    #[test]
+    fn moments_are_written_as_they_are_read() {
+        for (text, seconds) in [
+            ("1970-01-01 00:00:00Z", 0),
+            ("2026-11-21 20:17:47Z", 1_795_292_267),
+            ("2024-02-29 23:59:59Z", 1_709_251_199),
+            ("2023-12-31 23:59:59Z", 1_704_067_199),
+            ("2100-03-01 00:00:00Z", 4_107_542_400),
+            ("1969-12-31 23:00:00Z", -3_600_i64),
+        ] {
+            assert_eq!(date(seconds as f64), text);
+        }
+        assert_eq!(clock(1_795_292_267.9), "20:17:47Z");
+        assert_eq!(
+            (rough(12.4), rough(600.0), rough(7200.0)),
+            ("12 s".into(), "10 min".into(), "2 h".into())
+        );
+        assert_eq!(rough(864_000.0), "10 d");
+    }
+
+    #[test]
+    fn a_past_is_a_length_or_a_moment() {
+        let hour = now() as f64 / 1e6 - past("1h").unwrap();
+        assert!((3599.0..3601.0).contains(&hour), "{hour}");
+        assert_eq!(past("1970-01-01T00:00:10Z"), Ok(10.0));
+        assert!(past("yesterday").unwrap_err().contains("45m"));
     }
 
     #[test]

@@ -9,7 +9,7 @@ use kernels::cuda::check::{CHECKS, Checker, Finding, Speed};
 use kernels::cuda::{CudaError, Device, DeviceOptions, FAMILIES, Kernels};
 
 pub use group::GroupReport;
-pub use kernels::cuda::{KernelLoad, NoCuda};
+pub use kernels::cuda::{KernelLoad, LOADS_LIBRARIES, NoCuda};
 pub use profile::{Profile, ProfileOptions, ProfileRow};
 
 /// The head sizes of the served model families, for which kernels are compiled and checked.

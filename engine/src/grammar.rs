@@ -1,6 +1,6 @@
 //! Structured outputs: JSON of a schema, a regular expression, a choice, a grammar.
 //!
-//! - [`GrammarSpec`]: the form that a request prescribes.
+//! - [`GrammarSpec`]: the form that a request prescribes; [`LeadingThought`]: what may come first.
 //! - [`GrammarCompiler`]: the tokenizer's vocabulary, prepared for matching; one for each model.
 //! - [`Grammar`]: a compiled form with its state, which says token by token what may come next; one
 //!   for each reply.
@@ -9,7 +9,9 @@
 //! the form, so the reported distribution is the sampling distribution.
 
 mod gbnf;
+mod schema;
 mod schema_cost;
+mod thought;
 mod watch;
 
 #[cfg(test)]
@@ -30,6 +32,9 @@ use crate::bounds::{
     MASK_START_WAIT, MASK_TOKEN_WAIT, MASK_WAIT,
 };
 use crate::room::Room;
+pub(crate) use schema::prepare as prepare_schema;
+use thought::ThinkTags;
+pub(crate) use thought::{LeadingThought, tag};
 
 /// A reason why a form cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -66,6 +71,8 @@ pub(crate) enum GrammarSpec {
     Choice(Vec<String>),
     /// A text of a grammar in Lark's notation, or in GBNF's (`root ::= ...`).
     Rules(String),
+    /// Tool calls of a grammar in Lark's notation.
+    Calls(String),
 }
 
 /// The white space that JSON may have.
@@ -89,7 +96,9 @@ impl GrammarSpec {
     fn check(&self) -> Result<(), GrammarError> {
         let (len, depth) = match self {
             GrammarSpec::Json { schema, .. } => (schema.to_string().len(), 0),
-            GrammarSpec::Regex(text) | GrammarSpec::Rules(text) => (text.len(), depth(text)),
+            GrammarSpec::Regex(text) | GrammarSpec::Rules(text) | GrammarSpec::Calls(text) => {
+                (text.len(), depth(text))
+            }
             GrammarSpec::Choice(texts) => (texts.iter().map(String::len).sum(), 0),
         };
         if len > FORM_BYTES_MAX {
@@ -101,8 +110,18 @@ impl GrammarSpec {
         }
         match self {
             GrammarSpec::Json { schema, .. } => schema_cost::check(schema),
-            GrammarSpec::Rules(text) => schema_cost::check_rules(text),
+            GrammarSpec::Rules(text) | GrammarSpec::Calls(text) => schema_cost::check_rules(text),
             GrammarSpec::Regex(_) | GrammarSpec::Choice(_) => Ok(()),
+        }
+    }
+
+    /// Writes JSON schemas in the keywords that the library has.
+    fn prepared(self) -> Result<GrammarSpec, GrammarError> {
+        match self {
+            GrammarSpec::Json { schema, spacing } => {
+                Ok(GrammarSpec::Json { schema: schema::prepare(&schema)?, spacing })
+            }
+            other => Ok(other),
         }
     }
 
@@ -125,7 +144,9 @@ impl GrammarSpec {
                 let lark = gbnf::to_lark(&text).map_err(GrammarError::form)?;
                 Ok(TopLevelGrammar::from_lark(lark))
             }
-            GrammarSpec::Rules(text) => Ok(TopLevelGrammar::from_lark(text)),
+            GrammarSpec::Rules(text) | GrammarSpec::Calls(text) => {
+                Ok(TopLevelGrammar::from_lark(text))
+            }
         }
     }
 }
@@ -158,6 +179,7 @@ fn compile_options(spacing: JsonWhitespace) -> JsonCompileOptions {
 pub(crate) struct GrammarCompiler {
     factory: ParserFactory,
     ends: Arc<[u32]>,
+    think_tags: ThinkTags,
     /// Room for the forms that are compiled at once.
     room: Room,
 }
@@ -183,12 +205,21 @@ impl GrammarCompiler {
         let mut factory = ParserFactory::new_simple(&env).map_err(GrammarError::vocabulary)?;
         factory.quiet();
         factory.limits_mut().verbose_errors = false;
-        Ok(GrammarCompiler { factory, ends: ends.into(), room: Room::new(FORMS_AT_ONCE) })
+        Ok(GrammarCompiler {
+            factory,
+            ends: ends.into(),
+            think_tags: ThinkTags::new(tokenizer),
+            room: Room::new(FORMS_AT_ONCE),
+        })
     }
 
     /// Compiles a form, when it is its turn. Blocks while it does, about a second at most: the bounds
     /// of forms and the library's own limits hold it there.
-    pub(crate) fn compile(&self, form: GrammarSpec) -> Result<Grammar, GrammarError> {
+    pub(crate) fn compile(
+        &self,
+        form: GrammarSpec,
+        thought: LeadingThought,
+    ) -> Result<Grammar, GrammarError> {
         form.check()?;
         let _place = self.room.enter(1);
         // The library recurses into a form, so it gets a stack for the deepest one allowed.
@@ -196,18 +227,27 @@ impl GrammarCompiler {
             std::thread::Builder::new()
                 .name("grammar".into())
                 .stack_size(FORM_STACK_BYTES)
-                .spawn_scoped(scope, || self.compile_here(form))
+                .spawn_scoped(scope, || self.compile_here(form, thought))
                 .map_err(|error| GrammarError::form(error.to_string()))?
                 .join()
                 .unwrap_or_else(|_| Err(GrammarError::form("the form is damaged")))
         })
     }
 
-    fn compile_here(&self, form: GrammarSpec) -> Result<Grammar, GrammarError> {
-        let parser = self.factory.create_parser(form.top_level()?);
+    fn compile_here(
+        &self,
+        form: GrammarSpec,
+        thought: LeadingThought,
+    ) -> Result<Grammar, GrammarError> {
+        let form = form.prepared()?;
+        form.check()?;
+        // Models put blank lines between reasoning and calls. A form is the content as it is.
+        let blank = if matches!(form, GrammarSpec::Calls(_)) { "BLANK" } else { "" };
+        let whole = self.think_tags.before(form.top_level()?, thought, blank);
+        let parser = self.factory.create_parser(whole);
         let mut matcher = Matcher::new(parser).into_cancellable();
         if let Some(reason) = matcher.get_error() {
-            return Err(GrammarError::form(reason));
+            return Err(GrammarError::form(schema::explained(reason)));
         }
 
         // A form that nothing matches is refused now rather than in the middle of a step.

@@ -17,6 +17,7 @@ mod params;
 mod processors;
 #[cfg(test)]
 pub(crate) mod tests;
+mod thought;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,6 +27,7 @@ pub(crate) use draw::mix;
 pub use params::LogprobsMode;
 pub(crate) use params::{SampledToken, SamplingDefaults, SamplingParams, TokenScores};
 use processors::TokenHistory;
+pub(crate) use thought::ThoughtBudget;
 
 use crate::bounds::SLOW_MASK;
 
@@ -96,11 +98,19 @@ impl Sampler {
         }
 
         let token = self.choose(logits, raw.as_deref(), position, mode);
-        self.history.push(token.id);
+        self.push(token.id);
         if let Some(grammar) = &mut self.params.grammar {
             Arc::make_mut(grammar).push(token.id);
         }
         token
+    }
+
+    /// Notes a token of the reply, but not in the grammar.
+    fn push(&mut self, id: u32) {
+        self.history.push(id);
+        if let Some(thought) = &mut self.params.thought {
+            thought.push(id);
+        }
     }
 
     /// Samples from processed logits. `raw` are the model's own, if they differ.
@@ -162,11 +172,13 @@ impl Sampler {
         params.allowed.is_some()
             || !params.bad_words.is_empty()
             || params.grammar.is_some()
+            || params.thought.as_ref().is_some_and(|thought| thought.may_close_at(position))
             || position < self.ends.min_tokens
     }
 
     /// Excludes the ids that may not be sampled. If nothing is left, only the grammar is applied,
-    /// or without one only the allowed ids.
+    /// or without one only the allowed ids. Reasoning whose budget is spent has nothing but its
+    /// closing tag left.
     fn mask(&mut self, logits: &mut [f32], raw: &[f32], position: usize) {
         if let Some(grammar) = &mut self.params.grammar {
             Arc::make_mut(grammar).mask(logits);
@@ -186,6 +198,10 @@ impl Sampler {
                 (None, Some(allowed)) => processors::allow_only(logits, allowed),
                 (None, None) => {}
             }
+        }
+        if let Some(id) = self.params.thought.as_ref().and_then(ThoughtBudget::closing_id) {
+            processors::allow_only(logits, &[id]);
+            logits[id as usize] = raw[id as usize];
         }
     }
 

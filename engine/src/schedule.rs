@@ -293,6 +293,8 @@ impl Scheduler {
         self.give_up_place(sequence.call);
         self.pages.release(std::mem::take(&mut sequence.cache));
         self.stats.finished(&finish);
+        let (prompt, sampled) = (sequence.request.prompt.len(), sequence.sampled());
+        sequence.times.on_end(&self.stats.requests, prompt, sampled);
         sequence.end(finish);
     }
 
@@ -426,11 +428,12 @@ impl Scheduler {
     }
 
     /// Counts a token that is about to be appended to a sequence.
-    pub(crate) fn count_sampled(&self, sequence: &Sequence) {
+    pub(crate) fn count_sampled(&self, sequence: &mut Sequence) {
         if sequence.sampled() == 0 {
             stats::add(&self.stats.prompt_tokens, sequence.request.prompt.len());
         }
         stats::add(&self.stats.generated_tokens, 1);
+        sequence.times.on_token(&self.stats.requests);
     }
 
     /// Publishes the pages that the last step fills. A later step reads them only after that.

@@ -17,6 +17,7 @@
 mod access;
 mod chat;
 mod completions;
+mod cors;
 mod engine_client;
 mod generate;
 mod generation;
@@ -26,6 +27,8 @@ mod metrics;
 mod models;
 mod openapi;
 mod prefix;
+mod render;
+mod responses;
 mod rl;
 mod route;
 mod routes;
@@ -42,15 +45,15 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use hyper::server::conn::http1;
 use hyper::service::service_fn;
-use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::server::conn::auto;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::{JoinError, JoinSet};
 
 use crate::Engine;
-use crate::bounds::{CONNECTIONS_MAX, HEAD_WAIT, STOP_WAIT};
+use crate::bounds::{CONNECTIONS_MAX, HEAD_WAIT, STOP_WAIT, STREAMS_MAX};
 pub use access::Access;
 use state::ServerState;
 
@@ -123,6 +126,8 @@ async fn accept(
 
     // A call that waits for a trainer would hold the shutdown up: the trainer may never come.
     state.updates.waits.stop();
+    // So would a reply that nobody waits for.
+    state.responses.stop();
     drop(state);
     stop.send_replace(true);
 
@@ -132,7 +137,8 @@ async fn accept(
     }
 }
 
-/// Serves one connection until it ends. Once `stopping` is true, it ends with its current reply.
+/// Serves one connection of HTTP/1.1 or HTTP/2 until it ends. Once `stopping` is true, it ends with
+/// its current replies.
 async fn serve_connection(
     stream: TcpStream,
     state: Arc<ServerState>,
@@ -141,11 +147,22 @@ async fn serve_connection(
     if let Err(error) = stream.set_nodelay(true) {
         tracing::debug!(%error, "cannot set TCP_NODELAY");
     }
+    let is_http2 = tokio::select! {
+        speaks = tokio::time::timeout(HEAD_WAIT, speaks_http2(&stream)) => speaks,
+        () = async { drop(stopping.wait_for(|stop| *stop).await) } => return,
+    };
+    let Ok(Ok(is_http2)) = is_http2 else { return };
+
     let service = service_fn(move |request| routes::answer(Arc::clone(&state), request));
-    let connection = http1::Builder::new()
+    let mut http = auto::Builder::new(TokioExecutor::new());
+    http = if is_http2 { http.http2_only() } else { http.http1_only() };
+    http.http1().timer(TokioTimer::new()).header_read_timeout(HEAD_WAIT);
+    http.http2()
         .timer(TokioTimer::new())
-        .header_read_timeout(HEAD_WAIT)
-        .serve_connection(TokioIo::new(stream), service);
+        .max_concurrent_streams(STREAMS_MAX)
+        .keep_alive_interval(HEAD_WAIT)
+        .keep_alive_timeout(HEAD_WAIT);
+    let connection = http.serve_connection(TokioIo::new(stream), service);
 
     let mut connection = std::pin::pin!(connection);
     let result = tokio::select! {
@@ -158,6 +175,23 @@ async fn serve_connection(
     };
     if let Err(error) = result {
         tracing::debug!(%error, "a connection ended early");
+    }
+}
+
+/// Returns true if a connection begins as HTTP/2 does.
+async fn speaks_http2(stream: &TcpStream) -> io::Result<bool> {
+    const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+    let mut begin = [0; PREFACE.len()];
+    loop {
+        let len = stream.peek(&mut begin).await?;
+        if len == 0 || !PREFACE.starts_with(&begin[..len]) {
+            return Ok(false);
+        }
+        if len == PREFACE.len() {
+            return Ok(true);
+        }
+        // The rest is on its way; a peek does not wait for it.
+        tokio::time::sleep(ACCEPT_PAUSE).await;
     }
 }
 

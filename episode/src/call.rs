@@ -1,5 +1,7 @@
 //! One call: a request and its reply, as the proxy saw them.
 
+mod end;
+
 use bytes::Bytes;
 
 use crate::words::words;

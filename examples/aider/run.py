@@ -125,6 +125,11 @@ def arguments():
     options = parser.parse_args()
     if not options.aider:
         parser.error("no `aider` on the PATH: pip install aider-chat, or give --aider")
+    # Each agent runs in a folder of its own, where a relative path would name nothing.
+    options.aider = shutil.which(options.aider)
+    if not options.aider:
+        parser.error("--aider is not a command that can be run: pip install aider-chat")
+    options.aider = str(Path(options.aider).absolute())
     options.out = options.out.resolve()
     if options.out.exists() and any(options.out.iterdir()):
         parser.error(f"{options.out} is not empty")

@@ -269,12 +269,8 @@ fn ended(begun: &CallStart, prompt: &[u32], sampled: &[u32], answer: &str) -> Ca
     let choice = json!({ "index": 0, "finish_reason": "stop", "message": message });
     let reply = json!({ "id": "c", "object": "chat.completion", "choices": [choice] });
     CallEnd {
-        call_id: begun.call_id,
-        ended_at: begun.started_at + 500,
         first_byte_at: Some(begun.started_at + 100),
         status: Some(200),
-        outcome: Outcome::Complete,
-        error: None,
         reply: Bytes::from(reply.to_string()),
         model: Some("m".into()),
         prompts: vec![prompt.to_vec()],
@@ -297,11 +293,8 @@ fn ended(begun: &CallStart, prompt: &[u32], sampled: &[u32], answer: &str) -> Ca
             prompt: Some(prompt.len() as u64),
             completion: Some(sampled.len() as u64),
         },
-        sampled_with: None,
         logprob_kind: "processed".into(),
-        translated: None,
-        unasked: None,
-        stamps: episode::VersionStamps::default(),
+        ..CallEnd::without_reply(begun.call_id, begun.started_at + 500, Outcome::Complete)
     }
 }
 

@@ -10,6 +10,7 @@ use template::TokenizerError;
 use crate::forks::Fork;
 use crate::forks::builder::forks;
 use crate::forks::token_texts::TokenTexts;
+use crate::graph::links::{ChoiceLink, choice_link};
 use crate::graph::merge::merge;
 use crate::graph::scan::{RecordedAttempt, choice_nodes};
 use crate::graph::thread::thread;
@@ -50,7 +51,18 @@ pub struct Finding {
 
 /// Diagnoses one attempt. Text around forks is shown as far as it is recorded.
 pub fn diagnose(record: EpisodeRecord, calls: Vec<Call>) -> Diagnosis {
-    diagnosis(&RecordedAttempt { record, calls, rewards: Vec::new() }, None)
+    diagnosis(&RecordedAttempt { record, calls, rewards: Vec::new() }, None).0
+}
+
+/// Diagnoses one attempt, and returns with it every choice and what that continues, in the order in
+/// which the calls began, and the calls. Text around forks is shown as far as it is recorded.
+pub fn diagnose_tree(
+    record: EpisodeRecord,
+    calls: Vec<Call>,
+) -> (Diagnosis, Vec<ChoiceLink>, Vec<Call>) {
+    let episode = RecordedAttempt { record, calls, rewards: Vec::new() };
+    let (found, links) = diagnosis(&episode, None);
+    (found, links, episode.calls)
 }
 
 /// Diagnoses one attempt with a `tokenizer.json`, which decodes the text around forks.
@@ -63,10 +75,13 @@ pub fn diagnose_with_tokenizer(
     calls: Vec<Call>,
 ) -> Result<Diagnosis, TokenizerError> {
     let texts = TokenTexts::read(tokenizer)?;
-    Ok(diagnosis(&RecordedAttempt { record, calls, rewards: Vec::new() }, Some(&texts)))
+    Ok(diagnosis(&RecordedAttempt { record, calls, rewards: Vec::new() }, Some(&texts)).0)
 }
 
-fn diagnosis(episode: &RecordedAttempt, texts: Option<&TokenTexts>) -> Diagnosis {
+fn diagnosis(
+    episode: &RecordedAttempt,
+    texts: Option<&TokenTexts>,
+) -> (Diagnosis, Vec<ChoiceLink>) {
     let (nodes, scanned) = choice_nodes(&episode.calls);
     let (forest, _) = thread(nodes);
     let (paths, _) = merge(&forest);
@@ -88,7 +103,7 @@ fn diagnosis(episode: &RecordedAttempt, texts: Option<&TokenTexts>) -> Diagnosis
         let calls = calls_of.get(&reason).into_iter().flatten().map(|(_, call)| *call);
         Finding { reason, calls: calls.collect() }
     });
-    Diagnosis {
+    let diagnosis = Diagnosis {
         verdict,
         findings: findings.collect(),
         forks: forks(episode, &forest, &paths, texts),
@@ -98,7 +113,9 @@ fn diagnosis(episode: &RecordedAttempt, texts: Option<&TokenTexts>) -> Diagnosis
         sampled_tokens: forest.nodes.iter().map(|node| node.sampled.len() as u64).sum(),
         trainable_tokens: paths.nodes.iter().map(|node| node.assessment.tokens as u64).sum(),
         versioned: verdicts.versioned(),
-    }
+    };
+    let links = forest.nodes.ids().map(|node| choice_link(&forest, &paths, node)).collect();
+    (diagnosis, links)
 }
 
 fn start(call: &Call) -> (Micros, CallId) {

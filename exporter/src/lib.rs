@@ -23,10 +23,12 @@
 //!   where; [`Bucket`]: an object store.
 //! - [`Feed`], [`FeedOptions`], [`FeedOutcome`]: rows of a few attempts at a time.
 //! - [`exported_attempts`]: the attempts that an export holds.
-//! - [`trajectories`], [`choice_links`]: the pure part, for callers that draw the same tree.
+//! - [`trajectories`], [`choice_links`], [`choice_mask`], [`whole_requests`]: the pure part, for
+//!   callers that show the same.
 //! - [`Notes`], [`Reason`], [`DropReason`], [`ParentEvidence`]: what was kept, what was not, and
 //!   why.
-//! - [`diagnose()`], [`Diagnosis`], [`Fork`], [`Cause`]: what is wrong with one episode, and why.
+//! - [`diagnose()`], [`diagnose_tree()`], [`Diagnosis`], [`Fork`], [`Cause`]: what is wrong with
+//!   one episode, and why.
 //! - [`KindReason`]: why a trajectory is of its kind; [`SharedTokens`]: where tokens are trained.
 //! - [`RewardOptions`], [`Advantage`], [`GroupSummary`], [`VersionFilter`], [`VersionMismatch`]:
 //!   what rewards and policy versions add or leave out.
@@ -50,7 +52,7 @@ mod weigh;
 #[cfg(test)]
 mod tests;
 
-pub use diagnosis::{Diagnosis, Finding, diagnose, diagnose_with_tokenizer};
+pub use diagnosis::{Diagnosis, Finding, diagnose, diagnose_tree, diagnose_with_tokenizer};
 pub use export::{ExportError, Report};
 pub use export::{export, export_telling};
 pub use feed::options::FeedOptions;
@@ -60,7 +62,9 @@ pub use forks::cause::Cause;
 pub use forks::table::{FORK_COLUMNS, forks_schema};
 pub use formats::Format;
 pub use graph::kind::KindReason;
-pub use graph::links::{ChoiceLink, choice_links, trajectories};
+pub use graph::links::{
+    ChoiceLink, ChoiceMask, choice_links, choice_mask, trajectories, whole_requests,
+};
 pub use input::plan::{Partition, Shard};
 pub use notes::{DropReason, Notes, Omission, Omissions, ParentEvidence, Reason, VersionMismatch};
 pub use options::{Options, RewardOptions, SETTLE_US};

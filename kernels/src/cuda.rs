@@ -31,7 +31,7 @@ mod program;
 mod step;
 mod tensor;
 
-pub use device::library::{Libraries, LibraryLocation};
+pub use device::library::{LOADS_LIBRARIES, Libraries, LibraryLocation};
 pub use device::memory::{Memory, Pinned, Pod};
 pub use device::{Device, DeviceOptions};
 pub use error::{CudaError, NoCuda};

@@ -20,7 +20,7 @@ use std::time::Duration;
 
 use libloading::os::unix::Library;
 
-use crate::cuda::{CudaError, Device, Memory, locate, nccl_package};
+use crate::cuda::{CudaError, Device, LOADS_LIBRARIES, Memory, locate, nccl_package};
 
 const LIBRARY: &str = "libnccl.so.2";
 
@@ -80,6 +80,12 @@ pub enum NcclError {
     /// The library was not found.
     #[error("{LIBRARY} was not found; install it with `pip install {0}`")]
     NoLibrary(&'static str),
+    /// The build cannot load the library.
+    #[error(
+        "this build of rolltape is static and cannot load {LIBRARY}; install the Python wheel or \
+         build from source"
+    )]
+    Static,
     /// The library lacks a function.
     #[error("{LIBRARY} has no `{0}`")]
     NoFunction(&'static str),
@@ -190,7 +196,7 @@ impl NcclFunctions {
 
 /// The error of a missing library, with the package to install.
 fn no_library() -> NcclError {
-    NcclError::NoLibrary(nccl_package())
+    if LOADS_LIBRARIES { NcclError::NoLibrary(nccl_package()) } else { NcclError::Static }
 }
 
 /// Looks a function up.

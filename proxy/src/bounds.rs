@@ -70,9 +70,9 @@ pub(crate) const CONNECT_WAIT: Duration = Duration::from_secs(10);
 /// or more. Ours close sooner, so that no call is sent on a connection that the server closes.
 pub(crate) const UPSTREAM_IDLE_WAIT: Duration = Duration::from_secs(4);
 
-/// Attempts to connect that fail one after another before the upstream counts as lost.
-pub(crate) const UPSTREAM_FAILURES_MAX: u32 = 3;
-/// Longest wait of `/ready` for a lost upstream.
+/// Pause between two attempts to reach an upstream that is lost.
+pub(crate) const UPSTREAM_RETRY: Duration = Duration::from_secs(2);
+/// Longest attempt to reach the upstream beside calls, such as that of `/ready`.
 pub(crate) const READY_PROBE_WAIT: Duration = Duration::from_secs(2);
 
 // What is asked of the upstream beside calls.
@@ -217,6 +217,8 @@ pub(crate) const VERSION_TEXT_BYTES_MAX: usize = 256;
 
 /// Readers that are served at once.
 pub(crate) const FEED_READERS_MAX: usize = 128;
+/// Consumers whose last query is remembered.
+pub(crate) const FEED_ASKED_MAX: usize = 1024;
 /// Items of one reply.
 pub(crate) const FEED_LIMIT_MAX: u32 = 1024;
 /// Longest wait for an item, in seconds.
@@ -225,3 +227,14 @@ pub(crate) const FEED_WAIT_S_MAX: u32 = 600;
 pub(crate) const LEASE_S_MAX: u32 = 86_400;
 /// Longest wait for the rest of a group, in seconds.
 pub(crate) const GROUP_WAIT_S_MAX: u32 = 31_536_000;
+
+// Reading.
+
+/// Questions about a recording that are answered at once; further ones wait.
+pub(crate) const READS_MAX: usize = 4;
+/// Streams of events at a time.
+pub(crate) const EVENT_STREAMS_MAX: usize = 32;
+/// Pause between two looks of a stream of events.
+pub(crate) const EVENT_LOOK_EVERY: Duration = Duration::from_millis(500);
+/// Longest silence of a stream of events: then a comment is sent.
+pub(crate) const EVENT_BEAT: Duration = Duration::from_secs(15);

@@ -20,6 +20,7 @@ use crate::bounds::{
     HEAD_WAIT, IDLE_WAIT, PEER_PART, STALL_WAIT,
 };
 use crate::feed::rows::RowSource;
+use crate::reading::Reader;
 use crate::tag::api_key::SigningSecretPlace;
 
 /// Settings of a proxy.
@@ -69,8 +70,12 @@ pub struct Config {
     pub control_token: Option<String>,
     /// Names by which the control listener may be addressed, besides loopback and its own address.
     pub control_hosts: Vec<String>,
+    /// True if replies name their call in the header `x-rolltape-call-id`.
+    pub call_id_header: bool,
     /// The source of the feed's rows.
     pub rows: Option<Arc<dyn RowSource>>,
+    /// The source of what people read of the recording.
+    pub reader: Option<Arc<dyn Reader>>,
     /// Maximum number of calls in flight, each until its reply has ended. Further calls wait.
     pub calls_max: usize,
     /// Longest request body that is held and recorded whole, in bytes. Of a longer one the
@@ -143,7 +148,9 @@ impl Config {
             budget: Budget::default(),
             control_token: None,
             control_hosts: Vec::new(),
+            call_id_header: false,
             rows: None,
+            reader: None,
 
             // Bounds. A request beyond what is kept is forwarded, and recorded in part.
             calls_max: 10_000,
@@ -295,6 +302,13 @@ impl Upstream {
         self.has_credentials
     }
 
+    /// Host and port, to connect to.
+    pub(crate) fn host(&self) -> (&str, u16) {
+        let port = if self.scheme == Scheme::HTTPS { 443 } else { 80 };
+        let host = self.authority.host().trim_start_matches('[').trim_end_matches(']');
+        (host, self.authority.port_u16().unwrap_or(port))
+    }
+
     /// The address of `path_and_query` on this server.
     pub(crate) fn uri(&self, path_and_query: &str) -> Result<Uri, hyper::http::Error> {
         Uri::builder()
@@ -326,6 +340,18 @@ mod tests {
         }
         let route = "http://h/v1/chat/completions".parse::<Upstream>().unwrap_err().to_string();
         assert!(route.ends_with("give the server, without `/chat/completions`"), "{route}");
+    }
+
+    #[test]
+    fn the_port_follows_from_the_scheme() {
+        let host = |text: &str| {
+            let upstream: Upstream = text.parse().unwrap();
+            let (host, port) = upstream.host();
+            format!("{host} {port}")
+        };
+        assert_eq!(host("http://h:1/v1"), "h 1");
+        assert_eq!(host("https://h"), "h 443");
+        assert_eq!(host("http://[::1]/a"), "::1 80");
     }
 
     #[test]

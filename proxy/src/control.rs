@@ -5,6 +5,7 @@
 //! but `GET /health`.
 
 mod body;
+mod desk;
 mod door;
 mod engine;
 mod episodes;
@@ -41,7 +42,9 @@ use crate::agent::accept;
 use crate::agent::listen::{self, Listener};
 use crate::body::ReplyBody;
 use crate::bounds::{CONTROL_BODY_BYTES_MAX, CONTROL_DRAIN_WAIT, CONTROL_REQUESTS_MAX};
+use crate::config::Config;
 use crate::control::body::Query;
+use crate::control::desk::Desk;
 use crate::control::door::Door;
 use crate::control::reply::{JsonReply, call_error, commit_error, done, error, ok};
 use crate::control::routes::{ControlRoute, Handler, JsonHandler, Lookup};
@@ -63,12 +66,14 @@ pub async fn serve_control(
     let local = listener.local_addr().map_or(Ipv4Addr::LOCALHOST.into(), |address| address.ip());
     let control = Arc::new(Control {
         door: Door::new(proxy.config(), local),
+        desk: Desk::new(proxy.config().reader.clone()),
         requests: Semaphore::new(CONTROL_REQUESTS_MAX),
         proxy: Arc::clone(&proxy),
     });
-    let draining = Arc::clone(&proxy);
+    let (draining, stopping) = (Arc::clone(&proxy), Arc::clone(&control));
     let shutdown = async move {
         shutdown.await;
+        stopping.desk.stop();
         // The calls may have used up the time of the drain.
         draining.begin_drain().max(Instant::now() + CONTROL_DRAIN_WAIT)
     };
@@ -79,10 +84,60 @@ pub async fn serve_control(
     tasks.shutdown().await;
 }
 
+/// Serves what people read of a recording, and nothing else, until `shutdown`. `config` says who is
+/// let in, and has the reader.
+pub async fn serve_reading(
+    config: Config,
+    listener: TcpListener,
+    shutdown: impl Future<Output = ()>,
+) {
+    let local = listener.local_addr().map_or(Ipv4Addr::LOCALHOST.into(), |address| address.ip());
+    let door = Door::new(&config, local);
+    let rooms = Arc::new((door, Desk::new(config.reader.clone())));
+    let stopping = Arc::clone(&rooms);
+    let shutdown = async move {
+        shutdown.await;
+        stopping.1.stop();
+        Instant::now() + CONTROL_DRAIN_WAIT
+    };
+    let listener = Listener { socket: listener, tls: None, bounds: config.control_bounds() };
+    let answer = move |request: Request<Incoming>| {
+        let rooms = Arc::clone(&rooms);
+        async move {
+            let (door, desk) = &*rooms;
+            let reply = respond_to_reader(door, desk, &request.into_parts().0).await;
+            Ok(reply.unwrap_or_else(JsonReply::into_response))
+        }
+    };
+    listen::serve(listener, answer, shutdown).await;
+}
+
+async fn respond_to_reader(
+    door: &Door,
+    desk: &Desk,
+    head: &Parts,
+) -> Result<Response<ReplyBody>, JsonReply> {
+    if let Some(file) = page_file(desk, door, head)? {
+        return Ok(file);
+    }
+    let (route, parameter) = let_in(door, head).await?;
+    let query = head.uri.query();
+    match route.handler {
+        Handler::Health => Ok(done().into_response()),
+        Handler::Read(view) => desk.read(route, view, &parameter, query).await,
+        Handler::Changes => desk.changes(route, query).await,
+        _ => {
+            let message = "this listener only reads a recording; `rolltape serve` has the rest";
+            Err(error(StatusCode::NOT_FOUND, message))
+        }
+    }
+}
+
 /// A control listener.
 struct Control {
     proxy: Arc<Proxy>,
     door: Door,
+    desk: Desk,
     /// Bounds the requests that are served at once. Those that the door refuses take no permit, nor
     /// do bodies of JSON that are still being read. A request to the upstream's control routes has
     /// one while its body passes.
@@ -101,16 +156,10 @@ async fn respond(
     request: Request<Incoming>,
 ) -> Result<Response<ReplyBody>, JsonReply> {
     let (head, body) = request.into_parts();
-    let (method, path) = (&head.method, head.uri.path());
-    let lookup = routes::find(method, path);
-    if !lookup.is_health() {
-        control.door.check(&head).await?;
+    if let Some(file) = page_file(&control.desk, &control.door, &head)? {
+        return Ok(file);
     }
-    let (route, parameter) = match lookup {
-        Lookup::Found { route, parameter } => (route, parameter),
-        Lookup::WrongMethod(allowed) => return Err(wrong_method(method, path, allowed)),
-        Lookup::Unknown(similar) => return Err(unknown_path(path, similar.as_deref())),
-    };
+    let (route, parameter) = let_in(&control.door, &head).await?;
 
     // A body of JSON is read before the permit is taken: a slow one holds up nobody.
     let proxy = &*control.proxy;
@@ -125,6 +174,10 @@ async fn respond(
             let _permit = control.requests.acquire().await;
             engine::forward(proxy, request, false).await
         }
+        Handler::Read(view) => {
+            control.desk.read(route, view, &parameter, request.uri().query()).await
+        }
+        Handler::Changes => control.desk.changes(route, request.uri().query()).await,
         Handler::Feed => {
             let (head, body) = read_json(proxy, request).await?;
             let _permit = control.requests.acquire().await;
@@ -141,6 +194,35 @@ async fn respond(
             let request = JsonRequest { route, handler, parameter: &parameter, query, body: &body };
             request.answer(proxy).await.map(JsonReply::into_response)
         }
+    }
+}
+
+/// A file of the page, if the request asks for one. Files have no secret, and a browser sends no
+/// token when it opens a page.
+fn page_file(
+    desk: &Desk,
+    door: &Door,
+    head: &Parts,
+) -> Result<Option<Response<ReplyBody>>, JsonReply> {
+    if head.method != Method::GET {
+        return Ok(None);
+    }
+    let Some(file) = desk.page_file(head.uri.path()) else { return Ok(None) };
+    door.check_name(head)?;
+    Ok(Some(file))
+}
+
+/// Finds the route of a request and checks who asks.
+async fn let_in(door: &Door, head: &Parts) -> Result<(&'static ControlRoute, String), JsonReply> {
+    let (method, path) = (&head.method, head.uri.path());
+    let lookup = routes::find(method, path);
+    if !lookup.is_health() {
+        door.check(head).await?;
+    }
+    match lookup {
+        Lookup::Found { route, parameter } => Ok((route, parameter)),
+        Lookup::WrongMethod(allowed) => Err(wrong_method(method, path, allowed)),
+        Lookup::Unknown(similar) => Err(unknown_path(path, similar.as_deref())),
     }
 }
 
@@ -167,7 +249,7 @@ fn is_json(headers: &HeaderMap) -> bool {
         })
 }
 
-fn wrong_method(method: &Method, path: &str, allowed: &'static str) -> JsonReply {
+fn wrong_method(method: &Method, path: &str, allowed: String) -> JsonReply {
     let message = format!("`{path}` does not take {method}; use {allowed}");
     JsonReply { allow: Some(allowed), ..error(StatusCode::METHOD_NOT_ALLOWED, &message) }
 }
@@ -234,8 +316,9 @@ async fn ready(proxy: &Proxy) -> Result<JsonReply, JsonReply> {
     }
     proxy.store().probe().await.map_err(commit_error)?;
     let upstream = proxy.config().upstream.to_string();
-    if !proxy.forward.is_reachable().await {
-        return Err(unavailable(&format!("the upstream at {upstream} takes no connections")));
+    if let Err(reason) = proxy.forward.try_reach().await {
+        let message = format!("the upstream at {upstream} could not be reached: {reason}");
+        return Err(unavailable(&message));
     }
     Ok(ok(json!({ "status": "ok", "upstream": upstream })))
 }

@@ -5,6 +5,7 @@
 //! their rows are made piece by piece as it reads. Items that were not sent when the reader leaves,
 //! or when its lease ends, are given back.
 
+mod asked;
 pub(crate) mod delivery;
 pub(crate) mod rows;
 
@@ -14,13 +15,17 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use episode::Micros;
-use store::{CommitError, FeedItem, FeedQuery, Lease, Snapshot, Store};
+use store::{
+    Backlog, CommitError, ConsumerCounts, FeedItem, FeedQuery, Lease, Snapshot, SnapshotError,
+    Store,
+};
 use tokio::sync::{Mutex, Semaphore, watch};
 use tokio::time::Instant;
 use uuid::Uuid;
 
 use crate::bounds::FEED_READERS_MAX;
 use crate::clock::now;
+use crate::feed::asked::LastQueries;
 use crate::feed::delivery::{Delivery, LeaseTerm, ReadyItems};
 use crate::feed::rows::{FeedError, RowStream};
 use crate::record::tracker::CallTracker;
@@ -37,6 +42,7 @@ pub(crate) struct Feed {
     /// Counts events that may have made an item ready.
     changes: watch::Sender<u64>,
     stopping: watch::Sender<bool>,
+    asked: LastQueries,
 }
 
 impl Default for Feed {
@@ -46,6 +52,7 @@ impl Default for Feed {
             reader_permits: Semaphore::new(FEED_READERS_MAX),
             changes: watch::Sender::new(0),
             stopping: watch::Sender::new(false),
+            asked: LastQueries::default(),
         }
     }
 }
@@ -66,8 +73,9 @@ pub(crate) struct FeedRequest {
 pub(crate) enum FeedReply {
     /// Items, with the first piece of their rows.
     Items(Box<Delivery>, Bytes),
-    /// Nothing became ready in time. The cursor is the position to continue from.
-    Nothing { cursor: i64 },
+    /// Nothing became ready in time. The cursor is the position to continue from; the backlog says
+    /// what waits.
+    Nothing { cursor: i64, backlog: Backlog },
 }
 
 /// The result of one look for items.
@@ -101,13 +109,15 @@ impl Feed {
         let _permit = permit.map_err(|_| FeedError::TooManyReaders(FEED_READERS_MAX))?;
         let (mut changes, mut stopping) = (self.changes.subscribe(), self.stopping.subscribe());
         let deadline = Instant::now() + request.wait;
+        self.asked.remember(&request.wanted);
 
         loop {
             // Marked as seen before the look, so that a change during it wakes the wait.
             changes.borrow_and_update();
             // A task of its own: if the reader leaves, leased items must still be given back.
-            let (feed, store, tracker) = (Arc::clone(self), store.clone(), Arc::clone(tracker));
-            let poll = tokio::spawn(feed.poll(store, tracker, request.clone(), rows));
+            let poll =
+                Arc::clone(self).poll(store.clone(), Arc::clone(tracker), request.clone(), rows);
+            let poll = tokio::spawn(poll);
             rows = match poll.await.map_err(|error| FeedError::Rows(error.to_string()))?? {
                 FeedPoll::Items(delivery, piece) => return Ok(FeedReply::Items(delivery, piece)),
                 FeedPoll::AllDropped(cursor, rows) => {
@@ -116,7 +126,9 @@ impl Feed {
                 }
                 FeedPoll::Nothing(rows) => {
                     if Instant::now() >= deadline || *stopping.borrow_and_update() {
-                        return Ok(FeedReply::Nothing { cursor: request.wanted.after });
+                        let wanted = at_present(tracker, &request.wanted);
+                        let backlog = store.snapshot().await?.backlog(&wanted).await?;
+                        return Ok(FeedReply::Nothing { cursor: wanted.after, backlog });
                     }
                     let next_poll = deadline.min(Instant::now() + POLL_EVERY);
                     tokio::select! {
@@ -128,6 +140,24 @@ impl Feed {
                 }
             };
         }
+    }
+
+    /// Counts of every consumer, by name, each as its last reader here asked. Of one that has not
+    /// asked since this process began, every attempt is an item.
+    pub(crate) async fn consumers(
+        &self,
+        store: &Store,
+        tracker: &CallTracker,
+    ) -> Result<Vec<ConsumerCounts>, SnapshotError> {
+        let present = at_present(tracker, &FeedQuery::default());
+        let mut snapshot = store.snapshot().await?;
+        let mut found = Vec::new();
+        for consumer in snapshot.consumers().await? {
+            let asked = self.asked.of(&consumer).unwrap_or_default();
+            let asked = FeedQuery { now: present.now, open: present.open.clone(), ..asked };
+            found.push(snapshot.consumer_counts(consumer, &asked).await?);
+        }
+        Ok(found)
     }
 
     /// Takes the items that are ready, if any, and makes their first rows.
@@ -159,8 +189,7 @@ impl Feed {
     ) -> Result<Option<(VecDeque<FeedItem>, Option<LeaseTerm>)>, FeedError> {
         let _turn = self.turn.lock().await;
         // Read before the snapshot: a call that ends in between is waited for once more.
-        let open = tracker.unwritten_calls();
-        let wanted = FeedQuery { now: now(), open, ..request.wanted.clone() };
+        let wanted = at_present(tracker, &request.wanted);
         let items = finished_snapshot(store, &wanted).await?.ready(&wanted).await?;
         if items.is_empty() {
             return Ok(None);
@@ -177,6 +206,11 @@ impl Feed {
             Err(error) => Err(error.into()),
         }
     }
+}
+
+/// A query at the present time, with the calls that are under way.
+fn at_present(tracker: &CallTracker, wanted: &FeedQuery) -> FeedQuery {
+    FeedQuery { now: now(), open: tracker.unwritten_calls(), ..wanted.clone() }
 }
 
 /// A snapshot in which closed attempts have positions if their calls have ended or are given up.

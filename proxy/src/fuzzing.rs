@@ -7,6 +7,7 @@ use hyper::header::{CONTENT_ENCODING, HeaderName, HeaderValue};
 use hyper::{HeaderMap, Method, Uri};
 
 use crate::agent::request_body::RequestLimits;
+use crate::agent::target;
 use crate::coding::Coding;
 use crate::tag::api_key::KeySigner;
 use crate::tag::{self, TagContext};
@@ -49,6 +50,9 @@ pub fn read_tag(
         head.headers.append(name, HeaderValue::from_bytes(value).ok()?);
     }
 
+    if let Err(error) = target::normalize(&mut head.uri) {
+        return Some(Err(error.status().as_u16()));
+    }
     let request = wire::Request::read(&Bytes::copy_from_slice(request_body));
     let context = TagContext::new(signer());
     let read = tag::tag(&context, &mut head, request.as_ref(), now);

@@ -12,7 +12,8 @@
 //! an HTTP response. `body`, `outgoing`, `coding` and `headers` handle the parts of HTTP messages.
 //!
 //! `control` is the other listener: episodes, rewards, versions and engine control. It serves the
-//! `feed`, which hands finished episodes out to trainers. `client` sends calls of rolltape itself.
+//! `feed`, which hands finished episodes out to trainers, and what people read of a recording
+//! (`reading`). `client` sends calls of rolltape itself.
 #![forbid(unsafe_code)]
 
 mod agent;
@@ -32,6 +33,7 @@ mod headers;
 mod memory;
 mod outgoing;
 mod proxy;
+mod reading;
 mod record;
 mod reply;
 mod serve;
@@ -42,9 +44,11 @@ mod web;
 pub use agent::allowed::{AllowedPath, InvalidAllowedPath};
 pub use client::{Client, ClientError, ClientReply, ClientRequest};
 pub use config::{Config, InvalidUpstream, TokenExtras, TranslateMode, Upstream};
-pub use control::serve_control;
+pub use control::{serve_control, serve_reading};
 pub use feed::rows::{ItemRows, RowSource, RowStream};
 pub use proxy::{Proxy, StartError};
+pub use reading::{ChangeReader, PageFile, ReadError, ReadReply, ReadView, Reader};
 pub use serve::serve_data;
 pub use tag::api_key::{SecretChange, SigningSecretPlace};
-pub use upstream::connect::{InvalidSetting, server_tls};
+pub use upstream::connect::{InvalidSetting, client_tls, server_tls};
+pub use upstream::watch::watch_upstream;

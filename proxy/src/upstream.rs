@@ -10,3 +10,4 @@ pub(crate) mod rewrite;
 mod sampler_cache;
 pub(crate) mod sampling;
 pub(crate) mod stray;
+pub(crate) mod watch;

@@ -6,6 +6,7 @@ Importing this needs only the standard library. `rolltape.trl` needs TRL and tor
 
 from rolltape._binary import binary
 from rolltape.http import RolltapeError
+from rolltape.recording import Recording
 from rolltape.client import Client, Key
 from rolltape.episodes import Episode, episode
 from rolltape.feed import Feed, Lease, Row, rows_of
@@ -17,6 +18,7 @@ __all__ = [
     "Feed",
     "Key",
     "Lease",
+    "Recording",
     "RolltapeError",
     "Row",
     "Server",

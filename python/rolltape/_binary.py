@@ -7,13 +7,15 @@ import shutil
 import sysconfig
 from pathlib import Path
 
+VARIABLE = "ROLLTAPE_BIN"
+
 
 def binary() -> str:
     """The binary: the one that ROLLTAPE_BIN names, else that of this installation, else PATH's.
 
     Raises FileNotFoundError if there is none.
     """
-    named = os.environ.get("ROLLTAPE_BIN")
+    named = os.environ.get(VARIABLE)
     if named:
         return named
     name = "rolltape.exe" if os.name == "nt" else "rolltape"

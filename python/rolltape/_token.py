@@ -6,6 +6,8 @@ import os
 import stat
 
 VARIABLE = "ROLLTAPE_CONTROL_TOKEN"
+NAMING_VARIABLE = "ROLLTAPE_CONTROL_TOKEN_ENV"
+"""Holds the name of the variable that holds the token."""
 FILE_VARIABLE = "ROLLTAPE_CONTROL_TOKEN_FILE"
 STORE_VARIABLE = "ROLLTAPE_STORE"
 STORE = "rolltape.db"
@@ -23,8 +25,9 @@ class Token:
     """A token that was given, or that is read from its file whenever it is needed.
 
     The server may start later, and makes the file then. Looked for in the order of the command
-    line: `token`, `file`, ROLLTAPE_CONTROL_TOKEN, the file that ROLLTAPE_CONTROL_TOKEN_FILE names,
-    the one beside the store (`store`, else ROLLTAPE_STORE, else rolltape.db in this folder).
+    line: `token`, `file`, the variable that ROLLTAPE_CONTROL_TOKEN_ENV names,
+    ROLLTAPE_CONTROL_TOKEN, the file that ROLLTAPE_CONTROL_TOKEN_FILE names, the one beside the
+    store (`store`, else ROLLTAPE_STORE, else rolltape.db in this folder).
     """
 
     def __init__(
@@ -35,7 +38,10 @@ class Token:
     ) -> None:
         self._variable: str | None = None
         if token is None and file is None:
-            token, self._variable = os.environ.get(VARIABLE), VARIABLE
+            self._variable = os.environ.get(NAMING_VARIABLE) or VARIABLE
+            token = os.environ.get(self._variable)
+            if token is None and self._variable != VARIABLE:
+                raise UnusableToken(f"{self._variable}, which {NAMING_VARIABLE} names, is not set")
             file = os.environ.get(FILE_VARIABLE) or None
         self._given = None if token is None else checked(token, self._variable or "this")
         self.file = os.path.abspath(file if file is not None else _beside(store))

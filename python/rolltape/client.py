@@ -10,9 +10,12 @@ from typing import Any, Literal
 
 from rolltape._token import Token
 from rolltape.http import Http, Json, Query, patiently, segment
+from rolltape.recording import Recording
 
 Status = Literal["completed", "truncated", "aborted", "failed"]
 
+CONTROL_VARIABLE = "ROLLTAPE_CONTROL_URL"
+DATA_VARIABLE = "ROLLTAPE_PROXY"
 CONTROL = "http://127.0.0.1:8081"
 DATA = "http://127.0.0.1:8080"
 WEIGHTS_WAIT_S = 1800.0
@@ -31,12 +34,13 @@ class Key:
 class Client:
     """A running `rolltape serve`, from the trainer's side.
 
-    `control` and `data` are the addresses of its two listeners (else ROLLTAPE_CONTROL and
-    ROLLTAPE_LISTEN, else the defaults). `token` is the control listener's, or `token_file` the file
-    that holds it; else ROLLTAPE_CONTROL_TOKEN, else the file that ROLLTAPE_CONTROL_TOKEN_FILE
-    names, else the one beside `store`, which is ROLLTAPE_STORE or rolltape.db in this folder by
-    default. Every method raises RolltapeError where the server refuses. Threads may share a client,
-    and it may be pickled.
+    `control` and `data` are the addresses of its two listeners (else ROLLTAPE_CONTROL_URL and
+    ROLLTAPE_PROXY, else the defaults). `token` is the control listener's, or `token_file` the file
+    that holds it; else the variable that ROLLTAPE_CONTROL_TOKEN_ENV names, else
+    ROLLTAPE_CONTROL_TOKEN, else the file that ROLLTAPE_CONTROL_TOKEN_FILE names, else the one
+    beside `store`, which is ROLLTAPE_STORE or rolltape.db in this folder by default. Every method
+    raises RolltapeError where the server refuses. Threads may share a client, and it may be
+    pickled.
     """
 
     def __init__(
@@ -49,10 +53,10 @@ class Client:
         store: str | os.PathLike[str] | None = None,
         timeout_s: float = 60.0,
     ) -> None:
-        control = control or os.environ.get("ROLLTAPE_CONTROL") or CONTROL
+        control = control or os.environ.get(CONTROL_VARIABLE) or CONTROL
         found = Token(token, token_file, store)
         self.http = Http(control, token=found, timeout_s=timeout_s)
-        self.data = Http(data or os.environ.get("ROLLTAPE_LISTEN") or DATA).url
+        self.data = Http(data or os.environ.get(DATA_VARIABLE) or DATA).url
 
     def close_connections(self) -> None:
         """Closes this thread's connection; the next call opens it again."""
@@ -67,6 +71,11 @@ class Client:
     def ready(self) -> None:
         """Raises unless a call could be recorded now."""
         self.http.get("/ready")
+
+    @property
+    def recording(self) -> Recording:
+        """What was recorded: episodes, turns, messages, tokens, groups, search, live events."""
+        return Recording(self.http)
 
     def metrics(self) -> str:
         """The metrics, in Prometheus' text format."""

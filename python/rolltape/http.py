@@ -154,6 +154,31 @@ class Http:
                 raise RolltapeError(f"{method} {self.url}{path}: {gone!r}") from gone
         raise AssertionError("a fresh connection answers or raises")
 
+    def begin(
+        self, method: str, path: str, query: Query | None = None, *, timeout_s: float
+    ) -> tuple[http.client.HTTPConnection, http.client.HTTPResponse]:
+        """One request on a connection of its own, whose answer is still to be read.
+
+        Raises RolltapeError if the server refuses. The caller closes the connection.
+        """
+        secure = self._parts.scheme == "https"
+        kind = http.client.HTTPSConnection if secure else http.client.HTTPConnection
+        line = kind(self._parts.hostname or "", self._parts.port, timeout=timeout_s)
+        token = self.token
+        headers = {"authorization": f"Bearer {token}"} if token is not None else {}
+        try:
+            line.request(method, self._parts.path.rstrip("/") + path + _query(query), None, headers)
+            reply = line.getresponse()
+            if reply.status >= 400:
+                raise self.refused(f"{method} {path}", reply.status, reply.read())
+        except (http.client.HTTPException, OSError) as gone:
+            line.close()
+            raise RolltapeError(f"{method} {self.url}{path}: {gone!r}") from gone
+        except RolltapeError:
+            line.close()
+            raise
+        return line, reply
+
     def close(self) -> None:
         """Closes this thread's connection."""
         connection = getattr(self._kept, "connection", None)

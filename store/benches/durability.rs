@@ -8,7 +8,7 @@
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use episode::{CallEnd, CallId, CallStart, Lineage, Outcome, Route, Tag, TagSource, TokenCounts};
+use episode::{CallEnd, CallId, CallStart, Lineage, Outcome, Route, Tag, TagSource};
 use store::{Durability, Selection, Snapshot, Store};
 use uuid::Uuid;
 
@@ -117,22 +117,11 @@ fn call(agent: u64, seed: &mut u64) -> (CallStart, CallEnd) {
         lineage: Lineage::default(),
     };
     let ended = CallEnd {
-        call_id,
-        ended_at: 2,
         first_byte_at: Some(1),
         status: Some(200),
-        outcome: Outcome::Complete,
-        error: None,
         reply: text(seed),
-        model: None,
-        prompts: Vec::new(),
-        choices: Vec::new(),
-        usage: TokenCounts::default(),
-        sampled_with: None,
         logprob_kind: "raw".to_owned(),
-        translated: None,
-        unasked: None,
-        stamps: episode::VersionStamps::default(),
+        ..CallEnd::without_reply(call_id, 2, Outcome::Complete)
     };
     (begun, ended)
 }

@@ -132,6 +132,9 @@ pub enum SnapshotError {
     /// A stored word is not one that this version writes.
     #[error("`{0}` is not a known {1}")]
     Word(String, &'static str),
+    /// The database does not take a question in SQL.
+    #[error("the store does not take this question: {0}")]
+    Question(String),
 }
 
 /// The defects of stored bytes.

@@ -6,8 +6,9 @@
 //! - `types`: items, leases, settlements, and the query of a reader.
 //! - `write`: positions, leases and settlements, one transaction each.
 //! - `ready`: the items that could be handed out now; `candidates`: the attempts that they are made
-//!   of.
+//!   of; `backlog`: how many there are, and how many wait.
 
+mod backlog;
 mod candidates;
 mod ready;
 #[cfg(test)]

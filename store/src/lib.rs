@@ -7,6 +7,7 @@
 //! - `log`: the log of an episode. It stores only the bytes and token ids that are new in a call,
 //!   and reads the rest back (`encoding` packs them).
 //! - [`Snapshot`]: a read-only view of one moment; [`EpisodeSummary`]: an episode in numbers.
+//! - `browse`: lists for people who read: [`EpisodePage`]s, groups, calls without bodies.
 //! - `feed`: finished episodes that are handed out to trainers, in [`Lease`]s, and how they are
 //!   settled. [`VersionRecord`]: versions of the weights.
 //! - [`verify()`] checks a store, [`prune()`] deletes episodes, [`backup()`] copies a file.
@@ -16,6 +17,7 @@
 //! The tables are in `migrations/`; what they mean to a reader is in `docs/schema.md`.
 #![forbid(unsafe_code)]
 
+mod browse;
 mod commit;
 mod database;
 mod encoding;
@@ -41,10 +43,15 @@ mod verify;
 mod versions;
 mod writer;
 
+pub use browse::calls::{CallRow, LastKeys, RewardRow};
+pub use browse::episodes::{EpisodeOrder, EpisodePage};
+pub use browse::filter::{EpisodeFilter, EpisodeState};
+pub use browse::groups::{GroupCounts, Score};
+pub use browse::sql::{MessageRow, SqlAnswer, SqlCell};
 pub use error::{CommitError, DecodeError, OpenError, SnapshotError};
 pub use feed::types::{
-    ConsumerCounts, Disposition, FeedItem, FeedQuery, FeedUnit, GroupLimits, Lease, LeasePart,
-    Settlement,
+    Backlog, ConsumerCounts, Disposition, FeedItem, FeedQuery, FeedUnit, GroupLimits, Lease,
+    LeasePart, Settlement, WaitingGroup,
 };
 pub use location::{Location, LocationError};
 pub use maintenance::backup::{BackupError, backup};
@@ -60,5 +67,6 @@ pub use unavailable::StoreUnavailable;
 pub use verify::report::{Damage, RecordRef, VerifyReport};
 pub use verify::verify;
 pub use versions::VersionRecord;
+pub use writer::counts::RecordCounts;
 pub use writer::edit::StoreEditor;
 pub use writer::{Ack, Store, Writer};

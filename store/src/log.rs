@@ -9,7 +9,8 @@
 //! - `chunk` cuts a body by its content; `extent`: lists of extents; `fold`: streams of events.
 //! - `paths`: the index that finds the longest known beginning of a prompt.
 //!
-//! Reading: `reader` reads logs and bodies, `tokens` prompts and sampled ids.
+//! Reading: `reader` reads logs and bodies, which `hashed` hashes; `tokens` reads prompts and
+//! sampled ids.
 //!
 //! `format` names the numbers that are on disk. Tables and columns call a log a `reel`:
 //! `docs/design/0006-reels.md`.
@@ -20,6 +21,7 @@ pub(crate) mod episode;
 pub(crate) mod extent;
 pub(crate) mod fold;
 pub(crate) mod format;
+pub(crate) mod hashed;
 pub(crate) mod paths;
 pub(crate) mod reader;
 pub(crate) mod tokens;

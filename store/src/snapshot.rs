@@ -67,6 +67,10 @@ impl Snapshot {
         &mut self.connection
     }
 
+    pub(crate) fn connection_ref(&self) -> &StoreConnection {
+        &self.connection
+    }
+
     /// Episodes sorted by group (those without one last), then id, then attempt.
     ///
     /// # Errors

@@ -26,7 +26,7 @@ pub struct Budget {
     pub seconds: Option<u64>,
 }
 
-/// What control says of an attempt.
+/// An announcement of an attempt over the control listener.
 #[derive(Debug, Clone)]
 pub struct Announcement {
     /// The attempt, its group, task and labels.

@@ -1,7 +1,7 @@
 //! The one writer: a bounded queue, commits in groups, a result for every record.
 //!
 //! `run` is its loop and `session` what it holds while it runs. `loss` marks the episodes that may
-//! lack calls, and `edit` writes single records beside a writer.
+//! lack calls, `counts` counts results, and `edit` writes single records beside a writer.
 
 use std::sync::Arc;
 
@@ -18,9 +18,11 @@ use crate::open;
 use crate::snapshot::Snapshot;
 use crate::types::{Announcement, ApiKeyRecord, AttemptId, Budget, Durability};
 use crate::versions::VersionRecord;
+use crate::writer::counts::{RecordCounters, RecordCounts};
 use crate::writer::loss::LossTracker;
 use crate::writer::run::{QueuedRecord, WriterLoop};
 
+pub(crate) mod counts;
 pub(crate) mod edit;
 pub(crate) mod loss;
 mod run;
@@ -43,6 +45,7 @@ pub struct Store {
     budget: Arc<Semaphore>,
     /// Set with [`Durability::Relaxed`]: then records that may be lost are not waited for.
     losses: Option<Arc<LossTracker>>,
+    counters: Arc<RecordCounters>,
 }
 
 /// The writer that a [`Store`] records with.
@@ -70,10 +73,12 @@ impl Store {
         let budget = Arc::new(Semaphore::new(QUEUE_KIB_MAX as usize));
 
         let tracker = Arc::new(LossTracker::default());
-        let writer_loop = WriterLoop::new(durability, connection, session, Arc::clone(&tracker));
+        let counters = Arc::new(RecordCounters::default());
+        let (losses, counts) = (Arc::clone(&tracker), Arc::clone(&counters));
+        let writer_loop = WriterLoop::new(durability, connection, session, losses, counts);
         let writer = start(&at, writer_loop.run(records))?;
         let losses = (durability == Durability::Relaxed).then_some(tracker);
-        Ok((Self { at: Arc::new(at), queue, budget, losses }, writer))
+        Ok((Self { at: Arc::new(at), queue, budget, losses, counters }, writer))
     }
 
     /// Queues the begun record of a call. Waits only for room in the queue.
@@ -267,6 +272,11 @@ impl Store {
     /// The number of records that wait to be written, and the most that may.
     pub fn queued(&self) -> (usize, usize) {
         (QUEUE_RECORDS_MAX - self.queue.capacity(), QUEUE_RECORDS_MAX)
+    }
+
+    /// The records that this writer got since it started, by what became of them.
+    pub fn record_counts(&self) -> RecordCounts {
+        self.counters.read()
     }
 
     /// The location of the store.

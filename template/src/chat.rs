@@ -5,7 +5,9 @@
 //! use it fall back on a fixed date.
 
 mod files;
+mod operators;
 mod python;
+mod rewrite;
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -133,8 +135,8 @@ impl ChatTemplate {
     }
 
     fn add(&mut self, name: &'static str, source: &str) -> Result<(), TemplateError> {
-        self.environment
-            .add_template_owned(name, without_generation_tags(source))
+        rewrite::with_calls(&without_generation_tags(source))
+            .and_then(|source| self.environment.add_template_owned(name, source))
             .map_err(|source| TemplateError::Syntax { source })
     }
 

@@ -23,6 +23,6 @@ pub mod tools;
 pub use chat::{ChatInput, ChatTemplate, RenderError, TemplateError};
 pub use fingerprint::fingerprint;
 pub use messages::{MessageError, prepare};
-pub use reasoning::{ReasoningDelta, ReasoningParser};
+pub use reasoning::{PromptThought, ReasoningDelta, ReasoningParser};
 pub use tokenizer::{Detokenizer, TokenStrings, Tokenizer, TokenizerError};
 pub use tools::{ToolCall, ToolEvent, ToolFormat, ToolParser};

@@ -2,8 +2,10 @@
 
 use crate::tools::partial_tag_len;
 
-const OPEN: &str = "<think>";
-const CLOSE: &str = "</think>";
+/// Opens reasoning.
+pub const OPEN: &str = "<think>";
+/// Closes reasoning.
+pub const CLOSE: &str = "</think>";
 
 /// The reasoning and the content that a piece of text added.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -12,6 +14,28 @@ pub struct ReasoningDelta {
     pub reasoning: String,
     /// Text after them.
     pub content: String,
+}
+
+/// The reasoning that a prompt ends with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PromptThought {
+    /// None: the reply may begin with it.
+    Absent,
+    /// An open block, in which the reply begins.
+    Open,
+    /// A closed block, often an empty one: the reply is to have none.
+    Closed,
+}
+
+impl PromptThought {
+    /// Finds the block at the end of a prompt.
+    pub fn of(prompt: &str) -> PromptThought {
+        match prompt.trim_end() {
+            prompt if prompt.ends_with(OPEN) => PromptThought::Open,
+            prompt if prompt.ends_with(CLOSE) => PromptThought::Closed,
+            _ => PromptThought::Absent,
+        }
+    }
 }
 
 /// Splits a growing text into reasoning and content. The pieces may be cut anywhere; only the tags
@@ -38,9 +62,21 @@ impl ReasoningParser {
 
     /// Creates a parser for the reply to `prompt`, which may already have opened the block.
     pub fn new(prompt: &str) -> ReasoningParser {
-        let opened = prompt.trim_end().ends_with(OPEN);
-        let state = if opened { ReasoningState::Inside } else { ReasoningState::Start };
+        let state = match PromptThought::of(prompt) {
+            PromptThought::Open => ReasoningState::Inside,
+            PromptThought::Absent | PromptThought::Closed => ReasoningState::Start,
+        };
         ReasoningParser { state, pending: String::new() }
+    }
+
+    /// Returns true if the text so far ends in an open block.
+    pub fn is_inside(&self) -> bool {
+        self.state == ReasoningState::Inside
+    }
+
+    /// Returns true if no block can begin any more.
+    pub fn is_over(&self) -> bool {
+        self.state == ReasoningState::Outside
     }
 
     /// Takes a piece of text. A possible start of a tag is pending back.

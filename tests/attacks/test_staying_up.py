@@ -274,16 +274,16 @@ def test_a_lost_upstream_shows_and_so_does_its_return(serve):
     for _ in range(5):
         assert hostile.post(proxy).status == 502
     ready = lines.control(proxy, "/ready")
-    assert (ready.status, b"takes no connections" in ready.body) == (503, True)
+    assert (ready.status, b"connection refused" in ready.body) == (503, True)
     assert lines.metric(proxy, "rolltape_upstream_up") == 0
-    assert proxy.process.stderr.count("the upstream takes no connections") == 1
+    assert proxy.process.stderr.count("the upstream cannot be reached") == 1
 
     listener = socket.create_server(port, backlog=64)
     threading.Thread(target=answer_all, args=(listener,), daemon=True).start()
     # It is asked anew, so a server that gets no calls comes back as well.
     assert lines.control(proxy, "/ready").status == 200
     assert lines.metric(proxy, "rolltape_upstream_up") == 1
-    assert proxy.process.stderr.count("takes connections again") == 1
+    assert proxy.process.stderr.count("the upstream answers again") == 1
     listener.close()
 
 

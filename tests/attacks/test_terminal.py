@@ -6,6 +6,7 @@ import pty
 import re
 import sqlite3
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -90,6 +91,17 @@ def assert_safe(*texts):
 COMMANDS = [
     ("show", "evil"),
     ("show", "evil", "--json"),
+    ("show", "evil", "--full"),
+    ("show", "evil", "--tree"),
+    ("show", "evil", "--turn", "1"),
+    ("show", "evil", "--turn", "1", "--json"),
+    ("show", "evil", "--turn", "1", "--raw"),
+    ("show", "evil", "--turn", "1", "--tokens"),
+    ("stats",),
+    ("stats", "--json"),
+    ("diff", "evil", "evil"),
+    ("sql", "SELECT * FROM messages JOIN calls USING (call_id)"),
+    ("sql", "--json", "SELECT * FROM messages"),
     ("episodes",),
     ("episodes", "--json"),
     ("verify",),
@@ -107,6 +119,29 @@ def test_no_command_lets_recorded_text_drive_the_terminal(store, tmp_path, words
     out, err = said(*words, "--store", store, folder=tmp_path, codes=(0, 1))
     assert out
     assert_safe(out, err)
+
+
+COLORS = re.compile(r"\x1b\[[0-9;]*m")
+"""What sets a color, and nothing else."""
+
+
+@pytest.mark.parametrize("words", [("show", "evil", "--full"), ("show", "evil"), ("episodes",)])
+def test_no_color_lets_recorded_text_drive_the_terminal(store, tmp_path, words):
+    out, _ = said(*words, "--color", "always", "--store", store, folder=tmp_path)
+    colored = COLORS.findall(out)
+    assert colored and "\x1b[31mb" not in out
+    assert_safe(COLORS.sub("", out))
+
+
+def test_the_lines_of_calls_do_not_drive_the_terminal(serve):
+    proxy = serve("--dialect", "openai", answer=answer)
+    for body in ({"model": EVIL + FORGED, "messages": []}, {"model": "m", "user": "fail"}):
+        hostile.post(proxy, "/e/evil/v1/chat/completions?x=%1b[2J", body)
+    until = time.monotonic() + LONG_S
+    while proxy.process.stderr.count(" evil ") < 2 and time.monotonic() < until:
+        time.sleep(0.05)
+    assert proxy.process.stderr.count(" evil ") == 2, proxy.process.stderr
+    assert_safe(proxy.process.stderr)
 
 
 def test_the_tree_shows_the_text_that_it_escapes(store, tmp_path):

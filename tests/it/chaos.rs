@@ -37,7 +37,7 @@ const PATIENCE: Duration = Duration::from_secs(4);
 /// Bytes that one file may have while the disk is full. The store itself has more: what is written
 /// at the beginning of the log still goes through, what is behind does not.
 const FULL_BYTES: u64 = 300_000;
-/// What lets the process outlive a write beyond that bound.
+/// The command that lets the process outlive a write beyond that bound.
 const SETUP: &str = "trap '' XFSZ";
 /// The terminal event of a stream.
 const DONE: &[u8] = b"data: [DONE]\n\n";
@@ -225,7 +225,7 @@ fn answer(request: &Seen) -> Vec<Step> {
 /// A call, and what came back for it.
 struct Observed {
     call: Planned,
-    /// Whether the request reached the recorder as it was meant.
+    /// True if the request reached the recorder unchanged.
     is_intact: bool,
     reply: Option<Reply>,
 }

@@ -178,9 +178,30 @@ fn the_steps_of_ci_are_listed_where_people_look() {
 }
 
 /// The files in which bounds are named.
-const BOUNDS: [&str; 3] = ["proxy/src/bounds.rs", "wire/src/bounds.rs", "engine/src/bounds.rs"];
+const BOUNDS: [&str; 4] =
+    ["proxy/src/bounds.rs", "wire/src/bounds.rs", "engine/src/bounds.rs", "viewer/src/bounds.rs"];
 
 /// A bound's value in words: a size, a time or a number.
+/// `docs/SUMMARY.md` is what mdBook makes the book of.
+#[test]
+fn the_book_has_every_page_once() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs");
+    let mut pages = Vec::new();
+    for part in ["", "design/", "recipes/"] {
+        let names = std::fs::read_dir(folder.join(part)).unwrap();
+        let names = names.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+        let names = names.filter(|name| name.ends_with(".md") && name != "SUMMARY.md");
+        pages.extend(names.map(|name| format!("{part}{name}")));
+    }
+    pages.sort();
+
+    let summary = read("docs/SUMMARY.md");
+    let links = summary.split("](").skip(1).filter_map(|rest| rest.split(')').next());
+    let mut listed: Vec<&str> = links.collect();
+    listed.sort_unstable();
+    assert_eq!(listed, pages);
+}
+
 fn bound_value(name: &str, value: &str) -> String {
     for (start, unit) in [("Duration::from_secs(", "s"), ("Duration::from_millis(", "ms")] {
         if let Some(number) = value.strip_prefix(start) {

@@ -28,6 +28,7 @@ mod llamacpp;
 mod natively;
 mod postgres;
 mod power;
+mod reading;
 mod recorder;
 mod sampling;
 mod tags;

@@ -11,7 +11,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use bytes::Bytes;
-use episode::{CallEnd, CallId, CallStart, Lineage, Outcome, Route, Tag, TagSource, TokenCounts};
+use episode::{CallEnd, CallId, CallStart, Lineage, Outcome, Route, Tag, TagSource};
 use store::{Durability, Snapshot, Store};
 
 const STORE: &str = "ROLLTAPE_TEST_POWER_STORE";
@@ -90,22 +90,10 @@ fn call_of(agent: u32, number: u32) -> (CallStart, CallEnd) {
         lineage: Lineage::default(),
     };
     let ended = CallEnd {
-        call_id,
-        ended_at: i64::from(number) + 1,
-        first_byte_at: None,
         status: Some(200),
-        outcome: Outcome::Complete,
-        error: None,
         reply: text(),
-        model: None,
-        prompts: Vec::new(),
-        choices: Vec::new(),
-        usage: TokenCounts::default(),
-        sampled_with: None,
         logprob_kind: "raw".to_owned(),
-        translated: None,
-        unasked: None,
-        stamps: episode::VersionStamps::default(),
+        ..CallEnd::without_reply(call_id, i64::from(number) + 1, Outcome::Complete)
     };
     (begun, ended)
 }

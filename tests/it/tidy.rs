@@ -9,8 +9,9 @@ const FILE_LINES_MAX: usize = 600;
 const LINE_COLUMNS_MAX: usize = 100;
 
 /// Each crate with the crates of ours that it may use.
-const ARROWS: [(&str, &[&str]); 11] = [
-    ("cli", &["proxy", "exporter", "engine", "store", "wire", "episode"]),
+const ARROWS: [(&str, &[&str]); 12] = [
+    ("cli", &["viewer", "proxy", "exporter", "engine", "store", "wire", "episode"]),
+    ("viewer", &["exporter", "store", "wire", "template", "episode"]),
     ("proxy", &["store", "wire", "episode"]),
     ("exporter", &["store", "wire", "template", "episode"]),
     ("engine", &["kernels", "template", "wire", "episode"]),
@@ -20,7 +21,13 @@ const ARROWS: [(&str, &[&str]); 11] = [
     ("template", &["episode"]),
     ("kernels", &[]),
     ("benches", &[]),
-    ("tests", &["proxy", "exporter", "engine", "store", "wire", "episode", "kernels", "template"]),
+    (
+        "tests",
+        &[
+            "viewer", "proxy", "exporter", "engine", "store", "wire", "episode", "kernels",
+            "template",
+        ],
+    ),
 ];
 
 pub(crate) fn root() -> PathBuf {
@@ -129,7 +136,7 @@ fn only_one_crate_knows() {
     }
 }
 
-/// What is printed elsewhere is not made safe for a terminal.
+/// Text that is printed elsewhere is not made safe for a terminal.
 #[test]
 fn the_command_line_prints_in_one_place() {
     let words = ["println!(", "print!(", "io::stdout()", "io::stderr()"];

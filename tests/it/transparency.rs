@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use episode::Outcome;
-use kit::{Seen, Step, Upstream, World, exchange, post, tape};
+use kit::{Seen, Step, Upstream, World, connect, exchange, post, read_some, tape};
+use proxy::Config;
+use tokio::io::AsyncWriteExt;
 
 /// A vLLM that answers from the tapes, with our fields or without, in `pieces` of the stream.
 fn vllm(pieces: usize) -> impl Fn(&Seen) -> Vec<Step> + Send + Sync + 'static {
@@ -48,6 +50,48 @@ async fn hidden_replies_equal_plain_ones_byte_for_byte() {
         }
         world.stop().await;
     }
+}
+
+/// Number of chunks of a body, up to the one that ends it.
+fn chunks(mut body: &[u8]) -> usize {
+    let mut count = 0;
+    loop {
+        let line = body.windows(2).position(|window| window == b"\r\n").unwrap();
+        let size = usize::from_str_radix(std::str::from_utf8(&body[..line]).unwrap(), 16).unwrap();
+        if size == 0 {
+            return count;
+        }
+        body = &body[line + 2 + size + 2..];
+        count += 1;
+    }
+}
+
+#[tokio::test]
+async fn events_that_come_together_share_chunks() {
+    const EVENTS: usize = 64;
+    let upstream = Upstream::start("vllm", |_| {
+        let event = |n| {
+            format!("data: {{\"choices\":[{{\"index\":0,\"delta\":{{\"content\":\"{n}\"}}}}]}}\n\n")
+        };
+        let events = (0..EVENTS).map(event).chain(["data: [DONE]\n\n".to_owned()]);
+        let chunked = events.map(|event| format!("{:x}\r\n{event}\r\n", event.len()));
+        let at_once: String = chunked.chain(["0\r\n\r\n".to_owned()]).collect();
+        vec![Step::stream_head(), Step::Send(at_once.into_bytes())]
+    })
+    .await;
+    let world = World::start(upstream.address).await;
+
+    let mut socket = connect(world.data).await;
+    let asked = kit::request("POST", "/e/a/v1/chat/completions", &[], request(true, "").as_bytes());
+    socket.write_all(&asked).await.unwrap();
+    let received = read_some(&mut socket, |read| read.ends_with(b"\r\n0\r\n\r\n")).await;
+
+    let text = String::from_utf8_lossy(&received);
+    assert_eq!(text.matches("data: {").count(), EVENTS);
+    let head = text.find("\r\n\r\n").unwrap() + 4;
+    let count = chunks(&received[head..]);
+    assert!(count <= EVENTS / 4, "{count} chunks");
+    world.stop().await;
 }
 
 #[tokio::test]
@@ -175,4 +219,25 @@ async fn frames_arrive_as_they_are_sent() {
     // The rest of the tape takes five pauses of 60 ms; a buffered stream would show none of them.
     assert!(started.elapsed() > first + Duration::from_millis(150));
     world.stop().await;
+}
+
+#[tokio::test]
+async fn replies_name_their_calls_where_that_is_asked_for() {
+    for named in [false, true] {
+        let upstream = Upstream::start("vllm", vllm(3)).await;
+        let mut config = Config::new(format!("http://{}", upstream.address).parse().unwrap());
+        config.call_id_header = named;
+        let world = World::start_with(config).await;
+        for stream in [false, true] {
+            let path = format!("/e/{stream}/v1/chat/completions");
+            let reply = post(world.data, &path, &request(stream, "")).await;
+            assert_eq!(reply.status, 200);
+            let calls = world.calls().await;
+            let call =
+                calls.iter().find(|call| call.begun.tag.episode.as_str() == stream.to_string());
+            let id = call.unwrap().begun.call_id.to_string();
+            assert_eq!(reply.header("x-rolltape-call-id"), named.then_some(id.as_str()));
+        }
+        world.stop().await;
+    }
 }

@@ -57,7 +57,7 @@ impl FaultPlan {
     }
 }
 
-/// What becomes of a direction.
+/// The state of a direction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Flow {
     Open,
@@ -142,7 +142,7 @@ impl Lane {
     }
 }
 
-/// What passed over a line for one call.
+/// The bytes that passed over a line for one call.
 #[derive(Debug, Default)]
 pub struct Exchange {
     asked: Mutex<Vec<u8>>,

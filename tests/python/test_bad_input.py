@@ -6,6 +6,9 @@ import shutil
 import socket
 import sqlite3
 import sys
+import time
+import urllib.error
+import urllib.request
 
 import openai
 import pytest
@@ -296,9 +299,63 @@ def test_an_unreachable_upstream(tmp_path):
         assert met.value.response.headers["x-rolltape-error"] == "1"
         assert harness.text(nowhere) not in met.value.response.json()["error"]["message"]
         assert harness.text(nowhere) in proxy.process.stderr
-        (line,) = proxy.command("show", "e").splitlines()[1:]
+        (line,) = proxy.command("show", "e", "--tree").splitlines()[1:]
         assert "upstream_failed" in line
         assert not INNARDS.search(proxy.process.stderr)
+
+
+def test_an_upstream_that_goes_and_comes_back_is_told_once_each(tmp_path):
+    """At the start, before any call, and with calls on a connection that was kept."""
+    (address,) = harness.free_addresses(1)
+    where = ("engine", "--model", MODEL, "--listen", harness.text(address))
+    body = {"model": "tiny", "messages": [{"role": "user", "content": "a"}], "max_tokens": 2}
+
+    def ready():
+        headers = control.headers_for(proxy.control)
+        url = f"http://{harness.text(proxy.control)}/ready"
+        request = urllib.request.Request(url, headers=headers)
+        try:
+            with urllib.request.urlopen(request, timeout=10) as reply:
+                return reply.status, ""
+        except urllib.error.HTTPError as error:
+            return error.code, json.load(error)["error"]["message"]
+
+    def call():
+        return control.post_at(proxy.data, "/e/e/v1/chat/completions", body)[0]
+
+    def until(sentence, times):
+        end = time.monotonic() + harness.READY_WAIT_S
+        while proxy.process.stderr.count(sentence) < times:
+            assert time.monotonic() < end, proxy.process.stderr
+            time.sleep(0.05)
+
+    gone, back = "the upstream cannot be reached", "the upstream answers again"
+    with harness.serve(tmp_path, "--upstream", f"http://{harness.text(address)}") as proxy:
+        until(gone, 1)
+        status, reason = ready()
+        assert status == 503 and "connection refused" in reason
+        assert [call(), call(), call()] == [502] * 3
+        for times in (1, 2):
+            engine = harness.Process(*where, folder=tmp_path)
+            until(back, times)
+            assert ready() == (200, "") and call() == 200
+            engine.stop()
+            # Whoever looks first, nobody has to call.
+            assert ready()[0] == 503
+            assert [call(), call(), call(), call()] == [502] * 4
+            until(gone, times + 1)
+        said = proxy.process.stderr
+        assert (said.count(gone), said.count(back)) == (3, 2), said
+        assert len([line for line in said.splitlines() if "WARN" in line]) == 3, said
+
+
+@pytest.mark.parametrize("filter", ["loud", "proxi=debug", "debug,proxy=", "proxy=loud", "a b"])
+def test_a_log_filter_that_would_do_nothing(tmp_path, filter):
+    env = harness.environment(ROLLTAPE_LOG=filter)
+    ended = command("episodes", folder=tmp_path, env=env)
+    assert (ended.returncode, ended.stdout) == (USAGE, "")
+    sentence, hint = ended.stderr.splitlines()
+    assert "`ROLLTAPE_LOG` is not a log filter" in sentence and "warn,proxy=debug" in hint
 
 
 def test_run_with_an_unreachable_upstream_ends_as_the_child_ends(tmp_path):
@@ -318,7 +375,9 @@ def test_run_without_a_serving_rolltape(tmp_path):
 
 def test_run_of_a_command_that_is_not_there(tmp_path):
     options = ["--upstream", "http://127.0.0.1:9", "--store", "run.db"]
-    ended = command("run", *options, "--", "no-such-command", folder=tmp_path)
+    # The log would say that this upstream cannot be reached.
+    env = harness.environment(ROLLTAPE_LOG="error")
+    ended = command("run", *options, "--", "no-such-command", folder=tmp_path, env=env)
     assert "no-such-command" in told(ended, NOT_FOUND)
 
 

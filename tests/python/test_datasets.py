@@ -84,7 +84,7 @@ FEATURES = {
     "routed_experts_shape": List(Value("int32")),
     "routed_experts_mask": List(Value("int8")),
 }
-FREE_TEXT = re.compile(r"^\| `(\w+)` \| ([\w<>]+)(, nullable)? \| ", re.MULTILINE)
+FREE_TEXT = re.compile(r"^\| `(\w+)` \| `([\w<>]+)`(, nullable)? \| ", re.MULTILINE)
 
 
 @pytest.fixture(scope="module", params=[False, True], ids=["whole", "streamed"])

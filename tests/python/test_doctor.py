@@ -139,6 +139,13 @@ def test_the_table(world, tmp_path):
     assert "\x1b" not in ended.stdout + ended.stderr
 
 
+def test_the_first_weights_of_the_engine_have_a_number(world, tmp_path):
+    """Rows of tokens that the label `default` sampled get version 0."""
+    _, found = doctor(tmp_path, f"http://{harness.text(world.engine)}")
+    assert found["weight_version"] == "default"
+    assert not any("-1" in note or "number" in note for note in found["notes"]), found["notes"]
+
+
 def test_a_route_is_probed_as_it_is_where_nothing_is_translated(world, tmp_path):
     url = f"http://{harness.text(world.engine)}"
     code, found = doctor(tmp_path, url, "--translate", "never")

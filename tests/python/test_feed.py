@@ -98,6 +98,71 @@ def follow(server, out):
     return Process(*reader, folder=server.folder, stdout=out.open("ab"))
 
 
+def test_what_is_waited_for_is_said_once_and_counted_apart(server):
+    for group, size, members in (("g1", 4, 3), ("g2", 4, 1), ("g3", 2, 2)):
+        for number in range(members):
+            episode = {"episode_id": f"{group}-{number}", "group_id": group, "group_size": size}
+            status, reply = control.post(server, "/episodes", episode)
+            assert status == 200, reply
+            play(server, f"{group}-{number}")
+    play(server, "alone")
+    grouped = ("--consumer", "t", "--ack", "--unit", "group")
+    names, said = feed(server, *grouped)
+    assert names == ["g3-0", "g3-1"]
+    waits = "2 groups wait: g1 has 3 of 4, g2 has 1 of 4; 1 finished attempt without a group"
+    assert said.startswith(waits), said
+
+    def counts():
+        (found,) = control.page(server, "/feed/consumers")["consumers"]
+        return found["depth"], found["waiting"], found["oldest_age_s"]
+
+    assert counts() == (0, 4, 0.0)
+    headers = control.headers_for(server.control)
+    metrics = urllib.request.Request(f"{url(server)}/metrics", headers=headers)
+    with urllib.request.urlopen(metrics, timeout=10) as page:
+        page = page.read().decode()
+    assert 'rolltape_feed_depth{consumer="t"} 0' in page
+    assert 'rolltape_feed_waiting{consumer="t"} 4' in page
+
+    where = ("--control", url(server), "--store", server.store)
+    reader = Process("feed", *where, *grouped, "--follow", folder=server.folder)
+    until = time.monotonic() + 20
+    while "g1 has 3 of 4" not in reader.stderr:
+        assert time.monotonic() < until, reader.stderr
+        time.sleep(0.05)
+    status, reply = control.post(
+        server, "/episodes", {"episode_id": "g1-3", "group_id": "g1", "group_size": 4}
+    )
+    assert status == 200, reply
+    play(server, "g1-3")
+    while acked(server) < 6:
+        assert time.monotonic() < until, reader.stderr
+        time.sleep(0.05)
+    assert reader.stop() == 0
+    assert reader.stderr.count("groups wait") == 1, reader.stderr
+    assert counts()[:2] == (0, 1)
+
+
+@pytest.mark.parametrize("follow", [False, True])
+def test_a_stream_of_arrow_without_rows_can_be_read(server, follow):
+    where = ("--control", url(server), "--store", server.store, "--format", "arrow")
+    words = ("feed", *where, "--out", "none.arrow", *(["--follow"] if follow else []))
+    if follow:
+        reader = Process(*words, folder=server.folder)
+        time.sleep(1)
+        assert reader.stop() == 0, reader.stderr
+    else:
+        done(*words, folder=server.folder)
+    with pyarrow.ipc.open_stream(server.folder / "none.arrow") as stream:
+        table = stream.read_all()
+    assert table.num_rows == 0
+    assert {"input_ids", "loss_mask", "feed_item"} <= set(table.column_names)
+    play(server, "one")
+    done("feed", *where, "--out", "one.arrow", folder=server.folder)
+    with pyarrow.ipc.open_stream(server.folder / "one.arrow") as stream:
+        assert stream.schema.remove_metadata() == table.schema.remove_metadata()
+
+
 def test_a_reader_that_is_killed_costs_nothing_but_a_wait(server):
     out = server.folder / "rows.ndjson"
     names = [f"e{number}" for number in range(24)]
@@ -257,7 +322,7 @@ def test_show_names_the_weights_of_each_turn(server):
     while not control.page(server, "/versions")["versions"]:
         assert time.monotonic() < until, "the version was not written down"
         time.sleep(0.02)
-    shown = server.command("show", "a")
+    shown = server.command("show", "a", "--tree")
     assert " by default " in shown
     assert f"weights default: version 0, checksum {served['checksum']}" in shown
     (turn,) = map(json.loads, server.command("show", "a", "--json").splitlines())

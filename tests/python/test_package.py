@@ -20,6 +20,7 @@ from game import Agent, Game
 from harness import MODEL, command, environment
 from package import PYTHON, rolltape
 
+VERSION = r"rolltape \S+ \([^;]+; features: cpu, sqlite, postgres(, cuda, nccl)?\)\n"
 LOOK = """
 import sys
 before = set(sys.modules)
@@ -62,6 +63,15 @@ def test_it_needs_the_standard_library_alone():
     words = [sys.executable, "-I", "-c", f"import sys; sys.path.insert(0, {str(PYTHON)!r}){LOOK}"]
     said = subprocess.run(words, capture_output=True, text=True, check=True).stdout
     assert said.split() == ["rolltape"]
+
+
+def test_the_module_is_the_command(tmp_path):
+    env = environment() | {"PYTHONPATH": str(PYTHON), "ROLLTAPE_BIN": harness.binary()}
+    run = [sys.executable, "-m", "rolltape"]
+    told = subprocess.run([*run, "--version"], cwd=tmp_path, env=env, capture_output=True, text=True)
+    assert told.returncode == 0 and re.fullmatch(VERSION, told.stdout), told
+    wrong = subprocess.run([*run, "episodes", "--colour"], cwd=tmp_path, env=env, capture_output=True)
+    assert wrong.returncode == 2 and b"--colour" in wrong.stderr, wrong
 
 
 def test_an_episode_is_announced_played_rewarded_and_closed(server):
@@ -196,7 +206,8 @@ def test_the_names_that_agents_do_not_get_are_those_of_the_command_line():
     assert rolltape.episodes.REMOVED == tuple(re.findall(r'"(\w+)"', listed))
 
 
-TOKENS = {place: f"{place}-{'x' * 16}" for place in ("given", "file", "variable", "named", "store")}
+PLACES = ("given", "file", "mine", "variable", "named", "store")
+TOKENS = {place: f"{place}-{'x' * 16}" for place in PLACES}
 
 
 @pytest.fixture
@@ -207,6 +218,8 @@ def places(tmp_path, monkeypatch):
     for place, file in {**files, "store": harness.token_file(store)}.items():
         file.touch(0o600)
         file.write_text(TOKENS[place] + "\n")
+    monkeypatch.setenv("ROLLTAPE_CONTROL_TOKEN_ENV", "MY_TOKEN")
+    monkeypatch.setenv("MY_TOKEN", TOKENS["mine"])
     monkeypatch.setenv("ROLLTAPE_CONTROL_TOKEN", TOKENS["variable"])
     monkeypatch.setenv("ROLLTAPE_CONTROL_TOKEN_FILE", str(files["named"]))
     return {"token": TOKENS["given"], "token_file": files["file"], "store": store}
@@ -220,6 +233,11 @@ def test_the_token_is_looked_for_in_the_order_of_the_command_line(places, monkey
     del places["token"]
     assert found() == TOKENS["file"]
     del places["token_file"]
+    assert found() == TOKENS["mine"]
+    monkeypatch.delenv("MY_TOKEN")
+    with pytest.raises(ValueError, match="MY_TOKEN, which ROLLTAPE_CONTROL_TOKEN_ENV names"):
+        found()
+    monkeypatch.delenv("ROLLTAPE_CONTROL_TOKEN_ENV")
     assert found() == TOKENS["variable"]
     monkeypatch.delenv("ROLLTAPE_CONTROL_TOKEN")
     assert found() == TOKENS["named"]
@@ -227,6 +245,20 @@ def test_the_token_is_looked_for_in_the_order_of_the_command_line(places, monkey
     assert found() == TOKENS["store"]
     monkeypatch.setenv("ROLLTAPE_STORE", str(places.pop("store")))
     assert found() == TOKENS["store"]
+
+
+def test_the_addresses_are_those_of_the_command_line(monkeypatch):
+    monkeypatch.setenv("ROLLTAPE_CONTROL_URL", "http://127.0.0.1:18")
+    monkeypatch.setenv("ROLLTAPE_PROXY", "127.0.0.1:19")
+    # What a server listens on is no address for its clients.
+    monkeypatch.setenv("ROLLTAPE_CONTROL", "0.0.0.0:20")
+    monkeypatch.setenv("ROLLTAPE_LISTEN", "0.0.0.0:21")
+    client = rolltape.Client()
+    assert (client.http.url, client.data) == ("http://127.0.0.1:18", "http://127.0.0.1:19")
+    monkeypatch.delenv("ROLLTAPE_CONTROL_URL")
+    monkeypatch.delenv("ROLLTAPE_PROXY")
+    client = rolltape.Client()
+    assert (client.http.url, client.data) == ("http://127.0.0.1:8081", "http://127.0.0.1:8080")
 
 
 def test_a_client_beside_a_server_takes_the_variable_that_the_server_took(tmp_path, monkeypatch):

@@ -5,6 +5,7 @@ import json
 import sys
 import threading
 import time
+import tomllib
 import types
 import urllib.error
 import urllib.request
@@ -17,7 +18,7 @@ import pytest
 import harness
 from game import Agent, Game
 from harness import MODEL
-from package import rolltape
+from package import PYTHON, rolltape
 
 GROUP_SIZE = 3
 LONG = 800
@@ -369,6 +370,22 @@ def test_openenv_s_routes(server):
         sessions.shutdown()
         thread.join()
         sessions.server_close()
+
+
+def pins(path):
+    """The packages of a list whose version is given."""
+    lines = (harness.ROOT / path).read_text().splitlines()
+    return dict(line.split("==") for line in lines if "==" in line and not line.startswith("#"))
+
+
+def test_what_users_install_is_what_was_tested():
+    tested = pins("tests/python/trainers/requirements.txt")
+    tested |= pins("tests/python/trainers/no_deps.txt")
+    assert pins("examples/guess/requirements.txt").items() <= tested.items()
+    project = tomllib.loads((PYTHON / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"]
+    bounds = [bound.split(">=") for bound in extras["trl"] + extras["openenv"] if ">=" in bound]
+    assert len(bounds) == 5 and dict(bounds).items() <= tested.items()
 
 
 def test_examples_import_without_their_trainers():

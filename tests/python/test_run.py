@@ -55,6 +55,47 @@ def test_the_child_is_pointed_at_its_episode(tmp_path):
     assert episode["calls"] == told["calls"] > 0
 
 
+def test_a_child_that_called_nothing_is_told_of(tmp_path):
+    ended = run(tmp_path, own(tmp_path), [sys.executable, "-c", "import sys; sys.exit(5)"])
+    assert ended.returncode == 5
+    assert ": 0 calls" in ended.stderr
+    for word in ("called no model", "OPENAI_BASE_URL", "ANTHROPIC_BASE_URL", '"$OPENAI_BASE_URL"'):
+        assert word in ended.stderr, ended.stderr
+    ended = run(tmp_path, own(tmp_path), AGENT)
+    assert ended.returncode == 0 and "called no model" not in ended.stderr
+
+
+def test_the_lines_that_point_an_agent_at_a_server_work_as_they_are_copied(tmp_path):
+    """What `serve` prints, and the README's line, with OpenAI's own SDK."""
+    program = "import openai; print(openai.OpenAI().models.list().data[0].id)"
+    (tmp_path / "agent.py").write_text(program)
+    with harness.serve(tmp_path, "--model", MODEL) as proxy:
+        (hint,) = [line for line in proxy.process.stderr.splitlines() if "BASE_URL" in line]
+        readme = (harness.ROOT / "README.md").read_text()
+        (line,) = [line for line in readme.splitlines() if line.startswith("OPENAI_BASE_URL=")]
+        line = line.replace("127.0.0.1:8080", harness.text(proxy.data))
+        env = environment(PATH=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
+        for shown in (hint.split(": ", 1)[1], line):
+            ended = subprocess.run(
+                ["sh", "-c", shown], cwd=tmp_path, env=env, capture_output=True, text=True
+            )
+            assert (ended.returncode, ended.stdout) == (0, "tiny\n"), (shown, ended.stderr)
+
+
+def test_the_demo_of_aider_takes_a_relative_path(tmp_path):
+    """Each of its agents runs in a folder of its own."""
+    pretended = tmp_path / "bin" / "aider"
+    pretended.parent.mkdir()
+    pretended.write_text(f"#!/bin/sh\nexec {' '.join(AGENT)}\n")
+    pretended.chmod(0o755)
+    demo = harness.ROOT / "examples" / "aider" / "run.py"
+    words = [sys.executable, str(demo), "--aider", "bin/aider", "--agents", "1", "--out", "out"]
+    env = environment(ROLLTAPE_BIN=binary())
+    ended = subprocess.run(words, cwd=tmp_path, env=env, capture_output=True, text=True)
+    assert ended.returncode == 0, ended.stderr
+    assert json.loads(ended.stdout)["rows"] >= 1
+
+
 def test_one_line_says_what_was_recorded(tmp_path):
     ended = run(tmp_path, [*own(tmp_path), "--episode", "e1"], AGENT)
     calls = json.loads(ended.stdout)["calls"]  # and nothing of rolltape's own is in it

@@ -136,11 +136,6 @@ fn adapt_to(dialect: Dialect, wire: &Wire, chat: &mut Value) {
     if matches!(wire, Wire::Messages(_)) {
         add_messages_defaults(dialect, fields);
     }
-    if dialect == Dialect::Rolltape {
-        // The engine does not limit reasoning. Agents send a budget for other models' sake;
-        // ignoring it is better than refusing the call.
-        fields.shift_remove("thinking_token_budget");
-    }
 }
 
 /// Adds the fields that each server's own Messages route adds to the chat request that it makes:
@@ -367,12 +362,12 @@ mod tests {
     }
 
     #[test]
-    fn a_budget_for_thoughts_goes_where_it_is_understood() {
+    fn a_budget_for_thoughts_goes_to_the_server() {
         let body = r#"{"model":"m","max_tokens":5,"messages":[{"role":"user","content":"a"}],
             "thinking":{"type":"enabled","budget_tokens":31999}}"#;
         let shown = |dialect| translated(dialect, Route::Messages, body).0.contains("31999");
         assert!(shown(Dialect::Vllm));
-        assert!(!shown(Dialect::Rolltape));
+        assert!(shown(Dialect::Rolltape));
     }
 
     #[test]

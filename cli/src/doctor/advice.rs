@@ -412,9 +412,18 @@ mod tests {
         assert!(
             notes.iter().any(|note| note.starts_with("chat, streamed; completions, streamed;"))
         );
-        let named = |row: &mut ProbeRow| row.versions = vec!["default".to_owned()];
-        let notes = advice(Dialect::Vllm, named).notes;
+        let notes_on = |dialect, label: &str| {
+            advice(dialect, |row: &mut ProbeRow| row.versions = vec![label.to_owned()]).notes
+        };
+        let notes = notes_on(Dialect::Vllm, "main");
         assert!(notes.iter().any(|note| note.contains("/update_weight_version")), "{notes:?}");
+        let notes = notes_on(Dialect::Rolltape, "main");
+        assert!(notes.iter().any(|note| note.contains("/update_weights")), "{notes:?}");
+        // Rows get the numbers 0, 7 and 12.
+        for label in ["default", "trl-policy-v7", "step_12"] {
+            let notes = notes_on(Dialect::Rolltape, label);
+            assert!(!notes.iter().any(|note| note.contains("-1")), "{label}: {notes:?}");
+        }
         assert!(!advice(Dialect::Rolltape, |_| {}).notes.iter().any(|n| n.contains("-1")));
     }
 

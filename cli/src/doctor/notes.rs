@@ -1,6 +1,6 @@
 //! Remarks on what an upstream reports, beside exact tokens.
 
-use episode::Route;
+use episode::{Route, version_number};
 use wire::Dialect;
 
 use super::findings::Findings;
@@ -182,7 +182,7 @@ fn unversioned(findings: &Findings) -> Option<String> {
 /// A remark on version labels that trainers cannot compare.
 fn unnumbered(findings: &Findings) -> Option<String> {
     let mut versions = findings.rows.iter().flat_map(|row| &row.versions);
-    let label = versions.find(|version| version.parse::<i64>().is_err())?;
+    let label = versions.find(|label| version_number(label).is_none())?;
     let remedy = match findings.dialect {
         Dialect::Vllm => {
             "; give them a number by POST /update_weight_version {\"new_version\": \"1\"} (vLLM \
@@ -192,11 +192,13 @@ fn unnumbered(findings: &Findings) -> Option<String> {
             "; give them a number by POST /update_weight_version {\"new_version\": \"1\"}, or as \
              the trainer updates them"
         }
-        Dialect::Rolltape => "; a trainer gives a number with each update of the weights",
+        Dialect::Rolltape => {
+            "; the engine takes new weights with a number: \
+             POST /update_weights {\"weight_dir\": \"DIR\", \"weight_version\": \"1\"}"
+        }
         _ => "",
     };
     Some(format!(
-        "the weights have the label `{label}`, which is not a number, so rows get version \
-         -1{remedy}"
+        "the weights have the label `{label}`, which has no number, so rows get version -1{remedy}"
     ))
 }

@@ -194,28 +194,15 @@ fn compare_hidden(route: Route, replies: [&ClientReply; 3]) -> HiddenReply {
 
 #[cfg(test)]
 pub(in crate::doctor) mod tests {
-    use episode::{CallEnd, CallId, TokenCounts};
+    use episode::{CallEnd, CallId};
 
     use super::*;
 
     pub(in crate::doctor) fn reply(text: &str) -> ClientReply {
         let ended = CallEnd {
-            call_id: CallId(uuid::Uuid::nil()),
-            ended_at: 0,
-            first_byte_at: None,
             status: Some(200),
-            outcome: Outcome::Complete,
-            error: None,
             reply: Bytes::from(text.to_owned()),
-            model: None,
-            prompts: Vec::new(),
-            choices: Vec::new(),
-            usage: TokenCounts::default(),
-            sampled_with: None,
-            logprob_kind: "unknown".to_owned(),
-            translated: None,
-            unasked: None,
-            stamps: episode::VersionStamps::default(),
+            ..CallEnd::without_reply(CallId(uuid::Uuid::nil()), 0, Outcome::Complete)
         };
         ClientReply { ended, asked: true, declined: false }
     }

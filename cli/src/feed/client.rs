@@ -10,6 +10,7 @@ use hyper::{HeaderMap, Method};
 use serde_json::{Value, json};
 
 use super::items::Attempt;
+use super::waiting::Waiting;
 use crate::exit::Failure;
 use crate::http::{self, Http};
 
@@ -25,6 +26,8 @@ pub(crate) struct FeedReply {
     /// Rows, as they arrive: see [`next_bytes`]. `None` if nothing is ready.
     pub(crate) rows: Option<Incoming>,
     pub(crate) lease: Option<String>,
+    /// What is not handed out, and why.
+    pub(super) waiting: Waiting,
     pub(crate) cursor: Option<String>,
 }
 
@@ -48,7 +51,9 @@ impl FeedClient {
             _ => return Err(refusal(status, body, &url).await?),
         };
         let lease = header(&headers, "x-rolltape-lease");
-        Ok(FeedReply { rows, lease, cursor: header(&headers, "x-rolltape-cursor") })
+        let waiting = header(&headers, "x-rolltape-waiting");
+        let waiting = waiting.map_or_else(Waiting::default, |said| Waiting::read(&said));
+        Ok(FeedReply { rows, lease, cursor: header(&headers, "x-rolltape-cursor"), waiting })
     }
 
     /// Acks these attempts of a lease. Returns the answer's status.

@@ -9,6 +9,7 @@ use arrow::ipc::reader::StreamDecoder;
 use arrow::ipc::writer::StreamWriter;
 use bytes::Bytes;
 use clap::ValueEnum;
+use exporter::{Feed, FeedOptions};
 use serde::Deserialize;
 
 use crate::exit::Failure;
@@ -172,10 +173,19 @@ fn not_rows(error: &dyn std::error::Error) -> Failure {
 }
 
 /// Encodes rows for output. Arrow batches of all replies become one stream.
-#[derive(Default)]
-pub(crate) struct RowEncoder(Option<StreamWriter<Vec<u8>>>);
+pub(crate) struct RowEncoder {
+    format: FeedFormat,
+    /// The stream of Arrow, once it has begun.
+    stream: Option<StreamWriter<Vec<u8>>>,
+    has_ended: bool,
+}
 
 impl RowEncoder {
+    /// An encoder of rows that arrive in this format.
+    pub(crate) fn new(format: FeedFormat) -> Self {
+        Self { format, stream: None, has_ended: false }
+    }
+
     /// Encodes rows.
     pub(crate) fn encode(&mut self, rows: ItemRows) -> Result<Vec<u8>, Failure> {
         match rows {
@@ -188,21 +198,37 @@ impl RowEncoder {
 
     fn encode_batches(&mut self, batches: &[RecordBatch]) -> Result<Vec<u8>, ArrowError> {
         for batch in batches {
-            let writer = match &mut self.0 {
+            let writer = match &mut self.stream {
                 Some(writer) => writer,
                 none => none.insert(StreamWriter::try_new(Vec::new(), &batch.schema())?),
             };
             writer.write(batch)?;
         }
-        Ok(self.0.as_mut().map_or_else(Vec::new, |writer| std::mem::take(writer.get_mut())))
+        Ok(self.stream.as_mut().map_or_else(Vec::new, |writer| std::mem::take(writer.get_mut())))
     }
 
-    /// Ends the stream. Returns its last bytes.
+    /// Ends the stream. Returns its last bytes. One of Arrow without a row has its schema.
     pub(crate) fn end(&mut self) -> Result<Vec<u8>, Failure> {
-        let Some(mut writer) = self.0.take() else { return Ok(Vec::new()) };
-        writer.finish().map_err(|error| Failure::of(&error))?;
-        writer.into_inner().map_err(|error| Failure::of(&error))
+        if std::mem::replace(&mut self.has_ended, true) {
+            return Ok(Vec::new());
+        }
+        match (self.stream.take(), self.format) {
+            (Some(mut writer), _) => {
+                writer.finish().map_err(|error| Failure::of(&error))?;
+                writer.into_inner().map_err(|error| Failure::of(&error))
+            }
+            (None, FeedFormat::Arrow) => no_rows(),
+            (None, FeedFormat::Ndjson) => Ok(Vec::new()),
+        }
     }
+}
+
+/// A stream of Arrow that has no row.
+fn no_rows() -> Result<Vec<u8>, Failure> {
+    let format = ("format".to_owned(), "arrow".to_owned());
+    let options = FeedOptions::from_query(&[format]).map_err(Failure::new)?;
+    let empty = Feed::new(options).and_then(|mut feed| feed.finish());
+    empty.map_err(|error| Failure::of(&error))
 }
 
 #[cfg(test)]
@@ -210,6 +236,7 @@ mod tests {
     use std::sync::Arc;
 
     use arrow::array::ArrayRef;
+    use arrow::ipc::reader::StreamReader;
 
     use super::*;
 
@@ -291,7 +318,7 @@ mod tests {
 
     #[test]
     fn replies_of_arrow_become_one_stream() {
-        let mut writer = RowEncoder::default();
+        let mut writer = RowEncoder::new(FeedFormat::Arrow);
         let mut bytes = Vec::new();
         for rows in [&ROWS[..3], &ROWS[3..]] {
             for item in split(FeedFormat::Arrow, &stream(&[batch(rows)]), 50).unwrap() {
@@ -301,5 +328,16 @@ mod tests {
         bytes.extend(writer.end().unwrap());
         assert_eq!(bytes, stream(&[batch(&ROWS[..3]), batch(&ROWS[3..])]));
         assert!(writer.end().unwrap().is_empty(), "nothing was written since");
+    }
+
+    #[test]
+    fn a_stream_of_arrow_without_rows_has_a_schema() {
+        let bytes = RowEncoder::new(FeedFormat::Arrow).end().unwrap();
+        let stream = StreamReader::try_new(bytes.as_slice(), None).unwrap();
+        for column in ["input_ids", "feed_item"] {
+            assert!(stream.schema().column_with_name(column).is_some(), "{column}");
+        }
+        assert_eq!(stream.count(), 0);
+        assert!(RowEncoder::new(FeedFormat::Ndjson).end().unwrap().is_empty());
     }
 }

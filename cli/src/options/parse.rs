@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use episode::CallId;
+use episode::{CallId, EpisodeId};
 use store::Location;
 
 /// Seconds of a year.
@@ -30,6 +30,27 @@ pub(crate) fn call_id(text: &str) -> Result<CallId, String> {
     text.parse().map_err(|_| {
         "not a call id; `rolltape show EPISODE --json` lists those of an episode".to_owned()
     })
+}
+
+/// An episode, and which of its attempts.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct AttemptName {
+    pub(crate) id: String,
+    /// `None` is the newest.
+    pub(crate) attempt: Option<u32>,
+}
+
+/// Parses an episode's id, or `ID/ATTEMPT`.
+pub(crate) fn attempt_name(text: &str) -> Result<AttemptName, String> {
+    let (id, attempt) = match text.split_once('/') {
+        Some((id, attempt)) => {
+            let number = attempt.parse().map_err(|_| "give ID or ID/ATTEMPT, such as run-1/2")?;
+            (id, Some(number))
+        }
+        None => (text, None),
+    };
+    let id: EpisodeId = id.parse().map_err(|e: episode::InvalidId| e.to_string())?;
+    Ok(AttemptName { id: id.to_string(), attempt })
 }
 
 /// Parses the location of a store. A folder is refused here, because SQLite's own error would not
@@ -80,5 +101,14 @@ mod tests {
     fn what_is_no_call_is_told_where_calls_are() {
         assert!(call_id("nope").unwrap_err().contains("rolltape show EPISODE --json"));
         assert!(call_id("01a1fc0e-0000-7000-8000-000000000000").is_ok());
+    }
+
+    #[test]
+    fn an_attempt_is_named_behind_its_episode() {
+        let name = |id: &str, attempt| Ok(AttemptName { id: id.to_owned(), attempt });
+        assert_eq!(attempt_name("run-1"), name("run-1", None));
+        assert_eq!(attempt_name("run-1/2"), name("run-1", Some(2)));
+        assert!(attempt_name("run-1/x").unwrap_err().contains("ID/ATTEMPT"));
+        assert!(attempt_name("").is_err() && attempt_name("a b").is_err());
     }
 }

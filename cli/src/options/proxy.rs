@@ -13,6 +13,7 @@ use super::engine::bytes;
 use super::memory::half_of_memory;
 use super::parse::seconds;
 use super::signing::SigningFile;
+use super::telemetry::TelemetryArgs;
 use super::upstream::{UpstreamArgs, read_file};
 use crate::exit::Failure;
 
@@ -53,6 +54,9 @@ pub(crate) struct ProxyArgs {
     /// 'POST /tokenize' or 'GET /v1/files/*'; repeatable
     #[arg(long, value_name = "'METHOD /PATH'", value_delimiter = ',', env = "ROLLTAPE_ALLOW_PATH")]
     allow_path: Vec<AllowedPath>,
+    /// Name the call of each reply in its header x-rolltape-call-id
+    #[arg(long, env = "ROLLTAPE_CALL_ID_HEADER")]
+    call_id_header: bool,
     /// Let agents' requests name a priority, a worker or a slot of the upstream
     #[arg(long, env = "ROLLTAPE_ALLOW_PRIORITY")]
     pub(crate) allow_priority: bool,
@@ -99,6 +103,8 @@ pub(crate) struct ProxyArgs {
     #[arg(long, env = "ROLLTAPE_ALLOW_OPEN_RELAY")]
     allow_open_relay: bool,
     #[command(flatten)]
+    pub(crate) telemetry: TelemetryArgs,
+    #[command(flatten)]
     pub(crate) control: ControlArgs,
 }
 
@@ -124,6 +130,7 @@ impl ProxyArgs {
             config.tls = Some(tls.map_err(|e| Failure::of(&e))?);
         }
         config.share_prefixes = self.share_prefixes;
+        config.call_id_header = self.call_id_header;
         self.set_waits(&mut config);
         let secrets = SigningFile::of(self.signing_key_file.as_deref(), store)?;
         config.signing_secrets = Some(Arc::new(secrets));

@@ -15,6 +15,11 @@ pub(crate) struct EngineToken {
     /// File that holds the token, such as the one that vLLM's clients read their key from
     #[arg(long, value_name = "FILE", env = "ROLLTAPE_ENGINE_TOKEN_FILE")]
     token_file: Option<PathBuf>,
+    /// The token itself, under vLLM's name. Other users of this machine may see it in the list of
+    /// processes: the variable and the file are safer
+    #[arg(long, value_name = "TOKEN", conflicts_with_all = ["token_env", "token_file"])]
+    #[arg(env = "ROLLTAPE_ENGINE_API_KEY", hide_env_values = true)]
+    api_key: Option<String>,
 }
 
 impl EngineToken {
@@ -24,6 +29,7 @@ impl EngineToken {
     /// [`Failure`] if there is no token where it should be.
     pub(crate) fn read(&self) -> Result<Option<String>, Failure> {
         let (place, text) = match (&self.token_env, &self.token_file) {
+            _ if self.api_key.is_some() => ("`--api-key`".to_owned(), self.api_key.clone()),
             (Some(name), _) => {
                 (format!("the environment variable `{name}`"), std::env::var(name).ok())
             }
@@ -58,12 +64,17 @@ mod tests {
         let read = |text: &str| {
             let path = folder.path().join("token");
             std::fs::write(&path, text).unwrap();
-            EngineToken { token_env: None, token_file: Some(path) }.read()
+            EngineToken { token_file: Some(path), ..EngineToken::default() }.read()
         };
         assert_eq!(read("secret\n").unwrap().as_deref(), Some("secret"));
         for text in ["", " ", "\n", "two words", "two\nlines", "\u{e9}"] {
             assert!(read(text).is_err(), "{text:?}");
         }
         assert_eq!(EngineToken::default().read().unwrap(), None);
+        let key = |text: &str| {
+            EngineToken { api_key: Some(text.to_owned()), ..EngineToken::default() }.read()
+        };
+        assert_eq!(key("secret").unwrap().as_deref(), Some("secret"));
+        assert!(key("").is_err());
     }
 }

@@ -41,7 +41,7 @@ fn walk(grammar: &Grammar, seed: u64) -> Option<String> {
 }
 
 fn check(form: GrammarSpec, fits: impl Fn(&str) -> bool) {
-    let grammar = grammars().compile(form.clone()).unwrap();
+    let grammar = grammars().compile(form.clone(), LeadingThought::None).unwrap();
     let replies: Vec<String> = (0..60).filter_map(|seed| walk(&grammar, seed)).collect();
     assert!(replies.len() > 20, "{form:?}: only {} replies ended", replies.len());
     for reply in replies {
@@ -80,7 +80,9 @@ fn json_has_its_schema() {
 
 #[test]
 fn any_object_is_json() {
-    let grammar = grammars().compile(GrammarSpec::object(JsonWhitespace::None)).unwrap();
+    let grammar = grammars()
+        .compile(GrammarSpec::object(JsonWhitespace::None), LeadingThought::None)
+        .unwrap();
     let replies: Vec<String> = (0..40).filter_map(|seed| walk(&grammar, seed)).collect();
     assert!(!replies.is_empty());
     for reply in replies {
@@ -134,8 +136,9 @@ fn rules_of_both_notations_are_followed() {
 
 #[test]
 fn clones_go_their_own_ways() {
-    let mut first =
-        grammars().compile(GrammarSpec::Choice(vec!["ab".into(), "cd".into()])).unwrap();
+    let mut first = grammars()
+        .compile(GrammarSpec::Choice(vec!["ab".into(), "cd".into()]), LeadingThought::None)
+        .unwrap();
     let second = first.clone();
     let tokenizer = tokenizer();
     first.push(tokenizer.encode("a", false).unwrap()[0]);
@@ -163,7 +166,7 @@ fn what_nothing_fits_is_refused() {
     ];
     let grammars = grammars();
     for form in impossible {
-        assert!(grammars.compile(form.clone()).is_err(), "{form:?}");
+        assert!(grammars.compile(form.clone(), LeadingThought::None).is_err(), "{form:?}");
     }
     assert!(matches!(GrammarCompiler::new(&tokenizer(), VOCAB, &[]), Err(GrammarError::NoEnd)));
 }
@@ -171,8 +174,12 @@ fn what_nothing_fits_is_refused() {
 #[test]
 fn depth_is_no_danger() {
     let grammars = grammars();
-    let json =
-        |schema| grammars.compile(GrammarSpec::Json { schema, spacing: JsonWhitespace::Any });
+    let json = |schema| {
+        grammars.compile(
+            GrammarSpec::Json { schema, spacing: JsonWhitespace::Any },
+            LeadingThought::None,
+        )
+    };
     let mut deep = json!({"type": "integer"});
     for _ in 0..120 {
         deep = json!({"type": "object", "properties": {"a": {"items": deep}}});
@@ -184,8 +191,8 @@ fn depth_is_no_danger() {
     chain.insert("d500".into(), json!({"type": "integer"}));
     assert!(json(json!({"$ref": "#/$defs/d0", "$defs": chain})).is_ok());
     let nested = |count| format!("{}a{}", "(".repeat(count), ")".repeat(count));
-    assert!(grammars.compile(GrammarSpec::Regex(nested(190))).is_ok());
-    let reason = |form| grammars.compile(form).unwrap_err().to_string();
+    assert!(grammars.compile(GrammarSpec::Regex(nested(190)), LeadingThought::None).is_ok());
+    let reason = |form| grammars.compile(form, LeadingThought::None).unwrap_err().to_string();
     let groups = "it has more than 200 nested groups";
     assert_eq!(reason(GrammarSpec::Regex(nested(100_000 / 2))), groups);
     assert_eq!(reason(GrammarSpec::Rules(format!("start: {}", nested(60_000)))), groups);
@@ -198,7 +205,11 @@ fn depth_is_no_danger() {
 #[test]
 fn a_form_that_takes_too_long_fails_and_others_go_on() {
     let rules = "s: s s s | s s | /[^\\n]/\nstart: s";
-    let Ok(mut grammar) = grammars().compile(GrammarSpec::Rules(rules.to_owned())) else { return };
+    let Ok(mut grammar) =
+        grammars().compile(GrammarSpec::Rules(rules.to_owned()), LeadingThought::None)
+    else {
+        return;
+    };
     let begun = Instant::now();
     for _ in 0..600 {
         let mut logits = vec![0.0; VOCAB];
@@ -210,4 +221,63 @@ fn a_form_that_takes_too_long_fails_and_others_go_on() {
     assert!(grammar.has_failed());
     assert!(begun.elapsed() < Duration::from_secs(20));
     check(GrammarSpec::Regex("[a-c]{2,4}".to_owned()), |text| (2..=4).contains(&text.len()));
+}
+
+/// Walks through a schema, and checks each reply by `fits`.
+fn check_schema(schema: Value, fits: impl Fn(&Value) -> bool) {
+    let form = GrammarSpec::Json { schema, spacing: JsonWhitespace::None };
+    check(form, |reply| serde_json::from_str(reply).is_ok_and(|value| fits(&value)));
+}
+
+#[test]
+fn one_of_is_one_and_not_two() {
+    let needs = |key: &str| json!({"type": "object", "required": [key]});
+    let numbers = json!({"a": {"enum": [1, 2]}, "b": {"enum": [3]}});
+    check_schema(
+        json!({"type": "object", "properties": numbers, "additionalProperties": false,
+            "oneOf": [needs("a"), needs("b")]}),
+        |value| value.get("a").is_some() != value.get("b").is_some(),
+    );
+    check_schema(
+        json!({"oneOf": [{"enum": ["a", "ab", 1]}, {"type": "string", "maxLength": 2}]}),
+        |value| value == 1 || value.as_str().is_some_and(|s| s.len() <= 8 && s != "a" && s != "ab"),
+    );
+    check_schema(
+        json!({"oneOf": [{"type": "integer", "minimum": 0, "maximum": 20},
+            {"type": "integer", "minimum": 10, "maximum": 30}]}),
+        |value| value.as_i64().is_some_and(|n| (0..10).contains(&n) || (21..=30).contains(&n)),
+    );
+}
+
+#[test]
+fn conditions_dependencies_and_names_hold() {
+    let flags = json!({"a": {"type": "boolean"}, "b": {"type": "boolean"}});
+    let object = |more: Value| {
+        let mut schema = json!({"type": "object", "properties": flags,
+            "additionalProperties": false});
+        schema.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        schema
+    };
+    for key in ["dependencies", "dependentRequired"] {
+        check_schema(object(json!({key: {"a": ["b"]}})), |value| {
+            value.get("a").is_none() || value.get("b").is_some()
+        });
+    }
+    let is_a = json!({"properties": {"a": {"const": true}}, "required": ["a"]});
+    let case = json!({"if": is_a, "then": {"required": ["b"]},
+        "else": {"properties": {"b": false}}});
+    check_schema(object(case), |value| (value["a"] == true) == value.get("b").is_some());
+    check_schema(object(json!({"not": {"required": ["a", "b"]}})), |value| {
+        value.get("a").is_none() || value.get("b").is_none()
+    });
+    let named = json!({"type": "object", "propertyNames": {"enum": ["x", "y"]},
+        "additionalProperties": {"type": "boolean"}});
+    check_schema(named, |value| {
+        let mut fields = value.as_object().unwrap().iter();
+        fields.all(|(name, value)| ["x", "y"].contains(&&**name) && value.is_boolean())
+    });
+    check_schema(
+        json!({"type": "string", "maxLength": 3, "not": {"enum": ["a", "abc"]}}),
+        |value| value.as_str().is_some_and(|text| text != "a" && text != "abc"),
+    );
 }

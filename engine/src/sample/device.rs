@@ -33,7 +33,7 @@ impl Sampler {
 
     /// Accepts a token that the device sampled with the parameters of [`Sampler::draw`].
     pub(crate) fn accept(&mut self, drawn: DrawnToken, mode: LogprobsMode) -> SampledToken {
-        self.history.push(drawn.id);
+        self.push(drawn.id);
         let scores = drawn.scores.map(|scores| TokenScores {
             logprob: select(mode, scores.processed, scores.raw),
             processed: scores.processed,

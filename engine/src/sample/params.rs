@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
+use super::thought::ThoughtBudget;
 use crate::error::ConfigError;
 use crate::grammar::Grammar;
 use crate::model::fields::number;
@@ -93,6 +94,8 @@ pub(crate) struct SamplingParams {
     pub(crate) logprob_ids: Option<Arc<[u32]>>,
     /// The grammar that the reply must match.
     pub(crate) grammar: Option<Arc<Grammar>>,
+    /// The most tokens of reasoning.
+    pub(crate) thought: Option<ThoughtBudget>,
 }
 
 impl SamplingParams {

@@ -22,6 +22,7 @@ pub(crate) fn plain() -> SamplingParams {
         logprobs: Some(0),
         logprob_ids: None,
         grammar: None,
+        thought: None,
     }
 }
 

@@ -8,6 +8,8 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use std::time::Instant;
+
 use super::request::{FinishReason, QueuedChoice, Request, Submission};
 use super::sequence::Sequence;
 
@@ -65,11 +67,11 @@ impl Queue {
         self.calls += 1;
         self.len += choices.len();
 
-        let number = self.calls;
+        let (number, arrived) = (self.calls, Instant::now());
         let mut queued = VecDeque::with_capacity(choices.len());
         for (request, output) in choices {
             let _place = Arc::clone(&place);
-            queued.push_back(QueuedChoice { call: number, request, output, _place });
+            queued.push_back(QueuedChoice { call: number, request, output, arrived, _place });
         }
         let level = self.levels.entry(priority).or_default();
         level.calls.push_back(QueuedCall { number, choices: queued });

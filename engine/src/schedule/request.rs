@@ -5,6 +5,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
 
 use tokio::sync::mpsc::{OwnedPermit, Sender};
 
@@ -73,6 +74,7 @@ pub(crate) struct QueuedChoice {
     pub(crate) call: u64,
     pub(crate) request: Request,
     pub(crate) output: OutputSender,
+    pub(crate) arrived: Instant,
     /// Keeps the call's place in the queue until its last choice runs.
     pub(super) _place: Arc<QueuePlace>,
 }

@@ -10,6 +10,7 @@ use super::request::{
     VersionSpan,
 };
 use crate::sample::{EndTokens, SampledToken, Sampler, TokenScores, score};
+use crate::stats::RequestTimes;
 
 /// The rank of a sequence, unique among the running ones: its priority, then the order of starts.
 /// The lower goes first.
@@ -36,12 +37,13 @@ pub(crate) struct Sequence {
     pending: Vec<SampledToken>,
     versions: Vec<VersionSpan>,
     stop_texts: Option<StopTextMatcher>,
+    pub(crate) times: RequestTimes,
 }
 
 impl Sequence {
     /// A sequence that starts to run; `cache` may cover a beginning of its prompt already.
     pub(crate) fn new(choice: QueuedChoice, cache: SequenceCache, started: u64) -> Sequence {
-        let QueuedChoice { call, request, output, .. } = choice;
+        let QueuedChoice { call, request, output, arrived, .. } = choice;
         let stops = &request.stops;
         let stop_texts =
             (!stops.texts.is_empty()).then(|| StopTextMatcher::new(stops.skip_special_tokens));
@@ -63,6 +65,7 @@ impl Sequence {
             pending: Vec::new(),
             versions: Vec::new(),
             stop_texts,
+            times: RequestTimes::starting(arrived),
             request,
         }
     }

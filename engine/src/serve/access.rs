@@ -7,6 +7,7 @@ use hyper::HeaderMap;
 use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HOST, HeaderName, ORIGIN};
 use hyper::http::uri::Authority;
 
+use super::cors::AllowedOrigins;
 use super::http::ApiError;
 
 /// The header that carries the key of Anthropic's clients.
@@ -24,6 +25,7 @@ const PAGE_TYPES: [&str; 3] =
 pub struct Access {
     /// The hashes of the tokens. Comparing hashes takes the same time for any wrong token.
     tokens: Vec<blake3::Hash>,
+    pub(super) origins: AllowedOrigins,
 }
 
 impl Access {
@@ -38,7 +40,14 @@ impl Access {
     /// [`Access::open`].
     pub fn with_tokens<T: AsRef<str>>(tokens: impl IntoIterator<Item = T>) -> Access {
         let hash = |token: T| blake3::hash(token.as_ref().as_bytes());
-        Access { tokens: tokens.into_iter().map(hash).collect() }
+        Access { tokens: tokens.into_iter().map(hash).collect(), ..Access::default() }
+    }
+
+    /// Lets pages of these origins call the engine and read its replies; `*` stands for all. Without
+    /// a token, no page may change the engine all the same.
+    #[must_use]
+    pub fn with_origins(self, origins: Vec<String>) -> Access {
+        Access { origins: AllowedOrigins::new(origins), ..self }
     }
 
     /// True if there is no token.

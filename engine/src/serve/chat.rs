@@ -15,16 +15,18 @@ use tokio::sync::mpsc::Receiver;
 
 use super::engine_client::Prompt;
 use super::generation::{
-    ChatLogprobs, ChoiceDecoder, ChoiceDelta, GenerationRequest, PromptLogprobs, PromptTokens,
-    ReplyOptions, RequestedLimit, StopReason, Usage, WeightVersion, alternatives, check_length,
-    collect_choices, max_tokens, require_end, stop_rules,
+    ChatLogprobs, ChoiceDecoder, ChoiceDelta, GenerationRequest, PrescribedForm, PromptLogprobs,
+    PromptTokens, ReplyOptions, RequestedLimit, StopReason, THOUGHT_BUDGET, Usage, WeightVersion,
+    alternatives, check_length, check_text, collect_choices, max_tokens, require_end, stop_rules,
 };
 use super::http::{
     ApiError, EventStream, Field, Fields, HttpCall, HttpReply, event_reply, json_reply,
 };
 use super::prefix::{PrefixReport, RememberedPrompt, SampledReply};
 use super::state::ServerState;
+use crate::grammar::LeadingThought;
 use crate::info::ModelInfo;
+use crate::sample::ThoughtBudget;
 use crate::schedule::request::FinishReason;
 use crate::schedule::request::Output;
 use crate::schedule::request::StopRules;
@@ -44,6 +46,7 @@ pub(super) const CHAT_FIELDS: &[Field] = &[
     Field::any("tool_choice"),
     Field::boolean("parallel_tool_calls"),
     Field::boolean("include_reasoning"),
+    Field::boolean("return_prompt_text"),
     Field::refused("echo"),
 ];
 
@@ -57,6 +60,8 @@ struct ChatCall {
     n: usize,
     options: ReplyOptions,
     prompt: Arc<[u32]>,
+    /// The text of the prompt, if the reply is to have it.
+    prompt_text: Option<Arc<str>>,
     stops: Arc<StopRules>,
     format: MessageFormat,
     /// The report on the start of the prompt.
@@ -65,6 +70,18 @@ struct ChatCall {
 }
 
 impl ChatCall {
+    fn decoder(&self) -> ChoiceDecoder {
+        let decoder = ChoiceDecoder::new(&self.stops, &self.options);
+        decoder.counting_reasoning(self.format.reasoning.clone())
+    }
+
+    /// Returns the counts of `sampled` tokens, `reasoning` of them inside the reasoning, and of the
+    /// prompt, of which `cached` ones came from the cache.
+    fn usage(&self, sampled: usize, cached: usize, reasoning: usize) -> Usage {
+        let reasoning = self.format.reasoning.as_ref().map(|_| reasoning);
+        Usage::new(self.prompt.len(), sampled).with_cache(cached).with_reasoning(reasoning)
+    }
+
     /// Remembers a reply, so that prompts that continue it can start with its ids.
     fn remember(&self, ids: &[u32], finish: &FinishReason) {
         let (Some(memory), Some(prompt)) = (&self.state.memory, &self.remembered) else { return };
@@ -98,8 +115,10 @@ pub(super) async fn complete(
     }
 
     let tools = ToolChoice::parse(fields, model)?;
-    let mut request =
-        GenerationRequest::parse(fields, model, adapter, parse_logprobs(fields, model)?)?;
+    let logprobs = parse_logprobs(fields, model)?;
+    let mut request = GenerationRequest::parse_before_form(fields, model, adapter, logprobs)?;
+    check_text(fields, &request.stops, true)?;
+    let form = tools.form(model, PrescribedForm::parse(fields)?)?;
     // The tags of calls and of reasoning may be special tokens, and the parser has to see them.
     let has_think_tag = model.thinks && model.tokenizer.special_id("<think>").is_some();
     if tools.parsing != ToolParsing::Off || has_think_tag {
@@ -109,8 +128,11 @@ pub(super) async fn complete(
     let ChatPrompt { ids, text, prefix, remembered } =
         ChatPrompt::new(state, fields, request.cache_salt.as_ref())?;
     check_length("messages", &ids, model)?;
-    // The prompt may have opened the reasoning, so the grammar of demanded calls depends on it.
-    request.params.grammar = tools.grammar(model, &text, request.params.grammar.take())?;
+    // The prompt may have opened or closed the reasoning, after which the form begins.
+    if let Some(form) = form {
+        let thought = LeadingThought::of(model.thinks, &text);
+        request.params.grammar = Some(form.compile(model, thought)?);
+    }
     let format = MessageFormat {
         tools: tools.parsing,
         demand: tools.demand(),
@@ -120,6 +142,7 @@ pub(super) async fn complete(
 
     // The prompt decides the room that is left for the reply.
     let limit = max_tokens(model, ids.len(), parse_limit(fields)?)?;
+    request.params.thought = thought_budget(fields, model, &tools, &text, limit)?;
     let stops = stop_rules(&request, limit)?;
     let prompt = Prompt { ids: Arc::clone(&ids), stops: Arc::clone(&stops) };
     let outputs = state.engine.submit(&request, &[prompt])?;
@@ -131,6 +154,7 @@ pub(super) async fn complete(
         n: request.n,
         options: request.options,
         prompt: ids,
+        prompt_text: fields.flag("return_prompt_text", false)?.then_some(text),
         stops,
         format,
         prefix,
@@ -142,8 +166,49 @@ pub(super) async fn complete(
     whole_reply(&call, outputs).await
 }
 
+/// Reads the most tokens of reasoning. Without one, the reasoning before calls that the request
+/// demands has half of the reply, so that there is room for them.
+fn thought_budget(
+    fields: &Fields,
+    model: &ModelInfo,
+    tools: &ToolChoice,
+    prompt: &str,
+    limit: usize,
+) -> Result<Option<ThoughtBudget>, ApiError> {
+    let requested = fields.integer(THOUGHT_BUDGET)?.unwrap_or(-1);
+    if requested < -1 {
+        let message =
+            format!("must be a non-negative integer, or -1 for no limit, got {requested}");
+        return Err(ApiError::bad_field(THOUGHT_BUDGET, message));
+    }
+    let tokens = match usize::try_from(requested) {
+        Ok(tokens) => tokens,
+        Err(_) if tools.demand() != ToolDemand::Optional => limit / 2,
+        Err(_) => return Ok(None),
+    };
+    // A model without reasoning is within any budget.
+    let budget = model.thinks.then(|| ThoughtBudget::new(&model.tokenizer, prompt, tokens));
+    budget.transpose().map_err(|error| ApiError::bad_field(THOUGHT_BUDGET, error))
+}
+
+/// Refuses a chat that a request for token ids cannot stand for.
+pub(super) fn check_renderable(fields: &Fields, model: &ModelInfo) -> Result<(), ApiError> {
+    let tools = ToolChoice::parse(fields, model)?;
+    if tools.demand() != ToolDemand::Optional {
+        let message = "that demands a call has no form in a request for token ids";
+        return Err(ApiError::bad_field("tool_choice", message));
+    }
+    match PrescribedForm::parse(fields)? {
+        Some(form) if model.thinks => {
+            let message = "after reasoning has no form in a request for token ids";
+            Err(ApiError::bad_field(form.field, message))
+        }
+        _ => Ok(()),
+    }
+}
+
 /// Reads the limit of the reply: `max_completion_tokens`, else its older name `max_tokens`.
-fn parse_limit(fields: &Fields) -> Result<Option<RequestedLimit<'static>>, ApiError> {
+pub(super) fn parse_limit(fields: &Fields) -> Result<Option<RequestedLimit<'static>>, ApiError> {
     let newer = requested_limit(fields, "max_completion_tokens")?;
     let older = requested_limit(fields, "max_tokens")?;
     Ok(newer.or(older))
@@ -157,7 +222,10 @@ fn requested_limit(
 }
 
 /// Reads the number of alternatives. In chat `logprobs` is a flag, and `top_logprobs` the number.
-fn parse_logprobs(fields: &Fields, model: &ModelInfo) -> Result<Option<usize>, ApiError> {
+pub(super) fn parse_logprobs(
+    fields: &Fields,
+    model: &ModelInfo,
+) -> Result<Option<usize>, ApiError> {
     let has_logprobs = fields.flag("logprobs", false)?;
     let top = alternatives(fields, model, "top_logprobs")?.unwrap_or(0);
     if top > 0 && !has_logprobs {
@@ -180,7 +248,7 @@ struct ChatReply<'a> {
     usage: Usage,
     prompt_logprobs: Option<PromptLogprobs>,
     prompt_token_ids: Option<&'a [u32]>,
-    prompt_text: (),
+    prompt_text: Option<&'a str>,
     kv_transfer_params: (),
     ec_transfer_params: (),
     metrics: (),
@@ -215,11 +283,12 @@ struct Message {
 
 async fn whole_reply(call: &ChatCall, outputs: Receiver<Output>) -> Result<HttpReply, ApiError> {
     let model = &call.state.model;
-    let decoders = (0..call.n).map(|_| ChoiceDecoder::new(&call.stops, &call.options)).collect();
+    let decoders = (0..call.n).map(|_| call.decoder()).collect();
     let collected = collect_choices(decoders, &model.tokenizer, outputs).await;
 
     // All choices have the same prompt, so its facts are those of the first.
     let sampled = collected.iter().map(|choice| choice.ids.len()).sum();
+    let reasoning = collected.iter().map(|choice| choice.reasoning).sum();
     let cached = collected.first().map_or(0, ChoiceDelta::cached_tokens);
     let prompt = collected.first().and_then(|choice| choice.prompt.as_ref());
     let prompt_logprobs = prompt
@@ -238,10 +307,10 @@ async fn whole_reply(call: &ChatCall, outputs: Receiver<Output>) -> Result<HttpR
         choices,
         service_tier: (),
         system_fingerprint: &model.system_fingerprint,
-        usage: Usage::new(call.prompt.len(), sampled).with_cached(cached).with_completion_details(),
+        usage: call.usage(sampled, cached, reasoning),
         prompt_logprobs,
         prompt_token_ids: call.options.token_ids.then_some(&call.prompt),
-        prompt_text: (),
+        prompt_text: call.prompt_text.as_deref(),
         kv_transfer_params: (),
         ec_transfer_params: (),
         metrics: (),

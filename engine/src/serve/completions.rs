@@ -11,8 +11,8 @@ use tokio::sync::mpsc::Receiver;
 use super::engine_client::Prompt;
 use super::generation::{
     ChoiceDecoder, ChoiceDelta, GenerationRequest, PromptLogprobs, PromptTokens, ReplyOptions,
-    RequestedLimit, StopReason, TextLogprobs, Usage, WeightVersion, alternatives, collect_choices,
-    max_tokens, require_end, stop_rules,
+    RequestedLimit, StopReason, TextLogprobs, Usage, WeightVersion, alternatives, check_text,
+    collect_choices, max_tokens, require_end, stop_rules,
 };
 use super::http::{
     ApiError, EventStream, Field, Fields, HttpCall, HttpReply, event_reply, json_reply,
@@ -21,7 +21,7 @@ use super::state::ServerState;
 use crate::info::ModelInfo;
 use crate::schedule::request::Output;
 use crate::schedule::request::PromptInfo;
-use prompts::{Echo, parse_echo, parse_prompts};
+use prompts::{Echo, GivenPrompt, parse_echo, parse_prompts};
 use stream::CompletionEvents;
 
 /// The fields of a completion besides those of all sampling.
@@ -114,6 +114,7 @@ pub(super) async fn answer(
 
     let logprobs = alternatives(&fields, model, "logprobs")?;
     let mut request = GenerationRequest::parse(&fields, model, adapter, logprobs)?;
+    check_text(&fields, &request.stops, true)?;
     let given = parse_prompts(&fields, model, request.n)?;
     let echo = parse_echo(&fields, model, &given, request.options.token_ids)?;
     // The logprobs of an echo are those of the prompt, too.
@@ -146,6 +147,28 @@ pub(super) async fn answer(
 }
 
 /// Returns the limit of the reply to a prompt of `prompt_len` tokens.
+/// A prompt, and the most tokens of its replies.
+pub(super) struct LimitedPrompt {
+    pub(super) ids: Arc<[u32]>,
+    pub(super) limit: usize,
+}
+
+/// Reads the prompts of a request without an echo.
+pub(super) fn plain_prompts(
+    fields: &Fields,
+    model: &ModelInfo,
+    n: usize,
+) -> Result<Vec<LimitedPrompt>, ApiError> {
+    if fields.flag("echo", false)? {
+        return Err(ApiError::bad_field("echo", "has no form in a request for token ids"));
+    }
+    let limited = |GivenPrompt { ids, .. }: GivenPrompt| {
+        let limit = reply_limit(fields, model, ids.len(), &Echo::Off)?;
+        Ok(LimitedPrompt { ids, limit })
+    };
+    parse_prompts(fields, model, n)?.into_iter().map(limited).collect()
+}
+
 fn reply_limit(
     fields: &Fields,
     model: &ModelInfo,
@@ -226,7 +249,7 @@ async fn whole_reply(
         choices,
         service_tier: (),
         system_fingerprint: &model.system_fingerprint,
-        usage: Usage::new(call.prompt_len(), sampled).with_cached(cached).with_completion_details(),
+        usage: Usage::new(call.prompt_len(), sampled).with_cached(cached).with_reasoning(None),
         kv_transfer_params: (),
         ec_transfer_params: (),
         metrics: (),

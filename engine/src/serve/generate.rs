@@ -14,7 +14,7 @@ use super::engine_client::Prompt;
 use super::generation::{
     ChatLogprobs, ChoiceDecoder, ChoiceDelta, GenerationRequest, PromptLogprobs, PromptTokens,
     ReplyOptions, RequestedLimit, StopReason, TokenLogprobs, Usage, WeightVersion, alternatives,
-    check_length, collect_choices, max_tokens, require_end, stop_rules,
+    check_length, check_text, collect_choices, max_tokens, require_end, stop_rules,
 };
 use super::http::{
     ApiError, EventQueue, EventStream, Events, Field, Fields, HttpCall, HttpReply, empty_reply,
@@ -137,6 +137,7 @@ pub(super) async fn answer(
     let inner = sampling_fields(&fields)?;
     let logprobs = alternatives(&inner, model, "logprobs")?;
     let request = GenerationRequest::parse(&inner, model, adapter, logprobs)?;
+    check_text(&inner, &request.stops, has_text)?;
     let requested =
         inner.count("max_tokens", 1)?.map(|tokens| RequestedLimit { field: "max_tokens", tokens });
     let stops = stop_rules(&request, max_tokens(model, ids.len(), requested)?)?;

@@ -21,8 +21,9 @@ pub(crate) use logprobs::{
     ChatLogprobs, PromptLogprobs, PromptTokens, TextLogprobs, TokenLogprobs,
 };
 pub(crate) use request::{
-    GENERATION_FIELDS, GenerationRequest, ReplyOptions, RequestedLimit, max_tokens, stop_rules,
+    GENERATION_FIELDS, GenerationRequest, ReplyOptions, RequestedLimit, THOUGHT_BUDGET, check_text,
+    max_tokens, stop_rules,
 };
 pub(crate) use sampling::alternatives;
-pub(crate) use structured::compile_grammar;
+pub(crate) use structured::PrescribedForm;
 pub(crate) use usage::Usage;

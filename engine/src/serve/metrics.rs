@@ -10,12 +10,12 @@ use std::time::Instant;
 
 use hyper::StatusCode;
 use prometheus::TextEncoder;
-use prometheus::proto::{Counter, Gauge, LabelPair, Metric, MetricFamily, MetricType};
+use prometheus::proto::{Bucket, Counter, Gauge, LabelPair, Metric, MetricFamily, MetricType};
 
 use super::http::{ApiError, HttpCall, HttpReply, typed_reply};
 use super::state::ServerState;
 use crate::core::status::EngineStatus;
-use crate::stats::UpdateStats;
+use crate::stats::{Histogram, RequestStats, UpdateStats};
 
 /// The content type of the text format.
 const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
@@ -24,6 +24,7 @@ const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 pub(super) async fn answer(state: &Arc<ServerState>, _: HttpCall) -> Result<HttpReply, ApiError> {
     let mut page = MetricsPage { model: &state.model.name, families: Vec::new() };
     add_requests(&mut page, state);
+    add_histograms(&mut page, &state.stats.requests);
     add_status(&mut page, state);
     add_updates(&mut page, &state.stats.updates);
 
@@ -74,6 +75,39 @@ fn add_requests(page: &mut MetricsPage, state: &ServerState) {
         ]
         .map(|(reason, counter)| Sample::labeled("finished_reason", reason, count(counter))),
     );
+}
+
+/// Adds the times and lengths of requests.
+fn add_histograms(page: &mut MetricsPage, stats: &RequestStats) {
+    let histograms = [
+        (
+            "vllm:time_to_first_token_seconds",
+            "Seconds from the arrival to the first token.",
+            &stats.first_token,
+        ),
+        (
+            "vllm:inter_token_latency_seconds",
+            "Seconds from one token to the next.",
+            &stats.between_tokens,
+        ),
+        ("vllm:e2e_request_latency_seconds", "Seconds from the arrival to the end.", &stats.whole),
+        ("vllm:request_queue_time_seconds", "Seconds in the queue.", &stats.queue),
+        (
+            "vllm:request_prefill_time_seconds",
+            "Seconds from the start to the first token.",
+            &stats.prefill,
+        ),
+        (
+            "vllm:request_decode_time_seconds",
+            "Seconds from the first token to the last.",
+            &stats.decode,
+        ),
+        ("vllm:request_prompt_tokens", "Tokens of a prompt.", &stats.prompt_tokens),
+        ("vllm:request_generation_tokens", "Tokens of a reply.", &stats.generated_tokens),
+    ];
+    for (name, help, histogram) in histograms {
+        page.histogram(name, help, histogram);
+    }
 }
 
 /// Adds the metrics of weights, pauses and sleep.
@@ -167,6 +201,31 @@ impl MetricsPage<'_> {
         self.labeled(MetricType::COUNTER, name, help, [Sample { labels: Vec::new(), value }]);
     }
 
+    fn histogram(&mut self, name: &str, help: &str, histogram: &Histogram) {
+        let cumulative = histogram.cumulative();
+        let buckets = histogram.bounds.iter().zip(&cumulative).map(|(bound, count)| {
+            let mut bucket = Bucket::default();
+            bucket.set_upper_bound(*bound);
+            bucket.set_cumulative_count(*count);
+            bucket
+        });
+        let mut values = prometheus::proto::Histogram::default();
+        values.set_bucket(buckets.collect());
+        values.set_sample_count(cumulative.last().copied().unwrap_or_default());
+        values.set_sample_sum(histogram.sum());
+
+        let mut metric = Metric::default();
+        metric.set_label(self.common_labels());
+        metric.set_histogram(values);
+        let mut family = family(MetricType::HISTOGRAM, name, help);
+        family.mut_metric().push(metric);
+        self.families.push(family);
+    }
+
+    fn common_labels(&self) -> Vec<LabelPair> {
+        vec![label_pair("engine", "0"), label_pair("model_name", self.model)]
+    }
+
     /// Adds a metric with the given samples.
     fn labeled<const N: usize>(
         &mut self,
@@ -175,14 +234,10 @@ impl MetricsPage<'_> {
         help: &str,
         samples: [Sample; N],
     ) {
-        let mut family = MetricFamily::default();
-        family.set_name(name.to_owned());
-        family.set_help(help.to_owned());
-        family.set_field_type(kind);
+        let mut family = family(kind, name, help);
         for Sample { labels, value } in samples {
             let mut metric = Metric::default();
-            let common = [label_pair("engine", "0"), label_pair("model_name", self.model)];
-            metric.set_label(common.into_iter().chain(labels).collect());
+            metric.set_label(self.common_labels().into_iter().chain(labels).collect());
             match kind {
                 MetricType::COUNTER => metric.set_counter(counter_of(value)),
                 _ => metric.set_gauge(gauge_of(value)),
@@ -191,6 +246,14 @@ impl MetricsPage<'_> {
         }
         self.families.push(family);
     }
+}
+
+fn family(kind: MetricType, name: &str, help: &str) -> MetricFamily {
+    let mut family = MetricFamily::default();
+    family.set_name(name.to_owned());
+    family.set_help(help.to_owned());
+    family.set_field_type(kind);
+    family
 }
 
 fn counter_of(value: f64) -> Counter {

@@ -7,15 +7,15 @@ use std::convert::Infallible;
 use std::sync::Arc;
 
 use hyper::body::Incoming;
-use hyper::header::{HeaderValue, SERVER};
+use hyper::header::{HeaderValue, ORIGIN, SERVER};
 use hyper::{Request, StatusCode};
 
 use super::http::{ApiError, Field, HttpCall, HttpReply, error_reply, json_reply};
 use super::route::{Route, RouteGroup};
 use super::state::ServerState;
 use super::{
-    chat, completions, generate, generation, lora, metrics, models, openapi, rl, sglang, status,
-    tokenize, translation,
+    chat, completions, generate, generation, lora, metrics, models, openapi, render, responses, rl,
+    sglang, status, tokenize, translation,
 };
 
 /// Makes a [`Handler`](super::route::Handler) of an async function.
@@ -42,11 +42,31 @@ static SAMPLING: &[Route] = &[
     Route::post("/v1/completions", handler!(completions::answer), "continues texts or token ids")
         .fields(&[completions::COMPLETION_FIELDS, generation::GENERATION_FIELDS]),
     Route::post(
+        "/v1/chat/completions/render",
+        handler!(render::chat),
+        "returns the request to `/inference/v1/generate` that a chat stands for",
+    )
+    .fields(&[chat::PROMPT_FIELDS, chat::CHAT_FIELDS, generation::GENERATION_FIELDS]),
+    Route::post(
+        "/v1/completions/render",
+        handler!(render::completion),
+        "returns such a request for each prompt of a completion",
+    )
+    .fields(&[completions::COMPLETION_FIELDS, generation::GENERATION_FIELDS]),
+    Route::post(
         "/v1/responses",
-        handler!(translation::responses),
+        handler!(responses::answer),
         "samples a reply as OpenAI's Responses API does",
     )
     .fields(&[translation::HOSTED_FIELDS])
+    .errors(translation::responses_error),
+    Route::get("/v1/responses/{name}", handler!(responses::show), "a response that is kept")
+        .errors(translation::responses_error),
+    Route::post(
+        "/v1/responses/{name}",
+        handler!(responses::cancel),
+        "ends a background response, for a name that ends with `/cancel`",
+    )
     .errors(translation::responses_error),
     Route::post(
         "/v1/messages",
@@ -87,6 +107,11 @@ static MODELS: &[Route] = &[
     .fields(&[tokenize::TOKENIZE_FIELDS, chat::PROMPT_FIELDS]),
     Route::post("/detokenize", handler!(tokenize::detokenize), "returns the text of token ids")
         .fields(&[tokenize::DETOKENIZE_FIELDS]),
+    Route::get(
+        "/tokenizer_info",
+        handler!(tokenize::tokenizer_info),
+        "the configuration of the tokenizer, with the chat template",
+    ),
 ];
 
 static STATUS: &[Route] = &[
@@ -280,19 +305,30 @@ pub(super) async fn answer(
     state: Arc<ServerState>,
     request: Request<Incoming>,
 ) -> Result<HttpReply, Infallible> {
+    let origins = &state.access.origins;
+    let origin = request.headers().get(ORIGIN).cloned();
+    let mut reply = match origins.answer_question(request.method(), request.headers()) {
+        Some(reply) => reply,
+        None => dispatch(&state, request).await,
+    };
+    origins.mark(origin.as_ref(), &mut reply);
+    reply.headers_mut().insert(SERVER, HeaderValue::from_static("rolltape"));
+    Ok(reply)
+}
+
+/// Has the route of a call answer it.
+async fn dispatch(state: &Arc<ServerState>, request: Request<Incoming>) -> HttpReply {
     let found = find(&request);
     let is_open = found.as_ref().is_ok_and(|(route, _)| route.is_open);
     let admitted = if is_open { Ok(()) } else { state.access.check_token(request.headers()) };
 
-    let mut reply = match admitted.and(found) {
-        Ok((route, parameter)) => match call(&state, route, parameter, request).await {
+    match admitted.and(found) {
+        Ok((route, parameter)) => match call(state, route, parameter, request).await {
             Ok(reply) => reply,
             Err(error) => (route.write_error)(&error),
         },
         Err(error) => error_reply(&error),
-    };
-    reply.headers_mut().insert(SERVER, HeaderValue::from_static("rolltape"));
-    Ok(reply)
+    }
 }
 
 /// Finds the route of a request, and the parameter in its path.

@@ -9,6 +9,7 @@ use super::engine_client::EngineClient;
 use super::http::{ApiError, Fields, JsonRoom};
 use super::lora::AdapterRegistry;
 use super::prefix::{ReplyMemory, ReplySyntax};
+use super::responses::ResponseStore;
 use crate::core::message::Message;
 use crate::core::status::SharedStatus;
 use crate::info::ModelInfo;
@@ -26,6 +27,7 @@ pub(super) struct ServerState {
     pub(super) memory: Option<ReplyMemory>,
     pub(super) adapters: AdapterRegistry,
     pub(super) access: Access,
+    pub(super) responses: ResponseStore,
     /// The memory for parsed bodies.
     pub(super) json_room: JsonRoom,
 }
@@ -43,8 +45,18 @@ impl ServerState {
         let memory = model.prefix_exact_chat.then(|| ReplyMemory::new(ReplySyntax::of(&model)));
         let adapters = AdapterRegistry::new(model.lora);
         let json_room = JsonRoom::default();
-        let state =
-            ServerState { model, engine, stats, updates, memory, adapters, access, json_room };
+        let responses = ResponseStore::default();
+        let state = ServerState {
+            model,
+            engine,
+            stats,
+            updates,
+            memory,
+            adapters,
+            access,
+            responses,
+            json_room,
+        };
         (state, receiver)
     }
 

@@ -15,6 +15,7 @@ mod rl;
 mod sglang;
 mod small;
 mod talk;
+mod thoughts;
 mod updates;
 mod wires;
 

@@ -1,8 +1,10 @@
 //! `/tokenize` and `/detokenize`.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use serde::Serialize;
+use serde_json::{Map, Value};
 
 use super::chat::ChatPrompt;
 use super::generation::encode_any_length;
@@ -68,6 +70,26 @@ pub(super) async fn tokenize(
         tokens,
         token_strs,
     }))
+}
+
+/// Handles `/tokenizer_info`: the model folder's `tokenizer_config.json`, with the chat template in
+/// use.
+pub(super) async fn tokenizer_info(
+    state: &Arc<ServerState>,
+    _: HttpCall,
+) -> Result<HttpReply, ApiError> {
+    let model = &state.model;
+    let path = Path::new(&model.root).join("tokenizer_config.json");
+    // A model of random weights has no such file.
+    let text =
+        tokio::task::spawn_blocking(|| std::fs::read(path)).await.map_err(ApiError::failed)?;
+    let text = text.unwrap_or_default();
+    let mut config: Map<String, Value> = serde_json::from_slice(&text).unwrap_or_default();
+    config.entry("tokenizer_class").or_insert_with(|| "PreTrainedTokenizerFast".into());
+    if let Some(template) = &model.template {
+        config.insert("chat_template".to_owned(), template.source().into());
+    }
+    Ok(json_reply(&config))
 }
 
 /// Handles `/detokenize`: the text of ids, with special tokens spelled out.

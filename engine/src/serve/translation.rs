@@ -28,20 +28,13 @@ use super::state::ServerState;
 /// The fields of the hosted APIs. The crate `wire` reads them, so none is listed here.
 pub(super) const HOSTED_FIELDS: &[Field] = &[];
 
-/// Handles `/v1/responses`.
-pub(super) async fn responses(
-    state: &Arc<ServerState>,
-    call: HttpCall,
-) -> Result<HttpReply, ApiError> {
-    complete(state, Route::Responses, &call).await
-}
-
 /// Handles `/v1/messages`.
 pub(super) async fn messages(
     state: &Arc<ServerState>,
     call: HttpCall,
 ) -> Result<HttpReply, ApiError> {
-    complete(state, Route::Messages, &call).await
+    let request = read_request(&call.body)?;
+    complete(state, Route::Messages, &Caller::of(&call), &request, None).await
 }
 
 /// Handles `/v1/messages/count_tokens`: counts the tokens of a prompt without a reply to it.
@@ -58,7 +51,7 @@ pub(super) async fn count_tokens(
     let TranslatedRequest { chat, back } = translate(Route::Messages, &request)?;
     match count_prompt(state, &call, &chat) {
         Ok(reply) => Ok(reply),
-        Err(error) => Ok(translate_back(back, error_reply(&error)).await),
+        Err(error) => Ok(translate_back(back, error_reply(&error), None).await),
     }
 }
 
@@ -83,13 +76,33 @@ fn translated_error(route: Route, error: &ApiError) -> HttpReply {
     raw_json_reply(status, body)
 }
 
+/// The id that a caller gives to its reply, and the scope of its prefixes.
+#[derive(Clone, Debug)]
+pub(super) struct Caller {
+    pub(super) request_id: Option<String>,
+    pub(super) scope: Option<String>,
+}
+
+impl Caller {
+    pub(super) fn of(call: &HttpCall) -> Caller {
+        Caller {
+            request_id: call.request_id().map(str::to_owned),
+            scope: call.cache_scope().map(str::to_owned),
+        }
+    }
+}
+
 /// A request as chat, and the way back for its reply.
 struct TranslatedRequest {
     chat: Bytes,
     back: ReplyTranslator,
 }
 
-fn read_request(body: &Bytes) -> Result<Request, ApiError> {
+/// Reads the body of a request.
+///
+/// # Errors
+/// 400 if it is no JSON object.
+pub(super) fn read_request(body: &Bytes) -> Result<Request, ApiError> {
     Request::read(body).ok_or_else(|| ApiError::bad_request("the body must be a JSON object"))
 }
 
@@ -114,36 +127,57 @@ fn with_usage_in_chunks(chat: &Bytes) -> Bytes {
     Bytes::from(to_json(&fields))
 }
 
-/// Answers a call by chat, and translates the reply back.
-async fn complete(
+/// Answers a call by chat, and translates the reply back. With `keeps`, the request as it was
+/// given, a reply that ends well is kept.
+pub(super) async fn complete(
     state: &Arc<ServerState>,
     route: Route,
-    call: &HttpCall,
+    caller: &Caller,
+    request: &Request,
+    keeps: Option<Bytes>,
 ) -> Result<HttpReply, ApiError> {
-    let request = read_request(&call.body)?;
-    if let Some(refusal) = refuse_state(route, &request) {
+    if let Some(refusal) = refuse_state(route, request) {
         return Ok(refusal);
     }
 
-    let TranslatedRequest { chat, back } = translate(route, &request)?;
-    let reply = match chat_fields(call, &chat) {
+    let TranslatedRequest { chat, back } = translate(route, request)?;
+    let reply = match chat_fields(caller, &chat) {
         Ok(fields) => chat::complete(state, &fields).await,
         Err(error) => Err(error),
     };
     let reply = reply.unwrap_or_else(|error| error_reply(&error));
+    let keeps = keeps.map(|given| KeptReply::new(state, given));
     match is_stream(&reply) {
-        true => Ok(reply.map(|body| TranslatedStream::new(body, back).boxed_unsync())),
-        false => Ok(translate_back(back, reply).await),
+        true => Ok(reply.map(|body| TranslatedStream::new(body, back, keeps).boxed_unsync())),
+        false => Ok(translate_back(back, reply, keeps).await),
     }
 }
 
-fn chat_fields(call: &HttpCall, chat: &[u8]) -> Result<Fields, ApiError> {
-    let fields = Fields::parse(chat)?.with_cache_scope(call.cache_scope());
-    with_reply_id(fields, call.request_id(), "chatcmpl-")
+fn chat_fields(caller: &Caller, chat: &[u8]) -> Result<Fields, ApiError> {
+    let fields = Fields::parse(chat)?.with_cache_scope(caller.scope.as_deref());
+    with_reply_id(fields, caller.request_id.as_deref(), "chatcmpl-")
+}
+
+/// A reply that is kept once it is whole.
+struct KeptReply {
+    state: Arc<ServerState>,
+    request: Bytes,
+    reply: Vec<u8>,
+}
+
+impl KeptReply {
+    fn new(state: &Arc<ServerState>, request: Bytes) -> KeptReply {
+        KeptReply { state: Arc::clone(state), request, reply: Vec::new() }
+    }
+
+    fn keep(&mut self) {
+        let reply = Bytes::from(std::mem::take(&mut self.reply));
+        self.state.responses.keep(self.request.clone(), reply);
+    }
 }
 
 fn count_prompt(state: &ServerState, call: &HttpCall, chat: &[u8]) -> Result<HttpReply, ApiError> {
-    let fields = chat_fields(call, chat)?;
+    let fields = chat_fields(&Caller::of(call), chat)?;
     state.requested_adapter(&fields)?;
     let salt = fields.cache_salt()?;
     let ids = ChatPrompt::new(state, &fields, salt.as_ref())?.ids;
@@ -158,12 +192,20 @@ fn is_stream(reply: &HttpReply) -> bool {
 }
 
 /// Translates a reply in one piece. It keeps its other headers, such as `retry-after`.
-async fn translate_back(back: ReplyTranslator, reply: HttpReply) -> HttpReply {
+async fn translate_back(
+    back: ReplyTranslator,
+    reply: HttpReply,
+    keeps: Option<KeptReply>,
+) -> HttpReply {
     let (head, body) = reply.into_parts();
     let Ok(collected) = body.collect().await;
     let document = back.document(head.status.as_u16(), &collected.to_bytes());
 
     let status = StatusCode::from_u16(document.status).unwrap_or(head.status);
+    if let Some(mut keeps) = keeps.filter(|_| status == StatusCode::OK) {
+        keeps.reply.extend(&document.body);
+        keeps.keep();
+    }
     let text = String::from_utf8_lossy(&document.body).into_owned();
     let mut translated = raw_json_reply(status, text);
     translated.headers_mut().extend(head.headers);
@@ -176,12 +218,13 @@ async fn translate_back(back: ReplyTranslator, reply: HttpReply) -> HttpReply {
 struct TranslatedStream {
     body: ReplyBody,
     back: ReplyTranslator,
+    keeps: Option<KeptReply>,
     is_done: bool,
 }
 
 impl TranslatedStream {
-    fn new(body: ReplyBody, back: ReplyTranslator) -> TranslatedStream {
-        TranslatedStream { body, back, is_done: false }
+    fn new(body: ReplyBody, back: ReplyTranslator, keeps: Option<KeptReply>) -> TranslatedStream {
+        TranslatedStream { body, back, keeps, is_done: false }
     }
 
     /// Translates a frame, which is one event of chat.
@@ -212,6 +255,13 @@ impl Body for TranslatedStream {
             };
             let Ok(data) = frame.into_data() else { continue };
             let translated = self.translate(data);
+            if let Some(keeps) = &mut self.keeps {
+                keeps.reply.extend(&translated);
+            }
+            if self.is_done {
+                // Before the client can go on from it.
+                self.keeps.take().into_iter().for_each(|mut keeps| keeps.keep());
+            }
             // An event of chat may have no counterpart.
             if !translated.is_empty() {
                 return Poll::Ready(Some(Ok(Frame::data(translated))));

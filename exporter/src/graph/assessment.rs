@@ -1,6 +1,6 @@
 //! Assesses one choice: which of its tokens may be trained, and why it is less than exact.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 
 use episode::{Fidelity, Outcome};
 use serde_json::Value;
@@ -35,8 +35,13 @@ pub(crate) struct Assessment {
     pub(crate) reasons: BTreeSet<Reason>,
 }
 
+/// The parameters that calls of an episode were sampled with, by the text that they were recorded
+/// as. Most calls have the same ones, which are read once.
+#[derive(Default)]
+struct RecordedSampling<'a>(HashMap<&'a str, Option<EffectiveSampling>>);
+
 /// Assesses one choice by itself. Its place in the forest does not matter.
-pub(crate) fn assess(node: &Node<'_>) -> Assessment {
+fn assess<'a>(node: &Node<'a>, sampling: &mut RecordedSampling<'a>) -> Assessment {
     let Some(choice) = node.choice.filter(|_| node.has_ids) else {
         let impossible = has_impossible_values(node).then_some(Reason::ImpossibleValues);
         let outcome = outcome_reason(node.ended.outcome);
@@ -62,7 +67,7 @@ pub(crate) fn assess(node: &Node<'_>) -> Assessment {
         .into_iter()
         .filter_map(|(reason, holds)| holds.then_some(reason))
         .chain(outcome_reason(node.ended.outcome))
-        .chain(logprob_reason(node))
+        .chain(sampling.logprob_reason(node))
         .collect();
 
     let is_whole = node.ended.outcome == Outcome::Complete && !lost_ids;
@@ -70,10 +75,16 @@ pub(crate) fn assess(node: &Node<'_>) -> Assessment {
     Assessment { trainable, tokens: if trainable { known } else { 0 }, reasons }
 }
 
+/// Assesses one choice by itself, of no episode.
+pub(crate) fn assess_alone(node: &Node<'_>) -> Assessment {
+    assess(node, &mut RecordedSampling::default())
+}
+
 /// Assesses every choice of an episode, with what the calls around it show of it.
 pub(crate) fn assess_all(forest: &Forest<'_>, descendants: &Descendants) -> PerNode<Assessment> {
+    let mut sampling = RecordedSampling::default();
     let assessed = forest.nodes.entries().map(|(id, node)| {
-        let mut assessment = assess(node);
+        let mut assessment = assess(node, &mut sampling);
         let is_complete = node.ended.outcome == Outcome::Complete;
         if is_complete && descendants[id].superseded && !descendants.is_continued(id) {
             assessment.reasons.insert(Reason::DeliveryUncertain);
@@ -91,7 +102,8 @@ fn has_impossible_values(node: &Node<'_>) -> bool {
     let ids = [prompt, choice.token_ids.as_ref()];
 
     choice.logprobs.iter().any(|logprob| *logprob > LOGPROB_CEILING)
-        || ids.into_iter().flatten().any(|ids| !are_ids(ids))
+        // Those of a node with ids were looked at when it was made.
+        || !node.has_ids && ids.into_iter().flatten().any(|ids| !are_ids(ids))
         || choice.has_impossible_versions()
         || node.ended.usage.is_absurd()
 }
@@ -151,18 +163,26 @@ fn calls_tools(message: &Value) -> bool {
     message.get("tool_calls").and_then(Value::as_array).is_some_and(|calls| !calls.is_empty())
 }
 
-/// Returns the reason for logprobs that may not be those of the sampling distribution. Calls from
-/// before the server's choices were recorded are judged by their requests.
-fn logprob_reason(node: &Node<'_>) -> Option<Reason> {
-    let (begun, ended) = (&node.call.begun, node.ended);
-    let recorded = ended.sampled_with.as_deref().and_then(EffectiveSampling::from_json);
-    let effective = recorded.unwrap_or_else(|| {
-        EffectiveSampling::from_recorded_request(begun.sampling.as_deref(), &begun.request)
-    });
-    match effective.fit(&ended.logprob_kind) {
-        LogprobFit::Yes => None,
-        LogprobFit::No => Some(Reason::LogprobsNotOfSamplingDistribution),
-        LogprobFit::Unknown => Some(Reason::SamplingUnknown),
+impl<'a> RecordedSampling<'a> {
+    /// Returns the reason for logprobs that may not be those of the sampling distribution. Calls
+    /// from before the server's choices were recorded are judged by their requests.
+    fn logprob_reason(&mut self, node: &Node<'a>) -> Option<Reason> {
+        let (begun, ended) = (&node.call.begun, node.ended);
+        let kind = &ended.logprob_kind;
+        let recorded = ended.sampled_with.as_deref().and_then(|text| {
+            self.0.entry(text).or_insert_with(|| EffectiveSampling::from_json(text)).as_ref()
+        });
+        let fit = match recorded {
+            Some(effective) => effective.fit(kind),
+            None => {
+                LogprobFit::of_recorded_request(begun.sampling.as_deref(), &begun.request, kind)
+            }
+        };
+        match fit {
+            LogprobFit::Yes => None,
+            LogprobFit::No => Some(Reason::LogprobsNotOfSamplingDistribution),
+            LogprobFit::Unknown => Some(Reason::SamplingUnknown),
+        }
     }
 }
 

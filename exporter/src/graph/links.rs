@@ -1,12 +1,17 @@
 //! The pure part of the walk, for callers that draw or count the tree of an episode.
 
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
 use episode::{Call, CallId, Trajectory, TrajectoryKind};
 
+use crate::graph::assessment::{Assessment, assess_alone, is_missing};
 use crate::graph::forest::Forest;
 use crate::graph::kind::KindReason;
 use crate::graph::merge::merge;
 use crate::graph::node::NodeId;
 use crate::graph::paths::Paths;
+use crate::graph::previous_responses;
 use crate::graph::scan::choice_nodes;
 use crate::graph::thread::thread;
 use crate::notes::{Notes, Reason};
@@ -51,6 +56,34 @@ pub fn trajectories(calls: &[Call]) -> (Vec<Trajectory>, Notes) {
     (trajectories.collect(), notes)
 }
 
+/// The tokens of one choice that may be trained, by the choice alone.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ChoiceMask {
+    /// True for each sampled token that may be trained; empty without ids.
+    pub trainable: Vec<bool>,
+    /// Reasons why the choice is less than exact, sorted.
+    pub reasons: Vec<Reason>,
+}
+
+/// Returns the mask of one choice of a call; `None` if the call has no such choice, or no end.
+pub fn choice_mask(call: &Call, choice: u32) -> Option<ChoiceMask> {
+    let (nodes, _) = choice_nodes(std::slice::from_ref(call));
+    let node = nodes.iter().find(|node| node.index == choice)?;
+    let Assessment { trainable, reasons, .. } = assess_alone(node);
+    let logprobs = node.choice.map_or(&[][..], |choice| &choice.logprobs);
+    let has_logprob = |at: usize| logprobs.get(at).is_some_and(|logprob| !is_missing(*logprob));
+    let trainable = (0..node.sampled.len()).map(|at| trainable && has_logprob(at)).collect();
+    Some(ChoiceMask { trainable, reasons: reasons.into_iter().collect() })
+}
+
+/// Returns the requests that name a recorded response, with the whole conversation in front. The
+/// order of `calls` does not matter; requests that name none are not in the result.
+pub fn whole_requests(calls: &[Call]) -> BTreeMap<CallId, Bytes> {
+    let mut sorted: Vec<&Call> = calls.iter().collect();
+    sorted.sort_by_key(|call| (call.begun.started_at, call.begun.call_id));
+    previous_responses::whole_requests(&sorted)
+}
+
 /// Returns every choice of one episode with what it continues, in the order in which the calls
 /// began.
 pub fn choice_links(calls: &[Call]) -> (Vec<ChoiceLink>, Notes) {
@@ -61,7 +94,8 @@ pub fn choice_links(calls: &[Call]) -> (Vec<ChoiceLink>, Notes) {
     (forest.nodes.ids().map(|node| choice_link(&forest, &paths, node)).collect(), notes)
 }
 
-fn choice_link(forest: &Forest<'_>, paths: &Paths, id: NodeId) -> ChoiceLink {
+/// Describes one choice of a forest.
+pub(crate) fn choice_link(forest: &Forest<'_>, paths: &Paths, id: NodeId) -> ChoiceLink {
     let node = &forest.nodes[id];
     let parent = forest.parent(id).map(|parent| &forest.nodes[parent]);
     let path = &paths[paths.first_of(id)];

@@ -1,6 +1,7 @@
 //! Assigns one number to each distinct message of an episode.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 
 use serde_json::Value;
 
@@ -25,14 +26,15 @@ pub(crate) struct MessageNumbers<'a> {
 impl<'a> MessageNumbers<'a> {
     /// Returns the message of a JSON text; none where the text is not JSON.
     pub(crate) fn of_json(&mut self, text: &'a str) -> Option<NumberedMessage> {
-        if let Some(known) = self.by_text.get(text) {
-            return Some(*known);
-        }
+        // One look for both, since hashing a long text takes a while.
+        let place = match self.by_text.entry(text) {
+            Entry::Occupied(known) => return Some(*known.get()),
+            Entry::Vacant(place) => place,
+        };
         let message: Value = serde_json::from_str(text).ok()?;
+        let number = number_in(&mut self.by_content, wire::canonical(&message));
         let is_instruction = is_instruction(&message);
-        let numbered = NumberedMessage { number: self.number(&message), is_instruction };
-        self.by_text.insert(text, numbered);
-        Some(numbered)
+        Some(*place.insert(NumberedMessage { number, is_instruction }))
     }
 
     /// Returns the number of a JSON list of tools; none where it lists none.
@@ -48,19 +50,21 @@ impl<'a> MessageNumbers<'a> {
     }
 
     pub(super) fn number(&mut self, message: &Value) -> u32 {
-        self.of_content(wire::canonical(message))
+        number_in(&mut self.by_content, wire::canonical(message))
     }
 
     /// Returns the number of the tools that a call offers; none for an empty list.
     pub(super) fn of_tools(&mut self, tools: Vec<Value>) -> Option<u32> {
-        (!tools.is_empty()).then(|| self.of_content(Value::Array(tools).to_string()))
+        (!tools.is_empty())
+            .then(|| number_in(&mut self.by_content, Value::Array(tools).to_string()))
     }
+}
 
-    fn of_content(&mut self, content: String) -> u32 {
-        // An episode's messages are in memory, so there are fewer of them than u32 can count.
-        let next = self.by_content.len() as u32;
-        *self.by_content.entry(content).or_insert(next)
-    }
+/// Returns the number of a text, the next one for a text that has none.
+fn number_in(by_content: &mut HashMap<String, u32>, content: String) -> u32 {
+    // An episode's messages are in memory, so there are fewer of them than u32 can count.
+    let next = by_content.len() as u32;
+    *by_content.entry(content).or_insert(next)
 }
 
 /// Returns true for a message of the system or the developer.

@@ -88,7 +88,7 @@ impl RowBuilder<'_> {
         let spans = turn_spans(&trajectory);
         let tokens = self.tokens(&trajectory, path, &spans);
         let trained = tokens.trained();
-        let trained_from = tokens.trained_versions().min();
+        let trained_from = tokens.trained_version_bounds().map(|(least, _)| least);
 
         let trajectory_score = self.trajectory_score(id);
         let reasons = self.verdicts.of_path(path);

@@ -37,8 +37,8 @@ fn column(field: &Field, rows: &[Row]) -> Result<ArrayRef, ArrowError> {
 
         // Tokens and their versions.
         "input_ids" | "loss_mask" | "logprobs" | "versions" => token_column(field, rows)?,
-        "policy_version_min" => longs(rows, |r| r.tokens.trained_versions().min()),
-        "policy_version_max" => longs(rows, |r| r.tokens.trained_versions().max()),
+        "policy_version_min" => longs(rows, |r| Some(r.tokens.trained_version_bounds()?.0)),
+        "policy_version_max" => longs(rows, |r| Some(r.tokens.trained_version_bounds()?.1)),
         "mixed_versions" => {
             Arc::new(BooleanArray::from_iter(rows.iter().map(|r| r.mixed_versions)))
         }

@@ -78,6 +78,20 @@ impl Tokens {
         known.map(|(_, version)| i64::from(*version)).chain(self.changed.iter().copied())
     }
 
+    /// Returns the lowest and the highest of [`Self::trained_versions`].
+    pub(crate) fn trained_version_bounds(&self) -> Option<(i64, i64)> {
+        // Without a branch, so that it compiles to vector instructions.
+        let both = self.loss_mask.iter().zip(&self.versions);
+        let of_tokens = both.fold((i32::MAX, -1), |(least, most), (mask, version)| {
+            let known = if *mask == 1 { *version } else { -1 };
+            (least.min(if known < 0 { i32::MAX } else { known }), most.max(known))
+        });
+        let (least, most) = (i64::from(of_tokens.0), i64::from(of_tokens.1));
+        let known = (most >= 0).then_some([least, most]).into_iter().flatten();
+        let all = known.chain(self.changed.iter().copied());
+        all.clone().min().zip(all.max())
+    }
+
     /// Counts the trained tokens.
     pub(crate) fn trained(&self) -> usize {
         self.loss_mask.iter().filter(|mask| **mask == 1).count()

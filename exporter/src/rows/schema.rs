@@ -447,7 +447,7 @@ mod tests {
         for column in COLUMNS {
             let SchemaColumn { name, doc, nullable, .. } = column;
             let null = if nullable { ", nullable" } else { "" };
-            let line = format!("| `{name}` | {}{null} | {doc} |\n", column.type_name());
+            let line = format!("| `{name}` | `{}`{null} | {doc} |\n", column.type_name());
             assert!(page.contains(&line), "docs/export.md lacks the line\n{line}");
         }
         assert_eq!(page.matches("\n| `").count(), COLUMNS.len() + Reason::ALL.len());
@@ -456,7 +456,7 @@ mod tests {
     #[test]
     fn the_page_of_the_feed_shows_its_column() {
         let SchemaColumn { name, doc, .. } = FEED_ITEM;
-        let line = format!("| `{name}` | {} | {doc} |\n", FEED_ITEM.type_name());
+        let line = format!("| `{name}` | `{}` | {doc} |\n", FEED_ITEM.type_name());
         assert!(
             include_str!("../../../docs/feed.md").contains(&line),
             "docs/feed.md lacks\n{line}"

@@ -2,8 +2,8 @@
 
 use bytes::Bytes;
 use episode::{
-    Call, CallEnd, CallId, CallStart, Choice, Outcome, Route, Tag, TagSource, TokenCounts,
-    TrajectoryKind, VersionSpan,
+    Call, CallEnd, CallId, CallStart, Choice, Outcome, Route, Tag, TagSource, TrajectoryKind,
+    VersionSpan,
 };
 use serde_json::{Value, json};
 use store::EpisodeRecord;
@@ -40,22 +40,11 @@ pub(crate) fn call(n: u32, prompt: &[u32], choices: &[&[u32]]) -> Call {
         lineage: episode::Lineage::default(),
     };
     let ended = CallEnd {
-        call_id,
-        ended_at: i64::from(n) * 10 + 5,
-        first_byte_at: None,
         status: Some(200),
-        outcome: Outcome::Complete,
-        error: None,
-        reply: Bytes::new(),
-        model: None,
         prompts: vec![prompt.to_vec()],
         choices: choices.iter().zip(0..).map(|(ids, index)| choice(index, ids)).collect(),
-        usage: TokenCounts::default(),
-        sampled_with: None,
         logprob_kind: "processed".to_owned(),
-        translated: None,
-        unasked: None,
-        stamps: episode::VersionStamps::default(),
+        ..CallEnd::without_reply(call_id, i64::from(n) * 10 + 5, Outcome::Complete)
     };
     Call { begun, ended: Some(ended) }
 }

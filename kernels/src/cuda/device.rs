@@ -13,7 +13,7 @@ use std::sync::atomic::AtomicU64;
 use cudarc::driver::sys::{self, CUdevice_attribute as Attribute};
 
 use super::error::{CudaError, NoCuda};
-use library::{Libraries, Release, has_driver, newest};
+use library::{LOADS_LIBRARIES, Libraries, Release, has_driver, newest};
 
 /// The oldest supported driver version: it has all functions that we call.
 const VERSION_MIN: i32 = 12_000;
@@ -66,6 +66,9 @@ impl Device {
     /// # Errors
     /// [`NoCuda`], which says what is missing and how to get it.
     pub fn open(options: &DeviceOptions) -> Result<Device, NoCuda> {
+        if !LOADS_LIBRARIES {
+            return Err(NoCuda::Static);
+        }
         if !has_driver() {
             return Err(NoCuda::NoDriver);
         }

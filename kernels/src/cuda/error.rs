@@ -124,6 +124,12 @@ pub enum NoCuda {
     /// The machine has no driver.
     #[error("no CUDA driver was found (libcuda.so.1); to use a GPU, install NVIDIA's driver")]
     NoDriver,
+    /// The build cannot load the driver.
+    #[error(
+        "this build of rolltape is static and cannot load the CUDA driver; to use a GPU, install \
+         the Python wheel or build from source"
+    )]
+    Static,
     /// The driver is too old.
     #[error(
         "the CUDA driver supports CUDA {}.{} at most; update it to one that supports CUDA 12 or 13 \

@@ -313,7 +313,7 @@ pub(crate) struct OpenBody {
     body: ReplyBody,
     open: Arc<OpenRequest>,
     is_http2: bool,
-    /// What is left of a frame.
+    /// Rest of a frame, still to be sent.
     left: Bytes,
 }
 

@@ -100,7 +100,7 @@ pub(crate) async fn serve<A, F>(
 struct Served<A> {
     answer: A,
     activity: Arc<Activity>,
-    /// What follows if the connection switches to another protocol.
+    /// The tunnel, if the connection switches to another protocol.
     switched: Switched,
 }
 

@@ -50,9 +50,11 @@ pub(crate) fn normalize(uri: &mut Uri) -> Result<(), CallError> {
         let (value, expected) = (uri.path().to_owned(), "/e/EPISODE/v1/...");
         return Err(CallError::InvalidTag { name: "path", value, expected });
     }
+    // `http://host?query` has an empty path, which stands for a slash.
+    let has_slash = uri.path_and_query().is_some_and(|target| target.as_str().starts_with('/'));
     let normal = match normal_path(uri.path()) {
-        Ok(Cow::Borrowed(_)) => return Ok(()),
-        Ok(Cow::Owned(normal)) => normal,
+        Ok(Cow::Borrowed(_)) if has_slash => return Ok(()),
+        Ok(normal) => normal.into_owned(),
         Err(ambiguity) => return Err(CallError::AmbiguousPath(ambiguity.reason())),
     };
     let target = match uri.query() {
@@ -208,6 +210,15 @@ mod tests {
 
     fn normal(path: &str) -> String {
         normal_path(path).unwrap_or_else(|why| panic!("{path}: {why:?}")).into_owned()
+    }
+
+    #[test]
+    fn an_empty_path_is_a_slash() {
+        for (target, expected) in [("http://host?a=b", "/?a=b"), ("http://host", "/")] {
+            let mut uri: Uri = target.parse().unwrap();
+            normalize(&mut uri).unwrap();
+            assert_eq!(uri.path_and_query().unwrap().as_str(), expected, "{target}");
+        }
     }
 
     #[test]

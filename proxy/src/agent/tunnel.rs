@@ -30,7 +30,7 @@ impl Switched {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(tunnel);
     }
 
-    /// What follows the switch, if there was one.
+    /// The tunnel, if there was a switch.
     pub(super) fn take(&self) -> Option<Tunnel> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
     }

@@ -80,6 +80,14 @@ impl Door {
         Err(refusal.reply())
     }
 
+    /// Checks only by which name a request is addressed. A page of the web may lead a person here.
+    pub(super) fn check_name(&self, head: &Parts) -> Result<(), JsonReply> {
+        self.own_hosts(head).map(drop).map_err(|refusal| {
+            self.refusals.count(refusal);
+            refusal.reply()
+        })
+    }
+
     /// The numbers of refused requests since the start.
     pub(super) fn refused(&self) -> impl Iterator<Item = (Refusal, u64)> {
         let counts = self.refusals.counts.iter().map(|count| count.load(Ordering::Relaxed));
@@ -87,15 +95,21 @@ impl Door {
     }
 
     fn judge(&self, head: &Parts) -> Result<(), Refusal> {
-        // A request without a name may have been addressed by any.
-        let hosts = web::hosts(&head.uri, &head.headers).map_err(|_| Refusal::Host)?;
-        if hosts.is_empty() || !hosts.iter().all(|host| self.is_own(host)) {
-            return Err(Refusal::Host);
-        }
+        let hosts = self.own_hosts(head)?;
         if web::foreign_origin(&head.headers, &hosts, |_| false).is_some() {
             return Err(Refusal::Origin);
         }
         self.check_token(&head.headers)
+    }
+
+    /// The hosts by which a request is addressed, if all are the listener's own.
+    fn own_hosts(&self, head: &Parts) -> Result<Vec<Authority>, Refusal> {
+        // A request without a name may have been addressed by any.
+        let hosts = web::hosts(&head.uri, &head.headers).map_err(|_| Refusal::Host)?;
+        match !hosts.is_empty() && hosts.iter().all(|host| self.is_own(host)) {
+            true => Ok(hosts),
+            false => Err(Refusal::Host),
+        }
     }
 
     /// True for loopback, the listener's own address and the configured names, with any port:

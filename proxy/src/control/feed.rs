@@ -8,7 +8,8 @@ use hyper::header::{CONTENT_TYPE, HeaderName, HeaderValue};
 use hyper::{Response, StatusCode};
 use serde_json::{Value, json};
 use store::{
-    ConsumerCounts, Disposition, FeedQuery, FeedUnit, GroupLimits, LeasePart, Selection, Settlement,
+    Backlog, ConsumerCounts, Disposition, FeedQuery, FeedUnit, GroupLimits, LeasePart, Selection,
+    Settlement, WaitingGroup,
 };
 
 use crate::body::{ReplyBody, full};
@@ -60,17 +61,38 @@ pub(super) async fn hand_out(
     let feed_reply = proxy.feed.hand_out(proxy.store(), &proxy.tracker, request, rows).await;
     let mut reply = match feed_reply.map_err(feed_error)? {
         FeedReply::Items(delivery, first) => items_reply(*delivery, first),
-        FeedReply::Nothing { cursor } => {
-            let mut reply = Response::new(full(bytes::Bytes::new()));
-            *reply.status_mut() = StatusCode::NO_CONTENT;
-            set_header(&mut reply, "x-rolltape-cursor", &cursor.to_string());
-            reply
-        }
+        FeedReply::Nothing { cursor, backlog } => nothing_reply(cursor, &backlog),
     };
     if let Some(label) = proxy.tracker.versions.newest() {
         set_header(&mut reply, "x-rolltape-version", &label);
     }
     Ok(reply)
+}
+
+/// A reply without rows. Its headers say what waits, and for what.
+fn nothing_reply(cursor: i64, backlog: &Backlog) -> Response<ReplyBody> {
+    let mut reply = Response::new(full(bytes::Bytes::new()));
+    *reply.status_mut() = StatusCode::NO_CONTENT;
+    set_header(&mut reply, "x-rolltape-cursor", &cursor.to_string());
+    if backlog.waiting > 0 || backlog.ungrouped > 0 {
+        set_header(&mut reply, "x-rolltape-waiting", &waiting_json(backlog).to_string());
+    }
+    reply
+}
+
+fn waiting_json(backlog: &Backlog) -> Value {
+    json!({
+        "attempts": backlog.waiting,
+        "groups": backlog.groups,
+        "fullest": backlog.fullest.iter().map(group_json).collect::<Vec<_>>(),
+        "unrewarded": backlog.unrewarded,
+        "delayed": backlog.delayed,
+        "ungrouped": backlog.ungrouped,
+    })
+}
+
+fn group_json(group: &WaitingGroup) -> Value {
+    json!({ "group_id": group.group, "have": group.have, "size": group.size })
 }
 
 fn items_reply(delivery: Delivery, first: bytes::Bytes) -> Response<ReplyBody> {
@@ -241,9 +263,8 @@ fn attempt(value: Value) -> Result<(EpisodeId, u32), JsonReply> {
 
 /// Lists the consumers, each with its backlog.
 pub(super) async fn list_consumers(proxy: &Proxy) -> Result<JsonReply, JsonReply> {
-    let mut snapshot = proxy.store().snapshot().await.map_err(snapshot_error)?;
-    let at = now();
-    let counts = snapshot.consumers(at).await.map_err(snapshot_error)?;
+    let counts = proxy.feed.consumers(proxy.store(), &proxy.tracker).await;
+    let (counts, at) = (counts.map_err(snapshot_error)?, now());
     let consumers: Vec<Value> = counts.iter().map(|counts| consumer_json(counts, at)).collect();
     Ok(ok(json!({ "consumers": consumers })))
 }
@@ -258,8 +279,9 @@ fn consumer_json(counts: &ConsumerCounts, at: Micros) -> Value {
         dropped(counts).map(|(reason, count)| (reason.to_owned(), json!(count))).collect();
     json!({
         "consumer": counts.consumer,
-        "depth": counts.depth,
+        "depth": counts.backlog.ready,
         "oldest_age_s": oldest_age_s(counts, at),
+        "waiting": counts.backlog.waiting,
         "leased": counts.leased,
         "acked": total(counts, "acked"),
         "delivered": total(counts, "delivered"),
@@ -275,7 +297,7 @@ pub(super) fn dropped(counts: &ConsumerCounts) -> impl Iterator<Item = (&str, u6
     tally.filter_map(|(event, count)| Some((event.strip_prefix("dropped:")?, *count)))
 }
 
-/// Time since the oldest waiting attempt was finished, in seconds; 0 if none waits.
+/// Time since the oldest attempt that is ready was finished, in seconds; 0 if none is.
 pub(super) fn oldest_age_s(counts: &ConsumerCounts, at: Micros) -> f64 {
-    counts.oldest.map_or(0.0, |oldest| (at - oldest).max(0) as f64 / 1e6)
+    counts.backlog.oldest.map_or(0.0, |oldest| (at - oldest).max(0) as f64 / 1e6)
 }

@@ -17,9 +17,8 @@ const TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 /// Returns all metrics.
 pub(super) async fn page(proxy: &Proxy, door: &Door) -> Result<Response<ReplyBody>, JsonReply> {
-    let at = now();
-    let mut snapshot = proxy.store().snapshot().await.map_err(snapshot_error)?;
-    let consumers = snapshot.consumers(at).await.map_err(snapshot_error)?;
+    let consumers = proxy.feed.consumers(proxy.store(), &proxy.tracker).await;
+    let (consumers, at) = (consumers.map_err(snapshot_error)?, now());
 
     let page = encoded(proxy, door, &consumers, at).map_err(|why| {
         error(StatusCode::INTERNAL_SERVER_ERROR, &format!("metrics cannot be encoded: {why}"))
@@ -92,10 +91,10 @@ fn add_calls(page: &Page, proxy: &Proxy) -> Result<(), prometheus::Error> {
         .with_label_values(&NONE)
         .inc_by(proxy.forward.refusals.count());
 
-    let help = "1 if the upstream takes connections, as far as calls have shown.";
+    let help = "1 if the last attempt to reach the upstream succeeded.";
     page.gauge("rolltape_upstream_up", help, &NONE)?
         .with_label_values(&NONE)
-        .set(f64::from(u8::from(proxy.forward.takes_connections())));
+        .set(f64::from(u8::from(proxy.forward.lost_because().is_none())));
     let memory = proxy.memory.counts();
     for (name, help, bytes) in [
         ("rolltape_memory_bytes", "Memory of requests and replies.", memory.held),
@@ -107,6 +106,19 @@ fn add_calls(page: &Page, proxy: &Proxy) -> Result<(), prometheus::Error> {
     page.counter("rolltape_calls_shed_total", help, &NONE)?
         .with_label_values(&NONE)
         .inc_by(memory.shed);
+
+    add_store(page, proxy)
+}
+
+fn add_store(page: &Page, proxy: &Proxy) -> Result<(), prometheus::Error> {
+    let counts = proxy.store().record_counts();
+    let help = "Records of calls and of control requests, by what became of them.";
+    let records = page.counter("rolltape_store_records_total", help, &["result"])?;
+    let results =
+        [("written", counts.written), ("refused", counts.refused), ("failed", counts.failed)];
+    for (result, count) in results {
+        records.with_label_values(&[result]).inc_by(count);
+    }
 
     // The queue is bounded: calls wait when it is full.
     let (queued, queued_max) = proxy.store().queued();
@@ -132,14 +144,17 @@ fn add_refused(page: &Page, door: &Door) -> Result<(), prometheus::Error> {
 
 fn add_feed(page: &Page, consumers: &[ConsumerCounts], at: i64) -> Result<(), prometheus::Error> {
     let label = ["consumer"];
-    let help = "Finished attempts that are neither leased, acked nor dropped.";
+    let help = "Finished attempts that could be handed out now.";
     let depth = page.gauge("rolltape_feed_depth", help, &label)?;
-    let help = "How long the oldest of them has been finished.";
+    let help = "Finished attempts that wait: for their group, a reward, or a delay to end.";
+    let waiting = page.gauge("rolltape_feed_waiting", help, &label)?;
+    let help = "How long the oldest of those that could be handed out has been finished.";
     let oldest_age = page.gauge("rolltape_feed_oldest_age_seconds", help, &label)?;
     let leased = page.gauge("rolltape_feed_leased", "Attempts that are leased.", &label)?;
     for counts in consumers {
         let consumer = [counts.consumer.as_str()];
-        depth.with_label_values(&consumer).set(counts.depth as f64);
+        depth.with_label_values(&consumer).set(counts.backlog.ready as f64);
+        waiting.with_label_values(&consumer).set(counts.backlog.waiting as f64);
         oldest_age.with_label_values(&consumer).set(oldest_age_s(counts, at));
         leased.with_label_values(&consumer).set(counts.leased as f64);
     }

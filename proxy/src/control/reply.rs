@@ -16,8 +16,8 @@ use crate::error::CallError;
 pub(super) struct JsonReply {
     pub(super) status: StatusCode,
     pub(super) body: Value,
-    /// The method of a route that was called with another.
-    pub(super) allow: Option<&'static str>,
+    /// The methods of a route that was called with another.
+    pub(super) allow: Option<String>,
 }
 
 impl JsonReply {
@@ -26,8 +26,8 @@ impl JsonReply {
         *response.status_mut() = self.status;
         let headers = response.headers_mut();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
-        if let Some(method) = self.allow {
-            headers.insert(ALLOW, HeaderValue::from_static(method));
+        if let Some(methods) = self.allow.and_then(|methods| HeaderValue::try_from(methods).ok()) {
+            headers.insert(ALLOW, methods);
         }
         response
     }

@@ -10,7 +10,9 @@ use crate::control::requests::{
 use crate::control::schema::{Field, fields_of};
 use crate::control::suggest::nearest;
 use crate::escapes::unescaped;
-use Handler::{Feed, Health, Json, Metrics, Models};
+use crate::reading::ReadView as R;
+use crate::reading::ReadView;
+use Handler::{Changes, Feed, Health, Json, Metrics, Models, Read};
 use JsonHandler as J;
 
 /// A route of the control listener.
@@ -42,6 +44,10 @@ pub(super) enum Handler {
     Metrics,
     /// Forwards the upstream's list of models.
     Models,
+    /// Returns what people read of the recording.
+    Read(ReadView),
+    /// Returns a stream of what changes in the recording.
+    Changes,
     /// Forwards a control route of the upstream.
     Engine { server: EngineServer, changes_weights: bool },
 }
@@ -89,6 +95,48 @@ const OK: &str = "`{status: \"ok\"}`, once it is on disk";
 const GET: &str = "GET";
 const POST: &str = "POST";
 const ATTEMPT: &[&str] = &["attempt"];
+/// Parameters that select attempts.
+const LIST: &[&str] = &[
+    "name",
+    "group",
+    "task",
+    "label",
+    "state",
+    "since",
+    "until",
+    "min_reward",
+    "max_reward",
+    "sort",
+    "limit",
+    "offset",
+];
+const STATS: &[&str] = &[
+    "name",
+    "group",
+    "task",
+    "label",
+    "state",
+    "since",
+    "until",
+    "min_reward",
+    "max_reward",
+    "buckets",
+    "solved_at",
+];
+const SEARCH: &[&str] = &[
+    "q",
+    "name",
+    "group",
+    "task",
+    "label",
+    "state",
+    "since",
+    "until",
+    "min_reward",
+    "max_reward",
+    "limit",
+    "cursor",
+];
 /// Parameters of the feed itself, then those of its rows.
 const FEED: &[&str] = &[
     "consumer",
@@ -182,17 +230,40 @@ const fn sglang_weights(path: &'static str, summary: &'static str) -> ControlRou
 
 /// All routes: rolltape's own, then those of the upstream.
 #[rustfmt::skip]
-pub(super) static ROUTES: [ControlRoute; 74] = [
+pub(super) static ROUTES: [ControlRoute; 84] = [
     get("/health", Health, "Reports that the process lives. Needs no token.")
         .reply("`{status: \"ok\"}`"),
     get("/ready", Json(J::Ready),
         "Commits a test write and names the upstream; 503 with the reason if the write fails, the \
-         upstream takes no connections, or rolltape drains.")
+         upstream cannot be reached, or rolltape drains.")
         .reply("`{status: \"ok\", upstream}`"),
     get("/openapi.json", Json(J::OpenApi), "Returns these routes as an OpenAPI 3.1 document.")
         .reply("the document"),
     get("/metrics", Metrics, "Returns metrics in the text format of Prometheus.")
         .reply("the metrics, as text"),
+
+    get("/episodes", Read(R::Episodes), "Lists attempts at episodes.")
+        .query(LIST).reply("`{total, episodes}`"),
+    get("/episodes/{id}/tree", Read(R::Tree), "Returns an attempt as turns.")
+        .query(ATTEMPT).reply("the turns, with verdict, forks and rewards"),
+    get("/calls/{id}", Read(R::Call), "Returns what was said in a call.")
+        .query(&["arrays"]).reply("the call, with its messages"),
+    get("/calls/{id}/tokens", Read(R::Tokens),
+        "Returns the tokens of a call, with texts, logprobs, mask and versions.")
+        .query(&["choice", "from", "count"]).reply("arrays of one length"),
+    get("/calls/{id}/request", Read(R::Request), "Returns the body that the agent sent.")
+        .reply("the body, as text"),
+    get("/calls/{id}/reply", Read(R::Reply), "Returns the body that the agent received.")
+        .reply("the body, as text"),
+    get("/groups", Read(R::Groups), "Lists groups in numbers.")
+        .query(&["name", "since", "until", "sort", "limit", "offset"])
+        .reply("`{total, groups}`"),
+    get("/stats", Read(R::Stats), "Returns numbers over time and by policy version.")
+        .query(STATS).reply("sums, buckets and versions"),
+    get("/search", Read(R::Search), "Looks for a text in what was said.")
+        .query(SEARCH).reply("`{hits, searched, total, next}`"),
+    get("/events", Changes, "Returns a stream of what changes in the recording.")
+        .query(&["episode", "group", "task", "text"]).reply("server-sent events"),
 
     post("/episodes", J::AnnounceEpisode,
         "Announces an episode: its group, task, labels and budget are those that are given here.")
@@ -224,7 +295,7 @@ pub(super) static ROUTES: [ControlRoute; 74] = [
         .query(FEED).reply("rows; 204 if none became ready in time"),
     get("/feed/consumers", Json(J::ListConsumers),
         "Returns the backlog of each consumer of the feed.")
-        .reply("`{consumers: [{consumer, depth, oldest_age_s, leased, acked, delivered, \
+        .reply("`{consumers: [{consumer, depth, oldest_age_s, waiting, leased, acked, delivered, \
             redelivered, nacked, dropped}]}`"),
     post("/feed/leases/{id}/ack", J::AckLease, "Acknowledges what a lease holds.")
         .body(fields_of::<AckBody>),
@@ -310,8 +381,8 @@ pub(super) enum Lookup {
         /// The value of the path's parameter; empty if it has none.
         parameter: String,
     },
-    /// The path has another method.
-    WrongMethod(&'static str),
+    /// The path has other methods.
+    WrongMethod(String),
     /// The path is unknown. It may be a misspelling of another.
     Unknown(Option<String>),
 }
@@ -325,23 +396,23 @@ impl Lookup {
 
 /// Looks up the route for a request to the control listener.
 pub(super) fn find(method: &Method, path: &str) -> Lookup {
-    let mut other_method = None;
+    let mut other_methods: Vec<&str> = Vec::new();
     for route in ROUTES.iter().filter(|route| !route.is_engine()) {
         let Some(parameter) = route.parameter(path) else { continue };
         if method == route.method {
             return Lookup::Found { route, parameter: parameter.to_owned() };
         }
-        other_method = Some(route.method);
+        other_methods.push(route.method);
     }
     if let Some(route) = engine_route(path) {
         if method == route.method || (route.method == GET && *method == Method::HEAD) {
             return Lookup::Found { route, parameter: String::new() };
         }
-        other_method = Some(route.method);
+        other_methods.push(route.method);
     }
-    match other_method {
-        Some(method) => Lookup::WrongMethod(method),
-        None => Lookup::Unknown(similar_path(path)),
+    match other_methods.is_empty() {
+        false => Lookup::WrongMethod(other_methods.join(", ")),
+        true => Lookup::Unknown(similar_path(path)),
     }
 }
 
@@ -489,7 +560,8 @@ mod tests {
             for method in [Method::GET, Method::HEAD, Method::PUT, Method::OPTIONS, Method::DELETE]
             {
                 let found = find(&method, path_only);
-                assert!(matches!(found, Lookup::WrongMethod(POST)), "{method} {path}");
+                let is_refused = matches!(found, Lookup::WrongMethod(allowed) if allowed == POST);
+                assert!(is_refused, "{method} {path}");
             }
             assert!(matches!(find(&Method::POST, path_only), Lookup::Found { .. }), "{path}");
         }
@@ -497,7 +569,7 @@ mod tests {
 
     #[test]
     fn a_path_stands_in_the_table_once() {
-        let mut paths: Vec<&str> = ROUTES.iter().map(|route| route.path).collect();
+        let mut paths: Vec<_> = ROUTES.iter().map(|route| (route.path, route.method)).collect();
         paths.sort_unstable();
         let count = paths.len();
         paths.dedup();
@@ -517,7 +589,9 @@ mod tests {
         assert_eq!(find(Method::HEAD, "/is_paused"), "/is_paused ");
         assert_eq!(find(Method::POST, "/is_paused"), "use GET");
         assert_eq!(find(Method::GET, "/feed"), "use POST");
-        assert_eq!(find(Method::GET, "/episodes"), "use POST");
+        assert_eq!(find(Method::GET, "/episodes"), "/episodes ");
+        assert_eq!(find(Method::PUT, "/episodes"), "use GET, POST");
+        assert_eq!(find(Method::GET, "/calls/c/tokens"), "/calls/{id}/tokens c");
         assert_eq!(find(Method::POST, "/v1/models"), "use GET");
         assert_eq!(find(Method::POST, "/episodes/a/reward"), "like /episodes/a/rewards");
         assert_eq!(find(Method::GET, "/nothing/of/it"), "like ");

@@ -2,19 +2,16 @@
 //! reader reads, and items that were not sent are given back.
 
 use std::collections::VecDeque;
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use episode::{Micros, version_number};
-use hyper::body::{Body, Frame};
 use store::{CommitError, Disposition, FeedItem, LeasePart, Location, Settlement, Snapshot, Store};
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 use tokio::task::spawn_blocking;
 
-use crate::body::BoxError;
+use crate::body::{BoxError, ChannelBody};
 use crate::clock::now;
 use crate::feed::rows::{FeedError, ItemRows, RowStream};
 use crate::record::tracker::CallTracker;
@@ -266,20 +263,5 @@ impl Drop for Delivery {
                 Settlement { lease: lease.id, part: held, disposition: Disposition::Unsent, at };
             runtime.spawn(async move { store.settle(settlement).await });
         }
-    }
-}
-
-/// A body whose pieces come through a channel.
-pub(crate) struct ChannelBody(mpsc::Receiver<Result<Bytes, BoxError>>);
-
-impl Body for ChannelBody {
-    type Data = Bytes;
-    type Error = BoxError;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
-        self.0.poll_recv(cx).map(|next| next.map(|bytes| bytes.map(Frame::data)))
     }
 }

@@ -119,9 +119,7 @@ impl KeyMask {
 
 #[cfg(test)]
 mod tests {
-    use episode::{
-        CallId, Outcome, Route, SideColumn, TagSource, TokenCounts, VersionSpan, VersionStamps,
-    };
+    use episode::{CallId, Outcome, Route, SideColumn, TagSource, VersionSpan};
     use uuid::Uuid;
 
     use super::*;
@@ -186,22 +184,14 @@ mod tests {
             ..Choice::default()
         };
         let mut end = CallEnd {
-            call_id: CallId(Uuid::nil()),
-            ended_at: 1,
-            first_byte_at: None,
-            status: None,
-            outcome: Outcome::Complete,
             error: said(),
             reply: Bytes::from(KEY),
             model: said(),
-            prompts: Vec::new(),
             choices: vec![choice],
-            usage: TokenCounts::default(),
             sampled_with: said(),
             logprob_kind: "raw".to_owned(),
-            translated: None,
             unasked: said(),
-            stamps: VersionStamps::default(),
+            ..CallEnd::without_reply(CallId(Uuid::nil()), 1, Outcome::Complete)
         };
 
         mask.hide_in_start(&mut start);

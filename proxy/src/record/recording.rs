@@ -36,6 +36,11 @@ pub(crate) struct Recording {
 }
 
 impl Recording {
+    /// The call.
+    pub(crate) fn call_id(&self) -> CallId {
+        self.call_id
+    }
+
     pub(crate) fn new(call_id: CallId, route: Route, reply_bytes_max: usize) -> Self {
         Self {
             call_id,

@@ -203,7 +203,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 #[cfg(test)]
 mod tests {
-    use episode::{Choice, Outcome, TokenCounts};
+    use episode::{Choice, Outcome};
     use uuid::Uuid;
 
     use super::*;
@@ -211,22 +211,10 @@ mod tests {
     fn ended(versions: Vec<VersionSpan>) -> CallEnd {
         let choice = Choice { token_ids: Some(vec![1, 2, 3]), versions, ..Choice::default() };
         CallEnd {
-            call_id: CallId(Uuid::nil()),
-            ended_at: 1,
-            first_byte_at: None,
             status: Some(200),
-            outcome: Outcome::Complete,
-            error: None,
-            reply: bytes::Bytes::new(),
-            model: None,
-            prompts: Vec::new(),
             choices: vec![choice, Choice::default()],
-            usage: TokenCounts::default(),
-            sampled_with: None,
             logprob_kind: "raw".to_owned(),
-            translated: None,
-            unasked: None,
-            stamps: VersionStamps::default(),
+            ..CallEnd::without_reply(CallId(Uuid::nil()), 1, Outcome::Complete)
         }
     }
 

@@ -8,7 +8,7 @@ use bytes::{Bytes, BytesMut};
 use episode::{Outcome, Route};
 use http_body_util::BodyExt;
 use hyper::body::{Body, Frame, Incoming};
-use hyper::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, HeaderValue};
+use hyper::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, HeaderName, HeaderValue};
 use hyper::http::response::Parts;
 use hyper::{HeaderMap, Response, StatusCode};
 use store::CommitError;
@@ -33,6 +33,9 @@ use crate::reply::transform::{
 };
 use crate::upstream::rewrite::{ContentTransform, Rewrite};
 
+/// The header of a reply that names its call.
+const CALL_ID: HeaderName = HeaderName::from_static("x-rolltape-call-id");
+
 /// Bytes of a frame to which no further events are joined.
 const FRAME_BYTES: usize = 16 << 10;
 
@@ -47,11 +50,14 @@ pub(crate) struct ReplyReceiver {
     pub(crate) codings: AcceptedCodings,
     /// Longest reply that is recorded, and longest decoded frame, in bytes.
     pub(crate) bytes_max: usize,
+    /// True if the reply's head names the call.
+    pub(crate) learns_call: bool,
 }
 
 impl ReplyReceiver {
     pub(crate) fn new(route: Route, codings: AcceptedCodings, config: &Config) -> Self {
-        Self { route, codings, bytes_max: config.reply_bytes_max }
+        let learns_call = config.call_id_header;
+        Self { route, codings, bytes_max: config.reply_bytes_max, learns_call }
     }
 }
 
@@ -64,6 +70,11 @@ pub(crate) async fn relay(
 ) -> Result<Response<ReplyBody>, CallError> {
     let (mut head, body) = reply.into_parts();
     let (agent, bytes_max) = (receiver.route, receiver.bytes_max);
+    if receiver.learns_call
+        && let Ok(id) = HeaderValue::try_from(call.recording().call_id().to_string())
+    {
+        head.headers.insert(CALL_ID, id);
+    }
     let coding = Coding::of(&head.headers);
     let decoder = coding.decoder(bytes_max).filter(|_| agent.generates());
     let Some(decoder) = decoder else {

@@ -62,9 +62,12 @@ fn pool(https: HttpsConnector<HttpConnector>, http2_only: bool) -> Connections {
         .build(https)
 }
 
-/// Trusts the certificates of the system, or Mozilla's if the system has none, and those in
-/// `extra_pem`.
-fn client_tls(extra_pem: &[u8]) -> Result<ClientConfig, InvalidSetting> {
+/// The TLS configuration of a client. It trusts the certificates of the system, or Mozilla's if the
+/// system has none, and those in `extra_pem`.
+///
+/// # Errors
+/// [`InvalidSetting`] if `extra_pem` holds what is no certificate.
+pub fn client_tls(extra_pem: &[u8]) -> Result<ClientConfig, InvalidSetting> {
     let mut roots = RootCertStore::empty();
     roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
     if roots.is_empty() {

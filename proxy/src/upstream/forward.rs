@@ -11,7 +11,9 @@ use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HeaderValue};
 use hyper::http::request::Parts;
 use hyper::{HeaderMap, Method, Request, Response, StatusCode};
 use hyper_util::client::legacy::Error as ClientFailure;
+use tokio::net::TcpStream;
 use tokio::sync::OnceCell;
+use tokio::time::timeout;
 use wire::{Dialect, REFUSAL_BYTES_MAX};
 
 use crate::agent::request_body::RequestBody;
@@ -102,7 +104,7 @@ impl Forward {
     pub(crate) async fn dialect(&self, agent: &HeaderMap) -> Result<Dialect, CallError> {
         // The timeout includes the wait for earlier callers, who probe one after another.
         let probe = self.dialect.get_or_try_init(|| self.probe(agent));
-        match tokio::time::timeout(self.probe_wait, probe).await {
+        match timeout(self.probe_wait, probe).await {
             Ok(Ok(dialect)) => Ok(*dialect),
             Ok(Err(DialectError::Declined)) => Ok(Dialect::OpenAi),
             Ok(Err(DialectError::Failed(error))) => Err(error),
@@ -186,12 +188,12 @@ impl Forward {
         *request.headers_mut() = agent.head.headers.clone();
         rewrite::set_headers(rewrite, self.key.as_ref(), request.headers_mut());
 
-        let result = self.connected(self.client.request(request).await);
+        let result = self.answered(self.client.request(request).await);
         if result.as_ref().map_or(true, |reply| reply.status().is_server_error()) {
             // The server may have been restarted with other defaults.
             self.samplers.clear();
         }
-        let reply = result.map_err(|error| self.unreachable(&error))?;
+        let reply = result?;
         if reply.status() == StatusCode::SWITCHING_PROTOCOLS {
             return Err(CallError::Broken("it switched protocols, which nobody asked for".into()));
         }
@@ -212,7 +214,7 @@ impl Forward {
         *request.headers_mut() = head.headers.clone();
         rewrite::remove_reserved(self.keeps_priority, request.headers_mut());
         rewrite::set_credentials(self.key.as_ref(), request.headers_mut());
-        self.upgrade_client.request(request).await.map_err(|error| self.unreachable(&error))
+        self.answered(self.upgrade_client.request(request).await)
     }
 
     /// Forwards a request to an engine control route. Neither it nor its reply has a size limit.
@@ -226,28 +228,46 @@ impl Forward {
         let mut request = self.request(head.method, path, body)?;
         *request.headers_mut() = head.headers;
         rewrite::set_credentials(self.key.as_ref(), request.headers_mut());
-        self.connected(self.client.request(request).await).map_err(|error| self.unreachable(&error))
+        self.answered(self.client.request(request).await)
     }
 
-    /// Notes whether a request found a connection.
-    fn connected<T>(&self, result: Result<T, ClientFailure>) -> Result<T, ClientFailure> {
-        let is_connected = !matches!(&result, Err(error) if error.is_connect());
-        self.reachability.note(is_connected, &self.upstream);
-        result
-    }
-
-    /// True if the upstream takes connections, as far as calls have shown. A lost one is tried
-    /// again, since a server that is not ready may get no calls that could show it.
-    pub(crate) async fn is_reachable(&self) -> bool {
-        if self.reachability.is_lost() {
-            let _ = tokio::time::timeout(READY_PROBE_WAIT, self.get("/v1/models")).await;
+    /// Notes whether a request got an answer.
+    fn answered<T>(&self, result: Result<T, ClientFailure>) -> Result<T, CallError> {
+        match result {
+            Ok(reply) => {
+                self.reachability.note_answer(&self.upstream);
+                Ok(reply)
+            }
+            Err(error) => Err(self.unreachable(&error)),
         }
-        self.takes_connections()
     }
 
-    /// True if the upstream takes connections, as far as calls have shown.
-    pub(crate) fn takes_connections(&self) -> bool {
-        !self.reachability.is_lost()
+    /// Tries to reach the upstream: with a connection, or, if it was lost, with a request, since
+    /// what takes connections may still answer none. Returns the reason if it cannot be reached.
+    pub(crate) async fn try_reach(&self) -> Result<(), &'static str> {
+        match self.reachability.lost_because() {
+            None => self.try_connect().await,
+            Some(_) => {
+                let _ = timeout(READY_PROBE_WAIT, self.get("/v1/models")).await;
+            }
+        }
+        self.lost_because().map_or(Ok(()), Err)
+    }
+
+    /// Opens a connection and closes it. A success says little, and is not noted.
+    async fn try_connect(&self) {
+        let failure =
+            match timeout(READY_PROBE_WAIT, TcpStream::connect(self.upstream.host())).await {
+                Ok(Ok(_)) => return,
+                Ok(Err(fault)) => fault,
+                Err(_) => io::ErrorKind::TimedOut.into(),
+            };
+        self.unreachable_because(reason_of(&failure), &failure.to_string());
+    }
+
+    /// The reason for which the last attempt to reach the upstream failed; `None` if it did not.
+    pub(crate) fn lost_because(&self) -> Option<&'static str> {
+        self.reachability.lost_because()
     }
 
     fn request(
@@ -271,11 +291,15 @@ impl Forward {
     fn unreachable(&self, error: &(dyn Error + 'static)) -> CallError {
         let mut cause = error;
         let mut reason = "it sent no whole answer";
+        let mut is_upstreams = true;
         while let Some(source) = cause.source() {
             cause = source;
             if let Some(fault) = cause.downcast_ref::<io::Error>() {
                 reason = reason_of(fault);
             }
+            // The agent left while its body was sent.
+            is_upstreams &=
+                !cause.downcast_ref::<hyper::Error>().is_some_and(hyper::Error::is_user);
             // The agent's body exceeded its limit, or its time, while it was sent.
             match cause.downcast_ref() {
                 Some(CallError::TooLong(bytes_max)) => return CallError::TooLong(*bytes_max),
@@ -283,14 +307,21 @@ impl Forward {
                 _ => {}
             }
         }
-        self.unreachable_because(reason, &cause.to_string())
+        match is_upstreams {
+            true => self.unreachable_because(reason, &cause.to_string()),
+            false => self.unreachable_error(reason, &cause.to_string()),
+        }
+    }
+
+    /// Notes a failure of the upstream. Returns the error for the request that met it.
+    fn unreachable_because(&self, reason: &'static str, cause: &str) -> CallError {
+        self.reachability.note_failure(&self.upstream, reason, cause);
+        self.unreachable_error(reason, cause)
     }
 
     /// The error for a request that got no reply. Agents learn the `reason` and no address.
-    fn unreachable_because(&self, reason: &'static str, cause: &str) -> CallError {
-        let upstream = self.upstream.to_string();
-        tracing::warn!(upstream, cause, "the upstream could not be reached");
-        CallError::Unreachable { reason, detail: format!("{upstream}: {cause}") }
+    fn unreachable_error(&self, reason: &'static str, cause: &str) -> CallError {
+        CallError::Unreachable { reason, detail: format!("{}: {cause}", self.upstream) }
     }
 
     /// Fetches a document with our own key.
@@ -328,8 +359,7 @@ impl Forward {
         if let Some(key) = own.or_else(|| agent.get(AUTHORIZATION).cloned()) {
             request.headers_mut().insert(AUTHORIZATION, key);
         }
-        let reply = self.connected(self.client.request(request).await);
-        let reply = reply.map_err(|error| self.unreachable(&error))?;
+        let reply = self.answered(self.client.request(request).await)?;
         let status = reply.status();
         let body = Limited::new(reply.into_body(), DOCUMENT_BYTES_MAX).collect().await;
         Ok((status, body.map_err(|error| CallError::Broken(error.to_string()))?.to_bytes()))
@@ -402,7 +432,7 @@ pub(super) fn credentials_of(agent: &HeaderMap) -> HeaderMap {
 /// The body of a refusal; empty if it cannot be read.
 async fn read_refusal(reply: Response<Incoming>) -> Bytes {
     let body = Limited::new(reply.into_body(), REFUSAL_BYTES_MAX).collect();
-    match tokio::time::timeout(REFUSAL_WAIT, body).await {
+    match timeout(REFUSAL_WAIT, body).await {
         Ok(Ok(body)) => body.to_bytes(),
         _ => Bytes::new(),
     }

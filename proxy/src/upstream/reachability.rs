@@ -1,37 +1,55 @@
-//! Whether the upstream takes connections, as the calls that went to it have shown.
+//! The reachability of the upstream, as the last attempt to reach it has shown.
 
+use std::fmt::Display;
+use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::atomic::{AtomicBool, AtomicU32};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use crate::bounds::UPSTREAM_FAILURES_MAX;
-
-/// The result of the last attempts to connect.
+/// The result of the last attempt to reach the upstream.
 #[derive(Debug, Default)]
 pub(crate) struct Reachability {
-    /// Attempts that failed since one succeeded.
-    failures: AtomicU32,
+    /// True while there is a reason, for calls to see without waiting for each other.
     is_lost: AtomicBool,
+    /// Why the last attempt failed; `None` if it did not.
+    reason: Mutex<Option<&'static str>>,
 }
 
 impl Reachability {
-    /// Notes an attempt to connect to `upstream`. Each change is logged once.
-    pub(super) fn note(&self, is_connected: bool, upstream: &dyn std::fmt::Display) {
-        if is_connected {
-            self.failures.store(0, Relaxed);
-            if self.is_lost.load(Relaxed) && self.is_lost.swap(false, Relaxed) {
-                tracing::info!(%upstream, "the upstream takes connections again");
-            }
-            return;
-        }
-        let failures = self.failures.fetch_add(1, Relaxed).saturating_add(1);
-        if failures >= UPSTREAM_FAILURES_MAX && !self.is_lost.swap(true, Relaxed) {
-            tracing::warn!(%upstream, "the upstream takes no connections");
+    /// Notes that the upstream has answered. The first answer after a failure is logged.
+    pub(super) fn note_answer(&self, upstream: &dyn Display) {
+        if self.is_lost.load(Relaxed) && self.set(None).is_some() {
+            tracing::info!(%upstream, "the upstream answers again");
         }
     }
 
-    /// True if the last attempts all failed.
-    pub(crate) fn is_lost(&self) -> bool {
-        self.is_lost.load(Relaxed)
+    /// Notes that the upstream could not be reached. The first failure after an answer is logged:
+    /// a line for each call would say no more.
+    pub(super) fn note_failure(&self, upstream: &dyn Display, reason: &'static str, cause: &str) {
+        if self.set(Some(reason)).is_none() {
+            tracing::warn!(
+                %upstream,
+                cause,
+                "the upstream cannot be reached; until it answers, calls get a 502"
+            );
+        } else {
+            tracing::debug!(%upstream, cause, "the upstream still cannot be reached");
+        }
+    }
+
+    /// The reason for which the last attempt failed; `None` if it did not.
+    pub(crate) fn lost_because(&self) -> Option<&'static str> {
+        *self.reason()
+    }
+
+    /// Sets the reason. Returns the one before.
+    fn set(&self, reason: Option<&'static str>) -> Option<&'static str> {
+        let mut held = self.reason();
+        self.is_lost.store(reason.is_some(), Relaxed);
+        std::mem::replace(&mut held, reason)
+    }
+
+    fn reason(&self) -> MutexGuard<'_, Option<&'static str>> {
+        self.reason.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -40,17 +58,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_failure_is_no_loss_and_one_success_ends_it() {
+    fn the_last_attempt_decides() {
         let seen = Reachability::default();
-        for _ in 1..UPSTREAM_FAILURES_MAX {
-            seen.note(false, &"u");
-            assert!(!seen.is_lost());
-        }
-        seen.note(false, &"u");
-        assert!(seen.is_lost());
-        seen.note(true, &"u");
-        assert!(!seen.is_lost());
-        seen.note(false, &"u");
-        assert!(!seen.is_lost());
+        assert_eq!(seen.lost_because(), None);
+        seen.note_failure(&"u", "connection refused", "os error 111");
+        assert_eq!(seen.lost_because(), Some("connection refused"));
+        seen.note_failure(&"u", "timed out", "deadline");
+        assert_eq!(seen.lost_because(), Some("timed out"));
+        seen.note_answer(&"u");
+        assert_eq!(seen.lost_because(), None);
     }
 }

@@ -136,22 +136,15 @@ fn ended(
         sides: Vec::new(),
     };
     CallEnd {
-        call_id: begun.call_id,
-        ended_at: begun.started_at + 900_000,
         first_byte_at: Some(begun.started_at + 50_000),
         status: Some(200),
-        outcome: Outcome::Complete,
-        error: None,
         reply: Bytes::from(reply),
         model: Some("Qwen/Qwen3-8B".to_owned()),
         prompts: vec![prompt],
         choices: vec![choice],
         usage,
-        sampled_with: None,
         logprob_kind: "processed".to_owned(),
-        translated: None,
-        unasked: None,
-        stamps: episode::VersionStamps::default(),
+        ..CallEnd::without_reply(begun.call_id, begun.started_at + 900_000, Outcome::Complete)
     }
 }
 

@@ -1,7 +1,6 @@
 //! Calls that are ended from outside, inside the write transaction.
 
-use bytes::Bytes;
-use episode::{CallEnd, CallId, Micros, Outcome, TokenCounts, VersionStamps};
+use episode::{CallEnd, CallId, Micros, Outcome};
 
 use crate::commit::ended::write_ended;
 use crate::database::connection::StoreConnection;
@@ -29,21 +28,7 @@ pub(crate) async fn cut(
 /// The end of a call that was cut at `at`.
 fn end_of_cut(call_id: CallId, at: Micros) -> CallEnd {
     CallEnd {
-        call_id,
-        ended_at: at,
-        first_byte_at: None,
-        status: None,
-        outcome: Outcome::ClientGone,
         error: Some("the episode was closed".to_owned()),
-        reply: Bytes::new(),
-        model: None,
-        prompts: Vec::new(),
-        choices: Vec::new(),
-        usage: TokenCounts::default(),
-        sampled_with: None,
-        logprob_kind: "unknown".to_owned(),
-        translated: None,
-        unasked: None,
-        stamps: VersionStamps::default(),
+        ..CallEnd::without_reply(call_id, at, Outcome::ClientGone)
     }
 }

@@ -174,21 +174,19 @@ pub(crate) fn ids_at(log: &[u8], start: u64, count: u64) -> Result<Vec<u32>, Dec
     Ok(ids)
 }
 
-/// Takes an id off the front of `bytes`. Nearly all ids have three bytes or fewer, so those lengths
-/// are written out.
+/// Takes an id off the front of `bytes`. Nearly all ids have three bytes or fewer. Those lengths
+/// mix as they like, so that a branch on them would be guessed wrong every other time.
 fn take_id(bytes: &mut &[u8]) -> Option<u32> {
-    let (id, length) = match **bytes {
-        [a, ..] if a < 0x80 => (u32::from(a), 1),
-        [a, b, ..] if b < 0x80 => (low_bits(a) | low_bits(b) << 7, 2),
-        [a, b, c, ..] if c < 0x80 => (low_bits(a) | low_bits(b) << 7 | low_bits(c) << 14, 3),
-        _ => return take(bytes).and_then(|id| u32::try_from(id).ok()),
-    };
-    *bytes = &bytes[length..];
-    Some(id)
-}
-
-fn low_bits(byte: u8) -> u32 {
-    u32::from(byte & 0x7f)
+    let word = bytes.first_chunk().map_or(u32::MAX, |first| u32::from_le_bytes(*first));
+    // The highest bit of the last byte of an id is clear.
+    let ends = !word & 0x0080_8080;
+    if ends == 0 {
+        return take(bytes).and_then(|id| u32::try_from(id).ok());
+    }
+    let bits = ends.trailing_zeros() + 1;
+    *bytes = &bytes[bits as usize / 8..];
+    let own = word & ((1 << bits) - 1);
+    Some(own & 0x7f | own >> 1 & 0x3f80 | own >> 2 & 0x1f_c000)
 }
 
 /// Packs floats plane by plane, the highest bytes first: those repeat. Where the second plane does
@@ -304,6 +302,18 @@ mod tests {
         assert!(unpack_ids(7, &[]).is_err());
         assert!(ids_at(&[5, 0x80], 0, 2).is_err());
         assert!(unpack_planes(&[1, 2, 3], 1).is_err());
+    }
+
+    #[test]
+    fn ids_come_back_whatever_their_lengths() {
+        let edges = [0, 1, 0x7f, 0x80, 0x3fff, 0x4000, 0x1f_ffff, 0x20_0000, u32::MAX];
+        let ids: Vec<u32> = (0..200).map(|n| edges[n * n % 7 + n % 3]).chain(edges).collect();
+        let mut log = vec![0x80];
+        ids.iter().for_each(|id| push(&mut log, u64::from(*id)));
+        assert_eq!(ids_at(&log, 1, ids.len() as u64).unwrap(), ids);
+        for end in 1..log.len() {
+            assert!(ids_at(&log[..end], 1, ids.len() as u64).is_err());
+        }
     }
 
     #[test]

@@ -107,6 +107,28 @@ impl Snapshot {
         Ok(finished)
     }
 
+    /// The candidates of a reader.
+    pub(crate) async fn candidates<'a>(
+        &mut self,
+        query: &'a FeedQuery,
+    ) -> Result<CandidateQuery<'a>, sqlx::Error> {
+        let floor = match &query.consumer {
+            Some(consumer) => self.floor(consumer).await?.unwrap_or(query.after),
+            None => query.after,
+        };
+        let with_open_calls = self.with_open_calls(&query.open).await?;
+        Ok(CandidateQuery { query, floor, with_open_calls })
+    }
+
+    /// The position below which a consumer has settled everything; `None` if it is unknown.
+    pub(crate) async fn floor(&mut self, consumer: &str) -> Result<Option<i64>, sqlx::Error> {
+        let row = query("SELECT floor FROM consumer WHERE consumer = $1")
+            .bind(consumer)
+            .fetch_optional(self.connection())
+            .await?;
+        row.map(|row| row.first()).transpose()
+    }
+
     /// The keys of the attempts that have one of these calls without an end.
     pub(crate) async fn with_open_calls(
         &mut self,

@@ -1,4 +1,4 @@
-//! Reading the feed: the items that could be handed out now, and counts of those that wait.
+//! Reading the feed: the items that could be handed out now.
 
 use episode::Micros;
 
@@ -6,7 +6,7 @@ use crate::database::query::query;
 use crate::database::row::Row;
 use crate::error::SnapshotError;
 use crate::feed::candidates::CandidateQuery;
-use crate::feed::types::{ConsumerCounts, FeedItem, FeedQuery, FeedUnit, GroupLimits};
+use crate::feed::types::{FeedItem, FeedQuery, FeedUnit, GroupLimits};
 use crate::feed::write::last_position;
 use crate::snapshot::Snapshot;
 use crate::snapshot::rows::episode_of;
@@ -52,13 +52,7 @@ impl Snapshot {
     /// # Errors
     /// [`SnapshotError`] when the store cannot be read.
     pub async fn ready(&mut self, query: &FeedQuery) -> Result<Vec<FeedItem>, SnapshotError> {
-        let floor = match &query.consumer {
-            Some(consumer) => self.floor(consumer).await?.unwrap_or(query.after),
-            None => query.after,
-        };
-        let with_open_calls = self.with_open_calls(&query.open).await?;
-        let candidates = CandidateQuery { query, floor, with_open_calls };
-
+        let candidates = self.candidates(query).await?;
         match (query.unit, &query.consumer) {
             (FeedUnit::Episode, _) => self.single(&candidates).await,
             (FeedUnit::Group(limits), Some(_)) => self.groups(&candidates, limits).await,
@@ -68,14 +62,6 @@ impl Snapshot {
                 self.complete_groups(&candidates, limits).await
             }
         }
-    }
-
-    async fn floor(&mut self, consumer: &str) -> Result<Option<i64>, sqlx::Error> {
-        let row = query("SELECT floor FROM consumer WHERE consumer = $1")
-            .bind(consumer)
-            .fetch_optional(self.connection())
-            .await?;
-        row.map(|row| row.first()).transpose()
     }
 
     /// Items of one attempt each.
@@ -254,48 +240,6 @@ impl Snapshot {
         found.sort_by(|a, b| (&a.id, a.attempt).cmp(&(&b.id, b.attempt)));
         Ok(found)
     }
-
-    /// Counts of every consumer, by name.
-    ///
-    /// # Errors
-    /// [`SnapshotError`] when the store cannot be read.
-    pub async fn consumers(&mut self, now: Micros) -> Result<Vec<ConsumerCounts>, SnapshotError> {
-        let names = query("SELECT consumer FROM consumer ORDER BY consumer");
-        let mut found = Vec::new();
-        for consumer in names.scalars::<String>(self.connection()).await? {
-            found.push(self.consumer_counts(consumer, now).await?);
-        }
-        Ok(found)
-    }
-
-    async fn consumer_counts(
-        &mut self,
-        consumer: String,
-        now: Micros,
-    ) -> Result<ConsumerCounts, SnapshotError> {
-        let counts = "SELECT count(*) FILTER (WHERE d.episode_key IS NULL \
-                OR d.state = 'returned' OR d.free_at <= $2) AS depth, \
-            min(f.finished_at) FILTER (WHERE d.episode_key IS NULL \
-                OR d.state = 'returned' OR d.free_at <= $2) AS oldest, \
-            count(*) FILTER (WHERE d.state = 'leased' AND d.free_at > $2) AS leased \
-            FROM finished f LEFT JOIN delivery d \
-            ON d.consumer = $1 AND d.episode_key = f.episode_key \
-            WHERE f.position > (SELECT floor FROM consumer WHERE consumer = $1)";
-        let row = query(counts).bind(&consumer).bind(now).fetch_one(self.connection()).await?;
-
-        let events = query("SELECT what, attempts FROM tally WHERE consumer = $1 ORDER BY what")
-            .bind(&consumer)
-            .fetch_all(self.connection())
-            .await?;
-        let tally = events.iter().map(|row| Ok((row.try_get("what")?, count(row, "attempts")?)));
-        Ok(ConsumerCounts {
-            depth: count(&row, "depth")?,
-            oldest: row.try_get("oldest")?,
-            leased: count(&row, "leased")?,
-            tally: tally.collect::<Result<_, sqlx::Error>>()?,
-            consumer,
-        })
-    }
 }
 
 impl GroupPart {
@@ -337,8 +281,4 @@ fn members_of(rows: &[Row]) -> Result<Vec<Member>, sqlx::Error> {
             Ok(Member { position: row.try_get("position")?, key: row.try_get("episode_key")? })
         })
         .collect()
-}
-
-fn count(row: &Row, name: &str) -> Result<u64, sqlx::Error> {
-    Ok(row.try_get::<i64>(name)?.unsigned_abs())
 }

@@ -39,7 +39,20 @@ fn wanted(consumer: &str, unit: FeedUnit, now: Micros) -> FeedQuery {
 async fn ready(store: &Store, wanted: &FeedQuery) -> Vec<FeedItem> {
     let finished = store.snapshot().await.unwrap().finished_since(&wanted.open, wanted.now).await;
     store.finish(finished.unwrap()).await.unwrap();
-    store.snapshot().await.unwrap().ready(wanted).await.unwrap()
+    let mut snapshot = store.snapshot().await.unwrap();
+    let items = snapshot.ready(wanted).await.unwrap();
+    if wanted.consumer.is_some() && items.len() < wanted.limit as usize {
+        let counted = snapshot.backlog(wanted).await.unwrap().ready as usize;
+        let keys: usize = items.iter().map(|item| item.keys.len()).sum();
+        assert_eq!(counted, keys, "what is counted as ready is what is handed out");
+    }
+    items
+}
+
+/// The counts of the consumer `t`.
+async fn counts(store: &Store, now: Micros) -> ConsumerCounts {
+    let asked = wanted("t", FeedUnit::Episode, now);
+    store.snapshot().await.unwrap().consumer_counts("t".to_owned(), &asked).await.unwrap()
 }
 
 async fn names(store: &Store, items: &[FeedItem]) -> Vec<String> {
@@ -116,8 +129,8 @@ async fn what_is_not_acked_in_time_is_handed_out_again_and_what_is_acked_never()
         say(&store, "three", Disposition::Acked, LATE + 105).await.unwrap();
         let none = say(&store, "four", Disposition::Acked, LATE).await.unwrap_err();
         assert!(matches!(none, CommitError::NoLease(_)), "{none}");
-        let counts = store.snapshot().await.unwrap().consumers(LATE).await.unwrap().remove(0);
-        assert_eq!((counts.depth, counts.leased, counts.oldest), (0, 0, None));
+        let counts = self::counts(&store, LATE).await;
+        assert_eq!((counts.backlog.ready, counts.leased, counts.backlog.oldest), (0, 0, None));
         let told: Vec<_> = counts.tally.iter().map(|(what, n)| (what.as_str(), *n)).collect();
         assert_eq!(told, [("acked", 3), ("delivered", 4), ("redelivered", 1)]);
         drop(store);
@@ -211,6 +224,58 @@ async fn groups_are_cut_by_their_size_and_stay_together() {
         assert_eq!(names(&store, &found).await, whole);
         let rest = ready(&store, &past(found[1].position)).await;
         assert_eq!(rest, found[2..]);
+        drop(store);
+        writer.finish().await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn what_waits_is_counted_apart_and_said_what_for() {
+    on_both(async |site| {
+        let (store, writer) = site.open().await;
+        for (at, (episode, group)) in (10..).zip([
+            ("a1", Some("a")),
+            ("a2", Some("a")),
+            ("a3", Some("a")),
+            ("b1", Some("b")),
+            ("c1", Some("c")),
+            ("c2", Some("c")),
+            ("alone", None),
+        ]) {
+            finish_at(&store, episode, group, at).await;
+        }
+        let backlog =
+            async |asked: &FeedQuery| store.snapshot().await.unwrap().backlog(asked).await.unwrap();
+        let group = |group: &str, have, size| WaitingGroup { group: group.to_owned(), have, size };
+        let of = |size, wait| wanted("t", FeedUnit::Group(GroupLimits { size, wait }), LATE);
+        assert_eq!(ready(&store, &of(Some(2), None)).await.len(), 2);
+
+        let found = backlog(&of(Some(2), None)).await;
+        assert_eq!((found.ready, found.oldest), (4, Some(10)));
+        assert_eq!((found.waiting, found.groups, found.ungrouped), (2, 2, 1));
+        assert_eq!(found.fullest, [group("a", 1, Some(2)), group("b", 1, Some(2))]);
+
+        // A group whose size nobody said waits forever; one that is overdue does not wait.
+        let found = backlog(&of(None, None)).await;
+        assert_eq!((found.ready, found.oldest, found.waiting, found.groups), (0, None, 6, 3));
+        assert_eq!(found.fullest[0], group("a", 3, None));
+        assert_eq!(backlog(&of(Some(2), Some(1))).await.ready, 6);
+
+        // A reader with a cursor meets the same groups.
+        let past = FeedQuery { consumer: None, after: 5, ..of(Some(2), None) };
+        let found = backlog(&past).await;
+        assert_eq!((found.groups, found.fullest.len()), (2, 2));
+
+        let rewarded = FeedQuery { rewarded: true, ..of(Some(2), None) };
+        let found = backlog(&rewarded).await;
+        assert_eq!((found.ready, found.waiting, found.unrewarded), (0, 6, 6));
+
+        let held = lease(&store, "one", &of(Some(2), None), 100).await.unwrap();
+        assert_eq!(held.len(), 2);
+        say(&store, "one", Disposition::Returned(LATE + 50), LATE).await.unwrap();
+        let found = backlog(&of(Some(2), None)).await;
+        assert_eq!((found.ready, found.delayed, found.waiting), (0, 4, 6));
         drop(store);
         writer.finish().await;
     })
@@ -447,7 +512,7 @@ async fn what_was_not_sent_is_not_acked_with_the_rest() {
         };
         store.settle(drop_it).await.unwrap();
         assert_eq!((dropped.len(), ready(&store, &at).await.len()), (1, 0));
-        let counts = store.snapshot().await.unwrap().consumers(LATE).await.unwrap().remove(0);
+        let counts = self::counts(&store, LATE).await;
         let told: Vec<_> = counts.tally.iter().map(|(what, n)| (what.as_str(), *n)).collect();
         let expected = [("acked", 1), ("delivered", 3), ("dropped:stale", 1), ("redelivered", 1)];
         assert_eq!(told, expected);
@@ -490,7 +555,7 @@ async fn what_was_given_back_is_not_the_rest_of_its_lease() {
             let none = say(&store, "two", disposition, LATE + 60).await;
             assert!(matches!(none, Err(CommitError::NoLease(_))), "all was given back: {none:?}");
         }
-        let counts = store.snapshot().await.unwrap().consumers(LATE).await.unwrap().remove(0);
+        let counts = self::counts(&store, LATE).await;
         assert_eq!((counts.tally["acked"], counts.tally["nacked"]), (2, 3));
         drop(store);
         writer.finish().await;
@@ -608,7 +673,7 @@ async fn act(site: &Site, deeds: Vec<Deed>) {
         }
     }
     check_end(&store, (now + 2 * LEASE, made), model.acked).await;
-    let counts = store.snapshot().await.unwrap().consumers(now).await.unwrap().remove(0);
+    let counts = self::counts(&store, now).await;
     assert_eq!(counts.tally.get("nacked").copied().unwrap_or(0), model.nacked as u64);
     drop(store);
     writer.finish().await;
@@ -621,8 +686,8 @@ async fn check_end(store: &Store, (now, made): (Micros, usize), mut acked: Vec<i
     acked.sort_unstable();
     acked.dedup();
     assert_eq!(left.len() + acked.len(), made, "none is lost");
-    let counts = store.snapshot().await.unwrap().consumers(now).await.unwrap().remove(0);
-    assert_eq!((counts.depth, counts.leased), (left.len() as u64, 0));
+    let counts = self::counts(store, now).await;
+    assert_eq!((counts.backlog.ready, counts.leased), (left.len() as u64, 0));
     assert_eq!(counts.tally.get("acked").copied().unwrap_or(0), acked.len() as u64);
 }
 

@@ -139,15 +139,45 @@ pub struct FeedQuery {
     pub now: Micros,
 }
 
+/// The finished attempts that a reader selects and that are neither leased nor settled.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Backlog {
+    /// Those that could be handed out now.
+    pub ready: u64,
+    /// The time at which the oldest of these was finished.
+    pub oldest: Option<Micros>,
+    /// Those that wait: for other members of their group, for a reward, or for a delay to end.
+    pub waiting: u64,
+    /// Groups that are not complete.
+    pub groups: u64,
+    /// The groups that lack the fewest members, a few of them.
+    pub fullest: Vec<WaitingGroup>,
+    /// Those without a reward, if one is asked for.
+    pub unrewarded: u64,
+    /// Those that the reader gave back for later.
+    pub delayed: u64,
+    /// Attempts without a group, if groups are asked for. They do not wait: they never come.
+    pub ungrouped: u64,
+}
+
+/// A group that is not complete.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct WaitingGroup {
+    /// Its name.
+    pub group: String,
+    /// Members that are finished and wait.
+    pub have: u64,
+    /// Members that make it complete; `None` if nobody said.
+    pub size: Option<u64>,
+}
+
 /// Counts of a consumer's attempts.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ConsumerCounts {
     /// Its name.
     pub consumer: String,
-    /// Finished, and neither leased nor settled.
-    pub depth: u64,
-    /// The time at which the oldest of these was finished.
-    pub oldest: Option<Micros>,
+    /// Those that are neither leased nor settled.
+    pub backlog: Backlog,
     /// Leased now.
     pub leased: u64,
     /// Attempts by event, as in the table `tally`.

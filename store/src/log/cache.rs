@@ -378,7 +378,7 @@ async fn read_back(connection: &mut StoreConnection, key: i64) -> Result<Episode
     for row in rows.iter().rev() {
         let (call_key, body_key) = (row.try_get("call_key")?, row.try_get("body_key")?);
         let extents = reader.extents(connection, body_key).await?;
-        log.restore_request(body_key, row.try_get("depth")?, extents);
+        log.restore_request(body_key, row.try_get("depth")?, extents.to_vec());
 
         let mut tokens = TokenReader::default();
         tokens.load_call(connection, call_key).await?;

@@ -1,6 +1,7 @@
 //! Reading logs and bodies back.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use bytes::Bytes;
 
@@ -12,6 +13,7 @@ use crate::error::{DecodeError, ReadError};
 use crate::log::extent::{Extent, decode, gather};
 use crate::log::fold::unfold;
 use crate::log::format::{BODIES, EXTENTS, FOLDED};
+use crate::log::hashed::HashedBodies;
 
 /// Both tracks of a log.
 #[derive(Debug, Default)]
@@ -26,19 +28,20 @@ pub(crate) struct LogBytes {
 #[derive(Debug, Default)]
 pub(crate) struct LogReader {
     logs: HashMap<i64, LogBytes>,
-    rows: HashMap<i64, BodyRow>,
-    extents: HashMap<i64, Vec<Extent>>,
+    rows: HashMap<i64, Arc<BodyRow>>,
+    extents: HashMap<i64, Arc<[Extent]>>,
+    hashed: HashedBodies,
 }
 
 /// The row of a body.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 struct BodyRow {
     encoding: i64,
     length: usize,
-    data: Bytes,
+    data: Vec<u8>,
     base_key: Option<i64>,
     log_key: Option<i64>,
-    hash: Option<Bytes>,
+    hash: Option<Vec<u8>>,
 }
 
 /// The names that a statement gives to the columns of a body.
@@ -135,12 +138,12 @@ impl LogReader {
         let body = BodyRow {
             encoding: row.try_get(columns.encoding)?,
             length: row.try_get(columns.length)?,
-            data: row.try_get::<Vec<u8>>(columns.data)?.into(),
+            data: row.try_get(columns.data)?,
             base_key: row.try_get(columns.base_key)?,
             log_key: row.try_get(columns.log_key)?,
-            hash: row.try_get::<Option<Vec<u8>>>(columns.hash)?.map(Into::into),
+            hash: row.try_get(columns.hash)?,
         };
-        self.rows.insert(key, body);
+        self.rows.insert(key, Arc::new(body));
         Ok(Some(key))
     }
 
@@ -151,26 +154,29 @@ impl LogReader {
         body_key: i64,
     ) -> Result<Bytes, ReadError> {
         let row = self.row(connection, body_key).await?;
-        let BodyRow { encoding, length, .. } = row;
+        let BodyRow { encoding, length, .. } = *row;
 
         // Formats before the log compressed each body by itself.
-        let bytes = match (encoding, row.log_key) {
+        let (bytes, found) = match (encoding, row.log_key) {
             (EXTENTS | FOLDED, Some(log_key)) => {
                 let extents = self.extents(connection, body_key).await?;
                 let log = self.log(connection, log_key).await?;
                 let stored = gather(&extents, &log.bodies).ok_or(DecodeError::Log)?;
                 match encoding {
-                    FOLDED => unfold(&stored, length).ok_or(DecodeError::Frame)?,
-                    _ => stored,
+                    FOLDED => hashed(unfold(&stored, length).ok_or(DecodeError::Frame)?),
+                    _ => {
+                        let found = self.hashed.hash(log_key, &extents, &stored);
+                        (stored, found)
+                    }
                 }
             }
-            _ => unpack(Packed { encoding, data: &row.data }, length, &[])?,
+            _ => hashed(unpack(Packed { encoding, data: &row.data }, length, &[])?),
         };
 
         if bytes.len() != length {
             return Err(DecodeError::Length { expected: length, found: bytes.len() }.into());
         }
-        if row.hash.is_some_and(|expected| expected[..] != hash(&bytes)) {
+        if row.hash.as_ref().is_some_and(|expected| *expected != found) {
             return Err(DecodeError::Hash.into());
         }
         Ok(Bytes::from(bytes))
@@ -182,7 +188,7 @@ impl LogReader {
         &mut self,
         connection: &mut StoreConnection,
         body_key: i64,
-    ) -> Result<Vec<Extent>, ReadError> {
+    ) -> Result<Arc<[Extent]>, ReadError> {
         // Down the chain of bases to one that is known, or to the first.
         let (mut chain, mut next) = (Vec::new(), Some(body_key));
         while let Some(key) = next.filter(|key| !self.extents.contains_key(key)) {
@@ -195,10 +201,10 @@ impl LogReader {
         }
 
         // And back up.
-        let mut extents = next.map_or_else(Vec::new, |base| self.extents[&base].clone());
+        let mut extents = next.map_or_else(Arc::default, |base| Arc::clone(&self.extents[&base]));
         for (key, row) in chain.into_iter().rev() {
-            extents = decode(&row.data, &extents).ok_or(DecodeError::Log)?;
-            self.extents.insert(key, extents.clone());
+            extents = decode(&row.data, &extents).ok_or(DecodeError::Log)?.into();
+            self.extents.insert(key, Arc::clone(&extents));
         }
         Ok(extents)
     }
@@ -207,7 +213,7 @@ impl LogReader {
         &mut self,
         connection: &mut StoreConnection,
         body_key: i64,
-    ) -> Result<BodyRow, ReadError> {
+    ) -> Result<Arc<BodyRow>, ReadError> {
         if !self.rows.contains_key(&body_key) {
             let row = query("SELECT * FROM body WHERE body_key = $1")
                 .bind(body_key)
@@ -216,6 +222,12 @@ impl LogReader {
                 .ok_or(DecodeError::Log)?;
             self.keep_row(&row, &COLUMNS)?;
         }
-        Ok(self.rows[&body_key].clone())
+        Ok(Arc::clone(&self.rows[&body_key]))
     }
+}
+
+/// Bytes with their hash.
+fn hashed(bytes: Vec<u8>) -> (Vec<u8>, [u8; 16]) {
+    let found = hash(&bytes);
+    (bytes, found)
 }

@@ -16,10 +16,11 @@ use crate::error::{DecodeError, ReadError};
 use crate::log::format::IN_LOG;
 use crate::log::reader::LogReader;
 
-const PROMPTS_OF_EPISODE: &str = "SELECT p.*, c.reel_key \
-    FROM prompt p JOIN call c USING (call_key) WHERE c.episode_key = $1";
-const CHOICES_OF_EPISODE: &str = "SELECT k.*, c.reel_key \
-    FROM choice k JOIN call c USING (call_key) WHERE c.episode_key = $1 ORDER BY k.choice_index";
+/// An index of calls answers the joins of these two, so no row of a call is read for them.
+const PROMPTS_OF_EPISODE: &str =
+    "SELECT p.* FROM prompt p JOIN call c USING (call_key) WHERE c.episode_key = $1";
+const CHOICES_OF_EPISODE: &str =
+    "SELECT k.* FROM choice k JOIN call c USING (call_key) WHERE c.episode_key = $1";
 
 /// The prompts of a call, their parents, and so on.
 const PROMPTS_OF_CALL: &str = "WITH RECURSIVE chain AS ( \
@@ -56,6 +57,8 @@ pub(crate) struct LogSource<'a> {
 pub(crate) struct TokenReader {
     /// True where every prompt is compared with its own hash.
     checks_each: bool,
+    /// The key of the log that holds the ids of each call.
+    logs: HashMap<i64, Option<i64>>,
     prompts: HashMap<CallIndex, PromptRow>,
     choices: HashMap<CallIndex, ChoiceRow>,
     /// For a prompt, one that begins with the whole of it.
@@ -116,12 +119,17 @@ impl TokenReader {
         Self { checks_each: true, ..Self::default() }
     }
 
-    /// Loads the prompts and choices of an episode. Returns the rows of its choices, by index.
+    /// Loads the prompts and choices of an episode, all of whose calls are given. Returns the rows
+    /// of its choices.
     pub(crate) async fn load_episode(
         &mut self,
         connection: &mut StoreConnection,
         episode_key: i64,
+        calls: &[Row],
     ) -> Result<Vec<Row>, ReadError> {
+        for call in calls {
+            self.keep_log_key(call)?;
+        }
         self.load_prompts(connection, PROMPTS_OF_EPISODE, episode_key).await?;
         self.load_choices(connection, CHOICES_OF_EPISODE, episode_key).await
     }
@@ -144,9 +152,24 @@ impl TokenReader {
     ) -> Result<(), ReadError> {
         for row in query(sql).bind(key).fetch_all(connection).await? {
             let at = CallIndex::of(&row, "prompt_index")?;
-            self.prompts.insert(at, PromptRow::of(&row)?);
+            let log_key = self.log_key(&row, at.call_key)?;
+            self.prompts.insert(at, PromptRow::of(&row, log_key)?);
         }
         Ok(())
+    }
+
+    /// Keeps the key of the log that a row of a call names.
+    fn keep_log_key(&mut self, call: &Row) -> Result<(), sqlx::Error> {
+        self.logs.insert(call.try_get("call_key")?, call.try_get("reel_key")?);
+        Ok(())
+    }
+
+    /// The log that the ids of a row are in: that of its call, or the one that the row names.
+    fn log_key(&self, row: &Row, call_key: i64) -> Result<Option<i64>, sqlx::Error> {
+        match self.logs.get(&call_key) {
+            Some(known) => Ok(*known),
+            None => row.try_get("reel_key"),
+        }
     }
 
     async fn load_choices(
@@ -158,7 +181,8 @@ impl TokenReader {
         let rows = query(sql).bind(key).fetch_all(connection).await?;
         for row in &rows {
             let at = CallIndex::of(row, "choice_index")?;
-            self.choices.insert(at, ChoiceRow::of(row)?);
+            let log_key = self.log_key(row, at.call_key)?;
+            self.choices.insert(at, ChoiceRow::of(row, log_key)?);
         }
 
         if !self.checks_each {
@@ -342,12 +366,12 @@ impl CallIndex {
 }
 
 impl TokenRun {
-    fn of(row: &Row, count: usize) -> Result<Self, ReadError> {
+    fn of(row: &Row, count: usize, log_key: Option<i64>) -> Result<Self, ReadError> {
         let encoding: i64 = row.try_get("encoding")?;
         if encoding != IN_LOG {
             return Ok(Self::Row(unpack_ids(encoding, row.try_get("token_ids")?)?));
         }
-        let log_key = row.try_get::<Option<i64>>("reel_key")?.ok_or(DecodeError::Log)?;
+        let log_key = log_key.ok_or(DecodeError::Log)?;
         let start: usize = row.try_get("start")?;
         Ok(Self::Log { log_key, start: start as u64, count })
     }
@@ -373,28 +397,29 @@ impl TokenRun {
 }
 
 impl PromptRow {
-    fn of(row: &Row) -> Result<Self, ReadError> {
+    fn of(row: &Row, log_key: Option<i64>) -> Result<Self, ReadError> {
         let (tokens, shared): (usize, usize) = (row.try_get("tokens")?, row.try_get("shared")?);
         let parent_key: Option<i64> = row.try_get("parent_key")?;
         let parent_choice: Option<i64> = row.try_get("parent_choice")?;
         let parent = parent_key.zip(parent_choice);
+        let own = tokens.checked_sub(shared).ok_or(DecodeError::Log)?;
         Ok(Self {
             parent: parent.map(|(call_key, index)| CallIndex { call_key, index }),
             shared,
             tokens,
             depth: row.try_get("depth")?,
-            rest: TokenRun::of(row, tokens.checked_sub(shared).ok_or(DecodeError::Log)?)?,
+            rest: TokenRun::of(row, own, log_key)?,
             hash: row.try_get("hash")?,
         })
     }
 }
 
 impl ChoiceRow {
-    fn of(row: &Row) -> Result<Self, ReadError> {
+    fn of(row: &Row, log_key: Option<i64>) -> Result<Self, ReadError> {
         let tokens: Option<usize> = row.try_get("tokens")?;
         Ok(Self {
             prompt_index: row.try_get("prompt_index")?,
-            sampled: tokens.map(|count| TokenRun::of(row, count)).transpose()?,
+            sampled: tokens.map(|count| TokenRun::of(row, count, log_key)).transpose()?,
         })
     }
 }

@@ -18,7 +18,7 @@ const CALL: &str = "SELECT c.call_key, c.call_id, c.started_at, c.method, c.path
     c.requested_model, c.sampling, c.ended_at, c.first_byte_at, c.status, c.outcome, c.error, \
     c.reply_model, c.prompt_tokens, c.completion_tokens, c.logprob_kind, c.client, c.session, \
     c.agent, c.parent_agent, c.kind, c.retry, c.translated, c.unasked, c.stamp_start, c.stamp_end, \
-    c.sampled_with, \
+    c.sampled_with, c.reel_key, \
     q.body_key AS q_body_key, q.encoding AS q_encoding, q.length AS q_length, q.data AS q_data, \
     q.base_key AS q_base_key, q.reel_key AS q_reel_key, q.hash AS q_hash, \
     p.body_key AS p_body_key, p.encoding AS p_encoding, p.length AS p_length, p.data AS p_data, \
@@ -89,14 +89,16 @@ impl Snapshot {
     /// # Errors
     /// [`SnapshotError`] when the store cannot be read or a body does not decode.
     pub async fn calls(&mut self, episode: &EpisodeRecord) -> Result<Vec<Call>, SnapshotError> {
-        let select = format!("{CALL} WHERE c.episode_key = $1 ORDER BY c.started_at, c.call_id");
+        // In the order of an index. What begins at once is put in order below, since a sorter would
+        // copy all rows.
+        let select = format!("{CALL} WHERE c.episode_key = $1 ORDER BY c.started_at");
         let call_rows = query(select).bind(episode.key).fetch_all(self.connection()).await?;
 
         // Loaded at once; the calls below only look their rows up.
         let mut readers = Readers::default();
         let choice_rows = readers
             .tokens
-            .load_episode(self.connection(), episode.key)
+            .load_episode(self.connection(), episode.key, &call_rows)
             .await
             .map_err(|error| error.while_reading(format!("episode `{}`", episode.id)))?;
         let side_rows = match self.has_sides().await? {
@@ -116,6 +118,7 @@ impl Snapshot {
             };
             calls.push(self.call_of(rows, episode, &mut readers).await?);
         }
+        calls.sort_by_key(|call| (call.begun.started_at, call.begun.call_id));
         Ok(calls)
     }
 
@@ -193,6 +196,7 @@ async fn choices(
         choice.token_ids = sampled.map_err(|error| error.of_call(call_id))?;
         choices.push(choice);
     }
+    choices.sort_by_key(|choice| choice.index);
 
     for row in rows.sides {
         let (index, side) = side_of(row, call_id)?;

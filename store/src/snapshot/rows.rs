@@ -37,7 +37,8 @@ pub(crate) fn episode_of(row: &Row) -> Result<EpisodeRecord, SnapshotError> {
     })
 }
 
-fn parse<T: FromStr>(word: String, kind: &'static str) -> Result<T, SnapshotError> {
+/// An id of the store.
+pub(crate) fn parse<T: FromStr>(word: String, kind: &'static str) -> Result<T, SnapshotError> {
     word.parse().map_err(|_| SnapshotError::Word(word, kind))
 }
 
@@ -137,7 +138,8 @@ fn logprobs_of(row: &Row) -> Result<Vec<f32>, ReadError> {
     }
 }
 
-fn spans_of(text: &str) -> Result<Vec<VersionSpan>, SnapshotError> {
+/// The spans of a choice's versions.
+pub(crate) fn spans_of(text: &str) -> Result<Vec<VersionSpan>, SnapshotError> {
     let spans: Vec<(String, u32, u32)> = serde_json::from_str(text)
         .map_err(|_| SnapshotError::Word(text.to_owned(), "list of version spans"))?;
     Ok(spans.into_iter().map(|(version, start, end)| VersionSpan { version, start, end }).collect())

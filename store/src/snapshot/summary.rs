@@ -1,5 +1,7 @@
 //! Summaries of episodes: counts, without reading a body.
 
+use episode::Micros;
+
 use crate::database::query::query;
 use crate::database::row::Row;
 use crate::error::SnapshotError;
@@ -25,6 +27,10 @@ pub struct EpisodeSummary {
     pub completion_tokens: u64,
     /// The newest reward of the whole episode; `None` if there is none or it is null.
     pub reward: Option<f64>,
+    /// The start of its last call.
+    pub last_call_at: Option<Micros>,
+    /// The model of the last call that names one: the server's name for it, else the agent's.
+    pub model: Option<String>,
 }
 
 const COUNTS: &str = "SELECT count(*) AS calls, \
@@ -36,7 +42,11 @@ const COUNTS: &str = "SELECT count(*) AS calls, \
     CAST(sum(prompt_tokens) AS BIGINT) AS prompt_tokens, \
     CAST(sum(completion_tokens) AS BIGINT) AS completion_tokens, \
     (SELECT value FROM reward r WHERE r.episode_key = $1 AND r.call_id IS NULL \
-        AND r.name = 'reward' ORDER BY r.reward_key DESC LIMIT 1) AS reward \
+        AND r.name = 'reward' ORDER BY r.reward_key DESC LIMIT 1) AS reward, \
+    max(started_at) AS last_call_at, \
+    (SELECT coalesce(l.reply_model, l.requested_model) FROM call l WHERE l.episode_key = $1 \
+        AND coalesce(l.reply_model, l.requested_model) IS NOT NULL \
+        ORDER BY l.started_at DESC LIMIT 1) AS model \
     FROM call c WHERE c.episode_key = $1";
 
 impl Snapshot {
@@ -50,10 +60,21 @@ impl Snapshot {
     ) -> Result<Vec<EpisodeSummary>, SnapshotError> {
         let mut summaries = Vec::new();
         for episode in self.episodes(selection).await? {
-            let row = query(COUNTS).bind(episode.key).fetch_one(self.connection()).await?;
-            summaries.push(summary_of(episode, &row)?);
+            summaries.push(self.summary(episode).await?);
         }
         Ok(summaries)
+    }
+
+    /// An attempt, counted.
+    ///
+    /// # Errors
+    /// [`SnapshotError`] when the store cannot be read.
+    pub async fn summary(
+        &mut self,
+        episode: EpisodeRecord,
+    ) -> Result<EpisodeSummary, SnapshotError> {
+        let row = query(COUNTS).bind(episode.key).fetch_one(self.connection()).await?;
+        summary_of(episode, &row)
     }
 }
 
@@ -67,6 +88,8 @@ fn summary_of(episode: EpisodeRecord, row: &Row) -> Result<EpisodeSummary, Snaps
         prompt_tokens: count(row, "prompt_tokens")?,
         completion_tokens: count(row, "completion_tokens")?,
         reward: row.try_get("reward")?,
+        last_call_at: row.try_get("last_call_at")?,
+        model: row.try_get("model")?,
     })
 }
 

@@ -4,11 +4,13 @@
 //! writer, which has a thread of its own, and for a process that only reads, the crossing costs
 //! more than the database does: `docs/design/0015-sqlite-drivers.md`.
 
+use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use rusqlite::types::Value as SqlValue;
+use rusqlite::types::{Value as SqlValue, ValueRef};
 use rusqlite::{Connection, OpenFlags, Statement, ToSql};
 
 use crate::database::value::{Column, Value};
@@ -20,11 +22,35 @@ const STATEMENTS: usize = 64;
 #[derive(Debug)]
 pub(crate) struct LocalConnection(Connection);
 
-/// A row, with values of its own.
+/// A row of a result.
 #[derive(Debug)]
 pub(crate) struct LocalRow {
-    names: Arc<[String]>,
-    values: Vec<SqlValue>,
+    result: Arc<LocalResult>,
+    /// The row's first cell.
+    start: usize,
+}
+
+/// The rows of a statement. Their values lie side by side: an allocation for each text of each row
+/// takes as long as reading it.
+#[derive(Debug, Default)]
+struct LocalResult {
+    names: Vec<String>,
+    cells: Vec<Cell>,
+    /// The bytes of all texts and blobs.
+    bytes: Vec<u8>,
+    /// The column behind the one that was read last, where the next is looked for first: columns
+    /// are mostly read in their order.
+    next: AtomicUsize,
+}
+
+/// A value of a row.
+#[derive(Debug, Clone)]
+enum Cell {
+    Null,
+    Integer(i64),
+    Real(f64),
+    Text(Range<usize>),
+    Blob(Range<usize>),
 }
 
 impl LocalConnection {
@@ -92,18 +118,41 @@ impl LocalConnection {
     }
 }
 
+impl LocalConnection {
+    /// The columns of a statement without values, and its rows, `rows_max` at most.
+    pub(crate) fn table(
+        &self,
+        sql: &str,
+        rows_max: usize,
+    ) -> rusqlite::Result<(Vec<String>, Vec<Vec<SqlValue>>)> {
+        let mut statement = self.0.prepare(sql)?;
+        let columns: Vec<String> =
+            statement.column_names().into_iter().map(str::to_owned).collect();
+        let rows =
+            statement.query_map((), |row| (0..columns.len()).map(|at| row.get(at)).collect());
+        let found: rusqlite::Result<_> = rows?.take(rows_max).collect();
+        Ok((columns, found?))
+    }
+}
+
 /// Runs a statement to its end, and returns its first rows.
 fn rows_of(statement: &mut Statement<'_>, rows_max: usize) -> Result<Vec<LocalRow>, sqlx::Error> {
-    let names: Arc<[String]> = statement.column_names().into_iter().map(str::to_owned).collect();
-    let (mut found, mut rows) = (Vec::new(), statement.raw_query());
+    let names = statement.column_names().into_iter().map(str::to_owned).collect();
+    let mut result = LocalResult { names, ..LocalResult::default() };
+    let (mut count, mut rows) = (0, statement.raw_query());
     while let Some(row) = rows.next().map_err(driver_error)? {
-        if found.len() == rows_max {
+        if count == rows_max {
             break;
         }
-        let values = (0..names.len()).map(|at| row.get(at)).collect::<Result<_, _>>();
-        found.push(LocalRow { names: Arc::clone(&names), values: values.map_err(driver_error)? });
+        count += 1;
+        for column in 0..result.names.len() {
+            result.push(row.get_ref(column).map_err(driver_error)?);
+        }
     }
-    Ok(found)
+
+    let (columns, result) = (result.names.len(), Arc::new(result));
+    let row = |at| LocalRow { result: Arc::clone(&result), start: at * columns };
+    Ok((0..count).map(row).collect())
 }
 
 /// Binds the n-th value to every `$n`, in whatever order the statement names them.
@@ -131,6 +180,46 @@ fn driver_error(error: rusqlite::Error) -> sqlx::Error {
     sqlx::Error::AnyDriverError(Box::new(error))
 }
 
+impl LocalResult {
+    /// Adds the next value.
+    fn push(&mut self, value: ValueRef<'_>) {
+        let cell = match value {
+            ValueRef::Null => Cell::Null,
+            ValueRef::Integer(integer) => Cell::Integer(integer),
+            ValueRef::Real(real) => Cell::Real(real),
+            ValueRef::Text(text) => Cell::Text(self.push_bytes(text)),
+            ValueRef::Blob(blob) => Cell::Blob(self.push_bytes(blob)),
+        };
+        self.cells.push(cell);
+    }
+
+    fn push_bytes(&mut self, bytes: &[u8]) -> Range<usize> {
+        let start = self.bytes.len();
+        self.bytes.extend_from_slice(bytes);
+        start..self.bytes.len()
+    }
+
+    /// The number of the column of a name.
+    fn column(&self, name: &str) -> Option<usize> {
+        let next = self.next.load(Ordering::Relaxed).min(self.names.len());
+        let (before, behind) = self.names.split_at(next);
+        let found = behind.iter().position(|known| known == name).map(|at| next + at);
+        let found = found.or_else(|| before.iter().position(|known| known == name))?;
+        self.next.store(found + 1, Ordering::Relaxed);
+        Some(found)
+    }
+
+    fn value(&self, cell: usize) -> ValueRef<'_> {
+        match &self.cells[cell] {
+            Cell::Null => ValueRef::Null,
+            Cell::Integer(integer) => ValueRef::Integer(*integer),
+            Cell::Real(real) => ValueRef::Real(*real),
+            Cell::Text(range) => ValueRef::Text(&self.bytes[range.clone()]),
+            Cell::Blob(range) => ValueRef::Blob(&self.bytes[range.clone()]),
+        }
+    }
+}
+
 impl LocalRow {
     /// The value of a column.
     pub(crate) fn get<'r, T: FromSqlValue<'r>>(
@@ -140,79 +229,87 @@ impl LocalRow {
         let value = self.value(column)?;
         T::from_value(value).ok_or_else(|| sqlx::Error::ColumnDecode {
             index: column.name().to_owned(),
-            source: format!("it holds {:?}", value.data_type()).into(),
+            source: describe(value).into(),
         })
     }
 
-    fn value(&self, column: &Column<'_>) -> Result<&SqlValue, sqlx::Error> {
+    fn value(&self, column: &Column<'_>) -> Result<ValueRef<'_>, sqlx::Error> {
         let index = match column {
-            Column::First => Some(0),
-            Column::Named(name) => self.names.iter().position(|known| known == name),
+            Column::First => (!self.result.names.is_empty()).then_some(0),
+            Column::Named(name) => self.result.column(name),
         };
-        index
-            .and_then(|index| self.values.get(index))
-            .ok_or_else(|| sqlx::Error::ColumnNotFound(column.name().to_owned()))
+        let found = index.map(|index| self.result.value(self.start + index));
+        found.ok_or_else(|| sqlx::Error::ColumnNotFound(column.name().to_owned()))
+    }
+}
+
+/// Says what a value is that is not of the type that was asked for.
+fn describe(value: ValueRef<'_>) -> String {
+    match value {
+        ValueRef::Text(text) if std::str::from_utf8(text).is_err() => {
+            "it holds a text that is not UTF-8".to_owned()
+        }
+        value => format!("it holds {:?}", value.data_type()),
     }
 }
 
 /// A type that a SQLite value decodes to; `None` where the value is of another type.
 pub(crate) trait FromSqlValue<'r>: Sized {
-    fn from_value(value: &'r SqlValue) -> Option<Self>;
+    fn from_value(value: ValueRef<'r>) -> Option<Self>;
 }
 
 impl FromSqlValue<'_> for i64 {
-    fn from_value(value: &SqlValue) -> Option<Self> {
+    fn from_value(value: ValueRef<'_>) -> Option<Self> {
         match value {
-            SqlValue::Integer(integer) => Some(*integer),
+            ValueRef::Integer(integer) => Some(integer),
             _ => None,
         }
     }
 }
 
 impl FromSqlValue<'_> for bool {
-    fn from_value(value: &SqlValue) -> Option<Self> {
+    fn from_value(value: ValueRef<'_>) -> Option<Self> {
         i64::from_value(value).map(|integer| integer != 0)
     }
 }
 
 impl FromSqlValue<'_> for f64 {
-    fn from_value(value: &SqlValue) -> Option<Self> {
+    fn from_value(value: ValueRef<'_>) -> Option<Self> {
         match value {
-            SqlValue::Real(real) => Some(*real),
+            ValueRef::Real(real) => Some(real),
             _ => None,
         }
     }
 }
 
 impl FromSqlValue<'_> for String {
-    fn from_value(value: &SqlValue) -> Option<Self> {
+    fn from_value(value: ValueRef<'_>) -> Option<Self> {
         match value {
-            SqlValue::Text(text) => Some(text.clone()),
+            ValueRef::Text(text) => std::str::from_utf8(text).ok().map(str::to_owned),
             _ => None,
         }
     }
 }
 
 impl<'r> FromSqlValue<'r> for &'r [u8] {
-    fn from_value(value: &'r SqlValue) -> Option<Self> {
+    fn from_value(value: ValueRef<'r>) -> Option<Self> {
         match value {
-            SqlValue::Blob(bytes) => Some(bytes),
-            SqlValue::Text(text) => Some(text.as_bytes()),
+            ValueRef::Blob(bytes) | ValueRef::Text(bytes) => Some(bytes),
             _ => None,
         }
     }
 }
 
 impl<'r> FromSqlValue<'r> for Vec<u8> {
-    fn from_value(value: &'r SqlValue) -> Option<Self> {
+    fn from_value(value: ValueRef<'r>) -> Option<Self> {
         <&[u8]>::from_value(value).map(<[u8]>::to_vec)
     }
 }
 
 impl<'r, T: FromSqlValue<'r>> FromSqlValue<'r> for Option<T> {
-    fn from_value(value: &'r SqlValue) -> Option<Self> {
+    fn from_value(value: ValueRef<'r>) -> Option<Self> {
         match value {
-            SqlValue::Null => Some(None),
+            ValueRef::Null => Some(None),
             value => T::from_value(value).map(Some),
         }
     }

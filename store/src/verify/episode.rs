@@ -84,14 +84,14 @@ impl EpisodeCheck<'_> {
     }
 
     async fn check_calls(&mut self, record: Option<&EpisodeRecord>) -> Result<(), sqlx::Error> {
-        let mut reader = TokenReader::checking_each();
-        let is_loaded = reader.load_episode(self.connection, self.key).await.is_ok();
-        let mut tokens = EpisodeTokens { reader, is_loaded };
-
         let calls = query("SELECT * FROM call WHERE episode_key = $1 ORDER BY started_at, call_id")
             .bind(self.key)
             .fetch_all(&mut *self.connection)
             .await?;
+
+        let mut reader = TokenReader::checking_each();
+        let is_loaded = reader.load_episode(self.connection, self.key, &calls).await.is_ok();
+        let mut tokens = EpisodeTokens { reader, is_loaded };
         for row in &calls {
             self.report.calls += 1;
             if !tokens.is_loaded {

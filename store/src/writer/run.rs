@@ -10,6 +10,7 @@ use crate::error::{CommitError, CommitResult, with_causes};
 use crate::log::cache::LogCache;
 use crate::types::{AttemptId, Durability};
 use crate::unavailable::StoreUnavailable;
+use crate::writer::counts::RecordCounters;
 use crate::writer::loss::LossTracker;
 use crate::writer::session::WriterSession;
 
@@ -34,6 +35,7 @@ pub(crate) struct WriterLoop {
     session: WriterSession,
     logs: LogCache,
     losses: Arc<LossTracker>,
+    counters: Arc<RecordCounters>,
 }
 
 impl WriterLoop {
@@ -42,9 +44,10 @@ impl WriterLoop {
         connection: StoreConnection,
         session: WriterSession,
         losses: Arc<LossTracker>,
+        counters: Arc<RecordCounters>,
     ) -> Self {
         let logs = LogCache::of(session.writer());
-        Self { durability, connection: Some(connection), session, logs, losses }
+        Self { durability, connection: Some(connection), session, logs, losses, counters }
     }
 
     /// Writes until all handles on the queue are dropped.
@@ -169,6 +172,7 @@ impl WriterLoop {
     }
 
     fn send_result(&self, queued: QueuedRecord, result: CommitResult) {
+        self.counters.add(&result);
         if self.durability == Durability::Relaxed {
             self.track_losses(&queued.record, &result);
         }

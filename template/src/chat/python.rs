@@ -1,9 +1,12 @@
 //! The functions of Python that templates call, and its way to print values.
 
-use minijinja::value::{Kwargs, Value as Jinja, ValueKind};
-use minijinja::{Environment, Error, ErrorKind, Output, State};
+use std::borrow::Cow;
+
+use minijinja::value::{Kwargs, Rest, Value as Jinja, ValueKind};
+use minijinja::{Environment, Error, ErrorKind, Output, State, filters};
 use minijinja_contrib::pycompat::unknown_method_callback;
 
+use super::operators;
 use crate::json::{self, Layout};
 
 /// Creates an environment with the settings of `transformers`.
@@ -16,7 +19,52 @@ pub(super) fn environment() -> Environment<'static> {
     environment.add_function("raise_exception", raise_exception);
     environment.add_filter("tojson", tojson);
     environment.add_filter("string", string);
+    environment.add_filter("safe", safe);
+    environment.add_filter("length", length);
+    environment.add_filter("count", length);
+    add_generators(&mut environment);
+    environment.add_filter("format", format_with);
+    environment.add_test("iterable", is_iterable);
+    environment.add_function(operators::ADD, operators::add);
+    environment.add_function(operators::JOIN, operators::join);
+    environment.add_function(operators::EACH, operators::each);
     environment
+}
+
+/// Adds the filters that give generators in Jinja2, which have no length and end with one reading.
+fn add_generators(environment: &mut Environment<'static>) {
+    type Name<'a> = Cow<'a, str>;
+    environment.add_filter("map", |state: &State, value: Jinja, more: Rest<Jinja>| {
+        filters::map(state, value, more).map(generator)
+    });
+    environment.add_filter(
+        "select",
+        |state: &State, value: Jinja, test: Option<Name>, more: Rest<Jinja>| {
+            filters::select(state, value, test, more).map(generator)
+        },
+    );
+    environment.add_filter(
+        "reject",
+        |state: &State, value: Jinja, test: Option<Name>, more: Rest<Jinja>| {
+            filters::reject(state, value, test, more).map(generator)
+        },
+    );
+    environment.add_filter(
+        "selectattr",
+        |state: &State, value: Jinja, name: Name, test: Option<Name>, more: Rest<Jinja>| {
+            filters::selectattr(state, value, name, test, more).map(generator)
+        },
+    );
+    environment.add_filter(
+        "rejectattr",
+        |state: &State, value: Jinja, name: Name, test: Option<Name>, more: Rest<Jinja>| {
+            filters::rejectattr(state, value, name, test, more).map(generator)
+        },
+    );
+}
+
+fn generator(items: Vec<Jinja>) -> Jinja {
+    Jinja::make_one_shot_iterator(items.into_iter())
 }
 
 fn raise_exception(message: String) -> Result<Jinja, Error> {
@@ -48,10 +96,14 @@ fn tojson(value: &Jinja, options: Kwargs) -> Result<Jinja, Error> {
         }
     }
 
+    if value.kind() == ValueKind::Iterable {
+        let message = "Object of type generator is not JSON serializable";
+        return Err(Error::new(ErrorKind::BadSerialization, message));
+    }
     let text = json::dumps_as(value, &layout).map_err(|error| {
         Error::new(ErrorKind::BadSerialization, "cannot write as JSON").with_source(error)
     })?;
-    Ok(Jinja::from_safe_string(text))
+    Ok(Jinja::from(text))
 }
 
 /// Prints values as Python's `str` does.
@@ -64,12 +116,49 @@ fn format(out: &mut Output<'_>, state: &State<'_, '_>, value: &Jinja) -> Result<
 }
 
 /// The filter `string`: Python's `str`.
-fn string(value: &Jinja) -> Result<String, Error> {
+pub(super) fn string(value: &Jinja) -> Result<String, Error> {
     match value.as_str() {
         Some(text) => Ok(text.to_owned()),
         None if value.is_undefined() => Ok(String::new()),
         None => repr(value),
     }
+}
+
+/// The filter `safe`: Python's `str`, marked for the operator `+`.
+fn safe(value: &Jinja) -> Result<Jinja, Error> {
+    Ok(Jinja::from_safe_string(string(value)?))
+}
+
+/// The filter `format`: the operator `%` of a string, which prints lists and maps as Python does.
+fn format_with(state: &State, format: &Jinja, values: Rest<Jinja>) -> Result<Jinja, Error> {
+    let values: Result<Vec<Jinja>, Error> = values
+        .0
+        .into_iter()
+        .map(|value| match value.kind() {
+            ValueKind::None | ValueKind::Bool | ValueKind::Seq | ValueKind::Map => {
+                repr(&value).map(Jinja::from)
+            }
+            _ => Ok(value),
+        })
+        .collect();
+    filters::format(state, format, Rest(values?))
+}
+
+/// The filter `length`: Python's `len`. A variable that is not defined has no items.
+fn length(value: &Jinja) -> Result<usize, Error> {
+    match value.len() {
+        Some(length) => Ok(length),
+        None if value.is_undefined() => Ok(0),
+        None => {
+            let message = format!("a value of type {} has no length", value.kind());
+            Err(Error::new(ErrorKind::InvalidOperation, message))
+        }
+    }
+}
+
+/// The test `iterable`. Unlike in `minijinja`, `none` is not.
+fn is_iterable(value: &Jinja) -> bool {
+    !value.is_none() && value.try_iter().is_ok()
 }
 
 /// Writes values of JSON as Python's `repr` does, and other values as `minijinja` does.

@@ -9,7 +9,7 @@ use libfuzzer_sys::fuzz_target;
 use proxy::fuzzing::{BodyKind, body_kinds, read_query};
 use serde_json::Value;
 
-/// What a refusal says beside what it quotes, in bytes.
+/// Longest text of a refusal without what it quotes, in bytes.
 const REFUSAL_BYTES_MAX: usize = 1000;
 const PARAMETERS: [&str; 3] = ["attempt", "consumer", "limit"];
 

@@ -326,6 +326,26 @@ OURS = {
 {%- if add_generation_prompt %}
     {{- '<|start_header_id|>assistant<|end_header_id|>\n\n' }}
 {%- endif %}""",
+    "signs": r"""
+{%- if tools is iterable and tools | length > 0 %}
+    {%- for tool in tools %}
+        {{- "Use '"|safe + tool.function.name + "' & " + ((tool | tojson)[:40] | safe) + '\n' }}
+        {%- for name, field in tool.function.parameters.properties | items %}
+            {{- "%s: %s%s\n" | format(name, field, field.default is defined) }}
+            {{- 'from ' ~ field.minimum ~ '\n' if field.minimum is defined }}
+        {%- endfor %}
+    {%- endfor %}
+{%- endif %}
+{%- set roles = messages | map(attribute='role') %}
+{%- if enable_thinking is defined %}
+    {{- roles | tojson if enable_thinking else tools | length }}
+{%- endif %}
+{%- if date_string is defined %}{% for d in documents %}{{ d }}{% endfor %}{% endif %}
+{{- '<' + roles | join(',') + '>' ~ roles | join(',') }}
+{%- for message in messages | rejectattr('role', 'equalto', 'system') %}
+    {{- loop.index ~ ' of ' ~ loop.length + (loop.index + 0.5) | string + '\n' }}
+    {{- message.content + [message.role] | join + ([1] + [true, none, 1e-5]) ~ nothing }}
+{%- endfor %}""",
 }
 
 

@@ -1,5 +1,7 @@
 //! One text for all spellings of one message.
 
+use std::borrow::Cow;
+
 use serde_json::{Map, Value, json};
 
 use crate::json::tree;
@@ -7,16 +9,17 @@ use crate::json::tree;
 /// One text for all spellings of one message in chat's form. Agents rename tool calls, write
 /// `null` for an empty text, reorder keys and drop reasoning when they send a history back.
 pub fn canonical(message: &Value) -> String {
-    let content = content_text(message.get("content")).unwrap_or_default();
+    let content = content(message.get("content")).unwrap_or_default();
     let calls: Vec<Value> = message
         .get("tool_calls")
         .and_then(Value::as_array)
         .into_iter()
         .flatten()
-        .map(name_and_arguments)
+        .map(|call| sorted(name_and_arguments(call)))
         .collect();
     let role = text(message, "role").unwrap_or_default();
-    sorted(json!([role, content, text(message, "name"), calls])).to_string()
+    serde_json::to_string(&(role, content, text(message, "name"), calls))
+        .expect("every key of a value is a text")
 }
 
 fn text<'a>(value: &'a Value, key: &str) -> Option<&'a str> {
@@ -24,11 +27,15 @@ fn text<'a>(value: &'a Value, key: &str) -> Option<&'a str> {
 }
 
 /// A message's content as text: a string as it is, text parts joined, anything else as JSON.
-pub fn content_text(content: Option<&Value>) -> Option<String> {
-    match content? {
+pub fn content_text(value: Option<&Value>) -> Option<String> {
+    content(value).map(Cow::into_owned)
+}
+
+fn content(value: Option<&Value>) -> Option<Cow<'_, str>> {
+    match value? {
         Value::Null => None,
-        Value::String(text) => Some(text.clone()),
-        other => Some(joined_parts(other).unwrap_or_else(|| other.to_string())),
+        Value::String(text) => Some(Cow::Borrowed(text)),
+        other => Some(joined_parts(other).unwrap_or_else(|| other.to_string()).into()),
     }
 }
 

@@ -16,6 +16,8 @@ use crate::sse::documents;
 const GREEDY_BELOW: f64 = 1e-5;
 /// The entry that notes that a server sends logits in the place of logprobs.
 const LOGITS: &str = "logprobs";
+/// The kind of logprobs that are of the distribution that was sampled from.
+const PROCESSED: &str = "processed";
 
 /// The sampling of a call: each parameter with its value and its source, which is `request`,
 /// `forced`, `server`, or `unknown`.
@@ -31,6 +33,17 @@ pub enum LogprobFit {
     No,
     /// The server chose the parameters, and does not tell them.
     Unknown,
+}
+
+impl LogprobFit {
+    /// The fit of logprobs of `kind` for a call of which only the request's side was recorded. The
+    /// request is read only where the answer depends on it.
+    pub fn of_recorded_request(sampling: Option<&str>, request: &Bytes, kind: &str) -> Self {
+        if kind == PROCESSED {
+            return Self::Yes;
+        }
+        EffectiveSampling::from_recorded_request(sampling, request).fit(kind)
+    }
 }
 
 impl EffectiveSampling {
@@ -78,7 +91,7 @@ impl EffectiveSampling {
 
     /// The sampling of a call of which only the request's side was recorded. Parameters that it
     /// left out are unknown.
-    pub fn from_recorded_request(sampling: Option<&str>, request: &Bytes) -> Self {
+    fn from_recorded_request(sampling: Option<&str>, request: &Bytes) -> Self {
         let sampling: Value =
             sampling.and_then(|json| serde_json::from_str(json).ok()).unwrap_or_default();
         let mut entries = Map::new();
@@ -151,7 +164,7 @@ impl EffectiveSampling {
         }
         // After temperature, only truncation still changes the distribution.
         let matters: fn(&&Parameter) -> bool = match kind {
-            "processed" => return LogprobFit::Yes,
+            PROCESSED => return LogprobFit::Yes,
             "temperature" => |parameter| parameter.truncates,
             _ => |_| true,
         };
@@ -321,6 +334,11 @@ mod tests {
         let old = |sampling: &str| {
             EffectiveSampling::from_recorded_request(Some(sampling), &Bytes::new())
         };
+        for sampling in ["{}", r#"{"top_p":0.9}"#, r#"{"min_tokens":3}"#] {
+            let by_kind =
+                |kind| LogprobFit::of_recorded_request(Some(sampling), &Bytes::new(), kind);
+            assert_eq!(["raw", "temperature", "processed"].map(by_kind), fits(&old(sampling)));
+        }
         assert_eq!(fits(&old(&format!("{{{NEUTRAL}}}"))), [LogprobFit::Yes; 3]);
         assert_eq!(fits(&old("{}")), [LogprobFit::Unknown, LogprobFit::Unknown, LogprobFit::Yes]);
         assert_eq!(old(r#"{"top_p":0.9}"#).fit("temperature"), LogprobFit::No);

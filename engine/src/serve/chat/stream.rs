@@ -27,7 +27,7 @@ struct ChatChunk<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     prompt_token_ids: Option<Option<&'a [u32]>>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    prompt_text: Option<()>,
+    prompt_text: Option<Option<&'a str>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     kv_transfer_params: Option<()>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -87,7 +87,7 @@ impl ChatEvents {
         let mut choices = Vec::with_capacity(call.n);
         for _ in 0..call.n {
             choices.push(ChatStreamChoice {
-                decoder: ChoiceDecoder::new(&call.stops, &call.options),
+                decoder: call.decoder(),
                 parser: MessageParser::new(&call.format),
                 ids: Vec::new(),
             });
@@ -112,7 +112,7 @@ impl ChatEvents {
     }
 
     /// Adds the first chunk of every choice.
-    fn push_roles(&self, queue: &mut EventQueue) {
+    fn push_roles(&self, cached: usize, queue: &mut EventQueue) {
         // No later chunk has the ids of the prompt and the report on its start.
         let has_ids = self.call.options.token_ids;
         for index in 0..self.call.n {
@@ -128,19 +128,18 @@ impl ChatEvents {
                 weight_versions: None,
             };
             queue.push(&ChatChunk {
-                usage: self.running_usage(0),
+                usage: self.running_usage(|| self.call.usage(0, cached, 0)),
                 prompt_token_ids: Some(has_ids.then_some(&*self.call.prompt)),
-                prompt_text: Some(()),
+                prompt_text: Some(self.call.prompt_text.as_deref()),
                 prefix: self.call.prefix,
                 ..self.chunk(vec![choice])
             });
         }
     }
 
-    /// Returns the usage of a choice with `count` tokens, if every chunk has usage.
-    fn running_usage(&self, count: usize) -> Option<Usage> {
-        let usage = Usage::new(self.call.prompt.len(), count).with_completion_details();
-        self.call.options.continuous_usage.then_some(usage)
+    /// Returns the usage of a choice so far, if every chunk has usage.
+    fn running_usage(&self, usage: impl FnOnce() -> Usage) -> Option<Usage> {
+        self.call.options.continuous_usage.then(usage)
     }
 }
 
@@ -162,7 +161,7 @@ impl Events for ChatEvents {
     fn on_output(&mut self, output: Output, queue: &mut EventQueue) {
         if !self.has_started {
             self.has_started = true;
-            self.push_roles(queue);
+            self.push_roles(output.prompt.as_ref().map_or(0, |prompt| prompt.cached_tokens), queue);
         }
 
         let index = output.index;
@@ -194,11 +193,11 @@ impl Events for ChatEvents {
         };
 
         // As in vLLM, the chunk of usage has the fingerprint, or without one the last of a choice.
-        let count = choice.decoder.count;
+        let ChoiceDecoder { count, cached_tokens, reasoning, .. } = choice.decoder;
         let has_fingerprint = end.is_some() && !options.usage;
         let fingerprint = &*self.call.state.model.system_fingerprint;
         queue.push(&ChatChunk {
-            usage: self.running_usage(count),
+            usage: self.running_usage(|| self.call.usage(count, cached_tokens, reasoning)),
             system_fingerprint: has_fingerprint.then_some(fingerprint),
             kv_transfer_params: Some(()),
             ..self.chunk(vec![chunk_choice])
@@ -210,9 +209,16 @@ impl Events for ChatEvents {
             return;
         }
         let sampled = self.choices.iter().map(|choice| choice.decoder.count).sum();
+        let reasoning = self.choices.iter().map(|choice| choice.decoder.reasoning).sum();
         let cached = self.choices.first().map_or(0, |choice| choice.decoder.cached_tokens);
+        let usage = Usage::new(self.call.prompt.len(), sampled).with_cache(cached);
+        // As in vLLM, there are no details of the completion where they would be null.
+        let usage = match self.call.format.reasoning {
+            Some(_) => usage.with_reasoning(Some(reasoning)),
+            None => usage,
+        };
         queue.push(&ChatChunk {
-            usage: Some(Usage::new(self.call.prompt.len(), sampled).with_cached(cached)),
+            usage: Some(usage),
             system_fingerprint: Some(&self.call.state.model.system_fingerprint),
             ..self.chunk(Vec::new())
         });

@@ -1,19 +1,16 @@
 //! `tools` and `tool_choice`: the calls that a reply may or must make.
 //!
-//! A reply that must call is held to a grammar: reasoning if the model has any, then calls in the
-//! notation of its chat template, with arguments of the tools' own schemas. The sampled text is
-//! therefore in the form that the model was trained on, and is parsed like any other reply.
-
-use std::sync::Arc;
+//! A reply that must call is held to a grammar: calls in the notation of the model's chat template,
+//! with arguments of the tools' own schemas. The sampled text is therefore in the form that the
+//! model was trained on, and is parsed like any other reply.
 
 use serde_json::{Value, json};
 use template::{Tokenizer, ToolFormat};
 
 use super::message::{ToolDemand, ToolParsing};
-use crate::grammar::Grammar;
-use crate::grammar::GrammarSpec;
+use crate::grammar::{GrammarError, GrammarSpec, prepare_schema, tag};
 use crate::info::ModelInfo;
-use crate::serve::generation::compile_grammar;
+use crate::serve::generation::PrescribedForm;
 use crate::serve::http::{ApiError, Fields};
 
 const CHOICE: &str = "tool_choice";
@@ -96,24 +93,25 @@ impl ToolChoice {
         self.required.as_ref().map_or(ToolDemand::Optional, |required| required.demand)
     }
 
-    /// Returns the grammar of the replies to `prompt`: that of the required calls, or `other`, the
-    /// one that the request prescribes by other fields.
+    /// Returns the form of the replies: that of the required calls, or `other`, the one that the
+    /// request prescribes by other fields.
     ///
     /// # Errors
     /// 400 if there are both.
-    pub(super) fn grammar(
+    pub(super) fn form(
         &self,
         model: &ModelInfo,
-        prompt: &str,
-        other: Option<Arc<Grammar>>,
-    ) -> Result<Option<Arc<Grammar>>, ApiError> {
+        other: Option<PrescribedForm>,
+    ) -> Result<Option<PrescribedForm>, ApiError> {
         let Some(required) = &self.required else { return Ok(other) };
         if other.is_some() {
             let message = "prescribes tool calls, and another field prescribes another form";
             return Err(ApiError::bad_field(CHOICE, message));
         }
-        let rules = required.rules(&model.tokenizer, model.thinks.then_some(prompt));
-        compile_grammar(model, CHOICE, GrammarSpec::Rules(rules)).map(Some)
+        let rules = required
+            .rules(&model.tokenizer)
+            .map_err(|error| ApiError::bad_field(CHOICE, format!("cannot be used: {error}")))?;
+        Ok(Some(PrescribedForm { field: CHOICE, form: GrammarSpec::Calls(rules) }))
     }
 }
 
@@ -188,22 +186,16 @@ impl CallNotation {
 }
 
 impl RequiredCalls {
-    /// Writes the grammar in Lark's notation. `prompt` is that of a model that reasons; it may have
-    /// opened the reasoning already.
-    fn rules(&self, tokenizer: &Tokenizer, prompt: Option<&str>) -> String {
+    /// Writes the grammar in Lark's notation.
+    ///
+    /// # Errors
+    /// If a tool's schema cannot be used.
+    fn rules(&self, tokenizer: &Tokenizer) -> Result<String, GrammarError> {
         let notation = CallNotation::new(self.format, tokenizer);
         let CallNotation { open, close, separator, arguments } = &notation;
-        let reasoning = match prompt.map(|prompt| prompt.trim_end().ends_with("<think>")) {
-            None => "",
-            Some(true) => "thought ",
-            Some(false) => "(open_thought thought)? ",
-        };
         let calls = if self.only_one { "call" } else { "call (between call)*" };
 
-        let mut rules = format!("start: {reasoning}{calls}\n");
-        if prompt.is_some() {
-            rules.push_str(&reasoning_rules(tokenizer));
-        }
+        let mut rules = format!("start: {calls}\n");
         rules.push_str(&format!("between: {separator}\n"));
         let names: Vec<String> =
             (0..self.tools.len()).map(|index| format!("call_{index}")).collect();
@@ -214,30 +206,10 @@ impl RequiredCalls {
             let name = Value::from(name.as_str());
             let head = Value::from(format!("{{\"name\": {name}, \"{arguments}\": "));
             rules.push_str(&format!("call_{index}: {head} arguments_{index} \"}}\"\n"));
+            let schema = prepare_schema(schema)?;
             rules.push_str(&format!("arguments_{index}: %json {schema}\n"));
         }
-        rules
-    }
-}
-
-/// Writes the rules of reasoning between `<think>` and `</think>`.
-fn reasoning_rules(tokenizer: &Tokenizer) -> String {
-    let open = tag(tokenizer, "<think>");
-    let close = tag(tokenizer, "</think>");
-    // A text lexeme never crosses a special token. A closing tag of plain text would be swallowed
-    // by one, so there the lexeme names the tag as its suffix.
-    let thought = match close.starts_with('<') {
-        true => format!("thought: THOUGHT {close} BLANK\nTHOUGHT: /(?s:.*)/\n"),
-        false => format!("thought: thoughts BLANK\nthoughts[suffix={close}]: /(?s:.*)/\n"),
-    };
-    format!("open_thought: {open}\nBLANK: /\\n*/\n{thought}")
-}
-
-/// Writes a tag in Lark's notation: the special token if it is one, else its text.
-fn tag(tokenizer: &Tokenizer, text: &str) -> String {
-    match tokenizer.special_id(text) {
-        Some(id) => format!("<[{id}]>"),
-        None => Value::from(text).to_string(),
+        Ok(rules)
     }
 }
 
@@ -246,7 +218,7 @@ mod tests {
     use std::path::PathBuf;
 
     use super::*;
-    use crate::grammar::GrammarCompiler;
+    use crate::grammar::{GrammarCompiler, LeadingThought};
 
     fn required(format: ToolFormat, only_one: bool) -> RequiredCalls {
         let schema = json!({"type": "object", "properties": {"w": {"enum": ["b", "c"]}},
@@ -256,14 +228,16 @@ mod tests {
         RequiredCalls { format, tools, only_one, demand: ToolDemand::Required }
     }
 
-    /// True if a reply may be this text, and then end.
+    /// True if a reply to `prompt`, that of a model that reasons, may be this text, and then end.
     fn fits(calls: &RequiredCalls, prompt: Option<&str>, text: &str) -> bool {
         let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("models/tiny");
         let tokenizer = Tokenizer::load(&folder).unwrap();
         let (vocab, end) = (tokenizer.size(), tokenizer.id("<|im_end|>").unwrap());
         let grammars = GrammarCompiler::new(&tokenizer, vocab, &[end]).unwrap();
-        let rules = GrammarSpec::Rules(calls.rules(&tokenizer, prompt));
-        let mut grammar = grammars.compile(rules).unwrap();
+        let thought = LeadingThought::of(prompt.is_some(), prompt.unwrap_or_default());
+        let mut grammar = grammars
+            .compile(GrammarSpec::Calls(calls.rules(&tokenizer).unwrap()), thought)
+            .unwrap();
         let ids = tokenizer.encode(text, false).unwrap();
         ids.into_iter().chain([end]).all(|id| {
             let mut logits = vec![0.0; vocab];
@@ -314,5 +288,9 @@ mod tests {
         assert!(!fits(&one, opened, F));
         assert!(!fits(&one, opened, &format!("{thought}Well. {F}")));
         assert!(!fits(&one, None, &format!("<think>{thought}{F}")));
+        let over = Some("a\n<think>\n\n</think>\n\n");
+        assert!(fits(&one, over, F));
+        assert!(!fits(&one, over, &format!("<think>{thought}{F}")));
+        assert!(!fits(&one, over, &format!("\n{F}")));
     }
 }

@@ -1,7 +1,7 @@
 //! One choice of a reply: tokens in, text out.
 
 use serde::Serialize;
-use template::{Detokenizer, TokenStrings, Tokenizer};
+use template::{Detokenizer, ReasoningParser, TokenStrings, Tokenizer};
 use tokio::sync::mpsc::Receiver;
 
 use super::request::ReplyOptions;
@@ -95,6 +95,8 @@ pub(crate) struct ChoiceDelta {
     pub(crate) ids: Vec<u32>,
     /// Empty unless logprobs are reported.
     pub(crate) tokens: Vec<ScoredToken>,
+    /// Tokens of reasoning, if the decoder counts them.
+    pub(crate) reasoning: usize,
     /// Present with the first output of a choice.
     pub(crate) prompt: Option<PromptInfo>,
     /// Present with the last output of a choice.
@@ -107,6 +109,7 @@ impl ChoiceDelta {
         self.text.push_str(&later.text);
         self.ids.extend(later.ids);
         self.tokens.extend(later.tokens);
+        self.reasoning += later.reasoning;
         self.prompt = later.prompt.or(self.prompt.take());
         self.end = later.end.or(self.end.take());
     }
@@ -215,6 +218,10 @@ pub(crate) struct ChoiceDecoder {
     includes_stop: bool,
     /// Tokens so far.
     pub(crate) count: usize,
+    /// Tells tokens of reasoning from others; none if they are not counted.
+    thought: Option<ReasoningParser>,
+    /// Tokens of reasoning so far.
+    pub(crate) reasoning: usize,
     /// Prompt tokens that came from the cache.
     pub(crate) cached_tokens: usize,
     pub(crate) has_ended: bool,
@@ -231,9 +238,17 @@ impl ChoiceDecoder {
             held_back: if stops.include_text { 0 } else { longest_stop.saturating_sub(1) },
             includes_stop: stops.include_text,
             count: 0,
+            thought: None,
+            reasoning: 0,
             cached_tokens: 0,
             has_ended: false,
         }
+    }
+
+    /// Counts tokens of reasoning, which `parser` tells from others; a tag that is one token is
+    /// neither.
+    pub(crate) fn counting_reasoning(self, parser: Option<ReasoningParser>) -> ChoiceDecoder {
+        ChoiceDecoder { thought: parser, ..self }
     }
 
     /// Adds an output. The text that it releases may lag behind its tokens.
@@ -251,7 +266,9 @@ impl ChoiceDecoder {
         let visible = output.tokens.len().saturating_sub(hidden);
         for (index, token) in output.tokens.into_iter().enumerate() {
             if index < visible {
-                self.text.push_str(&self.detokenizer.push(tokenizer, token.id));
+                let text = self.detokenizer.push(tokenizer, token.id);
+                delta.reasoning += usize::from(self.is_reasoning(&text));
+                self.text.push_str(&text);
             }
             delta.ids.push(token.id);
             if let (Some(names), Some(scores)) = (&mut self.names, &token.scores) {
@@ -264,9 +281,18 @@ impl ChoiceDecoder {
             self.text.truncate(*at);
         }
         self.count += delta.ids.len();
+        self.reasoning += delta.reasoning;
         self.has_ended = delta.end.is_some();
         delta.text = self.release();
         delta
+    }
+
+    /// Takes the text of one token, and returns true if it is inside the reasoning.
+    fn is_reasoning(&mut self, text: &str) -> bool {
+        let Some(parser) = &mut self.thought else { return false };
+        let was_inside = parser.is_inside();
+        parser.push(text);
+        was_inside && parser.is_inside()
     }
 
     /// Returns the new text that cannot become part of a stop text any more.

@@ -5,11 +5,16 @@ use std::sync::Arc;
 use serde_json::{Map, Value};
 
 use super::sampling::{self, alternatives};
+use super::structured::PrescribedForm;
+use crate::grammar::LeadingThought;
 use crate::info::ModelInfo;
 use crate::lora::Adapter;
 use crate::sample::SamplingParams;
 use crate::schedule::request::StopRules;
 use crate::serve::http::{ApiError, Field, Fields};
+
+/// The field with the most tokens of reasoning.
+pub(crate) const THOUGHT_BUDGET: &str = "thinking_token_budget";
 
 /// The fields that every route for sampling reads; each route has a few of its own.
 pub(crate) const GENERATION_FIELDS: &[Field] = &[
@@ -40,6 +45,10 @@ pub(crate) const GENERATION_FIELDS: &[Field] = &[
     Field::any("guided_regex"),
     Field::any("guided_choice"),
     Field::any("guided_grammar"),
+    Field::any("json_schema"),
+    Field::any("regex"),
+    Field::any("ebnf"),
+    Field::any("grammar"),
     Field::string("guided_whitespace_pattern"),
     Field::integer("priority"),
     Field::string("cache_salt"),
@@ -51,12 +60,23 @@ pub(crate) const GENERATION_FIELDS: &[Field] = &[
     Field::boolean("stream"),
     Field::object("stream_options"),
     Field::refused("use_beam_search"),
-    Field::refused("thinking_token_budget"),
+    Field::integer(THOUGHT_BUDGET),
+    Field::boolean(DETOKENIZE),
     Field::refused("prompt_embeds"),
     Field::refused("logits_processors"),
+    Field::refused("custom_logit_processor"),
     Field::refused("repetition_detection"),
     Field::refused("chat_template"),
+    Field::refused("prompt_logprob_token_ids"),
+    Field::refused("prompt_logprob_start"),
+    Field::refused("stop_regex"),
+    Field::refused("watermarking"),
+    Field::refused("trace_decode_token_ids"),
+    Field::refused("mm_payload"),
 ];
+
+/// The field that says that the reply is to have no text.
+const DETOKENIZE: &str = "detokenize";
 
 /// The facts that a reply reports besides its text.
 #[derive(Clone, Debug)]
@@ -103,11 +123,33 @@ pub(crate) struct GenerationRequest {
 }
 
 impl GenerationRequest {
-    /// Reads the shared fields. The route reads `logprobs`, because its meaning differs by route.
+    /// Reads the shared fields of a route without reasoning. The route reads `logprobs`, because its
+    /// meaning differs by route.
     ///
     /// # Errors
     /// 400 that names the field.
     pub(crate) fn parse(
+        fields: &Fields,
+        model: &ModelInfo,
+        adapter: Option<Arc<Adapter>>,
+        logprobs: Option<usize>,
+    ) -> Result<GenerationRequest, ApiError> {
+        let mut request = GenerationRequest::parse_before_form(fields, model, adapter, logprobs)?;
+        if let Some(form) = PrescribedForm::parse(fields)? {
+            request.params.grammar = Some(form.compile(model, LeadingThought::None)?);
+        }
+        if fields.integer(THOUGHT_BUDGET)?.is_some_and(|budget| budget != -1) {
+            return Err(ApiError::bad_field(THOUGHT_BUDGET, "is supported in chats only"));
+        }
+        Ok(request)
+    }
+
+    /// Reads the shared fields but the form of the reply and the budget of its reasoning, which
+    /// depend on the prompt.
+    ///
+    /// # Errors
+    /// 400 that names the field.
+    pub(crate) fn parse_before_form(
         fields: &Fields,
         model: &ModelInfo,
         adapter: Option<Arc<Adapter>>,
@@ -247,22 +289,40 @@ fn stream_option(options: Option<&Map<String, Value>>, name: &str) -> Result<boo
 /// Without them the reply would answer another request.
 fn refuse_unsupported(fields: &Fields) -> Result<(), ApiError> {
     const MESSAGE: &str = "is not supported";
-    if fields.flag("use_beam_search", false)? {
-        return Err(ApiError::bad_field("use_beam_search", MESSAGE));
-    }
-    if fields.integer("thinking_token_budget")?.is_some_and(|budget| budget != -1) {
-        return Err(ApiError::bad_field("thinking_token_budget", MESSAGE));
-    }
-    for name in ["prompt_embeds", "logits_processors", "repetition_detection", "chat_template"] {
-        if fields.get(name).is_some_and(|value| !is_empty(value)) {
-            return Err(ApiError::bad_field(name, MESSAGE));
+    fields.flag("use_beam_search", false)?;
+    for field in GENERATION_FIELDS.iter().filter(|field| field.is_refused()) {
+        if fields.get(field.name).is_some_and(|value| !is_empty(value)) {
+            return Err(ApiError::bad_field(field.name, MESSAGE));
         }
     }
     Ok(())
 }
 
+/// Refuses a request without text in the reply, `detokenize: false`, if it needs text: the reply is
+/// text, or stop texts are to end it.
+pub(crate) fn check_text(
+    fields: &Fields,
+    stops: &StopRules,
+    is_text: bool,
+) -> Result<(), ApiError> {
+    if fields.flag(DETOKENIZE, true)? {
+        return Ok(());
+    }
+    if is_text {
+        return Err(ApiError::bad_field(DETOKENIZE, "must be true: the reply is text"));
+    }
+    if !stops.texts.is_empty() {
+        let message = "must be true: the texts of `stop` are looked for in the text of the reply";
+        return Err(ApiError::bad_field(DETOKENIZE, message));
+    }
+    Ok(())
+}
+
+/// True for a value that asks for nothing.
 fn is_empty(value: &Value) -> bool {
     match value {
+        Value::Bool(flag) => !flag,
+        Value::Number(number) => number.as_f64() == Some(0.0),
         Value::Array(list) => list.is_empty(),
         Value::Object(map) => map.is_empty(),
         Value::String(text) => text.is_empty(),

@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use super::structured;
 use crate::bounds::{
     BAD_WORD_BYTES_MAX, BAD_WORDS_MAX, LOGPROB_IDS_MAX, STOP_BYTES_MAX, STOP_IDS_MAX, STOPS_MAX,
 };
@@ -45,7 +44,8 @@ pub(crate) fn alternatives(
     Ok(Some(count.min(model.vocab)))
 }
 
-/// Reads the sampling parameters. The seed stays 0, because it differs by choice.
+/// Reads the sampling parameters. The seed stays 0, because it differs by choice; the grammar and
+/// the budget of reasoning stay absent, because they depend on the prompt.
 pub(super) fn parse_params(
     fields: &Fields,
     model: &ModelInfo,
@@ -69,7 +69,8 @@ pub(super) fn parse_params(
         seed: 0,
         logprobs,
         logprob_ids,
-        grammar: structured::parse_grammar(fields, model)?,
+        grammar: None,
+        thought: None,
     })
 }
 

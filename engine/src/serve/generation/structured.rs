@@ -1,5 +1,5 @@
-//! The fields that prescribe the form of a reply: `response_format`, vLLM's `structured_outputs`,
-//! and its older `guided_*`.
+//! The fields that prescribe the form of a reply: `response_format`, vLLM's `structured_outputs`
+//! and its older `guided_*`, and the names of SGLang and llama.cpp.
 
 use std::sync::Arc;
 
@@ -11,57 +11,66 @@ use crate::grammar::GrammarCompiler;
 use crate::grammar::GrammarError;
 use crate::grammar::GrammarSpec;
 use crate::grammar::JsonWhitespace;
+use crate::grammar::LeadingThought;
 use crate::info::ModelInfo;
 use crate::serve::http::{ApiError, Fields};
 
 /// The forms of `structured_outputs`.
 const KINDS: [&str; 5] = ["json", "json_object", "regex", "choice", "grammar"];
 
-/// The older fields, with the form that each prescribes.
-const GUIDED: [(&str, &str); 4] = [
+/// Fields that are a form, with its kind: vLLM's older ones, SGLang's and llama.cpp's.
+const GUIDED: [(&str, &str); 8] = [
     ("guided_json", "json"),
     ("guided_regex", "regex"),
     ("guided_choice", "choice"),
     ("guided_grammar", "grammar"),
+    ("json_schema", "json"),
+    ("regex", "regex"),
+    ("ebnf", "grammar"),
+    ("grammar", "grammar"),
 ];
 
 /// A form, and the field that prescribes it.
-struct PrescribedForm {
-    field: &'static str,
-    form: GrammarSpec,
+#[derive(Clone, Debug)]
+pub(crate) struct PrescribedForm {
+    pub(crate) field: &'static str,
+    pub(crate) form: GrammarSpec,
 }
 
-/// Compiles the grammar of a request, if it prescribes a form.
-///
-/// # Errors
-/// 400 for two forms, or for one that cannot be used.
-pub(super) fn parse_grammar(
-    fields: &Fields,
-    model: &ModelInfo,
-) -> Result<Option<Arc<Grammar>>, ApiError> {
-    let prescribed =
-        [parse_response_format(fields)?, parse_structured_outputs(fields)?, parse_guided(fields)?];
-    let mut forms = prescribed.into_iter().flatten();
-    match (forms.next(), forms.next()) {
-        (_, Some(second)) => Err(second_form(second.field)),
-        (Some(PrescribedForm { field, form }), None) => {
-            compile_grammar(model, field, form).map(Some)
+impl PrescribedForm {
+    /// Reads the form that a request prescribes, if any.
+    ///
+    /// # Errors
+    /// 400 for two forms, or for a malformed one.
+    pub(crate) fn parse(fields: &Fields) -> Result<Option<PrescribedForm>, ApiError> {
+        let prescribed = [
+            parse_response_format(fields)?,
+            parse_structured_outputs(fields)?,
+            parse_guided(fields)?,
+        ];
+        let mut forms = prescribed.into_iter().flatten();
+        match (forms.next(), forms.next()) {
+            (_, Some(second)) => Err(second_form(second.field)),
+            (form, None) => Ok(form),
         }
-        (None, None) => Ok(None),
     }
-}
 
-/// Compiles a form. `field` is the one to blame if it cannot be used.
-///
-/// A large form takes a second, and so does the first one of a large vocabulary.
-pub(crate) fn compile_grammar(
-    model: &ModelInfo,
-    field: &str,
-    form: GrammarSpec,
-) -> Result<Arc<Grammar>, ApiError> {
-    run_blocking(|| grammars(model)?.compile(form))
-        .map(Arc::new)
-        .map_err(|error| ApiError::bad_field(field, format!("cannot be used: {error}")))
+    /// Compiles the form of replies that may think first.
+    ///
+    /// A large form takes a second, and so does the first one of a large vocabulary.
+    ///
+    /// # Errors
+    /// 400 if the form cannot be used.
+    pub(crate) fn compile(
+        self,
+        model: &ModelInfo,
+        thought: LeadingThought,
+    ) -> Result<Arc<Grammar>, ApiError> {
+        let PrescribedForm { field, form } = self;
+        run_blocking(|| grammars(model)?.compile(form, thought))
+            .map(Arc::new)
+            .map_err(|error| ApiError::bad_field(field, format!("cannot be used: {error}")))
+    }
 }
 
 /// Returns the vocabulary in the layout that grammars need, which is made with the first of them.

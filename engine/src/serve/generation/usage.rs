@@ -1,5 +1,6 @@
 //! Token counts, with vLLM's order of fields and its nulls.
 
+use kernels::PAGE;
 use serde::Serialize;
 
 /// The token counts of a reply. The details are null in the forms that have them, and absent in the
@@ -12,12 +13,19 @@ pub(crate) struct Usage {
     #[serde(skip_serializing_if = "Option::is_none")]
     prompt_tokens_details: Option<PromptDetails>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    completion_tokens_details: Option<()>,
+    completion_tokens_details: Option<Option<CompletionDetails>>,
 }
 
 #[derive(Clone, Copy, Debug, Serialize)]
 struct PromptDetails {
     cached_tokens: usize,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    created_cache_tokens: Option<usize>,
+}
+
+#[derive(Clone, Copy, Debug, Serialize)]
+struct CompletionDetails {
+    reasoning_tokens: usize,
 }
 
 impl Usage {
@@ -34,11 +42,23 @@ impl Usage {
 
     /// Adds the number of prompt tokens that came from the cache.
     pub(crate) fn with_cached(self, cached_tokens: usize) -> Usage {
-        Usage { prompt_tokens_details: Some(PromptDetails { cached_tokens }), ..self }
+        let details = PromptDetails { cached_tokens, created_cache_tokens: None };
+        Usage { prompt_tokens_details: Some(details), ..self }
     }
 
-    /// Adds `completion_tokens_details`, which streams of completions do not have.
-    pub(crate) fn with_completion_details(self) -> Usage {
-        Usage { completion_tokens_details: Some(()), ..self }
+    /// Adds the number of tokens of one prompt that came from the cache, and of those that later
+    /// prompts find there: the other ones in full pages.
+    pub(crate) fn with_cache(self, cached_tokens: usize) -> Usage {
+        let created = (self.prompt_tokens / PAGE * PAGE).saturating_sub(cached_tokens);
+        let details = PromptDetails { cached_tokens, created_cache_tokens: Some(created) };
+        Usage { prompt_tokens_details: Some(details), ..self }
+    }
+
+    /// Adds `completion_tokens_details`, which streams of completions do not have: the tokens of
+    /// reasoning, or null for a model without it.
+    pub(crate) fn with_reasoning(self, reasoning_tokens: Option<usize>) -> Usage {
+        let details =
+            reasoning_tokens.map(|reasoning_tokens| CompletionDetails { reasoning_tokens });
+        Usage { completion_tokens_details: Some(details), ..self }
     }
 }

@@ -120,3 +120,32 @@ async fn an_aborted_reply_ends_as_it_is() {
     assert_eq!(server.post("/inference/v1/abort_requests", &json!({})).await.status, 400);
     server.stop().await;
 }
+
+#[tokio::test]
+async fn a_rendered_request_samples_what_the_other_route_samples() {
+    let server = Server::plain().await;
+    let asked = json!({"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 6,
+        "seed": 5, "temperature": 1.3, "return_token_ids": true, "logprobs": true,
+        "ignore_eos": true});
+    let chat = server.chat(asked.clone()).await.json();
+    let rendered = server.post("/v1/chat/completions/render", &asked).await.json();
+    assert_eq!(rendered["token_ids"], chat["prompt_token_ids"]);
+    assert!(rendered["request_id"].as_str().unwrap().starts_with("chatcmpl-"));
+    let generated = server.post(PATH, &rendered).await.json();
+    assert_eq!(generated["choices"][0]["token_ids"], chat["choices"][0]["token_ids"]);
+
+    let texts = json!({"prompt": ["a b", "c"], "max_tokens": 4, "seed": 9, "ignore_eos": true,
+        "return_token_ids": true});
+    let completion = server.text(texts.clone()).await.json();
+    let requests = server.post("/v1/completions/render", &texts).await.json();
+    for (index, request) in requests.as_array().unwrap().iter().enumerate() {
+        let reply = server.post(PATH, request).await.json();
+        assert_eq!(reply["choices"][0]["token_ids"], completion["choices"][index]["token_ids"]);
+    }
+
+    let tool = json!({"type": "function", "function": {"name": "f"}});
+    let demanded = merged(asked, json!({"tools": [tool], "tool_choice": "required"}));
+    let refused = server.post("/v1/chat/completions/render", &demanded).await;
+    assert_eq!((refused.status, &refused.json()["error"]["param"]), (400, &json!("tool_choice")));
+    server.stop().await;
+}

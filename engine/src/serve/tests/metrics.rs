@@ -113,3 +113,27 @@ async fn sleep_has_the_names_that_vllm_gives_it() {
     }
     server.stop().await;
 }
+
+#[tokio::test]
+async fn requests_are_timed_under_the_names_of_vllm() {
+    let server = Server::plain().await;
+    let asked = json!({"prompt": "Hello", "max_tokens": 5, "n": 2, "ignore_eos": true});
+    assert_eq!(server.text(asked).await.status, 200);
+    let page = page(&server).await;
+    for (name, count) in [
+        ("vllm:time_to_first_token_seconds", 2.0),
+        ("vllm:inter_token_latency_seconds", 8.0),
+        ("vllm:e2e_request_latency_seconds", 2.0),
+        ("vllm:request_queue_time_seconds", 2.0),
+        ("vllm:request_prefill_time_seconds", 2.0),
+        ("vllm:request_decode_time_seconds", 2.0),
+        ("vllm:request_prompt_tokens", 2.0),
+    ] {
+        assert_eq!(value(&page, &[&format!("{name}_count{{")]), count, "{name}");
+        assert_eq!(value(&page, &[&format!("{name}_bucket{{"), "le=\"+Inf\""]), count, "{name}");
+    }
+    assert_eq!(value(&page, &["vllm:request_generation_tokens_sum{"]), 10.0);
+    assert_eq!(value(&page, &["vllm:request_generation_tokens_bucket{", "le=\"2\""]), 0.0);
+    assert_eq!(value(&page, &["vllm:request_generation_tokens_bucket{", "le=\"5\""]), 2.0);
+    server.stop().await;
+}

@@ -42,7 +42,11 @@ async fn impossible_values_are_refused_by_name() {
         ("cache_salt", json!({"cache_salt": ""})),
         ("priority", json!({"priority": "high"})),
         ("use_beam_search", json!({"use_beam_search": true})),
-        ("thinking_token_budget", json!({"thinking_token_budget": 5})),
+        ("thinking_token_budget", json!({"thinking_token_budget": -2})),
+        ("detokenize", json!({"detokenize": false})),
+        ("prompt_logprob_token_ids", json!({"prompt_logprob_token_ids": [[1]]})),
+        ("stop_regex", json!({"stop_regex": "a+"})),
+        ("watermarking", json!({"watermarking": {"key": 1}})),
     ];
     refuse(&cases).await;
 }
@@ -62,6 +66,8 @@ async fn impossible_forms_are_refused_by_name() {
         ("structured_outputs", json!({"structured_outputs": {"structural_tag": "x"}})),
         ("guided_grammar", json!({"guided_grammar": "start: missing"})),
         ("guided_choice", json!({"guided_choice": "a"})),
+        ("regex", json!({"regex": "("})),
+        ("json_schema", json!({"json_schema": {"uniqueItems": true}})),
     ];
     refuse(&cases).await;
 }

@@ -106,3 +106,72 @@ async fn the_counts_are_those_of_what_was_done() {
     }
     server.stop().await;
 }
+
+#[tokio::test]
+async fn the_tokenizer_describes_itself() {
+    let server = Server::plain().await;
+    let info = server.get("/tokenizer_info").await.json();
+    assert!(info["chat_template"].as_str().unwrap().contains("<|im_start|>"));
+    assert!(info["tokenizer_class"].is_string());
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn pages_of_allowed_origins_may_call() {
+    let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("models/tiny");
+    let access = Access::open().with_origins(vec!["https://a.example".to_owned()]);
+    let server = Server::with_access(&folder, EngineOptions::default(), access).await;
+    let ask = |origin: &str| {
+        format!(
+            "OPTIONS /v1/chat/completions HTTP/1.1\r\nhost: t\r\nconnection: close\r\n\
+             origin: {origin}\r\naccess-control-request-method: POST\r\n\
+             access-control-request-headers: authorization,content-type\r\n\r\n"
+        )
+    };
+    let allowed = server.send(ask("https://a.example")).await;
+    assert_eq!(allowed.status, 204);
+    for header in [
+        "access-control-allow-origin: https://a.example",
+        "access-control-allow-headers: authorization,content-type",
+        "access-control-allow-methods: GET, POST, PUT, OPTIONS",
+        "vary: origin",
+    ] {
+        assert!(allowed.head.contains(header), "{}", allowed.head);
+    }
+    let other = server.send(ask("https://b.example")).await;
+    assert_eq!(other.status, 405);
+    assert!(!other.head.contains("access-control"), "{}", other.head);
+
+    // The reply is readable, and what changes the engine is still refused.
+    let call = |path: &str| {
+        format!(
+            "POST {path} HTTP/1.1\r\nhost: t\r\nconnection: close\r\ncontent-length: 2\r\n\
+             origin: https://a.example\r\n\r\n{{}}"
+        )
+    };
+    let refused = server.send(call("/v1/chat/completions")).await;
+    assert!(refused.head.contains("access-control-allow-origin: https://a.example"));
+    assert_eq!(server.send(call("/pause")).await.status, 403);
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn http_2_is_spoken_too() {
+    let server = Server::plain().await;
+    let stream = tokio::net::TcpStream::connect(server.address).await.unwrap();
+    let io = hyper_util::rt::TokioIo::new(stream);
+    let executor = hyper_util::rt::TokioExecutor::new();
+    let (mut sender, connection) =
+        hyper::client::conn::http2::handshake(executor, io).await.unwrap();
+    let driving = tokio::spawn(connection);
+    let calls = (0..3).map(|_| {
+        let request = hyper::Request::get(format!("http://{}/version", server.address));
+        sender.send_request(request.body(http_body_util::Empty::<bytes::Bytes>::new()).unwrap())
+    });
+    for reply in calls.collect::<Vec<_>>() {
+        assert_eq!(reply.await.unwrap().status(), 200);
+    }
+    drop(sender);
+    drop(driving.await);
+    server.stop().await;
+}

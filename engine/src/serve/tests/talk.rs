@@ -2,7 +2,7 @@
 
 use super::*;
 
-fn user(text: &str) -> Value {
+pub(super) fn user(text: &str) -> Value {
     json!({"role": "user", "content": text})
 }
 
@@ -11,7 +11,7 @@ fn ids(value: &Value) -> Vec<u64> {
 }
 
 /// Copies the tiny model with another chat template.
-fn templated(source: &str) -> tempfile::TempDir {
+pub(super) fn templated(source: &str) -> tempfile::TempDir {
     let tiny = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("models/tiny");
     let folder = tempfile::tempdir().unwrap();
     for entry in std::fs::read_dir(tiny).unwrap() {
@@ -172,7 +172,7 @@ async fn what_is_no_text_is_refused_by_its_place() {
 }
 
 /// Two tools whose arguments the tiny model would not sample by chance.
-fn strange_tools() -> Value {
+pub(super) fn strange_tools() -> Value {
     let tool = |name: &str, schema: Value| {
         let function = json!({"name": name, "parameters": schema});
         json!({"type": "function", "function": function})

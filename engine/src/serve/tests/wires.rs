@@ -14,7 +14,7 @@ fn question(path: &str) -> Value {
 }
 
 /// The data of every event, each of which has its type for a name.
-fn named(answer: &Answer) -> Vec<Value> {
+pub(super) fn named(answer: &Answer) -> Vec<Value> {
     let frames = answer.body.split_terminator("\n\n");
     let event = |frame: &str| {
         let (name, data) = frame.strip_prefix("event: ").unwrap().split_once("\ndata: ").unwrap();
@@ -41,7 +41,9 @@ async fn messages_call_tools_whole_and_in_a_stream() {
     let events = named(&stream);
     let start = &events[0]["message"];
     assert_eq!(start["usage"]["input_tokens"], whole["usage"]["input_tokens"]);
-    assert!(start["usage"]["input_tokens"].as_u64().unwrap() > 10);
+    let keys = ["input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens"];
+    let counts = keys.map(|key| start["usage"][key].as_u64().unwrap());
+    assert!(counts.iter().sum::<u64>() > 10);
     let pieces = events.iter().filter_map(|event| event["delta"]["partial_json"].as_str());
     let input: String = pieces.collect();
     assert_eq!(serde_json::from_str::<Value>(&input).unwrap(), call["input"]);
@@ -128,9 +130,10 @@ async fn refusals_have_the_form_of_their_wire() {
         assert_eq!((refused.status, &refused.json()["type"]), (400, &json!("error")), "{body}");
         assert_eq!(refused.json()["error"]["type"], "invalid_request_error", "{body}");
     }
-    for body in ["{", "{}", "{\"input\":\"a\",\"previous_response_id\":\"r\"}"] {
+    let unknown = "{\"input\":\"a\",\"previous_response_id\":\"r\"}";
+    for (body, status) in [("{", 400), ("{}", 400), (unknown, 404)] {
         let refused = server.post_text("/v1/responses", body).await;
-        assert_eq!(refused.status, 400, "{body}");
+        assert_eq!(refused.status, status, "{body}");
         assert!(refused.json()["error"]["message"].is_string(), "{body}");
     }
     let long = "word ".repeat(2000);
@@ -138,5 +141,64 @@ async fn refusals_have_the_form_of_their_wire() {
     let refused = server.post("/v1/responses", &full).await;
     assert!(refused.body.contains("context_length_exceeded"), "{}", refused.body);
     assert_eq!(server.get("/v1/messages").await.status, 405);
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_response_goes_on_from_one_that_is_kept() {
+    let server = Server::plain().await;
+    let asked = json!({"model": "tiny", "input": "Hello", "max_output_tokens": 6});
+    let first = server.post("/v1/responses", &asked).await.json();
+    let shown = server.get(&format!("/v1/responses/{}", first["id"].as_str().unwrap())).await;
+    assert_eq!((&shown.json()["id"], &shown.json()["output"]), (&first["id"], &first["output"]));
+
+    // The second one, a stream, has the first in its prompt, and is kept like it.
+    let next = merged(asked.clone(), json!({"previous_response_id": first["id"]}));
+    let second = server.post("/v1/responses", &merged(next, json!({"stream": true}))).await;
+    let events = named(&second);
+    let second = &events.last().unwrap()["response"];
+    let tokens = |response: &Value| response["usage"]["input_tokens"].as_u64().unwrap();
+    assert!(tokens(second) > tokens(&first), "{second}");
+    let third = merged(asked.clone(), json!({"previous_response_id": second["id"]}));
+    let third = server.post("/v1/responses", &third).await.json();
+    assert!(tokens(&third) > tokens(second), "{third}");
+
+    let unkept = merged(asked.clone(), json!({"store": false}));
+    let unkept = server.post("/v1/responses", &unkept).await.json();
+    let lost = merged(asked, json!({"previous_response_id": unkept["id"]}));
+    assert_eq!(server.post("/v1/responses", &lost).await.status, 404);
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_response_can_be_fetched_later_or_cancelled() {
+    let server = Server::plain().await;
+    let asked = json!({"model": "tiny", "input": "Hello", "background": true});
+    let short = merged(asked.clone(), json!({"max_output_tokens": 4}));
+    let begun = server.post("/v1/responses", &short).await.json();
+    let path = format!("/v1/responses/{}", begun["id"].as_str().unwrap());
+    let done = loop {
+        let shown = server.get(&path).await.json();
+        if shown["status"] != "in_progress" {
+            break shown;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+    };
+    assert_eq!((&done["id"], &done["background"]), (&begun["id"], &json!(true)));
+    assert!(["completed", "incomplete"].contains(&done["status"].as_str().unwrap()), "{done}");
+    assert!(!done["output"].as_array().unwrap().is_empty());
+
+    let long = server.post("/v1/responses", &asked).await.json();
+    let path = format!("/v1/responses/{}", long["id"].as_str().unwrap());
+    let cancelled = server.post(&format!("{path}/cancel"), &json!({})).await.json();
+    let status = cancelled["status"].as_str().unwrap();
+    // The tiny model may have ended by itself before.
+    assert!(["cancelled", "completed", "incomplete"].contains(&status), "{cancelled}");
+    for wrong in [json!({"stream": true}), json!({"store": false})] {
+        let refused = server.post("/v1/responses", &merged(asked.clone(), wrong)).await;
+        assert_eq!(refused.status, 400);
+    }
+    assert_eq!(server.get("/v1/responses/resp_x").await.status, 404);
+    assert_eq!(server.post("/v1/responses/resp_x", &json!({})).await.status, 404);
     server.stop().await;
 }

@@ -11,6 +11,8 @@ pub(super) struct UsageCounter {
     completion: Option<u64>,
     cache_read: Option<u64>,
     cache_created: Option<u64>,
+    /// Tokens of reasoning.
+    reasoning: Option<u64>,
     /// Number of prompt ids, for a server that sends ids before counts, or no counts at all.
     prompt_ids: Option<u64>,
     /// Number of sampled ids so far.
@@ -24,6 +26,10 @@ impl UsageCounter {
         self.prompt = count("/usage/prompt_tokens").or(self.prompt);
         self.completion = count("/usage/completion_tokens").or(self.completion);
         self.cache_read = count("/usage/prompt_tokens_details/cached_tokens").or(self.cache_read);
+        // SGLang puts the reasoning count beside the details.
+        self.reasoning = count("/usage/completion_tokens_details/reasoning_tokens")
+            .or_else(|| count("/usage/reasoning_tokens"))
+            .or(self.reasoning);
         self.cache_created =
             count("/usage/prompt_tokens_details/created_cache_tokens").or(self.cache_created);
 
@@ -71,6 +77,10 @@ impl UsageCounter {
         ] {
             usage.extend(count.map(|count| (key.to_owned(), json!(count))));
         }
+        if let Some(thinking) = self.reasoning {
+            let details = json!({ "thinking_tokens": thinking.min(output) });
+            usage.insert("output_tokens_details".to_owned(), details);
+        }
         Value::Object(usage)
     }
 }
@@ -97,6 +107,17 @@ mod tests {
         assert_eq!(usage.so_far(), expected);
         usage.take(&json!({ "usage": null }));
         assert_eq!(usage.so_far(), expected);
+    }
+
+    #[test]
+    fn reasoning_is_counted() {
+        let mut usage = UsageCounter::default();
+        usage.take(&json!({ "usage": {
+            "prompt_tokens": 1, "completion_tokens": 3,
+            "completion_tokens_details": { "reasoning_tokens": 2 },
+        } }));
+        assert_eq!(usage.so_far()["output_tokens_details"], json!({ "thinking_tokens": 2 }));
+        assert_eq!(usage.at_start()["output_tokens_details"], json!({ "thinking_tokens": 0 }));
     }
 
     #[test]

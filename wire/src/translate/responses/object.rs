@@ -90,12 +90,15 @@ pub(super) fn usage(chat: &Value) -> Value {
     // SGLang puts the reasoning count beside the details.
     let reasoning =
         count("/completion_tokens_details/reasoning_tokens").or_else(|| count("/reasoning_tokens"));
+    // OpenAI's name, then vLLM's.
+    let written = count("/prompt_tokens_details/cache_write_tokens")
+        .or_else(|| count("/prompt_tokens_details/created_cache_tokens"));
 
     json!({
         "input_tokens": input,
         "input_tokens_details": {
             "cached_tokens": count("/prompt_tokens_details/cached_tokens").unwrap_or(0),
-            "cache_write_tokens": count("/prompt_tokens_details/cache_write_tokens").unwrap_or(0),
+            "cache_write_tokens": written.unwrap_or(0),
         },
         "output_tokens": output,
         "output_tokens_details": { "reasoning_tokens": reasoning.unwrap_or(0) },

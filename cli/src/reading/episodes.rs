@@ -1,0 +1,260 @@
+//! `rolltape episodes`: lists the episodes of a recording.
+
+use std::collections::HashSet;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::ValueEnum;
+use episode::{EpisodeId, GroupId, TaskId};
+use viewer::{EpisodeList, EpisodeView};
+
+use super::source::{Parameters, Source, SourceArgs, pair};
+use super::table::{grouped, plain, reward, table};
+use crate::exit::{CommandResult, Failure};
+use crate::print;
+use crate::terminal::{self, Line, Style};
+use crate::time::{now, past, rough};
+
+/// Episodes of a table, unless another number is asked for.
+const LIMIT: u32 = 100;
+/// Most episodes of one question.
+const PAGE: u32 = 1000;
+/// Time between two pictures of --watch.
+const WATCH_EVERY: Duration = Duration::from_secs(1);
+/// Rows of a terminal that does not tell its own.
+const ROWS: usize = 24;
+
+/// List recorded episodes, the newest first
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    source: SourceArgs,
+    /// Only this episode
+    #[arg(long, value_name = "ID")]
+    episode: Option<EpisodeId>,
+    #[command(flatten)]
+    filter: FilterArgs,
+    /// Order; - in front turns it around, as in --sort=-reward
+    #[arg(long, value_name = "ORDER", value_parser = order, allow_hyphen_values = true)]
+    sort: Option<String>,
+    /// Most episodes; 0 is all [default: 100; all with --json]
+    #[arg(long, value_name = "N")]
+    limit: Option<u32>,
+    /// Show the list again every second, until interrupted
+    #[arg(long, conflicts_with = "json")]
+    watch: bool,
+    /// Print one JSON object per line
+    #[arg(long)]
+    json: bool,
+}
+
+/// Filters that lists and numbers share.
+#[derive(Debug, Clone, clap::Args)]
+pub(super) struct FilterArgs {
+    /// Only episodes of this group
+    #[arg(long, value_name = "ID")]
+    group: Option<GroupId>,
+    /// Only episodes of this task
+    #[arg(long, value_name = "ID")]
+    task: Option<TaskId>,
+    /// Only episodes with this label
+    #[arg(long, value_name = "NAME=VALUE")]
+    label: Option<String>,
+    /// Only episodes that are open or closed, or that ended in this way
+    #[arg(long, value_enum)]
+    state: Option<State>,
+    /// Only episodes that began since then: a time before now, such as 45m, 12h or 7d, or a moment,
+    /// such as 2026-11-21T20:17:47Z
+    #[arg(long, value_name = "TIME", value_parser = past)]
+    since: Option<f64>,
+    /// Only episodes that began before then
+    #[arg(long, value_name = "TIME", value_parser = past)]
+    until: Option<f64>,
+}
+
+/// A value of `--state`.
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum State {
+    Open,
+    Closed,
+    Completed,
+    Truncated,
+    Aborted,
+    Failed,
+}
+
+const ORDERS: [&str; 6] = ["opened", "closed", "name", "reward", "calls", "tokens"];
+
+fn order(text: &str) -> Result<String, String> {
+    let word = text.strip_prefix('-').unwrap_or(text);
+    match ORDERS.contains(&word) {
+        true => Ok(text.to_owned()),
+        false => Err(format!("the orders are {}", ORDERS.join(", "))),
+    }
+}
+
+impl FilterArgs {
+    /// The filters as parameters of a view.
+    pub(super) fn parameters(&self) -> Parameters {
+        let state = self.state.and_then(|state| state.to_possible_value());
+        [
+            self.group.as_ref().map(|group| pair("group", group)),
+            self.task.as_ref().map(|task| pair("task", task)),
+            self.label.as_ref().map(|label| pair("label", label)),
+            state.map(|state| pair("state", state.get_name())),
+            self.since.map(|since| pair("since", since)),
+            self.until.map(|until| pair("until", until)),
+        ]
+        .into_iter()
+        .flatten()
+        .collect()
+    }
+}
+
+/// Prints the list.
+pub(crate) async fn run(args: Args) -> CommandResult {
+    let source = args.source.open()?;
+    if args.watch {
+        return watch(&args, &source).await;
+    }
+    let limit = args.limit.unwrap_or(if args.json { 0 } else { LIMIT });
+    let list = terminal::waiting("reading episodes", read(&args, &source, limit)).await?;
+    if args.json {
+        for episode in &list.episodes {
+            print::line(&serde_json::to_string(episode).map_err(|e| Failure::of(&e))?)?;
+        }
+        return Ok(ExitCode::SUCCESS);
+    }
+
+    print::styled_lines(&page(&list.episodes))?;
+    let shown = list.episodes.len() as u64;
+    if shown < list.total {
+        terminal::remark(&format!(
+            "{} of {} episodes; --limit 0 lists all",
+            grouped(shown),
+            grouped(list.total)
+        ));
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Reads the first `limit` episodes; all if it is 0.
+async fn read(args: &Args, source: &Source, limit: u32) -> Result<EpisodeList, Failure> {
+    let mut parameters = args.filter.parameters();
+    parameters.extend(args.sort.as_ref().map(|order| pair("sort", order)));
+    // The view finds ids that contain a text.
+    parameters.extend(args.episode.as_ref().map(|episode| pair("name", episode)));
+    let wanted = if limit == 0 { usize::MAX } else { limit as usize };
+    let mut found: Vec<EpisodeView> = Vec::new();
+    // While a recorder writes, an episode may move to the next page.
+    let mut seen = HashSet::new();
+    let mut offset = 0_u64;
+    loop {
+        let mut parameters = parameters.clone();
+        let left = u32::try_from(wanted - found.len()).unwrap_or(PAGE).min(PAGE);
+        let size = if args.episode.is_some() { PAGE } else { left };
+        parameters.push(pair("limit", size));
+        parameters.push(pair("offset", offset));
+        let page = source.episodes(&parameters).await?;
+        let read = page.episodes.len() as u64;
+        let named = page.episodes.into_iter().filter(|episode| {
+            args.episode.as_ref().is_none_or(|id| id.as_str() == episode.episode_id)
+        });
+        let new = named.filter(|one| seen.insert((one.episode_id.clone(), one.attempt)));
+        found.extend(new);
+        offset += read;
+        let is_end = read < u64::from(size);
+        if is_end || found.len() >= wanted {
+            let all = if args.episode.is_some() { found.len() as u64 } else { page.total };
+            found.truncate(wanted);
+            return Ok(EpisodeList { total: all, episodes: found });
+        }
+    }
+}
+
+/// Shows the list again and again.
+async fn watch(args: &Args, source: &Source) -> CommandResult {
+    if !terminal::is_terminal() {
+        return Err(Failure::new("--watch needs a terminal")
+            .hint("`rolltape tail --json` prints what changes, for a file or a pipe"));
+    }
+    loop {
+        let rows = terminal::height().unwrap_or(ROWS).saturating_sub(3).max(1);
+        let room = u32::try_from(rows).unwrap_or(LIMIT);
+        let limit = args.limit.filter(|limit| *limit > 0).map_or(room, |limit| limit.min(room));
+        let list = read(args, source, limit).await?;
+        let at = crate::time::clock(now() as f64 / 1e6);
+        let heading = format!("{} episodes at {at}; Ctrl-C ends this", grouped(list.total));
+        let mut lines = vec![Line::styled(Style::Dim, heading)];
+        lines.extend(page(&list.episodes));
+        terminal::redraw(&lines)?;
+        tokio::time::sleep(WATCH_EVERY).await;
+    }
+}
+
+/// The list as a table.
+fn page(episodes: &[EpisodeView]) -> Vec<Line> {
+    let has_attempts = episodes.iter().any(|episode| episode.attempt > 0);
+    let has_groups = episodes.iter().any(|episode| episode.group_id.is_some());
+    let now = now() as f64 / 1e6;
+    let columns = [
+        ("episode", 0),
+        ("attempt", if has_attempts { 4 } else { u8::MAX }),
+        ("state", 2),
+        ("reward", 1),
+        ("calls", 3),
+        ("prompt", 7),
+        ("sampled", 6),
+        ("ids", 8),
+        ("opened", 4),
+        ("lasted", 9),
+        ("model", 10),
+        ("group", if has_groups { 5 } else { u8::MAX }),
+    ];
+    let rows = episodes.iter().map(|episode| row(episode, now)).collect::<Vec<_>>();
+    // Columns that say nothing are left out.
+    let kept: Vec<usize> = (0..columns.len()).filter(|at| columns[*at].1 != u8::MAX).collect();
+    let rows = rows.into_iter().map(|row| kept.iter().map(|at| row[*at].clone()).collect());
+    let columns: Vec<_> = kept.iter().map(|at| columns[*at]).collect();
+    table(&columns, rows.collect())
+}
+
+fn row(episode: &EpisodeView, now: f64) -> Vec<(Style, String)> {
+    let last = episode.closed_at.or(episode.last_call_at).unwrap_or(episode.opened_at);
+    let ids = format!("{}/{}", episode.with_ids, episode.generations);
+    let or_dash = |text: &Option<String>| plain(text.as_deref().unwrap_or("-"));
+    vec![
+        plain(&episode.episode_id),
+        plain(episode.attempt),
+        (state_style(&episode.state), episode.state.clone()),
+        reward(episode.reward),
+        plain(episode.calls),
+        plain(episode.prompt_tokens),
+        plain(episode.completion_tokens),
+        plain(ids),
+        plain(format!("{} ago", rough(now - episode.opened_at))),
+        plain(rough(last - episode.opened_at)),
+        or_dash(&episode.model),
+        or_dash(&episode.group_id),
+    ]
+}
+
+/// The color of a state.
+pub(super) fn state_style(state: &str) -> Style {
+    match state {
+        "open" => Style::Yellow,
+        "failed" | "aborted" => Style::Red,
+        _ => Style::Plain,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_order_is_one_of_a_few_and_may_be_turned_around() {
+        assert_eq!(order("-reward"), Ok("-reward".to_owned()));
+        assert!(order("size").unwrap_err().contains("opened, closed"));
+    }
+}

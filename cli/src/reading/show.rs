@@ -1,0 +1,119 @@
+//! `rolltape show`: reads an episode as a conversation.
+//!
+//! [`page`] is the conversation, [`turn`] its parts and one turn in full, [`tree`] one line a turn,
+//! [`tokens`] and [`raw`] what a turn was made of, [`call`] a call as one JSON object. [`select`]
+//! finds the call that an option names.
+
+mod call;
+mod page;
+mod raw;
+mod select;
+mod tokens;
+mod tree;
+mod turn;
+mod versions;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use viewer::EpisodeTree;
+
+use self::select::CallName;
+use super::source::{Source, SourceArgs};
+use crate::exit::{CommandResult, Failure};
+use crate::options::parse::{AttemptName, attempt_name};
+use crate::print;
+use crate::terminal;
+
+/// Read an episode as a conversation
+///
+/// Long messages are cut; --turn N shows one turn in full, and --full all of them. The other
+/// options show the same episode otherwise: --tree in one line a turn, --tokens and --raw what a
+/// turn was made of.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// The episode; ID/ATTEMPT for one of its attempts
+    #[arg(value_parser = attempt_name)]
+    episode: AttemptName,
+    /// Attempt of the episode [default: the newest]
+    #[arg(long)]
+    attempt: Option<u32>,
+    #[command(flatten)]
+    source: SourceArgs,
+    /// Print this turn in full; turns are numbered from 1
+    #[arg(long, value_name = "N", conflicts_with_all = ["call", "tree", "full"])]
+    turn: Option<u32>,
+    /// Print all messages in full
+    #[arg(long, conflicts_with_all = ["call", "tree"])]
+    full: bool,
+    /// Draw the turns as a tree, one line each
+    #[arg(long, conflicts_with_all = ["call", "tokens", "raw"])]
+    tree: bool,
+    /// Print the tokens that a turn sampled, colored by their logprobs
+    #[arg(long, conflicts_with = "raw")]
+    tokens: bool,
+    /// Print the recorded request and reply of a turn
+    #[arg(long)]
+    raw: bool,
+    /// Print this call of the episode with all its arrays, as one JSON object: its number, its id,
+    /// or the beginning of that
+    #[arg(long, value_name = "CALL", value_parser = select::call_name)]
+    call: Option<CallName>,
+    /// tokenizer.json, or the model's folder: gives --tokens the text of every token of a store
+    #[arg(long, value_name = "PATH", requires = "tokens")]
+    tokenizer: Option<PathBuf>,
+    /// Print one JSON object per turn; one object with --turn, --tokens or --raw
+    #[arg(long)]
+    json: bool,
+}
+
+/// Prints the conversation, or the part or the form of it that is asked for.
+pub(crate) async fn run(args: Args) -> CommandResult {
+    let source = args.source.open_with(args.tokenizer.as_ref())?;
+    let attempt = args.attempt.or(args.episode.attempt);
+    let reading = source.tree(&args.episode.id, attempt);
+    let tree = terminal::waiting("reading the episode", reading).await?;
+    let named = match (args.turn, &args.call) {
+        (Some(number), _) => Some(CallName::Number(number)),
+        (None, named) => named.clone(),
+    };
+
+    match (args.tokens || args.raw, named) {
+        (true, named) => parts(&args, &source, &tree, named).await?,
+        (false, Some(name)) if args.turn.is_some() => {
+            let call = source.call(&select::find(&tree, &name)?).await?;
+            turn::print_one(&tree, &call, args.json)?;
+        }
+        (false, Some(name)) => {
+            let id = select::find(&tree, &name)?;
+            call::print(&source, &args.episode.id, &id).await?;
+        }
+        (false, None) if args.json => print_turns(&tree)?,
+        (false, None) if args.tree => tree::print(&tree)?,
+        (false, None) => page::print(&source, &tree, args.full).await?,
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Prints what a turn was made of: that of `--turn` or `--call`, or the only one.
+async fn parts(
+    args: &Args,
+    source: &Source,
+    tree: &EpisodeTree,
+    named: Option<CallName>,
+) -> Result<(), Failure> {
+    let id = match named {
+        Some(name) => select::find(tree, &name)?,
+        None => select::only(tree)?,
+    };
+    match args.raw {
+        true => raw::print(source, &id, args.json).await,
+        false => tokens::print(source, tree, &id, args.json).await,
+    }
+}
+
+fn print_turns(tree: &EpisodeTree) -> Result<(), Failure> {
+    tree.turns.iter().try_for_each(|turn| {
+        print::line(&serde_json::to_string(turn).map_err(|e| Failure::of(&e))?)
+    })
+}

@@ -1,0 +1,193 @@
+//! An episode as a conversation.
+
+use viewer::{CallView, EpisodeTree, FindingView, OtherCall, TurnView};
+
+use super::super::episodes::state_style;
+use super::super::message::Paper;
+use super::super::source::Source;
+use super::super::table::{grouped, reward};
+use super::turn::{self, answer, heading, new_messages};
+use crate::exit::Failure;
+use crate::print;
+use crate::terminal::{self, Line, Style};
+use crate::time::{date, rough};
+
+/// Calls that are named with a reason.
+const CALLS_MAX: usize = 8;
+
+/// A part of the page.
+enum Part<'a> {
+    Turn(&'a TurnView),
+    Other(&'a OtherCall),
+}
+
+impl Part<'_> {
+    fn place(&self) -> (u32, u32) {
+        match self {
+            Self::Turn(turn) => (turn.number, turn.choice),
+            Self::Other(other) => (other.number, 0),
+        }
+    }
+}
+
+/// Prints the conversation. Each turn is printed when it is read, and reading ends when nobody
+/// listens any more.
+pub(super) async fn print(
+    source: &Source,
+    tree: &EpisodeTree,
+    is_full: bool,
+) -> Result<(), Failure> {
+    let whole = Paper::whole();
+    let mut goes_on = print::styled_lines(&about(tree, &whole))?;
+    let mut call: Option<CallView> = None;
+    let mut before: Option<&TurnView> = None;
+    for part in parts(tree) {
+        if !goes_on {
+            return Ok(());
+        }
+        let turn = match part {
+            Part::Other(other) => {
+                let line = turn::other(other);
+                goes_on = print::styled_lines(&[Line::default(), line])?;
+                continue;
+            }
+            Part::Turn(turn) => turn,
+        };
+        let is_first = call.as_ref().is_none_or(|call| call.call_id != turn.call_id);
+        let read = match call.take().filter(|_| !is_first) {
+            Some(read) => read,
+            None => terminal::waiting("reading a turn", source.call(&turn.call_id)).await?,
+        };
+        let paper = if is_full { Paper::whole() } else { Paper::short(command(tree, turn)) };
+
+        let mut lines = vec![Line::default()];
+        lines.extend(heading(tree, turn, before, &whole));
+        if is_first {
+            lines.extend(new_messages(turn, &read, &paper));
+        }
+        lines.extend(answer(turn, &read, &paper));
+        goes_on = print::styled_lines(&lines)?;
+        call = Some(read);
+        before = Some(turn);
+    }
+    Ok(())
+}
+
+fn parts(tree: &EpisodeTree) -> Vec<Part<'_>> {
+    let turns = tree.turns.iter().map(Part::Turn);
+    let mut parts: Vec<_> = turns.chain(tree.others.iter().map(Part::Other)).collect();
+    parts.sort_by_key(Part::place);
+    parts
+}
+
+/// The command that shows a turn in full.
+fn command(tree: &EpisodeTree, turn: &TurnView) -> String {
+    let episode = &tree.episode;
+    let is_newest = tree.attempts.iter().max() == Some(&episode.attempt);
+    let attempt = if is_newest { String::new() } else { format!("/{}", episode.attempt) };
+    format!("rolltape show {}{attempt} --turn {}", episode.episode_id, turn.number)
+}
+
+/// What the episode is: names, numbers, and why its tokens are not exact.
+pub(super) fn about(tree: &EpisodeTree, paper: &Paper) -> Vec<Line> {
+    let episode = &tree.episode;
+    let mut title = Line::styled(Style::Bold, episode.episode_id.clone())
+        .then(Style::Plain, format!(" attempt {}", episode.attempt));
+    if tree.attempts.len() > 1 {
+        title = title.then(Style::Plain, format!(" of {}", tree.attempts.len()));
+    }
+    let named = [("group", &episode.group_id), ("task", &episode.task_id)];
+    for (name, id) in named {
+        if let Some(id) = id {
+            title = title.then(Style::Plain, format!(" | {name} {id}"));
+        }
+    }
+    title = title.then(Style::Plain, " | ").then(state_style(&episode.state), &episode.state);
+    let (style, value) = reward(episode.reward);
+    title = title.then(Style::Plain, " | reward ").then(style, value);
+
+    let mut lines = vec![title];
+    lines.extend(dim(&numbers(tree), paper));
+    lines.extend(dim(&times(tree), paper));
+    lines.extend(verdict(tree, paper));
+    lines
+}
+
+fn numbers(tree: &EpisodeTree) -> String {
+    let episode = &tree.episode;
+    let mut parts = vec![
+        print::count(episode.calls, "call"),
+        format!("{} prompt tokens", grouped(episode.prompt_tokens)),
+        format!(
+            "{} sampled, {} of them trainable",
+            grouped(tree.sampled_tokens),
+            grouped(tree.trainable_tokens)
+        ),
+    ];
+    if tree.trajectories != 1 {
+        parts.push(match tree.trajectories {
+            0 => "no trajectory".to_owned(),
+            count => format!("{count} trajectories"),
+        });
+    }
+    let rewards = tree.rewards.iter().filter(|one| one.scope != "episode" || one.name != "reward");
+    let named = rewards.map(|one| format!("{} {}", one.name, print::reward(one.value)));
+    let named: Vec<String> = named.take(CALLS_MAX).collect();
+    if !named.is_empty() {
+        parts.push(format!("rewards: {}", named.join(", ")));
+    }
+    parts.join(" | ")
+}
+
+fn times(tree: &EpisodeTree) -> String {
+    let episode = &tree.episode;
+    let mut parts = vec![format!("opened {}", date(episode.opened_at))];
+    if let Some(last) = episode.closed_at.or(episode.last_call_at) {
+        parts.push(format!("lasted {}", rough(last - episode.opened_at)));
+    }
+    parts.extend(episode.model.as_ref().map(|model| format!("model {model}")));
+    let client = tree.turns.iter().find_map(|turn| turn.client.as_ref());
+    parts.extend(client.map(|client| format!("client {client}")));
+    let labels = episode.labels.iter().map(|(name, value)| format!("{name}={value}"));
+    parts.extend(labels);
+    parts.join(" | ")
+}
+
+/// The verdict, with the reasons in words.
+fn verdict(tree: &EpisodeTree, paper: &Paper) -> Vec<Line> {
+    let style = match tree.verdict.as_str() {
+        "exact" => Style::Green,
+        "usable" => Style::Yellow,
+        _ => Style::Red,
+    };
+    let mut lines = vec![Line::styled(style, tree.verdict.clone())];
+    if tree.episode.may_lack_calls {
+        lines.push(Line::styled(Style::Red, "  calls may be missing"));
+    }
+    for finding in &tree.reasons {
+        let text = format!("{}{}: {}", finding.reason, calls_of(tree, finding), finding.meaning);
+        let rows = super::super::message::hanging(&text, 2, paper);
+        lines.extend(rows.into_iter().map(Line::from));
+    }
+    lines
+}
+
+/// The numbers of the calls that a reason is about.
+fn calls_of(tree: &EpisodeTree, finding: &FindingView) -> String {
+    let number = |id: &String| {
+        let turns = tree.turns.iter().map(|turn| (&turn.call_id, turn.number));
+        let others = tree.others.iter().map(|other| (&other.call_id, other.number));
+        let found = turns.chain(others).find(|(call, _)| *call == id);
+        found.map_or_else(|| id.clone(), |(_, number)| format!("#{number}"))
+    };
+    let mut named: Vec<String> = finding.calls.iter().take(CALLS_MAX).map(number).collect();
+    if finding.calls.len() > CALLS_MAX {
+        named.push(format!("{} more", finding.calls.len() - CALLS_MAX));
+    }
+    if named.is_empty() { String::new() } else { format!(" ({})", named.join(", ")) }
+}
+
+fn dim(text: &str, paper: &Paper) -> Vec<Line> {
+    let lines = crate::terminal::layout::wrap_line(text, paper.width).into_iter();
+    lines.map(|line| Line::styled(Style::Dim, line)).collect()
+}

@@ -1,0 +1,228 @@
+//! A turn of a conversation: its line of numbers, what was new in it, and its answers.
+
+use serde_json::json;
+use viewer::{CallView, EpisodeTree, OtherCall, TurnView};
+
+use super::super::message::{Message, Paper};
+use super::super::table::milliseconds;
+use super::versions::versions_suffix;
+use crate::exit::Failure;
+use crate::print;
+use crate::terminal::layout::wrap_line;
+use crate::terminal::{Line, Style};
+use crate::time::date;
+
+/// Most names of tools that are listed.
+const TOOLS_MAX: usize = 40;
+
+/// The line of numbers of a turn, in at most the paper's width. `before` is the turn that stands
+/// above it.
+pub(super) fn heading(
+    tree: &EpisodeTree,
+    turn: &TurnView,
+    before: Option<&TurnView>,
+    paper: &Paper,
+) -> Vec<Line> {
+    let number = label(turn);
+    let place = place(tree, turn, before);
+    let mut parts = vec![tokens(turn)];
+    parts.extend(turn.duration_ms.map(milliseconds));
+    parts.extend(versions_suffix(turn).map(|versions| format!("version {versions}")));
+    parts.extend(turn.agent.as_ref().map(|agent| format!("agent {agent}")));
+    let text = parts.join(" | ");
+
+    let title = if place.is_empty() { number } else { format!("{number}  {place}") };
+    let one = title.chars().count() + 3 + text.chars().count();
+    let mut lines = match paper.width {
+        Some(width) if one > width => {
+            let mut lines = vec![Line::styled(Style::Bold, title)];
+            let text = wrap_line(&text, Some(width.saturating_sub(2)));
+            lines
+                .extend(text.into_iter().map(|line| Line::styled(Style::Dim, format!("  {line}"))));
+            lines
+        }
+        _ => vec![Line::styled(Style::Bold, title).then(Style::Dim, format!(" | {text}"))],
+    };
+    lines.extend(trouble(turn).into_iter().map(|text| Line::styled(Style::Red, text)));
+    lines
+}
+
+/// The number of a turn, with that of its choice if it is not the first one.
+pub(super) fn label(turn: &TurnView) -> String {
+    match turn.choice {
+        0 => format!("#{}", turn.number),
+        choice => format!("#{}.{choice}", turn.number),
+    }
+}
+
+/// Where a turn stands in the history, unless that goes on from the turn above.
+fn place(tree: &EpisodeTree, turn: &TurnView, before: Option<&TurnView>) -> String {
+    let parent = turn.parent.as_ref().and_then(|parent| {
+        let mut turns = tree.turns.iter();
+        turns.find(|one| one.call_id == parent.call_id && one.choice == parent.choice)
+    });
+    match (turn.kind.as_str(), parent) {
+        ("main", Some(parent)) if before.is_some_and(|before| same(before, parent)) => {
+            String::new()
+        }
+        ("main", Some(parent)) => format!("after {}", label(parent)),
+        ("main", None) if before.is_none() => String::new(),
+        ("main", None) => "from the start".to_owned(),
+        (kind, Some(parent)) => format!("{kind} of {} ({})", label(parent), turn.kind_reason),
+        (kind, None) => format!("{kind} ({})", turn.kind_reason),
+    }
+}
+
+fn same(one: &TurnView, other: &TurnView) -> bool {
+    (&one.call_id, one.choice) == (&other.call_id, other.choice)
+}
+
+fn tokens(turn: &TurnView) -> String {
+    let sampled = match turn.finish_reason.as_deref() {
+        Some("length") => format!("{} sampled up to the limit", turn.sampled_tokens),
+        _ => format!("{} sampled", turn.sampled_tokens),
+    };
+    let mut text = format!("+{} prompt, {sampled}", turn.new_prompt_tokens);
+    if let Some(mean) = turn.mean_logprob {
+        text += &format!(", mean logprob {mean:.2}");
+    }
+    text
+}
+
+/// What went wrong in a turn.
+fn trouble(turn: &TurnView) -> Vec<String> {
+    let mut found = Vec::new();
+    match turn.outcome.as_deref() {
+        Some("complete") => {}
+        Some(outcome) => found.push(outcome.to_owned()),
+        None => found.push("no end: it still runs, or the recorder died".to_owned()),
+    }
+    found.extend(turn.status.filter(|status| *status >= 400).map(|status| format!("{status}")));
+    found.extend(turn.error.clone());
+    if turn.retry > 0 {
+        found.push(format!("try {}", turn.retry + 1));
+    }
+    let reasons: Vec<&str> = turn
+        .reasons
+        .iter()
+        .map(String::as_str)
+        .filter(|reason| Some(*reason) != turn.outcome.as_deref())
+        .collect();
+    found.extend((!reasons.is_empty()).then(|| reasons.join(", ")));
+    match found.is_empty() {
+        true => Vec::new(),
+        false => vec![format!("  ! {}", found.join(" | "))],
+    }
+}
+
+/// The messages that are new in a turn.
+pub(super) fn new_messages(turn: &TurnView, call: &CallView, paper: &Paper) -> Vec<Line> {
+    let messages = Message::all(&call.messages);
+    let new = messages.iter().skip(turn.new_from as usize);
+    new.flat_map(|message| message.lines(paper)).collect()
+}
+
+/// The answer of a turn's choice.
+pub(super) fn answer(turn: &TurnView, call: &CallView, paper: &Paper) -> Vec<Line> {
+    let choice = call.choices.iter().find(|choice| choice.index == turn.choice);
+    match choice.map(|choice| &choice.message).filter(|message| !message.is_null()) {
+        Some(message) => Message::of(message).lines(paper),
+        None => vec![Line::styled(Style::Dim, "  no answer")],
+    }
+}
+
+/// A call without a turn, in one line.
+pub(super) fn other(call: &OtherCall) -> Line {
+    let outcome = call.outcome.as_deref();
+    let status = call.status.map_or_else(|| "-".to_owned(), |status| status.to_string());
+    let mut text = format!(" {} {} -> {status}", call.method, call.path);
+    let duration = call.duration_ms.map(milliseconds);
+    text += &duration.map(|duration| format!(" | {duration}")).unwrap_or_default();
+    let line = Line::styled(Style::Bold, format!("#{}", call.number)).then(Style::Dim, text);
+    let error = call.error.as_ref().map(|error| format!(": {error}")).unwrap_or_default();
+    match outcome {
+        Some("complete") => line,
+        Some(outcome) => line.then(Style::Red, format!(" | {outcome}{error}")),
+        None => line.then(Style::Red, " | no end: it still runs, or the recorder died"),
+    }
+}
+
+/// Prints one call with its choices in full.
+pub(super) fn print_one(tree: &EpisodeTree, call: &CallView, as_json: bool) -> Result<(), Failure> {
+    let turns: Vec<&TurnView> =
+        tree.turns.iter().filter(|turn| turn.call_id == call.call_id).collect();
+    if as_json {
+        return print::line(&json!({ "turns": turns, "call": call }).to_string());
+    }
+
+    let paper = Paper::whole();
+    let lines = match turns.split_first() {
+        Some((first, more)) => one_turn(tree, call, first, more, &paper),
+        None => other_in_full(tree, call, &paper),
+    };
+    print::styled_lines(&lines).map(drop)
+}
+
+fn one_turn(
+    tree: &EpisodeTree,
+    call: &CallView,
+    first: &TurnView,
+    more: &[&TurnView],
+    paper: &Paper,
+) -> Vec<Line> {
+    let above = tree.turns.iter().rev().find(|turn| turn.number < first.number);
+    let mut lines = about(tree, call, paper);
+    lines.extend(heading(tree, first, above, paper));
+    if first.new_from > 0 {
+        let text = format!("  after {} earlier messages", first.new_from);
+        lines.push(Line::styled(Style::Dim, text));
+    }
+    lines.extend(new_messages(first, call, paper));
+    lines.extend(answer(first, call, paper));
+    for turn in more {
+        lines.extend(heading(tree, turn, Some(first), paper));
+        lines.extend(answer(turn, call, paper));
+    }
+    lines
+}
+
+/// A call that has no turn: what was sent, and what came back, as far as they are messages.
+fn other_in_full(tree: &EpisodeTree, call: &CallView, paper: &Paper) -> Vec<Line> {
+    let mut lines = about(tree, call, paper);
+    let others = tree.others.iter().filter(|one| one.call_id == call.call_id);
+    lines.extend(others.map(other));
+    let messages = Message::all(&call.messages);
+    lines.extend(messages.iter().flat_map(|message| message.lines(paper)));
+    let answers = call.choices.iter().filter(|choice| !choice.message.is_null());
+    lines.extend(answers.flat_map(|choice| Message::of(&choice.message).lines(paper)));
+    let number = tree.others.iter().find(|one| one.call_id == call.call_id);
+    let number = number.map_or(0, |one| one.number);
+    let hint = format!("  --turn {number} --raw prints what was sent and received");
+    lines.push(Line::styled(Style::Dim, hint));
+    lines
+}
+
+/// What a call was: when, to whom, with which tools and parameters.
+fn about(tree: &EpisodeTree, call: &CallView, paper: &Paper) -> Vec<Line> {
+    let mut parts = vec![format!("{} attempt {}", tree.episode.episode_id, call.attempt)];
+    parts.push(date(call.started_at));
+    parts.push(format!("{} {}", call.method, call.path));
+    parts.extend(call.model.clone());
+    parts.extend(call.lineage.client.clone());
+    parts.push(format!("call {}", call.call_id));
+    let mut texts = vec![parts.join(" | ")];
+    let tools: Vec<&str> =
+        call.tools.iter().filter_map(|tool| tool["function"]["name"].as_str()).collect();
+    if !tools.is_empty() {
+        let listed = tools.iter().take(TOOLS_MAX).copied().collect::<Vec<_>>().join(", ");
+        let more = tools.len().saturating_sub(TOOLS_MAX);
+        let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+        texts.push(format!("tools: {listed}{more}"));
+    }
+    if let Some(sampling) = call.sampling.as_object().filter(|fields| !fields.is_empty()) {
+        let fields = sampling.iter().map(|(name, value)| format!("{name} {value}"));
+        texts.push(format!("asked for: {}", fields.collect::<Vec<_>>().join(", ")));
+    }
+    let lines = texts.iter().flat_map(|text| wrap_line(text, paper.width));
+    lines.map(|line| Line::styled(Style::Dim, line)).collect()
+}

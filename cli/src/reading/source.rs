@@ -1,0 +1,191 @@
+//! The place where a command reads a recording: a store, or the server that records into it. Both
+//! give the same documents.
+
+mod server;
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use serde::de::DeserializeOwned;
+use viewer::{
+    Answer, CallView, EpisodeList, EpisodeTree, EventReader, Stats, TokenTexts, TokensView, View,
+    ViewError, Viewer,
+};
+
+use self::server::{EventStream, ServerReader};
+use crate::exit::Failure;
+use crate::options::control::ControlToken;
+use crate::options::store::StoreArgs;
+
+/// Pause between two looks at a store for what has changed.
+const LOOK_EVERY: Duration = Duration::from_millis(500);
+
+/// The store, or the server to ask in its place.
+#[derive(Debug, Clone, clap::Args)]
+pub(crate) struct SourceArgs {
+    #[command(flatten)]
+    pub(super) store: StoreArgs,
+    /// Ask the control listener of a running server instead of reading the store; --store then only
+    /// tells where its token is
+    #[arg(long, value_name = "URL")]
+    control: Option<String>,
+    #[command(flatten)]
+    token: ControlToken,
+}
+
+/// Names and values, as in a query.
+pub(super) type Parameters = Vec<(String, String)>;
+
+/// A recording that answers questions.
+pub(super) enum Source {
+    Store(Viewer),
+    Server(Box<ServerReader>),
+}
+
+/// A stream of what changes in a recording.
+pub(super) enum Changes {
+    Store(Box<EventReader>),
+    Server(Box<EventStream>),
+}
+
+impl SourceArgs {
+    /// The recording. Nothing is read or asked yet.
+    pub(super) fn open(&self) -> Result<Source, Failure> {
+        self.open_with(None)
+    }
+
+    /// The recording, with a tokenizer for the texts of a store's tokens. A server has its own.
+    pub(super) fn open_with(&self, tokenizer: Option<&PathBuf>) -> Result<Source, Failure> {
+        if let Some(control) = &self.control {
+            let bearer = self.token.of_client(&self.store.location)?;
+            return Ok(Source::Server(Box::new(ServerReader::new(control, bearer))));
+        }
+        let texts = tokenizer.map(|path| TokenTexts::read(Path::new(path))).transpose();
+        let texts = texts.map_err(|e| Failure::of(&e).context("--tokenizer"))?;
+        Ok(Source::Store(Viewer::new(self.store.location.clone(), texts)))
+    }
+}
+
+impl Source {
+    /// A page of attempts.
+    pub(super) async fn episodes(&self, parameters: &Parameters) -> Result<EpisodeList, Failure> {
+        self.document(View::Episodes, "", parameters).await
+    }
+
+    /// An attempt as turns.
+    pub(super) async fn tree(
+        &self,
+        episode: &str,
+        attempt: Option<u32>,
+    ) -> Result<EpisodeTree, Failure> {
+        let attempt = attempt.map(|number| pair("attempt", number));
+        self.document(View::Tree, episode, &attempt.into_iter().collect()).await
+    }
+
+    /// A call as messages.
+    pub(super) async fn call(&self, id: &str) -> Result<CallView, Failure> {
+        self.document(View::Call, id, &Vec::new()).await
+    }
+
+    /// A call with the arrays of its tokens.
+    pub(super) async fn whole_call(&self, id: &str) -> Result<CallView, Failure> {
+        self.document(View::Call, id, &vec![pair("arrays", 1)]).await
+    }
+
+    /// A call as tokens.
+    pub(super) async fn tokens(&self, id: &str, choice: u32) -> Result<TokensView, Failure> {
+        self.document(View::Tokens, id, &vec![pair("choice", choice)]).await
+    }
+
+    /// The bodies of a call: what the agent sent, and what it received.
+    pub(super) async fn bodies(&self, id: &str) -> Result<(Vec<u8>, Vec<u8>), Failure> {
+        let request = self.answer(View::Request, id, &Vec::new()).await?;
+        Ok((request, self.answer(View::Reply, id, &Vec::new()).await?))
+    }
+
+    /// Numbers over time.
+    pub(super) async fn stats(&self, parameters: &Parameters) -> Result<Stats, Failure> {
+        self.document(View::Stats, "", parameters).await
+    }
+
+    /// What changes from now on.
+    pub(super) async fn changes(&self, parameters: &Parameters) -> Result<Changes, Failure> {
+        match self {
+            Self::Store(viewer) => {
+                let mut events = EventReader::new(viewer.clone(), parameters).map_err(failure)?;
+                // The first look finds nothing: what changes from it on is found later.
+                events.look().await.map_err(failure)?;
+                Ok(Changes::Store(Box::new(events)))
+            }
+            Self::Server(server) => Ok(Changes::Server(Box::new(server.events(parameters).await?))),
+        }
+    }
+
+    async fn document<T: DeserializeOwned>(
+        &self,
+        view: View,
+        id: &str,
+        parameters: &Parameters,
+    ) -> Result<T, Failure> {
+        let text = self.answer(view, id, parameters).await?;
+        serde_json::from_slice(&text).map_err(|error| {
+            Failure::of(&error).context("the server's document is not as expected").hint(
+                "the server and this command may be of different versions; --store reads the \
+                 store itself",
+            )
+        })
+    }
+
+    async fn answer(
+        &self,
+        view: View,
+        id: &str,
+        parameters: &Parameters,
+    ) -> Result<Vec<u8>, Failure> {
+        match self {
+            Self::Store(viewer) => match viewer.answer(view, id, parameters).await {
+                Ok(Answer::Document(text)) => Ok(text),
+                Ok(Answer::Body(body)) => Ok(body.to_vec()),
+                Err(error) => Err(failure(error)),
+            },
+            Self::Server(server) => server.answer(view, id, parameters).await,
+        }
+    }
+}
+
+impl Changes {
+    /// The next changes: the kind and the document of each. Waits until there are any.
+    pub(super) async fn next(&mut self) -> Result<Vec<(String, String)>, Failure> {
+        match self {
+            Self::Store(events) => loop {
+                tokio::time::sleep(LOOK_EVERY).await;
+                let found = events.look().await.map_err(failure)?;
+                if !found.is_empty() {
+                    let owned = found.into_iter().map(|(kind, text)| (kind.to_owned(), text));
+                    return Ok(owned.collect());
+                }
+            },
+            Self::Server(stream) => stream.next().await,
+        }
+    }
+}
+
+/// A parameter.
+pub(super) fn pair(name: &str, value: impl ToString) -> (String, String) {
+    (name.to_owned(), value.to_string())
+}
+
+fn failure(error: ViewError) -> Failure {
+    match error {
+        ViewError::Parameter(why) => Failure::new(why),
+        ViewError::Missing(why) => missing(why),
+        ViewError::Store(error) => error.into(),
+    }
+}
+
+/// The failure that the recording has no such thing.
+fn missing(why: String) -> Failure {
+    Failure::new(format!("{why} in the recording")).hint(
+        "`rolltape episodes` lists the episodes, and `rolltape show EPISODE` the calls of one",
+    )
+}

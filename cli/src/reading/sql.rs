@@ -1,0 +1,118 @@
+//! `rolltape sql`: a question in SQL, also about the text of messages.
+
+use std::process::ExitCode;
+
+use serde_json::{Map, Value, json};
+use store::{Snapshot, SqlAnswer, SqlCell};
+
+use crate::exit::{CommandResult, Failure};
+use crate::options::episodes::EpisodeFilter;
+use crate::print;
+use crate::terminal;
+
+/// Rows that are printed, unless another number is given.
+const ROWS: usize = 1000;
+/// Attempts whose messages take over a second to read.
+const ATTEMPTS_SLOW: usize = 1000;
+/// Characters of a cell that a table shows.
+const CELL_CHARS_MAX: usize = 80;
+
+/// Ask a store in SQL, also about the text of messages
+///
+/// Beside the views of docs/schema.md there is the table `messages`: each message of the selected
+/// episodes where it was said first, with episode_id, attempt, call_id, choice_index (null if it
+/// was sent), position, role, content, reasoning, tool_calls and tool_call_id. It is made in memory
+/// when the question names it. The store is only read.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// The question, such as "SELECT role, content FROM messages"
+    question: String,
+    #[command(flatten)]
+    filter: EpisodeFilter,
+    /// Most rows that are printed
+    #[arg(long, value_name = "ROWS", default_value_t = ROWS)]
+    limit: usize,
+    /// Print one JSON object per row
+    #[arg(long)]
+    json: bool,
+}
+
+/// Prints the answer.
+pub(crate) async fn run(args: Args) -> CommandResult {
+    let mut snapshot = Snapshot::open_here(&args.filter.store.location).await?;
+    if !snapshot.takes_sql() {
+        return Err(Failure::new("`rolltape sql` asks a store that is a file")
+            .hint("ask a PostgreSQL store with psql; its views are in docs/schema.md"));
+    }
+    if args.question.to_lowercase().contains("messages") {
+        add_messages(&mut snapshot, &args.filter).await?;
+    }
+
+    let answer = snapshot.ask(&args.question, args.limit)?;
+    match args.json {
+        true => print_json(&answer)?,
+        false => print_table(&answer)?,
+    }
+    if answer.has_more {
+        let count = answer.rows.len();
+        terminal::message(&format!("the first {count} rows; --limit gives more"));
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn add_messages(snapshot: &mut Snapshot, filter: &EpisodeFilter) -> Result<(), Failure> {
+    // Without a message there is the table all the same.
+    snapshot.add_messages(Vec::new())?;
+    let attempts = snapshot.episodes(&filter.selection()).await?;
+    if attempts.len() > ATTEMPTS_SLOW {
+        terminal::message(&format!(
+            "reading the messages of {} attempts; --episode, --group and --task select fewer",
+            attempts.len()
+        ));
+    }
+    for attempt in attempts {
+        let messages = viewer::messages(snapshot, &attempt).await.map_err(|e| Failure::of(&e))?;
+        snapshot.add_messages(messages)?;
+    }
+    Ok(())
+}
+
+fn print_json(answer: &SqlAnswer) -> Result<(), Failure> {
+    for row in &answer.rows {
+        let fields = answer.columns.iter().cloned().zip(row.iter().map(value));
+        print::line(&Value::Object(fields.collect::<Map<_, _>>()).to_string())?;
+    }
+    Ok(())
+}
+
+fn print_table(answer: &SqlAnswer) -> Result<(), Failure> {
+    let columns: Vec<&str> = answer.columns.iter().map(String::as_str).collect();
+    let rows: Vec<Vec<String>> =
+        answer.rows.iter().map(|row| row.iter().map(text).collect()).collect();
+    print::table(&columns, &rows)
+}
+
+fn value(cell: &SqlCell) -> Value {
+    match cell {
+        SqlCell::Null => Value::Null,
+        SqlCell::Integer(number) => json!(number),
+        SqlCell::Real(number) => json!(number),
+        SqlCell::Text(text) => json!(text),
+        SqlCell::Bytes(bytes) => json!({ "bytes": bytes }),
+    }
+}
+
+/// The beginning of a value, in one line.
+fn text(cell: &SqlCell) -> String {
+    let text = match cell {
+        SqlCell::Null => "-".to_owned(),
+        SqlCell::Integer(number) => number.to_string(),
+        SqlCell::Real(number) => number.to_string(),
+        SqlCell::Text(text) => text.split_whitespace().collect::<Vec<_>>().join(" "),
+        SqlCell::Bytes(bytes) => format!("{bytes} bytes"),
+    };
+    match text.char_indices().nth(CELL_CHARS_MAX) {
+        Some((end, _)) => format!("{}...", &text[..end]),
+        None => text,
+    }
+}

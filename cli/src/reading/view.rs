@@ -1,0 +1,68 @@
+//! `rolltape view`: shows a recording in a browser.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use proxy::Config;
+use store::Snapshot;
+use tokio::sync::watch;
+use viewer::{TokenTexts, Viewer};
+
+use crate::exit::{CommandResult, Failure};
+use crate::options::parse::address;
+use crate::options::store::StoreArgs;
+use crate::print;
+use crate::secret_file;
+use crate::server::listen::{Listening, reachable};
+use crate::server::reading::reader;
+use crate::server::signals::{StopSignals, raise_descriptors};
+use crate::terminal;
+
+/// Show a recording in a browser
+///
+/// Serves a page that shows the store, and prints the link to it. The link contains a token that
+/// ends with this command. The store is only read, also while `rolltape serve` records into it.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    store: StoreArgs,
+    /// Address of the page
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:0", value_parser = address)]
+    listen: SocketAddr,
+    /// tokenizer.json, or the model's folder: shows the text of every token
+    #[arg(long, value_name = "PATH")]
+    tokenizer: Option<PathBuf>,
+}
+
+/// Serves the page until a signal asks it to stop.
+pub(crate) async fn run(args: Args) -> CommandResult {
+    let read = args.tokenizer.as_deref().map(TokenTexts::read).transpose();
+    let texts = read.map_err(|e| Failure::of(&e).context("--tokenizer"))?;
+    // A store that cannot be read is told here, not on the page.
+    drop(Snapshot::open(&args.store.location).await?);
+    let mut signals = StopSignals::new()?;
+    let socket = Listening::take(None, args.listen, "--listen")?;
+
+    // Nothing is forwarded: the upstream is a setting of the listener that is not used.
+    let nowhere = "http://127.0.0.1:9".parse().map_err(|e| Failure::of(&e))?;
+    let token = secret_file::random()?;
+    let mut config = Config::new(nowhere);
+    config.control_token = Some(token.clone());
+    config.reader = Some(reader(Viewer::new(args.store.location, texts)));
+    config.descriptors_max = raise_descriptors();
+
+    let listener = socket.open()?;
+    print::line(&format!("http://{}/#token={token}", reachable(listener.local_addr()?)))?;
+    terminal::message("open this link in a browser; Ctrl-C ends the page");
+
+    let (stop, mut stopped) = watch::channel(false);
+    let page = tokio::spawn(proxy::serve_reading(config, listener, async move {
+        // An error means that the sender was dropped, which is a stop, too.
+        let _ = stopped.wait_for(|stop| *stop).await;
+    }));
+    signals.received().await;
+    stop.send_replace(true);
+    page.await.map_err(|e| Failure::of(&e))?;
+    Ok(ExitCode::SUCCESS)
+}

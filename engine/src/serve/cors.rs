@@ -1,0 +1,67 @@
+//! Web pages of other origins that may call the engine, by the protocol CORS.
+
+use hyper::header::{
+    ACCESS_CONTROL_ALLOW_HEADERS, ACCESS_CONTROL_ALLOW_METHODS, ACCESS_CONTROL_ALLOW_ORIGIN,
+    ACCESS_CONTROL_EXPOSE_HEADERS, ACCESS_CONTROL_MAX_AGE, ACCESS_CONTROL_REQUEST_HEADERS,
+    ACCESS_CONTROL_REQUEST_METHOD, HeaderMap, HeaderValue, ORIGIN, VARY,
+};
+use hyper::{Method, StatusCode};
+
+use super::http::{HttpReply, empty_reply};
+
+/// Any origin.
+const ANY: &str = "*";
+/// Methods of all routes.
+const METHODS: HeaderValue = HeaderValue::from_static("GET, POST, PUT, OPTIONS");
+/// Seconds for which a browser may keep the answer to its question.
+const MAX_AGE: HeaderValue = HeaderValue::from_static("600");
+
+/// The origins whose pages may call the engine and read its replies.
+#[derive(Clone, Debug, Default)]
+pub(super) struct AllowedOrigins(Vec<String>);
+
+impl AllowedOrigins {
+    pub(super) fn new(origins: Vec<String>) -> AllowedOrigins {
+        AllowedOrigins(origins)
+    }
+
+    /// Returns the value that lets the page of a request read the reply.
+    fn granted(&self, origin: Option<&HeaderValue>) -> Option<HeaderValue> {
+        let origin = origin?;
+        if self.0.iter().any(|known| known == ANY) {
+            return Some(HeaderValue::from_static(ANY));
+        }
+        self.0.iter().any(|known| known.as_bytes() == origin.as_bytes()).then(|| origin.clone())
+    }
+
+    /// Answers a browser that asks whether a page may send a request: an `OPTIONS` that names its
+    /// method. `None` for any other request, and for a page of another origin.
+    pub(super) fn answer_question(
+        &self,
+        method: &Method,
+        headers: &HeaderMap,
+    ) -> Option<HttpReply> {
+        if method != Method::OPTIONS || !headers.contains_key(ACCESS_CONTROL_REQUEST_METHOD) {
+            return None;
+        }
+        self.granted(headers.get(ORIGIN))?;
+        let mut reply = empty_reply(StatusCode::NO_CONTENT);
+        let out = reply.headers_mut();
+        out.insert(ACCESS_CONTROL_ALLOW_METHODS, METHODS);
+        out.insert(ACCESS_CONTROL_MAX_AGE, MAX_AGE);
+        // The named headers may be sent: none of them has a meaning that a page must not use.
+        if let Some(named) = headers.get(ACCESS_CONTROL_REQUEST_HEADERS) {
+            out.insert(ACCESS_CONTROL_ALLOW_HEADERS, named.clone());
+        }
+        Some(reply)
+    }
+
+    /// Lets the page of `origin` read the reply.
+    pub(super) fn mark(&self, origin: Option<&HeaderValue>, reply: &mut HttpReply) {
+        let Some(origin) = self.granted(origin) else { return };
+        let out = reply.headers_mut();
+        out.insert(ACCESS_CONTROL_ALLOW_ORIGIN, origin);
+        out.insert(ACCESS_CONTROL_EXPOSE_HEADERS, HeaderValue::from_static(ANY));
+        out.append(VARY, HeaderValue::from_static("origin"));
+    }
+}

@@ -1,0 +1,249 @@
+//! Responses that are kept: `previous_response_id`, background replies, and the routes that fetch
+//! and cancel them.
+//!
+//! They are in memory, within a bound; the oldest go first.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use bytes::Bytes;
+use episode::Route;
+use http_body_util::BodyExt;
+use hyper::StatusCode;
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+use tokio::task::AbortHandle;
+
+use super::http::{ApiError, HttpCall, HttpReply, json_reply};
+use super::state::ServerState;
+use super::translation::{self, Caller};
+use crate::bounds::{RESPONSE_TURNS_MAX, RESPONSES_BYTES_MAX};
+
+/// The field of a request whose reply is fetched later.
+const BACKGROUND: &str = "background";
+
+/// A request and its reply: a document, or the events of a stream.
+#[derive(Clone, Debug)]
+struct Turn {
+    request: Bytes,
+    reply: Bytes,
+}
+
+/// The responses that are kept, by their ids.
+#[derive(Debug, Default)]
+pub(super) struct ResponseStore {
+    kept: Mutex<Kept>,
+}
+
+#[derive(Debug, Default)]
+struct Kept {
+    turns: HashMap<String, Turn>,
+    oldest: VecDeque<String>,
+    bytes: usize,
+    /// Replies that are made in the background.
+    running: HashMap<String, AbortHandle>,
+}
+
+impl Kept {
+    fn add(&mut self, id: String, turn: Turn) {
+        self.bytes += turn.request.len() + turn.reply.len();
+        match self.turns.insert(id.clone(), turn) {
+            Some(old) => self.bytes -= old.request.len() + old.reply.len(),
+            None => self.oldest.push_back(id),
+        }
+        while self.bytes > RESPONSES_BYTES_MAX {
+            let Some(oldest) = self.oldest.pop_front() else { return };
+            if let Some(turn) = self.turns.remove(&oldest) {
+                self.bytes -= turn.request.len() + turn.reply.len();
+            }
+        }
+    }
+}
+
+impl ResponseStore {
+    fn kept(&self) -> MutexGuard<'_, Kept> {
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Ends the replies that are made in the background.
+    pub(super) fn stop(&self) {
+        self.kept().running.drain().for_each(|(_, running)| running.abort());
+    }
+
+    /// Keeps a reply under its id, unless it has none.
+    pub(super) fn keep(&self, request: Bytes, reply: Bytes) {
+        if let Some(id) = wire::response_id(Route::Responses, &reply) {
+            self.kept().add(id, Turn { request, reply });
+        }
+    }
+
+    /// Returns the request with the conversation that it continues before it.
+    ///
+    /// # Errors
+    /// 404 if a response of the conversation is not kept.
+    fn continued(&self, request: &Bytes) -> Result<Bytes, ApiError> {
+        let mut turns = VecDeque::new();
+        let mut previous = wire::previous_response(Route::Responses, request);
+        while let Some(id) = previous {
+            let turn = self.kept().turns.get(&id).cloned();
+            let turn = turn.filter(|_| turns.len() < RESPONSE_TURNS_MAX);
+            let turn = turn.ok_or_else(|| not_kept(&id))?;
+            previous = wire::previous_response(Route::Responses, &turn.request);
+            turns.push_front(turn);
+        }
+
+        let pairs: Vec<(&[u8], &[u8])> =
+            turns.iter().map(|turn| (&turn.request[..], &turn.reply[..])).collect();
+        let whole = wire::prepend_turns(request, &pairs);
+        Ok(whole.map_or_else(|| request.clone(), Bytes::from))
+    }
+}
+
+/// Handles `/v1/responses`.
+pub(super) async fn answer(
+    state: &Arc<ServerState>,
+    call: HttpCall,
+) -> Result<HttpReply, ApiError> {
+    let caller = Caller::of(&call);
+    let body = state.responses.continued(&call.body)?;
+    let request = translation::read_request(&body)?;
+    if asks_for_later(&body) {
+        return in_background(state, &caller, &call.body, &body);
+    }
+    let keeps = wire::stores_reply(&call.body).then(|| call.body.clone());
+    translation::complete(state, Route::Responses, &caller, &request, keeps).await
+}
+
+/// Handles `GET /v1/responses/{name}`.
+pub(super) async fn show(state: &Arc<ServerState>, call: HttpCall) -> Result<HttpReply, ApiError> {
+    let turn = state.responses.kept().turns.get(&call.parameter).cloned();
+    let turn = turn.ok_or_else(|| not_kept(&call.parameter))?;
+    Ok(json_reply(&document(&turn.reply)))
+}
+
+/// Handles `POST /v1/responses/{name}`, where the name ends with `/cancel`: ends a reply that is
+/// made in the background.
+pub(super) async fn cancel(
+    state: &Arc<ServerState>,
+    call: HttpCall,
+) -> Result<HttpReply, ApiError> {
+    let Some(id) = call.parameter.strip_suffix("/cancel") else {
+        return Err(ApiError::no_route(StatusCode::NOT_FOUND));
+    };
+    let mut kept = state.responses.kept();
+    let turn = kept.turns.get(id).cloned().ok_or_else(|| not_kept(id))?;
+    let Some(running) = kept.running.remove(id) else {
+        return Ok(json_reply(&document(&turn.reply)));
+    };
+    running.abort();
+    let mut cancelled = document(&turn.reply);
+    cancelled["status"] = json!("cancelled");
+    let reply = Bytes::from(cancelled.to_string());
+    kept.add(id.to_owned(), Turn { reply, ..turn });
+    Ok(json_reply(&cancelled))
+}
+
+/// Samples a reply that is fetched later, and answers what is known of it now.
+fn in_background(
+    state: &Arc<ServerState>,
+    caller: &Caller,
+    given: &Bytes,
+    continued: &Bytes,
+) -> Result<HttpReply, ApiError> {
+    let mut fields: Map<String, Value> = serde_json::from_slice(continued)
+        .map_err(|_| ApiError::bad_request("the body must be a JSON object"))?;
+    fields.remove(BACKGROUND);
+    if fields.get("stream").is_some_and(|stream| *stream == true) {
+        return Err(ApiError::bad_field(BACKGROUND, "cannot be given together with `stream`"));
+    }
+    if !wire::stores_reply(given) {
+        return Err(ApiError::bad_field(BACKGROUND, "needs `store`, which must not be false"));
+    }
+
+    let stem = uuid::Uuid::new_v4().simple().to_string();
+    let id = format!("resp_{stem}");
+    let begun = json!({
+        "id": id, "object": "response", "created_at": crate::engine::now(),
+        "status": "in_progress", "background": true, "error": null, "incomplete_details": null,
+        "model": state.model.name, "output": [],
+    });
+    let turn = Turn { request: given.clone(), reply: Bytes::from(begun.to_string()) };
+    state.responses.kept().add(id.clone(), turn);
+
+    let body = Bytes::from(Value::Object(fields).to_string());
+    let caller = Caller { request_id: Some(stem), ..caller.clone() };
+    let (shared, given, number) = (Arc::clone(state), given.clone(), id.clone());
+    let task = tokio::spawn(async move {
+        let reply = whole_reply(&shared, &caller, &body, &begun).await;
+        let mut kept = shared.responses.kept();
+        kept.running.remove(&number);
+        kept.add(number, Turn { request: given, reply: Bytes::from(reply.to_string()) });
+    });
+    let mut kept = state.responses.kept();
+    if !task.is_finished() {
+        kept.running.insert(id.clone(), task.abort_handle());
+    }
+    let known = kept.turns.get(&id).map(|turn| document(&turn.reply)).unwrap_or_default();
+    Ok(json_reply(&known))
+}
+
+/// Samples a reply, and returns its document: that of the failure if there is none.
+async fn whole_reply(
+    state: &Arc<ServerState>,
+    caller: &Caller,
+    body: &Bytes,
+    begun: &Value,
+) -> Value {
+    let failed = |error: Value| {
+        let mut document = begun.clone();
+        document["status"] = json!("failed");
+        document["error"] = error;
+        document
+    };
+    let request = match translation::read_request(body) {
+        Ok(request) => request,
+        Err(error) => return failed(json!({"message": error.message()})),
+    };
+    match translation::complete(state, Route::Responses, caller, &request, None).await {
+        Ok(reply) => {
+            let status = reply.status();
+            let Ok(collected) = reply.into_body().collect().await;
+            let mut document: Value =
+                serde_json::from_slice(&collected.to_bytes()).unwrap_or_default();
+            if status != StatusCode::OK {
+                return failed(document["error"].take());
+            }
+            document["id"] = begun["id"].clone();
+            document[BACKGROUND] = json!(true);
+            document
+        }
+        Err(error) => failed(json!({"message": error.message()})),
+    }
+}
+
+/// Returns the response of a kept reply: the document, or that of a stream's last event.
+fn document(reply: &Bytes) -> Value {
+    let mut document = serde_json::from_slice(reply).unwrap_or_else(|_| {
+        let text = String::from_utf8_lossy(reply);
+        let data = text.lines().filter_map(|line| line.strip_prefix("data: "));
+        let mut responses = data.filter_map(|data| {
+            serde_json::from_str::<Value>(data).ok()?.get_mut("response").map(Value::take)
+        });
+        responses.next_back().unwrap_or_default()
+    });
+    document["store"] = json!(true);
+    document
+}
+
+/// Returns true if the reply is to be fetched later.
+fn asks_for_later(body: &[u8]) -> bool {
+    #[derive(Deserialize)]
+    struct Flags {
+        background: Option<bool>,
+    }
+    serde_json::from_slice::<Flags>(body).is_ok_and(|flags| flags.background == Some(true))
+}
+
+fn not_kept(id: &str) -> ApiError {
+    ApiError::not_found(format!("Response with id '{id}' not found."))
+}

@@ -1,0 +1,30 @@
+//! Ends of calls without a reply.
+
+use bytes::Bytes;
+
+use super::CallEnd;
+use crate::{CallId, Micros, Outcome, TokenCounts, VersionStamps};
+
+impl CallEnd {
+    /// The end of a call of whose reply nothing is known.
+    pub fn without_reply(call_id: CallId, ended_at: Micros, outcome: Outcome) -> Self {
+        Self {
+            call_id,
+            ended_at,
+            first_byte_at: None,
+            status: None,
+            outcome,
+            error: None,
+            reply: Bytes::new(),
+            model: None,
+            prompts: Vec::new(),
+            choices: Vec::new(),
+            usage: TokenCounts::default(),
+            sampled_with: None,
+            logprob_kind: "unknown".to_owned(),
+            translated: None,
+            unasked: None,
+            stamps: VersionStamps::default(),
+        }
+    }
+}

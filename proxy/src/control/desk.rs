@@ -1,0 +1,210 @@
+//! The reading of a recording over HTTP: documents, recorded bodies, live events, and the page that
+//! shows them.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body_util::BodyExt;
+use hyper::header::{
+    CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HeaderName, HeaderValue, REFERRER_POLICY,
+    X_CONTENT_TYPE_OPTIONS,
+};
+use hyper::{Response, StatusCode};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
+use tokio::task::spawn_blocking;
+use tokio::time::Instant;
+
+use crate::body::{ChannelBody, ReplyBody, full};
+use crate::bounds::{EVENT_BEAT, EVENT_LOOK_EVERY, EVENT_STREAMS_MAX, READS_MAX};
+use crate::control::body::Query;
+use crate::control::reply::{JsonReply, bad_request, error};
+use crate::control::routes::ControlRoute;
+use crate::reading::{ChangeReader, PageFile, ReadError, ReadReply, ReadView, Reader};
+
+/// What a browser may load for the page: nothing of another host, and no script in a document.
+const PAGE_POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; \
+    img-src 'self' data:; connect-src 'self'; font-src 'self'; base-uri 'none'; \
+    form-action 'none'; frame-ancestors 'none'";
+/// A recorded body is text to a browser, whatever it is, and may do nothing.
+const BODY_POLICY: &str = "default-src 'none'; sandbox; frame-ancestors 'none'";
+
+/// The reader of a listener, within bounds.
+pub(super) struct Desk {
+    reader: Option<Arc<dyn Reader>>,
+    /// Bounds the questions that are answered at once; further ones wait.
+    reads: Semaphore,
+    /// Bounds the streams of events.
+    streams: Arc<Semaphore>,
+    /// True once the listener stops: streams of events end.
+    stopping: watch::Sender<bool>,
+}
+
+impl Desk {
+    pub(super) fn new(reader: Option<Arc<dyn Reader>>) -> Self {
+        Self {
+            reader,
+            reads: Semaphore::new(READS_MAX),
+            streams: Arc::new(Semaphore::new(EVENT_STREAMS_MAX)),
+            stopping: watch::Sender::new(false),
+        }
+    }
+
+    /// Ends the streams of events.
+    pub(super) fn stop(&self) {
+        self.stopping.send_replace(true);
+    }
+
+    /// Answers a question.
+    pub(super) async fn read(
+        &self,
+        route: &ControlRoute,
+        view: ReadView,
+        id: &str,
+        query: Option<&str>,
+    ) -> Result<Response<ReplyBody>, JsonReply> {
+        let (reader, parameters) = (self.reader()?, parameters(route, query)?);
+        let _permit = self.reads.acquire().await;
+        let id = id.to_owned();
+        let answered = spawn_blocking(move || reader.read(view, &id, &parameters)).await;
+        match answered.map_err(|why| broken(&why))?.map_err(refused)? {
+            ReadReply::Document(text) => {
+                Ok(response(Bytes::from(text), "application/json", BODY_POLICY))
+            }
+            ReadReply::Body(body) => Ok(response(body, "text/plain; charset=utf-8", BODY_POLICY)),
+        }
+    }
+
+    /// A stream of what changes from now on.
+    pub(super) async fn changes(
+        &self,
+        route: &ControlRoute,
+        query: Option<&str>,
+    ) -> Result<Response<ReplyBody>, JsonReply> {
+        let (reader, parameters) = (self.reader()?, parameters(route, query)?);
+        let Ok(permit) = Arc::clone(&self.streams).try_acquire_owned() else {
+            let message = format!("at most {EVENT_STREAMS_MAX} streams of events at a time");
+            return Err(error(StatusCode::SERVICE_UNAVAILABLE, &message));
+        };
+        let mut changes = reader.changes(&parameters).map_err(refused)?;
+        // The first look fixes the moment, before the reply says that the stream has begun.
+        let looked = spawn_blocking(move || changes.look().map(|_| changes)).await;
+        let changes = looked.map_err(|why| broken(&why))?.map_err(refused)?;
+
+        let (sender, receiver) = mpsc::channel(1);
+        let stream = EventStream { changes, _permit: permit, stopping: self.stopping.subscribe() };
+        tokio::spawn(stream.send_all(sender));
+        let body = ChannelBody(receiver).boxed_unsync();
+        Ok(headed(Response::new(body), "text/event-stream", BODY_POLICY))
+    }
+
+    /// A file of the page, if the path is one.
+    pub(super) fn page_file(&self, path: &str) -> Option<Response<ReplyBody>> {
+        let PageFile { content_type, content } = self.reader.as_ref()?.page_file(path)?;
+        Some(response(Bytes::from_static(content), content_type, PAGE_POLICY))
+    }
+
+    fn reader(&self) -> Result<Arc<dyn Reader>, JsonReply> {
+        let none = || error(StatusCode::NOT_IMPLEMENTED, "this listener has no reader");
+        self.reader.clone().ok_or_else(none)
+    }
+}
+
+/// The parameters of a query, of which the route knows all.
+fn parameters(
+    route: &ControlRoute,
+    query: Option<&str>,
+) -> Result<Vec<(String, String)>, JsonReply> {
+    let query = Query::parse(query)?;
+    query.check_known(route.query)?;
+    Ok(query.rest().to_vec())
+}
+
+fn refused(why: ReadError) -> JsonReply {
+    match why {
+        ReadError::Parameter(why) => bad_request(&why),
+        ReadError::Missing(why) => error(StatusCode::NOT_FOUND, &why),
+        ReadError::Unreadable(why) => error(StatusCode::SERVICE_UNAVAILABLE, &why),
+    }
+}
+
+/// The answer if a question made its reader panic.
+fn broken(why: &tokio::task::JoinError) -> JsonReply {
+    tracing::error!(%why, "a question about the recording could not be answered");
+    error(StatusCode::INTERNAL_SERVER_ERROR, "the answer could not be made; see the log")
+}
+
+fn response(body: Bytes, content_type: &'static str, policy: &'static str) -> Response<ReplyBody> {
+    headed(Response::new(full(body)), content_type, policy)
+}
+
+fn headed(
+    mut response: Response<ReplyBody>,
+    content_type: &'static str,
+    policy: &'static str,
+) -> Response<ReplyBody> {
+    let same_origin = HeaderName::from_static("cross-origin-resource-policy");
+    let headers = response.headers_mut();
+    for (name, value) in [
+        (CONTENT_TYPE, content_type),
+        (CONTENT_SECURITY_POLICY, policy),
+        (CACHE_CONTROL, "no-store"),
+        (REFERRER_POLICY, "no-referrer"),
+        (X_CONTENT_TYPE_OPTIONS, "nosniff"),
+        (same_origin, "same-origin"),
+    ] {
+        headers.insert(name, HeaderValue::from_static(value));
+    }
+    response
+}
+
+/// A stream of changes on its way to a reader.
+struct EventStream {
+    changes: Box<dyn ChangeReader>,
+    _permit: OwnedSemaphorePermit,
+    stopping: watch::Receiver<bool>,
+}
+
+impl EventStream {
+    /// Sends what changes until the reader leaves or the listener stops.
+    async fn send_all(mut self, sender: mpsc::Sender<Result<Bytes, crate::body::BoxError>>) {
+        let mut sent_at = Instant::now();
+        // Tells the reader at once that the stream is open.
+        let mut next = Bytes::from_static(b": open\n\n");
+        loop {
+            if !next.is_empty() {
+                sent_at = Instant::now();
+                if sender.send(Ok(next)).await.is_err() {
+                    return;
+                }
+            }
+
+            tokio::select! {
+                _ = self.stopping.wait_for(|stopping| *stopping) => return,
+                () = sender.closed() => return,
+                () = tokio::time::sleep(EVENT_LOOK_EVERY) => {}
+            }
+
+            let mut changes = self.changes;
+            let looked = spawn_blocking(move || (changes.look(), changes)).await;
+            let Ok((found, changes)) = looked else { return };
+            self.changes = changes;
+            next = match found {
+                Ok(found) => events(&found, sent_at.elapsed()),
+                Err(why) => {
+                    let _ = sender.send(Err(why.into())).await;
+                    return;
+                }
+            };
+        }
+    }
+}
+
+/// Changes as server-sent events; a comment if there are none for some time.
+fn events(found: &[(&'static str, String)], silence: Duration) -> Bytes {
+    if found.is_empty() && silence >= EVENT_BEAT {
+        return Bytes::from_static(b": \n\n");
+    }
+    let events = found.iter().map(|(name, data)| format!("event: {name}\ndata: {data}\n\n"));
+    Bytes::from(events.collect::<String>())
+}

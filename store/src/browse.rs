@@ -1,0 +1,10 @@
+//! Lists of what a store holds, for people who read: pages of attempts, groups in numbers, and
+//! calls without their bodies. Questions in SQL.
+
+pub(crate) mod calls;
+pub(crate) mod episodes;
+pub(crate) mod filter;
+pub(crate) mod groups;
+pub(crate) mod sql;
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,189 @@
+//! What people read of a recording: the viewer on what the real engine and the proxy recorded.
+
+use kit::{World, post, start_engine};
+use serde_json::{Value, json};
+use store::Selection;
+use viewer::{Answer, EventReader, TokenTexts, View, ViewError, Viewer};
+
+/// The tokenizer of the engine's model.
+const TOKENIZER: &str =
+    concat!(env!("CARGO_MANIFEST_DIR"), "/../engine/models/tiny/tokenizer.json");
+
+fn viewer(world: &World) -> Viewer {
+    let texts = TokenTexts::read(TOKENIZER.as_ref()).unwrap();
+    Viewer::new(world.store().into(), Some(texts))
+}
+
+async fn ask(
+    viewer: &Viewer,
+    view: View,
+    id: &str,
+    parameters: &[(&str, &str)],
+) -> Result<Value, ViewError> {
+    let owned = parameters.iter().map(|(name, value)| ((*name).into(), (*value).into()));
+    let owned: Vec<(String, String)> = owned.collect();
+    match viewer.answer(view, id, &owned).await? {
+        Answer::Document(text) => Ok(serde_json::from_slice(&text).unwrap()),
+        Answer::Body(body) => Ok(json!(String::from_utf8(body.to_vec()).unwrap())),
+    }
+}
+
+/// Turns of a chat, each with the answer of the one before in its history; the messages so far.
+async fn talk(world: &World, episode: &str, said: &[&str]) -> Vec<Value> {
+    let path = format!("/e/{episode}/v1/chat/completions");
+    let mut messages = Vec::new();
+    for text in said {
+        messages.push(json!({ "role": "user", "content": text }));
+        let body = json!({ "model": "tiny", "messages": messages, "seed": 1, "max_tokens": 8 });
+        let reply = post(world.data, &path, &body.to_string()).await;
+        assert_eq!(reply.status, 200, "{}", reply.text());
+        messages.push(wire::answers(episode::Route::Chat, &reply.body).remove(0).message);
+    }
+    messages
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_episode_is_read_as_turns_messages_and_tokens() {
+    let world = World::start(start_engine().await).await;
+    let messages = talk(&world, "run", &["One Grüße", "Two", "Three"]).await;
+    // A fork: the second message is another one.
+    let forked =
+        [messages[0].clone(), messages[1].clone(), json!({"role":"user","content":"Else"})];
+    let body = json!({ "model": "tiny", "messages": forked, "max_tokens": 4 });
+    post(world.data, "/e/run/v1/chat/completions", &body.to_string()).await;
+    post(world.control, "/episodes/run/rewards", r#"{"value":0.5}"#).await;
+    let viewer = viewer(&world);
+
+    let tree = ask(&viewer, View::Tree, "run", &[]).await.unwrap();
+    assert_eq!((&tree["verdict"], &tree["trajectories"]), (&json!("exact"), &json!(2)));
+    assert_eq!(tree["rewards"][0]["value"], 0.5);
+    let turns = tree["turns"].as_array().unwrap();
+    let parents: Vec<&Value> = turns.iter().map(|turn| &turn["parent"]["call_id"]).collect();
+    assert_eq!(parents[1..], [&turns[0]["call_id"], &turns[1]["call_id"], &turns[0]["call_id"]]);
+    let new: Vec<_> = turns.iter().map(|turn| (&turn["new_from"], &turn["messages"])).collect();
+    let expected = [(0, 1), (2, 3), (4, 5), (2, 3)].map(|(from, all)| (json!(from), json!(all)));
+    assert!(new.iter().zip(&expected).all(|(a, b)| (a.0, a.1) == (&b.0, &b.1)), "{new:?}");
+    assert_eq!((&turns[3]["kind"], &turns[3]["heard"]), (&json!("fork"), &json!("user: Else")));
+    assert_eq!(tree["forks"].as_array().unwrap().len(), 1);
+
+    let id = turns[2]["call_id"].as_str().unwrap();
+    let call = ask(&viewer, View::Call, id, &[]).await.unwrap();
+    assert_eq!(call["messages"][4], json!({ "role": "user", "content": "Three" }));
+    assert_eq!(call["choices"][0]["message"], messages[5]);
+    let request = ask(&viewer, View::Request, id, &[]).await.unwrap();
+    assert_eq!(call["request_bytes"], request.as_str().unwrap().len());
+
+    let mut snapshot = world.snapshot().await;
+    let attempt = snapshot.episodes(&Selection::default()).await.unwrap().remove(0);
+    let rows = viewer::messages(&mut snapshot, &attempt).await.unwrap();
+    let said = rows.iter().map(|row| (row.position, row.choice.is_some()));
+    let once = [(0, false), (1, true), (2, false), (3, true), (4, false), (5, true)];
+    let fork = [(2, false), (3, true)];
+    assert_eq!(said.collect::<Vec<_>>(), [&once[..], &fork].concat(), "each where it was first");
+    assert_eq!(rows[4].content.as_deref(), Some("Three"));
+
+    let tokens = ask(&viewer, View::Tokens, id, &[]).await.unwrap();
+    let prompt = tokens["prompt_tokens"].as_u64().unwrap() as usize;
+    let texts: Vec<&str> =
+        tokens["texts"].as_array().unwrap().iter().map(|text| text.as_str().unwrap()).collect();
+    assert!(texts[..prompt].concat().contains("One Grüße"), "{texts:?}");
+    let is_trained = |at: usize| tokens["mask"][at] == 1 && tokens["logprobs"][at].is_number();
+    assert!((0..texts.len()).all(|at| is_trained(at) == (at >= prompt)));
+    let part = ask(&viewer, View::Tokens, id, &[("from", "3"), ("count", "4")]).await.unwrap();
+    assert_eq!(part["ids"].as_array().unwrap()[..], tokens["ids"].as_array().unwrap()[3..7]);
+    world.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn many_episodes_are_listed_counted_and_searched() {
+    let world = World::start(start_engine().await).await;
+    for (name, reward) in [("a", "1"), ("b", "0"), ("c", "null")] {
+        let announced = format!(r#"{{"episode_id":"{name}","group_id":"g","group_size":3}}"#);
+        post(world.control, "/episodes", &announced).await;
+        talk(&world, name, &[&format!("The word is Zebra-{name}")]).await;
+        let body = format!(r#"{{"value":{reward}}}"#);
+        post(world.control, &format!("/episodes/{name}/rewards"), &body).await;
+    }
+    let viewer = viewer(&world);
+
+    let list = ask(&viewer, View::Episodes, "", &[("sort", "-reward")]).await.unwrap();
+    let names: Vec<_> = list["episodes"].as_array().unwrap().iter().collect();
+    assert_eq!(names.iter().map(|e| &e["episode_id"]).collect::<Vec<_>>(), ["a", "b", "c"]);
+    assert_eq!((&list["total"], &names[0]["state"]), (&json!(3), &json!("open")));
+
+    let groups = ask(&viewer, View::Groups, "", &[]).await.unwrap();
+    let group = &groups["groups"][0];
+    assert_eq!(
+        (&group["size"], &group["scored"], &group["mean"]),
+        (&json!(3), &json!(2), &json!(0.5))
+    );
+    assert!((group["std"].as_f64().unwrap() - 0.5f64.sqrt()).abs() < 1e-12);
+
+    let stats = ask(&viewer, View::Stats, "", &[("buckets", "3"), ("group", "g")]).await.unwrap();
+    assert_eq!((&stats["totals"]["calls"], &stats["outcomes"]["complete"]), (&json!(3), &json!(3)));
+    let in_buckets: u64 =
+        stats["buckets"].as_array().unwrap().iter().map(|b| b["calls"].as_u64().unwrap()).sum();
+    assert_eq!(in_buckets, 3);
+    assert_eq!(stats["versions"][0]["solved"], 0.5);
+
+    let found = ask(&viewer, View::Search, "", &[("q", "zebra-B")]).await.unwrap();
+    let hits = found["hits"].as_array().unwrap();
+    assert_eq!((hits.len(), &hits[0]["match"]), (1, &json!("Zebra-b")));
+    assert_eq!((&found["searched"], &found["next"]), (&json!(3), &Value::Null));
+    let part = ask(&viewer, View::Search, "", &[("q", "zebra"), ("limit", "1")]).await.unwrap();
+    let next = part["next"].as_str().unwrap();
+    assert_eq!(part["hits"][0]["episode_id"], "c", "the newest first");
+    let rest = ask(&viewer, View::Search, "", &[("q", "zebra"), ("cursor", next)]).await.unwrap();
+    assert_eq!(rest["hits"].as_array().unwrap().len(), 2);
+    world.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stream_of_events_has_what_happens_after_it_began() {
+    let world = World::start(start_engine().await).await;
+    talk(&world, "before", &["Hello"]).await;
+    let parameters = [("text".to_owned(), "1".to_owned())];
+    let mut events = EventReader::new(viewer(&world), &parameters).unwrap();
+    let one = [("episode".to_owned(), "other".to_owned())];
+    let mut others = EventReader::new(viewer(&world), &one).unwrap();
+    assert!(events.look().await.unwrap().is_empty() && others.look().await.unwrap().is_empty());
+
+    talk(&world, "now", &["Hello you"]).await;
+    post(world.control, "/episodes/now/rewards", r#"{"value":1}"#).await;
+    post(world.control, "/episodes/now/close", "").await;
+    let found = events.look().await.unwrap();
+    let kinds: Vec<&str> = found.iter().map(|(kind, _)| *kind).collect();
+    assert_eq!(kinds, ["call", "reward", "episode"], "{found:?}");
+    let call: Value = serde_json::from_str(&found[0].1).unwrap();
+    assert_eq!((&call["outcome"], &call["heard"]), (&json!("complete"), &json!("user: Hello you")));
+    assert!(events.look().await.unwrap().is_empty() && others.look().await.unwrap().is_empty());
+    world.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_question_without_an_answer_says_why() {
+    let world = World::start(start_engine().await).await;
+    talk(&world, "run", &["Hello"]).await;
+    let viewer = viewer(&world);
+    let call = "01a20be7-f5db-760b-9c61-a79dc31d40bf";
+    for (view, id, parameters, why) in [
+        (View::Tree, "none", ("attempt", ""), "no episode `none`"),
+        (View::Tree, "run", ("attempt", "3"), "no episode `run` attempt 3"),
+        (View::Tree, "a b", ("attempt", ""), "no episode `a b`"),
+        (View::Call, call, ("", ""), "no call `01a20be7"),
+        (View::Call, "x", ("", ""), "no call `x`"),
+        (View::Episodes, "", ("sort", "size"), "`sort` is not one of opened, closed,"),
+        (View::Episodes, "", ("limit", "0"), "`limit` is not 1 to 1000"),
+        (View::Episodes, "", ("label", "x"), "`label` is not NAME=VALUE: x"),
+        (View::Episodes, "", ("state", "gone"), "`state` is not one of open, closed, completed"),
+        (View::Episodes, "", ("since", "NaN"), "`since` is not a finite number"),
+        (View::Search, "", ("q", ""), "`q` is a text of 1 to 1024 bytes"),
+        (View::Stats, "", ("buckets", "9999"), "`buckets` is not 1 to 500"),
+        (View::Groups, "", ("label", "a=b"), "`label` is not a parameter of this view"),
+    ] {
+        let parameters: &[_] = if parameters.0.is_empty() { &[] } else { &[parameters] };
+        let said = ask(&viewer, view, id, parameters).await.unwrap_err().to_string();
+        assert!(said.starts_with(why), "{said}");
+    }
+    world.stop().await;
+}

@@ -1,0 +1,300 @@
+// The page of the real binary, over stores that it recorded, in headless Chromium.
+
+import assert from "node:assert/strict";
+import { mkdtempSync, rmSync } from "node:fs";
+import { tmpdir } from "node:os";
+import path from "node:path";
+import { after, before, test } from "node:test";
+import { browser, finish, go, open, view } from "./kit.mjs";
+import { HOSTILE, record } from "./record.mjs";
+
+let folder, chromium, played, recorded;
+
+before(async () => {
+  folder = mkdtempSync(path.join(tmpdir(), "rolltape-page-"));
+  const store = path.join(folder, "rolltape.db");
+  await Promise.all([
+    record(store),
+    finish(["demo", "--out", path.join(folder, "demo"), "--groups", "3", "--episodes", "4"]),
+  ]);
+  chromium = await browser();
+  recorded = await view(store);
+  played = await view(path.join(folder, "demo", "rolltape.db"));
+});
+
+after(async () => {
+  await chromium?.close();
+  await recorded?.stop();
+  await played?.stop();
+  if (folder) rmSync(folder, { recursive: true, force: true });
+});
+
+/** Runs `look` in an open page; errors, refusals of the policy and foreign requests fail it. */
+async function inPage(link, look, options) {
+  const { page, faults, close } = await open(chromium, link, options);
+  try {
+    await look(page);
+    assert.deepEqual(faults, []);
+  } finally {
+    await close();
+  }
+}
+
+const textOf = (page, selector) => page.locator(selector).first().innerText();
+
+test("the list shows what the demo played, sorts and filters it", () =>
+  inPage(played.link, async (page) => {
+    await page.waitForSelector(".table a.row .id");
+    assert.equal(await textOf(page, ".count"), "12 episodes");
+    assert.equal(await page.locator(".table a.row").count(), 12);
+
+    await page.getByRole("button", { name: "reward" }).click();
+    await page.waitForFunction(() => location.hash.includes("sort=-reward"));
+    await page.waitForFunction(
+      () => document.querySelectorAll(".table a.row .reward").length === 12,
+    );
+    const rewards = await page.locator(".table a.row .reward").allInnerTexts();
+    assert.deepEqual(
+      rewards.map(Number),
+      rewards.map(Number).sort((a, b) => b - a),
+    );
+
+    await page.getByLabel("episode contains").fill("g1-e");
+    await page.waitForFunction(
+      () => document.querySelector(".count")?.textContent === "4 episodes",
+    );
+    assert.match(new URL(page.url()).hash, /name=g1-e/);
+    await page.getByRole("button", { name: "clear" }).click();
+    await page.waitForFunction(
+      () => document.querySelector(".count")?.textContent === "12 episodes",
+    );
+  }));
+
+test("the token leaves the address, and a wrong one brings the form", () =>
+  inPage(played.link, async (page) => {
+    await page.waitForSelector(".table a.row .id");
+    assert.ok(!page.url().includes(played.token));
+    await page.reload();
+    await page.waitForSelector(".table a.row .id");
+
+    await page.evaluate(() => sessionStorage.clear());
+    await page.reload();
+    const field = page.getByLabel("token");
+    await field.fill("not the token");
+    await field.press("Enter");
+    await page.waitForTimeout(1500);
+    await field.fill(played.token);
+    await field.press("Enter");
+    await page.waitForSelector(".table a.row .id");
+  }));
+
+test("an episode is a tree with a sub-agent, a fork, a try and two choices", () =>
+  inPage(recorded.link, async (page) => {
+    await go(page, "#/e/forks/0");
+    await page.waitForSelector(".turn");
+    const tree = await page.locator(".tree").innerText();
+    for (const word of [
+      "subagent",
+      "halves",
+      "fork: nonce_or_date",
+      "try 2",
+      "client_gone",
+      "choice 0",
+      "choice 1",
+    ]) {
+      assert.ok(tree.includes(word), `${word} in ${tree}`);
+    }
+    assert.equal(await textOf(page, ".head .mark"), "usable");
+    const summary = await page.locator(".summary").innerText();
+    assert.match(summary, /client_gone\s+the agent left before the end of a reply/);
+    assert.match(summary, /fix the date for the episode/);
+    assert.match(summary, /0\s+reward\s+episode\s+judge/);
+    assert.match(summary, /0\.5\s+reward\s+episode\s+tests/);
+    assert.ok(!tree.includes("/v1/models"));
+    await page.getByLabel("show 1 call without a turn").check();
+    assert.match(await page.locator(".tree").innerText(), /GET \/v1\/models/);
+  }));
+
+test("a fork has both texts, the cause, the cost and what to change", () =>
+  inPage(recorded.link, async (page) => {
+    await go(page, "#/e/forks/0");
+    await page.locator(".turn", { hasText: "nonce_or_date" }).click();
+    await page.waitForSelector(".call-head");
+    await page.keyboard.press("x");
+    await page.waitForSelector(".fork");
+    const fork = await page.locator(".fork", { hasText: "nonce_or_date" }).innerText();
+    assert.match(fork, /a date, a clock, a counter or a random word changed/);
+    assert.match(fork, /What to change: fix the date/);
+    assert.match(fork, /prefilled again\s+\d+ tokens/);
+    assert.match(await textOf(page, ".side.known mark"), /4/);
+    assert.match(await textOf(page, ".side.sent mark"), /5/);
+  }));
+
+test("a turn shows what is new, its history folded, and its answer", () =>
+  inPage(recorded.link, async (page) => {
+    await go(page, "#/e/forks/0");
+    await page.locator(".turn").nth(1).click();
+    await page.waitForSelector(".message.sampled");
+    assert.match(await page.locator(".messages").innerText(), /earlier messages? known from\s+#1/);
+    const shown = await page.locator(".message").count();
+    await page.getByRole("button", { name: /earlier message/ }).click();
+    assert.ok((await page.locator(".message").count()) > shown);
+    assert.match(await textOf(page, ".history"), /1 tool\s+guess/);
+  }));
+
+test("tokens have their logprob, mask, version and fidelity on hover", () =>
+  inPage(recorded.link, async (page) => {
+    await go(page, "#/episodes?name=game-2-e0");
+    await page.locator(".table a.row").first().click();
+    await page.locator(".turn").first().click();
+    await page.waitForSelector(".call-head");
+    await page.keyboard.press("t");
+    const token = page.locator(".token-row .tok:not(.prompt)").first();
+    await token.hover();
+    const hover = await page.locator(".hover").innerText();
+    assert.match(hover, /logprob\s+(-\d|0)/);
+    assert.match(hover, /mask\s+1, may be trained/);
+    assert.match(hover, /version\s+3/);
+    assert.match(hover, /checksum\s+[0-9a-f]{8}/);
+    assert.match(hover, /fidelity\s+exact/);
+    const facts = await textOf(page, ".call-head");
+    assert.match(facts, /\d+ of \d+ tokens? trainable/);
+    const [, sampled] = /of (\d+) tokens? trainable/.exec(facts);
+    assert.equal(await page.locator(".token-row .tok:not(.prompt)").count(), Number(sampled));
+  }));
+
+test("tokens of an agent that left are not trained", () =>
+  inPage(recorded.link, async (page) => {
+    await go(page, "#/e/forks/0");
+    await page.locator(".turn", { hasText: "client_gone" }).click();
+    await page.waitForSelector(".call-head");
+    await page.keyboard.press("t");
+    await page.locator(".token-row .tok:not(.prompt)").first().hover();
+    assert.match(await page.locator(".hover").innerText(), /mask\s+0, not trained/);
+    assert.ok(await page.locator(".token-row .tok.masked").count());
+  }));
+
+test("the bytes of a call are those that were sent", () =>
+  inPage(recorded.link, async (page) => {
+    await go(page, "#/e/forks/0");
+    await page.locator(".turn").first().click();
+    await page.waitForSelector(".call-head");
+    await page.keyboard.press("r");
+    const request = page.locator(".side", { hasText: "as the agent sent it" }).locator("pre.body");
+    await request.waitFor();
+    const sent = JSON.parse(await request.innerText());
+    assert.equal(sent.messages[0].content, "Find the number. The time is 2026-11-24 10:04.");
+    await page.getByRole("button", { name: "indent" }).first().click();
+    assert.match(await request.innerText(), /^\{\n {2}"model"/);
+  }));
+
+test("text that others wrote is text, and what is hidden in it is shown", () =>
+  inPage(recorded.link, async (page) => {
+    await go(page, "#/e/hostile/0");
+    await page.locator(".turn").first().click();
+    await page.waitForSelector(".message.sampled");
+    const said = await textOf(page, ".role-user .content");
+    assert.equal(said, HOSTILE.replace("\u202e", "\\u202e").replace("\u0007", "\\u0007"));
+    assert.equal(await page.locator("main img, main b:has-text('bold')").count(), 0);
+    assert.equal(await page.locator(".role-user .escape").count(), 2);
+  }));
+
+test("the attempts of a group stand side by side, the best one first", () =>
+  inPage(recorded.link, async (page) => {
+    await go(page, "#/groups");
+    await page.waitForSelector(".table a.row .id");
+    assert.deepEqual((await page.locator(".table .id").allInnerTexts()).sort(), [
+      "game-0",
+      "game-1",
+      "game-2",
+    ]);
+    await page.locator(".table a.row", { hasText: "game-1" }).click();
+    await page.waitForFunction(() => document.querySelectorAll(".column .card").length >= 4);
+    assert.equal(await page.locator(".column").count(), 4);
+    const rewards = (await page.locator(".column-reward").allInnerTexts()).map(Number);
+    assert.deepEqual(
+      rewards,
+      [...rewards].sort((a, b) => b - a),
+    );
+    assert.match(await textOf(page, ".column-verdict"), /exact/);
+  }));
+
+test("numbers are those of the store", () =>
+  inPage(recorded.link, async (page) => {
+    await go(page, "#/stats");
+    await page.waitForSelector(".totals");
+    const totals = await page.locator(".totals").innerText();
+    assert.match(totals, /15\s+episodes/);
+    assert.match(totals, /client_gone\s*1/);
+    const versions = await page.locator("table.versions tbody tr").allInnerTexts();
+    assert.ok(
+      versions.some((row) => /^3\s+3\s/.test(row)),
+      versions.join("|"),
+    );
+    for (const title of [
+      "Reward by group",
+      "Success over version",
+      "Staleness",
+      "Tokens",
+      "Time of a call",
+    ]) {
+      assert.ok(await page.locator("figcaption", { hasText: title }).count(), title);
+    }
+    assert.ok((await page.locator(".group-plot circle").count()) === 3);
+  }));
+
+test("a search finds what was said, and leads to its turn", () =>
+  inPage(recorded.link, async (page) => {
+    await page.waitForSelector(".table a.row .id");
+    await page.keyboard.press("/");
+    await page.getByLabel("a text that was said").fill("HALVES 1 to");
+    await page.keyboard.press("Enter");
+    await page.waitForSelector(".hit");
+    assert.match(await textOf(page, ".hit"), /Which number halves 1 to 7\?/);
+    await page.keyboard.press("j");
+    await page.keyboard.press("Enter");
+    await page.waitForSelector(".message");
+    assert.match(page.url(), /#\/e\/forks\/0\/call\//);
+  }));
+
+test("the keyboard goes from the list to a turn's tokens and back", () =>
+  inPage(recorded.link, async (page) => {
+    await go(page, "#/episodes?name=forks");
+    await page.waitForSelector(".table a.row .id");
+    await page.keyboard.press("j");
+    await page.keyboard.press("Enter");
+    await page.waitForSelector(".summary");
+    await page.keyboard.press("j");
+    await page.waitForSelector(".message.sampled");
+    await page.keyboard.press("j");
+    await page.waitForFunction(
+      () => document.querySelector(".call-head .big")?.textContent === "#2",
+    );
+    await page.waitForSelector(".call-head");
+    await page.keyboard.press("t");
+    await page.waitForSelector(".token-row");
+    await page.keyboard.press("u");
+    await page.waitForSelector(".summary");
+    await page.keyboard.press("?");
+    assert.match(await page.locator(".help").innerText(), /one level up/);
+    await page.keyboard.press("Escape");
+    assert.equal(await page.locator(".help").count(), 0);
+    await page.keyboard.press("u");
+    await page.waitForSelector(".table");
+  }));
+
+test("light and dark follow the system, and the reader's choice", () =>
+  inPage(
+    played.link,
+    async (page) => {
+      const paper = () => page.evaluate(() => getComputedStyle(document.body).backgroundColor);
+      const dark = await paper();
+      await page.getByRole("button", { name: /theme/ }).click();
+      assert.notEqual(await paper(), dark);
+      await page.reload();
+      assert.notEqual(await paper(), dark);
+      await page.getByRole("button", { name: /theme/ }).click();
+      assert.equal(await paper(), dark);
+    },
+    { colorScheme: "dark" },
+  ));

@@ -1,0 +1,217 @@
+// Records what a game does not show: sub-agents, a fork, tries, several choices, an agent that
+// leaves, versions, and text that would like to be HTML. All of it goes through a real server.
+
+import { once } from "node:events";
+import { readFileSync } from "node:fs";
+import { rm } from "node:fs/promises";
+import http from "node:http";
+import path from "node:path";
+import { ROOT, rolltape } from "./kit.mjs";
+
+const MODEL = path.join(ROOT, "engine/models/tiny");
+/** Text that must be shown as text, with its hidden characters in sight. */
+export const HOSTILE = '<img src=x onerror="document.title=1"><b>bold</b> \u202egnp.exe \u0007';
+const GUESS = {
+  type: "function",
+  function: {
+    name: "guess",
+    parameters: { type: "object", properties: { n: { type: "integer" } }, required: ["n"] },
+  },
+};
+const AGENT = { "user-agent": "claude-cli/2.1", "x-claude-code-session-id": "session-1" };
+
+/** A server that records into a store, and what a client and a trainer send to it. */
+class Server {
+  static async start(store) {
+    const args = [
+      "serve",
+      "--model",
+      MODEL,
+      "--store",
+      store,
+      "--listen",
+      "127.0.0.1:0",
+      "--control",
+      "127.0.0.1:0",
+    ];
+    const running = await rolltape(args, "stderr", /^listening on (\S+), control on (\S+),/);
+    return new Server(running, readFileSync(`${store}-token`, "utf8").trim());
+  }
+
+  constructor(running, token) {
+    [, this.data, this.control] = running.match;
+    this.token = token;
+    this.stop = running.stop;
+  }
+
+  /** Sends a call of an episode, and returns its first answer. */
+  async ask(episode, messages, { headers = {}, ...more } = {}) {
+    const body = {
+      model: "tiny",
+      messages,
+      tools: [GUESS],
+      temperature: 1,
+      max_tokens: 24,
+      seed: messages.length,
+      ...more,
+    };
+    const response = await fetch(`${this.data}/e/${episode}/v1/chat/completions`, {
+      method: "POST",
+      headers: { "content-type": "application/json", ...headers },
+      body: JSON.stringify(body),
+    });
+    if (!response.ok) throw new Error(`${response.status}: ${await response.text()}`);
+    return (await response.json()).choices[0].message;
+  }
+
+  /**
+   * Sends a call with a long answer, and leaves when the first bytes are there. The socket is reset
+   * at once: the tiny model answers in a blink.
+   */
+  async leave(episode, messages, headers) {
+    const more = { max_tokens: 700, stream: true, ignore_eos: true };
+    const costly = { logprobs: true, top_logprobs: 20 };
+    const request = http.request(`${this.data}/e/${episode}/v1/chat/completions`, {
+      method: "POST",
+      headers: { "content-type": "application/json", ...headers },
+    });
+    request.on("error", () => {});
+    request.end(JSON.stringify({ model: "tiny", messages, tools: [GUESS], ...more, ...costly }));
+    const [response] = await once(request, "response");
+    response.on("error", () => {});
+    await once(response, "data");
+    request.socket.resetAndDestroy();
+  }
+
+  async read(route) {
+    const headers = { authorization: `Bearer ${this.token}` };
+    const response = await fetch(`${this.control}/${route}`, { headers });
+    if (!response.ok) throw new Error(`${route}: ${response.status}: ${await response.text()}`);
+    return response.json();
+  }
+
+  async tell(route, body) {
+    const response = await fetch(`${this.control}/${route}`, {
+      method: "POST",
+      headers: { "content-type": "application/json", authorization: `Bearer ${this.token}` },
+      body: JSON.stringify(body),
+    });
+    if (!response.ok) throw new Error(`${route}: ${response.status}: ${await response.text()}`);
+  }
+}
+
+/** Returns the messages that follow an answer: its own, and what its tools gave. */
+function after(answer, said) {
+  const results = (answer.tool_calls ?? []).map((call) => ({
+    role: "tool",
+    tool_call_id: call.id,
+    content: said,
+  }));
+  return [answer, ...(results.length > 0 ? results : [{ role: "user", content: said }])];
+}
+
+/** One agent with sub-agents, whose history forks because a clock in it moves. */
+async function playForks(server) {
+  const system = (time) => ({
+    role: "system",
+    content: `Find the number. The time is 2026-11-24 10:0${time}.`,
+  });
+  let messages = [system(4), { role: "user", content: "It is from 1 to 7." }];
+  for (const said of ["higher", "lower"]) {
+    messages = [
+      ...messages,
+      ...after(await server.ask("forks", messages, { headers: AGENT }), said),
+    ];
+  }
+  const helper = {
+    headers: {
+      ...AGENT,
+      "x-claude-code-agent-id": "halves",
+      "x-claude-code-parent-agent-id": "main",
+    },
+  };
+  const task = [{ role: "user", content: "Which number halves 1 to 7?" }];
+  await server.ask(
+    "forks",
+    [...task, ...after(await server.ask("forks", task, helper), "so which one?")],
+    helper,
+  );
+
+  messages = [
+    ...messages,
+    ...after(await server.ask("forks", messages, { headers: AGENT }), "higher"),
+  ];
+  const moved = [system(5), ...messages.slice(1)];
+  const answer = await server.ask("forks", moved, { headers: AGENT });
+  const next = [...moved, ...after(answer, "lower")];
+  await server.leave("forks", next, AGENT);
+  const last = await server.ask("forks", next, {
+    headers: { ...AGENT, "x-stainless-retry-count": "1" },
+  });
+  await server.ask("forks", [...next, ...after(last, "once more")], { headers: AGENT, n: 2 });
+  await fetch(`${server.data}/e/forks/v1/models`);
+  await server.tell("episodes/forks/rewards", { value: 0, source: "judge" });
+  await server.tell("episodes/forks/rewards", { value: 0.5, source: "tests" });
+  await server.tell("episodes/forks/close", { status: "completed" });
+}
+
+/** Plays a guessing game of three turns, and rewards it. */
+async function playGame(server, group, number) {
+  const episode = `game-${group}-e${number}`;
+  const headers = {
+    "x-group-id": `game-${group}`,
+    "x-task-id": "guess",
+    "x-episode-tag": "split=train",
+  };
+  const secret = ((group * 3) % 7) + 1;
+  let messages = [
+    { role: "user", content: "Find the secret number from 1 to 7. You have 3 guesses." },
+  ];
+  let reward = 0;
+  for (let turn = 0; turn < 3 && reward < 1; turn++) {
+    const seed = group * 1000 + number * 10 + turn;
+    const answer = await server.ask(episode, messages, { headers, seed });
+    const said = answer.tool_calls?.[0]?.function.arguments ?? answer.content ?? "";
+    const guessed = Number(/\d/.exec(said)?.[0] ?? 0);
+    if (guessed === secret) reward = 1;
+    messages = [...messages, ...after(answer, guessed < secret ? "higher" : "lower")];
+  }
+  await server.tell(`episodes/${episode}/rewards`, { value: reward, source: "game" });
+  await server.tell(`episodes/${episode}/close`, { status: reward ? "completed" : "truncated" });
+}
+
+/** Times that a recording is begun: the agent that leaves may be slower than the tiny model. */
+const TRIES = 8;
+/** What lies beside a store, by the end of its name. */
+const PARTS = ["", "-wal", "-shm", "-writer", "-token", "-keys"];
+
+/** Records into a store, and returns when all of it is on disk. */
+export async function record(store, sizes = {}) {
+  for (let tried = 0; tried < TRIES; tried++) {
+    if (await recordOnce(store, sizes)) return;
+    for (const part of PARTS) await rm(store + part, { force: true });
+  }
+  throw new Error("the agent that leaves was too slow each time");
+}
+
+/** Records, unless the agent that leaves was too slow. */
+async function recordOnce(store, { groups = 3, size = 4 }) {
+  const server = await Server.start(store);
+  try {
+    await playForks(server);
+    const { turns } = await server.read("episodes/forks/tree");
+    if (!turns.some((turn) => turn.outcome === "client_gone")) return false;
+
+    await server.ask("hostile", [{ role: "user", content: HOSTILE }]);
+    const long = { max_tokens: 240, ignore_eos: true };
+    await server.ask("long", [{ role: "user", content: "Guess on and on." }], long);
+    for (let group = 0; group < groups; group++) {
+      await server.tell("update_weights", { weight_dir: MODEL, weight_version: String(group + 1) });
+      const games = Array.from({ length: size }, (_, number) => playGame(server, group, number));
+      await Promise.all(games);
+    }
+    return true;
+  } finally {
+    await server.stop();
+  }
+}

@@ -1,0 +1,149 @@
+"""The commands that show a recording to people, on a store and on the server that records."""
+
+import json
+import subprocess
+import time
+
+import openai
+import pytest
+
+import harness
+
+POEM = "\n".join(f"Line {number} of a long poem" for number in range(40))
+LATE_S = 20
+
+
+@pytest.fixture(scope="module")
+def proxy(tmp_path_factory):
+    """A recorder with an episode of three turns and one of two."""
+    with harness.serve(tmp_path_factory.mktemp("show"), "--model", harness.MODEL) as proxy:
+        talk(proxy, "run-1", ["Hello", POEM, "Third"])
+        talk(proxy, "run-2", ["Hello", "Else"])
+        yield proxy
+
+
+def talk(proxy, episode, texts):
+    """Turns of one conversation."""
+    agent = openai.OpenAI(base_url=proxy.base_url(episode), api_key="k", max_retries=0)
+    messages = []
+    for text in texts:
+        messages.append({"role": "user", "content": text})
+        reply = agent.chat.completions.create(
+            model="tiny", messages=messages, max_tokens=6, seed=1
+        )
+        messages.append({"role": "assistant", "content": reply.choices[0].message.content})
+
+
+def both(proxy, *words):
+    """What a command prints, from the store and from the server, which is the same."""
+    token = harness.token_file(proxy.store)
+    server = ("--control", f"http://{harness.text(proxy.control)}", "--control-token-file", token)
+    one = harness.done(*words, "--store", proxy.store, folder=proxy.folder)
+    other = harness.done(*words, *server, folder=proxy.folder)
+    assert one == other
+    return one
+
+
+def test_an_episode_reads_like_a_conversation(proxy):
+    page = both(proxy, "show", "run-1")
+    assert [line for line in page.splitlines() if line.startswith("#")] and "exact" in page
+    assert page.index("Hello") < page.index("Line 0 of") < page.index("Third")
+    assert "Line 39" not in page and "rolltape show run-1 --turn 2" in page
+
+
+def test_a_turn_is_there_in_full(proxy):
+    turn = both(proxy, "show", "run-1", "--turn", "2")
+    assert all(line in turn for line in POEM.splitlines())
+    assert "Third" not in turn
+    whole = both(proxy, "show", "run-1", "--full")
+    assert all(line in whole for line in [*POEM.splitlines(), "Third"])
+
+
+def test_a_call_is_named_by_its_number_or_the_beginning_of_its_id(proxy):
+    turns = [json.loads(line) for line in both(proxy, "show", "run-1", "--json").splitlines()]
+    call_id = turns[1]["call_id"]
+    by_number = both(proxy, "show", "run-1", "--call", "2")
+    assert json.loads(by_number)["call_id"] == call_id
+    assert both(proxy, "show", "run-1", "--call", call_id[:-2]) == by_number
+    raw = both(proxy, "show", "run-1", "--turn", "2", "--raw")
+    assert "Line 39 of a long poem" in raw
+    tokens = ("show", "run-1", "--turn", "2", "--tokens")
+    where = ("--store", proxy.store, "--tokenizer", harness.MODEL)
+    table = harness.done(*tokens, *where, folder=proxy.folder)
+    assert "logprob" in table and len(table.splitlines()) > 6
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("episodes", "--json", "--sort", "name"),
+        ("show", "run-1", "--json"),
+        ("show", "run-1", "--turn", "1", "--json"),
+        ("stats", "--json"),
+        ("diff", "run-1", "run-2", "--json"),
+    ],
+    ids=" ".join,
+)
+def test_json_is_for_programs(proxy, words):
+    assert [json.loads(line) for line in both(proxy, *words).splitlines()]
+
+
+def test_two_attempts_differ_where_they_differ(proxy):
+    page = both(proxy, "diff", "run-1", "run-2")
+    assert "Else" in page and "Line 0 of" in page
+
+
+@pytest.mark.parametrize("where", ["store", "control"])
+def test_a_tail_shows_a_call_when_it_ends(proxy, where):
+    token = harness.token_file(proxy.store)
+    named = {
+        "store": ("--store", proxy.store),
+        "control": (
+            "--control", f"http://{harness.text(proxy.control)}", "--control-token-file", token,
+        ),
+    }
+    tail = harness.Process(
+        "tail", "--episode", f"tailed-{where}", *named[where], folder=proxy.folder,
+        stdout=subprocess.PIPE,
+    )
+    try:
+        until = time.monotonic() + LATE_S
+        while "waiting for calls" not in tail.stderr and time.monotonic() < until:
+            time.sleep(0.02)
+        talk(proxy, f"tailed-{where}", ["Now"])
+        line = tail.child.stdout.readline().decode()
+        assert f" tailed-{where} chat tiny " in line, line
+    finally:
+        tail.kill()
+
+
+def test_a_server_prints_a_line_for_each_call(proxy):
+    talk(proxy, "printed", ["Say", "More"])
+    until = time.monotonic() + LATE_S
+    while proxy.process.stderr.count(" printed chat tiny ") < 2 and time.monotonic() < until:
+        time.sleep(0.05)
+    lines = [line for line in proxy.process.stderr.splitlines() if " printed chat " in line]
+    assert len(lines) == 2 and "Say" not in "".join(lines)
+
+
+def test_a_quiet_server_prints_none(tmp_path):
+    with harness.serve(tmp_path, "--quiet", "--model", harness.MODEL) as proxy:
+        talk(proxy, "printed", ["Say"])
+        time.sleep(1.5)
+        assert " printed chat " not in proxy.process.stderr
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_a_shell_completes_commands(shell, tmp_path):
+    script = harness.done("completions", shell, folder=tmp_path)
+    assert "episodes" in script and "control-token-file" in script
+
+
+def test_what_is_not_there_is_named_with_a_way_out(proxy):
+    for words, expected in [
+        (("show", "gone"), "no episode `gone`"),
+        (("show", "run-1", "--turn", "9"), "9"),
+        (("show", "run-1", "--call", "zzz"), "zzz"),
+    ]:
+        ended = harness.command(*words, "--store", proxy.store, folder=proxy.folder)
+        assert ended.returncode in (1, 2) and expected in ended.stderr, ended

@@ -1,0 +1,181 @@
+/** The frame of the page: the bar, and the view that the address names. */
+
+import { useEffect, useMemo, useState } from "preact/hooks";
+import { onRefused } from "./api/client";
+import { keepToken } from "./api/token";
+import { EpisodeView } from "./episode/episode";
+import { Episodes } from "./lists/episodes";
+import { Groups } from "./lists/groups";
+import { HELP, useKeys } from "./parts/keys";
+import { FollowingContext, FollowingSwitch } from "./parts/live";
+import { applyTheme, nextTheme, theme } from "./parts/theme";
+import { go, href, useRoute, type Route } from "./route";
+import { CallsView } from "./views/calls";
+import { GroupView } from "./views/group";
+import { SearchView } from "./views/search";
+import { StatsView } from "./views/stats";
+
+const PLACES: [string, string][] = [
+  ["episodes", "Episodes"],
+  ["groups", "Groups"],
+  ["stats", "Numbers"],
+  ["calls", "Live calls"],
+  ["search", "Search"],
+];
+
+export function App() {
+  const route = useRoute();
+  const [needsToken, setNeedsToken] = useState(false);
+  const [session, setSession] = useState(0);
+  const [isHelpOpen, setHelpOpen] = useState(false);
+  const [on, setOn] = useState(true);
+  const [connected, setConnected] = useState(false);
+  const following = useMemo(() => ({ on, connected, setOn, setConnected }), [on, connected]);
+
+  useEffect(() => onRefused(() => setNeedsToken(true)), []);
+  useEffect(() => {
+    document.title = ["rolltape", ...route.path.slice(0, 2).filter((part) => part !== "e")].join(
+      " · ",
+    );
+  }, [route.path.join("/")]);
+  useKeys({
+    e: () => go(href(["episodes"])),
+    g: () => go(href(["groups"])),
+    n: () => go(href(["stats"])),
+    l: () => go(href(["calls"])),
+    "/": () => go(href(["search"])),
+    "?": () => setHelpOpen((isOpen) => !isOpen),
+    Escape: () => setHelpOpen(false),
+  });
+
+  const entered = (token: string) => {
+    keepToken(token);
+    setNeedsToken(false);
+    setSession((count) => count + 1);
+  };
+  return (
+    <FollowingContext.Provider value={following}>
+      <Bar route={route} onHelp={() => setHelpOpen(true)} />
+      <main>
+        {needsToken ? <TokenForm onToken={entered} /> : <View key={session} route={route} />}
+      </main>
+      {isHelpOpen && <Help onClose={() => setHelpOpen(false)} />}
+    </FollowingContext.Provider>
+  );
+}
+
+function View({ route }: { route: Route }) {
+  const [place = "episodes", id = "", attempt = "0", , call = null] = route.path;
+  switch (place) {
+    case "groups":
+      return <Groups query={route.query} />;
+    case "group":
+      return <GroupView key={id} id={id} query={route.query} />;
+    case "e":
+      return (
+        <EpisodeView
+          key={`${id}/${attempt}`}
+          id={id}
+          attempt={Number(attempt)}
+          call={call}
+          query={route.query}
+        />
+      );
+    case "stats":
+      return <StatsView query={route.query} />;
+    case "calls":
+      return <CallsView />;
+    case "search":
+      return <SearchView query={route.query} />;
+    default:
+      return <Episodes query={route.query} />;
+  }
+}
+
+function Bar({ route, onHelp }: { route: Route; onHelp(): void }) {
+  const [chosen, setChosen] = useState(theme());
+  const place = route.path[0] ?? "episodes";
+  const shown = { e: "episodes", group: "groups" }[place] ?? place;
+  const turn = () => {
+    applyTheme(nextTheme(chosen));
+    setChosen(nextTheme(chosen));
+  };
+  return (
+    <nav class="top">
+      <a class="brand" href={href(["episodes"])}>
+        rolltape
+      </a>
+      {PLACES.map(([name, word]) => (
+        <a
+          key={name}
+          class={shown === name ? "on" : ""}
+          href={href([name])}
+          aria-current={shown === name ? "page" : undefined}
+        >
+          {word}
+        </a>
+      ))}
+      <span class="grow" />
+      <FollowingSwitch />
+      <button
+        class="quiet"
+        title="light, dark, or as the system says"
+        onClick={turn}
+      >{`theme: ${chosen}`}</button>
+      <button class="quiet" title="keys" aria-label="keys" onClick={onHelp}>
+        ?
+      </button>
+    </nav>
+  );
+}
+
+function TokenForm({ onToken }: { onToken(token: string): void }) {
+  const [token, setToken] = useState("");
+  return (
+    <form
+      class="token-form"
+      onSubmit={(event) => {
+        event.preventDefault();
+        if (token.trim()) onToken(token.trim());
+      }}
+    >
+      <h1>The control listener's token</h1>
+      <p>
+        <code>rolltape view</code> prints a link that has it. Or paste the content of the file
+        beside the store: <code>rolltape.db-token</code> for <code>rolltape.db</code>.
+      </p>
+      <input
+        type="password"
+        autocomplete="off"
+        aria-label="token"
+        placeholder="token"
+        value={token}
+        onInput={(event) => setToken(event.currentTarget.value)}
+      />
+      <button disabled={!token.trim()}>open</button>
+      <p class="dim">It is kept for this tab only.</p>
+    </form>
+  );
+}
+
+function Help({ onClose }: { onClose(): void }) {
+  return (
+    <div class="veil" onClick={onClose}>
+      <div class="help" role="dialog" aria-label="keys">
+        <h2>Keys</h2>
+        <dl>
+          {HELP.map(([keys, meaning]) => (
+            <div key={keys}>
+              <dt>
+                {keys.split(/,? (?=.)/).map((key) => (
+                  <kbd key={key}>{key}</kbd>
+                ))}
+              </dt>
+              <dd>{meaning}</dd>
+            </div>
+          ))}
+        </dl>
+      </div>
+    </div>
+  );
+}

@@ -1,0 +1,185 @@
+/** One attempt of an episode: its turns on the left, a summary or one call on the right. */
+
+import { useMemo, useState } from "preact/hooks";
+import { askJson } from "../api/client";
+import type { Tree } from "../api/types";
+import { CallView } from "../call/call";
+import { spanMs } from "../lists/episodes";
+import { useKeys } from "../parts/keys";
+import { useEvents } from "../parts/live";
+import { useLoad, useThrottled } from "../parts/load";
+import { Failure, Mark, RewardValue, State, Verdict, Waiting } from "../parts/marks";
+import { Copy, Text } from "../parts/text";
+import { episodeHref, go, goUp, href, replace } from "../route";
+import { duration, number, plural, time } from "../words/format";
+import { Summary } from "./summary";
+import { lineHref, lineKey, linesOf, TreeView } from "./tree";
+
+const REFRESH_MS = 1000;
+
+interface Props {
+  id: string;
+  attempt: number;
+  /** The call that is open, if one is. */
+  call: string | null;
+  query: Record<string, string>;
+}
+
+export function EpisodeView({ id, attempt, call, query }: Props) {
+  const path = `episodes/${encodeURIComponent(id)}/tree`;
+  const {
+    data: tree,
+    error,
+    reload,
+  } = useLoad(`${id}/${attempt}`, (signal) => askJson<Tree>(path, { attempt }, signal));
+  const refresh = useThrottled(reload, REFRESH_MS);
+  useEvents({ episode: id }, refresh, refresh);
+  const up = () => (call ? go(episodeHref(id, attempt)) : goUp());
+  useKeys({ u: up, Backspace: up });
+
+  if (error && !tree) return <Failure error={error} retry={reload} />;
+  if (!tree) return <Waiting />;
+  return <Loaded tree={tree} call={call} query={query} />;
+}
+
+function Loaded({
+  tree,
+  call,
+  query,
+}: {
+  tree: Tree;
+  call: string | null;
+  query: Record<string, string>;
+}) {
+  const [withOthers, setWithOthers] = useState(false);
+  const [text, setText] = useState("");
+  const lines = useMemo(() => linesOf(tree, withOthers, text), [tree, withOthers, text]);
+  const choice = Number(query["choice"] ?? 0);
+  const view = query["view"] ?? null;
+  const cursor = call ? lines.lines.findIndex((line) => lineKey(line) === `${call}/${choice}`) : -1;
+
+  const move = (to: number) => {
+    const line = lines.lines[Math.max(0, Math.min(lines.lines.length - 1, to))];
+    if (!line) return;
+    const target = lineHref(tree, line, view === "fork" ? null : view);
+    if (call) replace(target);
+    else go(target);
+  };
+  useKeys({
+    j: () => move(cursor + 1),
+    k: () => move(cursor - 1),
+    Enter: () => move(Math.max(cursor, 0)),
+  });
+
+  const hidden = tree.others.filter((other) => other.outcome === "complete").length;
+  return (
+    <div class={`page episode ${call ? "with-call" : ""}`}>
+      <Header tree={tree} />
+      <div class="split">
+        <section class="turns">
+          <TreeView
+            tree={tree}
+            lines={lines}
+            cursor={cursor}
+            view={view === "fork" ? null : view}
+          />
+          <div class="turns-bar">
+            <input
+              type="search"
+              class={text ? "used" : ""}
+              placeholder="turns with"
+              aria-label="turns with"
+              value={text}
+              onInput={(event) => setText(event.currentTarget.value)}
+            />
+            {hidden > 0 && (
+              <label class="check">
+                <input
+                  type="checkbox"
+                  checked={withOthers}
+                  onChange={(event) => setWithOthers(event.currentTarget.checked)}
+                />
+                {`show ${plural(hidden, "call")} without a turn`}
+              </label>
+            )}
+            <span class="count">{`${number(lines.lines.length)} shown`}</span>
+          </div>
+        </section>
+        <section class="detail">
+          {call ? (
+            <CallView key={call} tree={tree} callId={call} query={query} />
+          ) : (
+            <Summary tree={tree} />
+          )}
+        </section>
+      </div>
+    </div>
+  );
+}
+
+function Header({ tree }: { tree: Tree }) {
+  const { episode } = tree;
+  return (
+    <header class="bar head">
+      <h1>
+        <a href={episodeHref(episode.episode_id, episode.attempt)}>
+          <Text text={episode.episode_id} />
+        </a>
+      </h1>
+      <Copy text={episode.episode_id} />
+      <Attempts tree={tree} />
+      <Verdict word={tree.verdict} />
+      <State word={episode.state} />
+      <span class="fact" title="newest reward of the episode">
+        reward <RewardValue value={episode.reward} />
+      </span>
+      {episode.group_id && (
+        <span class="fact">
+          group{" "}
+          <a href={href(["group", episode.group_id])}>
+            <Text text={episode.group_id} />
+          </a>
+        </span>
+      )}
+      {episode.task_id && (
+        <span class="fact">
+          task{" "}
+          <b>
+            <Text text={episode.task_id} />
+          </b>
+        </span>
+      )}
+      <span class="fact" title="sampled tokens; those that may be trained">
+        <b>{number(tree.trainable_tokens)}</b>
+        {` of ${plural(tree.sampled_tokens, "sampled token")} trainable`}
+      </span>
+      <span class="fact" title={time(episode.opened_at)}>
+        {plural(episode.calls, "call")}
+        {spanMs(episode) !== null && ` in ${duration(spanMs(episode))}`}
+      </span>
+      {Object.entries(episode.labels).map(([name, value]) => (
+        <Mark key={name} word={`${name}=${value}`} tone="plain" />
+      ))}
+    </header>
+  );
+}
+
+function Attempts({ tree }: { tree: Tree }) {
+  if (tree.attempts.length < 2) return null;
+  const { episode_id, attempt } = tree.episode;
+  return (
+    <span class="tabs small" role="tablist" aria-label="attempts">
+      {tree.attempts.map((other) => (
+        <a
+          key={other}
+          role="tab"
+          aria-selected={other === attempt}
+          class={other === attempt ? "on" : ""}
+          href={episodeHref(episode_id, other)}
+        >
+          {`attempt ${other}`}
+        </a>
+      ))}
+    </span>
+  );
+}

@@ -1,0 +1,184 @@
+/** What is known of an episode as a whole: verdict, rewards, forks, tokens. */
+
+import type { ComponentChildren } from "preact";
+import type { Fork, Reward, Tree } from "../api/types";
+import { ForkMark, Mark, RewardValue, Verdict } from "../parts/marks";
+import { Text } from "../parts/text";
+import { callHref } from "../route";
+import { reasons as meanings, verdicts } from "../words/meanings";
+import { decimal, number, plural, time } from "../words/format";
+
+export function Summary({ tree }: { tree: Tree }) {
+  return (
+    <div class="summary">
+      <VerdictPart tree={tree} />
+      <Part title="Tokens">
+        <Facts tree={tree} />
+      </Part>
+      {tree.forks.length > 0 && <Forks tree={tree} />}
+      <Rewards tree={tree} />
+    </div>
+  );
+}
+
+export function Part({ title, children }: { title: string; children: ComponentChildren }) {
+  return (
+    <section class="part">
+      <h2>{title}</h2>
+      {children}
+    </section>
+  );
+}
+
+/** Links to a call by its number in the episode. */
+export function CallLink({ tree, call, view }: { tree: Tree; call: string; view?: string }) {
+  const { episode_id, attempt } = tree.episode;
+  const found =
+    tree.turns.find((turn) => turn.call_id === call) ??
+    tree.others.find((other) => other.call_id === call);
+  return (
+    <a class="call-link" href={callHref(episode_id, attempt, call, 0, view ?? null)}>
+      {found ? `#${found.number}` : call.slice(0, 13)}
+    </a>
+  );
+}
+
+function VerdictPart({ tree }: { tree: Tree }) {
+  return (
+    <Part title="Verdict">
+      <p>
+        <Verdict word={tree.verdict} /> {verdicts[tree.verdict]}
+      </p>
+      {tree.reasons.length > 0 && (
+        <ul class="reasons">
+          {tree.reasons.map(({ reason, calls }) => (
+            <li key={reason}>
+              <Mark word={reason} tone="fair" /> <Text text={meanings[reason] ?? ""} />{" "}
+              {calls.slice(0, 20).map((call) => (
+                <CallLink key={call} tree={tree} call={call} />
+              ))}
+              {calls.length > 20 && <span class="dim">{` and ${calls.length - 20} more`}</span>}
+            </li>
+          ))}
+        </ul>
+      )}
+    </Part>
+  );
+}
+
+function Facts({ tree }: { tree: Tree }) {
+  const { episode } = tree;
+  const facts: [string, string][] = [
+    ["sampled", number(tree.sampled_tokens)],
+    ["trainable", number(tree.trainable_tokens)],
+    ["prompt, over all calls", number(episode.prompt_tokens)],
+    ["paths from a first turn to a last one", number(tree.trajectories)],
+    [
+      "calls with ids, of those that sample",
+      `${number(episode.with_ids)} of ${number(episode.generations)}`,
+    ],
+    ["model", episode.model ?? "–"],
+    ["name given by", episode.source],
+    ["opened", time(episode.opened_at)],
+    ["closed", time(episode.closed_at)],
+  ];
+  return (
+    <dl class="facts">
+      {facts.map(([name, value]) => (
+        <div key={name}>
+          <dt>{name}</dt>
+          <dd>
+            <Text text={value} />
+          </dd>
+        </div>
+      ))}
+    </dl>
+  );
+}
+
+function Forks({ tree }: { tree: Tree }) {
+  const prefill = tree.forks.reduce((sum, fork) => sum + (fork.prefill_tokens ?? 0), 0);
+  return (
+    <Part title={`Forks: ${tree.forks.length}, ${plural(prefill, "token")} prefilled again`}>
+      <ul class="forks">
+        {tree.forks.map((fork) => (
+          <ForkItem key={`${fork.call_id}/${fork.parent_call_id}`} tree={tree} fork={fork} />
+        ))}
+      </ul>
+    </Part>
+  );
+}
+
+function ForkItem({ tree, fork }: { tree: Tree; fork: Fork }) {
+  return (
+    <li>
+      <CallLink tree={tree} call={fork.call_id} view="fork" /> <ForkMark cause={fork.cause} />{" "}
+      <span class="dim">{`left the history of `}</span>
+      <CallLink tree={tree} call={fork.parent_call_id} />
+      <span class="dim">
+        {fork.prefill_tokens !== null &&
+          `, ${plural(fork.prefill_tokens, "token")} prefilled again`}
+        {fork.lost_sampled_tokens
+          ? `, ${plural(fork.lost_sampled_tokens, "sampled token")} left`
+          : ""}
+      </span>
+      <div class="advice">
+        <Text text={fork.advice} />
+      </div>
+    </li>
+  );
+}
+
+function Rewards({ tree }: { tree: Tree }) {
+  if (tree.rewards.length === 0)
+    return (
+      <Part title="Rewards">
+        <p class="dim">None was given.</p>
+      </Part>
+    );
+  return (
+    <Part title="Rewards">
+      <table class="plain">
+        <thead>
+          <tr>
+            <th class="right">value</th>
+            <th>name</th>
+            <th>of</th>
+            <th>from</th>
+            <th>given</th>
+          </tr>
+        </thead>
+        <tbody>
+          {tree.rewards.map((reward, at) => (
+            <tr key={at}>
+              <td class="right">
+                {reward.value === null ? "not scored" : <RewardValue value={reward.value} />}
+              </td>
+              <td>
+                <Text text={reward.name} />
+              </td>
+              <td>
+                <Scope tree={tree} reward={reward} />
+              </td>
+              <td>
+                <Text text={reward.source} />
+              </td>
+              <td class="dim">{time(reward.given_at)}</td>
+            </tr>
+          ))}
+        </tbody>
+      </table>
+    </Part>
+  );
+}
+
+function Scope({ tree, reward }: { tree: Tree; reward: Reward }) {
+  return (
+    <>
+      <Text text={reward.scope} />{" "}
+      {reward.call_id && <CallLink tree={tree} call={reward.call_id} />}
+      {reward.choice ? ` choice ${reward.choice}` : ""}
+      {reward.start !== null && ` [${decimal(reward.start)}, ${decimal(reward.end)})`}
+    </>
+  );
+}

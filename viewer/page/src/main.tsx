@@ -1,0 +1,21 @@
+/** The page of rolltape: it shows what a store holds, and asks nothing but the control listener. */
+
+import { render } from "preact";
+import { takeToken } from "./api/token";
+import { App } from "./app";
+import { listenForKeys } from "./parts/keys";
+import { applyTheme, theme } from "./parts/theme";
+import "./style/colors.css";
+import "./style/base.css";
+import "./style/marks.css";
+import "./style/dialogs.css";
+import "./style/lists.css";
+import "./style/episode.css";
+import "./style/call.css";
+import "./style/tokens.css";
+import "./style/plots.css";
+
+takeToken();
+applyTheme(theme());
+listenForKeys();
+render(<App />, document.body);

@@ -1,0 +1,84 @@
+/** Short marks: verdict, fidelity, state, outcome, reward. Each explains itself on hover. */
+
+import { decimal } from "../words/format";
+import { causes, fidelities, outcomes, reasons, verdicts } from "../words/meanings";
+import { safe } from "../words/safe";
+import { Text } from "./text";
+
+const GOOD = new Set(["exact", "completed", "complete"]);
+const FAIR = new Set(["usable", "mapped", "truncated", "capped", "client_gone", "retokenized"]);
+const BAD = new Set(["unusable", "failed", "aborted", "upstream_failed", "refused", "no end"]);
+
+function tone(word: string): string {
+  if (GOOD.has(word)) return "good";
+  if (FAIR.has(word)) return "fair";
+  if (BAD.has(word)) return "bad";
+  return word === "open" || word === "running" ? "busy" : "plain";
+}
+
+interface MarkProps {
+  word: string;
+  title?: string | undefined;
+  tone?: string;
+}
+
+export function Mark({ word, title, tone: given }: MarkProps) {
+  return (
+    <span class={`mark ${given ?? tone(word)}`} title={title && safe(title)}>
+      <Text text={word} />
+    </span>
+  );
+}
+
+export const Verdict = ({ word }: { word: string }) => <Mark word={word} title={verdicts[word]} />;
+
+export function Fidelity({ word }: { word: string | null }) {
+  if (!word) return <Mark word="no ids" title="the server reported no token ids" tone="bad" />;
+  return <Mark word={word} title={fidelities[word]} />;
+}
+
+export const State = ({ word }: { word: string }) => <Mark word={word} />;
+
+export function Outcome({ word, error }: { word: string | null; error?: string | null }) {
+  const shown = word ?? "running";
+  return <Mark word={shown} title={[outcomes[shown], error].filter(Boolean).join(": ")} />;
+}
+
+export const ReasonMark = ({ word }: { word: string }) => (
+  <Mark word={word} title={reasons[word]} tone="fair" />
+);
+
+/** Forks that agents make on purpose are not faults. */
+const MEANT = new Set(["branched", "compaction", "other_agent", "other_conversation"]);
+
+/** Shows the cause of a fork. */
+export function ForkMark({ cause, label = cause }: { cause: string; label?: string }) {
+  return (
+    <Mark word={label} tone={MEANT.has(cause) ? "plain" : "kind-fork"} title={causes[cause]} />
+  );
+}
+
+/** Shows a reward as a number; null as "not scored", which is not zero. */
+export function RewardValue({ value }: { value: number | null }) {
+  if (value === null)
+    return (
+      <span class="none" title="no reward was given">
+        –
+      </span>
+    );
+  return (
+    <span class={`reward ${value > 0 ? "up" : value < 0 ? "down" : ""}`}>{decimal(value)}</span>
+  );
+}
+
+/** Shows an answer of the listener that is an error. */
+export function Failure({ error, retry }: { error: Error; retry?: () => void }) {
+  return (
+    <div class="failure" role="alert">
+      <Text text={error.message} />
+      {retry && <button onClick={retry}>try again</button>}
+    </div>
+  );
+}
+
+export const Waiting = () => <div class="waiting">loading</div>;

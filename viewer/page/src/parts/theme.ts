@@ -1,0 +1,24 @@
+/** Light and dark: the system's choice until the reader makes another. */
+
+const KEY = "rolltape-theme";
+const ORDER = ["system", "light", "dark"] as const;
+export type Theme = (typeof ORDER)[number];
+
+export function theme(): Theme {
+  const kept = localStorage.getItem(KEY);
+  return ORDER.find((name) => name === kept) ?? "system";
+}
+
+export function applyTheme(name: Theme): void {
+  if (name === "system") {
+    localStorage.removeItem(KEY);
+    delete document.documentElement.dataset["theme"];
+  } else {
+    localStorage.setItem(KEY, name);
+    document.documentElement.dataset["theme"] = name;
+  }
+}
+
+export function nextTheme(name: Theme): Theme {
+  return ORDER[(ORDER.indexOf(name) + 1) % ORDER.length] ?? "system";
+}

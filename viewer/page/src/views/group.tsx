@@ -1,0 +1,262 @@
+/** The attempts of a group side by side. */
+
+import { useEffect, useRef, useState } from "preact/hooks";
+import { askJson } from "../api/client";
+import type { Episode, EpisodePage, Tree, Turn } from "../api/types";
+import { Ids, spanMs } from "../lists/episodes";
+import { Flat } from "../lists/groups";
+import type { Group, GroupPage } from "../api/types";
+import { useKeys } from "../parts/keys";
+import { useEvents } from "../parts/live";
+import { useLoad, useThrottled } from "../parts/load";
+import { Failure, Mark, Outcome, RewardValue, State, Verdict, Waiting } from "../parts/marks";
+import { Text } from "../parts/text";
+import { Spread } from "../plots/spread";
+import { callHref, episodeHref, go, href, replace } from "../route";
+import { decimal, duration, number, plural, short } from "../words/format";
+
+const REFRESH_MS = 1500;
+/** Most attempts of one group that are shown. */
+const ATTEMPTS_MAX = 512;
+
+type Order = "reward" | "opened";
+
+export function GroupView({ id, query }: { id: string; query: Record<string, string> }) {
+  const { data, error, reload } = useLoad(id, async (signal) => {
+    const [page, groups] = await Promise.all([
+      askJson<EpisodePage>("episodes", { group: id, sort: "opened", limit: ATTEMPTS_MAX }, signal),
+      askJson<GroupPage>("groups", { name: id, limit: 1000 }, signal),
+    ]);
+    const group = groups.groups.find((each) => each.group_id === id) ?? null;
+    return { page, group };
+  });
+  const refresh = useThrottled(reload, REFRESH_MS);
+  useEvents({ group: id }, refresh, refresh);
+  useKeys({ u: () => go(href(["groups"])), Backspace: () => go(href(["groups"])) });
+
+  if (error && !data) return <Failure error={error} retry={reload} />;
+  if (!data) return <Waiting />;
+  const order: Order = query["order"] === "opened" ? "opened" : "reward";
+  return (
+    <div class="page group">
+      <Head id={id} group={data.group} page={data.page} order={order} />
+      <Columns episodes={ordered(data.page.episodes, order)} />
+    </div>
+  );
+}
+
+function ordered(episodes: Episode[], order: Order): Episode[] {
+  if (order === "opened") return episodes;
+  return [...episodes].sort(
+    (a, b) => (b.reward ?? -Infinity) - (a.reward ?? -Infinity) || a.opened_at - b.opened_at,
+  );
+}
+
+function Head({
+  id,
+  group,
+  page,
+  order,
+}: {
+  id: string;
+  group: Group | null;
+  page: EpisodePage;
+  order: Order;
+}) {
+  return (
+    <header class="bar head">
+      <h1>
+        <Text text={id} />
+      </h1>
+      <span class="fact">
+        {plural(page.total, "attempt")}
+        {group?.size ? ` of ${group.size}` : ""}
+      </span>
+      {group && (
+        <>
+          <span class="fact">
+            mean <b>{decimal(group.mean)}</b>
+            {` ± ${decimal(group.std)}`}
+          </span>
+          <Spread row={group} />
+          <Flat row={group} />
+          <span class="fact">{`${short(group.completion_tokens)} sampled tokens`}</span>
+          {group.task_ids.length > 0 && (
+            <span class="fact">
+              task{" "}
+              <b>
+                <Text text={group.task_ids.join(", ")} />
+              </b>
+            </span>
+          )}
+        </>
+      )}
+      <span class="grow" />
+      <a class="fact" href={href(["episodes"], { group: id })}>
+        as a list
+      </a>
+      <span class="tabs small" role="tablist" aria-label="order">
+        {(["reward", "opened"] as const).map((name) => (
+          <button
+            key={name}
+            role="tab"
+            aria-selected={order === name}
+            class={order === name ? "on" : ""}
+            onClick={() => replace(href(["group", id], { order: name }))}
+          >
+            {`by ${name === "opened" ? "time" : name}`}
+          </button>
+        ))}
+      </span>
+    </header>
+  );
+}
+
+/** Shows attempts as columns. The turns of the first one are what the others are compared with. */
+function Columns({ episodes }: { episodes: Episode[] }) {
+  const [first, setFirst] = useState<{ key: string; tree: Tree } | null>(null);
+  const lead = episodes[0];
+  const leadKey = lead ? `${lead.episode_id}/${lead.attempt}` : "";
+  return (
+    <div class="columns">
+      {episodes.map((episode, at) => (
+        <Column
+          key={`${episode.episode_id}/${episode.attempt}`}
+          episode={episode}
+          lead={at > 0 && first?.key === leadKey ? first.tree : null}
+          onTree={at === 0 ? (tree) => setFirst({ key: leadKey, tree }) : undefined}
+        />
+      ))}
+      {episodes.length === 0 && <div class="empty">No attempt of this group is recorded.</div>}
+    </div>
+  );
+}
+
+interface ColumnProps {
+  episode: Episode;
+  lead: Tree | null;
+  onTree: ((tree: Tree) => void) | undefined;
+}
+
+function Column({ episode, lead, onTree }: ColumnProps) {
+  const box = useRef<HTMLElement>(null);
+  const isSeen = useSeen(box);
+  return (
+    <section class="column" ref={box}>
+      <a class="column-head" href={episodeHref(episode.episode_id, episode.attempt)}>
+        <span class="column-reward">
+          <RewardValue value={episode.reward} />
+        </span>
+        <span class="id">
+          <Text text={episode.episode_id} />
+          {episode.attempt > 0 ? ` attempt ${episode.attempt}` : ""}
+        </span>
+        <span class="column-facts">
+          <State word={episode.state} />
+          <Ids row={episode} />
+          <span class="dim">{`${plural(episode.calls, "call")}, ${short(episode.completion_tokens)} sampled, ${duration(spanMs(episode))}`}</span>
+        </span>
+      </a>
+      {isSeen && <Turns episode={episode} lead={lead} onTree={onTree} />}
+    </section>
+  );
+}
+
+/** Returns true once an element has been in sight, or nearly. */
+function useSeen(box: { current: HTMLElement | null }): boolean {
+  const [isSeen, setSeen] = useState(false);
+  useEffect(() => {
+    const element = box.current;
+    if (!element || isSeen) return;
+    const observer = new IntersectionObserver(
+      (entries) => entries.some((entry) => entry.isIntersecting) && setSeen(true),
+      { rootMargin: "300px" },
+    );
+    observer.observe(element);
+    return () => observer.disconnect();
+  }, [isSeen]);
+  return isSeen;
+}
+
+const TURNS_SHOWN = 60;
+
+function Turns({ episode, lead, onTree }: ColumnProps) {
+  const key = `${episode.episode_id}/${episode.attempt}/${episode.calls}/${episode.state}`;
+  const { data, error, reload } = useLoad(key, async (signal) => {
+    const path = `episodes/${encodeURIComponent(episode.episode_id)}/tree`;
+    const tree = await askJson<Tree>(path, { attempt: episode.attempt }, signal);
+    onTree?.(tree);
+    return tree;
+  });
+  if (error) return <Failure error={error} retry={reload} />;
+  if (!data) return <Waiting />;
+  const same = lead ? sameTurns(data.turns, lead.turns) : 0;
+  return (
+    <>
+      <div class="column-verdict">
+        <Verdict word={data.verdict} />
+        <span class="dim">{`${number(data.trainable_tokens)} of ${number(data.sampled_tokens)} trainable`}</span>
+        {data.forks.length > 0 && (
+          <Mark word={plural(data.forks.length, "fork")} tone="kind-fork" />
+        )}
+      </div>
+      {same > 0 && (
+        <div class="note">
+          {same === 1
+            ? "The first turn is that of the first column."
+            : `The first ${same} turns are those of the first column.`}
+        </div>
+      )}
+      {data.turns.slice(0, TURNS_SHOWN).map((turn, at) => (
+        <Card
+          key={`${turn.call_id}/${turn.choice}`}
+          episode={episode}
+          turn={turn}
+          isSame={at < same}
+        />
+      ))}
+      {data.turns.length > TURNS_SHOWN && (
+        <a
+          class="note"
+          href={episodeHref(episode.episode_id, episode.attempt)}
+        >{`${data.turns.length - TURNS_SHOWN} more turns`}</a>
+      )}
+    </>
+  );
+}
+
+/** Returns how many turns at the beginning heard and said the same. */
+function sameTurns(turns: Turn[], lead: Turn[]): number {
+  let same = 0;
+  while (
+    same < turns.length &&
+    lead[same] &&
+    turns[same]?.said === lead[same]?.said &&
+    turns[same]?.heard === lead[same]?.heard
+  )
+    same++;
+  return same;
+}
+
+function Card({ episode, turn, isSame }: { episode: Episode; turn: Turn; isSame: boolean }) {
+  return (
+    <a
+      class={`card ${isSame ? "same" : ""}`}
+      href={callHref(episode.episode_id, episode.attempt, turn.call_id, turn.choice)}
+    >
+      <span class="card-marks">
+        <b>{turn.number}</b>
+        {turn.kind !== "main" && <Mark word={turn.kind} tone={`kind-${turn.kind}`} />}
+        {turn.outcome !== "complete" && <Outcome word={turn.outcome} error={turn.error} />}
+        <span class="grow" />
+        <span class="dim">{`${short(turn.sampled_tokens)} · ${decimal(turn.mean_logprob, 2)}`}</span>
+      </span>
+      <span class="heard">
+        <Text text={turn.heard} />
+      </span>
+      <span class="said">
+        <Text text={turn.said} />
+      </span>
+    </a>
+  );
+}

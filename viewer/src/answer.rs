@@ -1,0 +1,108 @@
+//! Questions and their answers.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use serde::Serialize;
+use store::{Location, Snapshot};
+
+use crate::call;
+use crate::episodes::episodes;
+use crate::error::ViewError;
+use crate::groups::groups;
+use crate::parameters::Parameters;
+use crate::search::search;
+use crate::stats::stats;
+use crate::texts::TokenTexts;
+use crate::tokens::tokens;
+use crate::tree::tree;
+
+/// A kind of question.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum View {
+    /// Lists attempts.
+    Episodes,
+    /// One attempt as turns; the id is that of the episode.
+    Tree,
+    /// One call as messages; the id is that of the call, here and below.
+    Call,
+    /// One call as tokens.
+    Tokens,
+    /// The body that the agent sent.
+    Request,
+    /// The body that the agent received.
+    Reply,
+    /// Lists groups.
+    Groups,
+    /// Numbers over time.
+    Stats,
+    /// A text in what was said.
+    Search,
+}
+
+/// An answer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Answer {
+    /// A JSON document.
+    Document(Vec<u8>),
+    /// A recorded body.
+    Body(Bytes),
+}
+
+/// A reader of one store.
+#[derive(Debug, Clone)]
+pub struct Viewer {
+    store: Location,
+    texts: Option<Arc<TokenTexts>>,
+}
+
+impl Viewer {
+    /// A reader of the store at a location, with a tokenizer for the texts of tokens.
+    pub fn new(store: Location, texts: Option<TokenTexts>) -> Self {
+        Self { store, texts: texts.map(Arc::new) }
+    }
+
+    /// The location of the store.
+    pub fn store(&self) -> &Location {
+        &self.store
+    }
+
+    /// Answers a question. Reads a file in the caller's own thread, and blocks it.
+    ///
+    /// # Errors
+    /// [`ViewError`] when a parameter is unknown or has no valid value, the recording has no such
+    /// thing, or the store cannot be read.
+    pub async fn answer(
+        &self,
+        view: View,
+        id: &str,
+        parameters: &[(String, String)],
+    ) -> Result<Answer, ViewError> {
+        let given = Parameters::new(parameters);
+        let snapshot = &mut Snapshot::open_here(&self.store).await?;
+
+        match view {
+            View::Episodes => document(&episodes(snapshot, given).await?),
+            View::Tree => document(&tree(snapshot, id, given).await?),
+            View::Tokens => document(&tokens(snapshot, id, given, self.texts.as_deref()).await?),
+            View::Groups => document(&groups(snapshot, given).await?),
+            View::Stats => document(&stats(snapshot, given).await?),
+            View::Search => document(&search(snapshot, given).await?),
+            View::Call => document(&call::call(snapshot, id, given).await?),
+            View::Request => {
+                given.end()?;
+                Ok(Answer::Body(call::find(snapshot, id).await?.begun.request))
+            }
+            View::Reply => {
+                given.end()?;
+                let ended = call::find(snapshot, id).await?.ended;
+                Ok(Answer::Body(ended.map(|ended| ended.reply).unwrap_or_default()))
+            }
+        }
+    }
+}
+
+fn document(document: &impl Serialize) -> Result<Answer, ViewError> {
+    let text = serde_json::to_vec(document);
+    text.map(Answer::Document).map_err(|error| ViewError::Parameter(error.to_string()))
+}

@@ -1,0 +1,31 @@
+//! Bounds on what one question may cost.
+
+use std::time::Duration;
+
+/// Attempts on a page, unless another number is asked for.
+pub(crate) const PAGE: u32 = 100;
+/// Most entries on a page.
+pub(crate) const PAGE_MAX: u32 = 1000;
+/// Characters of an excerpt of a message.
+pub(crate) const EXCERPT_CHARS_MAX: usize = 200;
+/// Hits of a search, unless another number is asked for.
+pub(crate) const HITS: u32 = 50;
+/// Longest text that is searched for, in bytes.
+pub(crate) const SEARCH_BYTES_MAX: usize = 1024;
+/// Longest work of one request of a search.
+pub(crate) const SEARCH_WAIT: Duration = Duration::from_secs(2);
+/// Characters on each side of a hit.
+pub(crate) const HIT_CHARS: usize = 80;
+/// Calls that are read at a time for numbers over time.
+pub(crate) const STATS_ROWS: u32 = 10_000;
+/// Most calls that numbers over time are made of: the newest ones.
+pub(crate) const STATS_CALLS_MAX: usize = 500_000;
+/// Buckets, unless another number is asked for.
+pub(crate) const BUCKETS: u32 = 60;
+/// Most buckets.
+pub(crate) const BUCKETS_MAX: u32 = 500;
+/// Events of one kind that are read at a time.
+pub(crate) const EVENT_ROWS: u32 = 500;
+/// Newest calls among which those are looked for that run when a stream of events begins, and most
+/// calls whose end a stream waits for.
+pub(crate) const RUNNING_CALLS_MAX: usize = 10_000;

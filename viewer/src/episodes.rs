@@ -1,0 +1,106 @@
+//! Lists of attempts.
+
+use std::collections::BTreeMap;
+
+use episode::{GroupId, TaskId};
+use serde::{Deserialize, Serialize};
+use store::{EpisodeOrder, EpisodePage, EpisodeSummary, Snapshot};
+
+use crate::error::ViewError;
+use crate::parameters::{Parameters, newest_first};
+use crate::time::seconds;
+
+/// A page of attempts.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct EpisodeList {
+    /// Attempts that the filters take, on all pages.
+    pub total: u64,
+    /// The attempts of the page.
+    pub episodes: Vec<EpisodeView>,
+}
+
+/// An attempt in numbers.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[expect(missing_docs, reason = "docs/reading.md describes the fields")]
+pub struct EpisodeView {
+    pub episode_id: String,
+    pub attempt: u32,
+    pub group_id: Option<String>,
+    pub task_id: Option<String>,
+    pub labels: BTreeMap<String, String>,
+    pub source: String,
+    pub state: String,
+    pub opened_at: f64,
+    pub closed_at: Option<f64>,
+    pub last_call_at: Option<f64>,
+    pub model: Option<String>,
+    pub calls: u64,
+    pub generations: u64,
+    pub with_ids: u64,
+    pub incomplete: u64,
+    pub prompt_tokens: u64,
+    pub completion_tokens: u64,
+    pub reward: Option<f64>,
+    pub may_lack_calls: bool,
+}
+
+const ORDERS: [(&str, EpisodeOrder); 6] = [
+    ("opened", EpisodeOrder::Opened),
+    ("closed", EpisodeOrder::Closed),
+    ("name", EpisodeOrder::Name),
+    ("reward", EpisodeOrder::Reward),
+    ("calls", EpisodeOrder::Calls),
+    ("tokens", EpisodeOrder::Tokens),
+];
+
+/// Lists attempts.
+pub(crate) async fn episodes(
+    snapshot: &mut Snapshot,
+    mut parameters: Parameters,
+) -> Result<EpisodeList, ViewError> {
+    let filter = parameters.filter()?;
+    let order = parameters.order(&ORDERS)?;
+    let (limit, offset) = parameters.part()?;
+    let mut page = newest_first(limit, offset);
+    if let Some((order, descending)) = order {
+        page = EpisodePage { order, descending, ..page };
+    }
+    parameters.end()?;
+
+    let (found, total) = snapshot.page(&filter, page).await?;
+    Ok(EpisodeList { total, episodes: found.into_iter().map(EpisodeView::of).collect() })
+}
+
+impl EpisodeView {
+    /// The document of a summary.
+    pub(crate) fn of(summary: EpisodeSummary) -> Self {
+        let EpisodeSummary { episode, .. } = summary;
+        let state = match (episode.status, episode.closed_at) {
+            (Some(status), _) => status,
+            (None, Some(_)) => "closed".to_owned(),
+            (None, None) => "open".to_owned(),
+        };
+
+        Self {
+            episode_id: episode.id.to_string(),
+            attempt: episode.attempt,
+            group_id: episode.group.as_ref().map(GroupId::to_string),
+            task_id: episode.task.as_ref().map(TaskId::to_string),
+            labels: episode.labels.into_iter().collect(),
+            source: episode.source.as_str().to_owned(),
+            state,
+            opened_at: seconds(episode.opened_at),
+            closed_at: episode.closed_at.map(seconds),
+            last_call_at: summary.last_call_at.map(seconds),
+            model: summary.model,
+            calls: summary.calls,
+            generations: summary.generations,
+            with_ids: summary.with_ids,
+            incomplete: summary.incomplete,
+            prompt_tokens: summary.prompt_tokens,
+            completion_tokens: summary.completion_tokens,
+            reward: summary.reward,
+            may_lack_calls: episode.may_lack_calls,
+        }
+    }
+}

@@ -1,0 +1,49 @@
+//! A recording as documents for people: lists of episodes, an episode as turns, a call as messages
+//! and as tokens, groups and numbers over time.
+//!
+//! A [`Viewer`] answers questions about a store: a [`View`], an id, and parameters as in a query.
+//! `docs/reading.md` describes the documents. Each question reads one moment of the store.
+//!
+//! - `episodes`, `groups`, `stats`, `search`: views of many attempts.
+//! - `tree`, `turn`: one attempt, as an export would thread it.
+//! - `call`, `tokens`: one call; `messages`: what an attempt said, for questions in SQL.
+//! - `events`: what changes.
+//! - `page`: the files of the page that shows all this.
+//! - `parameters`: the query; `weights`, `texts`, `excerpt`, `time`: parts of documents.
+#![forbid(unsafe_code)]
+
+mod answer;
+mod bounds;
+mod call;
+mod episodes;
+mod error;
+mod events;
+mod excerpt;
+mod groups;
+mod messages;
+mod page;
+mod parameters;
+mod search;
+mod stats;
+mod texts;
+mod time;
+mod tokens;
+mod tree;
+mod turn;
+mod weights;
+
+pub use answer::{Answer, View, Viewer};
+pub use call::{CallView, ChoiceArrays, ChoiceView, LineageView, UsageView};
+pub use episodes::{EpisodeList, EpisodeView};
+pub use error::ViewError;
+pub use events::{CallEvent, EventReader, RewardEvent};
+pub use groups::{GroupList, GroupView};
+pub use messages::messages;
+pub use page::{PageFile, page_file};
+pub use search::{Hit, SearchResult};
+pub use stats::{Bucket, Stats, Totals, VersionStats};
+pub use texts::TokenTexts;
+pub use tokens::TokensView;
+pub use tree::{EpisodeTree, FindingView, OtherCall, RewardView};
+pub use turn::{TurnId, TurnView};
+pub use weights::SpanView;

@@ -1,0 +1,179 @@
+//! A text in what was said.
+//!
+//! Nothing is indexed: a search reads attempts, the newest first, until its time is over.
+
+use std::collections::HashSet;
+use std::time::Instant;
+
+use episode::Call;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use store::{EpisodeRecord, Snapshot};
+
+use crate::bounds::{HIT_CHARS, HITS, PAGE_MAX, SEARCH_BYTES_MAX, SEARCH_WAIT};
+use crate::error::ViewError;
+use crate::parameters::{Parameters, newest_first};
+use crate::time::seconds;
+
+/// Attempts that are listed at a time.
+const AT_ONCE: u32 = 20;
+
+/// A part of a search.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct SearchResult {
+    /// The messages that have the text.
+    pub hits: Vec<Hit>,
+    /// Attempts that were searched so far, those of earlier parts included.
+    pub searched: u64,
+    /// Attempts that the filters take.
+    pub total: u64,
+    /// The `cursor` of the next part; `None` at the end.
+    pub next: Option<String>,
+}
+
+/// One message with the text.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Hit {
+    /// The episode.
+    pub episode_id: String,
+    /// The attempt.
+    pub attempt: u32,
+    /// The call that said it first.
+    pub call_id: String,
+    /// The number of that call.
+    pub number: u32,
+    /// The choice that said it; `None` if it was sent.
+    pub choice: Option<u32>,
+    /// The role of who said it.
+    pub role: String,
+    /// The text before.
+    pub before: String,
+    /// The text that was searched for, as it was said.
+    #[serde(rename = "match")]
+    pub matched: String,
+    /// The text after.
+    pub after: String,
+    /// The start of the call.
+    pub started_at: f64,
+}
+
+/// Searches for a text.
+pub(crate) async fn search(
+    snapshot: &mut Snapshot,
+    mut parameters: Parameters,
+) -> Result<SearchResult, ViewError> {
+    let wanted = parameters.text("q").filter(|q| q.len() <= SEARCH_BYTES_MAX);
+    let Some(wanted) = wanted else {
+        let message = format!("`q` is a text of 1 to {SEARCH_BYTES_MAX} bytes");
+        return Err(ViewError::Parameter(message));
+    };
+    let limit = parameters.number("limit", 1, PAGE_MAX)?.unwrap_or(HITS) as usize;
+    let mut searched: u64 = parameters.parsed("cursor", "that of an earlier part")?.unwrap_or(0);
+    let filter = parameters.filter()?;
+    parameters.end()?;
+
+    let needle = wanted.to_lowercase();
+    let until = Instant::now() + SEARCH_WAIT;
+    let mut hits = Vec::new();
+    loop {
+        let (found, total) = snapshot.page(&filter, newest_first(AT_ONCE, searched)).await?;
+        let is_end = found.is_empty();
+        for summary in found {
+            let attempt = summary.episode;
+            let calls = snapshot.calls(&attempt).await?;
+            hits.extend(hits_of(&attempt, &calls, &needle));
+            searched += 1;
+            if hits.len() >= limit || Instant::now() >= until {
+                break;
+            }
+        }
+        if is_end || hits.len() >= limit || Instant::now() >= until {
+            let next = (searched < total && !is_end).then(|| searched.to_string());
+            return Ok(SearchResult { hits, searched, total, next });
+        }
+    }
+}
+
+/// The messages that a call sent, then its answers with the numbers of their choices.
+fn messages(call: &Call) -> impl Iterator<Item = (Option<u32>, Value)> {
+    let route = call.begun.route;
+    let sent = wire::conversation(route, &call.begun.request).unwrap_or_default().messages;
+    let answers = call.ended.iter().flat_map(move |ended| wire::answers(route, &ended.reply));
+    let answered = answers.map(|answer| (Some(answer.index), answer.message));
+    sent.into_iter().map(|message| (None, message)).chain(answered)
+}
+
+/// The messages of an attempt that have the text, each where it was said first.
+fn hits_of(attempt: &EpisodeRecord, calls: &[Call], needle: &str) -> Vec<Hit> {
+    let mut seen: HashSet<String> = HashSet::new();
+    let mut hits = Vec::new();
+    for (call, number) in calls.iter().zip(1..) {
+        for (choice, message) in messages(call) {
+            let text = text_of(&message);
+            let Some((before, matched, after)) = find(&text, needle) else { continue };
+            if !seen.insert(wire::canonical(&message)) {
+                continue;
+            }
+
+            hits.push(Hit {
+                episode_id: attempt.id.to_string(),
+                attempt: attempt.attempt,
+                call_id: call.begun.call_id.to_string(),
+                number,
+                choice,
+                role: message.get("role").and_then(Value::as_str).unwrap_or("").to_owned(),
+                before,
+                matched,
+                after,
+                started_at: seconds(call.begun.started_at),
+            });
+        }
+    }
+    hits
+}
+
+/// The text of a message: its content, its reasoning, and its tool calls.
+fn text_of(message: &Value) -> String {
+    let content = wire::content_text(message.get("content")).unwrap_or_default();
+    let calls = message.get("tool_calls").and_then(Value::as_array).into_iter().flatten();
+    let functions = calls.filter_map(|call| call.get("function")).flat_map(|function| {
+        ["name", "arguments"].map(|key| match function.get(key) {
+            Some(Value::String(text)) => text.clone(),
+            Some(other) => other.to_string(),
+            None => String::new(),
+        })
+    });
+    let reasoning = wire::reasoning(message).map(str::to_owned);
+    [content].into_iter().chain(reasoning).chain(functions).collect::<Vec<_>>().join("\n")
+}
+
+/// Finds a text in lower case, and returns what is around it.
+fn find(text: &str, needle: &str) -> Option<(String, String, String)> {
+    let lower = text.to_lowercase();
+    let at = lower.find(needle)?;
+    let end = at + needle.len();
+    // Few letters have another length in lower case; then the lower case is shown.
+    let is_same = lower.len() == text.len() && text.is_char_boundary(at);
+    let shown = if is_same && text.is_char_boundary(end) { text } else { lower.as_str() };
+
+    let before: Vec<char> = shown[..at].chars().rev().take(HIT_CHARS).collect();
+    let after = shown[end..].chars().take(HIT_CHARS).collect();
+    Some((before.into_iter().rev().collect(), shown[at..end].to_owned(), after))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_text_is_found_regardless_of_case_with_what_is_around_it() {
+        let found = find("The ANSWER is 42.", "answer").unwrap();
+        assert_eq!(found, ("The ".into(), "ANSWER".into(), " is 42.".into()));
+        assert_eq!(find("nothing", "answer"), None);
+        let (before, matched, after) = find("İİ grün GRÜN", "grün g").unwrap();
+        assert_eq!((matched.as_str(), after.as_str()), ("grün g", "rün"), "{before}");
+        let long = format!("{}x{}", "é".repeat(500), "ß".repeat(500));
+        let (before, _, after) = find(&long, "x").unwrap();
+        assert_eq!((before.chars().count(), after.chars().count()), (HIT_CHARS, HIT_CHARS));
+    }
+}

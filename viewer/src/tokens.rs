@@ -1,0 +1,158 @@
+//! The tokens of a call: its prompt, then what a choice sampled.
+
+use episode::{Call, CallEnd, Choice};
+use exporter::{ChoiceMask, choice_mask};
+use serde::{Deserialize, Serialize};
+use store::Snapshot;
+
+use crate::call::find;
+use crate::error::ViewError;
+use crate::parameters::Parameters;
+use crate::texts::TokenTexts;
+use crate::turn::fidelity;
+use crate::weights::{SpanView, VersionTable};
+
+/// A part of the tokens of a call, as arrays of one length.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[expect(missing_docs, reason = "docs/reading.md describes the fields")]
+pub struct TokensView {
+    pub call_id: String,
+    pub choice: u32,
+    pub prompt_tokens: u64,
+    pub sampled_tokens: u64,
+    pub from: u64,
+    pub ids: Vec<u32>,
+    pub texts: Vec<Option<String>>,
+    pub text_source: Option<String>,
+    pub logprobs: Vec<Option<f32>>,
+    pub mask: Vec<u8>,
+    pub versions: Vec<SpanView>,
+    pub fidelity: Option<String>,
+    pub logprob_kind: Option<String>,
+    pub reasons: Vec<String>,
+}
+
+/// The tokens of one choice behind those of its prompt.
+struct Tokens<'a> {
+    call: &'a Call,
+    prompt: &'a [u32],
+    sampled: &'a [u32],
+    choice: Option<&'a Choice>,
+    mask: ChoiceMask,
+}
+
+/// Reads tokens.
+pub(crate) async fn tokens(
+    snapshot: &mut Snapshot,
+    id: &str,
+    mut parameters: Parameters,
+    texts: Option<&TokenTexts>,
+) -> Result<TokensView, ViewError> {
+    let choice = parameters.parsed("choice", "a number from 0")?.unwrap_or(0);
+    let from: u64 = parameters.parsed("from", "a number from 0")?.unwrap_or(0);
+    let count: Option<u64> = parameters.parsed("count", "a number from 0")?;
+    parameters.end()?;
+
+    let call = find(snapshot, id).await?;
+    let weights = VersionTable(snapshot.versions().await?);
+    let tokens = Tokens::of(&call, choice)?;
+    let spans = tokens.shifted(weights.spans(&call, choice));
+    Ok(tokens.part(choice, spans, from, count.unwrap_or(u64::MAX), texts))
+}
+
+impl<'a> Tokens<'a> {
+    fn of(call: &'a Call, index: u32) -> Result<Self, ViewError> {
+        let ended = call.ended.as_ref();
+        let choice = ended.and_then(|ended| find_choice(ended, index));
+        let prompt_index = choice.map_or(0, |choice| choice.prompt_index);
+        let prompt = ended.and_then(|ended| ended.prompts.get(prompt_index as usize));
+        let mask = choice_mask(call, index);
+        if choice.is_none() && mask.is_none() && index > 0 {
+            let message = format!("the call `{}` has no choice {index}", call.begun.call_id);
+            return Err(ViewError::Missing(message));
+        }
+        Ok(Self {
+            call,
+            prompt: prompt.map_or(&[], Vec::as_slice),
+            sampled: choice.and_then(|choice| choice.token_ids.as_deref()).unwrap_or_default(),
+            choice,
+            mask: mask.unwrap_or_default(),
+        })
+    }
+
+    /// Spans of sampled tokens as spans of all tokens.
+    fn shifted(&self, spans: Vec<SpanView>) -> Vec<SpanView> {
+        let prompt = self.prompt.len() as u32;
+        let moved = spans.into_iter().map(|span| SpanView {
+            start: span.start + prompt,
+            end: span.end + prompt,
+            ..span
+        });
+        moved.collect()
+    }
+
+    fn part(
+        &self,
+        choice: u32,
+        versions: Vec<SpanView>,
+        from: u64,
+        count: u64,
+        texts: Option<&TokenTexts>,
+    ) -> TokensView {
+        let (prompt, all) = (self.prompt.len(), self.prompt.len() + self.sampled.len());
+        let start = usize::try_from(from).unwrap_or(usize::MAX).min(all);
+        let end = usize::try_from(from.saturating_add(count)).unwrap_or(usize::MAX).min(all);
+        let id = |at: usize| if at < prompt { self.prompt[at] } else { self.sampled[at - prompt] };
+        let ids: Vec<u32> = (start..end).map(id).collect();
+        let (texts, text_source) = self.texts(&ids, start, texts);
+
+        let sampled = |at: usize| at.checked_sub(prompt);
+        let logprob = |at: usize| {
+            let logprobs = &self.choice?.logprobs;
+            logprobs.get(sampled(at)?).copied().filter(|logprob| logprob.is_finite())
+        };
+        let mask =
+            |at: usize| sampled(at).and_then(|at| self.mask.trainable.get(at)) == Some(&true);
+        TokensView {
+            call_id: self.call.begun.call_id.to_string(),
+            choice,
+            prompt_tokens: prompt as u64,
+            sampled_tokens: self.sampled.len() as u64,
+            from: start as u64,
+            ids,
+            texts,
+            text_source: text_source.map(str::to_owned),
+            logprobs: (start..end).map(logprob).collect(),
+            mask: (start..end).map(|at| u8::from(mask(at))).collect(),
+            versions,
+            fidelity: self.choice.and_then(fidelity),
+            logprob_kind: self.call.ended.as_ref().map(|ended| ended.logprob_kind.clone()),
+            reasons: self.mask.reasons.iter().map(|reason| reason.as_str().to_owned()).collect(),
+        }
+    }
+
+    /// The texts of a part of the tokens: by a tokenizer, else as far as the reply has them.
+    fn texts(
+        &self,
+        ids: &[u32],
+        start: usize,
+        texts: Option<&TokenTexts>,
+    ) -> (Vec<Option<String>>, Option<&'static str>) {
+        if let Some(texts) = texts.and_then(|texts| texts.of(ids)) {
+            return (texts, Some("tokenizer"));
+        }
+        let reply = self.call.ended.as_ref().map(|ended| &ended.reply);
+        let mut recorded =
+            reply.map_or_else(Default::default, |r| wire::token_texts(self.call.begun.route, r));
+        let listed = recorded.remove(&self.choice.map_or(0, |choice| choice.index));
+        // A list of another length does not show which text is whose.
+        let known = listed.filter(|list| !list.is_empty() && list.len() == self.sampled.len());
+        let source = known.is_some().then_some("logprobs");
+        let of = |at: usize| known.as_ref()?.get(at.checked_sub(self.prompt.len())?).cloned();
+        ((start..start + ids.len()).map(of).collect(), source)
+    }
+}
+
+fn find_choice(ended: &CallEnd, index: u32) -> Option<&Choice> {
+    ended.choices.iter().find(|choice| choice.index == index)
+}
