@@ -17,7 +17,7 @@ VOLATILE = (
     (re.compile(rb'"id":"chatcmpl-tool-[0-9a-f]{32}"'), rb'"id":"chatcmpl-tool-0"'),
     (re.compile(rb'"created":\d+'), b'"created":0'),
     # The second of two equal calls finds its prompt in the engine's cache.
-    (re.compile(rb'"cached_tokens":\d+'), b'"cached_tokens":0'),
+    (re.compile(rb'"(cached_tokens|created_cache_tokens)":\d+'), rb'"\1":0'),
 )
 # What belongs to one connection or one moment.
 OF_THE_HOP = {"connection", "content-length", "date", "keep-alive", "transfer-encoding"}

@@ -112,7 +112,8 @@ pub fn translate(
     let body = request.parsed().ok_or_else(|| Untranslatable(NOT_A_TREE.to_owned()))?;
     let (mut chat, wire) = match route {
         Route::Messages => {
-            let builder = messages::MessageBuilder::new(&body);
+            // Other servers' own Messages routes have no such count.
+            let builder = messages::MessageBuilder::new(&body, dialect == Dialect::Rolltape);
             (messages::request(&body)?, Wire::Messages(builder))
         }
         Route::Responses => {

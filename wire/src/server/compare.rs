@@ -12,7 +12,7 @@ use crate::sse::{Event, Splitter, in_event};
 
 /// Keys of values that differ between any two replies: ids, times, random bytes, and counts of
 /// cached tokens.
-const VOLATILE: [&str; 15] = [
+const VOLATILE: [&str; 16] = [
     "id",
     "created",
     "created_at",
@@ -25,6 +25,7 @@ const VOLATILE: [&str; 15] = [
     "timings",
     "metrics",
     "cached_tokens",
+    "created_cache_tokens",
     "cache_write_tokens",
     "cache_creation_input_tokens",
     "cache_read_input_tokens",

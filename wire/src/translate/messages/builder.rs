@@ -32,8 +32,9 @@ pub(crate) struct MessageBuilder {
 }
 
 impl MessageBuilder {
-    /// A builder for the reply to `request`, the agent's Messages body.
-    pub(crate) fn new(request: &Value) -> Self {
+    /// A builder for the reply to `request`, the agent's Messages body. With `counts_reasoning` the
+    /// usage says how many tokens were reasoning.
+    pub(crate) fn new(request: &Value, counts_reasoning: bool) -> Self {
         let stops = list(request, "stop_sequences").iter().filter_map(Value::as_str);
         Self {
             id_stem: String::new(),
@@ -41,7 +42,7 @@ impl MessageBuilder {
             stop_sequences: stops.map(str::to_owned).collect(),
             finish_reason: String::new(),
             met_sequence: None,
-            usage: UsageCounter::default(),
+            usage: UsageCounter::new(counts_reasoning),
             blocks: Blocks::default(),
             has_started: false,
             has_ended: false,
@@ -237,7 +238,7 @@ mod tests {
     use super::*;
 
     fn reply() -> MessageBuilder {
-        MessageBuilder::new(&json!({ "model": "asked", "stop_sequences": ["END", "###"] }))
+        MessageBuilder::new(&json!({ "model": "asked", "stop_sequences": ["END", "###"] }), true)
     }
 
     fn chunk(delta: Value, finish: Value) -> Value {

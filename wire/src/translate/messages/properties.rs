@@ -188,8 +188,8 @@ proptest! {
         let (message, deltas) = both_forms(&reasoning, &content, &calls, &picks);
         let asked = json!({ "model": "m" });
         let whole = chat(json!({ "index": 0, "message": message, "finish_reason": reason }));
-        let document = MessageBuilder::new(&asked).document(&whole);
-        let mut reply = MessageBuilder::new(&asked);
+        let document = MessageBuilder::new(&asked, true).document(&whole);
+        let mut reply = MessageBuilder::new(&asked, true);
         let mut stream = Vec::new();
         for delta in deltas {
             stream.extend(reply.chunk(&chat(json!({ "index": 0, "delta": delta }))));
@@ -213,7 +213,7 @@ proptest! {
     ) {
         let (message, _) = both_forms(&reasoning, &content, &calls, &[]);
         let whole = chat(json!({ "index": 0, "message": message, "finish_reason": "stop" }));
-        let document = MessageBuilder::new(&json!({})).document(&whole);
+        let document = MessageBuilder::new(&json!({}), true).document(&whole);
         let mut message = answer(document.to_string().as_bytes()).unwrap();
         let turn = json!({ "role": "assistant", "content": document["content"] });
         let chat = request(&json!({ "messages": [turn] })).unwrap();
@@ -230,9 +230,9 @@ proptest! {
         let _ = request(&json!({ "messages": [{ "role": "user", "content": value }] }));
         let _ = request(&json!({ "messages": [], "tools": value, "system": value }));
         let choice = |key: &str| json!({ "choices": [{ key: value }], "usage": value });
-        let _ = MessageBuilder::new(&value).document(&value);
-        let _ = MessageBuilder::new(&value).document(&choice("message"));
-        let mut reply = MessageBuilder::new(&value);
+        let _ = MessageBuilder::new(&value, true).document(&value);
+        let _ = MessageBuilder::new(&value, true).document(&choice("message"));
+        let mut reply = MessageBuilder::new(&value, true);
         for chunk in [&value, &choice("delta"), &choice("delta"), &choice("finish_reason")] {
             let _ = reply.chunk(chunk);
         }

@@ -11,6 +11,8 @@ pub(super) struct UsageCounter {
     completion: Option<u64>,
     cache_read: Option<u64>,
     cache_created: Option<u64>,
+    /// True if the server's own Messages route counts the tokens of reasoning.
+    counts_reasoning: bool,
     /// Tokens of reasoning.
     reasoning: Option<u64>,
     /// Number of prompt ids, for a server that sends ids before counts, or no counts at all.
@@ -20,16 +22,21 @@ pub(super) struct UsageCounter {
 }
 
 impl UsageCounter {
+    /// A counter without counts; tokens of reasoning are shown with `counts_reasoning` only.
+    pub(super) fn new(counts_reasoning: bool) -> UsageCounter {
+        UsageCounter { counts_reasoning, ..UsageCounter::default() }
+    }
+
     /// Takes the counts of a chat document or chunk; later counts replace earlier ones.
     pub(super) fn take(&mut self, chat: &Value) {
         let count = |place: &str| chat.pointer(place).and_then(Value::as_u64);
         self.prompt = count("/usage/prompt_tokens").or(self.prompt);
         self.completion = count("/usage/completion_tokens").or(self.completion);
         self.cache_read = count("/usage/prompt_tokens_details/cached_tokens").or(self.cache_read);
-        // SGLang puts the reasoning count beside the details.
-        self.reasoning = count("/usage/completion_tokens_details/reasoning_tokens")
-            .or_else(|| count("/usage/reasoning_tokens"))
-            .or(self.reasoning);
+        if self.counts_reasoning {
+            let reasoning = count("/usage/completion_tokens_details/reasoning_tokens");
+            self.reasoning = reasoning.or(self.reasoning);
+        }
         self.cache_created =
             count("/usage/prompt_tokens_details/created_cache_tokens").or(self.cache_created);
 
@@ -110,14 +117,19 @@ mod tests {
     }
 
     #[test]
-    fn reasoning_is_counted() {
-        let mut usage = UsageCounter::default();
-        usage.take(&json!({ "usage": {
+    fn reasoning_is_counted_where_the_server_counts_it() {
+        let counts = json!({ "usage": {
             "prompt_tokens": 1, "completion_tokens": 3,
             "completion_tokens_details": { "reasoning_tokens": 2 },
-        } }));
+        } });
+        let mut usage = UsageCounter::new(true);
+        usage.take(&counts);
         assert_eq!(usage.so_far()["output_tokens_details"], json!({ "thinking_tokens": 2 }));
         assert_eq!(usage.at_start()["output_tokens_details"], json!({ "thinking_tokens": 0 }));
+
+        let mut other = UsageCounter::new(false);
+        other.take(&counts);
+        assert_eq!(other.so_far(), json!({ "input_tokens": 1, "output_tokens": 3 }));
     }
 
     #[test]
