@@ -86,6 +86,9 @@ pub(crate) const ENGINE_WEIGHT_MAX: u32 = 1000;
 /// Threads that an engine gets by their hash, in percent of its share of all. Beyond, a thread goes
 /// to its next best engine.
 pub(crate) const ENGINE_LOAD_PERCENT_MAX: u64 = 115;
+/// The same for threads whose engine is gone: their prefix is lost wherever they go, so they fill
+/// the engines that have less than their share, such as one that came back.
+pub(crate) const ENGINE_MOVED_PERCENT_MAX: u64 = 100;
 /// Threads whose engine is remembered. At the limit all are forgotten and placed by their hash.
 pub(crate) const THREADS_MAX: usize = 100_000;
 /// Time without a call after which a thread is forgotten: its prefix is likely gone.

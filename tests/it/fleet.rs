@@ -88,7 +88,8 @@ async fn a_thread_stays_on_its_engine_with_its_forks_and_threads_spread() {
 
     let calls = world.calls().await;
     let routed = |word: &str| {
-        let of = |call: &&episode::Call| call.ended.as_ref().unwrap().routed.as_deref() == Some(word);
+        let of =
+            |call: &&episode::Call| call.ended.as_ref().unwrap().routed.as_deref() == Some(word);
         calls.iter().filter(of).count()
     };
     assert_eq!((routed("new"), routed("kept")), (24, 72));
@@ -196,6 +197,98 @@ async fn an_engine_that_missed_the_newest_weights_gets_no_calls_until_it_has_the
 }
 
 #[tokio::test]
+async fn a_call_while_weights_are_pushed_has_no_version() {
+    let engines = engines(2, Duration::ZERO).await;
+    let world = World::start_with(config(&engines)).await;
+    let push = async |label: &str| {
+        let body = json!({ "weight_version": label }).to_string();
+        control(&world, "POST", "/update_weights", &body).await
+    };
+    push("1").await;
+    chat(&world, "e", &["hi"]).await;
+
+    engines.iter().for_each(|engine| engine.slow_down_pushes(Duration::from_secs(1)));
+    let (pushed, during) = tokio::join!(push("2"), async {
+        until("the new weights sample", async || {
+            engines.iter().all(|engine| engine.label() == "2").then_some(())
+        })
+        .await;
+        chat(&world, "e", &["hi", "a", "b"]).await
+    });
+    assert_eq!((pushed.status, during.status), (200, 200));
+    chat(&world, "e", &["hi", "a", "b", "c", "d"]).await;
+
+    let calls = world.calls().await;
+    let stamped: Vec<Option<&str>> =
+        calls.iter().map(|call| call.ended.as_ref().unwrap().stamps.constant()).collect();
+    assert_eq!(stamped, [Some("1"), None, Some("2")]);
+}
+
+#[tokio::test]
+async fn one_engine_after_another_ends_with_the_first_that_fails_and_names_the_rest() {
+    let engines = engines(3, Duration::ZERO).await;
+    let world = World::start_with(config(&engines)).await;
+    engines[1].refuse_weights(true);
+    let body = json!({ "weight_version": "1" }).to_string();
+    let reply = control(&world, "POST", "/update_weights?rolling=true", &body).await;
+    assert_eq!(reply.status, 502);
+    let document = reply.json();
+    let names = engines.iter().map(|engine| engine.address.port().to_string());
+    let statuses: Vec<Value> =
+        names.map(|name| document["upstreams"][name]["status"].clone()).collect();
+    assert_eq!(statuses, [json!(200), json!(400), Value::Null]);
+    let asked = |engine: &ScriptedEngine| engine.seen().len();
+    assert_eq!(engines.iter().map(asked).collect::<Vec<_>>(), [1, 1, 0]);
+}
+
+#[tokio::test]
+async fn affinity_finds_prefixes_that_turns_in_rotation_do_not() {
+    // Two engines for each way, so that neither finds what the other left behind.
+    let mut shares = Vec::new();
+    for keeps_threads in [true, false] {
+        let addresses = [kit::start_engine().await, kit::start_engine().await];
+        let mut config = Config::new(format!("http://{}", addresses[0]).parse().unwrap());
+        let named = addresses.map(|at| format!("http://{at} dialect=rolltape").parse().unwrap());
+        config.fleet.engines = named.to_vec();
+        let world = World::start_with(config).await;
+        for turn in 0..6 {
+            for session in 0..6 {
+                let words: Vec<String> =
+                    (0..=2 * turn).map(|part| format!("word {session} of part {part}")).collect();
+                let words: Vec<&str> = words.iter().map(String::as_str).collect();
+                let mut body: Value = serde_json::from_str(&said(&words)).unwrap();
+                body["model"] = json!("tiny");
+                body["max_tokens"] = json!(2);
+                let reply = match keeps_threads {
+                    true => {
+                        let path = format!("/e/s{session}{CHAT}");
+                        post(world.data, &path, &body.to_string()).await
+                    }
+                    // As a balancer that takes each in turn: a thread alternates.
+                    false => post(addresses[(turn + session) % 2], CHAT, &body.to_string()).await,
+                };
+                assert_eq!(reply.status, 200, "{}", reply.text());
+            }
+        }
+        let (mut queries, mut hits) = (0.0, 0.0);
+        for at in addresses {
+            let page = exchange(at, ("GET", "/metrics"), &[], b"").await.text();
+            queries += metric(&page, "vllm:prefix_cache_queries_total");
+            hits += metric(&page, "vllm:prefix_cache_hits_total");
+        }
+        shares.push(hits / queries);
+    }
+    println!("prefix hits: {:.3} with affinity, {:.3} in rotation", shares[0], shares[1]);
+    assert!(shares[0] > shares[1] + 0.1, "{shares:?}");
+}
+
+/// The value of a metric without regard to its labels.
+fn metric(page: &str, name: &str) -> f64 {
+    let line = page.lines().find(|line| line.starts_with(name)).unwrap();
+    line.rsplit(' ').next().unwrap().parse().unwrap()
+}
+
+#[tokio::test]
 async fn without_the_fence_old_weights_get_calls() {
     let engines = engines(1, Duration::ZERO).await;
     let mut config = config(&engines);
@@ -212,7 +305,9 @@ async fn without_the_fence_old_weights_get_calls() {
     until_state(&world, &name, "lost").await;
     engines[0].revive().await;
     until_state(&world, &name, "up").await;
+    engines[0].expect_label(1);
     assert_eq!(engine_of(&chat(&world, "e", &["hi"]).await), name);
+    assert_eq!(engines[0].stale(), 1, "the storm would see it");
 }
 
 #[tokio::test]

@@ -19,16 +19,18 @@ struct State {
     /// Odd while it lives, even while it is dead.
     life: u64,
     label: String,
-    /// The label that it must have for its calls to be right; empty for any.
-    newest: String,
+    /// The number that its label must have at least for its calls to be right.
+    newest: u64,
     seen: Vec<Seen>,
-    /// Chats that came while it had another label than the newest.
+    /// Chats that came while it had an older label than the newest.
     stale: usize,
     /// Statuses that are answered to the next chats in place of a reply.
     refusals: Vec<u16>,
     /// Chats that are cut off after they came whole.
     cuts: usize,
     refuses_weights: bool,
+    /// Time until a push of weights is answered.
+    push_takes: Duration,
     latency: Duration,
 }
 
@@ -48,8 +50,7 @@ impl ScriptedEngine {
         let address = listener.local_addr().expect("a bound socket has an address");
         let (port, label) = (address.port(), "0".to_owned());
         let state = State { port, life: 1, label, latency, ..State::default() };
-        let engine =
-            Self { address, state: Arc::new(Mutex::new(state)), tasks: Mutex::default() };
+        let engine = Self { address, state: Arc::new(Mutex::new(state)), tasks: Mutex::default() };
         engine.serve(listener);
         engine
     }
@@ -93,12 +94,13 @@ impl ScriptedEngine {
         lock(&self.state).label.clone()
     }
 
-    /// From now on chats are counted as stale unless it has this label.
-    pub fn expect_label(&self, label: &str) {
-        label.clone_into(&mut lock(&self.state).newest);
+    /// From now on chats are counted as stale if its label is a lower number than this. While a
+    /// push is under way it may have the next one already.
+    pub fn expect_label(&self, label: u64) {
+        lock(&self.state).newest = label;
     }
 
-    /// Chats that came while it had another label than the newest.
+    /// Chats that came while it had an older label than the newest.
     pub fn stale(&self) -> usize {
         lock(&self.state).stale
     }
@@ -116,6 +118,11 @@ impl ScriptedEngine {
     /// Sets whether pushes of weights are refused.
     pub fn refuse_weights(&self, refuses: bool) {
         lock(&self.state).refuses_weights = refuses;
+    }
+
+    /// Sets the time that a push of weights takes. The new weights sample from its beginning.
+    pub fn slow_down_pushes(&self, takes: Duration) {
+        lock(&self.state).push_takes = takes;
     }
 
     /// Everything that it was asked, but for looks at it.
@@ -146,7 +153,8 @@ async fn converse(mut socket: TcpStream, state: Arc<Mutex<State>>) {
         let Some((status, body)) = answer else { return };
         let body = body.to_string();
         let head = format!(
-            "HTTP/1.1 {status} Said\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n",
+            "HTTP/1.1 {status} Said\r\ncontent-type: application/json\r\n\
+             content-length: {}\r\n\r\n",
             body.len()
         );
         if socket.write_all(&[head.as_bytes(), body.as_bytes()].concat()).await.is_err() {
@@ -178,7 +186,7 @@ fn answer(state: &mut State, request: &Seen) -> (Answer, Duration) {
             if let Some(label) = body.get("weight_version").and_then(Value::as_str) {
                 label.clone_into(&mut state.label);
             }
-            soon(200, json!({ "message": "updated" }))
+            (Some((200, json!({ "message": "updated" }))), state.push_takes)
         }
         "/get_world_size" => soon(200, json!({ "world_size": 2 })),
         _ => soon(200, json!({ "path": request.path })),
@@ -186,7 +194,7 @@ fn answer(state: &mut State, request: &Seen) -> (Answer, Duration) {
 }
 
 fn chat(state: &mut State) -> (Answer, Duration) {
-    if !state.newest.is_empty() && state.label != state.newest {
+    if state.label.parse().is_ok_and(|label: u64| label < state.newest) {
         state.stale += 1;
     }
     if let Some(status) = state.refusals.pop() {

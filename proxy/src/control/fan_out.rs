@@ -47,6 +47,9 @@ struct Answer {
     reply: Result<(ReplyParts, Bytes), String>,
 }
 
+/// The words for an engine that was not asked because one before it failed.
+const NOT_ASKED: &str = "not asked, because one before it did not carry this out";
+
 impl Answer {
     fn is_success(&self) -> bool {
         self.reply.as_ref().is_ok_and(|(head, _)| head.status.is_success())
@@ -97,9 +100,37 @@ pub(super) async fn to_all(
     let mut push = proxy.fleet.pushing.write().await;
     let is_whole = is_whole_push(&request, &push);
     let engines = asked(proxy, |engine| is_whole || route == START || !engine.missed_part());
+    let changing = Changing::begin(&engines);
     let answers = ask(proxy, &request, engines).await?;
     note_push(proxy, &request, &answers, &mut push).await;
+    match push.is_open {
+        // Until its last request: a server may change its weights piece by piece.
+        true => changing.keep(),
+        false => drop(changing),
+    }
     answer(&request, &answers)
+}
+
+/// Engines whose weights are being changed. They are no longer when this is dropped, which also
+/// happens when the trainer leaves.
+struct Changing(Vec<Arc<Engine>>);
+
+impl Changing {
+    fn begin(engines: &[Arc<Engine>]) -> Self {
+        engines.iter().for_each(|engine| engine.set_changing(true));
+        Self(engines.to_vec())
+    }
+
+    /// Leaves the engines as they are.
+    fn keep(mut self) {
+        self.0.clear();
+    }
+}
+
+impl Drop for Changing {
+    fn drop(&mut self) {
+        self.0.iter().for_each(|engine| engine.set_changing(false));
+    }
 }
 
 async fn read(
@@ -148,16 +179,20 @@ async fn ask(
     // A group forms only if all join at once.
     let joins = bodies.iter().any(|body| *body != request.body);
     if request.is_rolling && !joins {
+        let mut has_failed = false;
         for (engine, body) in engines.into_iter().zip(bodies) {
             let was_serving = proxy.fleet.is_open(&engine);
+            if has_failed {
+                answers.push(Answer { engine, was_serving, reply: Err(NOT_ASKED.to_owned()) });
+                continue;
+            }
             engine.hold(true);
             let reply = ask_one(&engine, request.head.clone(), body).await;
             engine.hold(false);
             proxy.fleet.tell_room();
-            answers.push(Answer { engine, was_serving, reply });
-            if answers.last().is_some_and(|last| !last.is_success()) {
-                break;
-            }
+            let answer = Answer { engine, was_serving, reply };
+            has_failed = !answer.is_success();
+            answers.push(answer);
         }
         return Ok(answers);
     }
@@ -256,10 +291,7 @@ async fn note_push(
 }
 
 /// One answer for all.
-fn answer(
-    request: &ControlRequest,
-    answers: &[Answer],
-) -> Result<Response<ReplyBody>, JsonReply> {
+fn answer(request: &ControlRequest, answers: &[Answer]) -> Result<Response<ReplyBody>, JsonReply> {
     // One that was behind the fence and stays there takes nothing from those that serve.
     let failed = answers.iter().any(|answer| !answer.is_success() && answer.was_serving);
     let first = answers.iter().find(|answer| answer.is_success());
@@ -293,10 +325,8 @@ fn failure(answers: &[Answer]) -> JsonReply {
     let status = answers.first().and_then(Answer::status);
     let is_common = answers.iter().all(|answer| answer.status() == status);
     let status = status.filter(|_| is_common).unwrap_or(StatusCode::BAD_GATEWAY);
-    let each: Map<String, Value> = answers
-        .iter()
-        .map(|answer| (answer.engine.name().to_owned(), answer.shown()))
-        .collect();
+    let each: Map<String, Value> =
+        answers.iter().map(|answer| (answer.engine.name().to_owned(), answer.shown())).collect();
     let reply = error(status, &message);
     let mut body = reply.body;
     body["upstreams"] = Value::Object(each);

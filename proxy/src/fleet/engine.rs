@@ -31,6 +31,8 @@ pub(crate) struct Engine {
     acked: AtomicU64,
     /// True if it missed a part of the push that is under way.
     missed_part: AtomicBool,
+    /// True while it is not known which weights sample there.
+    is_changing: AtomicBool,
     /// The label of its weights, if it is known.
     label: Mutex<Option<String>>,
     pub(crate) counts: EngineCounts,
@@ -108,6 +110,7 @@ impl Engine {
             is_down: AtomicBool::default(),
             acked: AtomicU64::default(),
             missed_part: AtomicBool::default(),
+            is_changing: AtomicBool::default(),
             label: Mutex::default(),
             counts: EngineCounts::default(),
             failures: Streak::default(),
@@ -131,6 +134,7 @@ impl Engine {
             is_down: copy(&self.is_down),
             acked: AtomicU64::new(self.acked.load(Ordering::SeqCst)),
             missed_part: copy(&self.missed_part),
+            is_changing: copy(&self.is_changing),
             label: Mutex::new(self.label()),
             counts: EngineCounts::default(),
             failures: Streak::default(),
@@ -252,6 +256,15 @@ impl Engine {
 
     pub(crate) fn missed_part(&self) -> bool {
         self.missed_part.load(Ordering::Relaxed)
+    }
+
+    /// Sets whether weights are being pushed to it, so that either those or the ones before sample.
+    pub(crate) fn set_changing(&self, is_changing: bool) {
+        self.is_changing.store(is_changing, Ordering::SeqCst);
+    }
+
+    pub(crate) fn is_changing(&self) -> bool {
+        self.is_changing.load(Ordering::SeqCst)
     }
 
     /// The label of its weights, if it is known.

@@ -14,7 +14,10 @@ use super::pick::{Candidate, for_thread, least_loaded};
 use super::resolve::{Resolved, resolve};
 use super::spec::{EngineSpec, InvalidEngine, check_all};
 use super::threads::{Thread, Threads};
-use crate::bounds::{ABSORBED_CALLS_MAX, ENGINE_WAIT, ENGINE_WAITING_MAX, ROOM_WAIT};
+use crate::bounds::{
+    ABSORBED_CALLS_MAX, ENGINE_LOAD_PERCENT_MAX, ENGINE_MOVED_PERCENT_MAX, ENGINE_WAIT,
+    ENGINE_WAITING_MAX, ROOM_WAIT,
+};
 use crate::config::Config;
 use crate::error::CallError;
 use crate::record::attempts::AttemptKey;
@@ -200,6 +203,10 @@ impl Fleet {
         if !self.is_many() {
             let only = engines.first().filter(|engine| !engine.is_draining());
             let Some(only) = only else { return Choice::None };
+            // Another one may be added, and the thread's prefix is here then.
+            if thread.samples() {
+                self.threads.put(thread, only.id);
+            }
             return EngineCall::begin(only, None, &self.room).map_or(Choice::Full, Choice::Placed);
         }
 
@@ -209,7 +216,9 @@ impl Fleet {
         if let Some(engine) = at_home
             && let Some(call) = self.begin(engine, "kept".to_owned())
         {
-            self.threads.put(thread, engine.id);
+            if thread.samples() {
+                self.threads.put(thread, engine.id);
+            }
             return Choice::Placed(call);
         }
         if open.is_empty() {
@@ -233,6 +242,10 @@ impl Fleet {
         stays: bool,
     ) -> Choice {
         let counts = self.threads.counts();
+        let percent_max = match stays && routed.starts_with("moved") {
+            true => ENGINE_MOVED_PERCENT_MAX,
+            false => ENGINE_LOAD_PERCENT_MAX,
+        };
         while !open.is_empty() {
             let candidates: Vec<Candidate> = open
                 .iter()
@@ -244,7 +257,7 @@ impl Fleet {
                 })
                 .collect();
             let chosen = match thread.is_shown() {
-                true => for_thread(thread.key(), &candidates),
+                true => for_thread(thread.key(), &candidates, percent_max),
                 false => least_loaded(&candidates),
             };
             let Some(index) = chosen else { return Choice::None };

@@ -4,8 +4,6 @@
 //! nothing else, so that proxies that know the same engines agree without talking. The best score
 //! wins, unless the engine has its share of the threads already.
 
-use crate::bounds::ENGINE_LOAD_PERCENT_MAX;
-
 /// An engine that may be chosen.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Candidate {
@@ -19,12 +17,12 @@ pub(super) struct Candidate {
 }
 
 /// The engine for a thread that is on none of them: that of the best score among those that have
-/// less than [`ENGINE_LOAD_PERCENT_MAX`] of their share.
-pub(super) fn for_thread(thread: u64, candidates: &[Candidate]) -> Option<usize> {
+/// less than `percent_max` of their share.
+pub(super) fn for_thread(thread: u64, candidates: &[Candidate], percent_max: u64) -> Option<usize> {
     let threads: usize = candidates.iter().map(|one| one.threads).sum::<usize>() + 1;
     let weights: u64 = candidates.iter().map(|one| u64::from(one.weight)).sum();
     let has_room = |one: &Candidate| {
-        let share = threads as u64 * u64::from(one.weight) * ENGINE_LOAD_PERCENT_MAX;
+        let share = threads as u64 * u64::from(one.weight) * percent_max;
         (one.threads as u64) < share.div_ceil(weights * 100)
     };
     let open = candidates.iter().enumerate().filter(|(_, one)| has_room(one));
@@ -78,6 +76,24 @@ fn mix(mut bits: u64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::bounds::{ENGINE_LOAD_PERCENT_MAX, ENGINE_MOVED_PERCENT_MAX};
+
+    fn new_thread(thread: u64, candidates: &[Candidate]) -> Option<usize> {
+        for_thread(thread, candidates, ENGINE_LOAD_PERCENT_MAX)
+    }
+
+    #[test]
+    fn threads_of_a_dead_engine_fill_one_that_came_back() {
+        let mut all = engines(7);
+        all[1..].iter_mut().for_each(|one| one.threads = 71);
+        for thread in 0..71_u64 {
+            let key = hash(&[&thread.to_le_bytes()]);
+            let index = for_thread(key, &all, ENGINE_MOVED_PERCENT_MAX).unwrap();
+            all[index].threads += 1;
+        }
+        let most = all.iter().map(|one| one.threads).max().unwrap();
+        assert!(most <= 500 * 125 / 100 / 8, "{all:?}");
+    }
 
     fn engines(count: usize) -> Vec<Candidate> {
         let name = |index: usize| hash(&[format!("engine-{index}").as_bytes()]);
@@ -88,7 +104,7 @@ mod tests {
 
     fn place(candidates: &mut [Candidate], threads: u64) -> Vec<usize> {
         let place = |thread: u64| {
-            let index = for_thread(hash(&[&thread.to_le_bytes()]), candidates).unwrap();
+            let index = new_thread(hash(&[&thread.to_le_bytes()]), candidates).unwrap();
             candidates[index].threads += 1;
             index
         };
@@ -102,7 +118,7 @@ mod tests {
         let most = all.iter().map(|one| one.threads).max().unwrap();
         assert!(most as f64 <= 500.0 / 8.0 * 1.15 + 1.0, "{most}");
         let idle = engines(8);
-        let best = |thread: u64| for_thread(hash(&[&thread.to_le_bytes()]), &idle).unwrap();
+        let best = |thread: u64| new_thread(hash(&[&thread.to_le_bytes()]), &idle).unwrap();
         let agreed = placed.iter().zip(0..).filter(|(placed, thread)| **placed == best(*thread));
         assert!(agreed.count() > 400);
     }
@@ -113,7 +129,8 @@ mod tests {
         let without: Vec<Candidate> = all[1..].to_vec();
         for thread in 0..200_u64 {
             let key = hash(&[&thread.to_le_bytes()]);
-            let (before, after) = (for_thread(key, &all).unwrap(), for_thread(key, &without).unwrap());
+            let (before, after) =
+                (new_thread(key, &all).unwrap(), new_thread(key, &without).unwrap());
             assert!(before == 0 || before == after + 1, "{thread}");
         }
     }
@@ -130,6 +147,6 @@ mod tests {
     fn parts_are_told_apart() {
         assert_ne!(hash(&[b"ab", b"c"]), hash(&[b"a", b"bc"]));
         // Another value would move every thread when one of several proxies is upgraded.
-        assert_eq!(hash(&[b"episode", b"0"]), 0);
+        assert_eq!(hash(&[b"episode", b"0"]), 14_952_767_705_040_037_482);
     }
 }

@@ -213,8 +213,7 @@ impl OpenCall {
             .within(self.cache_scope.clone());
         let plan = forward.untranslate_unknown_model(first_plan, headers).await;
         let prompts = plan.prompts();
-        self.prompt_lookup =
-            prompts.map(|prompts| PromptFetcher::start(forward, prompts, headers));
+        self.prompt_lookup = prompts.map(|prompts| PromptFetcher::start(forward, prompts, headers));
         plan
     }
 
@@ -239,7 +238,9 @@ impl OpenCall {
     /// Notes the engine that gets the call. The call keeps its place there until it has ended.
     pub(crate) fn put_on(&mut self, place: EngineCall) {
         if place.routed.is_some() {
-            self.start_stamp = place.engine.label().or_else(|| self.tracker.versions.declared());
+            let declared = || self.tracker.versions.declared();
+            let label = place.engine.label().or_else(declared);
+            self.start_stamp = label.filter(|_| !place.engine.is_changing());
         }
         self.place = Some(place);
     }
@@ -346,11 +347,12 @@ impl OpenCall {
 
 impl OpenCall {
     /// Notes the engine in the end of the call, and a reply that broke off in the engine's state.
-    /// Returns whether the label of the engine's weights is known.
+    /// Returns whether the stamps are those of the engine. While weights are pushed to it, there is
+    /// none: the old ones or the new ones may have sampled.
     fn note_engine(&self, end: &mut CallEnd, has_reply: bool) -> bool {
-        let Some((place, routed)) = self.place.as_ref().and_then(|place| {
-            Some((place, place.routed.clone()?))
-        }) else {
+        let Some((place, routed)) =
+            self.place.as_ref().and_then(|place| Some((place, place.routed.clone()?)))
+        else {
             return false;
         };
         if has_reply && end.outcome == Outcome::UpstreamFailed && end.status == Some(200) {
@@ -358,6 +360,10 @@ impl OpenCall {
         }
         end.engine = Some(place.engine.name().to_owned());
         end.routed = Some(routed);
+        if place.engine.is_changing() {
+            end.stamps.end = None;
+            return true;
+        }
         let label = place.engine.label();
         let is_known = label.is_some();
         if is_known {
