@@ -122,10 +122,12 @@ fn report_addresses(running: &RunningServer, store: &str, requires_key: bool) {
             "anybody on this machine can use the control listener: --control-open",
         ),
     }
+
     terminal::message(&format!(
         "listening on {}://{}, control on http://{}, in front of {}, recording to {store}",
         running.scheme, running.data, running.control, running.backend
     ));
+
     if let Some(engine) = running.engine {
         let whom = match running.token {
             Some(_) => "trainers with the control listener's token",
@@ -133,6 +135,7 @@ fn report_addresses(running: &RunningServer, store: &str, requires_key: bool) {
         };
         terminal::message(&format!("the engine listens on http://{engine}, for {whom}"));
     }
+
     terminal::message(&agent_hint(&running.agents_url(), requires_key));
     let page = reachable(running.control);
     terminal::message(&format!(

@@ -64,6 +64,7 @@ impl ExportFiles {
             Some(url) if url.contains("://") => Destination::Bucket(bucket(url)),
             _ => Destination::Path(self.out),
         };
+
         Ok(Options {
             out,
             format: self.format,

@@ -108,7 +108,7 @@ impl Source {
         self.document(View::Stats, "", parameters).await
     }
 
-    /// What changes from now on.
+    /// The changes from now on.
     pub(super) async fn changes(&self, parameters: &Parameters) -> Result<Changes, Failure> {
         match self {
             Self::Store(viewer) => {
