@@ -121,15 +121,12 @@ pub(super) async fn show(state: &Arc<ServerState>, call: HttpCall) -> Result<Htt
     Ok(json_reply(&document(&turn.reply)))
 }
 
-/// Handles `POST /v1/responses/{name}`, where the name ends with `/cancel`: ends a reply that is
-/// made in the background.
+/// Handles `POST /v1/responses/{name}/cancel`: ends a reply that is made in the background.
 pub(super) async fn cancel(
     state: &Arc<ServerState>,
     call: HttpCall,
 ) -> Result<HttpReply, ApiError> {
-    let Some(id) = call.parameter.strip_suffix("/cancel") else {
-        return Err(ApiError::no_route(StatusCode::NOT_FOUND));
-    };
+    let id = &call.parameter;
     let mut kept = state.responses.kept();
     let turn = kept.turns.get(id).cloned().ok_or_else(|| not_kept(id))?;
     let Some(running) = kept.running.remove(id) else {
@@ -139,7 +136,7 @@ pub(super) async fn cancel(
     let mut cancelled = document(&turn.reply);
     cancelled["status"] = json!("cancelled");
     let reply = Bytes::from(cancelled.to_string());
-    kept.add(id.to_owned(), Turn { reply, ..turn });
+    kept.add(id.clone(), Turn { reply, ..turn });
     Ok(json_reply(&cancelled))
 }
 

@@ -63,9 +63,9 @@ static SAMPLING: &[Route] = &[
     Route::get("/v1/responses/{name}", handler!(responses::show), "a response that is kept")
         .errors(translation::responses_error),
     Route::post(
-        "/v1/responses/{name}",
+        "/v1/responses/{name}/cancel",
         handler!(responses::cancel),
-        "ends a background response, for a name that ends with `/cancel`",
+        "ends a background response",
     )
     .errors(translation::responses_error),
     Route::post(
