@@ -189,7 +189,7 @@ function TurnLine({ tree, line, fork, width }: TurnLineProps) {
 }
 
 /** Shows what is not usual about a turn: kind, agent, fork, retry, fidelity, outcome, choice. */
-function TurnMarks({ tree, turn, fork }: { tree: Tree; turn: Turn; fork: Fork | null }) {
+export function TurnMarks({ tree, turn, fork }: { tree: Tree; turn: Turn; fork: Fork | null }) {
   const several = tree.turns.filter((other) => other.call_id === turn.call_id).length > 1;
   return (
     <>
