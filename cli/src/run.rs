@@ -23,6 +23,7 @@ use crate::http::{self, Http};
 use crate::options::proxy::ProxyArgs;
 use crate::options::store::StoreArgs;
 use crate::print::count;
+use crate::reading::page_address;
 use crate::server::{BackendArgs, RunningServer, ServerOptions};
 use crate::terminal;
 
@@ -108,6 +109,8 @@ pub(crate) async fn run(args: Args) -> CommandResult {
     match ended {
         Ok(ended) => {
             print_summary(&episode.id, &recorded, &where_to_read(&args, has_own_server));
+            let page = in_browser(&args, &episode, has_own_server);
+            terminal::message(&format!("    in a browser: {page}"));
             if number(&recorded, "calls") == 0 {
                 terminal::message(SILENT_HINT);
             }
@@ -311,6 +314,15 @@ fn where_to_read(args: &Args, has_own_server: bool) -> String {
     match has_own_server {
         true => format!("--store {}", args.store.location),
         false => format!("--control {}", args.control),
+    }
+}
+
+/// What opens the recording in a browser. A server of the command's own has ended.
+fn in_browser(args: &Args, episode: &EpisodeClient, has_own_server: bool) -> String {
+    let EpisodeClient { id, attempt, control, .. } = episode;
+    match has_own_server {
+        true => format!("rolltape view {id}/{attempt} --store {}", args.store.location),
+        false => page_address(control, id.as_str(), *attempt),
     }
 }
 
