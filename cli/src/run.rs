@@ -108,9 +108,8 @@ pub(crate) async fn run(args: Args) -> CommandResult {
     let recorded = summary?;
     match ended {
         Ok(ended) => {
-            print_summary(&episode.id, &recorded, &where_to_read(&args, has_own_server));
             let page = in_browser(&args, &episode, has_own_server);
-            terminal::message(&format!("    in a browser: {page}"));
+            print_summary(&episode.id, &recorded, &where_to_read(&args, has_own_server), &page);
             if number(&recorded, "calls") == 0 {
                 terminal::message(SILENT_HINT);
             }
@@ -326,7 +325,7 @@ fn in_browser(args: &Args, episode: &EpisodeClient, has_own_server: bool) -> Str
     }
 }
 
-fn print_summary(episode: &EpisodeId, summary: &Value, place: &str) {
+fn print_summary(episode: &EpisodeId, summary: &Value, place: &str, page: &str) {
     let mut line = format!(
         "recorded {episode}: {}, {} with token ids, {} prompt + {} sampled tokens",
         count(number(summary, "calls"), "call"),
@@ -338,7 +337,7 @@ fn print_summary(episode: &EpisodeId, summary: &Value, place: &str) {
     if incomplete > 0 {
         line += &format!(", {incomplete} incomplete");
     }
-    line += &format!("; read it: rolltape show {episode} {place}");
+    line += &format!("; read it: rolltape show {episode} {place}, or in a browser: {page}");
     terminal::message(&line);
 }
 

@@ -261,9 +261,14 @@ test("text that others wrote is text, and what is hidden in it is shown", () =>
     await page.locator(".turn").first().click();
     await page.waitForSelector(".message.sampled");
     const said = await textOf(page, ".role-user .content");
-    assert.equal(said, HOSTILE.replace("\u202e", "\\u202e").replace("\u0007", "\\u0007"));
+    assert.equal(
+      said,
+      HOSTILE.replace("\u202e", "\\u202e")
+        .replace("\u0007", "\\u0007")
+        .replace("\u200b", "\\u200b"),
+    );
     assert.equal(await page.locator("main img, main b:has-text('bold')").count(), 0);
-    assert.equal(await page.locator(".role-user .escape").count(), 2);
+    assert.equal(await page.locator(".role-user .escape").count(), 3);
   }));
 
 test("the attempts of a group stand side by side, the best one first", () =>

@@ -10,7 +10,8 @@ import { ROOT, rolltape } from "./kit.mjs";
 
 const MODEL = path.join(ROOT, "engine/models/tiny");
 /** Text that must be shown as text, with its hidden characters in sight. */
-export const HOSTILE = '<img src=x onerror="document.title=1"><b>bold</b> \u202egnp.exe \u0007';
+export const HOSTILE =
+  '<img src=x onerror="document.title=1"><b>bold</b> \u202egnp.exe \u0007\u200b';
 const GUESS = {
   type: "function",
   function: {
