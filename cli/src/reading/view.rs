@@ -22,8 +22,9 @@ use crate::terminal;
 
 /// Show a recording in a browser
 ///
-/// Serves a page that shows the store, and prints the link to it, or to an episode's conversation on
-/// it. The link contains a token that ends with this command. The store is only read, also while `rolltape serve` records into it.
+/// Serves a page that shows the store, and prints the link to it, or to an episode's conversation
+/// on it. The link contains a token that ends with this command. The store is only read, also while
+/// `rolltape serve` records into it.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// The episode to open; ID/ATTEMPT for one of its attempts
