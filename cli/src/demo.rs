@@ -227,7 +227,8 @@ fn print_next_steps(
     }
     let command = std::env::args().next().unwrap_or_else(|| "rolltape".to_owned());
     let longest = played.iter().max_by_key(|p| p.calls).map_or("EPISODE", |p| &p.episode.id);
-    print::line(&format!("next    {command} show {longest} --store {store}"))
+    print::line(&format!("next    {command} show {longest} --store {store}"))?;
+    print::line(&format!("page    {command} view {longest} --store {store}"))
 }
 
 /// The tools that the game offers.

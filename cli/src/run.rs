@@ -23,6 +23,7 @@ use crate::http::{self, Http};
 use crate::options::proxy::ProxyArgs;
 use crate::options::store::StoreArgs;
 use crate::print::count;
+use crate::reading::page_address;
 use crate::server::{BackendArgs, RunningServer, ServerOptions};
 use crate::terminal;
 
@@ -107,7 +108,8 @@ pub(crate) async fn run(args: Args) -> CommandResult {
     let recorded = summary?;
     match ended {
         Ok(ended) => {
-            print_summary(&episode.id, &recorded, &where_to_read(&args, has_own_server));
+            let page = in_browser(&args, &episode, has_own_server);
+            print_summary(&episode.id, &recorded, &where_to_read(&args, has_own_server), &page);
             if number(&recorded, "calls") == 0 {
                 terminal::message(SILENT_HINT);
             }
@@ -314,7 +316,16 @@ fn where_to_read(args: &Args, has_own_server: bool) -> String {
     }
 }
 
-fn print_summary(episode: &EpisodeId, summary: &Value, place: &str) {
+/// What opens the recording in a browser. A server of the command's own has ended.
+fn in_browser(args: &Args, episode: &EpisodeClient, has_own_server: bool) -> String {
+    let EpisodeClient { id, attempt, control, .. } = episode;
+    match has_own_server {
+        true => format!("rolltape view {id}/{attempt} --store {}", args.store.location),
+        false => page_address(control, id.as_str(), *attempt),
+    }
+}
+
+fn print_summary(episode: &EpisodeId, summary: &Value, place: &str, page: &str) {
     let mut line = format!(
         "recorded {episode}: {}, {} with token ids, {} prompt + {} sampled tokens",
         count(number(summary, "calls"), "call"),
@@ -326,7 +337,7 @@ fn print_summary(episode: &EpisodeId, summary: &Value, place: &str) {
     if incomplete > 0 {
         line += &format!(", {incomplete} incomplete");
     }
-    line += &format!("; read it: rolltape show {episode} {place}");
+    line += &format!("; read it: rolltape show {episode} {place}, or in a browser: {page}");
     terminal::message(&line);
 }
 
