@@ -62,7 +62,12 @@ async fn is_refused(
     let refused = "SELECT closed_at IS NOT NULL OR (keyed = 1 AND NOT EXISTS \
                    (SELECT 1 FROM api_key WHERE key_id = $2 AND revoked_at IS NULL)) \
                    FROM episode WHERE episode_key = $1";
-    query(refused).bind(episode_key).bind(key).scalar::<i64>(connection).await.map(|found| found == 1)
+    query(refused)
+        .bind(episode_key)
+        .bind(key)
+        .scalar::<i64>(connection)
+        .await
+        .map(|found| found == 1)
 }
 
 fn insert_body(

@@ -383,11 +383,7 @@ impl Collector {
 
     /// Takes the choices at a place of a document. Returns the index of the first one; `None` if
     /// they are no list of choices.
-    fn take_choices(
-        &mut self,
-        document: &Outline<'_>,
-        place: Range<usize>,
-    ) -> Option<Option<u32>> {
+    fn take_choices(&mut self, document: &Outline<'_>, place: Range<usize>) -> Option<Option<u32>> {
         let (mut first, mut has_room, mut is_cut) = (None, true, false);
         each_element(document, &place, |element| {
             let json = &document.bytes()[element.clone()];

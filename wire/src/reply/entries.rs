@@ -92,9 +92,8 @@ impl<'a> EntryReader<'a> {
                     fill(&mut entry.bytes, bytes)?;
                 }
                 "top_logprobs" if has_alternatives => {
-                    let list = |reader: &mut Self| {
-                        reader.list(|reader| reader.entry(false).map(drop))
-                    };
+                    let list =
+                        |reader: &mut Self| reader.list(|reader| reader.entry(false).map(drop));
                     fill(&mut entry.top_logprobs, self.spelled(list)?)?;
                 }
                 _ => return None,
@@ -211,7 +210,10 @@ mod tests {
         for (json, count) in [
             ("[]", 0),
             (r#"[{"token":"a","logprob":-0.5,"bytes":[97],"top_logprobs":[]}]"#, 1),
-            (r#"[{"token": "a", "logprob": -1.5e-3, "bytes": [97, 98], "top_logprobs": [{"token": "b", "logprob": -2.0, "bytes": [98]}]}, {"id": 7, "logprob": 0}]"#, 2),
+            (
+                r#"[{"token": "a", "logprob": -1.5e-3, "bytes": [97, 98], "top_logprobs": [{"token": "b", "logprob": -2.0, "bytes": [98]}]}, {"id": 7, "logprob": 0}]"#,
+                2,
+            ),
         ] {
             let read = plain_entries(json.as_bytes()).unwrap();
             assert_eq!(read.len(), count, "{json}");
