@@ -124,6 +124,5 @@ async fn call(
     call.recording().expect_reply(plan.collector(&rewrite, proxy.config()), &rewrite);
 
     // No byte of the reply leaves before the start record is on disk.
-    call.wait_for_start().await?;
     tee::relay(reply, rewrite, call, ReplyReceiver::new(route, codings, proxy.config())).await
 }

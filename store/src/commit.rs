@@ -5,9 +5,10 @@
 //! a call of a closed episode, fails alone: the others are committed. An error of the database
 //! fails the whole group, and the loop tries its records one by one.
 //!
-//! The two records of a call are large and have files of their own, `begun` and `ended`. The others
-//! are below.
+//! The two records of a call are large and have files of their own, `begun` and `ended`, and `whole`
+//! where both are in one group. The others are below.
 
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use episode::{CallEnd, CallId, CallStart, Choice, Micros, Reward};
@@ -17,6 +18,7 @@ use crate::commit::cut::cut;
 use crate::commit::ended::write_ended;
 use crate::commit::episode_row::{NamedBy, evict, find_episode, upsert_episode};
 use crate::commit::keys::{add_key, erase_signing_key, revoke_keys};
+use crate::commit::whole::{WholeCall, write_whole};
 use crate::database::connection::StoreConnection;
 use crate::database::query::query;
 use crate::error::{CommitError, CommitResult};
@@ -35,6 +37,7 @@ pub(crate) mod episode_row;
 pub(crate) mod gate;
 mod keys;
 pub(crate) mod seal;
+mod whole;
 
 /// One thing to write.
 #[derive(Debug, Clone)]
@@ -99,17 +102,48 @@ async fn write_group(
     logs: &mut LogCache,
     group: &[&Record],
 ) -> Result<Vec<CommitResult>, sqlx::Error> {
-    let mut results = Vec::with_capacity(group.len());
-    for record in group {
-        match write(connection, logs, record).await {
+    let ends = match connection {
+        StoreConnection::Local(_) => places_of_ends(group),
+        // There the two records of a call are few statements, each a trip.
+        StoreConnection::Sqlite(_) | StoreConnection::Postgres(_) => HashMap::new(),
+    };
+    let mut results: Vec<Option<CommitResult>> = group.iter().map(|_| None).collect();
+    for (place, record) in group.iter().enumerate() {
+        if results[place].is_some() {
+            continue;
+        }
+        let end = record.started_call().and_then(|call| ends.get(&call));
+        let written = match (record, end.map(|place| (*place, group[*place]))) {
+            (Record::CallStart(begun, key), Some((place_of_end, Record::CallEnd(ended)))) => {
+                let key = key.as_deref();
+                let written = write_whole(connection, logs, WholeCall { begun, ended, key }).await;
+                let of_end = written.as_ref().map_err(|_| CommitError::NotBegun(ended.call_id));
+                results[place_of_end] = Some(of_end.copied());
+                written
+            }
+            _ => write(connection, logs, record).await,
+        };
+        match written {
             // Part of the record may be written, so the transaction cannot be committed.
             Err(CommitError::Database(error)) => return Err(error),
-            result => results.push(result),
+            result => results[place] = Some(result),
         }
     }
 
     connection.commit().await?;
-    Ok(results)
+    Ok(results.into_iter().map(|result| result.unwrap_or(Err(CommitError::Stopped))).collect())
+}
+
+/// The places of the ends of calls, if calls may begin in the same group.
+fn places_of_ends(group: &[&Record]) -> HashMap<CallId, usize> {
+    let ends = group.iter().enumerate().filter_map(|(place, record)| match record {
+        Record::CallEnd(end) => Some((end.call_id, place)),
+        _ => None,
+    });
+    match group.iter().any(|record| record.started_call().is_some()) {
+        true => ends.collect(),
+        false => HashMap::new(),
+    }
 }
 
 async fn write(
@@ -282,6 +316,14 @@ async fn probe(connection: &mut StoreConnection) -> CommitResult {
 }
 
 impl Record {
+    /// The call that begins here and may be written with its end.
+    fn started_call(&self) -> Option<CallId> {
+        match self {
+            Self::CallStart(begun, _) => Some(begun.call_id),
+            _ => None,
+        }
+    }
+
     /// The memory that the record occupies while it waits, roughly, in bytes.
     pub(crate) fn bytes(&self) -> usize {
         match self {

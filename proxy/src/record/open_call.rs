@@ -308,6 +308,7 @@ impl OpenCall {
 
         // The task owns what it needs, because the call itself may be dropped meanwhile.
         let write = EndWrite {
+            start: self.start.take(),
             end,
             owed,
             store: self.store.clone(),
@@ -338,6 +339,8 @@ fn words_of(start: &CallStart, key: Option<&str>) -> u64 {
 
 /// The write of a call's end, once the lookups of the call are done.
 struct EndWrite {
+    /// The write of the start record, unless it was awaited.
+    start: Option<Ack>,
     end: CallEnd,
     owed: MissingIds,
     store: Store,
@@ -360,7 +363,13 @@ impl EndWrite {
         }
         self.mask.hide_in_lookups(&mut self.end);
         self.tracker.fill_versions(&self.store, &mut self.end).await;
-        self.store.end(self.end).await.done().await
+        let written = self.store.end(self.end).await.done().await;
+        // Only now: a start that nobody waits for is written with its end.
+        match self.start {
+            // Without a start there is no row that the end could be written to.
+            Some(start) => start.done().await.and(written),
+            None => written,
+        }
     }
 }
 

@@ -93,6 +93,7 @@ pub(crate) async fn relay(
     }
 
     // A stream is relayed event by event.
+    call.wait_for_start().await?;
     call.recording().set_status(head.status.as_u16());
     let events = EventTransform {
         splitter: Splitter::default(),
@@ -122,6 +123,7 @@ pub(crate) async fn relay_opaque(
     mut call: OpenCall,
     receiver: &ReplyReceiver,
 ) -> Result<Response<ReplyBody>, CallError> {
+    call.wait_for_start().await?;
     call.recording().set_status(head.status.as_u16());
     remove_hop_by_hop(&mut head.headers);
     if body.is_end_stream() {
@@ -156,7 +158,8 @@ struct Document {
     coding: Coding,
 }
 
-/// Relays a document. It is read whole, because what to hide can be anywhere in it.
+/// Relays a document. It is read whole, because what to hide can be anywhere in it. Its last byte
+/// leaves with its first, so that the start of the call may be written with its end.
 async fn relay_document(
     document: Document,
     transform: ContentTransform,
