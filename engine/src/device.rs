@@ -3,9 +3,10 @@
 pub(crate) mod memory;
 
 use kernels::cuda::{Cuda, CudaError, CudaOptions, DeviceOptions, NoCuda};
-use kernels::{Cpu, Heads, OpError};
+use kernels::{Cpu, OpError};
 
 use crate::error::LoadError;
+use crate::model::config::ModelConfig;
 use crate::options::{DeviceChoice, EngineOptions};
 
 /// The device that the options select.
@@ -15,16 +16,22 @@ pub(crate) enum SelectedDevice {
 }
 
 impl SelectedDevice {
-    /// Opens the device for a model with such heads. Returns it with a line that names it and says
+    /// Opens the device for a model. Returns it with a line that names it and says
     /// why it was selected.
     pub(crate) fn new(
         options: &EngineOptions,
-        heads: Heads,
+        model: &ModelConfig,
     ) -> Result<(SelectedDevice, String), LoadError> {
         if options.device == DeviceChoice::Cpu {
             return Ok(cpu(options, "as requested"));
         }
-        match Cuda::open(&cuda_options(options), heads) {
+        if model.experts.is_some() {
+            return match options.device {
+                DeviceChoice::Auto => Ok(cpu(options, ONLY_DENSE)),
+                _ => Err(LoadError::ExpertsOnGpu),
+            };
+        }
+        match Cuda::open(&cuda_options(options), model.heads) {
             Ok(cuda) => {
                 let line = describe(&cuda);
                 Ok((SelectedDevice::Cuda(Box::new(cuda)), line))
@@ -38,6 +45,9 @@ impl SelectedDevice {
         }
     }
 }
+
+/// The reason why a model runs on the CPU although there may be a GPU.
+const ONLY_DENSE: &str = "the GPU's kernels take no mixture of experts";
 
 fn cpu(options: &EngineOptions, reason: &str) -> (SelectedDevice, String) {
     let cpu = Cpu::new(options.threads, options.numerics);
