@@ -96,13 +96,32 @@ fn describe(cuda: &Cuda) -> String {
 
 #[cfg(test)]
 mod tests {
+    use kernels::Heads;
+
     use super::*;
+    use crate::model::folder::ModelFolder;
+
+    fn tiny(name: &str) -> ModelConfig {
+        let models = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("models");
+        ModelFolder::open(&models.join(name)).unwrap().model
+    }
+
+    #[test]
+    fn a_mixture_of_experts_runs_on_the_cpu_only() {
+        let model = tiny("tiny-moe");
+        let of =
+            |device| SelectedDevice::new(&EngineOptions { device, ..Default::default() }, &model);
+        let refused = of(DeviceChoice::Cuda).map(|(_, line)| line).unwrap_err().to_string();
+        assert!(refused.contains("mixture of experts") && refused.contains("--device cpu"));
+        let (_, usual) = of(DeviceChoice::Auto).unwrap();
+        assert!(usual.ends_with("the GPU's kernels take no mixture of experts"), "{usual}");
+    }
 
     /// The answers for a model with such heads, on any machine: no device is opened for them.
     fn said(query: usize, kv: usize, dim: usize) -> (String, String) {
-        let heads = Heads { query, kv, dim };
+        let model = ModelConfig { heads: Heads { query, kv, dim }, ..tiny("tiny") };
         let of =
-            |device| SelectedDevice::new(&EngineOptions { device, ..Default::default() }, heads);
+            |device| SelectedDevice::new(&EngineOptions { device, ..Default::default() }, &model);
         let refused = match of(DeviceChoice::Cuda) {
             Err(LoadError::NoGpu(reason)) => reason.to_string(),
             Err(other) => other.to_string(),
