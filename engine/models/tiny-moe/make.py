@@ -4,7 +4,7 @@ The game, the teacher, the tokenizer and the training are those of that script. 
 a Qwen3-MoE whose first layer is dense and whose others choose 2 of 8 experts for each token. Its
 weights are rounded to bf16 before they are measured and written.
 
-Needs what that script needs; downloads nothing; about five minutes on one core.
+Needs what that script needs; downloads nothing; about two minutes on one core.
 
     python make.py [--out DIR] [--seed N]
 """
