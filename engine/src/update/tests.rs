@@ -127,7 +127,7 @@ impl Truth {
 }
 
 /// The tiny mixture's weights with a tensor for each expert, and with one for all of a layer.
-fn mixture(change: f32) -> [Named; 2] {
+pub(crate) fn mixture(change: f32) -> [Named; 2] {
     let file = std::fs::read(tiny_moe().join("model.safetensors")).unwrap();
     let file = safetensors::SafeTensors::deserialize(&file).unwrap();
     let mut single = Named::new();

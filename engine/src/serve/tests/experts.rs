@@ -3,7 +3,10 @@
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 
+use safetensors::Dtype;
+
 use super::*;
+use crate::update::tests::{file_of, mixture as weights};
 
 async fn mixture() -> Server {
     let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("models/tiny-moe");
@@ -97,6 +100,33 @@ async fn a_chat_has_them_if_it_asks_and_a_dense_model_has_none() {
     let dense = Server::plain().await;
     assert_eq!(dense.chat(ask).await.json()["choices"][0]["routed_experts"], json!(null));
     dense.stop().await;
+}
+
+#[tokio::test]
+async fn experts_are_pushed_while_it_serves_in_either_layout() {
+    let server = mixture().await;
+    let ask = asked(json!({"temperature": 0, "return_token_ids": true, "logprobs": 0}));
+    let before = server.text(ask.clone()).await.json()["choices"][0]["logprobs"].clone();
+    let first = server.get("/weight_info").await.json();
+    let mut checksums = Vec::new();
+    for (label, named) in ["single", "joined"].into_iter().zip(weights(0.5)) {
+        // Back to the first weights, then to the others.
+        for (label, named) in [(format!("{label}-1"), &weights(1.0)[1]), (label.into(), &named)] {
+            let path = format!("/update_weights?weight_version={label}");
+            let pushed = server.post_bytes(&path, &file_of(named, Dtype::BF16)).await;
+            assert_eq!(pushed.status, 200, "{}", pushed.body);
+            let info = server.get("/weight_info").await.json();
+            let read = server.post("/weight_checker", &json!({"action": "checksum"})).await.json();
+            assert_eq!(info["checksum"], read["checksum"]);
+            checksums.push(info["checksum"].clone());
+        }
+        let reply = server.text(ask.clone()).await.json();
+        assert_ne!(reply["choices"][0]["logprobs"], before);
+    }
+    assert_eq!(checksums[0], first["checksum"]);
+    assert_eq!((&checksums[0], &checksums[1]), (&checksums[2], &checksums[3]));
+    assert_ne!(checksums[0], checksums[1]);
+    server.stop().await;
 }
 
 fn list(value: &Value) -> &Vec<Value> {
