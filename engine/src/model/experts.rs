@@ -2,8 +2,8 @@
 //!
 //! Files and trainers have the experts of a layer in one of two layouts: a tensor for each matrix
 //! of each expert, as published models do, or two tensors for all experts, as transformers 5 has
-//! them in memory. The engine knows a matrix by its name in the first layout ([`ExpertPart`]); a tensor
-//! in the second is taken apart where it comes in ([`ExpertPart::all_of`]).
+//! them in memory. The engine knows a matrix by its name in the first layout ([`ExpertPart`]). A
+//! tensor in the second is taken apart where it comes in ([`ExpertPart::all_of`]).
 
 use std::ops::Range;
 
