@@ -91,7 +91,7 @@ fn unpack(out: &Path) -> Result<tempfile::TempDir, Failure> {
 }
 
 fn server_options(model: &Path, store: &Path) -> ServerOptions {
-    let backend = BackendArgs { upstream: None, model: Some(model.join("tiny")) };
+    let backend = BackendArgs { model: Some(model.join("tiny")), ..BackendArgs::default() };
     ServerOptions::private(backend, ProxyArgs::default(), store.into())
 }
 

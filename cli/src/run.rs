@@ -11,7 +11,7 @@ use episode::{EpisodeId, GroupId, TaskId};
 use hyper::Method;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use proxy::Upstream;
+use proxy::{EngineSpec, Upstream};
 use serde_json::{Value, json};
 use tokio::process::{Child, Command};
 use tokio::signal::unix::{SignalKind, signal};
@@ -127,7 +127,11 @@ async fn start_own_server(args: &Args) -> Result<Option<RunningServer>, Failure>
     if args.upstream.is_none() && args.model.is_none() {
         return Ok(None);
     }
-    let backend = BackendArgs { upstream: args.upstream.clone(), model: args.model.clone() };
+    let backend = BackendArgs {
+        upstream: args.upstream.clone().map(EngineSpec::from).into_iter().collect(),
+        model: args.model.clone(),
+        ..BackendArgs::default()
+    };
     let store = args.store.location.clone();
     let options = ServerOptions::private(backend, args.proxy_args.clone(), store);
     RunningServer::start(options).await.map(Some)

@@ -101,7 +101,7 @@ pub(crate) async fn run(args: Args, log_format: LogFormat) -> CommandResult {
 
 /// Refuses an engine that everybody beyond this machine could use.
 fn check_engine(args: &Args) -> Result<(), Failure> {
-    let has_engine = args.backend.upstream.is_none();
+    let has_engine = args.backend.model.is_some();
     if !has_engine || args.engine_listen.ip().is_loopback() || !args.proxy.control.is_open() {
         return Ok(());
     }

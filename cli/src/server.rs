@@ -9,6 +9,7 @@ pub(crate) mod listen;
 pub(crate) mod passed;
 pub(crate) mod reading;
 pub(crate) mod signals;
+mod upstreams;
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -17,7 +18,7 @@ use std::time::Duration;
 
 use ::engine::EngineOptions;
 use clap::ValueEnum;
-use proxy::{Proxy, Upstream};
+use proxy::{EngineSpec, Proxy};
 use store::{Durability, Location, Store, Writer};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
@@ -29,19 +30,26 @@ use self::feed_rows::ExportedRows;
 use self::listen::{Listening, reachable};
 use self::passed::PassedSockets;
 use self::reading::reader;
+use self::upstreams::Upstreams;
 use crate::exit::Failure;
 use crate::options::control::FoundToken;
 use crate::options::engine::EngineArgs;
 use crate::options::proxy::ProxyArgs;
 use crate::spans::SpanExport;
 
-/// The backend: one of the two is required.
-#[derive(Debug, Clone, clap::Args)]
-#[group(required = true, multiple = false)]
+/// The backend: upstreams or a model.
+#[derive(Debug, Clone, Default, clap::Args)]
+#[group(required = true, multiple = true)]
 pub(crate) struct BackendArgs {
-    /// An OpenAI-compatible server, such as http://127.0.0.1:8000
-    #[arg(long, value_name = "URL", env = "ROLLTAPE_UPSTREAM")]
-    pub(crate) upstream: Option<Upstream>,
+    /// An OpenAI-compatible server, such as http://127.0.0.1:8000; repeatable. Words after the
+    /// address of one of several are its settings: 'http://a:8000 name=a weight=2 calls=64
+    /// dialect=vllm'
+    #[arg(long, value_name = "URL", value_delimiter = ',', env = "ROLLTAPE_UPSTREAM")]
+    #[arg(conflicts_with = "model")]
+    pub(crate) upstream: Vec<EngineSpec>,
+    /// A file with such a server on each line, which is read again when it changes
+    #[arg(long, value_name = "FILE", conflicts_with = "model", env = "ROLLTAPE_UPSTREAMS_FILE")]
+    pub(crate) upstreams_file: Option<PathBuf>,
     /// A Hugging Face model folder, served by the engine inside this process
     #[arg(long, value_name = "DIR", env = "ROLLTAPE_MODEL")]
     pub(crate) model: Option<PathBuf>,
@@ -194,17 +202,18 @@ impl RunningServer {
         let control_token = token.as_ref().map(|found| found.token.clone());
 
         let mut engine_tasks = JoinSet::new();
-        let started = match (&options.backend.upstream, loaded) {
-            (Some(upstream), _) => StartedBackend::of_user(upstream.clone()),
-            (None, Some(loaded)) => {
+        let upstreams = Upstreams::read(&options.backend)?;
+        let started = match loaded {
+            None => upstreams.backend()?,
+            Some(loaded) => {
                 let stop = others_stop.clone();
                 loaded.serve(control_token.clone(), stop, &mut engine_tasks)?
             }
-            (None, None) => return Err(Failure::new("neither --upstream nor --model was given")),
         };
 
         let StartedBackend { upstream, name, engine, key } = started;
         let mut config = options.proxy.config(upstream, engine.is_some(), &options.store)?;
+        upstreams.set(&mut config)?;
         config.control_token = control_token;
         config.rows = Some(Arc::new(ExportedRows));
         let viewer = options.viewer();
@@ -224,7 +233,9 @@ impl RunningServer {
         let mut data_tasks = JoinSet::new();
         let data_stop = stopped(data_stop);
         data_tasks.spawn(proxy::serve_data(Arc::clone(&proxy), data_listener, data_stop));
-        let control_tasks = serve_control(proxy, control_listener, &others_stop, engine.is_none());
+        let mut control_tasks = serve_control(Arc::clone(&proxy), control_listener, &others_stop);
+        upstreams.serve(&proxy, &mut control_tasks, stopped(others_stop)).await?;
+        drop(proxy);
 
         Ok(Self {
             data,
@@ -294,17 +305,14 @@ impl RunningServer {
     }
 }
 
-/// Serves the control listener, and watches an upstream that is another process.
+/// Serves the control listener, and watches the upstreams.
 fn serve_control(
     proxy: Arc<Proxy>,
     listener: TcpListener,
     stop: &watch::Receiver<bool>,
-    watches: bool,
 ) -> JoinSet<()> {
     let mut tasks = JoinSet::new();
-    if watches {
-        tasks.spawn(proxy::watch_upstream(Arc::clone(&proxy), stopped(stop.clone())));
-    }
+    tasks.spawn(proxy::watch_upstream(Arc::clone(&proxy), stopped(stop.clone())));
     tasks.spawn(proxy::serve_control(proxy, listener, stopped(stop.clone())));
     tasks
 }

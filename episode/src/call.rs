@@ -79,6 +79,11 @@ pub struct CallEnd {
     pub unasked: Option<String>,
     /// The policy versions that were declared current.
     pub stamps: VersionStamps,
+    /// The name of the engine that got the call; `None` if there was one upstream only.
+    pub engine: Option<String>,
+    /// How the call came to that engine: `new` for the first of a thread, `kept`, or `moved:` and
+    /// the reason. `None` if there was one upstream only.
+    pub routed: Option<String>,
 }
 
 /// Tokens that one call sampled under one choice index.

@@ -133,8 +133,8 @@ impl Client {
             ..RequestBody::default()
         };
         let class = RequestClass::of(None, request.route, json.as_ref());
-        let outgoing = AgentRequest { head, path: request.path, body, class };
-        let (reply, rewrite) = self.forward.exchange(outgoing, &plan).await?;
+        let mut outgoing = AgentRequest { head, path: request.path, body, class };
+        let (reply, rewrite) = self.forward.exchange(&mut outgoing, &plan).await?;
         let asked = rewrite.asks;
         let declined = asks && rewrite.refused.loses_ids() && reply.status().is_success();
 

@@ -9,7 +9,9 @@ mod desk;
 mod door;
 mod engine;
 mod episodes;
+mod fan_out;
 mod feed;
+mod fleet;
 #[cfg(feature = "fuzzing")]
 pub(crate) mod fuzzing;
 mod keys;
@@ -168,7 +170,10 @@ async fn respond(
         Handler::Health => Ok(done().into_response()),
         Handler::Engine { changes_weights, .. } => {
             let _permit = control.requests.acquire().await;
-            engine::forward(proxy, request, changes_weights).await
+            match proxy.fleet.is_many() {
+                true => fan_out::to_all(proxy, route.path, request, changes_weights).await,
+                false => engine::forward(proxy, request, changes_weights).await,
+            }
         }
         Handler::Models => {
             let _permit = control.requests.acquire().await;
@@ -295,6 +300,11 @@ impl JsonRequest<'_> {
 
             JsonHandler::DeclareVersion => versions::declare(proxy, body).await,
             JsonHandler::ListVersions => versions::list(proxy).await,
+
+            JsonHandler::ListUpstreams => Ok(fleet::list(proxy)),
+            JsonHandler::AddUpstream => fleet::add(proxy, body).await,
+            JsonHandler::DrainUpstream => fleet::drain(proxy, self.parameter),
+            JsonHandler::RemoveUpstream => fleet::remove(proxy, self.parameter).await,
         }
     }
 
@@ -315,8 +325,12 @@ async fn ready(proxy: &Proxy) -> Result<JsonReply, JsonReply> {
         ));
     }
     proxy.store().probe().await.map_err(commit_error)?;
-    let upstream = proxy.config().upstream.to_string();
-    if let Err(reason) = proxy.forward.try_reach().await {
+    if proxy.fleet.is_many() {
+        return fleet::ready(proxy);
+    }
+    let only = proxy.fleet.any();
+    let upstream = only.spec.upstream.to_string();
+    if let Err(reason) = only.forward.try_reach().await {
         let message = format!("the upstream at {upstream} could not be reached: {reason}");
         return Err(unavailable(&message));
     }

@@ -15,6 +15,8 @@ use crate::agent::{accept, target, upgrade};
 use crate::body::ReplyBody;
 use crate::clock::now;
 use crate::error::CallError;
+use crate::fleet::send::send;
+use crate::fleet::threads::Thread;
 use crate::headers::{self, AcceptedCodings};
 use crate::proxy::Proxy;
 use crate::record::cut;
@@ -97,6 +99,7 @@ async fn call(
     let request = json.as_ref();
     let tagged = proxy.tag(&mut head, request, started_at)?;
     let (route, path, attempt) = (tagged.route, tagged.path.clone(), tagged.tag.key());
+    let lineage = tagged.lineage.clone();
 
     // The start record is queued. An attempt that this process does not know to be open waits for
     // it here, so that a call into a closed episode costs the upstream nothing.
@@ -105,23 +108,19 @@ async fn call(
     let mut call = OpenCall::begin(proxy, arrival, tagged, permit).await;
     let class = RequestClass::of(Some(&attempt), route, request);
     let history = proxy.tags.responses.history(proxy.store(), &attempt, route, request).await;
-    call.admit(&proxy.open_attempts, attempt).await?;
+    call.admit(&proxy.open_attempts, &attempt).await?;
 
-    let dialect = match proxy.forward.dialect(&head.headers).await {
-        Ok(dialect) => dialect,
-        Err(error) => return Err(call.fail(error).await),
-    };
-    let input = PlanInput { route, path: &path, request, history: history.as_ref(), force: &force };
-    let plan = call.plan(proxy, dialect, input, &head.headers).await;
-
+    // The engine that has the thread's prefix gets the call, rewritten for its dialect.
+    let history = history.as_ref();
+    let thread = Thread::of(&attempt, &lineage, route, history.or(request));
+    let input = PlanInput { route, path: &path, request, history, force: &force };
     let codings = AcceptedCodings::of(&head.headers);
     headers::prepare_request(&mut head.headers, route);
     let outgoing = AgentRequest { head, path: &path, body, class };
-    let (reply, rewrite) = match proxy.forward.exchange(outgoing, &plan).await {
-        Ok(exchange) => exchange,
+    let (reply, rewrite) = match send(proxy, &mut call, &thread, input, outgoing).await {
+        Ok(answered) => answered,
         Err(error) => return Err(call.fail(error).await),
     };
-    call.recording().expect_reply(plan.collector(&rewrite, proxy.config()), &rewrite);
 
     // No byte of the reply leaves before the start record is on disk.
     tee::relay(reply, rewrite, call, ReplyReceiver::new(route, codings, proxy.config())).await

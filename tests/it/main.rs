@@ -20,6 +20,8 @@ mod faults;
 mod feed;
 mod feed_crash;
 mod feed_shared;
+mod fleet;
+mod fleet_storm;
 mod headers;
 mod http;
 mod large;

@@ -2,6 +2,7 @@
 //!
 //! - [`Upstream`]: a scripted server that sends exact bytes and keeps what it was sent. A double,
 //!   for faults and forms that a real server cannot be made to show on demand.
+//! - [`ScriptedEngine`]: an engine of a fleet, which dies and comes back.
 //! - [`Server`], [`Agent`]: a server and a client that speak HTTP/1.1 and HTTP/2 by the book, with
 //!   or without TLS, for which an [`Authority`] makes certificates.
 //! - [`World`]: a proxy with its store in a folder of its own, in front of any upstream.
@@ -14,6 +15,7 @@
 
 mod agent;
 mod client;
+mod engine;
 mod relay;
 mod rows;
 mod server;
@@ -23,6 +25,7 @@ mod world;
 
 pub use agent::{Agent, Got, Sending, ask, sending, spaces, trailed};
 pub use client::{Reply, connect, exchange, post, read_some, replies, request, try_get, try_post};
+pub use engine::ScriptedEngine;
 pub use relay::{Exchange, Fault, FaultPlan, Relay, converse};
 pub use rows::Rows;
 pub use server::{Answer, Heard, Manner, Server};

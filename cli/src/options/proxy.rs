@@ -5,13 +5,14 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use hyper::header::HeaderName;
 use proxy::{AllowedPath, Config, Upstream};
 use store::{Budget, Location};
 
 use super::control::ControlArgs;
 use super::engine::bytes;
 use super::memory::half_of_memory;
-use super::parse::seconds;
+use super::parse::{header, seconds};
 use super::signing::SigningFile;
 use super::telemetry::TelemetryArgs;
 use super::upstream::{UpstreamArgs, read_file};
@@ -57,6 +58,18 @@ pub(crate) struct ProxyArgs {
     /// Name the call of each reply in its header x-rolltape-call-id
     #[arg(long, env = "ROLLTAPE_CALL_ID_HEADER")]
     call_id_header: bool,
+    /// Header that tells the upstream which thread a call belongs to, for a router behind rolltape
+    /// that keeps threads on one server, such as x-session-id
+    #[arg(long, value_name = "NAME", value_parser = header, env = "ROLLTAPE_SESSION_HEADER")]
+    session_header: Option<HeaderName>,
+    /// Seconds for which a call waits and is sent again where the upstream answers 429 or 503,
+    /// before the agent gets such an answer [default: 0]
+    #[arg(long, value_name = "SECONDS", value_parser = seconds, env = "ROLLTAPE_ABSORB_429_FOR")]
+    absorb_429_for: Option<u64>,
+    /// Let those of several upstreams get calls that have older weights than the newest that were
+    /// pushed through the control listener
+    #[arg(long, env = "ROLLTAPE_NO_VERSION_FENCE")]
+    no_version_fence: bool,
     /// Let agents' requests name a priority, a worker or a slot of the upstream
     #[arg(long, env = "ROLLTAPE_ALLOW_PRIORITY")]
     pub(crate) allow_priority: bool,
@@ -144,6 +157,9 @@ impl ProxyArgs {
         config.control_hosts = self.control.hosts();
         config.allowed_paths.clone_from(&self.allow_path);
         config.allow_priority = self.allow_priority;
+        config.fleet.session_header.clone_from(&self.session_header);
+        config.fleet.absorb_for = Duration::from_secs(self.absorb_429_for.unwrap_or(0));
+        config.fleet.fences_versions = !self.no_version_fence;
         config.allowed_origins.clone_from(&self.allow_origin);
         Ok(config)
     }

@@ -26,8 +26,9 @@ pub(super) struct StartedBackend {
 }
 
 impl StartedBackend {
-    pub(super) fn of_user(upstream: Upstream) -> Self {
-        Self { name: upstream.to_string(), upstream, engine: None, key: None }
+    /// The user's upstreams, of which this is the first.
+    pub(super) fn of_user(upstream: Upstream, name: String) -> Self {
+        Self { name, upstream, engine: None, key: None }
     }
 }
 

@@ -25,6 +25,8 @@ impl CallEnd {
             translated: None,
             unasked: None,
             stamps: VersionStamps::default(),
+            engine: None,
+            routed: None,
         }
     }
 }

@@ -16,17 +16,20 @@ use crate::agent::activity::CallPermit;
 use crate::agent::request_body::RequestBody;
 use crate::agent::target::redacted;
 use crate::clock::now;
+use crate::config::Config;
 use crate::error::CallError;
+use crate::fleet::engine::EngineCall;
 use crate::memory::MemoryLease;
 use crate::proxy::Proxy;
 use crate::record::attempts::{AttemptKey, OpenAttempts};
 use crate::record::cut::CutHandle;
 use crate::record::mask::KeyMask;
 use crate::record::recording::Recording;
-use crate::record::tracker::{CallTracker, UnwrittenEnd};
+use crate::record::tracker::{CallTracker, UnwrittenEnd, fill_from_stamps};
 use crate::tag::conversations::ConversationTurn;
 use crate::tag::responses::PendingResponse;
 use crate::tag::{RequestTag, TagContext};
+use crate::upstream::forward::Forward;
 use crate::upstream::prompts::PromptFetcher;
 use crate::upstream::rewrite::Plan;
 use crate::upstream::sampling::CallSampling;
@@ -135,6 +138,8 @@ pub(crate) struct OpenCall {
     prompt_lookup: Option<PromptFetcher>,
     /// The calls that may share prefixes with this one; all if absent.
     cache_scope: Option<HeaderValue>,
+    /// The engine that has the call.
+    place: Option<EngineCall>,
 }
 
 impl OpenCall {
@@ -182,6 +187,7 @@ impl OpenCall {
             sampling: None,
             prompt_lookup: None,
             cache_scope: None,
+            place: None,
         };
         call.start = Some(call.store.begin_with_key(start, key).await);
         call
@@ -191,42 +197,56 @@ impl OpenCall {
     pub(crate) async fn plan<'a>(
         &mut self,
         proxy: &Proxy,
+        forward: &Arc<Forward>,
         dialect: Dialect,
         input: PlanInput<'a>,
         headers: &HeaderMap,
     ) -> Plan<'a> {
         let route = wire::route_for(dialect, input.route, input.path);
         let input = PlanInput { route, ..input };
-        self.note_sampling(proxy, dialect, input, headers);
+        self.note_sampling(proxy.config(), forward, dialect, input, headers);
 
         let is_unknown = route == Route::Other && wire::depends_on_body(input.path);
         let first_plan = Plan::new(proxy.config(), dialect, input.force, route, input.request)
             .with_history(input.history)
             .of_unknown_kind(is_unknown)
-            .within(self.cache_scope.take());
-        let plan = proxy.forward.untranslate_unknown_model(first_plan, headers).await;
+            .within(self.cache_scope.clone());
+        let plan = forward.untranslate_unknown_model(first_plan, headers).await;
         let prompts = plan.prompts();
         self.prompt_lookup =
-            prompts.map(|prompts| PromptFetcher::start(&proxy.forward, prompts, headers));
+            prompts.map(|prompts| PromptFetcher::start(forward, prompts, headers));
         plan
     }
 
     /// Notes the call's sampling parameters and the kind of its logprobs.
     fn note_sampling(
         &mut self,
-        proxy: &Proxy,
+        config: &Config,
+        forward: &Arc<Forward>,
         dialect: Dialect,
         input: PlanInput<'_>,
         headers: &HeaderMap,
     ) {
-        let config = proxy.config();
         self.recording().set_logprob_kind(config.logprob_kind_of(dialect));
         let PlanInput { route, request, force, .. } = input;
         self.sampling = request.filter(|_| route.generates()).map(|request| {
             let effective = CallSampling::requested(dialect, route, request, force);
-            CallSampling::start(&proxy.forward, dialect, route, effective, headers)
+            CallSampling::start(forward, dialect, route, effective, headers)
                 .with_kind_named(config.logprob_kind.is_some())
         });
+    }
+
+    /// Notes the engine that gets the call. The call keeps its place there until it has ended.
+    pub(crate) fn put_on(&mut self, place: EngineCall) {
+        if place.routed.is_some() {
+            self.start_stamp = place.engine.label().or_else(|| self.tracker.versions.declared());
+        }
+        self.place = Some(place);
+    }
+
+    /// Gives the place back. The call is to be sent again.
+    pub(crate) fn leave(&mut self) {
+        self.place = None;
     }
 
     /// Waits until the start record is on disk. No byte of the reply may leave before.
@@ -244,11 +264,11 @@ impl OpenCall {
     pub(crate) async fn admit(
         &mut self,
         open_attempts: &OpenAttempts,
-        attempt: AttemptKey,
+        attempt: &AttemptKey,
     ) -> Result<(), CommitError> {
-        if !open_attempts.contains(&attempt, self.words) {
+        if !open_attempts.contains(attempt, self.words) {
             self.wait_for_start().await?;
-            open_attempts.insert(attempt, self.words);
+            open_attempts.insert(attempt.clone(), self.words);
         }
         Ok(())
     }
@@ -302,6 +322,7 @@ impl OpenCall {
         }
         self.mask.hide_in_end(&mut end);
         self.tracker.count_end(&mut end, self.start_stamp.take());
+        let is_stamped = self.note_engine(&mut end, error.is_none());
         if let Some(unwritten) = &self.unwritten_end {
             unwritten.set_ended();
         }
@@ -314,12 +335,36 @@ impl OpenCall {
             store: self.store.clone(),
             tracker: Arc::clone(&self.tracker),
             mask: self.mask.clone(),
+            is_stamped,
             prompt_lookup: self.prompt_lookup.take(),
             sampling: self.sampling.take(),
             _memory: memory,
             _unwritten_end: self.unwritten_end.take(),
         };
         Some(tokio::spawn(write.run()))
+    }
+}
+
+impl OpenCall {
+    /// Notes the engine in the end of the call, and a reply that broke off in the engine's state.
+    /// Returns whether the label of the engine's weights is known.
+    fn note_engine(&self, end: &mut CallEnd, has_reply: bool) -> bool {
+        let Some((place, routed)) = self.place.as_ref().and_then(|place| {
+            Some((place, place.routed.clone()?))
+        }) else {
+            return false;
+        };
+        if has_reply && end.outcome == Outcome::UpstreamFailed && end.status == Some(200) {
+            place.engine.suspect("a reply broke off");
+        }
+        end.engine = Some(place.engine.name().to_owned());
+        end.routed = Some(routed);
+        let label = place.engine.label();
+        let is_known = label.is_some();
+        if is_known {
+            end.stamps.end = label;
+        }
+        is_known
     }
 }
 
@@ -346,6 +391,8 @@ struct EndWrite {
     store: Store,
     tracker: Arc<CallTracker>,
     mask: KeyMask,
+    /// True if the versions are those of the engine that had the call.
+    is_stamped: bool,
     prompt_lookup: Option<PromptFetcher>,
     sampling: Option<CallSampling>,
     /// Held until the reply is on disk.
@@ -362,7 +409,11 @@ impl EndWrite {
             sampling.fill(&mut self.end, &self.owed).await;
         }
         self.mask.hide_in_lookups(&mut self.end);
-        self.tracker.fill_versions(&self.store, &mut self.end).await;
+        match self.is_stamped {
+            true => fill_from_stamps(&mut self.end),
+            false => self.tracker.fill_versions(&self.store, &mut self.end).await,
+        }
+
         let written = self.store.end(self.end).await.done().await;
         // Only now: a start that nobody waits for is written with its end.
         match self.start {
@@ -392,7 +443,6 @@ mod tests {
     use uuid::Uuid;
 
     use super::*;
-    use crate::config::Config;
 
     /// More than any queue takes.
     const RECORDS_MAX: usize = 100_000;
@@ -442,7 +492,8 @@ mod tests {
         open.wait_for_start().await.unwrap();
         let filled = (0..RECORDS_MAX).find(|_| at_once(proxy.store().begin(start())).is_pending());
         assert!(filled.is_some(), "the queue has a bound");
-        let fault = CallError::Unreachable { reason: "refused", detail: "u".into() };
+        let detail = "u".to_owned();
+        let fault = CallError::Unreachable { reason: "refused", detail, is_unsent: true };
         assert!(at_once(open.fail(fault)).is_pending(), "there is no room");
         let ended = async {
             loop {

@@ -226,6 +226,8 @@ impl Recording {
             translated: self.translated,
             unasked: self.unasked,
             stamps: VersionStamps::default(),
+            engine: None,
+            routed: None,
         };
         (end, facts.missing)
     }

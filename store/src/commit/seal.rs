@@ -28,6 +28,10 @@ pub(crate) fn seal(ended: &CallEnd) -> [u8; 16] {
     if ended.sampled_with.is_some() {
         sealed.text(ended.sampled_with.as_deref());
     }
+    if ended.engine.is_some() || ended.routed.is_some() {
+        sealed.text(ended.engine.as_deref());
+        sealed.text(ended.routed.as_deref());
+    }
 
     let mut choices: Vec<&Choice> = ended.choices.iter().collect();
     choices.sort_by_key(|choice| choice.index);

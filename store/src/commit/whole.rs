@@ -99,9 +99,9 @@ fn call_row(call: WholeCall<'_>, keys: &CallKeys) -> Batch {
              requested_model, request_body, sampling, client, session, agent, parent_agent, \
              kind, retry, key_id, reply_body, ended_at, first_byte_at, status, outcome, error, \
              reply_model, prompt_tokens, completion_tokens, logprob_kind, translated, unasked, \
-             stamp_start, stamp_end, sampled_with, reel_key, seal) \
+             stamp_start, stamp_end, sampled_with, engine, routed, reel_key, seal) \
              VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, \
-             ?, ?, ?, ?, ?, ?, ?, ?)",
+             ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         )
         .bind(begun.call_id.to_string())
         .bind(keys.episode)
@@ -134,6 +134,8 @@ fn call_row(call: WholeCall<'_>, keys: &CallKeys) -> Batch {
         .bind(stamps.start.clone())
         .bind(stamps.end.clone())
         .bind(ended.sampled_with.clone())
+        .bind(ended.engine.clone())
+        .bind(ended.routed.clone())
         .bind(keys.log_key)
         .bind(seal(ended).to_vec());
     batch

@@ -109,6 +109,8 @@ pub(crate) fn ended_of(
             start: row.try_get("stamp_start")?,
             end: row.try_get("stamp_end")?,
         },
+        engine: row.try_get("engine")?,
+        routed: row.try_get("routed")?,
     })
 }
 
