@@ -140,3 +140,91 @@ fn call_row(call: WholeCall<'_>, keys: &CallKeys) -> Batch {
         .bind(seal(ended).to_vec());
     batch
 }
+
+#[cfg(test)]
+mod tests {
+    use episode::CallStart;
+
+    use super::*;
+    use crate::commit::{Record, commit};
+    use crate::error::CommitError;
+    use crate::log::cache::LogCache;
+    use crate::site::{Site, on_both};
+    use crate::tests::{begun, ended};
+    use crate::types::{AttemptId, Durability};
+    use crate::{Selection, open};
+
+    /// Turns of an episode, each with its end.
+    fn turns() -> Vec<(CallStart, CallEnd)> {
+        let turn = |at| {
+            let start = begun("a", at);
+            let mut end = ended(start.call_id);
+            end.ended_at += at;
+            (start, end)
+        };
+        (0..4).map(turn).collect()
+    }
+
+    #[tokio::test]
+    async fn a_call_that_is_written_whole_is_read_like_one_in_two_parts() {
+        on_both(async |site| {
+            let (mut connection, session) =
+                open::for_recording(&site.at, Durability::Power).await.unwrap();
+            let mut logs = LogCache::of(session.writer());
+            let turns = turns();
+            for (at, (start, end)) in turns.iter().enumerate() {
+                let start = Record::CallStart(start.clone(), None);
+                let end = Record::CallEnd(end.clone());
+                let groups = match at % 2 {
+                    0 => vec![vec![&start, &end]],
+                    _ => vec![vec![&start], vec![&end]],
+                };
+                for group in groups {
+                    connection.begin().await.unwrap();
+                    let written = commit(&mut connection, &mut logs, &group).await.unwrap();
+                    assert!(written.iter().all(Result::is_ok), "{written:?}");
+                }
+            }
+            session.close(Some(connection)).await;
+
+            let mut snapshot = crate::Snapshot::open(&site.at).await.unwrap();
+            let found = snapshot.episodes(&Selection::default()).await.unwrap();
+            let calls = snapshot.calls(&found[0]).await.unwrap();
+            let read: Vec<_> = calls.into_iter().map(|call| call.ended.unwrap()).collect();
+            let sent: Vec<_> = turns.into_iter().map(|(_, end)| end).collect();
+            assert_eq!(read, sent);
+            let damage = crate::verify(&site.at).await.unwrap().damage;
+            assert!(damage.is_empty(), "{damage:?}");
+        })
+        .await;
+    }
+
+    #[tokio::test]
+    async fn a_late_call_is_refused_with_its_end() {
+        let site = Site::file();
+        let (mut connection, session) =
+            open::for_recording(&site.at, Durability::Power).await.unwrap();
+        let mut logs = LogCache::of(session.writer());
+        let first = begun("a", 1);
+        let attempt = AttemptId::from(&first.tag);
+        let late = begun("a", 3);
+        let end = Record::CallEnd(ended(late.call_id));
+        let close = Record::Close { attempt, at: 2, status: None };
+        let [first, late] = [first, late].map(|start| Record::CallStart(start, None));
+        let mut results = Vec::new();
+        for group in [vec![&first], vec![&close], vec![&late, &end]] {
+            connection.begin().await.unwrap();
+            results.extend(commit(&mut connection, &mut logs, &group).await.unwrap());
+        }
+        session.close(Some(connection)).await;
+        assert!(
+            matches!(
+                results.as_slice(),
+                [Ok(()), Ok(()), Err(CommitError::Closed(..)), Err(CommitError::NotBegun(_))]
+            ),
+            "{results:?}"
+        );
+        let damage = crate::verify(&site.at).await.unwrap().damage;
+        assert!(damage.is_empty(), "{damage:?}");
+    }
+}

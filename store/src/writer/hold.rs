@@ -18,7 +18,8 @@ use crate::error::CommitResult;
 const HOLD: Duration = Duration::from_millis(2);
 /// Starts that are kept back; further ones are not.
 const HELD_MAX: usize = 1024;
-/// Records in one transaction. More would only add to the wait of the first one.
+/// Records in one transaction, of which half may be starts that were kept back. More would only add
+/// to the wait of the first one.
 const GROUP_RECORDS_MAX: usize = 256;
 
 /// A record that waits, and the sender of its result.
@@ -154,9 +155,9 @@ impl PendingRecords {
                     || start.is_wanted.load(Ordering::Acquire)
                     || now >= start.queued_at + HOLD
             });
-            group.extend(due.take(GROUP_RECORDS_MAX).map(|start| start.queued));
+            group.extend(due.take(GROUP_RECORDS_MAX / 2).map(|start| start.queued));
         }
-        let room = (2 * GROUP_RECORDS_MAX - group.len()).min(self.records.len());
+        let room = (GROUP_RECORDS_MAX - group.len()).min(self.records.len());
         group.extend(self.records.drain(..room));
         group
     }
@@ -172,5 +173,61 @@ fn ended_call(queued: &QueuedRecord) -> Option<CallId> {
     match &queued.record {
         Record::CallEnd(end) => Some(end.call_id),
         _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::site::on_both;
+    use crate::tests::{begun, ended};
+
+    /// Longer than any start is kept back, and shorter than a test may take.
+    const LONG: Duration = Duration::from_secs(20);
+
+    #[tokio::test]
+    async fn a_start_is_written_when_it_is_waited_for_when_its_time_is_over_and_with_its_end() {
+        on_both(async |site| {
+            let (store, writer) = site.open().await;
+            let calls = [1, 2, 3].map(|at| begun("a", at));
+            let [waited, left, whole] = calls.each_ref().map(|call| call.call_id);
+            let [first, second, third] = calls;
+            store.begin(first).await.done().await.unwrap();
+
+            let _left = store.begin(second).await;
+            let is_there = async || {
+                while store.snapshot().await.unwrap().call(left).await.unwrap().is_none() {
+                    tokio::time::sleep(HOLD).await;
+                }
+            };
+            tokio::time::timeout(LONG, is_there()).await.expect("it is written by itself");
+
+            let start = store.begin(third).await;
+            store.end(ended(whole)).await.done().await.unwrap();
+            start.done().await.unwrap();
+            let mut snapshot = store.snapshot().await.unwrap();
+            let call = snapshot.call(whole).await.unwrap().unwrap();
+            assert_eq!(call.ended, Some(ended(whole)));
+            assert!(snapshot.call(waited).await.unwrap().unwrap().ended.is_none());
+            drop(store);
+            writer.finish().await;
+        })
+        .await;
+    }
+
+    #[tokio::test]
+    async fn starts_that_are_kept_back_are_written_when_the_recorder_stops() {
+        on_both(async |site| {
+            let (store, writer) = site.open().await;
+            let call = begun("a", 1);
+            let id = call.call_id;
+            let start = store.begin(call).await;
+            drop(store);
+            writer.finish().await;
+            start.done().await.unwrap();
+            let mut snapshot = crate::Snapshot::open(&site.at).await.unwrap();
+            assert!(snapshot.call(id).await.unwrap().is_some());
+        })
+        .await;
     }
 }
