@@ -6,9 +6,9 @@ use std::sync::Arc;
 
 use hyper::body::Incoming;
 use hyper::{Request, Response};
-use tokio::net::TcpListener;
 use tokio_rustls::TlsAcceptor;
 
+use crate::agent::endpoint::Endpoint;
 use crate::agent::gate::Gate;
 use crate::agent::listen::{self, Listener};
 use crate::agent::{accept, target, upgrade};
@@ -27,13 +27,13 @@ use crate::upstream::refusals::RequestClass;
 /// Serves agents on `listener` until `shutdown`, then lets calls in flight end.
 pub async fn serve_data(
     proxy: Arc<Proxy>,
-    listener: TcpListener,
+    listener: impl Into<Endpoint>,
     shutdown: impl Future<Output = ()>,
 ) {
-    let address = listener.local_addr().ok().map(|address| address.ip());
-    let gate = Arc::new(Gate::new(proxy.config(), address));
+    let socket = listener.into();
+    let gate = Arc::new(Gate::new(proxy.config(), socket.ip()));
     let listener = Listener {
-        socket: listener,
+        socket,
         tls: proxy.config().tls.clone().map(TlsAcceptor::from),
         bounds: proxy.config().data_bounds(),
     };

@@ -1,6 +1,5 @@
 //! The proxy's options: its upstream, its limits, its TLS and its control listener.
 
-use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,6 +7,7 @@ use std::time::Duration;
 use proxy::{AllowedPath, Config, Upstream};
 use store::{Budget, Location};
 
+use super::address::ListenAddress;
 use super::control::ControlArgs;
 use super::engine::bytes;
 use super::memory::half_of_memory;
@@ -152,9 +152,9 @@ impl ProxyArgs {
     ///
     /// # Errors
     /// [`Failure`] if agents beyond this machine could call without a key of their own.
-    pub(crate) fn check_relay(&self, listen: SocketAddr) -> Result<(), Failure> {
+    pub(crate) fn check_relay(&self, listen: &ListenAddress) -> Result<(), Failure> {
         let has_key = self.upstream.has_key();
-        if listen.ip().is_loopback() || !has_key || self.require_key || self.allow_open_relay {
+        if listen.is_of_this_machine() || !has_key || self.require_key || self.allow_open_relay {
             return Ok(());
         }
         let sentence = format!("whoever reaches {listen} could spend the upstream's key");

@@ -14,7 +14,9 @@ use crate::options::parse::address;
 use crate::options::store::StoreArgs;
 use crate::print;
 use crate::secret_file;
-use crate::server::listen::{Listening, reachable};
+use crate::options::address::ListenAddress;
+use crate::server::OWN_SOCKET_MODE;
+use crate::server::listen::Listening;
 use crate::server::reading::reader;
 use crate::server::signals::{StopSignals, raise_descriptors};
 use crate::terminal;
@@ -42,7 +44,8 @@ pub(crate) async fn run(args: Args) -> CommandResult {
     // A store that cannot be read is told here, not on the page.
     drop(Snapshot::open(&args.store.location).await?);
     let mut signals = StopSignals::new()?;
-    let socket = Listening::take(None, args.listen, "--listen")?;
+    let address = ListenAddress::Tcp(args.listen);
+    let socket = Listening::take(None, &address, OWN_SOCKET_MODE, "--listen")?;
 
     // Nothing is forwarded: the upstream is a setting of the listener that is not used.
     let nowhere = "http://127.0.0.1:9".parse().map_err(|e| Failure::of(&e))?;
@@ -52,12 +55,12 @@ pub(crate) async fn run(args: Args) -> CommandResult {
     config.reader = Some(reader(Viewer::new(args.store.location, texts)));
     config.descriptors_max = raise_descriptors();
 
-    let listener = socket.open()?;
-    print::line(&format!("http://{}/#token={token}", reachable(listener.local_addr()?)))?;
+    let opened = socket.open()?;
+    print::line(&format!("{}/#token={token}", opened.address.reachable().url("http")))?;
     terminal::message("open this link in a browser; Ctrl-C ends the page");
 
     let (stop, mut stopped) = watch::channel(false);
-    let page = tokio::spawn(proxy::serve_reading(config, listener, async move {
+    let page = tokio::spawn(proxy::serve_reading(config, opened.endpoint, async move {
         // An error means that the sender was dropped, which is a stop, too.
         let _ = stopped.wait_for(|stop| *stop).await;
     }));

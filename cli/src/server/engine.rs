@@ -9,7 +9,8 @@ use tokio::net::TcpSocket;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-use super::listen::{bind, open, reachable};
+use super::listen::{bind, open};
+use crate::options::address::reachable;
 use super::stopped;
 use crate::exit::{Failure, MODEL_FOLDER};
 use crate::{secret_file, terminal};
