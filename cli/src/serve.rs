@@ -15,9 +15,7 @@ use crate::print::count;
 use crate::server::call_lines;
 use crate::server::passed::{PassedSockets, report_ready, report_stopping};
 use crate::server::signals::{StopSignals, raise_descriptors};
-use crate::server::{
-    BackendArgs, DurabilityName, OWN_SOCKET_MODE, RunningServer, ServerOptions,
-};
+use crate::server::{BackendArgs, DurabilityName, OWN_SOCKET_MODE, RunningServer, ServerOptions};
 use crate::terminal;
 
 /// Serve agents and record every call

@@ -42,9 +42,9 @@ mod upstream;
 mod web;
 
 pub use agent::allowed::{AllowedPath, InvalidAllowedPath};
+pub use agent::endpoint::Endpoint;
 pub use client::{Client, ClientError, ClientReply, ClientRequest};
 pub use config::{Config, InvalidUpstream, TokenExtras, TranslateMode, Upstream};
-pub use agent::endpoint::Endpoint;
 pub use control::{serve_control, serve_reading};
 pub use feed::rows::{ItemRows, RowSource, RowStream};
 pub use proxy::{Proxy, StartError};

@@ -19,6 +19,7 @@ use crate::headers::{self, AcceptedCodings};
 use crate::proxy::Proxy;
 use crate::record::cut;
 use crate::record::open_call::{Arrival, OpenCall, PlanInput};
+use crate::reply::heartbeat::{self, Pulse};
 use crate::reply::tee::{self, ReplyReceiver};
 use crate::tag;
 use crate::upstream::forward::AgentRequest;
@@ -66,22 +67,31 @@ async fn answer(
 
     let (cut, mut cut_signal) = cut::channel();
     request.extensions_mut().insert(cut);
-    // In boxes, since a connection keeps the room of this future for as long as it lasts.
-    let walk = async {
-        match upgrade::is_requested(&request) {
-            true => Box::pin(upgrade::relay(proxy, request)).await,
-            false => Box::pin(call(proxy, request)).await,
-        }
+    let pulse = proxy.config().heartbeat.map(Pulse::new);
+    if let Some(pulse) = &pulse {
+        request.extensions_mut().insert(pulse.clone());
+    }
+    let proxy = Arc::clone(proxy);
+    let walk = async move {
+        // In boxes, since a connection keeps the room of this future for as long as it lasts.
+        let walk = async {
+            match upgrade::is_requested(&request) {
+                true => Box::pin(upgrade::relay(&proxy, request)).await,
+                false => Box::pin(call(&proxy, request)).await,
+            }
+        };
+        let reply = tokio::select! {
+            reply = walk => reply?,
+            // Dropping the call records its end.
+            () = cut_signal.cut() => return Err(CallError::Cut),
+        };
+        Ok(reply.map(|body| cut_signal.guard(body)))
     };
-    let reply = tokio::select! {
-        reply = walk => reply,
-        // Dropping the call records its end.
-        () = cut_signal.cut() => Err(CallError::Cut),
+    let reply = match pulse {
+        Some(pulse) => heartbeat::answer(Box::pin(walk), pulse, route).await,
+        None => walk.await,
     };
-    Ok(match reply {
-        Ok(reply) => reply.map(|body| cut_signal.guard(body)),
-        Err(error) => error.response(route),
-    })
+    Ok(reply.unwrap_or_else(|error| error.response(route)))
 }
 
 /// The walk of a call: accept, tag, rewrite, forward, tee. The recording starts before the upstream
@@ -117,7 +127,8 @@ async fn call(
     let codings = AcceptedCodings::of(&head.headers);
     headers::prepare_request(&mut head.headers, route);
     let outgoing = AgentRequest { head, path: &path, body, class };
-    let (reply, rewrite) = match proxy.forward.exchange(outgoing, &plan).await {
+    let exchange = proxy.forward.exchange(outgoing, &plan);
+    let (reply, rewrite) = match call.beside_start(exchange).await {
         Ok(exchange) => exchange,
         Err(error) => return Err(call.fail(error).await),
     };

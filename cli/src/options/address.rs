@@ -100,10 +100,10 @@ mod tests {
     fn a_path_is_an_address_and_is_shown_as_it_is_given() {
         let path = listen_address("unix:/run/a b.sock").unwrap();
         assert!(path.is_of_this_machine());
-        assert_eq!((path.to_string(), path.url("http")), (
-            "unix:/run/a b.sock".to_owned(),
-            "unix:/run/a b.sock".to_owned()
-        ));
+        assert_eq!(
+            (path.to_string(), path.url("http")),
+            ("unix:/run/a b.sock".to_owned(), "unix:/run/a b.sock".to_owned())
+        );
         assert!(listen_address("unix:").unwrap_err().contains("unix:/run"));
         let port = listen_address("0.0.0.0:80").unwrap();
         assert!(!port.is_of_this_machine());

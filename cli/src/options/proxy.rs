@@ -74,6 +74,10 @@ pub(crate) struct ProxyArgs {
     /// Seconds that an agent may keep a connection without a request [default: 900]
     #[arg(long, value_name = "SECONDS", value_parser = seconds, env = "ROLLTAPE_IDLE_WAIT_S")]
     idle_wait_s: Option<u64>,
+    /// Seconds of silence in a reply after which its agent gets a byte without a meaning, and then
+    /// again; never if absent
+    #[arg(long, value_name = "SECONDS", value_parser = seconds, env = "ROLLTAPE_HEARTBEAT_S")]
+    heartbeat_s: Option<u64>,
     /// Seconds that calls in flight have to end after the first signal to stop [default: 20]
     #[arg(long, value_name = "SECONDS", value_parser = seconds, env = "ROLLTAPE_DRAIN_WAIT_S")]
     drain_wait_s: Option<u64>,
@@ -131,6 +135,7 @@ impl ProxyArgs {
         }
         config.share_prefixes = self.share_prefixes;
         config.call_id_header = self.call_id_header;
+        config.heartbeat = self.heartbeat_s.map(Duration::from_secs);
         self.set_waits(&mut config);
         let secrets = SigningFile::of(self.signing_key_file.as_deref(), store)?;
         config.signing_secrets = Some(Arc::new(secrets));

@@ -10,11 +10,11 @@ use tokio::sync::watch;
 use viewer::{TokenTexts, Viewer};
 
 use crate::exit::{CommandResult, Failure};
+use crate::options::address::ListenAddress;
 use crate::options::parse::address;
 use crate::options::store::StoreArgs;
 use crate::print;
 use crate::secret_file;
-use crate::options::address::ListenAddress;
 use crate::server::OWN_SOCKET_MODE;
 use crate::server::listen::Listening;
 use crate::server::reading::reader;

@@ -23,8 +23,8 @@ use crate::agent::socket::{AgentSocket, Peer};
 use crate::agent::tunnel::Switched;
 use crate::body::ReplyBody;
 use crate::bounds::{
-    EXPIRY_CHECK, HANDSHAKE_WAIT, HEAD_BYTES_MAX, PING_INTERVAL, PING_WAIT,
-    REFUSED_PAUSE, ROOM_CHECK,
+    EXPIRY_CHECK, HANDSHAKE_WAIT, HEAD_BYTES_MAX, PING_INTERVAL, PING_WAIT, REFUSED_PAUSE,
+    ROOM_CHECK,
 };
 
 /// A listening socket.

@@ -66,7 +66,7 @@ impl EndStatements {
                  first_byte_at = ?, status = ?, outcome = ?, error = ?, reply_model = ?, \
                  prompt_tokens = ?, completion_tokens = ?, logprob_kind = ?, \
                  translated = ?, unasked = ?, stamp_start = ?, stamp_end = ?, \
-                 sampled_with = ?, reel_key = ?, seal = ? WHERE call_key = ?",
+                 sampled_with = ?, heartbeats = ?, reel_key = ?, seal = ? WHERE call_key = ?",
             )
             .bind(ended.ended_at)
             .bind(ended.first_byte_at)
@@ -82,6 +82,7 @@ impl EndStatements {
             .bind(ended.stamps.start.clone())
             .bind(ended.stamps.end.clone())
             .bind(ended.sampled_with.clone())
+            .bind(ended.heartbeats)
             .bind(log_key)
             .bind(seal(ended).to_vec())
             .bind(self.call_key);
