@@ -112,10 +112,10 @@ async fn play_all(
                 id: format!("demo-{run_id}-g{group}-e{number}"),
                 group: format!("demo-{run_id}-g{group}"),
                 secret: i64::from(group) % game::HIGH + 1,
-                proxy: format!("http://{}", running.data),
+                proxy: running.agents_url(),
             };
             let control = ControlAddress {
-                url: format!("http://{}", running.control),
+                url: running.control_url(),
                 bearer: running.control_bearer().unwrap_or_default(),
             };
             let (http, permits, bar) = (http.clone(), Arc::clone(&permits), bar.clone());

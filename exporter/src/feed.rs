@@ -22,6 +22,7 @@ use crate::graph::thread::thread;
 use crate::notes::{Notes, VersionMismatch};
 use crate::output::encode::{EncodeError, Encoder};
 use crate::rewards::groups::RewardGroups;
+use crate::rewards::infrastructure::{LastCall, failed_by_infrastructure};
 use crate::rewards::latest::LatestRewards;
 use crate::rows::builder::{RowExtras, rows};
 use crate::rows::columns;
@@ -173,12 +174,22 @@ impl FeedOptions {
         }
         let groups = RewardGroups::new(self.rewards.advantage, compared);
         let mut all = Vec::new();
-        for episode in episodes {
+        let mut taken = episodes.iter().filter(|episode| self.takes(episode)).peekable();
+        if taken.peek().is_none() {
+            return Err("infrastructure_failed");
+        }
+        for episode in taken {
             let standing = groups.standing(&episode.record);
             let extras = self.rewards.row_extras(standing, self.versions);
             all.extend(self.rows_of_one(episode, extras)?);
         }
         Ok(all)
+    }
+
+    /// Returns false for an attempt whose rows are left out. Its group goes on without it.
+    fn takes(&self, episode: &RecordedAttempt) -> bool {
+        let last = LastCall::of(&episode.calls);
+        !self.no_infrastructure_failed || !failed_by_infrastructure(&episode.record, last)
     }
 
     fn rows_of_one(

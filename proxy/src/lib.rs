@@ -44,6 +44,7 @@ mod upstream;
 mod web;
 
 pub use agent::allowed::{AllowedPath, InvalidAllowedPath};
+pub use agent::endpoint::Endpoint;
 pub use client::{Client, ClientError, ClientReply, ClientRequest};
 pub use config::{Config, TokenExtras, TranslateMode};
 pub use control::{serve_control, serve_reading};

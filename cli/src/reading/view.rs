@@ -11,11 +11,13 @@ use viewer::{TokenTexts, Viewer};
 
 use super::source::{Source, conversation};
 use crate::exit::{CommandResult, Failure};
+use crate::options::address::ListenAddress;
 use crate::options::parse::{AttemptName, address, attempt_name};
 use crate::options::store::StoreArgs;
 use crate::print;
 use crate::secret_file;
-use crate::server::listen::{Listening, reachable};
+use crate::server::OWN_SOCKET_MODE;
+use crate::server::listen::Listening;
 use crate::server::reading::reader;
 use crate::server::signals::{StopSignals, raise_descriptors};
 use crate::terminal;
@@ -55,7 +57,8 @@ pub(crate) async fn run(args: Args) -> CommandResult {
         None => String::new(),
     };
     let mut signals = StopSignals::new()?;
-    let socket = Listening::take(None, args.listen, "--listen")?;
+    let address = ListenAddress::Tcp(args.listen);
+    let socket = Listening::take(None, &address, OWN_SOCKET_MODE, "--listen")?;
 
     // Nothing is forwarded: the upstream is a setting of the listener that is not used.
     let nowhere = "http://127.0.0.1:9".parse().map_err(|e| Failure::of(&e))?;
@@ -65,12 +68,13 @@ pub(crate) async fn run(args: Args) -> CommandResult {
     config.reader = Some(reader(viewer));
     config.descriptors_max = raise_descriptors();
 
-    let listener = socket.open()?;
-    print::line(&format!("http://{}/#token={token}{place}", reachable(listener.local_addr()?)))?;
+    let opened = socket.open()?;
+    let page = opened.address.reachable().url("http");
+    print::line(&format!("{page}/#token={token}{place}"))?;
     terminal::message("open this link in a browser; Ctrl-C ends the page");
 
     let (stop, mut stopped) = watch::channel(false);
-    let page = tokio::spawn(proxy::serve_reading(config, listener, async move {
+    let page = tokio::spawn(proxy::serve_reading(config, opened.endpoint, async move {
         // An error means that the sender was dropped, which is a stop, too.
         let _ = stopped.wait_for(|stop| *stop).await;
     }));

@@ -169,6 +169,7 @@ const FEED: &[&str] = &[
     "kind",
     "model",
     "min_reward",
+    "no_infrastructure_failed",
 ];
 
 const fn get(path: &'static str, handler: Handler, summary: &'static str) -> ControlRoute {

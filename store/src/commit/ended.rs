@@ -84,7 +84,7 @@ impl EndStatements {
                  first_byte_at = ?, status = ?, outcome = ?, error = ?, reply_model = ?, \
                  prompt_tokens = ?, completion_tokens = ?, logprob_kind = ?, \
                  translated = ?, unasked = ?, stamp_start = ?, stamp_end = ?, \
-                 sampled_with = ?, engine = ?, routed = ?, reel_key = ?, seal = ? \
+                 sampled_with = ?, engine = ?, routed = ?, heartbeats = ?, reel_key = ?, seal = ? \
                  WHERE call_key = ?",
             )
             .bind(ended.ended_at)
@@ -103,6 +103,7 @@ impl EndStatements {
             .bind(ended.sampled_with.clone())
             .bind(ended.engine.clone())
             .bind(ended.routed.clone())
+            .bind(ended.heartbeats)
             .bind(log_key)
             .bind(seal(ended).to_vec())
             .bind(self.call_key);

@@ -32,6 +32,9 @@ pub(crate) fn seal(ended: &CallEnd) -> [u8; 16] {
         sealed.text(ended.engine.as_deref());
         sealed.text(ended.routed.as_deref());
     }
+    if ended.heartbeats > 0 {
+        sealed.number(Some(ended.heartbeats.into()));
+    }
 
     let mut choices: Vec<&Choice> = ended.choices.iter().collect();
     choices.sort_by_key(|choice| choice.index);
@@ -124,7 +127,8 @@ mod tests {
             seal(&other)
         };
         assert_eq!(seal(&first), changed(|ended| ended.choices.reverse()));
-        let changes: [fn(&mut CallEnd); 11] = [
+        let changes: [fn(&mut CallEnd); 12] = [
+            |ended| ended.heartbeats = 1,
             |ended| ended.sampled_with = Some("{}".into()),
             |ended| ended.status = None,
             |ended| ended.ended_at += 1,

@@ -99,9 +99,10 @@ fn call_row(call: WholeCall<'_>, keys: &CallKeys) -> Batch {
              requested_model, request_body, sampling, client, session, agent, parent_agent, \
              kind, retry, key_id, reply_body, ended_at, first_byte_at, status, outcome, error, \
              reply_model, prompt_tokens, completion_tokens, logprob_kind, translated, unasked, \
-             stamp_start, stamp_end, sampled_with, engine, routed, reel_key, seal) \
+             stamp_start, stamp_end, sampled_with, engine, routed, heartbeats, \
+             reel_key, seal) \
              VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, \
-             ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+             ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         )
         .bind(begun.call_id.to_string())
         .bind(keys.episode)
@@ -136,6 +137,7 @@ fn call_row(call: WholeCall<'_>, keys: &CallKeys) -> Batch {
         .bind(ended.sampled_with.clone())
         .bind(ended.engine.clone())
         .bind(ended.routed.clone())
+        .bind(ended.heartbeats)
         .bind(keys.log_key)
         .bind(seal(ended).to_vec());
     batch
