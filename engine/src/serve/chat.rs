@@ -109,7 +109,7 @@ pub(super) async fn complete(
     fields: &Fields,
 ) -> Result<HttpReply, ApiError> {
     let model = &state.model;
-    let adapter = state.requested_adapter(fields)?;
+    let adapter = state.requested_adapter(fields).await?;
     if fields.flag("echo", false)? {
         return Err(ApiError::bad_field("echo", "is not supported"));
     }

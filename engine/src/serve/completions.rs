@@ -105,7 +105,7 @@ pub(super) async fn answer(
 ) -> Result<HttpReply, ApiError> {
     let fields = call.fields_with_reply_id("cmpl-")?;
     let model = &state.model;
-    let adapter = state.requested_adapter(&fields)?;
+    let adapter = state.requested_adapter(&fields).await?;
     for name in ["suffix", "best_of"] {
         if fields.get(name).is_some_and(|value| value != "") {
             return Err(ApiError::bad_field(name, "is not supported"));

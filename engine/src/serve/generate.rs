@@ -118,7 +118,7 @@ pub(super) async fn answer(
 ) -> Result<HttpReply, ApiError> {
     let fields = call.fields_with_reply_id("generate-tokens-")?;
     let model = &state.model;
-    let adapter = state.requested_adapter(&fields)?;
+    let adapter = state.requested_adapter(&fields).await?;
     for name in ["features", "content_parts"] {
         if fields.get(name).is_some() {
             let message = "is not supported: the model reads text only";

@@ -14,8 +14,8 @@ use super::http::{ApiError, Field, HttpCall, HttpReply, error_reply, json_reply}
 use super::route::{Route, RouteGroup};
 use super::state::ServerState;
 use super::{
-    chat, completions, generate, generation, lora, metrics, models, openapi, render, responses, rl,
-    sglang, status, tokenize, translation,
+    batch, chat, completions, generate, generation, lora, metrics, models, openapi, render,
+    responses, rl, sglang, status, tokenize, translation,
 };
 
 /// Makes a [`Handler`](super::route::Handler) of an async function.
@@ -41,6 +41,23 @@ static SAMPLING: &[Route] = &[
         .fields(&[chat::PROMPT_FIELDS, chat::CHAT_FIELDS, generation::GENERATION_FIELDS]),
     Route::post("/v1/completions", handler!(completions::answer), "continues texts or token ids")
         .fields(&[completions::COMPLETION_FIELDS, generation::GENERATION_FIELDS]),
+    Route::post(
+        "/v1/chat/completions/batch",
+        handler!(batch::chats),
+        "samples one reply to each of several chats, in `messages`",
+    )
+    .fields(&[chat::PROMPT_FIELDS, chat::CHAT_FIELDS, generation::GENERATION_FIELDS]),
+    Route::post(
+        "/invocations",
+        handler!(batch::invoke),
+        "a chat if the body has `messages`, else a completion",
+    )
+    .fields(&[
+        chat::PROMPT_FIELDS,
+        chat::CHAT_FIELDS,
+        completions::COMPLETION_FIELDS,
+        generation::GENERATION_FIELDS,
+    ]),
     Route::post(
         "/v1/chat/completions/render",
         handler!(render::chat),

@@ -96,7 +96,7 @@ pub(crate) async fn answer(
     }
     let mut calls = Vec::with_capacity(batch.prompts.len());
     for index in 0..batch.prompts.len() {
-        calls.push(batch.prompt_call(state, index, started)?);
+        calls.push(batch.prompt_call(state, index, started).await?);
     }
     if stream && let Some(PromptCall { call, request, prompt }) = calls.pop() {
         let outputs = state.engine.submit(&request, &[prompt])?;
@@ -261,7 +261,7 @@ impl<'a> Batch<'a> {
     }
 
     /// Makes the call for one prompt. `started` is the time at which the whole call came.
-    fn prompt_call(
+    async fn prompt_call(
         &self,
         state: &Arc<ServerState>,
         index: usize,
@@ -271,7 +271,7 @@ impl<'a> Batch<'a> {
         let fields = self.translated_fields(index)?;
         let ids: Arc<[u32]> = self.prompt_ids(index, model)?.into();
         let logprobs = alternatives(&fields, model, "logprobs")?;
-        let adapter = state.requested_adapter(&fields)?;
+        let adapter = state.requested_adapter(&fields).await?;
         let mut request = GenerationRequest::parse(&fields, model, adapter, logprobs)?;
 
         let has_logprobs = request.options.logprobs.is_some();
