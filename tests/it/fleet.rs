@@ -88,7 +88,8 @@ async fn a_thread_stays_on_its_engine_with_its_forks_and_threads_spread() {
 
     let calls = world.calls().await;
     let routed = |word: &str| {
-        let of = |call: &&episode::Call| call.ended.as_ref().unwrap().routed.as_deref() == Some(word);
+        let of =
+            |call: &&episode::Call| call.ended.as_ref().unwrap().routed.as_deref() == Some(word);
         calls.iter().filter(of).count()
     };
     assert_eq!((routed("new"), routed("kept")), (24, 72));

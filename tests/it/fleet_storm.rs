@@ -204,10 +204,17 @@ async fn report(
     }
     let lost = seen.acked.difference(&recorded).count();
 
-    println!("| {} engines, {} sessions of {} turns | |", storm.engines, storm.sessions, storm.turns);
+    println!(
+        "| {} engines, {} sessions of {} turns | |",
+        storm.engines, storm.sessions, storm.turns
+    );
     println!("| --- | --- |");
     println!("| deaths of an engine, in {:.0} s | {deaths} |", took.as_secs_f64());
-    println!("| answered turns, of requests of the agents | {}, {} |", seen.acked.len(), seen.tries);
+    println!(
+        "| answered turns, of requests of the agents | {}, {} |",
+        seen.acked.len(),
+        seen.tries
+    );
     println!("| sessions that gave up | {} |", seen.failed);
     println!("| turns on their engine, while it lives | {on_engine:.2} % |");
     println!("| busiest engine, over the mean | {busiest:.2} |");

@@ -48,8 +48,7 @@ impl ScriptedEngine {
         let address = listener.local_addr().expect("a bound socket has an address");
         let (port, label) = (address.port(), "0".to_owned());
         let state = State { port, life: 1, label, latency, ..State::default() };
-        let engine =
-            Self { address, state: Arc::new(Mutex::new(state)), tasks: Mutex::default() };
+        let engine = Self { address, state: Arc::new(Mutex::new(state)), tasks: Mutex::default() };
         engine.serve(listener);
         engine
     }

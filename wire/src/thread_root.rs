@@ -88,7 +88,8 @@ mod tests {
         let first = chat("");
         assert_eq!(first, chat(r#",{"role":"assistant","content":"a"}"#));
         assert_eq!(first, chat(r#",{"role":"assistant","content":"another"}"#));
-        let other = r#"{"messages":[{"role":"system","content":"t"},{"role":"user","content":"u"}]}"#;
+        let other =
+            r#"{"messages":[{"role":"system","content":"t"},{"role":"user","content":"u"}]}"#;
         assert_ne!(first, root(Route::Chat, other).unwrap());
     }
 

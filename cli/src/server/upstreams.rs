@@ -85,10 +85,7 @@ impl Upstreams {
         shutdown: impl Future<Output = ()> + Send + 'static,
     ) -> Result<(), Failure> {
         let Some(file) = self.file else { return Ok(()) };
-        proxy
-            .set_upstreams(self.named, file.engines.clone())
-            .await
-            .map_err(Failure::new)?;
+        proxy.set_upstreams(self.named, file.engines.clone()).await.map_err(Failure::new)?;
         // Weak, because a proxy that is held keeps the store open.
         let proxy = Arc::downgrade(proxy);
         tasks.spawn(async move {
@@ -104,9 +101,8 @@ impl Upstreams {
 impl UpstreamsFile {
     fn read(path: &Path) -> Result<Self, Failure> {
         let state = state_of(path);
-        let text = std::fs::read_to_string(path).map_err(|error| {
-            Failure::new(format!("cannot read `{}`: {error}", path.display()))
-        })?;
+        let text = std::fs::read_to_string(path)
+            .map_err(|error| Failure::new(format!("cannot read `{}`: {error}", path.display())))?;
         let engines = EngineSpec::lines(&text)
             .map_err(|why| Failure::new(format!("`{}`: {why}", path.display())))?;
         Ok(Self { path: path.to_owned(), engines, state })

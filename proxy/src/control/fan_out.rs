@@ -256,10 +256,7 @@ async fn note_push(
 }
 
 /// One answer for all.
-fn answer(
-    request: &ControlRequest,
-    answers: &[Answer],
-) -> Result<Response<ReplyBody>, JsonReply> {
+fn answer(request: &ControlRequest, answers: &[Answer]) -> Result<Response<ReplyBody>, JsonReply> {
     // One that was behind the fence and stays there takes nothing from those that serve.
     let failed = answers.iter().any(|answer| !answer.is_success() && answer.was_serving);
     let first = answers.iter().find(|answer| answer.is_success());
@@ -293,10 +290,8 @@ fn failure(answers: &[Answer]) -> JsonReply {
     let status = answers.first().and_then(Answer::status);
     let is_common = answers.iter().all(|answer| answer.status() == status);
     let status = status.filter(|_| is_common).unwrap_or(StatusCode::BAD_GATEWAY);
-    let each: Map<String, Value> = answers
-        .iter()
-        .map(|answer| (answer.engine.name().to_owned(), answer.shown()))
-        .collect();
+    let each: Map<String, Value> =
+        answers.iter().map(|answer| (answer.engine.name().to_owned(), answer.shown())).collect();
     let reply = error(status, &message);
     let mut body = reply.body;
     body["upstreams"] = Value::Object(each);

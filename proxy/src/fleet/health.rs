@@ -9,9 +9,7 @@ use wire::Dialect;
 
 use super::engine::Engine;
 use super::members::Fleet;
-use crate::bounds::{
-    HEALTH_EVERY, HEALTH_FAILURES, HEALTH_WAIT, RESOLVE_EVERY, UPSTREAM_RETRY,
-};
+use crate::bounds::{HEALTH_EVERY, HEALTH_FAILURES, HEALTH_WAIT, RESOLVE_EVERY, UPSTREAM_RETRY};
 use crate::error::CallError;
 use crate::proxy::Proxy;
 

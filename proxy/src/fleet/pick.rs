@@ -113,7 +113,8 @@ mod tests {
         let without: Vec<Candidate> = all[1..].to_vec();
         for thread in 0..200_u64 {
             let key = hash(&[&thread.to_le_bytes()]);
-            let (before, after) = (for_thread(key, &all).unwrap(), for_thread(key, &without).unwrap());
+            let (before, after) =
+                (for_thread(key, &all).unwrap(), for_thread(key, &without).unwrap());
             assert!(before == 0 || before == after + 1, "{thread}");
         }
     }

@@ -27,7 +27,10 @@ pub(super) async fn resolve(
             _ => all.extend(addresses.into_iter().map(|address| {
                 let port = spec.upstream.host().1;
                 let name = SocketAddr::new(address, port).to_string().replace(['[', ']'], "");
-                (EngineSpec { name: format!("{}@{name}", spec.name), ..spec.clone() }, Some(address))
+                (
+                    EngineSpec { name: format!("{}@{name}", spec.name), ..spec.clone() },
+                    Some(address),
+                )
             })),
         }
     }

@@ -107,8 +107,10 @@ impl Absorption {
 
     /// The time to wait before the call is sent again; `None` to pass the reply on.
     fn pause(&mut self, reply: &Response<Incoming>) -> Option<Duration> {
-        let is_refused =
-            matches!(reply.status(), StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE);
+        let is_refused = matches!(
+            reply.status(),
+            StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE
+        );
         if !self.is_on || !is_refused {
             return None;
         }

@@ -61,7 +61,8 @@ impl FromStr for EngineSpec {
     /// Reads `URL [name=NAME] [weight=N] [calls=N] [dialect=DIALECT]`.
     fn from_str(line: &str) -> Result<Self, InvalidEngine> {
         let mut words = line.split_whitespace();
-        let mut spec = Self::from(words.next().ok_or(InvalidEngine::NoAddress)?.parse::<Upstream>()?);
+        let mut spec =
+            Self::from(words.next().ok_or(InvalidEngine::NoAddress)?.parse::<Upstream>()?);
         for word in words {
             let (key, value) = word.split_once('=').unwrap_or((word, ""));
             match key {
@@ -174,7 +175,8 @@ mod tests {
         assert_eq!((spec.name.as_str(), spec.weight, spec.calls_max), ("big", 2, Some(64)));
         assert_eq!(spec.dialect, Some(Dialect::Vllm));
         assert_eq!("https://h/llm/v1".parse::<EngineSpec>().unwrap().name, "h-llm");
-        for bad in ["", "a", "http://a weight=0", "http://a calls=0", "http://a x=1", "http://a name="]
+        for bad in
+            ["", "a", "http://a weight=0", "http://a calls=0", "http://a x=1", "http://a name="]
         {
             assert!(bad.parse::<EngineSpec>().is_err(), "{bad}");
         }

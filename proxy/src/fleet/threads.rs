@@ -39,11 +39,9 @@ impl Thread {
         let agent = lineage.agent.as_deref().filter(|_| is_apart).unwrap_or_default();
         let is_continued =
             request.is_some_and(|request| wire::previous_response(route, request.body()).is_some());
-        let root = request
-            .filter(|_| !is_continued)
-            .and_then(|request| wire::thread_root(route, request));
-        let whole =
-            root.map(|root| hash(&[named[0], named[1], agent.as_bytes(), root.as_bytes()]));
+        let root =
+            request.filter(|_| !is_continued).and_then(|request| wire::thread_root(route, request));
+        let whole = root.map(|root| hash(&[named[0], named[1], agent.as_bytes(), root.as_bytes()]));
         Self { attempt: hash(&named), whole, samples: route.generates() }
     }
 
@@ -206,7 +204,10 @@ mod tests {
         let (threads, main) = (Threads::default(), thread("e", &Lineage::default(), SAID));
         threads.put(&main, 1);
         threads.put(&main, 2);
-        assert_eq!((threads.home(&main), threads.counts()[&1], threads.counts()[&2]), (Some(2), 0, 1));
+        assert_eq!(
+            (threads.home(&main), threads.counts()[&1], threads.counts()[&2]),
+            (Some(2), 0, 1)
+        );
         let hidden = Thread { attempt: main.attempt, whole: None, samples: true };
         assert_eq!(threads.home(&hidden), Some(2));
         threads.forget(&("e".parse().unwrap(), 0));

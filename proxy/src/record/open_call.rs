@@ -237,8 +237,7 @@ impl OpenCall {
             .within(self.cache_scope.clone());
         let plan = forward.untranslate_unknown_model(first_plan, headers).await;
         let prompts = plan.prompts();
-        self.prompt_lookup =
-            prompts.map(|prompts| PromptFetcher::start(forward, prompts, headers));
+        self.prompt_lookup = prompts.map(|prompts| PromptFetcher::start(forward, prompts, headers));
         plan
     }
 
@@ -401,9 +400,9 @@ impl OpenCall {
     /// Notes the engine in the end of the call, and a reply that broke off in the engine's state.
     /// Returns whether the label of the engine's weights is known.
     fn note_engine(&self, end: &mut CallEnd, has_reply: bool) -> bool {
-        let Some((place, routed)) = self.place.as_ref().and_then(|place| {
-            Some((place, place.routed.clone()?))
-        }) else {
+        let Some((place, routed)) =
+            self.place.as_ref().and_then(|place| Some((place, place.routed.clone()?)))
+        else {
             return false;
         };
         if has_reply && end.outcome == Outcome::UpstreamFailed && end.status == Some(200) {

@@ -286,12 +286,11 @@ impl Forward {
 
     /// Opens a connection and closes it. A success says little, and is not noted.
     async fn try_connect(&self) {
-        let failure =
-            match timeout(READY_PROBE_WAIT, self.connect()).await {
-                Ok(Ok(_)) => return,
-                Ok(Err(fault)) => fault,
-                Err(_) => io::ErrorKind::TimedOut.into(),
-            };
+        let failure = match timeout(READY_PROBE_WAIT, self.connect()).await {
+            Ok(Ok(_)) => return,
+            Ok(Err(fault)) => fault,
+            Err(_) => io::ErrorKind::TimedOut.into(),
+        };
         self.unreachable_because(reason_of(&failure), &failure.to_string());
     }
 
