@@ -9,7 +9,6 @@ pub(crate) mod listen;
 pub(crate) mod passed;
 pub(crate) mod reading;
 pub(crate) mod signals;
-mod socket_file;
 mod upstreams;
 
 use std::net::{Ipv4Addr, SocketAddr};
@@ -28,9 +27,9 @@ use viewer::{TokenTexts, Viewer};
 use self::engine::{LoadedEngine, StartedBackend};
 use self::feed_rows::ExportedRows;
 use self::listen::Listening;
+use self::listen::socket_file::SocketFile;
 use self::passed::PassedSockets;
 use self::reading::reader;
-use self::socket_file::SocketFile;
 use self::upstreams::Upstreams;
 use crate::exit::Failure;
 use crate::options::address::ListenAddress;

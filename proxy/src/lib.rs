@@ -26,7 +26,6 @@ mod coding;
 mod config;
 mod control;
 mod error;
-mod escapes;
 mod feed;
 mod fleet;
 #[cfg(feature = "fuzzing")]

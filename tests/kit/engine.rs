@@ -145,7 +145,8 @@ async fn converse(mut socket: TcpStream, state: Arc<Mutex<State>>) {
         let Some((status, body)) = answer else { return };
         let body = body.to_string();
         let head = format!(
-            "HTTP/1.1 {status} Said\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n",
+            "HTTP/1.1 {status} Said\r\ncontent-type: application/json\r\n\
+             content-length: {}\r\n\r\n",
             body.len()
         );
         if socket.write_all(&[head.as_bytes(), body.as_bytes()].concat()).await.is_err() {

@@ -32,8 +32,8 @@ pub(crate) fn excerpt(message: &Value, is_answer: bool) -> String {
 }
 
 /// What a call was about: an excerpt of its last message. Agents add to what a user or a tool said:
-/// messages of the system behind it, and reminders beside it. Those are passed over, unless there is
-/// nothing else.
+/// messages of the system behind it, and reminders beside it. Those are passed over, unless
+/// there is nothing else.
 pub(crate) fn heard(messages: &[Value]) -> String {
     let is_system =
         |message: &&Value| matches!(message["role"].as_str(), Some("system" | "developer"));

@@ -31,6 +31,9 @@ pub(super) fn url_of(address: &str) -> Option<String> {
 /// The path that a URL of [`url_of`] names.
 pub(super) fn path_of(url: &Uri) -> Option<PathBuf> {
     let digits = url.host()?.strip_suffix(ENDING)?.as_bytes();
+    if digits.len() % 2 != 0 {
+        return None;
+    }
     let byte = |pair: &[u8]| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok();
     let bytes = digits.chunks(2).map(byte).collect::<Option<Vec<u8>>>()?;
     String::from_utf8(bytes).ok().map(PathBuf::from)

@@ -1,11 +1,13 @@
 //! Sockets: bound first, opened once everything else is ready.
 
+pub(super) mod socket_file;
+
 use std::net::SocketAddr;
 
 use proxy::Endpoint;
 use tokio::net::{TcpListener, TcpSocket};
 
-use super::socket_file::{BoundFile, SocketFile};
+use self::socket_file::{BoundFile, SocketFile};
 use crate::exit::Failure;
 use crate::options::address::ListenAddress;
 

@@ -3,13 +3,13 @@
 
 use hyper::Method;
 
+use crate::agent::escapes::unescaped;
 use crate::control::requests::{
     AckBody, AnnounceBody, CloseBody, KeyBody, NackBody, RenewBody, RevokeBody, RewardBody,
     RotateBody, UpstreamBody, VersionBody,
 };
 use crate::control::schema::{Field, fields_of};
 use crate::control::suggest::nearest;
-use crate::escapes::unescaped;
 use crate::reading::ReadView as R;
 use crate::reading::ReadView;
 use Handler::{Changes, Feed, Health, Json, Metrics, Models, Read};

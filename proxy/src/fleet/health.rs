@@ -69,8 +69,9 @@ async fn look(fleet: &Fleet, engine: &Engine) {
     match failure(engine).await {
         None => {
             engine.failures.end();
-            check_label(fleet, engine).await;
-            if engine.is_down() {
+            // An engine that came back may have other weights, so that it stays away until its
+            // label was read.
+            if check_label(fleet, engine).await && engine.is_down() {
                 engine.recover();
             }
             fleet.tell_room();
@@ -96,14 +97,16 @@ async fn failure(engine: &Engine) -> Option<(&'static str, bool)> {
     }
 }
 
-/// Compares the label that an engine serves with the newest one, once weights were pushed.
-async fn check_label(fleet: &Fleet, engine: &Engine) {
+/// Compares the label that an engine serves with the newest one, once weights were pushed. Returns
+/// false if that must wait.
+async fn check_label(fleet: &Fleet, engine: &Engine) -> bool {
     // While weights are pushed, labels are those of before or after.
-    let Ok(_push) = fleet.pushing.try_read() else { return };
+    let Ok(_push) = fleet.pushing.try_read() else { return false };
     let push = fleet.fence.push();
     if push == 0 {
-        return;
+        return true;
     }
+
     let served = served_label(engine).await;
     match (served, fleet.fence.label()) {
         (Some(served), Some(newest)) if served == newest => {
@@ -114,6 +117,7 @@ async fn check_label(fleet: &Fleet, engine: &Engine) {
         _ if engine.was_lost() => engine.doubt(),
         _ => {}
     }
+    true
 }
 
 /// The label of the weights that an engine says it serves.

@@ -151,8 +151,8 @@ impl EpisodeLog {
         self.requests.push_front(request);
     }
 
-    /// The extents of `bytes`, and those of its bytes that the log does not hold yet. `known` is the
-    /// hash of all of them, if it is known.
+    /// The extents of `bytes`, and those of its bytes that the log does not hold yet. `known` is
+    /// the hash of all of them, if it is known.
     fn locate(&mut self, bytes: &[u8], known: Option<[u8; 16]>) -> (Vec<Extent>, Vec<u8>) {
         let (mut extents, mut new_bytes) = (Vec::new(), Vec::new());
         let mut left = bytes;

@@ -1,3 +1,5 @@
+//! Tests of what schemas become, and of what is refused.
+
 use super::*;
 
 fn refusal(schema: &Value) -> String {

@@ -126,8 +126,8 @@ pub(crate) struct GenerationRequest {
 }
 
 impl GenerationRequest {
-    /// Reads the shared fields of a route without reasoning. The route reads `logprobs`, because its
-    /// meaning differs by route.
+    /// Reads the shared fields of a route without reasoning. The route reads `logprobs`, because
+    /// its meaning differs by route.
     ///
     /// # Errors
     /// 400 that names the field.

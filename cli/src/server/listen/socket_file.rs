@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use socket2::{Domain, SockAddr, Socket, Type};
 use tokio::net::UnixListener;
 
-use super::listen::{BACKLOG, Opened};
+use super::{BACKLOG, Opened};
 use crate::exit::Failure;
 use crate::options::address::ListenAddress;
 
