@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use ::engine::EngineOptions;
 use clap::ValueEnum;
-use proxy::{Endpoint, EngineSpec, Proxy};
+use proxy::{Config, Endpoint, EngineSpec, Proxy, Upstream};
 use store::{Durability, Location, Store, Writer};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -107,6 +107,20 @@ pub(crate) struct ServerOptions {
 }
 
 impl ServerOptions {
+    /// The configuration of a proxy in front of an upstream.
+    fn proxy_config(
+        &self,
+        upstream: Upstream,
+        has_engine: bool,
+        viewer: Viewer,
+    ) -> Result<Config, Failure> {
+        let mut config = self.proxy.config(upstream, has_engine, &self.store)?;
+        config.rows = Some(Arc::new(ExportedRows));
+        config.reader = Some(reader(viewer));
+        config.descriptors_max = self.descriptors_max;
+        Ok(config)
+    }
+
     /// A server for this process alone: free ports on loopback, the engine's defaults, and the
     /// safest durability.
     pub(crate) fn private(backend: BackendArgs, proxy: ProxyArgs, store: Location) -> Self {
@@ -210,7 +224,6 @@ impl RunningServer {
         // After the store: whoever holds it is the only one to make the token beside it.
         let token = options.token()?;
         let control_token = token.as_ref().map(|found| found.token.clone());
-
         let mut engine_tasks = JoinSet::new();
         let upstreams = Upstreams::read(&options.backend)?;
         let started = match loaded {
@@ -222,29 +235,24 @@ impl RunningServer {
         };
 
         let StartedBackend { upstream, name, engine, key } = started;
-        let mut config = options.proxy.config(upstream, engine.is_some(), &options.store)?;
+        let viewer = options.viewer();
+        let mut config = options.proxy_config(upstream, engine.is_some(), viewer.clone())?;
         upstreams.set(&mut config)?;
         config.control_token = control_token;
-        config.rows = Some(Arc::new(ExportedRows));
-        let viewer = options.viewer();
-        config.reader = Some(reader(viewer.clone()));
-        config.descriptors_max = options.descriptors_max;
         config.upstream_key = key.or(config.upstream_key);
         let scheme = if config.tls.is_some() { "https" } else { "http" };
         let drain_wait = config.drain_wait;
         let proxy = Arc::new(Proxy::start(config, store).await.map_err(|e| Failure::of(&e))?);
-        let weak_proxy = Arc::downgrade(&proxy);
-
         let spans = SpanExport::start(&options.proxy.telemetry, &viewer, &options.store).await?;
 
         // The ports open last: until here nothing could have been served.
         let (data, control) = (data_socket.open()?, control_socket.open()?);
         let mut data_tasks = JoinSet::new();
-        let data_stop = stopped(data_stop);
-        data_tasks.spawn(proxy::serve_data(Arc::clone(&proxy), data.endpoint, data_stop));
+        let agents = proxy::serve_data(Arc::clone(&proxy), data.endpoint, stopped(data_stop));
+        data_tasks.spawn(agents);
         let mut control_tasks = serve_control(Arc::clone(&proxy), control.endpoint, &others_stop);
         upstreams.serve(&proxy, &mut control_tasks, stopped(others_stop)).await?;
-        drop(proxy);
+        let weak_proxy = Arc::downgrade(&proxy);
 
         Ok(Self {
             data: data.address,

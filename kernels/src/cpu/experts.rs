@@ -4,9 +4,8 @@
 //! of panels of all experts are shared by the threads. Each row then adds up the results of its
 //! experts in the order in which it chose them, so its bits do not depend on other rows.
 
-use super::matmul::Product;
+use super::matmul::{Product, bf16_pairs};
 use super::matrix::Matrix;
-use super::ops::bf16_pairs;
 use super::shared::SharedSlice;
 use super::{Cpu, dispatch};
 use crate::op::{

@@ -6,28 +6,14 @@ use super::adapters::Adapters;
 use super::attention::pages::{PageStorage, Pages, PagesShape};
 use super::attention::{AttentionStep, check_spans};
 use super::experts::Routing;
-use super::matmul::Product;
+use super::matmul::{Product, bf16_pairs};
 use super::matrix::Matrix;
 use super::shared::SharedSlice;
-use super::simd::tile::Element;
 use super::{Cpu, dispatch};
 use crate::op::{
     EXPERTS_MAX, ExpertChoice, ExpertMatrices, Heads, LayerPages, LoraTarget, LowRank, OpError,
     Ops, Residual, RmsNorm, Rotation, Step, Values, check_index, check_len, check_multiple,
 };
-
-/// Rounds rows of `columns` numbers to bf16 pairs; the last pair of an odd row ends in zero.
-pub(super) fn bf16_pairs(x: &[f32], columns: usize) -> Vec<u32> {
-    x.chunks_exact(columns).flat_map(|row| row.chunks(2).map(bf16_pair)).collect()
-}
-
-fn bf16_pair(pair: &[f32]) -> u32 {
-    bf16_bits(&pair[0]) | pair.get(1).map_or(0, bf16_bits) << 16
-}
-
-fn bf16_bits(value: &f32) -> u32 {
-    u32::from(u16::round(*value))
-}
 
 impl Ops for Cpu {
     type Buffer = Vec<f32>;

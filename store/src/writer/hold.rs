@@ -69,6 +69,7 @@ impl HeldStarts {
     }
 
     /// Keeps the start of a call back; gives it back where there is no room.
+    #[expect(clippy::result_large_err, reason = "the record itself is given back, seldom")]
     pub(crate) fn keep(
         self: &Arc<Self>,
         call: CallId,
