@@ -414,6 +414,35 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn a_group_goes_on_without_what_the_infrastructure_failed() {
+        let folder = tempfile::tempdir().unwrap();
+        let fine = || vec![call(1, &[1, 2], &[&[3]])];
+        let mut cut = call(2, &[1, 2, 3, 4], &[&[5]]);
+        reply(&mut cut).outcome = episode::Outcome::UpstreamFailed;
+        let failed = vec![call(1, &[1, 2], &[&[3]]), cut];
+        let told = [
+            ("a", Some("g"), Some(1.0), fine()),
+            ("b", Some("g"), Some(0.5), fine()),
+            // The zero of a scorer that found no answer.
+            ("c", Some("g"), Some(0.0), failed),
+        ];
+        let store = stored(folder.path(), &told).await;
+        let rewards = RewardOptions { advantage: Advantage::DrGrpo, ..RewardOptions::default() };
+        let all = FeedOptions { rewards, ..options() };
+        let rows = lines(&made(&store, all.clone(), &["a", "b", "c"]).await);
+        let column = |name: &str| rows.iter().map(|row| row[name].clone()).collect::<Vec<_>>();
+        assert_eq!(column("advantage"), [0.25.into(), (-0.25).into(), Value::Null]);
+        assert_eq!(column("status"), ["completed", "completed", "infrastructure_failed"]);
+        assert_eq!(column("reward")[2], 0.0, "what was given stays");
+
+        let without = FeedOptions { no_infrastructure_failed: true, ..all };
+        let rows = lines(&made(&store, without.clone(), &["a", "b", "c"]).await);
+        assert_eq!(rows.iter().map(|row| &row["episode_id"]).collect::<Vec<_>>(), ["a", "b"]);
+        let alone = made(&store, without, &["c"]).await;
+        assert_eq!(alone, FeedOutcome::Dropped("infrastructure_failed"));
+    }
+
+    #[tokio::test]
     async fn an_episode_that_is_worse_than_asked_for_is_dropped() {
         let folder = tempfile::tempdir().unwrap();
         let mut lost = call(2, &[1, 2, 3], &[&[4]]);
